@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! roadweave show --> /run/roadweave/NAME.sock --> thread per connection --> bounded queue + Waker
-//!                                                  <-- answer, or "busy" after a while <-- event loop
-//!             subscribe -->                        <-- a word whenever there is news     <-- event loop
+//!                                                <-- answer, or "busy" on timeout <-- event loop
+//!             subscribe -->                      <-- updates                      <-- event loop
 //! ```
 //!
-//! Only the user who runs the instance, and root, may connect: the socket's mode is 0600 before
-//! anybody can.
+//! Only root and the user who runs the instance may connect: the socket's mode is 0600 before it
+//! listens.
 
 mod client;
 mod requests;
@@ -27,5 +27,5 @@ pub(crate) use server::testing;
 pub use server::{LocalRequest, LocalServer, RpcError};
 pub(crate) use subscribers::{SEND_BUFFER, Subscribers};
 
-/// Longest line of a caller, bytes; a longer one ends the connection.
+/// Limit of a request's line, bytes; a longer one ends the connection.
 const LINE_MAX: usize = 1024 * 1024;

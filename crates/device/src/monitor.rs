@@ -1,13 +1,12 @@
-//! Watches the uplinks come, change and go.
+//! Watches uplinks appear, change and vanish.
 //!
 //! ```text
 //! kernel --> "something changed" --> read all tables again --> compare --> UplinkEvent
 //! ```
 //!
-//! A notice only says that it is time to look: the state comes from the tables, so that a burst of
-//! notices, or one that was lost because the socket's buffer was full, cannot lead astray. One
-//! thing the tables cannot tell: that an interface went down and came back in between. The kernel
-//! has removed its routes then, so this is reported as a change.
+//! A notice only triggers a look: the state is read from the kernel's tables, so bursts and lost
+//! notices do no harm. The tables do not show that an interface went down and up again in between,
+//! by which the kernel removed its routes. Such a notice is reported as a change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -27,46 +26,46 @@ use crate::process::ROUTE_PROTOCOL;
 use crate::technology::is_wireless;
 use crate::{DeviceError, Interface, Netlink, NetworkInterface, Route};
 
-/// One uplink as it is now.
+/// The state of an uplink.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uplink {
-    /// Ours: the same for the same name, however often it is replugged.
+    /// Our ID; it stays the same for a name, however often the interface is replugged.
     pub id: UplinkId,
     /// The interface's name.
     pub name: String,
-    /// The kernel's number; a replugged interface gets a new one.
+    /// The kernel's interface index; a replugged interface gets a new one.
     pub index: u32,
-    /// Up, and the modem is attached or the cable plugged.
+    /// Whether it is up and has a carrier: the modem is attached or the cable plugged.
     pub carrier: bool,
-    /// Largest packet, bytes.
+    /// MTU, bytes.
     pub mtu: u32,
-    /// Addresses that can reach the Internet or a private network; none that is local to the link.
+    /// Its addresses, without link-local and loopback ones.
     pub addresses: Vec<IpNet>,
     /// The next hop for IPv4.
     pub gateway_v4: Option<Gateway>,
     /// The next hop for IPv6.
     pub gateway_v6: Option<Gateway>,
-    /// Why an address of it is not among them: it belongs to somebody else.
+    /// Why an address of it is withheld: it belongs to another host.
     pub conflict: Option<String>,
 }
 
-/// Where an uplink sends what is not for its neighbours.
+/// The next hop of an uplink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gateway {
-    /// As a default route over the interface says.
+    /// The gateway of a default route over the interface.
     Known(IpAddr),
-    /// No gateway is needed, as a default route over the interface says.
+    /// A default route over the interface without a gateway.
     Direct,
-    /// No default route says, but an interface with one neighbour needs no gateway. Modems are such
-    /// interfaces, and so are tunnels.
+    /// No default route, but a point-to-point interface, such as a modem or a tunnel, needs no
+    /// gateway.
     PointToPoint,
-    /// No default route says: the first address of the network. Identical modems all claim the same
-    /// default route, of which the system keeps one.
+    /// No default route: the first address of the network. Identical modems all claim the same
+    /// default route, and the system keeps only one.
     Guessed(IpAddr),
 }
 
 impl Gateway {
-    /// The next hop's address, if there is one.
+    /// The next hop's address, if it has one.
     pub fn address(self) -> Option<IpAddr> {
         match self {
             Self::Known(address) | Self::Guessed(address) => Some(address),
@@ -76,12 +75,12 @@ impl Gateway {
 }
 
 impl Uplink {
-    /// Whether packets of the family can leave by it.
+    /// Whether packets of the family can be sent over it.
     pub fn is_usable(&self, ipv4: bool) -> bool {
         self.carrier && self.addresses.iter().any(|prefix| prefix.addr().is_ipv4() == ipv4)
     }
 
-    /// Whether a default route leads over it, in one family at least.
+    /// Whether a default route leads over it in at least one family.
     pub fn leads_out(&self) -> bool {
         [self.gateway_v4, self.gateway_v6]
             .iter()
@@ -94,15 +93,15 @@ impl Uplink {
     }
 }
 
-/// What happened to an uplink.
+/// A change of an uplink.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UplinkEvent {
-    /// The uplink is new, or was plugged again.
+    /// The uplink is new, or was replugged.
     Appeared(Uplink),
-    /// The uplink's carrier, addresses, gateways or MTU changed, or it was down for a moment; this
-    /// is how it is now.
+    /// Its carrier, addresses, gateways or MTU changed, or it was down briefly; this is its new
+    /// state.
     Changed(Uplink),
-    /// The uplink is gone; sockets bound to it are dead.
+    /// The uplink is gone; its sockets are dead.
     Vanished(Uplink),
 }
 
@@ -112,37 +111,35 @@ pub struct Monitor {
     notices: OwnedFd,
     netlink: Netlink,
     selector: UplinkSelector,
-    /// The interface that is no uplink under any name.
+    /// This interface is not an uplink under any name.
     left_out: Option<u32>,
     known: BTreeMap<String, Uplink>,
     ids: BTreeMap<String, UplinkId>,
-    /// The interfaces that are no uplinks, by the selector.
+    /// Interfaces that are not uplinks, by the selector.
     others: Vec<Interface>,
-    /// The addresses of all interfaces, by their numbers.
+    /// Addresses of all interfaces, by index.
     addresses: Vec<(u32, IpNet)>,
-    /// The names that had a default route at some time, or cannot be behind the box otherwise.
+    /// Names of interfaces that had a default route, or for other reasons cannot be behind the box.
     led_out: BTreeSet<String>,
-    /// What uplinks may not have for an address.
     protected: Protected,
     conflicts: Conflicts,
-    /// Addresses that uplinks have had without a conflict, by name, [`SEEN_MAX`] of each, and
-    /// whether a server has answered there.
+    /// Addresses that uplinks had without a conflict, by name, at most [`SEEN_MAX`] each; and
+    /// whether a server answered over them.
     seen: BTreeMap<String, BTreeMap<IpNet, bool>>,
-    /// Whether such addresses are taken away.
+    /// Whether conflicting addresses are removed.
     enforces: bool,
-    /// A look is due.
     stale: bool,
-    /// Interfaces that were down at some time since the last look.
+    /// Interfaces that were down since the last look.
     went_down: BTreeSet<u32>,
 }
 
 impl Monitor {
-    /// Starts watching; the first [`Monitor::poll`] reports what is there already.
+    /// Starts watching. The first [`Monitor::poll`] reports all uplinks as new.
     ///
     /// # Errors
-    /// When the kernel lacks netlink or the process file descriptors.
+    /// When netlink or file descriptors are not available.
     pub fn open(selector: UplinkSelector) -> Result<Self, DeviceError> {
-        // Before the first look, so that nothing falls between both.
+        // Subscribe before the first look, so that no change is missed.
         let notices = open_socket(GROUPS)
             .map_err(|error| DeviceError::system("watch the interfaces", error))?;
         let netlink = Netlink::open()?;
@@ -170,49 +167,46 @@ impl Monitor {
         })
     }
 
-    /// Other interfaces are uplinks from now on; the next [`Monitor::poll`] reports what that
-    /// changes.
+    /// Sets which interfaces are uplinks; the next [`Monitor::poll`] reports the changes.
     pub fn set_selector(&mut self, selector: UplinkSelector) {
         self.selector = selector;
         self.stale = true;
     }
 
-    /// Reports uplinks that have the address of one of these servers as in conflict, and changes
-    /// nothing.
+    /// Reports uplinks that have the address of one of these servers as in conflict, without
+    /// removing addresses.
     pub fn protect_servers(&mut self, servers: impl IntoIterator<Item = IpAddr>) {
         let certain = servers.into_iter().map(|server| (IpNet::from(server), Owner::Server));
         self.protected.certain = certain.collect();
         self.stale = true;
     }
 
-    /// Takes from uplinks what they may not have for an address, from the next [`Monitor::poll`]
-    /// on.
+    /// Removes conflicting addresses from uplinks, from the next [`Monitor::poll`] on.
     pub(crate) fn protect(&mut self, protected: Protected) {
         self.stale |= self.protected != protected || !self.enforces;
         self.protected = protected;
         self.enforces = true;
     }
 
-    /// A server answers over an uplink in a family: its addresses are not somebody else's, whatever
-    /// one other network says.
+    /// A server answered over an uplink in a family, so a single other network cannot claim its
+    /// addresses.
     pub(crate) fn settle(&mut self, uplink: &str, ipv4: bool) {
         let Some(known) = self.known.get(uplink) else { return };
         let addresses = known.addresses.iter().filter(|it| it.addr().is_ipv4() == ipv4);
         note(&mut self.seen, uplink, addresses, true);
     }
 
-    /// Gives back what was taken from uplinks.
+    /// Restores the addresses that were removed from uplinks.
     pub(crate) fn give_back(&mut self) {
         self.conflicts.take_all().into_iter().for_each(|back| self.restore(back));
     }
 
-    /// The interface with this number is no uplink, whatever it may be called.
+    /// Excludes the interface with this index from the uplinks, under any name.
     pub fn leave_out(&mut self, index: u32) {
         self.left_out = Some(index);
     }
 
-    /// The name of an interface by its number, as of the last look; not that of one that is left
-    /// out.
+    /// The name of an interface by its index, as of the last look; `None` for the excluded one.
     pub fn name_of(&self, index: u32) -> Option<&str> {
         let uplinks = self.known.values().map(|uplink| (uplink.index, &uplink.name));
         let others = self.others.iter().map(|other| (other.index, &other.name));
@@ -220,21 +214,20 @@ impl Monitor {
         found.find(|(number, _)| *number == index).map(|(_, name)| name.as_str())
     }
 
-    /// What is known of all uplinks, by name.
+    /// All uplinks, by name.
     pub fn uplinks(&self) -> impl Iterator<Item = &Uplink> {
         self.known.values()
     }
 
-    /// Why uplinks are not used that have what they may not have, by name.
+    /// Conflicts of uplinks, by name.
     pub(crate) fn conflicts(&self) -> BTreeMap<String, String> {
         let conflict = |it: &Uplink| Some((it.name.clone(), it.conflict.clone()?));
         self.known.values().filter_map(conflict).collect()
     }
 
-    /// The interfaces behind the box: those that the selector names. Where it names neither those
-    /// nor the uplinks, those with an address and no default route. One that had a default route
-    /// once is none of them: it may have it back before that is noticed. Neither is one that is
-    /// wireless or has a leased address.
+    /// The interfaces behind the box: those named by the selector. If it names neither these nor
+    /// uplinks: interfaces with an address that never had a default route (which may return before
+    /// it is noticed), are not wireless, and have no leased address.
     pub fn inside(&self) -> Vec<Interface> {
         let named = self.others.iter().filter(|other| self.selector.names_inside(&other.name));
         let mut inside: Vec<Interface> = named.cloned().collect();
@@ -246,7 +239,7 @@ impl Monitor {
         inside
     }
 
-    /// This machine's addresses on [`Monitor::inside`].
+    /// This machine's addresses on the interfaces of [`Monitor::inside`].
     pub fn inside_addresses(&self) -> Vec<IpAddr> {
         let inside = self.inside();
         let is_inside = |index: &u32| inside.iter().any(|interface| interface.index == *index);
@@ -261,13 +254,13 @@ impl Monitor {
             && !self.led_out.contains(&uplink.name)
     }
 
-    /// Takes what the file descriptor is readable for; the next [`Monitor::poll`] looks.
+    /// Reads the notices. The next [`Monitor::poll`] looks at the tables.
     pub fn take_notices(&mut self) {
         self.drain();
     }
 
-    /// What has happened since the last call. Call it when the file descriptor is readable, or some
-    /// time after [`Monitor::take_notices`]: each call that finds notices reads all tables.
+    /// Changes since the last call. Call it when the file descriptor is readable, or some time
+    /// after [`Monitor::take_notices`]. A call after notices reads all tables.
     ///
     /// # Errors
     /// When the tables cannot be read.
@@ -284,7 +277,7 @@ impl Monitor {
         Ok(events)
     }
 
-    /// Takes all notices; keeps only that there were any, and which interfaces went down.
+    /// Reads all notices, and records interfaces that went down.
     fn drain(&mut self) {
         let mut buffer = [0; 8192];
         loop {
@@ -339,15 +332,14 @@ impl Monitor {
         Ok(uplinks)
     }
 
-    /// Takes from uplinks the addresses that they may not have; returns those with their
-    /// interfaces.
+    /// Removes conflicting addresses from uplinks; returns them with their interfaces.
     fn take_away(
         &mut self,
         links: &[NetworkInterface],
         leases: &[Lease],
         routes: &[Route],
     ) -> BTreeSet<(u32, IpNet)> {
-        // The TUN of another instance keeps what that was granted.
+        // The TUN of another instance keeps its granted addresses.
         let is_any = |link: &&NetworkInterface| {
             !link.loopback && Some(link.index) != self.left_out && !is_tun(&link.name)
         };
@@ -379,7 +371,7 @@ impl Monitor {
                         "{why}: it is taken away, and without another one the uplink is not used"
                     );
                 }
-                // They go with the address.
+                // The kernel removes these routes with the address.
                 self.conflicts.note_routes(&lease, routes);
                 self.move_address(lease, false);
             }
@@ -424,13 +416,13 @@ fn is_tun(name: &str) -> bool {
     std::path::Path::new("/sys/class/net").join(name).join("tun_flags").exists()
 }
 
-/// Interfaces that are no network behind the box though they have no default route: a WiFi, and
-/// whatever has leased its address.
+/// Names of interfaces that are not behind the box though they have no default route: wireless
+/// ones, and those with a leased address.
 pub(crate) fn foreign<'a>(
     links: &'a [NetworkInterface],
     leases: &'a [Lease],
 ) -> impl Iterator<Item = String> + 'a {
-    // An IPv6 address of a network behind the box has an end if its prefix was delegated.
+    // Delegated IPv6 prefixes expire as well, so only IPv4 leases count.
     let is_leased = |index| {
         let mut own = leases.iter().filter(|lease| lease.index == index && !lease.is_permanent);
         own.any(|lease| lease.address.addr().is_ipv4())
@@ -502,7 +494,7 @@ fn find_gateway(
     }
 }
 
-/// Whether an address leads beyond its link.
+/// Whether an address is neither link-local nor loopback.
 fn is_routable(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => !v4.is_link_local() && !v4.is_loopback(),
@@ -510,7 +502,7 @@ fn is_routable(address: IpAddr) -> bool {
     }
 }
 
-/// The index of the interface that a notice calls down.
+/// The index of an interface that a notice reports as down.
 fn down_notice(message: NetlinkMessage<RouteNetlinkMessage>) -> Option<u32> {
     let NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(message)) = message.payload
     else {
@@ -548,7 +540,7 @@ fn compare(
 /// RTMGRP_IPV6_ROUTE, and the bits of RTNLGRP_IPV6_RULE and RTNLGRP_NEXTHOP.
 const GROUPS: u32 = 0x1 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 1 << 18 | 1 << 31;
 const MAIN_TABLE: u32 = 254;
-/// Addresses of an uplink that are remembered: as many as a lease and a few advertisements bring.
+/// Limit of remembered addresses of an uplink: a lease and a few advertisements.
 const SEEN_MAX: usize = 16;
 
 #[cfg(test)]
@@ -569,20 +561,15 @@ mod tests {
     }
 
     #[test]
-    fn a_modem_without_default_route_is_believed_to_be_the_first_of_its_network() {
-        let addresses = [(2, "192.168.8.100/24".parse().unwrap())];
-        let uplink = describe(UplinkId(0), link(2), &addresses, &[]);
+    fn without_a_default_route_a_modem_is_the_first_of_its_network_and_a_tunnel_no_way_out() {
         let guessed = Gateway::Guessed("192.168.8.1".parse().unwrap());
-        assert_eq!(uplink.gateway_v4, Some(guessed));
-        assert_eq!(uplink.gateway_v6, None);
-    }
-
-    #[test]
-    fn a_tunnel_of_others_does_not_pass_for_a_way_out() {
-        let link = NetworkInterface { point_to_point: true, ..link(2) };
-        let addresses = [(2, "10.77.0.2/32".parse().unwrap())];
-        let uplink = describe(UplinkId(0), link, &addresses, &[]);
-        assert_eq!(uplink.gateway_v4, Some(Gateway::PointToPoint));
+        for (address, point_to_point, gateway) in
+            [("192.168.8.100/24", false, guessed), ("10.77.0.2/32", true, Gateway::PointToPoint)]
+        {
+            let link = NetworkInterface { point_to_point, ..link(2) };
+            let uplink = describe(UplinkId(0), link, &[(2, address.parse().unwrap())], &[]);
+            assert_eq!((uplink.gateway_v4, uplink.gateway_v6), (Some(gateway), None), "{address}");
+        }
     }
 
     #[test]

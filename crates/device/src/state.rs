@@ -1,5 +1,4 @@
-//! What strategies have learned of the networks, and what metered uplinks have carried, kept over
-//! restarts.
+//! State files: what strategies learned, usage of metered uplinks, and bindings of an anchor.
 //!
 //! ```text
 //! DIRECTORY/INSTANCE.learned.json
@@ -10,9 +9,8 @@
 //! {"version":2,"uplinks":{"<uplink>":{"2026-11-27":123, ..}, ..}}
 //! ```
 //!
-//! A file is replaced as a whole: a process that dies while writing leaves the old one. It is
-//! written by a thread, since a slow flash must not hold up the tunnel. What cannot be read is told
-//! and left out. Nothing depends on it: strategies learn again, and a month is counted anew.
+//! Files are replaced atomically. A thread writes them, so that slow flash does not delay packets.
+//! Unreadable files are logged and ignored: strategies learn again, and usage counts from zero.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -33,32 +31,32 @@ use serde_json::Value;
 
 use crate::files;
 
-/// What is kept in a file of its own.
+/// State that is kept in a file of its own.
 pub trait Kept: Clone + Default + PartialEq + Send + Sync + 'static {
-    /// What the file is called after its instance.
+    /// The file's name after that of the instance.
     const NAME: &'static str;
 
-    /// What is kept, as the text of its file.
+    /// Encodes the state as text.
     ///
     /// # Errors
-    /// When the state cannot be written as text.
+    /// When the state cannot be encoded.
     fn encode(&self) -> io::Result<String>;
 
-    /// Reads the state from its text.
+    /// Decodes the state from text.
     ///
     /// # Errors
-    /// When the text was not written by this program.
+    /// When the text is invalid.
     fn decode(text: &str) -> io::Result<Self>;
 }
 
-/// The file of one instance.
+/// A state file of one instance.
 #[derive(Debug)]
 pub struct StateFile<T = Learned> {
     path: PathBuf,
-    /// What was written last.
+    /// The state that was written last.
     written: Arc<T>,
     writer: Option<JoinHandle<bool>>,
-    /// The last write failed, and that was told.
+    /// The last write failed, and that was logged.
     is_failing: Arc<AtomicBool>,
 }
 
@@ -70,13 +68,13 @@ struct Contents {
 }
 
 impl<T: Kept> StateFile<T> {
-    /// The file of the instance `name` in `directory`; nothing is read or made yet.
+    /// The file of the instance `name` in `directory`. It is not accessed yet.
     pub fn new(directory: &Path, name: &str) -> Self {
         let path = directory.join(format!("{name}.{}.json", T::NAME));
         Self { path, written: Arc::default(), writer: None, is_failing: Arc::default() }
     }
 
-    /// Reads what was written last; nothing if there is nothing, or nothing that can be read.
+    /// Reads the state; the default if the file does not exist or is not readable.
     pub fn read(&mut self) -> T {
         let kept = match read(&self.path).and_then(|text| T::decode(&text)) {
             Ok(kept) => kept,
@@ -91,12 +89,12 @@ impl<T: Kept> StateFile<T> {
         kept
     }
 
-    /// Writes `kept` before long, unless it is there already or the last write is still under way;
-    /// returns whether it will be there then, if nothing fails.
+    /// Writes `kept` in a thread, unless it is already written or a write is running. Returns
+    /// whether the file will hold `kept` if the write succeeds.
     pub fn write(&mut self, kept: &T) -> bool {
         let is_writing = self.writer.as_ref().is_some_and(|old| !old.is_finished());
         if !is_writing {
-            // What failed is not there.
+            // After a failed write, `written` is reset.
             self.finish();
         }
         if *kept == *self.written {
@@ -125,8 +123,8 @@ impl<T: Kept> StateFile<T> {
         true
     }
 
-    /// Writes `kept` before it returns, unless it is there already: the process ends. A disk that
-    /// hangs is waited for no longer than a second each time.
+    /// Writes `kept` synchronously at the end of the process. Waits for the disk at most one second
+    /// for each write.
     pub fn write_last(&mut self, kept: &T) {
         if self.finish_soon() {
             self.write(kept);
@@ -134,7 +132,7 @@ impl<T: Kept> StateFile<T> {
         }
     }
 
-    /// Waits for the write that is under way; returns whether it is over.
+    /// Waits a limited time for the running write; returns whether it has ended.
     fn finish_soon(&mut self) -> bool {
         let is_over = |writer: &JoinHandle<bool>| {
             (0..LAST_MAX.as_millis()).any(|_| {
@@ -153,7 +151,6 @@ impl<T: Kept> StateFile<T> {
         is_over
     }
 
-    /// Waits for the write that is under way.
     fn finish(&mut self) {
         let Some(writer) = self.writer.take() else { return };
         if !writer.join().unwrap_or(false) {
@@ -197,7 +194,7 @@ struct UsageContents {
     uplinks: Usage,
 }
 
-/// What version 1 was: sums of a month of the calendar.
+/// Version 1: sums of a calendar month.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MonthContents {
@@ -214,7 +211,6 @@ struct Month {
     month: i8,
 }
 
-/// The version alone, whatever else there is.
 #[derive(Deserialize)]
 struct Version {
     version: u32,
@@ -245,7 +241,8 @@ impl Kept for Usage {
     }
 }
 
-/// The newest binding of each device of an anchor, signed by it: no file can forge one.
+/// The newest binding of each device of an anchor. Bindings are signed, so the file cannot forge
+/// them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KeptBindings(pub Vec<(PublicKey, Binding)>);
 
@@ -313,7 +310,7 @@ fn unknown_version(version: u32, known: u32) -> io::Error {
     invalid(format!("its version is {version}, this program knows {known}"))
 }
 
-/// Reads a file that nobody else can have put there.
+/// Reads a file, unless other users may write in its folder.
 pub(crate) fn read(path: &Path) -> io::Result<String> {
     check_owner(path.parent().unwrap_or(Path::new(".")))?;
     let mut text = String::new();
@@ -326,7 +323,6 @@ pub(crate) fn read(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Puts a new file in the place of the old one.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("."));
     DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
@@ -335,7 +331,7 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-/// Tells of the first failure of a row, and of its end.
+/// Logs the first failure in a row, and the next success.
 fn tell(path: &Path, result: &io::Result<()>, is_failing: &AtomicBool) {
     let was_failing = is_failing.swap(result.is_err(), Ordering::Relaxed);
     match result {
@@ -348,7 +344,7 @@ fn tell(path: &Path, result: &io::Result<()>, is_failing: &AtomicBool) {
     }
 }
 
-/// Others may look into the folder that a user has chosen, but not put anything there.
+/// Checks that other users cannot write in the folder; they may read it.
 pub(crate) fn check_owner(directory: &Path) -> io::Result<()> {
     let there = fs::metadata(directory)?;
     let me = rustix::process::geteuid().as_raw();
@@ -364,11 +360,11 @@ pub(crate) fn check_owner(directory: &Path) -> io::Result<()> {
 }
 
 const VERSION: u32 = 1;
-/// Since days are kept.
+/// The first version with days.
 const USAGE_VERSION: u32 = 2;
 /// How long the end of the process waits for a write.
 const LAST_MAX: Duration = Duration::from_secs(1);
-/// A thousand peers with what RAVEN learns of three networks each.
+/// Enough for a thousand peers with RAVEN's state of three networks each.
 const BYTES_MAX: u64 = 256 << 20;
 
 #[cfg(test)]
@@ -397,23 +393,27 @@ mod tests {
         Learned::from([("key=".to_owned(), lanes)])
     }
 
+    fn write(file: &mut StateFile, learned: &Learned) {
+        file.write(learned);
+        file.finish();
+    }
+
+    fn read<T: Kept>(directory: &Path) -> T {
+        StateFile::new(directory, "rw0").read()
+    }
+
     #[test]
     fn what_was_written_is_read_again_after_a_restart() {
         let directory = Directory::new("again");
-        let mut file = StateFile::new(&directory.0.join("sub"), "rw0");
+        let folder = directory.0.join("sub");
+        let mut file = StateFile::new(&folder, "rw0");
         assert_eq!(file.read(), Learned::new());
         for value in [1, 2] {
-            file.write(&learned(value));
-            file.finish();
-            assert_eq!(
-                StateFile::<Learned>::new(&directory.0.join("sub"), "rw0").read(),
-                learned(value)
-            );
+            write(&mut file, &learned(value));
+            assert_eq!(read::<Learned>(&folder), learned(value));
         }
-        let names: Vec<_> = fs::read_dir(directory.0.join("sub"))
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name())
-            .collect();
+        let names: Vec<_> =
+            fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names, ["rw0.learned.json"], "nothing is left beside it");
     }
 
@@ -424,13 +424,13 @@ mod tests {
         let usage = Usage::of_month(Some((2026, 11)), carried()).unwrap();
         StateFile::new(&directory.0, "rw0").write_last(&usage);
         StateFile::new(&directory.0, "rw0").write_last(&learned(1));
-        assert_eq!(StateFile::<Usage>::new(&directory.0, "rw0").read(), usage);
+        assert_eq!(read::<Usage>(&directory.0), usage);
         let path = directory.0.join("rw0.usage.json");
         let text = fs::read_to_string(&path).unwrap();
         assert_eq!(text, r#"{"version":2,"uplinks":{"wwan0":{"2026-11-01":1099511627776}}}"#);
         let read = |text: &str| {
             fs::write(&path, text).unwrap();
-            StateFile::<Usage>::new(&directory.0, "rw0").read()
+            read::<Usage>(&directory.0)
         };
         for broken in [
             "",
@@ -442,7 +442,6 @@ mod tests {
         ] {
             assert_eq!(read(broken), Usage::default(), "{broken}");
         }
-        // What version 1 has written.
         let month =
             r#"{"version":1,"month":{"year":2026,"month":11},"bytes":{"wwan0":1099511627776}}"#;
         assert_eq!(read(month), usage);
@@ -459,13 +458,12 @@ mod tests {
             fs::write(&path, broken).unwrap();
             let mut file = StateFile::new(&directory.0, "rw0");
             assert_eq!(file.read(), Learned::new(), "{broken:?}");
-            file.write(&learned(3));
-            file.finish();
-            assert_eq!(StateFile::<Learned>::new(&directory.0, "rw0").read(), learned(3));
+            write(&mut file, &learned(3));
+            assert_eq!(read::<Learned>(&directory.0), learned(3));
         }
     }
 
-    /// What a disk that hangs makes of a write.
+    /// State whose write hangs.
     #[derive(Clone, Default, PartialEq)]
     struct Hanging(u8);
 
@@ -486,7 +484,7 @@ mod tests {
     #[test]
     fn the_end_of_the_process_does_not_wait_for_a_disk_that_hangs() {
         let directory = Directory::new("hangs");
-        // Of what is nowhere yet; in a write of today, and in one that is under way already.
+        // Once with nothing written yet, and once with a write under way.
         let mut file = StateFile::<Hanging>::new(&directory.0, "rw0");
         file.write_last(&Hanging(1));
         file.write_last(&Hanging(2));
@@ -505,8 +503,8 @@ mod tests {
         mode(0o755).unwrap();
         file.write_last(&learned(1));
         let path = directory.0.join("rw0.learned.json");
-        // Nor is anything read there, or by a link to elsewhere.
-        let again = || StateFile::<Learned>::new(&directory.0, "rw0").read();
+        // Neither are files read from there, nor through a symbolic link.
+        let again = || read::<Learned>(&directory.0);
         assert_eq!(again(), learned(1));
         mode(0o777).unwrap();
         assert_eq!(again(), Learned::new());
@@ -525,17 +523,13 @@ mod tests {
         let mut file = StateFile::new(&directory.0, "rw0");
         // A file stands where the directory should be.
         fs::write(&directory.0, "in the way").unwrap();
-        file.write(&learned(1));
-        file.finish();
+        write(&mut file, &learned(1));
         fs::remove_file(&directory.0).unwrap();
-        file.write(&learned(1));
-        file.finish();
+        write(&mut file, &learned(1));
         fs::remove_file(directory.0.join("rw0.learned.json")).unwrap();
-        file.write(&learned(1));
-        file.finish();
+        write(&mut file, &learned(1));
         assert!(!directory.0.join("rw0.learned.json").exists(), "it was written once");
-        file.write(&Learned::new());
-        file.finish();
-        assert_eq!(StateFile::<Learned>::new(&directory.0, "rw0").read(), Learned::new());
+        write(&mut file, &Learned::new());
+        assert_eq!(read::<Learned>(&directory.0), Learned::new());
     }
 }

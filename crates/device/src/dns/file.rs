@@ -1,4 +1,4 @@
-//! `/etc/resolv.conf`, where nobody else keeps it.
+//! `/etc/resolv.conf`, if no other program manages it.
 //!
 //! ```text
 //! set:      keep what is there (DIRECTORY/NAME.resolv.json) ─► put ours in its place
@@ -17,7 +17,7 @@ use crate::DeviceError;
 use crate::files::{self, beside};
 use crate::state::{self, check_owner};
 
-/// The file, and where what it held before is kept.
+/// The file, and the path where its former contents are saved.
 #[derive(Debug)]
 pub(super) struct ResolvConf {
     path: PathBuf,
@@ -25,11 +25,10 @@ pub(super) struct ResolvConf {
     name: String,
 }
 
-/// What was there before.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Kept {
-    /// What we put there: as long as it is there nobody else has written.
+    /// Our text; if the file differs, another program has written it.
     ours: String,
     before: Before,
 }
@@ -39,7 +38,6 @@ struct Kept {
 enum Before {
     Nothing,
     Contents(String),
-    /// The file was a symbolic link.
     Link(PathBuf),
 }
 
@@ -49,16 +47,16 @@ impl ResolvConf {
         Self { path: path.to_owned(), kept, name: name.to_owned() }
     }
 
-    /// Puts `servers` in the place of what is there, which is kept.
+    /// Replaces the file by `servers`, and saves its contents.
     ///
     /// # Errors
-    /// When a file cannot be written; the old one is in its place then.
+    /// When a file cannot be written; the old one stays.
     pub(super) fn set(&self, servers: &[IpAddr]) -> Result<(), DeviceError> {
         let (name, kept) = (&self.name, self.kept.display());
         let remark = format!("{OF_OURS}{name}), {WHILE}{kept}{HAS_BEFORE}\n");
         let ours = text(servers, &remark);
         let before = match self.read_kept() {
-            // Ours is there already, as after a crash: what was before it counts.
+            // Our text is there already, as after a crash: keep the contents saved before.
             Some(kept) if self.holds(&kept.ours) => kept.before,
             _ => self.read_before().map_err(|error| self.failed(error))?,
         };
@@ -71,7 +69,7 @@ impl ResolvConf {
                 .create(directory)
                 .map_err(|error| self.failed(error))?;
         }
-        // Nothing is changed that could not be put back.
+        // Change nothing that could not be restored.
         self.kept
             .parent()
             .map_or(Ok(()), check_owner)
@@ -84,10 +82,11 @@ impl ResolvConf {
         write(&self.path, &ours, 0o644).map_err(|error| self.failed(error))
     }
 
-    /// Puts back what was there, unless somebody else has written since; returns whether it did.
+    /// Restores the saved contents, unless another program has written since; returns whether it
+    /// did.
     ///
     /// # Errors
-    /// When a file cannot be written; it can be tried again then.
+    /// When a file cannot be written; a retry is possible.
     pub(super) fn restore(&self) -> Result<bool, DeviceError> {
         let Some(kept) = self.read_kept() else { return Ok(false) };
         let is_ours = self.holds(&kept.ours);
@@ -103,8 +102,7 @@ impl ResolvConf {
         Ok(is_ours)
     }
 
-    /// Whether nobody else has written since, but for another client: the resolvers of both are as
-    /// good.
+    /// Whether the file has our text, or that of another client, whose resolvers are as good.
     pub(super) fn is_ours(&self) -> bool {
         let is_anothers = || {
             let text = fs::read_to_string(&self.path).unwrap_or_default();
@@ -135,7 +133,7 @@ impl ResolvConf {
             Err(_) => {}
         }
         let text = fs::read_to_string(&self.path)?;
-        // Of two clients that end in any order, the last puts back what was there before both.
+        // If it is another client's text, save what was there before both.
         Ok(Before::Contents(before(Path::new("/"), &text).unwrap_or(text)))
     }
 
@@ -144,8 +142,8 @@ impl ResolvConf {
     }
 }
 
-/// What a file held before a client put `text` in its place; `None` where that is no client's.
-/// `root`: where the files are, `/` but in tests.
+/// The contents of a file before a client wrote `text`; `None` if it is not a client's text. `root`
+/// is `/` except in tests.
 pub(crate) fn before(root: &Path, text: &str) -> Option<String> {
     let (_, rest) = text.lines().next()?.strip_prefix(OF_OURS)?.split_once(WHILE)?;
     let under_root = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
@@ -160,13 +158,12 @@ pub(crate) fn before(root: &Path, text: &str) -> Option<String> {
     }
 }
 
-/// The text of a file that names `servers`.
 pub(super) fn text(servers: &[IpAddr], remark: &str) -> String {
     let lines = servers.iter().map(|server| format!("nameserver {server}\n"));
     remark.to_owned() + &lines.collect::<String>()
 }
 
-/// The resolvers that a file names; none if it cannot be read.
+/// The resolvers in a file; empty if it is not readable.
 pub(crate) fn nameservers(path: &Path) -> Vec<IpAddr> {
     let text = fs::read_to_string(path).unwrap_or_default();
     let address = |line: &str| {
@@ -177,8 +174,8 @@ pub(crate) fn nameservers(path: &Path) -> Vec<IpAddr> {
     text.lines().filter_map(address).collect()
 }
 
-/// Puts a file in the place of `path` in one step. A container's file is mounted where it is, and
-/// can only be written over.
+/// Replaces a file atomically. In a container it may be a mount point, which can only be
+/// overwritten.
 fn write(path: &Path, text: &str, mode: u32) -> io::Result<()> {
     match files::replace(path, text.as_bytes(), mode) {
         Err(error) if error.kind() == io::ErrorKind::ResourceBusy => fs::write(path, text),
@@ -193,8 +190,7 @@ fn link(path: &Path, target: &Path) -> io::Result<()> {
     fs::rename(&new, path)
 }
 
-/// The beginning of our text: which client's it is, until when, and where to look for what it
-/// replaced.
+/// Our text starts with the client's name, and where the former contents are saved.
 const OF_OURS: &str = "# Of roadweave (";
 const WHILE: &str = "while its session is up; ";
 const HAS_BEFORE: &str = " has what was here before.";
@@ -221,7 +217,7 @@ mod tests {
             self.folder.join("resolv.conf")
         }
 
-        /// As another process would.
+        /// As after a restart.
         fn again(&self) -> ResolvConf {
             ResolvConf::new("rw0", &self.path(), &self.folder.join("state"))
         }
@@ -242,7 +238,7 @@ mod tests {
         fs::write(machine.path(), old).unwrap();
         machine.file.set(&[OURS.into()]).unwrap();
         assert_eq!(nameservers(&machine.path()), [IpAddr::from(OURS)]);
-        // Killed; started again without having restored.
+        // Killed, and started again without a restore.
         machine.again().set(&[OURS.into()]).unwrap();
         assert!(machine.again().restore().unwrap());
         assert_eq!(fs::read_to_string(machine.path()).unwrap(), old);
@@ -273,7 +269,7 @@ mod tests {
         assert!(!machine.file.is_ours());
         assert!(!machine.file.restore().unwrap());
         assert_eq!(fs::read_to_string(machine.path()).unwrap(), theirs);
-        // During a session ours is set again, and theirs is what comes back.
+        // Set again, ours replaces theirs, and theirs is restored.
         machine.file.set(&[OURS.into()]).unwrap();
         machine.file.set(&[OURS.into()]).unwrap();
         assert!(machine.file.restore().unwrap());
@@ -295,7 +291,7 @@ mod tests {
                 assert!(second.restore().unwrap());
             } else {
                 assert!(second.restore().unwrap());
-                // The first is still in session.
+                // The first is still in a session.
                 assert!(!machine.file.is_ours());
                 machine.file.set(&[OURS.into()]).unwrap();
                 assert!(machine.file.restore().unwrap());

@@ -1,4 +1,4 @@
-//! What may be changed while the tunnel runs, as the local socket's callers say it.
+//! Helpers for requests of the local socket.
 
 use roadweave_proto::UplinkSelector;
 use roadweave_tunnel::{SetError, Strategy};
@@ -7,19 +7,16 @@ use serde_json::{Value, json};
 
 use crate::local::{RpcError, SetAnswer};
 
-/// The parameters of a request.
 pub(super) fn parse<T: DeserializeOwned>(params: &Value) -> Result<T, RpcError> {
     T::deserialize(params).map_err(|error| RpcError::invalid_params(error.to_string()))
 }
 
-/// Checks that the uplink which `strategy` names, if it does, may be there some day: it need not be
-/// now.
+/// Checks that the uplink that `strategy` names may exist; it may be absent now.
 pub(super) fn check_uplink(strategy: &Strategy, uplinks: &UplinkSelector) -> Result<(), RpcError> {
     let Some(name) = strategy.uplink() else { return Ok(()) };
     uplinks.check_name(name).map_err(|error| RpcError::invalid_params(error.to_string()))
 }
 
-/// What the caller is told of a change.
 pub(super) fn answer(result: Result<(), SetError>) -> Result<Value, RpcError> {
     result
         .map(|()| json!(SetAnswer::Done(true)))

@@ -1,22 +1,21 @@
-//! A server as wide as its machine: several shards behind one address and one device.
+//! A server with several shards: threads behind one address and one TUN.
 //!
 //! ```text
 //! network ─► socket 0 ─► thread: Driver<Server> ─► queue 0 ┐
 //!        └─► socket 1 ─► thread: Driver<Server> ─► queue 1 ┴─ one device: addresses, routes, filters
 //!              found by the connection ID    │ ▲
 //!                                   strays ──┘ │ orders, answers
-//! signals, local socket, metrics ─► thread: Driver<Front>: reload, fleet, log, what all tell as one
+//! signals, local socket, metrics ─► thread: Driver<Front>: reload, fleet, log, common status
 //! ```
 //!
-//! Each client has its session with one shard, which its packets find by their connection IDs
-//! ([`ShardMap`]), whatever path they take. The device has a queue for each shard, and not each
-//! shard a device: so addresses, routes and filters are those of one server, and the join of a
-//! client changes nothing in the kernel. The kernel remembers which queue a flow's packets came
-//! from, and puts their answers there; the rest is handed over ([`exchange`]).
+//! A client has its session with one shard. Its packets reach that shard by their connection IDs
+//! ([`ShardMap`]) on any path. The TUN has one queue for each shard, so addresses, routes and
+//! filters are those of one server, and a joining client changes nothing in the kernel. The kernel
+//! returns a flow's answers to the queue that its packets came from; misrouted packets are handed
+//! over ([`exchange`]).
 //!
-//! Threads and not processes: the code is safe Rust, a panic is caught where its thread begins
-//! ([`slot`]), and what shards have in common, tables of clients most of all, is there once. What
-//! ends the process, ends all shards.
+//! Shards are threads: a panic is caught at the start of its thread ([`life`]), and the tables of
+//! clients are shared. A failure of the process ends all shards.
 
 mod exchange;
 mod faults;
@@ -55,13 +54,10 @@ use crate::random::random_bytes;
 use crate::status::{RoleStatus, Status};
 use crate::{Clock, StateFile, Tun, UplinkSocket, Waker, cleanup};
 
-/// Events that wait for the log, at most: 4,000 clients leave and join at once.
+/// Capacity of the event queue to the log: 4,000 clients may leave and join at once.
 const EVENTS_MAX: usize = 16_384;
 
-/// Runs a server with several shards until SIGINT or SIGTERM.
-///
-/// # Errors
-/// When the server cannot start, and when the system fails one of the shards.
+/// Runs a server with several shards until SIGINT or SIGTERM, or until the system fails a shard.
 pub(super) fn run(options: ServerOptions) -> Result<(), DriverError> {
     let mut server = start(options)?;
     let outcome = server.run();
@@ -70,7 +66,7 @@ pub(super) fn run(options: ServerOptions) -> Result<(), DriverError> {
     outcome.and(role.error.take().map_or(Ok(()), Err))
 }
 
-/// What looks after all shards of a server.
+/// The role of the loop that controls all shards.
 struct Supervisor {
     learned: LearnedFile,
     serving: Serving,
@@ -85,7 +81,7 @@ fn start(mut options: ServerOptions) -> Result<Running<Front, Supervisor>, Drive
     cleanup(&instance, &lock)?;
     let clock = options.fleet.as_ref().map_or_else(Clock::start, |fleet| fleet.membership.clock);
     let map = ShardMap::new(options.shards, &random_bytes()?);
-    // All of them stay open while the program runs: a group that loses one misleads packets.
+    // All sockets stay open: if one leaves the reuseport group, packets reach wrong shards.
     let sockets = open_by(options.listen, |udp| UplinkSocket::open_group(udp, &map))?;
     let listen = sockets[0].local_address().to_string();
     let metrics = options.metrics.map(MetricsListener::bind);
@@ -119,7 +115,7 @@ fn start(mut options: ServerOptions) -> Result<Running<Front, Supervisor>, Drive
     let edge = Edge::without_tun(clock);
     let mut driver = Driver::with_waker(&instance, signals, waker, edge, front)?;
     driver.serve_metrics(metrics)?;
-    // Whoever reads this may ask by the local socket.
+    // Scripts that wait for this line may use the local socket at once.
     tracing::info!(
         listen,
         tun = tun.name(),
@@ -136,7 +132,6 @@ fn start(mut options: ServerOptions) -> Result<Running<Front, Supervisor>, Drive
     Ok(Running { driver, role, instance, lock })
 }
 
-/// The slots of all shards, and the orders for their threads.
 fn slots(
     common: &Arc<Common>,
     sockets: Vec<UplinkSocket>,
@@ -180,7 +175,7 @@ impl Role<Front> for Supervisor {
         self.error = self.error.take().or_else(|| driver.node.take_error());
     }
 
-    /// Nothing to do: the shards have the sockets.
+    /// The shards have the sockets.
     fn on_socket_failed(
         &mut self,
         _: &mut Driver<Front>,
@@ -242,7 +237,7 @@ impl Supervisor {
     }
 
     fn stop(&mut self, driver: &mut Driver<Front>) {
-        // Whatever the disk does, clients hear a goodbye.
+        // Say goodbye to clients before the disk writes, which may block.
         driver.node.stop();
         let now = driver.edge.clock.now();
         self.serving.tell_events(now, || driver.node.poll_event());

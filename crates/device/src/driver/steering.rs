@@ -1,12 +1,12 @@
-//! What a client's packets take which way, kept so while it runs.
+//! A client's routes, rules and DNS, kept in place while it runs.
 //!
 //! ```text
 //! start ─► close ─► uplinks come, a session is granted ─► notices ─► look, mend ─► ...
 //!                                                   stop ─► open, unless there is a kill switch
 //! ```
 //!
-//! Everything is left as it is when the client ends without having been told to: what is to be in
-//! the tunnel stays refused until the next start, or until `roadweave release`.
+//! After a crash everything stays in place: traffic for the tunnel is blocked until the next start,
+//! or until `roadweave release`.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -22,32 +22,29 @@ use crate::filter::Turn;
 use crate::routes::{Repairs, has_reverse_path_filter};
 use crate::{ClientRoutes, DeviceError, Excluded, Grant, Instance, RouteSettings, Uplink, Waker};
 
-/// How often it is looked at whether answers still find their uplinks.
+/// Interval of checking filters and settings of answers.
 const LOOK: Duration = Duration::from_secs(4);
 
-/// Routes, rules and marks of one client.
 #[derive(Debug)]
 pub(super) struct Steering {
     routes: ClientRoutes,
     answers: Answers,
     dns: Dns,
-    /// Resolvers that were told to be asked outside the tunnel.
+    /// Resolvers whose location was logged.
     outside: BTreeSet<IpAddr>,
-    /// Networks of uplinks that were told to be reached outside the tunnel.
+    /// Networks of uplinks that are reached outside the tunnel, as logged.
     neighbours: BTreeSet<(String, IpNet)>,
     repairs: Repairs,
     next_look: Instant,
-    /// The last failure that was told.
+    /// The last failure that was logged.
     told: String,
-    /// Something failed at the last look: the next one may do better.
+    /// The last look failed, so the next one retries.
     failed: bool,
 }
 
 impl Steering {
-    /// Refuses what belongs into the tunnel from now on, if the settings say so.
-    ///
-    /// # Errors
-    /// When that cannot be done; what an earlier run refused stays refused.
+    /// Blocks traffic for the tunnel, if the settings say so. On an error, what an earlier run
+    /// blocked stays blocked.
     pub(super) fn start(
         instance: &Instance,
         settings: RouteSettings,
@@ -71,29 +68,26 @@ impl Steering {
         Ok(this)
     }
 
-    /// `waker` wakes the event loop for [`Steering::handle_timeout`] from now on.
     pub(super) fn set_waker(&mut self, waker: Waker) {
         self.answers.set_waker(waker);
     }
 
-    /// When [`Steering::handle_timeout`] has something to do.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let timeouts = [self.repairs.poll_timeout(), self.answers.poll_timeout()];
         timeouts.into_iter().flatten().chain([self.next_look]).min()
     }
 
-    /// Interfaces, addresses, routes or rules changed.
     pub(super) fn on_notice(&mut self, now: Instant) {
         self.repairs.on_notice(now);
     }
 
-    /// Whether answers to what comes in by an uplink find back, for all uplinks: none is used
-    /// before.
+    /// Whether answers leave by the uplink that their packets came in by, for all uplinks. No
+    /// uplink is used before.
     pub(super) fn are_answers_ready(&self) -> bool {
         self.answers.are_ready()
     }
 
-    /// Looks and mends what is due.
+    /// Checks and repairs what is due.
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         match self.answers.turn(now) {
             Turn::Replaced { was_changed: true } => tell_marks(),
@@ -136,14 +130,14 @@ impl Steering {
         }
     }
 
-    /// Other interfaces are uplinks; call it before they come and go.
+    /// Sets which interfaces are uplinks; call it before their events.
     pub(super) fn set_selector(&mut self, now: Instant, selector: UplinkSelector) {
         self.routes.set_selector(selector);
         self.repairs.on_notice(now);
     }
 
-    /// Something else leaves outside the tunnel, from now on. Returns whether all routes are as
-    /// they should be then; if not it is tried again.
+    /// Changes the excluded traffic. Returns whether all routes are in place; otherwise it is
+    /// retried.
     pub(super) fn set_excluded(&mut self, now: Instant, excluded: Excluded) -> bool {
         self.routes.set_excluded(excluded);
         self.sync(now);
@@ -154,10 +148,8 @@ impl Steering {
         !self.failed
     }
 
-    /// Makes an uplink reach everything by its own gateway, and answers by it what comes in by it.
-    ///
-    /// # Errors
-    /// When its routes cannot be set.
+    /// Adds an uplink's own routing table, and marks its incoming packets so that answers leave by
+    /// it.
     pub(super) fn set_uplink(&mut self, uplink: &Uplink) -> Result<(), DeviceError> {
         self.routes.set_uplink(uplink)?;
         self.tell_neighbours();
@@ -167,22 +159,18 @@ impl Steering {
         Ok(())
     }
 
-    /// Forgets an uplink that is gone or shall not be used.
     pub(super) fn remove_uplink(&mut self, uplink: roadweave_proto::UplinkId) {
         if let Err(error) = self.routes.remove_uplink(uplink) {
             self.tell(&error);
         }
     }
 
-    /// Takes what comes in by these interfaces of connections that end at this box.
-    ///
-    /// # Errors
-    /// When it cannot be led here; it is tried again by calling this again.
+    /// Accepts intercepted connections from these interfaces. Call it again to retry an error.
     pub(super) fn take_split(&mut self, interfaces: BTreeSet<String>) -> Result<(), DeviceError> {
         self.routes.take_split(interfaces)
     }
 
-    /// Leads into the tunnel what belongs there, in the families that were granted.
+    /// Routes traffic into the tunnel, in the granted families.
     pub(super) fn set_grant(&mut self, grant: Grant) {
         if let Err(error) = self.routes.set_grant(grant) {
             self.tell(&error);
@@ -192,17 +180,17 @@ impl Steering {
         self.tell_resolvers();
     }
 
-    /// What the server granted last.
     pub(super) fn grant(&self) -> Option<&Grant> {
         self.routes.grant()
     }
 
-    /// The session is over: names are asked where they were asked before.
+    /// Restores the resolvers.
     pub(super) fn end_session(&mut self) {
         self.dns.unset();
     }
 
-    /// Says which resolvers see what is asked although the rest is in the tunnel.
+    /// Logs resolvers in the networks of uplinks: they may be asked outside the tunnel, or be
+    /// unreachable through it.
     fn tell_resolvers(&mut self) {
         let resolvers = match self.dns.servers() {
             [] => nameservers(Path::new("/etc/resolv.conf")),
@@ -227,7 +215,7 @@ impl Steering {
         }
     }
 
-    /// The uplink in whose own network an address lies, if it lies in no network behind this box.
+    /// The uplink whose own network holds an address, unless it is in a network behind this box.
     fn uplink_of(&self, address: IpAddr) -> Option<String> {
         let is_behind = self.local_networks().iter().any(|network| network.contains(&address));
         let mut uplinks = self.uplinks();
@@ -235,17 +223,15 @@ impl Steering {
         uplinks.find(holds).filter(|_| !is_behind).map(|uplink| uplink.name.clone())
     }
 
-    /// The networks behind this box.
     pub(super) fn local_networks(&self) -> &[IpNet] {
         self.routes.local_networks()
     }
 
-    /// The uplinks in service.
     pub(super) fn uplinks(&self) -> impl Iterator<Item = &Uplink> {
         self.routes.uplinks()
     }
 
-    /// What is reached outside the tunnel in the uplinks' own networks, with the uplink.
+    /// Networks of uplinks that are reached outside the tunnel, with the uplink's name.
     pub(super) fn neighbours(&self) -> &BTreeSet<(String, IpNet)> {
         &self.neighbours
     }
@@ -270,7 +256,7 @@ impl Steering {
         }
     }
 
-    /// Says what follows when what comes in by uplinks cannot be marked.
+    /// Logs that packets from uplinks cannot be marked, and whether that blocks sessions.
     fn tell_unmarked(&mut self, error: &DeviceError) {
         let names = self.routes.uplinks().map(|uplink| uplink.name.as_str());
         let filtered: Vec<&str> = names.filter(|name| has_reverse_path_filter(name)).collect();
@@ -285,7 +271,7 @@ impl Steering {
         self.tell_text(&text);
     }
 
-    /// Says the same once, however often it is tried.
+    /// Logs a failure unless it repeats the last one.
     fn tell(&mut self, error: &DeviceError) {
         self.tell_text(&error.to_string());
     }

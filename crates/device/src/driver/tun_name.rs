@@ -1,8 +1,7 @@
-//! Keeps the TUN under the name that the configuration gives it.
+//! Keeps the TUN under its configured name.
 //!
-//! Packet filters know the TUN by its name, ours and the machine's own: under another, what comes
-//! out of the tunnel would pass for a stranger's. udev's rules, network managers and people rename
-//! interfaces.
+//! Packet filters match the TUN by name. If udev, a network manager or a person renames it, they
+//! would treat tunnel packets as foreign.
 
 use std::time::Duration;
 
@@ -10,12 +9,10 @@ use roadweave_proto::Instant;
 
 use crate::Tun;
 
-/// How often the name is looked at.
 const LOOK: Duration = Duration::from_secs(1);
-/// At most one line in so long, however stubborn the other program is.
+/// Least time between two log lines.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// When to look, and when to tell.
 #[derive(Debug, Default)]
 pub(super) struct TunName {
     next_look: Instant,
@@ -23,8 +20,7 @@ pub(super) struct TunName {
 }
 
 impl TunName {
-    /// Looks if it is time, and gives the TUN its name back. Who keeps its addresses and routes
-    /// sees what the kernel took from it meanwhile.
+    /// Restores the name if due. Others restore the addresses and routes that the kernel removed.
     pub(super) fn handle_timeout(&mut self, now: Instant, tun: &Tun) {
         if now < self.next_look {
             return;

@@ -1,4 +1,4 @@
-//! The side of `roadweave show`.
+//! The client side of the local socket.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -9,61 +9,61 @@ use serde_json::{Value, json};
 
 use super::{RpcError, Subscribe};
 
-/// A request to a running instance failed.
+/// Why a request to a running instance failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
     /// No instance listens on the socket.
     #[error("nothing runs at {path}: start it, or name another instance")]
     NotRunning {
-        /// The socket.
+        /// The socket's path.
         path: String,
     },
     /// The socket belongs to another user.
     #[error("no permission to talk to {path}: run as root or as the user who runs it")]
     NoPermission {
-        /// The socket.
+        /// The socket's path.
         path: String,
     },
     /// The instance answered with an error.
     #[error(transparent)]
     Refused(#[from] RpcError),
-    /// The answer of the instance is no JSON-RPC.
+    /// The answer is not valid JSON-RPC, or of unexpected type.
     #[error(
         "{path} gave no answer that is understood: {detail}; an instance of another version may say \
          other things, which --json shows as they are"
     )]
     Malformed {
-        /// The socket.
+        /// The socket's path.
         path: String,
         /// What is wrong with it.
         detail: String,
     },
-    /// The connection broke.
+    /// The connection failed.
     #[error("cannot talk to {path}: {source}")]
     Io {
-        /// The socket.
+        /// The socket's path.
         path: String,
-        /// What the kernel said.
+        /// The system error.
         source: io::Error,
     },
 }
 
-/// Asks a running instance; waits for five seconds at most, and for twenty-five until it has read
-/// its configuration again.
+/// Sends a request to a running instance and returns the result. Times out after 5 s, or 25 s for
+/// `reload`.
 ///
 /// # Errors
-/// [`RequestError::NotRunning`] when there is none, [`RequestError::Refused`] with its own words.
+/// [`RequestError::NotRunning`] if no instance listens, [`RequestError::Refused`] with its error.
 pub fn request(path: &Path, method: &str, params: &Value) -> Result<Value, RequestError> {
     let line = exchange(path, method, params).map_err(|error| failed(path, error))?;
     answer(path, &line)
 }
 
-/// Subscribes to what a running instance tells, and hands each word's parameters to `tell`, until
-/// the instance ends or `tell` returns `false`.
+/// Subscribes to updates of a running instance. `tell` gets the parameters of each, until it
+/// returns `false` or the instance ends.
 ///
 /// # Errors
-/// As [`request`]; [`RequestError::Refused`] when there is nothing to subscribe to.
+/// As [`request`]; [`RequestError::Refused`] if the topic is not available.
 pub fn subscribe(
     path: &Path,
     params: &Subscribe,
@@ -96,7 +96,6 @@ pub fn subscribe(
     Ok(())
 }
 
-/// What went wrong on the way.
 fn failed(path: &Path, source: io::Error) -> RequestError {
     let path = path.display().to_string();
     match source.kind() {
@@ -108,12 +107,10 @@ fn failed(path: &Path, source: io::Error) -> RequestError {
     }
 }
 
-/// What was said is not understood.
 fn malformed(path: &Path, detail: String) -> RequestError {
     RequestError::Malformed { path: path.display().to_string(), detail }
 }
 
-/// The result in a line of JSON-RPC.
 fn answer(path: &Path, line: &str) -> Result<Value, RequestError> {
     let malformed = |detail| malformed(path, detail);
     let mut answer: Value =
@@ -136,7 +133,7 @@ fn exchange(path: &Path, method: &str, params: &Value) -> io::Result<String> {
     Ok(answer)
 }
 
-/// Asks; the answer is to be read.
+/// Sends the request; the caller reads the answer.
 fn send(path: &Path, method: &str, params: &Value) -> io::Result<UnixStream> {
     let mut stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(if method == "reload" { RELOAD_TIMEOUT } else { TIMEOUT }))?;
@@ -148,7 +145,7 @@ fn send(path: &Path, method: &str, params: &Value) -> io::Result<UnixStream> {
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(25);
-/// The longest answer, bytes: a server tells several KB of each of its clients.
+/// Limit of an answer, bytes: a server's status has several KB for each client.
 const ANSWER_MAX: u64 = 256 << 20;
 
 #[cfg(test)]

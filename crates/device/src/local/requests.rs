@@ -1,4 +1,4 @@
-//! What may be asked of a running instance, and what it answers: the types that both sides share.
+//! Requests to a running instance and their answers: types shared by both sides.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -24,31 +24,31 @@ pub struct SetStrategy {
     pub strategy: Strategy,
 }
 
-/// The parameters of `set_uplink`; what is not told stays as it is.
+/// The parameters of `set_uplink`. Fields that are absent stay unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetUplink {
     /// The uplink's interface.
     pub uplink: String,
-    /// Whether nothing is to go by it.
+    /// Whether the uplink is taken out of use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
-    /// When it is used.
+    /// Its priority.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<Priority>,
     /// Its share of the traffic among uplinks of equal priority, 1 to 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u8>,
-    /// The most that it carries each way, thousands of bits per second; 0: as much as it can.
+    /// Rate limit in each direction, kbit/s; 0: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_limit_kbps: Option<u64>,
-    /// Megabytes of a month beyond which it is a backup; 0: no such cap.
+    /// Monthly cap in megabytes, beyond which it is a backup; 0: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub monthly_cap_mb: Option<u64>,
-    /// The same of a day in UTC.
+    /// Daily cap (UTC) in megabytes; 0: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub daily_cap_mb: Option<u64>,
-    /// Whether the last uplink that is left may be paused.
+    /// Allows pausing the only uplink that is left.
     #[serde(default)]
     pub force: bool,
 }
@@ -59,11 +59,10 @@ pub struct SetUplink {
 pub struct TellModem {
     /// The modem's interface.
     pub uplink: String,
-    /// What it tells.
+    /// The modem's state.
     pub facts: ModemFacts,
 }
 
-/// What is answered to `tell_modem`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct ModemAnswer {
     /// Whether the interface is an uplink.
@@ -76,26 +75,26 @@ struct ModemAnswer {
 pub struct SetQoe {
     /// The lane's name.
     pub lane: String,
-    /// What the application behind it has in its buffer.
+    /// The buffer of the application that the lane feeds.
     pub qoe: Qoe,
 }
 
-/// The parameters of `supersede`: a video has begun anew with a frame that needs none before it.
+/// The parameters of `supersede`: earlier video packets are obsolete since a frame that needs none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Supersede {
-    /// The name of the lane that carries it.
+    /// The name of the video's lane.
     pub lane: String,
-    /// The RTP source of the video.
+    /// The RTP source (SSRC) of the video.
     pub ssrc: u32,
     /// The RTP timestamp of that frame.
     pub timestamp: u32,
 }
 
-/// What is answered to `supersede`.
+/// The answer to `supersede`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SupersedeAnswer {
-    /// Packets that were given up.
+    /// Number of packets dropped.
     pub packets: u64,
 }
 
@@ -103,13 +102,13 @@ pub struct SupersedeAnswer {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TellPlayer {
-    /// The lane of the server that brings the player's video, by its name.
+    /// The server's lane that carries the player's video.
     #[serde(default = "streams_lane")]
     pub lane: String,
-    /// Tells the players behind this box apart.
+    /// Distinguishes players behind this box.
     #[serde(default)]
     pub player: u64,
-    /// What it has in its buffer.
+    /// The player's buffer.
     pub qoe: Qoe,
 }
 
@@ -117,11 +116,11 @@ fn streams_lane() -> String {
     StreamsConfig::LANE.to_owned()
 }
 
-/// What may be subscribed to.
+/// A subscription topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Topic {
-    /// What encoders should do: [`EncoderWord`].
+    /// Targets of encoders: [`EncoderWord`].
     Encoder,
 }
 
@@ -129,15 +128,15 @@ pub enum Topic {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Subscribe {
-    /// What is wanted.
+    /// What to subscribe to.
     pub topic: Topic,
-    /// The least time between two words, milliseconds; what is older by then is left out.
+    /// Least time between two updates, milliseconds; intermediate updates are skipped.
     #[serde(default = "shortest_interval")]
     pub interval_ms: u64,
 }
 
 impl Subscribe {
-    /// How close together words may come, milliseconds.
+    /// The valid intervals, milliseconds.
     pub const INTERVALS_MS: RangeInclusive<u64> = 10..=1000;
 }
 
@@ -145,10 +144,10 @@ fn shortest_interval() -> u64 {
     *Subscribe::INTERVALS_MS.start()
 }
 
-/// What whoever subscribes to [`Topic::Encoder`] is told.
+/// An update of [`Topic::Encoder`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EncoderWord {
-    /// By the lane's name. Without a session all are zero.
+    /// Targets by lane; all zero without a session.
     pub lanes: BTreeMap<String, EncoderTarget>,
 }
 
@@ -156,14 +155,14 @@ pub struct EncoderWord {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BeginSpeedtest {
-    /// The uplinks that are measured; all if there is none.
+    /// Uplinks to measure; empty for all.
     #[serde(default)]
     pub uplinks: Vec<String>,
-    /// How long each direction of each is measured, milliseconds; 10,000 at most.
+    /// Duration of each direction of each uplink, milliseconds; at most 10,000.
     pub duration_ms: u64,
-    /// The most bytes that all of it may take.
+    /// Limit of the bytes that the whole test may use.
     pub bytes_max: u64,
-    /// Whether uplinks are measured too that are metered and not named.
+    /// Whether metered uplinks are measured though they are not named.
     #[serde(default)]
     pub metered: bool,
 }
@@ -172,50 +171,49 @@ pub struct BeginSpeedtest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Drain {
-    /// Over how long the clients are asked to go, milliseconds; a minute at most. It counts the
-    /// first time.
+    /// Period in which clients are asked to leave, milliseconds; at most a minute. Only the first
+    /// request sets it.
     pub over_ms: u64,
 }
 
-/// What is answered to `drain`.
+/// The answer to `drain`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DrainAnswer {
-    /// How many sessions are left.
+    /// Number of remaining sessions.
     pub sessions: u64,
 }
 
-/// What is answered to `reload`, when the configuration could be read again.
+/// The answer to a successful `reload`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReloadAnswer {
-    /// Fields that were changed and count from the next start on.
+    /// Changed fields that take effect only at the next start.
     pub ignored: Vec<String>,
-    /// Fields that were changed and are still as before, each with the reason.
+    /// Changed fields that could not be applied, with the reason.
     pub refused: Vec<(String, String)>,
 }
 
-/// What is answered to a change that was made.
+/// The answer to a successful change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum SetAnswer {
-    /// The change is made.
+    /// The change was made.
     Done(bool),
-    /// The change is made, and a client may have something to say of it.
+    /// The change was made by a client, perhaps with a remark.
     Notice {
-        /// For a person to read.
+        /// A remark for the user.
         notice: Option<String>,
     },
 }
 
-/// Asks a running instance for its status.
+/// Requests the status of a running instance.
 ///
 /// # Errors
-/// As [`request`], and [`RequestError::Malformed`] when the instance is of a version that tells
-/// other things.
+/// As [`request`], and [`RequestError::Malformed`] if the instance's version is incompatible.
 pub fn status(path: &Path) -> Result<Status, RequestError> {
     read(path, request(path, "status", &Value::Null)?)
 }
 
-/// Asks a running instance for its status without what it says of each session.
+/// As [`status`], without sessions.
 ///
 /// # Errors
 /// As [`status`].
@@ -223,62 +221,61 @@ pub fn summary(path: &Path) -> Result<Status, RequestError> {
     read(path, request(path, "summary", &Value::Null)?)
 }
 
-/// Lets a lane of a running client or server follow another strategy; returns what the user should
-/// know of it.
+/// Changes the strategy of a lane of a running client or server. Returns a remark for the user.
 ///
 /// # Errors
-/// As [`request`]; [`RequestError::Refused`] when it cannot be done.
+/// As [`request`].
 pub fn set_strategy(path: &Path, change: &SetStrategy) -> Result<Option<String>, RequestError> {
     Ok(notice(read(path, request(path, "set_strategy", &json!(change))?)?))
 }
 
-/// Lets a running client use an uplink otherwise; returns what the user should know of it.
+/// Changes settings of a running client's uplink. Returns a remark for the user.
 ///
 /// # Errors
-/// As [`request`]; [`RequestError::Refused`] when it cannot be done.
+/// As [`request`].
 pub fn set_uplink(path: &Path, change: &SetUplink) -> Result<Option<String>, RequestError> {
     Ok(notice(read(path, request(path, "set_uplink", &json!(change))?)?))
 }
 
-/// Lets a running client measure its uplinks. Ask for its report at least every few seconds: a test
-/// that nobody asks for ends.
+/// Starts a speed test of a running client. Poll its report every few seconds: the test is
+/// abandoned otherwise.
 ///
 /// # Errors
-/// As [`request`]; [`RequestError::Refused`] when it cannot begin.
+/// As [`request`].
 pub fn begin_speedtest(path: &Path, begin: &BeginSpeedtest) -> Result<(), RequestError> {
     request(path, "begin_speedtest", &json!(begin)).map(drop)
 }
 
-/// How the last speed test of a running client goes, or has gone.
+/// The report of a running client's current or last speed test.
 ///
 /// # Errors
-/// As [`request`]; [`RequestError::Refused`] when there was none.
+/// As [`request`]; [`RequestError::Refused`] if there was no test.
 pub fn speedtest_report(path: &Path) -> Result<SpeedtestReport, RequestError> {
     read(path, request(path, "speedtest_report", &Value::Null)?)
 }
 
-/// Tells a running client what a modem knows; returns whether its interface is an uplink.
+/// Passes a modem's state to a running client. Returns whether the interface is an uplink.
 ///
 /// # Errors
-/// As [`request`]; [`RequestError::Refused`] when that is nothing that a modem can know.
+/// As [`request`]; [`RequestError::Refused`] if a value is not plausible.
 pub fn tell_modem(path: &Path, told: &TellModem) -> Result<bool, RequestError> {
     let answer: ModemAnswer = read(path, request(path, "tell_modem", &json!(told))?)?;
     Ok(answer.told)
 }
 
-/// Lets a running server or proxy take no new clients, and ask those that it has to go to another.
-/// Ask again to hear how many are left.
+/// Drains a running server or proxy: it accepts no new clients, and asks its clients to leave.
+/// Repeat the request to get the number of remaining sessions.
 ///
 /// # Errors
-/// As [`request`]; [`RequestError::Refused`] when it cannot be done.
+/// As [`request`].
 pub fn drain(path: &Path, drain: &Drain) -> Result<DrainAnswer, RequestError> {
     read(path, request(path, "drain", &json!(drain))?)
 }
 
-/// Lets a running instance read its configuration again, and waits until it has.
+/// Lets a running instance read its configuration again, and waits for it.
 ///
 /// # Errors
-/// As [`request`]; [`RequestError::Refused`] when nothing was changed, with the reason.
+/// As [`request`]; [`RequestError::Refused`] if nothing was changed, with the reason.
 pub fn reload(path: &Path) -> Result<ReloadAnswer, RequestError> {
     read(path, request(path, "reload", &Value::Null)?)
 }
@@ -290,7 +287,6 @@ fn notice(answer: SetAnswer) -> Option<String> {
     }
 }
 
-/// What was answered, as the type that both sides share.
 fn read<T: DeserializeOwned>(path: &Path, answer: Value) -> Result<T, RequestError> {
     serde_json::from_value(answer).map_err(|error| RequestError::Malformed {
         path: path.display().to_string(),

@@ -1,4 +1,4 @@
-//! The side of the running instance.
+//! The instance's side of the local socket.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -21,7 +21,7 @@ use crate::process::own_directory;
 use crate::status::Status;
 use crate::{DeviceError, Instance, Waker};
 
-/// Takes requests for the event loop. Dropping it closes and removes the socket.
+/// Accepts requests for the event loop. Dropping it closes and removes the socket.
 #[derive(Debug)]
 pub struct LocalServer {
     requests: Receiver<LocalRequest>,
@@ -32,23 +32,19 @@ pub struct LocalServer {
     acceptor: Option<JoinHandle<()>>,
 }
 
-/// One request; answer it soon, the caller waits for two seconds, and for twenty where the
-/// configuration is to be read again.
+/// A request. Callers wait for 2 s, or 20 s for `reload`.
 #[derive(Debug)]
 pub struct LocalRequest {
-    /// What is asked for.
     pub method: String,
-    /// The parameters; null where there are none.
+    /// The parameters; null if absent.
     pub params: Value,
     answer: SyncSender<Result<Answer, RpcError>>,
 }
 
-/// What the event loop answers.
 #[derive(Debug)]
 pub(crate) enum Answer {
     Value(Value),
-    /// Of thousands of clients it takes far longer to write than to gather, so that whoever asks
-    /// writes it.
+    /// Serialized by the caller's thread, because that takes long with thousands of clients.
     Status(Box<Status>),
 }
 
@@ -56,28 +52,28 @@ pub(crate) enum Answer {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message} (code {code})")]
 pub struct RpcError {
-    /// Its number.
+    /// The code.
     pub code: i32,
-    /// What went wrong.
+    /// The message.
     pub message: String,
 }
 
 impl RpcError {
-    /// The code of an instance that has not answered in time, and may the next time.
+    /// Code of an instance that did not answer in time; a retry may succeed.
     pub const BUSY: i32 = -32000;
 
-    /// The code of a method that there is none of.
+    /// Code of an unknown method.
     pub const NO_METHOD: i32 = -32601;
 
-    /// The code of what cannot be done.
+    /// Code of a request that was refused.
     pub const REFUSED: i32 = -32001;
 
-    /// There is no such method.
+    /// An unknown method.
     pub fn method_not_found(method: &str) -> Self {
         Self { code: Self::NO_METHOD, message: format!("there is no method {method:?}") }
     }
 
-    /// The parameters are wrong.
+    /// Invalid parameters.
     pub fn invalid_params(message: impl Into<String>) -> Self {
         Self { code: -32602, message: message.into() }
     }
@@ -91,12 +87,11 @@ impl RpcError {
         Self { code: -32600, message }
     }
 
-    /// It cannot be done, and would not be if it was asked again.
+    /// A refused request; a retry would be refused again.
     pub(crate) fn refused(message: String) -> Self {
         Self { code: Self::REFUSED, message }
     }
 
-    /// Something else is wrong.
     pub(crate) fn internal(message: impl ToString) -> Self {
         Self { code: -32603, message: message.to_string() }
     }
@@ -110,7 +105,7 @@ impl RpcError {
     }
 }
 
-/// Asks the event loop, from another thread.
+/// Sends requests to the event loop from another thread.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestSender {
     queue: SyncSender<LocalRequest>,
@@ -118,16 +113,11 @@ pub(crate) struct RequestSender {
 }
 
 impl RequestSender {
-    /// Asks whoever reads the other end of `queue`, which `waker` wakes.
     pub(crate) fn new(queue: SyncSender<LocalRequest>, waker: Waker) -> Self {
         Self { queue, waker }
     }
 
-    /// Hands a request to the event loop and awaits its answer.
-    ///
-    /// # Errors
-    /// What the event loop answers, or that it is busy: it has not answered for so long as a
-    /// [`LocalRequest`] may take.
+    /// Sends a request to the event loop and waits for its answer; [`RpcError::BUSY`] on timeout.
     pub(crate) fn ask(&self, method: &str, params: Value) -> Result<Value, RpcError> {
         let (answer, answers) = sync_channel(1);
         let request = LocalRequest { method: method.to_owned(), params, answer };
@@ -149,8 +139,7 @@ impl LocalServer {
     /// Opens the local socket of an instance; `waker` is woken for each request.
     ///
     /// # Errors
-    /// [`DeviceError::AlreadyRunning`] when a living process answers there; a dead one's socket is
-    /// replaced.
+    /// [`DeviceError::AlreadyRunning`] if a process answers there; a stale socket is replaced.
     pub fn start(instance: &Instance, waker: Waker) -> Result<Self, DeviceError> {
         let path = instance.socket_path();
         let failed = |error| DeviceError::system(format!("open {}", path.display()), error);
@@ -171,7 +160,7 @@ impl LocalServer {
             let (sender, callers) = (sender.clone(), Arc::clone(&callers));
             let (subscribers, stopped) = (subscribers.clone(), Arc::clone(&callers));
             let serve = move |stream| {
-                // A caller that breaks off harms itself only.
+                // A caller's I/O error concerns that caller only.
                 let _ = serve(&stream, &sender, &subscribers, &stopped);
             };
             std::thread::Builder::new()
@@ -182,17 +171,15 @@ impl LocalServer {
         Ok(Self { requests, sender, subscribers, callers, path, acceptor: Some(acceptor) })
     }
 
-    /// Asks as callers do, from a thread of this program.
     pub(crate) fn sender(&self) -> RequestSender {
         self.sender.clone()
     }
 
-    /// Those who want to be told without asking.
     pub(crate) fn subscribers(&self) -> &Subscribers {
         &self.subscribers
     }
 
-    /// The next request, if there is one. Call it until there is none after each wake.
+    /// The next request. After each wake, call it until it returns `None`.
     pub fn poll_request(&mut self) -> Option<LocalRequest> {
         self.requests.try_recv().ok()
     }
@@ -202,7 +189,7 @@ impl Drop for LocalServer {
     fn drop(&mut self) {
         self.callers.stop();
         self.subscribers.end();
-        // Ends the accept; when that cannot be, the thread ends with the process.
+        // Ends the accept; if it fails, the thread ends with the process.
         if UnixStream::connect(&self.path).is_ok()
             && let Some(acceptor) = self.acceptor.take()
         {
@@ -213,18 +200,17 @@ impl Drop for LocalServer {
 }
 
 impl LocalRequest {
-    /// Answers it; the caller may have left.
+    /// Sends the answer; the caller may have disconnected.
     pub fn answer(self, answer: Result<Value, RpcError>) {
         let _ = self.answer.try_send(answer.map(Answer::Value));
     }
 
-    /// Answers it with how this instance is.
     pub(crate) fn answer_status(self, status: Status) {
         let _ = self.answer.try_send(Ok(Answer::Status(Box::new(status))));
     }
 }
 
-/// Nobody can connect between the making of the file and its mode: there is no listener yet.
+/// Sets the mode before it listens, so that no other user can connect.
 fn listen(path: &Path) -> std::io::Result<UnixListener> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.bind(&SockAddr::unix(path)?)?;
@@ -233,7 +219,7 @@ fn listen(path: &Path) -> std::io::Result<UnixListener> {
     Ok(socket.into())
 }
 
-/// Answers one caller, line by line, until it leaves or is silent for a minute.
+/// Serves one caller, line by line, until it disconnects or is idle for a minute.
 fn serve(
     stream: &UnixStream,
     sender: &RequestSender,
@@ -251,7 +237,7 @@ fn serve(
             return Ok(());
         }
         let too_long = length == LINE_MAX && line.last() != Some(&b'\n');
-        // The place counts before the answer, so that no other caller takes it meanwhile.
+        // The place is reserved before the answer, so that no other caller takes it meanwhile.
         let mut place = None;
         let answer = if too_long {
             Some(failure(Value::Null, &RpcError::parse("the line is too long")))
@@ -282,8 +268,8 @@ fn serve(
     }
 }
 
-/// Handles one request; `None` for a notification, which wants no answer. `take_place` takes the
-/// place of a subscriber, if there is one.
+/// Handles one request; `None` for a notification, which has no answer. `take_place` reserves a
+/// subscriber's place if one is free.
 fn handle_line(
     line: &[u8],
     sender: &RequestSender,
@@ -311,7 +297,7 @@ fn handle_line(
     })
 }
 
-/// What the caller has subscribed to by this line, if it has.
+/// The subscription that this request began, if any.
 fn subscribed(line: &[u8], answer: &Value) -> Option<Subscribe> {
     let request: Value = serde_json::from_slice(line).ok()?;
     let is_granted = request.get("method")? == "subscribe" && answer.get("result").is_some();
@@ -325,7 +311,7 @@ fn failure(id: Value, error: &RpcError) -> Value {
 const QUEUE_MAX: usize = 16;
 const CONNECTIONS_MAX: usize = 16;
 const ANSWER_MAX: Duration = Duration::from_secs(2);
-/// To read thousands of clients takes a second.
+/// Reading thousands of clients takes a second.
 const RELOAD_MAX: Duration = Duration::from_secs(20);
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
@@ -333,7 +319,7 @@ const IDLE_MAX: Duration = Duration::from_secs(60);
 pub(crate) mod testing {
     use super::*;
 
-    /// A request, and where its answer comes.
+    /// A request, and the receiver of its answer.
     pub(crate) fn question(method: &str) -> (LocalRequest, Receiver<Result<Answer, RpcError>>) {
         let (answer, answers) = sync_channel(1);
         let request = LocalRequest { method: method.to_owned(), params: Value::Null, answer };

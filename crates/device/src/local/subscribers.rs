@@ -1,12 +1,12 @@
-//! Who wants to be told without asking, and how the newest word reaches them.
+//! Subscribers of the local socket and of HTTP, and how updates reach them.
 //!
 //! ```text
 //! event loop ─ publish ─► newest word ─► thread of each subscriber ─► local socket, HTTP
 //!            ◄─ does anybody listen? ─┘     as fast as it reads, and no faster than it asked for
 //! ```
 //!
-//! One word is kept for all of them: a subscriber that reads slowly misses words, and is told the
-//! newest when it has read. The event loop waits for nobody.
+//! Only the newest update is kept, so a slow subscriber skips updates, and never blocks the event
+//! loop.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use crate::Waker;
 
-/// The subscribers of one topic, shared by all threads that know of it.
+/// The subscribers of one topic; clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct Subscribers {
     shared: Arc<Shared>,
@@ -26,19 +26,19 @@ struct Shared {
     newest: Mutex<Word>,
     told: Condvar,
     count: AtomicUsize,
-    /// One has come that was told nothing yet.
+    /// A new subscriber has received nothing yet.
     has_new: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Word {
-    /// Counts the words; zero: there is none yet.
+    /// Number of updates; zero: none yet.
     number: u64,
     text: Arc<str>,
     is_over: bool,
 }
 
-/// One that wants to be told. Dropping it ends that.
+/// A subscription. Dropping it ends it.
 #[derive(Debug)]
 pub(crate) struct Subscription {
     shared: Arc<Shared>,
@@ -46,7 +46,7 @@ pub(crate) struct Subscription {
 }
 
 impl Subscribers {
-    /// Nobody yet; `waker` wakes whoever publishes.
+    /// `waker` wakes the publisher for a new subscriber.
     pub(crate) fn new(waker: Waker) -> Self {
         let shared = Shared {
             newest: Mutex::default(),
@@ -57,8 +57,8 @@ impl Subscribers {
         Self { shared: Arc::new(shared), waker }
     }
 
-    /// Another subscriber, which gets the next word that is published. `None`: there are as many
-    /// as may be, since other callers need room.
+    /// Adds a subscriber, which receives the next update. `None` if the limit is reached, which
+    /// leaves connections to other callers.
     pub(crate) fn subscribe(&self) -> Option<Subscription> {
         let shared = Arc::clone(&self.shared);
         let one_more = |count| (count < SUBSCRIBERS_MAX).then_some(count + 1);
@@ -69,18 +69,16 @@ impl Subscribers {
         Some(Subscription { shared, heard })
     }
 
-    /// Whether anybody listens.
     pub(crate) fn is_empty(&self) -> bool {
         self.shared.count.load(Ordering::Acquire) == 0
     }
 
-    /// Whether one has come since the last call.
+    /// Whether there was a new subscriber since the last call.
     pub(crate) fn take_new(&self) -> bool {
         self.shared.has_new.load(Ordering::Acquire)
             && self.shared.has_new.swap(false, Ordering::AcqRel)
     }
 
-    /// Tells all of them.
     pub(crate) fn publish(&self, text: &str) {
         let mut word = self.shared.lock();
         word.number += 1;
@@ -89,7 +87,7 @@ impl Subscribers {
         self.shared.told.notify_all();
     }
 
-    /// Nothing more is published: whoever waits ends.
+    /// Ends all subscriptions.
     pub(crate) fn end(&self) {
         self.shared.lock().is_over = true;
         self.shared.told.notify_all();
@@ -97,8 +95,7 @@ impl Subscribers {
 }
 
 impl Subscription {
-    /// The newest word, as soon as there is one that was not heard. `None`: there are no more, or
-    /// none has come for as long as a living program lets pass.
+    /// Waits for the next update. `None` if the publisher ended or is silent for too long.
     pub(crate) fn next(&mut self) -> Option<Arc<str>> {
         let until = Instant::now() + SILENCE_MAX;
         let mut word = self.shared.lock();
@@ -114,11 +111,8 @@ impl Subscription {
         (!word.is_over).then(|| Arc::clone(&word.text))
     }
 
-    /// Hands each word to `tell`, with at least `interval` between two, until there are no more or
-    /// `tell` fails.
-    ///
-    /// # Errors
-    /// That of `tell`.
+    /// Passes each update to `tell`, at least `interval` apart, until there are no more or `tell`
+    /// fails.
     pub(crate) fn tell_all<E>(
         mut self,
         interval: Duration,
@@ -144,12 +138,12 @@ impl Shared {
     }
 }
 
-/// The send buffer of a subscriber's socket, bytes: what lies in buffers is old when it is read.
-/// The kernel takes the least that it has, some words.
+/// Send buffer of a subscriber's socket, bytes. It is small because buffered updates get old; the
+/// kernel raises it to its minimum.
 pub(crate) const SEND_BUFFER: usize = 2_048;
-/// The most subscribers: eight of the local socket at least, since few may come by HTTP.
+/// Limit of subscribers. At least eight are left for the local socket, since HTTP has fewer.
 const SUBSCRIBERS_MAX: usize = 12;
-/// A loop that lives publishes something within a second.
+/// A running loop publishes something each second.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

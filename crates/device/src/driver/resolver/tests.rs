@@ -26,6 +26,13 @@ fn uplink(id: u32, address: &str) -> Uplink {
 
 const FIRST: UplinkId = UplinkId(0);
 
+/// A router of the first uplink advertises a NAT64 prefix.
+fn nat64(prefix: &str, seconds: u64) -> RouterNews {
+    let prefix = Nat64Prefix::new(prefix.parse().unwrap(), 96).unwrap();
+    let lasts = Duration::from_secs(seconds);
+    RouterNews { index: 900, advertised: Advertised::Nat64(prefix), lasts }
+}
+
 /// Waits for the threads, and takes their answers.
 fn poll(resolver: &mut Resolver, now: Instant) -> Vec<UplinkId> {
     assert!(crate::wait_readable(&resolver.waker, Duration::from_secs(20)).unwrap());
@@ -59,14 +66,8 @@ fn an_address_of_the_uplinks_own_family_waits_for_nothing() {
         let own = ["[2001:db8::1]:4433".parse().unwrap()];
         assert_eq!(resolver.found(FIRST), own, "{other}");
         // Advertised prefixes count during the search, and the search takes nothing away.
-        let prefix = Nat64Prefix::new("64:ff9b::".parse().unwrap(), 96).unwrap();
-        let news = RouterNews {
-            index: 900,
-            advertised: Advertised::Nat64(prefix),
-            lasts: Duration::from_secs(60),
-        };
         let is_literal = other.starts_with("192");
-        let changed = resolver.on_router_news(at(0), vec![news]);
+        let changed = resolver.on_router_news(at(0), vec![nat64("64:ff9b::", 60)]);
         assert_eq!(changed, if is_literal { vec![FIRST] } else { vec![] }, "{other}");
         assert_eq!(poll(&mut resolver, at(1)), [], "{other}");
         assert_eq!(resolver.found(FIRST).len(), if is_literal { 2 } else { 1 }, "{other}");
@@ -147,21 +148,16 @@ fn an_answer_counts_for_its_uplink_and_for_the_network_that_gave_it() {
 fn what_routers_say_is_kept_while_it_holds_and_bounded() {
     let mut resolver = resolver(&["192.0.2.33:1"]);
     resolver.set_uplink(at(0), &uplink(0, "2001:db8:1::2/64"));
-    let news = |prefix: &str, seconds| RouterNews {
-        index: 900,
-        advertised: Advertised::Nat64(Nat64Prefix::new(prefix.parse().unwrap(), 96).unwrap()),
-        lasts: Duration::from_secs(seconds),
-    };
-    let of_others = RouterNews { index: 901, ..news("2001:db8:66::", 60) };
-    assert_eq!(resolver.on_router_news(at(0), vec![of_others, news("64:ff9b::", 60)]), [FIRST]);
+    let of_others = RouterNews { index: 901, ..nat64("2001:db8:66::", 60) };
+    assert_eq!(resolver.on_router_news(at(0), vec![of_others, nat64("64:ff9b::", 60)]), [FIRST]);
     assert_eq!(resolver.handle_timeout(at(0)), []);
     assert_eq!(resolver.found(FIRST), ["[64:ff9b::192.0.2.33]:1".parse().unwrap()]);
     assert_eq!(resolver.poll_timeout(), Some(at(60)), "then it may be over");
     for number in 0..100 {
-        resolver.on_router_news(at(1), vec![news(&format!("2001:db8:{number}::"), 60)]);
+        resolver.on_router_news(at(1), vec![nat64(&format!("2001:db8:{number}::"), 60)]);
     }
     assert_eq!(resolver.uplinks[&FIRST].prefixes.len(), ADVERTISED_MAX);
-    resolver.on_router_news(at(1), vec![news("2001:db8:99::", 0)]);
+    resolver.on_router_news(at(1), vec![nat64("2001:db8:99::", 0)]);
     assert_eq!(resolver.uplinks[&FIRST].prefixes.len(), ADVERTISED_MAX - 1, "taken back");
 }
 

@@ -1,4 +1,4 @@
-//! What a server, a proxy or an anchor does of what its fleet says, and what it tells its fleet.
+//! Applies the fleet's news to a server, proxy or anchor, and reports to the fleet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,42 +15,40 @@ use crate::fleet::{Fleet, FleetOptions, Members, News};
 use crate::status::FleetStatus;
 use crate::{DeviceError, Waker};
 
-/// How long a start waits for what was revoked meanwhile.
+/// How long a start waits for revocations that were missed.
 const MISSED_MAX: Duration = Duration::from_secs(2);
-/// How often figures are sent, and how often while somebody watches.
+/// Interval of figures, normally and while they are watched.
 const FIGURES: Duration = Duration::from_secs(10);
 const FIGURES_WATCHED: Duration = Duration::from_millis(200);
-/// Sessions whose figures are taken at once: packets must not wait for thousands.
+/// Limit of sessions in one report of figures, so that packets do not wait for it.
 const FIGURES_MAX: usize = 1_000;
-/// While somebody watches, what is sent in a second is bounded all the same.
+/// While watched, the interval grows by one step for each so many sessions.
 const SESSIONS_WATCHED: usize = 100;
 
-/// The fleet, as the event loop of whom others come to sees it.
 #[derive(Debug)]
 pub(super) struct InFleet {
     fleet: Fleet<()>,
     members: Arc<Members>,
-    /// The keys in the configuration file, which no controller keeps out.
+    /// Keys of the configuration file; the controller cannot block them.
     of_file: BTreeSet<PublicKey>,
-    /// Whether only the keys in the file are let in.
+    /// Whether only keys of the file may connect.
     is_closed: bool,
-    /// Batches of withdrawn keys that were taken.
+    /// Number of batches of revoked keys that were applied.
     batches: u64,
-    /// Withdrawn keys whose sessions may not have ended: the number of their batch.
+    /// The batch of revoked keys whose sessions may not have ended yet.
     ending: Option<u64>,
-    /// Whether some of them are no members', but of who has signed members: their sessions end by
+    /// Whether some of these keys are not members but issuers of members, whose sessions end with
     /// the next table.
     ends_by_table: bool,
-    /// For how long the members of a tenant may be without a controller.
+    /// How long a tenant's members may connect without a controller, by tenant.
     offline_max: BTreeMap<String, Duration>,
-    /// The tenants that have been for longer.
+    /// Tenants beyond that limit.
     offline: BTreeSet<String>,
     next_figures: Instant,
     watched_until: Instant,
 }
 
 impl InFleet {
-    /// `of_file`: whom the own file names.
     pub(super) fn start(
         options: FleetOptions<()>,
         of_file: BTreeSet<PublicKey>,
@@ -71,7 +69,7 @@ impl InFleet {
         })
     }
 
-    /// Waits for what the controller has, for a while.
+    /// Waits a limited time for the controller's current state.
     pub(super) fn wait_in_step(&self) {
         if !self.fleet.wait_in_step(MISSED_MAX) {
             tracing::warn!(
@@ -81,7 +79,6 @@ impl InFleet {
         }
     }
 
-    /// Who may connect beside those of the file.
     pub(super) fn members(&self) -> Arc<Members> {
         self.members.clone()
     }
@@ -94,7 +91,6 @@ impl InFleet {
         self.next_figures
     }
 
-    /// The file was read again, and names these.
     pub(super) fn set_of_file(&mut self, of_file: BTreeSet<PublicKey>, tables: &Tables) {
         self.of_file = of_file;
         self.close(tables);
@@ -104,7 +100,7 @@ impl InFleet {
         tables.for_each(|table| table.close_but(self.is_closed.then(|| self.of_file.clone())));
     }
 
-    /// Tells `clients` for how long no controller has been there.
+    /// Passes the time without a controller to `clients`.
     pub(super) fn tell_away(&mut self, now: Instant, clients: &PeerTable) {
         let away = self.fleet.away(now);
         clients.set_away(away);
@@ -119,8 +115,8 @@ impl InFleet {
         self.offline = offline;
     }
 
-    /// Tells the fleet once the sessions of withdrawn keys have ended, and sends figures when that
-    /// is due. `is_in_line`: whether the members are those of the last table.
+    /// Reports ended sessions of revoked keys, and figures when due. `is_in_line`: whether the last
+    /// table holds the current members.
     pub(super) fn tell(&mut self, now: Instant, node: &impl Serves, is_in_line: bool) {
         self.ends_by_table &= !is_in_line;
         let ends_by_table = self.ends_by_table;
@@ -139,8 +135,7 @@ impl InFleet {
         self.fleet.set_figures(count, node.figures(FIGURES_MAX), node.anchor_round_trips());
     }
 
-    /// Takes what the fleet has said since; returns whether others are members than before, and
-    /// the anchors that it names, if those are others.
+    /// Applies news. Returns whether the members changed, and the anchors if they changed.
     pub(super) fn take_news(
         &mut self,
         node: &mut impl Serves,
@@ -152,7 +147,7 @@ impl InFleet {
         if !revoked.is_empty() {
             tracing::info!(keys = revoked.len(), "keys are revoked, and their sessions end");
             self.ends_by_table |= !revoked.iter().all(|key| self.members.has(key));
-            // Those of the file are nobody else's to withdraw.
+            // The controller cannot revoke keys of the file.
             let theirs = revoked.into_iter().filter(|key| !self.of_file.contains(key));
             node.revoke(now, theirs.collect(), tables);
         }

@@ -1,5 +1,4 @@
-//! What a server or an anchor holds of its machine: the device, and the routes and filters around
-//! it.
+//! The routes and filters that a server or an anchor keeps around its TUN.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -21,39 +20,34 @@ use crate::{
     Instance, RouteKeeper, Routes, Share, Tun, TunOptions,
 };
 
-/// What there is to be held.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::driver) struct HostOptions<'a> {
-    /// The inner addresses, with the length of the network that clients are in.
+    /// The inner addresses, with the prefix length of the clients' network.
     pub(in crate::driver) addresses: &'a [IpNet],
     /// Whether what clients send leaves with this machine's own address.
     pub(in crate::driver) masquerade: bool,
     pub(in crate::driver) clients_reach_clients: bool,
     pub(in crate::driver) destinations: &'a Destinations,
-    /// The connections that a client may have at a time.
+    /// Connection limit of one client.
     pub(in crate::driver) client_connections: u32,
-    /// Whether neighbours on this machine may have the same inner addresses.
+    /// Whether other instances on this machine may have the same inner addresses.
     pub(in crate::driver) has_neighbours: bool,
-    /// Whether streams of clients are to end here.
     pub(in crate::driver) takes_streams: bool,
-    /// Files that are read again later.
     pub(in crate::driver) files: &'a [PathBuf],
     pub(in crate::driver) state_directory: &'a Path,
 }
 
-/// What a server or an anchor holds of its machine, but for the device.
 pub(in crate::driver) struct Host {
-    /// What the filters are made of, but for the clients.
+    /// Filter options without the clients' prefixes.
     filter_options: FilterOptions,
-    /// The addresses that connections of clients leave with.
+    /// Source addresses of clients' streams.
     sources: Sources,
-    // Dropped in this order.
+    // Fields are dropped in this order.
     filters: FilterKeeper,
     flows: FlowRemover,
     _routes: RouteKeeper,
 }
 
-/// The device that `settings` describe, with these inner addresses.
 pub(in crate::driver) fn tun_options(settings: &TunSettings, addresses: &[IpNet]) -> TunOptions {
     TunOptions {
         name: settings.name.clone(),
@@ -64,18 +58,15 @@ pub(in crate::driver) fn tun_options(settings: &TunSettings, addresses: &[IpNet]
 }
 
 impl Host {
-    /// Sets all of it up around `tun` for `clients`, and gives away the rights that are not needed
-    /// any more: no thread may have been started before.
-    ///
-    /// # Errors
-    /// When the system refuses.
+    /// Sets up routes and filters around `tun` for `clients`, and drops privileges. No thread may
+    /// have been started before.
     pub(in crate::driver) fn start(
         instance: &Instance,
         tun: &Tun,
         options: HostOptions<'_>,
         clients: &Peers,
     ) -> Result<(Self, Machine), DriverError> {
-        // Before the first thread: those that follow inherit it.
+        // Before the first thread starts: threads inherit the restrictions.
         privileges::restrict(&Needs {
             files: needed_files(options.files, options.state_directory),
             ..Needs::default()
@@ -86,7 +77,7 @@ impl Host {
         if let Some(apart) = apart {
             routes.keep_apart(apart, surroundings(tun, &options))?;
         }
-        // With the machine's own address they could reach what is a neighbour's.
+        // The machine's own address could reach other instances' networks.
         let own = options.masquerade && !options.has_neighbours;
         let client_sockets = options.takes_streams
             && take_client_sockets(instance, &mut routes, &options)
@@ -102,7 +93,7 @@ impl Host {
         Ok((Self { filter_options, sources, filters, flows, _routes: keeper }, machine))
     }
 
-    /// Lets clients reach other `destinations`; `leads`: what they have of addresses.
+    /// Applies destinations, and the clients' prefixes.
     pub(super) fn lead(&mut self, destinations: &Destinations, leads: &Leads) {
         if set_destinations(&mut self.filter_options, destinations) {
             let Destinations { denied, allowed, forwards } = destinations;
@@ -116,14 +107,13 @@ impl Host {
         self.filters.set(with_clients(&self.filter_options, leads));
     }
 
-    /// Removes the connections of clients that left, soon.
+    /// Removes firewall connections of clients that left, in a thread.
     pub(super) fn forget(&self, peers: Arc<Peers>, keys: Vec<PublicKey>) {
         if !keys.is_empty() {
             self.flows.remove(Left { peers, keys });
         }
     }
 
-    /// Where clients may go.
     pub(super) fn destinations(&self) -> Destinations {
         match &self.filter_options.forwarding {
             Forwarding::Server { denied, allowed, .. } => Destinations {
@@ -135,18 +125,17 @@ impl Host {
         }
     }
 
-    /// The addresses that connections of clients leave with; with neither kind there can be none.
+    /// Source addresses of clients' streams. If both are false, streams cannot be taken.
     pub(in crate::driver) fn sources(&self) -> Sources {
         self.sources
     }
 
-    /// What the filters have discarded.
     pub(in crate::driver) fn drops(&mut self) -> DropCounters {
         self.filters.drops()
     }
 }
 
-/// Leads to this machine what is for sockets of its own with addresses of clients.
+/// Routes packets for sockets with clients' addresses to this machine.
 fn take_client_sockets(
     instance: &Instance,
     routes: &mut Routes,
@@ -178,7 +167,7 @@ fn surroundings(tun: &Tun, options: &HostOptions<'_>) -> AnchorTun {
     }
 }
 
-/// The filters without clients: an open router only for those.
+/// Filters without clients' prefixes.
 fn filter_options(instance: &Instance, tun: &Tun, options: &HostOptions<'_>) -> FilterOptions {
     let HostOptions { addresses, masquerade, clients_reach_clients, destinations, .. } = *options;
     let mut filters = FilterOptions {
@@ -192,7 +181,7 @@ fn filter_options(instance: &Instance, tun: &Tun, options: &HostOptions<'_>) -> 
         forwards: Vec::new(),
         client_sockets: false,
         forwarding: Forwarding::Server {
-            // Without masquerade the clients' addresses are known outside, and meant to be reached.
+            // Without masquerade the clients' addresses are routable outside, and may be reached.
             outside_to_tunnel: !masquerade,
             clients_reach_clients,
             denied: Vec::new(),
@@ -207,7 +196,7 @@ fn filter_options(instance: &Instance, tun: &Tun, options: &HostOptions<'_>) -> 
     filters
 }
 
-/// Lets clients reach other destinations; returns whether they are others than before.
+/// Returns whether the destinations changed.
 fn set_destinations(options: &mut FilterOptions, destinations: &Destinations) -> bool {
     let Forwarding::Server { denied, allowed, .. } = &mut options.forwarding else { return false };
     let now_denied = destinations.denied.clone();
@@ -221,7 +210,6 @@ fn set_destinations(options: &mut FilterOptions, destinations: &Destinations) ->
     others
 }
 
-/// The filters that `options` describe, with what clients have of addresses.
 fn with_clients(options: &FilterOptions, Leads { routed, shared }: &Leads) -> FilterOptions {
     let inner = options.inner.iter().chain(routed).copied().collect();
     let share = options.share.clone().map(|share| Share { prefixes: shared.clone(), ..share });

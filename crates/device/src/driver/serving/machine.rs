@@ -1,4 +1,4 @@
-//! What of a machine's routes depends on the clients: a thread changes it while the tunnel goes on.
+//! The routes that depend on the clients. A thread changes them while the tunnel runs.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use super::super::lead_into;
 use crate::routes::lock;
 use crate::{DeviceError, RouteKeeper, Routes};
 
-/// The routes to what lies behind clients.
+/// Routes to networks behind clients.
 pub(in crate::driver) struct Machine {
     routes: Arc<Mutex<Routes>>,
     tun_index: u32,
@@ -18,21 +18,18 @@ pub(in crate::driver) struct Machine {
     leads: Leads,
 }
 
-/// What filters have to know of the clients' addresses.
+/// The clients' prefixes as filters need them.
 #[derive(Debug, Default)]
 pub(super) struct Leads {
-    /// What lies beyond the own inner networks, and is led into the TUN.
+    /// Prefixes beyond the own inner networks, which are routed into the TUN.
     pub(super) routed: Vec<IpNet>,
-    /// Prefixes that each have one share of the kernel's tables.
+    /// Prefixes that each have one share of the kernel's connection tables.
     pub(super) shared: Vec<IpNet>,
 }
 
 impl Machine {
-    /// Leads to what lies behind `clients` by the device with `tun_index`; `addresses` are the own
-    /// inner ones.
-    ///
-    /// # Errors
-    /// When the routes cannot be watched over.
+    /// Routes the prefixes of `clients` into the device with `tun_index`; `addresses` are the own
+    /// inner networks.
     pub(super) fn start(
         mut routes: Routes,
         tun_index: u32,
@@ -47,18 +44,17 @@ impl Machine {
         Ok((keeper, Self { routes, tun_index, addresses: addresses.to_vec(), leads }))
     }
 
-    /// What the clients have of addresses.
     pub(super) fn leads(&self) -> &Leads {
         &self.leads
     }
 
-    /// Changes what is different with `clients` in the place of those before.
+    /// Updates the routes to those of `clients`.
     pub(super) fn lead(&mut self, clients: &Peers) {
         self.leads.shared = shared(clients);
         let is_in = |list: &[IpNet]| -> BTreeSet<IpNet> { list.iter().copied().collect() };
         let (before, after) = (is_in(&self.leads.routed), is_in(&beyond(clients, &self.addresses)));
         let gone: Vec<IpNet> = before.difference(&after).copied().collect();
-        // What a neighbour had the last time is among them.
+        // They include prefixes that clashed with a neighbour the last time.
         let new: Vec<IpNet> = after.difference(&before).copied().collect();
         if gone.is_empty() && new.is_empty() {
             return;
@@ -74,7 +70,7 @@ impl Machine {
     }
 }
 
-/// The `prefixes` that no neighbour on this machine has; the log tells of the others.
+/// The `prefixes` that no other instance on this machine uses; others are logged.
 fn without_clashes(routes: &mut Routes, prefixes: &[IpNet]) -> Vec<IpNet> {
     let clashes = match routes.find_clashes(prefixes) {
         Ok(clashes) => clashes,
@@ -90,7 +86,7 @@ fn without_clashes(routes: &mut Routes, prefixes: &[IpNet]) -> Vec<IpNet> {
     prefixes.iter().filter(|prefix| !clashes.contains(prefix)).copied().collect()
 }
 
-/// The clients' prefixes that are no single addresses, and the single addresses that lie in one.
+/// The clients' networks, and single addresses that lie in one of these.
 fn shared(clients: &Peers) -> Vec<IpNet> {
     let all = clients.iter().flat_map(|(_, peer)| &peer.addresses);
     let (single, mut shared): (Vec<IpNet>, Vec<IpNet>) =
@@ -101,7 +97,7 @@ fn shared(clients: &Peers) -> Vec<IpNet> {
     shared
 }
 
-/// The clients' prefixes that need routes of their own: those outside the own inner networks.
+/// The clients' prefixes outside the own inner networks.
 fn beyond(clients: &Peers, own: &[IpNet]) -> Vec<IpNet> {
     let prefixes = clients.iter().flat_map(|(_, peer)| &peer.addresses);
     let outside = prefixes.filter(|prefix| !own.iter().any(|network| network.contains(*prefix)));

@@ -1,4 +1,4 @@
-//! What a server or a proxy does, and what an anchor does, of what is the same for both.
+//! The interface that `Serving` needs of a server, a proxy, an anchor, or all shards.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,15 +15,14 @@ use super::super::STATE_INTERVAL;
 use super::{Serving, Tables};
 use crate::StateFile;
 
-/// The only tenant of an anchor with one device.
+/// The only tenant of an anchor with one TUN.
 pub(in crate::driver) const TENANT: TenantId = TenantId(0);
-/// Over how long the clients of a proxy that drains are asked to go.
+/// The period in which clients of a draining server are asked to leave.
 pub(in crate::driver) const DRAIN_OVER: Duration = Duration::from_secs(60);
 
-/// A node that others come to.
 pub(in crate::driver) trait Serves {
-    /// Puts other clients, and at an anchor other proxies, in the place of those before, and
-    /// returns the former ones, for somebody to drop who has the time.
+    /// Replaces the clients, and the proxies at an anchor. Returns the former tables, to be dropped
+    /// where it does not delay packets.
     fn replace(
         &mut self,
         now: Instant,
@@ -32,34 +31,32 @@ pub(in crate::driver) trait Serves {
         tables: &Tables,
     ) -> Vec<Arc<Peers>>;
 
-    /// Lets nobody in by these keys any more, and ends what they have.
+    /// Blocks these keys and ends their sessions.
     fn revoke(&mut self, now: Instant, keys: Vec<PublicKey>, tables: &Tables);
 
-    /// Whether nothing is left of what those have that were let in before.
+    /// Whether all sessions affected by earlier changes have ended.
     fn is_settled(&self) -> bool;
 
-    /// Lets go of all clients and takes no new ones, or takes them again, for the controller.
+    /// Starts or ends draining for the controller.
     fn set_drained(&mut self, now: Instant, drained: bool);
 
-    /// The tenants of a proxy with their anchors; the first of two with one name counts.
+    /// Sets a proxy's tenants; the first of two with the same name counts.
     fn set_anchors(&mut self, now: Instant, anchors: Vec<ProxyTenant>);
 
-    /// An anchor of a proxy is at these addresses now.
     fn set_anchor_addresses(&mut self, anchor: PublicKey, addresses: Vec<SocketAddr>);
 
-    /// Whether the leg of a proxy to an anchor is up.
     fn is_leg_up(&self, anchor: PublicKey) -> bool;
 
-    /// Whether a client has a session, or may have one.
+    /// Whether a client has, or may have, a session.
     fn has_session(&self, key: &PublicKey) -> bool;
 
-    /// How many sessions there are, or attached clients.
+    /// The number of sessions, or of attached clients.
     fn sessions(&self) -> usize;
 
-    /// What sessions have carried so far, of `most` of them.
+    /// Traffic counters of at most `most` sessions.
     fn figures(&self, most: usize) -> Vec<SessionFigures>;
 
-    /// How far a proxy is from the anchors of its tenants, by their names.
+    /// A proxy's round trips to its anchors, by tenant.
     fn anchor_round_trips(&self) -> Vec<(String, Duration)>;
 }
 
@@ -135,7 +132,7 @@ impl Serves for Anchor {
         former
     }
 
-    /// Revokes `keys`: the bindings of devices end, and the legs of proxies.
+    /// Ends bindings of devices and legs of proxies.
     fn revoke(&mut self, now: Instant, keys: Vec<PublicKey>, tables: &Tables) {
         tables.for_each(|table| table.revoke(keys.iter().copied()));
         self.on_time_of_day(now);
@@ -145,7 +142,7 @@ impl Serves for Anchor {
         true
     }
 
-    /// Its proxies are drained, and clients go with them.
+    /// Clients leave as their proxies are drained.
     fn set_drained(&mut self, _: Instant, _: bool) {}
 
     fn set_anchors(&mut self, _: Instant, _: Vec<ProxyTenant>) {}
@@ -156,7 +153,7 @@ impl Serves for Anchor {
         false
     }
 
-    /// An anchor does not hear of it when a client leaves its proxy.
+    /// An anchor is not notified when a client leaves its proxy.
     fn has_session(&self, _: &PublicKey) -> bool {
         true
     }
@@ -174,18 +171,17 @@ impl Serves for Anchor {
     }
 }
 
-/// A server whose strategies learn of the clients' networks.
+/// A server whose strategies learn about the clients' networks.
 pub(in crate::driver) trait Learns {
-    /// Asks the next session what it has learned.
+    /// Asks the next session for what it has learned.
     fn ask_learned(&mut self);
 
-    /// Asks all of them, before the end.
+    /// Asks all sessions, at the end.
     fn ask_all_learned(&mut self);
 
-    /// What was learned, as far as sessions were asked.
+    /// What the sessions asked so far have learned.
     fn learned(&self) -> Learned;
 
-    /// Takes up what was learned in an earlier life.
     fn restore(&mut self, learned: Learned);
 }
 
@@ -207,20 +203,19 @@ impl Learns for Server {
     }
 }
 
-/// What the strategies of a server's sessions have learned, on the disk.
+/// The state file of what strategies learned.
 pub(in crate::driver) struct LearnedFile {
     file: StateFile,
     next: Instant,
 }
 
 impl LearnedFile {
-    /// Gives `server` what an earlier life of it has learned.
     pub(in crate::driver) fn restore(mut file: StateFile, server: &mut impl Learns) -> Self {
         server.restore(file.read());
         Self { file, next: Instant::ZERO + STATE_INTERVAL }
     }
 
-    /// Gathers it, some sessions at a time, and writes it when that is due.
+    /// Asks some sessions, and writes the file if due.
     pub(in crate::driver) fn tell_time_of_day(&mut self, now: Instant, server: &mut impl Learns) {
         server.ask_learned();
         if self.next <= now {
@@ -229,7 +224,6 @@ impl LearnedFile {
         }
     }
 
-    /// Gathers and writes all of it.
     pub(in crate::driver) fn write_last(&mut self, server: &mut impl Learns) {
         server.ask_all_learned();
         self.file.write_last(&server.learned());
@@ -237,7 +231,7 @@ impl LearnedFile {
 }
 
 impl Serving {
-    /// Tells what has happened at a server or a proxy, as `poll` has it.
+    /// Logs the events of a server or a proxy.
     pub(in crate::driver) fn tell_events(
         &mut self,
         now: Instant,

@@ -1,13 +1,12 @@
-//! The clients, and where they may go, are read again while the tunnel goes on.
+//! Reloads clients and destinations in a thread while the tunnel runs.
 //!
 //! ```text
 //! SIGHUP, members ─► thread: file, checks, trie, differences, routes ─► outcome, waker
 //! loop:              … packets, timers, packets, …        ─► the table is swapped, filters follow
 //! ```
 //!
-//! With thousands of clients all of it takes a second, in which the loop must not stand still. The
-//! thread borrows what it changes and gives it back with its outcome; a second signal meanwhile
-//! makes it all be done once more afterwards.
+//! With thousands of clients a reload takes a second. The thread borrows the machine's routes and
+//! returns them with its outcome. Changes during a reload cause one more reload afterwards.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,36 +24,36 @@ use crate::driver::Reread;
 use crate::fleet::{LeftOut, Members, Space, beside};
 use crate::{DeviceError, Forward, Waker};
 
-/// What of the configuration may change while a server, a proxy or an anchor runs.
+/// The part of the configuration that may change while a server, a proxy or an anchor runs.
 #[derive(Clone, Debug, Default)]
 pub struct ServerReload {
     /// The clients that may connect.
     pub peers: Vec<(PublicKey, Peer)>,
-    /// Where clients may go.
+    /// Where clients may connect.
     pub destinations: Destinations,
     /// The proxies of an anchor that may connect.
     pub proxies: Vec<(PublicKey, Peer)>,
-    /// Networks, besides the own inner ones, in which members of a fleet may have addresses.
+    /// Networks beyond the own inner ones in which fleet members may have addresses.
     pub accepted: Vec<IpNet>,
     /// The tenants of a proxy.
     pub tenants: Vec<ProxyTenant>,
-    /// Where their anchors are.
+    /// The addresses of their anchors.
     pub anchors: Vec<AnchorPlace>,
 }
 
-/// Where clients may go through a server, and what leads to them.
+/// Where clients may connect through a server, and which ports are forwarded to them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Destinations {
-    /// Where clients may not go, besides the server's own addresses other than inner ones.
+    /// Denied networks, in addition to the server's own addresses other than inner ones.
     pub denied: Vec<IpNet>,
-    /// Where clients may go all the same: addresses, with one port or all.
+    /// Exceptions from `denied`: networks, with one port or all.
     pub allowed: Vec<(IpNet, Option<u16>)>,
-    /// Ports of this machine that lead to devices behind clients.
+    /// Ports of this machine that are forwarded to devices behind clients.
     pub forwards: Vec<Forward>,
 }
 
 impl Destinations {
-    /// What leads to clients, as the tunnel knows it.
+    /// The forwards in the tunnel's type.
     pub(in crate::driver) fn forwarded(&self) -> Vec<Forwarded> {
         let of = |it: &Forward| Forwarded {
             to: it.to,
@@ -70,73 +69,64 @@ impl Destinations {
 pub type Reload = Box<dyn FnMut() -> Result<Reread<ServerReload>, String> + Send>;
 
 impl ServerReload {
-    /// All whom the file names.
+    /// All keys of the file.
     pub(super) fn keys(&self) -> impl Iterator<Item = PublicKey> {
         self.peers.iter().chain(&self.proxies).map(|(key, _)| *key)
     }
 
-    /// Where a proxy leads to.
     pub(super) fn led(&self) -> TenantRoutes {
         TenantRoutes { tenants: self.tenants.clone(), places: self.anchors.clone() }
     }
 }
 
-/// Reads the clients again, one time after the other.
+/// Runs reloads one after the other.
 pub(super) struct Reloader {
-    /// `None` once it is to end.
+    /// `None` once stopped.
     jobs: Option<Sender<Job>>,
     outcomes: Receiver<Outcome>,
     thread: Option<JoinHandle<()>>,
-    /// How many readings were begun.
+    /// Number of readings started.
     begun: u64,
-    /// Whether the thread is at work.
     is_busy: bool,
-    /// Whether another change came meanwhile, and whether the file is to be read again for it.
+    /// A change came during a reload; the value is whether the file must be read again.
     again: Option<bool>,
-    /// `None` while the thread changes it, and where nothing is held of the machine.
+    /// `None` while the thread has it, and at a proxy.
     machine: Option<Machine>,
 }
 
-/// What is to be brought in line.
 pub(super) struct Change {
     /// Whether the file is read again.
     pub(super) rereads: bool,
-    /// Who may connect beside those of the file.
+    /// Fleet members that may connect beside the file's peers.
     pub(super) members: Arc<Members>,
-    /// The clients of today.
+    /// The current clients.
     pub(super) peers: Arc<Peers>,
 }
 
-/// What the thread works with.
 struct Job {
     machine: Option<Machine>,
     change: Change,
 }
 
-/// What the thread gives back.
 struct Outcome {
     machine: Option<Machine>,
     reloaded: Result<Reloaded, String>,
 }
 
-/// What was read.
 pub(super) struct Reloaded {
     pub(super) change: PeersChange,
     pub(super) proxies: Vec<(PublicKey, Peer)>,
     pub(super) destinations: Destinations,
     pub(super) led: TenantRoutes,
-    /// Whom the file names.
+    /// All keys of the file.
     pub(super) of_file: BTreeSet<PublicKey>,
-    /// Fields of the file that count from the next start on.
+    /// Changed fields that take effect only at the next start.
     pub(super) ignored: Vec<String>,
 }
 
 impl Reloader {
-    /// Starts the thread, in the network namespace of the calling one; `waker` wakes the loop for
-    /// outcomes. `file`: what was read before; `own`: the own inner addresses, `None` at a proxy.
-    ///
-    /// # Errors
-    /// When there can be no more threads.
+    /// Starts the thread, in the caller's network namespace. `file` are the settings read before,
+    /// `own` the own inner addresses (`None` at a proxy).
     pub(super) fn start(
         mut reload: Reload,
         mut file: ServerReload,
@@ -164,7 +154,7 @@ impl Reloader {
                     machine.iter_mut().for_each(|machine| machine.lead(&reloaded.change.peers));
                     reloaded
                 });
-                // The last of the former ones may go here, where it may take a while.
+                // Freeing the former tables may take long, so drop them in this thread.
                 drop(change);
                 if sender.send(Outcome { machine, reloaded }).is_err() {
                     return;
@@ -180,13 +170,13 @@ impl Reloader {
         Ok(Self { jobs, outcomes, thread, begun: 0, is_busy: false, again: None, machine })
     }
 
-    /// What the clients have of addresses; `None` at a proxy, and while the thread is at work.
+    /// The clients' prefixes; `None` at a proxy, and while the thread is busy.
     pub(super) fn leads(&self) -> Option<&Leads> {
         self.machine.as_ref().map(Machine::leads)
     }
 
-    /// Begins to bring the clients in line; if that is under way, it is done once more afterwards.
-    /// Returns the number of the reading that does it; `None` if there will be none.
+    /// Starts a reload, or schedules one if the thread is busy. Returns the number of the reading
+    /// that covers this change; `None` if the thread is gone.
     pub(super) fn begin(&mut self, change: Change) -> Option<u64> {
         let reading = self.begun + 1;
         if self.is_busy {
@@ -205,14 +195,13 @@ impl Reloader {
         Some(reading)
     }
 
-    /// Waits for what is under way, and returns what was read if it could be.
+    /// Waits for a running reload; returns its result if it succeeded.
     pub(super) fn wait(&mut self) -> Option<Reloaded> {
         let outcome = self.is_busy.then(|| self.outcomes.recv().ok()).flatten()?;
         self.take(outcome).ok()
     }
 
-    /// Returns the number of the reading that is over since the last time, and what was read or why
-    /// nothing was.
+    /// The number and result of a reading that finished since the last call.
     pub(super) fn poll(&mut self) -> Option<(u64, Result<Reloaded, String>)> {
         match self.outcomes.try_recv() {
             Ok(outcome) => Some((self.begun, self.take(outcome))),
@@ -231,18 +220,16 @@ impl Reloader {
         outcome.reloaded.inspect_err(told)
     }
 
-    /// Whether another change came while the thread was at work, which it is no more, and whether
-    /// the file is to be read again for it.
+    /// Returns and clears the change that came during the last reload, once the thread is idle.
     pub(super) fn take_due_again(&mut self) -> Option<bool> {
         self.again.take_if(|_| !self.is_busy)
     }
 
-    /// Whether nothing is under way or due.
     pub(super) fn is_idle(&self) -> bool {
         !self.is_busy && self.again.is_none()
     }
 
-    /// Waits for what is under way, and ends the thread.
+    /// Waits for a running reload, and ends the thread.
     pub(super) fn stop(&mut self) {
         if self.is_busy
             && let Ok(outcome) = self.outcomes.recv()
@@ -251,16 +238,15 @@ impl Reloader {
         }
         self.jobs = None;
         if let Some(thread) = self.thread.take() {
-            // Without jobs it ends by itself.
+            // It ends once `jobs` is dropped.
             let _ = thread.join();
         }
     }
 }
 
-/// Why nothing is read again any more.
 const GONE: &str = "the thread for it is gone";
 
-/// What `file` and the members of the fleet come to together, and what of them does not count.
+/// Merges `file` with the fleet's members. Also returns what of the members was rejected.
 fn merged(file: &ServerReload, change: &Change, own: Option<&[IpNet]>) -> (Reloaded, LeftOut) {
     let Members { boxes, proxies } = &*change.members;
     let space = match own {
@@ -280,8 +266,7 @@ fn merged(file: &ServerReload, change: &Change, own: Option<&[IpNet]>) -> (Reloa
     (reloaded, left_out)
 }
 
-/// Tells what of the members does not count, if that is not what was `told` before: their table
-/// may change with every box.
+/// Logs rejected parts of the members, if they changed since the last time.
 fn tell_left_out(told: &mut LeftOut, left_out: LeftOut) {
     if *told == left_out {
         return;
@@ -309,7 +294,7 @@ mod tests {
         prefixes.iter().map(|text| text.parse().expect("a prefix")).collect()
     }
 
-    /// The addresses of one box with these, at a server with `accepted`, or at a proxy.
+    /// The addresses of one box that count, at a server with `accepted` or at a proxy.
     fn counts(addresses: &[&str], accepted: &[&str], is_proxy: bool) -> (Vec<IpNet>, LeftOut) {
         let peer = Peer {
             name: "bus-1".to_owned(),
@@ -338,7 +323,7 @@ mod tests {
         assert_eq!((mine, left_out.prefixes), (nets(&all[..2]), 1));
         let first = left_out.first.expect("the one that does not count");
         assert_eq!(first, ("bus-1".to_owned(), nets(&all[2..])[0]));
-        // A proxy leads nowhere by them: the anchor judges.
+        // At a proxy all count: the anchor checks them.
         assert_eq!(counts(&all, &[], true), (nets(&all), LeftOut::default()));
     }
 }

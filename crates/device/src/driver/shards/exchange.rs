@@ -1,13 +1,12 @@
-//! Who is where among the shards, and what they hand to one another.
+//! Which shard has which client, and what shards hand over to each other.
 //!
 //! ```text
 //! shard 0 ─► stray ─► whose is it? ─► inbox of shard 1 ─► shard 1 is woken
 //! shard 1: a client joined ─► it was with shard 0 ─► inbox of shard 0: its session ends there
 //! ```
 //!
-//! The newest session of a key is the one whose beginning was noted here last: so there is one
-//! order for all shards, and a shard whose session was replaced, and that has a newer one by the
-//! time it hears of it, keeps that.
+//! The newest session of a key is the one that was recorded here last, which orders sessions of all
+//! shards. A shard that has a newer session when it reads of a replacement keeps its session.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,52 +18,44 @@ use roadweave_tunnel::{Stray, StrayQueue};
 
 use crate::{DeviceError, Waker};
 
-/// What the shards of one server have in common.
+/// State common to the shards of one server.
 #[derive(Debug)]
 pub(super) struct Exchange {
     owners: Mutex<Owners>,
     inboxes: Vec<ShardInbox>,
 }
 
-/// Where clients have their sessions.
 #[derive(Debug, Default)]
 struct Owners {
     by_key: HashMap<PublicKey, Owner>,
-    /// How many sessions have begun.
+    /// Number of sessions recorded so far.
     begun: u64,
 }
 
-/// Where a client has its session.
 #[derive(Clone, Copy, Debug)]
 struct Owner {
     shard: u16,
-    /// The number of the session among all that have begun.
+    /// The session's number in the order of recording.
     number: u64,
 }
 
-/// What waits for one shard.
 #[derive(Debug)]
 struct ShardInbox {
     waiting: Mutex<Parcels>,
     waker: Waker,
-    /// Packets that came to this shard and were another's.
+    /// Packets received by this shard and handed over to others.
     handed_over: AtomicU64,
 }
 
-/// What was handed to a shard.
 #[derive(Debug, Default)]
 pub(super) struct Parcels {
-    /// Packets of its clients that came to others.
+    /// Packets of its clients that reached other shards.
     pub(super) strays: StrayQueue,
-    /// Clients that have a newer session elsewhere.
+    /// Clients that have a newer session with another shard.
     pub(super) replaced: BTreeSet<PublicKey>,
 }
 
 impl Exchange {
-    /// An exchange between `count` shards, none of which has a client.
-    ///
-    /// # Errors
-    /// When the process has no file descriptors left.
     pub(super) fn new(count: u16) -> Result<Self, DeviceError> {
         let inbox = |_| {
             let waker = Waker::new()?;
@@ -74,12 +65,11 @@ impl Exchange {
         Ok(Self { owners: Mutex::default(), inboxes })
     }
 
-    /// What wakes a shard.
     pub(super) fn waker(&self, shard: u16) -> Waker {
         self.inboxes[usize::from(shard)].waker.clone()
     }
 
-    /// A client has a session with `shard` from now on.
+    /// Records a client's session with `shard`.
     pub(super) fn on_joined(&self, key: PublicKey, shard: u16) {
         let mut owners = lock(&self.owners);
         owners.begun += 1;
@@ -93,7 +83,7 @@ impl Exchange {
         }
     }
 
-    /// A client has no session with `shard` any more.
+    /// Records the end of a client's session with `shard`.
     pub(super) fn on_left(&self, key: &PublicKey, shard: u16) {
         let mut owners = lock(&self.owners);
         if owners.by_key.get(key).is_some_and(|owner| owner.shard == shard) {
@@ -101,13 +91,11 @@ impl Exchange {
         }
     }
 
-    /// Whether a client has a session with a shard.
     pub(super) fn has_owner(&self, key: &PublicKey) -> bool {
         lock(&self.owners).by_key.contains_key(key)
     }
 
-    /// All sessions of `shard` are gone, and what waits for it is of no use to what comes after;
-    /// returns what is lost by that.
+    /// Forgets the sessions of `shard` and discards its inbox; returns the drops.
     pub(super) fn on_failed(&self, shard: u16) -> DropCounters {
         lock(&self.owners).by_key.retain(|_, owner| owner.shard != shard);
         let mut drops = DropCounters::default();
@@ -115,7 +103,7 @@ impl Exchange {
         drops
     }
 
-    /// Hands `strays` of shard `from` to those whose they are; returns what was lost by that.
+    /// Hands `strays` of shard `from` over to their shards; returns the drops.
     pub(super) fn hand_over(&self, from: u16, strays: impl Iterator<Item = Stray>) -> DropCounters {
         let (mut drops, mut woken, mut handed) = (DropCounters::default(), BTreeSet::new(), 0);
         for stray in strays {
@@ -141,25 +129,24 @@ impl Exchange {
         drops
     }
 
-    /// The numbers of the sessions among all that have begun, by the keys of their clients.
+    /// The numbers of all sessions, by public key.
     pub(super) fn numbers(&self) -> HashMap<String, u64> {
         let owners = lock(&self.owners);
         owners.by_key.iter().map(|(key, owner)| (key.to_string(), owner.number)).collect()
     }
 
-    /// What was handed to `shard` since the last time.
+    /// Takes the inbox of `shard`.
     pub(super) fn take(&self, shard: u16) -> Parcels {
         std::mem::take(&mut lock(&self.inboxes[usize::from(shard)].waiting))
     }
 
-    /// How many packets came to `shard` and were handed over.
+    /// Packets received by `shard` and handed over to others.
     pub(super) fn handed_over(&self, shard: u16) -> u64 {
         self.inboxes[usize::from(shard)].handed_over.load(Ordering::Relaxed)
     }
 }
 
-/// Locks what shards have in common: one that failed with it locked has at worst lost some of what
-/// was its own.
+/// Locks shared state, also after a panic: at worst the failed shard lost some of its own entries.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -191,11 +178,11 @@ mod tests {
         exchange.on_joined(key(2), 0);
         exchange.on_joined(key(1), 1);
         assert_eq!((replaced(0), replaced(1)), (vec![key(1)], vec![]));
-        // A shard that hears late of it has a newer one by then.
+        // A shard that reads late of a replacement has a newer session by then.
         exchange.on_joined(key(1), 2);
         exchange.on_joined(key(1), 1);
         assert_eq!((replaced(1), replaced(2)), (vec![], vec![key(1)]));
-        // The end of one that was replaced is not that of the newest.
+        // The end of a replaced session does not affect the newest.
         exchange.on_left(&key(1), 2);
         assert!(exchange.hand_over(0, [inner(1)].into_iter()).iter().next().is_none());
         let mut handed = exchange.take(1).strays;

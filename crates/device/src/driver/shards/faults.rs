@@ -1,15 +1,15 @@
-//! What a thread says when it panics, kept until somebody tells it in one line.
+//! Keeps the message of a thread's panic, so that it is logged in one line.
 
 use std::cell::RefCell;
 use std::panic::{set_hook, take_hook};
 use std::sync::Once;
 
 thread_local! {
-    /// What was said last, in a thread that keeps it.
+    /// The last message; `None` in threads that do not keep it.
     static LAST: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Keeps what this thread says when it panics; other threads say it as ever.
+/// Keeps panic messages of this thread; other threads print theirs as usual.
 pub(super) fn keep_for_this_thread() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
@@ -28,7 +28,7 @@ pub(super) fn keep_for_this_thread() {
     LAST.set(Some(String::new()));
 }
 
-/// What this thread said last, in one line of bounded length.
+/// The last message of this thread, in one line of at most [`SAID_MAX`] characters.
 pub(super) fn take_last() -> String {
     let said = LAST.with_borrow_mut(|last| last.as_mut().map(std::mem::take));
     let said = said.unwrap_or_default();
@@ -36,7 +36,6 @@ pub(super) fn take_last() -> String {
     plain.take(SAID_MAX).collect()
 }
 
-/// Characters that are told: a place in the code and a sentence.
 const SAID_MAX: usize = 300;
 
 #[cfg(test)]

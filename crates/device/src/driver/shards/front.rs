@@ -1,4 +1,4 @@
-//! All shards as one server: what is asked of it is asked of each, and the answers are one.
+//! All shards as one server: requests go to each shard, and their answers are merged.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,14 +30,14 @@ use crate::driver::serving::node::{DRAIN_OVER, Learns, Serves};
 use crate::driver::serving::reload::Destinations;
 use crate::status::{ServerStatus, ShardStatus};
 
-/// How long all shards together have for their answers: whoever asks waits for two seconds.
+/// How long all shards together have to answer; callers wait for two seconds.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
 
-/// How long the goodbyes of all shards may take, and how often it is looked whether they are said.
+/// Time limit of all shards' goodbyes, and the interval of checking them.
 const GOODBYE_MAX: Duration = Duration::from_secs(5);
 const GOODBYE_LOOK: Duration = Duration::from_millis(2);
 
-/// All shards of a server, for the loop that looks after them. The shards handle the packets.
+/// The node of the loop that controls the shards. The shards handle the packets.
 pub(super) struct Front {
     pub(super) common: Arc<Common>,
     slots: Vec<Arc<ShardSlot>>,
@@ -54,10 +54,7 @@ impl Front {
         Self { common, slots, events, threads: Vec::new() }
     }
 
-    /// Lets all shards begin, each in a thread of its own; `orders` are those of their slots.
-    ///
-    /// # Errors
-    /// When there can be no more threads.
+    /// Starts the threads of all shards; `orders` are the receivers of their slots.
     pub(super) fn begin(&mut self, orders: Vec<Receiver<Order>>) -> Result<(), DeviceError> {
         for (slot, orders) in self.slots.iter().zip(orders) {
             let (name, slot) = (format!("shard-{}", slot.number), slot.clone());
@@ -70,7 +67,6 @@ impl Front {
         Ok(())
     }
 
-    /// Whether each shard has turned since this last returned `true`.
     pub(super) fn take_turns(&self) -> bool {
         let all = self.slots.iter().all(|slot| slot.has_turned());
         if all {
@@ -79,7 +75,7 @@ impl Front {
         all
     }
 
-    /// Lets all shards say goodbye, and waits for it; not for one that stands still.
+    /// Ends all shards after their goodbyes, except for a stuck one.
     pub(super) fn stop(&mut self) {
         self.common.ends.store(true, Ordering::Release);
         self.slots.iter().for_each(|slot| self.common.exchange.waker(slot.number).wake());
@@ -92,17 +88,16 @@ impl Front {
         }
     }
 
-    /// Why the program must end, if it must.
+    /// The system failure of a shard, which ends the program.
     pub(super) fn take_error(&self) -> Option<DriverError> {
         self.slots.iter().find_map(|slot| slot.take_error())
     }
 
-    /// What has happened at the shards.
     pub(super) fn poll_event(&self) -> Option<ServerEvent> {
         self.events.try_recv().ok()
     }
 
-    /// What all shards tell together.
+    /// The merged status of all shards.
     pub(super) fn gather(&self, with_sessions: bool) -> (Counters, ServerStatus) {
         let told = self.ask(move |driver| Told::of(driver, with_sessions));
         let mut gathered = Gathered::of_all(self.common.kept.refusals());
@@ -124,7 +119,7 @@ impl Front {
         gathered.into_status()
     }
 
-    /// Clients of all shards may go there from now on.
+    /// Sets where clients of all shards may connect.
     pub(super) fn set_destinations(&self, destinations: Destinations) {
         let mut standing = lock(&self.common.standing);
         if *standing.destinations == destinations {
@@ -139,7 +134,7 @@ impl Front {
         self.slots.iter().for_each(|slot| self.common.exchange.waker(slot.number).wake());
     }
 
-    /// Lets each shard do `work` soon.
+    /// Queues `work` for each shard.
     fn tell(&self, work: impl Fn(&mut Server, Instant) + Clone + Send + 'static) {
         for slot in &self.slots {
             let work = work.clone();
@@ -151,7 +146,7 @@ impl Front {
         }
     }
 
-    /// What each shard answers to `work`; `None` of one that is not there, or too slow.
+    /// The answers of all shards; `None` for a shard that is down or too slow.
     fn ask<T: Send + 'static>(
         &self,
         work: impl Fn(&mut Driver<Server>) -> T + Clone + Send + 'static,
@@ -176,7 +171,7 @@ impl fmt::Debug for Front {
     }
 }
 
-/// Nothing of a node: the shards have the packets.
+/// No packets: the shards have them.
 impl Node for Front {
     fn handle_inner(&mut self, _: Instant, _: &[u8]) {}
 
@@ -221,7 +216,7 @@ impl Serves for Front {
         self.tell(move |server, _| server.on_changed(keys.iter().copied()));
     }
 
-    /// A shard that is not there has no sessions.
+    /// A shard that is down has no sessions.
     fn is_settled(&self) -> bool {
         let settled = self.ask(|driver| driver.node.is_settled());
         self.slots.iter().zip(settled).all(|(slot, settled)| settled.unwrap_or(!slot.lives()))
@@ -276,7 +271,7 @@ impl Governed for Front {
         of_name.for_each(|lane| lane.strategy = strategy.clone());
         drop(standing);
         if !has_all {
-            // One may have begun with what was before.
+            // A shard that did not answer may have started with the former settings.
             self.ask(set);
         }
         Ok(())
@@ -309,10 +304,10 @@ impl Governed for Front {
 }
 
 impl Learns for Front {
-    /// Shards ask their sessions themselves.
+    /// Shards do it themselves.
     fn ask_learned(&mut self) {}
 
-    /// They have done so in their end.
+    /// Shards did it when they ended.
     fn ask_all_learned(&mut self) {}
 
     fn learned(&self) -> Learned {

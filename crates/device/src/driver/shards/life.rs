@@ -1,4 +1,4 @@
-//! The lives of one shard: each a server and its loop, until all are to end.
+//! Runs one shard, and restarts it after panics.
 //!
 //! ```text
 //! thread ─► life: server, loop ─ asked to end ──► goodbyes ─► the thread ends
@@ -7,9 +7,9 @@
 //!             └─ one line, a pause if it is not the first time
 //! ```
 //!
-//! A panic takes the clients of its shard and nothing else: socket and queue of the device stay
-//! open here, so that packets of other shards find their way, and what comes meanwhile waits for
-//! the next life, which answers the clients of the last one by resets (RFC 9000 section 10.3).
+//! A panic ends the sessions of its shard only. The slot keeps socket and device queue open, so
+//! that packets of other shards are still routed correctly. Packets that arrive meanwhile wait for
+//! the restarted server, which answers former clients by stateless resets (RFC 9000 section 10.3).
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -31,15 +31,15 @@ use crate::driver::event_loop::Driver;
 use crate::driver::far_end::FarEnds;
 use crate::random::random_bytes;
 
-/// A shard that has run for so long before it failed begins again at once.
+/// A shard that ran for so long before it failed restarts at once.
 const GOOD_LIFE: Duration = Duration::from_secs(10);
-/// The pause of a shard after its second failure in a row; it doubles with each further one.
+/// Pause after the second failure in a row; it doubles with each further one.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
-/// The longest pause of a shard: clients are to be back soon, and the queue of the device waits.
+/// Longest pause. It is short because clients reconnect, and packets wait in the device queue.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 impl ShardSlot {
-    /// Runs the shard, and runs it again after each failure, until all shards are to end.
+    /// Runs the shard, and restarts it after each panic, until all shards end.
     pub(super) fn occupy(self: Arc<Self>, orders: Receiver<Order>) {
         faults::keep_for_this_thread();
         let mut in_a_row = 0;
@@ -66,7 +66,7 @@ impl ShardSlot {
             (config.clone(), drains.clone(), far_ends.clone(), destinations.clone())
         };
         config.transport.shard = Some(Shard { map: self.common.map, number: self.number });
-        // No life draws the IDs of another.
+        // Each restart has other random connection IDs.
         config.transport.rng_seed = random_bytes()?;
         let epoch = Epoch::new(clock.epoch());
         let mut server = Server::new(epoch, config, identity.clone(), peers.clone())?;
@@ -84,7 +84,7 @@ impl ShardSlot {
         match catch_unwind(AssertUnwindSafe(|| driver.run(&mut worker))) {
             Ok(outcome) => outcome?,
             Err(panic) => {
-                // What it has counted is not lost with it.
+                // Keep the counters of the failed run.
                 self.note(Counters::of(&driver));
                 worker.note_streams();
                 resume_unwind(panic);
@@ -106,7 +106,7 @@ impl ShardSlot {
         );
     }
 
-    /// Waits before the shard begins again; who asks meanwhile hears that there is none.
+    /// Waits before a restart. Dropping an order lets its caller know that the shard is down.
     fn wait(&self, pause: Duration, orders: &Receiver<Order>) {
         let end = Instant::now() + pause;
         while !self.common.ends.load(Ordering::Acquire) {
@@ -120,7 +120,6 @@ impl ShardSlot {
     }
 }
 
-/// How long to wait after so many failures in a row.
 fn pause(in_a_row: u32) -> Duration {
     match in_a_row {
         0 | 1 => Duration::ZERO,

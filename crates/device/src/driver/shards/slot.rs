@@ -1,4 +1,4 @@
-//! The slot of one shard: what is there before it begins, and stays when it fails.
+//! The slot of one shard: it exists before the shard starts, and survives its failures.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -19,10 +19,9 @@ use crate::status::StreamsStatus;
 use crate::streams::ExitEnd;
 use crate::{Clock, Tun, UplinkSocket, Waker};
 
-/// Something that a shard is to do between two turns.
+/// Work for a shard between two turns.
 pub(super) type Order = Box<dyn FnOnce(&mut Driver<Server>) + Send>;
 
-/// What all shards of a server have in common.
 pub(super) struct Common {
     pub(super) map: ShardMap,
     pub(super) clock: Clock,
@@ -30,62 +29,54 @@ pub(super) struct Common {
     pub(super) peers: Arc<PeerTable>,
     pub(super) kept: Kept,
     pub(super) exchange: Exchange,
-    /// What a shard begins with, be it the first time or again.
+    /// Settings of a shard at its start or restart.
     pub(super) standing: Mutex<Standing>,
-    /// What has happened, for the log of the server.
+    /// Events for the log.
     pub(super) events: SyncSender<ServerEvent>,
-    /// Wakes who looks after them all.
+    /// Wakes the loop that controls the shards.
     pub(super) waker: Waker,
-    /// Whether the shards are to end.
     pub(super) ends: AtomicBool,
 }
 
-/// What was set while the server ran, and holds for a shard that begins anew as well.
+/// Settings that changed at runtime, and also apply to a restarted shard.
 pub(super) struct Standing {
-    /// The settings of one shard.
     pub(super) config: ServerConfig,
-    /// What the far ends of streams are like, if the server takes streams.
     pub(super) far_ends: Option<FarEnds>,
-    /// Where clients may go: as [`Standing::far_ends`] have it, to be compared by its place.
+    /// Where clients may connect; changes are detected by pointer.
     pub(super) destinations: Arc<Destinations>,
     pub(super) drains: Vec<DrainReason>,
 }
 
-/// Orders that wait for a shard, at most.
 const ORDERS_MAX: usize = 1_024;
 
-/// The slot of one shard, which its lives take one after the other.
 pub(super) struct ShardSlot {
     pub(super) number: u16,
     pub(super) common: Arc<Common>,
     pub(super) socket: UplinkSocket,
     pub(super) tun: Tun,
     orders: SyncSender<Order>,
-    /// Whether the shard has begun, and has not failed since.
+    /// Whether the shard is running.
     lives: AtomicBool,
-    /// Whether its loop has turned since [`ShardSlot::forget_turn`].
     has_turned: AtomicBool,
-    /// How often the shard has failed.
     failures: AtomicU64,
     past: Mutex<Past>,
-    /// Why the program must end, if it must.
+    /// A system failure, which ends the program.
     error: Mutex<Option<DriverError>>,
 }
 
-/// What the lives of a shard have counted.
+/// Counters of a shard's runs.
 #[derive(Default)]
 struct Past {
-    /// What the lives that are over have counted.
+    /// Sums of runs that ended.
     over: Counters,
-    /// What the present life had counted a while ago.
+    /// The current run, as recorded last.
     present: Counters,
-    /// The same of streams.
+    /// Likewise for streams.
     streams_over: StreamsStatus,
     streams: StreamsStatus,
 }
 
 impl ShardSlot {
-    /// The slot of shard `number`, and the orders for the thread that takes it.
     pub(super) fn new(
         number: u16,
         common: Arc<Common>,
@@ -108,22 +99,19 @@ impl ShardSlot {
         (slot, todo)
     }
 
-    /// The loop of the shard turns.
     pub(super) fn on_turn(&self) {
         self.has_turned.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the loop of the shard has turned since [`ShardSlot::forget_turn`].
     pub(super) fn has_turned(&self) -> bool {
         self.has_turned.load(Ordering::Relaxed)
     }
 
-    /// Begins a new wait for a turn.
     pub(super) fn forget_turn(&self) {
         self.has_turned.store(false, Ordering::Relaxed);
     }
 
-    /// Lets the shard do something soon; one that stands still never will.
+    /// Queues an order for the shard.
     pub(super) fn order(&self, order: Order) {
         match self.orders.try_send(order) {
             Ok(()) => self.common.exchange.waker(self.number).wake(),
@@ -134,32 +122,30 @@ impl ShardSlot {
         }
     }
 
-    /// How often the shard has failed.
     pub(super) fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// Whether the shard has begun, and has not failed since: else it has no sessions.
+    /// Whether the shard is running; if not it has no sessions.
     pub(super) fn lives(&self) -> bool {
         self.lives.load(Ordering::Acquire)
     }
 
-    /// Why the program must end, if it must.
     pub(super) fn take_error(&self) -> Option<DriverError> {
         lock(&self.error).take()
     }
 
-    /// What the present life has counted so far.
+    /// Records the counters of the current run.
     pub(super) fn note(&self, counters: Counters) {
         lock(&self.past).present = counters;
     }
 
-    /// How the streams of the present life are.
+    /// Records the streams of the current run.
     pub(super) fn note_streams(&self, streams: StreamsStatus) {
         lock(&self.past).streams = streams;
     }
 
-    /// How the streams of all lives are, as of the last second.
+    /// The streams of all runs, as of the last second.
     pub(super) fn streams(&self) -> StreamsStatus {
         let past = lock(&self.past);
         let mut streams = past.streams_over.clone();
@@ -167,7 +153,7 @@ impl ShardSlot {
         streams
     }
 
-    /// What earlier lives of the shard have counted, and `with_present` what was noted of this one.
+    /// Counters of ended runs, and `with_present` those recorded of the current run.
     pub(super) fn counted(&self, with_present: bool) -> Counters {
         let past = lock(&self.past);
         let mut counters = past.over.clone();
@@ -177,8 +163,7 @@ impl ShardSlot {
         counters
     }
 
-    /// The present life has failed: what it had counted is the past's, and so is what was `lost`
-    /// with it.
+    /// Adds the counters of the failed run, and the drops `lost` with it, to those of ended runs.
     pub(super) fn on_failed(&self, lost: &DropCounters) {
         self.lives.store(false, Ordering::Release);
         self.failures.fetch_add(1, Ordering::Relaxed);
@@ -187,7 +172,7 @@ impl ShardSlot {
         past.over.merge(&present);
         past.over.drops.merge(lost);
         let mut streams = std::mem::take(&mut past.streams);
-        // Its connections end with it.
+        // Its connections ended by resets.
         let open = std::mem::take(&mut streams.connections) as u64;
         if open > 0 {
             *streams.ends.entry(ExitEnd::Reset.name().to_owned()).or_default() += open;
@@ -195,12 +180,10 @@ impl ShardSlot {
         past.streams_over.merge(&streams);
     }
 
-    /// A life has begun.
     pub(super) fn on_begun(&self) {
         self.lives.store(true, Ordering::Release);
     }
 
-    /// The program must end.
     pub(super) fn give_up(&self, error: DriverError) {
         *lock(&self.error) = Some(error);
         self.common.waker.wake();

@@ -1,4 +1,4 @@
-//! Two shards in their threads, with sockets and queues of a device in a namespace.
+//! Two shards in their threads, with sockets and device queues in a namespace.
 
 use std::net::UdpSocket;
 use std::sync::mpsc::channel;
@@ -13,14 +13,13 @@ use crate::netns::{NetNs, Watch, run_sandboxed};
 use crate::status::StreamsStatus;
 use crate::{TunOptions, UdpOptions};
 
-/// Longer than any wait takes, and shorter than anyone wants to wait.
+/// Timeout of waits.
 const WAIT_MAX: Duration = Duration::from_secs(20);
 
 struct World {
     front: Front,
     slots: Vec<Arc<ShardSlot>>,
     map: ShardMap,
-    /// Sends to the server's address.
     client: UdpSocket,
 }
 
@@ -71,7 +70,7 @@ impl World {
         Self { front, slots, map, client }
     }
 
-    /// Whether a packet of a session that `shard` does not have is answered by a reset.
+    /// Whether a packet of a session unknown to `shard` is answered by a reset.
     fn resets(&self, shard: u16) -> bool {
         let id = (0_u64..).map(u64::to_be_bytes).find(|id| self.map.of_id(id) == shard);
         let packet = [&[0x40][..], &id.expect("one"), &[7; 91]].concat();
@@ -119,7 +118,7 @@ fn turns_are_missing_while_one_shard_stands_still() {
             let ((began, begins), (wakes, sleeps)) = (channel(), channel::<()>());
             world.slots[round].order(Box::new(move |_| {
                 began.send(()).expect("heard");
-                // Until the other end is dropped.
+                // Blocks until the other end is dropped.
                 let _ = sleeps.recv();
             }));
             begins.recv_timeout(WAIT_MAX).expect("it stands still");

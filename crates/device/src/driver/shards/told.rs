@@ -1,4 +1,4 @@
-//! What a shard tells of itself, and how that of all of them comes to that of one server.
+//! Status of each shard, and its sum as the status of one server.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,7 +9,7 @@ use crate::Tun;
 use crate::driver::event_loop::Driver;
 use crate::status::{DeviceCounters, ServerStatus, ShardStatus, StreamsStatus};
 
-/// What a shard counts that only grows: it outlives the shard.
+/// Counters that only grow; they outlive the shard.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counters {
     pub(super) drops: DropCounters,
@@ -17,15 +17,14 @@ pub(super) struct Counters {
     pub(super) device: DeviceCounters,
 }
 
-/// What a shard tells.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     pub(super) counters: Counters,
     tally: Tally,
     memory_bytes: u64,
-    /// The sessions of the shard; none in a summary.
+    /// Empty in a summary.
     sessions: Vec<SessionStatus>,
-    /// How many sessions there are.
+    /// Number of sessions.
     count: u64,
 }
 
@@ -47,7 +46,6 @@ impl Counters {
         }
     }
 
-    /// Adds what another one has counted.
     pub(super) fn merge(&mut self, other: &Self) {
         self.drops.merge(&other.drops);
         for (kind, count) in &other.refusals {
@@ -74,7 +72,7 @@ impl Told {
     }
 }
 
-/// What all shards tell, as one server does.
+/// The merged status of all shards.
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
     pub(super) counters: Counters,
@@ -86,14 +84,14 @@ pub(super) struct Gathered {
 }
 
 impl Gathered {
-    /// What all shards together have noted of `refusals`.
+    /// Starts with the refusals that all shards recorded together.
     pub(super) fn of_all(refusals: BTreeMap<&'static str, u64>) -> Self {
         let refusals = refusals.into_iter().map(|(kind, count)| (kind.to_owned(), count));
         let counters = Counters { refusals: refusals.collect(), ..Counters::default() };
         Self { counters, ..Self::default() }
     }
 
-    /// Adds a shard that `told` this, or nothing, and of which `before` was counted earlier.
+    /// Adds the status of a shard, `None` if it did not answer, and `before`, its earlier counters.
     pub(super) fn add(&mut self, told: Option<Told>, before: &Counters, shard: ShardStatus) {
         self.counters.merge(before);
         let runs = told.is_some();
@@ -105,13 +103,12 @@ impl Gathered {
         self.shards.push(ShardStatus { runs, sessions: count, ..shard });
     }
 
-    /// The server takes streams, which its shards tell of so.
     pub(super) fn add_streams(&mut self, streams: impl Iterator<Item = StreamsStatus>) {
         let all = self.streams.get_or_insert_default();
         streams.for_each(|streams| all.merge(&streams));
     }
 
-    /// Puts the sessions into the order of `numbers`, by the keys of their clients.
+    /// Sorts the sessions by `numbers`, which are by public key.
     pub(super) fn order_by(&mut self, numbers: &HashMap<String, u64>) {
         self.sessions.sort_by_key(|session| numbers.get(&session.public_key).copied());
     }

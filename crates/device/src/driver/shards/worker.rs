@@ -1,4 +1,4 @@
-//! What a shard does in its event loop beyond turning its server.
+//! The role of a shard's event loop.
 
 use std::io;
 use std::sync::Arc;
@@ -22,21 +22,20 @@ use crate::pauses::Pause;
 use crate::poll::Event;
 use crate::status::Status;
 
-/// How often keys may expire, and counters are noted.
+/// Interval of checking keys for expiry, and of recording counters.
 const SECOND: Duration = Duration::from_secs(1);
-/// Orders that are done in one turn: packets must not wait for a flood of them.
+/// Limit of orders in one turn, so that a flood does not delay packets.
 const ORDERS_AT_ONCE: usize = 16;
 
-/// One life of a shard.
+/// One run of a shard.
 pub(super) struct Worker<'a> {
     slot: &'a Arc<ShardSlot>,
     orders: &'a Receiver<Order>,
-    /// Where the streams of its clients end, if the server takes some.
     far_end: Option<FarEnd>,
-    /// Where these may lead, and what leads to clients.
+    /// Where streams may connect, and which ports are forwarded to clients.
     destinations: Arc<Destinations>,
     next_second: Instant,
-    /// Whether sessions of clients that have changed are left.
+    /// Whether sessions of changed clients have yet to end.
     is_unsettled: bool,
     receive_failed: Reminder,
 }
@@ -59,7 +58,6 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Says goodbye to all clients.
     pub(super) fn stop(&mut self, driver: &mut Driver<Server>) {
         driver.node.ask_all_learned();
         driver.node.close(driver.edge.clock.now());
@@ -69,14 +67,13 @@ impl<'a> Worker<'a> {
         self.note_streams();
     }
 
-    /// Notes how its streams are.
     pub(super) fn note_streams(&self) {
         if let Some(far_end) = &self.far_end {
             self.slot.note_streams(far_end.status());
         }
     }
 
-    /// Takes over where clients may go now, and what leads to them.
+    /// Applies new destinations.
     fn take_destinations(&mut self, driver: &mut Driver<Server>) {
         let newest = lock(&self.slot.common.standing).destinations.clone();
         if !Arc::ptr_eq(&newest, &self.destinations) {
@@ -86,7 +83,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Notes who has come and gone.
+    /// Records joins and leaves, and passes events to the log.
     fn note_events(&mut self, driver: &mut Driver<Server>) {
         let (number, common) = (self.slot.number, &self.slot.common);
         let mut has_told = false;
@@ -96,7 +93,7 @@ impl<'a> Worker<'a> {
                 ServerEvent::Left { key, .. } => common.exchange.on_left(key, number),
                 _ => {}
             }
-            // One more line than the log takes in a second is no loss.
+            // If the queue is full, the log would drop the line anyway.
             has_told |= common.events.try_send(event).is_ok();
         }
         if has_told {
@@ -104,7 +101,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Takes what other shards have handed over.
+    /// Takes what other shards handed over.
     fn take_parcels(&mut self, driver: &mut Driver<Server>, now: Instant) {
         let Parcels { mut strays, replaced } = self.slot.common.exchange.take(self.slot.number);
         replaced.iter().for_each(|key| driver.node.on_replaced(now, key));
@@ -113,7 +110,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Hands over what is another shard's.
+    /// Hands packets of other shards over.
     fn hand_over(&self, driver: &mut Driver<Server>) {
         let Driver { node, edge, .. } = driver;
         let mut strays = std::iter::from_fn(|| node.poll_stray()).peekable();
@@ -133,7 +130,7 @@ impl Role<Server> for Worker<'_> {
         self.far_end.iter_mut().for_each(|far_end| far_end.on_ready(event));
     }
 
-    /// Nothing to tell: the loop that looks after all shards tells of the pause.
+    /// The controlling loop logs the pause.
     fn on_pause(&mut self, _: &mut Driver<Server>, _: Instant, _: &Pause, _: u64) {
         self.next_second = Instant::ZERO;
     }
@@ -152,7 +149,7 @@ impl Role<Server> for Worker<'_> {
     fn on_hangup(&mut self, _: &mut Driver<Server>, _: Instant) {}
 
     fn on_wake(&mut self, driver: &mut Driver<Server>, now: Instant) {
-        // First who has come here: of sessions that are replaced the newest is not.
+        // Record own joins first: a newer session here must not be replaced.
         self.note_events(driver);
         self.take_parcels(driver, now);
         self.take_destinations(driver);
@@ -186,7 +183,7 @@ impl Role<Server> for Worker<'_> {
         self.note_events(driver);
         let is_unsettled = !driver.node.is_settled();
         if std::mem::replace(&mut self.is_unsettled, is_unsettled) && !is_unsettled {
-            // Somebody waits for the sessions of withdrawn keys to end.
+            // The controlling loop waits for the sessions of revoked keys to end.
             self.slot.common.waker.wake();
         }
     }
@@ -195,7 +192,7 @@ impl Role<Server> for Worker<'_> {
         self.slot.common.ends.load(Ordering::Acquire)
     }
 
-    /// An empty status: whoever asks is answered by the loop that looks after all shards.
+    /// Unused: the controlling loop answers requests.
     fn status(&mut self, driver: &mut Driver<Server>) -> Status {
         let role = crate::status::RoleStatus::Server(Default::default());
         driver.status(String::new(), Default::default(), role)
