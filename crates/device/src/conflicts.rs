@@ -1,21 +1,19 @@
-//! Addresses that an uplink may not have, because the machine would keep packets for others to
-//! itself.
+//! Addresses that an uplink must not have, because the machine would deliver packets for other
+//! hosts to itself.
 //!
 //! ```text
 //! address of an uplink ─► local table: the address, its broadcast, its network's first address
 //!                             └─ asked before every rule: another uplink's server is "this machine"
 //! ```
 //!
-//! A DHCP server or a router chooses what the kernel's local table holds. That table is asked
-//! before the rules of [`crate::routes`], and the check of source addresses asks it too: one WiFi
-//! that leases the server's address, or names it as the broadcast address, stops the tunnel over
-//! all uplinks. So such an address is taken from the uplink, and the uplink is not used until it
-//! has another one.
+//! DHCP servers and routers determine the kernel's local table, which precedes the rules of
+//! [`crate::routes`] and is used by source validation. A single WiFi that leases the server's
+//! address, or names it as broadcast address, would stop the tunnel over all uplinks. So such an
+//! address is removed, and the uplink is not used until it has another.
 //!
-//! What a name server of another network says counts less than the configuration: it could be said
-//! to stop an honest uplink. It counts against an address with which the uplink has not reached a
-//! server, or if two uplinks say it. What a server grants counts against addresses that an uplink
-//! has for the first time alone, so that a bad one takes no uplink away.
+//! Answers of another network's name server count less than the configuration, since they could be
+//! forged to stop an honest uplink: they need a second network, unless the uplink has never reached
+//! a server with the address. A server's grant counts only against new addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -27,25 +25,21 @@ use crate::Route;
 use crate::process::ROUTE_PROTOCOL;
 use crate::routes::space_length;
 
-/// An address of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lease {
     pub(crate) index: u32,
     pub(crate) address: IpNet,
-    /// The broadcast address that came with it.
     pub(crate) broadcast: Option<IpAddr>,
-    /// Whether it has no end. An address with an end is leased or advertised.
+    /// Whether it does not expire; leased and advertised addresses do.
     pub(crate) is_permanent: bool,
-    /// As the kernel has it, to take it away and to give it back.
+    /// The kernel's message, to remove and restore the address.
     pub(crate) message: AddressMessage,
 }
 
 impl Lease {
-    /// What uplinks may not have if this address is of an interface behind the box: its network if
-    /// that is small and private, else the address alone.
-    ///
-    /// An uplink may share the IPv6 prefix of what is behind the box (RFC 7278). A leased address
-    /// may be a foreign network's.
+    /// What uplinks must not have if this is an address of an interface behind the box: its whole
+    /// network if that is private, permanent and small, else the address alone. IPv6 prefixes may
+    /// be shared with an uplink (RFC 7278); leased addresses may be of a foreign network.
     pub(crate) fn protects(&self) -> IpNet {
         let address = self.address.addr();
         let is_small = self.address.prefix_len() >= LAN_LENGTH_MIN && space_length(address) > 0;
@@ -55,8 +49,8 @@ impl Lease {
         }
     }
 
-    /// What the local table holds because of it (Linux `fib_add_ifaddr` and
-    /// `addrconf_join_anycast`; the first address of an IPv4 network before Linux 5.14).
+    /// The local table's entries for it (Linux `fib_add_ifaddr` and `addrconf_join_anycast`; the
+    /// first address of an IPv4 network before Linux 5.14).
     fn taken(&self) -> Vec<IpAddr> {
         let (address, length) = (self.address, self.address.prefix_len());
         let mut taken = vec![address.addr()];
@@ -69,16 +63,15 @@ impl Lease {
     }
 }
 
-/// Whose an address is that an uplink may not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
-    /// The configuration or the fleet names it as a server's.
+    /// A server, by configuration or fleet.
     Server,
-    /// The server granted it, or has it inside the tunnel.
+    /// Granted by the server, or its own inner address.
     Granted,
-    /// It lies in a network that the configuration names to be behind this box.
+    /// A host of a network that the configuration names as behind this box.
     Lan,
-    /// A name server of another uplink says that it is the server's.
+    /// A server, by a name server of another uplink.
     FoundServer,
 }
 
@@ -92,21 +85,21 @@ impl Owner {
     }
 }
 
-/// What an uplink has had an address for, which says how much the word of others counts against it.
+/// The history of an uplink's address, by which other networks' claims are weighed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// It has the address for the first time.
+    /// The address is new.
     New,
-    /// It has had it before.
+    /// The uplink had it before.
     Seen,
-    /// A server has answered over it.
+    /// A server answered over it.
     Reached,
-    /// The uplink may be a network behind the box.
+    /// The interface may be behind the box.
     Inside,
 }
 
 impl Standing {
-    /// How many other networks must say that the address is somebody else's.
+    /// How many other networks must claim the address.
     fn needed(self) -> usize {
         match self {
             Self::New | Self::Seen => 1,
@@ -116,17 +109,16 @@ impl Standing {
     }
 }
 
-/// The addresses that uplinks may not have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Protected {
-    /// Certain, by the configuration or the server.
+    /// By configuration or server.
     pub(crate) certain: Vec<(IpNet, Owner)>,
-    /// What the network under the uplink of this name says.
+    /// By the network of the uplink of this name.
     pub(crate) said: Vec<(String, IpAddr, Owner)>,
 }
 
 impl Protected {
-    /// The first address that the uplink would take from its owner.
+    /// The first protected address that the lease would take, with its owner.
     fn conflict(&self, uplink: &str, lease: &Lease, standing: Standing) -> Option<(IpAddr, Owner)> {
         let of_taken = |taken: IpAddr| {
             let certain = self.certain.iter().filter(|(network, owner)| {
@@ -148,7 +140,7 @@ impl Protected {
     fn said(&self, uplink: &str, taken: IpAddr, needed: usize) -> Option<Owner> {
         let said = self.said.iter().filter(|(by, said, _)| by != uplink && *said == taken);
         let by: BTreeSet<&str> = said.clone().map(|(by, ..)| by.as_str()).collect();
-        // Modems are known for their addresses: one name server could say them of the server.
+        // Modems use well-known private addresses, which a single name server could claim.
         let is_private = space_length(taken) > 0;
         let mut owners = said.map(|(.., owner)| *owner);
         owners.find(|owner| {
@@ -158,13 +150,12 @@ impl Protected {
     }
 }
 
-/// Whether it is the first or the last address of a network, which no host has.
+/// Whether it is the first or last address of a network, which is not a host's.
 fn is_edge(network: &IpNet, address: IpAddr) -> bool {
     network.prefix_len() + 1 < network.max_prefix_len()
         && (address == network.network() || (address.is_ipv4() && address == network.broadcast()))
 }
 
-/// The addresses that were taken from uplinks, with the reason.
 #[derive(Debug, Default)]
 pub(crate) struct Conflicts(BTreeMap<(u32, IpNet), Taken>);
 
@@ -172,27 +163,25 @@ pub(crate) struct Conflicts(BTreeMap<(u32, IpNet), Taken>);
 struct Taken {
     uplink: String,
     lease: Lease,
-    /// The routes by gateways that went with it.
+    /// Routes with gateways that were removed with it.
     routes: Vec<Route>,
     why: String,
-    /// Whose it is does not depend on what other networks say.
+    /// The owner does not depend on claims of other networks.
     is_certain: bool,
     /// The uplink has another address of the family since.
     is_replaced: bool,
 }
 
-/// What follows from a look at the addresses.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
-    /// Addresses to take away; the reason is given where it is news.
     pub(crate) remove: Vec<(Lease, Option<String>)>,
-    /// Addresses to give back, with their routes: what they were in conflict with is elsewhere now.
+    /// Addresses to restore, with their routes: the conflict is over.
     pub(crate) restore: Vec<(Lease, Vec<Route>)>,
 }
 
 impl Conflicts {
-    /// Judges the addresses of `uplinks`, which are their names by index; `standing` is of an
-    /// address of an uplink.
+    /// Checks the addresses of `uplinks` (names by interface index); `standing` is that of an
+    /// uplink's address.
     pub(crate) fn look(
         &mut self,
         uplinks: &BTreeMap<u32, String>,
@@ -211,7 +200,7 @@ impl Conflicts {
         }
         good.iter().for_each(|lease| self.replace(lease));
         self.0.retain(|(index, _), taken| {
-            // What another network says goes with that network, and would come back with it.
+            // A claim ends with the network that made it, and would return with it.
             let is_over = || {
                 taken.is_certain
                     && protected.conflict(&taken.uplink, &taken.lease, Standing::New).is_none()
@@ -233,7 +222,7 @@ impl Conflicts {
         changes
     }
 
-    /// Remembers what is taken away; returns whether that is news.
+    /// Records a removal; returns whether it is new.
     fn note(&mut self, uplink: &str, lease: &Lease, why: &str, is_certain: bool) -> bool {
         if let Some(known) = self.0.get_mut(&(lease.index, lease.address)) {
             known.lease.clone_from(lease);
@@ -254,7 +243,6 @@ impl Conflicts {
         has_room
     }
 
-    /// Remembers those of the machine's `routes` that go with an address which is taken away.
     pub(crate) fn note_routes(&mut self, lease: &Lease, routes: &[Route]) {
         let Some(taken) = self.0.get_mut(&(lease.index, lease.address)) else { return };
         let ipv4 = lease.address.addr().is_ipv4();
@@ -265,13 +253,12 @@ impl Conflicts {
                 && (route.gateway.is_some() || route.destination.prefix_len() == 0)
         });
         let routes: Vec<Route> = go_with_it.take(ROUTES_MAX).cloned().collect();
-        // A DHCP client that adds the address again has not added its routes yet.
+        // A DHCP client that adds the address again may not have added its routes yet.
         if !routes.is_empty() {
             taken.routes = routes;
         }
     }
 
-    /// An uplink has an address that it may have, in the place of those before in that family.
     fn replace(&mut self, lease: &Lease) {
         let is_ipv4 = |address: &IpNet| address.addr().is_ipv4();
         for ((index, address), taken) in &mut self.0 {
@@ -280,13 +267,11 @@ impl Conflicts {
         }
     }
 
-    /// Why the uplink with this index is not used, if it is not.
     pub(crate) fn of(&self, index: u32) -> Option<&str> {
         let mut taken = self.0.iter().filter(|((at, _), taken)| *at == index && !taken.is_replaced);
         taken.next().map(|(_, taken)| taken.why.as_str())
     }
 
-    /// All that was taken away and not replaced, to be given back.
     pub(crate) fn take_all(&mut self) -> Vec<(Lease, Vec<Route>)> {
         let taken = std::mem::take(&mut self.0).into_values();
         taken.filter(|taken| !taken.is_replaced).map(|mut taken| taken.give_back()).collect()
@@ -299,11 +284,9 @@ impl Taken {
     }
 }
 
-/// The widest network behind the box that is protected as a whole.
+/// Shortest prefix of a network behind the box that is protected as a whole.
 const LAN_LENGTH_MIN: u8 = 24;
-/// Addresses that are remembered, at most.
 const TAKEN_MAX: usize = 64;
-/// Routes that are remembered of each.
 const ROUTES_MAX: usize = 8;
 
 #[cfg(test)]

@@ -1,15 +1,15 @@
-//! The resolvers of the machine for the time of a session, and those of before afterwards.
+//! Sets the machine's resolvers during a session, and restores them afterwards.
 //!
 //! ```text
 //! joined ─► systemd-resolved (resolvectl) │ resolvconf │ /etc/resolv.conf     whichever the box has
 //! left, stop, next start after a kill, release ─► as it was
 //! ```
 //!
-//! A thread does this, since these programs may wait for a daemon: no event loop waits for them.
+//! A thread does it, since these programs may block.
 //!
-//! The file is replaced as a whole, and what was there is kept in the state directory before: after
-//! a crash or a power cut the next start, or `release`, puts it back. What somebody else has
-//! written since is theirs, and stays. `/run/roadweave/NAME.dns` says where the state directory is.
+//! The file is replaced atomically, after its former contents are saved in the state directory.
+//! After a crash the next start, or `release`, restores them, unless another program has written
+//! since. `/run/roadweave/NAME.dns` holds the path of the state directory.
 
 mod file;
 
@@ -30,30 +30,25 @@ use crate::{DeviceError, Instance, files};
 use file::ResolvConf;
 pub(crate) use file::{before, nameservers};
 
-/// The resolvers of one client's sessions. Dropping it ends the thread after its last change.
 #[derive(Debug)]
 pub(crate) struct Dns {
     servers: Vec<IpAddr>,
-    /// Whether a session is up that wants them; none without `servers`.
+    /// Sends the thread whether a session is up; `None` without `servers`.
     due: Option<Sender<bool>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread does.
 #[derive(Debug)]
 struct Worker {
     instance: Instance,
     tun: String,
     servers: Vec<IpAddr>,
     state_directory: PathBuf,
-    /// How they were set, while they are.
     backend: Option<DnsBackend>,
     is_due: bool,
-    /// The last failure that was logged.
     told: String,
 }
 
-/// What keeps the machine's resolvers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DnsBackend {
     Resolved,
@@ -62,10 +57,7 @@ enum DnsBackend {
 }
 
 impl Dns {
-    /// Changes nothing yet; without `servers` it never does.
-    ///
-    /// # Errors
-    /// When the process has no threads left.
+    /// Changes nothing yet. Without `servers` no thread is started.
     pub(crate) fn start(
         instance: &Instance,
         tun: &str,
@@ -92,24 +84,23 @@ impl Dns {
         Ok(Self { servers, due: Some(due), thread: Some(thread) })
     }
 
-    /// The resolvers that the file names.
     pub(crate) fn servers(&self) -> &[IpAddr] {
         &self.servers
     }
 
-    /// Sets them soon. A failure is logged and tried again.
+    /// Sets the resolvers in the thread. Failures are logged and retried.
     pub(crate) fn set(&self) {
         self.ask(true);
     }
 
-    /// Puts back soon what was there before.
+    /// Restores the former resolvers in the thread.
     pub(crate) fn unset(&self) {
         self.ask(false);
     }
 
     fn ask(&self, due: bool) {
         if let Some(thread) = &self.due {
-            // One that is gone has panicked, which is in the log.
+            // If the thread is gone it has panicked, which was logged.
             let _ = thread.send(due);
         }
     }
@@ -123,7 +114,6 @@ impl Drop for Dns {
 }
 
 impl Worker {
-    /// Works until nothing more can be asked for.
     fn run(&mut self, due: &Receiver<bool>) {
         loop {
             let result = match due.recv_timeout(LOOK) {
@@ -140,7 +130,6 @@ impl Worker {
         }
     }
 
-    /// Sets them; after an error the resolvers are those of before.
     fn set(&mut self) -> Result<(), DeviceError> {
         self.is_due = true;
         if self.backend.is_some() {
@@ -167,7 +156,6 @@ impl Worker {
         Ok(())
     }
 
-    /// Puts back what was there before.
     fn unset(&mut self) -> Result<(), DeviceError> {
         self.is_due = false;
         match self.backend {
@@ -177,13 +165,12 @@ impl Worker {
             Some(DnsBackend::File) => self.file().restore().map(drop)?,
         }
         self.backend = None;
-        // Where it is left, the next start finds nothing to do.
+        // If this fails, the next start finds nothing to restore.
         let _ = fs::remove_file(self.instance.dns_path());
         Ok(())
     }
 
-    /// Sets them if that could not be done before, or again if another program has changed the
-    /// file.
+    /// Retries what failed, or sets the file again if another program changed it.
     fn mend(&mut self) -> Result<(), DeviceError> {
         match (self.is_due, self.backend) {
             (true, None) => return self.set(),
@@ -211,7 +198,7 @@ impl Worker {
 
 impl DnsBackend {
     fn of_this_machine() -> Self {
-        // A stub that nobody is behind is no way.
+        // The stub may be configured without resolved running.
         let is_resolved = fs::canonicalize(RESOLV_CONF)
             .is_ok_and(|path| path.starts_with("/run/systemd/resolve"))
             || nameservers(Path::new(RESOLV_CONF)).contains(&IpAddr::from([127, 0, 0, 53]));
@@ -233,18 +220,15 @@ impl DnsBackend {
     }
 }
 
-/// Puts back what an instance that is not running has changed; that it has changed nothing is no
-/// error. What it told systemd-resolved went with its TUN.
-///
-/// # Errors
-/// What the system says.
+/// Restores the resolvers after an instance that is not running. Settings of systemd-resolved were
+/// removed with its TUN.
 pub(crate) fn restore(instance: &Instance) -> Result<(), DeviceError> {
     let note = instance.dns_path();
     let directory = match fs::read(&note) {
-        // Any bytes are a path on Linux.
         Ok(bytes) => {
             if is_program("resolvconf") {
-                // Named like its TUN. It says nothing of whether there was any.
+                // Its entry has the TUN's name. The exit status does not show whether there was
+                // one.
                 let _ = run("resolvconf", &["-d", instance.name(), "-f"], "");
             }
             PathBuf::from(OsString::from_vec(bytes))
@@ -263,11 +247,7 @@ pub(crate) fn restore(instance: &Instance) -> Result<(), DeviceError> {
     }
 }
 
-/// Gives the machine the resolvers back that it had before an earlier session, at a client's start:
-/// it knows its state directory, and so what `/run` may have forgotten.
-///
-/// # Errors
-/// As [`restore`].
+/// As [`restore`] at a client's start, which knows its state directory even if `/run` was cleared.
 pub(crate) fn restore_of(instance: &Instance, state_directory: &Path) -> Result<(), DeviceError> {
     ResolvConf::new(instance.name(), Path::new(RESOLV_CONF), state_directory).restore()?;
     restore(instance)
@@ -278,7 +258,6 @@ fn is_program(name: &str) -> bool {
     std::env::split_paths(&folders).any(|folder| folder.join(name).is_file())
 }
 
-/// Runs a program with `input`; what it says is told if it fails.
 fn run(program: &str, words: &[&str], input: &str) -> Result<(), DeviceError> {
     let mut command = Command::new(program);
     program::run(command.args(words), input, LIMIT).map_err(|failure| match failure {
@@ -287,11 +266,8 @@ fn run(program: &str, words: &[&str], input: &str) -> Result<(), DeviceError> {
     })
 }
 
-/// How long a program may take that waits for a daemon.
 const LIMIT: Duration = Duration::from_secs(10);
-/// How often the file is looked at, and a failure tried again.
 const LOOK: Duration = Duration::from_secs(4);
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
-/// Where clients keep their state unless told otherwise.
 const STATE_DIRECTORY: &str = "/var/lib/roadweave";

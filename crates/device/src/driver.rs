@@ -91,17 +91,14 @@ pub struct TunSettings {
 
 const STATE_INTERVAL: Duration = Duration::from_secs(300);
 
-/// Paths that a daemon reads or writes again while it runs.
 fn needed_files<'a>(files: &'a [PathBuf], state_directory: &'a Path) -> Vec<&'a Path> {
     files.iter().map(PathBuf::as_path).chain([state_directory]).collect()
 }
 
-/// Routes `prefixes` into the TUN. Routes that the system refuses are logged and skipped.
 fn lead_into_tun(routes: &mut Routes, tun: &Tun, prefixes: &[IpNet]) {
     lead_into(routes, tun.index(), prefixes);
 }
 
-/// As [`lead_into_tun`], by the TUN's interface index.
 fn lead_into(routes: &mut Routes, tun: u32, prefixes: &[IpNet]) {
     let mut without_ipv6 = false;
     for prefix in prefixes {

@@ -27,5 +27,4 @@ pub(crate) use server::testing;
 pub use server::{LocalRequest, LocalServer, RpcError};
 pub(crate) use subscribers::{SEND_BUFFER, Subscribers};
 
-/// Limit of a request's line, bytes; a longer one ends the connection.
 const LINE_MAX: usize = 1024 * 1024;

@@ -115,9 +115,7 @@ pub struct Monitor {
     left_out: Option<u32>,
     known: BTreeMap<String, Uplink>,
     ids: BTreeMap<String, UplinkId>,
-    /// Interfaces that are not uplinks, by the selector.
     others: Vec<Interface>,
-    /// Addresses of all interfaces, by index.
     addresses: Vec<(u32, IpNet)>,
     /// Names of interfaces that had a default route, or for other reasons cannot be behind the box.
     led_out: BTreeSet<String>,
@@ -135,9 +133,6 @@ pub struct Monitor {
 
 impl Monitor {
     /// Starts watching. The first [`Monitor::poll`] reports all uplinks as new.
-    ///
-    /// # Errors
-    /// When netlink or file descriptors are not available.
     pub fn open(selector: UplinkSelector) -> Result<Self, DeviceError> {
         // Subscribe before the first look, so that no change is missed.
         let notices = open_socket(GROUPS)
@@ -181,7 +176,6 @@ impl Monitor {
         self.stale = true;
     }
 
-    /// Removes conflicting addresses from uplinks, from the next [`Monitor::poll`] on.
     pub(crate) fn protect(&mut self, protected: Protected) {
         self.stale |= self.protected != protected || !self.enforces;
         self.protected = protected;
@@ -196,7 +190,6 @@ impl Monitor {
         note(&mut self.seen, uplink, addresses, true);
     }
 
-    /// Restores the addresses that were removed from uplinks.
     pub(crate) fn give_back(&mut self) {
         self.conflicts.take_all().into_iter().for_each(|back| self.restore(back));
     }
@@ -219,7 +212,6 @@ impl Monitor {
         self.known.values()
     }
 
-    /// Conflicts of uplinks, by name.
     pub(crate) fn conflicts(&self) -> BTreeMap<String, String> {
         let conflict = |it: &Uplink| Some((it.name.clone(), it.conflict.clone()?));
         self.known.values().filter_map(conflict).collect()
@@ -261,9 +253,6 @@ impl Monitor {
 
     /// Changes since the last call. Call it when the file descriptor is readable, or some time
     /// after [`Monitor::take_notices`]. A call after notices reads all tables.
-    ///
-    /// # Errors
-    /// When the tables cannot be read.
     pub fn poll(&mut self) -> Result<Vec<UplinkEvent>, DeviceError> {
         self.drain();
         if !self.stale {
@@ -371,7 +360,6 @@ impl Monitor {
                         "{why}: it is taken away, and without another one the uplink is not used"
                     );
                 }
-                // The kernel removes these routes with the address.
                 self.conflicts.note_routes(&lease, routes);
                 self.move_address(lease, false);
             }
@@ -494,7 +482,6 @@ fn find_gateway(
     }
 }
 
-/// Whether an address is neither link-local nor loopback.
 fn is_routable(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => !v4.is_link_local() && !v4.is_loopback(),
@@ -502,7 +489,6 @@ fn is_routable(address: IpAddr) -> bool {
     }
 }
 
-/// The index of an interface that a notice reports as down.
 fn down_notice(message: NetlinkMessage<RouteNetlinkMessage>) -> Option<u32> {
     let NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(message)) = message.payload
     else {
@@ -540,7 +526,6 @@ fn compare(
 /// RTMGRP_IPV6_ROUTE, and the bits of RTNLGRP_IPV6_RULE and RTNLGRP_NEXTHOP.
 const GROUPS: u32 = 0x1 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 1 << 18 | 1 << 31;
 const MAIN_TABLE: u32 = 254;
-/// Limit of remembered addresses of an uplink: a lease and a few advertisements.
 const SEEN_MAX: usize = 16;
 
 #[cfg(test)]

@@ -1,11 +1,10 @@
-//! Waiting for file descriptors, with deadlines that are exact to the timer of the kernel.
+//! Waits for file descriptors, with nanosecond timeouts.
 //!
 //! ```text
 //! TUN, sockets, netlink, Waker --> Poller::wait(timeout) --> events, by token
 //! ```
 //!
-//! Level triggered: what was not read is reported again, so that a handler may stop at its budget.
-//! Only who asks for [`Interest::Edges`] keeps that in mind itself.
+//! Level triggered, so a handler may stop at its budget; except with [`Interest::Edges`].
 
 use std::fmt;
 use std::io;
@@ -20,7 +19,7 @@ use rustix::io::Errno;
 
 use crate::DeviceError;
 
-/// What the owner of a file descriptor calls it; the poller only hands it back.
+/// Identifies a file descriptor to its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
 
@@ -31,12 +30,12 @@ pub enum Interest {
     Read,
     /// Something to read, or room to write.
     ReadWrite,
-    /// Both, and that the peer sends no more or the socket has failed; each told once when it
-    /// becomes so (edge triggered), until a read or a write has said that it would block.
+    /// Both, and that the peer ended or the socket failed. Edge triggered: reported once, until a
+    /// read or write would block.
     Edges,
 }
 
-/// A file descriptor that is ready. Errors and hang-ups count as readable: the read tells them.
+/// A ready file descriptor. Errors and hang-ups count as readable, so that the read reports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     /// The token of the file descriptor.
@@ -45,31 +44,26 @@ pub struct Event {
     pub readable: bool,
     /// A write will not block.
     pub writable: bool,
-    /// The socket has failed or is over; with [`Interest::Edges`] also: the peer sends no more.
+    /// The socket failed or is closed; with [`Interest::Edges`] also that the peer sends no more.
     pub closing: bool,
 }
 
 /// A set of file descriptors to wait for.
 pub struct Poller {
     epoll: OwnedFd,
-    /// Whether the kernel waits for events and counts nanoseconds in one call, as far as is known.
+    /// Whether `epoll_pwait2` is available, as far as is known.
     counts_nanos: bool,
     ready: Vec<epoll::Event>,
     events: Vec<Event>,
 }
 
 impl Poller {
-    /// An empty set.
-    ///
-    /// Sets the timer slack of the calling thread to 1 ns (Linux rounds sleeps by 50 us otherwise),
-    /// so make it in the thread that waits.
-    ///
-    /// # Errors
-    /// When the process has no file descriptors left.
+    /// An empty set. Sets the timer slack of the calling thread to 1 ns (the default rounds sleeps
+    /// by 50 us), so create it in the thread that waits.
     pub fn new() -> Result<Self, DeviceError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(|error| DeviceError::system("create an epoll", error))?;
-        // Only precision is lost where the kernel refuses.
+        // A refusal only costs precision.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         Ok(Self {
             epoll,
@@ -79,19 +73,16 @@ impl Poller {
         })
     }
 
-    /// Starts waiting for `fd`. Closing it, when no duplicate is open, ends that by itself.
+    /// Adds `fd`. Closing its last duplicate removes it.
     ///
     /// # Errors
-    /// When it is already in the set, or of a kind that cannot be waited for.
+    /// When `fd` is already in the set, or cannot be polled.
     pub fn add(&self, fd: impl AsFd, token: Token, interest: Interest) -> Result<(), DeviceError> {
         epoll::add(&self.epoll, fd, EventData::new_u64(token.0), flags(interest))
             .map_err(|error| DeviceError::system("wait for a file descriptor", error))
     }
 
-    /// Changes what is waited for.
-    ///
-    /// # Errors
-    /// When `fd` is not in the set.
+    /// Changes the interest in `fd`.
     pub fn modify(
         &self,
         fd: impl AsFd,
@@ -102,27 +93,19 @@ impl Poller {
             .map_err(|error| DeviceError::system("wait for a file descriptor", error))
     }
 
-    /// Stops waiting for `fd`.
-    ///
-    /// # Errors
-    /// When `fd` is not in the set.
+    /// Removes `fd`.
     pub fn remove(&self, fd: impl AsFd) -> Result<(), DeviceError> {
         epoll::delete(&self.epoll, fd)
             .map_err(|error| DeviceError::system("stop waiting for a file descriptor", error))
     }
 
-    /// Waits until something is ready, or for `timeout`; `None` waits without end.
-    ///
-    /// Returns at most 64 events; none after the timeout or a signal.
-    ///
-    /// # Errors
-    /// When `epoll_pwait2` or `ppoll` fails, which no living process sees.
+    /// Waits for events or until `timeout` (`None`: forever). Returns at most 64 events; none after
+    /// a timeout or signal.
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<&[Event]> {
         self.events.clear();
         match self.take_ready(timeout) {
             Ok(()) | Err(Errno::INTR) => {}
-            // epoll_pwait2 is younger than kernels in use (5.11), and a container may bar what it
-            // does not know.
+            // epoll_pwait2 needs Linux 5.11, and a container's seccomp filter may refuse it.
             Err(Errno::NOSYS | Errno::PERM) if self.counts_nanos => {
                 self.counts_nanos = false;
                 return self.wait(timeout);
@@ -147,8 +130,7 @@ impl Poller {
         if self.counts_nanos {
             return epoll_pwait2(&self.epoll, &mut self.ready, timeout.as_ref());
         }
-        // epoll_pwait counts milliseconds; ppoll on the epoll itself counts nanoseconds everywhere,
-        // for a second call.
+        // epoll_pwait has milliseconds only, so wait with ppoll on the epoll first.
         if poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], timeout.as_ref())? > 0 {
             let spare = rustix::buffer::spare_capacity(&mut self.ready);
             epoll::wait(&self.epoll, spare, Some(&timespec(Duration::ZERO)))?;
@@ -170,10 +152,7 @@ pub struct Waker {
 }
 
 impl Waker {
-    /// A waker; [`Poller::add`] it with a token of its own.
-    ///
-    /// # Errors
-    /// When the process has no file descriptors left.
+    /// Add it with [`Poller::add`].
     pub fn new() -> Result<Self, DeviceError> {
         let eventfd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| DeviceError::system("create an eventfd", error))?;
@@ -182,11 +161,11 @@ impl Waker {
 
     /// Makes the poller's event ready until [`Waker::clear`].
     pub fn wake(&self) {
-        // Fails only when 2^64 - 2 wakes are pending, which is as good as awake.
+        // Fails only with 2^64 - 2 pending wakes, and then it is awake.
         let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
     }
 
-    /// Takes back all wakes so far; returns whether there was one.
+    /// Clears all wakes; returns whether there was one.
     pub fn clear(&self) -> bool {
         let mut count = [0; 8];
         rustix::io::read(&self.eventfd, &mut count).is_ok()
@@ -199,10 +178,7 @@ impl AsFd for Waker {
     }
 }
 
-/// Waits for one file descriptor to become readable, for at most `timeout`; returns whether it did.
-///
-/// # Errors
-/// When `ppoll` fails.
+/// Waits until `fd` is readable, at most for `timeout`; returns whether it is.
 pub fn wait_readable(fd: impl AsFd, timeout: Duration) -> io::Result<bool> {
     let mut fds = [PollFd::new(&fd, PollFlags::IN)];
     match poll(&mut fds, Some(&timespec(timeout))) {
@@ -212,7 +188,7 @@ pub fn wait_readable(fd: impl AsFd, timeout: Duration) -> io::Result<bool> {
     }
 }
 
-/// Puts up to as many events into `ready`, which is empty, as it has room for.
+/// Fills the empty `ready` up to its capacity.
 #[allow(
     unsafe_code,
     reason = "rustix rounds the timeout to milliseconds where it may be an old kernel's"
@@ -222,7 +198,7 @@ fn epoll_pwait2(
     ready: &mut Vec<epoll::Event>,
     timeout: Option<&Timespec>,
 ) -> Result<(), Errno> {
-    // `struct __kernel_timespec`, of 64 bits everywhere.
+    // `struct __kernel_timespec` is 64-bit everywhere.
     let timeout = timeout.map(|timeout| [timeout.tv_sec, timeout.tv_nsec]);
     let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let events = ready.spare_capacity_mut();
@@ -279,7 +255,7 @@ mod tests {
         (poller, waker)
     }
 
-    /// One as on this kernel, and one as on an old one.
+    /// With this kernel's calls, and with an old kernel's.
     fn both_kinds() -> [(Poller, Waker); 2] {
         let (young, mut old) = (poller_with_waker(), poller_with_waker());
         old.0.counts_nanos = false;
@@ -301,16 +277,17 @@ mod tests {
     }
 
     #[test]
-    fn a_wake_is_reported_until_it_is_cleared() {
+    fn a_wake_is_reported_until_it_is_cleared_or_its_descriptor_removed() {
         let (mut poller, waker) = poller_with_waker();
+        let ready = |poller: &mut Poller| poller.wait(Some(Duration::ZERO)).unwrap().len();
         waker.wake();
         waker.wake();
-        for _ in 0..2 {
-            assert_eq!(poller.wait(Some(Duration::ZERO)).unwrap().len(), 1);
-        }
-        assert!(waker.clear());
-        assert!(!waker.clear());
-        assert!(poller.wait(Some(Duration::ZERO)).unwrap().is_empty());
+        assert_eq!([ready(&mut poller), ready(&mut poller)], [1, 1]);
+        assert!(waker.clear() && !waker.clear());
+        assert_eq!(ready(&mut poller), 0);
+        waker.wake();
+        poller.remove(&waker).unwrap();
+        assert_eq!(ready(&mut poller), 0);
     }
 
     #[test]
@@ -325,16 +302,8 @@ mod tests {
                 .min()
                 .unwrap();
             assert!(shortest >= Duration::from_micros(200), "{shortest:?}");
-            // Milliseconds as a unit would round up to 1 ms; the best of 20 shows that they do not.
+            // A unit of milliseconds would round up to 1 ms.
             assert!(shortest < Duration::from_millis(1), "{shortest:?}");
         }
-    }
-
-    #[test]
-    fn a_removed_descriptor_is_silent() {
-        let (mut poller, waker) = poller_with_waker();
-        waker.wake();
-        poller.remove(&waker).unwrap();
-        assert!(poller.wait(Some(Duration::ZERO)).unwrap().is_empty());
     }
 }

@@ -1,15 +1,15 @@
-//! One running instance: its name, its lock, and the list of what must be undone after it.
+//! A running instance: its name, its lock, and the list of changes to undo.
 //!
 //! ```text
-//! /run/roadweave/NAME.lock   held while the process lives; says its pid
-//! /run/roadweave/NAME.undo   settings that were changed, with what they were before
-//! /run/roadweave/NAME.dns    where what its resolvers replaced is kept
-//! /run/roadweave/NAME.sock   for `roadweave show`
+//! /run/roadweave/NAME.lock   held while the process lives; holds its pid
+//! /run/roadweave/NAME.undo   sysctls that were changed, with their former values
+//! /run/roadweave/NAME.dns    path of the directory with the former resolvers
+//! /run/roadweave/NAME.sock   the local socket
 //! ```
 //!
-//! All that an instance adds to the system can be told from all else: routes and rules by
-//! [`ROUTE_PROTOCOL`] and the tables of the instance, packet filters by the name of their table,
-//! settings by the undo file. So the next start can remove what a `kill -9` left.
+//! Everything that an instance adds to the system is identifiable: routes and rules by
+//! [`ROUTE_PROTOCOL`] and the instance's tables, packet filters by table name, sysctls by the undo
+//! file. So the next start can clean up after a `kill -9`.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -25,10 +25,10 @@ use crate::{DeviceError, become_owner_of};
 
 mod settings;
 
-/// Marks our routes and rules (`proto 183` in `ip route`).
+/// Protocol number of our routes and rules (`proto 183` in `ip route`).
 pub const ROUTE_PROTOCOL: u8 = 183;
 
-/// The name of an instance, and the places and marks that go with it.
+/// An instance's name, with the paths and marks that belong to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instance {
     name: String,
@@ -36,7 +36,7 @@ pub struct Instance {
     marks: Marks,
 }
 
-/// Proof that no other process runs the instance; the kernel releases it with the process.
+/// Exclusive lock of an instance; the kernel releases it when the process ends.
 #[derive(Debug)]
 pub struct InstanceLock {
     _file: File,
@@ -46,16 +46,12 @@ impl Instance {
     /// The instance `name`, with its files in `/run/roadweave`.
     ///
     /// # Errors
-    /// [`DeviceError::BadInstance`] unless it has 1 to 24 lower-case letters, digits and
-    /// underscores.
+    /// [`DeviceError::BadInstance`] unless the name has 1 to 24 characters of `a-z`, `0-9` and `_`.
     pub fn new(name: &str) -> Result<Self, DeviceError> {
         Self::in_directory(name, RUN_DIRECTORY)
     }
 
-    /// The instance called `name`, with its files in `directory` in place of `/run/roadweave`.
-    ///
-    /// # Errors
-    /// As [`Instance::new`].
+    /// The instance `name`, with its files in `directory`.
     pub fn in_directory(name: &str, directory: impl AsRef<Path>) -> Result<Self, DeviceError> {
         let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
         if !(1..=NAME_MAX).contains(&name.len()) || !name.chars().all(good) {
@@ -65,78 +61,71 @@ impl Instance {
         Ok(Self { name: name.to_owned(), directory: directory.as_ref().to_owned(), marks })
     }
 
-    /// The same instance, whose marks lie in the bits of `marks`.
+    /// Restricts its marks to the bits of `marks`.
     #[must_use]
     pub fn with_marks(self, marks: Marks) -> Self {
         Self { marks: marks.of_instance(self.number()), ..self }
     }
 
-    /// The marks of its packets and connections.
+    /// Its packet and connection marks.
     pub fn marks(&self) -> Marks {
         self.marks
     }
 
-    /// The number that tells it from others, from its name.
     pub(crate) fn number(&self) -> u16 {
         number_of(&self.name)
     }
 
-    /// The instance's name.
+    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The path of the instance's local socket.
+    /// The path of its local socket.
     pub fn socket_path(&self) -> PathBuf {
         self.file("sock")
     }
 
-    /// Where it is noted that it changed the machine's resolvers.
     pub(crate) fn dns_path(&self) -> PathBuf {
         self.file("dns")
     }
 
-    /// The name of its table of packet filters.
+    /// The name of its nftables table of packet filters.
     pub fn filter_table(&self) -> String {
         format!("roadweave_{}", self.name)
     }
 
-    /// The name of its table that bounds what one source takes of the kernel's tables.
+    /// The name of its table that limits connections of each source.
     pub(crate) fn shares_table(&self) -> String {
         format!("roadweave_{}_shares", self.name)
     }
 
-    /// The name of its table that marks what comes in by uplinks.
+    /// The name of its table that marks incoming packets of uplinks.
     pub(crate) fn answers_table(&self) -> String {
         format!("roadweave_{}_answers", self.name)
     }
 
-    /// The name of its table that says which connections of the LAN end here.
+    /// The name of its table that redirects LAN connections.
     pub(crate) fn split_table(&self) -> String {
         format!("roadweave_{}_split", self.name)
     }
 
-    /// Its routing tables: the first for the tunnel, the others for uplinks.
-    ///
-    /// The numbers come from the name, so that they are found again, and lie beyond those that
-    /// people choose.
+    /// Its routing tables: the first for the tunnel, the others for uplinks. The numbers derive
+    /// from the name, and are higher than those that people choose.
     pub fn routing_tables(&self) -> RangeInclusive<u32> {
         let first = TABLES_BASE | u32::from(self.number()) << 8;
         first..=first | 0xff
     }
 
-    /// As [`become_owner_of`] the folder of its files.
-    ///
-    /// # Errors
-    /// As [`become_owner_of`].
+    /// As [`become_owner_of`], for the folder of its files.
     pub fn become_owner(&self) -> Result<(), DeviceError> {
         become_owner_of(&self.directory)
     }
 
-    /// Takes the lock.
+    /// Takes the instance's lock.
     ///
     /// # Errors
-    /// [`DeviceError::AlreadyRunning`] while another process holds it.
+    /// [`DeviceError::AlreadyRunning`] if another process holds it.
     pub fn lock(&self) -> Result<InstanceLock, DeviceError> {
         let path = self.file("lock");
         let failed = |error: std::io::Error| match error.kind() {
@@ -153,12 +142,12 @@ impl Instance {
         file.set_permissions(Permissions::from_mode(0o600)).map_err(failed)?;
         if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             let mut pid = String::new();
-            // Who it is only helps the reader of the message.
+            // The pid is only for the message.
             let _ = file.read_to_string(&mut pid);
             let instance = self.name.clone();
             return Err(DeviceError::AlreadyRunning { instance, pid: pid.trim().parse().ok() });
         }
-        // Whose it is only helps the reader of a message: a full disk keeps nobody from starting.
+        // The pid is only for messages, so a full disk does not prevent the start.
         let told = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
         if let Err(error) = told {
             tracing::debug!(%error, "the lock does not say whose it is");
@@ -166,12 +155,8 @@ impl Instance {
         Ok(InstanceLock { _file: file })
     }
 
-    /// Looks whether no other instance that has run since the machine started has the same mark, by
-    /// which the kernel still knows its connections; call it before anything is removed that bears
-    /// it.
-    ///
-    /// # Errors
-    /// [`DeviceError::Unavailable`] with its name.
+    /// Checks that no other instance since boot has the same mark: the kernel may still hold its
+    /// connections. Call it before cleaning up by the mark.
     pub(crate) fn check_tables(&self) -> Result<(), DeviceError> {
         let files = fs::read_dir(&self.directory).into_iter().flatten().flatten();
         for path in files.map(|file| file.path()) {
@@ -180,7 +165,7 @@ impl Instance {
                 continue;
             };
             let Ok(other) = Self::in_directory(name, &self.directory) else { continue };
-            // All programs of a machine are to have the same bits.
+            // Assumes that all instances on a machine use the same mark bits.
             let is_same = other.name != self.name
                 && self.marks.of_instance(other.number()).anchor() == self.marks.anchor();
             if is_same {
@@ -201,7 +186,7 @@ impl Instance {
     }
 }
 
-/// The number of the instance `name`: FNV-1a, folded to 16 bits.
+/// FNV-1a, folded to 16 bits.
 fn number_of(name: &str) -> u16 {
     let hash = name
         .bytes()
@@ -209,16 +194,13 @@ fn number_of(name: &str) -> u16 {
     (hash ^ (hash >> 16)) as u16
 }
 
-/// A file for its owner alone, which is no link to another.
+/// Options for a file with mode 0600 that is not a symbolic link.
 fn private(options: &mut OpenOptions) -> &mut OpenOptions {
     options.mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
 }
 
-/// Makes sure that `directory` is there, belongs to this user, and is closed to all others: whoever
-/// could write there could keep an instance from starting, or lead its files astray.
-///
-/// # Errors
-/// [`DeviceError::UnsafeDirectory`] when it is a link or another user's; it stays as it is.
+/// Creates `directory` if needed, and makes it private to this user. Other users with write access
+/// could block an instance, or redirect its files.
 pub(crate) fn own_directory(directory: &Path) -> Result<(), DeviceError> {
     let shown = directory.display();
     let failed = |error: std::io::Error| match error.kind() {
@@ -228,7 +210,7 @@ pub(crate) fn own_directory(directory: &Path) -> Result<(), DeviceError> {
         _ => DeviceError::system(format!("make {shown}"), error),
     };
     match DirBuilder::new().recursive(true).mode(0o700).create(directory) {
-        // A link to nowhere; what it is comes to light below.
+        // Perhaps a dangling link; checked below.
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
         result => result.map_err(failed)?,
     }
@@ -274,7 +256,7 @@ mod tests {
     fn a_second_process_is_told_who_runs_already() {
         let instance = instance("lock");
         let lock = instance.lock().unwrap();
-        // The lock belongs to the open file, so this process can play the second one.
+        // The lock belongs to the open file, so a second open conflicts within this process.
         let error = instance.lock().unwrap_err().to_string();
         let pid = std::process::id();
         assert!(
@@ -292,7 +274,6 @@ mod tests {
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         fs::create_dir(&instance.directory).unwrap();
         fs::set_permissions(&instance.directory, Permissions::from_mode(0o755)).unwrap();
-        // As an earlier version left it.
         fs::write(instance.file("lock"), "1\n").unwrap();
         fs::set_permissions(instance.file("lock"), Permissions::from_mode(0o644)).unwrap();
         drop(instance.lock().unwrap());
@@ -325,7 +306,7 @@ mod tests {
     fn a_folder_of_another_user_is_refused() {
         let instance = instance("foreign");
         fs::create_dir(&instance.directory).unwrap();
-        // Only root can give a folder away.
+        // Only root can change the owner.
         if std::os::unix::fs::chown(&instance.directory, Some(65_534), None).is_ok() {
             let error = instance.lock().unwrap_err().to_string();
             assert!(error.contains("belongs to another user (uid 65534)"), "{error}");
@@ -359,7 +340,7 @@ mod tests {
         first.check_tables().unwrap();
         let error = second.check_tables().unwrap_err().to_string();
         assert!(error.contains(first.name()) && error.contains(second.name()), "{error}");
-        // Its connections live on in the kernel.
+        // The kernel may still hold the connections of the first.
         drop(lock);
         second.check_tables().unwrap_err();
         fs::remove_dir_all(&here.directory).unwrap();

@@ -37,15 +37,9 @@ pub trait Kept: Clone + Default + PartialEq + Send + Sync + 'static {
     const NAME: &'static str;
 
     /// Encodes the state as text.
-    ///
-    /// # Errors
-    /// When the state cannot be encoded.
     fn encode(&self) -> io::Result<String>;
 
     /// Decodes the state from text.
-    ///
-    /// # Errors
-    /// When the text is invalid.
     fn decode(text: &str) -> io::Result<Self>;
 }
 
@@ -53,10 +47,8 @@ pub trait Kept: Clone + Default + PartialEq + Send + Sync + 'static {
 #[derive(Debug)]
 pub struct StateFile<T = Learned> {
     path: PathBuf,
-    /// The state that was written last.
     written: Arc<T>,
     writer: Option<JoinHandle<bool>>,
-    /// The last write failed, and that was logged.
     is_failing: Arc<AtomicBool>,
 }
 
@@ -362,7 +354,6 @@ pub(crate) fn check_owner(directory: &Path) -> io::Result<()> {
 const VERSION: u32 = 1;
 /// The first version with days.
 const USAGE_VERSION: u32 = 2;
-/// How long the end of the process waits for a write.
 const LAST_MAX: Duration = Duration::from_secs(1);
 /// Enough for a thousand peers with RAVEN's state of three networks each.
 const BYTES_MAX: u64 = 256 << 20;
@@ -463,7 +454,6 @@ mod tests {
         }
     }
 
-    /// State whose write hangs.
     #[derive(Clone, Default, PartialEq)]
     struct Hanging(u8);
 

@@ -33,7 +33,6 @@ fn protected() -> Protected {
     Protected { certain, said: Vec::new() }
 }
 
-/// Whose address a lease takes.
 fn conflict(address: &str, broadcast: Option<&str>) -> Option<Owner> {
     protected().conflict("wlan0", &lease(address, broadcast), Standing::New).map(|(_, owner)| owner)
 }
@@ -43,22 +42,21 @@ fn a_lease_takes_its_address_its_broadcast_and_the_edges_of_its_network() {
     for (address, broadcast, owner) in [
         ("198.51.100.2/32", None, Some(Owner::Server)),
         ("198.51.100.2/24", None, Some(Owner::Server)),
-        // DHCP's option 28.
+        // DHCP option 28.
         ("10.9.0.7/24", Some("198.51.100.2"), Some(Owner::Server)),
         ("198.51.100.1/30", None, None),
-        // The first and the last address of a network.
         ("198.51.100.3/31", None, None),
         ("10.77.0.0/30", None, None),
         ("10.77.0.5/29", Some("10.77.0.1"), Some(Owner::Granted)),
         ("10.77.0.2/24", None, Some(Owner::Granted)),
-        // The server is a neighbour, as on a test bench.
+        // The server is a neighbour.
         ("198.51.100.7/24", Some("198.51.100.255"), None),
         ("10.200.0.9/8", Some("10.255.255.255"), None),
         ("2001:db8:5::7/64", None, Some(Owner::Server)),
         ("2001:db8:5::/128", None, Some(Owner::Server)),
         ("2001:db8:6::7/64", None, None),
         ("192.168.50.77/24", None, Some(Owner::Lan)),
-        // No host behind the box has the broadcast address.
+        // The broadcast address is not a host's.
         ("192.168.48.7/22", Some("192.168.50.255"), None),
         ("192.168.50.126/25", None, Some(Owner::Lan)),
         ("fd50::7/64", None, Some(Owner::Lan)),
@@ -89,7 +87,7 @@ fn what_one_other_network_says_stops_no_uplink_that_had_its_address_before() {
     assert!(!check(&public, &["eth1", "eth1", "wlan0"], Standing::Reached), "said twice by one");
     assert!(check(&public, &["eth1", "eth2"], Standing::Reached));
     assert!(!check(&public, &["eth1", "eth2"], Standing::Inside));
-    // One name server that knows the addresses which modems give.
+    // A single name server that claims modems' well-known addresses.
     assert!(!check(&modem, &["eth1"], Standing::New));
     assert!(check(&modem, &["eth1", "eth2"], Standing::New));
 }
@@ -130,23 +128,21 @@ fn an_address_in_conflict_is_taken_once_and_given_back_when_that_is_over() {
     assert_eq!((told, restored), (vec![true], 0));
     let why = why.unwrap();
     assert_eq!(why, "its address 198.51.100.2/32 takes 198.51.100.2, the server's");
-    // The DHCP client is stubborn.
+    // The DHCP client adds the address again.
     let (told, _, again) = look(std::slice::from_ref(&bad), &protected());
     assert_eq!((told, again), (vec![false], Some(why)));
     let (told, restored, why) = look(&[], &protected());
     assert!(told.is_empty() && restored == 0 && why.is_some(), "as long as there is no other");
     let (.., why) = look(&[lease("fd09::7/64", None)], &protected());
     assert!(why.is_some(), "of the other family");
-    // The right lease.
     let (told, restored, why) = look(&[lease("10.9.0.7/24", None)], &protected());
     assert_eq!((told, restored, why), (vec![], 0, None));
     let both = [bad.clone(), lease("10.9.0.7/24", None)];
     let (told, _, why) = look(&both, &protected());
     assert_eq!((told, why), (vec![false], None), "another address is left");
-    // The server is elsewhere.
+    // The server has moved.
     look(std::slice::from_ref(&bad), &protected());
     assert_eq!(look(&[], &Protected::default()), (vec![], 1, None));
-    // The interface is gone.
     let mut conflicts = Conflicts::default();
     conflicts.look(&uplinks(), std::slice::from_ref(&bad), &protected(), |_, _| Standing::Reached);
     let changes = conflicts.look(&BTreeMap::new(), &[], &protected(), |_, _| Standing::Reached);

@@ -17,7 +17,6 @@ use crate::DeviceError;
 use crate::files::{self, beside};
 use crate::state::{self, check_owner};
 
-/// The file, and the path where its former contents are saved.
 #[derive(Debug)]
 pub(super) struct ResolvConf {
     path: PathBuf,
@@ -48,9 +47,6 @@ impl ResolvConf {
     }
 
     /// Replaces the file by `servers`, and saves its contents.
-    ///
-    /// # Errors
-    /// When a file cannot be written; the old one stays.
     pub(super) fn set(&self, servers: &[IpAddr]) -> Result<(), DeviceError> {
         let (name, kept) = (&self.name, self.kept.display());
         let remark = format!("{OF_OURS}{name}), {WHILE}{kept}{HAS_BEFORE}\n");
@@ -84,9 +80,6 @@ impl ResolvConf {
 
     /// Restores the saved contents, unless another program has written since; returns whether it
     /// did.
-    ///
-    /// # Errors
-    /// When a file cannot be written; a retry is possible.
     pub(super) fn restore(&self) -> Result<bool, DeviceError> {
         let Some(kept) = self.read_kept() else { return Ok(false) };
         let is_ours = self.holds(&kept.ours);
@@ -163,7 +156,6 @@ pub(super) fn text(servers: &[IpAddr], remark: &str) -> String {
     remark.to_owned() + &lines.collect::<String>()
 }
 
-/// The resolvers in a file; empty if it is not readable.
 pub(crate) fn nameservers(path: &Path) -> Vec<IpAddr> {
     let text = fs::read_to_string(path).unwrap_or_default();
     let address = |line: &str| {
@@ -217,7 +209,6 @@ mod tests {
             self.folder.join("resolv.conf")
         }
 
-        /// As after a restart.
         fn again(&self) -> ResolvConf {
             ResolvConf::new("rw0", &self.path(), &self.folder.join("state"))
         }

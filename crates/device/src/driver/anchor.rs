@@ -31,7 +31,6 @@ use crate::status::{AnchorRoleStatus, RoleStatus, Status};
 use crate::streams::ExitRules;
 use crate::{Clock, Event, StateFile, Tun, cleanup};
 
-/// Interval of writing the newest bindings to the state file.
 const BINDINGS_INTERVAL: Duration = Duration::from_secs(10);
 /// Delay of the write after a change. A crash before the write restores older bindings.
 const BINDINGS_SOON: Duration = Duration::from_millis(500);
@@ -89,10 +88,7 @@ impl fmt::Debug for AnchorOptions {
     }
 }
 
-/// Runs an anchor until SIGINT or SIGTERM.
-///
-/// # Errors
-/// When the anchor cannot start. Everything it had set up is removed.
+/// Runs an anchor until SIGINT or SIGTERM. If it cannot start, everything it had set up is removed.
 pub fn run_anchor(options: AnchorOptions) -> Result<(), DriverError> {
     let mut anchor = start(options)?;
     anchor.run()?;

@@ -19,14 +19,12 @@ use roadweave_proto::Instant;
 const GAP_MIN: Duration = Duration::from_micros(200);
 /// At larger gaps, feedback does not wait for the next packet.
 const GAP_MAX: Duration = Duration::from_millis(2);
-/// Longest delay of reading the sockets.
 const PATIENCE_MAX: Duration = Duration::from_millis(2);
 /// Cap of a measured gap, so that the average of a restarted stream converges soon.
 const PAUSE: Duration = Duration::from_millis(10);
 /// How long only feedback must have arrived before it is delayed.
 const ALONE_AFTER: Duration = Duration::from_millis(250);
 
-/// Tracks the packet rate of the device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cadence {
     last: Instant,
@@ -41,7 +39,6 @@ impl Default for Cadence {
 }
 
 impl Cadence {
-    /// Records that the turn at `now` has packets of the device.
     pub(super) fn on_packets(&mut self, now: Instant) {
         let gap = now.since(self.last).min(PAUSE);
         self.gap = (self.gap * 7 + gap) / 8;
@@ -65,7 +62,6 @@ mod tests {
     const START: Instant = Instant::from_millis(10_000);
     const LONG_AGO: Instant = Instant::ZERO;
 
-    /// A cadence with one packet each `gap`, and the time of the last.
     fn steady(gap: Duration) -> (Cadence, Instant) {
         let mut cadence = Cadence::default();
         let mut now = START;

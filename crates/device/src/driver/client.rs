@@ -60,19 +60,12 @@ use crate::{
     Clock, Event, Instance, InstanceLock, Monitor, Signals, StateFile, Tun, TunOptions, Uplink,
 };
 
-/// How long a server may be silent before a warning is logged.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
-/// Interval of reading the time of day and of saving the usage of metered uplinks.
 const TIME_OF_DAY: Duration = Duration::from_secs(60);
-/// Retry interval of uplinks that failed to open.
 const UPLINK_RETRY: Duration = Duration::from_secs(2);
 
 /// Runs a client until SIGINT, SIGTERM or SIGUSR1. After SIGUSR1, traffic for the tunnel stays
-/// blocked until the next start.
-///
-/// # Errors
-/// When the client cannot start. If the TUN was created by then, traffic for the tunnel stays
-/// blocked.
+/// blocked until the next start; also if the start fails after the TUN was created.
 pub fn run_client(options: ClientOptions) -> Result<(), DriverError> {
     let mut client = start(options)?;
     // On an error the routes stay, and keep traffic for the tunnel blocked.
@@ -82,7 +75,6 @@ pub fn run_client(options: ClientOptions) -> Result<(), DriverError> {
 
 struct ClientRole {
     monitor: Monitor,
-    /// Debounces [`ClientRole::look_at_uplinks`].
     looks: Debounce,
     options: ClientOptions,
     resolver: Resolvers,
@@ -239,7 +231,6 @@ fn new_client(clock: Clock, options: &ClientOptions) -> Result<Client, DriverErr
     Ok(Client::new(Epoch::new(clock.epoch()), config, options.identity.clone())?)
 }
 
-/// The servers to choose from; never empty.
 fn candidates(servers: &[CandidateOptions], identity: &Identity) -> Vec<Candidate> {
     let mut candidates: Vec<Candidate> = servers.iter().map(candidate).collect();
     if candidates.is_empty() {
@@ -344,7 +335,6 @@ impl Role<Client> for ClientRole {
         self.waiting.add_reload(request, reloaded);
     }
 
-    /// Called when the resolver has answers or the fleet has news.
     fn on_wake(&mut self, driver: &mut Driver<Client>, now: Instant) {
         self.take_news(driver, now);
         let changed = self.resolver.poll(now);
@@ -557,7 +547,6 @@ impl ClientRole {
         left_out
     }
 
-    /// Passes newly resolved server addresses to the uplinks.
     fn use_servers(&mut self, client: &mut Client, now: Instant, changed: &Changed) {
         if !changed.is_empty() {
             // An uplink whose own address is that of a server is in conflict.

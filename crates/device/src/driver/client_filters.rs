@@ -34,9 +34,6 @@ pub(super) struct ClientFilters {
 
 impl ClientFilters {
     /// Filters nothing until [`ClientFilters::set_inside`]. `done` is woken after each attempt.
-    ///
-    /// # Errors
-    /// As [`FilterKeeper::start`].
     pub(super) fn start(
         instance: &Instance,
         tun: &Tun,
@@ -73,12 +70,10 @@ impl ClientFilters {
         self.keeper.hold()
     }
 
-    /// Whether the filters are in place for the last grant and exclusions.
     pub(super) fn are_in_place(&self) -> bool {
         self.keeper.in_place() >= self.awaited
     }
 
-    /// What is not usable yet, if the filters are the reason.
     pub(super) fn obstacle(&self) -> Option<String> {
         let what = match (self.hold(), self.are_in_place()) {
             (false, _) => "no uplink is used",
@@ -104,7 +99,6 @@ impl ClientFilters {
         self.set_excluded(excluded.and(&self.options.excluded));
     }
 
-    /// Sets source addresses for exactly this excluded traffic.
     pub(super) fn set_excluded(&mut self, excluded: Excluded) {
         self.options.excluded = excluded;
         self.awaited = self.keeper.set(self.options.clone());

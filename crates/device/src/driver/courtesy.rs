@@ -15,9 +15,7 @@ use roadweave_proto::Instant;
 
 /// A longer yield did not only wait for the rest of a burst.
 const LONG: Duration = Duration::from_micros(150);
-/// The first pause after a long yield.
 const REST_MIN: Duration = Duration::from_millis(100);
-/// The longest pause, after repeated long yields.
 const REST_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +35,6 @@ impl Courtesy {
         self.due <= now
     }
 
-    /// The loop yielded at `began` and has the core again at `now`.
     pub(super) fn on_yielded(&mut self, began: Instant, now: Instant) {
         if now.since(began) <= LONG {
             self.rest = REST_MIN;

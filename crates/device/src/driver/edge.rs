@@ -10,7 +10,6 @@ use roadweave_tunnel::{Io, Node, RecvMeta};
 use super::DriverError;
 use crate::{Clock, Ecn, Incoming, Outgoing, SendFailure, SendOutcome, Tun, UplinkSocket};
 
-/// Limit of batches to discard after a pause; more than the kernel's queue holds.
 const DISCARDS_MAX: usize = 64;
 
 #[derive(Debug)]
@@ -22,9 +21,7 @@ pub(super) struct Edge {
     pub(super) sockets: BTreeMap<Option<UplinkId>, UplinkSocket>,
     /// Former sockets of uplinks whose port was changed: late answers may still arrive.
     pub(super) former_sockets: BTreeMap<UplinkId, UplinkSocket>,
-    /// Uplinks whose interface was missing during a send.
     pub(super) gone: BTreeSet<UplinkId>,
-    /// Packets dropped here.
     pub(super) drops: DropCounters,
 }
 
@@ -53,9 +50,6 @@ impl Edge {
     }
 
     /// Passes packets that are readable from the TUN to `handle`.
-    ///
-    /// # Errors
-    /// When the TUN is gone.
     pub(super) fn read_tun(&mut self, handle: impl FnMut(&[u8])) -> Result<(), DriverError> {
         let Some(tun) = &mut self.tun else { return Ok(()) };
         let taken = tun.read_batch(handle).map(drop);
@@ -63,9 +57,6 @@ impl Edge {
     }
 
     /// Discards all packets that queued in the TUN during a pause; returns their number.
-    ///
-    /// # Errors
-    /// When the TUN is gone.
     pub(super) fn discard_inner(&mut self) -> Result<u64, DriverError> {
         let mut packets = 0;
         for _ in 0..DISCARDS_MAX {
@@ -81,9 +72,6 @@ impl Edge {
 
     /// Passes datagrams that are readable from a socket to `node`; nothing if there is no such
     /// socket.
-    ///
-    /// # Errors
-    /// When the socket is unusable.
     pub(super) fn read_socket(
         &mut self,
         now: Instant,

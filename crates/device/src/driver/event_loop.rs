@@ -70,7 +70,6 @@ pub(super) trait Role<N: Node> {
         error: &std::io::Error,
     );
 
-    /// The interface of a socket was missing during a send.
     fn on_interface_gone(&mut self, _driver: &mut Driver<N>, _now: Instant, _uplink: UplinkId) {}
 
     /// Called once everything is read, before the node is turned.
@@ -149,7 +148,6 @@ pub(super) struct Running<N, R> {
 }
 
 impl<N: Node, R: Role<N>> Running<N, R> {
-    /// Runs until SIGINT, SIGTERM or SIGUSR1, or until a system failure.
     pub(super) fn run(&mut self) -> Result<(), DriverError> {
         self.driver.run(&mut self.role)
     }
@@ -218,7 +216,6 @@ impl<N: Node> Driver<N> {
         Ok(Self { node, edge, poller, restarts, pauses, courtesy, cadence, waker, outside })
     }
 
-    /// Serves metrics over HTTP if there is a listener.
     pub(super) fn serve_metrics(
         &self,
         listener: Option<MetricsListener>,
@@ -238,7 +235,6 @@ impl<N: Node> Driver<N> {
         self.waker.clone()
     }
 
-    /// Calls [`Role::on_ready`] when `source` is readable.
     pub(super) fn watch(&self, source: impl AsFd, token: Token) -> Result<(), DeviceError> {
         self.poller.add(source, token, Interest::Read)
     }
@@ -266,12 +262,10 @@ impl<N: Node> Driver<N> {
         Ok(())
     }
 
-    /// Sends the node's packets to the network, without a turn.
     pub(super) fn flush(&mut self) {
         flush(&mut self.node, &mut self.edge);
     }
 
-    /// Writes the node's packets to the TUN, without a turn.
     pub(super) fn deliver(&mut self) {
         deliver(&mut self.node, &mut self.edge);
     }
@@ -350,7 +344,6 @@ impl<N: Node> Driver<N> {
         Ok(self.poller.wait(Some(timeout)).map_err(failed)?.to_vec())
     }
 
-    /// Reads the TUN, and once more after a yield.
     fn read_tun(&mut self, now: Instant) -> Result<(), DriverError> {
         self.cadence.on_packets(now);
         self.edge.read_tun(|packet| self.node.handle_inner(now, packet))?;
@@ -383,7 +376,6 @@ impl<N: Node> Driver<N> {
         sockets.into_iter().for_each(|uplink| self.read_socket(now, uplink, role));
     }
 
-    /// Returns whether the loop should end.
     fn take_signals(&mut self, now: Instant, role: &mut impl Role<N>) -> bool {
         while let Some(signal) = self.outside.as_mut().and_then(|it| it.signals.take()) {
             match signal {
@@ -447,9 +439,7 @@ const TUN: Token = Token(0);
 const SIGNALS: Token = Token(1);
 const WAKER: Token = Token(2);
 pub(super) const MONITOR: Token = Token(3);
-/// Router advertisements on a client's uplinks.
 pub(super) const ROUTERS: Token = Token(4);
-/// First of the tokens of applications' connections.
 pub(super) const STREAMS: Token = Token(1 << 57);
 const ONLY_SOCKET: Token = Token(5);
 /// First of the tokens of uplinks' sockets.

@@ -41,9 +41,7 @@ impl ClientStreams for Anchor {
     }
 }
 
-/// A node at which streams of clients end.
 pub(super) trait EndsStreams: Node + ClientStreams {
-    /// Passes received stream symbols to their streams.
     fn hand_over(&mut self, now: Instant);
 
     /// An owner all of whose streams have ended.
@@ -90,7 +88,6 @@ pub(super) struct FarEnds {
 }
 
 impl FarEnds {
-    /// Starts the far end of one of `count` shards, with its share of the socket limit.
     pub(super) fn start(self, count: u16, driver: &Driver<Server>) -> Result<FarEnd, DeviceError> {
         let Self { rules, sources, connects_per_second, http_ports } = self;
         let mut far_end = FarEnd::start(rules, sources, connects_per_second, http_ports, driver)?;
@@ -135,7 +132,6 @@ impl FarEnd {
         self.exit.poll_timeout()
     }
 
-    /// Moves data between connections and streams.
     pub(super) fn turn<N: EndsStreams>(&mut self, driver: &mut Driver<N>, now: Instant) {
         driver.node.hand_over(now);
         self.handle_events(driver, now);

@@ -20,14 +20,12 @@ use super::steering::Steering;
 use crate::routes::space_length;
 use crate::{Gateway, Grant, Netlink, Tun, Uplink};
 
-/// Addresses that were set. The kernel removes them with the TUN.
 #[derive(Debug, Default)]
 pub(super) struct Granted {
     addresses: Vec<IpNet>,
     due: Option<Due>,
 }
 
-/// A grant that waits for the filters.
 #[derive(Debug)]
 pub(super) struct Due {
     pub(super) event: ClientEvent,
@@ -81,7 +79,6 @@ impl Granted {
         self.due.take_if(|_| filters.are_in_place())
     }
 
-    /// Discards the grant of a session that ended.
     pub(super) fn forget_due(&mut self) {
         self.due = None;
     }
@@ -116,7 +113,6 @@ impl Granted {
     }
 }
 
-/// Limits of what a server may grant.
 struct Bounds<'a> {
     accept: Vec<IpNet>,
     uplinks: &'a [&'a Uplink],
@@ -159,7 +155,6 @@ impl Bounds<'_> {
     }
 }
 
-/// The part of `old` that is not in `new`.
 fn missing(old: &[IpNet], new: &[IpNet]) -> Vec<IpNet> {
     old.iter().filter(|prefix| !new.contains(prefix)).copied().collect()
 }

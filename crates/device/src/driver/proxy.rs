@@ -66,9 +66,6 @@ impl fmt::Debug for ProxyOptions {
 }
 
 /// Runs a proxy until SIGINT or SIGTERM.
-///
-/// # Errors
-/// When the proxy cannot start.
 pub fn run_proxy(options: ProxyOptions) -> Result<(), DriverError> {
     let mut proxy = start(options)?;
     proxy.run()?;
@@ -129,7 +126,6 @@ fn start(mut options: ProxyOptions) -> Result<Running<Server, ProxyRole>, Driver
     Ok(Running { driver, role: ProxyRole { learned, serving }, instance, lock })
 }
 
-/// A dual-stack socket at any port, or IPv4 only if the kernel has no IPv6.
 fn open_leg_socket() -> Result<UplinkSocket, DeviceError> {
     let any = UdpOptions::server(SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)));
     match UplinkSocket::open(&any) {

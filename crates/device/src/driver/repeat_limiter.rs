@@ -8,14 +8,12 @@ use roadweave_proto::Instant;
 const REMINDER: Duration = Duration::from_secs(60);
 const SUBJECTS_MAX: usize = 64;
 
-/// When each text was last logged, by subject.
 #[derive(Debug, Default)]
 pub(crate) struct RepeatLimiter {
     said: BTreeMap<(u32, String), Instant>,
 }
 
 impl RepeatLimiter {
-    /// Whether to log `text` about `subject` now.
     pub(crate) fn admit(&mut self, now: Instant, subject: u32, text: &str) -> bool {
         self.said.retain(|_, at| now.since(*at) < REMINDER);
         let key = (subject, text.to_owned());

@@ -14,7 +14,6 @@ pub struct Reread<T> {
 }
 
 impl<T> Reread<T> {
-    /// Logs the ignored fields, and returns both parts.
     pub(super) fn told(self) -> (T, Vec<String>) {
         if !self.ignored.is_empty() {
             let fields = self.ignored.join(", ");
@@ -43,7 +42,6 @@ impl Askers {
         }
     }
 
-    /// Answers the requests that waited for this reading.
     pub(super) fn on_read(&mut self, reading: u64, reloaded: &Result<ReloadAnswer, String>) {
         let due = self.waiting.extract_if(.., |(number, _)| *number <= reading);
         due.for_each(|(_, request)| request.answer(answer(reloaded.clone())));

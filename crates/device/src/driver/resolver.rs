@@ -26,18 +26,15 @@ use crate::{Gateway, Uplink, Waker};
 
 /// Key of lookups that use the machine's own routes instead of an uplink.
 pub(super) const SYSTEM: UplinkId = UplinkId(0);
-/// First interval after a failed lookup; it doubles.
 const RETRY: Duration = Duration::from_secs(2);
 const RETRY_MAX: Duration = Duration::from_secs(30);
 /// Bounds of the time to live while no server answers.
 const AGAIN: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(60)];
 /// Bounds of the time to live while a session is up.
 const SELDOM: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(3600)];
-/// Interval of the warning about failures.
 const REMINDER: Duration = Duration::from_secs(60);
 /// Limit of concurrent threads of all uplinks; a lookup ends within 15 s.
 const THREADS_MAX: usize = 32;
-/// Limit of routers' announcements that are kept for one uplink.
 const ADVERTISED_MAX: usize = 8;
 
 #[derive(Debug)]
@@ -47,9 +44,7 @@ pub(super) struct Resolver {
     sender: Sender<(UplinkId, Found)>,
     answers: Receiver<(UplinkId, Found)>,
     uplinks: BTreeMap<UplinkId, OfUplink>,
-    /// Uplinks whose thread has not answered yet.
     threads: BTreeSet<UplinkId>,
-    /// A session is up and answers.
     is_content: bool,
     next_reminder: Instant,
 }
@@ -103,7 +98,6 @@ impl Resolver {
         }
         self.names = names.to_vec();
         for of in self.uplinks.values_mut() {
-            // Lookups under way are for the former names.
             (of.state, of.interest, of.reason) = (State::Due(now, 0), Arc::new(()), None);
             of.found.clear();
         }
@@ -114,7 +108,6 @@ impl Resolver {
         self.uplinks.get(&uplink).map_or(&[], |of| &of.found)
     }
 
-    /// The names that are literal addresses.
     pub(super) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.names.iter().filter_map(|name| match name.host() {
             ServerHost::Address(address) => Some(*address),
@@ -210,7 +203,6 @@ impl Resolver {
         self.uplinks.remove(&uplink);
     }
 
-    /// Handles router advertisements. Returns uplinks whose addresses changed without a query.
     pub(super) fn on_router_news(&mut self, now: Instant, news: Vec<RouterNews>) -> Vec<UplinkId> {
         let mut new = BTreeSet::new();
         for RouterNews { index, advertised, lasts } in news {
@@ -286,7 +278,6 @@ impl Resolver {
         due.into_iter().filter(|id| self.search(now, *id)).collect()
     }
 
-    /// Starts a lookup. Returns whether the addresses changed without a query.
     fn search(&mut self, now: Instant, id: UplinkId) -> bool {
         let names = self.names.clone();
         let Some(of) = self.uplinks.get_mut(&id) else { return false };
@@ -326,7 +317,6 @@ impl Resolver {
         has_some
     }
 
-    /// Takes answers of threads. Returns the uplinks whose addresses changed.
     pub(super) fn poll(&mut self, now: Instant) -> Vec<UplinkId> {
         let mut changed = Vec::new();
         while let Ok((id, found)) = self.answers.try_recv() {

@@ -51,7 +51,6 @@ impl Resolvers {
         }
     }
 
-    /// The addresses of a server last found over an uplink.
     pub(super) fn found(&self, server: &PublicKey, uplink: UplinkId) -> &[SocketAddr] {
         let of_server = self.0.iter().find(|(key, _)| key == server);
         of_server.map_or(&[], |(_, resolver)| resolver.found(uplink))
@@ -61,7 +60,6 @@ impl Resolvers {
         self.0.iter().flat_map(move |(_, resolver)| resolver.found(uplink))
     }
 
-    /// Literal addresses among the servers' names.
     pub(super) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.0.iter().flat_map(|(_, resolver)| resolver.addresses())
     }

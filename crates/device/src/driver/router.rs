@@ -22,7 +22,6 @@ use crate::{
     Tun, TunOptions, UdpOptions, UplinkSocket, cleanup,
 };
 
-/// Retry interval of sockets that failed to open or lost their interface.
 const SOCKET_RETRY: Duration = Duration::from_secs(2);
 
 /// A socket of the router.
@@ -51,10 +50,7 @@ pub struct RouterOptions {
     pub into_tunnel: Vec<IpNet>,
 }
 
-/// Runs a router until SIGINT or SIGTERM.
-///
-/// # Errors
-/// When the router cannot start. Everything it had set up is removed.
+/// Runs a router until SIGINT or SIGTERM. If it cannot start, everything it had set up is removed.
 pub fn run_router(options: RouterOptions) -> Result<(), DriverError> {
     start(options)?.run()?;
     tracing::info!("the router stops");

@@ -150,10 +150,7 @@ impl ServerOptions {
     }
 }
 
-/// Runs a server until SIGINT or SIGTERM.
-///
-/// # Errors
-/// When the server cannot start. Everything it had set up is removed.
+/// Runs a server until SIGINT or SIGTERM. If it cannot start, everything it had set up is removed.
 pub fn run_server(options: ServerOptions) -> Result<(), DriverError> {
     if options.shards > 1 {
         return shards::run(options);

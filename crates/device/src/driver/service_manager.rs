@@ -10,17 +10,14 @@ use std::time::Duration;
 
 use roadweave_proto::Instant;
 
-/// The service manager that started this program, if it expects notifications.
 #[derive(Debug, Default)]
 pub(super) struct ServiceManager {
     socket: Option<UnixDatagram>,
     /// READY=1 could not be sent yet.
     owes_ready: bool,
-    /// Interval of watchdog notifications.
     watchdog: Option<Duration>,
     next_watchdog: Instant,
     next_status: Instant,
-    /// The status sent last.
     told: String,
 }
 
@@ -94,7 +91,6 @@ impl ServiceManager {
         }
     }
 
-    /// Returns whether it was sent.
     fn tell(&self, state: &str) -> bool {
         let told = self.socket.as_ref().map(|socket| socket.send(state.as_bytes()));
         told.is_some_and(|told| told.is_ok())

@@ -43,17 +43,13 @@ use crate::pauses::Pause;
 use crate::status::AbsentClient;
 use crate::{ClockReading, DeviceError, TimeOfDay, UdpOptions, UplinkSocket};
 
-/// Interval of updating the tables' time of day.
 const TIME_OF_DAY: Duration = Duration::from_secs(1);
-/// Interval of the error about a failing socket.
 const REMINDER: Duration = Duration::from_secs(60);
 
 /// Options common to server, proxy and anchor.
 pub(super) struct ServingOptions<'a> {
     pub(super) clients: Arc<PeerTable>,
-    /// The proxies that may connect, at an anchor.
     pub(super) proxies: Option<Arc<PeerTable>>,
-    /// The reloadable settings, as read at the start.
     pub(super) of_file: ServerReload,
     pub(super) reload: Reload,
     /// Inner addresses of this node with the networks of fleet members; `None` at a proxy.
@@ -61,16 +57,13 @@ pub(super) struct ServingOptions<'a> {
     /// Routes and filters of a server or an anchor; `None` at a proxy.
     pub(super) host: Option<(Host, Machine)>,
     pub(super) fleet: Option<FleetOptions<()>>,
-    /// Directory of the state file that holds the time of day.
     pub(super) state_directory: PathBuf,
     pub(super) instance: &'a str,
 }
 
-/// The tables of peers that may connect.
 #[derive(Clone, Debug)]
 pub(super) struct Tables {
     pub(super) clients: Arc<PeerTable>,
-    /// The proxies that may connect, at an anchor.
     pub(super) proxies: Option<Arc<PeerTable>>,
 }
 
@@ -160,7 +153,6 @@ impl Serving {
         self.next_time_of_day = Instant::ZERO;
     }
 
-    /// Updates the time of day if due; returns whether it was.
     pub(super) fn tell_time_of_day(&mut self, now: Instant) -> bool {
         if now < self.next_time_of_day {
             return false;
@@ -185,7 +177,6 @@ impl Serving {
         host.forget(self.tables.clients.peers(), gone);
     }
 
-    /// Reports the state of `node` to the fleet if due.
     pub(super) fn tell_fleet(&mut self, now: Instant, node: &impl Serves) {
         if let Some(fleet) = &mut self.fleet {
             fleet.tell(now, node, self.reloader.is_idle());
@@ -270,7 +261,6 @@ impl Serving {
         self.receive_failed.tell(now, error);
     }
 
-    /// Whether to log that a client joined or left.
     pub(super) fn may_tell(&mut self, now: Instant, key: PublicKey, name: &str) -> bool {
         self.presence_log.may_tell(now, key, name)
     }
@@ -287,7 +277,6 @@ impl Serving {
         self.fleet.as_ref().map(|fleet| fleet.status(now))
     }
 
-    /// Waits for a running reload, and saves state.
     pub(super) fn stop(&mut self) {
         self.reloader.stop();
         self.time_of_day.write_last();
@@ -310,7 +299,6 @@ impl Reminder {
     }
 }
 
-/// The listening address of `driver` as text.
 pub(super) fn listens_at<N: Node>(driver: &Driver<N>) -> String {
     let listen = driver.edge.sockets.get(&None).map(UplinkSocket::local_address);
     listen.map(|listen| listen.to_string()).unwrap_or_default()
@@ -321,7 +309,6 @@ pub(super) fn open_socket(listen: SocketAddr) -> Result<UplinkSocket, DeviceErro
     open_by(listen, UplinkSocket::open)
 }
 
-/// As [`open_socket`], with another function to open.
 pub(super) fn open_by<T>(
     listen: SocketAddr,
     open: impl Fn(&UdpOptions) -> Result<T, DeviceError>,

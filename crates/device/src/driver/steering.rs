@@ -22,7 +22,6 @@ use crate::filter::Turn;
 use crate::routes::{Repairs, has_reverse_path_filter};
 use crate::{ClientRoutes, DeviceError, Excluded, Grant, Instance, RouteSettings, Uplink, Waker};
 
-/// Interval of checking filters and settings of answers.
 const LOOK: Duration = Duration::from_secs(4);
 
 #[derive(Debug)]
@@ -30,15 +29,12 @@ pub(super) struct Steering {
     routes: ClientRoutes,
     answers: Answers,
     dns: Dns,
-    /// Resolvers whose location was logged.
     outside: BTreeSet<IpAddr>,
     /// Networks of uplinks that are reached outside the tunnel, as logged.
     neighbours: BTreeSet<(String, IpNet)>,
     repairs: Repairs,
     next_look: Instant,
-    /// The last failure that was logged.
     told: String,
-    /// The last look failed, so the next one retries.
     failed: bool,
 }
 
@@ -87,7 +83,6 @@ impl Steering {
         self.answers.are_ready()
     }
 
-    /// Checks and repairs what is due.
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         match self.answers.turn(now) {
             Turn::Replaced { was_changed: true } => tell_marks(),
@@ -170,7 +165,6 @@ impl Steering {
         self.routes.take_split(interfaces)
     }
 
-    /// Routes traffic into the tunnel, in the granted families.
     pub(super) fn set_grant(&mut self, grant: Grant) {
         if let Err(error) = self.routes.set_grant(grant) {
             self.tell(&error);
@@ -184,7 +178,6 @@ impl Steering {
         self.routes.grant()
     }
 
-    /// Restores the resolvers.
     pub(super) fn end_session(&mut self) {
         self.dns.unset();
     }
@@ -271,7 +264,6 @@ impl Steering {
         self.tell_text(&text);
     }
 
-    /// Logs a failure unless it repeats the last one.
     fn tell(&mut self, error: &DeviceError) {
         self.tell_text(&error.to_string());
     }

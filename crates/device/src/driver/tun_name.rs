@@ -10,7 +10,6 @@ use roadweave_proto::Instant;
 use crate::Tun;
 
 const LOOK: Duration = Duration::from_secs(1);
-/// Least time between two log lines.
 const SILENCE: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default)]

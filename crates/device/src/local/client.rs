@@ -145,7 +145,6 @@ fn send(path: &Path, method: &str, params: &Value) -> io::Result<UnixStream> {
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(25);
-/// Limit of an answer, bytes: a server's status has several KB for each client.
 const ANSWER_MAX: u64 = 256 << 20;
 
 #[cfg(test)]

@@ -214,34 +214,22 @@ pub fn status(path: &Path) -> Result<Status, RequestError> {
 }
 
 /// As [`status`], without sessions.
-///
-/// # Errors
-/// As [`status`].
 pub fn summary(path: &Path) -> Result<Status, RequestError> {
     read(path, request(path, "summary", &Value::Null)?)
 }
 
 /// Changes the strategy of a lane of a running client or server. Returns a remark for the user.
-///
-/// # Errors
-/// As [`request`].
 pub fn set_strategy(path: &Path, change: &SetStrategy) -> Result<Option<String>, RequestError> {
     Ok(notice(read(path, request(path, "set_strategy", &json!(change))?)?))
 }
 
 /// Changes settings of a running client's uplink. Returns a remark for the user.
-///
-/// # Errors
-/// As [`request`].
 pub fn set_uplink(path: &Path, change: &SetUplink) -> Result<Option<String>, RequestError> {
     Ok(notice(read(path, request(path, "set_uplink", &json!(change))?)?))
 }
 
 /// Starts a speed test of a running client. Poll its report every few seconds: the test is
 /// abandoned otherwise.
-///
-/// # Errors
-/// As [`request`].
 pub fn begin_speedtest(path: &Path, begin: &BeginSpeedtest) -> Result<(), RequestError> {
     request(path, "begin_speedtest", &json!(begin)).map(drop)
 }
@@ -265,9 +253,6 @@ pub fn tell_modem(path: &Path, told: &TellModem) -> Result<bool, RequestError> {
 
 /// Drains a running server or proxy: it accepts no new clients, and asks its clients to leave.
 /// Repeat the request to get the number of remaining sessions.
-///
-/// # Errors
-/// As [`request`].
 pub fn drain(path: &Path, drain: &Drain) -> Result<DrainAnswer, RequestError> {
     read(path, request(path, "drain", &json!(drain))?)
 }

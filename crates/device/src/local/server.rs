@@ -189,7 +189,6 @@ impl Drop for LocalServer {
     fn drop(&mut self) {
         self.callers.stop();
         self.subscribers.end();
-        // Ends the accept; if it fails, the thread ends with the process.
         if UnixStream::connect(&self.path).is_ok()
             && let Some(acceptor) = self.acceptor.take()
         {
@@ -297,7 +296,6 @@ fn handle_line(
     })
 }
 
-/// The subscription that this request began, if any.
 fn subscribed(line: &[u8], answer: &Value) -> Option<Subscribe> {
     let request: Value = serde_json::from_slice(line).ok()?;
     let is_granted = request.get("method")? == "subscribe" && answer.get("result").is_some();
@@ -319,7 +317,6 @@ const IDLE_MAX: Duration = Duration::from_secs(60);
 pub(crate) mod testing {
     use super::*;
 
-    /// A request, and the receiver of its answer.
     pub(crate) fn question(method: &str) -> (LocalRequest, Receiver<Result<Answer, RpcError>>) {
         let (answer, answers) = sync_channel(1);
         let request = LocalRequest { method: method.to_owned(), params: Value::Null, answer };

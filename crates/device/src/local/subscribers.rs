@@ -26,7 +26,6 @@ struct Shared {
     newest: Mutex<Word>,
     told: Condvar,
     count: AtomicUsize,
-    /// A new subscriber has received nothing yet.
     has_new: AtomicBool,
 }
 
@@ -73,7 +72,6 @@ impl Subscribers {
         self.shared.count.load(Ordering::Acquire) == 0
     }
 
-    /// Whether there was a new subscriber since the last call.
     pub(crate) fn take_new(&self) -> bool {
         self.shared.has_new.load(Ordering::Acquire)
             && self.shared.has_new.swap(false, Ordering::AcqRel)
@@ -87,7 +85,6 @@ impl Subscribers {
         self.shared.told.notify_all();
     }
 
-    /// Ends all subscriptions.
     pub(crate) fn end(&self) {
         self.shared.lock().is_over = true;
         self.shared.told.notify_all();

@@ -1,16 +1,15 @@
-//! The sysctls that an instance changes, and what they were before.
+//! Sysctls that an instance changes, and their former values.
 //!
 //! ```text
 //! change: note "key, old, new" in NAME.undo ─► write the sysctl
 //! end:    the notes, the last first         ─► write the old value ─► strike the note
 //! ```
 //!
-//! Where the disk has no room for a note, it is kept in memory: an orderly end undoes the change,
-//! and only after a crash it is left.
+//! If the disk is full, notes are kept in memory, and are lost only by a crash.
 //!
-//! Two instances may want the same setting. The later one finds it changed and copies the earlier
-//! one's note, so that both know what it was originally, and the last of them to end restores it.
-//! Notes name the network namespace, since namespaces may share `/run`.
+//! Several instances may change the same sysctl: a later one copies the earlier one's note, and the
+//! last to end restores the original value. Notes name the network namespace, since namespaces may
+//! share `/run`.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -24,21 +23,18 @@ use serde::{Deserialize, Serialize};
 use super::{Instance, own_directory, private};
 use crate::{DeviceError, files, sysctl};
 
-/// One setting that was changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Undo {
     sysctl: String,
     old: String,
     new: String,
-    /// The network namespace's inode.
     #[serde(default)]
     namespace: u64,
 }
 
-/// The notes that found no room on the disk, by the files that they belong to.
+/// Notes that could not be written, by path of the undo file.
 type Unwritten = BTreeMap<PathBuf, Vec<Undo>>;
 
-/// Threads of one process take turns with the notes.
 static TURN: Mutex<Unwritten> = Mutex::new(BTreeMap::new());
 
 fn take_turn() -> MutexGuard<'static, Unwritten> {
@@ -46,11 +42,8 @@ fn take_turn() -> MutexGuard<'static, Unwritten> {
 }
 
 impl Instance {
-    /// Sets a sysctl until [`Instance::restore_settings`]; nothing happens if it has the value by
-    /// the will of others.
-    ///
-    /// # Errors
-    /// What the kernel says, or when the undo file cannot be written.
+    /// Sets a sysctl until [`Instance::restore_settings`]. Does nothing if it already has the value
+    /// and no instance set it.
     pub fn change_setting(&self, key: &str, value: &str) -> Result<(), DeviceError> {
         let mut turn = take_turn();
         let current = sysctl::read(key)?;
@@ -64,15 +57,14 @@ impl Instance {
         }
         let namespace = namespace();
         let undo = Undo { sysctl: key.to_owned(), old, new: value.to_owned(), namespace };
-        // Written first: after a crash between both, the undo finds the old value and rests. Once,
-        // however often another program changes it.
+        // Written first: after a crash in between, the undo finds the old value and does nothing. A
+        // note is written only once, however often another program changes the value.
         if !self.undos(&turn).contains(&undo) {
             self.note(&mut turn, undo)?;
         }
         if current == value { Ok(()) } else { sysctl::write(key, value) }
     }
 
-    /// Appends to the list; what finds no room there stays in memory, which is told once.
     fn note(&self, turn: &mut Unwritten, undo: Undo) -> Result<(), DeviceError> {
         own_directory(&self.directory)?;
         let path = self.file("undo");
@@ -94,10 +86,7 @@ impl Instance {
         }
     }
 
-    /// What a setting was before any instance changed it, a crashed one among them.
-    ///
-    /// # Errors
-    /// When there is no such key.
+    /// The value of a sysctl before any instance changed it, including crashed ones.
     pub(crate) fn original_setting(&self, key: &str) -> Result<String, DeviceError> {
         let turn = take_turn();
         let current = sysctl::read(key)?;
@@ -107,16 +96,14 @@ impl Instance {
         Ok(original.unwrap_or(current))
     }
 
-    /// Undoes all of [`Instance::change_setting`], the last first. A setting that somebody else has
-    /// changed since, or whose interface is gone, stays as it is, and so does one that another
-    /// instance needs.
-    ///
-    /// Returns the keys that the kernel would not have restored; they stay noted.
+    /// Restores all sysctls, last first, except those that another program changed since, whose
+    /// interface is gone, or that another instance needs. Returns keys that the kernel refused;
+    /// they stay noted.
     pub fn restore_settings(&self) -> Vec<String> {
         self.restore(|_| true)
     }
 
-    /// Undoes it for the keys that are `mine`, and keeps the others in the list.
+    /// Restores the keys that are `mine`, and keeps the notes of others.
     pub(crate) fn restore(&self, mine: impl Fn(&str) -> bool) -> Vec<String> {
         let mut turn = take_turn();
         let here = namespace();
@@ -139,7 +126,6 @@ impl Instance {
         failed
     }
 
-    /// Makes the list that of `undos`.
     fn keep(&self, turn: &mut Unwritten, undos: Vec<Undo>) {
         let path = self.file("undo");
         turn.remove(&path);
@@ -149,7 +135,7 @@ impl Instance {
         }
         let rest: String = undos.iter().map(line).collect();
         match files::replace(&path, rest.as_bytes(), 0o600) {
-            // The old list holds more than these, which does no harm.
+            // The longer old list does no harm.
             Err(error) if is_full(&error) => _ = turn.insert(path, undos),
             Err(error) => {
                 tracing::warn!(%error, "the list of changed settings is longer than it should be");
@@ -158,7 +144,7 @@ impl Instance {
         }
     }
 
-    /// Our own notes, each once, the first first.
+    /// Our own notes without duplicates, in order.
     fn undos(&self, turn: &Unwritten) -> Vec<Undo> {
         let path = self.file("undo");
         let mut undos = read(&path);
@@ -170,7 +156,6 @@ impl Instance {
         undos
     }
 
-    /// Another instance's note that it set `key` to `value` in this namespace.
     fn shared(&self, key: &str, value: &str) -> Option<Undo> {
         let here = namespace();
         let own = self.file("undo");
@@ -186,18 +171,18 @@ impl Instance {
 }
 
 impl Undo {
-    /// Zero stands for any namespace.
+    /// Zero matches any namespace.
     fn is_in(&self, namespace: u64) -> bool {
         self.namespace == namespace || self.namespace == 0
     }
 }
 
-/// Adds a line, or nothing.
+/// Appends a line completely or not at all.
 fn append(path: &Path, line: &str) -> io::Result<()> {
     let mut file = private(OpenOptions::new().append(true).create(true)).open(path)?;
     let before = file.metadata()?.len();
     file.write_all(line.as_bytes()).inspect_err(|_| {
-        // Half a line would spoil the next one.
+        // A partial line would corrupt the next one.
         let _ = file.set_len(before);
     })
 }
@@ -206,7 +191,6 @@ fn line(undo: &Undo) -> String {
     serde_json::to_string(undo).expect("strings serialize") + "\n"
 }
 
-/// Whether the disk has no room, or this user none on it.
 fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
@@ -216,7 +200,6 @@ fn read(path: &Path) -> Vec<Undo> {
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// The network namespace of the calling thread.
 fn namespace() -> u64 {
     fs::metadata("/proc/thread-self/ns/net").map_or(0, |file| file.ino())
 }

@@ -14,9 +14,7 @@ use crate::local::{EncoderWord, RpcError, Subscribe, Subscribers};
 #[derive(Debug, Default)]
 pub(super) struct Encoders {
     told: Option<(Instant, BTreeMap<String, EncoderTarget>)>,
-    /// When the targets were last computed.
     looked: Option<Instant>,
-    /// A turn since then came too early to compute again.
     is_skipped: bool,
     /// A new subscriber has received nothing yet.
     is_awaited: bool,
@@ -49,14 +47,12 @@ impl Encoders {
         }
     }
 
-    /// When [`Encoders::handle_events`] is due if nothing else happens.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let interval = if self.is_skipped { INTERVAL_MIN } else { INTERVAL_MAX };
         self.looked.map(|at| at + interval)
     }
 }
 
-/// Answers a `subscribe` request, or says which parameter is invalid.
 pub(super) fn grant(params: &Value) -> Result<Value, RpcError> {
     let subscribe: Subscribe = parse(params)?;
     let intervals = Subscribe::INTERVALS_MS;

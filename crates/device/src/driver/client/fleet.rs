@@ -20,7 +20,6 @@ impl ClientRole {
         }
     }
 
-    /// Applies news from the fleet.
     pub(super) fn take_news(&mut self, driver: &mut Driver<Client>, now: Instant) {
         let Some(fleet) = &self.fleet else { return };
         let News { configuration, candidates, revoked, .. } = fleet.news();
@@ -37,7 +36,6 @@ impl ClientRole {
         self.leave_revoked(driver, now, &revoked);
     }
 
-    /// Leaves servers whose keys are revoked, even if none remains.
     fn leave_revoked(&mut self, driver: &mut Driver<Client>, now: Instant, revoked: &[PublicKey]) {
         let Some(left) = without(&self.options.servers, revoked) else { return };
         if !self.options.follows_fleet {
@@ -100,7 +98,6 @@ impl ClientRole {
         }
     }
 
-    /// Reports the proxy of the current session, or that there is no session.
     pub(super) fn tell_session(&self, client: &Client) {
         if let Some(fleet) = &self.fleet {
             fleet.set_session(self.joined.then_some(client.server().key));
@@ -164,7 +161,6 @@ impl DataPlaneCheck {
     }
 }
 
-/// Counters of a session's inner packets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Carried {
     left: u64,
@@ -208,7 +204,6 @@ mod tests {
         assert!(look(10, 4) && look(10, 4), "nothing that was sent has left since");
         assert!(!look(11, 5), "some of it leaves");
         assert!(look(11, 6));
-        // The counters of another session start at zero.
         assert!(!look(0, 0));
         assert!(look(0, 1));
         passage.begin_anew();

@@ -13,7 +13,6 @@ use crate::driver::event_loop::Driver;
 use crate::driver::settings;
 use crate::local::{RpcError, SetAnswer, SetUplink};
 
-/// Overrides by uplink name.
 #[derive(Debug, Default)]
 pub(super) struct Overrides(BTreeMap<String, Override>);
 
@@ -39,7 +38,6 @@ impl Overrides {
         paused.map(|(name, _)| name.clone()).collect()
     }
 
-    /// Applies the uplink's override to the configured `policy`.
     pub(super) fn over(&self, uplink: &str, policy: UplinkPolicy) -> UplinkPolicy {
         let Some(said) = self.0.get(uplink) else { return policy };
         let UplinkPolicy { policy, caps } = policy;
@@ -63,7 +61,6 @@ impl Overrides {
         UplinkPolicy { policy: Policy { priority, weight, rate_max, ..policy }, caps }
     }
 
-    /// Whether an override sets a cap.
     pub(super) fn have_caps(&self) -> bool {
         let caps = self.0.values().flat_map(|it| [it.monthly_cap_mb, it.daily_cap_mb]);
         caps.flatten().any(|megabytes| megabytes > 0)
@@ -87,7 +84,6 @@ impl Overrides {
 }
 
 impl ClientRole {
-    /// Handles `set_uplink`.
     pub(super) fn set_uplink(
         &mut self,
         driver: &mut Driver<Client>,

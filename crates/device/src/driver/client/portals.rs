@@ -27,12 +27,9 @@ use crate::{Uplink, Waker};
 const GRACE: Duration = Duration::from_secs(1);
 /// The first interval between probes, and the interval of checking a validated path.
 const PAUSE: Duration = Duration::from_secs(10);
-/// The longest interval between probes.
 const PAUSE_MAX: Duration = Duration::from_secs(300);
-/// Limit of concurrent threads of all uplinks.
 const THREADS_MAX: usize = 32;
 
-/// The probes of all uplinks.
 #[derive(Debug)]
 pub(super) struct Portals {
     /// The page to request; `None` disables probes.
@@ -41,7 +38,6 @@ pub(super) struct Portals {
     sender: Sender<(UplinkId, Finding)>,
     findings: Receiver<(UplinkId, Finding)>,
     uplinks: BTreeMap<UplinkId, OfUplink>,
-    /// Uplinks whose thread has not answered yet.
     threads: BTreeSet<UplinkId>,
 }
 
@@ -74,7 +70,6 @@ impl Portals {
         true
     }
 
-    /// Adds or updates an uplink. Returns whether it is in another network, whose state is unknown.
     pub(super) fn set_uplink(&mut self, now: Instant, uplink: &Uplink) -> bool {
         let known = self.uplinks.get(&uplink.id);
         if known.is_some_and(|of| of.index == uplink.index && of.addresses == uplink.addresses) {
@@ -158,7 +153,6 @@ impl Portals {
 }
 
 impl ClientRole {
-    /// Probes the uplinks that are due and do not reach the server.
     pub(super) fn ask_for_portals(&mut self, driver: &Driver<Client>, now: Instant) {
         for id in self.portals.due(now) {
             let name = self.portals.url.as_ref().map(|url| url.server().clone());
@@ -173,7 +167,6 @@ impl ClientRole {
         }
     }
 
-    /// Sets the page to probe; a change discards earlier findings.
     pub(super) fn set_portal_probe(
         &mut self,
         client: &mut Client,
@@ -186,7 +179,6 @@ impl ClientRole {
         }
     }
 
-    /// Applies findings.
     pub(super) fn take_portals(&mut self, client: &mut Client, now: Instant) {
         for (uplink, finding) in self.portals.poll(now) {
             tracing::debug!(uplink = uplink.0, ?finding, "asked whether somebody has to log in");
@@ -233,7 +225,6 @@ mod tests {
         while let Some(due) = portals.poll_timeout().filter(|due| *due < at(until)) {
             for id in portals.due(due) {
                 times.push(due.since(Instant::ZERO).as_millis() as u64);
-                // As in `ask`, but without a thread.
                 let of = portals.uplinks.get_mut(&id).expect("it is there");
                 (of.due, of.pause) = (due + of.pause, (of.pause * 2).min(PAUSE_MAX));
             }

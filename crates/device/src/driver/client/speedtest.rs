@@ -19,7 +19,6 @@ pub(super) fn begin(client: &mut Client, now: Instant, params: &Value) -> Result
     Ok(json!(true))
 }
 
-/// The report of the running or last speed test.
 pub(super) fn report(client: &mut Client, now: Instant) -> Result<Value, RpcError> {
     let report = client.speedtest(now);
     report.map(|report| json!(report)).ok_or_else(|| RpcError::invalid_params("there was no test"))

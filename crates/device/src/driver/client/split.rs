@@ -18,25 +18,20 @@ use crate::filter::Turn;
 use crate::filter::split::{self, SplitRules, SplitTable};
 use crate::{DeviceError, Excluded, Instance, Interface, Waker};
 
-/// Keeps the redirection in place while the client runs.
 pub(super) struct Split {
     table: SplitTable,
     inside: Vec<Interface>,
-    /// Routes lead marked packets to this machine.
     is_led: bool,
     next_look: Instant,
     /// Number of redirected connections that had not arrived at the last look.
     astray: u64,
-    /// The failure text for that case.
     astray_text: String,
     /// Nothing is redirected until then, because redirected connections did not arrive.
     rests_until: Option<Instant>,
-    /// Why the redirection is not in place.
     failure: Option<String>,
 }
 
 impl Split {
-    /// Redirects nothing yet; `listeners` are the entrance's.
     pub(super) fn new(
         instance: &Instance,
         tun: &str,
@@ -57,7 +52,6 @@ impl Split {
         }
     }
 
-    /// Sets the interfaces whose connections are redirected.
     pub(super) fn set_inside(&mut self, steering: &mut Steering, now: Instant, to: &[Interface]) {
         if self.inside != to {
             to.clone_into(&mut self.inside);
@@ -82,7 +76,6 @@ impl Split {
         self.table.poll_timeout().map_or(self.next_look, |at| at.min(self.next_look))
     }
 
-    /// Checks routes and table periodically, and repairs them.
     pub(super) fn handle_timeout(&mut self, steering: &mut Steering, now: Instant) {
         if self.next_look <= now {
             self.look(steering, now);
@@ -158,7 +151,6 @@ impl Split {
     }
 }
 
-/// Removes the table that an earlier run left.
 pub(super) fn remove_left(instance: &Instance) {
     match split::remove_left(instance) {
         Ok(()) | Err(DeviceError::Unavailable { .. }) => {}
@@ -174,7 +166,5 @@ fn astray_text(marks: Marks) -> String {
     )
 }
 
-/// Pause of the redirection after connections did not arrive.
 const REST: Duration = Duration::from_secs(600);
-/// Interval of checking routes and table.
 const LOOK: Duration = Duration::from_secs(4);

@@ -13,24 +13,17 @@ use crate::status::{SplitStatus, StreamsStatus};
 use crate::streams::{Entrance, EntranceSettings, EventStreams, LOOPBACK, PlayerTold};
 use crate::{DeviceError, Excluded, Instance, Interface};
 
-/// Listeners for LAN connections, and the session whose streams carry them.
 pub(super) struct LanStreams {
     entrance: Entrance,
     event_streams: EventStreams,
     owner: Option<StreamsOwner>,
     /// Stands in if no server takes streams; none can be opened on it.
     nowhere: Streams,
-    /// Transparent redirection of connections, if configured.
     split: Option<Split>,
-    /// The session responds.
     is_up: bool,
 }
 
 impl LanStreams {
-    /// Opens the listeners.
-    ///
-    /// # Errors
-    /// When the poller refuses.
     pub(super) fn open(
         instance: &Instance,
         options: &LanStreamsOptions,
@@ -63,7 +56,6 @@ impl LanStreams {
         }
     }
 
-    /// Excludes traffic that leaves outside the tunnel from redirection.
     pub(super) fn set_excluded(
         &mut self,
         steering: &mut Steering,
@@ -81,7 +73,6 @@ impl LanStreams {
         }
     }
 
-    /// Whether the redirection's last settings are in place, or have failed.
     pub(super) fn is_settled(&self) -> bool {
         self.split.as_ref().is_none_or(Split::is_settled)
     }
@@ -147,7 +138,6 @@ impl LanStreams {
         }
     }
 
-    /// Why connections are not redirected at present.
     fn obstacle<'a>(&'a self, split: &'a Split) -> Option<&'a str> {
         if !self.is_up {
             return Some("no session that answers");

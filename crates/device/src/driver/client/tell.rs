@@ -6,11 +6,9 @@ use roadweave_tunnel::{Client, ClientEvent, Notice};
 use super::{ClientRole, SILENCE_MAX};
 use crate::driver::event_loop::Driver;
 
-/// Interval of repeated warnings.
 const REMINDER: std::time::Duration = std::time::Duration::from_secs(60);
 
 impl ClientRole {
-    /// Handles and logs the client's events.
     pub(super) fn take_events(&mut self, driver: &mut Driver<Client>) {
         while let Some(event) = driver.node.poll_event() {
             match event {
@@ -85,7 +83,6 @@ impl ClientRole {
         }
     }
 
-    /// Logs periodically why there is no session.
     pub(super) fn remind(&mut self, driver: &Driver<Client>, now: Instant) {
         if self.joined || now < self.next_reminder {
             return;
@@ -94,7 +91,6 @@ impl ClientRole {
         if let Some(why) = self.obstacle() {
             return tracing::warn!("{why}");
         }
-        // The resolver logs that no server address is known yet.
         if !driver.edge.sockets.is_empty() && !self.resolver.has_found() {
             return;
         }

@@ -13,7 +13,6 @@ use crate::technology::hardware;
 use crate::{DeviceError, Gateway, UdpOptions, Uplink, UplinkEvent, UplinkSocket};
 
 impl ClientRole {
-    /// Applies changes of the interfaces.
     pub(super) fn look_at_uplinks(&mut self, driver: &mut Driver<Client>, now: Instant) {
         self.settle(&driver.node);
         self.monitor.protect(self.protected());
@@ -63,7 +62,6 @@ impl ClientRole {
         }
     }
 
-    /// Records the addresses with which uplinks reach the server.
     fn settle(&mut self, client: &Client) {
         let paths = client.status().into_iter().flat_map(|session| session.paths);
         for path in paths.filter(|path| path.status == PathStatus::Usable) {
@@ -205,7 +203,6 @@ impl ClientRole {
         self.steering.remove_uplink(id);
     }
 
-    /// Retries uplinks that are not in use.
     pub(super) fn retry_uplinks(&mut self, driver: &mut Driver<Client>, now: Instant) {
         self.next_uplink_retry = None;
         self.look_at_uplinks(driver, now);
@@ -231,7 +228,6 @@ impl ClientRole {
         may_lead_to_controller || self.resolver.may_reach(leads(true), leads(false))
     }
 
-    /// What each candidate interface lacks, while no uplink is in service.
     pub(super) fn why_no_uplink(&self) -> String {
         let include = &self.options.uplinks.include;
         let lack = |uplink: &Uplink| {
@@ -262,7 +258,6 @@ impl ClientRole {
         }
     }
 
-    /// Applies the configured policy and the overrides to an uplink.
     pub(super) fn apply_policy(&self, client: &mut Client, uplink: &str) {
         let hardware = hardware(uplink);
         let traits = self.traits_of(uplink, &hardware);
@@ -285,10 +280,8 @@ impl ClientRole {
     }
 }
 
-/// Limit of interfaces in the message of [`ClientRole::why_no_uplink`].
 const REASONS_MAX: usize = 16;
 
-/// A dual-stack socket, or IPv4 only if the kernel has no IPv6.
 fn open_socket(interface: &str) -> Result<UplinkSocket, DeviceError> {
     match UplinkSocket::open(&UdpOptions::uplink(interface, false)) {
         Err(DeviceError::NoIpv6 { .. }) => UplinkSocket::open(&UdpOptions::uplink(interface, true)),

@@ -16,19 +16,14 @@ use crate::driver::event_loop::Driver;
 use crate::driver::reread;
 use crate::local::{LocalRequest, ReloadAnswer, RpcError};
 
-/// What waits, except for grants.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
-    /// Some uplinks are not used yet.
     pub(super) uplinks: bool,
-    /// Routes of excluded traffic wait.
     exclusion: bool,
-    /// Reload requests and their results.
     reloads: Vec<(LocalRequest, ReloadAnswer)>,
 }
 
 impl Waiting {
-    /// Answers `request` once the new configuration is in effect.
     pub(super) fn add_reload(
         &mut self,
         request: LocalRequest,
@@ -43,7 +38,6 @@ impl Waiting {
 }
 
 impl ClientRole {
-    /// Continues what waited for filters and marks, once they are in place.
     pub(super) fn take_filters(&mut self, driver: &mut Driver<Client>, now: Instant) {
         if !self.filters.hold() && !self.waiting.uplinks {
             self.waiting.uplinks = true;
@@ -58,7 +52,6 @@ impl ClientRole {
         self.use_excluded(now);
     }
 
-    /// Why uplinks or addresses are not usable yet, if filters or marks are the reason.
     pub(super) fn obstacle(&self) -> Option<String> {
         let is_unmarked = self.waiting.uplinks && !self.steering.are_answers_ready();
         let unmarked = "an uplink is not used until the marks of its answers are in place";
@@ -96,7 +89,6 @@ impl ClientRole {
         }
     }
 
-    /// Answers reload requests whose configuration is in effect.
     pub(super) fn answer_reloads(&mut self) {
         let is_settled = self.streams.as_ref().is_none_or(LanStreams::is_settled);
         if self.waiting.exclusion || !is_settled {

@@ -26,14 +26,12 @@ fn uplink(id: u32, address: &str) -> Uplink {
 
 const FIRST: UplinkId = UplinkId(0);
 
-/// A router of the first uplink advertises a NAT64 prefix.
 fn nat64(prefix: &str, seconds: u64) -> RouterNews {
     let prefix = Nat64Prefix::new(prefix.parse().unwrap(), 96).unwrap();
     let lasts = Duration::from_secs(seconds);
     RouterNews { index: 900, advertised: Advertised::Nat64(prefix), lasts }
 }
 
-/// Waits for the threads, and takes their answers.
 fn poll(resolver: &mut Resolver, now: Instant) -> Vec<UplinkId> {
     assert!(crate::wait_readable(&resolver.waker, Duration::from_secs(20)).unwrap());
     resolver.waker.clear();
@@ -99,7 +97,6 @@ fn a_server_that_may_have_moved_is_looked_up_again() {
     resolver.handle_timeout(at(0));
     assert_eq!(poll(&mut resolver, at(0)), [FIRST]);
     assert!(resolver.found(FIRST).iter().all(|found| found.ip().is_loopback()));
-    // As if from a name server.
     let found = resolver.found(FIRST).to_vec();
     let answer = |lasts| Found {
         servers: found.clone(),
@@ -138,7 +135,6 @@ fn an_answer_counts_for_its_uplink_and_for_the_network_that_gave_it() {
     assert!(!resolver.found(FIRST).is_empty() && !resolver.found(UplinkId(1)).is_empty());
     resolver.remove_uplink(FIRST);
     assert!(resolver.found(FIRST).is_empty() && resolver.has_found());
-    // A replugged uplink is another interface.
     let replugged = Uplink { index: 77, ..uplink(1, "127.0.0.8/8") };
     resolver.set_uplink(at(1), &replugged);
     assert!(!resolver.has_found());

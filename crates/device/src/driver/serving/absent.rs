@@ -8,7 +8,6 @@ use roadweave_proto::Instant;
 
 use crate::status::AbsentClient;
 
-/// Limit of remembered clients; the oldest is forgotten first.
 const ABSENT_MAX: usize = 4_096;
 
 /// How long the firewall connections of a client that left are kept for its return.
@@ -45,7 +44,6 @@ impl Absent {
         due.map(|(key, gone)| (*key, gone.kept = false).0).collect()
     }
 
-    /// All of them, most recent first.
     pub(super) fn status(&self, now: Instant) -> Vec<AbsentClient> {
         let mut gone: Vec<_> = self.0.iter().collect();
         gone.sort_by_key(|(_, gone)| std::cmp::Reverse(gone.at));

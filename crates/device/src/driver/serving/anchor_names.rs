@@ -55,7 +55,6 @@ impl AnchorNames {
                 }
             };
             resolver.set_names(now, &names);
-            // Known results, or literal addresses.
             let known = match resolver.found(SYSTEM) {
                 [] => literals(&names),
                 found => found.to_vec(),
@@ -75,7 +74,6 @@ impl AnchorNames {
         self.resolvers.iter().filter_map(|(_, resolver)| resolver.poll_timeout()).min()
     }
 
-    /// Takes answers, and starts lookups that are due.
     pub(super) fn handle_timeout(&mut self, now: Instant, node: &mut impl Serves) {
         let mut searching = self.searching();
         for (key, resolver) in &mut self.resolvers {
@@ -108,7 +106,5 @@ fn literals(names: &[ServerName]) -> Vec<std::net::SocketAddr> {
     names.iter().filter_map(literal).collect()
 }
 
-/// Limit of names and addresses of one anchor.
 const NAMES_MAX: usize = 8;
-/// Limit of concurrent lookups.
 const SEARCHES_MAX: usize = 8;

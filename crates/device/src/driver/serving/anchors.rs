@@ -16,7 +16,6 @@ use crate::Waker;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct TenantRoutes {
     pub(super) tenants: Vec<ProxyTenant>,
-    /// The addresses of their anchors.
     pub(super) places: Vec<AnchorPlace>,
 }
 

@@ -31,9 +31,7 @@ pub(super) struct InFleet {
     members: Arc<Members>,
     /// Keys of the configuration file; the controller cannot block them.
     of_file: BTreeSet<PublicKey>,
-    /// Whether only keys of the file may connect.
     is_closed: bool,
-    /// Number of batches of revoked keys that were applied.
     batches: u64,
     /// The batch of revoked keys whose sessions may not have ended yet.
     ending: Option<u64>,
@@ -42,7 +40,6 @@ pub(super) struct InFleet {
     ends_by_table: bool,
     /// How long a tenant's members may connect without a controller, by tenant.
     offline_max: BTreeMap<String, Duration>,
-    /// Tenants beyond that limit.
     offline: BTreeSet<String>,
     next_figures: Instant,
     watched_until: Instant,
@@ -100,7 +97,6 @@ impl InFleet {
         tables.for_each(|table| table.close_but(self.is_closed.then(|| self.of_file.clone())));
     }
 
-    /// Passes the time without a controller to `clients`.
     pub(super) fn tell_away(&mut self, now: Instant, clients: &PeerTable) {
         let away = self.fleet.away(now);
         clients.set_away(away);

@@ -22,13 +22,10 @@ use crate::{
 
 #[derive(Clone, Copy, Debug)]
 pub(in crate::driver) struct HostOptions<'a> {
-    /// The inner addresses, with the prefix length of the clients' network.
     pub(in crate::driver) addresses: &'a [IpNet],
-    /// Whether what clients send leaves with this machine's own address.
     pub(in crate::driver) masquerade: bool,
     pub(in crate::driver) clients_reach_clients: bool,
     pub(in crate::driver) destinations: &'a Destinations,
-    /// Connection limit of one client.
     pub(in crate::driver) client_connections: u32,
     /// Whether other instances on this machine may have the same inner addresses.
     pub(in crate::driver) has_neighbours: bool,
@@ -40,7 +37,6 @@ pub(in crate::driver) struct HostOptions<'a> {
 pub(in crate::driver) struct Host {
     /// Filter options without the clients' prefixes.
     filter_options: FilterOptions,
-    /// Source addresses of clients' streams.
     sources: Sources,
     // Fields are dropped in this order.
     filters: FilterKeeper,
@@ -93,7 +89,6 @@ impl Host {
         Ok((Self { filter_options, sources, filters, flows, _routes: keeper }, machine))
     }
 
-    /// Applies destinations, and the clients' prefixes.
     pub(super) fn lead(&mut self, destinations: &Destinations, leads: &Leads) {
         if set_destinations(&mut self.filter_options, destinations) {
             let Destinations { denied, allowed, forwards } = destinations;
@@ -125,7 +120,6 @@ impl Host {
         }
     }
 
-    /// Source addresses of clients' streams. If both are false, streams cannot be taken.
     pub(in crate::driver) fn sources(&self) -> Sources {
         self.sources
     }
@@ -167,7 +161,6 @@ fn surroundings(tun: &Tun, options: &HostOptions<'_>) -> AnchorTun {
     }
 }
 
-/// Filters without clients' prefixes.
 fn filter_options(instance: &Instance, tun: &Tun, options: &HostOptions<'_>) -> FilterOptions {
     let HostOptions { addresses, masquerade, clients_reach_clients, destinations, .. } = *options;
     let mut filters = FilterOptions {

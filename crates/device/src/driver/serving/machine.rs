@@ -48,7 +48,6 @@ impl Machine {
         &self.leads
     }
 
-    /// Updates the routes to those of `clients`.
     pub(super) fn lead(&mut self, clients: &Peers) {
         self.leads.shared = shared(clients);
         let is_in = |list: &[IpNet]| -> BTreeSet<IpNet> { list.iter().copied().collect() };
@@ -86,7 +85,6 @@ fn without_clashes(routes: &mut Routes, prefixes: &[IpNet]) -> Vec<IpNet> {
     prefixes.iter().filter(|prefix| !clashes.contains(prefix)).copied().collect()
 }
 
-/// The clients' networks, and single addresses that lie in one of these.
 fn shared(clients: &Peers) -> Vec<IpNet> {
     let all = clients.iter().flat_map(|(_, peer)| &peer.addresses);
     let (single, mut shared): (Vec<IpNet>, Vec<IpNet>) =

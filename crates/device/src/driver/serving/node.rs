@@ -47,13 +47,11 @@ pub(in crate::driver) trait Serves {
 
     fn is_leg_up(&self, anchor: PublicKey) -> bool;
 
-    /// Whether a client has, or may have, a session.
     fn has_session(&self, key: &PublicKey) -> bool;
 
     /// The number of sessions, or of attached clients.
     fn sessions(&self) -> usize;
 
-    /// Traffic counters of at most `most` sessions.
     fn figures(&self, most: usize) -> Vec<SessionFigures>;
 
     /// A proxy's round trips to its anchors, by tenant.
@@ -171,15 +169,11 @@ impl Serves for Anchor {
     }
 }
 
-/// A server whose strategies learn about the clients' networks.
 pub(in crate::driver) trait Learns {
-    /// Asks the next session for what it has learned.
     fn ask_learned(&mut self);
 
-    /// Asks all sessions, at the end.
     fn ask_all_learned(&mut self);
 
-    /// What the sessions asked so far have learned.
     fn learned(&self) -> Learned;
 
     fn restore(&mut self, learned: Learned);
@@ -203,7 +197,6 @@ impl Learns for Server {
     }
 }
 
-/// The state file of what strategies learned.
 pub(in crate::driver) struct LearnedFile {
     file: StateFile,
     next: Instant,
@@ -215,7 +208,6 @@ impl LearnedFile {
         Self { file, next: Instant::ZERO + STATE_INTERVAL }
     }
 
-    /// Asks some sessions, and writes the file if due.
     pub(in crate::driver) fn tell_time_of_day(&mut self, now: Instant, server: &mut impl Learns) {
         server.ask_learned();
         if self.next <= now {
@@ -231,7 +223,6 @@ impl LearnedFile {
 }
 
 impl Serving {
-    /// Logs the events of a server or a proxy.
     pub(in crate::driver) fn tell_events(
         &mut self,
         now: Instant,

@@ -20,12 +20,10 @@ pub(super) struct PresenceLog {
 struct Client {
     name: String,
     rate: LineRate,
-    /// Lines suppressed since the last one.
     suppressed: u64,
 }
 
 impl PresenceLog {
-    /// Whether to log now that this client joined or left.
     pub(super) fn may_tell(&mut self, now: Instant, key: PublicKey, name: &str) -> bool {
         let new = || Client { name: name.to_owned(), rate: LineRate::default(), suppressed: 0 };
         let client = self.clients.entry(key).or_insert_with(new);
@@ -54,7 +52,6 @@ struct LineLimit {
     interval: Duration,
 }
 
-/// The state of a [`LineLimit`] (generic cell rate algorithm).
 #[derive(Debug, Default)]
 struct LineRate {
     /// When the whole burst is available again.

@@ -53,7 +53,6 @@ pub struct Destinations {
 }
 
 impl Destinations {
-    /// The forwards in the tunnel's type.
     pub(in crate::driver) fn forwarded(&self) -> Vec<Forwarded> {
         let of = |it: &Forward| Forwarded {
             to: it.to,
@@ -69,7 +68,6 @@ impl Destinations {
 pub type Reload = Box<dyn FnMut() -> Result<Reread<ServerReload>, String> + Send>;
 
 impl ServerReload {
-    /// All keys of the file.
     pub(super) fn keys(&self) -> impl Iterator<Item = PublicKey> {
         self.peers.iter().chain(&self.proxies).map(|(key, _)| *key)
     }
@@ -79,13 +77,10 @@ impl ServerReload {
     }
 }
 
-/// Runs reloads one after the other.
 pub(super) struct Reloader {
-    /// `None` once stopped.
     jobs: Option<Sender<Job>>,
     outcomes: Receiver<Outcome>,
     thread: Option<JoinHandle<()>>,
-    /// Number of readings started.
     begun: u64,
     is_busy: bool,
     /// A change came during a reload; the value is whether the file must be read again.
@@ -95,11 +90,9 @@ pub(super) struct Reloader {
 }
 
 pub(super) struct Change {
-    /// Whether the file is read again.
     pub(super) rereads: bool,
     /// Fleet members that may connect beside the file's peers.
     pub(super) members: Arc<Members>,
-    /// The current clients.
     pub(super) peers: Arc<Peers>,
 }
 
@@ -118,7 +111,6 @@ pub(super) struct Reloaded {
     pub(super) proxies: Vec<(PublicKey, Peer)>,
     pub(super) destinations: Destinations,
     pub(super) led: TenantRoutes,
-    /// All keys of the file.
     pub(super) of_file: BTreeSet<PublicKey>,
     /// Changed fields that take effect only at the next start.
     pub(super) ignored: Vec<String>,
@@ -201,7 +193,6 @@ impl Reloader {
         self.take(outcome).ok()
     }
 
-    /// The number and result of a reading that finished since the last call.
     pub(super) fn poll(&mut self) -> Option<(u64, Result<Reloaded, String>)> {
         match self.outcomes.try_recv() {
             Ok(outcome) => Some((self.begun, self.take(outcome))),
@@ -229,7 +220,6 @@ impl Reloader {
         !self.is_busy && self.again.is_none()
     }
 
-    /// Waits for a running reload, and ends the thread.
     pub(super) fn stop(&mut self) {
         if self.is_busy
             && let Ok(outcome) = self.outcomes.recv()

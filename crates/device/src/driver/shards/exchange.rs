@@ -18,7 +18,6 @@ use roadweave_tunnel::{Stray, StrayQueue};
 
 use crate::{DeviceError, Waker};
 
-/// State common to the shards of one server.
 #[derive(Debug)]
 pub(super) struct Exchange {
     owners: Mutex<Owners>,
@@ -28,14 +27,12 @@ pub(super) struct Exchange {
 #[derive(Debug, Default)]
 struct Owners {
     by_key: HashMap<PublicKey, Owner>,
-    /// Number of sessions recorded so far.
     begun: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Owner {
     shard: u16,
-    /// The session's number in the order of recording.
     number: u64,
 }
 
@@ -43,15 +40,12 @@ struct Owner {
 struct ShardInbox {
     waiting: Mutex<Parcels>,
     waker: Waker,
-    /// Packets received by this shard and handed over to others.
     handed_over: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Parcels {
-    /// Packets of its clients that reached other shards.
     pub(super) strays: StrayQueue,
-    /// Clients that have a newer session with another shard.
     pub(super) replaced: BTreeSet<PublicKey>,
 }
 
@@ -69,7 +63,6 @@ impl Exchange {
         self.inboxes[usize::from(shard)].waker.clone()
     }
 
-    /// Records a client's session with `shard`.
     pub(super) fn on_joined(&self, key: PublicKey, shard: u16) {
         let mut owners = lock(&self.owners);
         owners.begun += 1;
@@ -83,7 +76,6 @@ impl Exchange {
         }
     }
 
-    /// Records the end of a client's session with `shard`.
     pub(super) fn on_left(&self, key: &PublicKey, shard: u16) {
         let mut owners = lock(&self.owners);
         if owners.by_key.get(key).is_some_and(|owner| owner.shard == shard) {
@@ -95,7 +87,6 @@ impl Exchange {
         lock(&self.owners).by_key.contains_key(key)
     }
 
-    /// Forgets the sessions of `shard` and discards its inbox; returns the drops.
     pub(super) fn on_failed(&self, shard: u16) -> DropCounters {
         lock(&self.owners).by_key.retain(|_, owner| owner.shard != shard);
         let mut drops = DropCounters::default();
@@ -103,7 +94,6 @@ impl Exchange {
         drops
     }
 
-    /// Hands `strays` of shard `from` over to their shards; returns the drops.
     pub(super) fn hand_over(&self, from: u16, strays: impl Iterator<Item = Stray>) -> DropCounters {
         let (mut drops, mut woken, mut handed) = (DropCounters::default(), BTreeSet::new(), 0);
         for stray in strays {
@@ -129,18 +119,15 @@ impl Exchange {
         drops
     }
 
-    /// The numbers of all sessions, by public key.
     pub(super) fn numbers(&self) -> HashMap<String, u64> {
         let owners = lock(&self.owners);
         owners.by_key.iter().map(|(key, owner)| (key.to_string(), owner.number)).collect()
     }
 
-    /// Takes the inbox of `shard`.
     pub(super) fn take(&self, shard: u16) -> Parcels {
         std::mem::take(&mut lock(&self.inboxes[usize::from(shard)].waiting))
     }
 
-    /// Packets received by `shard` and handed over to others.
     pub(super) fn handed_over(&self, shard: u16) -> u64 {
         self.inboxes[usize::from(shard)].handed_over.load(Ordering::Relaxed)
     }

@@ -5,7 +5,6 @@ use std::panic::{set_hook, take_hook};
 use std::sync::Once;
 
 thread_local! {
-    /// The last message; `None` in threads that do not keep it.
     static LAST: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 

@@ -30,7 +30,6 @@ use crate::driver::serving::node::{DRAIN_OVER, Learns, Serves};
 use crate::driver::serving::reload::Destinations;
 use crate::status::{ServerStatus, ShardStatus};
 
-/// How long all shards together have to answer; callers wait for two seconds.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
 
 /// Time limit of all shards' goodbyes, and the interval of checking them.
@@ -54,7 +53,6 @@ impl Front {
         Self { common, slots, events, threads: Vec::new() }
     }
 
-    /// Starts the threads of all shards; `orders` are the receivers of their slots.
     pub(super) fn begin(&mut self, orders: Vec<Receiver<Order>>) -> Result<(), DeviceError> {
         for (slot, orders) in self.slots.iter().zip(orders) {
             let (name, slot) = (format!("shard-{}", slot.number), slot.clone());
@@ -75,7 +73,6 @@ impl Front {
         all
     }
 
-    /// Ends all shards after their goodbyes, except for a stuck one.
     pub(super) fn stop(&mut self) {
         self.common.ends.store(true, Ordering::Release);
         self.slots.iter().for_each(|slot| self.common.exchange.waker(slot.number).wake());
@@ -88,7 +85,6 @@ impl Front {
         }
     }
 
-    /// The system failure of a shard, which ends the program.
     pub(super) fn take_error(&self) -> Option<DriverError> {
         self.slots.iter().find_map(|slot| slot.take_error())
     }
@@ -97,7 +93,6 @@ impl Front {
         self.events.try_recv().ok()
     }
 
-    /// The merged status of all shards.
     pub(super) fn gather(&self, with_sessions: bool) -> (Counters, ServerStatus) {
         let told = self.ask(move |driver| Told::of(driver, with_sessions));
         let mut gathered = Gathered::of_all(self.common.kept.refusals());
@@ -119,7 +114,6 @@ impl Front {
         gathered.into_status()
     }
 
-    /// Sets where clients of all shards may connect.
     pub(super) fn set_destinations(&self, destinations: Destinations) {
         let mut standing = lock(&self.common.standing);
         if *standing.destinations == destinations {
@@ -134,7 +128,6 @@ impl Front {
         self.slots.iter().for_each(|slot| self.common.exchange.waker(slot.number).wake());
     }
 
-    /// Queues `work` for each shard.
     fn tell(&self, work: impl Fn(&mut Server, Instant) + Clone + Send + 'static) {
         for slot in &self.slots {
             let work = work.clone();
@@ -146,7 +139,6 @@ impl Front {
         }
     }
 
-    /// The answers of all shards; `None` for a shard that is down or too slow.
     fn ask<T: Send + 'static>(
         &self,
         work: impl Fn(&mut Driver<Server>) -> T + Clone + Send + 'static,

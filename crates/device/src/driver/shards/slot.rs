@@ -29,11 +29,8 @@ pub(super) struct Common {
     pub(super) peers: Arc<PeerTable>,
     pub(super) kept: Kept,
     pub(super) exchange: Exchange,
-    /// Settings of a shard at its start or restart.
     pub(super) standing: Mutex<Standing>,
-    /// Events for the log.
     pub(super) events: SyncSender<ServerEvent>,
-    /// Wakes the loop that controls the shards.
     pub(super) waker: Waker,
     pub(super) ends: AtomicBool,
 }
@@ -55,23 +52,17 @@ pub(super) struct ShardSlot {
     pub(super) socket: UplinkSocket,
     pub(super) tun: Tun,
     orders: SyncSender<Order>,
-    /// Whether the shard is running.
     lives: AtomicBool,
     has_turned: AtomicBool,
     failures: AtomicU64,
     past: Mutex<Past>,
-    /// A system failure, which ends the program.
     error: Mutex<Option<DriverError>>,
 }
 
-/// Counters of a shard's runs.
 #[derive(Default)]
 struct Past {
-    /// Sums of runs that ended.
     over: Counters,
-    /// The current run, as recorded last.
     present: Counters,
-    /// Likewise for streams.
     streams_over: StreamsStatus,
     streams: StreamsStatus,
 }
@@ -111,7 +102,6 @@ impl ShardSlot {
         self.has_turned.store(false, Ordering::Relaxed);
     }
 
-    /// Queues an order for the shard.
     pub(super) fn order(&self, order: Order) {
         match self.orders.try_send(order) {
             Ok(()) => self.common.exchange.waker(self.number).wake(),
@@ -126,7 +116,6 @@ impl ShardSlot {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// Whether the shard is running; if not it has no sessions.
     pub(super) fn lives(&self) -> bool {
         self.lives.load(Ordering::Acquire)
     }
@@ -135,17 +124,14 @@ impl ShardSlot {
         lock(&self.error).take()
     }
 
-    /// Records the counters of the current run.
     pub(super) fn note(&self, counters: Counters) {
         lock(&self.past).present = counters;
     }
 
-    /// Records the streams of the current run.
     pub(super) fn note_streams(&self, streams: StreamsStatus) {
         lock(&self.past).streams = streams;
     }
 
-    /// The streams of all runs, as of the last second.
     pub(super) fn streams(&self) -> StreamsStatus {
         let past = lock(&self.past);
         let mut streams = past.streams_over.clone();
@@ -153,7 +139,6 @@ impl ShardSlot {
         streams
     }
 
-    /// Counters of ended runs, and `with_present` those recorded of the current run.
     pub(super) fn counted(&self, with_present: bool) -> Counters {
         let past = lock(&self.past);
         let mut counters = past.over.clone();

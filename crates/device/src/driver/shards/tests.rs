@@ -13,7 +13,6 @@ use crate::netns::{NetNs, Watch, run_sandboxed};
 use crate::status::StreamsStatus;
 use crate::{TunOptions, UdpOptions};
 
-/// Timeout of waits.
 const WAIT_MAX: Duration = Duration::from_secs(20);
 
 struct World {
@@ -118,7 +117,6 @@ fn turns_are_missing_while_one_shard_stands_still() {
             let ((began, begins), (wakes, sleeps)) = (channel(), channel::<()>());
             world.slots[round].order(Box::new(move |_| {
                 began.send(()).expect("heard");
-                // Blocks until the other end is dropped.
                 let _ = sleeps.recv();
             }));
             begins.recv_timeout(WAIT_MAX).expect("it stands still");

@@ -9,7 +9,6 @@ use crate::Tun;
 use crate::driver::event_loop::Driver;
 use crate::status::{DeviceCounters, ServerStatus, ShardStatus, StreamsStatus};
 
-/// Counters that only grow; they outlive the shard.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counters {
     pub(super) drops: DropCounters,
@@ -22,9 +21,7 @@ pub(super) struct Told {
     pub(super) counters: Counters,
     tally: Tally,
     memory_bytes: u64,
-    /// Empty in a summary.
     sessions: Vec<SessionStatus>,
-    /// Number of sessions.
     count: u64,
 }
 
@@ -72,7 +69,6 @@ impl Told {
     }
 }
 
-/// The merged status of all shards.
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
     pub(super) counters: Counters,
@@ -108,7 +104,6 @@ impl Gathered {
         streams.for_each(|streams| all.merge(&streams));
     }
 
-    /// Sorts the sessions by `numbers`, which are by public key.
     pub(super) fn order_by(&mut self, numbers: &HashMap<String, u64>) {
         self.sessions.sort_by_key(|session| numbers.get(&session.public_key).copied());
     }

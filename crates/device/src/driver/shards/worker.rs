@@ -32,10 +32,8 @@ pub(super) struct Worker<'a> {
     slot: &'a Arc<ShardSlot>,
     orders: &'a Receiver<Order>,
     far_end: Option<FarEnd>,
-    /// Where streams may connect, and which ports are forwarded to clients.
     destinations: Arc<Destinations>,
     next_second: Instant,
-    /// Whether sessions of changed clients have yet to end.
     is_unsettled: bool,
     receive_failed: Reminder,
 }
@@ -73,7 +71,6 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Applies new destinations.
     fn take_destinations(&mut self, driver: &mut Driver<Server>) {
         let newest = lock(&self.slot.common.standing).destinations.clone();
         if !Arc::ptr_eq(&newest, &self.destinations) {
@@ -101,7 +98,6 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Takes what other shards handed over.
     fn take_parcels(&mut self, driver: &mut Driver<Server>, now: Instant) {
         let Parcels { mut strays, replaced } = self.slot.common.exchange.take(self.slot.number);
         replaced.iter().for_each(|key| driver.node.on_replaced(now, key));
@@ -110,7 +106,6 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Hands packets of other shards over.
     fn hand_over(&self, driver: &mut Driver<Server>) {
         let Driver { node, edge, .. } = driver;
         let mut strays = std::iter::from_fn(|| node.poll_stray()).peekable();
