@@ -49,43 +49,20 @@ impl Courtesy {
 mod tests {
     use super::*;
 
-    const START: Instant = Instant::from_millis(1_000);
-
-    /// Yields each millisecond of a minute, when due, for `long`; returns the share of time in
-    /// yields.
-    fn share_of(long: Duration) -> f64 {
-        let (mut courtesy, mut now) = (Courtesy::default(), START);
-        let mut yielded = Duration::ZERO;
-        while now < START + Duration::from_secs(60) {
-            if courtesy.is_due(now) {
-                courtesy.on_yielded(now, now + long);
-                yielded += long;
-                now += long;
-            }
-            now += Duration::from_millis(1);
-        }
-        yielded.as_secs_f64() / 60.0
-    }
-
     #[test]
-    fn short_yields_go_on_and_long_ones_cost_hardly_any_time() {
-        assert!(share_of(Duration::from_micros(50)) > 0.04, "one each turn");
-        assert!(share_of(Duration::from_millis(4)) < 0.002);
-    }
-
-    #[test]
-    fn a_core_that_is_free_again_is_found_out() {
-        let mut courtesy = Courtesy::default();
-        let mut now = START;
-        for _ in 0..20 {
-            courtesy.on_yielded(now, now + Duration::from_millis(3));
-            now += Duration::from_millis(3);
-            assert!(!courtesy.is_due(now) && courtesy.is_due(now + REST_MAX));
-            now += REST_MAX;
-        }
-        courtesy.on_yielded(now, now);
+    fn long_yields_pause_ever_longer_until_a_short_one() {
+        let (mut courtesy, mut now) = (Courtesy::default(), Instant::from_millis(1_000));
         assert!(courtesy.is_due(now));
-        courtesy.on_yielded(now, now + Duration::from_millis(3));
-        assert!(courtesy.is_due(now + Duration::from_millis(3) + REST_MIN));
+        for rest in [100, 200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000] {
+            let end = now + Duration::from_millis(3);
+            courtesy.on_yielded(now, end);
+            now = end + Duration::from_millis(rest);
+            assert!(!courtesy.is_due(now - Duration::from_nanos(1)), "{rest}");
+            assert!(courtesy.is_due(now), "{rest}");
+        }
+        courtesy.on_yielded(now, now + LONG);
+        assert!(courtesy.is_due(now));
+        courtesy.on_yielded(now, now + LONG * 2);
+        assert!(courtesy.is_due(now + LONG * 2 + REST_MIN));
     }
 }

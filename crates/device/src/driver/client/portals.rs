@@ -70,6 +70,7 @@ impl Portals {
         true
     }
 
+    /// Returns whether the uplink is in another network than before.
     pub(super) fn set_uplink(&mut self, now: Instant, uplink: &Uplink) -> bool {
         let known = self.uplinks.get(&uplink.id);
         if known.is_some_and(|of| of.index == uplink.index && of.addresses == uplink.addresses) {
@@ -214,9 +215,18 @@ mod tests {
         }
     }
 
-    fn portals(url: Option<&str>) -> Portals {
-        let url = url.map(|url| url.parse().expect("an address"));
-        Portals::new(url, Waker::new().expect("a waker"))
+    /// With an uplink.
+    fn portals() -> Portals {
+        let url = "http://probe.example/".parse().expect("an address");
+        let mut portals = Portals::new(Some(url), Waker::new().expect("a waker"));
+        assert!(portals.set_uplink(at(0), &uplink(3, "10.0.0.2/24")));
+        portals
+    }
+
+    /// A probe is under way.
+    fn wait(portals: &mut Portals) {
+        let of = portals.uplinks.get_mut(&UplinkId(1)).expect("it is there");
+        of.interest = Some(Arc::new(()));
     }
 
     /// Due times of an uplink whose probes fail, in milliseconds.
@@ -234,8 +244,7 @@ mod tests {
 
     #[test]
     fn questions_become_seldom_and_begin_anew_in_another_network() {
-        let mut portals = portals(Some("http://probe.example/"));
-        assert!(portals.set_uplink(at(0), &uplink(3, "10.0.0.2/24")));
+        let mut portals = portals();
         assert!(!portals.set_uplink(at(0), &uplink(3, "10.0.0.2/24")), "nothing is new");
         let seconds = |times: Vec<u64>| times.iter().map(|ms| ms / 1_000).collect::<Vec<_>>();
         let times = seconds(asked(&mut portals, 1_300_000));
@@ -249,18 +258,10 @@ mod tests {
     }
 
     #[test]
-    fn without_a_page_nothing_is_asked() {
-        let mut portals = portals(None);
-        portals.set_uplink(at(0), &uplink(3, "10.0.0.2/24"));
-        assert_eq!((portals.poll_timeout(), portals.due(at(900_000))), (None, Vec::new()));
-    }
-
-    #[test]
     fn another_page_is_asked_for_at_once_and_what_the_first_says_then_counts_for_nothing() {
-        let mut portals = portals(Some("http://probe.example/"));
-        portals.set_uplink(at(0), &uplink(3, "10.0.0.2/24"));
+        let mut portals = portals();
         assert_eq!(asked(&mut portals, 200_000).len(), 5);
-        portals.uplinks.get_mut(&UplinkId(1)).expect("it is there").interest = Some(Arc::new(()));
+        wait(&mut portals);
         let other = Some("http://other.example/".parse().expect("an address"));
         assert!(portals.set_url(at(200_000), other.clone()));
         assert!(!portals.set_url(at(200_000), other), "nothing is new");
@@ -268,17 +269,12 @@ mod tests {
         assert!(portals.poll(at(200_000)).is_empty());
         assert_eq!(asked(&mut portals, 215_000), [200_000, 210_000]);
         assert!(portals.set_url(at(215_000), None));
-        assert_eq!(portals.poll_timeout(), None);
+        assert_eq!((portals.poll_timeout(), portals.due(at(900_000))), (None, Vec::new()));
     }
 
     #[test]
     fn what_was_found_of_another_network_counts_for_nothing() {
-        let mut portals = portals(Some("http://probe.example/"));
-        portals.set_uplink(at(0), &uplink(3, "10.0.0.2/24"));
-        let wait = |portals: &mut Portals| {
-            let of = portals.uplinks.get_mut(&UplinkId(1)).expect("it is there");
-            of.interest = Some(Arc::new(()));
-        };
+        let mut portals = portals();
         wait(&mut portals);
         portals.set_uplink(at(5), &uplink(3, "10.9.0.2/24"));
         portals.sender.send((UplinkId(1), Finding::Open)).expect("it is heard");
