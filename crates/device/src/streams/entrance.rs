@@ -1,5 +1,5 @@
-//! Where applications come in: a SOCKS5 proxy (RFC 1928) and an HTTP proxy (RFC 9110 section 9.3.6)
-//! at one address of the LAN, and what is taken of the LAN's own connections.
+//! The entrance for applications: a SOCKS5 proxy (RFC 1928) and an HTTP proxy (RFC 9110 section
+//! 9.3.6) at one address of the LAN, and connections of the LAN that are taken transparently.
 //!
 //! ```text
 //! accept ─► is it ours? ─► ask: by the first byte ─► open a stream ─► connected: answer ─► splice
@@ -10,13 +10,12 @@
 //! accept, transparent ─► is it ours? ───────────────┴ reset ─► RST
 //! ```
 //!
-//! Names are not looked up here but go as they are: the far end knows its network. The application
-//! is told of success when the far end says so, and of failure by what failed there. What it sends
-//! before that goes along with the stream.
+//! Names are resolved at the far end, which knows its network. The application gets its answer when
+//! the far end has connected or failed; bytes that it sends before that go along with the stream.
 //!
-//! It serves the LAN alone: a caller must come from one of its networks, and by an interface that
-//! leads there, which a kernel does not see to by itself (it takes packets for any of its addresses
-//! by any interface).
+//! Only the LAN is served: a caller must come from one of its networks and by an interface that
+//! leads there. The kernel does not check the interface, since it takes packets for any of its
+//! addresses by any interface.
 
 mod caller;
 mod encoder;
@@ -52,33 +51,33 @@ use super::{Ends, SCRATCH, TURN};
 use crate::DeviceError;
 use crate::poll::{Event, Interest, Poller, Token};
 
-/// What an entrance is like.
+/// Configuration of an entrance.
 #[derive(Clone, Debug)]
 pub struct EntranceSettings {
-    /// Where the proxies listen: an address of the LAN; none: there are none.
+    /// The proxies' address in the LAN; `None` runs no proxy.
     pub listen: Option<SocketAddr>,
-    /// Whether connections that others lead here are taken, to where they were meant to go.
+    /// Whether redirected connections are taken and carried to their original destination.
     pub transparent: bool,
-    /// The networks that callers of the proxies are from.
+    /// The networks that callers of the proxies come from.
     pub networks: Vec<IpNet>,
-    /// The origins of pages whose players may tell of their buffers, as browsers name them.
+    /// The origins of pages whose players may report their buffers, as browsers name them.
     pub origins: Vec<String>,
-    /// The ports of hosts to which plain HTTP is read along.
+    /// The destination ports at which plain HTTP is inspected.
     pub http_ports: Vec<u16>,
-    /// The mark of what breaks a connection off whose host does not answer is one of these.
+    /// The packet marks; one of them marks the packets that reset a connection whose host fails.
     pub marks: Marks,
-    /// The most connections at a time.
+    /// The maximum number of connections.
     pub connections_max: usize,
-    /// The most connections of one source address at a time.
+    /// The maximum number of connections of one source address.
     pub connections_of_one_max: usize,
-    /// How long a caller may take to say what it wants.
+    /// The time limit for a caller's request.
     pub handshake_max: Duration,
-    /// How long the far end may take to connect.
+    /// The time limit for the far end to connect.
     pub connect_max: Duration,
 }
 
 impl EntranceSettings {
-    /// The settings of an entrance at `listen` for `networks`, which takes nothing else.
+    /// Proxies at `listen` for `networks`, without transparent connections.
     pub fn new(listen: Option<SocketAddr>, networks: Vec<IpNet>) -> Self {
         Self {
             listen,
@@ -104,28 +103,28 @@ pub enum EntranceEnd {
     Aborted,
     /// The stream was reset after the far end had connected.
     Reset,
-    /// So it was, since nobody read what came, and others had no room.
+    /// Like `Reset`, because its unread bytes took room that others needed.
     Unread,
-    /// The far end could not connect, and the application was told why.
+    /// The far end could not connect; the application got the reason.
     Unconnected,
-    /// It could not be opened: too many streams, or none can be.
+    /// No stream could be opened.
     NoStream,
-    /// What the application said was no request, or none that is served.
+    /// The request was malformed or is not served.
     BadRequest,
-    /// It asked for something else than a connection, and was answered.
+    /// The request was not for a connection, and was answered.
     Served,
-    /// It left before it had asked for anything.
+    /// The application left before its request was complete.
     Left,
-    /// It did not say in time what it wants.
+    /// The request was not complete in time.
     Slow,
     /// It came from outside the LAN.
     Stranger,
-    /// There were too many.
+    /// A limit of connections was reached.
     TooMany,
 }
 
 impl EntranceEnd {
-    /// The name that statistics use.
+    /// Its name in statistics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Closed => "closed",
@@ -143,35 +142,29 @@ impl EntranceEnd {
         }
     }
 
-    /// A stream that had connected is over.
     fn of_reset(code: ResetCode) -> Self {
         if code == ResetCode::Unread { Self::Unread } else { Self::Reset }
     }
 }
 
-/// The proxies of a box, and what it takes besides; see the [module](super).
+/// The proxies of a box, and its transparent connections; see the [module](super).
 #[derive(Debug)]
 pub struct Entrance {
     settings: EntranceSettings,
     listeners: Vec<Listener>,
-    /// When it is tried again to listen for the proxies.
     next_try: Option<Instant>,
     token: Token,
-    /// Whether connections are taken that ask for nothing.
+    /// State of the transparent connections.
     taking: Taking,
-    /// The interfaces by which callers come.
+    /// Indices of the interfaces that lead to the LAN.
     inside: Vec<u32>,
     connections: Table<Connection>,
-    /// The connections of the streams that are open.
     pub(super) streams: BTreeMap<StreamId, Number>,
-    /// How many connections each source address has.
     pub(super) callers: BTreeMap<IpAddr, usize>,
-    /// The system has no room for callers until then.
     paused_until: Option<Instant>,
     accepted: u64,
-    /// What was read along, and what players told.
+    /// Statistics of HTTP, and reports of players.
     pub(super) heard: Heard,
-    /// Those that want an event stream.
     pub(super) listening: Vec<Listening>,
     ends: Ends<EntranceEnd>,
     scratch: Box<[u8]>,
@@ -186,22 +179,19 @@ struct Connection {
 
 #[derive(Debug)]
 enum State {
-    /// It says what it wants.
+    /// The request is incomplete.
     Asking { socket: TcpStream, handshake: Handshake, closing: bool },
-    /// The far end connects; what the application sends goes along. It is told of the result if it
-    /// has asked.
+    /// The far end connects. `dialect`: how to answer the application, if it expects an answer.
     Opening { splice: Splice, dialect: Option<Dialect> },
-    /// It is connected.
     Joined(Splice),
-    /// It was told how it ends, and may have been sending meanwhile: were the socket closed with
-    /// bytes unread, the kernel's RST would take the answer away.
+    /// The answer is sent, and the application may still be sending: closing the socket with unread
+    /// bytes would send an RST, which discards the answer.
     Parting { socket: TcpStream, end: EntranceEnd, left: usize },
 }
 
 impl Entrance {
-    /// Listens; tokens from `token` on are its own, see [`Entrance::owns`]. While another program
-    /// has the address of the proxies, or this machine has it not, it is tried again by
-    /// [`Entrance::turn`].
+    /// Listens, with tokens from `token` on (see [`Entrance::owns`]). While the proxies' address is
+    /// in use or not present, [`Entrance::turn`] retries.
     pub fn open(settings: EntranceSettings, token: Token) -> Self {
         let asking = settings.listen.map(|address| {
             Listener::for_asking(address).inspect_err(|error| {
@@ -232,7 +222,6 @@ impl Entrance {
         }
     }
 
-    /// Tries again to listen for the proxies, if that is due.
     fn listen_again(&mut self, now: Instant, poller: &Poller) {
         let is_due = self.next_try.is_some_and(|at| at <= now);
         let Some(address) = self.settings.listen.filter(|_| is_due) else { return };
@@ -245,19 +234,19 @@ impl Entrance {
         }
     }
 
-    /// Where the proxies listen, if there are any.
+    /// The proxies' address, if they listen.
     pub fn local_address(&self) -> Option<SocketAddr> {
         let proxy = self.listeners.iter().find(|listener| !listener.is_transparent);
         proxy.map(|listener| listener.address)
     }
 
-    /// The interfaces (by index) that lead to the LAN from now on: who comes by another is no
-    /// caller. In the beginning none does.
+    /// Sets the interfaces (by index) that lead to the LAN. Callers on others are refused;
+    /// initially all are.
     pub fn set_inside(&mut self, inside: Vec<u32>) {
         self.inside = inside;
     }
 
-    /// Takes callers from now on.
+    /// Registers its listeners, so that it accepts callers.
     ///
     /// # Errors
     /// When the system refuses.
@@ -268,25 +257,25 @@ impl Entrance {
         Ok(())
     }
 
-    /// What players have told since the last call, in the order in which it came.
+    /// The reports of players since the last call, oldest first.
     pub fn take_told(&mut self) -> Vec<PlayerTold> {
         self.heard.take_told()
     }
 
-    /// Those that have asked for an event stream since the last call; `poller` knows them no more.
+    /// The requests for event streams since the last call, removed from `poller`.
     pub fn take_listening(&mut self, poller: &Poller) -> Vec<Listening> {
         let listening = std::mem::take(&mut self.listening);
-        // What it does not know it cannot wake for.
+        // A socket that is not registered cannot cause events.
         listening.iter().for_each(|it| drop(poller.remove(&it.socket)));
         listening
     }
 
-    /// Whether the token is one of its own.
+    /// Whether the token belongs to this entrance.
     pub fn owns(&self, token: Token) -> bool {
         self.listener_of(token).is_some() || self.connections.number_of(token).is_some()
     }
 
-    /// The poller has told something of a token that it owns.
+    /// Takes an event of a token that it owns.
     pub fn on_ready(&mut self, event: &Event) {
         if let Some(position) = self.listener_of(event.token) {
             self.listeners[position].is_called = true;
@@ -302,8 +291,7 @@ impl Entrance {
         self.connections.wake(number);
     }
 
-    /// Takes what the streams have to tell. A stream that the other end opened is reset: nothing
-    /// here is to be connected to.
+    /// Takes the events of the streams. Streams that the other end opened are reset.
     pub fn handle_events(&mut self, now: Instant, streams: &mut Streams) {
         while let Some(event) = streams.poll_event(now) {
             self.handle_event(now, event, streams);
@@ -313,7 +301,7 @@ impl Entrance {
     fn handle_event(&mut self, now: Instant, event: StreamEvent, streams: &mut Streams) {
         let id = match event {
             StreamEvent::Opened { id, .. } => {
-                // It fails only if that is over already.
+                // It fails only if the stream is over.
                 let _ = streams.reset(now, id, ResetCode::Forbidden);
                 return;
             }
@@ -342,14 +330,14 @@ impl Entrance {
         self.connections.wake(number);
     }
 
-    /// All streams are over, and those of the next turns are others.
+    /// Ends all connections that have a stream; later calls lend the streams of another session.
     pub fn on_streams_over(&mut self, now: Instant) {
         for number in std::mem::take(&mut self.streams).into_values() {
             self.on_reset(now, number, ResetCode::Aborted);
         }
     }
 
-    /// When [`Entrance::turn`] has something to do.
+    /// When [`Entrance::turn`] has work.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let is_called = self.listeners.iter().any(|listener| listener.is_called);
         let called = (is_called && self.paused_until.is_none()).then_some(Instant::ZERO);
@@ -359,10 +347,10 @@ impl Entrance {
         others.into_iter().flatten().min()
     }
 
-    /// Does what there is to do, as much as a turn allows.
+    /// Does the pending work, within the limits of a turn.
     pub fn turn(&mut self, now: Instant, poller: &Poller, streams: &mut Streams) {
         self.listen_again(now, poller);
-        // First who is connected: what its host says must not come before the answer.
+        // Connected streams come first: bytes of the host must not come before the answer.
         self.handle_events(now, streams);
         while let Some(number) = self.connections.take_overdue(now) {
             self.on_overdue(now, number, streams);
@@ -381,34 +369,33 @@ impl Entrance {
         self.handle_events(now, streams);
     }
 
-    /// Connections that are open.
+    /// Open connections.
     pub fn connections(&self) -> usize {
         self.connections.len()
     }
 
-    /// Connections that were ever taken: those that are open and those that ended.
+    /// Connections ever accepted, open or ended.
     pub fn accepted(&self) -> u64 {
         self.accepted
     }
 
-    /// How those ended that are not open any more.
+    /// Ended connections by how they ended.
     pub fn ends(&self) -> &Ends<EntranceEnd> {
         &self.ends
     }
 
-    /// What was read along of plain HTTP: how often what, by its name.
+    /// Counters of inspected HTTP, by name.
     pub fn heard(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.heard.counts.iter().map(|(what, times)| (*what, *times))
     }
 
-    /// What reads along on a connection to this port, if anything does.
+    /// The HTTP inspection of a connection to `port`, if it is to be inspected.
     pub(super) fn hearing(&mut self, number: Number, port: u16) -> Option<Hearing> {
         let caller = self.connections.get_mut(number)?.caller;
         let is_http = self.settings.http_ports.contains(&port);
         is_http.then(|| Hearing::of_application(caller))
     }
 
-    /// The place of the listener whose token it is.
     fn listener_of(&self, token: Token) -> Option<usize> {
         let position = usize::try_from(token.0.checked_sub(self.token.0)?).ok()?;
         (position < self.listeners.len()).then_some(position)
@@ -427,7 +414,7 @@ impl Entrance {
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => listener.is_called = false,
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
-                    // No descriptors or no memory: others may give some back.
+                    // No descriptors or no memory, which other connections may release.
                     _ => {
                         tracing::debug!(%error, "no room for a connection of an application");
                         self.paused_until = Some(now + PAUSE);
@@ -486,13 +473,12 @@ impl Entrance {
         self.settle(number, next);
     }
 
-    /// Whether the caller is of the LAN, and did not come by an uplink.
+    /// Whether the caller is of the LAN and did not come by an uplink.
     fn is_neighbour(&self, caller: IpAddr, socket: &TcpStream) -> bool {
         self.settings.networks.iter().any(|network| network.contains(&caller))
             && arrived_by(socket).is_some_and(|interface| self.inside.contains(&interface))
     }
 
-    /// The connection is over, its socket closed.
     fn end(&mut self, number: Number, end: EntranceEnd) {
         let Some(connection) = self.connections.remove(number) else { return };
         self.ends.count(end);
@@ -505,7 +491,6 @@ impl Entrance {
     }
 }
 
-/// Who has come.
 struct Comer {
     caller: IpAddr,
     is_transparent: bool,
@@ -513,11 +498,10 @@ struct Comer {
 
 /// The index of the loopback interface, in every network namespace.
 pub(crate) const LOOPBACK: u32 = 1;
-/// The most listeners: the proxies', and one of each family that takes what asks for nothing.
+/// The proxies' listener, and a transparent one of each family.
 const LISTENERS_MAX: u64 = 3;
-/// How soon it is tried again to listen.
 const RETRY: Duration = Duration::from_secs(2);
-/// The most callers that are taken in a turn.
+/// Callers accepted in a turn.
 const ACCEPTED_MAX: usize = 64;
-/// How long no callers are taken after the system had no room for one.
+/// How long accepting rests when the system had no room.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -1,4 +1,4 @@
-//! The far end: streams of clients, each joined with a TCP connection to where it leads.
+//! The far end: streams of clients, each joined with a TCP connection to its destination.
 //!
 //! ```text
 //! opened ─► within the client's limits? ─► name? look it up ─► may it lead there? ─► connect ─► accept
@@ -7,8 +7,8 @@
 //!            too many streams              unreachable           forbidden     refused, ...    splice
 //! ```
 //!
-//! What a name leads to is decided when its addresses are known, for each of them, so that no name
-//! leads where its address may not.
+//! The rules are checked for each resolved address, so a name does not lead where its address may
+//! not.
 
 mod attempts;
 mod names;
@@ -37,28 +37,28 @@ use super::{Ends, SCRATCH, TURN};
 use crate::poll::{Event, Poller, Token};
 use crate::{DeviceError, Waker};
 
-/// What an exit is like.
+/// Configuration of an exit.
 #[derive(Clone, Debug)]
 pub struct ExitSettings {
-    /// Where streams may lead.
+    /// The allowed destinations.
     pub rules: ExitRules,
-    /// The addresses with which connections leave.
+    /// The source addresses of connections.
     pub sources: Sources,
-    /// The most sockets of all clients' connections; one that is being made may have two.
+    /// The maximum number of sockets of all clients; a connection being made may have two.
     pub sockets_max: usize,
     /// New connections of one client in a second.
     pub connects_per_second: u32,
-    /// Connections of one client that are being made.
+    /// The maximum number of connections of one client that are being made.
     pub connecting_max: usize,
-    /// How long a look-up and all attempts to connect may take.
+    /// The time limit of a look-up and all attempts to connect together.
     pub connect_max: Duration,
-    /// The ports of hosts to which plain HTTP is read along.
+    /// The destination ports at which plain HTTP is inspected.
     pub http_ports: Vec<u16>,
 }
 
 impl ExitSettings {
-    /// As many as a browser makes, for 20 s: some two retransmissions before a TCP's SYN is given
-    /// up would take longer than people wait.
+    /// Limits for a browser's number of connections, and 20 s to connect: waiting for two more
+    /// retransmissions of a SYN takes longer than people wait.
     pub fn new(rules: ExitRules, sources: Sources, connects_per_second: u32) -> Self {
         let (connecting_max, connect_max) = (64, Duration::from_secs(20));
         let sockets_max = super::sockets_max();
@@ -81,24 +81,24 @@ pub enum ExitEnd {
     Closed,
     /// The host broke its connection off.
     Aborted,
-    /// The client reset it, or all its streams are over.
+    /// The client reset it, or its session is over.
     Reset,
-    /// So it was, since nobody read what came, and others had no room.
+    /// Like `Reset`, because its unread bytes took room that others needed.
     Unread,
     /// The host refused the connection.
     Refused,
-    /// There is no such name, or no way to its addresses.
+    /// The name does not exist, or its addresses have no route.
     Unreachable,
     /// Nothing answered in time.
     TimedOut,
-    /// It may not lead there.
+    /// The rules forbid the destination.
     Forbidden,
-    /// The client opens too many at once, or too fast.
+    /// The client opens streams too fast, or too many at once.
     TooMany,
 }
 
 impl ExitEnd {
-    /// The name that statistics use.
+    /// Its name in statistics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Closed => "closed",
@@ -113,12 +113,10 @@ impl ExitEnd {
         }
     }
 
-    /// A stream that had connected is over.
     fn of_reset(code: ResetCode) -> Self {
         if code == ResetCode::Unread { Self::Unread } else { Self::Reset }
     }
 
-    /// What the client is told.
     fn of_failure(code: ResetCode) -> Self {
         match code {
             ResetCode::Refused => Self::Refused,
@@ -130,12 +128,12 @@ impl ExitEnd {
     }
 }
 
-/// Who has the streams of the clients.
+/// Access to the streams and addresses of clients.
 pub trait ClientStreams {
-    /// Those of a client, unless they are over.
+    /// The streams of a client, unless its session is over.
     fn streams_of(&mut self, owner: StreamsOwner) -> Option<&mut Streams>;
 
-    /// Whether the address is a client's.
+    /// Whether the address is the inner address of a client.
     fn is_clients(&self, address: IpAddr) -> bool;
 
     /// The client's own inner address of a family, if it has one.
@@ -150,9 +148,9 @@ pub struct Exit {
     connections: Table<Connection>,
     streams: BTreeMap<(StreamsOwner, StreamId), Number>,
     clients: BTreeMap<Account, Client>,
-    /// Connections that are being made, of all clients.
+    /// Connections of all clients that are being made.
     connecting: usize,
-    /// Whose names are looked up.
+    /// Look-ups in progress.
     asked: BTreeMap<Number, Account>,
     accepted: u64,
     ends: Ends<ExitEnd>,
@@ -160,18 +158,18 @@ pub struct Exit {
     scratch: Box<[u8]>,
 }
 
-/// A client, whichever session it is in: its inner address, or that of nobody.
+/// A client across its sessions: its inner address, or the unspecified one.
 type Account = IpAddr;
 
-/// What a client has used up.
+/// Usage of a client's limits.
 #[derive(Debug, Default)]
 struct Client {
     connecting: usize,
-    /// Names that are looked up for it.
+    /// Look-ups in progress.
     asking: usize,
-    /// Those that wait for that.
+    /// Look-ups that wait.
     questions: VecDeque<(Number, String, u16)>,
-    /// When it may open as many at once again as ever.
+    /// When the whole burst is available again.
     full_at: Instant,
 }
 
@@ -180,13 +178,11 @@ struct Connection {
     owner: StreamsOwner,
     account: Account,
     stream: StreamId,
-    /// When it must be connected.
     until: Instant,
-    /// The poller has told that the host sends no more, before it was joined.
+    /// The host's FIN came before the splice was made.
     closing: bool,
-    /// The stream has told that it brings no more, before it was joined.
+    /// The stream finished before the splice was made.
     finished: bool,
-    /// Plain HTTP is read along.
     is_http: bool,
     /// `None` only during its turn.
     state: Option<State>,
@@ -194,29 +190,23 @@ struct Connection {
 
 #[derive(Debug)]
 enum State {
-    /// Its name is looked up.
     Asking,
-    /// Connections are being made.
     Connecting(Attempts),
-    /// It is connected.
     Joined(Splice),
 }
 
 impl Client {
-    /// Whether it is as good as one that never was.
     fn is_idle(&self, now: Instant) -> bool {
         self.connecting + self.asking + self.questions.len() == 0 && self.full_at <= now
     }
 }
 
-/// Whose account the streams of `owner` are on.
 fn account_of(owner: StreamsOwner, clients: &impl ClientStreams) -> Account {
     let address = clients.address_of(owner, true).or_else(|| clients.address_of(owner, false));
     address.unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED))
 }
 
-/// Hosts are told that what was under way will not come to its end: a connection that were only
-/// closed would look as if it had.
+/// Resets the connections to hosts: a plain close would look like a complete transfer.
 impl Drop for Exit {
     fn drop(&mut self) {
         for connection in self.connections.iter() {
@@ -228,11 +218,11 @@ impl Drop for Exit {
 }
 
 impl Exit {
-    /// No streams yet; tokens from `token` on are its own. `waker` is woken when [`Exit::turn`] has
-    /// something to do.
+    /// An exit without streams, with tokens from `token` on. `waker` wakes the owner for
+    /// [`Exit::turn`].
     ///
     /// # Errors
-    /// When the system has no threads.
+    /// When no thread can be started.
     pub fn start(settings: ExitSettings, token: Token, waker: &Waker) -> Result<Self, DeviceError> {
         Ok(Self {
             settings,
@@ -249,18 +239,18 @@ impl Exit {
         })
     }
 
-    /// Has the sockets for connections to share with others, so that there are `count` of it.
+    /// Divides the limit of sockets by `count`, for as many exits in this process.
     pub fn share_sockets(&mut self, count: u16) {
         let most = self.settings.sockets_max / usize::from(count.max(1));
         self.settings.sockets_max = most.max(1);
     }
 
-    /// Streams may lead there from now on; those that are open stay.
+    /// Replaces the rules for new streams; open ones stay.
     pub fn set_rules(&mut self, rules: ExitRules) {
         self.settings.rules = rules;
     }
 
-    /// The poller has told something of a token that is its own.
+    /// Takes an event of one of its tokens.
     pub fn on_ready(&mut self, event: &Event) {
         let Some(number) = self.connections.number_of(event.token) else { return };
         let Some(connection) = self.connections.get_mut(number) else { return };
@@ -271,7 +261,7 @@ impl Exit {
         self.connections.wake(number);
     }
 
-    /// A stream of a client has something to tell.
+    /// Takes an event of a client's stream.
     pub fn handle_event(
         &mut self,
         now: Instant,
@@ -297,7 +287,7 @@ impl Exit {
         }
         let Some(connection) = self.connections.get_mut(number) else { return };
         let Some(State::Joined(splice)) = &mut connection.state else {
-            // The others a splice finds out by itself.
+            // A splice finds out the other events by itself.
             connection.finished |= matches!(event, StreamEvent::Finished(_));
             return;
         };
@@ -311,7 +301,7 @@ impl Exit {
         self.connections.wake(number);
     }
 
-    /// All streams of this owner are over.
+    /// Ends all streams of this owner.
     pub fn on_streams_over(&mut self, owner: StreamsOwner) {
         let (first, last) = (StreamId(0), StreamId(u64::MAX));
         let of_owner = self.streams.range((owner, first)..=(owner, last));
@@ -320,12 +310,12 @@ impl Exit {
         }
     }
 
-    /// When [`Exit::turn`] has something to do.
+    /// When [`Exit::turn`] has work.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.connections.poll_timeout()
     }
 
-    /// Does what there is to do, as much as a turn allows.
+    /// Does the pending work, within the limits of a turn.
     pub fn turn(&mut self, now: Instant, poller: &Poller, clients: &mut impl ClientStreams) {
         for _ in 0..ANSWERS_AT_ONCE {
             let Some((number, addresses)) = self.names.poll() else { break };
@@ -340,27 +330,26 @@ impl Exit {
         }
     }
 
-    /// Streams that are joined, or are to be.
+    /// Open streams, connected or connecting.
     pub fn connections(&self) -> usize {
         self.connections.len()
     }
 
-    /// Streams that clients ever opened: those that are open and those that ended.
+    /// Streams that clients ever opened, open or ended.
     pub fn accepted(&self) -> u64 {
         self.accepted
     }
 
-    /// How those ended that are not open any more.
+    /// Ended streams by how they ended.
     pub fn ends(&self) -> &Ends<ExitEnd> {
         &self.ends
     }
 
-    /// What was read along of plain HTTP: how often what, by its name.
+    /// Counters of inspected HTTP, by name.
     pub fn heard(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.heard.counts.iter().map(|(what, times)| (*what, *times))
     }
 
-    /// A client has opened a stream.
     fn begin(
         &mut self,
         now: Instant,
@@ -398,7 +387,6 @@ impl Exit {
         }
     }
 
-    /// Whether the client may open another now.
     fn admit(&mut self, now: Instant, account: Account) -> bool {
         if self.clients.len() > ACCOUNTS_MIN + 2 * self.connections.len() {
             self.clients.retain(|_, client| !client.is_idle(now));
@@ -414,14 +402,13 @@ impl Exit {
         admits
     }
 
-    /// Has names of a client looked up, as many at a time as a client may: whoever asks for names
-    /// that nobody answers holds up its own.
+    /// Starts look-ups within the client's limit, so that slow names delay only their own client.
     fn ask(&mut self, now: Instant, account: Account, clients: &mut impl ClientStreams) {
         while let Some(client) = self.clients.get_mut(&account)
             && client.asking < ASKING_MAX
             && let Some((number, name, port)) = client.questions.pop_front()
         {
-            // Of a stream that was reset meanwhile nobody wants to know.
+            // The stream was reset meanwhile.
             if self.connections.get_mut(number).is_none() {
                 continue;
             }
@@ -434,7 +421,6 @@ impl Exit {
         }
     }
 
-    /// A name was looked up.
     fn on_answer(
         &mut self,
         now: Instant,
@@ -451,7 +437,6 @@ impl Exit {
         self.on_addresses(now, number, addresses, clients);
     }
 
-    /// The addresses of where a stream leads are known.
     fn on_addresses(
         &mut self,
         now: Instant,
@@ -465,7 +450,7 @@ impl Exit {
         }
         let is_clients = |address| clients.is_clients(address);
         let may_lead = |to: &SocketAddr| self.settings.rules.allow(*to, is_clients);
-        // An IPv4 address in the guise of one of IPv6 is what it leads to.
+        // An IPv4-mapped IPv6 address leads to the IPv4 address.
         let plain = |to: SocketAddr| match to.ip().to_canonical() {
             address @ IpAddr::V4(_) => SocketAddr::new(address, to.port()),
             IpAddr::V6(_) => to,
@@ -479,7 +464,6 @@ impl Exit {
         self.connections.wake(number);
     }
 
-    /// Gives a connection its turn.
     fn advance(
         &mut self,
         now: Instant,
@@ -558,7 +542,6 @@ impl Exit {
         }
     }
 
-    /// The connection that was to be made will not be.
     fn fail(
         &mut self,
         now: Instant,
@@ -583,13 +566,12 @@ impl Exit {
         clients: &mut impl ClientStreams,
     ) {
         if let Some(streams) = clients.streams_of(owner) {
-            // It fails only if that is over already.
+            // It fails only if the stream is over.
             let _ = streams.reset(now, id, code);
         }
         self.ends.count(ExitEnd::of_failure(code));
     }
 
-    /// The stream of a connection is over.
     fn break_off(&mut self, number: Number, end: ExitEnd) {
         let Some(connection) = self.connections.get_mut(number) else { return };
         let account = connection.account;
@@ -600,7 +582,6 @@ impl Exit {
         self.end(number, end);
     }
 
-    /// A connection of the client is made, or will not be.
     fn on_settled(&mut self, account: Account) {
         self.connecting = self.connecting.saturating_sub(1);
         if let Some(client) = self.clients.get_mut(&account) {
@@ -620,13 +601,13 @@ impl Exit {
     }
 }
 
-/// Accounts are kept for at least so many clients.
+/// Accounts of idle clients are kept up to at least this number.
 const ACCOUNTS_MIN: usize = 1024;
-/// Names of one client that are looked up at a time.
+/// Concurrent look-ups of one client.
 const ASKING_MAX: usize = 2;
-/// Answers that are taken in a turn.
+/// Answers handled in a turn.
 const ANSWERS_AT_ONCE: usize = 32;
-/// So much of what a client may open in a second it may open at once, in seconds.
+/// The burst of new connections, as seconds of the rate.
 const BURST: Duration = Duration::from_secs(4);
 
 #[cfg(test)]

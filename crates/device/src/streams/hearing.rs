@@ -1,4 +1,4 @@
-//! Plain HTTP that passes by, read along: what players tell, and what is urgent.
+//! A sniffer for plain HTTP: reports of players (CMCD) and priorities.
 //!
 //! ```text
 //! box      application ─ request ──► stream     CMCD ─► the owner; Priority ─► the stream, and its peer
@@ -6,8 +6,8 @@
 //!          host ─ answer ──► stream             Priority ─► the stream; first picture ─► its head
 //! ```
 //!
-//! Read are connections to the ports that the owner names, and bytes that were moved already: none
-//! waits, none is changed, and what is not understood is counted and read no further.
+//! It reads connections to the configured ports, after the bytes were moved: nothing is delayed or
+//! changed. A connection that is not understood is counted and read no further.
 
 use std::collections::BTreeMap;
 
@@ -19,15 +19,15 @@ use roadweave_tunnel::Qoe;
 
 use super::entrance::PlayerTold;
 
-/// What players tell between two turns of the owner, at most.
+/// Reports of players kept between two turns of the owner.
 pub(super) const TOLD_MAX: usize = 64;
-/// Rates of a video beyond this, kbit/s, are none.
+/// Video rates from here on, kbit/s, are not believed.
 const KBPS_MAX: u64 = 10_000_000;
 
-/// What was heard of all connections of an end.
+/// What the sniffers of all connections found.
 #[derive(Debug, Default)]
 pub(super) struct Heard {
-    /// How often what was heard, by its name.
+    /// Counters by name.
     pub(super) counts: BTreeMap<&'static str, u64>,
     told: Vec<PlayerTold>,
 }
@@ -39,20 +39,18 @@ impl Heard {
         }
     }
 
-    /// A player has told.
     pub(super) fn tell(&mut self, told: PlayerTold) {
         if self.told.len() < TOLD_MAX {
             self.told.push(told);
         }
     }
 
-    /// What players have told since the last call.
     pub(super) fn take_told(&mut self) -> Vec<PlayerTold> {
         std::mem::take(&mut self.told)
     }
 }
 
-/// What is heard of one connection.
+/// The sniffer of one connection.
 #[derive(Debug)]
 pub(super) struct Hearing {
     requests: Requests,
@@ -62,19 +60,19 @@ pub(super) struct Hearing {
 
 #[derive(Debug)]
 enum End {
-    /// Of the application; `nameless` is the number of a player that gives itself no name.
+    /// `nameless`: the player's number if it does not give its name.
     Application { nameless: u64 },
-    /// Of the host, of which so many bytes went into the stream.
+    /// `moved`: bytes that went from the host into the stream.
     Host { responses: Box<Responses>, moved: u64 },
 }
 
 impl Hearing {
-    /// Of a connection whose socket is an application's of this caller.
+    /// For a socket of an application.
     pub(super) fn of_application(caller: impl std::hash::Hash) -> Self {
         Self::of(End::Application { nameless: player_of(caller) })
     }
 
-    /// Of a connection whose socket is a host's.
+    /// For a socket of a host.
     pub(super) fn of_host() -> Self {
         Self::of(End::Host { responses: Box::default(), moved: 0 })
     }
@@ -97,7 +95,7 @@ impl Hearing {
                 let nameless = *nameless;
                 self.requests.feed(bytes, |request| {
                     heard.count("requests", 1);
-                    // What fails is over, and goes nowhere any more.
+                    // It fails only if the stream is over.
                     let _ = streams.ask_priority(now, id, request.priority.unwrap_or_default());
                     let told = request.cmcd.and_then(|told| told_by(&told, nameless));
                     heard.count("players", usize::from(told.is_some()));
@@ -133,7 +131,7 @@ impl Hearing {
         }
     }
 
-    /// Counts once what is read no further.
+    /// Counts once why a connection is read no further.
     fn note(&mut self, heard: &mut Heard) {
         let of_host = match &self.end {
             End::Application { .. } => None,
@@ -146,7 +144,7 @@ impl Hearing {
     }
 }
 
-/// What a player tells that has said this; `nameless` if it gives itself no name.
+/// The report in a CMCD message; `nameless`: the player's number if it does not give its name.
 pub(super) fn told_by(told: &Cmcd, nameless: u64) -> Option<PlayerTold> {
     let ms = told.left_ms()?;
     let kbps = told.kbps.filter(|kbps| *kbps < KBPS_MAX).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! One TCP socket and one stream: bytes both ways.
+//! One TCP socket and one stream, joined in both directions.
 //!
 //! ```text
 //! socket ─ read, as much as the stream has room for ─► stream     FIN ─► finish      (up)
@@ -8,8 +8,8 @@
 //! RST ◄─ reset
 //! ```
 //!
-//! Nothing is kept here: what the stream does not take stays in the socket, whose window closes;
-//! what the socket does not take stays in the stream, whose credit does not grow.
+//! No bytes are buffered here: bytes that the stream does not take stay in the socket, whose window
+//! closes; bytes that the socket does not take stay in the stream, whose credit does not grow.
 
 use std::io::{self, IoSlice, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
@@ -23,28 +23,24 @@ use socket2::{SockRef, TcpKeepalive};
 use super::hearing::{Heard, Hearing};
 use crate::poll::Event;
 
-/// A socket that is joined with a stream.
 #[derive(Debug)]
 pub(super) struct Splice {
     socket: TcpStream,
     stream: StreamId,
     up: Up,
     down: Down,
-    /// A read may bring something.
     readable: bool,
-    /// A write may take something.
     writable: bool,
-    /// The peer's FIN is there, or an error.
+    /// The peer's FIN came, or an error.
     closing: bool,
-    /// The kernel was not asked yet what `closing` means.
+    /// `closing` may be an error; the kernel was not asked yet.
     unasked: bool,
-    /// The stream has not said that it takes nothing.
+    /// The stream may take bytes.
     has_room: bool,
-    /// The stream has not said that it has nothing.
+    /// The stream may have bytes.
     has_bytes: bool,
-    /// What is moved is read along, if it is to be.
     hearing: Option<Box<Hearing>>,
-    /// So many bytes of the socket go into the stream, if not all.
+    /// Bytes of the socket that still go into the stream; `None`: all.
     left: Option<u64>,
 }
 
@@ -52,12 +48,10 @@ pub(super) struct Splice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Up {
     Open,
-    /// The FIN has come, and the stream is finished.
     Finished,
-    /// The other end wants no more.
     Stopped,
-    /// No more of the socket is for the other end, which learns it when it has answered: some take
-    /// a FIN for the end of all.
+    /// No more of the socket is for the other end, but the stream is finished only after the
+    /// answer: some hosts take a FIN for the end of both directions.
     Held,
 }
 
@@ -65,35 +59,32 @@ enum Up {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Down {
     Open,
-    /// All was written, and the FIN.
     Finished,
 }
 
-/// What a turn came to.
+/// The result of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// It waits for an event.
     Idle,
-    /// It stopped at its share.
+    /// It reached its share.
     More,
-    /// It is over; the stream was told, the socket is to be closed.
+    /// The splice ended: the stream is settled, and the caller closes the socket.
     Over(Over),
 }
 
-/// How a splice ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Over {
     /// Both directions ended in order.
     Closed,
-    /// The socket's peer broke the connection off.
+    /// The socket's peer broke off the connection.
     Aborted,
     /// The stream was reset.
     Reset(ResetCode),
 }
 
 impl Splice {
-    /// Joins them; the socket does not block, and its poller tells edges. `closing`: whether that
-    /// was told of it already.
+    /// Joins a non-blocking, edge-triggered socket with a stream. `closing`: whether the poller has
+    /// reported that already.
     pub(super) fn new(socket: TcpStream, stream: StreamId, closing: bool) -> Self {
         Self {
             socket,
@@ -111,8 +102,8 @@ impl Splice {
         }
     }
 
-    /// The stream begins with `head`, behind which `content` bytes of the socket follow and no
-    /// more; whether there was room for it.
+    /// Writes `head` into the stream, behind which only `content` bytes of the socket follow.
+    /// Returns `false` if there was no room.
     pub(super) fn begin_with(
         &mut self,
         now: Instant,
@@ -134,7 +125,6 @@ impl Splice {
         true
     }
 
-    /// What is moved is read along from now on, if it is to be.
     pub(super) fn heard_by(mut self, hearing: Option<Hearing>) -> Self {
         self.hearing = hearing.map(Box::new);
         self
@@ -148,7 +138,6 @@ impl Splice {
         &self.socket
     }
 
-    /// The poller has told something of the socket.
     pub(super) fn on_ready(&mut self, event: &Event) {
         self.readable |= event.readable || event.closing;
         self.writable |= event.writable || event.closing;
@@ -156,35 +145,31 @@ impl Splice {
         self.unasked |= event.closing;
     }
 
-    /// There is something to read in the stream.
     pub(super) fn on_stream_readable(&mut self) {
         self.has_bytes = true;
     }
 
-    /// There is room in the stream.
     pub(super) fn on_stream_writable(&mut self) {
         self.has_room = true;
     }
 
-    /// The other end wants no more of what the socket brings.
+    /// The other end wants no more bytes of the socket.
     pub(super) fn on_stream_stopped(&mut self) {
         if matches!(self.up, Up::Open | Up::Held) {
             self.up = Up::Stopped;
         }
     }
 
-    /// All that the stream will ever bring was written into the socket.
+    /// All bytes of the stream were written into the socket.
     pub(super) fn on_stream_finished(&mut self) {
         if self.down == Down::Open {
             self.down = Down::Finished;
-            // What the peer has not taken leaves before it. A socket that has failed is told of by
-            // its event.
+            // The kernel sends what the peer has not taken first. A failed socket causes an event.
             let _ = self.socket.shutdown(Shutdown::Write);
         }
     }
 
-    /// Moves what can be moved, at most [`SHARE`] each way, with the help of `scratch`; `heard`
-    /// learns what was read along.
+    /// Moves bytes, at most [`SHARE`] each way. `heard` collects what the inspection finds.
     pub(super) fn turn(
         &mut self,
         now: Instant,
@@ -310,8 +295,8 @@ impl Splice {
         Ok(())
     }
 
-    /// The socket's connection is broken: what is on its way up is lost, as with any TCP, unless
-    /// its peer had ended that direction before.
+    /// Settles the stream after the socket failed. Bytes on their way up are lost, as with any TCP,
+    /// unless the peer had ended that direction before.
     fn on_failure(&mut self, now: Instant, streams: &mut Streams) -> Turn {
         let told = match self.up {
             Up::Finished => streams.stop(now, self.stream, ResetCode::Aborted),
@@ -325,18 +310,16 @@ impl Splice {
         }
     }
 
-    /// Whether the socket may hold what nobody reads: bytes behind what goes to the other end.
+    /// Whether the socket may hold bytes that are not read, beyond the content of a request.
     pub(super) fn leaves_unread(&self) -> bool {
         self.left.is_some()
     }
 
-    /// The socket, which is not joined any more.
     pub(super) fn into_socket(self) -> TcpStream {
         self.socket
     }
 }
 
-/// Why bytes cannot be moved any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Failed {
     Socket,
@@ -356,7 +339,6 @@ impl Failed {
     }
 }
 
-/// Whether to try again at once.
 fn may_go_on(error: &io::Error) -> Result<bool, Failed> {
     match error.kind() {
         io::ErrorKind::WouldBlock => Ok(false),
@@ -365,26 +347,24 @@ fn may_go_on(error: &io::Error) -> Result<bool, Failed> {
     }
 }
 
-/// Lets the socket end with an RST when it is closed.
+/// Closing the socket sends an RST from now on.
 pub(super) fn break_off(socket: &TcpStream) {
-    // Where it fails the kernel closes in order, which the peer survives too.
+    // On failure the kernel closes in order.
     let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
 }
 
-/// Sets a socket up to be joined with a stream.
 pub(super) fn prepare(socket: &TcpStream) -> io::Result<()> {
     socket.set_nonblocking(true)?;
-    // What the stream brings is worth sending at once: the application's own rhythm is in it.
+    // The stream paces its bytes: Nagle's algorithm would only delay them.
     socket.set_nodelay(true)?;
     let keepalive =
         TcpKeepalive::new().with_time(ALIVE).with_interval(ALIVE_AGAIN).with_retries(ALIVE_TRIES);
     SockRef::from(socket).set_tcp_keepalive(&keepalive)
 }
 
-/// How many bytes a connection moves each way before the others get their turn.
+/// Bytes that a connection moves each way before others get their turn.
 pub(super) const SHARE: usize = 64 << 10;
-/// When a silent peer is asked whether it is there still, how soon again, and how often: a
-/// connection whose peer has vanished is over after four minutes.
+/// Keepalive: a connection whose peer vanished ends after four minutes.
 const ALIVE: Duration = Duration::from_secs(120);
 const ALIVE_AGAIN: Duration = Duration::from_secs(30);
 const ALIVE_TRIES: u32 = 4;

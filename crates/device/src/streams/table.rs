@@ -1,4 +1,4 @@
-//! The connections of an entrance: by number, by what is to be done, by deadline.
+//! Connections by number, with a queue of those that have work, and deadlines.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -7,18 +7,16 @@ use roadweave_proto::Instant;
 use super::TOKENS;
 use crate::Token;
 
-/// The number of a connection; none is used twice, so that an event which was told before its
-/// connection ended reaches no other.
+/// The number of a connection. Numbers are not reused, so a late event does not reach another
+/// connection.
 pub(super) type Number = u64;
 
-/// Connections of one kind.
 #[derive(Debug)]
 pub(super) struct Table<C> {
-    /// The tokens are those from here on.
+    /// The lowest token.
     first: Token,
     next: Number,
     connections: BTreeMap<Number, Entry<C>>,
-    /// Those that have something to do, in the order in which they get their turn.
     ready: VecDeque<Number>,
     deadlines: BTreeSet<(Instant, Number)>,
 }
@@ -45,12 +43,11 @@ impl<C> Table<C> {
         self.connections.len()
     }
 
-    /// The number that the next connection gets.
     pub(super) fn next(&self) -> Number {
         self.next
     }
 
-    /// Takes a connection, which gets its first turn.
+    /// Adds a connection and wakes it.
     pub(super) fn insert(&mut self, connection: C) -> Number {
         let number = self.next;
         self.next += 1;
@@ -59,13 +56,11 @@ impl<C> Table<C> {
         number
     }
 
-    /// Forgets a connection.
     pub(super) fn remove(&mut self, number: Number) -> Option<C> {
         self.set_deadline(number, None);
         self.connections.remove(&number).map(|entry| entry.connection)
     }
 
-    /// All connections.
     pub(super) fn iter(&self) -> impl Iterator<Item = &C> {
         self.connections.values().map(|entry| &entry.connection)
     }
@@ -74,17 +69,15 @@ impl<C> Table<C> {
         self.connections.get_mut(&number).map(|entry| &mut entry.connection)
     }
 
-    /// The token of a connection's socket.
     pub(super) fn token(&self, number: Number) -> Token {
         Token(self.first.0 + 1 + number)
     }
 
-    /// Whose token it is, if it can be anybody's here.
+    /// The connection of a token, if it is in the range of this table.
     pub(super) fn number_of(&self, token: Token) -> Option<Number> {
         token.0.checked_sub(self.first.0 + 1).filter(|number| *number < TOKENS)
     }
 
-    /// Gives the connection a turn.
     pub(super) fn wake(&mut self, number: Number) {
         let Some(entry) = self.connections.get_mut(&number) else { return };
         if !std::mem::replace(&mut entry.is_ready, true) {
@@ -92,7 +85,6 @@ impl<C> Table<C> {
         }
     }
 
-    /// Whose turn it is.
     pub(super) fn take_ready(&mut self) -> Option<Number> {
         loop {
             let number = self.ready.pop_front()?;
@@ -103,7 +95,7 @@ impl<C> Table<C> {
         }
     }
 
-    /// Sets when the connection is in [`Table::take_overdue`], if ever.
+    /// Sets when [`Table::take_overdue`] returns the connection.
     pub(super) fn set_deadline(&mut self, number: Number, deadline: Option<Instant>) {
         let Some(entry) = self.connections.get_mut(&number) else { return };
         if let Some(old) = std::mem::replace(&mut entry.deadline, deadline) {
@@ -112,14 +104,14 @@ impl<C> Table<C> {
         self.deadlines.extend(deadline.map(|at| (at, number)));
     }
 
-    /// A connection whose deadline is over; it has none any more.
+    /// A connection whose deadline has passed; the deadline is removed.
     pub(super) fn take_overdue(&mut self, now: Instant) -> Option<Number> {
         let &(_, number) = self.deadlines.first().filter(|(at, _)| *at <= now)?;
         self.set_deadline(number, None);
         Some(number)
     }
 
-    /// When there is something to do; at once if somebody waits for a turn.
+    /// When there is work: at once if a connection is ready.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let ready = (!self.ready.is_empty()).then_some(Instant::ZERO);
         ready.or_else(|| self.deadlines.first().map(|(at, _)| *at))

@@ -1,14 +1,14 @@
-//! By which interface a TCP connection came in.
+//! The interface by which a TCP connection came in.
 //!
-//! The kernel keeps it with each connection that a listener has accepted, and tells it where the
-//! listener asks for packet information (`IP_PKTOPTIONS`, `IPV6_2292PKTOPTIONS`; see
-//! `do_ip_getsockopt` and `do_ipv6_getsockopt` of Linux).
+//! The kernel keeps it with each accepted connection if the listener asks for packet information
+//! (`IP_PKTOPTIONS`, `IPV6_2292PKTOPTIONS`; see `do_ip_getsockopt` and `do_ipv6_getsockopt` of
+//! Linux).
 
 use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
 
-/// Has the kernel tell of the connections that `listener` accepts by which interface they came.
+/// Makes [`arrived_by`] work for the connections that `listener` accepts.
 #[allow(unsafe_code, reason = "neither std nor rustix has these options")]
 pub(super) fn ask_for_interfaces(listener: &TcpListener) -> io::Result<()> {
     let (level, option) = match listener.local_addr()?.is_ipv4() {
@@ -24,7 +24,6 @@ pub(super) fn ask_for_interfaces(listener: &TcpListener) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The index of the interface, if the kernel tells it.
 #[allow(unsafe_code, reason = "neither std nor rustix has these options")]
 pub(super) fn arrived_by(socket: &TcpStream) -> Option<u32> {
     let is_ipv4 = socket.local_addr().ok()?.is_ipv4();
@@ -35,8 +34,8 @@ pub(super) fn arrived_by(socket: &TcpStream) -> Option<u32> {
     // A control message: its header, and `in_pktinfo` or `in6_pktinfo`.
     let mut told = [0_u8; 128];
     let mut length = told.len() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes to `told`, which has as many, and then the
-    // number of them to `length`.
+    // SAFETY: the kernel writes at most `length` bytes to `told`, the size of that array, and their
+    // number to `length`.
     let result = unsafe {
         let (told, length) = (told.as_mut_ptr().cast(), &raw mut length);
         libc::getsockopt(socket.as_raw_fd(), level, option, told, length)
@@ -51,5 +50,5 @@ pub(super) fn arrived_by(socket: &TcpStream) -> Option<u32> {
     (index > 0).then_some(index)
 }
 
-/// `linux/in.h`; libc does not have it for every C library.
+/// From `linux/in.h`; libc lacks it for some C libraries.
 const IP_PKTOPTIONS: libc::c_int = 9;

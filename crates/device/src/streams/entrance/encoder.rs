@@ -1,12 +1,13 @@
-//! Encoders of the LAN that want to be told what to do: `GET /v1/encoder`, answered by an event
-//! stream (WHATWG HTML, section 9.2) that ends with the connection.
+//! Hints for encoders of the LAN: `GET /v1/encoder`, answered by an event stream (WHATWG HTML,
+//! section 9.2).
 //!
 //! ```text
 //! GET /v1/encoder?interval_ms=20 ─► data: {"lanes":{"real-time":{"frame_bytes":41280,...}}}
 //! ```
 //!
-//! The connection leaves the entrance: a thread of its own writes to it ([`EventStreams`]). A page
-//! of another origin gets it if the owner of the box names that origin, as for reports of players.
+//! The connection leaves the entrance, and a thread of its own writes to it ([`EventStreams`]).
+//! Pages of other origins are refused unless `streams.origins` names them, as for reports of
+//! players.
 
 use std::io::Write as _;
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
@@ -23,28 +24,26 @@ use super::report::{allowed_origin, cross_origin};
 use crate::callers::Callers;
 use crate::local::{SEND_BUFFER, Subscribe, Subscribers};
 
-/// Where encoders are told.
 pub(super) const TARGET: &str = "/v1/encoder";
 
-/// An application that wants an event stream.
+/// An application that asked for an event stream.
 #[derive(Debug)]
 pub struct Listening {
     pub(super) socket: TcpStream,
     pub(super) request: ListenRequest,
 }
 
-/// How it asked.
+/// Its request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenRequest {
-    /// The least time between two events.
+    /// The minimum time between two events.
     interval: Duration,
-    /// The fields of the answer that are for its page.
+    /// CORS fields of the answer.
     fields: String,
 }
 
-/// Reads a request for [`TARGET`], whose head has `length` bytes.
-///
-/// `origins`: the pages that may listen, as browsers name them.
+/// Reads a request for [`TARGET`] with a head of `length` bytes. `origins`: the origins that are
+/// allowed.
 pub(super) fn read(
     method: &str,
     query: Option<&str>,
@@ -78,8 +77,8 @@ pub(super) fn read(
     Asked::Listen { length, request: ListenRequest { interval, fields: cors } }
 }
 
-/// Whether `Host` is an address or a name of the file: the name of a page whose owner lets it lead
-/// to the box (DNS rebinding) is neither. Only browsers are led so, and they always send the field.
+/// Whether `Host` is an address or a configured name, against DNS rebinding. Only browsers can be
+/// attacked so, and they always send the field.
 fn is_for_box(fields: &[Header<'_>], origins: &[String]) -> bool {
     let Some(host) = value_of(fields, "Host").map(<[u8]>::trim_ascii) else { return true };
     let Ok(host) = str::from_utf8(host) else { return false };
@@ -93,11 +92,11 @@ fn is_for_box(fields: &[Header<'_>], origins: &[String]) -> bool {
     is_address || names.map(|(_, host)| without_port(host)).any(|it| it.eq_ignore_ascii_case(&name))
 }
 
-/// Whether a browser asks on behalf of a page and does not name the page's origin, as for a picture
-/// or a frame: an event source of another origin always names it.
+/// Whether a browser asks for a page without naming its origin, as for an image or a frame. Event
+/// sources of another origin always name it.
 ///
-/// Browsers leave out Fetch Metadata where they ask an address over `http:`. Then their name shows
-/// that they are some: a page cannot change it.
+/// Browsers leave out Fetch Metadata where they ask an address over `http:`; then `User-Agent`,
+/// which a page cannot change, shows a browser.
 fn is_of_page(fields: &[Header<'_>]) -> bool {
     let field = |name: &str| value_of(fields, name).map(<[u8]>::trim_ascii);
     match field("Sec-Fetch-Site") {
@@ -106,7 +105,7 @@ fn is_of_page(fields: &[Header<'_>]) -> bool {
     }
 }
 
-/// The event streams of a box: a thread for each, as few as they are.
+/// The event streams of a box, with a thread for each.
 #[derive(Debug)]
 pub struct EventStreams {
     callers: Arc<Callers>,
@@ -119,21 +118,21 @@ impl Default for EventStreams {
 }
 
 impl EventStreams {
-    /// Tells `listening` what is published, until it leaves.
+    /// Writes the published updates to `listening` until it leaves.
     pub(crate) fn begin(&self, listening: Listening, subscribers: &Subscribers) {
         let Listening { socket, request } = listening;
         let place = (!self.callers.is_full()).then(|| subscribers.subscribe()).flatten();
         let Some(subscription) = place else {
-            // So few bytes have room.
+            // The send buffer has room for so few bytes.
             let _ = (&socket).write(&answer(503, "there are as many listeners as may be"));
             let _ = socket.shutdown(Shutdown::Write);
             return;
         };
         self.callers.begin(socket, move |socket| {
-            // One that breaks off harms itself only.
+            // A failure here affects this listener only.
             let _ = socket.set_nonblocking(false);
             let _ = socket.set_write_timeout(Some(WRITE_MAX));
-            // Full buffers hide one that is gone.
+            // A large buffer would hide a vanished listener.
             let _ = SockRef::from(&socket).set_send_buffer_size(SEND_BUFFER);
             let _ = SockRef::from(&socket).set_tcp_user_timeout(Some(WRITE_MAX));
             let ListenRequest { interval, fields } = request;
@@ -148,9 +147,8 @@ impl EventStreams {
     }
 }
 
-/// The most event streams at a time: the local socket's subscribers need room as well.
+/// A few only, since subscribers of the local socket need room too.
 const STREAMS_MAX: usize = 4;
-/// How long a listener may read nothing.
 const WRITE_MAX: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
@@ -189,7 +187,7 @@ mod tests {
         check(&from("https://crew.example"), Ok(10));
         check(&from("https://evil.example"), Err("403"));
         check(&from("null"), Err("403"));
-        // Without an origin: a picture of another page, and a page whose name leads here.
+        // Without an origin: an image on another page, and a rebound name.
         let fetched = |site: &str, host: &str| {
             format!("GET /v1/encoder HTTP/1.1\r\nHost: {host}\r\nSec-Fetch-Site: {site}")
         };

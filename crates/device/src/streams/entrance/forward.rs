@@ -1,12 +1,12 @@
-//! Requests for resources of others in plain HTTP: `GET http://host/path` (RFC 9112 section 3.2.2).
+//! Requests for other hosts in plain HTTP: `GET http://host/path` (RFC 9112 section 3.2.2).
 //!
 //! ```text
 //! application ─ request ─► box ─ the same, to the host alone, the last of its connection ─► host
 //! application ◄───────────────────────── answer, as it comes ─────────────────────────────── host
 //! ```
 //!
-//! One request takes one connection, so that an answer is never read here, and nothing that an
-//! application means for one host comes to another.
+//! Each request takes one connection: answers need no parsing here, and bytes for one host cannot
+//! reach another.
 
 use httparse::Header;
 use roadweave_proto::wire::Destination;
@@ -14,17 +14,16 @@ use roadweave_proto::{ServerHost, ServerName};
 
 use super::http::destination_of;
 
-/// A request that goes on to its host.
 #[derive(Debug, PartialEq)]
 pub(super) struct Forward {
     pub(super) destination: Destination,
-    /// Its head, as the host gets it.
+    /// The head as the host receives it.
     pub(super) head: Vec<u8>,
-    /// Bytes of its content, which follow.
+    /// The number of bytes of content that follow.
     pub(super) content: u64,
 }
 
-/// What concerns one connection alone (RFC 9110 section 7.6.1), and the host, which is named anew.
+/// Hop-by-hop fields (RFC 9110 section 7.6.1), and `Host`, which is rewritten.
 const OF_CONNECTION: [&str; 9] = [
     "Connection",
     "Host",
@@ -37,10 +36,10 @@ const OF_CONNECTION: [&str; 9] = [
     "Upgrade",
 ];
 
-/// The request, as it goes on to its host.
+/// Rewrites a request for its host.
 ///
 /// # Errors
-/// Why it does not: a status, and a line for people.
+/// A status, and the reason as a line of text.
 pub(super) fn forward(
     request: &httparse::Request<'_, '_>,
     target: &str,
@@ -71,7 +70,7 @@ pub(super) fn forward(
         (ServerHost::Name(host), 80) => host.to_string(),
         _ => name.to_string(),
     };
-    // An answer in chunks would be none to an older application.
+    // An older application does not understand a chunked answer.
     let version = request.version.unwrap_or(1);
     let mut head = format!("{method} {path} HTTP/1.{version}\r\nHost: {host}\r\n").into_bytes();
     for field in fields.iter().filter(|field| passes(field, fields)) {
@@ -84,19 +83,18 @@ pub(super) fn forward(
     Ok(Forward { destination, head, content })
 }
 
-/// Whether a field goes on: those of a connection, and those that it names, do not.
+/// Whether a field goes on: hop-by-hop fields, and those that `Connection` names, do not.
 fn passes(field: &Header<'_>, fields: &[Header<'_>]) -> bool {
     let is = |name: &str| field.name.eq_ignore_ascii_case(name);
     let connection = fields.iter().filter(|it| it.name.eq_ignore_ascii_case("Connection"));
     let is_named = connection.flat_map(|it| it.value.split(|byte| *byte == b',')).any(|name| {
-        // The length of the content is nobody's to take away.
+        // `Connection` must not remove the length of the content.
         let name = name.trim_ascii();
         name.eq_ignore_ascii_case(field.name.as_bytes()) && !is("Content-Length")
     });
     !OF_CONNECTION.iter().any(|name| is(name)) && !is_named
 }
 
-/// Bytes of content that follow.
 fn content(fields: &[Header<'_>]) -> Result<u64, (u16, &'static str)> {
     let named = |name: &'static str| {
         fields.iter().filter(move |field| field.name.eq_ignore_ascii_case(name))

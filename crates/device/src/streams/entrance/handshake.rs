@@ -1,5 +1,5 @@
-//! What an application says first, told apart by its first byte: SOCKS5's is 5, and no method of
-//! HTTP begins so.
+//! The first message of an application. Its first byte tells the protocols apart: 5 for SOCKS5,
+//! which no method of HTTP begins with.
 
 use roadweave_proto::wire::{
     Destination, ResetCode, SOCKS_MESSAGE_MAX, SOCKS_VERSION, SocksConnect, SocksGreeting,
@@ -12,50 +12,46 @@ use super::forward::Forward;
 use super::http::{self, HEAD_MAX};
 use super::report::PlayerTold;
 
-/// The most bytes that are looked at of what an application says.
 pub(super) const MESSAGE_MAX: usize = HEAD_MAX;
 const _: () = assert!(SOCKS_MESSAGE_MAX <= MESSAGE_MAX);
 
-/// The protocol by which an application asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dialect {
     Socks,
     Http,
-    /// HTTP, of which the host gives the answer.
+    /// HTTP, with the host's answer.
     Forwarded,
 }
 
-/// Where the conversation stands.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Handshake {
     dialect: Option<Dialect>,
-    /// The client of SOCKS was told the method.
+    /// The method of SOCKS was answered.
     is_greeted: bool,
 }
 
-/// What an application has asked.
+/// A parsed request; `length` is its size in bytes, or that of its head.
 #[derive(Debug, PartialEq)]
 pub(super) enum Asked {
-    /// It has not said all.
+    /// The message is incomplete.
     More,
-    /// It has said hello, in `length` bytes.
+    /// The greeting of SOCKS.
     Greeted { length: usize, answer: [u8; 2] },
-    /// It wants a connection, in `length` bytes; behind them is what it sends to the destination.
+    /// A connection; the bytes that follow are for the destination.
     Connect { length: usize, destination: Destination, dialect: Dialect },
-    /// It wants something of a host, by a head of `length` bytes.
+    /// A request for another host.
     Forward { length: usize, forward: Forward },
-    /// Players tell of their buffers.
+    /// Reports of players.
     Told { players: Vec<PlayerTold>, answer: Vec<u8> },
-    /// It wants an event stream, by a head of `length` bytes.
+    /// An event stream.
     Listen { length: usize, request: ListenRequest },
-    /// It wants what it does not get here.
+    /// Not served here.
     Refused { answer: Vec<u8>, end: EntranceEnd },
 }
 
 impl Handshake {
-    /// Reads all that has come, at least a byte, of what is not read yet.
-    ///
-    /// `origins`: the pages that may tell of their players.
+    /// Parses the bytes that are not consumed yet, at least one. `origins`: the origins that may
+    /// report.
     pub(super) fn read(&mut self, bytes: &[u8], origins: &[String]) -> Asked {
         let first =
             if bytes.first() == Some(&SOCKS_VERSION) { Dialect::Socks } else { Dialect::Http };
@@ -77,7 +73,7 @@ impl Handshake {
         }
     }
 
-    /// What is answered to who does not say it in time.
+    /// The answer to an incomplete request at its deadline.
     pub(super) fn too_slow(self) -> Vec<u8> {
         match self.dialect {
             Some(Dialect::Http | Dialect::Forwarded) => http::answer(408, ""),
@@ -100,7 +96,7 @@ fn read_request(bytes: &[u8]) -> Asked {
 }
 
 impl Dialect {
-    /// What is answered when the far end has connected.
+    /// The answer when the far end has connected.
     pub(super) fn connected(self) -> &'static [u8] {
         const SUCCEEDED: [u8; 10] = SocksReply::Succeeded.to_bytes();
         match self {
@@ -111,7 +107,7 @@ impl Dialect {
         }
     }
 
-    /// What is answered when it could not.
+    /// The answer when it could not connect.
     pub(super) fn refused(self, code: ResetCode) -> Vec<u8> {
         match self {
             Self::Socks => socks_reply(code).to_bytes().to_vec(),

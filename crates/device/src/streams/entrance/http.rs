@@ -1,6 +1,6 @@
-//! As much of HTTP/1.1 as a proxy needs: the head of one request, and answers that end the
-//! connection (RFC 9112). CONNECT asks for a connection, `http://` for something of another host; all
-//! else is for this box itself.
+//! The part of HTTP/1.1 (RFC 9112) that a proxy needs: the head of one request, and answers that
+//! end the connection. CONNECT asks for a connection, `http://` for a resource of another host;
+//! other requests are for this box.
 
 use roadweave_proto::wire::Destination;
 use roadweave_proto::{ServerHost, ServerName};
@@ -9,14 +9,11 @@ use super::forward::forward;
 use super::handshake::{Asked, Dialect};
 use super::{EntranceEnd, encoder, report};
 
-/// The longest head of a request, bytes.
+/// The maximum size of a request's head, bytes.
 pub(super) const HEAD_MAX: usize = 8 * 1024;
-/// The most fields in it.
 const FIELDS_MAX: usize = 64;
 
-/// Reads what has come of a request.
-///
-/// `origins`: the pages that may tell of their players.
+/// Parses a request. `origins`: the origins that may report.
 pub(super) fn read(bytes: &[u8], origins: &[String]) -> Asked {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
     let mut request = httparse::Request::new(&mut fields);
@@ -60,18 +57,15 @@ pub(super) fn read(bytes: &[u8], origins: &[String]) -> Asked {
     }
 }
 
-/// The value of the first field of that name.
 pub(super) fn value_of<'a>(fields: &[httparse::Header<'a>], name: &str) -> Option<&'a [u8]> {
     let named = fields.iter().find(|field| field.name.eq_ignore_ascii_case(name));
     named.map(|field| field.value)
 }
 
-/// Where `host:port` leads to.
 fn destination(target: &str) -> Option<Destination> {
     destination_of(&target.parse().ok()?)
 }
 
-/// Where a name leads to.
 pub(super) fn destination_of(name: &ServerName) -> Option<Destination> {
     match name.host() {
         ServerHost::Address(address) => Destination::of_address(*address, name.port()),
@@ -79,7 +73,7 @@ pub(super) fn destination_of(name: &ServerName) -> Option<Destination> {
     }
 }
 
-/// Answers what is for this box, and nothing that it has.
+/// The answer to an unknown target.
 fn route(target: &str) -> Vec<u8> {
     match target.starts_with('/') {
         true => answer(404, "there is nothing here"),
@@ -92,7 +86,7 @@ pub(super) fn answer(status: u16, text: &str) -> Vec<u8> {
     answer_with(status, text, "")
 }
 
-/// As [`answer`], with further fields, each with its end of line.
+/// As [`answer`], with further fields, each ending with CRLF.
 pub(super) fn answer_with(status: u16, text: &str, fields: &str) -> Vec<u8> {
     let reason = reason(status);
     let content = if text.is_empty() { String::new() } else { format!("{text}\n") };

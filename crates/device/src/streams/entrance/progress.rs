@@ -1,4 +1,4 @@
-//! What a connection does in its turn: it asks, is opened, joined, and parts.
+//! The steps of a connection: ask, open, join, part.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
@@ -16,18 +16,16 @@ use super::handshake::{Asked, Dialect, Handshake, MESSAGE_MAX};
 use super::transparent::ANSWER_MAX;
 use super::{Entrance, EntranceEnd, State};
 
-/// What became of a connection in its turn.
+/// The result of a connection's turn.
 pub(super) enum Next {
-    /// It waits for something to happen.
     Stays(State),
-    /// It has more to do than its share.
+    /// It has used its share and has more to do.
     Again(State),
-    /// It is over, and its socket closed.
+    /// It is over, and its socket is closed.
     Ends(EntranceEnd),
 }
 
 impl Entrance {
-    /// Gives a connection its turn.
     pub(super) fn advance(&mut self, now: Instant, number: Number, streams: &mut Streams) {
         let Some(connection) = self.connections.get_mut(number) else { return };
         let Some(state) = connection.state.take() else { return };
@@ -57,7 +55,6 @@ impl Entrance {
         self.settle(number, next);
     }
 
-    /// The far end has connected: so is the application told.
     pub(super) fn on_connected(&mut self, now: Instant, number: Number, streams: &mut Streams) {
         let Some(connection) = self.connections.get_mut(number) else { return };
         let next = match connection.state.take() {
@@ -66,7 +63,7 @@ impl Entrance {
                 if say(splice.socket(), dialect.map_or(&[], Dialect::connected)) {
                     Next::Again(State::Joined(splice))
                 } else {
-                    // It fails only if it is over already.
+                    // It fails only if the stream is over.
                     let _ = streams.reset(now, splice.stream(), ResetCode::Aborted);
                     self.end_spliced(now, number, splice, Over::Aborted)
                 }
@@ -77,7 +74,6 @@ impl Entrance {
         self.settle(number, next);
     }
 
-    /// The stream is over.
     pub(super) fn on_reset(&mut self, now: Instant, number: Number, code: ResetCode) {
         let Some(connection) = self.connections.get_mut(number) else { return };
         let next = match connection.state.take() {
@@ -91,7 +87,6 @@ impl Entrance {
         self.settle(number, next);
     }
 
-    /// What the connection had time for until now has not happened.
     pub(super) fn on_overdue(&mut self, now: Instant, number: Number, streams: &mut Streams) {
         let Some(connection) = self.connections.get_mut(number) else { return };
         let next = match connection.state.take() {
@@ -99,7 +94,7 @@ impl Entrance {
                 self.part(now, number, socket, handshake.too_slow(), EntranceEnd::Slow)
             }
             Some(State::Opening { splice, dialect: None }) if !self.may_blame() => {
-                // It waits for the tunnel, and not for its destination.
+                // The tunnel is slow, not the destination.
                 self.connections.set_deadline(number, Some(now + ANSWER_MAX));
                 Next::Stays(State::Opening { splice, dialect: None })
             }
@@ -115,7 +110,7 @@ impl Entrance {
         self.settle(number, next);
     }
 
-    /// Goes on with a connection as its turn has left it.
+    /// Puts a connection back after its turn.
     pub(super) fn settle(&mut self, number: Number, next: Next) {
         let (state, again) = match next {
             Next::Ends(end) => return self.end(number, end),
@@ -130,8 +125,7 @@ impl Entrance {
         }
     }
 
-    /// Reads what the application wants. Nothing is kept of a message that is not whole: it stays
-    /// in the socket.
+    /// Reads the request. An incomplete message stays in the socket.
     fn ask(&mut self, now: Instant, number: Number, streams: &mut Streams, asking: Asking) -> Next {
         let Asking { mut socket, mut handshake, closing } = asking;
         loop {
@@ -191,7 +185,6 @@ impl Entrance {
         }
     }
 
-    /// Joins a socket with a new stream to `destination`.
     pub(super) fn open_stream(
         &mut self,
         now: Instant,
@@ -205,12 +198,12 @@ impl Entrance {
             Ok(id) => {
                 self.streams.insert(id, number);
                 self.connections.set_deadline(number, Some(until));
-                // What came with the request leaves with the stream's first packet.
+                // Bytes behind the request leave with the stream's first packet.
                 let mut splice = Splice::new(socket, id, closing).heard_by(hearing);
                 if let Some((head, content)) = head
                     && !splice.begin_with(now, streams, &head, content, &mut self.heard)
                 {
-                    // It fails only if it is over already.
+                    // It fails only if the stream is over.
                     let _ = streams.reset(now, id, ResetCode::TooMany);
                     return self.refuse_spliced(now, number, splice, dialect, ResetCode::TooMany);
                 }
@@ -228,7 +221,7 @@ impl Entrance {
         }
     }
 
-    /// The stream is over before the far end had connected.
+    /// The stream ended before the far end connected.
     fn refuse_spliced(
         &mut self,
         now: Instant,
@@ -264,7 +257,7 @@ impl Entrance {
         })
     }
 
-    /// Tells the last that is to be told.
+    /// Sends the last answer and waits for the application to close.
     fn part(
         &mut self,
         now: Instant,
@@ -281,16 +274,15 @@ impl Entrance {
     }
 }
 
-/// A socket that is to be joined with a stream.
+/// A socket that is about to be joined with a stream.
 pub(super) struct Joining {
     pub(super) socket: TcpStream,
-    /// The poller has told so already.
     pub(super) closing: bool,
-    /// How it has asked, if it has.
+    /// The protocol of the request; `None` for a transparent connection.
     pub(super) dialect: Option<Dialect>,
-    /// What the stream begins with, and how many bytes of the socket follow, if not all.
+    /// The first bytes of the stream, and how many bytes of the socket follow; `None`: all.
     pub(super) head: Option<(Vec<u8>, u64)>,
-    /// When the far end has to be connected.
+    /// The deadline for the far end to connect.
     pub(super) until: Instant,
 }
 
@@ -300,13 +292,13 @@ struct Asking {
     closing: bool,
 }
 
-/// Sends a few bytes to a socket that was sent nearly nothing before, so that the kernel has room
-/// for them; whether it took them.
+/// Sends a few bytes, for which the kernel has room since nearly nothing was sent before. Returns
+/// whether it took them.
 fn say(mut socket: &TcpStream, bytes: &[u8]) -> bool {
     bytes.is_empty() || socket.write(bytes).is_ok_and(|length| length == bytes.len())
 }
 
-/// Reads what still comes of a connection that was told its end.
+/// Discards what the application still sends after its last answer.
 fn drain(mut socket: TcpStream, end: EntranceEnd, mut left: usize, scratch: &mut [u8]) -> Next {
     loop {
         match socket.read(scratch) {
@@ -321,6 +313,5 @@ fn drain(mut socket: TcpStream, end: EntranceEnd, mut left: usize, scratch: &mut
     }
 }
 
-/// How long a connection that was told its end may take to end, and how much it may send.
 const PARTING_MAX: Duration = Duration::from_secs(2);
 const PARTING_BYTES_MAX: usize = 256 << 10;

@@ -1,14 +1,13 @@
-//! What players of the LAN tell of their buffers: `POST /v1/qoe`, as JSON or as CMCD.
+//! Reports of players in the LAN about their buffers: `POST /v1/qoe`, as JSON or as CMCD.
 //!
 //! ```text
 //! application/json   {"player":1,"qoe":{"cached_bytes":0,"cached_frames":90,"bps":0,"fps":30}}
 //! application/cmcd   a report a line: e=t,bl=2300,sid="6e2fb550",ts=1764000000000,v=2
 //! ```
 //!
-//! CMCD (CTA-5004) is what the usual players of the web send once their page asks for it; version 2
-//! reports events to an address by itself, with `bl`, the milliseconds that are in the buffer. Both
-//! types are such that a browser asks before it sends them for a page of another origin: the owner
-//! of the box names the origins that may (`streams.origins`), and no other page steers it.
+//! Web players send CMCD (CTA-5004) if their page asks for it; version 2 reports events to a given
+//! address, with `bl`, the milliseconds in the buffer. Both content types need a CORS preflight:
+//! only pages of the configured origins (`streams.origins`) may report.
 
 use httparse::Header;
 use roadweave_proto::media::Cmcd;
@@ -20,25 +19,23 @@ use super::EntranceEnd;
 use super::handshake::Asked;
 use super::http::{HEAD_MAX, answer_with, value_of};
 
-/// Where players tell.
 pub(super) const TARGET: &str = "/v1/qoe";
-/// The most players in one request; the last report of each counts.
+/// Players in one request; the last report of each counts.
 const PLAYERS_MAX: usize = 16;
 
-/// What a player told.
+/// A report of a player.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlayerTold {
-    /// Tells the players of this box apart.
+    /// Distinguishes the players of this box.
     #[serde(default)]
     pub player: u64,
-    /// What it has in its buffer.
+    /// The state of its buffer.
     pub qoe: Qoe,
 }
 
-/// Reads a request for [`TARGET`], of which `rest` has come behind the head of `head` bytes.
-///
-/// `origins`: the pages that may tell, as browsers name them.
+/// Reads a request for [`TARGET`]. `rest`: the bytes received behind its head of `head` bytes.
+/// `origins`: the origins that may report.
 pub(super) fn read(
     method: &str,
     fields: &[Header<'_>],
@@ -82,7 +79,6 @@ pub(super) fn read(
     Asked::Told { players, answer: answer_with(200, "", &cross_origin(origin, "POST")) }
 }
 
-/// The last report of each of the first players.
 fn last_of_each(reports: impl Iterator<Item = PlayerTold>) -> Vec<PlayerTold> {
     let mut players: Vec<PlayerTold> = Vec::new();
     for report in reports {
@@ -100,11 +96,10 @@ fn refused(status: u16, why: &str, origin: Option<&str>) -> Asked {
     Asked::Refused { answer, end: EntranceEnd::BadRequest }
 }
 
-/// The origin of the page that asks, if it is one that is named; `None`: it is no page of another
-/// origin.
+/// The origin of the asking page, if it is allowed; `None` if the request names no origin.
 ///
 /// # Errors
-/// When it is any other.
+/// The origin is not allowed.
 pub(super) fn allowed_origin<'a>(
     fields: &[Header<'a>],
     origins: &[String],
@@ -116,11 +111,11 @@ pub(super) fn allowed_origin<'a>(
     }
 }
 
-/// A page that the owner of the box does not know.
+/// The origin of the page is not configured.
 #[derive(Debug)]
 pub(super) struct NotAllowed;
 
-/// What lets the page of `origin` ask by `method`, which lies in no private network perhaps.
+/// The CORS fields for `origin`, which may be outside of private networks.
 pub(super) fn cross_origin(origin: Option<&str>, method: &str) -> String {
     origin.map_or_else(String::new, |origin| {
         format!(

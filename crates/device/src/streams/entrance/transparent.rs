@@ -1,17 +1,17 @@
-//! Connections that ask for nothing: the kernel hands them over (TPROXY, `filter::split`), and the
-//! address that they reach here is the one that they were meant for.
+//! Transparent connections: the kernel redirects them (TPROXY, `filter::split`), and their local
+//! address here is their original destination.
 //!
 //! ```text
 //! SYN ─ TPROXY ─► listener, if its socket is transparent ─► accept ─► stream to the local address
 //!                    └─ is it not: the SYN goes on as a packet
 //! ```
 //!
-//! That bit of the listener's socket (`IP_TRANSPARENT`) is the switch. It costs a call and no
-//! change of rules, it holds from one SYN to the next, it goes with the program, and connections
-//! that are there do not mind.
+//! The socket option `IP_TRANSPARENT` of the listener is the switch: it takes one system call
+//! instead of a change of rules, applies from the next SYN, ends with the program, and leaves
+//! accepted connections alone.
 //!
-//! The listeners are bound to loopback's addresses, by which no other machine comes in, and take
-//! nobody who was meant for these.
+//! The listeners are bound to loopback addresses, which other machines cannot reach, and refuse
+//! connections to these addresses themselves.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -29,57 +29,56 @@ use super::listener::Listener;
 use super::progress::{Joining, Next};
 use super::{Entrance, LOOPBACK};
 
-/// Whether connections are taken that ask for nothing.
+/// Whether transparent connections are taken.
 #[derive(Debug, Default)]
 pub(super) struct Taking {
-    /// The owner wants it.
+    /// The owner's choice.
     is_wanted: bool,
-    /// The listeners take some.
+    /// The state of the listeners' sockets.
     is_on: bool,
-    /// Why they do not, but for the owner.
+    /// Why connections are not taken, apart from the owner's choice.
     obstacle: Option<&'static str>,
-    /// The far end has said that there are too many, and is asked for no more until then.
+    /// Until then none is taken, because the far end had too many.
     rests_until: Option<Instant>,
     taken: u64,
 }
 
 impl Taking {
-    /// When [`Entrance::tend_taking`] has something to do.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.rests_until
     }
 }
 
 impl Entrance {
-    /// Where the kernel is to hand connections over, at most one address of each family.
+    /// The addresses to redirect connections to, at most one of each family.
     pub fn transparent_addresses(&self) -> impl Iterator<Item = SocketAddr> {
         let transparent = self.listeners.iter().filter(|listener| listener.is_transparent);
         transparent.map(|listener| listener.address)
     }
 
-    /// Whether connections that ask for nothing are to be taken, as long as there is room, from the
-    /// next turn on. In the beginning none is.
+    /// Sets whether transparent connections are taken from the next turn on, as long as there is
+    /// room. Initially they are not.
     pub fn set_taking(&mut self, is_wanted: bool) {
         self.taking.is_wanted = is_wanted;
     }
 
-    /// Why none is taken although the owner wants it, if so.
+    /// Why no connections are taken although the owner wants it, if so.
     pub fn obstacle(&self) -> Option<&'static str> {
         self.taking.obstacle.filter(|_| self.taking.is_wanted)
     }
 
-    /// Whether a destination that does not answer is at fault: the owner finds everything between
-    /// here and the far end as it should be.
+    /// Whether a missing answer is the destination's fault: the owner takes connections only while
+    /// the path to the far end works.
     pub(super) fn may_blame(&self) -> bool {
         self.taking.is_wanted
     }
 
-    /// How many connections were taken that asked for nothing.
+    /// The number of transparent connections taken.
     pub fn taken(&self) -> u64 {
         self.taking.taken
     }
 
-    /// Takes connections, or leaves them to the tunnel, as things are now.
+    /// Switches between taking connections and leaving them to the tunnel.
     pub(super) fn tend_taking(&mut self, now: Instant, streams: &Streams) {
         if self.taking.rests_until.is_some_and(|until| until <= now) {
             self.taking.rests_until = None;
@@ -107,14 +106,12 @@ impl Entrance {
         self.taking.is_on = is_on;
     }
 
-    /// Whether the connection came by an interface that leads to the LAN; this machine itself is
-    /// none of those whose connections are handed over.
+    /// Whether the connection came by an interface that leads to the LAN, loopback excluded.
     pub(super) fn is_from_inside(&self, socket: &TcpStream) -> bool {
         arrived_by(socket).is_some_and(|it| it != LOOPBACK && self.inside.contains(&it))
     }
 
-    /// Where a connection was meant to go that asks for nothing; nowhere if it was meant for this
-    /// program.
+    /// The original destination of a transparent connection, unless that is this program.
     pub(super) fn meant_for(&self, socket: &TcpStream) -> Option<Destination> {
         let local = socket.local_addr().ok()?;
         let address = local.ip().to_canonical();
@@ -122,7 +119,6 @@ impl Entrance {
         Destination::of_address(address, local.port()).filter(|_| !is_own)
     }
 
-    /// Opens a stream for a connection that asks for nothing.
     pub(super) fn take(
         &mut self,
         now: Instant,
@@ -137,8 +133,8 @@ impl Entrance {
         self.open_stream(now, number, streams, joining, destination)
     }
 
-    /// Breaks a connection off that cannot be served here; one that asks for nothing goes by the
-    /// tunnel the next time.
+    /// Resets a connection that cannot be served; the next attempt of a transparent one goes
+    /// through the tunnel.
     pub(super) fn refuse_socket(&self, socket: &TcpStream, is_transparent: bool) {
         if is_transparent {
             blame(socket, self.settings.marks);
@@ -146,12 +142,12 @@ impl Entrance {
         break_off(socket);
     }
 
-    /// The far end has not connected: the destination goes by the tunnel for a while, unless it is
-    /// not to blame.
+    /// The far end has not connected: the destination uses the tunnel for a while, unless it is not
+    /// at fault.
     pub(super) fn on_unconnected(&mut self, now: Instant, socket: &TcpStream, code: ResetCode) {
         match code {
             ResetCode::TooMany => self.taking.rests_until = Some(now + REST),
-            // All streams are over.
+            // The session is over.
             ResetCode::Aborted => {}
             _ => blame(socket, self.settings.marks),
         }
@@ -159,18 +155,17 @@ impl Entrance {
     }
 }
 
-/// Has the kernel note, before it sends the RST, that what the connection was meant for does not
-/// answer.
+/// Marks the coming RST, by which the kernel notes that the destination does not answer.
 fn blame(socket: &TcpStream, marks: Marks) {
     let ((failed, mask), socket) = (marks.kind(Kind::Failed), SockRef::from(socket));
     let marked = socket.mark().and_then(|mark| socket.set_mark(mark & !mask | failed));
-    // Where it fails the next attempt is reset as well, until nobody has answered for a while.
+    // On failure, further attempts are reset as well, until the destination's note expires.
     if let Err(error) = marked {
         tracing::debug!(%error, "a destination that does not answer is not noted");
     }
 }
 
-/// The listeners, one of each family that this machine has. They take nobody yet.
+/// A listener for each family of this machine, not taking connections yet.
 pub(super) fn listeners() -> Vec<Listener> {
     let addresses = [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)];
     let open = |address: IpAddr| match listen(address) {
@@ -191,11 +186,10 @@ fn listen(address: IpAddr) -> io::Result<Listener> {
     Listener::new(socket.into(), true)
 }
 
-/// How long the far end may take to connect: whoever is there has answered before, in this time.
+/// The limit for the far end to connect; the destination has answered within this time before.
 pub(super) const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// How long no more are taken after the far end has said that there are too many.
+/// How long no connection is taken after the far end had too many.
 const REST: Duration = Duration::from_secs(10);
-/// One part of so many is kept free, for those that the kernel has welcomed by then.
+/// One part in so many stays free, for connections that the kernel has accepted already.
 const RESERVE: usize = 8;
-/// How many the kernel welcomes before they are taken.
 const BACKLOG: i32 = 128;

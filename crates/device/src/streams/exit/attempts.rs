@@ -17,33 +17,30 @@ use roadweave_proto::wire::ResetCode;
 use super::source::connect;
 use crate::poll::{Poller, Token};
 
-/// How long an attempt is alone before the next begins: "Connection Attempt Delay", RFC 8305
-/// section 5.
+/// "Connection Attempt Delay", RFC 8305 section 5.
 const DELAY: Duration = Duration::from_millis(250);
 
-/// Attempts at a time: each takes a descriptor.
+/// Concurrent attempts; each takes a descriptor.
 pub(super) const AT_ONCE: usize = 2;
 
-/// What the attempts have come to.
 pub(super) enum Outcome {
     Connected(TcpStream),
-    /// None succeeded; the last that was heard.
+    /// The reason of the last failure.
     Failed(ResetCode),
     Pending,
 }
 
-/// The attempts of one stream.
 #[derive(Debug)]
 pub(super) struct Attempts {
     addresses: VecDeque<SocketAddr>,
     sockets: Vec<TcpStream>,
-    /// When the next begins, if there is another address.
+    /// When the next attempt begins.
     next: Instant,
     failure: ResetCode,
 }
 
 impl Attempts {
-    /// None has begun; `addresses`: in the order in which they are tried.
+    /// `addresses`: in the order in which they are tried.
     pub(super) fn new(addresses: VecDeque<SocketAddr>) -> Self {
         Self {
             addresses,
@@ -53,14 +50,13 @@ impl Attempts {
         }
     }
 
-    /// When [`Attempts::advance`] has something to do that no event tells.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         (!self.addresses.is_empty() && self.sockets.len() < AT_ONCE).then_some(self.next)
     }
 
-    /// Looks what has become of those that are under way, and begins the next when it is due.
-    /// `source` tells with which address it leaves, none being this machine's own, or why it may
-    /// not lead there any more. Their sockets have `token`.
+    /// Checks the attempts and begins the next when it is due, with sockets registered as `token`.
+    /// `source` gives the source address (`None`: this machine's own), or the error if the
+    /// destination is not allowed any more.
     pub(super) fn advance(
         &mut self,
         now: Instant,
@@ -101,7 +97,6 @@ impl Attempts {
     }
 }
 
-/// Whether it is connected.
 fn state_of(socket: &TcpStream) -> io::Result<bool> {
     match socket.take_error()? {
         Some(error) => Err(error),

@@ -1,4 +1,4 @@
-//! Names of hosts, looked up as this machine looks up any: by a few threads, since that blocks.
+//! Look-ups of host names by this machine's resolver, in a few threads since they block.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -7,14 +7,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::super::table::Number;
 use crate::{DeviceError, Waker};
 
-/// Threads that look up.
 const THREADS: usize = 16;
-/// Names that wait for a thread, at most: of all clients, of whom each has some.
+/// Look-ups of all clients that wait for a thread.
 const WAITING_MAX: usize = 512;
-/// Addresses of a name that count.
+/// Addresses used of a name.
 const ADDRESSES_MAX: usize = 8;
 
-/// Looks up names.
 #[derive(Debug)]
 pub(super) struct Names {
     questions: SyncSender<(Number, String, u16)>,
@@ -22,10 +20,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Starts the threads, which end with this; `waker` is woken when there are answers.
-    ///
-    /// # Errors
-    /// When the system has no threads.
+    /// Starts the threads, which end when this is dropped; `waker` announces answers.
     pub(super) fn start(waker: &Waker) -> Result<Self, DeviceError> {
         let (questions, asked) = sync_channel(WAITING_MAX);
         let (answering, answers) = channel();
@@ -39,12 +34,12 @@ impl Names {
         Ok(Self { questions, answers })
     }
 
-    /// Asks for the addresses of a name; whether there was room for it.
+    /// Requests the addresses of a name; `false` if the queue is full.
     pub(super) fn ask(&self, number: Number, name: &str, port: u16) -> bool {
         self.questions.try_send((number, name.to_owned(), port)).is_ok()
     }
 
-    /// An answer: of which connection, and the addresses, none if there are none.
+    /// The next answer: the connection, and the addresses, which may be empty.
     pub(super) fn poll(&self) -> Option<(Number, Vec<SocketAddr>)> {
         self.answers.try_recv().ok()
     }
@@ -58,7 +53,7 @@ fn answer(
     loop {
         let question = asked.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok((number, name, port)) = question else { return };
-        // Whatever the reason is, the name leads nowhere.
+        // On any failure the name has no addresses.
         let found = (name.as_str(), port).to_socket_addrs();
         let addresses = found.map_or_else(|_| Vec::new(), |all| all.take(ADDRESSES_MAX).collect());
         if answers.send((number, in_turns(addresses))).is_err() {
@@ -68,7 +63,7 @@ fn answer(
     }
 }
 
-/// The families in turns, the first one first (RFC 8305 section 4).
+/// Alternates the families, beginning with the first address's (RFC 8305 section 4).
 fn in_turns(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let first_is_ipv4 = addresses.first().is_some_and(SocketAddr::is_ipv4);
     let (first, second): (Vec<_>, Vec<_>) =

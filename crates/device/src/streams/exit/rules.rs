@@ -1,5 +1,5 @@
-//! Where clients' streams may lead: what the packet filter says of their packets, said of
-//! connections that this machine makes for them, which pass no such filter.
+//! Where clients' streams may lead: the packet filter's rules, applied to connections that this
+//! machine makes for clients, which do not pass that filter.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
@@ -8,18 +8,18 @@ use ipnet::IpNet;
 /// Where clients may go; see the fields of the same names in docs/configuration.md.
 #[derive(Clone, Debug, Default)]
 pub struct ExitRules {
-    /// Where they may not, besides this machine's own addresses, the inner ones among them.
+    /// Denied networks, in addition to this machine's own addresses.
     pub denied: Vec<IpNet>,
-    /// Where they may all the same: addresses, with one port or all.
+    /// Exceptions: addresses, with one port or all.
     pub allowed: Vec<(IpNet, Option<u16>)>,
-    /// Whether they may reach one another.
+    /// Whether clients may reach one another.
     pub clients_reach_clients: bool,
 }
 
 impl ExitRules {
-    /// Whether a stream may lead there; `is_clients`: whether that address is a client's.
+    /// Whether a stream may lead to `to`; `is_clients`: whether an address is a client's.
     pub(super) fn allow(&self, to: SocketAddr, is_clients: impl Fn(IpAddr) -> bool) -> bool {
-        // An IPv4 address in the guise of one of IPv6 is what it leads to.
+        // An IPv4-mapped IPv6 address leads to the IPv4 address.
         let address = to.ip().to_canonical();
         let is_nobodys = match address {
             IpAddr::V4(v4) => v4.is_unspecified() || v4.is_multicast() || v4.is_broadcast(),
@@ -44,9 +44,9 @@ impl ExitRules {
     }
 }
 
-/// Whether this machine has the address now, loopback's among them: nobody else's can be bound.
-/// Whatever else the kernel says, that there are no descriptors left or that it lets any address be
-/// bound (`ip_nonlocal_bind`), the address counts as its own, and is not allowed.
+/// Whether this machine has the address now, loopback included: other addresses cannot be bound. On
+/// any other error (no descriptors) and with `ip_nonlocal_bind` the address counts as its own, so
+/// it is not allowed.
 #[allow(clippy::disallowed_methods, reason = "nothing is sent by this socket")]
 pub(super) fn is_local(address: IpAddr) -> bool {
     use rustix::io::Errno;

@@ -1,10 +1,10 @@
-//! The address with which a connection leaves: the client's own, as its packets would.
+//! The source address of a connection: the client's own, as for its packets.
 //!
 //! ```text
 //! client's address, port 10240 to 32767 ─ bind (IP_TRANSPARENT) ─► connect ─► source NAT as ever
 //! ```
 //!
-//! What comes back finds the socket by the filters' mark and a table of local routes (see
+//! Answers reach the socket by the filters' mark and a table of local routes (see
 //! `filter::sockets`).
 
 use std::io;
@@ -19,27 +19,27 @@ use super::rules::is_local;
 use crate::poll::{Interest, Poller, Token};
 use crate::random_bytes;
 
-/// Which addresses connections of clients leave with.
+/// The source addresses of clients' connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sources {
-    /// The client's inner one, where it has one of the family.
+    /// The client's inner address, if it has one of the family.
     pub clients: bool,
-    /// This machine's own, where it cannot be the client's.
+    /// This machine's own, where the client's cannot be used.
     pub own: bool,
 }
 
 impl Sources {
-    /// The name that statistics use.
+    /// Its name in statistics.
     pub const fn name(self) -> &'static str {
         if self.clients { "client" } else { "server" }
     }
 
-    /// The address for a connection to `to` of a client that has `inner` in its family; none is
-    /// this machine's own. What this machine has itself is reached by its own: its answers to the
-    /// client's would leave by the tunnel.
+    /// The source address for a connection to `to`; `None`: this machine's own. `inner`: the
+    /// client's address of that family. This machine's own addresses are reached by its own
+    /// address: their answers to the client's would leave by the tunnel.
     ///
     /// # Errors
-    /// There is no address with which it may leave.
+    /// No source address is allowed.
     pub(super) fn choose(
         self,
         to: SocketAddr,
@@ -54,7 +54,6 @@ impl Sources {
     }
 }
 
-/// Begins to connect.
 pub(super) fn connect(
     to: SocketAddr,
     source: Option<IpAddr>,
@@ -65,7 +64,7 @@ pub(super) fn connect(
     loop {
         tries += 1;
         match connect_once(to, source, poller, token) {
-            // Another connection to the same place has the port.
+            // Another connection to the same destination has the port.
             Err(error)
                 if source.is_some()
                     && tries < TRIES
@@ -96,30 +95,29 @@ fn connect_once(
     }
 }
 
-/// Binds to an address that need not be this machine's.
+/// Binds to an address that this machine may lack.
 fn bind(socket: &Socket, source: IpAddr) -> io::Result<()> {
-    // One bit of the socket, for both families.
+    // The option is one bit of the socket for both families.
     socket.set_ip_transparent_v4(true)?;
-    // Connections to different places may share a port.
+    // Connections to different destinations may share a port.
     socket.set_reuse_address(true)?;
     let drawn = u16::from_ne_bytes(random_bytes().map_err(io::Error::other)?);
     let port = PORTS.start() + drawn % (PORTS.end() - PORTS.start() + 1);
     socket.bind(&SocketAddr::new(source, port).into())
 }
 
-/// Whether this process may bind to addresses that are not this machine's.
+/// Whether this process may bind to addresses that this machine lacks.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's refusal.
 pub(crate) fn check_rights() -> io::Result<()> {
     Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?.set_ip_transparent_v4(true)
 }
 
-/// The ports that connections with clients' addresses have: above what services have, and below
-/// where Linux (32768), Windows and macOS (49152) begin connections, so that few of a client's own
-/// have the same one to the same place.
+/// The ports of connections with clients' addresses: above those of services, and below the
+/// ephemeral ports of Linux (32768), Windows and macOS (49152), so that they seldom collide with a
+/// client's own connections.
 const PORTS: RangeInclusive<u16> = 10_240..=32_767;
-/// How many ports are tried.
 const TRIES: usize = 16;
 
 #[cfg(test)]
