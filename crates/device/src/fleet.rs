@@ -1,12 +1,12 @@
-//! A member of a fleet: what a box, a proxy or an anchor does beside its data plane.
+//! A member of a fleet: the control plane of a box, a proxy or an anchor.
 //!
 //! ```text
 //! event loop ◄─ news, orders ─► thread: Agent ◄─► Line: one TLS stream to a controller
 //!                                         └─► Store: key, and what was signed, on the disk
 //! ```
 //!
-//! The data plane never waits for any of it: without a controller it goes on by what is on the
-//! disk, after restarts too.
+//! The data plane does not wait for it: without a controller, also after restarts, it uses the
+//! state on the disk.
 
 mod backoff;
 mod controller_route;

@@ -1,15 +1,12 @@
-//! How long to wait before the controller is tried again: ever longer, and not all at once.
+//! Exponential backoff with jitter for connections to the controller.
 
 use std::time::Duration;
 
 use roadweave_proto::SplitMix64;
 
-/// The longest wait before the second try.
 const FIRST: Duration = Duration::from_secs(1);
-/// The longest wait.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// The waits between tries.
 #[derive(Debug)]
 pub(super) struct Backoff {
     failures: u32,
@@ -17,13 +14,13 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// Waits that differ from those of others by `seed`.
+    /// `seed`: makes the waits differ from other members'.
     pub(super) fn new(seed: u64) -> Self {
         Self { failures: 0, random: SplitMix64::new(seed) }
     }
 
-    /// A try has failed: how long to wait now, half of it by chance. A controller that comes back
-    /// finds its fleet spread over the wait.
+    /// The wait after another failure, half of it random, so that a fleet returns to its controller
+    /// spread over time.
     pub(super) fn next(&mut self) -> Duration {
         let longest = FIRST.mul_f64(1.5_f64.powi(self.failures.min(20) as i32)).min(LONGEST);
         self.failures = self.failures.saturating_add(1);
@@ -31,12 +28,12 @@ impl Backoff {
         half + half.mul_f64(self.random.unit())
     }
 
-    /// How many tries have failed in a row.
+    /// Consecutive failures.
     pub(super) fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// A stream has held for a while.
+    /// Resets the backoff after a stream has held for a while.
     pub(super) fn settle(&mut self) {
         self.failures = 0;
     }

@@ -1,4 +1,4 @@
-//! Over what a controller is reached, and where it is when seen from there.
+//! The routes to a controller, and the look-up of its addresses over each.
 //!
 //! ```text
 //! a box without a session ─► each uplink: its own name servers, a socket bound to it
@@ -14,17 +14,15 @@ use roadweave_proto::{ServerHost, ServerName};
 use crate::lookup::{self, Network, Request};
 use crate::{Gateway, Uplink};
 
-/// Over what a controller is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ControllerRoute {
-    /// By whichever interface the machine's routes choose.
+    /// The machine's routes.
     System,
-    /// Over an uplink, whatever the routes say.
+    /// One uplink, regardless of the routes.
     Uplink(Uplink),
 }
 
 impl ControllerRoute {
-    /// The interface that a socket is bound to.
     pub(super) fn interface(&self) -> Option<&str> {
         match self {
             Self::System => None,
@@ -32,7 +30,7 @@ impl ControllerRoute {
         }
     }
 
-    /// Whether the way is the same still, however the addresses of its uplink have changed.
+    /// Whether the route is the same, even if the addresses of its uplink changed.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::System, Self::System) => true,
@@ -50,8 +48,7 @@ impl ControllerRoute {
         }
     }
 
-    /// Looks `names` up; blocks for some seconds, and not much longer than somebody has an
-    /// `interest`.
+    /// Looks up `names`. Blocks for some seconds, and stops soon after `interest` is dropped.
     pub(super) fn look_up(&self, names: &[ServerName], interest: &Weak<()>) -> Addresses {
         match self {
             Self::System => names.iter().map(by_system).fold(Addresses::default(), Addresses::and),
@@ -70,11 +67,11 @@ impl std::fmt::Display for ControllerRoute {
     }
 }
 
-/// What a look-up has found.
+/// The result of a look-up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Addresses {
     pub(super) found: Vec<SocketAddr>,
-    /// Why some were not found.
+    /// Why some names were not found.
     pub(super) reason: Option<String>,
 }
 
@@ -118,10 +115,9 @@ fn request(uplink: &Uplink, names: &[ServerName]) -> Request {
     }
 }
 
-/// The most addresses of one name that count.
 const ADDRESSES_MAX: usize = 8;
 
-/// An address of the link alone needs the number of the interface.
+/// A link-local address needs the index of its interface.
 pub(super) fn with_scope(address: SocketAddr, index: u32) -> SocketAddr {
     match address {
         SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => {

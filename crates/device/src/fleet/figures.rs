@@ -1,4 +1,4 @@
-//! Figures of sessions for the controller: what has passed since the last time.
+//! Figures of sessions for the controller, as differences to the last report.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use roadweave_identity::PublicKey;
 use roadweave_proto::Instant;
 use roadweave_tunnel::SessionFigures;
 
-/// Samples in one message: each has 360 bytes at most, with all that [`told`] leaves of a name.
+/// Samples of one message: 360 bytes each at most, with a name that [`told`] has cleaned.
 const AT_ONCE: usize = 180;
-/// Characters of an uplink's name that are told: more than an interface's has.
+/// Characters of an uplink's name, longer than an interface's name.
 const NAME_MAX: usize = 24;
 
-/// What was counted last, so that samples tell what has passed since.
+/// The last totals.
 #[derive(Debug, Default)]
 pub(super) struct Figures {
     at: Option<Instant>,
@@ -22,9 +22,8 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    /// Samples of `sessions`, in portions for one message each, and of the whole program, which has
-    /// `count` of them and has used the `processor` for so long so far. The first call only begins
-    /// to count.
+    /// Samples of `sessions`, in portions for one message each, and of the whole program with its
+    /// `count` of sessions and its `processor` time so far. The first call only sets the base.
     pub(super) fn samples(
         &mut self,
         now: Instant,
@@ -73,7 +72,7 @@ impl Figures {
         samples.chunks(AT_ONCE).map(<[Sample]>::to_vec).collect()
     }
 
-    /// What each path of `session` has carried since, up and down.
+    /// Bytes that each path of `session` has carried since the last call, up and down.
     fn count(
         &mut self,
         counted: &BTreeMap<(PublicKey, Option<String>), (u64, u64)>,
@@ -84,7 +83,7 @@ impl Figures {
             let key = (session.key, path.uplink.clone());
             let (up, down) = (path.bytes_received, path.bytes_sent);
             let before = counted.get(&key).copied().unwrap_or_default();
-            // A path that is new counts from zero.
+            // A new path counts from zero.
             let passed = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
             since.push((passed(up, before.0), passed(down, before.1)));
             self.counted.insert(key, (up, down));
@@ -93,8 +92,7 @@ impl Figures {
     }
 }
 
-/// What is told of the name of an uplink, which a box makes up: nothing that JSON writes in six
-/// bytes.
+/// The name of an uplink, chosen by a box, without characters that JSON escapes with six bytes.
 fn told(name: &str) -> String {
     let is_odd = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}');
     name.chars().take(NAME_MAX).map(|c| if is_odd(c) { '?' } else { c }).collect()
@@ -132,7 +130,7 @@ mod tests {
         assert_eq!((path.rtt_us, path.loss_ppm), (Some(40_000), Some(10_000)));
         assert_eq!((all.device, all.up_bytes, all.load), (None, 700, Some(200)));
         assert_eq!((all.sessions, path.sessions), (Some(7), None));
-        // Another session of the same box begins anew.
+        // Another session of the same box starts at zero.
         let samples =
             figures.samples(at(20), (7, &[session(1, 30, 20)]), Duration::from_secs(2)).concat();
         assert_eq!((samples[0].up_bytes, samples[0].down_bytes), (30, 20));
@@ -163,7 +161,7 @@ mod tests {
         }
     }
 
-    /// The largest message about what has passed between the two, bytes.
+    /// The size of the largest message about the difference, bytes.
     fn fits(figures: &mut Figures, before: &[SessionFigures], after: &[SessionFigures]) -> usize {
         figures.samples(Instant::ZERO, (0, before), Duration::ZERO);
         let portions =

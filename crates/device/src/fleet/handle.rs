@@ -1,4 +1,4 @@
-//! The event loop's end of the fleet's thread.
+//! The event loop's handle of the fleet's thread.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,9 +25,9 @@ use crate::{DeviceError, Uplink, Waker};
 pub struct FleetOptions<C> {
     /// Its place in the fleet.
     pub membership: Membership,
-    /// What a configuration comes to.
+    /// How a configuration is merged with the program's own file.
     pub merge: Merge<C>,
-    /// After how long without a controller no member is let in any more.
+    /// The time without a controller after which no member is let in.
     pub offline_max: Option<Duration>,
 }
 
@@ -40,27 +40,26 @@ impl<C> fmt::Debug for FleetOptions<C> {
     }
 }
 
-/// The thread that takes part in a fleet. Dropping it writes what is to be kept, as far as the disk
-/// takes it in time.
+/// The fleet's thread. Dropping it writes the state, if the disk takes it in time.
 #[derive(Debug)]
 pub(crate) struct Fleet<C> {
     latest: Arc<Latest<C>>,
     waker: Waker,
     thread: Option<JoinHandle<()>>,
-    /// Without a sender once the thread is over.
+    /// Disconnected once the thread has ended.
     over: Receiver<()>,
 }
 
 impl<C: Send + 'static> Fleet<C> {
-    /// Starts the thread, in the network namespace of the calling one; `loop_waker` wakes the loop
-    /// for news. What was kept is among the news at once.
+    /// Starts the thread in the network namespace of the caller; `loop_waker` announces news. The
+    /// kept state is among the news at once.
     ///
     /// # Errors
-    /// When there can be no more threads or file descriptors.
+    /// When no more threads or file descriptors are available.
     pub(crate) fn start(options: FleetOptions<C>, loop_waker: Waker) -> Result<Self, DeviceError> {
         let FleetOptions { membership, merge, offline_max } = options;
         let Membership { clock, agent, store, identity, events, role, name } = membership;
-        // A box's uplinks come when they are up.
+        // A box's uplinks are set when they are up.
         let ways = match role {
             Role::Box => Vec::new(),
             _ => vec![ControllerRoute::System],
@@ -87,7 +86,7 @@ impl<C: Send + 'static> Fleet<C> {
             figures: Figures::default(),
         };
         events.into_iter().for_each(|event| thread.on_event(Instant::ZERO, event));
-        // The disk has it: it comes from there.
+        // It comes from the disk, so it need not be written first.
         thread.hand_over();
         thread.tell_status();
         let (alive, over) = channel();
@@ -103,48 +102,46 @@ impl<C: Send + 'static> Fleet<C> {
 }
 
 impl<C> Fleet<C> {
-    /// What has come since the last time.
+    /// The news since the last call.
     pub(crate) fn news(&self) -> News<C> {
         let mut news = self.latest.news();
         let batch = news.batch;
         std::mem::replace(&mut *news, News { batch, ..News::default() })
     }
 
-    /// Waits until all has come that the controller had, and no longer than `most`; returns whether
-    /// it has.
+    /// Waits, up to `most`, until the controller has sent all that it had; returns whether it has.
     pub(crate) fn wait_in_step(&self, most: Duration) -> bool {
         self.latest.wait_in_step(most)
     }
 
-    /// For how long no controller has been there.
+    /// How long no controller has been connected.
     pub(crate) fn away(&self, now: Instant) -> Duration {
         self.latest.status().away_since.map(|since| now.since(since)).unwrap_or_default()
     }
 
-    /// What `show` tells of it.
+    /// The status for `show`.
     pub(crate) fn status(&self, now: Instant) -> FleetStatus {
         let mut status = self.latest.status().clone();
         status.away_seconds = status.away_since.map(|since| now.since(since).as_secs_f64());
         status
     }
 
-    /// A box has these uplinks.
     pub(crate) fn set_uplinks(&self, uplinks: Vec<Uplink>) {
         self.order(|orders| orders.uplinks = Some(uplinks));
     }
 
-    /// A box has a session with this proxy, or none.
+    /// Sets the proxy of a box's session.
     pub(crate) fn set_session(&self, proxy: Option<PublicKey>) {
         self.order(|orders| orders.session = Some(proxy));
     }
 
-    /// Whether nothing comes through the session of a box.
+    /// Sets whether nothing arrives through the session of a box.
     pub(crate) fn set_mute(&self, is_mute: bool) {
         self.order(|orders| orders.is_mute = Some(is_mute));
     }
 
-    /// How many sessions a proxy has, what they have carried so far, and the round trips to the
-    /// anchors of its tenants, by their names.
+    /// Sets a proxy's number of sessions, their totals, and the round trips to the anchors of its
+    /// tenants by name.
     pub(crate) fn set_figures(
         &self,
         sessions: u32,
@@ -157,12 +154,12 @@ impl<C> Fleet<C> {
         });
     }
 
-    /// The sessions of all withdrawn keys up to this batch have ended.
+    /// The sessions of all revoked keys up to this batch have ended.
     pub(crate) fn on_ended(&self, batch: u64) {
         self.order(|orders| orders.ended = Some(batch));
     }
 
-    /// A version cannot be used.
+    /// Reports that a version cannot be used.
     pub(crate) fn refuse(&self, version: Version, why: String) {
         self.order(|orders| orders.refuse = Some((version, why)));
     }
@@ -187,5 +184,5 @@ impl<C> Drop for Fleet<C> {
     }
 }
 
-/// How long a stop waits for the disk.
+/// The time limit for the disk at a stop.
 const STOP_MAX: Duration = Duration::from_secs(5);

@@ -1,8 +1,8 @@
-//! Joining a fleet: a key made here, a token shown, and what admits the key kept.
+//! Joining a fleet: make a key, show a token, keep the admission.
 //!
 //! ```text
 //! token ─► state directory: key (made once) ─► controller ─► welcome: a chain to the token's root
-//!                                                        ─► first documents ─► on the disk
+//!                                                         ─► first documents ─► on the disk
 //! ```
 //!
 //! A repeated join shows the same key, which costs no use of the token.
@@ -24,48 +24,46 @@ use super::store::{Store, StoreError};
 use super::worker::{KEEP_ALIVE, Worker, names};
 use crate::{Clock, DeviceError};
 
-/// How long a controller is sought.
 const SOUGHT_MAX: Duration = Duration::from_secs(30);
-/// Rounds of all addresses.
 const ROUNDS_MAX: u32 = 3;
-/// How long its answer may take: somebody may have to approve.
+/// The time limit for the answer, which a person may have to approve.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
-/// How long the first documents may take after the welcome.
+/// The time limit for the first documents after the welcome.
 const DOCUMENTS_MAX: Duration = Duration::from_secs(3);
 
-/// How to join.
+/// Options of a join.
 #[derive(Debug)]
 pub struct JoinOptions {
-    /// What the operator has handed over.
+    /// The operator's token.
     pub token: JoinToken,
-    /// The name that this side would like.
+    /// The requested name.
     pub name: Name,
-    /// The role that this side is to have.
+    /// The requested role.
     pub role: Role,
-    /// Where a proxy or an anchor is to be reached, `host:port` each.
+    /// The addresses of a proxy or an anchor, `host:port` each.
     pub addresses: Vec<String>,
-    /// Where its key and what the fleet says are kept.
+    /// Where its key and the fleet's documents are kept.
     pub state_directory: PathBuf,
 }
 
-/// What has come of joining a fleet.
+/// The result of a join.
 #[derive(Clone, Debug)]
 pub struct Joined {
     /// Whether this machine belonged to the fleet before.
     pub before: bool,
-    /// Where this machine seeks the controller from now on, if that is elsewhere than before.
+    /// The controller's new addresses, if they changed.
     pub moved_to: Option<Vec<String>>,
-    /// The tenant that this side belongs to.
+    /// The tenant of this member.
     pub tenant: Name,
-    /// Its name, which the controller may have chosen.
+    /// The member's name, possibly chosen by the controller.
     pub name: Name,
-    /// The role that this side has.
+    /// The member's role.
     pub role: Role,
     /// Its key.
     pub key: PublicKey,
-    /// Where the key lies.
+    /// The file of the key.
     pub key_path: PathBuf,
-    /// The documents that it has.
+    /// The documents received.
     pub documents: Vec<(Kind, Version)>,
 }
 
@@ -73,10 +71,10 @@ pub struct Joined {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JoinError {
-    /// The state directory.
+    /// The state directory cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The system.
+    /// A system call failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// This machine belongs to another fleet.
@@ -88,14 +86,14 @@ pub enum JoinError {
     Elsewhere {
         /// The state directory.
         directory: PathBuf,
-        /// The role that this side has there.
+        /// The role there.
         role: &'static str,
-        /// The name that this side has there.
+        /// The name there.
         name: Name,
-        /// The tenant that this side belongs to.
+        /// The tenant there.
         tenant: Name,
     },
-    /// The token names no address that could be one.
+    /// The token has no usable address.
     #[error("the token names no usable address of a controller: {0}")]
     NoAddress(String),
     /// The delegate in the token cannot sign for this key.
@@ -104,32 +102,32 @@ pub enum JoinError {
     /// No controller was reached.
     #[error("no controller was reached: {0}")]
     Unreachable(String),
-    /// The controller refuses.
+    /// The controller refuses the request.
     #[error("the controller refuses: {reason}{}", if *retry { "; try again later" } else { "" })]
     Refused {
-        /// Why, as it says.
+        /// The controller's reason.
         reason: String,
-        /// Whether the controller may be asked again later.
+        /// Whether to try again later.
         retry: bool,
     },
-    /// The controller answers, and does not admit this key.
+    /// The controller answers, but does not admit this key.
     #[error("the controller's answer is not used: {0}")]
     Invalid(String),
-    /// This machine has joined, and the token tells of another controller, or of another place.
+    /// This machine has joined before, and could not move to the token's controller.
     #[error("this machine has joined before, and nothing was changed: {0}")]
     Unchanged(Box<JoinError>),
-    /// No root names the controller that the token does.
+    /// The trust list does not name the token's controller.
     #[error("its key is {0}, which no root of this fleet names as a controller")]
     Stranger(PublicKey),
-    /// The controller does not answer.
+    /// The controller does not answer in time.
     #[error("the controller is there and has not answered; run the same command again")]
     NoAnswer,
 }
 
-/// Joins a fleet; blocks until that is done or cannot be.
+/// Joins a fleet; blocks until it is done or has failed.
 ///
 /// # Errors
-/// Why it cannot be. The key stays, so that the same command may be run again.
+/// Why it failed. The key is kept, so that the same command can be run again.
 pub fn join(options: JoinOptions) -> Result<Joined, JoinError> {
     let mut store = Store::open(&options.state_directory)?;
     if let Some(kept) = store.read::<Kept>()
@@ -178,10 +176,10 @@ pub fn join(options: JoinOptions) -> Result<Joined, JoinError> {
     })
 }
 
-/// What was joined before by this state, if that is the token's fleet.
+/// The earlier join of this state, if it is of the token's fleet.
 fn already(kept: &Kept, options: &JoinOptions, store: &Store) -> Result<Option<Joined>, JoinError> {
     let Some(chain) = kept.chain() else { return Ok(None) };
-    // A key that was withdrawn is admitted by a new token, as a new one.
+    // A new token admits a revoked key as a new member.
     let Ok(who) = chain.verify(kept.trust()) else { return Ok(None) };
     let Statement { key, name, role, .. } = who.statement;
     let JoinOptions { token, role: wanted, state_directory, .. } = options;
@@ -208,9 +206,9 @@ fn already(kept: &Kept, options: &JoinOptions, store: &Store) -> Result<Option<J
     }))
 }
 
-/// Seeks the controller where the token says that it is now, and by the key that it names. A token
-/// is no proof: what was joined changes once that controller has shown a list in which a root that
-/// is in force names its key.
+/// Connects to the controller at the token's addresses and by the token's key. A token is no proof:
+/// the kept state changes only once that controller has shown a list in which a root in force names
+/// its key.
 fn find_again(
     kept: Kept,
     joined: Joined,
@@ -238,7 +236,7 @@ fn find_again(
     Ok(Joined { moved_to: Some(addresses), ..joined })
 }
 
-/// Takes what a controller has for a member, and writes nothing of it.
+/// Receives the controller's messages, without writing any.
 fn hear(worker: &mut Worker) -> Result<(), JoinError> {
     let until = worker.clock.now() + SOUGHT_MAX;
     loop {
@@ -265,7 +263,7 @@ fn refused(reason: &str, retry: bool) -> JoinError {
     JoinError::Refused { reason, retry }
 }
 
-/// What the delegate in the token says of `key`, if there is one.
+/// The admission of `key` by the delegate in the token, if there is one.
 fn delegated(options: &JoinOptions, key: PublicKey) -> Result<Option<Chain>, JoinError> {
     let JoinOptions { token, name, role, .. } = options;
     let Some(delegate) = &token.delegate else { return Ok(None) };
@@ -273,11 +271,11 @@ fn delegated(options: &JoinOptions, key: PublicKey) -> Result<Option<Chain>, Joi
     let trust = Trust::pinned(token.root, token.controller);
     let admitted = delegate.chain.verify(&trust).map_err(|error| failed(&error))?;
     let scope = match (role, admitted.statement.scope) {
-        // What serves all tenants is no box.
+        // Members of all tenants are not boxes.
         (Role::Proxy | Role::Anchor, Scope::All) => Scope::All,
         _ => Scope::Tenant(token.tenant.clone()),
     };
-    // Tags are of boxes.
+    // Only boxes have tags.
     let grant = admitted.statement.grant.filter(|_| *role == Role::Box);
     let tags = grant.map(|grant| grant.tags).unwrap_or_default();
     let statement = Statement { key, name: name.clone(), role: *role, scope, tags, grant: None };
@@ -321,7 +319,7 @@ fn ask(worker: &mut Worker) -> Result<Statement, JoinError> {
     }
 }
 
-/// Takes the first documents, so that this side may start without a controller.
+/// Takes the first documents, so that this member can start without a controller.
 fn take_documents(worker: &mut Worker) {
     let until = worker.clock.now() + DOCUMENTS_MAX;
     let mut now = worker.clock.now();
@@ -335,7 +333,7 @@ fn take_documents(worker: &mut Worker) {
     settle(worker, now);
 }
 
-/// What comes right after is taken as well.
+/// Takes also what arrives right after.
 fn settle(worker: &mut Worker, from: Instant) {
     let until = from + Duration::from_millis(500);
     let mut now = from;

@@ -1,5 +1,5 @@
-//! What the event loop and the fleet's thread have for each other: the latest of each sort, so that
-//! neither waits for the other and nothing grows.
+//! A mailbox between the event loop and the fleet's thread. It keeps the latest value of each kind,
+//! so that neither side waits and nothing grows.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,26 +13,26 @@ use super::members::Members;
 use crate::Uplink;
 use crate::status::FleetStatus;
 
-/// What the event loop is to do or know. `C`: what a configuration comes to.
+/// Updates for the event loop. `C`: a merged configuration.
 #[derive(Debug)]
 pub(crate) struct News<C> {
-    /// A configuration that is to be in force.
+    /// The configuration to put in force.
     pub(crate) configuration: Option<(Option<Version>, C)>,
-    /// The proxies to choose among, the best first.
+    /// The proxies to choose from, the best first.
     pub(crate) candidates: Option<Vec<VerifiedServer>>,
-    /// Who may connect beside those of the file.
+    /// Members that may connect in addition to the file's.
     pub(crate) members: Option<Members>,
-    /// The anchors to lead to, for each tenant, and where they are.
+    /// The anchors of each tenant, with their addresses.
     pub(crate) anchors: Option<Vec<(ProxyTenant, Vec<ServerName>)>>,
-    /// Keys that are withdrawn.
+    /// Revoked keys.
     pub(crate) revoked: Vec<PublicKey>,
     /// The number of the last batch of them.
     pub(crate) batch: u64,
-    /// Whether no member may be let in, since no controller was there for too long.
+    /// Whether members are refused because no controller was connected for too long.
     pub(crate) is_closed: Option<bool>,
-    /// Whether all sessions are to be let go, and none taken.
+    /// Whether to end all sessions and take no new ones.
     pub(crate) drained: Option<bool>,
-    /// Figures are wanted often until then.
+    /// Until then figures are wanted often.
     pub(crate) watched_until: Option<Instant>,
 }
 
@@ -52,25 +52,23 @@ impl<C> Default for News<C> {
     }
 }
 
-/// What the fleet's thread is to do or know.
+/// Updates and commands for the fleet's thread.
 #[derive(Debug, Default)]
 pub(super) struct Orders {
     pub(super) stop: bool,
     pub(super) uplinks: Option<Vec<Uplink>>,
-    /// The proxy with which there is a session, if there is one.
+    /// The proxy of the session; inner `None`: no session.
     pub(super) session: Option<Option<PublicKey>>,
-    /// Whether nothing comes through it.
+    /// Whether nothing arrives through the session.
     pub(super) is_mute: Option<bool>,
     pub(super) sessions: Option<u32>,
-    /// The sessions of all batches up to this have ended.
+    /// The sessions of all batches up to this one have ended.
     pub(super) ended: Option<u64>,
     pub(super) refuse: Option<(Version, String)>,
     pub(super) figures: Option<Vec<SessionFigures>>,
-    /// The round trips to the anchors of a proxy's tenants.
     pub(super) anchors: Option<Vec<(String, Duration)>>,
 }
 
-/// What both sides share: the latest of what each has for the other.
 #[derive(Debug)]
 pub(super) struct Latest<C> {
     news: Mutex<News<C>>,
@@ -105,14 +103,12 @@ impl<C> Latest<C> {
         lock(&self.status)
     }
 
-    /// All has come that the controller had.
     pub(super) fn set_in_step(&self) {
         *lock(&self.in_step) = true;
         self.in_step_now.notify_all();
     }
 
-    /// Waits until all has come that the controller had, and no longer than `most`; returns whether
-    /// it has.
+    /// Waits, up to `most`, until the controller has sent all that it had; returns whether it has.
     pub(super) fn wait_in_step(&self, most: Duration) -> bool {
         let is_not = |in_step: &mut bool| !*in_step;
         let waited = self.in_step_now.wait_timeout_while(lock(&self.in_step), most, is_not);

@@ -1,4 +1,4 @@
-//! The line to the controllers: one stream at a time, sought again for as long as it takes.
+//! The connection to the controllers: one stream at a time, tried again without end.
 //!
 //! ```text
 //! resting ─► look-ups, one thread for each way ─► addresses, one after the other, some at a time
@@ -6,8 +6,9 @@
 //!    └──────────────── all failed ◄────────────────────┼► up ─► over ─► resting
 //! ```
 //!
-//! An address at which a stranger answers, or nobody, does not hide those after it. Ways take turns
-//! and have their own attempts: whatever is wrong behind one does not hide the others.
+//! An address that does not answer, or with a wrong key, does not block those after it. Ways
+//! (routes to the controller) take turns and have their own attempts, so a fault on one does not
+//! block the others.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -26,36 +27,30 @@ use super::controller_route::{Addresses, ControllerRoute};
 use super::stream::{Stream, StreamError, StreamOptions};
 use crate::{DeviceError, Waker};
 
-/// How long an address is tried alone before the next one is tried beside it.
+/// The head start of an address before the next one is tried beside it.
 const STAGGER: Duration = Duration::from_millis(300);
-/// Attempts at one time over each way.
+/// Concurrent attempts over each way.
 const ATTEMPTS_MAX: usize = 4;
-/// Addresses that are tried before a rest, over all ways together: each has its share.
+/// Addresses tried in a round, shared by all ways.
 const ADDRESSES_MAX: usize = 32;
-/// Ways that are used at most.
 const WAYS_MAX: usize = 8;
-/// A stream that has held for so long ends a row of failures.
+/// A stream that has held for this long resets the backoff.
 const HELD: Duration = Duration::from_secs(30);
-/// The most characters of what is told of failures.
 const REASON_MAX: usize = 400;
 
-/// What the owner of a line must know.
+/// Events for the owner of a line.
 #[derive(Debug)]
 pub(super) enum LineEvent {
-    /// A stream is up.
     Up {
-        /// The address that the stream leads to.
+        /// The controller's address.
         address: SocketAddr,
-        /// What the stream goes over, in words.
+        /// A description of the way.
         way: String,
-        /// The controller's key.
         controller: PublicKey,
     },
-    /// A message came.
     Frame(Down),
-    /// The stream is over, or none could be begun.
+    /// The stream ended, or a round failed.
     Down {
-        /// Why the stream is over, or none could be begun.
         reason: String,
     },
 }
@@ -77,18 +72,16 @@ impl PeerPolicy for Controllers {
     }
 }
 
-/// What a line is begun with.
 pub(super) struct LineOptions {
     pub(super) identity: Arc<Identity>,
     pub(super) controllers: Arc<Controllers>,
-    /// The names and ports at which controllers listen.
+    /// The names and ports of controllers.
     pub(super) names: Vec<ServerName>,
-    /// By what it differs from other lines.
+    /// The seed of the backoff's jitter.
     pub(super) seed: u64,
     pub(super) keep_alive: Duration,
 }
 
-/// A line to the controllers.
 pub(super) struct Line {
     options: LineOptions,
     waker: Waker,
@@ -99,7 +92,7 @@ pub(super) struct Line {
 }
 
 enum State {
-    /// No stream is sought until then.
+    /// Waits until then.
     Resting(Instant),
     Dialling(Dialling),
     Up {
@@ -118,20 +111,20 @@ struct Dialling {
     reasons: Vec<String>,
 }
 
-/// What is tried over one way.
+/// The attempts over one way.
 struct Leg {
     way: ControllerRoute,
-    /// The thread that looks names up gives up when this is gone; `None` once it has answered.
+    /// Dropping it ends the look-up's thread; `None` once it has answered.
     look_up: Option<Arc<()>>,
     waiting: VecDeque<SocketAddr>,
     tried: usize,
 }
 
 impl Line {
-    /// A line that begins at once.
+    /// Begins at once.
     ///
     /// # Errors
-    /// When the process has no file descriptors left.
+    /// When no file descriptors are left.
     pub(super) fn new(
         now: Instant,
         options: LineOptions,
@@ -142,17 +135,17 @@ impl Line {
         Ok(Self { options, waker, ways, backoff, state, events })
     }
 
-    /// Seeks controllers elsewhere, from the next round on.
+    /// Sets the controllers' names from the next round on.
     pub(super) fn set_names(&mut self, names: Vec<ServerName>) {
         self.options.names = names;
     }
 
-    /// What ends [`Line::wait`].
+    /// Ends [`Line::wait`].
     pub(super) fn waker(&self) -> Waker {
         self.waker.clone()
     }
 
-    /// Waits until something may be done, or until `until`.
+    /// Waits for an event, or until `until`.
     pub(super) fn wait(&mut self, now: Instant, until: Option<Instant>) {
         let until = [until, self.poll_timeout()].into_iter().flatten().min();
         let timeout = until.map_or(WAIT_MAX, |until| until.since(now)).min(WAIT_MAX);
@@ -175,7 +168,7 @@ impl Line {
         self.waker.clear();
     }
 
-    /// Uses other ways from now on. A stream over one that is gone is over.
+    /// Sets the ways. A stream over a way that is gone ends.
     pub(super) fn set_ways(&mut self, now: Instant, ways: Vec<ControllerRoute>) {
         let is_there = |way: &ControllerRoute| ways.iter().any(|other| other.is_same(way));
         let is_new = ways.iter().any(|way| !self.ways.iter().any(|other| other.is_same(way)));
@@ -191,12 +184,12 @@ impl Line {
         } else if matches!(self.state, State::Dialling(_)) {
             self.change_round();
         } else if is_new && matches!(self.state, State::Resting(_)) {
-            // Whatever failed before says nothing of a new one.
+            // Earlier failures do not concern a new way.
             self.state = State::Resting(now);
         }
     }
 
-    /// Goes on with what is tried over the ways that stay, and begins with those that are new.
+    /// Keeps the attempts of remaining ways, and begins with new ones.
     fn change_round(&mut self) {
         let State::Dialling(dialling) = &mut self.state else { return };
         let is_there = |way: &ControllerRoute| self.ways.iter().any(|other| other.is_same(way));
@@ -209,7 +202,7 @@ impl Line {
         }
     }
 
-    /// Whom it leads to, if a stream is up.
+    /// The controller's key, if a stream is up.
     pub(super) fn peer(&self) -> Option<PublicKey> {
         match &self.state {
             State::Up { stream, .. } => stream.peer(),
@@ -217,7 +210,7 @@ impl Line {
         }
     }
 
-    /// Ends the stream that is up; another is sought after a rest.
+    /// Ends the stream; the next round follows a rest.
     pub(super) fn end(&mut self, now: Instant, reason: String) {
         if let State::Up { since, .. } = &self.state
             && now.since(*since) >= HELD
@@ -228,7 +221,6 @@ impl Line {
         self.events.push_back(LineEvent::Down { reason });
     }
 
-    /// Whether a message may be sent.
     pub(super) fn has_room(&mut self) -> bool {
         match &mut self.state {
             State::Up { stream, .. } => stream.has_room(),
@@ -239,7 +231,7 @@ impl Line {
     /// Sends a message, if a stream is up.
     ///
     /// # Errors
-    /// When this one cannot be sent, by nobody's fault but this side's: the stream goes on.
+    /// When this message cannot be sent by this side's fault; the stream goes on.
     pub(super) fn send(&mut self, now: Instant, message: &Up) -> Result<(), FrameError> {
         let State::Up { stream, .. } = &mut self.state else { return Ok(()) };
         match stream.send(message) {
@@ -250,14 +242,14 @@ impl Line {
         Ok(())
     }
 
-    /// Tries at once, if it rests.
+    /// Ends a rest.
     pub(super) fn seek(&mut self, now: Instant) {
         if let State::Resting(until) = &mut self.state {
             *until = now.min(*until);
         }
     }
 
-    /// Asks the controller for a sign of life, which comes after what it has sent before.
+    /// Asks the controller for an answer, which comes after all that it has sent before.
     pub(super) fn ask(&mut self, now: Instant) {
         let State::Up { stream, .. } = &mut self.state else { return };
         if let Err(error) = stream.ask(now) {
@@ -265,28 +257,27 @@ impl Line {
         }
     }
 
-    /// What has happened.
     pub(super) fn poll_event(&mut self) -> Option<LineEvent> {
         self.events.pop_front()
     }
 
-    /// When [`Line::turn`] has something to do if nothing comes.
+    /// When [`Line::turn`] has work without an event.
     fn poll_timeout(&self) -> Option<Instant> {
         match &self.state {
-            // Without ways there is nothing to wait for.
+            // Without ways it waits for [`Line::set_ways`].
             State::Resting(_) if self.ways.is_empty() => None,
             State::Resting(until) => Some(*until),
             State::Up { stream, .. } => Some(stream.poll_timeout()),
             State::Dialling(dialling) => {
                 let attempts = dialling.attempts.iter().map(Stream::poll_timeout);
-                // While none may start, an attempt that ends is what changes that.
+                // While no attempt may start, the next change is the end of one.
                 let next = dialling.next_leg().map(|_| dialling.next_start);
                 attempts.chain(next).min()
             }
         }
     }
 
-    /// Goes on as far as it can without waiting.
+    /// Does all that is possible without blocking.
     pub(super) fn turn(&mut self, now: Instant) {
         match &mut self.state {
             State::Resting(until) if *until <= now && !self.ways.is_empty() => self.dial(now),
@@ -303,7 +294,7 @@ impl Line {
         }
     }
 
-    /// Begins a round: looks all names up over all ways.
+    /// Begins a round with a look-up over each way.
     fn dial(&mut self, now: Instant) {
         let (sender, answers) = channel();
         self.state = State::Dialling(Dialling {
@@ -351,13 +342,12 @@ impl Line {
         let (address, way) = (stream.address(), stream.way().to_string());
         self.state = State::Up { stream: Box::new(stream), since: now };
         self.events.push_back(LineEvent::Up { address, way, controller });
-        // What came right after the handshake.
+        // Messages may have arrived with the handshake.
         self.turn(now);
     }
 }
 
 impl Dialling {
-    /// Begins to look `names` up over `way`.
     fn look_up(&mut self, way: &ControllerRoute, names: &[ServerName], waker: Waker) {
         let interest = Arc::new(());
         let job = (way.clone(), names.to_vec(), Arc::downgrade(&interest));
@@ -376,7 +366,7 @@ impl Dialling {
         self.legs.push(Leg { way: way.clone(), look_up, waiting: VecDeque::new(), tried: 0 });
     }
 
-    /// Takes what the look-ups have found; after `failures` another address is the first.
+    /// Takes the results of look-ups; `failures` rotates the order of addresses.
     fn take_answers(&mut self, failures: u32) {
         while let Ok((way, addresses)) = self.answers.try_recv() {
             let share = ADDRESSES_MAX / self.legs.len().max(1);
@@ -398,7 +388,7 @@ impl Dialling {
         self.attempts.is_empty() || self.next_start <= now
     }
 
-    /// The way whose turn it is, by its place among the legs: the one with the fewest attempts.
+    /// The index of the leg with the fewest attempts, if any may start.
     fn next_leg(&self) -> Option<usize> {
         let of_leg = |leg: &Leg| {
             self.attempts.iter().filter(|stream| stream.way().is_same(&leg.way)).count()
@@ -408,7 +398,6 @@ impl Dialling {
         open.filter(|(attempts, ..)| *attempts < ATTEMPTS_MAX).min().map(|(.., at)| at)
     }
 
-    /// The next address to try.
     fn poll_address(&mut self) -> Option<(ControllerRoute, SocketAddr)> {
         let at = self.next_leg()?;
         let leg = self.legs.get_mut(at)?;
@@ -454,7 +443,7 @@ fn interest_of(stream: &Stream) -> PollFlags {
     if stream.wants_write() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
 }
 
-/// No wait is longer, so that nothing is missed for good.
+/// An upper bound, in case a wake-up is missed.
 const WAIT_MAX: Duration = Duration::from_secs(3_600);
 
 #[cfg(test)]

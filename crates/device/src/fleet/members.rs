@@ -1,4 +1,4 @@
-//! The boxes that a fleet's table lets in, beside the clients of the server's own file.
+//! The boxes admitted by a fleet's table, in addition to the clients of the server's own file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,18 +10,16 @@ use roadweave_identity::PublicKey;
 use roadweave_proto::Rate;
 use roadweave_tunnel::Peer;
 
-/// The boxes and proxies that a fleet's table lets in, by key.
+/// Admitted boxes and proxies, sorted by key.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Members {
-    /// The boxes, each of its tenant.
     pub(crate) boxes: Vec<(PublicKey, Peer)>,
     /// The proxies, at an anchor.
     pub(crate) proxies: Vec<(PublicKey, Peer)>,
 }
 
 impl Members {
-    /// The members of a table whose chain holds; of boxes only those of the tenant `only`, if there
-    /// is one.
+    /// The members of a table with valid chains; boxes only of the tenant `only`, if given.
     pub(super) fn of(admission: &Admission<'_>, only: Option<&Name>) -> Self {
         let mut members = Self::default();
         for (who, member) in &admission.admitted {
@@ -49,38 +47,36 @@ impl Members {
 }
 
 impl Members {
-    /// Whether somebody has this key.
     pub(crate) fn has(&self, key: &PublicKey) -> bool {
-        // By key, as the table is.
+        // The lists are sorted by key.
         let has = |list: &[(PublicKey, Peer)]| list.binary_search_by_key(key, |it| it.0).is_ok();
         has(&self.boxes) || has(&self.proxies)
     }
 
-    /// For how long boxes of a tenant may be without a controller.
+    /// How long boxes of a tenant may be without a controller.
     pub(crate) fn offline_max(&self) -> BTreeMap<String, Duration> {
         let of = |(_, peer): &(PublicKey, Peer)| Some((peer.tenant.clone(), peer.offline_max?));
         self.boxes.iter().filter_map(of).collect()
     }
 }
 
-/// Which inner addresses members may have.
+/// The inner addresses that members may have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Space<'a> {
-    /// At a server or an anchor: those in the networks of its `own` addresses and in `accepted`,
-    /// but for its own. A machine leads to whatever its members have, so any other would draw what
-    /// it has to do with somebody else (its resolver, half the Internet) into the tunnel.
+    /// At a server or an anchor: addresses in the networks of its `own` addresses and in
+    /// `accepted`, except its own. The machine routes members' addresses into the tunnel, so any
+    /// other address would divert its own traffic (to its resolver, or half the Internet).
     Networks {
         /// Its own inner addresses, with their networks.
         own: &'a [IpNet],
-        /// Other networks that lie behind boxes.
+        /// Other networks behind boxes.
         accepted: &'a [IpNet],
     },
-    /// At a proxy, whose machine leads nowhere by them: any, those of each tenant apart.
+    /// At a proxy, which does not route by them: any address, separate for each tenant.
     Tenants,
 }
 
 impl Space<'_> {
-    /// Whether `network` may be a member's.
     fn has(self, network: &IpNet) -> bool {
         match self {
             Self::Networks { own, accepted } => {
@@ -90,8 +86,7 @@ impl Space<'_> {
         }
     }
 
-    /// The tenant within which a peer's addresses are its own; empty where all members share one
-    /// space.
+    /// The tenant that scopes a peer's addresses; empty where all members share one space.
     fn of(self, peer: &Peer) -> String {
         match self {
             Self::Networks { .. } => String::new(),
@@ -100,14 +95,14 @@ impl Space<'_> {
     }
 }
 
-/// What of the members does not count.
+/// What was left out of the members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LeftOut {
-    /// Prefixes that are not members' to have here.
+    /// Prefixes outside of the space.
     pub(crate) prefixes: usize,
-    /// The first of them, and whose it would be.
+    /// The first of them, with its member.
     pub(crate) first: Option<(String, IpNet)>,
-    /// Members that share a key or addresses with somebody, or have no address that counts.
+    /// Members whose key or addresses are taken, or without a valid address.
     pub(crate) members: usize,
 }
 
@@ -115,10 +110,9 @@ fn is_host(network: &IpNet) -> bool {
     network.prefix_len() == network.max_prefix_len()
 }
 
-/// The clients of a server's own `file`, and those of `members` who are no others, have addresses
-/// in `space`, and share none of them with those before them or with the server itself; and what
-/// does not count of them. What the file says wins, whoever leads the fleet, and members with no
-/// networks behind them come before those that have some.
+/// Merges the clients of a server's own `file` with those `members` that are new, have addresses in
+/// `space`, and share none with earlier peers or the server; also returns what was left out. The
+/// file takes precedence over the fleet, and members without networks over those with networks.
 pub(crate) fn beside(
     file: Vec<(PublicKey, Peer)>,
     members: &[(PublicKey, Peer)],
@@ -136,7 +130,8 @@ pub(crate) fn beside(
     }
     let mut peers = file;
     let mut left_out = LeftOut::default();
-    // Whatever networks others claim, nobody loses the addresses that the controller gave it.
+    // A network claimed by one member must not take the address that the controller gave to
+    // another.
     let has_networks = |peer: &Peer| peer.addresses.iter().any(|it| !is_host(it));
     let (with, without): (Vec<_>, Vec<_>) = members.iter().partition(|(_, it)| has_networks(it));
     for (key, peer) in without.into_iter().chain(with) {
@@ -210,7 +205,8 @@ mod tests {
         };
         check(&["10.77.0.3/32"], true);
         check(&["10.77.0.3/32", "192.168.8.0/24"], true);
-        // The file's client, part of what lies behind it, all around it, and the server itself.
+        // The file's client, a part of what lies behind it, a network around it, and the server
+        // itself.
         check(&["10.77.0.2/32"], false);
         check(&["10.77.0.3/32", "192.168.7.9/32"], false);
         check(&["10.77.0.0/24"], false);
@@ -240,7 +236,7 @@ mod tests {
             let (peers, left_out) = joined(&[], &[peer(2, &["10.77.0.3/32", foreign])]);
             assert_eq!(left_out, expected, "{foreign}");
             assert_eq!(peers[0].1.addresses, nets(&["10.77.0.3/32"]), "{foreign}");
-            // With nothing else there is no member.
+            // Without another address the member is left out.
             let (peers, left_out) = joined(&[], &[peer(2, &[foreign])]);
             assert_eq!((peers.len(), left_out.members), (0, 1), "{foreign}");
         };
@@ -255,7 +251,7 @@ mod tests {
         check("10.78.0.1/32");
         check("192.168.16.0/24");
         check("::ffff:10.77.0.9/128");
-        // With bits of a host it is still the whole network.
+        // Host bits do not narrow the network.
         check("10.77.0.9/8");
         let behind = [peer(2, &["10.77.0.3/32", "192.168.15.0/24", "fd77::3/128"])];
         assert_eq!(joined(&[], &behind).1, LeftOut::default());

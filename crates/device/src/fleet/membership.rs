@@ -1,5 +1,4 @@
-//! What a program finds in its state directory of the fleet that it belongs to, before it starts
-//! anything.
+//! A member's state as found in its state directory before anything is started.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,14 +11,14 @@ use roadweave_proto::Instant;
 use super::store::{Store, StoreError};
 use crate::Clock;
 
-/// This side's place in a fleet, as it was kept: signed, and proved again.
+/// This member's place in a fleet, restored and verified.
 pub struct Membership {
-    /// The clock that the agent goes by.
+    /// The agent's clock.
     pub(crate) clock: Clock,
     pub(super) agent: Agent,
     pub(super) store: Store,
     pub(super) identity: Arc<Identity>,
-    /// What is to be done, and has not been taken.
+    /// Events that were not taken yet.
     pub(super) events: Vec<AgentEvent>,
     pub(super) role: Role,
     pub(super) name: String,
@@ -29,10 +28,10 @@ pub struct Membership {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MembershipError {
-    /// The state directory.
+    /// The state directory cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The state directory is that of something else.
+    /// The state directory belongs to a member of another role.
     #[error(
         "{} is the state of a {}, and this is to be a {}; give each a state directory of its own",
         directory.display(),
@@ -42,23 +41,23 @@ pub enum MembershipError {
     OtherRole {
         /// The state directory.
         directory: PathBuf,
-        /// The role that the state is of.
+        /// The role of the state.
         found: Role,
-        /// The role that is started.
+        /// The role of this program.
         wanted: Role,
     },
 }
 
 impl Membership {
-    /// Whether somebody has begun to join a fleet by the state in `directory`.
+    /// Whether the state in `directory` shows that a join was begun.
     pub fn is_there(directory: &Path) -> bool {
         Store::is_there(directory)
     }
 
-    /// What is kept in `directory`; `None` if nobody has joined a fleet by it.
+    /// The membership kept in `directory`; `None` if there is none.
     ///
     /// # Errors
-    /// When the state cannot be read, another program uses it, or it is not that of a `wanted`.
+    /// When the state cannot be read, another program uses it, or it is not of the role `wanted`.
     pub fn open(directory: &Path, wanted: Role) -> Result<Option<Self>, MembershipError> {
         if !Store::is_there(directory) {
             return Ok(None);
@@ -94,23 +93,23 @@ impl Membership {
         &self.name
     }
 
-    /// The tenant that the member belongs to.
+    /// Its tenant.
     pub fn tenant(&self) -> &str {
         self.agent.kept().tenant().as_str()
     }
 
-    /// The configuration that is to be in force.
+    /// The configuration to put in force.
     pub fn configuration(&self) -> (Option<Version>, Option<String>) {
         self.agent.kept().configuration_in_force()
     }
 
-    /// The configuration in force cannot be used, for what `why` says; another is then.
+    /// Refuses the configuration in force, so that another takes its place.
     pub fn refuse(&mut self, version: Version, why: &str) {
         self.agent.refuse(Instant::ZERO, version, why);
         self.take_events();
     }
 
-    /// The proxies to choose among, the best first.
+    /// The proxies to choose from, the best first.
     pub fn candidates(&self) -> &[VerifiedServer] {
         let last = self.events.iter().rev().find_map(|event| match event {
             AgentEvent::Candidates(servers) => Some(servers),
@@ -128,7 +127,7 @@ impl Membership {
                 event => self.events.push(event),
             }
         }
-        // How often a version on trial has started counts, should it be what ends the program.
+        // The starts of a version on trial are counted, in case it ends the program.
         if is_dirty {
             self.store.write(self.agent.kept());
         }
@@ -141,7 +140,7 @@ impl fmt::Debug for Membership {
     }
 }
 
-/// What the chain says of `key`.
+/// The role and name that the chain gives to `key`.
 fn about(kept: &Kept, key: PublicKey) -> Result<(Role, String), String> {
     let chain = kept.chain().ok_or("nobody has admitted this key")?;
     let who = chain.verify(kept.trust()).map_err(|error| error.to_string())?.statement;
@@ -151,7 +150,7 @@ fn about(kept: &Kept, key: PublicKey) -> Result<(Role, String), String> {
     }
 }
 
-/// A role in words.
+/// The name of a role in messages.
 pub fn role_name(role: Role) -> &'static str {
     match role {
         Role::Box => "box",
@@ -161,5 +160,5 @@ pub fn role_name(role: Role) -> &'static str {
     }
 }
 
-/// What this side says that it runs.
+/// The software version that this member reports.
 pub(super) const SOFTWARE: &str = concat!("roadweave ", env!("CARGO_PKG_VERSION"));

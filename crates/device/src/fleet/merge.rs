@@ -1,13 +1,13 @@
-//! What a configuration comes to, together with the program's own file.
+//! Merging a fleet's configuration with the program's own file.
 
-/// A configuration merged with the program's own file, which wins.
+/// A configuration merged with the program's own file, which takes precedence.
 #[derive(Clone, Debug)]
 pub struct Merged<C> {
-    /// What may change while the program runs.
+    /// The fields that can change while the program runs.
     pub reload: C,
-    /// The fields that the file sets otherwise.
+    /// The fields that the file overrides.
     pub pinned: Vec<String>,
 }
 
-/// Reads the program's file with the fields of a controller below it, none if there are none.
+/// Reads the program's file with the controller's fields as defaults; `None`: no such fields.
 pub type Merge<C> = Box<dyn FnMut(Option<&str>) -> Result<Merged<C>, String> + Send>;

@@ -1,4 +1,4 @@
-//! What a member of a fleet keeps in its state directory: its key, and what the agent keeps.
+//! A member's state directory: its key, and the agent's state.
 //!
 //! ```text
 //! DIRECTORY/fleet.lock    held by the program that uses the rest
@@ -7,9 +7,9 @@
 //! DIRECTORY/fleet.1       one line: format, generation, length, digest; then JSON
 //! ```
 //!
-//! The older of the two is replaced as a whole, so that a power cut at any moment leaves the newer.
-//! What was cut short, mixed or written by chance has another digest and counts for nothing; what
-//! the fleet has signed proves itself again beyond that ([`Agent::restore`]).
+//! A write replaces the older generation as a whole, so a power cut at any moment leaves the newer
+//! one. A damaged generation has another digest and is ignored; signed contents are verified again
+//! beyond that ([`Agent::restore`]).
 //!
 //! [`Agent::restore`]: roadweave_fleet::Agent::restore
 
@@ -31,28 +31,27 @@ use zeroize::Zeroizing;
 use crate::state::check_owner;
 use crate::{files, random_bytes};
 
-/// The state of one member.
 #[derive(Debug)]
 pub(super) struct Store {
     directory: PathBuf,
     _lock: File,
-    /// The generation that was written or read last.
+    /// The generation written or read last.
     generation: u64,
-    /// The last write failed, and that was told.
+    /// The last write failed, and a warning was logged.
     is_failing: bool,
-    /// What comes of the write that is under way.
+    /// The result of the write in progress.
     writing: Option<Receiver<io::Result<()>>>,
 }
 
 /// Why the state of a member cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The folder or a file in it.
+    /// The directory or a file in it cannot be used.
     #[error("cannot use {}: {source}", path.display())]
     File {
         /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// Another program uses the state directory.
@@ -61,16 +60,16 @@ pub enum StoreError {
         /// The lock.
         path: PathBuf,
     },
-    /// The key cannot be read.
+    /// The key file is invalid.
     #[error("{} holds no key; remove it, and join with a new token", path.display())]
     Key {
-        /// The file.
+        /// The key file.
         path: PathBuf,
     },
     /// Others may read the key.
     #[error("others may read {} (mode {mode:04o}): chmod 600 it", path.display())]
     Exposed {
-        /// The file.
+        /// The key file.
         path: PathBuf,
         /// Its mode.
         mode: u32,
@@ -78,16 +77,16 @@ pub enum StoreError {
 }
 
 impl Store {
-    /// Whether somebody has begun to join by the state in `directory`.
+    /// Whether a join was begun with the state in `directory`.
     pub(super) fn is_there(directory: &Path) -> bool {
         GENERATIONS.iter().any(|name| directory.join(name).exists())
     }
 
-    /// Takes the state in `directory`, which is made if need be.
+    /// Opens `directory`, creating it if needed, and locks it.
     ///
     /// # Errors
     /// When the directory cannot be made or read, others may write there, or another program has
-    /// taken it.
+    /// it.
     pub(super) fn open(directory: &Path) -> Result<Self, StoreError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
@@ -105,7 +104,7 @@ impl Store {
         Ok(Self { directory, _lock: lock, generation: 0, is_failing: false, writing: None })
     }
 
-    /// The key, made at the first call and the same ever after.
+    /// The key, which the first call makes.
     ///
     /// # Errors
     /// When it can neither be read nor made, or others may read it.
@@ -136,13 +135,11 @@ impl Store {
         Identity::from_base64(&text).map_err(|_| StoreError::Key { path: path.to_owned() })
     }
 
-    /// Where the key lies.
     pub(super) fn key_path(&self) -> PathBuf {
         self.directory.join("fleet.key")
     }
 
-    /// What was written last, or before that if the last does not prove itself; `None` if there is
-    /// nothing that does.
+    /// The newest valid generation, if there is one.
     pub(super) fn read<T: DeserializeOwned>(&mut self) -> Option<T> {
         let mut found: Vec<(u64, T)> = Vec::new();
         for name in GENERATIONS {
@@ -160,17 +157,16 @@ impl Store {
         Some(kept)
     }
 
-    /// Writes `kept` before it returns, in the place of the older generation, once what is under
-    /// way is over. What cannot be written is told once, and the caller goes on in memory; returns
-    /// whether it could be.
+    /// Writes `kept` in place of the older generation, after the write in progress. Returns whether
+    /// it succeeded; the first failure is logged, and the caller goes on in memory.
     pub(super) fn write(&mut self, kept: &impl Serialize) -> bool {
         self.finish();
         self.begin(kept, || ());
         self.finish().unwrap_or(false)
     }
 
-    /// Begins to write `kept`, while nothing is under way, in a thread of its own: a disk may hang.
-    /// Calls `done` there once [`Store::poll`] has something to return.
+    /// Begins to write `kept` in a thread, since a disk may hang; no write may be in progress. The
+    /// thread calls `done` when [`Store::poll`] has a result.
     pub(super) fn begin(&mut self, kept: &impl Serialize, done: impl FnOnce() + Send + 'static) {
         let (path, directory) = (self.next_path(), self.directory.clone());
         let bytes = encode(self.generation + 1, kept);
@@ -178,7 +174,7 @@ impl Store {
         let no_thread = written.clone();
         let work = move || {
             let result = bytes.and_then(|bytes| files::replace(&path, &bytes, 0o600));
-            // Nobody listens any more at the end of the process.
+            // The receiver may be gone at the end of the process.
             let _ = written.send(result.and_then(|()| File::open(directory)?.sync_all()));
             done();
         };
@@ -188,12 +184,12 @@ impl Store {
         self.writing = Some(outcome);
     }
 
-    /// Whether a write is under way, or over and not polled.
+    /// Whether a write is in progress or its result was not polled.
     pub(super) fn is_writing(&self) -> bool {
         self.writing.is_some()
     }
 
-    /// Whether what was begun is on the disk, once that is known.
+    /// Whether the write that was begun succeeded, once it is over.
     pub(super) fn poll(&mut self) -> Option<bool> {
         match self.writing.as_ref()?.try_recv() {
             Ok(written) => {
@@ -205,14 +201,13 @@ impl Store {
         }
     }
 
-    /// Waits for what is under way, if anything is.
+    /// Waits for the write in progress, if any.
     fn finish(&mut self) -> Option<bool> {
         let panicked = |_| Err(io::Error::other("the write panicked"));
         let written = self.writing.take()?.recv().unwrap_or_else(panicked);
         Some(self.on_written(&written))
     }
 
-    /// Where the next generation goes.
     fn next_path(&self) -> PathBuf {
         self.directory.join(GENERATIONS[((self.generation + 1) % 2) as usize])
     }
@@ -239,7 +234,6 @@ impl Store {
         written.is_ok()
     }
 
-    /// Whether the last write failed.
     pub(super) fn is_failing(&self) -> bool {
         self.is_failing
     }
@@ -249,8 +243,8 @@ impl Store {
     }
 }
 
-/// What is locked where nothing can be written, so that who has joined starts all the same: the
-/// file if it is there, and else the `directory`.
+/// What to lock where nothing can be written, so that a member starts all the same: the file if it
+/// exists, else the `directory`.
 fn read_only(directory: &Path, error: io::Error) -> io::Result<File> {
     let full = [Errno::ROFS, Errno::NOSPC, Errno::DQUOT, Errno::ACCESS];
     if !full.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error())) {
@@ -261,9 +255,8 @@ fn read_only(directory: &Path, error: io::Error) -> io::Result<File> {
         .or_else(|_| File::open(directory))
 }
 
-/// Locks `file`, unless somebody else holds the lock for longer than a moment: a predecessor that
-/// is about to end, or a child process of it that has not yet begun its own program, lets go by
-/// itself.
+/// Locks `file`, retrying for a moment: the lock may be held by a predecessor that is ending, or by
+/// a child process that has not begun its own program.
 fn lock_soon(file: &File) -> bool {
     let lock = || rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok();
     let lock_later = |_| {
@@ -273,7 +266,7 @@ fn lock_soon(file: &File) -> bool {
     lock() || (0..LOCK_RETRIES).any(lock_later)
 }
 
-/// A file for its owner alone, which is no link to another.
+/// A file for its owner alone, not followed through a symbolic link.
 fn private(options: &mut OpenOptions) -> &mut OpenOptions {
     options.mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
 }
@@ -324,15 +317,14 @@ fn invalid(message: String) -> io::Error {
 }
 
 const GENERATIONS: [&str; 2] = ["fleet.0", "fleet.1"];
-/// A lock that somebody else holds is tried again for half a second.
 const LOCK_RETRIES: usize = 25;
 const LOCK_RETRY: Duration = Duration::from_millis(20);
 const FORMAT: &str = "roadweave-fleet 1";
-/// The longest first line, bytes.
+/// Longer than any first line, bytes.
 const HEAD_MAX: usize = 200;
 /// A table of 65,536 members with chains of four statements each.
 const BYTES_MAX: u64 = 512 << 20;
-/// More than a key has, bytes.
+/// Larger than a key file, bytes.
 const KEY_MAX: u64 = 100;
 
 #[cfg(test)]

@@ -1,14 +1,13 @@
-//! One stream to a controller: TLS 1.3 over TCP, on a socket that never blocks.
+//! One stream to a controller: TLS 1.3 over TCP, on a non-blocking socket.
 //!
 //! ```text
 //! begin ─► connecting ─► handshake: both keys ─► its first answer ─► up ─► frames both ways
-//!             └──────────────── deadlines ─────────────┘              └─ silence: asked, then over
+//!    └──────────────── deadlines ─────────────┘              └─ silence: asked, then over
 //! ```
 //!
-//! Whatever the other end does, it costs this stream and nothing else: what it may leave unread
-//! here is bounded, what it sends is read in portions, and each message is at most 64 KiB.
-//!
-//! The kernel answers for a program that hangs, so silence is told by the program's own answers.
+//! A misbehaving peer affects this stream only: buffered messages are bounded, reads happen in
+//! portions, and a message has at most 64 KiB. The kernel acknowledges for a hanging program, so
+//! only the program's own answers count as life.
 
 use std::collections::VecDeque;
 use std::io::{self, Write as _};
@@ -30,20 +29,18 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::controller_route::ControllerRoute;
 use crate::udp::bind_to_interface;
 
-/// What both ends speak.
 pub(super) const ALPN: &[u8] = b"roadweave-control/1";
-/// How long each step may take until it is up.
+/// The time limit of each step until the stream is up.
 const SETUP_MAX: Duration = Duration::from_secs(10);
-/// How long the answer to a question may take.
+/// The time limit of the answer to a keep-alive.
 const ANSWER_MAX: Duration = Duration::from_secs(15);
-/// Bytes that may wait to be sent before nothing more is added.
+/// Unsent bytes beyond which no message is added.
 const UNSENT_MAX: usize = 64 * 1024;
-/// Reads of one turn: others have theirs too.
+/// Reads of one turn, so that others get theirs.
 const READS_MAX: usize = 16;
-/// Messages that are kept before the controller has answered.
+/// Messages kept before the controller has answered.
 pub(super) const EARLY_MAX: usize = 64;
 
-/// A stream, or an attempt at one.
 pub(super) struct Stream {
     socket: TcpStream,
     tls: ClientConnection,
@@ -66,7 +63,7 @@ enum State {
     Handshaking {
         until: Instant,
     },
-    /// Both have proved their keys; the program behind its key has not said anything yet.
+    /// Both keys are proved, but the peer's program has not answered yet.
     Greeting {
         until: Instant,
         peer: PublicKey,
@@ -76,54 +73,43 @@ enum State {
     },
 }
 
-/// What a stream is begun with.
 pub(super) struct StreamOptions<'a> {
     pub(super) identity: &'a Identity,
-    /// The keys of controllers.
+    /// Accepts the keys of controllers.
     pub(super) policy: Arc<dyn PeerPolicy>,
     pub(super) way: &'a ControllerRoute,
     pub(super) address: SocketAddr,
-    /// After how much silence the controller is asked whether it is there.
+    /// The silence after which a keep-alive is sent.
     pub(super) keep_alive: Duration,
 }
 
-/// Why a stream is over.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StreamError {
-    /// The network.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The socket cannot be opened.
     #[error("{0}")]
     Device(#[from] crate::DeviceError),
-    /// Something else listens there, or somebody is between.
+    /// Another program listens there, or a machine in the middle.
     #[error("its key is {0}, which is no controller's of this fleet")]
     OtherKey(PublicKey),
-    /// The controller refuses this side's key.
     #[error("it does not let this key in: {0}")]
     Refused(roadweave_identity::Refusal),
-    /// The peer speaks TLS, but not ours.
     #[error("it is no controller: {0}")]
     Tls(TlsError),
-    /// The peer speaks another protocol over TLS (ALPN, RFC 7301).
+    /// Another protocol over TLS (ALPN, RFC 7301).
     #[error("it does not speak {}", String::from_utf8_lossy(ALPN))]
     OtherProtocol,
-    /// The peer sends what is no message.
     #[error("it sends what cannot be used: {0}")]
     Frame(#[from] FrameError),
-    /// No connection in time.
     #[error("no answer")]
     NoConnection,
-    /// The peer does not finish the handshake, or says nothing after it.
+    /// The handshake stalls, or no answer follows it.
     #[error("it says nothing")]
     Mute,
-    /// The peer speaks at length, and does not answer.
     #[error("it sends more than {EARLY_MAX} messages and no answer")]
     NoAnswer,
-    /// The peer was there and answers no more.
     #[error("it answers no more")]
     Silent,
-    /// The peer has closed the stream.
     #[error("it has closed the stream")]
     Closed,
 }
@@ -150,7 +136,7 @@ impl Stream {
         let address = way.with_scope(options.address);
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_nonblocking(true)?;
-        // Messages are whole when they are sent.
+        // Messages are written as a whole.
         let _ = socket.set_tcp_nodelay(true);
         if let Some(interface) = way.interface() {
             bind_to_interface(&socket, interface)?;
@@ -174,17 +160,14 @@ impl Stream {
         })
     }
 
-    /// The address that the stream leads to.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Over what it leads there.
     pub(super) fn way(&self) -> &ControllerRoute {
         &self.way
     }
 
-    /// The controller's key, once it is up.
     pub(super) fn peer(&self) -> Option<PublicKey> {
         match self.state {
             State::Up { peer } => Some(peer),
@@ -192,16 +175,16 @@ impl Stream {
         }
     }
 
-    /// Whether both have proved their keys and nothing was said yet.
+    /// Whether both keys are proved and no answer has come.
     #[cfg(test)]
     pub(super) fn is_greeting(&self) -> bool {
         matches!(self.state, State::Greeting { .. })
     }
 
-    /// Goes on as far as it can without waiting.
+    /// Does all that is possible without blocking.
     ///
     /// # Errors
-    /// When the stream is over; [`Stream::poll_frame`] may still have what came before.
+    /// When the stream is over; [`Stream::poll_frame`] may still have earlier messages.
     pub(super) fn turn(&mut self, now: Instant) -> Result<(), StreamError> {
         if let State::Connecting { until } = self.state {
             if let Some(error) = self.socket.take_error()? {
@@ -243,7 +226,7 @@ impl Stream {
         self.ask(now)
     }
 
-    /// Asks whether the controller is still there, in time.
+    /// Sends a keep-alive when it is due, and checks its answer's deadline.
     fn keep_alive(&mut self, now: Instant) -> Result<(), StreamError> {
         match self.asked {
             Some(asked) if now >= asked.max(self.heard) + ANSWER_MAX => Err(StreamError::Silent),
@@ -252,7 +235,7 @@ impl Stream {
         }
     }
 
-    /// Asks whether the controller is still there, now.
+    /// Sends a keep-alive now.
     pub(super) fn ask(&mut self, now: Instant) -> Result<(), StreamError> {
         self.asked.get_or_insert(now);
         self.send(&Up::Alive)
@@ -268,22 +251,19 @@ impl Stream {
         self.write()
     }
 
-    /// Whether another message may be sent: what waits is bounded.
     pub(super) fn has_room(&mut self) -> bool {
         self.peer().is_some() && !self.tls.wants_write()
     }
 
-    /// The next message.
     pub(super) fn poll_frame(&mut self) -> Option<Down> {
         self.frames.pop_front()
     }
 
-    /// Whether the stream waits for the network to take something.
     pub(super) fn wants_write(&self) -> bool {
         matches!(self.state, State::Connecting { .. }) || self.tls.wants_write()
     }
 
-    /// When [`Stream::turn`] has something to do if nothing comes.
+    /// When [`Stream::turn`] has work without an event.
     pub(super) fn poll_timeout(&self) -> Instant {
         match self.state {
             State::Connecting { until }
@@ -317,7 +297,7 @@ impl Stream {
                 Err(error) => return Err(error.into()),
             }
             if let Err(error) = self.tls.process_new_packets() {
-                // The other end learns why.
+                // Sends the alert.
                 let _ = self.write();
                 return Err(self.explain(error));
             }
@@ -350,7 +330,7 @@ impl Stream {
         }
     }
 
-    /// What a failure of TLS says of the two keys, if it does.
+    /// The reason in terms of the two keys, if the failure is about them.
     fn explain(&self, error: TlsError) -> StreamError {
         if let Some((key, _)) = self.refusal.take() {
             return StreamError::OtherKey(key);
@@ -371,12 +351,11 @@ impl AsFd for Stream {
     }
 }
 
-/// Whether a socket is only not ready yet.
 fn is_pending(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-/// No decision rests on the time of day: keys have no dates.
+/// Keys have no dates, so the time of day is not used.
 #[derive(Debug)]
 struct NoTime;
 

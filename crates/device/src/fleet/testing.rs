@@ -1,4 +1,4 @@
-//! A controller for tests: a desk behind TLS, whose store is what the test says.
+//! A controller for tests: a desk behind TLS, whose store the test fills.
 
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
@@ -50,7 +50,7 @@ impl PeerPolicy for Anybody {
     }
 }
 
-/// What `by` says of `key`.
+/// The admission of `key` by the signer `by`.
 pub(super) fn chain(key: PublicKey, named: &str, role: Role, by: u8) -> Chain {
     let statement = Statement {
         key,
@@ -63,23 +63,21 @@ pub(super) fn chain(key: PublicKey, named: &str, role: Role, by: u8) -> Chain {
     Chain::new(vec![Signed::sign(&statement, &identity(by)).expect("signed")])
 }
 
-/// What a controller has.
 pub(super) struct Store {
     pub(super) published: Arc<Published>,
     pub(super) documents: Vec<(Kind, Version, Envelope)>,
     pub(super) table: Option<Arc<PublishedTable>>,
     pub(super) members: BTreeSet<PublicKey>,
-    /// By whose key it speaks.
+    /// The seed of its key.
     pub(super) key: u8,
-    /// Who signs for new keys; `None`: all are refused.
+    /// The signer of new keys; `None`: all are refused.
     pub(super) admits: Option<u8>,
-    /// What the members have said, and who has asked to join.
+    /// Messages of members, and requests to join.
     pub(super) said: Vec<DeskEvent>,
-    /// Streams end, and none begins.
+    /// Streams end, and new ones are refused.
     pub(super) is_down: bool,
 }
 
-/// A controller that listens.
 #[derive(Clone)]
 pub(super) struct Controller {
     pub(super) address: SocketAddr,
@@ -126,7 +124,6 @@ impl Controller {
         }
     }
 
-    /// A document for the holder of `subject`.
     pub(super) fn desire<B: Body>(&self, subject: PublicKey, number: u64, body: B) {
         let version = Version { epoch: 0, number };
         let document = Document { subject, version, body };
@@ -134,7 +131,6 @@ impl Controller {
         self.store().documents.push((B::KIND, version, signed.into_envelope()));
     }
 
-    /// The boxes of the proxy that holds `subject`.
     pub(super) fn set_table(&self, subject: PublicKey, number: u64, members: Vec<Member>) {
         let version = Version { epoch: 0, number };
         let table = Table::of(members);
@@ -143,7 +139,6 @@ impl Controller {
         self.store().table = Some(Arc::new(PublishedTable { version, table, head }));
     }
 
-    /// Waits until a member has said something that is `wanted`.
     pub(super) fn wait_for(&self, wanted: impl Fn(&DeskEvent) -> bool) {
         let started = std::time::Instant::now();
         while !self.store().said.iter().any(&wanted) {
@@ -236,14 +231,13 @@ impl Controller {
     }
 }
 
-/// What all are told once the keys of `revoked` are withdrawn.
 pub(super) fn published(revoked: &[u8]) -> Arc<Published> {
     let trust = Trust::pinned(key(ROOT), key(CONTROLLER)).list().clone();
     published_by(CONTROLLER, &trust, revoked)
 }
 
-/// What all are told once the keys of `revoked` are withdrawn, by the controller of `seed`, whom
-/// the root names in `trust`.
+/// What a controller publishes once the keys of `revoked` are revoked; `seed` is the controller's,
+/// which the root names in `trust`.
 pub(super) fn published_by(seed: u8, trust: &TrustList, revoked: &[u8]) -> Arc<Published> {
     let controller = identity(seed);
     let mut revocations = Revocations::default();

@@ -1,11 +1,11 @@
-//! The thread beside the event loop in which a member of a fleet speaks with its controller.
+//! The thread beside the event loop in which a member of a fleet talks to its controller.
 //!
 //! ```text
 //! event loop ─ uplinks, session, figures, what was refused ─► thread: agent, line, disk
 //!            ◄─ configuration, candidates, members, revocations ─ and its waker
 //! ```
 //!
-//! Signatures, tables of thousands, files and the network take their time here and nowhere else.
+//! Slow work (signatures, large tables, files, the network) happens here only.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,10 +25,9 @@ use super::worker::Worker;
 use crate::status::{DocumentStatus, FleetStatus};
 use crate::{Uplink, Waker};
 
-/// Members of one table that are told of one by one.
+/// Refused members of one table that are logged one by one.
 const REFUSED_TOLD: usize = 8;
 
-/// The thread's end.
 pub(super) struct Thread<C> {
     pub(super) worker: Worker,
     pub(super) merge: Merge<C>,
@@ -38,24 +37,24 @@ pub(super) struct Thread<C> {
     pub(super) loop_waker: Waker,
     pub(super) offline_max: Option<Duration>,
     pub(super) is_closed: bool,
-    /// Batches of withdrawn keys so far.
+    /// Batches of revoked keys so far.
     pub(super) batches: u64,
     pub(super) uplinks: Vec<Uplink>,
     pub(super) has_session: bool,
-    /// A configuration that the event loop gets once the disk has it: it may be one that ends the
-    /// program, and how often it has started must be known then.
+    /// A configuration that waits for the disk: it may crash the program, and the number of its
+    /// starts must be known then.
     pub(super) waiting: Option<(Option<Version>, C)>,
-    /// Batches of them that are on the disk.
+    /// Batches that are on the disk.
     pub(super) written: u64,
-    /// Batches of them whose sessions have ended.
+    /// Batches whose sessions have ended.
     pub(super) ended: u64,
-    /// Batches of them of which the controller was told that all of this is done.
+    /// Batches that were confirmed to the controller.
     pub(super) confirmed: u64,
     pub(super) figures: Figures,
 }
 
 impl<C> Thread<C> {
-    /// Runs until it is told to stop; then it writes what is to be kept.
+    /// Runs until it is stopped; then it writes the state.
     pub(super) fn run(mut self) {
         loop {
             let now = self.worker.clock.now();
@@ -69,7 +68,7 @@ impl<C> Thread<C> {
             while let Some(event) = self.worker.poll_event() {
                 self.on_event(now, event);
             }
-            // Whoever is revoked is out before a disk that hangs has taken it.
+            // Revocations take effect before a disk that may hang has them.
             self.written = self.worker.write_due(now, self.batches);
             // Without a disk it goes on in memory.
             if self.worker.is_written() || self.worker.store.is_failing() {
@@ -127,8 +126,8 @@ impl<C> Thread<C> {
         }
     }
 
-    /// Has the controller told of withdrawn keys whose sessions have ended, and which a start finds
-    /// on the disk; returns whether there is something to tell.
+    /// Confirms batches that are on the disk and whose sessions have ended; returns whether there
+    /// are any to send.
     fn confirm(&mut self) -> bool {
         let done = self.ended.min(self.written);
         let new = self.confirmed..done;
@@ -138,7 +137,7 @@ impl<C> Thread<C> {
         has_new
     }
 
-    /// With a session the tunnel comes first, where all uplinks carry the stream together.
+    /// With a session the tunnel comes first, since it uses all uplinks together.
     fn choose_ways(&mut self, now: Instant) {
         let through = self.has_session.then_some(ControllerRoute::System);
         let uplinks = self.uplinks.iter().cloned().map(ControllerRoute::Uplink);
@@ -165,7 +164,7 @@ impl<C> Thread<C> {
                 self.batches += 1;
                 let batch = self.batches;
                 if self.role == Role::Box {
-                    // It has no sessions of others that could end.
+                    // It has no sessions of others.
                     self.ended = batch;
                 }
                 self.tell(|news| {
@@ -179,14 +178,14 @@ impl<C> Thread<C> {
                 let anchors = egresses.iter().filter_map(anchor).collect();
                 self.tell(|news| news.anchors = Some(anchors));
             }
-            // Of who has not joined yet.
+            // For a join only.
             AgentEvent::Joined { .. } | AgentEvent::Refused { .. } => {}
-            // The worker's.
+            // Handled by the worker.
             AgentEvent::Keep | AgentEvent::Seek | AgentEvent::Warning(_) => {}
         }
     }
 
-    /// Lets the event loop put the configuration in force that waits for it.
+    /// Hands the waiting configuration to the event loop.
     pub(super) fn hand_over(&mut self) {
         if let Some(configuration) = self.waiting.take() {
             self.tell(|news| news.configuration = Some(configuration));
@@ -198,7 +197,7 @@ impl<C> Thread<C> {
         for (key, why) in admission.refused.iter().take(REFUSED_TOLD) {
             tracing::warn!(%key, "a member of the fleet's table is not let in: {why}");
         }
-        // An anchor has one tenant, and knows no boxes of others.
+        // An anchor serves one tenant and knows no boxes of others.
         let tenant = self.worker.agent.kept().tenant();
         let members = Members::of(&admission, (self.role == Role::Anchor).then_some(tenant));
         self.tell(|news| news.members = Some(members));
@@ -209,7 +208,7 @@ impl<C> Thread<C> {
         self.loop_waker.wake();
     }
 
-    /// When nobody is let in any more, if no controller comes.
+    /// When members are refused, unless a controller connects.
     fn closes_at(&self) -> Option<Instant> {
         Some(self.worker.agent.away_since()? + self.offline_max?)
     }
@@ -260,7 +259,7 @@ impl<C> Thread<C> {
     }
 }
 
-/// A tenant with its anchor; `None` if nothing is known of where that listens.
+/// A tenant with its anchor; `None` without a known address.
 fn anchor(
     Egress { tenant, anchor: server, rate_kbps }: &Egress,
 ) -> Option<(ProxyTenant, Vec<ServerName>)> {

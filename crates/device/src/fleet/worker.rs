@@ -1,5 +1,5 @@
-//! The agent, its line and its disk, turned together: by a thread beside the event loop, or by
-//! `roadweave join` until it is done.
+//! The agent, its line and its disk, driven together by a thread beside the event loop, or by
+//! `roadweave join`.
 //!
 //! ```text
 //! Line ── messages ──► Agent ── events ──► owner (configuration, members, revocations, …)
@@ -21,55 +21,52 @@ use super::store::Store;
 use crate::driver::RepeatLimiter;
 use crate::{Clock, DeviceError, random_bytes};
 
-/// After how much silence a box asks for a sign of life: 9 MB a month.
+/// The silence before a box's keep-alive: 9 MB a month.
 const KEEP_ALIVE_BOX: Duration = Duration::from_secs(50);
-/// After how much silence a proxy or an anchor does, and who joins.
+/// The silence before the keep-alive of a proxy, an anchor or a join.
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// The least time between two writes, and how many times longer than the last one took.
+/// The minimum rest between two writes, and its ratio to the duration of the last one.
 const WRITE_INTERVAL: Duration = Duration::from_millis(200);
 const WRITE_SHARE: u32 = 20;
-/// When a write that failed is tried again, and when if withdrawn keys wait for it.
+/// The rest after a failed write, also if revoked keys wait for it.
 const WRITE_AGAIN: Duration = Duration::from_secs(30);
 const WRITE_AGAIN_URGENT: Duration = Duration::from_secs(1);
 
-/// An agent with its line and its disk.
 pub(super) struct Worker {
     pub(super) clock: Clock,
     pub(super) agent: Agent,
     pub(super) line: Line,
     pub(super) store: Store,
     controllers: Arc<Controllers>,
-    /// A controller of which a token says that it is one, and no root yet.
+    /// The controller named by a token, not proved by a root yet.
     unproved: Option<PublicKey>,
     events: VecDeque<AgentEvent>,
     limiter: RepeatLimiter,
-    /// Messages that could not be sent.
     unsent: u64,
-    /// What the agent keeps is not on the disk, nor on its way there.
+    /// The agent's state differs from the disk and from the write in progress.
     is_dirty: bool,
-    /// Withdrawn keys are among it.
+    /// Revoked keys are not on the disk.
     is_urgent: bool,
-    /// The write that is under way: when it began, whether it is urgent, and its mark.
+    /// The write in progress: its start, whether it is urgent, and its mark.
     writing: (Instant, bool, u64),
-    /// The mark of the last write that is on the disk.
+    /// The mark of the last write that succeeded.
     mark: u64,
     next_write: Instant,
-    /// When the last write was over, and how long it took.
     written_at: Instant,
     write_took: Duration,
-    /// Where the stream that is up leads, and over what.
+    /// The address and way of the stream.
     pub(super) contact: Option<(SocketAddr, String)>,
-    /// Whether one was up since the start.
+    /// Whether a stream was up since the start.
     pub(super) has_met: bool,
-    /// Why there was no stream last.
+    /// The reason of the last failure.
     pub(super) failure: Option<String>,
-    /// How often none could be begun, or one ended.
+    /// Failed rounds and ended streams.
     pub(super) rounds_failed: u32,
-    /// What was wrong with what the controller said last.
+    /// The last problem with the controller's messages.
     pub(super) warning: Option<String>,
-    /// Whether the controller was asked for a sign of life after this side said what it has.
+    /// Whether an answer was requested after this member reported its state.
     has_asked: bool,
-    /// Whether all has come that the controller had when the stream came up.
+    /// Whether the controller has sent all that it had when the stream came up.
     pub(super) is_in_step: bool,
 }
 
@@ -77,7 +74,7 @@ impl Worker {
     /// Begins at once, over `ways`.
     ///
     /// # Errors
-    /// When the process has no file descriptors left, or the system no entropy.
+    /// When no file descriptors are left, or the system has no entropy.
     pub(super) fn start(
         clock: Clock,
         agent: Agent,
@@ -124,8 +121,8 @@ impl Worker {
         })
     }
 
-    /// Goes on as far as it can without waiting. Take all events afterwards, and then
-    /// [write](Worker::write_due): nobody waits for the disk.
+    /// Does all that is possible without blocking. The caller takes all events, then calls
+    /// [`Worker::write_due`].
     pub(super) fn turn(&mut self, now: Instant) {
         self.line.turn(now);
         while let Some(event) = self.line.poll_event() {
@@ -138,9 +135,8 @@ impl Worker {
         }
     }
 
-    /// Begins to write what the agent keeps when that is due, and takes note of what was written. A
-    /// disk that hangs keeps nobody waiting. Returns the `mark` of the last call of which all is on
-    /// the disk.
+    /// Begins a write when it is due, in the background, and takes the result of the last one.
+    /// Returns the `mark` of the last call whose state is entirely on the disk.
     pub(super) fn write_due(&mut self, now: Instant, mark: u64) -> u64 {
         if let Some(is_written) = self.store.poll() {
             let (began, was_urgent, mark) = self.writing;
@@ -162,30 +158,28 @@ impl Worker {
         self.mark
     }
 
-    /// Whether all that the agent keeps is on the disk.
     pub(super) fn is_written(&self) -> bool {
         !self.is_dirty && !self.store.is_writing()
     }
 
-    /// What the owner must do or know.
     pub(super) fn poll_event(&mut self) -> Option<AgentEvent> {
         self.events.pop_front()
     }
 
-    /// When [`Worker::turn`] has something to do beyond the line.
+    /// When [`Worker::turn`] has work, apart from the line's.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let is_due = self.is_dirty && !self.store.is_writing();
         let write = is_due.then_some(self.next_write);
         [write, self.agent.poll_timeout()].into_iter().flatten().min()
     }
 
-    /// Waits until there is something to do, or until `until`.
+    /// Waits for an event, or until `until`.
     pub(super) fn wait(&mut self, now: Instant, until: Option<Instant>) {
         let until = [until, self.poll_timeout()].into_iter().flatten().min();
         self.line.wait(now, until);
     }
 
-    /// Writes what the agent keeps before it returns; returns whether it is on the disk.
+    /// Writes the agent's state now; returns whether it succeeded.
     pub(super) fn write(&mut self, now: Instant) -> bool {
         let is_written = self.store.write(self.agent.kept());
         self.is_dirty = !is_written;
@@ -200,13 +194,12 @@ impl Worker {
         self.next_write = self.written_at + self.rest(is_written);
     }
 
-    /// How long the disk rests after the last write.
     fn rest(&self, is_written: bool) -> Duration {
-        // A table of thousands takes its time, and wears a flash.
+        // A large table takes time, and wears out flash.
         let rest = (self.write_took * WRITE_SHARE).max(WRITE_INTERVAL);
         match (is_written, self.is_urgent) {
             (true, false) => rest,
-            // A proxy that starts anew must not let in whose session it has said to have ended.
+            // After a restart a proxy must not let in keys whose sessions it has reported as ended.
             (true, true) => WRITE_INTERVAL,
             (false, false) => WRITE_AGAIN,
             (false, true) => rest.clamp(WRITE_AGAIN_URGENT, WRITE_AGAIN),
@@ -251,15 +244,15 @@ impl Worker {
         }
     }
 
-    /// Seeks the controllers where a token says that they are, and speaks with the one that it
-    /// names: what that one says still counts only if it is signed.
+    /// Connects to the controller that a token names; until a root proves it, its messages count
+    /// only if they are signed.
     pub(super) fn seek_at(&mut self, names: Vec<ServerName>, controller: PublicKey) {
         self.line.set_names(names);
         self.unproved = Some(controller);
         self.controllers.set(self.speaks_with());
     }
 
-    /// Whether the other end of the stream is a controller by the word of a root.
+    /// Whether a root has proved the peer to be a controller.
     pub(super) fn has_proved_peer(&self) -> bool {
         let peer = self.line.peer();
         self.agent.kept().trust().controllers().any(|key| peer == Some(key))
@@ -269,7 +262,7 @@ impl Worker {
         self.agent.kept().trust().controllers().chain(self.unproved).collect()
     }
 
-    /// Lets go of a controller that counts no more.
+    /// Ends the stream to a controller that is not trusted any more.
     fn follow_trust(&mut self, now: Instant) {
         let keys = self.speaks_with();
         let is_lost = self.line.peer().is_some_and(|peer| !keys.contains(&peer));
@@ -283,7 +276,7 @@ impl Worker {
         while self.line.has_room() {
             if let Some(frame) = self.agent.poll_frame() {
                 if frame == Up::Alive {
-                    // The line waits for the answer as well.
+                    // The line needs the answer too.
                     self.line.ask(now);
                 } else if let Err(error) = self.line.send(now, &frame) {
                     self.on_unsent(now, &error);
@@ -324,7 +317,7 @@ impl Worker {
     }
 }
 
-/// After how much silence a member asks for a sign of life.
+/// The silence before a keep-alive of a member.
 pub(super) fn keep_alive(role: Role) -> Duration {
     match role {
         Role::Box => KEEP_ALIVE_BOX,
@@ -332,12 +325,12 @@ pub(super) fn keep_alive(role: Role) -> Duration {
     }
 }
 
-/// The `addresses` that can be those of a server.
+/// The valid ones of `addresses`.
 pub(super) fn names(addresses: &[String]) -> Vec<ServerName> {
     addresses.iter().filter_map(|address| address.parse().ok()).collect()
 }
 
-/// What is told of, and how often.
+/// Kinds of log lines, each limited by itself.
 const UP: u32 = 0;
 const DOWN: u32 = 1;
 const WARNING: u32 = 2;
