@@ -1,4 +1,4 @@
-//! Names looked up over one uplink, outside the tunnel.
+//! DNS look-ups over one uplink, outside the tunnel.
 //!
 //! ```text
 //! /etc/hosts ─┐
@@ -7,11 +7,11 @@
 //!                    └──────────────────────────── answers ◄────────────────────────────┘
 //! ```
 //!
-//! The system's resolver asks over any interface, and so into a tunnel that is dead because its
-//! server has moved. What is found here counts for the one uplink that it came over, so a network
-//! that lies harms itself only.
+//! The system's resolver uses any interface, also a tunnel that is dead because its server has
+//! moved. Results apply only to the uplink that they came over, so a network with false answers
+//! affects itself only.
 //!
-//! [`Search`] does no I/O; [`run`] turns it, in a thread.
+//! [`Search`] does no I/O; [`run`] drives it in a thread.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -36,42 +36,39 @@ pub(crate) use radvert::{Advertised, RouterNews, RouterNotices};
 pub(crate) use run::run;
 pub(crate) use servers::{Network, told_portal};
 
-/// The most addresses of one name that count.
+/// Addresses used of one name.
 pub(crate) const ADDRESSES_MAX: usize = 8;
 
-/// What is to be found, over which uplink.
+/// A request over one uplink.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Request {
     /// The servers, in the order in which they are tried.
     pub(crate) names: Vec<ServerName>,
-    /// The uplink's network.
     pub(crate) network: Network,
-    /// Whether the uplink carries IPv4.
     pub(crate) ipv4: bool,
-    /// Whether the uplink carries IPv6.
     pub(crate) ipv6: bool,
-    /// NAT64 prefixes that its routers advertised.
+    /// NAT64 prefixes advertised by its routers.
     pub(crate) prefixes: Vec<Nat64Prefix>,
 }
 
-/// What was found.
+/// The result of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
     /// Addresses that the uplink may reach, in the order of the names.
     pub(crate) servers: Vec<SocketAddr>,
-    /// How long they hold; `None` when nobody had to be asked.
+    /// The lifetime of the result; `None` if no server was asked.
     pub(crate) lasts: Option<Duration>,
-    /// Why some were not found.
+    /// Why some names were not found.
     pub(crate) reason: Option<String>,
 }
 
 impl Request {
-    /// Whether IPv4 addresses are of use only behind a NAT64.
+    /// Whether IPv4 addresses need a NAT64.
     fn needs_nat64(&self) -> bool {
         self.ipv6 && !self.ipv4
     }
 
-    /// What is known without asking anybody; `None` when somebody has to be asked.
+    /// The result if it needs no question; `None` otherwise.
     pub(crate) fn known(&self) -> Option<Found> {
         let asks_prefix = self.needs_nat64() && self.prefixes.is_empty();
         let is_known = |name: &ServerName| match name.is_ipv4() {
@@ -82,39 +79,37 @@ impl Request {
         (!asks).then(|| self.at_once())
     }
 
-    /// The part that needs no answer: addresses of a family that the uplink carries, and those that
-    /// a known NAT64 prefix leads to.
+    /// The part that needs no question: literal addresses of a family that the uplink carries, or
+    /// behind a known NAT64 prefix.
     pub(crate) fn at_once(&self) -> Found {
         Search::new(Instant::ZERO, self.clone(), Vec::new(), Path::new("")).found()
     }
 }
 
-/// The questions of one request. No I/O but the reading of /etc/hosts at the beginning.
+/// The questions of one request. It does no I/O, except to read /etc/hosts at the beginning.
 #[derive(Debug)]
 pub(crate) struct Search {
     request: Request,
-    /// What /etc/hosts says, by the place of the name.
+    /// Addresses in /etc/hosts, by index of the name.
     hosts: Vec<Vec<IpAddr>>,
     questions: Vec<(Question, Exchange)>,
     deadline: Instant,
-    /// An address is there; the other answers have until then.
+    /// An address was found; other answers are awaited until then.
     others_deadline: Option<Instant>,
 }
 
-/// What an exchange is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Question {
     Addresses(Name<Vec<u8>>, Kind),
     Prefix,
 }
 
-/// The name of a server, as the DNS has it.
 fn dns_name(host: &str) -> Name<Vec<u8>> {
     host.parse().expect("a ServerName has labels of letters and digits")
 }
 
 impl Search {
-    /// Asks `servers` from `now` on. `root`: where /etc/hosts is, `/` but in tests.
+    /// Asks `servers` from `now` on. `root`: the directory of `etc/hosts`, for tests.
     fn new(now: Instant, request: Request, servers: Vec<SocketAddr>, root: &Path) -> Self {
         let of_host = |name: &ServerName| match name.host() {
             ServerHost::Address(_) => Vec::new(),
@@ -141,7 +136,7 @@ impl Search {
         this
     }
 
-    /// What must be asked, each once.
+    /// The questions, without duplicates.
     fn plan(&self) -> Vec<Question> {
         let Request { names, ipv4, ipv6, prefixes, .. } = &self.request;
         let mut plan = Vec::new();
@@ -168,14 +163,14 @@ impl Search {
         plan
     }
 
-    /// The next try that is due: the place of its question, and the try.
+    /// The next try that is due, with the index of its question.
     fn poll_try(&mut self, now: Instant, entropy: &[u8; ENTROPY]) -> Option<(usize, Try)> {
         self.questions.iter_mut().enumerate().find_map(|(place, (_, exchange))| {
             exchange.poll_try(now, entropy).map(|next| (place, next))
         })
     }
 
-    /// Takes what came back for a try. Returns whether the try is over.
+    /// Takes a message for a try. Returns whether the try is over.
     fn handle_message(&mut self, now: Instant, place: usize, id: usize, message: &[u8]) -> bool {
         let Some((_, exchange)) = self.questions.get_mut(place) else { return true };
         let is_over = exchange.handle_message(now, id, message);
@@ -185,21 +180,19 @@ impl Search {
         is_over
     }
 
-    /// A try broke.
     fn handle_failure(&mut self, now: Instant, place: usize, id: usize, reason: &str) {
         if let Some((_, exchange)) = self.questions.get_mut(place) {
             exchange.handle_failure(now, id, reason);
         }
     }
 
-    /// When there is something to do if nothing comes.
     fn poll_timeout(&self, now: Instant) -> Instant {
         let exchanges = self.questions.iter();
         let next = exchanges.filter_map(|(_, exchange)| exchange.poll_timeout(now)).min();
         [next, self.others_deadline].into_iter().flatten().fold(self.deadline, Instant::min)
     }
 
-    /// All that can be found, once it can.
+    /// The result, once it is complete or the time is up.
     fn poll_found(&self, now: Instant) -> Option<Found> {
         let is_done = self.questions.iter().all(|(_, exchange)| exchange.outcome().is_some());
         let is_late =
@@ -207,7 +200,6 @@ impl Search {
         (is_done || is_late).then(|| self.found())
     }
 
-    /// What has been found so far.
     fn found(&self) -> Found {
         let mut found = Found::default();
         let prefixes = self.prefixes(&mut found);
@@ -231,7 +223,7 @@ impl Search {
         found
     }
 
-    /// The answers for a name, one of IPv6 and one of IPv4 in turn.
+    /// The addresses of a name, alternately of IPv6 and IPv4.
     fn answers(&self, host: &Name<Vec<u8>>, found: &mut Found) -> Vec<IpAddr> {
         let mut of = |kind| {
             let question = Question::Addresses(host.clone(), kind);
@@ -249,7 +241,6 @@ impl Search {
         }
     }
 
-    /// The NAT64 prefixes of the uplink.
     fn prefixes(&self, found: &mut Found) -> Vec<Nat64Prefix> {
         if !self.request.prefixes.is_empty() {
             return self.request.prefixes.clone();
@@ -258,7 +249,6 @@ impl Search {
         nat64::discover(&answer.addresses)
     }
 
-    /// The answer to a question, if there is one yet.
     fn answer(&self, question: &Question, found: &mut Found) -> Option<AddressRecords> {
         let (_, exchange) = self.questions.iter().find(|(asked, _)| asked == question)?;
         match exchange.outcome()? {
@@ -276,7 +266,7 @@ impl Search {
         }
     }
 
-    /// What of `addresses` the uplink reaches, and how.
+    /// The `addresses` that the uplink reaches, mapped by a NAT64 where needed.
     fn reachable(&self, addresses: &[IpAddr], prefixes: &[Nat64Prefix]) -> Vec<IpAddr> {
         let Request { ipv4, ipv6, .. } = self.request;
         let mut reachable: Vec<IpAddr> = Vec::new();
@@ -294,9 +284,9 @@ impl Search {
     }
 }
 
-/// How long one search may take.
+/// The time limit of a search.
 const DEADLINE: Duration = Duration::from_secs(15);
-/// How long the other answers may take after the first.
+/// The time limit of other answers after the first.
 const OTHERS_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

@@ -5,11 +5,9 @@
 //! inner packets --> Coalescer --> header, super packet --> kernel, which splits it again
 //! ```
 //!
-//! With `IFF_VNET_HDR` each read and write of a TUN starts with a `virtio_net_hdr` that says how to
-//! cut the packet and which checksum is still open. A TCP stream then costs one system call and one
-//! walk through the kernel per 64 KB instead of per 1,400 bytes.
-//!
-//! Nothing here does I/O.
+//! With `IFF_VNET_HDR` each read and write of a TUN starts with a `virtio_net_hdr`, which says how
+//! to segment the packet and which checksum is incomplete. A TCP stream then costs one system call
+//! and one walk through the kernel per 64 KB instead of per 1,400 bytes. Nothing here does I/O.
 //!
 //! Source: virtio 1.2 section 5.1.6; Linux `include/linux/virtio_net.h`; RFC 1071 (checksums).
 
@@ -20,49 +18,42 @@ pub(crate) use coalesce::Coalescer;
 
 use checksum::{add, finish, pseudo_header};
 
-/// Size of the header before each packet.
 pub(crate) const HEADER_LEN: usize = 10;
-/// The largest IP packet.
+/// The maximum size of an IP packet.
 pub(crate) const PACKET_MAX: usize = 65_535;
 
-/// The `virtio_net_hdr`: what is left to do with the packet behind it. Integers are in the byte
-/// order of the machine.
+/// The `virtio_net_hdr`, in the machine's byte order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// The checksum at `checksum_start + checksum_offset` holds the pseudo header's sum only.
+    /// The field at `checksum_start + checksum_offset` holds the pseudo header's sum only.
     pub needs_checksum: bool,
-    /// How to cut.
+    /// The kind of super packet.
     pub gso: Gso,
     /// Bytes of IP and transport header.
     pub header_len: u16,
     /// Payload bytes of each segment.
     pub segment_size: u16,
-    /// Where the checksum starts to cover: the transport header.
+    /// The offset of the transport header, where the checksum's coverage starts.
     pub checksum_start: u16,
-    /// Where the checksum is written, bytes behind `checksum_start`.
+    /// The offset of the checksum from `checksum_start`.
     pub checksum_offset: u16,
 }
 
-/// What kind of super packet it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Gso {
-    /// An ordinary packet.
     #[default]
     None,
-    /// TCP over IPv4.
     TcpV4,
-    /// TCP over IPv6.
     TcpV6,
-    /// UDP over either.
     Udp,
 }
 
-/// The header and its packet contradict each other.
+/// The header contradicts its packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
 impl Header {
-    /// Reads the header; `None` for a kind of offload that was not asked for.
+    /// Decodes the header; `None` for a kind of offload that was not enabled.
     pub fn decode(bytes: &[u8; HEADER_LEN]) -> Option<Self> {
         let word = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
         Some(Self {
@@ -81,7 +72,7 @@ impl Header {
         })
     }
 
-    /// Writes the header.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
         bytes[0] = if self.needs_checksum { FLAG_NEEDS_CHECKSUM } else { 0 };
@@ -99,10 +90,11 @@ impl Header {
     }
 }
 
-/// Cuts what the kernel handed over into packets with all checksums done, one `sink` call each.
+/// Splits a packet of the kernel into packets with complete checksums, passes each to `sink`, and
+/// returns their number.
 ///
-/// The payload stays where it is: the headers of a segment are written over the end of the one
-/// before, which the sink has seen by then. Returns how many there were.
+/// The payload is not moved: the headers of a segment overwrite the end of the previous one, which
+/// the sink has seen by then.
 pub(crate) fn split(
     header: &Header,
     packet: &mut [u8],
@@ -134,13 +126,12 @@ pub(crate) fn split(
     Ok(count)
 }
 
-/// Where the headers of a super packet lie.
+/// The header layout of a super packet.
 struct Shape {
     ipv6: bool,
     udp: bool,
-    /// Start of the transport header.
     transport: usize,
-    /// Length of all headers.
+    /// The length of all headers.
     headers: usize,
 }
 
@@ -153,8 +144,8 @@ impl Shape {
             _ => return Err(Malformed),
         };
         let udp = header.gso == Gso::Udp;
-        // The kernel's header_len covers the whole first segment where the packet was forwarded, so
-        // the length of the transport header comes from the packet.
+        // For forwarded packets the kernel's header_len covers the whole first segment, so the
+        // length of the transport header comes from the packet.
         let transport_len = if udp {
             UDP_HEADER
         } else {
@@ -173,7 +164,7 @@ impl Shape {
     }
 
     /// Sets lengths, IDs, sequence number, flags and checksums of segment `index`, whose payload
-    /// starts `offset` bytes into that of the super packet.
+    /// starts at `offset` in that of the super packet.
     fn finish_segment(&self, segment: &mut [u8], index: usize, offset: usize, last: bool) {
         let total = segment.len();
         let transport_len = (total - self.transport) as u16;
@@ -192,7 +183,7 @@ impl Shape {
             let sequence = get_u32(segment, at).wrapping_add(offset as u32);
             segment[at..at + 4].copy_from_slice(&sequence.to_be_bytes());
             let flags = &mut segment[self.transport + 13];
-            // "Congestion window reduced" was said once; the end and the push belong to the end.
+            // CWR belongs to the first segment, FIN and PSH to the last.
             *flags &= if index > 0 { !TCP_CWR } else { !0 };
             *flags &= if last { !0 } else { !(TCP_FIN | TCP_PSH) };
         }
@@ -202,14 +193,14 @@ impl Shape {
     }
 }
 
-/// Completes the one checksum that the kernel left open in an ordinary packet.
+/// Completes the checksum of an ordinary packet.
 fn complete_checksum(header: &Header, packet: &mut [u8]) -> Result<(), Malformed> {
     let start = usize::from(header.checksum_start);
     let at = start + usize::from(header.checksum_offset);
     if at + 2 > packet.len() {
         return Err(Malformed);
     }
-    // The field holds the sum of the pseudo header, which the sum over all includes this way.
+    // The field holds the pseudo header's sum, so the sum over all bytes includes it.
     let sum = finish(add(0, &packet[start..]));
     let udp = usize::from(header.checksum_offset) == UDP_CHECKSUM;
     packet[at..at + 2].copy_from_slice(&checksum_field(sum, udp));
@@ -224,7 +215,7 @@ fn set_transport_checksum(packet: &mut [u8], transport: usize, udp: bool, pseudo
     packet[at..at + 2].copy_from_slice(&checksum_field(sum, udp));
 }
 
-/// The complement of `sum`; for UDP never zero, which means "none" (RFC 768) and which IPv6
+/// The complement of `sum`; for UDP never zero, which means no checksum (RFC 768) and which IPv6
 /// receivers discard (RFC 8200 section 8.1).
 fn checksum_field(sum: u16, udp: bool) -> [u8; 2] {
     match !sum {
@@ -269,8 +260,7 @@ const TCP_FIN: u8 = 0x01;
 const TCP_PSH: u8 = 0x08;
 const TCP_ACK: u8 = 0x10;
 const TCP_CWR: u8 = 0x80;
-/// IPv4 with options and TCP with options take 120 bytes; IPv6 with a few extensions less than
-/// this.
+/// More than IPv4 with options and TCP with options (120 bytes), or IPv6 with a few extensions.
 const HEADERS_MAX: usize = 256;
 
 #[cfg(test)]

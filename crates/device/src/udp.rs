@@ -5,10 +5,8 @@
 //! uplink --> recv (recvmmsg and UDP GRO: many datagrams a call) --> session, one by one
 //! ```
 //!
-//! What the network does to a packet never ends a socket: errors are counted by kind, and the
-//! transport's own timers find out what was lost.
-//!
-//! What is sent leaves by `noq-udp`, which has also set the socket up for what comes (`receive`).
+//! Network errors do not close a socket: they are counted by kind, and the transport's timers
+//! detect the losses. `noq-udp` sends, and sets the socket up for receiving (`receive`).
 
 use std::fmt;
 use std::io;
@@ -32,12 +30,12 @@ mod receive;
 
 pub use outcome::{SendFailure, SendOutcome, UdpStatistics};
 
-/// How to open a socket.
+/// Options of a socket.
 #[derive(Clone, Debug)]
 pub struct UdpOptions {
     /// Local address; port 0 lets the kernel choose. `[::]` takes IPv4 as well.
     pub bind: SocketAddr,
-    /// Interface that all packets leave and come by, whatever the routes say (SO_BINDTODEVICE).
+    /// The interface of all packets, regardless of the routes (SO_BINDTODEVICE).
     pub interface: Option<String>,
     /// Mark for policy routing (SO_MARK).
     pub mark: Option<u32>,
@@ -46,7 +44,7 @@ pub struct UdpOptions {
 }
 
 impl UdpOptions {
-    /// A socket for the uplink `interface` to a server of the family of `ipv4`.
+    /// A socket for the uplink `interface`, of IPv4 or IPv6.
     pub fn uplink(interface: impl Into<String>, ipv4: bool) -> Self {
         let any: IpAddr =
             if ipv4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
@@ -98,45 +96,44 @@ impl Ecn {
 /// One datagram or a run of datagrams to send.
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing<'a> {
-    /// The address that the datagrams go to.
+    /// The destination of all datagrams.
     pub destination: SocketAddr,
-    /// This machine's address that they leave from; a server answers from the one that was asked.
+    /// The source address; a server answers from the address that was asked.
     pub source: Option<IpAddr>,
-    /// What the IP header says of congestion.
+    /// The ECN bits.
     pub ecn: Ecn,
     /// The payloads, end to end.
     pub contents: &'a [u8],
-    /// Bytes of each datagram but the last, which may be shorter; as long as `contents`, or longer,
-    /// for one alone. Must not be zero.
+    /// Bytes of each datagram but the last, which may be shorter. Not zero; the length of
+    /// `contents` or more for a single datagram.
     pub segment_size: usize,
 }
 
-/// One datagram that came.
+/// A received datagram.
 #[derive(Debug)]
 pub struct Incoming<'a> {
-    /// The address that the datagram came from.
+    /// The sender.
     pub remote: SocketAddr,
-    /// This machine's address that the datagram was for.
+    /// The destination address.
     pub local: Option<IpAddr>,
-    /// By which interface, the kernel's number.
+    /// The index of the interface.
     pub interface: Option<u32>,
-    /// What the IP header says of congestion.
+    /// The ECN bits.
     pub ecn: Ecn,
-    /// When the kernel got it, since the machine was started, if it tells; of datagrams that it
-    /// has joined, the first.
+    /// When the kernel received it (of joined datagrams: the first), since the machine's start, if
+    /// known.
     pub received: Option<Duration>,
     /// The payload.
     pub payload: &'a [u8],
 }
 
-/// Whether runs of datagrams may go in one system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GsoState {
-    /// Runs of datagrams may go in one system call (UDP_SEGMENT).
+    /// Runs go in one system call (UDP_SEGMENT).
     Works,
-    /// The kernel refused a run; the next datagram alone shows whether it was for its size.
+    /// The kernel refused a run; the next single datagram shows whether its size was the reason.
     Doubted,
-    /// The interface cannot do it; every datagram goes alone.
+    /// The interface does not support it.
     Refused,
 }
 
@@ -145,11 +142,9 @@ pub struct UplinkSocket {
     socket: Socket,
     state: UdpSocketState,
     local: SocketAddr,
-    /// What it is bound to, if it is an uplink's.
     interface: Option<String>,
-    /// The socket speaks IPv6 and carries IPv4 as mapped addresses.
+    /// An IPv6 socket that carries IPv4 as mapped addresses.
     dual: bool,
-    /// What is known of UDP GSO here.
     gso: GsoState,
     buffers: Vec<u8>,
     receipts: Receipts,
@@ -172,7 +167,7 @@ impl UplinkSocket {
     /// Another handle of the same socket, with counters of its own.
     ///
     /// # Errors
-    /// When the process has no file descriptors left.
+    /// When no file descriptors are left.
     pub fn try_clone(&self) -> Result<Self, DeviceError> {
         let failed = |error| DeviceError::system("share a UDP socket", error);
         let interface = self.interface.clone();
@@ -182,14 +177,14 @@ impl UplinkSocket {
         })
     }
 
-    /// Takes a socket that is bound to `address`, but for the port if that is 0.
+    /// Takes a socket that is bound to `address`, whose port may be 0.
     fn of_bound(socket: Socket, address: SocketAddr) -> Result<Self, DeviceError> {
         let failed = |error| opening(address, error);
         let dual = is_dual(address);
         let state = UdpSocketState::new((&socket).into()).map_err(failed)?;
         let local = socket.local_addr().map_err(failed)?.as_socket().unwrap_or(address);
         let buffers = vec![0; SLOTS * DATAGRAM_MAX];
-        // Without it packets count from the moment at which they are read.
+        // Without it, packets count as received when they are read.
         let _ = ask_for_times(&socket);
         let (gso, receipts) = (GsoState::Works, Receipts::default());
         let statistics = UdpStatistics::default();
@@ -202,7 +197,7 @@ impl UplinkSocket {
         self.local
     }
 
-    /// The interface that it is bound to, if it is an uplink's.
+    /// The interface that an uplink's socket is bound to.
     pub fn interface(&self) -> Option<&str> {
         self.interface.as_deref()
     }
@@ -212,7 +207,7 @@ impl UplinkSocket {
         self.statistics
     }
 
-    /// How many datagrams one [`Outgoing`] may hold, at least 1.
+    /// The number of datagrams that one [`Outgoing`] may hold, at least 1.
     pub fn batch_max(&self) -> usize {
         match self.gso {
             GsoState::Works => self.state.max_gso_segments().get(),
@@ -220,7 +215,7 @@ impl UplinkSocket {
         }
     }
 
-    /// Sends a datagram or a run; a run longer than the kernel takes at once is cut into several.
+    /// Sends a datagram or a run; a run beyond the kernel's limit is split.
     pub fn send(&mut self, outgoing: &Outgoing<'_>) -> SendOutcome {
         let segment = outgoing.segment_size.max(1);
         let mut outcome = SendOutcome::Sent;
@@ -243,13 +238,13 @@ impl UplinkSocket {
                     if rest.len() == outgoing.contents.len() {
                         return SendOutcome::Blocked;
                     }
-                    // A part is on its way; sending it again would cost more than its loss.
+                    // A part is sent; repeating the whole would cost more than its loss.
                     let lost = rest.len().div_ceil(segment) as u64;
                     self.statistics.failed[SendFailure::QueueFull as usize] += lost;
                     return SendOutcome::Failed(SendFailure::QueueFull);
                 }
                 Err(error) if datagrams > 1 && is_gso_refusal(&error) => {
-                    // The same run again, one by one.
+                    // Repeats the run with single datagrams.
                     self.gso = GsoState::Doubted;
                     continue;
                 }
@@ -267,9 +262,9 @@ impl UplinkSocket {
         outcome
     }
 
-    /// Trusts GSO again: the refusal was for the datagrams' sake, as when the MTU has shrunk.
+    /// Enables GSO again: the refusal was about the size, as when the MTU has shrunk.
     fn restore_gso(&mut self) {
-        // The state has switched it off for good; a fresh one has not.
+        // The state has disabled it for good; a new one has not.
         if let Ok(state) = UdpSocketState::new((&self.socket).into()) {
             self.state = state;
             self.gso = GsoState::Works;
@@ -292,7 +287,7 @@ impl UplinkSocket {
         };
         loop {
             match self.state.try_send((&self.socket).into(), &transmit) {
-                // An ICMP answer to an earlier packet; the kernel has cleared it and sent nothing.
+                // An ICMP error of an earlier packet, which the kernel has cleared without sending.
                 Err(error) if is_earlier_error(&error) => {
                     self.statistics.receive_errors += 1;
                     return self.state.try_send((&self.socket).into(), &transmit);
@@ -303,12 +298,11 @@ impl UplinkSocket {
         }
     }
 
-    /// Receives what waits, to a bound of some 32 calls' worth, and hands each datagram to `sink`.
-    ///
-    /// Returns how many there were; zero when none waits.
+    /// Receives waiting datagrams, up to a bound, and passes each to `sink`. Returns their number,
+    /// zero if none waits.
     ///
     /// # Errors
-    /// Only what makes the socket useless; errors that tell of earlier packets are counted.
+    /// Only errors that make the socket useless; errors about earlier packets are counted.
     pub fn recv(&mut self, mut sink: impl FnMut(Incoming<'_>)) -> io::Result<usize> {
         let mut count = 0;
         for _ in 0..RECEIVES_MAX {
@@ -357,7 +351,6 @@ impl UplinkSocket {
         Ok(count)
     }
 
-    /// The address in the family of the socket.
     fn to_socket(&self, address: SocketAddr) -> SocketAddr {
         SocketAddr::new(self.to_socket_ip(address.ip()), address.port())
     }
@@ -440,7 +433,7 @@ fn opening(address: SocketAddr, error: io::Error) -> DeviceError {
     DeviceError::of_family(address.is_ipv4(), format!("open a UDP socket at {address}"), error)
 }
 
-/// Whether a socket at `address` speaks IPv6 and carries IPv4 as mapped addresses.
+/// Whether a socket at `address` is an IPv6 one that carries IPv4 as mapped addresses.
 fn is_dual(address: SocketAddr) -> bool {
     address.is_ipv6() && address.ip().is_unspecified()
 }
@@ -456,8 +449,8 @@ pub(crate) fn bind_to_interface(socket: &Socket, interface: &str) -> Result<(), 
     })
 }
 
-/// Asks for large buffers. Less than asked for is no failure: without CAP_NET_ADMIN the kernel
-/// grants what net.core.rmem_max and wmem_max allow.
+/// Requests large buffers. Without CAP_NET_ADMIN the kernel grants only as much as
+/// net.core.rmem_max and wmem_max allow.
 fn set_buffers(socket: &Socket, size: usize) {
     if sockopt::set_socket_recv_buffer_size_force(socket, size).is_err() {
         let _ = socket.set_recv_buffer_size(size);
@@ -467,7 +460,7 @@ fn set_buffers(socket: &Socket, size: usize) {
     }
 }
 
-/// IPv4 addresses of a dual socket come as they are known elsewhere.
+/// Maps IPv4-mapped addresses of a dual socket to IPv4.
 fn from_socket(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
@@ -476,16 +469,16 @@ fn is_gso_refusal(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::IO | Errno::INVAL | Errno::OPNOTSUPP))
 }
 
-/// Errors that a send tells although it was an earlier packet that met them.
+/// Errors of earlier packets that a later send reports.
 fn is_earlier_error(error: &io::Error) -> bool {
     Errno::from_io_error(error) == Some(Errno::CONNREFUSED)
 }
 
-/// What the kernel is asked for: 100 ms at 300 Mbit/s.
+/// The requested buffer: 100 ms at 300 Mbit/s.
 const BUFFER_SIZE: usize = 4 * 1024 * 1024;
-/// The largest thing one slot of a receive may hold: a run joined by GRO.
+/// A run joined by GRO.
 const DATAGRAM_MAX: usize = 65_536;
-/// The largest run of one system call: 64 KiB less the headers of IP and UDP.
+/// The longest run of one system call: 64 KiB less the headers of IP and UDP.
 const RUN_MAX: usize = 65_535 - 48;
 /// Bounds the time of a batch.
 const RECEIVES_MAX: usize = 4;

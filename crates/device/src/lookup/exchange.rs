@@ -1,12 +1,12 @@
-//! One question, put to several servers until one answers. No I/O.
+//! One question, sent to several servers until one answers. No I/O.
 //!
 //! ```text
 //! a try a second, round the servers ─► UDP ─► answer
-//!                                       └─► too long ─► TCP to the same server
+//!                                         └─► too long ─► TCP to the same server
 //! ```
 //!
-//! A try is not taken back when the next begins: over a satellite the first answer may come after
-//! it. A server that refuses, or says it is broken, hands over at once.
+//! Earlier tries stay open when the next begins, since a satellite's round trip may be longer than
+//! the interval. After a refusal or a server failure the next server is asked at once.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -16,39 +16,36 @@ use roadweave_proto::Instant;
 
 use super::message::{AddressRecords, ENTROPY, Kind, Query, Reading};
 
-/// How the question travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transport {
     Udp,
     Tcp,
 }
 
-/// A question that is to be sent to a server, from a port of its own.
+/// A question to send to a server, from a port of its own.
 #[derive(Clone, Debug)]
 pub(super) struct Try {
-    /// What [`Exchange::handle_message`] wants to be told.
+    /// The argument for [`Exchange::handle_message`].
     pub(super) id: usize,
     pub(super) server: SocketAddr,
     pub(super) transport: Transport,
     pub(super) message: Vec<u8>,
 }
 
-/// The tries of one question.
 #[derive(Debug)]
 pub(super) struct Exchange {
     name: Name<Vec<u8>>,
     kind: Kind,
     servers: Vec<SocketAddr>,
     tries: Vec<Sent>,
-    /// UDP tries so far.
     rounds: usize,
     next: Instant,
-    /// Servers whose answer is to be had over TCP.
+    /// Servers to ask again over TCP.
     truncated: Vec<SocketAddr>,
-    /// Servers that cannot be talked to.
+    /// Servers that cannot be reached.
     broken: Vec<SocketAddr>,
     outcome: Option<Result<AddressRecords, String>>,
-    /// What the servers complained of last.
+    /// The last error of a server.
     reason: Option<String>,
 }
 
@@ -61,7 +58,6 @@ struct Sent {
 }
 
 impl Exchange {
-    /// Asks `servers` for the addresses of `name`, from `now` on.
     pub(super) fn new(
         now: Instant,
         name: Name<Vec<u8>>,
@@ -83,7 +79,7 @@ impl Exchange {
         }
     }
 
-    /// The next try that is due, if any.
+    /// The next try that is due.
     pub(super) fn poll_try(&mut self, now: Instant, entropy: &[u8; ENTROPY]) -> Option<Try> {
         if self.outcome.is_some() {
             return None;
@@ -111,7 +107,7 @@ impl Exchange {
         Some(Try { id, server, transport, message })
     }
 
-    /// Few servers lose the case of a question; the last round asks them without capitals.
+    /// A few servers do not preserve the case of a question, so the last round uses lower case.
     fn case_of(&self, entropy: &[u8; ENTROPY]) -> [u8; ENTROPY] {
         let mut entropy = *entropy;
         if self.rounds > self.servers.len() * (ROUNDS - 1) {
@@ -120,7 +116,7 @@ impl Exchange {
         entropy
     }
 
-    /// Takes what the server of a try sent back. Returns whether the try is over.
+    /// Takes a message for a try. Returns whether the try is over.
     pub(super) fn handle_message(&mut self, now: Instant, id: usize, message: &[u8]) -> bool {
         let Some(sent) = self.tries.get_mut(id).filter(|sent| !sent.is_over) else { return true };
         let reading = sent.query.read(message);
@@ -133,7 +129,7 @@ impl Exchange {
             Reading::Answer(answer) if self.outcome.is_none() => self.outcome = Some(Ok(answer)),
             Reading::Truncated if transport == Transport::Udp => {
                 self.truncated.push(server);
-                // Time for TCP, before the next server is asked.
+                // TCP gets its time before the next server is asked.
                 self.next = self.next.max(now + TCP_TIMEOUT);
             }
             Reading::Failed(reason) => self.complain(now, server.ip(), &reason),
@@ -143,8 +139,7 @@ impl Exchange {
         true
     }
 
-    /// A try could not be sent, or its connection broke. With the last server that can be talked to
-    /// the question is given up.
+    /// Takes a failure of a try. The question fails with the last reachable server.
     pub(super) fn handle_failure(&mut self, now: Instant, id: usize, reason: &str) {
         let Some(sent) = self.tries.get_mut(id).filter(|sent| !sent.is_over) else { return };
         sent.is_over = true;
@@ -160,13 +155,13 @@ impl Exchange {
 
     fn complain(&mut self, now: Instant, server: IpAddr, reason: &str) {
         self.reason = Some(format!("{server}: {reason}"));
-        // The others at once, but not round and round: a network may refuse all that is sent.
+        // The next server is asked at once, but only in the first round: a network may refuse
+        // everything.
         if self.rounds < self.servers.len() {
             self.next = self.next.min(now);
         }
     }
 
-    /// When [`Exchange::poll_try`] has something to do.
     pub(super) fn poll_timeout(&self, now: Instant) -> Option<Instant> {
         match self.outcome {
             Some(_) => None,
@@ -175,19 +170,16 @@ impl Exchange {
         }
     }
 
-    /// The answer, or why there is none; `None` until it is known.
+    /// The result, once it is known.
     pub(super) fn outcome(&self) -> Option<&Result<AddressRecords, String>> {
         self.outcome.as_ref()
     }
 }
 
-/// How often each server is asked.
 const ROUNDS: usize = 3;
-/// How long until the next try.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How long the last try may take.
 const LAST_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long a connection and an answer over it may take.
+/// The time limit of a connection with its answer.
 const TCP_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[cfg(test)]
@@ -204,7 +196,7 @@ mod tests {
         Exchange::new(Instant::ZERO, name, Kind::V4, servers)
     }
 
-    /// What a server says to `asked` with this code and these flags.
+    /// A reply to `asked` with these flags.
     fn reply(asked: &Try, flags: [u8; 2]) -> Vec<u8> {
         let mut bytes = asked.message.clone();
         [bytes[2], bytes[3]] = flags;

@@ -1,4 +1,4 @@
-//! /etc/hosts: names that this machine knows without asking.
+//! Names in /etc/hosts.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -6,12 +6,12 @@ use std::path::Path;
 use super::ADDRESSES_MAX;
 use super::servers::read;
 
-/// The addresses of `name` in the machine's own file. `root`: where it is, `/` but in tests.
+/// The addresses of `name`. `root`: the directory of `etc/hosts`, for tests.
 pub(super) fn addresses(root: &Path, name: &str) -> Vec<IpAddr> {
     read(&root.join("etc/hosts")).map(|text| parse(&text, name)).unwrap_or_default()
 }
 
-/// The addresses of `name` in a text of lines `ADDRESS NAME ALIAS..`, in their order.
+/// The addresses of `name` in lines `ADDRESS NAME ALIAS..`.
 fn parse(text: &str, name: &str) -> Vec<IpAddr> {
     let name = name.strip_suffix('.').unwrap_or(name);
     let address = |line: &str| {

@@ -1,8 +1,7 @@
-//! DNS messages: one question, and what an answer says (RFC 1035 section 4).
+//! DNS messages: one question, and the addresses in its answer (RFC 1035 section 4).
 //!
-//! A forger who does not see the question has to guess its ID, the port that it left from, and
-//! which of the name's letters are capitals: the question must come back as it was asked, letter by
-//! letter.
+//! An off-path attacker has to guess the ID, the source port, and the random case of the name's
+//! letters: the question must come back letter by letter.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -13,48 +12,43 @@ use domain::rdata::{A, Aaaa};
 
 use super::ADDRESSES_MAX;
 
-/// Random bytes that a query takes: two for the ID, the rest for the case of 255 letters.
+/// Random bytes of a query: two for the ID, the others for the case of 255 letters.
 pub(super) const ENTROPY: usize = 2 + 32;
 
-/// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
-    /// A: addresses of IPv4.
+    /// A.
     V4,
-    /// AAAA: addresses of IPv6.
+    /// AAAA.
     V6,
 }
 
-/// A question as it goes to one server.
 #[derive(Clone, Debug)]
 pub(super) struct Query {
     bytes: Vec<u8>,
 }
 
-/// What a message turned out to be.
+/// The meaning of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reading {
-    /// Not the answer to this question, or none that can be read.
+    /// Not a readable answer to this question.
     Foreign,
-    /// The answer was too long for a datagram; it is to be had over TCP.
+    /// Too long for a datagram; TCP gives the whole answer.
     Truncated,
-    /// The server cannot say, for this reason; another may.
+    /// A failure of this server, with its reason.
     Failed(String),
-    /// The answer.
     Answer(AddressRecords),
 }
 
-/// The addresses of a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct AddressRecords {
-    /// At most [`ADDRESSES_MAX`]; none when the name has none of the kind.
+    /// At most [`ADDRESSES_MAX`]; empty if the name has none of the kind.
     pub(super) addresses: Vec<IpAddr>,
-    /// How long they hold; zero without any.
+    /// Their lifetime; zero without addresses.
     pub(super) lasts: Duration,
 }
 
 impl Query {
-    /// Asks for the addresses of `name`.
     pub(super) fn new(name: &Name<Vec<u8>>, kind: Kind, entropy: &[u8; ENTROPY]) -> Self {
         let rtype = match kind {
             Kind::V4 => Rtype::A,
@@ -76,12 +70,10 @@ impl Query {
         Self { bytes }
     }
 
-    /// The message.
     pub(super) fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Reads what came back for it.
     pub(super) fn read(&self, bytes: &[u8]) -> Reading {
         let Ok(message) = Message::from_slice(bytes) else { return Reading::Foreign };
         let header = message.header();
@@ -105,7 +97,7 @@ impl Query {
     }
 }
 
-/// The addresses at the end of the answer's chain of aliases; `None` when it is malformed.
+/// The addresses at the end of the chain of aliases; `None` if the answer is malformed.
 fn addresses(message: &Message<[u8]>) -> Option<AddressRecords> {
     let name = message.canonical_name()?;
     let mut answer = AddressRecords::default();
@@ -135,7 +127,7 @@ fn addresses(message: &Message<[u8]>) -> Option<AddressRecords> {
     Some(answer)
 }
 
-/// Whether a server on the other side of an uplink may have this address.
+/// Whether the address can be a server's beyond an uplink.
 fn is_possible(address: IpAddr) -> bool {
     let special = address.is_unspecified() || address.is_loopback() || address.is_multicast();
     !special
@@ -145,7 +137,6 @@ fn is_possible(address: IpAddr) -> bool {
         }
 }
 
-/// Bytes of a message before its question.
 const HEADER: usize = 12;
 
 #[cfg(test)]

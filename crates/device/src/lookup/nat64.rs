@@ -1,4 +1,4 @@
-//! NAT64: how a network without IPv4 reaches servers that have nothing else.
+//! NAT64: how a network without IPv4 reaches servers that have only IPv4.
 //!
 //! ```text
 //! router advertisement (RFC 8781) ─┐
@@ -9,18 +9,16 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-/// The prefix under which a network carries IPv4 addresses.
+/// The prefix of a network's NAT64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Nat64Prefix {
-    /// Zeros after the prefix.
     bits: u128,
-    /// One of [`LENGTHS`].
     length: u8,
 }
 
 impl Nat64Prefix {
-    /// The prefix of `length` bits of `address`; `None` unless RFC 6052 section 2.2 has such a
-    /// length and leaves bits 64 to 71 zero.
+    /// The first `length` bits of `address`; `None` for a length, or set bits 64 to 71, that RFC
+    /// 6052 section 2.2 excludes.
     pub(crate) fn new(address: Ipv6Addr, length: u8) -> Option<Self> {
         if !LENGTHS.contains(&length) {
             return None;
@@ -29,7 +27,7 @@ impl Nat64Prefix {
         (bits.to_be_bytes()[RESERVED_OCTET] == 0).then_some(Self { bits, length })
     }
 
-    /// The address under which this network reaches `address` (RFC 6052 section 2.2).
+    /// The IPv6 address of `address` in this network (RFC 6052 section 2.2).
     pub(crate) fn embed(self, address: Ipv4Addr) -> Ipv6Addr {
         let mut octets = self.bits.to_be_bytes();
         let mut place = usize::from(self.length / 8);
@@ -50,10 +48,10 @@ impl fmt::Display for Nat64Prefix {
     }
 }
 
-/// The prefixes that the addresses of `ipv4only.arpa` betray (RFC 7050 section 3).
+/// The prefixes in the addresses of `ipv4only.arpa` (RFC 7050 section 3).
 ///
-/// An address in which a well-known one stands at several places proves nothing by itself; where
-/// the other well-known one stands at the same place in a second address, that is it.
+/// If a well-known address occurs at several places in one address, the right place is the one
+/// where another address has the other well-known address.
 pub(crate) fn discover(found: &[IpAddr]) -> Vec<Nat64Prefix> {
     let found: Vec<Ipv6Addr> = found
         .iter()
@@ -76,7 +74,7 @@ pub(crate) fn discover(found: &[IpAddr]) -> Vec<Nat64Prefix> {
     prefixes
 }
 
-/// All ways to read a well-known address out of `address`.
+/// All ways to find a well-known address in `address`.
 fn candidates(address: Ipv6Addr) -> Vec<(Nat64Prefix, Ipv4Addr)> {
     let prefixes = LENGTHS.into_iter().filter_map(|length| Nat64Prefix::new(address, length));
     prefixes
@@ -85,13 +83,13 @@ fn candidates(address: Ipv6Addr) -> Vec<(Nat64Prefix, Ipv4Addr)> {
         .collect()
 }
 
-/// Reads a PREF64 option of a router advertisement (RFC 8781 section 4), with its type and length
-/// in front: the prefix, and how long it holds; zero takes it back.
+/// Parses a PREF64 option of a router advertisement (RFC 8781 section 4), including type and
+/// length: the prefix and its lifetime; zero withdraws it.
 pub(crate) fn parse_option(option: &[u8]) -> Option<(Nat64Prefix, Duration)> {
     let [OPTION, 2, high, low, prefix @ ..] = option else { return None };
     let prefix: &[u8; 12] = prefix.first_chunk()?;
     let word = u16::from_be_bytes([*high, *low]);
-    // 13 bits count units of 8 s, 3 bits stand for the length.
+    // 13 bits count units of 8 s, 3 bits are the code of the length.
     let lasts = Duration::from_secs(u64::from(word >> 3) * 8);
     let length = *OPTION_LENGTHS.get(usize::from(word & 7))?;
     let mut address = [0; 16];
@@ -99,15 +97,14 @@ pub(crate) fn parse_option(option: &[u8]) -> Option<(Nat64Prefix, Duration)> {
     Some((Nat64Prefix::new(address.into(), length)?, lasts))
 }
 
-/// The name whose addresses betray the prefix.
+/// The name whose addresses contain the prefix.
 pub(crate) const DISCOVERY_NAME: &str = "ipv4only.arpa";
 /// The type of the PREF64 option.
 pub(crate) const OPTION: u8 = 38;
-/// The addresses of [`DISCOVERY_NAME`].
+/// The IPv4 addresses of [`DISCOVERY_NAME`].
 const WELL_KNOWN: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 0, 170), Ipv4Addr::new(192, 0, 0, 171)];
-/// The lengths that a prefix may have.
 const LENGTHS: [u8; 6] = [32, 40, 48, 56, 64, 96];
-/// The lengths that a prefix may have, by the code that the PREF64 option has for each.
+/// The lengths by their code in the PREF64 option.
 const OPTION_LENGTHS: [u8; 6] = [96, 64, 56, 48, 40, 32];
 /// The octet of bits 64 to 71, which is zero.
 const RESERVED_OCTET: usize = 8;
@@ -125,7 +122,7 @@ mod tests {
 
     #[test]
     fn addresses_are_embedded_as_in_rfc_6052() {
-        // Section 2.4.
+        // The examples of RFC 6052 section 2.4.
         let check = |text: &str, expected: &str| {
             let embedded = prefix(text).embed("192.0.2.33".parse().unwrap());
             assert_eq!(embedded, expected.parse::<Ipv6Addr>().unwrap(), "{text}");
@@ -158,7 +155,7 @@ mod tests {
 
     #[test]
     fn what_could_be_several_prefixes_is_settled_by_the_other_address() {
-        // The prefix itself holds 192.0.0.170.
+        // The prefix itself contains 192.0.0.170.
         let prefix = prefix("2001:db8:c000:aa::/96");
         let [first, second] = WELL_KNOWN.map(|known| IpAddr::from(prefix.embed(known)));
         assert_eq!(candidates(prefix.embed(WELL_KNOWN[0])).len(), 1);

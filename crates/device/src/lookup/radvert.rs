@@ -1,4 +1,4 @@
-//! What routers advertise and the kernel leaves to programs: name servers (RFC 8106) and the NAT64
+//! Router advertisements that the kernel leaves to programs: name servers (RFC 8106) and the NAT64
 //! prefix (RFC 8781).
 //!
 //! ```text
@@ -16,52 +16,51 @@ use super::nat64::{self, Nat64Prefix};
 use crate::DeviceError;
 use crate::netlink::open_socket;
 
-/// Something that a router said.
+/// One option of a router advertisement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RouterNews {
-    /// The kernel's number of the interface.
+    /// The index of the interface.
     pub(crate) index: u32,
-    /// What.
+    /// The contents.
     pub(crate) advertised: Advertised,
-    /// How long it holds; zero takes it back.
+    /// Its lifetime; zero withdraws it.
     pub(crate) lasts: Duration,
 }
 
-/// What a router offers.
+/// The contents of an option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Advertised {
     /// Name servers, at most [`SERVERS_MAX`](super::servers::SERVERS_MAX).
     NameServers(Vec<IpAddr>),
-    /// A way to IPv4.
+    /// A NAT64 prefix.
     Nat64(Nat64Prefix),
 }
 
-/// Hears what routers say, in the network namespace in which it was opened.
+/// A netlink socket for advertisements in the network namespace in which it was opened.
 #[derive(Debug)]
 pub(crate) struct RouterNotices {
     socket: OwnedFd,
 }
 
 impl RouterNotices {
-    /// Starts listening.
+    /// Subscribes to the kernel's notices.
     ///
     /// # Errors
-    /// When the kernel lacks netlink or the process file descriptors.
+    /// When the kernel lacks netlink, or no file descriptors are left.
     pub(crate) fn open() -> Result<Self, DeviceError> {
         let socket = open_socket(GROUP_ND_USEROPT)
             .map_err(|error| DeviceError::system("hear router advertisements", error))?;
         Ok(Self { socket })
     }
 
-    /// What has been said since the last call, at most [`NEWS_MAX`] items; call it again when the
-    /// file descriptor is readable.
+    /// The options since the last call, at most [`NEWS_MAX`]; more may be ready.
     pub(crate) fn poll(&mut self) -> Vec<RouterNews> {
         let mut news = Vec::new();
         let mut buffer = [0; 8192];
         while news.len() < NEWS_MAX {
             match rustix::net::recv(&self.socket, &mut buffer[..], RecvFlags::DONTWAIT) {
                 Ok((length, _)) => news.extend(parse(&buffer[..length])),
-                // Some were lost; routers repeat themselves.
+                // Some notices were lost; routers repeat theirs.
                 Err(Errno::INTR | Errno::NOBUFS) => {}
                 Err(_) => break,
             }
@@ -76,7 +75,7 @@ impl AsFd for RouterNotices {
     }
 }
 
-/// Reads netlink messages: a header (`nlmsghdr`), then `nduseroptmsg`, then the options of one
+/// Parses netlink messages: a header (`nlmsghdr`), `nduseroptmsg`, then the options of one
 /// advertisement (`linux/rtnetlink.h`).
 fn parse(mut bytes: &[u8]) -> Vec<RouterNews> {
     let mut news = Vec::new();
@@ -87,7 +86,7 @@ fn parse(mut bytes: &[u8]) -> Vec<RouterNews> {
         if kind == RTM_NEWNDUSEROPT {
             news.extend(parse_message(message));
         }
-        // Messages start at multiples of four.
+        // Messages are aligned to four bytes.
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
     news
@@ -105,7 +104,7 @@ fn parse_message(message: &[u8]) -> Vec<RouterNews> {
     }
     let mut options = options.get(..length).unwrap_or(options);
     let mut news = Vec::new();
-    // RFC 4861 section 4.6: lengths count units of eight bytes, and zero is invalid.
+    // RFC 4861 section 4.6: lengths are in units of eight bytes, and zero is invalid.
     while let [_, units @ 1..=255, ..] = options {
         let Some((option, rest)) = options.split_at_checked(usize::from(*units) * 8) else { break };
         options = rest;
@@ -135,7 +134,7 @@ fn parse_option(option: &[u8]) -> Option<(Advertised, Duration)> {
     }
 }
 
-/// The group of these notices (RTNLGRP_ND_USEROPT, 20), as a bit.
+/// The bit of RTNLGRP_ND_USEROPT (20).
 const GROUP_ND_USEROPT: u32 = 1 << 19;
 const RTM_NEWNDUSEROPT: u16 = 68;
 const AF_INET6: u8 = 10;
@@ -144,7 +143,7 @@ const ROUTER_ADVERTISEMENT: u8 = 134;
 const RDNSS: u8 = 25;
 const NETLINK_HEADER: usize = 16;
 const USEROPT_HEADER: usize = 16;
-/// The most news at once; a network may shout.
+/// Options taken at once, since a network may flood.
 const NEWS_MAX: usize = 64;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! The sockets of a search: each try has one of its own, bound to the uplink's interface.
+//! The sockets of a search: each try has its own, bound to the uplink's interface.
 //!
-//! A connected socket takes answers from the address that was asked alone, and the kernel chooses
-//! its port at random.
+//! A connected socket takes answers only from the server's address, and the kernel chooses a random
+//! port.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -21,15 +21,14 @@ use super::{Found, Network, Request, Search};
 use crate::udp::bind_to_interface;
 use crate::{Clock, random_bytes};
 
-/// Searches in the network namespace of the calling thread; blocks for 15 s at most, and not much
-/// longer than somebody has an interest in the answer.
+/// Searches in the network namespace of the calling thread. Blocks for up to 15 s, and stops soon
+/// after `interest` is dropped.
 pub(crate) fn run(request: Request, interest: &Weak<()>) -> Found {
     let root = Path::new("/");
     let clock = Clock::start();
     let network = request.network.clone();
     if request.needs_nat64() {
-        // Its routers may know the prefix, and tell it in an advertisement. Without them it is
-        // asked for.
+        // The routers may advertise the NAT64 prefix; otherwise the DNS is asked for it.
         let _ = solicit_routers(&network);
     }
     let servers = name_servers(root, &network);
@@ -59,7 +58,7 @@ pub(crate) fn run(request: Request, interest: &Weak<()>) -> Found {
     }
 }
 
-/// Hands on what came in for a try; returns whether the try goes on.
+/// Takes the messages for a try; returns whether the try goes on.
 fn take(search: &mut Search, now: Instant, socket: &mut Open) -> bool {
     for _ in 0..MESSAGES_MAX {
         match socket.receive() {
@@ -77,15 +76,15 @@ fn take(search: &mut Search, now: Instant, socket: &mut Open) -> bool {
     true
 }
 
-/// A try under way.
+/// An open try.
 struct Open {
-    /// The place of its question.
+    /// The index of its question.
     place: usize,
     id: usize,
     socket: Socket,
-    /// What of the message still has to be sent, over TCP.
+    /// Bytes of the message left to send over TCP.
     unsent: Vec<u8>,
-    /// What has come, over TCP; `None` for UDP.
+    /// Bytes received over TCP; `None` for UDP.
     received: Option<Vec<u8>>,
 }
 
@@ -106,7 +105,7 @@ impl Open {
         }
         let mut unsent = Vec::new();
         if is_tcp {
-            // RFC 1035 section 4.2.2: two bytes of length before each message.
+            // RFC 1035 section 4.2.2: a length of two bytes precedes each message.
             let length = u16::try_from(next.message.len()).unwrap_or(u16::MAX);
             unsent.extend(length.to_be_bytes());
             unsent.extend(&next.message);
@@ -121,7 +120,7 @@ impl Open {
         if self.unsent.is_empty() { PollFlags::IN } else { PollFlags::OUT }
     }
 
-    /// Goes on as far as it can; a message, if one has come whole.
+    /// Does all that is possible without blocking; returns a message once it is complete.
     fn receive(&mut self) -> io::Result<Option<Vec<u8>>> {
         while !self.unsent.is_empty() {
             match (&self.socket).write(&self.unsent) {
@@ -155,13 +154,12 @@ impl Open {
     }
 }
 
-/// Whether a socket is only not ready yet; a TCP socket that connects is not connected.
 fn is_pending(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
         || error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error())
 }
 
-/// An address of the link alone needs the number of the interface.
+/// A link-local address needs the index of its interface.
 fn with_scope(server: SocketAddr, index: u32) -> SocketAddr {
     match server {
         SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => {
@@ -184,28 +182,26 @@ fn wait(open: &[Open], timeout: Duration) -> io::Result<()> {
     }
 }
 
-/// Random bytes of the system, which a forger cannot foresee. Kernels of this century have them;
-/// without them the ports alone are hard to guess.
+/// Unpredictable bytes; if the kernel has none, the random port is the only protection.
 fn entropy() -> [u8; ENTROPY] {
     random_bytes().unwrap_or([0; ENTROPY])
 }
 
-/// Asks the routers of a network to advertise themselves now (RFC 4861 section 4.1).
+/// Sends a router solicitation (RFC 4861 section 4.1).
 fn solicit_routers(network: &Network) -> io::Result<()> {
     let socket = Socket::new(Domain::IPV6, Type::RAW, Some(Protocol::ICMPV6))?;
     bind_to_interface(&socket, &network.interface).map_err(io::Error::other)?;
-    // Routers drop what was forwarded.
+    // Routers drop solicitations with a lower hop limit.
     socket.set_multicast_hops_v6(255)?;
     let routers = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
     let routers = SocketAddr::from(SocketAddrV6::new(routers, 0, 0, network.index));
-    // The kernel fills the checksum in.
+    // The kernel computes the checksum.
     let solicitation = [ROUTER_SOLICITATION, 0, 0, 0, 0, 0, 0, 0];
     socket.send_to(&solicitation, &routers.into()).map(drop)
 }
 
-/// How often it is asked whether anybody still wants the answer.
+/// How often a search checks whether its result is still wanted.
 const ATTENTION: Duration = Duration::from_millis(250);
-/// The type of the message.
 const ROUTER_SOLICITATION: u8 = 133;
-/// The most messages of one try that are read at once: the others have their turn too.
+/// Messages of one try read at once.
 const MESSAGES_MAX: usize = 32;

@@ -1,12 +1,12 @@
-//! Which name servers an uplink has, from what others on this machine have learned of it.
+//! The name servers of an uplink, as other programs on this machine have learned them.
 //!
 //! ```text
 //! of the uplink: router advertisements, systemd-networkd, NetworkManager, resolvconf, dhcpcd, dhclient, OpenWrt
-//!    └─ none ─► of the system: /etc/resolv.conf, or what its stub asks ─► and the uplink's gateway
+//!       └─ none ─► of the system: /etc/resolv.conf, or what its stub asks ─► and the uplink's gateway
 //! ```
 //!
-//! All of it is read from files: what daemons would answer may have gone into the tunnel. A stub on
-//! this machine (127.0.0.53) is not asked, for the same reason.
+//! All sources are files, and local stubs (127.0.0.53) are not asked: a daemon's own queries may go
+//! into the tunnel.
 
 use std::fs::File;
 use std::io::Read;
@@ -17,32 +17,32 @@ use crate::dns;
 
 mod parse;
 
-/// What the kernel knows of the uplink's network.
+/// The kernel's view of an uplink's network.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Network {
-    /// The interface's name; empty for whichever the machine's routes lead to.
+    /// The interface's name; empty for the machine's own routes.
     pub(crate) interface: String,
-    /// The kernel's number for it.
+    /// The index of the interface.
     pub(crate) index: u32,
     /// The next hops.
     pub(crate) gateways: Vec<IpAddr>,
-    /// What routers advertised (RFC 8106).
+    /// Name servers advertised by routers (RFC 8106).
     pub(crate) advertised: Vec<IpAddr>,
 }
 
 impl Network {
-    /// Whether it is all that this machine's own routes lead to, and no uplink's.
+    /// Whether it stands for the machine's own routes.
     pub(super) fn is_system(&self) -> bool {
         self.interface.is_empty()
     }
 }
 
-/// The name servers to ask over an uplink, the best first; at most [`SERVERS_MAX`]. `root`: where
-/// the files are, `/` but in tests.
+/// The name servers of an uplink, the best first; at most [`SERVERS_MAX`]. `root`: the root
+/// directory of the files, for tests.
 pub(crate) fn name_servers(root: &Path, network: &Network) -> Vec<SocketAddr> {
     let mut found = Found { index: network.index, servers: Vec::new() };
     if network.is_system() {
-        // No tunnel begins here: a stub on this machine is as good as any.
+        // Outside of uplinks a local stub may be asked.
         for path in SYSTEM {
             let text = read(&root.join(path)).unwrap_or_default();
             found.servers.extend(parse::resolv_conf(&text).into_iter().map(SocketAddr::from));
@@ -56,7 +56,7 @@ pub(crate) fn name_servers(root: &Path, network: &Network) -> Vec<SocketAddr> {
     found.add_all(of_uplink(root, network));
     if found.servers.is_empty() {
         found.add_all(of_system(root));
-        // Most routers answer questions, or hand them on.
+        // Most routers answer or forward questions.
         found.servers.truncate(SERVERS_MAX - network.gateways.len().min(2));
         found.add_all(network.gateways.iter().map(|gateway| (*gateway, PORT)));
     }
@@ -64,8 +64,8 @@ pub(crate) fn name_servers(root: &Path, network: &Network) -> Vec<SocketAddr> {
     found.servers
 }
 
-/// The address that the DHCP server or a router of an uplink named for its portal (RFC 8910), where
-/// whoever asked them has written it down. `root`: where the files are, `/` but in tests.
+/// The captive portal that DHCP or a router of an uplink named (RFC 8910), as recorded by
+/// systemd-networkd. `root`: as for [`name_servers`].
 pub(crate) fn told_portal(root: &Path, network: &Network) -> Option<String> {
     let text = read(&root.join(format!("run/systemd/netif/links/{}", network.index)))?;
     parse::networkd_portal(&text).map(str::to_owned)
@@ -97,7 +97,7 @@ fn scoped(address: Ipv6Addr, port: u16, index: u32) -> SocketAddr {
     SocketAddrV6::new(address, port, 0, index).into()
 }
 
-/// What somebody learned of this very uplink; the first source that knows any counts.
+/// The name servers of this uplink from the first source that has any.
 fn of_uplink(root: &Path, network: &Network) -> Vec<(IpAddr, u16)> {
     let Network { interface, index, advertised, .. } = network;
     let read = |path: &str| read(&root.join(path)).unwrap_or_default();
@@ -121,13 +121,13 @@ fn of_uplink(root: &Path, network: &Network) -> Vec<(IpAddr, u16)> {
     servers
 }
 
-/// What the system asks, or its stub does.
+/// The name servers of the system, or those of its stub.
 fn of_system(root: &Path) -> Vec<(IpAddr, u16)> {
     SYSTEM
         .iter()
         .map(|path| {
             let text = read(&root.join(path)).unwrap_or_default();
-            // The resolvers of a session lie in the tunnel; what was asked before does not.
+            // While a session sets resolvers inside the tunnel, the earlier ones count.
             let text = dns::before(root, &text).unwrap_or(text);
             let mut servers = parse::resolv_conf(&text);
             servers.retain(|(address, _)| !address.is_loopback());
@@ -137,7 +137,7 @@ fn of_system(root: &Path) -> Vec<(IpAddr, u16)> {
         .unwrap_or_default()
 }
 
-/// The files that resolvconf programs keep for an interface: `eth1`, or `eth1.` and who said so.
+/// The files of resolvconf programs for an interface: `eth1`, or `eth1.` and their source.
 fn texts_of(directory: &Path, interface: &str) -> Vec<String> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let mut paths: Vec<_> = entries
@@ -160,16 +160,12 @@ pub(super) fn read(path: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The port of DNS.
 const PORT: u16 = 53;
-/// The most servers that are asked.
 pub(crate) const SERVERS_MAX: usize = 4;
-/// The most files of one directory that are read.
 const FILES_MAX: usize = 8;
-/// The most of a file that is read.
 const BYTES_MAX: u64 = 1 << 20;
-/// Folders with a resolv.conf for each interface: openresolv's old and new one, that of Debian's
-/// resolvconf, and those of dhcpcd without any of them.
+/// Directories with a resolv.conf for each interface: of openresolv (old and new), of Debian's
+/// resolvconf, and of dhcpcd alone.
 const RESOLVCONF: [&str; 5] = [
     "run/resolvconf/keys",
     "run/resolvconf/interfaces",
@@ -177,7 +173,7 @@ const RESOLVCONF: [&str; 5] = [
     "run/dhcpcd/hook-state/resolv.conf",
     "run/dhcpcd/resolv.conf",
 ];
-/// Leases of dhclient, alone, under ifupdown (`*` is the interface), and of Red Hat.
+/// Leases of dhclient: plain, under ifupdown (`*` is the interface), and of Red Hat.
 const DHCLIENT: [&str; 5] = [
     "var/lib/dhcp/dhclient.*.leases",
     "var/lib/dhcp/dhclient.leases",
@@ -185,10 +181,9 @@ const DHCLIENT: [&str; 5] = [
     "var/lib/dhclient/dhclient--*.lease",
     "var/lib/dhclient/dhclient.leases",
 ];
-/// What netifd has learned.
+/// Files of netifd.
 const OPENWRT: [&str; 2] = ["tmp/resolv.conf.d/resolv.conf.auto", "tmp/resolv.conf.auto"];
-/// The system's servers, and those behind the stubs of systemd-resolved, NetworkManager and
-/// OpenWrt.
+/// The system's servers, and those of the stubs of systemd-resolved, NetworkManager and OpenWrt.
 const SYSTEM: [&str; 5] = [
     "etc/resolv.conf",
     "run/systemd/resolve/resolv.conf",

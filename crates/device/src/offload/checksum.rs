@@ -1,11 +1,8 @@
-//! The Internet checksum, summed in the byte order of the machine.
-//!
-//! Sums of 16-bit words in ones' complement do not care for the byte order as long as both reading
-//! and writing keep to one (RFC 1071 section 2 B), so nothing is swapped.
+//! The Internet checksum, summed in the machine's byte order. The one's complement sum allows any
+//! byte order that reading and writing share (RFC 1071 section 2 B).
 
-/// Adds `bytes` to a running sum; an odd last byte counts as if a zero followed.
-///
-/// `sum` never overflows for packets of 64 KiB: each step adds below 2^32.
+/// Adds `bytes` to a running sum; an odd last byte is padded with zero. `sum` does not overflow for
+/// packets of 64 KiB: each step adds less than 2^32.
 pub(super) fn add(mut sum: u64, bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<4>();
     for word in words {
@@ -27,10 +24,8 @@ pub(super) fn finish(mut sum: u64) -> u16 {
     sum as u16
 }
 
-/// The sum of the pseudo header of `packet` (RFC 9293 section 3.1, RFC 8200 section 8.1).
-///
-/// `packet` holds a whole IP header. IPv6 with a routing header is not looked into: the kernel does
-/// not offload it either.
+/// The pseudo header's sum of `packet`, which holds a whole IP header (RFC 9293 section 3.1, RFC
+/// 8200 section 8.1). IPv6 routing headers are ignored: the kernel does not offload such packets.
 pub(super) fn pseudo_header(packet: &[u8], ipv6: bool, protocol: u8, transport_len: u16) -> u64 {
     let addresses = if ipv6 { &packet[8..40] } else { &packet[12..20] };
     let tail = [0, protocol, transport_len.to_be_bytes()[0], transport_len.to_be_bytes()[1]];

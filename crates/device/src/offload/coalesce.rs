@@ -5,10 +5,10 @@
 //! flush()      --> all that is open is written
 //! ```
 //!
-//! A packet joins only when the kernel's cutting gives back the very same packets: headers equal
-//! but for lengths, IDs, sequence numbers and checksums, the next sequence number, and a valid
-//! checksum of its own (otherwise the kernel would compute a good one over damaged bytes). Order
-//! within a flow is kept; nothing waits beyond the batch that it came with.
+//! A packet joins only if the kernel's segmentation restores it exactly: its headers are equal but
+//! for lengths, IDs, sequence numbers and checksums, it has the next sequence number, and its
+//! checksum is valid (otherwise the kernel would compute a good one for damaged bytes). The order
+//! within a flow is kept, and no packet waits beyond its batch.
 
 use super::checksum::{add, finish, pseudo_header};
 use super::{
@@ -17,28 +17,25 @@ use super::{
     set_ipv4_checksum,
 };
 
-/// Open super packets, one per flow, and the buffers of those that were written.
+/// Open super packets, one per flow, and spare buffers.
 #[derive(Debug, Default)]
 pub(crate) struct Coalescer {
     open: Vec<Super>,
     spare: Vec<Vec<u8>>,
-    /// Whether the kernel takes super packets of UDP.
     udp: bool,
 }
 
-/// A super packet in the making.
 #[derive(Debug)]
 struct Super {
-    /// Room for the `virtio_net_hdr`, then the packet.
+    /// Space for the `virtio_net_hdr`, then the packet.
     buffer: Vec<u8>,
     shape: Candidate,
-    /// How many packets are in it.
     packets: usize,
-    /// A short segment or a push ends it.
+    /// A short segment or a PSH was the last.
     closed: bool,
 }
 
-/// Where the parts of a packet lie that might be joined.
+/// The layout of a packet that may be joined.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     ipv6: bool,
@@ -46,21 +43,21 @@ struct Candidate {
     transport: usize,
     headers: usize,
     payload: usize,
-    /// A TCP push.
     push: bool,
 }
 
 impl Coalescer {
-    /// A coalescer that joins TCP, and UDP where the kernel can cut it.
+    /// Joins TCP, and with `udp` also UDP, which not every kernel can segment.
     pub fn new(udp: bool) -> Self {
         Self { open: Vec::new(), spare: Vec::new(), udp }
     }
 
-    /// Takes one packet. `write` gets what is complete: header and packet, how many inner packets.
+    /// Takes one packet. `write` gets complete ones: header and packet, and the number of inner
+    /// packets.
     pub fn push(&mut self, packet: &[u8], write: &mut impl FnMut(&[u8], usize)) {
         let candidate = Candidate::parse(packet).filter(|found| !found.udp || self.udp);
         let Some(candidate) = candidate else {
-            // A packet that cannot join must not overtake those of its flow, a FIN for instance.
+            // A packet that cannot join, a FIN for instance, must not overtake those of its flow.
             self.flush_peers(packet, write);
             self.write_alone(packet, write);
             return;
@@ -82,7 +79,7 @@ impl Coalescer {
         self.open.push(Super { buffer, shape: candidate, packets: 1, closed });
     }
 
-    /// Writes all that is open, in the order of the first packets.
+    /// Writes all open super packets, oldest first.
     pub fn flush(&mut self, write: &mut impl FnMut(&[u8], usize)) {
         while !self.open.is_empty() {
             self.write_open(0, write);
@@ -142,7 +139,7 @@ impl Super {
         {
             return false;
         }
-        // The checksum of the first packet is looked at when a second wants to join it.
+        // The first packet's checksum is checked when a second one would join.
         if (self.packets == 1 && !self.shape.is_checksum_valid(self.packet()))
             || !candidate.is_checksum_valid(other)
         {
@@ -158,7 +155,7 @@ impl Super {
         true
     }
 
-    /// Whether the headers say the same, and the payload is the next.
+    /// Whether the headers match and the payload is the next.
     fn headers_match(&self, other: &[u8], candidate: &Candidate) -> bool {
         let (mine, shape) = (self.packet(), &self.shape);
         if shape.headers != candidate.headers || shape.transport != candidate.transport {
@@ -168,7 +165,7 @@ impl Super {
             // All but the length.
             mine[..4] == other[..4] && mine[6..shape.transport] == other[6..shape.transport]
         } else {
-            // All but length, ID and checksum; the IDs count up as the kernel will count them.
+            // All but length, ID and checksum; the kernel increments the IDs.
             let id = get_u16(mine, 4).wrapping_add(self.packets as u16);
             mine[..2] == other[..2]
                 && mine[6..10] == other[6..10]
@@ -187,7 +184,7 @@ impl Super {
             && mine[tcp + 18..end] == other[tcp + 18..end]
     }
 
-    /// Writes the headers of the whole: lengths, checksums, and what the kernel shall do.
+    /// Completes the packet's headers and its `virtio_net_hdr`.
     fn finish(&mut self) {
         if self.packets == 1 {
             return;
@@ -227,8 +224,8 @@ impl Super {
 }
 
 impl Candidate {
-    /// Finds the parts; `None` for what can never be joined: other protocols, fragments, extension
-    /// headers, TCP with other flags than ACK and PSH, packets without payload, lengths that lie.
+    /// The layout; `None` for packets that cannot be joined: other protocols, fragments, extension
+    /// headers, TCP flags other than ACK and PSH, no payload, wrong lengths.
     fn parse(packet: &[u8]) -> Option<Self> {
         let (ipv6, protocol, transport, length) = match packet.first()? >> 4 {
             4 if packet.len() >= IPV4_HEADER => {
@@ -259,7 +256,7 @@ impl Candidate {
             }
             UDP => {
                 let udp = packet.get(transport..).filter(|udp| udp.len() > UDP_HEADER)?;
-                // A UDP packet without checksum would get one.
+                // The kernel would add the missing checksum.
                 if usize::from(get_u16(udp, 4)) != udp.len() || get_u16(udp, UDP_CHECKSUM) == 0 {
                     return None;
                 }
@@ -279,9 +276,9 @@ impl Candidate {
     }
 }
 
-/// Flows with an open super packet at one time; the oldest is written when one more appears.
+/// Open super packets; one more writes the oldest.
 const FLOWS_MAX: usize = 16;
-/// The kernel cuts a UDP super packet into at most 64 (`UDP_MAX_SEGMENTS` before Linux 6.9).
+/// The kernel's limit for UDP (`UDP_MAX_SEGMENTS` before Linux 6.9).
 const SEGMENTS_MAX: usize = 64;
 const IPV4_DONT_FRAGMENT: u8 = 0x40;
 /// "More fragments" and the fragment's offset.

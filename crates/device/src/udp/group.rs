@@ -1,17 +1,17 @@
-//! The sockets of a server's shards: several at one address, and a program in the kernel that finds
-//! the one that a packet is for.
+//! The sockets of a server's shards: a group at one address, with a BPF program that finds a
+//! packet's socket.
 //!
 //! ```text
 //! packet ─► kernel: the group of the address ─► program: hash of the connection ID ─► socket n
-//!                                               none: any socket, whose reader hands it over
+//!                                                        none: any socket, whose reader hands it over
 //! ```
 //!
-//! The kernel counts a group's sockets by the order in which they were bound, and when one is
-//! closed the last takes its number: so all of them stay open as long as the server runs. A program
-//! of classic BPF needs no rights, and ends at any packet: a load beyond its end makes it answer 0.
+//! The kernel numbers a group's sockets in the order of their binding, and gives a closed one's
+//! number to the last: so all stay open as long as the server runs. A classic BPF program needs no
+//! privileges, and handles any packet: a load beyond its end returns 0.
 //!
-//! Source: Linux `socket(7)` on SO_ATTACH_REUSEPORT_CBPF; `net/core/sock_reuseport.c`, which has
-//! the program start at the payload of UDP.
+//! Source: Linux `socket(7)` on SO_ATTACH_REUSEPORT_CBPF; `net/core/sock_reuseport.c`, which starts
+//! the program at the payload of UDP.
 
 #![allow(unsafe_code, reason = "the program is attached by an option that has no safe wrapper")]
 
@@ -26,18 +26,18 @@ use super::{UdpOptions, UplinkSocket, bind, opening, prepare};
 use crate::DeviceError;
 
 impl UplinkSocket {
-    /// Opens the sockets of all shards of `map` at one address, each at its shard's place.
+    /// Opens the sockets of all shards of `map` at one address, each at its shard's index.
     ///
-    /// The address must be nobody's before; later this user's other programs could join the group,
-    /// if they meant to, as they could do worse.
+    /// The address must be free. Later, programs of the same user could join the group on purpose,
+    /// but that user could do worse.
     ///
     /// # Errors
-    /// As [`UplinkSocket::open`]. Where the kernel takes no program packets come to any of the
-    /// sockets, which is told.
+    /// As [`UplinkSocket::open`]. If the kernel refuses the program, which is logged, packets reach
+    /// any of the sockets.
     pub fn open_group(options: &UdpOptions, map: &ShardMap) -> Result<Vec<Self>, DeviceError> {
         let failed = |error| opening(options.bind, error);
         let first = prepare(options)?;
-        // Bound before it shares its address, so that it takes nobody else's.
+        // Bound before it shares the address, so that it cannot join another program's group.
         bind(&first, options.bind)?;
         first.set_reuse_port(true).map_err(failed)?;
         let mut sockets = vec![Self::of_bound(first, options.bind)?];
@@ -64,7 +64,7 @@ fn program(map: &ShardMap) -> Vec<sock_filter> {
     let [mask, one, two, three] = map.key();
     let jump = |code, k, jt, jf| sock_filter { code, jt, jf, k };
     let step = |code, k| jump(code, k, 0, 0);
-    // Where the ID begins: after the first byte, or after version and length too.
+    // The offset of the ID: after the first byte, or after version and length too.
     let mut steps = vec![
         step(LOAD_BYTE, 0),
         jump(JUMP_IF_SET, 0x80, 0, 5),
@@ -74,7 +74,7 @@ fn program(map: &ShardMap) -> Vec<sock_filter> {
         step(LOAD_X, 6),
         step(JUMP, 1),
         step(LOAD_X, 1),
-        // Its last half is kept, and its first half is what is hashed first.
+        // The last half is kept, and the first half is hashed first.
         step(LOAD_WORD_AT_X, 4),
         step(STORE, 0),
         step(LOAD_WORD_AT_X, 0),
@@ -91,15 +91,15 @@ fn program(map: &ShardMap) -> Vec<sock_filter> {
     steps
 }
 
-/// Lets `program` choose among the sockets that share the address of `socket`.
+/// Attaches `program` to the group of `socket`.
 fn attach(socket: &Socket, program: &[sock_filter]) -> io::Result<()> {
     let program = sock_fprog {
         len: u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
-        // The kernel copies it and changes nothing.
+        // The kernel copies it.
         filter: program.as_ptr().cast_mut(),
     };
-    // SAFETY: SO_ATTACH_REUSEPORT_CBPF reads one `struct sock_fprog`, which lives, as what it
-    // points to does, until the call returns, and whose length is that of the slice.
+    // SAFETY: SO_ATTACH_REUSEPORT_CBPF reads one `struct sock_fprog`, which lives until the call
+    // returns, as does the slice that it points to, with the slice's length.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -147,7 +147,7 @@ mod tests {
         (map, UplinkSocket::open_group(&options, &map).expect("loopback"))
     }
 
-    /// The only one of `sockets` that has something, and that.
+    /// The packets of the only one of `sockets` that has any.
     fn received(sockets: &mut [UplinkSocket]) -> (u16, Vec<Vec<u8>>) {
         let mut all = Vec::new();
         for (number, socket) in (0..).zip(sockets) {
@@ -161,7 +161,7 @@ mod tests {
         all.remove(0)
     }
 
-    /// Packets that grow out of `seed`: short and long headers, cut ones among them.
+    /// Packets derived from `seed`: short and long headers, also truncated.
     fn packet(seed: u64) -> Vec<u8> {
         let noise = |n: u64| (seed ^ n << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
         let mut bytes: Vec<u8> = (0..6).flat_map(noise).collect();
@@ -182,7 +182,7 @@ mod tests {
             let to = SocketAddr::from(([127, 0, 0, 1], port));
             let mut hits = [0; COUNT as usize];
             for seed in 0..1_200_u64 {
-                // Each from a port of its own, as after an address translator forgot the last.
+                // A port of its own, as after an address translator has lost its state.
                 let sender = UdpSocket::bind("127.0.0.1:0").expect("loopback");
                 let packet = packet(seed);
                 sender.send_to(&packet, to).expect("sent");

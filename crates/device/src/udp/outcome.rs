@@ -1,17 +1,17 @@
-//! What became of what was sent and received.
+//! Results and counters of sending and receiving.
 
 use std::{fmt, io};
 
 use rustix::io::Errno;
 
-/// What became of an [`Outgoing`](crate::Outgoing).
+/// The result of sending an [`Outgoing`](crate::Outgoing).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendOutcome {
     /// The kernel took all of it.
     Sent,
     /// The socket's buffer is full. Nothing was sent; wait until it is writable.
     Blocked,
-    /// The kernel refused it, or a part; the transport will find it lost.
+    /// The kernel refused it, or a part; the transport detects the loss.
     Failed(SendFailure),
 }
 
@@ -20,22 +20,22 @@ pub enum SendOutcome {
 pub enum SendFailure {
     /// No route, or the uplink or the host cannot be reached (ENETUNREACH, EHOSTUNREACH, ENETDOWN).
     Unreachable,
-    /// Nobody listens at the peer's port (ECONNREFUSED), said by an earlier packet's answer.
+    /// The peer's port is closed (ECONNREFUSED), as an earlier packet's answer says.
     Refused,
     /// The queue of the interface is full (ENOBUFS).
     QueueFull,
-    /// Larger than the interface or the path takes (EMSGSIZE); probes for the MTU end so.
+    /// Larger than the interface or the path takes (EMSGSIZE), as for probes of the MTU.
     TooLarge,
-    /// The interface is gone (ENODEV), or the address that was to be the source (EADDRNOTAVAIL).
+    /// The interface is gone (ENODEV), or the source address (EADDRNOTAVAIL).
     NoInterface,
-    /// A firewall on this machine said no (EPERM, EACCES).
+    /// Forbidden by a firewall on this machine (EPERM, EACCES).
     Forbidden,
     /// Anything else.
     Other,
 }
 
 impl SendFailure {
-    /// The name that statistics use.
+    /// Its name in statistics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Unreachable => "unreachable",
@@ -88,7 +88,7 @@ pub struct UdpStatistics {
     pub bytes_received: u64,
     /// System calls that received datagrams.
     pub receives: u64,
-    /// Errors that a receive told of earlier packets (ICMP).
+    /// Errors of earlier packets (ICMP) that a receive reported.
     pub receive_errors: u64,
 }
 

@@ -1,4 +1,4 @@
-//! When a packet was received, by the clock that the tunnel goes by.
+//! The time of a packet's receipt, by the tunnel's clock.
 //!
 //! ```text
 //! emptied          arrives          asked, answered
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The kernel stamps packets with the time of day, which may be set while they wait. So a stamp is
-//! believed between the moment at which the socket was last found empty and the present one.
+//! limited to the span from the last time the socket was empty until now.
 
 use std::time::Duration;
 
@@ -15,43 +15,40 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::clock::since_boot;
 
-/// What a socket must know to tell when its packets were received.
 #[derive(Debug, Default)]
 pub(super) struct Receipts {
-    /// When it was last known to be empty, since the machine was started.
+    /// When it was last known to be empty, since the machine's start.
     emptied: Duration,
 }
 
-/// A receive that is about to begin.
+/// The begin of a receive.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     emptied: Duration,
     asked: Duration,
 }
 
-/// A receive that is over. All times count from the start of the machine, unless said otherwise.
+/// The end of a receive. Times count from the machine's start, unless stated otherwise.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Answered {
     emptied: Duration,
     now: Duration,
-    /// The time of day that goes with `now`, since 1970.
+    /// The time of day at `now`, since 1970.
     time_of_day: Duration,
 }
 
 impl Receipts {
-    /// A receive begins.
     pub(super) fn ask(&self) -> Asked {
         Asked { emptied: self.emptied, asked: since_boot() }
     }
 
-    /// The receive left nothing: what comes later was received after it began.
+    /// The receive emptied the socket, so later packets arrive after its begin.
     pub(super) fn on_emptied(&mut self, asked: Asked) {
         self.emptied = asked.asked;
     }
 }
 
 impl Asked {
-    /// The receive is over.
     pub(super) fn answered(self) -> Answered {
         let time_of_day = clock_gettime(ClockId::Realtime).try_into().unwrap_or_default();
         Answered { emptied: self.emptied, now: since_boot(), time_of_day }
@@ -59,7 +56,7 @@ impl Asked {
 }
 
 impl Answered {
-    /// When the packet was received that the kernel stamped with the time of day `stamp`.
+    /// The time of receipt of a packet with the time of day `stamp`.
     pub(super) fn of(&self, stamp: Duration) -> Duration {
         let age = self.time_of_day.saturating_sub(stamp);
         self.now.saturating_sub(age).max(self.emptied)
@@ -72,8 +69,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// A packet with a stamp so many milliseconds before the time of day, of a socket that was
-    /// empty 10 ms ago: how many milliseconds ago was it received?
+    /// A stamp that lies so many milliseconds before the time of day, of a socket that was empty 10
+    /// ms ago, against the age of the packet.
     fn check(stamped_ago_ms: i32, expected_ago_ms: u32) {
         let (now, time_of_day) = (MS * 90_000, MS * 9_000_000);
         let times = Answered { emptied: now - MS * 10, now, time_of_day };

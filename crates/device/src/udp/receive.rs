@@ -1,13 +1,13 @@
-//! Many datagrams by one call, with all that the kernel tells of each.
+//! Receives many datagrams with one call, including all control messages.
 //!
 //! ```text
 //! recvmmsg ─► payload, or a run that GRO has joined
 //!          ─► control messages: when, from runs how long each, to which address, by which interface,
-//!             ECN
+//!                               ECN
 //! ```
 //!
-//! `noq-udp` reads the same messages, but has room for 96 bytes of them: beside the time, of a run
-//! that GRO has joined, what the IP header says of congestion would be cut off.
+//! `noq-udp` reads the same messages, but with 96 bytes for them: with time stamps, the ECN bits of
+//! a joined run would be cut off.
 
 #![allow(unsafe_code, reason = "no crate at hand receives batches with control messages")]
 
@@ -21,38 +21,37 @@ use std::time::Duration;
 use libc::{c_int, c_void, cmsghdr, mmsghdr, sockaddr_storage, socklen_t};
 use socket2::{SockAddr, SockAddrStorage, Socket};
 
-/// Bytes of control messages of one slot. The longest there are take 120: time 32, run 24, address
-/// 40, ECN 24.
+/// Bytes of control messages of one slot. The longest take 120: time 32, run 24, address 40, ECN
+/// 24.
 const CONTROL: usize = 192;
 
-/// What one slot of a receive holds.
+/// A received datagram or run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Message {
-    /// Who sent it.
     pub(super) remote: Option<SocketAddr>,
-    /// Bytes of its buffer that were filled.
+    /// Bytes in its buffer.
     pub(super) len: usize,
-    /// Bytes of each datagram of a run but the last; as long as all of it for one alone.
+    /// Bytes of each datagram of a run but the last; the whole length for a single one.
     pub(super) stride: usize,
     pub(super) local: Option<IpAddr>,
-    /// The kernel's number.
+    /// The index of the interface.
     pub(super) interface: Option<u32>,
-    /// The two bits of the IP header.
+    /// The two ECN bits.
     pub(super) ecn: u8,
-    /// When the kernel got it, by the time of day since 1970; of a run, its first.
+    /// The kernel's time stamp, since 1970; of a run, its first datagram's.
     pub(super) stamp: Option<Duration>,
 }
 
-/// Room for control messages, aligned as the kernel wants it.
+/// A buffer for control messages, aligned for the kernel.
 type Control = [MaybeUninit<u64>; CONTROL / size_of::<u64>()];
 
-/// Lets the kernel tell from now on when it got each packet; without that, no message has the time.
+/// Enables time stamps.
 ///
 /// # Errors
 /// When the kernel refuses.
 pub(super) fn ask_for_times(socket: &Socket) -> io::Result<()> {
     let on: c_int = 1;
-    // SAFETY: the pointer is to an int of this frame, whose size is told.
+    // SAFETY: the pointer is to an int of this frame, and the length is its size.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -65,11 +64,11 @@ pub(super) fn ask_for_times(socket: &Socket) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Fills slots of `slot_bytes` bytes of `buffers` with what waits; returns a message for each that
-/// was filled.
+/// Fills slots of `slot_bytes` bytes of `buffers` with waiting datagrams; returns a message for
+/// each slot.
 ///
 /// # Errors
-/// Those of `recvmmsg`, [`io::ErrorKind::WouldBlock`] among them where nothing waits.
+/// Those of `recvmmsg`, with [`io::ErrorKind::WouldBlock`] if none waits.
 pub(super) fn receive<const SLOTS: usize>(
     socket: &Socket,
     buffers: &mut [u8],
@@ -171,10 +170,10 @@ unsafe fn read_one(control: &cmsghdr, message: &mut Message) {
     }
 }
 
-/// The value of a control message, if it is as long.
+/// The value of a control message, if it is long enough.
 ///
 /// # Safety
-/// The bytes must live that `control` tells of, and be valid as a `T`, whatever they are.
+/// The bytes that `control` describes must live, and any bytes must be a valid `T`.
 #[allow(clippy::unnecessary_cast, reason = "the length's type differs from libc to libc")]
 unsafe fn payload<T: Copy>(control: &cmsghdr) -> Option<T> {
     // SAFETY: it computes a length.

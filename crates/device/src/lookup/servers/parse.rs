@@ -1,23 +1,21 @@
-//! The formats in which name servers are written down. Text in, addresses out; what does not parse
-//! is passed over, since the next source may know better.
+//! The file formats of name servers. Unparsable parts are skipped, since the next source may help.
 
 use std::net::{IpAddr, SocketAddr};
 
 use super::PORT;
 
-/// The state of a link, or a lease, of systemd-networkd: `DNS=192.0.2.1
-/// [2001:db8::1]:53%eth0#name`.
+/// The state of a link or a lease of systemd-networkd: `DNS=192.0.2.1 [2001:db8::1]:53%eth0#name`.
 pub(super) fn networkd(text: &str) -> Vec<(IpAddr, u16)> {
     let values = text.lines().filter_map(|line| line.trim().strip_prefix("DNS="));
     values.flat_map(str::split_whitespace).filter_map(server).collect()
 }
 
-/// The address of a portal in the state of a link of systemd-networkd: `CAPTIVE_PORTAL=https://..`.
+/// The portal in a link's state of systemd-networkd: `CAPTIVE_PORTAL=https://..`.
 pub(super) fn networkd_portal(text: &str) -> Option<&str> {
     text.lines().find_map(|line| line.trim().strip_prefix("CAPTIVE_PORTAL="))
 }
 
-/// The state of a device of NetworkManager: what DHCP said, in groups of a key file.
+/// The state of a device of NetworkManager: a key file with DHCP's options.
 pub(super) fn network_manager(text: &str) -> Vec<(IpAddr, u16)> {
     let keys = ["domain_name_servers=", "dhcp6_name_servers="];
     let values =
@@ -25,7 +23,6 @@ pub(super) fn network_manager(text: &str) -> Vec<(IpAddr, u16)> {
     values.flat_map(str::split_whitespace).filter_map(server).collect()
 }
 
-/// A resolv.conf: `nameserver 192.0.2.1`.
 pub(super) fn resolv_conf(text: &str) -> Vec<(IpAddr, u16)> {
     text.lines().filter_map(name_server).collect()
 }
@@ -63,7 +60,7 @@ pub(super) fn dhclient(text: &str, interface: &str) -> Vec<(IpAddr, u16)> {
     last
 }
 
-/// What OpenWrt's netifd wrote, for the networks that `devices` (`/etc/config/network`) puts on
+/// The file of OpenWrt's netifd, for the networks that `devices` (`/etc/config/network`) has on
 /// `interface`.
 ///
 /// ```text
@@ -71,8 +68,7 @@ pub(super) fn dhclient(text: &str, interface: &str) -> Vec<(IpAddr, u16)> {
 /// nameserver 192.0.2.1            option device 'eth1'
 /// ```
 ///
-/// The network for IPv6 beside `wan` is called `wan6` by default, those of modems `wan_4` and
-/// `wan_6`.
+/// The IPv6 network beside `wan` is called `wan6` by default, those of modems `wan_4` and `wan_6`.
 pub(super) fn openwrt(text: &str, devices: &str, interface: &str) -> Vec<(IpAddr, u16)> {
     let networks = openwrt_networks(devices, interface);
     let is_mine = |name: &str| {
@@ -92,7 +88,7 @@ pub(super) fn openwrt(text: &str, devices: &str, interface: &str) -> Vec<(IpAddr
     servers
 }
 
-/// The names of the networks on `interface`; its own name counts as one.
+/// The names of the networks on `interface`, including its own name.
 fn openwrt_networks<'a>(devices: &'a str, interface: &'a str) -> Vec<&'a str> {
     let mut networks = vec![interface];
     let mut section = None;
@@ -110,11 +106,10 @@ fn openwrt_networks<'a>(devices: &'a str, interface: &'a str) -> Vec<&'a str> {
     networks
 }
 
-/// A server as people and programs write it: an address, with a port, the name of an interface
-/// (`%`) or of the server itself (`#`) where there is one.
+/// Parses an address with optional port, interface (`%`) and server name (`#`).
 fn server(text: &str) -> Option<(IpAddr, u16)> {
     let text = text.split('#').next()?;
-    // An interface may stand behind the address or behind the port.
+    // The interface follows the address or the port.
     let (address, rest) = text.split_once('%').unwrap_or((text, ""));
     if let Ok(address) = address.parse::<IpAddr>() {
         return Some((address, PORT));
