@@ -36,13 +36,11 @@ pub(crate) use radvert::{Advertised, RouterNews, RouterNotices};
 pub(crate) use run::run;
 pub(crate) use servers::{Network, told_portal};
 
-/// Addresses used of one name.
 pub(crate) const ADDRESSES_MAX: usize = 8;
 
 /// A request over one uplink.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Request {
-    /// The servers, in the order in which they are tried.
     pub(crate) names: Vec<ServerName>,
     pub(crate) network: Network,
     pub(crate) ipv4: bool,
@@ -51,19 +49,16 @@ pub(crate) struct Request {
     pub(crate) prefixes: Vec<Nat64Prefix>,
 }
 
-/// The result of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
     /// Addresses that the uplink may reach, in the order of the names.
     pub(crate) servers: Vec<SocketAddr>,
     /// The lifetime of the result; `None` if no server was asked.
     pub(crate) lasts: Option<Duration>,
-    /// Why some names were not found.
     pub(crate) reason: Option<String>,
 }
 
 impl Request {
-    /// Whether IPv4 addresses need a NAT64.
     fn needs_nat64(&self) -> bool {
         self.ipv6 && !self.ipv4
     }
@@ -90,7 +85,6 @@ impl Request {
 #[derive(Debug)]
 pub(crate) struct Search {
     request: Request,
-    /// Addresses in /etc/hosts, by index of the name.
     hosts: Vec<Vec<IpAddr>>,
     questions: Vec<(Question, Exchange)>,
     deadline: Instant,
@@ -136,7 +130,6 @@ impl Search {
         this
     }
 
-    /// The questions, without duplicates.
     fn plan(&self) -> Vec<Question> {
         let Request { names, ipv4, ipv6, prefixes, .. } = &self.request;
         let mut plan = Vec::new();
@@ -163,7 +156,6 @@ impl Search {
         plan
     }
 
-    /// The next try that is due, with the index of its question.
     fn poll_try(&mut self, now: Instant, entropy: &[u8; ENTROPY]) -> Option<(usize, Try)> {
         self.questions.iter_mut().enumerate().find_map(|(place, (_, exchange))| {
             exchange.poll_try(now, entropy).map(|next| (place, next))
@@ -192,7 +184,6 @@ impl Search {
         [next, self.others_deadline].into_iter().flatten().fold(self.deadline, Instant::min)
     }
 
-    /// The result, once it is complete or the time is up.
     fn poll_found(&self, now: Instant) -> Option<Found> {
         let is_done = self.questions.iter().all(|(_, exchange)| exchange.outcome().is_some());
         let is_late =
@@ -223,7 +214,6 @@ impl Search {
         found
     }
 
-    /// The addresses of a name, alternately of IPv6 and IPv4.
     fn answers(&self, host: &Name<Vec<u8>>, found: &mut Found) -> Vec<IpAddr> {
         let mut of = |kind| {
             let question = Question::Addresses(host.clone(), kind);
@@ -284,7 +274,6 @@ impl Search {
     }
 }
 
-/// The time limit of a search.
 const DEADLINE: Duration = Duration::from_secs(15);
 /// The time limit of other answers after the first.
 const OTHERS_TIMEOUT: Duration = Duration::from_secs(2);

@@ -19,7 +19,6 @@ pub(crate) use coalesce::Coalescer;
 use checksum::{add, finish, pseudo_header};
 
 pub(crate) const HEADER_LEN: usize = 10;
-/// The maximum size of an IP packet.
 pub(crate) const PACKET_MAX: usize = 65_535;
 
 /// The `virtio_net_hdr`, in the machine's byte order.
@@ -126,12 +125,10 @@ pub(crate) fn split(
     Ok(count)
 }
 
-/// The header layout of a super packet.
 struct Shape {
     ipv6: bool,
     udp: bool,
     transport: usize,
-    /// The length of all headers.
     headers: usize,
 }
 

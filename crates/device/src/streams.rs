@@ -42,7 +42,6 @@ fn sockets_max() -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    // On failure the current limit stays.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     let most =
         getrlimit(Resource::Nofile).current.map_or(SOCKETS_MAX, |most| most as usize / 3 * 2);

@@ -221,7 +221,6 @@ impl UplinkSocket {
         let mut outcome = SendOutcome::Sent;
         let mut rest = outgoing.contents;
         while !rest.is_empty() {
-            // The kernel refuses more than 64 KiB in one call.
             let segments = self.batch_max().min((RUN_MAX / segment).max(1));
             let (run, later) = rest.split_at(rest.len().min(segment.saturating_mul(segments)));
             let datagrams = run.len().div_ceil(segment) as u64;
@@ -244,7 +243,6 @@ impl UplinkSocket {
                     return SendOutcome::Failed(SendFailure::QueueFull);
                 }
                 Err(error) if datagrams > 1 && is_gso_refusal(&error) => {
-                    // Repeats the run with single datagrams.
                     self.gso = GsoState::Doubted;
                     continue;
                 }
@@ -400,7 +398,6 @@ impl From<Option<EcnCodepoint>> for Ecn {
     }
 }
 
-/// A socket with all options set, not bound yet.
 fn prepare(options: &UdpOptions) -> Result<Socket, DeviceError> {
     let address = options.bind;
     let failed = |error| opening(address, error);

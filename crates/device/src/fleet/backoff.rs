@@ -14,7 +14,6 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// `seed`: makes the waits differ from other members'.
     pub(super) fn new(seed: u64) -> Self {
         Self { failures: 0, random: SplitMix64::new(seed) }
     }
@@ -28,12 +27,10 @@ impl Backoff {
         half + half.mul_f64(self.random.unit())
     }
 
-    /// Consecutive failures.
     pub(super) fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// Resets the backoff after a stream has held for a while.
     pub(super) fn settle(&mut self) {
         self.failures = 0;
     }

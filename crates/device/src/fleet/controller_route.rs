@@ -16,9 +16,7 @@ use crate::{Gateway, Uplink};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ControllerRoute {
-    /// The machine's routes.
     System,
-    /// One uplink, regardless of the routes.
     Uplink(Uplink),
 }
 
@@ -67,11 +65,9 @@ impl std::fmt::Display for ControllerRoute {
     }
 }
 
-/// The result of a look-up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Addresses {
     pub(super) found: Vec<SocketAddr>,
-    /// Why some names were not found.
     pub(super) reason: Option<String>,
 }
 

@@ -10,10 +10,8 @@ use roadweave_tunnel::SessionFigures;
 
 /// Samples of one message: 360 bytes each at most, with a name that [`told`] has cleaned.
 const AT_ONCE: usize = 180;
-/// Characters of an uplink's name, longer than an interface's name.
 const NAME_MAX: usize = 24;
 
-/// The last totals.
 #[derive(Debug, Default)]
 pub(super) struct Figures {
     at: Option<Instant>,
@@ -72,7 +70,6 @@ impl Figures {
         samples.chunks(AT_ONCE).map(<[Sample]>::to_vec).collect()
     }
 
-    /// Bytes that each path of `session` has carried since the last call, up and down.
     fn count(
         &mut self,
         counted: &BTreeMap<(PublicKey, Option<String>), (u64, u64)>,
@@ -83,7 +80,6 @@ impl Figures {
             let key = (session.key, path.uplink.clone());
             let (up, down) = (path.bytes_received, path.bytes_sent);
             let before = counted.get(&key).copied().unwrap_or_default();
-            // A new path counts from zero.
             let passed = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
             since.push((passed(up, before.0), passed(down, before.1)));
             self.counted.insert(key, (up, down));

@@ -46,7 +46,6 @@ pub(crate) struct Fleet<C> {
     latest: Arc<Latest<C>>,
     waker: Waker,
     thread: Option<JoinHandle<()>>,
-    /// Disconnected once the thread has ended.
     over: Receiver<()>,
 }
 
@@ -102,7 +101,6 @@ impl<C: Send + 'static> Fleet<C> {
 }
 
 impl<C> Fleet<C> {
-    /// The news since the last call.
     pub(crate) fn news(&self) -> News<C> {
         let mut news = self.latest.news();
         let batch = news.batch;
@@ -114,12 +112,10 @@ impl<C> Fleet<C> {
         self.latest.wait_in_step(most)
     }
 
-    /// How long no controller has been connected.
     pub(crate) fn away(&self, now: Instant) -> Duration {
         self.latest.status().away_since.map(|since| now.since(since)).unwrap_or_default()
     }
 
-    /// The status for `show`.
     pub(crate) fn status(&self, now: Instant) -> FleetStatus {
         let mut status = self.latest.status().clone();
         status.away_seconds = status.away_since.map(|since| now.since(since).as_secs_f64());
@@ -130,7 +126,6 @@ impl<C> Fleet<C> {
         self.order(|orders| orders.uplinks = Some(uplinks));
     }
 
-    /// Sets the proxy of a box's session.
     pub(crate) fn set_session(&self, proxy: Option<PublicKey>) {
         self.order(|orders| orders.session = Some(proxy));
     }
@@ -159,7 +154,6 @@ impl<C> Fleet<C> {
         self.order(|orders| orders.ended = Some(batch));
     }
 
-    /// Reports that a version cannot be used.
     pub(crate) fn refuse(&self, version: Version, why: String) {
         self.order(|orders| orders.refuse = Some((version, why)));
     }
@@ -184,5 +178,4 @@ impl<C> Drop for Fleet<C> {
     }
 }
 
-/// The time limit for the disk at a stop.
 const STOP_MAX: Duration = Duration::from_secs(5);

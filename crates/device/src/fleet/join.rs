@@ -28,7 +28,6 @@ const SOUGHT_MAX: Duration = Duration::from_secs(30);
 const ROUNDS_MAX: u32 = 3;
 /// The time limit for the answer, which a person may have to approve.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
-/// The time limit for the first documents after the welcome.
 const DOCUMENTS_MAX: Duration = Duration::from_secs(3);
 
 /// Options of a join.
@@ -176,7 +175,6 @@ pub fn join(options: JoinOptions) -> Result<Joined, JoinError> {
     })
 }
 
-/// The earlier join of this state, if it is of the token's fleet.
 fn already(kept: &Kept, options: &JoinOptions, store: &Store) -> Result<Option<Joined>, JoinError> {
     let Some(chain) = kept.chain() else { return Ok(None) };
     // A new token admits a revoked key as a new member.
@@ -236,7 +234,6 @@ fn find_again(
     Ok(Joined { moved_to: Some(addresses), ..joined })
 }
 
-/// Receives the controller's messages, without writing any.
 fn hear(worker: &mut Worker) -> Result<(), JoinError> {
     let until = worker.clock.now() + SOUGHT_MAX;
     loop {
@@ -271,7 +268,6 @@ fn delegated(options: &JoinOptions, key: PublicKey) -> Result<Option<Chain>, Joi
     let trust = Trust::pinned(token.root, token.controller);
     let admitted = delegate.chain.verify(&trust).map_err(|error| failed(&error))?;
     let scope = match (role, admitted.statement.scope) {
-        // Members of all tenants are not boxes.
         (Role::Proxy | Role::Anchor, Scope::All) => Scope::All,
         _ => Scope::Tenant(token.tenant.clone()),
     };
@@ -286,7 +282,6 @@ fn delegated(options: &JoinOptions, key: PublicKey) -> Result<Option<Chain>, Joi
     Ok(Some(chain))
 }
 
-/// Shows the token and waits for the answer.
 fn ask(worker: &mut Worker) -> Result<Statement, JoinError> {
     let sought_until = worker.clock.now() + SOUGHT_MAX;
     let mut answer_until = None;
@@ -319,7 +314,6 @@ fn ask(worker: &mut Worker) -> Result<Statement, JoinError> {
     }
 }
 
-/// Takes the first documents, so that this member can start without a controller.
 fn take_documents(worker: &mut Worker) {
     let until = worker.clock.now() + DOCUMENTS_MAX;
     let mut now = worker.clock.now();
@@ -333,7 +327,6 @@ fn take_documents(worker: &mut Worker) {
     settle(worker, now);
 }
 
-/// Takes also what arrives right after.
 fn settle(worker: &mut Worker, from: Instant) {
     let until = from + Duration::from_millis(500);
     let mut now = from;

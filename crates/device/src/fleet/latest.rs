@@ -16,17 +16,13 @@ use crate::status::FleetStatus;
 /// Updates for the event loop. `C`: a merged configuration.
 #[derive(Debug)]
 pub(crate) struct News<C> {
-    /// The configuration to put in force.
     pub(crate) configuration: Option<(Option<Version>, C)>,
     /// The proxies to choose from, the best first.
     pub(crate) candidates: Option<Vec<VerifiedServer>>,
     /// Members that may connect in addition to the file's.
     pub(crate) members: Option<Members>,
-    /// The anchors of each tenant, with their addresses.
     pub(crate) anchors: Option<Vec<(ProxyTenant, Vec<ServerName>)>>,
-    /// Revoked keys.
     pub(crate) revoked: Vec<PublicKey>,
-    /// The number of the last batch of them.
     pub(crate) batch: u64,
     /// Whether members are refused because no controller was connected for too long.
     pub(crate) is_closed: Option<bool>,
@@ -62,7 +58,6 @@ pub(super) struct Orders {
     /// Whether nothing arrives through the session.
     pub(super) is_mute: Option<bool>,
     pub(super) sessions: Option<u32>,
-    /// The sessions of all batches up to this one have ended.
     pub(super) ended: Option<u64>,
     pub(super) refuse: Option<(Version, String)>,
     pub(super) figures: Option<Vec<SessionFigures>>,
@@ -108,7 +103,6 @@ impl<C> Latest<C> {
         self.in_step_now.notify_all();
     }
 
-    /// Waits, up to `most`, until the controller has sent all that it had; returns whether it has.
     pub(super) fn wait_in_step(&self, most: Duration) -> bool {
         let is_not = |in_step: &mut bool| !*in_step;
         let waited = self.in_step_now.wait_timeout_while(lock(&self.in_step), most, is_not);

@@ -29,22 +29,17 @@ use crate::{DeviceError, Waker};
 
 /// The head start of an address before the next one is tried beside it.
 const STAGGER: Duration = Duration::from_millis(300);
-/// Concurrent attempts over each way.
 const ATTEMPTS_MAX: usize = 4;
-/// Addresses tried in a round, shared by all ways.
 const ADDRESSES_MAX: usize = 32;
 const WAYS_MAX: usize = 8;
 /// A stream that has held for this long resets the backoff.
 const HELD: Duration = Duration::from_secs(30);
 const REASON_MAX: usize = 400;
 
-/// Events for the owner of a line.
 #[derive(Debug)]
 pub(super) enum LineEvent {
     Up {
-        /// The controller's address.
         address: SocketAddr,
-        /// A description of the way.
         way: String,
         controller: PublicKey,
     },
@@ -75,9 +70,7 @@ impl PeerPolicy for Controllers {
 pub(super) struct LineOptions {
     pub(super) identity: Arc<Identity>,
     pub(super) controllers: Arc<Controllers>,
-    /// The names and ports of controllers.
     pub(super) names: Vec<ServerName>,
-    /// The seed of the backoff's jitter.
     pub(super) seed: u64,
     pub(super) keep_alive: Duration,
 }
@@ -101,7 +94,6 @@ enum State {
     },
 }
 
-/// A round of attempts.
 struct Dialling {
     sender: Sender<(ControllerRoute, Addresses)>,
     answers: Receiver<(ControllerRoute, Addresses)>,
@@ -111,7 +103,6 @@ struct Dialling {
     reasons: Vec<String>,
 }
 
-/// The attempts over one way.
 struct Leg {
     way: ControllerRoute,
     /// Dropping it ends the look-up's thread; `None` once it has answered.
@@ -135,17 +126,14 @@ impl Line {
         Ok(Self { options, waker, ways, backoff, state, events })
     }
 
-    /// Sets the controllers' names from the next round on.
     pub(super) fn set_names(&mut self, names: Vec<ServerName>) {
         self.options.names = names;
     }
 
-    /// Ends [`Line::wait`].
     pub(super) fn waker(&self) -> Waker {
         self.waker.clone()
     }
 
-    /// Waits for an event, or until `until`.
     pub(super) fn wait(&mut self, now: Instant, until: Option<Instant>) {
         let until = [until, self.poll_timeout()].into_iter().flatten().min();
         let timeout = until.map_or(WAIT_MAX, |until| until.since(now)).min(WAIT_MAX);
@@ -210,7 +198,6 @@ impl Line {
         }
     }
 
-    /// Ends the stream; the next round follows a rest.
     pub(super) fn end(&mut self, now: Instant, reason: String) {
         if let State::Up { since, .. } = &self.state
             && now.since(*since) >= HELD
@@ -242,7 +229,6 @@ impl Line {
         Ok(())
     }
 
-    /// Ends a rest.
     pub(super) fn seek(&mut self, now: Instant) {
         if let State::Resting(until) = &mut self.state {
             *until = now.min(*until);
@@ -264,7 +250,6 @@ impl Line {
     /// When [`Line::turn`] has work without an event.
     fn poll_timeout(&self) -> Option<Instant> {
         match &self.state {
-            // Without ways it waits for [`Line::set_ways`].
             State::Resting(_) if self.ways.is_empty() => None,
             State::Resting(until) => Some(*until),
             State::Up { stream, .. } => Some(stream.poll_timeout()),
@@ -277,7 +262,6 @@ impl Line {
         }
     }
 
-    /// Does all that is possible without blocking.
     pub(super) fn turn(&mut self, now: Instant) {
         match &mut self.state {
             State::Resting(until) if *until <= now && !self.ways.is_empty() => self.dial(now),
@@ -294,7 +278,6 @@ impl Line {
         }
     }
 
-    /// Begins a round with a look-up over each way.
     fn dial(&mut self, now: Instant) {
         let (sender, answers) = channel();
         self.state = State::Dialling(Dialling {
@@ -342,7 +325,6 @@ impl Line {
         let (address, way) = (stream.address(), stream.way().to_string());
         self.state = State::Up { stream: Box::new(stream), since: now };
         self.events.push_back(LineEvent::Up { address, way, controller });
-        // Messages may have arrived with the handshake.
         self.turn(now);
     }
 }
@@ -355,7 +337,6 @@ impl Dialling {
         let work = move || {
             let (way, names, interest) = job;
             let addresses = way.look_up(&names, &interest);
-            // The round may be over.
             let _ = sender.send((way, addresses));
             waker.wake();
         };
@@ -371,7 +352,6 @@ impl Dialling {
         while let Ok((way, addresses)) = self.answers.try_recv() {
             let share = ADDRESSES_MAX / self.legs.len().max(1);
             let of_way = |leg: &&mut Leg| leg.look_up.is_some() && leg.way.is_same(&way);
-            // The way may be gone.
             let Some(leg) = self.legs.iter_mut().find(of_way) else { continue };
             leg.look_up = None;
             let Addresses { mut found, reason } = addresses;

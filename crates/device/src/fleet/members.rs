@@ -14,7 +14,6 @@ use roadweave_tunnel::Peer;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Members {
     pub(crate) boxes: Vec<(PublicKey, Peer)>,
-    /// The proxies, at an anchor.
     pub(crate) proxies: Vec<(PublicKey, Peer)>,
 }
 
@@ -48,7 +47,6 @@ impl Members {
 
 impl Members {
     pub(crate) fn has(&self, key: &PublicKey) -> bool {
-        // The lists are sorted by key.
         let has = |list: &[(PublicKey, Peer)]| list.binary_search_by_key(key, |it| it.0).is_ok();
         has(&self.boxes) || has(&self.proxies)
     }
@@ -67,7 +65,6 @@ pub(crate) enum Space<'a> {
     /// `accepted`, except its own. The machine routes members' addresses into the tunnel, so any
     /// other address would divert its own traffic (to its resolver, or half the Internet).
     Networks {
-        /// Its own inner addresses, with their networks.
         own: &'a [IpNet],
         /// Other networks behind boxes.
         accepted: &'a [IpNet],
@@ -95,7 +92,6 @@ impl Space<'_> {
     }
 }
 
-/// What was left out of the members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LeftOut {
     /// Prefixes outside of the space.

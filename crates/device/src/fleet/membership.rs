@@ -13,7 +13,6 @@ use crate::Clock;
 
 /// This member's place in a fleet, restored and verified.
 pub struct Membership {
-    /// The agent's clock.
     pub(crate) clock: Clock,
     pub(super) agent: Agent,
     pub(super) store: Store,
@@ -140,7 +139,6 @@ impl fmt::Debug for Membership {
     }
 }
 
-/// The role and name that the chain gives to `key`.
 fn about(kept: &Kept, key: PublicKey) -> Result<(Role, String), String> {
     let chain = kept.chain().ok_or("nobody has admitted this key")?;
     let who = chain.verify(kept.trust()).map_err(|error| error.to_string())?.statement;
@@ -160,5 +158,4 @@ pub fn role_name(role: Role) -> &'static str {
     }
 }
 
-/// The software version that this member reports.
 pub(super) const SOFTWARE: &str = concat!("roadweave ", env!("CARGO_PKG_VERSION"));

@@ -35,11 +35,8 @@ use crate::{files, random_bytes};
 pub(super) struct Store {
     directory: PathBuf,
     _lock: File,
-    /// The generation written or read last.
     generation: u64,
-    /// The last write failed, and a warning was logged.
     is_failing: bool,
-    /// The result of the write in progress.
     writing: Option<Receiver<io::Result<()>>>,
 }
 
@@ -77,7 +74,6 @@ pub enum StoreError {
 }
 
 impl Store {
-    /// Whether a join was begun with the state in `directory`.
     pub(super) fn is_there(directory: &Path) -> bool {
         GENERATIONS.iter().any(|name| directory.join(name).exists())
     }
@@ -174,7 +170,6 @@ impl Store {
         let no_thread = written.clone();
         let work = move || {
             let result = bytes.and_then(|bytes| files::replace(&path, &bytes, 0o600));
-            // The receiver may be gone at the end of the process.
             let _ = written.send(result.and_then(|()| File::open(directory)?.sync_all()));
             done();
         };
@@ -201,7 +196,6 @@ impl Store {
         }
     }
 
-    /// Waits for the write in progress, if any.
     fn finish(&mut self) -> Option<bool> {
         let panicked = |_| Err(io::Error::other("the write panicked"));
         let written = self.writing.take()?.recv().unwrap_or_else(panicked);

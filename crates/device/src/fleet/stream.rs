@@ -30,15 +30,10 @@ use super::controller_route::ControllerRoute;
 use crate::udp::bind_to_interface;
 
 pub(super) const ALPN: &[u8] = b"roadweave-control/1";
-/// The time limit of each step until the stream is up.
 const SETUP_MAX: Duration = Duration::from_secs(10);
-/// The time limit of the answer to a keep-alive.
 const ANSWER_MAX: Duration = Duration::from_secs(15);
-/// Unsent bytes beyond which no message is added.
 const UNSENT_MAX: usize = 64 * 1024;
-/// Reads of one turn, so that others get theirs.
 const READS_MAX: usize = 16;
-/// Messages kept before the controller has answered.
 pub(super) const EARLY_MAX: usize = 64;
 
 pub(super) struct Stream {
@@ -79,7 +74,6 @@ pub(super) struct StreamOptions<'a> {
     pub(super) policy: Arc<dyn PeerPolicy>,
     pub(super) way: &'a ControllerRoute,
     pub(super) address: SocketAddr,
-    /// The silence after which a keep-alive is sent.
     pub(super) keep_alive: Duration,
 }
 
@@ -136,7 +130,6 @@ impl Stream {
         let address = way.with_scope(options.address);
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_nonblocking(true)?;
-        // Messages are written as a whole.
         let _ = socket.set_tcp_nodelay(true);
         if let Some(interface) = way.interface() {
             bind_to_interface(&socket, interface)?;
@@ -175,7 +168,6 @@ impl Stream {
         }
     }
 
-    /// Whether both keys are proved and no answer has come.
     #[cfg(test)]
     pub(super) fn is_greeting(&self) -> bool {
         matches!(self.state, State::Greeting { .. })
@@ -226,7 +218,6 @@ impl Stream {
         self.ask(now)
     }
 
-    /// Sends a keep-alive when it is due, and checks its answer's deadline.
     fn keep_alive(&mut self, now: Instant) -> Result<(), StreamError> {
         match self.asked {
             Some(asked) if now >= asked.max(self.heard) + ANSWER_MAX => Err(StreamError::Silent),
@@ -235,7 +226,6 @@ impl Stream {
         }
     }
 
-    /// Sends a keep-alive now.
     pub(super) fn ask(&mut self, now: Instant) -> Result<(), StreamError> {
         self.asked.get_or_insert(now);
         self.send(&Up::Alive)
@@ -297,7 +287,6 @@ impl Stream {
                 Err(error) => return Err(error.into()),
             }
             if let Err(error) = self.tls.process_new_packets() {
-                // Sends the alert.
                 let _ = self.write();
                 return Err(self.explain(error));
             }

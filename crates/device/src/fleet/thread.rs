@@ -25,7 +25,6 @@ use super::worker::Worker;
 use crate::status::{DocumentStatus, FleetStatus};
 use crate::{Uplink, Waker};
 
-/// Refused members of one table that are logged one by one.
 const REFUSED_TOLD: usize = 8;
 
 pub(super) struct Thread<C> {
@@ -37,24 +36,19 @@ pub(super) struct Thread<C> {
     pub(super) loop_waker: Waker,
     pub(super) offline_max: Option<Duration>,
     pub(super) is_closed: bool,
-    /// Batches of revoked keys so far.
     pub(super) batches: u64,
     pub(super) uplinks: Vec<Uplink>,
     pub(super) has_session: bool,
     /// A configuration that waits for the disk: it may crash the program, and the number of its
     /// starts must be known then.
     pub(super) waiting: Option<(Option<Version>, C)>,
-    /// Batches that are on the disk.
     pub(super) written: u64,
-    /// Batches whose sessions have ended.
     pub(super) ended: u64,
-    /// Batches that were confirmed to the controller.
     pub(super) confirmed: u64,
     pub(super) figures: Figures,
 }
 
 impl<C> Thread<C> {
-    /// Runs until it is stopped; then it writes the state.
     pub(super) fn run(mut self) {
         loop {
             let now = self.worker.clock.now();
@@ -70,7 +64,6 @@ impl<C> Thread<C> {
             }
             // Revocations take effect before a disk that may hang has them.
             self.written = self.worker.write_due(now, self.batches);
-            // Without a disk it goes on in memory.
             if self.worker.is_written() || self.worker.store.is_failing() {
                 self.hand_over();
             }
@@ -164,7 +157,6 @@ impl<C> Thread<C> {
                 self.batches += 1;
                 let batch = self.batches;
                 if self.role == Role::Box {
-                    // It has no sessions of others.
                     self.ended = batch;
                 }
                 self.tell(|news| {
@@ -178,14 +170,11 @@ impl<C> Thread<C> {
                 let anchors = egresses.iter().filter_map(anchor).collect();
                 self.tell(|news| news.anchors = Some(anchors));
             }
-            // For a join only.
             AgentEvent::Joined { .. } | AgentEvent::Refused { .. } => {}
-            // Handled by the worker.
             AgentEvent::Keep | AgentEvent::Seek | AgentEvent::Warning(_) => {}
         }
     }
 
-    /// Hands the waiting configuration to the event loop.
     pub(super) fn hand_over(&mut self) {
         if let Some(configuration) = self.waiting.take() {
             self.tell(|news| news.configuration = Some(configuration));
@@ -259,7 +248,6 @@ impl<C> Thread<C> {
     }
 }
 
-/// A tenant with its anchor; `None` without a known address.
 fn anchor(
     Egress { tenant, anchor: server, rate_kbps }: &Egress,
 ) -> Option<(ProxyTenant, Vec<ServerName>)> {

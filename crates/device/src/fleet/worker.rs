@@ -45,28 +45,20 @@ pub(super) struct Worker {
     unsent: u64,
     /// The agent's state differs from the disk and from the write in progress.
     is_dirty: bool,
-    /// Revoked keys are not on the disk.
     is_urgent: bool,
     /// The write in progress: its start, whether it is urgent, and its mark.
     writing: (Instant, bool, u64),
-    /// The mark of the last write that succeeded.
     mark: u64,
     next_write: Instant,
     written_at: Instant,
     write_took: Duration,
-    /// The address and way of the stream.
     pub(super) contact: Option<(SocketAddr, String)>,
-    /// Whether a stream was up since the start.
     pub(super) has_met: bool,
-    /// The reason of the last failure.
     pub(super) failure: Option<String>,
-    /// Failed rounds and ended streams.
     pub(super) rounds_failed: u32,
-    /// The last problem with the controller's messages.
     pub(super) warning: Option<String>,
     /// Whether an answer was requested after this member reported its state.
     has_asked: bool,
-    /// Whether the controller has sent all that it had when the stream came up.
     pub(super) is_in_step: bool,
 }
 
@@ -166,14 +158,12 @@ impl Worker {
         self.events.pop_front()
     }
 
-    /// When [`Worker::turn`] has work, apart from the line's.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let is_due = self.is_dirty && !self.store.is_writing();
         let write = is_due.then_some(self.next_write);
         [write, self.agent.poll_timeout()].into_iter().flatten().min()
     }
 
-    /// Waits for an event, or until `until`.
     pub(super) fn wait(&mut self, now: Instant, until: Option<Instant>) {
         let until = [until, self.poll_timeout()].into_iter().flatten().min();
         self.line.wait(now, until);
@@ -195,7 +185,6 @@ impl Worker {
     }
 
     fn rest(&self, is_written: bool) -> Duration {
-        // A large table takes time, and wears out flash.
         let rest = (self.write_took * WRITE_SHARE).max(WRITE_INTERVAL);
         match (is_written, self.is_urgent) {
             (true, false) => rest,
@@ -252,7 +241,6 @@ impl Worker {
         self.controllers.set(self.speaks_with());
     }
 
-    /// Whether a root has proved the peer to be a controller.
     pub(super) fn has_proved_peer(&self) -> bool {
         let peer = self.line.peer();
         self.agent.kept().trust().controllers().any(|key| peer == Some(key))
@@ -276,7 +264,6 @@ impl Worker {
         while self.line.has_room() {
             if let Some(frame) = self.agent.poll_frame() {
                 if frame == Up::Alive {
-                    // The line needs the answer too.
                     self.line.ask(now);
                 } else if let Err(error) = self.line.send(now, &frame) {
                     self.on_unsent(now, &error);
@@ -317,7 +304,6 @@ impl Worker {
     }
 }
 
-/// The silence before a keep-alive of a member.
 pub(super) fn keep_alive(role: Role) -> Duration {
     match role {
         Role::Box => KEEP_ALIVE_BOX,
@@ -325,12 +311,10 @@ pub(super) fn keep_alive(role: Role) -> Duration {
     }
 }
 
-/// The valid ones of `addresses`.
 pub(super) fn names(addresses: &[String]) -> Vec<ServerName> {
     addresses.iter().filter_map(|address| address.parse().ok()).collect()
 }
 
-/// Kinds of log lines, each limited by itself.
 const UP: u32 = 0;
 const DOWN: u32 = 1;
 const WARNING: u32 = 2;

@@ -22,10 +22,8 @@ pub(super) enum Transport {
     Tcp,
 }
 
-/// A question to send to a server, from a port of its own.
 #[derive(Clone, Debug)]
 pub(super) struct Try {
-    /// The argument for [`Exchange::handle_message`].
     pub(super) id: usize,
     pub(super) server: SocketAddr,
     pub(super) transport: Transport,
@@ -40,12 +38,9 @@ pub(super) struct Exchange {
     tries: Vec<Sent>,
     rounds: usize,
     next: Instant,
-    /// Servers to ask again over TCP.
     truncated: Vec<SocketAddr>,
-    /// Servers that cannot be reached.
     broken: Vec<SocketAddr>,
     outcome: Option<Result<AddressRecords, String>>,
-    /// The last error of a server.
     reason: Option<String>,
 }
 
@@ -79,7 +74,6 @@ impl Exchange {
         }
     }
 
-    /// The next try that is due.
     pub(super) fn poll_try(&mut self, now: Instant, entropy: &[u8; ENTROPY]) -> Option<Try> {
         if self.outcome.is_some() {
             return None;
@@ -170,7 +164,6 @@ impl Exchange {
         }
     }
 
-    /// The result, once it is known.
     pub(super) fn outcome(&self) -> Option<&Result<AddressRecords, String>> {
         self.outcome.as_ref()
     }
@@ -179,7 +172,6 @@ impl Exchange {
 const ROUNDS: usize = 3;
 const INTERVAL: Duration = Duration::from_secs(1);
 const LAST_TIMEOUT: Duration = Duration::from_secs(3);
-/// The time limit of a connection with its answer.
 const TCP_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[cfg(test)]

@@ -11,7 +11,6 @@ pub(super) fn addresses(root: &Path, name: &str) -> Vec<IpAddr> {
     read(&root.join("etc/hosts")).map(|text| parse(&text, name)).unwrap_or_default()
 }
 
-/// The addresses of `name` in lines `ADDRESS NAME ALIAS..`.
 fn parse(text: &str, name: &str) -> Vec<IpAddr> {
     let name = name.strip_suffix('.').unwrap_or(name);
     let address = |line: &str| {

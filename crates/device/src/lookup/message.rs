@@ -17,9 +17,7 @@ pub(super) const ENTROPY: usize = 2 + 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
-    /// A.
     V4,
-    /// AAAA.
     V6,
 }
 
@@ -28,7 +26,6 @@ pub(super) struct Query {
     bytes: Vec<u8>,
 }
 
-/// The meaning of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reading {
     /// Not a readable answer to this question.
@@ -44,7 +41,6 @@ pub(super) enum Reading {
 pub(super) struct AddressRecords {
     /// At most [`ADDRESSES_MAX`]; empty if the name has none of the kind.
     pub(super) addresses: Vec<IpAddr>,
-    /// Their lifetime; zero without addresses.
     pub(super) lasts: Duration,
 }
 
@@ -127,7 +123,6 @@ fn addresses(message: &Message<[u8]>) -> Option<AddressRecords> {
     Some(answer)
 }
 
-/// Whether the address can be a server's beyond an uplink.
 fn is_possible(address: IpAddr) -> bool {
     let special = address.is_unspecified() || address.is_loopback() || address.is_multicast();
     !special

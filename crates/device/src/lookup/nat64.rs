@@ -74,7 +74,6 @@ pub(crate) fn discover(found: &[IpAddr]) -> Vec<Nat64Prefix> {
     prefixes
 }
 
-/// All ways to find a well-known address in `address`.
 fn candidates(address: Ipv6Addr) -> Vec<(Nat64Prefix, Ipv4Addr)> {
     let prefixes = LENGTHS.into_iter().filter_map(|length| Nat64Prefix::new(address, length));
     prefixes
@@ -99,9 +98,7 @@ pub(crate) fn parse_option(option: &[u8]) -> Option<(Nat64Prefix, Duration)> {
 
 /// The name whose addresses contain the prefix.
 pub(crate) const DISCOVERY_NAME: &str = "ipv4only.arpa";
-/// The type of the PREF64 option.
 pub(crate) const OPTION: u8 = 38;
-/// The IPv4 addresses of [`DISCOVERY_NAME`].
 const WELL_KNOWN: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 0, 170), Ipv4Addr::new(192, 0, 0, 171)];
 const LENGTHS: [u8; 6] = [32, 40, 48, 56, 64, 96];
 /// The lengths by their code in the PREF64 option.

@@ -19,20 +19,16 @@ use crate::netlink::open_socket;
 /// One option of a router advertisement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RouterNews {
-    /// The index of the interface.
     pub(crate) index: u32,
-    /// The contents.
     pub(crate) advertised: Advertised,
     /// Its lifetime; zero withdraws it.
     pub(crate) lasts: Duration,
 }
 
-/// The contents of an option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Advertised {
     /// Name servers, at most [`SERVERS_MAX`](super::servers::SERVERS_MAX).
     NameServers(Vec<IpAddr>),
-    /// A NAT64 prefix.
     Nat64(Nat64Prefix),
 }
 
@@ -60,7 +56,6 @@ impl RouterNotices {
         while news.len() < NEWS_MAX {
             match rustix::net::recv(&self.socket, &mut buffer[..], RecvFlags::DONTWAIT) {
                 Ok((length, _)) => news.extend(parse(&buffer[..length])),
-                // Some notices were lost; routers repeat theirs.
                 Err(Errno::INTR | Errno::NOBUFS) => {}
                 Err(_) => break,
             }
@@ -134,12 +129,10 @@ fn parse_option(option: &[u8]) -> Option<(Advertised, Duration)> {
     }
 }
 
-/// The bit of RTNLGRP_ND_USEROPT (20).
 const GROUP_ND_USEROPT: u32 = 1 << 19;
 const RTM_NEWNDUSEROPT: u16 = 68;
 const AF_INET6: u8 = 10;
 const ROUTER_ADVERTISEMENT: u8 = 134;
-/// Recursive DNS servers (RFC 8106 section 5.1).
 const RDNSS: u8 = 25;
 const NETLINK_HEADER: usize = 16;
 const USEROPT_HEADER: usize = 16;

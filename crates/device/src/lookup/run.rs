@@ -58,7 +58,6 @@ pub(crate) fn run(request: Request, interest: &Weak<()>) -> Found {
     }
 }
 
-/// Takes the messages for a try; returns whether the try goes on.
 fn take(search: &mut Search, now: Instant, socket: &mut Open) -> bool {
     for _ in 0..MESSAGES_MAX {
         match socket.receive() {
@@ -76,9 +75,7 @@ fn take(search: &mut Search, now: Instant, socket: &mut Open) -> bool {
     true
 }
 
-/// An open try.
 struct Open {
-    /// The index of its question.
     place: usize,
     id: usize,
     socket: Socket,
@@ -120,7 +117,6 @@ impl Open {
         if self.unsent.is_empty() { PollFlags::IN } else { PollFlags::OUT }
     }
 
-    /// Does all that is possible without blocking; returns a message once it is complete.
     fn receive(&mut self) -> io::Result<Option<Vec<u8>>> {
         while !self.unsent.is_empty() {
             match (&self.socket).write(&self.unsent) {
@@ -187,7 +183,6 @@ fn entropy() -> [u8; ENTROPY] {
     random_bytes().unwrap_or([0; ENTROPY])
 }
 
-/// Sends a router solicitation (RFC 4861 section 4.1).
 fn solicit_routers(network: &Network) -> io::Result<()> {
     let socket = Socket::new(Domain::IPV6, Type::RAW, Some(Protocol::ICMPV6))?;
     bind_to_interface(&socket, &network.interface).map_err(io::Error::other)?;
@@ -195,13 +190,10 @@ fn solicit_routers(network: &Network) -> io::Result<()> {
     socket.set_multicast_hops_v6(255)?;
     let routers = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
     let routers = SocketAddr::from(SocketAddrV6::new(routers, 0, 0, network.index));
-    // The kernel computes the checksum.
     let solicitation = [ROUTER_SOLICITATION, 0, 0, 0, 0, 0, 0, 0];
     socket.send_to(&solicitation, &routers.into()).map(drop)
 }
 
-/// How often a search checks whether its result is still wanted.
 const ATTENTION: Duration = Duration::from_millis(250);
 const ROUTER_SOLICITATION: u8 = 133;
-/// Messages of one try read at once.
 const MESSAGES_MAX: usize = 32;

@@ -22,9 +22,7 @@ mod parse;
 pub(crate) struct Network {
     /// The interface's name; empty for the machine's own routes.
     pub(crate) interface: String,
-    /// The index of the interface.
     pub(crate) index: u32,
-    /// The next hops.
     pub(crate) gateways: Vec<IpAddr>,
     /// Name servers advertised by routers (RFC 8106).
     pub(crate) advertised: Vec<IpAddr>,
@@ -97,7 +95,6 @@ fn scoped(address: Ipv6Addr, port: u16, index: u32) -> SocketAddr {
     SocketAddrV6::new(address, port, 0, index).into()
 }
 
-/// The name servers of this uplink from the first source that has any.
 fn of_uplink(root: &Path, network: &Network) -> Vec<(IpAddr, u16)> {
     let Network { interface, index, advertised, .. } = network;
     let read = |path: &str| read(&root.join(path)).unwrap_or_default();
@@ -121,7 +118,6 @@ fn of_uplink(root: &Path, network: &Network) -> Vec<(IpAddr, u16)> {
     servers
 }
 
-/// The name servers of the system, or those of its stub.
 fn of_system(root: &Path) -> Vec<(IpAddr, u16)> {
     SYSTEM
         .iter()
@@ -153,7 +149,6 @@ fn texts_of(directory: &Path, interface: &str) -> Vec<String> {
     paths.iter().filter_map(|path| read(path)).collect()
 }
 
-/// The beginning of a file, as text.
 pub(super) fn read(path: &Path) -> Option<String> {
     let mut bytes = Vec::new();
     File::open(path).ok()?.take(BYTES_MAX).read_to_end(&mut bytes).ok()?;
@@ -181,7 +176,6 @@ const DHCLIENT: [&str; 5] = [
     "var/lib/dhclient/dhclient--*.lease",
     "var/lib/dhclient/dhclient.leases",
 ];
-/// Files of netifd.
 const OPENWRT: [&str; 2] = ["tmp/resolv.conf.d/resolv.conf.auto", "tmp/resolv.conf.auto"];
 /// The system's servers, and those of the stubs of systemd-resolved, NetworkManager and OpenWrt.
 const SYSTEM: [&str; 5] = [

@@ -129,7 +129,6 @@ impl Super {
             && self.packet()[mine..mine + 4] == other[ports..ports + 4]
     }
 
-    /// Appends the packet if it continues this one; returns whether it did.
     fn join(&mut self, other: &[u8], candidate: &Candidate) -> bool {
         if self.closed
             || candidate.payload > self.shape.payload
@@ -155,7 +154,6 @@ impl Super {
         true
     }
 
-    /// Whether the headers match and the payload is the next.
     fn headers_match(&self, other: &[u8], candidate: &Candidate) -> bool {
         let (mine, shape) = (self.packet(), &self.shape);
         if shape.headers != candidate.headers || shape.transport != candidate.transport {
@@ -184,14 +182,12 @@ impl Super {
             && mine[tcp + 18..end] == other[tcp + 18..end]
     }
 
-    /// Completes the packet's headers and its `virtio_net_hdr`.
     fn finish(&mut self) {
         if self.packets == 1 {
             return;
         }
         let Candidate { ipv6, udp, transport, headers, payload, .. } = self.shape;
         let packet = &mut self.buffer[HEADER_LEN..];
-        // Bounded by PACKET_MAX in `join`.
         let total = packet.len();
         let transport_len = (total - transport) as u16;
         if ipv6 {

@@ -154,16 +154,13 @@ pub struct Entrance {
     listeners: Vec<Listener>,
     next_try: Option<Instant>,
     token: Token,
-    /// State of the transparent connections.
     taking: Taking,
-    /// Indices of the interfaces that lead to the LAN.
     inside: Vec<u32>,
     connections: Table<Connection>,
     pub(super) streams: BTreeMap<StreamId, Number>,
     pub(super) callers: BTreeMap<IpAddr, usize>,
     paused_until: Option<Instant>,
     accepted: u64,
-    /// Statistics of HTTP, and reports of players.
     pub(super) heard: Heard,
     pub(super) listening: Vec<Listening>,
     ends: Ends<EntranceEnd>,
@@ -183,6 +180,7 @@ enum State {
     Asking { socket: TcpStream, handshake: Handshake, closing: bool },
     /// The far end connects. `dialect`: how to answer the application, if it expects an answer.
     Opening { splice: Splice, dialect: Option<Dialect> },
+    /// Connected.
     Joined(Splice),
     /// The answer is sent, and the application may still be sending: closing the socket with unread
     /// bytes would send an RST, which discards the answer.
@@ -301,7 +299,6 @@ impl Entrance {
     fn handle_event(&mut self, now: Instant, event: StreamEvent, streams: &mut Streams) {
         let id = match event {
             StreamEvent::Opened { id, .. } => {
-                // It fails only if the stream is over.
                 let _ = streams.reset(now, id, ResetCode::Forbidden);
                 return;
             }
@@ -389,7 +386,6 @@ impl Entrance {
         self.heard.counts.iter().map(|(what, times)| (*what, *times))
     }
 
-    /// The HTTP inspection of a connection to `port`, if it is to be inspected.
     pub(super) fn hearing(&mut self, number: Number, port: u16) -> Option<Hearing> {
         let caller = self.connections.get_mut(number)?.caller;
         let is_http = self.settings.http_ports.contains(&port);
@@ -498,10 +494,8 @@ struct Comer {
 
 /// The index of the loopback interface, in every network namespace.
 pub(crate) const LOOPBACK: u32 = 1;
-/// The proxies' listener, and a transparent one of each family.
 const LISTENERS_MAX: u64 = 3;
 const RETRY: Duration = Duration::from_secs(2);
-/// Callers accepted in a turn.
 const ACCEPTED_MAX: usize = 64;
 /// How long accepting rests when the system had no room.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -148,9 +148,7 @@ pub struct Exit {
     connections: Table<Connection>,
     streams: BTreeMap<(StreamsOwner, StreamId), Number>,
     clients: BTreeMap<Account, Client>,
-    /// Connections of all clients that are being made.
     connecting: usize,
-    /// Look-ups in progress.
     asked: BTreeMap<Number, Account>,
     accepted: u64,
     ends: Ends<ExitEnd>,
@@ -161,13 +159,10 @@ pub struct Exit {
 /// A client across its sessions: its inner address, or the unspecified one.
 type Account = IpAddr;
 
-/// Usage of a client's limits.
 #[derive(Debug, Default)]
 struct Client {
     connecting: usize,
-    /// Look-ups in progress.
     asking: usize,
-    /// Look-ups that wait.
     questions: VecDeque<(Number, String, u16)>,
     /// When the whole burst is available again.
     full_at: Instant,
@@ -287,7 +282,6 @@ impl Exit {
         }
         let Some(connection) = self.connections.get_mut(number) else { return };
         let Some(State::Joined(splice)) = &mut connection.state else {
-            // A splice finds out the other events by itself.
             connection.finished |= matches!(event, StreamEvent::Finished(_));
             return;
         };
@@ -408,7 +402,6 @@ impl Exit {
             && client.asking < ASKING_MAX
             && let Some((number, name, port)) = client.questions.pop_front()
         {
-            // The stream was reset meanwhile.
             if self.connections.get_mut(number).is_none() {
                 continue;
             }
@@ -450,7 +443,6 @@ impl Exit {
         }
         let is_clients = |address| clients.is_clients(address);
         let may_lead = |to: &SocketAddr| self.settings.rules.allow(*to, is_clients);
-        // An IPv4-mapped IPv6 address leads to the IPv4 address.
         let plain = |to: SocketAddr| match to.ip().to_canonical() {
             address @ IpAddr::V4(_) => SocketAddr::new(address, to.port()),
             IpAddr::V6(_) => to,
@@ -566,7 +558,6 @@ impl Exit {
         clients: &mut impl ClientStreams,
     ) {
         if let Some(streams) = clients.streams_of(owner) {
-            // It fails only if the stream is over.
             let _ = streams.reset(now, id, code);
         }
         self.ends.count(ExitEnd::of_failure(code));
@@ -601,13 +592,11 @@ impl Exit {
     }
 }
 
-/// Accounts of idle clients are kept up to at least this number.
+/// Accounts of idle clients that are kept.
 const ACCOUNTS_MIN: usize = 1024;
-/// Concurrent look-ups of one client.
 const ASKING_MAX: usize = 2;
-/// Answers handled in a turn.
 const ANSWERS_AT_ONCE: usize = 32;
-/// The burst of new connections, as seconds of the rate.
+/// Seconds of the rate that may come at once.
 const BURST: Duration = Duration::from_secs(4);
 
 #[cfg(test)]

@@ -19,15 +19,12 @@ use roadweave_tunnel::Qoe;
 
 use super::entrance::PlayerTold;
 
-/// Reports of players kept between two turns of the owner.
 pub(super) const TOLD_MAX: usize = 64;
 /// Video rates from here on, kbit/s, are not believed.
 const KBPS_MAX: u64 = 10_000_000;
 
-/// What the sniffers of all connections found.
 #[derive(Debug, Default)]
 pub(super) struct Heard {
-    /// Counters by name.
     pub(super) counts: BTreeMap<&'static str, u64>,
     told: Vec<PlayerTold>,
 }
@@ -50,7 +47,6 @@ impl Heard {
     }
 }
 
-/// The sniffer of one connection.
 #[derive(Debug)]
 pub(super) struct Hearing {
     requests: Requests,
@@ -67,12 +63,10 @@ enum End {
 }
 
 impl Hearing {
-    /// For a socket of an application.
     pub(super) fn of_application(caller: impl std::hash::Hash) -> Self {
         Self::of(End::Application { nameless: player_of(caller) })
     }
 
-    /// For a socket of a host.
     pub(super) fn of_host() -> Self {
         Self::of(End::Host { responses: Box::default(), moved: 0 })
     }
@@ -95,7 +89,6 @@ impl Hearing {
                 let nameless = *nameless;
                 self.requests.feed(bytes, |request| {
                     heard.count("requests", 1);
-                    // It fails only if the stream is over.
                     let _ = streams.ask_priority(now, id, request.priority.unwrap_or_default());
                     let told = request.cmcd.and_then(|told| told_by(&told, nameless));
                     heard.count("players", usize::from(told.is_some()));
@@ -131,7 +124,6 @@ impl Hearing {
         }
     }
 
-    /// Counts once why a connection is read no further.
     fn note(&mut self, heard: &mut Heard) {
         let of_host = match &self.end {
             End::Application { .. } => None,
@@ -149,7 +141,6 @@ pub(super) fn told_by(told: &Cmcd, nameless: u64) -> Option<PlayerTold> {
     let ms = told.left_ms()?;
     let kbps = told.kbps.filter(|kbps| *kbps < KBPS_MAX).unwrap_or(0);
     let cached_bytes = ms.saturating_mul(kbps) / 8;
-    // A frame each millisecond.
     let qoe = Qoe { cached_bytes, cached_frames: ms, bps: kbps * 1000, fps: 1000.0 };
     Some(PlayerTold { player: told.session.unwrap_or(nameless), qoe })
 }

@@ -31,20 +31,17 @@ pub(super) struct Splice {
     down: Down,
     readable: bool,
     writable: bool,
-    /// The peer's FIN came, or an error.
+    /// The peer has sent a FIN, or the socket an error.
     closing: bool,
     /// `closing` may be an error; the kernel was not asked yet.
     unasked: bool,
-    /// The stream may take bytes.
     has_room: bool,
-    /// The stream may have bytes.
     has_bytes: bool,
     hearing: Option<Box<Hearing>>,
     /// Bytes of the socket that still go into the stream; `None`: all.
     left: Option<u64>,
 }
 
-/// The direction from the socket to the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Up {
     Open,
@@ -55,30 +52,25 @@ enum Up {
     Held,
 }
 
-/// The direction from the stream to the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Down {
     Open,
     Finished,
 }
 
-/// The result of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     Idle,
     /// It reached its share.
     More,
-    /// The splice ended: the stream is settled, and the caller closes the socket.
+    /// The stream is settled, and the caller closes the socket.
     Over(Over),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Over {
-    /// Both directions ended in order.
     Closed,
-    /// The socket's peer broke off the connection.
     Aborted,
-    /// The stream was reset.
     Reset(ResetCode),
 }
 
@@ -153,18 +145,15 @@ impl Splice {
         self.has_room = true;
     }
 
-    /// The other end wants no more bytes of the socket.
     pub(super) fn on_stream_stopped(&mut self) {
         if matches!(self.up, Up::Open | Up::Held) {
             self.up = Up::Stopped;
         }
     }
 
-    /// All bytes of the stream were written into the socket.
     pub(super) fn on_stream_finished(&mut self) {
         if self.down == Down::Open {
             self.down = Down::Finished;
-            // The kernel sends what the peer has not taken first. A failed socket causes an event.
             let _ = self.socket.shutdown(Shutdown::Write);
         }
     }

@@ -13,7 +13,6 @@ pub(super) type Number = u64;
 
 #[derive(Debug)]
 pub(super) struct Table<C> {
-    /// The lowest token.
     first: Token,
     next: Number,
     connections: BTreeMap<Number, Entry<C>>,
@@ -47,7 +46,6 @@ impl<C> Table<C> {
         self.next
     }
 
-    /// Adds a connection and wakes it.
     pub(super) fn insert(&mut self, connection: C) -> Number {
         let number = self.next;
         self.next += 1;
@@ -95,7 +93,6 @@ impl<C> Table<C> {
         }
     }
 
-    /// Sets when [`Table::take_overdue`] returns the connection.
     pub(super) fn set_deadline(&mut self, number: Number, deadline: Option<Instant>) {
         let Some(entry) = self.connections.get_mut(&number) else { return };
         if let Some(old) = std::mem::replace(&mut entry.deadline, deadline) {
@@ -104,14 +101,13 @@ impl<C> Table<C> {
         self.deadlines.extend(deadline.map(|at| (at, number)));
     }
 
-    /// A connection whose deadline has passed; the deadline is removed.
+    /// A connection whose deadline has passed and is removed.
     pub(super) fn take_overdue(&mut self, now: Instant) -> Option<Number> {
         let &(_, number) = self.deadlines.first().filter(|(at, _)| *at <= now)?;
         self.set_deadline(number, None);
         Some(number)
     }
 
-    /// When there is work: at once if a connection is ready.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let ready = (!self.ready.is_empty()).then_some(Instant::ZERO);
         ready.or_else(|| self.deadlines.first().map(|(at, _)| *at))

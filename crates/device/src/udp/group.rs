@@ -91,11 +91,9 @@ fn program(map: &ShardMap) -> Vec<sock_filter> {
     steps
 }
 
-/// Attaches `program` to the group of `socket`.
 fn attach(socket: &Socket, program: &[sock_filter]) -> io::Result<()> {
     let program = sock_fprog {
         len: u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
-        // The kernel copies it.
         filter: program.as_ptr().cast_mut(),
     };
     // SAFETY: SO_ATTACH_REUSEPORT_CBPF reads one `struct sock_fprog`, which lives until the call

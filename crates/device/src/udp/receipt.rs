@@ -21,7 +21,6 @@ pub(super) struct Receipts {
     emptied: Duration,
 }
 
-/// The begin of a receive.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     emptied: Duration,
@@ -33,7 +32,6 @@ pub(super) struct Asked {
 pub(super) struct Answered {
     emptied: Duration,
     now: Duration,
-    /// The time of day at `now`, since 1970.
     time_of_day: Duration,
 }
 
@@ -56,7 +54,6 @@ impl Asked {
 }
 
 impl Answered {
-    /// The time of receipt of a packet with the time of day `stamp`.
     pub(super) fn of(&self, stamp: Duration) -> Duration {
         let age = self.time_of_day.saturating_sub(stamp);
         self.now.saturating_sub(age).max(self.emptied)

@@ -25,18 +25,14 @@ use socket2::{SockAddr, SockAddrStorage, Socket};
 /// 24.
 const CONTROL: usize = 192;
 
-/// A received datagram or run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Message {
     pub(super) remote: Option<SocketAddr>,
-    /// Bytes in its buffer.
     pub(super) len: usize,
     /// Bytes of each datagram of a run but the last; the whole length for a single one.
     pub(super) stride: usize,
     pub(super) local: Option<IpAddr>,
-    /// The index of the interface.
     pub(super) interface: Option<u32>,
-    /// The two ECN bits.
     pub(super) ecn: u8,
     /// The kernel's time stamp, since 1970; of a run, its first datagram's.
     pub(super) stamp: Option<Duration>,
@@ -45,10 +41,6 @@ pub(super) struct Message {
 /// A buffer for control messages, aligned for the kernel.
 type Control = [MaybeUninit<u64>; CONTROL / size_of::<u64>()];
 
-/// Enables time stamps.
-///
-/// # Errors
-/// When the kernel refuses.
 pub(super) fn ask_for_times(socket: &Socket) -> io::Result<()> {
     let on: c_int = 1;
     // SAFETY: the pointer is to an int of this frame, and the length is its size.

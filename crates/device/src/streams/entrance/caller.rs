@@ -31,7 +31,6 @@ pub(super) fn arrived_by(socket: &TcpStream) -> Option<u32> {
         true => (libc::IPPROTO_IP, IP_PKTOPTIONS),
         false => (libc::IPPROTO_IPV6, libc::IPV6_2292PKTOPTIONS),
     };
-    // A control message: its header, and `in_pktinfo` or `in6_pktinfo`.
     let mut told = [0_u8; 128];
     let mut length = told.len() as libc::socklen_t;
     // SAFETY: the kernel writes at most `length` bytes to `told`, the size of that array, and their

@@ -36,14 +36,10 @@ pub struct Listening {
 /// Its request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenRequest {
-    /// The minimum time between two events.
     interval: Duration,
-    /// CORS fields of the answer.
     fields: String,
 }
 
-/// Reads a request for [`TARGET`] with a head of `length` bytes. `origins`: the origins that are
-/// allowed.
 pub(super) fn read(
     method: &str,
     query: Option<&str>,
@@ -118,18 +114,15 @@ impl Default for EventStreams {
 }
 
 impl EventStreams {
-    /// Writes the published updates to `listening` until it leaves.
     pub(crate) fn begin(&self, listening: Listening, subscribers: &Subscribers) {
         let Listening { socket, request } = listening;
         let place = (!self.callers.is_full()).then(|| subscribers.subscribe()).flatten();
         let Some(subscription) = place else {
-            // The send buffer has room for so few bytes.
             let _ = (&socket).write(&answer(503, "there are as many listeners as may be"));
             let _ = socket.shutdown(Shutdown::Write);
             return;
         };
         self.callers.begin(socket, move |socket| {
-            // A failure here affects this listener only.
             let _ = socket.set_nonblocking(false);
             let _ = socket.set_write_timeout(Some(WRITE_MAX));
             // A large buffer would hide a vanished listener.

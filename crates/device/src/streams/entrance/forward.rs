@@ -17,9 +17,7 @@ use super::http::destination_of;
 #[derive(Debug, PartialEq)]
 pub(super) struct Forward {
     pub(super) destination: Destination,
-    /// The head as the host receives it.
     pub(super) head: Vec<u8>,
-    /// The number of bytes of content that follow.
     pub(super) content: u64,
 }
 
@@ -70,7 +68,6 @@ pub(super) fn forward(
         (ServerHost::Name(host), 80) => host.to_string(),
         _ => name.to_string(),
     };
-    // An older application does not understand a chunked answer.
     let version = request.version.unwrap_or(1);
     let mut head = format!("{method} {path} HTTP/1.{version}\r\nHost: {host}\r\n").into_bytes();
     for field in fields.iter().filter(|field| passes(field, fields)) {

@@ -26,7 +26,6 @@ pub(super) enum Dialect {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Handshake {
     dialect: Option<Dialect>,
-    /// The method of SOCKS was answered.
     is_greeted: bool,
 }
 
@@ -73,7 +72,6 @@ impl Handshake {
         }
     }
 
-    /// The answer to an incomplete request at its deadline.
     pub(super) fn too_slow(self) -> Vec<u8> {
         match self.dialect {
             Some(Dialect::Http | Dialect::Forwarded) => http::answer(408, ""),
@@ -96,7 +94,6 @@ fn read_request(bytes: &[u8]) -> Asked {
 }
 
 impl Dialect {
-    /// The answer when the far end has connected.
     pub(super) fn connected(self) -> &'static [u8] {
         const SUCCEEDED: [u8; 10] = SocksReply::Succeeded.to_bytes();
         match self {
@@ -107,7 +104,6 @@ impl Dialect {
         }
     }
 
-    /// The answer when it could not connect.
     pub(super) fn refused(self, code: ResetCode) -> Vec<u8> {
         match self {
             Self::Socks => socks_reply(code).to_bytes().to_vec(),

@@ -13,7 +13,6 @@ use super::{EntranceEnd, encoder, report};
 pub(super) const HEAD_MAX: usize = 8 * 1024;
 const FIELDS_MAX: usize = 64;
 
-/// Parses a request. `origins`: the origins that may report.
 pub(super) fn read(bytes: &[u8], origins: &[String]) -> Asked {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
     let mut request = httparse::Request::new(&mut fields);
@@ -73,7 +72,6 @@ pub(super) fn destination_of(name: &ServerName) -> Option<Destination> {
     }
 }
 
-/// The answer to an unknown target.
 fn route(target: &str) -> Vec<u8> {
     match target.starts_with('/') {
         true => answer(404, "there is nothing here"),
@@ -81,7 +79,6 @@ fn route(target: &str) -> Vec<u8> {
     }
 }
 
-/// An answer with a line of text, after which the connection ends.
 pub(super) fn answer(status: u16, text: &str) -> Vec<u8> {
     answer_with(status, text, "")
 }

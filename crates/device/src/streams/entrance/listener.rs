@@ -11,12 +11,10 @@ pub(super) struct Listener {
     pub(super) address: SocketAddr,
     /// Whether its connections are redirected ones, to be carried to their original destination.
     pub(super) is_transparent: bool,
-    /// Connections may wait to be accepted.
     pub(super) is_called: bool,
 }
 
 impl Listener {
-    /// A listener of the proxies.
     pub(super) fn for_asking(address: SocketAddr) -> io::Result<Self> {
         let listener = Self::new(TcpListener::bind(address)?, false)?;
         tracing::info!(listen = %listener.address, "SOCKS5 and HTTP CONNECT are answered");

@@ -16,12 +16,9 @@ use super::handshake::{Asked, Dialect, Handshake, MESSAGE_MAX};
 use super::transparent::ANSWER_MAX;
 use super::{Entrance, EntranceEnd, State};
 
-/// The result of a connection's turn.
 pub(super) enum Next {
     Stays(State),
-    /// It has used its share and has more to do.
     Again(State),
-    /// It is over, and its socket is closed.
     Ends(EntranceEnd),
 }
 
@@ -63,7 +60,6 @@ impl Entrance {
                 if say(splice.socket(), dialect.map_or(&[], Dialect::connected)) {
                     Next::Again(State::Joined(splice))
                 } else {
-                    // It fails only if the stream is over.
                     let _ = streams.reset(now, splice.stream(), ResetCode::Aborted);
                     self.end_spliced(now, number, splice, Over::Aborted)
                 }
@@ -110,7 +106,6 @@ impl Entrance {
         self.settle(number, next);
     }
 
-    /// Puts a connection back after its turn.
     pub(super) fn settle(&mut self, number: Number, next: Next) {
         let (state, again) = match next {
             Next::Ends(end) => return self.end(number, end),
@@ -203,7 +198,6 @@ impl Entrance {
                 if let Some((head, content)) = head
                     && !splice.begin_with(now, streams, &head, content, &mut self.heard)
                 {
-                    // It fails only if the stream is over.
                     let _ = streams.reset(now, id, ResetCode::TooMany);
                     return self.refuse_spliced(now, number, splice, dialect, ResetCode::TooMany);
                 }
@@ -221,7 +215,6 @@ impl Entrance {
         }
     }
 
-    /// The stream ended before the far end connected.
     fn refuse_spliced(
         &mut self,
         now: Instant,
@@ -274,15 +267,13 @@ impl Entrance {
     }
 }
 
-/// A socket that is about to be joined with a stream.
 pub(super) struct Joining {
     pub(super) socket: TcpStream,
     pub(super) closing: bool,
-    /// The protocol of the request; `None` for a transparent connection.
+    /// `None` for a transparent connection.
     pub(super) dialect: Option<Dialect>,
     /// The first bytes of the stream, and how many bytes of the socket follow; `None`: all.
     pub(super) head: Option<(Vec<u8>, u64)>,
-    /// The deadline for the far end to connect.
     pub(super) until: Instant,
 }
 
@@ -298,7 +289,6 @@ fn say(mut socket: &TcpStream, bytes: &[u8]) -> bool {
     bytes.is_empty() || socket.write(bytes).is_ok_and(|length| length == bytes.len())
 }
 
-/// Discards what the application still sends after its last answer.
 fn drain(mut socket: TcpStream, end: EntranceEnd, mut left: usize, scratch: &mut [u8]) -> Next {
     loop {
         match socket.read(scratch) {

@@ -34,8 +34,7 @@ pub struct PlayerTold {
     pub qoe: Qoe,
 }
 
-/// Reads a request for [`TARGET`]. `rest`: the bytes received behind its head of `head` bytes.
-/// `origins`: the origins that may report.
+/// `rest`: the bytes behind the head of `head` bytes. `origins`: the origins that may report.
 pub(super) fn read(
     method: &str,
     fields: &[Header<'_>],
@@ -111,7 +110,6 @@ pub(super) fn allowed_origin<'a>(
     }
 }
 
-/// The origin of the page is not configured.
 #[derive(Debug)]
 pub(super) struct NotAllowed;
 

@@ -29,14 +29,10 @@ use super::listener::Listener;
 use super::progress::{Joining, Next};
 use super::{Entrance, LOOPBACK};
 
-/// Whether transparent connections are taken.
 #[derive(Debug, Default)]
 pub(super) struct Taking {
-    /// The owner's choice.
     is_wanted: bool,
-    /// The state of the listeners' sockets.
     is_on: bool,
-    /// Why connections are not taken, apart from the owner's choice.
     obstacle: Option<&'static str>,
     /// Until then none is taken, because the far end had too many.
     rests_until: Option<Instant>,
@@ -78,7 +74,6 @@ impl Entrance {
         self.taking.taken
     }
 
-    /// Switches between taking connections and leaving them to the tunnel.
     pub(super) fn tend_taking(&mut self, now: Instant, streams: &Streams) {
         if self.taking.rests_until.is_some_and(|until| until <= now) {
             self.taking.rests_until = None;
@@ -106,12 +101,10 @@ impl Entrance {
         self.taking.is_on = is_on;
     }
 
-    /// Whether the connection came by an interface that leads to the LAN, loopback excluded.
     pub(super) fn is_from_inside(&self, socket: &TcpStream) -> bool {
         arrived_by(socket).is_some_and(|it| it != LOOPBACK && self.inside.contains(&it))
     }
 
-    /// The original destination of a transparent connection, unless that is this program.
     pub(super) fn meant_for(&self, socket: &TcpStream) -> Option<Destination> {
         let local = socket.local_addr().ok()?;
         let address = local.ip().to_canonical();
@@ -147,7 +140,6 @@ impl Entrance {
     pub(super) fn on_unconnected(&mut self, now: Instant, socket: &TcpStream, code: ResetCode) {
         match code {
             ResetCode::TooMany => self.taking.rests_until = Some(now + REST),
-            // The session is over.
             ResetCode::Aborted => {}
             _ => blame(socket, self.settings.marks),
         }
@@ -155,7 +147,7 @@ impl Entrance {
     }
 }
 
-/// Marks the coming RST, by which the kernel notes that the destination does not answer.
+/// The mark of the RST makes the kernel note that the destination does not answer.
 fn blame(socket: &TcpStream, marks: Marks) {
     let ((failed, mask), socket) = (marks.kind(Kind::Failed), SockRef::from(socket));
     let marked = socket.mark().and_then(|mark| socket.set_mark(mark & !mask | failed));
@@ -165,7 +157,6 @@ fn blame(socket: &TcpStream, marks: Marks) {
     }
 }
 
-/// A listener for each family of this machine, not taking connections yet.
 pub(super) fn listeners() -> Vec<Listener> {
     let addresses = [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)];
     let open = |address: IpAddr| match listen(address) {
@@ -188,7 +179,6 @@ fn listen(address: IpAddr) -> io::Result<Listener> {
 
 /// The limit for the far end to connect; the destination has answered within this time before.
 pub(super) const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// How long no connection is taken after the far end had too many.
 const REST: Duration = Duration::from_secs(10);
 /// One part in so many stays free, for connections that the kernel has accepted already.
 const RESERVE: usize = 8;

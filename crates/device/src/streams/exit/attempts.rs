@@ -25,7 +25,6 @@ pub(super) const AT_ONCE: usize = 2;
 
 pub(super) enum Outcome {
     Connected(TcpStream),
-    /// The reason of the last failure.
     Failed(ResetCode),
     Pending,
 }
@@ -34,13 +33,11 @@ pub(super) enum Outcome {
 pub(super) struct Attempts {
     addresses: VecDeque<SocketAddr>,
     sockets: Vec<TcpStream>,
-    /// When the next attempt begins.
     next: Instant,
     failure: ResetCode,
 }
 
 impl Attempts {
-    /// `addresses`: in the order in which they are tried.
     pub(super) fn new(addresses: VecDeque<SocketAddr>) -> Self {
         Self {
             addresses,

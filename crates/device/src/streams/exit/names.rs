@@ -8,9 +8,7 @@ use super::super::table::Number;
 use crate::{DeviceError, Waker};
 
 const THREADS: usize = 16;
-/// Look-ups of all clients that wait for a thread.
 const WAITING_MAX: usize = 512;
-/// Addresses used of a name.
 const ADDRESSES_MAX: usize = 8;
 
 #[derive(Debug)]
@@ -39,7 +37,6 @@ impl Names {
         self.questions.try_send((number, name.to_owned(), port)).is_ok()
     }
 
-    /// The next answer: the connection, and the addresses, which may be empty.
     pub(super) fn poll(&self) -> Option<(Number, Vec<SocketAddr>)> {
         self.answers.try_recv().ok()
     }
@@ -53,7 +50,6 @@ fn answer(
     loop {
         let question = asked.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok((number, name, port)) = question else { return };
-        // On any failure the name has no addresses.
         let found = (name.as_str(), port).to_socket_addrs();
         let addresses = found.map_or_else(|_| Vec::new(), |all| all.take(ADDRESSES_MAX).collect());
         if answers.send((number, in_turns(addresses))).is_err() {

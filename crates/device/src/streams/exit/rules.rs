@@ -17,9 +17,7 @@ pub struct ExitRules {
 }
 
 impl ExitRules {
-    /// Whether a stream may lead to `to`; `is_clients`: whether an address is a client's.
     pub(super) fn allow(&self, to: SocketAddr, is_clients: impl Fn(IpAddr) -> bool) -> bool {
-        // An IPv4-mapped IPv6 address leads to the IPv4 address.
         let address = to.ip().to_canonical();
         let is_nobodys = match address {
             IpAddr::V4(v4) => v4.is_unspecified() || v4.is_multicast() || v4.is_broadcast(),

@@ -64,7 +64,6 @@ pub(super) fn connect(
     loop {
         tries += 1;
         match connect_once(to, source, poller, token) {
-            // Another connection to the same destination has the port.
             Err(error)
                 if source.is_some()
                     && tries < TRIES
@@ -95,9 +94,7 @@ fn connect_once(
     }
 }
 
-/// Binds to an address that this machine may lack.
 fn bind(socket: &Socket, source: IpAddr) -> io::Result<()> {
-    // The option is one bit of the socket for both families.
     socket.set_ip_transparent_v4(true)?;
     // Connections to different destinations may share a port.
     socket.set_reuse_address(true)?;
