@@ -65,16 +65,6 @@ impl<E: Copy + Ord> Ends<E> {
         *self.0.entry(end).or_default() += 1;
     }
 
-    /// The count of one kind of end.
-    pub fn of(&self, end: E) -> u64 {
-        self.0.get(&end).copied().unwrap_or_default()
-    }
-
-    /// The count of all ends.
-    pub fn sum(&self) -> u64 {
-        self.0.values().sum()
-    }
-
     /// Each kind of end that occurred, with its count.
     pub fn iter(&self) -> impl Iterator<Item = (E, u64)> {
         self.0.iter().map(|(end, count)| (*end, *count))
