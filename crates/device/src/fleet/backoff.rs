@@ -46,8 +46,7 @@ mod tests {
         let first = waits.next();
         assert!((Duration::from_millis(500)..=FIRST).contains(&first), "{first:?}");
         for _ in 0..20 {
-            let wait = waits.next();
-            assert!(wait <= LONGEST);
+            assert!(waits.next() <= LONGEST);
         }
         let (late, other) = (waits.next(), waits.next());
         assert!(late >= LONGEST / 2 && late != other);

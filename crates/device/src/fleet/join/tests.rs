@@ -15,6 +15,10 @@ fn options(token: JoinToken, directory: &Path) -> JoinOptions {
     JoinOptions { token, name: name("bus-12"), role, addresses, state_directory }
 }
 
+fn attempt(controller: &Controller, folder: &tempfile::TempDir) -> Result<Joined, JoinError> {
+    join(options(controller.token(), folder.path()))
+}
+
 fn joins(controller: &Controller) -> usize {
     let store = controller.store();
     store.said.iter().filter(|event| matches!(event, DeskEvent::Join { .. })).count()
@@ -38,15 +42,14 @@ fn a_box_joins_once_and_starts_by_what_is_on_its_disk() {
         last_resort: false,
     };
     controller.desire(own, 1, Candidates { proxies: vec![proxy] });
-    let joined = join(options(controller.token(), folder.path())).expect("joined");
+    let joined = attempt(&controller, &folder).expect("joined");
     assert_eq!((joined.before, joined.key), (false, own), "the key of before stays");
     assert_eq!((joined.name, joined.tenant), (name("bus-12"), name("north")));
     assert!(joined.documents.iter().any(|(kind, _)| *kind == Kind::Candidates));
     let mode = std::fs::metadata(&joined.key_path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    // The controller is away from now on.
     controller.store().is_down = true;
-    let again = join(options(controller.token(), folder.path())).expect("it has joined");
+    let again = attempt(&controller, &folder).expect("it has joined");
     assert!(again.before && again.key == own);
     assert_eq!(joins(&controller), 1, "which costs no use of the token");
     let membership = Membership::open(folder.path(), Role::Box).expect("usable").expect("there");
@@ -54,7 +57,7 @@ fn a_box_joins_once_and_starts_by_what_is_on_its_disk() {
     let known: Vec<_> = servers.map(|server| (server.key, server.addresses.concat())).collect();
     assert_eq!(known, [(key(20), "192.0.2.1:4433".to_owned())]);
     assert_eq!(membership.identity().public_key(), own);
-    let busy = join(options(controller.token(), folder.path())).expect_err("it runs");
+    let busy = attempt(&controller, &folder).expect_err("it runs");
     assert!(busy.to_string().contains("in use"), "{busy}");
     drop(membership);
     let other = Membership::open(folder.path(), Role::Proxy).expect_err("it is a box");
@@ -65,19 +68,19 @@ fn a_box_joins_once_and_starts_by_what_is_on_its_disk() {
 fn a_refusal_is_told_and_the_key_kept_for_the_next_time() {
     let (controller, folder) = (Controller::start(), folder());
     controller.store().admits = None;
-    let error = join(options(controller.token(), folder.path())).expect_err("refused");
+    let error = attempt(&controller, &folder).expect_err("refused");
     assert!(error.to_string().contains("refuses: the token is used up"), "{error}");
     assert!(Membership::open(folder.path(), Role::Box).expect("usable").is_none());
     let own = Store::open(folder.path()).expect("free").key().expect("kept").public_key();
     controller.store().admits = Some(ROOT);
-    assert_eq!(join(options(controller.token(), folder.path())).expect("joined").key, own);
+    assert_eq!(attempt(&controller, &folder).expect("joined").key, own);
 }
 
 #[test]
 fn who_cannot_sign_for_the_tokens_root_admits_nobody() {
     let (controller, folder) = (Controller::start(), folder());
     controller.store().admits = Some(CONTROLLER);
-    let error = join(options(controller.token(), folder.path())).expect_err("not admitted");
+    let error = attempt(&controller, &folder).expect_err("not admitted");
     assert!(error.to_string().contains("does not count"), "{error}");
     assert!(Membership::open(folder.path(), Role::Box).expect("usable").is_none());
 }
@@ -103,12 +106,12 @@ fn where_no_controller_is_each_address_is_told_with_the_reason() {
 #[test]
 fn with_its_key_a_box_that_lost_its_state_is_the_same_and_without_it_another() {
     let (controller, folder) = (Controller::start(), folder());
-    let joined = join(options(controller.token(), folder.path())).expect("joined");
+    let joined = attempt(&controller, &folder).expect("joined");
     let lose = |names: &[&str]| {
         names.iter().for_each(|name| _ = std::fs::remove_file(folder.path().join(name)));
         let membership = Membership::open(folder.path(), Role::Box).expect("usable");
         assert!(membership.is_none(), "it has to join again");
-        join(options(controller.token(), folder.path())).expect("joined")
+        attempt(&controller, &folder).expect("joined")
     };
     let again = lose(&["fleet.0", "fleet.1"]);
     assert_eq!((again.key, again.before), (joined.key, false));
@@ -120,7 +123,7 @@ fn with_its_key_a_box_that_lost_its_state_is_the_same_and_without_it_another() {
 #[test]
 fn another_fleets_token_changes_nothing() {
     let (controller, folder) = (Controller::start(), folder());
-    join(options(controller.token(), folder.path())).expect("joined");
+    attempt(&controller, &folder).expect("joined");
     let of = |tenant, root| JoinToken { tenant: name(tenant), root, ..controller.token() };
     for other in [of("south", key(ROOT)), of("north", key(66)), of("south", key(66))] {
         let error = join(options(other, folder.path())).expect_err("it belongs to north");
@@ -131,7 +134,7 @@ fn another_fleets_token_changes_nothing() {
     assert!(matches!(join(of_role), Err(JoinError::Elsewhere { .. })), "it is a box");
 }
 
-/// What is kept, as its bytes.
+/// The kept state, also as the files' bytes.
 fn kept(directory: &Path) -> (Kept, Vec<Vec<u8>>) {
     let files = ["fleet.0", "fleet.1"].map(|name| std::fs::read(directory.join(name)));
     let kept = Store::open(directory).expect("free").read().expect("there");
@@ -141,25 +144,25 @@ fn kept(directory: &Path) -> (Kept, Vec<Vec<u8>>) {
 #[test]
 fn a_controller_that_has_moved_is_found_by_a_new_token_and_costs_no_use_of_it() {
     let (former, folder) = (Controller::start(), folder());
-    let own = join(options(former.token(), folder.path())).expect("joined").key;
+    let own = attempt(&former, &folder).expect("joined").key;
     former.store().is_down = true;
     let controller = Controller::start();
     controller.store().members.insert(own);
-    let joined = join(options(controller.token(), folder.path())).expect("found");
+    let joined = attempt(&controller, &folder).expect("found");
     assert!(joined.before && joined.moved_to.is_some());
     assert_eq!(kept(folder.path()).0.addresses(), controller.token().addresses);
     assert_eq!(joins(&controller), 0);
-    // Now that is where it is known to be, also while it is away.
+    // The new address counts, also while the controller is away.
     controller.store().is_down = true;
-    let again = join(options(controller.token(), folder.path())).expect("it has joined");
+    let again = attempt(&controller, &folder).expect("it has joined");
     assert!(again.before && again.moved_to.is_none());
-    // Who does not know it, or is not there, moves nothing.
+    // A controller that does not know the box, or is away, moves nothing.
     let before = kept(folder.path()).1;
     let stranger = Controller::start();
-    let error = join(options(stranger.token(), folder.path())).expect_err("not known there");
+    let error = attempt(&stranger, &folder).expect_err("not known there");
     assert!(error.to_string().contains("nothing was changed: the controller refuses"), "{error}");
     stranger.store().is_down = true;
-    let error = join(options(stranger.token(), folder.path())).expect_err("not there");
+    let error = attempt(&stranger, &folder).expect_err("not there");
     assert!(matches!(error, JoinError::Unchanged(_)), "{error}");
     assert_eq!(kept(folder.path()).1, before);
 }
@@ -167,15 +170,15 @@ fn a_controller_that_has_moved_is_found_by_a_new_token_and_costs_no_use_of_it() 
 #[test]
 fn a_controllers_new_key_is_taken_by_the_word_of_a_root_and_a_forged_token_changes_nothing() {
     let (controller, folder) = (Controller::start(), folder());
-    let own = join(options(controller.token(), folder.path())).expect("joined").key;
+    let own = attempt(&controller, &folder).expect("joined").key;
     let (before, files) = kept(folder.path());
-    // The list with its new key was out while this box was off.
+    // The list with its new key was published while this box was off.
     let mut list = before.trust().list().clone();
     (list.number, list.controllers) = (7, vec![key(3)]);
     let moved = Controller::start();
     moved.store().members.insert(own);
     (moved.store().key, moved.store().published) = (3, published_by(3, &list, &[]));
-    // Somebody else shows the fleet's own list, under another key.
+    // A forger shows the fleet's own list, under another key.
     let forger = Controller::start();
     forger.store().members.insert(own);
     (forger.store().key, forger.store().published) = (66, moved.store().published.clone());
@@ -192,7 +195,7 @@ fn a_controllers_new_key_is_taken_by_the_word_of_a_root_and_a_forged_token_chang
     assert_eq!(after.trust().controllers().collect::<Vec<_>>(), [key(3)]);
 }
 
-/// A token of the controller's with a delegate of the root's that may do this.
+/// The controller's token with a delegate of the root.
 fn token_with_delegate(controller: &Controller, scope: Scope, grant: Grant) -> JoinToken {
     let statement = Statement {
         key: key(30),

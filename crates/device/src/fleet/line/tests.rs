@@ -1,4 +1,4 @@
-//! Controllers that are none, hang, or mean harm: each costs its stream and nothing else.
+//! Controllers that are false, hang or are hostile: each costs its stream and nothing else.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -16,10 +16,10 @@ use crate::{Gateway, Uplink};
 type Tls = StreamOwned<ServerConnection, TcpStream>;
 
 const BOX: u8 = 5;
-/// How long a test waits for what must come.
+/// The time limit of a test's waits.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Something that listens: each caller gets `then` in a thread of its own.
+/// A listener that runs `then` for each caller in a thread.
 fn listen(then: impl Fn(TcpStream) + Send + Sync + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("it has one");
@@ -33,7 +33,7 @@ fn listen(then: impl Fn(TcpStream) + Send + Sync + 'static) -> SocketAddr {
     address
 }
 
-/// A controller with the key of `seed`, which lets in whom `policy` does and then does `then`.
+/// A controller with the key of `seed`, which admits by `policy` and then runs `then`.
 fn controller(
     seed: u8,
     policy: Arc<dyn PeerPolicy>,
@@ -54,12 +54,25 @@ fn controller(
     })
 }
 
-/// A controller that takes any key, with the right protocol; `then` goes on.
+/// A controller that takes any key, with the right protocol.
 fn friendly(then: impl Fn(Tls) + Send + Sync + 'static) -> SocketAddr {
     controller(CONTROLLER, Arc::new(Anybody), ALPN, then)
 }
 
-/// Answers signs of life, until a message for which `then` returns what to send instead.
+/// A controller that only answers keep-alives.
+fn quiet(seed: u8, policy: Arc<dyn PeerPolicy>, alpn: &'static [u8]) -> SocketAddr {
+    controller(seed, policy, alpn, |tls| answer(tls, |_| None))
+}
+
+fn good() -> SocketAddr {
+    quiet(CONTROLLER, Arc::new(Anybody), ALPN)
+}
+
+fn closed() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a port")
+}
+
+/// Answers keep-alives, or what `then` returns for a message.
 fn answer(mut tls: Tls, then: impl Fn(&Up) -> Option<Vec<u8>>) {
     let (mut decoder, mut bytes) = (FrameDecoder::default(), [0; 4096]);
     while let Ok(length @ 1..) = tls.read(&mut bytes) {
@@ -72,10 +85,6 @@ fn answer(mut tls: Tls, then: impl Fn(&Up) -> Option<Vec<u8>>) {
             }
         }
     }
-}
-
-fn never(_: &Up) -> Option<Vec<u8>> {
-    None
 }
 
 struct Rig {
@@ -104,7 +113,7 @@ impl Rig {
         Self { line, now: Instant::ZERO, events: Vec::new() }
     }
 
-    /// Goes on, at one and the same virtual moment, until `is_done`.
+    /// Turns without moving the virtual time until `is_done`.
     fn until(&mut self, is_done: impl Fn(&Self) -> bool) {
         let started = std::time::Instant::now();
         while !is_done(self) {
@@ -121,7 +130,7 @@ impl Rig {
         }
     }
 
-    /// Lets time pass, in which both sides may speak.
+    /// Moves the virtual time, and lets both sides send.
     fn pass(&mut self, seconds: u64) {
         for _ in 0..seconds {
             self.now += Duration::from_secs(1);
@@ -141,17 +150,12 @@ impl Rig {
         })
     }
 
-    /// Why it is down in the end.
+    /// Waits until it is down, and returns the reason.
     fn reason(&mut self) -> String {
         self.until(|rig| rig.down().is_some());
         assert!(!self.is_up());
         self.down().expect("just seen").to_owned()
     }
-}
-
-/// What is told when the only address is this.
-fn reason(address: SocketAddr) -> String {
-    Rig::new(&[address]).reason()
 }
 
 #[test]
@@ -164,7 +168,7 @@ fn messages_cross_both_ways_once_the_controller_has_spoken() {
     let mut rig = Rig::new(&[address]);
     rig.until(Rig::is_up);
     assert_eq!(rig.line.peer(), Some(key(CONTROLLER)));
-    // What is too large is left out, and what comes after it goes.
+    // A message that is too large is left out, and the next one is sent.
     let large = Up::Event { text: "x".repeat(roadweave_fleet::FRAME_MAX) };
     assert!(matches!(rig.line.send(rig.now, &large), Err(FrameError::TooLarge(_))));
     assert!(rig.is_up());
@@ -172,7 +176,7 @@ fn messages_cross_both_ways_once_the_controller_has_spoken() {
     rig.until(|rig| {
         rig.events.iter().any(|event| matches!(event, LineEvent::Frame(frame) if *frame == welcome))
     });
-    // Idle for long, it stays, by the answers alone.
+    // While idle, the answers to keep-alives keep it up.
     rig.pass(600);
     assert!(rig.is_up(), "{:?}", rig.down());
 }
@@ -191,7 +195,7 @@ fn a_controller_that_accepts_and_says_nothing_is_left() {
 
 #[test]
 fn a_program_that_hangs_behind_its_key_is_left() {
-    // The handshake is the library's; the program itself never reads what comes after.
+    // The library does the handshake; the program does not read afterwards.
     let hung = friendly(|mut tls| {
         while tls.conn.is_handshaking() {
             if tls.conn.complete_io(&mut tls.sock).is_err() {
@@ -210,13 +214,13 @@ fn a_program_that_hangs_behind_its_key_is_left() {
     assert!(!rig.is_up() && rig.reason().contains("says nothing"));
 }
 
-/// The limits of docs/fleet.md, beyond which a controller that stands still must not be waited for.
+/// The limits of docs/fleet.md.
 #[test]
 fn a_controller_that_hangs_is_left_within_65_s_by_a_box_and_within_30_s_by_others() {
     for (role, asks_after, limit) in
         [(Role::Box, 50, 65), (Role::Proxy, 15, 30), (Role::Anchor, 15, 30)]
     {
-        // It answers when the stream comes up, and never again.
+        // It answers only when the stream comes up.
         let address = friendly(|tls| {
             let has_answered = std::cell::Cell::new(false);
             answer(tls, |_| has_answered.replace(true).then(Vec::new));
@@ -230,40 +234,30 @@ fn a_controller_that_hangs_is_left_within_65_s_by_a_box_and_within_30_s_by_other
         let took = rig.now.since(begun).as_secs();
         assert!((asks_after..=limit).contains(&took), "{role:?}: {took} s");
         assert!(rig.down().is_some_and(|why| why.contains("answers no more")), "{:?}", rig.down());
-        // It is sought again at once, and not by everybody in the same moment.
+        // The next round follows soon, at a random time.
         let State::Resting(until) = rig.line.state else { panic!("it rests") };
         assert!(until.since(rig.now) <= Duration::from_secs(1));
     }
 }
 
 #[test]
-fn another_key_and_a_refusal_are_told_apart() {
-    let other = controller(9, Arc::new(Anybody), ALPN, |tls| answer(tls, never));
-    let why = reason(other);
-    assert!(why.contains(&key(9).to_string()) && why.contains("no controller's"), "{why}");
-    let refusing =
-        controller(CONTROLLER, Arc::new(Pinned(key(77))), ALPN, |tls| answer(tls, never));
-    let why = reason(refusing);
-    assert!(why.contains("does not let this key in"), "{why}");
-}
-
-#[test]
-fn what_is_no_controller_is_told() {
+fn each_way_to_be_no_controller_has_its_reason() {
     let web = listen(|mut stream| {
         let _ = stream.write_all(b"HTTP/1.1 302 Found\r\nLocation: http://portal/\r\n\r\n");
         std::thread::sleep(Duration::from_millis(200));
     });
-    let why = reason(web);
-    assert!(why.contains("no controller"), "{why}");
-    let other = controller(CONTROLLER, Arc::new(Anybody), b"h2", |tls| answer(tls, never));
-    let why = reason(other);
-    assert!(why.contains("no controller"), "{why}");
-    let none = controller(CONTROLLER, Arc::new(Anybody), b"", |tls| answer(tls, never));
-    let why = reason(none);
-    assert!(why.contains("does not speak roadweave-control/1"), "{why}");
-    let closed = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a port");
-    let why = reason(closed);
-    assert!(why.contains("refused"), "{why}");
+    let other_key = format!("its key is {}, which is no controller's", key(9));
+    for (address, says) in [
+        (quiet(9, Arc::new(Anybody), ALPN), other_key.as_str()),
+        (quiet(CONTROLLER, Arc::new(Pinned(key(77))), ALPN), "does not let this key in"),
+        (web, "no controller"),
+        (quiet(CONTROLLER, Arc::new(Anybody), b"h2"), "no controller"),
+        (quiet(CONTROLLER, Arc::new(Anybody), b""), "does not speak roadweave-control/1"),
+        (closed(), "refused"),
+    ] {
+        let why = Rig::new(&[address]).reason();
+        assert!(why.contains(says), "{why}");
+    }
 }
 
 #[test]
@@ -287,8 +281,7 @@ fn messages_that_are_none_end_the_stream_and_it_rests() {
 
 #[test]
 fn addresses_that_hang_or_lie_do_not_hide_the_good_one() {
-    let other = controller(9, Arc::new(Anybody), ALPN, |tls| answer(tls, never));
-    let good = friendly(|tls| answer(tls, never));
+    let (other, good) = (quiet(9, Arc::new(Anybody), ALPN), good());
     let mut rig = Rig::new(&[silent(), other, good]);
     for _ in 0..40 {
         rig.now += Duration::from_millis(100);
@@ -298,25 +291,20 @@ fn addresses_that_hang_or_lie_do_not_hide_the_good_one() {
             break;
         }
     }
-    assert!(rig.is_up(), "{:?}", rig.events);
-    let up = rig
-        .events
-        .iter()
-        .any(|event| matches!(event, LineEvent::Up { address, .. } if *address == good));
-    assert!(up, "{:?}", rig.events);
+    let is_up =
+        |event: &LineEvent| matches!(event, LineEvent::Up { address, .. } if *address == good);
+    assert!(rig.is_up() && rig.events.iter().any(is_up), "{:?}", rig.events);
 }
 
 #[test]
 fn without_its_way_a_stream_ends_and_another_is_sought_at_once() {
-    let address = friendly(|tls| answer(tls, never));
-    let mut rig = Rig::new(&[address]);
+    let mut rig = Rig::new(&[good()]);
     rig.until(Rig::is_up);
     rig.line.set_ways(rig.now, Vec::new());
     rig.turn();
     assert!(!rig.is_up() && rig.down().is_some_and(|why| why.contains("is gone")));
     rig.line.set_ways(rig.now, vec![ControllerRoute::System]);
     rig.until(Rig::is_up);
-    // Without any there is nothing to go by.
     rig.line.set_ways(rig.now, Vec::new());
     rig.pass(100);
     assert!(!rig.is_up());
@@ -334,7 +322,7 @@ fn dialling(rig: &Rig) -> &Dialling {
     dialling
 }
 
-/// Lets as many attempts begin as may, at one and the same moment.
+/// Begins `count` attempts.
 fn begin(rig: &mut Rig, count: usize) {
     rig.until(|rig| matches!(&rig.line.state, State::Dialling(it) if !it.attempts.is_empty()));
     for _ in 1..count {
@@ -385,14 +373,13 @@ fn another_way_leaves_what_is_tried_over_those_that_stay() {
 
 #[test]
 fn a_way_full_of_addresses_that_hang_does_not_hide_another() {
-    let good = friendly(|tls| answer(tls, never));
     let mut rig = Rig::new(&[silent()]);
     begin(&mut rig, 1);
     let other = loopback("127.0.0.1/8");
     rig.line.set_ways(rig.now, vec![ControllerRoute::System, other.clone()]);
-    // The look-ups that are told below are others than the one that this has begun.
+    // The look-ups below replace the one that this has begun.
     rig.until(|rig| dialling(rig).legs[1].look_up.is_none());
-    // By its own name servers, the first way leads to ever more that hangs.
+    // The name servers of the first way give many addresses that hang.
     let hanging = silent();
     let State::Dialling(it) = &mut rig.line.state else { panic!("it seeks") };
     it.legs[1].waiting.clear();
@@ -407,7 +394,7 @@ fn a_way_full_of_addresses_that_hang_does_not_hide_another() {
         rig.turn();
     }
     let State::Dialling(it) = &mut rig.line.state else { panic!("it seeks") };
-    let one = Addresses { found: vec![good], reason: None };
+    let one = Addresses { found: vec![good()], reason: None };
     it.sender.send((other, one)).expect("open");
     rig.now += STAGGER;
     rig.until(Rig::is_up);
@@ -416,17 +403,14 @@ fn a_way_full_of_addresses_that_hang_does_not_hide_another() {
 #[test]
 fn a_controller_that_speaks_and_does_not_answer_is_left_before_it_fills_the_memory() {
     let frame = encode(&Down::Refused { reason: "no".into(), retry: true }).expect("small");
-    let address = friendly(move |tls| {
-        answer(tls, |_| Some(frame.repeat(EARLY_MAX + 1)));
-    });
-    let why = reason(address);
+    let address = friendly(move |tls| answer(tls, |_| Some(frame.repeat(EARLY_MAX + 1))));
+    let why = Rig::new(&[address]).reason();
     assert!(why.contains("no answer"), "{why}");
 }
 
 #[test]
 fn a_box_that_cannot_reach_anybody_tries_ever_less_often() {
-    let closed = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a port");
-    let mut rig = Rig::new(&[closed]);
+    let mut rig = Rig::new(&[closed()]);
     let mut tries = Vec::new();
     for _ in 0..6 {
         let before = rig.events.len();

@@ -41,7 +41,6 @@ fn a_file_cut_or_mixed_anywhere_gives_way_to_the_former_generation() {
     let mut store = Store::open(folder.path()).expect("made");
     assert!(store.write(&1_u32) && store.write(&2_u32));
     drop(store);
-    // The second generation lies in the first file.
     let newest = folder.path().join("fleet.0");
     let [old, new] = ["fleet.1", "fleet.0"].map(|name| fs::read(folder.path().join(name)).unwrap());
     assert_eq!(written(folder.path()), Some(2));
@@ -55,7 +54,7 @@ fn a_file_cut_or_mixed_anywhere_gives_way_to_the_former_generation() {
         fs::write(&newest, &mixed).unwrap();
         assert_eq!(written(folder.path()), Some(1), "mixed at {cut}");
     }
-    // The next write replaces what is damaged, not what is whole.
+    // The next write replaces the damaged generation.
     let mut store = Store::open(folder.path()).expect("free");
     assert_eq!(store.read::<u32>(), Some(1));
     assert!(store.write(&3_u32));
@@ -69,7 +68,7 @@ fn a_disk_without_room_leaves_what_was_there() {
     let folder = folder();
     let mut store = Store::open(folder.path()).expect("made");
     assert!(store.write(&1_u32));
-    // A folder in the place of the new file refuses as a full disk does.
+    // A directory in place of the new file fails as a full disk does.
     let taken = files::beside(&folder.path().join("fleet.0"));
     fs::create_dir(&taken).unwrap();
     assert!(!store.write(&2_u32) && store.is_failing());
@@ -126,6 +125,6 @@ fn where_nothing_can_be_written_it_is_locked_all_the_same() {
     assert!(!is_free(&file), "a program that could write has it");
     drop(store);
     assert!(is_free(&file));
-    // A link in its place is no full disk.
+    // A symbolic link in its place is another error.
     assert!(read_only(folder.path(), refused(Errno::LOOP)).is_err());
 }

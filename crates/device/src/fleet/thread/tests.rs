@@ -2,7 +2,6 @@
 
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 
 use roadweave_fleet::{Configuration, DeskEvent, Member, Version};
 use roadweave_identity::PublicKey;
@@ -22,28 +21,34 @@ fn joined(controller: &Controller, directory: &Path, role: Role) -> PublicKey {
 
 fn start(directory: &Path, role: Role, offline_max: Option<Duration>) -> Fleet<String> {
     let membership = Membership::open(directory, role).expect("usable").expect("there");
-    let seen = Mutex::new(0);
-    let merge = move |text: Option<&str>| {
-        *seen.lock().expect("one thread") += 1;
-        match text {
-            Some(text) if text.contains("bad") => Err("line 1: bad".to_owned()),
-            text => Ok(Merged {
-                reload: text.unwrap_or("the file alone").to_owned(),
-                pinned: vec!["lanes".to_owned()],
-            }),
-        }
+    let merge = |text: Option<&str>| match text {
+        Some(text) if text.contains("bad") => Err("line 1: bad".to_owned()),
+        text => Ok(Merged {
+            reload: text.unwrap_or("the file alone").to_owned(),
+            pinned: vec!["lanes".to_owned()],
+        }),
     };
     let options = FleetOptions { membership, merge: Box::new(merge), offline_max };
     Fleet::start(options, Waker::new().expect("a waker")).expect("started")
 }
 
-/// Gathers news until `is_done` says so.
+/// Takes news until `is_done`.
 fn until(fleet: &Fleet<String>, mut is_done: impl FnMut(&News<String>) -> bool) {
     let started = std::time::Instant::now();
     while !is_done(&fleet.news()) {
         assert!(started.elapsed() < Duration::from_secs(20), "{:?}", fleet.status(Instant::ZERO));
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Waits until the key of `seed` is revoked, and returns the last batch.
+fn revoked(fleet: &Fleet<String>, seed: u8) -> u64 {
+    let mut batch = 0;
+    until(fleet, |news| {
+        batch = batch.max(news.batch);
+        news.revoked == [key(seed)]
+    });
+    batch
 }
 
 fn box_of(seed: u8) -> Member {
@@ -76,16 +81,12 @@ fn a_proxy_lets_in_by_the_table_ends_who_is_revoked_and_goes_on_alone() {
         })
     });
     controller.store().published = published(&[7]);
-    let mut batch = 0;
-    until(&fleet, |news| {
-        batch = batch.max(news.batch);
-        news.revoked == [key(7)]
-    });
+    let batch = revoked(&fleet, 7);
     hear(&fleet, &controller);
     assert!(!controller.store().said.iter().any(confirmed), "not before its session has ended");
     fleet.on_ended(batch);
     controller.wait_for(confirmed);
-    // The controller goes, the proxy starts anew: all of it is there at once.
+    // The controller goes, the proxy restarts: all of it is there at once.
     controller.store().is_down = true;
     drop(fleet);
     let fleet = start(folder.path(), Role::Proxy, None);
@@ -96,18 +97,18 @@ fn a_proxy_lets_in_by_the_table_ends_who_is_revoked_and_goes_on_alone() {
     assert!(away(fleet.status(Instant::from_millis(1_000))));
 }
 
-/// Waits until the controller has heard all that this side had to say before.
+/// Waits until the controller has all earlier messages.
 fn hear(fleet: &Fleet<String>, controller: &Controller) {
     let is_heard = |event: &DeskEvent| matches!(event, DeskEvent::Samples(_));
     controller.store().said.retain(|event| !is_heard(event));
     let started = std::time::Instant::now();
-    // The first only begins to count.
+    // The first figures only set the base.
     while !controller.store().said.iter().any(is_heard) {
         assert!(started.elapsed() < Duration::from_secs(20));
         fleet.set_figures(0, Vec::new(), vec![("acme".to_owned(), Duration::from_micros(900))]);
         std::thread::sleep(Duration::from_millis(5));
     }
-    // And how far it is from the anchors of its tenants, said once.
+    // The round trips to the anchors are sent once.
     let is_told = DeskEvent::Anchors([(name("acme"), 1_000)].into());
     let said = &controller.store().said;
     assert_eq!(said.iter().filter(|event| **event == is_told).count(), 1, "{said:?}");
@@ -118,7 +119,7 @@ fn a_box_confirms_every_batch_of_revocations_by_itself() {
     let (controller, folder) = (Controller::start(), tempfile::tempdir().expect("a folder"));
     joined(&controller, folder.path(), Role::Box);
     let fleet = start(folder.path(), Role::Box, None);
-    // As with a session: by the machine's routes.
+    // With a session it uses the machine's routes.
     fleet.set_session(Some(key(1)));
     for serial in 1..=3 {
         controller.store().published = published(&[7, 8, 9][..serial]);
@@ -132,9 +133,16 @@ fn confirmed(event: &DeskEvent) -> bool {
     matches!(event, DeskEvent::Revoked(head) if head.serial == 1)
 }
 
-/// Where the store writes before it replaces a file.
+/// The files that the store writes before it replaces its own.
 fn beside(folder: &Path) -> [PathBuf; 2] {
     ["fleet.0", "fleet.1"].map(|name| crate::files::beside(&folder.join(name)))
+}
+
+/// Lets the disk hang: opening a pipe for writing waits for a reader.
+fn hang(paths: &[PathBuf]) {
+    for path in paths {
+        mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
+    }
 }
 
 #[test]
@@ -143,18 +151,15 @@ fn who_is_revoked_is_out_while_the_disk_hangs_and_a_stop_does_not_wait_for_it() 
     joined(&controller, folder.path(), Role::Proxy);
     let fleet = start(folder.path(), Role::Proxy, None);
     assert!(fleet.wait_in_step(Duration::from_secs(10)));
-    // To open a pipe for writing waits for a reader, as a disk that hangs.
     let pipes = beside(folder.path());
-    for pipe in &pipes {
-        mknodat(CWD, pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
-    }
+    hang(&pipes);
     controller.store().published = published(&[7]);
-    until(&fleet, |news| news.revoked == [key(7)]);
-    // Nor does the next one wait for the write that hangs.
+    revoked(&fleet, 7);
+    // The next one does not wait for the hanging write either.
     controller.store().published = published(&[7, 8]);
-    until(&fleet, |news| news.revoked == [key(8)]);
+    revoked(&fleet, 8);
     drop(fleet);
-    // Its thread ends with the test.
+    // Ends the store's thread.
     for pipe in &pipes {
         let _ = std::fs::OpenOptions::new()
             .read(true)
@@ -169,21 +174,17 @@ fn a_revocation_is_confirmed_once_it_is_on_the_disk() {
     joined(&controller, folder.path(), Role::Proxy);
     let fleet = start(folder.path(), Role::Proxy, None);
     assert!(fleet.wait_in_step(Duration::from_secs(10)));
-    // A folder in the place of the new file refuses as a full disk does.
+    // A directory in place of the new file fails as a full disk does.
     let taken = beside(folder.path());
     taken.iter().for_each(|path| std::fs::create_dir(path).expect("made"));
     controller.store().published = published(&[7]);
-    let mut batch = 0;
-    until(&fleet, |news| {
-        batch = batch.max(news.batch);
-        news.revoked == [key(7)]
-    });
+    let batch = revoked(&fleet, 7);
     fleet.on_ended(batch);
     hear(&fleet, &controller);
     assert!(!controller.store().said.iter().any(confirmed), "a start would let it in again");
     assert!(fleet.status(Instant::ZERO).is_unwritten);
     taken.iter().for_each(|path| std::fs::remove_dir(path).expect("still there"));
-    // The disk is tried again soon, since somebody waits for it.
+    // The disk is tried again soon.
     controller.wait_for(confirmed);
 }
 
@@ -192,7 +193,7 @@ fn a_configuration_that_cannot_be_used_is_refused_and_the_former_stays() {
     let (controller, folder) = (Controller::start(), tempfile::tempdir().expect("a folder"));
     let own = joined(&controller, folder.path(), Role::Box);
     let fleet = start(folder.path(), Role::Box, None);
-    // As with a session: by the machine's routes.
+    // With a session it uses the machine's routes.
     fleet.set_session(Some(key(1)));
     let text = |text: &str| Configuration { text: text.to_owned(), approval: None };
     controller.desire(own, 1, text("good"));
@@ -211,7 +212,7 @@ fn a_configuration_that_cannot_be_used_is_refused_and_the_former_stays() {
     assert_eq!(status.pinned, ["lanes"]);
     controller.desire(own, 3, text("better"));
     until(&fleet, |news| in_force(news, 3, "better"));
-    // What the event loop cannot put in force is refused as well.
+    // A configuration that the event loop cannot use is refused as well.
     fleet.refuse(version(3), "not while it runs".to_owned());
     controller.wait_for(|event| {
         matches!(event, DeskEvent::Report(report) if report.version == version(3)
@@ -219,7 +220,7 @@ fn a_configuration_that_cannot_be_used_is_refused_and_the_former_stays() {
     });
 }
 
-/// It may be the version that ends the program: then the next start has to know of it.
+/// It may end the program, and the next start must know of it.
 #[test]
 fn a_configuration_is_on_the_disk_before_it_is_in_force() {
     let (controller, folder) = (Controller::start(), tempfile::tempdir().expect("a folder"));
@@ -228,11 +229,8 @@ fn a_configuration_is_on_the_disk_before_it_is_in_force() {
     let (met, has_met) = std::sync::mpsc::channel();
     let hanging = pipes.clone();
     let merge = move |text: Option<&str>| {
-        // From here on the disk hangs: to open a pipe for writing waits for a reader.
         if text.is_some() {
-            hanging.iter().for_each(|pipe| {
-                mknodat(CWD, pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
-            });
+            hang(&hanging);
             met.send(()).expect("the test waits");
         }
         Ok(Merged { reload: text.unwrap_or("the file alone").to_owned(), pinned: Vec::new() })
@@ -246,7 +244,7 @@ fn a_configuration_is_on_the_disk_before_it_is_in_force() {
     has_met.recv_timeout(Duration::from_secs(20)).expect("it has come");
     std::thread::sleep(Duration::from_millis(200));
     assert!(!is_new(&fleet.news()), "the disk does not have it yet");
-    // A disk that fails is told, and the box goes on without it.
+    // When the write fails, the box goes on without the disk.
     for pipe in pipes {
         std::thread::spawn(move || std::fs::read(&pipe));
     }
