@@ -4,7 +4,7 @@ use domain::rdata::{A, Aaaa};
 
 use super::*;
 
-/// What the name server of a test knows: names, and addresses with a time to live.
+/// Names, each with a TTL and an address.
 type Zone<'a> = &'a [(&'a str, u32, &'a str)];
 
 /// The answer of a name server that knows `zone`.
@@ -36,8 +36,7 @@ fn request(names: &[&str], ipv4: bool, ipv6: bool) -> Request {
     Request { names, ipv4, ipv6, ..Request::default() }
 }
 
-/// Turns a search in virtual time; `answers` says what comes back for a question, if anything.
-/// Returns what was found, and when.
+/// Runs a search in virtual time; returns its result and when it came.
 fn turn(request: Request, answers: impl Fn(&[u8]) -> Option<Vec<u8>>) -> (Found, Instant) {
     let servers = vec!["192.0.2.53:53".parse().unwrap()];
     let mut now = Instant::ZERO;
@@ -92,15 +91,15 @@ fn behind_a_nat64_addresses_of_ipv4_are_reached_by_its_prefix() {
     let literal = ["203.0.113.9:3"];
     check(request(&literal, false, true), ZONE, &["[64:ff9b::cb00:7109]:3"]);
     check(request(&["four.example.org:2"], false, true), ZONE, &["[64:ff9b::c000:204]:2"]);
-    // A router's word counts more, and spares the question.
+    // A router's prefix comes first, without a question.
     let mut told = request(&literal, false, true);
     told.prefixes = vec![Nat64Prefix::new("2001:db8:64::".parse().unwrap(), 96).unwrap()];
     assert_eq!(told.known().unwrap().servers, ["[2001:db8:64::cb00:7109]:3".parse().unwrap()]);
     check(told, &[], &["[2001:db8:64::cb00:7109]:3"]);
-    // Without a NAT64 there is no way.
+    // Without a NAT64 it is not reachable.
     check(request(&literal, false, true), &[], &[]);
     assert_eq!(request(&literal, false, true).known(), None);
-    // With IPv4 there is no need.
+    // With IPv4 it needs no prefix.
     let known = request(&literal, true, true).known().unwrap();
     assert_eq!(known.servers, ["203.0.113.9:3".parse().unwrap()]);
     assert_eq!(known.lasts, None);

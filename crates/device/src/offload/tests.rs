@@ -1,10 +1,9 @@
-//! Cutting and joining undo each other, whatever the packets.
+//! Splitting and joining are inverse for all packets.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// One packet to build.
 #[derive(Clone, Debug)]
 struct Spec {
     ipv6: bool,
@@ -66,7 +65,7 @@ impl Spec {
     }
 }
 
-/// Joins `packets` and returns what would be written, each with its number of packets.
+/// Joins `packets`; returns the writes, each with its number of packets.
 fn coalesce(packets: &[Vec<u8>]) -> Vec<(Vec<u8>, usize)> {
     let mut coalescer = Coalescer::new(true);
     let mut written = Vec::new();
@@ -78,7 +77,7 @@ fn coalesce(packets: &[Vec<u8>]) -> Vec<(Vec<u8>, usize)> {
     written
 }
 
-/// Cuts what was written, as the kernel would.
+/// Splits the writes as the kernel would.
 fn cut(written: &[(Vec<u8>, usize)]) -> Vec<Vec<u8>> {
     let mut packets = Vec::new();
     for (bytes, count) in written {
@@ -91,15 +90,15 @@ fn cut(written: &[(Vec<u8>, usize)]) -> Vec<Vec<u8>> {
     packets
 }
 
-/// Joined into as many writes as said, and cut back into the same packets but for IPv4's ID, which
-/// counts up within a super packet.
+/// Checks the number of writes, and that they split into the same packets but for IPv4's ID, which
+/// increments within a super packet.
 fn check(packets: &[Vec<u8>], writes: usize) {
     let written = coalesce(packets);
     assert_eq!(written.len(), writes);
     assert_eq!(normalize(cut(&written)), normalize(packets.to_vec()));
 }
 
-/// Sorts by flow, since order is kept within flows only, and blanks ID and checksum of IPv4.
+/// Sorts by flow, since order is kept within flows only, and clears ID and checksum of IPv4.
 fn normalize(mut packets: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     for packet in &mut packets {
         if packet[0] >> 4 == 4 {
@@ -118,60 +117,43 @@ fn normalize(mut packets: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_run_of_tcp_segments_crosses_as_one() {
-    let run: Vec<_> = (0..20)
+fn a_run_crosses_as_one_until_a_packet_does_not_continue_it() {
+    let tcp: Vec<_> = (0..20)
         .map(|i| Spec::tcp((u32::MAX - 3000).wrapping_add(i * 1000), &[i as u8; 1000]).build())
         .collect();
-    check(&run, 1);
-}
-
-#[test]
-fn a_run_of_udp_datagrams_ends_with_a_short_one() {
-    let mut run: Vec<_> = (0..5).map(|i| Spec::udp(&[i; 900]).build()).collect();
-    run.push(Spec::udp(&[9; 100]).build());
-    check(&run, 1);
-    run.push(Spec::udp(&[9; 100]).build());
-    check(&run, 2);
-}
-
-#[test]
-fn a_gap_in_the_sequence_is_not_joined() {
+    check(&tcp, 1);
+    let mut udp: Vec<_> = (0..5).map(|i| Spec::udp(&[i; 900]).build()).collect();
+    udp.push(Spec::udp(&[9; 100]).build());
+    check(&udp, 1);
+    // The short datagram was the last.
+    udp.push(Spec::udp(&[9; 100]).build());
+    check(&udp, 2);
+    // A gap in the sequence.
     check(&[Spec::tcp(0, &[1; 500]).build(), Spec::tcp(501, &[2; 500]).build()], 2);
+    // A damaged packet stays damaged.
+    let mut damaged: Vec<_> = (0..3).map(|i| Spec::tcp(i * 500, &[i as u8; 500]).build()).collect();
+    damaged[1][200] ^= 1;
+    check(&damaged, 3);
 }
 
 #[test]
 fn a_fin_does_not_overtake_the_data_before_it() {
-    let mut fin = Spec::tcp(500, &[2; 10]);
-    fin.flags = TCP_ACK | TCP_FIN;
+    let fin = Spec { flags: TCP_ACK | TCP_FIN, ..Spec::tcp(500, &[2; 10]) };
     let packets = [Spec::tcp(0, &[1; 500]).build(), fin.build()];
-    let written = coalesce(&packets);
-    assert_eq!(cut(&written), packets);
-}
-
-#[test]
-fn a_damaged_packet_stays_damaged() {
-    let mut packets: Vec<_> = (0..3).map(|i| Spec::tcp(i * 500, &[i as u8; 500]).build()).collect();
-    packets[1][200] ^= 1;
-    check(&packets, 3);
+    assert_eq!(cut(&coalesce(&packets)), packets);
 }
 
 #[test]
 fn a_udp_checksum_that_sums_to_zero_is_sent_as_all_ones() {
     // RFC 8200 section 8.1: a receiver discards UDP over IPv6 with a zero checksum.
-    let mut spec = Spec::udp(&[0; 4]);
-    spec.ipv6 = true;
-    let mut packet = spec.build();
+    let mut packet = Spec { ipv6: true, ..Spec::udp(&[0; 4]) }.build();
     // Choose the payload so that the complement of the sum is zero.
     let field = [packet[46], packet[47]];
     packet[48..50].copy_from_slice(&field);
     let pseudo = finish(pseudo_header(&packet, true, UDP, 12));
     packet[46..48].copy_from_slice(&pseudo.to_ne_bytes());
-    let header = Header {
-        needs_checksum: true,
-        checksum_start: 40,
-        checksum_offset: 6,
-        ..Header::default()
-    };
+    let (needs_checksum, none) = (true, Header::default());
+    let header = Header { needs_checksum, checksum_start: 40, checksum_offset: 6, ..none };
     split(&header, &mut packet, |packet| assert_eq!(packet[46..48], [0xff, 0xff])).unwrap();
 }
 

@@ -10,6 +10,10 @@ fn server(bind: &str) -> UplinkSocket {
     UplinkSocket::open(&UdpOptions::server(bind.parse().unwrap())).unwrap()
 }
 
+fn outgoing(destination: SocketAddr, contents: &[u8], segment_size: usize) -> Outgoing<'_> {
+    Outgoing { destination, source: None, ecn: Ecn::NotCapable, contents, segment_size }
+}
+
 /// Collects `count` datagrams: remote, local, ECN, payload.
 fn receive(
     socket: &mut UplinkSocket,
@@ -32,22 +36,15 @@ fn check_round_trip(bind: &str, target: &str) {
     let mut server = server(bind);
     let target = SocketAddr::new(target.parse().unwrap(), server.local_address().port());
     let client = if target.is_ipv4() { "127.0.0.1:0" } else { "[::1]:0" };
-    let mut client = UplinkSocket::open(&UdpOptions::server(client.parse().unwrap())).unwrap();
+    let mut client = self::server(client);
     let contents: Vec<u8> = (0..100_050).map(|at| (at / 1200) as u8).collect();
-    let outgoing = Outgoing {
-        destination: target,
-        source: None,
-        ecn: Ecn::Ect0,
-        contents: &contents,
-        segment_size: 1200,
-    };
-    assert_eq!(client.send(&outgoing), SendOutcome::Sent);
+    let run = Outgoing { ecn: Ecn::Ect0, ..outgoing(target, &contents, 1200) };
+    assert_eq!(client.send(&run), SendOutcome::Sent);
     let received = receive(&mut server, 84);
     assert_eq!(received.len(), 84);
     for ((remote, local, ecn, payload), sent) in received.iter().zip(contents.chunks(1200)) {
-        assert_eq!(*remote, client.local_address());
-        assert_eq!(*local, Some(target.ip()));
-        assert_eq!(*ecn, Ecn::Ect0);
+        let expected = (client.local_address(), Some(target.ip()), Ecn::Ect0);
+        assert_eq!((*remote, *local, *ecn), expected);
         assert!(payload == sent);
     }
     let statistics = client.statistics();
@@ -55,39 +52,21 @@ fn check_round_trip(bind: &str, target: &str) {
     assert!(statistics.sends < 84, "GSO is used: {statistics:?}");
 
     let (remote, local, ..) = received[0];
-    let answer = Outgoing {
-        destination: remote,
-        source: local,
-        ecn: Ecn::NotCapable,
-        contents: b"answer",
-        segment_size: usize::MAX,
-    };
+    let answer = Outgoing { source: local, ..outgoing(remote, b"answer", usize::MAX) };
     assert_eq!(server.send(&answer), SendOutcome::Sent);
-    assert_eq!(
-        receive(&mut client, 1),
-        [(target, client_ip(&client), Ecn::NotCapable, b"answer".to_vec())]
-    );
-}
-
-fn client_ip(client: &UplinkSocket) -> Option<IpAddr> {
-    Some(client.local_address().ip())
+    let ip = Some(client.local_address().ip());
+    let expected = [(target, ip, Ecn::NotCapable, b"answer".to_vec())];
+    assert_eq!(receive(&mut client, 1), expected);
 }
 
 #[test]
 fn what_lay_for_a_while_was_received_when_it_came() {
     for bind in ["127.0.0.1:0", "[::1]:0"] {
-        let mut server = server(bind);
-        let mut client = UplinkSocket::open(&UdpOptions::server(bind.parse().unwrap())).unwrap();
-        let outgoing = Outgoing {
-            destination: server.local_address(),
-            source: None,
-            ecn: Ecn::Ect1,
-            contents: &[7; 3_000],
-            segment_size: 1_000,
-        };
+        let (mut server, mut client) = (server(bind), server(bind));
+        let run = outgoing(server.local_address(), &[7; 3_000], 1_000);
         assert_eq!(server.recv(|_| panic!("nothing has come")).unwrap(), 0);
         let before = since_boot();
-        assert_eq!(client.send(&outgoing), SendOutcome::Sent);
+        assert_eq!(client.send(&Outgoing { ecn: Ecn::Ect1, ..run }), SendOutcome::Sent);
         assert!(wait_readable(&server, Duration::from_secs(20)).unwrap());
         let after = since_boot();
         while since_boot() < after + Duration::from_millis(20) {}
@@ -98,7 +77,7 @@ fn what_lay_for_a_while_was_received_when_it_came() {
         for (received, ecn) in &times {
             let received = received.expect("the kernel tells");
             assert!((before - slack..=after + slack).contains(&received), "{received:?}");
-            assert_eq!(*ecn, Ecn::Ect1, "what the IP header says is told as well");
+            assert_eq!(*ecn, Ecn::Ect1, "the ECN bits");
         }
         assert_eq!(times.len(), 3);
     }
@@ -106,15 +85,16 @@ fn what_lay_for_a_while_was_received_when_it_came() {
 
 #[test]
 fn runs_of_datagrams_arrive_one_by_one_and_are_answered_from_where_they_went() {
-    check_round_trip("127.0.0.1:0", "127.0.0.1");
-    check_round_trip("0.0.0.0:0", "127.0.0.9");
-    check_round_trip("[::1]:0", "::1");
-}
-
-#[test]
-fn a_dual_socket_takes_both_families_and_shows_plain_ipv4() {
-    check_round_trip("[::]:0", "127.0.0.1");
-    check_round_trip("[::]:0", "::1");
+    for (bind, target) in [
+        ("127.0.0.1:0", "127.0.0.1"),
+        ("0.0.0.0:0", "127.0.0.9"),
+        ("[::1]:0", "::1"),
+        // A dual socket takes both families and shows plain IPv4.
+        ("[::]:0", "127.0.0.1"),
+        ("[::]:0", "::1"),
+    ] {
+        check_round_trip(bind, target);
+    }
 }
 
 #[test]
@@ -132,10 +112,9 @@ fn a_foreign_address_and_a_missing_interface_are_told() {
     assert!(matches!(error.unwrap_err(), DeviceError::AddressNotHere { .. }));
     let error = UplinkSocket::open(&UdpOptions::uplink("wwan77", true)).unwrap_err();
     // Without CAP_NET_RAW older kernels refuse before they look.
-    assert!(
-        matches!(error, DeviceError::NoInterface { .. } | DeviceError::NoPermission { .. }),
-        "{error}"
-    );
+    let is_told =
+        matches!(error, DeviceError::NoInterface { .. } | DeviceError::NoPermission { .. });
+    assert!(is_told, "{error}");
 }
 
 #[test]
@@ -143,15 +122,7 @@ fn a_closed_port_and_an_unreachable_net_do_not_end_the_socket() {
     let mut client = server("127.0.0.1:0");
     let closed = server("127.0.0.1:0").local_address();
     let mut living = server("127.0.0.1:0");
-    let send = |client: &mut UplinkSocket, destination| {
-        client.send(&Outgoing {
-            destination,
-            source: None,
-            ecn: Ecn::NotCapable,
-            contents: b"hello",
-            segment_size: 5,
-        })
-    };
+    let send = |client: &mut UplinkSocket, to| client.send(&outgoing(to, b"hello", 5));
     for _ in 0..10 {
         send(&mut client, closed);
         assert_eq!(client.recv(|_| panic!("nobody answers")).unwrap(), 0);
@@ -167,14 +138,8 @@ fn a_closed_port_and_an_unreachable_net_do_not_end_the_socket() {
 fn a_datagram_too_large_for_the_interface_is_refused_and_counted() {
     let mut client = server("127.0.0.1:0");
     let living = server("127.0.0.1:0");
-    let outgoing = Outgoing {
-        destination: living.local_address(),
-        source: None,
-        ecn: Ecn::NotCapable,
-        contents: &[0; 65_530],
-        segment_size: 65_530,
-    };
-    assert_eq!(client.send(&outgoing), SendOutcome::Failed(SendFailure::TooLarge));
+    let large = outgoing(living.local_address(), &[0; 65_530], 65_530);
+    assert_eq!(client.send(&large), SendOutcome::Failed(SendFailure::TooLarge));
     assert_eq!(client.statistics().failed_by(SendFailure::TooLarge), 1);
     assert_eq!(client.statistics().datagrams_sent, 0);
 }

@@ -159,23 +159,15 @@ mod tests {
     }
 
     #[test]
-    fn systemd_networkd_is_understood() {
+    fn the_files_of_other_programs_are_understood() {
         let link = "# This is private data. Do not parse.\nADMIN_STATE=configured\nOPER_STATE=routable\n\
                     DNS=192.168.8.1 2001:db8::53\nNTP=\nDOMAINS=lan\n";
         check(&networkd(link), &["192.168.8.1", "2001:db8::53"]);
         let lease = "ADDRESS=192.168.8.100\nROUTER=192.168.8.1\nDNS=192.168.8.1\nLIFETIME=86400\n";
         check(&networkd(lease), &["192.168.8.1"]);
-    }
-
-    #[test]
-    fn network_manager_is_understood() {
         let state = "[device]\nconnection-uuid=5a\nmanaged=1\n\n[dhcp4]\nip_address=10.0.0.9\n\
                      domain_name_servers=10.0.0.1 10.0.0.2\n\n[dhcp6]\ndhcp6_name_servers=2001:db8::1\n";
         check(&network_manager(state), &["10.0.0.1", "10.0.0.2", "2001:db8::1"]);
-    }
-
-    #[test]
-    fn resolv_conf_is_understood() {
         let text = "# comment\nnameserver 192.0.2.1 # why\nsearch lan\n  nameserver\tfe80::1%eth0\n\
                     nameserver\nnameservers 192.0.2.9\n;nameserver 192.0.2.8\n";
         check(&resolv_conf(text), &["192.0.2.1", "fe80::1"]);

@@ -1,17 +1,15 @@
 use std::fs;
-use std::path::PathBuf;
 
 use super::*;
 
-/// A machine's files, which vanish with it.
-struct Root(PathBuf);
+/// The files of a machine.
+struct Root(tempfile::TempDir);
 
 impl Root {
-    fn new(test: &str, files: &[(&str, &str)]) -> Self {
-        let name = format!("roadweave-servers-{}-{test}", std::process::id());
-        let root = Self(std::env::temp_dir().join(name));
+    fn new(files: &[(&str, &str)]) -> Self {
+        let root = Self(tempfile::tempdir().unwrap());
         for (path, text) in files {
-            let path = root.0.join(path);
+            let path = root.0.path().join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
@@ -23,13 +21,7 @@ impl Root {
             .iter()
             .map(|text| text.parse().unwrap_or_else(|_| SocketAddr::new(text.parse().unwrap(), 53)))
             .collect();
-        assert_eq!(name_servers(&self.0, network), expected);
-    }
-}
-
-impl Drop for Root {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        assert_eq!(name_servers(self.0.path(), network), expected);
     }
 }
 
@@ -44,15 +36,10 @@ fn network() -> Network {
 
 #[test]
 fn the_portal_that_dhcp_told_of_an_uplink_is_that_of_its_own_file() {
-    let files = [
-        (
-            "run/systemd/netif/links/7",
-            "ADMIN_STATE=configured\nCAPTIVE_PORTAL=https://a.test/api\n",
-        ),
-        ("run/systemd/netif/links/8", "CAPTIVE_PORTAL=https://b.test/\n"),
-    ];
-    let root = Root::new("portal", &files);
-    let told = |index| told_portal(&root.0, &Network { index, ..network() });
+    let portal = "ADMIN_STATE=configured\nCAPTIVE_PORTAL=https://a.test/api\n";
+    let other = ("run/systemd/netif/links/8", "CAPTIVE_PORTAL=https://b.test/\n");
+    let root = Root::new(&[("run/systemd/netif/links/7", portal), other]);
+    let told = |index| told_portal(root.0.path(), &Network { index, ..network() });
     assert_eq!(told(7).as_deref(), Some("https://a.test/api"));
     assert_eq!((told(8).as_deref(), told(9)), (Some("https://b.test/"), None));
 }
@@ -72,14 +59,14 @@ fn the_resolvers_of_a_session_are_not_asked_but_those_of_before() {
             ("var/state/rw0.resolv.json", kept.as_str()),
             ("run/stub.conf", "nameserver 192.0.2.98\n"),
         ];
-        Root::new("before", &files).check(&network(), expected);
+        Root::new(&files).check(&network(), expected);
     }
 }
 
 #[test]
 fn what_dhcp_gave_the_uplink_counts_before_the_systems() {
     let system = ("etc/resolv.conf", "nameserver 192.0.2.99\n");
-    for (number, file) in [
+    for file in [
         ("run/systemd/netif/links/7", "DNS=10.0.0.1\n"),
         ("run/systemd/netif/leases/7", "DNS=10.0.0.1\n"),
         ("run/NetworkManager/devices/7", "[dhcp4]\ndomain_name_servers=10.0.0.1\n"),
@@ -91,13 +78,9 @@ fn what_dhcp_gave_the_uplink_counts_before_the_systems() {
             "lease {\n interface \"eth1\";\n option domain-name-servers 10.0.0.1;\n}\n",
         ),
         ("tmp/resolv.conf.d/resolv.conf.auto", "# Interface eth1\nnameserver 10.0.0.1\n"),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let root = Root::new(&format!("uplink{number}"), &[system, file]);
+    ] {
+        let root = Root::new(&[system, file]);
         root.check(&network(), &["10.0.0.1"]);
-        // Another interface has not got them.
         let other = Network { interface: "eth10".to_owned(), index: 70, ..network() };
         root.check(&other, &["192.0.2.99", "192.168.8.1"]);
     }
@@ -105,9 +88,9 @@ fn what_dhcp_gave_the_uplink_counts_before_the_systems() {
 
 #[test]
 fn what_a_router_advertised_counts_and_knows_its_link() {
-    let root = Root::new("advertised", &[("etc/resolv.conf", "nameserver 192.0.2.99\n")]);
+    let root = Root::new(&[("etc/resolv.conf", "nameserver 192.0.2.99\n")]);
     let advertised = vec!["fe80::1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
-    let servers = name_servers(&root.0, &Network { advertised, ..network() });
+    let servers = name_servers(root.0.path(), &Network { advertised, ..network() });
     assert_eq!(servers[0], scoped("fe80::1".parse().unwrap(), 53, 7));
     assert_eq!(servers[1..], ["[2001:db8::1]:53".parse().unwrap()]);
 }
@@ -116,20 +99,19 @@ fn what_a_router_advertised_counts_and_knows_its_link() {
 fn behind_a_stub_are_the_servers_that_it_asks() {
     let stub = ("etc/resolv.conf", "nameserver 127.0.0.53\noptions edns0\n");
     let upstream = ("run/systemd/resolve/resolv.conf", "nameserver 192.0.2.7\n");
-    Root::new("stub", &[stub, upstream]).check(&network(), &["192.0.2.7", "192.168.8.1"]);
-    // Nobody knows: the gateway may.
-    Root::new("nobody", &[stub]).check(&network(), &["192.168.8.1"]);
-    Root::new("nothing", &[]).check(&Network::default(), &[]);
+    Root::new(&[stub, upstream]).check(&network(), &["192.0.2.7", "192.168.8.1"]);
+    // Without any source the gateway is asked.
+    Root::new(&[stub]).check(&network(), &["192.168.8.1"]);
 }
 
 #[test]
 fn no_more_than_four_are_asked() {
     let many: String = (1..=9).map(|number| format!("nameserver 192.0.2.{number}\n")).collect();
-    let root = Root::new("many", &[("etc/resolv.conf", &many)]);
+    let root = Root::new(&[("etc/resolv.conf", &many)]);
     root.check(&network(), &["192.0.2.1", "192.0.2.2", "192.0.2.3", "192.168.8.1"]);
     let lease = format!("DNS={}\n", "10.0.0.1 10.0.0.2 10.0.0.3 10.0.0.4 10.0.0.5");
-    let root = Root::new("many-own", &[("run/systemd/netif/leases/7", &lease)]);
-    assert_eq!(name_servers(&root.0, &network()).len(), SERVERS_MAX);
+    let root = Root::new(&[("run/systemd/netif/leases/7", &lease)]);
+    assert_eq!(name_servers(root.0.path(), &network()).len(), SERVERS_MAX);
 }
 
 #[test]
@@ -139,6 +121,6 @@ fn without_an_uplink_the_systems_are_asked_and_stubs_as_well() {
         ("run/systemd/netif/leases/0", "DNS=192.0.2.1\n"),
     ];
     let system = Network::default();
-    Root::new("system", &files).check(&system, &["127.0.0.53", "10.96.0.10"]);
-    Root::new("nothing", &[]).check(&system, &[]);
+    Root::new(&files).check(&system, &["127.0.0.53", "10.96.0.10"]);
+    Root::new(&[]).check(&system, &[]);
 }
