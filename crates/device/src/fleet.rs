@@ -5,8 +5,7 @@
 //!                                         └─► Store: key, and what was signed, on the disk
 //! ```
 //!
-//! The data plane does not wait for it: without a controller, also after restarts, it uses the
-//! state on the disk.
+//! Without a controller, also after restarts, the data plane uses the state on the disk.
 
 mod backoff;
 mod controller_route;

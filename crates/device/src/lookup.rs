@@ -7,11 +7,8 @@
 //!                    └──────────────────────────── answers ◄────────────────────────────┘
 //! ```
 //!
-//! The system's resolver uses any interface, also a tunnel that is dead because its server has
-//! moved. Results apply only to the uplink that they came over, so a network with false answers
-//! affects itself only.
-//!
-//! [`Search`] does no I/O; [`run`] drives it in a thread.
+//! The system's resolver may use a tunnel that is dead because its server has moved. Results apply
+//! only to the uplink that they came over. [`Search`] does no I/O; [`run`] drives it in a thread.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -38,14 +35,12 @@ pub(crate) use servers::{Network, told_portal};
 
 pub(crate) const ADDRESSES_MAX: usize = 8;
 
-/// A request over one uplink.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Request {
     pub(crate) names: Vec<ServerName>,
     pub(crate) network: Network,
     pub(crate) ipv4: bool,
     pub(crate) ipv6: bool,
-    /// NAT64 prefixes advertised by its routers.
     pub(crate) prefixes: Vec<Nat64Prefix>,
 }
 
@@ -103,7 +98,7 @@ fn dns_name(host: &str) -> Name<Vec<u8>> {
 }
 
 impl Search {
-    /// Asks `servers` from `now` on. `root`: the directory of `etc/hosts`, for tests.
+    /// `root`: the directory of `etc/hosts`, for tests.
     fn new(now: Instant, request: Request, servers: Vec<SocketAddr>, root: &Path) -> Self {
         let of_host = |name: &ServerName| match name.host() {
             ServerHost::Address(_) => Vec::new(),
@@ -162,7 +157,6 @@ impl Search {
         })
     }
 
-    /// Takes a message for a try. Returns whether the try is over.
     fn handle_message(&mut self, now: Instant, place: usize, id: usize, message: &[u8]) -> bool {
         let Some((_, exchange)) = self.questions.get_mut(place) else { return true };
         let is_over = exchange.handle_message(now, id, message);
@@ -256,7 +250,6 @@ impl Search {
         }
     }
 
-    /// The `addresses` that the uplink reaches, mapped by a NAT64 where needed.
     fn reachable(&self, addresses: &[IpAddr], prefixes: &[Nat64Prefix]) -> Vec<IpAddr> {
         let Request { ipv4, ipv6, .. } = self.request;
         let mut reachable: Vec<IpAddr> = Vec::new();
@@ -275,7 +268,6 @@ impl Search {
 }
 
 const DEADLINE: Duration = Duration::from_secs(15);
-/// The time limit of other answers after the first.
 const OTHERS_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

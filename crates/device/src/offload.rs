@@ -1,4 +1,5 @@
 //! Segmentation offload for a TUN: large packets cross the kernel's border in place of many small.
+//! No I/O.
 //!
 //! ```text
 //! kernel --> header, super packet of 64 KB --> split() --> inner packets of at most the MTU
@@ -6,10 +7,8 @@
 //! ```
 //!
 //! With `IFF_VNET_HDR` each read and write of a TUN starts with a `virtio_net_hdr`, which says how
-//! to segment the packet and which checksum is incomplete. A TCP stream then costs one system call
-//! and one walk through the kernel per 64 KB instead of per 1,400 bytes. Nothing here does I/O.
-//!
-//! Source: virtio 1.2 section 5.1.6; Linux `include/linux/virtio_net.h`; RFC 1071 (checksums).
+//! to segment the packet and which checksum is incomplete (virtio 1.2 section 5.1.6; Linux
+//! `include/linux/virtio_net.h`; RFC 1071 for checksums).
 
 mod checksum;
 mod coalesce;
@@ -26,7 +25,6 @@ pub(crate) const PACKET_MAX: usize = 65_535;
 pub(crate) struct Header {
     /// The field at `checksum_start + checksum_offset` holds the pseudo header's sum only.
     pub needs_checksum: bool,
-    /// The kind of super packet.
     pub gso: Gso,
     /// Bytes of IP and transport header.
     pub header_len: u16,
@@ -47,7 +45,6 @@ pub(crate) enum Gso {
     Udp,
 }
 
-/// The header contradicts its packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
@@ -71,7 +68,6 @@ impl Header {
         })
     }
 
-    /// Encodes the header.
     pub fn encode(&self) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
         bytes[0] = if self.needs_checksum { FLAG_NEEDS_CHECKSUM } else { 0 };
@@ -90,10 +86,8 @@ impl Header {
 }
 
 /// Splits a packet of the kernel into packets with complete checksums, passes each to `sink`, and
-/// returns their number.
-///
-/// The payload is not moved: the headers of a segment overwrite the end of the previous one, which
-/// the sink has seen by then.
+/// returns their number. The headers of a segment overwrite the end of the previous one, which the
+/// sink has seen by then.
 pub(crate) fn split(
     header: &Header,
     packet: &mut [u8],
@@ -160,8 +154,6 @@ impl Shape {
         if fits { Ok(Self { ipv6, udp, transport, headers }) } else { Err(Malformed) }
     }
 
-    /// Sets lengths, IDs, sequence number, flags and checksums of segment `index`, whose payload
-    /// starts at `offset` in that of the super packet.
     fn finish_segment(&self, segment: &mut [u8], index: usize, offset: usize, last: bool) {
         let total = segment.len();
         let transport_len = (total - self.transport) as u16;
@@ -190,7 +182,6 @@ impl Shape {
     }
 }
 
-/// Completes the checksum of an ordinary packet.
 fn complete_checksum(header: &Header, packet: &mut [u8]) -> Result<(), Malformed> {
     let start = usize::from(header.checksum_start);
     let at = start + usize::from(header.checksum_offset);
@@ -204,7 +195,6 @@ fn complete_checksum(header: &Header, packet: &mut [u8]) -> Result<(), Malformed
     Ok(())
 }
 
-/// Sets the checksum of a TCP or UDP header, given the sum of its pseudo header.
 fn set_transport_checksum(packet: &mut [u8], transport: usize, udp: bool, pseudo: u64) {
     let at = transport + if udp { UDP_CHECKSUM } else { TCP_CHECKSUM };
     packet[at..at + 2].fill(0);

@@ -4,13 +4,10 @@
 //! application ─ SOCKS5, HTTP CONNECT ─► Entrance ─► Splice ─► Streams ─► the tunnel
 //! ```
 //!
-//! An [`Entrance`] belongs to a box. It does not know the tunnel: its owner lends it the
-//! [`Streams`](roadweave_stream::Streams) of the session, and calls
-//!
-//! 1. `on_ready` for each event of a token that it owns;
-//! 2. `handle_events` when the streams may have events, after the packets of a turn were handled;
-//! 3. `turn` once in each turn of the loop, which does all reading, writing and connecting;
-//! 4. `poll_timeout` for the latest time to wake up.
+//! An [`Entrance`] belongs to a box. Its owner lends it the [`Streams`](roadweave_stream::Streams)
+//! of the session and calls `on_ready` for events of its tokens, `handle_events` after the packets
+//! of a turn, `turn` once in each turn of the loop, and `poll_timeout` for the latest time to wake
+//! up.
 //!
 //! Sockets are polled edge-triggered, because backpressure may last for minutes: level-triggered
 //! polling would need a system call for each change of interest, or would spin. Readiness is
@@ -31,7 +28,6 @@ pub use exit::{ClientStreams, Exit, ExitEnd, ExitRules, ExitSettings, Sources};
 
 /// Bytes that all connections together move in a turn.
 const TURN: usize = 512 << 10;
-/// Size of the scratch buffer that all connections share.
 const SCRATCH: usize = 64 << 10;
 /// The token range of an entrance; a machine never opens more sockets.
 const TOKENS: u64 = 1 << 56;

@@ -177,7 +177,6 @@ impl UplinkSocket {
         })
     }
 
-    /// Takes a socket that is bound to `address`, whose port may be 0.
     fn of_bound(socket: Socket, address: SocketAddr) -> Result<Self, DeviceError> {
         let failed = |error| opening(address, error);
         let dual = is_dual(address);
@@ -296,8 +295,7 @@ impl UplinkSocket {
         }
     }
 
-    /// Receives waiting datagrams, up to a bound, and passes each to `sink`. Returns their number,
-    /// zero if none waits.
+    /// Receives waiting datagrams, up to a bound, passes each to `sink`, and returns their number.
     ///
     /// # Errors
     /// Only errors that make the socket useless; errors about earlier packets are counted.
@@ -430,7 +428,6 @@ fn opening(address: SocketAddr, error: io::Error) -> DeviceError {
     DeviceError::of_family(address.is_ipv4(), format!("open a UDP socket at {address}"), error)
 }
 
-/// Whether a socket at `address` is an IPv6 one that carries IPv4 as mapped addresses.
 fn is_dual(address: SocketAddr) -> bool {
     address.is_ipv6() && address.ip().is_unspecified()
 }
@@ -446,8 +443,7 @@ pub(crate) fn bind_to_interface(socket: &Socket, interface: &str) -> Result<(), 
     })
 }
 
-/// Requests large buffers. Without CAP_NET_ADMIN the kernel grants only as much as
-/// net.core.rmem_max and wmem_max allow.
+/// Without CAP_NET_ADMIN the kernel grants only net.core.rmem_max and wmem_max.
 fn set_buffers(socket: &Socket, size: usize) {
     if sockopt::set_socket_recv_buffer_size_force(socket, size).is_err() {
         let _ = socket.set_recv_buffer_size(size);
@@ -457,7 +453,6 @@ fn set_buffers(socket: &Socket, size: usize) {
     }
 }
 
-/// Maps IPv4-mapped addresses of a dual socket to IPv4.
 fn from_socket(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
@@ -466,7 +461,6 @@ fn is_gso_refusal(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::IO | Errno::INVAL | Errno::OPNOTSUPP))
 }
 
-/// Errors of earlier packets that a later send reports.
 fn is_earlier_error(error: &io::Error) -> bool {
     Errno::from_io_error(error) == Some(Errno::CONNREFUSED)
 }

@@ -18,8 +18,7 @@ impl Backoff {
         Self { failures: 0, random: SplitMix64::new(seed) }
     }
 
-    /// The wait after another failure, half of it random, so that a fleet returns to its controller
-    /// spread over time.
+    /// Half of the wait is random, so that a fleet returns to its controller spread over time.
     pub(super) fn next(&mut self) -> Duration {
         let longest = FIRST.mul_f64(1.5_f64.powi(self.failures.min(20) as i32)).min(LONGEST);
         self.failures = self.failures.saturating_add(1);

@@ -28,7 +28,6 @@ impl ControllerRoute {
         }
     }
 
-    /// Whether the route is the same, even if the addresses of its uplink changed.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::System, Self::System) => true,

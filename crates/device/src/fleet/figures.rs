@@ -20,8 +20,8 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    /// Samples of `sessions`, in portions for one message each, and of the whole program with its
-    /// `count` of sessions and its `processor` time so far. The first call only sets the base.
+    /// Samples of `sessions` and of the whole program, in portions for one message each;
+    /// `processor`: the time so far. The first call only sets the base.
     pub(super) fn samples(
         &mut self,
         now: Instant,

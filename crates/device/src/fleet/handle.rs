@@ -52,9 +52,6 @@ pub(crate) struct Fleet<C> {
 impl<C: Send + 'static> Fleet<C> {
     /// Starts the thread in the network namespace of the caller; `loop_waker` announces news. The
     /// kept state is among the news at once.
-    ///
-    /// # Errors
-    /// When no more threads or file descriptors are available.
     pub(crate) fn start(options: FleetOptions<C>, loop_waker: Waker) -> Result<Self, DeviceError> {
         let FleetOptions { membership, merge, offline_max } = options;
         let Membership { clock, agent, store, identity, events, role, name } = membership;
@@ -130,13 +127,11 @@ impl<C> Fleet<C> {
         self.order(|orders| orders.session = Some(proxy));
     }
 
-    /// Sets whether nothing arrives through the session of a box.
     pub(crate) fn set_mute(&self, is_mute: bool) {
         self.order(|orders| orders.is_mute = Some(is_mute));
     }
 
-    /// Sets a proxy's number of sessions, their totals, and the round trips to the anchors of its
-    /// tenants by name.
+    /// `figures`: the totals of a proxy's sessions; `anchors`: round trips by name.
     pub(crate) fn set_figures(
         &self,
         sessions: u32,
@@ -149,7 +144,6 @@ impl<C> Fleet<C> {
         });
     }
 
-    /// The sessions of all revoked keys up to this batch have ended.
     pub(crate) fn on_ended(&self, batch: u64) {
         self.order(|orders| orders.ended = Some(batch));
     }

@@ -26,7 +26,7 @@ use crate::{Clock, DeviceError};
 
 const SOUGHT_MAX: Duration = Duration::from_secs(30);
 const ROUNDS_MAX: u32 = 3;
-/// The time limit for the answer, which a person may have to approve.
+/// A person may have to approve.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 const DOCUMENTS_MAX: Duration = Duration::from_secs(3);
 
@@ -204,9 +204,8 @@ fn already(kept: &Kept, options: &JoinOptions, store: &Store) -> Result<Option<J
     }))
 }
 
-/// Connects to the controller at the token's addresses and by the token's key. A token is no proof:
-/// the kept state changes only once that controller has shown a list in which a root in force names
-/// its key.
+/// Connects to the controller that the token names. A token is no proof: the kept state changes
+/// only once that controller has shown a list in which a root in force names its key.
 fn find_again(
     kept: Kept,
     joined: Joined,
@@ -260,7 +259,6 @@ fn refused(reason: &str, retry: bool) -> JoinError {
     JoinError::Refused { reason, retry }
 }
 
-/// The admission of `key` by the delegate in the token, if there is one.
 fn delegated(options: &JoinOptions, key: PublicKey) -> Result<Option<Chain>, JoinError> {
     let JoinOptions { token, name, role, .. } = options;
     let Some(delegate) = &token.delegate else { return Ok(None) };

@@ -19,7 +19,6 @@ pub(crate) struct News<C> {
     pub(crate) configuration: Option<(Option<Version>, C)>,
     /// The proxies to choose from, the best first.
     pub(crate) candidates: Option<Vec<VerifiedServer>>,
-    /// Members that may connect in addition to the file's.
     pub(crate) members: Option<Members>,
     pub(crate) anchors: Option<Vec<(ProxyTenant, Vec<ServerName>)>>,
     pub(crate) revoked: Vec<PublicKey>,
@@ -28,7 +27,6 @@ pub(crate) struct News<C> {
     pub(crate) is_closed: Option<bool>,
     /// Whether to end all sessions and take no new ones.
     pub(crate) drained: Option<bool>,
-    /// Until then figures are wanted often.
     pub(crate) watched_until: Option<Instant>,
 }
 

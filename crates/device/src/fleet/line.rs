@@ -6,8 +6,7 @@
 //!    └──────────────── all failed ◄────────────────────┼► up ─► over ─► resting
 //! ```
 //!
-//! An address that does not answer, or with a wrong key, does not block those after it. Ways
-//! (routes to the controller) take turns and have their own attempts, so a fault on one does not
+//! Addresses, and ways (routes to the controller), are tried in parallel, so a bad one does not
 //! block the others.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -32,7 +31,6 @@ const STAGGER: Duration = Duration::from_millis(300);
 const ATTEMPTS_MAX: usize = 4;
 const ADDRESSES_MAX: usize = 32;
 const WAYS_MAX: usize = 8;
-/// A stream that has held for this long resets the backoff.
 const HELD: Duration = Duration::from_secs(30);
 const REASON_MAX: usize = 400;
 
@@ -50,7 +48,6 @@ pub(super) enum LineEvent {
     },
 }
 
-/// Keys of controllers, shared with handshakes.
 #[derive(Debug, Default)]
 pub(super) struct Controllers(RwLock<BTreeSet<PublicKey>>);
 
@@ -112,10 +109,6 @@ struct Leg {
 }
 
 impl Line {
-    /// Begins at once.
-    ///
-    /// # Errors
-    /// When no file descriptors are left.
     pub(super) fn new(
         now: Instant,
         options: LineOptions,
@@ -172,12 +165,10 @@ impl Line {
         } else if matches!(self.state, State::Dialling(_)) {
             self.change_round();
         } else if is_new && matches!(self.state, State::Resting(_)) {
-            // Earlier failures do not concern a new way.
             self.state = State::Resting(now);
         }
     }
 
-    /// Keeps the attempts of remaining ways, and begins with new ones.
     fn change_round(&mut self) {
         let State::Dialling(dialling) = &mut self.state else { return };
         let is_there = |way: &ControllerRoute| self.ways.iter().any(|other| other.is_same(way));
@@ -190,7 +181,6 @@ impl Line {
         }
     }
 
-    /// The controller's key, if a stream is up.
     pub(super) fn peer(&self) -> Option<PublicKey> {
         match &self.state {
             State::Up { stream, .. } => stream.peer(),
@@ -215,10 +205,7 @@ impl Line {
         }
     }
 
-    /// Sends a message, if a stream is up.
-    ///
-    /// # Errors
-    /// When this message cannot be sent by this side's fault; the stream goes on.
+    /// Sends a message, if a stream is up. An error is about this message; the stream goes on.
     pub(super) fn send(&mut self, now: Instant, message: &Up) -> Result<(), FrameError> {
         let State::Up { stream, .. } = &mut self.state else { return Ok(()) };
         match stream.send(message) {
@@ -247,7 +234,6 @@ impl Line {
         self.events.pop_front()
     }
 
-    /// When [`Line::turn`] has work without an event.
     fn poll_timeout(&self) -> Option<Instant> {
         match &self.state {
             State::Resting(_) if self.ways.is_empty() => None,

@@ -51,19 +51,17 @@ impl Members {
         has(&self.boxes) || has(&self.proxies)
     }
 
-    /// How long boxes of a tenant may be without a controller.
     pub(crate) fn offline_max(&self) -> BTreeMap<String, Duration> {
         let of = |(_, peer): &(PublicKey, Peer)| Some((peer.tenant.clone(), peer.offline_max?));
         self.boxes.iter().filter_map(of).collect()
     }
 }
 
-/// The inner addresses that members may have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Space<'a> {
-    /// At a server or an anchor: addresses in the networks of its `own` addresses and in
-    /// `accepted`, except its own. The machine routes members' addresses into the tunnel, so any
-    /// other address would divert its own traffic (to its resolver, or half the Internet).
+    /// At a server or an anchor: the networks of its `own` addresses and `accepted`, except its
+    /// own. Members' addresses are routed into the tunnel, so others would divert the machine's own
+    /// traffic.
     Networks {
         own: &'a [IpNet],
         /// Other networks behind boxes.
@@ -83,7 +81,6 @@ impl Space<'_> {
         }
     }
 
-    /// The tenant that scopes a peer's addresses; empty where all members share one space.
     fn of(self, peer: &Peer) -> String {
         match self {
             Self::Networks { .. } => String::new(),
@@ -106,9 +103,9 @@ fn is_host(network: &IpNet) -> bool {
     network.prefix_len() == network.max_prefix_len()
 }
 
-/// Merges the clients of a server's own `file` with those `members` that are new, have addresses in
-/// `space`, and share none with earlier peers or the server; also returns what was left out. The
-/// file takes precedence over the fleet, and members without networks over those with networks.
+/// Merges the clients of a server's own `file` with the `members` that have addresses in `space`
+/// and share none with earlier peers or the server. The file takes precedence, and members without
+/// networks come before those with networks.
 pub(crate) fn beside(
     file: Vec<(PublicKey, Peer)>,
     members: &[(PublicKey, Peer)],
@@ -126,8 +123,7 @@ pub(crate) fn beside(
     }
     let mut peers = file;
     let mut left_out = LeftOut::default();
-    // A network claimed by one member must not take the address that the controller gave to
-    // another.
+    // A member's network must not take the address that the controller gave to another.
     let has_networks = |peer: &Peer| peer.addresses.iter().any(|it| !is_host(it));
     let (with, without): (Vec<_>, Vec<_>) = members.iter().partition(|(_, it)| has_networks(it));
     for (key, peer) in without.into_iter().chain(with) {

@@ -17,7 +17,6 @@ pub struct Membership {
     pub(super) agent: Agent,
     pub(super) store: Store,
     pub(super) identity: Arc<Identity>,
-    /// Events that were not taken yet.
     pub(super) events: Vec<AgentEvent>,
     pub(super) role: Role,
     pub(super) name: String,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! DIRECTORY/fleet.lock    held by the program that uses the rest
-//! DIRECTORY/fleet.key     the private key, made here and shown to nobody
+//! DIRECTORY/fleet.key     the private key, made here and never sent
 //! DIRECTORY/fleet.0       two generations of what the agent keeps, written in turn
 //! DIRECTORY/fleet.1       one line: format, generation, length, digest; then JSON
 //! ```
@@ -78,11 +78,6 @@ impl Store {
         GENERATIONS.iter().any(|name| directory.join(name).exists())
     }
 
-    /// Opens `directory`, creating it if needed, and locks it.
-    ///
-    /// # Errors
-    /// When the directory cannot be made or read, others may write there, or another program has
-    /// it.
     pub(super) fn open(directory: &Path) -> Result<Self, StoreError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
@@ -101,9 +96,6 @@ impl Store {
     }
 
     /// The key, which the first call makes.
-    ///
-    /// # Errors
-    /// When it can neither be read nor made, or others may read it.
     pub(super) fn key(&self) -> Result<Identity, StoreError> {
         let path = self.key_path();
         match self.read_key(&path) {
@@ -135,7 +127,6 @@ impl Store {
         self.directory.join("fleet.key")
     }
 
-    /// The newest valid generation, if there is one.
     pub(super) fn read<T: DeserializeOwned>(&mut self) -> Option<T> {
         let mut found: Vec<(u64, T)> = Vec::new();
         for name in GENERATIONS {
@@ -153,16 +144,16 @@ impl Store {
         Some(kept)
     }
 
-    /// Writes `kept` in place of the older generation, after the write in progress. Returns whether
-    /// it succeeded; the first failure is logged, and the caller goes on in memory.
+    /// Writes `kept` in place of the older generation; returns whether it succeeded. The first
+    /// failure is logged.
     pub(super) fn write(&mut self, kept: &impl Serialize) -> bool {
         self.finish();
         self.begin(kept, || ());
         self.finish().unwrap_or(false)
     }
 
-    /// Begins to write `kept` in a thread, since a disk may hang; no write may be in progress. The
-    /// thread calls `done` when [`Store::poll`] has a result.
+    /// Writes in a thread, since a disk may hang; no write may be in progress. The thread calls
+    /// `done` when [`Store::poll`] has a result.
     pub(super) fn begin(&mut self, kept: &impl Serialize, done: impl FnOnce() + Send + 'static) {
         let (path, directory) = (self.next_path(), self.directory.clone());
         let bytes = encode(self.generation + 1, kept);
@@ -184,7 +175,6 @@ impl Store {
         self.writing.is_some()
     }
 
-    /// Whether the write that was begun succeeded, once it is over.
     pub(super) fn poll(&mut self) -> Option<bool> {
         match self.writing.as_ref()?.try_recv() {
             Ok(written) => {
@@ -237,8 +227,7 @@ impl Store {
     }
 }
 
-/// What to lock where nothing can be written, so that a member starts all the same: the file if it
-/// exists, else the `directory`.
+/// The lock where nothing can be written: the file if it exists, else the `directory`.
 fn read_only(directory: &Path, error: io::Error) -> io::Result<File> {
     let full = [Errno::ROFS, Errno::NOSPC, Errno::DQUOT, Errno::ACCESS];
     if !full.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error())) {
@@ -249,8 +238,8 @@ fn read_only(directory: &Path, error: io::Error) -> io::Result<File> {
         .or_else(|_| File::open(directory))
 }
 
-/// Locks `file`, retrying for a moment: the lock may be held by a predecessor that is ending, or by
-/// a child process that has not begun its own program.
+/// Retries for a moment: the lock may be held by a predecessor that is ending, or by a child
+/// process that has not begun its own program.
 fn lock_soon(file: &File) -> bool {
     let lock = || rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok();
     let lock_later = |_| {
@@ -260,7 +249,6 @@ fn lock_soon(file: &File) -> bool {
     lock() || (0..LOCK_RETRIES).any(lock_later)
 }
 
-/// A file for its owner alone, not followed through a symbolic link.
 fn private(options: &mut OpenOptions) -> &mut OpenOptions {
     options.mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
 }
@@ -314,11 +302,9 @@ const GENERATIONS: [&str; 2] = ["fleet.0", "fleet.1"];
 const LOCK_RETRIES: usize = 25;
 const LOCK_RETRY: Duration = Duration::from_millis(20);
 const FORMAT: &str = "roadweave-fleet 1";
-/// Longer than any first line, bytes.
 const HEAD_MAX: usize = 200;
 /// A table of 65,536 members with chains of four statements each.
 const BYTES_MAX: u64 = 512 << 20;
-/// Larger than a key file, bytes.
 const KEY_MAX: u64 = 100;
 
 #[cfg(test)]

@@ -5,9 +5,9 @@
 //!    └──────────────── deadlines ─────────────┘              └─ silence: asked, then over
 //! ```
 //!
-//! A misbehaving peer affects this stream only: buffered messages are bounded, reads happen in
-//! portions, and a message has at most 64 KiB. The kernel acknowledges for a hanging program, so
-//! only the program's own answers count as life.
+//! Buffered messages and reads of a turn are bounded, so that a hostile peer affects this stream
+//! only. The kernel acknowledges for a hanging program, so only the program's own answers count as
+//! life.
 
 use std::collections::VecDeque;
 use std::io::{self, Write as _};
@@ -70,7 +70,6 @@ enum State {
 
 pub(super) struct StreamOptions<'a> {
     pub(super) identity: &'a Identity,
-    /// Accepts the keys of controllers.
     pub(super) policy: Arc<dyn PeerPolicy>,
     pub(super) way: &'a ControllerRoute,
     pub(super) address: SocketAddr,
@@ -83,21 +82,18 @@ pub(super) enum StreamError {
     Io(#[from] io::Error),
     #[error("{0}")]
     Device(#[from] crate::DeviceError),
-    /// Another program listens there, or a machine in the middle.
     #[error("its key is {0}, which is no controller's of this fleet")]
     OtherKey(PublicKey),
     #[error("it does not let this key in: {0}")]
     Refused(roadweave_identity::Refusal),
     #[error("it is no controller: {0}")]
     Tls(TlsError),
-    /// Another protocol over TLS (ALPN, RFC 7301).
     #[error("it does not speak {}", String::from_utf8_lossy(ALPN))]
     OtherProtocol,
     #[error("it sends what cannot be used: {0}")]
     Frame(#[from] FrameError),
     #[error("no answer")]
     NoConnection,
-    /// The handshake stalls, or no answer follows it.
     #[error("it says nothing")]
     Mute,
     #[error("it sends more than {EARLY_MAX} messages and no answer")]
@@ -109,10 +105,6 @@ pub(super) enum StreamError {
 }
 
 impl Stream {
-    /// Begins to connect.
-    ///
-    /// # Errors
-    /// When the network refuses at once.
     pub(super) fn begin(now: Instant, options: &StreamOptions<'_>) -> Result<Self, StreamError> {
         let StreamOptions { identity, way, .. } = options;
         let refusal = Arc::new(HandshakeRefusal::default());
@@ -173,10 +165,8 @@ impl Stream {
         matches!(self.state, State::Greeting { .. })
     }
 
-    /// Does all that is possible without blocking.
-    ///
-    /// # Errors
-    /// When the stream is over; [`Stream::poll_frame`] may still have earlier messages.
+    /// Does all that is possible without blocking. After an error, [`Stream::poll_frame`] may still
+    /// have earlier messages.
     pub(super) fn turn(&mut self, now: Instant) -> Result<(), StreamError> {
         if let State::Connecting { until } = self.state {
             if let Some(error) = self.socket.take_error()? {
@@ -231,10 +221,6 @@ impl Stream {
         self.send(&Up::Alive)
     }
 
-    /// Sends a message, as far as the network takes it.
-    ///
-    /// # Errors
-    /// When the message is too large, or the stream is over.
     pub(super) fn send(&mut self, message: &Up) -> Result<(), StreamError> {
         let bytes = encode(message)?;
         self.tls.writer().write_all(&bytes)?;
@@ -253,7 +239,6 @@ impl Stream {
         matches!(self.state, State::Connecting { .. }) || self.tls.wants_write()
     }
 
-    /// When [`Stream::turn`] has work without an event.
     pub(super) fn poll_timeout(&self) -> Instant {
         match self.state {
             State::Connecting { until }

@@ -50,7 +50,6 @@ impl PeerPolicy for Anybody {
     }
 }
 
-/// The admission of `key` by the signer `by`.
 pub(super) fn chain(key: PublicKey, named: &str, role: Role, by: u8) -> Chain {
     let statement = Statement {
         key,
@@ -70,9 +69,7 @@ pub(super) struct Store {
     pub(super) members: BTreeSet<PublicKey>,
     /// The seed of its key.
     pub(super) key: u8,
-    /// The signer of new keys; `None`: all are refused.
     pub(super) admits: Option<u8>,
-    /// Messages of members, and requests to join.
     pub(super) said: Vec<DeskEvent>,
     /// Streams end, and new ones are refused.
     pub(super) is_down: bool,
@@ -236,8 +233,7 @@ pub(super) fn published(revoked: &[u8]) -> Arc<Published> {
     published_by(CONTROLLER, &trust, revoked)
 }
 
-/// What a controller publishes once the keys of `revoked` are revoked; `seed` is the controller's,
-/// which the root names in `trust`.
+/// The root names the controller of `seed` in `trust`.
 pub(super) fn published_by(seed: u8, trust: &TrustList, revoked: &[u8]) -> Arc<Published> {
     let controller = identity(seed);
     let mut revocations = Revocations::default();

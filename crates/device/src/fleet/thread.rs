@@ -119,8 +119,7 @@ impl<C> Thread<C> {
         }
     }
 
-    /// Confirms batches that are on the disk and whose sessions have ended; returns whether there
-    /// are any to send.
+    /// Confirms batches that are on the disk and whose sessions have ended.
     fn confirm(&mut self) -> bool {
         let done = self.ended.min(self.written);
         let new = self.confirmed..done;
@@ -197,7 +196,6 @@ impl<C> Thread<C> {
         self.loop_waker.wake();
     }
 
-    /// When members are refused, unless a controller connects.
     fn closes_at(&self) -> Option<Instant> {
         Some(self.worker.agent.away_since()? + self.offline_max?)
     }

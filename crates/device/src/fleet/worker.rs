@@ -1,5 +1,5 @@
-//! The agent, its line and its disk, driven together by a thread beside the event loop, or by
-//! `roadweave join`.
+//! The agent, its line and its disk, driven by a thread beside the event loop or by `roadweave
+//! join`.
 //!
 //! ```text
 //! Line ── messages ──► Agent ── events ──► owner (configuration, members, revocations, …)
@@ -21,14 +21,12 @@ use super::store::Store;
 use crate::driver::RepeatLimiter;
 use crate::{Clock, DeviceError, random_bytes};
 
-/// The silence before a box's keep-alive: 9 MB a month.
+/// 9 MB a month.
 const KEEP_ALIVE_BOX: Duration = Duration::from_secs(50);
-/// The silence before the keep-alive of a proxy, an anchor or a join.
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// The minimum rest between two writes, and its ratio to the duration of the last one.
 const WRITE_INTERVAL: Duration = Duration::from_millis(200);
 const WRITE_SHARE: u32 = 20;
-/// The rest after a failed write, also if revoked keys wait for it.
 const WRITE_AGAIN: Duration = Duration::from_secs(30);
 const WRITE_AGAIN_URGENT: Duration = Duration::from_secs(1);
 
@@ -38,12 +36,10 @@ pub(super) struct Worker {
     pub(super) line: Line,
     pub(super) store: Store,
     controllers: Arc<Controllers>,
-    /// The controller named by a token, not proved by a root yet.
     unproved: Option<PublicKey>,
     events: VecDeque<AgentEvent>,
     limiter: RepeatLimiter,
     unsent: u64,
-    /// The agent's state differs from the disk and from the write in progress.
     is_dirty: bool,
     is_urgent: bool,
     /// The write in progress: its start, whether it is urgent, and its mark.
@@ -63,10 +59,6 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Begins at once, over `ways`.
-    ///
-    /// # Errors
-    /// When no file descriptors are left, or the system has no entropy.
     pub(super) fn start(
         clock: Clock,
         agent: Agent,
@@ -113,8 +105,7 @@ impl Worker {
         })
     }
 
-    /// Does all that is possible without blocking. The caller takes all events, then calls
-    /// [`Worker::write_due`].
+    /// The caller takes all events afterwards, then calls [`Worker::write_due`].
     pub(super) fn turn(&mut self, now: Instant) {
         self.line.turn(now);
         while let Some(event) = self.line.poll_event() {
@@ -127,8 +118,8 @@ impl Worker {
         }
     }
 
-    /// Begins a write when it is due, in the background, and takes the result of the last one.
-    /// Returns the `mark` of the last call whose state is entirely on the disk.
+    /// Writes in the background when it is due. Returns the `mark` of the last call whose state is
+    /// entirely on the disk.
     pub(super) fn write_due(&mut self, now: Instant, mark: u64) -> u64 {
         if let Some(is_written) = self.store.poll() {
             let (began, was_urgent, mark) = self.writing;
@@ -169,7 +160,6 @@ impl Worker {
         self.line.wait(now, until);
     }
 
-    /// Writes the agent's state now; returns whether it succeeded.
     pub(super) fn write(&mut self, now: Instant) -> bool {
         let is_written = self.store.write(self.agent.kept());
         self.is_dirty = !is_written;
@@ -233,8 +223,7 @@ impl Worker {
         }
     }
 
-    /// Connects to the controller that a token names; until a root proves it, its messages count
-    /// only if they are signed.
+    /// Until a root proves the controller, its messages count only if they are signed.
     pub(super) fn seek_at(&mut self, names: Vec<ServerName>, controller: PublicKey) {
         self.line.set_names(names);
         self.unproved = Some(controller);
@@ -250,7 +239,6 @@ impl Worker {
         self.agent.kept().trust().controllers().chain(self.unproved).collect()
     }
 
-    /// Ends the stream to a controller that is not trusted any more.
     fn follow_trust(&mut self, now: Instant) {
         let keys = self.speaks_with();
         let is_lost = self.line.peer().is_some_and(|peer| !keys.contains(&peer));

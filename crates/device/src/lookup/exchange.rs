@@ -123,7 +123,6 @@ impl Exchange {
             Reading::Answer(answer) if self.outcome.is_none() => self.outcome = Some(Ok(answer)),
             Reading::Truncated if transport == Transport::Udp => {
                 self.truncated.push(server);
-                // TCP gets its time before the next server is asked.
                 self.next = self.next.max(now + TCP_TIMEOUT);
             }
             Reading::Failed(reason) => self.complain(now, server.ip(), &reason),
@@ -133,7 +132,6 @@ impl Exchange {
         true
     }
 
-    /// Takes a failure of a try. The question fails with the last reachable server.
     pub(super) fn handle_failure(&mut self, now: Instant, id: usize, reason: &str) {
         let Some(sent) = self.tries.get_mut(id).filter(|sent| !sent.is_over) else { return };
         sent.is_over = true;
@@ -149,8 +147,7 @@ impl Exchange {
 
     fn complain(&mut self, now: Instant, server: IpAddr, reason: &str) {
         self.reason = Some(format!("{server}: {reason}"));
-        // The next server is asked at once, but only in the first round: a network may refuse
-        // everything.
+        // Only in the first round: a network may refuse everything.
         if self.rounds < self.servers.len() {
             self.next = self.next.min(now);
         }
@@ -188,7 +185,6 @@ mod tests {
         Exchange::new(Instant::ZERO, name, Kind::V4, servers)
     }
 
-    /// A reply to `asked` with these flags.
     fn reply(asked: &Try, flags: [u8; 2]) -> Vec<u8> {
         let mut bytes = asked.message.clone();
         [bytes[2], bytes[3]] = flags;

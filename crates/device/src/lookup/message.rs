@@ -1,7 +1,5 @@
-//! DNS messages: one question, and the addresses in its answer (RFC 1035 section 4).
-//!
-//! An off-path attacker has to guess the ID, the source port, and the random case of the name's
-//! letters: the question must come back letter by letter.
+//! DNS messages: one question, and the addresses in its answer (RFC 1035 section 4). An off-path
+//! attacker has to guess the ID, the source port, and the random case of the name's letters.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -28,11 +26,9 @@ pub(super) struct Query {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reading {
-    /// Not a readable answer to this question.
     Foreign,
     /// Too long for a datagram; TCP gives the whole answer.
     Truncated,
-    /// A failure of this server, with its reason.
     Failed(String),
     Answer(AddressRecords),
 }

@@ -9,7 +9,6 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-/// The prefix of a network's NAT64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Nat64Prefix {
     bits: u128,
@@ -17,8 +16,7 @@ pub(crate) struct Nat64Prefix {
 }
 
 impl Nat64Prefix {
-    /// The first `length` bits of `address`; `None` for a length, or set bits 64 to 71, that RFC
-    /// 6052 section 2.2 excludes.
+    /// `None` for a length, or set bits 64 to 71, that RFC 6052 section 2.2 excludes.
     pub(crate) fn new(address: Ipv6Addr, length: u8) -> Option<Self> {
         if !LENGTHS.contains(&length) {
             return None;
@@ -48,10 +46,8 @@ impl fmt::Display for Nat64Prefix {
     }
 }
 
-/// The prefixes in the addresses of `ipv4only.arpa` (RFC 7050 section 3).
-///
-/// If a well-known address occurs at several places in one address, the right place is the one
-/// where another address has the other well-known address.
+/// The prefixes in the addresses of `ipv4only.arpa` (RFC 7050 section 3). If a well-known address
+/// occurs at several places in one address, the place of the other one in another address decides.
 pub(crate) fn discover(found: &[IpAddr]) -> Vec<Nat64Prefix> {
     let found: Vec<Ipv6Addr> = found
         .iter()
@@ -82,8 +78,7 @@ fn candidates(address: Ipv6Addr) -> Vec<(Nat64Prefix, Ipv4Addr)> {
         .collect()
 }
 
-/// Parses a PREF64 option of a router advertisement (RFC 8781 section 4), including type and
-/// length: the prefix and its lifetime; zero withdraws it.
+/// A PREF64 option (RFC 8781 section 4), including type and length: the prefix and its lifetime.
 pub(crate) fn parse_option(option: &[u8]) -> Option<(Nat64Prefix, Duration)> {
     let [OPTION, 2, high, low, prefix @ ..] = option else { return None };
     let prefix: &[u8; 12] = prefix.first_chunk()?;
@@ -96,14 +91,12 @@ pub(crate) fn parse_option(option: &[u8]) -> Option<(Nat64Prefix, Duration)> {
     Some((Nat64Prefix::new(address.into(), length)?, lasts))
 }
 
-/// The name whose addresses contain the prefix.
 pub(crate) const DISCOVERY_NAME: &str = "ipv4only.arpa";
 pub(crate) const OPTION: u8 = 38;
 const WELL_KNOWN: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 0, 170), Ipv4Addr::new(192, 0, 0, 171)];
 const LENGTHS: [u8; 6] = [32, 40, 48, 56, 64, 96];
 /// The lengths by their code in the PREF64 option.
 const OPTION_LENGTHS: [u8; 6] = [96, 64, 56, 48, 40, 32];
-/// The octet of bits 64 to 71, which is zero.
 const RESERVED_OCTET: usize = 8;
 
 #[cfg(test)]
@@ -119,7 +112,6 @@ mod tests {
 
     #[test]
     fn addresses_are_embedded_as_in_rfc_6052_and_every_prefix_is_discovered() {
-        // The examples of RFC 6052 section 2.4.
         let check = |text: &str, expected: &str| {
             let prefix = prefix(text);
             let embedded = prefix.embed("192.0.2.33".parse().unwrap());

@@ -16,7 +16,6 @@ use super::nat64::{self, Nat64Prefix};
 use crate::DeviceError;
 use crate::netlink::open_socket;
 
-/// One option of a router advertisement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RouterNews {
     pub(crate) index: u32,
@@ -39,10 +38,6 @@ pub(crate) struct RouterNotices {
 }
 
 impl RouterNotices {
-    /// Subscribes to the kernel's notices.
-    ///
-    /// # Errors
-    /// When the kernel lacks netlink, or no file descriptors are left.
     pub(crate) fn open() -> Result<Self, DeviceError> {
         let socket = open_socket(GROUP_ND_USEROPT)
             .map_err(|error| DeviceError::system("hear router advertisements", error))?;
@@ -70,8 +65,8 @@ impl AsFd for RouterNotices {
     }
 }
 
-/// Parses netlink messages: a header (`nlmsghdr`), `nduseroptmsg`, then the options of one
-/// advertisement (`linux/rtnetlink.h`).
+/// A header (`nlmsghdr`), `nduseroptmsg`, then the options of one advertisement
+/// (`linux/rtnetlink.h`).
 fn parse(mut bytes: &[u8]) -> Vec<RouterNews> {
     let mut news = Vec::new();
     while let Some((header, _)) = bytes.split_first_chunk::<NETLINK_HEADER>() {
@@ -136,7 +131,6 @@ const ROUTER_ADVERTISEMENT: u8 = 134;
 const RDNSS: u8 = 25;
 const NETLINK_HEADER: usize = 16;
 const USEROPT_HEADER: usize = 16;
-/// Options taken at once, since a network may flood.
 const NEWS_MAX: usize = 64;
 
 #[cfg(test)]

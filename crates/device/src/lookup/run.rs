@@ -1,7 +1,5 @@
-//! The sockets of a search: each try has its own, bound to the uplink's interface.
-//!
-//! A connected socket takes answers only from the server's address, and the kernel chooses a random
-//! port.
+//! The sockets of a search: each try has its own, bound to the uplink's interface and connected, so
+//! that the kernel chooses a random port and takes answers only from the server's address.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -21,8 +19,7 @@ use super::{Found, Network, Request, Search};
 use crate::udp::bind_to_interface;
 use crate::{Clock, random_bytes};
 
-/// Searches in the network namespace of the calling thread. Blocks for up to 15 s, and stops soon
-/// after `interest` is dropped.
+/// Blocks for up to 15 s, and stops soon after `interest` is dropped.
 pub(crate) fn run(request: Request, interest: &Weak<()>) -> Found {
     let root = Path::new("/");
     let clock = Clock::start();
@@ -79,7 +76,6 @@ struct Open {
     place: usize,
     id: usize,
     socket: Socket,
-    /// Bytes of the message left to send over TCP.
     unsent: Vec<u8>,
     /// Bytes received over TCP; `None` for UDP.
     received: Option<Vec<u8>>,

@@ -5,8 +5,7 @@
 //!       └─ none ─► of the system: /etc/resolv.conf, or what its stub asks ─► and the uplink's gateway
 //! ```
 //!
-//! All sources are files, and local stubs (127.0.0.53) are not asked: a daemon's own queries may go
-//! into the tunnel.
+//! Daemons and local stubs are not asked: their queries may go into the tunnel.
 
 use std::fs::File;
 use std::io::Read;
@@ -17,7 +16,6 @@ use crate::dns;
 
 mod parse;
 
-/// The kernel's view of an uplink's network.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Network {
     /// The interface's name; empty for the machine's own routes.
@@ -29,14 +27,12 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Whether it stands for the machine's own routes.
     pub(super) fn is_system(&self) -> bool {
         self.interface.is_empty()
     }
 }
 
-/// The name servers of an uplink, the best first; at most [`SERVERS_MAX`]. `root`: the root
-/// directory of the files, for tests.
+/// The best first; at most [`SERVERS_MAX`]. `root`: the root directory of the files, for tests.
 pub(crate) fn name_servers(root: &Path, network: &Network) -> Vec<SocketAddr> {
     let mut found = Found { index: network.index, servers: Vec::new() };
     if network.is_system() {
@@ -62,8 +58,7 @@ pub(crate) fn name_servers(root: &Path, network: &Network) -> Vec<SocketAddr> {
     found.servers
 }
 
-/// The captive portal that DHCP or a router of an uplink named (RFC 8910), as recorded by
-/// systemd-networkd. `root`: as for [`name_servers`].
+/// The captive portal (RFC 8910) in the state of systemd-networkd. `root`: as for [`name_servers`].
 pub(crate) fn told_portal(root: &Path, network: &Network) -> Option<String> {
     let text = read(&root.join(format!("run/systemd/netif/links/{}", network.index)))?;
     parse::networkd_portal(&text).map(str::to_owned)
@@ -159,8 +154,7 @@ const PORT: u16 = 53;
 pub(crate) const SERVERS_MAX: usize = 4;
 const FILES_MAX: usize = 8;
 const BYTES_MAX: u64 = 1 << 20;
-/// Directories with a resolv.conf for each interface: of openresolv (old and new), of Debian's
-/// resolvconf, and of dhcpcd alone.
+/// Of openresolv (old and new), of Debian's resolvconf, and of dhcpcd alone.
 const RESOLVCONF: [&str; 5] = [
     "run/resolvconf/keys",
     "run/resolvconf/interfaces",

@@ -7,7 +7,6 @@ use super::*;
 /// Names, each with a TTL and an address.
 type Zone<'a> = &'a [(&'a str, u32, &'a str)];
 
-/// The answer of a name server that knows `zone`.
 fn serve(zone: Zone<'_>, question: &[u8]) -> Vec<u8> {
     let asked = Message::from_slice(question).unwrap();
     let question = asked.sole_question().unwrap();
@@ -91,15 +90,12 @@ fn behind_a_nat64_addresses_of_ipv4_are_reached_by_its_prefix() {
     let literal = ["203.0.113.9:3"];
     check(request(&literal, false, true), ZONE, &["[64:ff9b::cb00:7109]:3"]);
     check(request(&["four.example.org:2"], false, true), ZONE, &["[64:ff9b::c000:204]:2"]);
-    // A router's prefix comes first, without a question.
     let mut told = request(&literal, false, true);
     told.prefixes = vec![Nat64Prefix::new("2001:db8:64::".parse().unwrap(), 96).unwrap()];
     assert_eq!(told.known().unwrap().servers, ["[2001:db8:64::cb00:7109]:3".parse().unwrap()]);
     check(told, &[], &["[2001:db8:64::cb00:7109]:3"]);
-    // Without a NAT64 it is not reachable.
     check(request(&literal, false, true), &[], &[]);
     assert_eq!(request(&literal, false, true).known(), None);
-    // With IPv4 it needs no prefix.
     let known = request(&literal, true, true).known().unwrap();
     assert_eq!(known.servers, ["203.0.113.9:3".parse().unwrap()]);
     assert_eq!(known.lasts, None);

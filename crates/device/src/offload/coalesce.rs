@@ -5,10 +5,10 @@
 //! flush()      --> all that is open is written
 //! ```
 //!
-//! A packet joins only if the kernel's segmentation restores it exactly: its headers are equal but
-//! for lengths, IDs, sequence numbers and checksums, it has the next sequence number, and its
-//! checksum is valid (otherwise the kernel would compute a good one for damaged bytes). The order
-//! within a flow is kept, and no packet waits beyond its batch.
+//! A packet joins only if the kernel's segmentation restores it exactly: equal headers but for
+//! lengths, IDs, sequence numbers and checksums, the next sequence number, and a valid checksum
+//! (otherwise the kernel would compute a good one for damaged bytes). The order within a flow is
+//! kept.
 
 use super::checksum::{add, finish, pseudo_header};
 use super::{
@@ -35,7 +35,6 @@ struct Super {
     closed: bool,
 }
 
-/// The layout of a packet that may be joined.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     ipv6: bool,
@@ -86,7 +85,6 @@ impl Coalescer {
         }
     }
 
-    /// Writes the open super packets between the addresses of `packet`.
     fn flush_peers(&mut self, packet: &[u8], write: &mut impl FnMut(&[u8], usize)) {
         while let Some(at) = self.open.iter().position(|item| item.same_addresses(packet)) {
             self.write_open(at, write);
@@ -272,7 +270,6 @@ impl Candidate {
     }
 }
 
-/// Open super packets; one more writes the oldest.
 const FLOWS_MAX: usize = 16;
 /// The kernel's limit for UDP (`UDP_MAX_SEGMENTS` before Linux 6.9).
 const SEGMENTS_MAX: usize = 64;

@@ -65,7 +65,6 @@ impl Spec {
     }
 }
 
-/// Joins `packets`; returns the writes, each with its number of packets.
 fn coalesce(packets: &[Vec<u8>]) -> Vec<(Vec<u8>, usize)> {
     let mut coalescer = Coalescer::new(true);
     let mut written = Vec::new();
@@ -77,7 +76,6 @@ fn coalesce(packets: &[Vec<u8>]) -> Vec<(Vec<u8>, usize)> {
     written
 }
 
-/// Splits the writes as the kernel would.
 fn cut(written: &[(Vec<u8>, usize)]) -> Vec<Vec<u8>> {
     let mut packets = Vec::new();
     for (bytes, count) in written {
@@ -204,7 +202,7 @@ proptest! {
         mut specs in prop::collection::vec(arbitrary_packet(), 1..80),
         gaps in prop::collection::vec(0u32..20, 80),
     ) {
-        // Each flow's sequence goes on, but for a gap now and then.
+        // Each flow continues its sequence, with a few gaps.
         let mut next = std::collections::BTreeMap::new();
         for (spec, gap) in specs.iter_mut().zip(&gaps) {
             let at = next.entry((spec.ipv6, spec.udp, spec.port)).or_insert(u32::MAX - 20_000);

@@ -10,12 +10,11 @@
 //! accept, transparent ─► is it ours? ───────────────┴ reset ─► RST
 //! ```
 //!
-//! Names are resolved at the far end, which knows its network. The application gets its answer when
-//! the far end has connected or failed; bytes that it sends before that go along with the stream.
+//! Names are resolved at the far end, which knows its network. Bytes that the application sends
+//! before its answer go along with the stream.
 //!
 //! Only the LAN is served: a caller must come from one of its networks and by an interface that
-//! leads there. The kernel does not check the interface, since it takes packets for any of its
-//! addresses by any interface.
+//! leads there, which the kernel does not check.
 
 mod caller;
 mod encoder;
@@ -244,7 +243,7 @@ impl Entrance {
         self.inside = inside;
     }
 
-    /// Registers its listeners, so that it accepts callers.
+    /// Registers its listeners.
     ///
     /// # Errors
     /// When the system refuses.
@@ -263,7 +262,6 @@ impl Entrance {
     /// The requests for event streams since the last call, removed from `poller`.
     pub fn take_listening(&mut self, poller: &Poller) -> Vec<Listening> {
         let listening = std::mem::take(&mut self.listening);
-        // A socket that is not registered cannot cause events.
         listening.iter().for_each(|it| drop(poller.remove(&it.socket)));
         listening
     }
@@ -469,7 +467,6 @@ impl Entrance {
         self.settle(number, next);
     }
 
-    /// Whether the caller is of the LAN and did not come by an uplink.
     fn is_neighbour(&self, caller: IpAddr, socket: &TcpStream) -> bool {
         self.settings.networks.iter().any(|network| network.contains(&caller))
             && arrived_by(socket).is_some_and(|interface| self.inside.contains(&interface))
@@ -497,5 +494,4 @@ pub(crate) const LOOPBACK: u32 = 1;
 const LISTENERS_MAX: u64 = 3;
 const RETRY: Duration = Duration::from_secs(2);
 const ACCEPTED_MAX: usize = 64;
-/// How long accepting rests when the system had no room.
 const PAUSE: Duration = Duration::from_millis(100);

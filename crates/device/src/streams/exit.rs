@@ -7,8 +7,7 @@
 //!            too many streams              unreachable           forbidden     refused, ...    splice
 //! ```
 //!
-//! The rules are checked for each resolved address, so a name does not lead where its address may
-//! not.
+//! The rules are checked for each resolved address.
 
 mod attempts;
 mod names;
@@ -213,8 +212,7 @@ impl Drop for Exit {
 }
 
 impl Exit {
-    /// An exit without streams, with tokens from `token` on. `waker` wakes the owner for
-    /// [`Exit::turn`].
+    /// An exit without streams, with tokens from `token` on. `waker` wakes the owner for a turn.
     ///
     /// # Errors
     /// When no thread can be started.
@@ -396,7 +394,7 @@ impl Exit {
         admits
     }
 
-    /// Starts look-ups within the client's limit, so that slow names delay only their own client.
+    /// Slow names delay only their own client.
     fn ask(&mut self, now: Instant, account: Account, clients: &mut impl ClientStreams) {
         while let Some(client) = self.clients.get_mut(&account)
             && client.asking < ASKING_MAX
@@ -592,7 +590,6 @@ impl Exit {
     }
 }
 
-/// Accounts of idle clients that are kept.
 const ACCOUNTS_MIN: usize = 1024;
 const ASKING_MAX: usize = 2;
 const ANSWERS_AT_ONCE: usize = 32;

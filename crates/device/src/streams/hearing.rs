@@ -6,8 +6,7 @@
 //!          host ─ answer ──► stream             Priority ─► the stream; first picture ─► its head
 //! ```
 //!
-//! It reads connections to the configured ports, after the bytes were moved: nothing is delayed or
-//! changed. A connection that is not understood is counted and read no further.
+//! It reads bytes after they were moved: nothing is delayed or changed.
 
 use std::collections::BTreeMap;
 
@@ -75,7 +74,6 @@ impl Hearing {
         Self { requests: Requests::default(), end, is_over: false }
     }
 
-    /// `bytes` went from the socket into the stream.
     pub(super) fn on_sent(
         &mut self,
         now: Instant,
@@ -113,7 +111,6 @@ impl Hearing {
         self.note(heard);
     }
 
-    /// `bytes` went from the stream into the socket.
     pub(super) fn on_received(&mut self, bytes: &[u8], heard: &mut Heard) {
         if let End::Host { responses, .. } = &mut self.end {
             self.requests.feed(bytes, |request: Request| {
@@ -136,7 +133,7 @@ impl Hearing {
     }
 }
 
-/// The report in a CMCD message; `nameless`: the player's number if it does not give its name.
+/// `nameless`: the player's number if it does not give its name.
 pub(super) fn told_by(told: &Cmcd, nameless: u64) -> Option<PlayerTold> {
     let ms = told.left_ms()?;
     let kbps = told.kbps.filter(|kbps| *kbps < KBPS_MAX).unwrap_or(0);

@@ -61,7 +61,6 @@ enum Down {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     Idle,
-    /// It reached its share.
     More,
     /// The stream is settled, and the caller closes the socket.
     Over(Over),
@@ -158,7 +157,7 @@ impl Splice {
         }
     }
 
-    /// Moves bytes, at most [`SHARE`] each way. `heard` collects what the inspection finds.
+    /// Moves bytes, at most [`SHARE`] each way.
     pub(super) fn turn(
         &mut self,
         now: Instant,
@@ -299,7 +298,6 @@ impl Splice {
         }
     }
 
-    /// Whether the socket may hold bytes that are not read, beyond the content of a request.
     pub(super) fn leaves_unread(&self) -> bool {
         self.left.is_some()
     }
@@ -338,7 +336,6 @@ fn may_go_on(error: &io::Error) -> Result<bool, Failed> {
 
 /// Closing the socket sends an RST from now on.
 pub(super) fn break_off(socket: &TcpStream) {
-    // On failure the kernel closes in order.
     let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
 }
 

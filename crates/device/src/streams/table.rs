@@ -7,8 +7,7 @@ use roadweave_proto::Instant;
 use super::TOKENS;
 use crate::Token;
 
-/// The number of a connection. Numbers are not reused, so a late event does not reach another
-/// connection.
+/// Numbers are not reused, so a late event does not reach another connection.
 pub(super) type Number = u64;
 
 #[derive(Debug)]
@@ -71,7 +70,6 @@ impl<C> Table<C> {
         Token(self.first.0 + 1 + number)
     }
 
-    /// The connection of a token, if it is in the range of this table.
     pub(super) fn number_of(&self, token: Token) -> Option<Number> {
         token.0.checked_sub(self.first.0 + 1).filter(|number| *number < TOKENS)
     }
@@ -101,7 +99,6 @@ impl<C> Table<C> {
         self.deadlines.extend(deadline.map(|at| (at, number)));
     }
 
-    /// A connection whose deadline has passed and is removed.
     pub(super) fn take_overdue(&mut self, now: Instant) -> Option<Number> {
         let &(_, number) = self.deadlines.first().filter(|(at, _)| *at <= now)?;
         self.set_deadline(number, None);

@@ -32,7 +32,6 @@ struct World {
     client: Streams,
     server: Streams,
     under_way: Vec<(Instant, bool, Bytes)>,
-    /// One in so many symbols is lost.
     loses: Option<u64>,
     symbols: u64,
     far: BTreeMap<StreamId, (Splice, bool)>,
@@ -321,7 +320,6 @@ fn a_reader_that_stands_still_holds_its_sender_back() {
     });
     assert!(sent < 64 * MIB, "{sent} bytes went nowhere");
     assert!(world.server.memory() <= world.server.memory_max());
-    // Waiting costs no turns.
     assert_ne!(world.entrance.poll_timeout(), Some(Instant::ZERO));
     let reader = std::thread::spawn(move || exchange(host, vec![], Duration::ZERO).len());
     application.set_nonblocking(false).expect("a socket");

@@ -7,11 +7,9 @@
 //! ```
 //!
 //! The kernel numbers a group's sockets in the order of their binding, and gives a closed one's
-//! number to the last: so all stay open as long as the server runs. A classic BPF program needs no
-//! privileges, and handles any packet: a load beyond its end returns 0.
-//!
-//! Source: Linux `socket(7)` on SO_ATTACH_REUSEPORT_CBPF; `net/core/sock_reuseport.c`, which starts
-//! the program at the payload of UDP.
+//! number to the last: so all stay open as long as the server runs. A load beyond the packet's end
+//! returns 0. The program starts at the payload of UDP (`net/core/sock_reuseport.c`; `socket(7)` on
+//! SO_ATTACH_REUSEPORT_CBPF).
 
 #![allow(unsafe_code, reason = "the program is attached by an option that has no safe wrapper")]
 
@@ -26,14 +24,12 @@ use super::{UdpOptions, UplinkSocket, bind, opening, prepare};
 use crate::DeviceError;
 
 impl UplinkSocket {
-    /// Opens the sockets of all shards of `map` at one address, each at its shard's index.
-    ///
-    /// The address must be free. Later, programs of the same user could join the group on purpose,
-    /// but that user could do worse.
+    /// Opens the sockets of all shards of `map` at one address, each at its shard's index. The
+    /// address must be free; later, only programs of the same user could join the group.
     ///
     /// # Errors
-    /// As [`UplinkSocket::open`]. If the kernel refuses the program, which is logged, packets reach
-    /// any of the sockets.
+    /// As [`UplinkSocket::open`]. If the kernel refuses the program, packets reach any of the
+    /// sockets.
     pub fn open_group(options: &UdpOptions, map: &ShardMap) -> Result<Vec<Self>, DeviceError> {
         let failed = |error| opening(options.bind, error);
         let first = prepare(options)?;

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The kernel stamps packets with the time of day, which may be set while they wait. So a stamp is
-//! limited to the span from the last time the socket was empty until now.
+//! limited to the time since the socket was last empty.
 
 use std::time::Duration;
 
@@ -17,7 +17,6 @@ use crate::clock::since_boot;
 
 #[derive(Debug, Default)]
 pub(super) struct Receipts {
-    /// When it was last known to be empty, since the machine's start.
     emptied: Duration,
 }
 
@@ -40,7 +39,6 @@ impl Receipts {
         Asked { emptied: self.emptied, asked: since_boot() }
     }
 
-    /// The receive emptied the socket, so later packets arrive after its begin.
     pub(super) fn on_emptied(&mut self, asked: Asked) {
         self.emptied = asked.asked;
     }

@@ -6,8 +6,7 @@
 //!                               ECN
 //! ```
 //!
-//! `noq-udp` reads the same messages, but with 96 bytes for them: with time stamps, the ECN bits of
-//! a joined run would be cut off.
+//! `noq-udp` has 96 bytes for control messages, too few for time stamps and ECN of a joined run.
 
 #![allow(unsafe_code, reason = "no crate at hand receives batches with control messages")]
 
@@ -21,8 +20,7 @@ use std::time::Duration;
 use libc::{c_int, c_void, cmsghdr, mmsghdr, sockaddr_storage, socklen_t};
 use socket2::{SockAddr, SockAddrStorage, Socket};
 
-/// Bytes of control messages of one slot. The longest take 120: time 32, run 24, address 40, ECN
-/// 24.
+/// The longest control messages of a slot take 120: time 32, run 24, address 40, ECN 24.
 const CONTROL: usize = 192;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,7 +36,6 @@ pub(super) struct Message {
     pub(super) stamp: Option<Duration>,
 }
 
-/// A buffer for control messages, aligned for the kernel.
 type Control = [MaybeUninit<u64>; CONTROL / size_of::<u64>()];
 
 pub(super) fn ask_for_times(socket: &Socket) -> io::Result<()> {
@@ -56,11 +53,8 @@ pub(super) fn ask_for_times(socket: &Socket) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Fills slots of `slot_bytes` bytes of `buffers` with waiting datagrams; returns a message for
-/// each slot.
-///
-/// # Errors
-/// Those of `recvmmsg`, with [`io::ErrorKind::WouldBlock`] if none waits.
+/// Fills slots of `slot_bytes` bytes of `buffers`; returns a message for each slot. The errors are
+/// those of `recvmmsg`, with [`io::ErrorKind::WouldBlock`] if no datagram waits.
 pub(super) fn receive<const SLOTS: usize>(
     socket: &Socket,
     buffers: &mut [u8],
@@ -128,7 +122,7 @@ unsafe fn read_control(header: &libc::msghdr, message: &mut Message) {
 /// # Safety
 /// As [`read_control`]; `control` must be one of its control messages.
 unsafe fn read_one(control: &cmsghdr, message: &mut Message) {
-    // SAFETY: the caller promises that the bytes live that `control` tells of; `payload` looks at
+    // SAFETY: the caller promises that the bytes live that `control` describes; `payload` looks at
     // no more of them.
     unsafe {
         match (control.cmsg_level, control.cmsg_type) {

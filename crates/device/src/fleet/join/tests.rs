@@ -134,7 +134,6 @@ fn another_fleets_token_changes_nothing() {
     assert!(matches!(join(of_role), Err(JoinError::Elsewhere { .. })), "it is a box");
 }
 
-/// The kept state, also as the files' bytes.
 fn kept(directory: &Path) -> (Kept, Vec<Vec<u8>>) {
     let files = ["fleet.0", "fleet.1"].map(|name| std::fs::read(directory.join(name)));
     let kept = Store::open(directory).expect("free").read().expect("there");
@@ -152,11 +151,9 @@ fn a_controller_that_has_moved_is_found_by_a_new_token_and_costs_no_use_of_it() 
     assert!(joined.before && joined.moved_to.is_some());
     assert_eq!(kept(folder.path()).0.addresses(), controller.token().addresses);
     assert_eq!(joins(&controller), 0);
-    // The new address counts, also while the controller is away.
     controller.store().is_down = true;
     let again = attempt(&controller, &folder).expect("it has joined");
     assert!(again.before && again.moved_to.is_none());
-    // A controller that does not know the box, or is away, moves nothing.
     let before = kept(folder.path()).1;
     let stranger = Controller::start();
     let error = attempt(&stranger, &folder).expect_err("not known there");
@@ -178,7 +175,6 @@ fn a_controllers_new_key_is_taken_by_the_word_of_a_root_and_a_forged_token_chang
     let moved = Controller::start();
     moved.store().members.insert(own);
     (moved.store().key, moved.store().published) = (3, published_by(3, &list, &[]));
-    // A forger shows the fleet's own list, under another key.
     let forger = Controller::start();
     forger.store().members.insert(own);
     (forger.store().key, forger.store().published) = (66, moved.store().published.clone());
@@ -195,7 +191,6 @@ fn a_controllers_new_key_is_taken_by_the_word_of_a_root_and_a_forged_token_chang
     assert_eq!(after.trust().controllers().collect::<Vec<_>>(), [key(3)]);
 }
 
-/// The controller's token with a delegate of the root.
 fn token_with_delegate(controller: &Controller, scope: Scope, grant: Grant) -> JoinToken {
     let statement = Statement {
         key: key(30),

@@ -16,10 +16,8 @@ use crate::{Gateway, Uplink};
 type Tls = StreamOwned<ServerConnection, TcpStream>;
 
 const BOX: u8 = 5;
-/// The time limit of a test's waits.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A listener that runs `then` for each caller in a thread.
 fn listen(then: impl Fn(TcpStream) + Send + Sync + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("it has one");
@@ -54,7 +52,6 @@ fn controller(
     })
 }
 
-/// A controller that takes any key, with the right protocol.
 fn friendly(then: impl Fn(Tls) + Send + Sync + 'static) -> SocketAddr {
     controller(CONTROLLER, Arc::new(Anybody), ALPN, then)
 }
@@ -130,7 +127,6 @@ impl Rig {
         }
     }
 
-    /// Moves the virtual time, and lets both sides send.
     fn pass(&mut self, seconds: u64) {
         for _ in 0..seconds {
             self.now += Duration::from_secs(1);
@@ -150,7 +146,6 @@ impl Rig {
         })
     }
 
-    /// Waits until it is down, and returns the reason.
     fn reason(&mut self) -> String {
         self.until(|rig| rig.down().is_some());
         assert!(!self.is_up());
@@ -176,7 +171,6 @@ fn messages_cross_both_ways_once_the_controller_has_spoken() {
     rig.until(|rig| {
         rig.events.iter().any(|event| matches!(event, LineEvent::Frame(frame) if *frame == welcome))
     });
-    // While idle, the answers to keep-alives keep it up.
     rig.pass(600);
     assert!(rig.is_up(), "{:?}", rig.down());
 }
@@ -214,7 +208,6 @@ fn a_program_that_hangs_behind_its_key_is_left() {
     assert!(!rig.is_up() && rig.reason().contains("says nothing"));
 }
 
-/// The limits of docs/fleet.md.
 #[test]
 fn a_controller_that_hangs_is_left_within_65_s_by_a_box_and_within_30_s_by_others() {
     for (role, asks_after, limit) in
@@ -322,7 +315,6 @@ fn dialling(rig: &Rig) -> &Dialling {
     dialling
 }
 
-/// Begins `count` attempts.
 fn begin(rig: &mut Rig, count: usize) {
     rig.until(|rig| matches!(&rig.line.state, State::Dialling(it) if !it.attempts.is_empty()));
     for _ in 1..count {
@@ -331,7 +323,6 @@ fn begin(rig: &mut Rig, count: usize) {
     }
 }
 
-/// An uplink that is this machine itself.
 fn loopback(address: &str) -> ControllerRoute {
     ControllerRoute::Uplink(Uplink {
         id: roadweave_proto::UplinkId(1),
@@ -377,7 +368,6 @@ fn a_way_full_of_addresses_that_hang_does_not_hide_another() {
     begin(&mut rig, 1);
     let other = loopback("127.0.0.1/8");
     rig.line.set_ways(rig.now, vec![ControllerRoute::System, other.clone()]);
-    // The look-ups below replace the one that this has begun.
     rig.until(|rig| dialling(rig).legs[1].look_up.is_none());
     // The name servers of the first way give many addresses that hang.
     let hanging = silent();

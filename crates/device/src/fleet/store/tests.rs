@@ -54,7 +54,6 @@ fn a_file_cut_or_mixed_anywhere_gives_way_to_the_former_generation() {
         fs::write(&newest, &mixed).unwrap();
         assert_eq!(written(folder.path()), Some(1), "mixed at {cut}");
     }
-    // The next write replaces the damaged generation.
     let mut store = Store::open(folder.path()).expect("free");
     assert_eq!(store.read::<u32>(), Some(1));
     assert!(store.write(&3_u32));
@@ -116,7 +115,6 @@ fn where_nothing_can_be_written_it_is_locked_all_the_same() {
     let refused = |errno: Errno| io::Error::from_raw_os_error(errno.raw_os_error());
     let is_free =
         |file: &File| rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok();
-    // Without the file the folder is locked.
     let one = read_only(folder.path(), refused(Errno::ROFS)).expect("the folder");
     let other = read_only(folder.path(), refused(Errno::NOSPC)).expect("the folder");
     assert!(is_free(&one) && !is_free(&other));

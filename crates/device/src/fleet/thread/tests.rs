@@ -32,7 +32,6 @@ fn start(directory: &Path, role: Role, offline_max: Option<Duration>) -> Fleet<S
     Fleet::start(options, Waker::new().expect("a waker")).expect("started")
 }
 
-/// Takes news until `is_done`.
 fn until(fleet: &Fleet<String>, mut is_done: impl FnMut(&News<String>) -> bool) {
     let started = std::time::Instant::now();
     while !is_done(&fleet.news()) {
@@ -102,13 +101,11 @@ fn hear(fleet: &Fleet<String>, controller: &Controller) {
     let is_heard = |event: &DeskEvent| matches!(event, DeskEvent::Samples(_));
     controller.store().said.retain(|event| !is_heard(event));
     let started = std::time::Instant::now();
-    // The first figures only set the base.
     while !controller.store().said.iter().any(is_heard) {
         assert!(started.elapsed() < Duration::from_secs(20));
         fleet.set_figures(0, Vec::new(), vec![("acme".to_owned(), Duration::from_micros(900))]);
         std::thread::sleep(Duration::from_millis(5));
     }
-    // The round trips to the anchors are sent once.
     let is_told = DeskEvent::Anchors([(name("acme"), 1_000)].into());
     let said = &controller.store().said;
     assert_eq!(said.iter().filter(|event| **event == is_told).count(), 1, "{said:?}");
@@ -155,7 +152,6 @@ fn who_is_revoked_is_out_while_the_disk_hangs_and_a_stop_does_not_wait_for_it() 
     hang(&pipes);
     controller.store().published = published(&[7]);
     revoked(&fleet, 7);
-    // The next one does not wait for the hanging write either.
     controller.store().published = published(&[7, 8]);
     revoked(&fleet, 8);
     drop(fleet);
@@ -184,7 +180,6 @@ fn a_revocation_is_confirmed_once_it_is_on_the_disk() {
     assert!(!controller.store().said.iter().any(confirmed), "a start would let it in again");
     assert!(fleet.status(Instant::ZERO).is_unwritten);
     taken.iter().for_each(|path| std::fs::remove_dir(path).expect("still there"));
-    // The disk is tried again soon.
     controller.wait_for(confirmed);
 }
 
@@ -212,7 +207,6 @@ fn a_configuration_that_cannot_be_used_is_refused_and_the_former_stays() {
     assert_eq!(status.pinned, ["lanes"]);
     controller.desire(own, 3, text("better"));
     until(&fleet, |news| in_force(news, 3, "better"));
-    // A configuration that the event loop cannot use is refused as well.
     fleet.refuse(version(3), "not while it runs".to_owned());
     controller.wait_for(|event| {
         matches!(event, DeskEvent::Report(report) if report.version == version(3)

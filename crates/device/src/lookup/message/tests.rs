@@ -48,13 +48,11 @@ fn the_addresses_at_the_end_of_the_aliases_count() {
             ("b.example.net", 300, "192.0.2.2"),
             ("b.example.net", 200, "192.0.2.3"),
             ("b.example.net", 300, "192.0.2.2"),
-            // Nobody asked for this one.
             ("evil.example.net", 300, "192.0.2.66"),
         ],
         expect(&["192.0.2.2", "192.0.2.3"], 200),
     );
     check(&[("edge.example.org", 5, "a.example.net")], &[], expect(&[], 0));
-    // Round in a circle.
     let circle =
         [("edge.example.org", 5, "a.example.net"), ("a.example.net", 5, "edge.example.org")];
     let malformed = Reading::Failed("its answer is malformed".to_owned());
@@ -107,7 +105,7 @@ proptest! {
     ) {
         let query = Query::new(&name("a.b"), Kind::V6, &entropy);
         query.read(&bytes);
-        // Behind a header and a question that fit, anything.
+        // Any bytes behind a valid header and question.
         let mut fitting = query.as_bytes().to_vec();
         fitting[2] |= 0x80;
         fitting[7] = bytes.first().copied().unwrap_or(0);

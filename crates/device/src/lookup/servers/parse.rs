@@ -61,14 +61,13 @@ pub(super) fn dhclient(text: &str, interface: &str) -> Vec<(IpAddr, u16)> {
 }
 
 /// The file of OpenWrt's netifd, for the networks that `devices` (`/etc/config/network`) has on
-/// `interface`.
+/// `interface`. The IPv6 network beside `wan` is called `wan6`, those of modems `wan_4` and
+/// `wan_6`.
 ///
 /// ```text
 /// # Interface wan             config interface 'wan'
 /// nameserver 192.0.2.1            option device 'eth1'
 /// ```
-///
-/// The IPv6 network beside `wan` is called `wan6` by default, those of modems `wan_4` and `wan_6`.
 pub(super) fn openwrt(text: &str, devices: &str, interface: &str) -> Vec<(IpAddr, u16)> {
     let networks = openwrt_networks(devices, interface);
     let is_mine = |name: &str| {
@@ -88,7 +87,6 @@ pub(super) fn openwrt(text: &str, devices: &str, interface: &str) -> Vec<(IpAddr
     servers
 }
 
-/// The names of the networks on `interface`, including its own name.
 fn openwrt_networks<'a>(devices: &'a str, interface: &'a str) -> Vec<&'a str> {
     let mut networks = vec![interface];
     let mut section = None;
@@ -109,7 +107,6 @@ fn openwrt_networks<'a>(devices: &'a str, interface: &'a str) -> Vec<&'a str> {
 /// Parses an address with optional port, interface (`%`) and server name (`#`).
 fn server(text: &str) -> Option<(IpAddr, u16)> {
     let text = text.split('#').next()?;
-    // The interface follows the address or the port.
     let (address, rest) = text.split_once('%').unwrap_or((text, ""));
     if let Ok(address) = address.parse::<IpAddr>() {
         return Some((address, PORT));

@@ -2,7 +2,6 @@ use std::fs;
 
 use super::*;
 
-/// The files of a machine.
 struct Root(tempfile::TempDir);
 
 impl Root {

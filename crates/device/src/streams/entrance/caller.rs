@@ -1,14 +1,10 @@
-//! The interface by which a TCP connection came in.
-//!
-//! The kernel keeps it with each accepted connection if the listener asks for packet information
-//! (`IP_PKTOPTIONS`, `IPV6_2292PKTOPTIONS`; see `do_ip_getsockopt` and `do_ipv6_getsockopt` of
-//! Linux).
+//! The interface by which a TCP connection came in, which the kernel keeps if the listener asks for
+//! packet information (`IP_PKTOPTIONS`, `IPV6_2292PKTOPTIONS`; see `do_ip_getsockopt` of Linux).
 
 use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
 
-/// Makes [`arrived_by`] work for the connections that `listener` accepts.
 #[allow(unsafe_code, reason = "neither std nor rustix has these options")]
 pub(super) fn ask_for_interfaces(listener: &TcpListener) -> io::Result<()> {
     let (level, option) = match listener.local_addr()?.is_ipv4() {

@@ -1,13 +1,11 @@
 //! Hints for encoders of the LAN: `GET /v1/encoder`, answered by an event stream (WHATWG HTML,
-//! section 9.2).
+//! section 9.2), to which a thread of its own writes ([`EventStreams`]).
 //!
 //! ```text
 //! GET /v1/encoder?interval_ms=20 ─► data: {"lanes":{"real-time":{"frame_bytes":41280,...}}}
 //! ```
 //!
-//! The connection leaves the entrance, and a thread of its own writes to it ([`EventStreams`]).
-//! Pages of other origins are refused unless `streams.origins` names them, as for reports of
-//! players.
+//! Pages of other origins are refused unless `streams.origins` names them.
 
 use std::io::Write as _;
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
@@ -88,9 +86,7 @@ fn is_for_box(fields: &[Header<'_>], origins: &[String]) -> bool {
     is_address || names.map(|(_, host)| without_port(host)).any(|it| it.eq_ignore_ascii_case(&name))
 }
 
-/// Whether a browser asks for a page without naming its origin, as for an image or a frame. Event
-/// sources of another origin always name it.
-///
+/// Whether a browser asks for a page without naming its origin, as for an image or a frame.
 /// Browsers leave out Fetch Metadata where they ask an address over `http:`; then `User-Agent`,
 /// which a page cannot change, shows a browser.
 fn is_of_page(fields: &[Header<'_>]) -> bool {

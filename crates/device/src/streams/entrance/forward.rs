@@ -5,8 +5,7 @@
 //! application ◄───────────────────────── answer, as it comes ─────────────────────────────── host
 //! ```
 //!
-//! Each request takes one connection: answers need no parsing here, and bytes for one host cannot
-//! reach another.
+//! With one request for each connection, bytes for one host cannot reach another.
 
 use httparse::Header;
 use roadweave_proto::wire::Destination;
@@ -34,10 +33,7 @@ const OF_CONNECTION: [&str; 9] = [
     "Upgrade",
 ];
 
-/// Rewrites a request for its host.
-///
-/// # Errors
-/// A status, and the reason as a line of text.
+/// Rewrites a request for its host; the error is a status with a line of text.
 pub(super) fn forward(
     request: &httparse::Request<'_, '_>,
     target: &str,
@@ -80,7 +76,6 @@ pub(super) fn forward(
     Ok(Forward { destination, head, content })
 }
 
-/// Whether a field goes on: hop-by-hop fields, and those that `Connection` names, do not.
 fn passes(field: &Header<'_>, fields: &[Header<'_>]) -> bool {
     let is = |name: &str| field.name.eq_ignore_ascii_case(name);
     let connection = fields.iter().filter(|it| it.name.eq_ignore_ascii_case("Connection"));

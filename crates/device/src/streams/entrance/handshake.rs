@@ -49,8 +49,7 @@ pub(super) enum Asked {
 }
 
 impl Handshake {
-    /// Parses the bytes that are not consumed yet, at least one. `origins`: the origins that may
-    /// report.
+    /// `bytes`: all that is not consumed yet, at least one. `origins`: the origins that may report.
     pub(super) fn read(&mut self, bytes: &[u8], origins: &[String]) -> Asked {
         let first =
             if bytes.first() == Some(&SOCKS_VERSION) { Dialect::Socks } else { Dialect::Http };

@@ -1,6 +1,5 @@
 //! The part of HTTP/1.1 (RFC 9112) that a proxy needs: the head of one request, and answers that
-//! end the connection. CONNECT asks for a connection, `http://` for a resource of another host;
-//! other requests are for this box.
+//! end the connection.
 
 use roadweave_proto::wire::Destination;
 use roadweave_proto::{ServerHost, ServerName};
@@ -9,7 +8,6 @@ use super::forward::forward;
 use super::handshake::{Asked, Dialect};
 use super::{EntranceEnd, encoder, report};
 
-/// The maximum size of a request's head, bytes.
 pub(super) const HEAD_MAX: usize = 8 * 1024;
 const FIELDS_MAX: usize = 64;
 

@@ -9,7 +9,6 @@ use super::caller::ask_for_interfaces;
 pub(super) struct Listener {
     pub(super) socket: TcpListener,
     pub(super) address: SocketAddr,
-    /// Whether its connections are redirected ones, to be carried to their original destination.
     pub(super) is_transparent: bool,
     pub(super) is_called: bool,
 }

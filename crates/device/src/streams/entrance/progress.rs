@@ -250,7 +250,6 @@ impl Entrance {
         })
     }
 
-    /// Sends the last answer and waits for the application to close.
     fn part(
         &mut self,
         now: Instant,
@@ -283,8 +282,7 @@ struct Asking {
     closing: bool,
 }
 
-/// Sends a few bytes, for which the kernel has room since nearly nothing was sent before. Returns
-/// whether it took them.
+/// The kernel has room for a few bytes, since nearly nothing was sent before.
 fn say(mut socket: &TcpStream, bytes: &[u8]) -> bool {
     bytes.is_empty() || socket.write(bytes).is_ok_and(|length| length == bytes.len())
 }

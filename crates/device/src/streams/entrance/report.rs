@@ -1,13 +1,12 @@
-//! Reports of players in the LAN about their buffers: `POST /v1/qoe`, as JSON or as CMCD.
+//! Reports of players in the LAN about their buffers: `POST /v1/qoe`, as JSON or as CMCD
+//! (CTA-5004).
 //!
 //! ```text
 //! application/json   {"player":1,"qoe":{"cached_bytes":0,"cached_frames":90,"bps":0,"fps":30}}
 //! application/cmcd   a report a line: e=t,bl=2300,sid="6e2fb550",ts=1764000000000,v=2
 //! ```
 //!
-//! Web players send CMCD (CTA-5004) if their page asks for it; version 2 reports events to a given
-//! address, with `bl`, the milliseconds in the buffer. Both content types need a CORS preflight:
-//! only pages of the configured origins (`streams.origins`) may report.
+//! Both content types need a CORS preflight: only pages of `streams.origins` may report.
 
 use httparse::Header;
 use roadweave_proto::media::Cmcd;
@@ -95,10 +94,7 @@ fn refused(status: u16, why: &str, origin: Option<&str>) -> Asked {
     Asked::Refused { answer, end: EntranceEnd::BadRequest }
 }
 
-/// The origin of the asking page, if it is allowed; `None` if the request names no origin.
-///
-/// # Errors
-/// The origin is not allowed.
+/// `None` if the request names no origin.
 pub(super) fn allowed_origin<'a>(
     fields: &[Header<'a>],
     origins: &[String],
@@ -113,7 +109,6 @@ pub(super) fn allowed_origin<'a>(
 #[derive(Debug)]
 pub(super) struct NotAllowed;
 
-/// The CORS fields for `origin`, which may be outside of private networks.
 pub(super) fn cross_origin(origin: Option<&str>, method: &str) -> String {
     origin.map_or_else(String::new, |origin| {
         format!(

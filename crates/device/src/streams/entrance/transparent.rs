@@ -6,12 +6,9 @@
 //!                    └─ is it not: the SYN goes on as a packet
 //! ```
 //!
-//! The socket option `IP_TRANSPARENT` of the listener is the switch: it takes one system call
-//! instead of a change of rules, applies from the next SYN, ends with the program, and leaves
-//! accepted connections alone.
-//!
-//! The listeners are bound to loopback addresses, which other machines cannot reach, and refuse
-//! connections to these addresses themselves.
+//! The listener's option `IP_TRANSPARENT` is the switch: it takes one system call, applies from the
+//! next SYN, ends with the program, and leaves accepted connections alone. Listeners are bound to
+//! loopback addresses, which other machines cannot reach.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -126,8 +123,7 @@ impl Entrance {
         self.open_stream(now, number, streams, joining, destination)
     }
 
-    /// Resets a connection that cannot be served; the next attempt of a transparent one goes
-    /// through the tunnel.
+    /// A transparent connection goes through the tunnel the next time.
     pub(super) fn refuse_socket(&self, socket: &TcpStream, is_transparent: bool) {
         if is_transparent {
             blame(socket, self.settings.marks);
@@ -135,8 +131,7 @@ impl Entrance {
         break_off(socket);
     }
 
-    /// The far end has not connected: the destination uses the tunnel for a while, unless it is not
-    /// at fault.
+    /// The destination uses the tunnel for a while, unless it is not at fault.
     pub(super) fn on_unconnected(&mut self, now: Instant, socket: &TcpStream, code: ResetCode) {
         match code {
             ResetCode::TooMany => self.taking.rests_until = Some(now + REST),
@@ -180,6 +175,5 @@ fn listen(address: IpAddr) -> io::Result<Listener> {
 /// The limit for the far end to connect; the destination has answered within this time before.
 pub(super) const ANSWER_MAX: Duration = Duration::from_secs(10);
 const REST: Duration = Duration::from_secs(10);
-/// One part in so many stays free, for connections that the kernel has accepted already.
 const RESERVE: usize = 8;
 const BACKLOG: i32 = 128;

@@ -51,9 +51,8 @@ impl Attempts {
         (!self.addresses.is_empty() && self.sockets.len() < AT_ONCE).then_some(self.next)
     }
 
-    /// Checks the attempts and begins the next when it is due, with sockets registered as `token`.
-    /// `source` gives the source address (`None`: this machine's own), or the error if the
-    /// destination is not allowed any more.
+    /// Checks the attempts and begins the next when it is due. `source` gives the source address
+    /// (`None`: this machine's own), or the error if the destination is not allowed any more.
     pub(super) fn advance(
         &mut self,
         now: Instant,

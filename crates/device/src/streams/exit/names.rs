@@ -18,7 +18,6 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Starts the threads, which end when this is dropped; `waker` announces answers.
     pub(super) fn start(waker: &Waker) -> Result<Self, DeviceError> {
         let (questions, asked) = sync_channel(WAITING_MAX);
         let (answering, answers) = channel();

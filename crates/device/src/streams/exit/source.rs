@@ -4,8 +4,7 @@
 //! client's address, port 10240 to 32767 ─ bind (IP_TRANSPARENT) ─► connect ─► source NAT as ever
 //! ```
 //!
-//! Answers reach the socket by the filters' mark and a table of local routes (see
-//! `filter::sockets`).
+//! Answers reach the socket by a mark and local routes (see `filter::sockets`).
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -37,9 +36,6 @@ impl Sources {
     /// The source address for a connection to `to`; `None`: this machine's own. `inner`: the
     /// client's address of that family. This machine's own addresses are reached by its own
     /// address: their answers to the client's would leave by the tunnel.
-    ///
-    /// # Errors
-    /// No source address is allowed.
     pub(super) fn choose(
         self,
         to: SocketAddr,
@@ -104,16 +100,12 @@ fn bind(socket: &Socket, source: IpAddr) -> io::Result<()> {
 }
 
 /// Whether this process may bind to addresses that this machine lacks.
-///
-/// # Errors
-/// The kernel's refusal.
 pub(crate) fn check_rights() -> io::Result<()> {
     Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?.set_ip_transparent_v4(true)
 }
 
-/// The ports of connections with clients' addresses: above those of services, and below the
-/// ephemeral ports of Linux (32768), Windows and macOS (49152), so that they seldom collide with a
-/// client's own connections.
+/// Above the ports of services and below the ephemeral ports of Linux (32768), Windows and macOS
+/// (49152), so that they seldom collide with a client's own connections.
 const PORTS: RangeInclusive<u16> = 10_240..=32_767;
 const TRIES: usize = 16;
 

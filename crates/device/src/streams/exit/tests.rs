@@ -6,7 +6,6 @@ use super::*;
 
 const NOW: Instant = Instant::from_millis(1_000);
 
-/// Clients without sessions.
 struct Nobody;
 
 impl ClientStreams for Nobody {
@@ -65,7 +64,6 @@ fn connections_that_are_being_made_count_for_all_their_sockets() {
     open(&mut exit, 3, 0);
     assert_eq!(counts(&exit), (2, 1));
 
-    // A connection that was given up does not count.
     exit.on_streams_over(StreamsOwner(1));
     open(&mut exit, 3, 4);
     assert_eq!(counts(&exit), (2, 1));

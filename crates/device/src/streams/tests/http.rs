@@ -8,7 +8,6 @@ use roadweave_proto::wire::{
 
 use super::*;
 
-/// A host that reads `asked` bytes, sends `answer`, and returns what it read.
 fn host(asked: usize, answer: Vec<u8>) -> (JoinHandle<Vec<u8>>, String, u16) {
     let (listener, to) = destination();
     let port = listener.local_addr().expect("bound").port();
@@ -253,7 +252,6 @@ fn a_request_for_another_host_goes_there_alone() {
     let (said, got, mut world) = forwarded(
         |to| {
             let length = "Content-Length: 7\r\nConnection: keep-alive\r\n\r\ncontent";
-            // The bytes behind the request are for another host.
             let other = "GET http://192.0.2.1/ HTTP/1.1\r\nCookie: secret\r\n\r\n";
             head(to) + length + other
         },
