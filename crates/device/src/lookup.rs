@@ -46,7 +46,6 @@ pub(crate) struct Request {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
-    /// Addresses that the uplink may reach, in the order of the names.
     pub(crate) servers: Vec<SocketAddr>,
     /// The lifetime of the result; `None` if no server was asked.
     pub(crate) lasts: Option<Duration>,

@@ -133,7 +133,6 @@ enum GsoState {
     Works,
     /// The kernel refused a run; the next single datagram shows whether its size was the reason.
     Doubted,
-    /// The interface does not support it.
     Refused,
 }
 
@@ -471,9 +470,7 @@ const BUFFER_SIZE: usize = 4 * 1024 * 1024;
 const DATAGRAM_MAX: usize = 65_536;
 /// The longest run of one system call: 64 KiB less the headers of IP and UDP.
 const RUN_MAX: usize = 65_535 - 48;
-/// Bounds the time of a batch.
 const RECEIVES_MAX: usize = 4;
-/// Messages of one receive call; each may be a run of up to 64 datagrams.
 const SLOTS: usize = 16;
 
 #[cfg(test)]

@@ -117,9 +117,8 @@ mod tests {
         let mut figures = Figures::default();
         let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
         assert_eq!(figures.samples(at(0), (1, &[session(1, 1_000, 500)]), Duration::ZERO), [[]; 0]);
-        let samples = figures
-            .samples(at(10), (7, &[session(1, 1_700, 600)]), Duration::from_secs(2))
-            .concat();
+        let processor = Duration::from_secs(2);
+        let samples = figures.samples(at(10), (7, &[session(1, 1_700, 600)]), processor).concat();
         assert_eq!(samples.len(), 2);
         let (path, all) = (&samples[0], &samples[1]);
         assert_eq!((path.up_bytes, path.down_bytes, path.over_ms), (700, 100, 10_000));
@@ -127,8 +126,7 @@ mod tests {
         assert_eq!((all.device, all.up_bytes, all.load), (None, 700, Some(200)));
         assert_eq!((all.sessions, path.sessions), (Some(7), None));
         // Another session of the same box starts at zero.
-        let samples =
-            figures.samples(at(20), (7, &[session(1, 30, 20)]), Duration::from_secs(2)).concat();
+        let samples = figures.samples(at(20), (7, &[session(1, 30, 20)]), processor).concat();
         assert_eq!((samples[0].up_bytes, samples[0].down_bytes), (30, 20));
     }
 

@@ -13,7 +13,6 @@ use super::members::Members;
 use crate::Uplink;
 use crate::status::FleetStatus;
 
-/// Updates for the event loop. `C`: a merged configuration.
 #[derive(Debug)]
 pub(crate) struct News<C> {
     pub(crate) configuration: Option<(Option<Version>, C)>,
@@ -46,14 +45,12 @@ impl<C> Default for News<C> {
     }
 }
 
-/// Updates and commands for the fleet's thread.
 #[derive(Debug, Default)]
 pub(super) struct Orders {
     pub(super) stop: bool,
     pub(super) uplinks: Option<Vec<Uplink>>,
     /// The proxy of the session; inner `None`: no session.
     pub(super) session: Option<Option<PublicKey>>,
-    /// Whether nothing arrives through the session.
     pub(super) is_mute: Option<bool>,
     pub(super) sessions: Option<u32>,
     pub(super) ended: Option<u64>,

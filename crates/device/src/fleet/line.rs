@@ -149,7 +149,6 @@ impl Line {
         self.waker.clear();
     }
 
-    /// Sets the ways. A stream over a way that is gone ends.
     pub(super) fn set_ways(&mut self, now: Instant, ways: Vec<ControllerRoute>) {
         let is_there = |way: &ControllerRoute| ways.iter().any(|other| other.is_same(way));
         let is_new = ways.iter().any(|way| !self.ways.iter().any(|other| other.is_same(way)));

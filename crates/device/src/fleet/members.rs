@@ -91,9 +91,7 @@ impl Space<'_> {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LeftOut {
-    /// Prefixes outside of the space.
     pub(crate) prefixes: usize,
-    /// The first of them, with its member.
     pub(crate) first: Option<(String, IpNet)>,
     /// Members whose key or addresses are taken, or without a valid address.
     pub(crate) members: usize,
@@ -216,8 +214,8 @@ mod tests {
 
     #[test]
     fn a_controller_draws_nothing_into_the_tunnel_that_is_not_behind_boxes() {
-        // Metadata, a resolver, half of all, all, around the own networks, just beside them, and with
-        // host bits, which do not narrow the network.
+        // Metadata, a resolver, half of all, all, around the own networks, just beside them, and
+        // with host bits, which do not narrow the network.
         for foreign in [
             "169.254.169.254/32",
             "192.0.2.53/32",

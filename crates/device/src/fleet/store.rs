@@ -170,7 +170,6 @@ impl Store {
         self.writing = Some(outcome);
     }
 
-    /// Whether a write is in progress or its result was not polled.
     pub(super) fn is_writing(&self) -> bool {
         self.writing.is_some()
     }

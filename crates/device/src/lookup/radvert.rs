@@ -31,7 +31,6 @@ pub(crate) enum Advertised {
     Nat64(Nat64Prefix),
 }
 
-/// A netlink socket for advertisements in the network namespace in which it was opened.
 #[derive(Debug)]
 pub(crate) struct RouterNotices {
     socket: OwnedFd,

@@ -77,7 +77,6 @@ struct Open {
     id: usize,
     socket: Socket,
     unsent: Vec<u8>,
-    /// Bytes received over TCP; `None` for UDP.
     received: Option<Vec<u8>>,
 }
 

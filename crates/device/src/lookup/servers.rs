@@ -22,7 +22,6 @@ pub(crate) struct Network {
     pub(crate) interface: String,
     pub(crate) index: u32,
     pub(crate) gateways: Vec<IpAddr>,
-    /// Name servers advertised by routers (RFC 8106).
     pub(crate) advertised: Vec<IpAddr>,
 }
 

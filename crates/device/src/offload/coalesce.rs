@@ -17,7 +17,6 @@ use super::{
     set_ipv4_checksum,
 };
 
-/// Open super packets, one per flow, and spare buffers.
 #[derive(Debug, Default)]
 pub(crate) struct Coalescer {
     open: Vec<Super>,

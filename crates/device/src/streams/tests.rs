@@ -249,7 +249,7 @@ fn bytes(seed: usize, length: usize) -> Vec<u8> {
     (0..length).map(|place| (((place + seed) * 2_654_435_761) >> 11) as u8).collect()
 }
 
-/// Writes `bytes` while it reads to the end, with a `pause` after each 64 KiB; returns what it read.
+/// Writes `bytes` while it reads to the end, `pause` after each 64 KiB; returns what it read.
 fn exchange(socket: TcpStream, bytes: Vec<u8>, pause: Duration) -> Vec<u8> {
     let mut writer = socket.try_clone().expect("a descriptor");
     let writer = std::thread::spawn(move || {

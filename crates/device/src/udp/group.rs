@@ -55,7 +55,6 @@ impl UplinkSocket {
     }
 }
 
-/// The program that computes [`ShardMap::shard_of`] in the kernel.
 fn program(map: &ShardMap) -> Vec<sock_filter> {
     let [mask, one, two, three] = map.key();
     let jump = |code, k, jt, jf| sock_filter { code, jt, jf, k };

@@ -31,7 +31,6 @@ impl Names {
         Ok(Self { questions, answers })
     }
 
-    /// Requests the addresses of a name; `false` if the queue is full.
     pub(super) fn ask(&self, number: Number, name: &str, port: u16) -> bool {
         self.questions.try_send((number, name.to_owned(), port)).is_ok()
     }

@@ -25,8 +25,7 @@ fn takes_priorities() -> StreamsOffer {
     StreamsOffer { epoch: StreamsEpoch(1), takes_priorities: true, takes_early: false }
 }
 
-/// Sends `text` in pieces of up to `piece` bytes through sniffers at both ends; returns the players'
-/// reports.
+/// Sends `text` in pieces of up to `piece` bytes through sniffers; returns the players' reports.
 fn say(text: Vec<u8>, answer: Vec<u8>, piece: usize) -> (World, Vec<PlayerTold>) {
     let (host, to, port) = host(text.len(), answer.clone());
     let mut world = World::new(|settings| settings.http_ports = vec![port]);
@@ -215,7 +214,7 @@ fn a_host_says_by_which_priority_its_answer_goes() {
     assert!(take_turns(&order(&both)));
 }
 
-/// What a host gets of the application's text to the proxy, and the answer that the application gets.
+/// What a host gets of the application's text to the proxy, and the application's answer.
 fn forwarded(text: impl FnOnce(&str) -> String, answer: &'static [u8]) -> (String, Vec<u8>, World) {
     let (listener, to) = destination();
     let port = listener.local_addr().expect("bound").port();
