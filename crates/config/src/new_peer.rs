@@ -104,9 +104,6 @@ pub fn with_peer(text: &str, peer: &PeerFields) -> Result<String, String> {
 }
 
 /// The next free address of each inner network of a server.
-///
-/// # Errors
-/// Which network is full.
 fn next_addresses(server: &ServerFile) -> Result<Vec<IpNet>, String> {
     let taken: Vec<IpNet> = server.peers.iter().flat_map(|peer| peer.addresses.clone()).collect();
     let next = |network: &IpNet| {

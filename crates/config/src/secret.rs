@@ -25,18 +25,12 @@ impl PrivateKey {
     }
 
     /// The key pair.
-    ///
-    /// # Errors
-    /// When the text is no key.
     pub fn identity(&self) -> Result<Identity, String> {
         Identity::from_base64(self.0.trim())
             .map_err(|error| format!("private_key is {error}; `roadweave keygen` makes one"))
     }
 
     /// The key pair, of which nothing is left here: a daemon's file lives as long as the daemon.
-    ///
-    /// # Errors
-    /// As [`PrivateKey::identity`].
     pub fn take_identity(&mut self) -> Result<Identity, String> {
         std::mem::take(self).identity()
     }
@@ -96,9 +90,6 @@ pub struct WriteError {
 
 /// Writes files that only their owner may read, and [`reading_group`], in the place of those that
 /// are there: all of them, or none if one finds no room.
-///
-/// # Errors
-/// Which file cannot be written, and why.
 pub fn write_secrets(files: &[(&Path, &str)]) -> Result<(), WriteError> {
     let new = |path: &Path| path.with_extension("toml.new");
     let failed = |path: &Path| {

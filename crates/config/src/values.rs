@@ -57,9 +57,6 @@ impl<const MIN: i64, const MAX: i64> From<Within<MIN, MAX>> for i64 {
 }
 
 /// Checks an address of a server, `host:port`; returns it as it can be looked up, and the port.
-///
-/// # Errors
-/// Says what would be right.
 pub fn host_port(text: &str) -> Result<(String, u16), String> {
     let known = "write host:port, as \"192.0.2.1:4433\" or \"[2001:db8::1]:4433\"";
     if text.parse::<Ipv6Addr>().is_ok() {
@@ -123,9 +120,6 @@ pub fn state_directory() -> PathBuf {
 }
 
 /// Reads a list of networks.
-///
-/// # Errors
-/// Says how a network is written.
 pub fn networks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpNet>, D::Error> {
     let parse = |text: String| {
         text.parse().map_err(|_| {
@@ -139,9 +133,6 @@ pub fn networks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpNet>
 }
 
 /// Reads an address.
-///
-/// # Errors
-/// Says how one is written.
 pub fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<IpAddr, D::Error> {
     let text = String::deserialize(deserializer)?;
     text.parse().map_err(|_| {
@@ -152,9 +143,6 @@ pub fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<IpAddr, D::
 }
 
 /// Reads a list of addresses.
-///
-/// # Errors
-/// Says how one is written.
 pub fn addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpAddr>, D::Error> {
     let parse = |text: String| {
         text.parse().map_err(|_| {
@@ -167,9 +155,6 @@ pub fn addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpAdd
 }
 
 /// Reads the address of a socket.
-///
-/// # Errors
-/// Says how one is written.
 pub fn listen<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
     let text = String::deserialize(deserializer)?;
     text.parse().map_err(|_| {

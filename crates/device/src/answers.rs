@@ -61,9 +61,6 @@ impl Answers {
 
     /// Marks what comes in by an uplink, once [`Answers::are_ready`]. Call it again when the uplink
     /// is a new interface.
-    ///
-    /// # Errors
-    /// What the kernel says of the settings.
     pub fn add_uplink(&mut self, uplink: &Uplink) -> Result<(), DeviceError> {
         let marked = Marked { id: uplink.id, index: uplink.index };
         // A number that stood for another name stands for this one now.
@@ -115,9 +112,6 @@ impl Answers {
 
     /// Looks whether the settings are still as they were, and sets them again if not; returns
     /// whether they were not.
-    ///
-    /// # Errors
-    /// What the kernel says.
     pub fn mend_settings(&self) -> Result<bool, DeviceError> {
         let valid =
             |name: &String| format!("net.ipv4.conf.{}.src_valid_mark", name.replace('.', "/"));

@@ -1,17 +1,16 @@
-//! Packet filters of a tunnel end, by nftables: what is forwarded, what reaches inner addresses,
+//! Packet filters of a tunnel end, as an nftables table: forwarding, access to inner addresses,
 //! source NAT, MSS clamping.
 //!
 //! ```text
 //! FilterKeeper (a thread) ─► Filters ─► ruleset ─► nft ─► table inet roadweave_NAME
 //!      ▲ notices of nf_tables                                    │
-//!      └────────────── not what it was: put back ◄───────────────┘
+//!      └───────────────── changed: restore it ◄──────────────────┘
 //! ```
 //!
-//! What is forwarded is bounded by [`Forwarding`], so that an end of the tunnel is no open router
-//! for its neighbours. All lies in one table of our own, `inet roadweave_NAME`: replaced as a
-//! whole, removed as a whole, and no rule of anybody else is touched. The table is there before
-//! forwarding is turned on, and stays until it is off again; the kernel keeps it when the process
-//! dies.
+//! [`Forwarding`] bounds what is forwarded, so that an end of the tunnel is no open router for its
+//! neighbours. All rules are in one table, which is replaced and removed as a whole; other
+//! programs' rules are not touched. The table exists before forwarding is turned on, and stays
+//! until it is off again; the kernel keeps it when the process dies.
 
 mod apart;
 mod chain;
@@ -52,69 +51,66 @@ pub(crate) use table::KeptTable;
 use table::Table;
 pub use table::Turn;
 
-/// What the filters shall do.
+/// What the filters allow and change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilterOptions {
     /// The TUN's name.
     pub tun: String,
-    /// Its MTU, bytes: TCP connections through it agree on segments that fit.
+    /// Its MTU, bytes; TCP segments through it are clamped to fit.
     pub mtu: u16,
-    /// The TUN's own addresses, which only this machine and the tunnel may reach.
+    /// The TUN's own addresses, reachable only from this machine and the tunnel.
     pub own_addresses: Vec<IpAddr>,
     /// A server's inner networks.
     pub inner: Vec<IpNet>,
-    /// Whether what comes out of the tunnel leaves with an address of this machine.
+    /// Whether packets out of the tunnel get an address of this machine.
     pub masquerade: bool,
-    /// Whether what enters the tunnel gets the TUN's own address, and the prefixes that keep
-    /// theirs.
+    /// `Some`: packets into the tunnel get the TUN's own address, except from these prefixes.
     pub masquerade_into_tun: Option<Vec<IpNet>>,
-    /// What leaves a box outside the tunnel, unless it came out of that. With `masquerade_into_tun`
-    /// it gets the address of the interface by which it does.
+    /// What leaves a box outside the tunnel, unless it came out of it. With `masquerade_into_tun`
+    /// it gets the address of the outgoing interface.
     pub excluded: Excluded,
-    /// Ports of a server's machine that lead to devices behind its clients.
+    /// Ports of a server's machine that are forwarded to devices behind its clients.
     pub forwards: Vec<Forward>,
-    /// Whether sockets of this machine bear addresses of `inner`.
+    /// Whether sockets of this machine have addresses of `inner`.
     pub client_sockets: bool,
     /// What is forwarded.
     pub forwarding: Forwarding,
-    /// What tells it from neighbours on the same machine that may have the same inner addresses, if
-    /// there can be such. Between the interfaces of those nothing passes.
+    /// Separates this end from neighbours on the same machine that may have the same inner
+    /// addresses. Nothing passes between their interfaces.
     pub apart: Option<Apart>,
-    /// What each client of a server, or each host behind a box, may take of the kernel's tables.
+    /// The share of the kernel's tables for each client of a server, or each host behind a box.
     pub share: Option<Share>,
-    /// The marks of what was forwarded, and of what is for sockets of this machine.
+    /// The marks of forwarded packets, and of packets for sockets of this machine.
     pub marks: Marks,
-    /// Turn forwarding on, as a server, or a box with a network behind it, needs.
+    /// Whether to turn forwarding on, as a server, or a box with a network behind it, needs.
     pub forward: bool,
 }
 
-/// What this machine forwards. Its own packets always leave, answers always pass, and so does what
-/// the machine's own rules have sent another way (DNAT).
+/// What this machine forwards. Its own packets, answers, and what its own rules redirect (DNAT)
+/// always pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Forwarding {
-    /// What the machine's routes and its own firewall let pass.
+    /// Anything that the machine's routes and firewall let pass.
     Open,
     /// A vehicle's box: nothing from its uplinks.
     Box {
-        /// The interfaces that are no uplinks. All others are, those that are not there yet among
-        /// them.
+        /// The interfaces that are no uplinks. All others are, including those added later.
         inside: Vec<Interface>,
-        /// The machine's addresses on them, which uplinks do not reach.
+        /// The machine's addresses on `inside`; not reachable from uplinks.
         addresses: Vec<IpAddr>,
         /// Whether connections may begin on one uplink and leave by another.
         between_uplinks: bool,
     },
-    /// A server. Between interfaces other than the TUN everything is as it was before forwarding
-    /// was turned on.
+    /// A server. Forwarding between interfaces other than the TUN stays as it was before.
     Server {
         /// Whether connections may begin outside and enter the tunnel.
         outside_to_tunnel: bool,
-        /// Whether what came out of the tunnel may enter it again.
+        /// Whether clients reach each other.
         clients_reach_clients: bool,
-        /// Where nothing that comes out of the tunnel may go. This machine's own addresses, but for
+        /// Destinations denied to packets out of the tunnel. This machine's own addresses, except
         /// `own_addresses`, are denied as well.
         denied: Vec<IpNet>,
-        /// Where it may go all the same.
+        /// Exceptions from `denied`.
         allowed: Vec<Allowed>,
     },
 }
@@ -124,7 +120,7 @@ pub enum Forwarding {
 pub struct Interface {
     /// The interface's name.
     pub name: String,
-    /// The kernel's number, for names that nft cannot read.
+    /// The kernel's number, used for names that nft cannot read.
     pub index: u32,
 }
 
@@ -133,37 +129,33 @@ pub struct Interface {
 pub struct Allowed {
     /// The destination's addresses.
     pub prefix: IpNet,
-    /// One port, of TCP and UDP; else everything.
+    /// One port, of TCP and UDP; `None`: all.
     pub port: Option<u16>,
 }
 
-/// The families whose forwarding was off until an instance turned it on.
+/// The families whose forwarding was off until this instance turned it on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Opened {
     ipv4: bool,
     ipv6: bool,
 }
 
-/// The filters of one instance. Dropping it restores the forwarding settings and removes them.
+/// The filters of one instance. Dropping it restores the forwarding settings and removes the table.
 #[derive(Debug)]
 pub struct Filters {
     instance: Instance,
     settings: Vec<String>,
-    /// The families that are forwarded, by the settings that were on when they were set last.
+    /// The forwarding settings that were on after the last replacement.
     forwarded: Vec<&'static str>,
     table: Table,
     shares: Shares,
-    /// There is a table of ours to remove.
     exists: bool,
 }
 
 impl Filters {
-    /// Installs the filters in the network namespace of the calling thread, in place of any that an
-    /// earlier run of the instance left. Call its methods from there, too.
-    ///
-    /// # Errors
-    /// [`DeviceError::Unavailable`] without the program `nft`; [`DeviceError::Program`] with what
-    /// it said.
+    /// Installs the filters in the network namespace of the calling thread, replacing those of an
+    /// earlier run. Call all methods from there. Fails with [`DeviceError::Unavailable`] without
+    /// the program `nft`, and with [`DeviceError::Program`] when it reports an error.
     pub fn install(instance: &Instance, options: &FilterOptions) -> Result<Self, DeviceError> {
         let table = Table::open(instance.filter_table())?;
         let shares = Shares::open(instance)?;
@@ -174,10 +166,8 @@ impl Filters {
         Ok(this)
     }
 
-    /// Puts others in the place of the filters, in one step. What was counted stays counted.
-    ///
-    /// # Errors
-    /// As [`Filters::install`]; the filters are the old ones then.
+    /// Replaces the filters in one step; counters keep their values. On an error the old filters
+    /// stay.
     pub fn replace(&mut self, options: &FilterOptions) -> Result<(), DeviceError> {
         let opened = self.opened(options);
         let counts = self.table.counters().unwrap_or_default();
@@ -187,7 +177,7 @@ impl Filters {
         self.exists = true;
         if options.share.is_some() {
             self.make_room(options);
-            // The table of the filters is worth more than the bounds.
+            // The table of the filters matters more than the bounds.
             self.shares.replace(options);
         }
         let result = if options.forward { self.set_forwarding(options) } else { Ok(()) };
@@ -196,12 +186,12 @@ impl Filters {
         result
     }
 
-    /// Whether another program switched off what [`Filters::replace`] had switched on.
+    /// Whether another program turned forwarding off again.
     fn is_forwarding_off(&self) -> bool {
         !self.forwarded.iter().all(|setting| is_on(setting))
     }
 
-    /// Turns forwarding off, where it was before, until the next [`Filters::replace`].
+    /// Turns forwarding off, where it was off before, until the next [`Filters::replace`].
     fn stop_forwarding(&mut self) {
         self.forwarded.clear();
         for key in self.instance.restore(|key| [FORWARD_V4, FORWARD_V6].contains(&key)) {
@@ -209,8 +199,8 @@ impl Filters {
         }
     }
 
-    /// Whether the table is as it was installed; the bounds for each source are put back at once.
-    /// Cheap while nobody changes any table.
+    /// Whether the table is as it was installed; restores the bounds for each source. Cheap while
+    /// no table changes.
     pub fn is_in_place(&mut self) -> bool {
         let is_in_place = self.table.is_in_place();
         if is_in_place {
@@ -219,7 +209,7 @@ impl Filters {
         is_in_place
     }
 
-    /// Gives fragments more room; where the system refuses, a source may take less.
+    /// Raises the kernel's limits for fragments; a failure is only logged.
     fn make_room(&mut self, options: &FilterOptions) {
         for (key, value) in shares::room(options) {
             if let Err(error) = self.change_setting(key, &value) {
@@ -228,7 +218,7 @@ impl Filters {
         }
     }
 
-    /// The families that are closed again between interfaces of others.
+    /// The families that stay closed between interfaces other than the TUN.
     fn opened(&self, options: &FilterOptions) -> Opened {
         let was_off = |key| self.instance.original_setting(key).is_ok_and(|value| value == "0");
         Opened {
@@ -246,7 +236,7 @@ impl Filters {
 
     fn set_forwarding(&mut self, options: &FilterOptions) -> Result<(), DeviceError> {
         match options.forwarding {
-            // The box itself has a use for the tunnel.
+            // The box itself can use the tunnel without forwarding.
             Forwarding::Box { .. } => self.change_if_possible(
                 FORWARD_V4,
                 "1",
@@ -273,8 +263,8 @@ impl Filters {
         Ok(())
     }
 
-    /// Changes a setting, or logs once what follows if the system refuses, as it does in a
-    /// container with a read-only /proc/sys.
+    /// Changes a setting. If the system refuses, as in a container with a read-only /proc/sys, logs
+    /// the consequence once.
     fn change_if_possible(&mut self, key: &str, value: &str, otherwise: &str) {
         let is_first = !self.settings.iter().any(|known| known == key);
         if let Err(error) = self.change_setting(key, value)
@@ -302,8 +292,8 @@ impl Drop for Filters {
     }
 }
 
-/// The tables of an instance that go with its settings: none while forwarding is among the settings
-/// that could not be restored, since they protect as long as the machine forwards because of us.
+/// The tables to remove with the settings: none if forwarding could not be turned off, since they
+/// protect while this machine forwards because of us.
 pub(crate) fn tables_to_remove(instance: &Instance, failed: &[String]) -> Vec<String> {
     if failed.iter().any(|key| key == FORWARD_V4 || key == FORWARD_V6) {
         tracing::warn!(
@@ -316,15 +306,15 @@ pub(crate) fn tables_to_remove(instance: &Instance, failed: &[String]) -> Vec<St
     vec![instance.filter_table(), instance.shares_table()]
 }
 
-/// Removes those of the tables that are there, in one step, while the program starts or ends.
+/// Removes the tables that exist, in one step, while the program starts or ends.
 pub(crate) fn remove_tables(tables: &[String]) -> Result<(), DeviceError> {
-    // Without netlink `nft` says why.
+    // Without netlink `nft` reports the reason.
     let mut netlink = Nftables::open().ok();
     let is_there = |table: &&String| {
         let contents = netlink.as_mut().and_then(|netlink| netlink.contents(table).ok());
         contents.is_none_or(|contents| contents.rules > 0)
     };
-    // "add" first, so that "delete" finds one.
+    // "add" first, so that "delete" finds a table.
     let remove = |table| format!("add table inet {table}\ndelete table inet {table}\n");
     let script: String = tables.iter().filter(is_there).map(remove).collect();
     if script.is_empty() { Ok(()) } else { call_nft(&["-f", "-"], &script, REMOVAL_LIMIT) }
@@ -341,7 +331,7 @@ fn call_nft(arguments: &[&str], script: &str, limit: Duration) -> Result<(), Dev
             io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => DeviceError::Unavailable {
                 why: format!("the program nft cannot be run ({error}): install nftables"),
             },
-            // No descriptors or no memory, which may be had again.
+            // No descriptors or no memory: temporary.
             _ => DeviceError::system("run nft", error),
         }),
         Err(Failure::Said(detail)) if detail.contains("Operation not permitted") => {
@@ -353,12 +343,11 @@ fn call_nft(arguments: &[&str], script: &str, limit: Duration) -> Result<(), Dev
     }
 }
 
-/// How long `nft` may take. 4,000 prefixes take a second on a slow machine, and a machine without
-/// processor time needs more than 10 s for a few. No event loop waits for it.
+/// The timeout of `nft`. 4,000 prefixes take a second on a slow machine; without processor time a
+/// few need more than 10 s. No event loop waits for it.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How long it may take to remove tables, twice at an end: a service manager ends a program that
-/// takes 90 s. `nft` waits for grace periods (RCU) of the kernel, which take seconds where its
-/// threads have no processor.
+/// The timeout of removing tables, twice at an end: a service manager kills a program after 90 s.
+/// `nft` waits for RCU grace periods of the kernel, which take seconds on a busy machine.
 const REMOVAL_LIMIT: Duration = Duration::from_secs(30);
 const FORWARD_V4: &str = "net.ipv4.ip_forward";
 const FORWARD_V6: &str = "net.ipv6.conf.all.forwarding";

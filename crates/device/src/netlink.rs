@@ -1,11 +1,7 @@
-//! Route netlink, as little of it as the tunnel needs: links, addresses, routes and rules.
+//! Route netlink: the links, addresses, routes and rules that the tunnel needs.
 //!
-//! ```text
-//! request --> kernel --> acknowledgement        dump --> kernel --> many messages, then "done"
-//! ```
-//!
-//! Blocking, one request at a time; the answers come within microseconds. A socket belongs to the
-//! network namespace in which it was opened, whatever its thread does later.
+//! Requests block, one at a time; the kernel answers within microseconds. A socket stays in the
+//! network namespace in which it was opened, even if its thread enters another.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -36,14 +32,13 @@ pub(crate) use self::messages::{parse_address, parse_lease, parse_link, parse_ro
 
 /// The destination of a default route.
 pub(crate) const DEFAULT_V4: IpNet = IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 0));
-/// The destination of a default route of IPv6.
 pub(crate) const DEFAULT_V6: IpNet = IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 0));
 
 /// A connection to the kernel's tables of links, addresses, routes and rules.
 #[derive(Debug)]
 pub struct Netlink {
     socket: OwnedFd,
-    /// Whether the kernel leaves out of a dump what was not asked for.
+    /// Whether the kernel checks dump requests strictly, and so filters routes by kind.
     filters: bool,
     sequence: u32,
     buffer: Vec<u8>,
@@ -56,71 +51,68 @@ pub struct NetworkInterface {
     pub index: u32,
     /// The name of the interface.
     pub name: String,
-    /// Up, by the administrator's will.
+    /// Up, as set by the administrator.
     pub up: bool,
-    /// The interface has a carrier: the modem is attached, the cable plugged.
+    /// Has a carrier: the modem is attached, the cable plugged in.
     pub carrier: bool,
     /// The loopback interface.
     pub loopback: bool,
-    /// There is one peer at most, so that no gateway is needed (ppp, many modems).
+    /// At most one peer, so no gateway is needed (ppp, many modems).
     pub point_to_point: bool,
     /// Largest packet, bytes.
     pub mtu: u32,
-    /// The group that it was put into; zero for none.
+    /// The interface's group; zero is the default group.
     pub group: u32,
 }
 
-/// One route to add, to remove, or found.
+/// A route, either found or to be added or removed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Route {
     /// The network that the route leads to.
     pub destination: IpNet,
-    /// The next hop, for IPv4 an address of either family; none for what is directly attached.
+    /// The next hop, for IPv4 an address of either family; `None` if directly attached.
     pub gateway: Option<IpAddr>,
-    /// The index of the interface; none for a route that refuses ("unreachable") or passes by.
+    /// The index of the interface; `None` for an "unreachable" or a "throw" route.
     pub interface: Option<u32>,
     /// The routing table; 254 is the main one.
     pub table: u32,
-    /// The smallest wins; zero lets the kernel choose.
+    /// The smallest wins; zero: the kernel chooses.
     pub metric: u32,
-    /// Who made it (`/etc/iproute2/rt_protos`).
+    /// The origin of the route (`/etc/iproute2/rt_protos`).
     pub protocol: u8,
-    /// The address that packets get which have none yet; none lets the kernel choose.
+    /// The source address of packets that have none yet; `None`: the kernel chooses.
     pub preferred_source: Option<IpAddr>,
-    /// Whether this machine takes what goes there for its own; over the loopback interface.
+    /// A local route over the loopback interface: this machine receives what it matches.
     pub local: bool,
-    /// Whether the next rule is asked as if this table had no route ("throw"); without interface.
+    /// A "throw" route: lookup continues with the next rule. Has no interface.
     pub passes_by: bool,
 }
 
 /// One policy rule: packets that match look into `table`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rule {
-    /// For IPv4; else for IPv6.
+    /// IPv4; otherwise IPv6.
     pub ipv4: bool,
-    /// The smallest is asked first.
+    /// The smallest is evaluated first.
     pub priority: u32,
     /// Matches sockets bound to this interface.
     pub output_interface: Option<String>,
-    /// Matches what came in by this interface; `lo` is what this machine sends by itself.
+    /// Matches packets that came in by this interface; `lo` is locally generated traffic.
     pub input_interface: Option<String>,
-    /// Matches packets whose mark has `mark`'s bits where `mask` has ones: (mark, mask).
+    /// Matches packets with `packet_mark & mask == mark`: (mark, mask).
     pub mark: Option<(u32, u32)>,
-    /// Goes on with the first rule of this priority instead of looking anywhere.
+    /// Continues with the first rule of this priority instead of a table lookup.
     pub goto: Option<u32>,
     /// The routing table to look into.
     pub table: u32,
-    /// Passes over routes with a prefix of at most this length, so that 0 skips default routes.
+    /// Skips routes with a prefix of at most this length: 0 skips default routes.
     pub suppress_length: Option<u32>,
-    /// Who made it (`/etc/iproute2/rt_protos`).
+    /// The origin of the rule (`/etc/iproute2/rt_protos`).
     pub protocol: u8,
 }
 
 impl Netlink {
-    /// Connects, in the network namespace of the calling thread.
-    ///
-    /// # Errors
-    /// When the kernel lacks netlink or the process file descriptors.
+    /// Opens a socket in the network namespace of the calling thread.
     pub fn open() -> Result<Self, DeviceError> {
         let socket = open_socket(0)
             .and_then(with_timeout)
@@ -130,9 +122,6 @@ impl Netlink {
     }
 
     /// All interfaces, by index.
-    ///
-    /// # Errors
-    /// What the kernel says.
     pub fn links(&mut self) -> Result<Vec<NetworkInterface>, DeviceError> {
         let messages = self
             .dump(RouteNetlinkMessage::GetLink(LinkMessage::default()))
@@ -146,19 +135,13 @@ impl Netlink {
             .collect())
     }
 
-    /// All addresses that can be used, each with the index of its interface; not those of IPv6 that
-    /// are still looked for a duplicate, or have one.
-    ///
-    /// # Errors
-    /// What the kernel says.
+    /// All usable addresses, each with the index of its interface; tentative and duplicate IPv6
+    /// addresses are left out.
     pub fn addresses(&mut self) -> Result<Vec<(u32, IpNet)>, DeviceError> {
         Ok(self.address_messages()?.iter().filter_map(parse_address).collect())
     }
 
     /// All addresses, as the kernel describes them.
-    ///
-    /// # Errors
-    /// What the kernel says.
     pub(crate) fn address_messages(&mut self) -> Result<Vec<AddressMessage>, DeviceError> {
         let messages = self
             .dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))
@@ -171,20 +154,14 @@ impl Netlink {
     }
 
     /// All unicast and unreachable routes of all tables, each next hop as a route of its own, and
-    /// those of ours that are local or pass by, IPv4 before IPv6.
-    ///
-    /// # Errors
-    /// What the kernel says.
+    /// our local and throw routes; IPv4 before IPv6.
     pub fn routes(&mut self) -> Result<Vec<Route>, DeviceError> {
         let all = [RouteType::Unicast, RouteType::Unreachable, RouteType::Local, RouteType::Throw];
         self.routes_of(&all)
     }
 
-    /// Those of [`Netlink::routes`] of these kinds. Of the others, which may be thousands, it costs
-    /// little.
-    ///
-    /// # Errors
-    /// What the kernel says.
+    /// The routes of [`Netlink::routes`] of these kinds. Routes of other kinds, possibly thousands,
+    /// cost little.
     pub(crate) fn routes_of(&mut self, kinds: &[RouteType]) -> Result<Vec<Route>, DeviceError> {
         let mut routes = Vec::new();
         let asked = if self.filters { kinds } else { &[RouteType::Unspec] };
@@ -193,7 +170,7 @@ impl Netlink {
             let mut message = RouteMessage::default();
             (message.header.address_family, message.header.kind) = (family, *kind);
             let is_of_kind = |message: &[u8]| {
-                // Type and kind of a message that tells of a route.
+                // The type, and the kind of the route, in a RTM_NEWROUTE message.
                 message.get(4..6) != Some(&NEW_ROUTE.to_ne_bytes())
                     || message.get(23).is_some_and(|kind| kinds.contains(&(*kind).into()))
             };
@@ -209,9 +186,6 @@ impl Netlink {
     }
 
     /// All policy rules that look into a table, IPv4 before IPv6.
-    ///
-    /// # Errors
-    /// What the kernel says.
     pub fn rules(&mut self) -> Result<Vec<Rule>, DeviceError> {
         let mut rules = Vec::new();
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
@@ -240,9 +214,6 @@ impl Netlink {
     }
 
     /// Sets an interface up or down, and its MTU if one is given.
-    ///
-    /// # Errors
-    /// What the kernel says.
     pub fn set_link(&mut self, index: u32, up: bool, mtu: Option<u32>) -> Result<(), DeviceError> {
         let mut message = LinkMessage::default();
         message.header.index = index;
@@ -253,10 +224,6 @@ impl Netlink {
             .map_err(|error| DeviceError::system("set an interface up or its MTU", error))
     }
 
-    /// Puts an interface into a group.
-    ///
-    /// # Errors
-    /// What the kernel says.
     pub(crate) fn set_group(&mut self, index: u32, group: u32) -> Result<(), DeviceError> {
         let mut message = LinkMessage::default();
         message.header.index = index;
@@ -265,11 +232,8 @@ impl Netlink {
             .map_err(|error| DeviceError::system("set an interface's group", error))
     }
 
-    /// Gives an interface another name. Kernels before 6.2 want it down for that, and it is up
-    /// afterwards.
-    ///
-    /// # Errors
-    /// What the kernel says, among it that another interface has the name.
+    /// Renames an interface and leaves it up. Kernels before 6.2 rename only interfaces that are
+    /// down.
     pub(crate) fn rename_link(&mut self, index: u32, name: &str) -> Result<(), DeviceError> {
         let failed = |error| DeviceError::system(format!("call an interface {name}"), error);
         match self.set_name(index, name) {
@@ -289,14 +253,11 @@ impl Netlink {
         self.request(RouteNetlinkMessage::SetLink(message), 0)
     }
 
-    /// Gives an interface an address; one that it has already is no error.
+    /// Adds an address to an interface; an existing one is no error.
     ///
-    /// It can be used when this returns: IPv6 skips duplicate address detection, and the local
-    /// route, which the kernel makes in a work queue, is awaited for up to a second on interfaces
-    /// that are up.
-    ///
-    /// # Errors
-    /// What the kernel says.
+    /// The address is usable when this returns: IPv6 skips duplicate address detection, and on
+    /// interfaces that are up the call waits up to a second for the local route, which the kernel
+    /// adds in a work queue.
     pub fn add_address(&mut self, index: u32, prefix: IpNet) -> Result<(), DeviceError> {
         let mut message = build_address(index, prefix);
         if !prefix.addr().is_ipv4() {
@@ -312,10 +273,7 @@ impl Netlink {
             })
     }
 
-    /// Takes an address from an interface; that it has none such is no error.
-    ///
-    /// # Errors
-    /// What the kernel says.
+    /// Removes an address from an interface; a missing one is no error.
     pub fn remove_address(&mut self, index: u32, prefix: IpNet) -> Result<(), DeviceError> {
         let message = RouteNetlinkMessage::DelAddress(build_address(index, prefix));
         ignore(self.request(message, 0), io::ErrorKind::AddrNotAvailable).map_err(|error| {
@@ -324,11 +282,8 @@ impl Netlink {
         })
     }
 
-    /// Takes an address away, or gives it back with its lifetimes, as the kernel described it; that
-    /// there is none such, or that it is there again, is no error.
-    ///
-    /// # Errors
-    /// What the kernel says.
+    /// Removes an address, or restores it with its lifetimes as the kernel described it. An address
+    /// that is missing, or already back, is no error.
     pub(crate) fn move_address(
         &mut self,
         message: AddressMessage,
@@ -350,7 +305,7 @@ impl Netlink {
         ignore(result, harmless).map_err(|error| DeviceError::of_family(ipv4, what, error))
     }
 
-    /// Waits until packets to an IPv6 address of this machine are taken for its own.
+    /// Waits until the kernel has the local route of an IPv6 address.
     fn await_local_route(&mut self, address: IpAddr) -> io::Result<()> {
         let is_local = |message: &RouteNetlinkMessage| match message {
             RouteNetlinkMessage::NewRoute(route) => {
@@ -370,10 +325,7 @@ impl Netlink {
         Ok(())
     }
 
-    /// Adds a route, in place of one to the same destination in the same table and metric.
-    ///
-    /// # Errors
-    /// What the kernel says, among it that the gateway cannot be reached.
+    /// Adds a route, or replaces the one with the same destination, table and metric.
     pub fn replace_route(&mut self, route: &Route) -> Result<(), DeviceError> {
         let message = RouteNetlinkMessage::NewRoute(build_route(route));
         self.request(message, NLM_F_CREATE | NLM_F_REPLACE).map_err(|error| {
@@ -382,10 +334,7 @@ impl Netlink {
         })
     }
 
-    /// Adds a route beside others to the same destination; one that is there already is no error.
-    ///
-    /// # Errors
-    /// What the kernel says, among it that the gateway cannot be reached.
+    /// Adds a route beside others to the same destination; an existing one is no error.
     pub fn add_route(&mut self, route: &Route) -> Result<(), DeviceError> {
         let message = RouteNetlinkMessage::NewRoute(build_route(route));
         let result = self.request(message, NLM_F_CREATE | NLM_F_APPEND);
@@ -395,10 +344,7 @@ impl Netlink {
         })
     }
 
-    /// Removes a route; that there is none is no error.
-    ///
-    /// # Errors
-    /// What the kernel says.
+    /// Removes a route; a missing one is no error.
     pub fn remove_route(&mut self, route: &Route) -> Result<(), DeviceError> {
         match self.request(RouteNetlinkMessage::DelRoute(build_route(route)), 0) {
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => {
@@ -410,27 +356,20 @@ impl Netlink {
         }
     }
 
-    /// Adds a policy rule; one that is there already is no error.
-    ///
-    /// # Errors
-    /// What the kernel says.
+    /// Adds a policy rule; an existing one is no error.
     pub fn add_rule(&mut self, rule: &Rule) -> Result<(), DeviceError> {
         let message = RouteNetlinkMessage::NewRule(build_rule(rule));
         ignore(self.request(message, NLM_F_CREATE | NLM_F_EXCL), io::ErrorKind::AlreadyExists)
             .map_err(|error| DeviceError::of_family(rule.ipv4, "add a policy rule", error))
     }
 
-    /// Removes a policy rule; that there is none is no error.
-    ///
-    /// # Errors
-    /// What the kernel says.
+    /// Removes a policy rule; a missing one is no error.
     pub fn remove_rule(&mut self, rule: &Rule) -> Result<(), DeviceError> {
         let message = RouteNetlinkMessage::DelRule(build_rule(rule));
         ignore(self.request(message, 0), io::ErrorKind::NotFound)
             .map_err(|error| DeviceError::system("remove a policy rule", error))
     }
 
-    /// Sends a request and awaits its acknowledgement.
     fn request(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
         let sequence = self.send(message, flags | NLM_F_REQUEST | NLM_F_ACK)?;
         loop {
@@ -447,12 +386,11 @@ impl Netlink {
         }
     }
 
-    /// Asks for a whole table.
     fn dump(&mut self, message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
         self.dump_some(message, |_| true)
     }
 
-    /// Asks for a whole table, and reads the messages that are `wanted`.
+    /// Reads the messages of a dump that are `wanted`.
     fn dump_some(
         &mut self,
         message: RouteNetlinkMessage,
@@ -500,7 +438,7 @@ impl AsFd for Netlink {
     }
 }
 
-/// Has the kernel look at what a dump asks for, since Linux 4.20.
+/// Enables strict checking of dump requests (Linux 4.20).
 #[allow(unsafe_code, reason = "rustix does not have this option")]
 fn check_strictly(socket: &OwnedFd) -> io::Result<()> {
     let on: libc::c_int = 1;
@@ -513,14 +451,14 @@ fn check_strictly(socket: &OwnedFd) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Opens a route netlink socket that is a member of `groups` (a bit per multicast group).
+/// Opens a route netlink socket that is a member of `groups` (one bit per multicast group).
 pub(crate) fn open_socket(groups: u32) -> Result<OwnedFd, rustix::io::Errno> {
     // NETLINK_ROUTE is protocol zero.
     open_socket_of(None, groups)
 }
 
-/// Opens a netlink socket of `protocol`, that of routes if it is `None`, which is a member of
-/// `groups` (a bit per multicast group).
+/// Opens a netlink socket of `protocol` (`None` is NETLINK_ROUTE) that is a member of `groups` (one
+/// bit per multicast group).
 pub(crate) fn open_socket_of(
     protocol: Option<Protocol>,
     groups: u32,
@@ -531,14 +469,13 @@ pub(crate) fn open_socket_of(
     Ok(socket)
 }
 
-/// Lets nobody wait for ever for an answer that was lost.
+/// Sets a receive timeout, so that a lost answer does not block for ever.
 pub(crate) fn with_timeout(socket: OwnedFd) -> Result<OwnedFd, rustix::io::Errno> {
     rustix::net::sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(TIMEOUT))?;
     Ok(socket)
 }
 
-/// The messages of one datagram, but for those that do not parse: names that others give need not
-/// be text.
+/// The messages of one datagram. Those that do not parse are skipped: names may be non-UTF-8.
 pub(crate) struct Messages<'a>(pub(crate) &'a [u8]);
 
 impl Iterator for Messages<'_> {
@@ -573,7 +510,6 @@ fn ignore(result: io::Result<()>, kind: io::ErrorKind) -> io::Result<()> {
 const NETLINK_GET_STRICT_CHK: libc::c_int = 12;
 /// RTM_NEWROUTE.
 const NEW_ROUTE: u16 = 24;
-/// The kernel answers within milliseconds.
 const TIMEOUT: Duration = Duration::from_secs(5);
 const LOCAL_ROUTE_TRIES: usize = 500;
 const LOCAL_ROUTE_PAUSE: Duration = Duration::from_millis(2);

@@ -107,9 +107,6 @@ impl NetNs {
 
     /// Runs `ip` inside with the words of `arguments`, as in `ns.ip("route add default via
     /// 10.0.0.1")`.
-    ///
-    /// # Errors
-    /// [`DeviceError::Program`] with what `ip` said.
     pub fn ip(&self, arguments: &str) -> Result<(), DeviceError> {
         let mut words = vec!["-n", &self.name];
         words.extend(arguments.split_whitespace());
@@ -117,9 +114,6 @@ impl NetNs {
     }
 
     /// What a program prints that runs inside to its end, as in `ns.run("ip route get 10.1.0.1")`.
-    ///
-    /// # Errors
-    /// [`DeviceError::Program`] with what it said when it failed.
     pub fn run(&self, words: &str) -> Result<String, DeviceError> {
         let mut words = words.split_whitespace();
         let program = words.next().unwrap_or_default();
@@ -127,34 +121,22 @@ impl NetNs {
     }
 
     /// Runs the script `script` with `nft` inside.
-    ///
-    /// # Errors
-    /// As [`NetNs::run`].
     pub fn nft(&self, script: &str) -> Result<(), DeviceError> {
         output(self.command("nft").arg(script)).map(drop)
     }
 
     /// Sets a `net.*` sysctl inside, as in `ns.set_sysctl("net.ipv4.ip_forward", "1")`.
-    ///
-    /// # Errors
-    /// What the kernel says.
     pub fn set_sysctl(&self, key: &str, value: &str) -> Result<(), DeviceError> {
         self.enter(|| crate::sysctl::write(key, value))?
     }
 
     /// Lets packets pass through between its interfaces, IPv4 and IPv6.
-    ///
-    /// # Errors
-    /// What the kernel says.
     pub fn set_forwarding(&self) -> Result<(), DeviceError> {
         self.set_sysctl("net.ipv4.ip_forward", "1")?;
         self.set_sysctl("net.ipv6.conf.all.forwarding", "1")
     }
 
     /// Joins two namespaces by a cable, with the interfaces up and addressed.
-    ///
-    /// # Errors
-    /// [`DeviceError::Program`] with what `ip` said.
     pub fn connect(left: &CableEnd<'_>, right: &CableEnd<'_>) -> Result<(), DeviceError> {
         let arguments = [
             "link",

@@ -76,9 +76,6 @@ pub(crate) fn restrict(needs: &Needs<'_>) -> Result<(), DeviceError> {
 ///
 /// Call it before the first thread that works there: users are those of a thread, and threads
 /// inherit them.
-///
-/// # Errors
-/// When the kernel refuses the other user.
 pub fn become_owner_of(directory: &Path) -> Result<(), DeviceError> {
     let there = fs::symlink_metadata(directory).ok().filter(|there| there.is_dir());
     let Some(there) = there.filter(|there| geteuid().is_root() && there.uid() != 0) else {

@@ -5,9 +5,6 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use crate::DeviceError;
 
 /// Random bytes of the system, for keys and seeds.
-///
-/// # Errors
-/// When the system gives none.
 pub fn random_bytes<const N: usize>() -> Result<[u8; N], DeviceError> {
     let mut bytes = [0; N];
     let mut filled = 0;

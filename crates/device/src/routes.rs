@@ -2,51 +2,50 @@
 //!
 //! ```text
 //! priority  rule                               table
-//! 518       came in by an uplink            -> on with 520
+//! 518       came in by an uplink            -> continue at 520
 //! 519       marked: answers by an uplink    -> of the uplink
 //! 520       socket bound to uplink (oif)    -> of the uplink: its networks, default by its gateway
 //! 521       socket bound to another interface with a default route -> copies of its main routes
 //! 522       from inside, marked: ends here  -> this machine (see `filter::split`)
 //! 523       marked: excluded                -> inner addresses of the server, into the TUN
-//! 524       marked: excluded                -> on with main (see [`self::excluded`])
+//! 524       marked: excluded                -> continue at main (see [`self::excluded`])
 //! 525       anything                        -> near: networks behind this box, prefixes led into the TUN
 //! 526       anything                        -> the uplinks' gateways, or private networks         (*)
 //! 532       anything                        -> of the tunnel: default into the TUN, or refused   (*)
 //! 32766     anything                        -> main               (*) only when default routes are wanted
 //! ```
 //!
-//! The tunnel's own packets leave sockets that are bound to an uplink, so they meet rule 520 before
-//! all that leads into the TUN; were the uplink's table empty, a route into the TUN would still not
-//! fit the interface that they are bound to. Two uplinks with equal addresses and gateways differ
-//! by interface only, which is what the rules look at.
+//! The tunnel's own packets leave sockets that are bound to an uplink, so rule 520 matches them
+//! before any rule that leads into the TUN. Even with an empty uplink table, a route into the TUN
+//! does not match the interface that the socket is bound to. The rules distinguish uplinks by
+//! interface, so two may have equal addresses and gateways.
 //!
-//! What a network under an uplink says of routes (DHCP's option 121, a wide netmask, router
-//! advertisements) lands in the main table, which is asked last: it draws nothing out of the tunnel
-//! (CVE-2024-3661). The main table's routes over interfaces that are no uplinks are copied into the
-//! near table whenever they change, so that the worst of a delay is that a network behind this box
-//! is late.
+//! Routes that an uplink's network announces (DHCP option 121, a wide netmask, router
+//! advertisements) land in the main table, which is looked up last: they draw no traffic out of the
+//! tunnel (CVE-2024-3661). The main table's routes over other interfaces are copied into the near
+//! table whenever they change; a delay only makes a network behind this box reachable later.
 //!
-//! Beside each route into the TUN lies one that refuses ("unreachable"), and outlives it: what is
-//! to be in the tunnel is refused before the first session, without an address of its family, and
-//! after a crash, and never leaves in the clear.
+//! Each route into the TUN has an "unreachable" route beside it that outlives it. Traffic for the
+//! tunnel is refused before the first session, without an address of its family, and after a crash;
+//! it never leaves in the clear.
 //!
-//! Strict reverse path filtering (`rp_filter` 1) would drop what comes in by any but the main
-//! default's interface; on uplinks it is made loose (2) and restored at the end. A loose filter in
-//! turn drops what a refusing route leads back, so the marks of [`crate::answers`] lead it by the
-//! uplink.
+//! Strict reverse path filtering (`rp_filter` 1) drops packets that arrive by any interface but
+//! that of the main default route; on uplinks it is set to loose (2) and restored at the end. A
+//! loose filter drops packets whose way back is an unreachable route; the marks of
+//! [`crate::answers`] route them by the uplink instead.
 //!
-//! A server and a redundant router have no uplinks to guard: [`Routes`] are theirs, with prefixes
-//! in the main table, where the longest wins, and two rules for default routes:
+//! A server and a redundant router have no uplinks to guard. They use [`Routes`]: prefixes in the
+//! main table, where the longest wins, and two rules for default routes:
 //!
 //! ```text
-//! 530       anything                        -> main, but its default routes
+//! 530       anything                        -> main, without its default routes
 //! 531       anything                        -> of the tunnel: default into the TUN
 //! ```
 //!
-//! Several instances share rule 530, since it is the same for all; the last of them removes it. The
-//! metric of their prefixes is the TUN's index: of two tunnels to one network the older one carries
-//! it until it ends. An anchor's routes are apart from its neighbours' (see [`self::apart`]), and a
-//! server has sockets with addresses of its clients (see [`self::sockets`]).
+//! All instances share rule 530; the last one removes it. The metric of the prefixes is the TUN's
+//! index: of two tunnels to one network the older one carries it until it ends. [`self::apart`]
+//! separates an anchor's routes from its neighbours', and [`self::sockets`] routes to a server's
+//! sockets that have addresses of its clients.
 
 mod apart;
 mod client;
@@ -74,19 +73,19 @@ pub(crate) use plan::space_length;
 pub use repairs::Change;
 pub(crate) use repairs::Repairs;
 
-/// What a client routes, as its configuration says.
+/// What a client routes, from its configuration.
 #[derive(Clone, Debug)]
 pub struct RouteSettings {
-    /// Destinations that belong into the tunnel; `0.0.0.0/0` and `::/0` are all that is not behind
-    /// this box.
+    /// Destinations that belong into the tunnel; `0.0.0.0/0` and `::/0` stand for everything that
+    /// is not behind this box.
     pub into_tunnel: Vec<IpNet>,
-    /// What leaves outside it all the same.
+    /// What leaves outside the tunnel nevertheless.
     pub excluded: Excluded,
     /// Whether packets for the tunnel are refused before the first session.
     pub closed_before_join: bool,
     /// What of the private networks of the uplinks' own addresses is reached outside the tunnel.
     pub uplink_neighbours: UplinkNeighbours,
-    /// What a server may grant.
+    /// Networks that a server may grant.
     pub accept: Vec<IpNet>,
     /// Which interfaces are uplinks.
     pub selector: UplinkSelector,
@@ -103,44 +102,40 @@ pub enum UplinkNeighbours {
     Network,
 }
 
-/// What a session leads into the tunnel besides the configuration.
+/// What a session leads into the tunnel in addition to the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grant {
-    /// The addresses of the TUN. A family without one stays closed.
+    /// The addresses of the TUN. A family without an address stays closed.
     pub addresses: Vec<IpNet>,
     /// The server's own inner addresses.
     pub gateways: Vec<IpNet>,
-    /// Networks that are reached through the server alone.
+    /// Networks that are reached through the server only.
     pub networks: Vec<IpNet>,
     /// The MTU of the TUN, bytes.
     pub mtu: u32,
 }
 
-/// The routes and rules of a server or router. Settings are those of the network namespace of the
-/// calling thread, so call it always from the one where it was opened. Dropping it removes them and
-/// restores the settings that the instance changed.
+/// The routes and rules of a server or router. Call it from the network namespace in which it was
+/// opened, to which the settings belong. Dropping it removes the routes and restores the settings.
 #[derive(Debug)]
 pub struct Routes {
     instance: Instance,
     netlink: Netlink,
     settings: BTreeSet<String>,
-    /// What leads into which TUN.
+    /// The prefixes that lead into each TUN.
     wanted: BTreeSet<(u32, IpNet)>,
-    /// The index and the MTU of the TUN to be kept as it is, and its addresses.
+    /// The index and MTU of the TUN that is kept up.
     tun: Option<(u32, u32)>,
     addresses: BTreeSet<(u32, IpNet)>,
-    /// What keeps it apart from neighbours, if they may have the same prefixes.
+    /// Separates an anchor from neighbours with the same prefixes.
     own_table: Option<apart::OwnTable>,
-    /// What takes in what is for sockets with clients' addresses, if there are such.
+    /// Receives packets for sockets with clients' addresses.
     socket_table: Option<sockets::SocketTable>,
 }
 
 impl Routes {
-    /// Starts without any, in the network namespace of the calling thread; what an earlier run of
-    /// the instance left is removed.
-    ///
-    /// # Errors
-    /// [`DeviceError::NoPermission`], or what else the kernel says.
+    /// Starts without routes, in the network namespace of the calling thread; removes what an
+    /// earlier run of the instance left.
     pub fn open(instance: &Instance) -> Result<Self, DeviceError> {
         let netlink = Netlink::open()?;
         let mut this = Self {
@@ -157,11 +152,8 @@ impl Routes {
         Ok(this)
     }
 
-    /// Leads `prefixes` into the TUN whose index is `tun`; `0.0.0.0/0` and `::/0` lead all that has
-    /// no more specific route. The kernel removes the routes with the TUN.
-    ///
-    /// # Errors
-    /// What the kernel says.
+    /// Leads `prefixes` into the TUN with the index `tun`; `0.0.0.0/0` and `::/0` match what has no
+    /// more specific route. The kernel removes the routes with the TUN.
     pub fn route_into_tun(&mut self, tun: u32, prefixes: &[IpNet]) -> Result<(), DeviceError> {
         let table = self.tunnel_table();
         for prefix in prefixes {
@@ -178,21 +170,18 @@ impl Routes {
         Ok(())
     }
 
-    /// The TUN is up, with its MTU and these addresses, to be kept so by [`Routes::mend`].
+    /// Registers the TUN with its MTU and addresses, for [`Routes::mend`] to keep up.
     pub fn keep_tun(&mut self, tun: &Tun, addresses: &[IpNet]) {
         self.tun = Some((tun.index(), tun.mtu().into()));
         self.addresses.extend(addresses.iter().map(|address| (tun.index(), *address)));
     }
 
-    /// Looks, and sets right what another program changed of routes, rules, addresses and the TUN;
-    /// returns what that was.
-    ///
-    /// # Errors
-    /// What the kernel says; the rest is set all the same.
+    /// Restores routes, rules, addresses and the TUN if another program changed them; returns the
+    /// changes. On an error the rest is restored nevertheless.
     pub fn mend(&mut self) -> Result<Vec<Change>, DeviceError> {
         let settings = self.mend_settings();
         let (link, mut changes) = match self.tun {
-            // First: with it the kernel removed routes and addresses.
+            // First: with the link the kernel removed routes and addresses.
             Some((index, mtu)) => {
                 let links = self.netlink.links()?;
                 mend_link(&mut self.netlink, &links, index, Some(mtu))
@@ -231,9 +220,6 @@ impl Routes {
     }
 
     /// Undoes [`Routes::route_into_tun`] for some prefixes.
-    ///
-    /// # Errors
-    /// What the kernel says.
     pub fn route_out_of_tun(&mut self, tun: u32, prefixes: &[IpNet]) -> Result<(), DeviceError> {
         let table = self.tunnel_table();
         for prefix in prefixes {
@@ -254,7 +240,7 @@ impl Routes {
         *self.instance.routing_tables().start()
     }
 
-    /// Removes every rule and route that bears our protocol and lies in the instance's tables.
+    /// Removes all rules and routes of our protocol in the instance's tables.
     fn remove_all(&mut self) -> Result<(), DeviceError> {
         let tables = self.instance.routing_tables();
         for rule in self.netlink.rules()? {
@@ -271,8 +257,7 @@ impl Routes {
         Ok(())
     }
 
-    /// Removes the rules that lead past the main table's default routes, for families in which no
-    /// instance needs them any more.
+    /// Removes rule 530 in families in which no instance needs it any more.
     fn release_main_rules(&mut self) -> Result<(), DeviceError> {
         let rules = self.netlink.rules()?;
         let ours = || rules.iter().filter(|rule| rule.protocol == ROUTE_PROTOCOL);
@@ -286,8 +271,7 @@ impl Routes {
         Ok(())
     }
 
-    /// Lets `interface` take what the main routes would have come by another, until the instance
-    /// ends.
+    /// Sets the reverse path filter of `interface` to loose until the instance ends.
     pub(crate) fn loosen_reverse_path_filter(
         &mut self,
         interface: &str,
@@ -306,7 +290,7 @@ impl Drop for Routes {
     }
 }
 
-/// Sets the TUN with this index up again, and gives it its MTU back if that is known.
+/// Sets the TUN with this index up again, and restores its MTU if that is known.
 fn mend_link(
     netlink: &mut Netlink,
     links: &[NetworkInterface],
@@ -326,16 +310,16 @@ fn mend_link(
     }
 }
 
-/// Adds what was found gone to `changes`. What the kernel removed with a TUN that was set down is
-/// no change of its own.
+/// Adds the number of missing entries to `changes`, unless the kernel removed them with a TUN that
+/// was set down.
 fn note_removed(changes: &mut Vec<Change>, lost: usize) {
     if lost > 0 && !changes.contains(&Change::LinkDown) {
         changes.push(Change::Removed(lost));
     }
 }
 
-/// Adds the rule of the local table as the kernel makes it where none is asked before ours: what is
-/// for this machine would be led into the tunnel.
+/// Adds the kernel's rule for the local table where none precedes ours: otherwise packets for this
+/// machine would be led into the tunnel.
 fn mend_local_rules(
     netlink: &mut Netlink,
     rules: &[Rule],
@@ -348,7 +332,6 @@ fn mend_local_rules(
     missing.iter().try_for_each(|rule| netlink.add_rule(rule))
 }
 
-/// The rules of the local table that are missing before ours, one for each family.
 fn missing_local_rules(rules: &[Rule]) -> Vec<Rule> {
     let local =
         |ipv4| Rule { ipv4, table: LOCAL_TABLE, protocol: KERNEL_PROTOCOL, ..Rule::default() };
@@ -365,14 +348,12 @@ fn missing_local_rules(rules: &[Rule]) -> Vec<Rule> {
     [true, false].map(local).into_iter().filter(is_missing).collect()
 }
 
-/// Makes the reverse path filter of `interface` loose; returns the setting that was changed, if
-/// any.
+/// Sets the reverse path filter of `interface` to loose; returns the changed setting.
 fn loosen_reverse_path_filter(
     instance: &Instance,
     interface: &str,
 ) -> Result<Option<String>, DeviceError> {
-    // The larger number of both counts, so that an interface at 2 is loose whatever "all" says
-    // (Linux Documentation/networking/ip-sysctl.rst).
+    // The larger of both values counts (Linux Documentation/networking/ip-sysctl.rst).
     let key = format!("net.ipv4.conf.{}.rp_filter", interface.replace('.', "/"));
     let all = sysctl::read("net.ipv4.conf.all.rp_filter")?;
     let own = sysctl::read(&key)?;
@@ -383,20 +364,20 @@ fn loosen_reverse_path_filter(
     Ok(None)
 }
 
-/// Whether `interface` drops what it would not send an answer to: loosely or strictly.
+/// Whether `interface` has a reverse path filter, loose or strict.
 pub(crate) fn has_reverse_path_filter(interface: &str) -> bool {
     let keys =
         ["all", &interface.replace('.', "/")].map(|of| format!("net.ipv4.conf.{of}.rp_filter"));
     keys.iter().any(|key| sysctl::read(key).is_ok_and(|value| value != "0"))
 }
 
-/// Keeps `interface` from answering ARP for addresses that other interfaces have; returns the
-/// setting that was changed, if any.
+/// Keeps `interface` from answering ARP for addresses of other interfaces; returns the changed
+/// setting.
 fn hide_other_addresses(
     instance: &Instance,
     interface: &str,
 ) -> Result<Option<String>, DeviceError> {
-    // The larger number of both counts (Linux Documentation/networking/ip-sysctl.rst).
+    // The larger of both values counts, as above.
     let key = format!("net.ipv4.conf.{}.arp_ignore", interface.replace('.', "/"));
     let keys = ["net.ipv4.conf.all.arp_ignore", &key];
     for key in keys {
@@ -408,7 +389,7 @@ fn hide_other_addresses(
     Ok(Some(key))
 }
 
-/// A route into the TUN: the default in the tunnel's own `table`, all else in the main table.
+/// A route into the TUN: a default in `table`, anything else in the main table.
 fn tun_route(tun: u32, prefix: IpNet, table: u32) -> Route {
     Route {
         destination: prefix,
@@ -423,7 +404,7 @@ fn tun_route(tun: u32, prefix: IpNet, table: u32) -> Route {
     }
 }
 
-/// The two rules that lead what has no specific route into the tunnel's table.
+/// The rules that lead what has no specific route into the tunnel's table.
 fn default_rules(ipv4: bool, table: u32) -> [Rule; 2] {
     let rule = Rule { ipv4, protocol: ROUTE_PROTOCOL, ..Rule::default() };
     [
@@ -439,7 +420,7 @@ fn default_rules(ipv4: bool, table: u32) -> [Rule; 2] {
 
 const MAIN_TABLE: u32 = 254;
 const LOCAL_TABLE: u32 = 255;
-/// Who made the rules that are there from the beginning.
+/// RTPROT_KERNEL.
 const KERNEL_PROTOCOL: u8 = 2;
 const PRIORITY_INWARD: u32 = 518;
 const PRIORITY_ANSWERS: u32 = 519;
@@ -452,5 +433,5 @@ const PRIORITY_NEIGHBOURS: u32 = 526;
 const PRIORITY_MAIN: u32 = 530;
 const PRIORITY_TUNNEL: u32 = 531;
 const PRIORITY_REST: u32 = 532;
-/// The rule that asks the main table, which the kernel has.
+/// The kernel's own rule for the main table.
 const PRIORITY_MAIN_TABLE: u32 = 32766;

@@ -38,9 +38,6 @@ pub struct Signals {
 
 impl Signals {
     /// Catches `signals` instead of letting them end the process.
-    ///
-    /// # Errors
-    /// When the process has no file descriptors left.
     pub fn catch(signals: &[Signal]) -> Result<Self, DeviceError> {
         let failed = |error| DeviceError::system("catch signals", error);
         let (pipe, sender) = UnixStream::pair().map_err(failed)?;

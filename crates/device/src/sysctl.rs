@@ -6,9 +6,6 @@ use std::path::PathBuf;
 use crate::DeviceError;
 
 /// Reads `key`, as `net.ipv4.ip_forward`.
-///
-/// # Errors
-/// When there is no such key.
 pub(crate) fn read(key: &str) -> Result<String, DeviceError> {
     fs::read_to_string(path(key))
         .map(|value| value.trim().to_owned())

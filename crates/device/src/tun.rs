@@ -1,13 +1,8 @@
-//! The TUN: where inner packets leave the kernel and come back.
+//! The TUN device: inner packets between the kernel and the session.
 //!
-//! ```text
-//! applications --> kernel --> read_batch --> inner packets of at most the MTU --> session
-//! session --> inner packets --> write_batch --> kernel --> applications
-//! ```
-//!
-//! Not persistent: whatever ends the process, the kernel removes the interface with its addresses
-//! and routes. Segmentation offload (TSO, and USO since Linux 6.2) is used where the kernel has it;
-//! see `offload`.
+//! The interface is not persistent: the kernel removes it with its addresses and routes when the
+//! process ends. Segmentation offload (TSO, and USO since Linux 6.2) is used where the kernel has
+//! it; see `offload`.
 //!
 //! Source: Linux `Documentation/networking/tuntap.rst`.
 
@@ -25,16 +20,16 @@ use rustix::ioctl::{self, Getter, IntegerSetter, Opcode, Setter, Updater, opcode
 use crate::offload::{Coalescer, HEADER_LEN, Header, PACKET_MAX, split};
 use crate::{DeviceError, Netlink, sysctl};
 
-/// What to make.
+/// How to set up a TUN.
 #[derive(Clone, Debug)]
 pub struct TunOptions {
     /// The interface's name, 1 to 15 bytes; `%d` stands for the first free number.
     pub name: String,
     /// Largest inner packet, bytes.
     pub mtu: u16,
-    /// The interface's addresses, with the length of the network behind it.
+    /// The interface's addresses, with the length of their network.
     pub addresses: Vec<IpNet>,
-    /// Ask the kernel for segmentation offload.
+    /// Whether to use the kernel's segmentation offload.
     pub offload: bool,
 }
 
@@ -51,7 +46,6 @@ pub struct Tun {
     statistics: TunStatistics,
 }
 
-/// What the kernel agreed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Offload {
     Off,
@@ -66,36 +60,32 @@ pub struct TunStatistics {
     pub packets_read: u64,
     /// Bytes of the inner packets read.
     pub bytes_read: u64,
-    /// System calls that read them: fewer than packets with offload.
+    /// System calls that read packets; fewer than packets with offload.
     pub reads: u64,
-    /// What the kernel handed over that contradicts itself, discarded.
+    /// Inconsistent reads, discarded.
     pub malformed: u64,
     /// Inner packets written.
     pub packets_written: u64,
     /// Bytes of the inner packets written.
     pub bytes_written: u64,
-    /// System calls that wrote them.
+    /// System calls that wrote packets.
     pub writes: u64,
 }
 
-/// What became of the packets of one [`Tun::write_batch`].
+/// The outcome of one [`Tun::write_batch`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteCounts {
-    /// Taken by the kernel.
+    /// Accepted by the kernel.
     pub written: usize,
     /// Discarded because the kernel had no room.
     pub full: usize,
-    /// Discarded because the kernel would not take them: no IP packet, or the interface is down.
+    /// Discarded because the kernel refused them: not an IP packet, or the interface is down.
     pub refused: usize,
 }
 
 impl Tun {
-    /// Makes the interface in the network namespace of the calling thread and sets it up. Where
-    /// IPv6 is switched off it goes without addresses of IPv6.
-    ///
-    /// # Errors
-    /// [`DeviceError::NoPermission`], [`DeviceError::NoTunDevice`], [`DeviceError::NameInUse`],
-    /// [`DeviceError::BadName`].
+    /// Creates the interface in the network namespace of the calling thread and sets it up. Where
+    /// IPv6 is disabled, IPv6 addresses are skipped with a warning.
     pub fn open(options: &TunOptions) -> Result<Self, DeviceError> {
         let fd = open_device(&options.name)?;
         let flags = flags(options.offload);
@@ -103,15 +93,12 @@ impl Tun {
         Self::set_up(fd, name, options)
     }
 
-    /// Makes the interface with `count` queues, each with a handle of its own: packets come by one
-    /// of them, those of a flow by that by which the last of its other direction went.
-    ///
-    /// # Errors
-    /// As [`Tun::open`].
+    /// Creates the interface with `count` queues, each with its own handle. The kernel hands a
+    /// flow's packets to the queue that last sent a packet of its other direction.
     pub fn open_queues(options: &TunOptions, count: u16) -> Result<Vec<Self>, DeviceError> {
         let fd = open_device(&options.name)?;
         let flags = flags(options.offload) | IFF_MULTI_QUEUE;
-        // Not a further queue of somebody else's interface.
+        // Not a further queue of another program's interface.
         let name = attach(&fd, &options.name, flags | IFF_TUN_EXCL)?;
         let mut queues = vec![Self::set_up(fd, name, options)?];
         for _ in 1..count {
@@ -123,16 +110,12 @@ impl Tun {
         Ok(queues)
     }
 
-    /// Another handle of the same queue, with counters of its own.
-    ///
-    /// # Errors
-    /// When the process has no file descriptors left.
+    /// Another handle of the same queue, with its own counters.
     pub fn try_clone(&self) -> Result<Self, DeviceError> {
         let failed = |error| DeviceError::system(format!("share the TUN {}", self.name), error);
         Ok(self.with_handle(self.fd.try_clone().map_err(failed)?))
     }
 
-    /// The same interface by another file descriptor.
     fn with_handle(&self, fd: OwnedFd) -> Self {
         Self {
             fd,
@@ -166,12 +149,9 @@ impl Tun {
         })
     }
 
-    /// Gives the interface its name back if another program has renamed it; returns what it was
-    /// called, fit to be shown. It is up then, and what the kernel took from it while it was down
-    /// is to be set again: its routes, and its addresses of IPv6.
-    ///
-    /// # Errors
-    /// What the kernel says, among it that another interface has the name by now.
+    /// Renames the interface back if another program renamed it; returns the printable foreign
+    /// name. The interface is up afterwards; its routes and IPv6 addresses, which the kernel
+    /// removed while it was down, have to be set again.
     pub fn mend_name(&self) -> Result<Option<String>, DeviceError> {
         let found = present_name(&self.fd)
             .map_err(|error| DeviceError::system("ask for the TUN's name", error))?;
@@ -207,14 +187,10 @@ impl Tun {
         self.statistics
     }
 
-    /// Reads what waits, to a bound of some 32 reads, and hands each inner packet to `sink`.
+    /// Reads waiting packets, at most 32 reads, and passes each inner packet to `sink`.
     ///
-    /// Packets have 1 byte to the MTU, complete checksums, and live as long as the call of `sink`.
-    /// Returns how many there were; zero when none waits. More may wait after a full batch: the
-    /// poller tells.
-    ///
-    /// # Errors
-    /// When the interface was removed or set down.
+    /// Packets have 1 byte to the MTU and complete checksums. Returns their number; after a full
+    /// batch more may wait. Fails if the interface was removed or set down.
     pub fn read_batch(&mut self, mut sink: impl FnMut(&[u8])) -> io::Result<usize> {
         let mut count = 0;
         for _ in 0..READS_MAX {
@@ -222,7 +198,7 @@ impl Tun {
                 Ok(length) => length,
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => continue,
-                // What was read before the failure counts; it shows again at the next call.
+                // Packets read before the failure count; the next call sees it again.
                 Err(_) if count > 0 => break,
                 Err(error) => return Err(error.into()),
             };
@@ -250,9 +226,8 @@ impl Tun {
         Ok(count)
     }
 
-    /// Writes inner packets; runs of one TCP or UDP flow cross as super packets.
-    ///
-    /// Order is kept within each flow. Nothing is held back for a later call.
+    /// Writes inner packets; runs of one TCP or UDP flow cross as super packets. Order is kept
+    /// within each flow, and nothing is held back for a later call.
     pub fn write_batch<P: AsRef<[u8]>>(
         &mut self,
         packets: impl IntoIterator<Item = P>,
@@ -289,7 +264,7 @@ impl AsFd for Tun {
     }
 }
 
-/// Splits what one read gave; `None` when it contradicts itself.
+/// Splits one read into packets; `None` if it is inconsistent.
 fn read_super(bytes: &mut [u8], sink: impl FnMut(&[u8])) -> Option<usize> {
     let (header, packet) = bytes.split_first_chunk_mut::<HEADER_LEN>()?;
     let header = Header::decode(header)?;
@@ -310,16 +285,15 @@ fn add_addresses(
     Ok(())
 }
 
-/// Keeps the kernel from taking the interface for a link: from giving it a link-local address and
-/// soliciting routers, which are none behind a tunnel, and from believing router advertisements and
-/// redirects, by which the other end could change this machine's routes and addresses.
+/// Disables link-local addresses and router solicitations, which have no use in a tunnel, and
+/// router advertisements and redirects, by which the other end could change this machine's routes.
 fn keep_link_out(name: &str) {
-    // An addr_gen_mode of 1 is none (Linux Documentation/networking/ip-sysctl.rst).
+    // An addr_gen_mode of 1 means none (Linux Documentation/networking/ip-sysctl.rst).
     let settings =
         [("addr_gen_mode", "1"), ("accept_ra", "0"), ("accept_redirects", "0"), ("autoconf", "0")];
     for (setting, value) in settings {
         let key = format!("net.ipv6.conf.{}.{setting}", name.replace('.', "/"));
-        // A kernel without IPv6 has no such key, and no such messages either.
+        // A kernel without IPv6 has no such key.
         let is_other = sysctl::read(&key).is_ok_and(|now| now != value);
         if is_other && let Err(error) = sysctl::write(&key, value) {
             tracing::warn!("{error}");
@@ -345,7 +319,7 @@ fn flags(offload: bool) -> u16 {
     IFF_TUN | IFF_NO_PI | if offload { IFF_VNET_HDR } else { 0 }
 }
 
-/// Makes the interface, or a further queue of it; returns its name.
+/// Creates the interface, or a further queue of it; returns its name.
 fn attach(fd: &OwnedFd, name: &str, flags: u16) -> Result<String, DeviceError> {
     let bad_name = || DeviceError::BadName { name: name.to_owned() };
     let fits = (1..INTERFACE_NAME).contains(&name.len());
@@ -359,7 +333,7 @@ fn attach(fd: &OwnedFd, name: &str, flags: u16) -> Result<String, DeviceError> {
     let result = unsafe { ioctl::ioctl(fd, Updater::<TUNSETIFF, _>::new(&mut request)) };
     result.map_err(|error| match error {
         Errno::BUSY | Errno::EXIST => DeviceError::NameInUse { name: name.to_owned() },
-        // An interface of another kind has the name, or the name is none.
+        // Another kind of interface has the name, or the name is invalid.
         Errno::INVAL if Netlink::open().and_then(|mut netlink| netlink.link(name)).is_ok() => {
             DeviceError::NameInUse { name: name.to_owned() }
         }
@@ -369,7 +343,6 @@ fn attach(fd: &OwnedFd, name: &str, flags: u16) -> Result<String, DeviceError> {
     Ok(String::from_utf8_lossy(request.name()).into_owned())
 }
 
-/// The name that the interface has now.
 fn present_name(fd: &OwnedFd) -> Result<Vec<u8>, Errno> {
     // SAFETY: TUNGETIFF writes one `struct ifreq`, as which `InterfaceRequest` is laid out, and
     // every bit pattern is a value of its integers.
@@ -377,7 +350,6 @@ fn present_name(fd: &OwnedFd) -> Result<Vec<u8>, Errno> {
     Ok(request.name().to_vec())
 }
 
-/// Asks for as much offload as the kernel has.
 fn set_offload(fd: &OwnedFd) -> Result<Offload, DeviceError> {
     // SAFETY: TUNSETVNETHDRSZ reads one `int`.
     unsafe { ioctl::ioctl(fd, Setter::<TUNSETVNETHDRSZ, i32>::new(HEADER_LEN as i32)) }
@@ -410,7 +382,7 @@ impl InterfaceRequest {
 }
 
 const DEVICE: &str = "/dev/net/tun";
-/// `IFNAMSIZ`, the closing zero included.
+/// `IFNAMSIZ`, including the closing zero.
 const INTERFACE_NAME: usize = 16;
 /// Bounds the time of a batch: at most 32 x 64 KiB.
 const READS_MAX: usize = 32;

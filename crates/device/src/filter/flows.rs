@@ -42,9 +42,6 @@ impl Left {
 impl FlowRemover {
     /// Starts in the network namespace of the calling thread, for connections in the zone of
     /// `apart`, or in that of all others.
-    ///
-    /// # Errors
-    /// When there can be no more threads.
     pub(crate) fn start(apart: Option<Apart>) -> Result<Self, DeviceError> {
         let (sender, requests) = channel();
         let zone = apart.map_or(0, Apart::zone);

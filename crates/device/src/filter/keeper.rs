@@ -58,9 +58,6 @@ struct Request {
 impl FilterKeeper {
     /// Starts without any filters, in the network namespace of the calling thread. `done` is woken
     /// after each attempt to put a request in place.
-    ///
-    /// # Errors
-    /// When the kernel lacks netfilter, or the process file descriptors or threads.
     pub fn start(instance: &Instance, done: Option<Waker>) -> Result<Self, DeviceError> {
         let (requests, receiver) = mpsc::channel();
         let waker = Waker::new()?;

@@ -31,9 +31,6 @@ pub(super) struct Contents {
 
 impl Nftables {
     /// Connects, in the network namespace of the calling thread.
-    ///
-    /// # Errors
-    /// When the kernel lacks netfilter's netlink or the process file descriptors.
     pub(super) fn open() -> Result<Self, DeviceError> {
         let opened = Netfilter::open().map(Self);
         opened.map_err(|error| DeviceError::system("look at the packet filters", error))
@@ -121,9 +118,6 @@ impl Nftables {
 }
 
 /// A socket that becomes readable when somebody changes packet filters.
-///
-/// # Errors
-/// As [`Nftables::open`].
 pub(super) fn open_notices() -> Result<OwnedFd, DeviceError> {
     open_socket_of(Some(rustix::net::netlink::NETFILTER), GROUP_NFTABLES)
         .map_err(|error| DeviceError::system("watch the packet filters", error))

@@ -94,9 +94,6 @@ enum From {
 
 impl Shares {
     /// Changes nothing yet.
-    ///
-    /// # Errors
-    /// As [`Table::open`].
     pub(super) fn open(instance: &Instance) -> Result<Self, DeviceError> {
         let name = instance.shares_table();
         let table = Table::open(name.clone())?;

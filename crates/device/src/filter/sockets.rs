@@ -80,9 +80,6 @@ fn rules_for(near: &[IpNet], has_neighbours: bool, marks: Marks) -> Vec<String> 
 }
 
 /// Whether the kernel can find sockets so.
-///
-/// # Errors
-/// As [`super::run_nft`].
 pub(crate) fn check_sockets(table: &str) -> Result<(), DeviceError> {
     let rules = ["192.0.2.0/24", "2001:db8::/64"].map(|net| net.parse().expect("a network"));
     let rules = rules_for(&rules, false, Marks::default());

@@ -131,9 +131,6 @@ impl SplitTable {
     }
 
     /// How many SYNs were handed over since the table was installed and did not come in.
-    ///
-    /// # Errors
-    /// When the kernel does not tell.
     pub(crate) fn astray(&mut self) -> io::Result<u64> {
         let counts = self.table.counters()?;
         let count = |name| counts.get(name).copied().unwrap_or_default();
@@ -142,9 +139,6 @@ impl SplitTable {
 }
 
 /// Removes what an earlier run has left, if there is something.
-///
-/// # Errors
-/// As [`remove_tables`].
 pub(crate) fn remove_left(instance: &Instance) -> Result<(), DeviceError> {
     remove_tables(&[instance.split_table()])
 }

@@ -40,9 +40,6 @@ enum Installed {
 
 impl Table {
     /// Changes nothing yet.
-    ///
-    /// # Errors
-    /// As [`Nftables::open`].
     pub(crate) fn open(name: String) -> Result<Self, DeviceError> {
         Ok(Self { name, nftables: Nftables::open()?, installed: Installed::Unknown })
     }

@@ -49,9 +49,6 @@ impl Sandbox {
     }
 
     /// Runs this program again with other arguments, and its output going to `output`.
-    ///
-    /// # Errors
-    /// As [`Sandbox::enter`].
     pub fn enter_with(arguments: Vec<OsString>, output: Stdio) -> Result<Self, DeviceError> {
         if std::env::var_os(MARK).is_some() {
             return set_up_inside().map(|()| Self::Inside);

@@ -75,9 +75,6 @@ impl Routes {
 
     /// Which of `prefixes` cannot be led into the TUN, because they are known outside and a
     /// neighbour has them too; and why.
-    ///
-    /// # Errors
-    /// What the kernel says.
     pub(crate) fn find_clashes(
         &mut self,
         prefixes: &[IpNet],

@@ -1,11 +1,11 @@
-//! Keeps the rules and routes of a client as they shall be.
+//! Keeps the rules and routes of a client as planned.
 //!
 //! ```text
-//! anything changed ─► look ─► plan ─► what is missing is added, then what is too much removed
+//! any change -> read the tables -> plan -> add what is missing -> remove what is left over
 //! ```
 //!
-//! What an earlier run left is taken over, not removed and made anew: between a crash and the first
-//! plan of the next start nothing opens.
+//! What an earlier run left is adopted, not removed and added again: nothing opens between a crash
+//! and the first plan of the next start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -28,8 +28,8 @@ use crate::netlink::{parse_address, parse_lease};
 use crate::process::ROUTE_PROTOCOL;
 use crate::{DeviceError, Instance, Netlink, Route, Rule, Uplink};
 
-/// The rules and routes of one client, in the network namespace where it was opened; call it always
-/// from there. They outlive it: `cleanup` removes them.
+/// The rules and routes of one client. Call it from the network namespace in which it was opened.
+/// The rules outlive it: `cleanup` removes them.
 #[derive(Debug)]
 pub struct ClientRoutes {
     instance: Instance,
@@ -40,31 +40,28 @@ pub struct ClientRoutes {
     outside: BTreeSet<String>,
     split: BTreeSet<String>,
     grant: Option<Grant>,
-    /// Keeps the routes that pass by the tunnel, once there are some.
+    /// Keeps the throw routes, once there are any.
     passing: Option<PassingKeeper>,
-    /// Settings or grant want others of them.
+    /// Whether settings or grant changed the throw routes.
     has_other_passing: bool,
-    /// What was there after the last look.
+    /// The plan of the last [`ClientRoutes::sync`].
     installed: Plan,
     local_networks: Vec<IpNet>,
     failures: Vec<Failure>,
 }
 
-/// What the kernel refused.
+/// A change that the kernel refused.
 #[derive(Debug)]
 struct Failure {
     /// The table of the route or rule; zero for none.
     table: u32,
-    /// Without it, what belongs into the tunnel may leave in the clear.
+    /// Without this entry, traffic for the tunnel may leave in the clear.
     is_open: bool,
     error: DeviceError,
 }
 
 impl ClientRoutes {
     /// Changes nothing yet. `tun` is the index of the TUN.
-    ///
-    /// # Errors
-    /// When the kernel lacks netlink or the process file descriptors.
     pub fn open(
         instance: &Instance,
         settings: RouteSettings,
@@ -87,31 +84,26 @@ impl ClientRoutes {
         })
     }
 
-    /// Other interfaces are uplinks from the next look on; call it before they come and go.
+    /// Changes which interfaces are uplinks; call it before they come and go.
     pub fn set_selector(&mut self, selector: UplinkSelector) {
-        // One that is no uplink any more is not known from the time when it was.
+        // Forget interfaces that are no uplinks any more.
         self.outside.retain(|name| selector.matches(name));
         self.settings.selector = selector;
     }
 
-    /// Something else leaves outside the tunnel, from the next look on.
+    /// Changes the exclusions, from the next look on.
     pub fn set_excluded(&mut self, excluded: Excluded) {
         self.settings.excluded = excluded;
         self.has_other_passing = true;
     }
 
-    /// Waits until what is excluded passes by the tunnel, as of the last look.
-    ///
-    /// # Errors
-    /// What the kernel says; it is tried again.
+    /// Waits until the kernel has the throw routes of the last look; on an error they are retried.
     pub fn await_excluded(&mut self) -> Result<(), DeviceError> {
         self.passing.as_mut().map_or(Ok(()), PassingKeeper::wait)
     }
 
-    /// Makes an uplink reach everything by its own gateway; call it again when the uplink changes.
-    ///
-    /// # Errors
-    /// What the kernel says of this uplink's rules and routes.
+    /// Adds an uplink, so that it reaches everything by its own gateway; call it again when the
+    /// uplink changes. Fails if the kernel refuses this uplink's rules or routes.
     pub fn set_uplink(&mut self, uplink: &Uplink) -> Result<(), DeviceError> {
         self.outside.insert(uplink.name.clone());
         self.uplinks.insert(uplink.id, uplink.clone());
@@ -125,10 +117,7 @@ impl ClientRoutes {
         loosen_reverse_path_filter(&self.instance, &uplink.name).map(drop)
     }
 
-    /// Forgets an uplink that is gone or shall not be used.
-    ///
-    /// # Errors
-    /// When the tables cannot be read.
+    /// Removes an uplink that is gone or must not be used.
     pub fn remove_uplink(&mut self, id: UplinkId) -> Result<(), DeviceError> {
         match self.uplinks.remove(&id) {
             Some(_) => self.sync().map(drop),
@@ -136,12 +125,9 @@ impl ClientRoutes {
         }
     }
 
-    /// Takes what comes in by these interfaces and is marked as a part of a connection that ends at
-    /// this box.
-    ///
-    /// # Errors
-    /// [`DeviceError::Unavailable`] when the mark is another's, and what the kernel says; none of
-    /// it is taken then.
+    /// Receives packets that come in by these interfaces and are marked as parts of connections
+    /// that end at this box. Fails with [`DeviceError::Unavailable`] when another program uses the
+    /// mark; then none are received.
     pub(crate) fn take_split(&mut self, interfaces: BTreeSet<String>) -> Result<(), DeviceError> {
         check_mark(&self.netlink.rules()?, self.instance.marks().kind(Kind::Taken))?;
         if self.split == interfaces {
@@ -159,22 +145,15 @@ impl ClientRoutes {
         }
     }
 
-    /// Leads what belongs into the tunnel into the TUN, for the families that `grant` has an
-    /// address of.
-    ///
-    /// # Errors
-    /// When the tables cannot be read.
+    /// Leads traffic for the tunnel into the TUN, in the families in which `grant` has an address.
     pub fn set_grant(&mut self, grant: Grant) -> Result<(), DeviceError> {
         let before = self.grant.replace(grant).map(|grant| grant.gateways);
         self.has_other_passing |= before.as_ref() != self.grant.as_ref().map(|it| &it.gateways);
         self.sync().map(drop)
     }
 
-    /// Refuses what belongs into the tunnel, if the settings say so. What else fails is kept for
-    /// [`ClientRoutes::take_failures`].
-    ///
-    /// # Errors
-    /// When what refuses cannot be set; what an earlier run left stays, and nothing else.
+    /// Refuses traffic for the tunnel, if the settings demand it. On an error only an earlier run's
+    /// refusals remain. Other failures are kept for [`ClientRoutes::take_failures`].
     pub fn close(&mut self) -> Result<(), DeviceError> {
         let is_closed = self.has_refusals()?;
         self.sync()?;
@@ -184,23 +163,20 @@ impl ClientRoutes {
             return Ok(());
         };
         if !is_closed {
-            // What is half closed is open.
+            // Half closed would be open.
             self.passing = None;
             Routes::open(&self.instance).map(drop)?;
         }
         Err(self.failures.swap_remove(at).error)
     }
 
-    /// Whether an earlier run left something that refuses.
+    /// Whether an earlier run left refusing routes.
     fn has_refusals(&mut self) -> Result<bool, DeviceError> {
         let seen = Seen { routes: self.netlink.routes()?, ..Seen::default() };
         Ok(self.find(&seen, &[]).routes.iter().any(is_refusal))
     }
 
-    /// Makes the reverse path filters of the uplinks loose again; returns which were strict.
-    ///
-    /// # Errors
-    /// What the kernel says of the first.
+    /// Sets the uplinks' reverse path filters to loose again; returns those that were strict.
     pub(crate) fn mend_reverse_path_filters(&mut self) -> Result<Vec<Change>, DeviceError> {
         let mut changes = Vec::new();
         for uplink in self.uplinks.values() {
@@ -211,15 +187,12 @@ impl ClientRoutes {
         Ok(changes)
     }
 
-    /// Looks, and makes everything as it shall be; returns what another program had changed of what
-    /// this instance had made. What fails is kept for [`ClientRoutes::take_failures`].
-    ///
-    /// # Errors
-    /// When the tables cannot be read.
+    /// Makes rules, routes and addresses as planned; returns what another program had changed.
+    /// Failures are kept for [`ClientRoutes::take_failures`]. Fails if the tables cannot be read.
     pub fn sync(&mut self) -> Result<Vec<Change>, DeviceError> {
         self.failures.clear();
         let links = self.netlink.links()?;
-        // First: with it the kernel removed routes and addresses.
+        // First: with the link the kernel removed routes and addresses.
         let mtu = self.grant.as_ref().map(|grant| grant.mtu);
         let (up, mut changes) = mend_link(&mut self.netlink, &links, self.tun, mtu);
         let rules = self.netlink.rules()?;
@@ -252,13 +225,13 @@ impl ClientRoutes {
         note_removed(&mut changes, lost);
         self.change(&found, &plan);
         self.installed = plan;
-        // After what refuses.
+        // After the refusing routes.
         passing.map_or(Ok(()), |passing| self.set_passing(passing))?;
         Ok(changes)
     }
 
-    /// Lets a thread keep the routes that pass by the tunnel, unless there are none, also of an
-    /// earlier run.
+    /// Hands the throw routes to a thread; started only if there are some, possibly from an earlier
+    /// run.
     fn set_passing(&mut self, wanted: BTreeSet<Route>) -> Result<(), DeviceError> {
         let is_any = !wanted.is_empty() || !self.netlink.routes_of(&[RouteType::Throw])?.is_empty();
         if self.passing.is_none() && is_any {
@@ -271,17 +244,17 @@ impl ClientRoutes {
         Ok(())
     }
 
-    /// What the kernel refused at the last look.
+    /// The failures of the last look.
     pub fn take_failures(&mut self) -> impl Iterator<Item = DeviceError> {
         self.failures.drain(..).map(|failure| failure.error)
     }
 
-    /// The networks behind this box, in order, without what was said to lie in the tunnel.
+    /// The networks behind this box, in order, without those that the settings place in the tunnel.
     pub fn local_networks(&self) -> &[IpNet] {
         &self.local_networks
     }
 
-    /// What is reached outside the tunnel in the uplinks' own networks, with the uplink.
+    /// The networks near uplinks that are reached outside the tunnel, each with its uplink.
     pub fn neighbours(&self) -> BTreeSet<(String, IpNet)> {
         let table = neighbours_table(&self.instance.routing_tables());
         let routes = self.installed.routes.iter().filter(|route| route.table == table);
@@ -292,7 +265,7 @@ impl ClientRoutes {
         named.collect()
     }
 
-    /// The interface whose own network holds `address`, which is reached there outside the tunnel.
+    /// The uplink whose own network holds `address` and reaches it outside the tunnel.
     pub fn neighbour_over(&self, address: IpAddr) -> Option<&str> {
         let within = |table| {
             let routes = self.installed.routes.iter().filter(move |route| route.table == table);
@@ -309,7 +282,6 @@ impl ClientRoutes {
         self.uplinks().find(|uplink| uplink.index == index).map(|uplink| uplink.name.as_str())
     }
 
-    /// What the server granted last.
     pub(crate) fn grant(&self) -> Option<&Grant> {
         self.grant.as_ref()
     }
@@ -319,14 +291,14 @@ impl ClientRoutes {
         self.uplinks.values()
     }
 
-    /// Whether all that has no other way is refused until a session is granted.
+    /// Whether all traffic without another route is refused until a session is granted.
     pub(crate) fn refuses_all(&self) -> bool {
         let RouteSettings { into_tunnel, closed_before_join, .. } = &self.settings;
         *closed_before_join
             && into_tunnel.iter().any(|it| it.addr().is_ipv4() && it.prefix_len() == 0)
     }
 
-    /// What bears our mark in the tables of the instance.
+    /// The rules and routes of our protocol in the instance's tables.
     fn find(&self, seen: &Seen, rules: &[Rule]) -> Plan {
         let tables = self.instance.routing_tables();
         let ours = |protocol, table| protocol == ROUTE_PROTOCOL && tables.contains(&table);
@@ -337,8 +309,8 @@ impl ClientRoutes {
         }
     }
 
-    /// How much is gone that only somebody else can have removed: the kernel removes routes over an
-    /// interface with its carrier or address.
+    /// The number of missing entries that another program must have removed; the kernel removes
+    /// routes of an interface with its carrier or address.
     fn count_lost(&self, plan: &Plan, found: &Plan) -> usize {
         let lasting = |route: &&Route| route.interface.is_none_or(|index| index == self.tun);
         let lost = |route: &&Route| plan.routes.contains(route) && !found.routes.contains(route);
@@ -347,7 +319,7 @@ impl ClientRoutes {
             + self.installed.routes.iter().filter(lasting).filter(lost).count()
     }
 
-    /// Gives the TUN back the addresses that somebody took from it.
+    /// Restores missing addresses of the TUN; returns their number.
     fn mend_addresses(&mut self, seen: &Seen) -> usize {
         let own = self.grant.iter().flat_map(|grant| &grant.addresses);
         let missing: Vec<IpNet> =
@@ -360,8 +332,8 @@ impl ClientRoutes {
         missing.len()
     }
 
-    /// Adds what `found` lacks before it removes what is too much: nothing opens in between. Routes
-    /// come before the rules that lead to them.
+    /// Adds what is missing before removing what is left over, so that nothing opens in between;
+    /// routes before the rules that lead to them.
     fn change(&mut self, found: &Plan, wanted: &Plan) {
         for route in wanted.routes.difference(&found.routes) {
             let result = self.netlink.add_route(route);
@@ -383,21 +355,21 @@ impl ClientRoutes {
 
     fn note(&mut self, table: u32, is_open: bool, result: Result<(), DeviceError>) {
         match result {
-            // Where there is no IPv6, there is nothing to lead.
+            // Without IPv6 there is nothing to lead.
             Ok(()) | Err(DeviceError::NoIpv6 { .. }) => {}
             Err(error) => self.failures.push(Failure { table, is_open, error }),
         }
     }
 }
 
-/// All but those that pass by the tunnel, which may be thousands.
+/// All but throw routes, which may be thousands.
 const KINDS: [RouteType; 3] = [RouteType::Unicast, RouteType::Unreachable, RouteType::Local];
 
 fn is_refusal(route: &Route) -> bool {
     route.interface.is_none() && !route.passes_by
 }
 
-/// Whether all that is not bound elsewhere meets this rule.
+/// Whether traffic that is not bound to an interface meets this rule.
 fn leads_into_tunnel(rule: &Rule) -> bool {
     rule.priority >= PRIORITY_NEAR
 }

@@ -40,9 +40,6 @@ pub struct RouteKeeper {
 
 impl RouteKeeper {
     /// Begins to watch, in the network namespace of the calling thread.
-    ///
-    /// # Errors
-    /// When the kernel lacks netlink, or the process file descriptors or threads.
     pub fn start(routes: Routes) -> Result<Self, DeviceError> {
         let notices =
             open_socket(GROUPS).map_err(|error| DeviceError::system("watch the routes", error))?;

@@ -42,9 +42,6 @@ pub(super) struct PassingKeeper {
 
 impl PassingKeeper {
     /// Begins to watch, in the network namespace of the calling thread.
-    ///
-    /// # Errors
-    /// When the kernel lacks netlink, or the process file descriptors or threads.
     pub(super) fn start(instance: &Instance) -> Result<Self, DeviceError> {
         let notices = open_socket(IPV4_ROUTE | IPV6_ROUTE)
             .map_err(|error| DeviceError::system("watch the routes", error))?;
@@ -75,9 +72,6 @@ impl PassingKeeper {
     }
 
     /// Waits until the newest request is met.
-    ///
-    /// # Errors
-    /// What the kernel says of the first route that is not as it should be.
     pub(super) fn wait(&mut self) -> Outcome {
         let Some(outcome) = self.outcome.take() else { return Ok(()) };
         outcome.recv().unwrap_or_else(|_| {

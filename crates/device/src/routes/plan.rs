@@ -1,12 +1,12 @@
-//! Which rules and routes a client needs, as the system is now.
+//! Which rules and routes a client needs in the present state of the system.
 //!
 //! ```text
-//! settings, uplinks, what was granted ─┐
-//! interfaces, addresses, routes ───────┴─► Plan: the rules and routes that shall be there
+//! settings, uplinks, grant ─────┐
+//! interfaces, addresses, routes ┴─► Plan: the wanted rules and routes
 //! ```
 //!
-//! Nothing is remembered and nothing done here: the same view gives the same plan, so that whatever
-//! changes or is taken away is mended by planning again (see [`super::client`]).
+//! A pure function: the same view gives the same plan, so planning again mends any change (see
+//! [`super::client`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -25,14 +25,13 @@ use crate::netlink::{DEFAULT_V4, DEFAULT_V6};
 use crate::process::ROUTE_PROTOCOL;
 use crate::{Gateway, NetworkInterface, Route, Rule, Uplink};
 
-/// The rules and routes that shall be there, each once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
     pub rules: BTreeSet<Rule>,
     pub routes: BTreeSet<Route>,
 }
 
-/// What the kernel says.
+/// The state of the kernel.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
     pub links: Vec<NetworkInterface>,
@@ -40,14 +39,14 @@ pub(super) struct Seen {
     pub routes: Vec<Route>,
 }
 
-/// All that a plan is made of.
+/// The inputs of a plan.
 #[derive(Debug)]
 pub(super) struct Planner<'a> {
     pub tables: RangeInclusive<u32>,
     pub marks: Marks,
     pub settings: &'a RouteSettings,
     pub uplinks: &'a BTreeMap<UplinkId, Uplink>,
-    /// Interfaces that were uplinks, led out, were wireless or had a lease, at any time.
+    /// Interfaces that ever were uplinks, led out, were wireless or had a lease.
     pub outside: &'a BTreeSet<String>,
     pub tun: u32,
     /// The interfaces by which connections come that may end at this box.
@@ -61,26 +60,25 @@ pub(super) struct Planner<'a> {
 struct Belongings {
     /// The default routes.
     whole: Vec<IpNet>,
-    /// What is led into it by name.
+    /// Prefixes that are led into it by name.
     named: BTreeSet<IpNet>,
-    /// The server's inner addresses, which are of `named`.
+    /// The server's inner addresses, a subset of `named`.
     inner: BTreeSet<IpNet>,
 }
 
-/// How far the networks of an interface are believed to be behind this box.
+/// Which networks of an interface count as behind this box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trust {
-    /// The configuration says that the interface is behind the box: all of its networks.
+    /// All: the configuration places the interface behind the box.
     Whole,
-    /// The configuration does not say what the interface is, and it leads nowhere else: its private
-    /// networks.
+    /// Its private networks: the interface is not configured, and leads nowhere else.
     Private,
-    /// The interface is an uplink, or may be one, or is not named: none of its networks.
+    /// None: the interface is an uplink, may be one, or is not named.
     None,
 }
 
 impl Planner<'_> {
-    /// The plan, but for the routes that pass by the tunnel.
+    /// The plan, without the throw routes.
     pub(super) fn plan(&self) -> Plan {
         let mut plan = Plan::default();
         for (id, uplink) in self.uplinks {
@@ -98,7 +96,7 @@ impl Planner<'_> {
         plan
     }
 
-    /// The routes that pass by the tunnel, which depend on the settings and the grant alone.
+    /// The throw routes, which depend on the settings and the grant alone.
     pub(super) fn passing(&self) -> BTreeSet<Route> {
         let mut passing = BTreeSet::new();
         if self.grant.is_none() && !self.settings.closed_before_join {
@@ -125,8 +123,8 @@ impl Planner<'_> {
         is_any.then_some(Belongings { whole, named, inner })
     }
 
-    /// Networks behind this box, connected or routed to, in which no host beyond the tunnel can be.
-    /// What `into_tunnel` or `accept` names within a wider one is none.
+    /// The networks behind this box, connected or routed, without holes that `into_tunnel` or
+    /// `accept` name.
     pub(super) fn local_networks(&self) -> Vec<IpNet> {
         let connected = self.seen.addresses.iter().map(|(index, own)| (*index, own.trunc()));
         let routed = [true, false].into_iter().flat_map(|ipv4| self.main_routes(ipv4));
@@ -149,7 +147,7 @@ impl Planner<'_> {
         left.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    /// What an uplink's own sockets, and answers to what came in by it, need.
+    /// The rules and routes for an uplink's own sockets, and for answers to what came in by it.
     fn plan_uplink(&self, plan: &mut Plan, id: UplinkId, uplink: &Uplink) {
         let table = uplink_table(&self.tables, id);
         for ipv4 in [true, false] {
@@ -191,8 +189,8 @@ impl Planner<'_> {
         }
     }
 
-    /// Takes what is marked as a part of a connection that ends here. By interface: what this
-    /// machine answers may bear the mark too.
+    /// Receives packets marked as parts of connections that end here. The rules match by interface,
+    /// because this machine's answers may have the mark too.
     fn plan_split(&self, plan: &mut Plan) {
         let table = split_table(&self.tables);
         for ipv4 in [true, false] {
@@ -215,7 +213,7 @@ impl Planner<'_> {
         }
     }
 
-    /// What leads into the tunnel, what is kept out of it, and what refuses.
+    /// Routes into the tunnel, exceptions and refusals.
     fn plan_tunnel(&self, plan: &mut Plan, ipv4: bool) {
         let Some(Belongings { whole, named, inner }) = self.belongings(ipv4) else { return };
         let is_open = self
@@ -261,7 +259,7 @@ impl Planner<'_> {
         }
     }
 
-    /// The main table's routes to what lies behind this box, which stay as they are.
+    /// Copies the main table's routes to networks behind this box.
     fn plan_near(&self, plan: &mut Plan, ipv4: bool, table: u32) {
         for route in self.main_routes(ipv4).filter(|route| route.destination.prefix_len() > 0) {
             let link = self.seen.links.iter().find(|link| Some(link.index) == route.interface);
@@ -271,8 +269,8 @@ impl Planner<'_> {
         }
     }
 
-    /// What is reached in the private networks of the uplinks' own addresses. Each network says by
-    /// itself which addresses are its own: nothing that belongs into the tunnel is among them.
+    /// Routes to the private networks of the uplinks' own addresses. Their extent is the network's
+    /// own claim: nothing that belongs into the tunnel may be in them.
     fn plan_neighbours(&self, plan: &mut Plan, ipv4: bool, table: u32) {
         let named = self.settings.into_tunnel.iter().filter(|it| it.prefix_len() > 0);
         let granted = self.grant.iter();
@@ -297,7 +295,7 @@ impl Planner<'_> {
         }
     }
 
-    /// What is believed of the network of an uplink's address.
+    /// The part of the network of an uplink's address that is believed to be there.
     fn near_gateway(&self, uplink: &Uplink, own: &IpNet) -> Option<IpNet> {
         let network = own.trunc();
         let gateway = uplink.gateway(own.addr().is_ipv4()).and_then(Gateway::address);
@@ -315,8 +313,8 @@ impl Planner<'_> {
         is_private(near).then_some(near)
     }
 
-    /// Lets sockets that are bound to an interface with a default route of its own use it, if it is
-    /// no uplink in service.
+    /// Lets sockets bound to an interface with its own default route use that route, unless the
+    /// interface is an uplink in service.
     fn plan_bound(&self, plan: &mut Plan, ipv4: bool) {
         let table = bound_table(&self.tables);
         for link in self.seen.links.iter().filter(|link| link.index != self.tun) {
@@ -371,7 +369,7 @@ impl Planner<'_> {
     }
 }
 
-/// The interfaces that lead out, by a default route that somebody else has made.
+/// The interfaces with a default route that another program made.
 pub(super) fn leading_out<'a>(
     settings: &'a RouteSettings,
     seen: &'a Seen,
@@ -389,7 +387,7 @@ pub(super) fn leading_out<'a>(
     found.map(|link| link.name.clone())
 }
 
-/// A route without a next hop, which refuses, or is made into another.
+/// A route without a next hop: it refuses, or is the base of another.
 pub(super) fn refusal(destination: IpNet, table: u32, metric: u32) -> Route {
     Route {
         destination,
@@ -408,7 +406,7 @@ fn copy(route: &Route, table: u32) -> Route {
     Route { table, protocol: ROUTE_PROTOCOL, ..route.clone() }
 }
 
-/// The kernel has 1024 for IPv6 if none is given, and says so.
+/// The kernel's default for IPv6 is 1024, and it reports that.
 fn metric(ipv4: bool) -> u32 {
     if ipv4 { 0 } else { 1024 }
 }
@@ -421,23 +419,20 @@ fn link_local_v6() -> IpNet {
     IpNet::new_assert(IpAddr::from([0xfe80, 0, 0, 0, 0, 0, 0, 0]), 64)
 }
 
-/// The table of an uplink. The others of an instance are the tunnel's; more than 250 uplinks would
-/// share tables, not fail.
+/// An uplink's table. More than 250 uplinks share tables; nothing fails.
 pub(super) fn uplink_table(tables: &RangeInclusive<u32>, id: UplinkId) -> u32 {
     tables.start() + 1 + id.0 % 250
 }
 
-/// What lies behind this box, and what is led into the tunnel by name.
 pub(super) fn near_table(tables: &RangeInclusive<u32>) -> u32 {
     *tables.end()
 }
 
-/// The uplinks' own private networks.
 pub(super) fn neighbours_table(tables: &RangeInclusive<u32>) -> u32 {
     tables.end() - 1
 }
 
-/// For sockets that are bound to interfaces which are no uplinks in service.
+/// For sockets bound to interfaces that are no uplinks in service.
 fn bound_table(tables: &RangeInclusive<u32>) -> u32 {
     tables.end() - 2
 }
@@ -447,7 +442,7 @@ pub(super) fn split_table(tables: &RangeInclusive<u32>) -> u32 {
     tables.end() - 3
 }
 
-/// The server's inner addresses, for what is marked as excluded.
+/// The server's inner addresses, for packets marked as excluded.
 pub(super) fn inner_table(tables: &RangeInclusive<u32>) -> u32 {
     tables.end() - 4
 }
@@ -460,7 +455,7 @@ fn is_link_local(network: IpNet) -> bool {
     within(network, &LINK_LOCAL)
 }
 
-/// What is left of a network, in order.
+/// The parts of a network outside the holes, in order.
 fn without(network: IpNet, holes: &[IpNet]) -> Vec<IpNet> {
     let inner: Vec<IpNet> =
         holes.iter().filter(|hole| network.contains(&hole.addr())).copied().collect();
@@ -481,7 +476,6 @@ pub(crate) fn space_length(address: IpAddr) -> u8 {
     space.map_or(0, |(_, length)| *length)
 }
 
-/// Whether a network holds addresses alone that mean nothing on the Internet.
 fn is_private(network: IpNet) -> bool {
     within(network, &PRIVATE)
 }
@@ -499,9 +493,9 @@ const PRIVATE: [(&str, u8); 5] =
 /// Link-local space and groups (RFC 3927, RFC 4291, RFC 5771).
 const LINK_LOCAL: [(&str, u8); 4] =
     [("169.254.0.0", 16), ("fe80::", 10), ("224.0.0.0", 4), ("ff00::", 8)];
-/// Where a network behind this box has the same prefix, it wins.
+/// Loses against a network behind this box with the same prefix.
 pub(super) const METRIC_TUN: u32 = u32::MAX - 2;
-/// Asked when no other route is left.
+/// Loses against every other route.
 const METRIC_REFUSAL: u32 = u32::MAX - 1;
 
 #[cfg(test)]
