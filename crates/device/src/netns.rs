@@ -1,12 +1,11 @@
-//! Network namespaces for the demo, the tests and the benches: worlds that leave nothing behind.
+//! Network namespaces for the demo, the tests and the benches, which leave nothing behind.
 //!
 //! ```text
 //! Sandbox::enter: this program --> again, inside fresh namespaces (mount, net, pid, user)
 //! NetNs::create("box"), NetNs::connect(..) --> box.enter(|| Tun::open(..)), box.command("ping")
 //! ```
 //!
-//! Named namespaces are mounts below `/run/netns`, which is a private file system inside a sandbox.
-//! See [`Sandbox`] for why nothing survives it.
+//! Named namespaces are mounts below `/run/netns`, a private file system inside a [`Sandbox`].
 
 mod sandbox;
 mod testing;
@@ -38,10 +37,8 @@ pub struct NetNs {
 }
 
 impl NetNs {
-    /// Makes a namespace with its loopback up. Only inside a [`Sandbox`], which ends it.
-    ///
-    /// # Errors
-    /// [`DeviceError::Unavailable`] outside a sandbox, or without the program `ip`.
+    /// Creates a namespace with its loopback up. Fails with [`DeviceError::Unavailable`] outside a
+    /// [`Sandbox`], which ends it, or without the program `ip`.
     pub fn create(name: &str) -> Result<Self, DeviceError> {
         if !sandbox::is_inside() {
             let why = "namespaces are made inside a sandbox only, so that none is left behind";
@@ -53,10 +50,7 @@ impl NetNs {
         Ok(namespace)
     }
 
-    /// Opens a namespace that is there: of `ip netns`, or by a path as `/proc/1/ns/net`.
-    ///
-    /// # Errors
-    /// [`DeviceError::System`] when there is none.
+    /// Opens an existing namespace: one of `ip netns`, or by a path such as `/proc/1/ns/net`.
     pub fn open(name: &str) -> Result<Self, DeviceError> {
         let path = Path::new(NAMED).join(name);
         let file = File::open(&path).map_err(|error| {
@@ -65,19 +59,13 @@ impl NetNs {
         Ok(Self { name: name.to_owned(), path, file: Arc::new(file) })
     }
 
-    /// The namespace's name, as given.
+    /// The name or path, as given.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Runs `work` on a thread inside; TUNs, sockets and netlink connections opened there stay
-    /// there wherever they are used later.
-    ///
-    /// # Errors
-    /// [`DeviceError::NoPermission`] when the thread may not enter.
-    ///
-    /// # Panics
-    /// When `work` does.
+    /// Runs `work` on a thread inside. TUNs, sockets and netlink connections opened there stay in
+    /// the namespace. Panics if `work` does.
     pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, DeviceError> {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
@@ -95,8 +83,7 @@ impl NetNs {
         })
     }
 
-    /// A command that runs `program` inside. Its process is that of the program: killing it kills
-    /// no helper in its place.
+    /// A command that runs `program` inside. Killing its process kills the program, not a helper.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("nsenter");
         let mut net = std::ffi::OsString::from("--net=");
@@ -105,22 +92,22 @@ impl NetNs {
         command
     }
 
-    /// Runs `ip` inside with the words of `arguments`, as in `ns.ip("route add default via
-    /// 10.0.0.1")`.
+    /// Runs `ip` inside, as in `ns.ip("route add default via 10.0.0.1")`.
     pub fn ip(&self, arguments: &str) -> Result<(), DeviceError> {
         let mut words = vec!["-n", &self.name];
         words.extend(arguments.split_whitespace());
         run("ip", &words)
     }
 
-    /// What a program prints that runs inside to its end, as in `ns.run("ip route get 10.1.0.1")`.
+    /// Runs a program inside to its end and returns its output, as in `ns.run("ip route get
+    /// 10.1.0.1")`.
     pub fn run(&self, words: &str) -> Result<String, DeviceError> {
         let mut words = words.split_whitespace();
         let program = words.next().unwrap_or_default();
         output(self.command(program).args(words))
     }
 
-    /// Runs the script `script` with `nft` inside.
+    /// Runs a script with `nft` inside.
     pub fn nft(&self, script: &str) -> Result<(), DeviceError> {
         output(self.command("nft").arg(script)).map(drop)
     }
@@ -130,13 +117,13 @@ impl NetNs {
         self.enter(|| crate::sysctl::write(key, value))?
     }
 
-    /// Lets packets pass through between its interfaces, IPv4 and IPv6.
+    /// Turns forwarding on, for IPv4 and IPv6.
     pub fn set_forwarding(&self) -> Result<(), DeviceError> {
         self.set_sysctl("net.ipv4.ip_forward", "1")?;
         self.set_sysctl("net.ipv6.conf.all.forwarding", "1")
     }
 
-    /// Joins two namespaces by a cable, with the interfaces up and addressed.
+    /// Connects two namespaces by a veth pair, with the interfaces up and addressed.
     pub fn connect(left: &CableEnd<'_>, right: &CableEnd<'_>) -> Result<(), DeviceError> {
         let arguments = [
             "link",
@@ -199,7 +186,7 @@ fn run(program: &str, arguments: &[&str]) -> Result<(), DeviceError> {
     output(Command::new(program).args(arguments)).map(drop)
 }
 
-/// What a program prints; a failure has the last line that it wrote.
+/// Runs a program and returns its output; a failure has the last line of its errors.
 fn output(command: &mut Command) -> Result<String, DeviceError> {
     let output = command.output().map_err(|error| {
         let program = command.get_program().to_string_lossy();
@@ -215,5 +202,4 @@ fn output(command: &mut Command) -> Result<String, DeviceError> {
     Err(DeviceError::Program { program: words.join(" "), detail })
 }
 
-/// Where `ip netns` keeps namespaces.
 const NAMED: &str = "/run/netns";

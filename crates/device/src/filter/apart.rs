@@ -1,11 +1,11 @@
 //! The chains that keep one anchor's packets from those of its neighbours (see [`crate::apart`]).
 //!
 //! ```text
-//! zones       before fragments are gathered: the zone of what the TUN brings
+//! zones       before reassembly: the conntrack zone of packets from the TUN
 //! ownership   after conntrack: no answer to another's connection
-//! marking     after others have set marks of theirs, before routes and destination NAT
-//! returning   what this machine answers finds back into the TUN
-//! unowned     what this machine says of packets that nobody knows
+//! marking     after other programs' marks, before routing and destination NAT
+//! returning   this machine's answers go back into the TUN
+//! unowned     this machine's replies to packets of no connection
 //! entering    into the TUN: answers of its own connections, and what was let in from outside
 //! ```
 
@@ -18,12 +18,12 @@ use super::FilterOptions;
 use super::chain::{Chain, count_and_drop, family, has_family};
 use crate::apart::{Apart, GROUP};
 
-/// The rule that opens the source NAT for what came out of the TUN, whatever its address is.
+/// Masquerades packets out of the TUN, whatever their source.
 pub(super) fn masquerade(tun: &str, apart: Apart) -> String {
     format!("oifname != \"{tun}\" ct original zone {} masquerade", apart.zone())
 }
 
-/// Nothing passes between the TUNs of two anchors.
+/// Drops packets between the TUNs of two anchors.
 pub(super) fn forward(tun: &str) -> [String; 2] {
     let drop = count_and_drop(DropReason::ForwardRefused);
     [
@@ -32,8 +32,8 @@ pub(super) fn forward(tun: &str) -> [String; 2] {
     ]
 }
 
-/// What is for `address`, one of our own, and did not come by our TUN. A neighbour's clients may
-/// have the same one, and mean their own: these bear a mark by then.
+/// Drops packets for `address`, one of our own, that did not come by our TUN. A neighbour's clients
+/// may mean their own equal address: their packets have a mark by then.
 pub(super) fn own_address(tun: &str, apart: Apart, address: &IpAddr) -> [String; 2] {
     let (_, mask) = apart.mark();
     let drop = count_and_drop(DropReason::InnerFromOutside);
@@ -45,12 +45,12 @@ pub(super) fn own_address(tun: &str, apart: Apart, address: &IpAddr) -> [String;
     ]
 }
 
-/// What neighbours forward is for their filters.
+/// Leaves neighbours' forwarding to their filters.
 pub(super) fn opened() -> [String; 2] {
     [format!("iifgroup {GROUP} return"), format!("oifgroup {GROUP} return")]
 }
 
-/// What lies in the TUN; a client that is reached by the default route is not told from outside.
+/// Prefixes in the TUN; a client reached by the default route cannot be distinguished from outside.
 pub(super) fn near(options: &FilterOptions) -> Vec<IpNet> {
     let narrow = options.inner.iter().filter(|prefix| prefix.prefix_len() > 0);
     narrow.copied().collect()
@@ -73,7 +73,7 @@ fn zones(options: &FilterOptions, apart: Apart) -> Vec<String> {
     let mut rules = vec![format!("iifname != \"{}\" return", options.tun)];
     for address in &options.own_addresses {
         let family = family(address.is_ipv4());
-        // What this machine answers is looked up where its own packets are.
+        // This machine's answers are looked up in the default zone.
         rules.push(format!("{family} daddr {address} {mark} ct original zone set {zone} return"));
     }
     let near = near(options);
@@ -90,7 +90,7 @@ fn zones(options: &FilterOptions, apart: Apart) -> Vec<String> {
 fn ownership(FilterOptions { tun, .. }: &FilterOptions, apart: Apart) -> Vec<String> {
     let (zone, (own, mask)) = (apart.zone(), apart.mark());
     let drop = count_and_drop(DropReason::ForwardRefused);
-    // Answers in the name of a server that another tenant speaks with.
+    // Drops answers in the name of a server that another tenant talks to.
     vec![format!(
         "iifname \"{tun}\" ct direction reply ct original zone != {zone} \
          ct mark & {mask:#x} != {own:#x} {drop}"
@@ -100,7 +100,7 @@ fn ownership(FilterOptions { tun, .. }: &FilterOptions, apart: Apart) -> Vec<Str
 fn marking(FilterOptions { tun, .. }: &FilterOptions, apart: Apart) -> Vec<String> {
     let (zone, mark) = (apart.zone(), set_mark(apart));
     vec![
-        // Refusals that this machine sends back bear it too.
+        // This machine's rejections get the mark too.
         format!("iifname \"{tun}\" {mark}"),
         format!("iifname != \"{tun}\" ct direction reply ct original zone {zone} {mark}"),
     ]
@@ -124,16 +124,16 @@ fn entering(options: &FilterOptions, apart: Apart) -> Vec<String> {
         format!("oifname != \"{tun}\" return"),
         format!("ct original zone {zone} return"),
         format!("ct direction reply {drop}"),
-        // Meant for another TUN, whose rules are gone while its anchor is.
+        // Meant for another TUN, whose anchor and rules are gone.
         format!("meta mark & {mask:#x} != 0 meta mark & {mask:#x} != {own:#x} {drop}"),
-        // It began outside: the TUN that it enters first is the one whose answers count.
+        // The connection began outside: answers count of the TUN that it enters first.
         format!(
             "ct direction original ct mark & {mask:#x} == 0 ct mark set ct mark & {:#x} | {own:#x}",
             !mask
         ),
     ];
     if *masquerade {
-        // Its client's address may be another tenant's by now. Without masquerade it is unique.
+        // The client's address may now be another tenant's. Without masquerade it is unique.
         rules.push(format!("ct direction original ct mark & {mask:#x} != {own:#x} {drop}"));
     }
     rules

@@ -1,9 +1,9 @@
-//! A chain of our table, and the words that its rules have in common.
+//! A chain of our table, and helpers for rules.
 
 use ipnet::IpNet;
 use roadweave_proto::DropReason;
 
-/// A chain; without a hook, others go to it.
+/// A chain; without a hook, other chains go to it.
 pub(super) struct Chain {
     pub(super) name: &'static str,
     pub(super) hook: Option<&'static str>,
@@ -18,7 +18,6 @@ pub(super) fn family(ipv4: bool) -> &'static str {
     if ipv4 { "ip" } else { "ip6" }
 }
 
-/// A counter's name in the table.
 pub(crate) fn counter(reason: DropReason) -> String {
     reason.name().replace('-', "_")
 }

@@ -1,4 +1,4 @@
-//! Removes the connections of clients that left from the kernel's table, in a thread.
+//! A thread that removes connections of departed clients from the kernel's table.
 //!
 //! ```text
 //! a client left ─► its key ─► thread: dump of the table ─► each connection that began at, or is
@@ -17,20 +17,20 @@ use roadweave_tunnel::Peers;
 use super::netfilter::{Message, Netfilter, attribute, find};
 use crate::{Apart, DeviceError};
 
-/// Removes connections, one request after the other. Its thread ends when this is dropped.
+/// Removes connections, one request after the other. Dropping it ends the thread.
 #[derive(Debug)]
 pub(crate) struct FlowRemover(Sender<Left>);
 
-/// Clients that left.
 #[derive(Debug)]
 pub(crate) struct Left {
-    /// All clients when these were among them.
+    /// All clients, including those that left.
     pub(crate) peers: Arc<Peers>,
     pub(crate) keys: Vec<PublicKey>,
 }
 
 impl Left {
-    /// Whether an address is one of theirs. The default route of a client is also that of others.
+    /// Whether an address belongs to one of them. A client's default route may be another's too,
+    /// and is ignored.
     fn has(&self, address: IpAddr) -> bool {
         let owner = self.peers.route(address).filter(|key| self.keys.contains(key));
         let peer = owner.and_then(|key| self.peers.get(&key));
@@ -41,7 +41,7 @@ impl Left {
 
 impl FlowRemover {
     /// Starts in the network namespace of the calling thread, for connections in the zone of
-    /// `apart`, or in that of all others.
+    /// `apart`, or in the default zone.
     pub(crate) fn start(apart: Option<Apart>) -> Result<Self, DeviceError> {
         let (sender, requests) = channel();
         let zone = apart.map_or(0, Apart::zone);
@@ -52,16 +52,15 @@ impl FlowRemover {
         Ok(Self(sender))
     }
 
-    /// Removes the connections of these clients, soon.
     pub(crate) fn remove(&self, left: Left) {
-        // The thread ends with this alone.
+        // The thread ends with this only.
         let _ = self.0.send(left);
     }
 }
 
 fn run(requests: &Receiver<Left>, zone: u16) {
     while let Ok(first) = requests.recv() {
-        // One dump is enough for all that wait.
+        // One dump serves all waiting requests.
         let left: Vec<Left> = [first].into_iter().chain(requests.try_iter()).collect();
         match remove(&left, zone) {
             Ok(0) => {}
@@ -74,7 +73,7 @@ fn run(requests: &Receiver<Left>, zone: u16) {
     }
 }
 
-/// Removes the connections of those that left; returns how many there were.
+/// Removes the connections; returns their number.
 fn remove(left: &[Left], zone: u16) -> io::Result<usize> {
     let mut netfilter = Netfilter::open()?;
     let mut removed = 0;
@@ -84,7 +83,7 @@ fn remove(left: &[Left], zone: u16) -> io::Result<usize> {
         let dumped = netfilter.ask(all, NLM_F_DUMP, |message| {
             found.extend(key_of(&message, left, zone));
         });
-        // What has changed meanwhile is what began since.
+        // An interrupted dump misses only connections that began since.
         dumped.or_else(|error| match error.kind() {
             io::ErrorKind::Interrupted => Ok(()),
             _ => Err(error),
@@ -93,7 +92,7 @@ fn remove(left: &[Left], zone: u16) -> io::Result<usize> {
             let delete = Message { subsystem: SUBSYSTEM, family, kind: DELETE, attributes };
             match netfilter.ask(delete, NLM_F_ACK, drop) {
                 Ok(()) => removed += 1,
-                // It is over by itself.
+                // It ended by itself.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
@@ -102,7 +101,7 @@ fn remove(left: &[Left], zone: u16) -> io::Result<usize> {
     Ok(removed)
 }
 
-/// What names the connection, if it is in `zone` and of one that left.
+/// The attributes that identify a connection, if it is in `zone` and of a departed client.
 fn key_of(message: &Message, left: &[Left], zone: u16) -> Option<Vec<u8>> {
     let original = message.attribute(TUPLE_ORIGINAL)?;
     let sources = [Some(original), message.attribute(TUPLE_REPLY)].into_iter().flatten();

@@ -1,4 +1,4 @@
-//! Ports of a server's machine that lead to devices behind its clients.
+//! Ports of a server's machine that are forwarded to devices behind its clients.
 //!
 //! ```text
 //! outside ───────────────────────► forwards (DNAT, mark) ─► forwarded ─► TUN
@@ -7,9 +7,9 @@
 //! answer, and what a removed one had let in ──────────────► forwarded: by today's list, or dropped
 //! ```
 //!
-//! They are the ports of all addresses of the machine but the inner ones, which are for clients
-//! alone. Their connections bear a mark, which outlives the program: also after a crash those of a
-//! forward that is in the file no more are told from what other rules of the machine let in.
+//! They apply to all addresses of the machine except the inner ones, which are for clients only.
+//! Their connections have a mark that outlives the program: even after a crash, connections of a
+//! removed forward are distinguished from those that other rules let in.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -21,22 +21,22 @@ use super::FilterOptions;
 use super::chain::{count_and_drop, family, has_family};
 use super::ruleset::of_family;
 
-/// Before the machine's own DNAT, which may have the same port for a container that clients are not
-/// to reach.
+/// Before the machine's own DNAT, which may use the same port for a container that clients must not
+/// reach.
 pub(super) const HOOK: &str = "nat hook prerouting priority dstnat - 1";
 
 /// Ports that lead to a device behind a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forward {
-    /// Whether those of TCP do.
+    /// Forward TCP.
     pub tcp: bool,
-    /// Whether those of UDP do.
+    /// Forward UDP.
     pub udp: bool,
-    /// The ports of this machine, of the family of `to`.
+    /// The ports of this machine, for the family of `to`.
     pub ports: RangeInclusive<u16>,
-    /// The address that they lead to.
+    /// The device's address.
     pub to: IpAddr,
-    /// The ports there, as many.
+    /// The ports of the device, as many.
     pub to_ports: RangeInclusive<u16>,
     /// The networks of the same client, of the family of `to`.
     pub near: Vec<IpNet>,
@@ -48,14 +48,14 @@ impl Forward {
         all.filter(|(_, is)| *is).map(|(name, _)| name)
     }
 
-    /// What is for it, for each protocol.
+    /// The match for each protocol.
     fn matches(&self) -> impl Iterator<Item = String> {
         let version = if self.to.is_ipv4() { "ipv4" } else { "ipv6" };
         let ports = range(&self.ports);
         self.protocols().map(move |of| format!("meta nfproto {version} {of} dport {ports}"))
     }
 
-    /// Where it leads, for `dnat`.
+    /// The argument of `dnat`.
     fn target(&self, protocol: &str) -> String {
         if self.ports == self.to_ports {
             return self.to.to_string();
@@ -63,14 +63,13 @@ impl Forward {
         if self.ports.len() == 1 {
             return SocketAddr::new(self.to, *self.to_ports.start()).to_string();
         }
-        // A range would be ports to choose from.
+        // A range would mean that nft chooses a port.
         let pairs = self.ports.clone().zip(self.to_ports.clone());
         let pairs: Vec<String> = pairs.map(|(from, to)| format!("{from} : {to}")).collect();
         format!("{} : {protocol} dport map {{ {} }}", self.to, pairs.join(", "))
     }
 }
 
-/// The destination NAT.
 pub(super) fn translating(options: &FilterOptions) -> Vec<String> {
     let FilterOptions { tun, inner, own_addresses, forwards, .. } = options;
     if forwards.is_empty() {
@@ -79,7 +78,7 @@ pub(super) fn translating(options: &FilterOptions) -> Vec<String> {
     let mut rules = vec!["fib daddr type != local return".to_owned()];
     let own = own_addresses.iter();
     rules.extend(own.map(|it| format!("{} daddr {it} return", family(it.is_ipv4()))));
-    // Nobody outside speaks to devices in a client's name.
+    // Hosts outside cannot use a client's address to talk to devices.
     for (ipv4, set) in [(true, "inner4"), (false, "inner6")] {
         if has_family(inner, ipv4) {
             rules.push(format!("iifname != \"{tun}\" {} saddr @{set} return", family(ipv4)));
@@ -97,8 +96,8 @@ pub(super) fn translating(options: &FilterOptions) -> Vec<String> {
     rules
 }
 
-/// The exceptions from what clients may not reach: what begins is led on by `translating`, and what
-/// has begun is judged by `forwarded`.
+/// Exceptions from denied destinations: new connections are left to `translating`, existing ones to
+/// `forwarded`.
 pub(super) fn excepted(options: &FilterOptions) -> Vec<String> {
     if options.forwards.is_empty() {
         return Vec::new();
@@ -108,13 +107,13 @@ pub(super) fn excepted(options: &FilterOptions) -> Vec<String> {
     new.chain([marked(options.marks) + " return"]).collect()
 }
 
-/// The rules that send their connections to `forwarded`, whatever clients may reach else.
+/// Sends their connections to `forwarded`, whatever else clients may reach.
 pub(super) fn judged(tun: &str, marks: Marks) -> [String; 2] {
     let marked = marked(marks);
     ["iifname", "oifname"].map(|side| format!("{side} \"{tun}\" {marked} goto forwarded"))
 }
 
-/// Lets pass what the forwards of today have let in, in both directions, and errors about it.
+/// Accepts connections of the present forwards, in both directions, and errors about them.
 pub(super) fn forwarded(options: &FilterOptions) -> Vec<String> {
     let mut rules = Vec::new();
     for forward in &options.forwards {
@@ -133,7 +132,7 @@ pub(super) fn forwarded(options: &FilterOptions) -> Vec<String> {
     rules
 }
 
-/// What the same client sends comes from this machine, or its answer would not come back here.
+/// Connections within one client get this machine's address, so that answers come back here.
 pub(super) fn masquerade(options: &FilterOptions) -> Vec<String> {
     let marked = marked(options.marks);
     let rule = |forward: &Forward| {
@@ -149,7 +148,6 @@ pub(super) fn masquerade(options: &FilterOptions) -> Vec<String> {
     rules
 }
 
-/// Ports, as rules have them.
 fn range(ports: &RangeInclusive<u16>) -> String {
     match (ports.start(), ports.end()) {
         (first, last) if first == last => first.to_string(),
@@ -157,7 +155,6 @@ fn range(ports: &RangeInclusive<u16>) -> String {
     }
 }
 
-/// Matches the connections of forwards.
 fn marked(marks: Marks) -> String {
     let (mark, mask) = marks.kind(Kind::Forwarded);
     format!("ct mark & {mask:#x} == {mark:#x}")

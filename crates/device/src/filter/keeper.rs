@@ -1,9 +1,9 @@
-//! A thread that keeps packet filters in place, so that `nft`, which takes some 20 ms, pauses no
-//! data plane.
+//! A thread that keeps packet filters in place, so that `nft`, which takes some 20 ms, does not
+//! block the data plane.
 //!
 //! ```text
 //! set(options) ──► newest wins ──► replace ──► is_in_place, and the waker of the event loop
-//!                  notices, or every 2 s ──► look ──► put back
+//!                  notices, or every 2 s ──► check ──► restore
 //! ```
 
 use std::collections::BTreeMap;
@@ -21,34 +21,29 @@ use super::nftables::{Nftables, drain_notices, open_notices};
 use super::{FilterOptions, Filters, LIMIT, ruleset, shares};
 use crate::{DeviceError, Instance, Interest, Poller, Token, Waker};
 
-/// Keeps the filters of one instance in place: what another program removes or changes is put back.
-/// Dropping it removes them, as [`Filters`] does.
+/// Restores the filters of one instance when another program changes them. Dropping it removes
+/// them, as [`Filters`] does.
 #[derive(Debug)]
 pub struct FilterKeeper {
-    /// The tables, and what each had counted when it could last be read.
+    /// The last known counters of each table.
     counted: Vec<(String, BTreeMap<String, u64>)>,
     requests: Option<Sender<Request>>,
     waker: Waker,
     thread: Option<JoinHandle<()>>,
     wanted: Option<FilterOptions>,
-    /// The number of the last request.
     number: u64,
     progress: Arc<Mutex<Progress>>,
     nftables: Nftables,
 }
 
-/// How far the thread is.
 #[derive(Debug, Default)]
 struct Progress {
-    /// The newest request that is in place.
     in_place: u64,
-    /// Why the last attempt failed, until one succeeds.
     failure: Option<String>,
-    /// Another program removed or changed the filters, and they could not be put back.
+    /// The filters were changed and could not be restored.
     are_lost: bool,
 }
 
-/// Other filters, and who waits for them.
 struct Request {
     number: u64,
     options: FilterOptions,
@@ -56,13 +51,13 @@ struct Request {
 }
 
 impl FilterKeeper {
-    /// Starts without any filters, in the network namespace of the calling thread. `done` is woken
-    /// after each attempt to put a request in place.
+    /// Starts without filters, in the network namespace of the calling thread. Wakes `done` after
+    /// each attempt to apply a request.
     pub fn start(instance: &Instance, done: Option<Waker>) -> Result<Self, DeviceError> {
         let (requests, receiver) = mpsc::channel();
         let waker = Waker::new()?;
         let nftables = Nftables::open()?;
-        // Before the first filters, so that nothing falls between both.
+        // Before the first filters, so that no change between is missed.
         let notices = open_notices()
             .inspect_err(
                 |error| tracing::info!(%error, "looked at every {} s instead", LOOK.as_secs()),
@@ -98,24 +93,24 @@ impl FilterKeeper {
         })
     }
 
-    /// The newest request whose filters have been in place, counted from 1.
+    /// The newest request whose filters are in place, counted from 1.
     pub fn in_place(&self) -> u64 {
         lock(&self.progress).in_place
     }
 
-    /// Whether filters are in place, those of the newest request or older ones.
+    /// Whether any filters are in place, those of the newest request or older ones.
     pub fn hold(&self) -> bool {
         let progress = lock(&self.progress);
         progress.in_place > 0 && !progress.are_lost
     }
 
-    /// Why the last attempt failed, while none has succeeded since.
+    /// Why the last attempt failed; `None` after a success.
     pub fn failure(&self) -> Option<String> {
         lock(&self.progress).failure.clone()
     }
 
-    /// Puts others in the place of the filters, soon; a failure is logged and tried again. Returns
-    /// the number of the request, for [`FilterKeeper::in_place`].
+    /// Requests other filters without waiting; a failure is logged and retried. Returns the number
+    /// of the request, for [`FilterKeeper::in_place`].
     pub fn set(&mut self, options: FilterOptions) -> u64 {
         if self.wanted.as_ref() != Some(&options) {
             self.request(options, None);
@@ -123,11 +118,9 @@ impl FilterKeeper {
         self.number
     }
 
-    /// Puts others in the place of the filters and waits until they are there: for the start alone,
-    /// since an event loop must not wait for `nft`.
-    ///
-    /// # Errors
-    /// As [`Filters::install`]; it is tried again all the same, as long as this lives.
+    /// Requests other filters and waits until they are in place, for the start only: an event loop
+    /// must not wait for `nft`. Fails as [`Filters::install`] does; the request is retried
+    /// nevertheless.
     pub fn set_and_wait(&mut self, options: FilterOptions) -> Result<(), DeviceError> {
         if self.wanted.as_ref() == Some(&options) {
             return Ok(());
@@ -140,16 +133,16 @@ impl FilterKeeper {
         })
     }
 
-    /// Puts the filters in place again, and turns forwarding on for interfaces that are new.
+    /// Applies the filters again, and turns forwarding on for new interfaces.
     pub fn refresh(&mut self) {
         if let Some(options) = self.wanted.clone() {
             self.request(options, None);
         }
     }
 
-    /// The packets that the filters have dropped, by reason.
+    /// The packets that the filters dropped, by reason.
     pub fn drops(&mut self) -> DropCounters {
-        // Others may keep the kernel from telling, or have taken the table away for a moment.
+        // On a failure to read, the last known counts remain.
         let mut drops = DropCounters::default();
         for (table, counted) in &mut self.counted {
             counted.extend(self.nftables.counters(table).unwrap_or_default());
@@ -164,7 +157,7 @@ impl FilterKeeper {
         self.wanted = Some(options.clone());
         self.number += 1;
         if let Some(requests) = &self.requests {
-            // A thread that has ended has logged why; nothing more is in place then.
+            // A thread that has ended has logged why.
             let _ = requests.send(Request { number: self.number, options, answer });
         }
         self.waker.wake();
@@ -176,13 +169,12 @@ impl Drop for FilterKeeper {
         self.requests = None;
         self.waker.wake();
         if let Some(thread) = self.thread.take() {
-            // It cannot be told more than it has logged.
+            // A panic has been logged.
             let _ = thread.join();
         }
     }
 }
 
-/// Where the worker reports.
 struct Report {
     progress: Arc<Mutex<Progress>>,
     done: Option<Waker>,
@@ -195,7 +187,6 @@ fn lock(progress: &Mutex<Progress>) -> std::sync::MutexGuard<'_, Progress> {
 struct Worker {
     instance: Instance,
     report: Report,
-    /// The number of the newest request.
     number: u64,
     requests: Receiver<Request>,
     waker: Waker,
@@ -203,14 +194,10 @@ struct Worker {
     poller: Poller,
     filters: Option<Filters>,
     wanted: Option<FilterOptions>,
-    /// The last attempt failed.
     failed: bool,
     last_repair: Option<Instant>,
-    /// When it was logged that forwarding was off.
     last_off: Option<Instant>,
-    /// When a repair was logged, so that no quarrel fills the log.
     last_told: Option<Instant>,
-    /// When a failure was logged.
     last_failure: Option<Instant>,
 }
 
@@ -245,7 +232,7 @@ impl Worker {
         })
     }
 
-    /// Works until nobody can ask for more; then the filters are dropped.
+    /// Runs until the keeper is dropped; then the filters are dropped.
     fn run(&mut self) {
         loop {
             let timeout = self.wanted.as_ref().map(|_| LOOK);
@@ -277,14 +264,13 @@ impl Worker {
         }
     }
 
-    /// Brings the kernel to what is wanted.
     fn apply(&mut self, answers: Vec<Sender<Result<(), DeviceError>>>) {
         let Some(options) = &self.wanted else { return };
         let result = match &mut self.filters {
             Some(filters) => filters.replace(options),
             none => Filters::install(&self.instance, options).map(|filters| *none = Some(filters)),
         };
-        // Our own change is no news.
+        // Our own change causes notices too.
         self.notices.as_ref().map(drain_notices);
         let again = std::mem::replace(&mut self.failed, result.is_err());
         self.report(result.as_ref().err());
@@ -320,9 +306,9 @@ impl Worker {
         done.iter().for_each(Waker::wake);
     }
 
-    /// Puts back what somebody has changed.
+    /// Restores filters and forwarding if another program changed them.
     fn look(&mut self) {
-        // A few notices belong to one change; what comes later is seen at the next look.
+        // One change causes several notices; later ones count at the next look.
         if self.notices.as_ref().is_some_and(drain_notices) {
             std::thread::sleep(SETTLE);
             self.notices.as_ref().map(drain_notices);
@@ -336,7 +322,7 @@ impl Worker {
         if !is_off && !are_gone {
             return;
         }
-        // Others may be as stubborn as this.
+        // Limits a fight with a program that is equally persistent.
         if let Some(last) = self.last_repair {
             std::thread::sleep(REPAIR_INTERVAL.saturating_sub(last.elapsed()));
         }
@@ -356,7 +342,7 @@ impl Worker {
         }
     }
 
-    /// Forwards nothing while filters that are gone cannot be put back.
+    /// Stops forwarding while removed filters cannot be restored.
     fn give_up_if(&mut self, are_gone: bool) {
         if !self.failed || !are_gone {
             return;
@@ -374,7 +360,6 @@ impl Worker {
     }
 }
 
-/// Whether it is time for another line after the `last`.
 fn is_due(last: &mut Option<Instant>, interval: Duration) -> bool {
     let is_due = last.is_none_or(|at| at.elapsed() >= interval);
     if is_due {
@@ -385,13 +370,10 @@ fn is_due(last: &mut Option<Instant>, interval: Duration) -> bool {
 
 const WAKER: Token = Token(0);
 const NOTICES: Token = Token(1);
-/// How often the filters are looked at when no notice comes.
+/// How often the filters are checked when no notice comes.
 const LOOK: Duration = Duration::from_secs(2);
-/// How long a change by others may take to be whole.
+/// How long a change of several transactions may take.
 const SETTLE: Duration = Duration::from_millis(5);
-/// The least time between two repairs.
 const REPAIR_INTERVAL: Duration = Duration::from_secs(1);
-/// The least time between two lines about repairs.
 const REPAIR_REMINDER: Duration = Duration::from_secs(10);
-/// The least time between two lines about failures.
 const FAILURE_REMINDER: Duration = Duration::from_secs(600);

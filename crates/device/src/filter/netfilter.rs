@@ -27,7 +27,7 @@ impl Netfilter {
         Ok(Self { socket, sequence: 0, buffer: vec![0; RECEIVE_BUFFER] })
     }
 
-    /// Sends a request and gives `each` what comes in answer. `Interrupted` says that something
+    /// Sends a request and passes each answer to `each`. Fails with `Interrupted` if something
     /// changed during a dump.
     pub(super) fn ask(
         &mut self,
@@ -68,7 +68,7 @@ impl Netfilter {
                     _ => is_answered = false,
                 }
             }
-            // Only dumps have an end.
+            // Only dumps have an end message.
             if !is_dump && is_answered {
                 return Ok(());
             }
@@ -76,7 +76,7 @@ impl Netfilter {
     }
 }
 
-/// A message of netfilter: what it is about, and its attributes.
+/// A netfilter message with its attributes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Message {
     pub(super) subsystem: u8,
@@ -101,7 +101,7 @@ impl NetlinkSerializable for Message {
     }
 
     fn serialize(&self, buffer: &mut [u8]) {
-        // The family, the version and the resource, which are zero.
+        // Family, version and resource ID.
         buffer[..HEADER].copy_from_slice(&[self.family, 0, 0, 0]);
         buffer[HEADER..].copy_from_slice(&self.attributes);
     }
@@ -118,7 +118,6 @@ impl NetlinkDeserializable for Message {
     }
 }
 
-/// The value of the first attribute of this kind.
 pub(super) fn find(attributes: &[u8], kind: u16) -> Option<&[u8]> {
     let mut found = NlasIterator::new(attributes).map_while(Result::ok);
     let found = found.find(|attribute| attribute.kind() == kind)?;
@@ -134,6 +133,6 @@ pub(super) fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The size of `struct nfgenmsg`.
+/// `struct nfgenmsg`.
 const HEADER: usize = 4;
 const RECEIVE_BUFFER: usize = 64 * 1024;

@@ -1,7 +1,7 @@
-//! Looks at packet filters over netlink, without running `nft`: what a table holds, its counters,
-//! and that something has changed.
+//! Reads packet filters over netlink, without running `nft`: the contents of a table, its counters,
+//! and notices of changes.
 //!
-//! Every transaction of anybody raises the generation; a table is read again only then.
+//! Every transaction raises the generation; a table is read again only then.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,28 +15,26 @@ use super::netfilter::{Message, Netfilter, attribute, find};
 use crate::DeviceError;
 use crate::netlink::open_socket_of;
 
-/// A connection to the kernel's tables of packet filters.
 #[derive(Debug)]
 pub(super) struct Nftables(Netfilter);
 
-/// What a table held at some moment.
+/// The contents of a table at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Contents {
-    /// How many rules there were in all chains.
+    /// The number of rules in all chains.
     pub(super) rules: usize,
-    /// A digest of table, chains, sets, elements and rules; not of counters, nor of what packets
-    /// have put into sets.
+    /// A digest of table, chains, sets, elements and rules, without counters and elements that
+    /// packets add to sets.
     digest: u64,
 }
 
 impl Nftables {
-    /// Connects, in the network namespace of the calling thread.
     pub(super) fn open() -> Result<Self, DeviceError> {
         let opened = Netfilter::open().map(Self);
         opened.map_err(|error| DeviceError::system("look at the packet filters", error))
     }
 
-    /// The number of the last change, by anybody.
+    /// The number of the last transaction of any program.
     pub(super) fn generation(&mut self) -> io::Result<u32> {
         let answer = self.ask(GET_GENERATION, 0, Vec::new())?;
         let bytes =
@@ -44,7 +42,7 @@ impl Nftables {
         bytes.map(u32::from_be_bytes).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// What `table` of the family `inet` holds now; one that is not there holds nothing.
+    /// The contents of `table` of the family `inet`; empty if it does not exist.
     pub(super) fn contents(&mut self, table: &str) -> io::Result<Contents> {
         let mut digest = DefaultHasher::new();
         let mut rules = 0;
@@ -70,7 +68,7 @@ impl Nftables {
         Ok(Contents { rules, digest: digest.finish() })
     }
 
-    /// The packets that each named counter of `table` has seen.
+    /// The packets of each named counter of `table`.
     pub(super) fn counters(&mut self, table: &str) -> io::Result<BTreeMap<String, u64>> {
         let kind = (OBJECT_TYPE, COUNTER.to_be_bytes().to_vec());
         let found = self.dump(GET_OBJECTS, table, Some(kind))?;
@@ -83,7 +81,7 @@ impl Nftables {
         Ok(found.iter().filter_map(packets).collect())
     }
 
-    /// All of a kind that belong to `table`. A change meanwhile makes it begin again.
+    /// All objects of a kind in `table`. Retries if something changes meanwhile.
     fn dump(
         &mut self,
         kind: u8,
@@ -117,19 +115,19 @@ impl Nftables {
     }
 }
 
-/// A socket that becomes readable when somebody changes packet filters.
+/// A socket that becomes readable when packet filters change.
 pub(super) fn open_notices() -> Result<OwnedFd, DeviceError> {
     open_socket_of(Some(rustix::net::netlink::NETFILTER), GROUP_NFTABLES)
         .map_err(|error| DeviceError::system("watch the packet filters", error))
 }
 
-/// Takes all notices; returns whether there were any.
+/// Reads all notices; returns whether there were any.
 pub(super) fn drain_notices(notices: &OwnedFd) -> bool {
     let mut buffer = [0; 8192];
     let mut any = false;
     loop {
         match rustix::net::recv(notices, &mut buffer[..], RecvFlags::DONTWAIT) {
-            // Those that were lost count too.
+            // Lost notices count too.
             Ok(_) | Err(rustix::io::Errno::NOBUFS) => any = true,
             Err(rustix::io::Errno::INTR) => {}
             Err(_) => return any,
@@ -137,7 +135,7 @@ pub(super) fn drain_notices(notices: &OwnedFd) -> bool {
     }
 }
 
-/// Whether it is about a set whose elements packets put there.
+/// Whether packets add elements to the set.
 fn is_dynamic(set: &Message) -> bool {
     let flags = set.attribute(SET_FLAGS).and_then(|bytes| bytes.try_into().ok());
     flags.is_some_and(|bytes| u32::from_be_bytes(bytes) & SET_EVAL != 0)
@@ -155,7 +153,7 @@ const GET_SETS: u8 = 10;
 const GET_ELEMENTS: u8 = 13;
 const GET_GENERATION: u8 = 16;
 const GET_OBJECTS: u8 = 19;
-/// The attribute that names the table is the first of every kind.
+/// The attribute with the table's name, for all kinds.
 const TABLE: u16 = 1;
 const GENERATION_ID: u16 = 1;
 const SET_NAME: u16 = 2;

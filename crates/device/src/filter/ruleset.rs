@@ -1,4 +1,4 @@
-//! The text of our table: chains and sets, one function for each.
+//! The text of the filter table: chains and sets, one function for each.
 //!
 //! ```text
 //! prerouting   own_addresses (before conntrack) ─► destinations (before the machine's own DNAT)
@@ -7,11 +7,11 @@
 //! postrouting  postrouting (source NAT) ─► opened (a server), outside (a box)
 //! ```
 //!
-//! The chains of [`super::apart`] come beside where neighbours may have the same inner addresses.
+//! The chains of [`super::apart`] are added where neighbours may have the same inner addresses.
 //!
-//! "Answers" are packets in the reply direction of a connection, and errors about one. A connection
-//! that a stranger began stays closed, even if it slipped through while the table was missing,
-//! which its state "established" would not tell.
+//! "Answers" are packets in the reply direction of a connection, and errors about one. The
+//! direction, unlike the state "established", keeps a stranger's connection closed that slipped
+//! through while the table was missing.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -23,26 +23,25 @@ use super::chain::{Chain, count_and_drop, counter, family, has_family};
 use super::{Allowed, FilterOptions, Forwarding, Interface, Opened, apart, forwards, sockets};
 use crate::Excluded;
 
-/// What the kernel counts for us.
 pub(super) const COUNTED: [DropReason; 3] =
     [DropReason::ForwardRefused, DropReason::InnerFromOutside, DropReason::DeniedDestination];
 
-/// The text that puts a table in the place of the one of that name.
+/// A script for nft that replaces the table.
 #[derive(Debug)]
 pub(super) struct Ruleset {
     pub(super) text: String,
-    /// How many rules the table has then.
+    /// The number of rules in the table.
     pub(super) rules: usize,
 }
 
-/// Builds the table; `counts` are what its counters start with.
+/// Builds the table; `counts` are the initial values of its counters.
 pub(super) fn ruleset(
     table: &str,
     options: &FilterOptions,
     opened: Opened,
     counts: impl Fn(DropReason) -> u64,
 ) -> Ruleset {
-    // "add" first, so that "delete" finds one; all of a file is one transaction.
+    // "add" first, so that "delete" finds a table; a file is one transaction.
     let mut text = format!("add table inet {table}\ndelete table inet {table}\n");
     let _ = writeln!(text, "table inet {table} {{");
     for reason in COUNTED {
@@ -87,7 +86,7 @@ fn chains(options: &FilterOptions, opened: Opened) -> Vec<Chain> {
         chains.extend(apart::chains(options, own));
     }
     if matches!(options.forwarding, Forwarding::Server { .. }) {
-        // Before those that go to it.
+        // Before the chains that go to it.
         chains.insert(
             0,
             Chain { name: "forwarded", hook: None, rules: forwards::forwarded(options) },
@@ -97,7 +96,6 @@ fn chains(options: &FilterOptions, opened: Opened) -> Vec<Chain> {
     chains
 }
 
-/// The sets that rules name.
 fn sets(options: &FilterOptions) -> String {
     let mut text = String::new();
     let mut add = |name: &str, kind: &str, elements| text += &set(name, kind, elements);
@@ -118,7 +116,6 @@ fn sets(options: &FilterOptions) -> String {
     text
 }
 
-/// A set, if it has elements.
 fn set(name: &str, kind: &str, elements: Vec<String>) -> String {
     if elements.is_empty() {
         return String::new();
@@ -128,7 +125,7 @@ fn set(name: &str, kind: &str, elements: Vec<String>) -> String {
     format!("  set {name} {{ type {kind};{flags} elements = {{ {elements} }}; }}\n")
 }
 
-/// The sets of the interfaces that are no uplinks.
+/// The sets of interfaces that are no uplinks.
 pub(super) fn inside_sets(inside: &[Interface]) -> String {
     let (named, odd): (Vec<_>, Vec<_>) =
         inside.iter().partition(|interface| is_quotable(&interface.name));
@@ -137,15 +134,15 @@ pub(super) fn inside_sets(inside: &[Interface]) -> String {
     set("inside", "ifname", named) + &set("inside_odd", "iface_index", odd)
 }
 
-/// The sets of what is excluded from the tunnel, for [`matches_excluded`].
+/// The sets of excluded destinations, for [`matches_excluded`].
 pub(super) fn excluded_sets(Excluded { destinations, .. }: &Excluded) -> String {
     let set = |name, kind, ipv4| set(name, kind, of_family(destinations, ipv4));
     set("excluded4", "ipv4_addr", true) + &set("excluded6", "ipv6_addr", false)
 }
 
-/// Nothing from beside the tunnel reaches the machine's inner addresses (CVE-2019-14899) but what
-/// the machine itself sends, by the loopback interface. The source proves nothing: with IPv6 a
-/// packet from outside may bear the machine's own.
+/// Drops packets to the machine's inner addresses that come from outside the tunnel
+/// (CVE-2019-14899), except locally generated ones by the loopback interface. The source proves
+/// nothing: an IPv6 packet from outside may have the machine's own.
 ///
 /// Before conntrack, so that no guess is answered by its state.
 fn own_addresses(options: &FilterOptions) -> Vec<String> {
@@ -161,8 +158,7 @@ fn own_addresses(options: &FilterOptions) -> Vec<String> {
     };
     let mut rules: Vec<String> = own_addresses.iter().map(rule).collect();
     if let Forwarding::Box { inside, addresses, .. } = forwarding {
-        // A service that is bound to an address behind this box is not for the network under an
-        // uplink.
+        // An uplink's network does not reach services bound to an address behind this box.
         let beside: Vec<String> = matches_inside(inside, "iif", "!= ").collect();
         rules.extend(
             addresses.iter().map(|address| format!("{} {}", beside.join(" "), rule(address))),
@@ -171,14 +167,14 @@ fn own_addresses(options: &FilterOptions) -> Vec<String> {
     rules
 }
 
-/// What clients may not reach through a server: judged by the destination that they wrote.
+/// Destinations that clients may not reach through a server, judged before NAT.
 fn destinations(options: &FilterOptions) -> Vec<String> {
     let FilterOptions { tun, own_addresses, forwarding, .. } = options;
     let Forwarding::Server { denied, allowed, .. } = forwarding else { return Vec::new() };
     let drop = count_and_drop(DropReason::DeniedDestination);
     let mut rules =
         vec![format!("iifname != \"{tun}\" return"), "ct direction reply return".to_owned()];
-    // The machine's services are for its own networks; echoes say whether the tunnel is up.
+    // The machine's services are for its own networks; echoes show that the tunnel works.
     for address in own_addresses {
         let (family, icmp) = match address.is_ipv4() {
             true => ("ip", "icmp"),
@@ -203,7 +199,7 @@ fn destinations(options: &FilterOptions) -> Vec<String> {
             rules.push(format!("{} daddr @{set} {drop}", family(ipv4)));
         }
     }
-    // What is for all or many is for this machine too.
+    // Broadcast and multicast include this machine.
     rules.push(format!("fib daddr type {{ local, broadcast, anycast, multicast }} {drop}"));
     rules
 }
@@ -212,7 +208,7 @@ fn forward(options: &FilterOptions) -> Vec<String> {
     let FilterOptions { tun, mtu, forwarding, .. } = options;
     let mut rules = Vec::new();
     if *forwarding != Forwarding::Open {
-        // The machine's own packets are not forwarded. Linux drops such ones of IPv4 by itself.
+        // The machine's own packets are not forwarded. For IPv4 Linux drops them itself.
         let drop = count_and_drop(DropReason::ForwardRefused);
         rules.push(format!("meta nfproto ipv6 fib saddr type local {drop}"));
     }
@@ -250,7 +246,7 @@ fn forward(options: &FilterOptions) -> Vec<String> {
     rules
 }
 
-/// Lets answers pass, and what the machine's own rules have sent another way (DNAT).
+/// Accepts answers and what the machine's own rules redirect (DNAT).
 fn answers(FilterOptions { tun, forwarding, .. }: &FilterOptions) -> Vec<String> {
     let mut rules = ANSWERS.map(str::to_owned).to_vec();
     if let Forwarding::Box { inside, between_uplinks: true, .. } = forwarding {
@@ -265,7 +261,7 @@ fn postrouting(options: &FilterOptions) -> Vec<String> {
     let FilterOptions { tun, inner, masquerade, masquerade_into_tun, apart, .. } = options;
     let mut rules = forwards::masquerade(options);
     if *masquerade {
-        // What comes out of the tunnel has been checked. Zone or prefixes are for kernels before
+        // Packets out of the tunnel have been checked. The zone or prefixes match on kernels before
         // 5.7, which know no input interface here.
         rules.push(format!("iifname \"{tun}\" oifname != \"{tun}\" masquerade"));
         rules.extend(apart.map(|own| apart::masquerade(tun, own)));
@@ -290,29 +286,29 @@ fn postrouting(options: &FilterOptions) -> Vec<String> {
     rules
 }
 
-/// What leaves a box outside the tunnel has an address of its network, or of the tunnel if it was
-/// marked after the first choice of a way.
+/// Packets that leave a box outside the tunnel get an address of the outgoing interface, even if
+/// they were marked after routing chose the tunnel's.
 fn masquerade_outside(options: &FilterOptions) -> Vec<String> {
     let excluded = excluded(options);
     if options.masquerade_into_tun.is_none() || excluded.is_empty() {
         return Vec::new();
     }
-    // Before Linux 5.7 nobody is known here by the interface; what came out of the tunnel does not
-    // get here.
+    // Before Linux 5.7 the input interface is unknown here; packets out of the tunnel do not get
+    // here.
     let mut rules = vec![format!("iifname \"{}\" return", options.tun)];
     rules.extend(excluded.into_iter().map(|which| which + " masquerade"));
     rules
 }
 
-/// What is behind a box leaves by no uplink with its own address: a connection that began in the
-/// tunnel with that keeps it, and is over.
+/// Hosts behind a box leave by no uplink with their own address: a connection that began in the
+/// tunnel keeps its address, and is dropped.
 fn outside(options: &FilterOptions) -> Vec<String> {
     let excluded = excluded(options);
     if options.masquerade_into_tun.is_none() || excluded.is_empty() {
         return Vec::new();
     }
     let drop = count_and_drop(DropReason::ForwardRefused);
-    // This machine's own, and neighbour discovery: see `opened`.
+    // Locally generated packets and neighbour discovery: see `opened`.
     let mut rules = ["iif 0 return", "ip6 saddr :: return", "ct status snat return"]
         .map(str::to_owned)
         .to_vec();
@@ -320,8 +316,8 @@ fn outside(options: &FilterOptions) -> Vec<String> {
     rules
 }
 
-/// A box is no exit for its server: what came out of the tunnel leaves by no uplink because of what
-/// is excluded for others. Answers to what came in by an uplink are marked as such.
+/// A box is no exit for its server: exclusions let nothing out of the tunnel leave by an uplink.
+/// Answers to connections from an uplink have that uplink's mark.
 fn no_exit(options: &FilterOptions) -> impl Iterator<Item = String> {
     let (tun, drop) = (&options.tun, count_and_drop(DropReason::ForwardRefused));
     let unmarked = format!("meta mark & {:#x} == 0", options.marks.above_mask());
@@ -329,8 +325,7 @@ fn no_exit(options: &FilterOptions) -> impl Iterator<Item = String> {
     excluded(options).into_iter().map(rule)
 }
 
-/// Matches what leaves a box by an uplink because it is excluded from the tunnel, by destination
-/// and by mark.
+/// Matches packets that leave a box by an uplink because their destination or mark is excluded.
 fn excluded(options: &FilterOptions) -> Vec<String> {
     let FilterOptions { tun, excluded, forwarding, .. } = options;
     let Forwarding::Box { inside, .. } = forwarding else { return Vec::new() };
@@ -339,7 +334,7 @@ fn excluded(options: &FilterOptions) -> Vec<String> {
     matches_excluded(excluded).map(|which| format!("{leaves} {which}")).collect()
 }
 
-/// Matches what is excluded; its destinations are in [`excluded_sets`].
+/// Matches excluded packets; the destinations are in [`excluded_sets`].
 pub(super) fn matches_excluded(excluded: &Excluded) -> impl Iterator<Item = String> {
     let sets = [(true, "excluded4"), (false, "excluded6")].into_iter();
     let sets = sets.filter(|(ipv4, _)| has_family(&excluded.destinations, *ipv4));
@@ -348,8 +343,8 @@ pub(super) fn matches_excluded(excluded: &Excluded) -> impl Iterator<Item = Stri
     sets.chain(excluded.marks.iter().map(marked))
 }
 
-/// Closes on a server what it has opened by turning forwarding on: between interfaces of others
-/// pass answers, and what the machine's own rules translate; containers and port forwards are such.
+/// Closes what a server opened by turning forwarding on: between other interfaces only answers
+/// pass, and what the machine's own rules translate, such as containers and port forwards.
 fn opened(
     FilterOptions { tun, inner, forwarding, apart, .. }: &FilterOptions,
     opened: Opened,
@@ -364,8 +359,8 @@ fn opened(
             rules.push(format!("meta nfproto {protocol} return"));
         }
     }
-    // This machine's own packets come in by no interface. Before Linux 5.7 none is known here, and
-    // no rule that asks for one matches.
+    // Locally generated packets have no input interface. Before Linux 5.7 none is known here, and
+    // rules that match one never apply.
     rules.push("iif 0 return".to_owned());
     rules.push(format!("iifname \"{tun}\" return"));
     rules.push(format!("oifname \"{tun}\" return"));
@@ -373,7 +368,7 @@ fn opened(
         rules.extend(apart::opened());
     }
     rules.extend(ANSWERS.map(str::to_owned));
-    // Our own source NAT is no invitation to those who pretend to be clients.
+    // Our own source NAT does not admit hosts that pretend to be clients.
     for (ipv4, set) in [(true, "inner4"), (false, "inner6")] {
         if has_family(inner, ipv4) {
             rules.push(format!(
@@ -383,16 +378,15 @@ fn opened(
         }
     }
     rules.push("ct status snat return".to_owned());
-    // Neighbour discovery and multicast listeners seem to come in where they go out, before there
-    // is an address without a source.
+    // Neighbour discovery and multicast listener reports appear to come in where they go out while
+    // there is no source address yet.
     rules.push("fib saddr type local return".to_owned());
     rules.push("ip6 saddr :: return".to_owned());
     rules.push(format!("iifname != \"lo\" {drop}"));
     rules
 }
 
-/// Matches the interfaces that are no uplinks (or, with `not`, all others), by `side`, `iif` or
-/// `oif`.
+/// Matches the interfaces that are no uplinks (with `not`, all others), by `side`, `iif` or `oif`.
 pub(super) fn matches_inside(
     inside: &[Interface],
     side: &'static str,
@@ -404,12 +398,12 @@ pub(super) fn matches_inside(
     name.into_iter().chain(odd.then(|| format!("{side} {not}@inside_odd")))
 }
 
-/// Whether nft reads `"name"` as this name and nothing else. Linux allows nearly any byte in one.
+/// Whether nft reads `"name"` as exactly this name. Linux allows nearly any byte in one.
 pub(crate) fn is_quotable(name: &str) -> bool {
     name.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"*\\$".contains(&byte))
 }
 
-/// The networks of one family, those that touch joined: nft refuses intervals that overlap.
+/// The networks of one family, adjacent ones joined: nft refuses overlapping intervals.
 pub(super) fn of_family(prefixes: &[IpNet], ipv4: bool) -> Vec<String> {
     let fitting = prefixes.iter().filter(|prefix| prefix.addr().is_ipv4() == ipv4);
     let networks: Vec<IpNet> = fitting.map(IpNet::trunc).collect();

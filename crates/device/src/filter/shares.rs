@@ -1,21 +1,21 @@
-//! What one source may take of tables of the kernel that all share: connections, and fragments
-//! that wait for the rest of their packet.
+//! Bounds for each source on shared tables of the kernel: connections, and fragments that wait for
+//! the rest of their packet.
 //!
 //! ```text
-//! from a client ────────┐                   ┌─► fragments   by the second, before they are gathered
-//! from a host of the LAN ┴─► which source? ─┴─► connections by the second, and at a time
-//! to a client, from outside ──────────────────► connections at a time
-//! all of these ───────────────────────────────► three quarters of the connection table
+//! from a client ─────────┐                   ┌─► fragments   per second, before reassembly
+//! from a host of the LAN ┴─► which source? ──┴─► connections per second, and at a time
+//! to a client, from outside ───────────────────► connections at a time
+//! all of these ────────────────────────────────► three quarters of the connection table
 //! ```
 //!
-//! A source is an inner address, or a prefix behind a client: the tunnel has checked both. Behind a
-//! box it is a hardware address. Sources that find no place in the sets share one bound.
+//! A source is an inner address, or a prefix behind a client, both verified by the tunnel; behind a
+//! box it is a hardware address. Sources beyond the size of the sets share one bound.
 //!
-//! `ct count` looks at each connection of an element, so each source has several elements, by a
-//! hash of ports and far address.
+//! `ct count` walks all connections of an element, so each source has several elements, by a hash
+//! of ports and far address.
 //!
-//! The rules lie in a table of their own, `inet roadweave_NAME_shares`, whose sets and objects stay
-//! when only prefixes or interfaces change: connections that are open stay counted.
+//! The rules are in their own table, `inet roadweave_NAME_shares`. Its sets and objects survive
+//! changes of prefixes or interfaces, so open connections stay counted.
 
 mod text;
 
@@ -30,12 +30,12 @@ use super::chain::counter;
 use super::{FilterOptions, Forwarding, Interface, Table};
 use crate::{DeviceError, Instance, sysctl};
 
-/// What one source may take of the kernel's tables.
+/// The share of one source in the kernel's tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// The most connections at a time. It is never more than a quarter of the kernel's table.
+    /// Maximum concurrent connections, at most a quarter of the kernel's table.
     pub connections: u32,
-    /// Prefixes that are one source each, the longest that fits; any other address is one.
+    /// Prefixes that are one source each (longest match); any other address is its own source.
     pub prefixes: Vec<IpNet>,
 }
 
@@ -46,46 +46,41 @@ impl Default for Share {
 }
 
 impl Share {
-    /// The connections of a source unless the configuration says otherwise.
+    /// The default number of connections.
     pub const CONNECTIONS: u32 = 8_192;
 }
 
-/// What the table counts.
 pub(super) const COUNTED: [DropReason; 2] =
     [DropReason::ConnectionShare, DropReason::FragmentShare];
 
-/// The table of one instance.
 #[derive(Debug)]
 pub(super) struct Shares {
     table: Table,
     name: String,
     wanted: Option<Limits>,
     installed: Option<Limits>,
-    /// When another attempt is due, unless what is wanted changes.
+    /// The time of the next attempt, unless the wanted table changes.
     next_try: Option<Instant>,
-    /// When trouble was logged.
     last_told: Option<Instant>,
 }
 
-/// What the table is made of.
+/// The contents of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Limits {
     from: From,
-    /// By family and length: the networks that are one source each.
+    /// The networks that are one source each, by family and length.
     prefixes: BTreeMap<(bool, u8), BTreeSet<IpNet>>,
-    /// Connections of a source at a time.
     connections: u32,
-    /// Fragments of a source in a second, of IPv4 and IPv6.
+    /// Fragments of a source per second, of IPv4 and IPv6.
     fragments: [u32; 2],
-    /// How many connections the kernel's table holds.
+    /// The size of the kernel's connection table.
     table: u32,
-    /// Whether the kernel knows timeouts for some connections alone.
+    /// Whether the kernel supports `ct timeout` objects.
     has_timeouts: bool,
-    /// Whether it counts connections.
+    /// Whether the kernel supports `ct count`.
     has_counts: bool,
 }
 
-/// Where sources are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum From {
     Tun(String),
@@ -93,7 +88,6 @@ enum From {
 }
 
 impl Shares {
-    /// Changes nothing yet.
     pub(super) fn open(instance: &Instance) -> Result<Self, DeviceError> {
         let name = instance.shares_table();
         let table = Table::open(name.clone())?;
@@ -101,15 +95,14 @@ impl Shares {
         Ok(Self { table, name, wanted, installed, next_try, last_told })
     }
 
-    /// Puts the table in place, unless it is there already. A failure is logged, and tried again by
-    /// [`Shares::keep`].
+    /// Applies the options. A failure is logged, and retried by [`Shares::keep`].
     pub(super) fn replace(&mut self, options: &FilterOptions) {
         self.wanted = Limits::of(options);
         self.next_try = None;
         self.keep();
     }
 
-    /// Puts the table in place if it is not as wanted and an attempt is due.
+    /// Restores the table if it is not as wanted and an attempt is due.
     pub(super) fn keep(&mut self) {
         let Some(wanted) = self.wanted.clone() else { return };
         let is_in_place = self.installed.is_some() && self.table.is_in_place();
@@ -147,7 +140,7 @@ impl Shares {
         }
     }
 
-    /// Installs as much of what is `wanted` as the kernel knows.
+    /// Installs as much of `wanted` as the kernel supports.
     fn install(&mut self, wanted: &Limits, is_in_place: bool) -> Result<(), DeviceError> {
         let counts = self.table.counters().unwrap_or_default();
         let count = |reason| counts.get(&counter(reason)).copied().unwrap_or(0);
@@ -197,20 +190,20 @@ impl Limits {
         })
     }
 
-    /// Whether the same sets and objects serve `other`. What is in them keeps its bounds.
+    /// Whether the sets and objects of the table can stay, with their bounds.
     fn has_sets_of(&self, other: &Self) -> bool {
         let sets = |of: &Self| (of.connections, of.table, of.has_timeouts, of.has_counts);
         sets(self) == sets(other)
     }
 }
 
-/// Gives fragments more room than Linux does, and lets them wait there for a shorter time, so that
-/// a share of it is enough for video in large datagrams. Returns the settings and their values,
-/// those that have them already among them: another instance may restore them.
+/// The settings that give fragments more room, and a shorter timeout, than Linux does, so that a
+/// share is enough for video in large datagrams. Settings that already have the value are included:
+/// another instance may restore them.
 pub(super) fn room(options: &FilterOptions) -> impl Iterator<Item = (&'static str, String)> {
     let room = match &options.forwarding {
         Forwarding::Server { .. } => ROOM_OF_SERVER,
-        // A box has less memory, and what its TUN is too small for comes whole.
+        // A box has less memory; packets larger than its TUN's MTU arrive whole.
         _ => ROOM_OF_BOX,
     };
     ROOMS.into_iter().flat_map(move |(key, wait)| {
@@ -220,14 +213,14 @@ pub(super) fn room(options: &FilterOptions) -> impl Iterator<Item = (&'static st
     })
 }
 
-/// How many fragments of a source a quarter of the room holds, if none finds its siblings.
+/// The fragments per second that fill a quarter of the room if no packet gets complete.
 fn fragments_a_second(room: &str, wait: &str, mtu: u16) -> u32 {
     let room = read(room).unwrap_or(ROOM_OF_BOX);
     let wait = read(wait).unwrap_or(WAIT).max(1);
     (room / 4 / wait / (u64::from(mtu) + OVERHEAD)).clamp(1, 10_000) as u32
 }
 
-/// Whether the kernel does not know what a rule asks for.
+/// Whether the kernel lacks a feature that a rule uses.
 fn is_unknown(error: &DeviceError) -> bool {
     let DeviceError::Program { detail, .. } = error else { return false };
     ["No such file or directory", "not supported"].iter().any(|said| detail.contains(said))
@@ -238,25 +231,22 @@ fn read(key: &str) -> Option<u64> {
 }
 
 const CONNECTIONS_MAX: &str = "net.netfilter.nf_conntrack_max";
-/// What it is taken for where it cannot be read.
+/// The default where it cannot be read.
 const TABLE: u32 = 65_536;
-/// The settings of the rooms for fragments of IPv4 and IPv6, bytes, and of how long one waits
-/// there, seconds.
+/// The settings of the rooms for IPv4 and IPv6 fragments, bytes, and of their timeouts, seconds.
 const ROOMS: [(&str, &str); 2] = [
     ("net.ipv4.ipfrag_high_thresh", "net.ipv4.ipfrag_time"),
     ("net.netfilter.nf_conntrack_frag6_high_thresh", "net.netfilter.nf_conntrack_frag6_timeout"),
 ];
-/// What each room is at least, bytes.
+/// The minimum size of each room, bytes.
 const ROOM_OF_SERVER: u64 = 128 * 1024 * 1024;
 const ROOM_OF_BOX: u64 = 32 * 1024 * 1024;
-/// What the wait is at most, seconds. Siblings follow each other; a tunnel's repair of one takes
+/// The maximum timeout, seconds. Fragments of a packet follow each other; repair by a tunnel takes
 /// less.
 const WAIT: u64 = 2;
-/// What the kernel keeps beside the bytes of a fragment, bytes.
+/// The kernel's overhead for a fragment, bytes.
 const OVERHEAD: u64 = 1024;
-/// How long after a success the table is put back at the earliest.
+/// The minimum time after a success before the table is restored.
 const SETTLED: Duration = Duration::from_secs(1);
-/// How long after a failure another attempt is made.
 const RETRY: Duration = Duration::from_secs(30);
-/// The least time between two lines about trouble.
 const REMINDER: Duration = Duration::from_secs(600);

@@ -1,16 +1,16 @@
-//! The chain that finds what is for sockets of this machine which bear addresses of clients.
+//! The chain that marks packets for sockets of this machine which have clients' addresses.
 //!
 //! ```text
 //! answer from a host ─► source NAT undone ─► of such a socket? ─ yes ─► mark ─► rule 522: this machine
 //!                                                └─ no ─► the TUN, as ever
 //! ```
 //!
-//! A SYN is never looked up: no such socket listens, and another program's may, at any address.
-//! Errors about a connection (ICMP) are, by the packet that they quote, so that the socket learns
-//! the path's MTU and that a host is not there.
+//! SYNs are not looked up: no such socket listens, while another program's may, at any address.
+//! ICMP errors are, by the packet that they quote, so that the socket learns the path's MTU and
+//! unreachable hosts.
 //!
-//! Where neighbours may have the same inner addresses, nothing that a TUN brings is for such a
-//! socket, and nothing that one sends enters a TUN: their connections end beyond all tunnels.
+//! Where neighbours may have the same inner addresses, a TUN's packets are never for such a socket,
+//! and its packets never enter a TUN: their connections end beyond all tunnels.
 
 use ipnet::IpNet;
 use roadweave_proto::{DropReason, Kind, Marks};
@@ -30,8 +30,8 @@ pub(super) fn rules(options: &FilterOptions) -> Vec<String> {
     }
 }
 
-/// What leaves such sockets: never into a TUN, where neighbours are; the machine's own connections
-/// have its own address.
+/// Drops packets of such sockets that would enter a TUN, where neighbours exist. The machine's own
+/// connections have its own address.
 pub(super) fn leaving(options: &FilterOptions) -> Vec<String> {
     if !options.client_sockets || options.apart.is_none() {
         return Vec::new();
@@ -48,8 +48,8 @@ pub(super) fn leaving(options: &FilterOptions) -> Vec<String> {
     rules
 }
 
-/// The rules that open the source NAT for what such sockets send, where the prefixes alone do not
-/// say that it is from here.
+/// The rules that masquerade packets of such sockets, where the prefix alone does not prove that
+/// they are local.
 pub(super) fn masquerade(options: &FilterOptions) -> Vec<String> {
     let near = apart::near(options);
     let families = [(true, "near4"), (false, "near6")].into_iter();
@@ -79,7 +79,7 @@ fn rules_for(near: &[IpNet], has_neighbours: bool, marks: Marks) -> Vec<String> 
     rules
 }
 
-/// Whether the kernel can find sockets so.
+/// Whether the kernel supports the rules.
 pub(crate) fn check_sockets(table: &str) -> Result<(), DeviceError> {
     let rules = ["192.0.2.0/24", "2001:db8::/64"].map(|net| net.parse().expect("a network"));
     let rules = rules_for(&rules, false, Marks::default());

@@ -1,5 +1,5 @@
-//! Which TCP connections of the LAN end at this box (split connections, RFC 3135): those to where a
-//! host has answered lately.
+//! Selects TCP connections of the LAN that end at this box (split connections, RFC 3135): those to
+//! destinations that answered recently.
 //!
 //! ```text
 //! SYN from inside ─► answered, not failed ─► TPROXY to a listener, mark ─► rule 522: this machine
@@ -9,24 +9,23 @@
 //! FIN of such a socket ─► answered        marked RST of such a socket ─► failed
 //! ```
 //!
-//! A socket that takes a connection says yes before anybody knows whether its destination does. So
-//! the kernel notes by itself who answers, and a connection that the far end cannot make is broken
-//! off with a mark ([`Kind::Failed`]), by which its destination goes by the TUN for a while, and
-//! that before the caller hears of it.
+//! A socket accepts a connection before it is known whether the destination does. So the kernel
+//! records destinations that answer. A connection that the far end cannot make is reset with a mark
+//! ([`Kind::Failed`]), which sends its destination by the TUN for a while, before the caller sees
+//! the reset.
 //!
-//! What is taken once is taken to its end, by the mark of its connection: without a socket it is
-//! answered by RST. A SYN that was sent on as a packet is not taken when it is sent again, since
+//! A connection that was taken stays taken, by the mark of its connection: without a socket it is
+//! answered by RST. A SYN that was forwarded as a packet is not taken when it is sent again, since
 //! conntrack has given it another source.
 //!
-//! What is excluded from the tunnel is not taken, since a stream goes through that; and the mark of
-//! what is taken would hide the one that excludes.
+//! Excluded destinations are not taken: streams go through the tunnel, and the mark would hide the
+//! one that excludes.
 //!
-//! Whether what is handed over comes in at all is counted, since a firewall of the box's own may
-//! drop it at `INPUT`, and rules of others may lead it elsewhere.
+//! A counter shows whether connections that are handed over arrive: a firewall of the box may drop
+//! them at `INPUT`, and other rules may redirect them.
 //!
-//! All lies in a table of its own, `inet roadweave_NAME_split`, since what packets have put into it
-//! would go whenever the filters are replaced. It outlives the program: without a listener that
-//! takes connections it sends them on.
+//! The rules are in their own table, `inet roadweave_NAME_split`, because replacing the filters
+//! would clear its sets. It outlives the program: without a listener connections are forwarded.
 
 use std::fmt::Write as _;
 use std::io;
@@ -44,24 +43,24 @@ use crate::{DeviceError, Excluded, Instance, Waker};
 /// Which connections may be split.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SplitRules {
-    /// The first that fits counts.
+    /// The first match counts.
     pub rules: Vec<SplitRule>,
-    /// Whether those may be that no rule fits.
+    /// Whether connections that match no rule may be split.
     pub others: bool,
 }
 
 /// Whether connections to some destinations may be split.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SplitRule {
-    /// Their networks; none: all.
+    /// Their networks; empty: all.
     pub to: Vec<IpNet>,
-    /// Their ports; none: all.
+    /// Their ports; empty: all.
     pub ports: Vec<RangeInclusive<u16>>,
-    /// Whether they may be.
+    /// Whether to split them.
     pub split: bool,
 }
 
-/// The table of one client. It outlives it: `cleanup` removes it.
+/// The table of one client. The kernel's table outlives it: `cleanup` removes it.
 #[derive(Debug)]
 pub(crate) struct SplitTable {
     name: String,
@@ -69,12 +68,11 @@ pub(crate) struct SplitTable {
     table: KeptTable,
 }
 
-/// What the table shall do.
 #[derive(Debug)]
 struct Options {
     tun: String,
     rules: SplitRules,
-    /// Where connections are handed over, at most one of each family.
+    /// Listeners to hand connections over to, at most one of each family.
     listeners: Vec<(IpAddr, u16)>,
     inside: Vec<Interface>,
     excluded: Excluded,
@@ -82,8 +80,7 @@ struct Options {
 }
 
 impl SplitTable {
-    /// Nothing is taken yet; `listeners` are those to which connections are handed over. `waker`
-    /// wakes for the next [`SplitTable::turn`].
+    /// Installs nothing yet. `waker` wakes for the next [`SplitTable::turn`].
     pub(crate) fn new(
         instance: &Instance,
         tun: &str,
@@ -98,7 +95,7 @@ impl SplitTable {
         Self { table: KeptTable::new(name.clone(), Some(waker)), name, options }
     }
 
-    /// What comes in by these interfaces may be taken once the table is in place.
+    /// The interfaces whose connections may be taken.
     pub(crate) fn set_inside(&mut self, inside: Vec<Interface>) {
         if self.options.inside != inside {
             self.options.inside = inside;
@@ -106,7 +103,7 @@ impl SplitTable {
         }
     }
 
-    /// Something else leaves outside the tunnel, and is not taken once the table is in place.
+    /// Exclusions from the tunnel, which are not taken.
     pub(crate) fn set_excluded(&mut self, excluded: Excluded) {
         if self.options.excluded != excluded {
             self.options.excluded = excluded;
@@ -114,23 +111,21 @@ impl SplitTable {
         }
     }
 
-    /// When [`SplitTable::turn`] has something to do.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         self.table.poll_timeout()
     }
 
-    /// Whether the table is in place as it is wanted now.
     pub(crate) fn is_in_place(&self) -> bool {
         self.table.is_in_place()
     }
 
-    /// Keeps the table in place. What it has noted is lost when it is replaced.
+    /// Keeps the table in place. Replacing it loses the recorded destinations.
     pub(crate) fn turn(&mut self, now: Instant) -> Turn {
         let (name, options) = (&self.name, &self.options);
         self.table.turn(now, |_| text(name, options))
     }
 
-    /// How many SYNs were handed over since the table was installed and did not come in.
+    /// How many SYNs since the installation were handed over and did not arrive.
     pub(crate) fn astray(&mut self) -> io::Result<u64> {
         let counts = self.table.counters()?;
         let count = |name| counts.get(name).copied().unwrap_or_default();
@@ -138,12 +133,12 @@ impl SplitTable {
     }
 }
 
-/// Removes what an earlier run has left, if there is something.
+/// Removes the table of an earlier run.
 pub(crate) fn remove_left(instance: &Instance) -> Result<(), DeviceError> {
     remove_tables(&[instance.split_table()])
 }
 
-/// The text of the table, and how many rules it has.
+/// The text of the table, and its number of rules.
 fn text(table: &str, options: &Options) -> (String, usize) {
     let mut text = format!("add table inet {table}\ndelete table inet {table}\n");
     let _ = writeln!(text, "table inet {table} {{");
@@ -174,7 +169,7 @@ fn text(table: &str, options: &Options) -> (String, usize) {
     (text + "}\n", rules)
 }
 
-/// Chains that others go to stand before those.
+/// Chains precede the chains that go to them, as nft requires.
 fn chains(options: &Options) -> Vec<Chain> {
     let plain = |name, rules| Chain { name, hook: None, rules };
     let base = |name, hook, rules| Chain { name, hook: Some(hook), rules };
@@ -191,7 +186,7 @@ fn chains(options: &Options) -> Vec<Chain> {
         plain("inside_out", inside_out(options)),
         base(
             "prerouting",
-            // After destination NAT: what the machine's own rules lead elsewhere is theirs.
+            // After destination NAT: what the machine's own rules redirect is left to them.
             "filter hook prerouting priority dstnat + 5",
             matches_inside(&options.inside, "iif", "").map(|it| it + " goto inside_out").collect(),
         ),
@@ -202,20 +197,19 @@ fn chains(options: &Options) -> Vec<Chain> {
     chains
 }
 
-/// The listener of each family.
 fn of_families(listeners: &[(IpAddr, u16)]) -> [Option<(IpAddr, u16)>; 2] {
     let of = |ipv4| listeners.iter().find(|(address, _)| address.is_ipv4() == ipv4).copied();
     [of(true), of(false)]
 }
 
-/// Puts where a packet is from into a set.
+/// Records the source of a packet in a set.
 fn note(set: &str) -> Vec<String> {
     let rule = |(family, of)| format!("update @{set}{of} {{ {family} saddr . tcp sport }}");
     [("ip", 4), ("ip6", 6)].map(rule).to_vec()
 }
 
-/// Notes who answers, if the connection may be split. What is chosen is so before it is noted, so
-/// that a SYN is looked up once.
+/// Records hosts that answer, if connections to them may be split. Choosing before recording leaves
+/// one lookup for a SYN.
 fn choose(SplitRules { rules, others }: &SplitRules) -> Vec<String> {
     let verdict = |split| if split { "goto note" } else { "return" };
     let mut lines = Vec::new();
@@ -240,7 +234,7 @@ fn choose(SplitRules { rules, others }: &SplitRules) -> Vec<String> {
     lines
 }
 
-/// Ports as nft reads them, those that touch joined: it refuses intervals that overlap.
+/// Ports as nft reads them, adjacent ranges joined: it refuses overlapping intervals.
 fn joined(ranges: &[RangeInclusive<u16>]) -> String {
     let mut ranges: Vec<(u16, u16)> = ranges.iter().map(|it| (*it.start(), *it.end())).collect();
     ranges.sort_unstable();
@@ -258,7 +252,7 @@ fn joined(ranges: &[RangeInclusive<u16>]) -> String {
     joined.iter().map(text).collect::<Vec<_>>().join(", ")
 }
 
-/// What came in from inside.
+/// Packets from inside.
 fn inside_out(Options { listeners, excluded, marks, .. }: &Options) -> Vec<String> {
     let (mark, mask) = marks.kind(Kind::Taken);
     let mut rules = vec![
@@ -277,7 +271,7 @@ fn inside_out(Options { listeners, excluded, marks, .. }: &Options) -> Vec<Strin
     rules
 }
 
-/// Hands a connection over, if the listener takes any.
+/// Hands a connection over, up to a rate.
 fn begin(listener: (IpAddr, u16), marks: Marks) -> Vec<String> {
     vec![
         format!("limit rate over {RATE}/second burst {BURST} packets return"),
@@ -290,11 +284,11 @@ fn begin(listener: (IpAddr, u16), marks: Marks) -> Vec<String> {
     ]
 }
 
-/// What belongs to a connection that was handed over, errors about it among them.
+/// Packets of connections that were handed over, and errors about them.
 fn taken(Options { listeners, marks, .. }: &Options) -> Vec<String> {
     let set_mark = set_mark("meta mark", *marks);
     let listeners = of_families(listeners).into_iter().flatten();
-    // To the listener what is not a connection yet, such as the last packet of a handshake that the
+    // The listener gets packets of no socket yet, such as the last one of a handshake that the
     // kernel keeps no state of.
     let mut rules: Vec<String> =
         listeners.map(|listener| format!("{} {set_mark} return", to(listener))).collect();
@@ -302,7 +296,7 @@ fn taken(Options { listeners, marks, .. }: &Options) -> Vec<String> {
     rules
 }
 
-/// Hands TCP over to a socket; nothing else follows where there is none.
+/// Hands TCP over to a socket; ends the rule if there is none.
 fn to((address, port): (IpAddr, u16)) -> String {
     let (protocol, family) = match address.is_ipv4() {
         true => ("ipv4", "ip"),
@@ -312,7 +306,7 @@ fn to((address, port): (IpAddr, u16)) -> String {
     format!("meta nfproto {protocol} meta l4proto tcp tproxy {family} to {socket}")
 }
 
-/// What was handed over and has passed the filters of others.
+/// Counts SYNs that were handed over and passed other programs' filters.
 fn input(marks: Marks) -> Vec<String> {
     let (mark, mask) = marks.kind(Kind::Taken);
     vec![format!(
@@ -321,7 +315,7 @@ fn input(marks: Marks) -> Vec<String> {
     )]
 }
 
-/// Who answers somebody inside by the tunnel.
+/// Answers through the tunnel to hosts inside.
 fn forward(Options { tun, inside, .. }: &Options) -> Vec<String> {
     let rule = |inside| {
         format!(
@@ -332,7 +326,7 @@ fn forward(Options { tun, inside, .. }: &Options) -> Vec<String> {
     matches_inside(inside, "oif", "").map(rule).collect()
 }
 
-/// What this machine says in the name of hosts: that they have ended in order, or do not answer.
+/// This machine's packets in the name of hosts: they ended in order, or do not answer.
 fn output(marks: Marks) -> Vec<String> {
     let ((mark, mask), (failed, _)) = (marks.kind(Kind::Taken), marks.kind(Kind::Failed));
     vec![
@@ -346,16 +340,16 @@ fn set_mark(what: &str, marks: Marks) -> String {
     format!("{what} set {what} & {:#x} | {mark:#x}", !mask)
 }
 
-/// The counters of SYNs that were handed over, and of those that came in.
+/// The counters of SYNs that were handed over, and of those that arrived.
 const BEGUN: &str = "begun";
 const COME_IN: &str = "come_in";
-/// How long it counts that somebody has answered.
+/// How long an answer counts.
 const ANSWERED_MINUTES: u32 = 10;
-/// How long it counts that somebody has not.
+/// How long a failure counts.
 const FAILED_MINUTES: u32 = 30;
-/// The most that is noted of a kind and a family.
+/// The size of each set.
 const NOTED_MAX: u32 = 8192;
-/// New connections in a second, and at once: as many as a server takes of a client by default.
+/// New connections per second, and the burst: a server's default bound for a client.
 const RATE: u32 = 25;
 const BURST: u32 = 50;
 

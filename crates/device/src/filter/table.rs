@@ -1,4 +1,4 @@
-//! A table of our own: put in place as a whole, and looked at whether it still is what it was.
+//! A table of our own: replaced as a whole, and compared with what was installed.
 //!
 //! ```text
 //! stale, or changed by others ─► thread: nft ─► waker of the event loop ─► Turn::Replaced, Failed
@@ -18,8 +18,8 @@ use super::nftables::{Contents, Nftables};
 use super::run_nft;
 use crate::{DeviceError, Waker};
 
-/// One table of the family `inet`, in the network namespace where it was opened. It outlives its
-/// owner.
+/// A table of the family `inet`, in the network namespace where it was opened. The kernel's table
+/// outlives it.
 #[derive(Debug)]
 pub(crate) struct Table {
     name: String,
@@ -27,29 +27,26 @@ pub(crate) struct Table {
     installed: Installed,
 }
 
-/// What is known of the kernel's table since the last replacement.
+/// The state of the kernel's table since the last replacement.
 #[derive(Clone, Copy, Debug)]
 enum Installed {
-    /// The table could not be looked at.
+    /// The table could not be read.
     Unknown,
-    /// The table is ours: its contents, and the generation when it was looked at.
+    /// The table is ours: its contents, and the generation when it was read.
     Ours(Contents, u32),
-    /// Somebody changed it at the same time.
+    /// Another program changed it at the same time.
     Changed,
 }
 
 impl Table {
-    /// Changes nothing yet.
     pub(crate) fn open(name: String) -> Result<Self, DeviceError> {
         Ok(Self { name, nftables: Nftables::open()?, installed: Installed::Unknown })
     }
 
-    /// Puts what `text` says in the place of the table, in one step; it has so many rules then.
-    ///
-    /// # Errors
-    /// As [`run_nft`]; the table is the old one then.
+    /// Replaces the table by `text`, which has `rules` rules, in one step; on an error the old one
+    /// stays.
     pub(crate) fn replace(&mut self, text: &str, rules: usize) -> Result<(), DeviceError> {
-        // What others change between our writing and our reading would pass for ours.
+        // A change by another program between writing and reading would be taken for ours.
         for _ in 0..TRIES {
             let before = self.nftables.generation();
             run_nft(text)?;
@@ -69,7 +66,7 @@ impl Table {
         Ok(())
     }
 
-    /// Whether the table is as it was put in place. Cheap while nobody changes any table.
+    /// Whether the table is as it was installed. Cheap while no table changes.
     pub(crate) fn is_in_place(&mut self) -> bool {
         let (installed, generation) = match self.installed {
             Installed::Ours(contents, generation) => (contents, generation),
@@ -85,20 +82,19 @@ impl Table {
                 self.installed = Installed::Ours(contents, now)
             }
             Ok(_) => return false,
-            // What cannot be read now is looked at the next time.
+            // It is read again at the next look.
             Err(error) => tracing::debug!(%error, table = self.name, "it could not be looked at"),
         }
         true
     }
 
-    /// The packets that each of its named counters has seen.
     pub(crate) fn counters(&mut self) -> io::Result<BTreeMap<String, u64>> {
         self.nftables.counters(&self.name)
     }
 }
 
-/// A table that a thread puts in place, so that no event loop waits for `nft`. The thread ends
-/// before this is dropped.
+/// A table that a thread installs, so that no event loop waits for `nft`. Dropping it waits for the
+/// thread.
 #[derive(Debug)]
 pub(crate) struct KeptTable {
     name: String,
@@ -106,7 +102,6 @@ pub(crate) struct KeptTable {
     waker: Option<Waker>,
     table: Option<Table>,
     work: Option<(Receiver<Done>, JoinHandle<()>)>,
-    /// The table is not what it should be.
     is_stale: bool,
     /// Another program has changed it.
     is_changed: bool,
@@ -115,17 +110,17 @@ pub(crate) struct KeptTable {
 
 type Done = (Option<Table>, Result<(), DeviceError>);
 
-/// What became of a table in a turn.
+/// The outcome of a [`KeptTable::turn`].
 #[derive(Debug)]
 pub enum Turn {
-    /// Nothing, or not yet.
+    /// Nothing was done, or it is not finished.
     Unchanged,
-    /// It was put in place.
+    /// The table was replaced.
     Replaced {
-        /// Another program had changed it.
+        /// Whether another program had changed it.
         was_changed: bool,
     },
-    /// It was not put in place; it is tried again at the next look.
+    /// The replacement failed, and is retried at the next look.
     Failed(DeviceError),
 }
 
@@ -137,31 +132,30 @@ impl KeptTable {
         Self { name, waker, table, work, is_stale, is_changed, next_look }
     }
 
-    /// `waker` wakes for [`KeptTable::turn`] from now on.
     pub(crate) fn set_waker(&mut self, waker: Waker) {
         self.waker = Some(waker);
     }
 
-    /// The table is to be replaced at the next turn.
+    /// Replaces the table at the next turn.
     pub(crate) fn set_stale(&mut self) {
         self.is_stale = true;
         self.next_look = Instant::ZERO;
     }
 
-    /// Whether the table was put in place as it is wanted now.
+    /// Whether the table is installed as wanted.
     pub(crate) fn is_in_place(&self) -> bool {
         self.table.is_some() && self.work.is_none() && !self.is_stale
     }
 
-    /// When [`KeptTable::turn`] has something to do.
+    /// When [`KeptTable::turn`] is due.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         // The end of the thread wakes the loop.
         self.work.is_none().then_some(self.next_look)
     }
 
-    /// Takes what the thread has done, or looks from time to time whether the table is as it should
-    /// be, and begins to replace it if not. `text` makes the table's text from the packets of its
-    /// counters, and counts its rules.
+    /// Collects the thread's result, or checks the table from time to time and begins to replace
+    /// it. `text` returns the table's text, given the packets of its counters, and its number of
+    /// rules.
     pub(crate) fn turn(
         &mut self,
         now: Instant,
@@ -189,7 +183,7 @@ impl KeptTable {
         let (table, name, waker) = (self.table.take(), self.name.clone(), self.waker.clone());
         let (sender, done) = channel();
         let work = move || {
-            // The receiver is there as long as this thread.
+            // The receiver lives as long as this thread.
             let _ = sender.send(replaced(table, name, &text, rules));
             waker.iter().for_each(Waker::wake);
         };
@@ -215,7 +209,7 @@ impl KeptTable {
         }
     }
 
-    /// The packets that each of its named counters has seen; none while it is being replaced.
+    /// The packets of each named counter; empty during a replacement.
     pub(super) fn counters(&mut self) -> io::Result<BTreeMap<String, u64>> {
         self.table.as_mut().map_or_else(|| Ok(BTreeMap::new()), Table::counters)
     }
@@ -223,7 +217,7 @@ impl KeptTable {
 
 impl Drop for KeptTable {
     fn drop(&mut self) {
-        // Else it could put the table in place after it was removed.
+        // Otherwise it could install the table after its removal.
         self.work.take().map(|(_, thread)| thread.join());
     }
 }
@@ -239,5 +233,5 @@ fn replaced(table: Option<Table>, name: String, text: &str, rules: usize) -> Don
 }
 
 const TRIES: usize = 5;
-/// How often it is looked at whether the table is as it should be, and a failure is tried again.
+/// How often the table is checked, and a failure retried.
 const LOOK: Duration = Duration::from_secs(4);

@@ -1,4 +1,4 @@
-//! Rulesets in their golden files; `tests/filters.rs` has what they let through.
+//! Rulesets in their golden files; `tests/it/filters.rs` tests their effect.
 
 use roadweave_proto::DropReason;
 
@@ -34,7 +34,6 @@ fn server(outside_to_tunnel: bool, clients_reach_clients: bool, denied: &[&str])
     }
 }
 
-/// A box with these interfaces inside, and destinations and marks that are excluded.
 fn a_box(inside: &[&str], between_uplinks: bool) -> FilterOptions {
     let interface = |name: &&str| Interface { name: (*name).to_owned(), index: 7 };
     let inside = inside.iter().map(interface).collect();
@@ -49,7 +48,6 @@ fn a_box(inside: &[&str], between_uplinks: bool) -> FilterOptions {
     }
 }
 
-/// One port, a range, and a range that is renumbered.
 fn forwards() -> Vec<Forward> {
     let one = Forward {
         tcp: true,
@@ -85,21 +83,21 @@ fn the_rulesets_are_in_their_golden_files() {
     let opened = Opened { ipv4: true, ipv6: false };
     check("open", &options(Forwarding::Open), none);
     check("box", &a_box(&["lan0", "br-lan"], false), none);
-    // What nft would misread is matched by its number; inner addresses are known outside.
+    // A name that nft would misread is matched by its number; inner addresses are known outside.
     let odd = a_box(&["lan0", "a\" drop; #", "eth*"], true);
     check("box-between-uplinks", &FilterOptions { masquerade_into_tun: None, ..odd }, none);
     check("server", &options(server(false, true, &["169.254.0.0/16"])), none);
     check("server-opened", &options(server(true, false, &[])), opened);
     let forwards = FilterOptions { forwards: forwards(), ..options(server(false, false, &[])) };
     check("forwards", &forwards, none);
-    // Tenants beside one another on one machine, with what is not only theirs.
+    // Tenants side by side on one machine.
     let apart = Some(Apart::of(&Instance::new("rw0").unwrap()));
     let mut neighbour =
         FilterOptions { apart, client_sockets: true, ..options(server(false, false, &[])) };
     neighbour.inner.push("0.0.0.0/0".parse().unwrap());
     check("neighbour", &neighbour, Opened { ipv4: true, ipv6: true });
     check("neighbour-exposed", &FilterOptions { masquerade: false, ..neighbour }, none);
-    // Of a narrow mask no other bits are set or read.
+    // With a narrow mask no other bits are set or read.
     let marks = Marks::within(0x00ff_0000).unwrap();
     let apart = Some(Apart::of(&Instance::new("rw0").unwrap().with_marks(marks)));
     check("narrow-mask", &FilterOptions { marks, apart, client_sockets: true, ..forwards }, none);

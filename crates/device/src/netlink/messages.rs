@@ -1,4 +1,4 @@
-//! Route netlink's messages, read and written: interfaces, addresses, routes and rules.
+//! Encodes and decodes route netlink messages: interfaces, addresses, routes and rules.
 
 use std::net::IpAddr;
 
@@ -46,7 +46,7 @@ pub(crate) fn parse_address(message: &AddressMessage) -> Option<(u32, IpNet)> {
     Some((message.header.index, own_address(message)?))
 }
 
-/// An address as it may be taken away; also one that cannot be used yet.
+/// An address that may be taken away, including one that is not usable yet.
 pub(crate) fn parse_lease(message: &AddressMessage) -> Option<Lease> {
     let broadcast = message.attributes.iter().find_map(|attribute| match attribute {
         AddressAttribute::Broadcast(address) => Some((*address).into()),
@@ -82,7 +82,7 @@ fn own_address(message: &AddressMessage) -> Option<IpNet> {
 pub(crate) fn parse_routes(message: &RouteMessage) -> Vec<Route> {
     match message.header.kind {
         RouteType::Unicast | RouteType::Unreachable => {}
-        // The kernel has a local one for each address.
+        // The kernel has a local route for each address.
         RouteType::Local | RouteType::Throw
             if u8::from(message.header.protocol) == ROUTE_PROTOCOL => {}
         _ => return Vec::new(),
@@ -93,25 +93,24 @@ pub(crate) fn parse_routes(message: &RouteMessage) -> Vec<Route> {
         _ => None,
     });
     match (message.header.kind, hops) {
-        // IPv6 gives them the loopback.
+        // IPv6 gives them the loopback interface.
         (RouteType::Unreachable | RouteType::Throw, _) => vec![Route { interface: None, ..route }],
         (_, Some(hops)) => {
             let alive = hops.iter().filter(|hop| !hop.flags.contains(RouteNextHopFlags::Dead));
             alive.map(|hop| over(&route, hop)).collect()
         }
-        // The kernel does not say over which interface: net.ipv4.nexthop_compat_mode is 0.
+        // The kernel does not report the interface: net.ipv4.nexthop_compat_mode is 0.
         (_, None) if route.interface.is_none() => Vec::new(),
         (_, None) => vec![route],
     }
 }
 
-/// The route over one of its next hops.
 fn over(route: &Route, hop: &RouteNextHop) -> Route {
     let gateway = hop.attributes.iter().find_map(gateway_of);
     Route { gateway, interface: Some(hop.interface_index), ..route.clone() }
 }
 
-/// The next hop's address. That of an IPv4 route may be of IPv6 (RFC 5549, now RFC 8950).
+/// The next hop's address; of an IPv4 route it may be IPv6 (RFC 5549, now RFC 8950).
 fn gateway_of(attribute: &RouteAttribute) -> Option<IpAddr> {
     match attribute {
         RouteAttribute::Gateway(address) => ip_address(address),
@@ -201,8 +200,8 @@ pub(super) fn build_route(route: &Route) -> RouteMessage {
         // Tables beyond 255 fit the attribute only.
         table: u8::try_from(route.table).unwrap_or(0),
         protocol: RouteProtocol::from(route.protocol),
-        // None shall tell the kernel over which interface a gateway lies that somebody adds a route
-        // by: with the scope of a link, a route into the TUN would claim that all of them do.
+        // Not the scope of a link: with it, the kernel would resolve any gateway over our route
+        // into the TUN.
         scope: if route.local { RouteScope::Host } else { RouteScope::Universe },
         kind: match route.interface {
             Some(_) if route.local => RouteType::Local,
@@ -210,7 +209,7 @@ pub(super) fn build_route(route: &Route) -> RouteMessage {
             None if route.passes_by => RouteType::Throw,
             None => RouteType::Unreachable,
         },
-        // Cellular networks give gateways outside the prefix.
+        // Cellular networks have gateways outside the prefix.
         flags: match (route.gateway, route.interface) {
             (Some(_), Some(_)) => RouteFlags::Onlink,
             _ => RouteFlags::empty(),
@@ -284,7 +283,8 @@ mod tests {
         RouteAttribute::Gateway(text.parse::<IpAddr>().unwrap().into())
     }
 
-    /// A default route with these attributes, as interface, next hop and metric of each.
+    /// Interface, next hop and metric of each route that a default route with these attributes
+    /// gives.
     fn read(ipv4: bool, attributes: Vec<RouteAttribute>) -> Vec<(u32, String, u32)> {
         let mut message = RouteMessage::default();
         message.header.address_family = family(ipv4);

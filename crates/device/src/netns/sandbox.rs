@@ -1,14 +1,14 @@
 //! A program runs itself again inside fresh namespaces.
 //!
 //! ```text
-//! roadweave (outside) --- waits, hands on signals
+//! roadweave (outside) --- waits, forwards signals
 //!    +-- unshare ------- mount, net, pid and, when not root, user namespace
 //!          +-- roadweave (inside): pid 1, all others are its children
 //! ```
 //!
-//! Whatever ends the outer program, the kernel kills `unshare` (parent death signal), that kills
-//! pid 1, and with pid 1 the kernel kills every process of the namespace. With the last of them go
-//! the mounts, the network namespaces, their interfaces, routes and rules.
+//! When the outer program ends for any reason, the kernel kills `unshare` (parent death signal),
+//! that kills pid 1, and with pid 1 the kernel kills every process of the namespace. Their mounts,
+//! network namespaces, interfaces, routes and rules go with them.
 
 #![allow(unsafe_code, reason = "a child asks the kernel to die with its parent before exec")]
 
@@ -28,27 +28,25 @@ use crate::{DeviceError, wait_readable};
 /// Where [`Sandbox::enter`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sandbox {
-    /// Inside: go on.
+    /// Inside: continue.
     Inside,
-    /// Outside, after the inner program ended with this exit code (128 + signal if one killed it):
-    /// exit with it.
+    /// Outside, after the inner program ended with this exit code (128 + signal if killed): exit
+    /// with it.
     Ended(i32),
 }
 
 impl Sandbox {
     /// Runs this program again, with its own arguments, inside a sandbox.
     ///
-    /// Call it first thing, before threads and sockets. Inside, it returns [`Sandbox::Inside`] at
-    /// once. Interrupt, terminate and hang-up are handed on; a program that ends not within three
-    /// seconds of the first, or gets a second, is killed.
-    ///
-    /// # Errors
-    /// [`DeviceError::Unavailable`] where the kernel or the tools do not allow it, and why.
+    /// Call it first, before threads and sockets. Inside, it returns [`Sandbox::Inside`] at once.
+    /// Interrupt, terminate and hang-up are forwarded; a program that does not end within three
+    /// seconds of the first, or gets a second, is killed. Fails with [`DeviceError::Unavailable`]
+    /// where the kernel or the tools do not allow it.
     pub fn enter() -> Result<Self, DeviceError> {
         Self::enter_with(std::env::args_os().skip(1).collect(), Stdio::inherit())
     }
 
-    /// Runs this program again with other arguments, and its output going to `output`.
+    /// Runs this program again with other arguments and its output redirected.
     pub fn enter_with(arguments: Vec<OsString>, output: Stdio) -> Result<Self, DeviceError> {
         if std::env::var_os(MARK).is_some() {
             return set_up_inside().map(|()| Self::Inside);
@@ -58,7 +56,7 @@ impl Sandbox {
             .map_err(|error| DeviceError::system("find this program's file", error))?;
         let mut command = unshare();
         command.arg(program).args(arguments).stdout(output).env(MARK, namespace_of_mounts()?);
-        // A group of its own: what the terminal sends comes once, through us.
+        // In its own group, so that signals of the terminal come once, through us.
         command.process_group(0);
         die_with_parent(&mut command);
         let mut signals =
@@ -68,10 +66,7 @@ impl Sandbox {
         supervise(&mut child, &mut signals).map(Self::Ended)
     }
 
-    /// Whether a sandbox can be had here.
-    ///
-    /// # Errors
-    /// [`DeviceError::Unavailable`] with what is missing.
+    /// Checks that a sandbox is available; fails with [`DeviceError::Unavailable`] and the reason.
     pub fn probe() -> Result<(), DeviceError> {
         let unavailable = |why: String| DeviceError::Unavailable { why };
         let output = unshare().arg("true").stdin(Stdio::null()).output().map_err(|error| {
@@ -98,17 +93,17 @@ impl Sandbox {
     }
 }
 
-/// Whether this process runs inside a sandbox that was set up.
+/// Whether this process runs inside a complete sandbox.
 pub(super) fn is_inside() -> bool {
     Path::new(READY).exists()
 }
 
-/// Makes `/run` private and sets the loopback up. Programs that the first one starts find it done.
+/// Makes `/run` private and sets the loopback up, once per sandbox.
 fn set_up_inside() -> Result<(), DeviceError> {
     if is_inside() {
         return Ok(());
     }
-    // The mark alone might come from anywhere; mounting over the real /run would do harm.
+    // The variable alone proves nothing; mounting over the real /run would do harm.
     let outer = std::env::var(MARK).unwrap_or_default();
     if outer == namespace_of_mounts()? {
         let why = format!("{MARK} is set, but this is no sandbox: unset it");
@@ -140,7 +135,7 @@ fn die_with_parent(command: &mut Command) {
     let parent = rustix::process::getpid();
     let work = move || {
         rustix::process::set_parent_process_death_signal(Some(KernelSignal::KILL))?;
-        // The parent may have died before the request was made.
+        // The parent may have died before the request.
         if getppid() == Some(parent) { Ok(()) } else { Err(rustix::io::Errno::SRCH.into()) }
     };
     // SAFETY: between fork and exec only async-signal-safe calls are allowed; these two are plain
@@ -148,7 +143,7 @@ fn die_with_parent(command: &mut Command) {
     unsafe { command.pre_exec(work) };
 }
 
-/// Waits for the child and hands signals on; returns its exit code.
+/// Waits for the child and forwards signals; returns its exit code.
 fn supervise(child: &mut Child, signals: &mut Signals) -> Result<i32, DeviceError> {
     let failed = |error| DeviceError::system("wait for the sandbox", error);
     let mut deadline: Option<Instant> = None;
@@ -172,7 +167,7 @@ fn supervise(child: &mut Child, signals: &mut Signals) -> Result<i32, DeviceErro
             if deadline.is_some() {
                 deadline = Some(Instant::now());
             } else {
-                // Only fails when the group is gone, which the next wait sees.
+                // Fails only when the group is gone, which the next wait sees.
                 let _ = kill_process_group(Pid::from_child(child), signal);
                 deadline = Some(Instant::now() + GRACE);
             }
@@ -183,16 +178,16 @@ fn supervise(child: &mut Child, signals: &mut Signals) -> Result<i32, DeviceErro
     }
 }
 
-/// Names the mount namespace of this process.
+/// An identifier of this process's mount namespace.
 fn namespace_of_mounts() -> Result<String, DeviceError> {
     let link = fs::read_link("/proc/self/ns/mnt")
         .map_err(|error| DeviceError::system("read /proc/self/ns/mnt", error))?;
     Ok(link.to_string_lossy().into_owned())
 }
 
-/// Holds the name of the outer mount namespace, for the inner program.
+/// The variable with the outer mount namespace, for the inner program.
 const MARK: &str = "ROADWEAVE_SANDBOX";
-/// Its presence says that the sandbox is set up.
+/// Exists once the sandbox is set up.
 const READY: &str = "/run/roadweave/.sandbox";
 /// How long a program may take to end after a signal.
 const GRACE: Duration = Duration::from_secs(3);

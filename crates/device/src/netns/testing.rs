@@ -1,4 +1,4 @@
-//! Tests that need namespaces: each runs again alone inside a sandbox of its own.
+//! Tests that need namespaces: each runs again, alone, inside its own sandbox.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -9,11 +9,10 @@ use std::time::Duration;
 use super::{CableEnd, NetNs, Sandbox, Watch};
 use crate::DeviceError;
 
-/// How long anything may take that is not timed: the machine may be slow and busy.
+/// The timeout of waits that are not measured: the machine may be slow and busy.
 pub const WAIT_MAX: Duration = Duration::from_secs(20);
 
-/// Runs `test` inside a fresh sandbox; call it on the thread of a `#[test]` function, whose name is
-/// that function's path.
+/// Runs `test` inside a fresh sandbox; call it on the thread of a `#[test]` function.
 ///
 /// ```no_run
 /// # use roadweave_device::netns::run_sandboxed;
@@ -23,53 +22,39 @@ pub const WAIT_MAX: Duration = Duration::from_secs(20);
 /// }
 /// ```
 ///
-/// Where a sandbox cannot be had, it prints `skipped: NAME: WHY` past the test harness's capture
-/// and returns. With `ROADWEAVE_REQUIRE_SANDBOX` set in the environment it panics instead.
-///
-/// # Panics
-/// When the test fails inside.
+/// Without a sandbox it prints `skipped: NAME: WHY`, uncaptured, and returns; with
+/// `ROADWEAVE_REQUIRE_SANDBOX` in the environment it panics instead. Panics if the test fails
+/// inside.
 pub fn run_sandboxed(test: impl FnOnce()) {
     let name = test_name();
     let arguments = ["--exact", &name, "--nocapture", "--include-ignored", "--test-threads=1"];
     let arguments = arguments.iter().map(Into::into).collect();
     match Sandbox::enter_with(arguments, Stdio::null()) {
         Ok(Sandbox::Inside) => test(),
-        // With one thread the harness runs tests in its own, and none has that name.
+        // With one thread the harness runs tests in its own, which is called "main".
         Ok(Sandbox::Ended(0)) => assert_ne!(name, "main", "run tests by more than one thread"),
         Ok(Sandbox::Ended(code)) => panic!("{name} failed inside its sandbox, exit code {code}"),
         Err(why) => skip(&why),
     }
 }
 
-/// Whether a sandbox can be had here, for a test that starts a program which enters one. Where it
-/// cannot, it says so as [`run_sandboxed`] does.
-///
-/// # Panics
-/// When there must be one, and is none.
+/// Whether a sandbox is available, for a test that starts a program which enters one; skips or
+/// panics as [`run_sandboxed`] does.
 pub fn sandbox_is_there() -> bool {
     Sandbox::probe().inspect_err(skip).is_ok()
 }
 
-/// Waits until `holds`, for [`WAIT_MAX`].
-///
-/// # Panics
-/// With `what` was waited for when it does not.
+/// Waits for `holds`, at most [`WAIT_MAX`]; then panics with `what`.
 pub fn wait_until(what: &str, holds: impl FnMut() -> bool) {
     wait_within(WAIT_MAX, what, holds);
 }
 
-/// Waits until `holds`, for `limit` at most.
-///
-/// # Panics
-/// With `what` was waited for when it does not.
+/// Waits for `holds`, at most `limit`; then panics with `what`.
 pub fn wait_within(limit: Duration, what: &str, holds: impl FnMut() -> bool) {
     wait_or_show(limit, || what, holds);
 }
 
-/// Waits until `holds`, for `limit` at most.
-///
-/// # Panics
-/// With the `state` in the end when it does not.
+/// Waits for `holds`, at most `limit`; then panics with `state`.
 pub fn wait_or_show<S: Display>(
     limit: Duration,
     state: impl Fn() -> S,
@@ -82,10 +67,8 @@ pub fn wait_or_show<S: Display>(
     }
 }
 
-/// Joins two namespaces by a cable between interfaces of these names, with these addresses.
-///
-/// # Panics
-/// When that fails.
+/// Connects two namespaces by a cable between interfaces of these names, with these addresses.
+/// Panics on a failure.
 pub fn cable(left: (&NetNs, &str, &[&str]), right: (&NetNs, &str, &[&str])) {
     let parse = |text: &&str| text.parse().expect("an address with its prefix");
     let addresses = [left.2, right.2].map(|texts| texts.iter().map(parse).collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! A stopwatch for tests on machines that do something else.
+//! A stopwatch for tests on busy machines.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,17 +10,16 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{MembarrierCommand, membarrier};
 
-/// A stopwatch that leaves out for how long threads were ready to run and had no processor: all
-/// threads of the processes that it sees, which inside a [`Sandbox`](super::Sandbox) are those of
-/// the test, and the kernel's, for which each `nft` and each interface that goes waits. On an idle
-/// machine it shows the time. On a busy one it shows less, at least a quarter, so that whatever
-/// waits for it ends.
+/// A stopwatch that excludes scheduling delays: the time that threads were ready to run without a
+/// processor. It covers all visible processes, inside a [`Sandbox`](super::Sandbox) those of the
+/// test, and RCU grace periods of the kernel, which `nft` and removed interfaces wait for. It shows
+/// at least a quarter of the real time, so that timeouts end.
 ///
 /// Source: Linux Documentation/scheduler/sched-stats.rst, `/proc/PID/schedstat`.
 #[derive(Clone, Copy, Debug)]
 pub struct Watch {
     begun: Instant,
-    /// What was withheld before.
+    /// The delay before the start.
     withheld: Duration,
 }
 
@@ -30,15 +29,14 @@ impl Watch {
         Self { withheld: withheld(), begun: Instant::now() }
     }
 
-    /// How long it has run, without what the scheduler withheld.
+    /// The time since the start, without scheduling delays.
     pub fn elapsed(&self) -> Duration {
         let passed = self.begun.elapsed();
         passed.saturating_sub(withheld().saturating_sub(self.withheld)).max(passed / 4)
     }
 }
 
-/// How long some thread has waited for a processor since the first call: of each sample the longest
-/// wait counts.
+/// The scheduling delay since the first call: the longest of any thread, for each sample.
 fn withheld() -> Duration {
     static NANOSECONDS: AtomicU64 = AtomicU64::new(0);
     static SAMPLER: OnceLock<()> = OnceLock::new();
@@ -48,7 +46,7 @@ fn withheld() -> Duration {
             loop {
                 let begun = Instant::now();
                 sleep(SAMPLE);
-                // It returns after a grace period (RCU), as `nft` does.
+                // It returns after an RCU grace period, as `nft` does.
                 let asked = Instant::now();
                 let _ = membarrier(MembarrierCommand::Global);
                 let kernel = asked.elapsed().saturating_sub(GRACE_PERIOD).as_nanos();
@@ -59,13 +57,13 @@ fn withheld() -> Duration {
                 NANOSECONDS.fetch_add(more.min(most), Ordering::Relaxed);
             }
         };
-        // Without it the stopwatch shows the time.
+        // Without the sampler the stopwatch shows the real time.
         let _ = Builder::new().name("watch".to_owned()).spawn(sample);
     });
     Duration::from_nanos(NANOSECONDS.load(Ordering::Relaxed))
 }
 
-/// By how many nanoseconds the wait of a thread exceeds the `known` one at most, and all waits now.
+/// The largest increase of a thread's wait over `known`, nanoseconds, and all waits now.
 fn waits(known: &BTreeMap<PathBuf, u64>) -> (u64, BTreeMap<PathBuf, u64>) {
     let entries = |path: PathBuf| fs::read_dir(path).into_iter().flatten().flatten();
     let processes = entries("/proc".into()).map(|entry| entry.path());
@@ -83,7 +81,7 @@ fn waits(known: &BTreeMap<PathBuf, u64>) -> (u64, BTreeMap<PathBuf, u64>) {
     (more.unwrap_or_default(), now)
 }
 
-/// A grace period on a machine with processors to spare takes less.
+/// The maximum on an idle machine.
 const GRACE_PERIOD: Duration = Duration::from_millis(100);
 /// A program that ends sooner has not waited for long.
 const SAMPLE: Duration = Duration::from_millis(20);

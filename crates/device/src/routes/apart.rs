@@ -1,17 +1,17 @@
-//! The table and rules that keep one anchor's routes from those of its neighbours (see
+//! The table and rules that separate one anchor's routes from its neighbours' (see
 //! [`crate::apart`]).
 //!
 //! ```text
 //! priority  rule                               table
 //! 523       came in by the TUN              -> of the anchor: its prefixes into the TUN, or refused
-//! 523       bears the anchor's mark         -> of the anchor
+//! 523       has the anchor's mark           -> of the anchor
 //! 523       socket bound to the TUN         -> of the anchor
 //! ```
 //!
-//! The main table has what others may begin connections to: the own inner networks, by which the
-//! machine itself reaches clients (the older of two equal ones), and without masquerade all
-//! prefixes. Behind masquerade a client's prefix is in the anchor's table alone, so that no tenant
-//! can draw the packets of another, or of the machine, by the prefix that it has.
+//! The main table has the prefixes that connections may begin to: the own inner networks, by which
+//! the machine itself reaches clients (of two equal ones the older), and without masquerade all
+//! prefixes. With masquerade a client's prefix is in the anchor's table only, so that no tenant's
+//! prefix draws packets of another tenant or of the machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ use crate::apart::{Apart, GROUP};
 use crate::process::ROUTE_PROTOCOL;
 use crate::{DeviceError, NetworkInterface, Route, Rule, sysctl};
 
-/// The TUN of an anchor, and what is known of it outside.
+/// The TUN of an anchor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnchorTun {
     /// The TUN's name.
@@ -31,11 +31,11 @@ pub struct AnchorTun {
     pub index: u32,
     /// Its own inner networks.
     pub networks: Vec<IpNet>,
-    /// Whether addresses behind it are known outside: without masquerade.
+    /// Whether addresses behind it are known outside, as without masquerade.
     pub is_exposed: bool,
 }
 
-/// What an anchor has beside the routes of a server.
+/// The routes and rules of an anchor.
 #[derive(Clone, Debug)]
 pub(super) struct OwnTable {
     apart: Apart,
@@ -44,12 +44,12 @@ pub(super) struct OwnTable {
 }
 
 impl Routes {
-    /// Keeps what leads into the TUN apart from neighbours with the same prefixes, from now on.
-    /// Call it once, before [`Routes::route_into_tun`].
+    /// Separates routes into the TUN from neighbours with the same prefixes. Call it once, before
+    /// [`Routes::route_into_tun`].
     ///
     /// # Errors
-    /// [`DeviceError::Unavailable`] when the mark is another's, or a network is known outside and a
-    /// neighbour has it too; nothing is changed then. Else what the kernel says.
+    /// [`DeviceError::Unavailable`] if another program uses the mark, or a network is known outside
+    /// and a neighbour has it too; nothing is changed then.
     pub fn keep_apart(&mut self, apart: Apart, surroundings: AnchorTun) -> Result<(), DeviceError> {
         let number = self.tunnel_table() + 1;
         self.check_mark(apart, &surroundings.tun)?;
@@ -73,8 +73,8 @@ impl Routes {
         self.mend_settings().map(drop)
     }
 
-    /// Which of `prefixes` cannot be led into the TUN, because they are known outside and a
-    /// neighbour has them too; and why.
+    /// The `prefixes` that cannot be led into the TUN because they are known outside and a
+    /// neighbour has them too, each with the reason.
     pub(crate) fn find_clashes(
         &mut self,
         prefixes: &[IpNet],
@@ -105,7 +105,7 @@ impl Routes {
         Ok(found)
     }
 
-    /// Own addresses of neighbours, with the TUN's name and the network's length.
+    /// Neighbours' own addresses, with the TUN's name and the network's length.
     fn addresses_of_neighbours(
         &mut self,
         own: &OwnTable,
@@ -120,8 +120,8 @@ impl Routes {
         Ok(addresses.filter_map(of_those).collect())
     }
 
-    /// Why the own addresses cannot be: in a network that a neighbour has too, both must be the
-    /// same, since the machine answers from the one that its main table finds first.
+    /// Why the own addresses are impossible: in a network that a neighbour has too, both must be
+    /// equal, since the machine answers from the one that its main table finds first.
     fn other_own_address(&mut self, own: &OwnTable) -> Result<Option<String>, DeviceError> {
         let AnchorTun { tun, networks, .. } = &own.surroundings;
         for (name, theirs) in self.addresses_of_neighbours(own)? {
@@ -180,7 +180,7 @@ impl Routes {
         Ok(found)
     }
 
-    /// Whether nobody else's rule takes what bears the mark.
+    /// Fails if another program's rule matches the mark.
     fn check_mark(&mut self, apart: Apart, tun: &str) -> Result<(), DeviceError> {
         let unavailable = |why: String| Err(DeviceError::Unavailable { why });
         let (own, mine) = apart.mark();
@@ -208,7 +208,8 @@ impl Routes {
         }
     }
 
-    /// All that leads `prefix` into the TUN with the index `tun`, or to sockets of this machine.
+    /// All routes that lead `prefix` into the TUN with the index `tun`, or to sockets of this
+    /// machine.
     pub(super) fn ways(&self, tun: u32, prefix: &IpNet) -> Vec<Route> {
         let main = tun_route(tun, *prefix, self.tunnel_table());
         let mut ways = match &self.own_table {
@@ -222,7 +223,7 @@ impl Routes {
         ways
     }
 
-    /// What there is for the own networks.
+    /// The routes and rules for the own networks.
     pub(super) fn own_ways(&self) -> (Vec<Route>, Vec<Rule>) {
         let (mut routes, mut rules) =
             self.socket_table.as_ref().map(|table| table.ways()).unwrap_or_default();
@@ -234,8 +235,7 @@ impl Routes {
         (routes, rules)
     }
 
-    /// Sets again what is not as it should be of the TUN's group and the settings; returns how much
-    /// that was.
+    /// Restores the TUN's group and the settings; returns the number of changes.
     pub(super) fn mend_settings(&mut self) -> Result<usize, DeviceError> {
         let Some(AnchorTun { tun, index, .. }) =
             self.own_table.as_ref().map(|own| &own.surroundings)
@@ -244,11 +244,11 @@ impl Routes {
         };
         let (index, mut count) = (*index, 0);
         let valid = format!("net.ipv4.conf.{}.src_valid_mark", tun.replace('.', "/"));
-        // What the reverse path filter sees, and what refusals that this machine sends back bear.
+        // The reverse path filter sees the mark, and rejections that this machine sends have it.
         for key in [valid].into_iter().chain(REFLECTING.map(str::to_owned)) {
-            // A kernel without IPv6 has none of its own.
+            // A kernel without IPv6 has no such key.
             let Ok(value) = sysctl::read(&key) else { continue };
-            // Noted once also where a neighbour has set it: it stays until the last of them ends.
+            // Recorded once even if a neighbour has set it: it stays until the last of them ends.
             if value != "1" || !self.settings.contains(&key) {
                 self.instance.change_setting(&key, "1")?;
                 self.settings.insert(key);
@@ -265,7 +265,7 @@ impl Routes {
 }
 
 impl OwnTable {
-    /// A route into the TUN, and one that refuses where there is no TUN.
+    /// A route into the TUN, and an unreachable one for when the TUN is gone.
     fn routes(&self, prefix: &IpNet) -> Vec<Route> {
         if is_default(prefix) {
             return Vec::new();
@@ -301,7 +301,7 @@ impl OwnTable {
             rules.push(Rule { mark: Some(self.apart.mark()), ..rule.clone() });
             rules.push(Rule { output_interface: Some(tun.clone()), ..rule });
         }
-        // A kernel without IPv6 has none of its rules to be missed.
+        // A kernel without IPv6 has no such rules to restore.
         let has_ipv6 = networks.iter().any(|network| network.addr().is_ipv6());
         rules.retain(|rule| rule.ipv4 || has_ipv6 || sysctl::read(HAS_IPV6).is_ok());
         rules
@@ -312,7 +312,7 @@ fn is_default(prefix: &IpNet) -> bool {
     prefix.prefix_len() == 0
 }
 
-/// Default routes stand behind all others, and clash among themselves alone.
+/// Default routes lose to all others, and clash with each other only.
 fn overlap(a: &IpNet, b: &IpNet) -> bool {
     let same_kind = is_default(a) == is_default(b);
     same_kind && (a.contains(b) || b.contains(a))
@@ -326,9 +326,9 @@ fn unless_without_ipv6(result: Result<(), DeviceError>) -> Result<(), DeviceErro
 }
 
 const PRIORITY_APART: u32 = 523;
-/// Tells neighbours that the prefix is known outside.
+/// Signals to neighbours that the prefix is known outside.
 const METRIC_EXPOSED: u32 = 0x5256_0001;
-/// Tells them that it is behind masquerade.
+/// Signals to neighbours that the prefix is masqueraded.
 const METRIC_HIDDEN: u32 = 0x5256_0002;
 const METRIC_REFUSED: u32 = u32::MAX - 1;
 const REFLECTING: [&str; 2] = ["net.ipv4.fwmark_reflect", "net.ipv6.fwmark_reflect"];

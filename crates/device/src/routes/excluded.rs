@@ -1,24 +1,22 @@
-//! What leaves outside the tunnel, as it would without the client, though it belongs into it.
+//! Traffic that would belong into the tunnel and is configured to leave outside it.
 //!
 //! ```text
 //! priority  rule                               table
-//! 523       bears the mark of the excluded  -> inner: addresses of the server, into the TUN
-//! 524       the same                        -> on with 32766
-//! 525       anything                        -> near:          excluded: pass by ─┐
-//! 532       anything                        -> of the tunnel: excluded: pass by ─┴─► main
+//! 523       has the mark of the excluded    -> inner: addresses of the server, into the TUN
+//! 524       the same                        -> continue at 32766
+//! 525       anything                        -> near:          excluded: throw ─┐
+//! 532       anything                        -> of the tunnel: excluded: throw ─┴─► main
 //! ```
 //!
-//! The routes are kept by a thread of their own ([`super::passing`]): they may be thousands.
+//! A thread of its own keeps the throw routes ([`super::passing`]): they may be thousands. A throw
+//! route has the prefix of the excluded destination, so the longest prefix decides between it and
+//! what is led into the tunnel. All routes are in the instance's own tables; without a route in the
+//! main table the kernel refuses the traffic.
 //!
-//! A route that passes by is as specific as what it excludes, so that the longest prefix decides
-//! between it and what is led into the tunnel. All lies in the instance's own tables, and goes with
-//! them; what has no way in the main table is refused by the kernel, as ever.
+//! The server's inner addresses always stay in the tunnel: a program may mark packets by addresses
+//! that a stranger supplied, for example in a DNS answer.
 //!
-//! The server's inner addresses are in the tunnel whatever is said: those who mark may do so by
-//! addresses that a stranger has told them, by an answer of DNS for one.
-//!
-//! Bits of a mark that tell uplinks apart cannot be said: they are the instances' own
-//! ([`crate::answers`]).
+//! The bits of marks that distinguish uplinks are reserved for instances ([`crate::answers`]).
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -33,24 +31,23 @@ use crate::{Route, Rule};
 /// What a client's configuration keeps out of the tunnel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Excluded {
-    /// Destinations.
+    /// Destination prefixes.
     pub destinations: Vec<IpNet>,
-    /// What the machine's own rules have marked: the bits, and the mask under which they count.
+    /// Marks set by the machine's own rules: (bits, mask).
     pub marks: Vec<(u32, u32)>,
 }
 
-/// What belongs into the tunnel in one family.
 pub(super) struct Tunnel<'a> {
     pub(super) ipv4: bool,
     pub(super) tables: &'a RangeInclusive<u32>,
-    /// All that has no other way does.
+    /// A default route leads into it.
     pub(super) whole: bool,
-    /// The server's inner addresses do whatever is excluded.
+    /// The server's inner addresses, which are never excluded.
     pub(super) inner: &'a BTreeSet<IpNet>,
 }
 
 impl Excluded {
-    /// What both exclude.
+    /// The intersection of both.
     pub(crate) fn within(&self, other: &Self) -> Self {
         let mut both = self.clone();
         both.destinations.retain(|it| other.destinations.contains(it));
@@ -58,7 +55,7 @@ impl Excluded {
         both
     }
 
-    /// This, and what the other excludes beyond it.
+    /// The union of both.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         let mut both = self.clone();
@@ -68,7 +65,7 @@ impl Excluded {
         both
     }
 
-    /// The routes that let its destinations pass by the tunnel, in one family.
+    /// The throw routes of its destinations in one family.
     pub(super) fn passing(&self, tunnel: &Tunnel<'_>) -> impl Iterator<Item = Route> {
         let Tunnel { ipv4, tables, whole, inner } = *tunnel;
         let tables = [Some(near_table(tables)), whole.then_some(*tables.start())];
@@ -83,7 +80,7 @@ impl Excluded {
         })
     }
 
-    /// Adds the rules that let what is marked pass by the tunnel, in one family.
+    /// Adds the rules by which marked packets bypass the tunnel, in one family.
     pub(super) fn plan_marks(&self, plan: &mut Plan, tunnel: &Tunnel<'_>) {
         let Tunnel { ipv4, tables, inner, .. } = *tunnel;
         for mark in &self.marks {

@@ -1,14 +1,8 @@
 //! A thread that keeps the routes and rules of a server or router, and its TUN's addresses, in
 //! place.
 //!
-//! ```text
-//! lock ─► set ─┐
-//!              ▼
-//!        Routes::wanted ◄─ look, mend ◄─ a notice that something of ours may be gone
-//! ```
-//!
-//! A machine may have a million routes of others that change all day, so only what may concern ours
-//! makes it look, and never the thread that carries packets.
+//! A machine may have a million other routes that change all day, so only notices that may concern
+//! ours cause a look, and never on the thread that carries packets.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,8 +22,8 @@ use crate::netlink::{Messages, open_socket};
 use crate::process::ROUTE_PROTOCOL;
 use crate::{Clock, DeviceError, Interest, Poller, Token, Waker};
 
-/// Keeps [`Routes`] as they were set: what another program removes is set again. Dropping it
-/// removes them, unless somebody else still holds them.
+/// Restores [`Routes`] that another program removes. Dropping it removes them, unless they are
+/// still shared.
 #[derive(Debug)]
 pub struct RouteKeeper {
     routes: Arc<Mutex<Routes>>,
@@ -39,7 +33,7 @@ pub struct RouteKeeper {
 }
 
 impl RouteKeeper {
-    /// Begins to watch, in the network namespace of the calling thread.
+    /// Watches from now on, in the network namespace of the calling thread.
     pub fn start(routes: Routes) -> Result<Self, DeviceError> {
         let notices =
             open_socket(GROUPS).map_err(|error| DeviceError::system("watch the routes", error))?;
@@ -56,12 +50,11 @@ impl RouteKeeper {
         Ok(Self { routes, ended, waker, thread: Some(thread) })
     }
 
-    /// The routes, to be changed; a look waits meanwhile.
+    /// The routes, to change them; a look waits meanwhile.
     pub fn lock(&self) -> MutexGuard<'_, Routes> {
         lock(&self.routes)
     }
 
-    /// The routes, for another thread.
     pub(crate) fn share(&self) -> Arc<Mutex<Routes>> {
         self.routes.clone()
     }
@@ -72,13 +65,13 @@ impl Drop for RouteKeeper {
         self.ended.store(true, Ordering::Relaxed);
         self.waker.wake();
         if let Some(thread) = self.thread.take() {
-            // It cannot be told more than it has logged.
+            // A panic has been logged.
             let _ = thread.join();
         }
     }
 }
 
-/// The routes, whatever became of a thread that held them.
+/// The routes, even if a thread panicked while it held them.
 pub(crate) fn lock(routes: &Mutex<Routes>) -> MutexGuard<'_, Routes> {
     routes.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -91,7 +84,7 @@ struct Worker {
     poller: Poller,
     clock: Clock,
     repairs: Repairs,
-    /// The last failure that was told.
+    /// The last failure that was logged.
     told: String,
 }
 
@@ -144,7 +137,7 @@ impl Worker {
         }
     }
 
-    /// Takes all notices; returns whether something of ours may be gone.
+    /// Reads all notices; returns whether something of ours may be gone.
     fn take_notices(&self) -> bool {
         let mut buffer = [0; 8192];
         let mut concerns = false;
@@ -162,13 +155,13 @@ impl Worker {
     }
 }
 
-/// Whether a change may have taken away what is ours.
+/// Whether a change may have removed something of ours.
 fn may_concern(message: &NetlinkMessage<RouteNetlinkMessage>) -> bool {
     let NetlinkPayload::InnerMessage(inner) = &message.payload else { return false };
     let is_ours = |protocol: RouteProtocol| u8::from(protocol) == ROUTE_PROTOCOL;
     match inner {
         RouteNetlinkMessage::DelRoute(route) => is_ours(route.header.protocol),
-        // Another's route in the place of one.
+        // Another program's route may have replaced one.
         RouteNetlinkMessage::NewRoute(route) => {
             message.header.flags & NLM_F_REPLACE != 0 && !is_ours(route.header.protocol)
         }
@@ -176,7 +169,7 @@ fn may_concern(message: &NetlinkMessage<RouteNetlinkMessage>) -> bool {
             matches!(attribute, RuleAttribute::Protocol(protocol) if is_ours(*protocol))
                 || *attribute == RuleAttribute::Table(LOCAL_TABLE)
         }),
-        // Routes go with their interface or address without a word.
+        // Routes go with their interface or address without a notice.
         RouteNetlinkMessage::DelAddress(_) | RouteNetlinkMessage::NewLink(_) => true,
         _ => false,
     }
@@ -195,5 +188,4 @@ const IPV6_ADDRESS: u32 = 0x100;
 pub(super) const IPV6_ROUTE: u32 = 0x400;
 /// `RTNLGRP_IPV6_RULE` is group 19.
 const IPV6_RULE: u32 = 1 << 18;
-/// How long after a failure it is tried again.
 const RETRY: Duration = Duration::from_secs(2);

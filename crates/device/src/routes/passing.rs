@@ -1,12 +1,12 @@
-//! A thread that keeps the routes that pass by the tunnel.
+//! A thread that keeps the throw routes, by which excluded traffic bypasses the tunnel.
 //!
 //! ```text
 //! set(wanted) ─► newest wins ─┐
-//! one may be gone ────────────┴─► read them, add what is missing, remove what is too much
+//! one may be gone ────────────┴─► read them, add what is missing, remove what is left over
 //! ```
 //!
-//! What a client excludes may be thousands of prefixes: the thread that carries packets neither
-//! reads nor sets their routes.
+//! Exclusions may be thousands of prefixes: the thread that carries packets neither reads nor sets
+//! their routes.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -29,11 +29,11 @@ use crate::{Clock, DeviceError, Instance, Interest, Netlink, Poller, Route, Toke
 
 type Outcome = Result<(), DeviceError>;
 
-/// Keeps the routes of one instance that pass by the tunnel. They outlive it.
+/// Keeps the throw routes of one instance. They outlive it.
 #[derive(Debug)]
 pub(super) struct PassingKeeper {
     requests: Option<Sender<(BTreeSet<Route>, Sender<Outcome>)>>,
-    /// What became of the newest request.
+    /// The outcome of the newest request.
     outcome: Option<Receiver<Outcome>>,
     waker: Waker,
     thread: Option<JoinHandle<()>>,
@@ -41,7 +41,6 @@ pub(super) struct PassingKeeper {
 }
 
 impl PassingKeeper {
-    /// Begins to watch, in the network namespace of the calling thread.
     pub(super) fn start(instance: &Instance) -> Result<Self, DeviceError> {
         let notices = open_socket(IPV4_ROUTE | IPV6_ROUTE)
             .map_err(|error| DeviceError::system("watch the routes", error))?;
@@ -59,7 +58,7 @@ impl PassingKeeper {
         Ok(Self { requests, outcome: None, waker, thread, wanted })
     }
 
-    /// Puts these routes in the place of those before, soon; a failure is logged and tried again.
+    /// Replaces the routes without waiting; a failure is logged and retried.
     pub(super) fn set(&mut self, wanted: BTreeSet<Route>) {
         let (sender, outcome) = mpsc::channel();
         self.wanted.clone_from(&wanted);
@@ -71,7 +70,7 @@ impl PassingKeeper {
         self.waker.wake();
     }
 
-    /// Waits until the newest request is met.
+    /// Waits for the newest request.
     pub(super) fn wait(&mut self) -> Outcome {
         let Some(outcome) = self.outcome.take() else { return Ok(()) };
         outcome.recv().unwrap_or_else(|_| {
@@ -80,7 +79,7 @@ impl PassingKeeper {
         })
     }
 
-    /// Whether a route in `table` lets `address` pass by.
+    /// Whether a route in `table` lets `address` bypass the tunnel.
     pub(super) fn holds(&self, table: u32, address: IpAddr) -> bool {
         let mut of_table = self.wanted.iter().filter(|route| route.table == table);
         of_table.any(|route| route.destination.contains(&address))
@@ -92,7 +91,7 @@ impl Drop for PassingKeeper {
         self.requests = None;
         self.waker.wake();
         if let Some(thread) = self.thread.take() {
-            // It cannot be told more than it has logged.
+            // A panic has been logged.
             let _ = thread.join();
         }
     }
@@ -110,7 +109,6 @@ struct Worker {
     wanted: BTreeSet<Route>,
     /// All of them were there after the last look.
     is_complete: bool,
-    /// The last failure that was logged.
     logged: String,
 }
 
@@ -139,7 +137,7 @@ impl Worker {
         })
     }
 
-    /// Works until nobody can ask for more.
+    /// Runs until the keeper is dropped.
     fn run(&mut self) {
         loop {
             let due = self.repairs.poll_timeout();
@@ -157,7 +155,7 @@ impl Worker {
                         if !self.is_complete {
                             self.repairs.on_notice(self.clock.now() + RETRY);
                         }
-                        // Nobody has to wait for it.
+                        // The keeper need not wait for the answer.
                         let _ = answer.send(outcome);
                     }
                     Err(mpsc::TryRecvError::Empty) => break,
@@ -194,7 +192,7 @@ impl Worker {
         }
     }
 
-    /// Makes the routes those that are wanted; returns how many were missing.
+    /// Adds and removes routes as wanted; returns how many were missing.
     fn sync(&mut self) -> Result<usize, DeviceError> {
         let tables = self.instance.routing_tables();
         let ours = |it: &Route| it.protocol == ROUTE_PROTOCOL && tables.contains(&it.table);
@@ -204,7 +202,7 @@ impl Worker {
         for route in self.wanted.difference(&found) {
             lost += 1;
             match self.netlink.add_route(route) {
-                // Where there is no IPv6, nothing is led into the tunnel either.
+                // Without IPv6 nothing is led into the tunnel either.
                 Ok(()) | Err(DeviceError::NoIpv6 { .. }) => {}
                 Err(error) => first = first.and(Err(error)),
             }
@@ -215,7 +213,7 @@ impl Worker {
         first.map(|()| lost)
     }
 
-    /// Takes all notices; returns whether a route may be gone.
+    /// Reads all notices; returns whether a route may be gone.
     fn take_notices(&self) -> bool {
         let mut buffer = [0; 8192];
         let mut is_gone = false;
@@ -233,7 +231,7 @@ impl Worker {
     }
 }
 
-/// Whether a change may have taken a route away.
+/// Whether a change may have removed a route.
 fn may_take_one(message: &NetlinkMessage<RouteNetlinkMessage>) -> bool {
     let NetlinkPayload::InnerMessage(inner) = &message.payload else { return false };
     match inner {
@@ -241,7 +239,7 @@ fn may_take_one(message: &NetlinkMessage<RouteNetlinkMessage>) -> bool {
             route.header.kind == RouteType::Throw
                 && u8::from(route.header.protocol) == ROUTE_PROTOCOL
         }
-        // Another's route in the place of one.
+        // Another program's route may have replaced one.
         RouteNetlinkMessage::NewRoute(route) => {
             message.header.flags & NLM_F_REPLACE != 0
                 && u8::from(route.header.protocol) != ROUTE_PROTOCOL
@@ -252,5 +250,4 @@ fn may_take_one(message: &NetlinkMessage<RouteNetlinkMessage>) -> bool {
 
 const WAKER: Token = Token(0);
 const NOTICES: Token = Token(1);
-/// How long after a failure it is tried again.
 const RETRY: Duration = Duration::from_secs(2);

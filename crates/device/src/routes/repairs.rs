@@ -1,27 +1,27 @@
-//! Logs repairs, and bounds them when another program undoes each.
+//! Logs repairs, and limits them when another program undoes each.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use roadweave_proto::Instant;
 
-/// At most one line of the log about each kind of change in so long.
+/// At most one log line about each kind of change in this time.
 const SILENCE: Duration = Duration::from_secs(60);
-/// What was removed is set again after so long, which gathers what is removed together.
+/// The delay of a repair, which gathers simultaneous removals.
 const SOON: Duration = Duration::from_millis(100);
-/// What somebody removes again and again is set again after so long.
+/// The delay of a repair in a fight.
 const FIGHT: Duration = Duration::from_secs(2);
-/// So many repairs within [`SILENCE`] are a fight.
+/// This many repairs within [`SILENCE`] are a fight.
 const FIGHT_BEGINS: u32 = 5;
 
-/// What another program changed, and is set right again.
+/// A change by another program that was undone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It removed so many rules, routes and addresses.
+    /// It removed this many rules, routes and addresses.
     Removed(usize),
     /// It set the TUN down.
     LinkDown,
-    /// It gave the TUN this MTU, bytes.
+    /// It changed the TUN's MTU to this, bytes.
     Mtu(u32),
     /// It moved the rule of the local table behind those of the tunnel, or removed it.
     LocalRule,
@@ -65,12 +65,11 @@ impl Change {
     }
 }
 
-/// When to look, and what to say of what was found.
+/// When to look, and what to log.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Repairs {
-    /// A look is due.
     due: Option<Instant>,
-    /// The minute in which repairs are counted.
+    /// The beginning of the period in which repairs are counted.
     window: Option<Instant>,
     repairs: u32,
     /// When each kind was logged last, and the repairs since then.
@@ -78,23 +77,21 @@ pub(crate) struct Repairs {
 }
 
 impl Repairs {
-    /// Something changed: a look is due soon.
+    /// Schedules a look.
     pub(crate) fn on_notice(&mut self, now: Instant) {
         let wait = if self.is_fight(now) { FIGHT } else { SOON };
         self.due.get_or_insert(now + wait);
     }
 
-    /// When a look is due.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Whether to look now.
     pub(crate) fn take_due(&mut self, now: Instant) -> bool {
         self.due.take_if(|due| *due <= now).is_some()
     }
 
-    /// These changes were found at a look and are set right. Logs what is not logged too often.
+    /// Logs changes that were undone, at a limited rate.
     pub(crate) fn on_repair(&mut self, now: Instant, changes: &[Change]) {
         for line in self.lines(now, changes) {
             tracing::warn!("{line}");
@@ -163,7 +160,7 @@ mod tests {
         assert!(lines[1].contains("ManageForeignRoutingPolicyRules=no"), "{}", lines[1]);
         assert!((140..200).contains(&looks), "{looks}");
         assert!(repairs.lines(now, &[]).is_empty(), "nothing was gone");
-        // Of another kind there was none yet.
+        // Other kinds were not logged yet.
         let others = [Change::LinkDown, Change::Removed(1), Change::Mtu(900)];
         let lines = repairs.lines(now, &others);
         assert_eq!(lines.len(), 2, "{lines:#?}");

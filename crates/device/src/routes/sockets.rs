@@ -1,14 +1,14 @@
-//! The table and rules by which this machine takes what is for sockets of its own that bear
-//! addresses of clients.
+//! The table and rules by which this machine receives packets for its own sockets that have
+//! clients' addresses.
 //!
 //! ```text
 //! priority  rule                               table
-//! 522       bears the mark                  -> of the sockets: clients' prefixes, taken as its own
+//! 522       has the mark                    -> of the sockets: clients' prefixes, local
 //! ```
 //!
-//! The filters mark what is for such a socket, and nothing else. All else for a client meets the
-//! rules as ever. No default route is taken: what the reverse path filter asks for, by the mark
-//! where `src_valid_mark` is set, is the sender, who is no client.
+//! The filters mark packets for such a socket only; anything else for a client meets the rules as
+//! ever. Default routes get no local route: the reverse path filter, where `src_valid_mark` is set,
+//! looks up the sender by the mark, which is no client.
 
 use ipnet::IpNet;
 use roadweave_proto::Kind;
@@ -17,22 +17,19 @@ use super::Routes;
 use crate::process::ROUTE_PROTOCOL;
 use crate::{DeviceError, Route, Rule, sysctl};
 
-/// What a server has beside its routes into the TUN.
+/// The routes and rules for such sockets.
 #[derive(Clone, Debug)]
 pub(super) struct SocketTable {
     number: u32,
-    /// What is for such a socket: the mark, with the mask.
+    /// The mark of packets for such a socket, and its mask.
     mark: (u32, u32),
     networks: Vec<IpNet>,
 }
 
 impl Routes {
-    /// Takes what is marked for one of its sockets and goes to `networks`, or to what is led into
-    /// the TUN from now on. Call it once, before [`Routes::route_into_tun`].
-    ///
-    /// # Errors
-    /// [`DeviceError::Unavailable`] when the mark is another's; nothing is changed then. Else what
-    /// the kernel says.
+    /// Receives marked packets to `networks`, and to prefixes that are led into the TUN later. Call
+    /// it once, before [`Routes::route_into_tun`]. Fails with [`DeviceError::Unavailable`] if
+    /// another program uses the mark; nothing is changed then.
     pub fn take_for_sockets(&mut self, networks: &[IpNet]) -> Result<(), DeviceError> {
         let mark = self.instance.marks().kind(Kind::ClientSocket);
         check_mark(&self.netlink.rules()?, mark)?;
@@ -49,10 +46,7 @@ impl Routes {
     }
 }
 
-/// Whether nobody else's rule takes what bears the mark before ours does.
-///
-/// # Errors
-/// [`DeviceError::Unavailable`] says which does.
+/// Fails with [`DeviceError::Unavailable`] if another program's rule matches the mark before ours.
 pub(super) fn check_mark(rules: &[Rule], (own, mine): (u32, u32)) -> Result<(), DeviceError> {
     let takes = |rule: &&Rule| {
         let (mark, mask) = rule.mark.unwrap_or_default();
@@ -73,7 +67,7 @@ pub(super) fn check_mark(rules: &[Rule], (own, mine): (u32, u32)) -> Result<(), 
 }
 
 impl SocketTable {
-    /// The route by which what goes to `prefix` is taken.
+    /// The local route for `prefix`.
     pub(super) fn route(&self, prefix: &IpNet) -> Option<Route> {
         let is_default = prefix.prefix_len() == 0;
         (!is_default).then(|| Route {
@@ -89,7 +83,7 @@ impl SocketTable {
         })
     }
 
-    /// What there is for the own networks, and the rules.
+    /// The routes of the own networks, and the rules.
     pub(super) fn ways(&self) -> (Vec<Route>, Vec<Rule>) {
         let routes = self.networks.iter().filter_map(|network| self.route(network));
         (routes.collect(), self.rules())
@@ -97,7 +91,7 @@ impl SocketTable {
 
     fn rules(&self) -> Vec<Rule> {
         let has_ipv6 = self.networks.iter().any(|network| network.addr().is_ipv6());
-        // A kernel without IPv6 has none of its rules to be missed.
+        // A kernel without IPv6 has no such rules to restore.
         let families = [true, false].into_iter().filter(|ipv4| {
             *ipv4 || has_ipv6 || sysctl::read("net.ipv6.conf.all.forwarding").is_ok()
         });
@@ -116,5 +110,5 @@ impl SocketTable {
 pub(super) const PRIORITY_SOCKETS: u32 = 522;
 /// The index of the loopback interface, in every network namespace.
 pub(super) const LOOPBACK: u32 = 1;
-/// Anything but zero, for which the kernel would choose.
+/// Not zero: for that the kernel would choose.
 pub(super) const METRIC: u32 = 1024;

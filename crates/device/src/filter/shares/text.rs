@@ -10,8 +10,8 @@ use super::super::chain::{Chain, count_and_drop, counter, family};
 use super::super::ruleset::{inside_sets, matches_inside, of_family};
 use super::{COUNTED, From, Limits};
 
-/// The text of the table, and how many rules it has. With the limits `before`, whose table is in
-/// place, its dynamic sets and objects stay as they are.
+/// The text of the table, and its number of rules. With `before`, the limits of the installed
+/// table, its dynamic sets and objects are kept.
 pub(super) fn text(
     table: &str,
     limits: &Limits,
@@ -52,10 +52,9 @@ pub(super) fn text(
     (text + "}\n", rules)
 }
 
-/// The sets that packets fill.
 fn dynamic_sets(limits: &Limits) -> String {
     let mut text = String::new();
-    // Hosts of a LAN may write any source; the memory of a box is small.
+    // Hosts of a LAN may forge any source; the memory of a box is small.
     let (sources, host) = match &limits.from {
         From::Tun(_) => (65_536, None),
         From::Inside(_) => (1_024, Some("iface_index . ether_addr")),
@@ -63,12 +62,12 @@ fn dynamic_sets(limits: &Limits) -> String {
     let mut set = |name: &str, kind: &str, size: u32, rest: &str| {
         let _ = writeln!(text, "  set {name} {{ type {kind}; size {size}; flags dynamic{rest}; }}");
     };
-    // There is never more than one element for a connection.
+    // There is at most one element per connection.
     let flows = limits.table.min(MOST_ELEMENTS);
     for (family, address) in [(4, "ipv4_addr"), (6, "ipv6_addr")] {
         let source = host.unwrap_or(address);
         for name in ["known", "pace", "fragments"] {
-            // What is over stays for a while; only what is known comes into the others.
+            // Expired elements stay for a while; only known sources get into the other sets.
             let size = if name == "known" { sources } else { sources * 2 };
             set(&format!("{name}{family}"), source, size, ", timeout; timeout 1m");
         }
@@ -113,7 +112,7 @@ fn list_sets(limits: &Limits) -> String {
     text
 }
 
-/// Chains that others go to stand before those.
+/// Chains precede the chains that go to them, as nft requires.
 fn chains(limits: &Limits) -> Vec<Chain> {
     let plain = |name, rules| Chain { name, hook: None, rules };
     let [connections, fragments] = COUNTED.map(count_and_drop);
@@ -146,9 +145,9 @@ fn chains(limits: &Limits) -> Vec<Chain> {
     let judged =
         ["ip frag-off & 0x3fff != 0 goto take_fragment4", "exthdr frag exists goto take_fragment6"];
     chains.push(plain("fragment", judged.map(str::to_owned).to_vec()));
-    // Before the kernel gathers fragments, at -400.
+    // Before the kernel reassembles fragments, at -400.
     chains.push(base("fragments", "filter hook prerouting priority -460", "fragment"));
-    // After what is denied, before any NAT.
+    // After denied destinations, before any NAT.
     chains.push(base("connections", "filter hook prerouting priority mangle + 1", "begun"));
     if let From::Tun(tun) = &limits.from
         && limits.has_counts
@@ -162,10 +161,10 @@ fn chains(limits: &Limits) -> Vec<Chain> {
     chains
 }
 
-/// Judges the first packet of a connection: by the rules `before`, then by the counts of `chain`.
+/// Judges the first packet of a connection by the rules `before`, then by the counts of `chain`.
 fn begun(limits: &Limits, before: impl IntoIterator<Item = String>, chain: &str) -> Vec<String> {
     let mut rules = vec![
-        // What a one-way flow sends is all new; only its first packet is not confirmed.
+        // All packets of a one-way flow are "new"; only the first is not confirmed.
         "ct state != new return".to_owned(),
         "ct status & confirmed != 0 return".to_owned(),
     ];
@@ -180,7 +179,7 @@ fn begun(limits: &Limits, before: impl IntoIterator<Item = String>, chain: &str)
     rules
 }
 
-/// The chains that count connections at a time.
+/// The chains that count concurrent connections.
 fn counts(limits: &Limits, drop: &String) -> Vec<Chain> {
     let count = format!("ct count {}", (limits.connections / PARTS).max(1));
     let shared = format!("ct count {} return", limits.connections.min(512));
@@ -202,7 +201,7 @@ fn counts(limits: &Limits, drop: &String) -> Vec<Chain> {
             chains.push(Chain { name, hook: None, rules });
         }
     }
-    // A quarter is left for the machine's own.
+    // A quarter is left for the machine itself.
     let most = (u64::from(limits.table) * 3 / 4 / u64::from(TOTAL_PARTS)).max(1);
     let total = [true, false].map(|ipv4| {
         let (name, version) = (family(ipv4), if ipv4 { 4 } else { 6 });
@@ -216,8 +215,8 @@ fn counts(limits: &Limits, drop: &String) -> Vec<Chain> {
     chains
 }
 
-/// Takes from the share of the source in a set, drops the packet, or, if there is no place for
-/// another source, goes to `rest`.
+/// Charges the source in a set, or drops the packet; sources beyond the size of the set go to
+/// `rest`.
 fn account(
     limits: &Limits,
     ipv4: bool,
@@ -227,7 +226,7 @@ fn account(
     drop: &str,
 ) -> Vec<String> {
     let version = if ipv4 { 4 } else { 6 };
-    // Elements of counts have no time to be put off.
+    // Elements of counts have no timeout to update.
     let (verb, part) = match bound.starts_with("ct count") {
         true => ("add", format!(" . {}", part(ipv4, "daddr"))),
         false => ("update", String::new()),
@@ -237,7 +236,7 @@ fn account(
         let known = format!("update @known{version} {{ {key} }}");
         let taken = format!("{verb} @{set}{version} {{ {key}{part} {bound} }}");
         rules.push(format!("{from}{known} {taken} return"));
-        // nft does not look up what is constant in part.
+        // nft does not look up partly constant keys.
         match key.starts_with(NO_HOST) {
             true => rules.push(format!("{from}{drop}")),
             false => rules.push(format!("{from}{key} @known{version} {drop}")),
@@ -247,11 +246,11 @@ fn account(
     rules
 }
 
-/// What packets of sources match, and what names the source: the longest prefix, else the address.
+/// The match and the key of each kind of source: the longest prefix, else the address.
 fn sources(limits: &Limits, ipv4: bool, side: &str) -> Vec<(String, String)> {
     let address = format!("{} {side}", family(ipv4));
     if let From::Inside(_) = &limits.from {
-        // Hosts of a network without such addresses are one source.
+        // Hosts of a network without hardware addresses are one source.
         let without = ("iiftype != ether ".to_owned(), NO_HOST.to_owned());
         return vec![without, (String::new(), "iif . ether saddr".to_owned())];
     }
@@ -263,7 +262,7 @@ fn sources(limits: &Limits, ipv4: bool, side: &str) -> Vec<(String, String)> {
     prefixes.chain([(String::new(), address.clone())]).collect()
 }
 
-/// In which of its elements a source has a connection, by ports and the `far` address.
+/// The element of a source that counts a connection, by ports and the `far` address.
 fn part(ipv4: bool, far: &str) -> String {
     format!("jhash {} {far} . th sport . th dport mod {PARTS}", family(ipv4))
 }
@@ -287,18 +286,17 @@ fn mask(ipv4: bool, length: u8) -> String {
     }
 }
 
-/// The source of all that has no hardware address.
+/// The key of all hosts without a hardware address.
 const NO_HOST: &str = "iif . 00:00:00:00:00:00";
-/// Into how many elements the connections of a source are counted.
+/// The number of elements for a source's connections.
 const PARTS: u32 = 32;
-/// Into how many those of all are.
+/// The number of elements for all connections.
 const TOTAL_PARTS: u32 = 256;
-/// The most elements of a set: the kernel allocates for all at once.
+/// The kernel allocates a set's elements at once.
 const MOST_ELEMENTS: u32 = 262_144;
-/// The timeouts of TCP connections of sources.
 const TIMEOUTS: &str = "tcp_flows";
-/// RFC 5382 section 5: 2 h 4 min when idle, where Linux waits for 5 days. A SYN is sent again
-/// before.
+/// RFC 5382 section 5: idle for 2 h 4 min, where Linux waits for 5 days. A SYN is retransmitted
+/// earlier.
 const TCP: &str = "established : 7440, syn_sent : 30, syn_recv : 30";
 
 #[cfg(test)]
