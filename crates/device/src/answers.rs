@@ -1,5 +1,5 @@
-//! Answers what came in by an uplink by that uplink, also while everything else is in the tunnel;
-//! and lets answers in only where their connection went out.
+//! Routes answers to connections that came in by an uplink back by that uplink, even while
+//! everything else is in the tunnel; and accepts answers only where their connection went out.
 //!
 //! ```text
 //! out by a side ──► mark the connection ──► its answers: from this side, or dropped
@@ -8,23 +8,22 @@
 //!                                                rule 519 (crate::routes): mark ─► the uplink's table
 //! ```
 //!
-//! So an operator's ssh from anywhere, and a port that the box's own rules forward to a camera,
-//! work before the first session, during it and after a crash. Nothing else gets out: only answers
-//! of connections that began beyond the uplink are marked, and what is marked was let in by the
-//! box's own rules.
+//! So an operator's ssh, and a port that the box's own rules forward to a camera, work before the
+//! first session, during it and after a crash. Nothing else leaves in the clear: only answers of
+//! connections that began beyond the uplink are marked, and the box's own rules let those in.
 //!
-//! While all is refused, a connection needs its mark before its first answer is routed, so sockets
-//! and echoes take it over from the packet (`tcp_fwmark_accept`, `fwmark_reflect`). And the reverse
-//! path filter must see that the sender is reached by the uplink (`src_valid_mark`); what comes in
-//! and is marked for that alone passes the rule of the marks by (518).
+//! While everything is refused, a connection needs its mark before its first answer is routed, so
+//! sockets and echoes copy it from the packet (`tcp_fwmark_accept`, `fwmark_reflect`). The reverse
+//! path filter must see that the uplink reaches the sender (`src_valid_mark`); rule 518 keeps
+//! incoming packets, marked for that only, from the rule of the marks.
 //!
-//! The sides are the TUN, each uplink, and all else. What is behind the box is trusted to write
-//! answers, and so is everybody about a connection that was there before this table came, until it
-//! sends something. Without this an answer in another's name, or an error about a connection, is
-//! let in from any network, since conntrack asks for no interface.
+//! The sides are the TUN, each uplink, and everything else. Hosts behind the box may answer for
+//! anyone, and so may all sides for connections older than this table, until these send something.
+//! Conntrack checks no interface: without this, any network could inject answers or errors for a
+//! connection.
 //!
-//! A TCP connection begins with its SYN: one that was there before this table came is not taken for
-//! one that began outside. All lies in a table of our own, `inet roadweave_NAME_answers`.
+//! A TCP connection begins with its SYN, so that one older than this table is not taken for one
+//! that began outside. The rules are in their own table, `inet roadweave_NAME_answers`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -35,35 +34,34 @@ use crate::apart::GROUP;
 use crate::filter::{KeptTable, Turn, count_and_drop, counter, is_quotable};
 use crate::{DeviceError, Instance, Uplink, Waker, sysctl};
 
-/// The marks of one client's uplinks. They outlive it: `cleanup` removes them.
+/// The marks of one client's uplinks. The kernel's table outlives it: `cleanup` removes it.
 #[derive(Debug)]
 pub struct Answers {
     instance: Instance,
-    /// All that were uplinks at any time: one may come back before it is noticed.
+    /// All interfaces that ever were uplinks: one may return before it is noticed.
     uplinks: BTreeMap<String, Marked>,
     table: KeptTable,
 }
 
-/// What is marked by which uplink's mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Marked {
     id: UplinkId,
-    /// The kernel's number of its interface, for names that nft cannot read.
+    /// The kernel's number of its interface, used for names that nft cannot read.
     index: u32,
 }
 
 impl Answers {
-    /// No answers are led yet; what an earlier run left is kept until the first uplink comes.
+    /// Installs nothing yet; what an earlier run left is kept until the first uplink comes.
     pub fn new(instance: &Instance) -> Self {
         let table = KeptTable::new(instance.answers_table(), None);
         Self { instance: instance.clone(), uplinks: BTreeMap::new(), table }
     }
 
-    /// Marks what comes in by an uplink, once [`Answers::are_ready`]. Call it again when the uplink
-    /// is a new interface.
+    /// Marks connections from an uplink, once [`Answers::are_ready`]. Call it again when the uplink
+    /// has a new interface.
     pub fn add_uplink(&mut self, uplink: &Uplink) -> Result<(), DeviceError> {
         let marked = Marked { id: uplink.id, index: uplink.index };
-        // A number that stood for another name stands for this one now.
+        // A reused number belongs to this name now.
         self.uplinks.retain(|name, other| {
             other.index != marked.index || is_quotable(name) || *name == uplink.name
         });
@@ -86,17 +84,17 @@ impl Answers {
         self.mend_settings().map(drop)
     }
 
-    /// Whether the table knows all uplinks.
+    /// Whether the table covers all uplinks.
     pub fn are_ready(&self) -> bool {
         self.uplinks.is_empty() || self.table.is_in_place()
     }
 
-    /// `waker` wakes for [`Answers::turn`] from now on.
+    /// Sets the waker for [`Answers::turn`].
     pub fn set_waker(&mut self, waker: Waker) {
         self.table.set_waker(waker);
     }
 
-    /// When [`Answers::turn`] has something to do.
+    /// When [`Answers::turn`] is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.table.poll_timeout()
     }
@@ -110,8 +108,7 @@ impl Answers {
         })
     }
 
-    /// Looks whether the settings are still as they were, and sets them again if not; returns
-    /// whether they were not.
+    /// Restores the settings if another program changed them; returns whether it did.
     pub fn mend_settings(&self) -> Result<bool, DeviceError> {
         let valid =
             |name: &String| format!("net.ipv4.conf.{}.src_valid_mark", name.replace('.', "/"));
@@ -121,7 +118,7 @@ impl Answers {
             return Ok(gone);
         }
         for key in self.uplinks.keys().map(valid).chain(REFLECTING.map(str::to_owned)) {
-            // An interface that is away has none, and a kernel without IPv6 none of its own.
+            // The key is missing for an absent interface, and without IPv6.
             if sysctl::read(&key).is_ok_and(|value| value != "1") {
                 self.instance.change_setting(&key, "1")?;
                 gone = true;
@@ -131,7 +128,7 @@ impl Answers {
     }
 }
 
-/// The text of the table, whose counter begins with `count`, and how many rules it has.
+/// The text of the table, whose counter begins with `count`, and its number of rules.
 fn ruleset(instance: &Instance, uplinks: &BTreeMap<String, Marked>, count: u64) -> (String, usize) {
     let (table, marks) = (instance.answers_table(), instance.marks());
     let keep = !marks.above_mask();
@@ -177,7 +174,7 @@ fn ruleset(instance: &Instance, uplinks: &BTreeMap<String, Marked>, count: u64) 
     (text, rules.iter().sum())
 }
 
-/// The rules that judge by which side an answer comes in, and those that note by which side a
+/// The rules that check by which side an answer comes in, and those that record by which side a
 /// connection went out last.
 fn sides(instance: &Instance, uplinks: &BTreeMap<String, Marked>) -> (String, String) {
     let (marks, mask) = (instance.marks(), instance.marks().above_mask());
@@ -191,8 +188,8 @@ fn sides(instance: &Instance, uplinks: &BTreeMap<String, Marked>) -> (String, St
     let ours = format!("{:#x}", marks.side_mask());
     let set = |mark: u32| format!("ct mark set ct mark & {:#x} | {mark:#x}", !mask);
     let mut judging = String::new();
-    // Marks of what began beyond an uplink, and those of others, stay; into the TUN of an anchor on
-    // this machine that anchor marks.
+    // Keeps marks of connections that began beyond an uplink, and other programs' marks. An anchor
+    // on this machine marks what enters its TUN.
     let mut leaving = format!(
         "    oifgroup {GROUP} return\n    \
              ct direction reply return\n    \
@@ -211,7 +208,7 @@ fn sides(instance: &Instance, uplinks: &BTreeMap<String, Marked>) -> (String, St
     (judging, leaving)
 }
 
-/// Matches what came in by none of the uplinks.
+/// Matches packets from none of the uplinks.
 fn from_none_of(uplinks: &BTreeMap<String, Marked>) -> String {
     let (named, odd): (Vec<_>, Vec<_>) = uplinks.iter().partition(|(name, _)| is_quotable(name));
     let set = |side: &str, elements: Vec<String>| match elements.is_empty() {
@@ -223,7 +220,7 @@ fn from_none_of(uplinks: &BTreeMap<String, Marked>) -> String {
     [set("iifname", named), set("iif", odd)].join(" ").trim().to_owned()
 }
 
-/// What lets answers bear the mark of what they answer.
+/// The settings that copy a packet's mark to its answer.
 const REFLECTING: [&str; 3] =
     ["net.ipv4.tcp_fwmark_accept", "net.ipv4.fwmark_reflect", "net.ipv6.fwmark_reflect"];
 
@@ -246,7 +243,7 @@ mod tests {
         let (text, rules) = ruleset(&instance, &uplinks, 7);
         assert_eq!(rules, 15 + 4 + 8, "{text}");
         assert_golden("nft-answers.txt", &text);
-        // Of a narrow mask only its bits are set and read, and there is no number for the second.
+        // With a narrow mask only its bits are set and read, and the second uplink gets no number.
         let instance = instance.with_marks(Marks::within(0x00ff_0000).unwrap());
         let uplinks =
             BTreeMap::from([("a".to_owned(), marked(5, 7)), ("b".to_owned(), marked(6, 7))]);

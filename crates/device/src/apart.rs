@@ -1,4 +1,4 @@
-//! Tenants apart: several anchors on one machine, whose inner addresses may be the same.
+//! Separates tenants: several anchors on one machine, whose inner addresses may be the same.
 //!
 //! ```text
 //! in by the TUN ──► zone N for this direction, mark N ──► table of the anchor, or the machine's
@@ -6,27 +6,27 @@
 //!                   mark N ──► rule ──► table of the anchor ──► the same TUN
 //! ```
 //!
-//! What tells tenants apart is the interface alone, never an inner address:
+//! Only the interface identifies a tenant, never an inner address:
 //!
-//! - **Connections**: equal tuples of two tenants are different connections, since what comes out
-//!   of a TUN is looked up in the conntrack zone of its anchor. A zone stays with its connection
-//!   whatever others do to its mark. It is set before fragments are gathered, so that those of two
-//!   tenants never make one packet.
-//! - **Routes**: an anchor's prefixes lie in a table of its own, which three rules lead to: what
-//!   came in by its TUN, what bears its mark, and sockets bound to the TUN. Beside each lies a
-//!   route that refuses, and outlives a crash: no answer falls through to another's TUN.
-//! - **Filters**: the TUNs of all anchors are in one group of interfaces; nothing passes from one
-//!   of them to another, and no answer enters a TUN that its connection did not begin in.
+//! - **Connections**: equal tuples of two tenants are different connections, since packets from a
+//! TUN are looked up in the conntrack zone of its anchor. A connection keeps its zone even if its
+//! mark changes. The zone is set before reassembly, so that fragments of two tenants never make one
+//! packet.
+//! - **Routes**: an anchor's prefixes are in its own table, which three rules select: by input TUN,
+//! by mark, and for sockets bound to the TUN. Each route has an unreachable route beside it that
+//! outlives a crash: no answer falls through to another's TUN.
+//! - **Filters**: the TUNs of all anchors are in one interface group; nothing passes between them,
+//! and no answer enters a TUN that its connection did not begin in.
 //!
-//! One number stands for all three. It comes from the instance's name, so that connections survive
-//! a restart; where others use it the anchor does not start (see [`crate::Routes::keep_apart`]).
-//! Its mark has the bits of [`Marks::above_mask`]; all others stay what others have made them.
+//! One number, derived from the instance's name, identifies all three, so that connections survive
+//! a restart; if it is taken, the anchor does not start (see [`crate::Routes::keep_apart`]). Its
+//! mark uses the bits of [`Marks::above_mask`] and leaves the others alone.
 
 use roadweave_proto::Marks;
 
 use crate::Instance;
 
-/// What stands for one anchor in marks, zones and rules.
+/// The number of one anchor in marks, zones and rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Apart {
     number: u16,
@@ -39,18 +39,18 @@ impl Apart {
         Self { number: instance.number(), marks: instance.marks() }
     }
 
-    /// Its conntrack zone. Zero is that of everybody else.
+    /// Its conntrack zone; never zero, the default zone.
     pub fn zone(self) -> u16 {
         self.number
     }
 
-    /// Its mark, with the mask.
+    /// Its mark and mask.
     pub fn mark(self) -> (u32, u32) {
         self.marks.anchor()
     }
 }
 
-/// The group of the TUNs of all anchors (`ip link show group 183`).
+/// The interface group of all anchors' TUNs (`ip link show group 183`).
 pub(crate) const GROUP: u32 = 183;
 
 #[cfg(test)]

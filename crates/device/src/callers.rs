@@ -1,11 +1,10 @@
-//! Takes the callers of a listening socket: a thread for each, and no more than so many at a time.
+//! Serves the callers of a listening socket, a thread for each, up to a maximum.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// The callers of one listening socket.
 #[derive(Debug)]
 pub(crate) struct Callers {
     name: &'static str,
@@ -15,17 +14,16 @@ pub(crate) struct Callers {
 }
 
 impl Callers {
-    /// `most` callers at a time; `name` is what they call, for the log and the threads.
+    /// At most `most` callers at a time; `name` is the service, for the log.
     pub(crate) fn new(name: &'static str, most: usize) -> Arc<Self> {
         Arc::new(Self { name, most, count: AtomicUsize::new(0), stop: AtomicBool::new(false) })
     }
 
-    /// The next caller is the last, and is not served.
+    /// Stops at the next caller, which is not served.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
     }
 
-    /// Whether the next one is too many.
     pub(crate) fn is_full(&self) -> bool {
         self.count.load(Ordering::Acquire) >= self.most
     }
@@ -34,8 +32,8 @@ impl Callers {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// Calls `serve` with each of `incoming`, in a thread of its own, until it is stopped. One too
-    /// many is closed at once.
+    /// Serves each of `incoming` in its own thread until stopped. Callers beyond the maximum are
+    /// closed at once.
     pub(crate) fn take<S: Send + 'static>(
         self: &Arc<Self>,
         incoming: impl Iterator<Item = io::Result<S>>,
@@ -49,8 +47,8 @@ impl Callers {
             let stream = match stream {
                 Ok(stream) => stream,
                 Err(error) => {
-                    // Out of file descriptors, most likely; whoever waits makes the next call
-                    // return at once.
+                    // Most likely out of file descriptors: while a caller waits, the next call
+                    // returns at once.
                     if !std::mem::replace(&mut is_failing, true) {
                         tracing::warn!("{} takes no callers: {error}; trying again", self.name);
                     }
@@ -65,7 +63,7 @@ impl Callers {
         }
     }
 
-    /// Calls `serve` with `stream` in a thread of its own. One too many is closed at once.
+    /// Serves `stream` in its own thread, or closes it at once beyond the maximum.
     pub(crate) fn begin<S: Send + 'static>(
         self: &Arc<Self>,
         stream: S,
@@ -86,5 +84,4 @@ impl Callers {
     }
 }
 
-/// How long to wait after a failure before the next caller is taken.
 const PAUSE: Duration = Duration::from_millis(100);

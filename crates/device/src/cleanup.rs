@@ -1,32 +1,28 @@
-//! Removes what an instance left in the system, whatever ended it.
+//! Removes what an instance left in the system.
 
 use crate::process::InstanceLock;
 use crate::routes::Routes;
 use crate::{DeviceError, Instance, dns, filter};
 
 /// Removes all routes, rules, packet filters, resolvers and changed settings of an instance that is
-/// not running. Call it at every start, with the lock taken; it is quick when there is nothing.
+/// not running. Call it at every start, with the lock held; it is quick when there is nothing.
 ///
-/// TUN interfaces and the routes over them are gone already: the kernel removed them with the
-/// process.
-///
-/// # Errors
-/// The first failure, after all has been tried. Without the program `nft` there are no filters.
+/// The kernel removed TUN interfaces and their routes with the process. Returns the first error,
+/// after trying everything.
 pub fn cleanup(instance: &Instance, lock: &InstanceLock) -> Result<(), DeviceError> {
-    // Opening removes what is there.
+    // Opening removes existing routes.
     let routes = Routes::open(instance).map(drop);
     let resolvers = dns::restore(instance);
-    // The settings first: the filters protect as long as forwarding is on.
+    // Settings first: the filters protect while forwarding is on.
     let failed = take_over(instance, lock);
     let mut tables = filter::tables_to_remove(instance, &failed);
     tables.extend([instance.answers_table(), instance.split_table()]);
     routes.and(resolvers).and(without_nft(filter::remove_tables(&tables)))
 }
 
-/// Restores the changed settings alone. What keeps traffic out of the clear, and strangers out of
-/// the networks of this machine, is taken over by the next client as it is, and replaced in one
-/// step: routes, rules, packet filters and the marks of answers. Returns the settings that could
-/// not be restored.
+/// Restores only the changed settings; returns those that could not be restored. The next client
+/// takes over routes, rules, packet filters and marks as they are and replaces them in one step, so
+/// that nothing opens meanwhile.
 pub(crate) fn take_over(instance: &Instance, _lock: &InstanceLock) -> Vec<String> {
     instance.restore_settings()
 }

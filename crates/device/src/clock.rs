@@ -1,19 +1,16 @@
-//! The one place where time enters: the clock that a machine's sleep does not stop, as a
+//! The only source of time: a clock that continues while the machine sleeps, as
 //! [`roadweave_proto::Instant`].
 //!
-//! `CLOCK_BOOTTIME` goes on while the machine is suspended, and `CLOCK_MONOTONIC` stands. By the
-//! first all timers are over that would be over without the sleep: a session that the peer has
-//! given up is given up here as well, and a packet that waited for hours is as old as that. A
-//! program that was stopped, or whose virtual machine was, finds the same.
+//! `CLOCK_BOOTTIME` counts suspended time, `CLOCK_MONOTONIC` does not. With the first, timers
+//! expire as they would without the sleep: a session that the peer has given up is given up here
+//! too. The same holds for a program or virtual machine that was stopped.
 
 use std::time::Duration;
 
 use roadweave_proto::Instant;
 use rustix::time::{ClockId, clock_gettime};
 
-/// A clock that counts from the moment of its making.
-///
-/// Copies share the epoch, so that moments of different threads compare.
+/// A clock that starts at zero. Copies share the epoch, so their times compare across threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     epoch: std::time::Instant,
@@ -26,19 +23,17 @@ impl Clock {
         Self { epoch: std::time::Instant::now(), began: since_boot() }
     }
 
-    /// The moment at which it read zero, in the words of the standard library, whose clock stands
-    /// while the machine sleeps.
+    /// The start, as a time of the standard library, whose clock stops while the machine sleeps.
     pub fn epoch(&self) -> std::time::Instant {
         self.epoch
     }
 
-    /// The time since [`Clock::start`], as `CLOCK_BOOTTIME` sees it.
+    /// The time since [`Clock::start`], suspended time included.
     pub fn now(&self) -> Instant {
         self.at(since_boot())
     }
 
-    /// The moment `since_boot` after the machine was started, as `CLOCK_BOOTTIME` sees it; zero for
-    /// what was before [`Clock::start`].
+    /// Converts a time since boot (`CLOCK_BOOTTIME`); zero for times before [`Clock::start`].
     pub fn at(&self, since_boot: Duration) -> Instant {
         Instant::ZERO + since_boot.saturating_sub(self.began)
     }
@@ -49,12 +44,12 @@ impl Clock {
     }
 }
 
-/// The time since the machine was started, its sleep included.
+/// The time since boot, suspended time included.
 pub(crate) fn since_boot() -> Duration {
     read(ClockId::Boottime)
 }
 
-/// The time since the machine was started, its sleep left out.
+/// The time since boot without suspended time.
 pub(crate) fn awake_since_boot() -> Duration {
     read(ClockId::Monotonic)
 }

@@ -1,4 +1,4 @@
-//! What may go wrong at the edge to the system, each with its cure where there is one.
+//! Errors of system calls and programs, each with its remedy where there is one.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,36 +10,36 @@ use rustix::io::Errno;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// The kernel refused for want of a capability.
+    /// The kernel refused for lack of a capability.
     #[error("no permission to {what}: run as root or grant CAP_NET_ADMIN")]
     NoPermission {
-        /// What was tried, as in "no permission to ...".
+        /// The attempted action, as in "no permission to ...".
         what: String,
     },
-    /// The folder for locks and sockets belongs to somebody else.
+    /// The folder for locks and sockets belongs to another user.
     #[error(
         "no permission to write in {}: run as root or grant CAP_NET_ADMIN and make the folder for \
          this user",
         .directory.display()
     )]
     NoRunDirectory {
-        /// Where it is.
+        /// The folder.
         directory: PathBuf,
     },
-    /// A folder that must be this program's own is not.
+    /// A folder that must belong to this program only does not.
     #[error("{} cannot be used: {why}; remove it, or give it to the user who runs this", .directory.display())]
     UnsafeDirectory {
-        /// Where it is.
+        /// The folder.
         directory: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         why: String,
     },
-    /// IPv6 is not in the kernel, or switched off.
+    /// IPv6 is not in the kernel, or disabled.
     #[error(
         "cannot {what}: IPv6 is switched off on this machine (sysctl net.ipv6.conf.all.disable_ipv6)"
     )]
     NoIpv6 {
-        /// What was tried, as in "cannot ...".
+        /// The attempted action, as in "cannot ...".
         what: String,
     },
     /// There is no `/dev/net/tun`.
@@ -53,19 +53,19 @@ pub enum DeviceError {
         "the interface name {name} is in use: stop the program that holds it or choose another name"
     )]
     NameInUse {
-        /// The wanted name.
+        /// The name.
         name: String,
     },
-    /// Linux would not take the name.
+    /// Linux does not accept the name.
     #[error("{name:?} is no interface name: 1 to 15 bytes without space, slash or colon")]
     BadName {
-        /// The wanted name.
+        /// The name.
         name: String,
     },
-    /// The name of an instance becomes part of file and table names.
+    /// An instance's name becomes part of file and table names.
     #[error("{name:?} is no instance name: 1 to 24 lower-case letters, digits and underscores")]
     BadInstance {
-        /// The wanted name.
+        /// The name.
         name: String,
     },
     /// Another socket holds the address.
@@ -73,22 +73,22 @@ pub enum DeviceError {
         "{address} is in use by another program: `ss -lunp` shows which; stop it or choose another port"
     )]
     AddressInUse {
-        /// What was to be bound.
+        /// The address.
         address: SocketAddr,
     },
-    /// The address belongs to no interface of this machine.
+    /// The address is not one of this machine.
     #[error("{address} is no address of this machine: `ip address` shows those it has")]
     AddressNotHere {
-        /// What was to be bound.
+        /// The address.
         address: SocketAddr,
     },
     /// There is no such interface.
     #[error("there is no interface {name}: `ip link` shows those there are")]
     NoInterface {
-        /// The wanted name.
+        /// The name.
         name: String,
     },
-    /// A living process runs the same instance.
+    /// A running process has the same instance.
     #[error("instance {instance} is already running{}: stop it or choose another instance name",
         .pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default())]
     AlreadyRunning {
@@ -97,16 +97,16 @@ pub enum DeviceError {
         /// Its process, where known.
         pid: Option<u32>,
     },
-    /// The machine lacks something that is needed.
+    /// The machine lacks something necessary.
     #[error("{why}")]
     Unavailable {
         /// What is missing, and how to get it.
         why: String,
     },
-    /// A program that was called said no.
+    /// A program failed.
     #[error("{program} failed: {detail}")]
     Program {
-        /// Its name.
+        /// The program.
         program: String,
         /// The last line that it wrote.
         detail: String,
@@ -114,15 +114,15 @@ pub enum DeviceError {
     /// Any other failure of the system.
     #[error("cannot {what}: {source}")]
     System {
-        /// What was tried, as in "cannot ...".
+        /// The attempted action, as in "cannot ...".
         what: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
 impl DeviceError {
-    /// Wraps what the kernel said to the attempt to `what`; a lack of rights gets its own variant.
+    /// The error of an attempt to `what`; a lack of permission gets its own variant.
     pub fn system(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
         let (what, source) = (what.into(), source.into());
         match source.kind() {
@@ -131,15 +131,15 @@ impl DeviceError {
         }
     }
 
-    /// Wraps what the kernel said to the attempt to `what`, which needs the family of `ipv4`: a
-    /// lack of rights and a lack of IPv6 get variants of their own.
+    /// As [`Self::system`], for an operation on an address family; a lack of IPv6 gets its own
+    /// variant too.
     pub(crate) fn of_family(
         ipv4: bool,
         what: impl Into<String>,
         source: impl Into<io::Error>,
     ) -> Self {
         let (what, source) = (what.into(), source.into());
-        // Where IPv6 is switched off by sysctl the kernel says EACCES; a lack of rights is EPERM.
+        // With IPv6 disabled by sysctl the kernel returns EACCES; a lack of permission is EPERM.
         match Errno::from_io_error(&source) {
             Some(Errno::ACCESS | Errno::AFNOSUPPORT | Errno::OPNOTSUPP) if !ipv4 => {
                 Self::NoIpv6 { what }
@@ -148,7 +148,7 @@ impl DeviceError {
         }
     }
 
-    /// Whether a lack of rights or of software is to blame, so that a test may be skipped.
+    /// Whether permission or software is missing, so that a test may be skipped.
     pub fn is_unavailable(&self) -> bool {
         matches!(
             self,

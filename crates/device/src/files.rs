@@ -1,4 +1,4 @@
-//! Files that are replaced as a whole, so that a full disk or a power cut leaves the old one or the
+//! Files that are replaced atomically: after a full disk or a power cut there is the old one or the
 //! new one.
 
 use std::ffi::OsString;
@@ -9,22 +9,19 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-/// Puts a file with `contents` in the place of `path`, whose folder is there. What is new gets
-/// `mode`.
-///
-/// # Errors
-/// What the system says; the old file is as it was then, and nothing lies beside it.
+/// Replaces the file at `path`, whose folder exists, with `contents` and `mode`. On an error the
+/// old file stays, and no temporary file is left.
 pub(crate) fn replace(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
     let new = beside(path);
     let result = write(&new, contents, mode).and_then(|()| fs::rename(&new, path));
     if result.is_err() {
-        // There may be none.
+        // It may not exist.
         let _ = fs::remove_file(&new);
     }
     result
 }
 
-/// Where the new file lies until it is whole.
+/// The path of the temporary file.
 pub(crate) fn beside(path: &Path) -> PathBuf {
     let mut name = OsString::from(path.file_name().unwrap_or_default());
     name.push(".roadweave");
@@ -34,7 +31,7 @@ pub(crate) fn beside(path: &Path) -> PathBuf {
 fn write(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(mode);
-    // Not through a link that somebody has put there.
+    // Does not follow a link in its place.
     let mut file = options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(path)?;
     file.write_all(contents)?;
     file.sync_all()
@@ -52,7 +49,7 @@ mod tests {
         let path = folder.path().join("state");
         replace(&path, b"old", 0o600).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        // A folder in the place of the file refuses the last step.
+        // A folder in place of the file refuses the last step.
         let taken = folder.path().join("taken");
         fs::create_dir(&taken).unwrap();
         assert!(replace(&taken, b"new", 0o600).is_err());

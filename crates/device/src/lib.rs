@@ -6,9 +6,8 @@
 //! ```
 //!
 //! Only this crate, the controller and the command line may read the clock, wait, open sockets and
-//! start threads (invariant 1 of docs/ARCHITECTURE.md); all below them takes what they see as an
-//! argument. Only the drivers know the tunnel: they join it with the
-//! rest, which knows nothing of it.
+//! start threads (invariant 1 of docs/ARCHITECTURE.md). Only the drivers know the tunnel; they
+//! connect it with the other modules.
 
 #![allow(
     clippy::disallowed_methods,

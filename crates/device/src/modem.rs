@@ -1,5 +1,5 @@
-//! What modems tell of their networks: a program beside the client asks them (`roadweave modems`),
-//! and the client keeps what it was told for half a minute.
+//! Facts that modems report of their networks: a program beside the client queries them (`roadweave
+//! modems`), and the client keeps each report for half a minute.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -8,29 +8,29 @@ use std::time::Duration;
 use roadweave_proto::Instant;
 use serde::{Deserialize, Serialize};
 
-/// What a modem knows of its network; what it does not know is left out.
+/// A modem's report; unknown fields are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ModemFacts {
-    /// Whose network it is in, as that calls itself.
+    /// The operator's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub operator: Option<String>,
-    /// By what it is connected: `5g-sa`, `5g-nsa`, `lte`, `3g` or `2g`.
+    /// The technology: `5g-sa`, `5g-nsa`, `lte`, `3g` or `2g`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub technology: Option<String>,
-    /// The power of the reference signal.
+    /// Reference signal received power.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rsrp_dbm: Option<f64>,
-    /// The quality of the reference signal.
+    /// Reference signal received quality.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rsrq_db: Option<f64>,
-    /// The signal above noise and interference.
+    /// Signal to interference and noise ratio.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sinr_db: Option<f64>,
-    /// The power of all that is received, of WiFi too.
+    /// Received signal strength, of WiFi too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rssi_dbm: Option<f64>,
-    /// The number of its SIM.
+    /// The number of its SIM (ICCID).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub iccid: Option<String>,
     /// Its access point in the operator's network.
@@ -39,23 +39,20 @@ pub struct ModemFacts {
 }
 
 impl ModemFacts {
-    /// The longest text, letters.
+    /// The longest text, characters.
     pub const TEXT_MAX: usize = 64;
-    /// What a receiver can measure of [`ModemFacts::rsrp_dbm`]: 3GPP TS 38.133 has -156 to -31.
+    /// The valid range of [`ModemFacts::rsrp_dbm`]: 3GPP TS 38.133 has -156 to -31.
     pub const RSRP_DBM: RangeInclusive<f64> = -160.0..=-20.0;
-    /// The same of [`ModemFacts::rsrq_db`]: -43 to 20.
+    /// The valid range of [`ModemFacts::rsrq_db`]: -43 to 20.
     pub const RSRQ_DB: RangeInclusive<f64> = -50.0..=30.0;
-    /// The same of [`ModemFacts::sinr_db`]: -23 to 40.
+    /// The valid range of [`ModemFacts::sinr_db`]: -23 to 40.
     pub const SINR_DB: RangeInclusive<f64> = -40.0..=60.0;
-    /// The same of [`ModemFacts::rssi_dbm`].
+    /// The valid range of [`ModemFacts::rssi_dbm`].
     pub const RSSI_DBM: RangeInclusive<f64> = -140.0..=0.0;
-    /// The names of technologies.
+    /// The valid names of technologies.
     pub const TECHNOLOGIES: [&str; 5] = ["5g-sa", "5g-nsa", "lte", "3g", "2g"];
 
-    /// Whether they may be shown to anybody.
-    ///
-    /// # Errors
-    /// Which of them may not, and what would.
+    /// Checks that all facts are plausible and safe to display; returns the first problem.
     pub fn check(&self) -> Result<(), String> {
         let texts = [("operator", &self.operator), ("apn", &self.apn), ("iccid", &self.iccid)];
         for (name, text) in texts {
@@ -89,7 +86,7 @@ impl ModemFacts {
         Ok(())
     }
 
-    /// Whether it hardly hears its network, as far as it tells.
+    /// Whether the signal is weak, as far as it is reported.
     pub(crate) fn is_weak(&self) -> bool {
         match (self.rsrp_dbm, self.rssi_dbm) {
             (Some(rsrp), _) => rsrp <= WEAK_RSRP_DBM,
@@ -98,7 +95,7 @@ impl ModemFacts {
         }
     }
 
-    /// Operator, technology, signal and access point in a line.
+    /// Operator, technology, signal and access point on one line.
     pub fn in_a_line(&self) -> String {
         let figure = |name: &str, figure: Option<f64>, unit: &str| {
             figure.map(|figure| format!("{name} {figure:.0} {unit}"))
@@ -109,7 +106,7 @@ impl ModemFacts {
             figure("RSRP", self.rsrp_dbm, "dBm"),
             figure("RSRQ", self.rsrq_db, "dB"),
             figure("SINR", self.sinr_db, "dB"),
-            // What the reference signal tells better.
+            // RSRP is more precise.
             figure("RSSI", self.rssi_dbm.filter(|_| self.rsrp_dbm.is_none()), "dBm"),
             self.apn.clone(),
         ];
@@ -117,16 +114,16 @@ impl ModemFacts {
     }
 }
 
-/// What was told of late, by the modem's interface.
+/// Recent reports, by the modem's interface.
 #[derive(Debug, Default)]
 pub(crate) struct Modems {
     told: BTreeMap<String, (Instant, ModemFacts)>,
-    /// The SIMs of interfaces, as told last: they stay while nobody tells, as do their caps.
+    /// The last reported SIM of each interface: it stays without reports, and so do its caps.
     iccids: BTreeMap<String, String>,
 }
 
 impl Modems {
-    /// Takes what was told of the modem behind `uplink`.
+    /// Stores a report of the modem behind `uplink`.
     pub(crate) fn tell(&mut self, now: Instant, uplink: String, facts: ModemFacts) {
         let has_room = |known: usize, is_known| known < MODEMS_MAX || is_known;
         if let Some(iccid) = &facts.iccid
@@ -139,47 +136,46 @@ impl Modems {
         }
     }
 
-    /// The interface is gone, or is another one.
+    /// Forgets an interface that is gone or replaced.
     pub(crate) fn remove(&mut self, uplink: &str) {
         self.told.remove(uplink);
         self.iccids.remove(uplink);
     }
 
-    /// When something is to be forgotten.
+    /// When [`Modems::forget`] is due.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         self.told.values().map(|(at, _)| *at + FRESH).min()
     }
 
-    /// Forgets what nobody has told for long, and returns of whom.
+    /// Removes stale reports; returns their interfaces.
     pub(crate) fn forget(&mut self, now: Instant) -> Vec<String> {
         let old = self.told.extract_if(.., |_, (at, _)| now.since(*at) >= FRESH);
         old.map(|(name, _)| name).collect()
     }
 
-    /// What was told of one.
     pub(crate) fn of(&self, uplink: &str) -> Option<&ModemFacts> {
         self.told.get(uplink).map(|(_, facts)| facts)
     }
 
-    /// The SIM of one, as told last.
+    /// The last reported SIM.
     pub(crate) fn iccid(&self, uplink: &str) -> Option<&str> {
         self.iccids.get(uplink).map(String::as_str)
     }
 
-    /// What still holds.
+    /// The reports that are not stale.
     pub(crate) fn facts(&self, now: Instant) -> BTreeMap<String, ModemFacts> {
         let fresh = self.told.iter().filter(|(_, (at, _))| now.since(*at) < FRESH);
         fresh.map(|(name, (_, facts))| (name.clone(), facts.clone())).collect()
     }
 }
 
-/// A reference signal below this is lost at the next bend: cells are planned for -110 dBm and more.
+/// Below this the signal is lost at the next bend: cells are planned for -110 dBm and more.
 const WEAK_RSRP_DBM: f64 = -120.0;
-/// The same of all that is received: WiFi's lowest rate needs -82 dBm (IEEE 802.11, 17.3.10.2).
+/// The same for received signal strength: WiFi's lowest rate needs -82 dBm (IEEE 802.11,
+/// 17.3.10.2).
 const WEAK_RSSI_DBM: f64 = -90.0;
-/// For how long it holds.
+/// How long a report counts.
 const FRESH: Duration = Duration::from_secs(30);
-/// Modems that are kept.
 const MODEMS_MAX: usize = 64;
 
 #[cfg(test)]

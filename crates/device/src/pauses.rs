@@ -1,42 +1,37 @@
-//! Finds out that the machine slept, or that this program stood still.
+//! Detects that the machine slept, or that this program stood still.
 //!
-//! ```text
-//! every turn of a loop ─► two clocks, one of which stands in sleep ─► how far each went since the last turn
-//!                              the other alone: slept        both, for longer than a turn takes: stood still
-//! ```
-//!
-//! A loop that waits for no longer than [`TURN_MAX`] comes round within that after the machine
-//! woke: what the kernel waits by stands in sleep as well.
+//! Every turn of a loop reads two clocks, one of which stops in sleep: if only the other advanced,
+//! the machine slept; if both advanced for longer than a turn takes, the program stood still.
+//! Timeouts stop in sleep as well, so a loop that waits for at most [`TURN_MAX`] turns within that
+//! time after the machine wakes.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::clock::{awake_since_boot, since_boot};
 
-/// How long a loop may wait for something to happen.
+/// The longest wait of a loop.
 pub(crate) const TURN_MAX: Duration = Duration::from_secs(1);
-/// Less sleep is no news.
+/// Shorter sleep is not reported.
 const SLEPT_MIN: Duration = Duration::from_secs(1);
-/// A turn that took so long was stopped: a busy machine lets nobody wait as long.
+/// A turn this long was stopped: even on a busy machine it takes less.
 const STOOD_STILL_MIN: Duration = Duration::from_secs(3);
 
-/// Two clocks of the machine, read at about the same time.
+/// Two clocks, read at about the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Readings {
-    /// `CLOCK_MONOTONIC`, which stands while the machine sleeps.
+    /// `CLOCK_MONOTONIC`, without sleep.
     awake: Duration,
-    /// `CLOCK_BOOTTIME`, which goes on.
+    /// `CLOCK_BOOTTIME`, with sleep.
     all: Duration,
 }
 
 impl Readings {
-    /// The clocks now.
     pub(crate) fn take() -> Self {
         Self { awake: awake_since_boot(), all: since_boot() }
     }
 }
 
-/// The turns of one loop.
 #[derive(Debug)]
 pub(crate) struct Pauses {
     last: Readings,
@@ -45,19 +40,17 @@ pub(crate) struct Pauses {
 /// A time in which this program did nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pause {
-    /// How long it was.
     pub(crate) lasted: Duration,
-    /// Whether the machine slept, for the most part of it; else something stopped this program.
+    /// Whether the machine slept for most of it; otherwise the program was stopped.
     slept: bool,
 }
 
 impl Pauses {
-    /// The first turn begins now.
     pub(crate) fn new(now: Readings) -> Self {
         Self { last: now }
     }
 
-    /// A turn ends; returns the pause that was in it, if any.
+    /// Ends a turn; returns the pause in it.
     pub(crate) fn on_turn(&mut self, now: Readings) -> Option<Pause> {
         let last = std::mem::replace(&mut self.last, now);
         let all = now.all.saturating_sub(last.all);
@@ -78,7 +71,7 @@ impl fmt::Display for Pause {
     }
 }
 
-/// A time, as exact as a person wants it.
+/// A duration in at most two units.
 struct Coarse(Duration);
 
 impl fmt::Display for Coarse {
@@ -95,8 +88,7 @@ impl fmt::Display for Coarse {
 mod tests {
     use super::*;
 
-    /// What is found after turns in which the clocks went on by so many milliseconds: (awake,
-    /// asleep).
+    /// Checks the pauses found after turns of these lengths, milliseconds: (awake, asleep).
     fn check(turns: &[(u64, u64)], expected: &[&str]) {
         let millis = Duration::from_millis;
         let mut now = Readings { awake: millis(70_000), all: millis(90_000_000) };
@@ -117,7 +109,7 @@ mod tests {
         check(&[(12_400, 0), (1_000, 0)], &["this program stood still for 12 s"]);
         check(&[(10, 1_000), (10, 700), (10, 700)], &["the machine slept 1 s"]);
         check(&[(1_000, 62_000)], &["the machine slept 1 min 3 s"]);
-        // Stopped by the user, and then the lid was closed for a moment.
+        // Stopped by the user, then the lid was closed briefly.
         check(&[(20_000, 2_000)], &["this program stood still for 22 s"]);
     }
 

@@ -1,13 +1,14 @@
-//! Whether the network under an uplink is open, or answers with a login page.
+//! Detects captive portals: whether the network under an uplink is open, or answers with a login
+//! page.
 //!
 //! ```text
-//! name, looked up over the uplink ─► GET over it alone ─► 204, and nothing in it ─► open
-//!                                                     ├─► a page, or the way to one ─► a portal
-//!                                                     └─► anything else, or nothing ─► no finding
+//! name, looked up over the uplink ─► GET over it ─► 204 without content ─► open
+//!                                               ├─► a page, or a redirect to one ─► a portal
+//!                                               └─► anything else, or nothing ─► no finding
 //! ```
 //!
-//! All that is read here was chosen by that network: it is bounded in bytes and in time, and what
-//! stays of it is an address of letters that addresses have.
+//! The network controls everything read here: it is bounded in bytes and in time, and only a URL of
+//! legal characters is kept.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -22,19 +23,19 @@ use crate::Clock;
 use crate::lookup::{self, Network, Request, told_portal};
 use crate::udp::bind_to_interface;
 
-/// What is known of a network after it was asked.
+/// The result of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Finding {
-    /// Nobody has to log in.
+    /// No login is needed.
     Open,
-    /// Somebody has to, at this address, if one is known.
+    /// Login is needed, at this address if one is known.
     Portal(Option<String>),
-    /// Nothing, for this reason.
+    /// No result, for this reason.
     Nothing(String),
 }
 
-/// Asks in the network namespace of the calling thread; blocks for half a minute at most, and goes
-/// on with nothing new once nobody has an interest in the answer.
+/// Probes in the network namespace of the calling thread, for at most half a minute. Stops early
+/// when `interest` is dropped.
 pub(crate) fn run(url: &ProbeUrl, request: Request, interest: &Weak<()>) -> Finding {
     let network = request.network.clone();
     let found = lookup::run(request, interest);
@@ -50,7 +51,7 @@ pub(crate) fn run(url: &ProbeUrl, request: Request, interest: &Weak<()>) -> Find
         };
         match finding {
             Finding::Nothing(_) => nothing = finding,
-            // What its DHCP server said of it is as good as what the page says.
+            // The DHCP server's URL is as good as the page's.
             Finding::Portal(None) => {
                 let told = told_portal(Path::new("/"), &network);
                 return Finding::Portal(told.and_then(|told| legal(&told)));
@@ -61,7 +62,7 @@ pub(crate) fn run(url: &ProbeUrl, request: Request, interest: &Weak<()>) -> Find
     nothing
 }
 
-/// The beginning of what comes back, up to the end of the headers if they are in it.
+/// The beginning of the answer, up to the end of its headers if it has them.
 fn ask(url: &ProbeUrl, network: &Network, server: SocketAddr) -> io::Result<Vec<u8>> {
     let clock = Clock::start();
     let left = |deadline: Instant| match deadline.since(clock.now()) {
@@ -95,7 +96,7 @@ fn has_headers(answer: &[u8]) -> bool {
     answer.windows(4).any(|bytes| bytes == b"\r\n\r\n")
 }
 
-/// What an answer says of the network that it came by.
+/// The finding that an answer implies.
 fn judge(url: &ProbeUrl, answer: &[u8]) -> Finding {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut response = httparse::Response::new(&mut headers);
@@ -110,13 +111,13 @@ fn judge(url: &ProbeUrl, answer: &[u8]) -> Finding {
         answer.len() > length || header("Content-Length").is_some_and(|length| length != b"0");
     match response.code.unwrap_or_default() {
         204 if !has_content => Finding::Open,
-        // RFC 6585 section 6 has 511 for portals alone; most redirect.
+        // RFC 6585 section 6 defines 511 for portals; most redirect.
         200..=399 | 511 => Finding::Portal(header("Location").and_then(|to| page(url, to))),
         code => Finding::Nothing(format!("the answer is a {code}")),
     }
 }
 
-/// Where a redirection leads, if that is an address by http or https.
+/// The target of a redirect, if it is an http or https URL.
 fn page(url: &ProbeUrl, location: &[u8]) -> Option<String> {
     let location = std::str::from_utf8(location).ok()?.trim();
     let whole = if location.starts_with("//") {
@@ -129,8 +130,8 @@ fn page(url: &ProbeUrl, location: &[u8]) -> Option<String> {
     legal(&whole)
 }
 
-/// `url`, if it is an address by http or https that shows whose it is: in letters of RFC 3986, not
-/// longer than somebody would type, and with nothing before the host.
+/// `url`, if it is a short http or https URL in characters of RFC 3986, and without user
+/// information, which could disguise the host.
 fn legal(url: &str) -> Option<String> {
     let (scheme, rest) = url.split_once("://")?;
     let is_http = ["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known));
@@ -140,19 +141,15 @@ fn legal(url: &str) -> Option<String> {
     (is_legal && url.bytes().all(is_letter)).then(|| url.to_owned())
 }
 
-/// Unreserved and reserved characters, and the one of escapes (RFC 3986 section 2).
+/// Unreserved, reserved and escape characters (RFC 3986 section 2).
 const LETTERS: &[u8] = b"-._~:/?#[]@!$&'()*+,;=%";
-/// The longest address of a login page, bytes.
 const URL_MAX: usize = 512;
-/// Addresses of the host that are asked.
+/// Addresses of the host that are tried.
 const ADDRESSES_MAX: usize = 2;
-/// The most of an answer that is read.
 const ANSWER_MAX: usize = 8_192;
-/// The most headers of an answer.
 const HEADERS_MAX: usize = 64;
-/// How long a connection may take to come about.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long the answer may take from then on.
+/// The timeout of the answer after the connection.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(4);
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
-//! What a daemon may still do once it runs: as little as it needs.
+//! Reduces the privileges of a running daemon to the minimum.
 //!
 //! ```text
 //! start: files, ports, TUN ─► restrict ─► threads: settings, filters, the network
 //!                            capabilities, no_new_privs, seccomp, no core dumps
 //! ```
 //!
-//! Whoever takes the process over by a packet finds the network of this machine, which the tunnel
-//! needs, and little else: no other files than those of the user it runs as, no modules, mounts,
-//! namespaces, processes of others, and no core file with keys in it. Programs that it starts
-//! (`nft`) inherit what it has, and cannot get more.
+//! An attacker who takes the process over by a packet gets the machine's network, which the tunnel
+//! needs, and little else: only files of the user it runs as, no modules, mounts, namespaces or
+//! other processes, and no core file with keys. Programs that it starts (`nft`) inherit its
+//! privileges and cannot gain more.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -28,7 +28,7 @@ use crate::DeviceError;
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"))]
 mod calls;
-/// The filter's library knows three architectures; on others there is none.
+/// The filter's library supports three architectures.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")))]
 mod calls {
     pub(super) fn bar() -> Result<(), String> {
@@ -36,24 +36,19 @@ mod calls {
     }
 }
 
-/// What a daemon needs beyond the network's capabilities.
+/// What a daemon needs in addition to the network's capabilities.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Needs<'a> {
-    /// Whether it only sends and receives by sockets that it has: no interface, route or filter is
-    /// its own.
+    /// Whether it only uses sockets that it has, without an interface, route or filter of its own.
     pub(crate) only_sockets: bool,
-    /// Whether it opens sockets again at ports below 1024.
+    /// Whether it opens sockets at ports below 1024 again.
     pub(crate) low_ports: bool,
     /// Files and folders that it reads or writes again.
     pub(crate) files: Vec<&'a Path>,
 }
 
-/// Gives up all that is not needed. Call it once, in the thread that starts the others:
-/// capabilities are those of a thread, and threads inherit them.
-///
-/// # Errors
-/// When the capabilities cannot be given up, which the kernel refuses nobody. What a kernel does
-/// not know is told and left out.
+/// Drops unneeded privileges. Call it once, in the thread that starts the others: threads inherit
+/// capabilities. System calls that the kernel does not know are logged and skipped.
 pub(crate) fn restrict(needs: &Needs<'_>) -> Result<(), DeviceError> {
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     let _ = setrlimit(Resource::Core, none);
@@ -70,12 +65,11 @@ pub(crate) fn restrict(needs: &Needs<'_>) -> Result<(), DeviceError> {
     Ok(())
 }
 
-/// Root that works in a `directory` of another user goes on as that user, with the capabilities of
-/// the network: what it writes there belongs to that user, and no link of that user leads it to
-/// files of root.
+/// Root that works in another user's `directory` becomes that user and keeps the network's
+/// capabilities: files it writes belong to that user, and that user's links cannot lead it to
+/// root's files.
 ///
-/// Call it before the first thread that works there: users are those of a thread, and threads
-/// inherit them.
+/// Call it before the first thread that works there: threads inherit users.
 pub fn become_owner_of(directory: &Path) -> Result<(), DeviceError> {
     let there = fs::symlink_metadata(directory).ok().filter(|there| there.is_dir());
     let Some(there) = there.filter(|there| geteuid().is_root() && there.uid() != 0) else {
@@ -95,7 +89,7 @@ pub fn become_owner_of(directory: &Path) -> Result<(), DeviceError> {
     })
 }
 
-/// Holds the capabilities `keep` and no others, for programs that are started from here, too.
+/// Keeps only the capabilities `keep`, for programs started from here too.
 fn hold(keep: CapabilitySet) -> Result<(), Errno> {
     let sets = CapabilitySets { effective: keep, permitted: keep, inheritable: keep };
     set_capabilities(None, sets)?;
@@ -127,7 +121,7 @@ impl Needs<'_> {
     }
 }
 
-/// Whether the file, or the folder in which it would be made, belongs to somebody else.
+/// Whether the file, or the folder in which it would be created, belongs to another user.
 fn is_foreign(path: &Path, me: u32) -> bool {
     let there = path.ancestors().find_map(|path| match path {
         path if path.as_os_str().is_empty() => fs::metadata(".").ok(),
@@ -136,7 +130,7 @@ fn is_foreign(path: &Path, me: u32) -> bool {
     there.is_some_and(|there| there.uid() != me)
 }
 
-/// Makes sure that no program started from here can have more than `keep`.
+/// Limits programs started from here to `keep`.
 fn cut_bounding_set(keep: CapabilitySet) {
     for number in 0..CAPABILITIES_MAX {
         let capability = CapabilitySet::from_bits_retain(1 << number);
@@ -145,9 +139,9 @@ fn cut_bounding_set(keep: CapabilitySet) {
         }
         match remove_capability_from_bounding_set(capability) {
             Ok(()) => {}
-            // No such capability, and none after it.
+            // Neither this capability nor any after it exists.
             Err(Errno::INVAL) => return,
-            // Not without CAP_SETPCAP; whoever took that away has cut the set already.
+            // Without CAP_SETPCAP, the bounding set has been reduced before.
             Err(error) => {
                 tracing::debug!(%error, "the bounding set stays as it is");
                 return;
@@ -156,7 +150,7 @@ fn cut_bounding_set(keep: CapabilitySet) {
     }
 }
 
-/// For the TUN, routes, filters and sockets of one interface.
+/// For the TUN, routes, filters and sockets bound to an interface.
 const NETWORK: CapabilitySet = CapabilitySet::NET_ADMIN.union(CapabilitySet::NET_RAW);
 /// More than any kernel has.
 const CAPABILITIES_MAX: u32 = 64;
@@ -244,7 +238,7 @@ mod tests {
         });
     }
 
-    /// Runs the body of the test `name` in a process of its own, which it may spoil for others.
+    /// Runs the body of the test `name` in its own process, which it may spoil.
     fn in_a_child(name: &str, body: impl FnOnce()) {
         if std::env::var_os(CHILD).is_some() {
             return body();

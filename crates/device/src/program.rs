@@ -1,4 +1,4 @@
-//! Other people's programs, which must not hold the tunnel up for ever.
+//! Runs external programs, with a timeout.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -8,19 +8,18 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
-/// Why a program did not do what it was asked to.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// The program could not be started.
     NotStarted(io::Error),
-    /// The program failed, and said this first; or it was ended.
+    /// The program failed with this first line of errors, or was killed.
     Said(String),
 }
 
-/// Runs `command` with `input` to its end; after `limit` it is killed.
+/// Runs `command` with `input` to its end; kills it after `limit`.
 ///
-/// Input and errors go by files in memory: no pipe fills up, and what the program leaves running in
-/// the background holds nobody up.
+/// Input and errors use files in memory: no pipe fills up, and background children cannot block the
+/// caller.
 pub(crate) fn run(command: &mut Command, input: &str, limit: Duration) -> Result<(), Failure> {
     let (status, mut errors) = run_to_end(command, input, limit).map_err(Failure::NotStarted)?;
     match status {
@@ -32,13 +31,13 @@ pub(crate) fn run(command: &mut Command, input: &str, limit: Duration) -> Result
         }
     }
     let mut said = Vec::new();
-    // What cannot be read is as if it had said nothing.
+    // Unreadable errors count as none.
     let _ = errors.rewind().and_then(|()| errors.take(SAID_MAX).read_to_end(&mut said));
     let said = String::from_utf8_lossy(&said);
     Err(Failure::Said(said.lines().next().unwrap_or("it gave no reason").to_owned()))
 }
 
-/// How it ended, if it did by itself, and what it wrote as errors.
+/// The status, unless it was killed, and its errors.
 fn run_to_end(
     command: &mut Command,
     input: &str,
@@ -68,9 +67,7 @@ fn in_memory() -> io::Result<File> {
     Ok(memfd_create("roadweave", MemfdFlags::CLOEXEC)?.into())
 }
 
-/// How often it is asked whether a program has ended.
 const POLL: Duration = Duration::from_millis(1);
-/// The most of its words that are read.
 const SAID_MAX: u64 = 4096;
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
-//! What tells the resets of this machine from those of others with the same key, kept over
-//! restarts.
+//! A salt that distinguishes this machine's resets from those of others with the same key, kept
+//! over restarts.
 //!
 //! ```text
 //! DIRECTORY/INSTANCE.reset.json
 //! {"salt":[..32 numbers..]}
 //! ```
 //!
-//! Several servers may share a key. Were their resets alike, a network that leads packets of a
-//! session to another of them would get a reset that ends it (RFC 9000 section 21.11).
+//! Servers may share a key. With equal resets, a network that leads a session's packets to another
+//! server would get a reset that ends the session (RFC 9000 section 21.11).
 
 use std::io;
 use std::path::Path;
@@ -18,7 +18,6 @@ use crate::error::DeviceError;
 use crate::random::random_bytes;
 use crate::state::{Kept, StateFile};
 
-/// The salt, once it was drawn.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ResetSalt {
@@ -38,11 +37,8 @@ impl Kept for ResetSalt {
     }
 }
 
-/// The salt that an earlier life of the instance `name` has kept in `directory`, or else a new one.
-///
-/// # Errors
-/// When the kernel gives no random bytes. Where the new one cannot be kept, a line says so: clients
-/// then notice the next restart by silence.
+/// The kept salt of the instance `name`, or a new one, kept in `directory`. If it cannot be kept,
+/// that is logged; clients then notice the next restart only by silence.
 pub(crate) fn reset_salt(directory: &Path, name: &str) -> Result<[u8; 32], DeviceError> {
     let mut file = StateFile::<ResetSalt>::new(directory, name);
     if let Some(salt) = file.read().salt {

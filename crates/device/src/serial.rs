@@ -1,9 +1,8 @@
-//! Serial devices: whether another program has one for itself.
+//! Serial devices: whether another program uses one exclusively.
 
 use std::os::fd::{AsFd, AsRawFd as _};
 
-/// Whether a terminal was opened for one program alone (`TIOCEXCL`), which root's own opening does
-/// not tell.
+/// Whether a terminal was opened exclusively (`TIOCEXCL`); root can open it all the same.
 ///
 /// Source: ioctl_tty(2).
 #[allow(unsafe_code, reason = "rustix has no TIOCGEXCL")]

@@ -1,4 +1,4 @@
-//! Signals as events: a file descriptor for the poller, and what arrived.
+//! Signals as events: a file descriptor for the poller, and the signals that arrived.
 
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,24 +11,23 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 use crate::DeviceError;
 
-/// What was asked of the process.
+/// A signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     /// SIGINT: the user pressed Ctrl-C.
     Interrupt,
-    /// SIGTERM: end in order.
+    /// SIGTERM: stop in order.
     Terminate,
-    /// SIGUSR1: end in order for another start, so that nothing leaves in the clear until then.
+    /// SIGUSR1: stop in order for a restart, with nothing leaving in the clear until then.
     Restart,
-    /// SIGHUP: read the configuration again.
+    /// SIGHUP: reload the configuration.
     Hangup,
     /// SIGCHLD: a child ended.
     Child,
 }
 
-/// Catches signals from its making until it is dropped.
-///
-/// Several arrivals of one signal before [`Signals::take`] count once, as the kernel has it.
+/// Catches signals until it is dropped. Several arrivals of one signal before [`Signals::take`]
+/// count once.
 #[derive(Debug)]
 pub struct Signals {
     pipe: UnixStream,
@@ -37,7 +36,7 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Catches `signals` instead of letting them end the process.
+    /// Catches `signals`, so that they do not end the process.
     pub fn catch(signals: &[Signal]) -> Result<Self, DeviceError> {
         let failed = |error| DeviceError::system("catch signals", error);
         let (pipe, sender) = UnixStream::pair().map_err(failed)?;
@@ -47,7 +46,7 @@ impl Signals {
         for signal in signals {
             let flag = Arc::new(AtomicBool::new(false));
             let number = number(*signal);
-            // The flag first: whoever is woken by the pipe finds it set.
+            // The flag before the pipe, so that a woken reader finds it set.
             let handler = signal_hook::flag::register(number, Arc::clone(&flag)).map_err(failed)?;
             this.handlers.push(handler);
             let sender = sender.try_clone().map_err(failed)?;
@@ -58,8 +57,8 @@ impl Signals {
         Ok(this)
     }
 
-    /// Takes one signal that arrived, in the order of [`Signals::catch`]; `None` when there is none
-    /// left, and then the file descriptor is quiet.
+    /// Takes one signal that arrived, in the order of [`Signals::catch`]; with `None` the file
+    /// descriptor is no longer readable.
     pub fn take(&mut self) -> Option<Signal> {
         let mut bytes = [0; 64];
         while matches!(self.pipe.read(&mut bytes), Ok(1..)) {}

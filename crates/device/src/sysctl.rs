@@ -5,23 +5,19 @@ use std::path::PathBuf;
 
 use crate::DeviceError;
 
-/// Reads `key`, as `net.ipv4.ip_forward`.
+/// Reads `key`, such as `net.ipv4.ip_forward`.
 pub(crate) fn read(key: &str) -> Result<String, DeviceError> {
     fs::read_to_string(path(key))
         .map(|value| value.trim().to_owned())
         .map_err(|error| DeviceError::system(format!("read the sysctl {key}"), error))
 }
 
-/// Writes `key`.
-///
-/// # Errors
-/// When there is no such key, it may not be written or the value is wrong.
 pub(crate) fn write(key: &str, value: &str) -> Result<(), DeviceError> {
     fs::write(path(key), value)
         .map_err(|error| DeviceError::system(format!("set the sysctl {key} to {value}"), error))
 }
 
-/// Dots divide, and a slash stands for a dot within a name (`net.ipv4.conf.eth0/1.rp_filter`), as
+/// Dots separate, and a slash stands for a dot within a name (`net.ipv4.conf.eth0/1.rp_filter`), as
 /// with `sysctl`.
 fn path(key: &str) -> PathBuf {
     let swapped: String = key

@@ -1,13 +1,13 @@
-//! By which technology an uplink reaches the Internet: as its owner says, or as the kernel does.
+//! The technology by which an uplink reaches the Internet, from the configuration or the kernel.
 //!
 //! ```text
 //! /sys/class/net/NAME/wireless, phy80211      WiFi
 //! /sys/class/net/NAME/uevent: DEVTYPE=wlan    WiFi
-//!                             DEVTYPE=wwan    a modem: LTE, unless the owner knows it to be more
+//!                             DEVTYPE=wwan    a modem: LTE, unless configured as more
 //! ```
 //!
-//! Which generation a modem uses only its own programs know, which may tell it (`roadweave
-//! modems`); a router on a cable hides what is behind it.
+//! Only the modem's own programs know its generation, and may report it (`roadweave modems`); a
+//! router on a cable hides its uplink.
 
 use std::path::{Path, PathBuf};
 
@@ -15,12 +15,12 @@ use roadweave_proto::{Technology, UplinkMatch, UplinkTraits};
 
 use crate::modem::ModemFacts;
 
-/// Which technologies uplinks have, and which are tried first.
+/// The technologies of uplinks, and their order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Technologies {
-    /// What the owner says; the first that fits counts.
+    /// The configured technologies; the first match counts.
     pub told: Vec<(UplinkMatch, Option<Technology>)>,
-    /// The order.
+    /// The order in which technologies are tried.
     pub order: Vec<Technology>,
 }
 
@@ -31,13 +31,13 @@ impl Default for Technologies {
 }
 
 impl Technologies {
-    /// What an uplink has, if anybody says.
+    /// The technology of an uplink, if it is known.
     pub fn of(&self, uplink: &UplinkTraits) -> Option<Technology> {
         self.of_in(uplink, Path::new(INTERFACES))
     }
 
-    /// Where an uplink stands in the order, with what its modem tells, which counts less than what
-    /// the owner says. One that hardly hears its network stands behind all others.
+    /// The place of an uplink in the order, by configuration, then its modem's report, then the
+    /// kernel. One with a weak signal comes after all others.
     pub fn rank(&self, uplink: &UplinkTraits, modem: Option<&ModemFacts>) -> u8 {
         self.rank_in(uplink, modem, Path::new(INTERFACES))
     }
@@ -51,7 +51,7 @@ impl Technologies {
             (None, Some("5g-sa")) => rank(Technology::FiveGSa),
             (None, Some("5g-nsa")) => rank(Technology::FiveGNsa),
             (None, Some("lte")) => rank(Technology::Lte),
-            // Slower than whatever has a place.
+            // Slower than all in the order.
             (None, Some("3g" | "2g")) => last,
             (None, _) => Technology::rank(detected(uplink.name, interfaces), &self.order),
         };
@@ -65,14 +65,13 @@ impl Technologies {
         self.told(uplink).or_else(|| detected(uplink.name, interfaces))
     }
 
-    /// What the owner says.
     fn told(&self, uplink: &UplinkTraits) -> Option<Technology> {
         let told = self.told.iter().find(|(uplinks, _)| uplinks.fits(uplink));
         told.and_then(|(_, technology)| *technology)
     }
 }
 
-/// Where the hardware of an interface is, as [`UplinkTraits::device`] tells it.
+/// The path of an interface's hardware, as in [`UplinkTraits::device`].
 pub(crate) fn hardware(uplink: &str) -> Option<String> {
     hardware_in(uplink, Path::new(INTERFACES), Path::new(DEVICES))
 }
@@ -82,19 +81,17 @@ fn hardware_in(uplink: &str, interfaces: &Path, devices: &Path) -> Option<String
     Some(device.strip_prefix(devices).ok()?.to_str()?.to_owned())
 }
 
-/// What the kernel says of an interface.
+/// The kernel's folder of an interface.
 fn folder(uplink: &str, interfaces: &Path) -> Option<PathBuf> {
-    // No interface is called so (`dev_valid_name` in the kernel's net/core/dev.c).
+    // Invalid as a name (`dev_valid_name` in the kernel's net/core/dev.c).
     let is_none = uplink.is_empty() || uplink.starts_with('.') || uplink.contains('/');
     (!is_none).then(|| interfaces.join(uplink))
 }
 
-/// Whether the interface of this name is wireless.
 pub(crate) fn is_wireless(name: &str) -> bool {
     detected(name, Path::new(INTERFACES)) == Some(Technology::Wifi)
 }
 
-/// What the kernel says.
 fn detected(uplink: &str, interfaces: &Path) -> Option<Technology> {
     let interface = folder(uplink, interfaces)?;
     if ["wireless", "phy80211"].iter().any(|name| interface.join(name).exists()) {

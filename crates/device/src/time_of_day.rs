@@ -1,15 +1,15 @@
-//! The time of day by which keys expire, which never goes back far.
+//! The time of day that keys expire by, which never goes back far.
 //!
 //! ```text
 //! system clock ─┬─ synchronised: the highest so far is kept ─► DIRECTORY/INSTANCE.time.json
 //!               └─► the later of both ─► keys expire
 //! ```
 //!
-//! A machine without a battery for its clock begins in 1970, and whoever can set its clock could
-//! bring expired keys back to life. So the latest time that was seen counts if the clock is behind
-//! it. It is kept only while the kernel says that the clock is synchronised (adjtimex(2)): a clock
-//! that is once in 2099 by mistake expires all keys only until it is put right, and not for ever.
-//! Should a time server have lied, the file can be removed while the instance is stopped.
+//! A machine without a battery for its clock starts in 1970, and an attacker who can set its clock
+//! could revive expired keys. So the latest known time counts if the clock is behind it. It is kept
+//! only while the kernel reports the clock as synchronised (adjtimex(2)): a clock that is in 2099
+//! by mistake expires all keys only until it is corrected. If a time server lied, the file can be
+//! removed while the instance is stopped.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,14 +20,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::state::{Kept, StateFile};
 
-/// The clock may be so far behind before that is told, seconds: it is set in small steps.
+/// The difference that is logged, seconds: clocks are set in small steps.
 const BEHIND_MIN: u64 = 60;
-/// How often that is told.
+/// How often that is logged.
 const REMINDER: Duration = Duration::from_secs(3_600);
-/// How often the highest time is written.
 const WRITE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The highest time that was seen while the clock was synchronised, seconds since 1970.
+/// The highest time seen while the clock was synchronised, seconds since 1970.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HighestTime {
@@ -47,17 +46,17 @@ impl Kept for HighestTime {
     }
 }
 
-/// What the system says of the time.
+/// A reading of the system's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockReading {
     /// Seconds since 1970.
     pub unix_seconds: u64,
-    /// Whether the kernel takes the clock for synchronised.
+    /// Whether the kernel reports the clock as synchronised.
     pub is_synchronised: bool,
 }
 
 impl ClockReading {
-    /// The system's clock now.
+    /// Reads the system's clock.
     pub fn take() -> Self {
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self { unix_seconds: since_1970.as_secs(), is_synchronised: is_synchronised() }
@@ -75,7 +74,7 @@ pub struct TimeOfDay {
 }
 
 impl TimeOfDay {
-    /// What an earlier life of the instance `name` has kept in `directory`.
+    /// Reads the time that the instance `name` has kept in `directory`.
     pub fn new(directory: &Path, name: &str) -> Self {
         let mut file = StateFile::new(directory, name);
         let highest = file.read();
@@ -84,7 +83,7 @@ impl TimeOfDay {
         Self { file, path, highest, next_write, next_reminder }
     }
 
-    /// The time that counts, seconds since 1970, with what the system says of it.
+    /// The time that counts, seconds since 1970, given a reading.
     pub fn tell(&mut self, now: Instant, reading: ClockReading) -> u64 {
         let ClockReading { unix_seconds, is_synchronised } = reading;
         if is_synchronised && unix_seconds > self.highest.unix_seconds {
@@ -106,7 +105,7 @@ impl TimeOfDay {
         unix_seconds.max(self.highest.unix_seconds)
     }
 
-    /// Writes what is known before it returns: the process ends.
+    /// Writes the highest time and waits for it, at the end of the process.
     pub fn write_last(&mut self) {
         if self.highest != HighestTime::default() {
             self.file.write_last(&self.highest);
@@ -114,11 +113,11 @@ impl TimeOfDay {
     }
 }
 
-/// Whether the kernel takes the clock for synchronised, by NTP or otherwise.
+/// Whether the kernel reports the clock as synchronised, by NTP or otherwise.
 #[allow(unsafe_code, reason = "no crate at hand wraps this call")]
 fn is_synchronised() -> bool {
-    // SAFETY: timex is a structure of integers, for which zeros are values; with no modes set the
-    // call changes nothing and fills it.
+    // SAFETY: timex is a structure of integers, for which zeros are valid; without modes the call
+    // changes nothing and fills it.
     let state = unsafe {
         let mut timex: libc::timex = std::mem::zeroed();
         libc::adjtimex(&raw mut timex)
@@ -164,7 +163,7 @@ mod tests {
         time.tell(at(0), reading(YEAR_2026, true));
         assert_eq!(time.tell(at(1), reading(YEAR_2099, false)), YEAR_2099);
         assert_eq!(time.tell(at(2), reading(YEAR_2026 + 2, true)), YEAR_2026 + 2);
-        // A time server that lied is undone by removing the file, as the log says.
+        // Removing the file undoes a time server's lie, as the log says.
         assert_eq!(time.tell(at(3), reading(YEAR_2099, true)), YEAR_2099);
         time.write_last();
         std::fs::remove_file(folder.path().join("rws.time.json")).unwrap();
@@ -184,7 +183,7 @@ mod tests {
         assert_eq!(TimeOfDay::new(folder.path(), "rws").highest.unix_seconds, YEAR_2026);
     }
 
-    /// What the kernel says of its clock, in other words than the code above asks in.
+    /// The kernel's clock by another call than the one under test.
     #[allow(unsafe_code, reason = "no crate at hand wraps this call")]
     fn kernel_clock() -> libc::timex {
         // SAFETY: as above.

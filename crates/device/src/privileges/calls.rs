@@ -1,8 +1,8 @@
 //! The filter of system calls.
 //!
-//! It names what is dangerous instead of what is allowed: which calls a C library makes changes
-//! with its version, and a daemon that dies in the field for a harmless new one would be worse than
-//! what the filter could prevent. What it names fails with EPERM.
+//! It lists dangerous calls instead of allowed ones: the calls of a C library change with its
+//! version, and a daemon killed in the field for a harmless new one would be worse than what the
+//! filter prevents. Listed calls fail with EPERM.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use seccompiler::{
     SeccompRule, TargetArch, apply_filter_all_threads,
 };
 
-/// Bars dangerous system calls, in all threads and for programs started from here.
+/// Bars dangerous system calls, in all threads and in programs started from here.
 pub(super) fn bar() -> Result<(), String> {
     let target = TargetArch::try_from(std::env::consts::ARCH).map_err(|error| error.to_string())?;
     for filter in filters(target).map_err(|error| error.to_string())? {
@@ -21,7 +21,7 @@ pub(super) fn bar() -> Result<(), String> {
     Ok(())
 }
 
-/// A filter for each answer that a barred call gets.
+/// One filter for each error that a barred call returns.
 fn filters(target: TargetArch) -> Result<[BpfProgram; 2], seccompiler::BackendError> {
     let compile = |rules, errno: Errno| {
         let errno = SeccompAction::Errno(errno.raw_os_error().unsigned_abs());
@@ -36,13 +36,12 @@ fn filters(target: TargetArch) -> Result<[BpfProgram; 2], seccompiler::BackendEr
     };
     let flags = NAMESPACES.iter().map(|flag| new_namespace(*flag));
     barred.insert(libc::SYS_clone, flags.collect::<Result<_, _>>()?);
-    // Its flags lie in memory, where no filter can look; without it the C library takes the older
+    // Its flags are in memory, where filters cannot look; without it the C library uses the older
     // call.
     let unknown = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
     Ok([compile(unknown, Errno::NOSYS)?, compile(barred, Errno::PERM)?])
 }
 
-/// What a clone may not bring forth.
 const NAMESPACES: [libc::c_int; 7] = [
     libc::CLONE_NEWCGROUP,
     libc::CLONE_NEWIPC,
@@ -53,9 +52,9 @@ const NAMESPACES: [libc::c_int; 7] = [
     libc::CLONE_NEWUTS,
 ];
 
-/// System calls that neither a tunnel nor `nft` ever needs.
+/// System calls that neither a tunnel nor `nft` needs.
 pub(super) const BARRED: &[libc::c_long] = &[
-    // Other processes, and their memory.
+    // Other processes and their memory.
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
     libc::SYS_process_vm_writev,
@@ -96,7 +95,7 @@ pub(super) const BARRED: &[libc::c_long] = &[
     libc::SYS_swapon,
     libc::SYS_swapoff,
     libc::SYS_quotactl,
-    // Keys, accounting, and who and when the machine is.
+    // Keys, accounting, time and names.
     libc::SYS_keyctl,
     libc::SYS_add_key,
     libc::SYS_request_key,
@@ -105,19 +104,19 @@ pub(super) const BARRED: &[libc::c_long] = &[
     libc::SYS_clock_settime,
     libc::SYS_sethostname,
     libc::SYS_setdomainname,
-    // System calls that pass by filters.
+    // Calls that bypass filters.
     libc::SYS_io_uring_setup,
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
 ];
 
-/// What the kernel says of a call with arguments that no call takes.
+/// The kernel's error for a call with invalid arguments.
 #[cfg(test)]
 #[allow(unsafe_code, reason = "whatever the call is, it gets no pointer that leads anywhere")]
 pub(super) fn call(number: libc::c_long) -> Errno {
     const NOTHING: libc::c_long = -1;
-    // SAFETY: the last page of the address space, to which -1 leads, is never mapped; there is no
-    // file descriptor and no process of this number, and all flags at once are no call's.
+    // SAFETY: the last page of the address space, to which -1 leads, is never mapped; no file
+    // descriptor or process has this number, and no call accepts all flags at once.
     let result =
         unsafe { libc::syscall(number, NOTHING, NOTHING, NOTHING, NOTHING, NOTHING, NOTHING) };
     assert_eq!(result, -1, "call {number} with arguments that are none");
