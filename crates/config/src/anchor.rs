@@ -23,68 +23,68 @@ use crate::tun::TunFields;
 use crate::values::{Within, listen, networks, state_directory, validate_networks};
 use crate::{Fault, Validate};
 
-/// The configuration file of an anchor, which holds the inner addresses of one tenant.
+/// The configuration file of an anchor, which holds one tenant's inner addresses.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AnchorFile {
     /// The UDP address to listen on for proxies.
     #[serde(default = "default_anchor_listen", deserialize_with = "listen")]
     pub listen: SocketAddr,
-    /// The anchor's private key; that of the join if it is empty.
+    /// The anchor's private key; empty: that of the join.
     #[serde(default, skip_serializing_if = "PrivateKey::is_empty")]
     pub private_key: PrivateKey,
-    /// The name of its tenant, the same at its proxies; that of the join if it is empty.
+    /// The tenant's name, the same at its proxies; empty: that of the join.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub tenant: String,
     /// The anchor's inner addresses, with the length of the network that clients are in.
     #[serde(default = "default_addresses", deserialize_with = "networks")]
     pub addresses: Vec<IpNet>,
-    /// Whether clients may reach one another.
+    /// Whether clients may reach each other.
     #[serde(default)]
     pub clients_reach_clients: bool,
-    /// Whether what clients send leaves with this machine's own address (source NAT by nftables).
+    /// Whether clients' packets leave with this machine's own address (source NAT by nftables).
     #[serde(default = "default_masquerade")]
     pub masquerade: bool,
-    /// Where clients may not go, besides the anchor's own addresses other than its inner ones.
+    /// Denied destinations, in addition to the anchor's own addresses other than its inner ones.
     #[serde(default = "default_denied", deserialize_with = "networks")]
     pub deny_destinations: Vec<IpNet>,
-    /// Where clients may go all the same: addresses, prefixes, or an address with a port.
+    /// Exceptions from denied destinations.
     #[serde(default)]
     pub allow_destinations: Vec<AllowedDestination>,
-    /// The connections through this machine that a client may have at a time.
+    /// The maximum connections of a client through this machine.
     #[serde(default = "default_client_connections")]
     pub client_connections: Within<64, 1_000_000>,
-    /// The bits of packet and connection marks that the anchor may use.
+    /// The bits of packet and connection marks that may be used.
     #[serde(default)]
     pub packet_marks: PacketMarks,
     /// The TUN device.
     #[serde(default)]
     pub tun: TunFields,
-    /// Where the newest binding of each client is kept.
+    /// The folder for the newest binding of each client.
     #[serde(default = "state_directory")]
     pub state_directory: PathBuf,
-    /// What a leg of a proxy carries, if it is known to be narrow.
+    /// The rate of a proxy's leg, if it is known to be narrow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leg_rate_mbps: Option<Within<1, 1_000_000>>,
-    /// The most that all clients together may send, and receive, in megabits per second.
+    /// The maximum rate of all clients together, for each direction, Mbit/s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_limit_mbps: Option<Within<1, 1_000_000>>,
-    /// Figures over HTTP.
+    /// Metrics over HTTP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<MetricsFields>,
     /// The transport.
     #[serde(default)]
     pub transport: TransportFields,
-    /// The far end of the clients' streams, if the anchor takes some.
+    /// The far end of the clients' streams; `None`: no streams.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<AnchorStreams>,
     /// The proxies that may connect.
     #[serde(default)]
     pub proxies: Vec<ProxyFields>,
-    /// The clients that may be attached.
+    /// The clients that may connect.
     #[serde(default)]
     pub devices: Vec<PeerFields>,
-    /// How the anchor takes part in the fleet that it has joined.
+    /// How the anchor takes part in its fleet.
     #[serde(default)]
     pub fleet: FleetFields,
 }
@@ -104,7 +104,7 @@ fn default_anchor_listen() -> SocketAddr {
 }
 
 impl AnchorFile {
-    /// The clients as the anchor wants them.
+    /// The clients.
     pub fn devices(&self) -> Vec<(PublicKey, Peer)> {
         let device = |device: &PeerFields| {
             (device.public_key, Peer { tenant: self.tenant.clone(), ..device.to_peer() })
@@ -112,7 +112,7 @@ impl AnchorFile {
         self.devices.iter().map(device).collect()
     }
 
-    /// The proxies as the anchor wants them.
+    /// The proxies.
     pub fn proxies(&self) -> Vec<(PublicKey, Peer)> {
         let proxy = |proxy: &ProxyFields| {
             let peer = Peer {
@@ -128,12 +128,12 @@ impl AnchorFile {
         self.proxies.iter().map(proxy).collect()
     }
 
-    /// What a leg carries.
+    /// The rate of a leg.
     pub fn leg_rate(&self) -> Option<Rate> {
         rate(self.leg_rate_mbps)
     }
 
-    /// What all clients together may send, and receive.
+    /// The maximum rate of all clients together, for each direction.
     pub fn rate_limit(&self) -> Option<Rate> {
         rate(self.rate_limit_mbps)
     }

@@ -28,58 +28,58 @@ use crate::{Fault, Validate};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClientFile {
-    /// This client's name, for the server's logs.
+    /// The client's name in the server's logs.
     #[serde(default = "default_name")]
     pub name: String,
-    /// This client's private key; that of the join if it is empty.
+    /// The client's private key; empty: that of the join.
     #[serde(default, skip_serializing_if = "PrivateKey::is_empty")]
     pub private_key: PrivateKey,
-    /// The server; the proxies that the fleet names if there is none.
+    /// The server; `None`: the proxies that the fleet names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<ServerFields>,
-    /// Further servers, which the client may use instead.
+    /// Alternative servers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub proxies: Vec<ServerFields>,
     /// The uplinks.
     #[serde(default)]
     pub uplinks: UplinkFields,
-    /// The bits of packet and connection marks that the client may use.
+    /// The bits of packet and connection marks that may be used.
     #[serde(default)]
     pub packet_marks: PacketMarks,
     /// The TUN device.
     #[serde(default)]
     pub tun: TunFields,
-    /// What goes into the tunnel.
+    /// Traffic for the tunnel.
     #[serde(default)]
     pub routes: RouteFields,
-    /// The resolvers of this machine while a session is up.
+    /// The machine's resolvers while a session is up.
     #[serde(default, deserialize_with = "addresses")]
     pub dns: Vec<IpAddr>,
-    /// Where what strategies have learned is kept.
+    /// The folder for what strategies have learned.
     #[serde(default = "state_directory")]
     pub state_directory: PathBuf,
-    /// What the client may take of the machine.
+    /// Resource limits.
     #[serde(default)]
     pub limits: ClientLimits,
-    /// Which connections of the LAN go as streams, if any does.
+    /// The LAN's connections that go as streams; `None`: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<ClientStreams>,
-    /// Where figures are told over HTTP, if anywhere; a loopback address.
+    /// Metrics over HTTP, at a loopback address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<LocalMetricsFields>,
     /// The transport.
     #[serde(default)]
     pub transport: TransportFields,
-    /// The lanes, in the order in which they are asked.
+    /// The lanes, in order of matching.
     #[serde(default)]
     pub lanes: Vec<LaneFields>,
 }
 
-/// What a client may take of its machine.
+/// Resource limits of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ClientLimits {
-    /// The most memory that the session may hold in queues and for repairs, MiB.
+    /// Maximum memory of the session for queues and repairs, MiB.
     pub client_memory_mb: Within<4, 16_384>,
 }
 
@@ -97,24 +97,24 @@ pub struct ServerFields {
     pub addresses: Vec<String>,
     /// Its public key.
     pub public_key: PublicKey,
-    /// What a person calls it.
+    /// A name for display.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// The site of the server: what fails together.
+    /// The server's site; servers of one site fail together.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub site: String,
-    /// The round trip from it to where inner packets leave, if that is elsewhere.
+    /// The round trip from the server to the place where inner packets leave, if that is elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_anchor_ms: Option<Within<0, 10_000>>,
 }
 
 impl ServerFields {
-    /// Its addresses, which have been validated.
+    /// Its addresses, already validated.
     pub fn names(&self) -> Vec<ServerName> {
         self.addresses.iter().filter_map(|address| address.parse().ok()).collect()
     }
 
-    /// Checks it; `at` is where it stands, and `own` the client's key.
+    /// Validates the server, which is at `at`; `own` is the client's key.
     fn validate(&self, at: &str, own: Option<PublicKey>) -> Result<(), Fault> {
         if self.addresses.is_empty() {
             let message = format!("{at}.addresses is empty; write addresses = [\"host:port\"]");
@@ -149,23 +149,23 @@ impl ServerFields {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct UplinkFields {
-    /// Names of interfaces, `*` stands for anything; empty: every interface with a default route.
+    /// Interface patterns (`*`); empty: every interface with a default route.
     pub include: Vec<String>,
-    /// Names of interfaces that are no uplinks, whatever `include` says.
+    /// Interface patterns that are no uplinks, even if in `include`.
     pub exclude: Vec<String>,
-    /// Names of interfaces behind the box, and no others; empty: not named.
+    /// The interfaces behind the box; empty: not specified.
     pub inside: Vec<String>,
-    /// Whether this box forwards from one uplink to another.
+    /// Whether to forward from one uplink to another.
     pub forward: bool,
-    /// What of the private networks of their own addresses is reached outside the tunnel.
+    /// The part of the uplinks' own private networks that is reached outside the tunnel.
     pub local: LocalNetworks,
-    /// How uplinks may be used; the first whose name fits counts, and without one all are alike.
+    /// Policies; the first match counts, and uplinks without one are equal.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub policies: Vec<PolicyFields>,
-    /// Which technologies are tried first.
+    /// The order in which technologies are tried.
     pub order: Vec<Technology>,
-    /// The page that is fetched over an uplink which does not reach the server, to see whether
-    /// somebody has to log in; none: nothing is fetched.
+    /// The page that detects a captive portal on an uplink that does not reach the server; `None`:
+    /// no detection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub portal_probe: Option<String>,
 }
@@ -185,15 +185,15 @@ impl Default for UplinkFields {
     }
 }
 
-/// What of the private network of an uplink's own address is reached outside the tunnel.
+/// The part of an uplink's own private network that is reached outside the tunnel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LocalNetworks {
     /// Nothing.
     None,
-    /// Its gateway, such as the pages of a modem.
+    /// Its gateway, such as a modem's pages.
     #[default]
     Gateway,
-    /// What of it is near the gateway: a /24 of IPv4, a /64 of IPv6.
+    /// Addresses near the gateway: a /24 of IPv4, a /64 of IPv6.
     Network,
 }
 
@@ -224,17 +224,17 @@ impl<'de> Deserialize<'de> for LocalNetworks {
     }
 }
 
-/// How uplinks may be used.
+/// The policy of some uplinks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyFields {
-    /// The names of its interfaces, `*` stands for anything.
+    /// A pattern of interfaces (`*`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Where their hardware is, as the kernel numbers ports, `*` stands for anything.
+    /// A pattern of hardware paths (`*`), as the kernel numbers ports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
-    /// The number of their SIM (ICCID), as their modem tells it.
+    /// The number of their SIM (ICCID), as the modem reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iccid: Option<String>,
     /// `primary`, `secondary` or `backup`.
@@ -243,33 +243,33 @@ pub struct PolicyFields {
     /// The share of the traffic among uplinks of equal priority.
     #[serde(default = "default_weight")]
     pub weight: Within<1, 100>,
-    /// The most that it carries, each way, in thousands of bits per second.
+    /// The maximum rate for each direction, kbit/s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_limit_kbps:
         Option<Within<{ Policy::RATE_KBPS_MIN as i64 }, { Policy::RATE_KBPS_MAX as i64 }>>,
-    /// What costs money on it.
+    /// Limits of a metered uplink.
     #[serde(default, skip_serializing_if = "MeteredFields::is_empty")]
     pub metered: MeteredFields,
-    /// By what it reaches the Internet, where the kernel does not say, or says less.
+    /// The technology, where the kernel does not know it exactly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub technology: Option<Technology>,
 }
 
-/// What costs money on an uplink.
+/// Limits of a metered uplink.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MeteredFields {
-    /// Megabytes of a month, both ways, beyond which it is a backup.
+    /// Megabytes per month, both directions; beyond, it is a backup.
     pub monthly_cap_mb: Option<Within<1, 1_000_000_000>>,
-    /// The day on which the month begins, as the operator counts.
+    /// The first day of the operator's month.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub billing_day: Option<Within<1, { BILLING_DAY_MAX as i64 }>>,
-    /// Megabytes of a day in UTC, both ways, beyond which it is a backup.
+    /// Megabytes per UTC day, both directions; beyond, it is a backup.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub daily_cap_mb: Option<Within<1, 1_000_000_000>>,
-    /// Copies and repairs that it may carry, percent of the first transmissions.
+    /// The maximum of copies and repairs, percent of first transmissions.
     pub redundancy_percent: Option<Within<0, 100>>,
-    /// Whether it carries the insurance of lanes that have one, all the same.
+    /// Whether it carries the lanes' insurance nevertheless.
     pub insurance: bool,
 }
 
@@ -320,37 +320,37 @@ fn default_weight() -> Within<1, 100> {
     Within::of(1)
 }
 
-/// What goes into the tunnel.
+/// Traffic for the tunnel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RouteFields {
     /// Destinations that are routed into the tunnel.
     #[serde(deserialize_with = "networks")]
     pub into_tunnel: Vec<IpNet>,
-    /// Destinations that leave outside the tunnel all the same.
+    /// Destinations outside the tunnel, despite `into_tunnel`.
     #[serde(deserialize_with = "networks")]
     pub exclude: Vec<IpNet>,
     /// The mark of packets that leave outside the tunnel.
     pub exclude_mark: Option<PacketMark>,
-    /// Whether what comes from behind this box gets the client's inner address (source NAT).
+    /// Whether traffic from behind this box gets the client's inner address (source NAT).
     pub masquerade: bool,
-    /// What becomes of what belongs into the tunnel until the first session is up.
+    /// The treatment of traffic for the tunnel until the first session is up.
     pub before_join: BeforeJoin,
-    /// Whether what belongs into the tunnel stays refused after an ordered stop.
+    /// Whether traffic for the tunnel stays refused after an ordered stop.
     pub kill_switch: bool,
-    /// The networks in which the server may grant addresses, and have its own.
+    /// Networks in which the server may grant addresses and have its own.
     #[serde(deserialize_with = "networks")]
     pub accept: Vec<IpNet>,
 }
 
-/// What becomes of what belongs into the tunnel until the first session is up.
+/// The treatment of traffic for the tunnel until the first session is up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BeforeJoin {
-    /// What belongs into the tunnel is refused.
+    /// It is refused.
     #[default]
     Closed,
-    /// What belongs into the tunnel leaves outside it, in the clear.
+    /// It leaves outside the tunnel, in the clear.
     Open,
 }
 
@@ -403,7 +403,7 @@ fn default_name() -> String {
 }
 
 impl ClientFile {
-    /// All servers that the client may use, the first one first; none if the fleet names them.
+    /// All servers, the first choice first; empty if the fleet names them.
     pub fn servers(&self) -> impl Iterator<Item = &ServerFields> {
         self.server.iter().chain(&self.proxies)
     }
@@ -419,18 +419,18 @@ impl ClientFile {
         UplinkSelector { include, exclude, inside }
     }
 
-    /// The page by which an uplink shows that its network is open, if there is one.
+    /// The page that detects captive portals.
     pub fn portal_probe(&self) -> Option<ProbeUrl> {
         self.uplinks.portal_probe.as_ref().and_then(|text| text.parse().ok())
     }
 
-    /// How which uplinks may be used.
+    /// The policies of uplinks.
     pub fn policies(&self) -> Vec<(UplinkMatch, UplinkPolicy)> {
         let policies = self.uplinks.policies.iter();
         policies.map(|policy| (policy.to_match(), policy.to_policy())).collect()
     }
 
-    /// The technologies of which uplinks, and their order.
+    /// The configured technologies of uplinks, and their order.
     pub fn technologies(&self) -> (Vec<(UplinkMatch, Option<Technology>)>, Vec<Technology>) {
         let policies = self.uplinks.policies.iter();
         let told = policies.map(|policy| (policy.to_match(), policy.technology)).collect();
@@ -474,7 +474,7 @@ impl Validate for ClientFile {
 }
 
 impl UplinkFields {
-    /// What is to be done where neither uplinks nor the networks behind the box are named.
+    /// A warning, if neither uplinks nor interfaces behind the box are named.
     pub fn unnamed(&self) -> Option<&'static str> {
         let is_unnamed = self.include.is_empty() && self.inside.is_empty();
         is_unnamed.then_some(
@@ -486,7 +486,7 @@ impl UplinkFields {
 }
 
 impl ClientFile {
-    /// Checks that the servers can be found, and are others than this client and one another.
+    /// Validates that servers are resolvable and distinct from this client and each other.
     fn validate_servers(&self) -> Result<(), Fault> {
         let own = self.private_key.identity().map(|identity| identity.public_key()).ok();
         if self.server.is_none() && !self.proxies.is_empty() {
@@ -518,7 +518,7 @@ impl ClientFile {
         Ok(())
     }
 
-    /// Checks that the uplinks which lanes name may be there some day.
+    /// Validates that the uplinks which lanes name are possible.
     fn validate_lanes_uplinks(&self) -> Result<(), Fault> {
         let uplinks = self.selector();
         for (position, lane) in self.lanes.iter().enumerate() {
@@ -533,7 +533,6 @@ impl ClientFile {
     }
 }
 
-/// Checks that the page which is to be fetched can be.
 fn validate_portal_probe(text: Option<&str>) -> Result<(), Fault> {
     let Some(text) = text else { return Ok(()) };
     match text.parse::<ProbeUrl>() {
@@ -545,7 +544,6 @@ fn validate_portal_probe(text: Option<&str>) -> Result<(), Fault> {
     }
 }
 
-/// Checks that no technology has two places.
 fn validate_order(order: &[Technology]) -> Result<(), Fault> {
     let twice = (1..order.len()).find(|at| order[..*at].contains(&order[*at]));
     match twice {
@@ -557,7 +555,7 @@ fn validate_order(order: &[Technology]) -> Result<(), Fault> {
     }
 }
 
-/// Checks that each policy is for some uplink.
+/// Validates that each policy can match some uplink.
 fn validate_policies(policies: &[PolicyFields]) -> Result<(), Fault> {
     for (position, policy) in policies.iter().enumerate() {
         let at = |field: &str| format!("uplinks.policies.{position}{field}");

@@ -1,4 +1,4 @@
-//! Which destinations clients may reach through a server.
+//! Destinations that clients may reach through a server.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -7,14 +7,13 @@ use std::str::FromStr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-/// A destination that is allowed although a wider rule denies it: `address`, `prefix` or
-/// `address:port`.
+/// An exception from denied destinations: `address`, `prefix` or `address:port`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct AllowedDestination {
     /// Its addresses.
     pub network: IpNet,
-    /// One port of TCP and UDP, or everything.
+    /// One port of TCP and UDP; `None`: all.
     pub port: Option<u16>,
 }
 
@@ -61,20 +60,20 @@ impl fmt::Display for AllowedDestination {
     }
 }
 
-/// Link-local addresses, and those at which clouds give secrets to their machines.
+/// Link-local addresses, and those of clouds' metadata services, which hold secrets.
 pub fn default_denied() -> Vec<IpNet> {
     DENIED.map(|prefix| prefix.parse().expect("a prefix")).to_vec()
 }
 
 const DENIED: [&str; 9] = [
-    // The metadata of nearly all clouds is at 169.254.169.254.
+    // The metadata service of nearly all clouds, 169.254.169.254.
     "169.254.0.0/16",
     "fe80::/10",
     // The same by NAT64 (RFC 6052).
     "64:ff9b::a9fe:0/112",
     // Alibaba Cloud.
     "100.100.100.200/32",
-    // Azure: its host's agent.
+    // Azure's host agent.
     "168.63.129.16/32",
     // Amazon, Google, Oracle and Scaleway over IPv6.
     "fd00:ec2::254/128",

@@ -1,15 +1,14 @@
-//! What has changed in a file that is read again.
+//! Differences between two versions of a file.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-/// The fields in which two files differ, in the order of their names. Values are not told: some are
-/// secret.
+/// The names of fields that differ, sorted. Values are left out: some are secret.
 pub fn differing<T: Serialize>(old: &T, new: &T) -> BTreeSet<String> {
     let leaves = |file: &T| {
         let mut leaves = BTreeMap::new();
-        // What was read from a file can be written again.
+        // A file that was read can be serialised.
         if let Ok(value) = toml::Value::try_from(file) {
             flatten("", &value, &mut leaves);
         }
@@ -20,8 +19,7 @@ pub fn differing<T: Serialize>(old: &T, new: &T) -> BTreeSet<String> {
     names.filter(|name| old.get(*name) != new.get(*name)).cloned().collect()
 }
 
-/// All leaves of a file, named as the documentation names them: the elements of a list of tables
-/// share their names.
+/// All leaves of a file, with the documentation's names: elements of a list of tables share names.
 fn flatten(prefix: &str, value: &toml::Value, leaves: &mut BTreeMap<String, Vec<String>>) {
     match value {
         toml::Value::Table(table) => {

@@ -1,4 +1,4 @@
-//! `[fleet]`: how a server, a proxy or an anchor takes part in the fleet that it has joined.
+//! `[fleet]`: how a server, a proxy or an anchor takes part in its fleet.
 
 use std::time::Duration;
 
@@ -8,42 +8,41 @@ use serde::{Deserialize, Serialize};
 use crate::Fault;
 use crate::values::{Within, networks, validate_networks};
 
-/// After how long without a controller no box of the fleet is let in any more, seconds.
 type OfflineMax = Within<10, 31_536_000>;
 
-/// How a proxy takes part in a fleet.
+/// How a proxy takes part in its fleet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProxyFleetFields {
-    /// After how long without a controller no box of the fleet is let in any more.
+    /// How long boxes are admitted without contact to a controller, seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub offline_max_seconds: Option<OfflineMax>,
 }
 
-/// How a server or an anchor takes part in a fleet.
+/// How a server or an anchor takes part in its fleet.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FleetFields {
-    /// After how long without a controller no box of the fleet is let in any more.
+    /// How long boxes are admitted without contact to a controller, seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub offline_max_seconds: Option<OfflineMax>,
-    /// Networks, besides the own inner ones, in which boxes of the fleet may have addresses.
+    /// Networks in which boxes may have addresses, in addition to the own inner ones.
     #[serde(deserialize_with = "networks")]
     pub accept: Vec<IpNet>,
 }
 
-/// The least length of an accepted network: what is wider is never behind boxes alone.
+/// The shortest prefix of an accepted network: a wider one is never behind boxes only.
 const ACCEPT_LENGTH_MIN: u8 = 8;
 
 impl ProxyFleetFields {
-    /// After how long without a controller no box of the fleet is let in any more.
+    /// How long boxes are admitted without contact to a controller.
     pub fn offline_max(&self) -> Option<Duration> {
         self.offline_max_seconds.map(seconds)
     }
 }
 
 impl FleetFields {
-    /// After how long without a controller no box of the fleet is let in any more.
+    /// How long boxes are admitted without contact to a controller.
     pub fn offline_max(&self) -> Option<Duration> {
         self.offline_max_seconds.map(seconds)
     }

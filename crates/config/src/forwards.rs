@@ -1,4 +1,4 @@
-//! Ports of a server's machine that lead to devices behind its clients.
+//! Ports of a server's machine that are forwarded to devices behind its clients.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -11,18 +11,18 @@ use crate::lane::Ports;
 use crate::peers::PeerFields;
 use crate::values::address;
 
-/// Ports that lead to a device behind a client, or to the client.
+/// Ports that are forwarded to a client or a device behind it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ForwardFields {
-    /// Of which protocols.
+    /// The forwarded protocols.
     pub protocol: ForwardProtocol,
     /// The ports of this machine, at its addresses of the family of `to`.
     pub port: Ports,
-    /// The device's address, one of those of a client.
+    /// The device's address, within a client's networks.
     #[serde(deserialize_with = "address")]
     pub to: IpAddr,
-    /// As many ports there; the same if it is left out.
+    /// The ports of the device, as many; `None`: the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_port: Option<Ports>,
 }
@@ -31,21 +31,21 @@ pub struct ForwardFields {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ForwardProtocol {
-    /// TCP alone.
+    /// TCP only.
     Tcp,
-    /// UDP alone.
+    /// UDP only.
     Udp,
     /// TCP and UDP.
     Both,
 }
 
 impl ForwardProtocol {
-    /// TCP is among them.
+    /// Whether TCP is forwarded.
     pub fn has_tcp(self) -> bool {
         self != Self::Udp
     }
 
-    /// UDP is among them.
+    /// Whether UDP is forwarded.
     pub fn has_udp(self) -> bool {
         self != Self::Tcp
     }
@@ -62,7 +62,7 @@ impl ForwardFields {
         self.to_port.unwrap_or(self.port).range()
     }
 
-    /// All networks of the client that it leads to, of the family of `to`; none without one.
+    /// All networks of the target's client, of the family of `to`; empty without such a client.
     pub fn near(&self, peers: &[PeerFields]) -> Vec<IpNet> {
         let is_there = |peer: &&PeerFields| peer.addresses.iter().any(|net| net.contains(&self.to));
         let networks = peers.iter().find(is_there).map_or(&[][..], |peer| &peer.addresses);
@@ -70,7 +70,7 @@ impl ForwardFields {
         same.map(IpNet::trunc).collect()
     }
 
-    /// The first port that it shares with `other`, of the same protocol.
+    /// The first port that both forwards share, with a common protocol.
     fn shared(&self, other: &Self) -> Option<u16> {
         let (tcp, udp) = (self.protocol.has_tcp(), self.protocol.has_udp());
         let same = tcp && other.protocol.has_tcp() || udp && other.protocol.has_udp();
@@ -79,7 +79,7 @@ impl ForwardFields {
         (same && first <= *mine.end().min(others.end())).then_some(first)
     }
 
-    /// The first of this machine's own ports among its ports, and the field that says so.
+    /// The first of this machine's own ports among its ports, with that port's field.
     fn taken<'a>(&self, own: &OwnPorts<'a>) -> Option<(u16, &'a str)> {
         let of = |has: bool, ports: &[(u16, &'a str)]| {
             ports.iter().copied().find(|(port, _)| has && self.ports().contains(port))
@@ -87,7 +87,7 @@ impl ForwardFields {
         of(self.protocol.has_tcp(), &own.tcp).or_else(|| of(self.protocol.has_udp(), &own.udp))
     }
 
-    /// What is wrong with it by itself: the field, and what to write.
+    /// A fault of this forward alone: the field, and what to write.
     fn fault(&self, peers: &[PeerFields], own: &OwnPorts<'_>) -> Option<(&'static str, String)> {
         for (field, ports) in [("port", self.ports()), ("to_port", self.to_ports())] {
             if *ports.start() == 0 || ports.is_empty() {
@@ -117,13 +117,13 @@ impl ForwardFields {
     }
 }
 
-/// The ports on which the machine itself listens, with the fields that say so.
+/// The machine's own ports, with their fields.
 pub(crate) struct OwnPorts<'a> {
     pub(crate) tcp: Vec<(u16, &'a str)>,
     pub(crate) udp: Vec<(u16, &'a str)>,
 }
 
-/// Checks all of them: each by itself, and that no port leads to two places.
+/// Validates each forward, and that no port has two targets.
 pub(crate) fn validate_forwards(
     forwards: &[ForwardFields],
     peers: &[PeerFields],
@@ -148,7 +148,7 @@ pub(crate) fn validate_forwards(
     Ok(())
 }
 
-/// The most of them in a file: each costs the packets of all of them some nanoseconds.
+/// Each one costs every forwarded packet some nanoseconds.
 const FORWARDS_MAX: usize = 64;
-/// The most ports of one that may have other numbers at the device: the kernel has a list of them.
+/// The maximum of renumbered ports in one forward: the kernel keeps a list of them.
 const RENUMBERED_MAX: usize = 64;

@@ -1,4 +1,4 @@
-//! Lanes: classes of inner traffic, and what is done for each.
+//! Lanes: classes of inner traffic and their treatment.
 
 use std::ops::RangeInclusive;
 
@@ -20,32 +20,31 @@ pub struct LaneFields {
     pub name: String,
     /// Scheduler and recovery; docs/configuration.md lists them.
     pub strategy: StrategyName,
-    /// The packet delay that its applications want.
+    /// The delay that the applications need.
     pub deadline_ms: Within<1, 60_000>,
-    /// The age after which a packet is neither sent, nor repaired, nor delivered; without it the
-    /// strategy's own, by which nothing is delivered less.
+    /// The age at which a packet is no longer sent, repaired or delivered; `None`: the strategy's
+    /// own, which discards nothing that would be delivered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expire_after_ms: Option<Within<1, 10_000>>,
-    /// The most bytes that wait for a free window.
+    /// The maximum number of bytes that wait for a free window.
     pub queue_max_bytes: Within<10_000, 1_000_000_000>,
-    /// What is promised about the order of its packets: `pass`, `reorder`, `reorder-adaptive`,
-    /// `frames` or `even`.
+    /// The order of packets: `pass`, `reorder`, `reorder-adaptive`, `frames` or `even`.
     pub ordering: Ordering,
-    /// The longest that a packet waits for those before it, or for its time.
+    /// The longest wait of a packet for earlier ones, or for its time.
     pub max_buffer_ms: Within<1, 10_000>,
-    /// With `frames`: how long a decoder takes for a frame.
+    /// With `frames`: the time to decode a frame.
     pub decode_ms: Within<0, 10_000>,
-    /// When lanes compete for the paths, the smaller number comes first.
+    /// The priority among lanes; smaller is first.
     pub rank: Within<0, 7>,
-    /// What holds its packets back: `window` or `rate`.
+    /// What limits sending: `window` or `rate`.
     pub pacing: Pacing,
     /// Whether RTP's marker bit ends an encode range.
     pub rtp_frames: bool,
-    /// Whether a slow path carries only what the faster ones would not pass in the meantime.
+    /// Whether a slow path carries only packets that faster ones would not deliver earlier.
     pub patient: bool,
-    /// Coded packets that are sent before a loss is known, percent of the lane's bytes.
+    /// Proactive coded packets, percent of the lane's bytes.
     pub insurance_percent: Within<0, 100>,
-    /// Which packets it takes; without a rule, all that no lane before it takes.
+    /// The packets it takes; without conditions, all that no earlier lane takes.
     #[serde(rename = "match")]
     pub rule: MatchFields,
 }
@@ -72,24 +71,24 @@ impl Default for LaneFields {
     }
 }
 
-/// What a lane promises about the order of its packets.
+/// The order that a lane guarantees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ordering {
-    /// No order: packets leave as they come.
+    /// None: packets leave as they come.
     #[default]
     Pass,
-    /// All packets in order, late ones are discarded.
+    /// All packets in order; late ones are discarded.
     Reorder,
-    /// Each flow in order as long as waiting pays.
+    /// Each flow in order, as long as waiting pays.
     ReorderAdaptive,
-    /// The frames of each video whole and in order, until the next one is due.
+    /// Each video's frames complete and in order, until the next one is due.
     Frames,
-    /// Each packet as long after it was sent as all others.
+    /// Each packet with the same delay after it was sent.
     Even,
 }
 
-/// Which packets a lane takes.
+/// The conditions of a lane.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MatchFields {
@@ -105,11 +104,11 @@ pub struct MatchFields {
     /// Networks that packets go to.
     #[serde(deserialize_with = "networks")]
     pub destination: Vec<IpNet>,
-    /// Ports of TCP and UDP, one of which is a packet's source or destination.
+    /// Ports of TCP and UDP, source or destination.
     pub ports: Option<Ports>,
-    /// Ports of TCP and UDP, one of which is a packet's source.
+    /// Source ports of TCP and UDP.
     pub source_ports: Option<Ports>,
-    /// Ports of TCP and UDP, one of which is a packet's destination.
+    /// Destination ports of TCP and UDP.
     pub destination_ports: Option<Ports>,
 }
 
@@ -117,9 +116,9 @@ pub struct MatchFields {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "write a port, or [first, last]; ports go from 0 to 65535")]
 pub enum Ports {
-    /// One port alone.
+    /// One port.
     One(u16),
-    /// The first and the last of several ports, both among them.
+    /// The first and the last port.
     Range([u16; 2]),
 }
 
@@ -160,7 +159,7 @@ impl LaneFields {
         }
     }
 
-    /// The lane.
+    /// Converts it.
     pub fn to_config(&self) -> LaneConfig {
         let numbers = |protocol: &Protocol| match protocol {
             Protocol::Tcp => vec![protocol::TCP],
@@ -199,7 +198,7 @@ impl LaneFields {
     }
 }
 
-/// The lanes of a file; without any, those of [`default_lanes`].
+/// The lanes of a file, or [`default_lanes`] if it has none.
 pub fn lane_configs(lanes: &[LaneFields]) -> Vec<LaneConfig> {
     match lanes {
         [] => default_lanes(),
@@ -207,26 +206,23 @@ pub fn lane_configs(lanes: &[LaneFields]) -> Vec<LaneConfig> {
     }
 }
 
-/// What a file calls the lanes.
+/// The names of lanes in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneNames {
-    /// The list of tables.
+    /// The name of the list of tables.
     pub table: &'static str,
-    /// What stands before the conditions of a lane: `match.`, or nothing.
+    /// The prefix of a lane's conditions: `match.`, or none.
     pub rule: &'static str,
 }
 
 impl LaneNames {
-    /// In the files of client and server.
+    /// In configuration files.
     pub const PRODUCT: Self = Self { table: "lanes", rule: "match." };
     /// In scenarios.
     pub const SCENARIO: Self = Self { table: "lane", rule: "" };
 }
 
-/// Checks what the types of single lanes cannot.
-///
-/// # Errors
-/// Says which field does not go with the others.
+/// Validates what the types of single lanes cannot.
 pub fn validate_lanes(names: LaneNames, lanes: &[LaneFields]) -> Result<(), Fault> {
     let LaneNames { table, rule: prefix } = names;
     if lanes.len() > LANES_MAX {
@@ -290,7 +286,7 @@ pub fn validate_lanes(names: LaneNames, lanes: &[LaneFields]) -> Result<(), Faul
     Ok(())
 }
 
-/// Checks that no lane names an uplink, where there are none.
+/// Validates that no lane names an uplink, since servers have none.
 pub(crate) fn validate_without_uplinks(lanes: &[LaneFields]) -> Result<(), Fault> {
     for (position, lane) in lanes.iter().enumerate() {
         if lane.strategy.get().uplink().is_some() {
@@ -306,10 +302,7 @@ pub(crate) fn validate_without_uplinks(lanes: &[LaneFields]) -> Result<(), Fault
     Ok(())
 }
 
-/// Checks that what is late can still be repaired.
-///
-/// # Errors
-/// Says which deadline is above its lane's expiry.
+/// Validates that late packets can still be repaired: deadlines are within the expiry.
 pub fn validate_deadlines(lanes: &[LaneFields]) -> Result<(), Fault> {
     for (position, lane) in lanes.iter().enumerate() {
         let expiry_ms = lane.to_config().keeps_for().as_millis();

@@ -1,7 +1,7 @@
-//! The configuration files: what may stand in them, and errors that say what would be right.
+//! The configuration files: their fields, and errors with the remedy.
 //!
 //! Every field has a default where one makes sense, its unit in its name, and a line in
-//! docs/configuration.md, which a test holds against these types.
+//! docs/configuration.md, which a test compares with these types.
 
 mod anchor;
 mod client;

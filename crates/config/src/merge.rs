@@ -1,13 +1,13 @@
-//! A client's file with the fields of its fleet's controller below it.
+//! Merges a client's file with the fields that its fleet's controller sets.
 //!
 //! ```text
-//! client.toml: what it says holds ──────────┐
-//! controller: fields of a short list ─► where the file says nothing ─► checked as one file
+//! client.toml: has precedence ──────────────┐
+//! controller: fields of a short list ─► where the file has none ─► validated as one file
 //! ```
 //!
-//! Nothing on the list leads traffic out of the tunnel, names a server or holds a key: a stolen
-//! controller can make a box slow, and no more. Which interfaces are uplinks is not on it:
-//! strangers in a WiFi that is none would be hosts behind the box.
+//! No listed field leads traffic out of the tunnel, names a server or holds a key: a stolen
+//! controller can only make a box slow. The choice of uplinks is not listed: strangers in a WiFi
+//! that is no uplink would be hosts behind the box.
 
 use std::path::Path;
 
@@ -19,21 +19,21 @@ use crate::client::{ClientFile, PolicyFields};
 use crate::lane::LaneFields;
 use crate::{Fault, FileError, Validate, parse};
 
-/// What a controller may set: all of it may change while the client runs.
+/// The fields that a controller may set; all may change while the client runs.
 const FIELDS: [&str; 2] = ["lanes", "uplinks.policies"];
-/// How errors call what a controller says.
+/// The controller's configuration in error messages.
 const NAME: &str = "the controller's configuration";
 
-/// A client's settings, and where they are not the controller's.
+/// A client's merged settings.
 #[derive(Clone, Debug)]
 pub struct Merged {
-    /// What holds.
+    /// The merged file.
     pub file: ClientFile,
-    /// The fields that the file sets otherwise than the controller.
+    /// The fields that the file sets to other values than the controller.
     pub pinned: Vec<String>,
 }
 
-/// What a controller may say, by the types of its fields.
+/// The types of a controller's fields.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(dead_code, reason = "only whether it can be read counts")]
@@ -49,10 +49,10 @@ struct RemoteUplinks {
     policies: Option<Vec<PolicyFields>>,
 }
 
-/// Reads `text`, the client's file at `path`, with the fields of `remote` where it says nothing.
+/// Merges `text`, the client's file at `path`, with the fields of `remote` that it lacks.
 ///
 /// # Errors
-/// What is wrong with the file, or else with what the controller says: with line, column and field.
+/// The first fault of the file, or else of the controller's fields: with line, column and field.
 pub fn merge(path: &Path, text: &str, remote: Option<&str>) -> Result<Merged, FileError> {
     let local: ClientFile = parse(path, text)?;
     local.validate().map_err(|fault| fault.in_file(path, text))?;
@@ -61,7 +61,7 @@ pub fn merge(path: &Path, text: &str, remote: Option<&str>) -> Result<Merged, Fi
     check_fields(&fields).map_err(|fault| fault.in_file(there, remote))?;
     parse::<Remote>(there, remote)?;
     let mut table: Table = parse(path, text)?;
-    // It is in the other reading, which wipes it.
+    // The other reading holds the key and wipes it.
     if let Some(Value::String(key)) = table.remove("private_key") {
         drop(Zeroizing::new(key));
     }
@@ -78,7 +78,7 @@ pub fn merge(path: &Path, text: &str, remote: Option<&str>) -> Result<Merged, Fi
         FileError::Invalid { path: there.to_owned(), position: None, message: error.to_string() }
     })?;
     let file = ClientFile { private_key: local.private_key, ..file };
-    // What does not go together is told of whoever has said it.
+    // Reports a conflict at the source that caused it.
     file.validate().map_err(|fault| match find_top(&fields, &fault.field) {
         true => fault.in_file(there, remote),
         false => {
@@ -89,7 +89,7 @@ pub fn merge(path: &Path, text: &str, remote: Option<&str>) -> Result<Merged, Fi
     Ok(Merged { file, pinned })
 }
 
-/// Checks that all of `fields` are on the list.
+/// Checks that all `fields` are listed.
 fn check_fields(fields: &Table) -> Result<(), Fault> {
     for (name, value) in fields {
         let of_table = FIELDS.iter().any(|field| field.split('.').next() == Some(name));
@@ -120,7 +120,7 @@ fn find<'a>(table: &'a Table, field: &str) -> Option<&'a Value> {
     }
 }
 
-/// Whether the fault at `field` lies in what `table` says.
+/// Whether the fault at `field` is in `table`.
 fn find_top(table: &Table, field: &str) -> bool {
     FIELDS.iter().any(|known| field.starts_with(known) && find(table, known).is_some())
 }
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(some.file.uplinks.exclude, ["eth1"]);
         assert_eq!((some.file.lanes.len(), some.file.uplinks.local), (1, LocalNetworks::None));
         assert_eq!(some.pinned, ["uplinks.policies"]);
-        // What both say is no drift.
+        // Equal values are no drift.
         let same = merged(&policy("eth9"), &remote).expect("taken");
         assert_eq!(same.pinned, [""; 0]);
     }
@@ -199,7 +199,7 @@ mod tests {
         check("", "[[lanes]]\nname = \"a\"\nstrategy = \"best\"", &[name, "line 3", "strategy"]);
         let nameless = "[[uplinks.policies]]\nname = \"\"";
         check("", nameless, &[name, "line 2", "uplinks.policies.name is empty"]);
-        // Each is good alone, and not together with the other.
+        // Each is valid alone, but not together.
         let lane = "[[lanes]]\nname = \"a\"\nstrategy = \"single:wwan0\"\n";
         check("[uplinks]\nexclude = [\"wwan0\"]", lane, &[name, "line 3", "wwan0"]);
         // The file's own faults come first.

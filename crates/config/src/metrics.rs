@@ -1,4 +1,4 @@
-//! Figures over HTTP.
+//! Metrics over HTTP.
 
 use std::net::SocketAddr;
 
@@ -7,23 +7,20 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::values::listen;
 
-/// Where figures are told over HTTP.
+/// Where metrics are served over HTTP.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MetricsFields {
-    /// The TCP address at which `/metrics`, `/healthz` and `/readyz` are answered, to anybody who
-    /// reaches it.
+    /// The TCP address of `/metrics`, `/healthz` and `/readyz`, for anyone who reaches it.
     #[serde(deserialize_with = "listen")]
     pub listen: SocketAddr,
 }
 
-/// Where a client or a router tells figures: to this machine alone, so that nobody of the networks
-/// under its uplinks can ask.
+/// Where a client or a router serves metrics: locally only, hidden from networks under its uplinks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LocalMetricsFields {
-    /// The TCP address, one of loopback, at which `/metrics`, `/healthz` and `/readyz` are
-    /// answered.
+    /// The TCP address of `/metrics`, `/healthz` and `/readyz`; a loopback address.
     #[serde(deserialize_with = "loopback")]
     pub listen: SocketAddr,
 }

@@ -1,4 +1,4 @@
-//! A client that a server's file is to name: its addresses, its entry, and its own file.
+//! Adds a client to a server's file: addresses, entry, and the client's own file.
 
 use std::fs::{self, File};
 use std::io;
@@ -19,7 +19,7 @@ use crate::server::ServerFile;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChangeError {
-    /// It cannot be read, or would be wrong after the change.
+    /// The file is unreadable, or would be invalid after the change.
     #[error(transparent)]
     File(#[from] FileError),
     /// It cannot be written.
@@ -36,12 +36,9 @@ impl From<String> for ChangeError {
     }
 }
 
-/// Changes the server's file at `path` by `change`, which gets what it says and its text, and
-/// returns the new text. Nobody else changes it meanwhile, and a text that the server would refuse
-/// is not written. Returns the file as it is now.
-///
-/// # Errors
-/// [`ChangeError`]; the file is as before.
+/// Changes the server's file at `path`, locked, by `change`, which gets the file and its text and
+/// returns the new text. An invalid result is not written. Returns the new file; on an error the
+/// old one stays.
 pub fn change_server_file(
     path: &Path,
     change: impl FnOnce(&ServerFile, &str) -> Result<String, ChangeError>,
@@ -61,8 +58,8 @@ fn read_failed(path: &Path, source: io::Error) -> FileError {
     FileError::Read { path: path.to_owned(), source }
 }
 
-/// The file at `path`, which nobody else changes until it is dropped. It is the file's own lock,
-/// which nobody can take who may not read it; a file that was replaced meanwhile is another.
+/// The file at `path`, locked until it is dropped. Only users who may read it can lock it; retries
+/// if the file was replaced meanwhile.
 fn lock(path: &Path) -> io::Result<File> {
     loop {
         let file = File::open(path)?;
@@ -80,10 +77,8 @@ fn checked(path: &Path, text: &str) -> Result<ServerFile, FileError> {
     Ok(file)
 }
 
-/// The text of a server's file with another peer at its end.
-///
-/// # Errors
-/// When peers stand in one line there, to which none can be added at the end.
+/// The text of a server's file with another peer at its end. Fails if `peers` is written as a list
+/// on one line.
 pub fn with_peer(text: &str, peer: &PeerFields) -> Result<String, String> {
     #[derive(serde::Serialize)]
     struct Addition<'a> {
@@ -114,8 +109,8 @@ fn next_addresses(server: &ServerFile) -> Result<Vec<IpNet>, String> {
     server.addresses.iter().map(next).collect()
 }
 
-/// The first address of `network` that neither its owner nor anybody in `taken` has. The first and
-/// the last one of it are nobody's.
+/// The first free address of `network`, without its owner's, those in `taken`, and its first and
+/// last.
 fn next_address(network: &IpNet, taken: &[IpNet]) -> Option<IpAddr> {
     let own = IpNet::from(network.addr());
     let (first, last) = (number(network.network()), number(network.broadcast()));
@@ -138,7 +133,6 @@ fn number(address: IpAddr) -> u128 {
     }
 }
 
-/// The address with this number, of the family of `like`.
 fn address(number: u128, like: IpAddr) -> IpAddr {
     match like {
         IpAddr::V4(_) => IpAddr::V4((number as u32).into()),
@@ -146,11 +140,8 @@ fn address(number: u128, like: IpAddr) -> IpAddr {
     }
 }
 
-/// Lets a client in whose key was made here: writes its file to `target`, if that is given, and
-/// names it in the server's file at `path`. `addresses`: its own, and what lies behind it.
-///
-/// # Errors
-/// [`ChangeError`]; neither file is changed then.
+/// Adds a client whose key was made here: writes its file to `target`, and its entry to the
+/// server's file at `path`. On an error neither file is changed.
 pub fn add_client(
     path: &Path,
     client: &NewClient<'_>,
@@ -172,7 +163,7 @@ pub fn add_client(
         let peer = entry(server)?;
         let text = with_peer(text, &peer)?;
         let file = client.text(server.private_key.identity()?.public_key());
-        // Before the server's, so that no client is let in whose key is nowhere.
+        // Before the server's file, so that no client is added whose key is lost.
         if let Some(target) = target {
             create_secret(target, &file)?;
             is_written = true;
@@ -181,17 +172,15 @@ pub fn add_client(
         Ok(text)
     });
     if let (Err(_), Some(target), true) = (&changed, target, is_written) {
-        // The key in it opens nothing.
+        // No server knows the key in it.
         let _ = fs::remove_file(target);
     }
     changed?;
     Ok(made.expect("the change was made"))
 }
 
-/// The entry of a client with this name and key, and the next free addresses of the server.
-///
-/// # Errors
-/// When the name is taken or no address is free.
+/// The entry of a client with the next free addresses. Fails if the name is taken or no address is
+/// free.
 pub fn next_peer(
     server: &ServerFile,
     name: &str,
@@ -210,23 +199,23 @@ pub fn next_peer(
     })
 }
 
-/// What a client's file is written from.
+/// The contents of a client's file.
 #[derive(Clone, Debug)]
 pub struct NewClient<'a> {
     /// Its name.
     pub name: &'a str,
     /// Its key pair.
     pub identity: &'a Identity,
-    /// Where the server is reached, host:port.
+    /// The server's address, host:port.
     pub server: &'a str,
-    /// Interfaces that are uplinks; none: every one with a default route.
+    /// Its uplinks; empty: every interface with a default route.
     pub uplinks: &'a [String],
-    /// Interfaces behind the box; none: not named.
+    /// The interfaces behind the box; empty: not specified.
     pub inside: &'a [String],
 }
 
 impl NewClient<'_> {
-    /// The text of `client.toml`, which holds the private key; `server_key` is the server's.
+    /// The text of `client.toml` with its private key; `server_key` is the server's.
     pub fn text(&self, server_key: PublicKey) -> Zeroizing<String> {
         let Self { name, identity, server, uplinks, inside } = self;
         let list = |names: &[String]| {

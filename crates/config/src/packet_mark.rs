@@ -1,12 +1,11 @@
-//! Marks of packets and connections, by which the kernel's rules tell them apart.
+//! Marks of packets and connections.
 
 use std::fmt;
 
 use roadweave_proto::{Kind, Marks};
 use serde::{Deserialize, Serialize};
 
-/// The bits of a packet's mark that tell which packets are meant: "0x10", or "0x10/0xf0" where
-/// other bits may be set as they like.
+/// Bits of a packet's mark and an optional mask: "0x10", or "0x10/0xf0".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PacketMark {
@@ -15,15 +14,13 @@ pub struct PacketMark {
 }
 
 impl PacketMark {
-    /// The bits, and the mask under which they count.
+    /// The bits and the mask.
     pub fn bits(self) -> (u32, u32) {
         (self.bits, self.mask)
     }
 
-    /// Checks that it can be told from the marks that the client sets.
-    ///
-    /// # Errors
-    /// Says which bits are the client's, and which are not.
+    /// Validates that it is distinct from the client's own marks; otherwise says which bits are
+    /// free.
     pub(crate) fn check(self, marks: PacketMarks) -> Result<(), String> {
         let is_default = marks == PacketMarks::default();
         let marks = Marks::from(marks);
@@ -46,7 +43,7 @@ impl PacketMark {
     }
 }
 
-/// The bits of packet and connection marks that Roadweave may use: a mask, as "0x00ff0000".
+/// The bits of packet and connection marks that may be used: a mask, such as "0x00ff0000".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PacketMarks(Marks);
@@ -78,7 +75,7 @@ impl From<PacketMarks> for String {
     }
 }
 
-/// A number as other tools write it, in hexadecimal or decimal digits.
+/// A hexadecimal (`0x`) or decimal number.
 fn number(text: &str) -> Option<u32> {
     match text.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16).ok(),

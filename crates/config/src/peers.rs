@@ -1,4 +1,4 @@
-//! Clients that may connect: what a file says of each, and whether they go together.
+//! Clients that may connect, and the validation of their list.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use crate::values::{Within, networks, validate_networks};
 pub struct PeerFields {
     /// Its name in logs and statistics.
     pub name: String,
-    /// The tenant that it belongs to; only a proxy has several.
+    /// Its tenant; only with a proxy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
     /// Its public key.
@@ -28,10 +28,10 @@ pub struct PeerFields {
     /// Its inner addresses, and the prefixes behind it.
     #[serde(deserialize_with = "networks")]
     pub addresses: Vec<IpNet>,
-    /// The moment at which its key expires, with a time zone.
+    /// The expiry of its key, with a time zone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<Datetime>,
-    /// The most that it may send, and receive, in megabits per second.
+    /// Its maximum rate for each direction, Mbit/s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_limit_mbps: Option<Within<1, 1_000_000>>,
 }
@@ -42,7 +42,7 @@ impl PeerFields {
             name: self.name.clone(),
             tenant: self.tenant.clone().unwrap_or_default(),
             addresses: self.addresses.clone(),
-            // Checked when the file was read.
+            // Validated when the file was read.
             expires_unix: self.expires.as_ref().and_then(|moment| unix_seconds(moment).ok()),
             rate_limit: self
                 .rate_limit_mbps
@@ -52,7 +52,6 @@ impl PeerFields {
     }
 }
 
-/// The moment in seconds since 1970.
 fn unix_seconds(moment: &Datetime) -> Result<u64, String> {
     let text = moment.to_string();
     let parsed: jiff::Timestamp = text.parse().map_err(|_| {
@@ -63,7 +62,7 @@ fn unix_seconds(moment: &Datetime) -> Result<u64, String> {
     Ok(parsed.as_second().max(0).unsigned_abs())
 }
 
-/// Says which of `peers` are let in no more.
+/// A warning for each peer whose key has expired.
 pub(crate) fn expired_peers(peers: &[PeerFields], now_unix: u64) -> Vec<String> {
     let expired = peers.iter().filter_map(|peer| {
         let moment = peer.expires.as_ref()?;
@@ -78,14 +77,12 @@ pub(crate) fn expired_peers(peers: &[PeerFields], now_unix: u64) -> Vec<String> 
     expired.collect()
 }
 
-/// What is checked of a list of peers: each by itself, and against those before it.
+/// Validates a list of peers: each alone, and against earlier ones.
 pub(crate) struct PeersCheck<'a> {
-    /// The name of the list in the file.
     list: &'static str,
-    /// The key of the file's owner.
     own_key: Option<PublicKey>,
     own_addresses: &'a [IpNet],
-    /// The tenants of which each peer must name one, if the file has several.
+    /// The file's tenants, one of which each peer must name; `None`: none may.
     tenants: Option<&'a [&'a str]>,
     private_key: PrivateKey,
     keys: BTreeMap<PublicKey, usize>,
@@ -192,8 +189,8 @@ impl<'a> PeersCheck<'a> {
     }
 }
 
-/// A prefix of a peer other than that at `position` which shares addresses with `network`, and the
-/// place of that peer.
+/// A prefix that overlaps with `network` and belongs to another peer than that at `position`; with
+/// that peer's position.
 fn sharing(
     taken: &JointPrefixMap<IpNet, usize>,
     position: usize,

@@ -28,49 +28,49 @@ use crate::{Fault, Validate};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProxyFile {
-    /// The name of the instance, and of its control socket.
+    /// The name of the instance and its control socket.
     #[serde(default = "default_instance")]
     pub instance: TunName,
     /// The UDP address to listen on.
     #[serde(default = "default_listen", deserialize_with = "listen")]
     pub listen: SocketAddr,
-    /// The proxy's private key; that of the join if it is empty.
+    /// The proxy's private key; empty: that of the join.
     #[serde(default, skip_serializing_if = "PrivateKey::is_empty")]
     pub private_key: PrivateKey,
-    /// The largest inner packet.
+    /// The largest inner packet, bytes.
     #[serde(default = "default_mtu")]
     pub mtu_bytes: Within<1280, 9000>,
-    /// What a leg to an anchor carries, if it is known to be narrow.
+    /// The rate of a leg to an anchor, if it is known to be narrow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leg_rate_mbps: Option<Within<1, 1_000_000>>,
-    /// Where what strategies have learned is kept.
+    /// The folder for what strategies have learned.
     #[serde(default = "state_directory")]
     pub state_directory: PathBuf,
-    /// What the proxy may take of the machine, and each client of the proxy.
+    /// Resource limits, in total and for each client.
     #[serde(default)]
     pub limits: ServerLimits,
-    /// Figures over HTTP.
+    /// Metrics over HTTP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<MetricsFields>,
     /// The transport.
     #[serde(default)]
     pub transport: TransportFields,
-    /// The lanes, in the order in which they are asked.
+    /// The lanes, in order of matching.
     #[serde(default)]
     pub lanes: Vec<LaneFields>,
-    /// How streams are relayed between clients and their anchors.
+    /// How streams are relayed between clients and anchors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<ProxyStreams>,
-    /// What clients may measure.
+    /// Limits of clients' speed tests.
     #[serde(default)]
     pub speedtest: SpeedtestFields,
-    /// The tenants, each with its anchor, beside those that the fleet names.
+    /// The tenants with their anchors, in addition to those that the fleet names.
     #[serde(default)]
     pub tenants: Vec<ProxyTenantFields>,
     /// The clients that may connect.
     #[serde(default)]
     pub peers: Vec<PeerFields>,
-    /// How the proxy takes part in the fleet that it has joined.
+    /// How the proxy takes part in its fleet.
     #[serde(default)]
     pub fleet: ProxyFleetFields,
 }
@@ -86,7 +86,7 @@ pub struct ProxyTenantFields {
     /// The anchor's own inner addresses.
     #[serde(default, deserialize_with = "addresses")]
     pub gateways: Vec<IpAddr>,
-    /// The most that all its clients together may send, and receive, in megabits per second.
+    /// The maximum rate of all its clients together, for each direction, Mbit/s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_limit_mbps: Option<Within<1, 1_000_000>>,
 }
@@ -109,7 +109,6 @@ const fn default_mtu() -> Within<1280, 9000> {
     Within::of(1360)
 }
 
-/// So many megabits per second.
 pub(crate) fn rate(mbps: Option<Within<1, 1_000_000>>) -> Option<Rate> {
     mbps.map(|mbps| Rate::from_kbps(mbps.get().unsigned_abs() * 1_000))
 }
@@ -125,7 +124,7 @@ impl ProxyFile {
         ProxyStreams::to_config(self.streams.as_ref(), &self.lanes)
     }
 
-    /// The clients as the proxy wants them.
+    /// The clients.
     pub fn peers(&self) -> Vec<(PublicKey, Peer)> {
         self.peers.iter().map(|peer| (peer.public_key, peer.to_peer())).collect()
     }
@@ -143,7 +142,7 @@ impl ProxyFile {
         ProxyConfig { tenants, leg_rate: rate(self.leg_rate_mbps) }
     }
 
-    /// Where the anchors are, in the order of the tenants.
+    /// The anchors' addresses, in the order of the tenants.
     pub fn anchor_names(&self) -> Vec<(PublicKey, Vec<ServerName>)> {
         let of = |tenant: &ProxyTenantFields| {
             let addresses = tenant.anchor.addresses.iter();
@@ -182,7 +181,7 @@ impl ProxyFile {
     }
 }
 
-/// Checks the name of a tenant, which clients sign as it stands; `field` is where it is.
+/// Validates a tenant's name at `field`; clients sign it verbatim.
 pub(crate) fn validate_tenant_name(field: &str, name: &str) -> Result<(), Fault> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if (1..=roadweave_proto::wire::TENANT_MAX).contains(&name.len()) && name.chars().all(is_plain) {

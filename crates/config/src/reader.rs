@@ -1,9 +1,9 @@
-//! The reader of every configuration file, and errors that say where and what would be right.
+//! Reads configuration files; errors contain the position and the remedy.
 //!
 //! ```text
-//! file ─► text ─► toml: syntax, fields, their types ─► Validate: fields that must fit each other
-//!          │               │                                      │ Fault: names of tables and fields
-//!          └► FileError ◄──┴─────────── line and column ◄─────────┘
+//! file ─► text ─► toml: syntax, fields, types ─► Validate: fields that must fit each other
+//!          │               │                              │ Fault: names of tables and fields
+//!          └► FileError ◄──┴─────── line and column ◄─────┘
 //! ```
 
 use std::fs::{self, File};
@@ -19,7 +19,7 @@ use zeroize::Zeroizing;
 
 use crate::secret::reading_group;
 
-/// A configuration file that cannot be used.
+/// A configuration file is not usable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
@@ -28,20 +28,20 @@ pub enum FileError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The user who runs this may not read the file.
+    /// This user may not read the file.
     #[error("cannot read {path}: permission denied to user {user}: {mend}", path = path.display())]
     Denied {
         /// The file.
         path: PathBuf,
-        /// The user's name, or its number where it has no name.
+        /// The user's name, or number without a name.
         user: String,
-        /// What lets that user read it.
+        /// The remedy.
         mend: String,
     },
-    /// Everybody on the machine may read or change the file, and it holds a private key.
+    /// The file holds a private key, and everyone on the machine may read or change it.
     #[error(
         "{path}: everybody on this machine may {what} it (mode {mode:04o}), and it holds a private \
          key: chmod 600 {path}",
@@ -50,24 +50,24 @@ pub enum FileError {
     Exposed {
         /// The file.
         path: PathBuf,
-        /// What everybody may do.
+        /// What everyone may do.
         what: &'static str,
         /// Its mode.
         mode: u32,
     },
-    /// The file is no TOML, or a field in it is unknown or has a value that cannot be.
+    /// The file is no TOML, or a field is unknown or has an invalid value.
     #[error("{}: {message}", path.display())]
     Invalid {
         /// The file.
         path: PathBuf,
-        /// Where in it; `None` for what is not there at all.
+        /// The position; `None` for a missing field.
         position: Option<Position>,
-        /// The position in words, the field, and what would be right.
+        /// The position in words, the field and the remedy.
         message: String,
     },
 }
 
-/// A position in a text: what an editor shows of it.
+/// A position in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     /// The line, from 1.
@@ -76,12 +76,12 @@ pub struct Position {
     pub column: usize,
 }
 
-/// A field that does not go with the rest of its file.
+/// A field that conflicts with the rest of its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Where it stands: names, and numbers from 0, divided by dots, as in `peers.1.expires`.
+    /// The path: names, and numbers from 0, separated by dots, as in `peers.1.expires`.
     pub field: String,
-    /// The field as the user calls it, and what would be right.
+    /// The user's name of the field, and the remedy.
     pub message: String,
 }
 
@@ -91,7 +91,7 @@ impl Fault {
         Self { field: field.into(), message: message.into() }
     }
 
-    /// The fault as an error of the file at `path`, which has this `text`.
+    /// Converts it to an error of the file at `path` with this `text`.
     pub fn in_file(self, path: &Path, text: &str) -> FileError {
         let position = position_of(text, &self.field);
         let message = match position {
@@ -104,28 +104,21 @@ impl Fault {
     }
 }
 
-/// A file that can be checked beyond the types of its fields.
+/// A file that is validated beyond the types of its fields.
 pub trait Validate {
-    /// Whether the file holds a private key, and so must be kept from others.
+    /// Whether the file holds a private key, which others must not read.
     const HAS_SECRET: bool = false;
 
-    /// Checks what the types of single fields cannot.
-    ///
-    /// # Errors
-    /// Says which field does not go with the others.
+    /// Validates what the types of single fields cannot.
     fn validate(&self) -> Result<(), Fault>;
 
-    /// What is possible and most likely not meant. `now_unix` is the time of day, seconds
-    /// since 1970.
+    /// Valid but probably unintended settings. `now_unix`: seconds since 1970.
     fn warnings(&self, _now_unix: u64) -> Vec<String> {
         Vec::new()
     }
 }
 
-/// Reads and checks a configuration file.
-///
-/// # Errors
-/// Names the file, the line, the column, the field and what would be right.
+/// Reads and validates a configuration file.
 pub fn load<T: DeserializeOwned + Validate>(path: &Path) -> Result<T, FileError> {
     let text = read_text(path, T::HAS_SECRET)?;
     let file: T = parse(path, &text)?;
@@ -133,10 +126,7 @@ pub fn load<T: DeserializeOwned + Validate>(path: &Path) -> Result<T, FileError>
     Ok(file)
 }
 
-/// Reads a `text` by the types of its fields alone; errors call it `path`.
-///
-/// # Errors
-/// [`FileError::Invalid`].
+/// Parses `text` by the types of its fields only; `path` is for errors.
 pub fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, FileError> {
     toml::from_str(text).map_err(|error| FileError::Invalid {
         path: path.to_owned(),
@@ -145,7 +135,7 @@ pub fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, FileErro
     })
 }
 
-/// What is wrong, with the line that it is in; without it where a key may stand in it.
+/// The error with the line that it is in, or without if that may contain a key.
 fn told(text: &str, error: &toml::de::Error) -> String {
     let whole = error.to_string().trim_end().to_owned();
     let is_of_a_key = |c: char| c.is_ascii_alphanumeric() || "+/=".contains(c);
@@ -153,7 +143,7 @@ fn told(text: &str, error: &toml::de::Error) -> String {
     if !has_key(&whole) {
         return whole;
     }
-    // A value of the wrong kind is quoted in the message as well.
+    // The message quotes values of a wrong type too.
     let message = if has_key(error.message()) { "this cannot be read" } else { error.message() };
     match error.span().map(|span| position_at(text, span.start)) {
         Some(Position { line, column }) => format!("line {line}, column {column}: {message}"),
@@ -161,20 +151,19 @@ fn told(text: &str, error: &toml::de::Error) -> String {
     }
 }
 
-/// A key has 44 letters in base64; less of one than this is no secret.
+/// A key has 44 letters in base64; a part shorter than this is no secret.
 const KEY_MIN: usize = 24;
 
-/// The text of a file, which is wiped when it is dropped.
+/// The text of a file, wiped when it is dropped.
 ///
 /// # Errors
-/// [`FileError::Read`], [`FileError::Denied`], and [`FileError::Exposed`] of one that holds a
-/// private key.
+/// [`FileError::Exposed`] if it holds a secret that others may read.
 pub fn read_text(path: &Path, has_secret: bool) -> Result<Zeroizing<String>, FileError> {
     let failed = |source| FileError::Read { path: path.to_owned(), source };
     let mut file = File::open(path).map_err(|error| unreadable(path, error))?;
     let there = file.metadata().map_err(failed)?;
     let mode = there.mode() & 0o7777;
-    // What is no file is told by the reading.
+    // Reading a folder fails later.
     if has_secret && !there.is_dir() {
         if mode & 0o006 != 0 {
             let what = if mode & 0o004 != 0 { "read" } else { "write" };
@@ -190,14 +179,13 @@ pub fn read_text(path: &Path, has_secret: bool) -> Result<Zeroizing<String>, Fil
             );
         }
     }
-    // All of it at once: a text that grows while it is read leaves copies behind.
+    // One allocation: growing the text would leave copies behind.
     let length = usize::try_from(there.len()).unwrap_or(0).min(TEXT_MAX);
     let mut text = Zeroizing::new(String::with_capacity(length + 1));
     file.read_to_string(&mut text).map_err(failed)?;
     Ok(text)
 }
 
-/// Why the file at `path` cannot be opened.
 fn unreadable(path: &Path, source: io::Error) -> FileError {
     if source.kind() != io::ErrorKind::PermissionDenied {
         return FileError::Read { path: path.to_owned(), source };
@@ -219,7 +207,7 @@ fn unreadable(path: &Path, source: io::Error) -> FileError {
     FileError::Denied { path: path.to_owned(), user, mend }
 }
 
-/// The name with this number in a file such as `/etc/passwd`, or the number.
+/// The name of this number in a file such as `/etc/passwd`, or the number.
 fn name(file: &str, number: u32) -> String {
     let number = number.to_string();
     let text = fs::read_to_string(file).unwrap_or_default();
@@ -231,11 +219,10 @@ fn name(file: &str, number: u32) -> String {
     known.unwrap_or(number)
 }
 
-/// What is set aside for a file at most before it is read.
 const TEXT_MAX: usize = 16 << 20;
 
-/// Where in `text`, a TOML file, a field has its value (names, and numbers from 0, divided by
-/// dots), or the innermost part of its path that is there. `None` if nothing of it is.
+/// The position of a field's value in the TOML file `text`, or of the innermost existing part of
+/// its path; `None` if there is none.
 fn position_of(text: &str, field: &str) -> Option<Position> {
     let table = DeTable::parse(text).ok()?;
     let mut steps = field.split('.');

@@ -21,7 +21,7 @@ pub struct RouterFile {
     /// The virtual network identifier, the same at both ends.
     #[serde(default = "default_vni")]
     pub vni: Within<0, 0xff_ffff>,
-    /// Whether the router may listen on addresses that anybody on the Internet can reach.
+    /// Whether the router may listen on public addresses.
     #[serde(default)]
     pub insecure: bool,
     /// This side's inner addresses, with the length of the network.
@@ -30,19 +30,19 @@ pub struct RouterFile {
     /// Destinations that are routed into the tunnel.
     #[serde(default, deserialize_with = "networks")]
     pub into_tunnel: Vec<IpNet>,
-    /// Source addresses that inner packets of the peer may have; empty: all.
+    /// Allowed source addresses of the peer's inner packets; empty: all.
     #[serde(default, deserialize_with = "networks")]
     pub accept_sources: Vec<IpNet>,
-    /// What is done about the order of what comes: `reorder` or `pass`.
+    /// The order of received packets: `reorder` or `pass`.
     #[serde(default)]
     pub ordering: RouterOrdering,
-    /// The longest that a packet waits for those before it.
+    /// The longest wait of a packet for earlier ones.
     #[serde(default = "default_buffer")]
     pub max_buffer_ms: Within<1, 10_000>,
     /// The TUN device.
     #[serde(default)]
     pub tun: RouterTunFields,
-    /// Where figures are told over HTTP, if anywhere; a loopback address.
+    /// Metrics over HTTP, at a loopback address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<LocalMetricsFields>,
     /// The tunnel links.
@@ -56,9 +56,9 @@ pub struct RouterFile {
 pub struct RouterTunFields {
     /// Its name, which also names the instance.
     pub name: TunName,
-    /// The largest inner packet.
+    /// The largest inner packet, bytes.
     pub mtu_bytes: Within<1280, 9000>,
-    /// Whether the kernel may hand over segments of up to 64 KB.
+    /// Whether to use the kernel's segmentation offload.
     pub offload: bool,
 }
 
@@ -68,19 +68,19 @@ pub struct RouterTunFields {
 pub struct RouterLinkFields {
     /// Its name in logs and statistics.
     pub name: String,
-    /// Its number, the same at both ends; without one its place in the file, from 0.
+    /// Its number, the same at both ends; `None`: its position in the file, from 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<Within<0, 255>>,
-    /// The address and port on this machine; links with the same share a socket.
+    /// The local address; links with the same one share a socket.
     #[serde(deserialize_with = "listen")]
     pub listen: SocketAddr,
-    /// The interface that it leaves and comes by, whatever the routes say.
+    /// The interface that it is bound to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
-    /// Where its other end is.
+    /// The address of its other end.
     #[serde(default, deserialize_with = "peer", skip_serializing_if = "Option::is_none")]
     pub peer: Option<SocketAddr>,
-    /// Prefixes from which its other end may make itself known, behind a NAT.
+    /// Prefixes in which its other end, behind a NAT, is learned.
     #[serde(default, deserialize_with = "networks", skip_serializing_if = "Vec::is_empty")]
     pub peer_within: Vec<IpNet>,
 }
@@ -90,24 +90,23 @@ pub struct RouterLinkFields {
 pub struct LinkSocket {
     /// The address that it is bound to.
     pub listen: SocketAddr,
-    /// The interface that it is bound to, whatever the routes say.
+    /// The interface that it is bound to.
     pub interface: Option<String>,
 }
 
-/// What a router does about the order of packets.
+/// The order of packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RouterOrdering {
-    /// No order: each packet goes out as its first copy comes.
+    /// None: each packet leaves when its first copy comes.
     Pass,
-    /// Packets wait for those before them (Networking'24, section III-B).
+    /// Packets wait for earlier ones (Networking'24, section III-B).
     #[default]
     Reorder,
 }
 
 impl Default for RouterTunFields {
-    /// Segments of 1,340 bytes over IPv6, as the paper has them (section IV-A); the outer packet
-    /// has 1,468.
+    /// Segments of 1,340 bytes over IPv6, as in the paper (section IV-A); outer packets have 1,468.
     fn default() -> Self {
         Self { name: TunName::default(), mtu_bytes: Within::of(1400), offload: true }
     }
@@ -131,7 +130,7 @@ fn peer<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>
 }
 
 impl RouterFile {
-    /// The sockets, each once, and the links that use them.
+    /// The distinct sockets, and the links that use them.
     pub fn links(&self) -> (Vec<LinkSocket>, Vec<RouterLink>) {
         let mut sockets: Vec<LinkSocket> = Vec::new();
         let link = |(place, link): (usize, &RouterLinkFields)| {
@@ -155,7 +154,7 @@ impl RouterFile {
         (sockets, links)
     }
 
-    /// The order that is restored.
+    /// The order of packets.
     pub fn order(&self) -> Order {
         let max_buffer = Duration::from_millis(self.max_buffer_ms.get().unsigned_abs());
         match self.ordering {
@@ -188,7 +187,7 @@ impl RouterFile {
             );
             return fault("listen", message);
         }
-        // Of all addresses only this one stands for both families.
+        // The unspecified IPv6 address covers both families.
         let is_dual = link.listen.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED);
         if let Some(peer) = link.peer
             && !is_dual
@@ -262,14 +261,13 @@ impl Validate for RouterFile {
     }
 }
 
-/// The first two networks of both lists that have addresses in common.
+/// The first two networks of both lists that overlap.
 fn overlap<'a>(left: &'a [IpNet], right: &'a [IpNet]) -> Option<(&'a IpNet, &'a IpNet)> {
     let pairs = left.iter().flat_map(|one| right.iter().map(move |other| (one, other)));
     pairs.into_iter().find(|(one, other)| one.contains(*other) || other.contains(*one))
 }
 
-/// Whether packets from anywhere on the Internet may come to `address`: it is a global one, or
-/// stands for all that the machine has.
+/// Whether `address` is global or unspecified, so that packets from the Internet may reach it.
 ///
 /// Source: the special-purpose address registries of IANA (RFC 6890).
 fn is_public(address: IpAddr) -> bool {

@@ -1,4 +1,4 @@
-//! Private keys, in a file and on their way into one.
+//! Private keys: their type, and files that hold them.
 
 use std::fmt;
 use std::fs::{self, OpenOptions};
@@ -14,12 +14,12 @@ use zeroize::Zeroizing;
 
 use crate::Fault;
 
-/// A private key; never shown, and wiped when it is dropped.
+/// A private key; never displayed, and wiped when it is dropped.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct PrivateKey(Zeroizing<String>);
 
 impl PrivateKey {
-    /// What `text` says, whether it is a key or not.
+    /// Wraps `text`, which need not be a valid key.
     pub fn new(text: Zeroizing<String>) -> Self {
         Self(text)
     }
@@ -30,28 +30,27 @@ impl PrivateKey {
             .map_err(|error| format!("private_key is {error}; `roadweave keygen` makes one"))
     }
 
-    /// The key pair, of which nothing is left here: a daemon's file lives as long as the daemon.
+    /// The key pair, removed from here: a daemon keeps its file for as long as it runs.
     pub fn take_identity(&mut self) -> Result<Identity, String> {
         std::mem::take(self).identity()
     }
 
-    /// This key, of which nothing is left here.
+    /// Removes the key from here.
     pub fn take(&mut self) -> Self {
         std::mem::take(self)
     }
 
-    /// Whether this very text stands where a public key belongs.
+    /// Whether the private key was written where a public key belongs.
     pub(crate) fn is_written_as(&self, key: &PublicKey) -> bool {
         self.0.trim() == key.to_string()
     }
 
-    /// Whether there is none.
+    /// Whether there is no key.
     pub fn is_empty(&self) -> bool {
         self.0.trim().is_empty()
     }
 
-    /// # Errors
-    /// As [`PrivateKey::identity`]; where there is none, nothing is wrong with it.
+    /// Validates the key; an empty one is valid.
     pub fn validate(&self) -> Result<(), Fault> {
         if self.is_empty() {
             return Ok(());
@@ -84,12 +83,12 @@ impl fmt::Debug for PrivateKey {
 pub struct WriteError {
     /// The file.
     path: PathBuf,
-    /// What the system said.
+    /// The system's error.
     source: io::Error,
 }
 
-/// Writes files that only their owner may read, and [`reading_group`], in the place of those that
-/// are there: all of them, or none if one finds no room.
+/// Writes files that only their owner and [`reading_group`] may read, replacing existing ones: all
+/// of them, or none if the disk is full.
 pub fn write_secrets(files: &[(&Path, &str)]) -> Result<(), WriteError> {
     let new = |path: &Path| path.with_extension("toml.new");
     let failed = |path: &Path| {
@@ -99,17 +98,15 @@ pub fn write_secrets(files: &[(&Path, &str)]) -> Result<(), WriteError> {
     let written =
         files.iter().try_for_each(|(path, text)| write_new(&new(path), text).map_err(failed(path)));
     if written.is_err() {
-        // Some are not there.
+        // Some may not exist.
         files.iter().for_each(|(path, _)| _ = fs::remove_file(new(path)));
         return written;
     }
     files.iter().try_for_each(|(path, _)| fs::rename(new(path), path).map_err(failed(path)))
 }
 
-/// Writes a file that is not there yet, and that only its owner may read, and [`reading_group`].
-///
-/// # Errors
-/// That it is there, or cannot be written; nothing new is left then.
+/// Writes a new file that only its owner and [`reading_group`] may read. Fails if it exists; then
+/// nothing new is left.
 pub fn create_secret(path: &Path, text: &str) -> Result<(), WriteError> {
     let failed = |source| WriteError { path: path.to_owned(), source };
     let mut options = OpenOptions::new();
@@ -125,9 +122,8 @@ pub fn create_secret(path: &Path, text: &str) -> Result<(), WriteError> {
     })
 }
 
-/// The group that may read the private files in the folder of `path`: the folder's, if the folder
-/// belongs to root and is closed to everybody else (mode 0750), as `/etc/roadweave` is for the
-/// services' user.
+/// The group that may read private files in the folder of `path`: the folder's, if the folder
+/// belongs to root and has mode 0750, as `/etc/roadweave` has for the services' user.
 pub fn reading_group(path: &Path) -> Option<u32> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = fs::metadata(folder.unwrap_or(Path::new("."))).ok()?;
@@ -135,11 +131,8 @@ pub fn reading_group(path: &Path) -> Option<u32> {
     is_shared.then(|| folder.gid())
 }
 
-/// Writes `text` in the place of the file at `path`, which keeps its owner, group and mode and is
-/// there whole at any moment, also after the power was cut.
-///
-/// # Errors
-/// Why it cannot be; the file is as before.
+/// Replaces the file at `path` atomically, also after a power cut; owner, group and mode stay. On
+/// an error the old file stays.
 pub(crate) fn replace_secret(path: &Path, text: &str) -> Result<(), WriteError> {
     let failed = |source| WriteError { path: path.to_owned(), source };
     let before = fs::metadata(path).map_err(failed)?;
@@ -164,7 +157,7 @@ pub(crate) fn replace_secret(path: &Path, text: &str) -> Result<(), WriteError> 
 }
 
 fn write_new(path: &Path, text: &str) -> io::Result<()> {
-    // One that was left behind may have another mode, or be a link.
+    // A leftover may have another mode, or be a link.
     let _ = fs::remove_file(path);
     create_secret(path, text).map_err(|error| error.source)
 }

@@ -33,75 +33,75 @@ pub struct ServerFile {
     /// The UDP address to listen on.
     #[serde(default = "default_listen", deserialize_with = "listen")]
     pub listen: SocketAddr,
-    /// The server's private key; that of the join if it is empty.
+    /// The server's private key; empty: that of the join.
     #[serde(default, skip_serializing_if = "PrivateKey::is_empty")]
     pub private_key: PrivateKey,
-    /// The server's inner addresses, with the length of the network that clients are in.
+    /// The server's inner addresses, with the length of the clients' network.
     #[serde(default = "default_addresses", deserialize_with = "networks")]
     pub addresses: Vec<IpNet>,
-    /// Whether clients may reach one another.
+    /// Whether clients may reach each other.
     #[serde(default)]
     pub clients_reach_clients: bool,
-    /// Whether what clients send leaves with this machine's own address (source NAT by nftables).
+    /// Whether clients' packets leave with this machine's own address (source NAT by nftables).
     #[serde(default = "default_masquerade")]
     pub masquerade: bool,
-    /// Where clients may not go, besides the server's own addresses other than its inner ones.
+    /// Denied destinations, in addition to the server's own addresses other than its inner ones.
     #[serde(default = "default_denied", deserialize_with = "networks")]
     pub deny_destinations: Vec<IpNet>,
-    /// Where clients may go all the same: addresses, prefixes, or an address with a port.
+    /// Exceptions from denied destinations.
     #[serde(default)]
     pub allow_destinations: Vec<AllowedDestination>,
-    /// Ports of this machine that lead to devices behind clients.
+    /// Ports of this machine that are forwarded to devices behind clients.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub forwards: Vec<ForwardFields>,
-    /// The connections through this machine that a client may have at a time.
+    /// The maximum connections of a client through this machine.
     #[serde(default = "default_client_connections")]
     pub client_connections: Within<64, 1_000_000>,
     /// How many threads share the clients.
     #[serde(default = "default_shards")]
     pub shards: Within<1, 64>,
-    /// The bits of packet and connection marks that the server may use.
+    /// The bits of packet and connection marks that may be used.
     #[serde(default)]
     pub packet_marks: PacketMarks,
     /// The TUN device.
     #[serde(default)]
     pub tun: TunFields,
-    /// Where what strategies have learned is kept.
+    /// The folder for what strategies have learned.
     #[serde(default = "state_directory")]
     pub state_directory: PathBuf,
-    /// What the server may take of the machine, and each client of the server.
+    /// Resource limits, in total and for each client.
     #[serde(default)]
     pub limits: ServerLimits,
-    /// Figures over HTTP.
+    /// Metrics over HTTP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<MetricsFields>,
-    /// Streams of clients end here, if there is such a section.
+    /// The far end of the clients' streams; `None`: no streams.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<ServerStreams>,
-    /// What clients may measure.
+    /// Limits of clients' speed tests.
     #[serde(default)]
     pub speedtest: SpeedtestFields,
     /// The transport.
     #[serde(default)]
     pub transport: TransportFields,
-    /// The lanes, in the order in which they are asked.
+    /// The lanes, in order of matching.
     #[serde(default)]
     pub lanes: Vec<LaneFields>,
     /// The clients that may connect.
     #[serde(default)]
     pub peers: Vec<PeerFields>,
-    /// How the server takes part in the fleet that it has joined.
+    /// How the server takes part in its fleet.
     #[serde(default)]
     pub fleet: FleetFields,
 }
 
-/// What a server may take of its machine.
+/// Resource limits of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ServerLimits {
-    /// The most memory that all sessions may hold together, MiB.
+    /// Maximum memory of all sessions together, MiB.
     pub memory_mb: Within<64, 1_048_576>,
-    /// The most memory that one session may hold in queues and for repairs, MiB.
+    /// Maximum memory of one session for queues and repairs, MiB.
     pub client_memory_mb: Within<4, 16_384>,
 }
 
@@ -149,7 +149,7 @@ impl ServerLimits {
 }
 
 impl ServerLimits {
-    /// The memory is divided among shards.
+    /// The shards divide the memory.
     fn validate_shards(self, shards: Within<1, 64>) -> Result<(), Fault> {
         let (share, least) = (self.memory_mb.get() / shards.get(), self.client_memory_mb.get());
         if share >= least {
@@ -177,7 +177,7 @@ impl ServerFile {
         lane_configs(&self.lanes)
     }
 
-    /// The clients as the server wants them.
+    /// The clients.
     pub fn peers(&self) -> Vec<(PublicKey, Peer)> {
         self.peers.iter().map(|peer| (peer.public_key, peer.to_peer())).collect()
     }

@@ -1,4 +1,4 @@
-//! What a server allows of speed tests.
+//! A server's limits of speed tests.
 
 use std::time::Duration;
 
@@ -7,19 +7,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::values::Within;
 
-/// Whether clients may measure what their uplinks carry, and how much of it.
+/// Whether clients may measure their uplinks, and how much.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SpeedtestFields {
-    /// Whether they may.
+    /// Whether speed tests are allowed.
     pub enabled: bool,
     /// The longest test of one direction, seconds.
     pub seconds_max: Within<1, 10>,
-    /// The most megabytes of one test.
+    /// The maximum of one test, megabytes.
     pub mb_max: Within<1, 100_000>,
-    /// How many tests a client may have in an hour; each direction of each uplink is one.
+    /// Tests of a client per hour; each direction of each uplink is one.
     pub tests_per_hour: Within<1, 1_000>,
-    /// How many tests may be under way, of all clients.
+    /// Concurrent tests of all clients.
     pub at_a_time: Within<1, 1_000>,
 }
 
@@ -36,7 +36,7 @@ impl Default for SpeedtestFields {
 }
 
 impl SpeedtestFields {
-    /// What the server keeps to, if it allows any.
+    /// The limits, if tests are allowed.
     pub fn limits(&self) -> Option<SpeedtestLimits> {
         let number = |number: i64| usize::try_from(number).unwrap_or(usize::MAX);
         self.enabled.then(|| SpeedtestLimits {

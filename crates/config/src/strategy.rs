@@ -1,9 +1,9 @@
-//! Strategies, as files name them.
+//! Strategies by name.
 
 use roadweave_tunnel::{Strategy, UnknownStrategy};
 use serde::{Deserialize, Serialize};
 
-/// The name of a strategy in a file. An earlier name stands for `xnc` and a field of its lane.
+/// The name of a strategy in a file. An earlier name stands for `xnc` with a field of its lane.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct StrategyName {
@@ -13,7 +13,7 @@ pub struct StrategyName {
     pub(crate) insurance_percent: u8,
 }
 
-/// Earlier names: whether their lane is patient, and its insurance in percent.
+/// Earlier names with their lane's patience and insurance percentage.
 const EARLIER: [(&str, bool, u8); 3] =
     [("xnc-patient", true, 0), ("xnc-ordered", true, 0), ("xnc-insured", false, 25)];
 

@@ -1,4 +1,4 @@
-//! TCP connections that go as streams.
+//! TCP connections that are carried as streams.
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -12,67 +12,67 @@ use crate::lane::{LaneFields, Ports};
 use crate::strategy::StrategyName;
 use crate::values::{Within, listen, networks, validate_networks};
 
-/// Which connections of the LAN go as streams.
+/// The LAN's connections that are carried as streams.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClientStreams {
-    /// The TCP address at which SOCKS5 and HTTP CONNECT are answered, if they are.
+    /// The TCP address of the SOCKS5 and HTTP CONNECT proxy; `None`: no proxy.
     #[serde(default, deserialize_with = "listen_if", skip_serializing_if = "Option::is_none")]
     pub listen: Option<SocketAddr>,
-    /// How the LAN's own connections go that no rule names.
+    /// How the LAN's connections go that match no rule.
     #[serde(default)]
     pub tcp: TcpWay,
-    /// How others go: the first that fits counts.
+    /// Exceptions; the first match counts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<TcpRule>,
     /// The networks that may use the proxy.
     #[serde(default = "default_from", deserialize_with = "networks")]
     pub from: Vec<IpNet>,
-    /// The origins of pages whose players may tell of their buffers, such as
+    /// The origins of pages whose players may report their buffers, such as
     /// `https://player.example`.
     #[serde(default)]
     pub origins: Vec<String>,
     /// Scheduler and recovery; docs/configuration.md lists them.
     #[serde(default = "default_strategy")]
     pub strategy: StrategyName,
-    /// The most connections of a client that are open at a time.
+    /// The maximum of a client's open connections.
     #[serde(default = "default_connections_max")]
     pub connections_max: Within<1, 4_096>,
-    /// Kilobytes that each connection sends before everything else.
+    /// Kilobytes at the start of each connection that are sent first.
     #[serde(default = "default_first_kb")]
     pub first_kb: Within<0, 1_024>,
-    /// The ports of hosts to which plain HTTP is read along.
+    /// Ports of hosts at which plain HTTP is inspected.
     #[serde(default = "default_http_ports")]
     pub http_ports: Vec<u16>,
 }
 
-/// How a TCP connection of the LAN goes.
+/// How a TCP connection of the LAN is carried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TcpWay {
     /// As packets.
     Tunnel,
-    /// It ends at the box where its destination has answered lately, and goes as a stream.
+    /// As a stream that begins at the box, if its destination answered recently.
     #[default]
     Split,
 }
 
-/// How TCP connections to some destinations go.
+/// How TCP connections to some destinations are carried.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TcpRule {
-    /// The networks that they lead to; empty: everywhere.
+    /// Their networks; empty: all.
     #[serde(default, deserialize_with = "networks")]
     pub to: Vec<IpNet>,
-    /// The ports that they lead to; empty: all.
+    /// Their ports; empty: all.
     #[serde(default)]
     pub ports: Vec<Ports>,
-    /// How they go.
+    /// How they are carried.
     pub tcp: TcpWay,
 }
 
 impl TcpRule {
-    /// The ports, of which it is for all if there are none.
+    /// The ports; empty: all.
     pub fn port_ranges(&self) -> Vec<RangeInclusive<u16>> {
         self.ports.iter().map(|ports| ports.range()).collect()
     }
@@ -85,16 +85,16 @@ pub struct ServerStreams {
     /// Scheduler and recovery; docs/configuration.md lists them.
     #[serde(default = "default_strategy")]
     pub strategy: StrategyName,
-    /// The most connections of a client that are open at a time.
+    /// The maximum of a client's open connections.
     #[serde(default = "default_connections_max")]
     pub connections_max: Within<1, 4_096>,
-    /// Kilobytes that each connection sends before everything else.
+    /// Kilobytes at the start of each connection that are sent first.
     #[serde(default = "default_first_kb")]
     pub first_kb: Within<0, 1_024>,
-    /// The ports of hosts to which plain HTTP is read along.
+    /// Ports of hosts at which plain HTTP is inspected.
     #[serde(default = "default_http_ports")]
     pub http_ports: Vec<u16>,
-    /// New connections of one client in a second, over some seconds.
+    /// New connections of one client per second, averaged over some seconds.
     #[serde(default = "default_connects")]
     pub connects_per_second: Within<1, 10_000>,
 }
@@ -112,19 +112,19 @@ pub struct ProxyStreams {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AnchorStreams {
-    /// The most connections of a client that are open at a time.
+    /// The maximum of a client's open connections.
     #[serde(default = "default_connections_max")]
     pub connections_max: Within<1, 4_096>,
-    /// Kilobytes that each connection sends before everything else.
+    /// Kilobytes at the start of each connection that are sent first.
     #[serde(default = "default_first_kb")]
     pub first_kb: Within<0, 1_024>,
-    /// The ports of hosts to which plain HTTP is read along.
+    /// Ports of hosts at which plain HTTP is inspected.
     #[serde(default = "default_http_ports")]
     pub http_ports: Vec<u16>,
-    /// New connections of one client in a second, over some seconds.
+    /// New connections of one client per second, averaged over some seconds.
     #[serde(default = "default_connects")]
     pub connects_per_second: Within<1, 10_000>,
-    /// The most memory, MiB, that the streams of all clients hold together.
+    /// The maximum memory of all clients' streams together, MiB.
     #[serde(default = "default_memory_mb")]
     pub memory_mb: Within<32, 1_048_576>,
 }
@@ -140,7 +140,7 @@ fn to_config(
     StreamsConfig { lane, streams_max: connections_max.get() as usize, head }
 }
 
-/// Checks that there is a place for their lane.
+/// Validates that a lane is left for the streams.
 fn validate_place(lanes: &[LaneFields]) -> Result<(), Fault> {
     let name = StreamsConfig::default().lane.name;
     if let Some(position) = lanes.iter().position(|lane| lane.name == name) {
@@ -159,7 +159,6 @@ fn validate_place(lanes: &[LaneFields]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Checks the ports that are read along.
 fn validate_http_ports(ports: &[u16]) -> Result<(), Fault> {
     if ports.len() > HTTP_PORTS_MAX {
         let message = format!("{} ports; at most {HTTP_PORTS_MAX} are read", ports.len());
@@ -174,10 +173,9 @@ fn validate_http_ports(ports: &[u16]) -> Result<(), Fault> {
     }
 }
 
-/// The most ports that are read along.
 const HTTP_PORTS_MAX: usize = 16;
 
-/// Checks that the strategy names none of the client's uplinks.
+/// Validates that the strategy names no uplink, since servers have none.
 fn validate_without_uplink(strategy: &StrategyName) -> Result<(), Fault> {
     if strategy.get().uplink().is_none() {
         return Ok(());
@@ -195,8 +193,7 @@ impl ProxyStreams {
         validate_place(lanes)
     }
 
-    /// How a proxy with these lanes relays streams; without a section it does where there is a
-    /// place for their lane.
+    /// How streams are relayed beside these lanes; without a section, if a lane is left for them.
     pub(crate) fn to_config(of: Option<&Self>, lanes: &[LaneFields]) -> Option<StreamsConfig> {
         let StreamsConfig { lane, streams_max, head } = StreamsConfig::default();
         match of {
@@ -214,19 +211,19 @@ impl AnchorStreams {
         validate_http_ports(&self.http_ports)
     }
 
-    /// How many there may be, and what goes first.
+    /// Converts it.
     pub fn to_config(&self) -> StreamsConfig {
         to_config(&default_strategy(), self.connections_max, self.first_kb)
     }
 
-    /// The most bytes that they hold together.
+    /// The maximum memory of all streams together, bytes.
     pub fn memory_max(&self) -> usize {
         self.memory_mb.bytes()
     }
 }
 
 impl ClientStreams {
-    /// Whether connections of the LAN may end at the box without having been told to.
+    /// Whether connections of the LAN may end at the box.
     pub fn splits(&self) -> bool {
         let ways = self.rules.iter().map(|rule| rule.tcp).chain([self.tcp]);
         ways.into_iter().any(|way| way == TcpWay::Split)
@@ -274,7 +271,7 @@ impl ClientStreams {
         validate_place(lanes)
     }
 
-    /// How they are carried.
+    /// Converts it.
     pub fn to_config(&self) -> StreamsConfig {
         to_config(&self.strategy, self.connections_max, self.first_kb)
     }
@@ -287,7 +284,7 @@ impl ServerStreams {
         validate_place(lanes)
     }
 
-    /// How they are carried.
+    /// Converts it.
     pub fn to_config(&self) -> StreamsConfig {
         to_config(&self.strategy, self.connections_max, self.first_kb)
     }
@@ -317,12 +314,11 @@ const fn default_connects() -> Within<1, 10_000> {
     Within::of(50)
 }
 
-/// Reads the address of a socket where there may be none.
 fn listen_if<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
     listen(deserializer).map(Some)
 }
 
-/// This machine, and the private networks (RFC 1918, RFC 4193) and those of a link.
+/// This machine, private networks (RFC 1918, RFC 4193) and link-local ones.
 fn default_from() -> Vec<IpNet> {
     let networks = [
         "127.0.0.0/8",

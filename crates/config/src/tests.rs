@@ -10,7 +10,6 @@ use serde::de::DeserializeOwned;
 use super::*;
 use crate::golden::assert_golden;
 
-/// A file of this text, or what is wrong with it.
 pub(crate) fn read<T: DeserializeOwned + Validate>(text: &str) -> Result<T, String> {
     let path = Path::new("test.toml");
     let file: T = parse(path, text).map_err(|error| error.to_string())?;
@@ -18,7 +17,6 @@ pub(crate) fn read<T: DeserializeOwned + Validate>(text: &str) -> Result<T, Stri
     Ok(file)
 }
 
-/// The private key of these files.
 pub(super) const PRIVATE: &str = "BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=";
 pub(super) const KEY: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
 
@@ -133,7 +131,7 @@ fn a_lane_is_patient_and_insured_as_its_file_says() {
     };
     assert_eq!(lane(""), (false, 0));
     assert_eq!(lane("patient = true\ninsurance_percent = 30"), (true, 30));
-    // Earlier names say the same.
+    // Earlier names are equivalent.
     assert_eq!(lane("strategy = \"xnc-insured\""), (false, 25));
     assert_eq!(lane("strategy = \"xnc-insured\"\ninsurance_percent = 30"), (false, 30));
     for name in ["xnc-patient", "xnc-ordered"] {

@@ -16,11 +16,11 @@ pub struct TransportFields {
     pub congestion: CongestionControl,
     /// The round-trip time assumed before the first sample.
     pub initial_rtt_ms: Within<1, 10_000>,
-    /// Silence after which a session is given up.
+    /// The silence that ends a session.
     pub idle_timeout_seconds: Within<10, 86_400>,
-    /// How often an otherwise silent side says something.
+    /// The interval of keep-alives.
     pub keep_alive_ms: Within<100, 60_000>,
-    /// How often a path that stopped answering is probed.
+    /// The interval of probes on a path that stopped answering.
     pub probe_interval_ms: Within<20, 10_000>,
     /// The most paths of a session.
     pub paths_max: Within<1, 32>,
@@ -45,8 +45,7 @@ impl Default for TransportFields {
 }
 
 impl TransportFields {
-    /// # Errors
-    /// When sessions would end between two signs of life.
+    /// Validates that keep-alives come before the idle timeout.
     pub fn validate(&self) -> Result<(), Fault> {
         let idle_timeout_ms = self.idle_timeout_seconds.get() * 1000;
         if self.keep_alive_ms.get() < idle_timeout_ms {
@@ -61,7 +60,7 @@ impl TransportFields {
         Err(Fault::new("transport.keep_alive_ms", message))
     }
 
-    /// The settings, with a seed for everything random that is no secret of TLS.
+    /// The settings; `rng_seed` seeds all randomness except the secrets of TLS.
     pub fn to_config(&self, rng_seed: [u8; 32]) -> TransportConfig {
         TransportConfig {
             congestion: self.congestion,

@@ -49,9 +49,9 @@ impl From<TunName> for String {
 pub struct TunFields {
     /// Its name, which also names the instance.
     pub name: TunName,
-    /// The largest inner packet.
+    /// The largest inner packet, bytes.
     pub mtu_bytes: Within<1280, 9000>,
-    /// Whether the kernel may hand over segments of up to 64 KB.
+    /// Whether to use the kernel's segmentation offload.
     pub offload: bool,
 }
 
@@ -61,5 +61,5 @@ impl Default for TunFields {
     }
 }
 
-/// The longest name that Linux gives an interface (IFNAMSIZ, less its end).
+/// IFNAMSIZ without the closing zero.
 const TUN_NAME_MAX: usize = 15;

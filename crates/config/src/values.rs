@@ -1,4 +1,4 @@
-//! Values of fields that several files share, each a type or a reader that refuses what cannot be.
+//! Values of fields that several files share: types and deserialisers that refuse invalid ones.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -16,8 +16,7 @@ use crate::Fault;
 pub struct Within<const MIN: i64, const MAX: i64>(i64);
 
 impl<const MIN: i64, const MAX: i64> Within<MIN, MAX> {
-    /// # Panics
-    /// When a default in the code is out of its own bounds.
+    /// A default in the code; panics outside its bounds.
     pub const fn of(value: i64) -> Self {
         assert!(value >= MIN && value <= MAX, "a default is within its bounds");
         Self(value)
@@ -28,12 +27,12 @@ impl<const MIN: i64, const MAX: i64> Within<MIN, MAX> {
         self.0
     }
 
-    /// So many megabytes, in bytes.
+    /// Mebibytes, in bytes.
     pub fn bytes(self) -> usize {
         usize::try_from(self.0.max(0).unsigned_abs() << 20).unwrap_or(usize::MAX)
     }
 
-    /// So many milliseconds.
+    /// Milliseconds.
     pub fn millis(self) -> Duration {
         Duration::from_millis(self.0.unsigned_abs())
     }
@@ -56,7 +55,7 @@ impl<const MIN: i64, const MAX: i64> From<Within<MIN, MAX>> for i64 {
     }
 }
 
-/// Checks an address of a server, `host:port`; returns it as it can be looked up, and the port.
+/// Parses a server's address, `host:port`; returns its resolvable form and the port.
 pub fn host_port(text: &str) -> Result<(String, u16), String> {
     let known = "write host:port, as \"192.0.2.1:4433\" or \"[2001:db8::1]:4433\"";
     if text.parse::<Ipv6Addr>().is_ok() {
@@ -72,7 +71,7 @@ pub fn host_port(text: &str) -> Result<(String, u16), String> {
     if host.is_empty() {
         return Err(format!("\"{text}\" has no host; {known}"));
     }
-    // Eight groups and a port: nothing else can be meant.
+    // Eight groups and a port are unambiguous.
     if host.parse::<Ipv6Addr>().is_ok() {
         return Ok((format!("[{host}]:{port}"), port));
     }
@@ -86,10 +85,8 @@ pub fn host_port(text: &str) -> Result<(String, u16), String> {
     Ok((text.to_owned(), port))
 }
 
-/// Checks that a pattern for names of interfaces means what it seems to.
-///
-/// # Errors
-/// Says what would be right; `field` is where it stands.
+/// Validates that a pattern of interfaces has no brackets, which have no special meaning; `field`
+/// is its path.
 pub fn validate_pattern(field: &str, pattern: &str) -> Result<(), Fault> {
     if !pattern.contains(['[', ']', '{', '}']) {
         return Ok(());
@@ -101,7 +98,7 @@ pub fn validate_pattern(field: &str, pattern: &str) -> Result<(), Fault> {
     Err(Fault::new(field, message))
 }
 
-/// Checks that networks are written with the bits of the host clear; `field` is where they stand.
+/// Validates that host bits are clear; `field` is the path of the list.
 pub fn validate_networks(field: &str, networks: &[IpNet]) -> Result<(), Fault> {
     match networks.iter().enumerate().find(|(_, network)| network.addr() != network.network()) {
         None => Ok(()),
@@ -114,12 +111,11 @@ pub fn validate_networks(field: &str, networks: &[IpNet]) -> Result<(), Fault> {
     }
 }
 
-/// Where what strategies have learned is kept, by default.
+/// The default folder for what strategies have learned.
 pub fn state_directory() -> PathBuf {
     "/var/lib/roadweave".into()
 }
 
-/// Reads a list of networks.
 pub fn networks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpNet>, D::Error> {
     let parse = |text: String| {
         text.parse().map_err(|_| {
@@ -132,7 +128,6 @@ pub fn networks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpNet>
     Vec::<String>::deserialize(deserializer)?.into_iter().map(parse).collect()
 }
 
-/// Reads an address.
 pub fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<IpAddr, D::Error> {
     let text = String::deserialize(deserializer)?;
     text.parse().map_err(|_| {
@@ -142,7 +137,6 @@ pub fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<IpAddr, D::
     })
 }
 
-/// Reads a list of addresses.
 pub fn addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpAddr>, D::Error> {
     let parse = |text: String| {
         text.parse().map_err(|_| {
@@ -154,7 +148,6 @@ pub fn addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpAdd
     Vec::<String>::deserialize(deserializer)?.into_iter().map(parse).collect()
 }
 
-/// Reads the address of a socket.
 pub fn listen<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
     let text = String::deserialize(deserializer)?;
     text.parse().map_err(|_| {

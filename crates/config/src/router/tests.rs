@@ -67,7 +67,6 @@ fn links_that_cannot_work_are_refused_with_what_would_be_right() {
     }
 }
 
-/// The tables of docs/router.md and the types name the same fields, and its examples work.
 #[test]
 fn the_documentation_names_every_field_with_its_default() {
     let text = include_str!("../../../../docs/router.md");
