@@ -114,7 +114,6 @@ impl ServerFields {
         self.addresses.iter().filter_map(|address| address.parse().ok()).collect()
     }
 
-    /// Validates the server, which is at `at`; `own` is the client's key.
     fn validate(&self, at: &str, own: Option<PublicKey>) -> Result<(), Fault> {
         if self.addresses.is_empty() {
             let message = format!("{at}.addresses is empty; write addresses = [\"host:port\"]");
@@ -486,7 +485,6 @@ impl UplinkFields {
 }
 
 impl ClientFile {
-    /// Validates that servers are resolvable and distinct from this client and each other.
     fn validate_servers(&self) -> Result<(), Fault> {
         let own = self.private_key.identity().map(|identity| identity.public_key()).ok();
         if self.server.is_none() && !self.proxies.is_empty() {
@@ -518,7 +516,6 @@ impl ClientFile {
         Ok(())
     }
 
-    /// Validates that the uplinks which lanes name are possible.
     fn validate_lanes_uplinks(&self) -> Result<(), Fault> {
         let uplinks = self.selector();
         for (position, lane) in self.lanes.iter().enumerate() {

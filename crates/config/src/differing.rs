@@ -8,7 +8,6 @@ use serde::Serialize;
 pub fn differing<T: Serialize>(old: &T, new: &T) -> BTreeSet<String> {
     let leaves = |file: &T| {
         let mut leaves = BTreeMap::new();
-        // A file that was read can be serialised.
         if let Ok(value) = toml::Value::try_from(file) {
             flatten("", &value, &mut leaves);
         }

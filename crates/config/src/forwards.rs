@@ -117,7 +117,6 @@ impl ForwardFields {
     }
 }
 
-/// The machine's own ports, with their fields.
 pub(crate) struct OwnPorts<'a> {
     pub(crate) tcp: Vec<(u16, &'a str)>,
     pub(crate) udp: Vec<(u16, &'a str)>,

@@ -286,7 +286,6 @@ pub fn validate_lanes(names: LaneNames, lanes: &[LaneFields]) -> Result<(), Faul
     Ok(())
 }
 
-/// Validates that no lane names an uplink, since servers have none.
 pub(crate) fn validate_without_uplinks(lanes: &[LaneFields]) -> Result<(), Fault> {
     for (position, lane) in lanes.iter().enumerate() {
         if lane.strategy.get().uplink().is_some() {

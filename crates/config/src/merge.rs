@@ -21,7 +21,6 @@ use crate::{Fault, FileError, Validate, parse};
 
 /// The fields that a controller may set; all may change while the client runs.
 const FIELDS: [&str; 2] = ["lanes", "uplinks.policies"];
-/// The controller's configuration in error messages.
 const NAME: &str = "the controller's configuration";
 
 /// A client's merged settings.
@@ -89,7 +88,6 @@ pub fn merge(path: &Path, text: &str, remote: Option<&str>) -> Result<Merged, Fi
     Ok(Merged { file, pinned })
 }
 
-/// Checks that all `fields` are listed.
 fn check_fields(fields: &Table) -> Result<(), Fault> {
     for (name, value) in fields {
         let of_table = FIELDS.iter().any(|field| field.split('.').next() == Some(name));

@@ -98,7 +98,6 @@ pub fn with_peer(text: &str, peer: &PeerFields) -> Result<String, String> {
     }
 }
 
-/// The next free address of each inner network of a server.
 fn next_addresses(server: &ServerFile) -> Result<Vec<IpNet>, String> {
     let taken: Vec<IpNet> = server.peers.iter().flat_map(|peer| peer.addresses.clone()).collect();
     let next = |network: &IpNet| {
@@ -248,6 +247,7 @@ impl NewClient<'_> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{PermissionsExt as _, symlink};
+    use std::path::PathBuf;
 
     use super::*;
     use crate::write_secrets;
@@ -280,6 +280,14 @@ mod tests {
     const SERVER: &str = "listen = \"[::]:4433\" # mine\naddresses = [\"10.77.0.1/16\", \"fd77::1/64\"]\n\n\
                           [tun]\nname = \"rws\"\n";
 
+    /// A folder with a server's file of this text.
+    fn folder_with(text: &str) -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("server.toml");
+        write_secrets(&[(&path, text)]).expect("written");
+        (folder, path)
+    }
+
     fn peer(name: &str, addresses: &[&str]) -> PeerFields {
         PeerFields {
             name: name.to_owned(),
@@ -306,9 +314,7 @@ mod tests {
 
     #[test]
     fn a_change_that_the_server_would_refuse_is_not_written() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("server.toml");
-        write_secrets(&[(&path, SERVER)]).expect("written");
+        let (folder, path) = folder_with(SERVER);
         let add = |peer: &PeerFields| {
             change_server_file(&path, |_, text| Ok(with_peer(text, peer)?))
                 .map(|file| file.peers.len())
@@ -339,9 +345,7 @@ mod tests {
 
     #[test]
     fn all_that_change_the_file_at_once_are_in_it() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("server.toml");
-        write_secrets(&[(&path, SERVER)]).expect("written");
+        let (_folder, path) = folder_with(SERVER);
         std::thread::scope(|scope| {
             for number in 0..8_u8 {
                 let path = &path;
@@ -363,12 +367,10 @@ mod tests {
 
     #[test]
     fn a_client_is_added_whole_or_not_at_all() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (path, target) = (folder.path().join("server.toml"), folder.path().join("a.toml"));
         let identity = Identity::from_seed([9; 32]);
         let key = Identity::from_seed([8; 32]).to_base64();
-        write_secrets(&[(&path, &format!("private_key = \"{}\"\n", key.as_str()))])
-            .expect("written");
+        let (folder, path) = folder_with(&format!("private_key = \"{}\"\n", key.as_str()));
+        let target = folder.path().join("a.toml");
         let add = |name: &str, key: PublicKey| {
             let server = "192.0.2.1:4433";
             let new = NewClient { name, identity: &identity, server, uplinks: &[], inside: &[] };
@@ -381,7 +383,6 @@ mod tests {
         assert!(!target.exists(), "a key that opens nothing");
         add("a", identity.public_key()).expect("added");
         let text = fs::read_to_string(&target).expect("written");
-        // What somebody else has put there stays.
         let refused = add("b", Identity::from_seed([5; 32]).public_key()).expect_err("it exists");
         assert!(refused.contains("a.toml"), "{refused}");
         assert_eq!(fs::read_to_string(&target).expect("there"), text);

@@ -42,7 +42,6 @@ impl PeerFields {
             name: self.name.clone(),
             tenant: self.tenant.clone().unwrap_or_default(),
             addresses: self.addresses.clone(),
-            // Validated when the file was read.
             expires_unix: self.expires.as_ref().and_then(|moment| unix_seconds(moment).ok()),
             rate_limit: self
                 .rate_limit_mbps
@@ -62,7 +61,6 @@ fn unix_seconds(moment: &Datetime) -> Result<u64, String> {
     Ok(parsed.as_second().max(0).unsigned_abs())
 }
 
-/// A warning for each peer whose key has expired.
 pub(crate) fn expired_peers(peers: &[PeerFields], now_unix: u64) -> Vec<String> {
     let expired = peers.iter().filter_map(|peer| {
         let moment = peer.expires.as_ref()?;

@@ -243,7 +243,6 @@ fn find<'a, 'i>(table: &'a DeTable<'i>, name: &str) -> Option<&'a Spanned<DeValu
     table.iter().find(|(key, _)| key.get_ref() == name).map(|(_, value)| value)
 }
 
-/// The position of the byte `at`.
 fn position_at(text: &str, at: usize) -> Position {
     let before = text.get(..at).unwrap_or(text);
     let line = before.rsplit('\n').next().unwrap_or_default();

@@ -30,12 +30,7 @@ impl PrivateKey {
             .map_err(|error| format!("private_key is {error}; `roadweave keygen` makes one"))
     }
 
-    /// The key pair, removed from here: a daemon keeps its file for as long as it runs.
-    pub fn take_identity(&mut self) -> Result<Identity, String> {
-        std::mem::take(self).identity()
-    }
-
-    /// Removes the key from here.
+    /// Removes the key from here: a daemon keeps its file for as long as it runs.
     pub fn take(&mut self) -> Self {
         std::mem::take(self)
     }
@@ -98,7 +93,6 @@ pub fn write_secrets(files: &[(&Path, &str)]) -> Result<(), WriteError> {
     let written =
         files.iter().try_for_each(|(path, text)| write_new(&new(path), text).map_err(failed(path)));
     if written.is_err() {
-        // Some may not exist.
         files.iter().for_each(|(path, _)| _ = fs::remove_file(new(path)));
         return written;
     }

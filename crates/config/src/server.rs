@@ -149,7 +149,6 @@ impl ServerLimits {
 }
 
 impl ServerLimits {
-    /// The shards divide the memory.
     fn validate_shards(self, shards: Within<1, 64>) -> Result<(), Fault> {
         let (share, least) = (self.memory_mb.get() / shards.get(), self.client_memory_mb.get());
         if share >= least {

@@ -175,7 +175,6 @@ fn validate_http_ports(ports: &[u16]) -> Result<(), Fault> {
 
 const HTTP_PORTS_MAX: usize = 16;
 
-/// Validates that the strategy names no uplink, since servers have none.
 fn validate_without_uplink(strategy: &StrategyName) -> Result<(), Fault> {
     if strategy.get().uplink().is_none() {
         return Ok(());

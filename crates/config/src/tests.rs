@@ -29,20 +29,15 @@ fn client(extra: &str) -> String {
     )
 }
 
-#[test]
-fn the_smallest_files_are_complete() {
-    let file = read::<ClientFile>(&client("")).expect("complete");
-    assert_eq!(file.tun.mtu_bytes.get(), 1360);
-    assert_eq!(file.lane_configs(), roadweave_tunnel::default_lanes());
-    let server = read::<ServerFile>(&format!("private_key = \"{PRIVATE}\"")).expect("complete");
-    assert_eq!(server.listen.port(), 4433);
+fn server(extra: &str) -> String {
+    format!("private_key = \"{PRIVATE}\"\n{extra}\n")
 }
 
 #[test]
-fn shards_divide_the_memory() {
-    let server = |text: &str| read::<ServerFile>(&format!("private_key = \"{PRIVATE}\"\n{text}"));
-    assert_eq!(server("").expect("complete").shards(), 1);
-    assert_eq!(server("shards = 16").expect("64 MiB each").shards(), 16);
+fn the_smallest_files_are_complete() {
+    let file = read::<ClientFile>(&client("")).expect("complete");
+    assert_eq!(file.lane_configs(), roadweave_tunnel::default_lanes());
+    read::<ServerFile>(&server("")).expect("complete");
 }
 
 #[test]
@@ -159,30 +154,7 @@ fn uplinks_have_technologies_and_these_an_order() {
     }
 }
 
-#[test]
-fn a_page_that_tells_of_portals_is_fetched_by_http_and_by_default_there_is_none() {
-    let probe = |text: &str| format!("{}[uplinks]\nportal_probe = \"{text}\"\n", client(""));
-    let file = read::<ClientFile>(&client("")).expect("complete");
-    assert_eq!(file.portal_probe(), None);
-    let file = read::<ClientFile>(&probe("http://probe.example/a")).expect("complete");
-    assert_eq!(file.portal_probe().map(|url| url.target().to_owned()), Some("/a".to_owned()));
-}
-
-#[test]
-fn ports_of_plain_http_are_ports() {
-    let ports = |ports: &str| {
-        format!("{}[streams]\nlisten = \"192.168.1.1:1080\"\nhttp_ports = {ports}\n", client(""))
-    };
-    let read_ports = |text: &str| {
-        let file = read::<ClientFile>(text).expect("complete");
-        file.streams.expect("a section").http_ports
-    };
-    assert!(read_ports(&ports("[]")).is_empty());
-    assert_eq!(read_ports(&ports("[80, 8080]")), [80, 8080]);
-}
-
-/// Below the lines of each broken file in the golden file `name` is what is wrong with it. `whole`
-/// makes a file of the lines.
+/// Checks the error below each broken file in the golden file `name`; `whole` completes its lines.
 pub(crate) fn check_broken<T: DeserializeOwned + Validate>(
     name: &str,
     whole: impl Fn(&str) -> String,
@@ -228,22 +200,19 @@ fn values_near_broken_ones_are_taken() {
     read::<ClientFile>(&client(marks)).expect("they are apart");
     let address = client("").replace("192.0.2.1:4433", "2001:db8:1:2:3:4:5:6:4433");
     read::<ClientFile>(&address).expect("one meaning");
-    let peer = format!("[[peers]]\nname = \"bus\"\npublic_key = \"{KEY}\"\n");
-    let text = format!(
-        "private_key = \"{PRIVATE}\"\n{peer}addresses = [\"10.77.0.2/32\"]\n\
-         expires = 2027-01-31T00:00:00Z\n"
-    );
-    let file = read::<ServerFile>(&text).expect("complete");
-    assert_eq!(file.peers()[0].1.expires_unix, Some(1_801_353_600));
+    let streams = format!("{}[streams]\nhttp_ports = []\n", client(""));
+    read::<ClientFile>(&streams).expect("it reads no HTTP");
+    let file = read::<ServerFile>(&server("shards = 16")).expect("64 MiB each");
+    assert_eq!(file.shards(), 16);
+    let networks = "[fleet]\naccept = [\"10.0.0.0/8\", \"fd00::/8\"]\n";
+    read::<ServerFile>(&server(networks)).expect("private networks behind boxes");
 }
 
 #[test]
 fn a_peer_whose_key_has_expired_is_told() {
-    let text = format!(
-        "private_key = \"{PRIVATE}\"\n[[peers]]\nname = \"bus\"\npublic_key = \"{KEY}\"\n\
-         addresses = [\"10.77.0.2/32\"]\nexpires = 2027-01-31T00:00:00Z\n"
-    );
-    let file = read::<ServerFile>(&text).expect("complete");
+    let peer = BUS.replace("$OTHER", OTHER_KEY) + "expires = 2027-01-31T00:00:00Z\n";
+    let file = read::<ServerFile>(&server(&peer)).expect("complete");
+    assert_eq!(file.peers()[0].1.expires_unix, Some(1_801_353_600));
     assert_eq!(file.warnings(1_801_353_599), [""; 0]);
     let warnings = file.warnings(1_801_353_600);
     assert_eq!(warnings.len(), 1);
@@ -265,21 +234,12 @@ fn the_fields_that_differ_are_named_without_their_values() {
     assert!(differing(&old, &old).is_empty());
 }
 
-#[test]
-fn a_fleet_may_have_private_networks_behind_its_boxes() {
-    let text =
-        format!("private_key = \"{PRIVATE}\"\n[fleet]\naccept = [\"10.0.0.0/8\", \"fd00::/8\"]\n");
-    assert_eq!(read::<ServerFile>(&text).expect("it is fine").fleet.accept.len(), 2);
-}
-
-/// A client of a server.
 const BUS: &str = "[[peers]]\nname = \"bus\"\npublic_key = \"$OTHER\"\n\
                    addresses = [\"10.77.0.5/32\", \"fd77::5/128\", \"192.168.5.0/24\"]\n";
 
-/// A server with a client and these forwards.
 fn with_forwards(forwards: &str) -> Result<ServerFile, String> {
     let peer = BUS.replace("$OTHER", OTHER_KEY);
-    read(&format!("private_key = \"{PRIVATE}\"\n{METRICS}{forwards}{peer}"))
+    read(&server(&format!("{METRICS}{forwards}{peer}")))
 }
 
 fn forward(protocol: &str, port: &str, to: &str) -> String {
@@ -321,7 +281,7 @@ fn private_keys_are_not_shown() {
     assert!(shown.contains("private_key: (hidden)"), "{shown}");
 }
 
-/// The first two columns of the tables in `text` whose first has code in it.
+/// The first two columns of the tables in `text` whose first column is code.
 pub(super) fn table_of(text: &str) -> std::collections::BTreeMap<&str, &str> {
     text.lines()
         .filter_map(|line| {
@@ -345,7 +305,6 @@ fn the_documentation_names_every_strategy() {
     }
 }
 
-/// Every file of docs/recipes.md is one that the programs take, once it has keys.
 #[test]
 fn the_recipes_are_files_that_work() {
     let text = include_str!("../../../docs/recipes.md");
@@ -371,7 +330,6 @@ fn the_recipes_are_files_that_work() {
 
 const METRICS: &str = "metrics = { listen = \"127.0.0.1:9474\" }\n";
 
-/// The tables of docs/configuration.md and the types name the same fields.
 #[test]
 fn the_documentation_names_every_field_with_its_default() {
     let text = include_str!("../../../docs/configuration.md");
@@ -400,9 +358,8 @@ fn the_documentation_names_every_field_with_its_default() {
     let client: ClientFile = read(&all).expect("complete");
     let forward =
         "[[forwards]]\nprotocol = \"both\"\nport = [1, 2]\nto = \"10.0.0.1\"\nto_port = [3, 4]\n";
-    let server =
-        format!("private_key = \"{PRIVATE}\"\n{METRICS}{lane}{forward}{peer}{fleet}[streams]\n");
-    let server: ServerFile = read(&server).expect("complete");
+    let file = server(&format!("{METRICS}{lane}{forward}{peer}{fleet}[streams]"));
+    let server: ServerFile = read(&file).expect("complete");
     let mut fields = std::collections::BTreeMap::new();
     for text in [toml::to_string(&client), toml::to_string(&server)] {
         let table: toml::Table = text.expect("writable").parse().expect("readable");
@@ -445,7 +402,7 @@ fn streams_need_a_lane_of_their_own() {
     with(&lanes(7)).expect("one is left");
     let error = with(&lanes(8)).expect_err("none is left");
     assert!(error.contains("[streams] takes one of 8"), "{error}");
-    // A proxy that was content with eight lanes is so still, and relays none.
+    // A proxy whose lanes are all taken stays valid, and relays no streams.
     let proxy =
         |more: &str| read::<crate::ProxyFile>(&format!("private_key = \"{PRIVATE}\"\n{more}"));
     let relays =
@@ -472,7 +429,7 @@ fn a_box_is_told_which_connections_it_may_split() {
     assert_eq!(some.rules[0].port_ranges(), [443..=443, 8000..=8999]);
 }
 
-/// All leaves of a file, named as the documentation names them.
+/// All leaves of a file, with the documentation's names.
 pub(super) fn flatten(
     prefix: &str,
     value: &toml::Value,
@@ -492,7 +449,6 @@ pub(super) fn flatten(
     }
 }
 
-/// The tables of docs/proxy.md name the fields that proxies and anchors have of their own.
 #[test]
 fn the_documentation_names_every_field_of_proxies_and_anchors() {
     let text = include_str!("../../../docs/proxy.md");

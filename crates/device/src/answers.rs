@@ -113,7 +113,6 @@ impl Answers {
         let valid =
             |name: &String| format!("net.ipv4.conf.{}.src_valid_mark", name.replace('.', "/"));
         let mut gone = false;
-        // They are set for the first uplink.
         if self.uplinks.is_empty() {
             return Ok(gone);
         }
@@ -208,7 +207,6 @@ fn sides(instance: &Instance, uplinks: &BTreeMap<String, Marked>) -> (String, St
     (judging, leaving)
 }
 
-/// Matches packets from none of the uplinks.
 fn from_none_of(uplinks: &BTreeMap<String, Marked>) -> String {
     let (named, odd): (Vec<_>, Vec<_>) = uplinks.iter().partition(|(name, _)| is_quotable(name));
     let set = |side: &str, elements: Vec<String>| match elements.is_empty() {

@@ -9,14 +9,14 @@
 //! Only the interface identifies a tenant, never an inner address:
 //!
 //! - **Connections**: equal tuples of two tenants are different connections, since packets from a
-//! TUN are looked up in the conntrack zone of its anchor. A connection keeps its zone even if its
-//! mark changes. The zone is set before reassembly, so that fragments of two tenants never make one
-//! packet.
+//!   TUN are looked up in the conntrack zone of its anchor. A connection keeps its zone even if its
+//!   mark changes. The zone is set before reassembly, so that fragments of two tenants never make
+//!   one packet.
 //! - **Routes**: an anchor's prefixes are in its own table, which three rules select: by input TUN,
-//! by mark, and for sockets bound to the TUN. Each route has an unreachable route beside it that
-//! outlives a crash: no answer falls through to another's TUN.
+//!   by mark, and for sockets bound to the TUN. Each route has an unreachable route beside it that
+//!   outlives a crash: no answer falls through to another's TUN.
 //! - **Filters**: the TUNs of all anchors are in one interface group; nothing passes between them,
-//! and no answer enters a TUN that its connection did not begin in.
+//!   and no answer enters a TUN that its connection did not begin in.
 //!
 //! One number, derived from the instance's name, identifies all three, so that connections survive
 //! a restart; if it is taken, the anchor does not start (see [`crate::Routes::keep_apart`]). Its
@@ -39,7 +39,7 @@ impl Apart {
         Self { number: instance.number(), marks: instance.marks() }
     }
 
-    /// Its conntrack zone; never zero, the default zone.
+    /// Its conntrack zone. Zero is the default zone.
     pub fn zone(self) -> u16 {
         self.number
     }
@@ -52,17 +52,3 @@ impl Apart {
 
 /// The interface group of all anchors' TUNs (`ip link show group 183`).
 pub(crate) const GROUP: u32 = 183;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn anchors_have_numbers_of_their_own() {
-        let of = |name| Apart::of(&Instance::new(name).unwrap());
-        assert_eq!(of("rwa"), of("rwa"));
-        assert_ne!(of("rwa"), of("rwb"));
-        let (mark, mask) = of("rwa").mark();
-        assert_eq!((mark & !mask, mark >> 16), (0, u32::from(of("rwa").zone())));
-    }
-}

@@ -63,7 +63,6 @@ impl Callers {
         }
     }
 
-    /// Serves `stream` in its own thread, or closes it at once beyond the maximum.
     pub(crate) fn begin<S: Send + 'static>(
         self: &Arc<Self>,
         stream: S,

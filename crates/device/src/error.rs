@@ -147,17 +147,6 @@ impl DeviceError {
             _ => Self::system(what, source),
         }
     }
-
-    /// Whether permission or software is missing, so that a test may be skipped.
-    pub fn is_unavailable(&self) -> bool {
-        matches!(
-            self,
-            Self::NoPermission { .. }
-                | Self::NoRunDirectory { .. }
-                | Self::NoTunDevice
-                | Self::Unavailable { .. }
-        )
-    }
 }
 
 #[cfg(test)]
@@ -165,13 +154,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lack_of_rights_is_told_with_its_cure() {
-        let error = DeviceError::system("open the TUN roadweave0", rustix::io::Errno::PERM);
-        assert_eq!(
-            error.to_string(),
-            "no permission to open the TUN roadweave0: run as root or grant CAP_NET_ADMIN"
-        );
-        assert!(error.is_unavailable());
+    fn a_lack_of_rights_has_its_remedy_and_other_failures_the_words_of_the_kernel() {
+        let text = |errno| DeviceError::system("set the MTU", errno).to_string();
+        let remedy = "no permission to set the MTU: run as root or grant CAP_NET_ADMIN";
+        assert_eq!(text(Errno::PERM), remedy);
+        assert!(text(Errno::INVAL).starts_with("cannot set the MTU: Invalid argument"));
     }
 
     #[test]
@@ -184,12 +171,5 @@ mod tests {
         assert!(off(false, Errno::AFNOSUPPORT));
         assert!(!off(false, Errno::PERM));
         assert!(!off(true, Errno::ACCESS));
-    }
-
-    #[test]
-    fn other_failures_keep_the_words_of_the_kernel() {
-        let error = DeviceError::system("set the MTU", rustix::io::Errno::INVAL);
-        assert!(error.to_string().starts_with("cannot set the MTU: Invalid argument"), "{error}");
-        assert!(!error.is_unavailable());
     }
 }

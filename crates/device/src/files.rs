@@ -15,13 +15,11 @@ pub(crate) fn replace(path: &Path, contents: &[u8], mode: u32) -> io::Result<()>
     let new = beside(path);
     let result = write(&new, contents, mode).and_then(|()| fs::rename(&new, path));
     if result.is_err() {
-        // It may not exist.
         let _ = fs::remove_file(&new);
     }
     result
 }
 
-/// The path of the temporary file.
 pub(crate) fn beside(path: &Path) -> PathBuf {
     let mut name = OsString::from(path.file_name().unwrap_or_default());
     name.push(".roadweave");

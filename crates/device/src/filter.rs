@@ -133,7 +133,6 @@ pub struct Allowed {
     pub port: Option<u16>,
 }
 
-/// The families whose forwarding was off until this instance turned it on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Opened {
     ipv4: bool,
@@ -186,7 +185,6 @@ impl Filters {
         result
     }
 
-    /// Whether another program turned forwarding off again.
     fn is_forwarding_off(&self) -> bool {
         !self.forwarded.iter().all(|setting| is_on(setting))
     }
@@ -209,7 +207,6 @@ impl Filters {
         is_in_place
     }
 
-    /// Raises the kernel's limits for fragments; a failure is only logged.
     fn make_room(&mut self, options: &FilterOptions) {
         for (key, value) in shares::room(options) {
             if let Err(error) = self.change_setting(key, &value) {
@@ -218,7 +215,6 @@ impl Filters {
         }
     }
 
-    /// The families that stay closed between interfaces other than the TUN.
     fn opened(&self, options: &FilterOptions) -> Opened {
         let was_off = |key| self.instance.original_setting(key).is_ok_and(|value| value == "0");
         Opened {

@@ -30,7 +30,6 @@ mod messages;
 use self::messages::{build_address, build_route, build_rule, parse_rule};
 pub(crate) use self::messages::{parse_address, parse_lease, parse_link, parse_routes};
 
-/// The destination of a default route.
 pub(crate) const DEFAULT_V4: IpNet = IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 0));
 pub(crate) const DEFAULT_V6: IpNet = IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 0));
 
@@ -141,7 +140,6 @@ impl Netlink {
         Ok(self.address_messages()?.iter().filter_map(parse_address).collect())
     }
 
-    /// All addresses, as the kernel describes them.
     pub(crate) fn address_messages(&mut self) -> Result<Vec<AddressMessage>, DeviceError> {
         let messages = self
             .dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))
@@ -305,7 +303,6 @@ impl Netlink {
         ignore(result, harmless).map_err(|error| DeviceError::of_family(ipv4, what, error))
     }
 
-    /// Waits until the kernel has the local route of an IPv6 address.
     fn await_local_route(&mut self, address: IpAddr) -> io::Result<()> {
         let is_local = |message: &RouteNetlinkMessage| match message {
             RouteNetlinkMessage::NewRoute(route) => {
@@ -506,7 +503,6 @@ fn ignore(result: io::Result<()>, kind: io::ErrorKind) -> io::Result<()> {
     }
 }
 
-/// `linux/netlink.h`.
 const NETLINK_GET_STRICT_CHK: libc::c_int = 12;
 /// RTM_NEWROUTE.
 const NEW_ROUTE: u16 = 24;

@@ -186,7 +186,6 @@ fn run(program: &str, arguments: &[&str]) -> Result<(), DeviceError> {
     output(Command::new(program).args(arguments)).map(drop)
 }
 
-/// Runs a program and returns its output; a failure has the last line of its errors.
 fn output(command: &mut Command) -> Result<String, DeviceError> {
     let output = command.output().map_err(|error| {
         let program = command.get_program().to_string_lossy();

@@ -12,12 +12,10 @@ use crate::clock::{awake_since_boot, since_boot};
 
 /// The longest wait of a loop.
 pub(crate) const TURN_MAX: Duration = Duration::from_secs(1);
-/// Shorter sleep is not reported.
 const SLEPT_MIN: Duration = Duration::from_secs(1);
 /// A turn this long was stopped: even on a busy machine it takes less.
 const STOOD_STILL_MIN: Duration = Duration::from_secs(3);
 
-/// Two clocks, read at about the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Readings {
     /// `CLOCK_MONOTONIC`, without sleep.
@@ -37,7 +35,6 @@ pub(crate) struct Pauses {
     last: Readings,
 }
 
-/// A time in which this program did nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pause {
     pub(crate) lasted: Duration,
@@ -71,7 +68,6 @@ impl fmt::Display for Pause {
     }
 }
 
-/// A duration in at most two units.
 struct Coarse(Duration);
 
 impl fmt::Display for Coarse {
@@ -88,7 +84,6 @@ impl fmt::Display for Coarse {
 mod tests {
     use super::*;
 
-    /// Checks the pauses found after turns of these lengths, milliseconds: (awake, asleep).
     fn check(turns: &[(u64, u64)], expected: &[&str]) {
         let millis = Duration::from_millis;
         let mut now = Readings { awake: millis(70_000), all: millis(90_000_000) };
@@ -111,11 +106,5 @@ mod tests {
         check(&[(1_000, 62_000)], &["the machine slept 1 min 3 s"]);
         // Stopped by the user, then the lid was closed briefly.
         check(&[(20_000, 2_000)], &["this program stood still for 22 s"]);
-    }
-
-    #[test]
-    fn the_clocks_of_this_machine_tell_of_no_pause_where_there_is_none() {
-        let mut pauses = Pauses::new(Readings::take());
-        assert_eq!(pauses.on_turn(Readings::take()), None);
     }
 }

@@ -23,7 +23,6 @@ use crate::Clock;
 use crate::lookup::{self, Network, Request, told_portal};
 use crate::udp::bind_to_interface;
 
-/// The result of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Finding {
     /// No login is needed.
@@ -62,7 +61,6 @@ pub(crate) fn run(url: &ProbeUrl, request: Request, interest: &Weak<()>) -> Find
     nothing
 }
 
-/// The beginning of the answer, up to the end of its headers if it has them.
 fn ask(url: &ProbeUrl, network: &Network, server: SocketAddr) -> io::Result<Vec<u8>> {
     let clock = Clock::start();
     let left = |deadline: Instant| match deadline.since(clock.now()) {
@@ -96,7 +94,6 @@ fn has_headers(answer: &[u8]) -> bool {
     answer.windows(4).any(|bytes| bytes == b"\r\n\r\n")
 }
 
-/// The finding that an answer implies.
 fn judge(url: &ProbeUrl, answer: &[u8]) -> Finding {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut response = httparse::Response::new(&mut headers);
@@ -144,12 +141,10 @@ fn legal(url: &str) -> Option<String> {
 /// Unreserved, reserved and escape characters (RFC 3986 section 2).
 const LETTERS: &[u8] = b"-._~:/?#[]@!$&'()*+,;=%";
 const URL_MAX: usize = 512;
-/// Addresses of the host that are tried.
 const ADDRESSES_MAX: usize = 2;
 const ANSWER_MAX: usize = 8_192;
 const HEADERS_MAX: usize = 64;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// The timeout of the answer after the connection.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(4);
 
 #[cfg(test)]

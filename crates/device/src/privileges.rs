@@ -28,7 +28,6 @@ use crate::DeviceError;
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"))]
 mod calls;
-/// The filter's library supports three architectures.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")))]
 mod calls {
     pub(super) fn bar() -> Result<(), String> {
@@ -150,7 +149,6 @@ fn cut_bounding_set(keep: CapabilitySet) {
     }
 }
 
-/// For the TUN, routes, filters and sockets bound to an interface.
 const NETWORK: CapabilitySet = CapabilitySet::NET_ADMIN.union(CapabilitySet::NET_RAW);
 /// More than any kernel has.
 const CAPABILITIES_MAX: u32 = 64;

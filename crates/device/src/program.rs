@@ -31,13 +31,11 @@ pub(crate) fn run(command: &mut Command, input: &str, limit: Duration) -> Result
         }
     }
     let mut said = Vec::new();
-    // Unreadable errors count as none.
     let _ = errors.rewind().and_then(|()| errors.take(SAID_MAX).read_to_end(&mut said));
     let said = String::from_utf8_lossy(&said);
     Err(Failure::Said(said.lines().next().unwrap_or("it gave no reason").to_owned()))
 }
 
-/// The status, unless it was killed, and its errors.
 fn run_to_end(
     command: &mut Command,
     input: &str,
@@ -54,7 +52,6 @@ fn run_to_end(
             return Ok((Some(status), errors));
         }
         if begin.elapsed() >= limit {
-            // It may have ended just now.
             let _ = child.kill();
             child.wait()?;
             return Ok((None, errors));

@@ -122,7 +122,6 @@ pub struct Routes {
     instance: Instance,
     netlink: Netlink,
     settings: BTreeSet<String>,
-    /// The prefixes that lead into each TUN.
     wanted: BTreeSet<(u32, IpNet)>,
     /// The index and MTU of the TUN that is kept up.
     tun: Option<(u32, u32)>,
@@ -240,7 +239,6 @@ impl Routes {
         *self.instance.routing_tables().start()
     }
 
-    /// Removes all rules and routes of our protocol in the instance's tables.
     fn remove_all(&mut self) -> Result<(), DeviceError> {
         let tables = self.instance.routing_tables();
         for rule in self.netlink.rules()? {
@@ -364,7 +362,6 @@ fn loosen_reverse_path_filter(
     Ok(None)
 }
 
-/// Whether `interface` has a reverse path filter, loose or strict.
 pub(crate) fn has_reverse_path_filter(interface: &str) -> bool {
     let keys =
         ["all", &interface.replace('.', "/")].map(|of| format!("net.ipv4.conf.{of}.rp_filter"));
@@ -377,7 +374,6 @@ fn hide_other_addresses(
     instance: &Instance,
     interface: &str,
 ) -> Result<Option<String>, DeviceError> {
-    // The larger of both values counts, as above.
     let key = format!("net.ipv4.conf.{}.arp_ignore", interface.replace('.', "/"));
     let keys = ["net.ipv4.conf.all.arp_ignore", &key];
     for key in keys {

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use crate::DeviceError;
 
-/// Reads `key`, such as `net.ipv4.ip_forward`.
 pub(crate) fn read(key: &str) -> Result<String, DeviceError> {
     fs::read_to_string(path(key))
         .map(|value| value.trim().to_owned())

@@ -71,7 +71,6 @@ impl Technologies {
     }
 }
 
-/// The path of an interface's hardware, as in [`UplinkTraits::device`].
 pub(crate) fn hardware(uplink: &str) -> Option<String> {
     hardware_in(uplink, Path::new(INTERFACES), Path::new(DEVICES))
 }
@@ -81,7 +80,6 @@ fn hardware_in(uplink: &str, interfaces: &Path, devices: &Path) -> Option<String
     Some(device.strip_prefix(devices).ok()?.to_str()?.to_owned())
 }
 
-/// The kernel's folder of an interface.
 fn folder(uplink: &str, interfaces: &Path) -> Option<PathBuf> {
     // Invalid as a name (`dev_valid_name` in the kernel's net/core/dev.c).
     let is_none = uplink.is_empty() || uplink.starts_with('.') || uplink.contains('/');
@@ -155,11 +153,8 @@ mod tests {
         ];
         let technologies = Technologies { told, ..Technologies::default() };
         let check = |name: &str, expected| {
-            assert_eq!(
-                technologies.of_in(&UplinkTraits::by_name(name), interfaces),
-                expected,
-                "{name}"
-            );
+            let uplink = UplinkTraits::by_name(name);
+            assert_eq!(technologies.of_in(&uplink, interfaces), expected, "{name}");
         };
         check("eth0", None);
         check("wwan0", Some(Technology::Lte));
@@ -202,13 +197,7 @@ mod tests {
         assert!(rank("wwan1", Some(&modem("lte", -125.0))) > slow);
         let order = vec![Technology::Lte; 1_000];
         let long = Technologies { order, ..Technologies::default() };
-        assert_eq!(
-            long.rank_in(
-                &UplinkTraits::by_name("wwan0"),
-                Some(&modem("3g", -125.0)),
-                directory.path()
-            ),
-            u8::MAX
-        );
+        let (uplink, slow) = (UplinkTraits::by_name("wwan0"), modem("3g", -125.0));
+        assert_eq!(long.rank_in(&uplink, Some(&slow), directory.path()), u8::MAX);
     }
 }

@@ -22,7 +22,6 @@ use crate::state::{Kept, StateFile};
 
 /// The difference that is logged, seconds: clocks are set in small steps.
 const BEHIND_MIN: u64 = 60;
-/// How often that is logged.
 const REMINDER: Duration = Duration::from_secs(3_600);
 const WRITE_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -113,7 +112,6 @@ impl TimeOfDay {
     }
 }
 
-/// Whether the kernel reports the clock as synchronised, by NTP or otherwise.
 #[allow(unsafe_code, reason = "no crate at hand wraps this call")]
 fn is_synchronised() -> bool {
     // SAFETY: timex is a structure of integers, for which zeros are valid; without modes the call

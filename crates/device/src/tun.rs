@@ -264,7 +264,6 @@ impl AsFd for Tun {
     }
 }
 
-/// Splits one read into packets; `None` if it is inconsistent.
 fn read_super(bytes: &mut [u8], sink: impl FnMut(&[u8])) -> Option<usize> {
     let (header, packet) = bytes.split_first_chunk_mut::<HEADER_LEN>()?;
     let header = Header::decode(header)?;
@@ -319,7 +318,6 @@ fn flags(offload: bool) -> u16 {
     IFF_TUN | IFF_NO_PI | if offload { IFF_VNET_HDR } else { 0 }
 }
 
-/// Creates the interface, or a further queue of it; returns its name.
 fn attach(fd: &OwnedFd, name: &str, flags: u16) -> Result<String, DeviceError> {
     let bad_name = || DeviceError::BadName { name: name.to_owned() };
     let fits = (1..INTERFACE_NAME).contains(&name.len());

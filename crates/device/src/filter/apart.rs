@@ -18,12 +18,10 @@ use super::FilterOptions;
 use super::chain::{Chain, count_and_drop, family, has_family};
 use crate::apart::{Apart, GROUP};
 
-/// Masquerades packets out of the TUN, whatever their source.
 pub(super) fn masquerade(tun: &str, apart: Apart) -> String {
     format!("oifname != \"{tun}\" ct original zone {} masquerade", apart.zone())
 }
 
-/// Drops packets between the TUNs of two anchors.
 pub(super) fn forward(tun: &str) -> [String; 2] {
     let drop = count_and_drop(DropReason::ForwardRefused);
     [

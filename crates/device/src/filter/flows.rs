@@ -17,7 +17,6 @@ use roadweave_tunnel::Peers;
 use super::netfilter::{Message, Netfilter, attribute, find};
 use crate::{Apart, DeviceError};
 
-/// Removes connections, one request after the other. Dropping it ends the thread.
 #[derive(Debug)]
 pub(crate) struct FlowRemover(Sender<Left>);
 
@@ -53,7 +52,6 @@ impl FlowRemover {
     }
 
     pub(crate) fn remove(&self, left: Left) {
-        // The thread ends with this only.
         let _ = self.0.send(left);
     }
 }
@@ -73,7 +71,6 @@ fn run(requests: &Receiver<Left>, zone: u16) {
     }
 }
 
-/// Removes the connections; returns their number.
 fn remove(left: &[Left], zone: u16) -> io::Result<usize> {
     let mut netfilter = Netfilter::open()?;
     let mut removed = 0;
@@ -92,7 +89,6 @@ fn remove(left: &[Left], zone: u16) -> io::Result<usize> {
             let delete = Message { subsystem: SUBSYSTEM, family, kind: DELETE, attributes };
             match netfilter.ask(delete, NLM_F_ACK, drop) {
                 Ok(()) => removed += 1,
-                // It ended by itself.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }

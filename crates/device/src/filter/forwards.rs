@@ -48,14 +48,12 @@ impl Forward {
         all.filter(|(_, is)| *is).map(|(name, _)| name)
     }
 
-    /// The match for each protocol.
     fn matches(&self) -> impl Iterator<Item = String> {
         let version = if self.to.is_ipv4() { "ipv4" } else { "ipv6" };
         let ports = range(&self.ports);
         self.protocols().map(move |of| format!("meta nfproto {version} {of} dport {ports}"))
     }
 
-    /// The argument of `dnat`.
     fn target(&self, protocol: &str) -> String {
         if self.ports == self.to_ports {
             return self.to.to_string();
@@ -107,7 +105,6 @@ pub(super) fn excepted(options: &FilterOptions) -> Vec<String> {
     new.chain([marked(options.marks) + " return"]).collect()
 }
 
-/// Sends their connections to `forwarded`, whatever else clients may reach.
 pub(super) fn judged(tun: &str, marks: Marks) -> [String; 2] {
     let marked = marked(marks);
     ["iifname", "oifname"].map(|side| format!("{side} \"{tun}\" {marked} goto forwarded"))

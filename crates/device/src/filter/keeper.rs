@@ -157,7 +157,6 @@ impl FilterKeeper {
         self.wanted = Some(options.clone());
         self.number += 1;
         if let Some(requests) = &self.requests {
-            // A thread that has ended has logged why.
             let _ = requests.send(Request { number: self.number, options, answer });
         }
         self.waker.wake();
@@ -169,7 +168,6 @@ impl Drop for FilterKeeper {
         self.requests = None;
         self.waker.wake();
         if let Some(thread) = self.thread.take() {
-            // A panic has been logged.
             let _ = thread.join();
         }
     }
@@ -232,7 +230,6 @@ impl Worker {
         })
     }
 
-    /// Runs until the keeper is dropped; then the filters are dropped.
     fn run(&mut self) {
         loop {
             let timeout = self.wanted.as_ref().map(|_| LOOK);
@@ -283,7 +280,6 @@ impl Worker {
             }
             (Err(error), Some(answer)) => {
                 self.last_failure = Some(Instant::now());
-                // The caller logs it.
                 let _ = answer.send(Err(error));
             }
             (Err(error), None) if is_due(&mut self.last_failure, FAILURE_REMINDER) => {
@@ -306,7 +302,6 @@ impl Worker {
         done.iter().for_each(Waker::wake);
     }
 
-    /// Restores filters and forwarding if another program changed them.
     fn look(&mut self) {
         // One change causes several notices; later ones count at the next look.
         if self.notices.as_ref().is_some_and(drain_notices) {
@@ -342,7 +337,6 @@ impl Worker {
         }
     }
 
-    /// Stops forwarding while removed filters cannot be restored.
     fn give_up_if(&mut self, are_gone: bool) {
         if !self.failed || !are_gone {
             return;
@@ -370,7 +364,6 @@ fn is_due(last: &mut Option<Instant>, interval: Duration) -> bool {
 
 const WAKER: Token = Token(0);
 const NOTICES: Token = Token(1);
-/// How often the filters are checked when no notice comes.
 const LOOK: Duration = Duration::from_secs(2);
 /// How long a change of several transactions may take.
 const SETTLE: Duration = Duration::from_millis(5);

@@ -12,7 +12,6 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use crate::netlink::{open_socket_of, take_message, with_timeout};
 
-/// A connection to netfilter, in the network namespace where it was opened.
 #[derive(Debug)]
 pub(super) struct Netfilter {
     socket: OwnedFd,
@@ -76,7 +75,6 @@ impl Netfilter {
     }
 }
 
-/// A netfilter message with its attributes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Message {
     pub(super) subsystem: u8,
@@ -101,7 +99,6 @@ impl NetlinkSerializable for Message {
     }
 
     fn serialize(&self, buffer: &mut [u8]) {
-        // Family, version and resource ID.
         buffer[..HEADER].copy_from_slice(&[self.family, 0, 0, 0]);
         buffer[HEADER..].copy_from_slice(&self.attributes);
     }

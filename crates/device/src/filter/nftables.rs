@@ -18,10 +18,8 @@ use crate::netlink::open_socket_of;
 #[derive(Debug)]
 pub(super) struct Nftables(Netfilter);
 
-/// The contents of a table at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Contents {
-    /// The number of rules in all chains.
     pub(super) rules: usize,
     /// A digest of table, chains, sets, elements and rules, without counters and elements that
     /// packets add to sets.
@@ -34,7 +32,6 @@ impl Nftables {
         opened.map_err(|error| DeviceError::system("look at the packet filters", error))
     }
 
-    /// The number of the last transaction of any program.
     pub(super) fn generation(&mut self) -> io::Result<u32> {
         let answer = self.ask(GET_GENERATION, 0, Vec::new())?;
         let bytes =
@@ -115,13 +112,11 @@ impl Nftables {
     }
 }
 
-/// A socket that becomes readable when packet filters change.
 pub(super) fn open_notices() -> Result<OwnedFd, DeviceError> {
     open_socket_of(Some(rustix::net::netlink::NETFILTER), GROUP_NFTABLES)
         .map_err(|error| DeviceError::system("watch the packet filters", error))
 }
 
-/// Reads all notices; returns whether there were any.
 pub(super) fn drain_notices(notices: &OwnedFd) -> bool {
     let mut buffer = [0; 8192];
     let mut any = false;
@@ -135,7 +130,6 @@ pub(super) fn drain_notices(notices: &OwnedFd) -> bool {
     }
 }
 
-/// Whether packets add elements to the set.
 fn is_dynamic(set: &Message) -> bool {
     let flags = set.attribute(SET_FLAGS).and_then(|bytes| bytes.try_into().ok());
     flags.is_some_and(|bytes| u32::from_be_bytes(bytes) & SET_EVAL != 0)

@@ -26,11 +26,9 @@ use crate::Excluded;
 pub(super) const COUNTED: [DropReason; 3] =
     [DropReason::ForwardRefused, DropReason::InnerFromOutside, DropReason::DeniedDestination];
 
-/// A script for nft that replaces the table.
 #[derive(Debug)]
 pub(super) struct Ruleset {
     pub(super) text: String,
-    /// The number of rules in the table.
     pub(super) rules: usize,
 }
 
@@ -86,7 +84,6 @@ fn chains(options: &FilterOptions, opened: Opened) -> Vec<Chain> {
         chains.extend(apart::chains(options, own));
     }
     if matches!(options.forwarding, Forwarding::Server { .. }) {
-        // Before the chains that go to it.
         chains.insert(
             0,
             Chain { name: "forwarded", hook: None, rules: forwards::forwarded(options) },
@@ -125,7 +122,6 @@ fn set(name: &str, kind: &str, elements: Vec<String>) -> String {
     format!("  set {name} {{ type {kind};{flags} elements = {{ {elements} }}; }}\n")
 }
 
-/// The sets of interfaces that are no uplinks.
 pub(super) fn inside_sets(inside: &[Interface]) -> String {
     let (named, odd): (Vec<_>, Vec<_>) =
         inside.iter().partition(|interface| is_quotable(&interface.name));
@@ -134,7 +130,6 @@ pub(super) fn inside_sets(inside: &[Interface]) -> String {
     set("inside", "ifname", named) + &set("inside_odd", "iface_index", odd)
 }
 
-/// The sets of excluded destinations, for [`matches_excluded`].
 pub(super) fn excluded_sets(Excluded { destinations, .. }: &Excluded) -> String {
     let set = |name, kind, ipv4| set(name, kind, of_family(destinations, ipv4));
     set("excluded4", "ipv4_addr", true) + &set("excluded6", "ipv6_addr", false)
@@ -308,7 +303,6 @@ fn outside(options: &FilterOptions) -> Vec<String> {
         return Vec::new();
     }
     let drop = count_and_drop(DropReason::ForwardRefused);
-    // Locally generated packets and neighbour discovery: see `opened`.
     let mut rules = ["iif 0 return", "ip6 saddr :: return", "ct status snat return"]
         .map(str::to_owned)
         .to_vec();

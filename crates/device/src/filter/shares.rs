@@ -64,7 +64,6 @@ pub(super) struct Shares {
     last_told: Option<Instant>,
 }
 
-/// The contents of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Limits {
     from: From,
@@ -73,11 +72,8 @@ struct Limits {
     connections: u32,
     /// Fragments of a source per second, of IPv4 and IPv6.
     fragments: [u32; 2],
-    /// The size of the kernel's connection table.
     table: u32,
-    /// Whether the kernel supports `ct timeout` objects.
     has_timeouts: bool,
-    /// Whether the kernel supports `ct count`.
     has_counts: bool,
 }
 
@@ -140,7 +136,6 @@ impl Shares {
         }
     }
 
-    /// Installs as much of `wanted` as the kernel supports.
     fn install(&mut self, wanted: &Limits, is_in_place: bool) -> Result<(), DeviceError> {
         let counts = self.table.counters().unwrap_or_default();
         let count = |reason| counts.get(&counter(reason)).copied().unwrap_or(0);
@@ -190,7 +185,6 @@ impl Limits {
         })
     }
 
-    /// Whether the sets and objects of the table can stay, with their bounds.
     fn has_sets_of(&self, other: &Self) -> bool {
         let sets = |of: &Self| (of.connections, of.table, of.has_timeouts, of.has_counts);
         sets(self) == sets(other)
@@ -220,7 +214,6 @@ fn fragments_a_second(room: &str, wait: &str, mtu: u16) -> u32 {
     (room / 4 / wait / (u64::from(mtu) + OVERHEAD)).clamp(1, 10_000) as u32
 }
 
-/// Whether the kernel lacks a feature that a rule uses.
 fn is_unknown(error: &DeviceError) -> bool {
     let DeviceError::Program { detail, .. } = error else { return false };
     ["No such file or directory", "not supported"].iter().any(|said| detail.contains(said))
@@ -231,7 +224,6 @@ fn read(key: &str) -> Option<u64> {
 }
 
 const CONNECTIONS_MAX: &str = "net.netfilter.nf_conntrack_max";
-/// The default where it cannot be read.
 const TABLE: u32 = 65_536;
 /// The settings of the rooms for IPv4 and IPv6 fragments, bytes, and of their timeouts, seconds.
 const ROOMS: [(&str, &str); 2] = [
@@ -246,7 +238,6 @@ const ROOM_OF_BOX: u64 = 32 * 1024 * 1024;
 const WAIT: u64 = 2;
 /// The kernel's overhead for a fragment, bytes.
 const OVERHEAD: u64 = 1024;
-/// The minimum time after a success before the table is restored.
 const SETTLED: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_secs(30);
 const REMINDER: Duration = Duration::from_secs(600);

@@ -95,7 +95,6 @@ impl SplitTable {
         Self { table: KeptTable::new(name.clone(), Some(waker)), name, options }
     }
 
-    /// The interfaces whose connections may be taken.
     pub(crate) fn set_inside(&mut self, inside: Vec<Interface>) {
         if self.options.inside != inside {
             self.options.inside = inside;
@@ -103,7 +102,6 @@ impl SplitTable {
         }
     }
 
-    /// Exclusions from the tunnel, which are not taken.
     pub(crate) fn set_excluded(&mut self, excluded: Excluded) {
         if self.options.excluded != excluded {
             self.options.excluded = excluded;
@@ -133,7 +131,6 @@ impl SplitTable {
     }
 }
 
-/// Removes the table of an earlier run.
 pub(crate) fn remove_left(instance: &Instance) -> Result<(), DeviceError> {
     remove_tables(&[instance.split_table()])
 }
@@ -202,7 +199,6 @@ fn of_families(listeners: &[(IpAddr, u16)]) -> [Option<(IpAddr, u16)>; 2] {
     [of(true), of(false)]
 }
 
-/// Records the source of a packet in a set.
 fn note(set: &str) -> Vec<String> {
     let rule = |(family, of)| format!("update @{set}{of} {{ {family} saddr . tcp sport }}");
     [("ip", 4), ("ip6", 6)].map(rule).to_vec()
@@ -252,7 +248,6 @@ fn joined(ranges: &[RangeInclusive<u16>]) -> String {
     joined.iter().map(text).collect::<Vec<_>>().join(", ")
 }
 
-/// Packets from inside.
 fn inside_out(Options { listeners, excluded, marks, .. }: &Options) -> Vec<String> {
     let (mark, mask) = marks.kind(Kind::Taken);
     let mut rules = vec![
@@ -296,7 +291,6 @@ fn taken(Options { listeners, marks, .. }: &Options) -> Vec<String> {
     rules
 }
 
-/// Hands TCP over to a socket; ends the rule if there is none.
 fn to((address, port): (IpAddr, u16)) -> String {
     let (protocol, family) = match address.is_ipv4() {
         true => ("ipv4", "ip"),
@@ -343,11 +337,8 @@ fn set_mark(what: &str, marks: Marks) -> String {
 /// The counters of SYNs that were handed over, and of those that arrived.
 const BEGUN: &str = "begun";
 const COME_IN: &str = "come_in";
-/// How long an answer counts.
 const ANSWERED_MINUTES: u32 = 10;
-/// How long a failure counts.
 const FAILED_MINUTES: u32 = 30;
-/// The size of each set.
 const NOTED_MAX: u32 = 8192;
 /// New connections per second, and the burst: a server's default bound for a client.
 const RATE: u32 = 25;

@@ -27,7 +27,6 @@ pub(crate) struct Table {
     installed: Installed,
 }
 
-/// The state of the kernel's table since the last replacement.
 #[derive(Clone, Copy, Debug)]
 enum Installed {
     /// The table could not be read.
@@ -82,7 +81,6 @@ impl Table {
                 self.installed = Installed::Ours(contents, now)
             }
             Ok(_) => return false,
-            // It is read again at the next look.
             Err(error) => tracing::debug!(%error, table = self.name, "it could not be looked at"),
         }
         true
@@ -98,12 +96,10 @@ impl Table {
 #[derive(Debug)]
 pub(crate) struct KeptTable {
     name: String,
-    /// Wakes the event loop when the thread ends.
     waker: Option<Waker>,
     table: Option<Table>,
     work: Option<(Receiver<Done>, JoinHandle<()>)>,
     is_stale: bool,
-    /// Another program has changed it.
     is_changed: bool,
     next_look: Instant,
 }
@@ -136,18 +132,15 @@ impl KeptTable {
         self.waker = Some(waker);
     }
 
-    /// Replaces the table at the next turn.
     pub(crate) fn set_stale(&mut self) {
         self.is_stale = true;
         self.next_look = Instant::ZERO;
     }
 
-    /// Whether the table is installed as wanted.
     pub(crate) fn is_in_place(&self) -> bool {
         self.table.is_some() && self.work.is_none() && !self.is_stale
     }
 
-    /// When [`KeptTable::turn`] is due.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         // The end of the thread wakes the loop.
         self.work.is_none().then_some(self.next_look)
@@ -183,7 +176,6 @@ impl KeptTable {
         let (table, name, waker) = (self.table.take(), self.name.clone(), self.waker.clone());
         let (sender, done) = channel();
         let work = move || {
-            // The receiver lives as long as this thread.
             let _ = sender.send(replaced(table, name, &text, rules));
             waker.iter().for_each(Waker::wake);
         };
@@ -233,5 +225,4 @@ fn replaced(table: Option<Table>, name: String, text: &str, rules: usize) -> Don
 }
 
 const TRIES: usize = 5;
-/// How often the table is checked, and a failure retried.
 const LOOK: Duration = Duration::from_secs(4);

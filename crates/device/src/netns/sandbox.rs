@@ -143,7 +143,6 @@ fn die_with_parent(command: &mut Command) {
     unsafe { command.pre_exec(work) };
 }
 
-/// Waits for the child and forwards signals; returns its exit code.
 fn supervise(child: &mut Child, signals: &mut Signals) -> Result<i32, DeviceError> {
     let failed = |error| DeviceError::system("wait for the sandbox", error);
     let mut deadline: Option<Instant> = None;
@@ -178,7 +177,6 @@ fn supervise(child: &mut Child, signals: &mut Signals) -> Result<i32, DeviceErro
     }
 }
 
-/// An identifier of this process's mount namespace.
 fn namespace_of_mounts() -> Result<String, DeviceError> {
     let link = fs::read_link("/proc/self/ns/mnt")
         .map_err(|error| DeviceError::system("read /proc/self/ns/mnt", error))?;
@@ -187,7 +185,5 @@ fn namespace_of_mounts() -> Result<String, DeviceError> {
 
 /// The variable with the outer mount namespace, for the inner program.
 const MARK: &str = "ROADWEAVE_SANDBOX";
-/// Exists once the sandbox is set up.
 const READY: &str = "/run/roadweave/.sandbox";
-/// How long a program may take to end after a signal.
 const GRACE: Duration = Duration::from_secs(3);

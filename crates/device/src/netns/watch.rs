@@ -19,7 +19,6 @@ use rustix::thread::{MembarrierCommand, membarrier};
 #[derive(Clone, Copy, Debug)]
 pub struct Watch {
     begun: Instant,
-    /// The delay before the start.
     withheld: Duration,
 }
 

@@ -21,7 +21,6 @@ pub(super) fn bar() -> Result<(), String> {
     Ok(())
 }
 
-/// One filter for each error that a barred call returns.
 fn filters(target: TargetArch) -> Result<[BpfProgram; 2], seccompiler::BackendError> {
     let compile = |rules, errno: Errno| {
         let errno = SeccompAction::Errno(errno.raw_os_error().unsigned_abs());

@@ -35,7 +35,6 @@ pub struct AnchorTun {
     pub is_exposed: bool,
 }
 
-/// The routes and rules of an anchor.
 #[derive(Clone, Debug)]
 pub(super) struct OwnTable {
     apart: Apart,
@@ -105,7 +104,6 @@ impl Routes {
         Ok(found)
     }
 
-    /// Neighbours' own addresses, with the TUN's name and the network's length.
     fn addresses_of_neighbours(
         &mut self,
         own: &OwnTable,
@@ -223,7 +221,6 @@ impl Routes {
         ways
     }
 
-    /// The routes and rules for the own networks.
     pub(super) fn own_ways(&self) -> (Vec<Route>, Vec<Rule>) {
         let (mut routes, mut rules) =
             self.socket_table.as_ref().map(|table| table.ways()).unwrap_or_default();

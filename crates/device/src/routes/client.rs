@@ -40,17 +40,14 @@ pub struct ClientRoutes {
     outside: BTreeSet<String>,
     split: BTreeSet<String>,
     grant: Option<Grant>,
-    /// Keeps the throw routes, once there are any.
     passing: Option<PassingKeeper>,
     /// Whether settings or grant changed the throw routes.
     has_other_passing: bool,
-    /// The plan of the last [`ClientRoutes::sync`].
     installed: Plan,
     local_networks: Vec<IpNet>,
     failures: Vec<Failure>,
 }
 
-/// A change that the kernel refused.
 #[derive(Debug)]
 struct Failure {
     /// The table of the route or rule; zero for none.
@@ -86,7 +83,6 @@ impl ClientRoutes {
 
     /// Changes which interfaces are uplinks; call it before they come and go.
     pub fn set_selector(&mut self, selector: UplinkSelector) {
-        // Forget interfaces that are no uplinks any more.
         self.outside.retain(|name| selector.matches(name));
         self.settings.selector = selector;
     }
@@ -170,7 +166,6 @@ impl ClientRoutes {
         Err(self.failures.swap_remove(at).error)
     }
 
-    /// Whether an earlier run left refusing routes.
     fn has_refusals(&mut self) -> Result<bool, DeviceError> {
         let seen = Seen { routes: self.netlink.routes()?, ..Seen::default() };
         Ok(self.find(&seen, &[]).routes.iter().any(is_refusal))
@@ -298,7 +293,6 @@ impl ClientRoutes {
             && into_tunnel.iter().any(|it| it.addr().is_ipv4() && it.prefix_len() == 0)
     }
 
-    /// The rules and routes of our protocol in the instance's tables.
     fn find(&self, seen: &Seen, rules: &[Rule]) -> Plan {
         let tables = self.instance.routing_tables();
         let ours = |protocol, table| protocol == ROUTE_PROTOCOL && tables.contains(&table);
@@ -319,7 +313,6 @@ impl ClientRoutes {
             + self.installed.routes.iter().filter(lasting).filter(lost).count()
     }
 
-    /// Restores missing addresses of the TUN; returns their number.
     fn mend_addresses(&mut self, seen: &Seen) -> usize {
         let own = self.grant.iter().flat_map(|grant| &grant.addresses);
         let missing: Vec<IpNet> =

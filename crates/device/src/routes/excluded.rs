@@ -47,7 +47,6 @@ pub(super) struct Tunnel<'a> {
 }
 
 impl Excluded {
-    /// The intersection of both.
     pub(crate) fn within(&self, other: &Self) -> Self {
         let mut both = self.clone();
         both.destinations.retain(|it| other.destinations.contains(it));
@@ -65,7 +64,6 @@ impl Excluded {
         both
     }
 
-    /// The throw routes of its destinations in one family.
     pub(super) fn passing(&self, tunnel: &Tunnel<'_>) -> impl Iterator<Item = Route> {
         let Tunnel { ipv4, tables, whole, inner } = *tunnel;
         let tables = [Some(near_table(tables)), whole.then_some(*tables.start())];

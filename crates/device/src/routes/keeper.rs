@@ -65,7 +65,6 @@ impl Drop for RouteKeeper {
         self.ended.store(true, Ordering::Relaxed);
         self.waker.wake();
         if let Some(thread) = self.thread.take() {
-            // A panic has been logged.
             let _ = thread.join();
         }
     }
@@ -84,7 +83,6 @@ struct Worker {
     poller: Poller,
     clock: Clock,
     repairs: Repairs,
-    /// The last failure that was logged.
     told: String,
 }
 
@@ -177,7 +175,6 @@ fn may_concern(message: &NetlinkMessage<RouteNetlinkMessage>) -> bool {
 
 const WAKER: Token = Token(0);
 const NOTICES: Token = Token(1);
-/// Links, addresses, routes and rules of both families (`linux/rtnetlink.h`).
 const GROUPS: u32 =
     LINK | IPV4_ADDRESS | IPV4_ROUTE | IPV4_RULE | IPV6_ADDRESS | IPV6_ROUTE | IPV6_RULE;
 const LINK: u32 = 1;

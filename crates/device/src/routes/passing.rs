@@ -33,7 +33,6 @@ type Outcome = Result<(), DeviceError>;
 #[derive(Debug)]
 pub(super) struct PassingKeeper {
     requests: Option<Sender<(BTreeSet<Route>, Sender<Outcome>)>>,
-    /// The outcome of the newest request.
     outcome: Option<Receiver<Outcome>>,
     waker: Waker,
     thread: Option<JoinHandle<()>>,
@@ -70,7 +69,6 @@ impl PassingKeeper {
         self.waker.wake();
     }
 
-    /// Waits for the newest request.
     pub(super) fn wait(&mut self) -> Outcome {
         let Some(outcome) = self.outcome.take() else { return Ok(()) };
         outcome.recv().unwrap_or_else(|_| {
@@ -79,7 +77,6 @@ impl PassingKeeper {
         })
     }
 
-    /// Whether a route in `table` lets `address` bypass the tunnel.
     pub(super) fn holds(&self, table: u32, address: IpAddr) -> bool {
         let mut of_table = self.wanted.iter().filter(|route| route.table == table);
         of_table.any(|route| route.destination.contains(&address))
@@ -91,7 +88,6 @@ impl Drop for PassingKeeper {
         self.requests = None;
         self.waker.wake();
         if let Some(thread) = self.thread.take() {
-            // A panic has been logged.
             let _ = thread.join();
         }
     }
@@ -137,7 +133,6 @@ impl Worker {
         })
     }
 
-    /// Runs until the keeper is dropped.
     fn run(&mut self) {
         loop {
             let due = self.repairs.poll_timeout();
@@ -192,7 +187,6 @@ impl Worker {
         }
     }
 
-    /// Adds and removes routes as wanted; returns how many were missing.
     fn sync(&mut self) -> Result<usize, DeviceError> {
         let tables = self.instance.routing_tables();
         let ours = |it: &Route| it.protocol == ROUTE_PROTOCOL && tables.contains(&it.table);
@@ -213,7 +207,6 @@ impl Worker {
         first.map(|()| lost)
     }
 
-    /// Reads all notices; returns whether a route may be gone.
     fn take_notices(&self) -> bool {
         let mut buffer = [0; 8192];
         let mut is_gone = false;
@@ -231,7 +224,6 @@ impl Worker {
     }
 }
 
-/// Whether a change may have removed a route.
 fn may_take_one(message: &NetlinkMessage<RouteNetlinkMessage>) -> bool {
     let NetlinkPayload::InnerMessage(inner) = &message.payload else { return false };
     match inner {

@@ -31,7 +31,6 @@ pub(super) struct Plan {
     pub routes: BTreeSet<Route>,
 }
 
-/// The state of the kernel.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
     pub links: Vec<NetworkInterface>,
@@ -39,7 +38,6 @@ pub(super) struct Seen {
     pub routes: Vec<Route>,
 }
 
-/// The inputs of a plan.
 #[derive(Debug)]
 pub(super) struct Planner<'a> {
     pub tables: RangeInclusive<u32>,
@@ -56,9 +54,7 @@ pub(super) struct Planner<'a> {
     pub seen: &'a Seen,
 }
 
-/// What belongs into the tunnel in one family.
 struct Belongings {
-    /// The default routes.
     whole: Vec<IpNet>,
     /// Prefixes that are led into it by name.
     named: BTreeSet<IpNet>,
@@ -78,7 +74,6 @@ enum Trust {
 }
 
 impl Planner<'_> {
-    /// The plan, without the throw routes.
     pub(super) fn plan(&self) -> Plan {
         let mut plan = Plan::default();
         for (id, uplink) in self.uplinks {
@@ -111,7 +106,6 @@ impl Planner<'_> {
         passing
     }
 
-    /// What belongs into the tunnel in one family, if anything does.
     fn belongings(&self, ipv4: bool) -> Option<Belongings> {
         let of_family = |prefix: &&IpNet| prefix.addr().is_ipv4() == ipv4;
         let wanted = self.settings.into_tunnel.iter().filter(of_family).map(IpNet::trunc);
@@ -147,7 +141,6 @@ impl Planner<'_> {
         left.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    /// The rules and routes for an uplink's own sockets, and for answers to what came in by it.
     fn plan_uplink(&self, plan: &mut Plan, id: UplinkId, uplink: &Uplink) {
         let table = uplink_table(&self.tables, id);
         for ipv4 in [true, false] {
@@ -213,7 +206,6 @@ impl Planner<'_> {
         }
     }
 
-    /// Routes into the tunnel, exceptions and refusals.
     fn plan_tunnel(&self, plan: &mut Plan, ipv4: bool) {
         let Some(Belongings { whole, named, inner }) = self.belongings(ipv4) else { return };
         let is_open = self
@@ -259,7 +251,6 @@ impl Planner<'_> {
         }
     }
 
-    /// Copies the main table's routes to networks behind this box.
     fn plan_near(&self, plan: &mut Plan, ipv4: bool, table: u32) {
         for route in self.main_routes(ipv4).filter(|route| route.destination.prefix_len() > 0) {
             let link = self.seen.links.iter().find(|link| Some(link.index) == route.interface);

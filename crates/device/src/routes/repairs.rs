@@ -65,7 +65,6 @@ impl Change {
     }
 }
 
-/// When to look, and what to log.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Repairs {
     due: Option<Instant>,
@@ -77,7 +76,6 @@ pub(crate) struct Repairs {
 }
 
 impl Repairs {
-    /// Schedules a look.
     pub(crate) fn on_notice(&mut self, now: Instant) {
         let wait = if self.is_fight(now) { FIGHT } else { SOON };
         self.due.get_or_insert(now + wait);
@@ -91,7 +89,6 @@ impl Repairs {
         self.due.take_if(|due| *due <= now).is_some()
     }
 
-    /// Logs changes that were undone, at a limited rate.
     pub(crate) fn on_repair(&mut self, now: Instant, changes: &[Change]) {
         for line in self.lines(now, changes) {
             tracing::warn!("{line}");

@@ -17,11 +17,9 @@ use super::Routes;
 use crate::process::ROUTE_PROTOCOL;
 use crate::{DeviceError, Route, Rule, sysctl};
 
-/// The routes and rules for such sockets.
 #[derive(Clone, Debug)]
 pub(super) struct SocketTable {
     number: u32,
-    /// The mark of packets for such a socket, and its mask.
     mark: (u32, u32),
     networks: Vec<IpNet>,
 }
@@ -67,7 +65,6 @@ pub(super) fn check_mark(rules: &[Rule], (own, mine): (u32, u32)) -> Result<(), 
 }
 
 impl SocketTable {
-    /// The local route for `prefix`.
     pub(super) fn route(&self, prefix: &IpNet) -> Option<Route> {
         let is_default = prefix.prefix_len() == 0;
         (!is_default).then(|| Route {
@@ -83,7 +80,6 @@ impl SocketTable {
         })
     }
 
-    /// The routes of the own networks, and the rules.
     pub(super) fn ways(&self) -> (Vec<Route>, Vec<Rule>) {
         let routes = self.networks.iter().filter_map(|network| self.route(network));
         (routes.collect(), self.rules())

@@ -29,7 +29,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// A machine with a site beside it, which sends back what it gets.
+/// A machine beside a site with echo services.
 struct World {
     machine: NetNs,
     site: NetNs,
@@ -49,7 +49,7 @@ impl World {
         world
     }
 
-    /// A service of `namespace` that sends back what it gets.
+    /// Starts a service that echoes datagrams.
     fn echo(&self, namespace: &NetNs, at: &str, port: u16) {
         let socket = self.socket(namespace, at, port);
         std::thread::spawn(move || {
@@ -67,7 +67,7 @@ impl World {
         socket
     }
 
-    /// What another program of the machine sets.
+    /// Adds rules as another program would.
     fn nft(&self, commands: &str) {
         self.machine.nft(commands).unwrap();
     }
@@ -78,7 +78,7 @@ impl World {
     }
 }
 
-/// What an anchor holds of its machine; the test is the tunnel.
+/// An anchor's end on the machine; the test is the tunnel.
 struct Anchor<'a> {
     world: &'a World,
     instance: Instance,
@@ -107,7 +107,7 @@ impl<'a> Anchor<'a> {
             let mut routes = Routes::open(&instance).unwrap();
             routes.keep_apart(apart, surroundings(&tun, networks, false)).unwrap();
             routes.route_into_tun(tun.index(), &prefixes(behind)).unwrap();
-            // As where private networks are what clients are to reach.
+            // Clients may reach private networks.
             let allowed = prefixes(&["10.0.0.0/8", "fd00::/8"]).into_iter();
             let forwarding = Forwarding::Server {
                 outside_to_tunnel: false,
@@ -135,7 +135,7 @@ impl<'a> Anchor<'a> {
         self.tun.as_mut().unwrap()
     }
 
-    /// A client says something, from `from` to `to`.
+    /// Sends a client's datagram.
     fn say(&mut self, from: (&str, u16), to: (&str, u16), text: &str) {
         self.write(udp((ip(from.0), from.1), (ip(to.0), to.1), text.as_bytes()));
     }
@@ -145,13 +145,12 @@ impl<'a> Anchor<'a> {
         assert_eq!(counts.written, 1, "{counts:?}");
     }
 
-    /// Takes all that its clients are told.
     fn listen(&mut self) {
         let (tun, heard) = (self.tun.as_mut().unwrap(), &mut self.heard);
         tun.read_batch(|packet| heard.extend(text_of(packet))).unwrap();
     }
 
-    /// Waits until its clients were told `text`.
+    /// Waits until `text` came to a client.
     fn hear(&mut self, text: &str) {
         assert!(self.hears(text, WAIT_MAX), "{text:?} never came: {:?}", self.heard);
     }
@@ -170,8 +169,8 @@ impl<'a> Anchor<'a> {
         }
     }
 
-    /// A question to the site, and its answer: what was under way before has come by then. As from
-    /// any client, a datagram that is lost is sent again.
+    /// Asks the site and awaits its answer; earlier packets have arrived by then. Lost datagrams
+    /// are sent again, as by any client.
     fn ask_site(&mut self, text: &str) {
         for (client, site) in CLIENT.iter().zip(SITE) {
             let text = format!("{text} from {site}");
@@ -189,14 +188,14 @@ impl<'a> Anchor<'a> {
         machine.enter(move || drop((filters, routes, tun))).unwrap();
     }
 
-    /// Its process is gone, and the kernel keeps all but the TUN.
+    /// The process is gone, and the kernel keeps everything but the TUN.
     fn crash(mut self) {
         std::mem::forget((self.filters.take(), self.routes.take()));
         self.tun = None;
     }
 }
 
-/// Only what was said, not what IPv6 says by itself.
+/// The text of a datagram, or [`EXCEEDED`]; ignores the kernel's own IPv6 messages.
 fn text_of(packet: &[u8]) -> Option<String> {
     let (protocol, header) = match packet[0] >> 4 {
         4 => (packet[9], 20),
@@ -251,10 +250,10 @@ fn checksum(bytes: &[u8]) -> u16 {
     !u16::try_from((folded & 0xffff) + (folded >> 16)).unwrap()
 }
 
-/// What this machine answers to a packet that lives no longer.
+/// An ICMP error of this machine for an expired packet.
 const EXCEEDED: &str = "time exceeded";
 
-/// A packet of IPv4 that ends here.
+/// An IPv4 packet whose TTL expires here.
 fn dying(port: u16) -> Vec<u8> {
     let mut packet = udp((ip(CLIENT[0]), port), (ip(SITE[0]), 7), b"never there");
     packet[8] = 1;
@@ -262,7 +261,7 @@ fn dying(port: u16) -> Vec<u8> {
     packet
 }
 
-/// A packet of IPv4 in two fragments with the same number.
+/// An IPv4 packet in two fragments with this identification.
 fn halves(packet: &[u8], number: u8) -> [Vec<u8>; 2] {
     let middle = 20 + 16;
     let half = |from: usize, to: usize, flags: u8| {
@@ -284,7 +283,6 @@ fn equal_addresses_of_two_tenants_have_their_own_connections() {
         let world = World::new();
         let mut a = Anchor::start(&world, "rwa", &NETWORKS, &[]);
         let mut b = Anchor::start(&world, "rwb", &NETWORKS, &[]);
-        // Under way at once.
         for (client, site) in CLIENT.iter().zip(SITE) {
             a.say((client, 4000), (site, 7), "a");
             b.say((client, 4000), (site, 7), "b");
@@ -303,7 +301,7 @@ fn equal_addresses_of_two_tenants_have_their_own_connections() {
             assert_eq!(count, 2, "one of each family:\n{connections}");
         }
 
-        // This machine's own services, and clients among themselves.
+        // This machine's own services, and connections between clients.
         for own in OWN {
             world.echo(&world.machine, own, 9);
         }
@@ -320,9 +318,9 @@ fn equal_addresses_of_two_tenants_have_their_own_connections() {
         a.say(("10.77.0.2", 5), ("10.77.0.3", 5), "a back");
         a.hear("a back");
 
-        // It has said already that neighbours have a shorter way, and is slow to say more there.
+        // Redirects have used up the rate limit of ICMP.
         world.machine.set_sysctl("net.ipv4.icmp_ratelimit", "0").unwrap();
-        // What this machine says of a client's packets; if nothing tells whose they are, to nobody.
+        // ICMP errors go to the sender's anchor; without marks, to none.
         b.write(dying(1));
         b.hear(EXCEEDED);
         a.listen();
@@ -352,7 +350,7 @@ fn no_client_reaches_another_tenants_by_any_address() {
     run_sandboxed(|| {
         let world = World::new();
         let networks = [&NETWORKS[..], &["10.88.0.1/24", "fd88::1/64"]].concat();
-        // The site's own address, and what is behind its router, are clients' as well.
+        // The site's own address, and a network behind it, are clients' too.
         let behind = ["203.0.113.2/32", "2001:db8::2/128", "192.168.50.0/24"];
         let mut a = Anchor::start(&world, "rwa", &NETWORKS, &behind);
         let mut b = Anchor::start(&world, "rwb", &networks, &[]);
@@ -361,13 +359,13 @@ fn no_client_reaches_another_tenants_by_any_address() {
             world.echo(&world.machine, own, 9);
         }
 
-        // To another tenant's clients, and to its own addresses.
+        // To another tenant's clients, and its own addresses.
         for (from, to) in CLIENT.iter().zip([["10.88.0.2", "10.88.0.1"], ["fd88::2", "fd88::1"]]) {
             for to in to {
                 a.say((from, 4000), (to, 9), "stolen");
             }
         }
-        // In the site's name: the ports of the other tenant's connections are no secret.
+        // In the site's name, with the ports of the other tenant's connections.
         let connections = world.connections();
         for (site, machine) in SITE.iter().zip(MACHINE) {
             let long = if machine.contains(':') { "2001:0db8:0000" } else { machine };
@@ -379,14 +377,14 @@ fn no_client_reaches_another_tenants_by_any_address() {
             assert!(port >= 1024, "{answer}");
             a.say((site, 7), (machine, port), "forged");
         }
-        // Half of one packet from each.
+        // One fragment from each tenant.
         let [first, second] = [&mut a, &mut b];
         let text = "a longer text, of which two tenants have sent one half each";
         let packet = udp((ip(CLIENT[0]), 4000), (ip(SITE[0]), 7), text.as_bytes());
         let [head, tail] = halves(&packet, 7);
         first.write(head);
         second.write(tail);
-        // And a whole one, which shows that the test can fail.
+        // Both from one tenant, which shows that the test can fail.
         let whole = "a longer text, of which one tenant has sent both halves by itself";
         let packet = udp((ip(CLIENT[0]), 4000), (ip(SITE[0]), 7), whole.as_bytes());
         halves(&packet, 9).into_iter().for_each(|half| second.write(half));
@@ -397,7 +395,7 @@ fn no_client_reaches_another_tenants_by_any_address() {
         b.listen();
         assert_eq!(a.heard, Vec::<String>::new());
         assert!(b.heard.iter().all(|text| text.starts_with('b') || text == whole), "{:?}", b.heard);
-        // What is behind one tenant's client draws nothing of the machine's.
+        // A prefix behind a tenant's client draws none of the machine's packets.
         let routes = world.machine.run("ip route").unwrap();
         assert!(!routes.contains("192.168.50.0"), "{routes}");
         a.stop();
@@ -427,7 +425,7 @@ fn answers_of_an_anchor_that_is_gone_reach_nobody() {
             assert!(b.heard.iter().all(|text| text.starts_with('b')), "{:?}", b.heard);
             b.stop();
         }
-        // The next start would remove it.
+        // Cleans up, as the next start would.
         let instance = Instance::new("rwa").unwrap();
         let lock = instance.lock().unwrap();
         world.machine.enter(|| cleanup(&instance, &lock).unwrap()).unwrap();
@@ -454,7 +452,7 @@ fn what_others_take_from_an_anchor_among_neighbours_comes_back() {
         let state = || {
             let link = run("-d link show dev rwb");
             let group = link.iter().any(|line| line.contains("group 183"));
-            // What the kernel itself sets for IPv6 comes when it likes.
+            // The kernel's own IPv6 routes appear at any time.
             (run("rule"), run("-6 rule"), run("route show table all proto 183"), group)
         };
         let before = state();

@@ -1,4 +1,4 @@
-//! What packet filters let through and what not, between real namespaces.
+//! The effect of packet filters, between real namespaces.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::Command;
@@ -45,7 +45,7 @@ impl Crossing {
             modem: create("modem"),
         };
         for namespace in [&this.machine, &this.tunnel, &this.lan, &this.wifi, &this.modem] {
-            // Addresses are there at once, those of the links among them.
+            // Addresses are usable at once, link-local ones too.
             namespace.set_sysctl("net.ipv6.conf.all.accept_dad", "0").unwrap();
             namespace.set_sysctl("net.ipv6.conf.default.accept_dad", "0").unwrap();
         }
@@ -60,7 +60,7 @@ impl Crossing {
             host.ip(&format!("route add default via 10.{number}.0.1")).unwrap();
             host.ip(&format!("-6 route add default via fd0{number}::1")).unwrap();
         }
-        // Nobody discovers neighbours by multicast in a TUN.
+        // TUNs have no neighbour discovery.
         introduce((&this.machine, "rw0"), (&this.tunnel, "eth0", "fd01::2"));
         introduce((&this.tunnel, "eth0"), (&this.machine, "rw0", "fd01::1"));
         nft(
@@ -71,13 +71,12 @@ impl Crossing {
         this
     }
 
-    /// Whether a packet from `from` reaches `to` at its host address in `family`, and the answer
-    /// comes back.
+    /// Whether a packet from `from` reaches `to` at `address`, and its answer comes back.
     fn reaches(&self, from: &NetNs, to: &NetNs, address: &str) -> bool {
         Exchange::begin(from, to, address).is_some()
     }
 
-    /// The same in both families; `number` is the network of `to`. Panics when they differ.
+    /// The same for both families, which must agree; `number` is the network of `to`.
     fn reaches_both(&self, from: &NetNs, to: &NetNs, number: u8) -> bool {
         let v4 = self.reaches(from, to, &format!("10.{number}.0.2"));
         let v6 = self.reaches(from, to, &format!("fd0{number}::2"));
@@ -86,7 +85,7 @@ impl Crossing {
     }
 }
 
-/// Two sockets between which packets went there and back.
+/// Two sockets with a working connection.
 struct Exchange {
     sender: UdpSocket,
     receiver: UdpSocket,
@@ -98,7 +97,7 @@ impl Exchange {
         Self::begin_at(from, to, SocketAddr::new(address.parse().unwrap(), 0))
     }
 
-    /// To a port of `at`, if it has one, and received at any address of `to`.
+    /// Uses the port of `at` if it has one, and receives at any address of `to`.
     fn begin_at(from: &NetNs, to: &NetNs, at: SocketAddr) -> Option<Self> {
         let any: IpAddr = if at.is_ipv4() { [0, 0, 0, 0].into() } else { [0_u16; 8].into() };
         let bind = |namespace: &NetNs, port| {
@@ -153,7 +152,7 @@ fn a_box_is_no_router_for_its_uplinks() {
         let road = Crossing::new();
         let Crossing { machine, tunnel, lan, wifi, modem } = &road;
         machine.set_forwarding().unwrap();
-        // Begun while nothing protects, and known to conntrack, which some rule must ask for.
+        // Begun before the filters, and known to conntrack, which works only if a rule uses it.
         nft(
             machine,
             "add table inet x; add chain inet x y { type filter hook forward priority 0; }; \
@@ -178,17 +177,17 @@ fn a_box_is_no_router_for_its_uplinks() {
             assert!(road.reaches_both(from, to, number), "{} {}", from.name(), to.name());
         }
 
-        // The network under an uplink reaches the machine at its addresses there alone.
+        // An uplink's network reaches only the machine's addresses there.
         assert_eq!(reaches_own(wifi), [false, false, true, true]);
         assert_eq!(reaches_own(lan), [true; 4]);
 
-        // What was not there when the rules were made is an uplink, too.
+        // An interface that is added later is an uplink, too.
         let late = NetNs::create("late").unwrap();
         cable((machine, "wwan9", &["10.9.0.1/24"]), (&late, "eth0", &["10.9.0.2/24"]));
         late.ip("route add default via 10.9.0.1").unwrap();
         assert!(!road.reaches(&late, lan, "10.2.0.2"));
 
-        // A port forward is the owner's will.
+        // The owner's port forwards stay.
         forward_a_port(machine);
         assert!(passes_the_forwarded_port(wifi, lan));
 
@@ -203,8 +202,7 @@ fn a_box_is_no_router_for_its_uplinks() {
     });
 }
 
-/// Lets what comes to UDP port 99 of the machine's address in the wifi go to port 98 of the lan's
-/// host.
+/// Forwards UDP port 99 of the machine's address in the wifi to port 98 of the lan's host.
 fn forward_a_port(machine: &NetNs) {
     nft(
         machine,
@@ -213,7 +211,6 @@ fn forward_a_port(machine: &NetNs) {
     );
 }
 
-/// Whether what `from` sends to the forwarded port arrives.
 fn passes_the_forwarded_port(from: &NetNs, lan: &NetNs) -> bool {
     let camera = lan.enter(|| UdpSocket::bind("0.0.0.0:98").unwrap()).unwrap();
     camera.set_read_timeout(Some(WAIT)).unwrap();
@@ -258,8 +255,7 @@ fn a_server_decides_who_enters_the_tunnel() {
         let Crossing { machine, tunnel, lan, wifi: outside, .. } = &road;
         machine.set_forwarding().unwrap();
         forward_a_port(machine);
-        // Another client, to which the first one's packets go through the machine, and come back to
-        // the tunnel.
+        // Another client, whose packets pass the machine and return to the tunnel.
         let other = NetNs::create("other").unwrap();
         cable((tunnel, "eth1", &["10.1.1.1/24"]), (&other, "eth0", &["10.1.1.2/24"]));
         other.ip("route add default via 10.1.1.1").unwrap();
@@ -280,7 +276,7 @@ fn a_server_decides_who_enters_the_tunnel() {
             assert_eq!(road.reaches_both(outside, tunnel, 1), open, "outside to tunnel");
             assert_eq!(road.reaches(tunnel, &other, "10.1.1.2"), reach, "tunnel to tunnel");
             assert!(road.reaches_both(tunnel, outside, 3));
-            // Forwarding was on before: what passes between others is the owner's will.
+            // Forwarding was on before: forwarding between other networks stays.
             assert!(road.reaches_both(outside, lan, 2));
             assert!(passes_the_forwarded_port(outside, lan));
             machine.enter(move || drop(filters)).unwrap();
@@ -310,14 +306,14 @@ fn a_server_opens_nothing_between_others_and_protects_as_long_as_it_forwards() {
             let host = if number == 1 { tunnel } else { lan };
             assert!(road.reaches_both(machine, host, number), "the machine itself");
         }
-        // Who pretends to be a client is not translated into anybody else's network.
+        // Our source NAT does not admit hosts that pretend to be clients.
         wifi.ip("address add 10.1.0.77/32 dev lo").unwrap();
         let camera = lan.enter(|| UdpSocket::bind("10.2.0.2:0").unwrap()).unwrap();
         camera.set_read_timeout(Some(WAIT)).unwrap();
         let liar = wifi.enter(|| UdpSocket::bind("10.1.0.77:0").unwrap()).unwrap();
         liar.send_to(b"there", camera.local_addr().unwrap()).unwrap();
         assert!(camera.recv(&mut [0; 9]).is_err());
-        // Nor is one that bears the machine's own source.
+        // Nor packets with the machine's own source.
         assert!(!passes_in_the_name_of(wifi, "fd04::1", lan, "fd02::2"));
         // Containers start later, and are translated both ways.
         let own = "ip saddr 10.2.0.0/24 oifname wwan0 masquerade";
@@ -327,7 +323,7 @@ fn a_server_opens_nothing_between_others_and_protects_as_long_as_it_forwards() {
         assert!(road.reaches(lan, modem, "10.4.0.2"));
         assert!(passes_the_forwarded_port(wifi, lan));
 
-        // As kill -9 leaves it; and the next start cannot turn forwarding off.
+        // As after kill -9; and the next start cannot turn forwarding off.
         std::mem::forget(filters);
         check_closed();
         let clean = || {
@@ -401,13 +397,13 @@ fn inner_addresses_answer_in_the_tunnel_alone() {
             assert!(road.reaches(from, machine, address), "{address} is no inner one");
         }
         assert_eq!(keeper.drops().get(DropReason::InnerFromOutside), 4);
-        // The machine's own source says nothing.
+        // The machine's own source proves nothing.
         assert!(!passes_in_the_name_of(wifi, "fd02::1", machine, "fd01::1"));
         assert_eq!(keeper.drops().get(DropReason::InnerFromOutside), 5);
     });
 }
 
-/// Whether what `liar` sends with a source that is not its own arrives.
+/// Whether a packet from `liar` with a foreign source arrives.
 fn passes_in_the_name_of(liar: &NetNs, source: &str, to: &NetNs, address: &str) -> bool {
     let receiver = to.enter(|| UdpSocket::bind((address, 0)).unwrap()).unwrap();
     receiver.set_read_timeout(Some(WAIT)).unwrap();
@@ -417,7 +413,7 @@ fn passes_in_the_name_of(liar: &NetNs, source: &str, to: &NetNs, address: &str) 
     receiver.recv(&mut [0; 9]).is_ok()
 }
 
-/// Tells one end of a cable the hardware address of the other.
+/// Sets the hardware address of one end of a cable at the other.
 fn introduce(to: (&NetNs, &str), of: (&NetNs, &str, &str)) {
     let text = of.0.run(&format!("ip -br link show {}", of.1)).unwrap();
     let hardware = text.split_whitespace().nth(2).unwrap();
@@ -425,7 +421,7 @@ fn introduce(to: (&NetNs, &str), of: (&NetNs, &str, &str)) {
     to.0.ip(&words).unwrap();
 }
 
-/// Whether a service of `machine` hears what `from` sends to the address of all or many.
+/// Whether a service of `machine` receives a broadcast or multicast packet.
 fn hears(machine: &NetNs, from: &NetNs, all: &str) -> bool {
     let service = machine.enter(|| UdpSocket::bind("0.0.0.0:5353").unwrap()).unwrap();
     service.set_read_timeout(Some(WAIT)).unwrap();
@@ -468,7 +464,7 @@ fn clients_do_not_reach_what_a_server_denies() {
         assert!(passes_the_forwarded_port(wifi, lan));
         assert!(!road.reaches_both(tunnel, modem, 4), "a denied network");
         assert!(road.reaches_both(tunnel, wifi, 3));
-        // Of its inner addresses what is allowed, and echoes.
+        // Inner addresses answer allowed ports and echoes only.
         for address in own {
             assert!(!road.reaches(tunnel, machine, &address.to_string()), "{address}");
             let mut ping = tunnel.command("ping");
@@ -477,7 +473,7 @@ fn clients_do_not_reach_what_a_server_denies() {
         }
         assert!(Exchange::begin_at(tunnel, machine, SocketAddr::new(own[0], 53)).is_some());
         assert_eq!(keeper.drops().get(DropReason::DeniedDestination), 7);
-        // Nor do its own services hear what is for all or many.
+        // The machine's services receive no broadcast or multicast of clients.
         for (from, all, is_heard) in [
             (wifi, "10.3.0.255", true),
             (tunnel, "10.3.0.255", false),
@@ -487,7 +483,7 @@ fn clients_do_not_reach_what_a_server_denies() {
         ] {
             assert_eq!(hears(machine, from, all), is_heard, "{all} from {}", from.name());
         }
-        // Its own connections are answered, whatever address it takes.
+        // Answers to the machine's own connections pass, for any source address.
         let socket = machine.enter(|| UdpSocket::bind("10.3.0.1:0").unwrap()).unwrap();
         socket.set_read_timeout(Some(WAIT)).unwrap();
         let client = tunnel.enter(|| UdpSocket::bind("10.1.0.2:0").unwrap()).unwrap();
@@ -508,7 +504,7 @@ fn what_others_remove_or_change_is_put_back() {
         let mut keeper = machine.enter(|| FilterKeeper::start(&instance, None).unwrap()).unwrap();
         keeper.set_and_wait(a_box(false)).unwrap();
         let table = || machine.run("nft -a list table inet roadweave_client").unwrap();
-        // Handles tell whether somebody has touched a rule.
+        // The handles show whether a rule was touched.
         let lines = || {
             let table = table();
             table
@@ -535,7 +531,8 @@ fn what_others_remove_or_change_is_put_back() {
             "add element inet roadweave_client inside { wlan0 }",
             "add table inet roadweave_client { flags dormant; }",
         ] {
-            // The last repair was not just now, and the next look by the clock is two seconds away.
+            // The last repair is over a second ago, and the next look by the clock two seconds
+            // ahead.
             std::thread::sleep(Duration::from_millis(1100));
             keeper.refresh();
             std::thread::sleep(WAIT);
@@ -545,7 +542,7 @@ fn what_others_remove_or_change_is_put_back() {
         }
         assert!(!road.reaches(wifi, lan, "10.2.0.2"));
 
-        // Others may be large, and nobody waits for them.
+        // The caller does not wait for large tables.
         let prefixes = (0..4000_u32)
             .map(|at| IpNet::new_assert(IpAddr::V4((0x0a00_0000 + at * 512).into()), 24));
         let many = FilterOptions { inner: prefixes.collect(), ..a_server(false, false) };

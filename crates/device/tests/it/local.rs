@@ -11,7 +11,7 @@ use roadweave_device::local::{LocalServer, RequestError, RpcError, request};
 use roadweave_device::{DeviceError, Instance, Waker, wait_readable};
 use serde_json::{Value, json};
 
-/// An instance with files of its own, and an event loop that knows one method.
+/// An instance with its own files, and an event loop with two methods.
 struct World {
     instance: Instance,
     directory: std::path::PathBuf,
@@ -55,11 +55,11 @@ impl World {
         request(&self.instance.socket_path(), method, params)
     }
 
-    /// Sends bytes as they are; returns the first line of the answer.
+    /// Sends raw bytes; returns the first line of the answer.
     fn send_raw(&self, bytes: &[u8]) -> String {
         let mut stream = UnixStream::connect(self.instance.socket_path()).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        // The server may hang up before it has read all.
+        // The server may close before reading everything.
         let _ = stream.write_all(bytes);
         let mut line = String::new();
         let _ = BufReader::new(stream).read_line(&mut line);

@@ -24,13 +24,35 @@ fn tun(name: &str, address: &str) -> Tun {
     Tun::open(&TunOptions { name: name.to_owned(), mtu: 1400, addresses, offload: true }).unwrap()
 }
 
-/// Filters that give what comes out of `tun` this machine's address.
+/// Filters that masquerade packets out of `tun`.
 fn filters(tun: &str, inner: &str) -> FilterOptions {
     let inner = vec![prefix(inner)];
     FilterOptions { inner, masquerade: true, ..filter_options(tun, Forwarding::Open) }
 }
 
-/// A client's routes for a TUN with everything of `into_tunnel` in it.
+fn selector(include: &[&str], exclude: &[&str]) -> UplinkSelector {
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    let (include, exclude) = (names(include), names(exclude));
+    UplinkSelector { include, exclude, inside: Vec::new() }
+}
+
+/// A packet to the server of [`TwoModems`].
+fn to_server(contents: &[u8]) -> Outgoing<'_> {
+    Outgoing {
+        destination: "10.99.0.1:4433".parse().unwrap(),
+        source: None,
+        ecn: Ecn::NotCapable,
+        contents,
+        segment_size: contents.len(),
+    }
+}
+
+fn server_at(namespace: &NetNs, address: &str) -> UdpSocket {
+    let server = namespace.enter(|| UdpSocket::bind(address).unwrap()).unwrap();
+    server.set_read_timeout(Some(WAIT_MAX)).unwrap();
+    server
+}
+
 fn client_routes(instance: &Instance, tun: &Tun, into_tunnel: &[&str]) -> ClientRoutes {
     let settings = RouteSettings {
         into_tunnel: into_tunnel.iter().map(|text| prefix(text)).collect(),
@@ -38,11 +60,7 @@ fn client_routes(instance: &Instance, tun: &Tun, into_tunnel: &[&str]) -> Client
         closed_before_join: false,
         uplink_neighbours: UplinkNeighbours::Network,
         accept: Vec::new(),
-        selector: UplinkSelector {
-            include: vec!["eth*".to_owned()],
-            exclude: vec!["eth0".to_owned()],
-            inside: Vec::new(),
-        },
+        selector: selector(&["eth*"], &["eth0"]),
     };
     ClientRoutes::open(instance, settings, tun.index()).unwrap()
 }
@@ -52,7 +70,6 @@ fn grant(address: &str) -> Grant {
     Grant { addresses, gateways, networks, mtu: 1400 }
 }
 
-/// Polls until `found` yields something.
 fn await_uplinks<T>(
     monitor: &mut Monitor,
     mut found: impl FnMut(&[UplinkEvent], &Monitor) -> Option<T>,
@@ -69,8 +86,8 @@ fn await_uplinks<T>(
     panic!("it never came: {all:?}");
 }
 
-/// A box with two modems that both give it 192.168.8.100 and call themselves 192.168.8.1, an
-/// internet with the server 10.99.0.1, and a third interface that has the default route.
+/// A box with two modems at 192.168.8.1 that both assign 192.168.8.100, an internet with the server
+/// 10.99.0.1, and a third interface with the default route.
 struct TwoModems {
     vehicle: NetNs,
     internet: NetNs,
@@ -95,7 +112,6 @@ impl TwoModems {
             let instance = Instance::new("modem").unwrap();
             let options = FilterOptions { forward: false, ..filters("lan0", "192.168.8.0/24") };
             let filters = modem.enter(|| Filters::install(&instance, &options).unwrap()).unwrap();
-            // It lives as long as the namespace.
             std::mem::forget(filters);
         }
         internet.ip("address add 10.99.0.1/32 dev lo").unwrap();
@@ -105,17 +121,9 @@ impl TwoModems {
         Self { vehicle, internet }
     }
 
-    /// Sends over the uplink and checks that the server sees the address of its modem, and that the
-    /// answer comes back.
+    /// Sends over the uplink, checks the source address that the server sees, and the answer.
     fn check_round_trip(&self, socket: &mut UplinkSocket, server: &UdpSocket, number: u8) {
-        let outgoing = Outgoing {
-            destination: "10.99.0.1:4433".parse().unwrap(),
-            source: None,
-            ecn: Ecn::NotCapable,
-            contents: &[number; 20],
-            segment_size: 20,
-        };
-        assert_eq!(socket.send(&outgoing), SendOutcome::Sent);
+        assert_eq!(socket.send(&to_server(&[number; 20])), SendOutcome::Sent);
         let mut buffer = [0; 100];
         let (length, remote) = server.recv_from(&mut buffer).unwrap();
         assert_eq!(buffer[..length], [number; 20]);
@@ -132,19 +140,13 @@ impl TwoModems {
 fn two_uplinks_with_the_same_address_both_work() {
     run_sandboxed(|| {
         let world = TwoModems::new();
-        let server = world.internet.enter(|| UdpSocket::bind("10.99.0.1:4433").unwrap()).unwrap();
-        server.set_read_timeout(Some(WAIT_MAX)).unwrap();
+        let server = server_at(&world.internet, "10.99.0.1:4433");
         let instance = Instance::new("client").unwrap();
-        let selector = UplinkSelector {
-            include: vec!["eth*".to_owned()],
-            exclude: vec!["eth0".to_owned()],
-            inside: vec![],
-        };
         let mut tun = world.vehicle.enter(|| tun("rw0", "10.8.0.2/24")).unwrap();
         let (mut monitor, mut routes, mut sockets) = world
             .vehicle
             .enter(|| {
-                let mut monitor = Monitor::open(selector).unwrap();
+                let mut monitor = Monitor::open(selector(&["eth*"], &["eth0"])).unwrap();
                 let uplinks = await_uplinks(&mut monitor, |_, monitor| {
                     let usable = monitor.uplinks().filter(|uplink| uplink.is_usable(true));
                     Some(usable.cloned().collect::<Vec<Uplink>>()).filter(|all| all.len() == 2)
@@ -165,7 +167,7 @@ fn two_uplinks_with_the_same_address_both_work() {
             world.check_round_trip(socket, &server, number);
         }
 
-        // With everything else led into the tunnel, its own packets still take their uplinks.
+        // With everything led into the tunnel, its own packets still take their uplinks.
         routes.set_grant(grant("10.8.0.2/24")).unwrap();
         assert_eq!(routes.take_failures().count(), 0);
         for (socket, number) in sockets.iter_mut().zip([1, 2]) {
@@ -186,14 +188,13 @@ fn two_uplinks_with_the_same_address_both_work() {
             .unwrap();
             assert!(seen.contains(&wanted.octets().to_vec()), "{destination}: {seen:?}");
         }
-        // What is attached stays attached.
+        // Attached networks stay reachable.
         let elsewhere = NetNs::open("elsewhere").unwrap();
-        let neighbour = elsewhere.enter(|| UdpSocket::bind("172.16.0.1:7").unwrap()).unwrap();
-        neighbour.set_read_timeout(Some(WAIT_MAX)).unwrap();
+        let neighbour = server_at(&elsewhere, "172.16.0.1:7");
         inner.send_to(b"neighbour", "172.16.0.1:7").unwrap();
         assert_eq!(neighbour.recv_from(&mut [0; 100]).unwrap().0, 9);
 
-        // An uplink that loses its carrier and gets it back works again.
+        // An uplink that regains its carrier works again.
         world.vehicle.ip("link set eth2 down").unwrap();
         world.vehicle.ip("link set eth2 up").unwrap();
         let uplink = await_uplinks(&mut monitor, |events, monitor| {
@@ -223,9 +224,8 @@ fn two_uplinks_with_the_same_address_both_work() {
 fn the_monitor_sees_uplinks_come_change_and_go() {
     run_sandboxed(|| {
         let (vehicle, modem) = (NetNs::create("box").unwrap(), NetNs::create("modem").unwrap());
-        let selector =
-            UplinkSelector { include: vec!["wwan*".to_owned()], exclude: vec![], inside: vec![] };
-        let mut monitor = vehicle.enter(|| Monitor::open(selector).unwrap()).unwrap();
+        let open = || Monitor::open(selector(&["wwan*"], &[])).unwrap();
+        let mut monitor = vehicle.enter(open).unwrap();
         assert_eq!(monitor.poll().unwrap(), []);
 
         cable((&vehicle, "eth9", &[]), (&modem, "eth9", &[]));
@@ -263,7 +263,7 @@ fn the_monitor_sees_uplinks_come_change_and_go() {
         });
         assert_eq!(monitor.uplinks().count(), 0);
 
-        // Plugged again it is the same uplink to us, under another number of the kernel's.
+        // Plugged again, it is the same uplink with another index.
         cable((&vehicle, "wwan0", &["10.1.0.2/24"]), (&modem, "a", &[]));
         let again = await_uplinks(&mut monitor, |_, monitor| monitor.uplinks().next().cloned());
         assert_eq!(again.id, first.id);
@@ -271,7 +271,6 @@ fn the_monitor_sees_uplinks_come_change_and_go() {
     });
 }
 
-/// A router in front of the box's `interface`, and the box's addresses there.
 fn router(vehicle: &NetNs, number: u8) -> NetNs {
     let router = NetNs::create(&format!("router{number}")).unwrap();
     let name = format!("eth{number}");
@@ -284,7 +283,6 @@ fn router(vehicle: &NetNs, number: u8) -> NetNs {
     router
 }
 
-/// Waits until the gateways of the uplinks are these, in their order.
 fn await_gateways(monitor: &mut Monitor, ipv4: bool, wanted: [Option<&str>; 2]) {
     let wanted = wanted.map(|it| it.map(|it| Gateway::Known(it.parse().unwrap())));
     await_uplinks(monitor, |_, monitor| {
@@ -298,9 +296,8 @@ fn a_default_route_by_several_next_hops_gives_each_uplink_its_own() {
     run_sandboxed(|| {
         let vehicle = NetNs::create("box").unwrap();
         let routers = [1, 2].map(|number| router(&vehicle, number));
-        let selector =
-            UplinkSelector { include: vec!["eth*".to_owned()], ..UplinkSelector::default() };
-        let mut monitor = vehicle.enter(|| Monitor::open(selector).unwrap()).unwrap();
+        let open = || Monitor::open(selector(&["eth*"], &[])).unwrap();
+        let mut monitor = vehicle.enter(open).unwrap();
         let hops = "nexthop via 10.1.0.1 dev eth1 nexthop via 10.2.0.1 dev eth2";
         vehicle.ip(&format!("route add default metric 5 {hops}")).unwrap();
         await_gateways(&mut monitor, true, [Some("10.1.0.1"), Some("10.2.0.1")]);
@@ -320,7 +317,7 @@ fn a_default_route_by_several_next_hops_gives_each_uplink_its_own() {
         await_gateways(&mut monitor, true, [Some("10.1.0.7"), Some("10.2.0.9")]);
         vehicle.ip("route del default").unwrap();
 
-        // By a next hop of IPv6 (RFC 5549): it is kept, in the uplink's own table too.
+        // A next hop of IPv6 (RFC 5549) is kept, in the uplink's own table too.
         vehicle.ip("-4 route add default via inet6 fd01::1 dev eth1").unwrap();
         let guessed = Gateway::Guessed([10, 2, 0, 1].into());
         let uplinks = await_uplinks(&mut monitor, |_, monitor| {
@@ -331,8 +328,7 @@ fn a_default_route_by_several_next_hops_gives_each_uplink_its_own() {
         });
         let instance = Instance::new("client").unwrap();
         routers[0].ip("address add 10.99.0.1/32 dev lo").unwrap();
-        let server = routers[0].enter(|| UdpSocket::bind("10.99.0.1:4433").unwrap()).unwrap();
-        server.set_read_timeout(Some(WAIT_MAX)).unwrap();
+        let server = server_at(&routers[0], "10.99.0.1:4433");
         let mut socket = vehicle
             .enter(|| {
                 let tun = tun("rw0", "10.8.0.2/24");
@@ -343,14 +339,7 @@ fn a_default_route_by_several_next_hops_gives_each_uplink_its_own() {
                 UplinkSocket::open(&UdpOptions::uplink("eth1", true)).unwrap()
             })
             .unwrap();
-        let outgoing = Outgoing {
-            destination: "10.99.0.1:4433".parse().unwrap(),
-            source: None,
-            ecn: Ecn::NotCapable,
-            contents: b"hello",
-            segment_size: 5,
-        };
-        assert_eq!(socket.send(&outgoing), SendOutcome::Sent);
+        assert_eq!(socket.send(&to_server(b"hello")), SendOutcome::Sent);
         assert_eq!(server.recv_from(&mut [0; 100]).unwrap().0, 5);
     });
 }
@@ -383,7 +372,7 @@ fn inner_addresses_are_masqueraded_and_segments_clamped() {
         let client = NetNs::create("client").unwrap();
         let server = NetNs::create("server").unwrap();
         let outside = NetNs::create("outside").unwrap();
-        // A cable stands for the tunnel; the outside knows no route to the inner network.
+        // A cable stands for the tunnel; the outside has no route to the inner network.
         cable(
             (&client, "rw0", &["10.8.0.2/24", "fd08::2/64"]),
             (&server, "rw0", &["10.8.0.1/24", "fd08::1/64"]),
@@ -401,7 +390,7 @@ fn inner_addresses_are_masqueraded_and_segments_clamped() {
             ..filters("rw0", "10.8.0.0/24")
         };
         let filters = server.enter(|| Filters::install(&instance, &options).unwrap()).unwrap();
-        // A second start replaces the first one's rules instead of doubling them.
+        // A second start replaces the rules of the first.
         std::mem::forget(filters);
         let filters = server.enter(|| Filters::install(&instance, &options).unwrap()).unwrap();
 
@@ -414,7 +403,7 @@ fn inner_addresses_are_masqueraded_and_segments_clamped() {
                 client.enter(|| TcpStream::connect_timeout(&address, WAIT_MAX).unwrap()).unwrap();
             let (accepted, remote) = listener.accept().unwrap();
             assert_eq!(remote.ip(), seen.parse::<IpAddr>().unwrap());
-            // Timestamps take 12 of the agreed size.
+            // Timestamps take 12 bytes of it.
             for end in [&stream, &accepted] {
                 let size = socket2::SockRef::from(end).tcp_mss().unwrap();
                 assert!(size <= 1200 - headers && size >= 1200 - headers - 12, "{size}");
@@ -432,19 +421,16 @@ fn inner_addresses_are_masqueraded_and_segments_clamped() {
     });
 }
 
-/// Sets the TUN down, gives it another MTU, and moves the local table's rules behind all others.
 fn change_as_another_program(machine: &NetNs) {
     machine.ip("link set rw0 down").unwrap();
     machine.ip("link set rw0 mtu 1300").unwrap();
     for family in ["-4", "-6"] {
-        // There may be one from the last time.
         let _ = machine.ip(&format!("{family} rule del pref 600"));
         machine.ip(&format!("{family} rule add pref 600 lookup local")).unwrap();
         machine.ip(&format!("{family} rule del pref 0")).unwrap();
     }
 }
 
-/// What `ip` says of the TUN and of the local table's rules.
 fn link_and_rules(machine: &NetNs) -> Vec<String> {
     let run = |words: &str| machine.run(&format!("ip {words}")).unwrap();
     let link = run("-o link show rw0");
@@ -482,7 +468,7 @@ fn what_another_program_changes_of_the_tun_and_the_rules_is_set_right() {
         assert_eq!(after, before);
         assert_eq!(changes, [Change::LinkDown, Change::Mtu(1300), Change::LocalRule]);
 
-        // A server's, and its forwarding.
+        // The same for a server, and its forwarding.
         machine
             .enter(|| {
                 let tun = tun("rw0", "10.8.0.2/24");
@@ -495,7 +481,7 @@ fn what_another_program_changes_of_the_tun_and_the_rules_is_set_right() {
                 let before = link_and_rules(&machine);
                 change_as_another_program(&machine);
                 let changes = server.mend().unwrap();
-                // Rules of ours are of IPv4 alone.
+                // Our rules are IPv4 only.
                 assert_eq!(changes, [Change::LinkDown, Change::Mtu(1300), Change::LocalRule]);
                 machine.ip("-6 rule add pref 0 lookup local").unwrap();
                 assert_eq!(link_and_rules(&machine), before);
@@ -513,7 +499,6 @@ fn what_another_program_changes_of_the_tun_and_the_rules_is_set_right() {
     });
 }
 
-/// The processor time of this thread.
 fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap())
@@ -526,9 +511,7 @@ fn thousands_of_excluded_prefixes_are_read_and_mended_by_another_thread() {
         cable((&vehicle, "eth1", &["10.1.0.2/24"]), (&modem, "eth1", &["10.1.0.1/24"]));
         let passing = || vehicle.run("ip route show table all type throw").unwrap().lines().count();
         let work = || {
-            let selector =
-                UplinkSelector { include: vec!["eth*".to_owned()], ..UplinkSelector::default() };
-            let mut monitor = Monitor::open(selector).unwrap();
+            let mut monitor = Monitor::open(selector(&["eth*"], &[])).unwrap();
             let tun = tun("rw0", "10.8.0.2/24");
             let mut routes = client_routes(&Instance::new("client").unwrap(), &tun, &["0.0.0.0/0"]);
             routes.set_grant(grant("10.8.0.2/24")).unwrap();
@@ -538,7 +521,7 @@ fn thousands_of_excluded_prefixes_are_read_and_mended_by_another_thread() {
             routes.sync().unwrap();
             routes.await_excluded().unwrap();
             assert_eq!(passing(), 18_000, "in two tables");
-            // What the event loop does at a change of an address, and what it takes to read all.
+            // The event loop's work for a change of an address, against reading all routes.
             let begin = cpu_time();
             for number in 0..10 {
                 vehicle.ip(&format!("address add 10.2.0.{number}/32 dev eth1")).unwrap();
@@ -552,7 +535,7 @@ fn thousands_of_excluded_prefixes_are_read_and_mended_by_another_thread() {
             let all = cpu_time() - begin;
             eprintln!("a change takes {looks:?}, to read all routes {all:?}");
             assert!(looks < all / 2, "{looks:?} of {all:?}");
-            // What is removed comes back, whoever looks.
+            // Removed routes come back without a look of the event loop.
             vehicle.ip("route flush type throw table all").unwrap();
             wait_until("all are there again", || passing() == 18_000);
             routes.set_excluded(Excluded::default());
@@ -579,19 +562,13 @@ fn two_instances_leave_each_other_alone() {
             let mut router = Routes::open(&third).unwrap();
             router.route_into_tun(three.index(), &[prefix("0.0.0.0/0")]).unwrap();
             let mut routes = client_routes(&first, &one, &["0.0.0.0/0"]);
-            let selector = UplinkSelector {
-                include: vec!["eth1".to_owned()],
-                exclude: vec![],
-                inside: vec![],
-            };
-            let mut monitor = Monitor::open(selector).unwrap();
+            let mut monitor = Monitor::open(selector(&["eth1"], &[])).unwrap();
             monitor.poll().unwrap();
             for uplink in monitor.uplinks() {
                 routes.set_uplink(uplink).unwrap();
             }
             routes.set_grant(grant("10.8.0.2/24")).unwrap();
             let filters = Filters::install(&first, &filters("rw0", "10.8.0.0/24")).unwrap();
-            // The filters' end is not the routes' end.
             drop(filters);
             assert_eq!(sysctl("ipv4/ip_forward"), "0");
             assert_eq!(sysctl("ipv4/conf/eth1/rp_filter"), "2");
@@ -641,7 +618,7 @@ fn without_ipv6_the_rest_works() {
             assert_eq!(client.take_failures().count(), 0, "what cannot be, need not be closed");
             assert_eq!(client.sync().unwrap(), []);
 
-            // What is granted no more can be taken away, also twice.
+            // Removing an address twice is no error.
             netlink.remove_address(tun.index(), prefix("10.8.0.2/24")).unwrap();
             netlink.remove_address(tun.index(), prefix("10.8.0.2/24")).unwrap();
             let own = netlink.addresses().unwrap();
@@ -657,7 +634,7 @@ fn after_a_kill_9_the_next_start_removes_everything() {
         let (vehicle, modem) = (NetNs::create("box").unwrap(), NetNs::create("modem").unwrap());
         cable((&vehicle, "eth1", &["10.1.0.2/24"]), (&modem, "eth1", &["10.1.0.1/24"]));
         vehicle.set_sysctl("net.ipv4.conf.eth1.rp_filter", "1").unwrap();
-        // Somebody else's routes stay.
+        // Other programs' routes stay.
         vehicle.ip("route add 10.77.0.0/16 via 10.1.0.1 table 77").unwrap();
         vehicle.ip("rule add priority 77 oif eth1 table 77").unwrap();
 
@@ -699,12 +676,7 @@ fn helper_installs_everything() {
     let instance = Instance::new("client").unwrap();
     let _lock = instance.lock().unwrap();
     let tun = tun("rw0", "10.8.0.2/24");
-    let mut monitor = Monitor::open(UplinkSelector {
-        include: vec!["eth1".to_owned()],
-        exclude: vec![],
-        inside: vec![],
-    })
-    .unwrap();
+    let mut monitor = Monitor::open(selector(&["eth1"], &[])).unwrap();
     let mut routes = client_routes(&instance, &tun, &["0.0.0.0/0", "::/0"]);
     monitor.poll().unwrap();
     for uplink in monitor.uplinks() {
@@ -740,14 +712,14 @@ fn a_name_that_is_no_text_hides_one_interface_and_holds_nobody_up() {
 #[test]
 fn a_sandbox_dies_with_the_program_that_entered_it() {
     run_sandboxed(|| {
-        // Inside one sandbox, so that the test itself can leave nothing; the helper makes another.
+        // Inside one sandbox, so that the test leaves nothing behind; the helper makes another.
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.env_remove("ROADWEAVE_SANDBOX");
         let mut child = helper(&mut command, "helper_sleeps_in_a_sandbox");
         let mut output = child.stdout.take().unwrap();
         let start = Instant::now();
         child.kill().unwrap();
-        // All inner processes hold the pipe; it ends when the last of them is gone.
+        // The pipe ends with the last inner process.
         output.read_to_end(&mut Vec::new()).unwrap();
         assert!(start.elapsed() < WAIT_MAX, "{:?}", start.elapsed());
         child.wait().unwrap();
@@ -770,7 +742,7 @@ fn helper_sleeps_in_a_sandbox() {
     }
 }
 
-/// Starts this test binary's function `name` by `command` and waits until it says that it is ready.
+/// Starts this test binary's function `name` by `command` and waits until it is ready.
 fn helper(command: &mut Command, name: &str) -> Child {
     let own = std::thread::current().name().unwrap().to_owned();
     let name =
@@ -787,7 +759,7 @@ fn helper(command: &mut Command, name: &str) -> Child {
     child
 }
 
-/// All that bears our mark in the namespace of the calling thread.
+/// All of our rules, routes and filters in the namespace of the calling thread.
 fn leftovers() -> Vec<String> {
     let mut netlink = Netlink::open().unwrap();
     let mut found = Vec::new();

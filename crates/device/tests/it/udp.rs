@@ -1,4 +1,4 @@
-//! Sockets that are bound to an interface, and what an interface refuses.
+//! Sockets bound to an interface, and their errors.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -67,7 +67,6 @@ fn an_interface_that_goes_down_and_comes_back_does_not_end_the_socket() {
         assert_eq!(outcome, SendOutcome::Failed(SendFailure::Unreachable));
         assert_eq!(world.socket.recv(|_| panic!("nobody sends")).unwrap(), 0);
         world.vehicle.ip("link set dev eth1 up").unwrap();
-        // A cable's carrier comes back within milliseconds.
         let sent = (0..100).any(|_| {
             std::thread::sleep(Duration::from_millis(20));
             world.send(1200, 3) == SendOutcome::Sent
@@ -82,7 +81,5 @@ fn a_missing_interface_is_told() {
     run_sandboxed(|| {
         let error = UplinkSocket::open(&UdpOptions::uplink("wwan77", true)).unwrap_err();
         assert!(matches!(error, DeviceError::NoInterface { .. }), "{error}");
-        let expected = "there is no interface wwan77: `ip link` shows those there are";
-        assert_eq!(error.to_string(), expected);
     });
 }

@@ -84,7 +84,6 @@ fn dynamic_sets(limits: &Limits) -> String {
     text
 }
 
-/// The names of the sets of prefixes and interfaces.
 fn lists(limits: &Limits) -> Vec<String> {
     let mut names: Vec<String> =
         limits.prefixes.keys().map(|(ipv4, length)| wide(*ipv4, *length)).collect();
@@ -179,7 +178,6 @@ fn begun(limits: &Limits, before: impl IntoIterator<Item = String>, chain: &str)
     rules
 }
 
-/// The chains that count concurrent connections.
 fn counts(limits: &Limits, drop: &String) -> Vec<Chain> {
     let count = format!("ct count {}", (limits.connections / PARTS).max(1));
     let shared = format!("ct count {} return", limits.connections.min(512));
@@ -288,9 +286,7 @@ fn mask(ipv4: bool, length: u8) -> String {
 
 /// The key of all hosts without a hardware address.
 const NO_HOST: &str = "iif . 00:00:00:00:00:00";
-/// The number of elements for a source's connections.
 const PARTS: u32 = 32;
-/// The number of elements for all connections.
 const TOTAL_PARTS: u32 = 256;
 /// The kernel allocates a set's elements at once.
 const MOST_ELEMENTS: u32 = 262_144;

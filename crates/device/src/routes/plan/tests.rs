@@ -33,7 +33,7 @@ fn route(destination: &str, interface: u32, gateway: Option<&str>) -> Route {
     }
 }
 
-/// A box with a camera's network, a modem, and whatever the modem's network says of routes.
+/// A box with a camera's network, a modem, and routes announced by the modem's network.
 struct World {
     settings: RouteSettings,
     uplinks: BTreeMap<UplinkId, Uplink>,
@@ -120,21 +120,21 @@ impl World {
         }
     }
 
-    /// Where the kernel would send a packet of an unbound socket: the interface, or none if
-    /// refused. Panics when the main table would be asked.
+    /// The interface that the kernel routes an unbound socket's packet to; `None` if refused.
+    /// Panics if the main table decides.
     fn way(&mut self, destination: &str) -> Option<u32> {
         self.own_way(destination)
             .unwrap_or_else(|| panic!("{destination} is left to the main table"))
     }
 
-    /// The same; `None` when the main table would be asked.
+    /// The same; `None` if the main table decides.
     fn own_way(&mut self, destination: &str) -> Option<Option<u32>> {
         let destination: IpAddr = destination.parse().unwrap();
         let plan = self.planner().whole();
         Self::look(&plan, destination, None)
     }
 
-    /// The same of a packet with the mark of what is excluded.
+    /// The same for a packet with the mark of exclusions.
     fn marked_way(&mut self, destination: &str) -> Option<Option<u32>> {
         let mark = self.settings.excluded.marks.first().copied();
         Self::look(&self.planner().whole(), destination.parse().unwrap(), mark)
@@ -165,7 +165,7 @@ impl World {
 }
 
 impl Planner<'_> {
-    /// The plan with the routes that pass by the tunnel.
+    /// The plan with the throw routes.
     fn whole(&self) -> Plan {
         let mut plan = self.plan();
         plan.routes.extend(self.passing());
@@ -205,14 +205,14 @@ fn what_a_network_under_an_uplink_says_of_routes_draws_nothing_out() {
         route("10.77.0.1/32", WWAN, Some("10.9.0.1")),
         route("2000::/3", WWAN, Some("fe80::1")),
     ];
-    // Uplinks by name, and without.
+    // Uplinks by name, and unnamed.
     for include in [&["wwan*"][..], &[]] {
         let mut world = World::new(include, "10.9.0.7/24", &hostile).grant();
         assert_eq!(world.way("8.8.8.8"), Some(TUN), "{include:?}");
         assert_eq!(world.way("200.1.1.1"), Some(TUN), "{include:?}");
         assert_eq!(world.way("192.168.50.2"), Some(LAN), "{include:?}");
         assert_eq!(world.way("2001:db8::1"), None, "{include:?}");
-        // Wide leases: public space is none of theirs, and what is granted or named stays.
+        // Wide leases cover no public space; granted and named prefixes stay in the tunnel.
         for lease in ["10.9.0.7/4", "10.9.0.7/1"] {
             let mut world = World::new(include, lease, &[]).grant();
             assert_eq!(world.way("12.1.1.1"), Some(TUN), "{lease}");
@@ -250,7 +250,7 @@ fn a_network_under_an_uplink_draws_nothing_out_by_calling_itself_what_is_in_the_
         ("10.20.0.7/16", "10.20.0.1", &[], &[]),
         ("10.77.0.2/24", "10.77.0.9", &[], &[]),
         ("10.77.200.2/24", "10.77.200.1", &[], &[]),
-        // A gateway that is none of its neighbours.
+        // A gateway outside the network.
         ("192.168.8.100/24", "10.66.0.5", &[], &["192.168.8.0/24"]),
         ("8.8.8.7/24", "8.8.8.8", &[], &[]),
         ("100.64.0.7/32", "100.64.0.1", &[], &[]),
@@ -262,7 +262,7 @@ fn a_network_under_an_uplink_draws_nothing_out_by_calling_itself_what_is_in_the_
         assert_eq!(found(UplinkNeighbours::Network), network, "{lease} {gateway}");
         assert_eq!(found(UplinkNeighbours::None), [""; 0]);
     }
-    // A part of it is in the tunnel.
+    // A part of the lease is in the tunnel.
     let near = neighbours(UplinkNeighbours::Network, "10.19.255.7/14", "10.19.255.1");
     assert_eq!(near, ["10.19.255.0/24"]);
 }
@@ -276,7 +276,7 @@ fn an_interface_that_nobody_named_is_believed_in_private_space_alone() {
     let mut world = World::new(&[], "10.9.0.7/24", &strange).grant();
     assert_eq!(world.way("9.9.9.9"), Some(TUN));
     assert_eq!(world.way("172.17.0.1"), Some(LAN));
-    // The uplinks are named, so this is none.
+    // Uplinks are named, and it is not one of them.
     let mut world = World::new(&["wwan*"], "10.9.0.7/24", &strange).grant();
     assert_eq!(world.way("9.9.9.9"), Some(LAN));
     let networks = world.planner().local_networks();
@@ -289,7 +289,7 @@ fn what_lies_behind_the_box_is_behind_it_also_by_way_of_others_but_for_what_is_n
     let routes = [
         route("10.0.0.0/8", LAN, Some("192.168.50.2")),
         route("192.168.60.0/24", LAN, Some("192.168.50.2")),
-        // What a network under an uplink says, the tunnel's own, and what is of a link alone.
+        // Routes of an uplink's network, of the tunnel itself, and of link-local scope.
         route("192.168.61.0/24", WWAN, Some("10.9.0.1")),
         route("192.168.62.0/24", TUN, None),
         route("224.0.0.0/4", LAN, None),
@@ -348,7 +348,7 @@ fn what_is_marked_is_taken_by_the_interfaces_inside_alone() {
     assert_eq!(marked(&plan), [(false, by_lan.clone()), (true, by_lan)]);
     let here: Vec<&Route> = plan.routes.iter().filter(|route| route.local).collect();
     assert!(here.iter().all(|route| route.table == split_table(&TABLES)) && here.len() == 2);
-    // No uplink's.
+    // It differs from all uplinks' tables.
     let mut uplinks = (0..1000).map(|id| uplink_table(&TABLES, UplinkId(id)));
     assert!(uplinks.all(|table| table != split_table(&TABLES)));
 }
@@ -402,7 +402,7 @@ fn the_server_s_inner_addresses_are_in_the_tunnel_whatever_is_excluded() {
     assert_eq!(world.marked_way("10.77.0.1"), None, "it is not known yet");
     let mut world = world.grant();
     world.grant.as_mut().unwrap().gateways.push(prefix("fd77::1/128"));
-    // No IPv6 was granted.
+    // IPv6 was not granted.
     for (inner, way) in [("10.77.0.1", Some(TUN)), ("fd77::1", None)] {
         assert_eq!(world.way(inner), way);
         assert_eq!(world.marked_way(inner), Some(way));

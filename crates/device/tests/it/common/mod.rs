@@ -1,4 +1,4 @@
-//! What the tests of routes and filters share.
+//! Shared by the tests of routes and filters.
 
 use ipnet::IpNet;
 pub use roadweave_device::netns::{
@@ -15,7 +15,7 @@ pub fn prefixes(texts: &[&str]) -> Vec<IpNet> {
     texts.iter().map(|text| prefix(text)).collect()
 }
 
-/// Filters of a TUN of this name that translate nothing.
+/// Filters of this TUN without NAT.
 pub fn filter_options(tun: &str, forwarding: Forwarding) -> FilterOptions {
     FilterOptions {
         tun: tun.to_owned(),
@@ -39,7 +39,6 @@ pub fn sysctl(path: &str) -> String {
     std::fs::read_to_string(format!("/proc/sys/net/{path}")).unwrap().trim().to_owned()
 }
 
-/// The names of the tables of `nft`.
 pub fn tables(namespace: &NetNs) -> String {
     namespace.run("nft list tables").unwrap()
 }

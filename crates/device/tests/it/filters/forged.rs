@@ -1,4 +1,4 @@
-//! An answer comes in where its connection went out, whatever another network writes.
+//! An answer is accepted only where its connection went out.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::thread::sleep;
@@ -13,7 +13,6 @@ fn uplink(id: u32, name: &str) -> Uplink {
     Uplink {
         id: UplinkId(id),
         name: name.to_owned(),
-        // Rules name it.
         index: 1000 + id,
         carrier: true,
         mtu: 1500,
@@ -24,7 +23,7 @@ fn uplink(id: u32, name: &str) -> Uplink {
     }
 }
 
-/// A connection between two hosts, which has begun and was answered.
+/// A connection that was answered.
 struct Begun(Exchange);
 
 impl Begun {
@@ -33,7 +32,7 @@ impl Begun {
         Self(exchange)
     }
 
-    /// Whether an answer that `liar` writes in the name of the far end gets through.
+    /// Whether an answer that `liar` forges in the name of the far end gets through.
     fn takes_from(&self, liar: &NetNs, near: &str) -> bool {
         let to = SocketAddr::new(near.parse().unwrap(), self.0.sender.local_addr().unwrap().port());
         let name = self.0.at;
@@ -91,12 +90,12 @@ fn an_answer_comes_in_where_its_connection_went_out() {
             }
             assert!(begun.0.again(), "{address}: its own answers");
         }
-        // What this machine begins itself.
+        // A connection of this machine.
         let begun = Begun::new(machine, wifi, "10.3.0.2");
         assert!(!begun.takes_from(modem, "10.3.0.1"));
         assert!(begun.0.again());
         assert_eq!(keeper.drops().get(DropReason::ForwardRefused), refused + 1);
-        // What began outside is answered as ever.
+        // Connections from outside are still answered.
         assert!(road.reaches(wifi, machine, "10.3.0.1"));
     });
 }

@@ -1,4 +1,4 @@
-//! What one client, or one host of the LAN, takes of the kernel's tables leaves enough for others.
+//! The shares of clients and hosts in the kernel's tables leave enough for others.
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -15,14 +15,14 @@ fn begin(from: &NetNs, source: &str, to: &str, ports: std::ops::Range<u16>) {
     from.enter(|| {
         for port in ports {
             let socket = UdpSocket::bind((source, port)).unwrap();
-            // The far end has no such port, and its refusals come back.
+            // The far end refuses the port.
             let _ = socket.send_to(b"there", (to, 9));
         }
     })
     .unwrap();
 }
 
-/// Whether what `source` sends to `to` arrives, whole.
+/// Whether a datagram from `source` arrives complete.
 fn arrives(from: &NetNs, source: &str, to: (&NetNs, &str), bytes: usize) -> bool {
     let ip = |text: &str| text.parse::<IpAddr>().unwrap();
     let receiver = to.0.enter(|| UdpSocket::bind((ip(to.1), 0)).unwrap()).unwrap();
@@ -32,7 +32,7 @@ fn arrives(from: &NetNs, source: &str, to: (&NetNs, &str), bytes: usize) -> bool
     receiver.recv(&mut [0; 9_000]).is_ok_and(|length| length == bytes)
 }
 
-/// The entries of the machine's connection table that began at addresses with this beginning.
+/// The entries of the connection table whose source address begins with `source`.
 fn entries(machine: &NetNs, source: &str) -> Vec<String> {
     let read = || std::fs::read_to_string("/proc/thread-self/net/nf_conntrack").unwrap();
     let text = machine.enter(read).unwrap();
@@ -40,6 +40,12 @@ fn entries(machine: &NetNs, source: &str) -> Vec<String> {
         line.split_whitespace().find_map(|word| word.strip_prefix("src=")).unwrap().to_owned()
     };
     text.lines().filter(|line| first(line).starts_with(source)).map(str::to_owned).collect()
+}
+
+/// Checks that some connections of `source` began, and no more than a share of 320.
+fn assert_bounded(machine: &NetNs, source: &str) {
+    let taken = entries(machine, source).len();
+    assert!((20..=320).contains(&taken), "{source}: {taken}");
 }
 
 fn keeper(machine: &NetNs, options: FilterOptions) -> FilterKeeper {
@@ -66,32 +72,30 @@ fn a_client_begins_no_more_connections_than_its_share() {
         let share = Share { connections: 320, prefixes: vec![prefix("fd01:0:0:7::/64")] };
         let mut keeper = keeper(machine, FilterOptions { share: Some(share), ..options.clone() });
         begin(tunnel, "10.1.0.3", "10.2.0.2", 10_000..12_000);
-        let taken = entries(machine, "10.1.0.3").len();
-        assert!((20..=320).contains(&taken), "{taken}");
+        assert_bounded(machine, "10.1.0.3");
         let dropped = keeper.drops().get(DropReason::ConnectionShare);
         assert!((1_680..2_000).contains(&dropped), "{dropped}");
-        // All of a client's prefix is one client.
+        // A client's whole prefix is one source.
         for source in ["fd01:0:0:7::1", "fd01:0:0:7::2"] {
             begin(tunnel, source, "fd02::2", 10_000..12_000);
         }
-        let taken = entries(machine, "fd01:0000:0000:0007:").len();
-        assert!((20..=320).contains(&taken), "{taken}");
-        // Others begin what they like.
+        assert_bounded(machine, "fd01:0000:0000:0007:");
+        // Others are not limited.
         for (source, to) in [("10.1.0.2", "10.2.0.2"), ("fd01::3", "fd02::2")] {
             assert!(arrives(tunnel, source, (outside, to), 9), "{source}");
         }
-        // A flow that has begun goes on, with or without answers.
+        // An existing flow continues, with or without answers.
         let held = tunnel.enter(|| UdpSocket::bind("10.1.0.2:9999").unwrap()).unwrap();
         let before = keeper.drops().get(DropReason::ConnectionShare);
         (0..3_000).for_each(|_| assert!(held.send_to(b"there", "10.2.0.2:7").is_ok()));
         assert_eq!(keeper.drops().get(DropReason::ConnectionShare), before);
-        // One source port has the whole share too, and no more.
+        // One source port may use the whole share, and no more.
         let socket = tunnel.enter(|| UdpSocket::bind("10.1.0.2:7777").unwrap()).unwrap();
         (1..2_000).for_each(|port| _ = socket.send_to(b"there", ("10.2.0.2", port)));
         let of_port = |line: &&String| line.contains("sport=7777");
         let taken = entries(machine, "10.1.0.2").iter().filter(of_port).count();
         assert!((15..=320).contains(&taken), "{taken}: as many as begin in a burst");
-        // A connection that is idle is forgotten in hours, not in days.
+        // An idle connection expires in hours, not days.
         let listener = outside.enter(|| TcpListener::bind("10.2.0.2:80").unwrap()).unwrap();
         let mut open = tunnel
             .enter(|| {
@@ -109,7 +113,7 @@ fn a_client_begins_no_more_connections_than_its_share() {
             assert!(seconds.unwrap() <= 7_440, "{tcp:?}");
         };
         assert_forgotten();
-        // Other prefixes and another MTU change nothing for what is open.
+        // Other prefixes and another MTU do not affect open connections.
         let prefixes = vec![prefix("fd01:0:0:7::/64"), prefix("10.1.9.0/24")];
         let share = Some(Share { connections: 320, prefixes });
         keeper.set_and_wait(FilterOptions { share, mtu: 1_300, ..options }).unwrap();
@@ -119,8 +123,7 @@ fn a_client_begins_no_more_connections_than_its_share() {
             assert_forgotten();
         }
         begin(tunnel, "10.1.0.3", "10.2.0.2", 20_000..22_000);
-        let taken = entries(machine, "10.1.0.3").len();
-        assert!((20..=320).contains(&taken), "{taken}: counted from zero again");
+        assert_bounded(machine, "10.1.0.3");
         assert!(keeper.drops().get(DropReason::ConnectionShare) > before, "drops stay counted");
     });
 }
@@ -134,18 +137,16 @@ fn a_host_behind_a_box_begins_no_more_connections_than_its_share() {
         let options = FilterOptions { share: Some(share), ..a_box(false) };
         let mut keeper = keeper(machine, options);
         begin(lan, "10.2.0.2", "10.1.0.2", 10_000..12_000);
-        let taken = entries(machine, "10.2.0.2").len();
-        assert!((20..=320).contains(&taken), "{taken}");
+        assert_bounded(machine, "10.2.0.2");
         assert!(keeper.drops().get(DropReason::ConnectionShare) >= 1_680);
-        // Whatever addresses it writes, it is one host.
+        // All source addresses count for one host.
         for number in 0..40 {
             let source = format!("fd02::{:x}", 0x100 + number);
             lan.ip(&format!("address add {source}/64 dev eth0 nodad")).unwrap();
             begin(lan, &source, "fd01::2", 10_000..10_050);
         }
-        let taken = entries(machine, "fd02:").len();
-        assert!((20..=320).contains(&taken), "{taken}");
-        // Another host begins what it likes.
+        assert_bounded(machine, "fd02:");
+        // Another host is not limited.
         lan.ip("link add eth1 link eth0 type macvlan mode private").unwrap();
         lan.ip("link set eth1 up").unwrap();
         lan.ip("address add 10.2.0.3/32 dev eth1").unwrap();
@@ -163,7 +164,7 @@ fn hosts_that_find_no_place_share_one_bound() {
         let Crossing { machine, tunnel, lan, .. } = &road;
         let share = Some(Share::default());
         let _keeper = keeper(machine, FilterOptions { share, ..a_box(false) });
-        // As if another host had written so many hardware addresses.
+        // As if another host had forged this many hardware addresses.
         let hosts =
             (0..1_024).map(|it| format!("lan0 . 02:00:00:00:{:02x}:{:02x}", it >> 8, it & 255));
         let hosts = hosts.collect::<Vec<_>>().join(", ");
@@ -188,10 +189,9 @@ fn what_begins_outside_is_counted_by_its_destination() {
         let share = Some(Share { connections: 320, prefixes: Vec::new() });
         let mut keeper = keeper(machine, FilterOptions { share, ..a_server(true, false) });
         begin(outside, "10.2.0.2", "10.1.0.2", 10_000..12_000);
-        let taken = entries(machine, "10.2.0.2").len();
-        assert!((20..=320).contains(&taken), "{taken}");
+        assert_bounded(machine, "10.2.0.2");
         assert!(keeper.drops().get(DropReason::ConnectionShare) >= 1_680);
-        // It has its own share still, and others have theirs.
+        // The client still has its own share, and others have theirs.
         assert!(arrives(tunnel, "10.1.0.2", (outside, "10.2.0.2"), 9));
         assert!(arrives(outside, "10.2.0.2", (tunnel, "10.1.0.3"), 9));
     });
@@ -202,7 +202,7 @@ fn bounds_that_fail_leave_the_filters_and_are_tried_again() {
     run_sandboxed(|| {
         let road = Crossing::new();
         let Crossing { machine, tunnel, lan: outside, .. } = &road;
-        // An nft that knows less.
+        // An nft that supports less.
         let program = ["/usr/sbin/nft", "/sbin/nft", "/usr/bin/nft"];
         let program = program.into_iter().find(|path| std::path::Path::new(path).exists()).unwrap();
         std::fs::copy(program, "/run/nft").unwrap();
@@ -223,20 +223,20 @@ fn bounds_that_fail_leave_the_filters_and_are_tried_again() {
             let output = list.args(["list", "table", "inet", table]).output().unwrap();
             String::from_utf8(output.stdout).unwrap()
         };
-        // Nothing of the bounds can be had.
+        // The whole table of the bounds fails.
         std::fs::write("/run/unknown", "_shares").unwrap();
         std::fs::write("/run/why", "Cannot allocate memory").unwrap();
         let unbounded = keeper(machine, options.clone());
         assert!(arrives(tunnel, "10.1.0.2", (outside, "10.2.0.2"), 9));
         assert!(!chains("roadweave_share").is_empty(), "the filters are there");
         drop(unbounded);
-        // Connections cannot be counted: fragments are bounded all the same.
+        // Without `ct count`, fragments are still bounded.
         std::fs::write("/run/unknown", "ct count").unwrap();
         std::fs::write("/run/why", "No such file or directory").unwrap();
         let mut keeper = keeper(machine, options.clone());
         assert!(chains("roadweave_share_shares").contains("take_fragment4"));
         assert!(!chains("roadweave_share_shares").contains("ct count"));
-        // The next attempt takes what there is by then, though the options are the same.
+        // The next attempt uses all features, even with the same options.
         std::fs::write("/run/unknown", "nothing").unwrap();
         keeper.refresh();
         let begun = std::time::Instant::now();
@@ -248,7 +248,7 @@ fn bounds_that_fail_leave_the_filters_and_are_tried_again() {
     });
 }
 
-/// Sends the first fragments of so many datagrams, and never the rest.
+/// Sends `count` first fragments without the rest.
 fn flood(from: &NetNs, source: &str, to: &str, count: u32) {
     let ip = |text: &str| text.parse::<IpAddr>().unwrap();
     let socket = |domain| Socket::new(domain, Type::RAW, Some(Protocol::from(255))).unwrap();
@@ -271,16 +271,15 @@ fn flood(from: &NetNs, source: &str, to: &str, count: u32) {
             }
             _ => unreachable!("one family"),
         }
-        // A full queue drops some; there are many.
+        // A full queue drops some.
         let _ = socket.send_to(&packet, &SockAddr::from(SocketAddr::new(to, 0)));
     }
 }
 
-/// The datagrams of [`stream`].
 const STREAM: u32 = 2_000;
 
-/// Sends 500 datagrams a second in two fragments each, while another source sends first fragments
-/// alone; returns how many arrived.
+/// Sends 500 datagrams per second in two fragments each, beside a flood of first fragments from
+/// another source; returns how many arrived.
 fn stream(from: &NetNs, (bad, good): (&str, &str), to: (&NetNs, &str)) -> u32 {
     let ip = |text: &str| text.parse::<IpAddr>().unwrap();
     let receiver = to.0.enter(|| UdpSocket::bind((ip(to.1), 0)).unwrap()).unwrap();
@@ -325,7 +324,7 @@ fn a_client_leaves_room_for_the_fragments_of_others() {
             assert!(arrives(tunnel, good, (outside, to), 4_000), "{good}");
         }
         assert!(keeper.drops().get(DropReason::FragmentShare) > 60_000);
-        // Video in datagrams that do not fit loses nothing beside it.
+        // Fragmented video loses nothing beside a flood.
         for (bad, good, to) in families {
             let received = stream(tunnel, (bad, good), (outside, to));
             assert_eq!(received, STREAM, "{good}");
