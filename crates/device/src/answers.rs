@@ -127,7 +127,6 @@ impl Answers {
     }
 }
 
-/// The text of the table, whose counter begins with `count`, and its number of rules.
 fn ruleset(instance: &Instance, uplinks: &BTreeMap<String, Marked>, count: u64) -> (String, usize) {
     let (table, marks) = (instance.answers_table(), instance.marks());
     let keep = !marks.above_mask();
@@ -218,7 +217,6 @@ fn from_none_of(uplinks: &BTreeMap<String, Marked>) -> String {
     [set("iifname", named), set("iif", odd)].join(" ").trim().to_owned()
 }
 
-/// The settings that copy a packet's mark to its answer.
 const REFLECTING: [&str; 3] =
     ["net.ipv4.tcp_fwmark_accept", "net.ipv4.fwmark_reflect", "net.ipv6.fwmark_reflect"];
 

@@ -19,7 +19,6 @@ impl Callers {
         Arc::new(Self { name, most, count: AtomicUsize::new(0), stop: AtomicBool::new(false) })
     }
 
-    /// Stops at the next caller, which is not served.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
     }

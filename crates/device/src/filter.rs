@@ -302,7 +302,6 @@ pub(crate) fn tables_to_remove(instance: &Instance, failed: &[String]) -> Vec<St
     vec![instance.filter_table(), instance.shares_table()]
 }
 
-/// Removes the tables that exist, in one step, while the program starts or ends.
 pub(crate) fn remove_tables(tables: &[String]) -> Result<(), DeviceError> {
     // Without netlink `nft` reports the reason.
     let mut netlink = Nftables::open().ok();

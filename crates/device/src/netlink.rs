@@ -487,7 +487,6 @@ impl Iterator for Messages<'_> {
     }
 }
 
-/// Splits the first message off a datagram.
 pub(crate) fn take_message<'a>(datagram: &mut &'a [u8]) -> Option<&'a [u8]> {
     let length = usize::try_from(u32::from_ne_bytes(*datagram.first_chunk()?)).ok()?;
     let (bytes, _) = datagram.split_at_checked(length)?;
@@ -504,7 +503,6 @@ fn ignore(result: io::Result<()>, kind: io::ErrorKind) -> io::Result<()> {
 }
 
 const NETLINK_GET_STRICT_CHK: libc::c_int = 12;
-/// RTM_NEWROUTE.
 const NEW_ROUTE: u16 = 24;
 const TIMEOUT: Duration = Duration::from_secs(5);
 const LOCAL_ROUTE_TRIES: usize = 500;

@@ -10,10 +10,8 @@ use std::time::Duration;
 
 use crate::clock::{awake_since_boot, since_boot};
 
-/// The longest wait of a loop.
 pub(crate) const TURN_MAX: Duration = Duration::from_secs(1);
 const SLEPT_MIN: Duration = Duration::from_secs(1);
-/// A turn this long was stopped: even on a busy machine it takes less.
 const STOOD_STILL_MIN: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +45,6 @@ impl Pauses {
         Self { last: now }
     }
 
-    /// Ends a turn; returns the pause in it.
     pub(crate) fn on_turn(&mut self, now: Readings) -> Option<Pause> {
         let last = std::mem::replace(&mut self.last, now);
         let all = now.all.saturating_sub(last.all);

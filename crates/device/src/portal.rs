@@ -114,7 +114,6 @@ fn judge(url: &ProbeUrl, answer: &[u8]) -> Finding {
     }
 }
 
-/// The target of a redirect, if it is an http or https URL.
 fn page(url: &ProbeUrl, location: &[u8]) -> Option<String> {
     let location = std::str::from_utf8(location).ok()?.trim();
     let whole = if location.starts_with("//") {
@@ -138,7 +137,6 @@ fn legal(url: &str) -> Option<String> {
     (is_legal && url.bytes().all(is_letter)).then(|| url.to_owned())
 }
 
-/// Unreserved, reserved and escape characters (RFC 3986 section 2).
 const LETTERS: &[u8] = b"-._~:/?#[]@!$&'()*+,;=%";
 const URL_MAX: usize = 512;
 const ADDRESSES_MAX: usize = 2;

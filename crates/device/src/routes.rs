@@ -83,7 +83,7 @@ pub struct RouteSettings {
     pub excluded: Excluded,
     /// Whether packets for the tunnel are refused before the first session.
     pub closed_before_join: bool,
-    /// What of the private networks of the uplinks' own addresses is reached outside the tunnel.
+    /// The part of the uplinks' own private networks that is reached outside the tunnel.
     pub uplink_neighbours: UplinkNeighbours,
     /// Networks that a server may grant.
     pub accept: Vec<IpNet>,
@@ -91,14 +91,14 @@ pub struct RouteSettings {
     pub selector: UplinkSelector,
 }
 
-/// What of the private network of an uplink's own address is reached outside the tunnel.
+/// The part of an uplink's own private network that is reached outside the tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UplinkNeighbours {
     /// Nothing.
     None,
     /// Its gateway.
     Gateway,
-    /// What of it is near the gateway: a /24 of IPv4, a /64 of IPv6.
+    /// Addresses near the gateway: a /24 of IPv4, a /64 of IPv6.
     Network,
 }
 
@@ -416,7 +416,6 @@ fn default_rules(ipv4: bool, table: u32) -> [Rule; 2] {
 
 const MAIN_TABLE: u32 = 254;
 const LOCAL_TABLE: u32 = 255;
-/// RTPROT_KERNEL.
 const KERNEL_PROTOCOL: u8 = 2;
 const PRIORITY_INWARD: u32 = 518;
 const PRIORITY_ANSWERS: u32 = 519;

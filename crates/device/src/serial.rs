@@ -2,9 +2,7 @@
 
 use std::os::fd::{AsFd, AsRawFd as _};
 
-/// Whether a terminal was opened exclusively (`TIOCEXCL`); root can open it all the same.
-///
-/// Source: ioctl_tty(2).
+/// Whether a terminal was opened exclusively (`TIOCEXCL`, ioctl_tty(2)); root can still open it.
 #[allow(unsafe_code, reason = "rustix has no TIOCGEXCL")]
 pub fn is_exclusive(device: impl AsFd) -> bool {
     let mut exclusive: libc::c_int = 0;

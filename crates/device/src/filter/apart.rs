@@ -43,7 +43,6 @@ pub(super) fn own_address(tun: &str, apart: Apart, address: &IpAddr) -> [String;
     ]
 }
 
-/// Leaves neighbours' forwarding to their filters.
 pub(super) fn opened() -> [String; 2] {
     [format!("iifgroup {GROUP} return"), format!("oifgroup {GROUP} return")]
 }

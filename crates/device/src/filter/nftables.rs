@@ -65,7 +65,6 @@ impl Nftables {
         Ok(Contents { rules, digest: digest.finish() })
     }
 
-    /// The packets of each named counter of `table`.
     pub(super) fn counters(&mut self, table: &str) -> io::Result<BTreeMap<String, u64>> {
         let kind = (OBJECT_TYPE, COUNTER.to_be_bytes().to_vec());
         let found = self.dump(GET_OBJECTS, table, Some(kind))?;

@@ -32,7 +32,6 @@ pub(super) struct Ruleset {
     pub(super) rules: usize,
 }
 
-/// Builds the table; `counts` are the initial values of its counters.
 pub(super) fn ruleset(
     table: &str,
     options: &FilterOptions,
@@ -319,7 +318,6 @@ fn no_exit(options: &FilterOptions) -> impl Iterator<Item = String> {
     excluded(options).into_iter().map(rule)
 }
 
-/// Matches packets that leave a box by an uplink because their destination or mark is excluded.
 fn excluded(options: &FilterOptions) -> Vec<String> {
     let FilterOptions { tun, excluded, forwarding, .. } = options;
     let Forwarding::Box { inside, .. } = forwarding else { return Vec::new() };

@@ -59,7 +59,6 @@ pub(super) struct Shares {
     name: String,
     wanted: Option<Limits>,
     installed: Option<Limits>,
-    /// The time of the next attempt, unless the wanted table changes.
     next_try: Option<Instant>,
     last_told: Option<Instant>,
 }
@@ -91,14 +90,12 @@ impl Shares {
         Ok(Self { table, name, wanted, installed, next_try, last_told })
     }
 
-    /// Applies the options. A failure is logged, and retried by [`Shares::keep`].
     pub(super) fn replace(&mut self, options: &FilterOptions) {
         self.wanted = Limits::of(options);
         self.next_try = None;
         self.keep();
     }
 
-    /// Restores the table if it is not as wanted and an attempt is due.
     pub(super) fn keep(&mut self) {
         let Some(wanted) = self.wanted.clone() else { return };
         let is_in_place = self.installed.is_some() && self.table.is_in_place();
@@ -236,7 +233,6 @@ const ROOM_OF_BOX: u64 = 32 * 1024 * 1024;
 /// The maximum timeout, seconds. Fragments of a packet follow each other; repair by a tunnel takes
 /// less.
 const WAIT: u64 = 2;
-/// The kernel's overhead for a fragment, bytes.
 const OVERHEAD: u64 = 1024;
 const SETTLED: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_secs(30);

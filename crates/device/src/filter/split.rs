@@ -135,7 +135,6 @@ pub(crate) fn remove_left(instance: &Instance) -> Result<(), DeviceError> {
     remove_tables(&[instance.split_table()])
 }
 
-/// The text of the table, and its number of rules.
 fn text(table: &str, options: &Options) -> (String, usize) {
     let mut text = format!("add table inet {table}\ndelete table inet {table}\n");
     let _ = writeln!(text, "table inet {table} {{");
@@ -266,7 +265,6 @@ fn inside_out(Options { listeners, excluded, marks, .. }: &Options) -> Vec<Strin
     rules
 }
 
-/// Hands a connection over, up to a rate.
 fn begin(listener: (IpAddr, u16), marks: Marks) -> Vec<String> {
     vec![
         format!("limit rate over {RATE}/second burst {BURST} packets return"),
@@ -300,7 +298,6 @@ fn to((address, port): (IpAddr, u16)) -> String {
     format!("meta nfproto {protocol} meta l4proto tcp tproxy {family} to {socket}")
 }
 
-/// Counts SYNs that were handed over and passed other programs' filters.
 fn input(marks: Marks) -> Vec<String> {
     let (mark, mask) = marks.kind(Kind::Taken);
     vec![format!(
@@ -309,7 +306,6 @@ fn input(marks: Marks) -> Vec<String> {
     )]
 }
 
-/// Answers through the tunnel to hosts inside.
 fn forward(Options { tun, inside, .. }: &Options) -> Vec<String> {
     let rule = |inside| {
         format!(

@@ -93,7 +93,6 @@ impl Sandbox {
     }
 }
 
-/// Whether this process runs inside a complete sandbox.
 pub(super) fn is_inside() -> bool {
     Path::new(READY).exists()
 }
@@ -130,7 +129,6 @@ fn unshare() -> Command {
     command
 }
 
-/// Makes the kernel kill the command when the calling thread ends.
 fn die_with_parent(command: &mut Command) {
     let parent = rustix::process::getpid();
     let work = move || {

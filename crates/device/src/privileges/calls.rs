@@ -12,7 +12,6 @@ use seccompiler::{
     SeccompRule, TargetArch, apply_filter_all_threads,
 };
 
-/// Bars dangerous system calls, in all threads and in programs started from here.
 pub(super) fn bar() -> Result<(), String> {
     let target = TargetArch::try_from(std::env::consts::ARCH).map_err(|error| error.to_string())?;
     for filter in filters(target).map_err(|error| error.to_string())? {

@@ -178,7 +178,6 @@ impl Routes {
         Ok(found)
     }
 
-    /// Fails if another program's rule matches the mark.
     fn check_mark(&mut self, apart: Apart, tun: &str) -> Result<(), DeviceError> {
         let unavailable = |why: String| Err(DeviceError::Unavailable { why });
         let (own, mine) = apart.mark();
@@ -232,7 +231,6 @@ impl Routes {
         (routes, rules)
     }
 
-    /// Restores the TUN's group and the settings; returns the number of changes.
     pub(super) fn mend_settings(&mut self) -> Result<usize, DeviceError> {
         let Some(AnchorTun { tun, index, .. }) =
             self.own_table.as_ref().map(|own| &own.surroundings)

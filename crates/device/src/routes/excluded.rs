@@ -78,7 +78,6 @@ impl Excluded {
         })
     }
 
-    /// Adds the rules by which marked packets bypass the tunnel, in one family.
     pub(super) fn plan_marks(&self, plan: &mut Plan, tunnel: &Tunnel<'_>) {
         let Tunnel { ipv4, tables, inner, .. } = *tunnel;
         for mark in &self.marks {

@@ -135,7 +135,6 @@ impl Worker {
         }
     }
 
-    /// Reads all notices; returns whether something of ours may be gone.
     fn take_notices(&self) -> bool {
         let mut buffer = [0; 8192];
         let mut concerns = false;

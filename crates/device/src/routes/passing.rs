@@ -57,7 +57,6 @@ impl PassingKeeper {
         Ok(Self { requests, outcome: None, waker, thread, wanted })
     }
 
-    /// Replaces the routes without waiting; a failure is logged and retried.
     pub(super) fn set(&mut self, wanted: BTreeSet<Route>) {
         let (sender, outcome) = mpsc::channel();
         self.wanted.clone_from(&wanted);

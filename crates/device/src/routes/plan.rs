@@ -56,7 +56,6 @@ pub(super) struct Planner<'a> {
 
 struct Belongings {
     whole: Vec<IpNet>,
-    /// Prefixes that are led into it by name.
     named: BTreeSet<IpNet>,
     /// The server's inner addresses, a subset of `named`.
     inner: BTreeSet<IpNet>,
@@ -446,7 +445,6 @@ fn is_link_local(network: IpNet) -> bool {
     within(network, &LINK_LOCAL)
 }
 
-/// The parts of a network outside the holes, in order.
 fn without(network: IpNet, holes: &[IpNet]) -> Vec<IpNet> {
     let inner: Vec<IpNet> =
         holes.iter().filter(|hole| network.contains(&hole.addr())).copied().collect();

@@ -284,7 +284,6 @@ fn mask(ipv4: bool, length: u8) -> String {
     }
 }
 
-/// The key of all hosts without a hardware address.
 const NO_HOST: &str = "iif . 00:00:00:00:00:00";
 const PARTS: u32 = 32;
 const TOTAL_PARTS: u32 = 256;
