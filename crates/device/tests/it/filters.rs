@@ -142,6 +142,13 @@ fn nft(namespace: &NetNs, script: &str) {
     namespace.nft(script).unwrap();
 }
 
+fn keep(machine: &NetNs, instance: &str, options: FilterOptions) -> FilterKeeper {
+    let instance = Instance::new(instance).unwrap();
+    let mut keeper = machine.enter(|| FilterKeeper::start(&instance, None).unwrap()).unwrap();
+    keeper.set_and_wait(options).unwrap();
+    keeper
+}
+
 fn forwarding(namespace: &NetNs) -> [String; 2] {
     namespace.enter(|| ["ipv4/ip_forward", "ipv6/conf/all/forwarding"].map(sysctl)).unwrap()
 }
@@ -378,15 +385,13 @@ fn inner_addresses_answer_in_the_tunnel_alone() {
     run_sandboxed(|| {
         let road = Crossing::new();
         let Crossing { machine, tunnel, lan, wifi, .. } = &road;
-        let instance = Instance::new("client").unwrap();
         let own = ["10.1.0.1", "fd01::1"];
         assert!(own.iter().all(|address| road.reaches(wifi, machine, address)), "it can fail");
         let options = FilterOptions {
             own_addresses: own.map(|address| address.parse().unwrap()).to_vec(),
             ..a_box(false)
         };
-        let mut keeper = machine.enter(|| FilterKeeper::start(&instance, None).unwrap()).unwrap();
-        keeper.set_and_wait(options).unwrap();
+        let mut keeper = keep(machine, "client", options);
         for address in own {
             assert!(!road.reaches(wifi, machine, address), "{address} from the wifi");
             assert!(!road.reaches(lan, machine, address), "{address} from the lan");
@@ -438,7 +443,6 @@ fn clients_do_not_reach_what_a_server_denies() {
         let Crossing { machine, tunnel, lan, wifi, modem } = &road;
         machine.set_forwarding().unwrap();
         forward_a_port(machine);
-        let instance = Instance::new("server").unwrap();
         let forwarding = Forwarding::Server {
             outside_to_tunnel: false,
             clients_reach_clients: false,
@@ -449,8 +453,7 @@ fn clients_do_not_reach_what_a_server_denies() {
         };
         let own = ["10.1.0.1", "fd01::1"].map(|address| address.parse().unwrap());
         let options = FilterOptions { own_addresses: own.to_vec(), ..options(forwarding) };
-        let mut keeper = machine.enter(|| FilterKeeper::start(&instance, None).unwrap()).unwrap();
-        keeper.set_and_wait(options).unwrap();
+        let mut keeper = keep(machine, "server", options);
 
         let reaches_port = |from: &NetNs, port| {
             let at = SocketAddr::new([10, 3, 0, 1].into(), port);
@@ -500,9 +503,7 @@ fn what_others_remove_or_change_is_put_back() {
         let road = Crossing::new();
         let Crossing { machine, lan, wifi, .. } = &road;
         machine.set_forwarding().unwrap();
-        let instance = Instance::new("client").unwrap();
-        let mut keeper = machine.enter(|| FilterKeeper::start(&instance, None).unwrap()).unwrap();
-        keeper.set_and_wait(a_box(false)).unwrap();
+        let mut keeper = keep(machine, "client", a_box(false));
         let table = || machine.run("nft -a list table inet roadweave_client").unwrap();
         // The handles show whether a rule was touched.
         let lines = || {

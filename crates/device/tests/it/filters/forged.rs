@@ -4,7 +4,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::thread::sleep;
 use std::time::Duration;
 
-use roadweave_device::{Answers, FilterKeeper, Instance, Turn, Uplink};
+use roadweave_device::{Answers, Instance, Turn, Uplink};
 use roadweave_proto::{DropReason, Instant, UplinkId};
 
 use super::*;
@@ -53,8 +53,7 @@ fn an_answer_comes_in_where_its_connection_went_out() {
         let road = Crossing::new();
         let Crossing { machine, tunnel, lan, wifi, modem } = &road;
         let instance = Instance::new("rw0").unwrap();
-        let mut keeper = machine.enter(|| FilterKeeper::start(&instance, None).unwrap()).unwrap();
-        keeper.set_and_wait(a_box(false)).unwrap();
+        let mut keeper = keep(machine, "rw0", a_box(false));
         // Another network behind the box.
         let other = NetNs::create("other").unwrap();
         cable((machine, "lan1", &["10.5.0.1/24"]), (&other, "eth0", &["10.5.0.2/24"]));

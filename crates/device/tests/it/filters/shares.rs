@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 
-use roadweave_device::{FilterKeeper, FilterOptions, Instance, Share};
+use roadweave_device::{FilterKeeper, FilterOptions, Share};
 use roadweave_proto::DropReason;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
@@ -49,10 +49,7 @@ fn assert_bounded(machine: &NetNs, source: &str) {
 }
 
 fn keeper(machine: &NetNs, options: FilterOptions) -> FilterKeeper {
-    let instance = Instance::new("share").unwrap();
-    let mut keeper = machine.enter(|| FilterKeeper::start(&instance, None).unwrap()).unwrap();
-    keeper.set_and_wait(options).unwrap();
-    keeper
+    keep(machine, "share", options)
 }
 
 #[test]
