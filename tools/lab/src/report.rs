@@ -8,9 +8,8 @@
 //!                                                 page.rs: style, tables;  svg.rs: drawing
 //! ```
 //!
-//! Pure: data in, text out, equal data give equal bytes. No scripts, no fonts, nothing from the
-//! network; what can be folded is folded by the browser itself. 59 drives with time lines of three
-//! strategies take about 10 MB.
+//! Pure: equal data give equal bytes. No scripts, fonts or network requests; folding is the
+//! browser's own. 59 drives with time lines of three strategies take about 10 MB.
 
 pub mod charts;
 mod drives;
@@ -24,14 +23,14 @@ pub mod trade;
 
 use crate::compare::{Compared, Comparison, EVERY_SINGLE, Entry};
 
-/// What a reader wants to see.
+/// Options of a report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// The strategies of which there are time lines; by default all but single links.
+    /// Strategies with time lines; default: all but single links.
     pub timelines: Option<Vec<String>>,
 }
 
-/// The whole report.
+/// The whole report as HTML.
 pub fn render(comparison: &Comparison, options: &Options) -> String {
     let names: Vec<&str> = comparison.pooled.iter().map(|pooled| name(&pooled.figures)).collect();
     let report = Report { comparison, names, timelines: options.timelines.as_deref() };
@@ -52,19 +51,15 @@ pub fn render(comparison: &Comparison, options: &Options) -> String {
     html
 }
 
-/// What all parts of the report need to know.
 #[derive(Debug)]
 struct Report<'a> {
     comparison: &'a Comparison,
-    /// The strategies; their places decide their colours.
+    /// Strategies; the position determines the colour.
     names: Vec<&'a str>,
     timelines: Option<&'a [String]>,
 }
 
 impl Report<'_> {
-    /// The class of a strategy's colour.
-    ///
-    /// Single links take what colours are left, however many there are.
     fn class(&self, strategy: &str) -> String {
         let singles = self.names.iter().filter(|name| is_single(name));
         let mut names = self.names.iter().filter(|name| !is_single(name)).chain(singles);
@@ -72,7 +67,6 @@ impl Report<'_> {
         page::strategy_class(index.unwrap_or(self.names.len()))
     }
 
-    /// Whether there are time lines of a strategy.
     fn has_timeline(&self, strategy: &str) -> bool {
         match self.timelines {
             Some(wanted) => wanted.iter().any(|name| name == strategy),
@@ -80,7 +74,6 @@ impl Report<'_> {
         }
     }
 
-    /// Whether the comparison was made with details.
     fn is_detailed(&self) -> bool {
         let mut entries = self.comparison.drives.iter().flat_map(|drive| &drive.strategies);
         entries.any(|entry| entry.measured.detail.is_some())
@@ -122,7 +115,7 @@ impl Report<'_> {
         html
     }
 
-    /// The command that gives these results again.
+    /// The command that reproduces these results.
     fn command(&self) -> String {
         let setting = &self.comparison.setting;
         let has_pictures = self.comparison.pooled.iter().any(|p| p.figures.ssim.is_some());
@@ -138,7 +131,7 @@ impl Report<'_> {
         )
     }
 
-    /// The strategies as the user may have named them: every link of each drive is `single:*`.
+    /// The strategies as on the command line: all links of a drive are `single:*`.
     fn named_strategies(&self) -> Vec<&str> {
         let has_every = |drive: &Compared| {
             let singles =
@@ -166,7 +159,6 @@ fn strategy(entry: &Entry) -> &str {
     name(&entry.measured.figures)
 }
 
-/// A bitrate as the command line takes it.
 fn bitrate(bps: u64) -> String {
     match bps % 100_000 {
         0 => format!("{}M", bps as f64 / 1e6),
@@ -174,7 +166,6 @@ fn bitrate(bps: u64) -> String {
     }
 }
 
-/// Whether a strategy is a link by itself.
 fn is_single(name: &str) -> bool {
     name.starts_with("single:")
 }

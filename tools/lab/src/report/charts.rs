@@ -1,4 +1,4 @@
-//! Charts that compare strategies: delays with their tail, box plots, shares by cause.
+//! Charts that compare strategies: delay distributions, box plots, shares by cause.
 
 use super::page::{percent, strategy_class};
 use super::svg::{Anchor, Path, Point, Scale, Svg};
@@ -6,38 +6,38 @@ use super::svg::{Anchor, Path, Point, Scale, Svg};
 /// A distribution of delays.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Curve {
-    /// The name of what has these delays.
+    /// Its name in the legend.
     pub name: String,
-    /// The class of its colour.
+    /// Class of its colour.
     pub class: String,
-    /// Delays in ms, ascending, and the share of all packets that arrived within each, 0..1;
-    /// between two delays the share is that of the lower one.
+    /// Delays in ms, ascending, each with the share of packets within it, 0..1. The share is
+    /// constant up to the next delay.
     pub points: Vec<(f64, f64)>,
 }
 
-/// What box plots compare: a row each.
+/// A row of box plots.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     /// Its name.
     pub name: String,
-    /// The class of its colour.
+    /// Class of its colour.
     pub class: String,
 }
 
-/// A figure of which box plots are drawn.
+/// A column of box plots.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Panel {
-    /// What the figure is.
+    /// The figure's name.
     pub title: String,
-    /// What a value is multiplied with before it is shown: 100 for percent.
+    /// Factor for display: 100 for percent.
     pub factor: f64,
-    /// The unit behind labels.
+    /// Unit for labels.
     pub unit: &'static str,
-    /// Per row: values and what they were found on.
+    /// Per row: values, each with a label of its origin.
     pub samples: Vec<Vec<(f64, String)>>,
 }
 
-/// A bar of parts, one behind the other.
+/// A stacked bar.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bar {
     /// Its name.
@@ -46,10 +46,8 @@ pub struct Bar {
     pub parts: Vec<(String, f64)>,
 }
 
-/// Delays, the tail as wide as the rest: each line of the grid leaves a tenth of the packets of the
-/// one below.
-///
-/// Both axes are logarithmic; a curve that ends below the top has lost the rest of its packets.
+/// Delay distributions with both axes logarithmic: each grid line leaves a tenth of the packets of
+/// the one below. A curve that ends below the top has lost the rest of its packets.
 pub fn delays(curves: &[Curve]) -> String {
     let points = || curves.iter().flat_map(|curve| &curve.points);
     let visible = points().filter(|point| point.1 >= VISIBLE).map(|point| point.0);
@@ -79,14 +77,13 @@ pub fn delays(curves: &[Curve]) -> String {
     svg.finish()
 }
 
-/// Steps: nothing is drawn that the points do not say.
 fn curve_path(points: &[(f64, f64)], x: Scale, y: Scale) -> Option<Path> {
     let mut places = points.iter().map(|&(ms, share)| (x.at(ms.log10()), y.at(nines(share))));
     let (mut last, top) = (places.next()?, y.places.1);
     let mut path = Path::from((last.0, y.places.0));
     path.line_to(last);
     for place in places {
-        // What is nearer than a pixel looks no better, and what has left the chart not at all.
+        // Skips points closer than a pixel and points outside of the chart.
         let moved = (place.0 - last.0).abs() + (place.1 - last.1).abs();
         if last.1 > top && (moved >= 1.0 || place.1 <= top) {
             path.line_to((place.0, last.1));
@@ -103,10 +100,8 @@ fn nines(share: f64) -> f64 {
 }
 
 /// Box plots side by side, one row per strategy: a box from quartile to quartile with the median, a
-/// diamond at the mean, whiskers to the last value within one and a half times the box, dots
-/// beyond.
-///
-/// Each panel has one entry of `samples` per row.
+/// diamond at the mean, whiskers to the last value within 1.5 times the box, dots beyond. Each
+/// panel has one entry of `samples` per row.
 pub fn boxes(rows: &[Row], panels: &[Panel]) -> String {
     let height = ROW * rows.len() as f64 + 64.0;
     let titles: Vec<&str> = panels.iter().map(|panel| panel.title.as_str()).collect();
@@ -134,7 +129,7 @@ fn draw_panel(svg: &mut Svg, rows: &[Row], panel: &Panel, places: Point) {
         svg.text((places.0, row_middle(0) + 4.5), Anchor::Start, "nothing measured");
         return;
     }
-    // A range of nothing would put every label on one spot.
+    // An empty range would put every label on one spot.
     let room = (high - low).max(high.abs() * 1e-3).max(1e-6);
     let low = if low >= 0.0 && low < room { 0.0 } else { low - room * 0.05 };
     let scale = Scale { values: (low, high + room * 0.05), places };
@@ -189,7 +184,6 @@ fn draw_box(svg: &mut Svg, row: &Row, samples: &[(f64, String)], scale: Scale, m
     svg.path(&class("mean"), &diamond);
 }
 
-/// What a box plot shows of its values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Summary {
     low: f64,
@@ -201,11 +195,11 @@ struct Summary {
 }
 
 impl Summary {
-    /// The summary of values in ascending order; `None` without any.
+    /// `sorted` is ascending; `None` if empty.
     fn of_sorted(sorted: &[f64]) -> Option<Self> {
         let count = sorted.len();
         let last = count.checked_sub(1)?;
-        // Between the two nearest ranks.
+        // Interpolates between the two nearest ranks.
         let at = |share: f64| {
             let rank = share * last as f64;
             let (below, above) = (sorted[rank.floor() as usize], sorted[rank.ceil() as usize]);
@@ -230,12 +224,12 @@ impl Summary {
     }
 }
 
-/// Bars from the left, one below the other, with their sum at the end.
+/// Horizontal bars with their sum at the end.
 pub fn bars(label: &str, bars: &[Bar]) -> String {
     let sum = |bar: &Bar| bar.parts.iter().map(|part| part.1).sum::<f64>();
     let longest = bars.iter().map(sum).fold(0.0, f64::max);
     let mut svg = Svg::new((WIDTH, ROW * bars.len() as f64 + 44.0), label);
-    // The widest label of a sum fits behind the longest bar.
+    // Leaves room for the label of the longest bar.
     let scale = Scale { values: (0.0, longest.max(1e-6) * 1.02), places: (NAMES, WIDTH - 70.0) };
     let bottom = ROW * bars.len() as f64 + 8.0;
     for tick in scale.ticks(6) {
@@ -266,7 +260,7 @@ pub fn bars(label: &str, bars: &[Bar]) -> String {
     svg.finish()
 }
 
-/// Rows in the order of names, in the colours of strategies.
+/// Rows in the order of names, in the strategies' colours.
 pub fn rows<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<Row> {
     let row =
         |(index, name): (usize, &str)| Row { name: name.to_owned(), class: strategy_class(index) };
@@ -277,7 +271,6 @@ fn names(curves: &[Curve]) -> String {
     curves.iter().map(|curve| curve.name.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-/// As much of a name as stands beside a chart.
 fn shortened(name: &str) -> String {
     match name.char_indices().nth(NAME_CHARS) {
         Some((end, _)) => format!("{}\u{2026}", &name[..end]),
@@ -285,7 +278,7 @@ fn shortened(name: &str) -> String {
     }
 }
 
-/// A number as precise as a range of so much asks for.
+/// Formats a number with a precision suited to `range`.
 fn decimals(number: f64, range: f64) -> String {
     let digits = (1.0 - range.max(1e-6).log10().floor()).clamp(0.0, 5.0) as usize;
     format!("{number:.digits$}")
@@ -298,13 +291,12 @@ fn row_middle(index: usize) -> f64 {
 const WIDTH: f64 = 1_000.0;
 const LEFT: f64 = 64.0;
 const RIGHT: f64 = 20.0;
-/// Room for the names of rows.
 const NAMES: f64 = 150.0;
 const NAME_CHARS: usize = 18;
 const ROW: f64 = 24.0;
-/// Smaller shares cannot be told from nothing.
+/// Smaller shares are not drawn.
 const VISIBLE: f64 = 0.005;
-/// The delays' axis ends at 99.99 %.
+/// The share axis ends at 99.99 %.
 const NINES: f64 = 4.0;
 const SHARES: [(f64, &str); 6] = [
     (0.0, "0 %"),

@@ -1,4 +1,4 @@
-//! Each drive by itself, folded: its figures, delays and time lines.
+//! One folded section per drive: figures, delays and time lines.
 
 use super::charts::{self, Curve};
 use super::page::{self, NOTHING, escape, link_class, millis, percent, times};
@@ -10,7 +10,7 @@ use crate::compare::{Compared, Entry, RunDetail};
 use crate::figures::Timeline;
 use crate::video::quality::Percentiles;
 
-/// All drives, by class, those farthest from their bound first.
+/// All drives by class, farthest from the bound first.
 pub(super) fn render(report: &Report<'_>) -> String {
     let mut drives: Vec<&Compared> = report.comparison.drives.iter().collect();
     let judged = judged(report);
@@ -36,14 +36,13 @@ pub(super) fn render(report: &Report<'_>) -> String {
     html + "</div>\n"
 }
 
-/// The strategy by which drives are sorted: `xnc`, or the last one.
+/// The strategy that sorts the drives: `xnc`, or the last one.
 fn judged<'a>(report: &Report<'a>) -> &'a str {
     let xnc = report.names.iter().find(|name| **name == "xnc");
     xnc.or(report.names.last()).copied().unwrap_or("")
 }
 
-/// How much longer a strategy stalls than it must; of those that do not, the tail of delays
-/// decides.
+/// Stall time beyond the bound; without any, the ratio of tail delays.
 fn distance(drive: &Compared, name: &str) -> f64 {
     let Some(entry) = drive.strategies.iter().find(|entry| strategy(entry) == name) else {
         return f64::NEG_INFINITY;
@@ -52,7 +51,6 @@ fn distance(drive: &Compared, name: &str) -> f64 {
     stall * STALL_WEIGHT + entry.delay_p99_over_bound.unwrap_or(0.0)
 }
 
-/// Cells beside each other.
 fn row<'a>(class: &str, cells: impl Iterator<Item = &'a str>) -> String {
     let cells: String = cells.map(|cell| format!("<span>{}</span> ", escape(cell))).collect();
     format!("<div class=\"{class}\"><span class=\"row\">{cells}</span></div>\n")
@@ -61,9 +59,9 @@ fn row<'a>(class: &str, cells: impl Iterator<Item = &'a str>) -> String {
 struct Section<'a> {
     report: &'a Report<'a>,
     drive: &'a Compared,
-    /// The strategies of which there are time lines.
+    /// Strategies with time lines.
     shown: &'a [&'a str],
-    /// How many columns a time line may have.
+    /// Limit of columns of a time line.
     columns: usize,
 }
 
@@ -182,7 +180,7 @@ impl Section<'_> {
         html
     }
 
-    /// The rates that the links can carry, as far up as they matter for the stream.
+    /// Capacities of the links, cut off above what matters for the stream.
     fn capacities(&self, timeline: &Timeline) -> Figure {
         let mbps = self.report.comparison.setting.bitrate_bps as f64 / 1e6;
         let group = self.group(timeline);
@@ -195,7 +193,6 @@ impl Section<'_> {
         }
     }
 
-    /// What is sent, what is repaired and lost, and what waits.
     fn strips(&self, timeline: &Timeline) -> [Strip; 3] {
         let group = self.group(timeline);
         let title = "sent over each link, Mbit/s, stacked";
@@ -225,7 +222,7 @@ impl Section<'_> {
         }
     }
 
-    /// How many steps make one column.
+    /// Steps per column.
     fn group(&self, timeline: &Timeline) -> usize {
         strips::group(strips::steps(timeline), self.columns)
     }
@@ -235,7 +232,7 @@ fn delays(delay: &Percentiles) -> [String; 4] {
     [delay.p50, delay.p95, delay.p99, delay.p999].map(millis)
 }
 
-/// Gives the same strip of all strategies the same axis.
+/// Gives the same strip the same axis for all strategies.
 fn share_axes(figures: &mut [[Strip; 3]]) {
     for strip in 0..3 {
         let highest_of = |layers: fn(&Strip) -> &Vec<Layer>| {
@@ -262,10 +259,9 @@ const COLUMNS: [&str; 12] = [
     "residual loss",
     "redun\u{ad}dancy",
 ];
-/// A point of stall ratio weighs more than any ratio of delays.
+/// One point of stall ratio outweighs any ratio of delays.
 const STALL_WEIGHT: f64 = 1e6;
-/// Time lines of all drives together have so many columns, about 40 bytes each, so that a browser
-/// can hold them.
+/// Limit for all drives together: about 40 bytes a column, so that a browser can hold them.
 const COLUMNS_IN_ALL: usize = 200_000;
 const COLUMNS_MIN: usize = 150;
 const COLUMNS_MAX: usize = 450;

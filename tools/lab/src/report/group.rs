@@ -1,4 +1,4 @@
-//! What strategies do on a group of drives: all of them, or those of one class.
+//! Strategies on a group of drives: all of them, or one class.
 
 use super::charts::{self, Bar, Curve, Panel, Row};
 use super::page::{self, NOTHING, escape, millis, percent, times};
@@ -10,9 +10,7 @@ use crate::compare::{Compared, Entry, Pooled};
 use crate::run::Causes;
 use crate::video::quality::Percentiles;
 
-/// A section with everything about a group.
-///
-/// `pooled`: the strategies on these drives.
+/// A section about a group. `pooled`: the strategies on these drives.
 pub(super) fn render(
     report: &Report<'_>,
     title: &str,
@@ -114,7 +112,7 @@ fn bound_row(drives: &[&Compared], limit: &Limit) -> Vec<String> {
     row
 }
 
-/// The first column of delays.
+/// Index of the first delay column.
 const DELAYS_FROM: usize = 9;
 
 fn delays(report: &Report<'_>, drives: &[&Compared], pooled: &[Pooled], limit: &Limit) -> String {
@@ -134,7 +132,7 @@ fn delays(report: &Report<'_>, drives: &[&Compared], pooled: &[Pooled], limit: &
     )
 }
 
-/// Box plots of what a viewer sees.
+/// Box plots of viewer metrics.
 fn quality(report: &Report<'_>, drives: &[&Compared], pooled: &[Pooled]) -> String {
     let plot = Plot { report, drives, pooled };
     let mut panels = vec![
@@ -166,7 +164,7 @@ fn quality(report: &Report<'_>, drives: &[&Compared], pooled: &[Pooled]) -> Stri
     )
 }
 
-/// Box plots of what it costs, and of what was lost.
+/// Box plots of cost and loss.
 fn costs(report: &Report<'_>, drives: &[&Compared], pooled: &[Pooled]) -> String {
     let plot = Plot { report, drives, pooled };
     let panels = [
@@ -192,7 +190,7 @@ fn costs(report: &Report<'_>, drives: &[&Compared], pooled: &[Pooled]) -> String
     )
 }
 
-/// What the bytes beyond the video bring.
+/// Redundancy against its benefit.
 fn bargain(report: &Report<'_>, pooled: &[Pooled]) -> String {
     let mark = |pooled: &Pooled| Mark {
         name: name(&pooled.figures).to_owned(),
@@ -209,7 +207,7 @@ fn bargain(report: &Report<'_>, pooled: &[Pooled]) -> String {
     )
 }
 
-/// Box plots of the strategies and, below them, the bound.
+/// Box plots of the strategies, with the bound below.
 struct Plot<'a> {
     report: &'a Report<'a>,
     drives: &'a [&'a Compared],
@@ -297,7 +295,7 @@ const CAUSE_COLUMNS: [&str; 9] = [
     "propagation",
 ];
 
-/// How much of its time a late packet of a strategy spends on what.
+/// Share of each cause in a strategy's late packets.
 fn cause_row(pooled: &Pooled, packets: &Packets) -> Vec<String> {
     let late = pooled.causes.late;
     let has_details = packets.delays.count() > 0;
@@ -315,5 +313,4 @@ fn cause_row(pooled: &Pooled, packets: &Packets) -> Vec<String> {
     row
 }
 
-/// The colour of packets that never arrived.
 const LOST_CLASS: &str = "c5";

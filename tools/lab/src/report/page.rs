@@ -1,13 +1,10 @@
-//! What all reports look like: the page, its colours, tables, legends, and figures in words.
+//! The common look of reports: page, colours, tables, legends, number formats.
 //!
-//! The colours are those of Okabe and Ito, which most colour-blind readers tell apart; where there
-//! are more strategies than colours, lines are dashed too. Links have shades of blue and grey of
-//! their own, so that nobody takes a link for a strategy. A class names a colour, the style sheet
-//! has one set for light pages and paper and another for dark ones.
+//! Colours are from Okabe and Ito's colour-blind safe palette; beyond its size, lines are also
+//! dashed. Links have their own shades of blue and grey, to differ from strategies. A class names a
+//! colour; the style sheet has one set for light pages and paper, another for dark ones.
 
-/// The beginning of a page, up to and with its heading.
-///
-/// `title`: of the page; `subtitle`: what it is about, in a sentence.
+/// The beginning of a page with its heading; `subtitle` is one sentence.
 pub fn begin(title: &str, subtitle: &str) -> String {
     let (title, subtitle) = (escape(title), escape(subtitle));
     format!(
@@ -22,7 +19,7 @@ pub fn begin(title: &str, subtitle: &str) -> String {
 /// The end of a page.
 pub const END: &str = "</body></html>\n";
 
-/// The class of a strategy's colour; `index`: its place among the strategies.
+/// Class of a strategy's colour; `index`: its position.
 pub fn strategy_class(index: usize) -> String {
     match index / STRATEGY_COLORS {
         0 => format!("s{index}"),
@@ -30,17 +27,15 @@ pub fn strategy_class(index: usize) -> String {
     }
 }
 
-/// The class of the bound's colour.
+/// Class of the bound's colour.
 pub const BOUND_CLASS: &str = "bound";
 
-/// The class of a link's colour; `index`: its place among the links.
+/// Class of a link's colour; `index`: its position.
 pub fn link_class(index: usize) -> String {
     format!("k{}", index % LINK_COLORS)
 }
 
-/// Colours and what they stand for.
-///
-/// `entries`: class and name, in the order of display.
+/// A legend. `entries`: class and name, in the order of display.
 pub fn legend<'a>(entries: impl IntoIterator<Item = (String, &'a str)>) -> String {
     let entry = |(class, name): (String, &str)| {
         format!("<span class=\"key\">{}{}</span> ", swatch(&class), escape(name))
@@ -57,9 +52,8 @@ pub fn swatch(class: &str) -> String {
     )
 }
 
-/// A table whose first column names the rows.
-///
-/// `rows`: cells in HTML, as many as there are `headings`, which are plain text.
+/// A table whose first column names the rows. `headings` are plain text; `rows` are HTML cells, as
+/// many as there are headings.
 pub fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
     let heading = |text: &&str| format!("<th scope=\"col\">{}</th>", escape(text));
     let row = |cells: &Vec<String>| {
@@ -75,7 +69,7 @@ pub fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
     )
 }
 
-/// Pairs of a word and what there is to say about it.
+/// A definition list.
 pub fn definitions<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
     let pair = |(word, text): (&str, &str)| {
         format!("<dt>{}</dt><dd>{}</dd>\n", escape(word), escape(text))
@@ -83,15 +77,14 @@ pub fn definitions<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> S
     format!("<dl>{}</dl>\n", pairs.into_iter().map(pair).collect::<String>())
 }
 
-/// A drawing that is never smaller than legible.
+/// A drawing that keeps a legible minimum size.
 pub fn drawing(svg: &str) -> String {
     format!("<div class=\"wide\" tabindex=\"0\">{svg}</div>\n")
 }
 
-/// A drawing as a file of its own, in the colours of a light page.
-///
-/// `svg`: as [`Svg::finish`](super::svg::Svg::finish) gives it. Colours are written out, since not
-/// all that shows drawings knows variables.
+/// A drawing as its own file, with the colours of a light page. `svg`: from
+/// [`Svg::finish`](super::svg::Svg::finish). Colours are written out, since not every viewer knows
+/// variables.
 pub fn standalone(svg: &str) -> String {
     let light = STYLE.split('}').next().unwrap_or_default();
     let variables = light.split(['{', ';', '\n']).filter_map(|pair| pair.split_once(':'));
@@ -99,14 +92,14 @@ pub fn standalone(svg: &str) -> String {
         .filter(|(name, _)| name.starts_with("--"))
         .map(|(name, colour)| (format!("var({name})"), colour))
         .collect();
-    // What concerns drawings comes after the last rule for the page around them.
+    // The style sheet's rules for drawings follow those for the page.
     let rules = STYLE.find("svg text{").map_or("", |at| &STYLE[at..]);
     let rules = rules.find("details{").map_or(rules, |at| &rules[..at]);
     let style =
         colours.iter().fold(rules.replace("svg text{", "text{"), |style, (name, colour)| {
             style.replace(name, colour)
         });
-    // As large as its viewBox, the first of its attributes: 0 0 WIDTH HEIGHT.
+    // The size is that of the viewBox, the first attribute: 0 0 WIDTH HEIGHT.
     let mut size = svg.split('"').nth(1).unwrap_or_default().split(' ').skip(2);
     let (width, height) = (size.next().unwrap_or("100%"), size.next().unwrap_or("100%"));
     let head =
@@ -115,7 +108,7 @@ pub fn standalone(svg: &str) -> String {
     svg.replacen("<svg ", &head, 1).replacen('>', &format!("><style>{style}</style>{paper}"), 1)
 }
 
-/// `text` as HTML, in content and in attributes.
+/// Escapes `text` for HTML content and attributes.
 pub fn escape(text: &str) -> String {
     let mut html = String::with_capacity(text.len());
     for char in text.chars() {
@@ -133,7 +126,7 @@ pub fn escape(text: &str) -> String {
     html
 }
 
-/// A share of 0..1 in percent.
+/// A share of 0..1 as percent.
 pub fn percent(share: f64) -> String {
     let percent = share * 100.0;
     match percent {
@@ -149,7 +142,7 @@ pub fn millis(millis: f64) -> String {
     if millis < 100.0 { format!("{millis:.1} ms") } else { format!("{millis:.0} ms") }
 }
 
-/// A ratio, or a dash where there is none.
+/// A ratio, or a dash if absent.
 pub fn times(ratio: Option<f64>) -> String {
     match ratio {
         Some(ratio) if ratio >= 100.0 => format!("{ratio:.0}\u{d7}"),
@@ -158,7 +151,7 @@ pub fn times(ratio: Option<f64>) -> String {
     }
 }
 
-/// Stands for a figure that there is not.
+/// Placeholder for an absent figure.
 pub const NOTHING: &str = "\u{2013}";
 
 /// Colours `s0`, `s1` and so on, of the style sheet.

@@ -1,4 +1,4 @@
-//! What several drives have in common: delays of all their packets, and their bounds.
+//! Figures of several drives together: all their packet delays, and their bounds.
 
 use std::collections::BTreeMap;
 
@@ -10,17 +10,13 @@ use crate::histogram::Histogram;
 use crate::run::Causes;
 use crate::video::quality::Percentiles;
 
-/// The packets of a strategy on several drives.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Packets {
-    /// The packets' delays, as far as they were kept.
     pub delays: Histogram,
-    /// How many packets never arrived.
     pub lost: f64,
 }
 
 impl Packets {
-    /// The packets of the strategy `name` on `drives`.
     pub fn of(name: &str, drives: &[&Compared]) -> Self {
         let mut packets = Self::default();
         let entries = drives.iter().flat_map(|drive| &drive.strategies);
@@ -35,7 +31,6 @@ impl Packets {
         packets
     }
 
-    /// The packets' delays as a curve of this name and class of colour.
     pub fn curve(&self, name: &str, class: String) -> Curve {
         let count = self.delays.count().max(1) as f64;
         let points = self.delays.cumulative().map(|(ms, below)| (ms, below as f64 / count));
@@ -43,18 +38,17 @@ impl Packets {
     }
 }
 
-/// The best that anybody can do on several drives.
+/// The bound on several drives.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Limit {
-    /// Share of the packets of all drives that can arrive within a delay in ms, 0..1; empty without
-    /// details.
+    /// Share of all packets that can arrive within a delay in ms, 0..1; empty without details.
     pub curve: Vec<(f64, f64)>,
-    /// The lowest percentiles of a drive: those of all drives' packets together are not below them.
+    /// The lowest percentiles of any drive, a lower bound for the pooled percentiles.
     pub least: Percentiles,
 }
 
 impl Limit {
-    /// The bound of `drives` together, each as important as it has packets.
+    /// The bound of `drives`, weighted by their packets.
     pub fn of(drives: &[&Compared]) -> Self {
         let packets = |drive: &Compared| {
             let mut details = drive.strategies.iter().filter_map(|e| e.measured.detail.as_ref());
@@ -64,7 +58,7 @@ impl Limit {
         if all == 0.0 || drives.iter().any(|drive| drive.bound_within.is_empty()) {
             return Self::default();
         }
-        // Delays in microseconds, so that they have an order.
+        // Delays in microseconds, as an ordered key.
         let mut shares: BTreeMap<u64, f64> = BTreeMap::new();
         for (ms, _) in drives.iter().flat_map(|drive| &drive.bound_within) {
             shares.entry((ms * 1e3).floor() as u64).or_default();
@@ -94,7 +88,7 @@ impl Limit {
         (!self.curve.is_empty()).then(|| 1.0 - share_within(&self.curve, ms))
     }
 
-    /// The percentiles that no strategy's delays are below, ms.
+    /// Lower bounds of the percentiles, ms.
     pub fn percentiles(&self) -> Option<Percentiles> {
         let Percentiles { p50, p95, p99, p999 } = self.least;
         Some(Percentiles {
@@ -105,19 +99,18 @@ impl Limit {
         })
     }
 
-    /// A delay within which no larger share of the packets can arrive, ms: of the curve, the last
-    /// one that is too short, or the deadline, where it ends, if that is.
+    /// The largest delay of the curve that is too short for this share, ms; the deadline if the
+    /// curve ends below it.
     fn delay_at(&self, share: f64) -> Option<f64> {
         let (last, _) = self.curve.last()?;
         Some(match self.curve.iter().position(|point| point.1 >= share) {
             None => *last,
-            // Anything may be possible below the first delay.
             Some(0) => 0.0,
             Some(reached) => self.curve[reached - 1].0,
         })
     }
 
-    /// The bound as a curve, which rises to each share right behind the delay before.
+    /// The bound as a curve that rises to each share right behind the previous delay.
     pub fn as_curve(&self) -> Curve {
         let delays = self.curve.first().into_iter().chain(&self.curve).map(|point| point.0);
         Curve {
@@ -128,19 +121,17 @@ impl Limit {
     }
 }
 
-/// The share of the first delay that is not below `ms`: what is between two of them errs to the
-/// bound's side.
+/// The share of the first delay not below `ms`; errs to the bound's side.
 fn share_within(curve: &[(f64, f64)], ms: f64) -> f64 {
     let at = curve.partition_point(|point| point.0 < ms - 1e-3);
     curve.get(at).or(curve.last()).map_or(0.0, |point| point.1)
 }
 
-/// The mean of a figure of the bounds.
 pub(super) fn mean(drives: &[&Compared], figure: impl Fn(&Bound) -> f64) -> f64 {
     drives.iter().map(|drive| figure(&drive.bound)).sum::<f64>() / drives.len().max(1) as f64
 }
 
-/// So many of 100 drives have at most this stall ratio.
+/// The stall ratio that `percent` of 100 drives do not exceed.
 pub(super) fn stall_at(drives: &[&Compared], percent: usize, of: impl Fn(&Bound) -> f64) -> f64 {
     let mut stalls: Vec<f64> = drives.iter().map(|drive| of(&drive.bound)).collect();
     stalls.sort_unstable_by(f64::total_cmp);
@@ -148,7 +139,7 @@ pub(super) fn stall_at(drives: &[&Compared], percent: usize, of: impl Fn(&Bound)
     stalls.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)
 }
 
-/// A cause of lateness: its name, the class of its colour, and the packets of which it took most.
+/// Causes of lateness: name, class of colour, packets.
 pub(super) fn causes(causes: &Causes) -> [(&'static str, &'static str, &crate::run::Cause); 5] {
     [
         ("waiting for window", "c0", &causes.window_wait),

@@ -1,23 +1,21 @@
-//! The strips that a run's time line has.
+//! Strips of a run's time line.
 
 use super::page::link_class;
 use super::timeline::{Layer, Merge, Strip, stack};
 use crate::figures::Timeline;
 
-/// How many steps a time line has.
+/// Steps of a time line.
 pub fn steps(timeline: &Timeline) -> usize {
     let rates = timeline.uplinks.iter().chain(&timeline.capacities).map(|(_, rates)| rates.len());
     rates.max().unwrap_or(0).max(timeline.repairs.len())
 }
 
-/// How many steps make one column, if there may be `columns` of them, at least one.
+/// Steps per column for at most `columns` columns.
 pub fn group(steps: usize, columns: usize) -> usize {
     steps.div_ceil(columns.max(1)).max(1)
 }
 
-/// Rates of links in Mbit/s, one on the other.
-///
-/// `series`: name and rate per step of each link.
+/// Stacked link rates in Mbit/s. `series`: name and rate per step of each link.
 pub fn rates(title: &str, series: &[(String, Vec<f64>)], group: usize) -> Strip {
     let layer = |(index, (_, rates)): (usize, &(String, Vec<f64>))| Layer {
         class: link_class(index),
@@ -49,7 +47,7 @@ pub fn packets(timeline: &Timeline, group: usize) -> Strip {
     }
 }
 
-/// Bytes that wait, in the lanes and in each link, one on the other.
+/// Stacked bytes waiting in the lanes and in each link.
 pub fn queues(timeline: &Timeline, group: usize) -> Strip {
     let kilobytes = |class: String, bytes: &[u64]| Layer {
         class,
@@ -66,10 +64,8 @@ pub fn queues(timeline: &Timeline, group: usize) -> Strip {
     }
 }
 
-/// What links can carry: all together up to a few times the video's rate, and each by itself up to
-/// it.
-///
-/// `series`: name and Mbit/s per step of each link; `video`: Mbit/s.
+/// Capacities of the links: stacked up to a multiple of the video's rate, and each alone up to that
+/// rate. `series`: name and Mbit/s per step of each link; `video`: Mbit/s.
 pub fn capacities(series: &[(String, Vec<f64>)], video: f64, group: usize) -> Vec<Strip> {
     let cut = video * CAPACITY_SHOWN;
     let title =
@@ -90,7 +86,7 @@ pub fn capacities(series: &[(String, Vec<f64>)], video: f64, group: usize) -> Ve
     std::iter::once(together).chain(series.iter().enumerate().map(alone)).collect()
 }
 
-/// Class and name of what else than links has a colour in [`packets`] and [`queues`].
+/// Class and name of the non-link colours in [`packets`] and [`queues`].
 pub const MARKS: [(&str, &str); 6] = [
     ("lane", "lane's queue"),
     ("sent", "repairs sent"),
@@ -100,7 +96,7 @@ pub const MARKS: [(&str, &str); 6] = [
     ("stalled", "stall"),
 ];
 
-/// Capacities are drawn up to so many times the video's rate.
+/// Capacities are drawn up to this multiple of the video's rate.
 const CAPACITY_SHOWN: f64 = 3.0;
 
 #[cfg(test)]

@@ -1,9 +1,7 @@
-//! Just enough SVG: small files, colours from the page's style sheet, a text for those who cannot
-//! see.
+//! A minimal SVG writer, with colours from the style sheet and a text alternative.
 //!
-//! Marks carry classes instead of colours, so one drawing serves a light page, a dark one and
-//! paper. Coordinates are rounded to tenths and paths are relative: a time line of 450 columns
-//! takes 2 kB.
+//! Marks carry classes, so one drawing serves light pages, dark ones and paper. Coordinates are
+//! rounded to tenths and paths are relative: a time line of 450 columns takes 2 kB.
 
 use std::fmt::{self, Write as _};
 
@@ -15,10 +13,10 @@ pub struct Svg {
     text: String,
 }
 
-/// A place in a drawing: right, down.
+/// A position: right, down.
 pub type Point = (f64, f64);
 
-/// Which end of a text stands at its place.
+/// Alignment of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anchor {
     /// Its beginning.
@@ -30,7 +28,7 @@ pub enum Anchor {
 }
 
 impl Svg {
-    /// A drawing of a size in units of the page's pixels; `label` says what it shows.
+    /// A drawing of a size in the page's pixels; `label` is its text alternative.
     pub fn new((width, height): Point, label: &str) -> Self {
         let text = format!(
             "<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">",
@@ -53,7 +51,7 @@ impl Svg {
         self.put(format_args!("<path class=\"{class}\" d=\"{}\"/>", path.text));
     }
 
-    /// A rectangle from its upper left corner, with a text that a pointer calls up, unless empty.
+    /// A rectangle from its upper left corner, with a tooltip unless `title` is empty.
     pub fn rect(&mut self, class: &str, (x, y): Point, (width, height): Point, title: &str) {
         let (x, y, width, height) =
             (Tenths::of(x), Tenths::of(y), Tenths::of(width), Tenths::of(height));
@@ -63,7 +61,7 @@ impl Svg {
         self.titled("rect", &shape, title);
     }
 
-    /// A dot, with a text that a pointer calls up, unless empty.
+    /// A dot with a tooltip unless `title` is empty.
     pub fn dot(&mut self, class: &str, (x, y): Point, radius: f64, title: &str) {
         let (x, y, radius) = (Tenths::of(x), Tenths::of(y), Tenths::of(radius));
         let shape = format!("<circle class=\"{class}\" cx=\"{x}\" cy=\"{y}\" r=\"{radius}\"");
@@ -81,7 +79,7 @@ impl Svg {
         self.put(format_args!("<text x=\"{x}\" y=\"{y}\"{anchor}>{}</text>", escape(text)));
     }
 
-    /// The drawing as text.
+    /// The SVG text.
     pub fn finish(mut self) -> String {
         self.text.push_str("</svg>\n");
         self.text
@@ -108,13 +106,13 @@ pub struct Path {
 }
 
 impl Path {
-    /// A path that begins at a point.
+    /// A path from a starting point.
     pub fn from((x, y): Point) -> Self {
         let at = (Tenths::of(x), Tenths::of(y));
         Self { text: format!("M{} {}", at.0, at.1), at }
     }
 
-    /// Goes straight to a point; nowhere if it is there already.
+    /// Draws a line to a point, if it differs from the present one.
     pub fn line_to(&mut self, (x, y): Point) {
         let to = (Tenths::of(x), Tenths::of(y));
         let (right, down) = (Tenths(to.0.0 - self.at.0.0), Tenths(to.1.0 - self.at.1.0));
@@ -129,13 +127,12 @@ impl Path {
         self.at = to;
     }
 
-    /// Goes back to where it began.
+    /// Closes the path.
     pub fn close(&mut self) {
         self.text.push('z');
     }
 }
 
-/// A number with at most one decimal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Tenths(i64);
 
@@ -156,24 +153,24 @@ impl fmt::Display for Tenths {
     }
 }
 
-/// Maps a range of values to a range of places.
+/// A linear map from values to positions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scale {
     /// The values at both ends.
     pub values: (f64, f64),
-    /// The places of the values at both ends.
+    /// The positions of both ends.
     pub places: (f64, f64),
 }
 
 impl Scale {
-    /// The place of a value, which counts as the nearest end if it is outside.
+    /// The position of a value, clamped to the range.
     pub fn at(&self, value: f64) -> f64 {
         let (low, high) = self.values;
         let share = if high > low { ((value - low) / (high - low)).clamp(0.0, 1.0) } else { 0.0 };
         self.places.0 + share * (self.places.1 - self.places.0)
     }
 
-    /// Round values for labels, ascending, about `count` of them.
+    /// About `count` round values for labels, ascending.
     pub fn ticks(&self, count: usize) -> Vec<f64> {
         let (low, high) = self.values;
         let rough = (high - low) / count.max(1) as f64;

@@ -1,5 +1,4 @@
-//! The report of an invented comparison. With `ROADWEAVE_REPORT=FILE` it is also written, to be
-//! looked at.
+//! Report of an invented comparison, written to `ROADWEAVE_REPORT=FILE` if set.
 
 use std::time::Duration;
 
@@ -110,7 +109,7 @@ fn comparison() -> Comparison {
     Comparison::new("1.2.3", setting, drives.map(compared).into())
 }
 
-/// Checks that every element that is opened is closed, in order; returns how many there are.
+/// Returns the number of elements.
 fn check_balanced(html: &str) -> usize {
     const VOID: [&str; 2] = ["meta", "!doctype"];
     let (mut open, mut count) = (Vec::new(), 0);
@@ -200,8 +199,7 @@ fn a_comparison_of_nothing_has_a_report() {
     check_balanced(&html);
 }
 
-/// Two drives on which nothing is lost and little waits, so that strategies come close to the
-/// bound.
+/// Two drives without losses and with short queues, where strategies come close to the bound.
 fn measured_comparison() -> Comparison {
     let setting = Setting {
         bitrate_bps: 1_000_000,

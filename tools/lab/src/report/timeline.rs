@@ -1,5 +1,4 @@
-//! Time lines: strips one below the other on one axis of seconds, stalls shaded through all of
-//! them.
+//! Time lines: strips stacked on one axis of seconds, with stalls shaded through all of them.
 //!
 //! ```text
 //!   Mbit/s   ▁▂▅▇▅▂  rates, stacked
@@ -9,67 +8,67 @@
 //!            0      10      20 s
 //! ```
 //!
-//! Values are steps, not curves: what is drawn for 200 ms is true for these 200 ms.
+//! Values are drawn as steps: each holds for its 200 ms.
 
 use super::svg::{Anchor, Path, Scale, Svg};
 use crate::figures::Timeline;
 
-/// Everything on one axis.
+/// Strips on one time axis.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Figure {
-    /// What the figure shows, for those who cannot see it.
+    /// The text alternative.
     pub label: String,
-    /// How many steps of [`Timeline::STEP`] there are.
+    /// Number of steps of [`Timeline::STEP`].
     pub steps: usize,
-    /// How many of them make one column.
+    /// Steps per column.
     pub group: usize,
     /// From the top down.
     pub strips: Vec<Strip>,
-    /// Begin and end of every stall, seconds.
+    /// Begin and end of each stall, seconds.
     pub stalls: Vec<(f64, f64)>,
 }
 
 /// One kind of values over time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Strip {
-    /// What the values are, with their unit.
+    /// Title with the unit.
     pub title: String,
-    /// Height, in the page's pixels.
+    /// In the page's pixels.
     pub height: f64,
-    /// Areas above the line, the first farthest back.
+    /// Areas above the line, the first at the back.
     pub above: Vec<Layer>,
     /// Areas below the line.
     pub below: Vec<Layer>,
-    /// The highest value of the axis above the line; the highest there is, if absent.
+    /// Top of the upper axis; default: the highest value.
     pub top: Option<f64>,
-    /// The highest value of the axis below the line; the highest there is, if absent.
+    /// End of the lower axis; default: the highest value.
     pub bottom: Option<f64>,
-    /// A value to compare with.
+    /// A reference value.
     pub mark: Option<f64>,
 }
 
-/// An area from zero to a value per column.
+/// An area from zero to one value per column.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Layer {
-    /// The class of its colour.
+    /// Class of its colour.
     pub class: String,
     /// One value per column, not negative.
     pub values: Vec<f64>,
 }
 
-/// What becomes of several steps in one column.
+/// How steps merge into a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Merge {
-    /// The mean of the steps.
+    /// The mean.
     Mean,
-    /// The sum of the steps.
+    /// The sum.
     Sum,
-    /// The highest of the steps.
+    /// The maximum.
     Max,
 }
 
 impl Merge {
-    /// The columns of `values`, `group` steps in each.
+    /// Merges each `group` of `values` into a column.
     pub fn columns(self, values: impl IntoIterator<Item = f64>, group: usize) -> Vec<f64> {
         let values: Vec<f64> = values.into_iter().collect();
         let column = |steps: &[f64]| match self {
@@ -81,7 +80,7 @@ impl Merge {
     }
 }
 
-/// Layers that stand one on the other, the first at the bottom.
+/// Stacks layers, the first at the bottom.
 pub fn stack(series: impl IntoIterator<Item = Layer>) -> Vec<Layer> {
     let mut below: Vec<f64> = Vec::new();
     let mut layers = Vec::new();
@@ -90,18 +89,18 @@ pub fn stack(series: impl IntoIterator<Item = Layer>) -> Vec<Layer> {
         below.iter_mut().zip(&values).for_each(|(sum, value)| *sum += value);
         layers.push(Layer { class, values: below.clone() });
     }
-    // Each area covers what lies below it, so the highest one comes first.
+    // Each area covers the ones below, so the highest comes first.
     layers.reverse();
     layers
 }
 
-/// The highest value of some layers.
+/// The highest value of the layers.
 pub fn highest<'a>(layers: impl IntoIterator<Item = &'a Layer>) -> f64 {
     layers.into_iter().flat_map(|layer| &layer.values).copied().fold(0.0, f64::max)
 }
 
 impl Figure {
-    /// Draws it.
+    /// The figure as SVG.
     pub fn draw(&self) -> String {
         let seconds = (self.steps as f64 * Timeline::STEP.as_secs_f64()).max(1e-3);
         let x = Scale { values: (0.0, seconds), places: (LEFT, WIDTH - RIGHT) };
@@ -154,7 +153,7 @@ impl Strip {
         }
     }
 
-    /// An axis shows at least so much, so that a single packet does not look like a disaster.
+    /// The least range of an axis, so that a single packet does not fill it.
     fn least(&self) -> f64 {
         if self.below.is_empty() { 1.0 } else { 5.0 }
     }
@@ -183,7 +182,6 @@ impl Layer {
     }
 }
 
-/// A tick's value without needless digits.
 fn tidy(value: f64) -> String {
     let text = format!("{value:.2}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -192,9 +190,7 @@ fn tidy(value: f64) -> String {
 const WIDTH: f64 = 1_000.0;
 const LEFT: f64 = 64.0;
 const RIGHT: f64 = 36.0;
-/// Room for a strip's title above it.
 const TITLE: f64 = 28.0;
-/// Room for the axis of seconds.
 const AXIS: f64 = 24.0;
 
 #[cfg(test)]

@@ -6,27 +6,27 @@
 //!                     └──────────── redundancy   └──────────── redundancy
 //! ```
 //!
-//! Redundancy is on a logarithmic axis: strategies differ by a factor of a hundred.
+//! Redundancy is logarithmic: strategies differ by a factor of a hundred.
 
 use super::page::percent;
 use super::svg::{Anchor, Point, Scale, Svg};
 
-/// What a strategy pays and gets.
+/// A strategy's cost and benefit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mark {
     /// Its name.
     pub name: String,
-    /// The class of its colour.
+    /// Class of its colour.
     pub class: String,
-    /// Bytes beyond the inner packets, by those.
+    /// Bytes beyond the inner packets, relative to those.
     pub redundancy: f64,
-    /// Its p99 delay by the bound's, if there is one.
+    /// Its p99 delay relative to the bound, if there is one.
     pub p99_by_bound: Option<f64>,
     /// Share of the time in stalls, 0..1.
     pub stalls: f64,
 }
 
-/// Both panels.
+/// Both panels as SVG.
 pub fn trade(marks: &[Mark]) -> String {
     let mut svg = Svg::new((WIDTH, HEIGHT), "Tail and stalls of each strategy by its redundancy");
     let tails: Vec<(&Mark, f64)> =
@@ -53,7 +53,7 @@ fn panel(
     svg.text((left + LEFT, TOP - 12.0), Anchor::Start, title);
     for tick in y.ticks(5) {
         svg.line("grid", (x.places.0, y.at(tick)), (x.places.1, y.at(tick)));
-        // Sums of decimal steps are not round in binary.
+        // Rounds off binary errors of decimal steps.
         let text = label((tick * 1e6).round() / 1e6);
         svg.text((x.places.0 - 8.0, y.at(tick) + 4.5), Anchor::End, &text);
     }
@@ -72,15 +72,15 @@ fn panel(
     }
 }
 
-/// Where names stand: beside their dots, and not upon one another.
+/// Places names beside their dots without overlap.
 #[derive(Debug, Default)]
 struct Names {
-    /// Left end and width of each, and its baseline.
+    /// Left end, width and baseline of each placed name.
     taken: Vec<(f64, f64, f64)>,
 }
 
 impl Names {
-    /// The place for the name of the dot `at`, which ends before `end` if it can.
+    /// A place for the name of the dot `at`, left of `end` if possible.
     fn place(&mut self, at: Point, name: &str, end: f64) -> Point {
         let width = name.chars().count() as f64 * CHAR;
         let left = if at.0 + BESIDE + width <= end { at.0 + BESIDE } else { at.0 - BESIDE - width };
@@ -96,10 +96,9 @@ impl Names {
     }
 }
 
-/// The width of a character of a name, at most, and the height of a line.
+/// Upper bound of a character's width, and the height of a line.
 const CHAR: f64 = 8.5;
 const LINE: f64 = 13.0;
-/// From the middle of a dot to its name.
 const BESIDE: f64 = 9.0;
 
 const WIDTH: f64 = 1_000.0;
@@ -108,7 +107,7 @@ const TOP: f64 = 30.0;
 const BOTTOM: f64 = 290.0;
 const LEFT: f64 = 64.0;
 const RIGHT: f64 = 20.0;
-/// What the axis spans, as a share; what is less stands at its end.
+/// The axis's range as shares; smaller values are drawn at its end.
 const REDUNDANCY: (f64, f64) = (0.005, 2.0);
 const TICKS: [f64; 8] = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0];
 

@@ -5,9 +5,9 @@
 //!  gain 2.89                           0.35                   1.25 0.75 1 x 6     4 segments
 //! ```
 //!
-//! Source: draft-cardwell-iccrg-bbr-congestion-control-00, sections by function, with what Linux
-//! adds: an allowance for acknowledgements that come in heaps, and one for segments that leave
-//! together. The pace that Linux holds to after a policer is not there.
+//! Source: draft-cardwell-iccrg-bbr-congestion-control-00, sections by function. From Linux: the
+//! allowance for aggregated acknowledgements and the one for bursts. Not modelled: Linux's
+//! long-term rate behind a policer.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,29 +16,26 @@ use roadweave_proto::{Instant, SplitMix64};
 
 use super::congestion::{Acked, Congestion, INITIAL_WINDOW, Phase, Window};
 
-/// BBR.
 #[derive(Clone, Debug)]
 pub(super) struct Bbr {
     mode: Mode,
     random: SplitMix64,
-    /// Bytes of a segment's data, and as a packet.
+    /// Bytes of a segment's data, and of its packet.
     data: f64,
     packet: f64,
-    /// Rounds so far, and after how many deliveries this one ends.
+    /// Count of rounds, and the delivered count at which the present round ends.
     rounds: u64,
     round_end: u64,
     begins_round: bool,
-    /// The highest rates of the last rounds, segments per second.
+    /// Segments per second.
     rates: MaxOf,
     least: Option<Duration>,
     least_at: Instant,
-    /// The bandwidth that is to be exceeded, and for how many rounds it was not.
+    /// The bandwidth to exceed by [`GROWTH`], and for how many rounds it was not exceeded.
     full: f64,
     full_rounds: u32,
-    /// When the present part of the cycle began.
     phase_at: Instant,
-    /// When the round trip has been probed for long enough, once the queue is empty; and whether a
-    /// round has passed.
+    /// When the probe of the round trip may end, and whether a round has passed since it began.
     probed_at: Option<Instant>,
     probe_round_passed: bool,
     /// The window before losses or a probe.
@@ -50,21 +47,20 @@ pub(super) struct Bbr {
     has_pace_of_round_trip: bool,
 }
 
-/// What it is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Startup,
     Drain,
-    /// With the part of [`CYCLE`].
+    /// With the index into [`CYCLE`].
     ProbeBandwidth(usize),
     ProbeRoundTrip,
 }
 
-/// The greatest values of the last rounds.
+/// Maxima over the last rounds: (round, value), values descending.
 #[derive(Clone, Debug, Default)]
 struct MaxOf(VecDeque<(u64, f64)>);
 
-/// Acknowledgements beyond those that the bandwidth explains.
+/// ACK aggregation: acknowledgements beyond those that the bandwidth explains.
 #[derive(Clone, Debug, Default)]
 struct Heaps {
     since: Instant,
@@ -84,7 +80,6 @@ impl MaxOf {
 }
 
 impl Bbr {
-    /// `segment`: bytes of its data, and of it as a packet.
     pub(super) fn new((data, packet): (u32, u32), seed: u64) -> Self {
         let mut bbr = Self {
             mode: Mode::Startup,
@@ -134,12 +129,12 @@ impl Bbr {
         }
     }
 
-    /// Bytes of data per second for so many segments per second (section 4.2.1).
+    /// Bytes of data per second for `rate` segments per second (section 4.2.1).
     fn pace_of(&self, rate: f64, gain: f64) -> f64 {
         rate * gain * self.packet * (1.0 - MARGIN)
     }
 
-    /// So many times what the path holds, segments (section 4.2.3.2).
+    /// `gain` times the bandwidth-delay product and `more`, segments (section 4.2.3.2).
     fn inflight(&self, gain: f64, more: f64) -> u32 {
         let Some(least) = self.least else { return INITIAL_WINDOW };
         let held = (self.rates.get() * least.as_secs_f64() * gain).ceil() + more;
@@ -148,7 +143,7 @@ impl Bbr {
         even + if self.mode == Mode::ProbeBandwidth(0) { 2 } else { 0 }
     }
 
-    /// Rounds and bandwidth (section 4.1.1).
+    /// Section 4.1.1.
     fn update_bandwidth(&mut self, acked: &Acked) {
         self.begins_round = false;
         let Some(rate) = acked.rate else { return };
@@ -174,13 +169,13 @@ impl Bbr {
         heaps.highest.add(self.rounds / 5, (heaps.acked - expected).max(0.0), 2);
     }
 
-    /// Allowed beyond the gain for heaps, segments.
+    /// Segments allowed beyond the gain for ACK aggregation.
     fn allowance(&self) -> f64 {
         let most = self.rates.get() * HEAP_MAX.as_secs_f64();
         if self.is_full() { self.heaps.highest.get().min(most) } else { 0.0 }
     }
 
-    /// The parts of the cycle (section 4.3.4.3).
+    /// Section 4.3.4.3.
     fn update_cycle(&mut self, acked: &Acked) {
         let Mode::ProbeBandwidth(part) = self.mode else { return };
         let least = self.least.unwrap_or_default();
@@ -201,7 +196,7 @@ impl Bbr {
         self.phase_at = now;
     }
 
-    /// It begins with any part but that which drains.
+    /// Starts at a random part of the cycle, but not at the draining one.
     fn begin_cycle(&mut self, now: Instant) {
         let part = (CYCLE.len() - self.random.below(CYCLE.len() - 1)) % CYCLE.len();
         self.begin_part(now, part);
@@ -282,7 +277,7 @@ impl Bbr {
         }
     }
 
-    /// Section 4.2.3.4: one round of packet conservation, and the former window when all is over.
+    /// Section 4.2.3.4: one round of packet conservation; afterwards the former window.
     fn recovers(&mut self, acked: &Acked, window: &mut Window) -> bool {
         let before = std::mem::replace(&mut self.phase, acked.phase);
         window.cwnd = window.cwnd.saturating_sub(acked.lost).max(1);
@@ -348,7 +343,7 @@ impl Congestion for Bbr {
         Some(self.pace)
     }
 
-    /// What leaves in a millisecond (Linux's `tcp_tso_autosize`), but two segments at least.
+    /// Segments per millisecond at the pace (Linux's `tcp_tso_autosize`).
     fn burst(&self) -> u32 {
         ((self.pace / 1_024.0 / self.data) as u32).clamp(if self.pace < 150e3 { 1 } else { 2 }, 44)
     }
@@ -358,24 +353,23 @@ impl Congestion for Bbr {
     }
 }
 
-/// 2 / ln 2: it doubles what is delivered in each round.
+/// 2 / ln 2: doubles the delivered amount in each round.
 const HIGH: f64 = 2.885;
-/// The gains of pacing in a cycle.
+/// Pacing gains of a cycle.
 const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
-/// The pace stays below the bandwidth by so much (Linux's `bbr_pacing_margin_percent`).
+/// The pace stays below the bandwidth by this share (Linux's `bbr_pacing_margin_percent`).
 const MARGIN: f64 = 0.01;
-/// What the first pace assumes before a round trip is known.
+/// The first pace assumes this round trip.
 const FIRST_ROUND_TRIP: Duration = Duration::from_millis(1);
-/// Of how many rounds the highest rate counts.
+/// The highest rate is taken over this many rounds.
 const RATE_ROUNDS: u64 = 10;
-/// The bandwidth grows while it is so many times that of before.
+/// The bandwidth grows while each round exceeds the last maximum by this factor.
 const GROWTH: f64 = 1.25;
-/// After so many rounds without growth the pipe is full.
+/// After this many rounds without growth the pipe is full.
 const FULL_ROUNDS: u32 = 3;
-/// Of how long the least round trip counts, and how long it is probed.
+/// How long the least round trip is valid, and how long it is probed.
 const LEAST_OF: Duration = Duration::from_secs(10);
 const PROBE: Duration = Duration::from_millis(200);
-/// The least window, segments.
+/// Segments.
 const WINDOW_MIN: u32 = 4;
-/// Heaps of at most so long are allowed for.
 const HEAP_MAX: Duration = Duration::from_millis(100);

@@ -1,4 +1,4 @@
-//! What a congestion control is told, and what it decides.
+//! The interface between the sender and its congestion control.
 
 use std::fmt;
 use std::str::FromStr;
@@ -23,10 +23,10 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All of them.
+    /// All algorithms.
     pub const ALL: [Self; 2] = [Self::Cubic, Self::Bbr];
 
-    /// What it is called, as by the kernel.
+    /// The kernel's name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Cubic => "cubic",
@@ -57,92 +57,85 @@ impl FromStr for Algorithm {
     }
 }
 
-/// How much may be under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Window {
     /// Segments.
     pub(super) cwnd: u32,
-    /// From here on it grows slowly.
+    /// Slow start ends at this window, segments.
     pub(super) ssthresh: u32,
 }
 
-/// What the sender is doing about losses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Nothing.
     Open,
-    /// It repairs what is lost.
+    /// Lost segments are being repaired.
     Recovery,
-    /// It begins again after a timeout.
+    /// After a timeout.
     Loss,
 }
 
-/// What an acknowledgement means to a congestion control.
+/// An acknowledgement, as a congestion control sees it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Acked {
     pub(super) now: Instant,
-    /// Segments that are there now and were not known to be; those that were found lost.
+    /// Segments newly known as delivered, and newly found lost.
     pub(super) delivered: u32,
     pub(super) lost: u32,
-    /// Segments delivered in all.
     pub(super) delivered_total: u64,
-    /// Segments under way, after it.
+    /// Segments under way after this acknowledgement.
     pub(super) in_flight: u32,
-    /// The round trip that it shows, the smoothed one, and whether the receiver may have waited
-    /// before it answered.
+    /// The round trip of this acknowledgement, the smoothed one, and whether the receiver may have
+    /// delayed the answer.
     pub(super) round_trip: Option<Duration>,
     pub(super) smoothed: Option<Duration>,
     pub(super) is_delayed: bool,
     pub(super) rate: Option<RateSample>,
     pub(super) phase: Phase,
-    /// Whether more would have left with a larger window.
+    /// Whether the window limits the sender.
     pub(super) is_cwnd_limited: bool,
-    /// All before this byte is acknowledged, and all before that one has left.
+    /// The first unacknowledged byte, and the first that has not left.
     pub(super) una: u64,
     pub(super) nxt: u64,
 }
 
-/// A congestion control.
 pub(super) trait Congestion: fmt::Debug + Send {
-    /// An acknowledgement has come; losses are being dealt with as `acked.phase` says.
+    /// Handles an acknowledgement; `acked.phase` says whether losses are being repaired.
     fn on_ack(&mut self, acked: &Acked, window: &mut Window);
 
-    /// Congestion is found: how much shall be under way from now on, segments. Called once for each
-    /// window of data.
+    /// Returns the new threshold, segments. Called once for each window of data.
     fn on_congestion(&mut self, now: Instant, phase: Phase, window: &Window) -> u32;
 
-    /// A timeout has passed.
     fn on_timeout(&mut self);
 
-    /// The window of a sender that found a loss to be none, from that before it.
+    /// The window after a recovery turns out spurious.
     fn undone(&self, window: &Window, cwnd_before: u32) -> u32 {
         window.cwnd.max(cwnd_before)
     }
 
-    /// How fast segments shall leave, bytes of data per second; `None`: as the window lets them.
+    /// Bytes of data per second; `None`: no pacing.
     fn pacing_rate(&self) -> Option<f64> {
         None
     }
 
-    /// How many segments leave together.
+    /// Segments that leave back to back.
     fn burst(&self) -> u32 {
         u32::MAX
     }
 
-    /// Whether it sets the window in recovery too; otherwise the sender does (PRR).
+    /// Whether it also sets the window during recovery; otherwise the sender does (PRR).
     fn rules_in_recovery(&self) -> bool {
         false
     }
 }
 
-/// The window at the beginning, segments (RFC 6928).
+/// Segments (RFC 6928).
 pub(super) const INITIAL_WINDOW: u32 = 10;
 
 #[cfg(test)]
 pub(super) mod tests_support {
     use super::*;
 
-    /// An acknowledgement of so many segments to a sender that is limited by its window.
+    /// An acknowledgement for a sender that is limited by its window.
     pub(in super::super) fn acked(now: Instant, delivered: u32, round_trip: Duration) -> Acked {
         Acked {
             now,

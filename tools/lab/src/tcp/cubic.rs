@@ -6,8 +6,8 @@
 //!  0.7 W_max ──╯ cut        K seconds after
 //! ```
 //!
-//! Source: RFC 9438, sections by function; the window's target is recomputed at most 32 times a
-//! second while it does not move, as Linux does.
+//! Source: RFC 9438, sections by function. As in Linux, the target is recomputed at most 32 times a
+//! second while the window does not move.
 
 use std::time::Duration;
 
@@ -16,35 +16,33 @@ use roadweave_proto::Instant;
 use super::congestion::{Acked, Congestion, Phase, Window};
 use super::hystart::HyStart;
 
-/// CUBIC with hybrid slow start.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cubic {
     hystart: HyStart,
-    /// The window before the last cut, segments; 0: there was none.
+    /// The window before the last cut, segments; 0: no cut yet.
     window_max: f64,
     epoch: Option<Epoch>,
-    /// Segments acknowledged since the window grew last.
+    /// Segments acknowledged since the last growth.
     counted: u32,
 }
 
-/// Congestion avoidance since the last cut.
 #[derive(Clone, Debug)]
 struct Epoch {
     begin: Instant,
-    /// The middle of the curve: after how long, and the window there.
+    /// The inflection point: its time since `begin`, and the window there.
     k: Duration,
     origin: f64,
-    /// What Reno would have had, and what was acknowledged since it grew last.
+    /// The window of Reno, and the segments acknowledged since it last grew.
     reno: f64,
     reno_counted: f64,
-    /// When this was computed, and for which window; so many acknowledgements make one segment.
+    /// When and for which window `per_segment` was computed.
     at: Instant,
     for_cwnd: u32,
     per_segment: f64,
 }
 
 impl Cubic {
-    /// So many segments must be acknowledged for the window to grow by one (sections 4.2 to 4.5).
+    /// Acknowledged segments per segment of growth (sections 4.2 to 4.5).
     fn per_segment(&mut self, acked: &Acked, cwnd: u32) -> f64 {
         let now = acked.now;
         let window = f64::from(cwnd);
@@ -69,7 +67,7 @@ impl Cubic {
         (epoch.at, epoch.for_cwnd) = (now, cwnd);
         let ahead = self.hystart.least().unwrap_or_default();
         let since = (now.since(epoch.begin) + ahead).as_secs_f64() - epoch.k.as_secs_f64();
-        // Whole segments, as Linux counts: that matters to small windows.
+        // Truncated as in Linux; this matters for small windows.
         let target = epoch.origin + (C * since.powi(3)).trunc();
         let mut per_segment =
             if target > window { window / (target - window) } else { 100.0 * window };
@@ -142,11 +140,10 @@ impl Congestion for Cubic {
 /// Section 5.
 const C: f64 = 0.4;
 const BETA: f64 = 0.7;
-/// Before the first cut the window grows by at least a twentieth in a round trip.
+/// Before the first cut the window grows by at least a twentieth per round trip.
 const FIRST_EPOCH: f64 = 20.0;
-/// It grows by at most a half in a round trip (section 4.2).
+/// The window grows by at most a half per round trip (section 4.2).
 const FASTEST: f64 = 2.0;
-/// How often the target is recomputed.
 const LOOK: Duration = Duration::from_nanos(1_000_000_000 / 32);
 
 #[cfg(test)]
@@ -154,7 +151,7 @@ mod tests {
     use super::super::congestion::tests_support::acked;
     use super::*;
 
-    /// The window `seconds` after a cut at 1,000 segments, with round trips of `round_trip`.
+    /// The window `seconds` after a cut at 1,000 segments.
     fn after_cut(round_trip: Duration, seconds: f64) -> f64 {
         let mut cubic = Cubic::default();
         let mut window = Window { cwnd: 1_000, ssthresh: u32::MAX };

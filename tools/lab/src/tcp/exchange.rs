@@ -1,4 +1,4 @@
-//! A connection with both of its ends: the vehicle connects, and data go one way.
+//! Both ends of a connection: the vehicle connects, and data flow one way.
 
 use bytes::Bytes;
 use roadweave_emulate::Direction;
@@ -8,12 +8,12 @@ use super::segment::{Segment, data_max};
 use super::socket::{Role, Socket, SocketConfig, SocketStats};
 use crate::inner;
 
-/// A connection with both of its ends.
+/// Both ends of a connection.
 #[derive(Debug)]
 pub struct Exchange {
     direction: Direction,
     port: u16,
-    /// What is told as the largest segment without options, bytes.
+    /// The MSS option of the SYN, bytes.
     mss: u16,
     bytes: Option<u64>,
     vehicle: Socket,
@@ -23,8 +23,8 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// `direction`: the way of the data. Data to the vehicle are asked for by [`REQUEST`] bytes.
-    /// `bytes`: how many; `None`: without an end.
+    /// `direction`: where the data go; downwards the vehicle requests them with [`REQUEST`] bytes.
+    /// `bytes`: how many; `None`: endless.
     pub fn new(config: &SocketConfig, direction: Direction, port: u16, bytes: Option<u64>) -> Self {
         Self {
             direction,
@@ -50,8 +50,8 @@ impl Exchange {
         earliest([self.vehicle.poll_timeout(), self.cloud.poll_timeout()])
     }
 
-    /// The next IP packet that leaves at `now`, and its way. Call it until it returns `None`, when
-    /// all that has come by `now` was handed over.
+    /// The next IP packet to send at `now`, with its direction. Call it until it returns `None`,
+    /// after handing over all packets that arrived by `now`.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<(Direction, Bytes)> {
         let (direction, segment) = match self.vehicle.poll_transmit(now) {
             Some(segment) => (Direction::Up, segment),
@@ -60,7 +60,7 @@ impl Exchange {
         Some((direction, segment.packet(direction, self.port, self.mss)))
     }
 
-    /// Takes an IP packet at the end where `direction` leads; `false` when it is no segment of this
+    /// Handles an IP packet at the end to which `direction` leads; `false` if it is not of this
     /// connection.
     pub fn handle_packet(&mut self, now: Instant, direction: Direction, packet: &[u8]) -> bool {
         let socket = match direction {
@@ -86,22 +86,22 @@ impl Exchange {
         true
     }
 
-    /// Bytes of data that have come in order.
+    /// Bytes received in order.
     pub fn received(&self) -> u64 {
         self.ends().1.received()
     }
 
-    /// When all were there.
+    /// When the last byte arrived.
     pub fn completed(&self) -> Option<Instant> {
         self.completed
     }
 
-    /// What happened at the end that sends the data.
+    /// Statistics of the sending end.
     pub fn stats(&self) -> SocketStats {
         self.ends().0.stats()
     }
 
-    /// The end that sends the data.
+    /// The sending end.
     pub fn sender(&self) -> &Socket {
         self.ends().0
     }
@@ -114,11 +114,9 @@ impl Exchange {
     }
 }
 
-/// What asks for data, bytes.
+/// Size of a request for data, bytes.
 pub const REQUEST: u64 = 100;
-/// More than goes through in any time.
 const ENDLESS: u64 = 1 << 50;
-/// Bytes of the timestamps' option.
 const TIMESTAMPS: u32 = 12;
 
 #[cfg(test)]

@@ -9,27 +9,27 @@ use roadweave_proto::Instant;
 use super::exchange::Exchange;
 use super::socket::{SocketConfig, SocketStats};
 
-/// What came of a transfer.
+/// Result of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fetched {
-    /// From the first SYN to the last byte, or to the end of the time for it.
+    /// From the first SYN to the last byte, or the time limit.
     pub took: Duration,
-    /// Bytes that came in order.
+    /// Bytes received in order.
     pub bytes: u64,
-    /// Whether all came.
+    /// Whether all bytes arrived.
     pub is_whole: bool,
-    /// What happened at the end that sent them.
+    /// Statistics of the sending end.
     pub stats: SocketStats,
 }
 
 impl Fetched {
-    /// What came in order, Mbit/s.
+    /// Goodput, Mbit/s.
     pub fn goodput_mbps(&self) -> f64 {
         self.bytes as f64 * 8e-6 / self.took.as_secs_f64().max(f64::MIN_POSITIVE)
     }
 }
 
-/// Transfers `bytes`, or as many as go through, in at most `time`.
+/// Transfers `bytes` in at most `time`; `None`: as many as possible.
 pub fn fetch(
     link: &DuplexLink,
     config: &SocketConfig,

@@ -1,54 +1,45 @@
-//! Hybrid slow start: it ends when a round's acknowledgements come closely for half a round trip,
-//! or when round trips grow.
-//!
-//! Linux has it as its inventors described it, with both signs, and not as RFC 9406, which has only
-//! the second one and goes on more slowly before it stops.
+//! Hybrid slow start: it ends when a train of acknowledgements lasts half a round trip, or when
+//! round trips grow. As in Linux, both signs are used, not only the second as in RFC 9406.
 //!
 //! Source: S. Ha, I. Rhee, "Taming the elephants: New TCP slow start", Computer Networks 55 (2011),
-//! section 4; the constants are those of Linux's `tcp_cubic` parameters.
+//! section 4; constants of Linux's `tcp_cubic`.
 
 use std::time::Duration;
 
 use roadweave_proto::Instant;
 
-/// What it looks at.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HyStart {
-    /// The least of all round trips.
     least: Option<Duration>,
     round: Option<Round>,
 }
 
-/// One round trip.
 #[derive(Clone, Debug)]
 struct Round {
     begin: Instant,
-    /// The byte with which it ends.
+    /// The round ends when this byte is acknowledged.
     end: u64,
-    /// The last acknowledgement of a train.
+    /// The last acknowledgement of the train.
     last: Instant,
     samples: u32,
     least: Duration,
 }
 
 impl HyStart {
-    /// A round trip, whatever the phase.
     pub(super) fn on_round_trip(&mut self, round_trip: Duration) {
         self.least = Some(self.least.map_or(round_trip, |least| least.min(round_trip)));
     }
 
-    /// The least of all round trips.
     pub(super) fn least(&self) -> Option<Duration> {
         self.least
     }
 
-    /// It begins anew.
     pub(super) fn reset(&mut self) {
         self.round = None;
     }
 
-    /// An acknowledgement in slow start of `una`, with all before `nxt` sent; whether it is time to
-    /// stop, with a window of `cwnd` segments.
+    /// Handles an acknowledgement in slow start of all before `una`, with all before `nxt` sent;
+    /// returns whether slow start is over.
     pub(super) fn is_over(
         &mut self,
         now: Instant,
@@ -77,13 +68,13 @@ impl HyStart {
     }
 }
 
-/// Below this window nothing is looked at, segments.
+/// Segments.
 const CWND_MIN: u32 = 16;
-/// Acknowledgements that follow each other so closely are a train.
+/// Acknowledgements at most this far apart are a train.
 const SPACING_MAX: Duration = Duration::from_millis(2);
-/// The least of so many round trips is a round's.
+/// Samples that a round needs before its least round trip counts.
 const SAMPLES: u32 = 8;
-/// Round trips have grown by an eighth, but within these bounds.
+/// Growth of an eighth counts, within these bounds.
 const GROWN_MIN: Duration = Duration::from_millis(4);
 const GROWN_MAX: Duration = Duration::from_millis(16);
 
@@ -93,7 +84,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// When it is over with an acknowledgement each `spacing` whose round trips are these, in ms.
+    /// The acknowledgement, one each `spacing` ms, that ends slow start.
     fn over_at(spacing: u64, round_trip: impl Fn(u64) -> u64) -> Option<u64> {
         let mut hystart = HyStart::default();
         hystart.on_round_trip(MS * 40);

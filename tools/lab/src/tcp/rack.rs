@@ -1,9 +1,7 @@
-//! RACK: a segment is lost when one that left later is there, and some time has passed.
+//! RACK: a segment is lost if a later one was delivered and the reordering window has passed.
 //!
-//! The time is nothing until segments are seen to overtake each other; then it is a quarter of the
-//! least round trip, and grows while the receiver tells of segments that came twice.
-//!
-//! Source: RFC 8985 section 6.2.
+//! The window is zero until reordering is seen; then it is a quarter of the least round trip, and
+//! grows while the receiver reports duplicates. Source: RFC 8985 section 6.2.
 
 use std::time::Duration;
 
@@ -11,10 +9,9 @@ use roadweave_proto::Instant;
 
 use super::scoreboard::{Scoreboard, Sent};
 
-/// What RACK knows.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rack {
-    /// Of the segment that left last among those that are there: when, its end, its round trip.
+    /// Send time and end of the delivered segment that was sent last, and its round trip.
     newest: Option<(Instant, u64)>,
     round_trip: Duration,
     least: Duration,
@@ -22,30 +19,26 @@ pub(super) struct Rack {
     /// Quarters of the least round trip beyond the first, and for how many recoveries they stay.
     further_steps: u32,
     stays: u32,
-    /// Further steps are taken once per round, which ends here.
+    /// Steps are added once per round, which ends at this byte.
     round_end: Option<u64>,
 }
 
-/// What the window for reordering depends on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Circumstances {
-    /// Whether losses are being repaired.
     pub(super) is_recovering: bool,
-    /// The smoothed round trip.
     pub(super) smoothed: Duration,
 }
 
 impl Rack {
-    /// The least round trip, as far as it is known.
     pub(super) fn set_least(&mut self, least: Duration) {
         self.least = least;
     }
 
-    /// A segment is there (steps 1 and 2).
+    /// Steps 1 and 2.
     pub(super) fn on_delivered(&mut self, now: Instant, sent: &Sent) {
         let round_trip = now.since(sent.at);
         if sent.times > 1 && round_trip < self.least {
-            // The answer is to what left before.
+            // The answer belongs to an earlier transmission.
             return;
         }
         self.round_trip = round_trip;
@@ -54,13 +47,12 @@ impl Rack {
         }
     }
 
-    /// A segment that left only once was overtaken (step 3).
+    /// Step 3.
     pub(super) fn on_reordering(&mut self) {
         self.is_reordering = true;
     }
 
-    /// The receiver has told that a segment came twice (step 4). All before `una` is
-    /// acknowledged; the round that begins now ends at `nxt`.
+    /// A duplicate was reported (step 4). The next round ends at `nxt`.
     pub(super) fn on_duplicate(&mut self, una: u64, nxt: u64) {
         if self.round_end.is_none_or(|end| una >= end) {
             self.round_end = Some(nxt);
@@ -69,7 +61,6 @@ impl Rack {
         }
     }
 
-    /// A recovery is over.
     pub(super) fn on_recovered(&mut self) {
         self.stays = self.stays.saturating_sub(1);
         if self.stays == 0 {
@@ -77,7 +68,7 @@ impl Rack {
         }
     }
 
-    /// How long a segment may be overtaken before it counts as lost.
+    /// The reordering window.
     pub(super) fn window(&self, at: Circumstances, sacked: u32) -> Duration {
         if !self.is_reordering && (at.is_recovering || sacked >= THRESHOLD) {
             return Duration::ZERO;
@@ -85,7 +76,7 @@ impl Rack {
         (self.least / 4 * (1 + self.further_steps)).min(at.smoothed)
     }
 
-    /// Marks what is lost (step 5); returns how many segments, and when to look again.
+    /// Marks lost segments (step 5); returns their count, and when to look again.
     pub(super) fn detect(
         &self,
         now: Instant,
@@ -109,9 +100,9 @@ impl Rack {
     }
 }
 
-/// So many segments beyond a gap make it a loss at once, until reordering is seen.
+/// Segments beyond a gap that make it a loss at once, until reordering is seen.
 const THRESHOLD: u32 = 3;
-/// For how many recoveries a wider window stays.
+/// How many recoveries a wider window lasts.
 const STAYS: u32 = 16;
 
 #[cfg(test)]
@@ -125,7 +116,7 @@ mod tests {
         Instant::from_millis(millis)
     }
 
-    /// Ten segments of 100 bytes, one each millisecond, of which these are there after 40 ms.
+    /// Ten segments of 100 bytes, one each millisecond; `there` is delivered after 40 ms.
     fn after(rack: &mut Rack, there: &[(u64, u64)]) -> Scoreboard {
         let mut board = Scoreboard::default();
         (0..10).for_each(|n| board.push(at(n), n * 100, 100, Mark::default()));
@@ -149,7 +140,7 @@ mod tests {
         let mut rack = Rack::default();
         rack.on_reordering();
         let mut board = after(&mut rack, &[(200, 500)]);
-        // It left at 1 ms; the newest that is there left at 4 ms and took 40 ms.
+        // It left at 1 ms; the newest delivered one left at 4 ms and took 40 ms.
         assert_eq!(rack.detect(at(44), &mut board, wait), (0, Some(at(51))));
         assert_eq!(rack.detect(at(51), &mut board, wait), (1, None));
         rack.on_duplicate(0, 1_000);
@@ -168,7 +159,8 @@ mod tests {
         let mut board = after(&mut rack, &[(200, 500)]);
         rack.detect(at(44), &mut board, CALM);
         board.send_again(at(44), false, Mark::default);
-        // The first copy was late: 2 ms after the second left it is there, with all but the last.
+        // The first copy was late: 2 ms after the second left it is delivered, with all but the
+        // last.
         board.on_ack(at(46), (500, &[]), &mut rack, &mut RateEstimator::default());
         assert_eq!(rack.newest, Some((at(4), 500)), "nothing is known of the second copy");
     }

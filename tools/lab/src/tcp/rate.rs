@@ -1,47 +1,43 @@
-//! How fast segments are delivered, sampled with every acknowledgement.
-//!
-//! Source: draft-cheng-iccrg-delivery-rate-estimation-02.
+//! Samples of the delivery rate, one per acknowledgement
+//! (draft-cheng-iccrg-delivery-rate-estimation-02).
 
 use std::time::Duration;
 
 use roadweave_proto::Instant;
 
-/// What is noted with each segment as it leaves.
+/// State noted with each segment as it leaves.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Mark {
     /// Segments delivered until then, and when the last of them was.
     delivered: u64,
     delivered_at: Instant,
-    /// When the first segment left of the flight that this one belongs to.
+    /// When the first segment of this flight left.
     first_sent: Instant,
     is_app_limited: bool,
 }
 
-/// A sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct RateSample {
     /// Segments per second.
     pub(super) rate: f64,
-    /// Segments delivered when the newest segment left that this acknowledgement tells of.
+    /// Segments delivered when the newest acknowledged segment left.
     pub(super) prior_delivered: u64,
-    /// Whether the application had nothing to send then, so that the rate says little of the path.
+    /// Whether the application limited the sender, so that the rate underestimates the path.
     pub(super) is_app_limited: bool,
 }
 
-/// Counts deliveries.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RateEstimator {
     delivered: u64,
     delivered_at: Instant,
     first_sent: Instant,
-    /// The application had nothing to send until so many are delivered.
+    /// Samples are limited by the application until this many segments are delivered.
     app_limited: Option<u64>,
-    /// Of the segments that the present acknowledgement tells of: the newest, and when it left.
+    /// The newest segment of the present acknowledgement, and when it left.
     newest: Option<(Mark, Instant)>,
 }
 
 impl RateEstimator {
-    /// A segment leaves.
     pub(super) fn on_sent(&mut self, now: Instant, is_idle: bool) -> Mark {
         if is_idle {
             (self.first_sent, self.delivered_at) = (now, now);
@@ -54,7 +50,6 @@ impl RateEstimator {
         }
     }
 
-    /// A segment that left at `sent` is there.
     pub(super) fn on_delivered(&mut self, now: Instant, mark: Mark, sent: Instant) {
         self.delivered += 1;
         self.delivered_at = now;
@@ -66,17 +61,17 @@ impl RateEstimator {
         }
     }
 
-    /// Nothing more is there to be sent, with so many segments under way.
+    /// The application has nothing more to send.
     pub(super) fn on_app_limited(&mut self, in_flight: u32) {
         self.app_limited = Some((self.delivered + u64::from(in_flight)).max(1));
     }
 
-    /// The sample of the acknowledgement whose segments have been told, unless it says nothing.
+    /// The sample of the segments delivered since the last call; `None` if it is not sound.
     pub(super) fn sample(&mut self, least_round_trip: Option<Duration>) -> Option<RateSample> {
         self.app_limited = self.app_limited.filter(|until| self.delivered <= *until);
         let (mark, sent) = self.newest.take()?;
         let interval = sent.since(mark.first_sent).max(self.delivered_at.since(mark.delivered_at));
-        // Deliveries that seem faster than the path is long were batched.
+        // Deliveries faster than a round trip were batched.
         let is_sound = least_round_trip.is_none_or(|least| interval >= least);
         (is_sound && !interval.is_zero()).then(|| RateSample {
             rate: (self.delivered - mark.delivered) as f64 / interval.as_secs_f64(),
@@ -85,7 +80,6 @@ impl RateEstimator {
         })
     }
 
-    /// Segments delivered so far.
     pub(super) fn delivered(&self) -> u64 {
         self.delivered
     }
@@ -100,7 +94,7 @@ mod tests {
         let mut rate = RateEstimator::default();
         let at = Instant::from_millis;
         let marks: Vec<Mark> = (0..10).map(|number| rate.on_sent(at(0), number == 0)).collect();
-        // One each 5 ms after a round trip of 50 ms: 200 segments per second by the last.
+        // One each 5 ms after a round trip of 50 ms.
         let mut samples = Vec::new();
         for (number, mark) in (0..).zip(marks) {
             rate.on_delivered(at(50 + 5 * number), mark, at(0));

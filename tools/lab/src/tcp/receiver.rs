@@ -1,4 +1,4 @@
-//! The end that receives: what has come, when that is acknowledged, and how much may come.
+//! The receiving end: reassembly, acknowledgements and the receive window.
 //!
 //! Sources: RFC 9293 and RFC 5681 section 4.2 (delayed acknowledgements; Linux answers the first
 //! segments at once, and each that lets its window grow, and waits for 40 ms at most), RFC 2018 and
@@ -12,40 +12,39 @@ use roadweave_proto::Instant;
 
 use super::segment::{SACK_BLOCKS_MAX, Segment};
 
-/// The end that receives.
 #[derive(Clone, Debug)]
 pub(super) struct Receiver {
     mss: u32,
-    /// All before this byte has come.
+    /// All bytes before this one have arrived.
     next: u64,
-    /// What has come beyond, from and to.
+    /// Bytes beyond a gap, from and to.
     beyond: BTreeMap<u64, u64>,
-    /// Where the last segments went that came beyond, the newest in front.
+    /// Positions of the latest segments beyond a gap, newest first.
     recent: VecDeque<u64>,
-    /// What came twice, to be told once.
+    /// A duplicate to report once (D-SACK).
     twice: Option<(u64, u64)>,
-    /// What was acknowledged last, and the timestamp that is to be answered.
+    /// The last acknowledged byte, and the timestamp to echo.
     told: u64,
     echo: u32,
-    /// When what has come is acknowledged at the latest; so many answers come at once.
+    /// When an acknowledgement is due, and how many are sent without delay.
     due: Option<Instant>,
     at_once: u32,
-    /// Of the segment that came last: when, its end, its timestamp.
+    /// Arrival, end and timestamp of the last segment.
     last: Option<(Instant, u64, u32)>,
     window: AutoWindow,
 }
 
-/// The window, which grows with each segment to twice what came in the last round trip.
+/// Receive window; grows to twice what arrived in the last round trip.
 #[derive(Clone, Debug)]
 struct AutoWindow {
     bytes: u32,
     limit: u32,
-    /// Where the present round trip began, and when.
+    /// Where and when the present round trip began.
     begin: u64,
     begin_at: Instant,
     round_trip: Option<Duration>,
     copied: u64,
-    /// The end of what was promised never goes back.
+    /// The right edge of the window; it never moves back.
     promised: u64,
 }
 
@@ -74,23 +73,20 @@ impl Receiver {
         }
     }
 
-    /// Bytes that have come in order.
     pub(super) fn received(&self) -> u64 {
         self.next
     }
 
-    /// When an acknowledgement is due.
     pub(super) fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Whether a segment is joined with the one before it, as devices join those that come together
-    /// and differ in nothing but their place: both are answered once.
+    /// Whether GRO joins this segment with the one before: both are acknowledged once.
     pub(super) fn joins(&self, now: Instant, segment: &Segment) -> bool {
         self.last == Some((now, segment.seq, segment.timestamp))
     }
 
-    /// Takes a segment with data, or the timestamp of one without.
+    /// Handles data, or the timestamp of a segment without data.
     pub(super) fn on_segment(
         &mut self,
         now: Instant,
@@ -119,7 +115,7 @@ impl Receiver {
             self.recent.retain(|at| *at >= self.next);
             self.window.on_data(now, self.next, self.mss, round_trip);
             if self.window.grows(segment.len) {
-                // The sender is to know of it soon.
+                // The sender learns of the larger window at once.
                 self.at_once = self.at_once.max(1);
             }
         } else {
@@ -131,7 +127,6 @@ impl Receiver {
         self.due = Some(self.due.map_or(by_then, |due| due.min(by_then)));
     }
 
-    /// An acknowledgement leaves at `now` at the latest.
     pub(super) fn answer_by(&mut self, now: Instant) {
         self.due = Some(self.due.map_or(now, |due| due.min(now)));
     }
@@ -154,7 +149,7 @@ impl Receiver {
         self.recent.truncate(SACK_BLOCKS_MAX);
     }
 
-    /// Writes what has come into a segment that leaves.
+    /// Fills in the acknowledgement fields.
     pub(super) fn acknowledge(&mut self, segment: &mut Segment) {
         segment.ack = Some(self.next);
         segment.echo = self.echo;
@@ -173,16 +168,16 @@ impl Receiver {
 }
 
 impl AutoWindow {
-    /// Whether it grows by what has come of `len` bytes: twice that, up to the limit.
+    /// Grows the window by twice `len`, up to the limit; returns whether it grew.
     fn grows(&mut self, len: u32) -> bool {
         let before = self.bytes;
         self.bytes = before.saturating_add(2 * len).min(self.limit).max(before);
         self.bytes > before
     }
 
-    /// Data up to `next` is there, and the application has taken it.
+    /// All data before `next` has been read by the application.
     fn on_data(&mut self, now: Instant, next: u64, mss: u32, round_trip: Option<Duration>) {
-        // Without data of our own a round trip is as long as a window takes.
+        // Without own data, a round trip is as long as a window takes.
         let guessed = self.round_trip.unwrap_or_else(|| now.since(self.begin_at));
         let round_trip = round_trip.unwrap_or(guessed);
         if now.since(self.begin_at) < round_trip {
@@ -190,7 +185,7 @@ impl AutoWindow {
         }
         let copied = next - self.begin;
         if copied > self.copied {
-            // Twice what came, and once more by how much that grew.
+            // Twice what arrived, extrapolated by its growth.
             let grown = copied + (copied - self.copied).min(copied);
             let wanted = 2 * grown + 16 * u64::from(mss);
             let wanted = u32::try_from(wanted).unwrap_or(WINDOW_MAX).min(WINDOW_MAX);
@@ -201,14 +196,14 @@ impl AutoWindow {
     }
 }
 
-/// The first window, half of Linux's `tcp_rmem` at the beginning; what it may grow to before a
-/// round trip has passed; and the largest, half of the largest `tcp_rmem`.
+/// Half of Linux's initial `tcp_rmem`; the limit before a round trip has passed; half of the
+/// largest `tcp_rmem`.
 pub(super) const WINDOW_FIRST: u32 = 65_535;
 const LIMIT_FIRST: u32 = 80_000;
 const WINDOW_MAX: u32 = 16 << 20;
-/// How long an acknowledgement is held back.
+/// Delayed acknowledgement.
 const DELAY: Duration = Duration::from_millis(40);
-/// So many answers are not held back at the beginning.
+/// Acknowledgements sent without delay at the beginning.
 const AT_ONCE: u32 = 16;
 
 #[cfg(test)]

@@ -1,5 +1,4 @@
-//! What happens to the window while losses are repaired: proportional rate reduction, and how it is
-//! taken back when nothing was lost.
+//! The window during loss recovery: proportional rate reduction, and undoing a spurious recovery.
 //!
 //! ```text
 //! Open ─ a segment is lost ─► Recovery ─ all that had left is there ─► Open
@@ -13,22 +12,18 @@ use roadweave_proto::Instant;
 
 use super::congestion::{Phase, Window};
 
-/// Losses, and what is done about them.
 #[derive(Clone, Debug)]
 pub(super) struct Recovery {
     pub(super) phase: Phase,
-    /// It is over when all before this byte is there.
+    /// Recovery ends when all before this byte is acknowledged.
     pub(super) end: u64,
-    /// The window before it.
     before: Window,
-    /// PRR: segments delivered, and sent, since it began.
+    /// PRR: segments delivered and sent since recovery began.
     delivered: u32,
     sent: u32,
-    /// Repairs that have left and were not told to have come twice; `None`: it cannot be undone.
+    /// Repairs sent and not reported as duplicates; `None`: cannot be undone.
     repairs: Option<u32>,
-    /// The timestamp of the first repair.
     first_repair: Option<u32>,
-    /// When the timeout was.
     pub(super) timeout_at: Option<Instant>,
 }
 
@@ -46,19 +41,18 @@ impl Recovery {
         }
     }
 
-    /// It begins, with all before `nxt` sent. `repair`: the timestamp of the first repair that is
-    /// still under way from before, whose answer is no sign that nothing was lost.
+    /// `repair`: timestamp of an earlier repair still under way; its answer does not show that
+    /// nothing was lost.
     pub(super) fn begin(&mut self, phase: Phase, nxt: u64, before: Window, repair: Option<u32>) {
         let repairs = Some(u32::from(repair.is_some()));
         *self = Self { phase, end: nxt, before, repairs, first_repair: repair, ..Self::new() };
     }
 
-    /// It goes on after a timeout, with the window as it was before all losses.
+    /// Continues after a timeout, with the window as it was before all losses.
     pub(super) fn turn_into_loss(&mut self, nxt: u64) {
         (self.phase, self.end) = (Phase::Loss, nxt);
     }
 
-    /// A segment has left, for the first time or again; `timestamp`: what it carries.
     pub(super) fn on_sent(&mut self, is_repair: bool, timestamp: u32) {
         self.sent += 1;
         if is_repair {
@@ -67,34 +61,31 @@ impl Recovery {
         }
     }
 
-    /// The receiver has told that a segment came twice.
     pub(super) fn on_duplicate(&mut self) {
         self.repairs = self.repairs.map(|repairs| repairs.saturating_sub(1));
     }
 
-    /// Whether every repair came twice, or what acknowledges new data answers a segment that left
-    /// before the first repair.
+    /// Whether every repair was a duplicate, or an acknowledgement of new data echoes a timestamp
+    /// from before the first repair.
     pub(super) fn is_spurious(&self, echo: u32, advances: bool) -> bool {
         let all_twice = self.repairs == Some(0) && self.first_repair.is_some();
         let is_older = |repair: u32| (echo.wrapping_sub(repair) as i32) < 0;
         self.repairs.is_some() && (all_twice || advances && self.first_repair.is_some_and(is_older))
     }
 
-    /// It is over, and what it did to the window can no longer be undone.
+    /// Ends recovery; it can no longer be undone.
     pub(super) fn finish(&mut self) {
         self.phase = Phase::Open;
         self.repairs = None;
         self.timeout_at = None;
     }
 
-    /// The window before it.
     pub(super) fn before(&self) -> Window {
         self.before
     }
 
-    /// How many segments may leave, with so many under way of which `ssthresh` shall stay (RFC
-    /// 9937 section 6). `delivered`, `is_progress`: what the acknowledgement has brought, and
-    /// whether it acknowledges new data without showing a loss.
+    /// PRR: how many segments may leave (RFC 9937 section 6). `delivered`: of this acknowledgement;
+    /// `is_progress`: whether it acknowledges new data without showing a loss.
     pub(super) fn may_send(
         &mut self,
         delivered: u32,
@@ -128,7 +119,7 @@ mod tests {
 
     #[test]
     fn the_window_falls_in_proportion_to_what_is_delivered() {
-        // Of 100 segments one is lost: 70 shall remain; 96 acknowledgements of one each.
+        // One of 100 segments is lost: 70 shall remain.
         let mut recovery = begun(100);
         let (mut in_flight, mut left) = (99 - 3, 0);
         for acked in 1..=96 {

@@ -1,19 +1,16 @@
-//! Round-trip times and the timeout that follows from them.
-//!
-//! Sources: RFC 6298, with the clock's granularity replaced by Linux's least timeout: what is added
-//! to the smoothed time is at least 200 ms (`tcp_rto_min_us`).
+//! Round-trip times and the retransmission timeout: RFC 6298, with Linux's minimum of 200 ms
+//! (`tcp_rto_min_us`) for the part added to the smoothed time.
 
 use std::time::Duration;
 
 use roadweave_proto::{Instant, RttEstimator};
 
-/// What is known of a connection's round-trip times.
 #[derive(Clone, Debug)]
 pub(super) struct RoundTrips {
     estimate: RttEstimator,
-    /// The least of the last minutes, and when it was seen.
+    /// The least sample of the last [`LEAST_OF`], and when it was taken.
     least: Option<(Duration, Instant)>,
-    /// The greatest variation of the present round and of those before, and where it ends.
+    /// Upper envelope of four times the variation.
     variation: Duration,
 }
 
@@ -23,11 +20,11 @@ impl RoundTrips {
         Self { estimate, least: None, variation: Duration::ZERO }
     }
 
-    /// A sample of a segment that was sent once.
+    /// Only samples of segments that were sent once.
     pub(super) fn on_sample(&mut self, now: Instant, sample: Duration) {
         self.estimate.update(sample);
         let variation = self.estimate.variation() * 4;
-        // It falls by and by and rises at once.
+        // Rises at once, decays slowly.
         self.variation = variation.max(self.variation.saturating_sub(self.variation / 64));
         let is_least =
             |(least, at): (Duration, Instant)| sample <= least || now.since(at) > LEAST_OF;
@@ -36,18 +33,15 @@ impl RoundTrips {
         }
     }
 
-    /// The smoothed time; `None` before the first sample.
     pub(super) fn smoothed(&self) -> Option<Duration> {
         self.estimate.is_sampled().then(|| self.estimate.smoothed())
     }
 
-    /// The least time of the last [`LEAST_OF`]; `None` before the first sample.
     pub(super) fn least(&self) -> Option<Duration> {
         self.least.map(|(least, _)| least)
     }
 
-    /// After how long without an answer all that is under way counts as lost, `backoffs` times
-    /// doubled (RFC 6298 sections 2 and 5.5).
+    /// The retransmission timeout, doubled `backoffs` times (RFC 6298 sections 2 and 5.5).
     pub(super) fn timeout(&self, backoffs: u32) -> Duration {
         let once = match self.smoothed() {
             Some(smoothed) => smoothed + self.variation.max(TIMEOUT_MIN),
@@ -59,11 +53,9 @@ impl RoundTrips {
 
 /// The timeout before the first sample (RFC 6298 section 2.1).
 pub(super) const INITIAL: Duration = Duration::from_secs(1);
-/// The least that is added to the smoothed time.
 pub(super) const TIMEOUT_MIN: Duration = Duration::from_millis(200);
-/// The longest timeout.
 const TIMEOUT_MAX: Duration = Duration::from_secs(120);
-/// Of how long the least time is remembered (`tcp_min_rtt_wlen`).
+/// Linux's `tcp_min_rtt_wlen`.
 const LEAST_OF: Duration = Duration::from_secs(300);
 
 #[cfg(test)]
@@ -78,7 +70,7 @@ mod tests {
         assert_eq!((rtt.timeout(0), rtt.timeout(2)), (MS * 1_000, MS * 4_000));
         (0..100).for_each(|at| rtt.on_sample(Instant::from_millis(at), MS * 50));
         assert_eq!((rtt.timeout(0), rtt.least()), (MS * 250, Some(MS * 50)));
-        // What varies much has a longer one: RTTVAR * 4 of RFC 6298.
+        // RTTVAR * 4 of RFC 6298.
         (0..100).for_each(|at| {
             rtt.on_sample(Instant::from_millis(at), MS * (50 + 300 * (at as u32 % 2)))
         });

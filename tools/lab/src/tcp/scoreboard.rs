@@ -1,4 +1,4 @@
-//! What was sent and is not acknowledged, segment by segment.
+//! Segments sent and not acknowledged.
 //!
 //! ```text
 //!  una                                                       nxt
@@ -13,52 +13,47 @@ use roadweave_proto::Instant;
 use super::rack::Rack;
 use super::rate::{Mark, RateEstimator};
 
-/// A segment that has left.
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
     pub(super) seq: u64,
     pub(super) len: u32,
-    /// When it left last.
+    /// The latest transmission.
     pub(super) at: Instant,
-    /// How often it left.
+    /// Number of transmissions.
     pub(super) times: u32,
     pub(super) fate: Fate,
     mark: Mark,
 }
 
-/// What the sender thinks of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// It is under way, for the first time or again.
     UnderWay,
-    /// It is lost and has not left again.
+    /// Lost and not sent again.
     Lost,
-    /// The receiver has told that it is there.
     Sacked,
 }
 
-/// All segments between the first that is not acknowledged and the last that has left.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scoreboard {
     sent: VecDeque<Sent>,
     sacked: u32,
     lost: u32,
-    /// The end of the last segment that is known to be there.
+    /// The end of the last segment known to be delivered.
     highest: u64,
 }
 
-/// What an acknowledgement has told.
+/// Result of an acknowledgement.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Told {
-    /// Segments that are there, and were not known to be.
+    /// Segments newly known as delivered.
     pub(super) delivered: u32,
-    /// From when the first and the last of those that left only once left until now.
+    /// Round trips of the first and the last newly delivered segment that was sent once.
     pub(super) round_trip: Option<Duration>,
     pub(super) round_trip_last: Option<Duration>,
-    /// Whether one is there that left only once, behind one that was known to be there.
+    /// Whether a segment sent once arrived behind a later one.
     pub(super) is_reordered: bool,
-    /// When the last of those left that left only once; what left before a timeout and is there
-    /// shows that the timeout was spurious.
+    /// The latest send time among newly delivered segments sent once; one before a timeout shows
+    /// that the timeout was spurious.
     pub(super) original: Option<Instant>,
 }
 
@@ -69,13 +64,12 @@ impl Sent {
 }
 
 impl Scoreboard {
-    /// Notes a segment that has left for the first time.
     pub(super) fn push(&mut self, now: Instant, seq: u64, len: u32, mark: Mark) {
         self.sent.push_back(Sent { seq, len, at: now, times: 1, fate: Fate::UnderWay, mark });
     }
 
-    /// The first segment that is lost leaves again, or, if none is and `probes`, the last that is
-    /// not there. Returns its first byte and its length.
+    /// Sends the first lost segment again, or, with `probes`, the last undelivered one. Returns its
+    /// first byte and length.
     pub(super) fn send_again(
         &mut self,
         now: Instant,
@@ -94,8 +88,8 @@ impl Scoreboard {
         Some((sent.seq, sent.len))
     }
 
-    /// Takes an acknowledgement of all before `ack` and of `sacks`; tells `rack` and `rate` of each
-    /// segment that it brings news of.
+    /// Handles an acknowledgement of all before `ack` and of `sacks`; reports each newly delivered
+    /// segment to `rack` and `rate`.
     pub(super) fn on_ack(
         &mut self,
         now: Instant,
@@ -145,7 +139,7 @@ impl Scoreboard {
         told
     }
 
-    /// Marks as lost all that is under way and for which `is_lost` holds; returns how many.
+    /// Marks segments under way for which `is_lost` holds; returns their count.
     pub(super) fn mark_lost(&mut self, mut is_lost: impl FnMut(&Sent) -> bool) -> u32 {
         let mut marked = 0;
         for sent in self.sent.iter_mut().filter(|sent| sent.fate == Fate::UnderWay) {
@@ -158,7 +152,6 @@ impl Scoreboard {
         marked
     }
 
-    /// Nothing is lost after all.
     pub(super) fn forget_losses(&mut self) {
         for sent in self.sent.iter_mut().filter(|sent| sent.fate == Fate::Lost) {
             sent.fate = Fate::UnderWay;
@@ -166,12 +159,11 @@ impl Scoreboard {
         self.lost = 0;
     }
 
-    /// When the first of those left again that are not acknowledged yet.
+    /// When the first unacknowledged repair left.
     pub(super) fn first_repair(&self) -> Option<Instant> {
         self.sent.iter().filter(|sent| sent.times > 1).map(|sent| sent.at).min()
     }
 
-    /// The first segment that is not acknowledged.
     pub(super) fn first(&self) -> Option<&Sent> {
         self.sent.front()
     }
@@ -180,12 +172,12 @@ impl Scoreboard {
         self.sent.is_empty()
     }
 
-    /// Segments that have left and are not acknowledged.
+    /// Segments sent and not acknowledged.
     pub(super) fn out(&self) -> u32 {
         self.sent.len() as u32
     }
 
-    /// Segments that the network holds.
+    /// Segments in the network.
     pub(super) fn in_flight(&self) -> u32 {
         self.out() - self.sacked - self.lost
     }

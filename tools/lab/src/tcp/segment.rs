@@ -5,33 +5,33 @@
 //!                  │ MSS 4, SACK 2, timestamps 10, NOP 1, scale 3 │  (SYN)
 //! ```
 //!
-//! Sequence numbers count bytes from 0 in 64 bits, the SYN apart; on the wire they are 32 bits with
-//! the SYN in front, and whoever reads them knows about where they are. Checksums are zero: no one
-//! on the way looks at them.
+//! Sequence numbers are 64-bit byte counts from 0, without the SYN; on the wire they are 32 bits
+//! with the SYN, and the reader supplies an approximate position. Checksums are zero: nothing on
+//! the path verifies them.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use roadweave_emulate::Direction;
 
 use crate::inner;
 
-/// One segment.
+/// A segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Segment {
-    /// Whether it opens the connection; such a one has no data.
+    /// Whether it opens the connection; a SYN carries no data.
     pub is_syn: bool,
     /// The first byte of its data.
     pub seq: u64,
     /// Bytes of data.
     pub len: u32,
-    /// All bytes before this one have come; `None` in the first segment of all.
+    /// All bytes before this one have arrived; `None` in the first SYN.
     pub ack: Option<u64>,
-    /// So many bytes from there on may be sent.
+    /// Receive window in bytes, from `ack` on.
     pub window: u32,
-    /// When it left, by its sender's clock, ms.
+    /// The sender's clock, ms.
     pub timestamp: u32,
-    /// The timestamp that it answers.
+    /// The echoed timestamp, ms.
     pub echo: u32,
-    /// What has come beyond `ack`, from and to; in front what came twice. At most
+    /// Received blocks beyond `ack`, from and to; a duplicate comes first. At most
     /// [`SACK_BLOCKS_MAX`].
     pub sacks: Vec<(u64, u64)>,
 }
@@ -50,7 +50,7 @@ impl Segment {
         }
     }
 
-    /// The IP packet that carries it, from `port` to `port`; `mss` is told in a SYN.
+    /// The IP packet that carries it, from `port` to `port`; a SYN announces `mss`.
     ///
     /// # Panics
     /// With more than [`SACK_BLOCKS_MAX`] blocks, or more data than an IP packet takes.
@@ -64,7 +64,7 @@ impl Segment {
         packet.put_u16(port);
         packet.put_u32(if self.is_syn { 0 } else { on_wire(self.seq) });
         packet.put_u32(self.ack.map_or(0, on_wire));
-        // The upper half of the byte counts words of four bytes.
+        // The upper half of the byte is the header length in words of four bytes.
         packet.put_u8(((TCP + options) * 4) as u8);
         packet.put_u8(flag(self.is_syn, SYN) | flag(self.ack.is_some(), ACK));
         let scale = if self.is_syn { 0 } else { WINDOW_SCALE };
@@ -92,10 +92,8 @@ impl Segment {
         packet.freeze()
     }
 
-    /// Reads what [`Segment::packet`] writes; `None` for anything else.
-    ///
-    /// `sent`, `came`: about how far the reader has sent, and has received, which tells the upper
-    /// half of the numbers.
+    /// Reads what [`Segment::packet`] writes; `None` for anything else. `sent`, `came`: approximate
+    /// positions of the reader, for the upper half of the numbers.
     pub fn parse(packet: &[u8], sent: u64, came: u64) -> Option<Self> {
         let tcp = packet.get(IPV4..)?;
         if packet[0] != 0x45 || packet[9] != inner::PROTOCOL_TCP {
@@ -140,7 +138,7 @@ impl Segment {
     }
 }
 
-/// The largest data of a segment by the MTU, with timestamps.
+/// The largest data of a segment at this MTU, with timestamps.
 pub fn data_max(mtu: u16) -> u32 {
     u32::from(mtu).saturating_sub((IP_TCP + TIMESTAMPS) as u32).max(1)
 }
@@ -149,26 +147,25 @@ fn flag(is_set: bool, flag: u8) -> u8 {
     if is_set { flag } else { 0 }
 }
 
-/// The SYN has number 0, so that the first byte has 1.
 fn on_wire(seq: u64) -> u32 {
     seq.wrapping_add(1) as u32
 }
 
-/// The number next to `about` that is `word` on the wire.
+/// The number closest to `about` that is `word` on the wire.
 fn near(about: u64, word: u32) -> u64 {
     let ahead = word.wrapping_sub(on_wire(about)) as i32;
     about.saturating_add_signed(ahead.into())
 }
 
-/// As many blocks fit beside timestamps (RFC 2018 section 3).
+/// Blocks that fit beside timestamps (RFC 2018 section 3).
 pub const SACK_BLOCKS_MAX: usize = 3;
-/// Bytes of the headers of IPv4 and TCP, without options.
+/// Without options.
 const IP_TCP: usize = IPV4 + TCP;
 const IPV4: usize = 20;
 const TCP: usize = 20;
 const TIMESTAMPS: usize = 12;
 const SYN_OPTIONS: usize = 20;
-/// The window's unit is two to the power of this, as for the largest window of 32 MiB.
+/// For the largest window of 32 MiB.
 const WINDOW_SCALE: u8 = 10;
 const SYN: u8 = 2;
 const ACK: u8 = 16;

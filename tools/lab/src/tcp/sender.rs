@@ -1,4 +1,4 @@
-//! The end that sends: what leaves when, and what an acknowledgement changes.
+//! The sending end.
 //!
 //! ```text
 //! on_ack ─► Scoreboard, Rack: what is there, what is lost ─► Recovery ─► window ◄─ Congestion
@@ -17,16 +17,15 @@ use super::recovery::Recovery;
 use super::rtt::{RoundTrips, TIMEOUT_MIN};
 use super::scoreboard::{Scoreboard, Told};
 
-/// The end that sends.
 #[derive(Debug)]
 pub(super) struct Sender {
     /// Data of a full segment, bytes.
     mss: u32,
     una: u64,
     nxt: u64,
-    /// The application has written all before this byte.
+    /// All bytes before this one are written.
     written: u64,
-    /// The receiver takes all before this byte.
+    /// The right edge of the receiver's window.
     allowed: u64,
     board: Scoreboard,
     rack: Rack,
@@ -36,7 +35,7 @@ pub(super) struct Sender {
     congestion: Box<dyn Congestion>,
     recovery: Recovery,
     usage: Usage,
-    /// When RACK looks again, and when the other timer ends.
+    /// RACK's timer, and the timer for probes and timeouts.
     look_again: Option<Instant>,
     timer: Option<(Instant, Timer)>,
     backoffs: u32,
@@ -45,35 +44,32 @@ pub(super) struct Sender {
     counts: SenderStats,
 }
 
-/// What happened at a sender.
+/// Counters of a sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SenderStats {
-    /// Segments that left, and those of them that had left before.
+    /// Segments sent.
     pub segments: u64,
-    /// Segments that had left before.
+    /// Retransmissions.
     pub again: u64,
-    /// Recoveries that began with a segment found lost.
+    /// Recoveries that began with a lost segment.
     pub recoveries: u64,
     /// Timeouts.
     pub timeouts: u64,
     /// Tail loss probes.
     pub probes: u64,
-    /// Recoveries and timeouts that were found to be for nothing.
+    /// Recoveries and timeouts that were spurious.
     pub undone: u64,
 }
 
-/// An acknowledgement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ack<'a> {
     pub(super) ack: u64,
     pub(super) sacks: &'a [(u64, u64)],
-    /// Bytes that may be under way from there on.
     pub(super) window: u32,
-    /// The timestamp that it answers, ms.
+    /// ms.
     pub(super) echo: u32,
 }
 
-/// A segment that is to leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Leaving {
     pub(super) seq: u64,
@@ -86,27 +82,25 @@ enum Timer {
     Timeout,
 }
 
-/// A tail loss probe that has left.
 #[derive(Clone, Copy, Debug)]
 struct Probe {
-    /// What has left when it had.
+    /// `nxt` after the probe left.
     end: u64,
     is_repair: bool,
     has_left: bool,
 }
 
-/// What leaves next.
 #[derive(Clone, Copy, Debug)]
 enum Next {
-    /// The first segment that is lost.
+    /// The first lost segment.
     Repair,
-    /// The last that is not there.
+    /// The last undelivered segment.
     Probe,
-    /// New data of so many bytes.
+    /// New data of this many bytes.
     New(u32),
 }
 
-/// Whether the window is used, over about a round trip.
+/// Whether the window limits the sender, over about a round trip.
 #[derive(Clone, Copy, Debug, Default)]
 struct Usage {
     is_limited: bool,
@@ -114,8 +108,7 @@ struct Usage {
     end: u64,
 }
 
-/// When a paced sender may send, how many segments of the present burst are left, and the time for
-/// which it might have sent before.
+/// The next send time, the rest of the present burst, and the unused time before it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pace {
     next: Instant,
@@ -124,7 +117,7 @@ struct Pace {
 }
 
 impl Sender {
-    /// `mss`: data of a full segment; `packet`: what the packet is then, bytes.
+    /// `mss`: data of a full segment; `packet`: size of its packet, bytes.
     pub(super) fn new(algorithm: Algorithm, (mss, packet): (u32, u32), seed: u64) -> Self {
         Self {
             mss,
@@ -153,22 +146,18 @@ impl Sender {
         self.counts
     }
 
-    /// How far it has sent.
     pub(super) fn nxt(&self) -> u64 {
         self.nxt
     }
 
-    /// Adds bytes that are to be sent.
     pub(super) fn write(&mut self, bytes: u64) {
         self.written = self.written.saturating_add(bytes);
     }
 
-    /// All that was written is there.
     pub(super) fn is_done(&self) -> bool {
         self.una == self.written
     }
 
-    /// The receiver takes so many bytes from the beginning.
     pub(super) fn open(&mut self, window: u32) {
         self.allowed = window.into();
     }
@@ -178,7 +167,6 @@ impl Sender {
         earliest([self.look_again, self.timer.map(|(at, _)| at), pace])
     }
 
-    /// Takes an acknowledgement.
     pub(super) fn on_ack(&mut self, now: Instant, ack: &Ack<'_>) {
         if ack.ack > self.nxt || ack.ack < self.una {
             return;
@@ -212,7 +200,7 @@ impl Sender {
         }
     }
 
-    /// Whether the first block tells of something that came twice (RFC 2883 section 4).
+    /// Whether the first block reports a duplicate (RFC 2883 section 4).
     fn note_duplicate(&mut self, ack: &Ack<'_>) -> bool {
         let Some(&(from, to)) = ack.sacks.first() else { return false };
         let is_within = ack.sacks.get(1).is_some_and(|second| from >= second.0 && to <= second.1);
@@ -224,7 +212,7 @@ impl Sender {
         comes_twice
     }
 
-    /// The end of a probe: where it repaired a loss there was congestion (RFC 8985 section 7.4.2).
+    /// Ends a probe: if it repaired a loss, there was congestion (RFC 8985 section 7.4.2).
     fn judge_probe(&mut self, now: Instant, ack: &Ack<'_>, advances: bool, comes_twice: bool) {
         let Some(probe) = self.probe else { return };
         if !probe.has_left || ack.ack < probe.end {
@@ -242,7 +230,7 @@ impl Sender {
         }
     }
 
-    /// Takes back what was done for losses that are none (RFC 3522, RFC 5682 section 3).
+    /// Undoes spurious recoveries (RFC 3522, RFC 5682 section 3).
     fn undo_if_spurious(&mut self, ack: &Ack<'_>, advances: bool, told: &Told) {
         if self.recovery.phase == Phase::Open {
             return;
@@ -261,7 +249,7 @@ impl Sender {
         }
     }
 
-    /// Finds losses, and begins to repair them.
+    /// Detects losses and begins recovery.
     fn detect(&mut self, now: Instant) -> u32 {
         let at = Circumstances {
             is_recovering: self.recovery.phase != Phase::Open,
@@ -284,7 +272,7 @@ impl Sender {
         lost
     }
 
-    /// Ends a recovery whose end is there.
+    /// Ends a recovery that is complete.
     fn settle(&mut self, advances: bool, comes_twice: bool) {
         if self.recovery.phase == Phase::Open || !advances && !comes_twice {
             return;
@@ -298,7 +286,6 @@ impl Sender {
         }
     }
 
-    /// Lets the window follow.
     fn control(&mut self, now: Instant, (told, lost): (Told, u32), is_progress: bool) {
         let phase = self.recovery.phase;
         let acked = Acked {
@@ -327,13 +314,12 @@ impl Sender {
         }
     }
 
-    /// In slow start a window counts as used that is half full.
+    /// In slow start a half-full window counts as used.
     fn is_cwnd_limited(&self) -> bool {
         let Window { cwnd, ssthresh } = self.window;
         self.usage.is_limited || cwnd < ssthresh && cwnd < 2 * self.usage.most_out
     }
 
-    /// Lets happen what is due.
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         if self.look_again.is_some_and(|at| at <= now) {
             let lost = self.detect(now);
@@ -347,7 +333,7 @@ impl Sender {
         }
     }
 
-    /// New data leave beyond the window, or else the last segment once more (RFC 8985 section 7.3).
+    /// Sends new data beyond the window, or the last segment again (RFC 8985 section 7.3).
     fn send_probe(&mut self, now: Instant) {
         let is_repair = self.new_data().is_none();
         self.probe = Some(Probe { end: self.nxt, is_repair, has_left: false });
@@ -355,8 +341,8 @@ impl Sender {
         self.timer = Some((now + self.rtt.timeout(self.backoffs), Timer::Timeout));
     }
 
-    /// All that left longer ago than a round trip is lost, and the window begins anew (RFC 5681
-    /// section 3.1, RFC 6298 section 5; RFC 8985 section 6.3).
+    /// Marks everything older than a round trip as lost and restarts the window (RFC 5681 section
+    /// 3.1, RFC 6298 section 5; RFC 8985 section 6.3).
     fn time_out(&mut self, now: Instant) {
         if self.board.is_empty() {
             self.timer = None;
@@ -392,7 +378,7 @@ impl Sender {
         self.pace = Pace { next: now, ..Pace::default() };
     }
 
-    /// Sets the timer from now on: for a probe where all is well, or else for a timeout.
+    /// Restarts the timer: for a probe outside of recovery, otherwise for a timeout.
     fn rearm(&mut self, now: Instant) {
         if self.board.is_empty() {
             self.timer = None;
@@ -413,14 +399,13 @@ impl Sender {
         });
     }
 
-    /// The length of the next segment of new data, if the receiver takes one.
+    /// Length of the next new segment, if the receiver's window has room.
     fn new_data(&self) -> Option<u32> {
         let room = self.allowed.min(self.una + SEND_BUFFER).saturating_sub(self.nxt);
         let len = (self.written - self.nxt).min(self.mss.into());
         (len > 0 && len <= room).then_some(len as u32)
     }
 
-    /// What leaves next, as far as the window lets it.
     fn next(&self) -> Option<Next> {
         if self.probe.is_some_and(|probe| !probe.has_left) && !self.board.is_empty() {
             return Some(self.new_data().map_or(Next::Probe, Next::New));
@@ -434,7 +419,6 @@ impl Sender {
         self.new_data().map(Next::New)
     }
 
-    /// What leaves at `now`.
     pub(super) fn poll_transmit(&mut self, now: Instant) -> Option<Leaving> {
         let Some(next) = self.next() else {
             self.note_usage();
@@ -473,7 +457,7 @@ impl Sender {
         Some(leaving)
     }
 
-    /// Why nothing leaves: the window, or the application.
+    /// Notes whether the window or the application limits the sender.
     fn note_usage(&mut self) {
         self.pace.burst_left = 0;
         let (out, in_flight) = (self.board.out(), self.board.in_flight());
@@ -488,7 +472,6 @@ impl Sender {
         }
     }
 
-    /// Whether the pace lets a segment leave.
     fn paces(&mut self, now: Instant) -> bool {
         if self.congestion.pacing_rate().is_none() || self.pace.burst_left > 0 {
             return true;
@@ -501,7 +484,8 @@ impl Sender {
         true
     }
 
-    /// What has left takes its time. Who is late catches up with half of it at most, as in Linux.
+    /// Charges the pace. A late sender catches up with half of a segment's time at most, as in
+    /// Linux.
     fn pay(&mut self, len: u32) {
         let Some(rate) = self.congestion.pacing_rate() else { return };
         let takes = Duration::from_secs_f64(f64::from(len) / rate.max(1.0));
@@ -512,12 +496,11 @@ impl Sender {
     }
 }
 
-/// The clock of timestamps.
 pub(super) fn millis(now: Instant) -> u32 {
     (now.as_nanos() / 1_000_000) as u32
 }
 
-/// As much may be under way and unacknowledged: Linux's largest `tcp_wmem`.
+/// Linux's largest `tcp_wmem`.
 const SEND_BUFFER: u64 = 4 << 20;
-/// Two ticks of a clock of 1,000 Hz.
+/// Two ticks at 1,000 Hz.
 const PROBE_SLACK: Duration = Duration::from_millis(2);

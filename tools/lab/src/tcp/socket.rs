@@ -1,10 +1,4 @@
-//! One end of a connection.
-//!
-//! ```text
-//! connect ─► SYN ─► SYN, ACK ─► ACK, data ...
-//! ```
-//!
-//! A socket never closes: who uses it knows how many bytes are to come.
+//! One end of a connection. It never closes: the user knows how many bytes to expect.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,18 +11,18 @@ use super::rtt::INITIAL;
 use super::segment::{Segment, data_max};
 use super::sender::{Ack, Sender, SenderStats, millis};
 
-/// What a socket is made of.
+/// Configuration of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketConfig {
-    /// The congestion control of what it sends.
+    /// Congestion control of the sending half.
     pub algorithm: Algorithm,
     /// The largest IP packet, bytes.
     pub mtu: u16,
-    /// Decides all that is random.
+    /// Seed of all randomness.
     pub seed: u64,
 }
 
-/// Who begins.
+/// Which end opens the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// It connects.
@@ -37,7 +31,7 @@ pub enum Role {
     Server,
 }
 
-/// What happened at a socket.
+/// Counters of a socket.
 pub type SocketStats = SenderStats;
 
 /// One end of a connection.
@@ -47,23 +41,22 @@ pub struct Socket {
     state: State,
     sender: Sender,
     receiver: Receiver,
-    /// When the last part of its opening left.
+    /// When the last SYN left.
     opened_at: Option<Instant>,
-    /// Acknowledgements that leave before all else.
+    /// Acknowledgements that leave before anything else.
     answers: VecDeque<Segment>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Nothing has left.
     Idle,
-    /// A SYN, or the answer to one, leaves at this moment; it left so many times before.
+    /// When the next SYN leaves, and how many have left.
     Opening(Instant, u32),
     Open,
 }
 
 impl Socket {
-    /// A socket that has done nothing.
+    /// A new, idle socket.
     pub fn new(role: Role, config: &SocketConfig) -> Self {
         let mss = data_max(config.mtu);
         Self {
@@ -76,7 +69,7 @@ impl Socket {
         }
     }
 
-    /// The client connects.
+    /// Opens the connection.
     pub fn connect(&mut self, now: Instant) {
         if self.state == State::Idle {
             self.state = State::Opening(now, 0);
@@ -88,37 +81,37 @@ impl Socket {
         self.state == State::Open
     }
 
-    /// Sends so many further bytes.
+    /// Appends `bytes` to the data to send.
     pub fn write(&mut self, bytes: u64) {
         self.sender.write(bytes);
     }
 
-    /// Bytes that have come in order.
+    /// Bytes received in order.
     pub fn received(&self) -> u64 {
         self.receiver.received()
     }
 
-    /// Whether all that was written is there.
+    /// Whether all written bytes are acknowledged.
     pub fn is_done(&self) -> bool {
         self.sender.is_done()
     }
 
-    /// What happened so far.
+    /// Counters so far.
     pub fn stats(&self) -> SocketStats {
         self.sender.stats()
     }
 
-    /// The smoothed round-trip time, once there is one.
+    /// The smoothed round-trip time; `None` before the first sample.
     pub fn smoothed_rtt(&self) -> Option<Duration> {
         self.sender.rtt.smoothed()
     }
 
-    /// About how far it has sent, and has received: what [`Segment::parse`] asks for.
+    /// Approximate positions in both directions, for [`Segment::parse`].
     pub fn position(&self) -> (u64, u64) {
         (self.sender.nxt(), self.receiver.received())
     }
 
-    /// Takes a segment.
+    /// Handles a segment.
     pub fn handle_segment(&mut self, now: Instant, segment: &Segment) {
         match (self.state, self.role, segment.is_syn) {
             (State::Idle, Role::Server, true) => {
@@ -137,7 +130,7 @@ impl Socket {
                 self.open(now, segment, times);
                 self.take(now, segment);
             }
-            // The last part of the opening was lost.
+            // The final ACK of the handshake was lost.
             (State::Open, Role::Client, true) => self.receiver.answer_by(now),
             (State::Open, _, false) => self.take(now, segment),
             _ => {}
@@ -152,12 +145,10 @@ impl Socket {
         }
     }
 
-    /// Whether what has come is to be acknowledged now.
     fn answers_now(&self, now: Instant) -> bool {
         self.receiver.due().is_some_and(|due| due <= now)
     }
 
-    /// An acknowledgement without data.
     fn answer(&mut self, now: Instant) -> Segment {
         let seq = self.sender.nxt();
         let mut segment = Segment { timestamp: millis(now), seq, ..Segment::default() };
@@ -178,8 +169,7 @@ impl Socket {
         }
     }
 
-    /// When [`Socket::poll_transmit`] has something to send; `None` when nothing is due unless a
-    /// segment comes.
+    /// When [`Socket::poll_transmit`] has something to send; `None`: only after a segment arrives.
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.state {
             State::Idle => None,
@@ -191,8 +181,8 @@ impl Socket {
         }
     }
 
-    /// The next segment that leaves at `now`. Call it until it returns `None`, after all that has
-    /// come by `now` was handed over: segments that a device would join are acknowledged once.
+    /// The next segment to send at `now`. Call it until it returns `None`, after handing over all
+    /// segments that arrived by `now`: segments that GRO would join are acknowledged once.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Segment> {
         let mut segment = Segment { timestamp: millis(now), ..Segment::default() };
         match self.state {
@@ -214,7 +204,7 @@ impl Socket {
         if let Some(answer) = self.answers.pop_front() {
             return Some(answer);
         }
-        // What is answered at once is so before the application has anything to say.
+        // An immediate acknowledgement precedes the application's answer.
         if self.answers_now(now) {
             return Some(self.answer(now));
         }

@@ -6,7 +6,7 @@ use super::*;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A link with this round trip and a queue of so many bandwidth-delay products.
+/// `queue`: in bandwidth-delay products.
 fn link(mbps: u64, rtt: Duration, queue: f64) -> DuplexLink {
     let rate = Rate::from_kbps(mbps * 1_000);
     let trace = Trace::constant(rate, rtt / 2);
@@ -29,8 +29,8 @@ fn run(link: &DuplexLink, algorithm: Algorithm, bytes: Option<u64>, seconds: u64
 
 #[test]
 fn a_request_takes_the_rounds_of_slow_start() {
-    // SYN, request and 10, 20 segments: three round trips, and the time of the last on the link, or
-    // that of the last at the first pace, which is 10 segments in a round trip, times 2.9.
+    // SYN, request, then 10 and 20 segments: three round trips, plus the serialization of the last
+    // flight, or its pacing at 2.9 times 10 segments per round trip.
     let link = link(100, MS * 100, 1.0);
     for (algorithm, more) in [(Algorithm::Cubic, 0), (Algorithm::Bbr, 35)] {
         let took = run(&link, algorithm, Some(28 * 1_448), 10).took;
@@ -82,7 +82,8 @@ fn a_lost_tail_is_probed_for_and_a_pause_is_survived() {
     assert!(few.iter().chain(&many).all(|it| it.is_whole));
     let probed = few.iter().filter(|it| it.stats.probes > 0 && it.stats.timeouts == 0);
     let probed: Vec<Duration> = probed.map(|it| it.took).collect();
-    // Two round trips and their answers; a probe after two more, or after 200 ms for one alone.
+    // Two round trips and their answers; the probe comes two round trips later, or 200 ms for a
+    // lone segment.
     assert!(!probed.is_empty() && probed.iter().all(|took| *took < MS * 600), "{probed:?}");
     assert!(many.iter().any(|it| it.stats.timeouts > 0));
 }
