@@ -1,5 +1,5 @@
-//! A whole fleet in virtual time: the control plane alone, with the product's agents, desks,
-//! placement, health and rollouts.
+//! A whole fleet in virtual time: the control plane with the product's agents, desks, placement,
+//! health and rollouts, over a model of the data plane.
 //!
 //! ```text
 //!  boxes ──Agent──┐  streams, with delays           ┌─ Desk ─┐
@@ -8,17 +8,14 @@
 //!     faults: plan.rs                                              candidates, Rollout
 //! ```
 //!
-//! What is the product's: every message, signature, proof and decision about documents,
-//! revocations, tables, candidates, health and waves. What is a model: the data plane (a box is on
-//! the proxy of the least delay among its candidates, and leaves a dead one within a second), the
-//! database, and time. In batches: keep-alives of streams and probes are counted, not sent; a proxy
-//! sends one sample for itself, none for its sessions; boxes hear of other boxes' revocations every
-//! six hours, of a proxy's at once; tables change once a minute. With
-//! [`FleetConfig::is_thorough`] every message crosses as bytes, every proxy proves each member of
-//! its table, and every member proves every signature; else messages are taken as they are, tables
-//! by their signed digest alone, and a signature that one member has proved holds for all.
-//!
-//! Equal configurations give equal outcomes, to the byte.
+//! The product's own code: every message, signature, proof and decision about documents,
+//! revocations, tables, candidates, health and waves. Modelled: the database, time, and the data
+//! plane (a box is on the candidate proxy of the least delay and leaves a dead one within a
+//! second). Batched: keep-alives and probes are only counted; a proxy samples itself but not its
+//! sessions; boxes learn of other boxes' revocations every six hours, of a proxy's at once; tables
+//! change once a minute. With [`FleetConfig::is_thorough`] every message is serialized and every
+//! signature verified by each member; otherwise one member's verification holds for all. Equal
+//! configurations give equal bytes.
 
 mod cast;
 mod controller;
@@ -46,30 +43,29 @@ use self::members::{Member, ProxyModel, Ride};
 use self::plan::{Event as Planned, plan};
 use self::store::Store;
 
-/// How often a controller looks at its proxies.
 const TURN: Duration = Duration::from_secs(5);
 
-/// The signatures that are not proved again in a world that is not thorough.
+/// Limit of the shared cache of verified signatures.
 const PROOFS_MAX: usize = 65_536;
 
-/// What a fleet is made of.
+/// Configuration of a fleet.
 #[derive(Clone, Debug, Serialize)]
 pub struct FleetConfig {
-    /// Boxes at the start; some more join.
+    /// Boxes at the start; more join later.
     pub boxes: usize,
     /// Proxies, spread over [`FleetConfig::regions`] with two sites each.
     pub proxies: usize,
-    /// Replicas of the controller on one database.
+    /// Replicas of the controller, on one database.
     pub replicas: usize,
-    /// Regions; two tenants each.
+    /// Regions, with two tenants each.
     pub regions: usize,
-    /// How long.
+    /// Duration.
     pub hours: u32,
-    /// Decides all that is random.
+    /// Seed of all randomness.
     pub seed: u64,
-    /// Whether something breaks.
+    /// Whether faults occur.
     pub faults: bool,
-    /// Whether messages cross as bytes and proxies prove every member.
+    /// Whether messages are serialized and proxies verify every member.
     pub is_thorough: bool,
 }
 
@@ -89,39 +85,29 @@ impl FleetConfig {
     }
 }
 
-/// What happens at a moment.
 #[derive(Debug)]
 enum Event {
-    /// The replicas look at their proxies, proxies send samples.
     Turn,
-    /// A replica reads the outbox.
     Outbox(usize),
-    /// A member tries to open its stream; the attempt counts only if it is the last one planned.
+    /// A member tries to open its stream; ignored unless it is the latest planned attempt.
     Connect { who: usize, attempt: u64 },
-    /// Messages reach the controller.
     Up { who: usize, stream: u64, frames: Vec<Up> },
-    /// Messages reach a member.
     Down { who: usize, stream: u64, frames: Vec<Down> },
-    /// A replica finds a stream dead.
     Expire { replica: usize, who: usize, stream: u64 },
-    /// A member notices that its replica does not answer, if that is still so.
+    /// A member notices that its replica does not answer, unless it does by then.
     Silent { replica: usize, who: usize },
-    /// An agent's timer.
     Timeout { who: usize },
-    /// A box looks for a proxy, or for a better one.
     Choose { who: usize, round: u64 },
-    /// Something that was planned before the start.
     Planned(Planned),
 }
 
-/// A fleet at a moment.
 struct World {
     config: FleetConfig,
     now: Instant,
     end: Instant,
     random: SplitMix64,
     queue: BTreeMap<(Instant, u64), Event>,
-    /// Events ever put into the queue: what is due at the same time comes in this order.
+    /// Events pushed so far; keeps simultaneous events in order.
     sequence: u64,
     cast: Cast,
     store: Store,
@@ -132,13 +118,13 @@ struct World {
     members: Vec<Member>,
     rides: Vec<Ride>,
     proxies: Vec<ProxyModel>,
-    /// The table that each proxy was sent last, to send only what differs.
+    /// The last table sent to each proxy, as the base of differences.
     sent_tables: Vec<Option<Arc<PublishedTable>>>,
     streams: u64,
     figures: Figures,
 }
 
-/// Lets a fleet live.
+/// Runs a fleet.
 pub fn run(config: &FleetConfig) -> FleetOutcome {
     remember_proofs(if config.is_thorough { 0 } else { PROOFS_MAX });
     let mut world = World::new(config);
@@ -223,7 +209,6 @@ impl World {
         self.at(self.now + span, event);
     }
 
-    /// A time between two numbers of milliseconds.
     fn between(&mut self, least: u64, most: u64) -> Duration {
         Duration::from_millis(least + self.random.next_u64() % (most - least + 1))
     }

@@ -1,4 +1,4 @@
-//! A client, a server and the links between them, on one virtual clock and with real TLS.
+//! A client, a server and the links between them, on one virtual clock with real TLS.
 //!
 //! ```text
 //!                  ┌───────────────────────── World ─────────────────────────┐
@@ -8,16 +8,13 @@
 //!                     poll_timeout says when something is due, handle_timeout lets it happen
 //! ```
 //!
-//! The client and the server are those of the product, byte for byte; the world is their device,
-//! their network and their clock. It moves from event to event: the arrival of a packet at the end
-//! of a link, a timer of either side. It hands over all packets that are due at one moment, and
-//! then turns each side that they touched by the function by which the product's event loop does,
-//! [`roadweave_tunnel::turn`]. On a [`Machine`] that is late they are handed over and turned when
-//! it has woken them.
+//! Client and server are the product's, byte for byte; the world is their device, network and
+//! clock. It advances from event to event: a packet at the end of a link, or a timer of either
+//! side. After handing over all packets due at one moment it turns each affected side with
+//! [`roadweave_tunnel::turn`], as the product's event loop does. A [`Machine`] may delay the turn.
 //!
-//! A packet takes the place of its UDP payload and [`UDP_IP_HEADERS`] in a link. Equal
-//! configurations and equal calls give equal worlds: only the bytes of TLS secrets differ, none of
-//! the times or sizes.
+//! A packet occupies its UDP payload and [`UDP_IP_HEADERS`] in a link. Equal configurations and
+//! calls give equal times and sizes; only TLS secrets differ.
 
 mod changes;
 mod config;
@@ -53,47 +50,45 @@ use trails::Trails;
 pub use wire::CrossStats;
 use wire::Wire;
 
-/// Where the server listens (RFC 5737).
+/// The server's address (RFC 5737).
 pub const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 4433);
-/// Bytes of the outer IPv4 and UDP headers of each packet in a link.
+/// Bytes of the outer IPv4 and UDP headers.
 pub const UDP_IP_HEADERS: usize = 28;
-/// The MTU of the tunnel's devices, bytes: the product's default.
+/// MTU of the tunnel's devices, bytes: the product's default.
 pub const MTU: u16 = 1360;
-/// Tells the client's chance on a machine from the server's, of whose lives each has its own.
+/// Separates the client's randomness on a machine from the lives of the server.
 const CLIENT: u64 = 1 << 32;
-/// The server's first life.
 const SERVER_LIVES: u64 = CLIENT + 1;
-/// The world takes so many steps at one moment for a loop without end.
+/// More steps at one moment count as an endless loop.
 const STEPS_AT_ONE_MOMENT: u32 = 10_000;
 
-/// An inner packet that came out of the tunnel.
+/// An inner packet that left the tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// When the packet came out.
+    /// When it left the tunnel.
     pub at: Instant,
-    /// The way it went.
+    /// Its direction.
     pub direction: Direction,
     /// The inner IP packet.
     pub packet: Bytes,
-    /// The outer packet that brought it, or the last part that was missing of it; `None` if it had
-    /// to wait for a timer.
+    /// The outer packet that completed it; `None` if a timer released it.
     pub ride: Option<Transit>,
-    /// What happened to it before, if [`World::observe_packets`] asked for it.
+    /// Its history, after [`World::observe_packets`].
     pub trail: Option<Trail>,
 }
 
-/// The way of an outer packet through a link.
+/// Transit of an outer packet through a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transit {
-    /// The link, from 0 in the order of [`WorldConfig::links`].
+    /// The link, by its index in [`WorldConfig::links`].
     pub link: usize,
-    /// When the packet was put into the link.
+    /// When it entered the link.
     pub boarded: Instant,
-    /// The link's propagation delay then. The rest of its time it waited for capacity.
+    /// The link's propagation delay at that time. The rest of its transit is queueing.
     pub propagation: Duration,
 }
 
-/// Client, server and links.
+/// A client, a server and their links.
 #[derive(Debug)]
 pub struct World {
     now: Instant,
@@ -104,9 +99,9 @@ pub struct World {
     /// How often the server was restarted.
     server_lives: u8,
     wires: Vec<Wire>,
-    /// Servers beside the right one, by their addresses.
+    /// Other servers by address.
     neighbours: BTreeMap<SocketAddr, Neighbour>,
-    /// What answers on a link instead of any server.
+    /// Captive portals by link.
     portals: BTreeMap<usize, Neighbour>,
     arrivals: VecDeque<Arrival>,
     client_events: Vec<(Instant, ClientEvent)>,
@@ -114,27 +109,24 @@ pub struct World {
     server_events: Vec<(Instant, ServerEvent)>,
     undeliverable: u64,
     steps: u32,
-    /// The packets under way, if they are followed.
     trails: Option<Trails>,
 }
 
-/// One end, when it is due, and whether it has been touched since it was serviced.
 #[derive(Debug)]
 struct Side<T> {
     end: T,
     due: Option<Instant>,
     touched: bool,
-    /// What wakes it, on a machine that is late.
+    /// Present on a machine that is late.
     sleeper: Option<Sleeper>,
 }
 
-/// For so long a world waits until the client uses all links.
+/// Limit for waiting until all paths are usable.
 const PATHS: Duration = Duration::from_secs(5);
-/// How often it looks.
 const LOOK: Duration = Duration::from_millis(100);
 
 impl World {
-    /// A world whose client uses all links by now, or has had five seconds for it.
+    /// A world whose client uses all links, or has tried to for five seconds.
     ///
     /// # Errors
     /// As [`World::new`].
@@ -146,10 +138,10 @@ impl World {
         Ok(world)
     }
 
-    /// A world at [`Instant::ZERO`] in which the client has all uplinks and begins to connect.
+    /// A world at [`Instant::ZERO`] whose client has all uplinks and begins to connect.
     ///
     /// # Errors
-    /// [`WorldError`] when the links are too few or too many, or an end cannot be made.
+    /// [`WorldError`]: too few or too many links, or a side that cannot be created.
     #[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
     pub fn new(config: WorldConfig) -> Result<Self, WorldError> {
         if !(1..=LINKS_MAX).contains(&config.links.len()) {
@@ -191,8 +183,7 @@ impl World {
         self.now
     }
 
-    /// Takes an inner packet at the end where `direction` begins. Call [`World::flush`] after a
-    /// batch.
+    /// Accepts an inner packet at the start of `direction`. Call [`World::flush`] after a batch.
     pub fn handle_inner(&mut self, direction: Direction, packet: &[u8]) {
         match direction {
             Direction::Up => self.client.handle_inner(self.now, packet),
@@ -200,13 +191,13 @@ impl World {
         }
     }
 
-    /// Puts a competing packet of `bytes` bytes, headers included, into a link's queue. It is
-    /// counted in [`World::cross_stats`] and goes nowhere.
+    /// Queues a competing packet of `bytes` bytes with headers on a link. It is counted in
+    /// [`World::cross_stats`] and discarded at the end.
     pub fn push_cross(&mut self, link: usize, direction: Direction, bytes: usize) {
         self.wires[link].push_cross(self.now, direction, bytes);
     }
 
-    /// Lets both ends send what may leave now.
+    /// Lets both sides send.
     pub fn flush(&mut self) {
         let now = self.now;
         if self.client.touched {
@@ -230,7 +221,7 @@ impl World {
         }
     }
 
-    /// When something happens next; `None` when nothing will unless something is done.
+    /// Time of the next event; `None`: nothing happens without further calls.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let links = self.wires.iter().flat_map(Wire::poll_timeouts);
         let neighbours = self.neighbours.values().chain(self.portals.values());
@@ -239,11 +230,11 @@ impl World {
         links.chain(ends).chain(neighbours).flatten().min()
     }
 
-    /// Moves the time to `now` and lets happen what is due then. Call it at
-    /// [`World::poll_timeout`], or earlier to do something in between; `now` never goes back.
+    /// Advances the time to `now` and handles what is due. Call it at [`World::poll_timeout`] or
+    /// earlier; `now` never decreases.
     ///
     /// # Panics
-    /// When one moment takes thousands of steps: a timer is due again and again without effect.
+    /// If one moment takes thousands of steps, since a timer stays due.
     pub fn handle_timeout(&mut self, now: Instant) {
         let due = self.poll_timeout().map_or(now, |due| due.max(self.now));
         debug_assert!(now <= due, "the event at {due} was jumped over");
@@ -257,7 +248,7 @@ impl World {
         self.flush();
     }
 
-    /// Lets everything happen until `end`, and moves the time there.
+    /// Runs all events until `end`.
     ///
     /// # Panics
     /// As [`World::handle_timeout`].
@@ -268,19 +259,18 @@ impl World {
         self.now = self.now.max(end);
     }
 
-    /// Follows each packet from now on: arrivals tell their [`Trail`].
+    /// Follows each packet from now on: arrivals have a [`Trail`].
     pub fn observe_packets(&mut self) {
         self.trails = Some(Trails::default());
         self.client.end.observe_packets(true);
         self.server.end.observe_packets(true);
     }
 
-    /// An inner packet that came out of the tunnel, in the order of their coming.
+    /// The next inner packet that left the tunnel, in order.
     pub fn poll_arrival(&mut self) -> Option<Arrival> {
         self.arrivals.pop_front()
     }
 
-    /// Hands over what has arrived at the end of a link.
     fn deliver(&mut self, link: usize) {
         let now = self.now;
         while let Some((from, to, packet, ride)) = self.wires[link].poll(now, Direction::Up) {
@@ -319,7 +309,7 @@ impl<T> Side<T> {
 }
 
 impl<T: Node> Side<T> {
-    /// The same on the machine of `config`; `which`: what tells it from every other end.
+    /// `which`: number of the side, unique within the world.
     fn on(self, config: &WorldConfig, which: u64) -> Self {
         let seed = SplitMix64::word(config.seed, which);
         Self { sleeper: config.machine.sleeper(seed), ..self }
@@ -333,12 +323,11 @@ impl<T: Node> Side<T> {
         self.touched = true;
     }
 
-    /// When it runs next, unless something comes before.
     fn poll_timeout(&self) -> Option<Instant> {
         self.sleeper.as_ref().and_then(Sleeper::wakes).or(self.due)
     }
 
-    /// What it finds if it is to run now; it is touched then.
+    /// If it runs now, returns the waiting input and marks the side as touched.
     fn wake(&mut self, now: Instant) -> VecDeque<Waiting> {
         let due = self.due.filter(|due| *due <= now);
         let Some(sleeper) = &mut self.sleeper else {
@@ -354,17 +343,17 @@ impl<T: Node> Side<T> {
     }
 }
 
-/// How a packet comes out of a link: from `remote`, for the address `local` of a server.
+/// Metadata of a packet from `remote` to the server's address `local`.
 fn meta(link: usize, remote: SocketAddr, local: Option<IpAddr>) -> RecvMeta {
     RecvMeta { socket: uplink(link), remote, local, ecn: None, received: None }
 }
 
-/// All servers listen at the same port.
+/// All servers use the same port.
 fn server_at(address: IpAddr) -> SocketAddr {
     SocketAddr::new(address, SERVER.port())
 }
 
-/// The uplink of link number `link`.
+/// The uplink of a link.
 pub fn uplink(link: usize) -> UplinkId {
     UplinkId(link as u32)
 }

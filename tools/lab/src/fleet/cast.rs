@@ -1,4 +1,4 @@
-//! Who there is: keys, places, and what the root and the controller have signed of them.
+//! The members of a fleet: keys, places and signed documents.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,12 +11,10 @@ use roadweave_proto::SplitMix64;
 
 use super::FleetConfig;
 
-/// Tenants of each region.
 const TENANTS: usize = 2;
-/// Sites of each region.
 const SITES: usize = 2;
 
-/// The boxes and proxies, by index: boxes first, those that join later at their end.
+/// Boxes and proxies by index: boxes first, later joiners at the end of the boxes.
 pub(super) struct Cast {
     pub boxes: usize,
     pub proxies: usize,
@@ -74,7 +72,6 @@ impl Cast {
         self.by_key.get(key).copied()
     }
 
-    /// The index of a proxy by its key.
     pub fn proxy(&self, key: &PublicKey) -> Option<usize> {
         self.who(key)?.checked_sub(self.boxes)
     }
@@ -83,7 +80,7 @@ impl Cast {
         who < self.boxes
     }
 
-    /// Its region: boxes move, yet stay in theirs.
+    /// Boxes move, but not to another region.
     pub fn region(&self, who: usize) -> usize {
         match self.is_box(who) {
             true => who % self.regions,
@@ -105,7 +102,7 @@ impl Cast {
         &self.tenants[region * TENANTS + nth % TENANTS]
     }
 
-    /// The regions whose tenants a proxy of `region` serves: its own and the next one's.
+    /// A proxy serves the tenants of its own region and of the next one.
     pub fn served(&self, region: usize) -> BTreeSet<usize> {
         [region, (region + 1) % self.regions].into()
     }
@@ -117,7 +114,6 @@ impl Cast {
         tenants.map(Scope::Tenant).collect()
     }
 
-    /// What the root says of a member.
     pub fn chain(&self, who: usize) -> Chain {
         let (role, scope, name) = match self.is_box(who) {
             true => (Role::Box, Scope::Tenant(self.tenant(who).clone()), format!("box-{who}")),
@@ -145,7 +141,6 @@ impl Cast {
         self.candidates[proxy].clone()
     }
 
-    /// What a member is handed to join.
     pub fn joining(&self, who: usize) -> Joining {
         let token = JoinToken {
             addresses: vec!["fleet.example.org:443".to_owned()],
@@ -159,7 +154,7 @@ impl Cast {
         Joining { token, name, chain: None }
     }
 
-    /// The round trip between a box and a proxy in one half hour: by distance, and some chance.
+    /// Round trip in one half hour: the distance plus random variation.
     pub fn round_trip(&self, who: usize, proxy: usize, half_hour: u64) -> Duration {
         let far = if self.region(who) == proxy % self.regions { 0 } else { 40_000 };
         let pair = SplitMix64::word(self.seed ^ who as u64, proxy as u64);
@@ -168,7 +163,6 @@ impl Cast {
     }
 }
 
-/// A key that belongs to this number alone.
 fn identity(seed: u64, number: u64) -> Identity {
     let mut words = SplitMix64::new(SplitMix64::word(seed, number));
     let mut bytes = [0; 32];

@@ -1,4 +1,4 @@
-//! The replicas of a controller: the product's desks and watches over one store.
+//! Replicas of a controller: the product's desks and watches over one store.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,29 +13,28 @@ use super::cast::Cast;
 use super::store::{Change, DeviceState, Store};
 use super::{Event, TURN, World};
 
-/// How often the outbox is read where no notice came, ms.
+/// Interval of reading the outbox without a notice, ms.
 const OUTBOX_MS: u64 = 250;
-/// One of so many notices is lost.
+/// One in this many notices is lost.
 const LOST_NOTICE: usize = 10;
-/// Turns between two looks at tables and rollouts: a minute.
+/// Turns between checks of tables and rollouts.
 const TURNS_PER_MINUTE: u64 = 60 / TURN.as_secs();
-/// Minutes between two times that boxes hear of other boxes' revocations.
+/// Minutes between updates of boxes about other boxes' revocations.
 const BOXES_HEAR: u64 = 6 * 60;
-/// The boxes that a proxy can bear, as a multiple of its fair share, thousandths.
+/// Capacity of a proxy, in thousandths of its fair share.
 const CAPACITY: u64 = 2_200;
 
-/// One replica.
 pub(super) struct Replica {
     pub is_up: bool,
     pub is_hung: bool,
     /// By member, with the number of the stream.
     pub desks: BTreeMap<usize, (u64, Desk)>,
-    /// What came while it hung.
+    /// Messages that arrived while it hung.
     pub backlog: Vec<(usize, u64, Vec<Up>)>,
-    /// Up to where it has read the outbox.
+    /// Length of the outbox that it has read.
     pub seen: usize,
     watch: Watch,
-    /// The boxes with a stream here that are on each proxy.
+    /// Per proxy, the boxes on it with a stream here.
     on: Vec<u32>,
     placed: BTreeMap<usize, usize>,
 }
@@ -56,7 +55,7 @@ impl Replica {
         replica
     }
 
-    /// Starts this replica with what lies in the database.
+    /// Starts this replica from the database.
     pub fn begin(&mut self, store: &Store, cast: &Cast, now: Instant) {
         (self.is_up, self.is_hung) = (true, false);
         (self.seen, self.watch) = (store.outbox.len(), Watch::new(now));
@@ -85,7 +84,7 @@ impl Replica {
 }
 
 impl World {
-    /// The replica that looks at what concerns all: the first that works.
+    /// The first working replica does the shared work.
     pub(super) fn leader(&self) -> Option<usize> {
         let works = self.replicas.iter().position(Replica::works);
         works.filter(|_| !self.is_database_away)
@@ -117,7 +116,6 @@ impl World {
         self.replicas[replica].desks.insert(who, (stream, desk));
     }
 
-    /// Brings what a desk has to tell and to send on its way.
     pub(super) fn flush_desk(&mut self, replica: usize, who: usize) {
         while let Some((_, desk)) = self.replicas[replica].desks.get_mut(&who) {
             let Some(event) = desk.poll_event() else { break };
@@ -164,7 +162,7 @@ impl World {
                 self.replicas[replica].close(who);
                 self.on_refused(who, stream);
             }
-            // What a report says is said again on the next stream.
+            // A report is repeated on the next stream.
             DeskEvent::Report(_)
             | DeskEvent::Revoked(_)
             | DeskEvent::Ahead { .. }
@@ -197,7 +195,7 @@ impl World {
         }
         let device = &mut self.store.devices[who];
         device.proxy = proxy;
-        // A restored database does not know what was sent after it was copied.
+        // A restored database lacks what was sent after the backup.
         let held = have.documents.get(&Kind::Candidates);
         let is_behind = held > device.candidates.as_ref().map(|stored| &stored.0);
         if is_behind {
@@ -207,7 +205,7 @@ impl World {
         }
     }
 
-    /// Something was heard that all replicas see in the database.
+    /// Applies an observation that all replicas read from the database.
     fn hear(&mut self, heard: impl Fn(&mut Watch, Instant)) {
         if !self.is_database_away {
             let now = self.now;
@@ -228,13 +226,13 @@ impl World {
         }
     }
 
-    /// A proxy is not as it was: the lists of those whom it serves may change.
+    /// A proxy changed: the lists of its boxes may change.
     pub(super) fn replace(&mut self, proxy: usize) {
         let served = self.cast.served(self.cast.region(self.cast.boxes + proxy));
         self.store.unplaced.extend(served);
     }
 
-    /// Revocations that a proxy holds and the database does not.
+    /// Revocations that a proxy holds and the database lacks.
     fn merge(&mut self, entries: &[Revocation], head: &Signed<Head>) {
         let mut former = Revocations::default();
         let controller = self.cast.controller.public_key();
@@ -247,7 +245,7 @@ impl World {
         self.notify();
     }
 
-    /// Proxies say how they are; one sample stands for two.
+    /// One sample stands for two.
     pub(super) fn send_samples(&mut self) {
         let capacity = (self.config.boxes as u64 * CAPACITY / self.cast.proxies as u64).max(1);
         for proxy in 0..self.cast.proxies {
@@ -275,7 +273,6 @@ impl World {
         }
     }
 
-    /// The replicas look at their proxies; one of them acts on it.
     pub(super) fn turn(&mut self) {
         self.figures.turns += 1;
         self.keep_time_line();
@@ -326,15 +323,14 @@ impl World {
                 self.figures.warn(&text);
             }
         }
-        // The others are offered alike.
+        // The others are offered equally.
         let is_offered = |vital| matches!(vital, HealthState::Alive | HealthState::Unheard);
         if is_offered(former) != is_offered(vital) || vital == HealthState::Dead {
             self.replace(proxy);
         }
     }
 
-    /// Tells the replicas that there is something in the outbox; one notice in ten is lost, and
-    /// the regular look finds it.
+    /// One notice in ten is lost; the regular read of the outbox covers it.
     pub(super) fn notify(&mut self) {
         for replica in 0..self.replicas.len() {
             if self.replicas[replica].seen < self.store.outbox.len() {
@@ -410,7 +406,6 @@ impl World {
         self.flush_desk(replica, who);
     }
 
-    /// A replica ends: its streams end with it.
     pub(super) fn end_replica(&mut self, replica: usize) {
         let state = &mut self.replicas[replica];
         (state.is_up, state.is_hung) = (false, false);
@@ -426,7 +421,7 @@ impl World {
         }
     }
 
-    /// A replica goes on: it does what came meanwhile.
+    /// A replica resumes and handles its backlog.
     pub(super) fn wake_replica(&mut self, replica: usize) {
         self.replicas[replica].is_hung = false;
         for (who, stream, frames) in std::mem::take(&mut self.replicas[replica].backlog) {

@@ -1,4 +1,4 @@
-//! What came of a fleet's life.
+//! Figures of a fleet run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,14 +10,11 @@ use serde::Serialize;
 use super::members::Shortfall;
 use super::{FleetConfig, World};
 
-/// Minutes between two moments of the time line.
 const MOMENT_TURNS: u64 = 120;
-/// Days of the month for which traffic is given.
+/// The month to which traffic is extrapolated, hours.
 const MONTH_HOURS: f64 = 30.0 * 24.0;
-/// The most warnings that are kept.
 const WARNINGS_MAX: usize = 20;
 
-/// Everything that is counted while a fleet lives.
 #[derive(Default)]
 pub(super) struct Figures {
     pub events: u64,
@@ -34,7 +31,7 @@ pub(super) struct Figures {
     pub rollouts_done: u64,
     pub rollouts_halted: u64,
     pub rollouts_aborted: u64,
-    /// In force, confirmed, taken back, refused.
+    /// Applied, confirmed, rolled back, refused.
     pub reported: [u64; 4],
     pub warnings: u64,
     pub wrongly_refused: u64,
@@ -49,96 +46,95 @@ pub(super) struct Figures {
     time_line: Vec<Moment>,
 }
 
-/// A key that a person has withdrawn.
 struct Withdrawn {
     at: Instant,
-    /// Proxies that the controller reached then, and that have not ended its sessions yet.
+    /// Proxies that the controller reached at that time and that still hold its sessions.
     reached: BTreeSet<usize>,
 }
 
-/// How a fleet was at one moment.
+/// State of a fleet at one moment.
 #[derive(Clone, Debug, Serialize)]
 pub struct Moment {
     /// Hours since the start.
     pub hours: f64,
-    /// Boxes that are on a proxy.
+    /// Boxes on a proxy.
     pub boxes_on: u64,
-    /// Boxes that could be on one, and are on none or on a dead one.
+    /// Boxes with a network that are on no proxy or on a dead one.
     pub boxes_lacking: u64,
-    /// Streams that are up.
+    /// Open streams.
     pub streams: u64,
-    /// Proxies that run.
+    /// Running proxies.
     pub proxies: u64,
-    /// Replicas that work.
+    /// Working replicas.
     pub replicas: u64,
-    /// Boxes that a bad configuration has cut off.
+    /// Boxes cut off by a bad configuration.
     pub cut_off: u64,
 }
 
-/// What came of a fleet's life.
+/// Result of a fleet run.
 #[derive(Clone, Debug, Serialize)]
 pub struct FleetOutcome {
-    /// What it was made of.
+    /// The configuration of the run.
     pub config: FleetConfig,
-    /// Events of the world.
+    /// Events simulated.
     pub events: u64,
-    /// Keys withdrawn.
+    /// Keys revoked.
     pub revocations: u64,
-    /// From the withdrawal until a proxy that was reached had ended the sessions, ms: median.
+    /// From a revocation until a reached proxy ended the sessions, ms: median.
     pub revoke_p50_ms: u64,
     /// The 99th percentile.
     pub revoke_p99_ms: u64,
     /// The longest.
     pub revoke_max_ms: u64,
-    /// Proxies that were reached and have never confirmed: they failed just then.
+    /// Reached proxies that never confirmed, since they failed at that time.
     pub revoke_open: u64,
-    /// Withdrawn keys that a restored database had forgotten and proxies handed back.
+    /// Revoked keys that a restored database lacked and proxies returned.
     pub revocations_handed_back: u64,
-    /// Box-hours without any proxy, of all box-hours, in a million.
+    /// Box-hours without a proxy, in a million of all.
     pub without_proxy_ppm: f64,
-    /// Box-hours on a proxy that was dead, in a million.
+    /// Box-hours on a dead proxy, in a million of all.
     pub on_dead_proxy_ppm: f64,
-    /// How long boxes lacked a proxy that lives, ms: median.
+    /// How long boxes lacked a live proxy, ms: median.
     pub gap_p50_ms: u64,
     /// The 99th percentile.
     pub gap_p99_ms: u64,
     /// The longest.
     pub gap_max_ms: u64,
-    /// Boxes that joined, those among them that a restored database had forgotten.
+    /// Boxes that joined.
     pub joins: u64,
-    /// Of them.
+    /// Of those, boxes that a restored database lacked.
     pub forgotten: u64,
-    /// Changes of the proxy without a gap between.
+    /// Moves between proxies without a gap.
     pub moves: u64,
-    /// Changes of the band of a proxy's load.
+    /// Changes of a proxy's load band.
     pub band_changes: u64,
-    /// Proxies that were declared dead.
+    /// Proxies declared dead.
     pub declared_dead: u64,
-    /// Of them, those that lived and had boxes.
+    /// Of those, live ones with boxes.
     pub declared_dead_falsely: u64,
-    /// Of them, those that lived, cut off from the controller, and that no box used.
+    /// Of those, live ones without boxes that were partitioned from the controller.
     pub declared_dead_unused: u64,
-    /// Configurations that were rolled out, came to all, halted and were aborted.
+    /// Rollouts: begun, completed, halted, aborted.
     pub rollouts: [u64; 4],
-    /// Versions that boxes have put in force, confirmed, taken back and refused.
+    /// Versions that boxes applied, confirmed, rolled back and refused.
     pub versions: [u64; 4],
-    /// Boxes that go by another version than the database says, at the end.
+    /// Boxes whose version differs from the database's at the end.
     pub drift: u64,
-    /// Boxes that a bad version has cut off, at the end.
+    /// Boxes cut off by a bad version at the end.
     pub cut_off: u64,
-    /// Bytes of its stream, for each box in a month, both ways with headers and keep-alives.
+    /// Stream bytes per box and month, both ways, with headers and keep-alives.
     pub stream_bytes_per_month: u64,
-    /// Messages of its stream, for each box in a month.
+    /// Stream messages per box and month.
     pub messages_per_month: u64,
-    /// Bytes of measuring candidates, for each box in a month.
+    /// Bytes of probing candidates, per box and month.
     pub probe_bytes_per_month: u64,
-    /// Members that a proxy refused and should not have; only where the world is thorough.
+    /// Members that a proxy wrongly refused; counted only if the run is thorough.
     pub wrongly_refused: u64,
-    /// What agents have warned of.
+    /// Warnings of agents.
     pub warnings: u64,
-    /// Some of it, where the world is thorough.
+    /// Some of the warnings, if the run is thorough.
     pub warning_texts: Vec<String>,
-    /// How it was every ten minutes.
+    /// State every ten minutes.
     pub time_line: Vec<Moment>,
 }
 
@@ -161,7 +157,6 @@ impl Figures {
         self.revoked.insert(key, Withdrawn { at, reached });
     }
 
-    /// A proxy has ended the sessions of a key.
     pub fn revoked_at(&mut self, key: PublicKey, proxy: usize, now: Instant) {
         let Some(withdrawn) = self.revoked.get_mut(&key) else { return };
         if withdrawn.reached.remove(&proxy) {
@@ -189,7 +184,6 @@ impl World {
         self.figures.time_line.push(moment);
     }
 
-    /// What came of it all.
     pub(super) fn outcome(mut self) -> FleetOutcome {
         for who in 0..self.cast.boxes {
             if let Some((lack, since)) = self.rides[who].lacking.take() {
@@ -251,7 +245,7 @@ impl World {
     }
 }
 
-/// The value below which `share` of all lie; 0 without any.
+/// `sorted` is ascending; 0 if empty.
 fn quantile(sorted: &[u64], share: f64) -> u64 {
     let last = sorted.len().saturating_sub(1);
     sorted.get((last as f64 * share).round() as usize).copied().unwrap_or_default()

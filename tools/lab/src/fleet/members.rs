@@ -1,4 +1,4 @@
-//! The boxes and proxies of a fleet: an agent each, and a model of what it is for.
+//! Boxes and proxies of a fleet: an agent each, and a model of its sessions.
 
 use std::collections::BTreeSet;
 
@@ -7,60 +7,54 @@ use roadweave_proto::Instant;
 
 use super::{Event, World};
 
-/// What boxes and proxies have in common.
 pub(super) struct Member {
     pub agent: Agent,
-    /// The replica that holds the other end, and the number of the stream.
+    /// The replica at the other end, and the number of the stream.
     pub stream: Option<(usize, u64)>,
     pub attempt: u64,
-    /// Attempts in vain since the last stream.
+    /// Failed attempts since the last stream.
     pub tries: u32,
-    /// The timer that is set.
     pub timeout: Option<Instant>,
     pub connected_since: Instant,
-    /// When the last message each way arrives.
+    /// Arrival of the last message in each direction.
     pub up_until: Instant,
     pub down_until: Instant,
-    /// Streams opened, messages and their bytes, and how long streams were up in ms.
+    /// Streams opened, messages with their bytes, and time with a stream in ms.
     pub opened: u64,
     pub messages: u64,
     pub bytes: u64,
     pub connected_ms: u64,
 }
 
-/// A box.
 #[derive(Default)]
 pub(super) struct Ride {
     pub on: Option<usize>,
-    /// The proxies that it may choose, and whether as a last resort alone.
+    /// Candidate proxies, and whether each is only a last resort.
     pub candidates: Vec<(usize, bool)>,
     pub is_in_garage: bool,
-    /// The configuration in force leaves it without uplinks.
     pub is_cut_off: bool,
     pub is_revoked: bool,
-    /// It belongs to the fleet, and the restored database does not know it.
+    /// A member that the restored database lacks.
     pub is_forgotten: bool,
-    /// From which version on tables have it, once it belongs to the fleet.
+    /// The first version of the tables that contains it.
     pub in_tables_from: Option<Version>,
     pub round: u64,
     pub lacking: Option<(Shortfall, Instant)>,
 }
 
 impl Ride {
-    /// Whether its list has this proxy.
     pub(super) fn knows(&self, proxy: usize) -> bool {
         self.candidates.iter().any(|(known, _)| *known == proxy)
     }
 }
 
-/// What a box does not have that could have it.
+/// What a box lacks although it could have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shortfall {
     Proxy,
     LiveProxy,
 }
 
-/// A proxy.
 #[derive(Default)]
 pub(super) struct ProxyModel {
     pub is_killed: bool,
@@ -69,7 +63,7 @@ pub(super) struct ProxyModel {
     pub is_partitioned: bool,
     pub boxes: BTreeSet<usize>,
     pub table: Option<Version>,
-    /// What reached it while it stood still.
+    /// Messages that arrived while it was frozen.
     pub backlog: Vec<(u64, Vec<Down>)>,
 }
 
@@ -82,7 +76,7 @@ impl ProxyModel {
 const SOFTWARE: &str = "1.0.0";
 
 impl World {
-    /// All agents, those of the start as members of the fleet.
+    /// Creates all agents; those of the start are already members.
     pub(super) fn people(&mut self) {
         for who in 0..self.cast.boxes + self.cast.proxies {
             let agent = self.newcomer(who);
@@ -114,14 +108,14 @@ impl World {
         }
     }
 
-    /// The agent of who has a token and nothing else.
+    /// An agent with nothing but a token.
     pub(super) fn newcomer(&self, who: usize) -> Agent {
         let role = if self.cast.is_box(who) { Role::Box } else { Role::Proxy };
         let how = self.cast.joining(who);
         Agent::joining(self.now, self.cast.key(who), role, SOFTWARE, how)
     }
 
-    /// Lets it belong to the fleet since before the start.
+    /// Makes it a member from before the start.
     fn enrol(&mut self, who: usize) {
         let (chain, tenant) = (self.cast.chain(who), self.cast.tenant(who).clone());
         let agent = &mut self.members[who].agent;
@@ -135,7 +129,7 @@ impl World {
         }
     }
 
-    /// A process starts with what its former life has kept.
+    /// Restarts a process with its persisted state.
     pub(super) fn restart(&mut self, who: usize) {
         let kept = self.members[who].agent.kept();
         let kept: Kept = match self.config.is_thorough {
@@ -151,7 +145,7 @@ impl World {
         self.flush(who);
     }
 
-    /// Brings what an agent has to tell and to send on its way.
+    /// Handles the events of an agent and sends its messages.
     pub(super) fn flush(&mut self, who: usize) {
         while let Some(event) = self.members[who].agent.poll_event() {
             self.handle_agent_event(who, event);
@@ -185,7 +179,7 @@ impl World {
                 }
                 self.members[who].agent.on_revoked();
             }
-            // A box leads to none that is withdrawn: its candidates come anew.
+            // A box serves no sessions; its candidates are updated separately.
             AgentEvent::Revoked(_) => self.members[who].agent.on_revoked(),
             AgentEvent::Table => self.on_table(who),
             AgentEvent::Drain(drained) => self.on_drain(who - self.cast.boxes, drained),
@@ -194,8 +188,8 @@ impl World {
                 self.drop_stream(who, Some(later));
             }
             AgentEvent::Warning(text) => {
-                // A restored controller's revocations are older, which every proxy says; and a
-                // table comes twice where a proxy has said twice what it has.
+                // Expected warnings: a restored controller's revocations are older, and a table
+                // arrives twice if a proxy has reported its state twice.
                 let meant = ["revocations end at", "missing in the revocations", "is held"];
                 let is_meant = meant.iter().any(|meant| text.contains(meant));
                 if self.config.is_thorough && !is_meant {
@@ -214,7 +208,7 @@ impl World {
         }
     }
 
-    /// A proxy may let in others than before.
+    /// A proxy's table changed: it may accept other members.
     fn on_table(&mut self, who: usize) {
         let proxy = who - self.cast.boxes;
         let agent = &self.members[who].agent;

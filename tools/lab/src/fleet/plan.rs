@@ -1,4 +1,4 @@
-//! What happens to a fleet from outside, drawn before the start.
+//! External events of a fleet run, drawn before the start.
 
 use std::time::Duration;
 
@@ -6,36 +6,29 @@ use roadweave_proto::{Instant, SplitMix64};
 
 use super::FleetConfig;
 
-/// What happens, and what ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// A new box shows its token.
     Join { who: usize },
-    /// A box loses all coverage, or has it again.
+    /// A box loses or regains all coverage.
     Garage { who: usize, is_in: bool },
-    /// A person withdraws the key of a box, and tries again while the controller is away.
+    /// Revokes the key of a box; retried while the controller is down.
     Revoke { who: usize },
-    /// A configuration begins its way; of 100 boxes it cuts so many off.
+    /// Rolls out a configuration that cuts off `cuts` percent of boxes; `is_refused`: no box can
+    /// read it.
     Roll { number: u32, cuts: u8, is_refused: bool },
-    /// A person looks at a rollout that has halted, and aborts it.
+    /// Aborts a halted rollout.
     Review { number: u32 },
-    /// A replica is killed, or starts again.
     Killed { replica: usize, is_over: bool },
-    /// A replica stands still, or goes on.
     Hung { replica: usize, is_over: bool },
-    /// The database is away.
     Database { is_over: bool },
-    /// The database is copied.
     Backup,
-    /// All replicas end; the database is the copy when they come back, in a new epoch.
+    /// All replicas end; they return with the backup as their database, in a new epoch.
     Restored { is_over: bool },
-    /// A proxy's process ends, or starts again.
     ProxyKilled { proxy: usize, is_over: bool },
-    /// A proxy stands still, or goes on.
     Frozen { proxy: usize, is_over: bool },
-    /// A proxy lets go of its boxes for an update, and takes some again.
+    /// A proxy drains for an update, and accepts boxes again.
     Drained { proxy: usize, is_over: bool },
-    /// A proxy and the controller do not reach each other; boxes reach both.
+    /// A proxy and the controller cannot reach each other; boxes reach both.
     Partition { proxy: usize, is_over: bool },
 }
 
@@ -45,9 +38,8 @@ struct Planner<'a> {
     events: Vec<(Instant, Event)>,
 }
 
-/// Everything that is to happen, unordered.
 pub(super) fn plan(config: &FleetConfig) -> Vec<(Instant, Event)> {
-    // Not the seed itself: the world draws by that.
+    // Not the seed itself, which the world uses.
     let random = SplitMix64::new(SplitMix64::word(config.seed, 77));
     let mut planner = Planner { config, random, events: Vec::new() };
     planner.daily_life();
@@ -58,7 +50,6 @@ pub(super) fn plan(config: &FleetConfig) -> Vec<(Instant, Event)> {
 }
 
 impl Planner<'_> {
-    /// Joins, garages, revocations, configurations.
     fn daily_life(&mut self) {
         let FleetConfig { boxes, hours, .. } = *self.config;
         for who in boxes..boxes + boxes.div_ceil(100) {
@@ -79,7 +70,7 @@ impl Planner<'_> {
             let (at, who) = (self.moment(), self.random.below(boxes));
             self.events.push((at, Event::Revoke { who }));
         }
-        // Good ones, one that cuts all off, one that cuts off some, one that cannot be read.
+        // Good, cuts off all, good, cuts off some, unreadable, good.
         let kinds = [(0, false), (100, false), (0, false), (10, false), (0, true), (0, false)];
         let each = Duration::from_secs(3_600) * hours / kinds.len() as u32;
         for (number, (cuts, is_refused)) in (0..).zip(kinds) {
@@ -98,7 +89,7 @@ impl Planner<'_> {
             self.fault((20, 300), |is_over| Event::Hung { replica, is_over });
             self.fault((10, 600), |is_over| Event::Database { is_over });
         }
-        // Each proxy has at most one fault, so that none ends what another began.
+        // At most one fault per proxy, so that faults do not overlap.
         let mut order: Vec<usize> = (0..proxies).collect();
         for index in (1..proxies).rev() {
             order.swap(index, self.random.below(index + 1));
@@ -126,10 +117,9 @@ impl Planner<'_> {
         self.events.push((at + long, event(true)));
     }
 
-    /// A moment within the world's time.
     fn moment(&mut self) -> Instant {
         let seconds = u64::from(self.config.hours) * 3_600;
-        // Not at the very end: what it leads to is to be seen.
+        // Not at the very end, so that the consequences are visible.
         Instant::ZERO + self.span(60, seconds - seconds / 20)
     }
 

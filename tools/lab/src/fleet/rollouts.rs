@@ -1,4 +1,4 @@
-//! Configurations on their way through a fleet, and a person who looks after them.
+//! Rollouts of configurations through a fleet, and their operator.
 
 use std::time::Duration;
 
@@ -11,15 +11,14 @@ use super::plan::Event as Planned;
 use super::store::{Change, DeviceState};
 use super::{Event, World};
 
-/// How long a wave waits for boxes that are not heard.
+/// How long a wave waits for silent boxes.
 const PATIENCE: Duration = Duration::from_secs(1_800);
-/// How long a person takes to look at a rollout that has halted.
+/// How long the operator takes to react to a halted rollout.
 const REVIEW: Duration = Duration::from_secs(1_200);
-/// What no box can read.
 const UNREADABLE: &str = "unreadable";
 
 impl World {
-    /// Whether a configuration leaves a box without uplinks: its text says of how many of 100.
+    /// Whether a configuration cuts off a box; its text contains the percentage.
     pub(super) fn cuts_off(who: usize, text: &str) -> bool {
         let mut words = text.split(' ');
         let number = words.next().and_then(|word| word.parse::<u64>().ok());
@@ -40,7 +39,7 @@ impl World {
         }
     }
 
-    /// A person rolls out a configuration, once the one before has come to its end.
+    /// Begins a rollout once the previous one has ended.
     pub(super) fn roll(&mut self, number: u32, cuts: u8, is_refused: bool) {
         let is_busy = self.store.rollout.as_ref().is_some_and(|(_, rollout)| {
             matches!(rollout.state(), RolloutState::Running | RolloutState::Halted { .. })
@@ -54,7 +53,7 @@ impl World {
         let active = devices.filter(|(_, device)| device.state == DeviceState::Active);
         let keys: Vec<_> = active.map(|(who, _)| self.cast.key(who)).collect();
         let plan = Plan { patience: PATIENCE, ..Plan::default() };
-        // By the world's clock, which goes on whatever becomes of the replicas.
+        // The world's clock does not depend on replicas.
         let rollout = Rollout::new(&number.to_string(), plan, keys, self.now);
         self.store.rollout = Some((number, rollout));
         self.store.rolling = text;
@@ -62,7 +61,7 @@ impl World {
         self.offer();
     }
 
-    /// Gives the version to all boxes that are to have it now.
+    /// Offers the version to all boxes of the present wave.
     fn offer(&mut self) {
         let Some((number, rollout)) = &self.store.rollout else { return };
         let (number, text) = (*number, self.store.rolling.clone());
@@ -82,7 +81,6 @@ impl World {
         self.notify();
     }
 
-    /// Lets the rollout go on where it can.
     pub(super) fn poll_rollout(&mut self) {
         let now = self.now;
         let Some((_, rollout)) = &mut self.store.rollout else { return };
@@ -96,7 +94,6 @@ impl World {
         self.offer();
     }
 
-    /// What a box says of a document.
     pub(super) fn on_report(&mut self, who: usize, report: &Report) {
         if report.kind != Kind::Configuration || !self.cast.is_box(who) {
             return;
@@ -108,7 +105,7 @@ impl World {
             Outcome::TakenBack { .. } => 2,
             Outcome::Refused { .. } => 3,
         };
-        // Reports come again with every stream.
+        // Reports are repeated on every stream.
         if device.reported == Some((report.version, stage)) {
             return;
         }
@@ -129,7 +126,7 @@ impl World {
         }
     }
 
-    /// Boxes that have not got the version are not given it any more.
+    /// Withdraws the offer from boxes without the version.
     fn on_halt(&mut self, number: u32) {
         self.figures.rollouts_halted += 1;
         let Some((_, rollout)) = &self.store.rollout else { return };
@@ -143,7 +140,7 @@ impl World {
         self.after(REVIEW, Event::Planned(Planned::Review { number }));
     }
 
-    /// A person aborts it: who has the version is given the last good one, under a new number.
+    /// Aborts: boxes with the version get the last good one under a new number.
     pub(super) fn review(&mut self, number: u32) {
         if self.leader().is_none() {
             let again = Event::Planned(Planned::Review { number });
@@ -170,8 +167,7 @@ impl World {
         self.notify();
     }
 
-    /// Boxes whose configuration in force is the version `of` the database, and how many have
-    /// another.
+    /// Boxes with the version of the database, and boxes with another.
     pub(super) fn drift(&self) -> u64 {
         let in_force = |who: &usize| -> Option<Version> {
             self.members[*who].agent.kept().configuration_in_force().0
@@ -184,12 +180,10 @@ impl World {
         (0..self.cast.boxes).filter(is_other).count() as u64
     }
 
-    /// The boxes that a bad configuration has left without uplinks.
     pub(super) fn cut_off(&self) -> u64 {
         self.rides.iter().filter(|ride| ride.is_cut_off).count() as u64
     }
 
-    /// The world's time, for what keeps a clock of its own.
     pub(super) fn hours(at: Instant) -> f64 {
         at.as_secs_f64() / 3_600.0
     }

@@ -1,4 +1,4 @@
-//! The data plane of a fleet, as a model: who is on which proxy, what breaks, and what comes back.
+//! The data plane as a model: which box is on which proxy, faults and recovery.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use super::plan::Event as Planned;
 use super::store::{Change, DeviceState};
 use super::{Event, World};
 
-/// How often a box measures its candidates.
+/// Interval of measuring candidates.
 const PROBE: Duration = Duration::from_secs(1_800);
-/// How long a box without a proxy waits before it looks again.
+/// Retry interval without a proxy.
 const AGAIN: Duration = Duration::from_secs(5);
 /// Bytes of measuring one candidate: three probes over two uplinks.
 const PROBE_BYTES: u64 = 3 * 2 * 1_200;
@@ -23,14 +23,13 @@ impl World {
         self.after(span, Event::Choose { who, round });
     }
 
-    /// Whether a box could be on a proxy, as far as that is up to itself.
+    /// Whether a box itself is able to use a proxy.
     fn wants(&self, who: usize) -> bool {
         let ride = &self.rides[who];
         let is_member = ride.in_tables_from.is_some();
         is_member && !ride.is_in_garage && !ride.is_cut_off && !ride.is_revoked
     }
 
-    /// Whether a proxy lets a box in.
     pub(super) fn accepts(&self, proxy: usize, who: usize) -> bool {
         let (ride, model) = (&self.rides[who], &self.proxies[proxy]);
         let is_in_table = match ride.is_forgotten {
@@ -40,7 +39,7 @@ impl World {
         model.is_running() && !model.is_draining && is_in_table
     }
 
-    /// A box measures its candidates, and moves where that pays.
+    /// Measures the candidates, and moves if another is better.
     pub(super) fn choose(&mut self, who: usize, round: u64) {
         if round != self.rides[who].round {
             return;
@@ -93,7 +92,7 @@ impl World {
         self.account(who);
     }
 
-    /// Notes since when a box lacks something, and for how long it did.
+    /// Records the duration of shortfalls.
     pub(super) fn account(&mut self, who: usize) {
         let lack = match self.rides[who].on {
             _ if !self.wants(who) => None,
@@ -121,7 +120,6 @@ impl World {
         }
     }
 
-    /// The configuration in force is another.
     pub(super) fn on_configure(&mut self, who: usize, text: &str) {
         let is_cut_off = Self::cuts_off(who, text);
         let was = std::mem::replace(&mut self.rides[who].is_cut_off, is_cut_off);
@@ -131,7 +129,6 @@ impl World {
         self.refuse_if_unreadable(who, text);
     }
 
-    /// A box has its network again, or has it no more.
     fn on_network(&mut self, who: usize, is_there: bool) {
         if is_there {
             let (soon, later) = (self.between(300, 2_000), self.between(500, 4_000));
@@ -145,7 +142,6 @@ impl World {
         self.account(who);
     }
 
-    /// A proxy ends the session of a key that was withdrawn.
     pub(super) fn end_session(&mut self, proxy: usize, key: &PublicKey) {
         self.figures.revoked_at(*key, proxy, self.now);
         let Some(who) = self.cast.who(key).filter(|who| self.cast.is_box(*who)) else { return };
@@ -157,7 +153,7 @@ impl World {
         self.account(who);
     }
 
-    /// The controller has made it a member: tables have it from the next version on.
+    /// Tables contain the new member from the next version on.
     pub(super) fn on_admitted(&mut self, who: usize) {
         let next = self.store.next_version();
         let ride = &mut self.rides[who];
@@ -165,14 +161,13 @@ impl World {
         self.account(who);
     }
 
-    /// The controller says that it knows no such member, or knows it as withdrawn.
     pub(super) fn on_refused(&mut self, who: usize, stream: Option<u64>) {
         if stream.is_none() || self.members[who].stream.map(|(_, held)| held) != stream {
             return;
         }
         self.drop_stream(who, None);
         if self.store.devices[who].state == DeviceState::Unknown {
-            // A person hands out another token.
+            // The operator issues another token.
             self.figures.forgotten += 1;
             let newcomer = self.newcomer(who);
             self.members[who].agent = newcomer;
@@ -191,7 +186,7 @@ impl World {
         }
     }
 
-    /// A proxy's process ends or stands still: the boxes on it notice within a second.
+    /// A proxy fails: its boxes notice within a second.
     fn lose(&mut self, proxy: usize) {
         for who in self.proxies[proxy].boxes.clone() {
             self.account(who);
@@ -226,7 +221,6 @@ impl World {
         }
     }
 
-    /// A person withdraws the key of a box.
     fn revoke(&mut self, who: usize) {
         if self.leader().is_none() {
             return self.after(Duration::from_secs(1), Event::Planned(Planned::Revoke { who }));
@@ -251,7 +245,7 @@ impl World {
         self.replicas[replica].begin(&self.store, &self.cast, now);
     }
 
-    /// A replica stands still: those whose streams are there look for another after a while.
+    /// A replica hangs: members with streams there leave it after a while.
     fn hang(&mut self, replica: usize, is_over: bool) {
         if !self.replicas[replica].is_up {
             return;
@@ -263,8 +257,8 @@ impl World {
         let streams: Vec<usize> = self.replicas[replica].desks.keys().copied().collect();
         for who in streams {
             if self.members[who].stream.is_some_and(|(at, _)| at == replica) {
-                // Proxies ask every ten seconds, boxes every minute, which pay for it. Both find it
-                // out before the watch of another replica would take a proxy for dead.
+                // Proxies probe every ten seconds, boxes every minute, to save traffic. Both detect
+                // it before another replica's watch declares a proxy dead.
                 let (least, most) =
                     if self.cast.is_box(who) { (15_000, 75_000) } else { (10_000, 30_000) };
                 let noticed = self.between(least, most);
@@ -273,7 +267,6 @@ impl World {
         }
     }
 
-    /// A member finds that its replica does not answer.
     pub(super) fn on_silent(&mut self, replica: usize, who: usize) {
         let is_there = self.members[who].stream.is_some_and(|(at, _)| at == replica);
         if is_there && self.replicas[replica].is_hung {
@@ -282,7 +275,7 @@ impl World {
         }
     }
 
-    /// `roadweave-controller restore`: the copy, in an epoch that a root has begun.
+    /// `roadweave-controller restore`: the backup, in an epoch begun by a root.
     fn restore(&mut self) {
         let Some(backup) = self.backup.take() else { return };
         let (epoch, config) = (self.store.epoch + 1, self.config.clone());

@@ -1,4 +1,4 @@
-//! The database of a fleet's controller, which all replicas share.
+//! The controller's database, shared by all replicas.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,24 +13,22 @@ use roadweave_identity::PublicKey;
 use super::FleetConfig;
 use super::cast::Cast;
 
-/// A document as it lies in the database.
 pub(super) type Stored = Arc<(Version, Envelope)>;
 
-/// What the database knows of a box.
+/// Database row of a box.
 #[derive(Clone, Default)]
 pub(super) struct Device {
     pub state: DeviceState,
-    /// The proxies of its list, and whether as a last resort alone.
+    /// Proxies of its list, and whether each is only a last resort.
     pub listed: Vec<(usize, bool)>,
     pub candidates: Option<Stored>,
     pub configuration: Option<Stored>,
-    /// The one before, while it may come back.
+    /// The previous configuration, while a rollback is possible.
     pub former: Option<Stored>,
-    /// Which rollout gave it its configuration.
     pub rollout: Option<u32>,
-    /// The proxy that it says to be on.
+    /// The proxy that it reports.
     pub proxy: Option<usize>,
-    /// The last report that was counted.
+    /// The last counted report.
     pub reported: Option<(Version, u8)>,
 }
 
@@ -42,16 +40,13 @@ pub(super) enum DeviceState {
     Revoked,
 }
 
-/// What concerns whoever serves streams.
+/// A change that replicas send to members.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Change {
-    /// Proxies hear of it at once, boxes where it matters to them.
+    /// Proxies are sent it at once, boxes only with `boxes_too`.
     Revocations { boxes_too: bool },
-    /// A box has another document.
     Device(usize),
-    /// A proxy has another table.
     Table(usize),
-    /// A proxy is to let go of its boxes, or may have them again.
     Drain(usize),
 }
 
@@ -60,26 +55,25 @@ pub(super) struct Store {
     pub epoch: u64,
     number: u64,
     pub published: Arc<Published>,
-    /// What boxes have been told.
+    /// The revocations last sent to boxes.
     pub published_to_boxes: Arc<Published>,
     pub devices: Vec<Device>,
     members: BTreeMap<usize, Arc<Entry>>,
     pub proxies: Vec<ProxyView>,
     pub tables: Vec<Arc<PublishedTable>>,
     pub outbox: Vec<Change>,
-    /// Regions whose boxes need to be given their lists anew.
+    /// Regions whose boxes need new lists.
     pub unplaced: BTreeSet<usize>,
-    /// Regions whose members are others than in their tables.
+    /// Regions whose tables are out of date.
     pub untabled: BTreeSet<usize>,
     pub rollout: Option<(u32, Rollout)>,
-    /// The text of that.
     pub rolling: String,
-    /// The configuration that was rolled out to all last.
+    /// The last configuration that was rolled out to all.
     pub good: String,
 }
 
 impl Store {
-    /// A fleet whose boxes and proxies belong to it already.
+    /// A fleet whose boxes and proxies are members already.
     pub fn new(cast: &Cast, config: &FleetConfig) -> Self {
         let published = Arc::new(published(cast, 0, &[]));
         let mut devices = vec![Device::default(); cast.boxes];
@@ -114,8 +108,7 @@ impl Store {
         store
     }
 
-    /// The database of a backup, brought up again by `controller restore`: in a new epoch, with a
-    /// chain of revocations of its own.
+    /// The restored backup: a new epoch with its own chain of revocations.
     pub fn restored(mut self, cast: &Cast, epoch: u64, config: &FleetConfig) -> Self {
         self.epoch = epoch;
         self.published = Arc::new(published(cast, epoch, self.published.revocations.entries(0)));
@@ -137,7 +130,6 @@ impl Store {
         Arc::new((version, signed.into_envelope()))
     }
 
-    /// A box belongs to the fleet from now on.
     pub fn admit(&mut self, cast: &Cast, who: usize) {
         self.devices[who].state = DeviceState::Active;
         self.members.entry(who).or_insert_with(|| cast.member(who).into());
@@ -145,7 +137,7 @@ impl Store {
         self.place(cast, who);
     }
 
-    /// Withdraws the keys that are not withdrawn yet, and returns how many those were.
+    /// Revokes keys; returns how many were not revoked before.
     pub fn revoke(&mut self, cast: &Cast, keys: &[PublicKey]) -> usize {
         let mut published = Published::clone(&self.published);
         let before = published.revocations.head().serial;
@@ -168,7 +160,7 @@ impl Store {
         added as usize
     }
 
-    /// Brings boxes up to what proxies have been told.
+    /// Sends boxes the revocations that proxies have.
     pub fn tell_boxes(&mut self) {
         let (told, newest) = (&self.published_to_boxes, &self.published);
         if told.revocations.head() != newest.revocations.head() {
@@ -177,7 +169,7 @@ impl Store {
         }
     }
 
-    /// Gives the boxes of the regions of [`Store::unplaced`] other lists, where those are others.
+    /// Updates the lists in the regions of [`Store::unplaced`].
     pub fn place_all(&mut self, cast: &Cast) {
         let regions = std::mem::take(&mut self.unplaced);
         for who in 0..self.devices.len() {
@@ -187,7 +179,7 @@ impl Store {
         }
     }
 
-    /// Gives a box another list, if it is to have another.
+    /// Updates the list of a box if it changes.
     pub fn place(&mut self, cast: &Cast, who: usize) {
         let device = &self.devices[who];
         if device.state != DeviceState::Active {
@@ -203,7 +195,7 @@ impl Store {
         let of = |it: &Offered| Some((cast.proxy(&it.key)?, it.last_resort));
         let list: Vec<(usize, bool)> = list.iter().filter_map(of).collect();
         let set = |list: &[(usize, bool)]| BTreeSet::from_iter(list.iter().copied());
-        // The order is advice: a box measures.
+        // Order is only advice: a box measures.
         if !device.listed.is_empty() && set(&device.listed) == set(&list) {
             return;
         }
@@ -218,7 +210,7 @@ impl Store {
         self.outbox.push(Change::Device(who));
     }
 
-    /// Signs the tables of the regions of [`Store::untabled`].
+    /// Signs tables for the regions of [`Store::untabled`].
     pub fn sign_tables(&mut self, cast: &Cast, config: &FleetConfig) {
         let regions = std::mem::take(&mut self.untabled);
         let is_first = self.tables.is_empty();
@@ -234,7 +226,6 @@ impl Store {
                 let head = Signed::sign(&head, &cast.controller).expect("a head is small");
                 let published = Arc::new(PublishedTable { version, table: table.clone(), head });
                 match is_first {
-                    // By number below.
                     true => self.tables.push(published),
                     false => self.tables[proxy] = published,
                 }
@@ -250,7 +241,6 @@ impl Store {
     }
 }
 
-/// The regions whose proxies serve a box.
 fn serving(cast: &Cast, who: usize) -> BTreeSet<usize> {
     let region = cast.region(who);
     (0..cast.proxies)

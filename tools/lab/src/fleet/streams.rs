@@ -1,5 +1,4 @@
-//! Streams between members and replicas: they come up, carry messages late, and die noticed or
-//! not.
+//! Streams between members and replicas: connect, delayed messages, and failure, noticed or not.
 
 use std::time::Duration;
 
@@ -10,14 +9,14 @@ use serde::de::DeserializeOwned;
 use super::members::Member;
 use super::{Event, World};
 
-/// What TCP and TLS 1.3 with raw keys cost to open a stream, bytes.
+/// Bytes to open a stream: TCP and TLS 1.3 with raw keys.
 const OPENING: u64 = 3_000;
-/// What a message costs beyond its own bytes: TLS's record, two TCP and IPv4 headers with
-/// timestamps, the second for its acknowledgement.
+/// Overhead per message: TLS record, and two TCP/IPv4 headers with timestamps, one for the
+/// acknowledgement.
 const ENVELOPING: u64 = 29 + 2 * 52;
-/// How often an idle stream is kept alive, each time with a message each way.
+/// Keep-alive interval of an idle stream, one message each way.
 const KEEPALIVE_MS: u64 = 60_000;
-/// After which silence a replica finds a stream dead.
+/// Silence after which a replica drops a stream.
 const EXPIRY: Duration = Duration::from_secs(75);
 
 impl Member {
@@ -28,7 +27,7 @@ impl Member {
         bytes
     }
 
-    /// All bytes of its streams, with keep-alives.
+    /// Bytes of all streams, with keep-alives.
     pub fn traffic(&self) -> u64 {
         let keepalives = 2 * (self.connected_ms / KEEPALIVE_MS);
         self.bytes + self.opened * OPENING + keepalives * (4 + ENVELOPING)
@@ -42,7 +41,6 @@ impl World {
         self.after(span, Event::Connect { who, attempt });
     }
 
-    /// Whether the member could reach a controller that is there.
     fn has_network(&self, who: usize) -> bool {
         match self.cast.is_box(who) {
             true => {
@@ -80,14 +78,14 @@ impl World {
         self.flush(who);
     }
 
-    /// The member finds its stream dead, or ends it.
+    /// The member drops its stream.
     pub(super) fn drop_stream(&mut self, who: usize, again: Option<Duration>) {
         let now = self.now;
         let member = &mut self.members[who];
         if let Some((replica, stream)) = member.stream.take() {
             member.connected_ms += (now - member.connected_since).as_millis() as u64;
             member.agent.on_stream_down(now);
-            // Whoever has lost its network cannot say that it is gone.
+            // Without a network the member cannot send a close.
             let span = if self.has_network(who) { Duration::from_millis(20) } else { EXPIRY };
             self.after(span, Event::Expire { replica, who, stream });
             self.flush(who);
@@ -97,7 +95,7 @@ impl World {
         }
     }
 
-    /// A replica notices later that a member is silent.
+    /// A replica notices a silent member later.
     pub(super) fn expire_later(&mut self, who: usize) {
         if let Some((replica, stream)) = self.members[who].stream {
             self.after(EXPIRY, Event::Expire { replica, who, stream });
@@ -109,7 +107,7 @@ impl World {
         let Some((held, _)) = desk else { return };
         let is_live = self.members[who].stream == Some((replica, *held));
         let is_frozen = !self.cast.is_box(who) && self.proxies[who - self.cast.boxes].is_frozen;
-        // It came back in time.
+        // The member came back in time.
         if stream.is_some_and(|stream| stream != *held || (is_live && !is_frozen)) {
             return;
         }
@@ -123,7 +121,7 @@ impl World {
         }
         let frames = frames.into_iter().map(|frame| self.cross(who, frame)).collect();
         let at = self.now + self.between(10, 80);
-        // A stream keeps its order.
+        // Streams are ordered.
         let at = at.max(self.members[who].up_until);
         self.members[who].up_until = at;
         self.at(at, Event::Up { who, stream, frames });
@@ -140,7 +138,7 @@ impl World {
         self.at(at, Event::Down { who, stream, frames });
     }
 
-    /// What comes out at the other end, as bytes where the world is thorough.
+    /// Serializes and parses the message if the run is thorough.
     fn cross<T: Serialize + DeserializeOwned>(&mut self, who: usize, message: T) -> T {
         let bytes = self.members[who].count(&message);
         if !self.config.is_thorough {
@@ -164,7 +162,7 @@ impl World {
         let now = self.now;
         for frame in frames {
             self.members[who].agent.handle_frame(now, frame);
-            // Its driver takes what there is after every call.
+            // A driver polls after every call.
             self.flush(who);
         }
     }

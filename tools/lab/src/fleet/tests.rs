@@ -1,6 +1,6 @@
 use super::*;
 
-/// A fleet of few, of which everything is proved.
+/// A small, thorough fleet.
 fn small(seed: u64) -> FleetConfig {
     FleetConfig { regions: 2, is_thorough: true, ..FleetConfig::new(40, 8, 6, seed) }
 }
@@ -27,8 +27,8 @@ fn what_the_big_world_skips_changes_nothing() {
     assert_eq!(json(&thorough), json(&quick));
 }
 
-/// Whatever breaks: keys are withdrawn in time, nobody is cut off for good, nobody who lives is
-/// taken for dead, and a bad version comes to few.
+/// Keys are revoked in time, no box is cut off for good, no live proxy counts as dead, and a bad
+/// version reaches few boxes.
 #[test]
 fn a_fleet_lives_through_its_faults() {
     let (mut handed_back, mut declared_dead) = (0, 0);

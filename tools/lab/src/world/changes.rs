@@ -1,4 +1,4 @@
-//! What happens to the links and the ends of a world.
+//! Changes to links and sides of a running world.
 
 use std::net::SocketAddr;
 
@@ -12,48 +12,46 @@ use super::{
 };
 
 impl World {
-    /// Kills both directions of a link, or brings them back; see
+    /// Disables or enables both directions of a link; see
     /// [`Link::set_dead`](roadweave_emulate::Link::set_dead).
     pub fn set_dead(&mut self, link: usize, dead: bool) {
         self.wires[link].set_dead(self.now, dead);
     }
 
-    /// Kills one direction of a link, or brings it back.
+    /// Disables or enables one direction of a link.
     pub fn set_dead_way(&mut self, link: usize, direction: Direction, dead: bool) {
         self.wires[link].link_mut(direction).set_dead(self.now, dead);
     }
 
-    /// Both directions of a link lose packets of more than `payload` bytes of UDP from now on.
+    /// Both directions of a link lose packets above `payload` bytes of UDP from now on.
     pub fn set_mtu(&mut self, link: usize, payload: usize) {
         for direction in [Direction::Up, Direction::Down] {
             self.wires[link].link_mut(direction).set_mtu(payload + UDP_IP_HEADERS);
         }
     }
 
-    /// The network's translator shows the server another address of the vehicle from now on;
-    /// packets to the old one go nowhere.
+    /// NAT rebinding: the server sees another address of the vehicle; packets to the old one are
+    /// lost.
     pub fn rebind(&mut self, link: usize) {
         self.wires[link].rebind();
     }
 
-    /// From now on the network's translator loses what comes from the vehicle's present port: it
-    /// keeps an entry that leads nowhere.
+    /// A stale NAT entry: packets from the vehicle's present port are lost from now on.
     pub fn lose_binding(&mut self, link: usize) {
         self.wires[link].lose_binding();
     }
 
-    /// The translator's address of a link is `public` from now on.
+    /// Sets the NAT's public address of a link.
     pub fn set_public(&mut self, link: usize, public: SocketAddr) {
         self.wires[link].public = public;
     }
 
-    /// Both directions of a link do this to what comes out of them from now on; `seed` decides
-    /// when.
+    /// Tampers with the packets of a link from now on; `seed` decides when.
     pub fn tamper(&mut self, link: usize, tampering: Tampering, seed: u64) {
         self.wires[link].tamper(tampering, seed);
     }
 
-    /// From now on this is the matter with a link, or nothing.
+    /// Sets or clears the hostility of a link.
     ///
     /// # Errors
     /// As [`World::new`].
@@ -71,32 +69,30 @@ impl World {
         Ok(())
     }
 
-    /// What further ends are made of.
     pub(super) fn recipe(&self) -> ends::Recipe<'_> {
         ends::Recipe { epoch: self.epoch, world: &self.config }
     }
 
-    /// The vehicle's interface to a link is there, or has got another address.
+    /// Adds the vehicle's interface to a link, or changes its address.
     pub fn add_uplink(&mut self, link: usize) {
         let name = &self.config.links[link].name;
         self.client.end.add_uplink(self.now, uplink(link), name);
         self.flush_client();
     }
 
-    /// The vehicle's interface to a link is gone.
+    /// Removes the vehicle's interface to a link.
     pub fn remove_uplink(&mut self, link: usize) {
         self.client.end.remove_uplink(self.now, uplink(link));
         self.flush_client();
     }
 
-    /// The network of a link answers HTTP with a login page, or does so no more.
+    /// Sets or removes a captive portal that answers HTTP with a login page.
     pub fn set_portal(&mut self, link: usize, portal: Option<Portal>) {
         self.client.end.set_portal(self.now, uplink(link), portal);
         self.flush_client();
     }
 
-    /// The server is killed and started again, with the same key and nothing else
-    /// of its former life.
+    /// Kills and restarts the server; only its key survives.
     ///
     /// # Errors
     /// As [`World::new`].
@@ -110,19 +106,18 @@ impl World {
         Ok(())
     }
 
-    /// Starts all links, and all that is random in them, from their beginning now, with the traces
-    /// of `links`, which are as many. Packets under way arrive as if nothing had happened; those
-    /// that wait depart as the traces say.
+    /// Restarts all links and their randomness with the traces of `links`, one per link. Packets
+    /// under way arrive unchanged; queued ones follow the new traces.
     pub fn restart_links(&mut self, links: Vec<DuplexLink>) {
         for (wire, link) in self.wires.iter_mut().zip(links) {
             wire.restart(self.now, link.up.trace, link.down.trace);
         }
     }
 
-    /// Lets a lane of one direction follow another strategy from now on.
+    /// Changes the strategy of a lane in one direction.
     ///
     /// # Errors
-    /// When there is no such lane, or the strategy cannot be used there.
+    /// No such lane, or the strategy cannot be used there.
     pub fn set_strategy(
         &mut self,
         direction: Direction,
@@ -139,13 +134,13 @@ impl World {
         Ok(())
     }
 
-    /// Both ends and what they may be told beyond; follow it with [`World::flush`].
+    /// Both sides; call [`World::flush`] afterwards.
     pub fn ends_mut(&mut self) -> (&mut Client, &mut Server) {
         (self.client.touched, self.server.touched) = (true, true);
         (&mut self.client.end, &mut self.server.end)
     }
 
-    /// What an encoder at the end of `direction` should do whose video goes by the first lane.
+    /// The encoder target of the first lane at the sending end of `direction`.
     pub fn encoder_target(&mut self, direction: Direction) -> EncoderTarget {
         let now = self.now();
         let (client, server) = self.ends_mut();
@@ -157,7 +152,7 @@ impl World {
         lanes.remove(lane).unwrap_or_default()
     }
 
-    /// That encoder has begun anew: what is older of its video goes. A server's has none to tell.
+    /// Drops superseded video from the queues; without effect on a server.
     pub fn supersede(&mut self, direction: Direction, superseded: Superseded) {
         let (now, lane) = (self.now(), self.config.lanes_up[0].name.clone());
         if direction == Direction::Up {

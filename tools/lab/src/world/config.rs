@@ -1,4 +1,4 @@
-//! What a world is made of.
+//! Configuration of a world.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -10,37 +10,37 @@ use roadweave_tunnel::{ClientError, LaneConfig, SpeedtestLimits, StreamsConfig, 
 use super::machine::Machine;
 use super::strangers::Hostility;
 
-/// What a world is made of.
+/// Configuration of a world.
 #[derive(Clone, Debug)]
 pub struct WorldConfig {
-    /// The links, each with an uplink of the same name at the vehicle; at most 64.
+    /// Links, each with an uplink of the same name; at most 64.
     pub links: Vec<DuplexLink>,
-    /// The lanes from the vehicle.
+    /// Lanes from the vehicle.
     pub lanes_up: Vec<LaneConfig>,
-    /// The lanes to the vehicle; they may not name uplinks, which the server does not know.
+    /// Lanes to the vehicle; they must not name uplinks, which the server does not know.
     pub lanes_down: Vec<LaneConfig>,
-    /// Streams between both ends, if there are any.
+    /// Byte streams, if enabled.
     pub streams: Option<StreamsConfig>,
-    /// What the server allows of speed tests, if any.
+    /// Limits of speed tests at the server, if enabled.
     pub speedtest: Option<SpeedtestLimits>,
-    /// The congestion control of every path, on both sides.
+    /// Congestion control of all paths on both sides.
     pub congestion: CongestionControl,
-    /// Decides all that is random in client and server; links have seeds of their own.
+    /// Seed of client and server; links have their own.
     pub seed: u64,
-    /// Who trusts whom.
+    /// Whether client and server accept each other's keys.
     pub trust: Trust,
-    /// What the strategies at both ends have learned before, as JSON by the lane's name.
+    /// State learned by strategies before, as JSON by lane name.
     pub learned: BTreeMap<String, String>,
-    /// How links may be used that are not as any other, by their names.
+    /// Policies of links by name, if not the default.
     pub policies: BTreeMap<String, UplinkPolicy>,
-    /// Who else there is.
+    /// Other servers and hostile networks.
     pub strangers: Strangers,
-    /// The machine that both ends run on.
+    /// The machine of both sides.
     pub machine: Machine,
 }
 
 impl WorldConfig {
-    /// Of `links`, with the same lanes both ways, no streams, and nobody who is hostile.
+    /// The same lanes both ways, no streams, nothing hostile.
     pub fn plain(links: Vec<DuplexLink>, lanes: Vec<LaneConfig>, seed: u64) -> Self {
         Self {
             links,
@@ -59,15 +59,14 @@ impl WorldConfig {
     }
 }
 
-/// Whether the two ends know each other.
+/// Key knowledge of both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trust {
     /// Whether the server knows the client's key.
     pub client_is_known: bool,
-    /// Whether the server has the key that the client expects.
+    /// Whether the server has the key expected by the client.
     pub server_is_right: bool,
-    /// When the client's key expires, seconds since 1970; the world's time of day is
-    /// [`Trust::UNIX_TIME`].
+    /// Expiry of the client's key, seconds since 1970; see [`Trust::UNIX_TIME`].
     pub expires_unix: Option<u64>,
 }
 
@@ -82,42 +81,42 @@ impl Default for Trust {
     }
 }
 
-/// Why no world can be made.
+/// Why a world cannot be created.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorldError {
-    /// No link, or too many.
+    /// No links, or too many.
     #[error("a world has 1 to {LINKS_MAX} links, not {0}")]
     Links(usize),
-    /// The client or its lanes cannot be made.
+    /// The client or its lanes cannot be created.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// The server cannot be made.
+    /// The server cannot be created.
     #[error(transparent)]
     Server(#[from] roadweave_quic::ConfigError),
 }
 
-/// The most links of a world.
+/// Maximum number of links.
 pub const LINKS_MAX: usize = 64;
 
-/// Who there is beside the client, the server and the links.
+/// Other servers and hostile networks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Strangers {
-    /// What is the matter with a link, by its number.
+    /// Hostility by link number.
     pub links: BTreeMap<usize, Hostility>,
-    /// Further addresses that the client takes for its server's, before the right one.
+    /// Further server addresses of the client, before the right one.
     pub servers: Vec<(SocketAddr, OtherServer)>,
 }
 
-/// A server that is of no use.
+/// An unusable server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OtherServer {
-    /// The server does not know the client's key.
+    /// Does not know the client's key.
     Refuses,
-    /// The server has another key than the client expects.
+    /// Has an unexpected key.
     WrongKey,
-    /// The server speaks another version of QUIC.
+    /// Speaks another version of QUIC.
     OtherVersion,
-    /// The server does not answer.
+    /// Does not answer.
     Silent,
 }

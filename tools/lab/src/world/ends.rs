@@ -1,4 +1,4 @@
-//! The client and the server of a world, which know each other by their keys.
+//! Creates the client and the servers of a world.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,16 +12,13 @@ use roadweave_tunnel::{
 use super::{MTU, OtherServer, SERVER, Trust, WorldConfig, WorldError};
 use crate::inner::VEHICLE;
 
-/// The name of the only client.
 pub(super) const NAME: &str = "vehicle";
-/// The server's inner address.
 const GATEWAY: [u8; 4] = [10, 77, 0, 1];
 
-/// Seeds of identities; [`STRANGER`] is neither's.
+/// [`STRANGER`] belongs to neither side.
 const CLIENT_KEY: [u8; 32] = [1; 32];
 const SERVER_KEY: [u8; 32] = [2; 32];
 const STRANGER: [u8; 32] = [9; 32];
-/// Decides the seeds of servers beside the right one.
 const OTHER_LIFE: u8 = 255;
 
 pub(super) fn client(epoch: Epoch, world: &WorldConfig) -> Result<Client, WorldError> {
@@ -43,28 +40,26 @@ pub(super) fn client(epoch: Epoch, world: &WorldConfig) -> Result<Client, WorldE
     Ok(client)
 }
 
-/// What servers beside the right one are made of.
 pub(super) struct Recipe<'a> {
     pub(super) epoch: Epoch,
     pub(super) world: &'a WorldConfig,
 }
 
 impl Recipe<'_> {
-    /// A server that does not know the client, or one with another key.
     pub(super) fn other_server(&self, kind: OtherServer) -> Result<Server, WorldError> {
         let key = if kind == OtherServer::WrongKey { STRANGER } else { SERVER_KEY };
-        // Seeds of the right one's lives count from 0.
+        // Lives of the right server count from 0.
         server_of(self.epoch, self.world, OTHER_LIFE, STRANGER, key)
     }
 }
 
-/// `life`: how often it was restarted.
+/// `life`: number of restarts.
 pub(super) fn server(epoch: Epoch, world: &WorldConfig, life: u8) -> Result<Server, WorldError> {
     let known = if world.trust.client_is_known { CLIENT_KEY } else { STRANGER };
     server_of(epoch, world, life, known, SERVER_KEY)
 }
 
-/// `known`: the key of the client that it lets in; `own`: its own key.
+/// `known`: the accepted client key; `own`: its own key.
 fn server_of(
     epoch: Epoch,
     world: &WorldConfig,
@@ -101,7 +96,7 @@ fn server_of(
     Ok(server)
 }
 
-/// The product's settings, with a seed that differs from side to side and from life to life.
+/// The product's settings, with a seed per side and life.
 fn transport(world: &WorldConfig, side: u8, life: u8) -> TransportConfig {
     let mut seed = [side; 32];
     seed[31] ^= life;

@@ -1,4 +1,4 @@
-//! How late a machine wakes a program that sleeps on it.
+//! How late a machine wakes a sleeping program.
 //!
 //! ```text
 //!  a packet arrives, or a timer is due        the program runs
@@ -6,9 +6,8 @@
 //!         └── packets that arrive meanwhile wait ─┘  each with the time of its arrival
 //! ```
 //!
-//! Virtual time has no scheduler, and wakes everybody at the nanosecond. A real one is late by what
-//! its queues and its other programs make of it, and what a tunnel then takes for the network's
-//! doing costs it delay and redundancy.
+//! Virtual time has no scheduler. On a real machine, other programs delay the wake-up; a tunnel
+//! mistakes that for network delay, which costs latency and redundancy.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -22,41 +21,40 @@ use serde::{Deserialize, Serialize};
 
 use super::Transit;
 
-/// The machine that both ends of a world run on.
+/// The machine of both sides of a world.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Machine {
-    /// It wakes everybody at once.
+    /// Wakes without delay.
     #[default]
     Punctual,
-    /// Two cores with nothing else to do.
+    /// Two idle cores.
     Idle,
-    /// Two cores, each of which somebody else keeps busy.
+    /// Two cores, each with another busy program.
     Busy,
-    /// Two cores with four others who are always busy, as beside an encoder.
+    /// Two cores with four busy programs, as beside an encoder.
     Crowded,
 }
 
-/// How late wake-ups come, by what wakes: shares of all, ascending to 1, with the lateness that
-/// they do not exceed; even in between.
+/// Lateness by cause of the wake-up: ascending shares up to 1 with their upper bound, interpolated
+/// linearly.
 #[derive(Debug)]
 struct Lateness {
     timer: [(f64, Duration); 9],
     packet: [(f64, Duration); 9],
 }
 
-/// A name that is no machine's.
+/// An unknown name of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no machine {0:?}; there are punctual, idle, busy and crowded")]
 pub struct UnknownMachine(String);
 
 impl Machine {
-    /// Whether nobody is woken late.
+    /// Whether it wakes without delay.
     pub fn is_punctual(&self) -> bool {
         *self == Self::Punctual
     }
 
-    /// `None` where nobody is late.
     fn lateness(self) -> Option<&'static Lateness> {
         match self {
             Self::Punctual => None,
@@ -66,7 +64,7 @@ impl Machine {
         }
     }
 
-    /// Somebody who sleeps on it; equal seeds sleep equally.
+    /// A sleeping program; equal seeds give equal delays.
     pub(super) fn sleeper(self, seed: u64) -> Option<Sleeper> {
         let lateness = self.lateness()?;
         let random = SplitMix64::new(seed);
@@ -96,30 +94,25 @@ impl FromStr for Machine {
     }
 }
 
-/// What waits for a program to wake.
+/// Input that waits for the program to wake.
 #[derive(Debug)]
 pub(super) enum Waiting {
-    /// From its device.
     Inner(Bytes),
-    /// From the network.
     Packet { meta: RecvMeta, packet: Bytes, ride: Option<Transit> },
 }
 
-/// A program that sleeps until something is due, and is woken late.
 #[derive(Debug)]
 pub(super) struct Sleeper {
     lateness: &'static Lateness,
     random: SplitMix64,
-    /// When it last fell asleep.
     asleep_since: Instant,
-    /// When it runs, if something has happened that wakes it.
+    /// When it runs, if something has woken it.
     wakes: Option<Instant>,
     held: VecDeque<Waiting>,
 }
 
 impl Sleeper {
-    /// Its timer, which was set for `due`, wakes it at `now`. Whoever has something to do at once
-    /// does not fall asleep.
+    /// Its timer for `due` fires at `now`. A program with immediate work does not sleep.
     pub(super) fn on_due(&mut self, now: Instant, due: Instant) {
         match due > self.asleep_since {
             true => self.rouse(now, &self.lateness.timer),
@@ -127,18 +120,16 @@ impl Sleeper {
         }
     }
 
-    /// Something has come at `now` for it.
     pub(super) fn hold(&mut self, now: Instant, waiting: Waiting) {
         self.held.push_back(waiting);
         self.rouse(now, &self.lateness.packet);
     }
 
-    /// When it runs, if something has woken it.
     pub(super) fn wakes(&self) -> Option<Instant> {
         self.wakes
     }
 
-    /// Lets it run if it is time: all that has come for it, in order.
+    /// Returns the waiting input in order if the program runs now.
     pub(super) fn wake(&mut self, now: Instant) -> Option<VecDeque<Waiting>> {
         self.wakes.take_if(|wakes| *wakes <= now)?;
         self.asleep_since = now;
@@ -152,7 +143,7 @@ impl Sleeper {
     }
 }
 
-/// The lateness of which `share` of all wake-ups come no later.
+/// Inverse of the distribution.
 fn draw(lateness: &[(f64, Duration)], share: f64) -> Duration {
     let at = lateness.partition_point(|(until, _)| *until <= share).min(lateness.len() - 1);
     let (until, most) = lateness[at];
@@ -164,8 +155,7 @@ const fn us(micros: u64) -> Duration {
     Duration::from_micros(micros)
 }
 
-/// Two cores of a virtual machine with next to nothing else to do, measured: the quietest of four
-/// runs.
+/// Measured on an idle virtual machine with two cores: the quietest of four runs.
 const IDLE: Lateness = Lateness {
     timer: [
         (0.50, us(35)),
@@ -190,7 +180,7 @@ const IDLE: Lateness = Lateness {
         (1.0, us(4_000)),
     ],
 };
-/// The same beside two busy loops: the median of three runs.
+/// Beside two busy loops: the median of three runs.
 const BUSY: Lateness = Lateness {
     timer: [
         (0.50, us(17)),
@@ -215,7 +205,7 @@ const BUSY: Lateness = Lateness {
         (1.0, us(4_200)),
     ],
 };
-/// Beside four.
+/// Beside four busy loops.
 const CROWDED: Lateness = Lateness {
     timer: [
         (0.50, us(21)),

@@ -1,4 +1,4 @@
-//! One vehicle and several servers, of which one crashes, freezes, drains or loses its way out.
+//! One vehicle and several servers; a server can crash, freeze, drain or lose its egress.
 //!
 //! ```text
 //!                ┌═ link ═┐    ┌─ server 0 ─┐
@@ -6,9 +6,8 @@
 //!                └═ link ═┘    └─ server 1 ─┘        ▲ sends to the server of the newest session
 //! ```
 //!
-//! Client and servers are the product's, links are `emulate`'s. What comes out of any server comes
-//! to the same host, as it does behind an anchor, and what goes to the vehicle enters at the server
-//! where the vehicle's newest session is.
+//! Client and servers are the product's, links are `emulate`'s. All servers share one host behind
+//! an anchor; packets to the vehicle enter at the server of its newest session.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -29,46 +28,46 @@ use super::wire::Wire;
 use super::{MTU, WorldError, meta, uplink};
 use crate::inner::VEHICLE;
 
-/// What a fleet is made of.
+/// Configuration of a vehicle and its servers.
 #[derive(Clone, Debug)]
 pub struct ServersConfig {
-    /// The links, each with an uplink of the same name at the vehicle.
+    /// Links, each with an uplink of the same name.
     pub links: Vec<DuplexLink>,
-    /// The site of each server, in the order in which the client knows them.
+    /// Site of each server, in the client's order.
     pub sites: Vec<String>,
-    /// The round trip from each server to the egress, as the client is told; none is none.
+    /// Round trip from each server to the egress, for the client; empty if unknown.
     pub to_anchor: Vec<Duration>,
-    /// The lanes from the vehicle.
+    /// Lanes from the vehicle.
     pub lanes_up: Vec<LaneConfig>,
-    /// The lanes to the vehicle.
+    /// Lanes to the vehicle.
     pub lanes_down: Vec<LaneConfig>,
-    /// Decides all that is random in client and servers.
+    /// Seed of client and servers.
     pub seed: u64,
 }
 
-/// What befalls a server.
+/// A fault of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
-    /// The server is gone without a goodbye.
+    /// The server vanishes without a close.
     Crash,
-    /// The server does nothing any more, and what comes to it is lost.
+    /// The server stops, and its input is lost.
     Freeze,
-    /// The frozen server goes on where it stood.
+    /// A frozen server continues from its state.
     Thaw,
-    /// The server asks its clients to move, over so many milliseconds.
+    /// The server asks its clients to move within this many milliseconds.
     Drain(u32),
-    /// The server reaches the shared egress no more, and drains when it has noticed.
+    /// The server loses the egress, and drains after it notices.
     CutFromEgress,
 }
 
-/// An inner packet that came out, as [`super::Arrival`].
+/// An inner packet that left the tunnel; see [`super::Arrival`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServersArrival {
-    /// When the packet came out.
+    /// When it left the tunnel.
     pub at: Instant,
-    /// The way it went.
+    /// Its direction.
     pub direction: Direction,
-    /// The server that it went through.
+    /// The server that it passed.
     pub server: Option<usize>,
     /// The inner packet.
     pub packet: Bytes,
@@ -84,24 +83,22 @@ pub struct Servers {
     servers: Vec<Proxy>,
     arrivals: VecDeque<ServersArrival>,
     client_events: Vec<(Instant, ClientEvent)>,
-    /// The server that the vehicle's newest session is with.
+    /// The server of the vehicle's newest session.
     newest: Option<usize>,
-    /// Packets to the vehicle that had nowhere to go.
     unrouted: u64,
 }
 
 #[derive(Debug)]
 struct Proxy {
     address: SocketAddr,
-    /// `None` once it has crashed.
+    /// `None` after a crash.
     end: Option<Server>,
     is_frozen: bool,
-    /// Since when it does not reach the egress.
+    /// Since when it has no egress.
     cut: Option<Instant>,
     events: Vec<(Instant, ServerEvent)>,
 }
 
-/// The clock, the device and the network of one end.
 struct EndIo<'a> {
     now: Instant,
     server: Option<(usize, SocketAddr)>,
@@ -148,10 +145,10 @@ impl Io for EndIo<'_> {
 }
 
 impl Servers {
-    /// A fleet at [`Instant::ZERO`] in which the client has all uplinks and begins to connect.
+    /// A world at [`Instant::ZERO`] whose client has all uplinks and begins to connect.
     ///
     /// # Errors
-    /// [`WorldError`] when an end cannot be made.
+    /// [`WorldError`] if a side cannot be created.
     #[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
     pub fn new(config: &ServersConfig) -> Result<Self, WorldError> {
         let epoch = Epoch::new(std::time::Instant::now());
@@ -208,60 +205,60 @@ impl Servers {
         self.now
     }
 
-    /// The client; follow it with [`Servers::flush`].
+    /// The client; call [`Servers::flush`] afterwards.
     pub fn client(&mut self) -> &mut Client {
         &mut self.client
     }
 
-    /// All servers, as the client was told of them first.
+    /// All servers in the client's initial order.
     pub fn candidates(&self) -> &[Candidate] {
         &self.candidates
     }
 
-    /// A server, unless it has crashed; follow it with [`Servers::flush`].
+    /// A server, unless it crashed; call [`Servers::flush`] afterwards.
     pub fn server(&mut self, number: usize) -> Option<&mut Server> {
         self.servers[number].end.as_mut()
     }
 
-    /// What the client had to tell, and when.
+    /// Events of the client with their times.
     pub fn client_events(&self) -> &[(Instant, ClientEvent)] {
         &self.client_events
     }
 
-    /// What a server had to tell, and when.
+    /// Events of a server with their times.
     pub fn server_events(&self, number: usize) -> &[(Instant, ServerEvent)] {
         &self.servers[number].events
     }
 
-    /// How often the client went to another server.
+    /// How often the client changed its server.
     pub fn moves(&self) -> usize {
         let moves = self.client_events.iter();
         moves.filter(|(_, event)| matches!(event, ClientEvent::Moved { .. })).count()
     }
 
-    /// The server that the client is with, or tries first.
+    /// The server that the client uses, or tries first.
     pub fn home(&self) -> usize {
         let key: PublicKey = self.client.server().key;
         let of_key = |number: &usize| server_identity(*number).public_key() == key;
         (0..self.servers.len()).find(of_key).expect("the client knows no others")
     }
 
-    /// Packets to the vehicle that had nowhere to go.
+    /// Packets to the vehicle without a session.
     pub fn unrouted(&self) -> u64 {
         self.unrouted
     }
 
-    /// What has passed through one direction of a link.
+    /// Statistics of one direction of a link.
     pub fn link_stats(&self, link: usize, direction: Direction) -> &LinkStats {
         self.wires[link].link(direction).stats()
     }
 
-    /// Kills both directions of a link, or brings them back.
+    /// Disables or enables both directions of a link.
     pub fn set_dead(&mut self, link: usize, dead: bool) {
         self.wires[link].set_dead(self.now, dead);
     }
 
-    /// Something befalls a server.
+    /// Applies a fault to a server.
     pub fn befall(&mut self, number: usize, fault: Fault) {
         let now = self.now;
         let proxy = &mut self.servers[number];
@@ -280,7 +277,7 @@ impl Servers {
         self.flush();
     }
 
-    /// Takes an inner packet of the vehicle, or for it. Call [`Servers::flush`] after a batch.
+    /// Accepts an inner packet in either direction. Call [`Servers::flush`] after a batch.
     pub fn handle_inner(&mut self, direction: Direction, packet: &[u8]) {
         match direction {
             Direction::Up => self.client.handle_inner(self.now, packet),
@@ -294,28 +291,28 @@ impl Servers {
         }
     }
 
-    /// An inner packet that came out, in the order of their coming.
+    /// The next inner packet that left the tunnel, in order.
     pub fn poll_arrival(&mut self) -> Option<ServersArrival> {
         self.arrivals.pop_front()
     }
 
-    /// Lets everybody send what may leave now.
+    /// Lets all sides send.
     pub fn flush(&mut self) {
         self.run_client(|client, io| turn(client, io));
         (0..self.servers.len()).for_each(|number| self.turn_server(number));
     }
 
-    /// When something happens next.
+    /// Time of the next event.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let links = self.wires.iter().flat_map(Wire::poll_timeouts).flatten();
         let servers = self.servers.iter().filter_map(Proxy::poll_timeout);
         links.chain(servers).chain(self.client.poll_timeout()).min()
     }
 
-    /// Lets everything happen until `end`, and moves the time there.
+    /// Runs all events until `end`.
     ///
     /// # Panics
-    /// When one moment takes thousands of steps.
+    /// If one moment takes thousands of steps.
     pub fn run_until(&mut self, end: Instant) {
         let mut at_one_moment = 0;
         while let Some(due) = self.poll_timeout().filter(|due| *due <= end) {
@@ -436,12 +433,12 @@ fn server(epoch: Epoch, config: &ServersConfig, number: usize) -> Result<Server,
     Ok(Server::new(epoch, settings, Arc::new(server_identity(number)), peers)?)
 }
 
-/// The product's settings, with a seed that differs from end to end.
+/// The product's settings, with a seed per end.
 fn transport(seed: u64, end: u8) -> TransportConfig {
     let mut bytes = [end; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     TransportConfig::new(bytes)
 }
 
-/// How long a server takes to notice that the egress is gone.
+/// How long a server takes to notice the loss of its egress.
 const CUT_NOTICED: Duration = Duration::from_millis(500);

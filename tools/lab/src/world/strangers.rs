@@ -1,5 +1,5 @@
-//! Who else there is: strangers beside the links, networks that answer in the server's place,
-//! servers that are of no use.
+//! Hostile or broken surroundings: off-path attackers beside links, captive portals, unusable
+//! servers.
 //!
 //! ```text
 //! client ─► link up ─┬─► the server at the address ─────────────► link down ─► client
@@ -8,7 +8,7 @@
 //!                    └─► a server that refuses, or is another ──► link down ─► client
 //! ```
 //!
-//! All that they do comes out of the link's seed: equal seeds give equal worlds.
+//! All randomness comes from the link's seed.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -21,40 +21,36 @@ use roadweave_tunnel::{Io, Node as _, RecvMeta, Server, turn};
 
 use super::{OtherServer, Side, ends};
 
-/// What is the matter with a link.
+/// Hostility of a link.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Hostility {
-    /// Somebody beside it reads what passes, and writes in the server's name.
+    /// An observer reads packets and forges packets of the server.
     Stranger(Stranger),
-    /// A captive portal: whatever goes to any server is answered by a server with another key.
+    /// A captive portal: a server with another key answers for every address.
     Portal,
-    /// The network lets handshakes pass, and nothing more.
+    /// Only handshakes pass.
     HandshakesOnly,
-    /// The network lets so many packets after each handshake pass from the vehicle, and nothing
-    /// more.
+    /// After each handshake only this many packets of the vehicle pass.
     FirstPackets(u32),
 }
 
-/// How often a stranger beside a link writes a packet to the vehicle; each a share of the vehicle's
-/// packets.
+/// Rates of forged packets to the vehicle, each as a share of the vehicle's packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stranger {
-    /// A close of the connection, with a code that says that the server does not know the client's
-    /// key, or with another.
+    /// A close of the connection; some codes say that the client's key is unknown.
     pub close: f64,
     /// Random frames in an Initial packet.
     pub frames: f64,
-    /// Versions that nobody speaks.
+    /// Version negotiation with unknown versions.
     pub versions: f64,
-    /// A retry with a token that the server never gave.
+    /// A retry with an invalid token.
     pub retry: f64,
-    /// What may be a stateless reset.
+    /// A possible stateless reset.
     pub reset: f64,
-    /// Decides what is random.
+    /// Seed of all randomness.
     pub seed: u64,
 }
 
-/// A server beside the right one.
 #[derive(Debug)]
 pub(super) enum Neighbour {
     Server(Box<Side<Server>>),
@@ -76,7 +72,7 @@ impl Neighbour {
         })
     }
 
-    /// Takes a packet that came from `remote` for `to`.
+    /// Handles a packet from `remote` to the address `to`.
     pub(super) fn handle_packet(
         &mut self,
         now: Instant,
@@ -100,7 +96,7 @@ impl Neighbour {
         }
     }
 
-    /// Lets it send what is due, by destination and the address that it comes from.
+    /// Sends what is due, with the destination and the source address.
     pub(super) fn flush(&mut self, now: Instant, send: impl FnMut(SocketAddr, IpAddr, &[u8])) {
         let Self::Server(side) = self else { return };
         side.touched |= side.due.is_some_and(|due| due <= now);
@@ -120,7 +116,6 @@ impl Neighbour {
     }
 }
 
-/// What is around a neighbour: nobody is behind it.
 struct NeighbourIo<F> {
     now: Instant,
     send: F,
@@ -143,14 +138,13 @@ impl<F: FnMut(SocketAddr, IpAddr, &[u8])> Io for NeighbourIo<F> {
     }
 }
 
-/// What is done to the packets of one link.
 #[derive(Debug)]
 pub(super) struct Hostile {
     pub(super) kind: Hostility,
     random: Random,
-    /// The client's attempt that began last.
+    /// Follows the latest attempt of the client.
     eavesdropper: Option<Eavesdropper>,
-    /// Packets without a long header that have passed since.
+    /// Short-header packets that have passed since.
     passed: u32,
 }
 
@@ -163,7 +157,7 @@ impl Hostile {
         Self { kind, random: Random::new(seed), eavesdropper: None, passed: 0 }
     }
 
-    /// Sees a packet of the vehicle at the end of the link. Returns whether it passes.
+    /// Inspects a packet of the vehicle at the end of the link; returns whether it passes.
     pub(super) fn lets_pass(&mut self, packet: &[u8]) -> bool {
         if let Some(eavesdropper) = Eavesdropper::of(packet) {
             self.eavesdropper = Some(eavesdropper);
@@ -179,7 +173,7 @@ impl Hostile {
         is_handshake || self.passed <= most
     }
 
-    /// What the vehicle gets in the server's name besides.
+    /// Forged packets for the vehicle.
     pub(super) fn forged(&mut self) -> Vec<Vec<u8>> {
         let Hostility::Stranger(stranger) = self.kind else { return Vec::new() };
         let Some(eavesdropper) = self.eavesdropper.clone() else { return Vec::new() };
@@ -195,7 +189,7 @@ impl Hostile {
         }
         if self.happens(stranger.versions) {
             let count = self.below(8);
-            // None of them is 1.
+            // Not version 1.
             let versions: Vec<u32> =
                 (0..count).map(|_| self.random.bits() as u32 | 0x0100_0000).collect();
             forged.push(eavesdropper.version_negotiation(&versions));
@@ -214,11 +208,11 @@ impl Hostile {
         share > 0.0 && self.random.unit() < share
     }
 
-    /// A number below `end`, which is above 0.
+    /// `end` is not 0.
     fn below(&mut self, end: usize) -> usize {
         (self.random.bits() % end as u64) as usize
     }
 }
 
-/// Codes of forged closes: those by which a server refuses a key, and some by which it does not.
+/// Codes of forged closes: those for a refused key, and others.
 const CODES: [u64; 8] = [0x130, 0x130, 0x12d, 0x12c, 0x131, 0x178, 0x2, 0xa];

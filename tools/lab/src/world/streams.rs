@@ -1,4 +1,4 @@
-//! The streams of a world: what applications at both ends do with them.
+//! Byte streams of applications at both ends.
 
 use roadweave_proto::Instant;
 use roadweave_stream::{Event, Streams};
@@ -7,8 +7,8 @@ use roadweave_tunnel::StreamsOwner;
 use super::World;
 
 impl World {
-    /// Lets the client's streams be used, if its server takes any. [`World::flush`] sends what was
-    /// written.
+    /// Calls `f` with the client's streams, if its server accepts any. [`World::flush`] sends
+    /// written data.
     pub fn use_client_streams<T>(
         &mut self,
         act: impl FnOnce(Instant, StreamsOwner, &mut Streams) -> T,
@@ -18,7 +18,7 @@ impl World {
         Some(act(self.now, owner, streams))
     }
 
-    /// Lets the streams of the server's client be used, unless they are over.
+    /// Calls `f` with the streams of the server's client, unless they are closed.
     pub fn use_server_streams<T>(
         &mut self,
         owner: StreamsOwner,
@@ -28,14 +28,14 @@ impl World {
         self.server.end.streams(owner).map(|streams| act(self.now, streams))
     }
 
-    /// What happened to a stream at the server.
+    /// The next stream event of the server.
     pub fn poll_server_stream(&mut self) -> Option<(StreamsOwner, Event)> {
         self.server.touched = true;
         self.server.end.hand_over_symbols(self.now);
         self.server.end.poll_stream_event(self.now)
     }
 
-    /// Streams that are over at the server, all of their owner.
+    /// The next owner whose streams at the server are all closed.
     pub fn poll_server_streams_over(&mut self) -> Option<StreamsOwner> {
         self.server.end.poll_streams_over()
     }

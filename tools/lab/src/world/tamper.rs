@@ -1,4 +1,4 @@
-//! What a broken or hostile network does to the packets of a link, beyond losing them.
+//! Corrupted, duplicated, replayed and forged packets of a link.
 //!
 //! ```text
 //! link ─► [corrupt or cut] ─► packet, its double, an old packet, a forged one ─► the end
@@ -9,30 +9,28 @@ use std::collections::VecDeque;
 use bytes::BytesMut;
 use roadweave_emulate::Random;
 
-/// How often a link tampers with a packet that comes out of it; each a share of packets, 0..=1.
+/// Rates of tampering per packet, each a share in 0..=1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Tampering {
-    /// Some bits of the packet are flipped, or its end is missing.
+    /// Flips some bits, or truncates the packet.
     pub corrupt: f64,
-    /// The packet comes twice.
+    /// Duplicates the packet.
     pub duplicate: f64,
-    /// One of the last [`Tampering::REMEMBERED`] packets comes again after this one.
+    /// Replays one of the last [`Tampering::REMEMBERED`] packets after this one.
     pub replay: f64,
-    /// Random bytes come after the packet, as if from the same address.
+    /// Adds a packet of random bytes from the same address.
     pub forge: f64,
 }
 
 impl Tampering {
-    /// Packets from which a replayed one is taken.
+    /// How many packets are kept for replay.
     pub const REMEMBERED: usize = 256;
 }
 
-/// Tampers with the packets of one direction of a link.
 #[derive(Debug)]
 pub(super) struct Tamperer {
     tampering: Tampering,
     random: Random,
-    /// What may be replayed, as it came out of the link.
     remembered: VecDeque<BytesMut>,
     spoilt_bytes: u64,
 }
@@ -43,12 +41,12 @@ impl Tamperer {
         Self { tampering, random, remembered: VecDeque::new(), spoilt_bytes: 0 }
     }
 
-    /// Bytes of the packets that were corrupted.
+    /// Bytes of corrupted packets.
     pub(super) fn spoilt_bytes(&self) -> u64 {
         self.spoilt_bytes
     }
 
-    /// What arrives instead of `packet`, in its order; at most four packets.
+    /// Returns the packets that arrive instead of `packet`; at most four.
     pub(super) fn pass(&mut self, mut packet: BytesMut) -> impl Iterator<Item = BytesMut> {
         let Tampering { corrupt, duplicate, replay, forge } = self.tampering;
         if self.remembered.len() >= Tampering::REMEMBERED {
@@ -72,7 +70,7 @@ impl Tamperer {
         self.random.unit() < share
     }
 
-    /// A number below `end`, which is above 0.
+    /// `end` is not 0.
     fn below(&mut self, end: usize) -> usize {
         (self.random.bits() % end as u64) as usize
     }
@@ -92,7 +90,7 @@ impl Tamperer {
         }
     }
 
-    /// Random bytes, or the beginning of a real packet and random bytes behind it.
+    /// Random bytes, some behind the beginning of a real packet.
     fn forged(&mut self) -> BytesMut {
         let length = self.below(FORGED_MAX);
         let mut bytes: BytesMut = (0..length).map(|_| self.random.bits() as u8).collect();
@@ -106,9 +104,9 @@ impl Tamperer {
     }
 }
 
-/// The length of forged packets, bytes.
+/// Bytes.
 const FORGED_MAX: usize = 1_500;
-/// The flags and the connection ID of a short header: enough to reach a connection.
+/// Flags and connection ID of a short header, enough to reach a connection.
 const GENUINE: usize = 9;
 
 #[cfg(test)]
@@ -131,7 +129,7 @@ mod tests {
         let whole = |n: usize| BytesMut::from(&[n as u8; 40][..]);
         let corrupted = passed(Tampering { corrupt: 1.0, ..Tampering::default() });
         assert!(corrupted.iter().all(|packets| packets.len() == 1));
-        // A bit that is flipped twice is as it was.
+        // A bit that is flipped twice is unchanged.
         let changed = corrupted.iter().enumerate().filter(|(n, packets)| packets[0] != whole(*n));
         assert!(changed.count() > 190);
         let doubled = passed(Tampering { duplicate: 1.0, ..Tampering::default() });

@@ -50,7 +50,7 @@ fn numbered(direction: Direction, number: u64) -> Bytes {
     inner::udp(direction, 5_000, &number.to_be_bytes().repeat(130))
 }
 
-/// Sends `count` packets one millisecond after the other, and waits; returns what arrived.
+/// Sends `count` packets, one each millisecond, and returns the arrivals.
 fn send(world: &mut World, direction: Direction, count: u64) -> Vec<Arrival> {
     let begin = world.now();
     for number in 0..count {
@@ -73,8 +73,8 @@ fn packets_cross_in_both_directions_in_the_time_that_the_link_takes() {
         assert_eq!(packets, sent);
         for (number, arrival) in arrived.iter().enumerate() {
             let delay = arrival.at.since(begin + Duration::from_millis(number as u64));
-            // 20 ms on the way; 1,040 bytes and some headers take little more than a millisecond at
-            // 8 Mbit/s, and the packet before may be in the way.
+            // 20 ms of propagation; 1,040 bytes and headers take just over a millisecond at 8
+            // Mbit/s, and the previous packet may be queued.
             let millis = delay.as_secs_f64() * 1e3;
             assert!((21.04..21.4).contains(&millis), "{direction:?} {number}: {millis} ms");
             let ride = arrival.ride.unwrap();
@@ -134,7 +134,6 @@ fn a_world_without_links_is_refused() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 
-    /// In the links and in the lanes nothing gets lost without being counted.
     #[test]
     fn every_packet_is_accounted_for(
         mbps in 1_u64..20,

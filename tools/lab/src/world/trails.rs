@@ -1,5 +1,4 @@
-//! Follows packets from one end to the other: joins what the sending side tells of a packet with
-//! what the receiving side tells.
+//! Follows packets end to end: joins observations of the sending side and the receiving side.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -9,39 +8,37 @@ use roadweave_tunnel::{PacketEvent, PacketStep};
 
 use super::Arrival;
 
-/// What happened to an inner packet before it arrived.
+/// History of an inner packet before its arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trail {
-    /// When the packet came into the tunnel.
+    /// When it entered the tunnel.
     pub queued: Instant,
-    /// When the packet left for the first time.
+    /// When it was first sent.
     pub sent: Instant,
-    /// When the packet was first taken for lost, if it was.
+    /// When it was first considered lost, if it was.
     pub lost: Option<Instant>,
-    /// When a repair of the packet was first asked for, if one was.
+    /// When a repair was first requested, if one was.
     pub repair_asked: Option<Instant>,
-    /// Whether the packet was computed from coded packets in the end.
+    /// Whether it was decoded from coded packets.
     pub decoded: bool,
 }
 
-/// A packet: its direction, lane and number.
+/// Direction, lane and number.
 type Key = (Direction, u8, u32);
 
-/// The packets of both directions that may yet arrive.
 #[derive(Debug, Default)]
 pub(super) struct Trails {
-    /// Never iterated: its order is of no consequence.
+    /// Never iterated, so its order does not matter.
     known: HashMap<Key, Trail>,
-    /// In the order of sending.
     ages: VecDeque<Key>,
 }
 
-/// More packets than this are never followed; that many leave in half a minute at 50 Mbit/s.
+/// Limit of followed packets: half a minute at 50 Mbit/s.
 const FOLLOWED_MAX: usize = 1 << 17;
 
 impl Trails {
-    /// Takes what an end that sends along `sending` tells, and gives each of `arrived`, the inner
-    /// packets that it has just put out, its trail.
+    /// Applies the observations of the end that sends along `sending`, and sets the trails of
+    /// `arrived`, the packets it has just delivered.
     pub(super) fn follow<'a>(
         &mut self,
         sending: Direction,
@@ -69,7 +66,7 @@ impl Trails {
         }
     }
 
-    /// The sessions are new, and count from zero.
+    /// New sessions count from zero.
     pub(super) fn clear(&mut self) {
         self.known.clear();
         self.ages.clear();

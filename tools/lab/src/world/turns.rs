@@ -1,5 +1,5 @@
-//! How the two ends of a world are turned: by the functions by which the product's event loop turns
-//! them, with links in the place of sockets and a list of arrivals in that of the TUN.
+//! Turns both sides of a world with the functions of the product's event loop: links replace
+//! sockets, a list of arrivals replaces the TUN.
 
 use std::collections::VecDeque;
 
@@ -14,12 +14,11 @@ use roadweave_tunnel::{
 use super::wire::Wire;
 use super::{Arrival, SERVER, Transit, Waiting, World};
 
-/// The clock, the device and the network of one end.
 struct EndIo<'a> {
     now: Instant,
-    /// The way of what the end sends; what it delivers went the other.
+    /// Direction of sent packets; delivered packets have the other.
     sends: Direction,
-    /// What brought the inner packets that it delivers.
+    /// The outer packet of the delivered inner packets.
     ride: Option<Transit>,
     wires: &'a mut [Wire],
     undeliverable: &'a mut u64,
@@ -56,7 +55,6 @@ impl Io for EndIo<'_> {
 }
 
 impl World {
-    /// A packet has come to the client's machine.
     pub(super) fn take_at_client(&mut self, meta: RecvMeta, packet: Bytes, ride: Option<Transit>) {
         let now = self.now;
         match &mut self.client.sleeper {
@@ -65,7 +63,6 @@ impl World {
         }
     }
 
-    /// A packet has come to the server's machine.
     pub(super) fn take_at_server(&mut self, meta: RecvMeta, packet: Bytes, ride: Option<Transit>) {
         let now = self.now;
         match &mut self.server.sleeper {
@@ -74,7 +71,7 @@ impl World {
         }
     }
 
-    /// Gives the ends what has come for them, if they are awake now.
+    /// Handles the waiting input of sides that are awake.
     pub(super) fn wake_ends(&mut self) {
         for waiting in self.client.wake(self.now) {
             match waiting {
@@ -97,7 +94,7 @@ impl World {
     fn handle_at_client(&mut self, meta: &RecvMeta, packet: &[u8], ride: Option<Transit>) {
         self.client.end.handle_packet(self.now, meta, packet);
         self.client.touched = true;
-        // A forged packet brings nothing.
+        // A forged packet delivers nothing.
         if let Some(ride) = ride {
             self.deliver_of_client(ride);
         }
@@ -111,24 +108,20 @@ impl World {
         }
     }
 
-    /// Lets the client do what is due, and takes out all that it has to give.
     pub(super) fn turn_client(&mut self) {
         self.run_client(None, |client, io| turn(client, io));
         self.note_client();
     }
 
-    /// Takes out all that the client has to give after a call that has let happen what is due.
     pub(super) fn flush_client(&mut self) {
         self.run_client(None, |client, io| flush(client, io));
         self.note_client();
     }
 
-    /// Takes out the inner packets that a packet brought to the client.
     fn deliver_of_client(&mut self, ride: Transit) {
         self.run_client(Some(ride), |client, io| deliver(client, io));
     }
 
-    /// Lets the server do what is due, and takes out all that it has to give.
     pub(super) fn turn_server(&mut self) {
         self.run_server(None, |server, io| turn(server, io));
         while let Some(event) = self.server.end.poll_event() {
@@ -138,7 +131,6 @@ impl World {
         self.server.touched = false;
     }
 
-    /// Takes out the inner packets that a packet brought to the server.
     fn deliver_of_server(&mut self, ride: Transit) {
         self.run_server(Some(ride), |server, io| deliver(server, io));
     }
@@ -163,7 +155,7 @@ impl World {
         }
     }
 
-    /// Takes down what the client has to tell, and when it is due again.
+    /// Records the client's events and its next timeout.
     fn note_client(&mut self) {
         let now = self.now;
         while let Some(event) = self.client.end.poll_event() {
@@ -185,7 +177,6 @@ impl World {
     }
 }
 
-/// What the machine keeps of a packet that has come to it at `now`.
 fn waiting(now: Instant, meta: RecvMeta, packet: Bytes, ride: Option<Transit>) -> Waiting {
     Waiting::Packet { meta: RecvMeta { received: Some(now), ..meta }, packet, ride }
 }

@@ -1,4 +1,4 @@
-//! What can be seen of a world from outside.
+//! Read access to a world.
 
 use roadweave_emulate::{Direction, LinkStats};
 use roadweave_proto::{Instant, PathStatus};
@@ -12,7 +12,7 @@ impl World {
         matches!(self.client_events.last(), Some((_, ClientEvent::Joined { .. })))
     }
 
-    /// Whether the client has a usable path over every link.
+    /// Whether all links have a usable path at the client.
     pub fn all_paths_usable(&self) -> bool {
         self.client.end.status().is_some_and(|status| {
             let usable = |name: &String| {
@@ -24,64 +24,63 @@ impl World {
         })
     }
 
-    /// What the client tells of its session, once it is up.
+    /// Status of the client's session, once it is up.
     pub fn client_status(&self) -> Option<SessionStatus> {
         self.client.end.status()
     }
 
-    /// What the client tells of the ways to its server.
+    /// The client's reports of its uplinks.
     pub fn uplinks(&self) -> Vec<UplinkReport> {
         self.client.end.uplinks(self.now)
     }
 
-    /// What the server tells of its sessions.
+    /// Status of the server's sessions.
     pub fn server_status(&self) -> Vec<SessionStatus> {
         self.server.end.status()
     }
 
-    /// What the client had to tell of its sessions, and when.
+    /// Session events of the client with their times.
     pub fn client_events(&self) -> &[(Instant, ClientEvent)] {
         &self.client_events
     }
 
-    /// What else a person should know from the client, and when.
+    /// Notices of the client with their times.
     pub fn notices(&self) -> &[(Instant, Notice)] {
         &self.notices
     }
 
-    /// What the server had to tell, and when.
+    /// Events of the server with their times.
     pub fn server_events(&self) -> &[(Instant, ServerEvent)] {
         &self.server_events
     }
 
-    /// How many links there are.
+    /// Number of links.
     pub fn links(&self) -> usize {
         self.wires.len()
     }
 
-    /// What has passed through one direction of a link, cross traffic included.
+    /// Statistics of one direction of a link, with cross traffic.
     pub fn link_stats(&self, link: usize, direction: Direction) -> &LinkStats {
         self.wires[link].link(direction).stats()
     }
 
-    /// The part of [`World::link_stats`] that is cross traffic.
+    /// Cross traffic in [`World::link_stats`].
     pub fn cross_stats(&self, link: usize, direction: Direction) -> &CrossStats {
         self.wires[link].cross_stats(direction)
     }
 
-    /// Bytes that wait for capacity in one direction of a link.
+    /// Queued bytes in one direction of a link.
     pub fn link_queue_bytes(&mut self, link: usize, direction: Direction) -> usize {
         self.wires[link].link_mut(direction).queue_bytes(self.now)
     }
 
-    /// Bytes of UDP payload that came out of one direction of a link to no use: corrupted (see
-    /// [`World::tamper`]), kept back or led elsewhere (see [`World::set_hostility`]), or overtaken
-    /// by more packets than QUIC remembers.
+    /// UDP payload that left one direction of a link in vain: corrupted (see [`World::tamper`]),
+    /// blocked or misdirected (see [`World::set_hostility`]), or too late for QUIC's replay window.
     pub fn useless_bytes(&self, link: usize, direction: Direction) -> u64 {
         self.wires[link].useless_bytes(direction)
     }
 
-    /// Packets for which there was no link any more.
+    /// Packets without a link.
     pub fn undeliverable(&self) -> u64 {
         self.undeliverable
     }

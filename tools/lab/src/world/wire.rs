@@ -1,4 +1,4 @@
-//! Both directions of one link, with the address translator at its end and those who share it.
+//! Both directions of one link, with its NAT and its cross traffic.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -11,27 +11,23 @@ use super::strangers::Hostile;
 use super::tamper::{Tamperer, Tampering};
 use super::{Transit, UDP_IP_HEADERS};
 
-/// What a link carries.
 #[derive(Debug)]
 pub(super) enum Load {
-    /// A packet between client and server.
     Tunnel {
-        /// The address that it seems to come from.
+        /// Apparent source address.
         from: SocketAddr,
-        /// The server's address that it goes to, if it does.
+        /// The server's address as the destination, if it is one.
         to: SocketAddr,
-        /// When it was put in.
         boarded: Instant,
-        /// How many were put in before it.
+        /// Packets that entered before it.
         number: u64,
-        /// Its UDP payload.
         packet: BytesMut,
     },
-    /// Somebody else's packet.
+    /// Cross traffic.
     Cross,
 }
 
-/// Competing packets in one direction of a link.
+/// Cross traffic in one direction of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CrossStats {
     /// Packets put in.
@@ -42,45 +38,39 @@ pub struct CrossStats {
     pub delivered: u64,
 }
 
-/// A link between the vehicle and the server.
 #[derive(Debug)]
 pub(super) struct Wire {
     pub(super) name: String,
-    /// The address that the network's translator shows to the server.
+    /// The NAT's public address.
     pub(super) public: SocketAddr,
-    /// The one before, if the vehicle still listens at it.
+    /// The previous public address, if the vehicle still listens there.
     former: Option<SocketAddr>,
-    /// The one whose packets the translator loses.
+    /// The address whose packets the NAT loses.
     lost: Option<SocketAddr>,
-    /// What is the matter with it.
     pub(super) hostile: Option<Hostile>,
     up: OneWay,
     down: OneWay,
 }
 
-/// One direction of a [`Wire`].
 #[derive(Debug)]
 struct OneWay {
     link: Link<Load>,
     cross: CrossStats,
-    /// Packets of the tunnel that were put in.
     boarded: u64,
-    /// The highest number of a packet that came out.
+    /// The highest number that left the link.
     newest: u64,
-    /// Bytes of packets that too many had overtaken, and of those that former tamperers corrupted.
+    /// Bytes of packets that were too late, or corrupted by former tamperers.
     useless_bytes: u64,
     tamperer: Option<Tamperer>,
-    /// What the tamperer made of the packet that came out last.
     out: VecDeque<Out>,
 }
 
-/// A packet of the tunnel at the end of a link: where it seems to come from, the server's address
-/// that it goes to, if it does, its bytes, and how it came.
+/// Apparent source, the server's address if it is the destination, bytes, transit.
 type Out = (SocketAddr, SocketAddr, BytesMut, Transit);
 
 impl Wire {
     pub(super) fn new(index: u32, link: &DuplexLink) -> Self {
-        // Carrier-grade translators have the addresses of RFC 6598.
+        // Carrier-grade NATs use the addresses of RFC 6598.
         let [.., high, low] = (index + 1).to_be_bytes();
         Self {
             name: link.name.clone(),
@@ -93,30 +83,28 @@ impl Wire {
         }
     }
 
-    /// A packet of the vehicle for the server at `to`.
     pub(super) fn push_up(&mut self, now: Instant, to: SocketAddr, packet: BytesMut) {
         if self.lost != Some(self.public) {
             self.up.push(now, self.public, to, packet);
         }
     }
 
-    /// Whether the translator sends what is for `address` this way.
+    /// Whether the NAT forwards packets for `address` to this link.
     pub(super) fn leads_to(&self, address: SocketAddr) -> bool {
         self.public == address || self.former == Some(address)
     }
 
-    /// The translator loses what comes from the vehicle's present port, for ever.
+    /// Packets of the vehicle's present port are lost for good.
     pub(super) fn lose_binding(&mut self) {
         self.lost = Some(self.public);
     }
 
-    /// The vehicle's packets leave from another port, and it listens at both.
+    /// The vehicle uses another port and keeps listening at the old one.
     pub(super) fn change_port(&mut self) {
         self.former = Some(self.public);
         self.next_port();
     }
 
-    /// A packet of the server at `from`.
     pub(super) fn push_down(&mut self, now: Instant, from: SocketAddr, packet: BytesMut) {
         self.down.push(now, from, self.public, packet);
     }
@@ -128,8 +116,7 @@ impl Wire {
         let _ = link.push(now, bytes, Load::Cross);
     }
 
-    /// The next packet of the tunnel that has arrived by `now`; the caller knows the number of this
-    /// link.
+    /// The next tunnel packet that has arrived by `now`; the caller sets the link's number.
     pub(super) fn poll(&mut self, now: Instant, direction: Direction) -> Option<Out> {
         self.way_mut(direction).poll(now)
     }
@@ -169,7 +156,6 @@ impl Wire {
         self.way(direction).useless_bytes()
     }
 
-    /// A packet that came out of one direction goes to no use.
     pub(super) fn waste(&mut self, direction: Direction, bytes: usize) {
         self.way_mut(direction).useless_bytes += bytes as u64;
     }
@@ -218,7 +204,7 @@ impl OneWay {
         let bytes = packet.len() + UDP_IP_HEADERS;
         let load = Load::Tunnel { from, to, boarded: now, number: self.boarded, packet };
         self.boarded += 1;
-        // What the link drops, it counts.
+        // The link counts its drops.
         let _ = self.link.push(now, bytes, load);
     }
 
@@ -254,8 +240,6 @@ impl OneWay {
     }
 }
 
-/// A packet that so many later ones have overtaken counts as replayed: the QUIC library remembers
-/// no more of them.
+/// A packet overtaken by more than this many counts as replayed in the QUIC library.
 const TOO_LATE: u64 = 128;
-/// The first port that a translator gives.
 const FIRST_PORT: u16 = 20_000;
