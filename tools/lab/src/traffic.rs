@@ -4,9 +4,9 @@
 //! poll_timeout ─► poll_transmit ─► (direction, inner packet) ─► World ─► handle_arrival ─► report
 //! ```
 //!
-//! An application plays both of its ends: it says when it wants to send, gives out inner packets,
-//! takes those that came out of the tunnel (only its own, told by their port), and reports in the
-//! end. It does no I/O and reads no clock. [`TrafficSpec`] says which application to make.
+//! An application plays both of its ends: it schedules itself, emits inner packets, takes packets
+//! of its own port that left the tunnel, and reports at the end. It does no I/O and reads no clock.
+//! [`TrafficSpec`] selects the application.
 
 mod bulk;
 mod constant;
@@ -33,73 +33,72 @@ pub use requests::{App, RequestReport, RequestTraffic};
 pub use tcp::{Tcp, TcpReport, TcpTraffic};
 pub use video::{FrameSource, VideoReport, VideoTraffic};
 
-/// An application at both ends.
+/// An application with both of its ends.
 pub trait Traffic: std::fmt::Debug + Send {
     /// The port of its packets at both ends.
     fn port(&self) -> u16;
 
-    /// When [`Traffic::poll_transmit`] has something to send, or something else is due; `None` when
-    /// nothing is unless a packet arrives.
+    /// When [`Traffic::poll_transmit`] or another timer is due; `None`: only after an arrival.
     fn poll_timeout(&self) -> Option<Instant>;
 
-    /// The end that it sends its video from, if it wants to know what its encoder should do
-    /// ([`Traffic::set_target`]) before it sends at `now`.
+    /// The sending end of its video, if its encoder needs [`Traffic::set_target`] before sending at
+    /// `now`.
     fn wants_target(&self, _now: Instant) -> Option<Direction> {
         None
     }
 
-    /// What an encoder should do now. If it begins anew with its next frame, what is older of its
-    /// video.
+    /// Sets the encoder's target. Returns the superseded video if the encoder restarts with the
+    /// next frame.
     fn set_target(&mut self, _target: EncoderTarget) -> Option<Superseded> {
         None
     }
 
-    /// The next inner packet that is to leave at `now`, and the end it leaves from. Call it until
-    /// it returns `None`: at [`Traffic::poll_timeout`], and after packets have arrived.
+    /// The next inner packet to send at `now`, and its direction. Call it until it returns `None`,
+    /// at [`Traffic::poll_timeout`] and after arrivals.
     fn poll_transmit(&mut self, now: Instant) -> Option<(Direction, Bytes)>;
 
-    /// An inner packet of this application has come out at the end of `direction`.
+    /// Handles an inner packet that arrived at the end of `direction`.
     fn handle_arrival(&mut self, now: Instant, direction: Direction, packet: &Bytes);
 
-    /// What has become of it. `end`: when the observation ended.
+    /// The report; `end`: end of the observation.
     fn report(&self, end: Instant) -> TrafficReport;
 }
 
-/// Which application to make.
+/// An application and its schedule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrafficSpec {
-    /// What it is called in reports.
+    /// Name in reports.
     pub name: String,
-    /// The way of its data.
+    /// Direction of its data.
     pub direction: Direction,
-    /// Its port; different for each application of a scenario.
+    /// Port, unique within a scenario.
     pub port: u16,
-    /// When it begins, after the start of the stream.
+    /// When it begins, from the start of the stream.
     pub begin: Duration,
-    /// How long it lasts.
+    /// Duration.
     pub lasting: Duration,
     /// What the application does.
     pub kind: TrafficKind,
 }
 
-/// What an application does.
+/// A kind of application.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TrafficKind {
-    /// H.264 as RTP (RFC 6184); all packets of a frame leave at once.
+    /// H.264 over RTP (RFC 6184); all packets of a frame leave at once.
     Video {
-        /// The coded pictures.
+        /// Source of coded pictures.
         frames: FrameSource,
-        /// How they are shown.
+        /// Parameters of the viewer's player.
         player: Player,
     },
-    /// Packets of one size at even intervals.
+    /// Packets of constant size and rate.
     Constant {
-        /// The rate of inner packets, headers included.
+        /// Rate of inner packets with headers.
         rate: Rate,
-        /// The size of an inner packet, bytes, headers included, 36..=65,535.
+        /// Size of an inner packet with headers, bytes, 36..=65,535.
         packet_bytes: usize,
     },
-    /// Requests and responses (RAVEN section 5.2), whatever the direction.
+    /// Requests and responses (RAVEN section 5.2); the direction is ignored.
     Requests(App),
     /// A bulk transfer over QUIC.
     Bulk(Bulk),
@@ -108,7 +107,7 @@ pub enum TrafficKind {
 }
 
 impl TrafficSpec {
-    /// A synthetic video of `bitrate` from the vehicle, for `lasting`, called `video`.
+    /// A synthetic video of `bitrate` from the vehicle, named `video`.
     pub fn video(bitrate: Rate, lasting: Duration) -> Self {
         Self {
             name: "video".into(),
@@ -123,7 +122,7 @@ impl TrafficSpec {
         }
     }
 
-    /// The video of these coded pictures, one after the other until `lasting` is over.
+    /// A video that repeats these coded pictures until `lasting` is over.
     pub fn clip(units: Arc<[AccessUnit]>, lasting: Duration) -> Self {
         let kind =
             TrafficKind::Video { frames: FrameSource::Clip(units), player: Player::default() };
@@ -135,8 +134,7 @@ impl TrafficSpec {
         matches!(self.kind, TrafficKind::Video { .. })
     }
 
-    /// The application, with its stream beginning at `start`; `seed` decides all that is random in
-    /// it.
+    /// Creates the application; its stream begins at `start`, and `seed` decides its randomness.
     pub fn build(&self, start: Instant, seed: u64) -> Box<dyn Traffic> {
         match &self.kind {
             TrafficKind::Video { frames, player } => {
@@ -152,7 +150,7 @@ impl TrafficSpec {
     }
 }
 
-/// What became of an application.
+/// Report of an application.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TrafficReport {
     /// Its name.
@@ -163,20 +161,20 @@ pub struct TrafficReport {
     pub sent_bytes: u64,
     /// Inner packets that arrived, each once.
     pub arrived_packets: u64,
-    /// Packets that arrived again, or that this application never sent.
+    /// Duplicate packets, and packets that this application did not send.
     pub unexpected_packets: u64,
-    /// Delay of the packets that arrived.
+    /// Delay of arrived packets.
     pub delay_ms: Percentiles,
-    /// By how much the delays of two packets differ that were sent one after the other (RFC 3393),
-    /// without its sign; absent where nobody waits for single packets.
+    /// Absolute delay difference of consecutive packets (RFC 3393); absent if single packets do not
+    /// matter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay_variation_ms: Option<Percentiles>,
-    /// What only this kind of application knows.
+    /// Figures of the kind of application.
     #[serde(flatten, skip_serializing_if = "Detail::is_hidden")]
     pub detail: Detail,
 }
 
-/// What only one kind of application knows.
+/// Figures of one kind of application.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Detail {
@@ -184,7 +182,7 @@ pub enum Detail {
     #[default]
     #[serde(skip)]
     None,
-    /// Packets that nobody waits for: when each was sent and when it arrived.
+    /// Times of packets whose delay does not matter to the application.
     #[serde(skip)]
     Stream(Stream),
     /// A video.
@@ -198,22 +196,22 @@ pub enum Detail {
     Tcp(Box<TcpReport>),
 }
 
-/// When packets were sent and when they arrived.
+/// Send and arrival times of packets.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stream {
-    /// Send times, and frames if there are any.
+    /// Send times, and frames if any.
     pub log: StreamLog,
     /// One entry per packet of the log.
     pub arrivals: Vec<Option<Instant>>,
 }
 
 impl Stream {
-    /// The delays of the packets that arrived, ascending.
+    /// Delays of arrived packets, ascending.
     pub fn delays(&self) -> Vec<Duration> {
         packet_delays(&self.log, &self.arrivals)
     }
 
-    /// By how much the delays of neighbours differ that both arrived, ascending.
+    /// Absolute delay differences of consecutive arrived packets, ascending.
     pub fn delay_variations(&self) -> Vec<Duration> {
         let packets = self.log.packets.iter().zip(&self.arrivals);
         let delays: Vec<_> =
@@ -224,7 +222,7 @@ impl Stream {
         variations
     }
 
-    /// Notes the arrival of packet `index`; `false` when it had arrived before or was never sent.
+    /// Records the arrival of packet `index`; `false` if it is a duplicate or was never sent.
     pub fn note_arrival(&mut self, now: Instant, index: usize) -> bool {
         match self.arrivals.get_mut(index) {
             Some(arrival @ None) => {
@@ -237,14 +235,14 @@ impl Stream {
 }
 
 impl Detail {
-    /// Whether it holds nothing for people to read.
+    /// Whether to skip it in serialized reports.
     fn is_hidden(&self) -> bool {
         matches!(self, Self::None | Self::Stream(_) | Self::Video(_))
     }
 }
 
 impl TrafficReport {
-    /// When its packets were sent and when they arrived, for those applications that know.
+    /// Send and arrival times, if the application records them.
     pub fn stream(&self) -> Option<&Stream> {
         match &self.detail {
             Detail::Stream(stream) => Some(stream),

@@ -1,12 +1,11 @@
-//! A bulk transfer: a real QUIC connection inside the tunnel, which reacts to loss and delay.
+//! A bulk transfer: a real QUIC connection inside the tunnel, reacting to loss and delay.
 //!
 //! ```text
 //! Transfer ─► packet ─► number, QUIC packet ─► UDP, IP ─► tunnel ─► arrival ─► Transfer
 //!   the sender at one end, the receiver at the other; acknowledgements go the other way
 //! ```
 //!
-//! The number before each QUIC packet is ours: it tells when a packet was sent, and whether it came
-//! twice.
+//! A number before each QUIC packet identifies its send time and duplicates.
 
 use std::time::Duration;
 
@@ -21,34 +20,33 @@ use crate::inner;
 use crate::video::quality::Percentiles;
 use crate::world::MTU;
 
-/// What a bulk transfer carries, and how.
+/// Parameters of a bulk transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bulk {
-    /// The bytes to be carried; `None`: as many as go through.
+    /// Bytes to transfer; `None`: as many as possible.
     pub bytes: Option<u64>,
-    /// The congestion control of its sender.
+    /// Congestion control of the sender.
     pub congestion: CongestionControl,
 }
 
-/// What became of a bulk transfer.
+/// Report of a bulk transfer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct BulkReport {
-    /// Bytes that the receiving application has got in order, without a gap.
+    /// Bytes received in order.
     pub received_bytes: u64,
-    /// Bits received per second, from the beginning, handshake included, to the completion or the
-    /// end.
+    /// Bits per second from the beginning, with the handshake, to completion or the end.
     pub goodput_bps: f64,
-    /// From the beginning until all bytes were there; `None` if they never were.
+    /// From the beginning to the last byte; `None` if incomplete.
     pub completion_s: Option<f64>,
-    /// The sender's smoothed round-trip time in the end; `None` without a connection.
+    /// The sender's final smoothed round-trip time; `None` without a connection.
     pub smoothed_rtt_ms: Option<f64>,
-    /// QUIC packets that the sender took for lost.
+    /// QUIC packets that the sender declared lost.
     pub lost_packets: u64,
-    /// How often its congestion control took that for congestion.
+    /// Congestion events of the sender.
     pub congestion_events: u64,
-    /// Whether the connection broke.
+    /// Whether the connection failed.
     pub is_broken: bool,
-    /// Packets with data: when each was sent and when it arrived.
+    /// Send and arrival times of packets with data.
     #[serde(skip)]
     pub stream: Stream,
 }
@@ -71,7 +69,7 @@ pub struct BulkTraffic {
 }
 
 impl BulkTraffic {
-    /// The transfer of `spec`, with its stream beginning at `start`.
+    /// The transfer of `spec`; its stream begins at `start`.
     #[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
     pub fn new(spec: &TrafficSpec, bulk: Bulk, start: Instant, seed: u64) -> Self {
         let config = TransferConfig {
@@ -99,12 +97,11 @@ impl BulkTraffic {
         }
     }
 
-    /// Packets that go the same way.
     fn stream(&mut self, direction: Direction) -> &mut Stream {
         if direction == self.direction { &mut self.data } else { &mut self.answers }
     }
 
-    /// The inner packet that carries this one of QUIC.
+    /// Wraps a QUIC packet into an inner packet.
     fn wrap(&mut self, now: Instant, from: TransferEnd, quic: &[u8]) -> (Direction, Bytes) {
         let direction = match from {
             TransferEnd::Sender => self.direction,
@@ -122,7 +119,6 @@ impl BulkTraffic {
         (direction, packet)
     }
 
-    /// How long it has lasted at `end`.
     fn lasted(&self, end: Instant) -> Duration {
         let completed = self.transfer.progress().completed;
         completed.unwrap_or(end.min(self.end)).since(self.begin)
@@ -198,10 +194,9 @@ impl Traffic for BulkTraffic {
     }
 }
 
-/// How evenly the bulk transfers among `reports` shared: Jain's index of their goodputs, from one
-/// part in their number (one has all) to 1 (all have the same). `None` for fewer than two.
-///
-/// Source: R. Jain, D. Chiu, W. Hawe, "A Quantitative Measure of Fairness", DEC-TR-301, 1984.
+/// Jain's fairness index of the goodputs of bulk transfers: from 1/n (one has everything) to 1
+/// (equal); `None` for fewer than two. Source: R. Jain, D. Chiu, W. Hawe, "A Quantitative Measure
+/// of Fairness", DEC-TR-301, 1984.
 pub fn fairness(reports: &[TrafficReport]) -> Option<f64> {
     let goodputs = reports.iter().filter_map(|report| match &report.detail {
         Detail::Bulk(bulk) => Some(bulk.goodput_bps),
@@ -213,9 +208,9 @@ pub fn fairness(reports: &[TrafficReport]) -> Option<f64> {
     (count > 1 && squares > 0.0).then(|| sum * sum / (f64::from(count) * squares))
 }
 
-/// Bytes of a packet's number.
+/// Bytes of the packet number.
 const NUMBER: usize = 8;
-/// The largest QUIC packet: with all headers it is as large as the tunnel's devices take.
+/// The largest QUIC packet; with all headers it fills the tunnel's MTU.
 const PAYLOAD_MAX: u16 = MTU - (inner::HEADERS + NUMBER) as u16;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Packets of one size at even intervals, numbered.
+//! Numbered packets of constant size and rate.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::{Detail, Stream, Traffic, TrafficReport, TrafficSpec};
 use crate::inner;
 use crate::video::quality::Percentiles;
 
-/// Constant-rate UDP; each packet begins with its number, 8 bytes.
+/// Constant-rate UDP; each payload begins with the packet number, 8 bytes.
 #[derive(Debug)]
 pub struct ConstantTraffic {
     name: String,
@@ -26,7 +26,7 @@ pub struct ConstantTraffic {
 }
 
 impl ConstantTraffic {
-    /// Packets of `packet_bytes` bytes (36..=65,535) at `rate` from `start` on, as `spec` says.
+    /// Packets of `packet_bytes` bytes (36..=65,535) at `rate` from `start` on.
     pub fn new(spec: &TrafficSpec, rate: Rate, packet_bytes: usize, start: Instant) -> Self {
         let packet_bytes = packet_bytes.clamp(inner::HEADERS + NUMBER, usize::from(u16::MAX));
         let interval = rate.time_for(packet_bytes as u64).max(Duration::from_nanos(1));
@@ -49,7 +49,7 @@ impl ConstantTraffic {
         self.stream.log.packets.len() as u64
     }
 
-    /// The bytes after the headers of packet `number`: the number again and again.
+    /// Payload of packet `number`: the number repeated.
     fn payload(&self, number: u64) -> Vec<u8> {
         let length = self.packet_bytes - inner::HEADERS;
         let mut payload = number.to_be_bytes().repeat(length.div_ceil(NUMBER));
@@ -103,5 +103,4 @@ impl Traffic for ConstantTraffic {
     }
 }
 
-/// Bytes of a packet's number.
 const NUMBER: usize = 8;

@@ -1,4 +1,4 @@
-//! Requests and responses of people in a vehicle: speech, music, recommendations.
+//! Requests and responses of passengers: speech, music, recommendations.
 //!
 //! ```text
 //! speech       ▂▂▂▂▂▂▂▂ 100 ms of audio each ▏request ──► ◄── text               1 s later again
@@ -7,10 +7,9 @@
 //!              ├──── response time ────┤
 //! ```
 //!
-//! The patterns are RAVEN's; where the paper gives no size it is ours. Instead of TCP a message is
-//! a few UDP packets, each acknowledged, and sent again after a timeout that doubles: what a
-//! request waits for is the slowest of its packets, as it is with TCP, without a congestion control
-//! in between.
+//! The patterns are RAVEN's; sizes that the paper does not give are assumed. Instead of TCP, a
+//! message is a few UDP packets, each acknowledged and retransmitted after a doubling timeout: as
+//! with TCP, a request waits for its slowest packet, but without congestion control.
 //!
 //! Source: RAVEN section 5.2.
 
@@ -29,46 +28,44 @@ use super::{Detail, Traffic, TrafficReport, TrafficSpec};
 use crate::inner;
 use crate::video::quality::Percentiles;
 
-/// What the people in the vehicle do.
+/// An interactive application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum App {
-    /// People speak for one to four seconds; 100 ms of silence later the text is asked for.
+    /// Utterances of one to four seconds; after 100 ms of silence the text is requested.
     Speech,
-    /// People look for a song: every 5 s they switch, which takes two round trips.
+    /// A new song every 5 s, which takes two round trips.
     Music,
-    /// People ask for places nearby, after pauses of 20 s with a deviation of 3.7 s.
+    /// Queries after pauses of 20 s with a deviation of 3.7 s.
     Recommender,
 }
 
-/// What became of the requests.
+/// Report of requests.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RequestReport {
-    /// Requests made whose time to be answered is over.
+    /// Requests that were answered or timed out.
     pub asked: u64,
-    /// Requests that were answered in time.
+    /// Requests answered in time.
     pub answered: u64,
-    /// From a request to its last answer, of those answered.
+    /// From a request to its last answer, of answered requests.
     pub response_ms: Percentiles,
-    /// The response times of the requests answered, ascending.
+    /// Response times of answered requests, ascending.
     #[serde(skip)]
     pub responses: Vec<Duration>,
 }
 
-/// One person's requests, one after the other.
+/// Sequential requests of one passenger.
 #[derive(Debug)]
 pub struct RequestTraffic {
     name: String,
     port: u16,
     app: App,
     random: Random,
-    /// No request begins after it.
     end: Instant,
     next_request: Instant,
-    /// The number of the newest request, from 1.
+    /// Number of the newest request, from 1.
     number: u32,
     current: Option<Request>,
-    /// Acknowledgements that wait to be sent.
     acknowledgements: VecDeque<(Direction, Header)>,
     responses: Vec<Duration>,
     asked: u64,
@@ -79,12 +76,12 @@ pub struct RequestTraffic {
     delays: Vec<Duration>,
 }
 
-/// A request under way: both ends of it.
+/// A pending request with both of its ends.
 #[derive(Debug)]
 struct Request {
     began: Instant,
     asked: Instant,
-    /// Which of the app's turns: a message and its answer.
+    /// Index of the present message and its answer.
     turn: u8,
     up: Outgoing,
     up_arrived: Incoming,
@@ -93,7 +90,7 @@ struct Request {
 }
 
 impl RequestTraffic {
-    /// The requests of `app` from `start` on, as `spec` says; `seed` decides lengths and pauses.
+    /// Requests of `app` from `start` on; `seed` decides lengths and pauses.
     pub fn new(spec: &TrafficSpec, app: App, start: Instant, seed: u64) -> Self {
         let begin = start + spec.begin;
         Self {
@@ -133,7 +130,7 @@ impl RequestTraffic {
         });
     }
 
-    /// Ends the request under way; the next follows after the app's pause.
+    /// Ends the pending request; the next one follows after the app's pause.
     fn end_request(&mut self, now: Instant, answered: bool) {
         let Some(request) = self.current.take() else { return };
         self.asked += 1;
@@ -143,7 +140,7 @@ impl RequestTraffic {
         self.next_request = self.app.next_after(now, request.began, &mut self.random);
     }
 
-    /// Ends a request that nobody answers, and begins one that is due.
+    /// Ends a request that timed out, and begins one that is due.
     fn keep_up(&mut self, now: Instant) {
         let over = |request: &Request| now >= request.asked + REQUEST_TIMEOUT;
         if self.current.as_ref().is_some_and(over) {
@@ -154,7 +151,6 @@ impl RequestTraffic {
         }
     }
 
-    /// A packet of a message has come out at the end of `direction`.
     fn on_data(&mut self, now: Instant, direction: Direction, header: Header) {
         let acknowledgement = Header { kind: Kind::Acknowledgement, ..header };
         self.acknowledgements.push_back((direction.opposite(), acknowledgement));
@@ -278,7 +274,7 @@ impl Traffic for RequestTraffic {
 }
 
 impl App {
-    /// Messages and answers before the app has what it wants.
+    /// Messages and answers per request.
     fn turns(self) -> u8 {
         match self {
             Self::Music => 2,
@@ -286,7 +282,6 @@ impl App {
         }
     }
 
-    /// When the next request begins after one that began then and has ended now.
     fn next_after(self, now: Instant, began: Instant, random: &mut Random) -> Instant {
         match self {
             Self::Speech => now + SPEECH_PAUSE,
@@ -299,7 +294,7 @@ impl App {
         }
     }
 
-    /// The sizes of the message (speech has its own) and the answer of a turn, bytes.
+    /// Sizes of the message (speech has its own) and the answer of a turn, bytes.
     fn turn(self, turn: u8) -> (usize, usize) {
         match (self, turn) {
             (Self::Speech, _) => (0, 200),
@@ -310,21 +305,21 @@ impl App {
     }
 }
 
-/// How many pieces of audio an utterance has.
+/// Length of an utterance in pieces of audio.
 fn spoken(random: &mut Random) -> u32 {
     let seconds = SPEECH_SECONDS.0 + random.unit() * SPEECH_SECONDS.1;
     (seconds / CHUNK.as_secs_f64()).round() as u32
 }
 
-/// Audio is sent so often (RAVEN section 5.2).
+/// Interval of audio packets (RAVEN section 5.2).
 const CHUNK: Duration = Duration::from_millis(100);
-/// The shortest utterance, and by how much one may be longer; ours.
+/// The shortest utterance, and the range above it; assumed.
 const SPEECH_SECONDS: (f64, f64) = (1.0, 3.0);
-/// Between an answer and the next utterance; ours.
+/// Between an answer and the next utterance; assumed.
 const SPEECH_PAUSE: Duration = Duration::from_secs(1);
-/// Between two switches of the song (RAVEN section 5.2).
+/// Between two songs (RAVEN section 5.2).
 const MUSIC_INTERVAL: Duration = Duration::from_secs(5);
 /// Mean and deviation of the pause between two queries (RAVEN section 5.2).
 const RECOMMENDER_PAUSE_SECONDS: (f64, f64) = (20.0, 3.7);
-/// After so long a request counts as unanswered; ours.
+/// Assumed.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);

@@ -16,35 +16,35 @@ use crate::tcp::{Algorithm, Exchange, SocketConfig};
 use crate::video::quality::Percentiles;
 use crate::world::MTU;
 
-/// What a transfer carries, and how.
+/// Parameters of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tcp {
-    /// The bytes to be carried; `None`: as many as go through.
+    /// Bytes to transfer; `None`: as many as possible.
     pub bytes: Option<u64>,
-    /// The congestion control of its sender.
+    /// Congestion control of the sender.
     pub congestion: Algorithm,
 }
 
-/// What became of a transfer.
+/// Report of a transfer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct TcpReport {
-    /// Bytes that the receiving application has got in order.
+    /// Bytes received in order.
     pub received_bytes: u64,
-    /// Bits received per second, from the first SYN to the completion or the end.
+    /// Bits per second from the first SYN to completion or the end.
     pub goodput_bps: f64,
-    /// From the first SYN until all bytes were there; `None` if they never were.
+    /// From the first SYN to the last byte; `None` if incomplete.
     pub completion_s: Option<f64>,
-    /// The sender's smoothed round-trip time in the end; `None` without a connection.
+    /// The sender's final smoothed round-trip time; `None` without a connection.
     pub smoothed_rtt_ms: Option<f64>,
-    /// Segments that left once more.
+    /// Retransmissions.
     pub segments_again: u64,
-    /// Recoveries that began with a segment found lost, and those that were for nothing.
+    /// Recoveries that began with a lost segment.
     pub recoveries: u64,
-    /// Recoveries and timeouts that were found to be for nothing.
+    /// Recoveries and timeouts that were spurious.
     pub undone: u64,
     /// Timeouts.
     pub timeouts: u64,
-    /// Packets the way of the data: when each was sent and when it arrived.
+    /// Send and arrival times of packets in the direction of the data.
     #[serde(skip)]
     pub stream: Stream,
 }
@@ -67,7 +67,7 @@ pub struct TcpTraffic {
 }
 
 impl TcpTraffic {
-    /// The transfer of `spec`, with its stream beginning at `start`.
+    /// The transfer of `spec`; its stream begins at `start`.
     pub fn new(spec: &TrafficSpec, tcp: Tcp, start: Instant, seed: u64) -> Self {
         let config = SocketConfig { algorithm: tcp.congestion, mtu: MTU, seed };
         let begin = start + spec.begin;
@@ -87,12 +87,11 @@ impl TcpTraffic {
         }
     }
 
-    /// Packets that go the same way.
     fn stream(&mut self, direction: Direction) -> &mut Stream {
         if direction == self.direction { &mut self.data } else { &mut self.answers }
     }
 
-    /// Notes a packet that leaves, with the lower half of its number in it.
+    /// Records a sent packet, and writes the low 16 bits of its number into it.
     fn number(&mut self, now: Instant, direction: Direction, packet: Bytes) -> Bytes {
         let stream = self.stream(direction);
         let number = stream.log.packets.len() as u16;
@@ -104,19 +103,18 @@ impl TcpTraffic {
         packet.freeze()
     }
 
-    /// Whether a packet that arrives was sent, and has not arrived before.
+    /// Whether an arriving packet was sent and is not a duplicate.
     fn note_arrival(&mut self, now: Instant, direction: Direction, packet: &[u8]) -> bool {
         let stream = self.stream(direction);
         let Some(half) = packet.get(IDENTIFICATION..).and_then(|it| it.first_chunk()) else {
             return false;
         };
-        // The last one that was sent with these 16 bits.
+        // The latest packet with these 16 bits.
         let Some(last) = stream.log.packets.len().checked_sub(1) else { return false };
         let behind = usize::from((last as u16).wrapping_sub(u16::from_be_bytes(*half)));
         last.checked_sub(behind).is_some_and(|index| stream.note_arrival(now, index))
     }
 
-    /// How long it has lasted at `end`.
     fn lasted(&self, end: Instant) -> Duration {
         self.exchange.completed().unwrap_or(end.min(self.end)).since(self.begin)
     }
@@ -182,7 +180,7 @@ impl Traffic for TcpTraffic {
     }
 }
 
-/// Where the identification is in an IPv4 header.
+/// Offset of the identification in an IPv4 header.
 const IDENTIFICATION: usize = 4;
 
 #[cfg(test)]
@@ -194,7 +192,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Both ends with 20 ms between them; of the packets to the vehicle each `lost`th is lost.
+    /// Transfers over 20 ms; every `lost`th packet to the vehicle is lost.
     fn carry(tcp: Tcp, lost: usize, seconds: u64) -> TrafficReport {
         let spec = TrafficSpec {
             name: "tcp".into(),
@@ -214,7 +212,7 @@ mod tests {
             while way.front().is_some_and(|(at, ..)| *at <= now) {
                 let (_, direction, packet) = way.pop_front().unwrap();
                 traffic.handle_arrival(now, direction, &packet);
-                // What comes twice is known as such.
+                // A duplicate is detected.
                 traffic.handle_arrival(now, direction, &packet);
             }
             while let Some((direction, packet)) = traffic.poll_transmit(now) {

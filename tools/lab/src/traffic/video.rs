@@ -1,12 +1,12 @@
-//! Video: coded pictures as RTP, at both ends.
+//! Coded pictures as RTP, at both ends.
 //!
 //! ```text
 //! clip or synthetic sizes ─► access unit, one per 1/fps ─► Packetizer ─► tunnel ─► arrival times
 //!                                                        quality: stalls, frames, delays ◄──┘
 //! ```
 //!
-//! What came out is judged by times alone; a picture can be rebuilt from them afterwards, since the
-//! packets of a clip are known ([`VideoReport::write_logs`]).
+//! Quality follows from times alone. For a clip, pictures can be rebuilt afterwards from its known
+//! packets ([`VideoReport::write_logs`]).
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -27,39 +27,37 @@ use crate::video::refresh::Refresh;
 use crate::video::rtp::{CLOCK_HZ, Packetizer, RtpPacket};
 use crate::video::stream_log::{ArrivedPacket, SentLine};
 
-/// Where coded pictures come from.
+/// Source of coded pictures.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FrameSource {
-    /// These, again and again.
+    /// Repeats these pictures.
     Clip(Arc<[AccessUnit]>),
-    /// Pictures of random bytes and sizes, with an IDR frame every second.
+    /// Random bytes and sizes, with an IDR frame every second.
     Synthetic {
-        /// The rate of coded pictures, without headers.
+        /// Rate of coded pictures without headers.
         bitrate: Rate,
     },
-    /// Pictures of random bytes, as large as the tunnel says, with an IDR frame where the receiver
-    /// asks for one.
+    /// Random bytes in sizes set by the tunnel, with an IDR frame on request of the receiver.
     Adaptive(AdaptiveEncoder),
 }
 
-/// A video and what became of it.
+/// Report of a video.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct VideoReport {
-    /// When packets were sent and when they arrived.
+    /// Send and arrival times of packets.
     pub stream: Stream,
-    /// What the player made of it.
+    /// Fate of the frames at the player.
     pub playout: Playout,
-    /// What a viewer saw.
+    /// Quality for the viewer.
     pub quality: Quality,
-    /// The viewer.
+    /// Parameters of the player.
     pub player: Player,
-    /// SSIM of each frame as it was coded, dB; none where no model says.
+    /// SSIM of each coded frame, dB; empty without a model.
     pub ssim_db: Vec<f64>,
-    /// The RTP packets' numbers, timestamps and sizes, one per packet of the stream.
+    /// One per packet of the stream.
     packets: Vec<PacketRecord>,
 }
 
-/// What is kept of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PacketRecord {
     timestamp: u32,
@@ -67,7 +65,7 @@ struct PacketRecord {
     bytes: u16,
 }
 
-/// A video at both ends.
+/// A video with both of its ends.
 #[derive(Debug)]
 pub struct VideoTraffic {
     name: String,
@@ -79,20 +77,17 @@ pub struct VideoTraffic {
     frame_count: u64,
     packetizer: Packetizer,
     random: Random,
-    /// What synthetic pictures are filled with.
+    /// Content of synthetic pictures.
     noise: Bytes,
-    /// The rest of the newest frame.
+    /// Unsent packets of the newest frame.
     outgoing: VecDeque<Bytes>,
     stream: Stream,
     records: Vec<PacketRecord>,
-    /// What an adaptive encoder was told last.
     target: EncoderTarget,
-    /// What holds it to its limits.
     buffer: Buffer,
     ssim_db: Vec<f64>,
     /// The receiver of an adaptive encoder's pictures.
     refresh: Option<Refresh>,
-    /// Whether the next frame is to be an IDR frame.
     wants_key_frame: bool,
     sent_bytes: u64,
     arrived: u64,
@@ -100,8 +95,7 @@ pub struct VideoTraffic {
 }
 
 impl VideoTraffic {
-    /// The video of `frames` from `start` on, as `spec` says. `seed` decides sizes and bytes of
-    /// synthetic pictures.
+    /// The video of `frames` from `start` on; `seed` decides synthetic sizes and bytes.
     pub fn new(
         spec: &TrafficSpec,
         frames: FrameSource,
@@ -141,18 +135,16 @@ impl VideoTraffic {
         }
     }
 
-    /// When frame `number` is captured.
     fn captured(&self, number: u64) -> Instant {
         let nanos = u128::from(number) * NANOS / u128::from(self.player.fps);
         self.start + Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// The RTP timestamp of frame `number`.
     fn timestamp(&self, number: u64) -> u32 {
         (number * u64::from(CLOCK_HZ) / u64::from(self.player.fps)) as u32
     }
 
-    /// Takes the next picture and cuts it into packets.
+    /// Takes the next picture and packetizes it.
     fn capture(&mut self, now: Instant) {
         let number = self.stream.log.frames.len() as u64;
         let unit = match &self.frames {
@@ -188,14 +180,12 @@ impl VideoTraffic {
         self.stream.log.frames.push(SentFrame { captured: now, idr: unit.is_idr(), packets });
     }
 
-    /// When the next frame is captured, if there is one.
     fn next_capture(&self) -> Option<Instant> {
         let next = self.stream.log.frames.len() as u64;
         (next < self.frame_count).then(|| self.captured(next))
     }
 
-    /// The packet that an RTP header belongs to: the only one of its sequence number near its
-    /// frame.
+    /// The packet with this header: the only one of its sequence number near its frame.
     fn index_of(&self, packet: &RtpPacket) -> Option<usize> {
         let fps = u64::from(self.player.fps);
         let ticks = u64::from(packet.timestamp) * fps;
@@ -223,7 +213,7 @@ impl Traffic for VideoTraffic {
     }
 
     fn set_target(&mut self, target: EncoderTarget) -> Option<Superseded> {
-        // What nothing came of cannot be built on.
+        // Frames under a target of zero bytes cannot serve as references.
         self.wants_key_frame |= self.target.frame_bytes == 0 && target.frame_bytes > 0;
         let renews = target.renewals > self.target.renewals;
         self.wants_key_frame |= renews;
@@ -288,16 +278,16 @@ impl Traffic for VideoTraffic {
 }
 
 impl VideoReport {
-    /// The bytes of a frame's packets, headers of RTP included.
+    /// Bytes of a frame's packets with RTP headers.
     pub fn frame_bytes(&self, frame: &SentFrame) -> usize {
         self.packets[frame.packets.clone()].iter().map(|packet| usize::from(packet.bytes)).sum()
     }
 
-    /// Writes what the camera and the viewer of a demo would have written: the log of what was sent
-    /// and that of what arrived, for those who decode it. `clip`: the pictures that were sent.
+    /// Writes the logs of source and sink as a demo would, for a decoder. `clip`: the sent
+    /// pictures.
     ///
     /// # Errors
-    /// When one of the two writers fails.
+    /// If a writer fails.
     pub fn write_logs(
         &self,
         clip: &[AccessUnit],
@@ -331,8 +321,8 @@ impl VideoReport {
     }
 }
 
-/// The size of synthetic picture `number`, bytes. An IDR frame a second is [`IDR_SIZE`] times as
-/// large as the others; sizes vary by a tenth, and the mean is `bitrate`.
+/// Size of synthetic picture `number`, bytes. One IDR frame a second is [`IDR_SIZE`] times as large
+/// as other frames; sizes vary by a tenth around the mean `bitrate`.
 fn synthetic_size(number: u64, bitrate: Rate, fps: u32, random: &mut Random) -> usize {
     let per_second = bitrate.bytes_in(Duration::from_secs(1)) as f64;
     let ordinary = per_second / (f64::from(fps) - 1.0 + IDR_SIZE);
@@ -345,7 +335,7 @@ fn synthetic_size(number: u64, bitrate: Rate, fps: u32, random: &mut Random) -> 
 /// noise.
 fn synthetic(number: u64, is_idr: bool, size: usize, noise: &[u8]) -> AccessUnit {
     let mut slice = BytesMut::with_capacity(size);
-    // nal_ref_idc 3; then the bit that says that the picture begins here.
+    // nal_ref_idc 3; then the bit that begins a picture.
     slice.put_u8(0x60 | if is_idr { NAL_IDR } else { NAL_SLICE });
     slice.put_u8(0x80);
     slice.put_u64(number);
@@ -360,19 +350,18 @@ fn is_idr(number: u64, fps: u32) -> bool {
     number.is_multiple_of(u64::from(fps))
 }
 
-/// What a receiver sends that wants a key frame: as long as a picture loss indication (RFC 4585
-/// section 6.3.1) behind a receiver report.
+/// Request for a key frame, as long as a picture loss indication (RFC 4585 section 6.3.1) behind a
+/// receiver report.
 const KEY_FRAME_REQUEST: &[u8] = &[0; 44];
 const NANOS: u128 = 1_000_000_000;
-/// The stream's identifier in RTP.
 const SSRC: u32 = 0x726f_6164;
-/// NAL unit type of a slice that is no IDR picture's.
+/// Slice of a non-IDR picture.
 const NAL_SLICE: u8 = 1;
-/// Bytes of noise, again and again, in synthetic pictures; a multiple of 8.
+/// Repeated in synthetic pictures; a multiple of 8.
 const NOISE: usize = 1 << 16;
 /// Bytes before the noise of a synthetic slice.
 const SLICE_HEADER: usize = 10;
-/// How much larger an IDR frame is: what low-latency encoders with a buffer of some frames allow.
+/// Typical for low-latency encoders with a buffer of some frames.
 const IDR_SIZE: f64 = 2.0;
-/// How far the size of a synthetic frame is from the mean, at most.
+/// The largest relative deviation of a synthetic frame's size.
 const VARIATION: f64 = 0.1;

@@ -1,4 +1,4 @@
-//! A model of an encoder that makes each frame as large as it is told, and of how good it looks.
+//! A model of a rate-adaptive encoder and of the quality of its frames.
 //!
 //! ```text
 //! EncoderTarget ─► bytes for the picture (less headers): its limit ─┐
@@ -6,10 +6,9 @@
 //!                        └─► x share of a limit that x264 uses ─► size ─► SSIM, dB
 //! ```
 //!
-//! The model has three measured parts, all of x264 at zero latency (docs/lab.md says how): what
-//! share of its limit a frame uses, that a raised limit counts a frame later, and the SSIM of
-//! frames of so many bytes at 1080p30. A picture that needs no other takes three times the bytes of
-//! one that does for the same SSIM.
+//! Measured from x264 at zero latency (docs/lab.md): the share of its limit that a frame uses, the
+//! delay of one frame before a raised limit counts, and the SSIM by frame size at 1080p30. For the
+//! same SSIM a key frame takes three times the bytes.
 
 use std::time::Duration;
 
@@ -17,47 +16,46 @@ use roadweave_emulate::Random;
 use roadweave_proto::Rate;
 use roadweave_tunnel::EncoderTarget;
 
-/// An encoder that takes the size of the next frame for its limit, and the frame's share of the
-/// rate where that is less: a frame that fills all that is free leaves nothing to the next one.
+/// An encoder whose frames are limited by the target for the next frame and by its share of the
+/// rate: a frame that fills all free capacity would leave nothing for the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdaptiveEncoder {
-    /// The most that it makes, however much is offered.
+    /// Upper bound of its rate.
     pub rate_max: Rate,
 }
 
 impl AdaptiveEncoder {
-    /// The most bytes of the next picture at `fps` frames a second, as it is told.
+    /// The limit of the next picture at `fps` frames a second, bytes.
     pub fn limit(&self, target: EncoderTarget, fps: u32) -> usize {
         let interval = Duration::from_secs(1) / fps.max(1);
         let told = target.frame_bytes.min(target.bitrate.bytes_in(interval));
         let most = self.rate_max.bytes_in(interval);
-        // Headers are the tunnel's and the packets'.
+        // Excludes the headers of the tunnel and of packets.
         (told as f64 * PICTURE_SHARE).min(most as f64) as usize
     }
 }
 
-/// The buffer of one frame (VBV) that holds an encoder to its limits.
-///
-/// A limit that falls counts for the next frame, one that rises for the frame after it: the buffer
-/// has been filled at the rate of the frame before.
+/// The buffer of one frame (VBV) that holds an encoder to its limits. A lower limit counts for the
+/// next frame, a higher one for the frame after it, since the buffer was filled at the previous
+/// rate.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Buffer {
     filled: Option<usize>,
 }
 
 impl Buffer {
-    /// The bytes of the next picture, whose limit is `limit`.
+    /// Size of the next picture under `limit`, bytes.
     pub fn size(&mut self, limit: usize, random: &mut Random) -> usize {
         let most = self.filled.map_or(limit, |filled| filled.min(limit));
         if limit > SIZE_MIN {
-            // Where there is no room nothing is encoded, and the buffer stays as it is.
+            // Without room nothing is encoded, and the buffer is unchanged.
             self.filled = Some(limit);
         }
         ((most as f64 * share_used(random)) as usize).max(SIZE_MIN)
     }
 }
 
-/// The share of its limit that a frame uses: a line through the measured percentiles.
+/// Inverse of the distribution in [`USED`].
 fn share_used(random: &mut Random) -> f64 {
     let at = random.unit();
     let after = USED.iter().position(|(share, _)| *share > at).unwrap_or(USED.len() - 1);
@@ -71,7 +69,7 @@ pub fn ssim_db(bytes: usize, is_key_frame: bool) -> f64 {
     let bytes = bytes as f64 / cost;
     let (least, low) = SSIM_1080[0];
     if bytes < least {
-        // Below, a straight line: a logarithm falls without end.
+        // Linear below the first point, where a logarithm would fall without bound.
         return low * bytes / least;
     }
     let last = SSIM_1080.len() - 1;
@@ -81,18 +79,17 @@ pub fn ssim_db(bytes: usize, is_key_frame: bool) -> f64 {
     (low + (high - low) * along).clamp(0.0, SSIM_1080[last].1)
 }
 
-/// Of a packet's bytes those that are the picture's: the headers of tunnel, IP, UDP and RTP are
-/// about 90 of 1,250.
+/// The picture's share of a packet: headers of tunnel, IP, UDP and RTP take about 90 of 1,250
+/// bytes.
 const PICTURE_SHARE: f64 = 0.93;
-/// A picture in which nothing moves; an encoder makes none that is smaller.
+/// Size of a still picture, bytes.
 const SIZE_MIN: usize = 200;
-/// Shares of all frames, and the share of the limit that they stay below: x264 at zero latency, its
-/// buffer as long as a frame.
+/// Percentiles of the used share of the limit: x264 at zero latency with a buffer of one frame.
 const USED: [(f64, f64); 5] = [(0.0, 0.50), (0.05, 0.56), (0.5, 0.76), (0.95, 0.88), (1.0, 0.94)];
-/// How many times the bytes a key frame takes for the same SSIM.
+/// Bytes of a key frame relative to another frame of the same SSIM.
 const KEY_FRAME_COST: f64 = 3.0;
-/// Bytes of a 1080p frame, and SSIM in dB: means of two moving pictures, by x264 `superfast`,
-/// moved by at most 0.3 dB so that the function is concave.
+/// Bytes of a 1080p frame, and SSIM in dB: means of two moving pictures by x264 `superfast`,
+/// adjusted by at most 0.3 dB to be concave.
 const SSIM_1080: &[(f64, f64)] = &[
     (760.0, 4.05),
     (1_740.0, 7.4),

@@ -1,10 +1,9 @@
-//! The frame ID: a bar code in the picture, so that a received picture says which frame it is.
+//! The frame ID: a bar code in the picture that identifies the frame.
 //!
-//! Two rows of twelve black or white blocks at the top left of a 1920x1080 picture hold 16 bits
-//! of frame number and 8 bits of CRC, row by row, most significant bit first. A block is 48
-//! pixels wide, so that it outlives heavy compression and a reduction to 640x360. ffmpeg draws
-//! the blocks itself (`drawbox` with an expression per bit): every check bit of a CRC is a parity
-//! of some bits of the number, which an expression can compute.
+//! Two rows of twelve black or white blocks at the top left of a 1920x1080 picture hold 16 bits of
+//! frame number and 8 bits of CRC, row by row, most significant bit first. A block is 48 pixels
+//! wide, which survives heavy compression and scaling to 640x360. ffmpeg draws the blocks
+//! (`drawbox` with an expression per bit): each check bit is a parity of bits of the number.
 //!
 //! ```text
 //!   +----+----+- ... -+----+
@@ -14,13 +13,13 @@
 //!   +----+----+- ... -+----+
 //! ```
 //!
-//! Source: CellFusion appendix C, which stamps a number on each frame of the reference video.
+//! Source: CellFusion appendix C.
 
 use std::fmt::Write as _;
 
-/// Width of the pictures that carry the code, pixels.
+/// Width of pictures with the code, pixels.
 pub const PICTURE_WIDTH: usize = 1920;
-/// Height of the pictures that carry the code, pixels.
+/// Height of pictures with the code, pixels.
 pub const PICTURE_HEIGHT: usize = 1080;
 
 const ID_BITS: u32 = 16;
@@ -32,10 +31,10 @@ const TOP: usize = 48;
 /// x^8 + x^2 + x + 1. The start value makes an all-black code invalid.
 const CRC_POLYNOMIAL: u8 = 0x07;
 const CRC_START: u8 = 0xff;
-/// A block whose mean is nearer to mid-grey than this is no longer read as a bit.
+/// Blocks closer to mid-grey are unreadable.
 const CONTRAST_MIN: u32 = 24;
 
-/// The ffmpeg filters that stamp frame `n` with the low 16 bits of `n`.
+/// ffmpeg filters that stamp frame `n` with the low 16 bits of `n`.
 pub fn stamp_filter() -> String {
     let columns = COLUMNS * BLOCK;
     let rows = (ID_BITS + CHECK_BITS) as usize / COLUMNS * BLOCK;
@@ -53,10 +52,8 @@ pub fn stamp_filter() -> String {
     filter
 }
 
-/// Reads the frame ID from a picture's luma plane, if it still can be read.
-///
-/// `luma`: `width * height` bytes, row by row, of a picture of the shape 16:9 that is at least
-/// 320 pixels wide. `None` when a block is neither black nor white or the check fails.
+/// Reads the frame ID from a luma plane of `width * height` bytes, row by row; 16:9 and at least
+/// 320 pixels wide. `None` if a block is neither black nor white, or the check fails.
 pub fn read(luma: &[u8], width: usize, height: usize) -> Option<u16> {
     debug_assert_eq!(luma.len(), width * height, "one byte per pixel");
     let mut code = 0_u32;
@@ -67,7 +64,7 @@ pub fn read(luma: &[u8], width: usize, height: usize) -> Option<u16> {
     (crc8(id) == (code & 0xff) as u8).then_some(id)
 }
 
-/// The mean of the middle of a block (compression smears its edges) as a bit.
+/// Averages the middle of a block, since compression smears its edges.
 fn read_block(luma: &[u8], width: usize, height: usize, index: usize) -> Option<bool> {
     let (x, y) = block_origin(index);
     let columns = scaled(x, width, PICTURE_WIDTH)..scaled(x + BLOCK / 2, width, PICTURE_WIDTH);
@@ -82,7 +79,7 @@ fn read_block(luma: &[u8], width: usize, height: usize, index: usize) -> Option<
     (mean.abs_diff(128) >= CONTRAST_MIN).then_some(mean > 128)
 }
 
-/// Where the middle half of a block begins after scaling from `full` to `size` pixels.
+/// Start of the middle half of a block after scaling from `full` to `size` pixels.
 fn scaled(position: usize, size: usize, full: usize) -> usize {
     (position + BLOCK / 4) * size / full
 }
@@ -96,7 +93,7 @@ fn bit_expression(index: u32) -> String {
     if index < ID_BITS {
         return format!("mod(floor(n/{}),2)", 1_u32 << (ID_BITS - 1 - index));
     }
-    // A CRC is affine: its bit is the parity of the number's bits that reach it, plus a constant.
+    // A CRC is affine: each bit is the parity of some bits of the number, plus a constant.
     let check_bit = 1_u8 << (ID_BITS + CHECK_BITS - 1 - index);
     let constant = u32::from(crc8(0) & check_bit != 0);
     let mut sum = constant.to_string();
@@ -123,7 +120,6 @@ fn crc8(id: u16) -> u8 {
 mod tests {
     use super::*;
 
-    /// Paints the code of `id` as the filter would, at full size.
     fn paint(id: u16) -> Vec<u8> {
         let mut luma = vec![90; PICTURE_WIDTH * PICTURE_HEIGHT];
         let code = u32::from(id) << CHECK_BITS | u32::from(crc8(id));
@@ -173,7 +169,7 @@ mod tests {
 
     #[test]
     fn expressions_of_the_check_bits_equal_the_crc() {
-        // The expressions are sums of mod(floor(n/D),2) terms: evaluate them as ffmpeg would.
+        // Evaluates the sums of mod(floor(n/D),2) terms as ffmpeg does.
         let evaluate = |expression: &str, n: u32| -> u32 {
             let inner = expression.strip_prefix("mod(").unwrap().strip_suffix(",2)").unwrap();
             let term = |term: &str| match term.strip_prefix("mod(floor(n/") {

@@ -1,50 +1,49 @@
-//! H.264 byte streams (Annex B): cut into access units, each the coded form of one picture.
+//! Splits H.264 byte streams (Annex B) into access units, the coded pictures.
 //!
 //! ```text
 //!   bytes --push--> [start code | NAL unit | start code | NAL unit ...] --next--> AccessUnit
 //! ```
 //!
-//! The splitter keeps no more than one access unit and refuses larger ones than
-//! [`ACCESS_UNIT_MAX`]. Source: ITU-T H.264 section 7.4.1.2.3 (the first NAL unit of an access
-//! unit), section 7.3.1 (NAL unit header) and annex B.
+//! At most one access unit of up to [`ACCESS_UNIT_MAX`] bytes is buffered. Source: ITU-T H.264
+//! sections 7.4.1.2.3 (first NAL unit of an access unit) and 7.3.1 (NAL unit header), annex B.
 
 use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
 
-/// The largest access unit that the splitter takes, bytes: a second of video at 64 Mbit/s.
+/// Limit of an access unit, bytes: a second of video at 64 Mbit/s.
 pub const ACCESS_UNIT_MAX: usize = 8 << 20;
 
-/// NAL unit type of a slice of an IDR picture: decoding can begin here.
+/// NAL unit type of a slice of an IDR picture.
 pub const NAL_IDR: u8 = 5;
 /// NAL unit type of the access unit delimiter.
 pub const NAL_DELIMITER: u8 = 9;
 
-/// One coded picture with what belongs to it.
+/// A coded picture.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AccessUnit {
-    /// NAL units without start codes, none empty, in decoding order.
+    /// Non-empty NAL units without start codes, in decoding order.
     pub nals: Vec<Bytes>,
 }
 
 impl AccessUnit {
-    /// Whether decoding can begin with it.
+    /// Whether decoding can start here.
     pub fn is_idr(&self) -> bool {
         self.nals.iter().any(|nal| nal_type(nal) == NAL_IDR)
     }
 
-    /// The size of its NAL units, bytes.
+    /// Size of the NAL units, bytes.
     pub fn len(&self) -> usize {
         self.nals.iter().map(Bytes::len).sum()
     }
 
-    /// Whether there is nothing in it.
+    /// Whether it has no NAL units.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Why a byte stream cannot be split.
+/// Why splitting failed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SplitError {
@@ -53,10 +52,10 @@ pub enum SplitError {
     Oversized,
 }
 
-/// Splits a byte stream, given in pieces of any size, into access units.
+/// Splits a byte stream, in pieces of any size, into access units.
 #[derive(Debug, Default)]
 pub struct Splitter {
-    /// What came after the newest start code; before the first one, whatever came.
+    /// Data after the newest start code; everything before the first one.
     buffer: BytesMut,
     /// No start code begins in `buffer[..scanned]`.
     scanned: usize,
@@ -66,21 +65,21 @@ pub struct Splitter {
 }
 
 impl Splitter {
-    /// Takes more of the stream.
+    /// Appends a piece of the stream.
     ///
     /// # Errors
-    /// [`SplitError::Oversized`] when what is kept would grow beyond [`ACCESS_UNIT_MAX`].
+    /// [`SplitError::Oversized`] if more than [`ACCESS_UNIT_MAX`] bytes would be buffered.
     pub fn push(&mut self, bytes: &[u8]) -> Result<(), SplitError> {
         self.buffer.extend_from_slice(bytes);
         while let Some(start) = find_start_code(&self.buffer, self.scanned) {
             let nal = self.buffer.split_to(start).freeze();
             self.take_nal(nal);
-            // The start code itself: three bytes (a fourth, zero, byte ends the unit before).
+            // A start code has three bytes; a fourth, zero byte ends the unit before.
             let _ = self.buffer.split_to(3);
             self.synchronized = true;
             self.scanned = 0;
         }
-        // A start code may be cut by the end of this piece.
+        // A start code may continue in the next piece.
         self.scanned = self.buffer.len().saturating_sub(2);
         if self.buffer.len() + self.building.len() > ACCESS_UNIT_MAX {
             return Err(SplitError::Oversized);
@@ -88,7 +87,7 @@ impl Splitter {
         Ok(())
     }
 
-    /// The stream is over: what is left is the end of the last access unit.
+    /// Ends the stream, and with it the last access unit.
     pub fn finish(&mut self) {
         let nal = self.buffer.split().freeze();
         self.take_nal(nal);
@@ -102,7 +101,7 @@ impl Splitter {
     }
 
     fn take_nal(&mut self, mut nal: Bytes) {
-        // Annex B lets zero bytes follow a NAL unit; a unit itself never ends with one.
+        // Trailing zero bytes are allowed by annex B and never part of a unit.
         while nal.last() == Some(&0) {
             nal.truncate(nal.len() - 1);
         }
@@ -122,13 +121,13 @@ impl Splitter {
     }
 }
 
-/// The type of a NAL unit: the low five bits of its first byte; 0 for an empty one.
+/// Type of a NAL unit: the low five bits of its first byte; 0 if empty.
 pub fn nal_type(nal: &[u8]) -> u8 {
     nal.first().map_or(0, |header| header & 0x1f)
 }
 
-/// Appends `nals` with start codes, and a delimiter in front so that the access unit is
-/// recognised even if its first slice is missing.
+/// Appends `nals` with start codes, after a delimiter that marks the access unit even without its
+/// first slice.
 pub fn write_annex_b(nals: &[Bytes], out: &mut Vec<u8>) {
     const START_CODE: [u8; 4] = [0, 0, 0, 1];
     // primary_pic_type 7 (any slice type), then the stop bit.
@@ -151,9 +150,7 @@ fn is_slice(nal: &Bytes) -> bool {
     (1..=5).contains(&nal_type(nal))
 }
 
-/// Whether this NAL unit, coming after a slice, begins the next access unit.
-///
-/// A slice does when its `first_mb_in_slice` is 0, which Exp-Golomb writes as a single 1 bit.
+/// A slice begins an access unit if its `first_mb_in_slice` is 0, a single 1 bit in Exp-Golomb.
 fn begins_access_unit(nal: &Bytes) -> bool {
     match nal_type(nal) {
         1 | 2 | 5 => nal.get(1).is_some_and(|byte| byte & 0x80 != 0),

@@ -1,5 +1,4 @@
-//! Real video as the tunnel's inner traffic: how it is cut into packets, recognised when it
-//! arrives, and judged.
+//! Real video as inner traffic: packetizing, identifying frames, and measuring quality.
 //!
 //! ```text
 //!   H.264 --h264::Splitter--> access units --rtp::Packetizer--> packets > tunnel > packets

@@ -1,4 +1,4 @@
-//! What a viewer saw, computed from when each packet was sent and when it arrived.
+//! Quality for a viewer, computed from send and arrival times of packets.
 //!
 //! ```text
 //!   StreamLog (frames, packets, send times) --+
@@ -6,20 +6,17 @@
 //!   arrivals (one time per packet or none) ---+
 //! ```
 //!
-//! The player. A frame is *complete* when its last packet is there. Frames are shown in order, each
-//! as soon as it is complete and every earlier frame was shown or given up. A frame is given up
-//! when a later one has been complete for [`Player::frame_wait`], or, by a player that
-//! [jumps](Player::jumps), as soon as a later IDR frame is: what comes of it afterwards is neither
-//! shown nor decoded. With no such wait, frames are shown at completion, and one that
-//! completes after a later one was shown is not shown.
+//! Player: a frame is *complete* when all its packets have arrived. Frames are shown in order, when
+//! complete and all earlier ones are shown or given up. A frame is given up when a later one has
+//! been complete for [`Player::frame_wait`], or, if the player [jumps](Player::jumps), as soon as a
+//! later IDR frame is complete; afterwards it is neither shown nor decoded.
 //!
-//! The figures. *Stall ratio*: the sum of the gaps above 200 ms between the moments at which frames
-//! are shown, whole gaps, divided by the stream time; the time from the start of the stream to the
-//! first frame and from the last frame to the end of the stream are gaps too. The stream time runs
-//! from the first frame's capture to one frame interval after the last one's, or to the moment the
-//! last frame is shown if that is later, so that the ratio stays within 0..1. *fps*: frames shown
-//! undamaged (all packets there, and so for every frame before it back to an IDR frame), by the
-//! duration of the stream. *Residual loss*: packets lost, or later than the deadline.
+//! Figures: *stall ratio* is the sum of whole gaps above 200 ms between shown frames, by the stream
+//! time; the times before the first and after the last shown frame are gaps too. Stream time runs
+//! from the first capture to one frame interval after the last one, or to the last shown frame if
+//! later, so the ratio stays within 0..1. *fps*: frames shown undamaged (complete, like every frame
+//! back to an IDR frame), by the duration of the stream. *Residual loss*: packets lost or after the
+//! deadline.
 //!
 //! Source: CellFusion appendix C (fps, stall ratio).
 
@@ -29,52 +26,52 @@ use std::time::Duration;
 use roadweave_proto::Instant;
 use serde::{Deserialize, Serialize};
 
-/// A gap between two shown frames longer than this is a stall (CellFusion appendix C).
+/// A longer gap between shown frames is a stall (CellFusion appendix C).
 pub const STALL_GAP: Duration = Duration::from_millis(200);
 
-/// One frame as the source sent it.
+/// A frame as sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SentFrame {
-    /// When the camera took it.
+    /// Capture time.
     pub captured: Instant,
-    /// Whether decoding can begin with it.
+    /// Whether decoding can start here.
     pub idr: bool,
     /// Its packets, as indices into [`StreamLog::packets`].
     pub packets: Range<usize>,
 }
 
-/// Everything that the source sent.
+/// A stream as sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StreamLog {
-    /// In order of capture, at equal intervals; frame IDs are indices.
+    /// In order of capture at equal intervals; frame IDs are indices.
     pub frames: Vec<SentFrame>,
-    /// When each packet was sent.
+    /// Send time of each packet.
     pub packets: Vec<Instant>,
 }
 
 impl StreamLog {
-    /// The frame that packet `index` is of.
+    /// The frame of packet `index`.
     pub fn frame_of(&self, index: usize) -> usize {
         self.frames.partition_point(|frame| frame.packets.end <= index)
     }
 }
 
-/// The behaviour of the receiving application.
+/// Parameters of the receiving application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Player {
-    /// How long a complete frame waits for an earlier one that is not.
+    /// How long a complete frame waits for an earlier, incomplete one.
     pub frame_wait: Duration,
-    /// A packet that takes longer counts as residual loss.
+    /// Later packets count as residual loss.
     pub deadline: Duration,
-    /// Frames of the stream per second, at least 1.
+    /// Frames per second, at least 1.
     pub fps: u32,
-    /// Whether a complete IDR frame waits for nothing before it.
+    /// Whether a complete IDR frame is shown without waiting.
     pub jumps: bool,
 }
 
 impl Default for Player {
     /// A live player: 100 ms of frame wait (half a stall), 30 frames per second, and the 700 ms
-    /// after which CellFusion's XNC gives a packet up.
+    /// after which CellFusion's XNC abandons a packet.
     fn default() -> Self {
         Self {
             frame_wait: Duration::from_millis(100),
@@ -85,51 +82,51 @@ impl Default for Player {
     }
 }
 
-/// What became of one frame.
+/// Fate of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameFate {
-    /// When its last packet arrived; `None` if one never did.
+    /// Arrival of its last packet; `None` if one is missing.
     pub completed: Option<Instant>,
-    /// When the player was through with it: shown, or given up.
+    /// When it was shown or given up.
     pub closed: Instant,
     /// Whether it was shown, at `closed`.
     pub shown: bool,
-    /// Whether it was shown and every frame back to an IDR frame was decoded whole.
+    /// Whether it and every frame back to an IDR frame were shown.
     pub undamaged: bool,
 }
 
-/// The fate of every frame, in order.
+/// Fate of every frame, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Playout {
-    /// One entry per frame of the stream; `closed` never decreases.
+    /// One entry per frame; `closed` never decreases.
     pub frames: Vec<FrameFate>,
 }
 
-/// Percentiles of a set of durations, milliseconds; zero for an empty set.
+/// Percentiles of durations, milliseconds; zero for an empty set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Percentiles {
-    /// The median.
+    /// Median.
     pub p50: f64,
-    /// 95 of 100 are at most this.
+    /// 95 %.
     pub p95: f64,
-    /// 99 of 100 are at most this.
+    /// 99 %.
     pub p99: f64,
-    /// 999 of 1,000 are at most this.
+    /// 99.9 %.
     pub p999: f64,
 }
 
-/// The figures of one run.
+/// Figures of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Quality {
     /// Undamaged frames shown per second.
     pub fps: f64,
     /// 0..1.
     pub stall_ratio: f64,
-    /// Begin and end of every stall, since the start of the stream.
+    /// Begin and end of each stall, since the start of the stream.
     pub stalls: Vec<(Duration, Duration)>,
-    /// Delay of the packets that arrived, from the source to the sink.
+    /// Delay of arrived packets.
     pub packet_delay: Percentiles,
-    /// From the capture of a frame to its last packet, of complete frames.
+    /// From capture to the last packet, of complete frames.
     pub frame_delay: Percentiles,
     /// Share of packets that never arrived, 0..1.
     pub lost: f64,
@@ -139,8 +136,8 @@ pub struct Quality {
     pub frames: usize,
     /// Frames with all packets, in time or not.
     pub frames_complete: usize,
-    /// Complete frames each of whose packets came behind all that were sent before it: what a
-    /// decoder gets whole that takes packets as they come.
+    /// Complete frames whose packets all arrived in send order: usable by a decoder without
+    /// reordering.
     pub frames_in_order: usize,
     /// Frames shown undamaged.
     pub frames_undamaged: usize,
@@ -154,9 +151,8 @@ impl Quality {
 }
 
 impl Playout {
-    /// Plays `log` with its packets arriving as in `arrivals` (one entry per packet).
-    ///
-    /// `end`: when the observation ended; frames that were open then are closed then.
+    /// Plays `log` with one entry of `arrivals` per packet. `end`: end of the observation, when
+    /// open frames are closed.
     pub fn new(
         log: &StreamLog,
         arrivals: &[Option<Instant>],
@@ -166,7 +162,7 @@ impl Playout {
         debug_assert_eq!(log.packets.len(), arrivals.len(), "one entry per packet");
         let completed: Vec<_> =
             log.frames.iter().map(|frame| completion(frame, arrivals)).collect();
-        // When the player gives a frame up: the frame wait after the first later frame is complete.
+        // A frame is given up `frame_wait` after the first later frame is complete.
         let mut given_up = vec![end; completed.len()];
         let mut earliest_later = Instant::FAR_FUTURE;
         let mut earliest_jump = Instant::FAR_FUTURE;
@@ -182,7 +178,7 @@ impl Playout {
         let mut chain = false;
         let mut frames = Vec::with_capacity(completed.len());
         for ((frame, completed), given_up) in log.frames.iter().zip(completed).zip(given_up) {
-            // The frames before it may have kept it waiting until now.
+            // Earlier frames may have delayed it until now.
             let latest = previous.max(given_up);
             let shown = completed.is_some_and(|completed| completed <= latest);
             let closed = match completed {
@@ -196,7 +192,7 @@ impl Playout {
         Self { frames }
     }
 
-    /// The stalls, and the end of the stream time, both since the start of the stream.
+    /// Stalls, and the end of the stream time, both since the start of the stream.
     fn stalls(&self, log: &StreamLog, player: &Player) -> (Vec<(Duration, Duration)>, Duration) {
         let Some(start) = log.frames.first().map(|frame| frame.captured) else {
             return (Vec::new(), Duration::ZERO);
@@ -217,7 +213,7 @@ impl Playout {
     }
 }
 
-/// Measures a run: `arrivals` has one entry per packet of `log`.
+/// Measures a run; `arrivals` has one entry per packet of `log`.
 pub fn measure(
     log: &StreamLog,
     arrivals: &[Option<Instant>],
@@ -252,8 +248,7 @@ pub fn measure(
     }
 }
 
-/// How many frames came whole, none of their packets behind one that was sent later. Packets of one
-/// moment came in order.
+/// Complete frames in send order; simultaneous packets count as ordered.
 fn frames_in_order(log: &StreamLog, arrivals: &[Option<Instant>]) -> usize {
     let mut arrived: Vec<(Instant, usize)> =
         (0..).zip(arrivals).filter_map(|(index, at)| Some(((*at)?, index))).collect();
@@ -268,7 +263,7 @@ fn frames_in_order(log: &StreamLog, arrivals: &[Option<Instant>]) -> usize {
     log.frames.iter().filter(is_in_order).count()
 }
 
-/// The delays of the packets that arrived, ascending.
+/// Delays of arrived packets, ascending.
 pub fn packet_delays(log: &StreamLog, arrivals: &[Option<Instant>]) -> Vec<Duration> {
     let arrived = log.packets.iter().zip(arrivals);
     let mut delays: Vec<_> =
@@ -278,7 +273,7 @@ pub fn packet_delays(log: &StreamLog, arrivals: &[Option<Instant>]) -> Vec<Durat
 }
 
 impl Percentiles {
-    /// By nearest rank, of durations in ascending order.
+    /// By nearest rank; `durations` are ascending.
     pub fn of_sorted(durations: &[Duration]) -> Self {
         let at = |per_mille: usize| {
             let rank = (durations.len() * per_mille).div_ceil(1_000);

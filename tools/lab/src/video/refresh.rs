@@ -1,5 +1,4 @@
-//! A receiver that asks for a key frame when it has to go on without a frame (RFC 4585 section
-//! 6.3.1).
+//! A receiver that requests a key frame when a frame is missing (RFC 4585 section 6.3.1).
 //!
 //! ```text
 //! frames   0 ✔  1 ✔  2 ✗  3 ✔ ─ frame wait ─► give 2 up, ask ─ ASK_AGAIN ─► ask ... key frame ✔
@@ -9,40 +8,40 @@ use std::time::Duration;
 
 use roadweave_proto::Instant;
 
-/// Which frames have come, and whether a key frame is wanted.
+/// Tracks arrived frames, and whether a key frame is needed.
 #[derive(Debug)]
 pub struct Refresh {
-    /// How long a whole frame waits for an earlier one that is not.
+    /// How long a complete frame waits for an earlier, incomplete one.
     frame_wait: Duration,
     frames: Vec<Frame>,
-    /// The first frame that has neither come whole nor been given up.
+    /// The first frame neither complete nor given up.
     next: usize,
     /// When it is given up.
     give_up: Option<Instant>,
-    /// When to ask, as long as a key frame is wanted.
+    /// When to send the next request, while a key frame is needed.
     ask: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct Frame {
     is_key_frame: bool,
-    /// The packets that have not come.
+    /// Count of missing packets.
     missing: usize,
     completed: Option<Instant>,
 }
 
 impl Refresh {
-    /// Nothing has been sent yet.
+    /// A receiver before the first frame.
     pub fn new(frame_wait: Duration) -> Self {
         Self { frame_wait, frames: Vec::new(), next: 0, give_up: None, ask: None }
     }
 
-    /// The next frame has left, in so many packets.
+    /// Notes a sent frame of this many packets.
     pub fn on_sent(&mut self, packets: usize, is_key_frame: bool) {
         self.frames.push(Frame { is_key_frame, missing: packets, completed: None });
     }
 
-    /// A packet of a frame has come that had not come before.
+    /// Notes the first arrival of a packet of frame `number`.
     pub fn on_arrived(&mut self, now: Instant, number: usize) {
         let Some(frame) = self.frames.get_mut(number) else { return };
         frame.missing = frame.missing.saturating_sub(1);
@@ -51,19 +50,19 @@ impl Refresh {
         }
         frame.completed = Some(now);
         if frame.is_key_frame {
-            // Decoding goes on with it, whatever came before.
+            // Decoding resumes here, whatever was lost before.
             self.ask = None;
             self.next = number;
         }
         self.go_on();
     }
 
-    /// When [`Refresh::asks`] has something to do.
+    /// When [`Refresh::asks`] is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
         [self.give_up, self.ask].into_iter().flatten().min()
     }
 
-    /// Whether to ask for a key frame now.
+    /// Whether to request a key frame now.
     pub fn asks(&mut self, now: Instant) -> bool {
         while self.give_up.is_some_and(|at| at <= now) {
             self.next += 1;
@@ -77,7 +76,7 @@ impl Refresh {
         is_due
     }
 
-    /// Passes what is whole, and finds out how long the next one may take.
+    /// Passes complete frames, and sets the deadline of the next one.
     fn go_on(&mut self) {
         let open = self.frames[self.next..].iter().position(|frame| frame.completed.is_none());
         self.next = open.map_or(self.frames.len(), |open| self.next + open);
@@ -86,7 +85,7 @@ impl Refresh {
     }
 }
 
-/// Requests get lost, and a key frame takes a round trip.
+/// Requests may be lost, and a key frame takes a round trip.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 
 #[cfg(test)]

@@ -1,15 +1,14 @@
-//! RTP: the header of a packet (RFC 3550) and H.264 in its payload (RFC 6184).
+//! RTP headers (RFC 3550) and H.264 payloads (RFC 6184).
 //!
 //! ```text
 //!   AccessUnit --Packetizer--> packets ~~network~~> packets --Depacketizer--> Picture
 //!                single NAL, STAP-A, FU-A           any order, holes, copies, garbage
 //! ```
 //!
-//! The packetizer works in the non-interleaved mode (RFC 6184 section 6.3): small NAL units share
-//! a packet (STAP-A), large ones are cut (FU-A), the marker is set on the last packet of a
-//! picture. The depacketizer gathers packets by timestamp in a window of bounded size and, when
-//! asked for a picture, gives the NAL units that can be made of what came; of a NAL unit whose end
-//! is missing it gives the beginning, which a decoder can still use.
+//! Non-interleaved mode (RFC 6184 section 6.3): small NAL units share a packet (STAP-A), large ones
+//! are fragmented (FU-A), and the marker ends a picture. The depacketizer gathers packets by
+//! timestamp in a bounded window and returns the NAL units of a picture on request; an incomplete
+//! unit is cut at its first gap, since a decoder can use its beginning.
 
 use std::collections::BTreeMap;
 
@@ -19,20 +18,20 @@ use super::h264::{AccessUnit, nal_type};
 
 /// The RTP clock of video, Hz (RFC 6184 section 5.1).
 pub const CLOCK_HZ: u32 = 90_000;
-/// The largest RTP payload that the packetizer makes, bytes.
+/// The largest payload of a packet, bytes.
 pub const PAYLOAD_MAX: usize = 1_200;
-/// The size of the RTP header without extensions, bytes.
+/// Size of the RTP header without extensions, bytes.
 pub const HEADER_LEN: usize = 12;
 
 const VERSION: u8 = 2;
-/// The first of the dynamic payload types (RFC 3551 section 6).
+/// The first dynamic payload type (RFC 3551 section 6).
 const PAYLOAD_TYPE: u8 = 96;
 const NAL_STAP_A: u8 = 24;
 const NAL_FU_A: u8 = 28;
 const FU_START: u8 = 0x80;
 const FU_END: u8 = 0x40;
 
-/// Why bytes are not a packet of this stream.
+/// Why a datagram is not a packet of the stream.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RtpError {
@@ -42,29 +41,29 @@ pub enum RtpError {
     /// Not version 2.
     #[error("rtp version {0} is not 2")]
     Version(u8),
-    /// Another payload type than that of the video.
+    /// An unexpected payload type.
     #[error("rtp payload type {0} is not the video's")]
     PayloadType(u8),
 }
 
-/// A packet seen through its header.
+/// A parsed packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RtpPacket {
     /// Set on the last packet of a picture.
     pub marker: bool,
-    /// Counts packets, modulo 2^16.
+    /// Packet counter modulo 2^16.
     pub sequence: u16,
     /// The picture's time in units of 1/[`CLOCK_HZ`] s, modulo 2^32.
     pub timestamp: u32,
-    /// What follows the header, without padding.
+    /// The payload without padding.
     pub payload: Bytes,
 }
 
 impl RtpPacket {
-    /// Parses a datagram.
+    /// Parses a datagram (RFC 3550 sections 5.1 and 5.3.1).
     ///
     /// # Errors
-    /// [`RtpError`] says what is wrong with it. Source: RFC 3550 sections 5.1 and 5.3.1.
+    /// [`RtpError`] names the defect.
     pub fn parse(datagram: &Bytes) -> Result<Self, RtpError> {
         let header = datagram.first_chunk::<HEADER_LEN>().ok_or(RtpError::Truncated)?;
         if header[0] >> 6 != VERSION {
@@ -93,7 +92,7 @@ impl RtpPacket {
     }
 }
 
-/// Makes packets of access units.
+/// Turns access units into packets.
 #[derive(Debug)]
 pub struct Packetizer {
     ssrc: u32,
@@ -101,14 +100,13 @@ pub struct Packetizer {
 }
 
 impl Packetizer {
-    /// A stream with the identifier `ssrc`, whose first packet bears `sequence`.
+    /// A stream with the SSRC `ssrc` and the first sequence number `sequence`.
     pub fn new(ssrc: u32, sequence: u16) -> Self {
         Self { ssrc, sequence }
     }
 
-    /// The packets of `unit`, whose picture was taken at `timestamp`, in order.
-    ///
-    /// Each is at most [`HEADER_LEN`] + [`PAYLOAD_MAX`] bytes long.
+    /// The packets of `unit` with this timestamp, in order, each of at most [`HEADER_LEN`] +
+    /// [`PAYLOAD_MAX`] bytes.
     pub fn packetize(&mut self, unit: &AccessUnit, timestamp: u32) -> Vec<Bytes> {
         let mut payloads = Vec::new();
         let mut nals = unit.nals.as_slice();
@@ -141,7 +139,7 @@ impl Packetizer {
     }
 }
 
-/// How many of the first NAL units fit one STAP-A.
+/// How many of the first NAL units fit in one STAP-A.
 fn aggregatable(nals: &[Bytes]) -> usize {
     let mut size = 1;
     let fits = |nal: &&Bytes| {
@@ -151,7 +149,7 @@ fn aggregatable(nals: &[Bytes]) -> usize {
     nals.iter().take_while(fits).count()
 }
 
-/// RFC 6184 section 5.7.1: F and NRI of the aggregate are the highest of its units.
+/// F and NRI of an aggregate are the maxima of its units (RFC 6184 section 5.7.1).
 fn aggregate(nals: &[Bytes]) -> Bytes {
     let mut payload = BytesMut::with_capacity(PAYLOAD_MAX);
     let importance = nals.iter().map(|nal| nal[0] & 0x60).max().unwrap_or(0);
@@ -164,7 +162,7 @@ fn aggregate(nals: &[Bytes]) -> Bytes {
     payload.freeze()
 }
 
-/// RFC 6184 section 5.8: the unit's header is spread over the FU indicator and the FU header.
+/// The unit's header is split into FU indicator and FU header (RFC 6184 section 5.8).
 fn fragment(nal: &Bytes, payloads: &mut Vec<Bytes>) {
     let indicator = nal[0] & 0xe0 | NAL_FU_A;
     let body = &nal[1..];
@@ -180,46 +178,46 @@ fn fragment(nal: &Bytes, payloads: &mut Vec<Bytes>) {
     }
 }
 
-/// What came of one picture.
+/// A received picture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Picture {
-    /// The RTP timestamp of its packets.
+    /// RTP timestamp.
     pub timestamp: u32,
-    /// The NAL units that could be made, in order; the beginning of those that lack their end.
+    /// NAL units in order, cut at gaps.
     pub nals: Vec<Bytes>,
 }
 
-/// Bounds of what a [`Depacketizer`] keeps.
+/// Bounds of a [`Depacketizer`].
 const PICTURES_MAX: usize = 128;
 const PACKETS_PER_PICTURE_MAX: usize = 8_192;
 const BYTES_MAX: usize = 64 << 20;
 
-/// How a [`Depacketizer`] disposed of packets that it did not use.
+/// Counters of packets discarded by a [`Depacketizer`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Discarded {
-    /// Copies of packets that were there before.
+    /// Duplicates.
     pub duplicate: u64,
-    /// Packets of a picture that had been taken, or of one before it.
+    /// Packets at or before the last taken picture.
     pub late: u64,
-    /// Packets that found the window full.
+    /// Packets beyond the window.
     pub overflow: u64,
 }
 
-/// Gathers packets to pictures.
+/// Gathers packets into pictures.
 #[derive(Debug, Default)]
 pub struct Depacketizer {
-    /// Unwrapped timestamp to (sequence number to payload).
+    /// By unwrapped timestamp, then by unwrapped sequence number.
     pictures: BTreeMap<i64, BTreeMap<i64, Bytes>>,
     bytes: usize,
-    /// The newest timestamp and sequence number, unwrapped: the reference for unwrapping others.
+    /// The newest unwrapped timestamp and sequence number, as the reference for unwrapping.
     newest: Option<(i64, i64)>,
-    /// No picture at or before this one is wanted any more.
+    /// Pictures up to this one are done.
     taken: Option<i64>,
     discarded: Discarded,
 }
 
 impl Depacketizer {
-    /// Takes a packet; what cannot be used is counted.
+    /// Adds a packet; unusable ones are counted.
     pub fn push(&mut self, packet: RtpPacket) {
         let (reference_time, reference_sequence) =
             self.newest.unwrap_or((i64::from(packet.timestamp), i64::from(packet.sequence)));
@@ -252,9 +250,8 @@ impl Depacketizer {
         }
     }
 
-    /// What came of the picture `timestamp`, and nothing of it or an earlier one from now on.
-    ///
-    /// `None` when nothing came, or it was taken before.
+    /// Takes the picture `timestamp` and drops earlier ones; `None` if nothing arrived, or it was
+    /// taken before.
     pub fn take(&mut self, timestamp: u32) -> Option<Picture> {
         let (newest, _) = self.newest?;
         let wanted = newest + i64::from(timestamp.wrapping_sub(newest as u32).cast_signed());
@@ -267,16 +264,16 @@ impl Depacketizer {
         Some(Picture { timestamp, nals: assemble(&packets) })
     }
 
-    /// The packets that were of no use.
+    /// Counters of discarded packets.
     pub fn discarded(&self) -> &Discarded {
         &self.discarded
     }
 }
 
-/// The NAL units in `packets`, which are of one picture.
+/// The NAL units in the packets of one picture.
 fn assemble(packets: &BTreeMap<i64, Bytes>) -> Vec<Bytes> {
     let mut nals = Vec::new();
-    // A NAL unit in fragments, and the sequence number that goes on with it.
+    // An open fragmented unit, and its next sequence number.
     let mut open: Option<(BytesMut, i64)> = None;
     for (&sequence, payload) in packets {
         if let Some((nal, _)) = open.take_if(|(_, next)| *next != sequence) {
@@ -285,7 +282,7 @@ fn assemble(packets: &BTreeMap<i64, Bytes>) -> Vec<Bytes> {
         match nal_type(payload) {
             NAL_FU_A => assemble_fragment(sequence, payload, &mut open, &mut nals),
             other => {
-                // A fragment without an end flag before a whole unit: its end is missing.
+                // The end of an open fragmented unit is missing.
                 nals.extend(open.take().map(|(nal, _)| nal.freeze()));
                 match other {
                     1..=23 => nals.push(payload.clone()),
@@ -312,7 +309,7 @@ fn assemble_fragment(
         nal.put_u8(indicator & 0xe0 | header & 0x1f);
         *open = Some((nal, sequence));
     }
-    // A fragment whose predecessors are missing is of no use: a slice is decoded from its start.
+    // A slice can only be decoded from its start.
     let Some((nal, next)) = open else { return };
     nal.put_slice(body);
     *next = sequence + 1;

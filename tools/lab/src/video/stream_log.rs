@@ -1,14 +1,13 @@
-//! The files that the source and the sink of a run leave, and the way back from them to a
-//! [`StreamLog`] and the arrival of each packet.
+//! Logs of the source and the sink of a run, and their conversion to a [`StreamLog`] and arrivals.
 //!
 //! ```text
 //!   source: a line per packet      frame,idr,captured_ns,sent_ns,rtp_sequence,rtp_timestamp,bytes
 //!   sink:   a record per packet    arrival_ns: u64 | length: u16 | the datagram as it came
 //! ```
 //!
-//! Times are those of the system's monotonic clock, which all network namespaces share. Numbers in
-//! the sink's records are big-endian. The 16-bit sequence number repeats every 20 s or so; together
-//! with the timestamp it names one packet.
+//! Times are from the system's monotonic clock, shared by all network namespaces. Numbers in the
+//! sink's records are big-endian. The 16-bit sequence number wraps about every 20 s; together with
+//! the timestamp it identifies a packet.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, Read, Write};
@@ -26,30 +25,30 @@ pub enum LogError {
     /// The file cannot be read.
     #[error("cannot read the log: {0}")]
     Io(#[from] io::Error),
-    /// A line is not one of ours.
+    /// A malformed line.
     #[error("line {line} of the source's log is malformed: {text:?}")]
     Line {
-        /// From 1.
+        /// Line number, from 1.
         line: usize,
-        /// What stands there.
+        /// Content of the line.
         text: String,
     },
 }
 
-/// One line of the source's log: a packet.
+/// A line of the source's log: a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SentLine {
-    /// The frame's ID, counting from 0.
+    /// Frame ID, from 0.
     pub frame: usize,
     /// Whether the frame is an IDR frame.
     pub idr: bool,
-    /// When the camera took the frame.
+    /// Capture time.
     pub captured: Instant,
-    /// When the packet was given to the network.
+    /// Send time.
     pub sent: Instant,
-    /// Its RTP sequence number.
+    /// RTP sequence number.
     pub sequence: u16,
-    /// Its RTP timestamp.
+    /// RTP timestamp.
     pub timestamp: u32,
     /// UDP payload, bytes.
     pub bytes: usize,
@@ -59,7 +58,7 @@ impl SentLine {
     /// Appends the packet to a log.
     ///
     /// # Errors
-    /// When `out` cannot be written.
+    /// Fails if `out` does.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
         writeln!(
             out,
@@ -94,14 +93,14 @@ impl SentLine {
     }
 }
 
-/// What the source sent, with the way from a packet on the wire back to its index.
+/// A sent stream, with an index of its packets.
 #[derive(Debug, Default)]
 pub struct SentStream {
     /// Frames and send times.
     pub log: StreamLog,
-    /// Bytes of UDP payload sent.
+    /// Sent UDP payload, bytes.
     pub bytes: u64,
-    /// The RTP timestamp of each frame.
+    /// RTP timestamp of each frame.
     pub timestamps: Vec<u32>,
     index: HashMap<(u32, u16), usize>,
 }
@@ -123,13 +122,13 @@ impl SentStream {
         Ok(stream)
     }
 
-    /// The index of a packet in [`StreamLog::packets`], if it is one of this stream's.
+    /// The index of a packet in [`StreamLog::packets`], if it belongs to this stream.
     pub fn index_of(&self, packet: &RtpPacket) -> Option<usize> {
         self.index.get(&(packet.timestamp, packet.sequence)).copied()
     }
 
-    /// Adds a packet; `false` when its frame is neither the newest nor the one after it, was taken
-    /// before that one, or when the packet is there already.
+    /// Adds a packet; `false` if it is a duplicate, its frame is neither the newest nor the next,
+    /// or its capture time decreases.
     fn push(&mut self, packet: &SentLine) -> bool {
         let index = self.log.packets.len();
         let Some(bytes) = self.bytes.checked_add(packet.bytes as u64) else { return false };
@@ -157,10 +156,10 @@ impl SentStream {
     }
 }
 
-/// One record of the sink's log.
+/// A record of the sink's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArrivedPacket {
-    /// When the sink read it.
+    /// Arrival time.
     pub at: Instant,
     /// The UDP payload.
     pub datagram: Bytes,
@@ -170,7 +169,7 @@ impl ArrivedPacket {
     /// Appends a record.
     ///
     /// # Errors
-    /// When `out` cannot be written.
+    /// Fails if `out` does.
     pub fn write(at: Instant, datagram: &[u8], out: &mut impl Write) -> io::Result<()> {
         let length = u16::try_from(datagram.len()).map_err(io::Error::other)?;
         out.write_all(&at.as_nanos().to_be_bytes())?;
@@ -178,10 +177,10 @@ impl ArrivedPacket {
         out.write_all(datagram)
     }
 
-    /// Reads the next record; `None` at the end, also when the last record is cut off.
+    /// Reads the next record; `None` at the end or at a truncated record.
     ///
     /// # Errors
-    /// When `source` cannot be read.
+    /// Fails if `source` does.
     pub fn read(source: &mut impl Read) -> io::Result<Option<Self>> {
         let mut header = [0; 10];
         if !fill(source, &mut header)? {
@@ -196,14 +195,14 @@ impl ArrivedPacket {
     }
 }
 
-/// What arrived, seen from the stream that was sent.
+/// Arrivals of a sent stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Arrivals {
-    /// When each packet arrived first.
+    /// First arrival of each packet.
     pub first: Vec<Option<Instant>>,
-    /// Packets that arrived again.
+    /// Duplicate packets.
     pub duplicates: u64,
-    /// Datagrams that the source never sent.
+    /// Datagrams that are not of the stream.
     pub foreign: u64,
 }
 
@@ -211,7 +210,7 @@ impl Arrivals {
     /// Reads the sink's log.
     ///
     /// # Errors
-    /// When `source` cannot be read.
+    /// Fails if `source` does.
     pub fn read(stream: &SentStream, mut source: impl Read) -> io::Result<Self> {
         let mut arrivals = Self { first: vec![None; stream.log.packets.len()], ..Self::default() };
         while let Some(arrived) = ArrivedPacket::read(&mut source)? {
@@ -226,7 +225,7 @@ impl Arrivals {
     }
 }
 
-/// Fills `buffer`; `false` when the source ended before.
+/// Fills `buffer`; `false` if the source ends first.
 fn fill(source: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {
     match source.read_exact(buffer) {
         Ok(()) => Ok(true),
@@ -301,13 +300,13 @@ mod tests {
     #[test]
     fn lines_that_go_with_none_before_are_named() {
         for text in [
-            // More bytes than can be counted.
+            // Overflows the count of bytes.
             "0,1,9,9,1,0,18446744073709551615",
-            // Taken before the frame before it.
+            // Captured before the previous frame.
             "1,0,8,9,1,3000,100",
-            // The same packet again.
+            // A duplicate.
             "0,1,9,9,0,0,100",
-            // A frame is left out.
+            // A missing frame.
             "2,0,9,9,1,3000,100",
         ] {
             let error =

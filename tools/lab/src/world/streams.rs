@@ -7,7 +7,7 @@ use roadweave_tunnel::StreamsOwner;
 use super::World;
 
 impl World {
-    /// Calls `f` with the client's streams, if its server accepts any. [`World::flush`] sends
+    /// Calls `act` with the client's streams, if its server accepts any. [`World::flush`] sends
     /// written data.
     pub fn use_client_streams<T>(
         &mut self,
@@ -18,7 +18,7 @@ impl World {
         Some(act(self.now, owner, streams))
     }
 
-    /// Calls `f` with the streams of the server's client, unless they are closed.
+    /// Calls `act` with the streams of the server's client, unless they are closed.
     pub fn use_server_streams<T>(
         &mut self,
         owner: StreamsOwner,

@@ -20,7 +20,7 @@ fn spec(port: u16, bulk: Bulk, seconds: u64) -> TrafficSpec {
     }
 }
 
-/// Transfers over one link of 8 Mbit/s; the tunnel loses nothing, and repairs nothing either.
+/// Transfers over one link of 8 Mbit/s; the tunnel neither loses nor repairs.
 fn over_one_link(delay_ms: u64, transfers: &[Bulk], seconds: u32) -> Scenario {
     let trace = Trace::constant(Rate::from_kbps(8_000), Duration::from_millis(delay_ms));
     let link = DuplexLink::new(&DriveLink::symmetric("a", trace), 0, 1);
@@ -65,7 +65,7 @@ fn a_transfer_of_so_many_bytes_completes() {
     let million = Bulk { bytes: Some(1_000_000), ..ENDLESS };
     let (reports, _) = reports(&over_one_link(20, &[million], 4));
     assert_eq!(reports[0].received_bytes, 1_000_000);
-    // A second at the link's rate, and its beginnings.
+    // A second at the link's rate, and the start of the connection.
     let completion = reports[0].completion_s.unwrap();
     assert!((1.0..2.0).contains(&completion), "{completion}");
     assert!((reports[0].goodput_bps * completion / 8e6 - 1.0).abs() < 1e-9);
@@ -78,7 +78,7 @@ fn loss_and_delay_slow_it_down() {
     let far = goodput(&over_one_link(250, &[ENDLESS], 5));
     let mut lossy = over_one_link(20, &[ENDLESS], 5);
     lossy.links[0].up.burst_loss = Some(GilbertElliott::independent(0.03));
-    // Nothing but the transfer itself reacts.
+    // Only the transfer's congestion control reacts.
     lossy.congestion = CongestionControl::Bbr;
     let lossy = goodput(&lossy);
     assert!(far < near * 0.8 && lossy < near * 0.7, "{near} {far} {lossy}");

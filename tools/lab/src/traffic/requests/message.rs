@@ -1,4 +1,4 @@
-//! Messages of a few packets, each acknowledged, and sent again after a timeout that doubles.
+//! Messages of a few packets, each acknowledged and retransmitted after a doubling timeout.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -6,33 +6,29 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use roadweave_proto::Instant;
 
-/// What a packet is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A part of a message.
     Data,
-    /// The part has arrived.
     Acknowledgement,
 }
 
-/// What stands at the start of every packet's payload.
+/// Header of every payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) kind: Kind,
     pub(super) turn: u8,
-    /// The number of the part, from 0, and how many there are.
+    /// Index of the part, from 0, and number of parts.
     pub(super) index: u16,
     pub(super) count: u16,
     pub(super) request: u32,
-    /// When the part was sent.
     pub(super) sent: Instant,
 }
 
 impl Header {
-    /// Its size, bytes.
+    /// Bytes.
     pub(super) const LEN: usize = 18;
 
-    /// A payload of `bytes` bytes, at least those of the header; the rest is zero.
+    /// A payload of `bytes` bytes, at least the header; the rest is zero.
     pub(super) fn to_payload(self, bytes: usize) -> Bytes {
         let mut payload = BytesMut::with_capacity(bytes.max(Self::LEN));
         payload.put_u8(self.kind as u8);
@@ -45,7 +41,7 @@ impl Header {
         payload.freeze()
     }
 
-    /// Reads the header of a payload; `None` for anything else.
+    /// `None` if the payload is not of this protocol.
     pub(super) fn parse(payload: &[u8]) -> Option<Self> {
         let bytes: &[u8; Self::LEN] = payload.first_chunk()?;
         let kind = match bytes[0] {
@@ -67,7 +63,6 @@ impl Header {
     }
 }
 
-/// A message being sent.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     parts: Vec<Part>,
@@ -77,21 +72,20 @@ pub(super) struct Outgoing {
 struct Part {
     bytes: usize,
     settled: bool,
-    /// When it is sent, for the first time or again.
+    /// Time of the next transmission.
     due: Instant,
     timeout: Duration,
 }
 
 impl Outgoing {
-    /// A message of `bytes` bytes, to be sent at once.
     pub(super) fn message(now: Instant, bytes: usize) -> Self {
         let count = bytes.div_ceil(PART).max(1);
         let part = |index: usize| Part::new(now, bytes.saturating_sub(index * PART).min(PART));
         Self { parts: (0..count).map(part).collect() }
     }
 
-    /// So many pieces of audio as they are spoken from `now` on, and a request after a silence as
-    /// long as a piece.
+    /// Pieces of audio, sent as they are spoken from `now` on, and a request after a silence of one
+    /// piece.
     pub(super) fn speech(now: Instant, chunks: u32) -> Self {
         let chunk = |number: u32| {
             let at = now + super::CHUNK * number;
@@ -103,12 +97,12 @@ impl Outgoing {
         Self { parts }
     }
 
-    /// When its last part is sent first.
+    /// When its last part is first sent.
     pub(super) fn complete_at(&self) -> Instant {
         self.parts.iter().map(|part| part.due).max().unwrap_or_default()
     }
 
-    /// The next part that is due: its number, how many there are, and its size.
+    /// The next due part: index, number of parts, size.
     pub(super) fn poll(&mut self, now: Instant) -> Option<(u16, u16, usize)> {
         let count = self.parts.len() as u16;
         let due = |part: &Part| !part.settled && part.due <= now;
@@ -123,7 +117,6 @@ impl Outgoing {
         self.parts.iter().filter(|part| !part.settled).map(|part| part.due).min()
     }
 
-    /// The other side has part `index`.
     pub(super) fn settle(&mut self, index: u16) {
         if let Some(part) = self.parts.get_mut(usize::from(index)) {
             part.settled = true;
@@ -137,14 +130,13 @@ impl Part {
     }
 }
 
-/// A message that is arriving.
 #[derive(Debug, Default)]
 pub(super) struct Incoming {
     arrived: BTreeSet<u16>,
 }
 
 impl Incoming {
-    /// Takes a part; `true` when it is the last that was missing.
+    /// Adds a part; `true` if the message is complete now.
     pub(super) fn handle(&mut self, header: &Header) -> bool {
         let is_new = header.index < header.count && self.arrived.insert(header.index);
         is_new && self.arrived.len() == usize::from(header.count)
@@ -155,8 +147,7 @@ impl Incoming {
 const PART: usize = 1_200;
 /// 100 ms of audio: 16 bits at 16 kHz.
 const AUDIO_BYTES: usize = 3_200;
-/// A request for the text.
 const REQUEST_BYTES: usize = 64;
-/// The first timeout: that of TCP on Linux for a connection in use, a round trip above its least.
+/// The first timeout: Linux's minimum of 200 ms and a round trip.
 const TIMEOUT_MIN: Duration = Duration::from_millis(300);
 const TIMEOUT_MAX: Duration = Duration::from_secs(3);

@@ -1,4 +1,4 @@
-//! Streams of a few frames whose figures can be told by hand, and a slow player as a reference.
+//! Small streams with known figures, and a millisecond-by-millisecond reference player.
 
 use proptest::prelude::*;
 
@@ -31,7 +31,7 @@ fn player(frame_wait_ms: u64) -> Player {
     }
 }
 
-/// `delays`: of each frame's last packet in ms, `None` when it is lost; first packets take 10 ms.
+/// `delays`: of each frame's last packet in ms, `None` if lost; first packets take 10 ms.
 fn run(log: &StreamLog, frame_wait_ms: u64, delays: &[Option<u64>]) -> (Playout, Quality) {
     let mut arrivals = Vec::new();
     for (frame, delay) in log.frames.iter().zip(delays) {
@@ -88,7 +88,7 @@ fn a_frame_overtaken_for_longer_than_the_wait_is_not_shown() {
 #[test]
 fn a_player_that_jumps_waits_for_nothing_before_a_key_frame() {
     let log = stream(8, 5);
-    // Frame 3 comes after frame 5, the key frame, and frame 4 never.
+    // Frame 3 arrives after the key frame 5, frame 4 never.
     let delays = [Some(20), Some(20), Some(20), Some(240), None, Some(20), Some(20), Some(20)];
     let arrivals: Vec<_> = log
         .frames
@@ -157,7 +157,6 @@ fn percentiles_are_nearest_ranks() {
     assert_eq!(Percentiles::of_sorted(&durations[..1]), one);
 }
 
-/// The player's rule, replayed millisecond by millisecond.
 fn reference(
     log: &StreamLog,
     completed: &[Option<u64>],

@@ -1,11 +1,10 @@
-//! The depacketizer against what the packetizer was given, with a network in between that
-//! loses, copies, reorders and invents.
+//! Depacketizer against packetizer, over a network that loses, duplicates, reorders and forges.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// NAL units of all sizes around the borders of the three packet kinds; no emulation of content.
+/// NAL units of sizes around the limits of the packet kinds.
 fn nal() -> impl Strategy<Value = Bytes> {
     let size = prop_oneof![2_usize..40, 1_150_usize..1_260, 2_390_usize..2_410, 5_000_usize..6_000];
     (size, 1_u8..=12, 0_u8..=3, any::<u8>()).prop_map(|(size, kind, importance, fill)| {
@@ -83,7 +82,7 @@ proptest! {
         }
         let nothing_lost = lost.iter().all(|&index| index >= packets.len());
         let nals = depacketizer.take(0).map_or(Vec::new(), |picture| picture.nals);
-        // Every unit that comes out is the beginning of one that went in, in the same order.
+        // Units come out in order, each a prefix of the original.
         let mut sent = unit.nals.iter();
         for nal in &nals {
             prop_assert!(sent.any(|original| original.starts_with(nal)), "forged {} bytes", nal.len());
@@ -137,7 +136,7 @@ fn packets_of_a_taken_picture_are_late() {
 
 #[test]
 fn headers_with_extension_sources_and_padding_are_understood() {
-    // Padding, extension, one contributing source; an extension of one word; two bytes of payload.
+    // Padding, an extension of one word, one contributing source, two bytes of payload.
     let mut datagram = vec![0xb1, 0x80 | PAYLOAD_TYPE, 0, 9, 0, 0, 0, 90, 0, 0, 0, 1];
     datagram.extend([0; 4]);
     datagram.extend([0xbe, 0xde, 0, 1, 1, 2, 3, 4]);
