@@ -154,10 +154,6 @@ impl Sender {
         self.written = self.written.saturating_add(bytes);
     }
 
-    pub(super) fn is_done(&self) -> bool {
-        self.una == self.written
-    }
-
     pub(super) fn open(&mut self, window: u32) {
         self.allowed = window.into();
     }

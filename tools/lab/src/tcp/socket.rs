@@ -76,11 +76,6 @@ impl Socket {
         }
     }
 
-    /// Whether data can flow.
-    pub fn is_open(&self) -> bool {
-        self.state == State::Open
-    }
-
     /// Appends `bytes` to the data to send.
     pub fn write(&mut self, bytes: u64) {
         self.sender.write(bytes);
@@ -89,11 +84,6 @@ impl Socket {
     /// Bytes received in order.
     pub fn received(&self) -> u64 {
         self.receiver.received()
-    }
-
-    /// Whether all written bytes are acknowledged.
-    pub fn is_done(&self) -> bool {
-        self.sender.is_done()
     }
 
     /// Counters so far.

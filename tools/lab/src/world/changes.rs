@@ -1,7 +1,5 @@
 //! Changes to links and sides of a running world.
 
-use std::net::SocketAddr;
-
 use roadweave_emulate::{Direction, DuplexLink};
 use roadweave_tunnel::{Client, EncoderTarget, Portal, Server, SetError, Strategy, Superseded};
 
@@ -39,11 +37,6 @@ impl World {
     /// A stale NAT entry: packets from the vehicle's present port are lost from now on.
     pub fn lose_binding(&mut self, link: usize) {
         self.wires[link].lose_binding();
-    }
-
-    /// Sets the NAT's public address of a link.
-    pub fn set_public(&mut self, link: usize, public: SocketAddr) {
-        self.wires[link].public = public;
     }
 
     /// Tampers with the packets of a link from now on; `seed` decides when.

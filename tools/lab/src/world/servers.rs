@@ -85,7 +85,6 @@ pub struct Servers {
     client_events: Vec<(Instant, ClientEvent)>,
     /// The server of the vehicle's newest session.
     newest: Option<usize>,
-    unrouted: u64,
 }
 
 #[derive(Debug)]
@@ -194,7 +193,6 @@ impl Servers {
             arrivals: VecDeque::new(),
             client_events: Vec::new(),
             newest: None,
-            unrouted: 0,
         };
         fleet.run_client(|client, io| flush(client, io));
         Ok(fleet)
@@ -243,11 +241,6 @@ impl Servers {
         (0..self.servers.len()).find(of_key).expect("the client knows no others")
     }
 
-    /// Packets to the vehicle without a session.
-    pub fn unrouted(&self) -> u64 {
-        self.unrouted
-    }
-
     /// Statistics of one direction of a link.
     pub fn link_stats(&self, link: usize, direction: Direction) -> &LinkStats {
         self.wires[link].link(direction).stats()
@@ -283,9 +276,9 @@ impl Servers {
             Direction::Up => self.client.handle_inner(self.now, packet),
             Direction::Down => {
                 let at = self.newest.map(|number| &mut self.servers[number]);
-                match at.filter(|proxy| proxy.acts() && proxy.cut.is_none()) {
-                    Some(Proxy { end: Some(server), .. }) => server.handle_inner(self.now, packet),
-                    _ => self.unrouted += 1,
+                let at = at.filter(|proxy| proxy.acts() && proxy.cut.is_none());
+                if let Some(Proxy { end: Some(server), .. }) = at {
+                    server.handle_inner(self.now, packet);
                 }
             }
         }
