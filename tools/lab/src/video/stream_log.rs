@@ -280,8 +280,12 @@ mod tests {
     }
 
     #[test]
-    fn malformed_lines_are_named() {
-        let lines = [
+    fn bad_lines_are_named() {
+        let check = |log: &str, line: &str| {
+            let error = SentStream::read(log.as_bytes()).unwrap_err();
+            assert!(error.to_string().contains(line), "{log}: {error}");
+        };
+        for text in [
             "",
             "1,2,3",
             "0,1,x,0,0,0,0",
@@ -290,28 +294,14 @@ mod tests {
             "0,1,0,0,70000,0,0",
             "0,7,0,0,0,0,0",
             "0,1,0,0,0,0,0,0",
-        ];
-        for text in lines {
-            let error = SentStream::read(format!("{text}\n").as_bytes()).unwrap_err();
-            assert!(error.to_string().contains("line 1"), "{text}: {error}");
-        }
-    }
-
-    #[test]
-    fn lines_that_go_with_none_before_are_named() {
-        for text in [
-            // Overflows the count of bytes.
-            "0,1,9,9,1,0,18446744073709551615",
-            // Captured before the previous frame.
-            "1,0,8,9,1,3000,100",
-            // A duplicate.
-            "0,1,9,9,0,0,100",
-            // A missing frame.
-            "2,0,9,9,1,3000,100",
         ] {
-            let error =
-                SentStream::read(format!("0,1,9,9,0,0,1\n{text}\n").as_bytes()).unwrap_err();
-            assert!(error.to_string().contains("line 2"), "{text}: {error}");
+            check(&format!("{text}\n"), "line 1");
+        }
+        let overflow = "0,1,9,9,1,0,18446744073709551615";
+        let (earlier, duplicate) = ("1,0,8,9,1,3000,100", "0,1,9,9,0,0,100");
+        let frame_missing = "2,0,9,9,1,3000,100";
+        for text in [overflow, earlier, duplicate, frame_missing] {
+            check(&format!("0,1,9,9,0,0,1\n{text}\n"), "line 2");
         }
     }
 }

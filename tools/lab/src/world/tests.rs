@@ -1,7 +1,6 @@
 use proptest::prelude::*;
 use roadweave_emulate::{DriveLink, DuplexLink, GilbertElliott, Trace};
-use roadweave_proto::Rate;
-use roadweave_quic::CongestionControl;
+use roadweave_proto::{DropReason, Rate};
 use roadweave_tunnel::{LaneConfig, Strategy};
 
 use super::*;
@@ -19,20 +18,9 @@ fn lossy(mut link: DuplexLink, share: f64) -> DuplexLink {
 
 fn config(strategy: &str, links: Vec<DuplexLink>) -> WorldConfig {
     let strategy: Strategy = strategy.parse().unwrap();
-    WorldConfig {
-        links,
-        lanes_up: vec![LaneConfig::new("default", strategy)],
-        lanes_down: vec![LaneConfig::new("default", Strategy::xnc())],
-        streams: None,
-        congestion: CongestionControl::default(),
-        speedtest: None,
-        seed: 1,
-        trust: Trust::default(),
-        learned: Default::default(),
-        policies: Default::default(),
-        strangers: Default::default(),
-        machine: Machine::default(),
-    }
+    let lanes_down = vec![LaneConfig::new("default", Strategy::xnc())];
+    let lanes = vec![LaneConfig::new("default", strategy)];
+    WorldConfig { lanes_down, ..WorldConfig::plain(links, lanes, 1) }
 }
 
 fn joined(config: WorldConfig) -> World {
@@ -91,8 +79,7 @@ fn trails_tell_how_lost_packets_came_back() {
     let mut world = joined(config("xnc", links));
     let arrived = send(&mut world, Direction::Up, 2_000);
     let trails: Vec<(&Arrival, Trail)> = arrived.iter().map(|a| (a, a.trail.unwrap())).collect();
-    let repaired: Vec<_> =
-        trails.iter().filter(|(_, trail)| trail.repair_asked.is_some()).collect();
+    let repaired: Vec<_> = trails.iter().filter(|(_, it)| it.repair_asked.is_some()).collect();
     assert!(repaired.len() > 50, "{} of {}", repaired.len(), trails.len());
     assert!(repaired.iter().any(|(_, trail)| trail.decoded), "some came by coded packets");
     for (arrival, trail) in &repaired {
@@ -155,8 +142,8 @@ proptest! {
         prop_assert!(numbers.iter().all(|packet| sent.binary_search(packet).is_ok()));
 
         let lane = &world.client_status().unwrap().stats.lanes[0].sent;
-        let waiting = [roadweave_proto::DropReason::QueueFull, roadweave_proto::DropReason::QueueExpired]
-            .map(|reason| lane.drops.get(reason));
+        let waiting =
+            [DropReason::QueueFull, DropReason::QueueExpired].map(|reason| lane.drops.get(reason));
         prop_assert_eq!(lane.inner_packets, count);
         prop_assert_eq!(lane.sent_packets + waiting.iter().sum::<u64>(), count);
         prop_assert!(arrived.len() as u64 <= lane.sent_packets);
