@@ -45,7 +45,6 @@ use self::store::Store;
 
 const TURN: Duration = Duration::from_secs(5);
 
-/// Limit of the shared cache of verified signatures.
 const PROOFS_MAX: usize = 65_536;
 
 /// Configuration of a fleet.

@@ -54,7 +54,6 @@ pub fn render(comparison: &Comparison, options: &Options) -> String {
 #[derive(Debug)]
 struct Report<'a> {
     comparison: &'a Comparison,
-    /// Strategies; the position determines the colour.
     names: Vec<&'a str>,
     timelines: Option<&'a [String]>,
 }
@@ -115,7 +114,6 @@ impl Report<'_> {
         html
     }
 
-    /// The command that reproduces these results.
     fn command(&self) -> String {
         let setting = &self.comparison.setting;
         let has_pictures = self.comparison.pooled.iter().any(|p| p.figures.ssim.is_some());

@@ -235,7 +235,6 @@ impl Stream {
 }
 
 impl Detail {
-    /// Whether to skip it in serialized reports.
     fn is_hidden(&self) -> bool {
         matches!(self, Self::None | Self::Stream(_) | Self::Video(_))
     }

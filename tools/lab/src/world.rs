@@ -96,12 +96,9 @@ pub struct World {
     config: WorldConfig,
     client: Side<Client>,
     server: Side<Server>,
-    /// How often the server was restarted.
     server_lives: u8,
     wires: Vec<Wire>,
-    /// Other servers by address.
     neighbours: BTreeMap<SocketAddr, Neighbour>,
-    /// Captive portals by link.
     portals: BTreeMap<usize, Neighbour>,
     arrivals: VecDeque<Arrival>,
     client_events: Vec<(Instant, ClientEvent)>,
@@ -117,11 +114,9 @@ struct Side<T> {
     end: T,
     due: Option<Instant>,
     touched: bool,
-    /// Present on a machine that is late.
     sleeper: Option<Sleeper>,
 }
 
-/// Limit for waiting until all paths are usable.
 const PATHS: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -343,7 +338,6 @@ impl<T: Node> Side<T> {
     }
 }
 
-/// Metadata of a packet from `remote` to the server's address `local`.
 fn meta(link: usize, remote: SocketAddr, local: Option<IpAddr>) -> RecvMeta {
     RecvMeta { socket: uplink(link), remote, local, ecn: None, received: None }
 }

@@ -15,7 +15,6 @@ use super::{Event, TURN, World};
 
 /// Interval of reading the outbox without a notice, ms.
 const OUTBOX_MS: u64 = 250;
-/// One in this many notices is lost.
 const LOST_NOTICE: usize = 10;
 /// Turns between checks of tables and rollouts.
 const TURNS_PER_MINUTE: u64 = 60 / TURN.as_secs();
@@ -226,7 +225,6 @@ impl World {
         }
     }
 
-    /// A proxy changed: the lists of its boxes may change.
     pub(super) fn replace(&mut self, proxy: usize) {
         let served = self.cast.served(self.cast.region(self.cast.boxes + proxy));
         self.store.unplaced.extend(served);
@@ -323,7 +321,6 @@ impl World {
                 self.figures.warn(&text);
             }
         }
-        // The others are offered equally.
         let is_offered = |vital| matches!(vital, HealthState::Alive | HealthState::Unheard);
         if is_offered(former) != is_offered(vital) || vital == HealthState::Dead {
             self.replace(proxy);
@@ -421,7 +418,6 @@ impl World {
         }
     }
 
-    /// A replica resumes and handles its backlog.
     pub(super) fn wake_replica(&mut self, replica: usize) {
         self.replicas[replica].is_hung = false;
         for (who, stream, frames) in std::mem::take(&mut self.replicas[replica].backlog) {

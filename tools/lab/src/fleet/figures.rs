@@ -11,7 +11,6 @@ use super::members::Shortfall;
 use super::{FleetConfig, World};
 
 const MOMENT_TURNS: u64 = 120;
-/// The month to which traffic is extrapolated, hours.
 const MONTH_HOURS: f64 = 30.0 * 24.0;
 const WARNINGS_MAX: usize = 20;
 

@@ -48,7 +48,6 @@ impl Ride {
     }
 }
 
-/// What a box lacks although it could have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shortfall {
     Proxy,
@@ -76,7 +75,6 @@ impl ProxyModel {
 const SOFTWARE: &str = "1.0.0";
 
 impl World {
-    /// Creates all agents; those of the start are already members.
     pub(super) fn people(&mut self) {
         for who in 0..self.cast.boxes + self.cast.proxies {
             let agent = self.newcomer(who);
@@ -108,7 +106,6 @@ impl World {
         }
     }
 
-    /// An agent with nothing but a token.
     pub(super) fn newcomer(&self, who: usize) -> Agent {
         let role = if self.cast.is_box(who) { Role::Box } else { Role::Proxy };
         let how = self.cast.joining(who);
@@ -145,7 +142,6 @@ impl World {
         self.flush(who);
     }
 
-    /// Handles the events of an agent and sends its messages.
     pub(super) fn flush(&mut self, who: usize) {
         while let Some(event) = self.members[who].agent.poll_event() {
             self.handle_agent_event(who, event);
@@ -208,7 +204,6 @@ impl World {
         }
     }
 
-    /// A proxy's table changed: it may accept other members.
     fn on_table(&mut self, who: usize) {
         let proxy = who - self.cast.boxes;
         let agent = &self.members[who].agent;

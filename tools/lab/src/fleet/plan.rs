@@ -9,14 +9,12 @@ use super::FleetConfig;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     Join { who: usize },
-    /// A box loses or regains all coverage.
     Garage { who: usize, is_in: bool },
     /// Revokes the key of a box; retried while the controller is down.
     Revoke { who: usize },
     /// Rolls out a configuration that cuts off `cuts` percent of boxes; `is_refused`: no box can
     /// read it.
     Roll { number: u32, cuts: u8, is_refused: bool },
-    /// Aborts a halted rollout.
     Review { number: u32 },
     Killed { replica: usize, is_over: bool },
     Hung { replica: usize, is_over: bool },
@@ -119,7 +117,6 @@ impl Planner<'_> {
 
     fn moment(&mut self) -> Instant {
         let seconds = u64::from(self.config.hours) * 3_600;
-        // Not at the very end, so that the consequences are visible.
         Instant::ZERO + self.span(60, seconds - seconds / 20)
     }
 

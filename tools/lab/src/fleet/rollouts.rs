@@ -11,7 +11,6 @@ use super::plan::Event as Planned;
 use super::store::{Change, DeviceState};
 use super::{Event, World};
 
-/// How long a wave waits for silent boxes.
 const PATIENCE: Duration = Duration::from_secs(1_800);
 /// How long the operator takes to react to a halted rollout.
 const REVIEW: Duration = Duration::from_secs(1_200);
@@ -39,7 +38,6 @@ impl World {
         }
     }
 
-    /// Begins a rollout once the previous one has ended.
     pub(super) fn roll(&mut self, number: u32, cuts: u8, is_refused: bool) {
         let is_busy = self.store.rollout.as_ref().is_some_and(|(_, rollout)| {
             matches!(rollout.state(), RolloutState::Running | RolloutState::Halted { .. })
@@ -61,7 +59,6 @@ impl World {
         self.offer();
     }
 
-    /// Offers the version to all boxes of the present wave.
     fn offer(&mut self) {
         let Some((number, rollout)) = &self.store.rollout else { return };
         let (number, text) = (*number, self.store.rolling.clone());
@@ -105,7 +102,6 @@ impl World {
             Outcome::TakenBack { .. } => 2,
             Outcome::Refused { .. } => 3,
         };
-        // Reports are repeated on every stream.
         if device.reported == Some((report.version, stage)) {
             return;
         }

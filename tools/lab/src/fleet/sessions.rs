@@ -9,9 +9,7 @@ use super::plan::Event as Planned;
 use super::store::{Change, DeviceState};
 use super::{Event, World};
 
-/// Interval of measuring candidates.
 const PROBE: Duration = Duration::from_secs(1_800);
-/// Retry interval without a proxy.
 const AGAIN: Duration = Duration::from_secs(5);
 /// Bytes of measuring one candidate: three probes over two uplinks.
 const PROBE_BYTES: u64 = 3 * 2 * 1_200;
@@ -92,7 +90,6 @@ impl World {
         self.account(who);
     }
 
-    /// Records the duration of shortfalls.
     pub(super) fn account(&mut self, who: usize) {
         let lack = match self.rides[who].on {
             _ if !self.wants(who) => None,
@@ -153,7 +150,6 @@ impl World {
         self.account(who);
     }
 
-    /// Tables contain the new member from the next version on.
     pub(super) fn on_admitted(&mut self, who: usize) {
         let next = self.store.next_version();
         let ride = &mut self.rides[who];

@@ -15,7 +15,6 @@ use super::cast::Cast;
 
 pub(super) type Stored = Arc<(Version, Envelope)>;
 
-/// Database row of a box.
 #[derive(Clone, Default)]
 pub(super) struct Device {
     pub state: DeviceState,
@@ -40,7 +39,6 @@ pub(super) enum DeviceState {
     Revoked,
 }
 
-/// A change that replicas send to members.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Change {
     /// Proxies are sent it at once, boxes only with `boxes_too`.

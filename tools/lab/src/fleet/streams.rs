@@ -78,7 +78,6 @@ impl World {
         self.flush(who);
     }
 
-    /// The member drops its stream.
     pub(super) fn drop_stream(&mut self, who: usize, again: Option<Duration>) {
         let now = self.now;
         let member = &mut self.members[who];
@@ -95,7 +94,6 @@ impl World {
         }
     }
 
-    /// A replica notices a silent member later.
     pub(super) fn expire_later(&mut self, who: usize) {
         if let Some((replica, stream)) = self.members[who].stream {
             self.after(EXPIRY, Event::Expire { replica, who, stream });

@@ -1,6 +1,5 @@
 use super::*;
 
-/// A small, thorough fleet.
 fn small(seed: u64) -> FleetConfig {
     FleetConfig { regions: 2, is_thorough: true, ..FleetConfig::new(40, 8, 6, seed) }
 }

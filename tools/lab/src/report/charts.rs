@@ -229,7 +229,6 @@ pub fn bars(label: &str, bars: &[Bar]) -> String {
     let sum = |bar: &Bar| bar.parts.iter().map(|part| part.1).sum::<f64>();
     let longest = bars.iter().map(sum).fold(0.0, f64::max);
     let mut svg = Svg::new((WIDTH, ROW * bars.len() as f64 + 44.0), label);
-    // Leaves room for the label of the longest bar.
     let scale = Scale { values: (0.0, longest.max(1e-6) * 1.02), places: (NAMES, WIDTH - 70.0) };
     let bottom = ROW * bars.len() as f64 + 8.0;
     for tick in scale.ticks(6) {
@@ -294,7 +293,6 @@ const RIGHT: f64 = 20.0;
 const NAMES: f64 = 150.0;
 const NAME_CHARS: usize = 18;
 const ROW: f64 = 24.0;
-/// Smaller shares are not drawn.
 const VISIBLE: f64 = 0.005;
 /// The share axis ends at 99.99 %.
 const NINES: f64 = 4.0;

@@ -59,9 +59,7 @@ fn row<'a>(class: &str, cells: impl Iterator<Item = &'a str>) -> String {
 struct Section<'a> {
     report: &'a Report<'a>,
     drive: &'a Compared,
-    /// Strategies with time lines.
     shown: &'a [&'a str],
-    /// Limit of columns of a time line.
     columns: usize,
 }
 
@@ -222,7 +220,6 @@ impl Section<'_> {
         }
     }
 
-    /// Steps per column.
     fn group(&self, timeline: &Timeline) -> usize {
         strips::group(strips::steps(timeline), self.columns)
     }
@@ -232,7 +229,6 @@ fn delays(delay: &Percentiles) -> [String; 4] {
     [delay.p50, delay.p95, delay.p99, delay.p999].map(millis)
 }
 
-/// Gives the same strip the same axis for all strategies.
 fn share_axes(figures: &mut [[Strip; 3]]) {
     for strip in 0..3 {
         let highest_of = |layers: fn(&Strip) -> &Vec<Layer>| {

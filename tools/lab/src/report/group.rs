@@ -10,7 +10,6 @@ use crate::compare::{Compared, Entry, Pooled};
 use crate::run::Causes;
 use crate::video::quality::Percentiles;
 
-/// A section about a group. `pooled`: the strategies on these drives.
 pub(super) fn render(
     report: &Report<'_>,
     title: &str,
@@ -112,7 +111,6 @@ fn bound_row(drives: &[&Compared], limit: &Limit) -> Vec<String> {
     row
 }
 
-/// Index of the first delay column.
 const DELAYS_FROM: usize = 9;
 
 fn delays(report: &Report<'_>, drives: &[&Compared], pooled: &[Pooled], limit: &Limit) -> String {
@@ -132,7 +130,6 @@ fn delays(report: &Report<'_>, drives: &[&Compared], pooled: &[Pooled], limit: &
     )
 }
 
-/// Box plots of viewer metrics.
 fn quality(report: &Report<'_>, drives: &[&Compared], pooled: &[Pooled]) -> String {
     let plot = Plot { report, drives, pooled };
     let mut panels = vec![
@@ -164,7 +161,6 @@ fn quality(report: &Report<'_>, drives: &[&Compared], pooled: &[Pooled]) -> Stri
     )
 }
 
-/// Box plots of cost and loss.
 fn costs(report: &Report<'_>, drives: &[&Compared], pooled: &[Pooled]) -> String {
     let plot = Plot { report, drives, pooled };
     let panels = [
@@ -190,7 +186,6 @@ fn costs(report: &Report<'_>, drives: &[&Compared], pooled: &[Pooled]) -> String
     )
 }
 
-/// Redundancy against its benefit.
 fn bargain(report: &Report<'_>, pooled: &[Pooled]) -> String {
     let mark = |pooled: &Pooled| Mark {
         name: name(&pooled.figures).to_owned(),
@@ -244,7 +239,6 @@ impl Plot<'_> {
     }
 }
 
-/// Where late packets lost their time.
 fn lateness(drives: &[&Compared], pooled: &[Pooled], limit: &Limit) -> String {
     let mut bars = Vec::new();
     let mut rows = Vec::new();
@@ -295,7 +289,6 @@ const CAUSE_COLUMNS: [&str; 9] = [
     "propagation",
 ];
 
-/// Share of each cause in a strategy's late packets.
 fn cause_row(pooled: &Pooled, packets: &Packets) -> Vec<String> {
     let late = pooled.causes.late;
     let has_details = packets.delays.count() > 0;

@@ -158,7 +158,6 @@ pub const NOTHING: &str = "\u{2013}";
 const STRATEGY_COLORS: usize = 7;
 /// Colours `k0`, `k1` and so on.
 const LINK_COLORS: usize = 6;
-/// Kinds of dashed lines, `dash0` and so on.
 const DASHES: usize = 3;
 
 const STYLE: &str = "

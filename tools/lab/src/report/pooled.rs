@@ -38,7 +38,6 @@ impl Packets {
     }
 }
 
-/// The bound on several drives.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Limit {
     /// Share of all packets that can arrive within a delay in ms, 0..1; empty without details.
@@ -139,7 +138,6 @@ pub(super) fn stall_at(drives: &[&Compared], percent: usize, of: impl Fn(&Bound)
     stalls.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)
 }
 
-/// Causes of lateness: name, class of colour, packets.
 pub(super) fn causes(causes: &Causes) -> [(&'static str, &'static str, &crate::run::Cause); 5] {
     [
         ("waiting for window", "c0", &causes.window_wait),

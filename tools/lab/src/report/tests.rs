@@ -107,7 +107,6 @@ fn comparison() -> Comparison {
     Comparison::new("1.2.3", setting(8_000_000, 20, 7), drives.map(compared).into())
 }
 
-/// Returns the number of elements.
 fn check_balanced(html: &str) -> usize {
     const VOID: [&str; 2] = ["meta", "!doctype"];
     let (mut open, mut count) = (Vec::new(), 0);

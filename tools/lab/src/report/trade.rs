@@ -72,7 +72,6 @@ fn panel(
     }
 }
 
-/// Places names beside their dots without overlap.
 #[derive(Debug, Default)]
 struct Names {
     /// Left end, width and baseline of each placed name.

@@ -27,7 +27,6 @@ pub(super) struct Bbr {
     rounds: u64,
     round_end: u64,
     begins_round: bool,
-    /// Segments per second.
     rates: MaxOf,
     least: Option<Duration>,
     least_at: Instant,
@@ -355,13 +354,11 @@ impl Congestion for Bbr {
 
 /// 2 / ln 2: doubles the delivered amount in each round.
 const HIGH: f64 = 2.885;
-/// Pacing gains of a cycle.
 const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
 /// The pace stays below the bandwidth by this share (Linux's `bbr_pacing_margin_percent`).
 const MARGIN: f64 = 0.01;
 /// The first pace assumes this round trip.
 const FIRST_ROUND_TRIP: Duration = Duration::from_millis(1);
-/// The highest rate is taken over this many rounds.
 const RATE_ROUNDS: u64 = 10;
 /// The bandwidth grows while each round exceeds the last maximum by this factor.
 const GROWTH: f64 = 1.25;

@@ -59,7 +59,6 @@ impl FromStr for Algorithm {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Window {
-    /// Segments.
     pub(super) cwnd: u32,
     /// Slow start ends at this window, segments.
     pub(super) ssthresh: u32,
@@ -68,9 +67,7 @@ pub(super) struct Window {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Open,
-    /// Lost segments are being repaired.
     Recovery,
-    /// After a timeout.
     Loss,
 }
 
@@ -82,7 +79,6 @@ pub(super) struct Acked {
     pub(super) delivered: u32,
     pub(super) lost: u32,
     pub(super) delivered_total: u64,
-    /// Segments under way after this acknowledgement.
     pub(super) in_flight: u32,
     /// The round trip of this acknowledgement, the smoothed one, and whether the receiver may have
     /// delayed the answer.
@@ -91,7 +87,6 @@ pub(super) struct Acked {
     pub(super) is_delayed: bool,
     pub(super) rate: Option<RateSample>,
     pub(super) phase: Phase,
-    /// Whether the window limits the sender.
     pub(super) is_cwnd_limited: bool,
     /// The first unacknowledged byte, and the first that has not left.
     pub(super) una: u64,
@@ -107,7 +102,6 @@ pub(super) trait Congestion: fmt::Debug + Send {
 
     fn on_timeout(&mut self);
 
-    /// The window after a recovery turns out spurious.
     fn undone(&self, window: &Window, cwnd_before: u32) -> u32 {
         window.cwnd.max(cwnd_before)
     }

@@ -22,7 +22,6 @@ pub(super) struct Cubic {
     /// The window before the last cut, segments; 0: no cut yet.
     window_max: f64,
     epoch: Option<Epoch>,
-    /// Segments acknowledged since the last growth.
     counted: u32,
 }
 

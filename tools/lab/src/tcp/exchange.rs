@@ -13,7 +13,6 @@ use crate::inner;
 pub struct Exchange {
     direction: Direction,
     port: u16,
-    /// The MSS option of the SYN, bytes.
     mss: u16,
     bytes: Option<u64>,
     vehicle: Socket,

@@ -17,9 +17,7 @@ pub(super) struct HyStart {
 #[derive(Clone, Debug)]
 struct Round {
     begin: Instant,
-    /// The round ends when this byte is acknowledged.
     end: u64,
-    /// The last acknowledgement of the train.
     last: Instant,
     samples: u32,
     least: Duration,
@@ -72,7 +70,6 @@ impl HyStart {
 const CWND_MIN: u32 = 16;
 /// Acknowledgements at most this far apart are a train.
 const SPACING_MAX: Duration = Duration::from_millis(2);
-/// Samples that a round needs before its least round trip counts.
 const SAMPLES: u32 = 8;
 /// Growth of an eighth counts, within these bounds.
 const GROWN_MIN: Duration = Duration::from_millis(4);
@@ -84,7 +81,6 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// The acknowledgement, one each `spacing` ms, that ends slow start.
     fn over_at(spacing: u64, round_trip: impl Fn(u64) -> u64) -> Option<u64> {
         let mut hystart = HyStart::default();
         hystart.on_round_trip(MS * 40);

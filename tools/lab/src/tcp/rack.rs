@@ -68,7 +68,6 @@ impl Rack {
         }
     }
 
-    /// The reordering window.
     pub(super) fn window(&self, at: Circumstances, sacked: u32) -> Duration {
         if !self.is_reordering && (at.is_recovering || sacked >= THRESHOLD) {
             return Duration::ZERO;
@@ -102,7 +101,6 @@ impl Rack {
 
 /// Segments beyond a gap that make it a loss at once, until reordering is seen.
 const THRESHOLD: u32 = 3;
-/// How many recoveries a wider window lasts.
 const STAYS: u32 = 16;
 
 #[cfg(test)]

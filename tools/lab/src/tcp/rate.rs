@@ -5,13 +5,11 @@ use std::time::Duration;
 
 use roadweave_proto::Instant;
 
-/// State noted with each segment as it leaves.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Mark {
     /// Segments delivered until then, and when the last of them was.
     delivered: u64,
     delivered_at: Instant,
-    /// When the first segment of this flight left.
     first_sent: Instant,
     is_app_limited: bool,
 }
@@ -61,7 +59,6 @@ impl RateEstimator {
         }
     }
 
-    /// The application has nothing more to send.
     pub(super) fn on_app_limited(&mut self, in_flight: u32) {
         self.app_limited = Some((self.delivered + u64::from(in_flight)).max(1));
     }
@@ -94,7 +91,6 @@ mod tests {
         let mut rate = RateEstimator::default();
         let at = Instant::from_millis;
         let marks: Vec<Mark> = (0..10).map(|number| rate.on_sent(at(0), number == 0)).collect();
-        // One each 5 ms after a round trip of 50 ms.
         let mut samples = Vec::new();
         for (number, mark) in (0..).zip(marks) {
             rate.on_delivered(at(50 + 5 * number), mark, at(0));

@@ -86,7 +86,6 @@ impl Receiver {
         self.last == Some((now, segment.seq, segment.timestamp))
     }
 
-    /// Handles data, or the timestamp of a segment without data.
     pub(super) fn on_segment(
         &mut self,
         now: Instant,
@@ -115,7 +114,6 @@ impl Receiver {
             self.recent.retain(|at| *at >= self.next);
             self.window.on_data(now, self.next, self.mss, round_trip);
             if self.window.grows(segment.len) {
-                // The sender learns of the larger window at once.
                 self.at_once = self.at_once.max(1);
             }
         } else {
@@ -149,7 +147,6 @@ impl Receiver {
         self.recent.truncate(SACK_BLOCKS_MAX);
     }
 
-    /// Fills in the acknowledgement fields.
     pub(super) fn acknowledge(&mut self, segment: &mut Segment) {
         segment.ack = Some(self.next);
         segment.echo = self.echo;
@@ -201,7 +198,6 @@ impl AutoWindow {
 pub(super) const WINDOW_FIRST: u32 = 65_535;
 const LIMIT_FIRST: u32 = 80_000;
 const WINDOW_MAX: u32 = 16 << 20;
-/// Delayed acknowledgement.
 const DELAY: Duration = Duration::from_millis(40);
 /// Acknowledgements sent without delay at the beginning.
 const AT_ONCE: u32 = 16;
@@ -274,7 +270,6 @@ mod tests {
         assert_eq!(answer(&mut receiver).window, WINDOW_FIRST);
         take(&mut receiver, 0, 700);
         assert!(receiver.beyond.is_empty(), "it was not allowed");
-        // 2,000 segments in each of four round trips of 50 ms.
         for number in 0..8_000 {
             take(&mut receiver, number / 40, number);
             answer(&mut receiver);

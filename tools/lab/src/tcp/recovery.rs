@@ -15,7 +15,6 @@ use super::congestion::{Phase, Window};
 #[derive(Clone, Debug)]
 pub(super) struct Recovery {
     pub(super) phase: Phase,
-    /// Recovery ends when all before this byte is acknowledged.
     pub(super) end: u64,
     before: Window,
     /// PRR: segments delivered and sent since recovery began.
@@ -73,7 +72,6 @@ impl Recovery {
         self.repairs.is_some() && (all_twice || advances && self.first_repair.is_some_and(is_older))
     }
 
-    /// Ends recovery; it can no longer be undone.
     pub(super) fn finish(&mut self) {
         self.phase = Phase::Open;
         self.repairs = None;
@@ -119,7 +117,6 @@ mod tests {
 
     #[test]
     fn the_window_falls_in_proportion_to_what_is_delivered() {
-        // One of 100 segments is lost: 70 shall remain.
         let mut recovery = begun(100);
         let (mut in_flight, mut left) = (99 - 3, 0);
         for acked in 1..=96 {

@@ -17,9 +17,7 @@ use super::rate::{Mark, RateEstimator};
 pub(super) struct Sent {
     pub(super) seq: u64,
     pub(super) len: u32,
-    /// The latest transmission.
     pub(super) at: Instant,
-    /// Number of transmissions.
     pub(super) times: u32,
     pub(super) fate: Fate,
     mark: Mark,
@@ -28,7 +26,6 @@ pub(super) struct Sent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     UnderWay,
-    /// Lost and not sent again.
     Lost,
     Sacked,
 }
@@ -42,7 +39,6 @@ pub(super) struct Scoreboard {
     highest: u64,
 }
 
-/// Result of an acknowledgement.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Told {
     /// Segments newly known as delivered.
@@ -50,7 +46,6 @@ pub(super) struct Told {
     /// Round trips of the first and the last newly delivered segment that was sent once.
     pub(super) round_trip: Option<Duration>,
     pub(super) round_trip_last: Option<Duration>,
-    /// Whether a segment sent once arrived behind a later one.
     pub(super) is_reordered: bool,
     /// The latest send time among newly delivered segments sent once; one before a timeout shows
     /// that the timeout was spurious.
@@ -159,7 +154,6 @@ impl Scoreboard {
         self.lost = 0;
     }
 
-    /// When the first unacknowledged repair left.
     pub(super) fn first_repair(&self) -> Option<Instant> {
         self.sent.iter().filter(|sent| sent.times > 1).map(|sent| sent.at).min()
     }
@@ -172,12 +166,10 @@ impl Scoreboard {
         self.sent.is_empty()
     }
 
-    /// Segments sent and not acknowledged.
     pub(super) fn out(&self) -> u32 {
         self.sent.len() as u32
     }
 
-    /// Segments in the network.
     pub(super) fn in_flight(&self) -> u32 {
         self.out() - self.sacked - self.lost
     }

@@ -159,7 +159,6 @@ fn near(about: u64, word: u32) -> u64 {
 
 /// Blocks that fit beside timestamps (RFC 2018 section 3).
 pub const SACK_BLOCKS_MAX: usize = 3;
-/// Without options.
 const IP_TCP: usize = IPV4 + TCP;
 const IPV4: usize = 20;
 const TCP: usize = 20;

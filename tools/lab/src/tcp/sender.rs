@@ -19,11 +19,9 @@ use super::scoreboard::{Scoreboard, Told};
 
 #[derive(Debug)]
 pub(super) struct Sender {
-    /// Data of a full segment, bytes.
     mss: u32,
     una: u64,
     nxt: u64,
-    /// All bytes before this one are written.
     written: u64,
     /// The right edge of the receiver's window.
     allowed: u64,
@@ -84,7 +82,6 @@ enum Timer {
 
 #[derive(Clone, Copy, Debug)]
 struct Probe {
-    /// `nxt` after the probe left.
     end: u64,
     is_repair: bool,
     has_left: bool,
@@ -92,11 +89,8 @@ struct Probe {
 
 #[derive(Clone, Copy, Debug)]
 enum Next {
-    /// The first lost segment.
     Repair,
-    /// The last undelivered segment.
     Probe,
-    /// New data of this many bytes.
     New(u32),
 }
 
@@ -245,7 +239,6 @@ impl Sender {
         }
     }
 
-    /// Detects losses and begins recovery.
     fn detect(&mut self, now: Instant) -> u32 {
         let at = Circumstances {
             is_recovering: self.recovery.phase != Phase::Open,
@@ -268,7 +261,6 @@ impl Sender {
         lost
     }
 
-    /// Ends a recovery that is complete.
     fn settle(&mut self, advances: bool, comes_twice: bool) {
         if self.recovery.phase == Phase::Open || !advances && !comes_twice {
             return;
@@ -395,7 +387,6 @@ impl Sender {
         });
     }
 
-    /// Length of the next new segment, if the receiver's window has room.
     fn new_data(&self) -> Option<u32> {
         let room = self.allowed.min(self.una + SEND_BUFFER).saturating_sub(self.nxt);
         let len = (self.written - self.nxt).min(self.mss.into());
@@ -453,7 +444,6 @@ impl Sender {
         Some(leaving)
     }
 
-    /// Notes whether the window or the application limits the sender.
     fn note_usage(&mut self) {
         self.pace.burst_left = 0;
         let (out, in_flight) = (self.board.out(), self.board.in_flight());

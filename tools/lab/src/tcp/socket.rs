@@ -41,7 +41,6 @@ pub struct Socket {
     state: State,
     sender: Sender,
     receiver: Receiver,
-    /// When the last SYN left.
     opened_at: Option<Instant>,
     /// Acknowledgements that leave before anything else.
     answers: VecDeque<Segment>,

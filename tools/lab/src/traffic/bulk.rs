@@ -101,7 +101,6 @@ impl BulkTraffic {
         if direction == self.direction { &mut self.data } else { &mut self.answers }
     }
 
-    /// Wraps a QUIC packet into an inner packet.
     fn wrap(&mut self, now: Instant, from: TransferEnd, quic: &[u8]) -> (Direction, Bytes) {
         let direction = match from {
             TransferEnd::Sender => self.direction,
@@ -208,7 +207,6 @@ pub fn fairness(reports: &[TrafficReport]) -> Option<f64> {
     (count > 1 && squares > 0.0).then(|| sum * sum / (f64::from(count) * squares))
 }
 
-/// Bytes of the packet number.
 const NUMBER: usize = 8;
 /// The largest QUIC packet; with all headers it fills the tunnel's MTU.
 const PAYLOAD_MAX: u16 = MTU - (inner::HEADERS + NUMBER) as u16;

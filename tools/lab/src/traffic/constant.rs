@@ -49,7 +49,6 @@ impl ConstantTraffic {
         self.stream.log.packets.len() as u64
     }
 
-    /// Payload of packet `number`: the number repeated.
     fn payload(&self, number: u64) -> Vec<u8> {
         let length = self.packet_bytes - inner::HEADERS;
         let mut payload = number.to_be_bytes().repeat(length.div_ceil(NUMBER));

@@ -63,7 +63,6 @@ pub struct RequestTraffic {
     random: Random,
     end: Instant,
     next_request: Instant,
-    /// Number of the newest request, from 1.
     number: u32,
     current: Option<Request>,
     acknowledgements: VecDeque<(Direction, Header)>,
@@ -76,7 +75,6 @@ pub struct RequestTraffic {
     delays: Vec<Duration>,
 }
 
-/// A pending request with both of its ends.
 #[derive(Debug)]
 struct Request {
     began: Instant,
@@ -274,7 +272,6 @@ impl Traffic for RequestTraffic {
 }
 
 impl App {
-    /// Messages and answers per request.
     fn turns(self) -> u8 {
         match self {
             Self::Music => 2,
@@ -305,7 +302,6 @@ impl App {
     }
 }
 
-/// Length of an utterance in pieces of audio.
 fn spoken(random: &mut Random) -> u32 {
     let seconds = SPEECH_SECONDS.0 + random.unit() * SPEECH_SECONDS.1;
     (seconds / CHUNK.as_secs_f64()).round() as u32

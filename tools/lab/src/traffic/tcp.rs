@@ -103,7 +103,6 @@ impl TcpTraffic {
         packet.freeze()
     }
 
-    /// Whether an arriving packet was sent and is not a duplicate.
     fn note_arrival(&mut self, now: Instant, direction: Direction, packet: &[u8]) -> bool {
         let stream = self.stream(direction);
         let Some(half) = packet.get(IDENTIFICATION..).and_then(|it| it.first_chunk()) else {
@@ -212,7 +211,6 @@ mod tests {
             while way.front().is_some_and(|(at, ..)| *at <= now) {
                 let (_, direction, packet) = way.pop_front().unwrap();
                 traffic.handle_arrival(now, direction, &packet);
-                // A duplicate is detected.
                 traffic.handle_arrival(now, direction, &packet);
             }
             while let Some((direction, packet)) = traffic.poll_transmit(now) {

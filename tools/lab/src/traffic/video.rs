@@ -54,7 +54,6 @@ pub struct VideoReport {
     pub player: Player,
     /// SSIM of each coded frame, dB; empty without a model.
     pub ssim_db: Vec<f64>,
-    /// One per packet of the stream.
     packets: Vec<PacketRecord>,
 }
 
@@ -77,9 +76,7 @@ pub struct VideoTraffic {
     frame_count: u64,
     packetizer: Packetizer,
     random: Random,
-    /// Content of synthetic pictures.
     noise: Bytes,
-    /// Unsent packets of the newest frame.
     outgoing: VecDeque<Bytes>,
     stream: Stream,
     records: Vec<PacketRecord>,
@@ -144,7 +141,6 @@ impl VideoTraffic {
         (number * u64::from(CLOCK_HZ) / u64::from(self.player.fps)) as u32
     }
 
-    /// Takes the next picture and packetizes it.
     fn capture(&mut self, now: Instant) {
         let number = self.stream.log.frames.len() as u64;
         let unit = match &self.frames {
@@ -335,7 +331,6 @@ fn synthetic_size(number: u64, bitrate: Rate, fps: u32, random: &mut Random) -> 
 /// noise.
 fn synthetic(number: u64, is_idr: bool, size: usize, noise: &[u8]) -> AccessUnit {
     let mut slice = BytesMut::with_capacity(size);
-    // nal_ref_idc 3; then the bit that begins a picture.
     slice.put_u8(0x60 | if is_idr { NAL_IDR } else { NAL_SLICE });
     slice.put_u8(0x80);
     slice.put_u64(number);
@@ -355,7 +350,6 @@ fn is_idr(number: u64, fps: u32) -> bool {
 const KEY_FRAME_REQUEST: &[u8] = &[0; 44];
 const NANOS: u128 = 1_000_000_000;
 const SSRC: u32 = 0x726f_6164;
-/// Slice of a non-IDR picture.
 const NAL_SLICE: u8 = 1;
 /// Repeated in synthetic pictures; a multiple of 8.
 const NOISE: usize = 1 << 16;

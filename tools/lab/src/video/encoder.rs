@@ -48,7 +48,6 @@ impl Buffer {
     pub fn size(&mut self, limit: usize, random: &mut Random) -> usize {
         let most = self.filled.map_or(limit, |filled| filled.min(limit));
         if limit > SIZE_MIN {
-            // Without room nothing is encoded, and the buffer is unchanged.
             self.filled = Some(limit);
         }
         ((most as f64 * share_used(random)) as usize).max(SIZE_MIN)

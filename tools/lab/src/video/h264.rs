@@ -79,7 +79,6 @@ impl Splitter {
             self.synchronized = true;
             self.scanned = 0;
         }
-        // A start code may continue in the next piece.
         self.scanned = self.buffer.len().saturating_sub(2);
         if self.buffer.len() + self.building.len() > ACCESS_UNIT_MAX {
             return Err(SplitError::Oversized);

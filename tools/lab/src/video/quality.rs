@@ -162,7 +162,6 @@ impl Playout {
         debug_assert_eq!(log.packets.len(), arrivals.len(), "one entry per packet");
         let completed: Vec<_> =
             log.frames.iter().map(|frame| completion(frame, arrivals)).collect();
-        // A frame is given up `frame_wait` after the first later frame is complete.
         let mut given_up = vec![end; completed.len()];
         let mut earliest_later = Instant::FAR_FUTURE;
         let mut earliest_jump = Instant::FAR_FUTURE;

@@ -11,12 +11,9 @@ use roadweave_proto::Instant;
 /// Tracks arrived frames, and whether a key frame is needed.
 #[derive(Debug)]
 pub struct Refresh {
-    /// How long a complete frame waits for an earlier, incomplete one.
     frame_wait: Duration,
     frames: Vec<Frame>,
-    /// The first frame neither complete nor given up.
     next: usize,
-    /// When it is given up.
     give_up: Option<Instant>,
     /// When to send the next request, while a key frame is needed.
     ask: Option<Instant>,
@@ -25,7 +22,6 @@ pub struct Refresh {
 #[derive(Debug)]
 struct Frame {
     is_key_frame: bool,
-    /// Count of missing packets.
     missing: usize,
     completed: Option<Instant>,
 }
@@ -76,7 +72,6 @@ impl Refresh {
         is_due
     }
 
-    /// Passes complete frames, and sets the deadline of the next one.
     fn go_on(&mut self) {
         let open = self.frames[self.next..].iter().position(|frame| frame.completed.is_none());
         self.next = open.map_or(self.frames.len(), |open| self.next + open);

@@ -187,7 +187,6 @@ pub struct Picture {
     pub nals: Vec<Bytes>,
 }
 
-/// Bounds of a [`Depacketizer`].
 const PICTURES_MAX: usize = 128;
 const PACKETS_PER_PICTURE_MAX: usize = 8_192;
 const BYTES_MAX: usize = 64 << 20;
@@ -270,7 +269,6 @@ impl Depacketizer {
     }
 }
 
-/// The NAL units in the packets of one picture.
 fn assemble(packets: &BTreeMap<i64, Bytes>) -> Vec<Bytes> {
     let mut nals = Vec::new();
     // An open fragmented unit, and its next sequence number.
@@ -282,7 +280,6 @@ fn assemble(packets: &BTreeMap<i64, Bytes>) -> Vec<Bytes> {
         match nal_type(payload) {
             NAL_FU_A => assemble_fragment(sequence, payload, &mut open, &mut nals),
             other => {
-                // The end of an open fragmented unit is missing.
                 nals.extend(open.take().map(|(nal, _)| nal.freeze()));
                 match other {
                     1..=23 => nals.push(payload.clone()),

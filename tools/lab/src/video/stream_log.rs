@@ -225,7 +225,6 @@ impl Arrivals {
     }
 }
 
-/// Fills `buffer`; `false` if the source ends first.
 fn fill(source: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {
     match source.read_exact(buffer) {
         Ok(()) => Ok(true),

@@ -53,7 +53,6 @@ impl Recipe<'_> {
     }
 }
 
-/// `life`: number of restarts.
 pub(super) fn server(epoch: Epoch, world: &WorldConfig, life: u8) -> Result<Server, WorldError> {
     let known = if world.trust.client_is_known { CLIENT_KEY } else { STRANGER };
     server_of(epoch, world, life, known, SERVER_KEY)

@@ -94,7 +94,6 @@ impl FromStr for Machine {
     }
 }
 
-/// Input that waits for the program to wake.
 #[derive(Debug)]
 pub(super) enum Waiting {
     Inner(Bytes),
@@ -106,7 +105,6 @@ pub(super) struct Sleeper {
     lateness: &'static Lateness,
     random: SplitMix64,
     asleep_since: Instant,
-    /// When it runs, if something has woken it.
     wakes: Option<Instant>,
     held: VecDeque<Waiting>,
 }

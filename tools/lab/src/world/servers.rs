@@ -83,7 +83,6 @@ pub struct Servers {
     servers: Vec<Proxy>,
     arrivals: VecDeque<ServersArrival>,
     client_events: Vec<(Instant, ClientEvent)>,
-    /// The server of the vehicle's newest session.
     newest: Option<usize>,
 }
 

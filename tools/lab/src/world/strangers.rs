@@ -72,7 +72,6 @@ impl Neighbour {
         })
     }
 
-    /// Handles a packet from `remote` to the address `to`.
     pub(super) fn handle_packet(
         &mut self,
         now: Instant,
@@ -96,7 +95,6 @@ impl Neighbour {
         }
     }
 
-    /// Sends what is due, with the destination and the source address.
     pub(super) fn flush(&mut self, now: Instant, send: impl FnMut(SocketAddr, IpAddr, &[u8])) {
         let Self::Server(side) = self else { return };
         side.touched |= side.due.is_some_and(|due| due <= now);
@@ -144,7 +142,6 @@ pub(super) struct Hostile {
     random: Random,
     /// Follows the latest attempt of the client.
     eavesdropper: Option<Eavesdropper>,
-    /// Short-header packets that have passed since.
     passed: u32,
 }
 
@@ -173,7 +170,6 @@ impl Hostile {
         is_handshake || self.passed <= most
     }
 
-    /// Forged packets for the vehicle.
     pub(super) fn forged(&mut self) -> Vec<Vec<u8>> {
         let Hostility::Stranger(stranger) = self.kind else { return Vec::new() };
         let Some(eavesdropper) = self.eavesdropper.clone() else { return Vec::new() };

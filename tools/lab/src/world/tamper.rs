@@ -41,7 +41,6 @@ impl Tamperer {
         Self { tampering, random, remembered: VecDeque::new(), spoilt_bytes: 0 }
     }
 
-    /// Bytes of corrupted packets.
     pub(super) fn spoilt_bytes(&self) -> u64 {
         self.spoilt_bytes
     }
@@ -129,7 +128,6 @@ mod tests {
         let whole = |n: usize| BytesMut::from(&[n as u8; 40][..]);
         let corrupted = passed(Tampering { corrupt: 1.0, ..Tampering::default() });
         assert!(corrupted.iter().all(|packets| packets.len() == 1));
-        // A bit that is flipped twice is unchanged.
         let changed = corrupted.iter().enumerate().filter(|(n, packets)| packets[0] != whole(*n));
         assert!(changed.count() > 190);
         let doubled = passed(Tampering { duplicate: 1.0, ..Tampering::default() });

@@ -38,7 +38,6 @@ fn numbered(direction: Direction, number: u64) -> Bytes {
     inner::udp(direction, 5_000, &number.to_be_bytes().repeat(130))
 }
 
-/// Sends `count` packets, one each millisecond, and returns the arrivals.
 fn send(world: &mut World, direction: Direction, count: u64) -> Vec<Arrival> {
     let begin = world.now();
     for number in 0..count {

@@ -71,7 +71,6 @@ impl World {
         }
     }
 
-    /// Handles the waiting input of sides that are awake.
     pub(super) fn wake_ends(&mut self) {
         for waiting in self.client.wake(self.now) {
             match waiting {
@@ -94,7 +93,6 @@ impl World {
     fn handle_at_client(&mut self, meta: &RecvMeta, packet: &[u8], ride: Option<Transit>) {
         self.client.end.handle_packet(self.now, meta, packet);
         self.client.touched = true;
-        // A forged packet delivers nothing.
         if let Some(ride) = ride {
             self.deliver_of_client(ride);
         }
@@ -155,7 +153,6 @@ impl World {
         }
     }
 
-    /// Records the client's events and its next timeout.
     fn note_client(&mut self) {
         let now = self.now;
         while let Some(event) = self.client.end.poll_event() {

@@ -19,11 +19,9 @@ pub(super) enum Load {
         /// The server's address as the destination, if it is one.
         to: SocketAddr,
         boarded: Instant,
-        /// Packets that entered before it.
         number: u64,
         packet: BytesMut,
     },
-    /// Cross traffic.
     Cross,
 }
 
@@ -41,7 +39,6 @@ pub struct CrossStats {
 #[derive(Debug)]
 pub(super) struct Wire {
     pub(super) name: String,
-    /// The NAT's public address.
     pub(super) public: SocketAddr,
     /// The previous public address, if the vehicle still listens there.
     former: Option<SocketAddr>,
@@ -89,7 +86,6 @@ impl Wire {
         }
     }
 
-    /// Whether the NAT forwards packets for `address` to this link.
     pub(super) fn leads_to(&self, address: SocketAddr) -> bool {
         self.public == address || self.former == Some(address)
     }

@@ -65,7 +65,6 @@ fn a_transfer_of_so_many_bytes_completes() {
     let million = Bulk { bytes: Some(1_000_000), ..ENDLESS };
     let (reports, _) = reports(&over_one_link(20, &[million], 4));
     assert_eq!(reports[0].received_bytes, 1_000_000);
-    // A second at the link's rate, and the start of the connection.
     let completion = reports[0].completion_s.unwrap();
     assert!((1.0..2.0).contains(&completion), "{completion}");
     assert!((reports[0].goodput_bps * completion / 8e6 - 1.0).abs() < 1e-9);

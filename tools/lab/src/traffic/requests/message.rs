@@ -12,7 +12,6 @@ pub(super) enum Kind {
     Acknowledgement,
 }
 
-/// Header of every payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) kind: Kind,
@@ -25,7 +24,6 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Bytes.
     pub(super) const LEN: usize = 18;
 
     /// A payload of `bytes` bytes, at least the header; the rest is zero.
@@ -72,7 +70,6 @@ pub(super) struct Outgoing {
 struct Part {
     bytes: usize,
     settled: bool,
-    /// Time of the next transmission.
     due: Instant,
     timeout: Duration,
 }

@@ -4,7 +4,6 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// NAL units of sizes around the limits of the packet kinds.
 fn nal() -> impl Strategy<Value = Bytes> {
     let size = prop_oneof![2_usize..40, 1_150_usize..1_260, 2_390_usize..2_410, 5_000_usize..6_000];
     (size, 1_u8..=12, 0_u8..=3, any::<u8>()).prop_map(|(size, kind, importance, fill)| {
