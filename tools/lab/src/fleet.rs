@@ -84,16 +84,16 @@ impl FleetConfig {
     }
 }
 
+/// `Connect` counts only if it is the latest planned attempt, `Silent` only if the replica still
+/// does not answer.
 #[derive(Debug)]
 enum Event {
     Turn,
     Outbox(usize),
-    /// A member tries to open its stream; ignored unless it is the latest planned attempt.
     Connect { who: usize, attempt: u64 },
     Up { who: usize, stream: u64, frames: Vec<Up> },
     Down { who: usize, stream: u64, frames: Vec<Down> },
     Expire { replica: usize, who: usize, stream: u64 },
-    /// A member notices that its replica does not answer, unless it does by then.
     Silent { replica: usize, who: usize },
     Timeout { who: usize },
     Choose { who: usize, round: u64 },

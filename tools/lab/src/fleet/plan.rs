@@ -6,27 +6,25 @@ use roadweave_proto::{Instant, SplitMix64};
 
 use super::FleetConfig;
 
+/// An external event; `is_over` ends a fault. `Garage`: no coverage. `Roll`: the configuration cuts
+/// off `cuts` percent of boxes, or, if `is_refused`, no box can read it. `Review`: the operator
+/// aborts a halted rollout. `Restored`: the backup becomes the database, in a new epoch.
+/// `Partition`: a proxy and the controller cannot reach each other, boxes reach both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     Join { who: usize },
     Garage { who: usize, is_in: bool },
-    /// Revokes the key of a box; retried while the controller is down.
     Revoke { who: usize },
-    /// Rolls out a configuration that cuts off `cuts` percent of boxes; `is_refused`: no box can
-    /// read it.
     Roll { number: u32, cuts: u8, is_refused: bool },
     Review { number: u32 },
     Killed { replica: usize, is_over: bool },
     Hung { replica: usize, is_over: bool },
     Database { is_over: bool },
     Backup,
-    /// All replicas end; they return with the backup as their database, in a new epoch.
     Restored { is_over: bool },
     ProxyKilled { proxy: usize, is_over: bool },
     Frozen { proxy: usize, is_over: bool },
-    /// A proxy drains for an update, and accepts boxes again.
     Drained { proxy: usize, is_over: bool },
-    /// A proxy and the controller cannot reach each other; boxes reach both.
     Partition { proxy: usize, is_over: bool },
 }
 

@@ -39,9 +39,10 @@ pub(super) enum DeviceState {
     Revoked,
 }
 
+/// A change that replicas send to members; revocations go to proxies at once, and to boxes too if
+/// `boxes_too`.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Change {
-    /// Proxies are sent it at once, boxes only with `boxes_too`.
     Revocations { boxes_too: bool },
     Device(usize),
     Table(usize),

@@ -120,15 +120,19 @@ fn crc8(id: u16) -> u8 {
 mod tests {
     use super::*;
 
+    fn change_block(luma: &mut [u8], index: usize, change: impl Fn(&mut u8)) {
+        let (x, y) = block_origin(index);
+        for row in y..y + BLOCK {
+            luma[row * PICTURE_WIDTH + x..][..BLOCK].iter_mut().for_each(&change);
+        }
+    }
+
     fn paint(id: u16) -> Vec<u8> {
         let mut luma = vec![90; PICTURE_WIDTH * PICTURE_HEIGHT];
         let code = u32::from(id) << CHECK_BITS | u32::from(crc8(id));
         for index in 0..24 {
-            let (x, y) = block_origin(index);
             let value = if code >> (23 - index) & 1 == 1 { 235 } else { 16 };
-            for row in y..y + BLOCK {
-                luma[row * PICTURE_WIDTH + x..][..BLOCK].fill(value);
-            }
+            change_block(&mut luma, index, |pixel| *pixel = value);
         }
         luma
     }
@@ -157,12 +161,7 @@ mod tests {
         let good = paint(777);
         for index in 0..24 {
             let mut luma = good.clone();
-            let (x, y) = block_origin(index);
-            for row in y..y + BLOCK {
-                for pixel in &mut luma[row * PICTURE_WIDTH + x..][..BLOCK] {
-                    *pixel = 251 - *pixel;
-                }
-            }
+            change_block(&mut luma, index, |pixel| *pixel = 251 - *pixel);
             assert_eq!(read(&luma, 1920, 1080), None, "block {index} flipped");
         }
     }

@@ -32,13 +32,15 @@ fn player(frame_wait_ms: u64) -> Player {
 }
 
 /// `delays`: of each frame's last packet in ms, `None` if lost; first packets take 10 ms.
+fn arrivals(log: &StreamLog, delays: &[Option<u64>]) -> Vec<Option<Instant>> {
+    let of_frame = |(frame, delay): (&SentFrame, &Option<u64>)| {
+        [Some(10), *delay].map(|ms| ms.map(|ms| frame.captured + Duration::from_millis(ms)))
+    };
+    log.frames.iter().zip(delays).flat_map(of_frame).collect()
+}
+
 fn run(log: &StreamLog, frame_wait_ms: u64, delays: &[Option<u64>]) -> (Playout, Quality) {
-    let mut arrivals = Vec::new();
-    for (frame, delay) in log.frames.iter().zip(delays) {
-        arrivals.push(Some(frame.captured + Duration::from_millis(10)));
-        arrivals.push(delay.map(|delay| frame.captured + Duration::from_millis(delay)));
-    }
-    let player = player(frame_wait_ms);
+    let (player, arrivals) = (player(frame_wait_ms), arrivals(log, delays));
     let playout = Playout::new(log, &arrivals, &player, ms(60_000));
     let quality = measure(log, &arrivals, &playout, &player);
     (playout, quality)
@@ -64,11 +66,8 @@ fn a_lost_packet_breaks_the_chain_until_the_next_idr_frame() {
     delays[2] = None;
     let (playout, quality) = run(&stream(10, 5), 0, &delays);
     let undamaged: Vec<_> = playout.frames.iter().map(|frame| frame.undamaged).collect();
-    assert_eq!(
-        undamaged,
-        [true, true, false, false, false, true, true, true, true, true],
-        "frames 3 and 4 are complete but refer to frame 2"
-    );
+    // Frames 3 and 4 are complete but refer to frame 2.
+    assert_eq!(undamaged, [true, true, false, false, false, true, true, true, true, true]);
     assert_eq!((quality.frames_complete, quality.lost, quality.late), (9, 0.05, 0.0));
     assert_eq!(quality.stall_ratio, 0.0, "one frame missing is a gap of 200 ms, not above");
 }
@@ -90,15 +89,7 @@ fn a_player_that_jumps_waits_for_nothing_before_a_key_frame() {
     let log = stream(8, 5);
     // Frame 3 arrives after the key frame 5, frame 4 never.
     let delays = [Some(20), Some(20), Some(20), Some(240), None, Some(20), Some(20), Some(20)];
-    let arrivals: Vec<_> = log
-        .frames
-        .iter()
-        .zip(&delays)
-        .flat_map(|(frame, delay)| {
-            let at = |ms: u64| frame.captured + Duration::from_millis(ms);
-            [Some(at(10)), delay.map(at)]
-        })
-        .collect();
+    let arrivals = arrivals(&log, &delays);
     let plays = |jumps| {
         let player = Player { jumps, ..player(100) };
         let playout = Playout::new(&log, &arrivals, &player, ms(60_000));
