@@ -121,10 +121,8 @@ const PATHS: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(100);
 
 impl World {
-    /// A world whose client uses all links, or has tried to for five seconds.
-    ///
-    /// # Errors
-    /// As [`World::new`].
+    /// A world whose client uses all links, or has tried to for five seconds; fails like
+    /// [`World::new`].
     pub fn joined(config: WorldConfig) -> Result<Self, WorldError> {
         let mut world = Self::new(config)?;
         while !world.all_paths_usable() && world.now() < Instant::ZERO + PATHS {
@@ -133,10 +131,8 @@ impl World {
         Ok(world)
     }
 
-    /// A world at [`Instant::ZERO`] whose client has all uplinks and begins to connect.
-    ///
-    /// # Errors
-    /// [`WorldError`]: too few or too many links, or a side that cannot be created.
+    /// A world at [`Instant::ZERO`] whose client has all uplinks and begins to connect. Fails with
+    /// too few or too many links, or if a side cannot be created.
     #[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
     pub fn new(config: WorldConfig) -> Result<Self, WorldError> {
         if !(1..=LINKS_MAX).contains(&config.links.len()) {
@@ -226,10 +222,7 @@ impl World {
     }
 
     /// Advances the time to `now` and handles what is due. Call it at [`World::poll_timeout`] or
-    /// earlier; `now` never decreases.
-    ///
-    /// # Panics
-    /// If one moment takes thousands of steps, since a timer stays due.
+    /// earlier; `now` never decreases. Panics if a timer stays due for thousands of steps.
     pub fn handle_timeout(&mut self, now: Instant) {
         let due = self.poll_timeout().map_or(now, |due| due.max(self.now));
         debug_assert!(now <= due, "the event at {due} was jumped over");
@@ -243,10 +236,7 @@ impl World {
         self.flush();
     }
 
-    /// Runs all events until `end`.
-    ///
-    /// # Panics
-    /// As [`World::handle_timeout`].
+    /// Runs all events until `end`; panics like [`World::handle_timeout`].
     pub fn run_until(&mut self, end: Instant) {
         while let Some(due) = self.poll_timeout().filter(|due| *due <= end) {
             self.handle_timeout(due.max(self.now));

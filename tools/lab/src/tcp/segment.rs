@@ -50,10 +50,8 @@ impl Segment {
         }
     }
 
-    /// The IP packet that carries it, from `port` to `port`; a SYN announces `mss`.
-    ///
-    /// # Panics
-    /// With more than [`SACK_BLOCKS_MAX`] blocks, or more data than an IP packet takes.
+    /// The IP packet that carries it, from `port` to `port`; a SYN announces `mss`. Panics with
+    /// more than [`SACK_BLOCKS_MAX`] blocks, or more data than an IP packet takes.
     pub fn packet(&self, direction: Direction, port: u16, mss: u16) -> Bytes {
         assert!(self.sacks.len() <= SACK_BLOCKS_MAX, "no room for more");
         let options = self.option_bytes();

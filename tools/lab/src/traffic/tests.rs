@@ -101,17 +101,6 @@ fn a_synthetic_video_has_the_rate_that_it_was_given_and_an_idr_frame_a_second() 
 }
 
 #[test]
-fn a_lost_packet_damages_its_frame_and_those_that_lean_on_it() {
-    let spec = TrafficSpec::video(Rate::from_kbps(1_000), MS * 2_000);
-    let whole = play(&mut *spec.build(at(0), 1), MS * 20, |_| false, at(60_000));
-    let victim = video(&whole).stream.log.frames[10].packets.start as u64;
-    let report = play(&mut *spec.build(at(0), 1), MS * 20, |number| number == victim, at(60_000));
-    let quality = &video(&report).quality;
-    assert_eq!((quality.frames_complete, quality.frames_undamaged), (59, 40));
-    assert_eq!(quality.lost, 1.0 / report.sent_packets as f64);
-}
-
-#[test]
 fn rtp_is_not_changed_and_its_numbers_may_wrap() {
     let mut traffic = TrafficSpec::video(Rate::from_kbps(1_000), MS * 100).build(at(0), 1);
     let (_, packet) = traffic.poll_transmit(at(0)).unwrap();

@@ -279,11 +279,8 @@ impl VideoReport {
         self.packets[frame.packets.clone()].iter().map(|packet| usize::from(packet.bytes)).sum()
     }
 
-    /// Writes the logs of source and sink as a demo would, for a decoder. `clip`: the sent
-    /// pictures.
-    ///
-    /// # Errors
-    /// If a writer fails.
+    /// Writes the logs of source and sink as a demo would, for a decoder; fails if a writer does.
+    /// `clip`: the sent pictures.
     pub fn write_logs(
         &self,
         clip: &[AccessUnit],

@@ -65,10 +65,8 @@ pub struct Splitter {
 }
 
 impl Splitter {
-    /// Appends a piece of the stream.
-    ///
-    /// # Errors
-    /// [`SplitError::Oversized`] if more than [`ACCESS_UNIT_MAX`] bytes would be buffered.
+    /// Appends a piece of the stream; fails if more than [`ACCESS_UNIT_MAX`] bytes would be
+    /// buffered.
     pub fn push(&mut self, bytes: &[u8]) -> Result<(), SplitError> {
         self.buffer.extend_from_slice(bytes);
         while let Some(start) = find_start_code(&self.buffer, self.scanned) {

@@ -61,9 +61,6 @@ pub struct RtpPacket {
 
 impl RtpPacket {
     /// Parses a datagram (RFC 3550 sections 5.1 and 5.3.1).
-    ///
-    /// # Errors
-    /// [`RtpError`] names the defect.
     pub fn parse(datagram: &Bytes) -> Result<Self, RtpError> {
         let header = datagram.first_chunk::<HEADER_LEN>().ok_or(RtpError::Truncated)?;
         if header[0] >> 6 != VERSION {

@@ -55,10 +55,7 @@ pub struct SentLine {
 }
 
 impl SentLine {
-    /// Appends the packet to a log.
-    ///
-    /// # Errors
-    /// Fails if `out` does.
+    /// Appends the packet to a log; fails if `out` does.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
         writeln!(
             out,
@@ -106,10 +103,7 @@ pub struct SentStream {
 }
 
 impl SentStream {
-    /// Reads the source's log.
-    ///
-    /// # Errors
-    /// [`LogError`] if it cannot be read or a line is malformed or out of order.
+    /// Reads the source's log; fails if a line is malformed or out of order.
     pub fn read(source: impl BufRead) -> Result<Self, LogError> {
         let mut stream = Self::default();
         for (number, line) in source.lines().enumerate() {
@@ -166,10 +160,7 @@ pub struct ArrivedPacket {
 }
 
 impl ArrivedPacket {
-    /// Appends a record.
-    ///
-    /// # Errors
-    /// Fails if `out` does.
+    /// Appends a record; fails if `out` does.
     pub fn write(at: Instant, datagram: &[u8], out: &mut impl Write) -> io::Result<()> {
         let length = u16::try_from(datagram.len()).map_err(io::Error::other)?;
         out.write_all(&at.as_nanos().to_be_bytes())?;
@@ -177,10 +168,7 @@ impl ArrivedPacket {
         out.write_all(datagram)
     }
 
-    /// Reads the next record; `None` at the end or at a truncated record.
-    ///
-    /// # Errors
-    /// Fails if `source` does.
+    /// Reads the next record; `None` at the end or at a truncated record. Fails if `source` does.
     pub fn read(source: &mut impl Read) -> io::Result<Option<Self>> {
         let mut header = [0; 10];
         if !fill(source, &mut header)? {
@@ -207,10 +195,7 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// Reads the sink's log.
-    ///
-    /// # Errors
-    /// Fails if `source` does.
+    /// Reads the sink's log; fails if `source` does.
     pub fn read(stream: &SentStream, mut source: impl Read) -> io::Result<Self> {
         let mut arrivals = Self { first: vec![None; stream.log.packets.len()], ..Self::default() };
         while let Some(arrived) = ArrivedPacket::read(&mut source)? {

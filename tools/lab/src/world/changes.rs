@@ -44,10 +44,7 @@ impl World {
         self.wires[link].tamper(tampering, seed);
     }
 
-    /// Sets or clears the hostility of a link.
-    ///
-    /// # Errors
-    /// As [`World::new`].
+    /// Sets or clears the hostility of a link; fails like [`World::new`].
     pub fn set_hostility(
         &mut self,
         link: usize,
@@ -85,10 +82,7 @@ impl World {
         self.flush_client();
     }
 
-    /// Kills and restarts the server; only its key survives.
-    ///
-    /// # Errors
-    /// As [`World::new`].
+    /// Kills and restarts the server; only its key survives. Fails like [`World::new`].
     pub fn restart_server(&mut self) -> Result<(), WorldError> {
         self.server_lives = self.server_lives.wrapping_add(1);
         let server = Side::new(ends::server(self.epoch, &self.config, self.server_lives)?);
@@ -107,10 +101,8 @@ impl World {
         }
     }
 
-    /// Changes the strategy of a lane in one direction.
-    ///
-    /// # Errors
-    /// No such lane, or the strategy cannot be used there.
+    /// Changes the strategy of a lane in one direction; fails without such a lane, or if the
+    /// strategy cannot be used there.
     pub fn set_strategy(
         &mut self,
         direction: Direction,

@@ -143,10 +143,8 @@ impl Io for EndIo<'_> {
 }
 
 impl Servers {
-    /// A world at [`Instant::ZERO`] whose client has all uplinks and begins to connect.
-    ///
-    /// # Errors
-    /// [`WorldError`] if a side cannot be created.
+    /// A world at [`Instant::ZERO`] whose client has all uplinks and begins to connect; fails if a
+    /// side cannot be created.
     #[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
     pub fn new(config: &ServersConfig) -> Result<Self, WorldError> {
         let epoch = Epoch::new(std::time::Instant::now());
@@ -301,10 +299,7 @@ impl Servers {
         links.chain(servers).chain(self.client.poll_timeout()).min()
     }
 
-    /// Runs all events until `end`.
-    ///
-    /// # Panics
-    /// If one moment takes thousands of steps.
+    /// Runs all events until `end`; panics if one moment takes thousands of steps.
     pub fn run_until(&mut self, end: Instant) {
         let mut at_one_moment = 0;
         while let Some(due) = self.poll_timeout().filter(|due| *due <= end) {
