@@ -59,8 +59,10 @@ impl Port {
         (self.since, self.is_stale) = (now, true);
     }
 
+    /// What the server sends to the port of a silent path does not keep it: the network may lose
+    /// one direction only, and the server repeats what is not acknowledged.
     fn due(&self) -> Instant {
-        self.since.max(self.heard).max(self.silent.unwrap_or(self.heard)) + SILENT_MAX
+        self.since.max(self.silent.unwrap_or(self.heard)) + SILENT_MAX
     }
 }
 
@@ -93,5 +95,18 @@ impl Client {
 
     pub(super) fn port_timeout(&self) -> Option<Instant> {
         self.silent_uplinks().filter_map(|id| Some(self.uplinks.get(&id)?.port.due())).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_whose_packets_are_lost_is_left_although_the_server_is_heard() {
+        let at = Instant::from_millis;
+        let mut port = Port { silent: Some(at(1_000)), ..Port::new(Instant::ZERO) };
+        port.on_heard(at(9_000));
+        assert_eq!(port.due(), at(11_000));
     }
 }
