@@ -6,25 +6,7 @@ use crate::world::*;
 use roadweave_emulate::Direction;
 use roadweave_tunnel::{ClientEvent, ServerEvent};
 
-#[test]
-fn the_only_uplink_may_be_replaced_by_another() {
-    let mut world = Plan::new("xnc", vec![link(20, 20), link(20, 30)]).build();
-    world.inner.remove_uplink(1);
-    let mut world = world.join();
-    world.inner.remove_uplink(0);
-    world.set_dead(0, true);
-    world.run(ms(3000));
-    world.inner.add_uplink(1);
-    let appeared = world.now;
-    for number in 0..50 {
-        world.send_up(&packet_up(number, 300));
-        world.run(ms(50));
-    }
-    let first = world.up.first().map(|arrival| arrival.at.since(appeared));
-    assert!(first.is_some_and(|after| after < ms(1500)), "{first:?} {:?}", world.client_events);
-}
-
-/// How often a refusal is told on both sides within `time`.
+/// The events and notices of both sides within `time`.
 fn refusals(plan: Plan, time: Duration) -> (Vec<String>, Vec<String>) {
     let mut world = plan.build();
     world.run(time);
@@ -72,11 +54,8 @@ fn a_server_that_ends_each_session_is_asked_less_and_less_often() {
     let mut ended = 0;
     for _ in 0..6_000 {
         world.run(ms(10));
-        let joined = world.server_events.iter();
-        let joined =
-            joined.filter(|(_, event)| matches!(event, ServerEvent::Joined { .. })).count();
-        if joined > ended {
-            ended = joined;
+        if world.sessions().0 > ended {
+            ended = world.sessions().0;
             world.run(ms(100));
             world.close_server();
         }
@@ -89,7 +68,7 @@ fn a_server_that_ends_each_session_is_asked_less_and_less_often() {
 fn a_sole_uplink_that_got_a_new_address_while_it_was_dead_comes_back() {
     let mut world = Plan::new("xnc", vec![link(20, 20)]).build().join();
     stream(&mut world, 30, 5);
-    // The server moves the path to the new address, and its challenges stay without an answer.
+    // The server moves the path to the new address, but its challenges are not answered.
     world.inner.set_dead_way(0, Direction::Down, true);
     world.inner.rebind(0);
     for number in 0..100 {
@@ -97,25 +76,20 @@ fn a_sole_uplink_that_got_a_new_address_while_it_was_dead_comes_back() {
         world.run(ms(100));
     }
     world.set_dead(0, false);
-    let healed = world.now;
-    let before = world.up.len();
-    for number in 0..100 {
-        world.send_up(&packet_up(10_000 + number, 300));
-        world.run(ms(20));
-    }
-    let resumed = world.up[before..]
-        .iter()
-        .find(|arrival| number(&arrival.packet) >= 10_000)
-        .map(|arrival| arrival.at.since(healed));
+    let resumed = first_of(&mut world, 100, ms(20));
     assert!(resumed.is_some_and(|after| after < ms(1900)), "{resumed:?} {:?}", world.client_events);
 }
 
-/// When the first packet comes through of those that are sent for `seconds`.
+/// Sends packets for `seconds`; returns when the first of them arrived.
 fn first_through(world: &mut World, seconds: u64) -> Option<Duration> {
+    first_of(world, seconds * 10, ms(100))
+}
+
+fn first_of(world: &mut World, packets: u64, interval: Duration) -> Option<Duration> {
     let (began, before) = (world.now, world.up.len());
-    for number in 0..seconds * 10 {
+    for number in 0..packets {
         world.send_up(&packet_up(20_000 + number, 300));
-        world.run(ms(100));
+        world.run(interval);
     }
     let new = |arrival: &&Arrival| number(&arrival.packet) >= 20_000;
     world.up[before..].iter().find(new).map(|arrival| arrival.at.since(began))

@@ -1,21 +1,11 @@
-//! A client whose servers are named anew while it runs.
+//! A client whose list of servers changes while it runs.
 
-use std::time::Duration;
-
-use roadweave_lab::failover::Failover;
+use crate::failover::{fleet, run};
+use crate::world::{at, ms};
 use roadweave_lab::world::servers::{Fault, Servers};
-use roadweave_proto::Instant;
 use roadweave_tunnel::{CANDIDATES_MAX, Candidate, CandidatePlace, ClientEvent};
 
-fn at(millis: u64) -> Instant {
-    Instant::from_millis(millis)
-}
-
-fn fleet(sites: &[&str]) -> Servers {
-    Failover::new(Fault::Crash, 1).fleet(sites, &[]).expect("it can be made")
-}
-
-/// Tells the client that these of the servers are its candidates from now on.
+/// Makes these servers the client's candidates.
 fn name(fleet: &mut Servers, known: &[Candidate], numbers: &[usize]) {
     let wanted = numbers.iter().map(|number| known[*number].clone()).collect();
     let now = fleet.now();
@@ -25,7 +15,7 @@ fn name(fleet: &mut Servers, known: &[Candidate], numbers: &[usize]) {
 
 #[test]
 fn other_candidates_leave_a_session_with_one_of_them_alone() {
-    let mut fleet = fleet(&["a", "b", "c", "d", "e", "f"]);
+    let mut fleet = fleet(&["a", "b", "c", "d", "e", "f"], 1);
     let known = fleet.client().servers().to_vec();
     assert_eq!(known.len(), CANDIDATES_MAX);
     name(&mut fleet, &known, &[0]);
@@ -35,11 +25,10 @@ fn other_candidates_leave_a_session_with_one_of_them_alone() {
         events.filter(|(_, event)| !matches!(event, ClientEvent::Notice(_))).count()
     };
     assert_eq!((fleet.home(), joins(&fleet)), (0, 1));
-    // More, in another order, with the own one as the last of too many, and without the standby.
+    // More, in another order, with the server in use as the last of too many, without the standby.
     for numbers in [&[1, 0][..], &[3, 2, 1, 4, 0], &[0, 3]] {
         name(&mut fleet, &known, numbers);
-        let now = fleet.now();
-        fleet.run_until(now + Duration::from_secs(4));
+        run(&mut fleet, ms(4_000));
         let now = fleet.now();
         let candidates = fleet.client().candidates(now);
         assert_eq!(candidates.len(), numbers.len());
@@ -47,18 +36,16 @@ fn other_candidates_leave_a_session_with_one_of_them_alone() {
         assert_eq!((waits(CandidatePlace::InUse), waits(CandidatePlace::Standby)), (1, 1));
         assert_eq!((fleet.home(), joins(&fleet)), (0, 1), "{numbers:?}");
     }
-    // It is the one that is named still to which the client goes.
+    // The client moves to the one that is still listed. Without traffic detection takes a while.
     fleet.befall(0, Fault::Crash);
-    // Without traffic it takes a while until anybody notices.
-    let now = fleet.now();
-    fleet.run_until(now + Duration::from_secs(20));
+    run(&mut fleet, ms(20_000));
     assert_eq!((fleet.home(), fleet.moves()), (3, 1));
 }
 
 #[test]
 fn a_server_that_is_named_no_more_is_left_for_another() {
     for has_standby in [true, false] {
-        let mut fleet = fleet(&["a", "b", "c"]);
+        let mut fleet = fleet(&["a", "b", "c"], 1);
         let known = fleet.client().servers().to_vec();
         if !has_standby {
             name(&mut fleet, &known, &[0]);
@@ -72,7 +59,7 @@ fn a_server_that_is_named_no_more_is_left_for_another() {
         assert_eq!(names, ["proxy-2", "proxy-1"].map(str::to_owned));
         assert!(fleet.client().status().is_some() && fleet.home() != 0);
         assert_eq!(fleet.moves(), usize::from(has_standby));
-        // Without any nothing changes.
+        // An empty list changes nothing.
         let home = fleet.home();
         name(&mut fleet, &known, &[]);
         fleet.run_until(at(12_000));
@@ -82,15 +69,13 @@ fn a_server_that_is_named_no_more_is_left_for_another() {
 
 #[test]
 fn a_server_with_another_key_is_another_server() {
-    let mut fleet = fleet(&["a", "b"]);
+    let mut fleet = fleet(&["a", "b"], 1);
     let known = fleet.client().servers().to_vec();
     name(&mut fleet, &known, &[0]);
     fleet.run_until(at(4_000));
-    // Nobody answers by the key of server 1 where server 0 is.
+    // The key of server 1 at the address of server 0.
     let stranger = Candidate { addresses: known[0].addresses.clone(), ..known[1].clone() };
-    let now = fleet.now();
-    fleet.client().set_candidates(now, vec![stranger]);
-    fleet.flush();
+    name(&mut fleet, &[stranger], &[0]);
     fleet.run_until(at(8_000));
     assert!(fleet.client().status().is_none());
     name(&mut fleet, &known, &[0]);

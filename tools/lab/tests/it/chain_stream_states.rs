@@ -1,45 +1,38 @@
-//! Streams through a proxy to an anchor, one by one: what each end hears when the other resets or
-//! finishes in any state, and what is asked for while bytes are under way.
+//! Single streams through a proxy to an anchor: resets in any state, and changes of priority.
 
 use std::time::Duration;
 
+use crate::world::ms;
 use roadweave_lab::chain::{Chain, ChainConfig, StreamsAt};
 use roadweave_proto::wire::{Destination, ResetCode, StreamId, StreamPriority};
 use roadweave_proto::{Instant, Rate};
 use roadweave_stream::{Event, StreamError, Streams};
 use roadweave_tunnel::{Node, StreamsOwner};
 
-/// How often both ends are asked what has happened.
+/// Interval at which both ends are polled.
 const STEP: Duration = Duration::from_millis(2);
-
-fn ms(millis: u64) -> Duration {
-    Duration::from_millis(millis)
-}
 
 /// The streams of one box, at both ends.
 struct Pair {
     chain: Chain,
     owner: StreamsOwner,
-    /// What was told so far, at the box and at the anchor.
-    told: [Vec<Event>; 2],
+    /// At the box and at the anchor, so far.
+    events: [Vec<Event>; 2],
 }
 
 const BOX: usize = 0;
 const ANCHOR: usize = 1;
 
 impl Pair {
-    /// A stream is open, and the anchor has heard of it.
+    /// Opens a stream, and waits until the anchor reports it.
     fn open(config: ChainConfig) -> (Self, StreamId) {
         let mut chain = Chain::new(config);
         chain.run_until(Instant::from_millis(500));
         chain.start(0, 0);
-        // Where the network loses much it takes a while.
-        let is_ready = |chain: &mut Chain| {
+        wait_for(&mut chain, |chain| {
             let now = chain.now();
-            chain.client(0, 0).unwrap().streams(now).is_some()
-        };
-        wait_for(&mut chain, |chain| is_ready(chain).then_some(()));
-        let told = [Vec::new(), Vec::new()];
+            chain.client(0, 0).unwrap().streams(now).map(|_| ())
+        });
         let id = open(&mut chain, 0);
         let event = |chain: &mut Chain| {
             let now = chain.now();
@@ -47,7 +40,7 @@ impl Pair {
         };
         let (owner, event) = wait_for(&mut chain, event);
         assert!(matches!(event, Event::Opened { .. }), "{event:?}");
-        (Self { chain, owner, told }, id)
+        (Self { chain, owner, events: [Vec::new(), Vec::new()] }, id)
     }
 
     fn end(&mut self, end: usize) -> &mut Streams {
@@ -58,7 +51,7 @@ impl Pair {
         }
     }
 
-    /// Lets so much time pass, and hears what happened.
+    /// Runs for `time` and collects events.
     fn run(&mut self, time: Duration) {
         let until = self.chain.now() + time;
         while self.chain.now() < until {
@@ -66,11 +59,11 @@ impl Pair {
             self.chain.run_until(self.chain.now() + STEP);
             let now = self.chain.now();
             while let Some(event) = self.end(BOX).poll_event(now) {
-                self.told[BOX].push(event);
+                self.events[BOX].push(event);
             }
             while let Some((owner, event)) = self.chain.anchor().unwrap().poll_stream_event(now) {
                 assert_eq!(owner, self.owner);
-                self.told[ANCHOR].push(event);
+                self.events[ANCHOR].push(event);
             }
         }
     }
@@ -84,7 +77,6 @@ impl Pair {
         what(self.end(end), now).unwrap();
     }
 
-    /// Reads all that is there.
     fn read(&mut self, end: usize, id: StreamId) -> usize {
         let (now, mut out) = (self.chain.now(), [0; 16 << 10]);
         let streams = self.end(end);
@@ -93,7 +85,6 @@ impl Pair {
     }
 }
 
-/// Lets time pass until there is what is waited for.
 fn wait_for<T>(chain: &mut Chain, mut what: impl FnMut(&mut Chain) -> Option<T>) -> T {
     loop {
         chain.run_until(chain.now() + STEP);
@@ -123,7 +114,7 @@ fn write(streams: &mut Streams, now: Instant, id: StreamId, bytes: usize) -> usi
     streams.write(now, id, &vec![7; bytes]).unwrap()
 }
 
-/// What was done to the stream before somebody resets it.
+/// State of the stream when one end resets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Opened,
@@ -168,9 +159,9 @@ fn a_reset_reaches_the_other_end_from_every_state() {
                 state.bring(&mut pair, id);
                 pair.do_at(by, |streams, now| streams.reset(now, id, ResetCode::Unreachable));
                 pair.run(ms(3_000));
-                let told = &pair.told[1 - by];
+                let events = &pair.events[1 - by];
                 let expected = Event::Reset { id, code: ResetCode::Unreachable, by_peer: true };
-                assert!(told.contains(&expected), "{state:?} by {by}: {told:?}");
+                assert!(events.contains(&expected), "{state:?} by {by}: {events:?}");
                 for end in [BOX, ANCHOR] {
                     assert_eq!(pair.end(end).open_streams(), 0, "{state:?} by {by} at {end}");
                 }
@@ -202,7 +193,7 @@ fn a_priority_that_a_box_asks_for_reaches_the_anchor_and_holds_by_the_next_leg()
     assert_eq!(pair.end(ANCHOR).asked_priority(first), Ok(late));
     assert!(read[0] < 500_000, "what is asked for later leaves later: {read:?}");
 
-    // What is asked while nothing passes is told when the leg is back.
+    // A request made while the leg is down arrives when it is back.
     let urgent = StreamPriority::new(1, true);
     pair.chain.cut_leg(0, true);
     pair.run(ms(8_000));
@@ -221,7 +212,7 @@ fn an_anchor_hands_the_network_no_more_than_a_megabyte_at_once() {
     chain.run_until(Instant::from_millis(500));
     (0..BOXES).for_each(|number| chain.start(number, 0));
     chain.run_until(Instant::from_millis(2_000));
-    // As many as fill the first room by their first credit.
+    // Together, their initial credit exceeds the initial room.
     (0..BOXES * 4).for_each(|at| _ = open(&mut chain, at % BOXES));
     chain.run_until(Instant::from_millis(2_300));
     let now = chain.now();

@@ -1,22 +1,19 @@
-//! Streams through proxies to an anchor: every byte in order and once, whatever becomes of proxies
-//! and legs; older peers; and what strangers and bad peers can do.
+//! Streams through proxies to an anchor: failures of proxies and legs, older peers, shares and
+//! bounds.
 
 use std::time::Duration;
 
 use crate::chain_apps::Apps;
-use roadweave_lab::chain::{ANY_PROXY, Chain, ChainConfig, StreamsAt};
+use crate::world::{ms, udp_v4};
+use roadweave_lab::chain::{ANY_PROXY, Chain, ChainConfig, StreamsAt, inner_address};
 use roadweave_proto::{DropReason, Rate};
 use roadweave_tunnel::{AnchorEvent, DrainReason};
-
-fn ms(millis: u64) -> Duration {
-    Duration::from_millis(millis)
-}
 
 fn config(boxes: usize) -> ChainConfig {
     ChainConfig { streams: StreamsAt::all(), ..ChainConfig::new(boxes) }
 }
 
-/// As fast as a tenant's 100 Mbit/s in each direction, so that it takes some time.
+/// Limits the tenant to 100 Mbit/s in each direction, so that transfers take some time.
 fn limited(boxes: usize) -> ChainConfig {
     let rates = [(0, Rate::from_kbps(100_000))].into();
     ChainConfig { tenant_rates: rates, ..config(boxes) }
@@ -26,7 +23,7 @@ fn run(chain: &mut Chain, time: Duration) {
     chain.run_until(chain.now() + time);
 }
 
-/// A chain with one box at the first proxy.
+/// A chain with all boxes at the first proxy.
 fn at_one_proxy(config: &ChainConfig) -> (Chain, Apps) {
     let mut chain = Chain::new(config.clone());
     run(&mut chain, ms(500));
@@ -44,7 +41,7 @@ fn roaming(config: &ChainConfig) -> (Chain, Apps) {
     (chain, Apps::new(ANY_PROXY))
 }
 
-/// The proxy that the last box came to.
+/// The proxy of the last attachment.
 fn proxy_of_last(chain: &Chain) -> usize {
     let at = |event: &AnchorEvent| match event {
         AnchorEvent::Attached { proxy, .. } => proxy.strip_prefix("proxy-")?.parse().ok(),
@@ -128,7 +125,7 @@ fn an_anchor_that_restarts_resets_streams_at_once_and_takes_new_ones() {
     apps.run(&mut chain, ms(15_000));
     let at = apps.requests[&id].reset.expect("nobody knows the stream");
     assert!(at.since(restarted) < ms(10_000), "{:?}", at.since(restarted));
-    // More than the credit that there is at first: it counts from the beginning at both ends.
+    // More than the initial credit, which both ends count from the start.
     let next = apps.request(&mut chain, 0, 2_000_000, 2_000_000).unwrap();
     apps.finish(&mut chain, ms(10_000));
     assert!(apps.requests[&next].done.is_some(), "{:#?}", apps.requests);
@@ -161,9 +158,9 @@ fn older_boxes_proxies_and_anchors_go_on_with_packets() {
         let config = ChainConfig { streams, ..ChainConfig::new(1) };
         let (mut chain, mut apps) = at_one_proxy(&config);
         assert!(apps.request(&mut chain, 0, 1, 1).is_none(), "{:?}", config.streams);
-        let inner = roadweave_lab::chain::inner_address(&config, 0);
-        chain.send_up(0, 0, &packet(inner.octets(), [192, 0, 2, 1]));
-        chain.send_down(0, &packet([192, 0, 2, 1], inner.octets()));
+        let inner = inner_address(&config, 0).octets();
+        chain.send_up(0, 0, &udp_v4(inner, [192, 0, 2, 1], 0, 28));
+        chain.send_down(0, &udp_v4([192, 0, 2, 1], inner, 0, 28));
         run(&mut chain, ms(200));
         assert_eq!(std::iter::from_fn(|| chain.poll_arrival()).count(), 2);
     }
@@ -173,11 +170,7 @@ fn older_boxes_proxies_and_anchors_go_on_with_packets() {
 fn streams_end_at_once_where_the_next_proxy_is_an_older_one() {
     let mut config = config(1);
     config.streams.proxies = [0].into();
-    let mut chain = Chain::new(config.clone());
-    run(&mut chain, ms(500));
-    chain.start_roaming(0);
-    run(&mut chain, ms(3_000));
-    let mut apps = Apps::new(ANY_PROXY);
+    let (mut chain, mut apps) = roaming(&config);
     if proxy_of_last(&chain) != 0 {
         // It may have come to the older one first.
         let now = chain.now();
@@ -214,7 +207,7 @@ fn what_a_box_does_not_read_waits_at_the_anchor_and_not_at_the_proxy() {
     assert!(apps.requests[&small].done.is_some(), "it waits behind nothing");
 }
 
-/// A tenant's 20 Mbit/s, or those of a leg.
+/// 20 Mbit/s for the tenant, or on the leg.
 fn narrow(boxes: usize) -> [ChainConfig; 2] {
     let rate = Rate::from_kbps(20_000);
     let by_rate = ChainConfig { tenant_rates: [(0, rate)].into(), ..config(boxes) };
@@ -280,9 +273,4 @@ fn the_memory_of_an_anchor_is_bounded_for_all_clients_together() {
     apps.run(&mut chain, ms(1_000));
     let reset = apps.requests.values().filter(|request| request.reset.is_some()).count();
     assert!((1..6).contains(&reset), "those that held most, and no more: {reset}");
-}
-
-fn packet(from: [u8; 4], to: [u8; 4]) -> Vec<u8> {
-    let head = [0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0];
-    [&head[..], &from, &to, &[0x13, 0x88, 0x13, 0x89, 0, 8, 0, 0]].concat()
 }

@@ -1,9 +1,9 @@
-//! Many clients at one server, and what one of them cannot do to the others.
+//! Many clients at one server: what one of them cannot do to the others.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use crate::world::{ms, number, udp_v4};
 use roadweave_lab::crowd::{
     Crowd, CrowdConfig, Hostile, inner_address, peer, server_key, vehicle_key,
 };
@@ -12,11 +12,7 @@ use roadweave_proto::{DropReason, PathId, Rate, UplinkId};
 use roadweave_quic::{CloseReason, Connection, ConnectionId, Event};
 use roadweave_tunnel::{LaneStats, Node as _, Peer, Peers, ServerEvent, SessionStatus};
 
-const OUTSIDE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
-
-fn ms(millis: u64) -> Duration {
-    Duration::from_millis(millis)
-}
+const OUTSIDE: [u8; 4] = [198, 51, 100, 1];
 
 fn crowd(config: CrowdConfig) -> Crowd {
     Crowd::new(config).unwrap()
@@ -26,25 +22,8 @@ fn run(crowd: &mut Crowd, time: Duration) {
     crowd.run_until(crowd.now() + time);
 }
 
-/// A numbered UDP packet of `length` bytes.
-fn packet(source: Ipv4Addr, destination: Ipv4Addr, number: u64, length: usize) -> Vec<u8> {
-    let mut packet = vec![0x45, 0];
-    packet.extend((length as u16).to_be_bytes());
-    packet.extend([0, 0, 0, 0, 64, 17, 0, 0]);
-    packet.extend(source.octets());
-    packet.extend(destination.octets());
-    packet.extend([0x13, 0x88, 0x13, 0x89, 0, 0, 0, 0]);
-    packet.extend(number.to_be_bytes());
-    packet.resize(length, 7);
-    packet
-}
-
-fn number(packet: &[u8]) -> u64 {
-    u64::from_be_bytes(packet[28..36].try_into().unwrap())
-}
-
 /// Sends a packet of `bytes` bytes from and to each of `vehicles` every `interval` for `time`;
-/// returns the numbers that came, by vehicle: from it and to it.
+/// returns how many each way, and by vehicle the numbers that arrived from it and at it.
 fn converse(
     crowd: &mut Crowd,
     vehicles: &[usize],
@@ -55,11 +34,11 @@ fn converse(
     let mut count = 0;
     while crowd.now() < end {
         for vehicle in vehicles {
-            let inner = inner_address(*vehicle);
+            let inner = inner_address(*vehicle).octets();
             let now = crowd.now();
-            let up = packet(inner, OUTSIDE, count, bytes);
+            let up = udp_v4(inner, OUTSIDE, count, bytes);
             crowd.client(*vehicle).unwrap().handle_inner(now, &up);
-            crowd.server().handle_inner(now, &packet(OUTSIDE, inner, count, bytes));
+            crowd.server().handle_inner(now, &udp_v4(OUTSIDE, inner, count, bytes));
         }
         count += 1;
         meanwhile(crowd);
@@ -115,11 +94,17 @@ fn say(crowd: &mut Crowd, vehicle: usize, id: ConnectionId, message: &Control) {
     crowd.flush();
 }
 
-fn hello() -> Control {
-    Control::Hello(Hello { name: "whoever".into(), ..Hello::default() })
+fn say_hello(crowd: &mut Crowd, vehicle: usize, id: ConnectionId) {
+    let hello = Hello { name: "whoever".into(), ..Hello::default() };
+    say(crowd, vehicle, id, &Control::Hello(hello));
 }
 
-/// What a connection of a bare vehicle has to tell: whether it was welcomed, and why it ended.
+fn say_hello_and_name(crowd: &mut Crowd, vehicle: usize, id: ConnectionId) {
+    say_hello(crowd, vehicle, id);
+    say(crowd, vehicle, id, &Control::PathName { path: PathId(0), uplink: "lte".into() });
+}
+
+/// Whether a connection of a bare vehicle was welcomed, and why it ended.
 fn fate(crowd: &mut Crowd, vehicle: usize, id: ConnectionId) -> (bool, Option<CloseReason>) {
     let (mut welcomed, mut closed) = (false, None);
     let Some(connection) = crowd.bare(vehicle).unwrap().connection_mut(id) else {
@@ -163,24 +148,21 @@ fn who_fills_all_lanes_uses_up_their_own_share_and_nobody_elses() {
         let counts = came[&vehicle].each_ref().map(|numbers| numbers.len() as u64);
         assert_eq!(counts, [sent, sent], "vehicle {vehicle} has lost nothing");
         let status = status_of(&mut crowd, vehicle).unwrap();
-        let shed = |lane: &LaneStats| {
-            lane.received.drops.get(DropReason::MemoryShare)
-                + lane.sent.drops.get(DropReason::MemoryShare)
-        };
-        let shed: u64 = status.stats.lanes.iter().map(shed).sum();
+        let drops = |lane: &LaneStats| [lane.received.drops.clone(), lane.sent.drops.clone()];
+        let drops = status.stats.lanes.iter().flat_map(drops);
+        let shed: u64 = drops.map(|drops| drops.get(DropReason::MemoryShare)).sum();
         assert_eq!((shed, status.stats.drops.total()), (0, 0), "{status:#?}");
     }
-    // Somewhat more may come before the sum is made again.
+    // The sum is checked now and then.
     let allowance = 512 << 10;
     assert!(most.iter().any(|held| *held > 2 << 20), "they got somewhere: {most:?}");
     assert!(most.iter().all(|held| *held < share as u64 + allowance), "{most:?}");
     assert!(most_in_all < (6 << 20) + 2 * allowance, "{most_in_all}");
     for hostile in hostile {
         let status = status_of(&mut crowd, hostile.vehicle()).unwrap();
-        let shed = |reason| -> u64 {
-            status.stats.lanes.iter().map(|lane| lane.received.drops.get(reason)).sum()
-        };
-        assert!(shed(DropReason::MemoryShare) > 0, "{status:#?}");
+        let lanes = status.stats.lanes.iter();
+        let shed = |lane: &LaneStats| lane.received.drops.get(DropReason::MemoryShare);
+        assert!(lanes.map(shed).sum::<u64>() > 0, "{status:#?}");
     }
 }
 
@@ -206,8 +188,7 @@ fn connections_without_end_drive_out_only_those_of_their_own_key() {
     for id in &greedy[24..] {
         assert_eq!(fate(&mut crowd, 1, *id).1, None, "16 may wait");
     }
-    say(&mut crowd, 0, silent, &hello());
-    say(&mut crowd, 0, silent, &Control::PathName { path: PathId(0), uplink: "lte".into() });
+    say_hello_and_name(&mut crowd, 0, silent);
     run(&mut crowd, ms(200));
     assert_eq!(fate(&mut crowd, 0, silent), (true, None));
     run(&mut crowd, ms(5_000));
@@ -223,8 +204,7 @@ fn one_session_after_the_other_is_more_than_a_client_may_begin() {
     for _ in 0..30 {
         let id = connect(&mut crowd, 0, 0);
         run(&mut crowd, ms(130));
-        say(&mut crowd, 0, id, &hello());
-        say(&mut crowd, 0, id, &Control::PathName { path: PathId(0), uplink: "lte".into() });
+        say_hello_and_name(&mut crowd, 0, id);
         run(&mut crowd, ms(70));
         fates.push(fate(&mut crowd, 0, id));
     }
@@ -253,7 +233,7 @@ fn those_that_are_crowded_out_are_counted_and_told() {
         crowd.bare(0).unwrap().connect(now, UplinkId(0), server, server_key()).unwrap();
     }
     crowd.flush();
-    // All have proved their address, and nothing else reaches them.
+    // All have proved their address; nothing reaches them from now on.
     run(&mut crowd, ms(45));
     crowd.set_dead(0, 0, true);
     run(&mut crowd, ms(30));
@@ -276,10 +256,9 @@ fn a_second_attempt_of_the_same_race_ends_no_session() {
     crowd.start_bare(0);
     let [first, second] = [0, 1].map(|uplink| connect(&mut crowd, 0, uplink));
     run(&mut crowd, ms(200));
-    say(&mut crowd, 0, first, &hello());
-    say(&mut crowd, 0, first, &Control::PathName { path: PathId(0), uplink: "lte".into() });
+    say_hello_and_name(&mut crowd, 0, first);
     run(&mut crowd, ms(10));
-    say(&mut crowd, 0, second, &hello());
+    say_hello(&mut crowd, 0, second);
     run(&mut crowd, ms(3_000));
     assert_eq!(fate(&mut crowd, 0, first), (true, None), "it lives on");
     run(&mut crowd, ms(4_000));
@@ -300,7 +279,7 @@ fn a_rate_limit_holds_in_both_directions_and_for_its_client_only() {
     let (sent, came) = converse(&mut crowd, &[0, 1], (1_000, ms(1), ms(2_000)), |_| {});
     for way in [0, 1] {
         let limited = came[&0][way].len() as u64;
-        // 1 MB in two seconds, and what may be taken at once.
+        // 1 MB in two seconds, and a burst.
         assert!((1_000..1_200).contains(&limited), "{limited} of {sent}");
         assert_eq!(came[&1][way].len() as u64, sent);
     }
@@ -331,7 +310,7 @@ fn clients_that_change_leave_and_others_stay() {
     run(&mut crowd, ms(2_000));
     let former: Peers = (0..6).map(|vehicle| peer(&config, vehicle)).collect();
     config.rate_limits.insert(3, Rate::from_kbps(1_000));
-    // 0 is gone, 1 has another address, 3 a limit.
+    // 0 is removed, 1 gets another address, 3 a limit.
     let peers = (1..6).map(|vehicle| {
         let (key, mut peer) = peer(&config, vehicle);
         if vehicle == 1 {

@@ -1,5 +1,4 @@
-//! A lane with `even`: two links that differ look like one whose delay stays as it is, under every
-//! strategy, and it is told what that costs.
+//! A lane with `even`: two unequal links look like one with a constant delay, under every strategy.
 
 use std::time::Duration;
 
@@ -10,12 +9,12 @@ use roadweave_tunnel::{LaneConfig, OrderStats};
 
 const PACKETS: u16 = 4_000;
 const EVERY_MS: u64 = 3;
-/// Until the delay is known.
+/// Packets until the delay is known.
 const LEAD: u16 = 1_000;
 
-/// What became of packets that went over two links of which neither is enough.
+/// A stream over two links of which neither is enough.
 struct Played {
-    /// Delays in the order of sending, µs; none of what was lost.
+    /// µs, in the order of sending; `None` for a lost packet.
     delays: Vec<Option<u64>>,
     order: OrderStats,
 }
@@ -31,7 +30,7 @@ fn play(strategy: &str, order: Order) -> Played {
         world.send_up(&packet_up(number.into(), 1_200));
         world.run(ms(EVERY_MS));
         if number % 1_000 == 900 {
-            // The quicker one loses what it holds: it is repaired, later.
+            // The quicker link loses its queue, which is repaired later.
             world.set_dead(0, true);
             world.set_dead(0, false);
         }
@@ -48,7 +47,7 @@ fn play(strategy: &str, order: Order) -> Played {
 }
 
 impl Played {
-    /// How much the delays of neighbours differ.
+    /// Differences between the delays of neighbours, µs.
     fn variation(&self, per_mille: usize) -> u64 {
         let pairs = self.delays[usize::from(LEAD)..].windows(2);
         let differences = pairs.filter_map(|pair| Some(pair[0]?.abs_diff(pair[1]?)));

@@ -1,5 +1,4 @@
-//! Lanes whose packets expire: nothing older comes out, whatever happened on the way. And what the
-//! receiving side keeps for lanes whose packets may become older.
+//! Lanes whose packets expire: nothing older comes out. And lanes whose packets do not.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +8,7 @@ use roadweave_lab::strategies;
 use roadweave_proto::{DropReason, Instant};
 use roadweave_tunnel::LaneConfig;
 
-/// A lane of `strategy` whose packets expire after so many milliseconds, if ever.
+/// `expire_after`: ms.
 fn lane(strategy: &str, expire_after: Option<u64>) -> Vec<LaneConfig> {
     let strategy = strategies::strategy(strategy).expect("known");
     vec![LaneConfig { expire_after: expire_after.map(ms), ..LaneConfig::new("default", strategy) }]
@@ -46,7 +45,7 @@ fn after_a_blackout_nothing_older_than_the_expiry_arrives() {
         let links = || vec![link(20, 20), link(10, 40)];
         let (world, delays, sent) = with_a_blackout(lane(strategy, Some(300)), links());
         let latest = delays.last().expect("some arrived");
-        // How long the quickest link takes does not count.
+        // The delay of the quickest link does not count.
         assert!(*latest <= 300.0 + 25.0, "{strategy}: {latest} ms");
         assert!(delays.len() > 180 && delays.len() < sent - 300, "{strategy}: {}", delays.len());
         let status = world.client_status();
@@ -58,7 +57,7 @@ fn after_a_blackout_nothing_older_than_the_expiry_arrives() {
     }
 }
 
-/// A fragment waits for its siblings as long as these may be sent again.
+/// Fragments are kept as long as the others may be sent again.
 #[test]
 fn a_reliable_lane_loses_no_fragment_in_an_outage() {
     for strategy in ["minrtt", "raven", "xlink"] {

@@ -1,5 +1,4 @@
-//! A video in a lane with `frames`: what is lost and repaired makes its frame late and not broken,
-//! and what never comes holds nobody up for longer than the next frame's deadline.
+//! A video in a lane with `frames`: a repaired loss makes its frame late and not broken.
 
 use std::collections::BTreeMap;
 
@@ -10,16 +9,15 @@ use roadweave_tunnel::{LaneConfig, Strategy};
 const FRAMES: u16 = 60;
 const PACKETS: u16 = 6;
 const INTERVAL_MS: u64 = 33;
-/// Until it is known that this is RTP, and that its frames end with a marker.
+/// Frames until the flow is recognised as RTP with markers.
 const LEAD: u16 = 4;
-/// Of this frame something is lost.
+/// A part of this frame is lost.
 const BROKEN: u16 = 30;
 const DEADLINE_MS: u64 = 100;
 const DECODE_MS: u64 = 10;
-/// What the quickest path takes, which does not count, and a little for pacers and clocks.
+/// Delay of the quickest path, which does not count, and a margin for pacers and clocks.
 const ONE_WAY_MS: u64 = 15 + 5;
 
-/// Packet `number` of a video.
 fn rtp(number: u16) -> Vec<u8> {
     let mut packet = packet_up(number.into(), 1200);
     let frame = u32::from(number / PACKETS);
@@ -34,11 +32,10 @@ fn number_of(packet: &[u8]) -> u16 {
     u16::from_be_bytes([packet[30], packet[31]]).wrapping_sub(u16::MAX - 100)
 }
 
-/// The packets of a frame that came: how many, and how long after it was sent, the first and the
-/// last, ms.
+/// The packets of a frame that arrived: their number, and ms until the first and the last.
 type Frame = (usize, u64, u64);
 
-/// A video over two links, of which the quicker loses what it holds amid one frame.
+/// A video over two links; the quicker one loses its queue in the middle of one frame.
 fn play(strategy: &str) -> (World, BTreeMap<u16, Frame>) {
     let [deadline, decode] = [DEADLINE_MS, DECODE_MS].map(ms);
     let order = Order::Frames { deadline, decode, max_buffer: Order::DEFAULT_BUFFER };

@@ -1,42 +1,31 @@
-//! Lanes over simulated links: who goes where, and in what order they come out.
+//! Lanes over simulated links: which packets they take, and in what order these come out.
 
-use crate::world::{LinkPlan, Plan, World, arrivals, link, ms, number, packet_up, stream};
-use roadweave_emulate::GilbertElliott;
+use crate::world::{Plan, World, arrivals, link, ms, number, packet_up, stream};
 use roadweave_proto::{DropReason, Order};
 use roadweave_tunnel::{LaneConfig, LaneRule, Strategy, default_lanes};
 
 const BUFFER: Order = Order::Reorder { max_buffer: Order::DEFAULT_BUFFER };
 
-/// A lane of `strategy` with `order`.
 fn lane(strategy: &str, order: Order) -> Vec<LaneConfig> {
     let strategy = strategy.parse::<Strategy>().expect("known");
     vec![LaneConfig { order, ..LaneConfig::new("default", strategy) }]
 }
 
-fn lossy(mut plan: LinkPlan) -> LinkPlan {
-    plan.settings = |mut settings| {
-        settings.burst_loss = Some(GilbertElliott::bursts(0.03, 3.0));
-        settings
-    };
-    plan
-}
-
-/// How often a packet came out after one that was sent behind it.
+/// How many packets came out after one that was sent later.
 fn overtaken(world: &World) -> usize {
     let mut newest = 0;
-    let overtaken = |number: u64| {
-        let is_overtaken = number < newest;
+    let mut is_overtaken = |number: u64| {
+        let before = newest;
         newest = newest.max(number);
-        is_overtaken
+        number < before
     };
-    let numbers = world.up.iter().map(|arrival| number(&arrival.packet));
-    numbers.map(overtaken).filter(|is_overtaken| *is_overtaken).count()
+    world.up.iter().filter(|arrival| is_overtaken(number(&arrival.packet))).count()
 }
 
 #[test]
 fn a_promised_order_holds_over_unequal_lossy_links() {
     let run = |strategy, order| {
-        let links = vec![lossy(link(12, 10)), lossy(link(12, 60))];
+        let links = [10, 60].map(|delay| link(12, delay).lossy(0.03, 3.0)).into();
         let lanes = lane(strategy, order);
         let mut world = Plan::new("xnc", links).build_with(lanes.clone(), lanes).join();
         let sent = stream(&mut world, 150, 15);
@@ -91,7 +80,7 @@ fn without_configuration_each_flow_finds_its_lane() {
     let names: Vec<&str> = lanes.iter().map(|lane| lane.name.as_str()).collect();
     assert_eq!(names, ["real-time", "interactive", "tcp", "other"]);
     let packets: Vec<u64> = lanes.iter().map(|lane| lane.sent.inner_packets).collect();
-    // The first packets of all of them are those of small flows.
+    // A flow counts as small until its class is known.
     assert_eq!(packets[0], 97);
     assert!(packets[2] > 270 && packets[3] > 270, "{packets:?}");
     assert_eq!(packets.iter().sum::<u64>(), 800);

@@ -10,6 +10,7 @@ mod chain_apps;
 mod chain_stream_states;
 mod chain_streams;
 mod crowd;
+mod dice;
 mod even;
 mod expiry;
 mod failover;

@@ -1,5 +1,4 @@
-//! What sessions hold, by the kernel's account and not by their own. Alone in its process, whose
-//! memory counts.
+//! Memory of sessions as the kernel counts it, for the whole process.
 
 use std::time::Duration;
 
@@ -7,14 +6,13 @@ use roadweave_lab::crowd::{Crowd, CrowdConfig, Hostile};
 
 const MIB: u64 = 1 << 20;
 
-/// What this process holds, bytes.
+/// Resident bytes of this process.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }
 
-/// Lets them send as much as they can for `millis` milliseconds.
 fn press(crowd: &mut Crowd, hostile: &mut [Hostile], millis: u64) {
     for _ in 0..millis / 5 {
         hostile.iter_mut().for_each(|hostile| hostile.press(crowd));
@@ -42,7 +40,7 @@ fn a_server_holds_no_more_than_it_says_whatever_its_clients_send() {
     }
     let reckoned = crowd.server().memory() - reckoned_before;
     let held = most - before;
-    // The clients' own ends are in the same process, and what the allocator keeps.
+    // The clients' ends and the allocator's reserves are in the same process.
     let text = format!("{} MiB, and {} by its own account", held / MIB, reckoned / MIB);
     assert!(held < (24 + 12) * MIB, "{text}");
     assert!(reckoned > 12 * MIB, "they got somewhere: {text}");

@@ -1,8 +1,6 @@
-//! Paths that become narrower, and narrow ones that join: what was sent before is repaired all the
-//! same.
+//! Narrow paths that join: what was sent before is still repaired.
 
-use crate::world::{LinkPlan, Plan, World, arrivals, link, ms};
-use roadweave_emulate::GilbertElliott;
+use crate::world::{LinkPlan, Plan, World, arrivals, link, ms, stream_of};
 use roadweave_proto::DropReason;
 use roadweave_tunnel::{LaneConfig, Strategy};
 
@@ -10,14 +8,6 @@ use roadweave_tunnel::{LaneConfig, Strategy};
 const NARROW: usize = 1200;
 /// An inner packet of the device's usual MTU.
 const FULL: usize = 1360;
-
-fn lossy(mut plan: LinkPlan) -> LinkPlan {
-    plan.settings = |mut settings| {
-        settings.burst_loss = Some(GilbertElliott::bursts(0.02, 2.0));
-        settings
-    };
-    plan
-}
 
 fn world(strategy: &str, links: Vec<LinkPlan>) -> World {
     let strategy = strategy.parse::<Strategy>().expect("known");
@@ -27,7 +17,7 @@ fn world(strategy: &str, links: Vec<LinkPlan>) -> World {
     world.join()
 }
 
-/// What the sender gave up in the course of it.
+/// Packets that the sender gave up.
 fn given_up(world: &World) -> u64 {
     let sent = &world.client_status().stats.lanes[0].sent;
     let reasons = [DropReason::SendFailed, DropReason::OversizedInner];
@@ -38,27 +28,19 @@ fn given_up(world: &World) -> u64 {
 #[test]
 fn a_narrow_path_that_joins_costs_no_packet() {
     for strategy in ["xnc", "minrtt", "redundant", "raven", "xlink", "ecf"] {
-        // Nothing that is lost is repaired by `redundant`.
-        let first = if strategy == "redundant" { link(20, 20) } else { lossy(link(20, 20)) };
+        // `redundant` repairs no loss.
+        let first =
+            if strategy == "redundant" { link(20, 20) } else { link(20, 20).lossy(0.02, 2.0) };
         let mut world = world(strategy, vec![first, link(20, 30), link(5, 40)]);
         world.inner.set_mtu(2, NARROW);
-        // It comes and goes, and what was lost shortly before must be repaired in the meantime.
-        let sent = stream_with_length(&mut world, 240, |world, frame| match frame % 12 {
+        // It comes and goes, while recent losses are repaired.
+        let sent = stream_of(&mut world, 240, 8, FULL, |world, frame| match frame % 12 {
             3 => world.inner.add_uplink(2),
             9 => world.inner.remove_uplink(2),
             _ => {}
         });
         world.run(ms(3_000));
-        let missing = sent - arrivals(&world.up).len();
+        let missing = sent.len() - arrivals(&world.up).len();
         assert_eq!((missing, given_up(&world)), (0, 0), "{strategy}: {:?}", world.client_status());
     }
-}
-
-/// Frames of full packets at 8 Mbit/s; returns how many packets.
-fn stream_with_length(
-    world: &mut World,
-    frames: u64,
-    before_frame: impl FnMut(&mut World, u64),
-) -> usize {
-    crate::world::stream_of(world, frames, 8, FULL, before_frame).len()
 }

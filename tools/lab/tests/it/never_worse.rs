@@ -1,40 +1,38 @@
-//! Whatever rides on two links is no worse off than on the better one of them alone.
+//! Two links are no worse than the better one of them alone.
 //!
-//! Short loads and one seed, to be quick; what seems worse is judged by the median of five. What is
-//! worse all the same is listed as such, with the ratio that was measured: it may not become worse
-//! than that, and leaves the list when it is worse no more.
+//! Each case runs with one seed; one that seems worse is judged by the median of five. Known
+//! exceptions are listed with their ratio: they may not get worse, and leave the list when they are
+//! no longer worse.
 
 use std::time::Duration;
 
 use roadweave_lab::profiles::{Compared, Load, Over, PROFILES, Profile, lane_alone, measure};
 use roadweave_tunnel::{LaneConfig, default_lanes};
 
-/// Short: it is over in a second on most links.
+/// Over in a second on most links.
 const TRANSFER: Load = Load::Transfer(4 << 20);
-/// Long enough for the window that the receiver of the transfer grants to be used up.
+/// Long enough to use up the receive window of the transfer.
 const LONG_TRANSFER: Load = Load::Transfer(20 << 20);
-/// Profiles with a link whose route is more than twice as long as the other's; and packets that the
-/// far one takes hold up all that follow.
+/// Profiles with a link more than twice as far as the other, which holds up what follows.
 const FAR: [&str; 3] = ["rtt_320", "fiber_lte", "lte_geo"];
 const PACED: Load = Load::Paced(Duration::from_secs(4));
 const SEED: u64 = 1;
-/// What a verdict rests on: over links that lose or reorder, a transfer is worth more than twice as
-/// much with one seed as with another.
+/// Over links that lose or reorder, transfers with different seeds differ by more than a factor of
+/// two.
 const SEEDS: [u64; 5] = [SEED, 2, 3, 4, 5];
-/// How far a run may be off by chance: five seeds lay within it wherever links neither lose nor
-/// reorder, and the delays nearly everywhere.
+/// Relative noise. Five seeds are within it where links neither lose nor reorder, delays nearly
+/// everywhere.
 const NOISE: f64 = 0.12;
-/// Packets are not sent at the same moments over one link and over two: that alone is worth so
-/// much.
+/// Difference that comes from sending at other moments over two links than over one.
 const NOISE_MS: f64 = 1.0;
 
-/// What is worse: profile, lane, both links by the better one.
+/// Profile, lane, and both links by the better one.
 type Worse = (&'static str, &'static str, f64);
 
 const WORSE_TRANSFERS: &[Worse] = &[("lte_geo", "default", 0.85)];
 const WORSE_PACED: &[Worse] = &[];
-/// `raven` sends large transfers and streams once, as min-RTT does: with copies of everything they
-/// were not worse. No flow that sends so much stays on the interactive lane.
+/// `raven` sends large transfers once, as min-RTT does; with copies they were not worse. No flow that
+/// sends so much stays on the interactive lane.
 const WORSE_LANES_TRANSFERS: &[Worse] =
     &[("bw_10to1", "real-time", 0.71), ("fiber_lte", "other", 0.85)];
 const WORSE_LANES_PACED: &[Worse] = &[];
@@ -66,7 +64,7 @@ fn a_paced_flow_on_the_real_time_lane_is_no_later() {
     assert_none(failures);
 }
 
-/// All other lanes and loads, in turn from profile to profile.
+/// The other lanes and loads, in turn from profile to profile.
 #[test]
 fn each_lane_alone_is_no_worse() {
     let turns = [
@@ -89,7 +87,7 @@ fn the_lane_of_tcp_is_the_one_of_all_else() {
     assert_eq!(LaneConfig { name: tcp.name.clone(), ..other }, tcp);
 }
 
-/// What is wrong with both links of `profile` that `worse` does not say.
+/// A problem of `profile` that is not in `worse`.
 fn fails(
     profile: &Profile,
     (lane, lanes): (&str, &[LaneConfig]),
@@ -103,7 +101,6 @@ fn fails(
     Some(format!("{}, {lane}, {load:?}: {problem}", profile.name))
 }
 
-/// Both links of `profile` beside the better one, by the median of `seeds`.
 fn compare(profile: &Profile, lanes: &[LaneConfig], load: Load, seeds: &[u64]) -> Compared {
     let measure_all = |over: Over| -> Vec<f64> {
         let of_seed = |seed: &u64| {
@@ -116,7 +113,7 @@ fn compare(profile: &Profile, lanes: &[LaneConfig], load: Load, seeds: &[u64]) -
     Compared::new(load, &[&singles[0], &singles[1]], &measure_all(Over::All))
 }
 
-/// What is wrong with `compared`, of a load that is known to be as bad as `listed` says.
+/// The problem of a load whose known exception is `listed`.
 fn problem(compared: &Compared, load: Load, listed: Option<&Worse>) -> Option<String> {
     let bound = listed.map_or(1.0, |(.., ratio)| *ratio);
     let (single, all, ratio) = (compared.single, compared.all, compared.ratio);
@@ -126,7 +123,7 @@ fn problem(compared: &Compared, load: Load, listed: Option<&Worse>) -> Option<St
     };
     let problem = match listed {
         _ if is_worse_than(bound, NOISE) => "worse",
-        // Half of the noise, so that nothing leaves the list and comes back with every change.
+        // Half of the noise, so that entries do not come and go with every change.
         Some(_) if !is_worse_than(1.0, NOISE / 2.0) => "listed as worse, and is not",
         _ => return None,
     };

@@ -1,4 +1,4 @@
-//! A client that was paused: it believes nothing that it knew before, and waits for nothing.
+//! A paused client checks its session and paths at once.
 
 use std::time::Duration;
 
@@ -6,14 +6,13 @@ use crate::world::*;
 use roadweave_proto::PathStatus;
 use roadweave_tunnel::ClientEvent;
 
-/// The client is told of a pause that ends now.
 fn pause(world: &mut World, lasted: Duration) {
     let now = world.now;
     world.inner.ends_mut().0.on_pause(now, lasted);
     world.flush();
 }
 
-/// How often it has joined, and left.
+/// How often the client has joined and left.
 fn joins_and_leaves(world: &World) -> (usize, usize) {
     let events = || world.client_events.iter().map(|(_, event)| event);
     let joined = events().filter(|event| matches!(event, ClientEvent::Joined { .. })).count();

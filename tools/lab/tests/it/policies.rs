@@ -1,4 +1,4 @@
-//! What the user wants of the uplinks, over simulated links: priorities, weights, caps and budgets.
+//! Policies of uplinks over simulated links: priorities, rate limits, caps and budgets.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,20 +7,19 @@ use crate::world::{
     LinkPlan, Plan, World, arrivals, delays, link, ms, name, packet_down, percentile, stream,
     stream_with,
 };
-use roadweave_emulate::{Direction, GilbertElliott};
+use roadweave_emulate::Direction;
 use roadweave_proto::{PathStatus, Policy, Priority, Rate};
 use roadweave_tunnel::{Caps, PathStatusReport, UplinkPolicy};
 
-fn with(priority: Priority, weight: u8) -> UplinkPolicy {
-    let policy = Policy { priority, weight, ..Policy::default() };
+fn with(policy: Policy) -> UplinkPolicy {
     UplinkPolicy { policy, ..UplinkPolicy::default() }
 }
 
-fn with_caps(caps: Caps) -> UplinkPolicy {
-    UplinkPolicy { caps, ..UplinkPolicy::default() }
+fn limited(rate: Rate) -> UplinkPolicy {
+    with(Policy { rate_max: Some(rate), ..Policy::default() })
 }
 
-/// The links with the policies of the first ones.
+/// The first links have these policies.
 fn plan(strategy: &'static str, links: Vec<LinkPlan>, policies: &[UplinkPolicy]) -> Plan {
     let policies = policies.iter().enumerate().map(|(index, policy)| (name(index), *policy));
     Plan { policies: policies.collect(), ..Plan::new(strategy, links) }
@@ -35,7 +34,7 @@ fn paths(world: &World) -> [BTreeMap<String, PathStatusReport>; 2] {
     [by_name(world.client_status().paths), by_name(server)]
 }
 
-/// Datagrams that left on an uplink so far, up and down, feedback included.
+/// Datagrams and feedback sent on an uplink so far, up and down.
 fn datagrams(world: &World, uplink: &str) -> [u64; 2] {
     paths(world).map(|paths| {
         let counters = paths[uplink].counters;
@@ -43,21 +42,13 @@ fn datagrams(world: &World, uplink: &str) -> [u64; 2] {
     })
 }
 
-fn lossy(mut plan: LinkPlan) -> LinkPlan {
-    plan.settings = |mut settings| {
-        settings.burst_loss = Some(GilbertElliott::bursts(0.05, 1.5));
-        settings
-    };
-    plan
-}
-
 #[test]
 fn a_backup_carries_nothing_until_the_others_die_and_then_takes_over_at_once() {
     let strategies = ["xnc", "minrtt", "raven", "ecf", "pluribus", "redundant"];
     for (strategy, budget) in strategies.iter().flat_map(|it| [(*it, None), (*it, Some(0))]) {
         let links = vec![link(20, 40), link(20, 50), link(20, 5)];
-        let mut policies =
-            [with(Priority::Primary, 1), with(Priority::Secondary, 1), with(Priority::Backup, 1)];
+        let mut policies = [Priority::Primary, Priority::Secondary, Priority::Backup]
+            .map(|priority| with(Policy { priority, weight: 1, ..Policy::default() }));
         policies[2].policy.redundancy_percent = budget;
         let mut world = plan(strategy, links, &policies).build().join();
         let before = datagrams(&world, "wwan2");
@@ -86,14 +77,11 @@ fn a_backup_carries_nothing_until_the_others_die_and_then_takes_over_at_once() {
 #[test]
 fn a_rate_limit_holds_both_ways_and_the_others_carry_what_is_beyond_it() {
     let limit = Rate::from_kbps(2_000);
-    let limited = UplinkPolicy {
-        policy: Policy { rate_max: Some(limit), ..Policy::default() },
-        ..UplinkPolicy::default()
-    };
+    let limited = limited(limit);
     let bytes = |world: &World| paths(world).map(|paths| paths["wwan0"].counters.bytes_sent as f64);
     let allowed = |time: Duration| limit.bytes_per_second() * time.as_secs_f64();
     for strategy in ["xnc", "minrtt", "ecf", "raven", "pluribus", "redundant"] {
-        // Without the limit the first one would be first.
+        // Without the limit the first one would be preferred.
         let links = vec![link(20, 20), link(20, 40)];
         let mut world = plan(strategy, links, &[limited]).build().join();
         let down = |world: &mut World, frame: u64| {
@@ -119,7 +107,7 @@ fn a_rate_limit_holds_both_ways_and_the_others_carry_what_is_beyond_it() {
             let limits = ["wwan0", "wwan1"].map(|uplink| paths[uplink].rate_limit_bps);
             assert_eq!(limits, [Some(limit.as_bps()), None]);
         }
-        // Where there is no other, it is used to the full.
+        // The only uplink is used up to the limit.
         let mut world = plan(strategy, vec![link(20, 20)], &[limited]).build().join();
         stream(&mut world, 60, 5);
         let (before, began) = (bytes(&world), world.now);
@@ -134,11 +122,8 @@ fn a_near_link_with_a_small_limit_delays_nothing() {
     for strategy in ["xnc", "xnc-patient", "minrtt", "ecf", "raven", "pluribus", "lola", "xlink"] {
         for (near, far) in [(2, 22), (5, 60), (20, 40)] {
             for limit in [Policy::RATE_KBPS_MIN, 1_000].map(Rate::from_kbps) {
-                let rate_max = Some(limit);
-                let policy = Policy { rate_max, ..Policy::default() };
-                let limited = UplinkPolicy { policy, ..UplinkPolicy::default() };
                 let links = vec![link(20, near), link(20, far)];
-                let mut world = plan(strategy, links, &[limited]).build().join();
+                let mut world = plan(strategy, links, &[limited(limit)]).build().join();
                 stream(&mut world, 60, 4);
                 world.up.clear();
                 let sent = stream(&mut world, 150, 4);
@@ -146,7 +131,7 @@ fn a_near_link_with_a_small_limit_delays_nothing() {
                 let median = percentile(&delays, 0.5);
                 let case = format!("{strategy}, {near} and {far} ms, {limit}");
                 let arrived = delays.len() * 100 / sent.len();
-                // LoLa gives up what it holds to be too late.
+                // LoLa gives up what would be too late.
                 let least = if strategy == "lola" { 95 } else { 100 };
                 assert!(arrived >= least, "{case}: {arrived} % arrive");
                 assert!(median < far as f64 + 40.0, "{case}: {median} ms");
@@ -159,9 +144,7 @@ fn a_near_link_with_a_small_limit_delays_nothing() {
 fn an_encoder_is_told_no_more_than_a_rate_limit() {
     for kilobits in [100, 200, 500, 2_000] {
         let limit = Rate::from_kbps(kilobits);
-        let policy = Policy { rate_max: Some(limit), ..Policy::default() };
-        let limited = UplinkPolicy { policy, ..UplinkPolicy::default() };
-        let mut world = plan("xnc", vec![link(20, 10)], &[limited]).build().join();
+        let mut world = plan("xnc", vec![link(20, 10)], &[limited(limit)]).build().join();
         let mut most = Rate::ZERO;
         stream_with(&mut world, 150, 2, |world, _| {
             most = most.max(world.inner.encoder_target(Direction::Up).bitrate);
@@ -173,10 +156,9 @@ fn an_encoder_is_told_no_more_than_a_rate_limit() {
 #[test]
 fn redundancy_stays_within_the_budget_of_a_metered_uplink() {
     for strategy in ["xnc", "xnc-sigcomm23", "pluribus", "redundant", "xlink"] {
-        let policy = Policy { redundancy_percent: Some(2), ..Policy::default() };
-        let metered = UplinkPolicy { policy, ..UplinkPolicy::default() };
-        // The other never falls silent: where the metered one is alone it has no budget.
-        let links = vec![lossy(link(20, 20)), link(20, 30)];
+        let metered = with(Policy { redundancy_percent: Some(2), ..Policy::default() });
+        // The budget does not hold where the metered uplink is the only one that answers.
+        let links = vec![link(20, 20).lossy(0.05, 1.5), link(20, 30)];
         let mut world = plan(strategy, links, &[metered]).build().join();
         let sent = stream(&mut world, 180, 6);
         let arrived = arrivals(&world.up).len();
@@ -196,7 +178,8 @@ fn redundancy_stays_within_the_budget_of_a_metered_uplink() {
 
 #[test]
 fn beyond_its_cap_an_uplink_is_a_backup_until_the_month_is_over() {
-    let capped = with_caps(Caps { monthly_bytes: Some(1_500_000), ..Caps::default() });
+    let caps = Caps { monthly_bytes: Some(1_500_000), ..Caps::default() };
+    let capped = UplinkPolicy { caps, ..UplinkPolicy::default() };
     let mut world = plan("xnc", vec![link(20, 10), link(20, 30)], &[capped]).build().join();
     stream(&mut world, 150, 4);
     let [client, server] = paths(&world);

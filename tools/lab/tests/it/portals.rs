@@ -1,4 +1,4 @@
-//! Uplinks whose network answers HTTP with a login page, or says so.
+//! Uplinks behind a captive portal.
 
 use crate::world::*;
 use roadweave_emulate::Direction;
@@ -8,7 +8,7 @@ fn portal() -> Option<Portal> {
     Some(Portal { url: Some("http://login.example/".to_owned()) })
 }
 
-/// Packets that were sent over a link in the next `seconds`.
+/// Packets sent over a link in the next `seconds`.
 fn sent_in(world: &mut World, index: usize, seconds: u64) -> u64 {
     let sent = |world: &World| world.inner.link_stats(index, Direction::Up).pushed;
     let before = sent(world);
@@ -43,7 +43,7 @@ fn behind_a_portal_an_uplink_is_tried_no_more_than_another_and_comes_back_by_its
     let tried = sent_in(&mut other, 1, 120);
     assert!((20..=tried).contains(&held_back), "{held_back} and {tried}");
     assert!(is_held_back(&world, 1) && !is_held_back(&world, 0));
-    // Somebody logs in, and nobody says so.
+    // A login that is not reported.
     world.set_dead(1, false);
     world.run(ms(10_000));
     assert!(world.inner.all_paths_usable() && !is_held_back(&world, 1));
@@ -71,7 +71,7 @@ fn the_only_uplink_has_a_session_within_ten_seconds_of_the_login() {
 
 #[test]
 fn an_uplink_behind_a_portal_lets_nothing_wait_for_it() {
-    // The others lose a server that restarts, and the one that is held back has waited for long.
+    // The server of the other uplink restarts, after a long wait at the portal.
     let mut world = behind_one();
     world.inner.set_portal(1, portal());
     world.run(ms(60_000));
@@ -89,7 +89,7 @@ fn what_a_network_says_of_itself_costs_no_path_that_works() {
     world.inner.set_portal(0, portal());
     world.run(ms(100));
     assert!(!is_held_back(&world, 0), "its path is validated");
-    // One that lies before its path is there is late by seconds.
+    // A wrong report before the path is open delays it by seconds only.
     let mut world = Plan::new("xnc", vec![link(20, 20), link(20, 30)]).build();
     world.inner.set_portal(1, portal());
     let mut world = world.join();

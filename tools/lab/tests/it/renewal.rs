@@ -1,11 +1,11 @@
-//! A client whose session gives way to another: with other lanes, or at another server. Nothing is
-//! lost silently.
+//! A session that is replaced by another, with other lanes or at another server: nothing is lost
+//! without being counted.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
+use crate::failover::{fleet, run};
+use crate::world::{at, ms};
 use roadweave_emulate::Direction;
-use roadweave_lab::failover::Failover;
 use roadweave_lab::inner;
 use roadweave_lab::world::servers::{Fault, Servers};
 use roadweave_proto::{DropReason, Instant, Order};
@@ -14,12 +14,11 @@ use roadweave_tunnel::{
     default_lanes,
 };
 
-fn at(millis: u64) -> Instant {
-    Instant::from_millis(millis)
-}
-
-fn fleet(sites: &[&str]) -> Servers {
-    Failover::new(Fault::Crash, 1).fleet(sites, &[]).expect("it can be made")
+/// A fleet after its first seconds.
+fn running(sites: &[&str]) -> Servers {
+    let mut fleet = fleet(sites, 1);
+    fleet.run_until(at(4_000));
+    fleet
 }
 
 fn lanes(names: &[&str]) -> Vec<LaneConfig> {
@@ -32,14 +31,14 @@ fn set_lanes(fleet: &mut Servers, lanes: Vec<LaneConfig>) {
     fleet.flush();
 }
 
-/// The names of the session's lanes, behind them none that only the server has.
+/// The names of the lanes that the client sends in.
 fn names(fleet: &mut Servers) -> Vec<String> {
     let lanes = fleet.client().status().expect("there is a session").stats.lanes;
     let names = lanes.into_iter().map(|lane| lane.name);
     names.filter(|name| !name.starts_with("received-")).collect()
 }
 
-/// How often the client had a session with another server, or another with the same one.
+/// How many sessions the client had.
 fn sessions(fleet: &Servers) -> usize {
     let begins = |event: &ClientEvent| {
         matches!(event, ClientEvent::Joined { .. } | ClientEvent::Moved { .. })
@@ -47,8 +46,8 @@ fn sessions(fleet: &Servers) -> usize {
     fleet.client_events().iter().filter(|(_, event)| begins(event)).count()
 }
 
-/// Sends a packet each way every 2 ms until `end`, `change` in the middle. Returns how many of each
-/// way never came, up and down.
+/// Sends a packet each way every 2 ms, with `change` in the middle. Returns how many were lost, up
+/// and down.
 fn stream(fleet: &mut Servers, millis: u64, change: impl FnOnce(&mut Servers)) -> [usize; 2] {
     let (mut change, mut sent) = (Some(change), 0);
     for number in 0..millis / 2 {
@@ -62,12 +61,10 @@ fn stream(fleet: &mut Servers, millis: u64, change: impl FnOnce(&mut Servers)) -
             fleet.handle_inner(way, &packet);
         }
         fleet.flush();
-        let now = fleet.now();
-        fleet.run_until(now + Duration::from_millis(2));
+        run(fleet, ms(2));
         sent += 1;
     }
-    let now = fleet.now();
-    fleet.run_until(now + Duration::from_secs(3));
+    run(fleet, ms(3_000));
     let mut arrived = [BTreeSet::new(), BTreeSet::new()];
     while let Some(arrival) = fleet.poll_arrival() {
         let way = usize::from(arrival.direction == Direction::Down);
@@ -79,8 +76,7 @@ fn stream(fleet: &mut Servers, millis: u64, change: impl FnOnce(&mut Servers)) -
 #[test]
 fn a_session_with_other_lanes_follows_at_the_same_server_and_no_packet_is_lost() {
     for sites in [&["a"][..], &["a", "b"]] {
-        let mut fleet = fleet(sites);
-        fleet.run_until(at(4_000));
+        let mut fleet = running(sites);
         let lost = stream(&mut fleet, 4_000, |fleet| set_lanes(fleet, lanes(&["video", "rest"])));
         assert_eq!(lost[0], 0, "{sites:?}");
         assert!(lost[1] <= 60, "{sites:?}: {} on the way from the server", lost[1]);
@@ -100,16 +96,15 @@ fn a_session_with_other_lanes_follows_at_the_same_server_and_no_packet_is_lost()
 
 #[test]
 fn lanes_that_a_session_can_take_up_leave_it_alone() {
-    let mut fleet = fleet(&["a"]);
-    fleet.run_until(at(4_000));
+    let mut fleet = running(&["a"]);
     let mut other = default_lanes();
     other[0].strategy = Strategy::xnc();
     other[0].rank = 5;
     set_lanes(&mut fleet, other.clone());
     fleet.run_until(at(8_000));
     assert_eq!(sessions(&fleet), 1);
-    // Another kind of order asks for another session, and what was before for none any more.
-    let max_buffer = Duration::from_millis(100);
+    // Another kind of order needs a new session, and does not once it is withdrawn.
+    let max_buffer = ms(100);
     other[1].order = match other[1].order {
         Order::Pass => Order::Reorder { max_buffer },
         _ => Order::Pass,
@@ -125,8 +120,7 @@ fn lanes_that_a_session_can_take_up_leave_it_alone() {
 
 #[test]
 fn lanes_that_are_none_change_nothing() {
-    let mut fleet = fleet(&["a"]);
-    fleet.run_until(at(4_000));
+    let mut fleet = running(&["a"]);
     for wrong in [lanes(&[]), lanes(&["lane"; 9])] {
         let error = SetError::Lanes(wrong.len());
         assert_eq!(fleet.client().set_lanes(at(4_000), wrong), Err(error));
@@ -137,10 +131,9 @@ fn lanes_that_are_none_change_nothing() {
 
 #[test]
 fn while_no_other_session_is_to_be_had_the_one_there_is_goes_on() {
-    // The server takes nobody, and then no link carries anything.
+    // Either the server drains, or no link carries anything.
     for dead in [false, true] {
-        let mut fleet = fleet(&["a", "b"]);
-        fleet.run_until(at(4_000));
+        let mut fleet = running(&["a", "b"]);
         let known = fleet.candidates()[..1].to_vec();
         fleet.client().set_candidates(at(4_000), known);
         match dead {
@@ -163,30 +156,28 @@ fn while_no_other_session_is_to_be_had_the_one_there_is_goes_on() {
 
 #[test]
 fn what_a_session_has_dropped_is_told_when_it_has_a_successor_and_after_its_end() {
-    let mut fleet = fleet(&["a", "b"]);
-    fleet.run_until(at(4_000));
+    let mut fleet = running(&["a", "b"]);
     (0..7).for_each(|_| fleet.handle_inner(Direction::Up, &[0; 3]));
-    let told = |fleet: &mut Servers| {
+    let dropped = |fleet: &mut Servers| {
         let drops = fleet.client().status().map(|status| status.stats.drops);
         drops.map(|drops| drops.get(DropReason::MalformedInner))
     };
-    assert_eq!(told(&mut fleet), Some(7));
+    assert_eq!(dropped(&mut fleet), Some(7));
     fleet.befall(0, Fault::Drain(0));
     while fleet.now() < at(10_000) {
-        let now = fleet.now();
-        fleet.run_until(now + Duration::from_millis(50));
-        assert_eq!(told(&mut fleet), Some(7), "at {now}");
+        run(&mut fleet, ms(50));
+        assert_eq!(dropped(&mut fleet), Some(7), "at {}", fleet.now());
     }
     assert_eq!(fleet.moves(), 1);
     fleet.befall(1, Fault::Crash);
     fleet.run_until(at(400_000));
-    assert_eq!(told(&mut fleet), None, "there is no session");
+    assert_eq!(dropped(&mut fleet), None, "there is no session");
     assert_eq!(fleet.client().drops().get(DropReason::MalformedInner), 7);
 }
 
 #[test]
 fn what_waits_in_a_session_that_ends_is_counted() {
-    let mut fleet = fleet(&["a", "b"]);
+    let mut fleet = fleet(&["a", "b"], 1);
     let known = fleet.candidates().to_vec();
     fleet.client().set_candidates(Instant::ZERO, known[..1].to_vec());
     fleet.run_until(at(4_000));

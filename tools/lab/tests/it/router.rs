@@ -1,4 +1,4 @@
-//! Two redundant routers over simulated links: what arrives, when, and what the counters say of it.
+//! Two redundant routers over simulated links: arrivals and counters.
 //!
 //! ```text
 //! stream ─► near ═══ link 0: 30 ms, loses 2 % in bursts ═══► far ─► in order, each once
@@ -12,6 +12,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::figure5::{Figure5, Limit};
+use crate::world::ms;
 use bytes::Bytes;
 use roadweave_emulate::{GilbertElliott, Jitter, Link, LinkSettings, Trace};
 use roadweave_proto::wire::{Geneve, GeneveContent};
@@ -24,11 +25,7 @@ use roadweave_tunnel::{
 const PACKET_BYTES: usize = 1_200;
 const SECONDS: u64 = 60;
 
-fn ms(millis: u64) -> Duration {
-    Duration::from_millis(millis)
-}
-
-/// A link one way: its delay and the share of packets that it loses in bursts of five.
+/// One direction of a link; it loses a share of packets in bursts of five.
 #[derive(Clone, Copy)]
 struct Way {
     delay_ms: u64,
@@ -43,16 +40,15 @@ struct World {
     far: Router,
     /// By link: towards the far router, and back.
     links: Vec<[Link<Bytes>; 2]>,
-    /// What each link let through towards the far router.
+    /// What each link carried to the far router.
     carried: Vec<BTreeSet<u32>>,
-    /// First copies, as they came.
+    /// First copies in the order of arrival.
     first_copies: Vec<(Instant, u32)>,
-    /// When each packet left, and when and in which order they came out.
     sent: BTreeMap<u32, Instant>,
     out: Vec<(Instant, u32)>,
 }
 
-/// The address of a link's end; the router's side makes the difference.
+/// The address of a link's end.
 fn end(link: usize, far: bool) -> SocketAddr {
     SocketAddr::from(([10, link as u8, 0, u8::from(far) + 1], 6081))
 }
@@ -114,7 +110,7 @@ impl World {
         self.turn();
     }
 
-    /// Lets both routers do what is due, and moves what they send.
+    /// Runs both routers, and moves what they send.
     fn turn(&mut self) {
         let now = self.now;
         let [mut near, mut far] = [MemoryIo::new(now), MemoryIo::new(now)];
@@ -123,7 +119,7 @@ impl World {
         for (direction, sent) in [near.transmitted, far.transmitted].into_iter().enumerate() {
             for (route, packet) in sent {
                 let link = route.uplink.expect("a socket").0 as usize;
-                // What a link drops it counts.
+                // The link counts what it drops.
                 let _ = self.links[link][direction].push(now, packet.len(), packet);
             }
         }
@@ -201,7 +197,7 @@ fn what_one_link_brings_arrives_in_order_and_only_what_both_lose_is_lost() {
     assert_eq!(world.numbers(), brought, "all that came, and nothing else");
     assert!(world.out.windows(2).all(|two| two[0].1 < two[1].1), "in order, each once");
     let status = world.received();
-    // The last may be lost on both links, so that nobody knows of them.
+    // The last packets may be lost on both links, so that they remain unknown.
     let sent = status.peer_packets;
     assert!((world.sent.len() as u64 - sent) < 10, "{sent}");
     assert_eq!(status.peer_packets_lost, sent - brought.len() as u64);
@@ -213,7 +209,7 @@ fn what_one_link_brings_arrives_in_order_and_only_what_both_lose_is_lost() {
     assert_eq!(adopted, brought.len() as u64);
     assert!(status.paths[0].adopted_ratio > 0.9, "the faster link wins most of the time");
     assert_eq!(status.stats.lanes[0].received.drops.get(DropReason::OutOfOrder), 0);
-    // Nobody waits for longer than the buffer lets it, beyond the way itself.
+    // No packet waits for longer than the buffer allows.
     for (at, number) in &world.out {
         assert!(at.since(world.sent[number]) <= ms(300 + 80), "{number}");
     }
@@ -222,7 +218,7 @@ fn what_one_link_brings_arrives_in_order_and_only_what_both_lose_is_lost() {
 /// Timeouts and discarded packets.
 type Counts = (u64, u64);
 
-/// What the paper's own algorithm makes of what came.
+/// The same arrivals under the paper's own algorithm.
 fn by_figure_5(world: &World, millis: u64, holds: Limit) -> Counts {
     let mut paper = Figure5::new(ms(millis), holds);
     for (at, number) in &world.first_copies {
@@ -232,8 +228,7 @@ fn by_figure_5(world: &World, millis: u64, holds: Limit) -> Counts {
     (paper.timeouts, paper.discarded.len() as u64)
 }
 
-/// Table IV of the paper: with 10 ms what the slower link brings comes too late, with 300 ms in
-/// time.
+/// Table IV of the paper: with 10 ms packets of the slower link are too late, with 300 ms in time.
 #[test]
 fn a_short_buffer_discards_what_the_slower_link_brings() {
     let run = |millis| {
@@ -258,7 +253,7 @@ fn a_short_buffer_discards_what_the_slower_link_brings() {
     let ours = runs.map(|(ours, _)| ours);
     assert!(ours[0].0 > 100 && ours[0].1 > 100, "{runs:?}");
     assert!(ours[1..].iter().all(|(_, discarded)| *discarded == 0), "{runs:?}");
-    // The paper's own algorithm, whichever way it is read, counts much the same.
+    // Both readings of the paper's algorithm have nearly the same counts.
     let is_near = |(one, other): (u64, u64)| one.abs_diff(other) <= 1 + one.max(other) / 20;
     assert!(
         runs.iter().all(|(ours, paper)| {
@@ -266,7 +261,7 @@ fn a_short_buffer_discards_what_the_slower_link_brings() {
         }),
         "{runs:?}"
     );
-    // What is left are the packets that both links lost.
+    // The rest are packets that both links lost.
     assert!(
         ours[1..].iter().all(|(timeouts, _)| (1..ours[0].0 / 2).contains(timeouts)),
         "{runs:?}"

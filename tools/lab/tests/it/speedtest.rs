@@ -1,4 +1,4 @@
-//! Speed tests over simulated links: what they tell, what they cost, and how they end.
+//! Speed tests over simulated links: results, limits, and how they end.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn plan(links: Vec<LinkPlan>) -> Plan {
     Plan { speedtest: Some(SpeedtestLimits::default()), ..Plan::new("xnc", links) }
 }
 
-/// Three seconds for each direction, of all uplinks that cost nothing.
+/// Three seconds in each direction over all uplinks that are not metered.
 fn usual() -> SpeedtestPlan {
     SpeedtestPlan {
         uplinks: Vec::new(),
@@ -34,10 +34,9 @@ fn report(world: &mut World) -> SpeedtestReport {
     world.inner.ends_mut().0.speedtest(now).expect("there was one")
 }
 
-/// The report once it is over; meanwhile `each` happens every 20 ms.
-fn finish_with(world: &mut World, mut each: impl FnMut(&mut World)) -> SpeedtestReport {
+/// The report once the test is over.
+fn finish(world: &mut World) -> SpeedtestReport {
     for _ in 0..10_000 {
-        each(world);
         world.flush();
         world.run(ms(20));
         let report = report(world);
@@ -50,14 +49,14 @@ fn finish_with(world: &mut World, mut each: impl FnMut(&mut World)) -> Speedtest
 
 fn measured(world: &mut World, plan: &SpeedtestPlan) -> SpeedtestReport {
     begin(world, plan).expect("it begins");
-    finish_with(world, |_| {})
+    finish(world)
 }
 
 fn mbps(load: Option<&LoadReport>) -> f64 {
     load.and_then(|load| load.bps).map_or(0.0, |bps| bps as f64 / 1e6)
 }
 
-/// Bytes that a link took so far, both ways.
+/// Bytes that a link carried so far, both ways.
 fn carried(world: &World, link: usize) -> u64 {
     let bytes = |direction| world.inner.link_stats(link, direction).delivered_bytes;
     bytes(Direction::Up) + bytes(Direction::Down)
@@ -69,7 +68,7 @@ fn each_link_shows_its_rate_and_all_together_their_sum() {
     let mut world = plan(links).build().join();
     let report = measured(&mut world, &usual());
     assert_eq!((report.state, report.rows.len()), (SpeedtestState::Done, 3), "{report:#?}");
-    // Acknowledgements come back by the fastest path.
+    // Acknowledgements return over the fastest path.
     for (row, (rate, rtt)) in report.rows.iter().zip([(20.0, 40.0), (6.0, 60.0), (26.0, 0.0)]) {
         for load in [row.down.as_ref(), row.up.as_ref()] {
             let share = mbps(load) / rate;
@@ -134,8 +133,7 @@ fn a_server_that_allows_none_says_so_at_once() {
     assert_eq!(report.state, SpeedtestState::Failed);
     assert!(report.error.is_some_and(|why| why.contains("enabled = true")));
     assert!(world.now.since(began) < ms(500));
-    let refused = world.inner.ends_mut().1.refusals()["speedtest-off"];
-    assert_eq!(refused, 1);
+    assert_eq!(world.inner.ends_mut().1.refusals()["speedtest-off"], 1);
 }
 
 #[test]
@@ -145,7 +143,7 @@ fn a_test_ends_with_its_session_with_its_path_and_with_whoever_wants_to_know() {
     world.run(ms(1_000));
     assert_eq!(begin(&mut world, &usual()), Err(SpeedtestError::UnderWay));
     world.restart_server();
-    let report = finish_with(&mut world, |_| {});
+    let report = finish(&mut world);
     assert!(report.error.is_some_and(|why| why.contains("the session ended")));
 
     let mut world = plan(vec![link(10, 20)]).build().join();
@@ -153,7 +151,7 @@ fn a_test_ends_with_its_session_with_its_path_and_with_whoever_wants_to_know() {
     world.run(ms(1_000));
     world.set_dead(0, true);
     let began = world.now;
-    let report = finish_with(&mut world, |_| {});
+    let report = finish(&mut world);
     assert!(report.state == SpeedtestState::Failed && report.error.is_some(), "{report:?}");
     assert!(world.now.since(began) < Duration::from_secs(20), "{}", world.now);
 
@@ -164,12 +162,8 @@ fn a_test_ends_with_its_session_with_its_path_and_with_whoever_wants_to_know() {
     let before = carried(&world, 0);
     world.run(ms(3_000));
     assert!(carried(&world, 0) - before < 100_000, "nobody asks, and nothing is sent");
-    assert!(report_error(&mut world).contains("nobody asks"));
+    assert!(report(&mut world).error.is_some_and(|why| why.contains("nobody asks")));
     assert_eq!(measured(&mut world, &usual()).state, SpeedtestState::Done, "another can begin");
-}
-
-fn report_error(world: &mut World) -> String {
-    report(world).error.unwrap_or_default()
 }
 
 #[test]

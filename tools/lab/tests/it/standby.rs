@@ -1,10 +1,11 @@
-//! Who stands by and over what, where not all uplinks and servers are of use.
+//! Standbys where some uplinks or servers are metered, dead or useless.
 
 use std::time::Duration;
 
+use crate::failover::{fleet_with, run};
+use crate::world::at;
 use roadweave_emulate::Direction;
 use roadweave_identity::Identity;
-use roadweave_lab::failover::Failover;
 use roadweave_lab::world::servers::{Fault, Servers};
 use roadweave_lab::world::uplink;
 use roadweave_proto::{Instant, Policy, Priority};
@@ -12,24 +13,13 @@ use roadweave_tunnel::{
     CandidatePlace, CandidateReport, Caps, DrainReason, Node as _, RecvMeta, UplinkPolicy,
 };
 
-fn at(millis: u64) -> Instant {
-    Instant::from_millis(millis)
-}
-
 fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// Two or more servers at sites of their own, so many milliseconds from the egress.
+/// Two or three servers at different sites, so many milliseconds from the egress.
 fn fleet(to_anchor: &[u64]) -> Servers {
-    let sites: Vec<String> = (0..to_anchor.len()).map(|number| format!("site-{number}")).collect();
-    let sites: Vec<&str> = sites.iter().map(String::as_str).collect();
-    Failover::new(Fault::Crash, 1).fleet(&sites, to_anchor).expect("it can be made")
-}
-
-fn run(fleet: &mut Servers, time: Duration) {
-    let now = fleet.now();
-    fleet.run_until(now + time);
+    fleet_with(&["site-0", "site-1", "site-2"][..to_anchor.len()], to_anchor, 1)
 }
 
 fn candidate(fleet: &mut Servers, number: usize) -> CandidateReport {
@@ -41,12 +31,12 @@ fn waits(fleet: &mut Servers, number: usize) -> bool {
     candidate(fleet, number).place == CandidatePlace::Standby
 }
 
-/// For how many seconds a server is not tried.
+/// Seconds until a server is tried again.
 fn rest(fleet: &mut Servers, number: usize) -> f64 {
     candidate(fleet, number).rest_seconds.unwrap_or_default()
 }
 
-/// Lets time pass until it is so, and fails if that takes longer than `most`.
+/// Runs until `is_so`, and fails if that takes longer than `most`.
 fn until(fleet: &mut Servers, most: Duration, mut is_so: impl FnMut(&mut Servers) -> bool) {
     let end = fleet.now() + most;
     while !is_so(fleet) {
@@ -65,7 +55,7 @@ fn capped() -> UplinkPolicy {
     UplinkPolicy { caps, ..UplinkPolicy::default() }
 }
 
-/// Two servers, and three uplinks of which the last alone carries, and that one costs.
+/// Two servers, and three uplinks of which only the last one, with `policy`, is alive.
 fn metered(policy: UplinkPolicy) -> Servers {
     let mut fleet = fleet(&[0, 0]);
     fleet.client().set_policy("wwan2", policy);

@@ -1,37 +1,26 @@
-//! What clients that nobody answers ask of a server and of their networks, and how soon they are
-//! back.
+//! How much clients send that get no answer, and how soon they are back.
 
 use std::time::Duration;
 
+use crate::world::ms;
 use roadweave_lab::crowd::{Crowd, CrowdConfig};
 use roadweave_proto::{PathStatus, UplinkId};
 
 const PATHS: u32 = 4;
 
-fn ms(millis: u64) -> Duration {
-    Duration::from_millis(millis)
-}
-
 fn run(crowd: &mut Crowd, time: Duration) {
     crowd.run_until(crowd.now() + time);
 }
 
-/// So many clients, of which none has begun; each packet takes `time` of the server's processor,
-/// and of the one that all clients share.
+/// Clients that have not started; each packet takes `time` of the server's processor, and of the
+/// one that all clients share.
 fn crowd(clients: usize, time: Duration, seed: u64) -> Crowd {
+    let config = CrowdConfig::new(clients, "minrtt");
     let (server_time, vehicles_time) = (time, time);
-    let uplinks = PATHS;
-    Crowd::new(CrowdConfig {
-        uplinks,
-        server_time,
-        vehicles_time,
-        seed,
-        ..CrowdConfig::new(clients, "minrtt")
-    })
-    .unwrap()
+    let config = CrowdConfig { uplinks: PATHS, server_time, vehicles_time, seed, ..config };
+    Crowd::new(config).unwrap()
 }
 
-/// Clients that have sessions.
 fn joined(clients: usize, time: Duration, seed: u64) -> Crowd {
     let mut crowd = crowd(clients, time, seed);
     for vehicle in 0..clients {
@@ -43,14 +32,14 @@ fn joined(clients: usize, time: Duration, seed: u64) -> Crowd {
     crowd
 }
 
-/// How many paths are usable, as clients see it.
+/// Usable paths as clients report them.
 fn usable(crowd: &mut Crowd, clients: usize) -> usize {
     let sessions = (0..clients).filter_map(|it| crowd.client(it)?.status());
     let paths = sessions.flat_map(|session| session.paths);
     paths.filter(|path| path.status == PathStatus::Usable).count()
 }
 
-/// How many packets clients send in each of the next seconds.
+/// Packets that clients send in each of the next seconds.
 fn packets_up(crowd: &mut Crowd, seconds: usize) -> Vec<u64> {
     let second = |_| {
         let before = crowd.counts().up;
@@ -83,14 +72,14 @@ fn after_a_minute_without_an_answer_a_client_sends_a_few_packets_in_a_second() {
     let each = |packets: Vec<u64>| {
         packets.iter().sum::<u64>() as f64 / packets.len() as f64 / CLIENTS as f64
     };
-    // They have never had a session.
+    // Without a session.
     let mut new = crowd(CLIENTS, Duration::ZERO, 1);
     (0..CLIENTS).for_each(|vehicle| set_dead(&mut new, vehicle, true));
     (0..CLIENTS).for_each(|vehicle| new.start(vehicle, 0));
     let first = each(packets_up(&mut new, 10));
     run(&mut new, ms(50_000));
     let later = each(packets_up(&mut new, 20));
-    // They have sessions, which a server that is gone might remember.
+    // With sessions that the server might still have.
     let mut former = joined(CLIENTS, Duration::ZERO, 1);
     (0..CLIENTS).for_each(|vehicle| set_dead(&mut former, vehicle, true));
     run(&mut former, ms(60_000));
@@ -149,7 +138,7 @@ fn clients_that_lose_a_server_at_the_same_moment_come_apart() {
     const CLIENTS: usize = 200;
     let mut crowd = joined(CLIENTS, Duration::ZERO, 1);
     let now = crowd.now();
-    // It says goodbye to all, and is away for a while.
+    // It closes all sessions, and is away for a while.
     crowd.server().close(now);
     crowd.flush();
     crowd.pause_server(ms(60_000));
@@ -168,7 +157,7 @@ fn clients_that_lose_a_server_at_the_same_moment_come_apart() {
     }
     let mean = begun.iter().sum::<u64>() as f64 / begun.len() as f64;
     println!("in 100 ms {mean} attempts begin of {CLIENTS} clients: {begun:?}");
-    // One each four seconds of each client.
+    // One attempt per client in four seconds.
     assert!((4.0..=7.5).contains(&mean), "{mean}");
     assert!(begun.iter().all(|it| *it <= 20), "{begun:?}");
 }
@@ -227,7 +216,7 @@ fn others_wait_once_a_late_server_has_answered_and_not_before() {
         let uplinks = crowd.client(0).unwrap().uplinks(now);
         uplinks.iter().map(|uplink| uplink.servers[0].attempts).collect()
     };
-    // It is late after a goodbye: the second uplink is tried, and no other once it has answered.
+    // The server is late after a goodbye: a second uplink is tried, and no third once it answered.
     let mut crowd = crowd(1, Duration::ZERO, 1);
     crowd.start(0, 0);
     run(&mut crowd, ms(5_000));
@@ -239,7 +228,7 @@ fn others_wait_once_a_late_server_has_answered_and_not_before() {
     run(&mut crowd, ms(2_000));
     let begun = attempts(&mut crowd).iter().sum::<u64>() - before;
     assert_eq!((begun, crowd.joined()), (2, 1));
-    // The first is dead at the start: the second is not kept waiting.
+    // The first uplink is dead at the start: the second is tried without a wait.
     let mut crowd = self::crowd(1, Duration::ZERO, 1);
     crowd.set_dead(0, 0, true);
     crowd.start(0, 0);

@@ -1,5 +1,4 @@
-//! Streams over simulated links: requests and their answers, through whatever happens to the links
-//! and to the ends.
+//! Streams over simulated links: requests and answers while links and sessions fail.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +9,7 @@ use roadweave_emulate::Direction;
 use roadweave_proto::{Instant, Policy};
 use roadweave_tunnel::{ClientEvent, LaneConfig, Qoe, Strategy, StreamsConfig, UplinkPolicy};
 
-/// Runs until all requests have an end, or for so long.
+/// Runs until all requests are over, at most for `time`.
 fn run(apps: &mut Apps, world: &mut World, time: Duration) {
     run_while(apps, world, time, |apps| !apps.all_over());
 }
@@ -32,7 +31,6 @@ fn fetch(apps: &mut Apps, world: &mut World, length: u64) -> FetchId {
     apps.fetch(&mut world.inner, length).expect("the server takes streams")
 }
 
-/// How long the request took.
 fn took(apps: &Apps, id: FetchId) -> Duration {
     let fetch = &apps.fetches[&id];
     fetch.done.unwrap_or_else(|| panic!("{fetch:?}")).since(fetch.begun)
@@ -96,7 +94,7 @@ fn a_server_that_restarts_resets_streams_at_once_and_takes_new_ones() {
     run(&mut apps, &mut world, ms(10_000));
     let at = apps.fetches[&id].reset.expect("nobody knows the stream");
     assert!(at.since(restarted) < ms(2_000), "after {:?}", at.since(restarted));
-    // More than the credit that there is at first: it counts from the beginning at both ends.
+    // More than the initial credit, which both ends count from the start.
     let next = fetch(&mut apps, &mut world, 3_000_000);
     run(&mut apps, &mut world, ms(20_000));
     assert!(took(&apps, next) < ms(5_000), "{:?}", took(&apps, next));
@@ -141,8 +139,8 @@ fn the_first_bytes_of_an_answer_go_before_what_others_have_waiting() {
     assert!(first < in_turn / 2, "{first:?}, in turn with the others {in_turn:?}");
 }
 
-/// Requests over a fast and a slow path, both with this budget for what is sent again, while a
-/// player tells of a buffer of so many seconds.
+/// Requests over a fast and a slow path with this budget for redundancy, while a player reports a
+/// buffer of `seconds`.
 fn beside_a_player(seconds: u64, redundancy_percent: Option<u8>) -> World {
     let lane = LaneConfig::new(StreamsConfig::LANE, "xlink".parse().expect("a strategy"));
     let streams = Some(StreamsConfig { lane, ..StreamsConfig::default() });
@@ -164,7 +162,7 @@ fn beside_a_player(seconds: u64, redundancy_percent: Option<u8>) -> World {
     world
 }
 
-/// The copies that the server has sent.
+/// Copies that the server sent.
 fn copies(world: &World) -> u64 {
     let status = &world.inner.server_status()[0];
     status.stats.lanes.last().expect("lanes").sent.duplicate_datagrams
@@ -173,7 +171,7 @@ fn copies(world: &World) -> u64 {
 #[test]
 fn what_a_player_has_cached_decides_at_the_server_whether_copies_are_sent() {
     let [rich, poor] = [60, 0].map(|seconds| copies(&beside_a_player(seconds, None)));
-    // What is lost is sent again in any case.
+    // Losses are always repaired.
     assert!(poor > 5 * rich, "{rich} copies with a minute in the buffer, {poor} with nothing");
 }
 

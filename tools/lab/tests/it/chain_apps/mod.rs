@@ -9,21 +9,20 @@ use roadweave_proto::wire::StreamId;
 use roadweave_stream::Event;
 use roadweave_tunnel::StreamsOwner;
 
-/// How often applications act.
 const STEP: Duration = Duration::from_millis(2);
 
 pub type RequestId = (usize, StreamsOwner, StreamId);
 
-/// All applications of a chain, whose boxes have one client each.
+/// The applications of a chain whose boxes have one client each.
 #[derive(Debug, Default)]
 pub struct Apps {
-    /// Which client of a box is the one.
+    /// Index of the client that each box uses.
     pub proxy: usize,
     pub requests: BTreeMap<RequestId, Request>,
     answers: BTreeMap<(StreamsOwner, StreamId), Answer>,
-    /// Whose streams are over at the anchor.
+    /// The clients whose streams are over at the anchor.
     pub over: Vec<StreamsOwner>,
-    /// Whether boxes read nothing.
+    /// Boxes read nothing.
     pub is_idle: bool,
 }
 
@@ -32,7 +31,7 @@ impl Apps {
         Self { proxy, ..Self::default() }
     }
 
-    /// Asks for so many bytes with so many; `None` without a far end that takes streams.
+    /// Sends `up` bytes and asks for `down`; `None` without a far end that takes streams.
     pub fn request(
         &mut self,
         chain: &mut Chain,
@@ -48,7 +47,6 @@ impl Apps {
         Some((number, owner, id))
     }
 
-    /// Lets so much time pass.
     pub fn run(&mut self, chain: &mut Chain, time: Duration) {
         let end = chain.now() + time;
         while chain.now() < end {
@@ -57,7 +55,7 @@ impl Apps {
         }
     }
 
-    /// Runs until all requests have an end, `time` at most; how long it took.
+    /// Runs until all requests are over, at most for `time`; returns how long it took.
     pub fn finish(&mut self, chain: &mut Chain, time: Duration) -> Duration {
         let begun = chain.now();
         while chain.now().since(begun) < time && !self.requests.values().all(Request::is_over) {
@@ -70,7 +68,6 @@ impl Apps {
         self.requests.values().all(|request| request.done.is_some())
     }
 
-    /// Another anchor, that knows nothing.
     pub fn on_anchor_restart(&mut self) {
         self.answers.clear();
     }

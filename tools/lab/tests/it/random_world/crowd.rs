@@ -1,38 +1,37 @@
-//! Up to 16 clients at one server in random worlds: they start, die, start again, lose uplinks and
-//! send; some have a valid key and no manners; the server restarts and its clients are changed.
+//! Up to 16 clients at one server in random worlds: they start, die, lose uplinks and send; some
+//! are hostile with a valid key; the server restarts and its list of clients changes.
 //!
-//! What must hold: a packet comes at most once, unchanged, out where it may and nowhere else; each
-//! client has at most one session; what is held stays within share and budget; and soon after all
-//! is mended every client carries packets again, whatever the others do.
+//! Invariants: a packet comes out at most once, unchanged, and only where it may; each client has
+//! at most one session; memory stays within share and budget; and soon after everything is
+//! repaired every honest client carries packets again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use rand_core::{RngCore, SeedableRng};
-use rand_pcg::Pcg64Mcg;
+use crate::dice::Dice;
+use crate::world::udp_v4;
 use roadweave_lab::crowd::{Crowd, CrowdArrival, CrowdConfig, Hostile, inner_address, peer};
 use roadweave_proto::{Instant, Rate};
 use roadweave_tunnel::{Node as _, Peers};
 
 const STEP: Duration = Duration::from_millis(20);
-/// When all is mended.
+/// When everything is repaired, ms.
 const HEAL: u64 = 2_500;
-/// So much later everybody must carry packets.
+/// ms after that until every client must carry packets.
 const RECOVERY: u64 = 4_000;
-/// A client that the server did not know rests for 10 s and a quarter, at most, before it asks
-/// again.
+/// A client that was unknown to the server rests for up to 12.5 s, ms.
 const REST: u64 = 12_500;
-/// For how long they are looked at then.
+/// How long that is checked, ms.
 const LOOK: u64 = 1_500;
 const OUTSIDE: [u8; 4] = [198, 51, 100, 1];
-/// Somewhat more may come before the sum of what is held is made again.
+/// The sum of memory is checked now and then only.
 const UNCHECKED: u64 = 512 << 10;
 const STRATEGIES: [&str; 6] = ["xnc", "minrtt", "redundant", "raven", "ecf", "xlink"];
 
 #[derive(Debug)]
 struct Plan {
     config: CrowdConfig,
-    /// Vehicles whose key somebody uses who has no manners; the others have clients.
+    /// Vehicles whose key a hostile end uses; the others have clients.
     hostile: BTreeSet<usize>,
     events: Vec<(u64, Happening)>,
 }
@@ -43,7 +42,7 @@ enum Happening {
     Kill(usize),
     Dead(usize, u32, bool),
     RestartServer,
-    /// The clients are read again; this one is gone, or none is.
+    /// The list of clients is read again, without this one.
     Reload(Option<usize>),
 }
 
@@ -54,21 +53,9 @@ pub struct Outcome {
     pub held_max: u64,
 }
 
-struct Dice(Pcg64Mcg);
-
-impl Dice {
-    fn within(&mut self, range: std::ops::Range<u64>) -> u64 {
-        range.start + self.0.next_u64() % (range.end - range.start)
-    }
-
-    fn once_in(&mut self, times: u64) -> bool {
-        self.within(0..times) == 0
-    }
-}
-
 impl Plan {
     fn new(seed: u64) -> Self {
-        let mut dice = Dice(Pcg64Mcg::seed_from_u64(seed ^ 0xc0ffee));
+        let mut dice = Dice::new(seed ^ 0xc0ffee);
         // Mostly few, since they cost most of the time.
         let most = dice.within(2..17);
         let vehicles = dice.within(1..most + 1) as usize;
@@ -109,23 +96,20 @@ impl Plan {
                 }
             }
         }
-        // Everybody is there in the end, and the server knows them all.
+        // In the end the server knows all.
         events.push((HEAL, Happening::Reload(None)));
         events.sort_by_key(|(at, _)| *at);
         Self { config, hostile, events }
     }
 
-    /// From when on everybody must carry packets, in milliseconds.
+    /// When every client must carry packets, ms.
     fn well(&self) -> u64 {
         let forgets = |(_, what): &(u64, Happening)| matches!(what, Happening::Reload(Some(_)));
         HEAL + RECOVERY + if self.events.iter().any(forgets) { REST } else { 0 }
     }
 }
 
-/// Runs the crowd of a seed.
-///
-/// # Errors
-/// What does not hold, with all that happens in it.
+/// Runs the crowd of a seed; the error names the broken invariant and the plan.
 pub fn run(seed: u64) -> Result<Outcome, String> {
     let plan = Plan::new(seed);
     Run::new(&plan).run().map_err(|why| format!("{plan:#?}\n{why}"))
@@ -135,7 +119,6 @@ struct Run<'a> {
     plan: &'a Plan,
     crowd: Crowd,
     hostile: BTreeMap<usize, Hostile>,
-    /// The vehicles that the server knows.
     known: Peers,
     next: usize,
     sent: u64,
@@ -201,7 +184,7 @@ impl<'a> Run<'a> {
                 self.crowd.kill(vehicle);
             }
             Happening::Dead(vehicle, uplink, dead) => self.crowd.set_dead(vehicle, uplink, dead),
-            // Its new life knows the clients of its file, all of them.
+            // A new server knows all clients.
             Happening::RestartServer => {
                 self.crowd.restart_server().expect("it could be made before");
                 self.known = self.peers(None);
@@ -221,7 +204,7 @@ impl<'a> Run<'a> {
         all.map(|vehicle| peer(&self.plan.config, vehicle)).collect()
     }
 
-    /// A packet from and to each vehicle, and now and then one with somebody else's source.
+    /// A packet from and to each vehicle, and sometimes one with a foreign source.
     fn send(&mut self) {
         let now = self.crowd.now();
         let vehicles = self.plan.config.vehicles;
@@ -255,7 +238,7 @@ impl<'a> Run<'a> {
                     return Err(format!("at {at} a packet came out where it may not: {arrival:?}"));
                 }
             };
-            // While the server does not know a vehicle, its address is one of the world outside.
+            // While a vehicle is unknown, its address is outside of the tunnel.
             if number > self.sent && self.was_gone(&came[16..20]) {
                 continue;
             }
@@ -274,8 +257,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Whether the vehicle with this inner address was unknown to the server at one time or
-    /// another.
+    /// Whether the vehicle with this inner address was unknown to the server at any time.
     fn was_gone(&self, address: &[u8]) -> bool {
         self.plan.events.iter().any(|(_, what)| match what {
             Happening::Reload(Some(gone)) => inner_address(*gone).octets() == address,
@@ -321,11 +303,5 @@ impl<'a> Run<'a> {
 }
 
 fn packet(source: [u8; 4], destination: [u8; 4], number: u64) -> Vec<u8> {
-    let mut packet = vec![0x45, 0, 0x01, 0x90, 0, 0, 0, 0, 64, 17, 0, 0];
-    packet.extend(source);
-    packet.extend(destination);
-    packet.extend([0x13, 0x88, 0x13, 0x89, 0, 0, 0, 0]);
-    packet.extend(number.to_be_bytes());
-    packet.extend((0..364_u64).map(|at| (number.wrapping_mul(31).wrapping_add(at * 7)) as u8));
-    packet
+    udp_v4(source, destination, number, 400)
 }

@@ -1,4 +1,4 @@
-//! Every inner packet that was given to the tunnel, and what came of it.
+//! Every inner packet that entered the tunnel, and whether it came out.
 
 use std::collections::HashMap;
 
@@ -12,21 +12,21 @@ use roadweave_proto::Instant;
 
 use crate::random_world::plan::{FRAME_PACKETS, Flow, Kind, PORTS_PER_LANE, Plan};
 
-/// What a packet begins with after its headers: this and its number make it unlike any other.
+/// Begin of a payload; with the number it makes the packet unique.
 const MARK: &[u8; 8] = b"roadweav";
 
 /// The packets of one world.
 #[derive(Debug, Default)]
 pub struct Ledger {
     sent: Vec<Sent>,
-    /// Never iterated: its order is of no consequence.
+    /// Never iterated, so that its order does not matter.
     by_bytes: HashMap<(Direction, Bytes), usize>,
-    /// By direction and lane, the number of the packet that came last.
+    /// By direction and lane, the number of the last packet that came out.
     last: HashMap<(Direction, u16), usize>,
-    /// By direction and lane, since when the receiving side knows that it is to keep the order, and
-    /// the number of the packet that came last of those that were sent since then.
+    /// By direction and lane, since when the receiver keeps the order, and the number of the last
+    /// packet that came out of those sent since then.
     promised: HashMap<(Direction, usize), (Instant, usize)>,
-    /// By direction and port, how many packets a video has sent.
+    /// By direction and port, the last sequence number of a video.
     videos: HashMap<(Direction, u16), u16>,
     pub arrived_up: u64,
     pub arrived_down: u64,
@@ -44,7 +44,6 @@ struct Sent {
 }
 
 impl Ledger {
-    /// The next packet of `flow`.
     pub fn packet(&mut self, now: Instant, flow: &Flow) -> Bytes {
         let number = self.sent.len();
         let header = (flow.kind == Kind::Video).then(|| self.rtp(flow));
@@ -55,7 +54,7 @@ impl Ledger {
         packet
     }
 
-    /// The header of the next packet of a video.
+    /// The RTP header of the next packet of a video.
     fn rtp(&mut self, flow: &Flow) -> [u8; 12] {
         let sequence = self.videos.entry((flow.direction, flow.port)).or_insert(u16::MAX - 40);
         *sequence = sequence.wrapping_add(1);
@@ -66,17 +65,16 @@ impl Ledger {
         [0x80, 96 | marker, high, low, a, b, c, d, 1, 2, 3, 4]
     }
 
-    /// The receiving side keeps the order of a lane.
+    /// The receiver keeps the order of a lane.
     pub fn promise(&mut self, now: Instant, direction: Direction, lane: usize) {
         self.promised.entry((direction, lane)).or_insert((now, 0));
     }
 
-    /// The session has ended, and its promises with it.
     pub fn end_promises(&mut self) {
         self.promised.clear();
     }
 
-    /// A packet has come out of the tunnel.
+    /// Checks a packet that came out of the tunnel.
     pub fn note(&mut self, plan: &Plan, arrival: &Arrival) -> Result<(), String> {
         let Arrival { at, direction, packet, .. } = arrival;
         let number = self.by_bytes.get(&(*direction, packet.clone())).copied();
@@ -121,18 +119,17 @@ impl Ledger {
         Ok(())
     }
 
-    /// Packets that were given to the tunnel.
+    /// Packets that entered the tunnel.
     pub fn sent(&self) -> usize {
         self.sent.len()
     }
 
-    /// Of the packets from number `from` on that go to `port`: how many were sent, how many came.
+    /// Packets to `port` from number `from` on: sent, and come out.
     pub fn share(&self, direction: Direction, port: u16, from: usize) -> (usize, usize) {
         let of_port = || self.of_port(direction, port).filter(|(number, _)| *number >= from);
         (of_port().count(), of_port().filter(|(_, sent)| sent.arrived.is_some()).count())
     }
 
-    /// When the first packet to `port` came.
     pub fn first_arrival(&self, direction: Direction, port: u16) -> Option<Instant> {
         self.of_port(direction, port).filter_map(|(_, sent)| sent.arrived).min()
     }
@@ -143,7 +140,7 @@ impl Ledger {
     }
 }
 
-/// The bytes of packet `number`, a packet of `flow`, whose payload begins with `start`.
+/// Packet `number` of `flow`, whose payload begins with `start`.
 fn build(flow: &Flow, number: u64, start: &[u8]) -> Bytes {
     let mut random = Pcg64Mcg::seed_from_u64(number);
     let header = if flow.kind == Kind::GoodV6 { IPV6 + UDP } else { inner::HEADERS };
@@ -192,6 +189,5 @@ fn udp_v6(direction: Direction, port: u16, payload: &[u8]) -> Bytes {
 
 const IPV6: usize = 40;
 const UDP: usize = 8;
-/// The addresses in an IPv4 header.
 const SOURCE: std::ops::Range<usize> = 12..16;
 const DESTINATION: std::ops::Range<usize> = 16..20;

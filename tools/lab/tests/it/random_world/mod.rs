@@ -3,9 +3,9 @@
 //! traffic.
 //!
 //! ```text
-//! seed ─► Plan ─► World ─► every packet: came it once, unchanged, to where it may, in order?
-//!                    ├──► every 20 ms: is what is kept within its bounds?
-//!                    └──► in the end: does it flow again, is every packet accounted for?
+//! seed ─► Plan ─► World ─► every packet: once, unchanged, where it may come out, in order
+//!                    ├──► every 20 ms: queues and paths within their bounds
+//!                    └──► at the end: everything flows again, every packet is accounted for
 //! ```
 //!
 //! A failure prints the plan; `ROADWEAVE_SEED=<seed> cargo test -p roadweave-lab --test
@@ -18,21 +18,16 @@ mod run;
 
 use std::panic::catch_unwind;
 
+use crate::dice;
 use plan::Plan;
 
-/// Worlds in one run of the test.
 const SEEDS: u64 = 120;
-/// Failures that are told before the test ends.
+/// Failures after which the test ends.
 const FAILURES_MAX: usize = 3;
 
 #[test]
 fn invariants_hold_in_random_worlds() {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let first = number("ROADWEAVE_FIRST").unwrap_or(0);
-    let seeds = match number("ROADWEAVE_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => first..first + number("ROADWEAVE_SEEDS").unwrap_or(SEEDS),
-    };
+    let seeds = dice::seeds(SEEDS);
     let mut failed = Vec::new();
     let mut seen = run::Seen::default();
     for seed in seeds.clone() {
@@ -62,12 +57,7 @@ fn invariants_hold_in_random_worlds() {
 
 #[test]
 fn invariants_hold_in_random_crowds() {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let first = number("ROADWEAVE_FIRST").unwrap_or(0);
-    let seeds = match number("ROADWEAVE_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => first..first + number("ROADWEAVE_SEEDS").unwrap_or(SEEDS),
-    };
+    let seeds = dice::seeds(SEEDS);
     let (mut vehicles_max, mut held_max) = (0, 0);
     for seed in seeds.clone() {
         let outcome = crowd::run(seed).unwrap_or_else(|why| {

@@ -1,11 +1,10 @@
-//! What happens in a random world: all of it follows from one seed.
+//! What happens in a random world: everything follows from one seed.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use rand_core::{RngCore, SeedableRng};
-use rand_pcg::Pcg64Mcg;
+use crate::dice::Dice;
 use roadweave_emulate::{
     AtEnd, Capacity, Direction, DuplexLink, GilbertElliott, Jitter, LinkSettings, Timeline, Trace,
 };
@@ -18,11 +17,11 @@ use roadweave_proto::{Instant, Order, Policy, Priority, Rate};
 use roadweave_quic::CongestionControl;
 use roadweave_tunnel::{Caps, LaneConfig, LaneRule, StreamsConfig, UplinkPolicy};
 
-/// The strategy that names an uplink, which serves the vehicle only.
+/// A strategy that names an uplink, for the vehicle only.
 const BOUND: &str = "single:link0";
-/// Strategies that repair nothing that is lost, or not for certain.
+/// Strategies that may leave losses unrepaired.
 const UNRELIABLE: [&str; 4] = ["minrtt-unreliable", "bonding", "pluribus", "lola"];
-/// What a packet takes beyond the delay of its link, where nothing else is under way.
+/// Time of a packet beyond the delay of an idle link.
 const ON_THE_AIR_MS: u64 = 20;
 /// The ports of lane n begin at n times this, after [`FIRST_PORT`].
 pub const PORTS_PER_LANE: u16 = 100;
@@ -30,26 +29,24 @@ pub const FIRST_PORT: u16 = 5_000;
 /// The packets of a frame of a video.
 pub const FRAME_PACKETS: u16 = 5;
 
-/// One random world. Times count from the beginning.
+/// One random world. Times count from the start.
 #[derive(Debug)]
 pub struct Plan {
     pub seed: u64,
-    /// When all that is broken has been mended.
+    /// When everything is repaired.
     pub heal: Duration,
     pub congestion: CongestionControl,
     pub machine: Machine,
     pub links: Vec<LinkPlan>,
     pub lanes_up: Vec<LaneConfig>,
     pub lanes_down: Vec<LaneConfig>,
-    /// How links may be used, where not as any other.
     pub policies: BTreeMap<String, UplinkPolicy>,
-    /// Strangers beside the links until all is mended, and servers of no use for good.
+    /// Strangers at links until `heal`, and useless servers for good.
     pub strangers: Strangers,
-    /// A link whose stranger stays.
+    /// A link whose stranger stays after `heal`.
     pub besieged: Option<usize>,
     pub flows: Vec<Flow>,
-    /// Requests by streams: when each is made, and how many bytes are the answer; in most worlds
-    /// there are none.
+    /// Requests over streams: when, and bytes of the answer.
     pub fetches: Vec<(Duration, u64)>,
     /// Ascending.
     pub events: Vec<(Duration, Happening)>,
@@ -62,7 +59,7 @@ pub struct LinkPlan {
     pub tampering: Option<Tampering>,
 }
 
-/// One direction of a link. Steps: when each value begins, ms, the first at 0, and the value.
+/// One direction of a link. Steps are the begin of each value in ms, the first at 0, and the value.
 #[derive(Debug)]
 pub struct WayPlan {
     /// kbit/s.
@@ -83,27 +80,24 @@ pub struct Flow {
     pub port: u16,
     pub begin: Duration,
     pub interval: Duration,
-    /// Of an inner packet, headers included.
+    /// Size of an inner packet with its headers.
     pub bytes: usize,
     pub kind: Kind,
 }
 
-/// What is the matter with the packets of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Nothing.
     Good,
-    /// Nothing, and they are of IPv6.
     GoodV6,
-    /// Their source is not the vehicle's.
+    /// The source is not the vehicle's.
     Spoofed,
-    /// They go to where no client is, or from the vehicle to itself.
+    /// To an address without a client, or from the vehicle to itself.
     Unroutable,
-    /// They are no IP packets.
+    /// Not IP.
     Garbage,
-    /// They are larger than what the tunnel carries.
+    /// Larger than the tunnel carries.
     Oversized,
-    /// Nothing, and they are of a video: RTP, in frames of [`FRAME_PACKETS`].
+    /// RTP in frames of [`FRAME_PACKETS`].
     Video,
 }
 
@@ -111,15 +105,14 @@ pub enum Kind {
 pub enum Happening {
     Link(usize, Action),
     RestartServer,
-    /// Larger payloads of UDP do not pass a link any more, or again.
+    /// The largest UDP payload of a link.
     Mtu(usize, usize),
-    /// A lane changes its strategy.
     Strategy(Direction, usize, &'static str),
 }
 
 impl Plan {
     pub fn new(seed: u64) -> Self {
-        let mut dice = Dice(Pcg64Mcg::seed_from_u64(seed));
+        let mut dice = Dice::new(seed);
         let heal = dice.ms(1_500..4_000);
         let hostile = dice.once_in(4);
         let count = dice.within(1..5);
@@ -131,8 +124,7 @@ impl Plan {
         let lanes = [lanes_up.len(), lanes_down.len()];
         let mut flows: Vec<Flow> =
             (0..dice.within(1..5)).map(|index| dice.flow(index as u16, lanes)).collect();
-        Dice(Pcg64Mcg::seed_from_u64(!seed.rotate_left(16)))
-            .videos([&mut lanes_up, &mut lanes_down], &mut flows);
+        Dice::new(!seed.rotate_left(16)).videos([&mut lanes_up, &mut lanes_down], &mut flows);
         let quiet = dice.once_in(3);
         let happenings = if quiet { 0 } else { dice.within(1..6) };
         let mut events: Vec<_> = (0..happenings).map(|_| dice.happening(heal, count)).collect();
@@ -144,17 +136,17 @@ impl Plan {
             };
             events.push((at, change));
         }
-        events.extend(Dice(Pcg64Mcg::seed_from_u64(seed.rotate_left(32))).widths(heal, count));
+        events.extend(Dice::new(seed.rotate_left(32)).widths(heal, count));
         events.sort_by_key(|(at, _)| *at);
         let cubic = dice.once_in(3);
         let congestion = if cubic { CongestionControl::Cubic } else { CongestionControl::Bbr };
         let policies = if dice.once_in(2) { dice.policies(count) } else { BTreeMap::new() };
-        let (strangers, besieged) = Dice(Pcg64Mcg::seed_from_u64(!seed)).strangers(count);
+        let (strangers, besieged) = Dice::new(!seed).strangers(count);
         Self {
             seed,
             heal,
             congestion,
-            machine: Dice(Pcg64Mcg::seed_from_u64(!seed.rotate_left(32))).machine(),
+            machine: Dice::new(!seed.rotate_left(32)).machine(),
             links,
             lanes_up,
             lanes_down,
@@ -162,7 +154,7 @@ impl Plan {
             strangers,
             besieged,
             flows,
-            fetches: Dice(Pcg64Mcg::seed_from_u64(seed.rotate_left(16))).fetches(heal),
+            fetches: Dice::new(seed.rotate_left(16)).fetches(heal),
             events,
         }
     }
@@ -196,7 +188,7 @@ impl Plan {
         }
     }
 
-    /// The strategies that the lane of `port` has at one time or another.
+    /// All strategies that the lane of `port` has over time.
     fn strategies(&self, direction: Direction, port: u16) -> impl Iterator<Item = &str> {
         let lane = usize::from((port - FIRST_PORT) / PORTS_PER_LANE);
         let changes = self.events.iter().filter_map(move |(_, what)| match what {
@@ -206,23 +198,21 @@ impl Plan {
         changes.chain([self.lanes(direction)[lane].strategy.as_str()])
     }
 
-    /// Whether the lane of `port` may use the first link and no other.
+    /// Whether the lane of `port` may be restricted to the first link.
     pub fn is_bound(&self, direction: Direction, port: u16) -> bool {
         self.strategies(direction, port).any(|strategy| strategy == BOUND)
     }
 
-    /// Whether the lane of `port` may leave losses as they are, on any of the links.
+    /// Whether the lane of `port` may leave losses unrepaired.
     pub fn is_unreliable(&self, direction: Direction, port: u16) -> bool {
-        // Copies of `redundant` go to links of one priority, as far as their budgets allow: there
-        // may be none, and there is none where there is one link.
+        // `redundant` sends copies only to links of one priority and within their budgets.
         let copies_less = !self.policies.is_empty() || self.links.len() == 1;
         self.strategies(direction, port).any(|strategy| {
             UNRELIABLE.contains(&strategy) || copies_less && strategy == "redundant"
         })
     }
 
-    /// Whether the lane of `port` sends nothing that would be late, and most would be when links
-    /// have healed.
+    /// Whether the lane of `port` drops late packets, and most are late even on healed links.
     pub fn is_too_far(&self, direction: Direction, port: u16) -> bool {
         let last = |way: &WayPlan| way.delays.last().map_or(0, |(_, delay)| *delay);
         let one_way = |link: &LinkPlan| (last(&link.up) + last(&link.down)) / 2;
@@ -233,13 +223,12 @@ impl Plan {
             && self.strategies(direction, port).any(|strategy| strategy == "lola")
     }
 
-    /// Whether packets of the lane of `port` come in the order in which they were sent: nothing
-    /// reorders them, and nobody sends them again.
+    /// Whether packets of the lane of `port` keep their order: one link, no reordering, no repairs.
     pub fn is_ordered(&self, direction: Direction, port: u16) -> bool {
         let way = self.links[0].way(direction);
         let lane = usize::from((port - FIRST_PORT) / PORTS_PER_LANE);
         self.strategies(direction, port).all(|strategy| strategy == BOUND)
-            // There a flow may wait while another of its lane does not.
+            // These hold flows back one by one.
             && !matches!(
                 self.lanes(direction)[lane].order,
                 Order::Adaptive { .. } | Order::Frames { .. } | Order::Even { .. }
@@ -250,7 +239,7 @@ impl Plan {
 }
 
 impl Plan {
-    /// The lane of `port`, if it promises its order for good.
+    /// The lane of `port`, if it promises its order.
     pub fn promising(&self, direction: Direction, port: u16) -> Option<usize> {
         let lane = usize::from((port - FIRST_PORT) / PORTS_PER_LANE);
         let order = self.lanes(direction)[lane].order;
@@ -289,15 +278,13 @@ fn timeline<V: Copy>(steps: &[(u64, u64)], value: impl Fn(u64) -> V) -> Timeline
     Timeline::new(steps, end, AtEnd::Hold).expect("steps ascend from zero")
 }
 
-/// Whether somebody writes and nothing is kept from passing.
+/// Whether the network forges packets but blocks none.
 fn writes(kind: &Hostility) -> bool {
     matches!(kind, Hostility::Stranger(_))
 }
 
-struct Dice(Pcg64Mcg);
-
 impl Dice {
-    /// In one world of three, some requests until all links have healed.
+    /// Requests until `heal`, in one world of three.
     fn fetches(&mut self, heal: Duration) -> Vec<(Duration, u64)> {
         if !self.once_in(3) {
             return Vec::new();
@@ -309,8 +296,7 @@ impl Dice {
         fetches
     }
 
-    /// In one world of three some lanes keep the order of frames, and some flows of all lanes are
-    /// videos.
+    /// In one world of three some lanes keep the order of frames, and some flows are videos.
     fn videos(&mut self, lanes: [&mut Vec<LaneConfig>; 2], flows: &mut [Flow]) {
         if !self.once_in(3) {
             return;
@@ -329,27 +315,13 @@ impl Dice {
         }
     }
 
-    /// A number in `range`.
-    fn within(&mut self, range: std::ops::Range<u64>) -> u64 {
-        range.start + self.0.next_u64() % (range.end - range.start)
-    }
-
-    /// True once in `times`.
-    fn once_in(&mut self, times: u64) -> bool {
-        self.within(0..times) == 0
-    }
-
-    /// One in four is late.
+    /// One machine in four is late.
     fn machine(&mut self) -> Machine {
         match self.within(0..8) {
             0 => Machine::Crowded,
             1 => Machine::Busy,
             _ => Machine::Punctual,
         }
-    }
-
-    fn ms(&mut self, range: std::ops::Range<u64>) -> Duration {
-        Duration::from_millis(self.within(range))
     }
 
     fn link(&mut self, heal: Duration, hostile: bool) -> LinkPlan {
@@ -396,7 +368,7 @@ impl Dice {
         WayPlan { rates, delays, losses, burst_loss, jitter, queue_bytes }
     }
 
-    /// Values that `wild` finds until `heal`, and one of `calm` from then on.
+    /// Values of `wild` until `heal`, and one of `calm` from then on.
     fn steps(
         &mut self,
         heal: Duration,
@@ -480,7 +452,7 @@ impl Dice {
         }
     }
 
-    /// In every third world links become narrower, or wider again.
+    /// In one world of three the MTU of links changes.
     fn widths(&mut self, heal: Duration, links: u64) -> Vec<(Duration, Happening)> {
         let steps = if self.once_in(3) { self.within(1..5) } else { 0 };
         let step = |_| {
@@ -491,7 +463,6 @@ impl Dice {
         (0..steps).map(step).collect()
     }
 
-    /// A lane of `lanes` gets one of the strategies.
     fn change(
         &mut self,
         direction: Direction,
@@ -503,7 +474,6 @@ impl Dice {
         Happening::Strategy(direction, lane, strategy)
     }
 
-    /// How each of the links but some may be used.
     fn policies(&mut self, links: u64) -> BTreeMap<String, UplinkPolicy> {
         let policy = |dice: &mut Self| {
             let priorities = [Priority::Primary, Priority::Secondary, Priority::Backup];
@@ -525,8 +495,8 @@ impl Dice {
         policies
     }
 
-    /// In one world of three, on some links and at some addresses; and a link whose stranger stays,
-    /// where another link is without one.
+    /// In one world of three, on some links and at some addresses; and a link whose stranger stays
+    /// if another link has none.
     fn strangers(&mut self, links: u64) -> (Strangers, Option<usize>) {
         if !self.once_in(3) {
             return (Strangers::default(), None);

@@ -1,4 +1,4 @@
-//! One random world, and what is checked while it lives and in the end.
+//! One random world, and its checks.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,38 +15,37 @@ use crate::world::apps::Apps;
 
 /// How soon after all links have healed packets come through again.
 const LIVENESS: Duration = Duration::from_secs(15);
-/// How long after that the probes, alone now, have time to overtake what still waits.
+/// How long after that the probes alone have time to overtake what still waits.
 const SETTLE: Duration = Duration::from_secs(2);
-/// How long after that it must go well.
+/// How long after that packets must come through.
 const WELL: Duration = Duration::from_secs(2);
-/// How long a packet may be on its way, at most: recovery without deadline gives up after 10 s.
+/// The longest way of a packet: recovery without deadline gives up after 10 s.
 const DRAIN: Duration = Duration::from_secs(12);
-/// How often what is kept is looked at.
+/// Interval of the checks of bounds.
 const LOOK: Duration = Duration::from_millis(20);
-/// The last of a lane's ports, which belongs to the packets that look whether it is alive.
+/// The last port of a lane, used by probes.
 const PROBE_PORT: u16 = PORTS_PER_LANE - 1;
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 const PROBE_BYTES: usize = 100;
-/// What fits into a datagram of any path's first size: QUIC's smallest packet less its headers.
+/// Fits into a datagram of a new path: QUIC's smallest packet less its headers.
 const UNFRAGMENTED_MAX: usize = 1_100;
 /// Headers of a source datagram and its symbol, at least, bytes.
 const DATAGRAM_HEADER_MIN: u64 = 8;
 
-/// What came of a world.
 #[derive(Debug, Default, PartialEq)]
 pub struct Outcome {
     sent: u64,
     arrived: u64,
     steps: u64,
     fingerprint: u64,
-    /// Between the healing of all links and the first packet, the slower direction.
+    /// From the healing of all links to the first packet, in the slowest lane.
     revival: Duration,
-    /// Whether one session lasted from the beginning to the end, so that its books are complete.
+    /// One session lasted from start to end, so that its books are complete.
     accounted: bool,
     drops: DropCounters,
 }
 
-/// What came of all worlds together: tests that see nothing prove nothing.
+/// Sums of all worlds, which show that enough happened.
 #[derive(Debug, Default)]
 pub struct Seen {
     worlds: u64,
@@ -69,7 +68,6 @@ impl Seen {
         self.drops.merge(&outcome.drops);
     }
 
-    /// Whether enough happened.
     pub fn check(&self) {
         assert!(self.accounted * 3 > self.worlds, "one session lasted: {self:?}");
         assert!(self.arrived * 3 > self.sent && self.arrived < self.sent, "{self:?}");
@@ -79,7 +77,7 @@ impl Seen {
     }
 }
 
-/// Reasons that strike in any hundred worlds.
+/// Reasons that occur in any hundred worlds.
 const SEEN: [DropReason; 11] = [
     DropReason::QueueFull,
     DropReason::QueueExpired,
@@ -94,7 +92,7 @@ const SEEN: [DropReason; 11] = [
     DropReason::ArrivedExpired,
 ];
 
-/// Lets `plan` happen; the error says what went wrong.
+/// Runs `plan`; the error names the broken invariant.
 pub fn run(plan: &Plan) -> Result<Outcome, String> {
     let mut stage = Stage::new(plan)?;
     stage.run_until(at(plan.heal))?;
@@ -136,27 +134,26 @@ fn at(time: Duration) -> Instant {
     Instant::ZERO + time
 }
 
-/// What was put into one direction of a link, and what it lost on the way, packets.
+/// Packets put into one direction of a link, and those that it lost.
 #[derive(Clone, Copy, Debug)]
 struct Losses {
     pushed: u64,
     lost: u64,
 }
 
-/// A world, its traffic and its script.
 struct Stage<'a> {
     plan: &'a Plan,
     world: World,
     ledger: Ledger,
-    /// Flows, and when each sends next.
+    /// Flows with the time of their next packet.
     flows: Vec<(Instant, Flow)>,
     script: VecDeque<(Instant, Happening)>,
     apps: Apps,
-    /// Requests that are to be made, ascending.
+    /// Requests to be made, ascending.
     fetches: VecDeque<(Instant, u64)>,
     next_look: Instant,
     steps: u64,
-    /// What was given to the tunnel.
+    /// Packets that entered the tunnel.
     given: Vec<(Direction, Kind)>,
 }
 
@@ -184,7 +181,7 @@ impl<'a> Stage<'a> {
         })
     }
 
-    /// All links live and have their uplinks; their capacity, delay and loss heal by themselves.
+    /// Revives links and uplinks; capacity, delay and loss heal by the plan.
     fn heal(&mut self) {
         for link in 0..self.plan.links.len() {
             self.world.set_dead(link, false);
@@ -196,7 +193,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// A few small packets on each lane, both ways, from now on.
+    /// Starts small packets on each lane, both ways.
     fn begin_probes(&mut self, now: Instant) -> Vec<(Direction, u16)> {
         let mut probes = Vec::new();
         for direction in [Direction::Up, Direction::Down] {
@@ -268,7 +265,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Makes the requests that are due, as soon as there is somebody to ask, and answers them.
+    /// Makes the requests that are due once there is a session, and answers them.
     fn use_streams(&mut self, now: Instant) {
         if self.plan.fetches.is_empty() {
             return;
@@ -282,7 +279,7 @@ impl<'a> Stage<'a> {
         self.apps.act(&mut self.world);
     }
 
-    /// Whether each request has an end, if any link could carry it.
+    /// Each request is over, if any link could carry it.
     fn check_streams(&self, sound: &[bool]) -> Result<(), String> {
         if self.fetches.is_empty() && self.apps.all_over() || !sound.contains(&true) {
             return Ok(());
@@ -291,7 +288,7 @@ impl<'a> Stage<'a> {
         Err(format!("requests without an end, {left} never made: {fetches:#?}"))
     }
 
-    /// Whether what is kept stays within its bounds.
+    /// Paths and queues are within their bounds.
     fn check_bounds(&mut self) -> Result<(), String> {
         let now = self.world.now();
         let up = self.world.client_status();
@@ -325,7 +322,7 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Takes down which lanes that the plan wants ordered are known as such to the receiving side.
+    /// Notes the lanes whose receiver keeps the order.
     fn note_promises(&mut self, now: Instant, sent: Direction, receiver: Option<&SessionStatus>) {
         let own = self.plan.lanes(other(sent)).len();
         for lane in 0..self.plan.lanes(sent).len() {
@@ -350,9 +347,8 @@ impl<'a> Stage<'a> {
         (0..self.world.links()).map(of_link).collect()
     }
 
-    /// The links that have lost at most a tenth of their packets since each of these moments.
-    /// Bursts of loss are counted in packets: on a link that is hardly used they outlast the
-    /// healing.
+    /// The links that have lost at most a tenth of their packets since each of these moments. The
+    /// length of a burst is in packets: on a rarely used link it outlasts the healing.
     fn sound_links(&self, since: [&[[Losses; 2]]; 2]) -> Vec<bool> {
         let after = self.losses();
         let is_sound = |link: usize| {
@@ -365,11 +361,10 @@ impl<'a> Stage<'a> {
         (0..after.len()).map(is_sound).collect()
     }
 
-    /// Whether each lane carried packets soon after everything had healed, and carries nearly all
-    /// now.
+    /// Each lane carried packets soon after the healing, and carries nearly all now.
     ///
-    /// `well`: the first packet from which on it must go well. `sound`: by link, whether it could
-    /// carry anything. Returns how long it took.
+    /// `well`: the first packet that counts. `sound`: by link, whether it could carry anything.
+    /// Returns the time to the first packet of the slowest lane.
     fn check_liveness(
         &self,
         probes: &[(Direction, u16)],
@@ -381,9 +376,9 @@ impl<'a> Stage<'a> {
             let is_unreliable = self.plan.is_unreliable(*direction, *port);
             let is_bound = self.plan.is_bound(*direction, *port);
             let enough = match self.plan.promising(*direction, *port) {
-                // It discards what comes later than it waits.
+                // It discards late packets.
                 Some(_) => 5,
-                // A sound link may lose a tenth, and of a few packets by chance more.
+                // A sound link may lose a tenth, and more of a few packets.
                 None if is_unreliable || is_bound => 5,
                 None => 9,
             };
@@ -413,7 +408,7 @@ impl<'a> Stage<'a> {
         Ok(slowest)
     }
 
-    /// Whether it was awake because of packets, not for nothing.
+    /// The number of wake-ups fits the number of packets.
     fn check_busyness(&self) -> Result<(), String> {
         let ways = |link| [Direction::Up, Direction::Down].map(|direction| (link, direction));
         let passed: u64 = (0..self.world.links())
@@ -429,8 +424,7 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Whether one session lasted from its beginning to the end. That other attempts of the client
-    /// came to nothing is of no importance.
+    /// Whether one session lasted from start to end; failed attempts do not count.
     fn is_one_session(&self) -> bool {
         let restarts = |(_, what): &(_, _)| matches!(what, Happening::RestartServer);
         let joins = |(_, event): &&(_, _)| !matches!(event, ServerEvent::Refused { .. });
@@ -441,7 +435,6 @@ impl<'a> Stage<'a> {
             && matches!(server[..], [(_, ServerEvent::Joined { .. })])
     }
 
-    /// What both ends dropped, as far as they still know.
     fn drops(&mut self) -> DropCounters {
         let mut drops = DropCounters::default();
         let ends = self.world.client_status().into_iter().chain(self.world.server_status());
@@ -456,8 +449,7 @@ impl<'a> Stage<'a> {
         drops
     }
 
-    /// Whether every packet of one direction is accounted for: delivered, dropped for a reason that
-    /// was counted, or lost in a link.
+    /// Every packet of one direction was delivered, counted as dropped, or lost in a link.
     fn check_books(&mut self, direction: Direction) -> Result<(), String> {
         let (Some(client), [server]) =
             (self.world.client_status(), &self.world.server_status()[..])
@@ -540,8 +532,8 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Bytes of the smallest source datagram that goes in `direction` in this world, its own
-    /// headers included. The last fragment of a packet may be next to nothing.
+    /// Bytes of the smallest source datagram in `direction`, with its headers. A last fragment may
+    /// be nearly empty.
     fn smallest_datagram(&self, direction: Direction) -> u64 {
         let flows = self.plan.flows.iter().filter(|flow| flow.direction == direction);
         let sizes = flows.map(|flow| match flow.bytes {
@@ -551,7 +543,7 @@ impl<'a> Stage<'a> {
         sizes.min().unwrap_or(PROBE_BYTES as u64).min(PROBE_BYTES as u64) + DATAGRAM_HEADER_MIN
     }
 
-    /// Bytes that the network lost of what went in `direction`.
+    /// Bytes that the network lost in `direction`.
     fn lost_bytes(&self, direction: Direction) -> u64 {
         let of_link = |link| {
             let dropped = self.world.link_stats(link, direction).dropped_bytes;
@@ -582,7 +574,7 @@ fn dropped(drops: &DropCounters, reasons: &[DropReason]) -> u64 {
     reasons.iter().map(|reason| drops.get(*reason)).sum()
 }
 
-/// Where a packet may be dropped, in the order of its way.
+/// Where a packet may be dropped, in order.
 const AT_ENTRY: [DropReason; 3] =
     [DropReason::NoSession, DropReason::MalformedInner, DropReason::OversizedInner];
 const IN_QUEUE: [DropReason; 3] =
@@ -593,12 +585,12 @@ const AT_RECEIVER: [DropReason; 3] =
     [DropReason::Late, DropReason::IdJump, DropReason::ReceiveMemory];
 const IN_ORDER: [DropReason; 2] = [DropReason::OutOfOrder, DropReason::ArrivedExpired];
 const AT_DELIVERY: [DropReason; 2] = [DropReason::SpoofedSource, DropReason::DeviceFull];
-/// The largest packet in a link, bytes.
+/// Bytes of the largest packet in a link.
 const PACKET_MAX: u64 = 1_500;
-/// A session has a path for each link and some that are being replaced.
+/// A path for each link, and some that are being replaced.
 const PATHS_MAX: usize = 16;
-/// Fragments have headers of their own.
+/// For headers of fragments.
 const FRAGMENTS_EXCESS: usize = 512;
-/// How often a world may wake up for each packet, and beyond that for its timers.
+/// Wake-ups allowed for packets and for timers.
 const STEPS_PER_PACKET: u64 = 12;
 const STEPS_PER_SECOND: u64 = 400;

@@ -1,5 +1,5 @@
-//! Requests over streams and their answers, whatever carries them: each request is so many bytes up
-//! and asks for so many down; both are patterns, so that what comes is known byte by byte.
+//! Requests over streams and their answers: a request sends `up` bytes and asks for `down`. Both
+//! are patterns, so that every byte is checked.
 
 use roadweave_proto::Instant;
 use roadweave_proto::wire::{Destination, StreamId, StreamPriority};
@@ -7,7 +7,7 @@ use roadweave_stream::Streams;
 
 const HEAD: u64 = 16;
 
-/// The byte at an offset of what `seed` names.
+/// The byte of pattern `seed` at an offset.
 fn byte(seed: u64, offset: u64) -> u8 {
     (offset.wrapping_mul(31) ^ (offset >> 9).wrapping_mul(7) ^ seed.wrapping_mul(131)) as u8
 }
@@ -16,7 +16,6 @@ fn pattern(seed: u64, from: u64, until: u64) -> Vec<u8> {
     (from..until).map(|offset| byte(seed, offset)).collect()
 }
 
-/// One request, at the end that asks.
 #[derive(Debug)]
 pub struct Request {
     pub up: u64,
@@ -28,7 +27,6 @@ pub struct Request {
     pub reset: Option<Instant>,
 }
 
-/// One answer, at the other end.
 #[derive(Debug, Default)]
 pub struct Answer {
     head: Vec<u8>,
@@ -103,7 +101,7 @@ impl Request {
 }
 
 impl Answer {
-    /// Whether it goes on.
+    /// Returns whether the answer goes on.
     pub fn act(&mut self, now: Instant, id: StreamId, streams: &mut Streams) -> bool {
         let mut out = [0; 16 << 10];
         loop {
@@ -119,7 +117,7 @@ impl Answer {
                 Err(_) => return false,
             }
         }
-        // The answer says that all has come.
+        // The answer begins when the request is complete.
         if !self.ended || self.head.len() < 16 {
             return true;
         }

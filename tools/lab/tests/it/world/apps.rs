@@ -1,4 +1,4 @@
-//! Applications that use the streams of a world: requests of the client, and answers of the server.
+//! Applications on the streams of a world: requests of the client, answers of the server.
 
 use std::collections::BTreeMap;
 
@@ -8,15 +8,13 @@ use roadweave_proto::wire::StreamId;
 use roadweave_stream::Event;
 use roadweave_tunnel::StreamsOwner;
 
-/// A request: of which streams, and which.
 pub type FetchId = (StreamsOwner, StreamId);
 
-/// Applications at both ends.
 #[derive(Debug, Default)]
 pub struct Apps {
     pub fetches: BTreeMap<FetchId, Request>,
     answers: BTreeMap<FetchId, Answer>,
-    /// Whose streams are over at the server.
+    /// The clients whose streams are over at the server.
     pub over: Vec<StreamsOwner>,
 }
 
@@ -25,7 +23,7 @@ impl Apps {
         Self::default()
     }
 
-    /// Asks for so many bytes, if there is a server that takes streams.
+    /// Requests `length` bytes; `None` without a server that takes streams.
     pub fn fetch(&mut self, world: &mut World, length: u64) -> Option<FetchId> {
         self.act(world);
         let (id, request) = world.use_client_streams(|now, owner, streams| {
@@ -36,17 +34,14 @@ impl Apps {
         Some(id)
     }
 
-    /// The server process is another.
     pub fn on_server_restart(&mut self) {
         self.answers.clear();
     }
 
-    /// Whether each request was answered, or has failed.
     pub fn all_over(&self) -> bool {
         self.fetches.values().all(Request::is_over)
     }
 
-    /// Lets both do what they can.
     pub fn act(&mut self, world: &mut World) {
         let fetches = &mut self.fetches;
         let owner = world.use_client_streams(|now, owner, streams| {
@@ -55,7 +50,7 @@ impl Apps {
             present.for_each(|((_, id), fetch)| fetch.act(now, *id, streams, true));
             owner
         });
-        // Those of other owners are over.
+        // Requests of former sessions are over.
         let now = world.now();
         let past = self.fetches.iter_mut().filter(|((of, _), _)| owner.is_some_and(|it| it != *of));
         for (_, fetch) in past.filter(|(_, fetch)| fetch.done.is_none()) {

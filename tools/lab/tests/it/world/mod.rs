@@ -1,5 +1,4 @@
-//! The lab's world, with what the tunnel's tests need around it: plans in a line, numbered packets,
-//! streams, and what arrived in order.
+//! The lab's world for tests: plans in a line, numbered packets, streams, and arrivals in order.
 
 pub mod apps;
 
@@ -8,7 +7,7 @@ use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use roadweave_emulate::{Direction, DuplexLink, LinkSettings, Trace};
+use roadweave_emulate::{Direction, DuplexLink, GilbertElliott, LinkSettings, Trace};
 use roadweave_lab::strategies;
 use roadweave_lab::world::{Hostility, Machine, Strangers, Trust, World as Inner, WorldConfig};
 use roadweave_proto::{Instant, Rate};
@@ -26,13 +25,11 @@ pub fn at(millis: u64) -> Instant {
     Instant::from_millis(millis)
 }
 
-/// How the world is made.
 #[derive(Clone)]
 pub struct Plan {
     pub strategy: &'static str,
     pub links: Vec<LinkPlan>,
     pub seed: u64,
-    pub expires_unix: Option<u64>,
     pub wrong_client: bool,
     pub wrong_server: bool,
     pub congestion: CongestionControl,
@@ -46,13 +43,20 @@ pub struct Plan {
 #[derive(Clone)]
 pub struct LinkPlan {
     pub trace: Trace,
-    pub settings: fn(LinkSettings) -> LinkSettings,
+    pub burst_loss: Option<GilbertElliott>,
+}
+
+impl LinkPlan {
+    /// Loses this share of the packets, in bursts of this mean length.
+    pub fn lossy(self, share: f64, burst: f64) -> Self {
+        Self { burst_loss: Some(GilbertElliott::bursts(share, burst)), ..self }
+    }
 }
 
 pub fn link(rate_mbps: u64, one_way_ms: u64) -> LinkPlan {
     LinkPlan {
         trace: Trace::constant(Rate::from_kbps(rate_mbps * 1000), ms(one_way_ms)),
-        settings: |settings| settings,
+        burst_loss: None,
     }
 }
 
@@ -62,7 +66,6 @@ impl Plan {
             strategy,
             links,
             seed: 1,
-            expires_unix: None,
             wrong_client: false,
             wrong_server: false,
             congestion: CongestionControl::Bbr,
@@ -82,12 +85,13 @@ impl Plan {
         self.build_with(lanes, lane("xnc"))
     }
 
-    /// With these lanes from the vehicle and to it, whatever the strategy.
+    /// Uses these lanes up and down instead of the strategy.
     pub fn build_with(self, lanes_up: Vec<LaneConfig>, lanes_down: Vec<LaneConfig>) -> World {
         let link = |(index, link): (usize, &LinkPlan)| {
             let make = |direction: u64| {
                 let seed = self.seed.wrapping_mul(1000) + index as u64 * 2 + direction;
-                (link.settings)(LinkSettings::new(link.trace.clone(), seed))
+                let settings = LinkSettings::new(link.trace.clone(), seed);
+                LinkSettings { burst_loss: link.burst_loss, ..settings }
             };
             DuplexLink { name: name(index), up: make(0), down: make(1) }
         };
@@ -106,7 +110,7 @@ impl Plan {
             trust: Trust {
                 client_is_known: !self.wrong_client,
                 server_is_right: !self.wrong_server,
-                expires_unix: self.expires_unix,
+                expires_unix: None,
             },
         })
         .expect("plans make worlds");
@@ -124,14 +128,13 @@ impl Plan {
     }
 }
 
-/// What arrived at one end, in order.
 #[derive(Clone, Debug)]
 pub struct Arrival {
     pub at: Instant,
     pub packet: Bytes,
 }
 
-/// The lab's world, and what has come out of it so far.
+/// The lab's world, and all that came out of it so far.
 pub struct World {
     pub inner: Inner,
     pub now: Instant,
@@ -142,32 +145,40 @@ pub struct World {
 }
 
 impl World {
-    /// Runs until the session is up; panics when it does not come.
+    /// Runs until all paths of the session are open.
     pub fn join(mut self) -> Self {
         let end = self.now + Duration::from_secs(10);
         while self.now < end && !self.inner.is_joined() {
             self.run(ms(10));
         }
         assert!(self.inner.is_joined(), "no session: {:?}", self.client_events);
-        self.run(ms(1500)); // all paths are opened
+        self.run(ms(1500));
         self
     }
 
-    /// The server process is killed and started again.
     pub fn restart_server(&mut self) {
         self.inner.restart_server().expect("it could be made before");
     }
 
-    /// The server says goodbye.
     pub fn close_server(&mut self) {
         let now = self.now;
         self.inner.ends_mut().1.close(now);
         self.flush();
     }
 
-    /// What is the matter with a link from now on.
     pub fn set_hostility(&mut self, index: usize, hostility: Option<Hostility>) {
         self.inner.set_hostility(index, hostility).expect("it could be made before");
+    }
+
+    /// How often the server accepted a session, and how often the client lost one.
+    pub fn sessions(&self) -> (usize, usize) {
+        let joined =
+            |(_, event): &&(Instant, ServerEvent)| matches!(event, ServerEvent::Joined { .. });
+        let left = |(_, event): &&(Instant, ClientEvent)| matches!(event, ClientEvent::Left { .. });
+        (
+            self.server_events.iter().filter(joined).count(),
+            self.client_events.iter().filter(left).count(),
+        )
     }
 
     pub fn set_dead(&mut self, index: usize, dead: bool) {
@@ -198,7 +209,6 @@ impl World {
         self.inner.client_status().expect("the session is up")
     }
 
-    /// Takes out what has come.
     fn look(&mut self) {
         self.now = self.inner.now();
         while let Some(arrival) = self.inner.poll_arrival() {
@@ -219,12 +229,11 @@ pub fn name(index: usize) -> String {
     format!("wwan{index}")
 }
 
-/// A UDP packet of the client, numbered in its payload, `length` bytes in all.
+/// A UDP packet from the client of `length` bytes, with a number in its payload.
 pub fn packet_up(number: u64, length: usize) -> Vec<u8> {
     udp_v4([10, 77, 0, 2], [198, 51, 100, 1], number, length)
 }
 
-/// A UDP packet to the client.
 pub fn packet_down(number: u64, length: usize) -> Vec<u8> {
     udp_v4([198, 51, 100, 1], [10, 77, 0, 2], number, length)
 }
@@ -251,7 +260,7 @@ pub fn udp_v6(source: Ipv6Addr, destination: Ipv6Addr, number: u64, length: usiz
     packet
 }
 
-/// The number at the start of the payload where there is room, then a pattern that depends on it.
+/// Fills the payload with the number, as far as it fits, and a pattern that depends on it.
 fn fill(packet: &mut Vec<u8>, number: u64, length: usize) {
     assert!(packet.len() <= length, "a packet has room for its headers");
     packet.extend(number.to_be_bytes());
@@ -269,7 +278,7 @@ pub fn number(packet: &[u8]) -> u64 {
     u64::from_be_bytes(packet[28..36].try_into().expect("a numbered packet"))
 }
 
-/// When each numbered packet first arrived; panics on a second delivery.
+/// When each numbered packet arrived; panics on a second delivery.
 pub fn arrivals(arrived: &[Arrival]) -> BTreeMap<u64, Instant> {
     let mut first = BTreeMap::new();
     for arrival in arrived {
@@ -279,12 +288,11 @@ pub fn arrivals(arrived: &[Arrival]) -> BTreeMap<u64, Instant> {
     first
 }
 
-/// Sends video-like traffic for `frames` frames at 30 fps and `mbps`; returns when each was sent.
+/// Sends frames at 30 fps and `mbps`; returns when each packet was sent.
 pub fn stream(world: &mut World, frames: u64, mbps: u64) -> BTreeMap<u64, Instant> {
     stream_with(world, frames, mbps, |_, _| {})
 }
 
-/// The same, with something to do before each frame.
 pub fn stream_with(
     world: &mut World,
     frames: u64,
@@ -294,7 +302,6 @@ pub fn stream_with(
     stream_of(world, frames, mbps, 1240, before_frame)
 }
 
-/// The same, in packets of `length` bytes.
 pub fn stream_of(
     world: &mut World,
     frames: u64,

@@ -1,0 +1,42 @@
+//! Random numbers of a seed, and the seeds of a run.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use rand_core::{RngCore, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+
+pub struct Dice(Pcg64Mcg);
+
+impl Dice {
+    pub fn new(seed: u64) -> Self {
+        Self(Pcg64Mcg::seed_from_u64(seed))
+    }
+
+    pub fn within(&mut self, range: Range<u64>) -> u64 {
+        range.start + self.0.next_u64() % (range.end - range.start)
+    }
+
+    /// True once in `times`.
+    pub fn once_in(&mut self, times: u64) -> bool {
+        self.within(0..times) == 0
+    }
+
+    pub fn ms(&mut self, range: Range<u64>) -> Duration {
+        Duration::from_millis(self.within(range))
+    }
+}
+
+/// A number in an environment variable.
+pub fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+/// `ROADWEAVE_SEED` alone, or `ROADWEAVE_SEEDS` (else `usual`) seeds from `ROADWEAVE_FIRST` on.
+pub fn seeds(usual: u64) -> Range<u64> {
+    if let Some(seed) = number("ROADWEAVE_SEED") {
+        return seed..seed + 1;
+    }
+    let first = number("ROADWEAVE_FIRST").unwrap_or(0);
+    first..first + number("ROADWEAVE_SEEDS").unwrap_or(usual)
+}
