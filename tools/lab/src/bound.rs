@@ -6,9 +6,9 @@
 //!   links' traces ──> greedy: each packet on the path of earliest arrival ────> what is reachable
 //! ```
 //!
-//! Every figure of [`Bound`] stands for itself: no schedule, however clever, does better in it, and
-//! no one schedule need be best in all of them. [`Bound::reachable`] is the other side: one
-//! schedule of someone who knows the future. The optimum lies between the two.
+//! Each figure of [`Bound`] is a bound by itself; no single schedule need reach all of them.
+//! [`Bound::reachable`] is the other side: what one clairvoyant schedule reaches. The optimum lies
+//! between the two.
 //!
 //! # Why it is a bound
 //!
@@ -34,12 +34,12 @@
 //! 4. *Stalls* (`bound/stalls.rs`). Pictures change only when something can arrive, or within the
 //!    player's frame wait after it, and not before the first frame can be whole.
 //!
-//! A percentile over delivered packets alone could be improved by dropping the slow ones, so the
-//! comparison takes [`delays_of_all`]: what has not arrived by the deadline counts as the deadline.
+//! Dropping slow packets would improve a percentile over delivered packets, so comparisons take
+//! [`delays_of_all`]: what has not arrived by the deadline counts as the deadline.
 //!
-//! The stall ratio is weak where links are slow but never silent, and must be: with the future
-//! known, frames can be held back almost whole and completed one by one with a few bytes each,
-//! every 200 ms, through any drought. There [`Bound::reachable`] says more.
+//! The stall ratio is weak where links are slow but never silent: a clairvoyant schedule can hold
+//! frames back almost whole and complete one every 200 ms with a few bytes. There
+//! [`Bound::reachable`] says more.
 
 use std::time::Duration;
 
@@ -96,13 +96,12 @@ pub struct Bound {
     pub residual_loss: f64,
     /// What the clairvoyant scheduler reaches with one schedule.
     pub reachable: Reachable,
-    /// What is reached by those who do not know the future.
+    /// What schedulers reach that do not know the future.
     #[serde(default)]
     pub informed: Informed,
 }
 
-/// The figures of schedulers that know the links, and nothing of the future
-/// (`bound/informed.rs`).
+/// Figures of schedulers that know the links, and not the future (`bound/informed.rs`).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Informed {
     /// Of one that sees the links as they are.
@@ -117,8 +116,8 @@ pub struct Informed {
     pub copies: Reachable,
 }
 
-/// The figures of the clairvoyant scheduler, which sends each packet, in order, on the path of its
-/// earliest arrival and gives none up.
+/// Figures of the clairvoyant scheduler, which sends each packet, in order, on the path of its
+/// earliest arrival and drops none.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reachable {
     /// Delay of all packets sent, ms; what is later than the deadline counts as the deadline.
@@ -134,16 +133,12 @@ pub struct Reachable {
 /// Delays in ms, ascending, and the share of all packets that can arrive within each, 0..1.
 pub type Curve = Vec<(f64, f64)>;
 
-/// The share of packets that are sent twice as an insurance.
 const INSURED_SHARE: f64 = 0.3;
-/// How precise the bound's delays are: it errs to the low side by less than this.
+/// Precision of the bound's delays, which err to the low side.
 const DELAY_STEP: Duration = Duration::from_micros(10);
 
 impl Bound {
-    /// Computes the bound.
-    ///
-    /// # Panics
-    /// If `bytes` has not one entry per packet.
+    /// Computes the bound; panics unless `bytes` has one entry per packet.
     pub fn new(question: &Question<'_>) -> Self {
         let Question { stream, player, .. } = *question;
         assert_eq!(stream.packets.len(), question.bytes.len(), "one size per packet");
@@ -162,11 +157,11 @@ impl Bound {
         }
     }
 
-    /// The bound of a scenario for its judged stream, and the delays that nobody beats.
+    /// The bound of a scenario's judged stream, and its curve of delays.
     ///
-    /// `None` where there is none: the stream goes by what arrives, or a link has jitter, which
-    /// makes some packets faster than its trace says. Links that die and cross traffic only make it
-    /// worse than the bound.
+    /// `None` if the stream reacts to arrivals, or if a link has jitter, which makes some packets
+    /// faster than the trace says. Dead links and cross traffic only make results worse than the
+    /// bound.
     pub fn of_scenario(scenario: &Scenario) -> Option<(Self, Curve)> {
         let index = scenario.judged()?;
         let spec = &scenario.traffic[index];
@@ -198,8 +193,8 @@ impl Bound {
         (!offered.bytes.is_empty()).then(|| (Self::new(&question), curve.collect()))
     }
 
-    /// The share of packets that can arrive within each of `delays`, 0..1: above every schedule's
-    /// distribution of delays, in which packets that never arrive count as late.
+    /// Upper bound of the share of packets that arrive within each of `delays`, 0..1. Packets that
+    /// never arrive count as late.
     pub fn shares_within(question: &Question<'_>, delays: &[Duration]) -> Vec<f64> {
         let clairvoyant = Clairvoyant::new(question);
         let packets = question.bytes.len();
@@ -210,7 +205,6 @@ impl Bound {
     }
 }
 
-/// Delays from 1 ms to `deadline`, each a twentieth longer than the one before.
 fn curve_delays(deadline: Duration) -> Vec<Duration> {
     let first = Duration::from_millis(1);
     let next = |delay: &Duration| (*delay < deadline).then(|| (*delay * 21 / 20).min(deadline));
@@ -261,10 +255,8 @@ impl Informed {
     }
 }
 
-/// The delay of every packet sent, ascending; what never arrived or came later than `deadline`
-/// counts as `deadline`.
-///
-/// `arrivals`: one entry per packet of `stream`.
+/// Delays of all packets sent, ascending; a packet lost or later than `deadline` counts as
+/// `deadline`. `arrivals`: one entry per packet of `stream`.
 pub fn delays_of_all(
     stream: &StreamLog,
     arrivals: &[Option<Instant>],
@@ -278,7 +270,6 @@ pub fn delays_of_all(
     delays
 }
 
-/// What the figures are computed from.
 struct Clairvoyant<'a> {
     question: &'a Question<'a>,
     slots: Vec<slots::Slot>,
@@ -334,7 +325,7 @@ impl<'a> Clairvoyant<'a> {
         let mut low = 0;
         let mut at = |per_mille: usize| {
             let late = packets - (packets * per_mille).div_ceil(1_000);
-            // Nothing below `low`, the percentile before this one, is enough; `high` is.
+            // `low`, the percentile before this one, is too small; `high` is enough.
             let mut high = deadline;
             while missing_for_good <= late && high - low > nanos(DELAY_STEP) {
                 let middle = low + (high - low) / 2;
@@ -348,7 +339,6 @@ impl<'a> Clairvoyant<'a> {
         Percentiles { p50: at(500), p95: at(950), p99: at(990), p999: at(999) }
     }
 
-    /// The share of the stream time in stalls that no schedule avoids.
     fn stall_ratio(&self) -> f64 {
         let player = self.question.player;
         let (Some(first), Some(last)) = (self.frames.first(), self.frames.last()) else {

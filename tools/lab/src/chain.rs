@@ -6,9 +6,9 @@
 //! box 2 ─┘   loss               └─► proxy 1 ─┘
 //! ```
 //!
-//! A box may have a client at each proxy at one time, with the same key, as one has that joins at
-//! the next proxy before it leaves the last; or one client that chooses among all proxies. Boxes
-//! take turns among the tenants, and boxes of different tenants have the same inner addresses.
+//! A box may have a client at each proxy at one time, with the same key, as during a move; or one
+//! client that chooses among all proxies. Boxes belong to tenants in turn, and boxes of different
+//! tenants have the same inner addresses.
 //! Equal configurations and equal calls give equal chains.
 
 mod network;
@@ -31,34 +31,34 @@ use roadweave_tunnel::{
 use self::network::{Network, Packet};
 pub use self::nodes::{anchor_key, box_identity, inner_address, proxy_key};
 
-/// What a chain is made of.
+/// The configuration of a chain.
 #[derive(Clone, Debug)]
 pub struct ChainConfig {
-    /// How many boxes there are.
+    /// Number of boxes.
     pub boxes: usize,
-    /// How many tenants these belong to, in turn.
+    /// Number of tenants; boxes belong to them in turn.
     pub tenants: usize,
-    /// How many proxies there are.
+    /// Number of proxies.
     pub proxies: usize,
-    /// The delay between boxes and proxies, one way.
+    /// One-way delay between boxes and proxies.
     pub access_delay: Duration,
-    /// The share of packets that is lost there.
+    /// Share of packets lost between boxes and proxies.
     pub access_loss: f64,
-    /// The delay of the legs, one way.
+    /// One-way delay of the legs.
     pub leg_delay: Duration,
-    /// The share of packets that is lost there.
+    /// Share of packets lost on the legs.
     pub leg_loss: f64,
-    /// The largest UDP payload that the legs carry, bytes.
+    /// Largest UDP payload on the legs, bytes.
     pub leg_mtu: usize,
-    /// What the legs are told to carry.
+    /// Configured rate of the legs.
     pub leg_rate: Option<Rate>,
-    /// What a tenant may send and receive, by its number.
+    /// Rate limits of tenants, by number.
     pub tenant_rates: BTreeMap<usize, Rate>,
     /// The strategy of all lanes.
     pub strategy: &'static str,
-    /// Who takes streams, and relays them.
+    /// Which nodes support streams.
     pub streams: StreamsAt,
-    /// Decides all that is random.
+    /// Seed of all randomness.
     pub seed: u64,
 }
 
@@ -83,14 +83,14 @@ impl ChainConfig {
     }
 }
 
-/// Who takes streams, and relays them, in a chain. By default nobody does.
+/// Which nodes of a chain support streams; none by default.
 #[derive(Clone, Debug, Default)]
 pub struct StreamsAt {
-    /// Whether boxes may open some.
+    /// Boxes may open streams.
     pub boxes: bool,
-    /// The proxies that relay them.
+    /// Proxies that relay streams.
     pub proxies: BTreeSet<usize>,
-    /// The bytes that those of all clients may hold at the anchor, if it takes some.
+    /// Memory for the streams of all clients at the anchor, bytes, if it takes streams.
     pub anchor: Option<usize>,
 }
 
@@ -101,10 +101,10 @@ impl StreamsAt {
     }
 }
 
-/// Which node of a chain it is.
+/// A node of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NodeId {
-    /// A box, with the proxy that its client is for.
+    /// A box, by the proxy of its client.
     Box {
         /// The box.
         number: usize,
@@ -122,7 +122,7 @@ pub enum NodeId {
 pub struct ChainArrival {
     /// When the packet came out.
     pub at: Instant,
-    /// At which box, or at the anchor.
+    /// The box or the anchor.
     pub node: NodeId,
     /// The tenant whose device got it.
     pub tenant: usize,
@@ -140,7 +140,7 @@ pub struct Chain {
     proxies: BTreeMap<usize, Server>,
     anchor: Option<Anchor>,
     devices: Vec<Arc<PeerTable>>,
-    /// How often something was started: each life has random numbers of its own.
+    /// Number of starts; each has random numbers of its own.
     lives: u8,
     network: Network,
     arrivals: VecDeque<ChainArrival>,
@@ -150,10 +150,8 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// A chain at [`Instant::ZERO`] with its proxies and its anchor, and no box that has started.
-    ///
-    /// # Panics
-    /// When its nodes cannot be made, by a configuration that nobody could use.
+    /// A chain at [`Instant::ZERO`] with running proxies and anchor, and no box started. Panics if
+    /// the configuration is unusable.
     #[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
     pub fn new(config: ChainConfig) -> Self {
         let mut chain = Self {
@@ -176,7 +174,7 @@ impl Chain {
         chain
     }
 
-    /// The tenants that proxies are started with.
+    /// The tenants that proxies start with.
     pub fn tenants(&self) -> Vec<ProxyTenant> {
         nodes::tenants(&self.config)
     }
@@ -186,40 +184,31 @@ impl Chain {
         self.now
     }
 
-    /// The anchor starts, with nothing of a former life.
-    ///
-    /// # Panics
-    /// As [`Chain::new`].
+    /// Starts the anchor without state. Panics as [`Chain::new`].
     pub fn start_anchor(&mut self) {
         self.lives += 1;
         let anchor = nodes::anchor(self.epoch, &self.config, &self.devices, self.lives);
         self.anchor = Some(anchor);
     }
 
-    /// The anchor is gone without a word.
+    /// Kills the anchor.
     pub fn kill_anchor(&mut self) {
         self.anchor = None;
     }
 
-    /// A proxy starts, with nothing of a former life.
-    ///
-    /// # Panics
-    /// As [`Chain::new`].
+    /// Starts a proxy without state. Panics as [`Chain::new`].
     pub fn start_proxy(&mut self, proxy: usize) {
         self.lives += 1;
         let server = nodes::proxy(self.epoch, &self.config, proxy, self.lives);
         self.proxies.insert(proxy, server);
     }
 
-    /// A proxy is gone without a word.
+    /// Kills a proxy.
     pub fn kill_proxy(&mut self, proxy: usize) {
         self.proxies.remove(&proxy);
     }
 
-    /// The client of a box for a proxy starts, with nothing of a former life.
-    ///
-    /// # Panics
-    /// As [`Chain::new`].
+    /// Starts the client of a box for a proxy, without state. Panics as [`Chain::new`].
     pub fn start(&mut self, number: usize, proxy: usize) {
         self.lives += 1;
         let client = nodes::client(self.epoch, self.now, &self.config, (number, proxy), self.lives);
@@ -227,29 +216,23 @@ impl Chain {
         self.turn(NodeId::Box { number, proxy });
     }
 
-    /// A client of a box that chooses among all proxies starts, with nothing of a former life. Its
-    /// proxy is [`ANY_PROXY`].
-    ///
-    /// # Panics
-    /// As [`Chain::new`].
+    /// Starts a client of a box that chooses among all proxies, without state. Its proxy is
+    /// [`ANY_PROXY`]. Panics as [`Chain::new`].
     pub fn start_roaming(&mut self, number: usize) {
         self.start(number, ANY_PROXY);
     }
 
-    /// The client of a box for a proxy is gone without a word.
+    /// Kills the client of a box for a proxy.
     pub fn kill(&mut self, number: usize, proxy: usize) {
         self.clients.remove(&(number, proxy));
     }
 
-    /// The leg of a proxy carries nothing from now on, or does again.
+    /// Cuts or restores the leg of a proxy.
     pub fn cut_leg(&mut self, proxy: usize, is_cut: bool) {
         self.network.cut_leg(proxy, is_cut);
     }
 
-    /// The anchor lets no proxy in for a moment: its legs are closed.
-    ///
-    /// # Panics
-    /// When the anchor does not run.
+    /// Closes all legs at the anchor. Panics if the anchor does not run.
     pub fn close_legs(&mut self) {
         let anchor = self.anchor.as_mut().expect("it runs");
         let none = Peers::default();
@@ -274,7 +257,7 @@ impl Chain {
         self.clients.get_mut(&(number, proxy))
     }
 
-    /// An inner packet comes from the device of a box.
+    /// Sends an inner packet from the device of a box.
     pub fn send_up(&mut self, number: usize, proxy: usize, packet: &[u8]) {
         if let Some(client) = self.clients.get_mut(&(number, proxy)) {
             client.handle_inner(self.now, packet);
@@ -282,7 +265,7 @@ impl Chain {
         }
     }
 
-    /// An inner packet comes from the device of a tenant.
+    /// Sends an inner packet from the device of a tenant.
     pub fn send_down(&mut self, tenant: usize, packet: &[u8]) {
         if let Some(anchor) = &mut self.anchor {
             anchor.handle_tenant_inner(self.now, TenantId(tenant as u16), packet);
@@ -290,16 +273,13 @@ impl Chain {
         }
     }
 
-    /// Lets everybody send what may leave now.
+    /// Sends whatever may leave now.
     pub fn flush(&mut self) {
         let nodes: Vec<NodeId> = self.nodes().collect();
         nodes.into_iter().for_each(|node| self.turn(node));
     }
 
-    /// Lets everything happen until `end`, and moves the time there.
-    ///
-    /// # Panics
-    /// When one moment takes thousands of steps.
+    /// Runs until `end`. Panics if one moment takes thousands of steps.
     pub fn run_until(&mut self, end: Instant) {
         let mut at_one_moment = 0;
         loop {
@@ -314,22 +294,22 @@ impl Chain {
         self.now = end;
     }
 
-    /// An inner packet that came out, in the order of their coming.
+    /// The next inner packet that came out.
     pub fn poll_arrival(&mut self) -> Option<ChainArrival> {
         self.arrivals.pop_front()
     }
 
-    /// What the anchor had to tell, and when.
+    /// Events of the anchor, and when.
     pub fn anchor_events(&self) -> &[(Instant, AnchorEvent)] {
         &self.anchor_events
     }
 
-    /// What the proxies had to tell, and when.
+    /// Events of proxies: when, proxy, event.
     pub fn proxy_events(&self) -> &[(Instant, usize, ServerEvent)] {
         &self.proxy_events
     }
 
-    /// What the clients had to tell, and when: by box and proxy.
+    /// Events of clients: when, box, proxy, event.
     pub fn client_events(&self) -> &[(Instant, usize, usize, ClientEvent)] {
         &self.client_events
     }
@@ -354,7 +334,6 @@ impl Chain {
         }
     }
 
-    /// Hands over what has arrived, and lets happen what is due.
     fn step(&mut self) {
         let now = self.now;
         let due = |node: &NodeId| self.timeout_of(*node).is_some_and(|at| at <= now);
@@ -365,7 +344,7 @@ impl Chain {
         touched.into_iter().for_each(|node| self.turn(node));
     }
 
-    /// Gives a packet to whom it is for; returns who that is.
+    /// Delivers a packet; returns its receiver.
     fn hand_over(&mut self, packet: &Packet) -> Option<NodeId> {
         let (node, meta) = packet.meta()?;
         match node {
@@ -384,7 +363,6 @@ impl Chain {
         Some(node)
     }
 
-    /// Lets a node do what is due, and takes out all that it has to give.
     fn turn(&mut self, node: NodeId) {
         let (now, tenants) = (self.now, self.config.tenants);
         let mut io =
@@ -420,7 +398,6 @@ impl Chain {
     }
 }
 
-/// What is around a node.
 struct NodeIo<'a> {
     now: Instant,
     node: NodeId,
@@ -438,7 +415,7 @@ impl Io for NodeIo<'_> {
         let (at, node) = (self.now, self.node);
         let tenant = match node {
             NodeId::Box { number, .. } => number % self.tenants,
-            // A proxy has no device; what it gave to one would be seen here.
+            // A proxy has no device; a packet for one would show up here.
             NodeId::Proxy(_) => usize::MAX,
             // The device of its first tenant.
             NodeId::Anchor => 0,
@@ -456,7 +433,7 @@ impl Io for NodeIo<'_> {
 /// The proxy of a client that chooses among all.
 pub const ANY_PROXY: usize = 1_000;
 
-/// Where a proxy listens.
+/// The address of a proxy.
 pub fn proxy_address(proxy: usize) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::from(0xc000_0200 + proxy as u32), 4_433))
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   per 100 ms and link: capacity, or none while packets are lost or the delay is above 80 ms;
-//!   each the mean of three, since a pause of 100 ms is no lack yet
+//!   each the mean of three, so that a pause of 100 ms does not count
 //!     one link enough, 99 % of the time ──> easy      the sum, 98 % of the time ──> decisive
 //!     the sum, 90 % of the time         ──> tight     less                      ──> starved
 //! ```
@@ -58,7 +58,7 @@ impl Class {
         }
     }
 
-    /// Its name, as in JSON.
+    /// The name in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Easy => "easy",
@@ -75,7 +75,7 @@ impl fmt::Display for Class {
     }
 }
 
-/// What a link can be used for around each [`STEP`], bit/s.
+/// What a link can carry around each [`STEP`], bit/s.
 fn usable(trace: &Trace, duration: Duration) -> Vec<f64> {
     let steps = duration.as_nanos().div_ceil(STEP.as_nanos()) as u32;
     let mut rates: Vec<f64> = match &**trace.capacity() {
@@ -105,14 +105,12 @@ fn usable(trace: &Trace, duration: Duration) -> Vec<f64> {
     (0..rates.len()).map(around).collect()
 }
 
-/// The resolution.
 const STEP: Duration = Duration::from_millis(100);
-/// A link with a higher one-way delay is of no use to a live stream.
+/// Links with a higher one-way delay are useless to a live stream.
 const DELAY_MAX: Duration = Duration::from_millis(80);
-/// The share of the time in which a link suffices for one that does alone.
+/// Share of time in which a sufficient single link suffices.
 const ALONE: f64 = 0.99;
-/// The share of the time in which the links suffice together on a decisive drive, and on a tight
-/// one.
+/// Share of time in which the links suffice together on a decisive drive, and on a tight one.
 const DECISIVE: f64 = 0.98;
 const TIGHT: f64 = 0.90;
 

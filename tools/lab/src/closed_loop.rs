@@ -1,11 +1,11 @@
-//! A video whose encoder does what the tunnel tells it: what a viewer sees, and how soon.
+//! A video whose encoder follows the tunnel's target: what a viewer sees, and how soon.
 //!
 //! ```text
 //! links ─► Scenario with an adaptive (or a fixed) encoder ─► run ─► Seen: SSIM, delays, stalls
 //! ```
 //!
-//! Delays are those of all frames: one that never comes whole counts as the player's deadline. SSIM
-//! is that of the frames that were shown undamaged, as the model of the encoder has it.
+//! Delays are those of all frames: one that never becomes whole counts as the player's deadline.
+//! SSIM is that of frames shown undamaged, by the model of the encoder.
 
 use std::time::Duration;
 
@@ -25,26 +25,26 @@ use crate::world::WorldError;
 pub struct ClosedLoop {
     /// The links.
     pub links: Vec<DuplexLink>,
-    /// Who carries it.
+    /// The strategy.
     pub strategy: Strategy,
-    /// How its encoder finds its size.
+    /// How the encoder finds the size of frames.
     pub encoder: Encoder,
     /// The lane's deadline.
     pub deadline: Duration,
     /// Frames per second.
     pub fps: u32,
-    /// How long it lasts, seconds.
+    /// Duration, seconds.
     pub seconds: u32,
-    /// Decides all that is random.
+    /// Seed of all randomness.
     pub seed: u64,
 }
 
 /// How an encoder finds the size of its next frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoder {
-    /// It makes each frame as large as it is told, up to this rate.
+    /// Each frame is as large as the tunnel's target, up to this rate.
     Adaptive(Rate),
-    /// It always has the same rate, and a key frame each second.
+    /// A constant rate, with a key frame each second.
     Fixed(Rate),
 }
 
@@ -62,21 +62,18 @@ pub struct Seen {
     pub undamaged: f64,
     /// Share of the time in stalls above 200 ms, 0..1.
     pub stall_ratio: f64,
-    /// How many stalls.
+    /// Number of stalls.
     pub stalls: usize,
     /// From the capture of each frame to its last packet, ms, ascending.
     pub frame_delays_ms: Vec<f64>,
-    /// What was sent, Mbit/s.
+    /// Rate sent, Mbit/s.
     pub sent_mbps: f64,
-    /// Bytes beyond the inner packets, by those.
+    /// Bytes beyond the inner packets, as a share of these.
     pub redundancy: f64,
 }
 
 impl ClosedLoop {
-    /// Runs it.
-    ///
-    /// # Errors
-    /// When the links make no world.
+    /// Runs the video; fails if the links make no world.
     pub fn run(&self) -> Result<Seen, WorldError> {
         Ok(Seen::of(&run(&self.scenario())?, self.deadline))
     }

@@ -6,16 +6,15 @@
 //!                                                                     └─> Pooled (all, per class)
 //! ```
 //!
-//! A [`Measured`] depends on nothing but the drive, the strategy and the [`Setting`], so whoever
-//! runs the jobs may do so in any order, on any number of cores, and keep results for later. What
-//! is made of them is a pure function again: equal settings give equal bytes of JSON.
+//! A [`Measured`] depends on the drive, the strategy and the [`Setting`] alone, so that jobs may
+//! run in any order, on any number of cores, and results may be kept. Their combination is a pure
+//! function: equal settings give equal bytes of JSON.
 //!
-//! Names beside those of strategies: `single:*` stands for every link of a drive by itself,
-//! `best-single` for the one of them that did best, which is known only afterwards.
+//! Names beside strategies: `single:*` stands for each link of a drive alone, `best-single` for the
+//! best of these, which is known only afterwards.
 //!
 //! Delays are those of *all* packets sent: one that never arrives, or later than the deadline,
 //! counts as the deadline. Otherwise a strategy could improve its percentiles by dropping packets.
-//! Those of the packets that did arrive are given apart.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -43,19 +42,19 @@ mod pool;
 pub use interval::Interval;
 pub use pool::{Intervals, Pooled};
 
-/// Stands for every link of a drive by itself.
+/// Stands for each link of a drive alone.
 pub const EVERY_SINGLE: &str = "single:*";
-/// Stands for the link of a drive that did best by itself.
+/// Stands for the best link of a drive alone.
 pub const BEST_SINGLE: &str = "best-single";
 
-/// What all runs of a comparison have in common.
+/// Settings of all runs of a comparison.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setting {
     /// Rate of the video, bit/s.
     pub bitrate_bps: u64,
     /// Duration of the stream, seconds.
     pub seconds: u32,
-    /// Seed of everything random; of several, the first.
+    /// Seed of all randomness; of several, the first.
     pub seed: u64,
     /// The congestion control of every path.
     pub congestion: CongestionControl,
@@ -67,7 +66,7 @@ pub struct Setting {
 /// A strategy as the user names it, or a name that stands for several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Contestant {
-    /// One alone.
+    /// One strategy.
     Strategy(Strategy),
     /// [`EVERY_SINGLE`].
     EverySingle,
@@ -75,7 +74,7 @@ pub enum Contestant {
     BestSingle,
 }
 
-/// What one strategy did on one drive.
+/// Results of one strategy on one drive.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// The figures.
@@ -85,7 +84,7 @@ pub struct Measured {
     pub frame_delay_ms: Percentiles,
     /// Where late packets lost their time.
     pub causes: Causes,
-    /// What a report draws.
+    /// Details for a report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<Box<RunDetail>>,
 }
@@ -109,7 +108,7 @@ pub struct Entry {
     /// What the strategy did.
     #[serde(flatten)]
     pub measured: Measured,
-    /// The link that was best, for [`BEST_SINGLE`].
+    /// The best link, for [`BEST_SINGLE`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<String>,
     /// Its p99 delay by the bound's.
@@ -132,12 +131,12 @@ pub struct Compared {
     pub seed: u64,
     /// How hard it is for this stream.
     pub class: Class,
-    /// What no strategy can beat.
+    /// The bound, which no strategy can beat.
     pub bound: Bound,
-    /// The delays that no strategy can beat; with details only.
+    /// The least possible delays; with details only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bound_within: Curve,
-    /// In the order in which they were named, the links of [`EVERY_SINGLE`] in the drive's order.
+    /// In the order of the contestants; links of [`EVERY_SINGLE`] in the order of the drive.
     pub strategies: Vec<Entry>,
 }
 
@@ -157,7 +156,7 @@ pub struct ClassPool {
 pub struct Comparison {
     /// The version of the program.
     pub version: String,
-    /// What all runs had in common.
+    /// Settings of all runs.
     #[serde(flatten)]
     pub setting: Setting,
     /// By name; each once for every seed.
@@ -206,10 +205,7 @@ impl Setting {
 }
 
 impl Contestant {
-    /// The contestants of a list of names.
-    ///
-    /// # Errors
-    /// The first name that is no contestant.
+    /// The contestants of a list of names; fails with the first unknown name.
     pub fn parse_all<'a>(
         names: impl IntoIterator<Item = &'a str>,
     ) -> Result<Vec<Self>, UnknownStrategy> {
@@ -223,7 +219,7 @@ impl Contestant {
         names.into_iter().map(parse).collect()
     }
 
-    /// What has to be run on `drive` for these contestants, each strategy once, in order.
+    /// Strategies to run on `drive` for these contestants, each once, in order.
     pub fn strategies(contestants: &[Self], drive: &Drive) -> Vec<Strategy> {
         let mut seen = BTreeSet::new();
         let all = contestants.iter().flat_map(|contestant| contestant.strategies_on(drive));
@@ -242,7 +238,7 @@ impl Contestant {
 }
 
 impl Measured {
-    /// What is kept of a run's outcome.
+    /// The results of a run.
     pub fn new(outcome: &Outcome) -> Self {
         let mut figures = outcome.run.figures.clone();
         figures.delay_arrived_ms = Some(figures.delay_ms.clone());
@@ -272,7 +268,7 @@ impl Measured {
         }
     }
 
-    /// What decides which of two is better: stalls first, then the tail of delays.
+    /// Order of quality, lower is better: stalls first, then the tail of delays.
     fn badness(&self) -> [f64; 5] {
         let delay = &self.figures.delay_ms;
         [self.figures.stall_ratio, delay.p99, delay.p95, delay.p50, self.figures.residual_loss]
@@ -280,9 +276,8 @@ impl Measured {
 }
 
 impl Compared {
-    /// Puts together what the strategies of `contestants` did on one drive.
-    ///
-    /// `measured`: one entry per strategy of [`Contestant::strategies`], in its order.
+    /// Combines the results of `contestants` on one drive. `measured`: one entry per strategy of
+    /// [`Contestant::strategies`], in its order.
     pub fn new(
         name: &str,
         class: Class,
@@ -323,7 +318,7 @@ impl Compared {
 }
 
 impl Comparison {
-    /// Puts together what was found on all drives, which are sorted by name.
+    /// Combines the results of all drives, which are sorted by name.
     pub fn new(version: &str, setting: Setting, mut drives: Vec<Compared>) -> Self {
         drives.sort_by(|a, b| a.name.cmp(&b.name).then(a.seed.cmp(&b.seed)));
         let all: Vec<&Compared> = drives.iter().collect();
@@ -344,7 +339,7 @@ impl Comparison {
         }
     }
 
-    /// This comparison without the details that only a report needs.
+    /// This comparison without details for reports.
     #[must_use]
     pub fn without_details(mut self) -> Self {
         for drive in &mut self.drives {
@@ -355,12 +350,11 @@ impl Comparison {
     }
 }
 
-/// How many drives these are, whatever the number of seeds.
+/// Number of different drives, whatever the number of seeds.
 pub fn count(drives: &[&Compared]) -> usize {
     pool::names(drives).len()
 }
 
-/// The best of the links by themselves, called so.
 fn best_single(singles: impl Iterator<Item = Entry>) -> Option<Entry> {
     let worse = |a: &Entry, b: &Entry| {
         let (a, b) = (a.measured.badness(), b.measured.badness());

@@ -3,12 +3,12 @@
 //! ```text
 //! vehicle 0: client, uplinks 0 .. ─┐  a delay for each uplink, and loss
 //! vehicle 1: client, uplinks 0 .. ─┼───────────────────────────────────► server
-//! vehicle 2: an endpoint without a client: whoever has its key and no manners
+//! vehicle 2: an endpoint without a client: a hostile end with a valid key
 //! ```
 //!
-//! [`World`](crate::world::World) is one client with links that have rates, queues and traces. Here
-//! it is the number that matters: what clients do to one another at the server. Equal
-//! configurations and equal calls give equal crowds.
+//! [`World`](crate::world::World) is one client with links that have rates, queues and traces. A
+//! crowd shows what many clients do to one another at the server. Equal configurations and equal
+//! calls give equal crowds.
 
 mod hostile;
 mod network;
@@ -34,40 +34,38 @@ use self::network::{Flying, Network};
 use self::processor::Processor;
 use crate::world::{MTU, SERVER};
 
-/// What a crowd is made of.
+/// The configuration of a crowd.
 #[derive(Clone, Debug)]
 pub struct CrowdConfig {
-    /// How many vehicles the server knows; at most 10,000.
+    /// Number of vehicles that the server knows, at most 10,000.
     pub vehicles: usize,
     /// The uplinks of each client.
     pub uplinks: u32,
-    /// The delay of the first uplink, one way; each further one has 10 ms more.
+    /// One-way delay of the first uplink; each further one has 10 ms more.
     pub delay: Duration,
-    /// The share of packets that is lost.
+    /// Share of packets lost.
     pub loss: f64,
     /// The lanes from the vehicles.
     pub lanes_up: Vec<LaneConfig>,
     /// The lanes to the vehicles.
     pub lanes_down: Vec<LaneConfig>,
-    /// The most bytes that all sessions of the server may hold.
+    /// Memory limit of all sessions of the server, bytes.
     pub memory_max: usize,
-    /// The most bytes that one of them may hold.
+    /// Memory limit of one session, bytes.
     pub client_memory_max: usize,
-    /// How long each packet keeps the server's processor busy, in and out.
+    /// Time of the server's processor for each packet in or out.
     pub server_time: Duration,
-    /// How long each packet keeps the processor busy that all vehicles share.
+    /// Time for each packet of the processor that all vehicles share.
     pub vehicles_time: Duration,
-    /// What vehicles may send and receive, by number.
+    /// Rate limits of vehicles, by number.
     pub rate_limits: BTreeMap<usize, Rate>,
-    /// Decides all that is random.
+    /// Seed of all randomness.
     pub seed: u64,
 }
 
 impl CrowdConfig {
-    /// `vehicles` with two uplinks each and one lane that follows `strategy` in each direction.
-    ///
-    /// # Panics
-    /// When there is no such strategy.
+    /// `vehicles` with two uplinks each and one lane of `strategy` in each direction. Panics if the
+    /// strategy is unknown.
     pub fn new(vehicles: usize, strategy: &str) -> Self {
         let lanes = vec![LaneConfig::new("default", strategy.parse().expect("a known strategy"))];
         Self {
@@ -98,7 +96,6 @@ pub struct CrowdArrival {
     pub packet: Bytes,
 }
 
-/// What a vehicle has.
 #[derive(Debug)]
 enum End {
     Client(Box<Client>),
@@ -124,10 +121,8 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    /// A crowd at [`Instant::ZERO`] in which nobody has started.
-    ///
-    /// # Errors
-    /// When the server cannot be made.
+    /// A crowd at [`Instant::ZERO`] in which no vehicle has started; fails if the server cannot be
+    /// made.
     #[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
     pub fn new(config: CrowdConfig) -> Result<Self, ConfigError> {
         let epoch = Epoch::new(std::time::Instant::now());
@@ -154,10 +149,7 @@ impl Crowd {
         self.now
     }
 
-    /// The client of a vehicle starts, or starts again with nothing of its former life.
-    ///
-    /// # Panics
-    /// When its lanes cannot be used.
+    /// Starts the client of a vehicle, without state. Panics if its lanes cannot be used.
     pub fn start(&mut self, vehicle: usize, life: u8) {
         let config = ClientConfig {
             name: name(vehicle),
@@ -176,10 +168,8 @@ impl Crowd {
         self.flush_vehicle(vehicle);
     }
 
-    /// The vehicle's key is in the hands of somebody who does what they like with it.
-    ///
-    /// # Panics
-    /// When the transport's own settings cannot be used.
+    /// Starts a bare endpoint with the key of a vehicle, for a hostile end. Panics if the
+    /// transport's settings cannot be used.
     pub fn start_bare(&mut self, vehicle: usize) {
         let transport = self.transport(vehicle, 0);
         let own = Arc::new(identity(vehicle));
@@ -187,46 +177,42 @@ impl Crowd {
         self.ends.insert(vehicle, End::Bare(Box::new(endpoint)));
     }
 
-    /// A vehicle is gone without a word.
+    /// Kills a vehicle.
     pub fn kill(&mut self, vehicle: usize) {
         self.ends.remove(&vehicle);
     }
 
-    /// The server is killed and started again, with the same key and nothing else of its former
-    /// life.
-    ///
-    /// # Errors
-    /// As [`Crowd::new`].
+    /// Kills and starts the server, with the same key and without state. Fails as [`Crowd::new`].
     pub fn restart_server(&mut self) -> Result<(), ConfigError> {
         self.server_lives = self.server_lives.wrapping_add(1);
         (self.server, self.peers) = server(self.epoch, &self.config, self.server_lives)?;
         Ok(())
     }
 
-    /// The server does nothing for `time`; what comes waits in its socket.
+    /// Stops the server for `time`; packets wait in its socket.
     pub fn pause_server(&mut self, time: Duration) {
         self.server_processor.pause(self.now + time);
     }
 
-    /// The vehicles do nothing for `time`; what comes waits in their sockets.
+    /// Stops the vehicles for `time`; packets wait in their sockets.
     pub fn pause_vehicles(&mut self, time: Duration) {
         self.vehicles_processor.pause(self.now + time);
     }
 
-    /// What has been sent so far, and what found no room.
+    /// Packets sent so far, and those without room.
     pub fn counts(&self) -> Counts {
         let no_room = self.server_processor.no_room() + self.vehicles_processor.no_room();
         Counts { no_room, ..self.network.counts() }
     }
 
-    /// The server is told the time of day, seconds since 1970.
+    /// Sets the server's time of day, seconds since 1970.
     pub fn set_unix_time(&mut self, seconds: u64) {
         self.peers.set_unix_time(seconds);
         self.server.on_time_of_day();
         self.flush();
     }
 
-    /// An uplink of a vehicle carries nothing from now on, or does again.
+    /// Kills or revives an uplink of a vehicle.
     pub fn set_dead(&mut self, vehicle: usize, uplink: u32, dead: bool) {
         self.network.set_dead(vehicle, uplink, dead);
     }
@@ -244,8 +230,7 @@ impl Crowd {
         }
     }
 
-    /// The endpoint of a vehicle that [`Crowd::start_bare`] gave one; follow it with
-    /// [`Crowd::flush`].
+    /// The endpoint from [`Crowd::start_bare`] of a vehicle; follow it with [`Crowd::flush`].
     pub fn bare(&mut self, vehicle: usize) -> Option<&mut Endpoint> {
         match self.ends.get_mut(&vehicle)? {
             End::Bare(endpoint) => Some(endpoint),
@@ -253,7 +238,7 @@ impl Crowd {
         }
     }
 
-    /// Lets everybody send what may leave now.
+    /// Sends whatever may leave now.
     pub fn flush(&mut self) {
         for vehicle in self.ends.keys().copied().collect::<Vec<_>>() {
             self.turn_vehicle(vehicle);
@@ -261,10 +246,7 @@ impl Crowd {
         self.turn_server();
     }
 
-    /// Lets everything happen until `end`, and moves the time there.
-    ///
-    /// # Panics
-    /// When one moment takes thousands of steps.
+    /// Runs until `end`. Panics if one moment takes thousands of steps.
     pub fn run_until(&mut self, end: Instant) {
         let mut at_one_moment = 0;
         loop {
@@ -278,22 +260,22 @@ impl Crowd {
         self.now = end;
     }
 
-    /// An inner packet that came out of the tunnel, in the order of their coming.
+    /// The next inner packet that came out.
     pub fn poll_arrival(&mut self) -> Option<CrowdArrival> {
         self.arrivals.pop_front()
     }
 
-    /// What the server had to tell, and when.
+    /// Events of the server, and when.
     pub fn server_events(&self) -> &[(Instant, ServerEvent)] {
         &self.server_events
     }
 
-    /// What the client of a vehicle had to tell, and when.
+    /// Events of the client of a vehicle, and when.
     pub fn client_events(&self, vehicle: usize) -> &[(Instant, ClientEvent)] {
         self.client_events.get(&vehicle).map_or(&[], Vec::as_slice)
     }
 
-    /// The clients that have a session, as they see it.
+    /// Number of clients with a session.
     pub fn joined(&self) -> usize {
         let has = |end: &&End| matches!(end, End::Client(client) if client.status().is_some());
         self.ends.values().filter(has).count()
@@ -310,7 +292,6 @@ impl Crowd {
         [vehicles, server, self.network.poll_timeout()].into_iter().flatten().min()
     }
 
-    /// Hands over what has arrived, and lets happen what is due.
     fn step(&mut self) {
         let now = self.now;
         while let Some(packet) = self.network.poll(now) {
@@ -334,8 +315,7 @@ impl Crowd {
         }
     }
 
-    /// Lets vehicles take a batch of what has arrived and do what is due. Returns how many packets
-    /// there were.
+    /// Lets vehicles handle a batch of packets and what is due; returns the number of packets.
     fn step_vehicles(&mut self) -> usize {
         let now = self.now;
         let mut touched = BTreeSet::new();
@@ -365,8 +345,7 @@ impl Crowd {
         handled
     }
 
-    /// Lets the server take a batch of what has arrived and do what is due. Returns how many
-    /// packets there were.
+    /// Lets the server handle a batch of packets and what is due; returns the number of packets.
     fn step_server(&mut self) -> usize {
         let mut handled = 0;
         for (at, Flying { vehicle, uplink, packet, .. }) in self.server_processor.take() {
@@ -380,7 +359,6 @@ impl Crowd {
         handled
     }
 
-    /// Lets a vehicle do what is due, and takes out all that it has to give.
     fn turn_vehicle(&mut self, vehicle: usize) {
         let (now, arrivals) = (self.now, &mut self.arrivals);
         let mut io = EndIo { now, vehicle: Some(vehicle), network: &mut self.network, arrivals };
@@ -397,7 +375,7 @@ impl Crowd {
         self.take_events(vehicle);
     }
 
-    /// Takes out all that a vehicle has to give after a call that has let happen what is due.
+    /// Takes the output of a vehicle after a call that handled what is due.
     fn flush_vehicle(&mut self, vehicle: usize) {
         let (now, arrivals) = (self.now, &mut self.arrivals);
         let mut io = EndIo { now, vehicle: Some(vehicle), network: &mut self.network, arrivals };
@@ -414,7 +392,6 @@ impl Crowd {
         }
     }
 
-    /// Lets the server do what is due, and takes out all that it has to give.
     fn turn_server(&mut self) {
         let (now, arrivals) = (self.now, &mut self.arrivals);
         let mut io = EndIo { now, vehicle: None, network: &mut self.network, arrivals };
@@ -434,7 +411,6 @@ impl End {
     }
 }
 
-/// The clock, the device and the network of a vehicle, or of the server.
 struct EndIo<'a> {
     now: Instant,
     vehicle: Option<usize>,
@@ -493,7 +469,6 @@ pub fn peer(config: &CrowdConfig, vehicle: usize) -> (PublicKey, Peer) {
     (vehicle_key(vehicle), peer)
 }
 
-/// What a vehicle is called.
 fn name(vehicle: usize) -> String {
     format!("vehicle-{vehicle}")
 }
@@ -508,13 +483,11 @@ fn server_identity() -> Identity {
     Identity::from_seed([2; 32])
 }
 
-/// Where packets of an uplink come from.
 fn address(vehicle: usize, uplink: u32) -> SocketAddr {
     let ip = Ipv4Addr::from(0x6440_0000 + (vehicle as u32) * 16 + uplink);
     SocketAddr::from((ip, 5_000))
 }
 
-/// Whose uplink is at an address.
 fn whose(address: SocketAddr) -> Option<(usize, u32)> {
     let IpAddr::V4(ip) = address.ip() else { return None };
     let number = ip.to_bits().checked_sub(0x6440_0000)?;
@@ -543,10 +516,10 @@ fn server(
     Ok((server, peers))
 }
 
-/// The product's settings, with a seed that differs from end to end and from life to life.
+/// Default settings with a seed that differs by end and by life.
 fn transport(seed: u64, end: u64, life: u8) -> TransportConfig {
     let mut bytes = [life; 32];
-    // The tunnel's own randomness grows out of the first eight.
+    // The first eight seed the tunnel's randomness.
     let own = seed.wrapping_add(end.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     bytes[..8].copy_from_slice(&own.to_le_bytes());
     bytes[8..16].copy_from_slice(&end.to_le_bytes());

@@ -1,16 +1,16 @@
-//! How long a link's propagation delay stays what it is, and whether a replay shows its changes to
-//! applications that pause.
+//! How long the propagation delay of a link stays the same, and whether a replay shows its changes
+//! to applications that pause.
 //!
 //! ```text
 //! idle round trips, half of each ─► the least of each second: bins ─┬─► differences of neighbours
 //!                                                                   └─► change points ─► how long
 //! ```
 //!
-//! Change points are those of the most probable segmentation of the bins: normal values whose mean
-//! and variance are unknown and another in each segment (conjugate prior), and a change in each
-//! second with the same chance; exactly, by dynamic programming (Fearnhead, Exact and efficient
-//! Bayesian inference for multiple changepoint problems, 2006). Segments whose means are less than
-//! 2 ms apart count as one.
+//! Change points are those of the most probable segmentation of the bins: normal values with
+//! unknown mean and variance in each segment (conjugate prior), and a change in each second with
+//! the same chance; exactly, by dynamic programming (Fearnhead, Exact and efficient Bayesian
+//! inference for multiple changepoint problems, 2006). Segments whose means are less than 2 ms
+//! apart count as one.
 //!
 //! Source: LoLa sections 4.1 and 4.2, figures 3, 4 and 6.
 
@@ -30,14 +30,14 @@ pub fn bins(trace: &Trace) -> Vec<Option<f64>> {
     (0..seconds).map(least).collect()
 }
 
-/// By how much neighbouring bins differ, ms.
+/// Differences of neighbouring bins, ms.
 pub fn differences(bins: &[Option<f64>]) -> Vec<f64> {
     let known = |pair: &[Option<f64>]| Some((pair[1]? - pair[0]?).abs());
     bins.windows(2).filter_map(known).collect()
 }
 
-/// For how many seconds the delay stayed what it was, each time. A second without an answer counts
-/// as the one before.
+/// Durations for which the delay stayed the same, seconds. A second without an answer counts as the
+/// one before.
 pub fn persistence(bins: &[Option<f64>]) -> Vec<usize> {
     let mut last = bins.iter().flatten().next().copied().unwrap_or_default();
     let filled = bins.iter().map(|bin| {
@@ -86,9 +86,9 @@ fn change_points(values: &[f64]) -> Vec<usize> {
     ends
 }
 
-/// Normal values with a mean and a variance that nobody knows.
+/// Normal values with unknown mean and variance.
 struct Model {
-    /// Sums of the first values and of their squares, all less the median, which means are around.
+    /// Sums of the first values and of their squares, relative to the median.
     sums: Vec<(f64, f64)>,
     /// The logarithm of the gamma function of 1, 1.5, 2, ...
     ln_gamma: Vec<f64>,
@@ -132,15 +132,15 @@ impl Model {
 /// One sender over one replay of a delay that rises (figure 4).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rise {
-    /// Whether the replay has delays of its own, or delivery opportunities alone.
+    /// The replay has delays, not only delivery opportunities.
     pub has_delays: bool,
-    /// Whether the sender sends without a pause.
+    /// The sender sends without a pause.
     pub full_throttle: bool,
-    /// The median of the one-way delays of the second before the change, ms.
+    /// Median one-way delay of the second before the change, ms.
     pub before_ms: f64,
-    /// Of the first 100 ms after it: the highest.
+    /// Highest delay of the first 100 ms after it, ms.
     pub peak_ms: f64,
-    /// The median of what left from a second after it on.
+    /// Median of what left from a second after it on, ms.
     pub after_ms: f64,
 }
 
@@ -159,7 +159,7 @@ fn rise(has_delays: bool, full_throttle: bool) -> Rise {
     let mut delays: Vec<(Duration, f64)> = Vec::new();
     let mut now = Instant::ZERO;
     while now.since(Instant::ZERO) < LENGTH - Duration::from_millis(300) {
-        // What finds no place in the queue tells of no delay.
+        // A packet without room in the queue shows no delay.
         (0..burst).for_each(|_| _ = link.push(now, PACKET as usize, now));
         now += pause;
         while let Some(at) = link.poll_timeout().filter(|at| *at <= now) {
@@ -186,8 +186,8 @@ fn rise(has_delays: bool, full_throttle: bool) -> Rise {
     }
 }
 
-/// What is recorded of the link: opportunities and delays; or, as Cellsim has it, opportunities
-/// alone, between which the longer delay leaves a gap.
+/// A recording of the link: opportunities and delays; or, as Cellsim has it, opportunities alone,
+/// between which the longer delay leaves a gap.
 fn replay(has_delays: bool) -> Trace {
     let interval = RATE.time_for(PACKET);
     let count = LENGTH.as_nanos().div_ceil(interval.as_nanos()) as u32 - 1;
@@ -209,11 +209,11 @@ fn replay(has_delays: bool) -> Trace {
 const BIN: Duration = Duration::from_secs(1);
 /// Probes in a second.
 const PROBES: u32 = 5;
-/// Smaller changes are none (LoLa section 4.2), ms.
+/// Smaller changes do not count (LoLa section 4.2), ms.
 const SIGNIFICANT_MS: f64 = 2.0;
-/// The chance of a change in a second, before anything is known.
+/// Prior chance of a change in a second.
 const CHANGE: f64 = 0.05;
-/// How many values the prior's mean weighs, and the prior's scale of variances, square ms.
+/// Weight of the prior's mean in values, and the prior's scale of variances, square ms.
 const PRIOR_WEIGHT: f64 = 0.01;
 const PRIOR_VARIANCE: f64 = 1.0;
 /// The link of figure 4.

@@ -1,13 +1,12 @@
-//! A download as a stream: how much of what the links can carry becomes its goodput?
+//! A download as a stream: the share of the links' capacity that becomes goodput.
 //!
 //! ```text
 //! join ─► all paths ─► rest ─► links from their beginning ─► request
 //!      ─► server writes as fast as the stream takes it ─► client reads ─► Downloaded
 //! ```
 //!
-//! Client, server and their streams are the product's. Beyond them there is no network: the client
-//! reads at once, and the server always has more. TCP without a tunnel downloads the same over each
-//! link, for comparison.
+//! Client, server and streams are the product's, without a network beyond them: the client reads at
+//! once, and the server always has data. TCP without a tunnel downloads the same over each link.
 
 use std::time::Duration;
 
@@ -22,44 +21,41 @@ use crate::tcp::fetch::{Fetched, fetch};
 use crate::tcp::{Algorithm, SocketConfig};
 use crate::world::{World, WorldConfig, WorldError};
 
-/// A download over some links, in a session that has carried nothing.
+/// A download over some links, in a fresh session.
 #[derive(Clone, Debug)]
 pub struct Download {
     /// The links, which carry the data to the vehicle.
     pub links: Vec<DuplexLink>,
-    /// How much is downloaded; cut off after [`CUT`].
+    /// Size of the download; cut off after [`CUT`].
     pub bytes: u64,
-    /// How the frames of streams are sent; `None`: as the product does by default.
+    /// How frames of streams are sent; `None`: the product's default.
     pub lane: Option<LaneConfig>,
     /// The congestion control of every path.
     pub congestion: CongestionControl,
-    /// Decides all that is random in client and server.
+    /// Seed of all randomness in client and server.
     pub seed: u64,
 }
 
-/// What came of it.
+/// The result of a download.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Downloaded {
-    /// From the request to the last byte, or to the end of the time for it.
+    /// From the request to the last byte, or to the cut.
     pub seconds: f64,
-    /// What came in order, Mbit/s.
+    /// Goodput, in order, Mbit/s.
     pub goodput_mbps: f64,
-    /// By link: what was given to it towards the vehicle meanwhile, Mbit/s with all headers.
+    /// By link: rate given to it towards the vehicle meanwhile, Mbit/s with all headers.
     pub pushed_mbps: Vec<f64>,
-    /// Of the bytes that the server's lane sent: the share that was a repair or sent again.
+    /// Share of the bytes of the server's lane that were repairs or sent again.
     pub redundant: f64,
 }
 
 impl Download {
-    /// A download over `links` as the product does by default.
+    /// A download over `links` with the product's defaults.
     pub fn new(links: Vec<DuplexLink>, bytes: u64, seed: u64) -> Self {
         Self { links, bytes, lane: None, congestion: CongestionControl::default(), seed }
     }
 
-    /// Downloads.
-    ///
-    /// # Errors
-    /// [`WorldError`] when the links make no world.
+    /// Runs the download; fails if the links make no world.
     pub fn run(&self) -> Result<Downloaded, WorldError> {
         let defaults = StreamsConfig::default();
         let lane = self.lane.clone().unwrap_or_else(|| defaults.lane.clone());
@@ -94,12 +90,12 @@ impl Download {
     }
 }
 
-/// What was counted of a world until a moment.
+/// Counters of a world.
 #[derive(Debug, Default)]
 struct Counted {
     /// Bytes given to each link towards the vehicle.
     links: Vec<u64>,
-    /// Bytes that the server's lane of streams has sent, and those that were not the first.
+    /// Bytes sent by the server's lane of streams, and those of them that were not the first.
     lane: u64,
     redundant: u64,
 }
@@ -117,7 +113,6 @@ impl Counted {
     }
 }
 
-/// Both ends of one download.
 #[derive(Debug, Default)]
 struct Ends {
     answering: Option<(StreamsOwner, StreamId)>,
@@ -125,7 +120,7 @@ struct Ends {
 }
 
 impl Ends {
-    /// Asks for `bytes` bytes and reads them, for at most `time`; returns how long it took.
+    /// Requests `bytes` bytes and reads them, for at most `time`; returns how long it took.
     fn run(&mut self, world: &mut World, bytes: u64, time: Duration) -> Duration {
         let (begun, end) = (world.now(), world.now() + time);
         let mut asked = None;
@@ -159,7 +154,6 @@ impl Ends {
         self.read += read.unwrap_or(0) as u64;
     }
 
-    /// Writes as much as the stream takes.
     fn answer(&mut self, world: &mut World) {
         while let Some((owner, event)) = world.poll_server_stream() {
             if let Event::Opened { id, .. } = event {
@@ -179,7 +173,7 @@ impl Ends {
     }
 }
 
-/// Opens a stream, if there is a session that carries any.
+/// Opens a stream, if there is a session that carries streams.
 fn ask(world: &mut World) -> Option<StreamId> {
     let asked = world.use_client_streams(|now, _, streams| {
         let website = Destination::of_address([192, 0, 2, 80].into(), 80)?;
@@ -190,13 +184,12 @@ fn ask(world: &mut World) -> Option<StreamId> {
     asked.flatten()
 }
 
-/// Nothing is carried for so long before a download.
+/// Idle time before a download.
 const REST: Duration = Duration::from_millis(500);
-/// A download that takes longer is cut off.
+/// Time after which a download is cut off.
 pub const CUT: Duration = Duration::from_secs(60);
 /// The largest IP packet of a link without a tunnel, bytes.
 const LINK_MTU: u16 = 1_500;
-/// What is written at one time.
 static CHUNK: [u8; 1 << 16] = [0; 1 << 16];
 
 #[cfg(test)]

@@ -5,8 +5,8 @@
 //!                                                          └─> enough of them: left out
 //! ```
 //!
-//! Chance alone makes too few easy drives: it seems that the recorded ones were chosen by their
-//! class (docs/experiments/synthetic-drives.md). A set that shall stand for them needs as many.
+//! Chance alone makes too few easy drives: the recorded ones seem to be chosen by class
+//! (docs/experiments/synthetic-drives.md). A set that stands for them needs as many of each.
 
 use std::time::Duration;
 
@@ -19,21 +19,21 @@ use crate::class::Class;
 #[derive(Clone, Debug)]
 pub struct DrivesByClass {
     set: DriveSet,
-    /// The next drive of the set to be looked at.
+    /// The next drive of the set to check.
     next: u32,
-    /// How many of each class are still wanted.
+    /// Number still wanted of each class.
     wanted: [u32; Class::ALL.len()],
-    /// How many were looked at since.
+    /// Number checked since.
     looked_at: u32,
 }
 
 impl DrivesByClass {
-    /// Those of `set`. Their classes are those of their first 90 s, whatever its length is.
+    /// Drives of `set`, chosen by the class of their first 90 s whatever its length.
     pub fn of(set: DriveSet) -> Self {
         Self { set, next: 0, wanted: RECORDED, looked_at: 0 }
     }
 
-    /// Whether drive `index` of the set is one that is wanted; then one less is.
+    /// Whether drive `index` of the set is wanted; it counts as taken then.
     fn takes(&mut self, index: u32) -> bool {
         let drive = DriveSet { length: LENGTH, ..self.set }.drive(index);
         let mut class = class(&drive) as usize;
@@ -74,10 +74,10 @@ fn class(drive: &Drive) -> Class {
 
 /// Easy, decisive, tight and starved drives among each [`DriveSet::DRIVES`].
 const RECORDED: [u32; Class::ALL.len()] = [7, 36, 8, 8];
-/// What the recorded classes are of.
+/// Length that classes are computed over.
 const LENGTH: Duration = Duration::from_secs(90);
 const BITRATE: Rate = Rate::from_kbps(30_000);
-/// Where so many drives were not enough, any other is taken: some 170 are.
+/// After so many drives any class is taken; some 170 usually suffice.
 const LOOKED_AT_MAX: u32 = 40 * DriveSet::DRIVES;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What happens to links while a scenario runs: a script of events, and traffic of others.
+//! What happens to links while a scenario runs: a script of events, and cross traffic.
 //!
 //! ```text
 //! script ─┬─ down, up, rebind, unplug, plug ─► the world, when their time comes
@@ -40,7 +40,7 @@ pub enum Action {
     Rebind,
     /// The modem is pulled out: the link dies and its interface vanishes.
     Unplug,
-    /// The modem is plugged in: the link lives, and its interface appears with another address.
+    /// The modem is plugged in: the link lives, and its interface has another address.
     Plug,
     /// From now on the link's propagation delay is the trace's plus this, both ways.
     Delay(Duration),
@@ -49,7 +49,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// Lets it happen; delay and capacity are in the traces already.
+    /// Applies the event; delay and capacity are in the traces already.
     pub fn act_on(self, world: &mut World, link: usize) {
         match self {
             Self::Down => world.set_dead(link, true),

@@ -14,18 +14,18 @@ use crate::traffic::{Detail, TrafficSpec};
 use crate::world::WorldError;
 use crate::world::servers::{Fault, Servers, ServersConfig};
 
-/// A video, and what befalls the server that it goes through.
+/// A video, and a fault of the server that it goes through.
 #[derive(Clone, Debug)]
 pub struct Failover {
     /// The links.
     pub links: Vec<DuplexLink>,
-    /// What befalls it.
+    /// The fault.
     pub fault: Fault,
     /// The rate of the video.
     pub bitrate: Rate,
     /// The lanes of both ends.
     pub lanes: Vec<LaneConfig>,
-    /// Decides when the fault comes, and all else that is random.
+    /// Seed of the time of the fault, and of all other randomness.
     pub seed: u64,
 }
 
@@ -36,13 +36,12 @@ pub struct Seen {
     pub gap_ms: f64,
     /// Frames that never became whole.
     pub frames_lost: usize,
-    /// How often the client went to another server.
+    /// Number of moves to another server.
     pub moves: usize,
 }
 
 impl Failover {
-    /// 30 Mbit/s over three links with round trips of 50 to 70 ms, as the product is without
-    /// configuration.
+    /// 30 Mbit/s over three links with round trips of 50 to 70 ms, with the product's defaults.
     pub fn new(fault: Fault, seed: u64) -> Self {
         let mut random = SplitMix64::new(seed);
         let link = |name: &str, rate: u64, delay: u64| {
@@ -57,11 +56,8 @@ impl Failover {
         Self { links, fault, bitrate, lanes: default_lanes(), seed }
     }
 
-    /// Servers at these sites, in the order in which the client knows them, each so many
-    /// milliseconds from the egress, or at none.
-    ///
-    /// # Errors
-    /// When no client or server can be made.
+    /// Servers at these sites, in the client's order, each so many milliseconds from the egress, if
+    /// given. Fails if no client or server can be made.
     pub fn fleet(&self, sites: &[&str], to_anchor: &[u64]) -> Result<Servers, WorldError> {
         Servers::new(&ServersConfig {
             links: self.links.clone(),
@@ -73,10 +69,7 @@ impl Failover {
         })
     }
 
-    /// Lets it happen.
-    ///
-    /// # Errors
-    /// When no client or server can be made.
+    /// Runs the video and the fault; fails if no client or server can be made.
     pub fn run(&self) -> Result<Seen, WorldError> {
         let mut fleet = self.fleet(&["here", "there"], &[])?;
         fleet.run_until(VIDEO_BEGINS);
@@ -118,12 +111,11 @@ impl Failover {
     }
 }
 
-/// The session, its standby and the paths of both are there by then.
+/// By then the session, its standby and the paths of both are there.
 const VIDEO_BEGINS: Instant = Instant::from_millis(6_000);
-/// How long the video lasts.
 const LASTS: Duration = Duration::from_secs(12);
-/// The fault comes so much later, and up to a second more.
+/// Time from the begin of the video to the fault, to which up to a second is added.
 const FAULT_AFTER: Duration = Duration::from_secs(5);
-/// What is on its way at the end has so long to come.
+/// Time for packets still on their way at the end.
 const SETTLES: Duration = Duration::from_secs(3);
 const BEFORE: Duration = Duration::from_millis(500);

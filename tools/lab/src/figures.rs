@@ -41,7 +41,7 @@ pub struct Figures {
     pub residual_loss: f64,
     /// The part of `residual_loss` that did arrive, after the deadline, 0..1.
     pub late: f64,
-    /// What was sent beyond the distinct inner packets, by the bytes of these, 0..1 and above.
+    /// Bytes sent beyond the distinct inner packets, as a share of these, 0..1 and above.
     pub redundancy: f64,
     /// CPU time of the client, by the duration of the stream, percent of one core; absent in
     /// virtual time.
@@ -87,11 +87,11 @@ impl Timeline {
     pub const STEP: Duration = Duration::from_millis(100);
 }
 
-/// The emulated links, and what else the report says about the circumstances.
+/// The emulated links, and other circumstances for the report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scene {
     /// Name and capacity (Mbit/s per [`Timeline::STEP`]) of each link, vehicle to cloud.
     pub links: Vec<(String, Vec<f64>)>,
-    /// What else there is to say, as pairs of a word and its value.
+    /// Other facts, as pairs of a word and its value.
     pub facts: Vec<(String, String)>,
 }

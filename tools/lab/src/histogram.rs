@@ -27,14 +27,14 @@ impl Histogram {
         histogram
     }
 
-    /// Adds what the other one holds.
+    /// Adds another histogram.
     pub fn merge(&mut self, other: &Self) {
         for (&bucket, &count) in &other.counts {
             *self.counts.entry(bucket).or_default() += count;
         }
     }
 
-    /// How many delays it holds.
+    /// Number of delays.
     pub fn count(&self) -> u64 {
         self.counts.values().sum()
     }
@@ -79,7 +79,7 @@ fn upper_ms(bucket: u16) -> f64 {
     GROWTH.powi(i32::from(bucket)) / 1e3
 }
 
-/// How much larger each bucket's upper end is than that of the one before.
+/// Ratio between the upper ends of neighbouring buckets.
 const GROWTH: f64 = 1.005;
 
 #[cfg(test)]

@@ -1,8 +1,7 @@
 //! Inner packets of the lab's applications: UDP and TCP between the vehicle and one host of the
 //! cloud.
 //!
-//! Every application has a port of its own, the same at both ends, by which its packets are told
-//! from those of others.
+//! Every application has its own port, the same at both ends, which identifies its packets.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use roadweave_emulate::Direction;
@@ -20,10 +19,9 @@ const PROTOCOL_UDP: u8 = 17;
 /// The protocol number of TCP.
 pub(crate) const PROTOCOL_TCP: u8 = 6;
 
-/// An IPv4 packet with a UDP datagram, from `port` to `port`.
+/// An IPv4 packet with a UDP datagram, from `port` to `port`, without checksums.
 ///
-/// `payload`: at most 65,507 bytes; what exceeds that is cut off. Checksums are zero: no one on the
-/// way looks at them.
+/// `payload`: at most 65,507 bytes; the rest is cut off.
 pub fn udp(direction: Direction, port: u16, payload: &[u8]) -> Bytes {
     let payload = &payload[..payload.len().min(usize::from(u16::MAX) - HEADERS)];
     let length = (HEADERS + payload.len()) as u16;

@@ -6,10 +6,9 @@
 //!                       both ÷ better one, seed by seed ─► median
 //! ```
 //!
-//! On each link alone runs the same tunnel with the same lanes, so that what is compared is the
-//! bond and not the tunnel. The profiles are those that mqvpn, a multipath QUIC VPN, publishes
-//! results of (docs/experiments/never-worse.md); its links were `tc netem`, whose queue of 1,000
-//! packets the links here have as well.
+//! Each link alone carries the same tunnel with the same lanes, so that the bond is compared and
+//! not the tunnel. The profiles are those of mqvpn, a multipath QUIC VPN, with published results
+//! (docs/experiments/never-worse.md); links have the queue of 1,000 packets of its `tc netem`.
 
 use std::time::Duration;
 
@@ -27,7 +26,7 @@ use crate::world::WorldError;
 /// Two links.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Profile {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
     /// The links, `a` and `b`.
     pub links: [ProfileLink; 2],
@@ -38,7 +37,7 @@ pub struct Profile {
 pub struct ProfileLink {
     /// One-way delay.
     pub delay_ms: u16,
-    /// Its standard deviation, normal, packet by packet: packets overtake one another.
+    /// Standard deviation of the delay of each packet, normal: packets overtake one another.
     pub jitter_ms: u16,
     /// Share of packets lost, each for itself, per mille.
     pub loss_per_mille: u16,
@@ -46,7 +45,7 @@ pub struct ProfileLink {
     pub rate_mbps: u16,
 }
 
-/// Which links a tunnel has.
+/// The links that a tunnel uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Over {
     /// The one at this position, alone.
@@ -55,7 +54,7 @@ pub enum Over {
     All,
 }
 
-/// What rides on a tunnel, from the vehicle.
+/// A load on a tunnel, from the vehicle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
     /// A QUIC transfer with `cubic` of so many bytes.
@@ -64,7 +63,7 @@ pub enum Load {
     Paced(Duration),
 }
 
-/// What came of one load over the best link and over all, medians over the seeds.
+/// Results of one load over the best link and over all, medians over the seeds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Compared {
     /// Over the link that is best alone, by this median, Mbit/s or ms.
@@ -75,8 +74,8 @@ pub struct Compared {
     pub ratio: f64,
 }
 
-/// The lanes of a product without configuration, reduced to the one called `name`, which takes all
-/// packets; `None` if there is none of that name.
+/// The default lanes, reduced to the one called `name`, which takes all packets; `None` if there is
+/// none.
 pub fn lane_alone(name: &str) -> Option<Vec<LaneConfig>> {
     let lane = default_lanes().into_iter().find(|lane| lane.name == name)?;
     Some(vec![LaneConfig { rule: LaneRule::default(), ..lane }])
@@ -103,10 +102,7 @@ impl Profile {
 }
 
 impl Over {
-    /// These of `links`.
-    ///
-    /// # Panics
-    /// If it names a link that is not there.
+    /// These of `links`. Panics if a link is missing.
     pub fn pick(self, links: impl Iterator<Item = DuplexLink>) -> Vec<DuplexLink> {
         let (first, count) = match self {
             Self::One(at) => (at, 1),
@@ -146,11 +142,8 @@ impl Load {
     }
 }
 
-/// What the only load of `scenario` gets: goodput in Mbit/s of a transfer, or the p99 of the delay
-/// in ms of a paced flow, in which a packet that never arrives counts as 700 ms.
-///
-/// # Errors
-/// [`WorldError`] when its lanes make no world.
+/// The result of the only load of `scenario`: goodput in Mbit/s of a transfer, or the p99 delay in
+/// ms of a paced flow, in which a lost packet counts as 700 ms. Fails if its lanes make no world.
 pub fn measure(scenario: &Scenario) -> Result<f64, WorldError> {
     let outcome = run(scenario)?;
     Ok(match &outcome.traffic[0].detail {
@@ -183,7 +176,7 @@ impl ProfileLink {
 }
 
 impl Compared {
-    /// Compares what [`measure`] gave of `load` over each link alone and over all of them, one
+    /// Compares results of [`measure`] for `load` over each link alone and over all of them, one
     /// value per seed in equal order; at least one link and one seed.
     pub fn new(load: Load, singles: &[&[f64]], all: &[f64]) -> Self {
         let better = |left: &&[f64], right: &&[f64]| match load.is_goodput() {
@@ -197,7 +190,7 @@ impl Compared {
     }
 }
 
-/// The middle one of `values`, of an even number the lower one.
+/// The lower median.
 fn middle(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -232,14 +225,13 @@ pub const PROFILES: [Profile; 16] = [
     profile("congested", link(50, 20, 20, 20), link(60, 25, 20, 15)),
 ];
 
-/// The link that most profiles begin with.
+/// The first link of most profiles.
 const EVEN: ProfileLink = link(20, 0, 0, 50);
-/// The rate of a paced flow, with headers: a video call in good quality, which the slowest link of
-/// all carries.
+/// Rate of a paced flow with headers: a good video call, which the slowest link carries.
 pub const PACED_RATE: Rate = Rate::from_kbps(4_000);
 /// The size of its packets, with headers.
 pub const PACED_BYTES: usize = 1_200;
-/// What a packet counts as that never arrives, as everywhere in the lab.
+/// Delay that a lost packet counts as, as everywhere in the lab.
 const NEVER: Duration = Duration::from_millis(700);
 /// A transfer that takes longer is cut off.
 const TRANSFER_MAX: Duration = Duration::from_secs(60);

@@ -1,4 +1,4 @@
-//! RAVEN's evaluation: what people in a vehicle wait for, at each confidence, and what it costs.
+//! RAVEN's evaluation: response times in a vehicle at each confidence, and the cost in bytes.
 //!
 //! ```text
 //! recordings ─► routes of several minutes ─► learn on all others ─► speech, music, recommender on each
@@ -7,9 +7,9 @@
 //! transfers and loads of 1 kB to 50 MB ─► which part of them was sent twice                (section 5.6)
 //! ```
 //!
-//! A recording of half a minute says little about a question every twenty seconds, so recordings of
-//! equal links are joined, one behind the other. As in the paper, what a strategy knows of the
-//! networks is learned on the routes that it is not measured on.
+//! A recording of half a minute is short for a request every twenty seconds, so recordings of equal
+//! links are joined. As in the paper, a strategy learns the networks on other routes than those it
+//! is measured on.
 //!
 //! Source: RAVEN sections 5.1 to 5.6.
 
@@ -59,12 +59,12 @@ pub enum RouteError {
     },
 }
 
-/// What one application lived through with one strategy on one route.
+/// Results of one application with one strategy on one route.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Answered {
     /// The route.
     pub route: String,
-    /// What the people did: `speech`, `music` or `recommender`.
+    /// The application: `speech`, `music` or `recommender`.
     pub app: String,
     /// The strategy.
     pub strategy: String,
@@ -87,7 +87,7 @@ pub struct Answered {
     pub further_bytes: u64,
 }
 
-/// Which part of transfers of one size was sent more than once.
+/// How much of transfers of one size was sent more than once.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Transferred {
     /// The size of each transfer, bytes.
@@ -98,9 +98,6 @@ pub struct Transferred {
 
 /// Joins recordings of equal links to `count` routes, each recording as long as its shortest link,
 /// with links that carry [`CAPACITY`].
-///
-/// # Errors
-/// [`RouteError`].
 pub fn routes(recordings: &[(String, Drive)], count: usize) -> Result<Vec<Drive>, RouteError> {
     let Some((first, drive)) = recordings.first().filter(|_| recordings.len() >= count) else {
         return Err(RouteError::TooFew(recordings.len(), count));
@@ -155,7 +152,7 @@ fn steps<V: Copy>(timeline: &Timeline<V>, begin: Duration, end: Duration) -> Vec
     steps
 }
 
-/// What RAVEN learns on these routes: a probe each [`PROBE_INTERVAL`], unless it was lost.
+/// What RAVEN learns on these routes: one probe each [`PROBE_INTERVAL`], unless it was lost.
 pub fn learn<'a>(routes: impl IntoIterator<Item = &'a Drive>) -> String {
     let mut raven = Raven::new(RavenConfig::default());
     for link in routes.into_iter().flat_map(|route| &route.links) {
@@ -168,11 +165,8 @@ pub fn learn<'a>(routes: impl IntoIterator<Item = &'a Drive>) -> String {
     raven.learned().unwrap_or_default()
 }
 
-/// Lets people use `app` on `route`, as often as `seeds` has seeds; `learned`: what the strategy
-/// knows of the networks.
-///
-/// # Errors
-/// [`WorldError`] when the route makes no world.
+/// Runs `app` on `route`, once per seed; `learned`: the strategy's knowledge of the networks. Fails
+/// if the route makes no world.
 pub fn ask(
     route: (&str, &Drive),
     app: App,
@@ -209,7 +203,7 @@ pub fn ask(
 }
 
 impl Answered {
-    /// Reckons what is told of all that was added.
+    /// Computes the results of all that was added.
     fn settle(&mut self) {
         self.responses.sort_unstable();
         let mut responses = self.responses.clone();
@@ -218,7 +212,7 @@ impl Answered {
         self.extra_bytes = self.further_bytes as f64 / self.source_bytes.max(1) as f64;
     }
 
-    /// Runs `scenario` and adds what came of it.
+    /// Runs `scenario` and adds its results.
     fn add(&mut self, scenario: &Scenario) -> Result<(), WorldError> {
         let mut stage = Stage::new(world(scenario)?);
         warm_up(&mut stage, scenario);
@@ -244,11 +238,9 @@ impl Answered {
     }
 }
 
-/// Sends [`TRANSFERS`] transfers of `bytes` bytes from the vehicle, with pauses of half a minute,
-/// and every packet on all paths as long as the strategy takes it for a small one.
-///
-/// # Errors
-/// [`WorldError`] when the route makes no world.
+/// Sends [`TRANSFERS`] transfers of `bytes` bytes from the vehicle, half a minute apart, with every
+/// packet on all paths as long as the strategy takes it for a small one. Fails if the route makes
+/// no world.
 pub fn transfer(route: &Drive, bytes: u64, seed: u64) -> Result<Transferred, WorldError> {
     let strategy: Strategy = "raven:100".parse().expect("it is one of the strategies");
     let scenario = Scenario { seed, ..Scenario::new("transfers", links(route, seed), strategy) };
@@ -323,17 +315,17 @@ pub fn name_of(app: App) -> &'static str {
     }
 }
 
-/// The lane of a scenario without lanes of its own.
+/// The lane of a scenario that names none.
 const LANE: &str = "default";
 /// What every link carries: far more than these applications need.
 pub const CAPACITY: Rate = Rate::from_kbps(50_000);
-/// After so long a request counts as unanswered.
+/// Time after which a request counts as unanswered.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often a network is probed on the routes that are learned on.
+/// Interval of probes on the routes that are learned on.
 pub const PROBE_INTERVAL: Duration = Duration::from_millis(600);
 /// Transfers of each size.
 pub const TRANSFERS: u32 = 10;
-/// A recording of which no length is known.
+/// Length of a recording without a length.
 const PIECE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_secs(30);
 /// Payload of an inner packet of a transfer, bytes.

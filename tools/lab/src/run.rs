@@ -7,12 +7,11 @@
 //!     traces from their beginning                    traces from their beginning again
 //! ```
 //!
-//! The tunnel that is measured is one in use, not one that has just started, as in `roadweave
-//! demo`: first the session joins and opens its paths, for at most 5 s (15 s if there is no path at
-//! all); then the scenario's videos and constant streams run for 2 s on ports that nobody counts;
-//! after half a second of rest the traces of all links, and all that is random in them, start from
-//! their beginning, and with them the stream, the script and the cross traffic. Whatever the links
-//! did before, each strategy meets the same links at the same moment of the stream.
+//! As in `roadweave demo`, a tunnel in use is measured: the session joins and opens its paths, for
+//! at most 5 s (15 s if there is no path at all); then the scenario's videos and constant streams
+//! run for 2 s on ports that are not counted; after half a second of rest the traces of all links
+//! and their randomness start again, and with them the stream, the script and the cross traffic. So
+//! each strategy meets the same links at the same moment of the stream.
 
 mod causes;
 mod outcome;
@@ -31,24 +30,19 @@ use outcome::Recorder;
 pub use outcome::{LinkReport, Outcome};
 pub use stage::Stage;
 
-/// How long all paths are waited for.
+/// Longest wait for all paths.
 const ALL_PATHS: Duration = Duration::from_secs(5);
-/// How long the first path is waited for.
+/// Longest wait for the first path.
 const FIRST_PATH: Duration = Duration::from_secs(15);
-/// How often the paths are looked at.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long the lead-in lasts.
 const LEAD_IN: Duration = Duration::from_secs(2);
-/// Between lead-in and stream.
+/// Pause between lead-in and stream.
 const SETTLE: Duration = Duration::from_millis(500);
-/// Ports of the lead-in begin here.
+/// First port of the lead-in.
 const LEAD_IN_PORT: u16 = 40_000;
 
-/// Runs `scenario`.
-///
-/// # Errors
-/// [`WorldError`] when its links or lanes make no world. A session that never comes up is an
-/// outcome: nothing arrives.
+/// Runs `scenario`; fails if its links or lanes make no world. A session that never comes up is an
+/// outcome in which nothing arrives.
 pub fn run(scenario: &Scenario) -> Result<Outcome, WorldError> {
     let world = World::new(WorldConfig {
         links: scenario.links.clone(),

@@ -1,4 +1,4 @@
-//! What is to be run: links, applications, a strategy, a seed, and what happens meanwhile.
+//! What to run: links, applications, a strategy, a seed, and events.
 //!
 //! ```text
 //! scenario.toml ─┐
@@ -24,32 +24,31 @@ use crate::world::Machine;
 
 pub use file::ScenarioError;
 
-/// What is to be run. Equal scenarios have equal outcomes.
+/// What to run. Equal scenarios have equal outcomes.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// The links, 1 to 64.
     pub links: Vec<DuplexLink>,
-    /// The lanes from the vehicle, 1 to 8. Those to the vehicle are the same, but for strategies
-    /// that name an uplink, which the server does not know: there it uses `xnc`, the product's
-    /// default.
+    /// The lanes from the vehicle, 1 to 8. The lanes to it are the same, but with the default `xnc`
+    /// where a strategy names an uplink, which the server does not know.
     pub lanes: Vec<LaneConfig>,
     /// The congestion control of every path.
     pub congestion: CongestionControl,
-    /// The applications; the first video, or else the first of all, is the one that is judged.
+    /// The applications; the first video, or else the first of all, is judged.
     pub traffic: Vec<TrafficSpec>,
     /// The script.
     pub events: Vec<Event>,
-    /// Traffic of others on the links.
+    /// Cross traffic on the links.
     pub cross: Vec<CrossTraffic>,
     /// What the strategies have learned before, as JSON by the lane's name.
     pub learned: BTreeMap<String, String>,
     /// The machine that both ends run on.
     pub machine: Machine,
-    /// Decides all that is random.
+    /// Seed of all randomness.
     pub seed: u64,
-    /// How long the stream lasts, seconds.
+    /// Duration of the stream, seconds.
     pub seconds: u32,
 }
 
@@ -86,13 +85,13 @@ impl Scenario {
         Self { traffic: vec![video], seconds, seed, ..Self::new(name, links.collect(), strategy) }
     }
 
-    /// How long the stream lasts.
+    /// Duration of the stream.
     pub fn duration(&self) -> Duration {
         Duration::from_secs(self.seconds.into())
     }
 
-    /// The strategy's name; of several lanes all names, with `+` in between; `default` of the lanes
-    /// of a product that names none.
+    /// The strategy's name; of several lanes all names joined by `+`; `default` for the default
+    /// lanes.
     pub fn strategy(&self) -> String {
         if self.lanes == default_lanes() {
             return "default".into();
@@ -101,14 +100,14 @@ impl Scenario {
         names.join("+")
     }
 
-    /// The links as they will be, with the delay and capacity events in their traces.
+    /// The links with the delay and capacity events in their traces.
     pub fn links_with_events(&self) -> Vec<DuplexLink> {
         let mut links = self.links.clone();
         apply_to_traces(&mut links, &self.events, self.duration() + DRAIN);
         links
     }
 
-    /// The application that is judged, by its place in `traffic`.
+    /// Index in `traffic` of the judged application.
     pub fn judged(&self) -> Option<usize> {
         let video = self.traffic.iter().position(TrafficSpec::is_video);
         video.or((!self.traffic.is_empty()).then_some(0))
@@ -126,5 +125,5 @@ impl Scenario {
     }
 }
 
-/// How long after the end of the stream packets are still waited for.
+/// How long packets are waited for after the stream.
 pub const DRAIN: Duration = Duration::from_secs(2);

@@ -1,5 +1,5 @@
-//! Strategies to compare with, in a table of the lab's own beside the product's: the papers'
-//! rivals, and the product's algorithms with other parameters or without one of their parts.
+//! Strategies for comparison, in a table beside the product's: the papers' rivals, and the
+//! product's algorithms with other parameters or without a part.
 
 mod bonding;
 mod earliest;
@@ -110,20 +110,17 @@ fn xnc(config: XncConfig) -> Option<Box<dyn Recovery>> {
     Some(Box::new(Xnc::new(config)))
 }
 
-/// The strategy called `name`, of the product or of the lab.
-///
-/// # Errors
-/// When there is none; the message lists them.
+/// The strategy called `name`, of the product or of the lab; the error lists all.
 pub fn strategy(name: &str) -> Result<Strategy, UnknownStrategy> {
     Strategy::find(name, &[STRATEGIES, BASELINES])
 }
 
-/// All names but those with a parameter.
+/// All names without a parameter.
 pub fn plain_names() -> impl Iterator<Item = &'static str> {
     [STRATEGIES, BASELINES].into_iter().flat_map(Strategy::plain_names)
 }
 
-/// Reads the name of a strategy in a file.
+/// Deserializes the name of a strategy.
 pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Strategy, D::Error> {
     strategy(&String::deserialize(from)?).map_err(de::Error::custom)
 }

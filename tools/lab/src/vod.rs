@@ -6,9 +6,9 @@
 //!       x one long video, short ones x seeds                       beside the best link alone
 //! ```
 //!
-//! Client, server and streams are the product's; the player is a model ([`player`]). Over one link
-//! alone runs the same, so that what is compared is the way and not the tunnel. The best link is
-//! known only afterwards. Beside streams stands the model of [TCP](crate::tcp) through the tunnel.
+//! Client, server and streams are the product's; the player is a model ([`player`]). One link alone
+//! carries the same, so that the way is compared and not the tunnel. The best link is known only
+//! afterwards. Besides streams there is the model of [TCP](crate::tcp) through the tunnel.
 //!
 //! Source: XLINK (SIGCOMM 2021) sections 5 and 7.
 
@@ -41,7 +41,7 @@ use theatre::{Carriage, watch};
 /// Links that a vehicle has at the same time.
 #[derive(Clone, Debug)]
 pub struct Pair {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// The links, at least one.
     pub links: Vec<DriveLink>,
@@ -62,21 +62,21 @@ pub enum Way {
     Tunnel(Algorithm),
 }
 
-/// What all viewings have in common.
+/// Settings of all viewings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// How long each viewer watches.
+    /// Duration of each viewing.
     pub lasting: Duration,
-    /// How many viewers there are of each kind, who begin at even distances of the recording.
+    /// Number of viewers of each kind, who begin at even distances of the recording.
     pub seeds: u16,
     /// The congestion control of every path.
     pub congestion: CongestionControl,
 }
 
-/// Over which links the video comes, and how.
+/// The links of a viewing, and how they are used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Over {
-    /// The one at this position, alone.
+    /// The link at this position, alone.
     One(usize),
     /// All of them.
     All(Way),
@@ -103,20 +103,15 @@ impl Pair {
         }
     }
 
-    /// When in the recordings viewer `seed`, from 1, of so many begins.
+    /// When viewer `seed` (from 1) of `seeds` begins in the recordings.
     fn begins(&self, seed: u16, seeds: u16) -> Duration {
         let lengths = self.links.iter().filter_map(|link| link.down.length());
         let length = lengths.min().unwrap_or_default();
         length * u32::from(seed.saturating_sub(1)) / u32::from(seeds.max(1))
     }
 
-    /// Lets viewer `seed`, from 1, watch video of `bitrate`.
-    ///
-    /// # Errors
-    /// [`WorldError`] when the links make no world.
-    ///
-    /// # Panics
-    /// If `over` names a link that it does not have.
+    /// Lets viewer `seed`, from 1, watch video of `bitrate`. Fails if the links make no world;
+    /// panics if `over` names a missing link.
     pub fn view(
         &self,
         over: &Over,
@@ -149,13 +144,13 @@ impl Pair {
 }
 
 impl Way {
-    /// The strategy called `name`, which is one of the table, without acceleration of anything.
+    /// The strategy called `name` of the table, without acceleration of first frames.
     fn plain(name: &str) -> Self {
         let strategy = name.parse().expect("it is one of the strategies");
         Self::Streams { strategy, first_frame: false }
     }
 
-    /// Those that are measured unless others are asked for.
+    /// The ways that are measured by default.
     pub fn all() -> Vec<Self> {
         let known = |name: &&str| name.parse().expect("it is one of the ways");
         WAYS.iter().map(known).collect()
@@ -164,8 +159,8 @@ impl Way {
 
 impl FromStr for Way {
     type Err = String;
-    /// A strategy, with [`FIRST_FRAME`] behind it if the first frame goes before everything else;
-    /// or a congestion control behind [`TUNNEL`].
+    /// A strategy, with suffix [`FIRST_FRAME`] if the first frame goes before everything else; or a
+    /// congestion control with prefix [`TUNNEL`].
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         if let Some(algorithm) = name.strip_prefix(TUNNEL) {
             return algorithm.parse().map(Self::Tunnel);
@@ -187,11 +182,11 @@ impl fmt::Display for Way {
     }
 }
 
-/// What a way is called with in which the first frame goes before everything else.
+/// Suffix of a way in which the first frame goes before everything else.
 pub const FIRST_FRAME: &str = "+first";
-/// What a way is called with that is TCP through the tunnel, before its congestion control.
+/// Prefix of a way that is TCP through the tunnel, before its congestion control.
 pub const TUNNEL: &str = "tunnel:";
-/// XLINK's figure 10, without its first setting, which is `minrtt`; and what else there is.
+/// XLINK's figure 10, without its first setting, which is `minrtt`; and others.
 const WAYS: [&str; 12] = [
     "minrtt",
     "xlink:95-80",
@@ -206,7 +201,6 @@ const WAYS: [&str; 12] = [
     "tunnel:cubic",
     "tunnel:bbr",
 ];
-/// The length of a synthetic pair.
 const SYNTHETIC: Duration = Duration::from_secs(120);
 
 #[cfg(test)]

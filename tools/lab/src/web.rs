@@ -6,9 +6,9 @@
 //!         ◄─ News ────── stream: answer ◄───────┘
 //! ```
 //!
-//! A stream stands for a connection of an application, which may ask several times, one after the
-//! other. A request is a header, which says how long it is and how long its answer, and its body;
-//! what the bytes are nobody looks at. Both ends act on the events of their streams alone, as the
+//! A stream stands for a connection of an application, which may send several requests one after
+//! the other. A request is a header with the lengths of its body and of its answer, and its body;
+//! the content does not matter. Both ends act on the events of their streams alone, as the
 //! product's proxies do.
 
 mod browser;
@@ -25,31 +25,29 @@ pub use host::Host;
 pub(crate) use visit::{LEAD_IN, WARM_UP};
 pub use visit::{REQUEST, Visit, Visitor};
 
-/// A connection: of which streams, and which.
+/// A connection: the owner of its streams, and its stream.
 pub type ConnectionId = (StreamsOwner, StreamId);
 
 /// Bytes of a request's header: the lengths of its body and of its answer.
 const HEADER: usize = 8;
-/// Bytes that an end takes or gives at a time.
 const PIECE: usize = 16 << 10;
 
 fn header(body: u32, answer: u32) -> [u8; HEADER] {
     (u64::from(body) << 32 | u64::from(answer)).to_be_bytes()
 }
 
-/// The lengths of the body and of the answer.
 fn parse(header: [u8; HEADER]) -> (u32, u32) {
     let both = u64::from_be_bytes(header);
     ((both >> 32) as u32, both as u32)
 }
 
-/// Takes what has come of a stream, and shows it to `see`.
+/// Reads what has come of a stream, and passes it to `see`.
 fn read_all(now: Instant, streams: &mut Streams, id: StreamId, mut see: impl FnMut(&[u8])) {
     let take = |pieces: [&[u8]; 2]| {
         pieces.into_iter().for_each(&mut see);
         pieces.into_iter().map(<[u8]>::len).sum()
     };
-    // What was reset meanwhile is told as an event.
+    // A reset is reported as an event.
     let _ = streams.read_with(now, id, take);
 }
 

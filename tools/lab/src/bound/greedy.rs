@@ -1,9 +1,8 @@
 //! The clairvoyant scheduler: each packet, in order, on the path of its earliest arrival.
 //!
-//! It knows the links' future. It keeps a packet back when the link carries it better a moment
-//! later: it waits out loss, and a spike of delay that what is sent after it overtakes. It sends
-//! nothing twice and drops nothing. What it reaches can be reached; on links that do not suffice
-//! for the stream, others reach more of some figures by leaving packets out.
+//! It knows the future of the links. It holds a packet back when the link carries it better a
+//! moment later: after loss, or after a spike of delay. It sends nothing twice and drops nothing.
+//! On links that do not suffice, other schedules reach more of some figures by dropping packets.
 
 use std::time::Duration;
 
@@ -12,19 +11,15 @@ use roadweave_proto::Instant;
 
 use super::slots::begins;
 
-/// What the scheduler does with one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Choice {
-    /// The link's number.
     pub link: usize,
-    /// When it is handed to the link.
     pub at: Instant,
-    /// When the packet arrives.
     pub arrives: Instant,
 }
 
 /// Schedules packets of (time of release, bytes), ascending by release, on `links`, whose traces
-/// start at `origin`. `None` for what no link ever carries.
+/// start at `origin`. `None` for a packet that no link ever carries.
 pub(super) fn schedule(
     links: &[&Trace],
     origin: Instant,
@@ -50,7 +45,6 @@ pub(super) fn schedule(
         .collect()
 }
 
-/// A link and what is on it.
 struct Lane<'a> {
     trace: &'a Trace,
     origin: Instant,
@@ -61,7 +55,6 @@ struct Lane<'a> {
     improvements: Vec<Instant>,
 }
 
-/// How a link would carry a packet.
 struct Offer {
     at: Instant,
     arrives: Instant,

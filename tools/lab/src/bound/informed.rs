@@ -5,15 +5,15 @@
 //! packets by when they can leave next ─► link that would carry it soonest, as seen ─► arrives
 //!          ▲                                                                       └─► is heard lost
 //!          └── seen to wait on a link that carries nothing, or heard lost ◄────────────┘
-//! as seen: now, or at the moment that an acknowledgement of now tells of
+//! as seen: now, or at the moment that an acknowledgement of now reports
 //! free copies: the earliest arrival over all links and moments of a copy that takes no capacity
 //! insured:     a copy on the next best link, if that is seen to have no queue
 //! ```
 //!
-//! It measures nothing: it knows what each link carries, where a real sender has to try. With free
-//! copies no repair, sent twice or coded, beats it, given where the packets themselves are. Where
-//! they are is greedy, so this is what can be reached and no proof; from there to the clairvoyant
-//! bound is what only the future tells. Loss counts where it is certain.
+//! It knows what each link carries, where a real sender must probe. With free copies no repair,
+//! resent or coded, beats it for the same placement of packets. The placement is greedy, so the
+//! result is reachable and no bound; the gap to the clairvoyant bound is the value of knowing the
+//! future. Only certain loss counts.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -22,29 +22,27 @@ use std::time::Duration;
 use roadweave_emulate::{Capacity, Trace, Transmitter};
 use roadweave_proto::Instant;
 
-/// What the informed scheduler has.
+/// What the informed scheduler knows and may do.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Means {
-    /// Whether it sees the links as they were a round trip ago, and not as they are.
     pub(super) is_late: bool,
     pub(super) copies: Copies,
-    /// For how long after its release a packet is of use.
+    /// How long after its release a packet is useful.
     pub(super) deadline: Duration,
 }
 
 /// Which packets it sends twice.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Copies {
-    /// None.
     None,
     /// All, on every link at every moment, at no cost.
     Free,
-    /// At most this share of them, once, where there is room for it without a queue.
+    /// At most this share, once, where there is room without a queue.
     Insured(f64),
 }
 
-/// When each of the packets of (time of release, bytes) first arrives; `None` for what does not
-/// while it is of use.
+/// When each of the packets of (time of release, bytes) first arrives; `None` if not while it is
+/// useful.
 pub(super) fn arrivals(
     links: &[&Trace],
     origin: Instant,
@@ -58,7 +56,7 @@ pub(super) fn arrivals(
         .map(|(released, bytes)| Packet { released, bytes, sent: None, arrives: None })
         .collect();
     let turn = |(number, packet): (usize, &Packet)| Reverse((packet.released, number));
-    // In the order of time, so that no link is asked about its past.
+    // In order of time, so that no link is asked about its past.
     let mut turns: BinaryHeap<_> = packets.iter().enumerate().map(turn).collect();
     let mut premium = 0.0;
     while let Some(Reverse((now, number))) = turns.pop() {
@@ -81,21 +79,19 @@ pub(super) fn arrivals(
 struct Packet {
     released: Instant,
     bytes: usize,
-    /// How it was sent last.
     sent: Option<Sent>,
-    /// The earliest arrival so far.
     arrives: Option<Instant>,
 }
 
 struct Sent {
     link: usize,
     departs: Instant,
-    /// When its loss is heard of, if it is lost.
+    /// When its loss is known.
     lost: Option<Instant>,
 }
 
 impl Packet {
-    /// Sends it if nothing is known to bring it; on which link.
+    /// Sends the packet if nothing is known to bring it; returns the link.
     fn take_turn(&mut self, lanes: &mut [Lane<'_>], now: Instant, means: Means) -> Option<usize> {
         if means.copies == Copies::Free {
             let copy = lanes.iter().filter_map(|lane| lane.copy(now, self.bytes)).min();
@@ -121,7 +117,7 @@ impl Packet {
         Some(link)
     }
 
-    /// Sends a copy of what was sent on `link` where there is room for it; whether there is.
+    /// Sends a copy of what was sent on `link` where there is room; returns whether there is.
     fn insure(&mut self, lanes: &mut [Lane<'_>], link: usize, now: Instant, means: Means) -> bool {
         let estimate = |(other, lane): (usize, &Lane<'_>)| {
             let takes = lane.estimate(now, self.bytes, means.is_late)?;
@@ -136,17 +132,15 @@ impl Packet {
     }
 }
 
-/// A link and what is on it.
 struct Lane<'a> {
     trace: &'a Trace,
     origin: Instant,
     transmitter: Transmitter,
     last_arrival: Instant,
-    /// Bytes put there in all.
     put: u64,
-    /// When so many bytes in all had left, ascending.
+    /// Total bytes that had left by each moment, ascending.
     left: VecDeque<(Instant, u64)>,
-    /// Of opportunities, the mean rate of each [`RATE_STEP`], bit/s.
+    /// For opportunities: the mean rate of each [`RATE_STEP`], bit/s.
     steps: Vec<f64>,
 }
 
@@ -167,7 +161,6 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// The moment of which is known at `now`.
     fn seen(&self, now: Instant, is_late: bool) -> Instant {
         let lag = self.delay(now) * if is_late { 2 } else { 0 };
         self.origin + now.since(self.origin).saturating_sub(lag)
@@ -177,7 +170,7 @@ impl<'a> Lane<'a> {
         self.trace.delay().at(at.since(self.origin))
     }
 
-    /// Bytes per second at `at`; of opportunities, the mean of the last whole [`RATE_STEP`].
+    /// Bytes per second at `at`; for opportunities, the mean of the last whole [`RATE_STEP`].
     fn rate(&self, at: Instant) -> f64 {
         let since = at.since(self.origin);
         let bits = match &**self.trace.capacity() {
@@ -190,13 +183,13 @@ impl<'a> Lane<'a> {
         bits / 8.0
     }
 
-    /// Whether what leaves at `at` arrives.
+    /// Whether a packet that leaves at `at` arrives.
     fn carries(&self, at: Instant) -> bool {
         self.rate(at) > 0.0 && self.trace.loss().at(at.since(self.origin)) < 1.0
     }
 
-    /// How long a packet of `bytes` bytes would take, seconds, as things are seen at `now`, if they
-    /// do not change; `None`: for ever.
+    /// Seconds that a packet of `bytes` bytes would take if the links stay as seen at `now`;
+    /// `None`: for ever.
     fn estimate(&self, now: Instant, bytes: usize, is_late: bool) -> Option<f64> {
         let seen = self.seen(now, is_late);
         if !self.carries(seen) {
@@ -210,7 +203,7 @@ impl<'a> Lane<'a> {
         Some((queue + bytes as f64) / rate + self.delay(seen).as_secs_f64())
     }
 
-    /// Sends a packet; when it departs, and arrives if it does.
+    /// Sends a packet; returns when it departs, and when it arrives if it does.
     fn send(&mut self, now: Instant, bytes: usize) -> (Instant, Option<Instant>) {
         let departs = self.transmitter.transmit(now, bytes);
         self.put += bytes as u64;
@@ -223,7 +216,6 @@ impl<'a> Lane<'a> {
         (departs, arrives)
     }
 
-    /// When a copy would arrive that leaves no trace.
     fn copy(&self, now: Instant, bytes: usize) -> Option<Instant> {
         self.arrival(self.transmitter.clone().transmit(now, bytes))
     }
@@ -239,11 +231,9 @@ fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
     a.into_iter().chain(b).min()
 }
 
-/// A copy waits for at most so long on a link with room for it, its own sending included.
+/// The longest time of a copy on a link with room for it, its transmission included.
 const QUEUE_MAX: Duration = Duration::from_millis(2);
-/// How often the scheduler looks at what has not arrived.
 const LOOK_INTERVAL: Duration = Duration::from_millis(4);
-/// For how long opportunities are counted to a rate.
 const RATE_STEP: Duration = Duration::from_millis(100);
-/// For how long what has left is remembered: longer than a round trip.
+/// How long departures are remembered: longer than a round trip.
 const KEPT: Duration = Duration::from_secs(2);

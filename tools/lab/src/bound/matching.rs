@@ -13,7 +13,6 @@ use std::collections::BTreeSet;
 
 use super::slots::{Budget, Slot, budget_of};
 
-/// Bytes that are released at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Batch {
     /// ns since the links' origin.
@@ -21,22 +20,19 @@ pub(super) struct Batch {
     pub bytes: u64,
 }
 
-/// Slots and batches, ready to be matched under any deadline.
 #[derive(Clone, Debug)]
 pub(super) struct Matching<'a> {
     slots: &'a [Slot],
-    /// Slots by the arrival of their first byte.
     by_arrival: Vec<usize>,
     /// Ascending by release, one per moment.
     batches: Vec<Batch>,
-    /// What arrives later is not observed, ns since the origin.
+    /// Later arrivals are not observed; ns since the origin.
     end: u64,
 }
 
-/// The state of one matching.
 struct Sweep<'a> {
     slots: &'a [Slot],
-    /// Slots that can be used now or later, by their cursor: what is before it is used.
+    /// Slots usable now or later, by their cursor: capacity before it is used.
     active: BTreeSet<(u64, usize)>,
     group: Vec<(u64, usize)>,
     spent: Vec<(u64, usize)>,
@@ -76,13 +72,13 @@ impl<'a> Matching<'a> {
             }
             missing += sweep.serve(batch, latest);
         }
-        // What is less than a byte is the rounding of a nanosecond.
+        // Less than a byte is rounding of a nanosecond.
         u64::try_from(missing / budget_of(1)).unwrap_or(u64::MAX)
     }
 }
 
 impl Sweep<'_> {
-    /// Gives the batch what can arrive by `latest`, the earliest moments first; returns what lacks.
+    /// Gives the batch what can arrive by `latest`, earliest first; returns the missing rest.
     fn serve(&mut self, batch: &Batch, latest: u64) -> Budget {
         let mut need = budget_of(batch.bytes);
         while need > 0 {
@@ -108,8 +104,8 @@ impl Sweep<'_> {
         need
     }
 
-    /// Fills `group` with the slots that can be used at the earliest usable moment, together until
-    /// the returned moment; `None` when none can be used.
+    /// Fills `group` with the slots usable at the earliest usable moment, together until the
+    /// returned moment; `None` if there is none.
     fn gather(&mut self, released: u64, latest: u64) -> Option<u64> {
         self.group.clear();
         self.spent.clear();

@@ -1,11 +1,11 @@
-//! What an application gives to the tunnel, were there one.
+//! What an application gives to the tunnel, computed without one.
 
 use roadweave_proto::Instant;
 
 use crate::traffic::{TrafficKind, TrafficSpec};
 use crate::video::quality::StreamLog;
 
-/// A stream as its sender sends it, whatever becomes of it.
+/// A stream as its sender sends it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offered {
     /// Send times and frames.
@@ -16,7 +16,7 @@ pub struct Offered {
 
 impl Offered {
     /// What the application of `spec` with this `seed` sends when its stream begins at `start`;
-    /// empty for an application that sends by what arrives.
+    /// empty if it reacts to arrivals.
     pub fn new(spec: &TrafficSpec, start: Instant, seed: u64) -> Self {
         if !matches!(spec.kind, TrafficKind::Video { .. } | TrafficKind::Constant { .. }) {
             return Self::default();

@@ -7,11 +7,10 @@
 //!   slots          [   ][ ]  [x][   ]
 //! ```
 //!
-//! A byte that is sent at `t` within a slot arrives at `t + delay`, or later. One thing makes it
-//! earlier: a packet's delay and loss are those of the moment at which its *last* byte departs, so
-//! a byte of a packet that departs in a later stretch profits from it. The last bytes of a stretch,
-//! as many as a packet has, therefore count as arriving with the best stretch that the packet could
-//! reach. That is optimistic by a packet per change, never pessimistic.
+//! A byte that is sent at `t` within a slot arrives at `t + delay`, or later, with one exception:
+//! delay and loss of a packet are those of the moment at which its *last* byte departs. The last
+//! bytes of a stretch, as many as a packet has, therefore count as arriving with the best stretch
+//! that the packet could reach. That is optimistic by a packet per change, never pessimistic.
 
 use std::time::Duration;
 
@@ -23,10 +22,9 @@ use crate::event::slots_until;
 /// The largest packet on a link, bytes: Ethernet's. What the tunnel sends is smaller.
 pub const LINK_PACKET_BYTES_MAX: u64 = 1_500;
 
-/// A budget of bytes, in bit/s x ns: in this unit nothing is rounded.
+/// A budget of bytes in bit/s x ns, which needs no rounding.
 pub(super) type Budget = u128;
 
-/// The budget of `bytes` bytes.
 pub(super) fn budget_of(bytes: u64) -> Budget {
     Budget::from(bytes) * 8 * 1_000_000_000
 }
@@ -35,12 +33,11 @@ pub(super) fn budget_of(bytes: u64) -> Budget {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot {
     pub from: u64,
-    /// Later than `from`.
     pub to: u64,
     /// Bits per second, above zero.
     pub bps: u64,
-    /// No byte arrives sooner than this after it was sent, ns; below zero at an opportunity, whose
-    /// bytes leave all at its beginning.
+    /// The least delay of a byte, ns; negative at an opportunity, whose bytes all leave at its
+    /// begin.
     pub delay: i64,
 }
 
@@ -55,7 +52,7 @@ impl Slot {
         time.saturating_add_signed(self.delay)
     }
 
-    /// The latest moment to send what shall arrive by `time`.
+    /// The latest moment to send a byte that arrives by `time`.
     pub fn departure(&self, time: u64) -> u64 {
         time.saturating_sub_signed(self.delay)
     }
@@ -69,13 +66,11 @@ pub(super) fn slots(links: &[&Trace], horizon: Duration) -> Vec<Slot> {
     slots
 }
 
-/// A stretch of one trace as it is.
 #[derive(Clone, Copy, Debug)]
 struct Stretch {
     from: u64,
     to: u64,
     bps: u64,
-    /// As in [`Slot`]; `None` when everything is lost.
     delay: Option<i64>,
 }
 
@@ -110,9 +105,9 @@ fn stretches_of_rates(trace: &Trace, rates: &Timeline<Rate>, horizon: Duration) 
     changes.iter().zip(ends).map(stretch).collect()
 }
 
-/// When each value of a timeline begins, before `horizon`.
+/// The begins of the values of a timeline before `horizon`.
 ///
-/// A timeline that holds its last value is taken as if it repeated: a begin too many is no harm.
+/// A timeline that holds its last value counts as repeating: additional begins do no harm.
 pub(super) fn begins<V: Copy>(timeline: &Timeline<V>, horizon: Duration) -> Vec<Duration> {
     let Some(length) = timeline.length() else { return vec![Duration::ZERO] };
     let mut begins = Vec::new();
@@ -129,7 +124,7 @@ pub(super) fn begins<V: Copy>(timeline: &Timeline<V>, horizon: Duration) -> Vec<
     begins
 }
 
-/// Each moment at which bytes may leave becomes a short stretch that begins just then.
+/// Turns each opportunity into a short stretch.
 fn stretches_of_opportunities(
     trace: &Trace,
     opportunities: &Opportunities,
@@ -147,18 +142,16 @@ fn stretches_of_opportunities(
         from,
         to: from + LUMP_NANOS,
         bps: (bytes * 8).saturating_mul(1_000_000_000).div_ceil(LUMP_NANOS),
-        // Sent at the end of the stretch, it still arrives as if sent at its begin.
+        // Sent at the end of the stretch, a byte still arrives as if sent at its begin.
         delay: delay_at(trace, Duration::from_nanos(from)).map(|delay| delay - LUMP_NANOS as i64),
     };
     lumps.map(stretch).collect()
 }
 
-/// How long an opportunity takes as a stretch.
 const LUMP_NANOS: u64 = 10_000;
 
-/// The delay of what departs `at`; `None` when it is lost for certain.
-///
-/// With less loss than all, the bound is lucky and loses nothing.
+/// The delay of a packet that departs `at`; `None` if it is certainly lost. Where only some packets
+/// are lost the bound assumes that none is.
 fn delay_at(trace: &Trace, at: Duration) -> Option<i64> {
     let delay = || i64::try_from(nanos(trace.delay().at(at))).unwrap_or(i64::MAX);
     (trace.loss().at(at) < 1.0).then(delay)
@@ -191,8 +184,8 @@ fn relaxed(stretches: &[Stretch]) -> Vec<Slot> {
     slots
 }
 
-/// The earliest arrival of a packet that departs in a later stretch and was in transmission at the
-/// end of stretch `index`.
+/// The earliest arrival of a packet in transmission at the end of stretch `index` that departs in a
+/// later one.
 fn best_arrival_after(stretches: &[Stretch], index: usize) -> Option<u64> {
     let mut between = 0;
     let mut best: Option<u64> = None;
@@ -209,7 +202,6 @@ fn best_arrival_after(stretches: &[Stretch], index: usize) -> Option<u64> {
     best
 }
 
-/// `a - b`.
 fn difference(a: u64, b: u64) -> i64 {
     i64::try_from(i128::from(a) - i128::from(b)).unwrap_or(i64::MAX)
 }

@@ -21,12 +21,11 @@ use crate::video::quality::{Player, STALL_GAP};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frame {
     pub captured: u64,
-    /// When its first packet was sent.
     pub released: u64,
     pub bytes: u64,
 }
 
-/// The sum of the stalls that remain if something is shown whenever it can be.
+/// The sum of the stalls that remain if a picture is shown whenever possible.
 ///
 /// `frames` ascend by capture. `stream_end`: one frame interval after the last capture; `end`: that
 /// of the observation.
@@ -62,7 +61,7 @@ fn stall(from: u64, to: u64) -> u64 {
     if u128::from(gap) > STALL_GAP.as_nanos() { gap } else { 0 }
 }
 
-/// When the first frame of all can be complete, each with the links for itself; `None`: not by
+/// When the first frame can be complete, each frame with the links for itself; `None`: not by
 /// `end`.
 fn first_completion(slots: &[Slot], frames: &[Frame], end: u64) -> Option<u64> {
     let mut first: Option<u64> = None;

@@ -8,11 +8,10 @@ use crate::video::quality::SentFrame;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Frames of so many packets of `bytes` bytes, 30 per second, from `origin` on.
-fn stream(origin: Instant, frames: usize, packets: usize, bytes: usize) -> (StreamLog, Vec<usize>) {
+fn stream(frames: usize, packets: usize, bytes: usize) -> (StreamLog, Vec<usize>) {
     let mut log = StreamLog::default();
     for number in 0..frames {
-        let captured = origin + Duration::from_nanos(number as u64 * 1_000_000_000 / 30);
+        let captured = Instant::ZERO + Duration::from_nanos(number as u64 * 1_000_000_000 / 30);
         let first = log.packets.len();
         log.packets.extend(std::iter::repeat_n(captured, packets));
         let packets = first..log.packets.len();
@@ -32,6 +31,10 @@ fn question<'a>(
     Question { links, origin: Instant::ZERO, stream: log, bytes, player, end }
 }
 
+fn bound(links: &[&Trace], (log, bytes): &(StreamLog, Vec<usize>), end_ms: u64) -> Bound {
+    Bound::new(&question(links, log, bytes, &Player::default(), Instant::from_millis(end_ms)))
+}
+
 fn steps<V: Copy>(values: &[V], step: Duration) -> Timeline<V> {
     let at = (0_u32..).zip(values).map(|(index, value)| (step * index, *value));
     Timeline::new(at, step * values.len() as u32, AtEnd::Repeat).unwrap()
@@ -40,10 +43,7 @@ fn steps<V: Copy>(values: &[V], step: Duration) -> Timeline<V> {
 #[test]
 fn a_lone_constant_link_has_its_own_delay_as_bound() {
     let trace = Trace::constant(Rate::from_kbps(12_000), 20 * MS);
-    let (log, bytes) = stream(Instant::ZERO, 30, 1, 1_500);
-    let player = Player::default();
-    let end = Instant::from_millis(2_000);
-    let bound = Bound::new(&question(&[&trace], &log, &bytes, &player, end));
+    let bound = bound(&[&trace], &stream(30, 1, 1_500), 2_000);
     // 1 ms to send and 20 ms to arrive.
     assert!((20.98..=21.0).contains(&bound.delay_ms.p999), "{bound:?}");
     assert_eq!(bound.reachable.delay_ms.p50, 21.0);
@@ -54,11 +54,7 @@ fn a_lone_constant_link_has_its_own_delay_as_bound() {
 #[test]
 fn two_links_carry_a_frame_in_half_the_time() {
     let trace = Trace::constant(Rate::from_kbps(12_000), 20 * MS);
-    let (log, bytes) = stream(Instant::ZERO, 10, 10, 1_500);
-    let player = Player::default();
-    let end = Instant::from_millis(2_000);
-    let delays =
-        |links: &[&Trace]| Bound::new(&question(links, &log, &bytes, &player, end)).delay_ms;
+    let delays = |links: &[&Trace]| bound(links, &stream(10, 10, 1_500), 2_000).delay_ms;
     assert!((29.97..=30.0).contains(&delays(&[&trace]).p999));
     assert!((24.97..=25.0).contains(&delays(&[&trace, &trace]).p999));
 }
@@ -67,13 +63,16 @@ fn two_links_carry_a_frame_in_half_the_time() {
 fn a_link_that_carries_half_of_the_stream_loses_half() {
     // 30 frames per second of 12,000 bits, over 180 kbit/s.
     let trace = Trace::constant(Rate::from_kbps(180), Duration::ZERO);
-    let (log, bytes) = stream(Instant::ZERO, 300, 1, 1_500);
-    let player = Player::default();
-    let end = Instant::from_millis(10_000);
-    let bound = Bound::new(&question(&[&trace], &log, &bytes, &player, end));
+    let (log, bytes) = stream(300, 1, 1_500);
+    let (links, player) = ([&trace], Player::default());
+    let question = question(&links, &log, &bytes, &player, Instant::from_millis(10_000));
+    let bound = Bound::new(&question);
     assert!((0.45..=0.5).contains(&bound.residual_loss), "{bound:?}");
     assert!((14.9..=15.1).contains(&bound.fps), "{bound:?}");
     assert_eq!(bound.delay_ms.p99, 700.0, "what cannot arrive counts as the deadline");
+    let shares = Bound::shares_within(&question, &[0, 50, 67, 100, 700].map(|ms| MS * ms));
+    assert_eq!((shares[0], shares[4]), (0.0, 1.0 - bound.residual_loss));
+    assert!(shares[1] > 0.4 && shares.is_sorted(), "{shares:?}");
 }
 
 #[test]
@@ -89,10 +88,7 @@ fn silence_of_all_links_is_a_stall_and_silence_of_one_is_none() {
         200 * MS,
     )));
     let steady = Trace::constant(Rate::from_kbps(50_000), 20 * MS);
-    let (log, bytes) = stream(Instant::ZERO, 90, 20, 1_240);
-    let player = Player::default();
-    let end = Instant::from_millis(3_000);
-    let bound = |links: &[&Trace]| Bound::new(&question(links, &log, &bytes, &player, end));
+    let bound = |links: &[&Trace]| bound(links, &stream(90, 20, 1_240), 3_000);
     let silent = bound(&[&lossy, &pausing]);
     // 800 ms without arrivals, of which the player's frame wait can hide 100.
     assert!((0.69 / 3.0..=0.71 / 3.0).contains(&silent.stall_ratio), "{silent:?}");
@@ -109,17 +105,15 @@ fn who_does_not_know_the_future_meets_a_pause_and_who_hears_later_meets_more_of_
     let near = Trace::constant(Rate::from_kbps(50_000), 20 * MS)
         .with_capacity(Capacity::Rates(steps(&rates, 200 * MS)));
     let far = Trace::constant(Rate::from_kbps(50_000), 50 * MS);
-    let (log, bytes) = stream(Instant::ZERO, 60, 20, 1_240);
-    let (player, end) = (Player::default(), Instant::from_millis(4_000));
-    let bound = Bound::new(&question(&[&near, &far], &log, &bytes, &player, end));
+    let bound = bound(&[&near, &far], &stream(60, 20, 1_240), 4_000);
     let Informed { at_once, late, insured, doubled, copies } = bound.informed;
     let p999 = |reached: &Reachable| reached.delay_ms.p999;
     assert!(bound.delay_ms.p999 < 60.0 && p999(&at_once) < 60.0, "frames lie beside the changes");
-    // A frame leaves into the pause, and again by the other link 40 ms later.
+    // A frame leaves into the pause, and again over the other link 40 ms later.
     assert!((90.0..110.0).contains(&p999(&late)), "{late:?}");
     assert!(p999(&copies) < 60.0, "its copies are there by the other link: {copies:?}");
     assert_eq!((late.residual_loss, copies.residual_loss), (0.0, 0.0));
-    // A copy of the whole frame on the other link would make a queue there, and some of it not.
+    // A copy of the whole frame on the other link would make a queue there, a part of it does not.
     let p50 = |reached: &Reachable| reached.delay_ms.p50;
     assert!(p999(&copies) <= p999(&doubled) && p999(&doubled) <= p999(&late), "{doubled:?}");
     assert!((p50(&insured) - p50(&late)).abs() < 1.0, "copies delay nothing: {insured:?}");
@@ -129,9 +123,7 @@ fn who_does_not_know_the_future_meets_a_pause_and_who_hears_later_meets_more_of_
 fn what_the_informed_scheduler_loses_leaves_again_when_that_is_heard() {
     let loss = steps(&[0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0], 50 * MS);
     let lossy = Trace::constant(Rate::from_kbps(50_000), 20 * MS).with_loss(loss);
-    let (log, bytes) = stream(Instant::ZERO, 3, 1, 1_240);
-    let (player, end) = (Player::default(), Instant::from_millis(1_000));
-    let informed = Bound::new(&question(&[&lossy], &log, &bytes, &player, end)).informed;
+    let informed = bound(&[&lossy], &stream(3, 1, 1_240), 1_000).informed;
     // The third frame, at 67 ms, is seen to be lost at once, or a round trip later.
     assert!((53.0..58.0).contains(&informed.at_once.delay_ms.p999), "{informed:?}");
     assert!((60.0..100.0).contains(&informed.late.delay_ms.p999), "{informed:?}");
@@ -141,25 +133,23 @@ fn what_the_informed_scheduler_loses_leaves_again_when_that_is_heard() {
 fn the_time_until_a_frame_can_be_whole_is_a_stall() {
     // 24,800 bytes over 400 kbit/s take half a second.
     let trace = Trace::constant(Rate::from_kbps(400), 20 * MS);
-    let (log, bytes) = stream(Instant::ZERO, 60, 20, 1_240);
-    let player = Player::default();
-    let end = Instant::from_millis(3_000);
-    let bound = Bound::new(&question(&[&trace], &log, &bytes, &player, end));
+    let bound = bound(&[&trace], &stream(60, 20, 1_240), 3_000);
     assert!((0.51 / 3.0..=0.52 / 3.0).contains(&bound.stall_ratio), "{bound:?}");
     assert!(bound.reachable.stall_ratio > bound.stall_ratio);
 }
 
-#[test]
-fn opportunities_of_mahimahi_are_a_bound_too() {
+fn opportunity_each_ms(delay: Duration) -> Trace {
     let at = (1..=1_000).map(|ms| MS * ms);
     let opportunities = Capacity::Opportunities(Opportunities::new(at).unwrap());
-    let trace = Trace::constant(Rate::ZERO, 20 * MS).with_capacity(opportunities);
-    let (log, bytes) = stream(Instant::ZERO, 90, 10, 1_500);
-    let player = Player::default();
-    let end = Instant::from_millis(4_000);
-    let bound = Bound::new(&question(&[&trace], &log, &bytes, &player, end));
-    // Ten packets of a frame take ten opportunities; the first comes 1 ms after every third frame
-    // and up to 1 ms after the others.
+    Trace::constant(Rate::ZERO, delay).with_capacity(opportunities)
+}
+
+#[test]
+fn opportunities_of_mahimahi_are_a_bound_too() {
+    let trace = opportunity_each_ms(20 * MS);
+    let bound = bound(&[&trace], &stream(90, 10, 1_500), 4_000);
+    // Ten packets of a frame take ten opportunities; the first is 1 ms after every third frame and
+    // up to 1 ms after the others.
     assert!((29.6..=30.0).contains(&bound.delay_ms.p999), "{bound:?}");
     assert!(bound.delay_ms.p999 <= bound.reachable.delay_ms.p999);
     assert_eq!(bound.residual_loss, 0.0);
@@ -167,11 +157,9 @@ fn opportunities_of_mahimahi_are_a_bound_too() {
 
 #[test]
 fn an_opportunity_without_delay_brings_its_last_byte_at_once() {
-    let at = (1..=1_000).map(|ms| MS * ms);
-    let opportunities = Capacity::Opportunities(Opportunities::new(at).unwrap());
-    let trace = Trace::constant(Rate::ZERO, Duration::ZERO).with_capacity(opportunities);
-    let (mut log, bytes) = stream(Instant::ZERO, 60, 1, 1_500);
-    // A frame in 31 ms, each 1 ms before an opportunity or just at one.
+    let trace = opportunity_each_ms(Duration::ZERO);
+    let (mut log, bytes) = stream(60, 1, 1_500);
+    // A frame in 31 ms, each 1 ms before an opportunity or at one.
     for (number, frame) in (0_u64..).zip(&mut log.frames) {
         frame.captured = Instant::from_millis(31 * number);
         log.packets[frame.packets.start] = frame.captured;
@@ -190,34 +178,10 @@ fn an_opportunity_without_delay_brings_its_last_byte_at_once() {
 }
 
 #[test]
-fn shares_within_ascend_to_what_is_not_lost() {
-    let trace = Trace::constant(Rate::from_kbps(180), Duration::ZERO);
-    let (log, bytes) = stream(Instant::ZERO, 300, 1, 1_500);
-    let player = Player::default();
-    let question = Question {
-        links: &[&trace],
-        origin: Instant::ZERO,
-        stream: &log,
-        bytes: &bytes,
-        player: &player,
-        end: Instant::from_millis(10_000),
-    };
-    let shares = Bound::shares_within(&question, &[0, 50, 67, 100, 700].map(|ms| MS * ms));
-    assert_eq!(shares[0], 0.0);
-    assert!(shares[1] > 0.4 && shares.is_sorted(), "{shares:?}");
-    let bound = Bound::new(&question);
-    assert_eq!(shares[4], 1.0 - bound.residual_loss);
-}
-
-#[test]
 fn no_links_and_no_packets_are_no_panic() {
-    let player = Player::default();
-    let end = Instant::from_millis(1_000);
-    let (log, bytes) = stream(Instant::ZERO, 10, 2, 1_000);
-    let nothing_arrives = Bound::new(&question(&[], &log, &bytes, &player, end));
+    let nothing_arrives = bound(&[], &stream(10, 2, 1_000), 1_000);
     assert_eq!((nothing_arrives.residual_loss, nothing_arrives.fps), (1.0, 0.0));
-    let (log, bytes) = stream(Instant::ZERO, 0, 0, 0);
-    assert_eq!(Bound::new(&question(&[], &log, &bytes, &player, end)), Bound::default());
+    assert_eq!(bound(&[], &stream(0, 0, 0), 1_000), Bound::default());
 }
 
 /// The greatest flow from packets to ticks of slots, by augmenting paths, byte by byte.
@@ -226,7 +190,6 @@ fn missing_by_flow(slots: &[Slot], batches: &[Batch], deadline: u64) -> u64 {
         .iter()
         .flat_map(|batch| std::iter::repeat_n(batch.released, batch.bytes as usize))
         .collect();
-    // One byte per tick of a slot.
     let ticks: Vec<_> = slots
         .iter()
         .flat_map(|slot| (slot.from / TICK..slot.to / TICK).map(|tick| (tick * TICK, slot.delay)))
@@ -297,11 +260,10 @@ fn any_trace() -> impl Strategy<Value = Trace> {
     })
 }
 
-/// What a scheduler does with each packet, as dice: a first link or none, a second link or none,
-/// and how long it keeps the packet back.
+/// For each packet a first link or none, a second link or none, and a wait.
 type Dice = Vec<(u8, u8, u16)>;
 
-/// Sends the stream as the dice say, over real links, and tells when each packet arrived first.
+/// Sends the stream as the dice say, over real links; returns when each packet first arrived.
 fn play(
     links: &[&Trace],
     log: &StreamLog,
@@ -324,7 +286,7 @@ fn play(
             ..LinkSettings::new((*trace).clone(), number as u64)
         });
         for &(at, _, index) in sends.iter().filter(|send| send.1 == number) {
-            // The loss of a packet is an outcome like any other here.
+            // A lost packet is an outcome as well.
             let _ = link.push(at, bytes[index], index);
         }
         while let Some(at) = link.poll_timeout().filter(|&at| at <= end) {
@@ -336,7 +298,6 @@ fn play(
     arrivals
 }
 
-/// Fails unless every figure of a schedule is at the bound or behind it.
 fn assert_not_beaten(
     bound: &Bound,
     log: &StreamLog,
@@ -347,10 +308,9 @@ fn assert_not_beaten(
     let playout = Playout::new(log, arrivals, player, end);
     let quality = quality::measure(log, arrivals, &playout, player);
     let delays = Percentiles::of_sorted(&delays_of_all(log, arrivals, player.deadline));
-    prop_assert!(bound.delay_ms.p50 <= delays.p50, "{bound:?} {delays:?}");
-    prop_assert!(bound.delay_ms.p95 <= delays.p95, "{bound:?} {delays:?}");
-    prop_assert!(bound.delay_ms.p99 <= delays.p99, "{bound:?} {delays:?}");
-    prop_assert!(bound.delay_ms.p999 <= delays.p999, "{bound:?} {delays:?}");
+    let all = |delays: &Percentiles| [delays.p50, delays.p95, delays.p99, delays.p999];
+    let mut pairs = all(&bound.delay_ms).into_iter().zip(all(&delays));
+    prop_assert!(pairs.all(|(least, found)| least <= found), "{bound:?} {delays:?}");
     prop_assert!(bound.residual_loss <= quality.residual_loss() + 1e-12, "{bound:?} {quality:?}");
     prop_assert!(bound.fps + 1e-9 >= quality.fps, "{bound:?} {quality:?}");
     prop_assert!(bound.stall_ratio <= quality.stall_ratio + 1e-12, "{bound:?} {quality:?}");
@@ -382,13 +342,12 @@ proptest! {
         dice in prop::collection::vec((0_u8..5, 0_u8..7, prop_oneof![Just(0_u16), 0_u16..300]), 1..40),
     ) {
         let links: Vec<&Trace> = traces.iter().collect();
-        let (log, bytes) = stream(Instant::ZERO, 30, packets, size);
+        let (log, bytes) = stream(30, packets, size);
         let player = Player::default();
         let end = Instant::from_millis(2_000);
         let bound = Bound::new(&question(&links, &log, &bytes, &player, end));
         let arrivals = play(&links, &log, &bytes, &dice, end);
         assert_not_beaten(&bound, &log, &arrivals, &player, end)?;
-        // And the clairvoyant scheduler itself.
         let sends = log.packets.iter().copied().zip(bytes.iter().copied());
         let choices = greedy::schedule(&links, Instant::ZERO, sends, end.since(Instant::ZERO));
         let arrivals: Vec<_> = choices
@@ -405,7 +364,7 @@ proptest! {
         size in 100_usize..1_500,
     ) {
         let links: Vec<&Trace> = traces.iter().collect();
-        let (log, bytes) = stream(Instant::ZERO, 30, packets, size);
+        let (log, bytes) = stream(30, packets, size);
         let sends = log.packets.iter().copied().zip(bytes.iter().copied());
         let choices = greedy::schedule(&links, Instant::ZERO, sends, 2_000 * MS);
         for (number, trace) in links.iter().enumerate() {

@@ -24,7 +24,6 @@ pub(super) struct Packet {
 }
 
 impl Packet {
-    /// Whom it is for, and how it comes there.
     pub(super) fn meta(&self) -> Option<(NodeId, RecvMeta)> {
         let node = node_at(self.to)?;
         let socket = if self.to.port() == LEG_PORT { LEG_SOCKET } else { UplinkId(0) };
@@ -32,7 +31,6 @@ impl Packet {
     }
 }
 
-/// All packets on their way.
 #[derive(Debug)]
 pub(super) struct Network {
     access: (Duration, f64),
@@ -64,7 +62,6 @@ impl Network {
         };
     }
 
-    /// Takes what a node sends.
     pub(super) fn push(&mut self, now: Instant, node: NodeId, route: &Route, data: &[u8]) {
         let to = route.destination;
         let from = match node {
@@ -89,12 +86,10 @@ impl Network {
         self.flying.push(Reverse(Packet { at: now + delay, number, from, to, data }));
     }
 
-    /// When the next packet arrives.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.flying.peek().map(|Reverse(packet)| packet.at)
     }
 
-    /// The next packet that has arrived by `now`.
     pub(super) fn poll(&mut self, now: Instant) -> Option<Packet> {
         let Reverse(packet) = self.flying.peek()?;
         if packet.at > now {

@@ -1,4 +1,4 @@
-//! What the nodes of a chain are made of.
+//! Configuration and identities of the nodes of a chain.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use super::network::anchor_address;
 use super::{ANY_PROXY, ChainConfig, proxy_address};
 use crate::world::MTU;
 
-/// The inner address of a box; those of different tenants share them.
+/// The inner address of a box; boxes of different tenants share it.
 pub fn inner_address(config: &ChainConfig, number: usize) -> Ipv4Addr {
     Ipv4Addr::from(0x0a4d_0100 + (number / config.tenants) as u32)
 }
 
-/// Who a box is.
+/// The identity of a box.
 pub fn box_identity(number: usize) -> Identity {
     identity(0, number)
 }
@@ -68,7 +68,6 @@ fn device(config: &ChainConfig, number: usize) -> (PublicKey, Peer) {
     (box_identity(number).public_key(), peer)
 }
 
-/// The devices of each tenant.
 pub(super) fn devices(config: &ChainConfig) -> Vec<Arc<PeerTable>> {
     let of = |tenant| {
         let numbers = (0..config.boxes).filter(move |number| number % config.tenants == tenant);
@@ -111,7 +110,6 @@ pub(super) fn anchor(
     Anchor::new(epoch, anchor, Arc::new(identity(2, 0)), proxies).expect("usable settings")
 }
 
-/// The tenants of the proxies, all at the anchor.
 pub(super) fn tenants(config: &ChainConfig) -> Vec<ProxyTenant> {
     let tenant = |tenant| ProxyTenant {
         name: tenant_name(tenant),

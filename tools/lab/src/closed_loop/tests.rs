@@ -8,7 +8,6 @@ use crate::traffic::Bulk;
 
 const FPS: u32 = 30;
 
-/// Two links of 6 Mbit/s each, 25 and 30 ms long.
 fn two_links(strategy: &str) -> ClosedLoop {
     let link = |(name, delay_ms): (&str, u64), index| {
         let trace = Trace::constant(Rate::from_kbps(6_000), Duration::from_millis(delay_ms));
@@ -25,7 +24,7 @@ fn two_links(strategy: &str) -> ClosedLoop {
     }
 }
 
-/// Runs it with these links dead between two moments; the video.
+/// Runs with these links dead between two moments; returns the video.
 fn with_dead(closed_loop: &ClosedLoop, links: &[usize], from_ms: u64, to_ms: u64) -> VideoReport {
     let event = |at_ms, action| {
         links.iter().map(move |link| Event {
@@ -43,7 +42,6 @@ fn with_dead(closed_loop: &ClosedLoop, links: &[usize], from_ms: u64, to_ms: u64
     }
 }
 
-/// The mean size of the frames captured between two moments, bytes.
 fn mean_size(video: &VideoReport, from_ms: u64, to_ms: u64) -> usize {
     let frames = &video.stream.log.frames;
     let at = |ms: u64| (ms * u64::from(FPS) / 1_000) as usize;
@@ -55,7 +53,7 @@ fn mean_size(video: &VideoReport, from_ms: u64, to_ms: u64) -> usize {
 fn an_encoder_fills_the_links_and_its_frames_are_there_in_time() {
     for strategy in ["lola", "xnc"] {
         let seen = two_links(strategy).run().expect("two links");
-        // 12 Mbit/s, of which an encoder that keeps below its limit uses two thirds to four fifths.
+        // 12 Mbit/s, of which an encoder uses two thirds to four fifths.
         assert!((6.0..11.0).contains(&seen.sent_mbps), "{strategy}: {:.1}", seen.sent_mbps);
         assert_eq!(seen.stalls, 0, "{strategy}");
         let p95 = seen.frame_delays_ms[seen.frame_delays_ms.len() * 95 / 100];
@@ -96,8 +94,7 @@ fn when_a_link_dies_the_frames_follow_within_a_round_trip_and_two_frames() {
     }
 }
 
-/// How long after the return of all links, which were dead from 6 s on, the first picture of then
-/// is shown.
+/// Time from the return of all links, which were dead from 6 s on, to the first picture of then.
 fn picture_back(strategy: &str, seed: u64, return_ms: u64) -> (Duration, VideoReport) {
     let closed_loop = ClosedLoop { seed, ..two_links(strategy) };
     let video = with_dead(&closed_loop, &[0, 1], 6_000, return_ms);
@@ -111,11 +108,11 @@ fn picture_back(strategy: &str, seed: u64, return_ms: u64) -> (Duration, VideoRe
 #[test]
 fn when_all_links_were_dead_the_picture_is_back_soon() {
     for strategy in ["lola", "xnc"] {
-        // At whatever moment between two questions for a sign of life the links return.
+        // At any phase between two keep-alives.
         for (seed, return_ms) in (1..).zip((10_000..10_240).step_by(20)) {
             let (took, video) = picture_back(strategy, seed, return_ms);
             assert!(took < Duration::from_millis(300), "{strategy}, {return_ms} ms: {took:?}");
-            // What was encoded meanwhile is as small as can be.
+            // Meanwhile frames are as small as possible.
             assert!(mean_size(&video, 7_000, 9_900) < 2_000, "{strategy}");
         }
     }

@@ -1,8 +1,7 @@
-//! How sure a mean over drives is: the bootstrap.
+//! Confidence of a mean over drives: the bootstrap.
 //!
-//! Drives are drawn anew from those that were run, as many as these, with some of them twice and
-//! some left out, and the mean is taken of what was drawn; the middle 95 % of many such means are
-//! the interval. What the seeds of one drive have in common makes them one draw.
+//! As many drives as were run are drawn from them with replacement; the middle 95 % of the means of
+//! many such draws are the interval. All seeds of a drive are drawn together.
 //!
 //! Source: Efron, "Bootstrap methods: another look at the jackknife" (1979), with percentiles.
 
@@ -13,7 +12,7 @@ use rand_pcg::Pcg64Mcg;
 /// The least and the greatest value.
 pub type Interval = [f64; 2];
 
-/// What a drive contributes to a mean, or to a ratio of means: the sums of both of them.
+/// The contribution of a drive to a mean, or to a ratio of means: both sums.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Share {
     pub(super) part: f64,
@@ -22,17 +21,15 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// Both together.
     pub(super) fn and(self, other: Self) -> Self {
         Self { part: self.part + other.part, whole: self.whole + other.whole }
     }
 }
 
-/// How often drives are drawn.
 const ROUNDS: usize = 2_000;
 
-/// The interval of the sum of parts by the sum of wholes over `drives`; `None` for fewer than two
-/// drives, or where there is nothing to divide by.
+/// Interval of the sum of parts by the sum of wholes over `drives`; `None` for fewer than two
+/// drives, or a divisor of zero.
 pub(super) fn interval(drives: &[Share]) -> Option<Interval> {
     if drives.len() < 2 {
         return None;

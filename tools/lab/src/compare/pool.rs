@@ -17,18 +17,18 @@ pub struct Pooled {
     /// Means over the drives. `delay_ms`: of all packets of all drives together, to half a percent.
     #[serde(flatten)]
     pub figures: Figures,
-    /// The drives on which it ran.
+    /// Number of drives on which it ran.
     pub drives: usize,
-    /// How sure some of the means are.
+    /// Confidence of some means.
     #[serde(default)]
     pub intervals: Intervals,
     /// Where late packets lost their time, on all drives together.
     pub causes: Causes,
     /// Mean stall ratio over the drives, 0..1.
     pub stall_ratio_mean: f64,
-    /// 95 of 100 drives stall at most so much.
+    /// 95th percentile of stall ratios over the drives.
     pub stall_ratio_p95: f64,
-    /// 99 of 100 drives stall at most so much.
+    /// 99th percentile of stall ratios over the drives.
     pub stall_ratio_p99: f64,
     /// Its p99 delay by the bound's, mean over the drives.
     pub delay_p99_over_bound: Option<f64>,
@@ -40,8 +40,7 @@ pub struct Pooled {
     pub stall_ratio_over_bound: Option<f64>,
 }
 
-/// Where means over drives lie in 95 of 100 cases, had other drives of their kind been recorded;
-/// absent for a single drive.
+/// 95 % confidence intervals of means over drives; absent for a single drive.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Intervals {
     /// Of [`Pooled::stall_ratio_mean`].
@@ -55,7 +54,7 @@ pub struct Intervals {
 }
 
 impl Pooled {
-    /// Every strategy of `drives`, in the order in which they occur first.
+    /// Every strategy of `drives`, in order of first occurrence.
     pub(super) fn of_drives(drives: &[&Compared]) -> Vec<Self> {
         let entries =
             || drives.iter().flat_map(|drive| drive.strategies.iter().map(|entry| (*drive, entry)));
@@ -129,12 +128,11 @@ impl Pooled {
     }
 }
 
-/// The names of `drives`, each once: a drive is there once for each seed.
 pub(super) fn names<'a>(drives: &[&'a Compared]) -> BTreeSet<&'a str> {
     drives.iter().map(|drive| drive.name.as_str()).collect()
 }
 
-/// What `share` is of each drive, all its seeds together.
+/// `share` of each drive, summed over its seeds.
 fn by_drive(drives: &[&Compared], share: impl Fn(&Compared) -> Option<Share>) -> Vec<Share> {
     let of_name = |name: &str| {
         let own = drives.iter().filter(|drive| drive.name == name);
@@ -157,7 +155,7 @@ fn name(entry: &Entry) -> &str {
     &entry.measured.figures.strategy
 }
 
-/// Percentiles of all packets of all drives, none of them above the deadline that delays stop at.
+/// Percentiles of all packets of all drives, up to the deadline.
 fn delays(entries: &[(&Compared, &Entry)]) -> Percentiles {
     let mut all = Histogram::default();
     for detail in entries.iter().filter_map(|(_, entry)| entry.measured.detail.as_ref()) {

@@ -70,7 +70,6 @@ fn the_best_single_link_stalls_least_and_of_equal_ones_has_the_shortest_tail() {
     assert_eq!(minrtt.stall_ratio_over_first, Some(0.5));
 }
 
-/// Two strategies on drives of these names, classes and stall ratios.
 fn comparison(drives: &[(&str, Class, f64, f64)]) -> Comparison {
     let contestants = Contestant::parse_all(["minrtt", "xnc"]).unwrap();
     let compared = |&(name, class, minrtt, xnc): &(&str, Class, f64, f64)| {
@@ -97,7 +96,7 @@ fn a_drive_counts_once_whatever_the_number_of_its_seeds() {
     let [minrtt, xnc] = &both.pooled[..] else { panic!("two strategies") };
     assert_eq!((minrtt.drives, xnc.drives, both.classes[0].drives), (3, 3, 3));
     assert!((minrtt.stall_ratio_mean - 0.22).abs() < 1e-12);
-    // Six runs are no surer than three, since it is the drives that differ.
+    // Six runs of three drives are as uncertain as three.
     let width = |pooled: &Pooled| {
         let [low, high] = pooled.intervals.stall_ratio_mean.unwrap();
         high - low

@@ -1,4 +1,4 @@
-//! A vehicle whose key is in the hands of somebody with no manners.
+//! A hostile end with the valid key of a vehicle.
 
 use std::time::Duration;
 
@@ -13,13 +13,11 @@ use roadweave_tunnel::LANES_MAX;
 use super::{Crowd, inner_address};
 use crate::world::SERVER;
 
-/// Datagrams in one push, at most.
 const PUSH_MAX: usize = 200;
 
-/// Sends whatever costs the server memory, on all lanes: combinations that nothing solves,
-/// fragments and parts without siblings, packets behind others that never come, in lanes whose
-/// order it has promised, of ever more videos, with lies about their age, some tiny; and promises
-/// something else each time.
+/// Sends whatever costs the server memory, on all lanes: unsolvable combinations, fragments and
+/// parts without siblings, packets behind others that never come in ordered lanes, ever more
+/// videos, false ages, tiny packets; and new lane parameters each time.
 #[derive(Debug)]
 pub struct Hostile {
     vehicle: usize,
@@ -30,10 +28,7 @@ pub struct Hostile {
 }
 
 impl Hostile {
-    /// Begins a connection with the key of `vehicle`.
-    ///
-    /// # Panics
-    /// When the vehicle's own settings cannot be used.
+    /// Connects with the key of `vehicle`. Panics if the vehicle's settings cannot be used.
     pub fn start(crowd: &mut Crowd, vehicle: usize) -> Self {
         crowd.start_bare(vehicle);
         let now = crowd.now();
@@ -44,12 +39,12 @@ impl Hostile {
         Self { vehicle, connection, said_hello: false, presses: 0, next: 1 }
     }
 
-    /// Which vehicle's key it has.
+    /// The vehicle whose key it has.
     pub fn vehicle(&self) -> usize {
         self.vehicle
     }
 
-    /// Sends as much as the congestion control lets through, once it has said hello; follow it with
+    /// Sends as much as congestion control allows once it has said hello; follow it with
     /// [`Crowd::flush`].
     pub fn press(&mut self, crowd: &mut Crowd) {
         let now = crowd.now();
@@ -66,7 +61,7 @@ impl Hostile {
         }
         self.presses += 1;
         for lane in 0..LANES_MAX as u8 {
-            // What does not fit is not said.
+            // A message that does not fit is skipped.
             let _ = connection.send_message(promise(lane, self.presses).to_bytes());
         }
         for _ in 0..PUSH_MAX {
@@ -95,8 +90,7 @@ impl Hostile {
                 SourceDatagram::new(lane, &symbol).finish(id)
             }
             2 => {
-                // Now one of two parts, then one of three of the same datagram, and never the
-                // others.
+                // One of two parts, or one of three of the same datagram, and never the others.
                 let parts = Part::cut(lane, round / 2, &body, 600 - 200 * (round as usize % 2));
                 parts.into_iter().flatten().next().unwrap_or_default()
             }
@@ -117,8 +111,7 @@ impl Hostile {
         }
     }
 
-    /// An inner packet that may pass: of a frame of which one never comes, and of a new video after
-    /// some dozens.
+    /// An inner packet that may pass: a video frame with a gap, of a new video after some dozens.
     fn packet(&self) -> Vec<u8> {
         let mut packet = vec![0x45, 0, 0x03, 0xe8, 0, 0, 0, 0, 64, 17, 0, 0];
         packet.extend(inner_address(self.vehicle).octets());
@@ -131,7 +124,7 @@ impl Hostile {
     }
 }
 
-/// Promises to keep an order for as long as can be said; mostly the same one, now and then another.
+/// Lane parameters with the longest possible wait for order; mostly the same, sometimes others.
 fn promise(lane: u8, time: u32) -> Control {
     let max_buffer = Duration::from_secs(10);
     let order = match (u32::from(lane) + time / 8) % 4 {

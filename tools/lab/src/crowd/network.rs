@@ -21,7 +21,7 @@ pub(super) struct Flying {
     pub(super) packet: Vec<u8>,
 }
 
-/// How many packets have been sent.
+/// Numbers of packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Packets that vehicles have sent.
@@ -34,7 +34,6 @@ pub struct Counts {
     pub no_room: u64,
 }
 
-/// All packets on their way.
 #[derive(Debug)]
 pub(super) struct Network {
     delay: Duration,
@@ -43,7 +42,7 @@ pub(super) struct Network {
     /// Packets that were put in and not lost.
     packets: u64,
     counts: Counts,
-    /// Uplinks that carry nothing, by vehicle and number.
+    /// Dead uplinks, by vehicle and number.
     dead: BTreeSet<(usize, u32)>,
     random: Pcg64Mcg,
 }
@@ -61,7 +60,6 @@ impl Network {
         }
     }
 
-    /// An uplink of a vehicle carries nothing from now on, or does again.
     pub(super) fn set_dead(&mut self, vehicle: usize, uplink: u32, dead: bool) {
         match dead {
             true => self.dead.insert((vehicle, uplink)),
@@ -94,17 +92,14 @@ impl Network {
         self.flying.push(Reverse(Flying { at, number, vehicle, uplink, up, packet }));
     }
 
-    /// What has been sent so far.
     pub(super) fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// When the next packet arrives.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.flying.peek().map(|Reverse(flying)| flying.at)
     }
 
-    /// The next packet that has arrived by `now`.
     pub(super) fn poll(&mut self, now: Instant) -> Option<Flying> {
         self.poll_timeout().filter(|at| *at <= now)?;
         self.flying.pop().map(|Reverse(flying)| flying)

@@ -1,5 +1,5 @@
-//! What the ends of a crowd are turned by: a processor that each packet keeps busy for a while, and
-//! the socket in which packets wait for it.
+//! The processor of the ends of a crowd, which each packet keeps busy for a while, and the socket
+//! in which packets wait for it.
 //!
 //! ```text
 //! network ─► socket, of bounded size ─► as many as a batch takes, when the processor is free
@@ -13,7 +13,6 @@ use roadweave_proto::Instant;
 
 use super::network::Flying;
 
-/// A processor, and the packets that wait for it.
 #[derive(Debug)]
 pub(super) struct Processor {
     per_packet: Duration,
@@ -24,17 +23,16 @@ pub(super) struct Processor {
 }
 
 impl Processor {
-    /// Each packet that comes or goes takes `per_packet`.
+    /// Each packet in or out takes `per_packet`.
     pub(super) fn new(per_packet: Duration) -> Self {
         Self { per_packet, free_at: Instant::ZERO, socket: VecDeque::new(), no_room: 0 }
     }
 
-    /// Stands still until `until` at least.
+    /// Stops until `until` at least.
     pub(super) fn pause(&mut self, until: Instant) {
         self.free_at = self.free_at.max(until);
     }
 
-    /// Is busy with so many packets from `now` on.
     pub(super) fn work(&mut self, now: Instant, packets: usize) {
         self.free_at = self.free_at.max(now) + self.per_packet * packets as u32;
     }
@@ -43,7 +41,6 @@ impl Processor {
         self.free_at <= now
     }
 
-    /// A packet arrives at `now`.
     pub(super) fn receive(&mut self, now: Instant, packet: Flying) {
         match self.socket.len() < SOCKET_PACKETS {
             true => self.socket.push_back((now, packet)),
@@ -53,24 +50,23 @@ impl Processor {
 
     /// The packets of the next batch, with the times at which they arrived.
     pub(super) fn take(&mut self) -> impl Iterator<Item = (Instant, Flying)> {
-        // Who takes no time for a packet takes all of them at once.
+        // Without time per packet one batch takes all.
         let most = if self.per_packet.is_zero() { usize::MAX } else { BATCH };
         self.socket.drain(..self.socket.len().min(most))
     }
 
-    /// When it turns next, of ends that have something to do at `due`.
+    /// The next turn, if the ends have something to do at `due`.
     pub(super) fn next_turn(&self, due: Option<Instant>) -> Option<Instant> {
         let waiting = (!self.socket.is_empty()).then_some(Instant::ZERO);
         due.into_iter().chain(waiting).min().map(|at| at.max(self.free_at))
     }
 
-    /// How many packets found no room.
     pub(super) fn no_room(&self) -> u64 {
         self.no_room
     }
 }
 
-/// Room of a socket: small packets take some 800 bytes each of the kernel's 8 MiB.
+/// Room of a socket: small packets take about 800 bytes each of the kernel's 8 MiB.
 const SOCKET_PACKETS: usize = 10_000;
 /// Packets that are read before what is due is done.
 const BATCH: usize = 64;

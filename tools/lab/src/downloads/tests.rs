@@ -23,9 +23,9 @@ fn a_download_is_measured_from_the_request_to_the_last_byte() {
     assert_eq!(Ok(done), download.run(), "equal seeds, equal figures");
 }
 
-/// What comes over a far link lies scattered among what comes over a near one, with a gap for each
-/// packet. What the receiver has no room for is not lost to the lane, and comes again only when
-/// that would have given it up, after ten seconds.
+/// Packets of a far link are scattered among those of a near one, with a gap for each. A packet
+/// without room at the receiver is not lost for the lane: it is sent again only when the lane would
+/// give it up, after ten seconds.
 #[test]
 fn a_far_link_adds_what_it_has_to_a_near_one() {
     let mut download = Download::new(links(&[(40, 10), (30, 160)]), 40 << 20, 1);

@@ -1,4 +1,4 @@
-//! Packets of others that share a link's queue.
+//! Cross traffic: packets of others in a link's queue.
 
 use std::time::Duration;
 
@@ -40,17 +40,17 @@ impl CrossSource {
         Self { traffic, next: traffic.begin, start }
     }
 
-    /// The settings that the cross traffic is made of.
+    /// The settings of the cross traffic.
     pub fn traffic(&self) -> &CrossTraffic {
         &self.traffic
     }
 
-    /// When the next packet is put in; `None` when there is none any more.
+    /// When the next packet is due; `None` after the last.
     pub fn poll_timeout(&self) -> Option<Instant> {
         (self.next < self.traffic.end).then(|| self.start + self.next)
     }
 
-    /// The size of a packet that is due at `now`, bytes; the one after it follows at the rate.
+    /// The size of a packet that is due at `now`, bytes; schedules the next one.
     pub fn poll(&mut self, now: Instant) -> Option<usize> {
         if self.poll_timeout()? > now {
             return None;

@@ -1,4 +1,4 @@
-//! What RAVEN copies of large loads over TCP: here one connection, which goes as a stream.
+//! What RAVEN copies of large loads over TCP, here one connection as a stream.
 //!
 //! ```text
 //! Loading ─ ask for a part ─► connection ─► all of it ─► Loading: the next part
@@ -22,7 +22,7 @@ use crate::video::quality::Percentiles;
 use crate::web::{Browser, ConnectionId, News, REQUEST, Visit, Visitor};
 use crate::world::{World, WorldConfig, WorldError};
 
-/// What is loaded.
+/// A load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
     /// 50 MB in chunks of 1 MB, one after the other.
@@ -32,10 +32,10 @@ pub enum Load {
 }
 
 impl Load {
-    /// Everything that is loaded.
+    /// All loads.
     pub const ALL: [Self; 2] = [Self::Video, Self::Unbroken];
 
-    /// What it is called.
+    /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Video => "video",
@@ -43,7 +43,7 @@ impl Load {
         }
     }
 
-    /// How many parts are loaded one after the other.
+    /// Number of parts, loaded one after the other.
     pub const fn parts(self) -> u64 {
         match self {
             Self::Video => 50,
@@ -51,7 +51,6 @@ impl Load {
         }
     }
 
-    /// The bytes of a part.
     const fn bytes(self) -> u32 {
         50_000_000 / self.parts() as u32
     }
@@ -75,13 +74,13 @@ pub struct Loaded {
     pub load: &'static str,
     /// The strategy.
     pub strategy: String,
-    /// Parts that came whole, of so many.
+    /// Parts that came whole.
     pub whole: u64,
-    /// Parts.
+    /// Parts in all.
     pub parts: u64,
     /// From the request of a part to its last byte.
     pub took_ms: Percentiles,
-    /// Bytes that were sent a second time, by all bytes that were sent: to the vehicle.
+    /// Bytes to the vehicle that were sent again, as a share of all bytes to it.
     pub copies_down: f64,
     /// The same from the vehicle.
     pub copies_up: f64,
@@ -89,10 +88,7 @@ pub struct Loaded {
     pub copies: f64,
 }
 
-/// Loads `load` on `route`.
-///
-/// # Errors
-/// [`WorldError`] when the route makes no world.
+/// Loads `load` on `route`; fails if the route makes no world.
 pub fn load(
     route: (&str, &Drive),
     load: Load,
@@ -148,17 +144,16 @@ fn both_ways(world: &World) -> [(u64, u64); 2] {
     [of(&client), of(&world.server_status())]
 }
 
-/// A visitor that loads it.
 #[derive(Debug)]
 struct Loading {
     load: Load,
     connection: Option<ConnectionId>,
-    /// Bytes of the part under way that have not come.
+    /// Bytes still missing of the part under way.
     missing: u64,
     begun: Instant,
-    /// How long each part took that came whole.
+    /// Durations of whole parts.
     took: Vec<Duration>,
-    /// Whether the connection ended before its time.
+    /// The connection ended early.
     is_over: bool,
 }
 
@@ -197,5 +192,5 @@ impl Visitor for Loading {
     }
 }
 
-/// A load that takes longer is cut off.
+/// Time after which a load is cut off.
 const LOAD_MAX: Duration = Duration::from_secs(600);

@@ -17,40 +17,39 @@ use serde::{Deserialize, Serialize};
 
 use crate::world::{Arrival, Trail};
 
-/// Where the packets later than [`Causes::LATE_MS`] lost their time; packets that never arrived are
-/// not among them.
+/// Where packets later than [`Causes::LATE_MS`] lost their time, without those that never arrived.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Causes {
-    /// How many packets were late.
+    /// Number of late packets.
     pub late: u64,
-    /// How many of the late packets a repair brought.
+    /// Late packets that came by a repair.
     pub repaired: u64,
-    /// Late packets waited for a free window or the pacer.
+    /// Wait for the congestion window or the pacer.
     pub window_wait: Cause,
-    /// It was not yet known that late packets were lost.
+    /// Time until the loss was detected.
     pub detection: Cause,
-    /// The repair of late packets waited or was on its way.
+    /// Wait and transmission of the repair.
     pub recovery: Cause,
-    /// Late packets waited for the link's capacity.
+    /// Wait for the capacity of the link.
     pub link_queue: Cause,
-    /// The link itself takes so long.
+    /// Delay of the link.
     pub propagation: Cause,
 }
 
 /// One cause of lateness.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cause {
-    /// Late packets of which it took the largest part.
+    /// Late packets of which this cause took the largest part.
     pub packets: u64,
-    /// What it took of all late packets together.
+    /// Its time in all late packets together.
     pub seconds: f64,
 }
 
 impl Causes {
-    /// Packets that take longer are looked at, ms: the default deadline of a lane.
+    /// Packets that take longer count as late, ms: the default deadline of a lane.
     pub const LATE_MS: u64 = 100;
 
-    /// Adds those of another run.
+    /// Adds the causes of another run.
     pub fn merge(&mut self, other: &Self) {
         self.late += other.late;
         self.repaired += other.repaired;
@@ -67,7 +66,7 @@ impl Causes {
         }
     }
 
-    /// Looks at a packet that has arrived.
+    /// Notes a packet that has arrived.
     pub(super) fn note(&mut self, arrival: &Arrival) {
         let Some(trail) = arrival.trail else { return };
         let delay = arrival.at.since(trail.queued);
@@ -97,7 +96,6 @@ impl Causes {
         self.cause(largest).packets += 1;
     }
 
-    /// The causes in the order of a packet's way.
     fn cause(&mut self, index: usize) -> &mut Cause {
         match index {
             0 => &mut self.window_wait,
@@ -110,7 +108,7 @@ impl Causes {
 }
 
 /// Whether a repair brought the packet: it was decoded, or what brought it left after the repair
-/// had been asked for.
+/// was requested.
 pub(super) fn is_repaired(arrival: &Arrival, trail: &Trail) -> bool {
     let later = |asked| arrival.ride.is_none_or(|ride| ride.boarded >= asked);
     trail.decoded || trail.repair_asked.is_some_and(later)

@@ -1,4 +1,4 @@
-//! What came of a run, and how it is gathered.
+//! The outcome of a run, and its recorder.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use crate::traffic::{Detail, Stream, TrafficReport, fairness};
 use crate::video::quality::{Percentiles, Player};
 use crate::world::World;
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// The figures of the judged application, its delays, stalls and time line. Without a video
-    /// there are no frames, so fps and stall ratio are zero.
+    /// Figures of the judged application, with delays, stalls and time line. Without a video there
+    /// are no frames, so that fps and stall ratio are zero.
     pub run: Run,
     /// From the capture of a frame to its last packet, of complete frames; zero without a video.
     pub frame_delay_ms: Percentiles,
@@ -27,13 +27,13 @@ pub struct Outcome {
     pub causes: Causes,
     /// All applications, in the order of the scenario.
     pub traffic: Vec<TrafficReport>,
-    /// How evenly its bulk transfers shared, if there are several; see [`fairness`].
+    /// Fairness of its bulk transfers, if there are several; see [`fairness`].
     pub fairness: Option<f64>,
     /// All links, in the order of the scenario.
     pub links: Vec<LinkReport>,
-    /// What the client and the server had to tell after the stream began, in words.
+    /// Events of client and server after the stream began, as text.
     pub events: Vec<(Duration, String)>,
-    /// Inner packets that the client and the server discarded from the start of the stream on.
+    /// Inner packets that client and server discarded from the start of the stream on.
     pub drops: Vec<(DropReason, u64)>,
 }
 
@@ -55,7 +55,7 @@ pub struct LinkReport {
     pub cross: u64,
 }
 
-/// Watches a run and makes its outcome.
+/// Records a run.
 #[derive(Debug)]
 pub(super) struct Recorder {
     start: Instant,
@@ -70,7 +70,6 @@ pub(super) struct Recorder {
     events_before: (usize, usize),
 }
 
-/// Counters at one moment.
 #[derive(Clone, Debug, Default)]
 struct Reading {
     /// Bytes that the client put into each link.
@@ -81,7 +80,6 @@ struct Reading {
 }
 
 impl Recorder {
-    /// A recorder of what happens from now on.
     pub(super) fn new(scenario: &Scenario, world: &mut World) -> Self {
         let links = 0..world.links();
         let name = |link: usize| scenario.links[link].name.clone();
@@ -108,7 +106,7 @@ impl Recorder {
         }
     }
 
-    /// Adds a step to the time line: what happened since the last one.
+    /// Adds a step to the time line.
     pub(super) fn sample(&mut self, stage: &mut Stage) {
         let world = &mut stage.world;
         let reading = Reading::take(world);
@@ -134,7 +132,7 @@ impl Recorder {
         self.datagram_bytes += now.datagram_bytes.saturating_sub(last.datagram_bytes);
     }
 
-    /// The outcome of the run, which is over.
+    /// The outcome of the finished run.
     pub(super) fn finish(mut self, scenario: &Scenario, stage: &mut Stage) -> Outcome {
         let end = stage.world.now();
         let traffic: Vec<TrafficReport> =
@@ -161,7 +159,7 @@ impl Recorder {
         outcome
     }
 
-    /// Fills in what the judged application tells.
+    /// Adds the results of the judged application.
     fn judge(&mut self, report: &TrafficReport, outcome: &mut Outcome) {
         let figures = &mut outcome.run.figures;
         figures.delay_ms = report.delay_ms.clone();
@@ -265,7 +263,6 @@ impl LinkReport {
     }
 }
 
-/// What both ends have discarded so far.
 fn drops(world: &World) -> DropCounters {
     let mut all = DropCounters::default();
     for status in world.client_status().iter().chain(&world.server_status()) {
@@ -298,7 +295,7 @@ fn describe_server(event: &ServerEvent) -> String {
     }
 }
 
-/// What a trace can carry in each step, Mbit/s.
+/// Capacity of a trace in each step, Mbit/s.
 fn capacity(trace: &Trace, duration: Duration) -> Vec<f64> {
     let steps = duration.as_nanos().div_ceil(Timeline::STEP.as_nanos()) as u32;
     match trace.capacity().as_ref() {

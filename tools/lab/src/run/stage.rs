@@ -10,24 +10,23 @@ use crate::inner;
 use crate::traffic::Traffic;
 use crate::world::World;
 
-/// A world and all that happens in it.
+/// A world with applications, script and cross traffic.
 #[derive(Debug)]
 pub struct Stage {
     /// The world.
     pub world: World,
     traffic: Vec<Box<dyn Traffic>>,
     cross: Vec<CrossSource>,
-    /// In the order of time.
     script: VecDeque<(Instant, usize, Action)>,
     unclaimed: u64,
-    /// The port of the packets that are looked at one by one.
+    /// Port of the packets that are observed.
     watched: Option<u16>,
     causes: Causes,
     repaired: u64,
 }
 
 impl Stage {
-    /// `world`, with nothing else.
+    /// A stage with `world` alone.
     pub fn new(world: World) -> Self {
         Self {
             world,
@@ -41,12 +40,12 @@ impl Stage {
         }
     }
 
-    /// Adds an application, which no other shares its port with.
+    /// Adds an application with a port of its own.
     pub fn add_traffic(&mut self, traffic: Box<dyn Traffic>) {
         self.traffic.push(traffic);
     }
 
-    /// Takes all applications away.
+    /// Removes all applications.
     pub fn clear_traffic(&mut self) {
         self.traffic.clear();
         self.unclaimed = 0;
@@ -68,18 +67,18 @@ impl Stage {
         self.script.make_contiguous().sort_by_key(|(at, ..)| *at);
     }
 
-    /// Looks at each packet that goes to `port` from now on, if the world observes packets.
+    /// Observes each packet to `port` from now on, if the world observes packets.
     pub fn watch(&mut self, port: Option<u16>) {
         self.watched = port;
         (self.causes, self.repaired) = (Causes::default(), 0);
     }
 
-    /// Where the late ones of the watched packets lost their time.
+    /// Where late ones of the observed packets lost their time.
     pub fn causes(&self) -> &Causes {
         &self.causes
     }
 
-    /// How many of the watched packets came by a repair.
+    /// Observed packets that came by a repair.
     pub fn repaired(&self) -> u64 {
         self.repaired
     }
@@ -89,10 +88,7 @@ impl Stage {
         self.unclaimed
     }
 
-    /// Lets everything happen until `end`, in the order of time.
-    ///
-    /// # Panics
-    /// As [`World::handle_timeout`].
+    /// Runs until `end`, in the order of time. Panics as [`World::handle_timeout`].
     pub fn run_until(&mut self, end: Instant) {
         loop {
             let due = [self.world.poll_timeout(), self.poll_timeout()].into_iter().flatten().min();
@@ -113,7 +109,6 @@ impl Stage {
         self.hand_over();
     }
 
-    /// When an application, the script or cross traffic is due.
     fn poll_timeout(&self) -> Option<Instant> {
         let traffic = self.traffic.iter().filter_map(|traffic| traffic.poll_timeout());
         let cross = self.cross.iter().filter_map(CrossSource::poll_timeout);
@@ -139,7 +134,7 @@ impl Stage {
         }
     }
 
-    /// Gives what came out of the tunnel to the application that it belongs to.
+    /// Delivers what came out of the tunnel to its application.
     fn hand_over(&mut self) {
         while let Some(arrival) = self.world.poll_arrival() {
             let port = inner::port(&arrival.packet);

@@ -17,7 +17,7 @@ fn video(strategy: &str, links: Vec<DuplexLink>, mbps: u64, seconds: u32) -> Sce
     Scenario {
         traffic: vec![TrafficSpec::video(Rate::from_kbps(mbps * 1_000), lasting)],
         seconds,
-        // It has no probing phases of its own time, so that delays can be told beforehand.
+        // Cubic does not probe by time, so that delays are predictable.
         congestion: CongestionControl::Cubic,
         ..Scenario::new("test", links, strategy)
     }
@@ -38,12 +38,11 @@ fn event(at_ms: u64, link: usize, action: Action) -> Event {
     Event { at: Duration::from_millis(at_ms), link, action }
 }
 
-/// The largest of `values` in the steps from `from` to `to`, seconds.
 fn peak(values: &[f64], from: usize, to: usize) -> f64 {
     values[from * 10..to * 10].iter().copied().fold(0.0, f64::max)
 }
 
-/// The packets of frames captured between two moments of the stream, and how many of them arrived.
+/// Packets of frames captured between two moments of the stream, and how many of them arrived.
 fn arrived_between(outcome: &Outcome, begin: Duration, end: Duration) -> (usize, usize) {
     let stream = outcome.traffic[0].stream().unwrap();
     let start = stream.log.frames[0].captured;

@@ -1,4 +1,4 @@
-//! The tables of a scenario's file that say what happens: traffic, events, cross traffic.
+//! Tables of a scenario's file: traffic, events, cross traffic.
 
 use std::fmt;
 use std::fs::File;
@@ -19,7 +19,7 @@ use crate::traffic::{App, Bulk, FIRST_PORT, FrameSource, Tcp, TrafficKind, Traff
 use crate::video::h264::{AccessUnit, Splitter};
 use crate::video::quality::Player;
 
-/// A fault in table `index` of those called `table`.
+/// An error in table `index` of those called `table`.
 fn fault_at(table: &str, index: usize, field: &str, message: impl fmt::Display) -> Fault {
     Fault::new(
         format!("{table}.{index}.{field}"),
@@ -27,7 +27,7 @@ fn fault_at(table: &str, index: usize, field: &str, message: impl fmt::Display) 
     )
 }
 
-/// Which way data goes, as scenarios write it.
+/// A direction, as scenarios write it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum DirectionField {
@@ -356,7 +356,6 @@ fn default_port(index: usize) -> u16 {
     u16::try_from(usize::from(FIRST_PORT) + PORT_STEP * index).unwrap_or(u16::MAX)
 }
 
-/// The pictures of an H.264 byte stream.
 fn read_clip(file: &Path) -> Result<Arc<[AccessUnit]>, String> {
     let unreadable = |error: std::io::Error| format!("{}: {error}", file.display());
     let mut splitter = Splitter::default();
@@ -379,7 +378,7 @@ fn read_clip(file: &Path) -> Result<Arc<[AccessUnit]>, String> {
     Ok(units.into())
 }
 
-/// A time in seconds; `None` when it cannot be one.
+/// A duration in seconds; `None` if out of range.
 fn seconds(value: f64) -> Option<Duration> {
     (0.0..=1e6).contains(&value).then(|| Duration::from_nanos((value * 1e9).round() as u64))
 }
@@ -390,13 +389,11 @@ fn too_late(value: f64, duration: Duration) -> String {
 
 const SECONDS: &str = "seconds from 0 on";
 const RATE_KBPS_MAX: u64 = 10_000_000;
-/// A packet of 1,200 bytes unless told otherwise.
 const PACKET_BYTES: usize = 1_200;
-/// The ports from here on are those of the lead-in.
+/// First port of the lead-in.
 const LEAD_IN: u16 = 40_000;
-/// Between the ports of two applications.
+/// Distance between the ports of two applications.
 const PORT_STEP: usize = 10;
 /// The largest clip, bytes.
 const CLIP_BYTES_MAX: u64 = 1 << 30;
-/// How much of a clip is split at a time, bytes.
 const PIECE: u64 = 1 << 20;

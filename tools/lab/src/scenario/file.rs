@@ -1,8 +1,7 @@
-//! `scenario.toml`: what may stand in it, and errors that say where it is wrong and what would be
-//! right.
+//! `scenario.toml`: its fields, and errors that name the place and the cure.
 //!
-//! Every field has its unit in its name and a line in docs/lab.md, which a test holds against these
-//! types. Links are described as for `roadweave emulate`.
+//! Every field has its unit in its name and a line in docs/lab.md, which a test checks. Links are
+//! described as for `roadweave emulate`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -39,7 +38,6 @@ pub enum ScenarioError {
     },
 }
 
-/// The file as it is written.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ScenarioFile {
@@ -74,23 +72,19 @@ struct ScenarioFile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum LanePreset {
-    /// The lanes of the product's configuration that names none.
+    /// The product's default lanes.
     Default,
 }
 
 impl Scenario {
-    /// Reads a scenario; its recordings are looked for from its own directory on.
-    ///
-    /// # Errors
-    /// [`ScenarioError`] with the file, the line, the field and what would be right.
+    /// Reads a scenario, with recordings relative to its directory. Errors name the file, the line,
+    /// the field and the cure.
     pub fn read(file: &Path) -> Result<Self, ScenarioError> {
         Self::parse(file, &read_text(file, false)?)
     }
 
-    /// The scenario of `text`; `file` is what errors call it, and where recordings are looked for.
-    ///
-    /// # Errors
-    /// As [`Scenario::read`].
+    /// The scenario of `text`; `file` is its name in errors, and recordings are relative to its
+    /// directory. Fails as [`Scenario::read`].
     pub fn parse(file: &Path, text: &str) -> Result<Self, ScenarioError> {
         let parsed: ScenarioFile = roadweave_config::parse(file, text)?;
         let default_name = || file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -214,7 +208,7 @@ impl ScenarioFile {
     }
 }
 
-/// Refuses recordings that would change too often until the end: each change is kept.
+/// Refuses recordings that change too often, since each change is kept in memory.
 fn check_changes(links: &[DuplexLink], duration: Duration) -> Result<(), Fault> {
     let end = duration + DRAIN;
     for link in links {
@@ -232,7 +226,7 @@ fn check_changes(links: &[DuplexLink], duration: Duration) -> Result<(), Fault> 
     Ok(())
 }
 
-/// How often a trace changes until `end`, passes cut off counted whole.
+/// Number of changes of a trace until `end`; partial passes count as whole.
 fn changes_of(trace: &Trace, end: Duration) -> u128 {
     fn of<V: Copy>(timeline: &Timeline<V>, end: Duration) -> u128 {
         let passes = timeline.length().map_or(1, |length| passes(length, end));
@@ -271,9 +265,8 @@ fn half_a_minute() -> u32 {
     30
 }
 
-/// The longest stream.
 const SECONDS_MAX: u32 = 3_600;
-/// How often a link may change until the end, by its recording.
+/// Most changes of a link until the end.
 const CHANGES_MAX: u128 = 10_000_000;
 
 #[cfg(test)]

@@ -51,8 +51,7 @@ impl ScenarioLane {
 }
 
 impl ScenarioLane {
-    /// The lane of the product, with what only a scenario may say: any rank, and lists that nothing
-    /// is in.
+    /// The product's lane, with what only a scenario may have: any rank, and empty lists.
     fn to_config(&self, fields: &LaneFields) -> LaneConfig {
         let mut lane = fields.to_config();
         lane.rank = self.rank.unwrap_or(lane.rank);
@@ -64,10 +63,7 @@ impl ScenarioLane {
     }
 }
 
-/// The lanes that a file describes.
-///
-/// # Errors
-/// Says which field does not go with the others.
+/// The lanes that a file describes; errors name the conflicting field.
 pub(super) fn resolve(lanes: &[ScenarioLane]) -> Result<Vec<LaneConfig>, Fault> {
     if let Some(index) = lanes.iter().position(|lane| lane.name.is_empty()) {
         let message = format!("lane {}: name: \"\"; a name that no other lane has", index + 1);

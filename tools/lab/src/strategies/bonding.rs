@@ -2,15 +2,13 @@
 //!
 //! Source: CellFusion section 8.1.2, whose BONDING hashes the 5-tuple to a cellular interface.
 //!
-//! What bonding routers do. It keeps a flow in order and gives a single flow no more than one link,
-//! nor a way around it when it is bad: a bond knows which interfaces are up, not how they do. The
-//! choice is by rendezvous (highest random weight), so that a path that comes or goes moves only
-//! its own flows.
+//! What bonding routers do: a flow stays in order on one link, even if that is bad, since a bond
+//! knows which interfaces are up and not how they perform. The choice is by rendezvous (highest
+//! random weight), so that a path that comes or goes moves only its own flows.
 
 use roadweave_proto::{Instant, PathOffer, PathSnapshot, SplitMix64};
 use roadweave_schedule::{Decision, PacketInfo, PathSet, Scheduler};
 
-/// The scheduler of flows.
 #[derive(Debug)]
 pub(super) struct Bonding;
 
@@ -41,8 +39,8 @@ impl Scheduler for Bonding {
     }
 }
 
-/// What a path weighs for a flow: the finalizer of SplitMix64 over both. The uplink counts where it
-/// is known, so that a path which is opened anew gets its flows back.
+/// The weight of a path for a flow: the finalizer of SplitMix64 over both. The uplink counts if it
+/// is known, so that a path that is opened again gets its flows back.
 fn weight(flow: u64, path: &PathSnapshot) -> u64 {
     let key = match path.uplink {
         Some(uplink) => u64::from(uplink.0) << 32 | 1,

@@ -14,7 +14,6 @@ use std::time::Duration;
 use roadweave_proto::{Instant, PathOffer, Rate};
 use roadweave_schedule::{Decision, PacketInfo, PathSet, Scheduler, best_status};
 
-/// The scheduler of the earliest estimated delivery.
 #[derive(Debug)]
 pub(super) struct Earliest;
 
@@ -36,7 +35,7 @@ impl Scheduler for Earliest {
     }
 }
 
-/// How long a packet of `bytes` bytes takes over `path`, if it was given to it now.
+/// Time of a packet of `bytes` bytes if given to `path` now.
 fn estimate(offer: &PathOffer<'_>, bytes: u64) -> Duration {
     let path = offer.snapshot;
     let ahead = (offer.queued_bytes + bytes).saturating_sub(path.pacing_budget);

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! W, the unacknowledged packets of the last round trip
-//!                              r, the share of W that the receiver has, as far as one can guess
+//!                              r, the share of W that the receiver has, as estimated
 //!
 //! nothing waits to be sent, a path has room ─► a combination of d packets of W, chosen at random
 //!                                              d = max(1, floor(-1 / ln r)): the degree that helps most
@@ -26,17 +26,15 @@ use std::time::Duration;
 use roadweave_proto::{Instant, PacketId, PathId, PathOffer, PathSnapshot, SplitMix64};
 use roadweave_recovery::{Recovery, RecoveryConfig, RecoveryStats, Repair, SentCopy, spare};
 
-/// The recovery of Pluribus.
 #[derive(Debug)]
 pub(super) struct Pluribus {
     expire_after: Duration,
     /// W: the packets of the last round trip that are not acknowledged, ascending.
     window: VecDeque<Member>,
-    /// r·W: how many of them the receiver has, as expected.
+    /// r·W: how many of them the receiver is expected to have.
     received: f64,
-    /// How many combinations may be sent for what was sent so far.
+    /// Combinations that may be sent for what was sent so far.
     credit: usize,
-    /// The share of packets that the paths lose.
     loss: f64,
     random: SplitMix64,
     next_look: Option<Instant>,
@@ -50,7 +48,6 @@ struct Member {
 }
 
 impl Pluribus {
-    /// A recovery for one lane.
     pub(super) fn new(config: RecoveryConfig) -> Self {
         Self {
             expire_after: config.expire_after,
@@ -70,7 +67,6 @@ impl Pluribus {
         share.clamp(SHARE_MIN, SHARE_MAX)
     }
 
-    /// Adds a packet that is new to W.
     fn note(&mut self, now: Instant, id: PacketId) {
         let is_new = self.window.back().is_none_or(|newest| newest.id.precedes(id));
         if is_new {
@@ -83,7 +79,6 @@ impl Pluribus {
         }
     }
 
-    /// The oldest packet leaves W.
     fn retire(&mut self) {
         let share = self.share();
         if self.window.pop_front().is_some() {
@@ -152,7 +147,7 @@ impl Recovery for Pluribus {
         if backlog > 0 || self.credit == 0 {
             return None;
         }
-        // What its pacer would hold back would be in the way of new packets.
+        // A combination that waits for the pacer would delay new packets.
         let path = usable()
             .filter(|path| spare(path) >= u64::from(path.snapshot.mtu))
             .map(|path| path.snapshot)
@@ -184,17 +179,17 @@ impl Recovery for Pluribus {
     }
 }
 
-/// The degree that is most likely to help a receiver who has this share of the packets.
+/// The degree that is most useful to a receiver with this share of the packets.
 fn degree(share: f64) -> usize {
     ((-1.0 / share.ln()).floor() as usize).clamp(1, DEGREE_MAX)
 }
 
-/// How many packets a combination of `degree` brings, on average.
+/// Packets that a combination of `degree` brings on average.
 fn gain(share: f64, degree: usize, loss: f64) -> f64 {
     (1.0 - loss) * degree as f64 * (1.0 - share) * share.powi(degree as i32 - 1)
 }
 
-/// The share of packets that the paths lose, weighted by what they carry.
+/// Loss of the paths, weighted by what they carry.
 fn loss(paths: &[PathOffer<'_>]) -> f64 {
     let usable = || paths.iter().filter(|path| path.snapshot.is_usable());
     let carries = |path: &PathOffer<'_>| path.window_for_repairs();
@@ -205,17 +200,16 @@ fn loss(paths: &[PathOffer<'_>]) -> f64 {
 
 /// The most packets in W: a second of 24 Mbit/s.
 const WINDOW_MAX: usize = 2048;
-/// The loss of paths that have lost nothing of late: they may at any time.
+/// Loss assumed of paths without recent losses, which may lose packets at any time.
 const LOSS_MIN: f64 = 0.01;
-/// The most loss that is reckoned with.
+/// Highest loss assumed.
 const LOSS_MAX: f64 = 0.9;
 /// The least r, where its logarithm is of use.
 const SHARE_MIN: f64 = 0.001;
 /// The largest r, where its logarithm is of use.
 const SHARE_MAX: f64 = 1.0 - 1e-6;
-/// The most packets in a combination.
 const DEGREE_MAX: usize = 32;
-/// How soon a path is asked for spare room again.
+/// Interval at which a path is asked for spare room.
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 
 #[cfg(test)]
@@ -238,8 +232,7 @@ mod tests {
         }
     }
 
-    /// A recovery that has sent `count` packets, and a path of which it believes that it loses
-    /// `loss`.
+    /// A recovery that has sent `count` packets, and a path with this estimated loss.
     fn after(count: u32, loss: f32) -> (Pluribus, PathSnapshot) {
         let rtt = Duration::from_millis(100);
         let path = PathSnapshot { loss, ..PathSnapshot::idle(PathId(0), rtt, 1_200_000) };
@@ -305,8 +298,8 @@ mod tests {
         assert!(pluribus.is_settled());
     }
 
-    /// What the paper promises: without feedback, and with room for as many combinations as the
-    /// losses call for and a few more, these alone bring back nearly every lost packet.
+    /// The paper's claim: without feedback, and with room for as many combinations as there are
+    /// losses and a few more, these alone bring back nearly every lost packet.
     #[test]
     fn a_receiver_gets_back_what_was_lost_without_reporting_it() {
         const PACKETS: u32 = 60;

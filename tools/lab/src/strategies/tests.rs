@@ -9,7 +9,7 @@ fn path(id: u32, rtt_ms: u64, room: u64) -> PathSnapshot {
     PathSnapshot::idle(PathId(id), Duration::from_millis(rtt_ms), room)
 }
 
-/// Where `scheduler` sends a packet of `flow` with 1,200 bytes: the position of the path.
+/// The position of the path to which `scheduler` sends a packet of `flow` with 1,200 bytes.
 fn chosen(scheduler: &mut dyn Scheduler, flow: u64, paths: &[PathOffer<'_>]) -> Option<usize> {
     let packet = PacketInfo {
         bytes: 1200,

@@ -1,12 +1,11 @@
 //! The scheduler of `xnc-sigcomm23`: the path with the lowest smoothed round trip whose window has
-//! room. A packet that its pacer holds back waits there, whatever other paths could do.
+//! room. A packet that its pacer holds back waits there.
 //!
 //! Source: CellFusion section 4.2.
 
 use roadweave_proto::{Instant, PathOffer};
 use roadweave_schedule::{Decision, PacketInfo, PathSet, Scheduler, best_status};
 
-/// The scheduler, which remembers nothing.
 #[derive(Debug)]
 pub(super) struct Window;
 

@@ -1,4 +1,4 @@
-//! At which bitrate a pair of links is worth a look: where one link alone is a little too little.
+//! The bitrate at which a pair of links is of interest: one link alone is just too slow.
 //!
 //! ```text
 //! links as a fluid ─► a first guess ─► watch over each link alone ─► stands still for 1 to 10 %?
@@ -15,7 +15,7 @@ use super::player::{AHEAD_MAX, Kind};
 use super::{Over, Pair, Seen, Sent, Setting};
 use crate::world::WorldError;
 
-/// A bitrate, and what it is over each link alone.
+/// A bitrate, and its results over each link alone.
 #[derive(Clone, Debug)]
 pub struct Chosen {
     /// The rate of the video.
@@ -24,19 +24,16 @@ pub struct Chosen {
     pub alone: Vec<Vec<(Seen, Sent)>>,
     /// The link that stands still least.
     pub best: usize,
-    /// For how much of the time played that one stands still, 0..; in [`STANDS_STILL`] if there is
-    /// such a bitrate.
+    /// Stalled time by the time played of that link; in [`STANDS_STILL`] if there is such a
+    /// bitrate.
     pub stands_still: f64,
 }
 
-/// For how much of the time played the best link alone is to stand still.
+/// Wanted stalled time of the best link alone, by the time played.
 pub const STANDS_STILL: std::ops::RangeInclusive<f64> = 0.01..=0.10;
 
-/// Looks for the bitrate at which the best link of `pair` alone stands still as long as
-/// [`STANDS_STILL`] says; the nearest if it finds none.
-///
-/// # Errors
-/// [`WorldError`] when the links make no world.
+/// Searches the bitrate at which the best link of `pair` alone stalls within [`STANDS_STILL`]; the
+/// nearest if there is none. Fails if the links make no world.
 pub fn choose(pair: &Pair, setting: Setting) -> Result<Chosen, WorldError> {
     let mut bitrate = guess(pair, setting);
     let (mut too_low, mut too_high) = (None, None);
@@ -64,7 +61,7 @@ pub fn choose(pair: &Pair, setting: Setting) -> Result<Chosen, WorldError> {
     Ok(nearest.expect("there was at least one step"))
 }
 
-/// What viewers of a long video see over each link alone.
+/// Results of viewers of a long video over each link alone.
 fn alone(pair: &Pair, setting: Setting, bitrate: Rate) -> Result<Chosen, WorldError> {
     let view =
         |link: usize, seed| pair.view(&Over::One(link), (Kind::Long, bitrate), setting, seed);
@@ -76,8 +73,8 @@ fn alone(pair: &Pair, setting: Setting, bitrate: Rate) -> Result<Chosen, WorldEr
     Ok(Chosen { bitrate, alone, best, stands_still: still[best] })
 }
 
-/// Time that the picture stood still by the time that it moved, of all viewers together; endless if
-/// it never moved.
+/// Stalled time by the time that the picture moved, of all viewers together; infinite if it never
+/// moved.
 fn stands_still(all: &[(Seen, Sent)]) -> f64 {
     let sum = |of: fn(&Seen) -> Duration| all.iter().map(|(seen, _)| of(seen)).sum::<Duration>();
     let (stalled, played) = (sum(|seen| seen.stalled), sum(|seen| seen.played));
@@ -106,7 +103,7 @@ fn guess(pair: &Pair, setting: Setting) -> Rate {
     Rate::from_kbps((low * USABLE / 1e3) as u64)
 }
 
-/// Seconds for which a fluid of `bps` stands still and moves, if `capacity` brings it.
+/// Seconds for which a fluid of `bps` stalls and moves over `capacity`.
 fn fluid(capacity: &Capacity, lasting: Duration, bps: f64) -> (f64, f64) {
     let step = GRAIN.as_secs_f64();
     let (mut left, mut still, mut moves) = (0.0_f64, 0.0, 0.0);
@@ -123,13 +120,13 @@ fn fluid(capacity: &Capacity, lasting: Duration, bps: f64) -> (f64, f64) {
 
 /// In the middle of [`STANDS_STILL`], by the logarithm.
 const AIMED_AT: f64 = 0.03;
-/// How much of its capacity a link carries of a video, about.
+/// Share of a link's capacity that a video uses, about.
 const USABLE: f64 = 0.9;
 const GRAIN: Duration = Duration::from_millis(100);
 const GUESSES: u32 = 30;
-/// Between these bitrates it is, bit/s.
+/// Range of bitrates, bit/s.
 const LOWEST: f64 = 1e5;
 const HIGHEST: f64 = 1e8;
-/// How far a step goes while only one side is known.
+/// Factor of a step while only one side is known.
 const STEP: f64 = 1.2;
 const STEPS_MAX: usize = 7;

@@ -6,9 +6,8 @@
 //!  └────────────── swiped after some seconds ◄──────┘                        or one after another
 //! ```
 //!
-//! It asks for chunks one after the other, for the next one when most of the one before is there,
-//! and keeps no more than so much ahead. What has come of a chunk can be played at once, as far as
-//! there is no gap.
+//! It requests chunks one after the other, each when most of the one before is there, and loads a
+//! limited time ahead. Parts of a chunk can be played as soon as there is no gap before them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -38,11 +37,11 @@ pub struct Program {
     pub bitrate: Rate,
     /// How long the viewer watches.
     pub lasting: Duration,
-    /// Decides the sizes of chunks, and when the viewer swipes.
+    /// Seed of the sizes of chunks and of swipes.
     pub seed: u64,
 }
 
-/// A chunk: of which video, and which.
+/// A chunk of a video.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ChunkId {
     /// Counts the videos from 0.
@@ -57,20 +56,18 @@ pub struct Player {
     program: Program,
     end: Instant,
     video: u32,
-    /// When this video was asked for.
+    /// When this video was requested.
     begun: Instant,
-    /// When its first frame was there, if so.
+    /// When its first frame arrived.
     first_frame: Option<Instant>,
-    /// Chunks of this video that were asked for and are not whole.
+    /// Requested chunks of this video that are not whole.
     loading: BTreeMap<u32, Loading>,
-    /// The chunk that is asked for next.
     next: u32,
     play: Play,
     next_sample: Instant,
     seen: Seen,
 }
 
-/// A chunk under way.
 #[derive(Clone, Copy, Debug)]
 struct Loading {
     bytes: u64,
@@ -78,21 +75,20 @@ struct Loading {
     asked: Instant,
 }
 
-/// What the viewer sees.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Play {
     /// Nothing moves yet.
     Starting,
-    /// It has moved on since then, from this place.
+    /// Moving since then, from this position.
     Moving(Instant, Duration),
-    /// It has stood still since then, at this place.
+    /// Stalled since then, at this position.
     Still(Instant, Duration),
     /// The viewer has gone.
     Over,
 }
 
 impl Player {
-    /// A player of which the viewer asks for the first video at `start`.
+    /// A player whose first video is requested at `start`.
     pub fn new(program: Program, start: Instant) -> Self {
         Self {
             program,
@@ -108,7 +104,6 @@ impl Player {
         }
     }
 
-    /// The bytes of a chunk.
     fn bytes(&self, id: ChunkId) -> u64 {
         let index = u64::from(id.video) << 32 | u64::from(id.chunk);
         let varies = SplitMix64::new(SplitMix64::word(self.program.seed, index)).unit();
@@ -116,7 +111,7 @@ impl Player {
         ((mean * (1.0 - VARIES + 2.0 * VARIES * varies)) as u64).max(FRAMES_OF_CHUNK)
     }
 
-    /// How much of the video is there without a gap.
+    /// How much of the video has arrived without a gap.
     fn loaded(&self) -> Duration {
         let (whole, part) = match self.loading.first_key_value() {
             Some((chunk, loading)) => (*chunk, loading.came as f64 / loading.bytes as f64),
@@ -138,7 +133,7 @@ impl Player {
         self.loaded().saturating_sub(self.position(now))
     }
 
-    /// What the player tells of its buffer, while somebody watches.
+    /// What the player reports of its buffer while the viewer watches.
     pub fn qoe(&self, now: Instant) -> Option<Qoe> {
         let left = self.left(now);
         let bitrate = self.program.bitrate;
@@ -150,7 +145,7 @@ impl Player {
         })
     }
 
-    /// The chunk that is wanted now, and how long it is.
+    /// The chunk that is wanted now, and its size.
     pub fn wants(&self, now: Instant) -> Option<(ChunkId, u64)> {
         let id = ChunkId { video: self.video, chunk: self.next };
         let has_begun = |loading: &Loading| loading.came * 4 >= loading.bytes * 3;
@@ -171,15 +166,15 @@ impl Player {
         }
     }
 
-    /// The chunk that was wanted is asked for.
+    /// The wanted chunk was requested.
     pub fn on_asked(&mut self, now: Instant) {
         let bytes = self.bytes(ChunkId { video: self.video, chunk: self.next });
         self.loading.insert(self.next, Loading { bytes, came: 0, asked: now });
         self.next += 1;
     }
 
-    /// More of a chunk has come; whether it is whole now. What the viewer has left behind counts
-    /// for nothing.
+    /// More of a chunk arrived; returns whether it is whole. Videos that the viewer left do not
+    /// count.
     pub fn on_came(&mut self, now: Instant, id: ChunkId, bytes: u64) -> bool {
         let loading = self.loading.get_mut(&id.chunk).filter(|_| id.video == self.video);
         let Some(loading) = loading else { return true };
@@ -198,7 +193,7 @@ impl Player {
         is_whole
     }
 
-    /// A chunk has to be asked for again from its beginning; its time goes on.
+    /// A chunk must be requested again from its beginning; its time goes on.
     pub fn on_failed(&mut self, id: ChunkId) -> Option<u64> {
         let loading = self.loading.get_mut(&id.chunk).filter(|_| id.video == self.video)?;
         loading.came = 0;
@@ -214,11 +209,10 @@ impl Player {
             Play::Moving(since, from) => Some(since + self.loaded().saturating_sub(from)),
             _ => None,
         };
-        // What the buffer has room for is asked for at the next sample.
+        // Room in the buffer is used at the next sample.
         earliest([runs_dry, Some(self.next_sample), self.swipes_at(), Some(self.end)])
     }
 
-    /// When the viewer swipes.
     fn swipes_at(&self) -> Option<Instant> {
         if self.program.kind == Kind::Long {
             return None;
@@ -229,7 +223,8 @@ impl Player {
         Some(self.first_frame.map_or(self.begun + PATIENCE, |at| at + watched))
     }
 
-    /// Does what is due; whether the viewer has left this video, of which nothing more is wanted.
+    /// Handles what is due; returns whether the viewer left this video, of which nothing more is
+    /// wanted.
     pub fn handle_timeout(&mut self, now: Instant) -> bool {
         self.move_on(now);
         if self.play != Play::Over && now >= self.next_sample {
@@ -253,7 +248,6 @@ impl Player {
         swipes
     }
 
-    /// The viewer is done with this video.
     fn leave(&mut self, now: Instant) {
         match self.play {
             Play::Moving(since, _) => self.seen.played += now.since(since),
@@ -266,7 +260,7 @@ impl Player {
         }
     }
 
-    /// Begins to move, or stands still, by what is there.
+    /// Begins to move or stalls, by what has arrived.
     fn move_on(&mut self, now: Instant) {
         let left = self.left(now);
         let ends = self.program.kind == Kind::Short && self.loaded() >= CHUNK * SHORT_CHUNKS;
@@ -279,7 +273,7 @@ impl Player {
             Play::Moving(since, from) if left.is_zero() => {
                 self.seen.played += now.since(since);
                 if ends {
-                    // A short video that is over begins anew.
+                    // A short video starts again at its end.
                     self.play = Play::Moving(now, Duration::ZERO);
                 } else {
                     self.seen.stalls += 1;
@@ -290,12 +284,12 @@ impl Player {
         }
     }
 
-    /// Whether something that was asked for is still to come.
+    /// Whether a requested chunk is incomplete.
     pub fn is_loading(&self) -> bool {
         !self.loading.is_empty()
     }
 
-    /// What the viewer saw; what has not come by `now` has taken so long at least.
+    /// What the viewer saw; incomplete requests count with their time until `now`.
     pub fn finish(mut self, now: Instant) -> Seen {
         for loading in self.loading.values() {
             self.seen.requests.push(now.since(loading.asked));
@@ -305,27 +299,23 @@ impl Player {
     }
 }
 
-/// What a chunk plays.
+/// Duration of a chunk.
 pub const CHUNK: Duration = Duration::from_secs(1);
-/// The most that is kept ahead.
+/// Most time that is loaded ahead.
 pub const AHEAD_MAX: Duration = Duration::from_secs(8);
-/// So much has to be there before anything moves.
+/// Buffer needed before the picture moves.
 const START: Duration = Duration::from_millis(500);
-/// Chunks are by this share larger or smaller than the mean.
 const VARIES: f64 = 0.25;
 /// The first frame is this part of its chunk.
 pub const FRAMES_OF_CHUNK: u64 = 8;
 const FPS: f64 = 30.0;
-/// Chunks that are under way at a time.
 const LOADING_MAX: usize = 2;
-/// The length of a short video.
 const SHORT_CHUNKS: u32 = 15;
-/// The viewer swipes so long after the first frame, evenly in between.
+/// Range of times after the first frame at which the viewer swipes.
 const WATCHED_MIN: Duration = Duration::from_secs(2);
 const WATCHED_MAX: Duration = Duration::from_secs(10);
-/// Without a first frame the viewer swipes after so long.
+/// Time after which the viewer swipes without a first frame.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often the buffer is looked at.
 const SAMPLE: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct Seen {
     /// From the request of each chunk to its last byte.
     pub requests: Vec<Duration>,
-    /// Requests that were not answered when the observation ended; their time until then counts.
+    /// Requests without an answer at the end; their time until then counts.
     pub unanswered: u64,
     /// From the order to play each video to its first frame.
     pub first_frames: Vec<Duration>,
@@ -15,29 +15,29 @@ pub struct Seen {
     pub never_began: u64,
     /// The play-time left, ten times a second once a video has begun.
     pub levels: Vec<Duration>,
-    /// How long the picture stood still for want of data after it had begun to move.
+    /// Total time of stalls after the picture had begun to move.
     pub stalled: Duration,
-    /// How often.
+    /// Number of stalls.
     pub stalls: u64,
-    /// How long the picture moved.
+    /// Total time that the picture moved.
     pub played: Duration,
 }
 
 /// What was sent to the vehicle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
-    /// Bytes of datagrams that left for the first time.
+    /// Bytes of datagrams sent for the first time.
     pub source: u64,
-    /// Those datagrams.
+    /// Number of these datagrams.
     pub datagrams: u64,
-    /// Of those bytes: of streams, that had been sent before.
+    /// Bytes of these that streams had sent before.
     pub again: u64,
-    /// Bytes of datagrams that left once more, or were made of others.
+    /// Bytes of datagrams sent again, or coded.
     pub further: u64,
-    /// Packets that were taken for lost.
+    /// Packets declared lost.
     pub lost: u64,
-    /// Datagrams that left once more, or were made of others.
+    /// Datagrams sent again, or coded.
     pub further_datagrams: u64,
-    /// Bytes that were given to the links.
+    /// Bytes given to the links.
     pub on_links: u64,
 }

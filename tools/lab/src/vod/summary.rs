@@ -1,4 +1,4 @@
-//! What came of all viewings of one way, with intervals, and by how much it is below the best link
+//! Figures of all viewings of one way with intervals, and by how much they are below the best link
 //! alone.
 //!
 //! ```text
@@ -6,8 +6,8 @@
 //! pairs drawn again and again ────► the same figures of each draw ─► 95 % interval
 //! ```
 //!
-//! Viewings of one pair have links in common, so that whole pairs are drawn and not viewings
-//! (bootstrap by cluster). A comparison takes the same draw for both.
+//! Viewings of one pair share links, so that whole pairs are drawn (bootstrap by cluster). A
+//! comparison uses the same draws for both.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,18 +17,18 @@ use serde::Serialize;
 
 use super::{Seen, Sent};
 
-/// A figure, and between which values it is in 95 of 100 draws of the pairs.
+/// A figure with its 95 % interval over draws of the pairs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Interval {
-    /// Of all pairs; absent where nothing was seen that tells.
+    /// Of all pairs; absent without data.
     pub value: Option<f64>,
-    /// In 2.5 of 100 draws it is less; absent of a single pair.
+    /// 2.5th percentile of the draws; absent for a single pair.
     pub low: Option<f64>,
-    /// In 2.5 of 100 draws it is more.
+    /// 97.5th percentile of the draws.
     pub high: Option<f64>,
 }
 
-/// What is told of a way.
+/// A figure of a way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Figure {
@@ -42,15 +42,15 @@ pub enum Figure {
     FirstFrameP50,
     /// The same: 99 of 100.
     FirstFrameP99,
-    /// Time that the picture stood still by the time that it moved.
+    /// Stalled time by the time that the picture moved.
     Rebuffering,
     /// The play-time left, ms, that there is more of in 99 of 100 moments.
     BufferP1,
     /// Share of moments with less than [`DANGER`] left.
     BufferDanger,
-    /// What left once more, by what left for the first time: repairs as well as copies.
+    /// What was sent again, by what was sent for the first time: repairs as well as copies.
     Copies,
-    /// The same without one for each packet that was taken for lost.
+    /// The same without one for each packet that was declared lost.
     Reinjected,
 }
 
@@ -70,7 +70,6 @@ impl Figure {
     ];
 }
 
-/// How many there are.
 const FIGURES: usize = 10;
 /// The value of each figure, in the order of [`Figure::ALL`].
 type Values = [Option<f64>; FIGURES];
@@ -83,7 +82,6 @@ pub struct Viewings {
     requests: Samples,
     first_frames: Samples,
     levels: Samples,
-    /// By pair.
     sums: Vec<Sums>,
 }
 
@@ -100,7 +98,7 @@ struct Sums {
     reinjected: f64,
 }
 
-/// Durations of all pairs together, ascending: ms, and of which pair.
+/// Durations of all pairs together, ascending: ms, and the pair.
 #[derive(Debug, Default)]
 struct Samples(Vec<(f64, usize)>);
 
@@ -110,7 +108,7 @@ impl Samples {
         Self(samples)
     }
 
-    /// By nearest rank, if pair `i` were there `times[i]` times.
+    /// By nearest rank, with pair `i` counted `times[i]` times.
     fn at(&self, share: f64, times: &[u32]) -> Option<f64> {
         let total: u64 = self.0.iter().map(|(_, pair)| u64::from(times[*pair])).sum();
         let rank = ((total as f64 * share).ceil() as u64).max(1);
@@ -124,7 +122,7 @@ impl Samples {
 }
 
 impl Viewings {
-    /// The viewings of each pair, of all pairs in the same order for each way.
+    /// The viewings of each pair; pairs in the same order for each way.
     pub fn new(pairs: &[Vec<(Seen, Sent)>]) -> Self {
         let samples = |of: fn(&Seen) -> &[Duration]| {
             let of_pair = |(pair, all): (usize, &Vec<(Seen, Sent)>)| -> Vec<(f64, usize)> {
@@ -158,7 +156,7 @@ impl Viewings {
         })
     }
 
-    /// The figures if pair `i` were there `times[i]` times.
+    /// The figures with pair `i` counted `times[i]` times.
     fn of(&self, times: &[u32]) -> Values {
         let sums = self
             .sums
@@ -233,9 +231,8 @@ fn intervals(pairs: usize, of: impl Fn(&[u32]) -> Values) -> Figures {
     Figure::ALL.into_iter().enumerate().map(interval).collect()
 }
 
-/// What the paper calls a danger: less play-time is left (XLINK section 7.1).
+/// Less play-time left is a danger (XLINK section 7.1).
 pub const DANGER: Duration = Duration::from_millis(50);
-/// Draws of the pairs.
 const DRAWS: usize = 400;
 const DRAWS_SEED: u64 = 17;
 

@@ -6,8 +6,8 @@
 //! 0    links as they are on average   0.5 s   links as recorded       30 s at most
 //! ```
 //!
-//! What is measured is a session in use. Until the viewer begins links have their mean rates, so
-//! that no session has a better beginning than another.
+//! A session in use is measured. Until the viewer begins links have their mean rates, so that no
+//! session starts better than another.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,31 +28,27 @@ use crate::world::{World, WorldConfig, WorldError};
 pub struct Carriage {
     /// The strategy of the streams' lane, at both ends.
     pub strategy: Strategy,
-    /// So many of the first bytes of each answer go before everything else.
+    /// Number of first bytes of each answer that go before everything else.
     pub head: u64,
-    /// Whether the player tells of its buffer.
+    /// The player reports its buffer.
     pub tells: bool,
     /// The congestion control of every path.
     pub congestion: CongestionControl,
 }
 
-/// A viewer, the player, and what it waits for.
 #[derive(Debug)]
 struct Theatre {
     player: Player,
-    /// When the server is told of the buffer next, if it is.
+    /// When the buffer is reported next, if it is.
     next_report: Option<Instant>,
-    /// Which connection brings which chunk.
+    /// The chunk of each connection.
     chunks: BTreeMap<ConnectionId, ChunkId>,
-    /// Whether it is only waited for what is under way.
+    /// Only requests under way are waited for.
     drains: bool,
 }
 
-/// Lets somebody watch `program` over `links`, whose traces are at `from` when the viewer begins;
-/// its seed decides all else that is random.
-///
-/// # Errors
-/// [`WorldError`] when the links make no world.
+/// Simulates a viewer of `program` over `links`, whose traces are at `from` when the viewer begins;
+/// its seed decides all else. Fails if the links make no world.
 pub fn watch(
     (links, from): (&[DriveLink], Duration),
     carriage: &Carriage,
@@ -122,7 +118,7 @@ impl Visitor for Theatre {
 }
 
 impl Theatre {
-    /// Asks for a chunk over a connection of its own; whether there is one.
+    /// Requests a chunk over a connection of its own; returns whether there is one.
     fn ask(
         &mut self,
         world: &mut World,
@@ -137,7 +133,6 @@ impl Theatre {
         true
     }
 
-    /// Tells the server of the player's buffer.
     fn report(&mut self, world: &mut World) {
         let now = world.now();
         if self.next_report.is_none_or(|at| now < at) {
@@ -147,7 +142,7 @@ impl Theatre {
         self.next_report = qoe.map(|_| now + REPORT_INTERVAL);
         if let Some(qoe) = qoe {
             let client = world.ends_mut().0;
-            // Without a session nobody is told.
+            // Without a session there is no report.
             let _ = client.tell_player(now, StreamsConfig::LANE, PLAYER, qoe);
         }
     }
@@ -166,7 +161,6 @@ pub(super) fn recorded(
     links.iter().zip(0..).map(link).collect()
 }
 
-/// The links with their mean rates.
 pub(super) fn steady(links: &[DriveLink], seed: u64) -> Vec<DuplexLink> {
     let steady =
         |trace: &Trace| trace.with_capacity(Capacity::constant(trace.capacity().mean_rate()));
@@ -179,7 +173,6 @@ pub(super) fn steady(links: &[DriveLink], seed: u64) -> Vec<DuplexLink> {
     links.iter().zip(0..).map(link).collect()
 }
 
-/// A world in which all links have their mean rates.
 fn world(links: &[DriveLink], carriage: &Carriage, seed: u64) -> WorldConfig {
     let lane = LaneConfig { strategy: carriage.strategy.clone(), ..StreamsConfig::default().lane };
     let xnc = || vec![LaneConfig::new("default", Strategy::xnc())];
@@ -199,7 +192,7 @@ fn world(links: &[DriveLink], carriage: &Carriage, seed: u64) -> WorldConfig {
     }
 }
 
-/// What was sent to the vehicle so far; what streams sent again is not in it.
+/// What was sent to the vehicle so far, without what streams sent again.
 pub(super) fn sent(world: &World) -> Sent {
     let mut sent = Sent::default();
     for lane in world.server_status().iter().flat_map(|status| &status.stats.lanes) {
@@ -216,7 +209,7 @@ pub(super) fn sent(world: &World) -> Sent {
 }
 
 impl Sent {
-    /// What was sent since `before`; what a session counted that was followed by another is lost.
+    /// What was sent since `before`; counters of replaced sessions are lost.
     pub(super) fn since(&self, before: &Self) -> Self {
         Self {
             source: self.source.saturating_sub(before.source),
@@ -232,9 +225,8 @@ impl Sent {
 
 /// Earlier chunks go before later ones (XLINK section 5.1).
 const IN_ORDER: StreamPriority = StreamPriority::new(3, false);
-/// How long after the end requests are waited for.
+/// How long requests are waited for after the end.
 pub(super) const DRAIN: Duration = Duration::from_secs(30);
-/// How often the player tells of its buffer: as often as it may.
+/// Shortest allowed interval of reports of the buffer.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
-/// The player's name.
 const PLAYER: u64 = 1;

@@ -5,8 +5,8 @@
 //!        ◄─ came ──          by its port          ◄────────────┘
 //! ```
 //!
-//! The lanes are those that the tunnel has by default. The host answers at once. What the viewer
-//! has left behind is dropped at both ends.
+//! The lanes are the tunnel's defaults. The host answers at once. Both ends drop the connections of
+//! videos that the viewer has left.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,31 +24,25 @@ use crate::tcp::{Algorithm, Exchange, SocketConfig};
 use crate::web::{LEAD_IN, WARM_UP};
 use crate::world::{MTU, World, WorldConfig, WorldError};
 
-/// The connections of a viewer.
 #[derive(Debug)]
 struct Connections {
     world: World,
     config: SocketConfig,
-    /// By port.
     open: BTreeMap<u16, Connection>,
     port: u16,
 }
 
-/// A connection, and what it brings.
 #[derive(Debug)]
 struct Connection {
     exchange: Exchange,
-    /// `None`: what nobody watches.
+    /// `None` if it is not watched.
     chunk: Option<ChunkId>,
-    /// Bytes that the player knows of.
+    /// Bytes reported to the player.
     told: u64,
 }
 
-/// Lets somebody watch `program` over `links`, whose traces are at `from` when the viewer begins;
-/// its seed decides all else that is random.
-///
-/// # Errors
-/// [`WorldError`] when the links make no world.
+/// Simulates a viewer of `program` over `links`, whose traces are at `from` when the viewer begins;
+/// its seed decides all else. Fails if the links make no world.
 pub(super) fn watch(
     (links, from): (&[DriveLink], Duration),
     (algorithm, congestion): (Algorithm, CongestionControl),
@@ -73,7 +67,7 @@ pub(super) fn watch(
     let end = start + program.lasting;
     tunnel.run(Some(&mut player), end);
     let viewed = sent(&tunnel.world);
-    // What is under way is waited for.
+    // Chunks under way are waited for.
     while player.is_loading() && tunnel.world.now() < end + DRAIN {
         let next = (tunnel.world.now() + LOOK).min(end + DRAIN);
         tunnel.run(Some(&mut player), next);
@@ -82,7 +76,6 @@ pub(super) fn watch(
 }
 
 impl Connections {
-    /// Lets everything happen until `end`.
     fn run(&mut self, mut player: Option<&mut Player>, end: Instant) {
         loop {
             let now = self.world.now();
@@ -104,7 +97,6 @@ impl Connections {
         self.receive(player);
     }
 
-    /// Does what is due at the player, and asks for what it wants.
     fn watch(&mut self, player: &mut Player, now: Instant) {
         let is_due = player.poll_timeout().is_some_and(|due| due <= now);
         if is_due && player.handle_timeout(now) {
@@ -116,7 +108,6 @@ impl Connections {
         }
     }
 
-    /// Asks for `bytes` over a connection of its own.
     fn ask(&mut self, chunk: Option<ChunkId>, bytes: u64) {
         let mut exchange = Exchange::new(&self.config, Direction::Down, self.port, Some(bytes));
         exchange.begin(self.world.now());
@@ -133,11 +124,11 @@ impl Connections {
         self.world.flush();
     }
 
-    /// Takes what has come out of the tunnel, and tells the player.
+    /// Takes what came out of the tunnel, and informs the player.
     fn receive(&mut self, mut player: Option<&mut Player>) {
         while let Some(arrival) = self.world.poll_arrival() {
             let Some(port) = inner::port(&arrival.packet) else { continue };
-            // Of a connection that is over it is dropped.
+            // Packets of a closed connection are dropped.
             let Some(connection) = self.open.get_mut(&port) else { continue };
             connection.exchange.handle_packet(arrival.at, arrival.direction, &arrival.packet);
             let came = connection.exchange.received() - connection.told;
@@ -152,7 +143,6 @@ impl Connections {
     }
 }
 
-/// Ports of connections, one after the other.
+/// First port; each connection has the next one.
 const FIRST_PORT: u16 = 5_000;
-/// How often it is looked whether all has come.
 const LOOK: Duration = Duration::from_millis(100);

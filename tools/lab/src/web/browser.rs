@@ -1,4 +1,4 @@
-//! The end that asks.
+//! The end that sends requests.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ use crate::world::World;
 /// What happened to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
-    /// So many bytes of answers came.
+    /// Bytes of answers came.
     Came(ConnectionId, u64),
-    /// It is over before its time.
+    /// It ended early.
     Over(ConnectionId),
 }
 
@@ -24,16 +24,15 @@ pub struct Browser {
     open: BTreeMap<ConnectionId, Unwritten>,
 }
 
-/// What waits for room in a stream.
+/// Data that waits for room in a stream.
 #[derive(Debug, Default)]
 struct Unwritten {
     bytes: Vec<u8>,
-    /// No further request follows.
     finishes: bool,
 }
 
 impl Browser {
-    /// Opens a connection, if the server takes any.
+    /// Opens a connection, if the server takes streams.
     pub fn open(&mut self, world: &mut World, priority: StreamPriority) -> Option<ConnectionId> {
         let id = world.use_client_streams(|now, owner, streams| {
             let id = streams.open(now, website(), priority).ok()?;
@@ -43,8 +42,8 @@ impl Browser {
         Some(id)
     }
 
-    /// Sends a request of `body` bytes over a connection, for an answer of `answer` bytes; over one
-    /// that has ended nothing goes.
+    /// Sends a request of `body` bytes for an answer of `answer` bytes, unless the connection is
+    /// over.
     pub fn ask(&mut self, world: &mut World, id: ConnectionId, body: u32, answer: u32) {
         if let Some(unwritten) = self.open.get_mut(&id) {
             unwritten.bytes.extend(header(body, answer));
@@ -53,7 +52,7 @@ impl Browser {
         }
     }
 
-    /// No further request goes over a connection.
+    /// Finishes a connection: no further request follows.
     pub fn finish(&mut self, world: &mut World, id: ConnectionId) {
         if let Some(unwritten) = self.open.get_mut(&id) {
             unwritten.finishes = true;
@@ -61,18 +60,18 @@ impl Browser {
         }
     }
 
-    /// Ends a connection, whatever is under way.
+    /// Cancels a connection.
     pub fn cancel(&mut self, world: &mut World, id: ConnectionId) {
         self.open.remove(&id);
         world.use_client_streams(|now, owner, streams| {
             if owner == id.0 {
-                // One that is over already needs no end.
+                // It may be over already.
                 let _ = streams.reset(now, id.1, ResetCode::Aborted);
             }
         });
     }
 
-    /// Takes what has come; [`World::flush`] sends what that asks for.
+    /// Reads what has come; [`World::flush`] sends the consequences.
     pub fn poll(&mut self, world: &mut World) -> Vec<News> {
         let mut news = Vec::new();
         let open = &mut self.open;
@@ -90,7 +89,7 @@ impl Browser {
             owner
         });
         let Some(owner) = owner else { return news };
-        // Those of streams before are over.
+        // Connections of former sessions are over.
         let past: Vec<_> = open.keys().filter(|id| id.0 != owner).copied().collect();
         for id in past {
             open.remove(&id);
@@ -100,7 +99,6 @@ impl Browser {
     }
 }
 
-/// Does what an event of the connection `id` asks for.
 fn take(
     now: Instant,
     streams: &mut Streams,
@@ -134,20 +132,20 @@ fn write(world: &mut World, id: ConnectionId, unwritten: &mut Unwritten) {
 }
 
 impl Unwritten {
-    /// Writes as much as there is room for. A stream that has ended takes nothing, and is told of.
+    /// Writes as much as there is room for. A stream that has ended takes nothing, and is reported.
     fn write(&mut self, now: Instant, streams: &mut Streams, id: StreamId) {
         if !self.bytes.is_empty() {
             let taken = streams.write(now, id, &self.bytes).unwrap_or(0);
             self.bytes.drain(..taken);
         }
         if self.bytes.is_empty() && self.finishes {
-            // One that has ended needs no end.
+            // It may have ended already.
             let _ = streams.finish(now, id);
         }
     }
 }
 
-/// Where everything is asked for (RFC 5737).
+/// The destination of all requests (RFC 5737).
 fn website() -> Destination {
     Destination::of_address([192, 0, 2, 80].into(), 80).expect("a port")
 }

@@ -10,32 +10,30 @@ use roadweave_tunnel::StreamsOwner;
 use super::{ConnectionId, HEADER, PIECE, parse, read_all};
 use crate::world::World;
 
-/// A host beyond the server, which answers each request when it has come whole.
+/// A host behind the server, which answers each request once it is complete.
 #[derive(Debug, Default)]
 pub struct Host {
     open: BTreeMap<ConnectionId, Answering>,
     owner: Option<StreamsOwner>,
 }
 
-/// One connection.
 #[derive(Debug, Default)]
 struct Answering {
     header: Vec<u8>,
-    /// Of the request whose header has come: bytes that are missing, and those of its answer.
+    /// Of the request whose header has come: bytes missing, and bytes of its answer.
     request: Option<(u64, u64)>,
-    /// Bytes of answers that are to be written.
+    /// Bytes of answers to be written.
     owed: u64,
-    /// No further request comes.
     is_last: bool,
 }
 
 impl Host {
-    /// Whose the streams are that something happened to last.
+    /// The owner of the streams of the last event.
     pub fn owner(&self) -> Option<StreamsOwner> {
         self.owner
     }
 
-    /// Does what there is to do; [`World::flush`] sends it.
+    /// Handles what has come; [`World::flush`] sends the consequences.
     pub fn act(&mut self, world: &mut World) {
         while let Some(owner) = world.poll_server_streams_over() {
             self.open.retain(|(of, _), _| *of != owner);
@@ -57,7 +55,7 @@ impl Host {
             let Some(answering) = self.open.get_mut(&(owner, id)) else { continue };
             world.use_server_streams(owner, |now, streams| {
                 if is_new {
-                    // One that was reset at once is told as an event.
+                    // A reset is reported as an event.
                     let _ = streams.accept(now, id);
                 }
                 read_all(now, streams, id, |bytes| answering.take(bytes));
@@ -92,7 +90,7 @@ impl Answering {
         }
     }
 
-    /// Writes as much as there is room for; what is left follows when there is.
+    /// Writes as much as there is room for; the rest follows later.
     fn write(&mut self, now: Instant, streams: &mut Streams, id: StreamId) {
         let filler = [0; PIECE];
         while self.owed > 0 {
@@ -103,7 +101,7 @@ impl Answering {
             }
         }
         if self.is_last {
-            // One that was reset needs no end.
+            // It may have been reset.
             let _ = streams.finish(now, id);
         }
     }

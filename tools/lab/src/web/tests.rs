@@ -12,7 +12,6 @@ fn world() -> World {
     world_over(Trace::constant(Rate::from_kbps(20_000), Duration::from_millis(20)))
 }
 
-/// A world with two such links.
 fn world_over(trace: Trace) -> World {
     let settings = |seed| LinkSettings::new(trace.clone(), seed);
     let link = |name: &str, seed| DuplexLink {
@@ -41,7 +40,6 @@ fn world_over(trace: Trace) -> World {
     world
 }
 
-/// Lets a second pass; what came over each connection, and which are over.
 fn run(world: &mut World, browser: &mut Browser, host: &mut Host) -> Vec<News> {
     let end = world.now() + Duration::from_secs(1);
     let mut news = Vec::new();
@@ -103,7 +101,7 @@ fn what_is_cancelled_brings_nothing_more_and_what_the_server_forgets_is_told() {
     assert!(end.contains(&News::Over(other)), "nobody knows it any more");
 }
 
-/// How long it takes until an upload of so many bytes is answered with a few.
+/// Time until an upload of `bytes` is answered.
 fn upload(world: &mut World, bytes: u32) -> Duration {
     let (mut browser, mut host) = (Browser::default(), Host::default());
     let begun = world.now();
@@ -123,7 +121,7 @@ fn upload(world: &mut World, bytes: u32) -> Duration {
     panic!("{bytes} bytes were not answered");
 }
 
-/// 16 kB, and a round trip later the rest, would take 80 ms longer.
+/// Sending 16 kB first, and the rest a round trip later, would take 80 ms longer.
 #[test]
 fn an_upload_takes_one_round_trip_and_what_the_links_need() {
     let round_trip = Duration::from_millis(80);

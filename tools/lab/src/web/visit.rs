@@ -1,4 +1,4 @@
-//! A world with a browser and a host in it: the loop that moves them all.
+//! The loop of a world with a browser and a host.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use roadweave_stream::Stats;
 use super::{Browser, Host, News};
 use crate::world::{World, WorldConfig, WorldError};
 
-/// Somebody who uses a browser.
+/// A user of a browser.
 pub trait Visitor {
-    /// When something is due; `None` when nothing is unless something comes.
+    /// When something is due; `None` if nothing is without news.
     fn poll_timeout(&self) -> Option<Instant>;
 
-    /// Does what is due, and what `news` asks for.
+    /// Handles what is due, and `news`.
     fn act(&mut self, world: &mut World, browser: &mut Browser, news: Vec<News>);
 
     /// Whether there is something to wait for.
@@ -31,11 +31,8 @@ pub struct Visit {
 }
 
 impl Visit {
-    /// The world of `config` with a session that is in use: its paths are there, and it has brought
-    /// something.
-    ///
-    /// # Errors
-    /// As [`World::new`].
+    /// The world of `config` with a session in use: its paths are open, and it has carried data.
+    /// Fails as [`World::new`].
     pub fn new(config: WorldConfig) -> Result<Self, WorldError> {
         let mut world = World::new(config)?;
         world.flush();
@@ -49,7 +46,7 @@ impl Visit {
         Ok(visit)
     }
 
-    /// Lets everything happen until `end`, or until the visitor does not go on.
+    /// Runs until `end`, or until the visitor stops.
     pub fn run(&mut self, visitor: &mut impl Visitor, end: Instant) {
         self.act(visitor);
         while visitor.goes_on() {
@@ -71,7 +68,7 @@ impl Visit {
         self.world.flush();
     }
 
-    /// What the server did with its streams so far.
+    /// Statistics of the server's streams.
     pub fn server_stats(&mut self) -> Stats {
         let owner = self.host.owner();
         let stats =
@@ -80,7 +77,6 @@ impl Visit {
     }
 }
 
-/// Loads something once.
 #[derive(Debug, Default)]
 struct Nobody {
     has_asked: bool,
@@ -106,12 +102,12 @@ impl Visitor for Nobody {
     }
 }
 
-/// A request of HTTP, bytes.
+/// Bytes of an HTTP request.
 pub const REQUEST: u32 = 400;
-/// What is loaded before the visitor comes, bytes.
+/// Bytes loaded before the visitor starts.
 pub(crate) const WARM_UP: u32 = 500_000;
-/// How long that takes, with a rest.
+/// Duration of that, with a rest.
 pub(crate) const LEAD_IN: Duration = Duration::from_millis(3_500);
-/// How long all paths are waited for.
+/// Longest wait for all paths.
 const JOIN_MAX: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(100);

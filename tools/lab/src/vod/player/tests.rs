@@ -9,7 +9,7 @@ fn player(kind: Kind, seconds: u64) -> Player {
     Player::new(Program { kind, bitrate: Rate::from_kbps(8_000), lasting, seed: 1 }, at(0))
 }
 
-/// A link of so many bytes each ten milliseconds, unless it pauses; returns the player.
+/// A link of `bytes` bytes each ten milliseconds, unless it pauses; returns the player.
 fn play(kind: Kind, seconds: u64, bytes: u64, pauses: impl Fn(u64) -> bool) -> Player {
     let mut player = player(kind, seconds);
     let mut under_way: Vec<(ChunkId, u64)> = Vec::new();
@@ -62,7 +62,7 @@ fn a_pause_longer_than_the_buffer_is_seen_to_its_end_and_counted_once() {
     let pause = |ms: u64| (30_000..42_000).contains(&ms);
     let seen = play(Kind::Long, 60, 20_000, pause).finish(at(60_000));
     assert_eq!(seen.stalls, 1);
-    // 12 s less what was ahead, and half a second at twice the rate to begin again.
+    // 12 s less the buffer, and half a second at twice the rate to start again.
     let stalled = seen.stalled.as_millis();
     assert!((4_000..=6_300).contains(&stalled), "{stalled} ms");
     let danger = seen.levels.iter().filter(|left| left.is_zero()).count() as u128;
