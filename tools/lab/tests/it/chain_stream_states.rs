@@ -212,7 +212,7 @@ fn an_anchor_hands_the_network_no_more_than_a_megabyte_at_once() {
     chain.run_until(Instant::from_millis(500));
     (0..BOXES).for_each(|number| chain.start(number, 0));
     chain.run_until(Instant::from_millis(2_000));
-    // Together, their initial credit exceeds the initial room.
+    // Enough for their initial credit to fill the initial room.
     (0..BOXES * 4).for_each(|at| _ = open(&mut chain, at % BOXES));
     chain.run_until(Instant::from_millis(2_300));
     let now = chain.now();

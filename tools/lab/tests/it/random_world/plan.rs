@@ -190,7 +190,7 @@ impl Plan {
 
     /// All strategies that the lane of `port` has over time.
     fn strategies(&self, direction: Direction, port: u16) -> impl Iterator<Item = &str> {
-        let lane = usize::from((port - FIRST_PORT) / PORTS_PER_LANE);
+        let lane = lane_of(port);
         let changes = self.events.iter().filter_map(move |(_, what)| match what {
             Happening::Strategy(way, of, name) if (*way, *of) == (direction, lane) => Some(*name),
             _ => None,
@@ -217,8 +217,7 @@ impl Plan {
         let last = |way: &WayPlan| way.delays.last().map_or(0, |(_, delay)| *delay);
         let one_way = |link: &LinkPlan| (last(&link.up) + last(&link.down)) / 2;
         let furthest = self.links.iter().map(one_way).max().unwrap_or(0);
-        let lane = usize::from((port - FIRST_PORT) / PORTS_PER_LANE);
-        let time = self.lanes(direction)[lane].deadline;
+        let time = self.lanes(direction)[lane_of(port)].deadline;
         time < Duration::from_millis(furthest + ON_THE_AIR_MS)
             && self.strategies(direction, port).any(|strategy| strategy == "lola")
     }
@@ -226,11 +225,10 @@ impl Plan {
     /// Whether packets of the lane of `port` keep their order: one link, no reordering, no repairs.
     pub fn is_ordered(&self, direction: Direction, port: u16) -> bool {
         let way = self.links[0].way(direction);
-        let lane = usize::from((port - FIRST_PORT) / PORTS_PER_LANE);
         self.strategies(direction, port).all(|strategy| strategy == BOUND)
             // These hold flows back one by one.
             && !matches!(
-                self.lanes(direction)[lane].order,
+                self.lanes(direction)[lane_of(port)].order,
                 Order::Adaptive { .. } | Order::Frames { .. } | Order::Even { .. }
             )
             && way.jitter.is_none_or(|jitter| !jitter.reorders)
@@ -241,7 +239,7 @@ impl Plan {
 impl Plan {
     /// The lane of `port`, if it promises its order.
     pub fn promising(&self, direction: Direction, port: u16) -> Option<usize> {
-        let lane = usize::from((port - FIRST_PORT) / PORTS_PER_LANE);
+        let lane = lane_of(port);
         let order = self.lanes(direction)[lane].order;
         matches!(order, Order::Reorder { .. }).then_some(lane)
     }
@@ -270,6 +268,10 @@ impl WayPlan {
             seed,
         }
     }
+}
+
+fn lane_of(port: u16) -> usize {
+    usize::from((port - FIRST_PORT) / PORTS_PER_LANE)
 }
 
 fn timeline<V: Copy>(steps: &[(u64, u64)], value: impl Fn(u64) -> V) -> Timeline<V> {
