@@ -1,10 +1,9 @@
 //! The REST interface, `/api/v1`.
 //!
 //! ```text
-//! request ─► guard: address, who, tenant, role, idempotency, time ─► handler ─► store
-//!              ▲                                                        │
-//!            routes, the one table of what there is and who may ◄───────┘
-//!              └─► openapi, tests
+//! request ─► guard: address, caller, tenant, role, idempotency, deadline ─► handler ─► store
+//!              ▲
+//!            routes, the one table of operations and permissions ─► openapi, tests
 //! ```
 //!
 //! Start reading at [`routes`]: the router, the OpenAPI document, the table of roles and the tests
@@ -42,28 +41,28 @@ use limit::Limits;
 use password::Passwords;
 use watchers::Watchers;
 
-/// What all requests share.
+/// The state that all requests share.
 #[derive(Debug)]
 pub struct App {
     /// The database.
     pub store: Arc<Store>,
-    /// Who signs.
+    /// The keys that sign.
     pub authority: Arc<Authority>,
-    /// What has changed.
+    /// The changes of the database.
     pub outbox: Arc<Outbox>,
-    /// Who may ask how often.
+    /// The rate limits.
     pub limits: Limits,
-    /// Hashes of passwords.
+    /// The hashing of passwords.
     pub passwords: Passwords,
-    /// Figures.
+    /// The metrics.
     pub metrics: Arc<Metrics>,
-    /// Who watches.
+    /// The count of open event streams.
     pub watchers: Watchers,
-    /// Where people sign in who have no password here.
+    /// The OpenID Connect issuer, if one is configured.
     pub oidc: Option<Oidc>,
 }
 
-/// The address that a request came from; whoever serves puts it into each request.
+/// The address that a request came from; the server adds it to each request.
 #[derive(Clone, Copy, Debug)]
 pub struct RemoteAddress(pub IpAddr);
 
@@ -80,14 +79,14 @@ impl App {
         Self { store, authority, outbox, limits, passwords, metrics, watchers, oidc }
     }
 
-    /// Sets the OpenID Connect issuer at which people may sign in, if there is one.
+    /// Sets the OpenID Connect issuer at which people may sign in.
     #[must_use]
     pub fn with_issuer(self, oidc: Option<Oidc>) -> Self {
         Self { oidc, ..self }
     }
 }
 
-/// All routes, and an answer to what is none.
+/// All routes, and a 404 problem for other paths.
 pub fn router(app: &Arc<App>) -> Router {
     let routes = routes::routes();
     let description = openapi::DocumentText(openapi::text(&routes).into());
@@ -107,7 +106,6 @@ pub fn router(app: &Arc<App>) -> Router {
         .with_state(())
 }
 
-/// What every answer carries, against those who would frame, sniff or keep it.
 async fn with_headers(mut response: Response) -> Response {
     let headers = response.headers_mut();
     for (name, value) in [

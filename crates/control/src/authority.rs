@@ -1,4 +1,4 @@
-//! The controller as one who signs: by its own key, and by the root key where that is its to keep.
+//! The controller's signatures: by its own key, and by the root key if it holds that.
 
 use std::collections::BTreeSet;
 
@@ -10,22 +10,22 @@ use roadweave_identity::{Identity, PublicKey};
 
 use crate::model::{Device, Proxy, ProxyRole};
 
-/// The keys of the controller and of the fleet's root, and what roots have signed.
+/// The controller's key, the root key or its public half, and the trust lists that roots have
+/// signed.
 #[derive(Debug)]
 pub struct Authority {
     controller: Identity,
     root: Root,
     addresses: Vec<String>,
-    /// Lists of trust that roots have signed, from the first to the last.
     lists: Vec<Signed<TrustList>>,
 }
 
 /// Where the root key is.
 #[derive(Debug)]
 pub enum Root {
-    /// Here.
+    /// In the controller's folder.
     Held(Identity),
-    /// Elsewhere; its public half is known. It has signed whom the fleet may trust.
+    /// Elsewhere, known by its public half; it has signed the trust lists.
     Elsewhere(PublicKey),
 }
 
@@ -35,19 +35,19 @@ pub enum Root {
 pub struct NotSigned(String);
 
 impl NotSigned {
-    /// Nothing was signed, for the reason `why`.
+    /// A refusal to sign, with its reason.
     pub fn new(why: impl std::fmt::Display) -> Self {
         Self(why.to_string())
     }
 }
 
 impl Authority {
-    /// A controller that can be reached at `addresses`, `host:port` each.
+    /// A controller that is reached at `addresses`, `host:port` each.
     pub fn new(controller: Identity, root: Root, addresses: Vec<String>) -> Self {
         Self { controller, root, addresses, lists: Vec::new() }
     }
 
-    /// Sets the trust lists that roots have signed, from the first to the last.
+    /// Sets the trust lists that roots have signed, oldest first.
     #[must_use]
     pub fn with_lists(self, lists: Vec<Signed<TrustList>>) -> Self {
         Self { lists, ..self }
@@ -66,8 +66,8 @@ impl Authority {
         }
     }
 
-    /// Whether a key is the controller's, a root's, or one that the last list of trust names: none
-    /// that anybody may join with or, but for an approver's, revoke.
+    /// Whether the key belongs to the controller, a root, or a spare or controller of the last
+    /// trust list. No member may join with such a key, and none may be revoked.
     pub fn is_own(&self, key: &str) -> bool {
         let trust = self.trusted();
         let TrustList { roots, spares, controllers, .. } = trust.list();
@@ -76,20 +76,18 @@ impl Authority {
         all.map(ToString::to_string).any(|one| one == key)
     }
 
-    /// Whether this controller can admit keys by itself.
+    /// Whether this controller holds the root key and can admit keys itself.
     pub fn admits(&self) -> bool {
         matches!(self.root, Root::Held(_))
     }
 
-    /// The key that a chain leads to from the root, whatever was revoked since.
-    ///
-    /// # Errors
-    /// Which step does not hold.
+    /// The key that a chain leads to from the root, ignoring revocations. An error names the step
+    /// that fails.
     pub fn follow(&self, chain: &Chain) -> Result<Admitted, NotSigned> {
         chain.verify(&self.trusted()).map_err(NotSigned::new)
     }
 
-    /// Whom the last list of trust names; the root key alone, as long as there is none.
+    /// The last trust list; without one, the root key alone.
     fn trusted(&self) -> Trust {
         let last = self.lists.last().and_then(|last| last.verify_by(last.claimed_keys()).ok());
         match last {
@@ -98,16 +96,14 @@ impl Authority {
         }
     }
 
-    /// Whom the fleet may trust: all lists that roots have signed, and where the root key is here
-    /// and the last of them is of an earlier epoch, one more.
-    ///
-    /// # Errors
-    /// When the last list does not fit this controller, and none can be signed here.
+    /// The trust lists to publish: all that roots have signed, and one more if the root key is here
+    /// and the last list is of an earlier epoch. An error if the last list does not fit this
+    /// controller and none can be signed here.
     pub fn trust(&self, epoch: i64) -> Result<Vec<PublishedTrust>, NotSigned> {
         let (epoch, controller) = (epoch.unsigned_abs(), self.controller.public_key());
         let (mut all, mut last) = (Vec::new(), None::<TrustList>);
         for list in &self.lists {
-            // By whom it is signed each peer decides for itself.
+            // Each peer checks the signer itself.
             let (read, _) = list.verify_by(list.claimed_keys()).map_err(NotSigned::new)?;
             if last.as_ref().is_some_and(|last| last.number >= read.number) {
                 return Err(NotSigned::new("the numbers of the lists of trust do not go up"));
@@ -123,7 +119,7 @@ impl Authority {
             (_, Some(last)) if fits(&last) => {}
             (Root::Held(root), last) => {
                 let list = match last {
-                    // Beyond it by what the epoch is: the same after every start.
+                    // The number follows from the epoch, so it is the same after every start.
                     Some(last) => TrustList {
                         number: last.number.saturating_add(epoch.saturating_sub(last.epoch)),
                         epoch,
@@ -160,17 +156,15 @@ impl Authority {
         Ok(all)
     }
 
-    /// The keys of people without whose approval no configuration counts, by the last trust list
-    /// that a root has signed.
+    /// The keys of approvers in the last signed trust list: no configuration counts without their
+    /// approval.
     pub fn approvers(&self) -> Vec<PublicKey> {
         let last = self.lists.last().map(|last| last.verify_by(last.claimed_keys()));
         last.and_then(Result::ok).map(|(list, _)| list.approvers).unwrap_or_default()
     }
 
-    /// The text of a token, which is shown once.
-    ///
-    /// # Errors
-    /// When the tenant's name is none, or no root of today has signed the delegate's `chain`.
+    /// The text of a token. An error if the tenant's name is invalid, or no current root has signed
+    /// the delegate's `chain`.
     pub fn join_token(
         &self,
         tenant: &str,
@@ -178,7 +172,7 @@ impl Authority {
         chain: Option<&Chain>,
     ) -> Result<String, NotSigned> {
         let controller = self.controller.public_key();
-        // Whoever joins trusts one root first, from which the chain must lead.
+        // A joining peer trusts one root at first, so the chain must lead from that.
         let leads = |root: &PublicKey, chain: &Chain| {
             chain.verify(&Trust::pinned(*root, controller)).is_ok()
         };
@@ -201,20 +195,14 @@ impl Authority {
         Ok(token.to_string())
     }
 
-    /// What admits a box, as JSON; `None` where the root key is elsewhere.
-    ///
-    /// # Errors
-    /// When the box has no key or name that could be signed.
+    /// The statement that admits a box, as JSON; `None` where the root key is elsewhere.
     pub fn admit_device(&self, tenant: &str, device: &Device) -> Result<Option<String>, NotSigned> {
         let scope = Scope::Tenant(name(tenant)?);
         let (id, tags) = (&device.id, &device.settings.tags);
         self.admit(id, &device.public_key, Role::Box, scope, tags)
     }
 
-    /// What admits a proxy or an anchor; `shared` ones serve all tenants.
-    ///
-    /// # Errors
-    /// As [`Authority::admit_device`].
+    /// The statement that admits a proxy or an anchor; a `shared` one serves all tenants.
     pub fn admit_proxy(
         &self,
         tenant: &str,
@@ -247,9 +235,6 @@ impl Authority {
     }
 
     /// The next entry of the chain of revocations, as JSON, and its hash.
-    ///
-    /// # Errors
-    /// When it is no key.
     pub fn revoke(
         public_key: &str,
         serial: i64,
@@ -264,10 +249,7 @@ impl Authority {
         Ok((text, entry.hash().into()))
     }
 
-    /// The end of the chain of revocations, signed.
-    ///
-    /// # Errors
-    /// When the hash is none.
+    /// The signed head of the chain of revocations.
     pub fn head(&self, epoch: i64, serial: i64, hash: &str) -> Result<Signed<Head>, NotSigned> {
         let (epoch, serial) = (epoch.unsigned_abs(), serial.unsigned_abs());
         let head = Head { epoch, serial, hash: digest(hash)? };
@@ -275,7 +257,7 @@ impl Authority {
     }
 }
 
-/// A hash as the database has it: nothing before the first.
+/// A hash as stored; empty before the first revocation.
 fn digest(text: &str) -> Result<Digest, NotSigned> {
     match text {
         "" => Ok(Digest::ZERO),
@@ -353,7 +335,7 @@ mod tests {
         assert_eq!(numbers(held(), rotated(), 4), Ok(vec![1, 2, 5]));
         let elsewhere = || Root::Elsewhere(identity(8).public_key());
         assert_eq!(numbers(elsewhere(), rotated(), 1), Ok(vec![1, 2]));
-        // Nobody here can sign for a new epoch, or for a root that no list names.
+        // Without the root key, neither a new epoch nor an unlisted root can be signed for.
         assert!(numbers(elsewhere(), rotated(), 2).is_err());
         assert!(numbers(elsewhere(), vec![], 1).is_err());
         assert!(numbers(held(), vec![list(1, 1, 6, 6)], 1).is_err());

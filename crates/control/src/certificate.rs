@@ -1,7 +1,7 @@
-//! A certificate for browsers, made by the controller itself where nobody has configured one.
+//! The self-signed certificate for browsers, if none is configured.
 //!
-//! One fixed form of X.509 (RFC 5280): ECDSA with P-256, since browsers take no Ed25519, and no
-//! end (section 4.1.2.5), since nobody is there to renew it. Whoever asks compares its fingerprint.
+//! One fixed form of X.509 (RFC 5280): ECDSA with P-256, since browsers do not support Ed25519, and
+//! no expiry (section 4.1.2.5), since nothing renews it. Users compare its fingerprint.
 
 use std::net::IpAddr;
 
@@ -15,18 +15,15 @@ use rustls::pki_types::pem::PemObject as _;
 
 use crate::keys;
 
-/// A certificate and its key, both as PEM.
+/// A certificate and its key, both PEM.
 pub struct SelfSigned {
     /// The certificate.
     pub certificate: String,
-    /// The private key, PKCS #8.
+    /// The private key (PKCS #8).
     pub key: String,
 }
 
-/// A certificate for these names and addresses.
-///
-/// # Panics
-/// When the system has no entropy to give.
+/// A certificate for these names and addresses. Panics if the system has no entropy.
 pub fn self_signed(hosts: &[String]) -> SelfSigned {
     let random = SystemRandom::new();
     let algorithm = &ECDSA_P256_SHA256_ASN1_SIGNING;
@@ -39,26 +36,24 @@ pub fn self_signed(hosts: &[String]) -> SelfSigned {
     SelfSigned { certificate: pem("CERTIFICATE", &whole), key: pem("PRIVATE KEY", pkcs8.as_ref()) }
 }
 
-/// The fingerprint that people compare: the SHA-256 of a certificate in DER, in pairs of
-/// hexadecimal digits.
+/// The SHA-256 of a DER certificate in pairs of hexadecimal digits, which people compare.
 pub fn fingerprint(certificate: &[u8]) -> String {
     let hash = digest(&SHA256, certificate);
     let pairs: Vec<String> = hash.as_ref().iter().map(|byte| format!("{byte:02X}")).collect();
     pairs.join(":")
 }
 
-/// The fingerprint of a certificate as PEM: its SHA-256 in pairs of hexadecimal digits; empty if
-/// `pem` is none.
+/// The [fingerprint] of a PEM certificate; empty if `pem` is not one.
 pub fn fingerprint_of_pem(pem: &str) -> String {
     let certificate = CertificateDer::from_pem_slice(pem.as_bytes());
     certificate.map(|it| fingerprint(&it)).unwrap_or_default()
 }
 
-/// RFC 5280's TBSCertificate.
+/// The TBSCertificate of RFC 5280.
 fn body(point: &[u8], hosts: &[String]) -> Vec<u8> {
     let mut serial = [0; 16];
     keys::fill(&mut serial);
-    // Positive, and not shorter than it looks.
+    // Positive, and without a leading zero byte.
     serial[0] = serial[0] & 0x7f | 0x40;
     let name = der(0x0c, b"roadweave-controller");
     let name = sequence(&[&der(0x31, &sequence(&[COMMON_NAME, &name]))]);
@@ -88,7 +83,7 @@ fn bits(bytes: &[u8]) -> Vec<u8> {
     der(0x03, &[&[0], bytes].concat())
 }
 
-/// A value with its tag and length (X.690 section 8.1).
+/// Tag, length and value (X.690 section 8.1).
 fn der(tag: u8, content: &[u8]) -> Vec<u8> {
     let length = content.len().to_be_bytes();
     let short = length.iter().position(|byte| *byte != 0).map_or(&[0][..], |at| &length[at..]);
@@ -112,7 +107,7 @@ const COMMON_NAME: &[u8] = &[0x06, 3, 0x55, 0x04, 0x03];
 const SUBJECT_ALT_NAME: &[u8] = &[0x06, 3, 0x55, 0x1d, 0x11];
 const EC_PUBLIC_KEY: &[u8] = &[0x06, 7, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01];
 const P256: &[u8] = &[0x06, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07];
-/// An AlgorithmIdentifier, whole.
+/// A complete AlgorithmIdentifier.
 const ECDSA_WITH_SHA256: &[u8] =
     &[0x30, 10, 0x06, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x02];
 

@@ -1,8 +1,8 @@
-//! How many connections the controller serves at once: of all, of a kind, of an address.
+//! Limits of concurrent connections: in all, by kind, and by address.
 //!
-//! A key that counts has places that no stranger takes. A connection of a browser or a program is a
-//! stranger's until a request on it shows such a key; where strangers have all of their places, the
-//! oldest of them gives way to the newest.
+//! Valid keys have places of their own. A browser's or program's connection counts as a stranger
+//! until a request on it shows a valid key; if the strangers' places are all taken, the oldest
+//! stranger is closed for the newest.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -14,19 +14,19 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::api::limit::network;
 
-/// How many connections there may be at once.
+/// The most concurrent connections.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Connections of all kinds.
     pub all: usize,
-    /// Connections of browsers and programs that have shown a key that counts.
+    /// Connections of browsers and programs that have shown a valid key.
     pub web: usize,
     /// Streams of boxes.
     pub boxes: usize,
-    /// Connections of browsers and programs without such a key, and as many streams of peers that
-    /// are not known.
+    /// Connections of browsers and programs without a valid key, and as many streams of unknown
+    /// peers.
     pub strangers: usize,
-    /// Connections of one address, but for the streams of members.
+    /// Connections of one address, except members' streams.
     pub of_address: usize,
 }
 
@@ -36,21 +36,20 @@ impl Default for Limits {
     }
 }
 
-/// What one connection takes of the limits; dropping it gives that back.
+/// One connection's share of the limits, returned on drop.
 pub(crate) struct ConnectionPermit {
     _of_all: OwnedSemaphorePermit,
-    /// None for a member's stream: many boxes may stand behind one address.
+    /// None for a member's stream: many boxes may share an address.
     of_address: Option<AddressPermit>,
-    /// Until its handshake is over it may have to give way.
     pub(crate) handshake: Arc<Stranger>,
     boxes: Arc<Semaphore>,
     strangers: Arc<Semaphore>,
-    /// Of boxes for a member, else of strangers.
+    /// Whether it is a member's (`boxes`) or a stranger's (`strangers`), and the permit.
     of_kind: Option<(bool, OwnedSemaphorePermit)>,
 }
 
 impl ConnectionPermit {
-    /// Takes what a stream of such a peer takes; false if there is none left.
+    /// Counts the stream by its kind of peer; false if there is no place left.
     pub(crate) fn settle(&mut self, is_member: bool, is_gate: bool) -> bool {
         if is_member {
             self.of_address = None;
@@ -66,7 +65,6 @@ impl ConnectionPermit {
     }
 }
 
-/// What is left of the limits.
 pub(crate) struct Permits {
     limits: Limits,
     all: Arc<Semaphore>,
@@ -90,15 +88,14 @@ impl Permits {
         Self { limits, all, boxes, strangers, handshakes, web, addresses }
     }
 
-    /// A permit for a connection from `address`.
-    ///
-    /// # Errors
-    /// Which limit is reached, as metrics call it.
+    /// A permit for a connection from `address`; an error is the label of the reached limit in
+    /// metrics.
     pub(crate) async fn take(&self, address: IpAddr) -> Result<ConnectionPermit, &'static str> {
         let of_all = match Arc::clone(&self.all).try_acquire_owned() {
             Ok(permit) => permit,
             Err(_) => {
-                // Who has a key is through in a moment, and who is not is most often the oldest.
+                // A peer with a key finishes its handshake quickly, so the oldest handshake is most
+                // likely a stranger's.
                 self.handshakes.make_room();
                 let permit = Arc::clone(&self.all).acquire_owned();
                 let permit = tokio::time::timeout(ROOM_WAIT, permit).await;
@@ -113,28 +110,24 @@ impl Permits {
         Ok(ConnectionPermit { _of_all: of_all, of_address, handshake, boxes, strangers, of_kind })
     }
 
-    /// The places of browsers and programs.
     pub(crate) fn web(&self) -> Arc<Web> {
         Arc::clone(&self.web)
     }
 
-    /// Waits until every connection has ended.
     pub(crate) async fn all_returned(&self) {
         let all = u32::try_from(self.limits.all).unwrap_or(u32::MAX);
         let _ = self.all.acquire_many(all).await;
     }
 }
 
-/// Connections that have proved nothing yet, the oldest first.
 #[derive(Debug, Default)]
 struct Strangers(Mutex<VecDeque<Weak<Stranger>>>);
 
 impl Strangers {
-    /// Another one; beyond `most` the oldest gives way.
     fn enter(&self, most: usize) -> Arc<Stranger> {
         let stranger = Arc::new(Stranger::default());
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Not at every call: else many of them would cost much time.
+        // Sweeping at every call would be slow with many connections.
         if all.len() >= most {
             all.retain(|it| it.upgrade().is_some_and(|it| !it.is_known()));
         }
@@ -145,7 +138,6 @@ impl Strangers {
         stranger
     }
 
-    /// The oldest gives way, if there is one.
     fn make_room(&self) {
         Self::drop_oldest(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
     }
@@ -159,7 +151,6 @@ impl Strangers {
     }
 }
 
-/// A connection that has proved nothing yet.
 #[derive(Debug, Default)]
 pub(crate) struct Stranger {
     is_known: AtomicBool,
@@ -167,7 +158,7 @@ pub(crate) struct Stranger {
 }
 
 impl Stranger {
-    /// It is none any more.
+    /// Marks it as authenticated.
     pub(crate) fn on_known(&self) {
         self.is_known.store(true, Ordering::Relaxed);
     }
@@ -187,16 +178,14 @@ impl Stranger {
     }
 }
 
-/// The places of browsers and programs.
 pub(crate) struct Web {
-    /// Of those who have shown a key that counts.
+    /// For connections that have shown a valid key.
     known: Arc<Semaphore>,
     strangers_max: usize,
     strangers: Strangers,
 }
 
 impl Web {
-    /// A place for a connection, which is a stranger's for now.
     pub(crate) fn enter(&self) -> Arc<WebPlace> {
         let (known, of_known) = (Arc::clone(&self.known), Mutex::default());
         let stranger = self.strangers.enter(self.strangers_max);
@@ -204,7 +193,6 @@ impl Web {
     }
 }
 
-/// The place of one connection of a browser or a program.
 pub(crate) struct WebPlace {
     pub(crate) stranger: Arc<Stranger>,
     known: Arc<Semaphore>,
@@ -212,8 +200,7 @@ pub(crate) struct WebPlace {
 }
 
 impl WebPlace {
-    /// A request on it has shown a key that counts: it takes the place of such a one, and false if
-    /// there is none left.
+    /// Moves the connection to the places of valid keys; false if there is none left.
     pub(crate) fn admit(&self) -> bool {
         let mut of_known = self.of_known.lock().unwrap_or_else(PoisonError::into_inner);
         if of_known.is_none() {
@@ -226,11 +213,10 @@ impl WebPlace {
     }
 }
 
-/// How many connections each address has.
 #[derive(Default)]
 struct ByAddress(Mutex<HashMap<IpAddr, usize>>);
 
-/// What one connection takes of the limit of its address; dropping it gives that back.
+/// Returned to the address's count on drop.
 struct AddressPermit(Arc<ByAddress>, IpAddr);
 
 impl ByAddress {
@@ -257,9 +243,8 @@ impl Drop for AddressPermit {
     }
 }
 
-/// Waits until all shall stop.
 pub(crate) async fn stopped(stop: &mut watch::Receiver<bool>) {
-    // Whoever could say so being gone is a stop too.
+    // A dropped sender is a stop too.
     let _ = stop.wait_for(|stop| *stop).await;
 }
 

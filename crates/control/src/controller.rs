@@ -1,4 +1,4 @@
-//! The roadweave-controller binary: keeps a fleet, and serves boxes, proxies and people.
+//! The roadweave-controller binary: manages a fleet, and serves boxes, proxies and people.
 
 mod approve;
 mod delegate;
@@ -61,7 +61,7 @@ struct FolderOption {
     folder: PathBuf,
 }
 
-/// All of its command line.
+/// The command line's definition.
 pub fn command() -> clap::Command {
     Arguments::command()
 }
@@ -85,7 +85,6 @@ pub fn main() -> ExitCode {
     finish(code)
 }
 
-/// Runs to its end what waits for the network and the database.
 fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(work)
 }

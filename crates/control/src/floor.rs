@@ -1,10 +1,9 @@
-//! What the database must not fall behind, on the controller's own disk: the epoch that was begun
-//! here, the latest change that was seen, and the end of the chain of revocations.
+//! The rollback guard, on the controller's own disk: the epoch begun here, the latest change seen,
+//! and the head of the chain of revocations.
 //!
-//! An older copy that is put back, or a standby that lagged and took over, gives changes the
-//! numbers of others that boxes and proxies hold, so they would take nothing of them; and its next
-//! revocation takes the number of one that it has lost. Who writes the database can raise its
-//! epoch, which a root's key that lies here would sign.
+//! A restored older copy of the database, or a standby that lagged, would reuse numbers of changes
+//! that members already hold, which they then ignore, and the number of a lost revocation. A writer
+//! of the database could raise its epoch, which a root key held here would sign.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -19,17 +18,17 @@ use crate::store::error::StoreError;
 #[derive(Debug)]
 pub struct Floor {
     path: Option<PathBuf>,
-    /// The epoch that `init` or `restore` has begun; any, if there is none.
+    /// The epoch that `init` or `restore` has begun; `None` accepts any.
     epoch: Option<i64>,
     seen: Mutex<Seen>,
-    /// What the file says; held while it is written.
+    /// The file's content; locked while it is written.
     written: Mutex<Seen>,
 }
 
-/// The end of the chain of revocations.
+/// The head of the chain of revocations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChainEnd {
-    /// The number of the last one; 0 if there is none.
+    /// The last number; 0 if there is none.
     pub serial: i64,
     /// Its hash.
     pub hash: String,
@@ -43,10 +42,7 @@ struct Seen {
 }
 
 impl Floor {
-    /// What the file says was seen in this epoch; the file may not be there yet.
-    ///
-    /// # Errors
-    /// When the file is there and cannot be read.
+    /// Reads what was seen in this epoch; a missing file is empty.
     pub fn open(path: PathBuf, epoch: i64) -> io::Result<Self> {
         let seen = match fs::read_to_string(&path) {
             Ok(text) => serde_json::from_str(&text)
@@ -54,13 +50,12 @@ impl Floor {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Seen::default(),
             Err(error) => return Err(error),
         };
-        // In a new epoch all is counted anew.
         let seen = if seen.epoch == epoch { seen } else { Seen { epoch, ..Seen::default() } };
         let written = Mutex::new(seen.clone());
         Ok(Self { path: Some(path), epoch: Some(epoch), seen: Mutex::new(seen), written })
     }
 
-    /// One that is forgotten with the process, for any epoch.
+    /// A guard without file, for any epoch.
     pub fn in_memory() -> Self {
         let (seen, written) = (Mutex::default(), Mutex::default());
         Self { path: None, epoch: None, seen, written }
@@ -70,23 +65,23 @@ impl Floor {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The latest change that was seen.
+    /// The latest change seen.
     pub fn change(&self) -> i64 {
         self.seen().change
     }
 
-    /// The end of the revocations that was seen.
+    /// The head of the revocations seen.
     pub fn revocations(&self) -> ChainEnd {
         self.seen().revocations.clone()
     }
 
-    /// Notes a change that has happened.
+    /// Records a change.
     pub fn saw_change(&self, number: i64) {
         let mut seen = self.seen();
         seen.change = seen.change.max(number);
     }
 
-    /// Notes how far the revocations go.
+    /// Records the head of the revocations.
     pub fn saw_revocations(&self, serial: i64, hash: &str) {
         let mut seen = self.seen();
         if serial > seen.revocations.serial {
@@ -94,10 +89,7 @@ impl Floor {
         }
     }
 
-    /// Refuses a database of another epoch than was begun here.
-    ///
-    /// # Errors
-    /// [`StoreError::Older`].
+    /// Refuses a database of another epoch ([`StoreError::Older`]).
     pub fn check_epoch(&self, found: i64) -> Result<(), StoreError> {
         let Some(epoch) = self.epoch else { return Ok(()) };
         let why = match found.cmp(&epoch) {
@@ -115,10 +107,7 @@ impl Floor {
         Err(StoreError::Older(why))
     }
 
-    /// Refuses a database that ends at the change `found`, before one that was `seen` earlier.
-    ///
-    /// # Errors
-    /// [`StoreError::Older`].
+    /// Refuses a database whose latest change `found` is before `seen` ([`StoreError::Older`]).
     pub fn check_change(found: i64, seen: i64) -> Result<(), StoreError> {
         if found >= seen {
             return Ok(());
@@ -129,11 +118,8 @@ impl Floor {
         )))
     }
 
-    /// Refuses revocations in which the one that was the last is `found` with another hash, or not
-    /// at all.
-    ///
-    /// # Errors
-    /// [`StoreError::Older`].
+    /// Refuses revocations whose entry at the seen serial has another hash or is missing
+    /// ([`StoreError::Older`]).
     pub fn check_revocations(seen: &ChainEnd, found: Option<&str>) -> Result<(), StoreError> {
         if seen.serial == 0 || found == Some(&*seen.hash) {
             return Ok(());
@@ -146,7 +132,7 @@ impl Floor {
         )))
     }
 
-    /// Writes what was seen, if it is other than the file says.
+    /// Writes the file, if it differs.
     pub fn keep(&self) {
         let Some(path) = &self.path else { return };
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
@@ -165,7 +151,7 @@ impl Floor {
     }
 }
 
-/// Writes a file in the place of one that is there, whole or not at all, also if the power fails.
+/// Replaces a file atomically and durably.
 pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
     let new = path.with_extension("new");
     let mut file = File::create(&new)?;

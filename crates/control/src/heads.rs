@@ -1,5 +1,5 @@
-//! The ends of audit logs that this controller has seen, on its own disk: who writes the database
-//! can cut a log, but not what was seen of it. Each change that is written here is seen.
+//! Audit checkpoints: the head of each tenant's audit log, on the controller's own disk, so that a
+//! log truncated in the database is detected. Each change written here updates its tenant's.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,12 +9,12 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-/// Ends of logs by tenant, in a file.
+/// The last serial and hash of each tenant's log, in a file.
 #[derive(Debug)]
 pub struct Heads {
     path: Option<PathBuf>,
     ends: Mutex<Ends>,
-    /// What the file says; held while it is written.
+    /// The file's content; locked while it is written.
     written: Mutex<Ends>,
 }
 
@@ -27,10 +27,7 @@ struct End {
 }
 
 impl Heads {
-    /// Reads the ends of audit logs from a file, which may not be there yet.
-    ///
-    /// # Errors
-    /// When the file is there and cannot be read.
+    /// Reads the file; a missing one is empty.
     pub fn open(path: PathBuf) -> io::Result<Self> {
         let ends = match fs::read_to_string(&path) {
             Ok(text) => serde_json::from_str(&text)
@@ -42,18 +39,18 @@ impl Heads {
         Ok(Self { path: Some(path), ends: Mutex::new(ends), written })
     }
 
-    /// Ends of audit logs that no file keeps: they are forgotten with the process.
+    /// Checkpoints without a file.
     pub fn in_memory() -> Self {
         Self { path: None, ends: Mutex::default(), written: Mutex::default() }
     }
 
-    /// The end of a tenant's log as it was seen last.
+    /// The last seen end of a tenant's log.
     pub fn of(&self, tenant: &str) -> Option<(i64, String)> {
         let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
         ends.get(tenant).map(|end| (end.serial, end.hash.clone()))
     }
 
-    /// Notes the end of a tenant's log, unless a later one was seen.
+    /// Records the end of a tenant's log, unless a later one was seen.
     pub fn saw(&self, tenant: &str, serial: i64, hash: String) {
         let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
         if ends.get(tenant).is_none_or(|end| end.serial < serial) {
@@ -61,7 +58,7 @@ impl Heads {
         }
     }
 
-    /// Writes what was seen, if it is other than the file says.
+    /// Writes the file, if it differs.
     pub fn keep(&self) {
         let Some(path) = &self.path else { return };
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);

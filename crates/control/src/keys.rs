@@ -1,5 +1,5 @@
-//! What grows out of the controller's key: the seal on rows, the cipher of kept answers; and
-//! random secrets with the hashes that stand for them.
+//! Keys derived from the controller's key: the seal of rows, the cipher of stored answers. Random
+//! secrets and their hashes.
 
 use std::sync::Arc;
 
@@ -12,8 +12,7 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 use roadweave_identity::Identity;
 use zeroize::Zeroizing;
 
-/// Secrets of the store, derived from the controller's private key, so that none lies in the
-/// database.
+/// The store's secrets, derived from the controller's private key, so that the database holds none.
 #[derive(Clone)]
 pub struct StoreKeys {
     seal: hmac::Key,
@@ -22,7 +21,7 @@ pub struct StoreKeys {
 }
 
 impl StoreKeys {
-    /// The keys that grow out of the controller's key.
+    /// Derives the keys.
     pub fn new(controller: &Identity) -> Self {
         let derive = |purpose: &[u8]| Zeroizing::new(controller.derive(purpose));
         let cipher = UnboundKey::new(&CHACHA20_POLY1305, &*derive(b"controller answers"))
@@ -34,12 +33,12 @@ impl StoreKeys {
         }
     }
 
-    /// The seal on a row: `parts` in this order, none of which can run into the next.
+    /// The seal of a row. The parts are length-prefixed, so that they cannot run into each other.
     pub fn seal(&self, parts: &[&str]) -> String {
         tag(&self.seal, parts)
     }
 
-    /// Whether `seal` was made of `parts`, in constant time.
+    /// Checks a seal in constant time.
     pub fn is_sealed(&self, parts: &[&str], seal: &str) -> bool {
         verify(&self.seal, parts, seal)
     }
@@ -49,13 +48,12 @@ impl StoreKeys {
         tag(&self.chain, parts)
     }
 
-    /// Whether `link` is that of `parts`.
+    /// Checks a link.
     pub fn is_linked(&self, parts: &[&str], link: &str) -> bool {
         verify(&self.chain, parts, link)
     }
 
-    /// `text` as nobody can read it who has no key of the controller's; `context` must be given
-    /// again to open it.
+    /// Encrypts `text`; [`StoreKeys::decrypt`] needs the same `context`.
     pub fn encrypt(&self, context: &str, text: &str) -> String {
         let mut nonce = [0; NONCE_LEN];
         fill(&mut nonce);
@@ -67,7 +65,7 @@ impl StoreKeys {
         URL_SAFE_NO_PAD.encode([&nonce[..], &data].concat())
     }
 
-    /// What [`StoreKeys::encrypt`] was given; `None` of anything else.
+    /// Decrypts what [`StoreKeys::encrypt`] made; `None` for anything else.
     pub fn decrypt(&self, context: &str, text: &str) -> Option<String> {
         let mut data = URL_SAFE_NO_PAD.decode(text).ok()?;
         let (nonce, sealed) = data.split_first_chunk_mut::<NONCE_LEN>()?;
@@ -86,7 +84,6 @@ fn verify(key: &hmac::Key, parts: &[&str], tag: &str) -> bool {
     unhex(tag).is_some_and(|tag| hmac::verify(key, &joined(parts), &tag).is_ok())
 }
 
-/// Each part with its length before it.
 fn joined(parts: &[&str]) -> Vec<u8> {
     let mut whole = Vec::new();
     for part in parts {
@@ -96,14 +93,14 @@ fn joined(parts: &[&str]) -> Vec<u8> {
     whole
 }
 
-/// A new secret of 256 bits, as text.
+/// A new secret of 256 random bits, as text.
 pub fn secret() -> String {
     let mut bytes = Zeroizing::new([0_u8; 32]);
     fill(&mut *bytes);
     URL_SAFE_NO_PAD.encode(*bytes)
 }
 
-/// A new identifier of 80 bits that means nothing.
+/// A random identifier of 80 bits.
 pub fn identifier() -> String {
     let mut bytes = [0_u8; 16];
     fill(&mut bytes);
@@ -111,17 +108,13 @@ pub fn identifier() -> String {
     (0..16).map(|at| char::from(LETTERS[(bits >> (5 * at)) as usize & 31])).collect()
 }
 
-/// What stands for a random secret in the database.
-///
-/// SHA-256 without salt is enough for 256 random bits; passwords have argon2id.
+/// The hash stored for a random secret: SHA-256 without salt is enough for 256 random bits.
+/// Passwords have argon2id.
 pub fn hash(secret: &str) -> String {
     hex(digest(&SHA256, secret.as_bytes()).as_ref())
 }
 
-/// Random bytes from the system.
-///
-/// # Panics
-/// When the system has no entropy to give, without which no key can be made.
+/// Fills `bytes` with entropy of the system; panics if it has none.
 pub fn fill(bytes: &mut [u8]) {
     SystemRandom::new().fill(bytes).expect("the system gives random bytes");
 }
@@ -137,7 +130,7 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
     if rest.is_empty() { whole } else { None }
 }
 
-/// Crockford's letters, without those that are read for others.
+/// Crockford's base32 alphabet, without letters that are easily confused.
 const LETTERS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
 #[cfg(test)]

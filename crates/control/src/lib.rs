@@ -1,4 +1,4 @@
-//! The controller of a fleet: who may be in it, what each box shall do, and who does what with it.
+//! The controller of a fleet: its members, their configuration, and an audit log of all changes.
 //!
 //! ```text
 //! browser, command line ─ HTTPS ─► api ──► store ──► SQLite | PostgreSQL
@@ -7,9 +7,9 @@
 //! box, proxy, anchor ─ TLS ─► streams ◄─── outbox, read every 250 ms
 //! ```
 //!
-//! Nothing of it is on the way of a packet: the fleet goes on without it from documents on disk.
-//! Start reading at [`store`], then `api::routes`. [`controller`] and [`operator`] are the commands
-//! of `roadweave-controller` and `roadweave-fleet`.
+//! It forwards no packets: without it the fleet keeps running by the documents on its disks. Start
+//! reading at [`store`], then `api::routes`. [`controller`] and [`operator`] are the commands of
+//! `roadweave-controller` and `roadweave-fleet`.
 
 #![allow(
     clippy::disallowed_methods,

@@ -1,4 +1,4 @@
-//! Figures for Prometheus, in base units, all named `roadweave_controller_...`.
+//! Prometheus metrics, in base units, all named `roadweave_controller_...`.
 
 use std::sync::atomic::AtomicU64;
 
@@ -10,28 +10,27 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-/// What the controller counts.
+/// The metrics of the controller.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
     requests: Family<Answered, Counter>,
     request_seconds: Family<Operation, Histogram>,
     refused: Family<Reason, Counter>,
-    /// Streams of boxes, proxies and anchors.
+    /// Open streams of boxes, proxies and anchors.
     pub streams: Gauge,
-    /// Connections that watch by server-sent events.
+    /// Open event streams.
     pub watchers: Gauge,
     /// 1 while the database answers.
     pub database_up: Gauge,
-    /// Handshakes under way.
+    /// Handshakes in progress.
     pub handshakes: Gauge,
     /// Documents signed.
     pub documents: Counter,
-    /// Notes of streams that found no room and are lost.
+    /// Notes of streams that were dropped because the queue was full.
     pub notes_lost: Counter,
-    /// From the writing of a revocation until all who can be reached have confirmed it.
+    /// Time from writing a revocation until all reachable proxies and anchors have confirmed it.
     pub revocation_seconds: Histogram,
-    /// Frames of streams, by direction.
     frames: Family<Direction, Counter<u64, AtomicU64>>,
 }
 
@@ -110,7 +109,7 @@ impl Metrics {
         self.request_seconds.get_or_create(&Operation { operation }).observe(seconds);
     }
 
-    /// Counts what was not let in.
+    /// Counts a refused connection or request.
     pub fn refuse(&self, reason: &'static str) {
         self.refused.get_or_create(&Reason { reason }).inc();
     }
@@ -120,10 +119,9 @@ impl Metrics {
         self.frames.get_or_create(&Direction { direction }).inc_by(count);
     }
 
-    /// All figures as OpenMetrics text.
+    /// All metrics as OpenMetrics text.
     pub fn text(&self) -> String {
         let mut text = String::new();
-        // Writing to a String does not fail.
         let _ = encode(&mut text, &self.registry);
         text
     }

@@ -1,6 +1,6 @@
-//! What a fleet consists of, as the database keeps it and the interface shows it.
+//! The records of a fleet, as the database stores and the interface shows them.
 //!
-//! Each record has `settings`, which people write, beside what the controller itself has to say.
+//! Each record has `settings`, which people write, and fields that the controller maintains.
 
 mod config;
 mod delegate;
@@ -19,19 +19,14 @@ pub use people::{ApiKey, ApiKeySettings, Login, Person, PersonSettings, Role};
 pub use proxy::{Pool, PoolSettings, Proxy, ProxyRole, ProxySettings, ProxyState};
 pub use tenant::{Egress, Limits, Lock, Tenant, TenantSettings};
 
-/// What people write of a record.
+/// The part of a record that people write.
 pub trait Settings: DeserializeOwned + ToSchema + Send + 'static {
-    /// Checks what the types of single fields cannot.
-    ///
-    /// # Errors
-    /// Names the field and says what would be right.
+    /// Checks what the types of single fields cannot; an error names the field and says what is
+    /// allowed.
     fn validate(&self) -> Result<(), String>;
 }
 
-/// Checks an identifier: what stands in addresses, tags and command lines.
-///
-/// # Errors
-/// Says what it must look like.
+/// Checks an identifier, which is part of URLs, tags and command lines.
 pub fn slug(text: &str) -> Result<(), String> {
     let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let framed = !text.starts_with('-') && !text.ends_with('-');
@@ -44,7 +39,6 @@ pub fn slug(text: &str) -> Result<(), String> {
     ))
 }
 
-/// Checks a list of tags.
 fn tags(tags: &[String]) -> Result<(), String> {
     if tags.len() > TAGS_MAX {
         return Err(format!("tags: at most {TAGS_MAX}"));
@@ -52,7 +46,6 @@ fn tags(tags: &[String]) -> Result<(), String> {
     tags.iter().try_for_each(|tag| slug(tag).map_err(|why| format!("tags: {why}")))
 }
 
-/// Checks a text for people.
 fn title(field: &str, text: &str) -> Result<(), String> {
     if text.chars().count() > TITLE_MAX || text.chars().any(char::is_control) {
         return Err(format!("{field}: at most {TITLE_MAX} characters on one line"));
@@ -60,7 +53,6 @@ fn title(field: &str, text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks a number, which may be absent.
 fn at_most(field: &str, number: Option<u32>, most: u32) -> Result<(), String> {
     match number.is_some_and(|number| number > most) {
         true => Err(format!("{field}: at most {most}")),
@@ -69,17 +61,14 @@ fn at_most(field: &str, number: Option<u32>, most: u32) -> Result<(), String> {
 }
 
 /// Checks a public key.
-///
-/// # Errors
-/// Says what it must look like.
 pub fn public_key(text: &str) -> Result<(), String> {
     let key: Result<roadweave_identity::PublicKey, _> = text.parse();
     key.map(drop).map_err(|error| format!("public_key: {error}"))
 }
 
-/// Ten years in seconds: longer than anything here is good.
+/// Ten years in seconds: the longest duration of any setting.
 const SPAN_MAX: u32 = 315_360_000;
-/// Megabits per second, and boxes of a proxy.
+/// The most megabits per second, and the most boxes of a proxy.
 const MILLION: u32 = 1_000_000;
 const TAGS_MAX: usize = 16;
 const TITLE_MAX: usize = 200;

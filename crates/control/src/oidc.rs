@@ -1,14 +1,14 @@
-//! People who sign in at an issuer of OpenID Connect, in place of a password here.
+//! Sign-in at an OpenID Connect issuer, in place of a password here.
 //!
 //! ```text
-//! browser ─ begin ─► url of the issuer, and a sealed cookie: state, nonce, verifier, until when
+//! browser ─ begin ─► URL of the issuer, and a sealed cookie: state, nonce, verifier, expiry
 //!    └─► issuer ─► callback: code, state ─┐
 //! cookie ─────────────────────────────────┴─► once: code ─► ID token ─► role by groups, or none
 //! ```
 //!
-//! Nothing is kept here between the two steps, so that strangers who begin cost nothing and any
-//! replica may end what another began; a state counts once. The issuer is asked when somebody signs
-//! in, and never else: without it all who have a password go on.
+//! Nothing is stored between the two steps, so pending sign-ins of strangers cost nothing and any
+//! replica can finish one; each state counts once. The issuer is asked only during a sign-in:
+//! people with a password do not depend on it.
 //!
 //! Behind the feature `oidc`, which the program has and without which this crate builds faster.
 //! Source: OpenID Connect Core 1.0 sections 3.1 and 3.1.3.7, RFC 7636, RFC 8252 section 7.3.
@@ -37,95 +37,95 @@ use crate::clock::now_ms;
 use crate::keys;
 use crate::model::Role;
 
-/// What `controller.toml` says of the issuer.
+/// The issuer's configuration in `controller.toml`.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Its address, exactly as it names itself.
+    /// The issuer's URL, exactly as it names itself.
     pub issuer: String,
-    /// The name that it knows the controller by.
+    /// The controller's client ID.
     pub client_id: String,
-    /// The secret by which the issuer knows the controller, if it has given one.
+    /// The client secret, if the issuer has given one.
     pub client_secret: Option<String>,
-    /// Where browsers come back to: the controller's callback.
+    /// The controller's callback URL for browsers.
     pub callback: String,
-    /// The tenant that those who sign in belong to.
+    /// The tenant of the people who sign in.
     pub tenant: String,
-    /// The claim that has a person's groups.
+    /// The claim with a person's groups.
     pub groups_claim: String,
-    /// What is asked for besides `openid`.
+    /// Scopes besides `openid`.
     pub scopes: Vec<String>,
-    /// The role of each group; the highest counts, and nobody without one gets in.
+    /// The role of each group; the highest counts. A person without a role is refused.
     pub roles: BTreeMap<String, Role>,
     /// The domains of the addresses that may sign in; any, if empty.
     pub domains: Vec<String>,
 }
 
-/// Somebody who is at the issuer now: what the browser keeps meanwhile, sealed.
+/// A pending sign-in, sealed in the browser's cookie.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Pending {
-    /// What the issuer hands back with the code.
+    /// Returned by the issuer with the code.
     pub state: String,
-    /// What the ID token must repeat.
+    /// Repeated in the ID token.
     pub nonce: String,
-    /// What proves to the issuer that the code was asked for here.
+    /// The PKCE verifier.
     pub verifier: String,
-    /// Where the issuer leads back to.
+    /// The redirect URI.
     pub redirect: String,
-    /// Until when, milliseconds since 1970.
+    /// When it expires, milliseconds since 1970.
     pub until_ms: i64,
 }
 
 impl Pending {
-    /// Whether `state` is this one's, and in time.
+    /// Whether `state` matches and the sign-in has not expired.
     pub fn is_of(&self, state: &str) -> bool {
         let same = ring::digest::digest(&ring::digest::SHA256, state.as_bytes());
         let ours = ring::digest::digest(&ring::digest::SHA256, self.state.as_bytes());
         same.as_ref() == ours.as_ref() && now_ms() < self.until_ms
     }
 
-    /// Whether a program on the person's own machine waits for the code, and no browser.
+    /// Whether a program on the person's own machine waits for the code, rather than a browser.
     pub fn is_program(&self) -> bool {
         self.redirect.starts_with(LOOPBACK)
     }
 }
 
-/// Somebody whom the issuer vouches for.
+/// A person vouched for by the issuer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignedIn {
-    /// Issuer and subject, which are that person's for ever.
+    /// Issuer and subject, which identify the person permanently.
     pub subject: String,
     /// A name for people.
     pub title: String,
-    /// What the groups come to.
+    /// The highest role of the groups; the error says why there is none.
     pub role: Result<Role, &'static str>,
 }
 
 impl SignedIn {
-    /// The name that the person has here.
+    /// The person's name in the tenant.
     pub fn id(&self) -> String {
         format!("oidc-{}", &keys::hash(&self.subject)[..24])
     }
 }
 
-/// Why nobody is signed in.
+/// Why a sign-in failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OidcError {
-    /// The issuer is away, or answers nonsense.
+    /// The issuer does not answer, or its answer is invalid.
     #[error("the issuer cannot be asked: {0}")]
     Issuer(String),
-    /// Too many sign in now.
+    /// Too many concurrent sign-ins.
     #[error("too many sign in at once")]
     Busy,
-    /// The issuer does not take the code.
+    /// The issuer refuses the code.
     #[error("the issuer does not take the code: {0}")]
     Code(String),
-    /// What the issuer says of the person does not hold.
+    /// The ID token is invalid.
     #[error("what the issuer says does not hold: {0}")]
     Token(String),
 }
 
-/// Where a program on the person's own machine waits.
+/// The redirect URI of a program on the person's own machine, without port and path.
 const LOOPBACK: &str = "http://127.0.0.1:";
 
 #[cfg(test)]

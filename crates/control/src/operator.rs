@@ -1,6 +1,5 @@
-//! The roadweave-fleet binary: a fleet from the command line, over its controller's REST interface.
-//!
-//! `roadweave fleet ...` runs it.
+//! The roadweave-fleet binary, run as `roadweave fleet`: operates a fleet over its controller's
+//! REST interface.
 
 mod account;
 mod address;
@@ -42,7 +41,7 @@ const EXIT_CODES: &str = "Exit codes:
   2    it has to be mended: an option, a name that is not there, who you are
   141  who read the output has left";
 
-/// All of its command line.
+/// The command line's definition.
 pub fn command() -> clap::Command {
     Arguments::command()
 }

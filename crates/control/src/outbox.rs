@@ -1,6 +1,7 @@
-//! Follows the outbox and tells all who listen: every 250 ms, and at once when PostgreSQL hints.
+//! Reads the outbox and notifies all listeners: every 250 ms, and at once after a hint of
+//! PostgreSQL.
 //!
-//! A hint may be lost (a pooler in between forgets who listens); the reading is what counts.
+//! A hint may be lost (a pooler in between drops listeners); the periodic reading is what counts.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use tokio::sync::{Notify, broadcast, watch};
 
 use crate::store::{ANSWER_MAX, Changed, Database, Sample, Store, StoreError, within};
 
-/// Where listeners hear of changes.
+/// Distributes changes and live figures to listeners.
 #[derive(Debug)]
 pub struct Outbox {
     changes: broadcast::Sender<Changed>,
@@ -19,7 +20,7 @@ pub struct Outbox {
     database: watch::Sender<Health>,
 }
 
-/// Figures of a box as they come to this replica.
+/// Figures of a box as they reach this replica.
 #[derive(Clone, Debug)]
 pub struct Live {
     /// The tenant that the box belongs to.
@@ -38,7 +39,7 @@ pub enum Health {
 }
 
 impl Outbox {
-    /// An outbox that nobody reads yet: see [`Outbox::follow`].
+    /// An outbox that is not read yet: see [`Outbox::follow`].
     pub fn new() -> Arc<Self> {
         let (changes, _) = broadcast::channel(LISTENER_MAX);
         let (database, _) = watch::channel(Health::Good);
@@ -46,19 +47,18 @@ impl Outbox {
         Arc::new(Self { changes, figures, hint: Notify::new(), database })
     }
 
-    /// Hears of every change from now on; one who lags is told how much was missed.
+    /// Receives every change from now on; a listener that lags learns how many it missed.
     pub fn listen(&self) -> broadcast::Receiver<Changed> {
         self.changes.subscribe()
     }
 
-    /// Hears of figures from now on, whichever box they are of.
+    /// Receives the figures of all boxes from now on.
     pub fn figures(&self) -> broadcast::Receiver<Live> {
         self.figures.subscribe()
     }
 
-    /// Tells figures to those who listen.
+    /// Sends figures to the listeners.
     pub fn tell_figures(&self, figures: Live) {
-        // Nobody may listen just now.
         let _ = self.figures.send(figures);
     }
 
@@ -67,12 +67,12 @@ impl Outbox {
         self.database.subscribe()
     }
 
-    /// Says that something was just written here.
+    /// Wakes the reader after a change was written here.
     pub fn hint(&self) {
         self.hint.notify_one();
     }
 
-    /// Reads the outbox for ever, whatever becomes of the database.
+    /// Reads the outbox for ever, also after database errors.
     pub async fn follow(self: Arc<Self>, store: Arc<Store>) {
         if let Database::Postgres(url) = store.database().clone() {
             tokio::spawn(Arc::clone(&self).hints(url));
@@ -99,28 +99,27 @@ impl Outbox {
     async fn read(&self, store: &Store, place: &mut Option<(i64, i64)>) -> Result<(), StoreError> {
         let mut at = match *place {
             Some(at) => at,
-            // What was before the start is known from the tables.
+            // Earlier changes are in the tables.
             None => (store.latest_change().await?, i64::MAX),
         };
         loop {
             let lines = store.changes_after(at).await?;
             *place = Some(at);
             let Some(last) = lines.last() else {
-                // Or the place is one that the database has lost.
+                // Checks for a database that lost this place.
                 store.latest_change().await?;
                 return Ok(());
             };
             store.floor().saw_change(last.sequence);
             at = (last.sequence, last.position);
             for line in lines {
-                // Nobody may listen just now.
                 let _ = self.changes.send(line);
             }
             *place = Some(at);
         }
     }
 
-    /// Tells once when it changes, not at every try.
+    /// Logs a change of health once, not at every attempt.
     fn is(&self, health: Health) {
         self.database.send_if_modified(|before| {
             let changed = std::mem::discriminant(before) != std::mem::discriminant(&health);
@@ -151,8 +150,6 @@ impl Outbox {
 }
 
 const INTERVAL: Duration = Duration::from_millis(250);
-/// How often it is kept how far the database has come.
 const KEEP: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_secs(2);
-/// How many changes a listener may lag behind.
 const LISTENER_MAX: usize = 8192;

@@ -1,16 +1,16 @@
-//! What each box, proxy and anchor is to have, made of what people and boxes say, and signed.
+//! Plans the documents of each box, proxy and anchor from records and reports, and signs them.
 //!
 //! ```text
 //! outbox ─► Fleet (records in memory) ──┐
-//! proxies' status, boxes' words ────────┤ one replica plans     other than before?
+//! proxies' status, boxes' sessions ─────┤ one replica plans     changed?
 //! roll-outs, boxes' reports ────────────┴─► wanted documents ─► signed ─► store, outbox
 //!                                                                             │
 //!                    streams of every replica ◄── by key ◄── documents ◄──────┘
 //! ```
 //!
-//! The version of a document is the number of the change that wrote it, so that replicas, restarts
-//! and the clock have no part in it; what says the same as before is not written again. A lease in
-//! the database tells which replica plans; two for a moment only sign twice.
+//! The version of a document is the number of the change that wrote it, so it depends on neither
+//! replicas, restarts nor the clock. An unchanged document is not written again. A lease in the
+//! database selects the replica that plans; two planners at once only sign twice.
 
 mod distances;
 mod fleet;
@@ -41,7 +41,7 @@ use crate::outbox::Outbox;
 use crate::store::{ANSWERS_MAX, Actor, Changed, Store, StoreError, StoredDocument, within};
 use crate::streams::mailboxes::{Mailboxes, StreamMessage};
 
-/// Plans, if it is this replica's turn, and brings what was planned to the streams.
+/// Plans while this replica has the lease, and passes signed documents to the streams.
 pub struct Planner {
     store: Arc<Store>,
     authority: Arc<Authority>,
@@ -54,20 +54,19 @@ pub struct Planner {
     stale: Stale,
     proxies: Proxies,
     rollouts: Rollouts,
-    /// What was signed last, by key and kind; without envelopes.
+    /// The documents signed last, by key and kind; without envelopes.
     papers: BTreeMap<(PublicKey, Kind), StoredDocument>,
-    /// Whether the papers are those of the database.
     has_papers: bool,
     leads: bool,
     leads_until_ms: i64,
-    /// What the lists of boxes were made of last.
+    /// The fingerprint of the offers in the current lists of proxies.
     placed_by: Option<roadweave_fleet::Digest>,
-    /// Tables that are signed and whose members were not all seen yet.
+    /// Signed tables, some of whose members are not in `fleet` yet.
     late_tables: Vec<StoredDocument>,
 }
 
 impl Planner {
-    /// A planner that knows nothing yet: see [`Planner::run`].
+    /// A planner without state: see [`Planner::run`].
     pub fn new(
         store: Arc<Store>,
         authority: Arc<Authority>,
@@ -98,7 +97,7 @@ impl Planner {
         }
     }
 
-    /// Plans for ever, whatever becomes of the database.
+    /// Plans for ever, also after database errors.
     pub async fn run(mut self) {
         let mut changes = self.outbox.listen();
         let mut is_told = false;
@@ -107,7 +106,6 @@ impl Planner {
             match within(ANSWERS_MAX, self.turn(lines)).await {
                 Ok(()) => is_told = false,
                 Err(error) => {
-                    // What was half done in memory is read anew.
                     self.forget();
                     if !std::mem::replace(&mut is_told, true) {
                         tracing::error!(%error, "nothing is planned; tried again");
@@ -153,10 +151,10 @@ impl Planner {
         Ok(())
     }
 
-    /// Keeps the lease, or takes it over; whether this replica has just begun to plan.
+    /// Renews or takes the lease; true if this replica starts to plan.
     async fn take_lead(&mut self) -> Result<bool, StoreError> {
         let now_ms = now_ms();
-        // More than a lease is left only where the clock went back: others see it as over.
+        // More than a full lease remains only after the clock went back: for others it has expired.
         let fresh = LEASE_MS / 2 + 1..=LEASE_MS;
         if self.leads && fresh.contains(&(self.leads_until_ms - now_ms)) {
             return Ok(false);
@@ -173,7 +171,6 @@ impl Planner {
         Ok(begins)
     }
 
-    /// Reads what was signed, once.
     async fn read_papers(&mut self) -> Result<(), StoreError> {
         if self.has_papers {
             return Ok(());
@@ -193,7 +190,6 @@ impl Planner {
         Ok(())
     }
 
-    /// Brings what a line of the outbox is about to whom it concerns.
     async fn deliver(&mut self, line: &Changed) -> Result<(), StoreError> {
         let id = (line.tenant.clone(), line.subject.clone());
         match &*line.kind {
@@ -235,7 +231,7 @@ impl Planner {
         self.papers.insert((key, kind), StoredDocument { envelope: String::new(), ..paper });
     }
 
-    /// Publishes the tables whose members are those that were signed.
+    /// Publishes the tables whose members are now in `fleet`.
     fn deliver_late(&mut self) {
         if self.late_tables.is_empty() {
             return;
@@ -250,14 +246,13 @@ impl Planner {
         });
     }
 
-    /// Signs what is to be other than it is.
     async fn plan(&mut self, is_news: bool) -> Result<(), StoreError> {
         let (now, now_ms) = (self.now(), now_ms());
         let status = self.store.proxy_status(None).await?;
         for (key, vital) in self.proxies.look(&self.fleet, &status, now, now_ms) {
             tracing::info!(%key, ?vital, "a proxy");
         }
-        // A clock that all replicas share, since another may go on with it.
+        // A clock that replicas share: another may continue the roll-out.
         let shared = Instant::from_millis(now_ms.unsigned_abs());
         if is_news {
             let papers = &self.papers;
@@ -295,14 +290,13 @@ impl Planner {
             let lock = self.fleet.lock(&id.0);
             let offered = |of: &_| self.rollouts.is_offered(&self.fleet, of, &key);
             let wanted = of_tenant.wanted(device, lock, offered);
-            // Nobody has approved an empty one: a box keeps what it has.
+            // An empty configuration would lack approval: the box keeps the one it has.
             let had = lock != crate::model::Lock::Config
                 && self.papers.contains_key(&(key, Kind::Configuration));
             drafts.extend(Draft::configuration(key, wanted, had));
         }
     }
 
-    /// Writes what was planned, and tells all replicas.
     async fn write(
         &mut self,
         drafts: Vec<Draft>,
@@ -349,15 +343,13 @@ impl Planner {
     }
 }
 
-/// The next lines of the outbox, and those that come soon after; none after a while; `None` if some
-/// were missed.
+/// The next changes and those that follow closely; empty after `TURN`; `None` if some were missed.
 async fn listen(changes: &mut broadcast::Receiver<Changed>) -> Option<Vec<Changed>> {
     use broadcast::error::{RecvError, TryRecvError};
     let mut lines = match tokio::time::timeout(TURN, changes.recv()).await {
         Err(_) => return Some(Vec::new()),
         Ok(Ok(line)) => vec![line],
         Ok(Err(RecvError::Lagged(_))) => return None,
-        // Nothing will ever come.
         Ok(Err(RecvError::Closed)) => std::future::pending().await,
     };
     if lines[0].kind != "documents" {
@@ -373,9 +365,8 @@ async fn listen(changes: &mut broadcast::Receiver<Changed>) -> Option<Vec<Change
 }
 
 const TABLE: &str = "table";
-/// The longest time between two turns: proxies are looked at, and waves go on.
+/// The longest time between two turns, which check proxies and advance waves.
 const TURN: Duration = Duration::from_secs(2);
-/// How long more changes are waited for after the first.
 const GATHER: Duration = Duration::from_millis(40);
 const RETRY: Duration = Duration::from_secs(1);
 const LEASE_MS: i64 = 15_000;

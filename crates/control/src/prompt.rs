@@ -1,4 +1,4 @@
-//! A connection whose peer has to take what is written to it.
+//! A connection with a time limit for stalled writes.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -8,11 +8,10 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-/// A connection on which a write that makes no progress for a while fails.
+/// A connection whose write fails after a while without progress.
 pub(crate) struct Prompt<C> {
     connection: C,
     patience: Duration,
-    /// Runs while a write waits.
     limit: Pin<Box<Sleep>>,
     waits: bool,
 }
@@ -23,7 +22,7 @@ impl<C> Prompt<C> {
         Self { connection, patience, limit, waits: false }
     }
 
-    /// What has come of a write; an error if it waits for too long.
+    /// Passes a write's result on, or fails after the time limit.
     fn within<T>(
         &mut self,
         context: &mut Context<'_>,

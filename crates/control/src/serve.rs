@@ -1,15 +1,14 @@
-//! The port: TCP and TLS 1.3, boxes and browsers told apart by ALPN.
+//! The port: TCP and TLS 1.3, boxes and browsers distinguished by ALPN.
 //!
 //! ```text
-//! accept ─► per address? in all? ─► ClientHello within 5 s ─► ALPN
+//! accept ─► limits of address, of all ─► ClientHello within 5 s ─► ALPN
 //!                                     roadweave-control/1 ─► raw public keys ─► streams
 //!                                     http/1.1, none      ─► certificate     ─► api
 //! ```
 //!
-//! A key costs nothing: only a member's stream is no more one of its address, and boxes and
-//! strangers leave room to people, proxies and anchors, who else could not revoke them.
-//!
-//! Strangers get this far: so each of them is bounded in number, time and memory.
+//! Keys cost nothing to make, so a connection counts for its address until it is a member's stream.
+//! Boxes and strangers leave places to people, proxies and anchors, which are needed to revoke
+//! them. Unauthenticated peers are bounded in number, time and memory.
 
 use std::io;
 use std::net::SocketAddr;
@@ -37,24 +36,21 @@ use crate::metrics::Metrics;
 use crate::prompt::Prompt;
 use crate::streams::{ALPN, Streams};
 
-/// What is served on the port.
+/// The services of the port.
 pub struct Service {
-    /// For browsers, programs and the command line.
+    /// The router for browsers, programs and the command line.
     pub web: Router,
-    /// The TLS that browsers, programs and the command line speak.
+    /// Their TLS configuration.
     pub web_tls: Arc<ServerConfig>,
-    /// For boxes, proxies and anchors.
+    /// The streams of boxes, proxies and anchors.
     pub streams: Arc<Streams>,
-    /// Figures.
+    /// The metrics.
     pub metrics: Arc<Metrics>,
-    /// How many connections there may be at once.
+    /// The connection limits.
     pub limits: Limits,
 }
 
-/// TLS for browsers, from files of PEM.
-///
-/// # Errors
-/// When they cannot be used, and why.
+/// TLS for browsers, from PEM files.
 pub fn web_tls(certificate: &[u8], key: &[u8]) -> Result<ServerConfig, String> {
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate).collect();
     let chain = chain.map_err(|error| format!("the certificate is no PEM: {error}"))?;
@@ -74,10 +70,7 @@ pub fn web_tls(certificate: &[u8], key: &[u8]) -> Result<ServerConfig, String> {
     Ok(config)
 }
 
-/// Serves until `stop` says so; what is under way gets a moment to end.
-///
-/// # Errors
-/// Never for what a single peer does.
+/// Serves until `stop`; open connections then get a moment to end.
 pub async fn serve(listener: TcpListener, service: Arc<Service>, mut stop: watch::Receiver<bool>) {
     let permits = Permits::new(service.limits);
     loop {
@@ -88,7 +81,7 @@ pub async fn serve(listener: TcpListener, service: Arc<Service>, mut stop: watch
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Out of descriptors, most likely: a rest lets others end.
+                // Most likely out of file descriptors: waits for other connections to end.
                 tracing::warn!(%error, "a connection cannot be accepted");
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
@@ -143,7 +136,7 @@ async fn one(
     served
 }
 
-/// Returns when a connection has shown no key that counts for as long as it may.
+/// Returns after a connection has shown no valid key for too long.
 async fn stranger_for_too_long(place: &WebPlace) {
     tokio::time::sleep(STRANGER_MAX).await;
     if place.stranger.is_known() {
@@ -161,7 +154,7 @@ async fn handshake(stream: TcpStream, service: &Service) -> io::Result<(Tls, boo
     }
     let config = if is_stream { service.streams.tls() } else { Arc::clone(&service.web_tls) };
     let tls = start.into_stream(config).await?;
-    // Said by the handshake, not by the first message alone.
+    // The handshake decides, not the first message alone.
     match is_stream == (tls.get_ref().1.alpn_protocol() == Some(ALPN)) {
         true => Ok((tls, is_stream)),
         false => Err(io::Error::other("another protocol was agreed on")),
@@ -201,7 +194,7 @@ async fn web(
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 const HEADER_MAX: Duration = Duration::from_secs(10);
 const END_MAX: Duration = Duration::from_secs(5);
-/// How long a peer may take nothing of its answer.
+/// How long a write may stall.
 const WRITE_MAX: Duration = Duration::from_secs(20);
-/// How long a connection may show no key that counts, answers and all.
+/// How long a connection may go without a valid key.
 const STRANGER_MAX: Duration = Duration::from_secs(60);

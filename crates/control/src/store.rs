@@ -1,4 +1,4 @@
-//! What the controller keeps, in SQLite or PostgreSQL, by one SQL text for both.
+//! The controller's database, SQLite or PostgreSQL, by one SQL text for both.
 //!
 //! ```text
 //! read   ─► a connection ─► rows ─► seal, columns ─► records, or `Altered`
@@ -6,9 +6,12 @@
 //!             └► row + seal ─► audit, hash chain ─► outbox ─► commit, NOTIFY
 //! ```
 //!
-//! Every change takes the next number of the outbox first, so that changes are one after another on
-//! both databases, and whoever reads the outbox in order misses none: with a sequence of
-//! PostgreSQL's a later number may be seen before an earlier one is there.
+//! Every change takes the next number of the outbox first, so changes are serialized on both
+//! databases, and a reader of the outbox misses none: with a PostgreSQL sequence a later number may
+//! be visible before an earlier one.
+//!
+//! Every method may fail by the database itself: [`StoreError::Away`], [`StoreError::Full`],
+//! [`StoreError::Internal`]. Only other errors are documented.
 
 mod answer;
 mod audit;
@@ -83,10 +86,7 @@ pub enum Database {
 }
 
 impl Database {
-    /// Reads `postgres://...`, `sqlite://path`, or a path.
-    ///
-    /// # Errors
-    /// When `text` is no address of SQLite or PostgreSQL.
+    /// Parses `postgres://...`, `sqlite://path`, or a path.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.starts_with("postgres://") || text.starts_with("postgresql://") {
             let parsed: Result<AnyConnectOptions, _> = text.parse();
@@ -104,7 +104,7 @@ impl Database {
         }
     }
 
-    /// The address as it may be shown: without password.
+    /// The address without password, for output.
     pub fn shown(&self) -> String {
         match self {
             Self::Sqlite(path) => path.display().to_string(),
@@ -126,21 +126,18 @@ impl std::fmt::Debug for Database {
 }
 
 impl Store {
-    /// `text` as only replicas of this controller can read it; see [`StoreKeys::encrypt`].
+    /// Encrypts for replicas of this controller; see [`StoreKeys::encrypt`].
     pub fn encrypt(&self, context: &str, text: &str) -> String {
         self.keys.encrypt(context, text)
     }
 
-    /// What [`Store::encrypt`] was given; `None` of anything else.
+    /// Decrypts what [`Store::encrypt`] made; `None` for anything else.
     pub fn decrypt(&self, context: &str, text: &str) -> Option<String> {
         self.keys.decrypt(context, text)
     }
 
-    /// Opens the database and brings its tables to this version.
-    ///
-    /// # Errors
-    /// [`StoreError::Away`] when it cannot be reached, [`StoreError::Migration`] when it belongs to
-    /// a newer version.
+    /// Opens the database and migrates its tables. [`StoreError::Migration`] if it belongs to a
+    /// newer version.
     pub async fn open(database: &Database, keys: StoreKeys) -> Result<Self, StoreError> {
         sqlx::any::install_drivers(&[sqlx::sqlite::any::DRIVER, sqlx::postgres::any::DRIVER]).ok();
         let (write, read) = match database {
@@ -174,25 +171,24 @@ impl Store {
         })
     }
 
-    /// Binds the store to `floor`: a database that falls behind it, as an older copy does, is not
-    /// used.
+    /// Sets the rollback guard: an older copy of the database is refused.
     #[must_use]
     pub fn above(self, floor: Floor) -> Self {
         Self { floor: Arc::new(floor), ..self }
     }
 
-    /// Makes the store note in `heads` where each tenant's audit log ends.
+    /// Sets the audit checkpoints.
     #[must_use]
     pub fn noting(self, heads: Heads) -> Self {
         Self { heads: Arc::new(heads), ..self }
     }
 
-    /// Where audit logs end, as far as it was seen here.
+    /// The audit checkpoints.
     pub fn heads(&self) -> &Arc<Heads> {
         &self.heads
     }
 
-    /// The epoch, the change and the revocation that the database must not fall behind.
+    /// The rollback guard.
     pub fn floor(&self) -> &Arc<Floor> {
         &self.floor
     }
@@ -207,10 +203,7 @@ impl Store {
         &self.keys
     }
 
-    /// Asks the database whether it answers.
-    ///
-    /// # Errors
-    /// Why the database does not answer.
+    /// Checks that the database answers.
     pub async fn ping(&self) -> Result<(), StoreError> {
         let _: i64 = sqlx::query_scalar("SELECT value FROM counter WHERE name = 'change'")
             .fetch_one(&self.read)
@@ -218,7 +211,7 @@ impl Store {
         Ok(())
     }
 
-    /// Closes all connections; what is under way ends first.
+    /// Closes all connections after the statements in progress.
     pub async fn close(&self) {
         self.read.close().await;
         self.write.close().await;
@@ -229,11 +222,8 @@ impl Store {
     }
 }
 
-/// What `work` comes to, unless the database stays silent for longer than `span`: one that is cut
-/// off without a word is waited for by nobody.
-///
-/// # Errors
-/// [`StoreError::Away`] then, or what `work` says.
+/// The result of `work`, or [`StoreError::Away`] after `span`: a broken connection may stay silent
+/// for ever.
 pub async fn within<T, E: From<StoreError>>(
     span: Duration,
     work: impl Future<Output = Result<T, E>>,
@@ -257,7 +247,6 @@ fn sqlite_options(path: &Path) -> Result<AnyConnectOptions, StoreError> {
     Ok(options.disable_statement_logging())
 }
 
-/// A pool whose connections begin with `settings`.
 fn pool(connections: u32, settings: &'static [&'static str]) -> AnyPoolOptions {
     let options = AnyPoolOptions::new().max_connections(connections).acquire_timeout(ACQUIRE_MAX);
     let options = options.after_connect(move |connection, _| {
@@ -268,11 +257,11 @@ fn pool(connections: u32, settings: &'static [&'static str]) -> AnyPoolOptions {
             Ok(())
         })
     });
-    // A transaction that SQLite has ended itself, as on a full disk, cannot be rolled back, and the
-    // library takes it for open from then on.
+    // SQLite may end a transaction itself, for example on a full disk; the library then takes the
+    // connection's transaction for open.
     options.after_release(|connection, _| {
         Box::pin(async move {
-            // Whoever waited for its answer may have given up because there is none.
+            // The caller may have given up because the server does not answer.
             let pinged = tokio::time::timeout(ACQUIRE_MAX, connection.ping()).await;
             pinged.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
             Ok(!connection.is_in_transaction())
@@ -280,7 +269,7 @@ fn pool(connections: u32, settings: &'static [&'static str]) -> AnyPoolOptions {
     })
 }
 
-/// Each version of the tables, with the text that leads to it.
+/// Version, name and SQL of each migration.
 const MIGRATIONS: &[(i64, &str, &str)] = &[
     (1, "fleet", include_str!("store/migrations/0001_fleet.sql")),
     (2, "documents", include_str!("store/migrations/0002_documents.sql")),
@@ -289,22 +278,21 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (5, "streams", include_str!("store/migrations/0005_streams.sql")),
     (6, "ages", include_str!("store/migrations/0006_ages.sql")),
 ];
-/// How long background work waits for one statement: longer than any statement may take.
+/// The time limit of one statement in background work: longer than any statement may take.
 pub const ANSWER_MAX: Duration = Duration::from_secs(15);
-/// How long background work waits for many statements in a row.
+/// The time limit of many statements in a row.
 pub const ANSWERS_MAX: Duration = Duration::from_secs(120);
-/// How long a request waits for a connection at most.
 const ACQUIRE_MAX: Duration = Duration::from_secs(3);
 const POSTGRES_CONNECTIONS: u32 = 8;
 const SQLITE: &[&str] = &[
     "PRAGMA journal_mode = WAL",
-    // What was told to a caller as done is on the disk.
+    // A committed change survives a power failure.
     "PRAGMA synchronous = FULL",
     "PRAGMA foreign_keys = ON",
     "PRAGMA busy_timeout = 3000",
     "PRAGMA journal_size_limit = 67108864",
 ];
-/// No statement and no lock keeps a request waiting beyond its time-out.
+/// Bounds statements and locks, so that a request ends before its time limit.
 const POSTGRES: &[&str] = &[
     "SET statement_timeout = '8s'",
     "SET lock_timeout = '5s'",

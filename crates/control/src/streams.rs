@@ -1,13 +1,14 @@
-//! The streams of boxes, proxies and anchors: a task for each, around the fleet's [`Desk`].
+//! The streams of boxes, proxies and anchors: a task each, around a controller session of the fleet
+//! crate, [`Desk`].
 //!
 //! ```text
 //! peer ◄─► TLS ◄─► frames ◄─► Desk ─► events ─► Recorder ─► store
 //!                              ▲
-//!   outbox ─► Published: trust, revocations; to proxies at once, to boxes now and then
-//!   planner ─► Mailboxes: documents, tables, orders, by key
+//!   outbox ─► Published: trust, revocations; to proxies at once, to boxes periodically
+//!   planner ─► Mailboxes: documents, tables, commands, by key
 //! ```
 //!
-//! A peer that reads nothing is cut off: what waits for it is bounded by the desk and by time.
+//! A peer that does not read is disconnected: its queues are bounded by number and time.
 
 mod keeping;
 pub mod mailboxes;
@@ -43,7 +44,7 @@ use crate::store::{ANSWER_MAX, ANSWERS_MAX, Note, Sample, Store, StoreError, wit
 
 pub use publishing::PublishError;
 
-/// The application protocol of streams.
+/// The ALPN protocol of streams.
 pub const ALPN: &[u8] = b"roadweave-control/1";
 
 /// All streams of a controller.
@@ -53,19 +54,19 @@ pub struct Streams {
     outbox: Arc<Outbox>,
     metrics: Arc<Metrics>,
     tls: Arc<ServerConfig>,
-    /// What proxies and anchors are told, and handshakes go by.
+    /// Published to proxies and anchors, and checked in handshakes.
     published: watch::Sender<Arc<Published>>,
-    /// What boxes are told: revocations of other boxes concern none of them.
+    /// Published to boxes, which do not depend on revocations of other boxes.
     to_boxes: watch::Sender<Arc<Published>>,
     mailboxes: Arc<Mailboxes>,
     recorder: Recorder,
     samples: mpsc::Sender<(String, Sample)>,
-    /// Whether the database is away for so long that proxies and anchors have to go elsewhere.
+    /// Whether the database is away for so long that proxies and anchors are disconnected.
     cut: watch::Sender<bool>,
     started: std::time::Instant,
 }
 
-/// Lets in every key but those that were revoked: who is not known may ask to join.
+/// Accepts every key that is not revoked: an unknown peer may join.
 struct NotRevoked(watch::Receiver<Arc<Published>>);
 
 impl PeerPolicy for NotRevoked {
@@ -78,10 +79,8 @@ impl PeerPolicy for NotRevoked {
 }
 
 impl Streams {
-    /// The streams of this controller; [`Streams::run`] keeps them fed.
-    ///
-    /// # Errors
-    /// When the database does not answer, or there is nobody to sign whom the fleet may trust.
+    /// The streams of this controller, to be driven by [`Streams::run`]. An error if the trust list
+    /// cannot be signed.
     pub async fn new(
         store: Arc<Store>,
         authority: Arc<Authority>,
@@ -120,22 +119,22 @@ impl Streams {
         }))
     }
 
-    /// Where a planner puts what it has for streams.
+    /// The mailboxes for a planner.
     pub fn mailboxes(&self) -> Arc<Mailboxes> {
         Arc::clone(&self.mailboxes)
     }
 
-    /// Whether no stream is begun here for now, since nothing could be told on it.
+    /// Whether new streams are refused, since the database is away.
     pub fn is_cut(&self) -> bool {
         *self.cut.borrow()
     }
 
-    /// TLS for streams.
+    /// The TLS configuration of streams.
     pub fn tls(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.tls)
     }
 
-    /// Publishes revocations as they come, for ever.
+    /// Publishes revocations, for ever.
     pub async fn run(self: Arc<Self>) {
         tokio::spawn(tell_cut(self.outbox.health(), self.cut.clone()));
         let mut changes = self.outbox.listen();
@@ -166,7 +165,6 @@ impl Streams {
         }
     }
 
-    /// Publishes what holds now, as soon as the database tells it.
     async fn publish(&self) {
         let mut told = String::new();
         let published = loop {
@@ -190,17 +188,16 @@ impl Streams {
         let known = if is_same_chain { before.serial } else { 0 };
         let mut concerns_boxes = !is_same_chain;
         for entry in published.revocations.entries(known) {
-            // Its own streams end, whoever it is.
+            // The streams of a revoked key end at once.
             self.mailboxes.send(&entry.key, StreamMessage::Published(Arc::clone(&published)));
             concerns_boxes |= !self.is_device(&entry.key).await;
         }
-        // A proxy, an anchor, or a delegate: boxes must not trust it any more.
+        // A revoked proxy, anchor or delegate: boxes must stop trusting it.
         if concerns_boxes {
             self.tell_boxes();
         }
     }
 
-    /// Brings boxes up to what proxies have been told.
     fn tell_boxes(&self) {
         let newest = self.published.borrow().clone();
         self.to_boxes.send_if_modified(|told| {
@@ -214,16 +211,12 @@ impl Streams {
         self.store.find::<Device>("public_key", &key.to_string()).await.is_ok()
     }
 
-    /// The time as desks count it.
     fn now(&self) -> Instant {
         let nanos = self.started.elapsed().as_nanos();
         Instant::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// Serves a stream to its end.
-    ///
-    /// # Errors
-    /// Why it ended.
+    /// Serves a stream to its end; the error says why it ended.
     pub(crate) async fn serve(
         &self,
         tls: TlsStream<TcpStream>,
@@ -254,7 +247,7 @@ impl Streams {
         mut stop: watch::Receiver<bool>,
     ) -> io::Result<()> {
         let mut mailbox = self.mailboxes.open(keeper.key());
-        // Who joins as a proxy on this stream hears as one from then on.
+        // A peer that joins as a proxy on this stream is then served as one.
         let (mut to_gates, mut to_boxes) = (self.published.subscribe(), self.to_boxes.subscribe());
         let mut cut = self.cut.subscribe();
         let told = if keeper.is_gate() { &mut to_gates } else { &mut to_boxes };
@@ -284,7 +277,7 @@ impl Streams {
                     if length == 0 {
                         return Ok(());
                     }
-                    // Strangers do not live longer by talking.
+                    // Data does not extend the time of a stranger.
                     if keeper.is_member() {
                         heard = tokio::time::Instant::now();
                         keeper.heard();
@@ -331,7 +324,6 @@ impl Streams {
         }
     }
 
-    /// Does what the desk has to be done; false ends the stream.
     async fn handle_events(
         &self,
         tls: &mut TlsStream<TcpStream>,
@@ -364,9 +356,8 @@ impl Streams {
     }
 }
 
-/// Says when the database has been away for too long, and when it is back. Revocations would reach
-/// nobody meanwhile, and who has a stream that lives neither tries another controller nor knows
-/// that it is cut off.
+/// Sets `cut` when the database has been away for too long. Meanwhile revocations would not arrive,
+/// and a peer with a live stream would neither try another controller nor notice.
 async fn tell_cut(mut health: watch::Receiver<Health>, cut: watch::Sender<bool>) {
     loop {
         if health.wait_for(|it| *it != Health::Good).await.is_err() {
@@ -385,29 +376,26 @@ async fn tell_cut(mut health: watch::Receiver<Health>, cut: watch::Sender<bool>)
     }
 }
 
-/// What comes of what a stream has to ask the database, which may never answer.
 async fn answered<T>(asking: impl Future<Output = T>) -> io::Result<T> {
     Ok(tokio::time::timeout(ANSWER_MAX, asking).await?)
 }
 
-/// Whether the database may answer later.
 fn is_passing(error: &StoreError) -> bool {
     error.is_passing()
 }
 
 const READ_AT_ONCE: usize = 16 * 1024;
 const TICK: Duration = Duration::from_secs(2);
-/// Boxes ask for a sign of life after 50 s of silence, proxies after 15 s.
+/// The keep-alive interval is 50 s for boxes, 15 s for proxies.
 const SILENT_MAX: Duration = Duration::from_secs(80);
 const STRANGER_MAX: Duration = Duration::from_secs(30);
-/// How long the database may be away before proxies and anchors are let go.
+/// How long the database may be away before proxies and anchors are disconnected.
 const CUT_AFTER: Duration = Duration::from_secs(10);
 const WRITE_MAX: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_millis(500);
-/// How often boxes hear of the revocations of other boxes.
+/// How often boxes get revocations of other boxes.
 const BOXES_HEAR: Duration = Duration::from_secs(600);
 const WITNESS: Duration = Duration::from_secs(10);
-/// Samples that wait for the database.
 const SAMPLES_MAX: usize = 20_000;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Answers and what requests carry: records with their versions, pages, bodies.
+//! Extractors for requests, and answers: records with their versions, pages, bodies.
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Request};
@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::Problem;
 use crate::store::{Record, Stored};
 
-/// A body of JSON, at most [`BODY_MAX`].
+/// A JSON body of at most [`BODY_MAX`].
 #[derive(Debug)]
 pub struct Body<T>(pub T);
 
@@ -35,7 +35,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     }
 }
 
-/// The fields of the address after `?`.
+/// The query of the URL.
 #[derive(Debug)]
 pub struct Query<T>(pub T);
 
@@ -51,7 +51,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
     }
 }
 
-/// The parts of the address.
+/// The parameters of the path.
 #[derive(Debug)]
 pub struct Path<T>(pub T);
 
@@ -94,10 +94,8 @@ pub fn etag(version: i64) -> HeaderValue {
     HeaderValue::try_from(format!("\"{version}\"")).expect("digits in quotes are a header's value")
 }
 
-/// The version that the caller has seen, by `If-Match`; `None` for any.
-///
-/// # Errors
-/// 428 without it, 400 when it is no ETag of ours.
+/// The version in `If-Match`; `None` for any. 428 without the header, 400 if it is not an ETag of
+/// ours.
 pub fn if_match(headers: &HeaderMap) -> Result<Option<i64>, Problem> {
     let Some(value) = headers.get(header::IF_MATCH) else {
         let detail = "say which version you have seen: If-Match: \"7\", the ETag of its GET";
@@ -112,10 +110,7 @@ pub fn if_match(headers: &HeaderMap) -> Result<Option<i64>, Problem> {
     number.map(Some).ok_or_else(|| Problem::new(400, "if-match", "If-Match is no ETag of a GET"))
 }
 
-/// Refuses a record that is not of the version that the caller has seen.
-///
-/// # Errors
-/// 412.
+/// Answers 412 unless the record has the version that the caller has seen.
 pub fn matches<R: Record>(seen: Option<i64>, stored: &Stored<R>) -> Result<(), Problem> {
     if seen.is_none_or(|seen| seen == stored.version) {
         return Ok(());
@@ -125,32 +120,29 @@ pub fn matches<R: Record>(seen: Option<i64>, stored: &Stored<R>) -> Result<(), P
     Err(Problem::new(412, "changed", detail))
 }
 
-/// Which part of a list.
+/// The query of a list.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListQuery {
-    /// Where the last page ended: its `next`.
+    /// The `next` of the last page.
     pub cursor: Option<String>,
-    /// How many at most, 1 to 500.
+    /// The largest number of items, 1 to 500.
     pub limit: Option<u32>,
-    /// Only those in this state.
+    /// Only items in this state.
     pub state: Option<String>,
-    /// Only those with this tag.
+    /// Only items with this tag.
     pub tag: Option<String>,
-    /// Only those of this scope, as `tag-tram`.
+    /// Only items of this scope, as `tag-tram`.
     pub scope: Option<String>,
 }
 
 impl ListQuery {
-    /// How many at most.
+    /// The largest number of items, clamped.
     pub fn limit(&self) -> u32 {
         self.limit.unwrap_or(100).clamp(1, 500)
     }
 
-    /// After which name the page begins.
-    ///
-    /// # Errors
-    /// 400 of a cursor that was not given out.
+    /// The name after which the page begins; 400 for a cursor that was not issued here.
     pub fn after(&self) -> Result<String, Problem> {
         let Some(cursor) = &self.cursor else { return Ok(String::new()) };
         let bytes = URL_SAFE_NO_PAD.decode(cursor).ok();
@@ -160,12 +152,12 @@ impl ListQuery {
     }
 }
 
-/// What leads on to the next page.
+/// The cursor of the page after this name.
 pub fn cursor(after: &str) -> String {
     URL_SAFE_NO_PAD.encode(after)
 }
 
-/// A part of a list.
+/// A page of a list.
 #[derive(Debug, Serialize)]
 pub struct PageOf<T> {
     /// The items.
@@ -174,5 +166,5 @@ pub struct PageOf<T> {
     pub next: Option<String>,
 }
 
-/// The most that a body has, bytes.
+/// The longest body, bytes.
 pub const BODY_MAX: usize = 64 * 1024;

@@ -2,10 +2,9 @@
 
 use axum::http::{HeaderMap, header};
 
-/// The name of the cookie. The prefix makes browsers take it from this host over HTTPS alone.
+/// The prefix makes browsers accept it from this host over HTTPS alone.
 pub(super) const COOKIE: &str = "__Host-roadweave";
 
-/// What is in the cookie of this name.
 pub(super) fn cookie<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     let cookies = headers.get_all(header::COOKIE).iter().filter_map(|it| it.to_str().ok());
     let mut each = cookies.flat_map(|line| line.split(';')).map(str::trim);

@@ -1,5 +1,5 @@
-//! What stands before every handler: who asks, for which tenant, whether that may be, and how long
-//! it may take.
+//! Runs before every handler: identifies the caller, checks tenant, role and rate limits, and
+//! bounds the time.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -27,35 +27,33 @@ use crate::keys;
 use crate::model::{ApiKey, Login, Person, Role, Tenant};
 use crate::store::{Actor, KeptAnswer, Once, Store, StoreError};
 
-/// Who asks.
+/// The caller of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// The tenant that the caller belongs to.
     pub tenant: String,
     /// The name in the audit log.
     pub name: String,
-    /// What the caller may do in that tenant.
+    /// The role in that tenant.
     pub role: Role,
     /// Whether that tenant runs this controller.
     pub host: bool,
     /// The one box that the caller may see.
     pub device: Option<String>,
-    /// The hash of the login, if the caller has one.
+    /// The hash of the login's secret, if the caller is logged in.
     pub login: Option<String>,
-    /// The request, if it is to be acted upon once.
+    /// The idempotency key of the request, if it has one.
     pub once: Option<Once>,
 }
 
 impl Caller {
-    /// Who it is, for the audit log.
+    /// The actor of the audit log.
     pub fn actor(&self) -> Actor {
         Actor::new(format!("{}/{}", self.tenant, self.name)).once(self.once.clone())
     }
 
-    /// Whether the caller may do in `tenant` what asks for `role`.
-    ///
-    /// # Errors
-    /// 404 of another's tenant, as of one that is not there; 403.
+    /// Checks that the caller has `role` in `tenant`. 404 for another tenant, as for a missing one;
+    /// else 403.
     pub fn may(&self, tenant: &str, role: Role) -> Result<(), Problem> {
         let at_home = self.tenant == tenant;
         let as_host = self.host && self.role == Role::Owner;
@@ -78,7 +76,6 @@ struct Guard {
     deadline: Duration,
 }
 
-/// A route's handler with its guard before it.
 pub(super) fn guarded(app: &Arc<App>, route: Route) -> MethodRouter {
     let guard = Guard {
         app: Arc::clone(app),
@@ -157,7 +154,6 @@ async fn admit(
         }
         _ => {}
     }
-    // One who may see one box may see nothing that is not of it.
     if let Some(device) = &caller.device
         && guard.needs != Needs::Anybody
         && param("device") != Some(&**device)
@@ -176,21 +172,19 @@ async fn admit(
     }
 }
 
-/// Whether a browser says that another site's page sends this, which changes something.
+/// Whether a page of another site sends a changing request, by `Sec-Fetch-Site`.
 fn is_foreign(request: &Request) -> bool {
     let changes = !request.method().is_safe();
     let site = request.headers().get("sec-fetch-site").and_then(|it| it.to_str().ok());
     changes && site.is_some_and(|site| site != "same-origin")
 }
 
-/// The hash of what a caller shows.
 enum Secret {
     Key(String),
     Login(String),
 }
 
 impl Secret {
-    /// What is in these headers.
     fn of(headers: &HeaderMap) -> Option<Self> {
         let bearer = headers.get(header::AUTHORIZATION).and_then(|it| it.to_str().ok());
         if let Some(secret) = bearer.and_then(|it| it.strip_prefix("Bearer ")) {
@@ -205,8 +199,8 @@ impl Secret {
     }
 }
 
-/// Who shows this secret. Of an address from which many guesses came the database is asked for
-/// those alone that were right before.
+/// Authenticates the secret. Once an address has used up its guesses, only recently valid secrets
+/// reach the database.
 async fn known(app: &App, remote: IpAddr, secret: Option<Secret>) -> Result<Caller, Problem> {
     let (limits, now) = (&app.limits, Instant::now());
     let hash = secret.as_ref().map(|secret| secret.hash().to_owned()).unwrap_or_default();
@@ -241,7 +235,7 @@ async fn who(app: &App, secret: Secret) -> Result<Caller, Problem> {
     }
     let person = app.store.get::<Person>(&login.tenant, &login.record.person).await;
     let person = person.map_err(unknown)?;
-    // Whoever was vouched for elsewhere is nobody once that issuer is not asked any more.
+    // Sessions of a removed identity provider are invalid.
     let vouched = |subject: &String| {
         app.oidc.as_ref().is_some_and(|oidc| oidc.vouches_for(&login.tenant, subject))
     };
@@ -281,7 +275,7 @@ async fn is_host(app: &App, tenant: &str) -> Result<bool, Problem> {
     Ok(tenant.record.host)
 }
 
-/// A secret that is not known, as one that was never sent.
+/// An unknown secret is answered like a missing one.
 fn unknown(error: StoreError) -> Problem {
     match error {
         StoreError::NotFound { .. } => Problem::unknown(),
@@ -289,7 +283,6 @@ fn unknown(error: StoreError) -> Problem {
     }
 }
 
-/// An answer as it is kept for a repetition.
 #[derive(Serialize, Deserialize)]
 struct Kept {
     status: u16,
@@ -297,7 +290,7 @@ struct Kept {
     body: String,
 }
 
-/// Acts once for each key, and answers the same again.
+/// Acts once for each idempotency key, and repeats the stored answer.
 async fn once_only(
     app: &App,
     caller: Caller,
@@ -316,7 +309,7 @@ async fn once_only(
     let once = Once { tenant, actor, key: key.to_owned(), at_ms: now_ms() };
     let mut request = Request::from_parts(parts, Body::from(body));
     request.extensions_mut().insert(Caller { once: Some(once.clone()), ..caller });
-    // It goes to its end also when the caller leaves, or has waited too long.
+    // Runs to its end even if the caller disconnects or the request times out.
     let acting = tokio::spawn(act(Arc::clone(&app.store), once, fingerprint, request, next));
     let broken = |_| Problem::new(500, "internal", "the controller's log says more");
     acting.await.map_err(broken)?

@@ -1,4 +1,4 @@
-//! What the routes do.
+//! The handlers of the routes; [`super::routes`] describes each.
 
 mod admission;
 pub(super) mod changes;

@@ -1,4 +1,4 @@
-//! How often an address may fail, or try a password.
+//! Rate limits by address, name and caller.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher as _, Hash, RandomState};
@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 /// The limits of the interface.
 #[derive(Debug)]
 pub struct Limits {
-    /// Tries of passwords from an address.
+    /// Password attempts from an address.
     pub logins: Limit<IpAddr>,
-    /// Tries of passwords for a name, from anywhere: so many that whoever tries from a few places
-    /// keeps nobody out, each of which has a bucket in `logins`.
+    /// Password attempts for a name, from anywhere. High enough that a few addresses, each limited
+    /// by `logins`, cannot lock a person out.
     pub names: Limit<String>,
-    /// Requests from an address with no key that counts.
+    /// Failed authentications from an address.
     pub strangers: Limit<IpAddr>,
-    /// Requests from whoever is known.
+    /// Requests of an authenticated caller.
     pub callers: Limit<String>,
-    /// Secrets that were right.
+    /// Secrets that were valid lately.
     pub secrets: Secrets,
 }
 
@@ -34,9 +34,9 @@ impl Default for Limits {
     }
 }
 
-/// A bucket of tokens for each key. Bounded: of too many keys the ones that are full again are
-/// forgotten first. Beyond that, keys share `SHARED` buckets by chance, those of one larger
-/// network the same one: who fills the table spends one of them, and not that of all others.
+/// A token bucket for each key. Bounded: a full table first drops the buckets that are full again.
+/// Beyond that, new keys share `SHARED` buckets at random, and keys of one larger network share the
+/// same: an attacker that fills the table spends one of them.
 #[derive(Debug)]
 pub struct Limit<K> {
     burst: u32,
@@ -48,9 +48,8 @@ pub struct Limit<K> {
 struct Buckets<K> {
     of: HashMap<K, Bucket>,
     shared: HashMap<u64, Bucket>,
-    /// Decides which keys share a bucket; nobody else can foresee it.
+    /// Decides which keys share a bucket; a peer cannot predict it.
     chance: RandomState,
-    /// When the full ones were forgotten last.
     swept: Option<Instant>,
 }
 
@@ -62,7 +61,6 @@ impl<K> Default for Buckets<K> {
 }
 
 impl<K: Shares> Buckets<K> {
-    /// The shared bucket of a key.
     fn place(&self, key: &K) -> u64 {
         self.chance.hash_one(key.shares()) % SHARED
     }
@@ -74,16 +72,16 @@ struct Bucket {
     since: Instant,
 }
 
-/// What keys of a [`Limit`] have in common once there are too many of them.
+/// What keys of a [`Limit`] have in common in a full table.
 pub trait Shares {
-    /// What shares a bucket.
+    /// The type of what they share.
     type With: Hash;
 
-    /// That of this key.
+    /// The part that selects the shared bucket.
     fn shares(&self) -> Self::With;
 }
 
-/// A stranger has a whole network of IPv6, and may have many of them in one larger network.
+/// The /48 of an IPv6 address, the /24 of an IPv4 address.
 impl Shares for IpAddr {
     type With = [u8; 6];
 
@@ -107,16 +105,16 @@ impl Shares for String {
 }
 
 impl<K: Hash + Eq + Shares> Limit<K> {
-    /// At once at most `burst`, and one more after `each`.
+    /// Allows `burst` at once, and one more after each `each`.
     pub fn new(burst: u32, each: Duration) -> Self {
         Self { burst, each, buckets: Mutex::default() }
     }
 
-    /// Takes one; false if there is none left.
+    /// Takes one; false if the bucket is empty.
     pub fn take(&self, key: K, now: Instant) -> bool {
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         let is_new = !buckets.of.contains_key(&key);
-        // Not at every request: else many addresses would cost much time.
+        // Sweeping at every request would be slow with many addresses.
         let rested = buckets.swept.is_none_or(|at| now.saturating_duration_since(at) > SWEEP);
         if is_new && buckets.of.len() >= KEYS_MAX && rested {
             buckets.swept = Some(now);
@@ -135,7 +133,7 @@ impl<K: Hash + Eq + Shares> Limit<K> {
         left
     }
 
-    /// Whether there is none left.
+    /// Whether the bucket is empty.
     pub fn is_spent(&self, key: &K, now: Instant) -> bool {
         let buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         let is_full = buckets.of.len() >= KEYS_MAX;
@@ -155,20 +153,19 @@ impl<K: Hash + Eq + Shares> Limit<K> {
     }
 }
 
-/// The hashes of secrets that were right lately: who shows one of them is no stranger, whoever
-/// else guesses from the same address. Bounded: of those that are not seen for long, all are
-/// forgotten together.
+/// The hashes of secrets that were valid lately: their holders are not blocked by failed guesses
+/// from the same address. Bounded: two generations, of which the older is dropped as a whole.
 #[derive(Debug, Default)]
 pub struct Secrets(Mutex<[HashSet<String>; 2]>);
 
 impl Secrets {
-    /// Whether the secret with this hash was right lately.
+    /// Whether the secret with this hash was valid lately.
     pub fn has(&self, hash: &str) -> bool {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().any(|some| some.contains(hash))
     }
 
-    /// Notes the hash of a secret that has just proved right.
+    /// Adds the hash of a valid secret.
     pub fn add(&self, hash: String) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all[0].len() >= KEYS_MAX && !all[0].contains(&hash) {
@@ -177,7 +174,7 @@ impl Secrets {
         all[0].insert(hash);
     }
 
-    /// Forgets the hash of a secret that is right no more.
+    /// Removes the hash of a secret that is no longer valid.
     pub fn remove(&self, hash: &str) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for some in all.iter_mut() {
@@ -186,7 +183,7 @@ impl Secrets {
     }
 }
 
-/// What stands for an address: of IPv6 the network, since a stranger has all of it.
+/// The key of an address: for IPv6 its /64, since one host may use all of it.
 pub fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -198,7 +195,6 @@ pub fn network(address: IpAddr) -> IpAddr {
 }
 
 const KEYS_MAX: usize = 8192;
-/// Buckets that are shared where there are more keys.
 const SHARED: u64 = 1024;
 const SWEEP: Duration = Duration::from_secs(1);
 
@@ -232,7 +228,7 @@ mod tests {
         assert!(admitted <= KEYS_MAX + 2 * SHARED as usize, "{admitted}");
         assert!(limit.buckets.lock().unwrap().of.len() <= KEYS_MAX);
         assert!(limit.buckets.lock().unwrap().shared.len() <= SHARED as usize);
-        // And those who were there go on by their own bucket.
+        // Keys that were there before keep their own bucket.
         assert!(limit.take(address(1), now));
         assert!(!limit.take(address(1), now));
     }
@@ -244,7 +240,7 @@ mod tests {
         let of = |network: u128, host: u128| {
             IpAddr::from(std::net::Ipv6Addr::from_bits(network << 80 | host << 64))
         };
-        // All of 2001:db8:bad::/48, of which a /51 would fill the table.
+        // All of 2001:db8:bad::/48; a /51 of it would fill the table.
         (0..65_536).for_each(|host| _ = limit.take(of(0x2001_0db8_0bad, host), now));
         let others = (1..=100).filter(|network| limit.take(of(0x2001_0db9_0000 + network, 1), now));
         assert!(others.count() >= 98, "each shares a bucket with the attacker once in {SHARED}");
@@ -255,7 +251,6 @@ mod tests {
     fn made_up_names_do_not_keep_a_name_out_that_was_not_used_before() {
         let limit = Limit::new(600, Duration::from_millis(100));
         let now = Instant::now();
-        // What ten tries of each network of a /51 come to.
         (0..82_000).for_each(|number| _ = limit.take(format!("tram/{number}"), now));
         assert!(limit.take("tram/anna".to_owned(), now));
     }

@@ -20,7 +20,6 @@ use super::problem::Problem;
 use super::route::{Needs, PREFIX, Route};
 use super::schema::{Output, SchemaOf};
 
-/// The text of the document, for the handler that gives it.
 #[derive(Clone)]
 pub(super) struct DocumentText(pub(super) Bytes);
 
@@ -59,7 +58,7 @@ pub fn document(routes: &[Route]) -> OpenApi {
     OpenApiBuilder::new().info(info).paths(paths.build()).components(Some(components)).build()
 }
 
-/// The document of these routes as it is committed: docs/openapi.json.
+/// The text of docs/openapi.json.
 pub fn text(routes: &[Route]) -> String {
     let mut text = serde_json::to_string_pretty(&document(routes)).unwrap_or_default();
     text.push('\n');
@@ -152,7 +151,6 @@ fn response(output: Output) -> (u16, utoipa::openapi::Response) {
     }
 }
 
-/// A record with what the store says of it.
 fn versioned(of: SchemaOf) -> RefOr<Schema> {
     let stamp = ObjectBuilder::new()
         .property("version", typed(Type::Integer))
@@ -194,7 +192,7 @@ pub(super) fn parameters(path: &'static str) -> impl Iterator<Item = &'static st
     path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
 }
 
-/// What a path is about: its first word that is not the tenant.
+/// The first segment after the tenant.
 fn tag(path: &'static str) -> String {
     let words: BTreeSet<&str> = BTreeSet::from(["", "tenants", "{tenant}"]);
     let first = path.split('/').find(|part| !words.contains(part));

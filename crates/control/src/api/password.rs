@@ -1,4 +1,4 @@
-//! Passwords: argon2id, a few at a time, and as long for a name that is not there.
+//! Passwords: argon2id, a few at a time, and as long for an unknown name.
 
 use std::sync::Arc;
 use std::sync::LazyLock;
@@ -12,8 +12,7 @@ use tokio::sync::Semaphore;
 use super::Problem;
 use crate::keys;
 
-/// Hashes passwords without taking all processors and memory for it: each costs 19 MiB and some
-/// 20 ms.
+/// Hashes a bounded number of passwords at once: each costs 19 MiB and some 20 ms.
 #[derive(Clone, Debug)]
 pub struct Passwords(Arc<Semaphore>);
 
@@ -24,20 +23,15 @@ impl Default for Passwords {
 }
 
 impl Passwords {
-    /// The hash of a new password.
-    ///
-    /// # Errors
-    /// When the password is too short or too long, or too many are hashed now.
+    /// The hash of a new password; an error if its length is wrong or too many are hashed now.
     pub async fn hash(&self, password: &str) -> Result<String, Problem> {
         check(password).map_err(Problem::invalid)?;
         let password = password.to_owned();
         self.run(move || hash(&password)).await
     }
 
-    /// Whether `password` has this `hash`; `None` for a person who is not there.
-    ///
-    /// # Errors
-    /// When too many are hashed now.
+    /// Whether `password` has this `hash`, `None` for an unknown person; an error if too many are
+    /// hashed now.
     pub async fn verify(&self, password: &str, hash: Option<String>) -> Result<bool, Problem> {
         let password = password.chars().take(LENGTH_MAX + 1).collect::<String>();
         self.run(move || {
@@ -65,10 +59,7 @@ impl Passwords {
     }
 }
 
-/// Whether it may be a password.
-///
-/// # Errors
-/// Says what would be right.
+/// Checks the length of a password; the error says what is allowed.
 pub fn check(password: &str) -> Result<(), String> {
     let length = password.chars().count();
     if (LENGTH_MIN..=LENGTH_MAX).contains(&length) {
@@ -77,10 +68,8 @@ pub fn check(password: &str) -> Result<(), String> {
     Err(format!("password: {LENGTH_MIN} to {LENGTH_MAX} characters"))
 }
 
-/// The hash of a password, in the PHC's form. Takes some 20 ms.
-///
-/// # Panics
-/// When the system has no entropy to give.
+/// The hash of a password, in the PHC format. Takes some 20 ms. Panics if the system has no
+/// entropy.
 pub fn hash(password: &str) -> String {
     let mut salt = [0; 16];
     keys::fill(&mut salt);
@@ -88,7 +77,7 @@ pub fn hash(password: &str) -> String {
     hash.expect("argon2id takes any password and 16 bytes of salt").to_string()
 }
 
-/// What is compared with for a person who is not there.
+/// Compared with for an unknown person, which then takes as long.
 static NOBODY: LazyLock<String> = LazyLock::new(|| hash("nobody"));
 const AT_ONCE: usize = 2;
 const WAIT_MAX: Duration = Duration::from_secs(3);

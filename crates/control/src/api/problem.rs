@@ -1,4 +1,4 @@
-//! What is wrong with a request, as RFC 9457 says it.
+//! Errors of the interface, as RFC 9457 problems.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -23,7 +23,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// A problem of a kind; its title is that of the status.
+    /// A problem of this kind, with the status's title.
     pub fn new(status: u16, kind: &str, detail: impl Into<String>) -> Self {
         let code = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         Self {
@@ -39,7 +39,7 @@ impl Problem {
         Self::new(404, "not-found", detail)
     }
 
-    /// 422: it can be read, and cannot be.
+    /// 422: well-formed but invalid.
     pub fn invalid(detail: impl Into<String>) -> Self {
         Self::new(422, "invalid", detail)
     }
@@ -75,7 +75,7 @@ impl From<StoreError> for Problem {
             StoreError::Refused(_) => Self::new(409, "refused", text),
             StoreError::Changed { .. } => Self::new(412, "changed", text),
             StoreError::Full => Self::new(507, "full", text),
-            // What a database says may tell of its inside.
+            // The database's own message may reveal internals.
             StoreError::Away(why) => {
                 tracing::debug!(why, "a request found no database");
                 Self::new(503, "database-away", "the database does not answer; try again")

@@ -1,4 +1,4 @@
-//! A route of the interface: where it is, who may use it, what goes in and what comes out.
+//! A route of the interface: its path, permissions, input and output.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,25 +12,25 @@ use super::App;
 use super::schema::{Output, SchemaOf};
 use crate::model::Role;
 
-/// What stands before every path.
+/// The prefix of every path.
 pub const PREFIX: &str = "/api/v1";
 
-/// What a request must bring.
+/// What a request must authenticate as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
-    /// The request need not say who asks.
+    /// No authentication.
     Nothing,
-    /// The request need not say who asks, and is counted as a try of a password.
+    /// No authentication; counts as a password attempt.
     Password,
     /// Any key or login.
     Anybody,
     /// At least this role in the tenant of the path.
     Role(Role),
-    /// At least this role in the tenant that runs the controller.
+    /// At least this role in the host tenant.
     Host(Role),
 }
 
-/// A method at an address.
+/// An operation of the interface.
 pub struct Route {
     /// The method.
     pub method: Method,
@@ -38,17 +38,17 @@ pub struct Route {
     pub path: &'static str,
     /// The operation's name, for programs and metrics.
     pub name: &'static str,
-    /// What the operation does, in a line for people.
+    /// One line for people.
     pub summary: &'static str,
-    /// What a caller has to be.
+    /// The permission that it needs.
     pub needs: Needs,
-    /// The schema of the request's body, if it has one.
+    /// The schema of the body, if it has one.
     pub input: Option<SchemaOf>,
-    /// What the answer holds.
+    /// The answer.
     pub output: Output,
-    /// Whether the operation asks for `If-Match` (RFC 9110 section 13.1.1).
+    /// Whether it needs `If-Match` (RFC 9110 section 13.1.1).
     pub if_match: bool,
-    /// How long it may take.
+    /// The time limit.
     pub deadline: Duration,
     pub(super) handler: MethodRouter<Arc<App>>,
 }
@@ -79,7 +79,6 @@ impl Route {
         self
     }
 
-    /// A record with its version, and an ETag.
     pub(super) fn record<T: ToSchema>(mut self, status: u16) -> Self {
         self.output = Output::Record(status, SchemaOf::new::<T>());
         self
@@ -100,7 +99,6 @@ impl Route {
         self
     }
 
-    /// Makes the answer a redirect to another address.
     pub(super) fn moves(mut self) -> Self {
         self.output = Output::Moved;
         self
@@ -152,5 +150,4 @@ macro_rules! methods {
 }
 methods!(get GET, post POST, put PUT, delete DELETE);
 
-/// How long a request may take, unless its route says otherwise.
 const DEADLINE: Duration = Duration::from_secs(15);

@@ -1,4 +1,4 @@
-//! The one table of what the interface has, who may use it, what goes in and what comes out.
+//! The one table of operations: permissions, input and output of each.
 
 mod people;
 

@@ -1,4 +1,4 @@
-//! What goes into a route and what comes out of it, as schemas of types.
+//! The schemas of a route's input and output.
 
 use utoipa::openapi::{Ref, RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
@@ -6,7 +6,7 @@ use utoipa::{PartialSchema, ToSchema};
 /// The schema of a type.
 #[derive(Clone, Copy)]
 pub struct SchemaOf {
-    /// Its name, if that of the type does not tell it from others.
+    /// The name, if it differs from the type's.
     called: Option<&'static str>,
     of_type: fn() -> String,
     pub(super) schema: fn() -> RefOr<Schema>,
@@ -14,7 +14,7 @@ pub struct SchemaOf {
 }
 
 impl SchemaOf {
-    /// The OpenAPI schema of `T`, under the name of the type.
+    /// The schema of `T` under the type's name.
     pub fn new<T: ToSchema>() -> Self {
         Self {
             called: None,
@@ -24,8 +24,7 @@ impl SchemaOf {
         }
     }
 
-    /// The OpenAPI schema of `T` as `name`: the instances of a generic type would share that of the
-    /// type.
+    /// The schema of `T` under `name`: instances of a generic type would share the type's name.
     pub fn called<T: ToSchema>(name: &'static str) -> Self {
         Self { called: Some(name), ..Self::new::<T>() }
     }
@@ -39,12 +38,12 @@ impl SchemaOf {
     }
 }
 
-/// What comes out of a route.
+/// The answer of a route.
 #[derive(Clone, Copy)]
 pub enum Output {
     /// 204.
     Nothing,
-    /// 303: to another address.
+    /// 303.
     Moved,
     /// A status and a value.
     One(u16, SchemaOf),
@@ -56,7 +55,7 @@ pub enum Output {
     Page(SchemaOf),
     /// All values, as one page.
     All(SchemaOf),
-    /// Some object.
+    /// Any object.
     Object,
     /// Server-sent events.
     Events,

@@ -1,4 +1,4 @@
-//! The interface from outside: requests in, answers out, on a real store.
+//! The interface from outside: requests and answers, on a real store.
 
 mod delegates;
 mod flows;
@@ -28,15 +28,14 @@ use crate::model::{ApiKey, ApiKeySettings, Person, PersonSettings, Role, Tenant,
 use crate::store::tests::{World, on_both, runtime, sqlite};
 use crate::store::{Actor, Record};
 
-/// An interface with two tenants, `home` that runs it, `tram` and `ferry`; each has a key for each
-/// role, whose secret is `TENANT-ROLE`.
+/// An interface with the host tenant `home`, and `tram` and `ferry`; each has a key for each role,
+/// whose secret is `TENANT-ROLE`.
 pub(crate) struct Api {
     router: Router,
     pub(crate) app: Arc<App>,
     world: World,
 }
 
-/// An answer.
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
@@ -49,7 +48,6 @@ impl Answer {
     }
 }
 
-/// A request under construction.
 pub(crate) struct Ask<'a> {
     api: &'a Api,
     method: Method,
@@ -111,8 +109,8 @@ impl Api {
         api
     }
 
-    /// Has changes told from now on. What changes before the outbox is first read is known from the
-    /// tables and not told, so one is made until it is.
+    /// Starts the outbox. It sends only changes after its first reading, so changes are made until
+    /// one arrives.
     pub(crate) async fn follow(&self) {
         let mut told = self.app.outbox.listen();
         tokio::spawn(Arc::clone(&self.app.outbox).follow(Arc::clone(&self.app.store)));
@@ -150,7 +148,6 @@ impl Api {
         }
     }
 
-    /// Asks for a path of the tenant `tram` as its owner.
     pub(crate) fn get(&self, path: &str) -> Ask<'_> {
         self.ask("GET", &format!("/tenants/tram{path}")).key("tram-owner")
     }
@@ -164,7 +161,6 @@ impl Api {
         ask.header("if-match", etag).json(body)
     }
 
-    /// A cookie of somebody who logs in.
     pub(crate) async fn log_in(&self, tenant: &str, user: &str) -> String {
         let body = json!({ "tenant": tenant, "user": user, "password": PASSWORD });
         let answer = self.ask("POST", "/sessions").json(body).send().await;
@@ -238,7 +234,6 @@ fn role_name(role: Role) -> &'static str {
     }
 }
 
-/// The public key of this seed.
 fn key(seed: u8) -> String {
     Identity::from_seed([seed; 32]).public_key().to_string()
 }

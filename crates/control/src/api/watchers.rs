@@ -1,15 +1,15 @@
-//! How many may watch at once: so many in all, for each tenant, and for each caller.
+//! Limits of open event streams: in all, of a tenant, and of a caller.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{App, Caller, Problem};
 
-/// Who watches in how many places.
+/// The number of open event streams by tenant and caller.
 #[derive(Debug, Default)]
 pub struct Watchers(Mutex<HashMap<String, usize>>);
 
-/// What lets a caller watch; dropping it leaves it to others.
+/// A place for one event stream, freed on drop.
 pub struct WatcherPermit {
     app: Arc<App>,
     caller: String,
@@ -17,10 +17,7 @@ pub struct WatcherPermit {
 }
 
 impl WatcherPermit {
-    /// Takes one.
-    ///
-    /// # Errors
-    /// 429 when the caller or its tenant has its share, 503 when all are taken.
+    /// Takes a place: 429 if the caller or its tenant has its share, 503 if all are taken.
     pub fn take(app: &Arc<App>, caller: &Caller) -> Result<Self, Problem> {
         let tenant = caller.tenant.clone();
         let of_caller = format!("{tenant}/{}", caller.name);
@@ -61,7 +58,6 @@ impl Drop for WatcherPermit {
     }
 }
 
-/// In place of a tenant's name.
 const ALL: &str = "";
 const WATCHERS_MAX: usize = 512;
 const OF_TENANT_MAX: usize = 256;

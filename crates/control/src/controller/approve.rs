@@ -1,5 +1,5 @@
-//! `roadweave-controller approve`: the word of a person without whom no configuration counts, on
-//! the machine where that one's key is.
+//! `roadweave-controller approve`: signs a configuration on the machine that holds an approver's
+//! key.
 
 use std::fs;
 use std::path::PathBuf;
@@ -24,14 +24,13 @@ pub struct Options {
     out: PathBuf,
 }
 
-/// Shows what waits, and signs it.
 pub fn run(options: &Options) -> Result<()> {
     let bad = |error: &dyn std::fmt::Display| {
         BadInput::new(format!("{}: {error}", options.file.display()))
     };
     let text = fs::read_to_string(&options.file).map_err(|error| bad(&error))?;
     let waiting: Waiting = serde_json::from_str(&text).map_err(|error| bad(&error))?;
-    // As it is, but that nothing in it may steer the terminal.
+    // Unchanged, except for control characters, which could steer the terminal.
     out::line(waiting.shown())?;
     let Some(key) = &options.key else { return Ok(()) };
     let signed = waiting.sign(&identity(key)?).map_err(|error| bad(&error))?;

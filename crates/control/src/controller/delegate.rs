@@ -1,5 +1,5 @@
-//! `roadweave-controller delegate` and `keygen`: what the holder of a root key signs beforehand, so
-//! that the key can stay away from the controller.
+//! `roadweave-controller delegate` and `keygen`: delegates let the root key stay away from the
+//! controller.
 //!
 //! ```text
 //! root.key ──► tram.delegate ──► roadweave fleet delegate add       the chain alone
@@ -67,14 +67,12 @@ pub struct Keygen {
     file: PathBuf,
 }
 
-/// Makes a private key in a file, and prints its public half.
 pub fn keygen(options: &Keygen) -> Result<()> {
     let made = new_identity();
     write(&options.file, &format!("{}\n", made.to_base64()))?;
     Ok(out::line(format_args!("{}", made.public_key()))?)
 }
 
-/// Signs a delegate.
 pub fn run(options: &Options) -> Result<()> {
     let signer = Signer::read(&options.key)?;
     if options.signer && signer.chain.is_some() {
@@ -105,12 +103,10 @@ pub fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Who signs: a root, or a delegate that may make others.
 struct Signer {
     identity: Identity,
-    /// What leads to it, where it is no root.
+    /// The chain to a delegate; `None` for a root.
     chain: Option<Chain>,
-    /// Where that begins.
     root: PublicKey,
 }
 
@@ -128,7 +124,7 @@ impl Signer {
         Ok(Self { identity, chain: Some(file.chain), root })
     }
 
-    /// A chain to what `statement` is about, if this signer may say so.
+    /// A chain that ends with `statement`, if this signer may sign it.
     fn sign(self, statement: &Statement) -> Result<Chain> {
         let signed = Signed::sign(statement, &self.identity)?;
         let chain = match self.chain {
@@ -208,7 +204,6 @@ fn new_identity() -> Identity {
     Identity::from_seed(seed)
 }
 
-/// Writes a private key where nothing is yet.
 fn write(path: &Path, text: &str) -> Result<()> {
     match write_new(path, text) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -216,7 +211,6 @@ fn write(path: &Path, text: &str) -> Result<()> {
             Err(BadInput::new(message).into())
         }
         Err(error) => {
-            // What was cut off is no key.
             let _ = fs::remove_file(path);
             Err(error).with_context(|| format!("cannot write {}", path.display()))
         }

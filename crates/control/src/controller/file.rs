@@ -12,25 +12,21 @@ use toml::Spanned;
 use crate::controller::oidc::OidcFile;
 use crate::store::Database;
 
-/// The controller's configuration file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ControllerFile {
-    /// The TCP address to listen on, for boxes, proxies and browsers alike.
     #[serde(default = "default_listen")]
     pub listen: SocketAddr,
-    /// Where boxes reach it, `host:port` each; tokens carry them.
+    /// Where boxes reach the controller, `host:port` each; part of every token.
     pub addresses: Vec<String>,
-    /// A file of SQLite in the folder, or `postgres://user:password@host/name`.
+    /// A SQLite file in the folder, or `postgres://user:password@host/name`.
     #[serde(default = "default_database")]
     pub database: String,
-    /// A certificate for browsers (PEM) in place of the one that `init` has made.
+    /// A certificate for browsers (PEM), in place of the self-signed one.
     #[serde(default)]
     pub certificate: Option<PathBuf>,
-    /// Its key (PEM).
     #[serde(default)]
     pub certificate_key: Option<PathBuf>,
-    /// An issuer of OpenID Connect at which people may sign in.
     #[serde(default)]
     pub oidc: Option<OidcFile>,
 }
@@ -44,10 +40,7 @@ fn default_database() -> String {
 }
 
 impl ControllerFile {
-    /// The database; a path is one in `folder`.
-    ///
-    /// # Errors
-    /// When the file has no address of a database.
+    /// The database; a relative path is in `folder`.
     pub fn database(&self, folder: &Path) -> Result<Database, String> {
         Ok(match Database::parse(&self.database)? {
             Database::Sqlite(path) => Database::Sqlite(folder.join(path)),
@@ -56,13 +49,11 @@ impl ControllerFile {
     }
 }
 
-/// The text of a file with these addresses and this database, and all else in it as it was.
-///
-/// # Errors
-/// When `text` is no configuration of a controller, or would be none with the changes.
+/// `text` with other addresses and another database. An error if the text is invalid, before or
+/// after.
 pub fn with(path: &Path, text: &str, addresses: &[String], database: &str) -> Result<String> {
     let Spans { addresses: at, database: named } = parse(path, text).map_err(BadInput::new)?;
-    // JSON's strings and lists of strings are TOML's.
+    // JSON strings and lists of strings are valid TOML.
     let (addresses, database) =
         (serde_json::to_string(addresses)?, serde_json::to_string(database)?);
     let mut changed = text.to_owned();
@@ -71,7 +62,7 @@ pub fn with(path: &Path, text: &str, addresses: &[String], database: &str) -> Re
         Some(named) => changes.push((named.span(), database)),
         None => changes.push((0..0, format!("database = {database}\n"))),
     }
-    // The last first: those before it stay where they are.
+    // From the end, so that the earlier spans stay valid.
     changes.sort_by_key(|(span, _)| std::cmp::Reverse(span.start));
     for (span, value) in changes {
         changed.replace_range(span, &value);
@@ -81,17 +72,12 @@ pub fn with(path: &Path, text: &str, addresses: &[String], database: &str) -> Re
     Ok(changed)
 }
 
-/// Where in a file its values stand.
 #[derive(Deserialize)]
 struct Spans {
     addresses: Spanned<Vec<String>>,
     database: Option<Spanned<String>>,
 }
 
-/// Whether a text is an address as `host:port`.
-///
-/// # Errors
-/// Says what would be right.
 pub fn address(text: &str) -> Result<String, String> {
     let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty());
     match port.map(|(_, port)| port.parse::<u16>()) {
@@ -100,14 +86,13 @@ pub fn address(text: &str) -> Result<String, String> {
     }
 }
 
-/// The host of `host:port`, without brackets.
 pub fn host(address: &str) -> String {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     host.trim_start_matches('[').trim_end_matches(']').to_owned()
 }
 
 impl Validate for ControllerFile {
-    // The address of a database has its password.
+    // A database URL contains its password.
     const HAS_SECRET: bool = true;
 
     fn validate(&self) -> Result<(), Fault> {

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! controller.toml           addresses, database
-//! controller.key            who the controller is
-//! root.key                  who admits, unless that is kept elsewhere:
-//! root.pub                    then its public half
-//! trust.json                what roots have signed: whom the fleet may trust
+//! controller.key            the controller's identity
+//! root.key                  admits keys; if it is kept elsewhere:
+//! root.pub                    its public half
+//! trust.json                the trust lists that roots have signed
 //! certificate.pem, .key     for browsers
-//! epoch                     the one that init or restore has begun
-//! seen.json, heads.json     what the database must not fall behind
+//! epoch                     begun by the last init or restore
+//! seen.json, heads.json     rollback guard, audit checkpoints
 //! lock                      held while it runs
 //! ```
 
@@ -35,18 +35,12 @@ use crate::keys::StoreKeys;
 use crate::oidc::Oidc;
 use crate::store::{Database, Store};
 
-/// A controller's folder.
 pub struct Folder {
     path: PathBuf,
-    /// Its configuration.
     pub file: ControllerFile,
 }
 
 impl Folder {
-    /// The folder at `path`, which `init` has made.
-    ///
-    /// # Errors
-    /// When the folder is no controller's, or its file has a fault.
     pub fn open(path: &Path) -> Result<Self> {
         let config = path.join("controller.toml");
         if !config.exists() {
@@ -61,15 +55,11 @@ impl Folder {
         Ok(Self { path: path.to_owned(), file })
     }
 
-    /// The path of a file in the folder.
     pub fn at(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// Makes sure that nobody else works in this folder, as long as the answer is kept.
-    ///
-    /// # Errors
-    /// When somebody else works in this folder.
+    /// An exclusive lock on the folder, held as long as the file is open.
     pub fn lock(&self) -> Result<File> {
         let path = self.at("lock");
         let mut options = OpenOptions::new();
@@ -84,10 +74,6 @@ impl Folder {
         Ok(file)
     }
 
-    /// The controller's keys, as the folder has them.
-    ///
-    /// # Errors
-    /// When a file with a key is missing or has none.
     pub fn authority(&self) -> Result<Authority> {
         let root = match self.at("root.key").exists() {
             true => Root::Held(identity(&self.at("root.key"))?),
@@ -98,10 +84,7 @@ impl Folder {
         Ok(authority.with_lists(self.lists()?))
     }
 
-    /// The lists of trust that roots have signed, from the first to the last.
-    ///
-    /// # Errors
-    /// When the file is there and cannot be read.
+    /// The trust lists that roots have signed, oldest first.
     pub fn lists(&self) -> Result<Vec<Signed<TrustList>>> {
         let path = self.at("trust.json");
         let text = match fs::read_to_string(&path) {
@@ -122,78 +105,46 @@ impl Folder {
         Ok(Root::Elsewhere(text.trim().parse().map_err(BadInput::new)?))
     }
 
-    /// The keys of the store, which grow out of the controller's.
-    ///
-    /// # Errors
-    /// As [`Folder::authority`].
     pub fn store_keys(&self) -> Result<StoreKeys> {
         Ok(StoreKeys::new(&identity(&self.at("controller.key"))?))
     }
 
-    /// The database's address.
-    ///
-    /// # Errors
-    /// When the file has no usable address of a database.
     pub fn database(&self) -> Result<Database> {
         Ok(self.file.database(&self.path).map_err(BadInput::new)?)
     }
 
-    /// The database, opened.
-    ///
-    /// # Errors
-    /// When the database cannot be opened.
     pub async fn store(&self) -> Result<Store> {
         let database = self.database()?;
         let opened = Store::open(&database, self.store_keys()?).await;
         opened.with_context(|| format!("database {}", database.shown()))
     }
 
-    /// The ends of audit logs that were seen.
-    ///
-    /// # Errors
-    /// When the file is there and cannot be read.
     pub fn heads(&self) -> Result<Heads> {
         let path = self.at("heads.json");
         Heads::open(path.clone()).with_context(|| format!("cannot read {}", path.display()))
     }
 
-    /// Where people sign in who have no password here.
-    ///
-    /// # Errors
-    /// When a file of it cannot be read.
     pub fn issuer(&self) -> Result<Option<Oidc>> {
         let open = |it: &OidcFile| it.open(&self.path, &self.file.addresses[0]);
         self.file.oidc.as_ref().map(open).transpose()
     }
 
-    /// The epoch that was begun here, 0 before any; whatever the database says.
+    /// The epoch begun by `init` or `restore`, 0 before any; independent of the database.
     pub fn epoch(&self) -> i64 {
         let text = fs::read_to_string(self.at("epoch")).unwrap_or_default();
         text.trim().parse().unwrap_or(0)
     }
 
-    /// Begins an epoch.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
     pub fn begin_epoch(&self, epoch: i64) -> Result<()> {
         replace(&self.at("epoch"), &format!("{epoch}\n"))
     }
 
-    /// What the database must not fall behind.
-    ///
-    /// # Errors
-    /// When the file is there and cannot be read.
     pub fn floor(&self) -> Result<Floor> {
         let path = self.at("seen.json");
         Floor::open(path.clone(), self.epoch())
             .with_context(|| format!("cannot read {}", path.display()))
     }
 
-    /// Certificate and key for browsers, PEM.
-    ///
-    /// # Errors
-    /// When one of the two files cannot be read.
     pub fn certificate(&self) -> Result<(Vec<u8>, Zeroizing<Vec<u8>>)> {
         let own = (self.at("certificate.pem"), self.at("certificate.key"));
         let (certificate, key) = match (&self.file.certificate, &self.file.certificate_key) {
@@ -208,19 +159,13 @@ impl Folder {
     }
 }
 
-/// The private key in a file that nobody else may read.
-///
-/// # Errors
-/// Which file, and what is wrong with it.
+/// The private key of a file; refuses a file that other users can read.
 pub fn identity(path: &Path) -> Result<Identity> {
     let identity = Identity::from_base64(&secret::read(path)?);
     Ok(identity.map_err(|error| BadInput::new(format!("{}: {error}", path.display())))?)
 }
 
-/// Writes a file for its owner alone, in the place of one that is there, whole or not at all.
-///
-/// # Errors
-/// Which file, and why.
+/// Replaces a file atomically, readable by its owner alone.
 pub fn replace(path: &Path, text: &str) -> Result<()> {
     let new = path.with_extension("new");
     let _ = fs::remove_file(&new);
@@ -228,10 +173,6 @@ pub fn replace(path: &Path, text: &str) -> Result<()> {
     written.with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Writes a file that must not be there yet.
-///
-/// # Errors
-/// When the file is there already, or there is no room.
 pub fn write_new(path: &Path, text: &str) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     file.write_all(text.as_bytes())?;

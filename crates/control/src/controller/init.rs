@@ -53,7 +53,6 @@ pub struct Options {
     keep: bool,
 }
 
-/// Makes a controller.
 pub fn run(options: &Options) -> Result<()> {
     slug(&options.tenant).map_err(|why| BadInput::new(format!("--tenant: {why}")))?;
     slug(&options.owner).map_err(|why| BadInput::new(format!("--owner: {why}")))?;
@@ -64,7 +63,7 @@ pub fn run(options: &Options) -> Result<()> {
     Database::parse(&database).map_err(|why| BadInput::new(format!("--database: {why}")))?;
     let folder = &options.at.folder;
     let is_made = folder.join("controller.toml").exists();
-    // Under --keep the root may have been taken away since.
+    // With `--keep`, the root key may have been moved elsewhere since.
     if !(is_made && options.root.is_none()) {
         check_root(folder, options.root)?;
     }
@@ -96,13 +95,12 @@ pub fn run(options: &Options) -> Result<()> {
         first_rows(&store, options, settings).await
     });
     let password = made.inspect_err(|_| {
-        // So that it can be tried again: nothing of it has been used.
         let _ = fs::remove_file(folder.join("controller.toml"));
     })?;
     say(options, &password, &fingerprint)
 }
 
-/// Refuses to go by another root than the one of an earlier try.
+/// Refuses another root than that of an interrupted `init`.
 fn check_root(folder: &Path, root: Option<PublicKey>) -> Result<()> {
     let (held, public) = (folder.join("root.key"), folder.join("root.pub"));
     let before = match fs::read_to_string(&public) {
@@ -125,8 +123,7 @@ fn check_root(folder: &Path, root: Option<PublicKey>) -> Result<()> {
     Err(BadInput::new(message).into())
 }
 
-/// Keeps the controller that is there; its addresses, and its database if one is named, are those
-/// of `options` from now on.
+/// Keeps an existing controller; updates its addresses, and its database if one is named.
 fn keep(options: &Options) -> Result<()> {
     let opened = Folder::open(&options.at.folder)?;
     let (folder, file) = (options.at.folder.display(), &opened.file);
@@ -148,8 +145,8 @@ fn keep(options: &Options) -> Result<()> {
     Ok(out::line(format_args!("there is a controller in {folder}; it is kept{changed}"))?)
 }
 
-/// Keys, certificate, and last the configuration, by which the folder counts as made. Keys of an
-/// earlier try are kept.
+/// Writes keys and certificate, and last the configuration, which marks the folder as complete.
+/// Keys of an interrupted `init` are kept.
 fn write_files(folder: &Path, file: &ControllerFile, root: Option<PublicKey>) -> Result<String> {
     let hosts: Vec<String> = file.addresses.iter().map(|one| host(one)).collect();
     let SelfSigned { certificate, key } = certificate::self_signed(&hosts);
@@ -178,7 +175,6 @@ fn write_files(folder: &Path, file: &ControllerFile, root: Option<PublicKey>) ->
     Ok(fingerprint)
 }
 
-/// The epoch of an empty database, as the file `epoch` has it.
 const FIRST_EPOCH: &str = "1\n";
 
 fn new_key() -> String {
@@ -188,7 +184,7 @@ fn new_key() -> String {
 }
 
 fn text_of(file: &ControllerFile) -> String {
-    // JSON's strings and lists of strings are TOML's.
+    // JSON strings and lists of strings are valid TOML.
     let quoted = |text: &str| serde_json::to_string(text).unwrap_or_default();
     format!(
         "# The TCP port for boxes, proxies and people alike.\n\
@@ -206,7 +202,6 @@ fn text_of(file: &ControllerFile) -> String {
     )
 }
 
-/// The tenant that runs the controller, and its first owner; returns the owner's password.
 async fn first_rows(store: &Store, options: &Options, settings: TenantSettings) -> Result<String> {
     let password = keys::secret()[..24].to_owned();
     let mut change = store.change(Actor::new("controller"), now_ms()).await?;

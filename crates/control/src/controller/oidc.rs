@@ -1,4 +1,4 @@
-//! `[oidc]` of `controller.toml`: people who sign in at an issuer of OpenID Connect.
+//! `[oidc]` of `controller.toml`: sign-in at an OpenID Connect issuer.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,38 +17,30 @@ use crate::oidc::Oidc;
 #[cfg(feature = "oidc")]
 use crate::oidc::{Http, Settings};
 
-/// An issuer, and what its groups may do here.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OidcFile {
-    /// Its address, exactly as it names itself.
+    /// The issuer's URL, exactly as it names itself.
     issuer: String,
-    /// The name that it knows the controller by.
     client_id: String,
-    /// The secret that it has given out for that name.
     #[serde(default)]
     client_secret: Option<String>,
-    /// A file with the secret, in the place of `client_secret`.
+    /// A file with the secret, in place of `client_secret`.
     #[serde(default)]
     client_secret_file: Option<PathBuf>,
-    /// The tenant whose people these are.
     #[serde(default = "home")]
     tenant: String,
-    /// Where browsers reach the controller; the first of its addresses, if absent.
+    /// The controller's URL for browsers; by default the first of its addresses.
     #[serde(default)]
     url: Option<String>,
-    /// The claim that has a person's groups.
     #[serde(default = "groups")]
     groups_claim: String,
-    /// What is asked for besides `openid`.
     #[serde(default = "scopes")]
     scopes: Vec<String>,
-    /// The role of each group.
     roles: BTreeMap<String, Role>,
-    /// The domains of the addresses that may sign in; any, if empty.
     #[serde(default)]
     domains: Vec<String>,
-    /// The authorities (PEM) that sign for the issuer, in place of those of this machine.
+    /// PEM certificates to trust for the issuer, in place of this machine's.
     #[serde(default)]
     authorities: Option<PathBuf>,
 }
@@ -66,10 +58,6 @@ fn scopes() -> Vec<String> {
 }
 
 impl OidcFile {
-    /// Checks what the types of single fields cannot.
-    ///
-    /// # Errors
-    /// Names the field.
     pub fn validate(&self) -> Result<(), Fault> {
         let bad = |field: &str, why: &str| {
             Err(Fault::new(format!("oidc.{field}"), format!("oidc.{field}: {why}")))
@@ -100,19 +88,13 @@ impl OidcFile {
         slug(&self.tenant).or_else(|why| bad("tenant", &why))
     }
 
-    /// The issuer, with paths in `folder` and a controller that is reached at `address`.
-    ///
-    /// # Errors
-    /// This program was built without.
+    /// An error: this program was built without the feature `oidc`.
     #[cfg(not(feature = "oidc"))]
     pub fn open(&self, _: &Path, _: &str) -> Result<Oidc> {
         Err(BadInput::new("[oidc]: this program was built without OpenID Connect").into())
     }
 
-    /// The issuer, with paths in `folder` and a controller that is reached at `address`.
-    ///
-    /// # Errors
-    /// When a file cannot be read.
+    /// The issuer, with paths relative to `folder` and a controller that is reached at `address`.
     #[cfg(feature = "oidc")]
     pub fn open(&self, folder: &Path, address: &str) -> Result<Oidc> {
         let secret = match &self.client_secret_file {
@@ -142,7 +124,6 @@ impl OidcFile {
     }
 }
 
-/// Whether a text is an address of https, or of http on this machine.
 fn is_address(text: &str) -> bool {
     let here = ["http://127.0.0.1:", "http://localhost:", "http://[::1]:"];
     let is_known = text.starts_with("https://") || here.iter().any(|it| text.starts_with(it));

@@ -21,14 +21,12 @@ use crate::serve::{self, Service};
 use crate::store::{Store, StoreError};
 use crate::streams::{PublishError, Streams};
 
-/// Serves until it is told to stop.
 pub fn run(path: &Path) -> Result<()> {
     let folder = Folder::open(path)?;
     let _lock = folder.lock()?;
     crate::controller::block_on(serve(&folder))
 }
 
-/// Prints who the controller is.
 pub fn key(path: &Path) -> Result<()> {
     let authority = Folder::open(path)?.authority()?;
     roadweave_terminal::out::line(format_args!("{}", authority.controller().public_key()))?;
@@ -42,7 +40,7 @@ async fn serve(folder: &Folder) -> Result<()> {
     let (certificate, key) = folder.certificate()?;
     let web_tls = serve::web_tls(&certificate, &key).map_err(BadInput::new)?;
     let listen = folder.file.listen;
-    // First, so that who starts it hears at once that the port is taken.
+    // Bound first, so that a taken port is reported at once.
     let listener =
         TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
 
@@ -75,14 +73,13 @@ async fn serve(folder: &Folder) -> Result<()> {
     let service = Service { web, web_tls: Arc::new(web_tls), streams, metrics, limits };
     serve::serve(listener, Arc::new(service), stopped).await;
     tracing::info!("stopped");
-    // What is under way has had its time.
     let _ = tokio::time::timeout(CLOSE_MAX, store.close()).await;
     store.floor().keep();
     store.heads().keep();
     Ok(())
 }
 
-/// One that is older than what was seen is for the operator to see to, and not tried again.
+/// A database behind the rollback guard needs the operator; retrying does not help.
 fn older(error: StoreError) -> anyhow::Error {
     match error {
         StoreError::Older(_) => BadInput::new(error).into(),
@@ -90,7 +87,7 @@ fn older(error: StoreError) -> anyhow::Error {
     }
 }
 
-/// The store; waits for a database that does not answer yet. `None` when told to stop meanwhile.
+/// Opens the store, and waits for a database that does not answer yet. `None` after a stop signal.
 async fn open(folder: &Folder, mut stop: watch::Receiver<bool>) -> Result<Option<Arc<Store>>> {
     let database = folder.database()?;
     let mut is_told = false;
@@ -124,7 +121,7 @@ fn await_signals(stop: watch::Sender<bool>) -> Result<impl Future<Output = ()> +
             _ = interrupt.recv() => {}
         }
         stop.send_replace(true);
-        // Kept, so that nobody takes its end for another stop.
+        // Keeps the sender alive: a dropped sender is a stop signal.
         std::future::pending::<()>().await;
     })
 }
@@ -139,7 +136,6 @@ async fn show_health(outbox: Arc<Outbox>, metrics: Arc<Metrics>) {
     }
 }
 
-/// Makes means of samples, and forgets what is too old.
 async fn keep_house(store: Arc<Store>) {
     let mut minutes = tokio::time::interval(MINUTE);
     for minute in 0_u64.. {
@@ -155,7 +151,7 @@ async fn keep_house(store: Arc<Store>) {
     }
 }
 
-/// Follows the audit logs, so that their ends are known here and a cut is found.
+/// Verifies the audit logs periodically, to checkpoint their heads and detect a truncated log.
 async fn watch_logs(app: Arc<App>) {
     let mut times = tokio::time::interval(10 * MINUTE);
     loop {

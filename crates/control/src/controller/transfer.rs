@@ -40,7 +40,6 @@ pub struct Restore {
     aside: bool,
 }
 
-/// Writes everything that the database holds; the controller may run meanwhile.
 pub fn backup(options: &Backup) -> Result<()> {
     let folder = Folder::open(&options.at.folder)?;
     let path = &options.file;
@@ -63,7 +62,6 @@ pub fn backup(options: &Backup) -> Result<()> {
         Ok(rows)
     });
     let rows = written.inspect_err(|_| {
-        // Half a backup is none.
         let _ = fs::remove_file(path);
     })?;
     Ok(out::line(said(rows, &path.display()))?)
@@ -78,12 +76,10 @@ fn write(folder: &Folder, out: &mut impl Write) -> Result<u64> {
     })
 }
 
-/// Whether a file is standard input or output.
 fn is_standard(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// Reads a backup into an empty database, and begins a new epoch.
 pub fn restore(options: &Restore) -> Result<()> {
     let folder = Folder::open(&options.at.folder)?;
     let _lock = folder.lock()?;
@@ -97,7 +93,7 @@ pub fn restore(options: &Restore) -> Result<()> {
             Box::new(BufReader::new(file))
         }
     };
-    // Waits for a first word: until then nothing is touched.
+    // Waits for the first bytes before anything is changed.
     let first = input.fill_buf().with_context(|| format!("cannot read {}", path.display()))?;
     if first.is_empty() {
         return Err(BadInput::new(format!("{}: there is nothing in it", path.display())).into());
@@ -106,7 +102,7 @@ pub fn restore(options: &Restore) -> Result<()> {
     let before = folder.epoch();
     let restored = crate::controller::block_on(async {
         let store = folder.store().await?;
-        // Before the database counts: one whose epoch nobody has begun is not served.
+        // Written before the database commits: a database of an epoch not begun here is not served.
         let begin = |epoch| folder.begin_epoch(epoch).map_err(io::Error::other);
         let summary = store.restore(&mut input, before, begin).await;
         store.close().await;
@@ -123,7 +119,6 @@ pub fn restore(options: &Restore) -> Result<()> {
             let _ = folder.begin_epoch(before);
         }
     })?;
-    // The ends of the logs are those of the backup from now on.
     let heads = folder.at("heads.json");
     if heads.exists() {
         fs::rename(&heads, folder.at("heads.before-restore.json"))
@@ -138,17 +133,15 @@ pub fn restore(options: &Restore) -> Result<()> {
     Ok(())
 }
 
-/// A database of SQLite that was moved out of the way.
 struct Aside {
     from: PathBuf,
     to: PathBuf,
-    /// Whether what is in its place may go again.
     is_free: bool,
 }
 
 impl Aside {
-    /// Moves the one of a folder, unless there is none, or one was moved in this epoch before: then
-    /// what is there is none that anybody had.
+    /// Moves the folder's database aside, unless there is none, or one was moved aside in this
+    /// epoch: then the present one was never in use.
     fn make(folder: &Folder) -> Result<Self> {
         let Database::Sqlite(from) = folder.database()? else {
             let message = "--aside is for SQLite: make an empty database in PostgreSQL, and name it \
@@ -159,13 +152,12 @@ impl Aside {
         let is_free = !from.exists() || !to.exists();
         let aside = Self { from, to, is_free };
         if aside.is_free && aside.from.exists() {
-            // The file itself last: without it a second try begins anew.
+            // The main file last: without it a second try begins again.
             aside.rename(&aside.from, &aside.to)?;
         }
         Ok(aside)
     }
 
-    /// Puts it back.
     fn undo(&self) {
         if self.is_free && self.to.exists() {
             for part in PARTS {
@@ -189,12 +181,11 @@ impl Aside {
     }
 }
 
-/// A path with something behind its name.
 fn beside(path: &Path, end: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(end);
     name.into()
 }
 
-/// What a database of SQLite is made of; the file itself last.
+/// The files of a SQLite database; the main file last.
 const PARTS: [&str; 3] = ["-wal", "-shm", ""];

@@ -1,7 +1,7 @@
-//! `roadweave-controller trust`: whom a fleet may trust, said by its root key, wherever that is.
+//! `roadweave-controller trust`: signs a trust list by a root key, on any machine.
 //!
 //! Each list is signed by a root or a spare of the one before, and by the new root if its key is
-//! here too, so that who was pinned to either can follow.
+//! given too, so that peers pinned to either can follow.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -45,7 +45,6 @@ pub struct Options {
     out: PathBuf,
 }
 
-/// Signs a list after those until now.
 pub fn run(options: &Options) -> Result<()> {
     let keys: Vec<Identity> =
         options.keys.iter().map(|path| identity(path)).collect::<Result<_>>()?;
@@ -80,7 +79,7 @@ pub fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The roots of the list before that `list` names no more.
+/// The roots of the list before that `list` drops.
 fn dropped(list: &TrustList, before: Option<&Signed<TrustList>>) -> Vec<PublicKey> {
     let before = before.and_then(|before| before.verify_by(before.claimed_keys()).ok());
     let roots = before.map(|(before, _)| before.roots).unwrap_or_default();
@@ -94,14 +93,13 @@ fn read(path: &Path) -> Result<Vec<Signed<TrustList>>> {
     Ok(lists.map_err(|error| BadInput::new(format!("{}: {error}", path.display())))?)
 }
 
-/// The list that follows.
 fn next(options: &Options, keys: &[Identity], lists: &[Signed<TrustList>]) -> Result<TrustList> {
     let last = lists.last().map(|last| last.verify_by(last.claimed_keys())).transpose();
     let last = last.map_err(|error| BadInput::new(format!("the last list: {error}")))?;
     let last = last.map(|(list, _)| list);
     let epoch = options.epoch.or(last.as_ref().map(|last| last.epoch)).unwrap_or(1);
     let mut list = last.unwrap_or_else(|| TrustList {
-        // Until now the controller signed for itself, by the number of its epoch.
+        // Without lists, the controller signs for itself with the epoch as number.
         number: epoch,
         epoch,
         roots: vec![keys[0].public_key()],
@@ -139,7 +137,7 @@ fn sign(list: &TrustList, keys: &[Identity]) -> Result<Signed<TrustList>> {
     Ok(signed)
 }
 
-/// Whether a box that holds the last list takes this one.
+/// Checks that a box that holds the last list takes this one.
 fn check(lists: &[Signed<TrustList>], signed: &Signed<TrustList>) -> Result<()> {
     let read = |list: &Signed<TrustList>| list.verify_by(list.claimed_keys()).map(|(it, _)| it);
     let mut trust = match lists.last() {
@@ -193,14 +191,13 @@ mod tests {
         assert!(nobody.unwrap_err().to_string().contains("--controller"));
         let (controllers, spares) = (vec![key(9)], vec![key(2)]);
         run(&Options { controllers, spares, ..options(folder, &[1], false) }).unwrap();
-        // A stranger's list is not written.
         let strange = run(&Options { roots: vec![key(5)], ..options(folder, &[5], true) });
         assert!(strange.unwrap_err().to_string().contains("no box would take this"));
         run(&Options { roots: vec![key(3)], ..options(folder, &[2, 3], true) }).unwrap();
         let lists = read(&folder.join("trust.json")).unwrap();
         let (last, _) = lists[1].verify_by(lists[1].claimed_keys()).unwrap();
         assert_eq!(dropped(&last, lists.first()), [key(1)]);
-        // Whoever was pinned to the first root, or to the new one, ends at the last list.
+        // Peers pinned to the first root or to the new one end at the last list.
         for pinned in [1, 3] {
             let mut trust = Trust::pinned(key(pinned), key(9));
             lists.iter().for_each(|list| _ = trust.replace(list));

@@ -1,4 +1,4 @@
-//! Configurations of boxes, and how they are brought to them.
+//! Configurations of boxes, and their roll-outs.
 
 use std::fmt;
 
@@ -116,7 +116,7 @@ pub enum RolloutState {
 }
 
 impl RolloutState {
-    /// Its name in the database and in JSON.
+    /// The name in the database and in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Running => "running",

@@ -1,4 +1,4 @@
-//! Delegates: keys that may sign for others, where the root key is elsewhere.
+//! Delegates: keys that sign for others, where the root key is elsewhere.
 
 use roadweave_fleet::{Admitted, Name, Role, Scope, Statement};
 use serde::{Deserialize, Serialize};
@@ -46,7 +46,7 @@ pub enum DelegateState {
 }
 
 impl DelegateState {
-    /// Its name in the database and in JSON.
+    /// The name in the database and in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Active => "active",
@@ -56,10 +56,7 @@ impl DelegateState {
 }
 
 impl Delegate {
-    /// The delegate of a tenant that a chain leads to.
-    ///
-    /// # Errors
-    /// What of it is no delegate of this tenant.
+    /// The delegate that a chain leads to; an error if it is not a delegate of this tenant.
     pub fn of(admitted: &Admitted, chain: String, tenant: &str) -> Result<Self, String> {
         let Statement { key, name, role, scope, grant, .. } = &admitted.statement;
         let grant = match (role, grant) {
@@ -87,17 +84,14 @@ impl Delegate {
         })
     }
 
-    /// Whether a token with these settings, of which so many uses of others are still to come, lets
-    /// in no more than this delegate may sign for.
-    ///
-    /// # Errors
-    /// What is beyond it.
+    /// Checks that a token with these settings stays within what this delegate may sign for;
+    /// `to_come` is the number of unused uses of its other tokens.
     pub fn allows(&self, token: &TokenSettings, to_come: u64) -> Result<(), String> {
         let id = &self.id;
         if self.state != DelegateState::Active {
             return Err(format!("the delegate {id} was revoked"));
         }
-        // Whoever sees a token has its delegate's key.
+        // A token contains the key of its delegate.
         if self.signer {
             return Err(format!(
                 "delegate: {id} is a signer, whose key belongs into no token: make a delegate \
@@ -107,7 +101,7 @@ impl Delegate {
         if !self.roles.contains(&token.role) {
             return Err(format!("role: the delegate {id} may not sign for this"));
         }
-        // A box that joins by it is signed for with all of them; nothing else has tags.
+        // A box gets all tags of the delegate; proxies and anchors have none.
         let wanted = if token.role == TokenRole::Box { &self.tags[..] } else { &[] };
         if !same(wanted, &token.tags) {
             let tags = wanted.join(", ");
@@ -125,7 +119,6 @@ impl Delegate {
     }
 }
 
-/// Whether two lists hold the same words, in whatever order.
 fn same(one: &[String], other: &[String]) -> bool {
     one.iter().all(|word| other.contains(word)) && other.iter().all(|word| one.contains(word))
 }

@@ -50,7 +50,7 @@ pub enum DeviceState {
 }
 
 impl DeviceState {
-    /// Its name in the database and in JSON.
+    /// The name in the database and in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Pending => "pending",

@@ -1,4 +1,4 @@
-//! Who may ask the controller for something: people, programs, and links that expire.
+//! Callers of the interface: people, programs, and links that expire.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -78,7 +78,7 @@ pub struct ApiKeySettings {
     pub device: Option<String>,
 }
 
-/// A person who is logged in.
+/// A login session of a person.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Login {
     /// Its name in the log.
@@ -87,7 +87,7 @@ pub struct Login {
     pub hash: String,
     /// The name of the person who is logged in.
     pub person: String,
-    /// Until when, milliseconds since 1970.
+    /// When it expires, milliseconds since 1970.
     pub expires_ms: i64,
 }
 
@@ -140,7 +140,6 @@ impl Record for Login {
     }
 }
 
-/// A record as JSON, without one field.
 pub(super) fn without(record: &impl Serialize, field: &str) -> Value {
     let mut value = serde_json::to_value(record).unwrap_or_default();
     if let Some(fields) = value.as_object_mut() {

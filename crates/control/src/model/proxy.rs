@@ -1,4 +1,4 @@
-//! Proxies and anchors, and the pools that proxies are in.
+//! Proxies and anchors, and pools of proxies.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -68,7 +68,7 @@ pub enum ProxyState {
 }
 
 impl ProxyState {
-    /// Its name in the database and in JSON.
+    /// The name in the database and in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Active => "active",

@@ -1,4 +1,4 @@
-//! Tenants: fleets that share a controller and know nothing of each other.
+//! Tenants: fleets that share a controller and are isolated from each other.
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};

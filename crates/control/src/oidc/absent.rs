@@ -1,34 +1,28 @@
-//! Without the feature `oidc` there is no issuer, and none can be made.
+//! The types of a build without the feature `oidc`: an issuer cannot be constructed.
 
 use super::{OidcError, Pending, SignedIn};
 
-/// No issuer.
+/// An issuer, which does not exist.
 #[derive(Debug)]
 pub enum Oidc {}
 
 impl Oidc {
-    /// The tenant that those who sign in belong to.
+    /// As with the feature.
     pub fn tenant(&self) -> &str {
         match *self {}
     }
 
-    /// Whether somebody in this tenant is one of its people.
+    /// As with the feature.
     pub fn vouches_for(&self, _: &str, _: &str) -> bool {
         match *self {}
     }
 
-    /// Where the person is to go.
-    ///
-    /// # Errors
-    /// There is nobody to ask.
+    /// As with the feature.
     pub async fn begin(&self, _: Option<u16>) -> Result<(String, Pending), OidcError> {
         match *self {}
     }
 
-    /// Who has signed in.
-    ///
-    /// # Errors
-    /// There is nobody to ask.
+    /// As with the feature.
     pub async fn finish(&self, _: Pending, _: &str) -> Result<SignedIn, OidcError> {
         match *self {}
     }

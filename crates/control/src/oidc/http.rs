@@ -1,4 +1,4 @@
-//! Requests to the issuer: over TLS 1.3, bounded in time and length, and wherever they are sent.
+//! Requests to the issuer: over TLS 1.3, bounded in time and length.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-/// Asks the issuer.
+/// The HTTP client for the issuer.
 #[derive(Clone)]
 pub struct Http(TlsConnector);
 
@@ -31,25 +31,23 @@ impl std::fmt::Debug for Http {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HttpError {
-    /// The address is none that is asked.
+    /// The URL is neither https nor http on this machine.
     #[error("{0} is not asked: https, or http on this machine alone")]
     Address(String),
-    /// The server cannot be reached, or speaks something else.
+    /// The server cannot be reached, or does not speak HTTP.
     #[error("{0}")]
     Away(String),
     /// The server takes too long.
     #[error("no answer within {} s", ANSWER_MAX.as_secs())]
     Late,
-    /// The answer of the server is too long.
+    /// The answer is too long.
     #[error("the answer cannot be read, or has more than {BODY_MAX} bytes")]
     Body,
 }
 
 impl Http {
-    /// Trusts the authorities of this machine, or the ones in `authorities` (PEM) alone.
-    ///
-    /// # Errors
-    /// When there is no certificate in it.
+    /// Trusts this machine's certificate authorities, or only those in `authorities` (PEM); an
+    /// error if that has no certificate.
     pub fn new(authorities: Option<&[u8]>) -> Result<Self, String> {
         let mut roots = RootCertStore::empty();
         match authorities {
@@ -93,7 +91,7 @@ impl Http {
     }
 }
 
-/// Whether an address is asked without TLS; `None` if it is not asked at all.
+/// Whether a URL is asked without TLS; `None` if it is not asked at all.
 fn is_plain(uri: &hyper::Uri) -> Option<bool> {
     let is_here = matches!(uri.host(), Some("127.0.0.1" | "localhost" | "[::1]"));
     match uri.scheme_str() {
@@ -110,7 +108,7 @@ async fn exchange(
     let away = |error: hyper::Error| HttpError::Away(error.to_string());
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(away)?;
     let connection = tokio::spawn(connection);
-    // It ends with this exchange, however that ends.
+    // Aborts the connection when this exchange ends.
     let _connection = AbortOnDrop(connection.abort_handle());
     let (mut parts, body) = request.into_parts();
     let host = parts.uri.authority().map(|it| it.as_str().to_owned()).unwrap_or_default();
@@ -119,7 +117,7 @@ async fn exchange(
     let host = host.parse().map_err(|_| HttpError::Address(host))?;
     parts.headers.insert(header::HOST, host);
     let request = hyper::Request::from_parts(parts, Full::new(Bytes::from(body)));
-    // A redirect is an answer like any other: nobody else is asked in the issuer's place.
+    // Redirects are not followed.
     let (parts, body) = sender.send_request(request).await.map_err(away)?.into_parts();
     let body = Limited::new(body, BODY_MAX).collect().await.map_err(|_| HttpError::Body)?;
     Ok(hyper::Response::from_parts(parts, body.to_bytes().to_vec()))
@@ -145,6 +143,6 @@ impl<'c> AsyncHttpClient<'c> for Http {
     }
 }
 
-/// How long one answer of the issuer may take, to its last byte. Two of them fit a request.
+/// The time limit of one answer, to its last byte. Two of them fit into a request's.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 const BODY_MAX: usize = 256 * 1024;

@@ -1,4 +1,4 @@
-//! An issuer, from the two steps of a sign-in to what its groups may do here.
+//! The two steps of a sign-in at an issuer, and the role of its groups.
 
 use openidconnect::{Nonce, PkceCodeVerifier};
 use tokio::sync::Semaphore;
@@ -18,28 +18,26 @@ pub struct Oidc {
 }
 
 impl Oidc {
-    /// The issuer of these settings, asked over `http`.
+    /// An issuer with these settings, asked over `http`.
     pub fn new(settings: Settings, http: Http) -> Self {
         let provider = Provider::new(http);
         Self { settings, provider, permits: Semaphore::new(AT_ONCE) }
     }
 
-    /// The tenant that those who sign in belong to.
+    /// The tenant of the people who sign in.
     pub fn tenant(&self) -> &str {
         &self.settings.tenant
     }
 
-    /// Whether somebody in this tenant is one of its people, by the [subject](SignedIn::subject).
+    /// Whether the issuer vouches for the person of `tenant` with this
+    /// [subject](SignedIn::subject).
     pub fn vouches_for(&self, tenant: &str, subject: &str) -> bool {
         let rest = subject.strip_prefix(&self.settings.issuer);
         tenant == self.settings.tenant && rest.is_some_and(|rest| rest.starts_with(' '))
     }
 
-    /// Where the person is to go, and what the browser keeps until it comes back: to this
-    /// controller, or to a port of the person's own machine.
-    ///
-    /// # Errors
-    /// When the issuer cannot be asked.
+    /// The URL to sign in at, and the pending sign-in. The redirect leads to the controller, or to
+    /// the port `loopback` of the person's own machine.
     pub async fn begin(&self, loopback: Option<u16>) -> Result<(String, Pending), OidcError> {
         let _permit = self.permits.try_acquire().map_err(|_| OidcError::Busy)?;
         let redirect = match loopback {
@@ -54,10 +52,7 @@ impl Oidc {
         Ok((url, Pending { state, nonce, verifier, redirect, until_ms }))
     }
 
-    /// Who has signed in, by the code that the issuer has handed back.
-    ///
-    /// # Errors
-    /// Why that counts for nothing.
+    /// Redeems the issuer's code.
     pub async fn finish(&self, pending: Pending, code: &str) -> Result<SignedIn, OidcError> {
         let _permit = self.permits.try_acquire().map_err(|_| OidcError::Busy)?;
         let Pending { nonce, verifier, redirect, .. } = pending;
@@ -84,15 +79,12 @@ impl Oidc {
             || domain.is_some_and(|it| allowed.iter().any(|one| one.eq_ignore_ascii_case(it)))
     }
 
-    /// The highest role that the groups give.
     fn role(&self, claims: &Extra) -> Option<Role> {
         let groups = claims.words(&self.settings.groups_claim);
         groups.iter().filter_map(|group| self.settings.roles.get(*group)).max().copied()
     }
 }
 
-/// How long somebody may be at the issuer.
 const SIGN_IN_MS: i64 = 600_000;
-/// How many may be asked about at once.
 const AT_ONCE: usize = 32;
 const TITLE_MAX: usize = 100;

@@ -1,4 +1,4 @@
-//! The issuer itself: its own description and keys, kept for a while, and what it is asked.
+//! The issuer's metadata and keys, cached for a while, and the requests to it.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -23,14 +23,14 @@ use tokio::sync::Mutex;
 
 use super::{Http, LOOPBACK, OidcError, Settings};
 
-/// Claims that no standard names: a person's groups are among them.
+/// Non-standard claims, such as a person's groups.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Extra(BTreeMap<String, Value>);
 
 impl AdditionalClaims for Extra {}
 
 impl Extra {
-    /// The words of a claim that is a list of such, or one alone.
+    /// The strings of a claim that is a string or a list of strings.
     pub(super) fn words(&self, claim: &str) -> Vec<&str> {
         match self.0.get(claim) {
             Some(Value::String(one)) => vec![one],
@@ -69,10 +69,8 @@ type Known = Client<
     EndpointMaybeSet,
 >;
 
-/// What came of asking the issuer for its description.
 type Found = Result<Arc<Known>, String>;
 
-/// An issuer, as it described itself last.
 #[derive(Debug)]
 pub(super) struct Provider {
     http: Http,
@@ -84,12 +82,12 @@ impl Provider {
         Self { http, known: Mutex::default() }
     }
 
-    /// The issuer as it described itself no longer ago than `age_max`. Whoever finds it older asks,
-    /// and all others wait for that one answer.
+    /// Metadata of at most this age. One caller fetches them, and concurrent callers wait for its
+    /// answer.
     async fn known(&self, of: &Settings, age_max: Duration) -> Result<Arc<Known>, OidcError> {
         let mut known = self.known.lock().await;
         if let Some((at, found)) = &*known {
-            // An issuer that is away is not asked again for everybody who comes.
+            // After a failure the issuer is not asked again for each sign-in.
             let age_max = if found.is_ok() { age_max } else { age_max.min(AWAY_REST) };
             if at.elapsed() < age_max {
                 return found.clone().map_err(OidcError::Issuer);
@@ -102,7 +100,7 @@ impl Provider {
 
     async fn discover(&self, of: &Settings) -> Found {
         let issuer = IssuerUrl::new(of.issuer.clone()).map_err(|error| error.to_string())?;
-        // It must name itself exactly as it was asked for.
+        // The metadata must have exactly the configured issuer.
         let metadata = CoreProviderMetadata::discover_async(issuer, &self.http).await;
         let metadata = metadata.map_err(|error| told(&error))?;
         check_addresses(&of.issuer, &metadata)?;
@@ -111,7 +109,6 @@ impl Provider {
         Ok(Arc::new(Known::from_provider_metadata(metadata, client_id, secret)))
     }
 
-    /// Where somebody signs in, and what proves later that it was asked for here.
     pub(super) async fn address(
         &self,
         of: &Settings,
@@ -126,8 +123,7 @@ impl Provider {
             .set_pkce_challenge(challenge)
             .set_redirect_uri(Cow::Owned(redirect_url(redirect.to_owned())?));
         if redirect.starts_with(LOOPBACK) {
-            // A program waits, and it may be somebody else's: nobody is signed in unasked (RFC 8252
-            // section 8.6).
+            // A program may be another person's: the issuer has to ask (RFC 8252 section 8.6).
             request = request.add_prompt(CoreAuthPrompt::Login);
         }
         for scope in &of.scopes {
@@ -137,7 +133,6 @@ impl Provider {
         Ok((url.to_string(), verifier))
     }
 
-    /// What a code is worth.
     pub(super) async fn redeem(
         &self,
         of: &Settings,
@@ -153,13 +148,14 @@ impl Provider {
             .set_redirect_uri(Cow::Owned(redirect_url(redirect)?));
         request.request_async(&self.http).await.map_err(|error| match &error {
             RequestTokenError::ServerResponse(_) => OidcError::Code(told(&error)),
-            // An ID token that is none, among others.
+            // An ID token that cannot be parsed, for example.
             RequestTokenError::Parse(..) => OidcError::Token(told(&error)),
             _ => OidcError::Issuer(told(&error)),
         })
     }
 
-    /// What an ID token says, if this issuer says so, to this controller, for this sign-in, now.
+    /// The claims of an ID token, if it is by this issuer, for this controller and this sign-in,
+    /// and current.
     pub(super) async fn claims(
         &self,
         of: &Settings,
@@ -184,7 +180,7 @@ impl Provider {
                 });
             match token.claims(&verifier, nonce) {
                 Ok(claims) => return Ok(claims.clone()),
-                // Its keys may have changed since they were asked for.
+                // The issuer may have rotated its keys.
                 Err(openidconnect::ClaimsVerificationError::SignatureVerification(_))
                     if age_max == KEPT =>
                 {
@@ -200,7 +196,7 @@ fn redirect_url(text: String) -> Result<RedirectUrl, OidcError> {
     RedirectUrl::new(text).map_err(|error| OidcError::Issuer(error.to_string()))
 }
 
-/// An error with what it comes from, on one line of bounded length.
+/// An error with its sources, on one line of bounded length.
 fn told(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -211,13 +207,12 @@ fn told(error: &dyn std::error::Error) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(TOLD_MAX).collect()
 }
 
-/// The time as the library counts it.
 fn now() -> chrono::DateTime<chrono::Utc> {
     let now = chrono::DateTime::from_timestamp_millis(crate::clock::now_ms());
     now.unwrap_or(chrono::DateTime::UNIX_EPOCH)
 }
 
-/// Signatures that only the issuer can make; not those by the secret that both know.
+/// Asymmetric signatures only: the client secret must not sign.
 const ALGORITHMS: [CoreJwsSigningAlgorithm; 9] = [
     CoreJwsSigningAlgorithm::RsaSsaPkcs1V15Sha256,
     CoreJwsSigningAlgorithm::RsaSsaPkcs1V15Sha384,
@@ -229,22 +224,16 @@ const ALGORITHMS: [CoreJwsSigningAlgorithm; 9] = [
     CoreJwsSigningAlgorithm::EcdsaP384Sha384,
     CoreJwsSigningAlgorithm::EdDsa,
 ];
-/// How far the issuer's clock may be from ours.
 const SKEW: chrono::TimeDelta = chrono::TimeDelta::seconds(60);
 const TOKEN_AGE_MAX: chrono::TimeDelta = chrono::TimeDelta::minutes(10);
-/// How long the issuer's description of itself is kept.
 const KEPT: Duration = Duration::from_secs(600);
-/// How often keys that are not known make us ask again.
+/// The least time between fetches because of unknown keys.
 const KEYS_REST: Duration = Duration::from_secs(1);
-/// How long an issuer that is away is left alone.
 const AWAY_REST: Duration = Duration::from_secs(3);
 const TOLD_MAX: usize = 300;
 
-/// An issuer that is asked by TLS sends nobody out of it, nor this controller to a service beside
-/// it.
-///
-/// # Errors
-/// When it does.
+/// An https issuer may name https URLs only, so that neither people nor this controller are sent to
+/// a plain one, such as a local service.
 fn check_addresses(issuer: &str, metadata: &CoreProviderMetadata) -> Result<(), String> {
     let mut all = vec![metadata.authorization_endpoint().as_str(), metadata.jwks_uri().as_str()];
     all.extend(metadata.token_endpoint().map(|it| it.as_str()));

@@ -1,4 +1,4 @@
-//! Which controller, and as whom: options, the environment, or what `login` has kept.
+//! The controller and the account: from options, the environment, or the last login.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
@@ -32,28 +32,21 @@ pub struct Access {
     pub tenant: Option<String>,
 }
 
-/// What a login leaves behind.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Account {
-    /// The controller.
     pub url: String,
-    /// The fingerprint of its certificate, if that is what it is known by.
     pub fingerprint: Option<String>,
-    /// Whose tenant.
     pub tenant: String,
-    /// The cookie of the login; absent with an API key.
+    /// The cookie of the login; `None` with an API key.
     pub cookie: Option<String>,
-    /// The API key; never kept.
+    /// The API key; never stored.
     #[serde(skip)]
     pub key: Option<String>,
 }
 
 impl Access {
-    /// The account that these options and the last login come to. Without `--tenant` its tenant may
-    /// still be empty, with a key.
-    ///
-    /// # Errors
-    /// When there is neither, or the login is at another controller than these say.
+    /// The account by these options and the stored login. With a key and without `--tenant` its
+    /// tenant may be empty. An error if the login is at another controller.
     pub fn account(&self) -> Result<Account> {
         let kept = read()?;
         let Some(key) = &self.key else {
@@ -80,8 +73,7 @@ impl Access {
         })
     }
 
-    /// Refuses a login at another controller than the one that is meant here: what is asked would
-    /// be done there.
+    /// Refuses a login at another controller: the command would act there.
     fn is_of(&self, login: &Account) -> Result<()> {
         let at = &login.url;
         let hint = "log in there (roadweave fleet login), or give --key";
@@ -108,10 +100,6 @@ impl Access {
 }
 
 impl Account {
-    /// Keeps it for the commands that follow.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
     pub fn keep(&self) -> Result<()> {
         let path = path()?;
         let folder = path.parent().context("the file is in a folder")?;
@@ -127,7 +115,6 @@ impl Account {
     }
 }
 
-/// Forgets what a login has left behind.
 pub fn forget() -> Result<()> {
     match fs::remove_file(path()?) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
@@ -153,10 +140,7 @@ fn path() -> Result<PathBuf> {
     Ok(folder.join("roadweave/fleet.json"))
 }
 
-/// Asks for a password that is to be: on a terminal twice, since nobody sees what is typed.
-///
-/// # Errors
-/// When the two differ.
+/// Asks for a new password: twice on a terminal, since it is not shown.
 pub fn new_password(question: &str) -> Result<String> {
     let said = password(question)?;
     if io::stdin().is_terminal() && password("the same again:")? != said {
@@ -165,7 +149,7 @@ pub fn new_password(question: &str) -> Result<String> {
     Ok(said)
 }
 
-/// Asks for a password, unseen; without terminal it is the first line of standard input.
+/// Asks for a password, unseen; without a terminal it is the first line of standard input.
 pub fn password(question: &str) -> Result<String> {
     let input = io::stdin();
     let kept = if input.is_terminal() {

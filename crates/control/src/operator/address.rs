@@ -1,12 +1,9 @@
-//! Where a controller is, out of its URL.
+//! The address of a controller in its URL.
 
 use anyhow::Result;
 use roadweave_terminal::exit::BadInput;
 
 /// Host and port of `https://host:port`; equal for equal controllers.
-///
-/// # Errors
-/// When `url` is no address of a controller.
 pub fn host_and_port(url: &str) -> Result<(String, u16)> {
     let bad = || BadInput::new(format!("\"{url}\": write https://fleet.example.org:4400"));
     let rest = url.strip_prefix("https://").ok_or_else(bad)?.trim_end_matches('/');

@@ -20,7 +20,6 @@ use crate::operator::address::host_and_port;
 use crate::operator::refusal::Refusal;
 use crate::operator::trust;
 
-/// A controller that is asked.
 pub struct Client {
     account: Account,
     host: String,
@@ -29,26 +28,20 @@ pub struct Client {
     runtime: tokio::runtime::Runtime,
 }
 
-/// An answer that is no error.
 pub struct Answer {
-    /// Its headers.
     pub headers: HeaderMap,
-    /// What it holds; null if nothing.
     pub body: Value,
 }
 
 impl Answer {
-    /// Of which version it is.
     fn etag(&self) -> Option<&str> {
         self.headers.get(header::ETAG).and_then(|etag| etag.to_str().ok())
     }
 }
 
 impl Client {
-    /// The controller of an account. With a key and no tenant, the key's own.
-    ///
-    /// # Errors
-    /// When its address is none, or it does not know the key.
+    /// A client for an account. With a key and no tenant it asks the controller for the key's
+    /// tenant.
     pub fn new(account: Account) -> Result<Self> {
         let mut client = Self::of_stranger(account)?;
         if client.account.tenant.is_empty() {
@@ -58,10 +51,7 @@ impl Client {
         Ok(client)
     }
 
-    /// A client for whoever is not signed in yet; it asks the controller nothing.
-    ///
-    /// # Errors
-    /// When the address is none.
+    /// A client without a login; it sends no request.
     pub fn of_stranger(account: Account) -> Result<Self> {
         let (host, port) = host_and_port(&account.url)?;
         let tls = trust::tls(account.fingerprint.as_deref())?;
@@ -69,28 +59,18 @@ impl Client {
         Ok(Self { account, host, port, tls: TlsConnector::from(Arc::new(tls)), runtime })
     }
 
-    /// Shows this cookie from now on.
     pub fn keep_cookie(&mut self, cookie: Option<String>) {
         self.account.cookie = cookie;
     }
 
-    /// The path of something in the account's tenant.
     pub fn of_tenant(&self, rest: &str) -> String {
         format!("/tenants/{}{rest}", self.account.tenant)
     }
 
-    /// Looks at something.
-    ///
-    /// # Errors
-    /// What the controller says is wrong.
     pub fn get(&self, path: &str) -> Result<Value> {
         Ok(self.ask("GET", path, None, None)?.body)
     }
 
-    /// All items of a list, page by page.
-    ///
-    /// # Errors
-    /// As [`Client::get`].
     pub fn list(&self, path: &str) -> Result<Vec<Value>> {
         let (mut all, mut next) = (Vec::new(), String::new());
         let mark = if path.contains('?') { '&' } else { '?' };
@@ -104,18 +84,11 @@ impl Client {
         }
     }
 
-    /// Makes or does something.
-    ///
-    /// # Errors
-    /// As [`Client::get`].
     pub fn post(&self, path: &str, body: &Value) -> Result<Value> {
         Ok(self.ask("POST", path, Some(body), None)?.body)
     }
 
-    /// What is at a path, if anything is.
-    ///
-    /// # Errors
-    /// As [`Client::get`].
+    /// The resource at a path; `None` after 404.
     pub fn find(&self, path: &str) -> Result<Option<Value>> {
         match self.get(path) {
             Err(error) if refused(&error) == Some(404) => Ok(None),
@@ -123,15 +96,12 @@ impl Client {
         }
     }
 
-    /// Changes some settings of something, and leaves the others as they are, those too that
-    /// somebody writes at the same time.
-    ///
-    /// # Errors
-    /// As [`Client::get`], and when others write it over and over.
+    /// Changes some settings and preserves concurrent changes of the others; an error if concurrent
+    /// changes never stop.
     pub fn settle(&self, path: &str, change: impl Fn(&mut Value)) -> Result<Value> {
         let mut tries = 1..=TRIES;
         loop {
-            // Settings and version are of one answer: what came between would be overwritten.
+            // Settings and version come from one answer: a change between two would be overwritten.
             let mut seen = self.ask("GET", path, None, None)?;
             let mut settings = seen.body["settings"].take();
             change(&mut settings);
@@ -143,19 +113,12 @@ impl Client {
         }
     }
 
-    /// Removes something as it is now.
-    ///
-    /// # Errors
-    /// As [`Client::get`].
     pub fn remove(&self, path: &str) -> Result<Value> {
         let seen = self.ask("GET", path, None, None)?;
         Ok(self.ask("DELETE", path, None, seen.etag())?.body)
     }
 
-    /// Asks once.
-    ///
-    /// # Errors
-    /// When the controller cannot be reached, or refuses.
+    /// Sends one request; an error if the controller cannot be reached or refuses.
     pub fn ask(
         &self,
         method: &str,
@@ -229,15 +192,14 @@ impl Client {
     }
 }
 
-/// With which status a controller has refused something.
 fn refused(error: &anyhow::Error) -> Option<u16> {
     error.downcast_ref::<Refusal>().map(|it| it.status)
 }
 
-/// How often something is changed that others change meanwhile, as a roll-out goes on by itself.
+/// Attempts of one change: a roll-out, for example, changes by itself meanwhile.
 const TRIES: u32 = 4;
 const ANSWER_MAX: Duration = Duration::from_secs(20);
-/// Whether a cookie is that of a login, and not of somebody who is about to log in.
+/// Whether a cookie is a login's, not a pending sign-in's.
 fn is_login(cookie: &str) -> bool {
     cookie.starts_with("__Host-roadweave=")
 }

@@ -1,4 +1,4 @@
-//! The commands, and the requests that each is.
+//! The commands and their requests.
 
 mod configs;
 mod delegates;
@@ -195,7 +195,6 @@ pub enum KeyCommand {
     Remove { name: String },
 }
 
-/// Does what a command says.
 pub fn run(command: Command, access: &Access, json: bool) -> Result<()> {
     if let Command::Login { at, user, .. } = command {
         return log_in(at, user.as_deref(), access, json);
@@ -224,36 +223,22 @@ pub fn run(command: Command, access: &Access, json: bool) -> Result<()> {
     }
 }
 
-/// A controller, and how its answers are shown.
 pub struct CommandContext {
-    /// The controller.
     pub client: Client,
-    /// As JSON.
     pub json: bool,
 }
 
 impl CommandContext {
-    /// Shows a list, as a table or as JSON.
-    ///
-    /// # Errors
-    /// What the controller says is wrong.
     pub fn list(&self, path: &str, columns: &[(&str, &str)]) -> Result<()> {
         let items = self.client.list(path)?;
         if self.json { out::json(&items) } else { show::table(&items, columns) }
     }
 
     /// Shows an answer: as JSON, or as this sentence.
-    ///
-    /// # Errors
-    /// When standard output takes no more.
     pub fn answer(&self, answer: &Value, sentence: impl std::fmt::Display) -> Result<()> {
         if self.json { out::json(answer) } else { Ok(out::line(sentence)?) }
     }
 
-    /// Removes what is at a path of the tenant.
-    ///
-    /// # Errors
-    /// What the controller says is wrong.
     pub fn remove(&self, path: &str) -> Result<()> {
         let path = self.client.of_tenant(path);
         let answer = self.client.remove(&path)?;
@@ -261,7 +246,6 @@ impl CommandContext {
     }
 }
 
-/// Logs in by a password, or without `user` by a browser.
 fn log_in(url: String, user: Option<&str>, access: &Access, json: bool) -> Result<()> {
     let tenant = access.tenant.clone().unwrap_or_else(|| "home".to_owned());
     let fingerprint = access.fingerprint.clone();
@@ -330,7 +314,7 @@ fn device(command: DeviceCommand, context: &CommandContext) -> Result<()> {
         }
         DeviceCommand::Show { name } => {
             let device = context.client.get(&of(&name))?;
-            // One that was never heard has none.
+            // A box that never connected has no report.
             let report = context.client.find(&format!("{}/report", of(&name)))?.unwrap_or_default();
             let sessions = context.client.list(&format!("{}/sessions", of(&name)))?;
             let lines = show::device(&device, &report, &sessions).join("\n");
@@ -353,7 +337,6 @@ fn device(command: DeviceCommand, context: &CommandContext) -> Result<()> {
     }
 }
 
-/// Changes the tags among the settings of a box.
 fn tag(settings: &mut Value, add: &[String], remove: &[String]) {
     let mut tags: BTreeSet<String> =
         settings["tags"].as_array().into_iter().flatten().map(|it| show::at(it, "")).collect();
@@ -362,7 +345,7 @@ fn tag(settings: &mut Value, add: &[String], remove: &[String]) {
     settings["tags"] = json!(tags);
 }
 
-/// Revokes what is at a path, and says who has confirmed it.
+/// Revokes the resource at a path, and shows the confirmations.
 fn revoke(context: &CommandContext, path: &str, name: &str, reason: &str) -> Result<()> {
     let answer = context.client.post(path, &json!({ "reason": reason }))?;
     let summary = show::at(&answer, "summary");

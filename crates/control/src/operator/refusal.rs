@@ -1,4 +1,5 @@
-//! What a controller refuses, and how errors are told: in words or as JSON, and by the exit code.
+//! Refusals of the controller, and how errors are reported: in words or as JSON, and by the exit
+//! code.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -7,32 +8,28 @@ use roadweave_terminal::exit::{self, BadInput};
 use roadweave_terminal::out;
 use serde_json::{Value, json};
 
-/// An answer that is an error, as problem+json (RFC 9457) says it.
 #[derive(Debug)]
 pub struct Refusal {
-    /// The status of HTTP.
     pub status: u16,
     problem: Value,
 }
 
 impl Refusal {
-    /// What an answer with this status says.
     pub fn new(status: u16, body: Value) -> Self {
         let problem = match body {
             Value::Object(_) => body,
-            // Something between that is no controller.
+            // Not a problem: a proxy between may have answered.
             _ => json!({ "status": status, "detail": "no reason is given" }),
         };
         Self { status, problem }
     }
 
-    /// This refusal with `why` as its reason.
     pub fn because(mut self, why: &str) -> Self {
         self.problem["detail"] = why.into();
         self
     }
 
-    /// 1 where the same command may be right later, else 2: it, or who asks, has to be another.
+    /// 1 if the same command may succeed later; 2 if it, or the caller, has to change.
     fn code(&self) -> u8 {
         match self.status {
             408 | 409 | 412 | 425 | 429 | 500.. => 1,
@@ -44,7 +41,7 @@ impl Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let detail = self.problem["detail"].as_str().unwrap_or("no reason is given");
-        // Nothing that a controller says may steer the terminal.
+        // Control characters could steer the terminal.
         let detail: String = detail.chars().filter(|c| !c.is_control()).collect();
         f.write_str(&detail)
     }
@@ -52,7 +49,7 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// Says what went wrong, with `json` as a problem on one line, and chooses the exit code.
+/// Prints an error, with `json` as a problem on one line, and chooses the exit code.
 pub fn report(error: &anyhow::Error, json: bool) -> ExitCode {
     let refusal = error.downcast_ref::<Refusal>();
     let usual = match json && !exit::is_reader_gone(error) {
@@ -66,7 +63,6 @@ pub fn report(error: &anyhow::Error, json: bool) -> ExitCode {
     refusal.map_or(usual, |refusal| ExitCode::from(refusal.code()))
 }
 
-/// What goes wrong on this side, in the controller's form.
 fn own(error: &anyhow::Error) -> Value {
     let (kind, title) = match error.is::<BadInput>() {
         true => ("usage", "The command cannot be done as it is"),

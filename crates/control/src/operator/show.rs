@@ -1,4 +1,4 @@
-//! What people see: tables, a record's fields, and a token as a QR code.
+//! Output for people: tables, a record's fields, and QR codes.
 
 use anyhow::Result;
 use comfy_table::Table;
@@ -8,7 +8,7 @@ use qrcode::{EcLevel, QrCode};
 use roadweave_terminal::out;
 use serde_json::Value;
 
-/// Prints items as a table: of each the values at these paths, as `settings.title`.
+/// Prints items as a table with the values at these paths, as `settings.title`.
 pub fn table(items: &[Value], columns: &[(&str, &str)]) -> Result<()> {
     let mut table = Table::new();
     table.load_preset(NOTHING);
@@ -22,7 +22,6 @@ pub fn table(items: &[Value], columns: &[(&str, &str)]) -> Result<()> {
     Ok(())
 }
 
-/// A box in lines: what it is, where it is connected, and what it has said of its documents.
 pub fn device(device: &Value, report: &Value, sessions: &[Value]) -> Vec<String> {
     let line = |name: &str, text: String| format!("{name:<14}{text}");
     let mut lines = vec![format!("{}: {}", at(device, "id"), at(device, "state"))];
@@ -65,7 +64,7 @@ pub fn device(device: &Value, report: &Value, sessions: &[Value]) -> Vec<String>
     lines
 }
 
-/// The value at a path, fit to be shown.
+/// The value at a path, without control characters.
 pub fn at(item: &Value, path: &str) -> String {
     let names = path.split('.').filter(|name| !name.is_empty());
     let value = names.fold(item, |value, name| &value[name]);
@@ -83,7 +82,6 @@ pub fn at(item: &Value, path: &str) -> String {
     }
 }
 
-/// A moment as its distance from now.
 fn since(ms: i64) -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let now = i64::try_from(now.unwrap_or_default().as_millis()).unwrap_or(i64::MAX);
@@ -97,15 +95,15 @@ fn since(ms: i64) -> String {
     if seconds < 0 { format!("in {}", of(-seconds)) } else { format!("{} ago", of(seconds)) }
 }
 
-/// A text without what could steer a terminal.
+/// Removes control characters, which could steer the terminal.
 fn shown(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).collect()
 }
 
-/// A text as a QR code, in half blocks; nothing if it is too long for one.
+/// A QR code in half blocks; `None` if the text is too long.
 pub fn qr(text: &str) -> Option<String> {
     let code = QrCode::with_error_correction_level(text, EcLevel::L).ok()?;
-    // Dark on light, whatever colours the terminal has.
+    // Dark on light, independent of the terminal's colours.
     let mut picture = code.render::<Dense1x2>();
     Some(picture.dark_color(Dense1x2::Dark).light_color(Dense1x2::Light).quiet_zone(true).build())
 }

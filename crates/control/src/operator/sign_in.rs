@@ -1,5 +1,5 @@
-//! Signing in at the controller's issuer: a browser on this machine does it, and comes back to a
-//! port that this program listens on (RFC 8252 section 7.3).
+//! Sign-in at the controller's issuer by a browser on this machine, which is redirected to a port
+//! of this program (RFC 8252 section 7.3).
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -13,10 +13,6 @@ use serde_json::json;
 use crate::operator::client::{Answer, Client};
 use crate::operator::show;
 
-/// Signs in; the answer has the login's cookie.
-///
-/// # Errors
-/// When nobody does within some minutes, or the controller refuses.
 pub fn sign_in(client: &mut Client) -> Result<Answer> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no port to listen on")?;
     let port = listener.local_addr()?.port();
@@ -38,7 +34,7 @@ pub fn cookie(answer: &Answer, name: &str) -> Option<String> {
     each.find(|it| it.split('=').next() == Some(name)).map(str::to_owned)
 }
 
-/// The code that a browser brings with this state. Whatever else asks here is sent away.
+/// Waits for the redirect with this state; other requests are refused.
 fn wait(listener: &TcpListener, state: &str) -> Result<String> {
     listener.set_nonblocking(true)?;
     let end = Instant::now() + SIGN_IN_MAX;
@@ -54,7 +50,7 @@ fn wait(listener: &TcpListener, state: &str) -> Result<String> {
     bail!("nobody has signed in within {} min", SIGN_IN_MAX.as_secs() / 60)
 }
 
-/// What a browser brings; `None` if it is not for this sign-in.
+/// The code or error of a redirect; `None` if it is not for this sign-in.
 fn receive(mut stream: TcpStream, state: &str) -> Option<Result<String, String>> {
     stream.set_nonblocking(false).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
@@ -92,12 +88,11 @@ fn receive(mut stream: TcpStream, state: &str) -> Option<Result<String, String>>
     let head = "content-type: text/plain; charset=utf-8\r\nconnection: close";
     let length = page.len();
     let answer = format!("HTTP/1.1 {status}\r\n{head}\r\ncontent-length: {length}\r\n\r\n{page}");
-    // Whether the page is read or not: the code is here.
+    // The code has arrived, even if the page cannot be sent.
     let _ = stream.write_all(answer.as_bytes());
     said
 }
 
-/// A field of an address.
 fn field(address: &str, name: &str) -> Option<String> {
     let (_, query) = address.split_once('?')?;
     let mut fields = form_urlencoded::parse(query.as_bytes());
@@ -106,14 +101,13 @@ fn field(address: &str, name: &str) -> Option<String> {
 
 const SIGN_IN_MAX: Duration = Duration::from_secs(300);
 const REQUEST_MAX: usize = 16 * 1024;
-/// How long one who asks may take: others wait behind it.
+/// The time limit of one request: others wait behind it.
 const REQUEST_TIME: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// What a browser that asks for `path` is told, and what comes of it.
     fn asks(path: &str) -> (Option<Result<String, String>>, String) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let mut browser = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

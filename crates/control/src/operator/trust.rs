@@ -1,5 +1,5 @@
-//! Whether the certificate that is shown is the controller's: by its fingerprint, or by the
-//! authorities that this machine trusts.
+//! Authenticates the controller's certificate: by its fingerprint, or by this machine's certificate
+//! authorities.
 
 use std::sync::Arc;
 
@@ -13,10 +13,8 @@ use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
 };
 
-/// TLS that takes the certificate with this fingerprint alone, or one that an authority has signed.
-///
-/// # Errors
-/// When the fingerprint is none.
+/// TLS that accepts only the certificate with this fingerprint; without one, certificates of known
+/// authorities.
 pub fn tls(known: Option<&str>) -> Result<ClientConfig> {
     let builder = ClientConfig::builder_with_provider(Arc::new(provider::default_provider()))
         .with_protocol_versions(&[&rustls::version::TLS13])
@@ -31,10 +29,7 @@ pub fn tls(known: Option<&str>) -> Result<ClientConfig> {
     Ok(builder.with_no_client_auth())
 }
 
-/// The bytes of a fingerprint, however it is written.
-///
-/// # Errors
-/// When `text` is no fingerprint.
+/// Parses a fingerprint, with or without separators.
 pub fn fingerprint(text: &str) -> Result<[u8; 32]> {
     let digits: String = text.chars().filter(char::is_ascii_alphanumeric).collect();
     let pair = |at: usize| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok();
@@ -45,11 +40,11 @@ pub fn fingerprint(text: &str) -> Result<[u8; 32]> {
     })?)
 }
 
-/// Takes the certificate with this SHA-256 fingerprint.
+/// Accepts the certificate with this SHA-256 fingerprint.
 ///
-/// The verifier of `roadweave-identity` does not serve: members of a fleet show raw public keys
-/// (RFC 7250), by Ed25519 alone, and prove themselves on both sides. The controller's interface is
-/// for browsers as well and shows an X.509 certificate of any kind of key.
+/// The verifier of `roadweave-identity` does not apply: fleet members use raw public keys (RFC
+/// 7250) with Ed25519 on both sides. The controller's interface is for browsers as well, with an
+/// X.509 certificate of any kind of key.
 #[derive(Debug)]
 struct Pinned([u8; 32]);
 

@@ -1,7 +1,7 @@
-//! How far proxies are from the anchors of their tenants, held still.
+//! Round trips from proxies to the anchors of their tenants, with hysteresis.
 //!
-//! Each change is a new list for all boxes of a tenant, so what wavers is none, and a proxy that
-//! tells another figure every second changes nothing oftener than others.
+//! Each change signs new lists for all boxes of a tenant, so small variations are ignored, and the
+//! rate of changes is bounded.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use roadweave_identity::PublicKey;
 use roadweave_proto::Instant;
 
-/// The round trips that boxes are told, by proxy and tenant.
+/// The published round trips, by proxy and tenant.
 #[derive(Debug, Default)]
 pub(super) struct Distances(BTreeMap<PublicKey, BTreeMap<String, Distance>>);
 
@@ -20,13 +20,12 @@ struct Distance {
 }
 
 impl Distances {
-    /// Forgets all proxies but those that are `known`.
     pub(super) fn retain(&mut self, known: &[PublicKey]) {
         self.0.retain(|key, _| known.contains(key));
     }
 
-    /// Takes what a proxy says now. A tenant that it says nothing of keeps what was said before: a
-    /// leg may be away for a moment, and a controller knows no better.
+    /// Takes a proxy's report. Tenants missing in it keep their value: a backhaul may be down for a
+    /// moment.
     pub(super) fn look<'a>(
         &mut self,
         key: PublicKey,
@@ -44,7 +43,6 @@ impl Distances {
         }
     }
 
-    /// The round trips from a proxy to its anchors, in microseconds by tenant.
     pub(super) fn of(&self, key: &PublicKey) -> BTreeMap<String, u32> {
         let held = self.0.get(key).into_iter().flatten();
         held.map(|(tenant, distance)| (tenant.clone(), distance.micros)).collect()
@@ -57,11 +55,10 @@ impl Distance {
     }
 }
 
-/// What changes by no more is the same.
+/// Smaller changes are ignored.
 const WAVERS_US: u32 = 2_000;
-/// How long it stays as it is.
 const REST: Duration = Duration::from_secs(60);
-/// As far as a configuration file says.
+/// The largest value that a configuration file accepts.
 const MICROS_MAX: u32 = 10_000_000;
 
 #[cfg(test)]
@@ -87,7 +84,7 @@ mod tests {
         assert_eq!(told(170, 90_000), 90_000);
         assert_eq!(told(500, 110_000), 90_000, "less than a quarter");
         assert_eq!(told(500, u32::MAX), MICROS_MAX);
-        // A leg that is away leaves what was known, and a proxy that is gone nothing.
+        // A missing backhaul keeps its value; a removed proxy does not.
         distances.look(key, std::iter::empty(), Instant::from_millis(600_000));
         assert_eq!(distances.of(&key)[&tenant], MICROS_MAX);
         distances.retain(&[]);

@@ -1,4 +1,4 @@
-//! The fleet as the database has it, in memory: kept up by the outbox, line by line.
+//! The records of the database in memory, updated by the outbox.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,10 +9,9 @@ use crate::model::{
 };
 use crate::store::{Changed, Record, Store, StoreError, Stored};
 
-/// A record among those of all tenants: its tenant and its own name.
+/// Tenant and name of a record.
 pub type RecordId = (String, String);
 
-/// All records that documents are made of.
 #[derive(Debug, Default)]
 pub struct Fleet {
     pub(super) tenants: BTreeMap<RecordId, Tenant>,
@@ -21,13 +20,11 @@ pub struct Fleet {
     pub(super) pools: BTreeMap<RecordId, Pool>,
     pub(super) tokens: BTreeMap<RecordId, Token>,
     pub(super) rollouts: BTreeMap<RecordId, Stored<Rollout>>,
-    /// The configurations that the roll-outs bring.
     pub(super) configs: BTreeMap<RecordId, Config>,
-    /// Whether a root says that no configuration counts without a person's approval.
+    /// Whether the trust list names approvers, without whom no configuration counts.
     pub(super) asks_approval: bool,
 }
 
-/// Which records of a kind are to be read again.
 #[derive(Debug, Default)]
 pub struct Stale {
     devices: BTreeSet<RecordId>,
@@ -35,13 +32,12 @@ pub struct Stale {
 }
 
 impl Stale {
-    /// All records of all kinds are to be read again.
     pub fn all() -> Self {
         let all = ["device", "tenant", "proxy", "pool", "token", "roll-out"];
         Self { devices: BTreeSet::new(), others: all.map(str::to_owned).into() }
     }
 
-    /// Takes a line of the outbox; whether it is about anything that documents are made of.
+    /// Takes a change; whether documents depend on it.
     pub fn take(&mut self, line: &Changed) -> bool {
         match &*line.kind {
             "device" if !self.others.contains("device") => {
@@ -52,7 +48,6 @@ impl Stale {
                 true
             }
             "device" => true,
-            // Somebody has approved one that waits.
             "configuration" => {
                 self.others.extend(["configuration", "roll-out"].map(str::to_owned));
                 true
@@ -65,17 +60,13 @@ impl Stale {
         }
     }
 
-    /// Whether nothing is.
     pub fn is_empty(&self) -> bool {
         self.devices.is_empty() && self.others.is_empty()
     }
 }
 
 impl Fleet {
-    /// Reads what is stale.
-    ///
-    /// # Errors
-    /// When the database does not answer; `stale` is as it was then.
+    /// Reads the stale records; after an error `stale` is unchanged.
     pub async fn refresh(&mut self, store: &Store, stale: &mut Stale) -> Result<(), StoreError> {
         let has = |kind: &str| stale.others.contains(kind);
         if has("device") {
@@ -127,7 +118,7 @@ impl Fleet {
             }
             match store.get::<Config>(&id.0, &id.1).await {
                 Ok(found) => _ = self.configs.insert(id, found.record),
-                // Nobody gets it then.
+                // The configuration is not delivered then.
                 Err(StoreError::NotFound { .. } | StoreError::Altered { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -135,7 +126,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Who has to sign what boxes of a tenant get.
+    /// The lock of a tenant, which decides on the signatures that its boxes need.
     pub(super) fn lock(&self, tenant: &str) -> Lock {
         let tenant = self.tenants.get(&(tenant.to_owned(), tenant.to_owned()));
         match self.asks_approval {
@@ -144,26 +135,23 @@ impl Fleet {
         }
     }
 
-    /// Whether a roll-out waits until somebody approves its configuration.
+    /// Whether a roll-out waits for an approval.
     pub(super) fn waits(&self, id: &RecordId, rollout: &Rollout) -> bool {
         let config = (id.0.clone(), rollout.settings.config.clone());
         let is_signed = |config: &Config| config.settings.signature.is_some();
         self.lock(&id.0) == Lock::Config && !self.configs.get(&config).is_some_and(is_signed)
     }
 
-    /// The boxes that belong to it.
     pub(super) fn active(&self) -> impl Iterator<Item = (&RecordId, &Device, PublicKey)> {
         let active = self.devices.iter().filter(|(_, it)| it.state == DeviceState::Active);
         active.filter_map(|(id, it)| Some((id, it, it.public_key.parse().ok()?)))
     }
 
-    /// The proxies and anchors that belong to it.
     pub(super) fn gates(&self) -> impl Iterator<Item = (&RecordId, &Proxy, PublicKey)> {
         let there = self.proxies.iter().filter(|(_, it)| it.state != ProxyState::Revoked);
         there.filter_map(|(id, it)| Some((id, it, it.settings.public_key.parse().ok()?)))
     }
 
-    /// The key of a box or a proxy.
     pub fn key_of(&self, kind: &str, id: &RecordId) -> Option<PublicKey> {
         match kind {
             "device" => self.devices.get(id)?.public_key.parse().ok(),
@@ -171,12 +159,10 @@ impl Fleet {
         }
     }
 
-    /// Whether a proxy is to let go of its boxes.
     pub fn is_draining(&self, id: &RecordId) -> bool {
         self.proxies.get(id).is_some_and(|proxy| proxy.state == ProxyState::Draining)
     }
 
-    /// The pool that a proxy is in.
     pub(super) fn pool_of(&self, id: &RecordId, proxy: &Proxy) -> Option<&Pool> {
         self.pools.get(&(id.0.clone(), proxy.settings.pool.clone()?))
     }
@@ -194,6 +180,6 @@ async fn all<R: Record>(store: &Store) -> Result<BTreeMap<RecordId, R>, StoreErr
     Ok(found.into_iter().map(|it| (id_of(&it), it.record)).collect())
 }
 
-/// Boxes that are read one by one.
+/// Beyond so many stale boxes, all are read.
 const DEVICES_MAX: usize = 64;
 const RECORDS_MAX: u32 = 1_000_000;

@@ -1,4 +1,4 @@
-//! Which proxies boxes are offered: how the proxies are, and where boxes are.
+//! The proxies that each box is offered, by the proxies' health and the boxes' places.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,11 +16,10 @@ use super::fleet::{Fleet, RecordId};
 use crate::model::{Device, Proxy, ProxyRole, ProxyState};
 use crate::store::{Placed, ProxyStatus};
 
-/// How proxies are, as far as a controller can tell.
 pub(super) struct Proxies {
     watch: Watch,
     bands: BTreeMap<PublicKey, Band>,
-    /// What was told of each last: by itself, and by boxes.
+    /// The last reports of each proxy: its own, and that of boxes.
     told: BTreeMap<PublicKey, (i64, i64)>,
     distances: Distances,
 }
@@ -35,7 +34,7 @@ impl Proxies {
         }
     }
 
-    /// Takes what streams have shown since the last time.
+    /// Takes the proxies' status; returns changes of health.
     pub(super) fn look(
         &mut self,
         fleet: &Fleet,
@@ -54,8 +53,8 @@ impl Proxies {
             let id = (status.tenant.clone(), status.proxy.clone());
             let Some((key, proxy)) = gates.get(&id) else { continue };
             let told = self.told.insert(*key, (status.seen_ms, status.witnessed_ms));
-            // What is another than before was written since. Whether the first is of today its time
-            // must tell, which may be that of another replica's clock.
+            // A changed time is a new report. At first, its distance from now decides, though it
+            // may be by another replica's clock.
             let is_news = |at: i64, last: Option<i64>, span: Duration| match last {
                 Some(last) => at != last,
                 None => (now_ms - at).unsigned_abs() < span.as_millis() as u64,
@@ -75,7 +74,6 @@ impl Proxies {
         self.watch.poll(now)
     }
 
-    /// The proxies that boxes may be offered.
     pub(super) fn views(&self, fleet: &Fleet) -> Vec<Offer> {
         let proxies = fleet.gates().filter(|(_, it, _)| it.settings.role == ProxyRole::Proxy);
         proxies.filter_map(|(id, proxy, key)| self.offer(fleet, id, proxy, key)).collect()
@@ -103,19 +101,16 @@ impl Proxies {
     }
 }
 
-/// A proxy that may be offered.
 pub(super) struct Offer {
     pub(super) view: ProxyView,
     candidate: Arc<Candidate>,
-    /// The round trip to the anchor of each tenant, microseconds.
     to_anchors: BTreeMap<String, u32>,
 }
 
-/// What decides who is offered what: where it is the same, all lists are.
+/// A digest of what the lists depend on: equal digests make equal lists.
 pub(super) fn fingerprint(offers: &[Offer]) -> Digest {
     let text = |offer: &Offer| {
         let ProxyView { key, scopes, region, site, is_active, vital, band } = &offer.view;
-        // Two that are offered alike are the same.
         let vital = matches!(vital, HealthState::Alive | HealthState::Unheard)
             .then_some(HealthState::Alive);
         let dead = offer.view.vital == HealthState::Dead;
@@ -129,8 +124,8 @@ pub(super) fn fingerprint(offers: &[Offer]) -> Digest {
     Digest::of(texts.iter().map(String::as_bytes))
 }
 
-/// The list of a box, and what tells it from another: whom it offers, not in which order. `None`
-/// where nobody may be offered: it keeps the list that it has.
+/// The list of a box, and a digest of the set it offers, whatever its order. `None` if there is no
+/// proxy to offer: the box keeps its list.
 pub(super) fn list(
     fleet: &Fleet,
     offers: &[Offer],
@@ -139,7 +134,7 @@ pub(super) fn list(
     current: Option<PublicKey>,
 ) -> Option<(Candidates, Digest)> {
     let of_token = || {
-        // It joined before boxes were told apart by pools.
+        // Joined before a box's record had its pool.
         let token = (id.0.clone(), device.token.clone()?);
         fleet.tokens.get(&token)?.settings.pool.clone()
     };
@@ -154,7 +149,7 @@ pub(super) fn list(
     let offered: Vec<(&Offer, bool)> =
         candidates(&seeker, views)?.into_iter().filter_map(of).collect();
     let to_anchor = |offer: &Offer| offer.to_anchors.get(&id.0).copied();
-    // Who has not measured it yet is not nearer than those that have.
+    // A proxy that has not measured counts as far as the farthest.
     let farthest = offered.iter().filter_map(|(offer, _)| to_anchor(offer)).max().unwrap_or(0);
     let candidate = |(offer, last_resort): &(&Offer, bool)| Candidate {
         to_anchor_us: to_anchor(offer).unwrap_or(farthest),
@@ -169,20 +164,19 @@ pub(super) fn list(
     Some((Candidates { proxies }, digest))
 }
 
-/// Which proxy each box is on.
 pub(super) fn current(placed: &[Placed]) -> BTreeMap<RecordId, PublicKey> {
     let of = |it: &Placed| Some(((it.tenant.clone(), it.device.clone()), it.proxy.parse().ok()?));
     placed.iter().filter_map(of).collect()
 }
 
-/// How much a proxy has to do, thousandths of what it can bear: as it says, or by its boxes.
+/// A proxy's load in thousandths of its capacity: as reported, or by its number of boxes.
 fn load(status: &ProxyStatus, proxy: &Proxy) -> u16 {
     let most = proxy.settings.devices_max.filter(|most| *most > 0);
     let by_boxes = most.map_or(0, |most| status.sessions.max(0) * 1_000 / i64::from(most));
     u16::try_from(status.load.unwrap_or(0).max(by_boxes)).unwrap_or(u16::MAX)
 }
 
-/// A text of people as a name, if anything is left of it.
+/// A text as a name, without characters that names do not allow.
 fn named(text: &str) -> Option<Name> {
     let fit = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
     text.trim().chars().take(Name::MAX).map(fit).collect::<String>().parse().ok()

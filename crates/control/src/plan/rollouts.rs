@@ -1,5 +1,5 @@
-//! Roll-outs under way: the fleet's own machine for each, driven by what people write, by what
-//! boxes report, and by time.
+//! Roll-outs in progress: one state machine of the fleet crate each, driven by records, reports of
+//! boxes, and time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,22 +13,19 @@ use super::texts::covers;
 use crate::model::{Rollout, RolloutSettings, RolloutState};
 use crate::store::{Store, StoreError, Stored, StoredDocument};
 
-/// All roll-outs that are not over.
 #[derive(Debug, Default)]
 pub(super) struct Rollouts {
     machines: BTreeMap<RecordId, Machine>,
-    /// What people had written of each when it was looked at last.
+    /// The state last written by people.
     said: BTreeMap<RecordId, RolloutState>,
-    /// Roll-outs whose boxes have gone on since they were written.
+    /// Roll-outs with progress that is not written yet.
     changed: BTreeSet<RecordId>,
 }
 
-/// What a turn has changed.
 #[derive(Debug, Default)]
 pub(super) struct Turned {
-    /// How far boxes are.
     pub(super) progress: Vec<(RecordId, String)>,
-    /// Roll-outs in other waves or states, as they were and as they are.
+    /// Roll-outs with another wave or state: before and after.
     pub(super) records: Vec<(Stored<Rollout>, Rollout)>,
 }
 
@@ -39,10 +36,7 @@ impl Turned {
 }
 
 impl Rollouts {
-    /// Reads those that have begun before, and begins the others.
-    ///
-    /// # Errors
-    /// When the database does not answer.
+    /// Restores roll-outs from the database, and starts new ones.
     pub(super) async fn refresh(
         &mut self,
         fleet: &Fleet,
@@ -66,10 +60,11 @@ impl Rollouts {
                     let plan = plan(&stored.record);
                     Machine::new(&name(id), plan, keys.iter().copied(), now)
                 });
-                // It was written together with the record: what differs a person has said since.
+                // State and progress are written together, so a difference is a person's change
+                // since.
                 follow(&mut machine, stored.record.settings.state, now);
                 self.said.insert(id.clone(), stored.record.settings.state);
-                // What boxes said while nobody listened.
+                // Outcomes that arrived while no replica was planning.
                 let about = name(id);
                 for paper in keys.iter().filter_map(&papers) {
                     hear(&mut machine, &paper, &about);
@@ -97,7 +92,6 @@ impl Rollouts {
         Ok(())
     }
 
-    /// A box says what became of a document.
     pub(super) fn hear(&mut self, paper: &StoredDocument) {
         for (id, machine) in &mut self.machines {
             if hear(machine, paper, &name(id)) {
@@ -106,7 +100,7 @@ impl Rollouts {
         }
     }
 
-    /// Goes on where it can. Whatever is not written then must be read anew.
+    /// Advances the roll-outs. If the changes cannot be written, the state must be read again.
     pub(super) fn turn(&mut self, fleet: &Fleet, now: Instant, now_ms: i64) -> Turned {
         let mut turned = Turned::default();
         for (id, machine) in &mut self.machines {
@@ -128,7 +122,7 @@ impl Rollouts {
         turned
     }
 
-    /// Whether a roll-out gives its configuration to a box now.
+    /// Whether a roll-out delivers its configuration to a box now.
     pub(super) fn is_offered(&self, fleet: &Fleet, id: &RecordId, key: &PublicKey) -> bool {
         let Some(stored) = fleet.rollouts.get(id) else { return false };
         match stored.record.settings.state {
@@ -141,12 +135,11 @@ impl Rollouts {
     }
 }
 
-/// A roll-out's name among those of a document.
 pub(super) fn name(id: &RecordId) -> String {
     format!("{}/{}", id.0, id.1)
 }
 
-/// Takes what became of a document, if it was made of this roll-out.
+/// Takes an outcome, if the document contains this roll-out.
 fn hear(machine: &mut Machine, paper: &StoredDocument, about: &str) -> bool {
     let Ok(key) = paper.public_key.parse::<PublicKey>() else { return false };
     let Ok(outcome) = serde_json::from_str::<Outcome>(&paper.outcome) else { return false };
@@ -158,7 +151,6 @@ fn hear(machine: &mut Machine, paper: &StoredDocument, about: &str) -> bool {
     before != machine.progress(&key)
 }
 
-/// The boxes that a roll-out is for.
 fn covered(fleet: &Fleet, id: &RecordId, rollout: &Rollout) -> BTreeSet<PublicKey> {
     let config = fleet.configs.get(&(id.0.clone(), rollout.settings.config.clone()));
     let Some(config) = config else { return BTreeSet::new() };
@@ -168,7 +160,6 @@ fn covered(fleet: &Fleet, id: &RecordId, rollout: &Rollout) -> BTreeSet<PublicKe
     ours.map(|(_, _, key)| key).collect()
 }
 
-/// What people write, as the machine goes by it.
 fn plan(rollout: &Rollout) -> Plan {
     let RolloutSettings { waves, rest_s, refusals_max, .. } = &rollout.settings;
     let percent = |share: &u32| Wave::Percent(u8::try_from(*share).unwrap_or(100).min(100));
@@ -181,7 +172,6 @@ fn plan(rollout: &Rollout) -> Plan {
     }
 }
 
-/// Does what a person has said since.
 fn follow(machine: &mut Machine, state: RolloutState, now: Instant) {
     match (state, machine.state()) {
         (RolloutState::Paused, Motion::Running) => machine.halt("a person has paused it"),
@@ -190,7 +180,6 @@ fn follow(machine: &mut Machine, state: RolloutState, now: Instant) {
     }
 }
 
-/// The record after what the machine does.
 fn record(before: &Rollout, machine: &Machine, now_ms: i64) -> Rollout {
     let mut record = before.clone();
     let wave = machine.wave().saturating_sub(1);

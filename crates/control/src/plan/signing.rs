@@ -1,4 +1,4 @@
-//! Documents on their way from what they are to say to what is signed.
+//! From drafts of documents to signed ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,6 @@ use super::texts::Wanted;
 use crate::model::{Egress, ProxyRole, ProxyState};
 use crate::store::StoredDocument;
 
-/// A document that somebody is to have.
 pub(super) struct Draft {
     pub(super) key: PublicKey,
     pub(super) digest: String,
@@ -23,7 +22,6 @@ pub(super) struct Draft {
     pub(super) content: Content,
 }
 
-/// What a document says, by its kind.
 pub(super) enum Content {
     Configuration(Configuration),
     Candidates(Candidates),
@@ -32,7 +30,6 @@ pub(super) enum Content {
 }
 
 impl Draft {
-    /// The key that the draft is for, and its kind.
     pub(super) fn of(&self) -> (PublicKey, Kind) {
         let kind = match self.content {
             Content::Configuration(_) => Kind::Configuration,
@@ -43,25 +40,23 @@ impl Draft {
         (self.key, kind)
     }
 
-    /// The configuration of a box that wants it. One that `had` one gets an empty one in its place.
+    /// The configuration of a box. If none is wanted, a box that `had` one gets an empty one.
     pub(super) fn configuration(key: PublicKey, wanted: Option<Wanted>, had: bool) -> Option<Self> {
         let nothing = Configuration { text: String::new(), approval: None };
         let wanted = wanted.or_else(|| had.then(|| Wanted { about: vec![], body: nothing }))?;
         let said = serde_json::to_string(&wanted.body).ok()?;
         let names: Vec<String> = wanted.about.iter().map(name).collect();
         let about = names.join(",");
-        // A box that failed under it tries again when a person brings it anew.
+        // Bringing a configuration again makes a box that failed with it retry.
         let digest = Digest::of([said.as_bytes(), about.as_bytes()]).into();
         Some(Self { key, digest, about, content: Content::Configuration(wanted.body) })
     }
 
-    /// Whether the draft says something else than the document that was signed, or is of a later
-    /// epoch.
+    /// Whether the draft differs from the signed document, or has a later epoch.
     pub(super) fn is_other(&self, before: Option<&StoredDocument>, epoch: i64) -> bool {
         before.is_none_or(|before| before.digest != self.digest || before.epoch < epoch)
     }
 
-    /// The document as it is kept and sent; `None` if it is too large to be.
     pub(super) fn sign(
         &self,
         controller: &Identity,
@@ -106,7 +101,6 @@ fn document<B: Body>(
     serde_json::to_string(&signed.into_envelope()).ok()
 }
 
-/// The lists of proxies of all boxes.
 pub(super) fn candidates(
     fleet: &Fleet,
     offers: &[Offer],
@@ -123,18 +117,17 @@ pub(super) fn candidates(
     }
 }
 
-/// Which anchor each tenant has first, by name.
+/// The name of each tenant's first anchor.
 pub(super) type First = BTreeMap<String, String>;
 
-/// The first anchor of each tenant, as papers of [`Kind::Anchors`] name it.
+/// The first anchors by the signed documents of [`Kind::Anchors`].
 pub(super) fn first<'a>(papers: impl Iterator<Item = &'a StoredDocument>) -> First {
     let pairs = papers.flat_map(|paper| paper.about.split(','));
     let pair = |pair: &str| pair.split_once('/').map(|(a, b)| (a.to_owned(), b.to_owned()));
     pairs.filter_map(pair).collect()
 }
 
-/// The anchors of all proxies; where a tenant has several, the one that was first stays it while
-/// it takes boxes.
+/// The anchors for all proxies. A tenant's first anchor stays the first while it accepts boxes.
 pub(super) fn anchors(fleet: &Fleet, before: &First, drafts: &mut Vec<Draft>) {
     for (id, proxy, key) in fleet.gates() {
         if proxy.settings.role != ProxyRole::Proxy {
@@ -153,8 +146,8 @@ pub(super) fn anchors(fleet: &Fleet, before: &First, drafts: &mut Vec<Draft>) {
     }
 }
 
-/// The anchors of a tenant that leaves at them, by name: those first that take boxes, and of these
-/// `first`. Inner flows end where another comes first.
+/// A tenant's anchors by name: those that accept boxes first, and of these `first`. Changing the
+/// first anchor ends inner flows.
 fn of_tenant(fleet: &Fleet, tenant: &str, first: Option<&String>) -> Vec<(String, Anchor)> {
     let record = fleet.tenants.get(&(tenant.to_owned(), tenant.to_owned()));
     let Some(record) = record.filter(|it| it.settings.egress == Egress::Anchor) else {
@@ -177,38 +170,32 @@ fn of_tenant(fleet: &Fleet, tenant: &str, first: Option<&String>) -> Vec<(String
     found.into_iter().map(|(_, anchor)| anchor).collect()
 }
 
-/// The version and the envelope of a paper.
 pub(crate) fn opened(paper: &StoredDocument) -> Option<(Version, Envelope)> {
     let envelope = serde_json::from_str(&paper.envelope).ok()?;
     Some((version(paper), envelope))
 }
 
-/// Its version.
 pub(crate) fn version(paper: &StoredDocument) -> Version {
     Version { epoch: paper.epoch.unsigned_abs(), number: paper.number.unsigned_abs() }
 }
 
-/// The signed head of a paper about a table.
 pub(super) fn head(paper: &StoredDocument) -> Option<Signed<TableHead>> {
     serde_json::from_str(&paper.envelope).ok()
 }
 
-/// A kind as the database names it.
 pub(crate) fn kind(text: &str) -> Option<Kind> {
     KINDS.iter().find(|(_, name)| *name == text).map(|(kind, _)| *kind)
 }
 
-/// How the database names a kind.
+/// A kind as the database names it.
 pub(crate) fn text(kind: Kind) -> &'static str {
     KINDS.iter().find(|(other, _)| *other == kind).map_or("", |(_, name)| name)
 }
 
-/// A chain as a record keeps it.
 pub(super) fn chain(statement: Option<&str>) -> Option<Chain> {
     serde_json::from_str(statement?).ok()
 }
 
-/// The tenants whose boxes may be at a proxy or anchor.
 pub(super) type Served = BTreeSet<String>;
 
 const KINDS: [(Kind, &str); 4] = [

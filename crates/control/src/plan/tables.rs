@@ -1,4 +1,4 @@
-//! Who may connect to each proxy and anchor.
+//! The tables of members that may connect to each proxy and anchor.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::signing::{Content, Draft, Served, chain, head, version};
 use crate::model::{Device, ProxyRole};
 use crate::store::StoredDocument;
 
-/// Tables by whom they serve: many proxies have the same.
+/// Tables by served tenants: many proxies share one.
 #[derive(Default)]
 pub(super) struct Tables(BTreeMap<(Served, bool), Table>);
 
@@ -26,7 +26,7 @@ impl Tables {
         self.0.entry((served.clone(), has_proxies)).or_insert_with(make).clone()
     }
 
-    /// The table that a paper is the head of, if its members are those of now.
+    /// The table with this signed head, if the current members match it.
     pub(super) fn published(
         &mut self,
         fleet: &Fleet,
@@ -43,7 +43,6 @@ impl Tables {
     }
 }
 
-/// The tables of all proxies and anchors.
 pub(super) fn drafts(fleet: &Fleet, drafts: &mut Vec<Draft>) {
     let mut tables = Tables::default();
     for (id, gate, key) in fleet.gates() {
@@ -58,7 +57,6 @@ fn digest(table: &Table, key: PublicKey) -> String {
     table.head_for(key, roadweave_fleet::Version::default()).digest.into()
 }
 
-/// The boxes of tenants. Who has no statement, as nobody could sign one, is left out.
 fn members(fleet: &Fleet, served: &Served) -> Vec<Member> {
     let ours = fleet.active().filter(|(id, _, _)| served.contains(&id.0));
     let member = |(id, device, key): (&RecordId, &Device, PublicKey)| {

@@ -1,4 +1,4 @@
-//! The text of a box's configuration: what is in force for it, the wider scope below the narrower.
+//! The text of a box's configuration: the configurations in force, narrower scopes over wider ones.
 
 use std::collections::BTreeMap;
 
@@ -8,16 +8,14 @@ use serde_json::{Map, Value};
 use super::fleet::{Fleet, RecordId};
 use crate::model::{Config, Device, Lock, Scope};
 
-/// What a box is to be set like.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Wanted {
-    /// The roll-outs that it comes by, from the widest scope to the narrowest.
+    /// The roll-outs it consists of, from the widest scope to the narrowest.
     pub(super) about: Vec<RecordId>,
     pub(super) body: Configuration,
 }
 
-/// The roll-outs of a tenant that are in force, by scope, and within one the later before the
-/// earlier.
+/// A tenant's roll-outs in force, by scope; within a scope the latest first.
 pub(super) struct Scopes<'a>(BTreeMap<(u8, String), Vec<(&'a RecordId, &'a Config)>>);
 
 impl<'a> Scopes<'a> {
@@ -35,25 +33,25 @@ impl<'a> Scopes<'a> {
         Self(scopes)
     }
 
-    /// What the box is to be set like; `None` where no configuration is for it. `is_offered` tells
-    /// whether a roll-out gives it to this box now.
+    /// The configuration of a box; `None` if none is for it. `is_offered` says whether a roll-out
+    /// delivers to this box now.
     pub(super) fn wanted(
         &self,
         device: &Device,
         lock: Lock,
         is_offered: impl Fn(&RecordId) -> bool,
     ) -> Option<Wanted> {
-        // A box takes nothing that nobody has approved, and would count it as refused.
+        // A box refuses an unapproved configuration, which would count as a refusal.
         let counts = |it: &Config| lock != Lock::Config || it.settings.signature.is_some();
         let covering = self.0.values().filter_map(|all| {
-            // All of them are of one scope.
+            // All have the same scope.
             let covers = all.first().is_some_and(|(_, it)| covers(&it.settings.scope, device));
             let mut all = all.iter().filter(|(_, it)| covers && counts(it));
             all.find(|(id, _)| is_offered(id))
         });
         let mut layers: Vec<&(&RecordId, &Config)> = covering.collect();
         if lock == Lock::Config {
-            // People sign whole texts: the narrowest holds alone.
+            // An approval covers a whole text, so only the narrowest counts.
             layers = layers.split_off(layers.len().saturating_sub(1));
         }
         let mut fields = Map::new();
@@ -81,7 +79,6 @@ fn rank(scope: &Scope) -> (u8, String) {
     }
 }
 
-/// Whether a box belongs to a scope.
 pub(super) fn covers(scope: &Scope, device: &Device) -> bool {
     match scope {
         Scope::Tenant => true,
@@ -100,7 +97,7 @@ fn merge(under: &mut Map<String, Value>, over: &Map<String, Value>) {
     }
 }
 
-/// Fields as a box's file has them. What is null is left out: TOML has none.
+/// Fields as TOML; null fields are left out, since TOML has no null.
 pub(crate) fn text(fields: Map<String, Value>) -> String {
     let table = toml_of(Value::Object(fields));
     table.and_then(|table| toml::to_string(&table).ok()).unwrap_or_default()

@@ -1,8 +1,8 @@
-//! Answers that were given, so that a repeated request does not act twice.
+//! Answers of requests with an idempotency key, so that a repetition does not act twice.
 //!
 //! ```text
-//! note ─► act, and say so in the same transaction ─► keep the answer
-//!   └ a crash here: free again after a minute   └ a crash here: it was done, and is not done again
+//! note ─► act, and mark that in the same transaction ─► keep the answer
+//!  └ crash here: free again after a minute            └ crash here: acted, never again
 //! ```
 
 use sqlx::{Any, Row as _, Transaction};
@@ -12,41 +12,38 @@ use super::{Store, StoreError};
 /// A request by its idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Once {
-    /// The tenant of whoever asks.
+    /// The caller's tenant.
     pub tenant: String,
-    /// Who asks.
+    /// The caller.
     pub actor: String,
-    /// The key.
+    /// The idempotency key.
     pub key: String,
-    /// When it came, milliseconds since 1970.
+    /// When the request came, milliseconds since 1970.
     pub at_ms: i64,
 }
 
-/// What is known of a request that may be a repetition.
+/// What is known of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeptAnswer {
-    /// The request is new, and now noted: act as an [`Actor`](super::Actor) who says so, then
-    /// [`Store::keep_answer`].
+    /// New, and now noted. The caller acts as an [`Actor`](super::Actor) with this request, then
+    /// calls [`Store::keep_answer`].
     New,
-    /// A request with this key, equal to this one, is under way.
+    /// An equal request with this key is in progress.
     UnderWay,
-    /// A request with this key has come before, and was a different one.
+    /// Another request with this key came before.
     OtherRequest,
-    /// The request was acted upon, and no answer was kept.
+    /// Acted upon, without a stored answer.
     Acted,
-    /// The request was acted upon, and this was the answer.
+    /// Acted upon, with this answer.
     Answered(String),
 }
 
 impl Store {
-    /// Notes a request by its idempotency key, or finds what became of it.
-    ///
-    /// # Errors
-    /// When the database does not answer.
+    /// Notes a request, or finds its state.
     pub async fn note_request(&self, once: &Once, request: &str) -> Result<KeptAnswer, StoreError> {
         let Once { tenant, actor, key, at_ms } = once;
         let mut transaction = self.begin().await?;
-        // One that was under way when its controller died is free again after a while.
+        // A request whose controller died is free again after a while.
         sqlx::query(FREE)
             .bind(tenant.clone())
             .bind(actor.clone())
@@ -89,11 +86,7 @@ impl Store {
         })
     }
 
-    /// Keeps the answer to a request that was new, where nobody but the controller can read it; or
-    /// forgets the request, if it has none that should be repeated.
-    ///
-    /// # Errors
-    /// When the database does not answer.
+    /// Stores the encrypted answer of a new request; `None` forgets the request.
     pub async fn keep_answer(&self, once: &Once, answer: Option<&str>) -> Result<(), StoreError> {
         let Once { tenant, actor, key, at_ms } = once;
         let mut transaction = self.begin().await?;
@@ -116,10 +109,8 @@ impl Store {
 }
 
 impl Once {
-    /// Says within the transaction that acts that it has acted.
-    ///
-    /// # Errors
-    /// [`StoreError::Refused`] when it took so long that a repetition has begun.
+    /// Marks the request as acted upon, in the transaction that acts. [`StoreError::Refused`] if it
+    /// took so long that a repetition has begun.
     pub(super) async fn act(
         &self,
         transaction: &mut Transaction<'static, Any>,
@@ -139,7 +130,7 @@ impl Once {
     }
 }
 
-/// In place of the answer of a request that was acted upon.
+/// The answer of a request that was acted upon and has none yet.
 const ACTED: &str = "acted";
 const UNDER_WAY_MAX_MS: i64 = 60_000;
 const FREE: &str = "DELETE FROM answer WHERE tenant = $1 AND actor = $2 AND idempotency_key = $3 \
@@ -152,6 +143,6 @@ const KEEP: &str = "UPDATE answer SET answer = $1 WHERE tenant = $2 AND actor = 
                     AND idempotency_key = $4 AND at_ms = $5";
 const FORGET: &str = "DELETE FROM answer WHERE answer = $1 AND tenant = $2 AND actor = $3 \
                       AND idempotency_key = $4 AND at_ms = $5";
-/// What goes on after its answer was kept changes nothing of that.
+/// A later mark does not replace the stored answer.
 const ACT: &str = "UPDATE answer SET answer = CASE answer WHEN '' THEN $1 ELSE answer END \
                    WHERE tenant = $2 AND actor = $3 AND idempotency_key = $4 AND at_ms = $5";

@@ -1,8 +1,7 @@
 //! The audit log: a chain in which each line proves those before it.
 //!
-//! The links are made with a key that is not in the database, so that whoever writes the database
-//! can cut the end off but rewrite nothing; and the ends are compared with those that this
-//! controller has seen.
+//! The links are keyed hashes whose key is not in the database: a writer of the database can
+//! truncate the log but not rewrite it, and a truncation contradicts the controller's checkpoints.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -36,27 +35,24 @@ pub struct AuditEntry {
     pub hash: String,
 }
 
-/// Where a log is not what the controller wrote.
+/// Where a log differs from what the controller wrote.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChainFault {
-    /// A line was changed, put in, or taken out.
+    /// A line was changed, inserted, or removed.
     #[error("line {0} of the audit log is not what the controller wrote")]
     Rewritten(i64),
     /// The end is missing.
     #[error("the audit log ends with line {found}, and had {expected} lines")]
     Cut {
-        /// The last line that is there.
+        /// The last line found.
         found: i64,
-        /// The number of lines that were written.
+        /// The number of lines written.
         expected: i64,
     },
 }
 
 impl Store {
-    /// Lines of a tenant's log, the latest first, before `before` if that is given.
-    ///
-    /// # Errors
-    /// When the database does not answer.
+    /// Lines of a tenant's log, latest first, before `before`.
     pub async fn audit(
         &self,
         tenant: &str,
@@ -72,11 +68,8 @@ impl Store {
         rows.iter().map(entry).collect()
     }
 
-    /// Follows a tenant's chain from its beginning. Returns the number of lines and the last link,
-    /// or the first fault. `seen` is an end that was seen before: it must still be in the chain.
-    ///
-    /// # Errors
-    /// When the database does not answer.
+    /// Verifies a tenant's log. Returns the number of lines and the last hash, or the first fault.
+    /// `seen` is a checkpoint that must be in the chain.
     pub async fn verify_audit(
         &self,
         tenant: &str,
@@ -123,10 +116,7 @@ impl Store {
 }
 
 impl Change<'_> {
-    /// Adds a line to a tenant's log.
-    ///
-    /// # Errors
-    /// When the database does not answer.
+    /// Appends a line to a tenant's log.
     pub async fn audit(
         &mut self,
         tenant: &str,
@@ -175,16 +165,13 @@ impl Change<'_> {
 }
 
 impl Change<'_> {
-    /// Whether there is, or was, a tenant of this name: its log stays when it is removed.
-    ///
-    /// # Errors
-    /// When the database does not answer.
+    /// Whether there is or was a tenant of this name: the log of a removed tenant stays.
     pub async fn has_log(&mut self, tenant: &str) -> Result<bool, StoreError> {
         Ok(head(&mut *self.transaction, tenant).await?.0 > 0)
     }
 }
 
-/// The end of a tenant's chain as the counter has it.
+/// The head of a tenant's log by the counter.
 async fn head<'c>(
     executor: impl sqlx::Executor<'c, Database = sqlx::Any>,
     tenant: &str,
@@ -223,7 +210,7 @@ fn parts(tenant: &str, entry: &AuditEntry, link: &str) -> [String; 10] {
 }
 
 fn entry(row: &AnyRow) -> Result<AuditEntry, StoreError> {
-    // A text that is no JSON was put there by somebody else: the chain tells.
+    // Invalid JSON was not written here; verifying the chain reports it.
     let json = |text: String| serde_json::from_str(&text).unwrap_or(Value::String(text));
     Ok(AuditEntry {
         serial: row.try_get("serial")?,

@@ -7,8 +7,7 @@
 //! {"rows":1234,"hmac":"..."}        of all lines before, by the controller's key
 //! ```
 //!
-//! A restored database has a higher epoch, so that no box takes what it holds for older than what
-//! it has.
+//! A restored database has a higher epoch, so that boxes do not take its documents for older ones.
 
 use std::io::{self, BufRead, Write};
 
@@ -20,7 +19,7 @@ use sqlx::{AssertSqlSafe, Column as _, Row as _, TypeInfo as _, ValueRef as _};
 
 use super::{Store, StoreError};
 
-/// Why a backup is not made, or not restored.
+/// Why a backup failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackupError {
@@ -30,7 +29,7 @@ pub enum BackupError {
     /// The file.
     #[error("the backup cannot be read or written: {0}")]
     File(#[from] io::Error),
-    /// The file is no backup, or was cut or altered, or belongs to another controller.
+    /// Not a backup, truncated, altered, or of another controller.
     #[error("line {line}: {message}")]
     Invalid {
         /// The line, from 1.
@@ -38,17 +37,17 @@ pub enum BackupError {
         /// What is wrong.
         message: String,
     },
-    /// The database to restore into is in use.
+    /// The target database is not empty.
     #[error("the database has {0} tenants already: a backup is restored into an empty database")]
     NotEmpty(i64),
 }
 
-/// What was restored.
+/// A restored backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct RestoreSummary {
-    /// How many rows.
+    /// The number of rows.
     pub rows: u64,
-    /// The epoch since.
+    /// The new epoch.
     pub epoch: i64,
     /// When the backup was made, milliseconds since 1970.
     pub at_ms: i64,
@@ -73,7 +72,6 @@ struct Foot {
     hmac: String,
 }
 
-/// The lines so far.
 struct Sum(digest::Context);
 
 impl Sum {
@@ -89,10 +87,7 @@ impl Sum {
 }
 
 impl Store {
-    /// Writes everything to `out`, as it is at one moment. Returns the number of rows.
-    ///
-    /// # Errors
-    /// When the database does not answer, or the file takes no more.
+    /// Writes a consistent snapshot to `out`; returns the number of rows.
     pub async fn backup(&self, out: &mut impl Write, now_ms: i64) -> Result<u64, BackupError> {
         let mut sum = Sum(digest::Context::new(&digest::SHA256));
         let put = |out: &mut dyn Write, line: String, sum: &mut Sum| {
@@ -101,7 +96,6 @@ impl Store {
         };
         let head = Head { format: FORMAT.to_owned(), version: 1, at_ms: now_ms };
         put(out, json(&head), &mut sum)?;
-        // All tables as they are at one moment, on both databases.
         let mut transaction = match self.database {
             super::Database::Sqlite(_) => self.read.begin().await.map_err(StoreError::from)?,
             super::Database::Postgres(_) => {
@@ -133,12 +127,9 @@ impl Store {
         Ok(rows)
     }
 
-    /// Reads a backup into this database, which must be empty, and raises the epoch above that of
-    /// the backup and above `epoch_seen`, which this controller had before. All of it or nothing;
-    /// `begin` notes the new epoch before it counts.
-    ///
-    /// # Errors
-    /// When the backup is not whole, was altered, or is of a controller with another key.
+    /// Restores into this empty database, in one transaction, and raises the epoch above that of
+    /// the backup and above `epoch_seen`, this controller's last. `begin` records the new epoch
+    /// before the commit.
     pub async fn restore(
         &self,
         input: &mut impl BufRead,
@@ -206,8 +197,8 @@ impl Store {
     }
 }
 
-/// The rows of a table after `last`, which an index finds: to pass over those before it would take
-/// ever longer, and in the end more than a statement may.
+/// The rows of a table after `last`, by an index: an offset would take ever longer, and in the end
+/// exceed the time limit of a statement.
 async fn page(
     transaction: &mut sqlx::Transaction<'static, sqlx::Any>,
     table: &str,
@@ -230,14 +221,13 @@ async fn page(
     query.fetch_all(&mut **transaction).await
 }
 
-/// Begins the epoch after that of the backup and after `seen`.
 async fn raise(
     transaction: &mut sqlx::Transaction<'static, sqlx::Any>,
     seen: i64,
 ) -> Result<i64, BackupError> {
     let of_backup: i64 =
         sqlx::query_scalar(EPOCH).fetch_one(&mut **transaction).await.map_err(StoreError::from)?;
-    // Nobody restores that often: somebody wrote it, so that none could come after.
+    // An epoch far ahead was written by an attacker, to leave no room for later ones.
     let most = seen.saturating_add(EPOCHS_AT_ONCE);
     let epoch = of_backup.min(most).max(seen).checked_add(1).ok_or_else(|| {
         let message = format!("there is no epoch after {seen}");
@@ -288,7 +278,7 @@ async fn insert(
         query = match value {
             Value::String(text) => query.bind(text.clone()),
             Value::Number(number) => query.bind(number.as_i64()),
-            // The columns of numbers that may be absent; all others are texts.
+            // The nullable integer columns; all others are text.
             Value::Null if name.ends_with("_ms") || name == "load" => query.bind(None::<i64>),
             Value::Null => query.bind(None::<String>),
             _ => return Ok(Err(format!("{name} is neither text nor number"))),
@@ -304,11 +294,11 @@ async fn insert(
 
 const FORMAT: &str = "roadweave-backup";
 const AT_ONCE: usize = 1000;
-/// How far a backup may be ahead of what this controller has seen.
+/// How far a backup's epoch may be ahead of the controller's.
 const EPOCHS_AT_ONCE: i64 = 1_000_000;
 const EPOCH: &str = "SELECT value FROM counter WHERE name = 'epoch'";
 const RAISE: &str = "UPDATE counter SET value = $1 WHERE name = 'epoch'";
-/// Each table and its primary key, those that others refer to before them.
+/// Each table and its primary key; referenced tables come first.
 const TABLES: &[(&str, &str)] = &[
     ("counter", "name"),
     ("tenant", "tenant"),

@@ -1,5 +1,5 @@
-//! What is there by the word of a delegate, once that is revoked. Its key alone cuts all of it off,
-//! at whoever holds a chain; here it is marked, for people to see and to free its addresses.
+//! Records below a revoked delegate. The delegate's key alone cuts them off wherever a chain is
+//! checked; marking them shows it to people and frees their addresses.
 
 use std::collections::BTreeSet;
 
@@ -9,21 +9,21 @@ use super::record::{read, select};
 use super::{Actor, Change, Record, Store, StoreError, Stored};
 use crate::model::{Delegate, DelegateState, Device, DeviceState, Proxy, ProxyState};
 
-/// A record with a key that may be revoked, and that delegates may have signed for.
+/// A record with a revocable key, possibly signed for by delegates.
 pub trait Revocable: Record {
     /// The public key of the record.
     fn key(&self) -> &str;
 
-    /// The keys of the delegates between the root and the record's own.
+    /// The delegates between the root and the record.
     fn above(&self) -> &[String];
 
-    /// This record in the state of one whose key is revoked.
+    /// The record marked as revoked.
     fn revoked(self) -> Self;
 
     /// Whether records of this type have addresses.
     const HAS_ADDRESSES: bool = false;
 
-    /// Whether the record has one of these keys, or is there by the word of one.
+    /// Whether the record has one of these keys, or one of their delegates.
     fn is_by(&self, keys: &BTreeSet<String>) -> bool {
         let mut all = self.above().iter().map(String::as_str).chain([self.key()]);
         all.any(|key| keys.contains(key))
@@ -31,11 +31,8 @@ pub trait Revocable: Record {
 }
 
 impl Change<'_> {
-    /// Marks one as revoked, whose addresses are free then; returns whether it was not before. Its
-    /// key goes by [`Change::revoke`].
-    ///
-    /// # Errors
-    /// When the database does not answer.
+    /// Marks a record as revoked and frees its addresses; false if it was already.
+    /// [`Change::revoke`] revokes its key.
     pub async fn mark_revoked<R: Revocable>(
         &mut self,
         before: &Stored<R>,
@@ -53,12 +50,9 @@ impl Change<'_> {
 }
 
 impl Store {
-    /// Marks as revoked whatever of a tenant has one of these keys, which are, or is there by the
-    /// word of one; in changes of a bounded size, so that others come in between. Returns how many
-    /// were not marked yet. Rows that were altered are left.
-    ///
-    /// # Errors
-    /// When the database does not answer. Those until then are marked.
+    /// Marks a tenant's records that have one of the revoked `keys` or are below one, in changes of
+    /// bounded size, so that others can write in between. Returns the number of newly marked
+    /// records. Altered rows are skipped; after an error some are marked.
     pub async fn mark_revoked(
         &self,
         tenant: &str,
@@ -97,7 +91,6 @@ impl Store {
         Ok(count)
     }
 
-    /// The names of those that are by one of the keys and not revoked.
     async fn below<R: Revocable>(
         &self,
         tenant: &str,
@@ -166,5 +159,4 @@ impl Revocable for Proxy {
     }
 }
 
-/// How many are marked in one change.
 const AT_ONCE: usize = 200;

@@ -1,4 +1,4 @@
-//! Changes: transactions that leave a trace in the audit log and in the outbox.
+//! Changes: transactions with an audit line and an outbox line.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::floor::Floor;
 use crate::heads::Heads;
 use crate::keys::StoreKeys;
 
-/// Who changes something, as the audit log names them.
+/// The author of a change, as the audit log names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Actor {
     name: String,
@@ -21,12 +21,12 @@ pub struct Actor {
 }
 
 impl Actor {
-    /// A person, an API key, or a program: `person:anna`, `key:ci`, `controller`.
+    /// `person:anna`, `key:ci`, `controller`.
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), once: None }
     }
 
-    /// This actor by a request that is to be acted upon once: one with an idempotency key.
+    /// Ties the change to an idempotency key.
     #[must_use]
     pub fn once(self, once: Option<Once>) -> Self {
         Self { once, ..self }
@@ -38,7 +38,7 @@ impl Actor {
     }
 }
 
-/// A change under way. Dropped without [`Change::commit`] it has not happened.
+/// A change in progress; dropped without [`Change::commit`] it is rolled back.
 pub struct Change<'a> {
     pub(super) transaction: Transaction<'static, Any>,
     pub(super) keys: &'a StoreKeys,
@@ -46,7 +46,6 @@ pub struct Change<'a> {
     pub(super) actor: Actor,
     pub(super) now_ms: i64,
     heads: &'a Heads,
-    /// Where audit logs end by this change.
     pub(super) ends: BTreeMap<String, (i64, String)>,
     sequence: i64,
     position: i64,
@@ -54,15 +53,12 @@ pub struct Change<'a> {
 }
 
 impl Store {
-    /// Begins a change; other changes wait until it ends.
-    ///
-    /// # Errors
-    /// When the database does not answer, or is full; [`StoreError::Older`] where others have had
-    /// this change's number.
+    /// Begins a change; other changes wait until it ends. [`StoreError::Older`] if its number was
+    /// seen before.
     pub async fn change(&self, actor: Actor, now_ms: i64) -> Result<Change<'_>, StoreError> {
         let notify = matches!(self.database, Database::Postgres(_));
         let mut transaction = self.begin().await?;
-        // Before the number is taken: another change may be seen meanwhile.
+        // Read before the number is taken: another change may be recorded meanwhile.
         let seen = self.floor.change();
         let sequence: i64 = sqlx::query_scalar(NEXT).fetch_one(&mut *transaction).await?;
         Floor::check_change(sequence.saturating_sub(1), seen)?;
@@ -82,10 +78,10 @@ impl Store {
         })
     }
 
-    /// A transaction that writes, without trace.
+    /// A write transaction without audit or outbox.
     pub(super) async fn begin(&self) -> Result<Transaction<'static, Any>, StoreError> {
         Ok(match self.database {
-            // Else a transaction that reads first could find that it may not write.
+            // A transaction that begins with a read may be unable to write later.
             Database::Sqlite(_) => self.write.begin_with("BEGIN IMMEDIATE").await?,
             Database::Postgres(_) => self.write.begin().await?,
         })
@@ -93,15 +89,12 @@ impl Store {
 }
 
 impl Change<'_> {
-    /// Its number, by which the outbox is in order.
+    /// Its number in the outbox.
     pub fn number(&self) -> i64 {
         self.sequence
     }
 
-    /// The record of this name, which stays as it is until the change ends.
-    ///
-    /// # Errors
-    /// As [`Store::get`].
+    /// The record of this name, locked until the change ends.
     pub async fn get<R: Record>(
         &mut self,
         tenant: &str,
@@ -110,10 +103,7 @@ impl Change<'_> {
         record::get(self.keys, &mut *self.transaction, tenant, id).await
     }
 
-    /// The one record of all tenants whose unique `column` has this value.
-    ///
-    /// # Errors
-    /// As [`Store::get`].
+    /// The record of any tenant with this value of a unique `column`.
     pub async fn find<R: Record>(
         &mut self,
         column: &'static str,
@@ -122,10 +112,7 @@ impl Change<'_> {
         record::find(self.keys, &mut *self.transaction, column, value).await
     }
 
-    /// All records of a kind that a tenant has.
-    ///
-    /// # Errors
-    /// As [`Store::get`].
+    /// All records of a type in a tenant.
     pub async fn all<R: Record>(&mut self, tenant: &str) -> Result<Vec<Stored<R>>, StoreError> {
         let sql = format!("{} WHERE tenant = $1 ORDER BY id", record::select::<R>());
         let rows = sqlx::query(AssertSqlSafe(sql))
@@ -135,11 +122,8 @@ impl Change<'_> {
         rows.iter().map(|row| record::read(self.keys, row)).collect()
     }
 
-    /// How many records of a kind with a state a tenant has, other than revoked ones: those take
-    /// nobody's place.
-    ///
-    /// # Errors
-    /// When the database does not answer.
+    /// The number of records of a type in a tenant, without revoked ones, which take no one's
+    /// place.
     pub async fn count<R: Record>(&mut self, tenant: &str) -> Result<i64, StoreError> {
         let table = R::TABLE;
         let sql = format!("SELECT COUNT(*) FROM {table} WHERE tenant = $1 AND state <> 'revoked'");
@@ -147,11 +131,8 @@ impl Change<'_> {
         Ok(count.fetch_one(&mut *self.transaction).await?)
     }
 
-    /// Writes a new record.
-    ///
-    /// # Errors
-    /// [`StoreError::Taken`] when there is one of its name or key, [`StoreError::Reference`] when
-    /// it refers to what is not there.
+    /// Inserts a record. [`StoreError::Taken`] if its name or key exists, [`StoreError::Reference`]
+    /// if it refers to a missing record.
     pub async fn insert<R: Record>(
         &mut self,
         tenant: &str,
@@ -160,7 +141,7 @@ impl Change<'_> {
         let stored =
             Stored { tenant: tenant.to_owned(), version: 1, changed_ms: self.now_ms, record };
         if let Some(key) = stored.record.public_key() {
-            // Else who revokes the one revokes the other, which may be another tenant's.
+            // A shared key would let a tenant revoke another tenant's member.
             if self.owner_of_key(key).await?.is_some() {
                 let text = "the key belongs already to a box, proxy, anchor or delegate";
                 return Err(StoreError::Taken(text.to_owned()));
@@ -202,11 +183,7 @@ impl Change<'_> {
         Ok(stored)
     }
 
-    /// Writes a record over that of its name, which the caller has read in this change, or knows
-    /// the version of.
-    ///
-    /// # Errors
-    /// [`StoreError::Changed`] when it has another version.
+    /// Replaces a record. [`StoreError::Changed`] if the stored version is not that of `before`.
     pub async fn update<R: Record>(
         &mut self,
         before: &Stored<R>,
@@ -224,7 +201,6 @@ impl Change<'_> {
         Ok(stored)
     }
 
-    /// Writes the row of `stored`, if it has the version before its.
     pub(super) async fn write_over<R: Record>(
         &mut self,
         stored: &Stored<R>,
@@ -258,10 +234,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Takes a record away.
-    ///
-    /// # Errors
-    /// [`StoreError::Reference`] when something refers to it.
+    /// Removes a record. [`StoreError::Reference`] if another record refers to it.
     pub async fn remove<R: Record>(&mut self, before: &Stored<R>) -> Result<(), StoreError> {
         let id = before.record.id();
         let sql =
@@ -286,7 +259,6 @@ impl Change<'_> {
         self.trace::<R>(before, "delete", &before.record.shown(), &Value::Null).await
     }
 
-    /// Notes what was done to `stored` in the audit log and in the outbox.
     pub(super) async fn trace<R: Record>(
         &mut self,
         stored: &Stored<R>,
@@ -299,10 +271,7 @@ impl Change<'_> {
         self.tell(&stored.tenant, R::KIND, &id, stored.version).await
     }
 
-    /// Puts a line into the outbox.
-    ///
-    /// # Errors
-    /// When the database does not answer.
+    /// Adds an outbox line.
     pub async fn tell(
         &mut self,
         tenant: &str,
@@ -324,11 +293,8 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Makes it happen. Returns the number that it has in the outbox.
-    ///
-    /// # Errors
-    /// [`StoreError::Refused`] when the request took so long that a repetition has begun, and when
-    /// the database does not answer, or is full.
+    /// Commits; returns the change's number. [`StoreError::Refused`] if the request took so long
+    /// that a repetition has begun.
     pub async fn commit(mut self) -> Result<i64, StoreError> {
         if let Some(once) = &self.actor.once {
             once.act(&mut self.transaction).await?;

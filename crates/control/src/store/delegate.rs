@@ -1,30 +1,27 @@
-//! Delegates as they are used: each key that one signs for is counted, at it and at those above it.
+//! Uses of delegates: each key that one signs for counts at it and at the delegates above it.
 
 use std::collections::BTreeSet;
 
 use super::{Change, StoreError};
 use crate::model::{Delegate, DelegateState, TokenSettings};
 
-/// What delegates say of a key that wants to join.
+/// The chain of delegates of a joining key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delegated {
-    /// For which tenant it asks.
+    /// The requested tenant.
     pub tenant: String,
-    /// The keys of the delegates, the one that has signed for it last.
+    /// The delegates' keys; the last one has signed for the joining key.
     pub keys: Vec<String>,
-    /// The tags that they give it.
+    /// The tags that the chain gives.
     pub tags: BTreeSet<String>,
-    /// The whole chain, as JSON. Its signatures hold.
+    /// The whole chain, as JSON, with verified signatures.
     pub chain: String,
 }
 
 impl Change<'_> {
-    /// Takes a use of each delegate that has signed for a key which came by this token; `None`
-    /// where the token has none.
-    ///
-    /// # Errors
-    /// [`StoreError::Refused`] when one of them may not, may no more, or has signed for as many as
-    /// it may.
+    /// Takes a use of each delegate that has signed for a key that came by this token; `None` if
+    /// the token has none. [`StoreError::Refused`] if one of them is used up, revoked, or not
+    /// allowed to.
     pub(super) async fn take_delegated<'d>(
         &mut self,
         tenant: &str,
@@ -57,7 +54,7 @@ impl Change<'_> {
                 Err(error) => return Err(error),
             };
             let Delegate { id, state, uses, used, .. } = &before.record;
-            // A copy of the database that was restored has its state of then.
+            // The record of a restored database may be older than the revocation.
             if *state != DelegateState::Active || self.is_revoked(key).await? {
                 return refused(format!("the delegate {id} was revoked"));
             }
@@ -71,7 +68,7 @@ impl Change<'_> {
             self.update(&before, Delegate { used, ..before.record.clone() }).await?;
         }
         match delegated.keys.is_empty() {
-            // A root has signed for it, which is nobody's token.
+            // A chain without delegates is signed by a root, not by the token's delegate.
             true => refused("no delegate has signed for it".to_owned()),
             false => Ok(Some(delegated)),
         }

@@ -1,50 +1,46 @@
-//! The documents of boxes, proxies and anchors as they were signed last, what became of them, and
-//! which replica signs the next.
+//! The signed documents of members, their outcomes, and the lease of the planning replica.
 
 use sqlx::any::AnyRow;
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::{Change, Store, StoreError};
 
-/// A document as it lies in the database.
+/// A document in the database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredDocument {
-    /// The public key of the member that the document is for.
+    /// The member's public key.
     pub public_key: String,
     /// The document's kind.
     pub kind: String,
     /// The epoch of its version.
     pub epoch: i64,
-    /// The number of its version: that of the change that wrote it.
+    /// The number of its version: the change that wrote it.
     pub number: i64,
-    /// Tells whether another one would say something else.
+    /// Equal if a new document would say the same.
     pub digest: String,
-    /// What the document was made of: names between commas.
+    /// The names of its sources, comma-separated.
     pub about: String,
-    /// The signed document, as JSON; of a table its signed head.
+    /// The signed document, as JSON; for a table its signed head.
     pub envelope: String,
-    /// What became of the document, as JSON; empty before that is known.
+    /// The member's outcome, as JSON; empty if unknown.
     pub outcome: String,
 }
 
-/// What became of a document.
+/// The outcome of a document at a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DocumentOutcome {
-    /// The public key of the member that tells the outcome.
+    /// The member's public key.
     pub public_key: String,
     /// The document's kind.
     pub kind: String,
-    /// The version of the document: epoch and number.
+    /// Epoch and number of the document.
     pub version: (i64, i64),
-    /// What became of the document there, as JSON.
+    /// The outcome, as JSON.
     pub outcome: String,
 }
 
 impl Store {
-    /// All documents of one key.
-    ///
-    /// # Errors
-    /// When the database does not answer.
+    /// All documents of a member.
     pub async fn papers_of(&self, public_key: &str) -> Result<Vec<StoredDocument>, StoreError> {
         let rows = sqlx::query("SELECT * FROM document WHERE public_key = $1")
             .bind(public_key.to_owned())
@@ -53,10 +49,7 @@ impl Store {
         rows.iter().map(paper).collect()
     }
 
-    /// The documents that a change has written and that were not replaced since.
-    ///
-    /// # Errors
-    /// When the database does not answer.
+    /// The current documents that a change has written.
     pub async fn papers_of_change(&self, number: i64) -> Result<Vec<StoredDocument>, StoreError> {
         let rows = sqlx::query("SELECT * FROM document WHERE number = $1")
             .bind(number)
@@ -65,10 +58,7 @@ impl Store {
         rows.iter().map(paper).collect()
     }
 
-    /// All documents; without their envelopes, except those of `kind`.
-    ///
-    /// # Errors
-    /// When the database does not answer.
+    /// All documents, with envelopes only for those of `kind`.
     pub async fn papers(&self, kind: &str) -> Result<Vec<StoredDocument>, StoreError> {
         let rows = sqlx::query(
             "SELECT public_key, kind, epoch, number, digest, about, outcome, \
@@ -80,10 +70,7 @@ impl Store {
         rows.iter().map(paper).collect()
     }
 
-    /// The documents of which a change has written what became of them.
-    ///
-    /// # Errors
-    /// When the database does not answer.
+    /// The documents whose outcomes a change has written.
     pub async fn papers_heard(&self, heard: i64) -> Result<Vec<StoredDocument>, StoreError> {
         let rows = sqlx::query(
             "SELECT public_key, kind, epoch, number, digest, about, outcome, '' AS envelope \
@@ -95,10 +82,7 @@ impl Store {
         rows.iter().map(paper).collect()
     }
 
-    /// Whether `replica` plans until `until_ms`: it did so before, or nobody else does.
-    ///
-    /// # Errors
-    /// When the database does not answer.
+    /// Takes or renews the lease until `until_ms`; false if another replica holds it.
     pub async fn lead(
         &self,
         replica: &str,
@@ -117,10 +101,7 @@ impl Store {
         Ok(done.rows_affected() > 0)
     }
 
-    /// How far the boxes of a roll-out are, if that is known and was written by a controller.
-    ///
-    /// # Errors
-    /// When the database does not answer.
+    /// The progress of a roll-out, if it has a valid seal.
     pub async fn progress(
         &self,
         tenant: &str,
@@ -142,10 +123,7 @@ impl Store {
 }
 
 impl Change<'_> {
-    /// Writes documents in the place of those of their keys and kinds.
-    ///
-    /// # Errors
-    /// When the database does not answer.
+    /// Replaces the documents of the same members and kinds.
     pub async fn keep_papers(&mut self, papers: &[StoredDocument]) -> Result<(), StoreError> {
         for part in papers.chunks(AT_ONCE) {
             let row = |at: usize| {
@@ -170,10 +148,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Writes what became of a document, if it is still the one that is to hold.
-    ///
-    /// # Errors
-    /// When the database does not answer.
+    /// Writes the outcome of a document, if that is still the current one.
     pub async fn keep_outcome(&mut self, of: &DocumentOutcome) -> Result<bool, StoreError> {
         let done = sqlx::query(OUTCOME)
             .bind(of.outcome.clone())
@@ -187,10 +162,7 @@ impl Change<'_> {
         Ok(done.rows_affected() > 0)
     }
 
-    /// Writes how far the boxes of a roll-out are.
-    ///
-    /// # Errors
-    /// [`StoreError::Reference`] when there is no such roll-out.
+    /// Writes the progress of a roll-out. [`StoreError::Reference`] if there is no such roll-out.
     pub async fn keep_progress(
         &mut self,
         tenant: &str,
@@ -222,7 +194,6 @@ fn paper(row: &AnyRow) -> Result<StoredDocument, StoreError> {
     })
 }
 
-/// Rows in one statement.
 const AT_ONCE: usize = 100;
 const KEEP: &str = "INSERT INTO document \
                     (public_key, kind, epoch, number, digest, about, envelope, outcome, heard) \
@@ -235,6 +206,6 @@ const OUTCOME: &str = "UPDATE document SET outcome = $1, heard = $2 WHERE public
 const PROGRESS: &str = "INSERT INTO progress (tenant, rollout, body, seal) \
                         VALUES ($1, $2, $3, $4) ON CONFLICT (tenant, rollout) \
                         DO UPDATE SET body = excluded.body, seal = excluded.seal";
-/// Who died while its clock ran ahead has no lease that lasts until then.
+/// A lease far in the future was taken by a replica whose clock ran ahead; it does not count.
 const LEAD: &str = "UPDATE counter SET value = $1, hash = $2 \
                     WHERE name = 'planner' AND (hash = $2 OR value < $3 OR value > $4)";

@@ -1,39 +1,39 @@
-//! What can go wrong in the store, by whose fault it is.
+//! Errors of the store.
 
 use sqlx::error::{DatabaseError, ErrorKind};
 
-/// Why the store did not do what was asked.
+/// Why a store operation failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
     /// There is no such row.
     #[error("there is no {kind} \"{id}\"")]
     NotFound {
-        /// The table, as people call it.
+        /// The kind of record, for people.
         kind: &'static str,
         /// The identifier.
         id: String,
     },
-    /// Something of this name, or with this key, exists.
+    /// The name or key exists.
     #[error("{0}")]
     Taken(String),
-    /// Something else refers to the row, or the row to something that is not there.
+    /// A reference to a missing record, or from an existing one.
     #[error("{0}")]
     Reference(String),
     /// The row has another version than the caller has seen.
     #[error("the {kind} \"{id}\" was changed meanwhile: it has version {current}")]
     Changed {
-        /// The table, as people call it.
+        /// The kind of record, for people.
         kind: &'static str,
         /// The identifier.
         id: String,
-        /// The version that it has.
+        /// The current version.
         current: i64,
     },
-    /// What was asked for cannot be.
+    /// The request is not allowed.
     #[error("{0}")]
     Refused(String),
-    /// A row was written by somebody else than the controller; it is not used.
+    /// The row was not written by the controller, and is not used.
     #[error("the row \"{id}\" of table {table} was altered outside the controller; it is not used")]
     Altered {
         /// The table.
@@ -44,8 +44,7 @@ pub enum StoreError {
     /// The database does not answer, or refuses connections.
     #[error("the database cannot be reached: {0}")]
     Away(String),
-    /// The database is not the one that this controller has worked with, but an older copy of it,
-    /// or one that somebody wrote; and what to do then.
+    /// An older copy of the controller's database, or one of an unknown epoch; with advice.
     #[error("the database {0}")]
     Older(String),
     /// The disk under the database is full.
@@ -54,13 +53,13 @@ pub enum StoreError {
     /// The database belongs to another version of this program.
     #[error("the database cannot be brought to this version: {0}")]
     Migration(String),
-    /// The database said something that is a fault of ours.
+    /// A bug: the database refused a statement.
     #[error("the database refused a statement: {0}")]
     Internal(String),
 }
 
 impl StoreError {
-    /// Whether the same request may succeed later with nothing changed by the caller.
+    /// Whether the same request may succeed later.
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::Away(_) | Self::Full | Self::Older(_))
     }
@@ -91,15 +90,15 @@ fn of_database(error: &dyn DatabaseError) -> StoreError {
         _ => {}
     }
     let code = error.code().unwrap_or_default();
-    // SQLite has numbers, whose low byte is the primary code; PostgreSQL five characters.
+    // SQLite codes are numbers whose low byte is the primary code; PostgreSQL codes have five
+    // characters.
     let primary = code.parse::<u32>().ok().filter(|_| code.len() < 5).map(|code| code & 0xff);
     match (primary, &*code) {
         (Some(SQLITE_FULL), _) | (None, "53100") => StoreError::Full,
         (Some(SQLITE_BUSY | SQLITE_LOCKED | SQLITE_IOERR | SQLITE_CANTOPEN), _) => {
             StoreError::Away(message)
         }
-        // Connection lost, too many of them, shut down, time-outs of statements and locks, and what
-        // another transaction was in the way of.
+        // Lost connections, connection limits, shutdowns, time-outs, and conflicts of transactions.
         (None, code)
             if ["08", "53", "57", "40"].iter().any(|class| code.starts_with(class))
                 || ["25P03", "55P03", "25006"].contains(&code) =>

@@ -1,6 +1,6 @@
-//! What streams tell, written many at a time: how proxies are, what boxes report, where they are.
+//! Reports of streams, written in batches: proxies' status, boxes' reports and places.
 //!
-//! Thousands of boxes that come back at once are a few transactions, not thousands.
+//! Thousands of boxes that reconnect at once take a few transactions.
 
 use sqlx::Row as _;
 
@@ -8,36 +8,36 @@ use super::document::DocumentOutcome;
 use super::proxy_status::json;
 use super::{Actor, Change, ProxyStatus, Report, Store, StoreError};
 
-/// Something that a stream has told.
+/// A report of a stream.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Note {
-    /// How a proxy or anchor is.
+    /// The status of a proxy or anchor.
     Status(ProxyStatus),
-    /// What a box said of itself.
+    /// A box's report.
     Report {
         /// The tenant that the box belongs to.
         tenant: String,
         /// What the box reports.
         report: Report,
-        /// The stream that has brought it.
+        /// The stream that delivered it.
         stream: String,
         /// Whether that stream is still up.
         connected: bool,
     },
-    /// What became of a document.
+    /// The outcome of a document.
     Outcome(DocumentOutcome),
-    /// A box says which proxy it is on.
+    /// The proxy that a box is on.
     On {
         /// The tenant that the box belongs to.
         tenant: String,
         /// The box.
         device: String,
-        /// The proxy's key; none if it is on none.
+        /// The proxy's key; `None` if the box is on none.
         proxy: Option<String>,
     },
-    /// Boxes say to be on a proxy.
+    /// Boxes are on a proxy, which shows that it is alive.
     Witness {
-        /// The tenant that the boxes belong to.
+        /// The boxes' tenant.
         tenant: String,
         /// The proxy's key.
         proxy: String,
@@ -45,11 +45,7 @@ pub enum Note {
 }
 
 impl Store {
-    /// Keeps what was told, in this order. What is about somebody who is not known (any more) is
-    /// left out.
-    ///
-    /// # Errors
-    /// When the database does not answer.
+    /// Writes notes in this order; those about unknown members are skipped.
     pub async fn keep_notes(&self, notes: &[Note], now_ms: i64) -> Result<(), StoreError> {
         let mut change = self.change(Actor::new("streams"), now_ms).await?;
         let mut has_outcomes = false;
@@ -100,7 +96,7 @@ impl Change<'_> {
             .bind(status.stream.clone())
             .execute(&mut *self.transaction)
             .await?;
-        // That it goes on as before is no news.
+        // An unchanged status is not an event.
         let is_other = before != Some((status.connected.into(), status.serial));
         if done.rows_affected() > 0 && is_other {
             let number = self.number();
@@ -131,7 +127,6 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Ends the session of a box on another proxy, and begins one on this, if there is none.
     async fn keep_place(
         &mut self,
         tenant: &str,
@@ -173,7 +168,7 @@ impl Change<'_> {
 
 const STATUS_BEFORE: &str =
     "SELECT connected, serial FROM proxy_status WHERE tenant = $1 AND proxy = $2";
-/// That a stream has ended says nothing where another has begun since.
+/// The end of a stream does not count if a later stream has begun.
 const STATUS: &str = "INSERT INTO proxy_status \
                       (tenant, proxy, connected, seen_ms, serial, load, sessions, software, \
                       anchors, hash, stream) \
@@ -195,7 +190,7 @@ const LEAVE: &str = "UPDATE session SET to_ms = $1, reason = 'left' \
                      WHERE tenant = $2 AND device = $3 AND to_ms IS NULL AND NOT EXISTS \
                      (SELECT 1 FROM proxy WHERE proxy.public_key = $4 \
                      AND proxy.id = session.proxy)";
-/// Only of a proxy that may serve the box: its word is a box's.
+/// Only for a proxy that may serve the box: a box can claim any.
 const ARRIVE: &str = "INSERT INTO session (tenant, device, attachment, proxy, from_ms) \
                       SELECT device.tenant, device.id, 1 + COALESCE((SELECT MAX(attachment) \
                       FROM session WHERE session.tenant = device.tenant \

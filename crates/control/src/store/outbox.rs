@@ -1,4 +1,4 @@
-//! The outbox: what has changed, in order, for those who tell others of it.
+//! The outbox: all changes in order.
 
 use serde::{Deserialize, Serialize};
 use sqlx::any::AnyRow;
@@ -29,9 +29,6 @@ pub struct Changed {
 
 impl Store {
     /// The lines after a place in the outbox, at most [`CHANGES_AT_ONCE`].
-    ///
-    /// # Errors
-    /// When the database does not answer.
     pub async fn changes_after(
         &self,
         (sequence, position): (i64, i64),
@@ -44,10 +41,7 @@ impl Store {
         rows.iter().map(changed).collect()
     }
 
-    /// The lines of a tenant after a place in the outbox, at most [`CHANGES_AT_ONCE`].
-    ///
-    /// # Errors
-    /// When the database does not answer.
+    /// A tenant's lines after a place in the outbox, at most [`CHANGES_AT_ONCE`].
     pub async fn changes_of(
         &self,
         tenant: &str,
@@ -62,21 +56,15 @@ impl Store {
         rows.iter().map(changed).collect()
     }
 
-    /// The number of the first change that is still kept, if one is.
-    ///
-    /// # Errors
-    /// When the database does not answer.
+    /// The number of the first change that is still stored.
     pub async fn first_change(&self) -> Result<Option<i64>, StoreError> {
         let sql = "SELECT sequence FROM change ORDER BY sequence LIMIT 1";
         Ok(sqlx::query_scalar(sql).fetch_optional(&mut *self.reader().await?).await?)
     }
 
-    /// The number of the latest change.
-    ///
-    /// # Errors
-    /// When the database does not answer; [`StoreError::Older`] when a later one was seen.
+    /// The number of the latest change. [`StoreError::Older`] if a later one was seen.
     pub async fn latest_change(&self) -> Result<i64, StoreError> {
-        // Before it is asked: a change may happen meanwhile.
+        // Read before the query: another change may be recorded meanwhile.
         let seen = self.floor.change();
         let sql = "SELECT value FROM counter WHERE name = 'change'";
         let found = sqlx::query_scalar(sql).fetch_one(&mut *self.reader().await?).await?;
@@ -85,11 +73,7 @@ impl Store {
         Ok(found)
     }
 
-    /// The epoch: raised by each restoring of a backup.
-    ///
-    /// # Errors
-    /// When the database does not answer; [`StoreError::Older`] when it is not the one that was
-    /// begun here.
+    /// The epoch, raised by each restored backup. [`StoreError::Older`] if it was not begun here.
     pub async fn epoch(&self) -> Result<i64, StoreError> {
         let sql = "SELECT value FROM counter WHERE name = 'epoch'";
         let found = sqlx::query_scalar(sql).fetch_one(&mut *self.reader().await?).await?;
@@ -97,11 +81,7 @@ impl Store {
         Ok(found)
     }
 
-    /// Forgets what is older than it need be kept, a little at a time, so that others write
-    /// between and no statement takes long.
-    ///
-    /// # Errors
-    /// When the database does not answer.
+    /// Deletes what is too old, in small steps, so that others can write in between.
     pub async fn prune(&self, now_ms: i64) -> Result<(), StoreError> {
         for (table, keys, is_old, age_ms) in PRUNE {
             let sql = format!(
@@ -134,7 +114,7 @@ fn changed(row: &AnyRow) -> Result<Changed, StoreError> {
     })
 }
 
-/// The most lines of one reading.
+/// The most lines of one query.
 pub const CHANGES_AT_ONCE: usize = 1000;
 const AFTER: &str = "SELECT * FROM change \
                      WHERE sequence > $1 OR (sequence = $1 AND position > $2) \
@@ -143,7 +123,7 @@ const OF_TENANT: &str = "SELECT * FROM change WHERE (sequence, position) > ($1, 
                          AND tenant = $3 ORDER BY sequence, position LIMIT 1000";
 const DAY_MS: i64 = 86_400_000;
 const PRUNE_AT_ONCE: u64 = 1000;
-/// Of each table its primary key, what is old, and how old that is.
+/// Table, primary key, condition of old rows, and their age.
 const PRUNE: &[(&str, &str, &str, i64)] = &[
     ("change", "sequence, position", "at_ms < $1", 7 * DAY_MS),
     ("answer", "tenant, actor, idempotency_key", "at_ms < $1", DAY_MS),

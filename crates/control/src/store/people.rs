@@ -1,4 +1,4 @@
-//! What concerns more than one record of a tenant: its people, its keys, its numbers.
+//! Queries across records: tenants, logins, addresses, keys, numbers.
 
 use sqlx::{AssertSqlSafe, Row as _};
 
@@ -8,9 +8,6 @@ use crate::model::{Scope, Tenant};
 
 impl Store {
     /// The tenants after a name.
-    ///
-    /// # Errors
-    /// As [`Store::get`].
     pub async fn tenants(
         &self,
         after: &str,
@@ -32,9 +29,6 @@ impl Store {
 
 impl Change<'_> {
     /// Ends all logins of a person.
-    ///
-    /// # Errors
-    /// When the database does not answer.
     pub async fn end_logins(&mut self, tenant: &str, person: &str) -> Result<(), StoreError> {
         sqlx::query("DELETE FROM login WHERE tenant = $1 AND person = $2")
             .bind(tenant.to_owned())
@@ -44,10 +38,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Gives the addresses of a box back.
-    ///
-    /// # Errors
-    /// When the database does not answer.
+    /// Frees the addresses of a box.
     pub async fn free(&mut self, tenant: &str, device: &str) -> Result<(), StoreError> {
         sqlx::query("DELETE FROM address WHERE tenant = $1 AND device = $2")
             .bind(tenant.to_owned())
@@ -57,10 +48,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// The tenant that a box, a proxy or a delegate with this key belongs to.
-    ///
-    /// # Errors
-    /// When the database does not answer.
+    /// The tenant of the box, proxy or delegate with this key.
     pub async fn owner_of_key(&mut self, public_key: &str) -> Result<Option<String>, StoreError> {
         let row = sqlx::query(OWNER)
             .bind(public_key.to_owned())
@@ -70,9 +58,6 @@ impl Change<'_> {
     }
 
     /// The number of the next configuration of a scope.
-    ///
-    /// # Errors
-    /// When the database does not answer.
     pub async fn next_config(&mut self, tenant: &str, scope: &Scope) -> Result<i64, StoreError> {
         let sql = "SELECT COALESCE(MAX(number), 0) FROM config WHERE tenant = $1 AND scope = $2";
         let last: i64 = sqlx::query_scalar(sql)

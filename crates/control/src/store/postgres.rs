@@ -1,4 +1,4 @@
-//! A PostgreSQL of its own for tests: in a temporary folder, on a Unix socket, gone with them.
+//! A PostgreSQL for tests: in a temporary folder, on a Unix socket.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 
-/// A server that runs as long as somebody has it.
 pub struct Postgres {
     folder: tempfile::TempDir,
     orders: Mutex<Sender<(Order, Sender<()>)>>,
@@ -23,7 +22,7 @@ enum Order {
 }
 
 impl Postgres {
-    /// The server that tests share; `None`, with a line, where PostgreSQL is not installed.
+    /// The server that tests share; `None`, with a message, where PostgreSQL is not installed.
     pub fn shared() -> Option<Arc<Self>> {
         static SHARED: Mutex<Weak<Postgres>> = Mutex::new(Weak::new());
         let mut shared = SHARED.lock().unwrap();
@@ -35,7 +34,6 @@ impl Postgres {
         Some(server)
     }
 
-    /// A server of its own.
     pub fn start() -> Option<Self> {
         let Some(programs) = programs() else {
             let required = std::env::var_os("ROADWEAVE_REQUIRE_TOOLS").is_some();
@@ -57,7 +55,7 @@ impl Postgres {
         ]));
         let (orders, inbox) = channel();
         let path = folder.path().to_owned();
-        // The server gets a signal when the thread that started it ends, so it has a thread.
+        // The server is killed when the thread that started it ends, so it has its own.
         std::thread::spawn(move || serve(&programs, &path, &inbox));
         let orders = Mutex::new(orders);
         let server = Self { folder, orders, databases: AtomicU32::new(0) };
@@ -65,7 +63,6 @@ impl Postgres {
         Some(server)
     }
 
-    /// The address of a new, empty database.
     pub fn database(&self) -> String {
         let name = format!("test{}", self.databases.fetch_add(1, Ordering::Relaxed));
         self.psql("postgres", &format!("CREATE DATABASE {name}"));
@@ -73,7 +70,6 @@ impl Postgres {
         format!("postgres://postgres@localhost/{name}?host={folder}")
     }
 
-    /// Runs a statement behind the controller's back.
     pub fn psql(&self, database: &str, sql: &str) {
         let programs = programs().unwrap();
         run(Command::new(programs.join("psql")).arg("--host").arg(self.folder.path()).args([
@@ -86,12 +82,10 @@ impl Postgres {
         ]));
     }
 
-    /// Takes the server away, connections and all.
     pub fn down(&self) {
         self.order(Order::Stop);
     }
 
-    /// Brings it back.
     pub fn up(&self) {
         self.order(Order::Start);
     }
@@ -103,8 +97,8 @@ impl Postgres {
     }
 }
 
-/// A way to the server that can be cut without a word: whatever goes over it then stays silent for
-/// ever, as behind a network that has lost its power. Connections that come later are good.
+/// A connection to the server that can be cut without a word: open connections then stay silent for
+/// ever, as after a power failure; later ones work.
 pub struct Wire {
     folder: tempfile::TempDir,
     cut: watch::Sender<()>,
@@ -132,7 +126,6 @@ impl Wire {
         Self { folder, cut }
     }
 
-    /// The address over this way of a database that `server` has made.
     pub fn address(&self, server: &Postgres, database: &str) -> String {
         let [from, to] = [&server.folder, &self.folder].map(|it| it.path().display().to_string());
         assert!(database.contains(&from), "{database}");
@@ -144,7 +137,6 @@ impl Wire {
     }
 }
 
-/// The name of the socket of the port that is the default.
 const SOCKET: &str = ".s.PGSQL.5432";
 
 fn serve(programs: &Path, folder: &Path, inbox: &Receiver<(Order, Sender<()>)>) {
@@ -175,7 +167,6 @@ fn serve(programs: &Path, folder: &Path, inbox: &Receiver<(Order, Sender<()>)>) 
 
 fn stop(child: &mut Child) {
     let pid = child.id().to_string();
-    // SIGQUIT: at once, without asking anybody.
     run(Command::new("kill").args(["-QUIT", &pid]));
     child.wait().unwrap();
 }
@@ -192,7 +183,7 @@ fn wait_for(programs: &Path, folder: &Path) {
     panic!("PostgreSQL does not start");
 }
 
-/// A command as a user that PostgreSQL runs for, since it refuses root.
+/// PostgreSQL refuses to run as root.
 fn as_nobody(program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     if is_root() {
@@ -212,7 +203,7 @@ fn run(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Where PostgreSQL's programs are; Debian keeps them out of `PATH`.
+/// Debian keeps PostgreSQL's programs out of `PATH`.
 fn programs() -> Option<PathBuf> {
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let debian = versions.map(|version| version.path().join("bin"));

@@ -1,4 +1,4 @@
-//! Proxies and anchors as their streams show them, and who has confirmed a revocation.
+//! The status of proxies and anchors, and confirmations of revocations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -63,7 +63,7 @@ pub struct Missing {
 }
 
 impl Confirmations {
-    /// Whether all who can be reached have confirmed.
+    /// Whether all reachable ones have confirmed.
     pub fn is_complete(&self) -> bool {
         self.missing.iter().all(|it| it.unreachable_ms != Some(0))
     }
@@ -88,10 +88,7 @@ impl fmt::Display for Confirmations {
 }
 
 impl Store {
-    /// The proxies and anchors that were ever there: of a tenant, or of all.
-    ///
-    /// # Errors
-    /// When the database does not answer.
+    /// The status of all proxies and anchors that ever connected: of a tenant, or of all.
     pub async fn proxy_status(&self, tenant: Option<&str>) -> Result<Vec<ProxyStatus>, StoreError> {
         let rows = sqlx::query(STATUS)
             .bind(tenant.unwrap_or_default().to_owned())
@@ -116,11 +113,8 @@ impl Store {
         each.collect()
     }
 
-    /// Who has a revocation of a tenant in force: its own proxies and anchors, and those that the
-    /// tenant which runs the controller shares with it. Of others it hears nothing.
-    ///
-    /// # Errors
-    /// When the database does not answer.
+    /// The confirmations of a tenant's revocation: by its own proxies and anchors, and by those
+    /// that the host tenant shares with it. Others are not revealed.
     pub async fn confirmations(
         &self,
         tenant: &str,
@@ -147,7 +141,7 @@ impl Store {
             let connected = row.try_get::<Option<i64>, _>("connected")? == Some(1);
             let unreachable_ms = seen.map(|seen| {
                 let silent = (now_ms - seen).max(1);
-                // A controller that died could not say that the stream is gone.
+                // After a crash of the controller, `connected` may be stale.
                 if connected && silent < SILENT_MAX_MS { 0 } else { silent }
             });
             all.missing.push(Missing { proxy, unreachable_ms });
@@ -155,11 +149,10 @@ impl Store {
         Ok(all)
     }
 
-    /// The pools, by their tenant and name, that serve a tenant and are not its own.
     async fn shared_pools(&self, tenant: &str) -> Result<BTreeSet<(String, String)>, StoreError> {
         let sql = format!("{} {OF_HOST}", select::<Pool>());
         let rows = sqlx::query(AssertSqlSafe(sql)).fetch_all(&mut *self.reader().await?).await?;
-        // One that was altered serves nobody.
+        // Altered pools serve no tenant.
         let pools = rows.iter().filter_map(|row| read::<Pool>(&self.keys, row).ok());
         let serving = pools.filter(|it| it.record.settings.tenants.iter().any(|it| it == tenant));
         Ok(serving.map(|it| (it.tenant, it.record.id)).collect())
@@ -168,9 +161,6 @@ impl Store {
 
 impl Change<'_> {
     /// Whether the stream of a proxy is up.
-    ///
-    /// # Errors
-    /// When the database does not answer.
     pub async fn is_there(&mut self, tenant: &str, proxy: &str) -> Result<bool, StoreError> {
         let count: i64 = sqlx::query_scalar(THERE)
             .bind(tenant.to_owned())
@@ -182,20 +172,19 @@ impl Change<'_> {
     }
 }
 
-/// The round trips as they are kept.
 pub(super) fn json(anchors: &BTreeMap<String, u32>) -> String {
     serde_json::to_string(anchors).unwrap_or_else(|_| "{}".to_owned())
 }
 
 const STATUS: &str = "SELECT * FROM proxy_status WHERE $1 IN ('', tenant) \
                       ORDER BY tenant, proxy";
-/// A controller that died could not say that the stream is gone.
+/// After a crash of the controller, `connected` may be stale.
 const THERE: &str = "SELECT COUNT(*) FROM proxy_status WHERE tenant = $1 AND proxy = $2 \
                      AND connected = 1 AND seen_ms > $3";
 const SHOWN_MAX: usize = 5;
 const SILENT_MAX_MS: i64 = 25_000;
 const OF_HOST: &str = "WHERE tenant IN (SELECT tenant FROM tenant WHERE host = 1)";
-/// What a proxy has in force counts as far as its chain is this one.
+/// A confirmation counts only for this chain.
 const GATES: &str = "SELECT proxy.id, proxy.tenant, proxy.pool, proxy_status.seen_ms, \
                      revocation.serial, proxy_status.connected FROM proxy \
                      JOIN tenant ON tenant.tenant = proxy.tenant \

@@ -1,7 +1,7 @@
-//! Records: rows that the controller alone writes, each with a seal.
+//! Records: rows that only the controller writes, each with a seal.
 //!
-//! A record lies in its row as JSON. Columns beside it repeat what is searched for or must be
-//! unique; a row whose columns or seal do not fit the JSON was written by somebody else.
+//! A row holds the record as JSON. Its columns repeat fields for searches and unique keys; a row
+//! whose columns or seal do not match the JSON was written by another program.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -11,16 +11,16 @@ use sqlx::{Any, AssertSqlSafe, Executor, Row as _};
 use super::{Store, StoreError};
 use crate::keys::StoreKeys;
 
-/// What can be kept in a table of its own.
+/// A type with its own table.
 pub trait Record: Serialize + DeserializeOwned + Clone + Send + Sync + 'static {
     /// The table.
     const TABLE: &'static str;
-    /// What people call one of them.
+    /// The kind of record, for people.
     const KIND: &'static str;
-    /// The columns beside those that every table has.
+    /// The columns besides those of every table.
     const COLUMNS: &'static [&'static str] = &[];
 
-    /// Its name, unique within its tenant.
+    /// The name, unique within the tenant.
     fn id(&self) -> &str;
 
     /// The values of [`Record::COLUMNS`].
@@ -28,12 +28,12 @@ pub trait Record: Serialize + DeserializeOwned + Clone + Send + Sync + 'static {
         Vec::new()
     }
 
-    /// The public key that it is about, which stands in no other record of any kind or tenant.
+    /// The public key, unique among all records of all tenants.
     fn public_key(&self) -> Option<&str> {
         None
     }
 
-    /// What of it may be told: to the audit log and over the interface.
+    /// The record without secrets, for the audit log and the interface.
     fn shown(&self) -> serde_json::Value {
         serde_json::to_value(self).unwrap_or_default()
     }
@@ -51,61 +51,55 @@ pub enum Column {
 }
 
 impl Column {
-    /// A text.
+    /// A text column.
     pub fn text(text: impl Into<String>) -> Self {
         Self::Text(text.into())
     }
 }
 
-/// A record as it was found.
+/// A record as stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored<R> {
-    /// The tenant that the record belongs to.
+    /// The record's tenant.
     pub tenant: String,
-    /// How often it was written; its ETag.
+    /// The number of writes; its ETag.
     pub version: i64,
-    /// When the record was written last, milliseconds since 1970.
+    /// The last write, milliseconds since 1970.
     pub changed_ms: i64,
-    /// The record itself.
+    /// The record.
     pub record: R,
 }
 
-/// Some of the records, in the order of their names.
+/// A page of records, ordered by name.
 #[derive(Clone, Debug)]
 pub struct Page<T> {
     /// The records.
     pub items: Vec<T>,
-    /// After which name the next page begins; `None` at the end.
+    /// The name after which the next page begins; `None` at the end.
     pub next: Option<String>,
 }
 
-/// Which records a list is of.
+/// A selection of records.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
-    /// Columns and the values that they must have.
+    /// Columns and their required values.
     pub equal: Vec<(&'static str, String)>,
-    /// A column of words between commas, and the word that must be among them.
+    /// A column of comma-separated words, and a required word.
     pub word: Option<(&'static str, String)>,
     /// Only names after this one.
     pub after: String,
-    /// At most so many.
+    /// The most records.
     pub limit: u32,
 }
 
 impl Store {
-    /// The record of this name.
-    ///
-    /// # Errors
-    /// [`StoreError::NotFound`], and [`StoreError::Altered`] of one that the controller did not
-    /// write.
+    /// The record of this name. [`StoreError::NotFound`], and [`StoreError::Altered`] for a row
+    /// that the controller did not write.
     pub async fn get<R: Record>(&self, tenant: &str, id: &str) -> Result<Stored<R>, StoreError> {
         get(&self.keys, &mut *self.reader().await?, tenant, id).await
     }
 
-    /// The one record of all tenants whose `column`, which is unique, has this value.
-    ///
-    /// # Errors
-    /// As [`Store::get`].
+    /// The record of any tenant with this value of a unique `column`; errors as of [`Store::get`].
     pub async fn find<R: Record>(
         &self,
         column: &'static str,
@@ -114,10 +108,7 @@ impl Store {
         find(&self.keys, &mut *self.reader().await?, column, value).await
     }
 
-    /// The records of a tenant that pass the filter.
-    ///
-    /// # Errors
-    /// As [`Store::get`].
+    /// A tenant's records that match the filter.
     pub async fn list<R: Record>(
         &self,
         tenant: &str,
@@ -146,10 +137,7 @@ impl Store {
         Ok(Page { items, next })
     }
 
-    /// All records of a kind, of all tenants, for those who serve all: at most `limit`.
-    ///
-    /// # Errors
-    /// As [`Store::get`], but a row that was altered is left out and told.
+    /// At most `limit` records of all tenants; altered rows are logged and skipped.
     pub async fn all<R: Record>(&self, limit: u32) -> Result<Vec<Stored<R>>, StoreError> {
         let sql = format!("{} ORDER BY tenant, id LIMIT {limit}", select::<R>());
         let rows = sqlx::query(AssertSqlSafe(sql)).fetch_all(&mut *self.reader().await?).await?;
@@ -160,10 +148,7 @@ impl Store {
         whole.collect()
     }
 
-    /// How many rows a table has.
-    ///
-    /// # Errors
-    /// When the database does not answer.
+    /// The number of a tenant's records.
     pub async fn count<R: Record>(&self, tenant: &str) -> Result<i64, StoreError> {
         let sql = format!("SELECT COUNT(*) FROM {} WHERE tenant = $1", R::TABLE);
         let count = sqlx::query_scalar(AssertSqlSafe(sql)).bind(tenant.to_owned());
@@ -206,7 +191,7 @@ pub(super) fn select<R: Record>() -> String {
     format!("SELECT tenant, id, version, changed_ms, body, seal{columns} FROM {}", R::TABLE)
 }
 
-/// The record of a row, if the controller wrote it.
+/// The record of a row, if its seal and columns match.
 pub(super) fn read<R: Record>(keys: &StoreKeys, row: &AnyRow) -> Result<Stored<R>, StoreError> {
     let tenant: String = row.try_get("tenant")?;
     let id: String = row.try_get("id")?;
@@ -247,7 +232,7 @@ fn has_columns<R: Record>(record: &R, row: &AnyRow) -> Result<bool, sqlx::Error>
     Ok(true)
 }
 
-/// What a seal covers besides the record.
+/// The sealed fields besides the record.
 pub(super) struct Stamp<'a> {
     pub(super) table: &'static str,
     pub(super) tenant: &'a str,

@@ -1,4 +1,4 @@
-//! What boxes and proxies report: the latest report of each box, and its sessions.
+//! The latest report of each box, and its sessions.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -38,9 +38,6 @@ pub struct BoxSession {
 
 impl Store {
     /// The latest report of a box.
-    ///
-    /// # Errors
-    /// [`StoreError::NotFound`].
     pub async fn report(&self, tenant: &str, device: &str) -> Result<Report, StoreError> {
         let row = sqlx::query("SELECT * FROM report WHERE tenant = $1 AND device = $2")
             .bind(tenant.to_owned())
@@ -57,10 +54,7 @@ impl Store {
         })
     }
 
-    /// The sessions of a box, the latest first.
-    ///
-    /// # Errors
-    /// When the database does not answer.
+    /// The sessions of a box, latest first.
     pub async fn sessions(
         &self,
         tenant: &str,
@@ -77,7 +71,7 @@ impl Store {
     }
 }
 
-/// A box and the proxy that it is on.
+/// A box and its current proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placed {
     /// The tenant that the box belongs to.
@@ -89,10 +83,7 @@ pub struct Placed {
 }
 
 impl Store {
-    /// Which proxy each box is on that is on one.
-    ///
-    /// # Errors
-    /// When the database does not answer.
+    /// The current proxy of each box.
     pub async fn placed(&self) -> Result<Vec<Placed>, StoreError> {
         let rows = sqlx::query(PLACED).fetch_all(&mut *self.reader().await?).await?;
         let each = rows.iter().map(|row| {

@@ -1,4 +1,4 @@
-//! Revocations: one append-only chain for all tenants, number by number.
+//! Revocations: one append-only numbered chain for all tenants.
 
 use roadweave_fleet::Revocations;
 use serde::{Deserialize, Serialize};
@@ -31,9 +31,6 @@ pub struct Revocation {
 
 impl Store {
     /// The revocations after a number, in order: of one tenant, or of all.
-    ///
-    /// # Errors
-    /// When the database does not answer.
     pub async fn revocations(
         &self,
         tenant: Option<&str>,
@@ -50,9 +47,6 @@ impl Store {
     }
 
     /// One revocation.
-    ///
-    /// # Errors
-    /// [`StoreError::NotFound`].
     pub async fn revocation(&self, tenant: &str, serial: i64) -> Result<Revocation, StoreError> {
         let found = self.revocations(Some(tenant), serial.saturating_sub(1), 1).await?;
         found
@@ -63,13 +57,9 @@ impl Store {
 }
 
 impl Change<'_> {
-    /// Revokes a key, as one of the tenant's share of what proxies hold. `sign` makes the entry and
-    /// the chain's next hash from the number and the hash before. A key that is revoked already
-    /// keeps its revocation.
-    ///
-    /// # Errors
-    /// [`StoreError::Refused`] beyond what proxies hold, [`StoreError::Older`] where another would
-    /// have the number of one that was lost, and when the database does not answer.
+    /// Revokes a key; `sign` makes the entry and its hash from the number and the previous hash. A
+    /// revoked key keeps its revocation. [`StoreError::Refused`] beyond the tenant's share of what
+    /// proxies hold, [`StoreError::Older`] if the number belonged to a lost revocation.
     pub async fn revoke(
         &mut self,
         tenant: &str,
@@ -90,11 +80,7 @@ impl Change<'_> {
         }
     }
 
-    /// Revokes a key as [`Change::revoke`] does, whatever is left of the tenant's share: it was
-    /// revoked once already.
-    ///
-    /// # Errors
-    /// As [`Change::revoke`].
+    /// Revokes a key again whose revocation was lost, without regard to the tenant's share.
     pub async fn revoke_again(
         &mut self,
         tenant: &str,
@@ -108,9 +94,8 @@ impl Change<'_> {
         }
     }
 
-    /// Refuses a tenant that has as many entries as there is room left for others: so one of them
-    /// alone fills half of it at most, and there is always some left. The tenant that runs the
-    /// controller has a part of its own.
+    /// Refuses a tenant with as many entries as there is room left: one tenant fills half of it at
+    /// most, and some room is always left. The host tenant has a reserve of its own.
     async fn check_share(&mut self, tenant: &str) -> Result<(), StoreError> {
         let row =
             sqlx::query(SHARE).bind(tenant.to_owned()).fetch_one(&mut *self.transaction).await?;
@@ -142,7 +127,7 @@ impl Change<'_> {
             None => (1, String::new()),
         };
         if serial > ENTRIES_MAX {
-            // Proxies would take none of them any more.
+            // Proxies would refuse a longer chain.
             let most = Revocations::MAX;
             let text = format!("no more keys can be revoked: {most} are, the most that is held");
             return Err(StoreError::Refused(text));
@@ -189,7 +174,7 @@ fn revocation(row: &AnyRow) -> Result<Revocation, StoreError> {
     })
 }
 
-/// What proxies hold, and how much of it is the host's alone.
+/// The capacity of proxies, and the host's reserve.
 const ENTRIES_MAX: i64 = Revocations::MAX as i64;
 const OF_HOST: i64 = ENTRIES_MAX / 16;
 const SHARE: &str = "SELECT \

@@ -1,4 +1,4 @@
-//! Samples: figures of a box over time, in three steps.
+//! Samples: a box's figures over time, in three resolutions.
 //!
 //! ```text
 //! every 10 s, kept 2 days ─► means of a minute, 30 days ─► means of an hour, 400 days
@@ -24,14 +24,11 @@ pub struct Sample {
     pub figures: BTreeMap<String, f64>,
 }
 
-/// What lies between two samples, milliseconds.
+/// The intervals of samples, milliseconds.
 pub const STEPS_MS: [i64; 3] = [10_000, 60_000, 3_600_000];
 
 impl Store {
-    /// Keeps samples of 10 s. Those of boxes that are not known (any more) are left out.
-    ///
-    /// # Errors
-    /// When the database does not answer.
+    /// Stores samples of 10 s; those of unknown boxes are skipped.
     pub async fn keep_samples(&self, samples: &[(String, Sample)]) -> Result<(), StoreError> {
         self.add_samples(STEPS_MS[0], samples).await
     }
@@ -53,10 +50,7 @@ impl Store {
         Ok(transaction.commit().await?)
     }
 
-    /// The samples of a box from `from_ms` up to `to_ms`, of one of the [`STEPS_MS`].
-    ///
-    /// # Errors
-    /// When the database does not answer.
+    /// A box's samples from `from_ms` up to `to_ms`, of one of the [`STEPS_MS`].
     pub async fn samples(
         &self,
         (tenant, device): (&str, &str),
@@ -76,10 +70,7 @@ impl Store {
         rows.iter().map(|row| Ok(sample(row)?.1)).collect()
     }
 
-    /// Makes the means of whole minutes and hours that are over and have none yet.
-    ///
-    /// # Errors
-    /// When the database does not answer.
+    /// Computes the missing means of completed minutes and hours.
     pub async fn roll_up(&self, now_ms: i64) -> Result<(), StoreError> {
         for pair in STEPS_MS.windows(2) {
             let &[fine, coarse] = pair else { continue };
@@ -87,7 +78,6 @@ impl Store {
             let sql = "SELECT COALESCE(MAX(at_ms), 0) FROM sample WHERE step_ms = $1";
             let last: i64 =
                 sqlx::query_scalar(sql).bind(coarse).fetch_one(&mut *self.reader().await?).await?;
-            // After a long rest not all of it at once.
             let from = (last + coarse).max(end - ROLL_UP_MAX * coarse);
             for begin in (from..end).step_by(usize::try_from(coarse).unwrap_or(usize::MAX)) {
                 self.roll_up_one(fine, coarse, begin).await?;
@@ -131,7 +121,7 @@ fn sample(row: &AnyRow) -> Result<(String, Sample), StoreError> {
     Ok((row.try_get("tenant")?, sample))
 }
 
-/// How many minutes, and hours, are made up for after a rest.
+/// The most minutes, and hours, to catch up after a pause.
 const ROLL_UP_MAX: i64 = 120;
 const ADD: &str = "INSERT INTO sample (tenant, device, step_ms, at_ms, figures) \
                    SELECT tenant, id, $1, $2, $3 FROM device WHERE tenant = $4 AND id = $5 \

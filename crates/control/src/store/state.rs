@@ -22,10 +22,7 @@ pub struct FleetState {
 }
 
 impl Store {
-    /// How the fleet of a tenant is now.
-    ///
-    /// # Errors
-    /// When the database does not answer.
+    /// The present state of a tenant's fleet.
     pub async fn fleet_state(&self, tenant: &str) -> Result<FleetState, StoreError> {
         let proxies = self.proxy_status(Some(tenant)).await?;
         let mut state = FleetState { proxies, ..FleetState::default() };

@@ -1,4 +1,4 @@
-//! Joining with a token: as often as it allows, and once for each key.
+//! Joining by a token: as often as it allows, and once for each key.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -14,34 +14,31 @@ use crate::model::{
     Settings as _, Tenant, Token, TokenRole, slug,
 };
 
-/// A box that wants to join.
+/// A request to join.
 #[derive(Clone, Debug)]
 pub struct Enrolment {
     /// The token's secret.
     pub secret: String,
-    /// The key that the box has made.
+    /// The box's public key.
     pub public_key: String,
-    /// How the box would like to be called.
+    /// The requested name.
     pub name: Option<String>,
-    /// What the delegate in the token says of it.
+    /// The statement of the token's delegate.
     pub delegated: Option<Delegated>,
 }
 
-/// A box that has joined.
+/// A joined box.
 #[derive(Clone, Debug)]
 pub struct Enrolled {
-    /// The record of the box, now that it has joined.
+    /// The record of the box.
     pub device: Stored<Device>,
-    /// Whether the box had joined before, with the same key; that costs no use of the token.
+    /// Whether the same key had joined before, which costs no use.
     pub again: bool,
 }
 
 impl Store {
-    /// Lets a box in by a token. `admit` signs what admits it, unless somebody has to approve it.
-    ///
-    /// # Errors
-    /// [`StoreError::Refused`] when the token is unknown, used up or expired, or the key is that of
-    /// a box that was revoked.
+    /// Admits a box by a token; `admit` signs its statement, unless the token asks for approval.
+    /// [`StoreError::Refused`] for an unknown, used up or expired token, or a revoked key.
     pub async fn enrol(
         &self,
         enrolment: &Enrolment,
@@ -54,11 +51,8 @@ impl Store {
         Ok(enrolled)
     }
 
-    /// Lets a proxy or an anchor in by a token for such, listening at `addresses`. `admit` signs
-    /// what admits it; its second argument tells whether it may serve all tenants.
-    ///
-    /// # Errors
-    /// As [`Store::enrol`].
+    /// Admits a proxy or an anchor that listens at `addresses`; the second argument of `admit` says
+    /// whether it may serve all tenants. Errors as of [`Store::enrol`].
     pub async fn enrol_proxy(
         &self,
         enrolment: &Enrolment,
@@ -74,14 +68,13 @@ impl Store {
         Ok(enrolled)
     }
 
-    /// A change in the name of the token that is shown: its tenant and hash beside.
     async fn by_token(
         &self,
         enrolment: &Enrolment,
         now_ms: i64,
     ) -> Result<(String, String, Change<'_>), StoreError> {
         let hash = keys::hash(&enrolment.secret);
-        // Strangers are refused without taking the lock of changes.
+        // Unknown tokens are refused without the lock of changes.
         let token = match self.find::<Token>("hash", &hash).await {
             Err(StoreError::NotFound { .. }) => {
                 return Err(StoreError::Refused("the token is not known here".to_owned()));
@@ -152,10 +145,7 @@ impl Change<'_> {
         Ok(Enrolled { device, again: false })
     }
 
-    /// Writes a new device, and whose its addresses are.
-    ///
-    /// # Errors
-    /// As [`Change::insert`].
+    /// Inserts a device and its addresses; errors as of [`Change::insert`].
     pub async fn admit(
         &mut self,
         tenant: &str,
@@ -219,7 +209,7 @@ impl Change<'_> {
         };
         let mut proxy = Proxy { id, state: ProxyState::Active, statement, delegates, settings };
         if proxy.statement.is_none() {
-            // As when people make one: those of the tenant that runs the controller serve all.
+            // Proxies of the host tenant serve all, as when people create them.
             let shared = self.get::<Tenant>(tenant, tenant).await?.record.host;
             let signed = admit(tenant, shared, &proxy);
             proxy.statement = signed.map_err(|why| StoreError::Refused(why.to_string()))?;
@@ -227,7 +217,6 @@ impl Change<'_> {
         self.insert(tenant, proxy).await
     }
 
-    /// Takes one use of a token, which must be for this and good still.
     async fn use_token(
         &mut self,
         tenant: &str,
@@ -256,14 +245,10 @@ impl Change<'_> {
         };
         let mut record = before.record.clone();
         record.uses_left = row.try_get("uses_left")?;
-        // What was counted down in the row is sealed as it is now.
         self.update(&before, record).await
     }
 
     /// Whether this key was revoked.
-    ///
-    /// # Errors
-    /// When the database does not answer.
     pub async fn is_revoked(&mut self, public_key: &str) -> Result<bool, StoreError> {
         let sql = "SELECT COUNT(*) FROM revocation WHERE public_key = $1";
         let count: i64 = sqlx::query_scalar(sql)
@@ -273,8 +258,8 @@ impl Change<'_> {
         Ok(count > 0)
     }
 
-    /// The name that somebody asks for, if it is one and free; or else one made up, unless a
-    /// delegate has signed for the one asked for.
+    /// The requested name, if it is valid and free; else a generated one, unless a delegate has
+    /// signed for the name.
     async fn free_name<R: Record>(
         &mut self,
         tenant: &str,
@@ -282,7 +267,7 @@ impl Change<'_> {
         fallback: &str,
     ) -> Result<String, StoreError> {
         let made_up = || format!("{fallback}-{}", &keys::identifier()[..8]);
-        // What a delegate has signed says the name that was asked for.
+        // A delegate's statement has the requested name.
         let unsigned = || {
             let text = "the name is taken, or is none: choose another with --name";
             Err(StoreError::Refused(text.to_owned()))
@@ -298,10 +283,8 @@ impl Change<'_> {
         }
     }
 
-    /// An address of each prefix that no device of the tenant has.
-    ///
-    /// # Errors
-    /// [`StoreError::Refused`] when a prefix has none left.
+    /// A free address of each prefix of the tenant. [`StoreError::Refused`] if a prefix has none
+    /// left.
     pub async fn free_addresses(
         &mut self,
         tenant: &str,
@@ -317,8 +300,8 @@ impl Change<'_> {
         let taken = rows.iter().map(|row| row.try_get::<String, _>("address"));
         let taken: HashSet<String> = taken.collect::<Result<_, _>>()?;
         let free = prefixes.iter().map(|prefix| {
-            // The first host of a prefix is the anchor's own address. Of IPv6 the address before it
-            // is one as well, that of any router (RFC 4291 section 2.6.1).
+            // The first host of a prefix is the anchor. With IPv6 the address before it is reserved
+            // too: the subnet-router anycast address (RFC 4291 section 2.6.1).
             let own = if prefix.addr().is_ipv4() { 1 } else { 2 };
             let mut hosts = prefix.hosts().skip(own).take(taken.len() + 1);
             hosts.find(|address| !taken.contains(&address.to_string())).ok_or_else(|| {

@@ -1,4 +1,4 @@
-//! Between one stream's desk and the store: who the peer is, and what it tells.
+//! The connection of one stream's session with the store: the peer's identity and its reports.
 
 mod handed_back;
 mod joining;
@@ -22,44 +22,37 @@ use crate::model::{Device, DeviceState, Proxy, ProxyState};
 use crate::plan::signing;
 use crate::store::{DocumentOutcome, Note, ProxyStatus, Report, Store, StoreError, Stored};
 
-/// Who is at the other end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum StreamPeer {
-    /// Nobody that is known.
     Stranger,
-    /// A box.
     Device { tenant: String, id: String },
-    /// A proxy or anchor.
     Proxy { tenant: String, id: String },
 }
 
-/// Keeps what one peer tells.
 pub(super) struct Keeper<'a> {
     streams: &'a Streams,
     key: PublicKey,
-    /// By which the database tells its stream from others of the same key.
+    /// Distinguishes this stream from others of the same key in the database.
     stream: String,
     address: SocketAddr,
     peer: StreamPeer,
-    /// The delegates by whose word it is there.
     issuers: Vec<PublicKey>,
     have: HeldVersions,
     outcomes: BTreeMap<String, Value>,
-    /// The last revocation that a proxy has in force.
+    /// The last revocation in force at a proxy.
     confirmed: Head,
-    /// Whether it was told that it holds something newer than the database.
+    /// Whether a newer document than the database's was reported.
     is_ahead: bool,
     load: Option<i64>,
-    /// How far a proxy says to be from the anchors of its tenants, microseconds.
+    /// The round trips that a proxy reports to its tenants' anchors, microseconds.
     anchors: BTreeMap<String, u32>,
-    /// When something came from it last, milliseconds since 1970.
+    /// The last received data, milliseconds since 1970.
     heard_ms: i64,
-    /// The proxy that a box was written to be on.
+    /// The box's proxy as last written.
     on: Option<Option<PublicKey>>,
     is_dirty: bool,
-    /// Whether something came from it since it was written last that it is there.
     is_heard: bool,
-    /// Whether what it is to have could not be read yet.
+    /// Whether the peer's documents have still to be read.
     lacks_papers: bool,
     quiet_ticks: u32,
     devices: HashMap<PublicKey, Option<(String, String)>>,
@@ -99,7 +92,6 @@ impl<'a> Keeper<'a> {
         self.key
     }
 
-    /// The delegates by whose word it is there.
     pub(super) fn issuers(&self) -> Vec<PublicKey> {
         self.issuers.clone()
     }
@@ -108,7 +100,7 @@ impl<'a> Keeper<'a> {
         self.peer != StreamPeer::Stranger
     }
 
-    /// Whether the peer lets others in: a proxy or an anchor.
+    /// Whether the peer admits others: a proxy or an anchor.
     pub(super) fn is_gate(&self) -> bool {
         matches!(self.peer, StreamPeer::Proxy { .. })
     }
@@ -122,12 +114,11 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Something came from it.
     pub(super) fn heard(&mut self) {
         (self.heard_ms, self.is_heard) = (now_ms(), true);
     }
 
-    /// The stream is up, or has begun to belong to somebody: what is to hold there is sent.
+    /// Passes the current documents to the session, at the start and after joining.
     pub(super) async fn arrived(&mut self, desk: &mut Desk) {
         if !self.is_member() {
             return;
@@ -159,7 +150,6 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// The stream is gone.
     pub(super) fn left(&mut self) {
         self.is_dirty = self.is_member();
         if let (Some(on), StreamPeer::Device { tenant, .. }) = (self.on.flatten(), &self.peer) {
@@ -168,11 +158,10 @@ impl<'a> Keeper<'a> {
         self.flush(false);
     }
 
-    /// Takes what was sent to it by name.
     pub(super) fn take(&mut self, word: StreamMessage, desk: &mut Desk) {
         match word {
             StreamMessage::Published(published) => desk.publish(published),
-            // It is sent what was there before it, once it is let in.
+            // An admitted peer gets all documents anyway.
             _ if !self.is_member() => {}
             StreamMessage::Document(kind, version, envelope) => {
                 desk.desire(kind, version, *envelope)
@@ -184,7 +173,7 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Writes what waits; a proxy that is heard is said to be there now and then.
+    /// Writes pending reports; refreshes the status of a proxy periodically.
     pub(super) async fn tick(&mut self, desk: &mut Desk) {
         if self.lacks_papers {
             self.arrived(desk).await;
@@ -192,7 +181,7 @@ impl<'a> Keeper<'a> {
         self.quiet_ticks += 1;
         if self.quiet_ticks >= QUIET_TICKS {
             self.quiet_ticks = 0;
-            // One that is silent may have another stream since, which knows better.
+            // A silent stream may have a successor with better knowledge.
             self.is_dirty |= self.is_gate() && std::mem::take(&mut self.is_heard);
         }
         self.flush(true);
@@ -233,7 +222,6 @@ impl<'a> Keeper<'a> {
         self.streams.recorder.note(note);
     }
 
-    /// A box says which proxy it is on.
     fn place(&mut self) {
         let StreamPeer::Device { tenant, id } = &self.peer else { return };
         let (before, now) = (self.on.replace(self.have.proxy), self.have.proxy);
@@ -246,10 +234,6 @@ impl<'a> Keeper<'a> {
         self.streams.recorder.note(Note::On { tenant, device, proxy });
     }
 
-    /// Does what the desk has to be done.
-    ///
-    /// # Errors
-    /// Why the stream must end.
     pub(super) async fn handle(
         &mut self,
         event: DeskEvent,
@@ -287,7 +271,6 @@ impl<'a> Keeper<'a> {
             }
             DeskEvent::Revoked(head) => {
                 self.confirmed = head;
-                // Somebody waits for it.
                 self.is_dirty = true;
                 self.flush(true);
                 Ok(())
@@ -326,7 +309,7 @@ impl<'a> Keeper<'a> {
     }
 }
 
-/// Who has this key, and by whose word.
+/// The member with this key and its delegates.
 async fn peer(store: &Store, key: PublicKey) -> Result<(StreamPeer, Vec<PublicKey>), StoreError> {
     let text = key.to_string();
     let stranger = (StreamPeer::Stranger, Vec::new());
@@ -351,7 +334,6 @@ fn keys_of(texts: &[String]) -> Vec<PublicKey> {
     texts.iter().filter_map(|text| text.parse().ok()).collect()
 }
 
-/// A text of a peer's, fit to be shown.
 fn shown(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(60).collect()
 }

@@ -1,7 +1,6 @@
-//! What is sent to the streams of this replica by name: a mailbox for each.
+//! Messages to streams of this replica, by key: a mailbox for each stream.
 //!
-//! A stream that does not empty its mailbox loses it, and ends: it would say nothing of what it has
-//! missed.
+//! A stream that does not empty its mailbox loses it and ends, since it would miss messages.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,24 +9,24 @@ use roadweave_fleet::{Envelope, Kind, Published, PublishedTable, Version};
 use roadweave_identity::PublicKey;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-/// Something for one stream.
+/// A message to a stream.
 #[derive(Clone, Debug)]
 pub enum StreamMessage {
-    /// A document is to hold.
+    /// A new document.
     Document(Kind, Version, Box<Envelope>),
-    /// A table is to hold; with the one before it.
+    /// A new table, and the one before.
     Table(Arc<PublishedTable>, Option<Arc<PublishedTable>>),
-    /// Somebody watches.
+    /// A person watches the box.
     Watch,
-    /// The proxy is to let go of its boxes, or may have them again.
+    /// Whether the proxy is drained.
     Drain(bool),
-    /// Something for the stream may have been missed: it is to look itself.
+    /// Messages may have been missed: read the database.
     Look,
-    /// What all are told is another, at once.
+    /// New trust or revocations, at once.
     Published(Arc<Published>),
 }
 
-/// The mailboxes, and what is kept for streams to come.
+/// The mailboxes, and state for future streams.
 #[derive(Debug, Default)]
 pub struct Mailboxes(Mutex<State>);
 
@@ -36,11 +35,11 @@ struct State {
     next: u64,
     boxes: HashMap<PublicKey, Vec<(u64, Sender<StreamMessage>)>>,
     tables: HashMap<PublicKey, Arc<PublishedTable>>,
-    /// How many boxes of each tenant with streams here say to be on each proxy.
+    /// The number of boxes with streams here, by tenant and proxy.
     on: BTreeMap<(String, PublicKey), u32>,
 }
 
-/// The mailbox of a stream, as long as that lasts.
+/// The mailbox of a stream, removed on drop.
 pub struct Mailbox {
     mailboxes: Arc<Mailboxes>,
     key: PublicKey,
@@ -53,8 +52,8 @@ impl Mailboxes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A mailbox for a stream of `key`. Of so many the oldest loses its own: nobody needs them, and
-    /// with one key all others could be kept out.
+    /// A mailbox for a stream of `key`. The number of a key's streams is bounded, and the oldest
+    /// loses its mailbox: one key must not take all places.
     pub fn open(self: &Arc<Self>, key: PublicKey) -> Mailbox {
         let (sender, words) = channel(WORDS_MAX);
         let mut state = self.state();
@@ -82,7 +81,7 @@ impl Mailboxes {
         }
     }
 
-    /// The table of a proxy or anchor is another.
+    /// Stores and sends the table of a proxy or anchor.
     pub fn publish_table(&self, key: &PublicKey, table: Arc<PublishedTable>) {
         let former = self.state().tables.insert(*key, Arc::clone(&table));
         self.send(key, StreamMessage::Table(table, former));
@@ -93,7 +92,7 @@ impl Mailboxes {
         self.state().tables.get(key).cloned()
     }
 
-    /// A box of `tenant` says to be on another proxy than before.
+    /// Counts a box of `tenant` that has moved to another proxy.
     pub fn moved(&self, tenant: &str, from: Option<PublicKey>, to: Option<PublicKey>) {
         let mut state = self.state();
         let place = |key| (tenant.to_owned(), key);
@@ -110,19 +109,19 @@ impl Mailboxes {
         }
     }
 
-    /// The proxies that boxes say to be on, and whose boxes.
+    /// The proxies with boxes, and the boxes' tenants.
     pub fn witnessed(&self) -> Vec<(String, PublicKey)> {
         self.state().on.keys().cloned().collect()
     }
 }
 
 impl Mailbox {
-    /// The next word; `None` once the mailbox is lost.
+    /// The next message; `None` once the mailbox is lost.
     pub async fn recv(&mut self) -> Option<StreamMessage> {
         self.words.recv().await
     }
 
-    /// Whether the mailbox was lost because of later streams of the same key.
+    /// Whether the mailbox was lost to later streams of the same key.
     pub fn is_superseded(&self) -> bool {
         let state = self.mailboxes.state();
         let later = state.boxes.get(&self.key).map_or(0, Vec::len);
@@ -142,11 +141,8 @@ impl Drop for Mailbox {
     }
 }
 
-/// Streams of one key.
 const STREAMS_OF_KEY_MAX: usize = 4;
-/// Words that wait for a stream.
 const WORDS_MAX: usize = 64;
-/// Proxies that boxes may name, by tenants.
 const PROXIES_MAX: usize = 10_000;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What all streams are told: whom to trust, and which keys are withdrawn.
+//! The state published to all streams: trust lists and revocations.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ pub enum PublishError {
     /// The database.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The revocations in it are not those that were made.
+    /// The stored revocations were altered.
     #[error("the revocations in the database were altered: {0}")]
     Altered(String),
-    /// Nobody can sign.
+    /// A signature is refused.
     #[error(transparent)]
     NotSigned(#[from] NotSigned),
     /// The key cannot be used for TLS.
@@ -32,8 +32,8 @@ impl From<RevocationError> for PublishError {
     }
 }
 
-/// What holds now. The chain is followed from its beginning: one that was altered is not signed,
-/// and none that lacks what was signed once.
+/// The state to publish. The chain is verified from its beginning: an altered chain, or one that
+/// lacks what was signed before, is not signed.
 pub(super) async fn published(
     store: &Store,
     authority: &Authority,
@@ -64,7 +64,7 @@ pub(super) async fn published(
     let trust = authority.trust(epoch)?;
     store.floor().saw_revocations(serial, &hash);
     let floor = Arc::clone(store.floor());
-    // Beside: a disk that hangs holds no revocation up.
+    // In the background: a hanging disk must not delay revocations.
     tokio::task::spawn_blocking(move || floor.keep());
     Ok(Published { trust, revocations, head })
 }

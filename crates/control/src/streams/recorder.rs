@@ -1,4 +1,4 @@
-//! Writes what streams tell, many at a time, in the order in which it came.
+//! Writes notes of streams in batches, in order.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,6 @@ use crate::metrics::Metrics;
 use crate::outbox::Outbox;
 use crate::store::{ANSWERS_MAX, Note, Store, within};
 
-/// Where streams put their notes.
 #[derive(Clone)]
 pub(super) struct Recorder {
     notes: Sender<Note>,
@@ -19,14 +18,13 @@ pub(super) struct Recorder {
 }
 
 impl Recorder {
-    /// A recorder with a task of its own.
     pub(super) fn start(store: Arc<Store>, outbox: Arc<Outbox>, metrics: Arc<Metrics>) -> Self {
         let (notes, inbox) = channel(NOTES_MAX);
         tokio::spawn(record(store, outbox, inbox));
         Self { notes, metrics }
     }
 
-    /// Keeps a note, unless far too many wait: then it is counted and lost.
+    /// Queues a note; if the queue is full, the note is counted and dropped.
     pub(super) fn note(&self, note: Note) {
         if let Err(TrySendError::Full(_)) = self.notes.try_send(note) {
             self.metrics.notes_lost.inc();
@@ -40,7 +38,7 @@ async fn record(store: Arc<Store>, outbox: Arc<Outbox>, mut inbox: Receiver<Note
         let mut tries = 0;
         while let Err(error) = within(ANSWERS_MAX, store.keep_notes(&batch, now_ms())).await {
             tries += 1;
-            // What the database refuses for good holds nobody else up for ever.
+            // Notes that the database refuses for good must not block others.
             if !error.is_passing() && tries > TRIES_MAX {
                 tracing::error!(%error, count = batch.len(), "what streams told is not kept");
                 break;
@@ -54,10 +52,8 @@ async fn record(store: Arc<Store>, outbox: Arc<Outbox>, mut inbox: Receiver<Note
     }
 }
 
-/// Notes that wait for the database.
 const NOTES_MAX: usize = 50_000;
 const AT_ONCE: usize = 2_000;
 const TRIES_MAX: u32 = 5;
 const RETRY: Duration = Duration::from_millis(500);
-/// Between two writings: notes gather meanwhile.
 const REST: Duration = Duration::from_millis(20);

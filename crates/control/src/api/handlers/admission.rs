@@ -1,8 +1,7 @@
-//! Which keys may be admitted here at all.
+//! Which keys may be admitted here.
 
 use crate::api::{App, Problem};
 
-/// Refuses to admit a key here when nobody here can sign for it.
 pub(super) fn root_is_here(app: &App) -> Result<(), Problem> {
     if app.authority.admits() {
         return Ok(());
@@ -13,7 +12,7 @@ pub(super) fn root_is_here(app: &App) -> Result<(), Problem> {
     ))
 }
 
-/// Refuses a key on which the whole fleet hangs: who could put it in could revoke it.
+/// Refuses keys that the fleet depends on: a record with such a key could be revoked.
 pub(super) fn not_ours(app: &App, key: &str) -> Result<(), Problem> {
     let approves = || app.authority.approvers().iter().any(|one| one.to_string() == key);
     match app.authority.is_own(key) || approves() {

@@ -1,4 +1,4 @@
-//! What has happened: revocations, the audit log, and changes as they come.
+//! Revocations, the audit log, and changes as server-sent events.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -25,7 +25,6 @@ use crate::store::{
     AuditEntry, CHANGES_AT_ONCE, Changed, FleetState, Revocation, Store, StoreError,
 };
 
-/// A page of numbered lines.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinesQuery {
@@ -44,7 +43,6 @@ pub struct Checked {
     fault: Option<String>,
 }
 
-/// A tenant's revocations, in order.
 pub async fn revocations(
     State(app): State<Arc<App>>,
     Path(tenant): Path<String>,
@@ -58,7 +56,6 @@ pub async fn revocations(
     Ok(Json(PageOf { items, next }))
 }
 
-/// A tenant's audit log, the latest line first.
 pub async fn audit(
     State(app): State<Arc<App>>,
     Path(tenant): Path<String>,
@@ -70,7 +67,6 @@ pub async fn audit(
     Ok(Json(PageOf { items, next }))
 }
 
-/// Follows the chain of a tenant's audit log.
 pub async fn check(
     State(app): State<Arc<App>>,
     Path(tenant): Path<String>,
@@ -89,12 +85,10 @@ pub async fn check(
     }))
 }
 
-/// The document of this interface.
 pub async fn openapi(Extension(DocumentText(text)): Extension<DocumentText>) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], text).into_response()
 }
 
-/// What changes, as it comes.
 pub async fn live(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -102,7 +96,6 @@ pub async fn live(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let permit = WatcherPermit::take(&app, &caller)?;
-    // Listen before reading what was missed, so that nothing falls between.
     let changes = app.outbox.listen();
     let epoch = app.store.epoch().await?;
     let id = headers.get("last-event-id").map(|id| id.to_str().unwrap_or_default());
@@ -112,7 +105,7 @@ pub async fn live(
     };
     let last = match found {
         Some(last) => last,
-        // Who is new, or hears that something is lost, looks at all of it anew.
+        // New watchers, and those that lost changes, load the whole state.
         None => (app.store.latest_change().await?, i64::MAX),
     };
     tracing::debug!(who = caller.name, tenant, "watches");
@@ -132,7 +125,6 @@ pub async fn live(
     Ok(sent(watcher))
 }
 
-/// How the fleet is now.
 pub async fn state(
     State(app): State<Arc<App>>,
     Path(tenant): Path<String>,
@@ -140,14 +132,11 @@ pub async fn state(
     Ok(Json(app.store.fleet_state(&tenant).await?))
 }
 
-/// One who watches.
 pub(super) trait Watches: Send + 'static {
-    /// The next event; `None` ends the stream, after which a browser asks again, with its rights of
-    /// then.
+    /// The next event; `None` ends the stream, and the browser reconnects with its current rights.
     fn next(&mut self) -> impl Future<Output = Option<Event>> + Send;
 }
 
-/// Events of a watcher, until it has no more.
 pub(super) fn sent(watcher: impl Watches) -> Response {
     let events = stream::unfold(watcher, async |mut watcher| {
         let event = watcher.next().await?;
@@ -158,16 +147,13 @@ pub(super) fn sent(watcher: impl Watches) -> Response {
 }
 
 struct Watcher {
-    /// Whether changes cannot be told that were missed.
     is_lost: bool,
-    /// Whether there may be more of those that were missed.
     is_behind: bool,
     missed: std::vec::IntoIter<Changed>,
     last: (i64, i64),
     epoch: i64,
     changes: broadcast::Receiver<Changed>,
     tenant: String,
-    /// When the state of the fleet is to be told.
     state_due: Option<Instant>,
     until: Instant,
     app: Arc<App>,
@@ -185,7 +171,7 @@ impl Watches for Watcher {
                 self.state_due = None;
                 let state = self.app.store.fleet_state(&self.tenant).await.ok()?;
                 let data = serde_json::to_string(&state).unwrap_or_default();
-                // It says the place as well: who is cut off before the first change goes on there.
+                // The ID lets a watcher that is cut off before the first change resume here.
                 return Some(Event::default().id(self.id()).event("state").data(data));
             }
             let until = self.state_due.unwrap_or(self.until).min(self.until);
@@ -212,7 +198,6 @@ impl Watches for Watcher {
             if line.tenant == self.tenant && at > self.last {
                 self.last = at;
                 if matches!(&*line.kind, "device" | "proxy" | "proxy-status" | "session") {
-                    // Many changes at once are one.
                     self.state_due.get_or_insert_with(|| Instant::now() + STATE_REST);
                 }
                 let data = serde_json::to_string(&line).unwrap_or_default();
@@ -223,25 +208,24 @@ impl Watches for Watcher {
 }
 
 impl Watcher {
-    /// The identifier of what was told last: epoch, change, and place in it.
+    /// Epoch, change, and position in the change of the last event.
     fn id(&self) -> String {
         format!("{}-{}-{}", self.epoch, self.last.0, self.last.1)
     }
 }
 
-/// The epoch and the place in the outbox that an event's identifier says.
 fn place(id: &str) -> Option<(i64, (i64, i64))> {
     let mut parts = id.splitn(3, '-').map(str::parse);
     let mut next = || parts.next()?.ok();
     Some((next()?, (next()?, next()?)))
 }
 
-/// The place in the outbox that an event's identifier says, if all after it is still there.
+/// The place of an event ID in the outbox, if everything after it is still there.
 async fn resumed(store: &Store, epoch: i64, id: &str) -> Result<Option<(i64, i64)>, StoreError> {
     let Some((of, (sequence, position))) = place(id) else { return Ok(None) };
     let latest = store.latest_change().await?;
     let first = store.first_change().await?.unwrap_or(latest.saturating_add(1));
-    // Of those who were away for so many all of it would be more than a fresh look.
+    // After so many changes a fresh look costs less.
     let is_there = of == epoch
         && sequence <= latest
         && sequence.saturating_add(1) >= first
@@ -250,7 +234,5 @@ async fn resumed(store: &Store, epoch: i64, id: &str) -> Result<Option<(i64, i64
 }
 
 pub(super) const LIVE_MAX: Duration = Duration::from_secs(300);
-/// How many changes of all tenants may have been missed by whoever goes on.
 const MISSED_MAX: i64 = 100_000;
-/// The least time between two looks at the state of a fleet.
 const STATE_REST: Duration = Duration::from_secs(1);

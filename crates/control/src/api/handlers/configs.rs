@@ -1,4 +1,4 @@
-//! Configurations, and how people approve them.
+//! Configurations, and their approval by people.
 
 use std::sync::Arc;
 
@@ -37,7 +37,6 @@ pub struct SignedApproval {
     signature: String,
 }
 
-/// Writes the next version of a scope's configuration.
 pub async fn create(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -58,7 +57,6 @@ pub async fn create(
     Ok(record(StatusCode::CREATED, &stored))
 }
 
-/// What a person signs so that a configuration counts.
 pub async fn approval(
     State(app): State<Arc<App>>,
     Path((tenant, id)): Path<(String, String)>,
@@ -72,7 +70,6 @@ pub async fn approval(
     Ok(Json(Approvable { approval, text, approved: config.settings.signature.is_some() }))
 }
 
-/// Puts in the approval of one whom the root names for it.
 pub async fn approve(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -90,7 +87,7 @@ pub async fn approve(
     Ok(record(StatusCode::OK, &after))
 }
 
-/// Refuses an approval that boxes would not take: of somebody else, or for something else.
+/// Refuses an approval that boxes would refuse: by another key, or for another text.
 async fn check(
     app: &App,
     change: &mut Change<'_>,
@@ -121,7 +118,6 @@ async fn check(
     }
 }
 
-/// What approves a configuration, and the text that it is about.
 fn to_sign(
     tenant: &str,
     config: &Config,

@@ -1,4 +1,4 @@
-//! Delegates, who sign for others where the root key is elsewhere.
+//! Delegates, which sign for others where the root key is elsewhere.
 
 use std::sync::Arc;
 
@@ -25,7 +25,6 @@ pub struct NewDelegate {
     chain: String,
 }
 
-/// Puts a delegate in.
 pub async fn create(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -55,7 +54,7 @@ pub async fn create(
     insert_in(&app, change, &tenant, delegate).await
 }
 
-/// Refuses a delegate below one that is not known here or was revoked.
+/// Refuses a delegate below one that is unknown or revoked.
 async fn above(change: &mut Change<'_>, tenant: &str, key: &str) -> Result<(), Problem> {
     let is_revoked = change.is_revoked(key).await?;
     match change.find::<Delegate>("public_key", key).await {

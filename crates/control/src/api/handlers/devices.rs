@@ -1,4 +1,4 @@
-//! Boxes and proxies: letting in, changing, and what they say of themselves.
+//! Boxes and proxies: admission, changes, reports.
 
 use std::sync::Arc;
 
@@ -40,7 +40,6 @@ pub struct Drain {
     drain: bool,
 }
 
-/// A box.
 pub async fn one(
     State(app): State<Arc<App>>,
     Path((tenant, id)): Path<(String, String)>,
@@ -49,7 +48,6 @@ pub async fn one(
     records::found::<Device>(&app, &tenant, &id, &headers).await
 }
 
-/// Admits a box whose key is known.
 pub async fn create(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -87,7 +85,7 @@ pub async fn create(
     Ok(record(StatusCode::CREATED, &stored))
 }
 
-/// Changes what people write of a box; its tags are in its statement, which is signed anew.
+/// The tags are in the signed statement, so a change of tags signs a new one.
 pub async fn replace(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -110,7 +108,6 @@ pub async fn replace(
     Ok(record(StatusCode::OK, &after))
 }
 
-/// Lets in a box that waits.
 pub async fn approve(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -124,7 +121,6 @@ pub async fn approve(
         DeviceState::Revoked => return Err(Problem::conflict("it was revoked, for ever")),
         DeviceState::Pending => device.state = DeviceState::Active,
     }
-    // What a delegate has said of it stays.
     if device.statement.is_none() {
         root_is_here(&app)?;
         device.statement = app.authority.admit_device(&tenant, &device)?;
@@ -135,7 +131,6 @@ pub async fn approve(
     Ok(record(StatusCode::OK, &after))
 }
 
-/// Drains a proxy, or lets it take boxes again.
 pub async fn drain(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -157,7 +152,6 @@ pub async fn drain(
     Ok(record(StatusCode::OK, &after))
 }
 
-/// Which proxies are there.
 pub async fn proxy_status(
     State(app): State<Arc<App>>,
     Path(tenant): Path<String>,
@@ -166,7 +160,6 @@ pub async fn proxy_status(
     Ok(Json(PageOf { items, next: None }))
 }
 
-/// Asks for close figures of a box for a while.
 pub async fn watch(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -180,7 +173,6 @@ pub async fn watch(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// What a box said of itself last.
 pub async fn report(
     State(app): State<Arc<App>>,
     Path((tenant, id)): Path<(String, String)>,
@@ -188,7 +180,6 @@ pub async fn report(
     Ok(Json(app.store.report(&tenant, &id).await?))
 }
 
-/// Where a box was connected.
 pub async fn sessions(
     State(app): State<Arc<App>>,
     Path((tenant, id)): Path<(String, String)>,
@@ -198,7 +189,6 @@ pub async fn sessions(
     Ok(Json(PageOf { items, next: None }))
 }
 
-/// Which samples.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SamplesQuery {
@@ -209,7 +199,6 @@ pub struct SamplesQuery {
     cursor: Option<i64>,
 }
 
-/// Figures of a box over time.
 pub async fn samples(
     State(app): State<Arc<App>>,
     Path((tenant, id)): Path<(String, String)>,

@@ -1,5 +1,4 @@
-//! What machines ask: is it alive, is it ready, and its figures. No key is needed; nothing of any
-//! tenant is in it.
+//! Liveness, readiness and metrics. They need no key and hold nothing of any tenant.
 
 use std::sync::Arc;
 
@@ -11,7 +10,6 @@ use axum::routing::get;
 
 use crate::api::{App, Problem};
 
-/// `/healthz`, `/readyz` and `/metrics`.
 pub fn router(app: &Arc<App>) -> Router {
     Router::new()
         .route("/healthz", get(async || "alive\n"))

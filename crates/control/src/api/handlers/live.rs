@@ -1,4 +1,4 @@
-//! One box as it is, for whoever watches it: its session, its report, its figures as they come.
+//! One box as server-sent events: its session, its report, its figures.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,14 +22,13 @@ use crate::model::Device;
 use crate::outbox::Live;
 use crate::store::{Changed, STEPS_MS, StoreError};
 
-/// What becomes of a box, as it comes.
 pub async fn device(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Path((tenant, device)): Path<(String, String)>,
 ) -> Result<Response, Problem> {
     let permit = WatcherPermit::take(&app, &caller)?;
-    // Listened to before the first look, so that nothing falls between.
+    // Subscribed before the first look, so that no change is lost between.
     let (changes, figures) = (app.outbox.listen(), app.outbox.figures());
     app.store.get::<Device>(&tenant, &device).await?;
     tracing::debug!(who = caller.name, tenant, device, "watches");
@@ -48,12 +47,10 @@ pub async fn device(
     Ok(sent(watcher))
 }
 
-/// What is to be looked up and told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Look {
     Session,
     Report,
-    /// The figures that another replica has written.
     Sample,
 }
 
@@ -64,9 +61,7 @@ struct Watcher {
     changes: Receiver<Changed>,
     figures: Receiver<Live>,
     waiting: Vec<Look>,
-    /// Up to when figures were told.
     sampled_ms: i64,
-    /// When they are looked for in the database.
     looks: Instant,
     until: Instant,
     _permit: WatcherPermit,
@@ -155,5 +150,5 @@ fn event(name: &str, what: &impl Serialize) -> Event {
     Event::default().event(name).data(serde_json::to_string(what).unwrap_or_default())
 }
 
-/// How long figures may be away before they are looked for in the database.
+/// After so long without figures the database is searched.
 const FIGURES: Duration = Duration::from_secs(10);

@@ -58,7 +58,6 @@ pub struct MadeApiKey {
     key: Value,
 }
 
-/// Adds somebody.
 pub async fn create(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -72,7 +71,6 @@ pub async fn create(
     insert(&app, &caller, &tenant, person).await
 }
 
-/// Changes what somebody may do.
 pub async fn replace(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -94,7 +92,6 @@ pub async fn replace(
     Ok(record(StatusCode::OK, &after))
 }
 
-/// Removes somebody, logins and all.
 pub async fn remove(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -111,7 +108,7 @@ pub async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Refuses to write what an issuer says of somebody.
+/// Refuses to change a role that an issuer decides.
 fn is_ours(person: &Stored<Person>) -> Result<(), Problem> {
     match person.record.subject {
         None => Ok(()),
@@ -121,9 +118,8 @@ fn is_ours(person: &Stored<Person>) -> Result<(), Problem> {
     }
 }
 
-/// A tenant without owner could be changed by nobody, and one whose owners all sign in elsewhere by
-/// nobody while that is away. The caller holds the lock of changes, so that
-/// two cannot remove one another.
+/// Keeps one owner with a password: without one, the tenant could not be changed while the issuer
+/// is away. The caller holds the lock of changes, so that two owners cannot remove each other.
 async fn not_the_last_owner(app: &App, person: &Stored<Person>) -> Result<(), Problem> {
     if person.record.settings.role != Role::Owner || person.record.subject.is_some() {
         return Ok(());
@@ -138,7 +134,6 @@ async fn not_the_last_owner(app: &App, person: &Stored<Person>) -> Result<(), Pr
     }
 }
 
-/// Sets somebody's password and ends their logins.
 pub async fn set_password(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -155,7 +150,6 @@ pub async fn set_password(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Makes an API key.
 pub async fn create_key(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,

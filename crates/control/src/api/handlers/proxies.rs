@@ -1,5 +1,5 @@
-//! Proxies that are no more: each pod that starts is a new one, and those that went stay in every
-//! list until somebody takes them away.
+//! Removing proxies: each new pod is a new proxy, and old ones stay in the lists until they are
+//! removed.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use crate::api::{App, Caller, Problem};
 use crate::clock::now_ms;
 use crate::model::{Proxy, ProxyState};
 
-/// Forgets a proxy or anchor that was drained or revoked and is gone. Its key is not revoked by
-/// that: it may join again, by a token.
+/// Removes a proxy or anchor that was drained or revoked and is gone. Its key is not revoked: it
+/// may join again by a token.
 pub async fn remove(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,

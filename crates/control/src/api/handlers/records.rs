@@ -1,4 +1,4 @@
-//! What all records have in common: list, look at, make, replace, remove.
+//! Operations that all records share: list, get, create, replace, remove.
 
 use std::sync::Arc;
 
@@ -32,15 +32,10 @@ pub struct New<S> {
     pub settings: S,
 }
 
-/// A record that people make and change by its settings alone.
+/// A record that people create and change by its settings alone.
 pub trait Managed: Record {
-    /// The settings that people write.
     type Settings: Settings + Serialize;
 
-    /// Makes a record of what people wrote.
-    ///
-    /// # Errors
-    /// When no such record can be.
     fn make(
         app: &App,
         caller: &Caller,
@@ -48,14 +43,10 @@ pub trait Managed: Record {
         new: New<Self::Settings>,
     ) -> Result<Self, Problem>;
 
-    /// This record with other settings.
-    ///
-    /// # Errors
-    /// When one of the settings can never change.
+    /// This record with other settings; an error if one of them cannot be changed.
     fn with(self, settings: Self::Settings) -> Result<Self, Problem>;
 }
 
-/// A page of a tenant's records.
 pub async fn list<R: Record>(
     State(app): State<Arc<App>>,
     Path(tenant): Path<String>,
@@ -81,7 +72,6 @@ pub async fn list<R: Record>(
     Ok(axum::Json(PageOf { items, next }).into_response())
 }
 
-/// A record; 304 if the caller has it.
 pub async fn one<R: Record>(
     State(app): State<Arc<App>>,
     Path((tenant, id)): Path<(String, String)>,
@@ -90,7 +80,6 @@ pub async fn one<R: Record>(
     found::<R>(&app, &tenant, &id, &headers).await
 }
 
-/// The record of this name, unless the caller has it as it is.
 pub async fn found<R: Record>(
     app: &App,
     tenant: &str,
@@ -105,7 +94,6 @@ pub async fn found<R: Record>(
     Ok(record(StatusCode::OK, &stored))
 }
 
-/// Makes a record.
 pub async fn create<R: Managed>(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -118,7 +106,6 @@ pub async fn create<R: Managed>(
     insert(&app, &caller, &tenant, made).await
 }
 
-/// Writes a new record and answers with it.
 pub async fn insert<R: Record>(
     app: &App,
     caller: &Caller,
@@ -129,7 +116,7 @@ pub async fn insert<R: Record>(
     insert_in(app, change, tenant, new).await
 }
 
-/// Writes a new record as the last thing of a change, and answers with it.
+/// Inserts a record, commits the change and answers with the record.
 pub async fn insert_in<R: Record>(
     app: &App,
     mut change: Change<'_>,
@@ -146,7 +133,6 @@ pub async fn insert_in<R: Record>(
     Ok(response)
 }
 
-/// Replaces the settings of a record that the caller has seen.
 pub async fn replace<R: Managed>(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -165,7 +151,6 @@ pub async fn replace<R: Managed>(
     Ok(record(StatusCode::OK, &after))
 }
 
-/// Removes a record that the caller has seen.
 pub async fn remove<R: Record>(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -204,8 +189,7 @@ impl Managed for Pool {
     }
 }
 
-/// Only the tenant that runs the controller has proxies for others: else one could take part in
-/// another's traffic.
+/// Only the host tenant shares proxies: another tenant could take part in foreign traffic.
 fn only_host_shares(caller: &Caller, tenant: &str, settings: &PoolSettings) -> Result<(), Problem> {
     if settings.tenants.is_empty() || caller.host && caller.tenant == tenant {
         return Ok(());

@@ -1,8 +1,8 @@
-//! Revoking: a box, a proxy, an anchor, a delegate, or any key; and who has confirmed it.
+//! Revoking a box, a proxy, an anchor, a delegate, or any key; and who has confirmed it.
 //!
 //! ```text
 //! key ─► chain of revocations ─► streams: all cut it off ─► confirmed, or 2 s ─► answer
-//!    └─► marked in its own record, and below a delegate in many, which goes on by itself
+//!   └─► records marked in the background: its own, and those below a delegate
 //! ```
 
 use std::collections::BTreeSet;
@@ -51,7 +51,6 @@ pub struct Revoked {
     summary: String,
 }
 
-/// Admits a box, a proxy or an anchor no more.
 pub async fn member<R: Revocable>(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -68,7 +67,6 @@ pub async fn member<R: Revocable>(
     confirmed(&app, &tenant, revocation, begun).await
 }
 
-/// Revokes a delegate and every key that it has signed for, itself or by delegates below it.
 pub async fn delegate(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -79,13 +77,12 @@ pub async fn delegate(
     let begun = Instant::now();
     let mut change = app.store.change(caller.actor(), now_ms()).await?;
     let key = change.get::<Delegate>(&tenant, &id).await?.record.public_key;
-    // All that hangs on it is cut off by this alone, however many they are.
+    // This entry alone cuts off everything below the key.
     let revocation = enter(&mut change, &tenant, &key, &why.reason).await?;
     change.commit().await?;
     confirmed_and_below(&app, &caller, (&tenant, key), (revocation, begun)).await
 }
 
-/// Revokes any key that the tenant has had; a key of another tenant is refused.
 pub async fn key(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -107,7 +104,6 @@ pub async fn key(
     confirmed_and_below(&app, &caller, (&tenant, what.public_key), (revocation, begun)).await
 }
 
-/// A revocation and who has confirmed it by now.
 pub async fn revocation(
     State(app): State<Arc<App>>,
     Path((tenant, serial)): Path<(String, i64)>,
@@ -118,7 +114,6 @@ pub async fn revocation(
     Ok(Json(Revoked { revocation, confirmations, summary }))
 }
 
-/// Waits until a revocation is confirmed, and marks what is below its key meanwhile.
 async fn confirmed_and_below(
     app: &App,
     caller: &Caller,
@@ -129,15 +124,14 @@ async fn confirmed_and_below(
     tokio::join!(confirmed(app, tenant, revocation, begun), marking).0
 }
 
-/// Marks whatever has a key that was revoked, or is there by its word. The answer waits for it a
-/// while; with many of them it goes on.
+/// Marks all records with the revoked key or below it. The answer waits a while; the marking
+/// continues after it.
 async fn mark_below(app: &App, caller: &Caller, tenant: &str, key: String) {
     let (store, outbox) = (Arc::clone(&app.store), Arc::clone(&app.outbox));
     let (tenant, actor) = (tenant.to_owned(), caller.actor());
     let marking = tokio::spawn(async move {
         let keys = BTreeSet::from([key]);
         if let Err(error) = store.mark_revoked(&tenant, &keys, &actor, now_ms()).await {
-            // They are cut off all the same.
             tracing::error!(tenant, %error, "not all below a revoked key are marked: revoke it again");
         }
         outbox.hint();
@@ -160,7 +154,7 @@ fn check_reason(reason: &str) -> Result<(), Problem> {
     if good { Ok(()) } else { Err(Problem::invalid("reason: 1 to 200 bytes on one line")) }
 }
 
-/// Waits until all who can be reached have confirmed, 2 s at most.
+/// Waits until all reachable proxies and anchors have confirmed, 2 s at most.
 async fn confirmed(
     app: &App,
     tenant: &str,
@@ -177,7 +171,7 @@ async fn confirmed(
                 let summary = confirmations.to_string();
                 return Ok(Json(Revoked { revocation, confirmations, summary }));
             }
-            // It is written; who has confirmed can be asked later.
+            // The revocation is written; confirmations can be read later.
             Err(error) if late => return Err(error.into()),
             _ => tokio::time::sleep(CONFIRM_POLL).await,
         }

@@ -45,7 +45,6 @@ pub struct Session {
     device: Option<String>,
 }
 
-/// Checks a password and gives a cookie.
 pub async fn log_in(
     State(app): State<Arc<App>>,
     Body(wanted): Body<LogIn>,
@@ -63,7 +62,7 @@ pub async fn log_in(
         Err(StoreError::NotFound { .. }) => None,
         Err(error) => return Err(error.into()),
     };
-    // Who signs in elsewhere has none here.
+    // People of an issuer have no password here.
     let hash = person.as_ref().map(|it| it.record.password.clone());
     let hash = hash.filter(|hash| !hash.is_empty());
     if !app.passwords.verify(&wanted.password, hash).await? {
@@ -74,7 +73,6 @@ pub async fn log_in(
     begin_session(&app, &person.ok_or_else(refused)?).await
 }
 
-/// Logs somebody in whose word has been proved.
 pub(super) async fn begin_session(app: &App, person: &Stored<Person>) -> Result<Response, Problem> {
     let secret = keys::secret();
     let login = Login {
@@ -102,7 +100,6 @@ pub(super) async fn begin_session(app: &App, person: &Stored<Person>) -> Result<
     Ok(with_cookie((StatusCode::CREATED, Json(session)).into_response(), &cookie))
 }
 
-/// Who asks.
 pub async fn current(Extension(caller): Extension<Caller>) -> Json<Session> {
     Json(Session {
         tenant: caller.tenant,
@@ -113,7 +110,6 @@ pub async fn current(Extension(caller): Extension<Caller>) -> Json<Session> {
     })
 }
 
-/// Ends the login that this was asked with.
 pub async fn log_out(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -129,7 +125,6 @@ pub async fn log_out(
     Ok(with_cookie(StatusCode::NO_CONTENT.into_response(), &cookie))
 }
 
-/// An answer that sets one more cookie.
 pub(super) fn with_cookie(mut response: Response, cookie: &str) -> Response {
     if let Ok(value) = HeaderValue::try_from(cookie) {
         response.headers_mut().append(header::SET_COOKIE, value);

@@ -1,4 +1,4 @@
-//! Signing in at the issuer: going there, and coming back.
+//! Signing in at the issuer: the redirect there, and the return.
 
 use std::sync::Arc;
 
@@ -47,7 +47,6 @@ pub struct Code {
     state: String,
 }
 
-/// What the issuer sends a browser back with; it may say more than that.
 #[derive(Deserialize)]
 pub struct Returned {
     code: Option<String>,
@@ -55,7 +54,6 @@ pub struct Returned {
     error: Option<String>,
 }
 
-/// Says where to sign in.
 pub async fn begin(
     State(app): State<Arc<App>>,
     Body(wanted): Body<BeginSignIn>,
@@ -68,13 +66,12 @@ pub async fn begin(
     let (url, pending) = begun.map_err(|error| problem(&app, error))?;
     let text = serde_json::to_string(&pending).unwrap_or_default();
     let sealed = app.store.encrypt(CONTEXT, &text);
-    // Lax, since the issuer's page leads back here; a page of another site can send nothing by it
-    // that the state beside it does not go with.
+    // `SameSite=Lax`, since the redirect comes from the issuer's site. A foreign page gains
+    // nothing: the cookie counts only with its `state`.
     let cookie = format!("{COOKIE}={sealed}; {ATTRIBUTES}; Max-Age=600");
     Ok(with_cookie((StatusCode::CREATED, Json(SignIn { url })).into_response(), &cookie))
 }
 
-/// A browser comes back.
 pub async fn callback(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
@@ -86,13 +83,12 @@ pub async fn callback(
         return Err(refused(&app, &format!("the issuer says: {why}")));
     };
     let mut response = finish(&app, &headers, false, &code, &state).await?;
-    // Always the same place: what asks to be led elsewhere is not looked at.
+    // A fixed target: a `next` in the query is ignored.
     *response.status_mut() = StatusCode::SEE_OTHER;
     response.headers_mut().insert(header::LOCATION, HeaderValue::from_static("/"));
     Ok(response)
 }
 
-/// A program comes back.
 pub async fn redeem(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
@@ -123,7 +119,7 @@ async fn finish(
     Ok(with_cookie(response, &format!("{COOKIE}=; {ATTRIBUTES}; Max-Age=0")))
 }
 
-/// Refuses a state that has counted before, at whichever replica.
+/// Refuses a state that was used before, at any replica.
 async fn once(app: &App, oidc: &Oidc, pending: &Pending) -> Result<(), Problem> {
     let (tenant, actor) = (oidc.tenant().to_owned(), "sign-in".to_owned());
     let it = Once { tenant, actor, key: keys::hash(&pending.state), at_ms: now_ms() };
@@ -133,7 +129,8 @@ async fn once(app: &App, oidc: &Oidc, pending: &Pending) -> Result<(), Problem> 
     }
 }
 
-/// The person's record, which is as the issuer says now. Without a role it goes, and its logins.
+/// Creates or updates the person by the issuer's claims. Without a role the person and their
+/// sessions are removed.
 async fn admit(app: &App, oidc: &Oidc, who: &SignedIn) -> Result<Stored<Person>, Problem> {
     let (tenant, id) = (oidc.tenant(), who.id());
     let actor = Actor::new(format!("{tenant}/person:{id}"));
@@ -197,7 +194,6 @@ fn problem(app: &App, error: OidcError) -> Problem {
     }
 }
 
-/// The cookie of somebody who is at the issuer.
 const COOKIE: &str = "__Host-roadweave-sign-in";
 const ATTRIBUTES: &str = "Path=/; Secure; HttpOnly; SameSite=Lax";
 const CONTEXT: &str = "sign in";

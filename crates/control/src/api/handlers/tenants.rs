@@ -35,7 +35,6 @@ pub struct NewTenant {
     password: String,
 }
 
-/// All tenants for the host's owners; for all others their own.
 pub async fn list(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -52,7 +51,6 @@ pub async fn list(
     Ok(Json(PageOf { items, next }).into_response())
 }
 
-/// A tenant.
 pub async fn one(
     State(app): State<Arc<App>>,
     Path(tenant): Path<String>,
@@ -61,7 +59,6 @@ pub async fn one(
     records::found::<Tenant>(&app, &tenant, &tenant, &headers).await
 }
 
-/// Makes a tenant.
 pub async fn create(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -75,7 +72,7 @@ pub async fn create(
     let owner = Person { id: new.owner, settings, password, subject: None };
     let mut change = app.store.change(caller.actor(), now_ms()).await?;
     if change.has_log(&new.id).await? {
-        // Its owner could read what was done in the former one.
+        // The new owner could read the former tenant's log.
         let detail = "there is or was a tenant of this name, whose audit log stays: take another";
         return Err(Problem::new(409, "taken", detail));
     }
@@ -87,7 +84,6 @@ pub async fn create(
     Ok(record(StatusCode::CREATED, &stored))
 }
 
-/// Changes a tenant.
 pub async fn replace(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -106,7 +102,6 @@ pub async fn replace(
     Ok(record(StatusCode::OK, &after))
 }
 
-/// Removes a tenant in which nothing is left but people.
 pub async fn remove(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,

@@ -40,7 +40,6 @@ pub struct MadeToken {
     token: Value,
 }
 
-/// Makes a token.
 pub async fn create(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -78,8 +77,8 @@ pub async fn create(
     Ok((StatusCode::CREATED, Json(MadeToken { join, token: shown(&stored) })).into_response())
 }
 
-/// Refuses a token beyond what its delegate may sign for, with all others that name it. Returns
-/// the delegate's chain.
+/// Refuses a token that, with all other tokens of its delegate, exceeds what the delegate may sign
+/// for. Returns the delegate's chain.
 async fn within_delegate(
     change: &mut Change<'_>,
     tenant: &str,

@@ -1,4 +1,4 @@
-//! The part of the table that is about people: how they log in, who they are, and their tenants.
+//! The routes of logins, people and tenants.
 
 use crate::api::handlers::{people, records, sessions, sign_in, tenants};
 use crate::api::route::{Needs, Route, delete, get, post, put};

@@ -1,4 +1,4 @@
-//! Configurations of boxes, and how they are brought to them.
+//! Configurations of boxes, and their roll-outs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -69,13 +69,11 @@ pub enum RolloutCommand {
     Abort { name: String },
 }
 
-/// A share in per cent.
 fn share(text: &str) -> Result<u32, String> {
     let share = text.trim_end_matches('%').parse().ok().filter(|share| (1..=100).contains(share));
     share.ok_or_else(|| format!("\"{text}\" is no share; write 1% to 100%"))
 }
 
-/// Does what a command says.
 pub fn config(command: ConfigCommand, context: &CommandContext) -> Result<()> {
     match command {
         ConfigCommand::Push { file, tag, device, wave, rest, title } => {
@@ -133,7 +131,7 @@ fn approval(context: &CommandContext, name: &str) -> String {
     context.client.of_tenant(&format!("/configs/{name}/approval"))
 }
 
-/// The word of the person with this key, for the text that is shown.
+/// Signs the shown text with an approver's key.
 fn sign(context: &CommandContext, name: &str, key: &Path) -> Result<String> {
     let waiting: Waiting = serde_json::from_value(context.client.get(&approval(context, name))?)?;
     let bad = |error: &dyn std::fmt::Display| BadInput::new(format!("{}: {error}", key.display()));
@@ -157,7 +155,6 @@ fn read(file: &Path) -> Result<Value> {
     Ok(serde_json::to_value(table).map_err(|error| bad(error.to_string()))?)
 }
 
-/// Does what a command says.
 pub fn rollout(command: RolloutCommand, context: &CommandContext) -> Result<()> {
     let (name, state) = match command {
         RolloutCommand::List => {

@@ -1,4 +1,4 @@
-//! Delegates: who signs for those who join, where the root key is elsewhere.
+//! Delegates, which sign for joining members where the root key is elsewhere.
 
 use std::path::{Path, PathBuf};
 
@@ -28,7 +28,6 @@ pub enum DelegateCommand {
     },
 }
 
-/// Does what is to be done with delegates.
 pub fn delegate(command: DelegateCommand, context: &CommandContext) -> Result<()> {
     let path = context.client.of_tenant("/delegates");
     match command {
@@ -56,10 +55,6 @@ pub fn delegate(command: DelegateCommand, context: &CommandContext) -> Result<()
     }
 }
 
-/// A delegate with its private key.
-///
-/// # Errors
-/// When the file is none.
 pub fn read(file: &Path) -> Result<Delegate> {
     let text = secret::read(file)?;
     Ok(serde_json::from_str(&text).map_err(|_| {

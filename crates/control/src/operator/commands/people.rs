@@ -1,4 +1,4 @@
-//! People: who may do what, and their passwords.
+//! People: their roles and passwords.
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -40,7 +40,6 @@ pub enum UserCommand {
 
 const ROLES: [&str; 4] = ["viewer", "crew", "operator", "owner"];
 
-/// Does what is to be done with people.
 pub fn user(command: UserCommand, context: &CommandContext) -> Result<()> {
     let path = context.client.of_tenant("/users");
     match command {
@@ -78,7 +77,6 @@ pub fn user(command: UserCommand, context: &CommandContext) -> Result<()> {
     }
 }
 
-/// The name of the person who asks.
 fn own_name(context: &CommandContext) -> Result<String> {
     let name = show::at(&context.client.get("/sessions/current")?, "name");
     let person = name.strip_prefix("person:").map(str::to_owned);

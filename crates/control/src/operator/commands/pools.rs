@@ -36,7 +36,6 @@ pub struct Set {
     serves: Option<Vec<String>>,
 }
 
-/// Does what is to be done with pools.
 pub fn pool(command: PoolCommand, context: &CommandContext) -> Result<()> {
     let path = context.client.of_tenant("/pools");
     match command {

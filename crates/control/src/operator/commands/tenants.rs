@@ -1,4 +1,4 @@
-//! Tenants: where their packets leave, and how many may.
+//! Tenants: their egress and limits.
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -37,7 +37,6 @@ pub enum TenantCommand {
     },
 }
 
-/// Does what is to be done with tenants.
 pub fn tenant(command: TenantCommand, context: &CommandContext) -> Result<()> {
     match command {
         TenantCommand::List => context.list(

@@ -54,7 +54,6 @@ pub struct Create {
     no_qr: bool,
 }
 
-/// Does what is to be done with tokens.
 pub fn token(command: TokenCommand, context: &CommandContext) -> Result<()> {
     match command {
         TokenCommand::Create(options) => create(options, context),
@@ -102,7 +101,7 @@ fn create(options: Create, context: &CommandContext) -> Result<()> {
     let is_secret = delegate.is_some();
     if let Some(delegate) = delegate {
         let text = carrying(&show::at(&answer, "join"), delegate).inspect_err(|_| {
-            // Nobody will ever see it; it would keep its uses from others.
+            // The token cannot be shown, and would reserve uses of its delegate.
             let made = format!("{path}/{}", show::at(&answer, "token.id"));
             _ = context.client.remove(&made);
         })?;
@@ -127,7 +126,7 @@ fn create(options: Create, context: &CommandContext) -> Result<()> {
     context.answer(&answer, sentence)
 }
 
-/// Refuses a delegate that no token can carry, before one is made.
+/// Refuses a delegate that no token can carry, before a token is made.
 fn check(delegate: &Delegate) -> Result<()> {
     let said = delegate.chain.claimed();
     let grant = said.as_ref().and_then(|said| said.grant.as_ref());
@@ -144,7 +143,6 @@ fn check(delegate: &Delegate) -> Result<()> {
     }
 }
 
-/// The text of a token with a delegate in it.
 fn carrying(join: &str, delegate: Delegate) -> Result<String> {
     let token = join.parse::<JoinToken>().map_err(BadInput::new)?;
     let text = JoinToken { delegate: Some(delegate), ..token }.to_string();
@@ -179,7 +177,6 @@ mod tests {
         Identity::from_seed([seed; 32])
     }
 
-    /// A delegate so many steps below the root.
     fn delegate(steps: u8) -> Delegate {
         let mut chain = Chain::new(Vec::new());
         for step in 0..steps {
@@ -211,12 +208,11 @@ mod tests {
             let text = carrying(&token.to_string(), delegate(steps)).unwrap();
             let read: JoinToken = text.parse().unwrap();
             assert!(read.delegate == Some(delegate(steps)), "{steps}");
-            // A code of that length is one that a camera can read.
+            // The QR code must be small enough for a camera.
             assert!(show::qr(&text).is_some(), "{}", text.len());
         }
         let error = carrying(&token.to_string(), delegate(4)).unwrap_err().to_string();
         assert!(error.contains("longer than one may be"), "{error}");
-        // Which is known before one is made.
         assert!(delegate(2).fits_a_token() && !delegate(4).fits_a_token());
         let error = check(&delegate(1)).unwrap_err().to_string();
         assert!(error.contains("is a signer"), "{error}");

@@ -1,4 +1,4 @@
-//! Revocations that a proxy knows and the database does not.
+//! Revocations that a proxy holds and the database lacks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use crate::clock::now_ms;
 use crate::store::{Actor, StoreError};
 
 impl Keeper<'_> {
-    /// Keys that a proxy knows as revoked and the database does not: it is a copy of an older one.
+    /// Restores revocations that the database, an older copy, lacks.
     pub(super) async fn surplus(
         &mut self,
         entries: &[Revocation],
@@ -19,7 +19,7 @@ impl Keeper<'_> {
         if !matches!(self.peer, StreamPeer::Proxy { .. }) {
             return Err("only proxies hand revocations back");
         }
-        // Whole and signed by this controller, or nobody's word.
+        // Only a complete chain signed by this controller counts.
         let mut theirs = Revocations::default();
         let controller = self.streams.authority.controller().public_key();
         theirs.extend(entries, head, [controller]).map_err(|_| "its revocations do not hold")?;
@@ -57,5 +57,5 @@ impl Keeper<'_> {
     }
 }
 
-/// What stands for the reason, which no proxy is told.
+/// Proxies do not know the reason.
 const WHY: &str = "revoked before the database was restored: a proxy says so";

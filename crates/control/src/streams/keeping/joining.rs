@@ -1,5 +1,5 @@
-//! Keys that want to join: by a token of the controller's, and where the root key is elsewhere by
-//! the word of the delegate that the token carries.
+//! Joining: by a token of the controller, and where the root key is elsewhere by the delegate in
+//! the token.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -13,7 +13,6 @@ use crate::model::{Device, DeviceState, Proxy, ProxyRole};
 use crate::store::{Delegated, Enrolment, StoreError};
 use crate::streams::is_passing;
 
-/// A key that wants to join.
 pub(super) struct Asks {
     pub(super) secret: Secret,
     pub(super) tenant: Name,
@@ -22,12 +21,10 @@ pub(super) struct Asks {
     pub(super) addresses: Vec<String>,
 }
 
-/// What came of it.
 struct Entry {
     peer: StreamPeer,
     delegates: Vec<String>,
     statement: Option<String>,
-    /// Whether somebody has to let it in first.
     waits: bool,
 }
 
@@ -93,7 +90,7 @@ impl Keeper<'_> {
         let told = asks.addresses.iter().filter_map(|text| text.parse().ok());
         let mut addresses: Vec<SocketAddr> = told.collect();
         if addresses.is_empty() {
-            // Where it comes from is where it can be reached, as a rule; people can change it.
+            // The source address is a good default; people can change it.
             addresses.push(SocketAddr::new(self.address.ip().to_canonical(), PROXY_PORT));
         }
         let authority = &self.streams.authority;
@@ -130,7 +127,7 @@ impl Keeper<'_> {
         Ok(())
     }
 
-    /// What a token's delegate says of this key, if that is what it asks to be.
+    /// The statement of the token's delegate, if it matches the request.
     fn delegated(&self, chain: &Chain, asks: &Asks) -> Result<Delegated, NotSigned> {
         let admitted = self.streams.authority.follow(chain)?;
         let statement = admitted.statement;
@@ -149,5 +146,4 @@ impl Keeper<'_> {
     }
 }
 
-/// Where proxies listen, unless they say otherwise.
 const PROXY_PORT: u16 = 4433;

@@ -1,4 +1,4 @@
-//! Figures of boxes: from the streams of proxies and of boxes themselves to the store.
+//! Figures of boxes: from the streams of proxies and boxes to the store.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,12 +26,12 @@ impl Keeper<'_> {
         let sample = Sample { device, at_ms: now_ms(), figures: named(&figures) };
         let live = Live { tenant: tenant.clone(), sample: sample.clone() };
         self.streams.outbox.tell_figures(live);
-        // What finds no room is lost, as the next sample comes soon.
+        // Dropped if the queue is full: the next sample comes soon.
         let _ = self.streams.samples.try_send((tenant, sample));
     }
 
-    /// The box with this key, if this peer may speak of it: a proxy of those that it may serve, a
-    /// box of itself.
+    /// The box with this key, if the peer may report it: a proxy reports boxes that it may serve, a
+    /// box itself.
     async fn device(&mut self, key: PublicKey) -> Option<(String, String)> {
         let own = match &self.peer {
             StreamPeer::Stranger => return None,
@@ -59,7 +59,6 @@ impl Keeper<'_> {
     }
 }
 
-/// A sample's figures by name, in base units.
 fn named(figures: &Figures) -> BTreeMap<String, f64> {
     let uplink = figures.uplink.as_deref().map(shown);
     let seconds = f64::from(figures.over_ms.max(1)) / 1e3;
@@ -82,7 +81,6 @@ fn named(figures: &Figures) -> BTreeMap<String, f64> {
     all
 }
 
-/// Writes samples in batches, so that thousands a second are one transaction.
 pub(in crate::streams) async fn keep_samples(
     store: Arc<Store>,
     mut inbox: mpsc::Receiver<(String, Sample)>,
@@ -97,7 +95,6 @@ pub(in crate::streams) async fn keep_samples(
     }
 }
 
-/// The samples of a box at one time as one.
 fn merged(batch: Vec<(String, Sample)>) -> Vec<(String, Sample)> {
     let mut all: BTreeMap<(String, String, i64), BTreeMap<String, f64>> = BTreeMap::new();
     for (tenant, sample) in batch {
