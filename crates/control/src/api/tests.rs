@@ -116,8 +116,7 @@ impl Api {
         tokio::spawn(Arc::clone(&self.app.outbox).follow(Arc::clone(&self.app.store)));
         for at in 0.. {
             let pool = json!({ "id": format!("told-{at}"), "settings": {} });
-            let make = self.ask("POST", "/tenants/ferry/pools").key("ferry-owner").json(pool);
-            assert_eq!(make.status().await, 201);
+            assert_eq!(self.post_in("ferry", "/pools", pool).status().await, 201);
             if tokio::time::timeout(Duration::from_secs(2), told.recv()).await.is_ok() {
                 return;
             }
@@ -153,7 +152,44 @@ impl Api {
     }
 
     fn post(&self, path: &str, body: Value) -> Ask<'_> {
-        self.ask("POST", &format!("/tenants/tram{path}")).key("tram-owner").json(body)
+        self.post_in("tram", path, body)
+    }
+
+    fn post_in(&self, tenant: &str, path: &str, body: Value) -> Ask<'_> {
+        let ask = self.ask("POST", &format!("/tenants/{tenant}{path}"));
+        ask.key(&format!("{tenant}-owner")).json(body)
+    }
+
+    pub(crate) fn delete(&self, path: &str, etag: &str) -> Ask<'_> {
+        let ask = self.ask("DELETE", &format!("/tenants/tram{path}")).key("tram-owner");
+        ask.header("if-match", etag)
+    }
+
+    async fn create(&self, path: &str, body: Value) -> Value {
+        let answer = self.post(path, body).send().await;
+        assert_eq!(answer.status, 201, "{path}: {}", answer.body);
+        answer.body
+    }
+
+    async fn pool(&self, id: &str) {
+        self.create("/pools", json!({ "id": id, "settings": {} })).await;
+    }
+
+    async fn device(&self, id: &str, seed: u8) {
+        self.create("/devices", json!({ "id": id, "public_key": key(seed) })).await;
+    }
+
+    async fn revoke(&self, what: &str) -> Answer {
+        let answer = self.post(&format!("{what}/revoke"), json!({ "reason": "lost" })).send().await;
+        assert_eq!(answer.status, 200, "{what}: {}", answer.body);
+        answer
+    }
+
+    async fn refuses(&self, path: &str, body: Value, status: u16, part: &str) {
+        let answer = self.post(path, body).send().await;
+        assert_eq!(answer.status, status, "{path}: {}", answer.body);
+        let detail = answer.body["detail"].as_str().unwrap();
+        assert!(detail.contains(part), "{path}: {detail}");
     }
 
     pub(crate) fn put(&self, path: &str, etag: &str, body: Value) -> Ask<'_> {
@@ -236,10 +272,6 @@ fn role_name(role: Role) -> &'static str {
 
 fn key(seed: u8) -> String {
     Identity::from_seed([seed; 32]).public_key().to_string()
-}
-
-fn status(code: StatusCode) -> u16 {
-    code.as_u16()
 }
 
 const ROLES: [Role; 4] = [Role::Viewer, Role::Crew, Role::Operator, Role::Owner];

@@ -1,5 +1,5 @@
-//! The whole way, over real sockets: people and boxes say something, and other boxes and proxies
-//! hold documents that prove themselves. Agents are the fleet's own.
+//! From records and reports to signed documents at members, over real sockets and with the agents
+//! of the fleet crate.
 
 mod approvals;
 mod faults;
@@ -9,15 +9,15 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use roadweave_fleet::{
-    Agent, AgentEvent, Down, FrameDecoder, JoinToken, Joining, Role, VerifiedServer, encode,
+    Agent, AgentEvent, Down, FrameDecoder, JoinToken, Joining, Role, Up, VerifiedServer, encode,
 };
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::*;
 use crate::model::{
-    Config, ConfigSettings, Pool, PoolSettings, Proxy, ProxyState, Rollout, RolloutSettings,
-    RolloutState, Scope, TokenRole, TokenSettings,
+    Config, ConfigSettings, Device, Egress, Pool, PoolSettings, Proxy, ProxyState, Rollout,
+    RolloutSettings, RolloutState, Scope, Tenant, Token, TokenRole, TokenSettings,
 };
 use crate::store::Stored;
 use crate::store::tests::{on_both, runtime, sqlite};
@@ -28,7 +28,7 @@ struct Member {
     agent: Agent,
     client: Client,
     decoder: FrameDecoder,
-    /// The agent's own time: it waits 90 s for nobody here.
+    /// The agent's clock, seconds.
     at: u64,
     events: Vec<AgentEvent>,
 }
@@ -48,7 +48,20 @@ impl Member {
         member
     }
 
-    /// Its stream ends, and it begins another.
+    /// Joins by a token of its own.
+    async fn new(port: &Port, seed: u8, role: Role, pool: Option<&str>, address: &str) -> Self {
+        let of = match role {
+            Role::Proxy => TokenRole::Proxy,
+            Role::Anchor => TokenRole::Anchor,
+            _ => TokenRole::Box,
+        };
+        Self::join(port, seed, role, &token(port, of, 1, pool).await, address).await
+    }
+
+    async fn device(port: &Port, seed: u8) -> Self {
+        Self::new(port, seed, Role::Box, None, "").await
+    }
+
     async fn reconnect(&mut self, port: &Port, seed: u8) {
         let now = self.now();
         self.agent.on_stream_down(now);
@@ -61,12 +74,13 @@ impl Member {
         Instant::from_millis(self.at * 1_000)
     }
 
-    /// Lets its time pass, with session and stream up.
-    fn pass(&mut self, seconds: u64) {
+    /// Lets 120 s pass with session and stream up, after which a configuration counts as good.
+    async fn confirm(&mut self) {
         let now = self.now();
         self.agent.on_session(now, true);
-        self.at += seconds;
+        self.at += 120;
         self.agent.handle_timeout(self.now());
+        self.send().await;
     }
 
     /// Sends and receives until `done`, 10 s at most.
@@ -78,9 +92,9 @@ impl Member {
         }
     }
 
-    /// Sends and receives for a while, for what must not happen.
-    async fn rest(&mut self, span: Duration) {
-        let end = tokio::time::Instant::now() + span;
+    /// Sends and receives for so many milliseconds.
+    async fn rest(&mut self, millis: u64) {
+        let end = tokio::time::Instant::now() + Duration::from_millis(millis);
         while tokio::time::timeout_at(end, self.turn()).await.is_ok() {}
     }
 
@@ -105,34 +119,59 @@ impl Member {
         self.client.tls.flush().await.unwrap();
     }
 
-    /// The names of the proxies that it may choose among.
-    fn proxies(&self) -> BTreeSet<String> {
-        let mut lists = self.events.iter().filter_map(|event| match event {
+    /// All lists of proxies that it got, the latest first.
+    fn lists(&self) -> impl Iterator<Item = &Vec<VerifiedServer>> {
+        self.events.iter().rev().filter_map(|event| match event {
             AgentEvent::Candidates(servers) => Some(servers),
             _ => None,
-        });
-        let last: &[VerifiedServer] = lists.next_back().map_or(&[], Vec::as_slice);
-        last.iter().map(|server| server.name.to_string()).collect()
+        })
     }
 
-    /// The one that it is to try first.
-    fn first(&self) -> String {
-        let mut lists = self.events.iter().filter_map(|event| match event {
-            AgentEvent::Candidates(servers) => Some(servers),
-            _ => None,
-        });
-        lists.next_back().unwrap()[0].name.to_string()
+    fn proxies(&self) -> Vec<String> {
+        let last = self.lists().next().into_iter().flatten();
+        last.map(|server| server.name.to_string()).collect()
     }
 
     fn text(&self) -> Option<String> {
         self.agent.kept().configuration_in_force().1
     }
 
-    /// The keys that its table lets in, with how many prefixes.
     fn admitted(&self) -> Vec<(PublicKey, usize)> {
-        let admission = self.agent.admission();
-        admission.admitted.iter().map(|(_, it)| (it.key, it.addresses.len())).collect()
+        admitted(&self.agent)
     }
+}
+
+/// The keys in the table of a proxy or anchor, with their number of prefixes.
+fn admitted(agent: &Agent) -> Vec<(PublicKey, usize)> {
+    let admission = agent.admission();
+    admission.admitted.iter().map(|(_, it)| (it.key, it.addresses.len())).collect()
+}
+
+async fn rest(members: &mut [Member], millis: u64) {
+    for member in members {
+        member.rest(millis).await;
+    }
+}
+
+async fn boxes(port: &Port, count: u8) -> Vec<Member> {
+    let mut boxes = Vec::new();
+    for seed in 1..=count {
+        boxes.push(Member::device(port, seed).await);
+    }
+    boxes
+}
+
+fn planner(port: &Port, mailboxes: &Arc<Mailboxes>) -> Planner {
+    let app = &port.app;
+    let of = (app.store.clone(), app.authority.clone(), app.outbox.clone());
+    Planner::new(of.0, of.1, of.2, app.metrics.clone(), mailboxes.clone())
+}
+
+/// A planner that has the lease.
+fn leading(port: &Port, mailboxes: &Arc<Mailboxes>) -> Planner {
+    let mut planner = planner(port, mailboxes);
+    (planner.leads, planner.leads_until_ms) = (true, now_ms() + LEASE_MS);
+    planner
 }
 
 async fn token(port: &Port, role: TokenRole, uses: u32, pool: Option<&str>) -> JoinToken {
@@ -154,12 +193,8 @@ async fn roll_out(
     waves: &[u32],
 ) {
     let id = format!("{scope}-{number}");
-    let settings = ConfigSettings {
-        scope,
-        title: String::new(),
-        body: fields.as_object().unwrap().clone(),
-        signature: None,
-    };
+    let (title, body) = (String::new(), fields.as_object().unwrap().clone());
+    let settings = ConfigSettings { scope, title, body, signature: None };
     port.insert(Config { id: id.clone(), number, author: "test".to_owned(), settings }).await;
     let settings = RolloutSettings {
         config: id.clone(),
@@ -172,11 +207,29 @@ async fn roll_out(
     port.insert(Rollout { id, wave, wave_since_ms, why, settings }).await;
 }
 
-async fn rollout(port: &Port, id: &str) -> Stored<Rollout> {
-    port.app.store.get("tram", id).await.unwrap()
+async fn rollout(port: &Port, id: &str) -> Rollout {
+    let found: Stored<Rollout> = port.app.store.get("tram", id).await.unwrap();
+    found.record
 }
 
-/// Waits for what another task brings about, 10 s at most.
+async fn set(port: &Port, id: &str, state: RolloutState) {
+    port.update(id, |it: &mut Rollout| it.settings.state = state).await;
+}
+
+async fn reaches(port: &Port, id: &str, state: RolloutState) {
+    eventually("a state", async || rollout(port, id).await.settings.state == state).await;
+}
+
+/// Lets the tenant leave at its anchor.
+async fn leave_at_anchor(port: &Port) {
+    port.update("tram", |tram: &mut Tenant| {
+        tram.settings.egress = Egress::Anchor;
+        tram.settings.limits.rate_mbps = Some(40);
+    })
+    .await;
+}
+
+/// Waits for another task, 10 s at most.
 async fn eventually(what: &str, mut done: impl AsyncFnMut() -> bool) {
     let end = tokio::time::Instant::now() + Duration::from_secs(10);
     while !done().await {
@@ -191,34 +244,22 @@ fn a_box_and_its_proxies_hear_of_each_other() {
         let port = Port::new(world).await;
         pool(&port, "fra").await;
         pool(&port, "ber").await;
-        let of_fra = token(&port, TokenRole::Proxy, 1, Some("fra")).await;
-        let of_ber = token(&port, TokenRole::Proxy, 1, Some("ber")).await;
-        let mut fra = Member::join(&port, 20, Role::Proxy, &of_fra, "192.0.2.1:4433").await;
-        let _ber = Member::join(&port, 21, Role::Proxy, &of_ber, "").await;
-        let of_box = token(&port, TokenRole::Box, 2, None).await;
-        let mut device = Member::join(&port, 1, Role::Box, &of_box, "").await;
+        let mut fra = Member::new(&port, 20, Role::Proxy, Some("fra"), "192.0.2.1:4433").await;
+        let _ber = Member::new(&port, 21, Role::Proxy, Some("ber"), "").await;
+        let mut device = Member::device(&port, 1).await;
         device.until("two proxies", |it| it.proxies().len() == 2).await;
-        let servers = device.events.iter().find_map(|event| match event {
-            AgentEvent::Candidates(servers) if servers.len() == 2 => Some(servers.clone()),
-            _ => None,
-        });
-        // Where it says to listen, or else where it comes from.
+        // The address it listens at, or else the one it connects from.
+        let servers = device.lists().next().unwrap().iter();
         let addresses: BTreeSet<SocketAddr> =
-            servers.unwrap().iter().map(|server| server.addresses[0].parse().unwrap()).collect();
+            servers.map(|server| server.addresses[0].parse().unwrap()).collect();
         let expected = ["192.0.2.1:4433", "127.0.0.1:4433"].map(|text| text.parse().unwrap());
         assert_eq!(addresses, expected.into());
-        // The proxy lets in the box, at the address that the controller has given it.
         let key = identity(1).public_key();
         fra.until("the box", |it| it.admitted() == [(key, 1)]).await;
-        let _second = Member::join(&port, 2, Role::Box, &of_box, "").await;
+        let _second = Member::device(&port, 2).await;
         fra.until("both boxes", |it| it.admitted().len() == 2).await;
-        // What is withdrawn is out of the table, and sessions end at once; the box hears later.
-        let gone = identity(2).public_key().to_string();
-        let mut change = port.app.store.change(Actor::new("test"), now_ms()).await.unwrap();
-        let sign = |serial, previous: &str| Authority::revoke(&gone, serial, previous);
-        change.revoke("tram", &gone, "lost", sign).await.unwrap();
-        change.commit().await.unwrap();
-        port.app.outbox.hint();
+        // The revoked box leaves the table, and its sessions end at once; boxes hear later.
+        port.revoke(2).await;
         let revoked = AgentEvent::Revoked(vec![identity(2).public_key()]);
         fra.until("revoked", |it| it.events.contains(&revoked)).await;
         assert_eq!(fra.admitted(), [(key, 1)]);
@@ -231,21 +272,11 @@ fn a_box_and_its_proxies_hear_of_each_other() {
         })
         .await;
         assert_eq!(device.agent.kept().trust().revocations().head().serial, 0);
-        // A drained proxy gets no boxes; one that says to be on it would keep it.
-        let drained: Stored<Proxy> = port.app.store.get("tram", "member-20").await.unwrap();
-        let mut change = port.app.store.change(Actor::new("test"), now_ms()).await.unwrap();
-        let draining = Proxy { state: ProxyState::Draining, ..drained.record.clone() };
-        change.update(&drained, draining).await.unwrap();
-        change.commit().await.unwrap();
-        port.app.outbox.hint();
+        // A drained proxy gets no boxes.
+        port.update("member-20", |it: &mut Proxy| it.state = ProxyState::Draining).await;
         fra.until("drained", |it| it.events.contains(&AgentEvent::Drain(true))).await;
-        device.until("one proxy", |it| it.proxies() == ["member-21".to_owned()].into()).await;
-        let drained: Stored<Proxy> = port.app.store.get("tram", "member-20").await.unwrap();
-        let mut change = port.app.store.change(Actor::new("test"), now_ms()).await.unwrap();
-        let active = Proxy { state: ProxyState::Active, ..drained.record.clone() };
-        change.update(&drained, active).await.unwrap();
-        change.commit().await.unwrap();
-        port.app.outbox.hint();
+        device.until("one proxy", |it| it.proxies() == ["member-21"]).await;
+        port.update("member-20", |it: &mut Proxy| it.state = ProxyState::Active).await;
         fra.until("taken back", |it| it.events.contains(&AgentEvent::Drain(false))).await;
         device.until("both proxies", |it| it.proxies().len() == 2).await;
     });
@@ -257,25 +288,18 @@ fn boxes_are_told_how_far_each_proxy_is_from_the_anchor_of_their_tenant() {
         let port = Port::new(world).await;
         pool(&port, "fra").await;
         pool(&port, "ber").await;
-        let of_fra = token(&port, TokenRole::Proxy, 1, Some("fra")).await;
-        let of_ber = token(&port, TokenRole::Proxy, 1, Some("ber")).await;
-        let mut fra = Member::join(&port, 20, Role::Proxy, &of_fra, "192.0.2.1:4433").await;
-        let mut ber = Member::join(&port, 21, Role::Proxy, &of_ber, "192.0.2.2:4433").await;
-        let of_box = token(&port, TokenRole::Box, 1, None).await;
-        let mut device = Member::join(&port, 1, Role::Box, &of_box, "").await;
+        let mut fra = Member::new(&port, 20, Role::Proxy, Some("fra"), "192.0.2.1:4433").await;
+        let mut ber = Member::new(&port, 21, Role::Proxy, Some("ber"), "192.0.2.2:4433").await;
+        let mut device = Member::device(&port, 1).await;
         let told = |it: &Member| {
-            let lists = it.events.iter().rev().filter_map(|event| match event {
-                AgentEvent::Candidates(servers) if servers.len() == 2 => Some(servers),
-                _ => None,
-            });
             let of = |server: &VerifiedServer| (server.name.to_string(), server.to_anchor_us);
-            lists.take(1).flatten().map(of).collect::<BTreeMap<_, _>>()
+            it.lists().take(1).flatten().map(of).collect::<BTreeMap<_, _>>()
         };
         let expected = |fra, ber| {
             BTreeMap::from([("member-20".to_owned(), fra), ("member-21".to_owned(), ber)])
         };
         device.until("nobody has measured it", |it| told(it) == expected(0, 0)).await;
-        // A tenant that it does not serve is none of its business.
+        // A report about a tenant that it does not serve does not count.
         let ms = Duration::from_millis;
         let of = |name: &str, millis| (name.parse().unwrap(), ms(millis));
         fra.agent.on_anchors([of("tram", 9), of("stranger", 1)]);
@@ -284,16 +308,13 @@ fn boxes_are_told_how_far_each_proxy_is_from_the_anchor_of_their_tenant() {
         ber.agent.on_anchors([of("tram", 40)]);
         ber.send().await;
         device.until("both", |it| told(it) == expected(9_000, 40_000)).await;
-        // What wavers makes no new list, and a new stream says it again.
-        let lists = |it: &Member| {
-            it.events.iter().filter(|event| matches!(event, AgentEvent::Candidates(_))).count()
-        };
-        let before = lists(&device);
+        // A small variation makes no new list, and a new stream repeats the report.
+        let before = device.lists().count();
         fra.agent.on_anchors([of("tram", 10)]);
         fra.reconnect(&port, 20).await;
-        device.rest(Duration::from_secs(3)).await;
+        device.rest(3_000).await;
         assert_eq!(told(&device), expected(9_000, 40_000));
-        assert_eq!(lists(&device), before, "{:?}", device.events);
+        assert_eq!(device.lists().count(), before, "{:?}", device.events);
     });
 }
 
@@ -301,24 +322,15 @@ fn boxes_are_told_how_far_each_proxy_is_from_the_anchor_of_their_tenant() {
 fn a_planner_that_has_missed_lines_brings_what_they_were_about() {
     runtime().block_on(async {
         let port = Port::new(sqlite().await).await;
-        let of_box = token(&port, TokenRole::Box, 1, None).await;
-        let mut device = Member::join(&port, 1, Role::Box, &of_box, "").await;
-        device.rest(Duration::from_millis(300)).await;
+        let mut device = Member::device(&port, 1).await;
+        device.rest(300).await;
         port.planner.abort();
-        // Another replica plans, whose words do not reach this one's streams.
-        let (app, silent) = (&port.app, Arc::new(Mailboxes::default()));
-        let planner = |mailboxes: &Arc<Mailboxes>| {
-            let of = (app.store.clone(), app.authority.clone(), app.outbox.clone());
-            let mut planner =
-                Planner::new(of.0, of.1, of.2, app.metrics.clone(), mailboxes.clone());
-            (planner.leads, planner.leads_until_ms) = (true, now_ms() + LEASE_MS);
-            planner
-        };
+        // Another replica plans, whose mailboxes are not those of this one's streams.
         roll_out(&port, 1, Scope::Tenant, json!({ "lanes": [] }), &[100]).await;
-        planner(&silent).turn(Some(Vec::new())).await.unwrap();
-        device.rest(Duration::from_millis(300)).await;
+        leading(&port, &Arc::default()).turn(Some(Vec::new())).await.unwrap();
+        device.rest(300).await;
         assert_eq!(device.text(), None);
-        planner(&port.mailboxes).turn(None).await.unwrap();
+        leading(&port, &port.mailboxes).turn(None).await.unwrap();
         device.until("what was missed", |it| it.text().is_some()).await;
     });
 }
@@ -330,34 +342,16 @@ fn a_token_lets_in_what_it_is_for_and_an_anchor_hears_of_proxies() {
         let of_anchor = token(&port, TokenRole::Anchor, 1, None).await;
         let mut wrong = port.client(9).await.unwrap();
         let (secret, tenant) = (of_anchor.secret, of_anchor.tenant.clone());
-        let (role, name) = (Role::Proxy, "x".parse().unwrap());
-        let asks = roadweave_fleet::Up::Join {
-            secret,
-            tenant,
-            role,
-            name,
-            chain: None,
-            addresses: vec![],
-        };
-        wrong.send(&asks).await;
+        let (role, name, chain, addresses) = (Role::Proxy, "x".parse().unwrap(), None, vec![]);
+        wrong.send(&Up::Join { secret, tenant, role, name, chain, addresses }).await;
         let Some(Down::Refused { reason, retry: false }) = wrong.receive().await else { panic!() };
         assert_eq!(reason, "the token is for anchors");
         let mut anchor = Member::join(&port, 30, Role::Anchor, &of_anchor, "192.0.2.9:1").await;
-        let of_proxy = token(&port, TokenRole::Proxy, 1, None).await;
-        let mut proxy = Member::join(&port, 20, Role::Proxy, &of_proxy, "192.0.2.1:1").await;
-        let of_box = token(&port, TokenRole::Box, 1, None).await;
-        let _device = Member::join(&port, 1, Role::Box, &of_box, "").await;
+        let mut proxy = Member::new(&port, 20, Role::Proxy, None, "192.0.2.1:1").await;
+        let _device = Member::device(&port, 1).await;
         anchor.until("proxy and box", |it| it.admitted().len() == 2).await;
         proxy.until("the box", |it| it.admitted().len() == 1).await;
-        // Where the tenant leaves at its anchor, its proxies are told.
-        let tram: Stored<crate::model::Tenant> = port.app.store.get("tram", "tram").await.unwrap();
-        let mut with_anchor = tram.record.clone();
-        with_anchor.settings.egress = crate::model::Egress::Anchor;
-        with_anchor.settings.limits.rate_mbps = Some(40);
-        let mut change = port.app.store.change(Actor::new("test"), now_ms()).await.unwrap();
-        change.update(&tram, with_anchor).await.unwrap();
-        change.commit().await.unwrap();
-        port.app.outbox.hint();
+        leave_at_anchor(&port).await;
         let is_told = |event: &AgentEvent| match event {
             AgentEvent::Anchors(all) => all
                 .iter()
@@ -372,49 +366,26 @@ fn a_token_lets_in_what_it_is_for_and_an_anchor_hears_of_proxies() {
 fn a_roll_out_goes_wave_by_wave_and_a_new_planner_signs_nothing_again() {
     on_both(|world| async move {
         let port = Port::new(world).await;
-        let of_box = token(&port, TokenRole::Box, 4, None).await;
-        let mut boxes = Vec::new();
-        for seed in 1..=4 {
-            boxes.push(Member::join(&port, seed, Role::Box, &of_box, "").await);
-        }
+        let mut boxes = boxes(&port, 4).await;
         roll_out(&port, 1, Scope::Tenant, json!({ "lanes": [] }), &[25, 100]).await;
         eventually("the first wave", async || {
-            for device in &mut boxes {
-                device.rest(Duration::from_millis(50)).await;
-            }
+            rest(&mut boxes, 50).await;
             boxes.iter().any(|it| it.text().is_some())
         })
         .await;
-        for device in &mut boxes {
-            device.rest(Duration::from_millis(300)).await;
-        }
+        rest(&mut boxes, 300).await;
         let first: Vec<usize> = (0..4).filter(|at| boxes[*at].text().is_some()).collect();
         assert_eq!(first.len(), 1, "a quarter of four");
         assert_eq!(boxes[first[0]].text().as_deref(), Some("lanes = []\n"));
-        // It holds for 90 s there, and the others follow.
-        boxes[first[0]].pass(120);
+        boxes[first[0]].confirm().await;
         for device in &mut boxes {
-            device.send().await;
             device.until("the second wave", |it| it.text().is_some()).await;
-            device.pass(120);
-            device.send().await;
+            device.confirm().await;
         }
-        eventually("done", async || {
-            rollout(&port, "tenant-1").await.record.settings.state == RolloutState::Done
-        })
-        .await;
-        // Another planner finds all as it is.
+        reaches(&port, "tenant-1", RolloutState::Done).await;
         port.planner.abort();
         let signed = port.app.metrics.documents.get();
-        let of = (&port.app.store, &port.app.authority, &port.app.outbox);
-        let metrics = Arc::clone(&port.app.metrics);
-        let mailboxes = Arc::new(Mailboxes::default());
-        let planner =
-            Planner::new(of.0.clone(), of.1.clone(), of.2.clone(), metrics, Arc::clone(&mailboxes));
-        let mut planner = planner;
-        planner.leads = true;
-        planner.leads_until_ms = now_ms() + LEASE_MS;
-        planner.turn(Some(Vec::new())).await.unwrap();
+        leading(&port, &Arc::default()).turn(Some(Vec::new())).await.unwrap();
         assert_eq!(port.app.metrics.documents.get(), signed);
     });
 }
@@ -423,23 +394,16 @@ fn a_roll_out_goes_wave_by_wave_and_a_new_planner_signs_nothing_again() {
 fn a_roll_out_that_fails_stops_by_itself_and_a_person_takes_it_back() {
     runtime().block_on(async {
         let port = Port::new(sqlite().await).await;
-        let of_box = token(&port, TokenRole::Box, 2, None).await;
-        let mut boxes = Vec::new();
-        for seed in 1..=2 {
-            boxes.push(Member::join(&port, seed, Role::Box, &of_box, "").await);
-        }
+        let mut boxes = boxes(&port, 2).await;
         roll_out(&port, 1, Scope::Tenant, json!({ "good": true }), &[100]).await;
         for device in &mut boxes {
             device.until("the good one", |it| it.text().is_some()).await;
-            device.pass(120);
-            device.send().await;
+            device.confirm().await;
         }
         roll_out(&port, 2, Scope::Tenant, json!({ "good": false }), &[50, 100]).await;
         let has_bad = |it: &Member| it.text().is_some_and(|text| text.contains("false"));
         eventually("a box has it", async || {
-            for device in &mut boxes {
-                device.rest(Duration::from_millis(50)).await;
-            }
+            rest(&mut boxes, 50).await;
             boxes.iter().any(has_bad)
         })
         .await;
@@ -448,37 +412,19 @@ fn a_roll_out_that_fails_stops_by_itself_and_a_person_takes_it_back() {
         let now = boxes[struck].now();
         boxes[struck].agent.refuse(now, version, "line 1: what is this?");
         boxes[struck].send().await;
-        eventually("stopped", async || {
-            rollout(&port, "tenant-2").await.record.settings.state == RolloutState::Paused
-        })
-        .await;
-        let why = rollout(&port, "tenant-2").await.record.why.unwrap();
+        reaches(&port, "tenant-2", RolloutState::Paused).await;
+        let why = rollout(&port, "tenant-2").await.why.unwrap();
         assert!(why.contains("1 of 1 boxes"), "{why}");
-        for device in &mut boxes {
-            device.rest(Duration::from_millis(300)).await;
-            assert_eq!(device.text().as_deref(), Some("good = true\n"));
-        }
-        // It goes on only when a person says so.
-        let stopped = rollout(&port, "tenant-2").await;
-        let mut record = stopped.record.clone();
-        record.settings.state = RolloutState::Running;
-        let mut change = port.app.store.change(Actor::new("test"), now_ms()).await.unwrap();
-        change.update(&stopped, record).await.unwrap();
-        change.commit().await.unwrap();
-        port.app.outbox.hint();
-        let state = async || rollout(&port, "tenant-2").await.record;
-        eventually("goes on", async || state().await.why.is_none()).await;
-        let mut change = port.app.store.change(Actor::new("test"), now_ms()).await.unwrap();
-        let running = rollout(&port, "tenant-2").await;
-        let mut record = running.record.clone();
-        record.settings.state = RolloutState::Aborted;
-        change.update(&running, record).await.unwrap();
-        change.commit().await.unwrap();
-        port.app.outbox.hint();
-        for device in &mut boxes {
-            device.rest(Duration::from_millis(500)).await;
-            assert_eq!(device.text().as_deref(), Some("good = true\n"));
-        }
+        let all_good =
+            |boxes: &[Member]| boxes.iter().all(|it| it.text().as_deref() == Some("good = true\n"));
+        rest(&mut boxes, 300).await;
+        assert!(all_good(&boxes));
+        // It continues only when a person resumes it.
+        set(&port, "tenant-2", RolloutState::Running).await;
+        eventually("goes on", async || rollout(&port, "tenant-2").await.why.is_none()).await;
+        set(&port, "tenant-2", RolloutState::Aborted).await;
+        rest(&mut boxes, 500).await;
+        assert!(all_good(&boxes));
     });
 }
 
@@ -491,32 +437,26 @@ fn a_box_keeps_its_region_when_its_token_is_gone() {
             let (site, region) = (id.to_owned(), id.to_owned());
             let settings = PoolSettings { site, region, ..PoolSettings::default() };
             port.insert(Pool { id: id.to_owned(), settings }).await;
-            let of_proxy = token(&port, TokenRole::Proxy, 1, Some(id)).await;
-            proxies.push(Member::join(&port, 20 + seed, Role::Proxy, &of_proxy, "").await);
-            let of_box = token(&port, TokenRole::Box, 1, Some(id)).await;
-            boxes.push(Member::join(&port, seed, Role::Box, &of_box, "").await);
+            proxies.push(Member::new(&port, 20 + seed, Role::Proxy, Some(id), "").await);
+            boxes.push(Member::new(&port, seed, Role::Box, Some(id), "").await);
         }
         for (seed, device) in (1..).zip(&mut boxes) {
             device.until("three proxies", |it| it.proxies().len() == 3).await;
-            assert_eq!(device.first(), format!("member-{}", 20 + seed));
-            let store = &port.app.store;
-            let stored: Stored<crate::model::Device> =
-                store.get("tram", &format!("member-{seed}")).await.unwrap();
-            let of_box: Stored<crate::model::Token> =
-                store.get("tram", &stored.record.token.unwrap()).await.unwrap();
-            let mut change = store.change(Actor::new("test"), now_ms()).await.unwrap();
+            assert_eq!(device.proxies()[0], format!("member-{}", 20 + seed));
+            let mut change = port.change().await;
+            let stored = change.get::<Device>("tram", &format!("member-{seed}")).await.unwrap();
+            let of_box = change.get::<Token>("tram", &stored.record.token.unwrap()).await.unwrap();
             change.remove(&of_box).await.unwrap();
-            change.commit().await.unwrap();
-            port.app.outbox.hint();
+            port.commit(change).await;
         }
-        // All lists are made anew.
-        let of_proxy = token(&port, TokenRole::Proxy, 1, Some("fra")).await;
-        proxies.push(Member::join(&port, 30, Role::Proxy, &of_proxy, "").await);
+        // A new proxy makes new lists.
+        proxies.push(Member::new(&port, 30, Role::Proxy, Some("fra"), "").await);
         for (seed, device) in (1..).zip(&mut boxes) {
             device.until("four proxies", |it| it.proxies().len() == 4).await;
             let own = [format!("member-{}", 20 + seed), "member-30".to_owned()];
             let of_region = if seed == 1 { &own[..] } else { &own[..1] };
-            assert!(of_region.contains(&device.first()), "{seed}: {}", device.first());
+            let first = device.proxies().remove(0);
+            assert!(of_region.contains(&first), "{seed}: {first}");
         }
     });
 }

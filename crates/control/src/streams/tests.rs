@@ -20,15 +20,14 @@ use crate::api::{self, App};
 use crate::authority::Root;
 use crate::certificate;
 use crate::connection_limits::Limits;
-use crate::model::{
-    Device, Proxy, ProxyRole, ProxySettings, ProxyState, Tenant, TenantSettings, Token,
-    TokenSettings,
-};
+use crate::model::{ApiKey, Device, Tenant, TenantSettings, Token, TokenSettings};
 use crate::plan::Planner;
 use crate::serve::{self, Service};
-use crate::store::tests::{World, on_both, runtime, sqlite};
-use crate::store::{Actor, Record};
+use crate::store::tests::{World, on_both, proxy, runtime, sqlite};
+use crate::store::{Actor, Change, Record};
 use crate::{clock, keys};
+
+type Lists = Vec<Signed<TrustList>>;
 
 /// A controller on a port of this machine.
 pub(crate) struct Port {
@@ -52,30 +51,18 @@ impl Port {
         Self::trusted(world, Vec::new()).await
     }
 
-    /// One whose root has signed these lists of trust.
-    pub(crate) async fn trusted(world: World, lists: Vec<Signed<TrustList>>) -> Self {
+    pub(crate) async fn trusted(world: World, lists: Lists) -> Self {
         Self::on(world, Root::Held(identity(8)), lists).await.unwrap().with_tenant().await
     }
 
-    /// One with room for so many.
     async fn limited(limits: Limits) -> Self {
         let (world, root) = (sqlite().await, Root::Held(identity(8)));
         Self::within(limits, world, root, Vec::new()).await.unwrap().with_tenant().await
     }
 
-    /// One without root key.
     async fn elsewhere(world: World) -> Self {
-        let root = identity(8);
-        let list = TrustList {
-            number: 1,
-            epoch: 1,
-            roots: vec![root.public_key()],
-            spares: Vec::new(),
-            controllers: vec![identity(7).public_key()],
-            approvers: Vec::new(),
-        };
-        let lists = vec![Signed::sign(&list, &root).unwrap()];
-        let root = Root::Elsewhere(root.public_key());
+        let root = Root::Elsewhere(identity(8).public_key());
+        let lists = vec![trust_list(Vec::new())];
         Self::on(world, root, lists).await.unwrap().with_tenant().await
     }
 
@@ -86,26 +73,21 @@ impl Port {
         self
     }
 
-    /// This controller ends, and another begins on its database.
+    /// Ends this controller and starts another on its database.
     pub(crate) async fn again(self) -> Result<Self, PublishError> {
         self.stop.send_replace(true);
         self.planner.abort();
         Self::on(self.world, Root::Held(identity(8)), Vec::new()).await
     }
 
-    /// This controller ends, and another begins on its database with a folder of its own, which has
-    /// seen nothing yet.
+    /// As [`Port::again`], with an empty folder.
     pub(crate) async fn afresh(self) -> Result<Self, PublishError> {
         self.stop.send_replace(true);
         self.planner.abort();
         Self::on(self.world.afresh().await, Root::Held(identity(8)), Vec::new()).await
     }
 
-    async fn on(
-        world: World,
-        root: Root,
-        lists: Vec<Signed<TrustList>>,
-    ) -> Result<Self, PublishError> {
+    async fn on(world: World, root: Root, lists: Lists) -> Result<Self, PublishError> {
         Self::within(Limits::default(), world, root, lists).await
     }
 
@@ -113,7 +95,7 @@ impl Port {
         limits: Limits,
         world: World,
         root: Root,
-        lists: Vec<Signed<TrustList>>,
+        lists: Lists,
     ) -> Result<Self, PublishError> {
         let store = Arc::clone(&world.store);
         let addresses = vec!["127.0.0.1:1".to_owned()];
@@ -142,14 +124,42 @@ impl Port {
     }
 
     pub(crate) async fn insert<R: Record>(&self, record: R) {
-        let actor = Actor::new("test");
-        let mut change = self.app.store.change(actor, clock::now_ms()).await.unwrap();
+        let mut change = self.change().await;
         change.insert("tram", record).await.unwrap();
+        self.commit(change).await;
+    }
+
+    pub(crate) async fn update<R: Record>(&self, id: &str, edit: impl FnOnce(&mut R)) {
+        let mut change = self.change().await;
+        let before = change.get::<R>("tram", id).await.unwrap();
+        let mut record = before.record.clone();
+        edit(&mut record);
+        change.update(&before, record).await.unwrap();
+        self.commit(change).await;
+    }
+
+    pub(crate) async fn revoke(&self, seed: u8) {
+        let key = identity(seed).public_key().to_string();
+        let mut change = self.change().await;
+        let sign = |serial, previous: &str| Authority::revoke(&key, serial, previous);
+        change.revoke("tram", &key, "lost", sign).await.unwrap();
+        self.commit(change).await;
+    }
+
+    pub(crate) async fn change(&self) -> Change<'_> {
+        self.app.store.change(Actor::new("test"), clock::now_ms()).await.unwrap()
+    }
+
+    pub(crate) async fn commit(&self, change: Change<'_>) {
         change.commit().await.unwrap();
         self.app.outbox.hint();
     }
 
-    /// The text of a token with so many uses.
+    /// Inserts an API key "owner" with that role.
+    pub(crate) async fn owner(&self) {
+        let settings = serde_json::from_value(json!({ "role": "owner" })).unwrap();
+        self.insert(ApiKey { id: "owner".to_owned(), hash: keys::hash("owner"), settings }).await;
+    }
     pub(crate) async fn token(&self, uses: u32, approval: bool) -> JoinToken {
         self.token_of(TokenSettings { uses, approval, ..TokenSettings::default() }).await
     }
@@ -158,29 +168,14 @@ impl Port {
         let mut bytes = [0; 16];
         keys::fill(&mut bytes);
         let secret = Secret::from_bytes(bytes);
-        let uses = settings.uses;
-        let token = Token {
-            id: keys::identifier(),
-            hash: keys::hash(&String::from(secret)),
-            uses_left: uses.into(),
-            expires_ms: None,
-            settings,
-        };
-        self.insert(token).await;
+        let (id, hash) = (keys::identifier(), keys::hash(&String::from(secret)));
+        let uses_left = settings.uses.into();
+        self.insert(Token { id, hash, uses_left, expires_ms: None, settings }).await;
         self.app.authority.join_token("tram", secret, None).unwrap().parse().unwrap()
     }
 
     pub(crate) async fn proxy(&self, id: &str, seed: u8) {
-        let settings = ProxySettings {
-            title: String::new(),
-            role: ProxyRole::Proxy,
-            public_key: identity(seed).public_key().to_string(),
-            addresses: vec!["192.0.2.7:4433".parse().unwrap()],
-            pool: None,
-            devices_max: None,
-        };
-        let (id, state) = (id.to_owned(), ProxyState::Active);
-        self.insert(Proxy { id, state, statement: None, delegates: Vec::new(), settings }).await;
+        self.insert(proxy(id, seed)).await;
     }
 
     pub(crate) async fn client(&self, seed: u8) -> io::Result<Client> {
@@ -223,7 +218,7 @@ impl Client {
         self.send(&Up::Join { secret, tenant, role: Role::Box, name, chain, addresses }).await;
     }
 
-    /// The next message; `None` at the end, however that comes.
+    /// The next message; `None` after the end of the stream.
     pub(crate) async fn receive(&mut self) -> Option<Down> {
         let receiving = async {
             let mut buffer = vec![0; 4096];
@@ -245,6 +240,23 @@ pub(crate) fn identity(seed: u8) -> Identity {
     Identity::from_seed([seed; 32])
 }
 
+/// A trust list with these approvers.
+pub(crate) fn trust_list(approvers: Vec<PublicKey>) -> Signed<TrustList> {
+    let list = TrustList {
+        number: 1,
+        epoch: 1,
+        roots: vec![identity(8).public_key()],
+        spares: Vec::new(),
+        controllers: vec![identity(7).public_key()],
+        approvers,
+    };
+    Signed::sign(&list, &identity(8)).unwrap()
+}
+
+async fn within_30_s(work: impl Future<Output = ()>) {
+    tokio::time::timeout(Duration::from_secs(30), work).await.expect("it takes too long");
+}
+
 #[test]
 fn a_box_joins_by_a_token_and_is_known_from_then_on() {
     on_both(|world| async move {
@@ -259,17 +271,14 @@ fn a_box_joins_by_a_token_and_is_known_from_then_on() {
         assert_eq!(admitted.statement.key, identity(1).public_key());
         let found = port.app.store.get::<Device>("tram", "bus-17").await.unwrap();
         assert_eq!(found.record.addresses.len(), 1);
-        // An answer that was lost is asked for again, and costs no use; the next box finds none.
+        // A repetition costs no use; the next box finds none left.
         let mut again = port.joined(1, &token).await;
         let mut other = port.client(2).await.unwrap();
         other.join(&token).await;
         let refused = other.receive().await;
         assert!(matches!(refused, Some(Down::Refused { retry: false, .. })), "{refused:?}");
         assert_eq!(other.receive().await, None);
-        // Who is known is told what holds.
-        again
-            .send(&Up::Have(HeldVersions { software: "1.0".to_owned(), ..HeldVersions::default() }))
-            .await;
+        again.send(&Up::Have(HeldVersions::default())).await;
         assert!(matches!(again.receive().await, Some(Down::Trust { .. })));
         assert!(matches!(again.receive().await, Some(Down::Revoke { head: Some(_), .. })));
     });
@@ -302,7 +311,7 @@ fn a_revocation_reaches_proxies_and_ends_streams_and_says_so() {
         };
         proxy.send(&Up::Have(have)).await;
         proxy.send(&Up::Alive).await;
-        // Whatever it is to have came before.
+        // Its documents come first.
         while proxy.receive().await.expect("a stream") != Down::Alive {}
         let confirming = tokio::spawn(async move {
             loop {
@@ -314,19 +323,15 @@ fn a_revocation_reaches_proxies_and_ends_streams_and_says_so() {
                 }
             }
         });
-        let secret = "owner".to_owned();
-        let settings = serde_json::from_value(json!({ "role": "owner" })).unwrap();
-        let key = crate::model::ApiKey { id: secret.clone(), hash: keys::hash(&secret), settings };
-        port.insert(key).await;
+        port.owner().await;
         let begun = std::time::Instant::now();
-        let body = r#"{"reason":"stolen"}"#;
         let path = "POST /api/v1/tenants/tram/devices/bus-17/revoke";
-        let answer = web(&port, path, &secret, body).await;
+        let answer = web(&port, path, "owner", r#"{"reason":"stolen"}"#).await;
         assert!(answer.contains("1 of 2; fra-2 was never there"), "{answer}");
         assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
         let (entries, _proxy) = confirming.await.unwrap();
         assert_eq!(entries[0].key, identity(1).public_key());
-        // Its stream ends, and TLS tells it why it comes back in vain.
+        // Its stream ends, and later handshakes fail with the reason.
         let end = device.receive().await;
         assert!(matches!(end, Some(Down::Refused { retry: false, .. })), "{end:?}");
         assert_eq!(device.receive().await, None);
@@ -350,7 +355,7 @@ fn what_a_proxy_says_of_itself_is_shown() {
         });
         let samples = vec![serde_json::from_value(figures).unwrap()];
         proxy.send(&Up::Samples { samples }).await;
-        let shown = async {
+        within_30_s(async {
             loop {
                 let all = port.app.store.proxy_status(Some("tram")).await.unwrap();
                 if all.first().is_some_and(|it| (it.sessions, it.load) == (41, Some(300))) {
@@ -358,8 +363,8 @@ fn what_a_proxy_says_of_itself_is_shown() {
                 }
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
-        };
-        tokio::time::timeout(Duration::from_secs(30), shown).await.expect("it is shown");
+        })
+        .await;
     });
 }
 
@@ -377,12 +382,12 @@ fn the_end_of_a_stream_that_was_followed_by_another_changes_nothing() {
                 let all = port.app.store.proxy_status(Some("tram")).await.unwrap();
                 all.first().is_some_and(|it| (it.sessions, it.connected) == (sessions, connected))
             };
-            let waiting = async {
+            within_30_s(async {
                 while !found().await {
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
-            };
-            tokio::time::timeout(Duration::from_secs(30), waiting).await.expect("it is shown");
+            })
+            .await;
         };
         let have = |sessions| Up::Have(HeldVersions { sessions, ..HeldVersions::default() });
         let mut former = port.client(20).await.unwrap();
@@ -393,12 +398,12 @@ fn the_end_of_a_stream_that_was_followed_by_another_changes_nothing() {
         is(2, true).await;
         let before = told().await;
         drop(former);
-        let ended = async {
+        within_30_s(async {
             while !port.app.metrics.text().contains("roadweave_controller_streams 1") {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
-        };
-        tokio::time::timeout(Duration::from_secs(30), ended).await.expect("it ends");
+        })
+        .await;
         other.send(&have(3)).await;
         is(3, true).await;
         assert_eq!(told().await, before, "it was there all the time");
@@ -415,7 +420,6 @@ fn strangers_get_nothing_but_an_end() {
         stranger.send(&Up::Have(HeldVersions::default())).await;
         assert!(matches!(stranger.receive().await, Some(Down::Refused { .. })));
         assert_eq!(stranger.receive().await, None);
-        // One who asks is told that the controller is there, and no more.
         let mut stranger = port.client(9).await.unwrap();
         stranger.send(&Up::Alive).await;
         assert_eq!(stranger.receive().await, Some(Down::Alive));
@@ -443,21 +447,17 @@ fn browsers_use_the_same_port_and_a_stop_lets_them_end() {
         let answer = web(&port, "GET /healthz", "", "").await;
         assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("alive\n"), "{answer}");
         port.stop.send_replace(true);
-        // The listener ends; whoever was in the queue of the system hears nothing.
+        // The listener ends; connections in the backlog get no answer.
         loop {
             let Ok(mut stream) = TcpStream::connect(port.address).await else { break };
             let mut rest = Vec::new();
             let end = tokio::time::timeout(Duration::from_secs(8), stream.read_to_end(&mut rest));
-            assert!(rest_is_empty(end.await.ok()));
+            assert!(!end.await.is_ok_and(|end| end.is_ok_and(|length| length > 0)));
         }
     });
 }
 
-fn rest_is_empty(end: Option<io::Result<usize>>) -> bool {
-    end.is_none_or(|end| end.is_err() || end.is_ok_and(|length| length == 0))
-}
-
-/// A connection of a program that has sent a request over HTTPS.
+/// A connection that has sent a request over HTTPS.
 pub(crate) async fn ask(
     port: &Port,
     what: &str,

@@ -1,4 +1,4 @@
-//! The program as a user starts it: makes a controller, serves, refuses what cannot be.
+//! The roadweave-controller program: init, run, backup, restore, and its refusals.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -20,12 +20,11 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A port that was free a moment ago.
 fn port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// Makes a controller on a free port; returns that.
+/// Makes a controller; returns its port.
 fn init(folder: &Path) -> u16 {
     let port = port();
     let address = format!("127.0.0.1:{port}");
@@ -50,7 +49,6 @@ impl Running {
         running
     }
 
-    /// Asks it to stop, and waits.
     fn stop(mut self) -> bool {
         let pid = self.0.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
@@ -139,7 +137,7 @@ fn a_backup_is_restored_beside_its_keys_and_an_older_copy_is_not_served() {
     let restored = run(&["restore", file], &place);
     assert!(restored.status.success(), "{}", text(&restored.stderr));
     assert!(text(&restored.stdout).contains("the epoch is 2"), "{}", text(&restored.stdout));
-    // The database of before comes back: it is told, and not served.
+    // The former database comes back, and is not served.
     fs::rename(&old, place.join("roadweave.db")).unwrap();
     for name in ["roadweave.db-wal", "roadweave.db-shm"] {
         let _ = fs::remove_file(place.join(name));
@@ -147,7 +145,7 @@ fn a_backup_is_restored_beside_its_keys_and_an_older_copy_is_not_served() {
     let refused = run(&["run"], &place);
     assert_eq!(refused.status.code(), Some(2));
     assert!(text(&refused.stderr).contains("older copy"), "{}", text(&refused.stderr));
-    // An older copy of the same epoch too, and one of an epoch that was not begun here.
+    // Neither are an older copy of this epoch, and one of an unknown epoch.
     assert!(run(&["restore", "--aside", file], &place).status.success());
     assert_eq!(fs::read_to_string(place.join("epoch")).unwrap(), "3\n");
     let refused = |part: &str| {
@@ -166,7 +164,6 @@ fn a_backup_is_restored_beside_its_keys_and_an_older_copy_is_not_served() {
     refused("has begun 2 at most");
     fs::remove_file(place.join("epoch")).unwrap();
     refused("only init and restore");
-    // Another controller's backup is none of this one's.
     let other = folder.path().join("other");
     init(&other);
     fs::remove_file(other.join("roadweave.db")).unwrap();
@@ -242,12 +239,12 @@ fn a_controller_that_is_kept_takes_new_addresses_and_another_database() {
     for part in ["# Ours.", "issuer = \"https://x.example\"", "# A certificate for browsers"] {
         assert!(now.contains(part), "{now}");
     }
-    // A password is in the file, and in no line that is printed.
+    // A password is stored and not printed.
     let database = ["--database", "postgres://fleet:s3cret@db.example/fleet"];
     let (said, now) = keep(&[&new[..], &database].concat());
     assert!(said.contains("its database is ") && !said.contains("s3cret"), "{said}");
     assert!(now.contains("database = \"postgres://fleet:s3cret@db.example/fleet\"\n"), "{now}");
-    // Which is not taken back by one who names none.
+    // Without --database it stays.
     let (said, again) = keep(&new);
     assert!(said.trim_end().ends_with("it is kept") && again == now, "{said}{again}");
     let mut by_environment = controller(&[&["init", "--keep"], &new[..]].concat(), &place);
@@ -278,7 +275,7 @@ fn a_backup_goes_and_comes_by_pipes_while_the_controller_runs_and_the_old_databa
         let mut command = controller(&[&["restore", "-"], words].concat(), &place);
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        // Who refuses before it reads closes the pipe.
+        // A refusal may close the pipe before it is read.
         let _ = std::io::Write::write_all(&mut child.stdin.take().unwrap(), input);
         child.wait_with_output().unwrap()
     };
@@ -286,7 +283,7 @@ fn a_backup_goes_and_comes_by_pipes_while_the_controller_runs_and_the_old_databa
     assert!(text(&locked.stderr).contains("another roadweave-controller works in"));
     assert!(running.stop());
     assert!(text(&restore(&made.stdout, &[]).stderr).contains("empty database"));
-    // What is none costs nothing: what was there is there again.
+    // After an invalid backup the former database is back.
     let database = place.join("roadweave.db");
     let before = fs::read(&database).unwrap();
     for bad in [&made.stdout[..made.stdout.len() / 2], b"", b"{}\n"] {

@@ -1,4 +1,4 @@
-//! A controller without root key: delegates sign, each within what it was given.
+//! A controller without root key: delegates sign, each within its grant.
 
 use std::collections::BTreeSet;
 
@@ -6,12 +6,11 @@ use roadweave_fleet::{Chain, Grant, JoinToken, Role as FleetRole, Scope, Signed,
 
 use super::*;
 use crate::model::{Delegate, Device};
-use crate::store::tests::on_both;
+use crate::store::tests::{enrolment, on_both};
 use crate::store::{Delegated, Enrolment};
 
 pub(super) const ROOT: u8 = 8;
 
-/// What a delegate is given.
 #[derive(Clone)]
 pub(super) struct Given {
     pub(super) seed: u8,
@@ -46,10 +45,24 @@ impl Given {
         }
     }
 
-    /// Signed by whoever has this seed, below `above`.
+    /// A chain signed with the seed `by`, below `above`.
     pub(super) fn signed(&self, by: u8, above: Option<&Chain>) -> Chain {
         let signed = Signed::sign(&self.statement(), &identity(by)).unwrap();
         above.cloned().unwrap_or_else(|| Chain::new(Vec::new())).then(signed)
+    }
+}
+
+/// The chain of a delegate that may make delegates.
+pub(super) fn signer(uses: u32) -> Chain {
+    let roles = vec![FleetRole::Box, FleetRole::Delegate];
+    Given { roles, uses, ..given(31) }.signed(ROOT, None)
+}
+
+impl Api {
+    pub(super) async fn delegates(&self, chains: &[&Chain]) {
+        for chain in chains {
+            self.create("/delegates", body(chain)).await;
+        }
     }
 }
 
@@ -61,7 +74,7 @@ pub(super) async fn elsewhere(world: World) -> Api {
     Api::of(world, Root::Elsewhere(identity(ROOT).public_key())).await
 }
 
-/// A box with this seed that joins by a token, signed for by the delegate at the end of `chain`.
+/// Joins a box by a token, with a statement signed with the seed `by` below `chain`.
 pub(super) async fn join(
     api: &Api,
     join: &str,
@@ -87,8 +100,8 @@ pub(super) async fn join(
         tags: ["night".to_owned()].into(),
         chain: serde_json::to_string(&chain).unwrap(),
     };
-    let (secret, public_key) = (token.secret.into(), key(seed));
-    let enrolment = Enrolment { secret, public_key, name, delegated: Some(delegated) };
+    let delegated = Some(delegated);
+    let enrolment = Enrolment { name, delegated, ..enrolment(&String::from(token.secret), seed) };
     let admit = |tenant: &str, device: &Device| api.app.authority.admit_device(tenant, device);
     let enrolled = api.app.store.enrol(&enrolment, now_ms(), admit).await;
     enrolled.map(|it| it.device.record).map_err(|error| error.to_string())
@@ -96,9 +109,8 @@ pub(super) async fn join(
 
 pub(super) async fn token(api: &Api, delegate: &str, uses: u32) -> String {
     let settings = json!({ "uses": uses, "tags": ["night"], "delegate": delegate });
-    let made = api.post("/tokens", json!({ "settings": settings })).send().await;
-    assert_eq!(made.status, 201, "{}", made.body);
-    made.body["join"].as_str().unwrap().to_owned()
+    let made = api.create("/tokens", json!({ "settings": settings })).await;
+    made["join"].as_str().unwrap().to_owned()
 }
 
 #[test]
@@ -106,38 +118,32 @@ fn a_delegate_is_put_in_that_the_root_has_signed_for_this_tenant() {
     runtime().block_on(async {
         let api = elsewhere(sqlite().await).await;
         let refused = async |chain: &Chain, status: u16, part: &str| {
-            let answer = api.post("/delegates", body(chain)).send().await;
-            assert_eq!(answer.status, status, "{}", answer.body);
-            let detail = answer.body["detail"].as_str().unwrap().to_owned();
-            assert!(detail.contains(part), "{part}: {detail}");
+            api.refuses("/delegates", body(chain), status, part).await;
         };
         refused(&given(30).signed(9, None), 422, "not signed by a key that counts").await;
         let ferry = Given { scope: Scope::Tenant("ferry".parse().unwrap()), ..given(30) };
         refused(&ferry.signed(ROOT, None), 422, "for the tenant \"ferry\"").await;
         let all = Given { scope: Scope::All, ..given(30) };
         refused(&all.signed(ROOT, None), 403, "for all tenants").await;
-        // What it leads to must sign, and not connect.
+        // The chain must end with a delegate.
         let one = Statement { role: FleetRole::Box, grant: None, ..given(30).statement() };
         let one = Chain::new(vec![Signed::sign(&one, &identity(ROOT)).unwrap()]);
         refused(&one, 422, "leads to no delegate").await;
-        let signer = Given { roles: vec![FleetRole::Box, FleetRole::Delegate], ..given(31) };
-        let signer = signer.signed(ROOT, None);
+        let signer = signer(2);
         refused(&given(30).signed(31, Some(&signer)), 409, "put in the delegate first").await;
         let greedy = Given { uses: 3, ..given(30) }.signed(31, Some(&signer));
         refused(&greedy, 422, "beyond what").await;
-        assert_eq!(api.post("/delegates", body(&signer)).status().await, 201);
-        let made = api.post("/delegates", body(&given(30).signed(31, Some(&signer)))).send().await;
-        assert_eq!((made.status, &made.body["id"]), (201, &json!("delegate-30")));
+        api.delegates(&[&signer]).await;
+        let made = api.create("/delegates", body(&given(30).signed(31, Some(&signer)))).await;
+        assert_eq!(made["id"], "delegate-30");
         refused(&given(30).signed(ROOT, None), 409, "already").await;
-        // The host has those for all.
-        let home = "/tenants/home/delegates";
-        let proxies = Given { roles: vec![FleetRole::Proxy], tags: vec![], ..all.clone() };
-        let shared =
-            api.ask("POST", home).key("home-owner").json(body(&proxies.signed(ROOT, None)));
-        assert_eq!(shared.status().await, 409, "its key is that of another");
-        let proxies = Given { seed: 32, ..proxies }.signed(ROOT, None);
-        let shared = api.ask("POST", home).key("home-owner").json(body(&proxies));
-        assert_eq!(shared.status().await, 201);
+        // The host has delegates for all tenants; a key belongs to one delegate.
+        for (seed, status) in [(30, 409), (32, 201)] {
+            let (roles, tags) = (vec![FleetRole::Proxy], vec![]);
+            let shared = Given { seed, roles, tags, ..all.clone() }.signed(ROOT, None);
+            let made = api.post_in("home", "/delegates", body(&shared));
+            assert_eq!(made.status().await, status, "{seed}");
+        }
     });
 }
 
@@ -145,30 +151,41 @@ fn a_delegate_is_put_in_that_the_root_has_signed_for_this_tenant() {
 fn a_token_keeps_within_its_delegate() {
     on_both(|world| async move {
         let api = elsewhere(world).await;
-        assert_eq!(api.post("/delegates", body(&given(30).signed(ROOT, None))).status().await, 201);
-        let refused = async |settings: Value, part: &str| {
-            let answer = api.post("/tokens", json!({ "settings": settings })).send().await;
-            assert!([404, 409, 422].contains(&answer.status), "{settings}: {}", answer.body);
-            let detail = answer.body["detail"].as_str().unwrap().to_owned();
-            assert!(detail.contains(part), "{settings}: {detail}");
+        let both = Given { roles: vec![FleetRole::Box, FleetRole::Proxy], ..given(32) };
+        api.delegates(&[&given(30).signed(ROOT, None), &signer(2), &both.signed(ROOT, None)]).await;
+        let refused = async |settings: Value, status: u16, part: &str| {
+            api.refuses("/tokens", json!({ "settings": settings }), status, part).await;
         };
         let night = json!(["night"]);
         let of = "delegate-30";
-        refused(json!({ "tags": night }), "the root key is elsewhere").await;
-        refused(json!({ "tags": night, "delegate": "nobody" }), "nobody").await;
-        refused(json!({ "uses": 3, "tags": night, "delegate": of }), "uses: ").await;
-        refused(json!({ "tags": ["night", "vip"], "delegate": of }), "tags: ").await;
-        refused(json!({ "tags": [], "delegate": of }), "tags: ").await;
-        refused(json!({ "role": "proxy", "delegate": of }), "role: ").await;
+        for (settings, status, part) in [
+            (json!({ "tags": night }), 409, "the root key is elsewhere"),
+            (json!({ "tags": night, "delegate": "nobody" }), 404, "nobody"),
+            (json!({ "uses": 3, "tags": night, "delegate": of }), 422, "uses: "),
+            (json!({ "tags": ["night", "vip"], "delegate": of }), 422, "tags: "),
+            (json!({ "tags": [], "delegate": of }), 422, "tags: "),
+            (json!({ "role": "proxy", "delegate": of }), 422, "role: "),
+            (json!({ "tags": night, "delegate": "delegate-31" }), 422, "is a signer"),
+            // Only boxes have tags.
+            (
+                json!({ "role": "proxy", "tags": night, "delegate": "delegate-32" }),
+                422,
+                "tags are of boxes",
+            ),
+        ] {
+            refused(settings, status, part).await;
+        }
+        let proxies = json!({ "settings": { "role": "proxy", "delegate": "delegate-32" } });
+        api.create("/tokens", proxies).await;
         let settings = json!({ "tags": night, "delegate": of });
-        let foreign = api.ask("POST", "/tenants/ferry/tokens").key("ferry-owner");
-        assert_eq!(foreign.json(json!({ "settings": settings })).status().await, 404);
-        // What one token may still let in the next cannot promise again.
+        let foreign = api.post_in("ferry", "/tokens", json!({ "settings": settings }));
+        assert_eq!(foreign.status().await, 404);
+        // Unused uses of a token are reserved.
         token(&api, of, 1).await;
-        refused(json!({ "uses": 2, "tags": night, "delegate": of }), "1 are taken").await;
+        refused(json!({ "uses": 2, "tags": night, "delegate": of }), 422, "1 are taken").await;
         token(&api, of, 1).await;
-        refused(settings, "2 are taken").await;
-        // Nobody here can sign for a key alone.
+        refused(settings, 422, "2 are taken").await;
+        // Without the root key no key can be admitted directly.
         let device = json!({ "id": "bus-1", "public_key": key(1) });
         assert_eq!(api.post("/devices", device).status().await, 409);
         assert_eq!(api.post("/proxies", super::walks::proxy(9)).status().await, 409);
@@ -179,23 +196,20 @@ fn a_token_keeps_within_its_delegate() {
 fn a_delegate_signs_for_as_many_as_it_may_however_many_others_it_makes() {
     on_both(|world| async move {
         let api = elsewhere(world).await;
-        let signer = Given { roles: vec![FleetRole::Box, FleetRole::Delegate], ..given(31) };
-        let signer = signer.signed(ROOT, None);
+        let signer = signer(2);
         let below = [30, 32].map(|seed| given(seed).signed(31, Some(&signer)));
-        for chain in [&signer, &below[0], &below[1]] {
-            assert_eq!(api.post("/delegates", body(chain)).status().await, 201);
-        }
+        api.delegates(&[&signer, &below[0], &below[1]]).await;
         let first = token(&api, "delegate-30", 2).await;
         let second = token(&api, "delegate-32", 2).await;
-        // Another delegate's word does not go with this token, nor that of a signer above it.
-        let wrong = join(&api, &first, 1, 32, &below[1]).await.unwrap_err();
-        assert!(wrong.contains("for the delegate delegate-30"), "{wrong}");
-        let above = join(&api, &first, 1, 31, &signer).await.unwrap_err();
-        assert!(above.contains("for the delegate delegate-30"), "{above}");
+        // Neither another delegate nor the signer above may sign for this token.
+        for (by, chain) in [(32, &below[1]), (31, &signer)] {
+            let wrong = join(&api, &first, 1, by, chain).await.unwrap_err();
+            assert!(wrong.contains("for the delegate delegate-30"), "{wrong}");
+        }
         let one = join(&api, &first, 1, 30, &below[0]).await.unwrap();
         assert_eq!(one.delegates, [key(31), key(30)]);
         join(&api, &second, 2, 32, &below[1]).await.unwrap();
-        // The same key again costs nothing; a third is beyond the signer, whose two are taken.
+        // A repetition costs nothing; a third key exceeds the signer's two uses.
         join(&api, &first, 1, 30, &below[0]).await.unwrap();
         for (text, by, chain) in [(&first, 30, &below[0]), (&second, 32, &below[1])] {
             let error = join(&api, text, 3, by, chain).await.unwrap_err();
@@ -203,10 +217,9 @@ fn a_delegate_signs_for_as_many_as_it_may_however_many_others_it_makes() {
         }
         let used = api.get("/delegates/delegate-31").send().await.body["used"].clone();
         assert_eq!(used, 2);
-        // A token without its delegate lets nobody in, and costs no use.
+        // Without its delegate the token is refused, and loses no use.
         let token: JoinToken = first.parse().unwrap();
-        let (secret, public_key) = (token.secret.into(), key(4));
-        let bare = Enrolment { secret, public_key, name: None, delegated: None };
+        let bare = enrolment(&String::from(token.secret), 4);
         let admit = |tenant: &str, device: &Device| api.app.authority.admit_device(tenant, device);
         let error = api.app.store.enrol(&bare, now_ms(), admit).await.unwrap_err().to_string();
         assert!(error.contains("lacks its delegate"), "{error}");
@@ -220,20 +233,15 @@ fn a_delegate_signs_for_as_many_as_it_may_however_many_others_it_makes() {
 fn who_revokes_a_delegate_revokes_what_it_signed() {
     on_both(|world| async move {
         let api = elsewhere(world).await;
-        let signer =
-            Given { roles: vec![FleetRole::Box, FleetRole::Delegate], uses: 9, ..given(31) };
-        let signer = signer.signed(ROOT, None);
+        let signer = signer(9);
         let below = given(30).signed(31, Some(&signer));
         let other = given(33).signed(ROOT, None);
-        for chain in [&signer, &below, &other] {
-            assert_eq!(api.post("/delegates", body(chain)).status().await, 201);
-        }
+        api.delegates(&[&signer, &below, &other]).await;
         let by_below = token(&api, "delegate-30", 2).await;
         let by_other = token(&api, "delegate-33", 1).await;
         let gone = join(&api, &by_below, 1, 30, &below).await.unwrap();
         let stays = join(&api, &by_other, 2, 33, &other).await.unwrap();
-        let revoked = api.post("/delegates/delegate-31/revoke", json!({ "reason": "lost" }));
-        assert_eq!(revoked.status().await, 200);
+        api.revoke("/delegates/delegate-31").await;
         let state = async |path: String| api.get(&path).send().await.body["state"].clone();
         assert_eq!(state(format!("/devices/{}", gone.id)).await, "revoked");
         assert_eq!(state(format!("/devices/{}", stays.id)).await, "active");
@@ -242,17 +250,15 @@ fn who_revokes_a_delegate_revokes_what_it_signed() {
         let keys = api.get("/revocations").send().await.body["items"].clone();
         let keys = keys.as_array().unwrap().iter().map(|it| it["public_key"].clone());
         assert_eq!(keys.collect::<Vec<_>>(), [key(31)]);
-        // The token is left, and lets nobody in any more, old or new; nothing brings it back.
+        // Its token admits neither old nor new keys, and nothing restores it.
         for seed in [1, 3] {
             let error = join(&api, &by_below, seed, 30, &below).await.unwrap_err();
             assert!(error.contains("was revoked"), "{error}");
         }
         let settings = json!({ "tags": ["night"], "delegate": "delegate-30" });
-        let more = api.post("/tokens", json!({ "settings": settings }));
-        assert_eq!(more.status().await, 422);
-        assert_eq!(api.post("/delegates", body(&signer)).status().await, 409);
-        let again = api.post("/delegates/delegate-31/revoke", json!({ "reason": "lost" }));
-        assert_eq!(again.status().await, 200);
+        api.refuses("/tokens", json!({ "settings": settings }), 422, "").await;
+        api.refuses("/delegates", body(&signer), 409, "").await;
+        api.revoke("/delegates/delegate-31").await;
         assert_eq!(api.get("/audit-check").send().await.body["good"], true);
     });
 }
@@ -262,10 +268,10 @@ fn a_box_that_waits_keeps_what_its_delegate_has_said() {
     runtime().block_on(async {
         let api = elsewhere(sqlite().await).await;
         let chain = given(30).signed(ROOT, None);
-        assert_eq!(api.post("/delegates", body(&chain)).status().await, 201);
+        api.delegates(&[&chain]).await;
         let settings = json!({ "tags": ["night"], "delegate": "delegate-30", "approval": true });
-        let made = api.post("/tokens", json!({ "settings": settings })).send().await;
-        let device = join(&api, made.body["join"].as_str().unwrap(), 1, 30, &chain).await.unwrap();
+        let made = api.create("/tokens", json!({ "settings": settings })).await;
+        let device = join(&api, made["join"].as_str().unwrap(), 1, 30, &chain).await.unwrap();
         assert!(device.statement.is_some());
         let path = format!("/devices/{}/approve", device.id);
         let approved = api.post(&path, json!({})).send().await;

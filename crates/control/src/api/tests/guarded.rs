@@ -1,4 +1,4 @@
-//! What the guard holds, whoever leaves, guesses or crowds.
+//! The guard against callers that disconnect, guess or crowd.
 
 use std::pin::pin;
 use std::task::Poll;
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 
-/// What `work` comes to, if it does within so many turns; it is dropped after them.
+/// The result of `work` after at most so many polls; then it is dropped.
 async fn turns<T>(most: usize, work: impl Future<Output = T>) -> Option<T> {
     let mut work = pin!(work);
     let mut turns = 0;
@@ -71,7 +71,6 @@ fn an_address_that_is_no_text_is_a_problem_like_any_other() {
     runtime().block_on(async {
         let api = Api::new().await;
         for path in ["/tenants/%ff", "/tenants/tram/devices/%c3%28"] {
-            // What is asked for is looked at first: the form of a problem is checked by `send`.
             assert_eq!(api.ask("GET", path).key("tram-owner").status().await, 404, "{path}");
         }
         let text = api.app.metrics.text();

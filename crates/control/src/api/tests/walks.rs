@@ -1,10 +1,9 @@
-//! Walks over all routes: no route is forgotten when one is added.
+//! Walks over all routes, which include future ones.
 
 use super::*;
 use crate::api::route::{Needs, Route};
 use crate::api::routes::routes;
 
-/// The path of a route with something in each of its braces.
 fn filled(route: &Route, tenant: &str) -> String {
     let path = route.path.replace("{tenant}", tenant).replace("{serial}", "1");
     path.replace("{device}", "bus-17").replace("{id}", "something")
@@ -12,7 +11,7 @@ fn filled(route: &Route, tenant: &str) -> String {
 
 fn ask<'a>(api: &'a Api, route: &Route, tenant: &str) -> Ask<'a> {
     let ask = api.ask(route.method.as_str(), &filled(route, tenant));
-    // A body that no handler takes: what passes the guard ends at once.
+    // An invalid body ends the request right after the guard.
     if route.input.is_some() { ask.json(json!([])) } else { ask }
 }
 
@@ -22,7 +21,7 @@ fn each_role_may_do_what_the_table_says_and_nothing_else() {
         let api = Api::new().await;
         for (at, route) in routes().into_iter().enumerate() {
             let what = format!("{} {}", route.method, route.path);
-            // From another network each, none of which asks too often.
+            // A network for each, to stay below the limits.
             let stranger = ask(&api, &route, "tram").from(&format!("192.0.{at}.1"));
             let stranger = stranger.status().await;
             let open = matches!(route.needs, Needs::Nothing | Needs::Password);
@@ -49,8 +48,7 @@ fn each_role_may_do_what_the_table_says_and_nothing_else() {
 fn the_keys_of_one_tenant_open_nothing_of_another() {
     runtime().block_on(async {
         let api = Api::new().await;
-        let body = json!({ "id": "bus-17", "public_key": key(1) });
-        assert_eq!(api.post("/devices", body).status().await, 201);
+        api.device("bus-17", 1).await;
         let before = api.app.store.latest_change().await.unwrap();
         let mut walked = 0;
         for route in routes().iter().filter(|route| route.path.contains("{tenant}")) {
@@ -60,7 +58,7 @@ fn the_keys_of_one_tenant_open_nothing_of_another() {
                 let denied = [403, 404].contains(&answer.status);
                 assert!(denied, "{what} by {foreign}: {}", answer.status);
                 if matches!(route.needs, Needs::Role(_)) {
-                    // As a tenant that is not there.
+                    // The same answer as for a missing tenant.
                     let nobody = ask(&api, route, "nobody").key(foreign).send().await;
                     let as_nobody = answer.body.to_string().replace("tram", "nobody");
                     assert_eq!(nobody.body.to_string(), as_nobody, "{what}");
@@ -70,7 +68,7 @@ fn the_keys_of_one_tenant_open_nothing_of_another() {
         }
         assert!(walked > 60, "{walked}");
         assert_eq!(api.app.store.latest_change().await.unwrap(), before);
-        // The one that runs the controller may.
+        // The host may.
         let host = api.ask("GET", "/tenants/tram/devices/bus-17").key("home-owner");
         assert_eq!(host.status().await, 200);
         let all = api.ask("GET", "/tenants").key("home-owner").send().await;
@@ -84,27 +82,23 @@ fn the_keys_of_one_tenant_open_nothing_of_another() {
 fn a_link_for_one_box_opens_that_box_alone() {
     runtime().block_on(async {
         let api = Api::new().await;
-        for (id, seed) in [("bus-17", 1), ("bus-18", 2)] {
-            let body = json!({ "id": id, "public_key": key(seed) });
-            assert_eq!(api.post("/devices", body).status().await, 201);
-        }
+        api.device("bus-17", 1).await;
+        api.device("bus-18", 2).await;
         let settings = json!({ "role": "crew", "device": "bus-17" });
-        let made = api.post("/api-keys", json!({ "id": "link", "settings": settings }));
-        let made = made.send().await;
-        assert_eq!(made.status, 201, "{}", made.body);
-        let secret = made.body["secret"].as_str().unwrap().to_owned();
-        let session = api.ask("GET", "/sessions/current").key(&secret).send().await;
+        let made = api.create("/api-keys", json!({ "id": "link", "settings": settings })).await;
+        let secret = made["secret"].as_str().unwrap();
+        let session = api.ask("GET", "/sessions/current").key(secret).send().await;
         assert_eq!(session.body["device"], "bus-17");
         for route in routes().iter().filter(|route| matches!(route.needs, Needs::Role(_))) {
             let what = format!("{} {}", route.method, route.path);
             let needs_more = matches!(route.needs, Needs::Role(role) if role > Role::Crew);
             let of_device = route.path.contains("{device}");
-            let status = ask(&api, route, "tram").key(&secret).status().await;
+            let status = ask(&api, route, "tram").key(secret).status().await;
             assert_eq!(status == 403, needs_more || !of_device, "{what}: {status}");
         }
-        assert_eq!(api.ask("GET", "/tenants").key(&secret).status().await, 403);
-        let other = api.ask("GET", "/tenants/tram/devices/bus-18").key(&secret);
-        assert_eq!(other.status().await, 403);
+        for path in ["/tenants", "/tenants/tram/devices/bus-18"] {
+            assert_eq!(api.ask("GET", path).key(secret).status().await, 403, "{path}");
+        }
         let greedy = json!({ "role": "operator", "device": "bus-17" });
         let refused = api.post("/api-keys", json!({ "id": "more", "settings": greedy }));
         assert_eq!(refused.status().await, 422);
@@ -132,7 +126,6 @@ fn what_changes_a_record_asks_which_version_was_seen() {
     });
 }
 
-/// A proxy to be made.
 pub(super) fn proxy(seed: u8) -> Value {
     let addresses = ["192.0.2.7:4433"];
     let settings = json!({ "role": "proxy", "public_key": key(seed), "addresses": addresses });

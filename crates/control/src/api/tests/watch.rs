@@ -1,9 +1,9 @@
-//! Who watches a fleet as a browser does.
+//! A client of the event stream.
 
 use super::*;
 
-/// One who watches the tenant `tram`. Where the stream ends, as it does when the database is slow,
-/// it asks again from the place that it heard of last.
+/// Watches the tenant `tram`. It reconnects after the end of the stream, which a slow database
+/// causes, and resumes at the last event.
 pub(super) struct Watch<'a> {
     api: &'a Api,
     last: Option<String>,
@@ -11,12 +11,10 @@ pub(super) struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    /// One who is new.
     pub(super) async fn new(api: &'a Api) -> Self {
         Self::from(api, None).await
     }
 
-    /// One who has heard all up to the place `last`.
     pub(super) async fn after(api: &'a Api, last: &str) -> Self {
         Self::from(api, Some(last.to_owned())).await
     }
@@ -26,18 +24,23 @@ impl<'a> Watch<'a> {
         Self { api, last, stream }
     }
 
-    /// The place of the event that was heard last.
+    /// The ID of the last event.
     pub(super) fn last(&self) -> &str {
         self.last.as_deref().unwrap()
     }
 
-    /// Is cut off.
     pub(super) fn cut(&mut self) {
         self.stream = Body::empty();
     }
 
-    /// The next event that is neither the fleet's state nor the comment that keeps the stream
-    /// alive.
+    /// Expects the change of this pool next.
+    pub(super) async fn pool(&mut self, id: &str) {
+        let event = self.next().await;
+        let is_change = event.contains("event: change");
+        assert!(is_change && event.contains(&format!("\"{id}\"")), "{id}: {event}");
+    }
+
+    /// The next event that is neither a state nor a keep-alive.
     pub(super) async fn next(&mut self) -> String {
         let next = async {
             loop {
@@ -50,7 +53,6 @@ impl<'a> Watch<'a> {
         tokio::time::timeout(Duration::from_secs(60), next).await.unwrap()
     }
 
-    /// The next event, whichever.
     pub(super) async fn any(&mut self) -> String {
         tokio::time::timeout(Duration::from_secs(60), self.wait()).await.unwrap()
     }
@@ -69,7 +71,6 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// Asks until it is answered.
 async fn listen(api: &Api, last: Option<&str>) -> Body {
     loop {
         let ask = api.get("/live");

@@ -1,4 +1,4 @@
-//! A small issuer: it describes itself, shows its keys, and gives an ID token for each code once.
+//! A small issuer: metadata, keys, and one ID token for each code.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -15,19 +15,18 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::clock::now_ms;
 use crate::keys;
 
-/// How the issuer of a test behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     Good,
-    /// The issuer ends each connection.
+    /// Closes each connection.
     Gone,
-    /// The issuer takes a request and says nothing.
+    /// Never answers.
     Silent,
     /// Its answer has no end.
     Endless,
-    /// The issuer names itself as another.
+    /// Its metadata name another issuer.
     OtherName,
-    /// The issuer leads whoever asks elsewhere.
+    /// Redirects each request.
     Elsewhere,
 }
 
@@ -37,13 +36,12 @@ pub(super) struct Issuer(Arc<State>);
 struct State {
     port: u16,
     mode: Mutex<Mode>,
-    /// The seed of the key that it shows.
+    /// The seed of the published key.
     key: AtomicU8,
     codes: Mutex<HashMap<String, Grant>>,
     peers: AtomicU8,
 }
 
-/// What a code is for.
 struct Grant {
     challenge: String,
     redirect: String,
@@ -75,12 +73,11 @@ impl Issuer {
         format!("http://127.0.0.1:{}", self.0.port)
     }
 
-    /// The seed of the key that it shows.
     pub(super) fn shown(&self) -> u8 {
         self.0.key.load(Ordering::Relaxed)
     }
 
-    /// An address that nobody has signed in from yet, so that limits are not what is tested.
+    /// A fresh client address, to stay below the rate limits.
     pub(super) fn peer(&self) -> String {
         format!("198.51.100.{}", self.0.peers.fetch_add(1, Ordering::Relaxed))
     }
@@ -93,13 +90,13 @@ impl Issuer {
         self.0.key.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Somebody signs in on the page at `url`: the code that they come back with.
+    /// Signs in on the page at `url`; returns the code.
     pub(super) fn code(&self, url: &str, change: impl FnOnce(&mut Value)) -> String {
         assert_eq!(part(url, "client_id"), "roadweave");
         assert_eq!(part(url, "response_type"), "code");
         assert_eq!(part(url, "code_challenge_method"), "S256");
         assert!(part(url, "scope").split([' ', '+']).any(|scope| scope == "openid"));
-        let key = self.0.key.load(Ordering::Relaxed);
+        let key = self.shown();
         let mut claims = json!({
             "iss": self.url(),
             "sub": "anna",
@@ -175,7 +172,7 @@ impl Issuer {
     }
 
     fn keys(&self) -> Value {
-        let key = self.0.key.load(Ordering::Relaxed);
+        let key = self.shown();
         let public = identity(key).public_key();
         let x = URL_SAFE_NO_PAD.encode(public.as_bytes());
         let kid = key.to_string();
@@ -184,7 +181,7 @@ impl Issuer {
         ] })
     }
 
-    /// A token for a code that was not used, to whoever proves to have asked for it.
+    /// Redeems an unused code, with the client's secret and the PKCE verifier.
     fn redeem(&self, head: &str, body: &str) -> (u16, Value) {
         let basic = base64::engine::general_purpose::STANDARD.encode("roadweave:open+sesame");
         let is_known = head.contains(&format!("Basic {basic}"));
@@ -206,7 +203,7 @@ fn identity(seed: u8) -> Identity {
     Identity::from_seed([seed; 32])
 }
 
-/// An ID token: by the key of this seed, or as `alg` says; `kid` is the key that it names.
+/// An ID token, signed with the key of `seed` or as `alg` says, with the key ID `kid`.
 fn token(alg: &Value, (seed, kid): (u8, u64), claims: &Value) -> String {
     let head = json!({ "alg": alg, "typ": "JWT", "kid": kid.to_string() });
     let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
@@ -222,7 +219,7 @@ fn token(alg: &Value, (seed, kid): (u8, u64), claims: &Value) -> String {
     format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature))
 }
 
-/// A field of an address, or of a form.
+/// A field of a query.
 pub(super) fn part(url: &str, name: &str) -> String {
     let query = url.split_once('?').map_or("", |(_, query)| query);
     let mut fields = query.split('&').filter_map(|field| field.split_once('='));
@@ -243,7 +240,6 @@ pub(super) fn part(url: &str, name: &str) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// The head and the body of a request.
 async fn request(stream: &mut TcpStream) -> Option<(String, String)> {
     let (mut bytes, mut buffer) = (Vec::new(), [0; 4096]);
     loop {

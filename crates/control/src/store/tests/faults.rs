@@ -7,7 +7,7 @@ use crate::outbox::Outbox;
 use crate::store::postgres::Wire;
 use sqlx::Connection as _;
 
-/// The time that a controller of 2099 has.
+/// In 2099.
 const LATER: i64 = 4_070_908_800_000;
 const LEASE: i64 = 15_000;
 
@@ -21,10 +21,9 @@ fn one_replica_plans_at_a_time_whatever_a_clock_said_once() {
         assert!(lead("a", NOW).await);
         assert!(!lead("b", NOW + LEASE - 1).await, "it is held");
         assert!(lead("a", NOW + LEASE - 1).await, "and kept");
-        // Cut from the database for longer than the lease, it is nobody's any more.
         assert!(lead("b", NOW + 3 * LEASE).await);
         assert!(!lead("a", NOW + 3 * LEASE + 1).await);
-        // One whose clock ran ahead has died; its lease ends like any other.
+        // A lease from the future ends like any other.
         assert!(lead("c", LATER).await);
         assert!(lead("d", NOW + 4 * LEASE).await);
         assert!(!lead("a", NOW + 4 * LEASE + 1).await);
@@ -105,7 +104,7 @@ fn a_change_whose_notice_is_lost_is_heard_all_the_same() {
         let outbox = Outbox::new();
         let mut changes = outbox.listen();
         let following = tokio::spawn(Arc::clone(&outbox).follow(Arc::clone(&world.store)));
-        // Whatever was before its start it does not tell.
+        // Changes before its start are not sent.
         tokio::time::sleep(Duration::from_millis(600)).await;
         let line = "INSERT INTO change (sequence, position, at_ms, tenant, kind, subject, version) \
                     VALUES (1000, 1, 0, 'tram', 'device', 'bus-17', 1)";
@@ -129,7 +128,7 @@ fn a_postgresql_that_is_cut_off_without_a_word_is_waited_for_by_nobody() {
         let outbox = Outbox::new();
         let mut changes = outbox.listen();
         tokio::spawn(Arc::clone(&outbox).follow(Arc::clone(&store)));
-        // What was before its start it does not tell.
+        // Changes before its start are not sent.
         for seed in 100.. {
             direct.insert("tram", device(&format!("bus-{seed}"), seed)).await.unwrap();
             if tokio::time::timeout(Duration::from_secs(2), changes.recv()).await.is_ok() {
@@ -142,7 +141,7 @@ fn a_postgresql_that_is_cut_off_without_a_word_is_waited_for_by_nobody() {
             assert!(tokio::time::timeout(Duration::from_secs(40), hear).await.is_ok(), "{what}");
             begun.elapsed()
         };
-        // The outbox waits for an answer of the database when that is cut off.
+        // The outbox is waiting for an answer when the connection is cut.
         let mut connection = direct.store.write.acquire().await.unwrap();
         let mut locking = connection.begin().await.unwrap();
         let lock = "LOCK TABLE change IN ACCESS EXCLUSIVE MODE";
@@ -157,7 +156,7 @@ fn a_postgresql_that_is_cut_off_without_a_word_is_waited_for_by_nobody() {
         direct.insert("tram", device("bus-2", 2)).await.unwrap();
         let after = heard("bus-2").await;
         println!("after a silent cut the outbox was read again after {after:?}");
-        // What hung is not in the way of what comes.
+        // The broken connections do not block later changes.
         for seed in 3..20 {
             let mut change = store.change(actor(), NOW).await.unwrap();
             change.insert("tram", device(&format!("bus-{seed}"), seed)).await.unwrap();

@@ -1,8 +1,6 @@
 //! What a tenant may have, and what it takes from others.
 
 use super::*;
-use crate::authority::Authority;
-use crate::model::{Proxy, ProxyState};
 
 #[test]
 fn who_was_revoked_takes_nobodys_place() {
@@ -33,10 +31,8 @@ fn no_tenant_revokes_until_others_cannot() {
         for id in ["tram", "ferry"] {
             world.tenant(id).await;
         }
-        let settings = TenantSettings::default();
-        let host = Tenant { id: "host".to_owned(), host: true, settings };
-        world.insert("host", host).await.unwrap();
-        // Half of what is not the host's.
+        world.host("host").await;
+        // Half of the room without the host's reserve.
         let most = (65_536 - 4_096) / 2;
         let fill = format!(
             "WITH RECURSIVE made (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM made WHERE n < {most}) \
@@ -44,22 +40,14 @@ fn no_tenant_revokes_until_others_cannot() {
              SELECT 'tram', n, 0, 'key ' || n, '', '', '' FROM made"
         );
         assert_eq!(world.tamper(&fill).await, most);
-        let revoke = async |tenant: &'static str, seed: u8, again: bool| {
-            let key = key(seed);
-            let sign = |serial, _: &str| Authority::revoke(&key, serial, "");
-            let mut change = world.store.change(actor(), NOW).await.unwrap();
-            let made = match again {
-                true => change.revoke_again(tenant, &key, "lost", sign).await,
-                false => change.revoke(tenant, &key, "lost", sign).await,
-            };
-            change.commit().await.unwrap();
-            made.map(|made| made.serial)
-        };
-        let refused = revoke("tram", 1, false).await.unwrap_err();
+        let refused = world.revoke("tram", 1).await.unwrap_err();
         assert!(refused.to_string().contains("its share"), "{refused}");
         let next = i64::try_from(most).unwrap() + 1;
-        assert_eq!(revoke("ferry", 2, false).await.unwrap(), next);
-        assert_eq!(revoke("host", 3, false).await.unwrap(), next + 1);
-        assert_eq!(revoke("tram", 4, true).await.unwrap(), next + 2, "it was revoked before");
+        assert_eq!(world.revoke("ferry", 2).await.unwrap().serial, next);
+        assert_eq!(world.revoke("host", 3).await.unwrap().serial, next + 1);
+        let sign = |serial, previous: &str| Authority::revoke(&key(4), serial, previous);
+        let mut change = world.store.change(actor(), NOW).await.unwrap();
+        let again = change.revoke_again("tram", &key(4), "lost", sign).await.unwrap();
+        assert_eq!(again.serial, next + 2);
     });
 }

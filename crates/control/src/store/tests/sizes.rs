@@ -5,9 +5,7 @@ use super::*;
 /// Samples of three boxes, one each 10 s up to `count`.
 async fn samples(world: &World, count: i64) {
     world.tenant("tram").await;
-    for seed in 1..=3 {
-        world.insert("tram", device(&format!("bus-{seed}"), seed)).await.unwrap();
-    }
+    world.devices(1..4).await;
     let rows = format!(
         "INSERT INTO sample (tenant, device, step_ms, at_ms, figures) \
          WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count}) \
@@ -31,7 +29,7 @@ fn a_backup_of_more_than_a_page_has_each_row_once() {
         samples(&world, 1_200).await;
         let (mut backup, target) = (Vec::new(), sqlite().await);
         world.store.backup(&mut backup, NOW).await.unwrap();
-        // Of two that are the same the second would be refused.
+        // A second copy of a row would be refused.
         target.store.restore(&mut &*backup, 0, |_| Ok(())).await.unwrap();
         assert_eq!(left(&target).await, 3_600);
     });

@@ -3,20 +3,8 @@
 use super::*;
 
 fn status(stream: &str, connected: bool, (serial, hash): (i64, &str)) -> Note {
-    Note::Status(ProxyStatus {
-        tenant: "tram".to_owned(),
-        proxy: "fra-1".to_owned(),
-        connected,
-        seen_ms: NOW,
-        serial,
-        hash: hash.to_owned(),
-        stream: stream.to_owned(),
-        load: None,
-        sessions: 0,
-        software: String::new(),
-        witnessed_ms: 0,
-        anchors: BTreeMap::new(),
-    })
+    let (hash, stream) = (hash.to_owned(), stream.to_owned());
+    Note::Status(ProxyStatus { connected, serial, hash, stream, ..super::status("fra-1") })
 }
 
 fn report(stream: &str, connected: bool) -> Note {
@@ -52,9 +40,7 @@ fn a_proxy_is_witnessed_by_boxes_that_it_may_serve() {
     on_both(|world| async move {
         world.tenant("tram").await;
         world.tenant("ferry").await;
-        let settings = TenantSettings::default();
-        let host = Tenant { id: "host".to_owned(), host: true, settings };
-        world.insert("host", host).await.unwrap();
+        world.host("host").await;
         world.insert("tram", proxy("of-tram", 20)).await.unwrap();
         world.insert("host", proxy("shared", 21)).await.unwrap();
         let witnessed = async |tenant: &str, seed| {
@@ -74,21 +60,14 @@ fn a_proxy_has_confirmed_what_its_own_chain_says() {
     on_both(|world| async move {
         world.tenant("tram").await;
         world.insert("tram", proxy("fra-1", 20)).await.unwrap();
-        let mut change = world.store.change(actor(), NOW).await.unwrap();
-        let sign =
-            |serial, previous: &str| crate::authority::Authority::revoke(&key(1), serial, previous);
-        let made = change.revoke("tram", &key(1), "lost", sign).await.unwrap();
-        change.commit().await.unwrap();
+        let made = world.revoke("tram", 1).await.unwrap();
         for (head, confirmed) in
             [((1, "of a fork"), 0), ((9, &*made.hash), 0), ((1, &*made.hash), 1)]
         {
             world.store.keep_notes(&[status("a", true, head)], NOW).await.unwrap();
             let all = world.store.confirmations("tram", 1, NOW).await.unwrap();
-            assert_eq!(
-                (all.confirmed.len(), all.missing.len()),
-                (confirmed, 1 - confirmed),
-                "{head:?}"
-            );
+            let found = (all.confirmed.len(), all.missing.len());
+            assert_eq!(found, (confirmed, 1 - confirmed), "{head:?}");
         }
     });
 }

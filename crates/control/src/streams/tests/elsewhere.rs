@@ -15,7 +15,6 @@ fn statement(seed: u8, role: Role, tenant: &str) -> Statement {
     Statement { key, name, role, scope, tags: Default::default(), grant: None }
 }
 
-/// The chain of a delegate of a tenant, for boxes and proxies.
 fn delegate(seed: u8, tenant: &str) -> Chain {
     let roles = [Role::Box, Role::Proxy].into();
     let grant = Some(Grant { roles, tags: Default::default(), uses: Some(9) });
@@ -23,7 +22,6 @@ fn delegate(seed: u8, tenant: &str) -> Chain {
     Chain::new(vec![Signed::sign(&statement, &identity(ROOT)).unwrap()])
 }
 
-/// What the delegate with the seed `by` says.
 fn says(by: u8, above: &Chain, statement: &Statement) -> Chain {
     above.clone().then(Signed::sign(statement, &identity(by)).unwrap())
 }
@@ -57,18 +55,18 @@ fn a_chain_lets_in_whom_it_is_about_and_nobody_else() {
         let good = |seed| statement(seed, Role::Box, "tram");
         refused(None, "lacks its delegate").await;
         let other = "not about this key";
-        // That of another box, replayed; of a proxy; with another name; the delegate's own.
+        // Another box's, replayed; a proxy's; another name's; the delegate's own.
         refused(Some(says(DELEGATE, &above, &good(2))), other).await;
         let proxy = statement(1, Role::Proxy, "tram");
         refused(Some(says(DELEGATE, &above, &proxy)), other).await;
         let renamed = Statement { name: "Bus-18".parse().unwrap(), ..good(1) };
         refused(Some(says(DELEGATE, &above, &renamed)), other).await;
         refused(Some(above.clone()), other).await;
-        // Of another tenant: by this delegate, and by one of that tenant.
+        // Another tenant's: by this delegate, and by one of that tenant.
         let ferry = statement(1, Role::Box, "ferry");
         refused(Some(says(DELEGATE, &above, &ferry)), "beyond what").await;
         refused(Some(says(31, &delegate(31, "ferry"), &ferry)), other).await;
-        // By a stranger, and by a delegate that is not put in.
+        // By a stranger, and by an unknown delegate.
         refused(Some(says(32, &above, &good(1))), "statement 2").await;
         let unknown = delegate(33, "tram");
         refused(Some(says(33, &unknown, &good(1))), "no delegate of this tenant").await;
@@ -78,7 +76,7 @@ fn a_chain_lets_in_whom_it_is_about_and_nobody_else() {
         client.join_by(&token, Some(says(DELEGATE, &above, &good(1)))).await;
         let answer = client.receive().await;
         assert!(matches!(answer, Some(Down::Welcome { .. })), "{answer:?}");
-        // The name is taken then, and nobody has signed for another.
+        // The name is taken, and the statement has no other.
         let mut next = port.client(2).await.unwrap();
         next.join_by(&token, Some(says(DELEGATE, &above, &good(2)))).await;
         let answer = next.receive().await;

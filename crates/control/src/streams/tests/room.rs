@@ -45,7 +45,6 @@ fn strangers_of_one_address_are_few_and_members_do_not_count() {
         for seed in 20..25 {
             there.push(port.is_served(seed).await.expect("a member"));
         }
-        // Keys that were made up.
         let strangers = [port.is_served(1).await, port.is_served(2).await, port.is_served(3).await];
         assert!(strangers.iter().all(Option::is_some));
         assert!(port.is_served(4).await.is_none(), "its address has as many as it may");
@@ -108,9 +107,10 @@ fn one_key_does_not_take_all_seats() {
             all.push(port.is_served(20).await.expect("a stream"));
         }
         let mut rest = [0; 4096];
-        let ended =
-            async { while all[0].tls.read(&mut rest).await.is_ok_and(|length| length > 0) {} };
-        tokio::time::timeout(Duration::from_secs(30), ended).await.expect("the oldest goes");
+        within_30_s(async {
+            while all[0].tls.read(&mut rest).await.is_ok_and(|length| length > 0) {}
+        })
+        .await;
         assert!(all[4].is_served().await);
         assert!(port.app.metrics.text().contains(r#"reason="streams-of-key""#));
     });
@@ -125,9 +125,9 @@ fn proxies_of_a_controller_whose_database_is_away_may_go_elsewhere() {
         let mut device = port.joined(1, &token).await;
         let mut proxy = port.is_served(20).await.expect("a stream");
         let begun = std::time::Instant::now();
-        // As a standby that lags: it answers, and is not to be used.
+        // Like a standby that lags: it answers, and must not be used.
         let lag = "UPDATE counter SET value = value - 1 WHERE name = 'change'";
-        // What streams tell may be written once more beside.
+        // Reports of streams may raise the counter again meanwhile.
         while *port.app.outbox.health().borrow() == crate::outbox::Health::Good {
             port.world.tamper(lag).await;
             tokio::time::sleep(Duration::from_millis(300)).await;

@@ -1,4 +1,4 @@
-//! Two who change the same thing at once: one of them hears of it.
+//! Concurrent changes from the command line.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::fleet::world::World;
 
-/// A controller that somebody else writes to all the time: each look finds a version of its own.
+/// A controller with constant changes: each request finds a new version.
 struct Busy {
     tls: Arc<ServerConfig>,
     listener: TcpListener,
@@ -20,7 +20,7 @@ struct Busy {
 }
 
 impl Busy {
-    /// It has the certificate of the controller in `world`.
+    /// With the certificate of the controller in `world`.
     fn new(world: &World) -> Self {
         let folder = world.home.path().join("controller");
         let certificate = CertificateDer::from_pem_file(folder.join("certificate.pem")).unwrap();
@@ -40,8 +40,7 @@ impl Busy {
         format!("https://{}", self.listener.local_addr().unwrap())
     }
 
-    /// Answers until something is written, or was too late so many times; returns of which version
-    /// each is said to be, and it.
+    /// Refuses `late` writes, then accepts one; returns `If-Match` and body of each write.
     fn serve(mut self, late: usize) -> JoinHandle<Vec<(String, Value)>> {
         thread::spawn(move || {
             let mut all = Vec::new();
@@ -71,7 +70,7 @@ impl Busy {
     }
 }
 
-/// A request: its `If-Match`, and what it writes.
+/// Reads a request: its `If-Match` and its body.
 fn request(
     stream: &mut StreamOwned<ServerConnection, std::net::TcpStream>,
 ) -> (String, Option<Value>) {
@@ -91,7 +90,7 @@ fn request(
     (if_match, serde_json::from_slice(&body).ok())
 }
 
-/// How often the command line tries.
+/// The attempts of the command line.
 const TRIES: usize = 4;
 
 #[test]

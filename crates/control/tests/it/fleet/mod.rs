@@ -1,4 +1,4 @@
-//! The command line against a controller that runs, as a user meets them.
+//! The command line against a running controller.
 
 mod changed;
 mod people;
@@ -36,7 +36,7 @@ fn an_owner_logs_in_makes_tokens_and_links_and_logs_out() {
     assert_eq!(pushed["rollout"]["settings"]["waves"], serde_json::json!([5, 100]));
     assert_eq!(pushed["config"]["id"], "tag-tram-1");
     assert!(world.prints(&["rollout", "pause", "tag-tram-1"]).contains("is paused"));
-    // Without boxes it is over at any moment.
+    // Without boxes it may be done at any moment.
     assert!(world.prints(&["rollout", "list"]).contains("tag-tram-1"));
     std::fs::write(&config, "[routes\n").unwrap();
     assert!(world.refused(&["config", "push", file]).contains("tram.toml"));
@@ -74,7 +74,7 @@ fn a_login_is_not_asked_in_place_of_the_controller_that_is_named() {
     let refused = by_environment.env("ROADWEAVE_FLEET_URL", elsewhere).output().unwrap();
     assert_eq!(refused.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&refused.stderr).contains(elsewhere));
-    // The same one, however it is written.
+    // Another form of the same address and fingerprint.
     let bare = world.fingerprint.replace(':', "").to_lowercase();
     world.prints(&["--url", &format!("{}/", world.url), "--fingerprint", &bare, "device", "list"]);
 }

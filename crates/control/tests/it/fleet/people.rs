@@ -1,4 +1,4 @@
-//! Whom and what an owner keeps from the command line: people, pools, tags of boxes, proxies.
+//! People, pools, proxies and tags from the command line.
 
 use serde_json::Value;
 
@@ -25,7 +25,7 @@ fn an_owner_keeps_people_and_changes_the_first_password() {
     world.prints(&["user", "remove", "anna"]);
     assert!(world.refused(&["user", "remove", "anna"]).contains("anna"));
 
-    // One's own, as the controller's first words are to be forgotten.
+    // The own password, in place of the one that `init` printed.
     let new = "another one that is long";
     assert_eq!(world.told(&["user", "password"], "too short").status.code(), Some(2));
     let set = world.told(&["user", "password"], new);

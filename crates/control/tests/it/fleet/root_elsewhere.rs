@@ -1,4 +1,4 @@
-//! From nothing: a controller that never had a root key, whose holder signs on another machine.
+//! A controller without root key, which signs on another machine.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use crate::fleet::world::{World, program};
 
-/// The machine with the root key, which knows no controller.
+/// The machine with the root key.
 struct Desk<'a> {
     folder: &'a Path,
     program: PathBuf,
@@ -37,7 +37,7 @@ impl Desk<'_> {
     }
 }
 
-/// A machine that joins by a token in a file, as pods do; what it says.
+/// Joins by a token in a file, as pods do; success and output.
 fn join(token: &str, folder: &Path) -> (bool, String) {
     let file = folder.with_extension("token");
     fs::write(&file, format!("{token}\n")).unwrap();
@@ -71,7 +71,7 @@ fn boxes_join_by_the_word_of_a_root_that_the_controller_never_had() {
     world.start();
     assert!(world.log_in(&world.password, &world.fingerprint).status.success());
 
-    // No token without a delegate, and no delegate that nobody has signed.
+    // Tokens need a delegate, and delegates the root's signature.
     assert!(world.failed(&["token", "create"]).contains("the root key is elsewhere"));
     let make = ["delegate", "--key", "root.key", "--token", "--tenant", "home", "--name", "trams"];
     desk.prints(&[&make[..], &["--uses", "2", "--tag", "tram"]].concat());
@@ -85,13 +85,13 @@ fn boxes_join_by_the_word_of_a_root_that_the_controller_never_had() {
     let stranger = desk.file("stranger.delegate");
     assert!(world.refused(&["delegate", "add", &stranger]).contains("not signed by a key"));
 
-    // Beyond it nothing is promised.
+    // Tokens stay within the delegate.
     let beyond = |words: &[&str]| world.refused(&[&create[..], words].concat());
     assert!(beyond(&["--uses", "3"]).contains("uses: "));
     assert!(beyond(&["--tag", "vip"]).contains("tags: "));
     assert!(beyond(&["--role", "proxy"]).contains("role: "));
     let made = world.prints(&["token", "create", "--delegate", &file, "--no-qr"]);
-    // Its key stands in no command that somebody would copy.
+    // No printed command contains the delegate's key.
     assert!(made.starts_with("rw1_") && made.contains("roadweave join -"), "{made}");
     assert!(!made.contains("join rw1_"), "{made}");
     let waits = world.json(&["token", "list"]);
@@ -100,7 +100,6 @@ fn boxes_join_by_the_word_of_a_root_that_the_controller_never_had() {
     let token = made["join"].as_str().unwrap();
     assert!(beyond(&[]).contains("2 are taken"));
 
-    // Boxes join; the third is one too many.
     let boxes = tempfile::tempdir().unwrap();
     for name in ["one", "two"] {
         let (is_in, said) = join(token, &boxes.path().join(name));
@@ -112,7 +111,7 @@ fn boxes_join_by_the_word_of_a_root_that_the_controller_never_had() {
     let tagged = world.json(&["device", "list", "--tag", "tram"]);
     assert_eq!(tagged.as_array().unwrap().len(), 2);
 
-    // It is lost: whoever came by it is out, and stays out.
+    // A revoked delegate takes its boxes with it.
     let lost = ["delegate", "revoke", "trams", "--reason", "lost"];
     assert!(world.prints(&lost).contains("trams is revoked"));
     let out = world.json(&["device", "list", "--state", "revoked"]);
@@ -135,10 +134,14 @@ fn a_signer_makes_delegates_within_its_own() {
     );
     let anna = ["delegate", "--key", "anna.delegate", "--token", "--name", "shift"];
     let refused = |words: &[&str]| desk.refused(&[&anna[..], words].concat());
-    assert!(refused(&["--tenant", "ferry"]).contains("nobody would take this"));
-    assert!(refused(&["--tenant", "home", "--uses", "6"]).contains("nobody would take this"));
-    assert!(refused(&["--tenant", "home", "--tag", "vip"]).contains("nobody would take this"));
-    assert!(refused(&["--tenant", "home", "--role", "proxy"]).contains("nobody would take this"));
+    for words in [
+        &["--tenant", "ferry"][..],
+        &["--tenant", "home", "--uses", "6"],
+        &["--tenant", "home", "--tag", "vip"],
+        &["--tenant", "home", "--role", "proxy"],
+    ] {
+        assert!(refused(words).contains("nobody would take this"), "{words:?}");
+    }
     assert!(refused(&["--all-tenants"]).contains("--all-tenants"));
     let signer = ["delegate", "--key", "anna.delegate", "--signer", "--tenant", "home"];
     let signer = desk.refused(&[&signer[..], &["--uses", "2"]].concat());
@@ -150,7 +153,7 @@ fn a_signer_makes_delegates_within_its_own() {
     assert!(long.contains("fit into no token"), "{long}");
     let said = desk.prints(&[&anna[..], &["--tenant", "home", "--uses", "2"]].concat());
     assert!(said.contains("roadweave fleet delegate add shift.delegate"), "{said}");
-    // Its key is in the file: for its owner alone, and not read where others may.
+    // A file with a key is for its owner alone, and otherwise refused.
     let path = away.path().join("anna.delegate");
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();

@@ -1,4 +1,4 @@
-//! A controller that runs, and somebody before a terminal.
+//! A running controller, and a user of the command line.
 
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -40,8 +40,8 @@ pub fn program(name: &str) -> Option<PathBuf> {
     None
 }
 
-/// Where nobody else of this machine listens, nor will before the controller does: a port that was
-/// found free is anybody's again until then.
+/// A loopback address of this process alone: a free port of a shared one could be taken before the
+/// controller listens.
 fn address_of_its_own() -> SocketAddr {
     static WORLDS: AtomicU8 = AtomicU8::new(2);
     let [.., high, low] = std::process::id().to_be_bytes();
@@ -50,14 +50,14 @@ fn address_of_its_own() -> SocketAddr {
 }
 
 impl World {
-    /// One that runs.
+    /// With a running controller.
     pub fn new() -> Option<Self> {
         let mut world = Self::made(tempfile::tempdir().unwrap(), &[])?;
         world.start();
         Some(world)
     }
 
-    /// One that `init` has made in a home, with these options beside.
+    /// Only `init`, with further options.
     pub fn made(home: tempfile::TempDir, options: &[&str]) -> Option<Self> {
         let program = program("roadweave-controller")?;
         let listens_at = address_of_its_own();
@@ -78,7 +78,7 @@ impl World {
         Some(Self { home, url, fingerprint, password, listens_at, controller: None })
     }
 
-    /// Starts it, and waits until it listens.
+    /// Starts the controller, and waits until it listens.
     pub fn start(&mut self) {
         let mut controller = Command::new(program("roadweave-controller").unwrap());
         controller.arg("run").arg("--folder").arg(self.home.path().join("controller"));
@@ -90,7 +90,6 @@ impl World {
         }
     }
 
-    /// The command line, at home there.
     pub fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_roadweave-fleet"));
         command.args(words).env("HOME", self.home.path()).env_remove("XDG_CONFIG_HOME");
@@ -106,7 +105,7 @@ impl World {
         self.told(&words, password)
     }
 
-    /// What comes of a command that asks for a password.
+    /// Runs a command that asks for a password.
     pub fn told(&self, words: &[&str], password: &str) -> Output {
         let mut child = self
             .command(words)
@@ -119,7 +118,7 @@ impl World {
         child.wait_with_output().unwrap()
     }
 
-    /// What a command prints.
+    /// The output of a successful command.
     pub fn prints(&self, words: &[&str]) -> String {
         let output = self.command(words).output().unwrap();
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -127,17 +126,16 @@ impl World {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// The same as JSON.
     pub fn json(&self, words: &[&str]) -> Value {
         serde_json::from_str(&self.prints(&[words, &["--json"]].concat())).unwrap()
     }
 
-    /// What a command says that has to be another.
+    /// The error of a command that would fail again.
     pub fn refused(&self, words: &[&str]) -> String {
         self.fails(2, words)
     }
 
-    /// What a command says that may be right later.
+    /// The error of a command that may succeed later.
     pub fn failed(&self, words: &[&str]) -> String {
         self.fails(1, words)
     }
