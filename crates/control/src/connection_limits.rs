@@ -158,7 +158,6 @@ pub(crate) struct Stranger {
 }
 
 impl Stranger {
-    /// Marks it as authenticated.
     pub(crate) fn on_known(&self) {
         self.is_known.store(true, Ordering::Relaxed);
     }
@@ -216,7 +215,6 @@ impl WebPlace {
 #[derive(Default)]
 struct ByAddress(Mutex<HashMap<IpAddr, usize>>);
 
-/// Returned to the address's count on drop.
 struct AddressPermit(Arc<ByAddress>, IpAddr);
 
 impl ByAddress {
@@ -248,7 +246,6 @@ pub(crate) async fn stopped(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
-/// How long a connection waits for another to give way.
 const ROOM_WAIT: Duration = Duration::from_millis(50);
 
 #[cfg(test)]

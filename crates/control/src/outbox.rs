@@ -119,7 +119,6 @@ impl Outbox {
         }
     }
 
-    /// Logs a change of health once, not at every attempt.
     fn is(&self, health: Health) {
         self.database.send_if_modified(|before| {
             let changed = std::mem::discriminant(before) != std::mem::discriminant(&health);

@@ -231,7 +231,6 @@ impl Planner {
         self.papers.insert((key, kind), StoredDocument { envelope: String::new(), ..paper });
     }
 
-    /// Publishes the tables whose members are now in `fleet`.
     fn deliver_late(&mut self) {
         if self.late_tables.is_empty() {
             return;
@@ -365,7 +364,6 @@ async fn listen(changes: &mut broadcast::Receiver<Changed>) -> Option<Vec<Change
 }
 
 const TABLE: &str = "table";
-/// The longest time between two turns, which check proxies and advance waves.
 const TURN: Duration = Duration::from_secs(2);
 const GATHER: Duration = Duration::from_millis(40);
 const RETRY: Duration = Duration::from_secs(1);

@@ -22,7 +22,6 @@ impl<C> Prompt<C> {
         Self { connection, patience, limit, waits: false }
     }
 
-    /// Passes a write's result on, or fails after the time limit.
     fn within<T>(
         &mut self,
         context: &mut Context<'_>,

@@ -136,7 +136,6 @@ async fn one(
     served
 }
 
-/// Returns after a connection has shown no valid key for too long.
 async fn stranger_for_too_long(place: &WebPlace) {
     tokio::time::sleep(STRANGER_MAX).await;
     if place.stranger.is_known() {
@@ -194,7 +193,5 @@ async fn web(
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 const HEADER_MAX: Duration = Duration::from_secs(10);
 const END_MAX: Duration = Duration::from_secs(5);
-/// How long a write may stall.
 const WRITE_MAX: Duration = Duration::from_secs(20);
-/// How long a connection may go without a valid key.
 const STRANGER_MAX: Duration = Duration::from_secs(60);

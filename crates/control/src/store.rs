@@ -269,7 +269,6 @@ fn pool(connections: u32, settings: &'static [&'static str]) -> AnyPoolOptions {
     })
 }
 
-/// Version, name and SQL of each migration.
 const MIGRATIONS: &[(i64, &str, &str)] = &[
     (1, "fleet", include_str!("store/migrations/0001_fleet.sql")),
     (2, "documents", include_str!("store/migrations/0002_documents.sql")),

@@ -216,7 +216,6 @@ impl Streams {
         Instant::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// Serves a stream to its end; the error says why it ended.
     pub(crate) async fn serve(
         &self,
         tls: TlsStream<TcpStream>,
@@ -393,7 +392,6 @@ const STRANGER_MAX: Duration = Duration::from_secs(30);
 const CUT_AFTER: Duration = Duration::from_secs(10);
 const WRITE_MAX: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_millis(500);
-/// How often boxes get revocations of other boxes.
 const BOXES_HEAR: Duration = Duration::from_secs(600);
 const WITNESS: Duration = Duration::from_secs(10);
 const SAMPLES_MAX: usize = 20_000;

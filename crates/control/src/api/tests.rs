@@ -261,13 +261,8 @@ impl Ask<'_> {
     }
 }
 
-fn role_name(role: Role) -> &'static str {
-    match role {
-        Role::Viewer => "viewer",
-        Role::Crew => "crew",
-        Role::Operator => "operator",
-        Role::Owner => "owner",
-    }
+fn role_name(role: Role) -> String {
+    format!("{role:?}").to_lowercase()
 }
 
 fn key(seed: u8) -> String {

@@ -105,7 +105,6 @@ pub fn run(options: &Options) -> Result<()> {
 
 struct Signer {
     identity: Identity,
-    /// The chain to a delegate; `None` for a root.
     chain: Option<Chain>,
     root: PublicKey,
 }

@@ -123,7 +123,6 @@ fn check_root(folder: &Path, root: Option<PublicKey>) -> Result<()> {
     Err(BadInput::new(message).into())
 }
 
-/// Keeps an existing controller; updates its addresses, and its database if one is named.
 fn keep(options: &Options) -> Result<()> {
     let opened = Folder::open(&options.at.folder)?;
     let (folder, file) = (options.at.folder.display(), &opened.file);
@@ -184,7 +183,6 @@ fn new_key() -> String {
 }
 
 fn text_of(file: &ControllerFile) -> String {
-    // JSON strings and lists of strings are valid TOML.
     let quoted = |text: &str| serde_json::to_string(text).unwrap_or_default();
     format!(
         "# The TCP port for boxes, proxies and people alike.\n\

@@ -25,7 +25,6 @@ pub struct OidcFile {
     client_id: String,
     #[serde(default)]
     client_secret: Option<String>,
-    /// A file with the secret, in place of `client_secret`.
     #[serde(default)]
     client_secret_file: Option<PathBuf>,
     #[serde(default = "home")]
@@ -40,7 +39,6 @@ pub struct OidcFile {
     roles: BTreeMap<String, Role>,
     #[serde(default)]
     domains: Vec<String>,
-    /// PEM certificates to trust for the issuer, in place of this machine's.
     #[serde(default)]
     authorities: Option<PathBuf>,
 }

@@ -79,7 +79,6 @@ pub fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The roots of the list before that `list` drops.
 fn dropped(list: &TrustList, before: Option<&Signed<TrustList>>) -> Vec<PublicKey> {
     let before = before.and_then(|before| before.verify_by(before.claimed_keys()).ok());
     let roots = before.map(|(before, _)| before.roots).unwrap_or_default();
@@ -197,7 +196,6 @@ mod tests {
         let lists = read(&folder.join("trust.json")).unwrap();
         let (last, _) = lists[1].verify_by(lists[1].claimed_keys()).unwrap();
         assert_eq!(dropped(&last, lists.first()), [key(1)]);
-        // Peers pinned to the first root or to the new one end at the last list.
         for pinned in [1, 3] {
             let mut trust = Trust::pinned(key(pinned), key(9));
             lists.iter().for_each(|list| _ = trust.replace(list));

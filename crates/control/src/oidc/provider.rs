@@ -30,7 +30,6 @@ pub(super) struct Extra(BTreeMap<String, Value>);
 impl AdditionalClaims for Extra {}
 
 impl Extra {
-    /// The strings of a claim that is a string or a list of strings.
     pub(super) fn words(&self, claim: &str) -> Vec<&str> {
         match self.0.get(claim) {
             Some(Value::String(one)) => vec![one],
@@ -148,7 +147,6 @@ impl Provider {
             .set_redirect_uri(Cow::Owned(redirect_url(redirect)?));
         request.request_async(&self.http).await.map_err(|error| match &error {
             RequestTokenError::ServerResponse(_) => OidcError::Code(told(&error)),
-            // An ID token that cannot be parsed, for example.
             RequestTokenError::Parse(..) => OidcError::Token(told(&error)),
             _ => OidcError::Issuer(told(&error)),
         })

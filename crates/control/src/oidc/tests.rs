@@ -33,7 +33,6 @@ struct World {
     issuer: Issuer,
 }
 
-/// A pending sign-in of a browser.
 struct Trip {
     url: String,
     cookie: String,
@@ -81,7 +80,6 @@ impl World {
         self.come_back(&trip.cookie, &code, &trip.part("state")).await
     }
 
-    /// The session of a login's cookie.
     async fn session(&self, cookie: &str) -> Answer {
         self.api.ask("GET", "/sessions/current").header("cookie", cookie).send().await
     }
@@ -187,7 +185,6 @@ fn what_the_issuer_did_not_say_of_this_sign_in_counts_for_nothing() {
             assert_eq!(answer.status, 401, "{kid}: {}", answer.body);
             assert!(world.people().await.is_empty(), "{kid}");
         }
-        // A small clock skew is tolerated.
         let late = world.sign_in(|claims| claims["exp"] = json!(now_ms() / 1000 - 30)).await;
         assert_eq!(late.status, 303, "{}", late.body);
     });
@@ -214,7 +211,6 @@ fn a_sign_in_counts_once_and_for_the_browser_that_began_it() {
             let answer = world.come_back(&mine.cookie, &code, &state).await;
             assert!(answer.body["detail"].as_str().unwrap().contains("used before"));
         }
-        // The code of another sign-in.
         let stolen = world.issuer.code(&world.begin(json!({})).await.url, |_| {});
         let answer = world.come_back(&other.cookie, &stolen, &other.part("state")).await;
         assert_eq!(answer.status, 401, "{}", answer.body);

@@ -34,7 +34,6 @@ pub fn cookie(answer: &Answer, name: &str) -> Option<String> {
     each.find(|it| it.split('=').next() == Some(name)).map(str::to_owned)
 }
 
-/// Waits for the redirect with this state; other requests are refused.
 fn wait(listener: &TcpListener, state: &str) -> Result<String> {
     listener.set_nonblocking(true)?;
     let end = Instant::now() + SIGN_IN_MAX;

@@ -9,7 +9,6 @@ use std::time::Duration;
 use roadweave_identity::PublicKey;
 use roadweave_proto::Instant;
 
-/// The published round trips, by proxy and tenant.
 #[derive(Debug, Default)]
 pub(super) struct Distances(BTreeMap<PublicKey, BTreeMap<String, Distance>>);
 
@@ -55,7 +54,6 @@ impl Distance {
     }
 }
 
-/// Smaller changes are ignored.
 const WAVERS_US: u32 = 2_000;
 const REST: Duration = Duration::from_secs(60);
 /// The largest value that a configuration file accepts.
@@ -84,7 +82,6 @@ mod tests {
         assert_eq!(told(170, 90_000), 90_000);
         assert_eq!(told(500, 110_000), 90_000, "less than a quarter");
         assert_eq!(told(500, u32::MAX), MICROS_MAX);
-        // A missing backhaul keeps its value; a removed proxy does not.
         distances.look(key, std::iter::empty(), Instant::from_millis(600_000));
         assert_eq!(distances.of(&key)[&tenant], MICROS_MAX);
         distances.retain(&[]);

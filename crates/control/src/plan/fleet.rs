@@ -118,7 +118,6 @@ impl Fleet {
             }
             match store.get::<Config>(&id.0, &id.1).await {
                 Ok(found) => _ = self.configs.insert(id, found.record),
-                // The configuration is not delivered then.
                 Err(StoreError::NotFound { .. } | StoreError::Altered { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -135,7 +134,6 @@ impl Fleet {
         }
     }
 
-    /// Whether a roll-out waits for an approval.
     pub(super) fn waits(&self, id: &RecordId, rollout: &Rollout) -> bool {
         let config = (id.0.clone(), rollout.settings.config.clone());
         let is_signed = |config: &Config| config.settings.signature.is_some();
@@ -167,7 +165,6 @@ impl Fleet {
         self.pools.get(&(id.0.clone(), proxy.settings.pool.clone()?))
     }
 
-    /// The tenants that a proxy or anchor serves.
     pub(super) fn served(&self, id: &RecordId, proxy: &Proxy) -> BTreeSet<String> {
         let others = self.pool_of(id, proxy).map(|pool| pool.settings.tenants.clone());
         others.into_iter().flatten().chain([id.0.clone()]).collect()

@@ -34,7 +34,6 @@ impl Proxies {
         }
     }
 
-    /// Takes the proxies' status; returns changes of health.
     pub(super) fn look(
         &mut self,
         fleet: &Fleet,
@@ -176,7 +175,6 @@ fn load(status: &ProxyStatus, proxy: &Proxy) -> u16 {
     u16::try_from(status.load.unwrap_or(0).max(by_boxes)).unwrap_or(u16::MAX)
 }
 
-/// A text as a name, without characters that names do not allow.
 fn named(text: &str) -> Option<Name> {
     let fit = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
     text.trim().chars().take(Name::MAX).map(fit).collect::<String>().parse().ok()

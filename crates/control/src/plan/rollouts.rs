@@ -18,14 +18,12 @@ pub(super) struct Rollouts {
     machines: BTreeMap<RecordId, Machine>,
     /// The state last written by people.
     said: BTreeMap<RecordId, RolloutState>,
-    /// Roll-outs with progress that is not written yet.
     changed: BTreeSet<RecordId>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Turned {
     pub(super) progress: Vec<(RecordId, String)>,
-    /// Roll-outs with another wave or state: before and after.
     pub(super) records: Vec<(Stored<Rollout>, Rollout)>,
 }
 
@@ -122,7 +120,6 @@ impl Rollouts {
         turned
     }
 
-    /// Whether a roll-out delivers its configuration to a box now.
     pub(super) fn is_offered(&self, fleet: &Fleet, id: &RecordId, key: &PublicKey) -> bool {
         let Some(stored) = fleet.rollouts.get(id) else { return false };
         match stored.record.settings.state {
@@ -139,7 +136,6 @@ pub(super) fn name(id: &RecordId) -> String {
     format!("{}/{}", id.0, id.1)
 }
 
-/// Takes an outcome, if the document contains this roll-out.
 fn hear(machine: &mut Machine, paper: &StoredDocument, about: &str) -> bool {
     let Ok(key) = paper.public_key.parse::<PublicKey>() else { return false };
     let Ok(outcome) = serde_json::from_str::<Outcome>(&paper.outcome) else { return false };

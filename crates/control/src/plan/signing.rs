@@ -187,7 +187,6 @@ pub(crate) fn kind(text: &str) -> Option<Kind> {
     KINDS.iter().find(|(_, name)| *name == text).map(|(kind, _)| *kind)
 }
 
-/// A kind as the database names it.
 pub(crate) fn text(kind: Kind) -> &'static str {
     KINDS.iter().find(|(other, _)| *other == kind).map_or("", |(_, name)| name)
 }

@@ -70,7 +70,6 @@ fn members(fleet: &Fleet, served: &Served) -> Vec<Member> {
     ours.filter_map(member).collect()
 }
 
-/// The proxies that serve one of the tenants, which connect to its anchors.
 fn proxies(fleet: &Fleet, served: &Served) -> Vec<Member> {
     let gates = fleet.gates().filter(|(id, gate, _)| {
         gate.settings.role == ProxyRole::Proxy && !fleet.served(id, gate).is_disjoint(served)

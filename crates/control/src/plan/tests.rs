@@ -23,7 +23,6 @@ use crate::store::Stored;
 use crate::store::tests::{on_both, runtime, sqlite};
 use crate::streams::tests::{Client, Port, identity};
 
-/// A box, proxy or anchor with its stream.
 struct Member {
     agent: Agent,
     client: Client,
@@ -48,7 +47,6 @@ impl Member {
         member
     }
 
-    /// Joins by a token of its own.
     async fn new(port: &Port, seed: u8, role: Role, pool: Option<&str>, address: &str) -> Self {
         let of = match role {
             Role::Proxy => TokenRole::Proxy,
@@ -92,7 +90,6 @@ impl Member {
         }
     }
 
-    /// Sends and receives for so many milliseconds.
     async fn rest(&mut self, millis: u64) {
         let end = tokio::time::Instant::now() + Duration::from_millis(millis);
         while tokio::time::timeout_at(end, self.turn()).await.is_ok() {}
@@ -167,7 +164,6 @@ fn planner(port: &Port, mailboxes: &Arc<Mailboxes>) -> Planner {
     Planner::new(of.0, of.1, of.2, app.metrics.clone(), mailboxes.clone())
 }
 
-/// A planner that has the lease.
 fn leading(port: &Port, mailboxes: &Arc<Mailboxes>) -> Planner {
     let mut planner = planner(port, mailboxes);
     (planner.leads, planner.leads_until_ms) = (true, now_ms() + LEASE_MS);
@@ -229,7 +225,6 @@ async fn leave_at_anchor(port: &Port) {
     .await;
 }
 
-/// Waits for another task, 10 s at most.
 async fn eventually(what: &str, mut done: impl AsyncFnMut() -> bool) {
     let end = tokio::time::Instant::now() + Duration::from_secs(10);
     while !done().await {
@@ -272,7 +267,6 @@ fn a_box_and_its_proxies_hear_of_each_other() {
         })
         .await;
         assert_eq!(device.agent.kept().trust().revocations().head().serial, 0);
-        // A drained proxy gets no boxes.
         port.update("member-20", |it: &mut Proxy| it.state = ProxyState::Draining).await;
         fra.until("drained", |it| it.events.contains(&AgentEvent::Drain(true))).await;
         device.until("one proxy", |it| it.proxies() == ["member-21"]).await;
@@ -419,7 +413,6 @@ fn a_roll_out_that_fails_stops_by_itself_and_a_person_takes_it_back() {
             |boxes: &[Member]| boxes.iter().all(|it| it.text().as_deref() == Some("good = true\n"));
         rest(&mut boxes, 300).await;
         assert!(all_good(&boxes));
-        // It continues only when a person resumes it.
         set(&port, "tenant-2", RolloutState::Running).await;
         eventually("goes on", async || rollout(&port, "tenant-2").await.why.is_none()).await;
         set(&port, "tenant-2", RolloutState::Aborted).await;
@@ -449,7 +442,6 @@ fn a_box_keeps_its_region_when_its_token_is_gone() {
             change.remove(&of_box).await.unwrap();
             port.commit(change).await;
         }
-        // A new proxy makes new lists.
         proxies.push(Member::new(&port, 30, Role::Proxy, Some("fra"), "").await);
         for (seed, device) in (1..).zip(&mut boxes) {
             device.until("four proxies", |it| it.proxies().len() == 4).await;

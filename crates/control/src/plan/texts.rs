@@ -70,7 +70,6 @@ impl<'a> Scopes<'a> {
     }
 }
 
-/// Wider scopes first, tags by name.
 fn rank(scope: &Scope) -> (u8, String) {
     match scope {
         Scope::Tenant => (0, String::new()),
@@ -87,7 +86,6 @@ pub(super) fn covers(scope: &Scope, device: &Device) -> bool {
     }
 }
 
-/// Lays `over` over `under`, field by field.
 fn merge(under: &mut Map<String, Value>, over: &Map<String, Value>) {
     for (name, value) in over {
         match (under.get_mut(name), value) {

@@ -130,7 +130,6 @@ impl Once {
     }
 }
 
-/// The answer of a request that was acted upon and has none yet.
 const ACTED: &str = "acted";
 const UNDER_WAY_MAX_MS: i64 = 60_000;
 const FREE: &str = "DELETE FROM answer WHERE tenant = $1 AND actor = $2 AND idempotency_key = $3 \

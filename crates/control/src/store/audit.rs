@@ -171,7 +171,6 @@ impl Change<'_> {
     }
 }
 
-/// The head of a tenant's log by the counter.
 async fn head<'c>(
     executor: impl sqlx::Executor<'c, Database = sqlx::Any>,
     tenant: &str,

@@ -294,7 +294,6 @@ async fn insert(
 
 const FORMAT: &str = "roadweave-backup";
 const AT_ONCE: usize = 1000;
-/// How far a backup's epoch may be ahead of the controller's.
 const EPOCHS_AT_ONCE: i64 = 1_000_000;
 const EPOCH: &str = "SELECT value FROM counter WHERE name = 'epoch'";
 const RAISE: &str = "UPDATE counter SET value = $1 WHERE name = 'epoch'";

@@ -232,7 +232,6 @@ fn has_columns<R: Record>(record: &R, row: &AnyRow) -> Result<bool, sqlx::Error>
     Ok(true)
 }
 
-/// The sealed fields besides the record.
 pub(super) struct Stamp<'a> {
     pub(super) table: &'static str,
     pub(super) tenant: &'a str,

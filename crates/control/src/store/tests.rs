@@ -34,7 +34,6 @@ pub(crate) struct World {
     pub(crate) _server: Option<Arc<Postgres>>,
 }
 
-/// Runs `test` on each database.
 pub(crate) fn on_both<F: Future<Output = ()>>(test: impl Fn(World) -> F) {
     let runtime = runtime();
     runtime.block_on(async { test(sqlite().await).await });
@@ -119,7 +118,6 @@ impl World {
         Ok(made)
     }
 
-    /// Inserts a token; returns its secret.
     async fn token(&self, tenant: &str, settings: TokenSettings) -> String {
         let secret = keys::secret();
         let token = Token {

@@ -44,11 +44,9 @@ pub(super) struct Keeper<'a> {
     /// Whether a newer document than the database's was reported.
     is_ahead: bool,
     load: Option<i64>,
-    /// The round trips that a proxy reports to its tenants' anchors, microseconds.
     anchors: BTreeMap<String, u32>,
     /// The last received data, milliseconds since 1970.
     heard_ms: i64,
-    /// The box's proxy as last written.
     on: Option<Option<PublicKey>>,
     is_dirty: bool,
     is_heard: bool,
@@ -100,7 +98,6 @@ impl<'a> Keeper<'a> {
         self.peer != StreamPeer::Stranger
     }
 
-    /// Whether the peer admits others: a proxy or an anchor.
     pub(super) fn is_gate(&self) -> bool {
         matches!(self.peer, StreamPeer::Proxy { .. })
     }

@@ -29,7 +29,6 @@ use crate::{clock, keys};
 
 type Lists = Vec<Signed<TrustList>>;
 
-/// A controller on a port of this machine.
 pub(crate) struct Port {
     pub(crate) address: SocketAddr,
     certificate: CertificateDer<'static>,
@@ -40,7 +39,6 @@ pub(crate) struct Port {
     pub(crate) world: World,
 }
 
-/// One end of a stream.
 pub(crate) struct Client {
     pub(crate) tls: tokio_rustls::client::TlsStream<TcpStream>,
     decoder: FrameDecoder,
@@ -218,7 +216,6 @@ impl Client {
         self.send(&Up::Join { secret, tenant, role: Role::Box, name, chain, addresses }).await;
     }
 
-    /// The next message; `None` after the end of the stream.
     pub(crate) async fn receive(&mut self) -> Option<Down> {
         let receiving = async {
             let mut buffer = vec![0; 4096];
@@ -240,7 +237,6 @@ pub(crate) fn identity(seed: u8) -> Identity {
     Identity::from_seed([seed; 32])
 }
 
-/// A trust list with these approvers.
 pub(crate) fn trust_list(approvers: Vec<PublicKey>) -> Signed<TrustList> {
     let list = TrustList {
         number: 1,
@@ -457,7 +453,6 @@ fn browsers_use_the_same_port_and_a_stop_lets_them_end() {
     });
 }
 
-/// A connection that has sent a request over HTTPS.
 pub(crate) async fn ask(
     port: &Port,
     what: &str,
@@ -485,7 +480,6 @@ pub(crate) async fn ask(
     tls
 }
 
-/// The answer to a request over HTTPS.
 pub(crate) async fn web(port: &Port, what: &str, key: &str, body: &str) -> String {
     let fields = format!("authorization: Bearer {key}\r\nconnection: close\r\n");
     let mut tls = ask(port, what, &fields, body).await;

@@ -24,7 +24,6 @@ fn port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// Makes a controller; returns its port.
 fn init(folder: &Path) -> u16 {
     let port = port();
     let address = format!("127.0.0.1:{port}");
@@ -239,7 +238,6 @@ fn a_controller_that_is_kept_takes_new_addresses_and_another_database() {
     for part in ["# Ours.", "issuer = \"https://x.example\"", "# A certificate for browsers"] {
         assert!(now.contains(part), "{now}");
     }
-    // A password is stored and not printed.
     let database = ["--database", "postgres://fleet:s3cret@db.example/fleet"];
     let (said, now) = keep(&[&new[..], &database].concat());
     assert!(said.contains("its database is ") && !said.contains("s3cret"), "{said}");

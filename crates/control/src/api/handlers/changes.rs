@@ -225,7 +225,6 @@ async fn resumed(store: &Store, epoch: i64, id: &str) -> Result<Option<(i64, i64
     let Some((of, (sequence, position))) = place(id) else { return Ok(None) };
     let latest = store.latest_change().await?;
     let first = store.first_change().await?.unwrap_or(latest.saturating_add(1));
-    // After so many changes a fresh look costs less.
     let is_there = of == epoch
         && sequence <= latest
         && sequence.saturating_add(1) >= first

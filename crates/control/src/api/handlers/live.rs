@@ -150,5 +150,4 @@ fn event(name: &str, what: &impl Serialize) -> Event {
     Event::default().event(name).data(serde_json::to_string(what).unwrap_or_default())
 }
 
-/// After so long without figures the database is searched.
 const FIGURES: Duration = Duration::from_secs(10);

@@ -45,7 +45,6 @@ impl Given {
         }
     }
 
-    /// A chain signed with the seed `by`, below `above`.
     pub(super) fn signed(&self, by: u8, above: Option<&Chain>) -> Chain {
         let signed = Signed::sign(&self.statement(), &identity(by)).unwrap();
         above.cloned().unwrap_or_else(|| Chain::new(Vec::new())).then(signed)
@@ -125,7 +124,6 @@ fn a_delegate_is_put_in_that_the_root_has_signed_for_this_tenant() {
         refused(&ferry.signed(ROOT, None), 422, "for the tenant \"ferry\"").await;
         let all = Given { scope: Scope::All, ..given(30) };
         refused(&all.signed(ROOT, None), 403, "for all tenants").await;
-        // The chain must end with a delegate.
         let one = Statement { role: FleetRole::Box, grant: None, ..given(30).statement() };
         let one = Chain::new(vec![Signed::sign(&one, &identity(ROOT)).unwrap()]);
         refused(&one, 422, "leads to no delegate").await;
@@ -166,7 +164,6 @@ fn a_token_keeps_within_its_delegate() {
             (json!({ "tags": [], "delegate": of }), 422, "tags: "),
             (json!({ "role": "proxy", "delegate": of }), 422, "role: "),
             (json!({ "tags": night, "delegate": "delegate-31" }), 422, "is a signer"),
-            // Only boxes have tags.
             (
                 json!({ "role": "proxy", "tags": night, "delegate": "delegate-32" }),
                 422,
@@ -185,7 +182,6 @@ fn a_token_keeps_within_its_delegate() {
         refused(json!({ "uses": 2, "tags": night, "delegate": of }), 422, "1 are taken").await;
         token(&api, of, 1).await;
         refused(settings, 422, "2 are taken").await;
-        // Without the root key no key can be admitted directly.
         let device = json!({ "id": "bus-1", "public_key": key(1) });
         assert_eq!(api.post("/devices", device).status().await, 409);
         assert_eq!(api.post("/proxies", super::walks::proxy(9)).status().await, 409);
@@ -201,7 +197,6 @@ fn a_delegate_signs_for_as_many_as_it_may_however_many_others_it_makes() {
         api.delegates(&[&signer, &below[0], &below[1]]).await;
         let first = token(&api, "delegate-30", 2).await;
         let second = token(&api, "delegate-32", 2).await;
-        // Neither another delegate nor the signer above may sign for this token.
         for (by, chain) in [(32, &below[1]), (31, &signer)] {
             let wrong = join(&api, &first, 1, by, chain).await.unwrap_err();
             assert!(wrong.contains("for the delegate delegate-30"), "{wrong}");
@@ -217,7 +212,6 @@ fn a_delegate_signs_for_as_many_as_it_may_however_many_others_it_makes() {
         }
         let used = api.get("/delegates/delegate-31").send().await.body["used"].clone();
         assert_eq!(used, 2);
-        // Without its delegate the token is refused, and loses no use.
         let token: JoinToken = first.parse().unwrap();
         let bare = enrolment(&String::from(token.secret), 4);
         let admit = |tenant: &str, device: &Device| api.app.authority.admit_device(tenant, device);

@@ -133,10 +133,8 @@ fn a_repeated_post_acts_once_and_answers_the_same() {
         assert_eq!(again.headers["idempotency-replayed"], "true");
         assert_eq!(ask("two", "a").await.status, 422);
         assert_eq!(ask("one", "b").await.status, 409);
-        // A failed request may be repeated with its key.
         assert_eq!(ask("one", "b").await.status, 409);
         assert_eq!(ask("one", &"x".repeat(200)).await.status, 400);
-        // Another caller's key is another key.
         let body = json!({ "id": "one", "settings": { "uses": 1 } });
         let other = api.post_in("ferry", "/tokens", body).header("idempotency-key", "a");
         let other = other.send().await;
@@ -174,7 +172,6 @@ fn a_person_logs_in_and_out() {
         };
         let session = me(&cookie).await;
         assert_eq!((session.status, &session.body["name"]), (200, &json!("person:anna")));
-        // Another site's page is refused.
         let foreign = api.ask("POST", "/tenants/tram/pools").header("cookie", &*cookie);
         let foreign = foreign.json(json!({ "id": "x", "settings": {} }));
         let foreign = foreign.header("sec-fetch-site", "cross-site").status().await;
@@ -183,7 +180,6 @@ fn a_person_logs_in_and_out() {
         assert_eq!(out.status, 204);
         assert!(out.headers["set-cookie"].to_str().unwrap().contains("Max-Age=0"));
         assert_eq!(me(&cookie).await.status, 401);
-        // A new password ends all logins.
         let cookie = api.log_in("tram", "anna").await;
         let body = json!({ "password": "another long password" });
         let set = api.ask("PUT", "/tenants/tram/users/anna/password").key("tram-owner").json(body);
@@ -212,7 +208,6 @@ fn who_tries_passwords_is_slowed_down_by_address_and_by_name() {
         let ask = api.ask("POST", "/sessions").json(body("anna")).from("203.0.113.1");
         let others = api.ask("POST", "/sessions").json(body("ben")).from("203.0.113.1");
         assert_eq!((ask.status().await, others.status().await), (429, 401));
-        // A known caller shares an address with guessers.
         assert_eq!(api.get("/devices").status().await, 200);
         let mut refused = 0;
         for at in 0..70 {
@@ -409,7 +404,6 @@ fn nobody_revokes_the_keys_of_others_or_the_controllers_own() {
             let ask = ask.json(json!({ "public_key": key(seed), "reason": "x" }));
             assert_eq!(ask.status().await, status, "{seed} by {tenant}");
         }
-        // Only the host has proxies for others.
         let settings = json!({ "tenants": ["tram"] });
         let share = |tenant: &str| {
             let ask = api.ask("POST", &format!("/tenants/{tenant}/pools"));

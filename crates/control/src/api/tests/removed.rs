@@ -25,7 +25,6 @@ fn a_proxy_is_removed_once_it_was_drained_and_is_gone() {
         assert_eq!(remove("\"2\"").await, 204);
         assert_eq!(api.get("/proxies/fra-11").status().await, 404);
         assert_eq!(api.get("/proxy-status").send().await.body["items"], json!([]));
-        // Revocations do not need its confirmation, and its key may join again.
         api.device("bus-17", 1).await;
         assert_eq!(api.revoke("/devices/bus-17").await.body["summary"], "0 of 0");
         api.create("/proxies", proxy(11)).await;

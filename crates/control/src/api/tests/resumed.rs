@@ -3,7 +3,6 @@
 use super::watch::Watch;
 use super::*;
 
-/// Inserts a tenant's changes `from..=to`.
 async fn lines(api: &Api, tenant: &str, from: i64, to: i64) {
     let sql = format!(
         "INSERT INTO change (sequence, position, at_ms, tenant, kind, subject, version) \

@@ -68,7 +68,6 @@ fn the_keys_of_one_tenant_open_nothing_of_another() {
         }
         assert!(walked > 60, "{walked}");
         assert_eq!(api.app.store.latest_change().await.unwrap(), before);
-        // The host may.
         let host = api.ask("GET", "/tenants/tram/devices/bus-17").key("home-owner");
         assert_eq!(host.status().await, 200);
         let all = api.ask("GET", "/tenants").key("home-owner").send().await;

@@ -33,7 +33,6 @@ impl<'a> Watch<'a> {
         self.stream = Body::empty();
     }
 
-    /// Expects the change of this pool next.
     pub(super) async fn pool(&mut self, id: &str) {
         let event = self.next().await;
         let is_change = event.contains("event: change");

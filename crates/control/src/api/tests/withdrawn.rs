@@ -61,7 +61,6 @@ fn however_many_are_below_a_delegate_one_entry_cuts_them_off() {
             change.insert("tram", Device { public_key, delegates, ..device }).await.unwrap();
         }
         change.commit().await.unwrap();
-        // An altered row does not stop it.
         let altered = "UPDATE device SET seal = 'none' WHERE id = 'bus-7'";
         assert_eq!(api.world.tamper(altered).await, 1);
         let revoked = api.revoke("/delegates/delegate-30").await;
@@ -105,7 +104,6 @@ fn a_delegate_whose_key_was_revoked_stays_so_whatever_its_row_says() {
         let settings = json!({ "tags": ["night"], "delegate": "delegate-30" });
         api.refuses("/tokens", json!({ "settings": settings }), 422, "was revoked").await;
         api.refuses("/delegates", body(&later), 409, "above it was revoked").await;
-        // Revoking the key marks the delegate and those below.
         let by_key = json!({ "public_key": key(31), "reason": "lost" });
         assert_eq!(api.post("/revocations", by_key).status().await, 200);
         for id in ["delegate-30", "delegate-31"] {

@@ -18,11 +18,8 @@ use crate::keys;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     Good,
-    /// Closes each connection.
     Gone,
-    /// Never answers.
     Silent,
-    /// Its answer has no end.
     Endless,
     /// Its metadata name another issuer.
     OtherName,
@@ -36,7 +33,6 @@ pub(super) struct Issuer(Arc<State>);
 struct State {
     port: u16,
     mode: Mutex<Mode>,
-    /// The seed of the published key.
     key: AtomicU8,
     codes: Mutex<HashMap<String, Grant>>,
     peers: AtomicU8,
@@ -95,7 +91,7 @@ impl Issuer {
         assert_eq!(part(url, "client_id"), "roadweave");
         assert_eq!(part(url, "response_type"), "code");
         assert_eq!(part(url, "code_challenge_method"), "S256");
-        assert!(part(url, "scope").split([' ', '+']).any(|scope| scope == "openid"));
+        assert!(part(url, "scope").split(' ').any(|scope| scope == "openid"));
         let key = self.shown();
         let mut claims = json!({
             "iss": self.url(),
@@ -219,25 +215,10 @@ fn token(alg: &Value, (seed, kid): (u8, u64), claims: &Value) -> String {
     format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature))
 }
 
-/// A field of a query.
 pub(super) fn part(url: &str, name: &str) -> String {
     let query = url.split_once('?').map_or("", |(_, query)| query);
-    let mut fields = query.split('&').filter_map(|field| field.split_once('='));
-    let found = fields.find(|(field, _)| *field == name).map_or("", |(_, value)| value);
-    let (mut bytes, mut rest) = (Vec::new(), found.as_bytes());
-    while let Some((first, tail)) = rest.split_first() {
-        rest = tail;
-        match (first, tail) {
-            (b'%', [high, low, tail @ ..]) => {
-                let digits = [*high, *low];
-                let digits = std::str::from_utf8(&digits).unwrap();
-                bytes.push(u8::from_str_radix(digits, 16).unwrap());
-                rest = tail;
-            }
-            _ => bytes.push(*first),
-        }
-    }
-    String::from_utf8(bytes).unwrap()
+    let mut fields = form_urlencoded::parse(query.as_bytes());
+    fields.find(|(field, _)| field == name).map(|(_, value)| value.into_owned()).unwrap_or_default()
 }
 
 async fn request(stream: &mut TcpStream) -> Option<(String, String)> {

@@ -131,7 +131,6 @@ fn approval(context: &CommandContext, name: &str) -> String {
     context.client.of_tenant(&format!("/configs/{name}/approval"))
 }
 
-/// Signs the shown text with an approver's key.
 fn sign(context: &CommandContext, name: &str, key: &Path) -> Result<String> {
     let waiting: Waiting = serde_json::from_value(context.client.get(&approval(context, name))?)?;
     let bad = |error: &dyn std::fmt::Display| BadInput::new(format!("{}: {error}", key.display()));

@@ -22,7 +22,6 @@ async fn waiting(port: &Port, config: &str) -> Waiting {
     serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
 }
 
-/// Submits an approval; status and text of the answer.
 async fn approve(port: &Port, config: &str, signed: &Signed<Approval>) -> (u16, String) {
     let path = format!("POST /api/v1/tenants/tram/configs/{config}/approval");
     let body = json!({ "signature": serde_json::to_string(signed).unwrap() }).to_string();
@@ -90,7 +89,6 @@ fn a_box_alone_is_approved_for_by_its_key() {
         let signed = waits.sign(&identity(APPROVER)).unwrap();
         assert_eq!(approve(&port, "device-member-1-1", &signed).await.0, 200);
         device.until("the approved one", |it| it.text().is_some()).await;
-        // A new version may contain its approval, but no other.
         let body = |signature: &Value| {
             let body = json!({ "scope": "tenant", "body": {}, "signature": signature });
             body.to_string()

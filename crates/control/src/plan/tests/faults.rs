@@ -47,7 +47,6 @@ fn a_roll_out_goes_on_where_it_was_after_its_controller_died() {
     });
 }
 
-/// The table of `proxy` after a restart of its agent.
 fn admitted_after_restart(proxy: &Member) -> Vec<(PublicKey, usize)> {
     let text = serde_json::to_string(proxy.agent.kept()).unwrap();
     let kept = serde_json::from_str(&text).unwrap();
@@ -74,7 +73,6 @@ fn a_box_whose_row_was_deleted_is_out_once_it_is_read_and_no_other_is() {
         let left = [(identity(2).public_key(), 1)];
         proxy.until("one", |it| it.admitted() == left).await;
         assert_eq!(admitted_after_restart(&proxy), left);
-        // The box is a stranger now.
         let mut again = port.client(1).await.unwrap();
         again.send(&Up::Have(roadweave_fleet::HeldVersions::default())).await;
         let end = again.receive().await;
@@ -137,7 +135,6 @@ fn an_anchor_that_is_drained_gives_way_to_the_tenants_other_one() {
         leave_at_anchor(&port).await;
         let _one = Member::new(&port, 31, Role::Anchor, None, "192.0.2.31:1").await;
         let mut proxy = Member::new(&port, 20, Role::Proxy, None, "192.0.2.1:1").await;
-        // A proxy uses the first anchor of a tenant.
         let names = |it: &Member| {
             let mut told = it.events.iter().rev().filter_map(|event| match event {
                 AgentEvent::Anchors(all) => Some(all.iter().map(|it| it.anchor.name.to_string())),
@@ -173,7 +170,6 @@ fn a_proxy_on_a_replica_with_another_clock_is_not_taken_for_dead() {
         for second in (0..600).step_by(2) {
             let now_ms = NOW + second * 1_000;
             let heard_ms = now_ms - now_ms % 10_000;
-            // The second one is gone from the 400th second on.
             let other_ms = heard_ms.min(NOW + 400_000) + ahead_ms;
             let told = [("fra-1", heard_ms), ("fra-2", other_ms)]
                 .map(|(proxy, seen_ms)| ProxyStatus { seen_ms, ..status(proxy) });

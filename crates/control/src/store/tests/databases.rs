@@ -44,7 +44,6 @@ fn a_backup_is_restored_whole_or_not_at_all_into_either_database() {
                 target.store.verify_audit("tram", None).await.unwrap(),
                 world.store.verify_audit("tram", None).await.unwrap()
             );
-            // It goes on where it was.
             assert!(!target.store.enrol(&enrolment(&secret, 2), NOW, nobody).await.unwrap().again);
             assert!(target.store.enrol(&enrolment(&secret, 3), NOW, nobody).await.is_err());
         }

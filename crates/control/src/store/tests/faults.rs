@@ -128,7 +128,6 @@ fn a_postgresql_that_is_cut_off_without_a_word_is_waited_for_by_nobody() {
         let outbox = Outbox::new();
         let mut changes = outbox.listen();
         tokio::spawn(Arc::clone(&outbox).follow(Arc::clone(&store)));
-        // Changes before its start are not sent.
         for seed in 100.. {
             direct.insert("tram", device(&format!("bus-{seed}"), seed)).await.unwrap();
             if tokio::time::timeout(Duration::from_secs(2), changes.recv()).await.is_ok() {

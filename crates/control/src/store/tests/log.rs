@@ -38,7 +38,6 @@ fn nobody_rewrites_the_audit_log_unseen() {
         assert_eq!(verify(None).await.unwrap().0, 4);
         let cut = ChainFault::Cut { found: 4, expected: 6 };
         assert_eq!(verify(Some(head.clone())).await, Err(cut));
-        // Lines written after that have other links at the same numbers.
         world.devices(20..23).await;
         assert_eq!(verify(Some(head)).await, Err(ChainFault::Rewritten(6)));
     });

@@ -71,7 +71,6 @@ fn a_token_lets_in_nobody_it_should_not() {
         refused("nonsense".into(), 1, NOW, "the token is not known here").await;
         let short = world.token("tram", TokenSettings { lifetime_s: Some(1), ..uses(1) }).await;
         refused(short.clone(), 1, NOW + 1000, "the token has expired").await;
-        // An expired token has lost no use.
         world.store.enrol(&enrolment(&short, 1), NOW + 999, nobody).await.unwrap();
         let other = world.token("ferry", uses(2)).await;
         refused(other.clone(), 1, NOW, "the key belongs to another box").await;

@@ -76,7 +76,6 @@ fn a_chain_lets_in_whom_it_is_about_and_nobody_else() {
         client.join_by(&token, Some(says(DELEGATE, &above, &good(1)))).await;
         let answer = client.receive().await;
         assert!(matches!(answer, Some(Down::Welcome { .. })), "{answer:?}");
-        // The name is taken, and the statement has no other.
         let mut next = port.client(2).await.unwrap();
         next.join_by(&token, Some(says(DELEGATE, &above, &good(2)))).await;
         let answer = next.receive().await;

@@ -3,7 +3,6 @@
 use super::*;
 
 impl Client {
-    /// Waits until the controller answers or the stream ends; whether it answers.
     async fn is_served(&mut self) -> bool {
         if self.tls.write_all(&encode(&Up::Alive).unwrap()).await.is_err() {
             return false;

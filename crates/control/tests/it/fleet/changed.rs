@@ -20,7 +20,6 @@ struct Busy {
 }
 
 impl Busy {
-    /// With the certificate of the controller in `world`.
     fn new(world: &World) -> Self {
         let folder = world.home.path().join("controller");
         let certificate = CertificateDer::from_pem_file(folder.join("certificate.pem")).unwrap();
@@ -70,7 +69,6 @@ impl Busy {
     }
 }
 
-/// Reads a request: its `If-Match` and its body.
 fn request(
     stream: &mut StreamOwned<ServerConnection, std::net::TcpStream>,
 ) -> (String, Option<Value>) {
@@ -90,7 +88,6 @@ fn request(
     (if_match, serde_json::from_slice(&body).ok())
 }
 
-/// The attempts of the command line.
 const TRIES: usize = 4;
 
 #[test]

@@ -74,7 +74,6 @@ fn a_login_is_not_asked_in_place_of_the_controller_that_is_named() {
     let refused = by_environment.env("ROADWEAVE_FLEET_URL", elsewhere).output().unwrap();
     assert_eq!(refused.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&refused.stderr).contains(elsewhere));
-    // Another form of the same address and fingerprint.
     let bare = world.fingerprint.replace(':', "").to_lowercase();
     world.prints(&["--url", &format!("{}/", world.url), "--fingerprint", &bare, "device", "list"]);
 }

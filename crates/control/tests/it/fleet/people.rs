@@ -25,7 +25,6 @@ fn an_owner_keeps_people_and_changes_the_first_password() {
     world.prints(&["user", "remove", "anna"]);
     assert!(world.refused(&["user", "remove", "anna"]).contains("anna"));
 
-    // The own password, in place of the one that `init` printed.
     let new = "another one that is long";
     assert_eq!(world.told(&["user", "password"], "too short").status.code(), Some(2));
     let set = world.told(&["user", "password"], new);

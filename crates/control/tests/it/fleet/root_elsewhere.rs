@@ -7,7 +7,6 @@ use std::process::{Command, Output};
 
 use crate::fleet::world::{World, program};
 
-/// The machine with the root key.
 struct Desk<'a> {
     folder: &'a Path,
     program: PathBuf,
@@ -85,7 +84,6 @@ fn boxes_join_by_the_word_of_a_root_that_the_controller_never_had() {
     let stranger = desk.file("stranger.delegate");
     assert!(world.refused(&["delegate", "add", &stranger]).contains("not signed by a key"));
 
-    // Tokens stay within the delegate.
     let beyond = |words: &[&str]| world.refused(&[&create[..], words].concat());
     assert!(beyond(&["--uses", "3"]).contains("uses: "));
     assert!(beyond(&["--tag", "vip"]).contains("tags: "));
@@ -111,7 +109,6 @@ fn boxes_join_by_the_word_of_a_root_that_the_controller_never_had() {
     let tagged = world.json(&["device", "list", "--tag", "tram"]);
     assert_eq!(tagged.as_array().unwrap().len(), 2);
 
-    // A revoked delegate takes its boxes with it.
     let lost = ["delegate", "revoke", "trams", "--reason", "lost"];
     assert!(world.prints(&lost).contains("trams is revoked"));
     let out = world.json(&["device", "list", "--state", "revoked"]);

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// A controller, and a user's home.
 pub struct World {
     pub home: tempfile::TempDir,
     pub url: String,
@@ -50,7 +49,6 @@ fn address_of_its_own() -> SocketAddr {
 }
 
 impl World {
-    /// With a running controller.
     pub fn new() -> Option<Self> {
         let mut world = Self::made(tempfile::tempdir().unwrap(), &[])?;
         world.start();
@@ -78,7 +76,6 @@ impl World {
         Some(Self { home, url, fingerprint, password, listens_at, controller: None })
     }
 
-    /// Starts the controller, and waits until it listens.
     pub fn start(&mut self) {
         let mut controller = Command::new(program("roadweave-controller").unwrap());
         controller.arg("run").arg("--folder").arg(self.home.path().join("controller"));
@@ -99,7 +96,6 @@ impl World {
         command
     }
 
-    /// Logs in as the first owner.
     pub fn log_in(&self, password: &str, fingerprint: &str) -> Output {
         let words = ["login", &self.url, "--user", "admin", "--fingerprint", fingerprint];
         self.told(&words, password)
@@ -118,7 +114,6 @@ impl World {
         child.wait_with_output().unwrap()
     }
 
-    /// The output of a successful command.
     pub fn prints(&self, words: &[&str]) -> String {
         let output = self.command(words).output().unwrap();
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
