@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -24,12 +25,25 @@ fn port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
+/// The output of a successful command.
+fn prints(words: &[&str], folder: &Path) -> String {
+    let output = run(words, folder);
+    assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// Expects exit code 2 and this part of the error, which it returns.
+fn refused(words: &[&str], folder: &Path, part: &str) -> String {
+    let output = run(words, folder);
+    let said = text(&output.stderr);
+    assert!(output.status.code() == Some(2) && said.contains(part), "{words:?}: {said}");
+    said
+}
+
 fn init(folder: &Path) -> u16 {
     let port = port();
     let address = format!("127.0.0.1:{port}");
-    let output = run(&["init", "--address", &address, "--listen", &address], folder);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let said = text(&output.stdout);
+    let said = prints(&["init", "--address", &address, "--listen", &address], folder);
     assert!(said.contains("password: ") && said.contains("--fingerprint "), "{said}");
     port
 }
@@ -67,23 +81,16 @@ fn a_controller_is_made_once_serves_alone_and_stops_when_told() {
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().join("controller");
     let port = init(&place);
-    for (name, mode) in [("controller.key", 0o600), ("root.key", 0o600), ("controller.toml", 0o600)]
-    {
-        use std::os::unix::fs::PermissionsExt as _;
+    for name in ["controller.key", "root.key", "controller.toml"] {
         let found = fs::metadata(place.join(name)).unwrap().permissions().mode();
-        assert_eq!(found & 0o777, mode, "{name}");
+        assert_eq!(found & 0o777, 0o600, "{name}");
     }
-    let again = run(&["init", "--address", "x:1"], &place);
-    assert_eq!(again.status.code(), Some(2));
-    assert!(text(&again.stderr).contains("already"), "{}", text(&again.stderr));
+    refused(&["init", "--address", "x:1"], &place, "already");
     let key = fs::read_to_string(place.join("controller.key")).unwrap();
-    let kept = run(&["init", "--keep", "--address", &format!("127.0.0.1:{port}")], &place);
-    assert!(kept.status.success(), "{}", text(&kept.stderr));
+    prints(&["init", "--keep", "--address", &format!("127.0.0.1:{port}")], &place);
     assert_eq!(fs::read_to_string(place.join("controller.key")).unwrap(), key);
     let running = Running::start(&place, port);
-    let second = run(&["run"], &place);
-    assert_eq!(second.status.code(), Some(2));
-    assert!(text(&second.stderr).contains("another roadweave-controller works in"));
+    refused(&["run"], &place, "another roadweave-controller works in");
     assert!(running.stop());
 }
 
@@ -98,20 +105,17 @@ fn the_root_of_an_earlier_try_is_not_passed_over() {
     let (one, other) = (keygen("one.key"), keygen("other.key"));
     let address = ["init", "--address", "x:1"];
     let refused = |words: &[&str], place: &Path, part: &str| {
-        let output = run(&[&address[..], words].concat(), place);
-        let errors = text(&output.stderr);
-        assert!(output.status.code() == Some(2) && errors.contains(part), "{words:?}: {errors}");
+        refused(&[&address[..], words].concat(), place, part);
     };
     let place = folder.path().join("held");
     fs::create_dir(&place).unwrap();
     fs::copy(folder.path().join("one.key"), place.join("root.key")).unwrap();
     refused(&["--root", &one], &place, "root.key is there already");
     let place = folder.path().join("elsewhere");
-    let made = run(&[&address[..], &["--root", &one]].concat(), &place);
-    assert!(made.status.success(), "{}", text(&made.stderr));
+    prints(&[&address[..], &["--root", &one]].concat(), &place);
     refused(&["--keep", "--root", &other], &place, &one);
     for words in [&["--keep", "--root", &one][..], &["--keep"]] {
-        assert!(run(&[&address[..], words].concat(), &place).status.success(), "{words:?}");
+        prints(&[&address[..], words].concat(), &place);
     }
     fs::remove_file(place.join("controller.toml")).unwrap();
     refused(&["--root", &other], &place, &one);
@@ -125,67 +129,52 @@ fn a_backup_is_restored_beside_its_keys_and_an_older_copy_is_not_served() {
     init(&place);
     let file = folder.path().join("fleet.backup");
     let file = file.to_str().unwrap();
-    let made = run(&["backup", file], &place);
-    assert!(made.status.success(), "{}", text(&made.stderr));
-    assert_eq!(run(&["backup", file], &place).status.code(), Some(2));
-    let full = run(&["restore", file], &place);
-    assert_eq!(full.status.code(), Some(2), "{}", text(&full.stderr));
-    assert!(text(&full.stderr).contains("empty database"));
+    prints(&["backup", file], &place);
+    refused(&["backup", file], &place, "");
+    refused(&["restore", file], &place, "empty database");
     let old = folder.path().join("old.db");
     fs::rename(place.join("roadweave.db"), &old).unwrap();
-    let restored = run(&["restore", file], &place);
-    assert!(restored.status.success(), "{}", text(&restored.stderr));
-    assert!(text(&restored.stdout).contains("the epoch is 2"), "{}", text(&restored.stdout));
+    let restored = prints(&["restore", file], &place);
+    assert!(restored.contains("the epoch is 2"), "{restored}");
     // The former database comes back, and is not served.
     fs::rename(&old, place.join("roadweave.db")).unwrap();
     for name in ["roadweave.db-wal", "roadweave.db-shm"] {
         let _ = fs::remove_file(place.join(name));
     }
-    let refused = run(&["run"], &place);
-    assert_eq!(refused.status.code(), Some(2));
-    assert!(text(&refused.stderr).contains("older copy"), "{}", text(&refused.stderr));
+    refused(&["run"], &place, "older copy");
     // Neither are an older copy of this epoch, and one of an unknown epoch.
-    assert!(run(&["restore", "--aside", file], &place).status.success());
+    prints(&["restore", "--aside", file], &place);
     assert_eq!(fs::read_to_string(place.join("epoch")).unwrap(), "3\n");
-    let refused = |part: &str| {
-        let refused = run(&["run"], &place);
-        let said = text(&refused.stderr);
-        assert!(refused.status.code() == Some(2) && said.contains(part), "{said}");
+    let ahead = r#"{"epoch":3,"change":1000000,"revocations":{"serial":0,"hash":""}}"#;
+    let lost = r#"{"epoch":3,"change":1,"revocations":{"serial":1,"hash":"x"}}"#;
+    for (name, content, part) in [
+        ("seen.json", ahead, "this controller has seen 1000000"),
+        ("seen.json", lost, "revocation 1 is missing"),
+        ("epoch", "2\n", "has begun 2 at most"),
+    ] {
+        fs::write(place.join(name), content).unwrap();
+        let said = refused(&["run"], &place, part);
         assert!(said.contains("roadweave-controller backup"), "it names the way out: {said}");
-    };
-    let seen = r#"{"epoch":3,"change":1000000,"revocations":{"serial":0,"hash":""}}"#;
-    fs::write(place.join("seen.json"), seen).unwrap();
-    refused("this controller has seen 1000000");
-    let seen = r#"{"epoch":3,"change":1,"revocations":{"serial":1,"hash":"x"}}"#;
-    fs::write(place.join("seen.json"), seen).unwrap();
-    refused("revocation 1 is missing");
-    fs::write(place.join("epoch"), "2\n").unwrap();
-    refused("has begun 2 at most");
+    }
     fs::remove_file(place.join("epoch")).unwrap();
-    refused("only init and restore");
+    refused(&["run"], &place, "only init and restore");
     let other = folder.path().join("other");
     init(&other);
     fs::remove_file(other.join("roadweave.db")).unwrap();
-    let foreign = run(&["restore", file], &other);
-    assert_eq!(foreign.status.code(), Some(2));
-    assert!(text(&foreign.stderr).contains("another key"), "{}", text(&foreign.stderr));
+    refused(&["restore", file], &other, "another key");
 }
 
 #[test]
 fn what_is_wrong_is_said_in_one_line_with_its_place() {
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().join("controller");
-    let nothing = run(&["run"], &place);
-    assert_eq!(nothing.status.code(), Some(2));
-    assert!(text(&nothing.stderr).contains("roadweave-controller init makes one"));
+    refused(&["run"], &place, "roadweave-controller init makes one");
     init(&place);
     let config = place.join("controller.toml");
     let good = fs::read_to_string(&config).unwrap();
     let check = |config_text: &str, parts: &[&str]| {
         fs::write(&config, config_text).unwrap();
-        let output = run(&["run"], &place);
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{said}");
+        let said = refused(&["run"], &place, "");
         for part in parts {
             assert!(said.contains(part), "{part:?} is not in {said}");
         }
@@ -203,15 +192,11 @@ fn what_is_wrong_is_said_in_one_line_with_its_place() {
     check(&oidc(&format!("{issuer}\nurl = \"fleet/\"")), &["oidc.url"]);
     check(&oidc(&format!("{issuer}\nclient_secret_file = \"none\"")), &["cannot read", "none"]);
     fs::write(place.join("none"), "secret\n").unwrap();
-    let open = std::os::unix::fs::PermissionsExt::from_mode(0o644);
-    fs::set_permissions(place.join("none"), open).unwrap();
+    fs::set_permissions(place.join("none"), fs::Permissions::from_mode(0o644)).unwrap();
     check(&oidc(&format!("{issuer}\nclient_secret_file = \"none\"")), &["chmod 600"]);
     fs::write(&config, &good).unwrap();
-    let key = place.join("controller.key");
-    fs::write(&key, "no key\n").unwrap();
-    let output = run(&["run"], &place);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("controller.key"), "{}", text(&output.stderr));
+    fs::write(place.join("controller.key"), "no key\n").unwrap();
+    refused(&["run"], &place, "controller.key");
 }
 
 #[test]
@@ -249,12 +234,9 @@ fn a_controller_that_is_kept_takes_new_addresses_and_another_database() {
     by_environment.env("ROADWEAVE_CONTROLLER_DATABASE", "other.db").output().unwrap();
     let now = fs::read_to_string(&config).unwrap();
     assert!(now.contains("database = \"other.db\"") && !now.contains("s3cret"), "{now}");
-    use std::os::unix::fs::PermissionsExt as _;
     assert_eq!(fs::metadata(&config).unwrap().permissions().mode() & 0o777, 0o600);
     let nine: Vec<&str> = ["--address", "x:1"].repeat(9);
-    let refused = run(&[&["init", "--keep"], &nine[..]].concat(), &place);
-    assert_eq!(refused.status.code(), Some(2));
-    assert!(text(&refused.stderr).contains("1 to 8"), "{}", text(&refused.stderr));
+    refused(&[&["init", "--keep"], &nine[..]].concat(), &place, "1 to 8");
     assert_eq!(fs::read_to_string(&config).unwrap(), now);
 }
 
