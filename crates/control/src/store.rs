@@ -205,10 +205,9 @@ impl Store {
 
     /// Checks that the database answers.
     pub async fn ping(&self) -> Result<(), StoreError> {
-        let _: i64 = sqlx::query_scalar("SELECT value FROM counter WHERE name = 'change'")
-            .fetch_one(&self.read)
-            .await?;
-        Ok(())
+        let sql = "SELECT value FROM counter WHERE name = 'change'";
+        let asked = async { Ok(sqlx::query_scalar(sql).fetch_one(&self.read).await?) };
+        within(ANSWER_MAX, asked).await.map(|_: i64| ())
     }
 
     /// Closes all connections after the statements in progress.
