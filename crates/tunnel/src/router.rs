@@ -123,6 +123,7 @@ pub enum RouterEvent {
     },
 }
 
+/// One side of a redundant tunnel.
 #[derive(Debug)]
 pub struct Router {
     vni: u32,

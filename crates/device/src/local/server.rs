@@ -35,6 +35,7 @@ pub struct LocalServer {
 /// A request. Callers wait for 2 s, or 20 s for `reload`.
 #[derive(Debug)]
 pub struct LocalRequest {
+    /// The method.
     pub method: String,
     /// The parameters; null if absent.
     pub params: Value,

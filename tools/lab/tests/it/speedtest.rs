@@ -143,16 +143,16 @@ fn a_test_ends_with_its_session_with_its_path_and_with_whoever_wants_to_know() {
     world.run(ms(1_000));
     assert_eq!(begin(&mut world, &usual()), Err(SpeedtestError::UnderWay));
     world.restart_server();
-    let report = finish(&mut world);
-    assert!(report.error.is_some_and(|why| why.contains("the session ended")));
+    let ended = finish(&mut world);
+    assert!(ended.error.is_some_and(|why| why.contains("the session ended")));
 
     let mut world = plan(vec![link(10, 20)]).build().join();
     begin(&mut world, &usual()).expect("it begins");
     world.run(ms(1_000));
     world.set_dead(0, true);
     let began = world.now;
-    let report = finish(&mut world);
-    assert!(report.state == SpeedtestState::Failed && report.error.is_some(), "{report:?}");
+    let failed = finish(&mut world);
+    assert!(failed.state == SpeedtestState::Failed && failed.error.is_some(), "{failed:?}");
     assert!(world.now.since(began) < Duration::from_secs(20), "{}", world.now);
 
     let mut world = plan(vec![link(10, 20)]).build().join();

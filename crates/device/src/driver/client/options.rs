@@ -79,6 +79,7 @@ pub struct LanStreamsOptions {
     pub split: Option<SplitRules>,
 }
 
+/// Reads the settings again that may change at run time.
 pub type ReloadClient = Box<dyn FnMut() -> Result<Reread<ClientReload>, String>>;
 
 /// Options of a client.
