@@ -34,12 +34,10 @@ pub struct DoctorArgs {
     json: bool,
 }
 
-/// How a check came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Verdict {
     Ok,
-    /// It may work all the same.
     Warn,
     Fail,
 }
@@ -54,15 +52,13 @@ impl Verdict {
     }
 }
 
-/// One check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Check {
-    /// What was looked at: a word, with the uplink or the server where there are several.
+    /// The word of the check, with the uplink or the server where there are several.
     name: String,
     verdict: Verdict,
-    /// What was found.
     what: String,
-    /// How to mend it; `None` where nothing is wrong.
+    /// `None` where nothing is wrong.
     mend: Option<String>,
 }
 
@@ -80,7 +76,6 @@ impl Check {
         Self { verdict: Verdict::Fail, ..Self::warn(name, what, mend) }
     }
 
-    /// The check on one line.
     fn line(&self) -> String {
         let Self { name, verdict, what, mend } = self;
         let mend = mend.as_ref().map(|mend| format!("; {mend}")).unwrap_or_default();
@@ -89,8 +84,6 @@ impl Check {
 }
 
 impl DoctorArgs {
-    /// # Errors
-    /// When a check fails.
     pub fn run(&self) -> Result<()> {
         let checks = judge::judge(&gather::gather(&self.config));
         if self.json {
@@ -105,7 +98,7 @@ impl DoctorArgs {
     }
 }
 
-/// What is found with the file at `path`, as `--json` prints it.
+/// The checks of the file at `path`, as `--json` prints them.
 pub(crate) fn found(path: &Path) -> serde_json::Value {
     told(&judge::judge(&gather::gather(path)))
 }
@@ -114,11 +107,11 @@ fn told(checks: &[Check]) -> serde_json::Value {
     serde_json::json!({ "checks": checks })
 }
 
-/// A text of others on one line that steers no terminal.
+/// Foreign text on one line, without control sequences.
 fn harmless(text: &str) -> String {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && *line != "|");
     let joined = lines.collect::<Vec<_>>().join(" ");
-    // Piece by piece, since a text of others is cut where it is long.
+    // Word by word, since `peer_text` cuts a long text.
     let pieces = joined.split(' ').map(|word| roadweave_proto::peer_text(word.as_bytes()));
     pieces.collect::<Vec<_>>().join(" ")
 }

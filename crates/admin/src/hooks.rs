@@ -4,9 +4,9 @@
 //! client ◄─ status, once a second ─ changes ─► FOLDER/join, leave, uplink: one at a time
 //! ```
 //!
-//! It is no part of the client: what a daemon starts has its rights and its filter of system calls,
-//! and whoever takes the daemon over would have programs to start. It reads the state instead of
-//! subscribing to events, so that whichever of both starts anew, nothing is missed.
+//! It is not part of the client: a program started by the daemon would have its rights and its
+//! filter of system calls. It compares states instead of subscribing to events, so nothing is
+//! missed if either side restarts.
 
 mod changes;
 pub(crate) mod program;
@@ -25,7 +25,6 @@ use roadweave_terminal::out;
 use self::changes::{Change, Changes, Session};
 use self::program::Outcome;
 
-/// How often the client is asked.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs programs when the tunnel has joined, has ended, or an uplink changes
@@ -47,8 +46,6 @@ pub struct HooksArgs {
 }
 
 impl HooksArgs {
-    /// # Errors
-    /// When FOLDER is none, or what runs behind the socket is no client or may not be asked.
     pub fn run(&self) -> Result<()> {
         let folder = program::folder(&self.folder).map_err(BadInput::new)?;
         let mut signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate, Signal::Hangup])?;
@@ -67,7 +64,7 @@ impl HooksArgs {
                 }
                 Err(RequestError::NotRunning { .. }) => _ = changes.take(began.elapsed(), None),
                 Err(error @ RequestError::NoPermission { .. }) => return Err(error.into()),
-                // It is busy, or says what is not understood: that is no state of the tunnel.
+                // Busy or not understood: this is not a state of the tunnel.
                 Err(error) if !is_quiet => {
                     is_quiet = true;
                     out::note(format_args!("{error}; trying again"));
@@ -78,7 +75,7 @@ impl HooksArgs {
                 if !self.tell(&folder, &change, &mut signals) {
                     return Ok(());
                 }
-                // What takes long is no reason to tell then what holds no more.
+                // Read the state again before reporting changes that may no longer hold.
                 if read.elapsed() >= INTERVAL {
                     break;
                 }
@@ -91,7 +88,7 @@ impl HooksArgs {
         Ok(())
     }
 
-    /// Runs the program for a change. Returns `false` when this one is to end.
+    /// Runs the program for a change; `false` if a signal ends this program.
     fn tell(&self, folder: &Path, change: &Change, signals: &mut Signals) -> bool {
         let name = match change {
             Change::Join(_) => "join",
@@ -121,10 +118,10 @@ impl HooksArgs {
     }
 }
 
-/// What a program finds in its environment: words of ours, addresses, and names of interfaces.
+/// The environment of a program: own words, addresses and interface names.
 ///
 /// # Errors
-/// That a name could be more than one.
+/// When a name is not a plain interface name.
 fn facts(change: &Change) -> Result<Vec<(&'static str, String)>, String> {
     Ok(match change {
         Change::Join(session) => {
@@ -147,7 +144,7 @@ fn of_session(event: &str, session: &Session) -> Result<Vec<(&'static str, Strin
     Ok(vec![("EVENT", event.to_owned()), ("TUN", interface(&session.tun)?)])
 }
 
-/// A name of an interface that is no option, no path, and nothing that a shell would read.
+/// Accepts a name that is no option, no path and has no meaning to a shell.
 fn interface(name: &str) -> Result<String, String> {
     let good = |c: char| c.is_ascii_alphanumeric() || "_.:@-".contains(c);
     let is_good = name.chars().all(good) && !name.starts_with(['-', '.']) && !name.is_empty();
@@ -157,7 +154,7 @@ fn interface(name: &str) -> Result<String, String> {
     }
 }
 
-/// The longest name that the kernel gives an interface, bytes (IFNAMSIZ).
+/// IFNAMSIZ without the final zero byte.
 const NAME_MAX: usize = 15;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! The roadweave-admin binary: what people do with a server and a box that runs.
+//! The roadweave-admin binary: tools for the people who run a server or a box.
 //!
 //! `roadweave doctor`, `hooks`, `modems`, `peer`, `qlog`, `report` and `top` run it. It is a
-//! program of its own, so that what a box needs stays small.
+//! separate program so that the one on a box stays small.
 
 #![allow(clippy::disallowed_methods, reason = "a program at the edge: files and the local socket")]
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
@@ -40,7 +40,7 @@ enum Command {
     Top(top::TopArgs),
 }
 
-/// All of its command line.
+/// The whole command line.
 pub fn command() -> clap::Command {
     Arguments::command()
 }

@@ -1,4 +1,4 @@
-//! `roadweave modems`: tells a client what is known of the modems under its uplinks.
+//! `roadweave modems`: reports the modems under the uplinks to a client.
 //!
 //! ```text
 //! ModemManager ─ busctl ─┐
@@ -6,10 +6,9 @@
 //! uqmi, the kernel ──────┘
 //! ```
 //!
-//! It is no part of the client, whose program would grow by D-Bus, and which a modem's firmware or
-//! an operator shall not reach by a name they choose. Of what a modem says nothing is kept between
-//! two readings: whatever ends and comes back meanwhile is there again with the next one, and what
-//! is told no more vanishes from the client by itself.
+//! It is not part of the client: that program would grow by D-Bus, and a modem's firmware or an
+//! operator must not reach it. Nothing is kept between two readings, so a modem that returns is
+//! found by the next one; facts that are no longer reported expire in the client.
 
 mod at;
 mod bus;
@@ -57,8 +56,6 @@ pub struct ModemsArgs {
 }
 
 impl ModemsArgs {
-    /// # Errors
-    /// When an option is wrong, or something hangs for so long that only another start helps.
     pub fn run(&self) -> Result<()> {
         let mut named = BTreeMap::new();
         for (interface, port) in &self.at {
@@ -83,7 +80,7 @@ impl ModemsArgs {
         Ok(())
     }
 
-    /// Tells the client; returns what went wrong.
+    /// Reports to the client; returns what went wrong.
     fn tell(&self, modems: BTreeMap<String, ModemFacts>) -> Option<String> {
         for (uplink, facts) in modems {
             match tell_modem(&self.socket, &TellModem { uplink, facts }) {
@@ -96,14 +93,13 @@ impl ModemsArgs {
     }
 }
 
-/// Reads once; `None` when a signal says that this is not waited for.
+/// Reads once; `None` when a signal arrives meanwhile.
 ///
 /// # Errors
 /// When it takes too long.
 fn read(mut reader: Reader, signals: &mut Signals) -> Result<Option<(Reader, Reading)>> {
     let (sender, receiver) = channel();
-    // A bus that takes a connection and says nothing is waited for without end, and so may be a
-    // device whose driver hangs.
+    // In a thread: a silent bus, or a device whose driver hangs, blocks without end.
     spawn(move || {
         let reading = reader.read();
         _ = sender.send((reader, reading));
@@ -127,7 +123,7 @@ fn parse_port(text: &str) -> Result<(String, PathBuf), String> {
     Ok((name.to_owned(), port.into()))
 }
 
-/// What is wrong, each of which is told once for as long as it lasts.
+/// Current problems; each is printed once while it lasts.
 #[derive(Debug, Default)]
 struct Complaints(BTreeSet<String>);
 
@@ -143,9 +139,8 @@ impl Complaints {
     }
 }
 
-/// How often the modems are asked.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// How long that may take: more than the bus, and then the slowest modem.
+/// More than the bus and then the slowest modem take.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
-/// How often a reading looks whether it is waited for.
+/// Interval of looking for signals during a reading.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(200);

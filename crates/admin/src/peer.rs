@@ -1,4 +1,4 @@
-//! `roadweave peer`: the clients of a server, in its file and in what runs.
+//! `roadweave peer`: edits the clients in the file of a server and in the running server.
 
 mod file;
 mod listing;
@@ -34,7 +34,6 @@ pub struct PeerArgs {
     command: Command,
 }
 
-/// Which server it is.
 #[derive(Debug, clap::Args)]
 struct ServerPlace {
     /// The server's configuration file
@@ -101,8 +100,6 @@ struct AddArgs {
 }
 
 impl PeerArgs {
-    /// # Errors
-    /// When the server's file is wrong or cannot be changed, and when nobody has the name.
     pub fn run(&self) -> Result<()> {
         match &self.command {
             Command::Add(args) => args.run(&self.server),
@@ -126,7 +123,7 @@ impl AddArgs {
                 let target = if self.qr { None } else { Some(self.target()?) };
                 let identity = Identity::from_seed(random_bytes()?);
                 let (name, uplinks) = (self.name.as_str(), self.uplinks.as_slice());
-                // The networks of this machine are not those of the client's.
+                // This machine's networks are not those of the client.
                 let new = NewClient { name, identity: &identity, server, uplinks, inside: &[] };
                 let key = identity.public_key();
                 let added =
@@ -146,7 +143,7 @@ impl AddArgs {
             }
             (None, None) => return Err(BadInput::new("write --server or --public-key").into()),
         };
-        // Whatever becomes of the output, the server knows it.
+        // The file has changed even if the output fails.
         let taken = take_up(place);
         let shown: Vec<String> = peer.addresses.iter().map(ToString::to_string).collect();
         out::line(format_args!("{}: {}", self.name, shown.join(", ")))?;
@@ -162,7 +159,7 @@ impl AddArgs {
         Ok(out::line(taken?)?)
     }
 
-    /// Where the client's file goes, which is not there yet.
+    /// The path of the client's file, which must not exist.
     fn target(&self) -> Result<PathBuf> {
         let plain = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
         let target = match &self.out {
@@ -204,13 +201,13 @@ impl AddArgs {
 
 fn remove(place: &ServerPlace, name: &str) -> Result<()> {
     file::change(&place.config, |server, text| Ok(file::without_peer(server, text, name)?))?;
-    // Whatever becomes of the output, it is let in no more.
+    // The client is removed even if the output fails.
     let taken = take_up(place);
     out::line(format_args!("{name} is removed"))?;
     Ok(out::line(taken?)?)
 }
 
-/// Lets the server take up its file, if it runs; returns what became of it.
+/// Makes a running server reload its file; returns the outcome as text.
 fn take_up(place: &ServerPlace) -> Result<String> {
     let socket = place.socket()?;
     let runs_later = |why: String| Ok(format!("{why}: it counts from the server's next start"));
@@ -222,7 +219,7 @@ fn take_up(place: &ServerPlace) -> Result<String> {
             let (role, socket) = (status.role.name(), socket.display());
             return runs_later(format!("what runs at {socket} is no server but a {role}"));
         }
-        // What it says of itself does not matter.
+        // Its other fields do not matter.
         _ => {}
     }
     match local::reload(&socket) {
@@ -237,7 +234,6 @@ fn take_up(place: &ServerPlace) -> Result<String> {
 }
 
 impl ServerPlace {
-    /// The socket of the server, by its file unless it is named.
     fn socket(&self) -> Result<PathBuf> {
         if let Some(socket) = &self.socket {
             return Ok(socket.clone());
@@ -247,9 +243,8 @@ impl ServerPlace {
     }
 }
 
-/// Shows a text as a QR code.
 fn print_qr(text: &str) -> Result<()> {
-    // Without its comments: a smaller picture.
+    // Without comments the picture is smaller.
     let lines = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
     let text = Zeroizing::new(lines.fold(String::new(), |text, line| text + line + "\n"));
     let code = QrCode::with_error_correction_level(text.as_bytes(), EcLevel::L)?;

@@ -1,13 +1,12 @@
-//! `roadweave qlog`: how the sessions and paths of a running instance do, as qlog.
+//! `roadweave qlog`: writes how the sessions and paths of a running instance do, as qlog.
 //!
 //! ```text
 //! instance ◄─ status, ten times a second ─ trace of each session: what is new? ─► its file
-//!                                                                 full: another one, which begins
-//!                                                                 with all that holds
+//!                              full: the next file, which begins with the full state
 //! ```
 //!
-//! It is no part of the instance, so that no packet waits for a disk; what it costs is the status,
-//! in which all of this stands already. Single packets are not in it: `tcpdump` has them.
+//! It is not part of the instance, so no packet waits for a disk. It writes what the status has;
+//! `tcpdump` shows single packets.
 
 mod files;
 mod trace;
@@ -68,9 +67,6 @@ Examples:
   roadweave qlog rws --folder traces --peer bus-17 --seconds 600";
 
 impl QlogArgs {
-    /// # Errors
-    /// When FOLDER is none, what runs behind the socket may not be asked or has no paths, or
-    /// something could not be written.
     pub fn run(&self) -> Result<()> {
         let socket = match &self.socket {
             Some(socket) => socket.clone(),
@@ -96,14 +92,14 @@ impl QlogArgs {
                     if matches!(error, RequestError::NotRunning { .. }) {
                         log.instance_is_gone(now);
                     }
-                    // Once is enough until it answers again.
+                    // Once until it answers again.
                     if !std::mem::replace(&mut is_quiet, true) {
                         out::note(format_args!("{error}; trying again"));
                     }
                 }
             }
             log.files.notices().for_each(out::note);
-            // An instance that has much to tell is not to be busy with that.
+            // Limits the load on an instance with a large status.
             let left = INTERVAL.saturating_sub(asked.elapsed()).max(took * PATIENCE);
             if wait_readable(&signals, left).is_err() {
                 sleep(left);
@@ -116,34 +112,31 @@ impl QlogArgs {
     }
 }
 
-/// A moment, on the clock of this run and on that of the system.
+/// A moment on this run's clock and on the system's.
 #[derive(Clone, Copy, Debug)]
 struct Now {
     run: Duration,
     wall: SystemTime,
 }
 
-/// All that is written.
 struct Log {
     files: Files,
-    /// Whose session alone is wanted.
+    /// The only peer to write, if one was chosen.
     peer: Option<String>,
     sessions_max: usize,
-    /// By the peer's name and key.
+    /// By name and key of the peer.
     sessions: BTreeMap<(String, String), Written>,
-    /// Whether the instance was seen before.
+    /// Whether the instance has been read or found gone: sessions from then on are new.
     has_read: bool,
-    /// Whether it was told that there are more sessions than are written.
     is_crowd_told: bool,
 }
 
-/// A session that is written.
 struct Written {
     trace: Trace,
     part: Option<Part>,
-    /// Files that it has.
+    /// Files so far.
     parts: u64,
-    /// Readings that are in no file, of which the next one tells.
+    /// Readings that are in no file; the next one reports them.
     lost: u64,
 }
 
@@ -153,10 +146,6 @@ impl Log {
         Self { files, peer, sessions_max, sessions, has_read: false, is_crowd_told: false }
     }
 
-    /// Writes what is new, begins and ends traces.
-    ///
-    /// # Errors
-    /// When the instance has no paths.
     fn take(&mut self, now: Now, status: &Status) -> Result<()> {
         let (role, sessions) = sessions(status)?;
         let wanted =
@@ -202,11 +191,10 @@ impl Log {
         Ok(())
     }
 
-    /// Ends all traces: nothing runs any more.
+    /// Ends all traces.
     fn instance_is_gone(&mut self, now: Now) {
         let keys: BTreeSet<_> = self.sessions.keys().cloned().collect();
         keys.iter().for_each(|key| self.end(now, key, Some("the instance has ended")));
-        // Whatever comes has begun while somebody watched.
         self.has_read = true;
     }
 
@@ -243,10 +231,10 @@ impl Written {
     }
 }
 
-/// The sessions of an instance, and whether it is the side of the clients or of the server.
+/// The sessions of an instance, and the side it is on.
 ///
 /// # Errors
-/// When it is one that has none.
+/// When its role has no sessions.
 fn sessions(status: &Status) -> Result<(&'static str, &[SessionStatus])> {
     match &status.role {
         RoleStatus::Client(client) => Ok(("client", &client.sessions)),
@@ -260,7 +248,7 @@ fn sessions(status: &Status) -> Result<(&'static str, &[SessionStatus])> {
     }
 }
 
-/// Why a session is over, if the instance says so.
+/// Why a session ended, if the instance says so.
 fn reason(status: &Status, (peer, public_key): &(String, String)) -> Option<String> {
     match &status.role {
         RoleStatus::Client(client) => client.no_session.clone(),
@@ -273,11 +261,9 @@ fn reason(status: &Status, (peer, public_key): &(String, String)) -> Option<Stri
     }
 }
 
-/// How often the instance is asked.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// How many times as long as its answer took it is left alone.
+/// Pause after an answer, as a multiple of the time it took.
 const PATIENCE: u32 = 5;
-/// Sessions that are written at a time, at most.
 const SESSIONS_MAX: usize = 64;
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! `roadweave report`: what a maintainer needs to know, in a folder, without secrets.
+//! `roadweave report`: a folder with what a maintainer needs, without secrets.
 //!
 //! ```text
 //! configuration ─► known fields, without keys and comments ─► config.toml
 //! doctor ───────────────────────────────────────────────────► doctor.json
 //! running instance ─────────────────────────────────────────► show.json, or why there is none
-//! log ─► its last lines, without what is like a secret ─────► log.txt
+//! log ─► its last lines, without what looks like a secret ──► log.txt
 //! ```
 
 mod redact;
@@ -45,16 +45,14 @@ pub struct ReportArgs {
     out: PathBuf,
 }
 
-/// Bytes of a log that are put in at most.
+/// Bytes of the log in the report.
 const LOG_MAX: u64 = 256 << 10;
-/// Bytes of a configuration at most; thousands of peers have less.
+/// Bytes; thousands of peers need less.
 const CONFIG_MAX: u64 = 16 << 20;
 
 impl ReportArgs {
-    /// # Errors
-    /// When the folder is there, or cannot be written to.
     pub fn run(&self) -> Result<()> {
-        // A pipe would keep the doctor waiting.
+        // The doctor would wait at a pipe.
         if let Ok(there) = fs::metadata(&self.config)
             && !(there.is_file() && there.len() <= CONFIG_MAX)
         {
@@ -77,7 +75,6 @@ impl ReportArgs {
         Ok(())
     }
 
-    /// The files, each with what is in it.
     fn parts(&self, config: &Result<String, String>) -> Vec<(&'static CStr, String)> {
         let lines = |value: Value| format!("{:#}\n", redact::json(value));
         let status = local::request(&self.socket, "status", &Value::Null);
@@ -95,8 +92,8 @@ impl ReportArgs {
     }
 }
 
-/// Makes a folder that is this user's alone, and holds on to it: whoever owns the folder around it
-/// may put a link in its place.
+/// Makes a folder for this user alone and holds its descriptor: the owner of the parent folder may
+/// replace it by a link.
 fn make(path: &Path) -> Result<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let made = mkdir(path, Mode::RWXU).and_then(|()| open(path, flags, Mode::empty()));
@@ -125,7 +122,7 @@ fn version() -> String {
     )
 }
 
-/// What the doctor found. What is wrong with a file quotes it.
+/// An error message about the configuration file may quote it.
 fn without_quotations(mut found: Value) -> Value {
     for check in found["checks"].as_array_mut().into_iter().flatten() {
         if check["name"] == "config"
@@ -137,7 +134,7 @@ fn without_quotations(mut found: Value) -> Value {
     found
 }
 
-/// A file that is one: no pipe or device, whose end would never come.
+/// Refuses pipes and devices, which may have no end.
 fn regular(path: &Path) -> Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = File::from(openat(CWD, path, flags, Mode::empty()).context("cannot be opened")?);
@@ -145,7 +142,6 @@ fn regular(path: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// The text, or why there is none.
 fn read(path: &Path) -> Result<String, String> {
     let text = || -> Result<String> {
         let mut text = String::new();
@@ -164,7 +160,7 @@ fn tail(path: &Path) -> String {
         let mut bytes = Vec::new();
         file.take(LOG_MAX).read_to_end(&mut bytes)?;
         let text = String::from_utf8_lossy(&bytes);
-        // The first line may be the end of one, without what would tell that a secret is in it.
+        // The first line may be cut, and with it the word that marks a secret.
         let whole = match begin {
             0 => &*text,
             _ => text.split_once('\n').map_or("", |(_, rest)| rest),

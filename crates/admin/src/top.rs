@@ -1,4 +1,4 @@
-//! `roadweave top`: what a crew wants to see of a running client or server, on one screen.
+//! `roadweave top`: a running client or server on one screen, for a crew.
 //!
 //! ```text
 //! reader: a thread ─ status, twice a second ─► history ─► screen
@@ -6,7 +6,7 @@
 //!        └──────────── an uplink to pause or resume ◄─ keys ┴─► end
 //! ```
 //!
-//! The instance may end or hang, and come back: the screen says so and waits. No key waits for it.
+//! If the instance ends or hangs, the screen says so and waits for it. Keys never wait for it.
 
 mod cursor;
 mod reader;
@@ -33,7 +33,7 @@ use rustix::io::Errno;
 use self::cursor::Cursor;
 use self::reader::{INTERVAL, Reader};
 
-/// How long a key waits at most before it is heard.
+/// Longest wait of a key and of a signal.
 const KEYS: Duration = Duration::from_millis(100);
 
 /// Shows a running client or server on one screen, for a crew
@@ -45,7 +45,6 @@ pub struct TopArgs {
     socket: PathBuf,
 }
 
-/// What the screen says, and the keys.
 const LEGEND: &str = "\
 Goodput is of inner packets: `up` was taken into the tunnel, `down` came out of it. The
 target is the smallest that an encoder was told. `p99` is of the best usable path's
@@ -57,8 +56,6 @@ the month, that is reached first.
 Keys: arrows, j and k choose an uplink, p pauses or resumes it, q and Ctrl-C end.";
 
 impl TopArgs {
-    /// # Errors
-    /// When standard output is no terminal, or nothing runs behind the socket at first.
     pub fn run(&self) -> Result<()> {
         if !std::io::stdout().is_terminal() {
             let why = "standard output is no terminal: `roadweave show --watch 1` writes pages";
@@ -69,7 +66,7 @@ impl TopArgs {
         let reader = Reader::start(self.socket.clone())?;
         let keys = keyboard().context("there is no terminal to take keys from")?;
         let mut signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate, Signal::Hangup])?;
-        // From here on a panic restores the terminal before it is told.
+        // From here on a panic restores the terminal before it prints.
         let ended = ratatui::try_init()
             .context("the terminal cannot be set up")
             .and_then(|mut terminal| watch(&mut terminal, history, &reader, &keys, &mut signals));
@@ -78,7 +75,6 @@ impl TopArgs {
     }
 }
 
-/// Draws what is read and does what keys say, until one of them or a signal ends it.
 fn watch(
     terminal: &mut DefaultTerminal,
     mut history: History,
@@ -118,7 +114,7 @@ fn watch(
     Ok(())
 }
 
-/// The terminal that keys come from, found as crossterm finds it.
+/// The terminal that crossterm reads keys from.
 fn keyboard() -> io::Result<OwnedFd> {
     match io::stdin().is_terminal() {
         true => Ok(rustix::io::fcntl_dupfd_cloexec(io::stdin(), 0)?),
@@ -126,7 +122,7 @@ fn keyboard() -> io::Result<OwnedFd> {
     }
 }
 
-/// Waits for a key. Fails when the terminal is gone: crossterm reads from that for ever.
+/// Waits for a key. Fails when the terminal is gone, where crossterm would read without end.
 fn wait(keys: &OwnedFd) -> Result<()> {
     let mut fds = [PollFd::new(keys, PollFlags::IN)];
     let most = Timespec::try_from(KEYS)?;
@@ -140,7 +136,6 @@ fn wait(keys: &OwnedFd) -> Result<()> {
     }
 }
 
-/// What a key does.
 #[derive(Debug, PartialEq, Eq)]
 enum Action {
     End,
@@ -162,7 +157,6 @@ fn action(key: KeyEvent) -> Action {
     }
 }
 
-/// Has the uplink under the cursor paused, or resumed.
 fn pause(reader: &Reader, history: &mut History, cursor: Cursor) {
     let Some((uplink, is_paused)) = cursor.uplink(history) else { return };
     let change = SetUplink { uplink, paused: Some(!is_paused), ..SetUplink::default() };

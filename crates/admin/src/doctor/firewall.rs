@@ -1,8 +1,9 @@
-//! Firewalls of others that drop what a server gets or forwards: Docker, ufw, firewalld, one's own.
+//! Foreign firewalls (Docker, ufw, firewalld, own rules) that drop what a server receives or
+//! forwards.
 //!
-//! A packet must pass every base chain of its hook; what one accepts, another may still drop. So
-//! one chain that drops whatever no rule accepts, in a table without a rule for the tunnel, ends
-//! all traffic of clients.
+//! A packet must pass every base chain of its hook: what one chain accepts, another may still drop.
+//! So one chain that drops by default, in a table without a rule for the tunnel, ends all traffic
+//! of clients.
 
 use serde_json::{Value, json};
 
@@ -16,16 +17,12 @@ pub(super) struct Dropping {
     pub(super) owner: Owner,
 }
 
-/// Where a chain looks at packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hook {
-    /// Those for this machine.
     Input,
-    /// Those that pass it.
     Forward,
 }
 
-/// Whose chain it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
     Docker,
@@ -66,9 +63,9 @@ impl Dropping {
     }
 }
 
-/// The chains in what `nft --json list ruleset` prints (libnftables-json(5)) that drop what is for
-/// the UDP `port` or passes `tun`, but for the tunnel's own. What is of no known form is passed
-/// over.
+/// The chains in the output of `nft --json list ruleset` (libnftables-json(5)) that drop packets to
+/// the UDP `port` or through `tun`, except the tunnel's own. Objects of an unknown form are
+/// ignored.
 pub(super) fn dropping(ruleset: &Value, tun: &str, port: u16) -> Vec<Dropping> {
     let objects = ruleset["nftables"].as_array().map(Vec::as_slice).unwrap_or_default();
     objects.iter().filter_map(|object| one(objects, &object["chain"], tun, port)).collect()
@@ -117,15 +114,15 @@ fn has(statement: &Value, names: &[&str]) -> bool {
     names.iter().any(|name| statement.get(name).is_some())
 }
 
-/// Whether a rule drops or refuses whatever comes to it.
+/// Whether a rule drops or refuses every packet.
 fn drops_all(rule: &Value) -> bool {
     let plain = |it: &Value| has(it, &["counter", "log", "drop", "reject"]);
     let all = statements(rule);
     all.iter().all(plain) && all.iter().any(|it| has(it, &["drop", "reject"]))
 }
 
-/// Whether a rule accepts what `is_it` finds in it, or hands it to a chain of its own. A map says
-/// by itself what becomes of whom, and is taken to let it through.
+/// Whether a rule accepts a packet that `is_it` matches, or hands it to another chain. The verdicts
+/// of a map are not read; a map counts as accepting.
 fn passes(rule: &Value, is_it: impl Fn(&Value) -> bool) -> bool {
     let all = statements(rule);
     let is_match = |it: &Value| it["match"]["op"] == "==" && is_it(&it["match"]);
@@ -134,7 +131,7 @@ fn passes(rule: &Value, is_it: impl Fn(&Value) -> bool) -> bool {
     all.iter().any(is_map) || all.iter().any(is_match) && is_let_on
 }
 
-/// Whether `right` names a set, whose elements are not listed: what is asked for may be there.
+/// The elements of a named set are not listed, so it may contain anything.
 fn is_named_set(right: &Value) -> bool {
     right.as_str().is_some_and(|name| name.starts_with('@'))
 }
@@ -157,10 +154,9 @@ fn is_port(matched: &Value, port: u16) -> bool {
     is_destination && (is_in(&matched["right"], port) || is_named_set(&matched["right"]))
 }
 
-/// Whether a number, a range or a set of them has `port`.
 fn is_in(right: &Value, port: u16) -> bool {
     if let Some(set) = right["set"].as_array() {
-        // A set within a set is nothing that nft prints.
+        // nft prints no set within a set.
         return set.iter().any(|it| it["set"].is_null() && is_in(it, port));
     }
     let bounds = match right["range"].as_array().map(Vec::as_slice) {

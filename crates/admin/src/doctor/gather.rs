@@ -1,4 +1,4 @@
-//! Gathers the facts. What cannot be found out is a fact as well; nothing here judges.
+//! Gathers the facts. What cannot be found out is a fact too; nothing here judges.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,11 +23,11 @@ use super::firewall::{Dropping, Hook, dropping};
 use super::marks::Overwriting;
 use super::{marks, reach, speed};
 
-/// It belongs to the user that clients and servers run as.
+/// Belongs to the user that clients and servers run as.
 const RUN_DIRECTORY: &str = "/run/roadweave";
-/// For how long the system's resolver may think.
+/// The system resolver's timeout.
 const LOOKUP_MAX: Duration = Duration::from_secs(6);
-/// Servers of a file that are asked, addresses of each, and uplinks: what is more is left out.
+/// Limits of the servers, addresses of each and uplinks that are probed.
 const SERVERS_MAX: usize = 4;
 const ADDRESSES_MAX: usize = 4;
 const UPLINKS_MAX: usize = 16;
@@ -58,7 +58,7 @@ pub(super) fn gather(path: &Path) -> Facts {
         path: path.to_owned(),
         error,
         mode: there.as_ref().map(|there| match reading_group(path) == Some(there.gid()) {
-            // The service's user alone reads it so.
+            // Readable by the service's user alone.
             true => there.mode() & 0o7737,
             false => there.mode() & 0o7777,
         }),
@@ -78,7 +78,7 @@ enum File {
     Server(Box<ServerFile>),
 }
 
-/// A client's file has its servers, and a server's has none.
+/// A client file has `server`; a server file does not.
 fn read(path: &Path) -> Result<File, FileError> {
     let text = roadweave_config::read_text(path, true)?;
     let table: toml::Table = roadweave_config::parse(path, &text)?;
@@ -89,7 +89,7 @@ fn read(path: &Path) -> Result<File, FileError> {
     }
 }
 
-/// `used`: the bits of marks that the file's role uses.
+/// `used`: the mark bits that the role of the file uses.
 fn machine(used: u32) -> MachineFacts {
     let clock = ClockReading::take();
     let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -98,7 +98,7 @@ fn machine(used: u32) -> MachineFacts {
             sockopt::socket_recv_buffer_size(&socket).ok()?,
             sockopt::socket_send_buffer_size(&socket).ok()?,
         ];
-        // The kernel tells twice what it was asked for (socket(7)).
+        // The kernel reports twice the requested size (socket(7)).
         sizes.into_iter().min().map(|size| size / 2)
     });
     MachineFacts {
@@ -147,7 +147,8 @@ fn client(file: &ClientFile) -> ClientFacts {
         Ok(uplinks) => (uplinks, None),
         Err(error) => (Vec::new(), Some(error.to_string())),
     };
-    // Without names only what leads out is an uplink, and never the tunnel's own device.
+    // Without names only interfaces with a default route are uplinks, and never the tunnel's
+    // device.
     uplinks.retain(|uplink| uplink.name != file.tun.name.as_str());
     for (name, why) in conflicts(file) {
         let taken = uplinks.iter_mut().find(|uplink| uplink.name == name);
@@ -169,7 +170,7 @@ fn client(file: &ClientFile) -> ClientFacts {
     ClientFacts { servers, missing, uplinks, deadlines, unnamed, unread }
 }
 
-/// The uplinks of which a running client has taken an address that belongs to somebody else.
+/// Uplinks that a running client does not use because their address conflicts, with the reason.
 fn conflicts(file: &ClientFile) -> BTreeMap<String, String> {
     let socket = Path::new("/run/roadweave").join(format!("{}.sock", file.tun.name.as_str()));
     match local::status(&socket).map(|status| status.role) {
@@ -178,7 +179,6 @@ fn conflicts(file: &ClientFile) -> BTreeMap<String, String> {
     }
 }
 
-/// What is known of an uplink, with what each server says over it.
 fn describe(uplink: Uplink, servers: &[SocketAddr]) -> UplinkFacts {
     let usable = servers.iter().filter(|server| uplink.is_usable(server.is_ipv4()));
     let probes = usable.map(|server| {
@@ -199,8 +199,8 @@ fn describe(uplink: Uplink, servers: &[SocketAddr]) -> UplinkFacts {
     }
 }
 
-/// The larger number of `all` and the interface's own counts
-/// (Linux Documentation/networking/ip-sysctl.rst).
+/// The kernel uses the larger value of `all` and of the interface (Linux
+/// Documentation/networking/ip-sysctl.rst).
 fn reverse_path_filter(interface: &str) -> Option<u8> {
     let of = |name: &str| {
         let path = Path::new("/proc/sys/net/ipv4/conf").join(name).join("rp_filter");
@@ -209,7 +209,6 @@ fn reverse_path_filter(interface: &str) -> Option<u8> {
     Some(of("all")?.max(of(interface)?))
 }
 
-/// What the system's resolver says, if it does so in time.
 fn addresses_of(name: &ServerName) -> Result<Vec<IpAddr>, String> {
     let host = match name.host() {
         ServerHost::Address(address) => return Ok(vec![*address]),
@@ -218,7 +217,7 @@ fn addresses_of(name: &ServerName) -> Result<Vec<IpAddr>, String> {
     let (tell, told) = channel();
     std::thread::spawn(move || {
         let found = host.to_socket_addrs().map(|all| all.map(|it| it.ip()).collect::<Vec<_>>());
-        // Whoever asked may have gone.
+        // The receiver is gone after a timeout.
         let _ = tell.send(found.map_err(|error| error.to_string()));
     });
     let late = |_| Err(format!("no answer within {} s", LOOKUP_MAX.as_secs()));
@@ -237,7 +236,7 @@ fn addresses_of(name: &ServerName) -> Result<Vec<IpAddr>, String> {
 fn server(file: &ServerFile) -> ServerFacts {
     let tun = file.tun.name.as_str().to_owned();
     let socket = Path::new("/run/roadweave").join(format!("{tun}.sock"));
-    // The port is not held while the server is asked.
+    // The probe socket is closed again before the server is asked.
     let bind = UplinkSocket::open(&UdpOptions::server(file.listen)).err();
     ServerFacts {
         listen: file.listen,
@@ -252,11 +251,10 @@ fn server(file: &ServerFile) -> ServerFacts {
     }
 }
 
-/// What `nft` tells of the chains that drop what clients send.
 fn drops(file: &ServerFile) -> Result<Vec<Dropping>, String> {
     let ruleset = ruleset()?;
     let mut drops = dropping(&ruleset, file.tun.name.as_str(), file.listen.port());
-    // A family that clients do not have is nobody's loss.
+    // Ignore families that clients do not have.
     let has = |ipv4: bool| file.addresses.iter().any(|net| net.addr().is_ipv4() == ipv4);
     drops.retain(|drop| match (drop.hook, drop.family.as_str()) {
         (Hook::Forward, "ip") => has(true),
@@ -267,7 +265,6 @@ fn drops(file: &ServerFile) -> Result<Vec<Dropping>, String> {
     Ok(drops)
 }
 
-/// The chains of others that overwrite the bits `used` of marks, as far as that is seen.
 fn overwriting(used: u32) -> Vec<Overwriting> {
     if used == 0 {
         return Vec::new();
@@ -275,7 +272,7 @@ fn overwriting(used: u32) -> Vec<Overwriting> {
     let mut all = ruleset().map_or_else(|_| Vec::new(), |it| marks::in_ruleset(&it, used));
     for (family, program) in [("ip", "iptables-save"), ("ip6", "ip6tables-save")] {
         let output = Command::new(program).stdin(Stdio::null()).output();
-        // Without the program there are none of its rules.
+        // Without the program there are no such rules.
         let Ok(output) = output else { continue };
         let saved = String::from_utf8_lossy(&output.stdout);
         all.extend(marks::in_iptables(family, &saved, used));
@@ -283,10 +280,9 @@ fn overwriting(used: u32) -> Vec<Overwriting> {
     all
 }
 
-/// What `nft` tells of all tables.
 fn ruleset() -> Result<Value, String> {
     let mut nft = Command::new("nft");
-    // Without the elements of sets, of which there may be many.
+    // `--terse`: without the elements of sets, which may be many.
     let output = nft.args(["--json", "--terse", "list", "ruleset"]).stdin(Stdio::null()).output();
     let output = output.map_err(|error| format!("nft cannot be started: {error}"))?;
     if !output.status.success() {

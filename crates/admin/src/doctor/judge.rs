@@ -1,4 +1,4 @@
-//! The checks: what follows from the facts.
+//! The checks that follow from the facts.
 
 use std::net::SocketAddr;
 
@@ -13,16 +13,17 @@ use super::facts::{
 use super::firewall::{Dropping, Hook};
 use super::marks::Overwriting;
 
-/// The clock may be so far behind the file, seconds: a copy may be from a machine with another.
+/// Tolerated lag of the clock behind the file's time, seconds: the file may come from another
+/// machine.
 const BEHIND_MAX: u64 = 60;
-/// Bytes that are to wait in a socket: at 100 Mbit/s 80 ms of it.
+/// Bytes of socket buffer: 80 ms at 100 Mbit/s.
 const BUFFER_MIN: usize = 1 << 20;
-/// Bits a second that one processor should seal: what several links of a vehicle bring together.
+/// Bits a second one processor should seal: several links of a vehicle together.
 const CRYPTO_MIN: u64 = 200_000_000;
-/// What inner packets with all headers need (RFC 9000 section 14: 1,200 bytes of UDP payload).
+/// Minimum MTU, bytes: QUIC needs 1,200 bytes of UDP payload (RFC 9000 section 14).
 const MTU_MIN: u32 = 1280;
 
-/// All checks, in the order in which they are read.
+/// All checks in printing order.
 pub(super) fn judge(Facts { file, machine, role }: &Facts) -> Vec<Check> {
     let mut checks = of_file(file);
     checks.extend(of_machine(file, machine));
@@ -108,14 +109,13 @@ fn of_machine(file: &FileFacts, machine: &MachineFacts) -> Vec<Check> {
     checks
 }
 
-/// What one chain does to marks.
 fn overwritten(Overwriting { place, bits, ours }: &Overwriting) -> Check {
     let what = format!(
         "a rule there copies the bits {bits:#x} between the marks of packets and connections; \
          Roadweave uses {ours:#x} of them, and answers may leave by a wrong way"
     );
     let mask = format!("give the rule a mask without {ours:#x}");
-    // With fewer free bits the mask would be refused.
+    // `packet_marks` with fewer free bits is refused.
     let mend = match bits.count_zeros() >= Marks::BITS_MIN {
         true => format!("{mask}, or write packet_marks = \"{:#010x}\"", !bits),
         false => mask,
@@ -201,7 +201,7 @@ fn of_client(client: &ClientFacts, machine: &MachineFacts) -> Vec<Check> {
     checks
 }
 
-/// Whether what lanes carry can be in time, where a server has answered.
+/// Whether the lanes can meet their deadlines; `None` if no server answered.
 fn deadlines(client: &ClientFacts) -> Option<Check> {
     let probes = client.uplinks.iter().flat_map(|uplink| &uplink.probes);
     let answered = probes.filter_map(|probe| match probe.outcome {
@@ -227,7 +227,7 @@ fn uplink(name: &str) -> String {
     format!("uplink {name}")
 }
 
-/// What there is of an uplink; `somebody` has answered over this or another one.
+/// `somebody`: a server answered over this or another uplink.
 fn of_uplink(it: &UplinkFacts, machine: &MachineFacts, somebody: bool) -> Vec<Check> {
     let name = uplink(&it.name);
     if !it.carrier {
@@ -282,7 +282,6 @@ fn families(it: &UplinkFacts) -> &'static str {
     }
 }
 
-/// Whether servers answer over an uplink.
 fn reach(it: &UplinkFacts, somebody: bool) -> Vec<Check> {
     let one = |Probe { server, outcome }: &Probe| {
         let name = format!("reach {} {server}", it.name);
@@ -326,7 +325,7 @@ fn reach(it: &UplinkFacts, somebody: bool) -> Vec<Check> {
     it.probes.iter().map(one).collect()
 }
 
-/// How to have this machine send to `server` over an uplink.
+/// The route that lets this machine send to `server` over the uplink.
 fn not_sent(it: &UplinkFacts, server: SocketAddr, failure: SendFailure) -> String {
     if matches!(failure, SendFailure::Forbidden | SendFailure::Refused) {
         return "see nft list ruleset for what refuses it here".to_owned();
@@ -346,7 +345,7 @@ fn not_sent(it: &UplinkFacts, server: SocketAddr, failure: SendFailure) -> Strin
     )
 }
 
-/// What the path carries from here, where a server has answered.
+/// `None` if no server answered.
 fn mtu(it: &UplinkFacts) -> Option<Check> {
     let carried = it.probes.iter().filter_map(|probe| match probe.outcome {
         ProbeOutcome::Answered { mtu, .. } => Some(mtu),
@@ -428,7 +427,6 @@ fn of_server(server: &ServerFacts, machine: &MachineFacts) -> Vec<Check> {
     checks
 }
 
-/// What one chain does to clients.
 fn dropped(drop: &Dropping, tun: &str, port: u16) -> Check {
     let Dropping { family, table, chain, .. } = drop;
     let (name, mend) = (format!("firewall {family} {table} {chain}"), drop.mend(tun, port));
@@ -438,7 +436,7 @@ fn dropped(drop: &Dropping, tun: &str, port: u16) -> Check {
             format!("it drops what clients send on: no rule of its table accepts {tun}"),
             mend,
         ),
-        // Rules may be of a form that is not understood.
+        // There may be rules of an unknown form.
         Hook::Input => Check::warn(
             name,
             format!("it seems to drop what clients send: no rule is seen that accepts UDP {port}"),

@@ -1,31 +1,30 @@
-//! Rules of others that copy marks between packets and connections, and Roadweave's bits with them.
+//! Foreign rules that copy marks between packets and connections and overwrite Roadweave's bits.
 //!
-//! A packet's mark is restored from its connection, or saved to it, by many programs: policy
-//! routing of iptables (`CONNMARK`), mwan3, VPN clients. Where the rule has no mask it puts other
-//! bits in the place of those by which answers find their uplink.
+//! Policy routing of iptables (`CONNMARK`), mwan3 and VPN clients restore a packet's mark from its
+//! connection, or save it there. Without a mask such a rule replaces the bits by which answers find
+//! their uplink.
 
 use serde_json::Value;
 
-/// A chain that overwrites bits of marks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Overwriting {
-    /// The family, table and chain.
+    /// Family, table and chain.
     pub(super) place: String,
-    /// The bits of a mark that it changes or copies.
+    /// The mark bits that the chain copies.
     pub(super) bits: u32,
-    /// Those of them that Roadweave uses.
+    /// The bits of them that Roadweave uses.
     pub(super) ours: u32,
 }
 
-/// Which bits of a value are those of the packet's mark, and which those of the connection's.
+/// The bits of a value that come from the packet's mark and from the connection's.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sources {
     packet: u32,
     connection: u32,
 }
 
-/// The chains in what `nft --json list ruleset` prints (libnftables-json(5)) that overwrite the
-/// bits `used`, each once. What is of no known form is passed over.
+/// The chains in the output of `nft --json list ruleset` (libnftables-json(5)) that overwrite the
+/// bits `used`, each once. Unknown forms are ignored.
 pub(super) fn in_ruleset(ruleset: &Value, used: u32) -> Vec<Overwriting> {
     let objects = ruleset["nftables"].as_array().map(Vec::as_slice).unwrap_or_default();
     let rules = objects.iter().map(|object| &object["rule"]);
@@ -40,8 +39,7 @@ pub(super) fn in_ruleset(ruleset: &Value, used: u32) -> Vec<Overwriting> {
     distinct(found, used)
 }
 
-/// The chains in what `iptables-save` prints of the tables of `family` that overwrite the bits
-/// `used`, each once: `nft` does not show the masks of `CONNMARK`.
+/// The same for the output of `iptables-save`: `nft` does not show the masks of `CONNMARK`.
 pub(super) fn in_iptables(family: &str, saved: &str, used: u32) -> Vec<Overwriting> {
     let mut table = "";
     let mut found = Vec::new();
@@ -81,7 +79,7 @@ fn distinct(found: impl Iterator<Item = (String, u32)>, used: u32) -> Vec<Overwr
     all
 }
 
-/// The bits that a statement changes which copies a mark; none if it does not.
+/// The bits that a statement copies between marks, or 0.
 fn copied(mangle: &Value) -> u32 {
     let of = sources(&mangle["value"]);
     match (is_mark(&mangle["key"], "meta"), is_mark(&mangle["key"], "ct")) {

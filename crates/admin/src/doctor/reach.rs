@@ -1,10 +1,10 @@
-//! Whether a server answers over an uplink, asked by [`Prober`]: a QUIC packet of a version that
-//! nobody speaks, which any QUIC server answers without a connection.
+//! Whether a server answers over an uplink. A [`Prober`] sends a QUIC packet of an unknown version,
+//! which any QUIC server answers without a connection.
 //!
-//! Probes of several lengths leave with "do not fragment", one after the other, since a server of
-//! ours answers an address ten times a second; the longest that was answered tells what the path
-//! carries from here. Only a well-formed answer that has both IDs of the probe counts, from
-//! the address that was asked; whoever can read the probe on its way could forge one.
+//! Probes of several lengths leave with "do not fragment", one at a time because our servers answer
+//! an address at most ten times a second. The longest answered probe gives the MTU of the path. An
+//! answer counts if it is well formed, carries both connection IDs of the probe and comes from the
+//! probed address; an attacker on the path could forge one.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,17 +18,17 @@ use roadweave_quic::{Local, Prober, Source};
 
 use super::facts::ProbeOutcome;
 
-/// Lengths of IP packets that are tried: the least of IPv6, then what tunnels and modems leave.
+/// Lengths of IP packets: the minimum of IPv6, then what tunnels and modems leave.
 const SIZES: [u32; 8] = [1280, 1340, 1380, 1400, 1420, 1460, 1480, 1492];
-/// How often each is tried: some are lost.
+/// Per length: some are lost.
 const TRIES: usize = 3;
-/// The time between two probes.
+/// Between two probes.
 const PAUSE: Duration = Duration::from_millis(120);
-/// Headers of IPv4 and IPv6 with UDP.
+/// IPv4 and IPv6 headers with UDP, bytes.
 const HEADERS: [u32; 2] = [28, 48];
 
-/// Asks `server` over `interface`, whose packets have at most `mtu` bytes; takes two seconds where
-/// no answer comes.
+/// Probes `server` over `interface` with packets of at most `mtu` bytes; takes two seconds if no
+/// answer comes.
 pub(super) fn probe(interface: Option<&str>, server: SocketAddr, mtu: u32) -> ProbeOutcome {
     let options = match interface {
         Some(interface) => UdpOptions::uplink(interface, server.is_ipv4()),
@@ -43,7 +43,6 @@ pub(super) fn probe(interface: Option<&str>, server: SocketAddr, mtu: u32) -> Pr
     }
 }
 
-/// The lengths to try over an uplink with this MTU, and its own.
 fn sizes(mtu: u32) -> Vec<u32> {
     let mut sizes: Vec<u32> = SIZES.into_iter().filter(|size| *size < mtu).collect();
     sizes.push(mtu.clamp(SIZES[0], 1500));
@@ -52,11 +51,10 @@ fn sizes(mtu: u32) -> Vec<u32> {
 
 struct Probing {
     socket: UplinkSocket,
-    /// Of the next prober; each has IDs of its own.
+    /// Seed of the next prober; each has its own IDs.
     seed: [u8; 32],
     server: SocketAddr,
     clock: Clock,
-    /// When the next probe may leave.
     next: Instant,
 }
 
@@ -65,8 +63,7 @@ impl Probing {
         Self { socket, seed, server, clock: Clock::start(), next: Instant::ZERO }
     }
 
-    /// Whether it answers to the shortest; then the longest, and only if that gets no answer those
-    /// between, by halves.
+    /// Tries the shortest length, then the longest, and only if that fails bisects between them.
     fn run(mut self, mtu: u32) -> ProbeOutcome {
         let sizes = sizes(mtu);
         let mut failed = None;
@@ -85,7 +82,7 @@ impl Probing {
         ProbeOutcome::Answered { round_trip, mtu: sizes[good] }
     }
 
-    /// Asks by IP packets of `size` bytes, and waits so long after each; returns the round trip.
+    /// Sends IP packets of `size` bytes and waits `patience` after each; returns the round trip.
     fn ask(
         &mut self,
         size: u32,
@@ -104,7 +101,6 @@ impl Probing {
         })
     }
 
-    /// Sends a probe in an IP packet of `size` bytes.
     fn send(&mut self, prober: &mut Prober, size: u32) -> SendOutcome {
         prober.probe(self.clock.now(), UPLINK, self.server);
         let headers = HEADERS[usize::from(self.server.is_ipv6())];
@@ -112,7 +108,7 @@ impl Probing {
         let mut outcome = SendOutcome::Blocked;
         let Some(packets) = prober.poll_transmit() else { return outcome };
         for (route, packet) in packets.packets() {
-            // Zeros behind a probe change nothing of it.
+            // Zeros behind a probe do not change it.
             let mut contents = packet.to_vec();
             contents.resize(length.max(packet.len()), 0);
             outcome = self.socket.send(&Outgoing {
@@ -126,7 +122,6 @@ impl Probing {
         outcome
     }
 
-    /// Waits for an answer for so long.
     fn listen(&mut self, prober: &mut Prober, patience: Duration) -> Option<Duration> {
         let end = self.clock.now() + patience;
         loop {
@@ -155,7 +150,6 @@ impl Probing {
     }
 }
 
-/// Each socket has one uplink.
 const UPLINK: UplinkId = UplinkId(0);
 
 #[cfg(test)]
@@ -167,7 +161,7 @@ mod tests {
 
     type Answer = fn(&[u8]) -> Vec<u8>;
 
-    /// What a QUIC server says to a probe.
+    /// A QUIC server's answer to a probe.
     fn answer(probe: &[u8]) -> Vec<u8> {
         let (server_id, own_id) = (&probe[6..22], &probe[23..31]);
         let mut packet = vec![0x80, 0, 0, 0, 0, 8];
@@ -178,8 +172,7 @@ mod tests {
         packet
     }
 
-    /// A server that says `answer` to whatever is at most `longest` bytes long, to an address ten
-    /// times a second as ours does.
+    /// A server that answers probes of at most `longest` bytes, ten times a second as ours does.
     fn server(longest: usize, answer: impl Fn(&[u8]) -> Vec<u8> + Send + 'static) -> SocketAddr {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = socket.local_addr().unwrap();

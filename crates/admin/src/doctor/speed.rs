@@ -4,12 +4,11 @@ use std::time::{Duration, Instant};
 
 use ring::aead::{AES_128_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 
-/// For how long a cipher is tried.
+/// Measuring time of one cipher.
 const TRIAL: Duration = Duration::from_millis(40);
-/// Bytes of a packet.
 const PACKET: usize = 1_200;
 
-/// Bits a second that the faster of QUIC's ciphers seals on one processor, packets of 1,200 bytes.
+/// Bits a second that the faster of QUIC's ciphers seals on one processor.
 pub(super) fn crypto_bps() -> Option<u64> {
     [&AES_128_GCM, &CHACHA20_POLY1305].into_iter().filter_map(cipher_bps).max()
 }
@@ -19,7 +18,7 @@ fn cipher_bps(cipher: &'static Algorithm) -> Option<u64> {
     let mut packet = vec![0; PACKET];
     let (begin, mut bytes) = (Instant::now(), 0_u64);
     while begin.elapsed() < TRIAL {
-        // The key is of no use to anybody, so one nonce is enough.
+        // The key protects nothing, so one nonce is enough.
         let nonce = Nonce::assume_unique_for_key([0; 12]);
         let _tag = key.seal_in_place_separate_tag(nonce, Aad::empty(), &mut packet).ok()?;
         bytes += PACKET as u64;
@@ -27,7 +26,6 @@ fn cipher_bps(cipher: &'static Algorithm) -> Option<u64> {
     Some((bytes as f64 * 8.0 / begin.elapsed().as_secs_f64()) as u64)
 }
 
-/// Whether the processor has instructions for AES, where that can be asked.
 pub(super) fn has_aes() -> Option<bool> {
     #[cfg(target_arch = "x86_64")]
     return Some(std::arch::is_x86_feature_detected!("aes"));

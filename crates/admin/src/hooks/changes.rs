@@ -1,11 +1,10 @@
-//! What programs are told, from what was read of a client.
+//! Compares readings of a client and yields the changes to report.
 //!
 //! ```text
-//! reading ─► twice the same? ─► settled ─► differs from what was told? ─► one change
+//! reading ─► twice the same? ─► settled ─► differs from the reported state? ─► one change
 //! ```
 //!
-//! It compares states instead of keeping a queue: whatever passes while a program runs is one
-//! change at the end of it, and nothing grows.
+//! There is no queue: what passes while a program runs is one change at its end, and nothing grows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -16,37 +15,33 @@ use roadweave_device::status::{ClientStatus, RoleStatus, Status};
 use roadweave_proto::PathStatus;
 use roadweave_tunnel::{PathStatusReport, UplinkReport};
 
-/// Seconds by which an answer may be late without telling of another start.
+/// Seconds by which an answer may be late without counting as a restart.
 const LATENESS_MAX: f64 = 2.0;
-/// Uplinks that are looked at; what is more is left out.
+/// Further uplinks are ignored.
 const UPLINKS_MAX: usize = 64;
-/// Inner addresses that a program is told.
+/// Inner addresses passed to a program.
 const ADDRESSES_MAX: usize = 16;
 
-/// The session, as far as a program may depend on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Session {
-    /// The name of the TUN.
     pub(super) tun: String,
     pub(super) server: Option<SocketAddr>,
-    /// The inner addresses.
     pub(super) addresses: Vec<IpNet>,
-    /// Counts the starts of the client, which makes its TUN anew.
+    /// Number of client starts; a restarted client has a new TUN.
     starts: u64,
 }
 
-/// What an uplink does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UplinkState {
     /// A path over it carries packets.
     Up,
-    /// It is there, and no path over it answers.
+    /// No path over it answers.
     Down,
-    /// It is paused, stands by, or has carried what it may in a day or a month.
+    /// Paused, standby, or its daily or monthly cap is used up.
     HeldBack,
-    /// Its network wants somebody to log in.
+    /// Its network requires a login.
     Portal,
-    /// It is an uplink no more.
+    /// No longer an uplink.
     Gone,
 }
 
@@ -62,12 +57,11 @@ impl UplinkState {
     }
 }
 
-/// One thing to tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// The tunnel has joined, or did so again with other addresses, another server or a new TUN.
+    /// Also when the addresses, the server or the TUN changed.
     Join(Session),
-    /// There is no session any more; the one of before.
+    /// With the session that ended.
     Leave(Session),
     Uplink(String, UplinkState),
 }
@@ -78,25 +72,23 @@ struct State {
     uplinks: BTreeMap<String, UplinkState>,
 }
 
-/// What was read, and what was told of it.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    /// The newest reading.
     read: State,
-    /// What two readings in a row said.
+    /// Equal in two readings in a row.
     settled: State,
     told: State,
-    /// When the client was started, seconds on the clock of the readings.
+    /// The client's start, seconds on the clock of the readings.
     started: Option<f64>,
     starts: u64,
 }
 
 impl Changes {
-    /// Takes what was read of a client at `now`, on any clock; `None` when nothing runs. Returns
-    /// `false` when it is of another role.
+    /// Takes a reading of a client at `now`, on any clock; `None` if none runs. Returns `false` for
+    /// another role.
     pub(super) fn take(&mut self, now: Duration, status: Option<&Status>) -> bool {
         let read = match status.map(|status| (status, &status.role)) {
-            // Without a client nobody knows of its uplinks.
+            // Without a client the state of its uplinks is unknown.
             None => {
                 self.started = Some(f64::NEG_INFINITY);
                 State { session: None, uplinks: self.read.uplinks.clone() }
@@ -124,7 +116,6 @@ impl Changes {
                 _ => {}
             }
         }
-        // What neither of two readings has is gone.
         let is_there =
             |name: &String| read.uplinks.contains_key(name) || self.read.uplinks.contains_key(name);
         self.settled.uplinks.retain(|name, _| is_there(name));
@@ -132,7 +123,7 @@ impl Changes {
         true
     }
 
-    /// The next thing to tell, which counts as told from here on.
+    /// The next change, which counts as reported from then on.
     pub(super) fn next(&mut self) -> Option<Change> {
         if self.told.session != self.settled.session {
             let before = std::mem::replace(&mut self.told.session, self.settled.session.clone());
@@ -155,7 +146,7 @@ impl Changes {
     }
 }
 
-/// The client's session, without what is no address.
+/// Ignores words that are not addresses.
 fn session(status: &Status, client: &ClientStatus, starts: u64) -> Option<Session> {
     let session = client.sessions.first()?;
     let addresses = session.addresses.iter().filter_map(|text| {
@@ -193,7 +184,6 @@ fn uplinks(client: &ClientStatus) -> BTreeMap<String, UplinkState> {
     names.into_iter().take(UPLINKS_MAX).map(|name| (name.clone(), state(name))).collect()
 }
 
-/// Whether its uplink has carried what it may in a day or a month.
 fn is_used_up(path: &PathStatusReport) -> bool {
     let caps = [(path.day_bytes, path.daily_cap_bytes), (path.month_bytes, path.monthly_cap_bytes)];
     caps.iter().any(|(bytes, cap)| bytes.zip(*cap).is_some_and(|(bytes, cap)| bytes >= cap))

@@ -1,4 +1,4 @@
-//! Runs one program of the hooks' folder: without a shell or arguments, for so long and no longer.
+//! Runs one program of the hooks' folder, without a shell or arguments and with a time limit.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -12,25 +12,24 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, geteuid, kill_process_group, waitid};
 
-/// How often a program is asked whether it has ended.
+/// Polling interval.
 const TURN: Duration = Duration::from_millis(20);
-/// What our own variables begin with.
+/// Of our environment variables.
 const PREFIX: &str = "ROADWEAVE_";
 
-/// What became of a run.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Ended(ExitStatus),
-    /// It took too long, and was killed.
+    /// It took too long.
     Killed,
-    /// This program is to end, and has killed it.
+    /// This program ended and killed it.
     Interrupted,
 }
 
-/// The folder itself, whatever links lead to it: where these lead later is of no matter.
+/// The canonical folder; later changes of links that led to it do not matter.
 ///
 /// # Errors
-/// That it is no folder, or that others could have chosen it.
+/// When it is no folder, or others could have chosen it.
 pub(crate) fn folder(path: &Path) -> Result<PathBuf, String> {
     let failed = |error: io::Error| format!("{}: {error}", path.display());
     let (given, folder) =
@@ -43,11 +42,10 @@ pub(crate) fn folder(path: &Path) -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// Where the program `name` of `folder` is; `None` if there is none.
+/// The program `name` of `folder`; `None` if there is none.
 ///
 /// # Errors
-/// Why it is not to be run: it is a link, or somebody other than root and this user could have
-/// written it.
+/// When it is a link, or users other than root and this one could have written it.
 pub(super) fn find(folder: &Path, name: &str) -> Result<Option<PathBuf>, String> {
     let path = folder.join(name);
     match fs::symlink_metadata(&path) {
@@ -60,7 +58,7 @@ pub(super) fn find(folder: &Path, name: &str) -> Result<Option<PathBuf>, String>
     Ok(Some(path))
 }
 
-/// That nobody but root and this user can change a file, or a folder above it.
+/// Checks that only root and this user can change a file or a folder above it.
 fn check(path: &Path) -> Result<(), String> {
     for part in path.ancestors() {
         let there = fs::metadata(part).map_err(|error| format!("{}: {error}", part.display()))?;
@@ -72,18 +70,14 @@ fn check(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether nobody but root and this user can change it, or what is in it.
 fn is_safe(there: &Metadata) -> bool {
     let is_sticky = there.is_dir() && there.mode() & 0o1000 != 0;
     let is_ours = there.uid() == 0 || there.uid() == geteuid().as_raw();
     is_ours && (is_sticky || there.mode() & 0o022 == 0)
 }
 
-/// Runs the program, and ends what it leaves in its process group. `is_over` says whether this
+/// Runs the program and kills what remains in its process group. `is_over` says whether this
 /// program is to end.
-///
-/// # Errors
-/// When it cannot be started.
 pub(super) fn run(
     path: &Path,
     facts: &[(&str, String)],
@@ -91,7 +85,7 @@ pub(super) fn run(
     mut is_over: impl FnMut() -> bool,
 ) -> io::Result<Outcome> {
     let mut command = Command::new(path);
-    // What our own caller has told us is none of its facts.
+    // Remove inherited variables of ours, which are not facts.
     for (name, _) in std::env::vars_os() {
         if name.as_encoded_bytes().starts_with(PREFIX.as_bytes()) {
             command.env_remove(name);
@@ -104,7 +98,7 @@ pub(super) fn run(
     let group = group.ok_or_else(|| io::Error::other("it has no process ID"))?;
     let end = Instant::now() + time;
     let outcome = loop {
-        // It stays a zombie until its group has ended, so that its ID is nobody else's.
+        // `NOWAIT` leaves a zombie until the group is killed, so that its ID is not reused.
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         match waitid(WaitId::Pid(group), options) {
             Ok(Some(_)) => break None,
@@ -119,7 +113,7 @@ pub(super) fn run(
         }
         sleep(TURN);
     };
-    // There is nobody in it where it has none left but a zombie.
+    // Fails if only the zombie is left.
     let _ = kill_process_group(group, Signal::KILL);
     let status = child.wait()?;
     Ok(outcome.unwrap_or(Outcome::Ended(status)))

@@ -1,12 +1,11 @@
-//! A modem's own words, by AT commands over a serial device.
+//! Asks a modem by AT commands over a serial device.
 //!
 //! ```text
 //! AT+COPS? ─► device ─► echo, unsolicited codes, +COPS: 0,0,"Some",7, OK ─► answers
 //! ```
 //!
-//! A device is opened for a reading alone and closed after it: whoever dials by it is kept away for
-//! a moment at most, and one that was unplugged is a new one next time. Whatever hangs, says too
-//! much or nothing ends by the clock.
+//! A device is open for one reading only, so that other programs can use it and a replugged one is
+//! found. Deadlines and limits bound a modem that hangs or floods.
 //!
 //! Source: ITU-T V.250 section 5 for lines and result codes, 3GPP TS 27.007 for the commands.
 
@@ -26,10 +25,6 @@ use rustix::termios::{
     tcgetattr, tcsetattr,
 };
 
-/// What the modem behind a device tells.
-///
-/// # Errors
-/// Why it tells nothing.
 pub(super) fn facts(path: &Path) -> Result<ModemFacts, String> {
     let mut port = Port::open(path)?;
     let deadline = Instant::now() + DIALOGUE_TIMEOUT;
@@ -51,19 +46,17 @@ pub(super) fn facts(path: &Path) -> Result<ModemFacts, String> {
     answers::of(&said)
 }
 
-/// A serial device that is ours for now.
+/// A serial device that is locked for us.
 #[derive(Debug)]
 struct Port {
     device: File,
-    /// How it was set, if it is a terminal.
+    /// The settings to restore, if it is a terminal.
     before: Option<Termios>,
-    /// The line that is read, without its end.
+    /// The incomplete line.
     line: Vec<u8>,
 }
 
 impl Port {
-    /// # Errors
-    /// When there is none, or another program has it.
     fn open(path: &Path) -> Result<Self, String> {
         let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let device = match open(path, flags, Mode::empty()) {
@@ -75,33 +68,33 @@ impl Port {
         if !kind.is_char_device() {
             return Err("it is no serial device".to_owned());
         }
-        // Root's open passes by another's exclusive one.
+        // Root can open a device that another program holds exclusively.
         if is_exclusive(&device)
             || flock(&device, FlockOperation::NonBlockingLockExclusive).is_err()
         {
             return Err(HELD.to_owned());
         }
-        // A port that is no terminal carries bytes as they are, and cannot be kept from others so.
+        // Fails on a port that is no terminal; such a port needs no settings either.
         let _ = ioctl_tiocexcl(&device);
         let before = tcgetattr(&device).ok();
         if let Some(mut settings) = before.clone() {
             settings.make_raw();
             settings.control_modes |= ControlModes::CLOCAL | ControlModes::CREAD;
-            // To hang up would end a call that somebody else has made.
+            // A hang-up would end another program's call.
             settings.control_modes.remove(ControlModes::HUPCL);
             tcsetattr(&device, OptionalActions::Now, &settings).map_err(|it| it.to_string())?;
         }
-        // What is an answer to another program's question.
+        // Discard answers to another program's questions.
         let _ = tcflush(&device, QueueSelector::IOFlush);
         Ok(Self { device, before, line: Vec::new() })
     }
 
-    /// The lines that answer `command`; `None` where the modem refuses it.
+    /// The lines that answer `command`; `None` if the modem refuses it.
     ///
     /// # Errors
-    /// When there is no answer by `deadline`, or one without end.
+    /// When no answer ends by `deadline`, or it is too long.
     fn ask(&mut self, command: &str, deadline: Instant) -> Result<Option<Vec<String>>, String> {
-        // A few bytes fit into any buffer, unless the device takes none at all.
+        // A few bytes fit into any buffer, unless the device takes none.
         match self.device.write(format!("{command}\r").as_bytes()) {
             Ok(length) if length == command.len() + 1 => {}
             Ok(_) => return Err(SILENT.to_owned()),
@@ -144,7 +137,7 @@ impl Port {
         }
     }
 
-    /// A line that ends with `byte`. What is too long for a line is cut.
+    /// The line that `byte` ends; long lines are cut.
     fn take(&mut self, byte: u8) -> Option<String> {
         if !matches!(byte, b'\r' | b'\n') {
             if self.line.len() < LINE_MAX {
@@ -159,20 +152,18 @@ impl Port {
 
 impl Drop for Port {
     fn drop(&mut self) {
-        // A close waits for what a device that hangs has not taken.
+        // A close would wait for output that a hanging device has not taken.
         let _ = tcflush(&self.device, QueueSelector::IOFlush);
         if let Some(before) = &mut self.before {
             before.control_modes.remove(ControlModes::HUPCL);
             let _ = tcsetattr(&self.device, OptionalActions::Now, before);
         }
         let _ = ioctl_tiocnxcl(&self.device);
-        // A child of another thread, between fork and exec, has the descriptor and with it the
-        // lock.
+        // A child of another thread, between fork and exec, holds the descriptor and its lock.
         let _ = flock(&self.device, FlockOperation::Unlock);
     }
 }
 
-/// What a line is, in an answer to a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Line {
     Ok,
@@ -194,34 +185,30 @@ impl Line {
     }
 }
 
-/// What is asked; of those in a row the first that has an answer.
+/// The questions; within a row the first one that is answered counts.
 const QUESTIONS: &[&[&str]] = &[
     &["AT+CPIN?"],
-    // No standard has the number of the SIM.
+    // No standard defines the number of the SIM.
     &["AT+CCID", "AT+QCCID", "AT+ICCID"],
     &["AT+COPS?"],
     &["AT+CSQ"],
     &["AT+CESQ"],
-    // What the network has given counts more than what was asked for.
+    // What the network assigned counts more than what was requested.
     &["AT+CGCONTRDP", "AT+CGDCONT?"],
-    // Quectel's: 5G in numbers where the modem is older than those of AT+CESQ.
+    // Quectel's: has 5G figures where the modem predates those of AT+CESQ.
     &["AT+QENG=\"servingcell\""],
 ];
 const HELD: &str = "another program has it";
-/// It is no modem, or hangs.
+/// No modem, or it hangs.
 pub(super) const SILENT: &str = "it does not answer AT commands";
 const GONE: &str = "it is gone";
-/// How long a modem may take to say that it is one.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long it may take for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long for all of them.
+/// For the whole dialogue.
 const DIALOGUE_TIMEOUT: Duration = Duration::from_secs(8);
-/// The longest line that is kept, bytes.
 const LINE_MAX: usize = 512;
-/// Lines of an answer that are kept.
 const LINES_MAX: usize = 32;
-/// The most that is read until an answer ends, bytes.
+/// Bytes until an answer ends.
 const ANSWER_MAX: usize = 16_384;
 
 #[cfg(test)]

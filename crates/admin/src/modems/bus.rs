@@ -1,11 +1,9 @@
-//! ModemManager on D-Bus, asked by `busctl`, which comes with systemd.
+//! Asks ModemManager over D-Bus with `busctl`, which comes with systemd. It is never started.
 //!
 //! ```text
 //! GetManagedObjects ─► modems, each with its networks and signal
 //!        └─ GetAll ─► its bearers: interfaces and access points; its SIM
 //! ```
-//!
-//! ModemManager is not started by being asked.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -17,10 +15,7 @@ use serde_json::{Value, json};
 use super::facts::{self, Modem};
 use super::program;
 
-/// What all modems tell, by their interfaces; `address` is that of a bus, or the machine's.
-///
-/// # Errors
-/// Why nothing is known.
+/// The facts of all modems by interface; `address` is a bus address, default: the machine's bus.
 pub(super) fn modems(address: Option<&str>) -> Result<BTreeMap<String, ModemFacts>, String> {
     let manager = Manager { address };
     let objects = manager.call(ROOT, "org.freedesktop.DBus.ObjectManager", &["GetManagedObjects"]);
@@ -31,7 +26,7 @@ pub(super) fn modems(address: Option<&str>) -> Result<BTreeMap<String, ModemFact
     for (path, interfaces) in modems.take(MODEMS_MAX) {
         let modem = &interfaces[facts::MODEM];
         if interfaces[facts::SIGNAL]["Rate"] == json!(0) {
-            // Where that is not allowed, the signal stays unknown.
+            // If this is refused, the signal stays unknown.
             let _ = manager.call(path, facts::SIGNAL, &["Setup", "u", MEASURE_SECONDS]);
         }
         let bearers = modem["Bearers"].as_array().into_iter().flatten();
@@ -47,22 +42,17 @@ pub(super) fn modems(address: Option<&str>) -> Result<BTreeMap<String, ModemFact
     Ok(told)
 }
 
-/// The bus that ModemManager is on.
 struct Manager<'a> {
     address: Option<&'a str>,
 }
 
 impl Manager<'_> {
-    /// The properties of an object; none of one that has vanished meanwhile.
+    /// The properties of an object; null if it has vanished.
     fn all(&self, path: &str, interface: &str) -> Value {
         let words = ["GetAll", "s", interface];
         self.call(path, "org.freedesktop.DBus.Properties", &words).unwrap_or_default()
     }
 
-    /// What is answered to a method with its arguments.
-    ///
-    /// # Errors
-    /// Why there is no answer.
     fn call(&self, path: &str, interface: &str, method: &[&str]) -> Result<Value, String> {
         let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'/';
         if !path.starts_with('/') || !path.bytes().all(is_letter) {
@@ -85,7 +75,7 @@ impl Manager<'_> {
     }
 }
 
-/// A value without the types that stand beside those of D-Bus's variants.
+/// Strips the type names that busctl prints beside variants.
 fn plain(value: Value) -> Value {
     match value {
         Value::Object(mut fields) => match fields.remove("data") {
@@ -101,19 +91,15 @@ fn plain(value: Value) -> Value {
 }
 
 const PROGRAM: &str = "busctl";
-/// How long it waits for an answer.
+/// busctl's timeout of an answer.
 const TIMEOUT: &str = "--timeout=5";
-/// How long it may take itself.
+/// Timeout of busctl itself.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// ModemManager's name on the bus.
 const NAME: &str = "org.freedesktop.ModemManager1";
-/// The object that knows all others.
 const ROOT: &str = "/org/freedesktop/ModemManager1";
-/// How often a modem measures.
+/// Interval of signal measurements.
 const MEASURE_SECONDS: &str = "5";
-/// Modems that are asked.
 const MODEMS_MAX: usize = 16;
-/// Bearers of one modem that are asked.
 const BEARERS_MAX: usize = 8;
 
 #[cfg(test)]

@@ -1,39 +1,37 @@
-//! What of ModemManager's properties is told: all of it was chosen by a modem's firmware or its
-//! operator, and what may not be shown is left out.
+//! Reads ModemManager's properties. The modem's firmware or its operator chose all of them: what
+//! must not be shown is left out.
 
 use std::ops::RangeInclusive;
 
 use roadweave_device::ModemFacts;
 use serde_json::Value;
 
-/// The interfaces whose properties are read.
 pub(super) const MODEM: &str = "org.freedesktop.ModemManager1.Modem";
 pub(super) const SIGNAL: &str = "org.freedesktop.ModemManager1.Modem.Signal";
 pub(super) const BEARER: &str = "org.freedesktop.ModemManager1.Bearer";
 pub(super) const SIM: &str = "org.freedesktop.ModemManager1.Sim";
 const NETWORK: &str = "org.freedesktop.ModemManager1.Modem.Modem3gpp";
 
-/// A modem: its interfaces, and what it tells.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Modem {
     pub(super) interfaces: Vec<String>,
     pub(super) facts: ModemFacts,
 }
 
-/// Reads the properties of a modem, by interface, of its bearers and of its SIM.
+/// Reads the properties of a modem by interface, of its bearers and of its SIM.
 pub(super) fn of(modem: &Value, bearers: &[Value], sim: &Value) -> Modem {
     let connected = || bearers.iter().filter(|bearer| bearer["Connected"] == true);
     let mut interfaces: Vec<String> =
         connected().filter_map(|bearer| interface(&bearer["Interface"])).collect();
     if interfaces.is_empty() {
-        // A port is a name with what it is for.
+        // A port is a name and a type.
         let ports = modem[MODEM]["Ports"].as_array().into_iter().flatten();
         let ports = ports.filter(|port| port[1] == PORT_OF_NETWORK);
         interfaces.extend(ports.filter_map(|port| interface(&port[0])));
     }
     interfaces.truncate(INTERFACES_MAX);
     let technology = technology(modem[MODEM]["AccessTechnologies"].as_u64().unwrap_or_default());
-    // Beside 5G of the first kind there is LTE; what carries most is the former.
+    // LTE runs beside non-standalone 5G; the 5G cell carries most.
     let signals = ["Nr5g", "Lte"].map(|name| &modem[SIGNAL][name]);
     let signal = |name: &str, range: RangeInclusive<f64>| {
         let mut figures = signals.iter().filter_map(|signal| signal[name].as_f64());
@@ -54,25 +52,23 @@ pub(super) fn of(modem: &Value, bearers: &[Value], sim: &Value) -> Modem {
     Modem { interfaces, facts }
 }
 
-/// The name of an interface that the kernel could have given.
 fn interface(value: &Value) -> Option<String> {
     let name = value.as_str()?;
     is_interface(name).then(|| name.to_owned())
 }
 
-/// Whether the kernel could have called an interface so.
+/// Whether the kernel could have given this name.
 pub(super) fn is_interface(name: &str) -> bool {
     let is_letter = |byte: u8| byte.is_ascii_graphic() && byte != b'/';
     let is_name = (1..=INTERFACE_MAX).contains(&name.len()) && name.bytes().all(is_letter);
     is_name && !name.starts_with('.')
 }
 
-/// A text without control characters, as long as one may be; `None` without any.
 fn text(value: &Value) -> Option<String> {
     legible(value.as_str()?)
 }
 
-/// The same of what anybody said.
+/// The text without control characters and cut to the limit; `None` if nothing is left.
 pub(super) fn legible(text: &str) -> Option<String> {
     let letters = text.chars().filter(|letter| !letter.is_control());
     let text: String = letters.take(ModemFacts::TEXT_MAX).collect();
@@ -80,7 +76,7 @@ pub(super) fn legible(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// What a modem is connected by, of the bits of `MMModemAccessTechnology`.
+/// The best technology among the bits of `MMModemAccessTechnology`.
 fn technology(bits: u64) -> Option<&'static str> {
     let has = |mut range: RangeInclusive<u32>| range.any(|bit| bits >> bit & 1 == 1);
     let (five, four) = (has(15..=15), has(14..=14) || has(16..=17));
@@ -96,9 +92,7 @@ fn technology(bits: u64) -> Option<&'static str> {
 
 /// `MM_MODEM_PORT_TYPE_NET`.
 const PORT_OF_NETWORK: i64 = 2;
-/// The longest name of an interface, bytes.
 const INTERFACE_MAX: usize = 15;
-/// Interfaces of one modem.
 const INTERFACES_MAX: usize = 8;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What another program prints, bounded in bytes and in time.
+//! The output of another program, bounded in bytes and in time.
 
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -8,24 +8,24 @@ use std::time::{Duration, Instant};
 
 use roadweave_device::wait_readable;
 
-/// The output of a program that takes no longer than `timeout`.
+/// The output of a program within `timeout`.
 ///
 /// # Errors
-/// Why there is none: the first line of its complaint, if it has one.
+/// The first line of its complaint, if it has one, or another reason.
 pub(super) fn output(mut command: Command, timeout: Duration) -> Result<Vec<u8>, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| format!("{name}: {error}"))?;
     let deadline = Instant::now() + timeout;
     let ended = (|| {
-        // One that has more to say is told by the end of its output.
+        // A program that prints more gets a closed pipe.
         let answer = read(child.stdout.take()?, ANSWER_MAX, deadline)?;
         let complaint = read(child.stderr.take()?, COMPLAINT_MAX, deadline)?;
         Some((answer, complaint, wait(&mut child, deadline)?))
     })();
     let Some((answer, complaint, status)) = ended else {
         let _ = child.kill();
-        // Not even that ends one whose driver hangs.
+        // In a thread: even a killed child does not end while its driver hangs.
         spawn(move || child.wait());
         return Err(format!("{name} takes longer than {} s", timeout.as_secs()));
     };
@@ -38,7 +38,7 @@ pub(super) fn output(mut command: Command, timeout: Duration) -> Result<Vec<u8>,
     }
 }
 
-/// How a child has ended; `None` if it takes too long.
+/// `None` after `deadline`.
 fn wait(child: &mut Child, deadline: Instant) -> Option<ExitStatus> {
     loop {
         match child.try_wait().ok()? {
@@ -49,7 +49,7 @@ fn wait(child: &mut Child, deadline: Instant) -> Option<ExitStatus> {
     }
 }
 
-/// What a child prints until it ends or has said enough; `None` if it takes too long.
+/// Reads until the end or `most` bytes; `None` after `deadline`.
 fn read(mut output: impl Read + AsFd, most: usize, deadline: Instant) -> Option<Vec<u8>> {
     let mut answer = Vec::new();
     let mut buffer = [0; 4_096];
@@ -69,11 +69,9 @@ fn read(mut output: impl Read + AsFd, most: usize, deadline: Instant) -> Option<
     Some(answer)
 }
 
-/// The most of an answer that is read, bytes.
 const ANSWER_MAX: usize = 1 << 20;
-/// The same of a complaint.
 const COMPLAINT_MAX: usize = 4_096;
-/// How often it is looked whether a child that says nothing more has ended.
+/// Polling interval for the end of a silent child.
 const NAP: Duration = Duration::from_millis(10);
 
 #[cfg(test)]

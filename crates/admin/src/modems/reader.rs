@@ -1,4 +1,4 @@
-//! Who is asked about which interface: ModemManager where it runs, else each modem itself.
+//! Chooses the source for each interface: ModemManager where it runs, else the modem itself.
 //!
 //! ```text
 //! ModemManager ──────────────── answers ─► its modems
@@ -16,27 +16,24 @@ use roadweave_device::ModemFacts;
 use super::sysfs::Devices;
 use super::{at, bus, sysfs, uqmi};
 
-/// What is known of all modems now.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
     /// By interface.
     pub(super) facts: BTreeMap<String, ModemFacts>,
-    /// What went wrong.
     pub(super) complaints: BTreeSet<String>,
 }
 
-/// Reads all modems, again and again.
 #[derive(Debug)]
 pub(super) struct Reader {
-    /// The address of the bus that ModemManager is on; none: the machine's.
+    /// The bus address of ModemManager; `None`: the machine's.
     pub(super) bus: Option<String>,
-    /// Where `/sys`, `/proc` and `/dev` are.
+    /// The folder of `/sys`, `/proc` and `/dev`.
     pub(super) root: PathBuf,
-    /// Devices for AT commands that the user has named, by interface.
+    /// Devices for AT commands that the user named, by interface.
     pub(super) named: BTreeMap<String, PathBuf>,
     /// Devices that took AT commands last time, by interface.
     known: BTreeMap<String, PathBuf>,
-    /// ModemManager has answered: the modems are its own, though it may be away for a while.
+    /// ModemManager has answered once: the modems belong to it, even while it is away.
     has_manager: bool,
 }
 
@@ -76,7 +73,7 @@ impl Reader {
                 let known = known.get(&interface);
                 (interface, scope.spawn(move || ask(&devices, known.map(PathBuf::as_path))))
             };
-            // All at once: one that hangs takes the others no more than its own time.
+            // In parallel: a modem that hangs does not delay the others further.
             let threads: Vec<_> = devices.into_iter().map(ask).collect();
             let joined = threads.into_iter().map(|(interface, thread)| (interface, thread.join()));
             joined.collect::<Vec<_>>()
@@ -94,17 +91,16 @@ impl Reader {
     }
 }
 
-/// What a modem tells, and by which serial device.
 #[derive(Debug)]
 struct Told {
     port: Option<PathBuf>,
     facts: ModemFacts,
 }
 
-/// Asks a modem by its devices, as far as [`ASK_MAX`] goes: the others wait for the slowest.
+/// Asks the devices of a modem one after another, for at most [`ASK_MAX`].
 ///
 /// # Errors
-/// Why it tells nothing.
+/// Why none answers.
 fn ask(devices: &Devices, known: Option<&Path>) -> Result<Told, String> {
     let mut ports: Vec<&PathBuf> = devices.serial.iter().collect();
     ports.sort_by_key(|port| known != Some(port.as_path()));
@@ -118,7 +114,7 @@ fn ask(devices: &Devices, known: Option<&Path>) -> Result<Told, String> {
             Ok(facts) => return Ok(Told { port: Some(port.clone()), facts }),
             Err(why) => why,
         };
-        // Most of a modem's ports are for something else, and say nothing.
+        // Most ports of a modem serve something else and stay silent.
         if complaint.is_none() || why != at::SILENT {
             complaint = Some(format!("{}: {why}", port.display()));
         }
@@ -133,6 +129,6 @@ fn ask(devices: &Devices, known: Option<&Path>) -> Result<Told, String> {
     }
 }
 
-/// After which time no other device of a modem is asked: with the last dialogue, what was told of
-/// the others is still fresh.
+/// No further device of a modem is asked after this time: facts of other modems wait for it, and
+/// must stay fresh.
 const ASK_MAX: Duration = Duration::from_secs(8);

@@ -1,4 +1,4 @@
-//! Which devices belong to an interface, as the kernel shows them, and what it knows of WiFi.
+//! The devices of an interface as the kernel shows them, and the strength of WiFi.
 //!
 //! ```text
 //! /sys/class/net/wwan0/device ─► 1-1:1.4 ─► 1-1, the USB device ─► 1-1:1.2/ttyUSB2
@@ -13,16 +13,15 @@ use roadweave_device::ModemFacts;
 
 use super::facts::is_interface;
 
-/// The devices of an interface's modem.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Devices {
-    /// Serial devices, of which one or the other may take AT commands.
+    /// Serial devices; some of them may take AT commands.
     pub(super) serial: Vec<PathBuf>,
-    /// The device for QMI or MBIM.
+    /// For QMI or MBIM.
     pub(super) control: Option<PathBuf>,
 }
 
-/// The devices of all interfaces that have any; `root` is where `/sys` and `/dev` are.
+/// The devices of all interfaces that have any; `root` is the folder of `/sys` and `/dev`.
 pub(super) fn devices(root: &Path) -> BTreeMap<String, Devices> {
     let interfaces = root.join("sys/class/net");
     let names = names(&interfaces).into_iter().filter(|name| is_interface(name));
@@ -34,7 +33,7 @@ pub(super) fn devices(root: &Path) -> BTreeMap<String, Devices> {
     with_devices.take(MODEMS_MAX).collect()
 }
 
-/// The USB device that a part of it belongs to.
+/// The USB device that a part belongs to.
 fn usb_device(part: &Path) -> Option<PathBuf> {
     let part = part.canonicalize().ok()?;
     let above = part.ancestors().take(LEVELS_MAX);
@@ -42,7 +41,7 @@ fn usb_device(part: &Path) -> Option<PathBuf> {
 }
 
 fn of_usb(usb: &Path, dev: &Path) -> Devices {
-    // A device's interfaces are called BUS-PORT:CONFIGURATION.INTERFACE.
+    // A device's interfaces are named BUS-PORT:CONFIGURATION.INTERFACE.
     let parts = names(usb).into_iter().filter(|name| name.contains(':'));
     let parts: Vec<PathBuf> = parts.map(|name| usb.join(name)).collect();
     let within = |folder: &str, prefixes: &[&str]| {
@@ -53,7 +52,7 @@ fn of_usb(usb: &Path, dev: &Path) -> Devices {
         };
         all.filter(is_one).collect::<Vec<_>>()
     };
-    // Drivers of serial converters have a folder for each port, those of CDC ACM none.
+    // Drivers of serial converters make a folder for each port, CDC ACM does not.
     let mut serial = within("", &["ttyUSB"]);
     serial.extend(within("tty", &["ttyACM"]));
     serial.sort_by_key(|name| (name.len(), name.clone()));
@@ -65,7 +64,7 @@ fn of_usb(usb: &Path, dev: &Path) -> Devices {
     }
 }
 
-/// What is in a folder, in order.
+/// Sorted.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> =
@@ -74,31 +73,29 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// How strong WiFi is, by interface: what the kernel's wireless extensions show. A kernel without
-/// them, such as OpenWrt's, shows nothing.
+/// WiFi signal by interface, from the kernel's wireless extensions. Kernels without them, such as
+/// OpenWrt's, show nothing.
 ///
 /// Source: `wireless_seq_printf_stats` of the kernel's `net/wireless/wext-proc.c`.
 pub(super) fn wifi(root: &Path) -> BTreeMap<String, ModemFacts> {
     let text = fs::read_to_string(root.join("proc/net/wireless")).unwrap_or_default();
     let of_line = |line: &str| {
         let (name, rest) = line.split_once(':')?;
-        // Status, quality of the link, level: a dot says that it is new.
+        // Status, link quality, level; a dot marks an updated value.
         let level = rest.split_whitespace().nth(2)?.trim_end_matches('.').parse::<f64>().ok()?;
         let name = name.trim();
         let is_legal = is_interface(name) && ModemFacts::RSSI_DBM.contains(&level);
-        // -256 is unknown; a driver that knows no decibels counts from 0 up.
+        // -256 is unknown; a driver without decibels counts up from 0.
         let facts = ModemFacts { rssi_dbm: Some(level), ..ModemFacts::default() };
         (is_legal && level < 0.0).then(|| (name.to_owned(), facts))
     };
     text.lines().filter_map(of_line).take(MODEMS_MAX).collect()
 }
 
-/// Modems that are asked.
 const MODEMS_MAX: usize = 8;
-/// Serial devices of one modem that are tried.
 const PORTS_MAX: usize = 8;
-/// How far above a part its device is looked for: `1-1:1.4` is right below it, a port of the WWAN
-/// subsystem further.
+/// Levels between a part and its device: `1-1:1.4` is right below it, a port of the WWAN subsystem
+/// further down.
 const LEVELS_MAX: usize = 5;
 
 #[cfg(test)]
@@ -107,7 +104,7 @@ mod tests {
 
     use super::*;
 
-    /// An interface of a part of a USB device, which has these parts.
+    /// An interface whose USB device has these parts.
     fn interface(root: &Path, name: &str, usb: &str, parts: &[&str]) {
         let device = root.join("sys/devices/usb1").join(usb);
         for part in parts {

@@ -1,4 +1,4 @@
-//! A modem by OpenWrt's `uqmi`, which prints JSON.
+//! Asks a modem by OpenWrt's `uqmi`, which prints JSON.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,10 +10,6 @@ use serde_json::Value;
 use super::facts::legible;
 use super::program;
 
-/// What the modem behind a device of QMI tells.
-///
-/// # Errors
-/// Why it tells nothing.
 pub(super) fn facts(device: &Path) -> Result<ModemFacts, String> {
     let ask = |question: &str| {
         let mut command = Command::new("uqmi");
@@ -23,17 +19,15 @@ pub(super) fn facts(device: &Path) -> Result<ModemFacts, String> {
         value.map_err(|error| format!("uqmi's answer is not understood: {error}"))
     };
     let signal = ask("--get-signal-info")?;
-    // One of them may be unknown to a modem.
+    // A modem may not know one of them.
     let network = ask("--get-serving-system").unwrap_or_default();
     let sim = ask("--get-iccid").unwrap_or_default();
     Ok(of(&signal, &network, &sim))
 }
 
-/// Reads what is printed.
-///
 /// Source: uqmi's `commands-nas.c` and `commands-dms.c`.
 fn of(signal: &Value, network: &Value, sim: &Value) -> ModemFacts {
-    // With a cell of LTE and one of 5G there are two, of which the latter carries most.
+    // With LTE beside 5G there are two cells; the 5G cell carries most.
     let cells = match signal {
         Value::Array(cells) => cells.as_slice(),
         one => std::slice::from_ref(one),
@@ -52,7 +46,7 @@ fn of(signal: &Value, network: &Value, sim: &Value) -> ModemFacts {
         let figures = [five, four].into_iter().flatten().chain(cells).filter_map(read);
         figures.into_iter().find(|figure| range.contains(figure))
     };
-    // Earlier versions print tenths of a decibel, without a point.
+    // Earlier versions print integers in tenths of a decibel.
     let sinr = |cell: &Value| match &cell["snr"] {
         Value::Number(tenths) if tenths.is_i64() => tenths.as_f64().map(|tenths| tenths / 10.0),
         other => other.as_f64(),
@@ -73,7 +67,6 @@ fn of(signal: &Value, network: &Value, sim: &Value) -> ModemFacts {
     }
 }
 
-/// How long one question may take.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What is changed in a server's file, and the files of its clients.
+//! Changes of the file of a server.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use toml_edit::DocumentMut;
 /// Changes the server's file.
 ///
 /// # Errors
-/// [`BadInput`] when it is wrong, or would be.
+/// [`BadInput`] when the file is wrong, or would be.
 pub fn change(
     path: &Path,
     change: impl FnOnce(&ServerFile, &str) -> Result<String, ChangeError>,
@@ -18,7 +18,7 @@ pub fn change(
     change_server_file(path, change).map_err(|error| told(path, error))
 }
 
-/// Why the server's file at `path` was not changed.
+/// The error for a change of the server's file at `path`.
 pub fn told(path: &Path, error: ChangeError) -> anyhow::Error {
     match error {
         ChangeError::Refused(why) => BadInput::new(format!("{}: {why}", path.display())).into(),
@@ -27,10 +27,10 @@ pub fn told(path: &Path, error: ChangeError) -> anyhow::Error {
     }
 }
 
-/// The text of a server's file without the peer of this name; comments stay, but those above it.
+/// The text of a server's file without the peer `name`; only the comments above the entry go.
 ///
 /// # Errors
-/// When there is none.
+/// When there is no such peer, or more than one.
 pub fn without_peer(server: &ServerFile, text: &str, name: &str) -> Result<String, String> {
     let named = || (0..).zip(&server.peers).filter(|(_, peer)| peer.name == name);
     let position = match named().collect::<Vec<_>>()[..] {
@@ -49,7 +49,7 @@ pub fn without_peer(server: &ServerFile, text: &str, name: &str) -> Result<Strin
     Ok(document.to_string())
 }
 
-/// That nobody has this name, and who is there.
+/// The message that no peer has this name.
 pub fn no_such(server: &ServerFile, name: &str) -> String {
     let names: Vec<&str> = server.peers.iter().map(|peer| peer.name.as_str()).collect();
     match names.len() {

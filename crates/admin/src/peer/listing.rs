@@ -1,4 +1,4 @@
-//! The clients of a server for people to see: those of its file, and which of them are connected.
+//! Prints the clients of a server and whether they are connected.
 
 use std::collections::BTreeSet;
 
@@ -14,10 +14,6 @@ use serde_json::{Value, json};
 
 use super::{ServerPlace, file};
 
-/// Prints all of them.
-///
-/// # Errors
-/// When the server's file is wrong.
 pub fn list(place: &ServerPlace, as_json: bool) -> Result<()> {
     let server: ServerFile = load(&place.config).map_err(BadInput::new)?;
     let connected = Connected::ask(place);
@@ -43,10 +39,6 @@ pub fn list(place: &ServerPlace, as_json: bool) -> Result<()> {
     Ok(())
 }
 
-/// Prints one of them.
-///
-/// # Errors
-/// When the server's file is wrong, or nobody has the name.
 pub fn show(place: &ServerPlace, name: &str, as_json: bool) -> Result<()> {
     let server: ServerFile = load(&place.config).map_err(BadInput::new)?;
     let Some(peer) = server.peers.iter().find(|peer| peer.name == name) else {
@@ -68,7 +60,7 @@ pub fn show(place: &ServerPlace, name: &str, as_json: bool) -> Result<()> {
     Ok(())
 }
 
-/// Who has a session, by the words of the running server; `None` if none runs.
+/// The names of clients with a session; `None` if no server answers.
 struct Connected(Option<BTreeSet<String>>);
 
 impl Connected {

@@ -1,12 +1,12 @@
-//! The folder with the files: how many there may be, how large, and what a full disk costs.
+//! The folder of the files: their number, size and names, and a full disk.
 //!
 //! ```text
-//! records ─► room in the file? ─► written, or the file is cut to whole records and given up
-//!                 └ none: the next file; the oldest goes first
+//! records ─► room in the file? ─► written, or the file is cut to whole records and ended
+//!                 └ none: the next file; the oldest one is removed first
 //! ```
 //!
-//! Whoever chose a peer's name has no say in where files are, and only files of this user that are
-//! named as these are ever go.
+//! The name of a peer cannot choose a path, and only files of this user with names of this form are
+//! removed.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::File;
@@ -23,26 +23,22 @@ use rustix::process::geteuid;
 
 use crate::hooks::program;
 
-/// How much there may be.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Bytes of one file.
+    /// Of one file.
     pub(super) bytes_max: u64,
-    /// Files in the folder.
+    /// In the folder.
     pub(super) files_max: usize,
 }
 
-/// What became of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Appended {
     Done,
-    /// There is no room in this file.
     Full,
-    /// They are lost, and the file takes no more.
+    /// The records are lost, and the file takes no more.
     Failed,
 }
 
-/// A file that is written.
 #[derive(Debug)]
 pub(super) struct Part {
     file: File,
@@ -50,17 +46,16 @@ pub(super) struct Part {
     bytes: u64,
 }
 
-/// The folder.
 #[derive(Debug)]
 pub(super) struct Files {
     folder: OwnedFd,
     path: PathBuf,
     limits: Limits,
-    /// Files that were begun.
+    /// Number of files begun.
     begun: u64,
-    /// Names of those that are written.
+    /// Names of the files being written.
     open: BTreeSet<String>,
-    /// When it failed last, while it does.
+    /// The last failure, until a file can be made again.
     failed: Option<Duration>,
     /// Readings that are in no file.
     lost: u64,
@@ -69,8 +64,7 @@ pub(super) struct Files {
 
 impl Files {
     /// # Errors
-    /// In words: that it is no folder, that others could write to it, or that another one writes
-    /// there.
+    /// When it is no folder, others could write to it, or another process writes there.
     pub(super) fn open(path: &Path, limits: Limits) -> Result<Self, String> {
         let path = program::folder(path)?;
         let failed = |error: Errno| format!("{}: {}", path.display(), io::Error::from(error));
@@ -88,8 +82,8 @@ impl Files {
         Ok(Self { folder, path, limits, begun: 0, open, failed: None, lost: 0, notices })
     }
 
-    /// Begins a file with `records`. `now` is on the clock of the run; `unix_ms` and `peer` are for
-    /// its name. Returns `None` when they are lost.
+    /// Begins a file with `records`; `None` if they are lost. `now` is on the run's clock;
+    /// `unix_ms` and `peer` are for the name.
     pub(super) fn begin(
         &mut self,
         now: Duration,
@@ -122,7 +116,7 @@ impl Files {
         }
     }
 
-    /// Writes records to a file, all of them or none.
+    /// Writes all of the records or none.
     pub(super) fn append(&mut self, now: Duration, part: &mut Part, records: &[u8]) -> Appended {
         if part.bytes + records.len() as u64 > self.limits.bytes_max.saturating_sub(LAST) {
             return Appended::Full;
@@ -130,8 +124,7 @@ impl Files {
         self.append_last(now, part, records)
     }
 
-    /// The same for the last records of a session, [`LAST`] bytes at most, for which there always
-    /// is room.
+    /// Writes the last records of a session, at most [`LAST`] bytes, for which room is kept.
     pub(super) fn append_last(
         &mut self,
         now: Duration,
@@ -144,7 +137,7 @@ impl Files {
                 Appended::Done
             }
             Err(error) => {
-                // A record that is cut off says nothing.
+                // Cut a partial record off.
                 let _ = part.file.set_len(part.bytes);
                 self.fail(now, &part.name, &error);
                 Appended::Failed
@@ -152,17 +145,16 @@ impl Files {
         }
     }
 
-    /// A file is written no more, and may go when it is the oldest.
+    /// The file is complete and may be removed when it is the oldest.
     pub(super) fn end(&mut self, part: Part) {
         self.open.remove(&part.name);
     }
 
-    /// Readings that are in no file.
     pub(super) const fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// What there is to say to people.
+    /// Messages for the user.
     pub(super) fn notices(&mut self) -> impl Iterator<Item = String> {
         self.notices.drain(..)
     }
@@ -178,13 +170,12 @@ impl Files {
         let mut file = File::from(openat(&self.folder, name, flags, Mode::RUSR | Mode::WUSR)?);
         let written = file.write_all(records);
         if written.is_err() {
-            // Half of a beginning is of no use, and takes room.
+            // Half of a beginning is useless.
             let _ = unlinkat(&self.folder, name, AtFlags::empty());
         }
         written.map(|()| file)
     }
 
-    /// Removes the oldest files until there is room for one more.
     fn make_room(&self) -> io::Result<()> {
         let mut names = self.own_names()?;
         while names.len() >= self.limits.files_max {
@@ -199,7 +190,7 @@ impl Files {
         Ok(())
     }
 
-    /// The files of this user that are named as these are, the oldest first.
+    /// This user's files with names of this form, the oldest first.
     fn own_names(&self) -> io::Result<BTreeSet<String>> {
         let mut names = BTreeSet::new();
         for entry in Dir::read_from(&self.folder)? {
@@ -222,7 +213,7 @@ impl Files {
         Ok(names)
     }
 
-    /// Once is enough until it works again.
+    /// One notice until it works again.
     fn fail(&mut self, now: Duration, name: &str, error: &io::Error) {
         if self.failed.replace(now).is_none() {
             let path = self.path.join(name);
@@ -234,14 +225,13 @@ impl Files {
     }
 }
 
-/// Whether a file is named as these are.
 fn is_own(name: &str) -> bool {
     let Some(rest) = name.strip_prefix(PREFIX) else { return false };
     let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
     digits >= 13 && rest[digits..].starts_with('-') && rest.ends_with(SUFFIX)
 }
 
-/// A peer's name as a part of a file's: letters, digits and what is harmless, not too long.
+/// A peer's name as part of a file's name.
 fn safe(peer: &str) -> String {
     let is_harmless = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
     peer.chars()
@@ -252,12 +242,11 @@ fn safe(peer: &str) -> String {
 
 const PREFIX: &str = "roadweave-";
 const SUFFIX: &str = ".sqlog";
-/// Letters of a peer's name in a file's.
 const PEER_MAX: usize = 40;
-/// Bytes of a file that are kept for the last records of a session: the counters of 32 paths and
-/// as many lanes with long names, and its end.
+/// Bytes of a file reserved for the last records: the counters of 32 paths and as many lanes with
+/// long names, and the end.
 pub(super) const LAST: u64 = 65_536;
-/// After a failure it is tried again so much later.
+/// Pause after a failure.
 const RETRY: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! One session as qlog: what is new in a reading becomes events.
 //!
 //! ```text
-//! reading ─► differs from what was told? ─► records: RS, an event in JSON, a line feed (RFC 7464)
+//! reading ─► differs from what was written? ─► records: RS, JSON, line feed (RFC 7464)
 //! ```
 //!
-//! Each file begins with all that holds, so that it can be read by itself. Events of the namespace
-//! `quic` are those of draft-ietf-quic-qlog-quic-events-13, the file is that of
-//! draft-ietf-quic-qlog-main-schema-14; docs/qlog.md defines those of the namespace `roadweave`.
+//! Each file begins with the full state and can be read alone. Sources:
+//! draft-ietf-quic-qlog-quic-events-13 for the namespace `quic`,
+//! draft-ietf-quic-qlog-main-schema-14 for the file, docs/qlog.md for the namespace `roadweave`.
 
 mod events;
 
@@ -22,34 +22,29 @@ use serde_json::{Value, json};
 
 use super::Now;
 
-/// What `quic` means in a file.
 const QUIC_EVENTS: &str = "urn:ietf:params:qlog:events:quic-13";
-/// What `roadweave` means in a file: docs/qlog.md.
+/// docs/qlog.md.
 pub(super) const ROADWEAVE_EVENTS: &str = "urn:uuid:7eb38b91-2d14-4e82-9bd4-54f522e857c2";
-/// How often counters are told.
 const COUNTERS_EVERY: Duration = Duration::from_secs(1);
-/// Paths, lanes and uplinks of a session that are told of, each; what is more is left out, so that
-/// a file holds the beginning of any session.
+/// Limit of the paths, of the lanes and of the uplinks of a session, so that any full state fits a
+/// file.
 const THINGS_MAX: usize = 32;
 
-/// What an uplink of a client is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum UplinkState {
-    /// It may be used.
     Present,
-    /// Somebody wants nothing to go by it.
+    /// The user paused it.
     Paused,
-    /// Its network wants somebody to log in.
+    /// Its network requires a login.
     Portal,
-    /// It is an uplink no more.
+    /// No longer an uplink.
     Gone,
 }
 
-/// The uplinks of a client, by name.
 pub(super) type Uplinks = BTreeMap<String, UplinkState>;
 
-/// The uplinks of an instance; a server has none.
+/// Empty for a server.
 pub(super) fn uplinks(status: &Status) -> Uplinks {
     let RoleStatus::Client(client) = &status.role else { return Uplinks::new() };
     let all = client.uplinks.iter().map(|uplink| {
@@ -64,52 +59,48 @@ pub(super) fn uplinks(status: &Status) -> Uplinks {
     all.into_iter().take(THINGS_MAX).collect()
 }
 
-/// What is known of a session at one time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reading<'a> {
     pub(super) session: &'a SessionStatus,
     pub(super) uplinks: &'a Uplinks,
 }
 
-/// What does not change in a trace.
 #[derive(Clone, Debug)]
 pub(super) struct About {
     /// `client` or `server`.
     pub(super) role: &'static str,
     /// The name of the instance.
     pub(super) instance: String,
-    /// Whether the session has begun while somebody watched.
+    /// Whether the session began during this run.
     pub(super) is_new: bool,
 }
 
-/// How a file begins.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Beginning {
-    /// Which file of the session it is, from 1 on.
+    /// Number of the file within the session, from 1.
     pub(super) part: u64,
     /// Readings before it that are in no file.
     pub(super) readings_lost: u64,
 }
 
-/// A session, and what was told of it.
 #[derive(Debug)]
 pub(super) struct Trace {
     about: About,
     peer: String,
-    /// Who the peer is, and when the session was first seen.
+    /// The peer and the time of the first reading.
     group: String,
-    /// When time is zero, in all files of the session.
+    /// Time zero of all files of the session.
     zero: Now,
     told: Told,
     /// Packets sent and received on each path, by the last reading.
     seen: BTreeMap<u32, (u64, u64)>,
 }
 
-/// What a file says already.
+/// What the file has already.
 #[derive(Debug, Default)]
 struct Told {
     paths: BTreeMap<u32, PathStatusReport>,
-    /// By the last reading, of which the last second may not be told yet.
+    /// By the last reading; counters of the last second may not be written yet.
     lanes: Vec<LaneStats>,
     uplinks: Uplinks,
     path_counters: BTreeMap<u32, Value>,
@@ -129,9 +120,8 @@ impl Trace {
         Self { about, peer, group, zero: now, told, seen }
     }
 
-    /// Whether what the instance tells is the same session still. A session has no number of its
-    /// own there, but within one nothing counts backwards, and its first path, whose number is 0,
-    /// does not come back once it is gone.
+    /// Whether `session` is still the same one. The status has no session number, but within a
+    /// session no counter decreases, and its first path, number 0, does not return.
     pub(super) fn is_of(&self, session: &SessionStatus) -> bool {
         let goes_on = |path: &PathStatusReport| match self.seen.get(&path.id) {
             Some((sent, received)) => {
@@ -142,7 +132,7 @@ impl Trace {
         session.paths.iter().all(goes_on)
     }
 
-    /// All that holds, as the records of a file that begins.
+    /// The records of a new file: the full state.
     pub(super) fn begin(&mut self, now: Now, reading: &Reading<'_>, how: Beginning) -> Vec<u8> {
         self.told = Told::default();
         let mut records = Records::at(self.time(now));
@@ -164,14 +154,14 @@ impl Trace {
         records.bytes
     }
 
-    /// What is new, as records.
+    /// The records of what is new.
     pub(super) fn news(&mut self, now: Now, reading: &Reading<'_>) -> Vec<u8> {
         let mut records = Records::at(self.time(now));
         self.tell(now, reading, &mut records);
         records.bytes
     }
 
-    /// The last records: what was counted in the end, and that the session is over.
+    /// The last records: pending counters and the end of the session.
     pub(super) fn close(&mut self, now: Now, reason: Option<&str>) -> Vec<u8> {
         let mut records = Records::at(self.time(now));
         self.tell_counters(&mut records);
@@ -183,12 +173,11 @@ impl Trace {
         records.bytes
     }
 
-    /// Milliseconds since the session was first seen; the clock of the run never goes back.
+    /// Milliseconds since the first reading; the clock of the run is monotonic.
     fn time(&self, now: Now) -> f64 {
         events::millis(now.run.saturating_sub(self.zero.run).as_secs_f64() * 1000.0)
     }
 
-    /// The first record of a file.
     fn header(&self, part: u64) -> Value {
         let title = match part {
             1 => self.peer.clone(),
@@ -258,7 +247,7 @@ impl Trace {
         }
     }
 
-    /// Counters since the session began, of paths and lanes where something has passed.
+    /// Writes the counters of paths and lanes that changed.
     fn tell_counters(&mut self, records: &mut Records) {
         let paths = std::mem::take(&mut self.told.paths);
         paths.values().for_each(|path| self.told.tell_path_counters(path, records));
@@ -283,13 +272,11 @@ impl Told {
     }
 }
 
-/// A moment as RFC 3339 has it, to the millisecond.
 fn timestamp(wall: SystemTime) -> String {
     let at = Timestamp::try_from(wall).unwrap_or(Timestamp::UNIX_EPOCH);
     format!("{at:.3}")
 }
 
-/// Records of one moment.
 #[derive(Debug)]
 pub(super) struct Records {
     /// Milliseconds.
@@ -311,13 +298,12 @@ impl Records {
         Self { time, bytes: Vec::new() }
     }
 
-    /// An event, of a path if it is one's.
     fn event(&mut self, name: &str, path: Option<u32>, data: Value) {
         let tuple = path.map(|id| id.to_string());
         self.push(&Event { time: self.time, name, tuple, data });
     }
 
-    /// What is no control character in JSON's texts separates records.
+    /// JSON escapes control characters in texts, so RS and line feed separate records.
     fn push(&mut self, record: &impl Serialize) {
         let text = serde_json::to_vec(record).expect("keys are texts");
         self.bytes.push(0x1e);

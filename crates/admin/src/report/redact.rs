@@ -1,28 +1,25 @@
-//! Takes secrets out of what is told.
+//! Removes secrets from a report.
 //!
 //! ```text
-//! configuration: fields that are known ─► texts ─► without what is like a secret
-//! doctor, status: all texts ─────────────────────► without what is like a secret
-//! log: each line up to a word such as `token` ───► without what is like a secret
+//! configuration: known fields ─► texts ─► without what looks like a secret
+//! doctor, status: all texts ────────────► without what looks like a secret
+//! log: each line up to a word such as `token` ─► without what looks like a secret
 //! ```
 //!
-//! What nobody has said to be harmless is left out: comments, fields that no client and no server
-//! knows, words as long as a key.
+//! Only what is known to be harmless stays: comments, unknown fields and words as long as a key go.
 
 use roadweave_identity::PublicKey;
 use serde_json::Value as Json;
 use toml::{Table, Value};
 
-/// What stands in the place of a secret.
 const REMOVED: &str = "(removed)";
-/// A key has 44 letters in base64, 64 in hexadecimal; a shorter piece of one is of no use.
+/// A key has 44 letters in base64, 64 in hexadecimal; a shorter piece is useless.
 const KEY_MIN: usize = 24;
-/// An address has up to eight words with colons between them; a key by pairs of digits has more.
+/// An address has at most eight words with colons between them; a key in pairs of digits has more.
 const PAIRS_MIN: usize = 12;
-/// So many letters of a public key tell keys apart; of a private one in its place 208 bits stay
-/// unknown.
+/// Enough letters to tell public keys apart; of a private key in its place 208 bits stay unknown.
 const PUBLIC_LEN: usize = 8;
-/// In a log what comes behind one of these may be a secret, however short.
+/// In a log, the rest of a line behind one of these may be a secret.
 const WORDS: [&str; 15] = [
     "api-key",
     "api_key",
@@ -40,10 +37,10 @@ const WORDS: [&str; 15] = [
     "secret",
     "token",
 ];
-/// And these, which are nothing in the name of a field.
+/// Further words, which are harmless in a field name.
 const WORDS_OF_LOGS: [&str; 10] =
     ["key=", "pass ", "pass:", "pass=", "pin ", "pin:", "pin=", "puk ", "puk=", "sig="];
-/// The fields of docs/configuration.md but the private key, and of the sections around them.
+/// The fields of docs/configuration.md and their sections, except the private key.
 const FIELDS: [&str; 106] = [
     "accept",
     "addresses",
@@ -153,8 +150,8 @@ const FIELDS: [&str; 106] = [
     "weight",
 ];
 
-/// A configuration without its secrets. Of one that is no TOML nothing stays, since nobody knows
-/// what is a secret in it.
+/// A configuration without its secrets. Nothing of an invalid TOML file stays, because its secrets
+/// cannot be found.
 pub(super) fn config(text: &Result<String, String>) -> String {
     let read = text.as_ref().map_err(String::clone);
     match read.and_then(|text| text.parse::<Table>().map_err(|_| "it is no TOML".to_owned())) {
@@ -169,7 +166,7 @@ pub(super) fn config(text: &Result<String, String>) -> String {
     }
 }
 
-/// The fields that are known, and how many are not.
+/// The known fields, and the number of unknown ones.
 fn fields(table: Table) -> (Table, usize) {
     let (mut known, mut left_out) = (Table::new(), 0);
     for (name, value) in table {
@@ -202,7 +199,7 @@ fn value(name: &str, value: Value) -> (Value, usize) {
     }
 }
 
-/// What a program of ours tells as JSON, without what is like a secret.
+/// JSON of our own programs, without what looks like a secret.
 pub(super) fn json(value: Json) -> Json {
     match value {
         Json::String(text) => Json::String(self::text(&text)),
@@ -222,7 +219,6 @@ pub(super) fn json(value: Json) -> Json {
     }
 }
 
-/// The text of a field.
 fn named(name: &str, text: &str) -> String {
     match name {
         "public_key" if text.parse::<PublicKey>().is_ok() => {
@@ -238,7 +234,7 @@ fn is_secret(name: &str) -> bool {
     WORDS.iter().any(|word| name.contains(word))
 }
 
-/// A log without what is like a secret, and without what could steer a terminal.
+/// A log without secrets and control sequences.
 pub(super) fn log(text: &str) -> String {
     let lines = text.lines().map(|line| {
         let lower = line.to_ascii_lowercase();
@@ -254,7 +250,7 @@ pub(super) fn log(text: &str) -> String {
     lines.collect()
 }
 
-/// A text whose quotations are left out, since nobody knows of what they are.
+/// Removes quotations, whose origin is unknown.
 pub(super) fn unquoted(text: &str) -> String {
     let mut clear = String::new();
     let mut rest = text;
@@ -263,16 +259,15 @@ pub(super) fn unquoted(text: &str) -> String {
         clear += before;
         clear += REMOVED;
         let quote = quoted.chars().next().unwrap_or('"');
-        // To the last one of its kind: what is quoted may have some.
+        // Up to the last quote: the quotation may contain some.
         rest = quoted.rfind(quote).filter(|end| *end > 0).map_or("", |end| &quoted[end + 1..]);
     }
     self::text(&(clear + rest))
 }
 
-/// A text without what is like a secret: words as long as a key, what stands before a `@` in
-/// addresses, and what such an address asks for.
+/// Removes what looks like a secret: words as long as a key, and user, password and query of URLs.
 pub(super) fn text(text: &str) -> String {
-    // What an address may have in it, and more (RFC 3986 section 2.2), is of it.
+    // All that may be in a URL, and more (RFC 3986 section 2.2).
     let ends_address = |c: char| c.is_whitespace() || c.is_control() || "\"`<>".contains(c);
     let is_between = |c: char| c.is_whitespace() || c.is_control() || "\"'`<>()[]{},;|".contains(c);
     let mut clear = String::with_capacity(text.len());
@@ -292,7 +287,7 @@ pub(super) fn text(text: &str) -> String {
     clear
 }
 
-/// `scheme://user:password@host/path?token=...`: without user, password and all behind the path.
+/// `scheme://user:password@host/path?token=...` without user, password and what follows the path.
 fn anonymous(piece: &str) -> String {
     let Some((scheme, rest)) = piece.split_once("://") else {
         return match piece.rsplit_once('@') {
@@ -302,16 +297,16 @@ fn anonymous(piece: &str) -> String {
     };
     let scheme = scheme.rsplit_once('@').map_or(scheme, |(_, scheme)| scheme);
     let path = |rest: &str| rest.split(['?', '#', ';']).next().unwrap_or_default().to_owned();
-    // To the last one: what should not be in a password may be there all the same.
+    // The last one: a password may contain an `@`.
     match rest.rsplit_once('@') {
         Some((_, host)) => format!("{scheme}://{REMOVED}@{}", path(host)),
         None => format!("{scheme}://{}", path(rest)),
     }
 }
 
-/// The piece without words that are as long as a key, be they one or not.
+/// Removes words as long as a key.
 fn keyless(piece: &str) -> String {
-    // Also as an address or a JSON text has base64.
+    // Base64, also as a URL or a JSON text escapes it.
     let is_of_a_key = |c: char| c.is_ascii_alphanumeric() || "+/=_-%\\".contains(c);
     if piece.split(':').count() >= PAIRS_MIN {
         return REMOVED.to_owned();

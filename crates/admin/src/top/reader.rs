@@ -1,4 +1,4 @@
-//! The thread that asks the instance, so that nothing else waits for its answers.
+//! A thread that asks the instance, so that nothing else waits for its answers.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -9,17 +9,14 @@ use roadweave_device::history::History;
 use roadweave_device::local::{self, SetUplink};
 use roadweave_device::status::Status;
 
-/// How often the instance is asked.
 pub(super) const INTERVAL: Duration = Duration::from_millis(500);
 
-/// What the thread has to say.
 #[derive(Debug)]
 pub(super) enum Word {
-    /// The instance's status.
     Status(Box<Status>),
-    /// Why there is none.
+    /// Why there is no status.
     Away(String),
-    /// What came of a change.
+    /// The outcome of a change.
     Told(String),
 }
 
@@ -33,7 +30,6 @@ impl Word {
     }
 }
 
-/// The two ends that the screen has.
 #[derive(Debug)]
 pub(super) struct Reader {
     pub(super) words: Receiver<Word>,
@@ -42,10 +38,7 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// Asks the instance at `socket` from now on, as long as there are both ends.
-    ///
-    /// # Errors
-    /// When the system lacks a thread.
+    /// Starts the thread; it ends when the other ends of both channels are dropped.
     pub(super) fn start(socket: PathBuf) -> Result<Self> {
         let (tell, words) = sync_channel(4);
         let (changes, changed) = sync_channel(1);
@@ -70,7 +63,7 @@ impl Reader {
     }
 }
 
-/// Pauses or resumes an uplink; says what came of it.
+/// Pauses or resumes an uplink; returns the outcome as text.
 fn set(socket: &Path, change: &SetUplink) -> String {
     let uplink = &change.uplink;
     match local::set_uplink(socket, change) {

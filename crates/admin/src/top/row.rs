@@ -1,8 +1,7 @@
-//! A row of cells of fixed widths, in columns of the terminal.
+//! A row of cells of fixed widths, in terminal columns.
 
 use ratatui::text::Span;
 
-/// One cell.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cell<'a> {
     text: &'a str,
@@ -20,7 +19,7 @@ impl<'a> Cell<'a> {
     }
 }
 
-/// The cells, each cut or filled to its width, with a space between.
+/// Joins the cells with spaces, each cut or filled to its width.
 pub(super) fn row(cells: &[Cell<'_>]) -> String {
     let filled = cells.iter().map(|Cell { text, width, is_right }| {
         let width = usize::from(*width);
@@ -31,7 +30,7 @@ pub(super) fn row(cells: &[Cell<'_>]) -> String {
     filled.collect::<Vec<_>>().join(" ")
 }
 
-/// As much of the beginning as fits; a letter may take two columns, or none.
+/// The longest beginning that fits; a letter takes zero to two columns.
 fn cut(text: &str, width: usize) -> &str {
     let ends = text.char_indices().map(|(at, letter)| at + letter.len_utf8());
     let fits = ends.take_while(|end| Span::raw(&text[..*end]).width() <= width);

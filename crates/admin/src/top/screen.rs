@@ -1,7 +1,7 @@
-//! The screen: numbers above, uplinks or clients in the middle, events below.
+//! The screen: figures above, uplinks or clients in the middle, events below.
 //!
-//! It is made for 80 columns and 24 rows. On less it leaves columns and sparklines out, on more it
-//! shows longer names and more rows.
+//! Made for 80 columns and 24 rows. A smaller one has fewer columns and no sparklines, a larger one
+//! longer names and more rows.
 
 use std::cmp::Ordering;
 use std::time::{Duration, Instant};
@@ -19,14 +19,13 @@ use roadweave_tunnel::SessionStatus;
 use super::cursor::Cursor;
 use super::row::{Cell, row};
 
-/// Columns from which there is room for all of a row.
+/// From this width on a row has all columns.
 const WIDE: u16 = 72;
-/// The round trip that fills a sparkline if none is longer, ms.
+/// The round trip that fills a sparkline unless one is longer, ms.
 const ROUND_TRIP_FULL: u64 = 100;
-/// How old a status may be before that is told.
+/// A status older than this is reported as missing.
 const STALE: Duration = Duration::from_secs(2);
 
-/// Draws what is known.
 pub(super) fn draw(frame: &mut Frame<'_>, history: &History, cursor: Cursor, now: Instant) {
     let area = frame.area();
     let events = if area.height < 16 { 3 } else { (area.height / 4).max(5) };
@@ -44,7 +43,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, history: &History, cursor: Cursor, now
         }
         None => {}
     }
-    // Of the one under the cursor, above what happened.
+    // The modem of the chosen uplink, above the events.
     let chosen = history.links.iter().nth(cursor.place(history));
     let modem = chosen.and_then(|(name, link)| Some((name, link.modem.as_ref()?)));
     let modem = modem.map(|(name, facts)| {
@@ -65,7 +64,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, history: &History, cursor: Cursor, now
     frame.render_widget(rows.wrap(Wrap { trim: false }), events);
 }
 
-/// Three lines of all that is known of the instance as a whole.
+/// Three lines about the instance as a whole.
 fn headline(history: &History, now: Instant, width: u16) -> Vec<Line<'static>> {
     let Some(Status { name, uptime_seconds, role, .. }) = &history.status else {
         return vec![Line::from("asking the instance")];
@@ -135,7 +134,7 @@ fn goodput(history: &History, target: Option<u64>, width: u16) -> Line<'static> 
     text.into()
 }
 
-/// How the last minute was, or why there is no session.
+/// The last minute, or why there is no session.
 fn minute(history: &History, client: &ClientStatus, width: u16) -> Line<'static> {
     if client.sessions.is_empty() {
         let why = client.no_session.as_ref().map(|why| format!(": {}", harmless(why)));
@@ -167,11 +166,11 @@ fn uplinks(frame: &mut Frame<'_>, area: Rect, history: &History, cursor: usize) 
     };
     let title = uplink_row(" ", titles.map(str::to_owned), area.width, has_caps);
     frame.render_widget(Paragraph::new(title).style(Modifier::UNDERLINED), head);
-    // Sparklines go before uplinks do.
+    // Leave out sparklines before uplinks.
     let count = u16::try_from(history.links.len()).unwrap_or(u16::MAX);
     let height = if count.saturating_mul(2) <= rows.height { 2 } else { 1 };
     let room = usize::from(rows.height / height).max(1);
-    // The one under the cursor is on the screen.
+    // Keep the cursor visible.
     let skip = (cursor + 1).saturating_sub(room);
     let shown = history.links.iter().enumerate().skip(skip).take(room);
     for ((at, (name, link)), y) in shown.zip((rows.y..).step_by(height.into())) {
@@ -188,7 +187,6 @@ fn uplinks(frame: &mut Frame<'_>, area: Rect, history: &History, cursor: usize) 
     }
 }
 
-/// The figures of an uplink, in the order of its row; a dash for what is not known.
 fn figures(name: &str, link: &Link) -> [String; 7] {
     let status = match link.status {
         _ if link.is_paused => "paused",
@@ -210,7 +208,6 @@ fn figures(name: &str, link: &Link) -> [String; 7] {
     ]
 }
 
-/// One row of uplinks: what fits `width`.
 fn uplink_row(mark: &str, cells: [String; 7], width: u16, has_caps: bool) -> String {
     let [name, status, sent, received, round_trip, loss, left] = &cells;
     let mut cells = vec![Cell::left(mark, 1)];
@@ -237,7 +234,6 @@ fn style(link: &Link) -> Style {
     }
 }
 
-/// How an uplink was in the last minute, the newest at the right.
 fn sparklines(frame: &mut Frame<'_>, area: Rect, link: &Link) {
     let parts = [
         ("rate", &link.kbps, 0),
@@ -251,10 +247,10 @@ fn sparklines(frame: &mut Frame<'_>, area: Rect, link: &Link) {
         frame.render_widget(Paragraph::new(format!("  {label:<4} ")), word);
         let room = usize::from(line.width).saturating_sub(1);
         let shown = samples.iter().skip(samples.len().saturating_sub(room)).copied();
-        // The newest is at the right edge from the first one on.
+        // The newest sample is at the right edge from the start.
         let missing = room.saturating_sub(samples.len());
         let shown = std::iter::repeat_n(0, missing).chain(shown);
-        // What is small stays low, however it moves.
+        // Keep small values low.
         let full = samples.iter().copied().max().unwrap_or(0).max(full).max(1);
         let sparkline = Sparkline::default().data(shown).max(full);
         frame.render_widget(sparkline, line);
@@ -271,7 +267,7 @@ fn clients(frame: &mut Frame<'_>, area: Rect, history: &History, sessions: &[Ses
     let mut all: Vec<_> = sessions.iter().map(|session| (fares(session), session)).collect();
     all.sort_by(|(a, one), (b, other)| worst_first(a, b).then_with(|| one.peer.cmp(&other.peer)));
     let rows = usize::from(area.height).saturating_sub(1);
-    // The line that counts the rest takes the place of a client.
+    // The line that counts the rest takes a row.
     let room = if all.len() > rows { rows.saturating_sub(1) } else { rows };
     for (fares, session) in all.iter().take(room) {
         let rates = history.clients.get(&session.public_key);
@@ -295,7 +291,6 @@ fn clients(frame: &mut Frame<'_>, area: Rect, history: &History, sessions: &[Ses
     text(frame, area, lines);
 }
 
-/// One row of clients: what fits `width`.
 fn client_row(cells: [String; 6], width: u16) -> String {
     let [name, paths, sent, received, round_trip, loss] = &cells;
     let mut cells = vec![Cell::left("", 1)];
@@ -311,14 +306,14 @@ fn client_row(cells: [String; 6], width: u16) -> String {
     row(&cells)
 }
 
-/// The loss and the round trip, ms, of a session's best usable path; `None` without one.
+/// Loss and round trip (ms) of the best usable path.
 fn fares(session: &SessionStatus) -> Option<(f32, f64)> {
     let usable = session.paths.iter().filter(|path| path.status == PathStatus::Usable);
     let all = usable.map(|path| (path.loss, path.smoothed_rtt_ms));
     all.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)))
 }
 
-/// Those without a usable path, then those with the most loss, then with the longest round trip.
+/// Without a usable path first, then by loss, then by round trip.
 fn worst_first(a: &Option<(f32, f64)>, b: &Option<(f32, f64)>) -> Ordering {
     match (a, b) {
         (Some(a), Some(b)) => b.0.total_cmp(&a.0).then(b.1.total_cmp(&a.1)),
@@ -338,7 +333,7 @@ fn bad() -> Style {
     Style::new().fg(Color::Red)
 }
 
-/// A text that somebody else has chosen steers no terminal.
+/// Foreign text without control sequences.
 fn harmless(text: &str) -> String {
     peer_text(text.as_bytes())
 }

@@ -1,4 +1,5 @@
-//! What a modem's answers to AT commands mean: a firmware wrote them, and its operator a part.
+//! Reads a modem's answers to AT commands. The firmware wrote them, and its operator a part: none
+//! is trusted.
 
 use std::ops::RangeInclusive;
 
@@ -6,10 +7,10 @@ use roadweave_device::ModemFacts;
 
 use super::super::facts::legible;
 
-/// Reads all lines that a modem has said, among them whatever nobody asked for.
+/// Reads all lines of a modem, unsolicited ones among them.
 ///
 /// # Errors
-/// When the modem can be in no network.
+/// When the modem cannot be in a network.
 pub(in super::super) fn of(lines: &[String]) -> Result<ModemFacts, String> {
     let said = Said(lines);
     if said.first("+CPIN:").is_some_and(|fields| fields.first() != Some(&"READY")) {
@@ -18,7 +19,7 @@ pub(in super::super) fn of(lines: &[String]) -> Result<ModemFacts, String> {
     let (operator, technology) = network(&said);
     let cells = said.all("+QENG:").filter_map(|fields| Cell::of(&fields));
     let cells: Vec<Cell> = cells.chain(said.first("+CESQ:").and_then(|it| measured(&it))).collect();
-    // Beside 5G of the first kind there is LTE; what carries most is the former.
+    // LTE runs beside non-standalone 5G; the 5G cell carries most.
     let find = |figure: fn(&Cell) -> Option<f64>, range: RangeInclusive<f64>| {
         let fits = |figure: &f64| range.contains(figure);
         let of = |is_5g: bool| {
@@ -41,14 +42,14 @@ pub(in super::super) fn of(lines: &[String]) -> Result<ModemFacts, String> {
     })
 }
 
-/// Whether a line answers a command, and is not what the modem says by itself.
+/// Whether a line answers a command and is not unsolicited.
 pub(super) fn is_answer(line: &str, command: &str) -> bool {
     let name = command.trim_start_matches("AT").split(['?', '=']).next().unwrap_or_default();
-    // The number of a SIM stands alone on some modems.
+    // Some modems print the SIM number without a name.
     line.starts_with(name) || line.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Lines, by what they begin with.
+/// Lines by prefix.
 struct Said<'a>(&'a [String]);
 
 impl<'a> Said<'a> {
@@ -61,7 +62,7 @@ impl<'a> Said<'a> {
     }
 }
 
-/// What stands between the commas that are in no quotes.
+/// Splits at commas outside quotes.
 fn fields(text: &str) -> Vec<&str> {
     let mut is_quoted = false;
     let parts = text.split(move |letter| {
@@ -71,7 +72,7 @@ fn fields(text: &str) -> Vec<&str> {
     parts.map(|part| part.trim().trim_matches('"')).take(FIELDS_MAX).collect()
 }
 
-/// The operator, and the technology by `<AcT>`: 3GPP TS 27.007 section 7.3.
+/// Operator and technology (`<AcT>`): 3GPP TS 27.007 section 7.3.
 fn network(said: &Said<'_>) -> (Option<String>, Option<&'static str>) {
     let Some(fields) = said.first("+COPS:") else { return (None, None) };
     let technology = fields.get(3).and_then(|number| match number.parse::<u8>().ok()? {
@@ -85,7 +86,7 @@ fn network(said: &Said<'_>) -> (Option<String>, Option<&'static str>) {
     (fields.get(2).and_then(|name| legible(name)), technology)
 }
 
-/// A cell that the modem measures; a figure that it does not know is out of range.
+/// A measured cell; an unknown figure is out of range.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Cell {
     technology: Option<&'static str>,
@@ -96,12 +97,11 @@ struct Cell {
 }
 
 impl Cell {
-    /// A line of Quectel's `AT+QENG="servingcell"`, which names a cell's technology and then what
-    /// that one has. The unit of its SINR of LTE differs among models.
+    /// A line of Quectel's `AT+QENG="servingcell"`. The unit of its LTE SINR differs among models.
     ///
     /// Source: RG50xQ and RM5xxQ series AT commands manual, section 5.
     fn of(fields: &[&str]) -> Option<Self> {
-        // Where there are two cells, the first line has no technology.
+        // With two cells the first line has no technology.
         let rest = match fields.first() {
             Some(&"servingcell") => fields.get(2..)?,
             _ => fields,
@@ -118,10 +118,10 @@ impl Cell {
     }
 }
 
-/// `+CESQ`: of 5G if the modem knows that, else of LTE. Each number is a step of a half or a whole
-/// decibel, of which the lower end counts; 255 is unknown.
+/// `+CESQ`: 5G if the modem reports it, else LTE. A number is a step of half or one decibel, given
+/// by its lower end; 255 is unknown.
 ///
-/// Source: 3GPP TS 27.007 section 8.69; the steps of 5G are those of TS 38.133 section 10.1.
+/// Source: 3GPP TS 27.007 section 8.69; the steps of 5G: TS 38.133 section 10.1.
 fn measured(fields: &[&str]) -> Option<Cell> {
     let step = |place: usize, steps: RangeInclusive<u8>, origin: f64, size: f64| {
         let step = fields.get(place).and_then(|text| text.parse::<u8>().ok());
@@ -143,20 +143,18 @@ fn measured(fields: &[&str]) -> Option<Cell> {
     Some(of_5g).filter(is_known).or(Some(of_lte).filter(is_known))
 }
 
-/// `+CSQ`: 31 steps of 2 dB from -113 dBm on; 99 is unknown.
-///
-/// Source: 3GPP TS 27.007 section 8.5.
+/// `+CSQ`: 31 steps of 2 dB from -113 dBm; 99 is unknown (3GPP TS 27.007 section 8.5).
 fn strength(fields: &[&str]) -> Option<f64> {
     let step = fields.first().and_then(|text| text.parse::<u8>().ok());
     step.filter(|step| *step <= 31).map(|step| -113.0 + 2.0 * f64::from(step))
 }
 
-/// The number of the SIM: behind a name that vendors do not share, or alone.
+/// The SIM number, alone or behind a vendor-specific name.
 fn iccid(lines: &[String]) -> Option<String> {
     lines.iter().find_map(|line| {
         let named = ["+CCID:", "+QCCID:", "+ICCID:"].iter().find_map(|it| line.strip_prefix(it));
         let number = named.unwrap_or(line).trim().trim_matches('"');
-        // ITU-T E.118 has 19 digits and more, and each begins with 89; what fills up is F.
+        // ITU-T E.118: at least 19 digits that begin with 89; F is padding.
         let is_number = (18..=22).contains(&number.len())
             && number.starts_with("89")
             && number.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -164,9 +162,7 @@ fn iccid(lines: &[String]) -> Option<String> {
     })
 }
 
-/// The first access point that is not for calls alone.
-///
-/// Source: 3GPP TS 27.007 sections 10.1.23 and 10.1.1.
+/// The first access point that is not for calls alone (3GPP TS 27.007 sections 10.1.23, 10.1.1).
 fn access_point(said: &Said<'_>) -> Option<String> {
     let names = said.all("+CGCONTRDP:").chain(said.all("+CGDCONT:"));
     let mut names = names.filter_map(|fields| fields.get(2).and_then(|name| legible(name)));
@@ -177,7 +173,6 @@ fn access_point(said: &Said<'_>) -> Option<String> {
     names.find(|name| !is_for_calls(name))
 }
 
-/// Fields of a line that are read.
 const FIELDS_MAX: usize = 32;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The events of paths and lanes: which fields they have, from what the instance tells.
+//! The events of paths and lanes and their fields.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,13 +8,13 @@ use serde_json::{Map, Value, json};
 
 use super::Records;
 
-/// The data of `quic:connection_started`: the instance does not tell its own address.
+/// The data of `quic:connection_started`; the status has no local address.
 pub(super) fn started(session: &SessionStatus) -> Value {
     let remote = session.paths.iter().find_map(|path| path.remote.as_deref());
     json!({ "local": {}, "remote": endpoint(remote) })
 }
 
-/// What is new of a path, or all if there was none `before`.
+/// The differences of a path, or all of it without `before`.
 pub(super) fn path(
     before: Option<&PathStatusReport>,
     now: &PathStatusReport,
@@ -52,7 +52,7 @@ pub(super) fn path(
     }
 }
 
-/// A path is gone: without addresses its tuple is abandoned.
+/// A tuple without addresses is abandoned.
 pub(super) fn path_is_gone(before: &PathStatusReport, records: &mut Records) {
     let id = before.id;
     let mut data = json!({ "path_id": id, "old": before.status.name(), "new": "gone" });
@@ -63,7 +63,7 @@ pub(super) fn path_is_gone(before: &PathStatusReport, records: &mut Records) {
     records.event("quic:tuple_assigned", Some(id), data);
 }
 
-/// What `quic:recovery_metrics_updated` has of a path: milliseconds, bytes, bits per second.
+/// The data of `quic:recovery_metrics_updated`: milliseconds, bytes, bits a second.
 fn metrics(path: &PathStatusReport) -> Map<String, Value> {
     let mut data = json!({
         "smoothed_rtt": millis(path.smoothed_rtt_ms),
@@ -76,7 +76,6 @@ fn metrics(path: &PathStatusReport) -> Map<String, Value> {
     data.as_object().cloned().unwrap_or_default()
 }
 
-/// The data of `roadweave:path_counters`.
 pub(super) fn path_counters(path: &PathStatusReport) -> Value {
     let counters = &path.counters;
     json!({
@@ -97,7 +96,6 @@ pub(super) fn path_counters(path: &PathStatusReport) -> Value {
     })
 }
 
-/// The data of `roadweave:lane_counters`.
 pub(super) fn lane_counters(number: usize, lane: &LaneStats) -> Value {
     let LaneStats { sent, received, .. } = lane;
     json!({
@@ -122,7 +120,7 @@ pub(super) fn lane_counters(number: usize, lane: &LaneStats) -> Value {
     })
 }
 
-/// An address as `TupleEndpointInfo`; empty where there is none.
+/// `TupleEndpointInfo`; empty without an address.
 fn endpoint(address: Option<&str>) -> Value {
     match address.and_then(|text| text.parse::<SocketAddr>().ok()) {
         None => json!({}),
@@ -133,7 +131,7 @@ fn endpoint(address: Option<&str>) -> Value {
     }
 }
 
-/// To a thousandth, which is a microsecond: what changes below that is no news.
+/// Rounds to a microsecond; smaller changes are no events.
 pub(super) fn millis(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
