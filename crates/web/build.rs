@@ -1,5 +1,5 @@
-//! Puts the built page (`make web`) into the program: a table of its files with their types.
-//! Without Node there is none, and the program says how to make it.
+//! Puts the built page (`make web`) into the program as a table of its files with their types.
+//! Without Node there is none, and the program shows how to build it.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ fn main() {
     fs::write(out.join("files.rs"), table).expect("it can be written");
 }
 
-/// What a browser is told of a file; `None` for what is no part of the page.
+/// `None` for files that are not part of the page.
 fn content_type(path: &Path) -> Option<&'static str> {
     Some(match path.extension()?.to_str()? {
         "html" => "text/html; charset=utf-8",

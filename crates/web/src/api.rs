@@ -33,36 +33,33 @@ use crate::samples::Rows;
 use crate::token::Check;
 use crate::watcher::{Seen, Watcher};
 
-/// Bytes of a request's content.
+/// Bytes of a request body.
 const BODY_MAX: usize = 4 * 1024;
-/// How long content may take to come.
+/// Timeout of a request body.
 const BODY_WAIT: Duration = Duration::from_secs(5);
-/// Changes that wait for the client's answer.
+/// Changes waiting for the client's answer.
 const CHANGES_MAX: usize = 2;
 /// Entries of each list in an answer.
 const LIST_MAX: usize = 64;
 
-/// What answers requests.
 #[derive(Debug)]
 pub(crate) struct Api {
     watcher: Watcher,
     names: Names,
     check: Check,
     read_only: bool,
-    /// Tells the page that the samples count anew.
+    /// Tells the page that the program restarted and sample numbers begin again.
     run: String,
     changes: Arc<Semaphore>,
 }
 
-/// All that the page shows.
 #[derive(Debug, Serialize)]
 struct State<'a> {
     run: &'a str,
     now_ms: u64,
     read_only: bool,
-    /// Why nothing is known now.
+    /// Why there are no current figures.
     away: Option<String>,
-    /// How old the figures are.
     age_ms: Option<u64>,
     name: Option<String>,
     role: Option<&'static str>,
@@ -75,37 +72,34 @@ struct State<'a> {
     stalled_ms: u64,
     links: Vec<LinkState<'a>>,
     lanes: Vec<LaneState<'a>>,
-    /// What a lane may follow.
+    /// The strategies a lane may be set to.
     strategies: Vec<&'static str>,
     events: Vec<EventState>,
     samples: Rows<'a>,
 }
 
-/// One uplink.
 #[derive(Debug, Serialize)]
 struct LinkState<'a> {
     name: &'a str,
     shown: String,
-    /// That of its path.
+    /// The status of its path.
     status: Option<&'static str>,
     paused: bool,
-    /// Whether its network wants somebody to log in.
+    /// Whether its network requires a login.
     portal: bool,
     technology: Option<&'static str>,
     signal_dbm: Option<i32>,
-    /// Of its modem.
     operator: Option<String>,
     sent_bps: u64,
     received_bps: u64,
     round_trip_ms: Option<f64>,
     loss: Option<f64>,
     left_bytes: Option<u64>,
-    /// That of the cap with the least left.
+    /// Of the cap with the least left.
     cap_bytes: Option<u64>,
     backup: bool,
 }
 
-/// One lane.
 #[derive(Debug, Serialize)]
 struct LaneState<'a> {
     name: &'a str,
@@ -120,7 +114,6 @@ struct EventState {
     text: String,
 }
 
-/// What is wanted of an uplink.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct UplinkChange {
@@ -139,8 +132,6 @@ struct Fault<'a> {
 }
 
 impl Api {
-    /// # Errors
-    /// When the system gives no random bytes.
     pub(crate) fn new(
         watcher: Watcher,
         names: Names,
@@ -152,7 +143,6 @@ impl Api {
         Ok(Self { watcher, names, check, read_only, run: format!("{run:016x}"), changes })
     }
 
-    /// Answers a request that came over the connection of `place`.
     pub(crate) async fn answer(&self, place: &Place, request: Request<Incoming>) -> Answer {
         let (parts, body) = request.into_parts();
         if let Err(refusal) = named(&parts, &self.names) {
@@ -273,7 +263,7 @@ impl Api {
         self.change(move || local::set_strategy(&socket, &change)).await
     }
 
-    /// Has the client do something, in a thread that may wait for it.
+    /// Runs `ask` in a thread that may block.
     async fn change(
         &self,
         ask: impl FnOnce() -> Result<Option<String>, RequestError> + Send + 'static,
@@ -295,7 +285,6 @@ impl Api {
     }
 }
 
-/// The uplinks, by name.
 fn links<'a>(client: &'a ClientStatus, seen: &'a Seen) -> Vec<LinkState<'a>> {
     let of = |(name, link): (&'a String, &roadweave_device::history::Link)| {
         let mut paths = client.sessions.iter().flat_map(|session| &session.paths);
@@ -323,24 +312,23 @@ fn links<'a>(client: &'a ClientStatus, seen: &'a Seen) -> Vec<LinkState<'a>> {
     seen.history.links.iter().take(LIST_MAX).map(of).collect()
 }
 
-/// The power of a modem's reference signal, without its fraction.
+/// The modem's RSRP without its fraction.
 fn rsrp(facts: &ModemFacts) -> Option<i32> {
     facts.rsrp_dbm.map(|power| power as i32)
 }
 
-/// The cap that has the least left.
+/// The cap with the least left.
 fn cap(path: &PathStatusReport) -> Option<u64> {
     let caps = [(path.daily_cap_bytes, path.day_bytes), (path.monthly_cap_bytes, path.month_bytes)];
     let caps = caps.into_iter().filter_map(|(cap, used)| Some((cap?.saturating_sub(used?), cap?)));
     caps.min().map(|(_, cap)| cap)
 }
 
-/// What others have chosen, as it may stand on a page: bounded, and nothing in it turns the text.
+/// Foreign text, bounded and without control and bidirectional characters.
 fn shown(text: &str) -> String {
     peer_text(text.as_bytes())
 }
 
-/// The content of a request.
 async fn content<T: DeserializeOwned>(body: Incoming) -> Result<T, Answer> {
     let read = timeout(BODY_WAIT, Limited::new(body, BODY_MAX).collect()).await;
     let read = read.map_err(|_| fault(StatusCode::REQUEST_TIMEOUT, "it took too long to come"))?;
@@ -351,7 +339,7 @@ async fn content<T: DeserializeOwned>(body: Incoming) -> Result<T, Answer> {
 }
 
 fn json(status: StatusCode, value: &impl Serialize) -> Answer {
-    // All of it is text and numbers.
+    // Texts and numbers always serialize.
     let text = serde_json::to_vec(value).unwrap_or_default();
     answer(status, "application/json", Bytes::from(text))
 }

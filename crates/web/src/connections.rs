@@ -1,6 +1,6 @@
-//! How many connections there may be: of all, of one address, and of those who have not yet shown
-//! the token. Where there are as many, the oldest of these gives way to a new one: whoever has the
-//! token needs one round trip to show it, and is not locked out by connections that say nothing.
+//! Limits of connections: in total, of one address, and without the token. At a limit the oldest
+//! connection without the token gives way to a new one. The holder of the token needs one round
+//! trip to show it, so silent connections cannot lock it out.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,16 +9,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// Connections of all.
 const ALL_MAX: usize = 32;
-/// Those that have not shown the token.
+/// Without the token.
 const STRANGERS_MAX: usize = 12;
-/// Those of one address: a browser opens six.
+/// Of one address: a browser opens six.
 const ONE_MAX: usize = 8;
-/// Requests of a connection without the token: the page has four files.
+/// Of a connection without the token: the page has four files.
 const REQUESTS_MAX: u32 = 32;
 
-/// The connections of a server.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Connections(Arc<Mutex<Places>>);
 
@@ -26,30 +24,31 @@ pub(crate) struct Connections(Arc<Mutex<Places>>);
 struct Places {
     /// By number: the oldest first.
     all: BTreeMap<u64, Entry>,
-    /// How many there ever were.
+    /// Number of connections so far.
     count: u64,
 }
 
 #[derive(Debug)]
 struct Entry {
     address: IpAddr,
-    /// It has shown the token.
+    /// Has shown the token.
     is_known: bool,
     gives_way: Arc<Notify>,
 }
 
-/// One connection. Dropping it gives its place back.
+/// Dropping it frees the place.
 #[derive(Debug)]
 pub(crate) struct Place {
     all: Connections,
     number: u64,
     gives_way: Arc<Notify>,
-    /// Requests without the token.
+    /// Without the token.
     requests: AtomicU32,
 }
 
 impl Connections {
-    /// A place for a connection of `address`, unless those who have shown the token have them all.
+    /// A place for a connection of `address`; `None` if all that could give way have shown the
+    /// token.
     pub(crate) fn take(&self, address: IpAddr) -> Option<Place> {
         let mut places = self.lock();
         let all = places.all.values();
@@ -79,19 +78,19 @@ impl Connections {
 }
 
 impl Place {
-    /// It has shown the token, and keeps its place.
+    /// The connection has shown the token and keeps its place.
     pub(crate) fn is_known(&self) {
         if let Some(entry) = self.all.lock().all.get_mut(&self.number) {
             entry.is_known = true;
         }
     }
 
-    /// Until it gives way to another.
+    /// Resolves when another connection takes the place.
     pub(crate) async fn gives_way(&self) {
         self.gives_way.notified().await;
     }
 
-    /// Counts a request. Returns whether it was the last one: without the token there are few.
+    /// Counts a request; returns whether it was the last one allowed without the token.
     pub(crate) fn is_last_request(&self) -> bool {
         let is_known = self.all.lock().all.get(&self.number).is_some_and(|entry| entry.is_known);
         !is_known && self.requests.fetch_add(1, Ordering::Relaxed) + 1 >= REQUESTS_MAX
@@ -112,7 +111,6 @@ mod tests {
         IpAddr::from([192, 168, 50, last])
     }
 
-    /// The numbers of the connections that have a place.
     fn numbers(connections: &Connections) -> Vec<u64> {
         connections.lock().all.keys().copied().collect()
     }
@@ -123,10 +121,9 @@ mod tests {
         let take = |last| connections.take(address(last)).expect("there is room");
         let crew = take(1);
         crew.is_known();
-        // Those of one address, that of the crew too, give way to its own.
+        // The crew's address: its own connections give way first.
         let same: Vec<Place> = (0..20).map(|_| take(1)).collect();
         assert_eq!(numbers(&connections), [&[1], &(15..=21).collect::<Vec<u64>>()[..]].concat());
-        // Others give way to all.
         let others: Vec<Place> = (2..20).map(take).collect();
         assert_eq!(numbers(&connections), [&[1], &(28..=39).collect::<Vec<u64>>()[..]].concat());
         drop((crew, same, others));

@@ -1,9 +1,9 @@
-//! What stands before every answer: by which name the server is called, which page asks, and
-//! whether it has the token; and what a browser is told with every answer.
+//! Checks before every answer: the name in Host, the origin of the page, and the token; and the
+//! header fields of every answer.
 //!
-//! The token comes in a field that a page has to set by itself. Nothing that a browser adds of its
-//! own accord, such as a cookie, lets anybody in: so no other page can act in the crew's name, and
-//! the checks of Origin and Sec-Fetch-Site only come on top.
+//! The token is in a field that a page has to set itself. Nothing that a browser adds on its own,
+//! such as a cookie, grants access, so other pages cannot act for the crew. The checks of Origin
+//! and Sec-Fetch-Site are a second line.
 
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -14,17 +14,15 @@ use hyper::{Method, Response, StatusCode};
 use crate::names::Names;
 use crate::token::Check;
 
-/// An answer, which is in memory as a whole.
 pub(crate) type Answer = Response<Full<Bytes>>;
 
-/// Why somebody gets nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) status: StatusCode,
     pub(crate) why: &'static str,
 }
 
-/// Fields of every answer. The page brings all that it needs, and runs in no frame.
+/// Fields of every answer: the page loads nothing foreign and runs in no frame.
 const FIELDS: [(HeaderName, &str); 8] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -44,10 +42,10 @@ const FIELDS: [(HeaderName, &str); 8] = [
     ),
 ];
 
-/// Whether the server may be called by the name that `parts` has.
+/// Whether the server answers to the Host of `parts`.
 ///
 /// # Errors
-/// 421 for a name that is not served, 400 where there is not one.
+/// 421 for another name, 400 without exactly one.
 pub(crate) fn named(parts: &Parts, names: &Names) -> Result<(), Refusal> {
     let bad = Refusal { status: StatusCode::BAD_REQUEST, why: "one field Host is needed" };
     let host = only(&parts.headers, &header::HOST).map_err(|()| bad)?.ok_or(bad)?;
@@ -61,7 +59,7 @@ pub(crate) fn named(parts: &Parts, names: &Names) -> Result<(), Refusal> {
     }
 }
 
-/// Whether `parts`, a request to the interface, comes from the page and has the token.
+/// Whether an API request comes from the page and has the token.
 ///
 /// # Errors
 /// 403 for another page, 401 without the token.
@@ -80,7 +78,7 @@ pub(crate) fn let_in(parts: &Parts, check: &Check) -> Result<(), Refusal> {
     }
 }
 
-/// Whether a browser says that this is of another page than ours. Other programs say nothing.
+/// Whether the browser reports another page. Other programs send no such fields.
 fn is_foreign(parts: &Parts) -> bool {
     let Parts { headers, method, .. } = parts;
     let site = only(headers, &HeaderName::from_static("sec-fetch-site"));
@@ -94,7 +92,7 @@ fn is_foreign(parts: &Parts) -> bool {
     !site.is_ok_and(|site| site.is_none_or(is_ours)) || !origin.is_none_or(is_here)
 }
 
-/// The value of a field that may be there once.
+/// The value of a field; an error if it occurs twice.
 fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, ()> {
     let mut all = headers.get_all(name).iter();
     let first = all.next();
@@ -104,7 +102,6 @@ fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>
     }
 }
 
-/// An answer with what every answer has.
 pub(crate) fn answer(status: StatusCode, content_type: &'static str, body: Bytes) -> Answer {
     let mut answer = Response::new(Full::new(body));
     *answer.status_mut() = status;

@@ -1,5 +1,5 @@
-//! The roadweave-web binary: a page with what a running client does, for the phone of a crew or of
-//! a technician. `roadweave web` runs it.
+//! The roadweave-web binary (`roadweave web`): a page with what a running client does, for the
+//! phone of a crew or a technician.
 //!
 //! ```text
 //! phone ─ HTTP, with the token ─► guard ─► api ─► what the watcher has read
@@ -7,8 +7,8 @@
 //! watcher: a thread ─ status, up to 5 times a second ─► local socket of the client
 //! ```
 //!
-//! It is a program of its own: the one with the rights to change routes and filters has no server
-//! for browsers in it. All that this one may do is what the local socket takes.
+//! It is a separate program: the one that may change routes and filters contains no HTTP server.
+//! This one may only do what the local socket accepts.
 
 #![allow(clippy::disallowed_methods, reason = "a program at the edge: sockets, threads and time")]
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
@@ -79,7 +79,7 @@ struct Arguments {
     address: bool,
 }
 
-/// All of its command line.
+/// The whole command line.
 pub fn command() -> clap::Command {
     Arguments::command()
 }
@@ -100,15 +100,15 @@ impl Arguments {
         place::may_be(self.listen, self.anywhere)?;
         let names = Names::new(self.listen.ip(), &self.hosts)?;
         let token = Token::read_or_make(&self.token_file)?;
-        // A log keeps what it is told, and others may read it.
+        // Output that is no terminal may end in a log that others can read.
         if std::io::stdout().is_terminal() {
             self.tell(&token)?;
         }
         serve::run(self, names, &token)
     }
 
-    /// Where browsers find the page. Others than those of this machine come to loopback by a proxy,
-    /// and by the wildcard nowhere.
+    /// The URL of the page for browsers. With a name on loopback they come through a proxy with
+    /// TLS.
     fn origin(&self) -> Result<String> {
         let (ip, port) = (self.listen.ip().to_canonical(), self.listen.port());
         Ok(match self.hosts.first() {
@@ -123,7 +123,6 @@ impl Arguments {
         })
     }
 
-    /// Prints where the page is.
     fn tell(&self, token: &Token) -> Result<()> {
         let address = token.address(&self.origin()?);
         out::line(&*address)?;

@@ -1,5 +1,5 @@
-//! By which names browsers may call this server. A page of a stranger whose name was made to lead
-//! here (DNS rebinding) comes with that name.
+//! The names by which browsers may call this server. A page whose name was made to resolve to this
+//! machine (DNS rebinding) sends that name.
 
 use std::net::IpAddr;
 
@@ -7,19 +7,18 @@ use anyhow::Result;
 use hyper::http::uri::Authority;
 use roadweave_terminal::exit::BadInput;
 
-/// The names, without ports: a tunnel of ssh ends at any port.
+/// Without ports: an ssh tunnel may end at any port.
 #[derive(Debug)]
 pub(crate) struct Names {
-    /// Where the server listens.
     listen: IpAddr,
     hosts: Vec<String>,
 }
 
 impl Names {
-    /// The address that is listened on, and names that the user has said.
+    /// The listening address and the user's names.
     ///
     /// # Errors
-    /// When a name is none.
+    /// When a name is invalid.
     pub(crate) fn new(listen: IpAddr, hosts: &[String]) -> Result<Self> {
         for host in hosts {
             let good = |c: char| c.is_ascii_alphanumeric() || ".-".contains(c);
@@ -31,7 +30,7 @@ impl Names {
         Ok(Self { listen: listen.to_canonical(), hosts: hosts.to_vec() })
     }
 
-    /// Whether `authority`, as in the field Host, is one of them.
+    /// Whether `authority`, the value of Host, is one of them.
     pub(crate) fn has(&self, authority: &str) -> bool {
         let Ok(authority) = authority.parse::<Authority>() else { return false };
         if authority.as_str().contains('@') {
@@ -46,7 +45,7 @@ impl Names {
             return is_everywhere || self.listen.is_loopback();
         }
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-        // An address is nobody's to lead elsewhere.
+        // An IP address needs no name that an attacker could redirect.
         host.parse::<IpAddr>().is_ok_and(|address| is_everywhere || address == self.listen)
     }
 }

@@ -1,4 +1,4 @@
-//! The page's files, which are in the program if they were built before it (`make web`).
+//! The page's files, compiled in if they were built before (`make web`).
 
 use hyper::StatusCode;
 use hyper::body::Bytes;
@@ -7,7 +7,7 @@ use crate::guard::{Answer, answer};
 
 include!(concat!(env!("OUT_DIR"), "/files.rs"));
 
-/// What is shown where no page was built.
+/// Shown if no page was built.
 const UNBUILT: &[u8] = b"<!doctype html>
 <html lang=\"en\">
 <meta charset=\"utf-8\">
@@ -20,7 +20,6 @@ const UNBUILT: &[u8] = b"<!doctype html>
 </html>
 ";
 
-/// The file at `path`, if there is one.
 pub(crate) fn file(path: &str) -> Option<Answer> {
     if path == "/" && FILES.is_empty() {
         let html = "text/html; charset=utf-8";

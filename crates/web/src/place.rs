@@ -1,7 +1,7 @@
-//! Where the server may listen: on loopback, and on addresses of interfaces that are no uplinks.
+//! Where the server may listen: on loopback, and on addresses of interfaces that are not uplinks.
 //!
-//! The kernel takes a packet for any address of the machine on every interface. So the socket is
-//! bound to the interface that has the address, too: nobody behind an uplink comes to the LAN's.
+//! The kernel accepts a packet for any local address on every interface. So the socket is also
+//! bound to the interface of the address, and hosts behind an uplink cannot reach it.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -13,25 +13,22 @@ use roadweave_device::status::RoleStatus;
 use roadweave_terminal::exit::BadInput;
 use socket2::{Domain, Socket, Type};
 
-/// Connections that the kernel keeps for us.
+/// Length of the accept queue.
 const BACKLOG: i32 = 32;
-/// When a client that began has found its uplinks, seconds: until then it may name none.
+/// A client knows its uplinks after this uptime, seconds; before, it may report none.
 const SETTLED_S: f64 = 5.0;
 
-/// What was found out of an address.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// Loopback, or wherever the user wants it.
+    /// Loopback, or allowed by the user.
     Free,
-    /// An address of this interface. One that is made anew by the same name is another one, to
-    /// which a socket of before does not belong.
+    /// The interface of the address. One recreated with the same name has another index; a socket
+    /// bound to the old one does not belong to it.
     Of { index: u32, name: String },
 }
 
-/// Whether `listen` may be an address at all, before anything else is known.
-///
 /// # Errors
-/// When it is a wildcard and the user has not said `anywhere`.
+/// When `listen` is a wildcard and `anywhere` is not set.
 pub(crate) fn may_be(listen: SocketAddr, anywhere: bool) -> Result<()> {
     match listen.ip().to_canonical().is_unspecified() && !anywhere {
         true => {
@@ -46,10 +43,8 @@ pub(crate) fn may_be(listen: SocketAddr, anywhere: bool) -> Result<()> {
 }
 
 impl Place {
-    /// The place of `address`.
-    ///
     /// # Errors
-    /// When no interface has the address, or the kernel does not say.
+    /// When no interface has the address, or the kernel cannot be asked.
     pub(crate) fn find(address: IpAddr, anywhere: bool) -> Result<Self> {
         let address = address.to_canonical();
         if anywhere || address.is_loopback() {
@@ -58,17 +53,17 @@ impl Place {
         let mut netlink = Netlink::open()?;
         let all = netlink.addresses()?;
         let has = all.iter().find(|(_, network)| network.addr() == address);
-        // It may have it soon: that is none of the errors that another start does not mend.
+        // Not a `BadInput`: another start may find the interface.
         let no_interface = || anyhow!("--listen {address}: no interface has it");
         let (index, _) = has.ok_or_else(no_interface)?;
         let link = netlink.links()?.into_iter().find(|link| link.index == *index);
         Ok(Self::Of { index: *index, name: link.ok_or_else(no_interface)?.name })
     }
 
-    /// Whether all is known of the client that lets somebody be served here.
+    /// Whether the client has reported enough to serve here.
     ///
     /// # Errors
-    /// Why nobody may be.
+    /// Why serving here is not allowed.
     pub(crate) fn check(&self, history: &History) -> Result<bool, String> {
         let Self::Of { name: interface, .. } = self else { return Ok(true) };
         let Some(status) = &history.status else { return Ok(false) };
@@ -84,10 +79,6 @@ impl Place {
         }
     }
 
-    /// Listens there.
-    ///
-    /// # Errors
-    /// When the kernel does not let us.
     pub(crate) fn listen(&self, address: SocketAddr) -> Result<TcpListener> {
         let open = || -> io::Result<TcpListener> {
             let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;

@@ -1,4 +1,4 @@
-//! Five minutes of readings, for the page's charts: bounded in age, in number and in links.
+//! Five minutes of readings for the page's charts, bounded in age, number and links.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,25 +9,21 @@ use roadweave_device::status::RoleStatus;
 use roadweave_proto::PathStatus;
 use serde::Serialize;
 
-/// How old a sample becomes.
 const AGE_MAX: Duration = Duration::from_secs(300);
-/// Five samples a second, and some more.
+/// Five samples a second for [`AGE_MAX`], and a reserve.
 const COUNT_MAX: usize = 1_600;
-/// Links of a sample.
 const LINKS_MAX: usize = 32;
 
-/// The samples, the newest last.
 #[derive(Debug, Default)]
 pub(crate) struct Samples {
     all: VecDeque<Sample>,
-    /// How many there ever were.
+    /// Number of samples so far.
     count: u64,
 }
 
-/// One reading.
 #[derive(Debug)]
 struct Sample {
-    /// Counts from 1 on.
+    /// From 1.
     number: u64,
     at: Duration,
     goodput_kbps: Option<[u64; 2]>,
@@ -35,21 +31,19 @@ struct Sample {
     links: Vec<(Arc<str>, LinkSample)>,
 }
 
-/// One link in one reading.
 #[derive(Clone, Copy, Debug)]
 struct LinkSample {
     sent_kbps: u64,
     received_kbps: u64,
-    /// None without a path.
+    /// `None` without a path.
     round_trip_ms: Option<f32>,
     loss_permille: u16,
     is_usable: bool,
 }
 
-/// Samples as the page reads them; each row is an array.
 #[derive(Debug, Serialize)]
 pub(crate) struct Rows<'a> {
-    /// The links that rows name by their place here.
+    /// Rows refer to links by index.
     names: Vec<&'a str>,
     rows: Vec<Row>,
 }
@@ -63,7 +57,7 @@ struct Row(u64, u64, Option<[u64; 2]>, Option<u64>, Vec<LinkRow>);
 struct LinkRow(usize, u64, u64, Option<f32>, u16, bool);
 
 impl Samples {
-    /// Keeps what `history` has read `at`, a time since the start of the program.
+    /// Keeps the state of `history`; `at` is the time since the start of the program.
     pub(crate) fn keep(&mut self, at: Duration, history: &History) {
         self.count += 1;
         let role = history.status.as_ref().map(|status| &status.role);
@@ -87,7 +81,7 @@ impl Samples {
         }
     }
 
-    /// The name as the newest sample has it already, if it has.
+    /// Shares the name with the newest sample.
     fn name(&self, name: &str) -> Arc<str> {
         let known = self.all.back().and_then(|sample| {
             sample.links.iter().find(|(known, _)| **known == *name).map(|(known, _)| known)
@@ -95,7 +89,7 @@ impl Samples {
         known.map_or_else(|| name.into(), Arc::clone)
     }
 
-    /// The samples behind that with the number `after`.
+    /// The samples with numbers above `after`.
     pub(crate) fn after(&self, after: u64) -> Rows<'_> {
         let mut names: Vec<&str> = Vec::new();
         let mut rows = Vec::new();
@@ -163,7 +157,6 @@ mod tests {
         }
         assert!((1_500..=1_501).contains(&samples.all.len()), "{}", samples.all.len());
         assert!(samples.all.iter().all(|sample| sample.links.len() == LINKS_MAX));
-        // Two in one moment.
         for _ in 0..3_000 {
             samples.keep(Duration::from_secs(1_000), &history);
         }

@@ -1,4 +1,4 @@
-//! The server: takes connections as long as nobody asks it to end, each bounded in time and memory.
+//! The server: accepts connections until it ends, each bounded in time and memory.
 //!
 //! ```text
 //! accept ─ a place ─► head within 5 s, 16 KiB ─► answer ─► the next head ... for a minute at most
@@ -28,24 +28,22 @@ use crate::place::Place;
 use crate::token::{Check, Token};
 use crate::watcher::Watcher;
 
-/// How long the head of a request may take, and how long a connection may be silent.
+/// Timeout of a request head, and of a silent connection.
 const HEAD_WAIT: Duration = Duration::from_secs(5);
-/// Bytes of a head.
 const HEAD_MAX: usize = 16 * 1024;
-/// Fields of a head.
 const FIELDS_MAX: usize = 64;
-/// How long a connection serves; browsers begin another one.
+/// Time limit of a connection; browsers open the next one.
 const CONNECTION_MAX: Duration = Duration::from_secs(60);
-/// How long its last answer may take. Whoever reads slowly is left then.
+/// Timeout of the last answer, for slow readers.
 const LAST_MAX: Duration = Duration::from_secs(10);
-/// How often it is asked whether this is still the place, and no uplink.
+/// Interval of checking the address and the uplinks.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Serves until a signal ends it.
+/// Serves until a signal.
 ///
 /// # Errors
-/// When it may not or cannot listen, the address becomes an uplink's, or another interface has it.
-/// None of these stays: another start may mend it.
+/// When it cannot or must not listen, the address becomes one of an uplink, or moves to another
+/// interface. Another start may succeed.
 pub(crate) fn run(arguments: &Arguments, names: Names, token: &Token) -> Result<()> {
     let address = arguments.listen;
     let place = Place::find(address.ip(), arguments.anywhere)?;
@@ -70,7 +68,7 @@ pub(crate) fn run(arguments: &Arguments, names: Names, token: &Token) -> Result<
     served
 }
 
-/// Waits until the client has said which interfaces are its uplinks, where that matters.
+/// Waits until the uplinks of the client are known, where that matters.
 fn wait_for(place: &Place, watcher: &Watcher, address: SocketAddr) -> Result<()> {
     let mut is_told = false;
     loop {
@@ -113,7 +111,7 @@ async fn serve(
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Out of descriptors, most likely: a rest lets others end.
+                // Probably out of descriptors: wait until others end.
                 tracing::warn!(%error, "a connection cannot be accepted");
                 sleep(Duration::from_millis(100)).await;
                 continue;
@@ -129,15 +127,14 @@ async fn serve(
                 tracing::debug!(%peer, %error, "a connection ended");
             }
         });
-        // What the connection has sent already is read before others can take its place.
+        // Let the connection read what it has received before others can take its place.
         yield_now().await;
     }
 }
 
-/// Serves one connection to its end.
 async fn connection(stream: TcpStream, permit: Permit, api: &Api) -> Result<()> {
     stream.set_nodelay(true)?;
-    // One that is gone does not keep its place.
+    // Frees the place of a vanished peer.
     SockRef::from(&stream).set_tcp_user_timeout(Some(LAST_MAX))?;
     let permit = &permit;
     let service = service_fn(async |request| {

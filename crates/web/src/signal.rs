@@ -1,13 +1,11 @@
-//! How strongly WiFi is received, as the kernel says where a driver tells it. What a modem receives
-//! only its own programs know.
+//! The level of WiFi, as far as the driver reports it. What a modem receives is not here.
 
 use std::collections::BTreeMap;
 use std::fs;
 
-/// Where it is said.
 const WIRELESS: &str = "/proc/net/wireless";
 
-/// The level of each wireless interface, dBm.
+/// By interface, dBm.
 pub(crate) fn levels() -> BTreeMap<String, i32> {
     parse(&fs::read_to_string(WIRELESS).unwrap_or_default())
 }
@@ -21,7 +19,7 @@ fn parse(text: &str) -> BTreeMap<String, i32> {
     let level = |line: &str| {
         let (name, figures) = line.split_once(':')?;
         let level = figures.split_whitespace().nth(2)?.trim_end_matches('.').parse().ok()?;
-        // Others are shares of a scale that the driver alone knows.
+        // Other values are on a scale that only the driver knows.
         (-120..0).contains(&level).then(|| (name.trim().to_owned(), level))
     };
     text.lines().skip(2).filter_map(level).collect()

@@ -1,5 +1,5 @@
-//! The token that the page's address ends with, 256 random bits: in a file that only its owner may
-//! read, and compared in a time that says nothing.
+//! The token at the end of the page's address: 256 random bits in a file for its owner alone,
+//! compared in constant time.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -14,20 +14,19 @@ use roadweave_terminal::secret;
 use rustix::process::geteuid;
 use zeroize::Zeroizing;
 
-/// Bytes of a token.
 const BYTES: usize = 32;
 
-/// What whoever opens the page must have: 64 hexadecimal digits.
+/// 64 hexadecimal digits.
 #[derive(Debug)]
 pub(crate) struct Token(Zeroizing<String>);
 
 impl Token {
-    /// That of `path`, or a new one that is in it from now on.
+    /// Reads the token of `path`, or makes one.
     ///
     /// # Errors
-    /// When others may read the file or wrote it, it is no token, or it cannot be made.
+    /// When others may read the file or wrote it, it has no token, or it cannot be made.
     pub(crate) fn read_or_make(path: &Path) -> Result<Self> {
-        // What a power cut left of a file that was written in place.
+        // Left by a power cut while a file was written in place.
         let is_empty =
             |it: fs::Metadata| it.is_file() && it.len() == 0 && it.uid() == geteuid().as_raw();
         if fs::symlink_metadata(path).is_ok_and(is_empty) {
@@ -40,10 +39,6 @@ impl Token {
         Self::read(path)
     }
 
-    /// That of `path`.
-    ///
-    /// # Errors
-    /// As [`read_or_make`](Self::read_or_make), and when there is no file.
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let shown = path.display();
         let text = secret::read(path)?;
@@ -64,14 +59,14 @@ impl Token {
         }
     }
 
-    /// The page's address. The token is behind the `#`, which browsers send nowhere.
+    /// The page's address. Browsers do not send the part behind `#`.
     pub(crate) fn address(&self, origin: &str) -> Zeroizing<String> {
         Zeroizing::new(format!("{origin}/#token={}", &*self.0))
     }
 }
 
-/// Makes the file, which must not be there, nor as a link to another. It has its name only once it
-/// is whole on the disk: neither a power cut nor another start sees half of it.
+/// Makes the file; an existing file or link is an error. The file gets its name once it is complete
+/// on the disk, so neither a power cut nor another start sees half of it.
 fn make(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
@@ -86,14 +81,13 @@ fn make(path: &Path) -> io::Result<()> {
     let bytes = Zeroizing::new(random_bytes::<BYTES>().map_err(io::Error::other)?);
     let text = Zeroizing::new(hex(&*bytes) + "\n");
     let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
-    // Unlike a renaming, a link replaces nothing.
+    // Unlike a rename, a link replaces nothing.
     let made = written.and_then(|()| fs::hard_link(&new, path));
     fs::remove_file(&new)?;
     made.and_then(|()| File::open(folder)?.sync_all())
 }
 
-/// Tells whether what somebody shows is the token. It has the token's code by a key of its own
-/// alone, and the comparison takes as long whatever is shown.
+/// Compares with the token in constant time. It holds only an HMAC of the token under a random key.
 #[derive(Debug)]
 pub(crate) struct Check {
     key: hmac::Key,
@@ -101,8 +95,6 @@ pub(crate) struct Check {
 }
 
 impl Check {
-    /// # Errors
-    /// When the system gives no random bytes.
     pub(crate) fn new(token: &Token) -> Result<Self> {
         let key = hmac::Key::new(hmac::HMAC_SHA256, &random_bytes::<32>()?);
         let code = hmac::sign(&key, token.0.as_bytes());

@@ -1,5 +1,5 @@
-//! The thread that reads the client's status, so that no request waits for the client: often while
-//! somebody looks at the page, else once a second, so that the charts have their five minutes.
+//! A thread that reads the client's status, so that no request waits for the client: often while
+//! the page is open, else once a second for the charts.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,14 +16,13 @@ use roadweave_proto::{Technology, UplinkTraits};
 use crate::samples::Samples;
 use crate::signal;
 
-/// Between two readings while somebody looks.
+/// Interval while the page is open.
 pub(crate) const WATCHED: Duration = Duration::from_millis(200);
-/// Between two while nobody does.
+/// Interval otherwise.
 const UNWATCHED: Duration = Duration::from_secs(1);
-/// For how long somebody who has asked still looks.
+/// The page counts as open for this long after a request.
 const LOOK: Duration = Duration::from_millis(1_500);
 
-/// What was read, shared with those who answer requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Watcher {
     shared: Arc<Shared>,
@@ -35,11 +34,10 @@ struct Shared {
     socket: PathBuf,
     begun: Instant,
     seen: Mutex<Seen>,
-    /// When somebody last looked, ms since the start; zero: nobody ever has.
+    /// Time of the last request, ms since the start; 0: none yet.
     looked_ms: AtomicU64,
 }
 
-/// What is known of the client.
 #[derive(Debug)]
 pub(crate) struct Seen {
     pub(crate) history: History,
@@ -51,10 +49,7 @@ pub(crate) struct Seen {
 }
 
 impl Watcher {
-    /// Reads the status of what runs behind `socket` from now on.
-    ///
-    /// # Errors
-    /// When the system lacks a thread.
+    /// Starts to read the status of the instance behind `socket`.
     pub(crate) fn start(socket: PathBuf) -> Result<Self> {
         let seen = Seen {
             history: History::new(WATCHED),
@@ -70,12 +65,11 @@ impl Watcher {
         Ok(Self { shared, reader })
     }
 
-    /// What is known now.
     pub(crate) fn seen(&self) -> MutexGuard<'_, Seen> {
         self.shared.lock()
     }
 
-    /// Somebody looks: readings come more often for a while.
+    /// The page is open: read more often for a while.
     pub(crate) fn look(&self) {
         let was_watched = self.shared.is_watched();
         self.shared.looked_ms.store(self.elapsed_ms().max(1), Ordering::Release);
@@ -84,17 +78,15 @@ impl Watcher {
         }
     }
 
-    /// The time of samples, ms since the start.
+    /// Milliseconds since the start; the time of samples.
     pub(crate) fn elapsed_ms(&self) -> u64 {
         self.shared.elapsed_ms()
     }
 
-    /// When the program began.
     pub(crate) fn begun(&self) -> Instant {
         self.shared.begun
     }
 
-    /// The socket of the client.
     pub(crate) fn socket(&self) -> &Path {
         &self.shared.socket
     }
@@ -118,7 +110,7 @@ impl Shared {
         }
     }
 
-    /// Until the reading after that of `begun` is due.
+    /// Until the reading after the one of `begun` is due.
     fn wait(&self, begun: Instant) {
         loop {
             let interval = if self.is_watched() { WATCHED } else { UNWATCHED };
@@ -180,7 +172,7 @@ pub(crate) mod testing {
         }
     }
 
-    /// An uplink of which nothing else is known.
+    /// With no other fields known.
     pub(crate) fn uplink(name: &str) -> UplinkReport {
         UplinkReport {
             name: name.to_owned(),
