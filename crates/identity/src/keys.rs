@@ -1,6 +1,6 @@
-//! Ed25519 key pairs, known to the other side by their public half.
+//! Ed25519 key pairs; the public key identifies a peer.
 //!
-//! A key is written as the 44 characters of base64 that WireGuard's users know.
+//! Keys are written in base64 with 44 characters, as WireGuard does.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,7 +12,7 @@ use ring::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize as _, ZeroizeOnDrop, Zeroizing};
 
-/// An Ed25519 public key: the name of a peer.
+/// An Ed25519 public key, the identity of a peer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct PublicKey([u8; 32]);
@@ -28,7 +28,7 @@ impl PublicKey {
         &self.0
     }
 
-    /// The key as SubjectPublicKeyInfo, the form in which TLS shows it (RFC 7250, RFC 8410).
+    /// SubjectPublicKeyInfo, the form of the key in TLS (RFC 7250, RFC 8410).
     pub fn to_spki(self) -> Vec<u8> {
         [&SPKI_PREFIX[..], &self.0].concat()
     }
@@ -38,7 +38,7 @@ impl PublicKey {
         spki.strip_prefix(&SPKI_PREFIX)?.try_into().ok().map(Self)
     }
 
-    /// Whether the holder of this key has signed `message` (RFC 8032 section 5.1.7).
+    /// Whether `signature` signs `message` under this key (RFC 8032 section 5.1.7).
     pub fn verifies(&self, message: &[u8], signature: &Signature) -> bool {
         UnparsedPublicKey::new(&ED25519, self.0).verify(message, &signature.0).is_ok()
     }
@@ -79,7 +79,7 @@ impl TryFrom<String> for PublicKey {
     }
 }
 
-/// An Ed25519 signature, in base64 where it is written.
+/// An Ed25519 signature, written in base64.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Signature([u8; 64]);
@@ -117,21 +117,20 @@ impl TryFrom<String> for Signature {
     }
 }
 
-/// The text or the bytes are no Ed25519 key.
+/// The text or bytes are not an Ed25519 key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a key: 44 characters of base64 that stand for 32 bytes are expected")]
 pub struct InvalidKey;
 
-/// An Ed25519 key pair: who this endpoint is. Its private half is wiped when it is dropped.
+/// An Ed25519 key pair. The private half is wiped on drop.
 pub struct Identity {
     seed: Zeroizing<[u8; 32]>,
     public_key: PublicKey,
 }
 
 impl Identity {
-    /// The pair that grows out of 32 bytes, which are the private key (RFC 8032 section 5.1.5).
-    ///
-    /// The caller draws them from the system's entropy for a new key.
+    /// The pair of a private key of 32 bytes (RFC 8032 section 5.1.5); take the bytes from the
+    /// system.
     pub fn from_seed(mut seed: [u8; 32]) -> Self {
         let kept = Zeroizing::new(seed);
         seed.zeroize();
@@ -145,12 +144,11 @@ impl Identity {
     /// Reads a private key in PKCS #8 (RFC 8410 section 7), with or without the public half.
     ///
     /// # Errors
-    ///
-    /// When `der` is not an Ed25519 key, or its halves do not belong together.
+    /// When `der` is not an Ed25519 key, or its halves do not match.
     pub fn from_pkcs8(der: &[u8]) -> Result<Self, InvalidKey> {
         let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(der).map_err(|_| InvalidKey)?;
-        // In both versions of the format the seed follows a head of 16 bytes; the library has
-        // checked what it is.
+        // In both versions of the format the seed follows a head of 16 bytes, which the library has
+        // checked.
         let seed = der.get(16..48).and_then(|seed| seed.try_into().ok()).ok_or(InvalidKey)?;
         let identity = Self::from_seed(seed);
         if identity.public_key.0 != pair.public_key().as_ref() {
@@ -167,27 +165,24 @@ impl Identity {
     /// Reads what [`Identity::to_base64`] writes.
     ///
     /// # Errors
-    ///
     /// When `text` is not 32 bytes in base64.
     pub fn from_base64(text: &str) -> Result<Self, InvalidKey> {
         let bytes = Zeroizing::new(BASE64.decode(text.trim()).map_err(|_| InvalidKey)?);
         bytes.as_slice().try_into().map(Self::from_seed).map_err(|_| InvalidKey)
     }
 
-    /// The private key in 44 characters, as a file keeps it.
+    /// The private key in base64, 44 characters.
     pub fn to_base64(&self) -> String {
         BASE64.encode(self.seed.as_slice())
     }
 
-    /// The half that others may know.
+    /// The public half.
     pub fn public_key(&self) -> PublicKey {
         self.public_key
     }
 
-    /// Signs `message` (RFC 8032 section 5.1.6).
-    ///
-    /// Whoever calls it begins the message with what it is for, so that a signature for one purpose
-    /// never serves another.
+    /// Signs `message` (RFC 8032 section 5.1.6). Callers begin the message with its purpose, so
+    /// that no signature serves another one.
     pub fn sign(&self, message: &[u8]) -> Signature {
         let pair = Ed25519KeyPair::from_seed_unchecked(&*self.seed)
             .expect("every seed of 32 bytes is a key");
@@ -195,7 +190,7 @@ impl Identity {
         Signature(signature.as_ref().try_into().expect("an Ed25519 signature has 64 bytes"))
     }
 
-    /// A secret of its own for `purpose`, the same after a restart.
+    /// A secret for `purpose`, the same after a restart.
     pub fn derive(&self, purpose: &[u8]) -> [u8; 32] {
         derive_secret(&self.seed, purpose)
     }
@@ -220,11 +215,11 @@ pub fn derive_secret(secret: &[u8; 32], purpose: &[u8]) -> [u8; 32] {
     derived
 }
 
-/// SubjectPublicKeyInfo of an Ed25519 key up to the key itself (RFC 8410 section 4).
+/// SubjectPublicKeyInfo up to the key (RFC 8410 section 4).
 const SPKI_PREFIX: [u8; 12] =
     [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
 
-/// PKCS #8 version 1 of an Ed25519 key up to the key itself (RFC 8410 section 7).
+/// PKCS #8 version 1 up to the key (RFC 8410 section 7).
 const PKCS8_PREFIX: [u8; 16] = [
     0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
 ];

@@ -1,13 +1,12 @@
-//! Who is who: Ed25519 keys, and TLS 1.3 between those who know each other by them.
+//! Ed25519 keys, and TLS 1.3 between peers that know each other by their keys.
 //!
 //! ```text
 //! Identity ──► public key, signatures, secrets derived for a purpose
-//!     '──────► tls: raw public keys on both sides (RFC 7250), and a PeerPolicy that lets in
+//!     └──────► tls: raw public keys on both sides (RFC 7250), accepted by a PeerPolicy
 //! ```
 //!
-//! Tunnels and the controller's streams rest on the same keys. This crate reads no clock and opens
-//! no socket; the ephemeral keys of handshakes come from the system's entropy inside the TLS
-//! library.
+//! Tunnels and the streams of the controller use the same keys. This crate reads no clock and opens
+//! no socket; the TLS library takes ephemeral keys from the system.
 
 mod keys;
 mod peer_policy;

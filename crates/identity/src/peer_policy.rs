@@ -1,39 +1,37 @@
-//! Who may connect, and why not.
+//! Decides who may connect.
 
 use std::fmt;
 
 use crate::keys::PublicKey;
 
-/// Says who may connect; asked at each handshake.
+/// Decides who may connect; asked at each handshake.
 pub trait PeerPolicy: Send + Sync {
     /// Whether the holder of `key` may connect.
     ///
     /// # Errors
-    ///
     /// Why not; both sides learn it.
     fn check(&self, key: &PublicKey) -> Result<(), Refusal>;
 }
 
-/// Why a server does not let a client in.
+/// Why a server refuses a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refusal {
     /// The server does not know the key.
     Unknown,
-    /// The key was good once; its time is over.
+    /// The key has expired.
     Expired,
-    /// The key was withdrawn.
+    /// The key was revoked.
     Revoked,
-    /// The key is good, but may not be used for this.
+    /// The key is valid, but not for this.
     Forbidden,
 }
 
 impl Refusal {
-    /// Every reason there is.
+    /// All reasons.
     pub const ALL: [Self; 4] = [Self::Unknown, Self::Expired, Self::Revoked, Self::Forbidden];
 
-    /// Whether the refusal also ends sessions under way: who is in stays in while nobody new is let
-    /// in.
+    /// Whether the refusal also ends existing sessions; `Forbidden` only keeps new ones out.
     pub fn ends_sessions(self) -> bool {
         self != Self::Forbidden
     }

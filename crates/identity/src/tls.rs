@@ -1,16 +1,15 @@
-//! TLS 1.3 with raw public keys on both sides (RFC 7250): no names, no authorities, no dates.
+//! TLS 1.3 with raw public keys on both sides (RFC 7250): no names, authorities or dates.
 //!
 //! ```text
 //! client                                         server
 //!   ClientHello ------------------------------->
 //!       <-- Certificate: the server's key, signature
-//!   what says the client's PeerPolicy? else an alert
+//!   the client's PeerPolicy accepts? else an alert
 //!   Certificate: the client's key, signature --->
-//!                                   what says the server's? else an alert that tells why
+//!                         the server's PeerPolicy accepts? else an alert with the reason
 //! ```
 //!
-//! A refusal travels as the alert that RFC 8446 section 6.2 has for it, so that the user at the
-//! other end reads the reason.
+//! A refusal is the matching alert of RFC 8446 section 6.2, so the other side learns the reason.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -39,11 +38,11 @@ use webpki::ring::ED25519;
 use crate::keys::{Identity, PublicKey};
 use crate::peer_policy::{PeerPolicy, Refusal};
 
-/// The name that a client would ask for; it is never sent.
+/// The server name of the TLS library; it is never sent.
 pub const SERVER_NAME: &str = "roadweave.invalid";
 
-/// The key that a verifier refused last and why, kept until somebody asks: the alert alone does not
-/// tell the key.
+/// The last key that a verifier refused and why, until taken: the alert alone does not name the
+/// key.
 #[derive(Debug, Default)]
 pub struct HandshakeRefusal(Mutex<Option<(PublicKey, Refusal)>>);
 
@@ -52,31 +51,31 @@ impl HandshakeRefusal {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((key, why));
     }
 
-    /// The refusal that the bytes just handled caused, if any.
+    /// The refusal caused by the bytes just handled.
     pub fn take(&self) -> Option<(PublicKey, Refusal)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
-/// One side of a handshake: who it is, whom it speaks with, and what it goes by.
+/// One side of a handshake.
 #[derive(Clone)]
 pub struct Side<'a> {
-    /// The key pair of this side.
+    /// Its key pair.
     pub identity: &'a Identity,
-    /// The peers that this side speaks with.
+    /// Decides which peers it accepts.
     pub policy: Arc<dyn PeerPolicy>,
-    /// Where a refusal is noted.
+    /// Receives a refusal.
     pub refusal: Arc<HandshakeRefusal>,
-    /// The application protocol (RFC 7301) that both sides must speak.
+    /// The application protocol (RFC 7301) of both sides.
     pub alpn: &'a [u8],
-    /// What time the TLS library takes it to be; no decision rests on it.
+    /// The clock of the TLS library; no decision depends on it.
     pub time: Arc<dyn TimeProvider>,
 }
 
-/// TLS for a client.
+/// The TLS configuration of a client.
 ///
 /// # Errors
-/// When the TLS library does not take the key.
+/// When the TLS library rejects the key.
 pub fn client(side: Side<'_>) -> Result<rustls::ClientConfig, Error> {
     let provider = Arc::new(provider());
     let resolver = AlwaysResolvesClientRawPublicKeys::new(certified_key(side.identity)?);
@@ -92,10 +91,10 @@ pub fn client(side: Side<'_>) -> Result<rustls::ClientConfig, Error> {
     Ok(config)
 }
 
-/// TLS for a server.
+/// The TLS configuration of a server.
 ///
 /// # Errors
-/// When the TLS library does not take the key.
+/// When the TLS library rejects the key.
 pub fn server(side: Side<'_>) -> Result<rustls::ServerConfig, Error> {
     let provider = Arc::new(provider());
     let resolver = AlwaysResolvesServerRawPublicKeys::new(certified_key(side.identity)?);
@@ -110,12 +109,12 @@ pub fn server(side: Side<'_>) -> Result<rustls::ServerConfig, Error> {
     Ok(config)
 }
 
-/// The key of the peer that has shown `certificates`.
+/// The public key of a peer that presented `certificates`.
 pub fn peer_key(certificates: &[CertificateDer<'_>]) -> Option<PublicKey> {
     PublicKey::from_spki(certificates.first()?)
 }
 
-/// What `alert` says of the key of the side that reads it, if it refuses that.
+/// The refusal of the reader's key that `alert` stands for, if it does.
 pub fn refusal_of(alert: AlertDescription) -> Option<Refusal> {
     let says = |refusal: &Refusal| AlertDescription::from(certificate_error(*refusal)) == alert;
     Refusal::ALL.into_iter().find(says)
@@ -130,9 +129,8 @@ fn certificate_error(refusal: Refusal) -> CertificateError {
     }
 }
 
-/// One signature, that of our keys, and X25519 to agree on a secret: each further curve is code and
-/// tables that nobody runs. AES-128 first: the fastest where the processor has it, and every
-/// vehicle computer of late has.
+/// Only Ed25519 and X25519: further curves are unused code and tables. AES-128 first: the fastest
+/// with hardware support, which current vehicle computers have.
 fn provider() -> CryptoProvider {
     let suites = vec![
         ring::cipher_suite::TLS13_AES_128_GCM_SHA256,
@@ -162,7 +160,7 @@ static SIGNATURES: WebPkiSupportedAlgorithms = WebPkiSupportedAlgorithms {
     mapping: &[(SignatureScheme::ED25519, &[ED25519])],
 };
 
-/// The system's random numbers, and keys as [`Identity`] writes them.
+/// The system's random numbers, and PKCS #8 keys.
 #[derive(Debug)]
 struct System;
 
@@ -181,7 +179,7 @@ impl KeyProvider for System {
     }
 }
 
-/// Lets in the holder of one key.
+/// Accepts one key.
 #[derive(Clone, Copy, Debug)]
 pub struct Pinned(pub PublicKey);
 
@@ -191,7 +189,7 @@ impl PeerPolicy for Pinned {
     }
 }
 
-/// Verifies a raw public key for either side: the peer must hold it, and `policy` let it in.
+/// Verifies a raw public key for either side: the peer must hold it, and `policy` accept it.
 struct RawKeyVerifier {
     policy: Arc<dyn PeerPolicy>,
     refusal: Arc<HandshakeRefusal>,
@@ -234,7 +232,7 @@ impl fmt::Debug for RawKeyVerifier {
     }
 }
 
-/// What the traits of both sides ask for in the same words.
+/// Methods that the traits of both sides have in common.
 macro_rules! verify_signatures {
     () => {
         fn verify_tls12_signature(

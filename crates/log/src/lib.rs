@@ -1,18 +1,16 @@
-//! Lines for standard error that nobody has to wait for.
+//! Lines for standard error, without waiting.
 //!
 //! ```text
-//! event loop, threads --> push: never blocks, never fails --> bounded queue --> a thread of its own --> fd 2
-//!                              full: the line is counted               cannot write: the line is counted
+//! threads --> push: never blocks, never fails --> bounded queue --> own thread --> fd 2
+//!                   full: the line is counted         cannot write: the line is counted
 //! ```
 //!
-//! Standard error may be a pipe whose reader has left or does not read, or a file on a full
-//! partition. None of that may stop a tunnel, so whoever logs hands its line over and goes on. What
-//! could not be written is counted, shown by `roadweave show --json`, and told as soon as lines can
-//! be written again.
+//! Standard error may be a pipe without a reader or a file on a full partition; neither may stop a
+//! tunnel. Lost lines are counted, shown by `roadweave show --json`, and reported as soon as lines
+//! can be written again.
 //!
-//! `tracing-appender` has such a writer too; it counts only what its queue refused, not what could
-//! not be written, bounds the queue by lines and not by bytes, and ends with an `eprintln!`, which
-//! panics.
+//! `tracing-appender` counts only what its queue refused, bounds the queue by lines instead of
+//! bytes, and ends with an `eprintln!`, which panics.
 
 #![allow(
     clippy::disallowed_methods,
@@ -30,18 +28,16 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
-/// Lines on their way to a file or pipe; a clone leads to the same.
+/// Lines on their way to a file or pipe; clones share the queue.
 #[derive(Clone, Debug)]
 pub struct Lines(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
-    /// Something was pushed.
     pushed: Condvar,
-    /// Everything was written.
     idle: Condvar,
-    /// Where the lines go, if that tells whether it has room.
+    /// The target, if it can be asked for room.
     target: Option<OwnedFd>,
 }
 
@@ -50,21 +46,21 @@ struct State {
     queue: VecDeque<Vec<u8>>,
     queue_bytes: usize,
     is_writing: bool,
-    /// How many lines were taken up to be written.
+    /// Lines taken from the queue.
     taken: u64,
     lost: u64,
-    /// How many of the lost the reader has been told of.
+    /// Lost lines that were reported.
     told: u64,
 }
 
-/// Makes the line that tells of so many lost ones.
+/// Makes the line that reports a number of lost lines.
 pub type Notice = Box<dyn Fn(u64) -> Vec<u8> + Send>;
 
 impl Lines {
-    /// Begins to write to `target`, in a thread of its own.
+    /// Starts to write to `target` in an own thread.
     ///
     /// # Errors
-    /// When there can be no thread.
+    /// When the thread cannot be started.
     pub fn start(target: impl Write + Send + 'static, notice: Notice) -> io::Result<Self> {
         Self::begin(target, None, notice)
     }
@@ -77,8 +73,7 @@ impl Lines {
         let lines = Self(Arc::new(Shared { target: descriptor, ..Shared::default() }));
         let shared = Arc::clone(&lines.0);
         let work = move || {
-            // Whoever writes lines needs no rights. Without the right to change rights there are
-            // none.
+            // The thread needs no capabilities. A thread that may not drop them has none.
             let none = CapabilitySet::empty();
             let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
             let _ = set_capabilities(None, sets);
@@ -88,7 +83,7 @@ impl Lines {
         Ok(lines)
     }
 
-    /// Takes a whole line, with its end. What the queue has no room for is counted and lost.
+    /// Takes a whole line, with its end. A line that does not fit the queue is lost and counted.
     pub fn push(&self, line: Vec<u8>) {
         let mut state = self.0.lock();
         if state.queue_bytes + line.len() > QUEUE_BYTES_MAX || state.queue.len() >= QUEUE_LINES_MAX
@@ -102,14 +97,13 @@ impl Lines {
         self.0.pushed.notify_one();
     }
 
-    /// How many lines were lost, because the queue was full or they could not be written.
+    /// Lines lost because the queue was full or they could not be written.
     pub fn lost(&self) -> u64 {
         self.0.lock().lost
     }
 
-    /// Waits until all that was pushed is written or lost: for `patience` while the reader takes
-    /// nothing, and for `longest` while only this machine is slow, which has no time for the thread
-    /// that writes.
+    /// Waits until all pushed lines are written or lost: for `patience` while the reader takes
+    /// nothing, and for `longest` while this machine is too busy to run the writing thread.
     pub fn flush(&self, patience: Duration, longest: Duration) {
         let began = Instant::now();
         let mut state = self.0.lock();
@@ -119,7 +113,7 @@ impl Lines {
             if state.taken != taken || self.0.has_room() {
                 (taken, moved) = (state.taken, now);
             }
-            // Whether it was in time changes nothing for a caller who leaves anyway.
+            // The caller leaves in either case.
             if now - moved >= patience || now - began >= longest {
                 return;
             }
@@ -133,13 +127,12 @@ impl Lines {
 }
 
 impl Shared {
-    /// Nothing in here can panic half way, so a poisoned state is whole.
+    /// No panic leaves a state half changed, so a poisoned one is whole.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
-    /// Whether a write would find room at once: who does not write then waits for nobody but the
-    /// processor.
+    /// Whether a write would find room at once: then only the processor delays the thread.
     fn has_room(&self) -> bool {
         let Some(target) = &self.target else { return false };
         let mut target = [PollFd::new(target, PollFlags::OUT)];
@@ -148,7 +141,7 @@ impl Shared {
         ready.is_ok() && target[0].revents().contains(PollFlags::OUT)
     }
 
-    /// The next line, when there is one; `None` when what was lost should be told.
+    /// The next line; `None` when lost lines should be reported.
     fn next(&self, tell: Option<Tell>) -> Option<Vec<u8>> {
         let mut state = self.lock();
         state.is_writing = false;
@@ -156,7 +149,7 @@ impl Shared {
             self.idle.notify_all();
         }
         loop {
-            // What was lost came after what waits.
+            // The lost lines came after the waiting ones.
             let tell_at = tell
                 .filter(|_| state.told < state.lost)
                 .map(|tell| if state.queue.is_empty() { tell.earliest } else { tell.latest });
@@ -182,24 +175,23 @@ impl Shared {
     }
 }
 
-/// When to tell how many lines were lost: once all that waits is written, but not too late.
+/// When to report lost lines: once all waiting lines are written, but not too late.
 #[derive(Clone, Copy, Debug)]
 struct Tell {
     earliest: Instant,
     latest: Instant,
 }
 
-/// What the thread holds.
 struct Writer<W> {
     target: W,
     notice: Notice,
-    /// Whether the last line was cut off in its middle.
+    /// The last line was written in part.
     is_torn: bool,
 }
 
 impl<W: Write> Writer<W> {
     fn run(mut self, shared: &Shared) {
-        // Nothing is told before it is known that something can be.
+        // No report before a write has succeeded.
         let mut tell = None;
         loop {
             let written = match shared.next(tell) {
@@ -248,7 +240,7 @@ impl<W: Write> Writer<W> {
                     self.is_torn = !bytes.is_empty();
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // Someone who shares the pipe has made it non-blocking.
+                // Another process has made the shared pipe non-blocking.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(NAP),
                 Err(error) => return Err(error),
             }
@@ -257,10 +249,10 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// The lines of the process, for standard error; `notice` counts at the first call.
+/// The process's lines for standard error; only the first call's `notice` counts.
 ///
-/// The descriptor is one of our own: whoever else writes to standard error and is blocked there, as
-/// a thread that panics, holds no lock that this one waits for.
+/// It has its own descriptor: a thread that blocks while writing to standard error, as in a panic,
+/// holds no lock that this one waits for.
 ///
 /// # Errors
 /// When there can be no thread or no descriptor.
@@ -268,7 +260,7 @@ pub fn standard_error(notice: Notice) -> io::Result<Lines> {
     if let Some(lines) = PROCESS.get() {
         return Ok(lines.clone());
     }
-    // A file that has reached the limit of its size is an error and not the end of the process.
+    // Reaching a file size limit becomes an error instead of ending the process.
     let ignored = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGXFSZ, ignored)?;
     let descriptor = io::stderr().as_fd().try_clone_to_owned()?;
@@ -277,19 +269,19 @@ pub fn standard_error(notice: Notice) -> io::Result<Lines> {
     Ok(PROCESS.get_or_init(|| lines).clone())
 }
 
-/// How many lines of the process's log were lost.
+/// Lost lines of the process's log.
 pub fn lines_lost() -> u64 {
     PROCESS.get().map_or(0, Lines::lost)
 }
 
 static PROCESS: OnceLock<Lines> = OnceLock::new();
-/// What waits for a slow reader, at most: some thousand lines.
+/// Some thousand lines for a slow reader.
 const QUEUE_BYTES_MAX: usize = 512 * 1024;
-/// Lines that wait for a slow reader, at most: short ones cost memory beyond their bytes.
+/// Short lines cost memory beyond their bytes.
 const QUEUE_LINES_MAX: usize = 8 * 1024;
-/// How often the reader is told how many lines were lost.
+/// Interval of reports of lost lines.
 const TELL_INTERVAL: Duration = Duration::from_secs(1);
-/// How long to wait for a non-blocking pipe.
+/// Wait for a non-blocking pipe.
 const NAP: Duration = Duration::from_millis(20);
 
 #[cfg(test)]

@@ -1,5 +1,4 @@
-//! What the command lines of all our programs have in common: the log's option, and the way from a
-//! command to an exit code.
+//! Common to the command lines of all programs: the log option, and the exit code of a command.
 
 use std::process::ExitCode;
 
@@ -30,12 +29,12 @@ pub struct LogOption {
 }
 
 impl LogOption {
-    /// Begins to log and runs `command`; says what went wrong, and chooses the exit code.
+    /// Starts the log and runs `command`; reports its error and chooses the exit code.
     pub fn run(&self, command: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
         self.run_telling(command, exit::report)
     }
 
-    /// Begins to log and runs `command`; `tell` says what went wrong, and chooses the exit code.
+    /// As [`run`](Self::run), but `tell` reports the error and chooses the exit code.
     pub fn run_telling(
         &self,
         command: impl FnOnce() -> anyhow::Result<()>,
@@ -48,13 +47,13 @@ impl LogOption {
     }
 }
 
-/// Says what is wrong with a command line, or prints its help, and chooses the exit code.
+/// Prints a command line error or the help, and chooses the exit code.
 pub fn refuse(error: &clap::Error) -> ExitCode {
     let opened = logging::open().map(|_| exit::report_arguments(error));
     opened.unwrap_or_else(|error| exit::report(&error))
 }
 
-/// Ends with `code`, once all is written that was said.
+/// Writes pending output and returns `code`.
 pub fn finish(code: ExitCode) -> ExitCode {
     out::flush();
     code

@@ -1,12 +1,12 @@
-//! Exit codes: 0 for success, 1 for what failed while it ran, 2 for what the user must mend, 141
-//! when whoever read the output left before its end, as `head` does.
+//! Exit codes: 0 for success, 1 for a failure at run time, 2 for input that the user must correct,
+//! 141 when the reader of the output left before its end, as `head` does.
 
 use std::fmt;
 use std::process::ExitCode;
 
 use crate::out::{self, OutputError};
 
-/// An error in what the user wrote: a file or an option.
+/// An error in the user's input: a file or an option.
 #[derive(Debug)]
 pub struct BadInput(String);
 
@@ -41,13 +41,12 @@ pub fn code(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(if error.is::<BadInput>() { 2 } else { 1 })
 }
 
-/// Whether it is none that anybody is left to read of: as silent as a program that SIGPIPE ends.
+/// Whether standard output lost its reader; such an error is not printed, as with SIGPIPE.
 pub fn is_reader_gone(error: &anyhow::Error) -> bool {
     OutputError::among(error).is_some_and(OutputError::is_reader_gone)
 }
 
-/// Prints what the command line's reader has to say, be it help or an error, and chooses the exit
-/// code.
+/// Prints what clap has to say, help or an error, and chooses the exit code.
 pub fn report_arguments(error: &clap::Error) -> ExitCode {
     use std::io::IsTerminal as _;
 
@@ -64,11 +63,11 @@ pub fn report_arguments(error: &clap::Error) -> ExitCode {
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
-/// Ends the program at once, but for what it still has to say.
+/// Ends the program after pending output is written.
 pub fn now(code: i32) -> ! {
     out::flush();
     std::process::exit(code)
 }
 
-/// 128 + SIGPIPE, which a shell shows for a program that it has ended.
+/// 128 + SIGPIPE, as shells report it.
 const READER_GONE: u8 = 141;

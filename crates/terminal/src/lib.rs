@@ -1,4 +1,4 @@
-//! How our programs speak with people: what they print, errors and their exit codes, the log.
+//! The interface of our programs to people: output, errors and exit codes, the log.
 //!
 //! ```text
 //! standard output   results, for people and pipes      out
@@ -21,7 +21,7 @@ pub mod rate;
 pub mod seconds;
 pub mod secret;
 
-/// The commands of `roadweave-admin`, which `roadweave` runs as its own, and what each does.
+/// The commands of `roadweave-admin`, which `roadweave` runs, and their summaries.
 pub const ADMIN: [(&str, &str); 7] = [
     (
         "doctor",
@@ -35,12 +35,11 @@ pub const ADMIN: [(&str, &str); 7] = [
     ("top", "Shows a running client or server on one screen, for a crew"),
 ];
 
-/// The commands of `roadweave-manual`, which `roadweave` runs as its own, and what each does.
+/// The commands of `roadweave-manual`, which `roadweave` runs, and their summaries.
 pub const MANUAL: [(&str, &str); 1] =
     [("completions", "Prints what makes a shell complete commands: bash, fish or zsh")];
 
-/// The commands of `roadweave-lab`, which `roadweave` runs as its own, and what each
-/// does.
+/// The commands of `roadweave-lab`, which `roadweave` runs, and their summaries.
 pub const TOOLS: [(&str, &str); 8] = [
     ("bench", "Measures how fast roadweave is on this machine"),
     (

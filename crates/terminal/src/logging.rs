@@ -1,4 +1,4 @@
-//! What is logged, and where to: lines on standard error, so that what a command prints can be
+//! The log: filter and formats. It goes to standard error, so that the output of a command can be
 //! piped.
 
 mod structured;
@@ -30,21 +30,20 @@ pub enum LogFormat {
     Journald,
 }
 
-/// Begins to log what `filter` asks for, written as `format` says.
+/// Starts the log with `filter` and `format`.
 ///
 /// # Errors
-/// When the filter cannot be understood, a journal is asked for and there is none, or the system
-/// lacks what the log needs.
+/// When the filter is invalid, there is no journal to write to, or the system lacks a resource.
 pub fn start(filter: &str, format: LogFormat) -> anyhow::Result<()> {
     let lines = open()?;
     let asks_for_trace = asks_for_trace(filter);
     let filter = parse(filter)?;
-    // Colours are for eyes: a journal or a log file gets plain lines.
+    // No colours in a journal or a file.
     let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let text = (format == LogFormat::Text).then(|| {
         tracing_subscriber::fmt::layer()
             .with_ansi(colours)
-            // These are said by `eprintln!`.
+            // The library would report these by `eprintln!`.
             .log_internal_errors(false)
             .with_writer(LogWriter(lines.clone()))
     });
@@ -65,16 +64,16 @@ pub fn start(filter: &str, format: LogFormat) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Opens the way to standard error, for what commands say beside the log.
+/// Opens standard error for remarks beside the log.
 ///
 /// # Errors
-/// When the system lacks what it needs.
+/// When the system lacks a resource.
 pub fn open() -> anyhow::Result<Lines> {
     out::open_log(Box::new(notice))
 }
 
-/// Checks each directive of a filter, since the library takes every unknown word for a module's
-/// name and then logs nothing else.
+/// Checks each directive: the library takes every unknown word for a module's name and then logs
+/// nothing else.
 fn parse(filter: &str) -> Result<Targets, BadInput> {
     let filter = if filter.trim().is_empty() { DEFAULT } else { filter };
     let refused = |why: String| BadInput::new(format!("--log {filter}: {why}"));
@@ -104,17 +103,16 @@ fn parse(filter: &str) -> Result<Targets, BadInput> {
             }));
         }
     }
-    // Who asks for more of one module still wants to know what the others say of importance.
+    // With a level for one module only, the others stay at info.
     let base = level.unwrap_or(LevelFilter::INFO);
     let mut targets = Targets::new().with_default(base);
-    // The transport's library warns of packets that anybody may send, at any rate.
+    // The QUIC library warns about packets that anyone may send, at any rate.
     if (LevelFilter::WARN..=LevelFilter::INFO).contains(&base) {
         targets = targets.with_target("noq_proto", LevelFilter::ERROR);
     }
     Ok(targets.with_targets(modules))
 }
 
-/// Whether a directive names the level that says most.
 fn asks_for_trace(filter: &str) -> bool {
     filter.split([',', '=']).any(|word| word.trim().eq_ignore_ascii_case("trace"))
 }
@@ -123,7 +121,7 @@ fn is_level(word: &str) -> bool {
     !word.is_empty() && word.parse::<LevelFilter>().is_ok()
 }
 
-/// Whether some module of ours, or of the libraries that have something to say, is meant.
+/// Whether it names one of our modules or of a library in [`MODULES`].
 fn is_known(module: &str) -> bool {
     let (name, of_crate) = match module.split_once("::") {
         Some((name, _)) => (name, false),
@@ -133,7 +131,7 @@ fn is_known(module: &str) -> bool {
     !name.is_empty() && MODULES.iter().any(fits)
 }
 
-/// The line that tells of lost ones, as the others look.
+/// The line that reports lost lines, in the form of the others.
 fn notice(lost: u64) -> Vec<u8> {
     let mut line = String::new();
     let _ = SystemTime.format_time(&mut Writer::new(&mut line));
@@ -142,10 +140,9 @@ fn notice(lost: u64) -> Vec<u8> {
     line.into_bytes()
 }
 
-/// Hands events on as whole lines.
+/// Passes events on as whole lines.
 struct LogWriter(Lines);
 
-/// One event, as it is put together.
 struct Event<'a> {
     lines: &'a Lines,
     text: Vec<u8>,
@@ -178,7 +175,7 @@ impl Drop for Event<'_> {
     }
 }
 
-/// Sets off all lines of an event but the first, so that none can be taken for another event.
+/// Indents all lines but the first, so that none looks like another event.
 fn one_event(text: &[u8]) -> Vec<u8> {
     let text = text.trim_ascii_end();
     let mut whole = Vec::with_capacity(text.len() + 1);
@@ -193,10 +190,10 @@ fn one_event(text: &[u8]) -> Vec<u8> {
     whole
 }
 
-/// What is logged unless something else is asked for.
+/// The default filter.
 pub const DEFAULT: &str = "info";
 const LEVELS: &str = r#"write "error", "warn", "info", "debug", "trace" or "off""#;
-/// Crates with something to log: ours, and below them those of the transport.
+/// Crates that log: ours, then libraries.
 const MODULES: [&str; 20] = [
     "roadweave",
     "roadweave_proto",

@@ -1,9 +1,8 @@
-//! What commands print, and what they say beside it.
+//! Output of commands.
 //!
-//! Standard output carries results, for people and pipes; a command that cannot deliver its result
-//! fails, with a clear status ([`crate::exit`]). Standard error carries the log and remarks; those
-//! never fail and never wait ([`roadweave_log`]). `println!` and `eprintln!` panic where
-//! they cannot write, so clippy refuses them in this crate.
+//! Standard output carries results; a command that cannot write them fails ([`crate::exit`]).
+//! Standard error carries the log and remarks, which never fail and never wait ([`roadweave_log`]).
+//! `println!` and `eprintln!` panic when they cannot write, so clippy refuses them here.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
@@ -18,12 +17,12 @@ use roadweave_log::{Lines, Notice};
 pub struct OutputError(io::Error);
 
 impl OutputError {
-    /// The one among the causes of an error, if it is one.
+    /// Finds it among the causes of an error.
     pub fn among(error: &anyhow::Error) -> Option<&Self> {
         error.chain().find_map(|cause| cause.downcast_ref())
     }
 
-    /// Whether whoever read the output has left: it saw what it wanted to see.
+    /// Whether the reader has left.
     pub fn is_reader_gone(&self) -> bool {
         self.0.kind() == ErrorKind::BrokenPipe
     }
@@ -32,13 +31,13 @@ impl OutputError {
 /// Prints a text as it is.
 ///
 /// # Errors
-/// When standard output takes no more.
+/// When standard output cannot be written to.
 pub fn print(text: impl fmt::Display) -> Result<(), OutputError> {
     let mut out = io::stdout().lock();
     write!(out, "{text}").and_then(|()| out.flush()).map_err(OutputError)
 }
 
-/// Prints a text and ends the line.
+/// Prints a line.
 ///
 /// # Errors
 /// As [`print()`].
@@ -46,15 +45,15 @@ pub fn line(text: impl fmt::Display) -> Result<(), OutputError> {
     print(format_args!("{text}\n"))
 }
 
-/// Prints a value as JSON over several lines, as people like to read it.
+/// Prints a value as indented JSON.
 ///
 /// # Errors
-/// As [`print()`], and when the value is no JSON.
+/// As [`print()`], and when the value cannot be JSON.
 pub fn json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     Ok(line(serde_json::to_string_pretty(value)?)?)
 }
 
-/// Prints a value as JSON on one line, for programs.
+/// Prints a value as one line of JSON.
 ///
 /// # Errors
 /// As [`json`].
@@ -62,21 +61,21 @@ pub fn json_line(value: &impl serde::Serialize) -> anyhow::Result<()> {
     Ok(line(serde_json::to_string(value)?)?)
 }
 
-/// Says something on standard error, beside the log, on a line of its own. What it quotes may come
-/// from a file: control characters are written as escapes, and do nothing to a terminal.
+/// Prints a remark on standard error, on its own line. Control characters are escaped, since the
+/// text may quote a file.
 pub fn note(text: impl fmt::Display) {
     coloured(harmless(&text.to_string()));
 }
 
 /// As [`note`], with control sequences.
 pub(crate) fn coloured(text: impl fmt::Display) {
-    // Before the log is opened, and where it could not be, there is nowhere to say it.
+    // Without an open log there is nowhere to print to.
     if let Some(lines) = LINES.get() {
         lines.push(format!("{text}\n").into_bytes());
     }
 }
 
-/// `text` with its control characters as escapes, but for the ends of lines and tabulators.
+/// Escapes control characters except line feeds and tabs.
 fn harmless(text: &str) -> String {
     let harmless = |letter: char| !letter.is_control() || matches!(letter, '\n' | '\t');
     let mut shown = String::with_capacity(text.len());
@@ -89,16 +88,16 @@ fn harmless(text: &str) -> String {
     shown
 }
 
-/// Opens the way to standard error.
+/// Opens standard error.
 ///
 /// # Errors
-/// When the system lacks a thread or a descriptor for it.
+/// When the system lacks a thread or a descriptor.
 pub fn open_log(notice: Notice) -> anyhow::Result<Lines> {
     let lines = roadweave_log::standard_error(notice)?;
     Ok(LINES.get_or_init(|| lines).clone())
 }
 
-/// Waits a moment until all that was said on standard error is written.
+/// Waits a moment until standard error is written.
 pub fn flush() {
     if let Some(lines) = LINES.get() {
         lines.flush(LAST_WORDS, LAST_WORDS_MAX);
@@ -108,7 +107,7 @@ pub fn flush() {
 static LINES: OnceLock<Lines> = OnceLock::new();
 /// How long the end of the program waits for a reader of standard error.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// The same for a machine that is too busy to write what the reader has room for.
+/// The same if this machine is too busy to write.
 const LAST_WORDS_MAX: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
@@ -132,7 +131,7 @@ mod tests {
         check(OutputError(gone()).into(), Some(true));
         check(anyhow::Error::from(OutputError(gone())).context("while drawing"), Some(true));
         check(OutputError(ErrorKind::StorageFull.into()).into(), Some(false));
-        // As a local socket whose other end has left.
+        // A local socket whose other end has left.
         check(gone().into(), None);
         check(anyhow::anyhow!("no links"), None);
     }

@@ -1,14 +1,12 @@
-//! Programs of ours that run one another, as git and cargo do with theirs.
+//! Finds our programs that run one another, as git and cargo do.
 
 use std::env;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-/// The program `name`: beside this one, or else in a directory of `PATH`.
-///
-/// Only absolute directories of `PATH` count: what lies in the directory where somebody happens to
-/// stand is never run.
+/// The program `name`: beside this one, or else in an absolute directory of `PATH`; never from the
+/// current directory.
 pub fn find(name: &str) -> Option<PathBuf> {
     let beside = env::current_exe().ok().and_then(|program| Some(program.parent()?.to_owned()));
     let path = env::var_os("PATH").unwrap_or_default();

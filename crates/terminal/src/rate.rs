@@ -1,12 +1,12 @@
-//! Rates as people write them on command lines, the same in every program.
+//! Rates on command lines, the same in every program.
 
 use std::ops::RangeInclusive;
 
-/// A rate of `bounds`, bit/s: 50M, 800k, 1.5G; a number alone is Mbit/s, as 30 or 2.5, and bit/s
-/// from 100000 on, as 8000000.
+/// A rate within `bounds`, bit/s: 50M, 800k, 1.5G. A plain number is Mbit/s below 100000, else
+/// bit/s.
 ///
 /// # Errors
-/// In words for the command line: what would be right.
+/// The accepted range, as a message for the command line.
 pub fn parse_bps(text: &str, bounds: &RangeInclusive<u64>) -> Result<u64, String> {
     let (number, unit) = match text.as_bytes().last() {
         Some(b'G' | b'g') => (&text[..text.len() - 1], Some(1e9)),
@@ -16,7 +16,7 @@ pub fn parse_bps(text: &str, bounds: &RangeInclusive<u64>) -> Result<u64, String
     };
     let number: f64 = number.parse().unwrap_or(0.0);
     let unit = unit.unwrap_or(if number < BITS_FROM { 1e6 } else { 1.0 });
-    // A number that is none becomes 0, one that is too large the largest there is.
+    // Not a number becomes 0, too large a number the maximum.
     let bps = (number * unit).round() as u64;
     if bounds.contains(&bps) {
         return Ok(bps);
@@ -25,7 +25,6 @@ pub fn parse_bps(text: &str, bounds: &RangeInclusive<u64>) -> Result<u64, String
     Err(format!("a rate from {least} to {most} bit/s, such as 8M; 30 alone is 30M"))
 }
 
-/// A rate as [`parse_bps`] takes it.
 fn short(bps: u64) -> String {
     match bps {
         _ if bps.is_multiple_of(1_000_000_000) => format!("{}G", bps / 1_000_000_000),
@@ -35,7 +34,7 @@ fn short(bps: u64) -> String {
     }
 }
 
-/// From here on a number alone is bit/s: nobody has links of 100 Gbit/s here, or of 99 kbit/s.
+/// No user has links of 100 Gbit/s, or of 99 kbit/s.
 const BITS_FROM: f64 = 100e3;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Times as people write them on command lines.
+//! Durations on command lines.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 /// A number of seconds within `bounds`, such as 12.5.
 ///
 /// # Errors
-/// In words for the command line: what would be right.
+/// The accepted range, as a message for the command line.
 pub fn parse_seconds(text: &str, bounds: &RangeInclusive<f64>) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| bounds.contains(seconds));
     let seconds = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());

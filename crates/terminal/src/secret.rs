@@ -1,4 +1,4 @@
-//! Files that nobody but their owner may read: private keys, and what goes with them.
+//! Files that only their owner may read: private keys and the like.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,10 +9,10 @@ use zeroize::Zeroizing;
 
 use crate::exit::BadInput;
 
-/// What such a file says.
+/// Reads such a file.
 ///
 /// # Errors
-/// Which file, and what is wrong with it: it cannot be read, or others may.
+/// When it cannot be read, or others may read it.
 pub fn read(path: &Path) -> Result<Zeroizing<String>> {
     let shown = path.display();
     let text = fs::read_to_string(path).map(Zeroizing::new);

@@ -1,4 +1,4 @@
-//! Events with their fields apart, for programs: lines of JSON, or entries of the journal.
+//! Events with separate fields, for programs: lines of JSON, or journal entries.
 
 use std::fmt;
 use std::io;
@@ -13,26 +13,24 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 use tracing_subscriber::layer::Context;
 
-/// Where the journal takes entries with fields (systemd's native protocol).
+/// systemd's native protocol.
 const JOURNAL: &str = "/run/systemd/journal/socket";
 
-/// Hands events on with their fields.
 pub(super) struct Structured {
-    /// `None`: lines of JSON alone.
+    /// `None`: lines of JSON only.
     journal: Option<UnixDatagram>,
     lines: Lines,
 }
 
 impl Structured {
-    /// Lines of JSON on standard error.
     pub(super) fn json(lines: Lines) -> Self {
         Self { journal: None, lines }
     }
 
-    /// Entries of the journal; what it does not take at once becomes a line of JSON.
+    /// Entries of the journal; what it does not accept at once becomes a line of JSON.
     ///
     /// # Errors
-    /// When no journal listens here.
+    /// When no journal listens.
     pub(super) fn journal(lines: Lines) -> io::Result<Self> {
         let journal = UnixDatagram::unbound()?;
         journal.connect(JOURNAL)?;
@@ -55,7 +53,7 @@ impl<S: Subscriber> Layer<S> for Structured {
     }
 }
 
-/// The fields of an event, its text among them as `message`.
+/// Includes the text as `message`.
 #[derive(Default)]
 struct Fields(Map<String, Value>);
 
@@ -91,7 +89,6 @@ impl Visit for Fields {
     }
 }
 
-/// An event as one line of JSON.
 fn line(level: Level, target: &str, mut fields: Map<String, Value>) -> Vec<u8> {
     let mut time = String::new();
     let _ = SystemTime.format_time(&mut Writer::new(&mut time));
@@ -102,8 +99,7 @@ fn line(level: Level, target: &str, mut fields: Map<String, Value>) -> Vec<u8> {
     format!("{}\n", Value::Object(fields)).into_bytes()
 }
 
-/// An event as an entry of the journal. Each value has its length before it, so that none can begin
-/// a field of its own.
+/// An event as a journal entry. Each value is prefixed with its length, so it cannot forge a field.
 fn entry(level: Level, target: &str, fields: &Map<String, Value>) -> Vec<u8> {
     let mut entry = Vec::new();
     let mut add = |name: &str, value: &str| {
@@ -113,7 +109,7 @@ fn entry(level: Level, target: &str, fields: &Map<String, Value>) -> Vec<u8> {
         entry.extend_from_slice(value.as_bytes());
         entry.push(b'\n');
     };
-    // Those of syslog(3).
+    // syslog(3).
     let priority = match level {
         Level::ERROR => "3",
         Level::WARN => "4",
