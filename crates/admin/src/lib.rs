@@ -60,3 +60,6 @@ pub fn main() -> ExitCode {
         Err(error) => refuse(&error),
     })
 }
+
+#[cfg(test)]
+mod tests;

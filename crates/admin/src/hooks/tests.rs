@@ -1,4 +1,4 @@
-//! What programs are told, and when.
+//! Which changes are reported to programs, and when.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -8,74 +8,58 @@ use serde_json::{Value, json};
 
 use super::changes::UplinkState;
 use super::*;
+use crate::tests;
 
-/// A client after `seconds`; of each uplink its name, and the status of its path.
+/// A client after `seconds`, with a name and the status of its path for each uplink.
 fn client(seconds: f64, server: Option<&str>, uplinks: &[(&str, &str)]) -> Value {
-    let path = |(name, status): &(&str, &str)| {
-        json!({
-            "id": 0, "uplink": name, "remote": null, "status": status, "smoothed_rtt_ms": 61.0,
-            "min_rtt_ms": 60.0, "rtt_deviation_ms": 1.0, "loss": 0.0,
-            "congestion_window_bytes": 0, "bytes_in_flight": 0, "pacing_rate_bps": null,
-            "mtu_bytes": 1200, "priority": "primary", "weight": 1, "month_bytes": null,
-            "monthly_cap_bytes": null, "redundancy_left_bytes": null,
-            "counters": roadweave_quic::PathStats::default(),
-        })
+    let paths: Vec<_> = uplinks.iter().map(|(name, status)| (0, *name, *status)).collect();
+    let mut client = tests::client(&paths);
+    client["uptime_seconds"] = seconds.into();
+    let Some(server) = server else {
+        client["sessions"] = json!([]);
+        return client;
     };
-    let session = server.map(|server| {
-        json!({
-            "peer": server, "public_key": "", "addresses": ["10.77.0.2/32", "$(reboot)", "fd77::2"],
-            "lanes": [], "drops": {}, "paths": uplinks.iter().map(path).collect::<Vec<_>>(),
-        })
-    });
-    let uplink = |(name, _): &(&str, &str)| json!({ "name": name, "heard": true, "servers": [] });
-    json!({
-        "role": "client", "name": "bus", "version": "0.1.0", "uptime_seconds": seconds,
-        "tun": "rw0", "drops": {}, "log": { "lines_lost": 0 },
-        "device": {
-            "packets_read": 0, "bytes_read": 0, "packets_written": 0, "bytes_written": 0,
-        },
-        "sessions": Vec::from_iter(session), "no_session": null, "suppressed_notices": 0,
-        "uplinks": uplinks.iter().map(uplink).collect::<Vec<_>>(),
-    })
+    client["sessions"][0]["peer"] = server.into();
+    client["sessions"][0]["addresses"] = json!(["10.77.0.2/32", "$(reboot)", "fd77::2"]);
+    client
 }
 
-/// What is told after `times` readings, as words; as old as the client is the clock.
+/// The changes after `times` readings, as words; the clock is the client's uptime.
 fn told(changes: &mut Changes, status: Option<&Value>, times: usize) -> Vec<String> {
     let now = status.and_then(|status| status["uptime_seconds"].as_f64());
     told_at(changes, now.unwrap_or(0.0), status, times)
 }
 
-/// What is told after `times` readings when the clock says `now` seconds.
+/// The changes after `times` readings at `now` seconds.
 fn told_at(changes: &mut Changes, now: f64, status: Option<&Value>, times: usize) -> Vec<String> {
     let status = status.map(|value| serde_json::from_value::<Status>(value.clone()).unwrap());
     for _ in 0..times {
         assert!(changes.take(Duration::from_secs_f64(now), status.as_ref()));
     }
-    let next = || changes.next();
     let words = |change: Change| match facts(&change) {
         Ok(facts) => facts.iter().map(|(name, is)| format!("{name}={is} ")).collect(),
         Err(why) => why,
     };
-    std::iter::from_fn(next).map(words).collect()
+    std::iter::from_fn(|| changes.next()).map(words).collect()
 }
 
 const UP: &str = "EVENT=uplink UPLINK=wwan0 UPLINK_STATE=up ";
 const SERVER: Option<&str> = Some("192.0.2.1:4433");
 const JOIN: &str = "EVENT=join TUN=rw0 ADDRESSES=10.77.0.2/32 fd77::2/128 SERVER=192.0.2.1:4433 ";
+const NOTHING: [&str; 0] = [];
 const LEAVE: &str = "EVENT=leave TUN=rw0 ";
 
 #[test]
 fn a_change_counts_once_two_readings_say_so() {
     let mut changes = Changes::default();
-    let nothing: [&str; 0] = [];
-    assert_eq!(told(&mut changes, None, 3), nothing);
+    assert_eq!(told(&mut changes, None, 3), NOTHING);
     let up = client(1.0, SERVER, &[("wwan0", "usable")]);
-    assert_eq!(told(&mut changes, Some(&up), 1), nothing);
+    assert_eq!(told(&mut changes, Some(&up), 1), NOTHING);
     assert_eq!(told(&mut changes, Some(&up), 1), [JOIN, UP]);
     let silent = client(2.0, None, &[("wwan0", "suspect")]);
-    assert_eq!(told(&mut changes, Some(&silent), 1), nothing);
+    assert_eq!(told(&mut changes, Some(&silent), 1), NOTHING);
     let up = client(3.0, SERVER, &[("wwan0", "usable")]);
-    assert_eq!(told(&mut changes, Some(&up), 5), nothing, "one reading is none");
+    assert_eq!(told(&mut changes, Some(&up), 5), NOTHING, "one reading is none");
 }
 
 #[test]
@@ -83,38 +67,38 @@ fn joins_leaves_and_new_starts_are_told() {
     let mut changes = Changes::default();
     let up = |seconds| client(seconds, SERVER, &[]);
     assert_eq!(told(&mut changes, Some(&up(7.0)), 2), [JOIN]);
-    assert_eq!(told(&mut changes, Some(&up(8.0)), 2), [] as [&str; 0]);
-    // It was started anew between two readings: its TUN is another.
+    assert_eq!(told(&mut changes, Some(&up(8.0)), 2), NOTHING);
+    // A restart between two readings: the TUN is a new one.
     assert_eq!(told_at(&mut changes, 12.0, Some(&up(3.0)), 2), [JOIN]);
-    // Also where a program took so long meanwhile that it is older than at the last reading.
+    // Also if its uptime is larger than at the last reading, because a program took long.
     assert_eq!(told_at(&mut changes, 22.0, Some(&up(5.0)), 2), [JOIN]);
-    // An answer that is late is of no other start.
-    assert_eq!(told_at(&mut changes, 24.5, Some(&up(6.0)), 2), [] as [&str; 0]);
+    // A late answer is no restart.
+    assert_eq!(told_at(&mut changes, 24.5, Some(&up(6.0)), 2), NOTHING);
     assert_eq!(told(&mut changes, None, 2), [LEAVE]);
     assert_eq!(told(&mut changes, Some(&up(9.0)), 2), [JOIN]);
-    assert_eq!(told(&mut changes, None, 1), [] as [&str; 0]);
+    assert_eq!(told(&mut changes, None, 1), NOTHING);
     assert_eq!(told(&mut changes, Some(&up(99.0)), 2), [JOIN]);
     let elsewhere = client(100.0, Some("[2001:db8::1]:4433"), &[]);
-    let words = told(&mut changes, Some(&elsewhere), 2);
-    assert!(words.len() == 1 && words[0].contains("SERVER=[2001:db8::1]:4433"), "{words:?}");
+    let join = JOIN.replace("192.0.2.1", "[2001:db8::1]");
+    assert_eq!(told(&mut changes, Some(&elsewhere), 2), [join]);
     let odd = client(101.0, Some("a; reboot"), &[]);
-    let words = told(&mut changes, Some(&odd), 2);
-    assert!(words.len() == 1 && !words[0].contains("SERVER"), "{words:?}");
+    let join = JOIN.replace("SERVER=192.0.2.1:4433 ", "");
+    assert_eq!(told(&mut changes, Some(&odd), 2), [join]);
 }
 
 #[test]
 fn what_an_uplink_does_is_told() {
     let mut changes = Changes::default();
     let state = |state: &str| format!("EVENT=uplink UPLINK=wwan0 UPLINK_STATE={state} ");
-    let mut value = client(1.0, SERVER, &[("wwan0", "suspect")]);
+    let value = client(1.0, SERVER, &[("wwan0", "suspect")]);
     assert_eq!(told(&mut changes, Some(&value), 2)[1..], [state("down")]);
     let mut check = |value: &Value, word: &str| {
         assert_eq!(told(&mut changes, Some(value), 2), [state(word)]);
     };
-    value["sessions"][0]["paths"][0]["status"] = "usable".into();
+    let mut value = client(1.0, SERVER, &[("wwan0", "usable")]);
     check(&value, "up");
-    value["sessions"][0]["paths"][0]["day_bytes"] = 10.into();
-    value["sessions"][0]["paths"][0]["daily_cap_bytes"] = 10.into();
+    let path = &mut value["sessions"][0]["paths"][0];
+    (path["day_bytes"], path["daily_cap_bytes"]) = (10.into(), 10.into());
     check(&value, "held-back");
     value["sessions"][0]["paths"][0]["day_bytes"] = 0.into();
     check(&value, "up");
@@ -124,9 +108,7 @@ fn what_an_uplink_does_is_told() {
     value["uplinks"][0]["portal"] = json!({ "url": "http://login.example/$(reboot)" });
     check(&value, "portal");
     check(&client(2.0, SERVER, &[]), "gone");
-    let value = client(3.0, SERVER, &[("wwan0", "usable")]);
-    check(&value, "up");
-    // Without a client nobody knows of it.
+    check(&client(3.0, SERVER, &[("wwan0", "usable")]), "up");
     assert_eq!(told(&mut changes, None, 9), [LEAVE]);
     assert_eq!(told(&mut changes, Some(&client(4.0, SERVER, &[])), 2)[1..], [state("gone")]);
 }
@@ -151,11 +133,7 @@ fn uplinks_are_told_by_names_that_are_some_and_not_without_end() {
 
 #[test]
 fn a_server_has_no_hooks() {
-    let mut value = client(1.0, None, &[]);
-    value["role"] = "server".into();
-    value["memory_bytes"] = 0.into();
-    value["refusals"] = json!({});
-    let status = serde_json::from_value::<Status>(value).unwrap();
+    let status = serde_json::from_value::<Status>(tests::server(Vec::new())).unwrap();
     assert!(!Changes::default().take(Duration::ZERO, Some(&status)));
 }
 
@@ -180,7 +158,7 @@ fn a_folder_that_others_could_change_or_choose_gives_no_program() {
     assert!(program::find(&hooks, "join").unwrap_err().contains("others than root"));
     assert!(program::folder(&path("hooks")).unwrap_err().contains("others than root"));
     open("hooks", 0o700);
-    // A link in a folder of others leads where they like, and so does one to their folder.
+    // Others choose where a link in their folder, or to it, leads.
     open("theirs", 0o777);
     symlink(path("hooks"), path("theirs/link")).unwrap();
     symlink(path("theirs/inner"), path("inner")).unwrap();

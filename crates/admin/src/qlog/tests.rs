@@ -1,4 +1,4 @@
-//! What is written of readings that are made up.
+//! Invented readings, and what is written of them.
 
 use std::fs;
 
@@ -7,48 +7,12 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::*;
-
-/// A client with a session over these paths, each with its ID, uplink and status.
-fn client(paths: &[(u32, &str, &str)]) -> Value {
-    let path = |(id, uplink, status): &(u32, &str, &str)| {
-        json!({
-            "id": id, "uplink": uplink, "remote": "198.51.100.1:4433", "status": status,
-            "smoothed_rtt_ms": 61.0, "min_rtt_ms": 60.0, "rtt_deviation_ms": 1.5, "loss": 0.25,
-            "congestion_window_bytes": 12_000, "bytes_in_flight": 300, "pacing_rate_bps": null,
-            "mtu_bytes": 1200, "priority": "primary", "weight": 1, "redundancy_left_bytes": null,
-            "day_bytes": null, "daily_cap_bytes": null, "month_bytes": null,
-            "monthly_cap_bytes": null,
-            "counters": {
-                "packets_sent": 10, "bytes_sent": 9000, "packets_received": 5,
-                "bytes_received": 4000, "datagrams_sent": 8, "datagrams_received": 4,
-                "source_bytes": 7000, "redundant_bytes": 1000, "datagrams_acknowledged": 6,
-                "datagrams_lost": 2, "feedback_sent": 0, "feedback_received": 0, "probes_sent": 1,
-                "suspicions": 0, "rebindings": 0,
-            },
-        })
-    };
-    let uplink =
-        |(_, name, _): &(u32, &str, &str)| json!({ "name": name, "heard": true, "servers": [] });
-    json!({
-        "role": "client", "name": "bus", "version": "0.1.0", "uptime_seconds": 1.0, "tun": "rw0",
-        "drops": {}, "log": { "lines_lost": 0 },
-        "device": {
-            "packets_read": 0, "bytes_read": 0, "packets_written": 0, "bytes_written": 0,
-        },
-        "sessions": [{
-            "peer": "198.51.100.1:4433", "public_key": "key", "addresses": [], "lanes": [],
-            "drops": {}, "paths": paths.iter().map(path).collect::<Vec<_>>(),
-        }],
-        "no_session": null, "suppressed_notices": 0,
-        "uplinks": paths.iter().map(uplink).collect::<Vec<_>>(),
-    })
-}
+use crate::tests::{client, server};
 
 fn one() -> Value {
     client(&[(0, "wwan0", "usable")])
 }
 
-/// A run whose files are read.
 struct Run {
     folder: TempDir,
     log: Log,
@@ -71,7 +35,7 @@ impl Run {
         Now { run, wall: UNIX_EPOCH + Duration::from_secs(1_790_000_000) + run }
     }
 
-    /// A tenth of a second later the instance says so.
+    /// Reads this status a tenth of a second later.
     fn take(&mut self, status: &Value) {
         let status: Status = serde_json::from_value(status.clone()).unwrap();
         self.seconds += 0.1;
@@ -90,7 +54,7 @@ impl Run {
         self.files().pop().unwrap().split_off(1 + from)
     }
 
-    /// What `change` of a status tells that held before.
+    /// The events that `change` of the status `before` causes.
     fn told(before: &Value, change: impl FnOnce(&mut Value)) -> Vec<Value> {
         let mut run = Self::new();
         run.take(before);
@@ -114,123 +78,52 @@ fn names(events: &[Value]) -> Vec<&str> {
     events.iter().map(|event| event["name"].as_str().unwrap()).collect()
 }
 
+fn data(events: &[Value]) -> Vec<Value> {
+    events.iter().map(|event| event["data"].clone()).collect()
+}
+
 #[test]
 fn a_file_says_what_it_is_and_begins_with_all_that_holds() {
     let mut run = Run::new();
     run.take(&one());
-    let file = run.files().remove(0);
-    let header = json!({
-        "file_schema": "urn:ietf:params:qlog:file:sequential",
-        "serialization_format": "application/qlog+json-seq",
-        "title": "198.51.100.1:4433",
-        "description": concat!("roadweave qlog ", env!("CARGO_PKG_VERSION")),
-        "trace": {
-            "title": "198.51.100.1:4433",
-            "common_fields": {
-                "group_id": "key@2026-09-21T14:13:20.100Z",
-                "time_format": "relative_to_epoch",
-                "reference_time": {
-                    "clock_type": "monotonic", "epoch": "unknown",
-                    "wall_clock_time": "2026-09-21T14:13:20.100Z",
-                },
-            },
-            "vantage_point": { "name": "bus", "type": "client" },
-            "event_schemas": [
-                "urn:ietf:params:qlog:events:quic-13", trace::ROADWEAVE_EVENTS,
-            ],
-        },
-    });
-    assert_eq!(file[0], header);
-    let events = [
-        json!({
-            "time": 0.0, "name": "roadweave:trace_started",
-            "data": { "reason": "running", "part": 1 },
-        }),
-        json!({
-            "time": 0.0, "name": "roadweave:uplink_updated",
-            "data": { "uplink": "wwan0", "state": "present" },
-        }),
-        json!({
-            "time": 0.0, "name": "quic:tuple_assigned", "tuple": "0",
-            "data": {
-                "tuple_id": "0", "path_id": 0, "uplink": "wwan0",
-                "tuple_remote": { "ip_v4": "198.51.100.1", "port_v4": 4433 },
-            },
-        }),
-        json!({
-            "time": 0.0, "name": "roadweave:path_status_updated", "tuple": "0",
-            "data": { "path_id": 0, "uplink": "wwan0", "new": "usable" },
-        }),
-        json!({ "time": 0.0, "name": "quic:mtu_updated", "tuple": "0", "data": { "new": 1200 } }),
-        json!({
-            "time": 0.0, "name": "roadweave:path_policy_updated", "tuple": "0",
-            "data": { "path_id": 0, "priority": "primary", "weight": 1 },
-        }),
-        json!({
-            "time": 0.0, "name": "quic:recovery_metrics_updated", "tuple": "0",
-            "data": {
-                "smoothed_rtt": 61.0, "min_rtt": 60.0, "rtt_variance": 1.5,
-                "congestion_window": 12_000, "bytes_in_flight": 300,
-            },
-        }),
-        json!({
-            "time": 0.0, "name": "roadweave:path_counters", "tuple": "0",
-            "data": {
-                "path_id": 0, "packets_sent": 10, "bytes_sent": 9000, "packets_received": 5,
-                "bytes_received": 4000, "datagrams_sent": 8, "datagrams_acknowledged": 6,
-                "datagrams_lost": 2, "source_bytes": 7000, "redundant_bytes": 1000,
-                "probes_sent": 1, "suspicions": 0, "rebindings": 0, "loss": 0.25,
-            },
-        }),
-    ];
-    assert_eq!(file[1..], events);
-}
-
-#[test]
-fn what_is_as_it_was_is_not_told_again() {
-    assert_eq!(Run::told(&one(), |_| {}), [] as [Value; 0]);
+    let golden = include_str!("../../tests/golden/qlog.jsonl");
+    let golden = golden.replace("VERSION", env!("CARGO_PKG_VERSION"));
+    let expected = golden.lines().map(|line| serde_json::from_str(line).unwrap());
+    assert_eq!(run.files(), [expected.collect::<Vec<Value>>()]);
 }
 
 #[test]
 fn each_change_of_a_path_is_one_event_with_what_has_changed() {
-    let check = |change: &dyn Fn(&mut Value), name: &str, data: Value| {
-        let told = Run::told(&one(), |status| change(&mut status["sessions"][0]["paths"][0]));
+    let check = |change: Value, name: &str, data: Value| {
+        let told = Run::told(&one(), |status| {
+            for (field, value) in change.as_object().unwrap() {
+                status["sessions"][0]["paths"][0][field] = value.clone();
+            }
+        });
         let expected = json!({ "time": 100.0, "name": name, "tuple": "0", "data": data });
         assert_eq!(told, [expected]);
     };
     let metrics = "quic:recovery_metrics_updated";
+    check(json!({ "smoothed_rtt_ms": 70.1239 }), metrics, json!({ "smoothed_rtt": 70.124 }));
     check(
-        &|path| path["smoothed_rtt_ms"] = json!(70.1239),
+        json!({ "congestion_window_bytes": 9, "bytes_in_flight": 8, "pacing_rate_bps": 5_000_000 }),
         metrics,
-        json!({ "smoothed_rtt": 70.124 }),
+        json!({ "congestion_window": 9, "bytes_in_flight": 8, "pacing_rate": 5_000_000 }),
     );
     check(
-        &|path| {
-            path["congestion_window_bytes"] = json!(9000);
-            path["bytes_in_flight"] = json!(8000);
-            path["pacing_rate_bps"] = json!(5_000_000);
-        },
-        metrics,
-        json!({ "congestion_window": 9000, "bytes_in_flight": 8000, "pacing_rate": 5_000_000 }),
-    );
-    check(
-        &|path| path["status"] = json!("suspect"),
+        json!({ "status": "suspect" }),
         "roadweave:path_status_updated",
         json!({ "path_id": 0, "uplink": "wwan0", "old": "usable", "new": "suspect" }),
     );
+    check(json!({ "mtu_bytes": 1452 }), "quic:mtu_updated", json!({ "old": 1200, "new": 1452 }));
     check(
-        &|path| path["mtu_bytes"] = json!(1452),
-        "quic:mtu_updated",
-        json!({ "old": 1200, "new": 1452 }),
-    );
-    check(
-        &|path| path["priority"] = json!("backup"),
+        json!({ "priority": "backup" }),
         "roadweave:path_policy_updated",
         json!({ "path_id": 0, "priority": "backup", "weight": 1 }),
     );
     let remote = json!({ "ip_v6": "2001:db8::1", "port_v6": 5 });
     check(
-        &|path| path["remote"] = json!("[2001:db8::1]:5"),
+        json!({ "remote": "[2001:db8::1]:5" }),
         "quic:tuple_assigned",
         json!({ "tuple_id": "0", "path_id": 0, "uplink": "wwan0", "tuple_remote": remote }),
     );
@@ -251,24 +144,26 @@ fn a_path_that_comes_is_told_whole_and_one_that_goes_is_abandoned() {
     assert_eq!(names(&told), expected);
     assert!(told[1..].iter().all(|event| event["tuple"] == "1"), "{told:#?}");
     let told = Run::told(&both, |status| *status = one());
-    assert_eq!(told[0]["data"], json!({ "uplink": "wwan1", "state": "gone" }));
-    let gone = json!({ "path_id": 1, "uplink": "wwan1", "old": "validating", "new": "gone" });
-    assert_eq!(
-        (&told[1]["name"], &told[1]["data"]),
-        (&json!("roadweave:path_status_updated"), &gone)
-    );
-    let abandoned = json!({ "tuple_id": "1", "path_id": 1 });
-    assert_eq!((&told[2]["name"], &told[2]["data"]), (&json!("quic:tuple_assigned"), &abandoned));
-    assert_eq!(told.len(), 3);
+    let expected =
+        ["roadweave:uplink_updated", "roadweave:path_status_updated", "quic:tuple_assigned"];
+    assert_eq!(names(&told), expected);
+    let expected = [
+        json!({ "uplink": "wwan1", "state": "gone" }),
+        json!({ "path_id": 1, "uplink": "wwan1", "old": "validating", "new": "gone" }),
+        json!({ "tuple_id": "1", "path_id": 1 }),
+    ];
+    assert_eq!(data(&told), expected);
 }
 
 #[test]
 fn an_uplink_that_is_paused_or_wants_a_login_says_so() {
-    let told = Run::told(&one(), |status| status["paused"] = json!(["wwan0"]));
-    assert_eq!(told[0]["data"], json!({ "uplink": "wwan0", "state": "paused" }));
-    let told = Run::told(&one(), |status| status["uplinks"][0]["portal"] = json!({}));
-    assert_eq!(told[0]["data"], json!({ "uplink": "wwan0", "state": "portal" }));
-    assert_eq!((told.len(), &told[0]["tuple"]), (1, &Value::Null));
+    let check = |change: fn(&mut Value), state: &str| {
+        let told = Run::told(&one(), change);
+        assert_eq!(data(&told), [json!({ "uplink": "wwan0", "state": state })]);
+        assert_eq!(told[0]["tuple"], Value::Null);
+    };
+    check(|status| status["paused"] = json!(["wwan0"]), "paused");
+    check(|status| status["uplinks"][0]["portal"] = json!({}), "portal");
 }
 
 #[test]
@@ -287,10 +182,9 @@ fn counters_are_told_once_a_second_as_they_are_even_when_they_go_back() {
     let begun = run.events(0);
     let first = begun.last().unwrap();
     assert_eq!(first["name"], "roadweave:lane_counters");
-    let data = &first["data"];
-    let shown = ["lane", "name", "sent_packets", "restored_packets"].map(|name| &data[name]);
-    assert_eq!(shown, [&json!(0), &json!("video"), &json!(7), &json!(3)]);
-    // A lane that begins anew counts from nothing.
+    let shown = ["lane", "name", "sent_packets", "restored_packets"].map(|it| &first["data"][it]);
+    assert_eq!(json!(shown), json!([0, "video", 7, 3]));
+    // A new lane counts from zero.
     status["sessions"][0]["lanes"] = json!([lane(2)]);
     status["sessions"][0]["paths"][0]["counters"]["datagrams_lost"] = json!(1);
     (0..9).for_each(|_| run.take(&status));
@@ -326,13 +220,13 @@ fn what_was_counted_in_the_last_second_is_told_at_the_end() {
         "quic:connection_closed",
     ];
     assert_eq!(names(&told), expected);
-    let counted = [&told[0], &told[3]].map(|event| (&event["tuple"], &event["data"]["suspicions"]));
-    assert_eq!(counted, [(&json!("1"), &json!(1)), (&json!("0"), &json!(1))]);
+    let counted = [0, 3].map(|at| json!([told[at]["tuple"], told[at]["data"]["suspicions"]]));
+    assert_eq!(counted, [json!(["1", 1]), json!(["0", 1])]);
 }
 
 #[test]
 fn a_session_that_ends_is_closed_and_the_next_one_has_a_trace_of_its_own() {
-    let check = |again: &dyn Fn(&mut Value)| {
+    let check = |again: fn(&mut Value)| {
         let mut run = Run::new();
         run.take(&one());
         let mut status = one();
@@ -341,17 +235,16 @@ fn a_session_that_ends_is_closed_and_the_next_one_has_a_trace_of_its_own() {
         let files = run.files();
         assert_eq!(files.len(), 2, "{files:#?}");
         assert_eq!(files[0].last().unwrap()["name"], "quic:connection_closed");
-        let expected = json!({ "reason": "joined", "part": 1 });
-        assert_eq!(files[1][1]["data"], expected);
+        assert_eq!(files[1][1]["data"], json!({ "reason": "joined", "part": 1 }));
         assert_eq!(files[1][2]["name"], "quic:connection_started");
         let remote = json!({ "ip_v4": "198.51.100.1", "port_v4": 4433 });
         assert_eq!(files[1][2]["data"], json!({ "local": {}, "remote": remote }));
         let group = |file: &[Value]| file[0]["trace"]["common_fields"]["group_id"].clone();
         assert_ne!(group(&files[0]), group(&files[1]));
     };
-    check(&|status| status["sessions"][0]["paths"][0]["counters"]["packets_sent"] = json!(3));
-    check(&|status| status["sessions"][0]["paths"][0]["counters"]["packets_received"] = json!(0));
-    check(&|status| status["sessions"][0]["public_key"] = json!("other"));
+    check(|status| status["sessions"][0]["paths"][0]["counters"]["packets_sent"] = json!(3));
+    check(|status| status["sessions"][0]["paths"][0]["counters"]["packets_received"] = json!(0));
+    check(|status| status["sessions"][0]["public_key"] = json!("other"));
     // The first path of a session does not come back.
     let mut run = Run::new();
     run.take(&client(&[(3, "wwan0", "usable")]));
@@ -369,16 +262,15 @@ fn why_a_session_is_over_is_told_where_it_is_known() {
     status["sessions"] = json!([]);
     status["no_session"] = json!("the server \u{1b}[2J is away");
     run.take(&status);
+    let last = |run: &Run| run.events(0).pop().unwrap()["data"].clone();
     let expected = json!({ "trigger": "unspecified", "reason": "the server \\u{1b}[2J is away" });
-    assert_eq!(run.events(0).last().unwrap()["data"], expected);
-
-    let mut run = Run::new();
+    assert_eq!(last(&run), expected);
     run.take(&one());
     run.log.instance_is_gone(run.now());
     let expected = json!({ "trigger": "unspecified", "reason": "the instance has ended" });
-    assert_eq!(run.events(0).last().unwrap()["data"], expected);
+    assert_eq!(last(&run), expected);
     run.take(&one());
-    assert_eq!(run.files().len(), 2);
+    assert_eq!(run.files().len(), 3);
 }
 
 #[test]
@@ -397,11 +289,8 @@ fn a_session_goes_on_in_another_file_that_begins_with_all_that_holds() {
     let parts: Vec<_> =
         files.iter().map(|file| file[1]["data"]["part"].as_u64().unwrap()).collect();
     assert!(parts[0] > 1 && parts == [parts[0], parts[0] + 1, parts[0] + 2], "{parts:?}");
-    let times: Vec<_> = files
-        .iter()
-        .flat_map(|file| &file[1..])
-        .map(|event| event["time"].as_f64().unwrap())
-        .collect();
+    let events = files.iter().flat_map(|file| &file[1..]);
+    let times: Vec<_> = events.map(|event| event["time"].as_f64().unwrap()).collect();
     assert!(times.is_sorted() && times[0] > 0.0, "{times:?}");
     for file in &files {
         assert_eq!(file[1]["data"]["reason"], "continued");
@@ -417,8 +306,8 @@ fn readings_that_are_lost_are_counted_in_the_file_that_comes_next() {
     fs::create_dir(&taken).unwrap();
     (0..12).for_each(|_| run.take(&one()));
     fs::remove_dir(&taken).unwrap();
-    let data = &run.events(0)[0]["data"];
-    assert_eq!(*data, json!({ "reason": "running", "part": 1, "readings_lost": 10 }));
+    let expected = json!({ "reason": "running", "part": 1, "readings_lost": 10 });
+    assert_eq!(run.events(0)[0]["data"], expected);
 }
 
 #[test]
@@ -428,35 +317,24 @@ fn a_crowd_of_clients_or_of_paths_is_bounded() {
         session["peer"] = json!(format!("bus-{number:05}"));
         session
     };
-    let mut status = one();
-    status["role"] = json!("server");
-    status["memory_bytes"] = json!(0);
-    status["refusals"] = json!({});
-    status["sessions"] = (0..3000).map(session).collect();
     let mut run = Run::with(200_000, 4);
-    run.take(&status);
+    run.take(&server((0..3000).map(session).collect()));
     assert_eq!((run.log.sessions.len(), run.files().len()), (4, 4));
     assert!(run.log.is_crowd_told);
     // Those that were chosen stay, and one that goes makes room.
-    status["sessions"] = (1..3000).rev().map(session).collect();
-    run.take(&status);
+    run.take(&server((1..3000).rev().map(session).collect()));
     let names: Vec<_> = run.log.sessions.keys().map(|(peer, _)| peer.as_str()).collect();
     assert_eq!(names, ["bus-00001", "bus-00002", "bus-00003", "bus-00004"]);
     assert_eq!(run.files().len(), 4);
 
-    let paths: Vec<_> = (0..2000).map(|id| (id, "w", "usable")).collect();
-    let mut status = client(&paths);
-    for path in status["sessions"][0]["paths"].as_array_mut().unwrap() {
-        path["uplink"] = json!("\u{1b}".repeat(1000));
-    }
+    let long = "\u{1b}".repeat(1000);
+    let paths: Vec<_> = (0..2000).map(|id| (id, long.as_str(), "usable")).collect();
     let mut run = Run::with(200_000, 4);
-    run.take(&status);
+    run.take(&client(&paths));
     let file = fs::read_dir(run.folder.path()).unwrap().next().unwrap().unwrap();
     assert!(file.metadata().unwrap().len() < 100_000);
-    assert_eq!(
-        run.events(0).iter().filter(|event| event["name"] == "quic:mtu_updated").count(),
-        32
-    );
+    let count = names(&run.events(0)).iter().filter(|name| **name == "quic:mtu_updated").count();
+    assert_eq!(count, 32);
 }
 
 #[test]
@@ -465,10 +343,8 @@ fn what_is_no_client_and_no_server_is_refused() {
     status["role"] = json!("router");
     status["sessions"] = json!([]);
     status["sockets"] = json!([]);
-    let status: Status = serde_json::from_value(status).unwrap();
-    let run = Run::new();
-    let now = run.now();
-    let Run { mut log, folder: _folder, .. } = run;
-    let error = log.take(now, &status).unwrap_err().to_string();
-    assert_eq!(error, "this instance is of the role router, which has no QUIC paths");
+    let mut run = Run::new();
+    let error = run.log.take(run.now(), &serde_json::from_value(status).unwrap()).unwrap_err();
+    let expected = "this instance is of the role router, which has no QUIC paths";
+    assert_eq!(error.to_string(), expected);
 }

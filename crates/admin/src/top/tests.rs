@@ -2,64 +2,43 @@
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
-use roadweave_device::status::Status;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::tests;
 
 /// A client after `seconds` whose only uplink with a path has sent so many bytes.
-fn client(seconds: f64, bytes: u64, status: &str) -> Status {
-    let mut value = instance("client", seconds, bytes);
-    value["sessions"] = json!([session("192.0.2.1:4433", bytes, status, 0.25)]);
-    value["no_session"] = Value::Null;
-    value["suppressed_notices"] = 0.into();
-    value["uplinks"] = json!([
-        { "name": "wwan0", "heard": true, "servers": [] },
-        { "name": "eth\u{1b}[2J", "heard": false, "servers": [] },
-    ]);
-    read(value)
-}
-
-/// A server with these sessions.
-fn server(seconds: f64, sessions: Vec<Value>) -> Status {
-    let mut value = instance("server", seconds, 0);
-    value["sessions"] = sessions.into();
-    value["memory_bytes"] = 0.into();
-    value["refusals"] = json!({});
-    read(value)
-}
-
-fn instance(role: &str, seconds: f64, bytes: u64) -> Value {
-    json!({
-        "role": role, "name": "bus", "version": "0.1.0", "uptime_seconds": seconds,
-        "tun": "rw0", "drops": {}, "log": { "lines_lost": 0 },
-        "device": {
-            "packets_read": 1, "bytes_read": bytes, "packets_written": 1, "bytes_written": 0,
-        },
-    })
+fn client(seconds: f64, bytes: u64, status: &str) -> Value {
+    let mut client = tests::client(&[]);
+    client["uptime_seconds"] = seconds.into();
+    client["device"]["bytes_read"] = bytes.into();
+    client["sessions"] = json!([session("192.0.2.1:4433", bytes, status, 0.25)]);
+    client["uplinks"] = json!([tests::uplink("wwan0"), tests::uplink("eth\u{1b}[2J")]);
+    client
 }
 
 fn session(peer: &str, bytes: u64, status: &str, loss: f64) -> Value {
-    let mut counters = json!(roadweave_quic::PathStats::default());
-    counters["bytes_sent"] = bytes.into();
-    json!({
-        "peer": peer, "public_key": peer, "addresses": ["10.77.0.2/32"], "lanes": [], "drops": {},
-        "paths": [{
-            "id": 0, "uplink": "wwan0", "remote": null, "status": status, "smoothed_rtt_ms": 61.0,
-            "min_rtt_ms": 60.0, "rtt_deviation_ms": 1.0, "loss": loss,
-            "congestion_window_bytes": 0, "bytes_in_flight": 0, "pacing_rate_bps": null,
-            "mtu_bytes": 1200, "priority": "primary", "weight": 7, "month_bytes": 1_000_000_000,
-            "monthly_cap_bytes": 5_000_000_000_u64, "redundancy_left_bytes": null,
-            "counters": counters,
-        }],
-    })
+    let mut session = tests::session(&[(0, "wwan0", status)]);
+    (session["peer"], session["public_key"]) = (peer.into(), peer.into());
+    let path = &mut session["paths"][0];
+    (path["loss"], path["counters"]["bytes_sent"]) = (loss.into(), bytes.into());
+    path["month_bytes"] = 1_000_000_000.into();
+    path["monthly_cap_bytes"] = 5_000_000_000_u64.into();
+    session
 }
 
-fn read(value: Value) -> Status {
-    serde_json::from_value(value).expect("a status")
+fn take(history: &mut History, now: Instant, status: Value) {
+    history.take(now, serde_json::from_value(status).expect("a status"));
 }
 
-/// The rows of the screen, without the spaces behind them.
+/// The history of an instance with this status now.
+fn history_of(status: Value) -> (History, Instant) {
+    let (mut history, now) = (History::new(INTERVAL), Instant::now());
+    take(&mut history, now, status);
+    (history, now)
+}
+
+/// The rows of the screen, without trailing spaces.
 fn screen_of(history: &History, now: Instant, (width, height): (u16, u16)) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a backend");
     terminal
@@ -73,7 +52,7 @@ fn screen_of(history: &History, now: Instant, (width, height): (u16, u16)) -> Ve
     cells.map(row).collect()
 }
 
-/// The rows of the screen as they were looked at once; those behind them are empty.
+/// Checks the rows of the screen; further ones are empty.
 fn check(history: &History, now: Instant, size: (u16, u16), expected: &[&str]) {
     let mut rows = screen_of(history, now, size);
     assert_eq!(rows.len(), usize::from(size.1));
@@ -86,11 +65,10 @@ fn check(history: &History, now: Instant, size: (u16, u16), expected: &[&str]) {
 
 /// A client one of whose uplinks became bad two half seconds after the first status.
 fn under_way() -> (History, impl Fn(u32) -> Instant) {
-    let (mut history, begun) = (History::new(INTERVAL), Instant::now());
+    let (mut history, begun) = history_of(client(10.0, 0, "usable"));
     let at = move |half_seconds: u32| begun + INTERVAL * half_seconds;
-    history.take(at(0), client(10.0, 0, "usable"));
-    history.take(at(1), client(10.5, 500_000, "usable"));
-    history.take(at(2), client(11.0, 1_000_000, "suspect"));
+    take(&mut history, at(1), client(10.5, 500_000, "usable"));
+    take(&mut history, at(2), client(11.0, 1_000_000, "suspect"));
     (history, at)
 }
 
@@ -138,23 +116,47 @@ fn a_small_terminal_has_the_figures_that_matter() {
 }
 
 #[test]
-fn the_encoders_target_is_shown_where_there_is_one() {
-    let (mut history, now) = (History::new(INTERVAL), Instant::now());
-    let mut status = serde_json::to_value(client(1.0, 0, "usable")).expect("JSON");
-    let mut lane = json!(roadweave_tunnel::LaneStats::default());
-    lane["encoder"] = json!({ "frame_bytes": 1, "bitrate_bps": 6_000_000 });
-    status["sessions"][0]["lanes"] = json!([lane]);
-    history.take(now, read(status));
-    let rows = screen_of(&history, now, (80, 24));
-    assert_eq!(rows[1], "goodput Mbit/s: - up, - down; the encoder's target is 6.00");
-    let rows = screen_of(&history, now, (40, 10));
-    assert_eq!(rows[1], "Mbit/s: - up of 6.00, - down");
+fn each_fact_of_a_client_has_its_row() {
+    let check = |change: fn(&mut Value), size: (u16, u16), row: &str| {
+        let mut status = client(10.0, 0, "usable");
+        change(&mut status);
+        let (history, now) = history_of(status);
+        let rows = screen_of(&history, now, size);
+        assert!(rows.iter().any(|it| it == row), "{row:?} is not in {rows:#?}");
+    };
+    let encoder = |status: &mut Value| {
+        let mut lane = json!(roadweave_tunnel::LaneStats::default());
+        lane["encoder"] = json!({ "frame_bytes": 1, "bitrate_bps": 6_000_000 });
+        status["sessions"][0]["lanes"] = json!([lane]);
+    };
+    let wide = (80, 24);
+    check(encoder, wide, "goodput Mbit/s: - up, - down; the encoder's target is 6.00");
+    check(encoder, (40, 10), "Mbit/s: - up of 6.00, - down");
+    let away = |status: &mut Value| {
+        status["sessions"] = json!([]);
+        status["no_session"] = "192.0.2.1:4433 does not answer\u{1b}[2J".into();
+    };
+    check(away, wide, "no session: 192.0.2.1:4433 does not answer\\u{1b}[2J");
+    // The cap that is reached first counts.
+    let cap = |status: &mut Value| {
+        let path = &mut status["sessions"][0]["paths"][0];
+        (path["day_bytes"], path["daily_cap_bytes"]) = (1_000_000.into(), 3_000_000.into());
+    };
+    check(
+        cap,
+        wide,
+        "  wwan0                usable           0.00      0.00      61   25.0         2",
+    );
+    let modem = |status: &mut Value| {
+        status["uplinks"] = json!([tests::uplink("wwan0")]);
+        status["modems"] = json!({ "wwan0": { "operator": "Some\u{1b}", "rsrp_dbm": -95.0 } });
+    };
+    check(modem, wide, "modem of wwan0: Some\\u{1b}, RSRP -95 dBm");
 }
 
 #[test]
 fn the_end_of_an_instance_its_silence_and_its_return_are_told() {
-    let (mut history, now) = (History::new(INTERVAL), Instant::now());
-    history.take(now, client(10.0, 9_000_000, "usable"));
+    let (mut history, now) = history_of(client(10.0, 9_000_000, "usable"));
     let rows = screen_of(&history, now + Duration::from_secs(3), (80, 24));
     assert_eq!(rows[1], "no answer for 3 s");
     history.miss(now, "nothing runs at it".to_owned());
@@ -164,70 +166,34 @@ fn the_end_of_an_instance_its_silence_and_its_return_are_told() {
         rows[..3],
         ["client bus, up 10 s", "nothing runs at it", "what is below was so before"]
     );
-    assert_eq!(history.events.len(), 2, "each is told once: {:?}", history.events);
-    // Started anew, it counts from zero.
-    history.take(now, client(1.0, 0, "usable"));
+    assert_eq!(history.events.len(), 2, "once each: {:?}", history.events);
+    // After a restart it counts from zero.
+    take(&mut history, now, client(1.0, 0, "usable"));
     let rows = screen_of(&history, now, (80, 24));
     assert_eq!(rows[1], "goodput Mbit/s: - up, - down");
     assert!(rows.iter().any(|row| row == "    0 s ago  it answers again"), "{rows:#?}");
 }
 
 #[test]
-fn without_a_session_the_reason_stands_above() {
-    let (mut history, now) = (History::new(INTERVAL), Instant::now());
-    let mut status = serde_json::to_value(client(10.0, 0, "usable")).expect("JSON");
-    status["sessions"] = json!([]);
-    status["no_session"] = "192.0.2.1:4433 does not answer\u{1b}[2J".into();
-    history.take(now, read(status));
-    let rows = screen_of(&history, now, (80, 24));
-    assert_eq!(rows[2], "no session: 192.0.2.1:4433 does not answer\\u{1b}[2J");
-}
-
-#[test]
-fn what_is_left_is_of_the_cap_that_ends_first() {
-    let (mut history, now) = (History::new(INTERVAL), Instant::now());
-    let mut status = serde_json::to_value(client(10.0, 0, "usable")).expect("JSON");
-    let path = &mut status["sessions"][0]["paths"][0];
-    (path["day_bytes"], path["daily_cap_bytes"]) = (1_000_000.into(), 3_000_000.into());
-    history.take(now, read(status));
-    assert_eq!(history.links["wwan0"].left_bytes, Some(2_000_000));
-}
-
-#[test]
 fn an_uplink_that_is_unplugged_is_told() {
-    let (mut history, now) = (History::new(INTERVAL), Instant::now());
-    history.take(now, client(10.0, 0, "usable"));
-    let mut status = serde_json::to_value(client(11.0, 0, "usable")).expect("JSON");
+    let (mut history, now) = history_of(client(10.0, 0, "usable"));
+    let mut status = client(11.0, 0, "usable");
     status["uplinks"] = json!([]);
-    history.take(now, read(status));
+    take(&mut history, now, status);
     assert_eq!(history.events[0].1, "eth\u{1b}[2J is gone");
     assert_eq!(Cursor::default().uplink(&history), Some(("wwan0".to_owned(), false)));
 }
 
 #[test]
-fn what_a_modem_tells_stands_above_the_events_while_its_uplink_is_chosen() {
-    let (mut history, now) = (History::new(INTERVAL), Instant::now());
-    let mut status = serde_json::to_value(client(10.0, 0, "usable")).expect("JSON");
-    status["uplinks"] = json!([{ "name": "wwan0", "heard": true, "servers": [] }]);
-    status["modems"] = json!({ "wwan0": { "operator": "Some\u{1b}", "rsrp_dbm": -95.0 } });
-    history.take(now, read(status));
-    let rows = screen_of(&history, now, (80, 24));
-    let expected = "modem of wwan0: Some\\u{1b}, RSRP -95 dBm";
-    assert!(rows.iter().any(|row| row == expected), "{rows:#?}");
-}
-
-#[test]
 fn an_uplink_behind_a_portal_is_shown_so_and_both_its_ends_are_told() {
-    let (mut history, now) = (History::new(INTERVAL), Instant::now());
-    history.take(now, client(10.0, 0, "usable"));
-    let mut status = serde_json::to_value(client(11.0, 0, "suspect")).expect("JSON");
+    let (mut history, now) = history_of(client(10.0, 0, "usable"));
+    let mut status = client(11.0, 0, "suspect");
     status["uplinks"][0]["portal"] = json!({ "url": "http://login.example/" });
-    history.take(now, read(status));
+    take(&mut history, now, status);
     assert_eq!(history.events[0].1, "wwan0 is behind a portal: somebody has to log in");
     let rows = screen_of(&history, now, (80, 24));
-    let is_shown = |row: &String| row.split_whitespace().take(2).eq(["wwan0", "portal"]);
-    assert!(rows.iter().any(is_shown), "{rows:#?}");
-    history.take(now, client(12.0, 0, "usable"));
+    assert!(rows.iter().any(|row| row.starts_with("  wwan0                portal ")), "{rows:#?}");
+    take(&mut history, now, client(12.0, 0, "usable"));
     assert_eq!(history.events[0].1, "wwan0 is behind no portal any more");
 }
 
@@ -237,11 +203,15 @@ fn a_server_shows_who_fares_worst_first() {
         (0..50).map(|bus| session(&format!("bus-{bus:02}"), 0, "usable", 0.0)).collect();
     sessions[30] = session("bus-30", 0, "usable", 0.5);
     sessions[40] = session("bus-\u{1b}[2J\u{202e}", 0, "suspect", 0.0);
-    let (mut history, now) = (History::new(INTERVAL), Instant::now());
-    history.take(now, server(10.0, sessions.clone()));
+    let server = |seconds: f64, sessions: &[Value]| {
+        let mut server = tests::server(sessions.to_vec());
+        server["uptime_seconds"] = seconds.into();
+        server
+    };
+    let (mut history, now) = history_of(server(10.0, &sessions));
     sessions.truncate(49);
     sessions.push(session("tram", 0, "usable", 0.0));
-    history.take(now, server(11.0, sessions.clone()));
+    take(&mut history, now, server(11.0, &sessions));
     #[rustfmt::skip]
     let expected = [
         "server bus, up 11 s",
@@ -261,25 +231,24 @@ fn a_server_shows_who_fares_worst_first() {
     let narrow = screen_of(&history, now, (40, 10));
     assert_eq!(narrow[3], "  client      paths Mbit/s rtt ms loss %");
     assert_eq!(narrow[4], "  bus-\\u{1b}[   0/1   0.00      -      -");
-    // Thousands that leave at once neither stop nor bury it.
+    // Thousands of departures at once are bounded.
     let many = (0..5_000).map(|bus| session(&format!("taxi-{bus}"), 0, "usable", 0.0));
-    history.take(now, server(12.0, many.collect()));
-    history.take(now, server(13.0, sessions));
+    take(&mut history, now, server(12.0, &many.collect::<Vec<_>>()));
+    take(&mut history, now, server(13.0, &sessions));
     assert!(history.events.len() <= 100, "{}", history.events.len());
 }
 
 #[test]
 fn a_stall_lasts_until_a_path_is_usable_again() {
-    let (mut history, begun) = (History::new(INTERVAL), Instant::now());
+    let (mut history, begun) = history_of(client(10.0, 0, "usable"));
     let at = |seconds: u64| begun + Duration::from_secs(seconds);
-    history.take(at(0), client(10.0, 0, "usable"));
-    history.take(at(1), client(11.0, 0, "suspect"));
+    take(&mut history, at(1), client(11.0, 0, "suspect"));
     // A hung instance answers late.
     history.miss(at(6), "it is silent".to_owned());
-    history.take(at(11), client(21.0, 0, "usable"));
-    history.take(at(12), client(22.0, 0, "suspect"));
+    take(&mut history, at(11), client(21.0, 0, "usable"));
+    take(&mut history, at(12), client(22.0, 0, "suspect"));
     assert_eq!(history.stalls(), (2, Duration::from_millis(10_500)));
-    history.take(at(90), client(100.0, 0, "usable"));
+    take(&mut history, at(90), client(100.0, 0, "usable"));
     assert_eq!(history.stalls(), (0, Duration::ZERO), "a minute later");
 }
 
@@ -291,14 +260,11 @@ fn keys_do_what_the_screen_says() {
     assert_eq!(key(KeyCode::Char('c'), KeyModifiers::NONE), Action::Nothing);
     assert_eq!(key(KeyCode::Char('p'), KeyModifiers::NONE), Action::Pause);
     assert_eq!(key(KeyCode::Char('p'), KeyModifiers::CONTROL), Action::Nothing);
-    let (mut history, now) = (History::new(INTERVAL), Instant::now());
     let mut cursor = Cursor::default();
-    assert_eq!(cursor.uplink(&history), None);
-    history.take(now, client(10.0, 0, "usable"));
-    cursor.step(&history, 1);
-    assert_eq!(cursor.uplink(&history), Some(("wwan0".to_owned(), false)));
-    cursor.step(&history, 1);
-    assert_eq!(cursor.uplink(&history), Some(("wwan0".to_owned(), false)));
-    cursor.step(&history, -5);
-    assert_eq!(cursor.uplink(&history), Some(("eth\u{1b}[2J".to_owned(), false)));
+    assert_eq!(cursor.uplink(&History::new(INTERVAL)), None);
+    let (history, _) = history_of(client(10.0, 0, "usable"));
+    for (steps, uplink) in [(1, "wwan0"), (1, "wwan0"), (-5, "eth\u{1b}[2J")] {
+        cursor.step(&history, steps);
+        assert_eq!(cursor.uplink(&history), Some((uplink.to_owned(), false)));
+    }
 }
