@@ -159,17 +159,10 @@ mod tests {
 
     use super::*;
 
-    type Answer = fn(&[u8]) -> Vec<u8>;
-
     /// A QUIC server's answer to a probe.
     fn answer(probe: &[u8]) -> Vec<u8> {
         let (server_id, own_id) = (&probe[6..22], &probe[23..31]);
-        let mut packet = vec![0x80, 0, 0, 0, 0, 8];
-        packet.extend(own_id);
-        packet.push(16);
-        packet.extend(server_id);
-        packet.extend([0, 0, 0, 1]);
-        packet
+        [&[0x80, 0, 0, 0, 0, 8][..], own_id, &[16], server_id, &[0, 0, 0, 1]].concat()
     }
 
     /// A server that answers probes of at most `longest` bytes, ten times a second as ours does.
@@ -192,22 +185,17 @@ mod tests {
 
     #[test]
     fn a_server_that_answers_tells_how_far_it_is_and_what_the_path_carries() {
-        let check = |longest: usize, mtu: u32, expected: u32| {
+        for (longest, mtu, expected) in [(2048, 1500, 1500), (2048, 1358, 1358), (1400, 1500, 1420)]
+        {
             let outcome = probe(None, server(longest, answer), mtu);
-            let ProbeOutcome::Answered { round_trip, mtu } = outcome else {
-                panic!("{outcome:?}");
-            };
-            assert_eq!(mtu, expected);
-            assert!(round_trip < Prober::PATIENCE, "{round_trip:?}");
-        };
-        check(2048, 1500, 1500);
-        check(2048, 1358, 1358);
-        check(1400, 1500, 1420);
+            let ProbeOutcome::Answered { round_trip, mtu } = outcome else { panic!("{outcome:?}") };
+            assert!(round_trip < Prober::PATIENCE && mtu == expected, "{outcome:?}");
+        }
     }
 
     #[test]
     fn only_the_answer_to_the_probe_counts() {
-        let lies: [Answer; 5] = [
+        let lies: [fn(&[u8]) -> Vec<u8>; 5] = [
             |probe| probe.to_vec(),
             |probe| answer(probe)[..30].to_vec(),
             |probe| {
@@ -228,10 +216,9 @@ mod tests {
     fn what_cannot_be_sent_is_told() {
         // A socket without SO_BROADCAST may not send there.
         let nowhere = SocketAddr::from(([255, 255, 255, 255], 4433));
-        let expected = ProbeOutcome::NotSent(SendFailure::Forbidden);
-        assert_eq!(probe(None, nowhere, 1500), expected);
-        let outcome = probe(Some("no-such-iface"), nowhere, 1500);
-        assert_eq!(outcome, ProbeOutcome::NoSocket);
+        let forbidden = ProbeOutcome::NotSent(SendFailure::Forbidden);
+        assert_eq!(probe(None, nowhere, 1500), forbidden);
+        assert_eq!(probe(Some("no-such-iface"), nowhere, 1500), ProbeOutcome::NoSocket);
     }
 
     #[test]

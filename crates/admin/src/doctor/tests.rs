@@ -89,24 +89,27 @@ fn server() -> ServerFacts {
     }
 }
 
-/// The lines of what is not ok, which must begin so and hold all parts.
-fn check(facts: &Facts, expected: &[(&str, &[&str])]) {
-    let lines = judge::judge(facts).into_iter().filter(|it| it.verdict != Verdict::Ok);
-    let lines: Vec<String> = lines.map(|check| check.line()).collect();
+fn wrong(facts: &Facts) -> Vec<String> {
+    let checks = judge::judge(facts).into_iter().filter(|it| it.verdict != Verdict::Ok);
+    checks.map(|check| check.line()).collect()
+}
+
+/// Checks the lines that are not ok; a row of `expected` has the beginning and further parts of a
+/// line, with ` .. ` between.
+fn check(facts: &Facts, expected: &[&str]) {
+    let lines = wrong(facts);
     assert_eq!(lines.len(), expected.len(), "{lines:#?}");
-    for (line, (begin, parts)) in lines.iter().zip(expected) {
-        assert!(line.starts_with(begin), "{line}");
-        parts.iter().for_each(|part| assert!(line.contains(part), "{part} is not in {line}"));
+    for (line, row) in lines.iter().zip(expected) {
+        let mut parts = row.split(" .. ");
+        assert!(parts.next().is_some_and(|begin| line.starts_with(begin)), "{row}: {line}");
+        parts.for_each(|part| assert!(line.contains(part), "{part} is not in {line}"));
     }
 }
 
 #[test]
 fn nothing_is_wrong_where_nothing_is_wrong() {
-    let lines: Vec<String> =
-        judge::judge(&of_client(client(vec![uplink("wwan0", answered(1500))])))
-            .iter()
-            .map(Check::line)
-            .collect();
+    let facts = of_client(client(vec![uplink("wwan0", answered(1500))]));
+    let lines: Vec<String> = judge::judge(&facts).iter().map(Check::line).collect();
     let expected = [
         "ok   config: client.toml can be used",
         "ok   permissions: the private key is kept from others",
@@ -131,76 +134,62 @@ fn nothing_is_wrong_where_nothing_is_wrong() {
 
 #[test]
 fn what_is_wrong_with_the_file_and_the_machine_is_told() {
-    let of = |change: fn(&mut Facts), expected: &[(&str, &[&str])]| {
+    let of = |change: fn(&mut Facts), expected: &[&str]| {
         let mut facts = good(None);
         change(&mut facts);
         check(&facts, expected);
     };
-    of(|it| it.file.error = Some("line 3: x".into()), &[("fail config: line 3: x", &["mend"])]);
-    of(|it| it.file.mode = Some(0o640), &[("warn permissions", &["chmod 600 client.toml"])]);
-    let state = |it: &mut Facts, mode| it.file.state = Some((PathBuf::from("/s"), mode));
-    let mut facts = good(None);
-    state(&mut facts, Ok((1000, 0o700)));
-    check(&facts, &[]);
-    facts.file.runs_as = Some(1000);
-    check(&facts, &[]);
-    facts.file.runs_as = Some(995);
-    check(&facts, &[("warn state", &["user 1000", "chown 995 /s"])]);
-    facts.file.runs_as = None;
-    state(&mut facts, Ok((0, 0o777)));
-    check(&facts, &[("fail state", &["chmod 700 /s"])]);
-    state(&mut facts, Err("permission denied".to_owned()));
-    check(&facts, &[("warn state", &["permission denied"])]);
-    of(|it| it.machine.now = NOW - 10_000, &[("fail clock", &["1000 s behind"])]);
-    of(|it| it.machine.is_synchronised = false, &[("warn clock", &["timedatectl"])]);
-    of(|it| it.machine.has_tun = false, &[("fail tun", &["modprobe tun"])]);
-    of(|it| it.machine.has_nft = false, &[("fail nft", &["nftables"])]);
-    of(|it| it.machine.buffer = Some(212_992), &[("warn buffers", &["net.core.rmem_max=4194304"])]);
-    of(|it| it.machine.crypto_bps = Some(90_000_000), &[("warn crypto", &["90 Mbit/s"])]);
-    of(|it| it.machine.is_root = false, &[("warn rights", &["root"])]);
-    // What the machine does not tell is left out.
+    of(|it| it.file.error = Some("line 3: x".into()), &["fail config: line 3: x .. mend"]);
+    of(|it| it.file.mode = Some(0o640), &["warn permissions .. chmod 600 client.toml"]);
+    let state = |there, runs_as, expected: &[&str]| {
+        let mut facts = good(None);
+        (facts.file.state, facts.file.runs_as) = (Some((PathBuf::from("/s"), there)), runs_as);
+        check(&facts, expected);
+    };
+    state(Ok((1000, 0o700)), None, &[]);
+    state(Ok((1000, 0o700)), Some(1000), &[]);
+    state(Ok((1000, 0o700)), Some(995), &["warn state .. user 1000 .. chown 995 /s"]);
+    state(Ok((0, 0o777)), None, &["fail state .. chmod 700 /s"]);
+    state(Err("permission denied".into()), None, &["warn state .. permission denied"]);
+    of(|it| it.machine.now = NOW - 10_000, &["fail clock .. 1000 s behind"]);
+    of(|it| it.machine.is_synchronised = false, &["warn clock .. timedatectl"]);
+    of(|it| it.machine.has_tun = false, &["fail tun .. modprobe tun"]);
+    of(|it| it.machine.has_nft = false, &["fail nft .. nftables"]);
+    of(|it| it.machine.buffer = Some(212_992), &["warn buffers .. net.core.rmem_max=4194304"]);
+    of(|it| it.machine.crypto_bps = Some(90_000_000), &["warn crypto .. 90 Mbit/s"]);
+    of(|it| it.machine.is_root = false, &["warn rights .. root"]);
+    // Unknown facts are left out.
     of(|it| (it.machine.buffer, it.machine.crypto_bps, it.file.written) = (None, None, None), &[]);
 }
 
 #[test]
 fn what_is_wrong_with_an_uplink_is_told() {
-    let of = |change: fn(&mut UplinkFacts), expected: &[(&str, &[&str])]| {
+    let of = |change: fn(&mut UplinkFacts), expected: &[&str]| {
         let mut bad = uplink("wwan0", answered(1500));
         change(&mut bad);
         check(&of_client(client(vec![uplink("eth0", answered(1500)), bad])), expected);
     };
-    of(|it| it.carrier = false, &[("fail uplink wwan0", &["ip link set wwan0 up"])]);
-    of(|it| it.has_ipv4 = false, &[("fail uplink wwan0", &["no address"])]);
-    of(|it| it.gateway_v4 = None, &[("warn uplink wwan0", &["ip route add default"])]);
-    of(|it| it.reverse_path_filter = Some(1), &[("warn rp_filter wwan0", &["wwan0.rp_filter=2"])]);
+    of(|it| it.carrier = false, &["fail uplink wwan0 .. ip link set wwan0 up"]);
+    of(|it| it.has_ipv4 = false, &["fail uplink wwan0 .. no address"]);
+    of(|it| it.gateway_v4 = None, &["warn uplink wwan0 .. ip route add default"]);
+    let strict = "warn rp_filter wwan0 .. wwan0.rp_filter=2";
+    of(|it| it.reverse_path_filter = Some(1), &[strict]);
     of(|it| it.reverse_path_filter = None, &[]);
-    of(
-        |it| it.probes[0].outcome = ProbeOutcome::NoAnswer,
-        &[("fail reach wwan0 203.0.113.1:4433: no answer, while", &["UDP port 4433"])],
-    );
-    of(
-        |it| {
-            it.reverse_path_filter = Some(1);
-            it.probes[0].outcome = ProbeOutcome::NoAnswer;
-        },
-        &[("warn reach wwan0", &["strict"]), ("warn rp_filter wwan0", &[])],
-    );
-    of(
-        |it| it.probes[0].outcome = ProbeOutcome::NotSent(SendFailure::Unreachable),
-        &[("fail reach wwan0", &["route add default via 192.0.2.1 dev wwan0"])],
-    );
-    of(
-        |it| it.probes[0].outcome = ProbeOutcome::NotSent(SendFailure::Forbidden),
-        &[("fail reach wwan0", &["nft list ruleset"])],
-    );
-    of(
-        |it| it.probes[0].outcome = answered(1400),
-        &[("warn mtu wwan0", &["1400", "ip link set wwan0 mtu 1400"])],
-    );
-    of(
-        |it| (it.mtu, it.probes[0].outcome) = (1200, answered(1280)),
-        &[("fail mtu wwan0", &["mtu 1280"])],
-    );
+    let probe = |filter, mtu, outcome, expected: &[&str]| {
+        let mut bad = uplink("wwan0", outcome);
+        (bad.reverse_path_filter, bad.mtu) = (Some(filter), mtu);
+        check(&of_client(client(vec![uplink("eth0", answered(1500)), bad])), expected);
+    };
+    let silent = "fail reach wwan0 203.0.113.1:4433: no answer, while .. UDP port 4433";
+    probe(2, 1500, ProbeOutcome::NoAnswer, &[silent]);
+    probe(1, 1500, ProbeOutcome::NoAnswer, &["warn reach wwan0 .. strict", strict]);
+    let unreachable = ProbeOutcome::NotSent(SendFailure::Unreachable);
+    let route = "fail reach wwan0 .. route add default via 192.0.2.1 dev wwan0";
+    probe(2, 1500, unreachable, &[route]);
+    let forbidden = ProbeOutcome::NotSent(SendFailure::Forbidden);
+    probe(2, 1500, forbidden, &["fail reach wwan0 .. nft list ruleset"]);
+    probe(2, 1500, answered(1400), &["warn mtu wwan0 .. 1400 .. ip link set wwan0 mtu 1400"]);
+    probe(2, 1200, answered(1280), &["fail mtu wwan0 .. mtu 1280"]);
 }
 
 #[test]
@@ -223,54 +212,29 @@ fn every_check_has_a_row_in_the_docs() {
 }
 
 #[test]
-fn an_uplink_with_the_address_of_somebody_else_and_a_box_without_an_inside_are_told() {
-    let why = "its address 203.0.113.1/32 takes 203.0.113.1, the server's";
-    let taken =
-        UplinkFacts { conflict: Some(why.to_owned()), ..uplink("wlan0", ProbeOutcome::NoAnswer) };
-    let unnamed = Some("uplinks.inside names no interface");
-    let client = ClientFacts { unnamed, ..client(vec![taken]) };
-    let taken = format!("fail uplink wlan0: it is not used: {why}");
-    check(
-        &of_client(client),
-        &[
-            ("warn inside: uplinks.inside names no interface", &["uplinks.inside ="]),
-            (taken.as_str(), &["lease another address"]),
-        ],
-    );
-}
-
-#[test]
-fn a_silent_server_is_no_proof_of_a_fault() {
-    let silent = || uplink("wwan0", ProbeOutcome::NoAnswer);
-    check(
-        &of_client(client(vec![silent()])),
-        &[("warn reach wwan0 203.0.113.1:4433: no answer", &["silent to strangers", "4433"])],
-    );
-}
-
-#[test]
 fn what_is_wrong_with_servers_and_the_choice_of_uplinks_is_told() {
-    let with = |change: fn(&mut ClientFacts), expected: &[(&str, &[&str])]| {
+    let with = |change: fn(&mut ClientFacts), expected: &[&str]| {
         let mut facts = client(vec![uplink("wwan0", answered(1500))]);
         change(&mut facts);
         check(&of_client(facts), expected);
     };
-    with(
-        |it| it.servers[0].1 = Err("Temporary failure".to_owned()),
-        &[("fail lookup vpn.example:4433: Temporary failure", &["/etc/resolv.conf"])],
-    );
-    with(|it| it.servers[0].1 = Ok(Vec::new()), &[("fail lookup", &["no address"])]);
-    with(
-        |it| it.servers[0].1 = Ok(vec!["2001:db8::1".parse().unwrap()]),
-        &[("fail ipv6", &["IPv4 address"])],
-    );
-    with(|it| it.missing = vec!["wwan7".to_owned()], &[("fail uplink wwan7", &["plug it"])]);
-    with(|it| it.uplinks.clear(), &[("fail uplinks", &["default route"])]);
+    let lookup = "fail lookup vpn.example:4433: Temporary failure .. /etc/resolv.conf";
+    with(|it| it.servers[0].1 = Err("Temporary failure".to_owned()), &[lookup]);
+    with(|it| it.servers[0].1 = Ok(Vec::new()), &["fail lookup .. no address"]);
+    let ipv6 = "fail ipv6 .. IPv4 address";
+    with(|it| it.servers[0].1 = Ok(vec!["2001:db8::1".parse().unwrap()]), &[ipv6]);
+    with(|it| it.missing = vec!["wwan7".to_owned()], &["fail uplink wwan7 .. plug it"]);
+    with(|it| it.uplinks.clear(), &["fail uplinks .. default route"]);
     with(|it| it.servers.clear(), &[]);
-    with(
-        |it| it.deadlines[0].1 = Duration::from_millis(21),
-        &[("warn deadlines: half the round trip to the nearest server is 21 ms", &["video", "21"])],
-    );
+    let late = "warn deadlines: half the round trip to the nearest server is 21 ms .. video .. 21";
+    with(|it| it.deadlines[0].1 = Duration::from_millis(21), &[late]);
+    let unnamed = "warn inside: uplinks.inside names no interface .. uplinks.inside =";
+    with(|it| it.unnamed = Some("uplinks.inside names no interface"), &[unnamed]);
+    let taken = "fail uplink wwan0: it is not used: it is the server's .. lease another address";
+    with(|it| it.uplinks[0].conflict = Some("it is the server's".to_owned()), &[taken]);
+    // The only uplink: a silent server proves no fault of it.
+    let silent = "warn reach wwan0 203.0.113.1:4433: no answer .. silent to strangers .. 4433";
+    with(|it| it.uplinks[0].probes[0].outcome = ProbeOutcome::NoAnswer, &[silent]);
 }
 
 #[test]
@@ -285,21 +249,17 @@ fn a_name_of_others_steers_no_terminal() {
 
 #[test]
 fn what_is_wrong_with_a_server_is_told() {
-    let of = |change: fn(&mut ServerFacts), expected: &[(&str, &[&str])]| {
+    let of = |change: fn(&mut ServerFacts), expected: &[&str]| {
         let mut facts = server();
         change(&mut facts);
         check(&good(Some(RoleFacts::Server(facts))), expected);
     };
-    of(|it| it.bind = Some("in use".to_owned()), &[("fail listen: in use", &["ss -lunp"])]);
+    of(|it| it.bind = Some("in use".to_owned()), &["fail listen: in use .. ss -lunp"]);
     of(|it| (it.bind, it.runs) = (Some("in use".to_owned()), true), &[]);
-    of(|it| it.drops = Err("not allowed".to_owned()), &[("warn firewall", &["not allowed"])]);
-    of(|it| it.has_legacy = true, &[("warn firewall", &["iptables-legacy -S"])]);
-    let mut facts = server();
-    facts.drops = Ok(dropping(&docker(json!([])), "rws", 4433));
-    check(
-        &good(Some(RoleFacts::Server(facts))),
-        &[("fail firewall ip filter FORWARD", &["iptables -I DOCKER-USER -i rws -j ACCEPT"])],
-    );
+    of(|it| it.drops = Err("not allowed".to_owned()), &["warn firewall .. not allowed"]);
+    of(|it| it.has_legacy = true, &["warn firewall .. iptables-legacy -S"]);
+    let line = "fail firewall ip filter FORWARD .. iptables -I DOCKER-USER -i rws -j ACCEPT";
+    of(|it| it.drops = Ok(dropping(&docker(json!([])), "rws", 4433)), &[line]);
 }
 
 /// What `nft` prints of Docker's chains, with these rules in DOCKER-USER.
@@ -341,26 +301,17 @@ fn to_port(right: Value) -> Value {
 
 #[test]
 fn a_chain_that_drops_all_counts_unless_a_rule_knows_the_tunnel() {
-    let accept = json!({ "accept": null });
     let counts = |ruleset: &Value| dropping(ruleset, "rws", 4433).len();
-    assert_eq!(counts(&docker(json!([]))), 1);
-    assert_eq!(counts(&docker(json!([by_interface("iifname", "rws", accept.clone())]))), 0);
-    assert_eq!(counts(&docker(json!([by_interface("iifname", "rwx", accept.clone())]))), 1);
-    assert_eq!(
-        counts(&docker(json!([by_interface("iifname", "rws", json!({ "drop": null }))]))),
-        1
-    );
-    for name in ["rw*", "@tunnels"] {
-        let rule = by_interface("iifname", name, accept.clone());
-        assert_eq!(counts(&docker(json!([rule]))), 0, "{name}");
+    let accept = |name| json!([by_interface("iifname", name, json!({ "accept": null }))]);
+    let map = json!([[{ "vmap": { "key": { "meta": { "key": "iifname" } }, "data": "@of" } }]]);
+    for known in [accept("rws"), accept("rw*"), accept("@tunnels"), map] {
+        assert_eq!(counts(&docker(known.clone())), 0, "{known}");
     }
-    for (name, expected) in [("eth*", 1), ("iifname", 1)] {
-        let rule = by_interface("iifname", name, accept.clone());
-        assert_eq!(counts(&docker(json!([rule]))), expected, "{name}");
+    let drop = json!([by_interface("iifname", "rws", json!({ "drop": null }))]);
+    for other in [json!([]), accept("rwx"), accept("eth*"), accept("iifname"), drop] {
+        assert_eq!(counts(&docker(other.clone())), 1, "{other}");
     }
-    let map = json!({ "vmap": { "key": { "meta": { "key": "iifname" } }, "data": "@of" } });
-    assert_eq!(counts(&docker(json!([[map]]))), 0);
-    // The tunnel's own table, another hook, and what is of no known form.
+    // The tunnel's own table, another hook, and unknown forms.
     for other in [
         json!({ "nftables": [chain("roadweave_rws", "forward", Some("forward"), "drop")] }),
         json!({ "nftables": [chain("filter", "OUTPUT", Some("output"), "drop")] }),
@@ -416,17 +367,16 @@ fn an_open_port_is_found_as_a_number_a_range_or_in_a_set() {
         ] });
         !dropping(&objects, "rws", 4433).is_empty()
     };
-    for right in [json!(4433), json!({ "set": [53, 4433] }), json!({ "range": [4000, 5000] })] {
+    let nested = json!({ "set": [53, { "range": [4433, 4440] }] });
+    let (set, range) = (json!({ "set": [53, 4433] }), json!({ "range": [4000, 5000] }));
+    for right in [json!(4433), set, range, nested] {
         assert!(!closed(right.clone()), "{right}");
     }
-    let nested = json!({ "set": [53, { "range": [4433, 4440] }] });
-    assert!(!closed(nested.clone()), "{nested}");
     for right in [json!(443), json!({ "set": [53] }), json!({ "range": [1] }), json!("x")] {
         assert!(closed(right.clone()), "{right}");
     }
 }
 
-/// A file in a folder of its own, with its mode.
 fn file(folder: &Path, text: &str, mode: u32) -> PathBuf {
     let path = folder.join("client.toml");
     fs::write(&path, text).unwrap();
@@ -447,18 +397,14 @@ fn a_file_that_cannot_be_used_fails_and_the_machine_is_looked_at_all_the_same() 
         assert_eq!(checks[0].name, "config");
         (checks[0].verdict, checks[0].line())
     };
-    let broken = format!("private_key = \"{}\n", key.as_str());
+    let line = format!("private_key = \"{}\"", key.as_str());
     for (text, mode, part) in [
-        ("not toml", 0o600, "client.toml"),
-        (&*broken, 0o600, "client.toml"),
-        (&*format!("private_keys = \"{}\"\n", key.as_str()), 0o600, "client.toml"),
-        (
-            &*format!("private_key = \"{}\"\n[server]\naddresses = []\n", key.as_str()),
-            0o644,
-            "chmod 600",
-        ),
+        ("not toml".to_owned(), 0o600, "client.toml"),
+        (line.trim_end_matches('"').to_owned(), 0o600, "client.toml"),
+        (line.replace("key =", "keys ="), 0o600, "client.toml"),
+        (format!("{line}\n[server]\naddresses = []\n"), 0o644, "chmod 600"),
     ] {
-        let (verdict, line) = config(&file(folder.path(), text, mode));
+        let (verdict, line) = config(&file(folder.path(), &text, mode));
         assert_eq!(verdict, Verdict::Fail);
         assert!(line.contains(part), "{line}");
     }
@@ -469,27 +415,21 @@ fn a_file_that_cannot_be_used_fails_and_the_machine_is_looked_at_all_the_same() 
 #[test]
 fn a_client_and_a_server_are_told_apart_by_their_files() {
     let folder = tempfile::tempdir().unwrap();
-    let key = Identity::from_seed([7; 32]);
-    let private = key.to_base64();
+    let private = Identity::from_seed([7; 32]).to_base64();
     let other = Identity::from_seed([8; 32]).public_key();
     let state = folder.path().display();
-    let text = format!(
-        "private_key = \"{}\"\nstate_directory = \"{state}\"\n[server]\n\
-         addresses = [\"127.0.0.1:9\"]\npublic_key = \"{other}\"\n\
-         [uplinks]\ninclude = [\"no-such-if\"]\n",
-        private.as_str()
-    );
-    let facts = gather::gather(&file(folder.path(), &text, 0o600));
-    assert_eq!(facts.file.error, None);
-    let Some(RoleFacts::Client(client)) = facts.role else { panic!("{:?}", facts.role) };
+    let head = format!("private_key = \"{}\"\nstate_directory = \"{state}\"\n", private.as_str());
+    let facts = |text: &str| gather::gather(&file(folder.path(), &(head.clone() + text), 0o600));
+    let client = facts(&format!(
+        "[server]\naddresses = [\"127.0.0.1:9\"]\npublic_key = \"{other}\"\n\
+         [uplinks]\ninclude = [\"no-such-if\"]\n"
+    ));
+    assert_eq!(client.file.error, None);
+    let Some(RoleFacts::Client(client)) = client.role else { panic!("{:?}", client.role) };
     assert_eq!((client.missing, client.unnamed), (vec!["no-such-if".to_owned()], None));
     assert!(client.uplinks.is_empty());
-    let text = format!(
-        "listen = \"127.0.0.1:0\"\nprivate_key = \"{}\"\nstate_directory = \"{state}\"\n",
-        private.as_str()
-    );
-    let facts = gather::gather(&file(folder.path(), &text, 0o600));
-    assert!(matches!(facts.role, Some(RoleFacts::Server(_))), "{:?}", facts.file.error);
+    let server = facts("listen = \"127.0.0.1:0\"\n");
+    assert!(matches!(server.role, Some(RoleFacts::Server(_))), "{:?}", server.file.error);
 }
 
 #[test]
@@ -501,14 +441,13 @@ fn mark(of: &str) -> Value {
     json!({ of: { "key": "mark" } })
 }
 
-/// What is wrong where a rule of another sets the mark `of` to `value`, and the bits `used` count.
+/// The warnings if a foreign rule sets the mark `of` to `value` and Roadweave uses the bits `used`.
 fn set_mark(of: &str, value: Value, used: u32) -> Vec<String> {
     let set = json!([{ "mangle": { "key": mark(of), "value": value } }]);
     let ruleset = json!({ "nftables": [rule("vpn", "pre", set)] });
     let mut facts = of_client(client(vec![uplink("wwan0", answered(1500))]));
     facts.machine.overwriting = in_ruleset(&ruleset, used);
-    let checks = judge::judge(&facts).into_iter().filter(|it| it.verdict != Verdict::Ok);
-    checks.map(|check| check.line()).collect()
+    wrong(&facts)
 }
 
 #[test]
@@ -519,7 +458,7 @@ fn a_rule_that_copies_marks_without_a_mask_is_named_with_the_cure() {
         assert_eq!(lines.len(), 1, "{lines:?}");
         assert!(lines[0].starts_with("warn marks ip vpn pre: a rule there copies"), "{lines:?}");
         assert!(lines[0].ends_with("give the rule a mask without 0xffff0000"), "{lines:?}");
-        // A mask of what is copied, and none of what stays.
+        // What is copied has a mask, what stays has none.
         let lost = json!({ "&": [mark(other), 0x00ff_0000] });
         assert_eq!(set_mark(of, lost.clone(), used).len(), 1);
         let kept = json!({ "|": [{ "&": [mark(of), 0xff00_ffff_u32] }, lost] });
@@ -527,7 +466,6 @@ fn a_rule_that_copies_marks_without_a_mask_is_named_with_the_cure() {
         assert!(lines[0].ends_with("or write packet_marks = \"0xff00ffff\""), "{lines:?}");
         assert!(lines[0].contains("Roadweave uses 0xff0000 of them"), "{lines:?}");
         assert_eq!(set_mark(of, kept, 0x0700_fff8), [""; 0]);
-        // No copy.
         assert_eq!(set_mark(of, json!(7), used), [""; 0]);
         let own = json!({ "|": [{ "&": [mark(of), 0xff] }, 0x10] });
         assert_eq!(set_mark(of, own, used), [""; 0]);
@@ -539,12 +477,10 @@ fn a_rule_that_copies_marks_without_a_mask_is_named_with_the_cure() {
 
 #[test]
 fn the_masks_of_iptables_are_read() {
-    let found = |rule: &str, used| {
-        let saved = format!("*mangle\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING {rule}\nCOMMIT\n");
-        in_iptables("ip", &saved, used)
-    };
     let places = |rule: &str, used| {
-        found(rule, used).into_iter().map(|it| (it.place, it.bits)).collect::<Vec<_>>()
+        let saved = format!("*mangle\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING {rule}\nCOMMIT\n");
+        let found = in_iptables("ip", &saved, used).into_iter();
+        found.map(|it| (it.place, it.bits)).collect::<Vec<_>>()
     };
     let here = |bits| vec![("ip mangle PREROUTING".to_owned(), bits)];
     let whole = "-j CONNMARK --restore-mark --nfmask 0xffffffff --ctmask 0xffffffff";

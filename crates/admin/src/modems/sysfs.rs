@@ -122,7 +122,7 @@ mod tests {
     fn devices_are_those_of_the_same_usb_device() {
         let root = tempfile::tempdir().expect("a folder");
         let root = root.path();
-        let dev = |names: &[&str]| names.iter().map(|it| root.join("dev").join(it)).collect();
+        let dev = |name: &str| root.join("dev").join(name);
         let of_modem =
             ["1-1:1.10/ttyUSB10", "1-1:1.2/ttyUSB2", "1-1:1.3/ttyUSB9", "1-1:1.4/usbmisc/cdc-wdm0"];
         interface(root, "wwan0", "1-1", &of_modem);
@@ -130,23 +130,12 @@ mod tests {
         interface(root, "eth1", "1-3", &["1-3:1.0/net/eth1"]);
         interface(root, "odd\n", "1-4", &["1-4:1.0/ttyUSB8"]);
         fs::create_dir_all(root.join("sys/class/net/lo")).expect("a folder");
-        let found = devices(root);
-        let expected = [
-            ("usb0".to_owned(), Devices { serial: dev(&["ttyACM0"]), control: None }),
-            (
-                "wwan0".to_owned(),
-                Devices {
-                    serial: dev(&["ttyUSB2", "ttyUSB9", "ttyUSB10"]),
-                    control: dev(&["cdc-wdm0"]).pop(),
-                },
-            ),
-        ];
-        assert_eq!(found, BTreeMap::from(expected));
+        let serial = ["ttyUSB2", "ttyUSB9", "ttyUSB10"].map(dev).into();
+        let wwan0 = Devices { serial, control: Some(dev("cdc-wdm0")) };
+        let usb0 = Devices { serial: vec![dev("ttyACM0")], control: None };
+        let expected = [("usb0".to_owned(), usb0), ("wwan0".to_owned(), wwan0)];
+        assert_eq!(devices(root), BTreeMap::from(expected));
         assert_eq!(devices(&root.join("nothing")), BTreeMap::new());
-    }
-
-    fn dev_of(names: &[&str], root: &Path) -> Vec<PathBuf> {
-        names.iter().map(|name| root.join("dev").join(name)).collect()
     }
 
     #[test]
@@ -155,10 +144,8 @@ mod tests {
         let parts: Vec<String> = (0..100).map(|n| format!("1-1:1.{n}/ttyUSB{n}")).collect();
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
         interface(root.path(), "wwan0", "1-1", &parts);
-        let found = devices(root.path());
-        let first: Vec<String> = (0..PORTS_MAX).map(|n| format!("ttyUSB{n}")).collect();
-        let first: Vec<&str> = first.iter().map(String::as_str).collect();
-        assert_eq!(found["wwan0"].serial, dev_of(&first, root.path()));
+        let first = (0..PORTS_MAX).map(|n| root.path().join("dev").join(format!("ttyUSB{n}")));
+        assert_eq!(devices(root.path())["wwan0"].serial, first.collect::<Vec<_>>());
     }
 
     #[test]

@@ -6,9 +6,17 @@ use std::process::Command;
 fn a_file_that_is_not_there_is_told_and_the_rest_is_written() {
     let folder = tempfile::tempdir().unwrap();
     let mut report = Command::new(env!("CARGO_BIN_EXE_roadweave-admin"));
-    let output = report.args(["report", "nothing.toml"]).current_dir(&folder).output().unwrap();
+    report.args(["report", "nothing.toml", "--log-file", "log"]).current_dir(&folder);
+    let output = report.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     assert!(said.contains("nothing.toml") && said.contains("goes on without it"), "{said}");
-    assert!(folder.path().join("roadweave-report/doctor.json").exists());
+    for (name, part) in [
+        ("config.toml", "# left out: "),
+        ("log.txt", "cannot be opened"),
+        ("doctor.json", "\"clock\""),
+    ] {
+        let path = folder.path().join("roadweave-report").join(name);
+        assert!(std::fs::read_to_string(path).unwrap().contains(part), "{name}");
+    }
 }

@@ -177,6 +177,8 @@ const FIELDS_MAX: usize = 32;
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn facts(lines: &[&str]) -> ModemFacts {
@@ -197,39 +199,29 @@ mod tests {
             "+CGCONTRDP: 1,5,\"ims.mnc001.mcc262.gprs\",\"\"",
             "+CGCONTRDP: 2,6,\"internet\",\"10.0.0.2\"",
         ]);
-        let some = |text: &str| Some(text.to_owned());
-        let expected = ModemFacts {
-            operator: some("Some, Operator"),
-            technology: some("lte"),
-            rsrp_dbm: Some(-95.0),
-            rsrq_db: Some(-10.0),
-            sinr_db: None,
-            rssi_dbm: Some(-73.0),
-            iccid: some("89490200001234567890"),
-            apn: some("internet"),
-        };
-        assert_eq!(told, expected);
+        let expected = json!({
+            "operator": "Some, Operator", "technology": "lte", "rsrp_dbm": -95.0, "rsrq_db": -10.0,
+            "rssi_dbm": -73.0, "iccid": "89490200001234567890", "apn": "internet",
+        });
+        assert_eq!(json!(told), expected);
     }
 
     #[test]
     fn the_ends_of_each_range_are_those_of_the_standard() {
-        let of_lte = |rsrq: &str, rsrp: &str| {
-            let told = facts(&[&format!("+CESQ: 99,99,255,255,{rsrq},{rsrp}")]);
-            (told.rsrq_db, told.rsrp_dbm)
+        let check = |steps: &str, expected: [Option<f64>; 3]| {
+            let told = facts(&[&format!("+CESQ: 99,99,255,255,{steps}")]);
+            assert_eq!([told.rsrq_db, told.rsrp_dbm, told.sinr_db], expected, "{steps}");
         };
-        assert_eq!(of_lte("0", "0"), (Some(-20.0), Some(-141.0)));
-        assert_eq!(of_lte("1", "1"), (Some(-19.5), Some(-140.0)));
-        assert_eq!(of_lte("34", "97"), (Some(-3.0), Some(-44.0)));
-        assert_eq!(of_lte("35", "98"), (None, None));
-        assert_eq!(of_lte("255", "255"), (None, None));
-        assert_eq!(of_lte("-1", "1e9"), (None, None));
-        let of_5g = |steps: &str| {
-            let told = facts(&[&format!("+CESQ: 99,99,255,255,20,46,{steps}")]);
-            (told.rsrq_db, told.rsrp_dbm, told.sinr_db)
-        };
-        assert_eq!(of_5g("1,1,1"), (Some(-43.0), Some(-156.0), Some(-23.0)));
-        assert_eq!(of_5g("127,126,127"), (Some(20.0), Some(-31.0), Some(40.0)));
-        assert_eq!(of_5g("255,255,255"), (Some(-10.0), Some(-95.0), None), "LTE's then");
+        check("0,0", [Some(-20.0), Some(-141.0), None]);
+        check("1,1", [Some(-19.5), Some(-140.0), None]);
+        check("34,97", [Some(-3.0), Some(-44.0), None]);
+        for unknown in ["35,98", "255,255", "-1,1e9"] {
+            check(unknown, [None; 3]);
+        }
+        check("20,46,1,1,1", [Some(-43.0), Some(-156.0), Some(-23.0)]);
+        check("20,46,127,126,127", [Some(20.0), Some(-31.0), Some(40.0)]);
+        // Without figures of 5G those of LTE count.
+        check("20,46,255,255,255", [Some(-10.0), Some(-95.0), None]);
         let strength = |step: &str| facts(&[&format!("+CSQ: {step},99")]).rssi_dbm;
         assert_eq!([strength("0"), strength("31")], [Some(-113.0), Some(-51.0)]);
         assert_eq!([strength("32"), strength("99"), strength("")], [None; 3]);
@@ -237,45 +229,43 @@ mod tests {
 
     #[test]
     fn technologies_are_those_of_the_numbers() {
-        let of = |number: u8| facts(&[&format!("+COPS: 0,2,\"26201\",{number}")]).technology;
-        let names = |numbers: &[u8]| numbers.iter().map(|it| of(*it)).collect::<Vec<_>>();
-        let check = |numbers: &[u8], name: &str| {
-            assert_eq!(names(numbers), vec![Some(name.to_owned()); numbers.len()]);
+        let check = |numbers: &[u8], name: Option<&str>| {
+            for number in numbers {
+                let told = facts(&[&format!("+COPS: 0,2,\"26201\",{number}")]);
+                assert_eq!(told.technology.as_deref(), name, "{number}");
+            }
         };
-        check(&[0, 1, 3, 8], "2g");
-        check(&[2, 4, 5, 6], "3g");
-        check(&[7, 9, 10], "lte");
-        check(&[11, 12], "5g-sa");
-        check(&[13], "5g-nsa");
-        assert_eq!(names(&[14, 255]), [None, None]);
+        check(&[0, 1, 3, 8], Some("2g"));
+        check(&[2, 4, 5, 6], Some("3g"));
+        check(&[7, 9, 10], Some("lte"));
+        check(&[11, 12], Some("5g-sa"));
+        check(&[13], Some("5g-nsa"));
+        check(&[14, 255], None);
         assert_eq!(facts(&["+COPS: 0"]), ModemFacts::default(), "it is in no network");
     }
 
     #[test]
     fn a_cell_of_5g_counts_before_that_of_lte_beside_it() {
-        let told = facts(&[
-            "+COPS: 0,0,\"Some\",7",
-            "+CESQ: 99,99,255,255,20,46",
-            "+QENG: \"servingcell\",\"NOCONN\"",
-            "+QENG: \"LTE\",\"FDD\",262,01,1A2D001,1,1300,3,5,5,1,-99,-12,-67,11,9,230,-",
-            "+QENG:\"NR5G-NSA\",262,01,747,-71,33,-11,627264,78,12,1",
-        ]);
-        let signal = (told.rsrp_dbm, told.rsrq_db, told.sinr_db);
-        assert_eq!(signal, (Some(-71.0), Some(-11.0), Some(33.0)));
-        assert_eq!(told.technology.as_deref(), Some("5g-nsa"));
-        let told = facts(&[
-            "+QENG: \"servingcell\",\"NOCONN\",\"NR5G-SA\",\"TDD\",262,01,A,1,B,627264,78,12,-90,-12,14,1,-",
-        ]);
-        let signal = (told.rsrp_dbm, told.rsrq_db, told.sinr_db);
-        assert_eq!(signal, (Some(-90.0), Some(-12.0), Some(14.0)));
-        assert_eq!(told.technology.as_deref(), Some("5g-sa"));
-        let told = facts(&[
-            "+COPS: 0,0,\"Some\",7",
-            "+QENG: \"servingcell\",\"NOCONN\",\"LTE\",\"FDD\",262,01,A,135,1350,3,4,4,B,-118,-14,-85,11",
-            "+QENG: \"NR5G-NSA\",262,01,65535,-32768,-32768,-32768",
-        ]);
-        assert_eq!((told.rsrp_dbm, told.sinr_db), (Some(-118.0), None), "it has no 5G yet");
-        assert_eq!(told.technology.as_deref(), Some("lte"));
+        let check = |lines: &str, technology: &str, signal: [Option<f64>; 3]| {
+            let told = facts(&lines.lines().collect::<Vec<_>>());
+            assert_eq!(told.technology.as_deref(), Some(technology), "{lines}");
+            assert_eq!([told.rsrp_dbm, told.rsrq_db, told.sinr_db], signal, "{lines}");
+        };
+        let both = "\
++COPS: 0,0,\"Some\",7
++CESQ: 99,99,255,255,20,46
++QENG: \"servingcell\",\"NOCONN\"
++QENG: \"LTE\",\"FDD\",262,01,1A2D001,1,1300,3,5,5,1,-99,-12,-67,11,9,230,-
++QENG:\"NR5G-NSA\",262,01,747,-71,33,-11,627264,78,12,1";
+        check(both, "5g-nsa", [Some(-71.0), Some(-11.0), Some(33.0)]);
+        let alone = "\
++QENG: \"servingcell\",\"NOCONN\",\"NR5G-SA\",\"TDD\",262,01,A,1,B,627264,78,12,-90,-12,14,1,-";
+        check(alone, "5g-sa", [Some(-90.0), Some(-12.0), Some(14.0)]);
+        let not_yet = "\
++COPS: 0,0,\"Some\",7
++QENG: \"servingcell\",\"NOCONN\",\"LTE\",\"FDD\",262,01,A,135,1350,3,4,4,B,-118,-14,-85,11
++QENG: \"NR5G-NSA\",262,01,65535,-32768,-32768,-32768";
+        check(not_yet, "lte", [Some(-118.0), Some(-14.0), None]);
     }
 
     #[test]

@@ -13,6 +13,11 @@ fn open(folder: &TempDir, bytes_max: u64, files_max: usize) -> Files {
     Files::open(folder.path(), Limits { bytes_max, files_max }).unwrap()
 }
 
+/// Begins a file, `ms` after the first one could.
+fn begin(files: &mut Files, now: Duration, ms: u128) -> Option<Part> {
+    files.begin(now, 1_790_000_000_000 + ms, "bus", b"12345")
+}
+
 fn names(folder: &TempDir) -> Vec<String> {
     let entries = fs::read_dir(folder.path()).unwrap();
     let name = |entry: io::Result<fs::DirEntry>| entry.unwrap().file_name().into_string().unwrap();
@@ -26,24 +31,24 @@ fn a_full_file_takes_no_more_and_the_oldest_one_goes() {
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("notes.txt"), "mine").unwrap();
     let mut files = open(&folder, LAST + 10, 2);
-    let mut first = files.begin(AT, 1_790_000_000_000, "bus", b"12345").unwrap();
+    let mut first = begin(&mut files, AT, 0).unwrap();
     assert_eq!(files.append(AT, &mut first, b"67890"), Appended::Done);
     assert_eq!(files.append(AT, &mut first, b"x"), Appended::Full);
     assert_eq!(files.append_last(AT, &mut first, b"end"), Appended::Done);
     files.end(first);
-    let second = files.begin(AT, 1_790_000_000_001, "bus", b"a").unwrap();
+    let second = begin(&mut files, AT, 1).unwrap();
     files.end(second);
-    let third = files.begin(AT, 1_790_000_000_002, "bus", b"b").unwrap();
+    let third = begin(&mut files, AT, 2).unwrap();
     let expected = [
         "notes.txt",
         "roadweave-1790000000001-000002-bus.sqlog",
         "roadweave-1790000000002-000003-bus.sqlog",
     ];
     assert_eq!(names(&folder), expected);
-    // One that is written stays, however old it is.
-    let fourth = files.begin(AT, 1_790_000_000_003, "bus", b"c").unwrap();
+    // A file being written stays, even if it is the oldest.
+    let fourth = begin(&mut files, AT, 3).unwrap();
     assert_eq!(names(&folder)[1], "roadweave-1790000000002-000003-bus.sqlog");
-    assert!(files.begin(AT, 1_790_000_000_004, "bus", b"d").is_none());
+    assert!(begin(&mut files, AT, 4).is_none());
     assert_eq!((names(&folder).len(), files.lost()), (3, 1));
     files.end(third);
     files.end(fourth);
@@ -58,7 +63,7 @@ fn what_an_earlier_run_left_counts_and_nothing_else_goes() {
     fs::create_dir(path("roadweave-1000000000000-000001-bus.sqlog")).unwrap();
     symlink(path("notes"), path("roadweave-1000000000000-000002-bus.sqlog")).unwrap();
     let mut files = open(&folder, 10_000, 1);
-    files.begin(AT, 1_790_000_000_000, "bus", b"a").unwrap();
+    begin(&mut files, AT, 0).unwrap();
     let expected = [
         "roadweave-1000000000000-000001-bus.sqlog",
         "roadweave-1000000000000-000002-bus.sqlog",
@@ -72,13 +77,13 @@ fn what_an_earlier_run_left_counts_and_nothing_else_goes() {
 fn a_file_is_for_its_user_alone_and_no_link_leads_it_elsewhere() {
     let folder = TempDir::new().unwrap();
     let mut files = open(&folder, 10_000, 8);
-    files.begin(AT, 1_790_000_000_000, "bus", b"a").unwrap();
+    begin(&mut files, AT, 0).unwrap();
     let file = folder.path().join("roadweave-1790000000000-000001-bus.sqlog");
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o7777, 0o600);
     let victim = folder.path().join("victim");
     fs::write(&victim, "whole").unwrap();
     symlink(&victim, folder.path().join("roadweave-1790000000000-000002-bus.sqlog")).unwrap();
-    assert!(files.begin(AT, 1_790_000_000_000, "bus", b"b").is_none());
+    assert!(begin(&mut files, AT, 0).is_none());
     assert_eq!(fs::read(&victim).unwrap(), b"whole");
 }
 
@@ -102,32 +107,29 @@ fn a_peers_name_chooses_no_place() {
 
 #[test]
 fn a_folder_that_others_could_have_chosen_is_refused() {
-    let check = |path: &Path, why: &str| {
+    let folder = TempDir::new().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let check = |name: &str, why: &str| {
         let limits = Limits { bytes_max: 10_000, files_max: 8 };
-        let error = Files::open(path, limits).map(|_| ()).unwrap_err();
+        let error = Files::open(&path(name), limits).map(|_| ()).unwrap_err();
         assert!(error.contains(why), "{error}");
     };
-    let folder = TempDir::new().unwrap();
-    check(&folder.path().join("none"), "No such file or directory");
-    let file = folder.path().join("file");
-    fs::write(&file, "").unwrap();
-    check(&file, "is no folder");
-    let wide = folder.path().join("wide");
-    fs::create_dir(&wide).unwrap();
-    fs::set_permissions(&wide, fs::Permissions::from_mode(0o777)).unwrap();
-    check(&wide, "others than root");
-    let link = folder.path().join("link");
-    symlink(&wide, &link).unwrap();
-    check(&link, "others than root");
+    check("none", "No such file or directory");
+    fs::write(path("file"), "").unwrap();
+    check("file", "is no folder");
+    fs::create_dir(path("wide")).unwrap();
+    fs::set_permissions(path("wide"), fs::Permissions::from_mode(0o777)).unwrap();
+    check("wide", "others than root");
+    symlink(path("wide"), path("link")).unwrap();
+    check("link", "others than root");
     if geteuid().is_root() {
-        let foreign = folder.path().join("foreign");
-        fs::create_dir(&foreign).unwrap();
-        chown(&foreign, Some(65_534), Some(65_534)).unwrap();
-        check(&foreign, "others than root");
+        fs::create_dir(path("foreign")).unwrap();
+        chown(path("foreign"), Some(65_534), Some(65_534)).unwrap();
+        check("foreign", "others than root");
     }
     // One at a time.
     let first = open(&folder, 10_000, 8);
-    check(folder.path(), "another `roadweave qlog` writes to");
+    check("", "another `roadweave qlog` writes to");
     drop(first);
     open(&folder, 10_000, 8);
 }
@@ -136,20 +138,19 @@ fn a_folder_that_others_could_have_chosen_is_refused() {
 fn what_cannot_be_written_is_told_once_counted_and_tried_again() {
     let folder = TempDir::new().unwrap();
     let mut files = open(&folder, LAST + 10_000, 8);
-    let mut part = files.begin(AT, 1_790_000_000_000, "bus", b"whole").unwrap();
-    // A descriptor that takes nothing, in the place of a disk that is full.
+    let mut part = begin(&mut files, AT, 0).unwrap();
+    // A read-only descriptor stands for a full disk.
     let path = folder.path().join("roadweave-1790000000000-000001-bus.sqlog");
     part.file = File::open(&path).unwrap();
     assert_eq!(files.append(AT, &mut part, b"lost"), Appended::Failed);
     files.end(part);
-    assert!(files.begin(AT + RETRY / 2, 1_790_000_000_500, "bus", b"early").is_none());
+    assert!(begin(&mut files, AT + RETRY / 2, 500).is_none());
     let said: Vec<_> = files.notices().collect();
     assert_eq!(said.len(), 1, "{said:?}");
     assert!(said[0].starts_with("cannot write /") && said[0].contains("Bad file"), "{said:?}");
-    // The folder itself is away.
     fs::remove_file(&path).unwrap();
     fs::remove_dir(folder.path()).unwrap();
-    assert!(files.begin(AT + RETRY, 1_790_000_001_000, "bus", b"late").is_none());
+    assert!(begin(&mut files, AT + RETRY, 1_000).is_none());
     assert_eq!((files.notices().count(), files.lost()), (0, 2));
 }
 
@@ -157,11 +158,11 @@ fn what_cannot_be_written_is_told_once_counted_and_tried_again() {
 fn after_a_failure_there_is_a_word_when_it_works_again() {
     let folder = TempDir::new().unwrap();
     let mut files = open(&folder, 10_000, 8);
-    // Somebody has the name already.
+    // The name is taken.
     let taken = folder.path().join("roadweave-1790000000000-000001-bus.sqlog");
     fs::create_dir(taken).unwrap();
-    assert!(files.begin(AT, 1_790_000_000_000, "bus", b"a").is_none());
-    assert!(files.begin(AT + RETRY, 1_790_000_001_000, "bus", b"b").is_some());
+    assert!(begin(&mut files, AT, 0).is_none());
+    assert!(begin(&mut files, AT + RETRY, 1_000).is_some());
     let said: Vec<_> = files.notices().collect();
     assert_eq!(said.len(), 2, "{said:?}");
     assert!(said[1].contains("again; 1 readings are missing"), "{said:?}");
