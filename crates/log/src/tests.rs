@@ -2,10 +2,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::*;
 
-/// What a test lets through, and what arrived.
+/// A target that writes as the test answers.
 struct Gate {
     arrived: Arc<Mutex<Vec<u8>>>,
-    /// What each write is answered with; once the test has hung up, everything passes.
+    /// The result of each write; everything passes once the sender is dropped.
     answers: Receiver<io::Result<usize>>,
 }
 
@@ -50,10 +50,14 @@ impl Test {
         String::from_utf8(self.arrived.lock().unwrap().clone()).unwrap()
     }
 
-    fn wait_for(&self, expected: &str) {
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while self.text() != expected {
-            assert!(Instant::now() < deadline, "{:?}", self.text());
+    fn wait_for(&self, is_there: impl Fn(&str) -> bool) -> String {
+        let deadline = Instant::now() + LONG;
+        loop {
+            let text = self.text();
+            if is_there(&text) {
+                return text;
+            }
+            assert!(Instant::now() < deadline, "{text:?}");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -71,7 +75,7 @@ fn lines_arrive_whole_and_in_order() {
     test.answers = None;
     test.push("first\n");
     test.push("second\n");
-    test.wait_for("first\nsecond\n");
+    test.wait_for(|text| text == "first\nsecond\n");
     assert_eq!(test.lines.lost(), 0);
 }
 
@@ -80,33 +84,23 @@ fn a_reader_who_does_not_read_stops_nobody_and_is_told_what_was_lost() {
     let mut test = Test::new();
     let begun = Instant::now();
     let line = "x".repeat(QUEUE_BYTES_MAX / 100 - 1) + "\n";
-    for _ in 0..300 {
-        test.push(&line);
-    }
+    (0..300).for_each(|_| test.push(&line));
     test.lines.flush(Duration::from_millis(20), LONG);
     assert!(begun.elapsed() < Duration::from_secs(10), "nothing waits for the reader");
     let lost = test.lines.lost();
     // One is being written.
     assert!((199..=200).contains(&lost), "{lost}");
     test.answers = None;
-    let kept = line.repeat(300 - lost as usize);
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !test.text().ends_with(" lost\n") {
-        assert!(Instant::now() < deadline, "it was never told");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let (lines, notices): (Vec<_>, Vec<_>) =
-        test.text().lines().map(str::to_owned).partition(|line| line.starts_with('x'));
-    assert_eq!(lines.len(), kept.lines().count());
+    let text = test.wait_for(|text| text.ends_with(" lost\n"));
+    let (lines, notices): (Vec<_>, Vec<_>) = text.lines().partition(|line| line.starts_with('x'));
+    assert_eq!(lines.len() as u64, 300 - lost);
     assert_eq!(notices, [format!("{lost} lost")]);
 }
 
 #[test]
 fn short_lines_do_not_fill_memory_either() {
     let test = Test::new();
-    for _ in 0..2 * QUEUE_LINES_MAX {
-        test.push("\n");
-    }
+    (0..2 * QUEUE_LINES_MAX).for_each(|_| test.push("\n"));
     assert!(test.lines.lost() >= QUEUE_LINES_MAX as u64 - 1);
 }
 
@@ -115,26 +109,22 @@ fn what_cannot_be_written_is_counted_and_told_once_it_works_again() {
     let mut test = Test::new();
     // The partition fills in the middle of a line.
     test.answer(Ok(3));
-    for _ in 0..3 {
-        test.answer(Err(ErrorKind::StorageFull.into()));
-    }
-    test.push("one\n");
-    test.push("two\n");
-    test.push("three\n");
+    (0..3).for_each(|_| test.answer(Err(ErrorKind::StorageFull.into())));
+    ["one\n", "two\n", "three\n"].iter().for_each(|line| test.push(line));
     test.lines.flush(LONG, LONG);
     assert_eq!((test.text().as_str(), test.lines.lost()), ("one", 3));
-    // Nothing is tried while nothing is to be said, as a pipe without a reader never heals.
+    // No write is tried while nothing is to be said: a pipe without a reader never heals.
     std::thread::sleep(Duration::from_millis(50));
     test.answer(WHOLE);
     test.answers = None;
     test.push("four\n");
-    test.wait_for("one\nfour\n3 lost\n");
+    test.wait_for(|text| text == "one\nfour\n3 lost\n");
     test.push("five\n");
-    test.wait_for("one\nfour\n3 lost\nfive\n");
+    test.wait_for(|text| text == "one\nfour\n3 lost\nfive\n");
     assert_eq!(test.lines.lost(), 3);
 }
 
-/// A pipe, written by a thread for which the machine has no time for this long before each line.
+/// A pipe; its writing thread gets no processor time for `delay` before each line.
 fn starved(delay: Duration) -> (Lines, io::PipeReader) {
     struct Starved(io::PipeWriter, Duration);
     impl Write for Starved {
@@ -173,7 +163,7 @@ fn a_machine_that_never_gets_to_it_and_a_reader_who_takes_nothing_hold_no_progra
     assert!((300..10_000).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
     let (lines, _reader) = starved(Duration::ZERO);
     (0..100).for_each(|_| lines.push(vec![b'x'; 4_096]));
-    // It is full by then.
+    // Until the pipe is full.
     lines.flush(Duration::from_millis(500), Duration::from_millis(500));
     let begun = Instant::now();
     lines.flush(Duration::from_millis(50), LONG);

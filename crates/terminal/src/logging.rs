@@ -226,7 +226,6 @@ mod tests {
         let check = |filter: &str, expected: &str| {
             assert_eq!(parse(filter).unwrap().to_string(), expected, "{filter}");
         };
-        check("info", "noq_proto=error,info");
         check("", "noq_proto=error,info");
         check("WARN", "noq_proto=error,warn");
         check("debug", "debug");
@@ -236,18 +235,16 @@ mod tests {
         check("error, roadweave_device::driver=trace", "roadweave_device::driver=trace,error");
         check("noq_proto=debug", "noq_proto=debug,info");
 
-        let refused = |filter: &str, parts: &[&str]| {
+        let refused = |filter: &str, part: &str, levels: &str| {
             let error = parse(filter).unwrap_err().to_string();
-            for part in [&[filter, "\"debug\", \"trace\" or \"off\""], parts].concat() {
-                assert!(error.contains(part), "{part:?} is not in {error}");
-            }
+            assert!([filter, part, levels].iter().all(|part| error.contains(part)), "{error}");
         };
-        refused("infoo", &["\"infoo\" is neither a level nor a module"]);
-        refused("info,verbose", &["\"verbose\""]);
-        refused("roadweave_tunnel=loud", &["not \"loud\""]);
-        refused("a=b=c", &["not \"b=c\""]);
-        let error = parse("roadweave_tunel=debug").unwrap_err().to_string();
-        assert!(error.contains("\"roadweave_tunel\"; there are roadweave"), "{error}");
+        let levels = "\"debug\", \"trace\" or \"off\"";
+        refused("infoo", "\"infoo\" is neither a level nor a module", levels);
+        refused("info,verbose", "\"verbose\"", levels);
+        refused("roadweave_tunnel=loud", "not \"loud\"", levels);
+        refused("a=b=c", "not \"b=c\"", levels);
+        refused("roadweave_tunel=debug", "\"roadweave_tunel\"; there are roadweave", "");
         assert!(parse("=debug").is_err() && parse("info,").is_err());
     }
 

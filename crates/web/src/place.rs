@@ -102,24 +102,28 @@ mod tests {
     use roadweave_device::status::{ClientStatus, Status};
 
     use super::*;
+    use crate::watcher::testing::{status_of, uplink};
+
+    fn address<T: std::str::FromStr>(text: &str) -> T {
+        text.parse().ok().expect("an address")
+    }
 
     #[test]
     fn wildcards_are_refused_unless_they_are_wanted() {
-        for address in ["0.0.0.0:808", "[::]:808", "[::ffff:0.0.0.0]:1"] {
-            let address = address.parse().expect("an address");
-            assert!(may_be(address, false).is_err_and(|error| error.is::<BadInput>()), "{address}");
-            assert!(may_be(address, true).is_ok());
+        for wildcard in ["0.0.0.0:808", "[::]:808", "[::ffff:0.0.0.0]:1"].map(address) {
+            let refused = may_be(wildcard, false);
+            assert!(refused.is_err_and(|error| error.is::<BadInput>()), "{wildcard}");
+            assert!(may_be(wildcard, true).is_ok());
         }
-        assert!(may_be("192.168.50.1:808".parse().expect("an address"), false).is_ok());
+        assert!(may_be(address("192.168.50.1:808"), false).is_ok());
     }
 
     #[test]
     fn loopback_is_free_and_what_no_interface_has_is_refused() {
-        for address in ["127.0.0.1", "::1", "::ffff:127.0.0.1"] {
-            let address = address.parse().expect("an address");
-            assert_eq!(Place::find(address, false).expect("known"), Place::Free, "{address}");
+        for loopback in ["127.0.0.1", "::1", "::ffff:127.0.0.1"].map(address) {
+            assert_eq!(Place::find(loopback, false).expect("known"), Place::Free, "{loopback}");
         }
-        let nowhere = "192.0.2.77".parse().expect("an address");
+        let nowhere = address("192.0.2.77");
         assert!(Place::find(nowhere, false).is_err_and(|error| !error.is::<BadInput>()));
         assert_eq!(Place::find(nowhere, true).expect("wanted"), Place::Free);
     }
@@ -132,7 +136,7 @@ mod tests {
         let mut client = ClientStatus::default();
         let mut uptime_seconds = 1.0;
         let mut take = |client: &ClientStatus| {
-            let status = crate::watcher::testing::status_of(client.clone());
+            let status = status_of(client.clone());
             history.take(Instant::now(), Status { uptime_seconds, ..status });
             uptime_seconds += SETTLED_S;
             place.check(&history)
@@ -142,7 +146,7 @@ mod tests {
         assert!(take(&client).is_err_and(|why| why.contains("is an uplink")));
         client.paused = vec!["wwan0".to_owned()];
         assert_eq!(take(&client), Ok(true));
-        client.uplinks = vec![crate::watcher::testing::uplink("wlan0")];
+        client.uplinks = vec![uplink("wlan0")];
         assert!(take(&client).is_err_and(|why| why.contains("is an uplink")));
         assert_eq!(Place::Free.check(&History::new(Duration::ZERO)), Ok(true));
     }

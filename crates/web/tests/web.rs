@@ -1,5 +1,5 @@
-//! The program as strangers meet it, over TCP and without a browser. Its client is a socket that
-//! answers each request with the same status.
+//! The program over TCP, without a browser. Its client is a socket that answers each request with
+//! the same status.
 
 #![allow(clippy::disallowed_methods, reason = "the test starts the program")]
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
@@ -21,7 +21,7 @@ use tempfile::TempDir;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_roadweave-web");
 
-/// A client, and what it was asked to change.
+/// A client, and the changes it was asked for.
 struct Instance {
     socket: PathBuf,
     ended: Arc<AtomicBool>,
@@ -59,7 +59,10 @@ impl Instance {
         Self { socket, ended, changes }
     }
 
-    /// Nobody listens any more.
+    fn changes(&self) -> Vec<Value> {
+        self.changes.lock().unwrap().clone()
+    }
+
     fn end(self) {
         self.ended.store(true, Ordering::SeqCst);
         let _ = UnixStream::connect(&self.socket).unwrap().write_all(b"\n");
@@ -80,7 +83,6 @@ fn status(seconds: f64, uplinks: &[Value]) -> Value {
     })
 }
 
-/// The program, and the folder that it has its token in.
 struct Program {
     child: Child,
     address: SocketAddr,
@@ -139,6 +141,10 @@ impl Program {
         let (status, answer) = self.ask("GET /api/v1/state", &[&self.host(), &self.bearer()], "");
         assert_eq!(status, 200, "{answer}");
         serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
+    }
+
+    fn samples(&self) -> usize {
+        self.state()["samples"]["rows"].as_array().unwrap().len()
     }
 }
 
@@ -214,9 +220,9 @@ fn another_page_gets_nothing_with_the_token_either() {
     check(&[&host, "Origin: null"], 403);
     check(&[&host, "Sec-Fetch-Site: cross-site"], 403);
     check(&[&host, "Sec-Fetch-Site: same-site", &origin], 403);
-    assert!(instance.changes.lock().unwrap().is_empty(), "something was changed");
+    assert_eq!(instance.changes(), [] as [Value; 0]);
     check(&[&host, "Sec-Fetch-Site: same-origin", &origin], 200);
-    let changes = instance.changes.lock().unwrap().clone();
+    let changes = instance.changes();
     let expected = json!({ "uplink": "wwan0", "paused": true, "force": false });
     assert_eq!((changes.len(), &changes[0]["params"]), (1, &expected));
 }
@@ -232,7 +238,7 @@ fn a_change_is_what_is_asked_for_or_nothing() {
     };
     let json = "application/json";
     let pause = r#"{"uplink":"wwan0","paused":true}"#;
-    // A form, which any page can send without being asked first.
+    // Any page can send a form without a preflight request.
     assert_eq!(ask("uplinks", "text/plain", pause), 415);
     assert_eq!(ask("uplinks", "application/x-www-form-urlencoded", pause), 415);
     assert_eq!(ask("uplinks", json, r#"{"uplink":"wwan0","paused":true,"force":true}"#), 400);
@@ -240,22 +246,21 @@ fn a_change_is_what_is_asked_for_or_nothing() {
     assert_eq!(ask("uplinks", json, "\u{0}"), 400);
     assert_eq!(ask("lanes", json, r#"{"lane":"tcp","strategy":"none such"}"#), 400);
     assert_eq!(ask("uplinks", json, &format!("{pause}{}", " ".repeat(5_000))), 413);
-    assert!(instance.changes.lock().unwrap().is_empty(), "something was changed");
+    assert_eq!(instance.changes(), [] as [Value; 0]);
     assert_eq!(ask("lanes", json, r#"{"lane":"tcp","strategy":"redundant"}"#), 200);
-    assert_eq!(instance.changes.lock().unwrap()[0]["method"], "set_strategy");
+    assert_eq!(instance.changes()[0]["method"], "set_strategy");
     drop(program);
     let (program, instance) = Program::start(&["--read-only"]);
-    let fields = [program.host(), program.bearer(), JSON.to_owned()];
-    let fields: Vec<&str> = fields.iter().map(String::as_str).collect();
-    assert_eq!(program.ask("POST /api/v1/uplinks", &fields, pause).0, 403);
-    assert!(instance.changes.lock().unwrap().is_empty(), "something was changed");
+    let (host, bearer) = (program.host(), program.bearer());
+    assert_eq!(program.ask("POST /api/v1/uplinks", &[&host, &bearer, JSON], pause).0, 403);
+    assert_eq!(instance.changes(), [] as [Value; 0]);
     assert_eq!(program.state()["read_only"], true);
 }
 
 #[test]
 fn a_client_that_dies_is_told_and_its_return_too() {
     let (program, instance) = Program::start(&[]);
-    wait_until("figures", || program.state()["samples"]["rows"].as_array().unwrap().len() > 2);
+    wait_until("figures", || program.samples() > 2);
     let state = program.state();
     assert_eq!((&state["away"], &state["name"]), (&Value::Null, &json!("bus\\u{202e}")));
     assert!(state["samples"]["rows"][2][2][0].as_u64().is_some_and(|kbps| kbps > 1_000), "{state}");
@@ -263,10 +268,8 @@ fn a_client_that_dies_is_told_and_its_return_too() {
     wait_until("it is away", || {
         program.state()["away"].as_str().is_some_and(|it| it.contains("rw0.sock"))
     });
-    let rows = program.state()["samples"]["rows"].as_array().unwrap().len();
-    wait_until("time goes on", || {
-        program.state()["samples"]["rows"].as_array().unwrap().len() > rows
-    });
+    let samples = program.samples();
+    wait_until("time goes on", || program.samples() > samples);
     let _instance = Instance::start(program.folder.path(), &["wwan0"]);
     wait_until("it is back", || program.state()["away"].is_null());
     let events = program.state()["events"].to_string();
@@ -298,9 +301,8 @@ fn who_is_slow_or_silent_is_left_and_others_are_served() {
     let (status, answer) =
         program.ask("GET /", &[&program.host(), &format!("X: {}", "a".repeat(20_000))], "");
     assert_eq!(status, 431, "{answer}");
-    let many: Vec<String> = (0..70).map(|number| format!("X-{number}: 1")).collect();
-    let many: Vec<&str> = many.iter().map(String::as_str).collect();
-    assert_eq!(program.ask("GET /", &[&[program.host().as_str()], &many[..]].concat(), "").0, 431);
+    let many: String = (0..70).map(|number| format!("\r\nX-{number}: 1")).collect();
+    assert_eq!(program.ask("GET /", &[&(program.host() + &many)], "").0, 431);
     assert_eq!(program.state()["role"], "client");
 }
 
@@ -311,7 +313,7 @@ fn resident(program: &Program) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// What it has used of the processors, 1/100 s.
+/// Processor time, 1/100 s.
 fn processor_ticks(program: &Program) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{}/stat", program.child.id())).unwrap();
     let fields = stat.rsplit(") ").next().unwrap().split(' ');
@@ -321,11 +323,11 @@ fn processor_ticks(program: &Program) -> u64 {
 #[test]
 fn whoever_asks_and_does_not_read_costs_little_and_stops_nobody() {
     let (program, _instance) = Program::start(&[]);
-    wait_until("samples", || program.state()["samples"]["rows"].as_array().unwrap().len() > 20);
+    wait_until("samples", || program.samples() > 20);
     let before = resident(&program);
     let request =
         format!("GET /api/v1/state HTTP/1.1\r\n{}\r\n{}\r\n\r\n", program.host(), program.bearer());
-    // As many as one address may have, but one; each asks a thousand times.
+    // One address may have 8 connections; each of these asks a thousand times.
     let deaf: Vec<TcpStream> = (0..6).map(|_| program.connect()).collect();
     for stream in &deaf {
         stream.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
@@ -351,7 +353,7 @@ fn silent_connections_give_way_to_those_who_have_the_token() {
     let begun = Instant::now();
     assert_eq!(program.state()["role"], "client");
     assert!(silent[..5].iter().all(is_over));
-    // They come anew faster than any of them ends, and still lock nobody out.
+    // New ones come faster than the old ones end.
     for _ in 0..20 {
         silent = (0..12).map(|_| program.connect()).collect();
         assert_eq!(program.state()["role"], "client");
@@ -365,8 +367,8 @@ fn a_connection_without_the_token_has_few_requests() {
     let (program, _instance) = Program::start(&[]);
     let asked = |bearer: &str| {
         let mut stream = program.connect();
-        let request = format!("GET /api/v1/state?after=9999 HTTP/1.1\r\n{}\r\n", program.host());
-        let request = format!("{request}{bearer}\r\n");
+        let host = program.host();
+        let request = format!("GET /api/v1/state?after=9999 HTTP/1.1\r\n{host}\r\n{bearer}\r\n");
         stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
         let _ = stream.write_all(request.repeat(100).as_bytes());
         let mut answers = Vec::new();
@@ -377,8 +379,8 @@ fn a_connection_without_the_token_has_few_requests() {
     assert_eq!(asked(&format!("{}\r\n", program.bearer())), 100);
 }
 
-/// What the program says and how it ends in a network namespace of its own, where `lan` has
-/// 192.168.50.1; `after` is what happens there next.
+/// Runs the program in a network namespace where `lan` has 192.168.50.1, and then the script
+/// `after`.
 fn in_namespace(folder: &Path, address: &str, after: &str) -> Option<Output> {
     if !Command::new("unshare").args(["--net", "true"]).status().is_ok_and(|it| it.success()) {
         println!("skipped: no network namespace can be made here");
@@ -397,13 +399,12 @@ fn in_namespace(folder: &Path, address: &str, after: &str) -> Option<Output> {
 #[test]
 fn an_interface_that_is_made_anew_and_one_that_is_an_uplink_end_it_for_another_start() {
     let folder = tempfile::tempdir().unwrap();
-    let uplinks = ["wwan0"];
-    let instance = Instance::start(folder.path(), &uplinks);
+    let instance = Instance::start(folder.path(), &["wwan0"]);
     let (address, anew) = ("192.168.50.1:808", "sleep 6; ss -ltn; ip link del lan; lan");
     let Some(output) = in_namespace(folder.path(), address, anew) else { return };
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(said.contains("192.168.50.1%lan:808"), "it listened: {said}");
-    // It may look in the moment between the two, too.
+    // The check may fall between the deletion and the new interface.
     let said = String::from_utf8_lossy(&output.stderr);
     let word = if said.contains("no interface") { "no interface has it" } else { "it ends" };
     refused(&output, 1, word);
@@ -423,32 +424,26 @@ fn refused(output: &Output, code: i32, word: &str) {
 fn the_address_is_printed_when_it_is_asked_for() {
     let (program, _instance) = Program::start(&[]);
     let address = program.address.to_string();
-    let output =
-        command(program.folder.path(), &address).args(["--address", "--qr"]).output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
+    let run = |listen: &str, words: &str| {
+        command(program.folder.path(), listen).args(words.split_whitespace()).output().unwrap()
+    };
+    let printed = |listen: &str, words: &str| {
+        String::from_utf8(run(listen, &format!("--address {words}")).stdout).unwrap()
+    };
+    let text = printed(&address, "--qr");
     let expected = format!("http://{address}/#token={}\n", program.token());
-    assert!(text.starts_with(&expected), "{text}");
-    assert!(text.contains('█'), "{text}");
-    let printed = |listen: &str, more: &[&str]| {
-        let mut asked = command(program.folder.path(), listen);
-        asked.arg("--address").args(more).output().unwrap()
-    };
-    let origin = |listen: &str, more: &[&str]| {
-        let text = String::from_utf8(printed(listen, more).stdout).unwrap();
-        text.split("/#").next().unwrap().to_owned()
-    };
-    // A browser opens each of these.
-    let named = ["--host", "box.lan"];
-    assert_eq!(origin("127.0.0.1:808", &named), "https://box.lan");
-    assert_eq!(origin("192.168.50.1:808", &named), "http://box.lan:808");
-    assert_eq!(origin("0.0.0.0:808", &["--anywhere"]), "http://localhost:808");
-    refused(&printed("0.0.0.0:808", &["--anywhere", "--qr"]), 2, "--host");
-    let run = |listen: &str, more: &[&str]| {
-        command(program.folder.path(), listen).args(more).output().unwrap()
-    };
-    refused(&run("0.0.0.0:0", &[]), 2, "--anywhere");
-    refused(&run("127.0.0.1:0", &["--host", "http://x"]), 2, "a name alone");
-    // A program whose output is kept somewhere does not print it.
+    assert!(text.starts_with(&expected) && text.contains('█'), "{text}");
+    for (listen, words, origin) in [
+        ("127.0.0.1:808", "--host box.lan", "https://box.lan/#"),
+        ("192.168.50.1:808", "--host box.lan", "http://box.lan:808/#"),
+        ("0.0.0.0:808", "--anywhere", "http://localhost:808/#"),
+    ] {
+        assert!(printed(listen, words).starts_with(origin), "{listen} {words}");
+    }
+    refused(&run("0.0.0.0:808", "--address --anywhere --qr"), 2, "--host");
+    refused(&run("0.0.0.0:0", ""), 2, "--anywhere");
+    refused(&run("127.0.0.1:0", "--host http://x"), 2, "a name alone");
+    // Output that is no terminal does not get the token.
     let mut program = program;
     program.child.kill().unwrap();
     let mut said = String::new();

@@ -1,5 +1,5 @@
-//! `roadweave peer add` on a disk that is full, or full before it is done: a line says so, and all
-//! is as before.
+//! `roadweave peer add` on a disk that is full, or fills up: it fails with a message and changes
+//! nothing.
 
 use std::fs::{self, File, Permissions};
 use std::io::Write as _;
@@ -19,7 +19,7 @@ fn add(name: &str) -> Output {
     Command::new(PROGRAM).arg("peer").args(words).output().unwrap()
 }
 
-/// Fills the disk but for so many files of one page.
+/// Fills the disk except for this many files of one page.
 fn fill_but(files: usize) {
     let _ = fs::remove_file(format!("{DISK}/ballast"));
     let spare: Vec<String> = (0..files).map(|file| format!("{DISK}/spare-{file}")).collect();
@@ -37,7 +37,7 @@ fn a_client_that_finds_no_room_is_not_added() {
         assert!(Command::new("mount").args(mount).status().unwrap().success());
         let server = Path::new(DISK).join("server.toml");
         let key = Identity::from_seed([7; 32]).to_base64();
-        // Of more than one page, so that there can be room for a client's file and not for this.
+        // More than one page: there may be room for a client's file but not for this.
         let text = format!(
             "listen = \"[::]:4433\"\nprivate_key = \"{}\"\naddresses = [\"10.77.0.1/24\"]\n{}",
             key.as_str(),

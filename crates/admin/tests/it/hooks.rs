@@ -1,5 +1,5 @@
-//! `roadweave hooks` beside a client that comes and goes, with programs that others may write, that
-//! take too long, and that leave others behind.
+//! `roadweave hooks` with a client that comes and goes, and programs that others may write, that
+//! hang, and that leave processes behind.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// A folder with a socket, programs, and what they and their caller say.
+/// A folder with a socket, programs and their output.
 struct World(TempDir);
 
 impl World {
@@ -26,7 +26,6 @@ impl World {
         fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
-    /// Waits until the file has the text.
     fn wait(&self, name: &str, text: &str) {
         let state = || format!("{text} is not in {}\n{}", self.read(name), self.read("said"));
         wait_or_show(WAIT_MAX, state, || self.read(name).contains(text));
@@ -38,7 +37,7 @@ impl World {
         fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
     }
 
-    /// What the client tells from now on.
+    /// Sets the client's answer.
     fn tell(&self, uplinks: &[&str]) {
         let uplink = |name: &&str| json!({ "name": name, "heard": true, "servers": [] });
         let session = json!({
@@ -51,7 +50,6 @@ impl World {
         fs::rename(self.path("new"), self.path("answer")).unwrap();
     }
 
-    /// Answers as a client does, for as long as the test runs.
     fn serve(&self) {
         let (answer, began) = (self.path("answer"), Instant::now());
         serve(&self.path("rw0.sock"), move |_| {
@@ -62,17 +60,16 @@ impl World {
     }
 }
 
-/// `roadweave hooks`; it ends with the test.
 fn start(world: &World) -> Process {
     let mut hooks = Command::new(PROGRAM);
     hooks.args(["hooks", "--timeout", "1", "--socket"]).arg(world.path("rw0.sock"));
     hooks.arg(world.path("hooks")).env("ROADWEAVE_UPLINK", "forged").env("KEPT", "is");
-    // What is left behind by a mistake must not hold on to what the test's own caller reads.
+    // A process left behind must not hold the test's own output open.
     hooks.stdout(Stdio::null()).stderr(File::create(world.path("said")).unwrap());
     Process(hooks.spawn().unwrap())
 }
 
-/// Waits until no process has the ID that is in a file.
+/// Waits until the process ends whose ID is in a file.
 fn wait_for_the_end_of(world: &World, file: &str) {
     world.wait(file, "\n");
     let pid = Pid::from_raw(world.read(file).trim().parse().unwrap()).unwrap();
@@ -81,7 +78,7 @@ fn wait_for_the_end_of(world: &World, file: &str) {
     });
 }
 
-/// Whoever is left to init may be there until that looks.
+/// An orphan stays a zombie until init reaps it.
 fn is_zombie(pid: Pid) -> bool {
     let path = Path::new("/proc").join(pid.as_raw_nonzero().to_string()).join("stat");
     fs::read_to_string(path).is_ok_and(|stat| stat.contains(") Z "))
@@ -111,7 +108,7 @@ fn programs_are_told_facts_one_after_another_and_none_outlives_its_time() {
     world.wait("said", "\"a;b\" may be no interface's name");
     wait_for_the_end_of(&world, "left");
 
-    // One that takes too long is killed, with whom it has started, and the next one is run.
+    // A hanging program is killed with its children, and the next one runs.
     let slow = "sleep 300 & echo $! >child; echo $$ >slow; trap '' TERM; sleep 300";
     world.program("uplink", slow, 0o700);
     world.tell(&["wwan0", "wwan1"]);
@@ -123,7 +120,7 @@ fn programs_are_told_facts_one_after_another_and_none_outlives_its_time() {
     world.wait("log", &uplink("wwan1", "gone"));
     world.wait("said", "exit status: 3");
 
-    // Without a client the tunnel has ended; this program others could have written.
+    // Without a client the tunnel has ended; others could have written this program.
     fs::remove_file(world.path("rw0.sock")).unwrap();
     world.wait("said", "leave is not run");
     world.wait("said", "others than root and its user could change it");

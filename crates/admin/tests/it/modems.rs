@@ -1,5 +1,5 @@
-//! `roadweave modems` between a D-Bus of its own, a ModemManager that says anything, dies and comes
-//! back, and a client that listens.
+//! `roadweave modems` with a D-Bus of its own, a ModemManager that is hostile, dies and returns, and
+//! a client.
 
 use std::process::{Command, Stdio};
 use std::thread::sleep;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 const ROOT: &str = "/org/freedesktop/ModemManager1";
 
-/// A vehicle with a bus of its own; `None` where there is no program for it, or for who is on it.
+/// A vehicle with its own bus; `None` if a program is missing.
 fn vehicle() -> Option<(Vehicle, Process)> {
     let is_there = is_installed("dbus-daemon", &["dbus-daemon", "--version"])
         && is_installed("busctl", &["busctl", "--version"])
@@ -82,13 +82,12 @@ fn a_client_is_told_of_modems_that_come_and_go_and_of_a_manager_that_dies_and_co
     assert_eq!(of.wait("wwan0"), facts);
     of.wait("wwan1");
     assert!(of.read("manager").contains("Setup 5"), "a signal that nobody measures is measured");
-    // The first vanishes.
     of.set("objects", &objects(std::slice::from_ref(&second)));
     of.wait("wwan1");
     let before = of.told().len();
     of.wait("wwan1");
     assert!(of.told()[before..].iter().all(|told| told["uplink"] == "wwan1"));
-    // The manager dies, and nothing is told; it comes back.
+    // The manager dies and returns.
     drop(manager);
     of.wait_for_words("the modems are told of again", 1);
     of.wait_for_words("trying again", 2);

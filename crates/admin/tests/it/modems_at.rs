@@ -1,5 +1,5 @@
-//! `roadweave modems` on a box without ModemManager: modems behind pseudo terminals that answer,
-//! hang, talk without end, vanish or belong to another program, and a client that listens.
+//! `roadweave modems` without ModemManager: modems behind pseudo terminals that answer, hang, flood,
+//! vanish or belong to another program, and a client.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -12,7 +12,7 @@ use crate::common::*;
 use roadweave_device::netns::wait_within;
 use serde_json::{Value, json};
 
-/// A vehicle with `/sys` and `/dev` of its own; `None` where nobody can play the modem.
+/// A vehicle with its own `/sys` and `/dev`; `None` without Python.
 fn vehicle() -> Option<Vehicle> {
     is_installed("python3", &["python3", "--version"]).then(|| {
         let of = Vehicle::new();
@@ -35,12 +35,11 @@ fn plug(of: &Vehicle, interface: &str, usb: &str, ports: &[&str]) {
     symlink(part, class.join("device")).unwrap();
 }
 
-/// From now on the modem behind a port behaves so.
+/// Sets the behaviour of the modem behind a port.
 fn script(of: &Vehicle, port: &str, script: &Value) {
     of.set(&format!("{port}.json"), script);
 }
 
-/// A modem behind a port.
 fn modem(of: &Vehicle, port: &str) -> Process {
     let link = of.path("dev").join(port);
     let _ = fs::remove_file(&link);
@@ -82,7 +81,7 @@ fn facts() -> Value {
 fn a_modem_is_found_and_asked_and_one_that_hangs_or_vanishes_is_told_of_once() {
     let Some(of) = vehicle() else { return };
     plug(&of, "wwan0", "1-1", &["ttyUSB1", "ttyUSB2"]);
-    // The first port is another's: for positions, say.
+    // The first port serves something else, such as positions.
     script(&of, "ttyUSB1", &json!({ "mode": "silent" }));
     script(&of, "ttyUSB2", &healthy());
     let _positions = modem(&of, "ttyUSB1");
@@ -92,7 +91,6 @@ fn a_modem_is_found_and_asked_and_one_that_hangs_or_vanishes_is_told_of_once() {
     assert_eq!(of.wait("wwan0"), facts());
     assert_eq!(of.read("ttyUSB1.heard"), "AT\n", "what answers is asked from then on, it alone");
     assert_eq!(of.read("said"), "", "nothing is wrong");
-    // It hangs, and comes back.
     script(&of, "ttyUSB2", &json!({ "mode": "silent" }));
     of.wait_for_words("ttyUSB2: it does not answer AT commands; trying again", 1);
     sleep(Duration::from_secs(12));
@@ -100,7 +98,6 @@ fn a_modem_is_found_and_asked_and_one_that_hangs_or_vanishes_is_told_of_once() {
     script(&of, "ttyUSB2", &healthy());
     assert_eq!(of.wait("wwan0"), facts());
     of.wait_for_words("the modems are told of again", 1);
-    // It is unplugged, and plugged in again.
     drop(first);
     of.wait_for_words("trying again", 2);
     let _modem = modem(&of, "ttyUSB2");

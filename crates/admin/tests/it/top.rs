@@ -1,5 +1,5 @@
-//! `roadweave top` on a real terminal, which `script` of util-linux makes: it is restored, and an
-//! instance may end and come back. Where there is no `script` the tests are skipped.
+//! `roadweave top` on a real terminal, made by `script` of util-linux: it is restored, and an
+//! instance may end and return. Without `script` the tests are skipped.
 
 use std::fs;
 use std::io::Write as _;
@@ -13,7 +13,7 @@ use roadweave_device::netns::{wait_or_show, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-/// Into the other screen of a terminal, and back with the cursor shown.
+/// To the alternate screen of a terminal, and back.
 const ENTER: &str = "\u{1b}[?1049h";
 const LEAVE: &str = "\u{1b}[?1049l";
 
@@ -34,7 +34,6 @@ impl Instance {
         Self { socket, ended }
     }
 
-    /// Nobody listens any more.
     fn end(self) {
         self.ended.store(true, Ordering::SeqCst);
         let _ = std::os::unix::net::UnixStream::connect(&self.socket).unwrap().write_all(b"\n");
@@ -42,7 +41,7 @@ impl Instance {
     }
 }
 
-/// `top` on a terminal of its own; what it draws is in a file.
+/// `top` on its own terminal, drawing into a file.
 struct Top {
     script: Child,
     screen: PathBuf,
@@ -53,7 +52,7 @@ impl Top {
         Self::start_after("", folder, socket)
     }
 
-    /// Where a shell has run `before` first.
+    /// A shell runs `before` first.
     fn start_after(before: &str, folder: &Path, socket: &Path) -> Option<Self> {
         let screen = folder.join("screen");
         let command = format!(
@@ -110,7 +109,7 @@ impl Top {
 
 impl Drop for Top {
     fn drop(&mut self) {
-        // Its terminal ends with it, and so does what runs there.
+        // Ends the terminal, and with it what runs there.
         let _ = self.script.kill();
         let _ = self.script.wait();
     }
@@ -159,14 +158,14 @@ fn an_instance_that_ends_is_waited_for() {
     instance.end();
     top.wait_for("nothing runs at");
     let again = Instance::start(folder.path());
-    // Drawn again, as the line had said something else.
+    // Drawn a second time after the other line.
     top.wait_for_count("no session: nobody answers", 2);
     top.press(b"q");
     top.check_restored();
     drop(again);
 }
 
-/// Whoever closes the window kills what makes the terminal.
+/// Closing a window kills the process that made the terminal.
 #[test]
 fn it_ends_with_its_terminal_even_where_nobody_hears_of_a_hangup() {
     let folder = tempfile::tempdir().unwrap();

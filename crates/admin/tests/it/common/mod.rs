@@ -1,5 +1,4 @@
-//! What stands around the program: other processes, and a socket that answers as a running instance
-//! does.
+//! Other processes around the program, and a socket that answers as a running instance does.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -15,7 +14,6 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_roadweave-admin");
-/// How long anything may take.
 pub const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// A process that ends with the test.
@@ -28,7 +26,7 @@ impl Drop for Process {
     }
 }
 
-/// Answers requests at `socket` with what `answer` makes of them, until that is nothing.
+/// Answers requests at `socket` until `answer` returns `None`.
 pub fn serve(socket: &Path, answer: impl Fn(&Value) -> Option<Value> + Send + 'static) {
     let listener = UnixListener::bind(socket).unwrap();
     spawn(move || {
@@ -43,7 +41,6 @@ pub fn serve(socket: &Path, answer: impl Fn(&Value) -> Option<Value> + Send + 's
     });
 }
 
-/// The status of a client with these uplinks and sessions.
 pub fn status(name: &str, uptime_seconds: f64, sessions: &[Value], uplinks: &[Value]) -> Value {
     json!({
         "role": "client", "name": name, "version": "0.1.0", "uptime_seconds": uptime_seconds,
@@ -55,7 +52,7 @@ pub fn status(name: &str, uptime_seconds: f64, sessions: &[Value], uplinks: &[Va
     })
 }
 
-/// A folder with a client's socket, and what that is told of modems.
+/// A folder with a client's socket, and the reports of modems to it.
 pub struct Vehicle {
     pub folder: TempDir,
     told: Arc<Mutex<Vec<Value>>>,
@@ -81,7 +78,7 @@ impl Vehicle {
         fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
-    /// Replaces a file at once.
+    /// Replaces a file atomically.
     pub fn set(&self, name: &str, content: &Value) {
         fs::write(self.path("new"), content.to_string()).unwrap();
         fs::rename(self.path("new"), self.path(name)).unwrap();
@@ -93,7 +90,7 @@ impl Vehicle {
         Process(command.stdout(Stdio::null()).stderr(said).spawn().unwrap())
     }
 
-    /// Starts `roadweave modems`, which finds the modems of this folder alone, with its D-Bus.
+    /// Starts `roadweave modems` with the modems and the D-Bus of this folder.
     pub fn start_modems(&self, words: &[&str]) -> Process {
         let mut command = Command::new(PROGRAM);
         command.args(["modems", "--bus", &self.bus(), "--root"]).arg(self.folder.path());
@@ -112,7 +109,7 @@ impl Vehicle {
         self.told.lock().unwrap().clone()
     }
 
-    /// Waits for something new that the client is told of this uplink; the facts.
+    /// Waits for the next report of this uplink; returns its facts.
     pub fn wait(&self, uplink: &str) -> Value {
         let before = self.told().len();
         let new = || self.told().split_off(before).into_iter().find(|it| it["uplink"] == uplink);
@@ -121,7 +118,7 @@ impl Vehicle {
         new().unwrap()["facts"].clone()
     }
 
-    /// Waits until words were said so often, and not more.
+    /// Waits until the words were printed exactly `times` times.
     pub fn wait_for_words(&self, words: &str, times: usize) {
         let said = || self.read("said").matches(words).count();
         wait_or_show(WAIT_MAX, || format!("{words}: {}", self.read("said")), || said() >= times);
@@ -129,7 +126,7 @@ impl Vehicle {
     }
 }
 
-/// Whether a program runs well with these words; `name` is told where it does not.
+/// Whether the command succeeds; `name` is for the message.
 pub fn is_installed(name: &str, words: &[&str]) -> bool {
     let mut command = Command::new(words[0]);
     command.args(&words[1..]).stdout(Stdio::null()).stderr(Stdio::null());
