@@ -58,7 +58,6 @@ pub(crate) struct Check {
     name: String,
     verdict: Verdict,
     what: String,
-    /// `None` where nothing is wrong.
     mend: Option<String>,
 }
 
@@ -98,7 +97,6 @@ impl DoctorArgs {
     }
 }
 
-/// The checks of the file at `path`, as `--json` prints them.
 pub(crate) fn found(path: &Path) -> serde_json::Value {
     told(&judge::judge(&gather::gather(path)))
 }

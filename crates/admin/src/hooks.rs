@@ -118,10 +118,7 @@ impl HooksArgs {
     }
 }
 
-/// The environment of a program: own words, addresses and interface names.
-///
-/// # Errors
-/// When a name is not a plain interface name.
+/// The environment of a program; fails if a name is not a plain interface name.
 fn facts(change: &Change) -> Result<Vec<(&'static str, String)>, String> {
     Ok(match change {
         Change::Join(session) => {

@@ -80,7 +80,6 @@ impl ModemsArgs {
         Ok(())
     }
 
-    /// Reports to the client; returns what went wrong.
     fn tell(&self, modems: BTreeMap<String, ModemFacts>) -> Option<String> {
         for (uplink, facts) in modems {
             match tell_modem(&self.socket, &TellModem { uplink, facts }) {
@@ -94,9 +93,6 @@ impl ModemsArgs {
 }
 
 /// Reads once; `None` when a signal arrives meanwhile.
-///
-/// # Errors
-/// When it takes too long.
 fn read(mut reader: Reader, signals: &mut Signals) -> Result<Option<(Reader, Reading)>> {
     let (sender, receiver) = channel();
     // In a thread: a silent bus, or a device whose driver hangs, blocks without end.
@@ -142,5 +138,4 @@ impl Complaints {
 const INTERVAL: Duration = Duration::from_secs(5);
 /// More than the bus and then the slowest modem take.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
-/// Interval of looking for signals during a reading.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(200);

@@ -219,7 +219,6 @@ fn take_up(place: &ServerPlace) -> Result<String> {
             let (role, socket) = (status.role.name(), socket.display());
             return runs_later(format!("what runs at {socket} is no server but a {role}"));
         }
-        // Its other fields do not matter.
         _ => {}
     }
     match local::reload(&socket) {

@@ -92,7 +92,6 @@ impl QlogArgs {
                     if matches!(error, RequestError::NotRunning { .. }) {
                         log.instance_is_gone(now);
                     }
-                    // Once until it answers again.
                     if !std::mem::replace(&mut is_quiet, true) {
                         out::note(format_args!("{error}; trying again"));
                     }
@@ -121,7 +120,6 @@ struct Now {
 
 struct Log {
     files: Files,
-    /// The only peer to write, if one was chosen.
     peer: Option<String>,
     sessions_max: usize,
     /// By name and key of the peer.
@@ -134,7 +132,6 @@ struct Log {
 struct Written {
     trace: Trace,
     part: Option<Part>,
-    /// Files so far.
     parts: u64,
     /// Readings that are in no file; the next one reports them.
     lost: u64,
@@ -191,7 +188,6 @@ impl Log {
         Ok(())
     }
 
-    /// Ends all traces.
     fn instance_is_gone(&mut self, now: Now) {
         let keys: BTreeSet<_> = self.sessions.keys().cloned().collect();
         keys.iter().for_each(|key| self.end(now, key, Some("the instance has ended")));
@@ -231,10 +227,7 @@ impl Written {
     }
 }
 
-/// The sessions of an instance, and the side it is on.
-///
-/// # Errors
-/// When its role has no sessions.
+/// Also the side of the instance; fails for a role without sessions.
 fn sessions(status: &Status) -> Result<(&'static str, &[SessionStatus])> {
     match &status.role {
         RoleStatus::Client(client) => Ok(("client", &client.sessions)),

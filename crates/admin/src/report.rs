@@ -45,7 +45,6 @@ pub struct ReportArgs {
     out: PathBuf,
 }
 
-/// Bytes of the log in the report.
 const LOG_MAX: u64 = 256 << 10;
 /// Bytes; thousands of peers need less.
 const CONFIG_MAX: u64 = 16 << 20;
@@ -151,7 +150,6 @@ fn read(path: &Path) -> Result<String, String> {
     text().map_err(|error| format!("{} {error:#}", path.display()))
 }
 
-/// The last lines of a log without secrets, or why there are none.
 fn tail(path: &Path) -> String {
     let read = || -> Result<String> {
         let mut file = regular(path)?;

@@ -114,7 +114,6 @@ fn watch(
     Ok(())
 }
 
-/// The terminal that crossterm reads keys from.
 fn keyboard() -> io::Result<OwnedFd> {
     match io::stdin().is_terminal() {
         true => Ok(rustix::io::fcntl_dupfd_cloexec(io::stdin(), 0)?),

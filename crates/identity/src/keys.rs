@@ -141,10 +141,8 @@ impl Identity {
         Self { seed: kept, public_key }
     }
 
-    /// Reads a private key in PKCS #8 (RFC 8410 section 7), with or without the public half.
-    ///
-    /// # Errors
-    /// When `der` is not an Ed25519 key, or its halves do not match.
+    /// Reads a private key in PKCS #8 (RFC 8410 section 7), with or without the public half; fails
+    /// if the halves do not match.
     pub fn from_pkcs8(der: &[u8]) -> Result<Self, InvalidKey> {
         let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(der).map_err(|_| InvalidKey)?;
         // In both versions of the format the seed follows a head of 16 bytes, which the library has
@@ -163,9 +161,6 @@ impl Identity {
     }
 
     /// Reads what [`Identity::to_base64`] writes.
-    ///
-    /// # Errors
-    /// When `text` is not 32 bytes in base64.
     pub fn from_base64(text: &str) -> Result<Self, InvalidKey> {
         let bytes = Zeroizing::new(BASE64.decode(text.trim()).map_err(|_| InvalidKey)?);
         bytes.as_slice().try_into().map(Self::from_seed).map_err(|_| InvalidKey)

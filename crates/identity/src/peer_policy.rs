@@ -6,10 +6,7 @@ use crate::keys::PublicKey;
 
 /// Decides who may connect; asked at each handshake.
 pub trait PeerPolicy: Send + Sync {
-    /// Whether the holder of `key` may connect.
-    ///
-    /// # Errors
-    /// Why not; both sides learn it.
+    /// Whether the holder of `key` may connect; both sides learn a refusal.
     fn check(&self, key: &PublicKey) -> Result<(), Refusal>;
 }
 

@@ -72,10 +72,7 @@ pub struct Side<'a> {
     pub time: Arc<dyn TimeProvider>,
 }
 
-/// The TLS configuration of a client.
-///
-/// # Errors
-/// When the TLS library rejects the key.
+/// The TLS configuration of a client; fails if the TLS library rejects the key.
 pub fn client(side: Side<'_>) -> Result<rustls::ClientConfig, Error> {
     let provider = Arc::new(provider());
     let resolver = AlwaysResolvesClientRawPublicKeys::new(certified_key(side.identity)?);
@@ -91,10 +88,7 @@ pub fn client(side: Side<'_>) -> Result<rustls::ClientConfig, Error> {
     Ok(config)
 }
 
-/// The TLS configuration of a server.
-///
-/// # Errors
-/// When the TLS library rejects the key.
+/// The TLS configuration of a server; fails if the TLS library rejects the key.
 pub fn server(side: Side<'_>) -> Result<rustls::ServerConfig, Error> {
     let provider = Arc::new(provider());
     let resolver = AlwaysResolvesServerRawPublicKeys::new(certified_key(side.identity)?);
@@ -154,7 +148,6 @@ fn certified_key(identity: &Identity) -> Result<Arc<CertifiedKey>, Error> {
     Ok(Arc::new(CertifiedKey::new(vec![spki], key)))
 }
 
-/// Ed25519 in TLS (RFC 8446 section 4.2.3, RFC 8410).
 static SIGNATURES: WebPkiSupportedAlgorithms = WebPkiSupportedAlgorithms {
     all: &[ED25519],
     mapping: &[(SignatureScheme::ED25519, &[ED25519])],

@@ -46,7 +46,6 @@ struct State {
     queue: VecDeque<Vec<u8>>,
     queue_bytes: usize,
     is_writing: bool,
-    /// Lines taken from the queue.
     taken: u64,
     lost: u64,
     /// Lost lines that were reported.
@@ -58,9 +57,6 @@ pub type Notice = Box<dyn Fn(u64) -> Vec<u8> + Send>;
 
 impl Lines {
     /// Starts to write to `target` in an own thread.
-    ///
-    /// # Errors
-    /// When the thread cannot be started.
     pub fn start(target: impl Write + Send + 'static, notice: Notice) -> io::Result<Self> {
         Self::begin(target, None, notice)
     }
@@ -113,7 +109,6 @@ impl Lines {
             if state.taken != taken || self.0.has_room() {
                 (taken, moved) = (state.taken, now);
             }
-            // The caller leaves in either case.
             if now - moved >= patience || now - began >= longest {
                 return;
             }
@@ -141,7 +136,6 @@ impl Shared {
         ready.is_ok() && target[0].revents().contains(PollFlags::OUT)
     }
 
-    /// The next line; `None` when lost lines should be reported.
     fn next(&self, tell: Option<Tell>) -> Option<Vec<u8>> {
         let mut state = self.lock();
         state.is_writing = false;
@@ -253,9 +247,6 @@ impl<W: Write> Writer<W> {
 ///
 /// It has its own descriptor: a thread that blocks while writing to standard error, as in a panic,
 /// holds no lock that this one waits for.
-///
-/// # Errors
-/// When there can be no thread or no descriptor.
 pub fn standard_error(notice: Notice) -> io::Result<Lines> {
     if let Some(lines) = PROCESS.get() {
         return Ok(lines.clone());

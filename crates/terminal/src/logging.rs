@@ -30,10 +30,7 @@ pub enum LogFormat {
     Journald,
 }
 
-/// Starts the log with `filter` and `format`.
-///
-/// # Errors
-/// When the filter is invalid, there is no journal to write to, or the system lacks a resource.
+/// Starts the log; fails for a wrong filter and a missing journal.
 pub fn start(filter: &str, format: LogFormat) -> anyhow::Result<()> {
     let lines = open()?;
     let asks_for_trace = asks_for_trace(filter);
@@ -65,9 +62,6 @@ pub fn start(filter: &str, format: LogFormat) -> anyhow::Result<()> {
 }
 
 /// Opens standard error for remarks beside the log.
-///
-/// # Errors
-/// When the system lacks a resource.
 pub fn open() -> anyhow::Result<Lines> {
     out::open_log(Box::new(notice))
 }
@@ -121,7 +115,6 @@ fn is_level(word: &str) -> bool {
     !word.is_empty() && word.parse::<LevelFilter>().is_ok()
 }
 
-/// Whether it names one of our modules or of a library in [`MODULES`].
 fn is_known(module: &str) -> bool {
     let (name, of_crate) = match module.split_once("::") {
         Some((name, _)) => (name, false),
@@ -131,7 +124,6 @@ fn is_known(module: &str) -> bool {
     !name.is_empty() && MODULES.iter().any(fits)
 }
 
-/// The line that reports lost lines, in the form of the others.
 fn notice(lost: u64) -> Vec<u8> {
     let mut line = String::new();
     let _ = SystemTime.format_time(&mut Writer::new(&mut line));
@@ -193,7 +185,6 @@ fn one_event(text: &[u8]) -> Vec<u8> {
 /// The default filter.
 pub const DEFAULT: &str = "info";
 const LEVELS: &str = r#"write "error", "warn", "info", "debug", "trace" or "off""#;
-/// Crates that log: ours, then libraries.
 const MODULES: [&str; 20] = [
     "roadweave",
     "roadweave_proto",

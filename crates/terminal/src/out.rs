@@ -29,34 +29,22 @@ impl OutputError {
 }
 
 /// Prints a text as it is.
-///
-/// # Errors
-/// When standard output cannot be written to.
 pub fn print(text: impl fmt::Display) -> Result<(), OutputError> {
     let mut out = io::stdout().lock();
     write!(out, "{text}").and_then(|()| out.flush()).map_err(OutputError)
 }
 
 /// Prints a line.
-///
-/// # Errors
-/// As [`print()`].
 pub fn line(text: impl fmt::Display) -> Result<(), OutputError> {
     print(format_args!("{text}\n"))
 }
 
 /// Prints a value as indented JSON.
-///
-/// # Errors
-/// As [`print()`], and when the value cannot be JSON.
 pub fn json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     Ok(line(serde_json::to_string_pretty(value)?)?)
 }
 
 /// Prints a value as one line of JSON.
-///
-/// # Errors
-/// As [`json`].
 pub fn json_line(value: &impl serde::Serialize) -> anyhow::Result<()> {
     Ok(line(serde_json::to_string(value)?)?)
 }
@@ -75,7 +63,6 @@ pub(crate) fn coloured(text: impl fmt::Display) {
     }
 }
 
-/// Escapes control characters except line feeds and tabs.
 fn harmless(text: &str) -> String {
     let harmless = |letter: char| !letter.is_control() || matches!(letter, '\n' | '\t');
     let mut shown = String::with_capacity(text.len());
@@ -88,10 +75,7 @@ fn harmless(text: &str) -> String {
     shown
 }
 
-/// Opens standard error.
-///
-/// # Errors
-/// When the system lacks a thread or a descriptor.
+/// Opens standard error; fails when the system lacks a thread or a descriptor.
 pub fn open_log(notice: Notice) -> anyhow::Result<Lines> {
     let lines = roadweave_log::standard_error(notice)?;
     Ok(LINES.get_or_init(|| lines).clone())
@@ -105,9 +89,9 @@ pub fn flush() {
 }
 
 static LINES: OnceLock<Lines> = OnceLock::new();
-/// How long the end of the program waits for a reader of standard error.
+/// Limit while the reader of standard error takes nothing.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// The same if this machine is too busy to write.
+/// Limit while this machine is too busy to write.
 const LAST_WORDS_MAX: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

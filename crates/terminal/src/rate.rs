@@ -3,10 +3,7 @@
 use std::ops::RangeInclusive;
 
 /// A rate within `bounds`, bit/s: 50M, 800k, 1.5G. A plain number is Mbit/s below 100000, else
-/// bit/s.
-///
-/// # Errors
-/// The accepted range, as a message for the command line.
+/// bit/s. The error states the bounds.
 pub fn parse_bps(text: &str, bounds: &RangeInclusive<u64>) -> Result<u64, String> {
     let (number, unit) = match text.as_bytes().last() {
         Some(b'G' | b'g') => (&text[..text.len() - 1], Some(1e9)),

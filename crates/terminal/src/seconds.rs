@@ -3,10 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// A number of seconds within `bounds`, such as 12.5.
-///
-/// # Errors
-/// The accepted range, as a message for the command line.
+/// A number of seconds within `bounds`, such as 12.5. The error states the bounds.
 pub fn parse_seconds(text: &str, bounds: &RangeInclusive<f64>) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| bounds.contains(seconds));
     let seconds = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());

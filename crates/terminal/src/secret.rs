@@ -9,10 +9,7 @@ use zeroize::Zeroizing;
 
 use crate::exit::BadInput;
 
-/// Reads such a file.
-///
-/// # Errors
-/// When it cannot be read, or others may read it.
+/// Reads such a file; fails if others may read it.
 pub fn read(path: &Path) -> Result<Zeroizing<String>> {
     let shown = path.display();
     let text = fs::read_to_string(path).map(Zeroizing::new);

@@ -33,13 +33,10 @@ use crate::samples::Rows;
 use crate::token::Check;
 use crate::watcher::{Seen, Watcher};
 
-/// Bytes of a request body.
 const BODY_MAX: usize = 4 * 1024;
-/// Timeout of a request body.
 const BODY_WAIT: Duration = Duration::from_secs(5);
 /// Changes waiting for the client's answer.
 const CHANGES_MAX: usize = 2;
-/// Entries of each list in an answer.
 const LIST_MAX: usize = 64;
 
 #[derive(Debug)]
@@ -72,7 +69,6 @@ struct State<'a> {
     stalled_ms: u64,
     links: Vec<LinkState<'a>>,
     lanes: Vec<LaneState<'a>>,
-    /// The strategies a lane may be set to.
     strategies: Vec<&'static str>,
     events: Vec<EventState>,
     samples: Rows<'a>,
@@ -82,7 +78,6 @@ struct State<'a> {
 struct LinkState<'a> {
     name: &'a str,
     shown: String,
-    /// The status of its path.
     status: Option<&'static str>,
     paused: bool,
     /// Whether its network requires a login.
@@ -312,12 +307,10 @@ fn links<'a>(client: &'a ClientStatus, seen: &'a Seen) -> Vec<LinkState<'a>> {
     seen.history.links.iter().take(LIST_MAX).map(of).collect()
 }
 
-/// The modem's RSRP without its fraction.
 fn rsrp(facts: &ModemFacts) -> Option<i32> {
     facts.rsrp_dbm.map(|power| power as i32)
 }
 
-/// The cap with the least left.
 fn cap(path: &PathStatusReport) -> Option<u64> {
     let caps = [(path.daily_cap_bytes, path.day_bytes), (path.monthly_cap_bytes, path.month_bytes)];
     let caps = caps.into_iter().filter_map(|(cap, used)| Some((cap?.saturating_sub(used?), cap?)));
@@ -339,7 +332,6 @@ async fn content<T: DeserializeOwned>(body: Incoming) -> Result<T, Answer> {
 }
 
 fn json(status: StatusCode, value: &impl Serialize) -> Answer {
-    // Texts and numbers always serialize.
     let text = serde_json::to_vec(value).unwrap_or_default();
     answer(status, "application/json", Bytes::from(text))
 }

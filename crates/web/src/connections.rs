@@ -10,7 +10,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 const ALL_MAX: usize = 32;
-/// Without the token.
 const STRANGERS_MAX: usize = 12;
 /// Of one address: a browser opens six.
 const ONE_MAX: usize = 8;
@@ -24,14 +23,12 @@ pub(crate) struct Connections(Arc<Mutex<Places>>);
 struct Places {
     /// By number: the oldest first.
     all: BTreeMap<u64, Entry>,
-    /// Number of connections so far.
     count: u64,
 }
 
 #[derive(Debug)]
 struct Entry {
     address: IpAddr,
-    /// Has shown the token.
     is_known: bool,
     gives_way: Arc<Notify>,
 }
@@ -42,7 +39,6 @@ pub(crate) struct Place {
     all: Connections,
     number: u64,
     gives_way: Arc<Notify>,
-    /// Without the token.
     requests: AtomicU32,
 }
 

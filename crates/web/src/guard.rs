@@ -42,10 +42,7 @@ const FIELDS: [(HeaderName, &str); 8] = [
     ),
 ];
 
-/// Whether the server answers to the Host of `parts`.
-///
-/// # Errors
-/// 421 for another name, 400 without exactly one.
+/// 421 for another name in Host, 400 without exactly one.
 pub(crate) fn named(parts: &Parts, names: &Names) -> Result<(), Refusal> {
     let bad = Refusal { status: StatusCode::BAD_REQUEST, why: "one field Host is needed" };
     let host = only(&parts.headers, &header::HOST).map_err(|()| bad)?.ok_or(bad)?;
@@ -59,10 +56,7 @@ pub(crate) fn named(parts: &Parts, names: &Names) -> Result<(), Refusal> {
     }
 }
 
-/// Whether an API request comes from the page and has the token.
-///
-/// # Errors
-/// 403 for another page, 401 without the token.
+/// 403 for a request of another page, 401 without the token.
 pub(crate) fn let_in(parts: &Parts, check: &Check) -> Result<(), Refusal> {
     if is_foreign(parts) {
         return Err(Refusal { status: StatusCode::FORBIDDEN, why: "another page asks" });

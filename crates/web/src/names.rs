@@ -15,10 +15,6 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// The listening address and the user's names.
-    ///
-    /// # Errors
-    /// When a name is invalid.
     pub(crate) fn new(listen: IpAddr, hosts: &[String]) -> Result<Self> {
         for host in hosts {
             let good = |c: char| c.is_ascii_alphanumeric() || ".-".contains(c);
@@ -30,7 +26,6 @@ impl Names {
         Ok(Self { listen: listen.to_canonical(), hosts: hosts.to_vec() })
     }
 
-    /// Whether `authority`, the value of Host, is one of them.
     pub(crate) fn has(&self, authority: &str) -> bool {
         let Ok(authority) = authority.parse::<Authority>() else { return false };
         if authority.as_str().contains('@') {

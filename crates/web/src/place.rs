@@ -13,7 +13,6 @@ use roadweave_device::status::RoleStatus;
 use roadweave_terminal::exit::BadInput;
 use socket2::{Domain, Socket, Type};
 
-/// Length of the accept queue.
 const BACKLOG: i32 = 32;
 /// A client knows its uplinks after this uptime, seconds; before, it may report none.
 const SETTLED_S: f64 = 5.0;
@@ -27,8 +26,7 @@ pub(crate) enum Place {
     Of { index: u32, name: String },
 }
 
-/// # Errors
-/// When `listen` is a wildcard and `anywhere` is not set.
+/// Refuses a wildcard without `anywhere`.
 pub(crate) fn may_be(listen: SocketAddr, anywhere: bool) -> Result<()> {
     match listen.ip().to_canonical().is_unspecified() && !anywhere {
         true => {
@@ -43,8 +41,7 @@ pub(crate) fn may_be(listen: SocketAddr, anywhere: bool) -> Result<()> {
 }
 
 impl Place {
-    /// # Errors
-    /// When no interface has the address, or the kernel cannot be asked.
+    /// Fails when no interface has the address, or the kernel cannot be asked.
     pub(crate) fn find(address: IpAddr, anywhere: bool) -> Result<Self> {
         let address = address.to_canonical();
         if anywhere || address.is_loopback() {
@@ -60,10 +57,7 @@ impl Place {
         Ok(Self::Of { index: *index, name: link.ok_or_else(no_interface)?.name })
     }
 
-    /// Whether the client has reported enough to serve here.
-    ///
-    /// # Errors
-    /// Why serving here is not allowed.
+    /// Whether the client has reported enough to serve here; an error if serving is not allowed.
     pub(crate) fn check(&self, history: &History) -> Result<bool, String> {
         let Self::Of { name: interface, .. } = self else { return Ok(true) };
         let Some(status) = &history.status else { return Ok(false) };

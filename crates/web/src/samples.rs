@@ -17,13 +17,11 @@ const LINKS_MAX: usize = 32;
 #[derive(Debug, Default)]
 pub(crate) struct Samples {
     all: VecDeque<Sample>,
-    /// Number of samples so far.
     count: u64,
 }
 
 #[derive(Debug)]
 struct Sample {
-    /// From 1.
     number: u64,
     at: Duration,
     goodput_kbps: Option<[u64; 2]>,
@@ -81,7 +79,6 @@ impl Samples {
         }
     }
 
-    /// Shares the name with the newest sample.
     fn name(&self, name: &str) -> Arc<str> {
         let known = self.all.back().and_then(|sample| {
             sample.links.iter().find(|(known, _)| **known == *name).map(|(known, _)| known)

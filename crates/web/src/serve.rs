@@ -39,11 +39,7 @@ const LAST_MAX: Duration = Duration::from_secs(10);
 /// Interval of checking the address and the uplinks.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Serves until a signal.
-///
-/// # Errors
-/// When it cannot or must not listen, the address becomes one of an uplink, or moves to another
-/// interface. Another start may succeed.
+/// Serves until a signal. Errors are not final: another start may succeed.
 pub(crate) fn run(arguments: &Arguments, names: Names, token: &Token) -> Result<()> {
     let address = arguments.listen;
     let place = Place::find(address.ip(), arguments.anywhere)?;
@@ -68,7 +64,6 @@ pub(crate) fn run(arguments: &Arguments, names: Names, token: &Token) -> Result<
     served
 }
 
-/// Waits until the uplinks of the client are known, where that matters.
 fn wait_for(place: &Place, watcher: &Watcher, address: SocketAddr) -> Result<()> {
     let mut is_told = false;
     loop {

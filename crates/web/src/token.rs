@@ -21,10 +21,7 @@ const BYTES: usize = 32;
 pub(crate) struct Token(Zeroizing<String>);
 
 impl Token {
-    /// Reads the token of `path`, or makes one.
-    ///
-    /// # Errors
-    /// When others may read the file or wrote it, it has no token, or it cannot be made.
+    /// Fails when others may read the file or wrote it, or it has no token.
     pub(crate) fn read_or_make(path: &Path) -> Result<Self> {
         // Left by a power cut while a file was written in place.
         let is_empty =

@@ -49,7 +49,6 @@ pub(crate) struct Seen {
 }
 
 impl Watcher {
-    /// Starts to read the status of the instance behind `socket`.
     pub(crate) fn start(socket: PathBuf) -> Result<Self> {
         let seen = Seen {
             history: History::new(WATCHED),
@@ -110,7 +109,6 @@ impl Shared {
         }
     }
 
-    /// Until the reading after the one of `begun` is due.
     fn wait(&self, begun: Instant) {
         loop {
             let interval = if self.is_watched() { WATCHED } else { UNWATCHED };
@@ -157,7 +155,6 @@ pub(crate) mod testing {
     use roadweave_device::status::{ClientStatus, DeviceCounters, LogCounters, RoleStatus, Status};
     use roadweave_tunnel::UplinkReport;
 
-    /// The status of a client that has just begun.
     pub(crate) fn status_of(client: ClientStatus) -> Status {
         Status {
             name: "bus".to_owned(),
@@ -172,7 +169,6 @@ pub(crate) mod testing {
         }
     }
 
-    /// With no other fields known.
     pub(crate) fn uplink(name: &str) -> UplinkReport {
         UplinkReport {
             name: name.to_owned(),

@@ -13,14 +13,12 @@ use super::marks::Overwriting;
 pub(super) struct Facts {
     pub(super) file: FileFacts,
     pub(super) machine: MachineFacts,
-    /// `None` where the file cannot be used.
     pub(super) role: Option<RoleFacts>,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct FileFacts {
     pub(super) path: PathBuf,
-    /// Why the file cannot be used.
     pub(super) error: Option<String>,
     /// Without the bits of the group that is meant to read it; `None` if there is no file.
     pub(super) mode: Option<u32>,
@@ -36,7 +34,6 @@ pub(super) struct FileFacts {
 /// User ID and mode.
 pub(super) type Ownership = (u32, u32);
 
-/// Facts that do not depend on the file.
 #[derive(Clone, Debug)]
 pub(super) struct MachineFacts {
     pub(super) is_root: bool,
@@ -64,7 +61,6 @@ pub(super) enum RoleFacts {
 pub(super) struct ClientFacts {
     /// `host:port` as in the file, and its addresses or why there is none.
     pub(super) servers: Vec<(String, Result<Vec<IpAddr>, String>)>,
-    /// Names in `uplinks.include` without an interface.
     pub(super) missing: Vec<String>,
     pub(super) uplinks: Vec<UplinkFacts>,
     /// Lane name and `deadline_ms`.
@@ -111,11 +107,9 @@ pub(super) enum ProbeOutcome {
 #[derive(Clone, Debug)]
 pub(super) struct ServerFacts {
     pub(super) listen: std::net::SocketAddr,
-    /// Whether an instance of this file runs.
     pub(super) runs: bool,
     pub(super) bind: Option<String>,
     pub(super) tun: String,
-    /// Chains that drop what clients send, or why they are not known.
     pub(super) drops: Result<Vec<Dropping>, String>,
     /// Tables of `iptables-legacy`, which `nft` does not show.
     pub(super) has_legacy: bool,

@@ -64,8 +64,7 @@ impl Dropping {
 }
 
 /// The chains in the output of `nft --json list ruleset` (libnftables-json(5)) that drop packets to
-/// the UDP `port` or through `tun`, except the tunnel's own. Objects of an unknown form are
-/// ignored.
+/// the UDP `port` or through `tun`, except the tunnel's own.
 pub(super) fn dropping(ruleset: &Value, tun: &str, port: u16) -> Vec<Dropping> {
     let objects = ruleset["nftables"].as_array().map(Vec::as_slice).unwrap_or_default();
     objects.iter().filter_map(|object| one(objects, &object["chain"], tun, port)).collect()
@@ -114,7 +113,6 @@ fn has(statement: &Value, names: &[&str]) -> bool {
     names.iter().any(|name| statement.get(name).is_some())
 }
 
-/// Whether a rule drops or refuses every packet.
 fn drops_all(rule: &Value) -> bool {
     let plain = |it: &Value| has(it, &["counter", "log", "drop", "reject"]);
     let all = statements(rule);
@@ -156,7 +154,6 @@ fn is_port(matched: &Value, port: u16) -> bool {
 
 fn is_in(right: &Value, port: u16) -> bool {
     if let Some(set) = right["set"].as_array() {
-        // nft prints no set within a set.
         return set.iter().any(|it| it["set"].is_null() && is_in(it, port));
     }
     let bounds = match right["range"].as_array().map(Vec::as_slice) {

@@ -25,7 +25,6 @@ use super::{marks, reach, speed};
 
 /// Belongs to the user that clients and servers run as.
 const RUN_DIRECTORY: &str = "/run/roadweave";
-/// The system resolver's timeout.
 const LOOKUP_MAX: Duration = Duration::from_secs(6);
 /// Limits of the servers, addresses of each and uplinks that are probed.
 const SERVERS_MAX: usize = 4;
@@ -147,8 +146,7 @@ fn client(file: &ClientFile) -> ClientFacts {
         Ok(uplinks) => (uplinks, None),
         Err(error) => (Vec::new(), Some(error.to_string())),
     };
-    // Without names only interfaces with a default route are uplinks, and never the tunnel's
-    // device.
+    // Never the tunnel's device; without names only interfaces with a default route.
     uplinks.retain(|uplink| uplink.name != file.tun.name.as_str());
     for (name, why) in conflicts(file) {
         let taken = uplinks.iter_mut().find(|uplink| uplink.name == name);
@@ -170,7 +168,6 @@ fn client(file: &ClientFile) -> ClientFacts {
     ClientFacts { servers, missing, uplinks, deadlines, unnamed, unread }
 }
 
-/// Uplinks that a running client does not use because their address conflicts, with the reason.
 fn conflicts(file: &ClientFile) -> BTreeMap<String, String> {
     let socket = Path::new("/run/roadweave").join(format!("{}.sock", file.tun.name.as_str()));
     match local::status(&socket).map(|status| status.role) {
@@ -236,7 +233,6 @@ fn addresses_of(name: &ServerName) -> Result<Vec<IpAddr>, String> {
 fn server(file: &ServerFile) -> ServerFacts {
     let tun = file.tun.name.as_str().to_owned();
     let socket = Path::new("/run/roadweave").join(format!("{tun}.sock"));
-    // The probe socket is closed again before the server is asked.
     let bind = UplinkSocket::open(&UdpOptions::server(file.listen)).err();
     ServerFacts {
         listen: file.listen,
@@ -254,7 +250,6 @@ fn server(file: &ServerFile) -> ServerFacts {
 fn drops(file: &ServerFile) -> Result<Vec<Dropping>, String> {
     let ruleset = ruleset()?;
     let mut drops = dropping(&ruleset, file.tun.name.as_str(), file.listen.port());
-    // Ignore families that clients do not have.
     let has = |ipv4: bool| file.addresses.iter().any(|net| net.addr().is_ipv4() == ipv4);
     drops.retain(|drop| match (drop.hook, drop.family.as_str()) {
         (Hook::Forward, "ip") => has(true),
@@ -272,7 +267,6 @@ fn overwriting(used: u32) -> Vec<Overwriting> {
     let mut all = ruleset().map_or_else(|_| Vec::new(), |it| marks::in_ruleset(&it, used));
     for (family, program) in [("ip", "iptables-save"), ("ip6", "ip6tables-save")] {
         let output = Command::new(program).stdin(Stdio::null()).output();
-        // Without the program there are no such rules.
         let Ok(output) = output else { continue };
         let saved = String::from_utf8_lossy(&output.stdout);
         all.extend(marks::in_iptables(family, &saved, used));

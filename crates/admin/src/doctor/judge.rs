@@ -13,8 +13,7 @@ use super::facts::{
 use super::firewall::{Dropping, Hook};
 use super::marks::Overwriting;
 
-/// Tolerated lag of the clock behind the file's time, seconds: the file may come from another
-/// machine.
+/// Seconds the clock may be behind the file, which may come from another machine.
 const BEHIND_MAX: u64 = 60;
 /// Bytes of socket buffer: 80 ms at 100 Mbit/s.
 const BUFFER_MIN: usize = 1 << 20;
@@ -23,7 +22,6 @@ const CRYPTO_MIN: u64 = 200_000_000;
 /// Minimum MTU, bytes: QUIC needs 1,200 bytes of UDP payload (RFC 9000 section 14).
 const MTU_MIN: u32 = 1280;
 
-/// All checks in printing order.
 pub(super) fn judge(Facts { file, machine, role }: &Facts) -> Vec<Check> {
     let mut checks = of_file(file);
     checks.extend(of_machine(file, machine));
@@ -325,7 +323,6 @@ fn reach(it: &UplinkFacts, somebody: bool) -> Vec<Check> {
     it.probes.iter().map(one).collect()
 }
 
-/// The route that lets this machine send to `server` over the uplink.
 fn not_sent(it: &UplinkFacts, server: SocketAddr, failure: SendFailure) -> String {
     if matches!(failure, SendFailure::Forbidden | SendFailure::Refused) {
         return "see nft list ruleset for what refuses it here".to_owned();
@@ -345,7 +342,6 @@ fn not_sent(it: &UplinkFacts, server: SocketAddr, failure: SendFailure) -> Strin
     )
 }
 
-/// `None` if no server answered.
 fn mtu(it: &UplinkFacts) -> Option<Check> {
     let carried = it.probes.iter().filter_map(|probe| match probe.outcome {
         ProbeOutcome::Answered { mtu, .. } => Some(mtu),

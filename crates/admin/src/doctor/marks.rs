@@ -10,21 +10,18 @@ use serde_json::Value;
 pub(super) struct Overwriting {
     /// Family, table and chain.
     pub(super) place: String,
-    /// The mark bits that the chain copies.
     pub(super) bits: u32,
     /// The bits of them that Roadweave uses.
     pub(super) ours: u32,
 }
 
-/// The bits of a value that come from the packet's mark and from the connection's.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sources {
     packet: u32,
     connection: u32,
 }
 
-/// The chains in the output of `nft --json list ruleset` (libnftables-json(5)) that overwrite the
-/// bits `used`, each once. Unknown forms are ignored.
+/// The chains in the output of `nft --json list ruleset` that overwrite the bits `used`.
 pub(super) fn in_ruleset(ruleset: &Value, used: u32) -> Vec<Overwriting> {
     let objects = ruleset["nftables"].as_array().map(Vec::as_slice).unwrap_or_default();
     let rules = objects.iter().map(|object| &object["rule"]);

@@ -20,15 +20,12 @@ use super::facts::ProbeOutcome;
 
 /// Lengths of IP packets: the minimum of IPv6, then what tunnels and modems leave.
 const SIZES: [u32; 8] = [1280, 1340, 1380, 1400, 1420, 1460, 1480, 1492];
-/// Per length: some are lost.
 const TRIES: usize = 3;
-/// Between two probes.
 const PAUSE: Duration = Duration::from_millis(120);
 /// IPv4 and IPv6 headers with UDP, bytes.
 const HEADERS: [u32; 2] = [28, 48];
 
-/// Probes `server` over `interface` with packets of at most `mtu` bytes; takes two seconds if no
-/// answer comes.
+/// Probes with packets of at most `mtu` bytes; takes two seconds if no answer comes.
 pub(super) fn probe(interface: Option<&str>, server: SocketAddr, mtu: u32) -> ProbeOutcome {
     let options = match interface {
         Some(interface) => UdpOptions::uplink(interface, server.is_ipv4()),
@@ -51,7 +48,6 @@ fn sizes(mtu: u32) -> Vec<u32> {
 
 struct Probing {
     socket: UplinkSocket,
-    /// Seed of the next prober; each has its own IDs.
     seed: [u8; 32],
     server: SocketAddr,
     clock: Clock,
@@ -159,7 +155,6 @@ mod tests {
 
     use super::*;
 
-    /// A QUIC server's answer to a probe.
     fn answer(probe: &[u8]) -> Vec<u8> {
         let (server_id, own_id) = (&probe[6..22], &probe[23..31]);
         [&[0x80, 0, 0, 0, 0, 8][..], own_id, &[16], server_id, &[0, 0, 0, 1]].concat()

@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use ring::aead::{AES_128_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 
-/// Measuring time of one cipher.
 const TRIAL: Duration = Duration::from_millis(40);
 const PACKET: usize = 1_200;
 

@@ -17,9 +17,7 @@ use roadweave_tunnel::{PathStatusReport, UplinkReport};
 
 /// Seconds by which an answer may be late without counting as a restart.
 const LATENESS_MAX: f64 = 2.0;
-/// Further uplinks are ignored.
 const UPLINKS_MAX: usize = 64;
-/// Inner addresses passed to a program.
 const ADDRESSES_MAX: usize = 16;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,9 +37,7 @@ pub(super) enum UplinkState {
     Down,
     /// Paused, standby, or its daily or monthly cap is used up.
     HeldBack,
-    /// Its network requires a login.
     Portal,
-    /// No longer an uplink.
     Gone,
 }
 
@@ -84,11 +80,9 @@ pub(super) struct Changes {
 }
 
 impl Changes {
-    /// Takes a reading of a client at `now`, on any clock; `None` if none runs. Returns `false` for
-    /// another role.
+    /// Takes a reading at `now`, on any clock; `None` if none runs. `false` for another role.
     pub(super) fn take(&mut self, now: Duration, status: Option<&Status>) -> bool {
         let read = match status.map(|status| (status, &status.role)) {
-            // Without a client the state of its uplinks is unknown.
             None => {
                 self.started = Some(f64::NEG_INFINITY);
                 State { session: None, uplinks: self.read.uplinks.clone() }
@@ -146,7 +140,6 @@ impl Changes {
     }
 }
 
-/// Ignores words that are not addresses.
 fn session(status: &Status, client: &ClientStatus, starts: u64) -> Option<Session> {
     let session = client.sessions.first()?;
     let addresses = session.addresses.iter().filter_map(|text| {

@@ -12,24 +12,18 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, geteuid, kill_process_group, waitid};
 
-/// Polling interval.
 const TURN: Duration = Duration::from_millis(20);
-/// Of our environment variables.
 const PREFIX: &str = "ROADWEAVE_";
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Ended(ExitStatus),
-    /// It took too long.
     Killed,
     /// This program ended and killed it.
     Interrupted,
 }
 
-/// The canonical folder; later changes of links that led to it do not matter.
-///
-/// # Errors
-/// When it is no folder, or others could have chosen it.
+/// The canonical folder; fails if others could have chosen it.
 pub(crate) fn folder(path: &Path) -> Result<PathBuf, String> {
     let failed = |error: io::Error| format!("{}: {error}", path.display());
     let (given, folder) =
@@ -42,10 +36,7 @@ pub(crate) fn folder(path: &Path) -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// The program `name` of `folder`; `None` if there is none.
-///
-/// # Errors
-/// When it is a link, or users other than root and this one could have written it.
+/// `None` if there is none; fails for a link and a program that others could have written.
 pub(super) fn find(folder: &Path, name: &str) -> Result<Option<PathBuf>, String> {
     let path = folder.join(name);
     match fs::symlink_metadata(&path) {
@@ -76,8 +67,7 @@ fn is_safe(there: &Metadata) -> bool {
     is_ours && (is_sticky || there.mode() & 0o022 == 0)
 }
 
-/// Runs the program and kills what remains in its process group. `is_over` says whether this
-/// program is to end.
+/// Runs the program and then kills its process group. `is_over`: this program is to end.
 pub(super) fn run(
     path: &Path,
     facts: &[(&str, String)],
@@ -113,7 +103,6 @@ pub(super) fn run(
         }
         sleep(TURN);
     };
-    // Fails if only the zombie is left.
     let _ = kill_process_group(group, Signal::KILL);
     let status = child.wait()?;
     Ok(outcome.unwrap_or(Outcome::Ended(status)))

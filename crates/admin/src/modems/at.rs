@@ -46,13 +46,11 @@ pub(super) fn facts(path: &Path) -> Result<ModemFacts, String> {
     answers::of(&said)
 }
 
-/// A serial device that is locked for us.
 #[derive(Debug)]
 struct Port {
     device: File,
     /// The settings to restore, if it is a terminal.
     before: Option<Termios>,
-    /// The incomplete line.
     line: Vec<u8>,
 }
 
@@ -84,15 +82,11 @@ impl Port {
             settings.control_modes.remove(ControlModes::HUPCL);
             tcsetattr(&device, OptionalActions::Now, &settings).map_err(|it| it.to_string())?;
         }
-        // Discard answers to another program's questions.
         let _ = tcflush(&device, QueueSelector::IOFlush);
         Ok(Self { device, before, line: Vec::new() })
     }
 
     /// The lines that answer `command`; `None` if the modem refuses it.
-    ///
-    /// # Errors
-    /// When no answer ends by `deadline`, or it is too long.
     fn ask(&mut self, command: &str, deadline: Instant) -> Result<Option<Vec<String>>, String> {
         // A few bytes fit into any buffer, unless the device takes none.
         match self.device.write(format!("{command}\r").as_bytes()) {
@@ -137,7 +131,6 @@ impl Port {
         }
     }
 
-    /// The line that `byte` ends; long lines are cut.
     fn take(&mut self, byte: u8) -> Option<String> {
         if !matches!(byte, b'\r' | b'\n') {
             if self.line.len() < LINE_MAX {
@@ -208,7 +201,6 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 const DIALOGUE_TIMEOUT: Duration = Duration::from_secs(8);
 const LINE_MAX: usize = 512;
 const LINES_MAX: usize = 32;
-/// Bytes until an answer ends.
 const ANSWER_MAX: usize = 16_384;
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::facts::{self, Modem};
 use super::program;
 
-/// The facts of all modems by interface; `address` is a bus address, default: the machine's bus.
+/// The facts by interface; without `address` from the machine's bus.
 pub(super) fn modems(address: Option<&str>) -> Result<BTreeMap<String, ModemFacts>, String> {
     let manager = Manager { address };
     let objects = manager.call(ROOT, "org.freedesktop.DBus.ObjectManager", &["GetManagedObjects"]);
@@ -47,7 +47,6 @@ struct Manager<'a> {
 }
 
 impl Manager<'_> {
-    /// The properties of an object; null if it has vanished.
     fn all(&self, path: &str, interface: &str) -> Value {
         let words = ["GetAll", "s", interface];
         self.call(path, "org.freedesktop.DBus.Properties", &words).unwrap_or_default()
@@ -93,11 +92,9 @@ fn plain(value: Value) -> Value {
 const PROGRAM: &str = "busctl";
 /// busctl's timeout of an answer.
 const TIMEOUT: &str = "--timeout=5";
-/// Timeout of busctl itself.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 const NAME: &str = "org.freedesktop.ModemManager1";
 const ROOT: &str = "/org/freedesktop/ModemManager1";
-/// Interval of signal measurements.
 const MEASURE_SECONDS: &str = "5";
 const MODEMS_MAX: usize = 16;
 const BEARERS_MAX: usize = 8;

@@ -18,13 +18,11 @@ pub(super) struct Modem {
     pub(super) facts: ModemFacts,
 }
 
-/// Reads the properties of a modem by interface, of its bearers and of its SIM.
 pub(super) fn of(modem: &Value, bearers: &[Value], sim: &Value) -> Modem {
     let connected = || bearers.iter().filter(|bearer| bearer["Connected"] == true);
     let mut interfaces: Vec<String> =
         connected().filter_map(|bearer| interface(&bearer["Interface"])).collect();
     if interfaces.is_empty() {
-        // A port is a name and a type.
         let ports = modem[MODEM]["Ports"].as_array().into_iter().flatten();
         let ports = ports.filter(|port| port[1] == PORT_OF_NETWORK);
         interfaces.extend(ports.filter_map(|port| interface(&port[0])));

@@ -8,10 +8,7 @@ use std::time::{Duration, Instant};
 
 use roadweave_device::wait_readable;
 
-/// The output of a program within `timeout`.
-///
-/// # Errors
-/// The first line of its complaint, if it has one, or another reason.
+/// The output within `timeout`, or the first line of the complaint.
 pub(super) fn output(mut command: Command, timeout: Duration) -> Result<Vec<u8>, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -38,7 +35,6 @@ pub(super) fn output(mut command: Command, timeout: Duration) -> Result<Vec<u8>,
     }
 }
 
-/// `None` after `deadline`.
 fn wait(child: &mut Child, deadline: Instant) -> Option<ExitStatus> {
     loop {
         match child.try_wait().ok()? {
@@ -49,7 +45,6 @@ fn wait(child: &mut Child, deadline: Instant) -> Option<ExitStatus> {
     }
 }
 
-/// Reads until the end or `most` bytes; `None` after `deadline`.
 fn read(mut output: impl Read + AsFd, most: usize, deadline: Instant) -> Option<Vec<u8>> {
     let mut answer = Vec::new();
     let mut buffer = [0; 4_096];
@@ -71,7 +66,6 @@ fn read(mut output: impl Read + AsFd, most: usize, deadline: Instant) -> Option<
 
 const ANSWER_MAX: usize = 1 << 20;
 const COMPLAINT_MAX: usize = 4_096;
-/// Polling interval for the end of a silent child.
 const NAP: Duration = Duration::from_millis(10);
 
 #[cfg(test)]

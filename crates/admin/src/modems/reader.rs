@@ -18,7 +18,6 @@ use super::{at, bus, sysfs, uqmi};
 
 #[derive(Debug, Default)]
 pub(super) struct Reading {
-    /// By interface.
     pub(super) facts: BTreeMap<String, ModemFacts>,
     pub(super) complaints: BTreeSet<String>,
 }
@@ -27,9 +26,7 @@ pub(super) struct Reading {
 pub(super) struct Reader {
     /// The bus address of ModemManager; `None`: the machine's.
     pub(super) bus: Option<String>,
-    /// The folder of `/sys`, `/proc` and `/dev`.
     pub(super) root: PathBuf,
-    /// Devices for AT commands that the user named, by interface.
     pub(super) named: BTreeMap<String, PathBuf>,
     /// Devices that took AT commands last time, by interface.
     known: BTreeMap<String, PathBuf>,
@@ -73,7 +70,6 @@ impl Reader {
                 let known = known.get(&interface);
                 (interface, scope.spawn(move || ask(&devices, known.map(PathBuf::as_path))))
             };
-            // In parallel: a modem that hangs does not delay the others further.
             let threads: Vec<_> = devices.into_iter().map(ask).collect();
             let joined = threads.into_iter().map(|(interface, thread)| (interface, thread.join()));
             joined.collect::<Vec<_>>()
@@ -97,10 +93,7 @@ struct Told {
     facts: ModemFacts,
 }
 
-/// Asks the devices of a modem one after another, for at most [`ASK_MAX`].
-///
-/// # Errors
-/// Why none answers.
+/// Asks the devices one after another, for at most [`ASK_MAX`].
 fn ask(devices: &Devices, known: Option<&Path>) -> Result<Told, String> {
     let mut ports: Vec<&PathBuf> = devices.serial.iter().collect();
     ports.sort_by_key(|port| known != Some(port.as_path()));
@@ -129,6 +122,5 @@ fn ask(devices: &Devices, known: Option<&Path>) -> Result<Told, String> {
     }
 }
 
-/// No further device of a modem is asked after this time: facts of other modems wait for it, and
-/// must stay fresh.
+/// Limit of the devices of one modem, so that the facts of the others stay fresh.
 const ASK_MAX: Duration = Duration::from_secs(8);

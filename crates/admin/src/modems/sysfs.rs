@@ -15,13 +15,11 @@ use super::facts::is_interface;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Devices {
-    /// Serial devices; some of them may take AT commands.
     pub(super) serial: Vec<PathBuf>,
     /// For QMI or MBIM.
     pub(super) control: Option<PathBuf>,
 }
 
-/// The devices of all interfaces that have any; `root` is the folder of `/sys` and `/dev`.
 pub(super) fn devices(root: &Path) -> BTreeMap<String, Devices> {
     let interfaces = root.join("sys/class/net");
     let names = names(&interfaces).into_iter().filter(|name| is_interface(name));
@@ -33,7 +31,6 @@ pub(super) fn devices(root: &Path) -> BTreeMap<String, Devices> {
     with_devices.take(MODEMS_MAX).collect()
 }
 
-/// The USB device that a part belongs to.
 fn usb_device(part: &Path) -> Option<PathBuf> {
     let part = part.canonicalize().ok()?;
     let above = part.ancestors().take(LEVELS_MAX);
@@ -64,7 +61,6 @@ fn of_usb(usb: &Path, dev: &Path) -> Devices {
     }
 }
 
-/// Sorted.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> =
@@ -73,10 +69,8 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// WiFi signal by interface, from the kernel's wireless extensions. Kernels without them, such as
-/// OpenWrt's, show nothing.
-///
-/// Source: `wireless_seq_printf_stats` of the kernel's `net/wireless/wext-proc.c`.
+/// By interface. Kernels without wireless extensions, such as OpenWrt's, show nothing. Source:
+/// `wireless_seq_printf_stats` of the kernel's `net/wireless/wext-proc.c`.
 pub(super) fn wifi(root: &Path) -> BTreeMap<String, ModemFacts> {
     let text = fs::read_to_string(root.join("proc/net/wireless")).unwrap_or_default();
     let of_line = |line: &str| {
@@ -94,8 +88,7 @@ pub(super) fn wifi(root: &Path) -> BTreeMap<String, ModemFacts> {
 
 const MODEMS_MAX: usize = 8;
 const PORTS_MAX: usize = 8;
-/// Levels between a part and its device: `1-1:1.4` is right below it, a port of the WWAN subsystem
-/// further down.
+/// `1-1:1.4` is right below its device, a port of the WWAN subsystem further down.
 const LEVELS_MAX: usize = 5;
 
 #[cfg(test)]
@@ -104,7 +97,6 @@ mod tests {
 
     use super::*;
 
-    /// An interface whose USB device has these parts.
     fn interface(root: &Path, name: &str, usb: &str, parts: &[&str]) {
         let device = root.join("sys/devices/usb1").join(usb);
         for part in parts {

@@ -7,10 +7,7 @@ use roadweave_config::{ChangeError, ServerFile, change_server_file};
 use roadweave_terminal::exit::BadInput;
 use toml_edit::DocumentMut;
 
-/// Changes the server's file.
-///
-/// # Errors
-/// [`BadInput`] when the file is wrong, or would be.
+/// Fails with [`BadInput`] when the file is wrong, or would be.
 pub fn change(
     path: &Path,
     change: impl FnOnce(&ServerFile, &str) -> Result<String, ChangeError>,
@@ -18,7 +15,6 @@ pub fn change(
     change_server_file(path, change).map_err(|error| told(path, error))
 }
 
-/// The error for a change of the server's file at `path`.
 pub fn told(path: &Path, error: ChangeError) -> anyhow::Error {
     match error {
         ChangeError::Refused(why) => BadInput::new(format!("{}: {why}", path.display())).into(),
@@ -27,10 +23,7 @@ pub fn told(path: &Path, error: ChangeError) -> anyhow::Error {
     }
 }
 
-/// The text of a server's file without the peer `name`; only the comments above the entry go.
-///
-/// # Errors
-/// When there is no such peer, or more than one.
+/// Only the comments above the entry go with it.
 pub fn without_peer(server: &ServerFile, text: &str, name: &str) -> Result<String, String> {
     let named = || (0..).zip(&server.peers).filter(|(_, peer)| peer.name == name);
     let position = match named().collect::<Vec<_>>()[..] {
@@ -49,7 +42,6 @@ pub fn without_peer(server: &ServerFile, text: &str, name: &str) -> Result<Strin
     Ok(document.to_string())
 }
 
-/// The message that no peer has this name.
 pub fn no_such(server: &ServerFile, name: &str) -> String {
     let names: Vec<&str> = server.peers.iter().map(|peer| peer.name.as_str()).collect();
     match names.len() {

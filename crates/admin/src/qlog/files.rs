@@ -51,20 +51,17 @@ pub(super) struct Files {
     folder: OwnedFd,
     path: PathBuf,
     limits: Limits,
-    /// Number of files begun.
     begun: u64,
     /// Names of the files being written.
     open: BTreeSet<String>,
     /// The last failure, until a file can be made again.
     failed: Option<Duration>,
-    /// Readings that are in no file.
     lost: u64,
     notices: VecDeque<String>,
 }
 
 impl Files {
-    /// # Errors
-    /// When it is no folder, others could write to it, or another process writes there.
+    /// Fails if it is no folder, others could write to it, or another process writes there.
     pub(super) fn open(path: &Path, limits: Limits) -> Result<Self, String> {
         let path = program::folder(path)?;
         let failed = |error: Errno| format!("{}: {}", path.display(), io::Error::from(error));
@@ -137,7 +134,6 @@ impl Files {
                 Appended::Done
             }
             Err(error) => {
-                // Cut a partial record off.
                 let _ = part.file.set_len(part.bytes);
                 self.fail(now, &part.name, &error);
                 Appended::Failed
@@ -154,7 +150,6 @@ impl Files {
         self.lost
     }
 
-    /// Messages for the user.
     pub(super) fn notices(&mut self) -> impl Iterator<Item = String> {
         self.notices.drain(..)
     }
@@ -170,7 +165,6 @@ impl Files {
         let mut file = File::from(openat(&self.folder, name, flags, Mode::RUSR | Mode::WUSR)?);
         let written = file.write_all(records);
         if written.is_err() {
-            // Half of a beginning is useless.
             let _ = unlinkat(&self.folder, name, AtFlags::empty());
         }
         written.map(|()| file)
@@ -213,7 +207,6 @@ impl Files {
         Ok(names)
     }
 
-    /// One notice until it works again.
     fn fail(&mut self, now: Duration, name: &str, error: &io::Error) {
         if self.failed.replace(now).is_none() {
             let path = self.path.join(name);
@@ -231,7 +224,6 @@ fn is_own(name: &str) -> bool {
     digits >= 13 && rest[digits..].starts_with('-') && rest.ends_with(SUFFIX)
 }
 
-/// A peer's name as part of a file's name.
 fn safe(peer: &str) -> String {
     let is_harmless = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
     peer.chars()
@@ -243,10 +235,8 @@ fn safe(peer: &str) -> String {
 const PREFIX: &str = "roadweave-";
 const SUFFIX: &str = ".sqlog";
 const PEER_MAX: usize = 40;
-/// Bytes of a file reserved for the last records: the counters of 32 paths and as many lanes with
-/// long names, and the end.
+/// Bytes kept for the last records: 32 paths, as many lanes with long names, the end.
 pub(super) const LAST: u64 = 65_536;
-/// Pause after a failure.
 const RETRY: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

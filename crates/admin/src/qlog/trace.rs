@@ -26,15 +26,13 @@ const QUIC_EVENTS: &str = "urn:ietf:params:qlog:events:quic-13";
 /// docs/qlog.md.
 pub(super) const ROADWEAVE_EVENTS: &str = "urn:uuid:7eb38b91-2d14-4e82-9bd4-54f522e857c2";
 const COUNTERS_EVERY: Duration = Duration::from_secs(1);
-/// Limit of the paths, of the lanes and of the uplinks of a session, so that any full state fits a
-/// file.
+/// Limit of paths, of lanes and of uplinks, so that any full state fits a file.
 const THINGS_MAX: usize = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum UplinkState {
     Present,
-    /// The user paused it.
     Paused,
     /// Its network requires a login.
     Portal,
@@ -69,7 +67,6 @@ pub(super) struct Reading<'a> {
 pub(super) struct About {
     /// `client` or `server`.
     pub(super) role: &'static str,
-    /// The name of the instance.
     pub(super) instance: String,
     /// Whether the session began during this run.
     pub(super) is_new: bool,
@@ -87,7 +84,6 @@ pub(super) struct Beginning {
 pub(super) struct Trace {
     about: About,
     peer: String,
-    /// The peer and the time of the first reading.
     group: String,
     /// Time zero of all files of the session.
     zero: Now,
@@ -132,7 +128,6 @@ impl Trace {
         session.paths.iter().all(goes_on)
     }
 
-    /// The records of a new file: the full state.
     pub(super) fn begin(&mut self, now: Now, reading: &Reading<'_>, how: Beginning) -> Vec<u8> {
         self.told = Told::default();
         let mut records = Records::at(self.time(now));
@@ -154,7 +149,6 @@ impl Trace {
         records.bytes
     }
 
-    /// The records of what is new.
     pub(super) fn news(&mut self, now: Now, reading: &Reading<'_>) -> Vec<u8> {
         let mut records = Records::at(self.time(now));
         self.tell(now, reading, &mut records);
@@ -247,7 +241,6 @@ impl Trace {
         }
     }
 
-    /// Writes the counters of paths and lanes that changed.
     fn tell_counters(&mut self, records: &mut Records) {
         let paths = std::mem::take(&mut self.told.paths);
         paths.values().for_each(|path| self.told.tell_path_counters(path, records));
@@ -279,7 +272,6 @@ fn timestamp(wall: SystemTime) -> String {
 
 #[derive(Debug)]
 pub(super) struct Records {
-    /// Milliseconds.
     time: f64,
     bytes: Vec<u8>,
 }

@@ -150,8 +150,7 @@ const FIELDS: [&str; 106] = [
     "weight",
 ];
 
-/// A configuration without its secrets. Nothing of an invalid TOML file stays, because its secrets
-/// cannot be found.
+/// Nothing of an invalid TOML file stays, because its secrets cannot be found.
 pub(super) fn config(text: &Result<String, String>) -> String {
     let read = text.as_ref().map_err(String::clone);
     match read.and_then(|text| text.parse::<Table>().map_err(|_| "it is no TOML".to_owned())) {
@@ -166,7 +165,6 @@ pub(super) fn config(text: &Result<String, String>) -> String {
     }
 }
 
-/// The known fields, and the number of unknown ones.
 fn fields(table: Table) -> (Table, usize) {
     let (mut known, mut left_out) = (Table::new(), 0);
     for (name, value) in table {
@@ -199,7 +197,6 @@ fn value(name: &str, value: Value) -> (Value, usize) {
     }
 }
 
-/// JSON of our own programs, without what looks like a secret.
 pub(super) fn json(value: Json) -> Json {
     match value {
         Json::String(text) => Json::String(self::text(&text)),
@@ -234,7 +231,6 @@ fn is_secret(name: &str) -> bool {
     WORDS.iter().any(|word| name.contains(word))
 }
 
-/// A log without secrets and control sequences.
 pub(super) fn log(text: &str) -> String {
     let lines = text.lines().map(|line| {
         let lower = line.to_ascii_lowercase();
@@ -304,7 +300,6 @@ fn anonymous(piece: &str) -> String {
     }
 }
 
-/// Removes words as long as a key.
 fn keyless(piece: &str) -> String {
     // Base64, also as a URL or a JSON text escapes it.
     let is_of_a_key = |c: char| c.is_ascii_alphanumeric() || "+/=_-%\\".contains(c);

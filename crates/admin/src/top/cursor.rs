@@ -7,7 +7,6 @@ use roadweave_device::history::History;
 pub(super) struct Cursor(usize);
 
 impl Cursor {
-    /// Moves by `steps`, within the list.
     pub(super) fn step(&mut self, history: &History, steps: isize) {
         let last = history.links.len().saturating_sub(1);
         self.0 = self.0.min(last).saturating_add_signed(steps).min(last);
@@ -17,7 +16,6 @@ impl Cursor {
         self.0.min(history.links.len().saturating_sub(1))
     }
 
-    /// The uplink at the cursor, and whether it is paused.
     pub(super) fn uplink(self, history: &History) -> Option<(String, bool)> {
         let (name, link) = history.links.iter().nth(self.place(history))?;
         Some((name.clone(), link.is_paused))

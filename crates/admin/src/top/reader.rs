@@ -16,7 +16,6 @@ pub(super) enum Word {
     Status(Box<Status>),
     /// Why there is no status.
     Away(String),
-    /// The outcome of a change.
     Told(String),
 }
 
@@ -63,7 +62,6 @@ impl Reader {
     }
 }
 
-/// Pauses or resumes an uplink; returns the outcome as text.
 fn set(socket: &Path, change: &SetUplink) -> String {
     let uplink = &change.uplink;
     match local::set_uplink(socket, change) {

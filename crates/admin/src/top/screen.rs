@@ -43,7 +43,6 @@ pub(super) fn draw(frame: &mut Frame<'_>, history: &History, cursor: Cursor, now
         }
         None => {}
     }
-    // The modem of the chosen uplink, above the events.
     let chosen = history.links.iter().nth(cursor.place(history));
     let modem = chosen.and_then(|(name, link)| Some((name, link.modem.as_ref()?)));
     let modem = modem.map(|(name, facts)| {
@@ -64,7 +63,6 @@ pub(super) fn draw(frame: &mut Frame<'_>, history: &History, cursor: Cursor, now
     frame.render_widget(rows.wrap(Wrap { trim: false }), events);
 }
 
-/// Three lines about the instance as a whole.
 fn headline(history: &History, now: Instant, width: u16) -> Vec<Line<'static>> {
     let Some(Status { name, uptime_seconds, role, .. }) = &history.status else {
         return vec![Line::from("asking the instance")];
@@ -134,7 +132,6 @@ fn goodput(history: &History, target: Option<u64>, width: u16) -> Line<'static> 
     text.into()
 }
 
-/// The last minute, or why there is no session.
 fn minute(history: &History, client: &ClientStatus, width: u16) -> Line<'static> {
     if client.sessions.is_empty() {
         let why = client.no_session.as_ref().map(|why| format!(": {}", harmless(why)));
@@ -170,7 +167,6 @@ fn uplinks(frame: &mut Frame<'_>, area: Rect, history: &History, cursor: usize) 
     let count = u16::try_from(history.links.len()).unwrap_or(u16::MAX);
     let height = if count.saturating_mul(2) <= rows.height { 2 } else { 1 };
     let room = usize::from(rows.height / height).max(1);
-    // Keep the cursor visible.
     let skip = (cursor + 1).saturating_sub(room);
     let shown = history.links.iter().enumerate().skip(skip).take(room);
     for ((at, (name, link)), y) in shown.zip((rows.y..).step_by(height.into())) {
@@ -250,7 +246,6 @@ fn sparklines(frame: &mut Frame<'_>, area: Rect, link: &Link) {
         // The newest sample is at the right edge from the start.
         let missing = room.saturating_sub(samples.len());
         let shown = std::iter::repeat_n(0, missing).chain(shown);
-        // Keep small values low.
         let full = samples.iter().copied().max().unwrap_or(0).max(full).max(1);
         let sparkline = Sparkline::default().data(shown).max(full);
         frame.render_widget(sparkline, line);
@@ -333,7 +328,6 @@ fn bad() -> Style {
     Style::new().fg(Color::Red)
 }
 
-/// Foreign text without control sequences.
 fn harmless(text: &str) -> String {
     peer_text(text.as_bytes())
 }

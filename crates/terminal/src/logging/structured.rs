@@ -27,10 +27,7 @@ impl Structured {
         Self { journal: None, lines }
     }
 
-    /// Entries of the journal; what it does not accept at once becomes a line of JSON.
-    ///
-    /// # Errors
-    /// When no journal listens.
+    /// What the journal does not accept at once becomes a line of JSON. Fails without a journal.
     pub(super) fn journal(lines: Lines) -> io::Result<Self> {
         let journal = UnixDatagram::unbound()?;
         journal.connect(JOURNAL)?;
@@ -53,7 +50,6 @@ impl<S: Subscriber> Layer<S> for Structured {
     }
 }
 
-/// Includes the text as `message`.
 #[derive(Default)]
 struct Fields(Map<String, Value>);
 

@@ -7,10 +7,7 @@ use roadweave_device::ModemFacts;
 
 use super::super::facts::legible;
 
-/// Reads all lines of a modem, unsolicited ones among them.
-///
-/// # Errors
-/// When the modem cannot be in a network.
+/// Fails if the modem cannot be in a network.
 pub(in super::super) fn of(lines: &[String]) -> Result<ModemFacts, String> {
     let said = Said(lines);
     if said.first("+CPIN:").is_some_and(|fields| fields.first() != Some(&"READY")) {
@@ -49,7 +46,6 @@ pub(super) fn is_answer(line: &str, command: &str) -> bool {
     line.starts_with(name) || line.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Lines by prefix.
 struct Said<'a>(&'a [String]);
 
 impl<'a> Said<'a> {
@@ -220,7 +216,6 @@ mod tests {
         }
         check("20,46,1,1,1", [Some(-43.0), Some(-156.0), Some(-23.0)]);
         check("20,46,127,126,127", [Some(20.0), Some(-31.0), Some(40.0)]);
-        // Without figures of 5G those of LTE count.
         check("20,46,255,255,255", [Some(-10.0), Some(-95.0), None]);
         let strength = |step: &str| facts(&[&format!("+CSQ: {step},99")]).rssi_dbm;
         assert_eq!([strength("0"), strength("31")], [Some(-113.0), Some(-51.0)]);

@@ -14,7 +14,6 @@ pub(super) fn started(session: &SessionStatus) -> Value {
     json!({ "local": {}, "remote": endpoint(remote) })
 }
 
-/// The differences of a path, or all of it without `before`.
 pub(super) fn path(
     before: Option<&PathStatusReport>,
     now: &PathStatusReport,
