@@ -327,35 +327,24 @@ fn a_chain_that_drops_all_counts_unless_a_rule_knows_the_tunnel() {
 
 #[test]
 fn ufw_firewalld_and_others_have_lines_of_their_own() {
-    let only = |ruleset: &Value| {
-        let all = dropping(ruleset, "rws", 4433);
-        assert_eq!(all.len(), 1, "{all:?}");
-        (all[0].hook, all[0].owner, all[0].mend("rws", 4433))
+    let check = |ruleset: Value, owner: Owner, mend: &str| {
+        let all = dropping(&json!({ "nftables": ruleset }), "rws", 4433);
+        assert_eq!((all.len(), all[0].hook, all[0].owner), (1, Hook::Forward, owner), "{all:?}");
+        let line = all[0].mend("rws", 4433);
+        assert!(line.contains(mend), "{line}");
     };
-    let ufw = json!({ "nftables": [
-        chain("filter", "FORWARD", Some("forward"), "drop"),
-        chain("filter", "ufw-user-forward", None, ""),
-    ] });
-    let mend = "ufw route allow in on rws && ufw route allow out on rws".to_owned();
-    assert_eq!(only(&ufw), (Hook::Forward, Owner::Ufw, mend));
+    let forward = chain("filter", "FORWARD", Some("forward"), "drop");
+    let ufw = json!([forward, chain("filter", "ufw-user-forward", None, "")]);
+    check(ufw, Owner::Ufw, "ufw route allow in on rws && ufw route allow out on rws");
     let reject = json!([{ "reject": { "type": "icmpx", "expr": "admin-prohibited" } }]);
-    let firewalld = |more: Value| {
-        json!({ "nftables": [
-            chain("firewalld", "filter_FORWARD", Some("forward"), "accept"),
-            more,
-            rule("firewalld", "filter_FORWARD", reject.clone()),
-        ] })
-    };
-    let (hook, owner, mend) = only(&firewalld(Value::Null));
-    assert_eq!((hook, owner), (Hook::Forward, Owner::Firewalld));
-    assert!(mend.contains("--add-interface=rws"), "{mend}");
+    let last = rule("firewalld", "filter_FORWARD", reject);
+    let first = chain("firewalld", "filter_FORWARD", Some("forward"), "accept");
+    check(json!([first, last]), Owner::Firewalld, "--add-interface=rws");
     let handed = by_interface("iifname", "rws", json!({ "goto": { "target": "x" } }));
-    let open = firewalld(rule("firewalld", "filter_FORWARD", handed));
+    let open = json!({ "nftables": [first, rule("firewalld", "filter_FORWARD", handed), last] });
     assert_eq!(dropping(&open, "rws", 4433), []);
-    let own = json!({ "nftables": [chain("mine", "fwd", Some("forward"), "drop")] });
-    let (_, owner, mend) = only(&own);
-    assert_eq!(owner, Owner::Other);
-    assert!(mend.starts_with("nft insert rule ip mine fwd iifname rws accept"), "{mend}");
+    let own = json!([chain("mine", "fwd", Some("forward"), "drop")]);
+    check(own, Owner::Other, "nft insert rule ip mine fwd iifname rws accept");
 }
 
 #[test]

@@ -35,11 +35,7 @@ fn plug(of: &Vehicle, interface: &str, usb: &str, ports: &[&str]) {
     symlink(part, class.join("device")).unwrap();
 }
 
-/// Sets the behaviour of the modem behind a port.
-fn script(of: &Vehicle, port: &str, script: &Value) {
-    of.set(&format!("{port}.json"), script);
-}
-
+/// A modem that behaves as the file `port`.json says.
 fn modem(of: &Vehicle, port: &str) -> Process {
     let link = of.path("dev").join(port);
     let _ = fs::remove_file(&link);
@@ -82,8 +78,8 @@ fn a_modem_is_found_and_asked_and_one_that_hangs_or_vanishes_is_told_of_once() {
     let Some(of) = vehicle() else { return };
     plug(&of, "wwan0", "1-1", &["ttyUSB1", "ttyUSB2"]);
     // The first port serves something else, such as positions.
-    script(&of, "ttyUSB1", &json!({ "mode": "silent" }));
-    script(&of, "ttyUSB2", &healthy());
+    of.set("ttyUSB1.json", &json!({ "mode": "silent" }));
+    of.set("ttyUSB2.json", &healthy());
     let _positions = modem(&of, "ttyUSB1");
     let first = modem(&of, "ttyUSB2");
     let _modems = of.start_modems(&[]);
@@ -91,11 +87,11 @@ fn a_modem_is_found_and_asked_and_one_that_hangs_or_vanishes_is_told_of_once() {
     assert_eq!(of.wait("wwan0"), facts());
     assert_eq!(of.read("ttyUSB1.heard"), "AT\n", "what answers is asked from then on, it alone");
     assert_eq!(of.read("said"), "", "nothing is wrong");
-    script(&of, "ttyUSB2", &json!({ "mode": "silent" }));
+    of.set("ttyUSB2.json", &json!({ "mode": "silent" }));
     of.wait_for_words("ttyUSB2: it does not answer AT commands; trying again", 1);
     sleep(Duration::from_secs(12));
     of.wait_for_words("trying again", 1);
-    script(&of, "ttyUSB2", &healthy());
+    of.set("ttyUSB2.json", &healthy());
     assert_eq!(of.wait("wwan0"), facts());
     of.wait_for_words("the modems are told of again", 1);
     drop(first);
@@ -110,7 +106,7 @@ fn whatever_a_modem_says_is_bounded_and_costs_no_other_modem_anything() {
     for (number, mode) in ["ok", "flood", "silent"].into_iter().enumerate() {
         let port = format!("ttyUSB{number}");
         plug(&of, &format!("wwan{number}"), &format!("1-{number}"), &[&port]);
-        script(&of, &port, &json!({ "mode": mode }));
+        of.set(&format!("{port}.json"), &json!({ "mode": mode }));
     }
     let mut hostile = healthy();
     hostile["before"] = json!("\u{1b}[2J\u{0}".to_owned() + &"x".repeat(3_000) + "\r\n");
@@ -118,7 +114,7 @@ fn whatever_a_modem_says_is_bounded_and_costs_no_other_modem_anything() {
         json!([format!("+COPS: 0,0,\"\u{1b}]0;{}\",99", "ü".repeat(200))]);
     hostile["answers"]["AT+CESQ"] = json!(["+CESQ: 1e9,-1,NaN,,999,\"", "+CESQ: 99"]);
     hostile["answers"]["AT+QCCID"] = json!(["+QCCID: 89; reboot"]);
-    script(&of, "ttyUSB0", &hostile);
+    of.set("ttyUSB0.json", &hostile);
     let _all: Vec<Process> = (0..3).map(|number| modem(&of, &format!("ttyUSB{number}"))).collect();
     let _modems = of.start_modems(&[]);
     let told = of.wait("wwan0");
@@ -137,14 +133,14 @@ fn a_port_that_another_program_has_is_left_to_it() {
     let Some(of) = vehicle() else { return };
     let mut held = healthy();
     held["mode"] = json!("held");
-    script(&of, "ttyUSB5", &held);
+    of.set("ttyUSB5.json", &held);
     let _modem = modem(&of, "ttyUSB5");
     let port = of.path("dev/ttyUSB5");
     let _modems = of.start_modems(&["--at", &format!("wwan3={}", port.display())]);
     of.wait_for_words("ttyUSB5: another program has it; trying again", 1);
     sleep(Duration::from_secs(6));
     assert_eq!(of.read("ttyUSB5.heard"), "", "nothing was said to it");
-    script(&of, "ttyUSB5", &healthy());
+    of.set("ttyUSB5.json", &healthy());
     assert_eq!(of.wait("wwan3"), facts());
     // A lock on the file counts as well.
     let lock = File::open(&port).unwrap();

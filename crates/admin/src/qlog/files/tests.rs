@@ -114,14 +114,9 @@ fn a_folder_that_others_could_have_chosen_is_refused() {
         let error = Files::open(&path(name), limits).map(|_| ()).unwrap_err();
         assert!(error.contains(why), "{error}");
     };
-    check("none", "No such file or directory");
-    fs::write(path("file"), "").unwrap();
-    check("file", "is no folder");
     fs::create_dir(path("wide")).unwrap();
     fs::set_permissions(path("wide"), fs::Permissions::from_mode(0o777)).unwrap();
     check("wide", "others than root");
-    symlink(path("wide"), path("link")).unwrap();
-    check("link", "others than root");
     if geteuid().is_root() {
         fs::create_dir(path("foreign")).unwrap();
         chown(path("foreign"), Some(65_534), Some(65_534)).unwrap();
