@@ -1,29 +1,26 @@
 //! Networks that carry marks for ECN, remove them, or drop what is marked.
 
-use super::wire::links;
+use super::wire::{links, links_with};
 use super::*;
 
 fn marking(world: &mut World, side: usize, path: u32) -> EcnMarking {
     world.side(side).ecn_marking(PathId(path)).expect("there is such a path")
 }
 
-/// Sends both ways for `span`; how many of the client's datagrams came in the last second of it.
+/// Sends both ways for `span`. Returns how many of the client's datagrams came in its last second.
 fn exchange(world: &mut World, path: PathId, span: Duration) -> usize {
-    let (mut next, end) = (world.now, world.now + span);
-    world.run_with(span, |world| {
-        while next <= world.now {
-            let _ = world.send(CLIENT, path, 500);
-            let _ = world.send(SERVER, path, 500);
-            next += ms(20);
+    let end = world.now + span;
+    world.every(ms(20), span, |world, _| {
+        for side in [CLIENT, SERVER] {
+            _ = world.send(side, path, 500);
         }
-        Some(next)
     });
     let late = |(.., at): &&(u64, PathId, usize, Instant)| *at + ms(1000) >= end;
     world.sides[SERVER].books.received.iter().filter(late).count()
 }
 
 fn marked(delays: &[u64], marks: Marks) -> Vec<Wire> {
-    links(delays).into_iter().map(|link| link.with(|way| way.marks = marks)).collect()
+    links_with(delays, |way| way.marks = marks)
 }
 
 #[test]
@@ -35,7 +32,6 @@ fn marks_that_arrive_stay() {
             assert_eq!(marking(&mut world, side, path), EcnMarking::Marked, "path {path}");
         }
     }
-    // An outage of a moment changes nothing.
     world.links[0].set_dead(true);
     exchange(&mut world, PathId(0), ms(400));
     world.links[0].set_dead(false);
@@ -63,13 +59,11 @@ fn a_session_begins_where_marked_packets_are_dropped() {
         let began = world.now;
         world.connect(0);
         world.run(ms(3000));
-        let connected =
-            |world: &World, side: usize| world.sides[side].books.connected.first().cloned();
-        let client = connected(&world, CLIENT).expect("a session").1.since(began);
+        let connected = |side: usize| world.sides[side].books.connected.first().cloned();
+        let client = connected(CLIENT).expect("a session").1.since(began);
         assert!(client < ms(2000), "{dropped:?}: {client:?}");
-        assert!(connected(&world, SERVER).is_some(), "{dropped:?}");
-        let now = world.now;
-        world.client().open_path(now, UplinkId(1), server_address()).unwrap();
+        assert!(connected(SERVER).is_some(), "{dropped:?}");
+        world.open(1).unwrap();
         world.settle();
         world.run(ms(5000));
         for path in 0..2 {
@@ -92,8 +86,9 @@ fn a_path_comes_back_that_moves_into_a_network_which_drops_marked_packets() {
         if dropped.contains(&CLIENT) {
             assert_eq!(marking(&mut world, CLIENT, 1), EcnMarking::Lost, "{dropped:?}");
         }
-        assert_eq!(world.status(CLIENT, PathId(1)), PathStatus::Usable);
-        assert_eq!(world.status(SERVER, PathId(1)), PathStatus::Usable);
+        for side in [CLIENT, SERVER] {
+            assert_eq!(world.status(side, PathId(1)), PathStatus::Usable);
+        }
         assert_eq!(marking(&mut world, CLIENT, 0), EcnMarking::Marked, "of this path alone");
     }
 }

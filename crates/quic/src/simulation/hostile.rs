@@ -19,17 +19,17 @@ fn inject(world: &mut World, to: usize, packet: &[u8]) {
     world.settle();
 }
 
-/// The packets that are on the links at present, with the side that they go to.
+/// The packets on the links, with the side that they go to.
 fn under_way(world: &World) -> Vec<(usize, Vec<u8>)> {
     world.network.iter().map(|arrival| (arrival.to, arrival.packet.clone())).collect()
 }
 
 fn check_alive(world: &mut World) {
     for side in [CLIENT, SERVER] {
-        assert_eq!(world.sides[side].books.closed, None);
+        assert_eq!(world.closed(side), None);
         let token = world.send(side, PathId(0), 500).unwrap();
         world.run(ms(500));
-        assert!(world.sides[side].books.acknowledged.contains_key(&token));
+        assert!(world.is_acknowledged(side, token));
     }
 }
 
@@ -38,7 +38,6 @@ fn random_bytes_change_nothing() {
     let mut world = World::connected(links(&[20, 50]));
     for length in 0..1500 {
         let mut packet: Vec<u8> = (0..length).map(|_| world.random.next_u64() as u8).collect();
-        // All kinds of headers.
         if let Some(first) = packet.first_mut() {
             *first = (length as u8).wrapping_mul(37);
         }
@@ -68,15 +67,13 @@ fn replayed_truncated_and_altered_packets_change_nothing() {
             let bit = world.random.next_u64() as usize % (packet.len() * 8);
             altered[bit / 8] ^= 1 << (bit % 8);
             inject(&mut world, to, &altered);
-            // To the wrong side.
             inject(&mut world, 1 - to, &packet);
         }
         world.run(ms(7));
     }
     world.run(ms(2000));
-    let received = world.sides[SERVER].books.received.len();
-    let sent = world.sides[CLIENT].books.sent.len();
-    assert_eq!(received, sent, "each once");
+    let [client, server] = &world.sides;
+    assert_eq!(server.books.received.len(), client.books.sent.len(), "each once");
     check_alive(&mut world);
 }
 
@@ -108,7 +105,7 @@ fn a_packet_from_a_foreign_address_does_not_move_the_path() {
     let mut world = World::connected(links(&[20, 50]));
     world.send(CLIENT, PathId(0), 900).unwrap();
     let (to, packet) = under_way(&world).remove(0);
-    let mut altered = packet.clone();
+    let mut altered = packet;
     *altered.last_mut().unwrap() ^= 1;
     let now = world.now;
     let foreign = Source { remote: "203.0.113.9:9".parse().unwrap(), ..source(&world, to) };
@@ -126,12 +123,12 @@ fn answers_to_garbage_are_fewer_than_the_garbage() {
         packet[1..5].copy_from_slice(&i.to_be_bytes());
         inject(&mut world, SERVER, &packet);
     }
-    let stats = world.sides[SERVER].endpoint.stats();
+    let stats = world.server_stats();
     assert!(stats.responses <= 1, "{stats:?}");
     assert_eq!(stats.without_connection, 5000);
 }
 
-/// A client's first packet, as somebody on the way sees it.
+/// A client's first packet, as an eavesdropper sees it.
 fn first_packet(world: &World) -> Eavesdropper {
     under_way(world)
         .iter()
@@ -139,19 +136,19 @@ fn first_packet(world: &World) -> Eavesdropper {
         .expect("an Initial packet is on the way")
 }
 
-/// Why a client's attempt ended into which `forged` was thrown at once.
+/// Why a client's attempt ends during which `forged` arrives.
 fn closed_by(forged: impl Fn(&Eavesdropper) -> Vec<u8>) -> Option<CloseReason> {
     let mut world = World::new(links(&[20]), &config(1));
     world.connect(0);
     let packet = forged(&first_packet(&world));
     inject(&mut world, CLIENT, &packet);
     world.run(ms(3000));
-    world.sides[CLIENT].books.closed.clone().map(|(reason, _)| reason)
+    world.closed(CLIENT)
 }
 
 #[test]
 fn a_refusal_that_anybody_could_write_is_none() {
-    // The code of every refusal that a server knows, and others.
+    // All codes of refusals, and others.
     for code in [0x130, 0x12d, 0x12c, 0x15c, 0x131, 0x178, 0, 0xa, 1 << 40] {
         let reason = closed_by(|eavesdropper| eavesdropper.close(code, b"joined peer=me"));
         assert_eq!(reason, Some(CloseReason::Unproven { code }));
@@ -192,8 +189,8 @@ fn a_refusal_is_none_in_the_packet_that_brings_the_proof_either() {
     let mut eavesdropper = first_packet(&world);
     let mut forged = 0;
     while world.now < Instant::from_millis(3000) {
-        // Behind the handshake packets that bring the server's proof, in the same datagrams, one
-        // that anybody can write. The first are those, and what follows is the server's only.
+        // Behind each of the first two datagrams with the handshake packets that prove the
+        // server's key, in the same datagram, a packet that anybody can write.
         let mut network = std::mem::take(&mut world.network).into_vec();
         for arrival in network.iter_mut().filter(|arrival| arrival.to == CLIENT) {
             if forged < 2 {
@@ -206,10 +203,7 @@ fn a_refusal_is_none_in_the_packet_that_brings_the_proof_either() {
         world.network = network.into();
         world.run(ms(1));
     }
-    match world.sides[CLIENT].books.closed.clone().map(|(reason, _)| reason) {
-        Some(CloseReason::Unproven { code: 0x130 }) => {}
-        other => panic!("{other:?}"),
-    }
+    assert_eq!(world.closed(CLIENT), Some(CloseReason::Unproven { code: 0x130 }));
 }
 
 #[test]
@@ -218,17 +212,15 @@ fn forged_packets_end_no_connection() {
     world.connect(0);
     let eavesdropper = first_packet(&world);
     world.run(ms(1000));
-    let now = world.now;
-    world.client().open_path(now, UplinkId(1), server_address()).unwrap();
+    world.open(1).unwrap();
     world.run(ms(2000));
     for round in 0..200_u64 {
-        let reset = stateless_reset(|| world.random.next_u64());
         let kinds = [
             eavesdropper.close(0x130, b"forged"),
             eavesdropper.initial(round as u8, &[0x06, 0, 4, 2, 0, 0, 0]),
             eavesdropper.version_negotiation(&[round as u32 | 0x0a0a_0000]),
             eavesdropper.retry(b"forged token"),
-            reset,
+            stateless_reset(|| world.random.next_u64()),
         ];
         for packet in kinds {
             inject(&mut world, CLIENT, &packet);
@@ -249,8 +241,7 @@ fn any_frames_in_a_forged_packet_end_no_more_than_the_attempt() {
             let (length, kind) = (random.next_u64() as usize % 300, random.next_u64() % 4);
             let code = [0x2a, 0x2c, 0x2d, 0x2e, 0x30, 0x31][random.next_u64() as usize % 6];
             let mut rest = (0..length).map(|_| random.next_u64() as u8);
-            // Frames that handshakes have, and any; those that close are whole, with a server's
-            // refusal.
+            // Frames of handshakes, arbitrary ones, and a whole close with a server's refusal.
             let frames: Vec<u8> = match kind {
                 0 => [0x06].into_iter().chain(rest).collect(),
                 1 => [0x02].into_iter().chain(rest).collect(),
@@ -261,22 +252,20 @@ fn any_frames_in_a_forged_packet_end_no_more_than_the_attempt() {
             world.run(ms(random.next_u64() % 30));
             world.run(ms(1000));
             let closed = world.sides[CLIENT].books.closed.take();
-            assert!(
-                !matches!(closed, Some((CloseReason::Refused(_), _))),
-                "seed {seed}: {closed:?}"
-            );
+            let refused = matches!(closed, Some((CloseReason::Refused(_), _)));
+            assert!(!refused, "seed {seed}: {closed:?}");
             closes += usize::from(matches!(closed, Some((CloseReason::Unproven { .. }, _))));
         }
     }
-    assert!(closes > 30, "forged closes were taken for what they are: {closes}");
+    assert!(closes > 30, "forged closes are recognised: {closes}");
 }
 
 #[test]
 fn a_forged_retry_ends_no_more_than_the_attempt() {
     let mut world = World::new(links(&[20]), &config(1));
     world.connect(0);
-    // It sends the client to the server with a token that the server never gave, nor does it say
-    // that it has asked for one (RFC 9000 section 7.3).
+    // The client goes on with a token that the server never gave; the server does not confirm that
+    // it asked for one (RFC 9000 section 7.3).
     let packet = first_packet(&world).retry(b"forged token");
     inject(&mut world, CLIENT, &packet);
     world.run(ms(3000));
@@ -297,18 +286,14 @@ fn garbage_that_names_the_connection_says_nothing_of_a_path() {
     let packets = under_way(&world);
     world.run(ms(1000));
     for (to, packet) in packets {
-        let heard = |world: &mut World| {
-            let connection = world.side(to);
-            let of_path = |path| connection.path_stats(PathId(path)).unwrap().packets_received;
-            [0, 1].map(of_path)
-        };
+        let heard = |world: &mut World| [0, 1].map(|path| world.stats(to, path).packets_received);
         let before = heard(&mut world);
         for _ in 0..20 {
             let mut garbage = packet.clone();
             let body = garbage.len() - 60;
             garbage[body..].iter_mut().for_each(|byte| *byte = world.random.next_u64() as u8);
             inject(&mut world, to, &garbage);
-            // What came before is not new.
+            // A repeated packet is not new.
             inject(&mut world, to, &packet);
         }
         assert_eq!(heard(&mut world), before);

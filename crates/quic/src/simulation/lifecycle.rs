@@ -1,31 +1,29 @@
 //! Paths that come, go, fall silent, heal and move.
 
-use super::wire::{Wire, links};
+use super::wire::{links, links_with};
 use super::*;
 
-/// The client sends on all paths that are usable, a datagram each `interval` in turn.
+/// The client sends on all usable paths, a datagram each `interval` in turn.
 fn use_all(world: &mut World, interval: Duration, span: Duration) {
-    let mut next = world.now;
-    let mut turn = 0;
-    world.run_with(span, |world| {
-        while next <= world.now {
-            let now = world.now;
-            let connection = world.client();
-            connection.refresh(now);
-            let usable: Vec<_> =
-                connection.paths().iter().filter(|p| p.is_usable()).map(|p| p.id).collect();
-            match usable.is_empty() {
-                true => connection.on_backlog(now),
-                false => _ = world.send(CLIENT, usable[turn % usable.len()], 1000),
-            }
-            turn += 1;
-            next += interval;
+    world.every(interval, span, |world, turn| {
+        let now = world.now;
+        let connection = world.client();
+        connection.refresh(now);
+        let usable: Vec<_> =
+            connection.paths().iter().filter(|p| p.is_usable()).map(|p| p.id).collect();
+        match usable.is_empty() {
+            true => connection.on_backlog(now),
+            false => _ = world.send(CLIENT, usable[turn % usable.len()], 1000),
         }
-        Some(next)
     });
 }
 
-/// When `path` is usable again after now, within `limit`.
+/// The address of a link after a change.
+fn moved() -> SocketAddr {
+    SocketAddr::from(([100, 64, 0, 1], 33_333))
+}
+
+/// The time until `path` is usable again.
 fn usable_again(world: &mut World, side: usize, path: PathId, limit: Duration) -> Duration {
     let start = world.now;
     while world.status(side, path) != PathStatus::Usable {
@@ -46,7 +44,7 @@ fn a_path_that_falls_silent_is_suspect_until_it_answers() {
     world.links[1].set_dead(false);
     let took = usable_again(&mut world, CLIENT, PathId(1), ms(1000));
     assert!(took <= ms(300), "{took:?}");
-    assert_eq!(world.client().path_stats(PathId(1)).unwrap().suspicions, 1);
+    assert_eq!(world.stats(CLIENT, 1).suspicions, 1);
 }
 
 #[test]
@@ -68,7 +66,7 @@ fn an_answer_that_was_late_itself_excuses_no_second_silence() {
         assert!(world.now - began < ms(200), "still trusted; cleared after {cleared:?}");
         use_all(&mut world, ms(2), ms(1));
     }
-    assert_eq!(world.client().path_stats(PathId(0)).unwrap().suspicions, 2);
+    assert_eq!(world.stats(CLIENT, 0).suspicions, 2);
 }
 
 #[test]
@@ -80,7 +78,7 @@ fn a_path_that_is_dead_for_a_minute_is_back_within_300_ms() {
     let took = usable_again(&mut world, CLIENT, PathId(0), ms(1000));
     assert!(took <= ms(300), "{took:?}");
     assert_eq!(world.sides[CLIENT].books.closed_paths, []);
-    let probes = world.client().path_stats(PathId(0)).unwrap().probes_sent;
+    let probes = world.stats(CLIENT, 0).probes_sent;
     assert!((250..350).contains(&probes), "{probes}");
 }
 
@@ -88,7 +86,7 @@ fn a_path_that_is_dead_for_a_minute_is_back_within_300_ms() {
 fn all_paths_dead_for_a_minute_resume_as_they_heal() {
     let mut world = World::connected(links(&[20, 50]));
     use_all(&mut world, ms(2), ms(500));
-    world.links.iter_mut().for_each(|link| link.set_dead(true));
+    world.set_dead(true);
     use_all(&mut world, ms(2), ms(60_000));
     for path in [PathId(0), PathId(1)] {
         assert_eq!(world.status(CLIENT, path), PathStatus::Suspect);
@@ -99,25 +97,26 @@ fn all_paths_dead_for_a_minute_resume_as_they_heal() {
     world.send(CLIENT, PathId(1), 1000).unwrap();
     let token = world.send(SERVER, PathId(1), 1000).unwrap();
     world.run(ms(400));
-    assert!(world.sides[SERVER].books.acknowledged.contains_key(&token));
-    assert_eq!(world.sides[CLIENT].books.closed, None);
+    assert!(world.is_acknowledged(SERVER, token));
+    assert_eq!(world.closed(CLIENT), None);
 }
 
 #[test]
 fn silence_beyond_the_idle_timeout_ends_the_connection() {
     let config = TransportConfig { idle_timeout: Duration::from_secs(30), ..config(1) };
     let mut world = World::connected_with(links(&[20, 50]), &config);
-    world.links.iter_mut().for_each(|link| link.set_dead(true));
+    world.set_dead(true);
     world.run(ms(40_000));
-    for side in &world.sides {
-        let (reason, _) = side.books.closed.clone().unwrap();
-        assert_eq!(reason, CloseReason::TimedOut);
-        assert_eq!(side.endpoint.connection_ids(), []);
+    for side in [CLIENT, SERVER] {
+        assert_eq!(world.closed(side), Some(CloseReason::TimedOut));
+        assert_eq!(world.sides[side].endpoint.connection_ids(), []);
     }
 }
 
-fn check_rebinding(address: std::net::SocketAddr) {
-    for path in [0, 1] {
+#[test]
+fn another_port_or_address_keeps_the_path() {
+    let address = SocketAddr::from(([100, 99, 9, 9], 33_333));
+    for (path, address) in [(0, moved()), (1, moved()), (0, address), (1, address)] {
         let mut world = World::connected(links(&[20, 50]));
         use_all(&mut world, ms(2), ms(500));
         world.links[path].address = address;
@@ -125,7 +124,7 @@ fn check_rebinding(address: std::net::SocketAddr) {
         let id = PathId(path as u32);
         assert_eq!(world.status(SERVER, id), PathStatus::Usable);
         assert_eq!(world.server().remote_address(id), Some(address));
-        assert_eq!(world.server().path_stats(id).unwrap().rebindings, 1);
+        assert_eq!(world.stats(SERVER, path as u32).rebindings, 1);
         for _ in 0..20 {
             world.send(SERVER, id, 900).unwrap();
             world.run(ms(5));
@@ -141,40 +140,33 @@ fn check_rebinding(address: std::net::SocketAddr) {
     }
 }
 
-#[test]
-fn another_port_or_address_keeps_the_path() {
-    check_rebinding(std::net::SocketAddr::from(([100, 64, 0, 1], 33_333)));
-    check_rebinding(std::net::SocketAddr::from(([100, 99, 9, 9], 33_333)));
-}
-
-/// They come in from an address that the server has forgotten; it acknowledges them all the same.
+/// They come from an address that the server has replaced; it acknowledges them all the same.
 #[test]
 fn latecomers_from_a_former_address_are_received() {
     let mut world = World::connected(links(&[100]));
     use_all(&mut world, ms(5), ms(500));
-    world.links[0].address = std::net::SocketAddr::from(([100, 64, 0, 1], 33_333));
+    world.links[0].address = moved();
     world.links[0].direction(CLIENT).delay = ms(20);
     use_all(&mut world, ms(5), ms(500));
     world.run(ms(2000));
-    assert_eq!(world.server().path_stats(PathId(0)).unwrap().rebindings, 1);
+    assert_eq!(world.stats(SERVER, 0).rebindings, 1);
     assert_eq!(world.check_books(CLIENT), 0);
     let received = world.sides[SERVER].books.received.len();
     assert_eq!(received, world.sides[CLIENT].books.sent.len(), "nothing was lost");
 }
 
-/// What a lost control frame left in the library's queue must not hold back the challenge of the
-/// only path, which is at a new address.
+/// Control frames in the library's queue, left by a lost packet, must not hold back the challenge
+/// of the only path at a new address.
 #[test]
 fn the_last_path_may_move_while_control_frames_wait() {
     let mut world = World::connected(links(&[20, 50]));
     use_all(&mut world, ms(2), ms(500));
-    let now = world.now;
-    world.client().close_path(now, PathId(0)).unwrap();
+    world.close_path(0).unwrap();
     world.run(ms(30));
-    // The server has heard of it; its answer gets lost.
-    world.links.iter_mut().for_each(|link| link.set_dead(true));
+    // The server has read it; its answer is lost.
+    world.set_dead(true);
     use_all(&mut world, ms(100), ms(2000));
-    world.links[1].address = std::net::SocketAddr::from(([100, 64, 0, 1], 33_333));
+    world.links[1].address = moved();
     world.links[1].set_dead(false);
     for side in [SERVER, CLIENT] {
         let took = usable_again(&mut world, side, PathId(1), ms(2000));
@@ -185,19 +177,12 @@ fn the_last_path_may_move_while_control_frames_wait() {
 #[test]
 fn a_server_that_sends_while_the_address_changes_tells_the_fate_of_every_datagram() {
     let mut world = World::connected(links(&[20, 50]));
-    let mut next = world.now;
-    let mut turn = 0u32;
-    world.run_with(ms(4000), |world| {
-        while next <= world.now {
-            if turn == 400 {
-                world.links[0].address = std::net::SocketAddr::from(([100, 99, 9, 9], 1234));
-                let _ = world.send(CLIENT, PathId(0), 100);
-            }
-            let _ = world.send(SERVER, PathId(turn % 2), 1000);
-            turn += 1;
-            next += ms(2);
+    world.every(ms(2), ms(4000), |world, turn| {
+        if turn == 400 {
+            world.links[0].address = SocketAddr::from(([100, 99, 9, 9], 1234));
+            let _ = world.send(CLIENT, PathId(0), 100);
         }
-        Some(next)
+        let _ = world.send(SERVER, PathId(turn as u32 % 2), 1000);
     });
     world.run(ms(3000));
     assert_eq!(world.check_books(SERVER), 0);
@@ -210,17 +195,13 @@ fn a_server_that_sends_while_the_address_changes_tells_the_fate_of_every_datagra
 fn a_closed_path_is_settled_and_its_uplink_may_have_another() {
     let mut world = World::connected(links(&[20, 50, 80]));
     let tokens: Vec<_> = (0..5).map(|_| world.send(CLIENT, PathId(1), 1000).unwrap()).collect();
-    let now = world.now;
-    assert_eq!(
-        world.client().open_path(now, UplinkId(1), server_address()),
-        Err(PathError::Exists)
-    );
-    world.client().close_path(now, PathId(1)).unwrap();
+    assert_eq!(world.open(1), Err(PathError::Exists));
+    world.close_path(1).unwrap();
     world.settle();
     let books = &world.sides[CLIENT].books;
     assert!(tokens.iter().all(|token| books.lost.contains_key(token)));
     assert_eq!(books.closed_paths, [(PathId(1), PathCloseReason::Requested)]);
-    world.client().open_path(now, UplinkId(1), server_address()).unwrap();
+    world.open(1).unwrap();
     world.run(ms(1000));
     let closed = &world.sides[SERVER].books.closed_paths;
     assert_eq!(*closed, [(PathId(1), PathCloseReason::ByPeer)]);
@@ -228,31 +209,28 @@ fn a_closed_path_is_settled_and_its_uplink_may_have_another() {
     assert_eq!(world.path(CLIENT, PathId(3)).uplink, Some(UplinkId(1)));
     let token = world.send(CLIENT, PathId(3), 1000).unwrap();
     world.run(ms(300));
-    assert!(world.sides[CLIENT].books.acknowledged.contains_key(&token));
+    assert!(world.is_acknowledged(CLIENT, token));
 }
 
 #[test]
 fn the_first_path_can_go_too_but_not_the_last() {
     let mut world = World::connected(links(&[20, 50]));
-    let now = world.now;
-    world.client().close_path(now, PathId(0)).unwrap();
+    world.close_path(0).unwrap();
     world.run(ms(1000));
-    let now = world.now;
-    assert_eq!(world.client().close_path(now, PathId(0)), Err(PathError::Unknown));
-    assert_eq!(world.client().close_path(now, PathId(1)), Err(PathError::Last));
+    assert_eq!(world.close_path(0), Err(PathError::Unknown));
+    assert_eq!(world.close_path(1), Err(PathError::Last));
     let token = world.send(CLIENT, PathId(1), 1000).unwrap();
     world.run(ms(300));
-    assert!(world.sides[CLIENT].books.acknowledged.contains_key(&token));
+    assert!(world.is_acknowledged(CLIENT, token));
 }
 
 #[test]
 fn paths_can_be_opened_again_and_again() {
     let mut world = World::connected(links(&[20, 50]));
     for _ in 0..40 {
-        let now = world.now;
         let newest = world.client().paths().last().unwrap().id;
-        world.client().close_path(now, newest).unwrap();
-        world.client().open_path(now, UplinkId(1), server_address()).unwrap();
+        world.close_path(newest.0).unwrap();
+        world.open(1).unwrap();
         world.run(ms(1500));
     }
     let newest = world.client().paths().last().unwrap().id;
@@ -269,31 +247,20 @@ fn sixteen_paths_work_at_once() {
     assert_eq!(world.check_books(CLIENT), 0);
     assert_eq!(world.client().stats().on_wrong_path, 0);
     for path in 0..16 {
-        let received = world.server().path_stats(PathId(path)).unwrap().datagrams_received;
+        let received = world.stats(SERVER, path).datagrams_received;
         assert!(received > 100, "path {path}: {received}");
     }
+    assert_eq!(world.open(16), Err(PathError::TooMany));
     let now = world.now;
-    assert_eq!(
-        world.client().open_path(now, UplinkId(16), server_address()),
-        Err(PathError::TooMany)
-    );
-}
-
-#[test]
-fn servers_open_no_paths() {
-    let mut world = World::connected(links(&[20]));
-    let now = world.now;
-    assert_eq!(
-        world.server().open_path(now, UplinkId(3), server_address()),
-        Err(PathError::NotClient)
-    );
+    let by_server = world.server().open_path(now, UplinkId(3), server_address());
+    assert_eq!(by_server, Err(PathError::NotClient));
 }
 
 #[test]
 fn uplinks_with_the_same_address_are_told_apart() {
-    // Two modems behind one translator with one address, told apart by the port alone.
+    // Two modems behind one translator, whose addresses differ only in the port.
     let mut links = links(&[20, 50]);
-    links[1].address = std::net::SocketAddr::from(([100, 64, 0, 1], 20_000));
+    links[1].address = SocketAddr::from(([100, 64, 0, 1], 20_000));
     let mut world = World::connected(links);
     use_all(&mut world, ms(2), ms(1000));
     world.run(ms(500));
@@ -321,7 +288,7 @@ fn standby_is_known_to_both_sides_and_can_be_ended() {
     for side in [CLIENT, SERVER] {
         assert_eq!(world.status(side, PathId(0)), PathStatus::Usable);
     }
-    assert!(world.sides[CLIENT].books.acknowledged.contains_key(&token));
+    assert!(world.is_acknowledged(CLIENT, token));
     world.send(SERVER, PathId(0), 1000).unwrap();
     world.run(ms(500));
     assert_eq!(world.check_books(SERVER), 0);
@@ -342,8 +309,7 @@ fn a_path_that_stays_dead_is_given_up_in_the_end() {
 
 #[test]
 fn messages_arrive_whole_and_in_order_over_lossy_paths() {
-    let lossy = |link: Wire| link.with(|direction| direction.loss = 0.1);
-    let mut world = World::connected(links(&[20, 50]).into_iter().map(lossy).collect());
+    let mut world = World::connected(links_with(&[20, 50], |direction| direction.loss = 0.1));
     let message = |i: usize| Bytes::from(vec![i as u8; [0, 10, 1000, MESSAGE_MAX][i % 4]]);
     for i in 0..20 {
         for side in [CLIENT, SERVER] {
@@ -375,8 +341,7 @@ fn a_connection_that_waits_says_little_and_answers_at_once_when_asked() {
     world.client().set_keep_alive(ms(25_000));
     world.run(ms(10_000));
     let sent = |world: &mut World| -> u64 {
-        let stats = (0..2).map(|path| world.client().path_stats(PathId(path)).unwrap());
-        stats.map(|stats| stats.packets_sent).sum()
+        [0, 1].map(|path| world.stats(CLIENT, path).packets_sent).iter().sum()
     };
     let before = sent(&mut world);
     world.run(ms(100_000));
@@ -389,12 +354,12 @@ fn a_connection_that_waits_says_little_and_answers_at_once_when_asked() {
     world.settle();
     let took = usable_again(&mut world, CLIENT, PathId(0), ms(200));
     assert!(took <= ms(41), "a round trip of 40 ms: {took:?}");
-    world.links.iter_mut().for_each(|link| link.set_dead(true));
+    world.set_dead(true);
     let now = world.now;
     world.client().ask_paths(now);
     world.settle();
     world.run(ms(400));
-    assert_eq!(world.status(CLIENT, PathId(1)), PathStatus::Suspect, "it was asked, and silent");
+    assert_eq!(world.status(CLIENT, PathId(1)), PathStatus::Suspect, "no answer to the probe");
     world.client().restore_keep_alive();
 }
 
@@ -406,7 +371,7 @@ fn what_left_before_a_path_was_suspected_again_clears_it_of_nothing() {
     world.client().suspect_path_on(now, uplink);
     world.settle();
     world.run(ms(30));
-    // The uplink has another address now. The answer that comes after 40 ms says nothing of it.
+    // The uplink now has another address. The answer that comes after 40 ms proves nothing of it.
     let now = world.now;
     world.client().suspect_path_on(now, uplink);
     world.settle();
@@ -414,6 +379,5 @@ fn what_left_before_a_path_was_suspected_again_clears_it_of_nothing() {
     assert_eq!(world.status(CLIENT, PathId(0)), PathStatus::Suspect);
     world.run(ms(21));
     assert_eq!(world.status(CLIENT, PathId(0)), PathStatus::Usable);
-    let stats = world.client().path_stats(PathId(0)).unwrap();
-    assert_eq!(stats.suspicions, 1, "one that lasted");
+    assert_eq!(world.stats(CLIENT, 0).suspicions, 1, "one that lasted");
 }

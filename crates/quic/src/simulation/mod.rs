@@ -1,13 +1,13 @@
-//! Two endpoints and the links between them in virtual time: the ground on which the properties of
-//! the pinned library are tested, one row of facts after the other.
+//! Two endpoints and the links between them in virtual time, to test this crate on the pinned
+//! library.
 //!
 //! ```text
 //! client Endpoint -- uplink i --> link i (rate, queue, loss, delay, jitter) --> server Endpoint
 //!                                 address translation: each link has one address towards the server
 //! ```
 //!
-//! All randomness grows out of a seed. [`World::send`] and the events keep books: which datagram
-//! was sent on which path, on which link it came out, and what the sender was told of it.
+//! All randomness comes from a seed. [`Books`] hold the path on which each datagram was sent, the
+//! link that delivered it, and what its sender learned of it.
 
 mod acknowledgements;
 mod ecn;
@@ -38,14 +38,13 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// What one side has seen.
 #[derive(Default)]
 struct Books {
-    /// Token to the path it was sent on and when.
+    /// By token: the path, and when.
     sent: BTreeMap<u64, (PathId, Instant)>,
     acknowledged: BTreeMap<u64, (PathId, Instant)>,
     lost: BTreeMap<u64, (PathId, Instant)>,
-    /// Tokens received, with the path that was reported, the link it came out of, and when.
+    /// Token, reported path, link that delivered it, and when.
     received: Vec<(u64, PathId, usize, Instant)>,
     feedback_received: u64,
     messages: Vec<Bytes>,
@@ -62,7 +61,7 @@ struct Side {
     endpoint_events: Vec<EndpointEvent>,
     /// Whether the user sends feedback whenever it is due.
     feedback: bool,
-    /// How long after it was received each packet is handed over.
+    /// How long each packet waits between its receipt and its hand-over.
     late: Duration,
     /// Whether packets are handed over with the time at which they were received.
     stamped: bool,
@@ -79,7 +78,6 @@ impl PeerPolicy for Anyone {
 struct World {
     now: Instant,
     epoch: Epoch,
-    /// The key that the client expects of the server.
     server_key: PublicKey,
     sides: [Side; 2],
     links: Vec<Wire>,
@@ -87,7 +85,7 @@ struct World {
     random: SplitMix64,
     packets: u64,
     next_token: u64,
-    /// The link out of which the packet came that is being handled.
+    /// The link that delivered the packet being handled.
     arriving: usize,
 }
 
@@ -125,16 +123,14 @@ fn side(endpoint: Endpoint) -> Side {
 }
 
 impl World {
-    /// A world in which nobody has connected yet.
     fn new(links: Vec<Wire>, config: &TransportConfig) -> Self {
-        Self::with_policy(links, config, Ok(()), server_identity().public_key())
+        Self::with_policy(links, config, Ok(()))
     }
 
     fn with_policy(
         links: Vec<Wire>,
         config: &TransportConfig,
         policy: Result<(), Refusal>,
-        server_key: PublicKey,
     ) -> Self {
         let epoch = epoch();
         let client = Endpoint::client(epoch, config, client_identity()).unwrap();
@@ -143,7 +139,7 @@ impl World {
         Self {
             now: Instant::from_millis(1000),
             epoch,
-            server_key,
+            server_key: server_identity().public_key(),
             sides: [side(client), side(server)],
             links,
             network: BinaryHeap::new(),
@@ -154,7 +150,7 @@ impl World {
         }
     }
 
-    /// A world in which a client has connected over link 0 and opened a path over each other link.
+    /// A client has connected over link 0 and opened a path over each other link.
     fn connected(links: Vec<Wire>) -> Self {
         Self::connected_with(links, &config(7))
     }
@@ -164,24 +160,35 @@ impl World {
         world.connect(0);
         world.run(ms(1000));
         let count = world.links.len();
-        for link in 1..count {
-            let now = world.now;
-            world.client().open_path(now, UplinkId(link as u32), server_address()).unwrap();
-        }
+        (1..count).for_each(|link| world.open(link as u32).unwrap());
         world.settle();
         world.run(ms(2000));
-        assert_eq!(world.sides[CLIENT].books.usable.len(), count, "all paths are usable");
-        assert_eq!(world.sides[SERVER].books.usable.len(), count, "all paths are usable");
+        for side in &world.sides {
+            assert_eq!(side.books.usable.len(), count, "all paths are usable");
+        }
         world
     }
 
-    fn connect(&mut self, link: usize) -> ConnectionId {
+    fn connect(&mut self, link: usize) {
         let endpoint = &mut self.sides[CLIENT].endpoint;
         let uplink = UplinkId(link as u32);
         let id = endpoint.connect(self.now, uplink, server_address(), self.server_key).unwrap();
         self.sides[CLIENT].connection = Some(id);
         self.settle();
-        id
+    }
+
+    fn open(&mut self, link: u32) -> Result<(), PathError> {
+        let now = self.now;
+        self.client().open_path(now, UplinkId(link), server_address())
+    }
+
+    fn close_path(&mut self, path: u32) -> Result<(), PathError> {
+        let now = self.now;
+        self.client().close_path(now, PathId(path))
+    }
+
+    fn set_dead(&mut self, dead: bool) {
+        self.links.iter_mut().for_each(|link| link.set_dead(dead));
     }
 
     fn side(&mut self, side: usize) -> &mut Connection {
@@ -209,6 +216,26 @@ impl World {
         self.path(side, path).status
     }
 
+    fn stats(&mut self, side: usize, path: u32) -> PathStats {
+        self.side(side).path_stats(PathId(path)).expect("there is such a path")
+    }
+
+    fn server_stats(&self) -> EndpointStats {
+        self.sides[SERVER].endpoint.stats()
+    }
+
+    fn server_connections(&self) -> usize {
+        self.sides[SERVER].endpoint.connection_ids().len()
+    }
+
+    fn closed(&self, side: usize) -> Option<CloseReason> {
+        self.sides[side].books.closed.as_ref().map(|(reason, _)| reason.clone())
+    }
+
+    fn is_acknowledged(&self, side: usize, token: u64) -> bool {
+        self.sides[side].books.acknowledged.contains_key(&token)
+    }
+
     /// Sends a datagram of `len` bytes that starts with its token.
     fn send(&mut self, side: usize, path: PathId, len: usize) -> Result<u64, SendError> {
         let token = self.next_token;
@@ -224,7 +251,27 @@ impl World {
         Ok(token)
     }
 
-    /// Moves all packets out of the outboxes of a side onto the links.
+    /// Sends a datagram of 1000 bytes each `interval` on the given paths in turn, for `span`.
+    fn send_each(&mut self, side: usize, paths: &[u32], interval: Duration, span: Duration) {
+        self.every(interval, span, |world, turn| {
+            _ = world.send(side, PathId(paths[turn % paths.len()]), 1000);
+        });
+    }
+
+    /// Calls `act` each `interval` for `span`, with the number of the call.
+    fn every(&mut self, interval: Duration, span: Duration, mut act: impl FnMut(&mut Self, usize)) {
+        let (mut next, mut turn) = (self.now, 0);
+        self.run_with(span, |world| {
+            while next <= world.now {
+                act(world, turn);
+                turn += 1;
+                next += interval;
+            }
+            Some(next)
+        });
+    }
+
+    /// Moves all packets from the outboxes of a side onto the links.
     fn carry(&mut self, side: usize) {
         let mut packets = Vec::new();
         let mut take = |outbox: &mut Outbox| {
@@ -244,7 +291,7 @@ impl World {
     fn transmit(&mut self, side: usize, route: &Route, packet: Vec<u8>) {
         let link = match route.uplink {
             Some(uplink) => uplink.0 as usize,
-            // What goes to an address that a link no longer has is lost.
+            // A packet to an address that a link no longer has is lost.
             None => match self.links.iter().position(|link| link.address == route.destination) {
                 Some(link) => link,
                 None => return,
@@ -266,7 +313,7 @@ impl World {
         }
     }
 
-    /// Polls everything that can be polled until nothing is left to do at this moment.
+    /// Polls both sides.
     fn settle(&mut self) {
         for side in [CLIENT, SERVER] {
             self.poll(side);
@@ -295,13 +342,11 @@ impl World {
         connection.flush(now);
     }
 
-    /// Runs until `span` has passed.
     fn run(&mut self, span: Duration) {
         self.run_with(span, |_| None);
     }
 
-    /// Runs until `span` has passed; `user` is called at each step and may say when it wants to be
-    /// called at the latest.
+    /// As `run`; `user` is called at each step and may say when it is to be called at the latest.
     fn run_with(&mut self, span: Duration, mut user: impl FnMut(&mut Self) -> Option<Instant>) {
         let end = self.now + span;
         let (mut last, mut repeats) = (self.now, 0);
@@ -338,36 +383,24 @@ impl World {
     fn deliver(&mut self, arrival: Arrival) {
         let Side { late, stamped, .. } = self.sides[arrival.to];
         let received = stamped.then(|| arrival.at - late);
-        let source = match arrival.to {
-            CLIENT => Source {
-                remote: server_address(),
-                local: Local::Uplink(UplinkId(arrival.link as u32)),
-                ecn: arrival.ecn,
-                received,
-            },
-            _ => Source {
-                remote: arrival.source,
-                local: Local::Address(Some(server_address().ip())),
-                ecn: arrival.ecn,
-                received,
-            },
+        let (remote, local) = match arrival.to {
+            CLIENT => (server_address(), Local::Uplink(UplinkId(arrival.link as u32))),
+            _ => (arrival.source, Local::Address(Some(server_address().ip()))),
         };
+        let source = Source { remote, local, ecn: arrival.ecn, received };
         self.arriving = arrival.link;
         let packet = BytesMut::from(&arrival.packet[..]);
         let _ = self.sides[arrival.to].endpoint.handle_packet(self.now, source, packet);
         self.poll(arrival.to);
     }
 
-    /// Checks that each datagram came in on the path that it was sent on, and that what the sender
-    /// was told is true. Returns how many have no fate yet.
+    /// Checks that each datagram arrived on the path that it was sent on, and that each fate that
+    /// the sender learned is true. Returns how many have no fate yet.
     fn check_books(&self, sender: usize) -> usize {
         let books = &self.sides[sender].books;
-        let arrived: BTreeMap<u64, (PathId, usize)> = self.sides[1 - sender]
-            .books
-            .received
-            .iter()
-            .map(|&(token, path, link, _)| (token, (path, link)))
-            .collect();
+        let received = &self.sides[1 - sender].books.received;
+        let arrived: BTreeMap<u64, (PathId, usize)> =
+            received.iter().map(|&(token, path, link, _)| (token, (path, link))).collect();
         for (token, &(path, link)) in &arrived {
             assert_eq!(books.sent[token].0, path, "datagram {token} came on another path");
             if self.links.len() > 1 {
@@ -378,8 +411,9 @@ impl World {
             assert!(arrived.contains_key(token), "datagram {token} did not arrive");
             assert!(!books.lost.contains_key(token), "datagram {token} has two fates");
         }
-        let told = |token| books.acknowledged.contains_key(token) || books.lost.contains_key(token);
-        books.sent.keys().filter(|token| !told(token)).count()
+        let known =
+            |token| books.acknowledged.contains_key(token) || books.lost.contains_key(token);
+        books.sent.keys().filter(|token| !known(token)).count()
     }
 }
 

@@ -1,26 +1,13 @@
-//! Datagrams leave on the path of the caller's choice, and each gets one true fate.
+//! Datagrams leave on the path that the caller chose, and each gets one true fate.
 
-use super::wire::{Wire, links};
+use super::wire::{Wire, links, links_with};
 use super::*;
 
-/// Sends a datagram each `interval` on the paths in turn, for `span`.
-fn send_in_turn(world: &mut World, side: usize, paths: u32, interval: Duration, span: Duration) {
-    let mut next = world.now;
-    let mut turn = 0;
-    world.run_with(span, |world| {
-        while next <= world.now {
-            let _ = world.send(side, PathId(turn % paths), 1000);
-            turn += 1;
-            next += interval;
-        }
-        Some(next)
-    });
+fn lossy(loss: f64) -> Vec<Wire> {
+    links_with(&[20, 50, 80, 110], |direction| direction.loss = loss)
 }
 
-fn lossy(loss: f64) -> Vec<Wire> {
-    let links = links(&[20, 50, 80, 110]).into_iter();
-    links.map(|link| link.with(|direction| direction.loss = loss)).collect()
-}
+const ALL: [u32; 4] = [0, 1, 2, 3];
 
 fn check_steering(congestion: CongestionControl, loss: f64) {
     for seed in [1, 2] {
@@ -29,14 +16,14 @@ fn check_steering(congestion: CongestionControl, loss: f64) {
         for (link, lossy) in world.links.iter_mut().zip(lossy(loss)) {
             link.directions = lossy.directions;
         }
-        send_in_turn(&mut world, CLIENT, 4, ms(1), ms(3000));
-        send_in_turn(&mut world, SERVER, 4, ms(1), ms(1000));
+        world.send_each(CLIENT, &ALL, ms(1), ms(3000));
+        world.send_each(SERVER, &ALL, ms(1), ms(1000));
         for link in &mut world.links {
             link.directions.iter_mut().for_each(|direction| direction.loss = 0.0);
         }
-        // Something later on each path lets the library notice what was lost.
-        send_in_turn(&mut world, CLIENT, 4, ms(10), ms(100));
-        send_in_turn(&mut world, SERVER, 4, ms(10), ms(100));
+        // Later packets on each path let the library notice losses.
+        world.send_each(CLIENT, &ALL, ms(10), ms(100));
+        world.send_each(SERVER, &ALL, ms(10), ms(100));
         world.run(ms(4000));
         for side in [CLIENT, SERVER] {
             let sent = world.sides[side].books.sent.len();
@@ -62,7 +49,7 @@ fn small_datagrams_get_a_packet_each() {
     for _ in 0..10 {
         world.send(CLIENT, PathId(1), 20).unwrap();
     }
-    let before = world.client().path_stats(PathId(1)).unwrap();
+    let before = world.stats(CLIENT, 1);
     world.run(ms(500));
     assert_eq!(before.datagrams_sent, 10);
     assert!(before.packets_sent >= 10);
@@ -77,16 +64,7 @@ fn probes_of_a_dead_path_take_no_datagram_along() {
     for _ in 0..5 {
         world.send(CLIENT, PathId(1), 1000).unwrap();
     }
-    let mut next = world.now;
-    let mut path = PathId(0);
-    world.run_with(ms(5000), |world| {
-        while next <= world.now {
-            let _ = world.send(CLIENT, path, 1000);
-            path = PathId(2 - path.0);
-            next += ms(1);
-        }
-        Some(next)
-    });
+    world.send_each(CLIENT, &[0, 2], ms(1), ms(5000));
     world.run(ms(1000));
     world.check_books(CLIENT);
     let stats = world.client().stats();
@@ -101,8 +79,7 @@ fn probes_of_a_dead_path_take_no_datagram_along() {
 fn a_path_that_is_not_validated_takes_no_datagram() {
     let mut world = World::connected(links(&[20, 50]));
     world.links.push(Wire::new(2, ms(30)).with(|direction| direction.dead = true));
-    let now = world.now;
-    world.client().open_path(now, UplinkId(2), server_address()).unwrap();
+    world.open(2).unwrap();
     world.settle();
     world.run(ms(300));
     assert_eq!(world.status(CLIENT, PathId(2)), PathStatus::Validating);
@@ -110,7 +87,7 @@ fn a_path_that_is_not_validated_takes_no_datagram() {
     let now = world.now;
     let refused = world.client().send_on(now, PathId(2), datagram.clone(), 99);
     assert_eq!(refused, Err(SendError::NotUsable(datagram)));
-    send_in_turn(&mut world, CLIENT, 2, ms(2), ms(500));
+    world.send_each(CLIENT, &[0, 1], ms(2), ms(500));
     world.run(ms(500));
     assert_eq!(world.check_books(CLIENT), 0);
     assert_eq!(world.client().stats().on_wrong_path, 0);
@@ -128,16 +105,25 @@ fn datagrams_of_the_largest_size_arrive_and_larger_ones_are_refused() {
     for len in [max - 1, max] {
         let token = world.send(CLIENT, PathId(1), len).unwrap();
         world.run(ms(300));
-        assert!(world.sides[CLIENT].books.acknowledged.contains_key(&token));
+        assert!(world.is_acknowledged(CLIENT, token));
     }
     let now = world.now;
     let large = Bytes::from(vec![1; max + 1]);
     let refused = world.client().send_on(now, PathId(1), large.clone(), 7);
     assert_eq!(refused, Err(SendError::TooLarge { max, datagram: large }));
+    // Those that must be escaped fit as well.
+    for first in [0xfd, 0xfe, 0xff] {
+        let datagram = Bytes::from(vec![first; max]);
+        world.client().send_on(now, PathId(0), datagram, first.into()).unwrap();
+    }
+    world.carry(CLIENT);
+    world.run(ms(300));
+    assert_eq!(world.sides[SERVER].books.feedback_received, 3, "all three came");
+    assert_eq!(world.stats(SERVER, 0).datagrams_received, 3);
 }
 
-/// The library has one largest datagram for all paths, those among them that are not validated yet,
-/// and holds no path back: whatever waits when an uplink is plugged in must be cut anew.
+/// The library has one largest datagram for all paths, those that are not validated yet included,
+/// and holds no path back: datagrams that wait when an uplink is added must be cut again.
 #[test]
 fn a_path_that_joins_narrows_all_others_until_its_mtu_is_known() {
     let mut all = links(&[20, 50]);
@@ -147,8 +133,7 @@ fn a_path_that_joins_narrows_all_others_until_its_mtu_is_known() {
     world.run(ms(3000));
     let wide = world.client().max_datagram_size();
     assert!(wide > 1400, "{wide}");
-    let now = world.now;
-    world.client().open_path(now, UplinkId(1), server_address()).unwrap();
+    world.open(1).unwrap();
     world.settle();
     world.run(ms(100));
     assert!(world.client().max_datagram_size() < 1200, "it is not even validated");
@@ -158,27 +143,12 @@ fn a_path_that_joins_narrows_all_others_until_its_mtu_is_known() {
 }
 
 #[test]
-fn the_largest_datagram_fits_even_when_it_must_be_escaped() {
-    let mut world = World::connected(links(&[20]));
-    world.run(ms(3000));
-    let (now, max) = (world.now, world.client().max_datagram_size());
-    for first in [0xfd, 0xfe, 0xff] {
-        let datagram = Bytes::from(vec![first; max]);
-        world.client().send_on(now, PathId(0), datagram, first.into()).unwrap();
-    }
-    world.carry(CLIENT);
-    world.run(ms(300));
-    assert_eq!(world.sides[SERVER].books.feedback_received, 3, "all three came");
-    assert_eq!(world.server().path_stats(PathId(0)).unwrap().datagrams_received, 3);
-}
-
-#[test]
 fn equal_seeds_give_equal_runs() {
     for congestion in [CongestionControl::Bbr, CongestionControl::Cubic] {
         let config = TransportConfig { congestion, ..config(7) };
         let run = || {
             let mut world = World::connected_with(lossy(0.1), &config);
-            send_in_turn(&mut world, CLIENT, 4, ms(1), ms(1000));
+            world.send_each(CLIENT, &ALL, ms(1), ms(1000));
             world.run(ms(1000));
             (world.packets, world.sides[CLIENT].books.acknowledged.clone())
         };

@@ -1,8 +1,7 @@
-//! The wire between the two ends, of which a test changes what it likes while packets are on it.
+//! The wire between the two ends.
 //!
-//! Links as the world has them are `roadweave_emulate::Link`. The tests of this module look into
-//! the packets under way, alter and forge them, and move the addresses at their ends, which is why
-//! these lie open here.
+//! Emulated links are `roadweave_emulate::Link`. The tests of this module also read, alter and
+//! forge packets under way and change the addresses of the ends, so all of that is accessible here.
 
 use std::cmp::Ordering;
 use std::net::SocketAddr;
@@ -12,39 +11,34 @@ use roadweave_proto::{Instant, Rate, SplitMix64};
 
 use crate::Ecn;
 
-/// A wire in both directions, behind an address translator.
+/// Both directions of a link, behind an address translator.
 pub(super) struct Wire {
-    /// Towards the server, and back.
+    /// To the server, to the client.
     pub(super) directions: [Direction; 2],
     /// The address that the server sees.
     pub(super) address: SocketAddr,
 }
 
-/// What a network does to packets that are marked as capable of ECN.
+/// What a network does to ECN-capable packets.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Marks {
-    /// Takes the marks away.
     Removed,
-    /// Carries them as they are.
     Carried,
-    /// Drops the packets.
     Dropped,
 }
 
-/// One direction of a link.
 #[derive(Clone)]
 pub(super) struct Direction {
     pub(super) delay: Duration,
-    /// Each packet is late by up to this much more.
+    /// Added to each packet's delay, at most.
     pub(super) jitter: Duration,
     pub(super) loss: f64,
     pub(super) dead: bool,
     pub(super) rate: Option<Rate>,
-    /// The longest that a packet waits for the rate.
+    /// A packet that would wait longer is dropped.
     pub(super) queue: Duration,
-    /// The largest UDP payload.
+    /// Largest UDP payload.
     pub(super) mtu: usize,
-    /// What becomes of marks for ECN.
     pub(super) marks: Marks,
     free_at: Instant,
     pub(super) delivered_bytes: u64,
@@ -91,6 +85,11 @@ pub(super) fn links(delays: &[u64]) -> Vec<Wire> {
     delays.iter().enumerate().map(link).collect()
 }
 
+/// `links`, each direction changed.
+pub(super) fn links_with(delays: &[u64], change: impl Fn(&mut Direction)) -> Vec<Wire> {
+    links(delays).into_iter().map(|link| link.with(&change)).collect()
+}
+
 impl Direction {
     /// When a packet of `len` bytes comes out, if it does.
     pub(super) fn carry(
@@ -119,7 +118,7 @@ impl Direction {
     }
 }
 
-/// A packet that is under way; the next to arrive is the greatest.
+/// A packet under way; the next to arrive is the greatest.
 pub(super) struct Arrival {
     pub(super) at: Instant,
     pub(super) number: u64,
