@@ -12,8 +12,8 @@ use crate::shard::Shard;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CongestionControl {
-    /// BBR version 3, fitted to the links of vehicles: paces at the bandwidth it measures, keeps
-    /// the queue short, and takes neither random loss nor jitter for congestion.
+    /// BBR version 3 for the links of vehicles: paces at the bandwidth it measures, keeps the queue
+    /// short, and takes neither random loss nor jitter for congestion.
     #[default]
     Bbr,
     /// CUBIC (RFC 9438): halts at loss, fills the bottleneck's queue.
@@ -51,56 +51,52 @@ impl fmt::Display for CongestionControl {
 pub struct TransportConfig {
     /// The congestion control of every path.
     pub congestion: CongestionControl,
-    /// The round-trip time assumed before the first sample. It decides how soon a lost handshake
-    /// packet or path challenge is repeated; RFC 9002 proposes 333 ms, which costs about a second.
+    /// Assumed before the first sample. It decides how soon a lost handshake packet or path
+    /// challenge is repeated; RFC 9002 proposes 333 ms, which costs about a second.
     pub initial_rtt: Duration,
-    /// A connection that hears nothing for this long is given up. Longer than any tunnel under a
+    /// A connection that receives nothing for this long ends. Longer than any tunnel under a
     /// mountain: paths that die and heal resume the same connection.
     pub idle_timeout: Duration,
-    /// A handshake that takes longer is given up.
+    /// The longest handshake.
     pub handshake_timeout: Duration,
-    /// A path that answers nothing for this long while others do is closed, so that what is
-    /// remembered of its unanswered probes stays bounded.
+    /// A path that answers nothing for this long while others do is closed, which bounds the memory
+    /// of its unanswered probes.
     pub unresponsive_timeout: Duration,
-    /// How often an otherwise silent client says something on its best path.
+    /// How often a silent client sends on its best path.
     pub keep_alive: Duration,
-    /// How often an otherwise silent client says something on its other paths, to keep the bindings
-    /// of the networks' address translators.
+    /// How often a silent client sends on its other paths, to keep bindings of address translators.
     pub keep_alive_others: Duration,
-    /// How often a suspect path is probed, while another one answers; else twice as often.
+    /// How often a suspect path is probed while another one answers; else twice as often.
     pub probe_interval: Duration,
     /// The most paths at one time, 1..=64.
     pub max_paths: u32,
-    /// The UDP payload that every path is assumed to carry, bytes, 1200..=65527 (RFC 9000 section
-    /// 14).
+    /// UDP payload assumed on every path, bytes, 1200..=65527 (RFC 9000 section 14).
     pub initial_mtu: u16,
-    /// The largest UDP payload that path MTU discovery tries, bytes; no discovery if not above
-    /// `initial_mtu`.
+    /// Largest UDP payload of path MTU discovery, bytes; none if not above `initial_mtu`.
     pub mtu_max: u16,
-    /// The most handshakes under way at one time on a server; at half of it all clients must prove
-    /// their address first, and those that have not give way to those that have.
+    /// The most handshakes under way on a server; at half of it all clients must prove their
+    /// address first, and unproved ones give way to proved ones.
     pub half_open_max: usize,
-    /// From this many handshakes of one IPv4 address or IPv6 /64 under way on, a server lets
+    /// With this many handshakes of one IPv4 address or IPv6 /64 under way, a server lets further
     /// clients from there prove their address first (RFC 9000 section 8.1.2).
     pub retry_threshold: usize,
-    /// The most handshakes under way at one time that have proved to come from one IPv4 address or
-    /// IPv6 /64, behind which a carrier may have many clients; more are ignored.
+    /// The most handshakes under way from one proved IPv4 address or IPv6 /64, behind which a
+    /// carrier may have many clients; more are ignored.
     pub half_open_per_source_max: usize,
-    /// What the tokens of a server's resets grow out of beside its key. Where several machines have
-    /// one key, each has a salt of its own, lest one end the connections of another (RFC 9000
-    /// section 21.11); it outlives restarts, so that resets do.
+    /// Salt, beside the server's key, of the tokens of its resets. Machines that share a key need
+    /// different salts, or one ends connections of another (RFC 9000 section 21.11). It must
+    /// survive restarts, so that resets work.
     pub reset_salt: [u8; 32],
-    /// Which of several endpoints behind one address a server is, so that its connection IDs lead
-    /// to it; `None` for one alone. Each has an `rng_seed` of its own.
+    /// Which of several server endpoints behind one address this is; its connection IDs lead to it.
+    /// `None` for one alone. Each has its own `rng_seed`.
     pub shard: Option<Shard>,
-    /// The seed of everything random that is not a secret of TLS, the times at which congestion
-    /// control probes included. It must be unpredictable in production; equal seeds give equal
-    /// runs.
+    /// The seed of everything random that is not a secret of TLS. It must be unpredictable in
+    /// production; equal seeds give equal runs.
     pub rng_seed: [u8; 32],
 }
 
 impl TransportConfig {
-    /// The settings that suit vehicles, with the caller's `rng_seed`.
+    /// The settings for vehicles.
     pub fn new(rng_seed: [u8; 32]) -> Self {
         Self {
             congestion: CongestionControl::default(),
@@ -149,7 +145,7 @@ impl TransportConfig {
     }
 }
 
-/// Why no endpoint could be made of a configuration.
+/// Why no endpoint could be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {

@@ -9,7 +9,7 @@ use noq_proto::congestion::{ControllerFactory, CubicConfig};
 use self::bbr::BbrFactory;
 use crate::config::CongestionControl;
 
-/// What builds the controller of a path; `seed` is for what it does at random times.
+/// Builds the controllers of paths; `seed` is for their random times.
 pub(crate) fn factory(
     name: CongestionControl,
     seed: u64,

@@ -16,18 +16,17 @@
 //!                                                   0.9  queue  1.25 to 2
 //! ```
 //!
-//! It follows draft-ietf-ccwg-bbr-05, BBR version 3, in its phases, gains and in that it models the
-//! path. It departs from it where our links do from the internet at large:
+//! Phases, gains and the model of the path follow draft-ietf-ccwg-bbr-05, BBR version 3. It departs
+//! from it where our links differ from the internet at large:
 //!
-//! - base stations queue for half a second and rarely drop, so that delay is the sign of congestion
-//!   and loss only the second one; random loss of 5 % and outages of 100 ms cost next to nothing
-//!   (`model`)
+//! - base stations queue for half a second and rarely drop: delay is the first sign of congestion,
+//!   loss the second; random loss of 5 % and outages of 100 ms cost next to nothing (`model`)
 //! - the rate follows a link that slows down within a round or two, and a link that paused gets its
 //!   rate back (`model`)
 //! - jitter and reordering do not lower the round-trip time that the window is made of; a longer
-//!   route is told from a queue (`delay`, `drift`)
-//! - a real-time stream leaves room, and thereby shows the base round-trip time all the time: no
-//!   ProbeRTT. For a stream that leaves none it costs a quarter of the volume instead of a half
+//!   route is distinguished from a queue (`delay`, `drift`)
+//! - a real-time stream leaves room, and so always shows the base round-trip time: no ProbeRTT. For
+//!   a stream that leaves none it costs a quarter of the volume instead of a half
 //! - no Refill phase: bounds grow back round by round before Up
 //! - the times of probing come from a seed: equal seeds give equal runs
 
@@ -51,7 +50,6 @@ mod tests;
 use self::model::Model;
 use self::rounds::{Collector, Round};
 
-/// Builds controllers, each with random numbers of its own.
 #[derive(Debug)]
 pub(crate) struct BbrFactory {
     seed: u64,
@@ -73,7 +71,6 @@ impl ControllerFactory for BbrFactory {
     }
 }
 
-/// The controller of one path.
 #[derive(Clone, Debug)]
 struct Bbr {
     mtu: u64,
@@ -81,13 +78,13 @@ struct Bbr {
     collector: Collector,
     model: Model,
     phase: Phase,
-    /// When to look for more bandwidth; `None` until the path has been full.
+    /// When to probe for more bandwidth; `None` until the path has been full.
     probe_at: Option<Instant>,
-    /// What may be in flight after a round with loss, bytes; the draft's `inflight_longterm`.
+    /// Bytes allowed in flight after a round with loss; the draft's `inflight_longterm`.
     cap: Option<f64>,
-    /// Acknowledged in the present batch, bytes.
+    /// Bytes, in the present batch.
     acknowledged: u64,
-    /// Whether the sender left room unused in the last round.
+    /// The sender left room unused in the last round.
     app_limited: bool,
     window: u64,
     pacing_rate: Option<Rate>,
@@ -96,30 +93,29 @@ struct Bbr {
 /// See the diagram at the top.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
-    /// Doubles the rate in each round, until it has not grown in some or a queue shows.
+    /// Doubles the rate in each round, until it stops growing or a queue shows.
     Startup {
         /// The best rate so far, bytes per second.
         best: f64,
-        /// Rounds that did not exceed it by much.
         stalled: u32,
     },
-    /// Empties the queue that `Startup` has made.
+    /// Empties the queue of `Startup`.
     Drain,
-    /// Sends at the rate of the path.
     Cruise,
-    /// Looks for more bandwidth, until a queue shows; faster with each round that has brought more.
+    /// Probes for more bandwidth until a queue shows; faster with each round that brought more.
     Up {
         /// The best rate so far, bytes per second.
         best: f64,
         pacing: f64,
     },
-    /// Empties the queue.
     Down,
-    /// Looks for the base round-trip time.
-    ProbeRtt { until: Instant },
+    /// Measures the base round-trip time.
+    ProbeRtt {
+        until: Instant,
+    },
 }
 
-/// What a phase makes of the model: multiples of its rate and volume.
+/// Multiples of the model's rate and volume.
 struct Gains {
     pacing: f64,
     window: f64,
@@ -152,7 +148,7 @@ impl Bbr {
         self.collector.on_lost(bytes);
     }
 
-    /// Ends a batch of acknowledgements; `in_flight`: bytes thereafter.
+    /// Ends a batch of acknowledgements; `in_flight`: bytes after it.
     fn on_batch_end(&mut self, now: Instant, in_flight: u64, app_limited: bool) {
         self.model.on_batch(now, std::mem::take(&mut self.acknowledged));
         let base = Duration::from_secs_f64(self.model.delay.base().unwrap_or(0.0));
@@ -185,7 +181,7 @@ impl Bbr {
             Phase::Cruise if congested && self.exceeds_volume(in_flight) => Phase::Down,
             Phase::Cruise if !congested && self.probe_at.is_some_and(|at| now >= at) => {
                 self.plan_probe(now);
-                // Who does not use what there is learns nothing from asking for more.
+                // A sender that leaves room learns nothing by sending faster.
                 match round.app_limited {
                     true => Phase::Cruise,
                     false => Phase::Up { best: self.model.rate(), pacing: UP_PACING },
@@ -214,9 +210,8 @@ impl Bbr {
         Phase::Drain
     }
 
-    /// Flows that share a link must not probe at the same times; and a flow with little of it
-    /// sooner, after as many rounds as it has packets in flight, as Reno would (draft section
-    /// 5.3.3.8.2).
+    /// Flows that share a link must not probe together. A flow with a small share probes sooner,
+    /// after as many rounds as it has packets in flight, as Reno would (draft section 5.3.3.8.2).
     fn plan_probe(&mut self, now: Instant) {
         let wait = PROBE_WAIT + PROBE_WAIT_RANDOM.mul_f64(self.random.unit());
         let rounds = (self.model.volume() / self.mtu as f64).max(WINDOW_MIN as f64);
@@ -241,8 +236,8 @@ impl Bbr {
 
     fn gains(&self) -> Gains {
         let (pacing, window) = match self.phase {
-            // A frame of a stream that leaves room may leave faster than the stream's own rate,
-            // which is all that the model knows.
+            // A frame of a stream that leaves room may leave faster than the stream's own rate, the
+            // only rate that the model knows.
             Phase::Startup { .. } | Phase::Cruise if self.app_limited => (1.5, CRUISE_WINDOW),
             Phase::Startup { .. } => (2.0, 2.0),
             Phase::Drain => (0.5, 1.25),
@@ -254,7 +249,7 @@ impl Bbr {
         Gains { pacing, window }
     }
 
-    /// Sets window and pacing rate (draft section 5.6).
+    /// Draft section 5.6.
     fn control(&mut self) {
         let rate = self.model.rate();
         if rate <= 0.0 {
@@ -366,37 +361,33 @@ impl Controller for Bbr {
 const INITIAL_WINDOW: u64 = 10;
 /// Packets; the draft's MinPipeCwnd (section 2.7).
 const WINDOW_MIN: u64 = 4;
-/// Bytes: 10 Gbit/s for 3 s. What a peer acknowledges cannot make it larger.
+/// Bytes: 10 Gbit/s for 3 s. Acknowledgements of a peer cannot make it larger.
 const WINDOW_MAX: u64 = u32::MAX as u64;
-/// A round lasts no less, for on short routes jitter is all there is.
+/// Least length of a round: on short routes jitter is all there is.
 const ROUND_MIN: Duration = Duration::from_millis(10);
-/// The least growth of the rate in a round of `Startup` by which the path is not full (draft
-/// section 5.3.1.2).
+/// Least growth of the rate in a round of `Startup` on a path that is not full (section 5.3.1.2).
 const FULL_GROWTH: f64 = 1.25;
-/// Rounds without `FULL_GROWTH` after which the path is full (draft section 5.3.1.2).
+/// Rounds without `FULL_GROWTH` after which the path is full (section 5.3.1.2).
 const FULL_ROUNDS: u32 = 3;
-/// The least wait between two probes for bandwidth. The draft waits for 2 to 3 s (section
-/// 5.3.3.5.3); links of vehicles change within a second.
+/// Least wait between two probes for bandwidth. The draft waits for 2 to 3 s (section 5.3.3.5.3);
+/// links of vehicles change within a second.
 const PROBE_WAIT: Duration = Duration::from_secs(1);
-/// What is added to `PROBE_WAIT` at random, at most: flows must not probe together.
+/// Most random time added to `PROBE_WAIT`: flows must not probe together.
 const PROBE_WAIT_RANDOM: Duration = Duration::from_secs(1);
-/// The pacing gain of the first round of `Up` (draft section 5.6.1), and what each round that
-/// succeeds multiplies it by.
+/// Pacing gain of the first round of `Up` (section 5.6.1), and its factor after each success.
 const UP_PACING: f64 = 1.25;
-/// A round of `Up` succeeds when the rate is so many times the best before.
+/// A round of `Up` succeeds with this many times the best rate before.
 const UP_SUCCESS: f64 = 1.1;
-/// The highest pacing gain of `Up`.
 const UP_PACING_MAX: f64 = 2.0;
 /// The draft's ProbeRTTInterval (section 5.3.4).
 const BASE_AGE: Duration = Duration::from_secs(5);
 /// The draft's ProbeRTTDuration (section 5.3.4).
 const PROBE_RTT_TIME: Duration = Duration::from_millis(200);
-/// Volumes in flight; the draft has 2 (section 5.6.1), for acknowledgements that come more rarely
-/// than ours.
+/// Volumes in flight; the draft has 2 (section 5.6.1), as acknowledgements come more rarely there.
 const CRUISE_WINDOW: f64 = 1.5;
-/// After loss no less than this many volumes may be in flight: Beta of a full window.
+/// Volumes that may always be in flight after loss: Beta of a full window.
 const CAP_MIN: f64 = 1.4;
-/// What the cap is multiplied by in a round without queue and loss.
+/// Growth of the cap in a round without queue and loss.
 const CAP_GROWTH: f64 = 1.25;
-/// The cap, in volumes, at which it is forgotten: beyond any window.
+/// Volumes at which the cap is dropped: beyond any window.
 const CAP_FORGOTTEN: f64 = 4.0;

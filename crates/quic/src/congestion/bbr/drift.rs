@@ -1,9 +1,9 @@
 //! Whether the round-trip time under a sender that leaves room is the route's.
 //!
-//! A sender that leaves room never has less in flight, so that a longer route cannot be told by
-//! that (`delay`). But its own queue grows or drains by what the link lacks or has beyond the
-//! sender's rate. A round-trip time that stays, or creeps up, belongs to the route, or to a queue
-//! of others, which waiting here would not shorten.
+//! A sender that leaves room never has less in flight, so that this cannot show a longer route
+//! (`delay`). But its own queue grows or drains by the difference between the link's rate and its
+//! own. A round-trip time that stays, or creeps up, belongs to the route, or to a queue of others,
+//! which waiting here would not shorten.
 //!
 //! ```text
 //! round trip   pause|\_  queue drains     ___----  creeps: the route      .-- full queue: flat, but it loses
@@ -15,18 +15,17 @@ use std::time::{Duration, Instant};
 
 use super::rounds::Round;
 
-/// Looks at stretches of rounds.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Drift {
-    /// When the present stretch began, and with which round-trip time, seconds.
+    /// When the present stretch began, and its round-trip time then, seconds.
     began: Option<(Instant, f64)>,
-    /// Rounds without loss or marks, up to now.
+    /// Since the last with loss or marks.
     clean_rounds: u32,
 }
 
 impl Drift {
-    /// Whether the round, of round-trip time `rtt` in seconds, ends a stretch in which that of a
-    /// sender with room stayed or crept.
+    /// Whether the round, of round-trip time `rtt` in seconds, ends a stretch in which the
+    /// round-trip time of a sender with room stayed or crept.
     pub(super) fn on_round(&mut self, now: Instant, rtt: f64, round: &Round) -> bool {
         let is_clean = round.loss == 0.0 && !round.marked;
         self.clean_rounds = if is_clean { self.clean_rounds.saturating_add(1) } else { 0 };
@@ -43,15 +42,13 @@ impl Drift {
     }
 }
 
-/// Round-trip time that comes or goes, as a share of the time. What falls faster is a queue that
-/// drains; what grows faster one on a link that pauses, or carries less than is sent. If it lacks
-/// less than 6 % the queue passes for a route, until it holds the sender back or drops packets, or
-/// is longer than `delay` believes.
+/// Change of the round-trip time as a share of the time. A faster fall is a queue that drains, a
+/// faster growth a link that pauses or is too slow. A link that lacks less than 6 % passes for a
+/// longer route until it holds the sender back, drops packets, or exceeds the bound of `delay`.
 const SLOPE: RangeInclusive<f64> = -0.01..=0.06;
-/// The least time over which the slope is measured: in less, jitter looks like one.
+/// In less time, jitter looks like a slope.
 const SPAN: Duration = Duration::from_millis(250);
-/// The longest time over which the slope means anything: a path with little to carry has longer
-/// stretches.
+/// Longer stretches, on a path with little traffic, say nothing.
 const SPAN_MAX: Duration = Duration::from_secs(1);
-/// The fewest rounds since the last loss: a full queue does not grow either.
+/// Rounds since the last loss: a full queue does not grow either.
 const CLEAN_ROUNDS: u32 = 4;

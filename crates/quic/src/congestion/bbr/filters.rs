@@ -1,9 +1,7 @@
-//! The best value of late, in constant memory.
+//! The best recent value, in constant memory.
 
 /// The best value of the present window and of the one before, so that it stays for one to two
-/// windows.
-///
-/// Whoever rotates it decides what a window is; a filter that nobody rotates forgets nothing.
+/// windows. The caller ends windows by `rotate`; without it nothing is forgotten.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Best {
     better: fn(f64, f64) -> f64,
@@ -12,12 +10,10 @@ pub(super) struct Best {
 }
 
 impl Best {
-    /// A filter that keeps the greatest value.
     pub(super) fn greatest() -> Self {
         Self { better: f64::max, present: None, previous: None }
     }
 
-    /// A filter that keeps the least value.
     pub(super) fn least() -> Self {
         Self { better: f64::min, present: None, previous: None }
     }
@@ -26,7 +22,6 @@ impl Best {
         self.present = Some(self.present.map_or(value, |best| (self.better)(best, value)));
     }
 
-    /// Begins a new window.
     pub(super) fn rotate(&mut self) {
         self.previous = self.present.take();
     }
@@ -61,12 +56,7 @@ mod tests {
         assert_eq!(filter.get(), Some(4.0));
         filter.rotate();
         assert_eq!(filter.get(), None);
-    }
-
-    #[test]
-    fn a_reset_leaves_one_value() {
-        let mut filter = Best::least();
-        filter.update(1.0);
+        filter.update(9.0);
         filter.rotate();
         filter.reset(7.0);
         assert_eq!(filter.get(), Some(7.0));

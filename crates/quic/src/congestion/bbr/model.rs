@@ -6,9 +6,8 @@
 //!          rate = the lower of the two;  rate x base round-trip time = the path's volume (BDP)
 //! ```
 //!
-//! Rates in here are fractions of bytes per second, not [`Rate`](roadweave_proto::Rate)s: they are
-//! multiplied by gains and shares in each round, and rounding would add up. What leaves the
-//! controller is a `Rate`.
+//! Rates here are fractions of bytes per second, not [`Rate`](roadweave_proto::Rate)s: gains
+//! multiply them in each round, and rounding would add up.
 
 use std::time::{Duration, Instant};
 
@@ -16,23 +15,19 @@ use super::delay::{Delay, QueueState};
 use super::filters::Best;
 use super::rounds::Round;
 
-/// The path as it seems.
 #[derive(Clone, Debug)]
 pub(super) struct Model {
     pub(super) delay: Delay,
     max_rate: Best,
-    /// The age of the present window of `max_rate`.
     max_rate_age: Duration,
     short_rate: Option<f64>,
     aggregation: Aggregation,
-    /// Whether a queue stood in the last round.
     pub(super) queued: bool,
-    /// Whether the last round shows congestion by loss or marks.
+    /// By loss or marks.
     pub(super) lossy: bool,
     /// Rounds without a queue that lost more than chance explains.
     losses: Losses,
-    /// Whether the last round lost much and it is open whether that is congestion: nothing grows
-    /// then.
+    /// The last round lost much, and it is open whether that is congestion: nothing grows.
     pub(super) held: bool,
 }
 
@@ -51,7 +46,7 @@ impl Model {
         }
     }
 
-    /// What the path carries, bytes per second; 0 before the first round.
+    /// Bytes per second; 0 before the first round.
     pub(super) fn rate(&self) -> f64 {
         self.max_rate().min(self.short_rate.unwrap_or(f64::INFINITY))
     }
@@ -60,13 +55,12 @@ impl Model {
         self.max_rate.get().unwrap_or(0.0)
     }
 
-    /// What is in flight when the path is full and the queue empty, bytes; 0 before the first
-    /// round.
+    /// Bytes in flight when the path is full and the queue empty; 0 before the first round.
     pub(super) fn volume(&self) -> f64 {
         self.delay.base().map_or(0.0, |base| self.rate() * (base + ACKNOWLEDGEMENT_DELAY))
     }
 
-    /// What must be in flight beyond the volume, since acknowledgements come in bunches; bytes.
+    /// Bytes in flight beyond the volume, since acknowledgements come in bunches.
     pub(super) fn aggregated(&self) -> f64 {
         self.aggregation.best.get().unwrap_or(0.0).min(self.volume())
     }
@@ -75,20 +69,18 @@ impl Model {
         self.queued || self.lossy
     }
 
-    /// Notes that a batch of acknowledgements told of the arrival of `bytes`.
     pub(super) fn on_batch(&mut self, now: Instant, bytes: u64) {
         let rate = self.rate();
         self.aggregation.on_batch(now, bytes as f64, rate);
     }
 
-    /// Learns from a round; `in_flight`: bytes at its end.
+    /// `in_flight`: bytes at its end.
     pub(super) fn on_round(&mut self, now: Instant, round: &Round, in_flight: u64) {
         let verdict = self.delay.on_round(now, round);
         let queued = verdict != QueueState::Clear;
         if queued && !self.queued {
-            // What was before the last queue but one is no news of this path any more. A single
-            // pause of a base station leaves the estimate alone, a link that has become slow does
-            // not.
+            // Rates from before the last queue but one are outdated. One pause of a base station
+            // keeps the estimate, a link that has become slow does not.
             self.begin_window();
         }
         self.queued = verdict == QueueState::Queue;
@@ -104,7 +96,7 @@ impl Model {
         self.aggregation.on_round();
     }
 
-    /// Begins anew at `rate`, as after persistent congestion.
+    /// Starts again at `rate`, bytes per second, as after persistent congestion.
     pub(super) fn begin_at(&mut self, rate: f64) {
         self.short_rate = Some(rate);
     }
@@ -140,16 +132,16 @@ impl Model {
     }
 }
 
-/// Tells congestion from a radio link that loses all for a moment and carries as much as before
-/// thereafter.
+/// Separates congestion from a radio link that loses everything for a moment and then carries as
+/// much as before.
 #[derive(Clone, Debug, Default)]
 struct Losses {
-    /// The first and the latest round of those that follow each other soon.
+    /// The first and the latest of rounds close together.
     present: Option<(Instant, Instant)>,
 }
 
 impl Losses {
-    /// Notes a round that lost much; whether such rounds have gone on for longer than a moment.
+    /// Notes a round that lost much; whether such rounds have lasted longer than an outage.
     fn last_too_long(&mut self, now: Instant, round: Duration) -> bool {
         let memory = LOSSES_APART.max(round * 3);
         let recent =
@@ -160,13 +152,12 @@ impl Losses {
     }
 }
 
-/// How much more is acknowledged at times than the rate explains (draft section 5.5.9).
+/// Acknowledged bytes beyond the rate, at times (draft section 5.5.9).
 #[derive(Clone, Debug)]
 struct Aggregation {
-    /// Bytes.
     best: Best,
     rounds: u32,
-    /// When the present bunch began, and what was acknowledged since, bytes.
+    /// When the present bunch began, and bytes acknowledged since.
     bunch: Option<(Instant, f64)>,
 }
 
@@ -197,31 +188,30 @@ impl Aggregation {
     }
 }
 
-/// What acknowledging may add to a packet's round-trip time, seconds.
+/// Seconds that acknowledging may add to a round-trip time.
 const ACKNOWLEDGEMENT_DELAY: f64 = 0.002;
-/// The draft keeps the best rate for two cycles of probing, 4 s and more (sections 2.10, 5.5.6).
-/// Links of vehicles change within a second.
+/// The draft keeps the best rate for two cycles of probing, 4 s and more (sections 2.10, 5.5.6);
+/// links of vehicles change within a second.
 const MAX_RATE_WINDOW: Duration = Duration::from_secs(1);
-/// How much more slowly the estimate of a sender ages that does not use it: when the other link
-/// dies, the stream comes here at once.
+/// Slower ageing of the estimate of a sender that does not use it: when the other link dies, the
+/// stream comes here at once.
 const APP_LIMITED_AGEING: u32 = 30;
-/// The draft's LossThresh, 2 % in a round (section 5.5.10), holds beside a queue.
+/// Beside a queue: the draft's LossThresh, 2 % in a round (section 5.5.10).
 const LOSS_IN_QUEUE: f64 = 0.02;
-/// Without a queue, radio links lose up to 5 % by chance, and more by chance in a single round.
+/// Without a queue: radio links lose up to 5 % by chance, and more in a single round.
 const LOSS_BY_CHANCE: f64 = 0.10;
-/// Rounds that lose as much, but for no longer than this, are an outage: the rate stays what it
-/// was, and grows not.
+/// Such loss for no longer than this is an outage: the rate stays and does not grow.
 const OUTAGE: Duration = Duration::from_millis(100);
-/// Rounds that lose much belong together when they are no further apart than this, or three rounds:
-/// a short buffer overflows with each frame of a video.
+/// Lossy rounds no further apart than this, or three rounds, belong together: a short buffer
+/// overflows with each frame of a video.
 const LOSSES_APART: Duration = Duration::from_millis(500);
-/// What is kept after a round with loss, the draft's Beta (section 5.5.10).
+/// Share kept after a round with loss, the draft's Beta (section 5.5.10).
 const BETA: f64 = 0.7;
-/// A queue is ours when there is more in flight than the path's volume and this.
+/// The queue is ours when more than this many volumes are in flight.
 const OURS: f64 = 1.1;
-/// By how much the rate grows back in each round without congestion.
+/// Growth of the rate in each round without congestion.
 const GROWTH: f64 = 1.5;
-/// The share of its rate that a path resumes with when its route has become longer.
+/// Share of its rate with which a path resumes on a longer route.
 const AFTER_TEST: f64 = 0.5;
 /// Rounds in half of the draft's ExtraAckedFilterLen (section 2.11).
 const AGGREGATION_ROUNDS: u32 = 5;

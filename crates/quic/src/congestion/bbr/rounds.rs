@@ -1,62 +1,55 @@
-//! Rounds: what the acknowledgements of one round-trip time say together.
+//! Rounds: what the acknowledgements of one round-trip time show together.
 //!
 //! ```text
 //! sent          |--- 1 2 3 4 5 ---|             rate = bytes acknowledged / the longer of the two spans
 //! acknowledged        |----- 1  2  3  4  5 -----|   round-trip time = the mean over all packets
 //! ```
-//!
-//! A round lasts one base round-trip time by the clock. Those of the draft (section 5.5.1) last
-//! until a packet that was sent in the round is acknowledged: they stretch with the queue that they
-//! ought to show soon.
+//! A round lasts one base round-trip time by the clock. A round of the draft (section 5.5.1) lasts
+//! until a packet sent in it is acknowledged, and so grows with the queue that it is to show.
 //!
 //! The draft samples the rate at each acknowledgement, from counters noted with each packet
-//! (section 4.1). The rate of a whole round needs no memory of packets: the round is framed by the
-//! newest packet acknowledged at its beginning and at its end, and both ends of that frame, sending
-//! and acknowledging, bound the rate as in the draft.
+//! (section 4.1). The rate of a whole round needs no memory of packets: the newest packets
+//! acknowledged at its beginning and end frame it, and both spans, of sending and acknowledging,
+//! bound the rate as in the draft.
 //!
-//! Base stations pause for hundreds of milliseconds and then pass on what has gathered. Such a
-//! silence says nothing of the rate at which a path delivers when it does; the rate is measured
-//! after it.
+//! Base stations pause for hundreds of milliseconds and then deliver what has gathered. The rate is
+//! measured after such a silence.
 
 use std::time::{Duration, Instant};
 
-/// What a round has shown.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Round {
-    /// What came through, bytes per second.
+    /// Bytes per second.
     pub(super) rate: f64,
-    /// The mean round-trip time of its packets, seconds.
+    /// Mean over its packets, seconds.
     pub(super) rtt: f64,
-    /// The standard error of that mean, seconds.
+    /// Standard error of that mean, seconds.
     pub(super) rtt_error: f64,
-    /// The standard deviation of the round-trip times, seconds.
+    /// Standard deviation, seconds.
     pub(super) rtt_spread: f64,
-    /// Whether packets overtook each other as a rule: then round-trip times scatter by luck, and
-    /// not with a queue that grows.
+    /// Packets overtook each other as a rule: round-trip times scatter by luck, not by a queue.
     pub(super) overtaken: bool,
     /// Lost bytes as a share of all whose fate was learned, 0..=1.
     pub(super) loss: f64,
-    /// Whether routers marked packets instead of dropping them (RFC 3168).
+    /// Routers marked packets instead of dropping them (RFC 3168).
     pub(super) marked: bool,
-    /// Whether the sender left room unused, so that `rate` need not be what the path can carry.
+    /// The sender left room unused, so that `rate` need not be what the path can carry.
     pub(super) app_limited: bool,
-    /// Whether the sender left room unused all the time.
+    /// The sender left room unused all the time.
     pub(super) roomy: bool,
     pub(super) elapsed: Duration,
 }
 
-/// Collects a round.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Collector {
     began: Option<Border>,
     latest: Option<Instant>,
-    /// The longest time between two batches of acknowledgements that is no silence.
+    /// The longest gap between two batches of acknowledgements that is no silence.
     silence: Duration,
     resumed: Option<Resumed>,
     newest_sent: Option<Instant>,
-    /// What that was before this batch of acknowledgements.
+    /// `newest_sent` before this batch.
     newest_before: Option<Instant>,
-    /// Packets that were overtaken.
     overtaken: u32,
     packets: u32,
     bytes: u64,
@@ -69,15 +62,14 @@ pub(super) struct Collector {
     limited: bool,
 }
 
-/// Where a round begins or ends: at an acknowledgement, and at the sending of the newest packet of
-/// it.
+/// An acknowledgement that begins or ends a round, and the sending of its newest packet.
 #[derive(Clone, Copy, Debug)]
 struct Border {
     acknowledged: Instant,
     sent: Instant,
 }
 
-/// The first acknowledgement after a silence, and what had come before.
+/// The first acknowledgement after a silence, and the counts before it.
 #[derive(Clone, Copy, Debug)]
 struct Resumed {
     at: Border,
@@ -106,7 +98,6 @@ impl Collector {
         self.lost += bytes;
     }
 
-    /// Notes that the window held the sender back.
     pub(super) fn on_limited(&mut self) {
         self.limited = true;
     }
@@ -115,8 +106,8 @@ impl Collector {
         self.marked = true;
     }
 
-    /// Ends a batch of acknowledgements, and the round as well if it has lasted for `span` and saw
-    /// enough packets to say anything: more of them where they overtake each other.
+    /// Ends a batch of acknowledgements, and the round if it has lasted for `span` and has enough
+    /// packets: more of them where they overtake each other.
     pub(super) fn on_batch_end(
         &mut self,
         now: Instant,
@@ -164,8 +155,8 @@ impl Collector {
         Some(round)
     }
 
-    /// Bytes per second between two borders, or from the last silence on if enough came after it.
-    /// On a link so slow that each packet comes after a silence it is the rate of them all.
+    /// Bytes per second between two borders, or since the last silence if enough came after it. On
+    /// a link so slow that each packet follows a silence it is the rate of them all.
     fn rate(&self, began: Border, end: Border) -> f64 {
         let span = |began: Border| {
             let acknowledging = end.acknowledged.saturating_duration_since(began.acknowledged);
@@ -184,20 +175,17 @@ impl Collector {
     }
 }
 
-/// The fewest packets that make a round: of fewer, one late packet would pass for a queue.
+/// With fewer packets, one late packet would pass for a queue.
 const PACKETS_MIN: u32 = 4;
-/// Packets overtake each other as a rule where one in so many was overtaken: one that was swapped
-/// on the way says nothing.
+/// Packets overtake each other as a rule where one in this many was overtaken.
 const OVERTAKEN_SHARE: u32 = 16;
-/// The error of a round's mean, as a share of it, below which the round may end where packets
-/// overtake each other.
+/// Share of a round's mean that its error must be below for the round to end, where they do.
 const ERROR_MAX: f64 = 0.1;
-/// Round-trip times after which a round ends however uncertain its mean is.
+/// Round-trip times after which a round ends however uncertain its mean.
 const UNSURE_MAX: u32 = 4;
-/// Frames come each 33 ms; acknowledgements this far apart, and a base round-trip time, mean a
-/// pause.
+/// Frames come each 33 ms; acknowledgements further apart than this, or a base round trip, pause.
 const SILENCE_MIN: Duration = Duration::from_millis(50);
-/// No rate is measured over less: acknowledgements come in batches each millisecond, and the first
+/// Shortest time for a rate: acknowledgements come in batches each millisecond, and the first
 /// packets after a silence in one or two.
 const TIME_MIN: Duration = Duration::from_millis(10);
 
@@ -208,8 +196,25 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Acknowledges a packet of 1000 bytes at each pair of times in milliseconds, and ends the
-    /// round.
+    impl Round {
+        /// A round of 50 ms, bytes per second and seconds, in which nothing else happened.
+        pub(in crate::congestion::bbr) fn plain(rate: f64, rtt: f64) -> Self {
+            Self {
+                rate,
+                rtt,
+                rtt_error: 0.0,
+                rtt_spread: 0.0,
+                overtaken: false,
+                loss: 0.0,
+                marked: false,
+                app_limited: false,
+                roomy: false,
+                elapsed: MS * 50,
+            }
+        }
+    }
+
+    /// Acknowledges 1000 bytes at each pair of times, sent and acknowledged, in milliseconds.
     fn round(packets: &[(u32, u32)]) -> Round {
         let start = Instant::now();
         let mut collector = Collector::default();
@@ -223,19 +228,17 @@ mod tests {
 
     #[test]
     fn the_rate_is_that_of_acknowledging_or_of_sending_whichever_is_lower() {
-        // A link that passes a packet each 4 ms, then acknowledgements that were held up.
-        let slow = round(&[(0, 50), (1, 54), (2, 58), (3, 62), (4, 66)]);
-        assert_eq!(slow.rate, 5000.0 / 0.016);
-        let bunched = round(&[(0, 50), (4, 50), (8, 50), (12, 50), (16, 51)]);
-        assert_eq!(bunched.rate, 5000.0 / 0.016);
-    }
-
-    #[test]
-    fn a_few_packets_at_once_after_a_silence_show_no_rate() {
+        for (packets, rate) in [
+            // A link that passes a packet each 4 ms; acknowledgements that were held up.
+            ([(0, 50), (1, 54), (2, 58), (3, 62), (4, 66)], 5000.0 / 0.016),
+            ([(0, 50), (4, 50), (8, 50), (12, 50), (16, 51)], 5000.0 / 0.016),
+            // A few packets at once after a silence.
+            ([(0, 50), (400, 450), (400, 450), (400, 450), (401, 451)], 5000.0 / 0.401),
+        ] {
+            assert_eq!(round(&packets).rate, rate);
+        }
         let seldom = round(&[(0, 50), (200, 250), (400, 450), (600, 650), (601, 651), (601, 651)]);
         assert_eq!(seldom.rate, 6000.0 / 0.601);
-        let together = round(&[(0, 50), (400, 450), (400, 450), (400, 450), (401, 451)]);
-        assert_eq!(together.rate, 5000.0 / 0.401);
     }
 
     #[test]
@@ -258,7 +261,7 @@ mod tests {
         assert_eq!(acknowledge(&mut collector, 50, 0), None);
         assert_eq!(acknowledge(&mut collector, 52, 2), None);
         for packet in 2..10 {
-            // All at once after half a second, as they were sent each 2 ms.
+            // At once after half a second, sent each 2 ms.
             collector.on_acknowledged(start + MS * 550, start + MS * packet * 2, 1000);
         }
         let round = acknowledge(&mut collector, 550, 20).expect("it has lasted");

@@ -1,5 +1,5 @@
-//! One bottleneck and the flows that share it, in virtual time and without any QUIC: only
-//! controllers, a pacer and a queue.
+//! One bottleneck and the flows that share it, in virtual time and without QUIC: controllers, a
+//! pacer and a queue.
 //!
 //! ```text
 //! flow: traffic > window and pacing > queue > link (rate) > delay, jitter, loss > acknowledged or lost
@@ -22,13 +22,13 @@ pub(super) fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// The link that all flows go through; may be changed while the world stands still.
-#[derive(Clone, Copy, PartialEq)]
+/// The link of all flows; a test may change it between runs.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Bottleneck {
     pub(super) mbps: f64,
-    /// Without queue and jitter, there and back.
+    /// There and back, without queue and jitter.
     pub(super) round_trip: Duration,
-    /// Standard deviation of what is added to each packet's delay, milliseconds.
+    /// Standard deviation, milliseconds.
     pub(super) jitter_ms: f64,
     pub(super) loss: f64,
     /// Bytes.
@@ -41,7 +41,7 @@ pub(super) fn link(mbps: f64, round_trip: Duration) -> Bottleneck {
 }
 
 impl Bottleneck {
-    /// As a trace whose delay is that of the whole round trip: acknowledgements take no time.
+    /// The delay is that of the whole round trip: acknowledgements take no time.
     fn trace(&self) -> Trace {
         Trace::constant(Rate::from_bps((self.mbps * 1e6) as u64), self.round_trip)
             .with_loss(Timeline::constant(self.loss))
@@ -58,7 +58,6 @@ impl Bottleneck {
 }
 
 pub(super) enum Traffic {
-    /// Always more to send.
     Bulk,
     /// 30 frames per second.
     Video {
@@ -71,7 +70,7 @@ pub(super) struct Flow {
     pub(super) bbr: Bbr,
     pub(super) traffic: Traffic,
     backlog: u64,
-    /// When the packets in flight were sent, by number.
+    /// When each was sent, by number.
     in_flight: BTreeMap<u64, Instant>,
     budget: f64,
     next_frame: Instant,
@@ -79,13 +78,12 @@ pub(super) struct Flow {
     rtt: RttEstimator,
 }
 
-/// A packet by its flow and its number.
 type Packet = (usize, u64);
 
 pub(super) struct World {
-    /// What the link is to be.
+    /// As the test wants it.
     pub(super) link: Bottleneck,
-    /// What it is.
+    /// As it is emulated.
     present: Bottleneck,
     emulated: Link<Packet>,
     pub(super) flows: Vec<Flow>,
@@ -95,14 +93,13 @@ pub(super) struct World {
     packets: u64,
 }
 
-/// What happened in a span of time.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Seen {
-    /// What arrived, by flow.
+    /// Arrived, by flow.
     pub(super) mbps: Vec<f64>,
     pub(super) rtt_mean: f64,
     pub(super) rtt_max: f64,
-    /// The most that waited in front of the window or pacer, packets.
+    /// The most packets that waited for window or pacer.
     pub(super) backlog_max: u64,
 }
 
@@ -175,8 +172,7 @@ impl World {
         LinkInstant::ZERO + (self.now - self.began)
     }
 
-    /// Makes the link what it is to be. Packets that wait go on with the new rate; a link of
-    /// another queue or jitter is a new one, which begins empty.
+    /// Waiting packets go on at the new rate; a link of another queue or jitter begins empty.
     fn change_link(&mut self) {
         if self.link == self.present {
             return;
@@ -191,14 +187,13 @@ impl World {
         self.present = self.link;
     }
 
-    /// Tells the controllers what has arrived and what is lost; returns what has arrived, with its
-    /// round-trip time.
+    /// Reports arrivals and losses to the controllers; returns the arrivals with round-trip times.
     fn hear(&mut self) -> Vec<(usize, f64)> {
         let mut heard = Vec::new();
         let mut newest = vec![None; self.flows.len()];
         while let Some((index, number)) = self.emulated.poll(self.link_now()) {
             let flow = &mut self.flows[index];
-            // What was taken for lost is not heard of any more.
+            // Already counted as lost.
             let Some(sent) = flow.in_flight.remove(&number) else { continue };
             let rtt = self.now - sent;
             flow.rtt.update(rtt);
@@ -254,7 +249,7 @@ impl World {
 }
 
 impl Flow {
-    /// Takes packets for lost that were overtaken and are two round trips old, as the meter does.
+    /// Takes overtaken packets that are two round trips old for lost, as the meter does.
     fn lose_overtaken(&mut self, now: Instant, newest: u64) {
         let delay = self.rtt.smoothed().max(self.rtt.latest()) * 2;
         while let Some(oldest) = self.in_flight.first_entry()
@@ -267,7 +262,6 @@ impl Flow {
     }
 }
 
-/// What holds at any time.
 pub(super) fn check(bbr: &Bbr) {
     assert!(bbr.window >= 4 * PACKET, "{bbr:?}");
     assert!(bbr.window < 1 << 32, "{bbr:?}");
