@@ -1,14 +1,11 @@
 //! One connection: datagrams on the path of your choice, messages on a reliable channel, and paths
 //! that come, go, fall silent and heal.
 //!
-//! There are four kinds of methods:
-//! - `handle_*` and [`flush`](Connection::flush) take in time; packets come through the
-//!   [`Endpoint`](crate::Endpoint),
-//! - `send_*`, `open_path`, `close*`, `set_standby` are the user's wishes,
-//! - `poll_*` and [`outbox`](Connection::outbox) hand out what is to be done,
-//! - the rest are getters, which change nothing.
+//! Methods named `handle_*` and [`flush`](Connection::flush) take in time; packets come through the
+//! [`Endpoint`](crate::Endpoint). `send_*`, `open_path`, `close*` and `set_standby` are requests of
+//! the user. `poll_*` and [`outbox`](Connection::outbox) return what is to be done.
 //!
-//! After any of the first two kinds: empty the outbox, poll the events, and look at
+//! After a request, or a call that takes in time: empty the outbox, poll the events, and look at
 //! [`poll_timeout`](Connection::poll_timeout) again.
 //!
 //! ```text
@@ -24,8 +21,8 @@
 //! ```
 //!
 //! Acknowledgements of all paths leave on the fastest path that answers (XLINK section 5.3), at
-//! most 2 ms after the packet, and at most one packet of them in 1 ms; with
-//! [`Connection::send_feedback_on`] they share a packet with the user's own feedback.
+//! most 2 ms after the packet, and at most one packet of them in 1 ms;
+//! [`Connection::send_feedback_on`] sends them in one packet with the user's feedback.
 
 mod best_path;
 mod paths;
@@ -59,7 +56,7 @@ use crate::virtual_address;
 use roadweave_identity::tls::HandshakeRefusal;
 use roadweave_identity::{PublicKey, Refusal};
 
-/// A path that is to be opened as soon as the peer allows.
+/// A path to open as soon as the peer allows.
 #[derive(Clone, Copy, Debug)]
 struct Wish {
     uplink: UplinkId,
@@ -77,22 +74,18 @@ pub struct Connection {
     is_client: bool,
     refusal: Arc<HandshakeRefusal>,
 
-    /// Ascending.
     paths: Vec<Path>,
     /// One for each of `paths`.
     snapshots: Vec<PathSnapshot>,
-    /// When the snapshots were taken, if nothing has changed since.
+    /// When the snapshots were taken; `None` once something has changed.
     refreshed: Option<Instant>,
     pacing: Pacing,
     max_datagram_size: usize,
-    /// How often a silent client says something, on its best path and on its others.
+    /// Of a silent client: on its best path, and on its others.
     keep_alive: [Duration; 2],
-    /// Paths that are closed for the user and not yet forgotten by the library.
+    /// Paths that are closed for the user but still known to the library.
     closing: BTreeSet<noq_proto::PathId>,
-    /// Uplinks that are to get a path as soon as the peer allows, with the server's addresses on
-    /// them.
     wishes: VecDeque<Wish>,
-    /// Whether acknowledgements take all paths.
     acknowledges_on_all: bool,
     /// The path that is being closed because it answers nothing.
     unresponsive: Option<PathId>,
@@ -100,18 +93,17 @@ pub struct Connection {
 
     phase: Phase,
     peer: Option<PublicKey>,
-    /// Whether all that comes from now on is the server's: it has proved its key to this client,
-    /// and the keys that anybody knows are gone.
+    /// A client's server has proved its key, and the keys that anybody can compute are discarded.
     is_proven: bool,
-    /// The key and the reason of a client that was not let in.
+    /// A client that was not let in.
     refused: Option<(PublicKey, Refusal)>,
     events: VecDeque<Event>,
     outbox: Outbox,
     scratch: Vec<u8>,
-    /// The datagrams that the library holds, oldest first, with the path they are meant for: one
-    /// while it is handed over, none otherwise unless the library would not send it.
+    /// Datagrams in the library's queue, oldest first, with their paths. Empty between calls unless
+    /// the library kept one back.
     unsent: VecDeque<(PathId, Option<TrackedPayload>)>,
-    /// What the library says of its queue of datagrams while that is empty, bytes.
+    /// The library's free space for datagrams while it holds none, bytes.
     empty_queue_space: usize,
 
     messages_out: control::Sender,
@@ -121,15 +113,14 @@ pub struct Connection {
     stats: ConnectionStats,
 }
 
-/// How far the connection has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Phase {
     Handshake {
         until: Instant,
     },
-    /// A client that has updated its keys and waits for the first packet under the new ones to be
-    /// acknowledged. Until then a further path would lose packets: the library compares packet
-    /// numbers across paths to tell old keys from new.
+    /// A client that has updated its keys waits for an acknowledgement under the new ones. Until
+    /// then a further path would lose packets: the library compares packet numbers across paths to
+    /// distinguish old keys from new.
     Rekeying {
         since: Instant,
     },
@@ -137,7 +128,6 @@ enum Phase {
     Closed,
 }
 
-/// How the gates stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Gates {
     /// One is open and the others are sealed.
@@ -145,48 +135,42 @@ enum Gates {
     Other,
 }
 
-/// When what is due.
+/// Due times, and what they follow from.
 #[derive(Clone, Debug)]
 struct Timing {
     began: Instant,
-    /// When control frames leave, whoever asks for it.
+    /// When control frames leave.
     flush: Option<Instant>,
-    /// When the acknowledgements of datagrams leave unless they have left with something else.
+    /// When acknowledgements of datagrams leave, unless something else took them along.
     acknowledge: Option<Instant>,
-    /// When the oldest datagram came in that the user has not given feedback for.
+    /// Receipt of the oldest datagram without feedback.
     feedback_owed: Option<Instant>,
     /// When feedback or acknowledgements last asked for an answer.
     last_asked_back: Instant,
-    /// How often feedback or acknowledgements were sent.
     feedback_count: u64,
-    /// When a datagram was last sent.
     last_sent_data: Instant,
     /// When the round-trip times of quiet paths are measured next.
     measure: Option<Instant>,
-    /// When the last datagram came in, on whichever path.
     last_data: Instant,
-    /// The time from one datagram to the next, averaged over some; at most [`INTERVAL_MAX`].
+    /// Mean time between datagrams; at most [`INTERVAL_MAX`].
     data_interval: Duration,
-    /// The path on which a packet came in last.
+    /// Path of the last packet.
     last_path: Option<PathId>,
-    /// When [`Connection::handle_timeout`] was last called.
     woken: Instant,
-    /// When the user last had datagrams to send, or got some.
+    /// When the user last had datagrams to send, or received some.
     demand: Instant,
-    /// How long packets lay here of late until they were handed over.
+    /// How long packets recently waited before they were handed over.
     unread: Unread,
-    /// Packets sent under the present keys.
     sent_under_key: u64,
 }
 
-/// What a connection is made of.
 pub(crate) struct NewConnection {
     pub(crate) epoch: Epoch,
     pub(crate) config: Arc<TransportConfig>,
     pub(crate) quic: noq_proto::Connection,
     pub(crate) idle_probes: Arc<IdleProbes>,
     pub(crate) refusal: Arc<HandshakeRefusal>,
-    /// The uplink of its first path, on a client.
+    /// Of the first path, on a client.
     pub(crate) uplink: Option<UplinkId>,
     pub(crate) remote: SocketAddr,
 }
@@ -255,7 +239,7 @@ impl Connection {
         self.events.pop_front()
     }
 
-    /// What is to be put on the network. The driver clears it.
+    /// Packets for the network. The driver clears it.
     pub fn outbox(&mut self) -> &mut Outbox {
         &mut self.outbox
     }
@@ -283,7 +267,7 @@ impl Connection {
         }
     }
 
-    /// From now on datagrams are paced as `pacing` says, and snapshots tell of that pacer.
+    /// Sets by what datagrams are paced, and what the budgets of snapshots are.
     pub fn set_pacing(&mut self, pacing: Pacing) {
         if self.pacing != pacing {
             self.pacing = pacing;
@@ -291,7 +275,7 @@ impl Connection {
         }
     }
 
-    /// Wakes the user when a pacer lets through a packet of those that wait, paced as
+    /// Asks to be woken when a pacer lets through a waiting packet, paced as
     /// [`set_pacing`](Connection::set_pacing) said last.
     pub fn on_backlog(&mut self, now: Instant) {
         self.refresh(now);
@@ -310,14 +294,14 @@ impl Connection {
         self.max_datagram_size = max.saturating_sub(PAYLOAD_OVERHEAD);
     }
 
-    /// The largest `datagram` that [`send_on`](Connection::send_on) takes on any path, bytes; 0
-    /// before the handshake is complete. It grows and shrinks with the smallest MTU of all paths.
+    /// The largest datagram that [`send_on`](Connection::send_on) takes on any path, bytes; 0
+    /// before the handshake is complete. It follows the smallest MTU of all paths.
     pub fn max_datagram_size(&self) -> usize {
         self.max_datagram_size
     }
 
-    /// Queues a message for the reliable control channel; the peer gets [`Event::Message`], each
-    /// message once and in order. It survives the death of any path as long as another lives.
+    /// Queues a message for the reliable control channel. The peer gets [`Event::Message`] for
+    /// each, once and in order; messages survive the death of a path while another lives.
     ///
     /// # Errors
     ///
@@ -329,7 +313,6 @@ impl Connection {
         }
         self.messages_out.push(&message)?;
         self.stats.messages_sent += 1;
-        // Whatever the time is, it is due.
         self.want_flush(Instant::ZERO);
         Ok(())
     }
@@ -339,7 +322,7 @@ impl Connection {
         self.messages_out.is_empty()
     }
 
-    /// Ends the connection at once. The peer learns `code` and `reason`, cut to 200 bytes.
+    /// Ends the connection at once. The peer receives `code` and `reason`, cut to 200 bytes.
     pub fn close(&mut self, now: Instant, code: u32, reason: &str) {
         if self.phase == Phase::Closed {
             return;
@@ -351,24 +334,22 @@ impl Connection {
         self.flush_all(now);
     }
 
-    /// What the connection as a whole counts.
+    /// Counters of the whole connection.
     pub fn stats(&self) -> ConnectionStats {
         self.stats
     }
 
-    /// Whether the packet that began it came marked as capable of ECN.
     pub(crate) fn note_first_marks(&mut self, is_marked: bool) {
         self.paths.iter_mut().for_each(|path| path.ecn.on_heard(is_marked));
     }
 
-    /// Sends the first packets of a connection that the endpoint has just made.
+    /// Sends the first packets of a new connection.
     pub(crate) fn begin(&mut self, now: Instant) {
         self.process(now);
         self.flush_all(now);
     }
 
-    /// Why it ended, if it did before its handshake was complete. Its events are dropped: nobody
-    /// knows it.
+    /// Why it ended before its handshake was complete. Drops its events: the user does not know it.
     pub(crate) fn take_failure(&mut self) -> Option<CloseReason> {
         if self.phase != Phase::Closed {
             return None;
@@ -379,17 +360,15 @@ impl Connection {
         })
     }
 
-    /// Whether it is over, and no more than remembered.
     pub(crate) fn is_closed(&self) -> bool {
         self.phase == Phase::Closed
     }
 
-    /// Whether there is nothing left to be fetched from it.
+    /// Whether its events and packets were all fetched.
     pub(crate) fn is_spent(&self) -> bool {
         self.events.is_empty() && self.outbox.is_empty()
     }
 
-    /// Whether packets wait to be put on the network.
     pub(crate) fn has_packets(&self) -> bool {
         !self.outbox.is_empty()
     }
@@ -406,7 +385,6 @@ impl Connection {
         self.paths.iter_mut().find(|path| path.quic_id() == id)
     }
 
-    /// The uplink that a virtual local address stands for.
     fn uplink_of(&self, local: Option<std::net::IpAddr>) -> Option<UplinkId> {
         local.and_then(virtual_address::uplink).or(self.paths.first()?.uplink)
     }
@@ -422,7 +400,7 @@ impl std::fmt::Debug for Connection {
     }
 }
 
-/// Longer pauses between datagrams say nothing of how dense they are while they come.
+/// Longer pauses between datagrams say nothing about their density.
 const INTERVAL_MAX: Duration = Duration::from_millis(4);
-/// The longest reason of a close, bytes: it must fit one packet.
+/// Longest reason of a close, bytes: it must fit one packet.
 const REASON_MAX: usize = 200;

@@ -1,4 +1,4 @@
-//! Which connection wants to be woken when.
+//! When each connection wants to be woken.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,19 +30,17 @@ impl Deadlines {
         }
     }
 
-    /// Gives a connection a deadline unless it has one.
     pub(crate) fn set_once(&mut self, id: ConnectionId, deadline: Instant) {
         if !self.by_connection.contains_key(&id) {
             self.set(id, Some(deadline));
         }
     }
 
-    /// How many connections have one.
     pub(crate) fn len(&self) -> usize {
         self.queue.len()
     }
 
-    /// `count` connections in the order of their deadlines, after the first `skipped`.
+    /// `count` connections by their deadlines, after the first `skipped`.
     pub(crate) fn earliest_of(&self, skipped: usize, count: usize) -> Vec<ConnectionId> {
         self.queue.iter().skip(skipped).take(count).map(|(_, id)| *id).collect()
     }
@@ -51,12 +49,11 @@ impl Deadlines {
         self.queue.first().map(|(deadline, _)| *deadline)
     }
 
-    /// The earliest deadline of those connections that are not `left_out`.
     pub(crate) fn earliest_but(&self, left_out: impl Fn(ConnectionId) -> bool) -> Option<Instant> {
         self.queue.iter().find(|(_, id)| !left_out(*id)).map(|(deadline, _)| *deadline)
     }
 
-    /// The connections whose deadline has come, earliest first.
+    /// Connections whose deadline has come, earliest first.
     pub(crate) fn due(&self, now: Instant) -> Vec<ConnectionId> {
         self.queue.iter().take_while(|(at, _)| *at <= now).map(|(_, id)| *id).collect()
     }

@@ -7,10 +7,10 @@
 //! ```
 //!
 //! Some networks drop marked packets. The library marks everything until the peer's counts show
-//! that marks do not arrive (RFC 9000 section 13.4.2), which they never do where nothing arrives:
-//! no session would begin. So a path that does not answer marked packets is asked without. Once
-//! such a question is acknowledged the counts lack it, and the library stops marking on this path
-//! for good. It takes the lack for removed marks.
+//! that marks do not arrive (RFC 9000 section 13.4.2), which they cannot show where nothing
+//! arrives: no session would begin. So a path that does not answer marked packets is probed
+//! without. Once such a probe is acknowledged, the counts lack it, and the library takes marks for
+//! removed and stops marking on this path.
 
 use std::time::Duration;
 
@@ -19,25 +19,22 @@ use roadweave_proto::Instant;
 use crate::path::Path;
 use crate::stats::EcnMarking;
 
-/// After so long without its first answer an address gets unmarked packets: a geostationary
-/// satellite has answered by then, and the library sends a handshake's first packet for the third
-/// time a little later.
+/// An address without a first answer gets unmarked packets after this: a geostationary satellite
+/// has answered by then, and a little later the library sends a handshake's first packet a third
+/// time.
 const FIRST_ANSWER: Duration = Duration::from_millis(700);
-/// After so long a suspect path is asked without marks as well.
 const SUSPECT: Duration = Duration::from_millis(500);
 
-/// What is known of the marks on a path.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ecn {
     /// The peer's last packet came unmarked.
     heard_unmarked: bool,
-    /// A packet left unmarked since marked ones were not answered.
+    /// A packet left unmarked since marked ones went unanswered.
     withheld: bool,
     marking: EcnMarking,
 }
 
 impl Ecn {
-    /// A packet of the peer came in.
     pub(crate) fn on_heard(&mut self, is_marked: bool) {
         self.heard_unmarked = !is_marked;
     }
@@ -48,7 +45,7 @@ impl Ecn {
 }
 
 impl Path {
-    /// Whether a packet that leaves now is marked, which the library `wants` or not.
+    /// Whether a packet that leaves now is marked, given whether the library `wants` it.
     pub(crate) fn marks(&mut self, now: Instant, wants: bool) -> bool {
         if !wants {
             if self.ecn.marking == EcnMarking::Marked {

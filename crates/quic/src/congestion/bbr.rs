@@ -101,6 +101,7 @@ enum Phase {
     },
     /// Empties the queue of `Startup`.
     Drain,
+    /// Sends at the rate of the path.
     Cruise,
     /// Probes for more bandwidth until a queue shows; faster with each round that brought more.
     Up {
@@ -108,11 +109,10 @@ enum Phase {
         best: f64,
         pacing: f64,
     },
+    /// Empties the queue.
     Down,
     /// Measures the base round-trip time.
-    ProbeRtt {
-        until: Instant,
-    },
+    ProbeRtt { until: Instant },
 }
 
 /// Multiples of the model's rate and volume.

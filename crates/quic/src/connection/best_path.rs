@@ -6,7 +6,7 @@ use super::Connection;
 use crate::path::Path;
 
 impl Connection {
-    /// The fastest path that answers; when all are suspect, the one that a packet came in on last.
+    /// The fastest path that answers; when all are suspect, the one with the last packet.
     pub(super) fn best_path(&self) -> Option<PathId> {
         let with_status = |status| {
             let paths = self.paths.iter().filter(move |path| path.status() == status);
@@ -27,14 +27,12 @@ impl Connection {
 
     /// The path for the next feedback: the best, and now and then another.
     ///
-    /// A path that fell silent is not suspected before its probe timeout; until then every fourth
-    /// feedback takes the second best way, and since each acknowledges all that came, none is
-    /// missed for long.
+    /// A silent path becomes suspect only after its probe timeout; until then every fourth feedback
+    /// takes the second best path, and each acknowledges all that came.
     ///
-    /// Where the peer wants acknowledgements on all paths, one of two takes one of the others.
-    /// Which of the two is drawn by lot, since the library puts into a packet only the
-    /// acknowledgements of paths on which something has come since the one before: where packets
-    /// come at even intervals, those of a path might always have the same turn.
+    /// Where the peer wants acknowledgements on all paths, one of two takes one of the others, by
+    /// lot: a packet of the library holds only acknowledgements of paths that received something
+    /// since the one before, and with even intervals a path might always have the same turn.
     pub(super) fn feedback_path(&self) -> Option<PathId> {
         let best = self.best_path()?;
         let count = self.timing.feedback_count;
@@ -51,8 +49,8 @@ impl Connection {
         Some(other.map_or(best, |path| path.id))
     }
 
-    /// Usable paths that are not quiet while others are heard of. A side that sends little suspects
-    /// nothing soon: a path that died in an outage would look as good as ever to it.
+    /// Usable paths that are not quiet while others are heard. A side that sends little suspects
+    /// nothing soon, so a path that died in an outage would still look good to it.
     pub(super) fn answering_paths(&self) -> impl Iterator<Item = &Path> {
         let newest = self.paths.iter().map(|path| path.last_heard).max().unwrap_or_default();
         self.paths
@@ -61,7 +59,7 @@ impl Connection {
     }
 }
 
-/// In one of two turns, the first or the second by lot, one of `others`, each in its turn.
+/// One of `others` in one of each two turns; which of the two is drawn by lot.
 fn drawn<'a, I: Iterator<Item = &'a Path>>(turn: u64, others: impl Fn() -> I) -> Option<&'a Path> {
     let pair = turn / 2;
     let is_others_turn = turn % 2 == SplitMix64::word(0, pair) % 2;
@@ -69,10 +67,9 @@ fn drawn<'a, I: Iterator<Item = &'a Path>>(turn: u64, others: impl Fn() -> I) ->
     if count > 0 && is_others_turn { others().nth((pair % count) as usize) } else { None }
 }
 
-/// Whether it is meant to carry nothing while others do.
 fn is_backup(path: &Path) -> bool {
     path.policy.priority == Priority::Backup
 }
 
-/// Of so many feedbacks, one leaves on the second fastest path.
+/// One in this many feedbacks takes the second fastest path.
 const FEEDBACK_TURNS: u64 = 4;

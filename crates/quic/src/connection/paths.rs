@@ -1,4 +1,4 @@
-//! What the user does with paths: opens and closes them, and says how they may be used.
+//! What the user does with paths: opens, closes and restricts them.
 
 use std::net::SocketAddr;
 
@@ -9,12 +9,11 @@ use crate::event::PathError;
 use crate::stats::{EcnMarking, PathStats};
 
 impl Connection {
-    /// Asks for a path over `uplink` to `server`, an address of the peer: not all networks reach it
-    /// under the same. It opens as soon as the peer allows;
-    /// [`Event::PathUsable`](crate::Event::PathUsable) tells when it carries datagrams, its snapshot
-    /// that it is there. Where another answers, or nobody, it is closed.
-    ///
-    /// An uplink whose path was closed may get a new one, with another [`PathId`].
+    /// Asks for a path over `uplink` to `server`, an address of the peer: networks may reach it at
+    /// different ones. It opens as soon as the peer allows, and has a snapshot from then on;
+    /// [`Event::PathUsable`](crate::Event::PathUsable) follows when it carries datagrams. It is
+    /// closed where the peer does not answer. An uplink may get a new path, with another
+    /// [`PathId`], after its path was closed.
     ///
     /// # Errors
     ///
@@ -43,8 +42,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Since when a path over `uplink` waits for the peer, which allows no more paths yet; `None`
-    /// if there is no such path.
+    /// Since when a path over `uplink` waits for the peer to allow it; `None` if none waits.
     pub fn wished_since(&self, uplink: UplinkId) -> Option<Instant> {
         let wish = self.wishes.iter().find(|wish| wish.uplink == uplink);
         wish.map(|wish| wish.since)
@@ -76,7 +74,7 @@ impl Connection {
         }
     }
 
-    /// Takes a path out of service, or puts it back. The peer learns it and does the same.
+    /// Takes a path out of service, or puts it back, on both sides.
     ///
     /// # Errors
     ///
@@ -103,7 +101,7 @@ impl Connection {
         Ok(())
     }
 
-    /// How a path may be used: its snapshots show it from now on, and feedback keeps to it.
+    /// Sets how a path may be used: its snapshots show it, and feedback keeps to it.
     pub fn set_policy(&mut self, path: PathId, policy: Policy) {
         let Some(index) = self.index(path) else { return };
         self.paths[index].policy = policy;
@@ -112,7 +110,7 @@ impl Connection {
         }
     }
 
-    /// Notes that a datagram which was sent on `path` is redundant, or that it is not.
+    /// Counts a datagram sent on `path` as redundant, or as not.
     pub fn account(&mut self, path: PathId, bytes: u32, is_redundant: bool) {
         let Some(index) = self.index(path) else { return };
         let stats = &mut self.paths[index].stats;
@@ -130,17 +128,17 @@ impl Connection {
         Some(self.path(path)?.remote)
     }
 
-    /// The round trips of a path since its address is what it is.
+    /// The round trips of a path since its last change of address.
     pub fn round_trips(&self, path: PathId) -> Option<Delays> {
         Some(self.path(path)?.gate.meter().round_trips)
     }
 
-    /// Whether the packets of a path leave marked as capable of ECN.
+    /// Whether the packets of a path leave marked as ECN-capable.
     pub fn ecn_marking(&self, path: PathId) -> Option<EcnMarking> {
         Some(self.path(path)?.ecn.marking())
     }
 
-    /// What a path has carried.
+    /// Counters of a path.
     pub fn path_stats(&self, path: PathId) -> Option<PathStats> {
         Some(self.path(path)?.stats)
     }

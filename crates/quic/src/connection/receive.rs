@@ -1,4 +1,4 @@
-//! Everything that comes in: packets, and what the library makes of them.
+//! Everything that comes in: packets, and the library's reports on them.
 
 use bytes::Bytes;
 use noq_proto::{ConnectionError, PathAbandonReason, PathEvent};
@@ -36,8 +36,7 @@ impl Connection {
             self.paths[index].ecn.on_heard(source.ecn.is_some());
             self.timing.last_path = path;
         }
-        // A packet that the peer sent before it changed its address, and that came late, is as good
-        // as any.
+        // A late packet that the peer sent before it changed its address is as good as any.
         let path = path.or(self.timing.last_path);
         let any_data = self.take_datagrams(now, received, path, bytes);
         self.process(now);
@@ -46,11 +45,11 @@ impl Connection {
             self.note_proof();
             return;
         }
-        // Packets with data are acknowledged together with the user's feedback, which is due a
-        // little earlier; what else wants an answer gets it as soon as others may share it.
+        // Acknowledgements of data share a packet with the user's feedback, which is due a little
+        // earlier; other answers leave as soon as more may share a packet.
         if any_data {
-            // From now, however long they lay here: each of a batch would be overdue by itself.
-            // The feedback, which is asked for once they all were handed over, is due by then.
+            // From now, not from receipt: each of a batch would be overdue by itself. The feedback,
+            // due once they all were handed over, is due by then.
             self.timing.acknowledge.get_or_insert(now + ACK_DELAY);
         } else {
             self.want_control_flush(now, FEEDBACK_DELAY);
@@ -58,16 +57,15 @@ impl Connection {
         self.flush(now);
     }
 
-    /// Notes whether the server has proved its key by now.
+    /// Notes whether the server has proved its key.
     ///
     /// Until then, and in the packet that brings the proof, everything may be forged: the keys of
     /// Initial packets follow from the first of them. A client discards these keys when it first
-    /// sends a Handshake packet (RFC 9001 section 4.9.1), which it has done in answer to the proof.
+    /// sends a Handshake packet (RFC 9001 section 4.9.1), its answer to the proof.
     fn note_proof(&mut self) {
         self.is_proven |= self.is_client && tls::peer_key(self.quic.crypto_session()).is_some();
     }
 
-    /// Takes in what the endpoint has to say, such as new connection IDs.
     pub(crate) fn handle_endpoint_reply(
         &mut self,
         now: Instant,
@@ -77,17 +75,15 @@ impl Connection {
         self.want_flush(now);
     }
 
-    /// What the endpoint has to be told.
     pub(crate) fn poll_endpoint_event(&mut self) -> Option<noq_proto::EndpointEvent> {
         self.quic.poll_endpoint_events()
     }
 
-    /// The key and the reason of a client that was not let in.
     pub(crate) fn refused(&self) -> Option<(PublicKey, Refusal)> {
         self.refused
     }
 
-    /// Turns what the library reports into events. Idempotent.
+    /// Turns the library's reports into events. Idempotent.
     pub(super) fn process(&mut self, now: Instant) {
         while let Some(event) = self.quic.poll() {
             match event {
@@ -102,9 +98,8 @@ impl Connection {
         self.finish_rekeying(now);
     }
 
-    /// Whether frames have come in on a path since this was asked last. Anybody on the way can
-    /// write packets with its connection ID, and none that can be decrypted: these say nothing of
-    /// the path.
+    /// Whether frames have come in on a path since the last call. Anybody on the way can write
+    /// packets with its connection ID that cannot be decrypted; these say nothing about the path.
     fn has_frames(&mut self, index: usize) -> bool {
         let quic_id = self.paths[index].quic_id();
         let Some(stats) = self.quic.path_stats(quic_id) else { return false };
@@ -112,7 +107,6 @@ impl Connection {
         before != stats.frame_rx
     }
 
-    /// The path that a packet of `source` belongs to.
     fn path_of(&self, source: &Source) -> Option<PathId> {
         let newest_first = || self.paths.iter().rev();
         let path = match source.local {
@@ -122,8 +116,7 @@ impl Connection {
         path.map(|path| path.id)
     }
 
-    /// Looks which paths there are and where they lead: peers open paths and change their addresses
-    /// without asking.
+    /// Notes new paths and addresses: peers open paths and change addresses without notice.
     pub(super) fn scan_paths(&mut self, now: Instant) {
         if self.is_client || self.phase == Phase::Closed {
             return;
@@ -148,8 +141,8 @@ impl Connection {
         self.confirm_addresses(now);
     }
 
-    /// The peer has appeared at another address. The library may have replaced the controller, will
-    /// not tell of packets sent to the old address, and sends no data until the new one is
+    /// The peer has appeared at another address. The library may have replaced the controller, does
+    /// not report packets sent to the old address, and sends no data until the new one is
     /// validated.
     fn on_rebinding(
         &mut self,
@@ -177,7 +170,6 @@ impl Connection {
         self.want_flush(now);
     }
 
-    /// Puts paths back into service whose new address has answered.
     fn confirm_addresses(&mut self, now: Instant) {
         for index in 0..self.paths.len() {
             let Some(before) = self.paths[index].answers_before else { continue };
@@ -194,8 +186,7 @@ impl Connection {
         self.quic.path_stats(quic_id).map_or(0, |stats| stats.frame_rx.path_response)
     }
 
-    /// Returns whether there was data, which wants feedback.
-    /// `packet_bytes`: length of the packet that brought them.
+    /// Returns whether there was data, which wants feedback. `packet_bytes`: length of the packet.
     fn take_datagrams(
         &mut self,
         now: Instant,
@@ -266,7 +257,6 @@ impl Connection {
         }
     }
 
-    /// Tells whoever it concerns what became of a packet's payload.
     pub(super) fn on_fate(&mut self, id: PathId, tracked: Option<TrackedPayload>, fate: Fate) {
         let stats = self.index(id).map(|index| &mut self.paths[index].stats);
         match (tracked, fate) {
@@ -377,7 +367,7 @@ impl Connection {
         };
         self.paths[index].gate.meter().abandon();
         self.take_signals_of(index);
-        // The library still says on it that it is closed, if no other path can.
+        // The library still reports on it that it is closed, if no other path can.
         self.paths[index].set_gate(crate::gate::GateState::Closed);
         let path = self.paths.remove(index);
         let reason = self
@@ -391,7 +381,7 @@ impl Connection {
     }
 
     fn on_connection_lost(&mut self, reason: ConnectionError) {
-        // What the peer gives for a reason is its own choice of bytes.
+        // The peer's reason is arbitrary bytes.
         let broken = |close: &noq_proto::ConnectionClose| {
             CloseReason::Protocol(peer_text(close.to_string().as_bytes()))
         };
@@ -434,7 +424,7 @@ impl Connection {
         self.on_closed(reason);
     }
 
-    /// Settles everything; nothing follows the last event.
+    /// Gives everything its fate; nothing follows the last event.
     pub(super) fn on_closed(&mut self, reason: CloseReason) {
         if self.phase == Phase::Closed {
             return;
@@ -458,11 +448,11 @@ impl Connection {
     }
 }
 
-/// A datagram in memory of its own if it is small for its packet, all of which it would keep
-/// otherwise: a peer could make a byte cost as much as a packet.
+/// Copies a datagram that is small for its packet, all of which it would keep in memory otherwise:
+/// a peer could make a byte cost as much as a packet.
 fn detached(payload: Bytes, packet_bytes: usize) -> Bytes {
     if payload.len() * 2 < packet_bytes { Bytes::copy_from_slice(&payload) } else { payload }
 }
 
-/// The code of a close for which the peer's bytes are to blame; users' codes should avoid it.
+/// Close code for malformed messages of the peer; users' codes should avoid it.
 const PROTOCOL_BROKEN: u32 = 0x5257_0001;

@@ -1,4 +1,4 @@
-//! Everything that leaves: datagrams on the path of the user's choice, and the flush.
+//! Everything that leaves: datagrams on their paths, and the flush.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -49,8 +49,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends a datagram on exactly this path, whatever window and pacer say: for what others hold
-    /// back already, connections around it or within it (RFC 8085 section 3.1.11).
+    /// Sends a datagram on exactly this path regardless of window and pacer: for traffic that has
+    /// congestion control of its own, around it or within it (RFC 8085 section 3.1.11).
     ///
     /// `token` comes back as with [`send_on`](Connection::send_on).
     ///
@@ -77,10 +77,8 @@ impl Connection {
         self.timing.measure.get_or_insert(now + MEASURE_SENDING);
     }
 
-    /// Sends feedback on exactly this path; the acknowledgements that wait go with it.
-    ///
-    /// Window and pacer do not hold it back, since it is small and rare. Nobody learns what became
-    /// of it.
+    /// Sends feedback on exactly this path, in one packet with the acknowledgements that wait.
+    /// Window and pacer do not hold it back, since it is small and rare; its fate is not reported.
     ///
     /// # Errors
     ///
@@ -92,7 +90,7 @@ impl Connection {
         datagram: Bytes,
     ) -> Result<(), SendError> {
         let (index, datagram) = self.check(path, datagram)?;
-        // What arrived a millisecond ago is due to be acknowledged: let the library know that.
+        // Lets the library know that the acknowledgements of the last millisecond are due.
         self.let_timers_fire(now);
         self.hand_over(now, index, Payload::Feedback(datagram), None)?;
         self.paths[index].stats.feedback_sent += 1;
@@ -101,16 +99,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends the acknowledgements that wait on exactly this path, when there is nothing else to
-    /// tell; with `datagram` if they ask for an answer.
+    /// Sends the waiting acknowledgements on exactly this path, when there is nothing else to send;
+    /// with `datagram` if they ask for an answer.
     ///
-    /// They do each 10 ms on each path, so that one which has died is soon found out; the answer is
-    /// a packet by itself where nothing else is sent, and costs both ends a turn. Where packets
-    /// overtake each other they do so less often: the library forgets what it ought to acknowledge
-    /// as soon as it learns that the peer has got acknowledgements of newer packets, and with an
-    /// answer to each packet of acknowledgements it forgot one in ten of those that came late,
-    /// before it had acknowledged them once. That the packets of the peer overtake each other is
-    /// not to be seen here; that ours do, is.
+    /// They ask each 10 ms on each path, which detects dead ones; where nothing else is sent, the
+    /// answer is a packet of its own. Where packets overtake each other they ask less often: the
+    /// library forgets what it has to acknowledge once the peer has acknowledgements of newer
+    /// packets, and with frequent answers it forgot one in ten late packets before it acknowledged
+    /// them once. Reordering of the peer's packets is not visible here, that of ours is.
     ///
     /// # Errors
     /// As [`send_feedback_on`](Connection::send_feedback_on), when `datagram` was to go along.
@@ -147,10 +143,8 @@ impl Connection {
     }
 
     /// Sends what is due at `now` besides datagrams: messages, acknowledgements and control frames
-    /// on the best path, probes and challenges on theirs.
-    ///
-    /// The `handle_*` methods do it by themselves; it is worth calling after `send_message` and the
-    /// like, and costs next to nothing when nothing is due.
+    /// on the best path, probes and challenges on their own. The `handle_*` methods call it; call
+    /// it after `send_message` and the like. It costs next to nothing when nothing is due.
     pub fn flush(&mut self, now: Instant) {
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if due(self.timing.flush) || due(self.timing.acknowledge) {
@@ -183,15 +177,14 @@ impl Connection {
 
     /// The path whose peer has moved to another address and was heard last.
     ///
-    /// To the library its challenge is one of the frames that wait, and behind a closed gate none
-    /// of them leaves as long as there are others. It sends no more than three times what came from
-    /// there.
+    /// To the library its challenge is one of the waiting frames, and behind a closed gate none of
+    /// them leaves while there are others. It sends at most three times what came from there.
     fn moved_path(&self) -> Option<PathId> {
         let moved = self.paths.iter().filter(|path| path.answers_before.is_some());
         moved.max_by_key(|path| path.last_heard).map(|path| path.id)
     }
 
-    /// Whether the path carries data and the datagram fits: the path's index.
+    /// Checks that the path carries data and the datagram fits; returns the path's index.
     fn check(&mut self, path: PathId, datagram: Bytes) -> Result<(usize, Bytes), SendError> {
         if !self.is_open() {
             return Err(SendError::Closed(datagram));
@@ -227,7 +220,7 @@ impl Connection {
         self.unsent.push_back((id, tracked));
         self.open_only(id);
         if !self.pump(now, index) {
-            // The library would not send on this path: rather anywhere than never.
+            // The library does not send on this path: better on another than never.
             self.stats.delayed_in_library += 1;
             self.refreshed = None;
             for other in 0..self.paths.len() {
@@ -263,8 +256,7 @@ impl Connection {
         false
     }
 
-    /// Puts the payload of the oldest datagram to the number of the packet that took it along,
-    /// which should have left on the path at `index`.
+    /// Assigns the oldest datagram's payload to the packet just sent, on the path at `index`.
     fn attribute(&mut self, index: usize) {
         let Some((intended, tracked)) = self.unsent.pop_front() else { return };
         if self.paths[index].gate.meter().claim(tracked) {
@@ -279,7 +271,7 @@ impl Connection {
         }
     }
 
-    /// Reports what the library has dropped from its queue by itself as lost.
+    /// Reports datagrams that the library dropped from its queue as lost.
     fn write_off_unsent(&mut self) {
         if self.unsent.is_empty()
             || self.quic.datagrams().send_buffer_space() < self.empty_queue_space
@@ -301,7 +293,7 @@ impl Connection {
         self.snapshots[index] = snapshot;
     }
 
-    /// Lets the library send whatever passes the gates as they stand.
+    /// Lets the library send what passes the gates as they are.
     fn drain(&mut self, now: Instant) {
         for _ in 0..DRAIN_MAX {
             if !self.unsent.is_empty() {
@@ -311,7 +303,7 @@ impl Connection {
             if !self.transmit_one(now) {
                 return;
             }
-            // A datagram that had been left behind may have gone along.
+            // It may contain a datagram that was left behind.
             if self.quic.datagrams().send_buffer_space() > space {
                 self.attribute(0);
             }
@@ -319,14 +311,12 @@ impl Connection {
         self.want_flush(now);
     }
 
-    /// Moves one packet from the library to the outbox; `false` if there is none.
     fn transmit_one(&mut self, now: Instant) -> bool {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         let std_now = self.epoch.to_std(now);
-        // One packet, or two small datagrams would share one and the numbers would not tell them
-        // apart. A close has one packet for each encryption level, and the library wants room for
-        // all of them.
+        // One packet: two small datagrams would share one, and their numbers would be ambiguous. A
+        // close has a packet for each encryption level, and the library wants room for all of them.
         let packets = if self.phase == Phase::Closed { CLOSE_PACKETS } else { NonZeroUsize::MIN };
         let transmit = self.quic.poll_transmit(std_now, packets, &mut scratch);
         if let Some(transmit) = &transmit {
@@ -385,7 +375,6 @@ impl Connection {
         self.gates = Gates::Other;
     }
 
-    /// Sends fragments of messages on the best path, those again that went unanswered for too long.
     fn send_fragments(&mut self, now: Instant) {
         if !self.is_open() {
             return;
@@ -412,7 +401,7 @@ impl Connection {
         {
             match self.try_open(now, uplink, server) {
                 Ok(()) => self.wishes.pop_front(),
-                // The peer has not yet granted an ID; the wish stays.
+                // The peer has not yet granted an ID; the request stays.
                 Err(_) => return,
             };
         }
@@ -434,7 +423,6 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes up a path that the library has just created.
     pub(super) fn add_path(
         &mut self,
         now: Instant,
@@ -454,7 +442,6 @@ impl Connection {
     }
 }
 
-/// The datagram that a payload was made of.
 fn original(payload: Bytes) -> Bytes {
     match Payload::decode(payload) {
         Some(Payload::Data(datagram) | Payload::Feedback(datagram)) => datagram,
@@ -462,15 +449,14 @@ fn original(payload: Bytes) -> Bytes {
     }
 }
 
-/// The longest that a fragment of a message waits for an answer before it is sent again.
 const FRAGMENT_TIMEOUT_MAX: Duration = Duration::from_secs(1);
 /// Initial, Handshake and 1-RTT.
 const CLOSE_PACKETS: NonZeroUsize = NonZeroUsize::new(3).expect("3 is not 0");
 /// How often acknowledgements ask for an answer on a path.
 const ASK_BACK_INTERVAL: Duration = Duration::from_millis(10);
-/// How often they do, on whichever path, where packets overtake each other.
+/// How often they do, on any path, where packets overtake each other.
 const ASK_BACK_OVERTAKEN: Duration = Duration::from_millis(25);
-/// How many packets may leave before a datagram does: a challenge, its answer, probes.
+/// Packets that may leave before a datagram does: a challenge, its answer, probes.
 const PUMP_MAX: usize = 8;
-/// How many packets a flush makes at most; more follow in the next.
+/// Most packets of one flush; more follow in the next.
 const DRAIN_MAX: usize = 128;

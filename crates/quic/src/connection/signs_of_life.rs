@@ -1,4 +1,4 @@
-//! Signs of life that are asked for: of paths that owe an answer, and of others beside them.
+//! Probes: of paths that owe an answer, and of others beside them.
 //!
 //! ```text
 //! suspect ─► asked at once ─┬─ the connection is used ─► each 200 ms, after minutes each second;
@@ -9,9 +9,8 @@
 //! heard, or used again ─► asked at once
 //! ```
 //!
-//! A path is to be back soon where somebody waits for it. Where nobody does, thousands of
-//! connections would keep both ends busy with questions once a machine is late, and so keep it
-//! late.
+//! A path should be back soon where the connection is used. Probes of thousands of idle connections
+//! would keep both ends of a late machine busy, and so keep it late.
 
 use std::time::Duration;
 
@@ -21,7 +20,6 @@ use super::Connection;
 use crate::path::Path;
 
 impl Connection {
-    /// Notes that a packet lay here for `time` until it was handed over at `now`.
     pub(super) fn note_unread(&mut self, now: Instant, time: Duration) {
         self.timing.unread.note(now, time);
         if self.is_used(now) {
@@ -29,13 +27,13 @@ impl Connection {
         }
     }
 
-    /// Notes that the user has datagrams to send, or got some.
+    /// Notes that the user has datagrams to send, or received some.
     pub(super) fn note_demand(&mut self, now: Instant) {
         self.timing.demand = now;
         self.timing.unread.on_used(now);
     }
 
-    /// When one path falls silent, is it the path or the peer? A peer that was restarted answers
+    /// When one path falls silent, the path or the peer may have failed. A restarted peer answers
     /// with resets, of which the library knows only the one for the path opened last.
     pub(super) fn ask_idle_paths(&mut self, now: Instant) {
         let pause = match self.is_used(now) {
@@ -51,7 +49,6 @@ impl Connection {
         }
     }
 
-    /// Asks a suspect path for a sign of life, if that is due.
     pub(super) fn ask_suspect(&mut self, now: Instant, index: usize) {
         if self.probe_due(&self.paths[index]).is_none_or(|due| due > now) {
             return;
@@ -61,7 +58,6 @@ impl Connection {
         if is_used || suspicion.asked.is_none() {
             return self.probe(now, index);
         }
-        // Nobody waits for it: it takes its turn.
         let turn = *suspicion.turn.get_or_insert_with(|| self.idle_probes.turn(now));
         if turn <= now {
             suspicion.idle_questions += 1;
@@ -69,13 +65,12 @@ impl Connection {
         }
     }
 
-    /// When a suspect path is asked next.
     pub(super) fn probe_due(&self, path: &Path) -> Option<Instant> {
         let suspicion = path.suspect?;
         let Some(asked) = suspicion.asked else { return Some(suspicion.since) };
         let interval = self.config.probe_interval;
         let lasts = asked.since(suspicion.since) > SLOW_PROBES_AFTER;
-        // The one that answers first is all that there is.
+        // The first to answer is the only path there is.
         let mut known = self.paths.iter().filter(|path| path.validated);
         let is_cut_off = known.all(|path| path.suspect.is_some());
         let soon = asked
@@ -84,7 +79,7 @@ impl Connection {
                 (false, true) => interval / 2,
                 (false, false) => interval,
             };
-        // A peer that says something on it can answer as well.
+        // A peer that sends on it can answer as well.
         let is_heard = path.last_heard > asked;
         if is_heard || soon < self.timing.demand + USED {
             return Some(soon);
@@ -92,13 +87,12 @@ impl Connection {
         if let Some(turn) = suspicion.turn {
             return Some(turn);
         }
-        // Paths that fell silent together are not asked together for ever.
+        // Paths that fell silent together are probed apart.
         let (count, apart) = (self.paths.len() as u32, interval * path.id.0.min(15));
         let slowest = self.config.keep_alive.max(interval) * count + apart;
         Some(asked + (interval * (1 << suspicion.idle_questions.min(10))).min(slowest))
     }
 
-    /// Asks a path for a sign of life.
     pub(super) fn probe(&mut self, now: Instant, index: usize) {
         let path = &mut self.paths[index];
         path.last_asked = now;
@@ -107,7 +101,7 @@ impl Connection {
             (suspicion.asked, suspicion.turn) = (Some(now), None);
         }
         let quic_id = path.quic_id();
-        // It fails only for a path that is about to go.
+        // Fails only for a path that is about to go.
         let _ = self.quic.ping_path(quic_id);
         self.want_flush(now);
     }
@@ -118,7 +112,6 @@ impl Connection {
     }
 }
 
-/// For how long after a datagram somebody may wait for a path.
 const USED: Duration = Duration::from_secs(1);
-/// After how long a dead path is asked less often although others are used.
+/// Time until a dead path is probed less often although others are used.
 const SLOW_PROBES_AFTER: Duration = Duration::from_secs(300);

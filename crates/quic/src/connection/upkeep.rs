@@ -1,4 +1,4 @@
-//! What time brings: suspicion, keep-alives, key updates, and the flush.
+//! What is due at its time: suspicion, keep-alives, key updates, and the flush.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::path::Path;
 
 impl Connection {
     /// When [`handle_timeout`](Connection::handle_timeout) wants to be called next. Where datagrams
-    /// come in one by one, feedback waits half a millisecond to share the turn of the next.
+    /// come one by one, feedback waits half a millisecond to share the turn of the next.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let patience = self.patience();
         let library = self.quic.poll_timeout();
@@ -24,7 +24,7 @@ impl Connection {
             _ => None,
         };
         let feedback = self.timing.feedback_owed.map(|since| since + FEEDBACK_DELAY + patience);
-        // Once told, the user need not be woken for it again.
+        // The user has been woken for it once.
         let feedback = feedback.filter(|&due| due > self.timing.woken);
         let Timing { flush, acknowledge, measure, .. } = self.timing;
         let messages = self.messages_out.poll_timeout();
@@ -32,8 +32,7 @@ impl Connection {
         earliest([library, own, self.path_timeouts()])
     }
 
-    /// How much longer than due feedback, and the library's timer for the acknowledgements that go
-    /// with it, wait for the turn of another datagram.
+    /// How much longer feedback and acknowledgements wait for the turn of another datagram.
     fn patience(&self) -> Duration {
         let is_sparse = self.timing.data_interval >= SPARSE;
         if is_sparse && self.timing.feedback_owed.is_some() { PATIENCE } else { Duration::ZERO }
@@ -73,10 +72,10 @@ impl Connection {
 
     /// The path on which feedback should leave now, if any is due.
     ///
-    /// Feedback is due 1 ms after a datagram of the peer's [`send_on`](Connection::send_on) came
-    /// in, until it is sent: at most once in a millisecond, however many came. The path is the
-    /// fastest that answers, or, if all are suspect, the one that a packet came in on last.
-    /// Acknowledgements leave with the feedback, or a little later without it.
+    /// Feedback is due 1 ms after a datagram of the peer's [`send_on`](Connection::send_on)
+    /// arrived, until it is sent: at most once in a millisecond. The path is the fastest that
+    /// answers, or, if all are suspect, the one with the last packet. Acknowledgements leave with
+    /// the feedback, or a little later without it.
     pub fn feedback_due(&self, now: Instant) -> Option<PathId> {
         let since = self.timing.feedback_owed?;
         if now < since + FEEDBACK_DELAY || !self.is_open() {
@@ -85,7 +84,7 @@ impl Connection {
         self.feedback_path()
     }
 
-    /// Feedback takes all answering paths by lot from now on, or mostly the fastest one.
+    /// Spreads feedback over all answering paths by lot, or sends it mostly on the fastest one.
     pub fn acknowledge_on_all(&mut self, is_on: bool) {
         self.acknowledges_on_all = is_on;
     }
@@ -95,9 +94,8 @@ impl Connection {
         *flush = Some(flush.map_or(at, |already| already.min(at)));
     }
 
-    /// Wants a flush at `now`, or a little later, for the library's sake. While datagrams come in
-    /// and are acknowledged anyway, or leave and take acknowledgements along, it can wait: most
-    /// often the library wants no more than to acknowledge.
+    /// Asks for a flush at `now + delay`, for the library's sake. It waits longer while datagrams
+    /// come or leave and take acknowledgements along: mostly the library has no more than these.
     pub(super) fn want_control_flush(&mut self, now: Instant, delay: Duration) {
         let receiving = self.timing.acknowledge.is_some();
         let sending = now - self.timing.last_sent_data < FEEDBACK_DELAY;
@@ -105,8 +103,8 @@ impl Connection {
         self.want_flush(now + delay);
     }
 
-    /// Lets the library's timers fire: delayed acknowledgements, loss detection, challenges. They
-    /// are as late as the packets that are handed over: what would stop them may lie here.
+    /// Fires the library's timers: delayed acknowledgements, loss detection, challenges. They are
+    /// as late as the packets handed over, since these may stop them.
     pub(super) fn run_library_timers(&mut self, now: Instant) -> bool {
         let std_now = self.epoch.to_std(now - self.timing.unread.time(now));
         let due = self.quic.poll_timeout().is_some_and(|at| at <= std_now);
@@ -116,22 +114,21 @@ impl Connection {
         due
     }
 
-    /// Lets the library's timers fire, and soon sends what they want sent.
     pub(super) fn let_timers_fire(&mut self, now: Instant) {
         if self.run_library_timers(now) {
             self.want_control_flush(now, Duration::ZERO);
         }
     }
 
-    /// Takes every path for suspect until it answers something that leaves from `now` on: this end
-    /// was paused, and knows nothing of the networks any more.
+    /// Makes every path suspect until it answers something that leaves from `now` on: this end was
+    /// paused, and its knowledge of the networks is outdated.
     pub fn suspect_all_paths(&mut self, now: Instant) {
         self.paths.iter_mut().for_each(|path| path.set_suspect(now, now));
         self.handle_timeout(now);
     }
 
-    /// Takes the path over `uplink` for suspect until it answers something that leaves from `now`
-    /// on: it may have come into another network.
+    /// Makes the path over `uplink` suspect until it answers something that leaves from `now` on:
+    /// it may have moved into another network.
     pub fn suspect_path_on(&mut self, now: Instant, uplink: UplinkId) {
         let mut paths = self.paths.iter_mut();
         if let Some(path) = paths.find(|path| path.uplink == Some(uplink)) {
@@ -140,7 +137,7 @@ impl Connection {
         }
     }
 
-    /// Asks every path for a sign of life now, whether it is suspect or not.
+    /// Probes every path now, suspect or not.
     pub fn ask_paths(&mut self, now: Instant) {
         for index in 0..self.paths.len() {
             if self.paths[index].validated {
@@ -150,30 +147,28 @@ impl Connection {
         self.handle_timeout(now);
     }
 
-    /// From now on an otherwise silent client says something on each path as often: for a
-    /// connection that only waits, which need not find out soon that nobody is there.
+    /// Sets how often a silent client sends on each path: for a connection that only waits, where
+    /// an unreachable peer need not be detected soon.
     pub fn set_keep_alive(&mut self, interval: Duration) {
         self.keep_alive = [interval; 2];
     }
 
-    /// From now on an otherwise silent client says something as often as the settings have it.
+    /// Restores the keep-alives of the settings.
     pub fn restore_keep_alive(&mut self) {
         self.keep_alive = [self.config.keep_alive, self.config.keep_alive_others];
     }
 
-    /// When something last came in from the peer, on whichever path.
+    /// When a packet of the peer last came in, on any path.
     pub fn last_heard(&self) -> Instant {
         self.paths.iter().map(|path| path.last_heard).max().unwrap_or(self.timing.began)
     }
 
-    /// When the last datagram of the peer's [`send_on`](Connection::send_on) came in; zero before
-    /// the first.
+    /// When the last datagram of the peer's [`send_on`](Connection::send_on) came in; zero if none.
     pub fn last_data(&self) -> Instant {
         self.timing.last_data
     }
 
-    /// After how long without a packet from the peer that is unusual, on the path that is heard
-    /// most: 60 ms to 2.5 s.
+    /// The silence of the peer that is unusual on the path that is heard most: 60 ms to 2.5 s.
     pub fn quiet_after(&self) -> Duration {
         self.paths.iter().map(Path::quiet_after).min().unwrap_or_default()
     }
@@ -205,7 +200,7 @@ impl Connection {
         self.update_keys_when_quiet(now);
     }
 
-    /// Only clients keep silent paths alive: it is their networks that forget bindings.
+    /// Only clients keep silent paths alive: their networks forget bindings.
     fn keep_alive_due(&self, path: &Path, best: Option<PathId>) -> Option<Instant> {
         if !self.is_client || !path.validated || path.suspect.is_some() {
             return None;
@@ -214,13 +209,13 @@ impl Connection {
             true => self.keep_alive[0],
             false => self.keep_alive[1],
         };
-        // Whoever only answers learns nothing of its own way.
+        // A side that only answers learns nothing of its own way.
         let unasked = path.last_asked + interval * ANSWERS_ONLY_MAX;
         Some((path.last_sent.max(path.last_asked) + interval).min(unasked))
     }
 
-    /// Makes a packet of acknowledgements ask for one in return, now and then: without that, a side
-    /// that only receives would never learn that the path for its acknowledgements is dead.
+    /// Makes a packet of acknowledgements ask for one in return now and then: otherwise a side that
+    /// only receives would not learn that the path of its acknowledgements is dead.
     pub(super) fn ask_with_acknowledgements(&mut self, now: Instant) {
         let receiving = now - self.timing.last_data < RECEIVING && self.is_open();
         let Some(best) = self.best_path().filter(|_| receiving) else { return };
@@ -233,8 +228,8 @@ impl Connection {
         self.timing.measure.get_or_insert(now + MEASURE_INTERVAL);
     }
 
-    /// Keeps the round-trip times of all paths fresh while data flows: a scheduler would never
-    /// again choose a path whose last sample was a bad one, and feedback wants the fastest.
+    /// Keeps the round-trip times of all paths fresh while data flows: a scheduler would not choose
+    /// a path again whose last sample was bad, and feedback wants the fastest.
     fn measure_quiet_paths(&mut self, now: Instant) {
         if self.timing.measure.is_none_or(|at| at > now) {
             return;
@@ -262,13 +257,12 @@ impl Connection {
         });
         if let Some(id) = overdue.map(|path| path.id) {
             self.unresponsive = Some(id);
-            // Another path answers, so that this one is not the last.
             let _ = self.close_path(now, id);
         }
     }
 
-    /// Updates the keys before further paths are opened, so that no packet under the first keys can
-    /// be on its way on a slower path.
+    /// Updates the keys before further paths are opened, so that no packet under the first keys is
+    /// in flight on a slower path.
     pub(super) fn start_rekeying(&mut self, now: Instant) {
         self.quic.force_key_update();
         self.stats.key_updates += 1;
@@ -286,8 +280,8 @@ impl Connection {
         }
     }
 
-    /// Updates the keys while nothing is on its way, long before the cipher's limit would force an
-    /// update at a time when it costs packets.
+    /// Updates the keys while nothing is in flight, long before the cipher's limit forces an update
+    /// at a time when it costs packets.
     fn update_keys_when_quiet(&mut self, now: Instant) {
         if self.timing.sent_under_key < KEY_LIFETIME || self.phase != Phase::Open {
             return;
@@ -303,28 +297,27 @@ impl Connection {
     }
 }
 
-/// How long after a datagram feedback is due.
+/// Time from a datagram to its feedback.
 pub(super) const FEEDBACK_DELAY: Duration = Duration::from_millis(1);
-/// Datagrams that come in so far from each other are worth a turn each. Denser ones share turns
-/// anyway, and to acknowledge these unevenly makes the sender's measured rate too high, which fills
-/// the queues of saturated links.
+/// Datagrams this far apart are worth a turn each. Denser ones share turns anyway; uneven
+/// acknowledgements of these make the sender's measured rate too high, which fills queues of
+/// saturated links.
 const SPARSE: Duration = Duration::from_micros(700);
-/// How long feedback for sparse datagrams waits beyond the time when it is due.
+/// Additional wait of feedback for sparse datagrams.
 const PATIENCE: Duration = Duration::from_micros(500);
-/// How long other frames wait while datagrams come in and are answered anyway.
+/// Additional wait of other frames while datagrams come and are answered anyway.
 const BUSY_DELAY: Duration = Duration::from_millis(5);
-/// How long after a datagram its acknowledgement leaves at the latest.
+/// Longest time from a datagram to its acknowledgement.
 pub(super) const ACK_DELAY: Duration = Duration::from_millis(2);
-/// How often acknowledgements ask for an acknowledgement in return, at most.
+/// How often acknowledgements ask for an acknowledgement, at most.
 const ASK_INTERVAL_MIN: Duration = Duration::from_millis(10);
-/// Keep-alives that a side may leave out as it sends acknowledgements.
+/// Keep-alives that a side may leave out while it sends acknowledgements.
 const ANSWERS_ONLY_MAX: u32 = 3;
-/// For how long after a datagram this side counts as receiving.
+/// Time after a datagram during which this side counts as receiving.
 const RECEIVING: Duration = Duration::from_millis(10);
-/// How often a side that sends measures the paths that it does not use.
+/// How often a sending side measures its unused paths.
 pub(super) const MEASURE_SENDING: Duration = Duration::from_millis(200);
 /// How often a side that only receives measures its paths.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
-/// After how many packets keys are updated at the next occasion. The library's own update comes
-/// near 2^23.
+/// Packets after which keys are updated when quiet; the library's own update comes near 2^23.
 const KEY_LIFETIME: u64 = 1 << 22;
