@@ -1,11 +1,11 @@
-//! Maps the product's [`Instant`] onto the clock type of the QUIC library.
+//! Maps the product's [`Instant`] to the clock type of the QUIC library.
 
 use roadweave_proto::Instant;
 
-/// The moment that [`Instant::ZERO`] stands for.
+/// The time that [`Instant::ZERO`] stands for.
 ///
 /// The library counts in `std::time::Instant`, which cannot be made from a number. The caller reads
-/// the clock once and hands the result over; virtual time uses any value at all.
+/// the clock once; virtual time uses any value.
 #[derive(Clone, Copy, Debug)]
 pub struct Epoch(std::time::Instant);
 
@@ -17,7 +17,7 @@ impl Epoch {
 
     pub(crate) fn to_std(self, now: Instant) -> std::time::Instant {
         let since = std::time::Duration::from_nanos(now.as_nanos());
-        // Only a time far beyond any run overflows; then the far end of the clock will do.
+        // Only a time beyond any run overflows.
         self.0.checked_add(since).unwrap_or(self.0 + FAR)
     }
 

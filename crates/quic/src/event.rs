@@ -1,4 +1,4 @@
-//! What connections and endpoints tell their user, and why they refuse.
+//! What connections and endpoints report, and why they refuse.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -28,7 +28,7 @@ pub enum Event {
         /// The peer's key.
         peer: PublicKey,
     },
-    /// A path was validated and carries datagrams from now on.
+    /// A path was validated and carries datagrams.
     PathUsable(PathId),
     /// A path is gone for good. What was in flight on it has been reported lost.
     PathClosed(PathId, PathCloseReason),
@@ -50,11 +50,11 @@ pub enum Event {
         sent: Instant,
         /// The length of the packet that it left in, bytes.
         bytes: u32,
-        /// Its round trip, without the time that the peer waited for other packets to acknowledge.
+        /// Its round trip, without the peer's wait for other packets to acknowledge.
         rtt: Duration,
     },
-    /// A datagram of [`send_on`](crate::Connection::send_on) is taken for lost. It may arrive yet;
-    /// nothing more will be said of it.
+    /// A datagram of [`send_on`](crate::Connection::send_on) is taken for lost. It may still
+    /// arrive; no other event follows for it.
     Lost {
         /// The path it went out on.
         path: PathId,
@@ -95,19 +95,18 @@ pub enum CloseReason {
         /// What the peer gave to [`close`](crate::Connection::close), fit to be shown.
         reason: String,
     },
-    /// The server does not let this client in, and has proved to be the server before it said so.
-    /// Trying again will not help.
+    /// The server refuses this client, and has proved its key. Another attempt will not help.
     #[error("refused by the server: {0}")]
     Refused(Refusal),
-    /// Whoever answers is not the server that was asked for: it is misconfigured, or a network on
-    /// the way answers in its place.
+    /// The answer is not from the requested server: it is misconfigured, or a network on the way
+    /// answers in its place.
     #[error("the server showed the key {got}, which is not the one expected")]
     WrongServerKey {
         /// The key it showed.
         got: PublicKey,
     },
-    /// The connection was closed before the server had proved who it is. Anybody on the way can do
-    /// that: Initial keys follow from what is in the clear (RFC 9001 section 5.2).
+    /// The connection was closed before the server proved its key. Anybody on the way can do that:
+    /// Initial keys follow from cleartext (RFC 9001 section 5.2).
     #[error("closed with code {code:#x} by somebody who had not proved to be the server")]
     Unproven {
         /// The code of RFC 9000 section 20.
@@ -116,19 +115,19 @@ pub enum CloseReason {
     /// The client has another key for this server.
     #[error("the client expects another key of this server")]
     UnexpectedServerKey,
-    /// Nobody answered the handshake in time.
+    /// No answer to the handshake in time.
     #[error("no answer to the handshake")]
     HandshakeTimedOut,
-    /// Nothing was heard for the idle timeout.
+    /// Nothing was received for the idle timeout.
     #[error("nothing heard for too long")]
     TimedOut,
-    /// The peer restarted and knows nothing of the connection.
+    /// The peer restarted and does not know the connection.
     #[error("the peer has lost its state, most likely by a restart")]
     Reset,
-    /// The server takes no more connections at present, or somebody on the way says so.
+    /// The server takes no more connections at present, or a packet on the way says so.
     #[error("the server is busy")]
     Busy,
-    /// The peer, or somebody on the way, speaks no version of the protocol that this side knows.
+    /// The peer, or somebody on the way, has no version of the protocol in common with this side.
     #[error("no common version of the protocol")]
     VersionMismatch,
     /// One side broke the protocol.
@@ -136,7 +135,7 @@ pub enum CloseReason {
     Protocol(String),
 }
 
-/// What happened on an endpoint beyond its connections.
+/// An event that belongs to no connection.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum EndpointEvent {
@@ -151,16 +150,16 @@ pub enum EndpointEvent {
         /// Why the client was refused.
         why: Refusal,
     },
-    /// A client's handshake came to nothing for another reason.
+    /// A client's handshake failed for another reason.
     HandshakeFailed {
         /// The address it came from.
         remote: SocketAddr,
-        /// Why the handshake came to nothing.
+        /// The reason.
         reason: CloseReason,
     },
 }
 
-/// Why a datagram was not sent; it is given back.
+/// Why a datagram was not sent; it is returned.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {

@@ -1,13 +1,11 @@
-//! What anybody on the way can write in a server's name: for simulations and tests of hostile
-//! networks.
+//! Packets that anybody on the way can write in a server's name: for tests of hostile networks.
 //!
 //! ```text
 //! a client's first packet ─► Eavesdropper ─► a close, any frames, a retry, a version negotiation
 //! ```
 //!
 //! The keys of Initial packets follow from an ID in the first of them (RFC 9001 section 5.2),
-//! version negotiation and retries have no keys at all, and a stateless reset is a guess. A client
-//! must survive all of it.
+//! version negotiation and retries have no keys at all, and a stateless reset is a guess.
 
 use bytes::{Buf, BufMut};
 use noq_proto::rustls::Side;
@@ -18,11 +16,10 @@ use ring::aead;
 /// Someone who has seen a client's first packet.
 #[derive(Clone, Debug)]
 pub struct Eavesdropper {
-    /// The ID that the client gave to the server, of which the keys are made.
+    /// The ID that the client gave the server; the keys are made of it.
     first_id: Vec<u8>,
-    /// The ID that the client gave to itself.
     client_id: Vec<u8>,
-    /// The ID that forged packets give to the server.
+    /// The ID that forged packets give the server.
     server_id: Vec<u8>,
 }
 
@@ -34,7 +31,7 @@ impl Eavesdropper {
         (first & TYPE == INITIAL).then_some(Self { first_id, client_id, server_id })
     }
 
-    /// Reads an answer of the server, and uses the ID that it gives itself from now on.
+    /// Reads an answer of the server, and uses its ID from then on.
     pub fn hear_server(&mut self, packet: &[u8]) {
         if let Some((_, [to, from])) = read_ids(packet)
             && to == self.client_id
@@ -43,7 +40,7 @@ impl Eavesdropper {
         }
     }
 
-    /// An Initial packet of the server that closes the connection with `code`, and says why.
+    /// An Initial packet of the server that closes the connection with `code` and `reason`.
     pub fn close(&self, code: u64, reason: &[u8]) -> Vec<u8> {
         let mut frame = vec![CONNECTION_CLOSE];
         put_varint(&mut frame, code);
@@ -56,7 +53,7 @@ impl Eavesdropper {
     /// An Initial packet of the server with number `number`, below 256, and these frames.
     pub fn initial(&self, number: u8, frames: &[u8]) -> Vec<u8> {
         let mut payload = frames.to_vec();
-        // Too little to sample for header protection is padded (RFC 9001 section 5.4.2).
+        // Padded, if too short to sample for header protection (RFC 9001 section 5.4.2).
         payload.resize(payload.len().max(PAYLOAD_MIN), 0);
         let mut packet = self.header(LONG | FIXED | INITIAL, QUIC_VERSION_1);
         put_varint(&mut packet, 0); // no token
@@ -85,18 +82,18 @@ impl Eavesdropper {
         packet
     }
 
-    /// A packet that says that the server speaks none but `versions`.
+    /// A packet that says that the server speaks only `versions`.
     pub fn version_negotiation(&self, versions: &[u32]) -> Vec<u8> {
         let mut packet = self.header(LONG | FIXED, 0);
         versions.iter().for_each(|version| packet.put_u32(*version));
         packet
     }
 
-    /// A packet that asks the client to begin anew with `token`.
+    /// A packet that asks the client to begin again with `token`.
     pub fn retry(&self, token: &[u8]) -> Vec<u8> {
         let mut packet = self.header(LONG | FIXED | RETRY, QUIC_VERSION_1);
         packet.extend(token);
-        // The key and the nonce that RFC 9001 section 5.8 gives to everybody.
+        // The public key and nonce of RFC 9001 section 5.8.
         let key = aead::UnboundKey::new(&aead::AES_128_GCM, &RETRY_KEY).map(aead::LessSafeKey::new);
         let key = key.expect("the key has the right length");
         let mut pseudo = vec![self.first_id.len() as u8];
@@ -108,7 +105,6 @@ impl Eavesdropper {
         packet
     }
 
-    /// A long header from the server to the client.
     fn header(&self, first: u8, version: u32) -> Vec<u8> {
         let mut packet = vec![first];
         packet.put_u32(version);
@@ -120,16 +116,14 @@ impl Eavesdropper {
     }
 }
 
-/// What looks like a stateless reset (RFC 9000 section 10.3), with what `random` says for its bits
-/// and its token.
+/// Looks like a stateless reset (RFC 9000 section 10.3); `random` gives its bits and its token.
 pub fn stateless_reset(mut random: impl FnMut() -> u64) -> Vec<u8> {
     let mut packet: Vec<u8> = (0..RESET_WORDS).flat_map(|_| random().to_be_bytes()).collect();
     packet[0] = packet[0] & !LONG | FIXED;
     packet
 }
 
-/// The first byte of a packet with a long header of version 1, the ID that it goes to and the one
-/// that it comes from.
+/// First byte, destination ID and source ID of a packet with a long header of version 1.
 fn read_ids(mut packet: &[u8]) -> Option<(u8, [Vec<u8>; 2])> {
     let first = packet.try_get_u8().ok()?;
     let version = packet.try_get_u32().ok()?;
@@ -154,7 +148,7 @@ fn put_varint(out: &mut Vec<u8>, value: u64) {
     }
 }
 
-/// The bits of a long header's first byte, for version 1 (RFC 9000 section 17.2).
+/// Bits of a long header's first byte, for version 1 (RFC 9000 section 17.2).
 const LONG: u8 = 0x80;
 const FIXED: u8 = 0x40;
 const TYPE: u8 = 0x30;
@@ -166,10 +160,10 @@ const CONNECTION_CLOSE: u8 = 0x1c;
 /// A packet number that the server has not used yet.
 const FORGED_NUMBER: u8 = 100;
 const PAYLOAD_MIN: usize = 20;
-/// The sample for header protection begins so far behind the start of the packet number.
+/// Distance of the header protection's sample from the packet number.
 const SAMPLE_AFTER: usize = 4;
 const RETRY_KEY: [u8; 16] = 0xbe0c_690b_9f66_575a_1d76_6b54_e368_c84e_u128.to_be_bytes();
 const RETRY_NONCE: [u8; 12] =
     [0x46, 0x15, 0x99, 0xd3, 0x5d, 0x63, 0x2b, 0xf2, 0x23, 0x98, 0x25, 0xbb];
-/// So many times eight bytes make a reset.
+/// Eight bytes each.
 const RESET_WORDS: usize = 6;

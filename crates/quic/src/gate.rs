@@ -1,7 +1,6 @@
-//! The gate technique: how a library that chooses paths by itself is made to use the one we chose.
+//! The gate technique: it makes a library that schedules paths by itself use the path we chose.
 //!
-//! Each path has a congestion controller of its own. Ours wraps the real one and stands at the path
-//! as a gate:
+//! Each path has its own congestion controller. Ours wraps the real one and is a gate:
 //!
 //! ```text
 //!            congestion window    pacing rate     what the library sends on the path
@@ -10,12 +9,12 @@
 //!  Sealed    0                    1 byte/s        nothing
 //! ```
 //!
-//! With one gate open and all others sealed, the next packet can leave on one path only. What the
-//! real controller allows is enforced by [`Connection`](crate::Connection) before it hands a
+//! With one gate open and all others sealed, the next packet can leave on one path only.
+//! [`Connection`](crate::Connection) enforces what the real controller allows before it hands a
 //! datagram over.
 //!
 //! The wrapper also sees each packet number sent, acknowledged and lost. The [`Meter`] behind the
-//! gate keeps that record, and thereby the fate of each datagram, the bytes in flight and the
+//! gate records them, and so knows the fate of each datagram, the bytes in flight and the
 //! round-trip time.
 
 use std::any::Any;
@@ -30,37 +29,36 @@ use roadweave_proto::Instant;
 use crate::epoch::Epoch;
 use crate::meter::{Meter, Progress};
 
-/// What a gate lets through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum GateState {
-    /// Nothing at all, not even acknowledgements.
+    /// Nothing, not even acknowledgements.
     Sealed,
-    /// Only what is not subject to congestion control.
+    /// What congestion control does not hold back.
     Closed,
     /// Everything.
     Open,
 }
 
-/// The part of a path's controller that the connection holds on to.
+/// The part of a path's controller that the connection holds.
 #[derive(Debug)]
 pub(crate) struct Gate {
     state: AtomicU8,
-    /// Whether the meter has news that nobody has fetched.
+    /// Whether the meter has news.
     news: AtomicBool,
     meter: Mutex<Meter>,
 }
 
 impl Gate {
     fn new(meter: Meter) -> Arc<Self> {
-        // Closed, not sealed: a path that the peer has opened must be able to answer its challenge
-        // before the connection knows of it.
+        // Closed, not sealed: a path that the peer opened must be able to answer its challenge
+        // before the connection knows it.
         let state = AtomicU8::new(GateState::Closed as u8);
         Arc::new(Self { state, news: AtomicBool::new(false), meter: Mutex::new(meter) })
     }
 
-    /// The gate of a path at present. The library replaces a path's controller when its peer
-    /// appears at another IP address, so this is to be asked again after each change of address.
+    /// The present gate of a path. The library replaces a path's controller when its peer appears
+    /// at another IP address; ask again after each change of address.
     pub(crate) fn of(connection: &Connection, path: PathId) -> Option<Arc<Self>> {
         let controller = connection.congestion_state(path)?.clone_box().into_any();
         Some(controller.downcast::<GatedController>().ok()?.gate)
@@ -75,25 +73,22 @@ impl Gate {
     }
 
     pub(crate) fn meter(&self) -> MutexGuard<'_, Meter> {
-        // A panic elsewhere leaves the counters as they were, which is good enough to go on.
+        // A panic elsewhere leaves the counters as they were, which is good enough.
         self.meter.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes packets for lost whose time is over. The controller hears of them with the next
-    /// acknowledgement.
+    /// Takes overdue packets for lost. The controller learns it with the next acknowledgement.
     pub(crate) fn detect_losses(&self, now: Instant) {
         if self.meter().detect_losses(now) {
             self.news.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether datagrams were acknowledged or lost since this was last asked.
     pub(crate) fn take_news(&self) -> bool {
         self.news.swap(false, Ordering::Relaxed)
     }
 }
 
-/// Builds gated controllers around those of another factory.
 pub(crate) struct GateFactory {
     inner: Arc<dyn ControllerFactory + Send + Sync>,
     initial_rtt: Duration,
@@ -119,7 +114,6 @@ impl ControllerFactory for GateFactory {
     }
 }
 
-/// A real congestion controller behind a gate.
 #[derive(Debug)]
 struct GatedController {
     inner: Box<dyn Controller>,
@@ -132,7 +126,7 @@ impl GatedController {
         meter.on_metrics(&self.inner.metrics(), self.inner.window());
     }
 
-    /// Tells the real controller what is lost, in the order in which the library would.
+    /// Reports losses to the real controller, in the library's order.
     fn tell_losses(&mut self, now: StdInstant, is_persistent: bool) {
         let Some(losses) = self.gate.meter().take_losses() else { return };
         self.gate.news.store(true, Ordering::Relaxed);
@@ -157,7 +151,7 @@ impl Controller for GatedController {
         self.gate.meter().on_sent(self.epoch.of_std(now), bytes, pn);
     }
 
-    /// The library means our gate, which says nothing about the real window.
+    /// This is about our gate, not about the real window.
     fn on_cwnd_limited(&mut self) {}
 
     fn on_ack(
@@ -220,7 +214,7 @@ impl Controller for GatedController {
         self.gate.news.store(true, Ordering::Relaxed);
     }
 
-    /// The library's detection is not the one that counts.
+    /// The meter's detection replaces the library's.
     fn on_spurious_congestion_event(&mut self) {}
 
     fn on_mtu_update(&mut self, new_mtu: u16) {
@@ -242,12 +236,12 @@ impl Controller for GatedController {
         if self.gate.is(GateState::Open) { u64::MAX } else { 0 }
     }
 
-    /// Turns the library's pacer off, or, while sealed, all the way up.
+    /// Turns the library's pacer off, or, while sealed, fully on.
     ///
-    /// A window above `u32::MAX` without a rate means no pacing to the library. A rate of one byte
-    /// per second holds back even packets that are exempt from congestion control, once the first
-    /// full-sized packet, the path's challenge, has used up the pacer's burst. A window of 0 is
-    /// never reported, since the library divides by it.
+    /// To the library a window above `u32::MAX` without a rate means no pacing. A rate of one byte
+    /// per second holds back even packets exempt from congestion control, once the first full-sized
+    /// packet, the path's challenge, has used up the pacer's burst. A window of 0 is never
+    /// reported, since the library divides by it.
     fn metrics(&self) -> ControllerMetrics {
         let mut metrics = self.inner.metrics();
         metrics.congestion_window = u64::from(u32::MAX) + 1;
@@ -256,8 +250,8 @@ impl Controller for GatedController {
         metrics
     }
 
-    /// The clone stands at the same gate: the library clones when the peer's port changes and goes
-    /// on with the clone, and [`Gate::of`] clones only to look.
+    /// The clone shares the gate: the library clones when the peer's port changes and goes on with
+    /// the clone, and [`Gate::of`] clones only to look.
     fn clone_box(&self) -> Box<dyn Controller> {
         let (inner, gate) = (self.inner.clone_box(), self.gate.clone());
         Box::new(Self { inner, gate, epoch: self.epoch })

@@ -1,20 +1,20 @@
-//! How many paths of idle connections an endpoint asks for signs of life.
+//! How many paths of idle connections an endpoint probes.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use roadweave_proto::Instant;
 
-/// Gives each question of an idle connection its turn, in the order in which they are asked for:
-/// so nobody is left out, and thousands of suspect paths cost no more than some.
+/// Gives each probe of an idle connection its turn, in the order of requests, so that thousands of
+/// suspect paths cost little.
 #[derive(Debug, Default)]
 pub(crate) struct IdleProbes {
-    /// When as many questions may leave at once as ever (the generic cell rate algorithm).
+    /// When the full burst is available again (the generic cell rate algorithm).
     whole_at: Mutex<Instant>,
 }
 
 impl IdleProbes {
-    /// When the next one may be asked.
+    /// When the next probe may leave.
     pub(crate) fn turn(&self, now: Instant) -> Instant {
         let mut whole_at = self.whole_at.lock().unwrap_or_else(PoisonError::into_inner);
         *whole_at = (*whole_at).max(now) + INTERVAL;
@@ -22,9 +22,9 @@ impl IdleProbes {
     }
 }
 
-/// Between two questions in the long run: a fiftieth of what a core does with packets.
+/// Between two probes in the long run: a fiftieth of a core.
 const INTERVAL: Duration = Duration::from_millis(1);
-/// So many milliseconds' questions may leave at once: those of some dozens of clients.
+/// Burst: probes of some dozens of clients.
 const BURST: Duration = Duration::from_millis(200);
 
 #[cfg(test)]

@@ -1,11 +1,10 @@
-//! The few connections that something holds of in a turn.
+//! A small set of connections.
 
 use std::collections::VecDeque;
 
 use crate::event::ConnectionId;
 
-/// Connections, ascending. It keeps its memory when it is emptied: a turn fills and empties it,
-/// most often with one connection.
+/// Connections, ascending. Keeps its memory when emptied: each turn fills and empties it.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionSet(VecDeque<ConnectionId>);
 
@@ -30,7 +29,6 @@ impl ConnectionSet {
         self.0.iter().copied()
     }
 
-    /// Takes the first one out.
     pub(crate) fn pop(&mut self) -> Option<ConnectionId> {
         self.0.pop_front()
     }

@@ -1,8 +1,8 @@
 //! Multipath QUIC (RFC 9000, RFC 9221, RFC 10069) with a path chosen for every datagram.
 //!
 //! The QUIC library schedules paths by itself; this crate, the only one that names it, makes it
-//! send each datagram on the path that a scheduler chose, and tells what became of it. It does no
-//! I/O and reads no clock: packets and time come in, packets and events go out.
+//! send each datagram on the path that a scheduler chose, and reports its fate. It does no I/O and
+//! reads no clock: packets and time come in, packets and events go out.
 //!
 //! ```text
 //!            Endpoint                                 tls             who may talk to whom

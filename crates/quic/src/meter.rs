@@ -1,4 +1,4 @@
-//! The record of one path: what was sent, what became of it, and what follows from that.
+//! The record of one path: packets sent, their fates, and what follows from that.
 //!
 //! ```text
 //! on_sent ----> sent: [ 17 | 18 | 20 | 21 ]  packets in flight by number, some with payloads
@@ -10,7 +10,7 @@
 //!                   signals      the fate of what the packets carried
 //! ```
 //!
-//! Times are ours: the gate translates those of the library as they come.
+//! Times are ours: the gate converts those of the library.
 
 mod delivery;
 mod forecast;
@@ -32,39 +32,38 @@ use self::rtt::{ACK_DELAY_MAX, GRANULARITY, RoundTrip};
 use self::sent::{AcknowledgedPacket, Fate, SentPacket, SentPackets, TrackedPayload};
 use self::utilization::Utilization;
 
-/// How the sender did in the time that a batch of acknowledgements covers.
+/// Of the sender, over a batch of acknowledgements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Progress {
     pub(crate) app_limited: bool,
     pub(crate) window_limited: bool,
 }
 
-/// The record of one path.
 #[derive(Debug)]
 pub(crate) struct Meter {
-    /// Off during the handshake, whose three packet number spaces count from the same numbers.
+    /// Off during the handshake, whose three packet number spaces use the same numbers.
     tracking: bool,
     sent: SentPackets,
     signals: Vec<(TrackedPayload, Fate)>,
-    /// How many of the signals are older than the present batch of acknowledgements.
+    /// How many signals are older than the present batch of acknowledgements.
     settled_signals: usize,
-    /// The newest packet that was acknowledged, by number and by the time it was sent.
+    /// The newest acknowledged packet: number, and when it was sent.
     newest_acknowledged: Option<(u64, Instant)>,
     last_acknowledged: Option<Instant>,
-    /// When the newest packet was sent that has given a sample of the round-trip time.
+    /// When the newest packet with a sample of the round-trip time was sent.
     sampled_up_to: Option<Instant>,
     reordering: Reordering,
-    /// What the controller has not been told of.
+    /// Not yet reported to the controller.
     losses: Losses,
     pub(crate) rtt: RoundTrip,
-    /// The round trips, one for each acknowledgement of something newer.
+    /// One for each acknowledgement of something newer.
     pub(crate) round_trips: Delays,
     pub(crate) delivery: DeliveryRate,
-    /// What was in flight when the packet acknowledged last left, by its round-trip time: what the
+    /// Bytes in flight when the last acknowledged packet left, by its round-trip time: what the
     /// path passed in that time (Little's law).
     passed: Option<(Instant, Rate)>,
     pub(crate) window: u64,
-    /// The rate that the controller paces at.
+    /// Of the controller.
     pub(crate) pacing_rate: Option<Rate>,
     pub(crate) mtu: u16,
     loss: f32,
@@ -95,7 +94,7 @@ impl Meter {
         }
     }
 
-    /// Begins to keep the record; from now on all packets must be of one number space.
+    /// Starts the record; from now on all packets must be of one number space.
     pub(crate) fn start_tracking(&mut self) {
         if !std::mem::replace(&mut self.tracking, true) {
             self.newest_acknowledged = None;
@@ -111,17 +110,16 @@ impl Meter {
         }
     }
 
-    /// Says what the packet sent last carries; `false` if none was sent since the last call.
+    /// Sets the payload of the packet sent last; `false` if none was sent since the last call.
     pub(crate) fn claim(&mut self, tracked: Option<TrackedPayload>) -> bool {
         self.sent.claim(tracked)
     }
 
-    /// Forgets which packet was sent last.
     pub(crate) fn disclaim(&mut self) {
         self.sent.disclaim();
     }
 
-    /// Returns whether all that was taken for lost has come after all.
+    /// Returns whether all packets taken for lost have arrived.
     pub(crate) fn on_acknowledged(
         &mut self,
         now: Instant,
@@ -145,7 +143,6 @@ impl Meter {
         self.note_order(pn, rtt, settled.is_some())
     }
 
-    /// Ends a batch of acknowledgements that arrived at `now`.
     pub(crate) fn on_acks_end(&mut self, now: Instant) -> Progress {
         let newest = self.newest_acknowledged;
         let mut samples = self.reordering.end_batch(newest.map(|(newest, _)| newest));
@@ -166,7 +163,7 @@ impl Meter {
         Progress { app_limited: self.is_app_limited(now), window_limited }
     }
 
-    /// Takes what the peer waited off the round trips of the present batch.
+    /// Subtracts the peer's waits from the round trips of the present batch.
     fn take_waits_off(&mut self) {
         let batch = &mut self.signals[self.settled_signals..];
         let newest = batch.iter().filter_map(|(_, fate)| match fate {
@@ -187,26 +184,25 @@ impl Meter {
         self.pacing_rate = metrics.pacing_rate.map(Rate::from_bytes_per_second);
     }
 
-    /// Notes that the path could take no more at `now`, for the window's sake, or the pacer's,
-    /// which lets a packet through each `interval`.
+    /// Notes that the path was full at `now`, by the window, or by the pacer, which releases a
+    /// packet each `interval`.
     pub(crate) fn on_limited(&mut self, now: Instant, by_window: bool, interval: Duration) {
         self.utilization.on_limited(now, by_window, interval, self.rtt.smoothed());
     }
 
-    /// Whether the sender has of late left room unused, so that the rate of acknowledgements says
-    /// nothing about what the path could carry.
+    /// Whether the sender recently left room unused, so that the rate of acknowledgements says
+    /// nothing about the path's capacity.
     pub(crate) fn is_app_limited(&self, now: Instant) -> bool {
         self.utilization.is_app_limited(now)
     }
 
-    /// Declares all that is in flight lost: the path is gone, or another than it was.
+    /// Declares everything in flight lost: the path is gone or changed.
     pub(crate) fn abandon(&mut self) {
         let open = self.sent.take_open();
         self.signals.extend(open.filter_map(|packet| Some((packet.tracked?, Fate::Lost))));
     }
 
-    /// Takes what became of the packets' payloads since the last call, in the order in which it was
-    /// learned.
+    /// Takes the fates of payloads since the last call, in the order in which they were learned.
     pub(crate) fn take_signals(&mut self) -> std::vec::Drain<'_, (TrackedPayload, Fate)> {
         self.settled_signals = 0;
         self.signals.drain(..)
@@ -220,23 +216,23 @@ impl Meter {
         self.last_acknowledged
     }
 
-    /// When the newest packet that was acknowledged had been sent.
+    /// When the newest acknowledged packet was sent.
     pub(crate) fn acknowledged_up_to(&self) -> Option<Instant> {
         self.newest_acknowledged.map(|(_, sent)| sent)
     }
 
-    /// Since when an answer has been owed: since the oldest packet in flight, or the last answer.
+    /// Since when an answer has been owed: the oldest packet in flight, or the last answer.
     pub(crate) fn unanswered_since(&self) -> Option<Instant> {
         let oldest = self.sent.oldest()?.at;
         Some(self.last_acknowledged.map_or(oldest, |at| at.max(oldest)))
     }
 
-    /// The share of packets lost of late, 0..1.
+    /// Recent share of lost packets, 0..1.
     pub(crate) fn loss(&self) -> f32 {
         self.loss
     }
 
-    /// Returns the packet, if its fate was not known before.
+    /// Returns the packet, if its fate was unknown.
     fn settle(&mut self, pn: u64, fate: Fate) -> Option<SentPacket> {
         let sent = self.sent.settle(pn)?;
         if let Some(tracked) = sent.tracked {
@@ -248,7 +244,7 @@ impl Meter {
     }
 }
 
-/// Loss is averaged over about this many packets.
+/// Packets over which loss is averaged.
 const LOSS_MEMORY: f32 = 100.0;
 
 #[cfg(test)]
@@ -269,10 +265,16 @@ mod tests {
     }
 
     fn acknowledged(token: u64, sent: Instant, rtt: Duration) -> (TrackedPayload, Fate) {
-        (
-            TrackedPayload::Datagram(token),
-            Fate::Acknowledged(AcknowledgedPacket { sent, bytes: 1000, rtt }),
-        )
+        let packet = AcknowledgedPacket { sent, bytes: 1000, rtt };
+        (TrackedPayload::Datagram(token), Fate::Acknowledged(packet))
+    }
+
+    fn lost(token: u64) -> (TrackedPayload, Fate) {
+        (TrackedPayload::Datagram(token), Fate::Lost)
+    }
+
+    fn signals(meter: &mut Meter) -> Vec<(TrackedPayload, Fate)> {
+        meter.take_signals().collect()
     }
 
     #[test]
@@ -286,16 +288,13 @@ mod tests {
         }
         meter.on_acks_end(start + MS * 50);
         meter.on_acks_end(start + MS * 51);
-        let signals: Vec<_> = meter.take_signals().collect();
-        assert_eq!(
-            signals,
-            [
-                acknowledged(3, start + MS * 10, MS * 40),
-                acknowledged(2, start + MS * 9, MS * 40),
-                // The peer waits no longer than 2 ms, whatever was sent later.
-                acknowledged(1, start, MS * 48),
-            ]
-        );
+        let expected = [
+            acknowledged(3, start + MS * 10, MS * 40),
+            acknowledged(2, start + MS * 9, MS * 40),
+            // The peer waits at most 2 ms.
+            acknowledged(1, start, MS * 48),
+        ];
+        assert_eq!(signals(&mut meter), expected);
     }
 
     #[test]
@@ -308,7 +307,7 @@ mod tests {
             meter.on_acknowledged(start + MS * 50, start + MS * ms, 1000, pn);
         }
         meter.on_acks_end(start + MS * 50);
-        // What comes late says nothing of the path as it is.
+        // A late one says nothing about the present path.
         meter.on_acknowledged(start + MS * 90, start + MS * 2, 1000, 2);
         meter.on_acks_end(start + MS * 90);
         meter.on_acknowledged(start + MS * 154, start + MS * 4, 1000, 4);
@@ -330,9 +329,8 @@ mod tests {
         meter.on_lost(7);
         meter.abandon();
         meter.on_acknowledged(start + MS, start, 1000, 6);
-        let signals: Vec<_> = meter.take_signals().collect();
-        let lost = |pn: u64| (TrackedPayload::Datagram(pn * 100), Fate::Lost);
-        assert_eq!(signals, [acknowledged(800, start, MS), lost(5), lost(6), lost(9)]);
+        let expected = [acknowledged(800, start, MS), lost(500), lost(600), lost(900)];
+        assert_eq!(signals(&mut meter), expected);
         assert_eq!(meter.in_flight(), 0);
     }
 
@@ -343,15 +341,9 @@ mod tests {
         send(&mut meter, start + MS, 2, 2);
         meter.on_acknowledged(start + MS * 50, start + MS, 1000, 2);
         meter.on_acks_end(start + MS * 50);
-        assert_eq!(
-            meter.take_signals().collect::<Vec<_>>(),
-            [acknowledged(2, start + MS, MS * 49)]
-        );
+        assert_eq!(signals(&mut meter), [acknowledged(2, start + MS, MS * 49)]);
         meter.on_acks_end(start + MS * 3000);
-        assert_eq!(
-            meter.take_signals().collect::<Vec<_>>(),
-            [(TrackedPayload::Datagram(1), Fate::Lost)]
-        );
+        assert_eq!(signals(&mut meter), [lost(1)]);
         assert_eq!(meter.in_flight(), 0);
     }
 

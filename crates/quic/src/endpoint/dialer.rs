@@ -1,5 +1,4 @@
-//! How a client connects: to the holder of one key at a time, of which each connection names its
-//! own.
+//! How a client connects: each connection names the key of its server.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +12,7 @@ use crate::secrets::SeededIds;
 use crate::tls::{self, Clock};
 use crate::transport;
 
-/// What a client's connections have in common, and the settings for the servers it connects to.
+/// Settings common to a client's connections, and those for each server.
 pub(super) struct Dialer {
     identity: Arc<Identity>,
     pub(super) refusal: Arc<HandshakeRefusal>,
@@ -21,7 +20,7 @@ pub(super) struct Dialer {
     transport: Arc<noq_proto::TransportConfig>,
     /// Shared by all servers, so that no ID is drawn twice.
     first_ids: Arc<Mutex<SeededIds>>,
-    /// By the server's key, the newest last: attempts to one server follow each other.
+    /// By the server's key, newest last.
     servers: VecDeque<(PublicKey, noq_proto::ClientConfig)>,
 }
 
@@ -42,7 +41,7 @@ impl Dialer {
         })
     }
 
-    /// The settings for a connection to the holder of `server_key` and nobody else.
+    /// The settings for a connection to the holder of `server_key`.
     pub(super) fn settings(
         &mut self,
         server_key: PublicKey,
@@ -67,8 +66,8 @@ impl Dialer {
     }
 }
 
-/// Servers whose settings are kept: those a client chooses among, and some it has left.
+/// Servers whose settings are kept.
 const SERVERS_MAX: usize = 8;
-/// Length of the ID that a client chooses for a server it does not know, bytes (RFC 9000 section
-/// 7.2 asks for 8).
+/// Length of the ID that a client chooses for a new server, bytes; at least 8 (RFC 9000 section
+/// 7.2).
 const INITIAL_ID_LEN: usize = 16;

@@ -1,5 +1,4 @@
-//! What a server that is late does with clients that begin: it turns most of them away, before it
-//! spends anything on them.
+//! A late server turns most beginning clients away before it spends anything on them.
 //!
 //! ```text
 //! first packet ─► has it lain here for 300 ms? ─ no ──► as ever: HalfOpen
@@ -8,18 +7,16 @@
 //!                        └ yes: the door is shut: the library drops it, without keys or TLS
 //! ```
 //!
-//! A server that is late would stay so if it began more than it can complete, and the keys of a
-//! first packet alone are a sixth of what a late server does. So the library is told to begin
-//! nothing while such a packet is handed to it: it knows which packets belong to handshakes under
-//! way, and these it takes.
+//! A server that begins more than it can complete stays late, and the keys of a first packet alone
+//! are a sixth of a late server's work. So the library is configured to begin nothing while such a
+//! packet is handed to it; it still takes packets of handshakes under way.
 //!
-//! A handshake takes one of the places for 2 s, by the time at which what is read now had come:
-//! what its client has answered within these was handed over. It lives on after that, and nobody
-//! is driven out; but whoever is silent, or goes on without ever being done, keeps nobody else out
-//! for longer, and a single source has half of the places at most. Whoever wants to use this to
-//! keep others away must make the server late first, by more packets than it can read, and then
-//! send as many first packets as all others together from many addresses; that is a flood, which
-//! is as bad for sessions.
+//! A handshake holds one of the places for 2 s, by the receipt times of packets: its client's
+//! answers within them have been handed over. It may complete later; but silent or endless
+//! handshakes do not block others for longer, and a single source has at most half of the places.
+//! To keep others away an attacker must first make the server late, by more packets than it can
+//! read, and then send as many first packets as all others together from many addresses; such a
+//! flood harms sessions as much.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +27,6 @@ use super::Endpoint;
 use super::half_open::HalfOpen;
 use crate::source::Source;
 
-/// Whether clients may begin with a server.
 pub(super) struct Door {
     open: Arc<noq_proto::ServerConfig>,
     shut: Arc<noq_proto::ServerConfig>,
@@ -38,15 +34,13 @@ pub(super) struct Door {
 }
 
 impl Door {
-    /// The door of a server with these settings, which is open.
     pub(super) fn new(config: noq_proto::ServerConfig) -> Self {
         let mut shut = config.clone();
-        // The library looks at this before anything else, and after it has found no connection.
+        // The library checks this before anything else once it has found no connection.
         shut.max_incoming(0);
         Self { open: Arc::new(config), shut: Arc::new(shut), is_shut: false }
     }
 
-    /// The settings by which clients may begin.
     pub(super) fn open(&self) -> Arc<noq_proto::ServerConfig> {
         self.open.clone()
     }
@@ -61,8 +55,8 @@ impl Door {
 }
 
 impl Endpoint {
-    /// Opens or shuts the door for a packet that the library will be handed next. Returns whether
-    /// it turns away a client that begins with it.
+    /// Opens or shuts the door for the next packet of the library. Returns whether a client that
+    /// begins with it is turned away.
     pub(super) fn set_door(&mut self, now: Instant, source: &Source, packet: &[u8]) -> bool {
         let Some(door) = self.door.as_mut().filter(|_| is_first(packet)) else { return false };
         let received = source.received_by(now);
@@ -73,28 +67,24 @@ impl Endpoint {
     }
 }
 
-/// Whether all places are taken, or all that one source may have, at `received`.
 fn has_no_place(half_open: &HalfOpen, received: Instant, source: &Source) -> bool {
     let (all, own) = half_open.begun_since(received, PLACE_TIME, source.remote, PLACES);
     all >= PLACES || own >= PLACES_OF_SOURCE
 }
 
-/// Whether it may be a client's first packet (RFC 9000 sections 14.1 and 17.2.2; RFC 9000 section
-/// 15 for the version).
+/// Whether it may be a client's first packet (RFC 9000 sections 14.1, 15 and 17.2.2).
 fn is_first(packet: &[u8]) -> bool {
     let is_initial = packet.first().is_some_and(|first| first & LONG_AND_TYPE == LONG_INITIAL);
     packet.len() >= INITIAL_MIN && is_initial && packet[1..5] == VERSION_1
 }
 
-/// A client repeats its first packet that nobody answers for so long: one that lay here as long has
-/// a successor by now, if there is still anybody.
+/// A client repeats its unanswered first packet after this: an older one has a successor by now.
 const REPEATED_AFTER: Duration = Duration::from_millis(300);
-/// Handshakes that may be under way while this end is so late.
+/// Handshakes that a late server may have under way.
 const PLACES: usize = 16;
-/// How many of them one source may have.
 const PLACES_OF_SOURCE: usize = PLACES / 2;
-/// For so long a handshake has its place: a client whose network takes half of that for a round
-/// trip may have lost a packet and sent it again.
+/// How long a handshake has its place: a client with a round trip of half of it may have lost a
+/// packet and sent it again.
 const PLACE_TIME: Duration = Duration::from_secs(2);
 const LONG_AND_TYPE: u8 = 0xb0;
 const LONG_INITIAL: u8 = 0x80;
@@ -113,9 +103,8 @@ mod tests {
             change(&mut packet);
             is_first(&packet)
         };
-        assert!(with(|_| {}));
         // The fixed bit may be greased (RFC 9287).
-        assert!(with(|packet| packet[0] = 0x80));
+        assert!(with(|_| {}) && with(|packet| packet[0] = 0x80));
         assert!(!with(|packet| packet[0] = 0xe0), "another packet of a handshake");
         assert!(!with(|packet| packet[0] = 0x40), "of a connection");
         assert!(!with(|packet| packet[4] = 2), "of another version");

@@ -1,4 +1,4 @@
-//! Handshakes under way on a server, by where they come from: which may begin.
+//! Handshakes under way on a server, by source: which may begin.
 //!
 //! ```text
 //! Initial ─► its address is proved by a token? ─ yes ─► 256 of its source under way? ─► ignored
@@ -10,15 +10,14 @@
 //!                                                             it is older than 3 s; else ignored
 //! ```
 //!
-//! Anybody can write any source address, so what has proved nothing has half of the room and gives
-//! way to what has. Who has a few addresses could fill all of it with handshakes that are never
-//! completed: so the source that has most gives way to others, as long as they have less than half
-//! of that, and no two of them drive each other out without end. Where each source has one, as when
-//! thousands of clients come back to a server that was restarted, each has some time before it
-//! gives way: if every newcomer drove one out at once, none would ever be done. Carriers put many
-//! boxes behind one address, so a source that has proved itself may have many handshakes under way;
-//! that those who lie in its name make it prove itself costs it a round trip. A source is an IPv4
-//! address or an IPv6 /64, which one subscriber has to themselves.
+//! Source addresses can be forged, so unproved handshakes have half of the room and give way to
+//! proved ones. An attacker with a few addresses could fill the room with handshakes that are never
+//! completed: so the source with most gives way to others, while they have less than half of its
+//! number, so that no two drive each other out without end. Where each source has one, as when
+//! thousands of clients come back to a restarted server, each has some time first: otherwise
+//! newcomers would end all of them. Carriers put many boxes behind one address, so a proved source
+//! may have many handshakes; forged packets in its name cost it a round trip, to prove itself. A
+//! source is an IPv4 address or an IPv6 /64, one subscriber's network.
 //!
 //! Source: RFC 9000 section 8.1.2.
 
@@ -37,42 +36,37 @@ use crate::event::ConnectionId;
 pub(super) struct HalfOpen {
     /// Ascending by age: numbers are given in turn.
     handshakes: BTreeMap<ConnectionId, Handshake>,
-    /// Handshakes of clients that have not proved their address.
     unproved: BTreeSet<ConnectionId>,
     sources: BTreeMap<IpAddr, Count>,
 }
 
 #[derive(Debug)]
 struct Handshake {
-    /// The client's address, until the outcome of its handshake is reported.
+    /// The client's address, until the outcome is reported.
     unreported: Option<SocketAddr>,
     source: IpAddr,
     began: Instant,
 }
 
-/// How many handshakes of one source are under way.
+/// Handshakes of one source.
 #[derive(Debug, Default)]
 struct Count {
     all: usize,
     proved: BTreeSet<ConnectionId>,
 }
 
-/// What to do with a client that begins a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admission {
-    /// Begin the handshake.
     Accept,
-    /// Begin the handshake, in the place of another one.
+    /// Begin in the place of this one.
     Replace(ConnectionId),
-    /// Let the client prove its address first.
+    /// Ask the client to prove its address.
     Retry,
-    /// There are too many.
     Ignore,
 }
 
 impl HalfOpen {
-    /// Decides about a client at `remote` that begins a handshake; `proved`: with a token that it
-    /// can only have got there.
+    /// Decides about a new client at `remote`; `proved`: it has a token sent to that address.
     pub(super) fn admit(
         &self,
         now: Instant,
@@ -98,8 +92,8 @@ impl HalfOpen {
         goes.map_or(Admission::Ignore, Admission::Replace)
     }
 
-    /// The oldest that has proved its address of the source that has most of these, if it has more
-    /// than twice as many as one with `own`, and if one that is alone has had its time.
+    /// The oldest handshake of the source with most proved ones, if that has more than twice `own`;
+    /// a source's only one must have had its time.
     fn oldest_of_crowded(&self, now: Instant, own: usize) -> Option<ConnectionId> {
         let proved = self.sources.values().map(|count| &count.proved);
         let most = proved.max_by_key(|proved| (proved.len(), Reverse(proved.first())))?;
@@ -108,7 +102,6 @@ impl HalfOpen {
         (most.len() > 1 || age >= LONE_TIME).then_some(oldest)
     }
 
-    /// A handshake begins.
     pub(super) fn begin(
         &mut self,
         now: Instant,
@@ -127,8 +120,8 @@ impl HalfOpen {
         };
     }
 
-    /// How many of the newest `most` had begun within `time` before `now`, and how many of these
-    /// are of the source of `remote`.
+    /// How many of the newest `most` began within `time` before `now`: all, and those of `remote`'s
+    /// source.
     pub(super) fn begun_since(
         &self,
         now: Instant,
@@ -143,17 +136,17 @@ impl HalfOpen {
             .fold((0, 0), |(all, own), it| (all + 1, own + usize::from(it.source == source)))
     }
 
-    /// Where the client is, if the outcome of its handshake has not been reported.
+    /// The client's address, unless the outcome of its handshake was reported.
     pub(super) fn unreported(&self, id: ConnectionId) -> Option<SocketAddr> {
         self.handshakes.get(&id)?.unreported
     }
 
-    /// Its handshake has failed; it takes its place until nothing is left of it.
+    /// Its handshake failed; it keeps its place until nothing is left of it.
     pub(super) fn report(&mut self, id: ConnectionId) {
         self.handshakes.get_mut(&id).into_iter().for_each(|handshake| handshake.unreported = None);
     }
 
-    /// A handshake is over: the client is let in, or nothing is left of the attempt.
+    /// Removes a handshake: the client is let in, or nothing is left of the attempt.
     pub(super) fn end(&mut self, id: ConnectionId) {
         let Some(Handshake { source, .. }) = self.handshakes.remove(&id) else { return };
         self.unproved.remove(&id);
@@ -166,11 +159,11 @@ impl HalfOpen {
     }
 }
 
-/// For so long a handshake keeps its place that is the only one of a source which has proved
-/// itself. A core completes some thousands in it, more than may be under way.
+/// How long the only handshake of a proved source keeps its place. A core completes some thousands
+/// in this time, more than may be under way.
 const LONE_TIME: Duration = Duration::from_secs(3);
 
-/// What is taken for one subscriber.
+/// One subscriber's address or network.
 pub(super) fn source_of(remote: SocketAddr) -> IpAddr {
     match remote.ip().to_canonical() {
         IpAddr::V6(address) => {
@@ -183,6 +176,8 @@ pub(super) fn source_of(remote: SocketAddr) -> IpAddr {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+
     use super::*;
 
     fn config() -> TransportConfig {
@@ -194,12 +189,11 @@ mod tests {
         }
     }
 
-    /// Lets `count` clients begin, the n-th from `address(n)`, n milliseconds after the start;
-    /// returns the decisions.
+    /// Lets clients begin, the n-th from `address(n)`, n milliseconds after the start; returns the
+    /// decisions.
     fn begin_all(
         half_open: &mut HalfOpen,
-        first: u64,
-        count: u64,
+        numbers: Range<u64>,
         proved: bool,
         address: impl Fn(u64) -> String,
     ) -> Vec<Admission> {
@@ -215,11 +209,19 @@ mod tests {
             }
             admission
         };
-        (first..first + count).map(decide).collect()
+        numbers.map(decide).collect()
     }
 
     fn accepted(decisions: &[Admission]) -> usize {
         decisions.iter().filter(|decision| **decision == Admission::Accept).count()
+    }
+
+    fn replaced(oldest: Range<u64>) -> Vec<Admission> {
+        oldest.map(|number| Admission::Replace(ConnectionId(number))).collect()
+    }
+
+    fn anywhere(number: u64) -> String {
+        format!("10.{}.{}.1:9", number / 256, number % 256)
     }
 
     #[test]
@@ -227,16 +229,16 @@ mod tests {
         for (crowded, other) in [
             ("203.0.113.9:PORT", "203.0.113.8:1"),
             ("[2001:db8:0:1::PORT]:1", "[2001:db8:0:2::1]:1"),
-            // One that a socket for both families reports is one of IPv4.
+            // IPv4 as a socket for both families reports it.
             ("[::ffff:203.0.113.9]:PORT", "[::ffff:203.0.113.8]:1"),
         ] {
             let mut half_open = HalfOpen::default();
             let address = |number: u64| crowded.replace("PORT", &(number + 1).to_string());
-            let decisions = begin_all(&mut half_open, 0, 20, false, address);
+            let decisions = begin_all(&mut half_open, 0..20, false, address);
             assert_eq!(accepted(&decisions), 16);
             assert_eq!(decisions[16..], [Admission::Retry; 4]);
-            assert_eq!(accepted(&begin_all(&mut half_open, 20, 1, false, |_| other.into())), 1);
-            let proved = begin_all(&mut half_open, 30, 40, true, address);
+            assert_eq!(accepted(&begin_all(&mut half_open, 20..21, false, |_| other.into())), 1);
+            let proved = begin_all(&mut half_open, 30..70, true, address);
             assert_eq!(accepted(&proved), 30);
             assert_eq!(proved[30..], [Admission::Ignore; 10], "but not any number of them");
         }
@@ -245,78 +247,70 @@ mod tests {
     #[test]
     fn those_who_proved_nothing_give_way_and_the_oldest_first() {
         let mut half_open = HalfOpen::default();
-        let anywhere = |number: u64| format!("10.{}.{}.1:9", number / 256, number % 256);
-        let decisions = begin_all(&mut half_open, 0, 10_000, false, anywhere);
+        let decisions = begin_all(&mut half_open, 0..10_000, false, anywhere);
         assert_eq!(accepted(&decisions), 50, "half of the room");
-        let proved = begin_all(&mut half_open, 20_000, 100, true, anywhere);
+        let proved = begin_all(&mut half_open, 20_000..20_100, true, anywhere);
         assert_eq!(accepted(&proved), 50);
-        let replaced: Vec<Admission> =
-            (0..50).map(|oldest| Admission::Replace(ConnectionId(oldest))).collect();
-        assert_eq!(proved[50..], replaced);
-        let oldest = Admission::Replace(ConnectionId(20_000));
-        assert_eq!(begin_all(&mut half_open, 30_000, 1, true, anywhere), [oldest]);
-        assert_eq!(begin_all(&mut half_open, 40_000, 1, false, anywhere), [Admission::Retry]);
+        assert_eq!(proved[50..], replaced(0..50));
+        let oldest = replaced(20_000..20_001);
+        assert_eq!(begin_all(&mut half_open, 30_000..30_001, true, anywhere), oldest);
+        let unproved = begin_all(&mut half_open, 40_000..40_001, false, anywhere);
+        assert_eq!(unproved, [Admission::Retry]);
     }
 
     #[test]
     fn a_few_sources_that_fill_all_the_room_keep_nobody_else_out() {
         let mut half_open = HalfOpen::default();
         let hostile = |number: u64| format!("203.0.113.{}:9", number % 4);
-        assert_eq!(accepted(&begin_all(&mut half_open, 0, 200, true, hostile)), 100);
+        assert_eq!(accepted(&begin_all(&mut half_open, 0..200, true, hostile)), 100);
         let carrier = |_| "192.0.2.1:9".to_owned();
-        let behind_carrier = begin_all(&mut half_open, 1_000, 9, true, carrier);
-        let replaced: Vec<Admission> =
-            (0..9).map(|oldest| Admission::Replace(ConnectionId(oldest))).collect();
-        assert_eq!(behind_carrier, replaced, "each in the place of the oldest of a crowded source");
+        let behind_carrier = begin_all(&mut half_open, 1_000..1_009, true, carrier);
+        assert_eq!(behind_carrier, replaced(0..9), "the oldest of a crowded source each");
         assert_eq!(half_open.handshakes.len(), 100);
-        // Those who were driven out do not come back for others of the same kind: nothing churns.
-        assert_eq!(begin_all(&mut half_open, 2_000, 400, true, hostile), [Admission::Ignore; 400]);
-        let mut churned = begin_all(&mut half_open, 3_000, 100, true, carrier);
+        // Those that lost their places do not take them back.
+        let hostile = begin_all(&mut half_open, 2_000..2_400, true, hostile);
+        assert_eq!(hostile, [Admission::Ignore; 400]);
+        let mut churned = begin_all(&mut half_open, 3_000..3_100, true, carrier);
         churned.retain(|admission| *admission != Admission::Ignore);
         assert!(churned.len() <= 3, "{churned:?}");
-        let other = |number: u64| format!("198.51.100.{number}:9");
-        let others = begin_all(&mut half_open, 100_000, 20, true, |number| other(number - 100_000));
+        let other = |number: u64| format!("198.51.100.{}:9", number - 100_000);
+        let others = begin_all(&mut half_open, 100_000..100_020, true, other);
         assert!(others.iter().all(|admission| matches!(admission, Admission::Replace(_))));
     }
 
     #[test]
     fn thousands_who_come_back_at_once_do_not_drive_each_other_out() {
         let mut half_open = HalfOpen::default();
-        let anywhere = |number: u64| format!("10.{}.{}.1:9", number / 256, number % 256);
-        assert_eq!(accepted(&begin_all(&mut half_open, 0, 100, true, anywhere)), 100);
-        // Each has a source of its own: all whose time is not over stay.
-        let newcomers = begin_all(&mut half_open, 100, 2_900, true, anywhere);
+        assert_eq!(accepted(&begin_all(&mut half_open, 0..100, true, anywhere)), 100);
+        // Each has its own source: all whose time is not over stay, and then go one by one.
+        let newcomers = begin_all(&mut half_open, 100..3_000, true, anywhere);
         assert_eq!(newcomers, vec![Admission::Ignore; 2_900]);
-        // Who does not go on with it does not hold its place for long, one after the other.
-        let later = begin_all(&mut half_open, 3_000, 100, true, anywhere);
-        let replaced: Vec<Admission> =
-            (0..100).map(|oldest| Admission::Replace(ConnectionId(oldest))).collect();
-        assert_eq!(later, replaced);
+        assert_eq!(begin_all(&mut half_open, 3_000..3_100, true, anywhere), replaced(0..100));
         assert_eq!(half_open.handshakes.len(), 100);
     }
 
     #[test]
     fn those_that_began_of_late_are_counted_by_source_up_to_a_bound() {
         let mut half_open = HalfOpen::default();
-        // One each millisecond, by turns of two sources.
-        begin_all(&mut half_open, 0, 20, true, |number| format!("10.0.0.{}:9", number % 2));
+        // One each millisecond, from two sources in turn.
+        begin_all(&mut half_open, 0..20, true, |number| format!("10.0.0.{}:9", number % 2));
         let count = |now, most| {
             let [now, time] = [now, 10].map(Duration::from_millis);
             let remote = "10.0.0.1:7".parse().unwrap();
             half_open.begun_since(Instant::ZERO + now, time, remote, most)
         };
-        assert_eq!(count(0, 16), (16, 8), "those to come are among the newest");
-        assert_eq!(count(19, 16), (10, 5));
-        assert_eq!(count(24, 16), (5, 3));
-        assert_eq!(count(29, 16), (0, 0));
-        assert_eq!(count(19, 3), (3, 2));
+        // Later ones are among the newest.
+        let counts =
+            [(0, 16), (19, 16), (24, 16), (29, 16), (19, 3)].map(|(now, most)| count(now, most));
+        assert_eq!(counts, [(16, 8), (10, 5), (5, 3), (0, 0), (3, 2)]);
     }
 
     #[test]
     fn what_has_ended_leaves_nothing_behind() {
         let mut half_open = HalfOpen::default();
-        begin_all(&mut half_open, 0, 40, false, |number| format!("10.0.0.{}:9", number % 4));
-        begin_all(&mut half_open, 40, 40, true, |number| format!("10.0.0.{}:9", number % 4));
+        for (numbers, proved) in [(0..40, false), (40..80, true)] {
+            begin_all(&mut half_open, numbers, proved, |number| format!("10.0.0.{}:9", number % 4));
+        }
         (0..80).for_each(|number| half_open.end(ConnectionId(number)));
         half_open.end(ConnectionId(0));
         assert!(half_open.handshakes.is_empty() && half_open.unproved.is_empty());

@@ -9,8 +9,8 @@ use crate::outbox::{Ecn, Route};
 use crate::source::{Local, Source};
 
 impl Endpoint {
-    /// A client begins a handshake. Who may join is decided later, by its key; here only how many
-    /// connections may be half open at once.
+    /// A client begins a handshake. This bounds half-open connections; admission by key follows
+    /// later.
     pub(super) fn handle_incoming(
         &mut self,
         now: Instant,
@@ -57,7 +57,7 @@ impl Endpoint {
         }
     }
 
-    /// Lets a client prove that it is where it says.
+    /// Lets a client prove its address.
     fn ask_to_retry(
         &mut self,
         source: &Source,
@@ -76,8 +76,7 @@ impl Endpoint {
         }
     }
 
-    /// Forgets a handshake without a word: whoever is where it says it comes from may know nothing
-    /// of it.
+    /// Forgets a handshake silently: its source address may be forged.
     fn evict(&mut self, id: ConnectionId) {
         self.stats.evicted += 1;
         self.half_open.end(id);
@@ -87,7 +86,7 @@ impl Endpoint {
         self.drained.remove(&id);
     }
 
-    /// Tells how the handshake of a client ended, if it has.
+    /// Reports the outcome of a client's handshake, if it has one.
     pub(super) fn settle_handshake(&mut self, id: ConnectionId) {
         let Some(remote) = self.half_open.unreported(id) else { return };
         let Some(connection) = self.connections.get_mut(&id) else { return };
@@ -120,7 +119,7 @@ impl Endpoint {
         }
     }
 
-    /// Puts an answer that belongs to no connection into the outbox.
+    /// Puts an answer without a connection into the outbox.
     pub(super) fn respond(
         &mut self,
         source: &Source,
@@ -141,7 +140,6 @@ impl Endpoint {
     }
 }
 
-/// The most answers that wait to be sent; more are dropped, as the network might.
+/// Answers that wait to be sent; more are dropped.
 const RESPONSES_MAX: usize = 1024;
-/// The most failed handshakes that wait to be polled.
 const EVENTS_MAX: usize = 1024;

@@ -1,15 +1,14 @@
-//! How often strangers are answered: packets of connections that nobody knows.
+//! How often packets without a connection are answered.
 //!
-//! After a restart of the server its former clients are such strangers, and a stateless reset tells
-//! them to come again at once (RFC 9000 section 10.3). They all send in the same second, so the
-//! rate is that of a thousand of them with four uplinks each. A busy one sends hundreds of packets
-//! before the answer is there: each address is answered once in a while. One host has as many
-//! addresses as ports: a source has a share of the rate, and leaves the rest to others. An answer
-//! is shorter than what it answers, so nobody's traffic grows by it.
+//! After a restart of the server a stateless reset makes its former clients come again at once (RFC
+//! 9000 section 10.3). They all send in the same second, so the rate suits a thousand of them with
+//! four uplinks each. A busy one sends hundreds of packets before the answer arrives: each address
+//! is answered once in a while. One host has as many addresses as ports: a source has a share of
+//! the rate. An answer is shorter than the packet, so it amplifies no traffic.
 //!
-//! A client has few connections, and one answer tells a server that one of them is over. When both
-//! are late it gives up attempts which the server is about to answer: to answer each packet of
-//! these would keep both late.
+//! A client has few connections, and one answer shows a server that a connection is over. A late
+//! client gives up attempts that a late server is about to answer: answers to each packet of these
+//! would keep both late.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -19,28 +18,25 @@ use roadweave_proto::Instant;
 
 use super::half_open::source_of;
 
-/// Answers of a server in a second, at most.
+/// Answers of a server in a second.
 const RATE: u32 = 4_000;
-/// Its answers to one source in a second, at most.
+/// To one source.
 const SOURCE_RATE: u32 = RATE / 8;
-/// Answers of a client in a second, at most.
+/// Of a client.
 const CLIENT_RATE: u32 = 1;
-/// An address is answered once in this time.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Says whether a stranger is answered.
 #[derive(Debug)]
 pub(super) struct ResponseLimiter {
-    /// Answers in a second, at most, and those to one source.
+    /// Answers in a second, and those to one source.
     rates: (u32, u32),
-    /// When the allowance will be whole again (the generic cell rate algorithm); a second's worth
-    /// may be taken at once.
+    /// When the allowance is whole again (the generic cell rate algorithm); a second's worth is the
+    /// burst.
     whole_at: Instant,
-    /// Addresses that were answered a moment ago: no more than [`RATE`] and those of the burst.
+    /// Recently answered addresses: at most [`RATE`] and those of the burst.
     recent: BTreeSet<SocketAddr>,
     order: VecDeque<(Instant, SocketAddr)>,
-    /// When the allowance of each source will be whole again, as long as that is to come: no more
-    /// sources than were answered in a second.
+    /// When the allowance of each source is whole again; those that are whole are removed.
     sources: BTreeMap<IpAddr, Instant>,
     by_time: BTreeSet<(Instant, IpAddr)>,
 }
@@ -65,7 +61,6 @@ impl ResponseLimiter {
         }
     }
 
-    /// Whether somebody at `remote` is answered now.
     pub(super) fn allow(&mut self, now: Instant, remote: SocketAddr) -> bool {
         while let Some((at, oldest)) = self.order.front()
             && now.since(*at) >= PAUSE
@@ -100,8 +95,7 @@ impl ResponseLimiter {
     }
 }
 
-/// When an allowance of `rate` will be whole once one more is taken; `None` if a second's worth is
-/// taken already.
+/// When an allowance of `rate` is whole after one more; `None` if a second's worth is taken.
 fn taken(now: Instant, whole_at: Instant, rate: u32) -> Option<Instant> {
     let second = Duration::from_secs(1);
     let whole_at = whole_at.max(now) + second / rate;
@@ -134,7 +128,7 @@ mod tests {
         assert_eq!(
             (limiter.sources.len(), limiter.by_time.len()),
             (1, 1),
-            "what is whole is forgotten"
+            "whole ones are removed"
         );
     }
 
@@ -151,6 +145,7 @@ mod tests {
         let subscriber = |port| SocketAddr::new("2001:db8::1".parse().expect("an address"), port);
         assert!(limiter.allow(now, subscriber(7)));
     }
+
     #[test]
     fn a_client_answers_once_in_a_second_whoever_asks() {
         let mut limiter = ResponseLimiter::of_client();

@@ -1,4 +1,4 @@
-//! How an endpoint comes to be: a client's, and a server's.
+//! How endpoints of clients and servers are made.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl Endpoint {
         config.validate()?;
         let dialer = Dialer::new(epoch, config, identity)?;
         let (refusal, clock) = (dialer.refusal.clone(), dialer.clock.clone());
-        // Clients send no resets that anyone could use; a key that dies with the process will do.
+        // Clients send no useful resets; a key that dies with the process will do.
         let reset_key = derive_secret(&config.rng_seed, b"reset");
         let endpoint_config = Arc::new(endpoint_config(config, &reset_key)?);
         let quic = noq_proto::Endpoint::new(endpoint_config, None, true);
@@ -46,8 +46,8 @@ impl Endpoint {
 
     /// An endpoint that lets in whom `policy` lets in.
     ///
-    /// The key of its stateless resets grows out of its private key and `reset_salt`, so that after
-    /// a restart it tells the clients of its former life at once that their connections are gone.
+    /// The key of its stateless resets is derived from its private key and `reset_salt`, so that
+    /// after a restart its former clients learn at once that their connections are gone.
     ///
     /// # Errors
     ///
@@ -128,14 +128,12 @@ fn endpoint_config(
         .cid_generator(Arc::new(move || Box::new(ids())))
         .supported_versions(vec![QUIC_VERSION_1])
         .rng_seed(Some(derive_secret(&seed, b"library")))
-        // `ResponseLimiter` bounds them.
         .min_reset_interval(Duration::ZERO)
         .max_udp_payload_size(config.mtu_max.max(UDP_PAYLOAD_MIN))
         .map_err(|_| ConfigError::OutOfBounds { field: "mtu_max" })?;
     Ok(endpoint)
 }
 
-/// RFC 9000 section 15.
 const QUIC_VERSION_1: u32 = 1;
-/// The least that this side takes in a packet, bytes: what an Ethernet carries.
+/// Least packet that this side takes, bytes: what an Ethernet carries.
 const UDP_PAYLOAD_MIN: u16 = 1472;

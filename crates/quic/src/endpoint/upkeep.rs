@@ -9,8 +9,7 @@ use crate::connection::Connection;
 use crate::event::ConnectionId;
 
 impl Endpoint {
-    /// After a connection has had its turn: carries word between it and the library's endpoint, and
-    /// sees whether its handshake has ended.
+    /// Exchanges events with the library's endpoint, and settles the handshake if it has ended.
     pub(super) fn look_after(&mut self, now: Instant, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if let Some(&handle) = self.handles.get(&id) {
@@ -29,14 +28,13 @@ impl Endpoint {
             }
             connection.flush(now);
         }
-        // Its deadline is looked up when somebody asks: packets come in batches.
+        // Its deadline is looked up on demand: packets come in batches.
         self.touched.insert(id);
         self.unsent.insert(id);
         self.settle_handshake(id);
     }
 
-    /// Lets the library forget a connection, which stays here until the user has all that is left
-    /// in it.
+    /// Lets the library forget a connection; it stays here until the user has fetched everything.
     pub(super) fn release(&mut self, id: ConnectionId) {
         if let Some(handle) = self.handles.remove(&id) {
             self.ids.remove(&handle);
@@ -47,8 +45,7 @@ impl Endpoint {
         self.drained.insert(id);
     }
 
-    /// Releases connections that are over for long, and the oldest of those that are too many.
-    /// Returns them.
+    /// Releases connections that are over for long, and the oldest of too many. Returns them.
     pub(super) fn end_closing(&mut self, now: Instant) -> Vec<ConnectionId> {
         if self.closing.len() == 0 {
             return Vec::new();
@@ -60,7 +57,6 @@ impl Endpoint {
         over
     }
 
-    /// Removes connections that have nothing more to say.
     pub(super) fn tidy(&mut self) {
         let (connections, unsent) = (&mut self.connections, &mut self.unsent);
         let half_open = &mut self.half_open;
@@ -75,7 +71,6 @@ impl Endpoint {
         });
     }
 
-    /// Looks up the deadlines of connections that had a turn, and whether they are over.
     pub(super) fn note_deadlines(&mut self, now: Instant) {
         while let Some(id) = self.touched.pop() {
             let alive = !self.drained.contains(&id);
@@ -88,8 +83,8 @@ impl Endpoint {
     }
 }
 
-/// How long the library remembers a connection that is over, at most. It wants three probe timeouts
-/// (RFC 9000 section 10.2), which grow with round trips and delays that the peer chooses.
+/// Longest memory of a connection that is over. The library wants three probe timeouts (RFC 9000
+/// section 10.2), which grow with round trips and delays that the peer chooses.
 const LINGER: Duration = Duration::from_secs(3);
-/// The most connections that are over and remembered.
+/// Connections that are over and remembered.
 const CLOSING_MAX: usize = 256;

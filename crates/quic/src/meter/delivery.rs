@@ -4,15 +4,13 @@ use std::time::Duration;
 
 use roadweave_proto::{Instant, Rate};
 
-/// The rate at which a path delivers: the best of the last few round trips.
-///
-/// It is here to bound what the congestion controller makes of a few acknowledgements that came at
-/// once.
+/// The best delivery rate of the last few round trips. It bounds what the congestion controller
+/// derives from a few acknowledgements that came at once.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DeliveryRate {
     began: Option<Instant>,
     delivered: u64,
-    /// Of the latest windows, the newest first.
+    /// Newest first.
     windows: [Rate; 10],
 }
 
@@ -44,5 +42,5 @@ impl DeliveryRate {
     }
 }
 
-/// The shortest time over which a delivery rate is measured.
+/// Shortest time for a rate.
 const WINDOW_MIN: Duration = Duration::from_millis(50);

@@ -1,4 +1,4 @@
-//! How long a packet would take that left now.
+//! How long a packet would take if it left now.
 //!
 //! ```text
 //!                   sent                 answered, or not yet
@@ -8,13 +8,12 @@
 //!                                  expected: the longest of them
 //! ```
 //!
-//! The smoothed round-trip time tells of packets that left a round trip ago. With it, a scheduler
-//! goes on filling a link that has paused, until a timeout tells; fills a fast link until its queue
-//! shows; and never again tries a link whose last packets were slow, as nothing leaves there that
-//! could be faster.
+//! The smoothed round-trip time describes packets that left a round trip ago. With it alone a
+//! scheduler would go on filling a paused link until a timeout, fill a fast link until its queue
+//! shows, and never again try a link whose last packets were slow.
 //!
-//! An answer is owed only for what left after the newest packet that was acknowledged: what is
-//! older was overtaken, and is lost rather than slow.
+//! An answer is owed only for packets newer than the newest acknowledged one: older ones were
+//! overtaken, and are lost rather than slow.
 
 use std::time::Duration;
 
@@ -23,14 +22,13 @@ use roadweave_proto::{Instant, Pacing, Rate};
 use super::Meter;
 
 impl Meter {
-    /// The round-trip time that a packet would have which left at `now` and is paced as `pacing`
-    /// says; the initial one before the first sample.
+    /// The round-trip time of a packet that leaves at `now`, paced as `pacing` says; the initial
+    /// one before the first sample.
     pub(crate) fn expected_rtt(&self, now: Instant, pacing: Pacing) -> Duration {
         if !self.rtt.is_sampled() {
             return self.rtt.smoothed();
         }
-        // Where packets overtake each other, the fastest of late tells of its luck rather than of
-        // the route.
+        // Where packets overtake each other, the recent minimum shows luck rather than the route.
         let route = match self.is_overtaken() {
             true => self.rtt.smoothed(),
             false => self.rtt.fresh_min(),
@@ -38,17 +36,16 @@ impl Meter {
         route.max(self.time_to_drain(now, pacing)).max(self.owed_for(now))
     }
 
-    /// How long the path takes for what is in flight.
+    /// The time that the path takes for the bytes in flight.
     ///
-    /// While it is used to the full and its round-trip time has grown, its rate is what it
-    /// delivered in the last round trip, or passed in it if that was more; otherwise it can do at
-    /// least the best that it has done of late, and where there was no queue, more: as in slow
-    /// start, twice as much is not too much.
+    /// While it is fully used and its round-trip time has grown, its rate is what it delivered in
+    /// the last round trip, or passed in it if that was more. Otherwise it can do at least its
+    /// recent best, and without a queue twice as much, as in slow start.
     ///
     /// Where a sender leaves room, longer round trips are a queue of others, or one on the way
-    /// back. A stream leaves room by its nature, and must be gone at the first sign. A transfer
-    /// does as its receiver or its other end does; acknowledgements meet the queue of what they
-    /// acknowledge, and double with it all the same.
+    /// back. A stream always leaves room, and must leave at the first sign. A transfer leaves room
+    /// when its receiver or its other end does; acknowledgements meet the queue of the data that
+    /// they acknowledge, and still double with it.
     fn time_to_drain(&self, now: Instant, pacing: Pacing) -> Duration {
         let base = self.rtt.recent_min();
         let queued = self.rtt.latest() > base + base / QUEUE_SHARE + QUEUE_MIN;
@@ -63,16 +60,16 @@ impl Meter {
         Duration::from_secs_f64((self.in_flight() as f64 / rate.bytes_per_second()).min(DRAIN_MAX))
     }
 
-    /// The rate at which the path passed what was in flight when the packet acknowledged last left,
-    /// if that is news and the path is used to the full; otherwise zero. A transfer that begins
-    /// doubles its rate several times while a delivery rate is taken.
+    /// The rate at which the path passed what was in flight when the last acknowledged packet left;
+    /// zero if that is old or the path is not fully used. A starting transfer doubles its rate
+    /// several times within one sample of the delivery rate.
     fn passed(&self, now: Instant) -> Rate {
         let is_news = |at| now.since(at) <= self.rtt.smoothed();
         let passed = self.passed.filter(|(at, _)| is_news(*at) && !self.is_app_limited(now));
         passed.map_or(Rate::ZERO, |(_, rate)| rate)
     }
 
-    /// Since when the peer has owed an answer to a packet newer than those that it acknowledged.
+    /// How long the peer has owed an answer to a packet newer than those it acknowledged.
     fn owed_for(&self, now: Instant) -> Duration {
         let owed = match self.newest_acknowledged {
             Some((newest, _)) => self.sent.oldest_after(newest),
@@ -82,12 +79,10 @@ impl Meter {
     }
 }
 
-/// The share of the least round-trip time of the last seconds by which one exceeds it when there is
-/// a queue (with `QUEUE_MIN`).
+/// Share of the recent minimum by which a round-trip time exceeds it with a queue, and `QUEUE_MIN`.
 const QUEUE_SHARE: u32 = 4;
-/// What a round-trip time with a queue exceeds the least by beyond `QUEUE_SHARE`.
 const QUEUE_MIN: Duration = Duration::from_millis(5);
-/// Seconds; nobody waits longer for a path.
+/// Seconds, at most.
 const DRAIN_MAX: f64 = 10.0;
 
 #[cfg(test)]
@@ -114,15 +109,10 @@ mod tests {
     }
 
     #[test]
-    fn an_even_stream_is_expected_to_go_on() {
+    fn even_streams_are_expected_to_go_on_and_pauses_to_last() {
         let (meter, start) = steady();
         let expected = meter.expected_rtt(start + MS * 199, Pacing::Window);
         assert!((MS * 40..=MS * 42).contains(&expected), "{expected:?}");
-    }
-
-    #[test]
-    fn a_path_that_pauses_is_expected_to_take_as_long_as_it_has_paused() {
-        let (meter, start) = steady();
         // The oldest packet in flight left at 160.
         assert_eq!(meter.expected_rtt(start + MS * 260, Pacing::Window), MS * 100);
     }
@@ -134,10 +124,8 @@ mod tests {
             meter.on_acknowledged(start + MS * 240, start + MS * sent, 1000, u64::from(sent));
         }
         meter.on_acks_end(start + MS * 240);
-        assert!(
-            meter.expected_rtt(start + MS * 260, Pacing::Window) < MS * 50,
-            "packet 160 alone is missing"
-        );
+        let expected = meter.expected_rtt(start + MS * 260, Pacing::Window);
+        assert!(expected < MS * 50, "packet 160 alone is missing: {expected:?}");
     }
 
     #[test]
@@ -153,7 +141,7 @@ mod tests {
     #[test]
     fn a_transfer_that_leaves_room_has_made_no_queue() {
         let (mut meter, start) = steady();
-        // From now on answers take 20 ms longer, and after 60 ms twice as much leaves.
+        // Answers take 20 ms longer now, and after 60 ms twice as much leaves.
         let mut pn = 200;
         for at in 200..320_u32 {
             let now = start + MS * at;
@@ -169,7 +157,7 @@ mod tests {
         let expected = |pacing| meter.expected_rtt(start + MS * 319, pacing);
         let transfer = expected(Pacing::Rate);
         assert!((MS * 55..=MS * 62).contains(&transfer), "{transfer:?}");
-        assert!(expected(Pacing::Window) >= MS * 110, "for all that a stream knows it is its own");
+        assert!(expected(Pacing::Window) >= MS * 110, "to a stream the queue may be its own");
     }
 
     #[test]

@@ -1,13 +1,12 @@
 //! Which packets are lost, and which are only late.
 //!
-//! The library calls a packet lost that was overtaken and is older than some multiple of the
-//! round-trip time, which it takes from packets that overtake others: the fastest ones. On a link
-//! that delays packets by 20 ms, give or take 20 ms, that is 10 ms instead of 43, and half of what
-//! arrives comes too late. Nor does it tell of packets that are acknowledged after that, so that
-//! nobody could learn from them. Therefore the library waits for far longer than a packet takes
-//! (`transport`), and the record here has a threshold that learns, as RACK has (RFC 8985 section
-//! 6.2): what has come after all within the last seconds (`reordering`), and a quarter more. Where
-//! packets keep their order, none comes after all, and the threshold is twice the round-trip time.
+//! The library takes an overtaken packet for lost once it is older than a multiple of the
+//! round-trip time of packets that overtake others, the fastest ones. On a link that delays packets
+//! by 20 ms, give or take 20 ms, that is 10 ms instead of 43, and half of what arrives comes too
+//! late. Nor does it report acknowledgements after that. Therefore the library waits far longer
+//! than a packet takes (`transport`), and this record has a threshold that learns, as RACK has (RFC
+//! 8985 section 6.2): the latest arrival in the last seconds (`reordering`), and a quarter more.
+//! Where packets keep their order, the threshold is twice the round-trip time.
 
 use std::time::Duration;
 
@@ -19,15 +18,14 @@ use super::sent::{Fate, SentPacket};
 use super::{LOSS_MEMORY, Meter};
 
 impl Meter {
-    /// Learns from a packet that was acknowledged now; `was_in_flight`: whether it was not taken
-    /// for lost. Returns whether it was the last of those that had been taken for lost.
+    /// Learns from a packet acknowledged now; `was_in_flight`: it was not taken for lost. Returns
+    /// whether it was the last that had been taken for lost.
     pub(super) fn note_order(&mut self, pn: u64, age: Duration, was_in_flight: bool) -> bool {
         let was_missing = self.reordering.on_acknowledged(pn, age, was_in_flight);
         was_missing && !self.take_back(pn) && self.reordering.none_is_missing()
     }
 
-    /// A packet that was taken for lost has come after all. Returns whether the controller has not
-    /// been told.
+    /// A packet taken for lost has arrived. Returns whether its loss was not reported yet.
     fn take_back(&mut self, pn: u64) -> bool {
         self.loss = ((self.loss * LOSS_MEMORY - 1.0) / (LOSS_MEMORY - 1.0)).max(0.0);
         let unreported = &mut self.losses.packets;
@@ -35,32 +33,31 @@ impl Meter {
         at.is_some_and(|at| unreported.remove(at).pn == pn)
     }
 
-    /// Whether packets have overtaken each other as a rule in the last seconds.
+    /// Whether packets regularly overtook each other in the last seconds.
     pub(crate) fn is_overtaken(&self) -> bool {
         self.reordering.is_common()
     }
 
-    /// The age at which a packet that was overtaken counts as lost.
+    /// The age at which an overtaken packet counts as lost.
     fn loss_delay(&self) -> Duration {
         let usual = self.rtt.smoothed().max(self.rtt.latest()) * 2;
         let late = self.reordering.most();
         usual.max(late + late / 4).max(GRANULARITY)
     }
 
-    /// The rate beyond which packets that are late come too late; `None` where packets keep their
-    /// order.
+    /// The rate beyond which late packets come too late; `None` where packets keep their order.
     pub(crate) fn order_rate(&self) -> Option<Rate> {
         self.reordering.rate_max(self.mtu, self.rtt.recent_min())
     }
 
-    /// When the next packet counts as lost, unless it is acknowledged.
+    /// When the next packet counts as lost.
     pub(crate) fn loss_due(&self) -> Option<Instant> {
         let (newest, _) = self.newest_acknowledged?;
         let oldest = self.sent.oldest().filter(|oldest| oldest.pn < newest)?;
         Some(oldest.at + self.loss_delay())
     }
 
-    /// Takes packets for lost that were overtaken and are too old. Returns whether there were any.
+    /// Takes overtaken packets that are too old for lost. Returns whether there were any.
     pub(crate) fn detect_losses(&mut self, now: Instant) -> bool {
         let late_ack_wait = self.rtt.pto() * LATE_ACK_PTOS + self.loss_delay();
         self.reordering.turn(now, late_ack_wait);
@@ -90,10 +87,9 @@ impl Meter {
         !lost.is_empty()
     }
 
-    /// A packet is lost.
     pub(crate) fn on_lost(&mut self, pn: u64) {
         let Some(packet) = self.settle(pn, Fate::Lost) else { return };
-        // A probe of the path MTU that is lost says nothing of congestion.
+        // A lost probe of the path MTU says nothing about congestion.
         if !packet.is_probe {
             self.reordering.miss(pn, packet.at);
             let lost = LostPacket { pn, bytes: packet.bytes, sent: packet.at };
@@ -101,7 +97,7 @@ impl Meter {
         }
     }
 
-    /// Takes the losses that the controller has not been told of.
+    /// Takes the losses not yet reported to the controller.
     pub(crate) fn take_losses(&mut self) -> Option<Losses> {
         let losses = &mut self.losses;
         if losses.packets.is_empty() {
@@ -113,7 +109,7 @@ impl Meter {
     }
 }
 
-/// Probe timeouts for which an acknowledgement may yet come beyond the threshold.
+/// Probe timeouts beyond the threshold in which an acknowledgement may still come.
 const LATE_ACK_PTOS: u32 = 2;
 /// RFC 9002 section 7.6.1.
 const PERSISTENT_PTOS: u32 = 3;
@@ -124,24 +120,26 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// A path that has acknowledged packet 0 after 40 ms; the others left at their number in
-    /// milliseconds.
-    fn sent(packets: u32) -> (Meter, Instant) {
-        let start = Instant::from_millis(1_000);
+    fn tracking() -> (Meter, Instant) {
         let mut meter = Meter::new(MS * 100, 1200);
         meter.start_tracking();
+        (meter, Instant::from_millis(1_000))
+    }
+
+    /// Packets sent at their number in milliseconds; packet 0 was acknowledged after 40 ms.
+    fn sent(packets: u32) -> (Meter, Instant) {
+        let (mut meter, start) = tracking();
         (0..packets).for_each(|pn| meter.on_sent(start + MS * pn, 1000, pn.into()));
         acknowledge(&mut meter, start, 40, &[0]);
         (meter, start)
     }
 
-    /// Returns whether all that was taken for lost had come.
+    /// Returns whether all packets taken for lost have arrived.
     fn acknowledge(meter: &mut Meter, start: Instant, at: u32, packets: &[u32]) -> bool {
         let now = start + MS * at;
-        let came = packets
-            .iter()
-            .map(|pn| meter.on_acknowledged(now, start + MS * *pn, 1000, u64::from(*pn)));
-        let all_came = came.fold(false, |any, came| any | came);
+        let all_came = packets.iter().fold(false, |all, pn| {
+            all | meter.on_acknowledged(now, start + MS * *pn, 1000, u64::from(*pn))
+        });
         meter.on_acks_end(now);
         all_came
     }
@@ -173,7 +171,7 @@ mod tests {
         assert_eq!(lost(&mut meter), [1, 2]);
         assert!(!acknowledge(&mut meter, start, 102, &[1]));
         assert!(acknowledge(&mut meter, start, 122, &[2]), "the last of them");
-        // 2 was 120 ms old. Of those that are in flight, 5 would have been lost after about 80.
+        // 2 was 120 ms old. Of those in flight, 5 would otherwise be lost after about 80.
         acknowledge(&mut meter, start, 123, &[80]);
         meter.detect_losses(start + MS * 150);
         assert_eq!(lost(&mut meter), [0; 0]);
@@ -199,7 +197,7 @@ mod tests {
         acknowledge(&mut meter, start, 43, &[3]);
         assert!(meter.detect_losses(start + MS * 100));
         let loss = meter.loss();
-        // Both come before the losses are told.
+        // Both come before the losses are reported.
         assert!(!acknowledge(&mut meter, start, 101, &[1, 2]));
         assert_eq!(lost(&mut meter), [0; 0]);
         assert!(meter.loss() < loss);
@@ -211,9 +209,9 @@ mod tests {
         acknowledge(&mut meter, start, 43, &[3]);
         acknowledge(&mut meter, start, 44, &[2]);
         assert!(meter.is_overtaken(), "one of two");
-        (4..100).for_each(|pn| {
+        for pn in 4..100 {
             acknowledge(&mut meter, start, pn + 40, &[pn]);
-        });
+        }
         assert!(!meter.is_overtaken(), "one of a hundred");
     }
 
@@ -233,9 +231,7 @@ mod tests {
 
     #[test]
     fn what_more_packets_have_overtaken_than_a_peer_remembers_is_lost() {
-        let start = Instant::from_millis(1_000);
-        let mut meter = Meter::new(MS * 100, 1200);
-        meter.start_tracking();
+        let (mut meter, start) = tracking();
         (0..=PACKET_THRESHOLD).for_each(|pn| meter.on_sent(start, 1000, pn));
         acknowledge(&mut meter, start, 20, &[0]);
         meter.on_acknowledged(start + MS * 21, start, 1000, PACKET_THRESHOLD - 1);
@@ -264,9 +260,7 @@ mod tests {
 
     #[test]
     fn a_probe_of_the_mtu_that_is_lost_is_no_congestion() {
-        let start = Instant::from_millis(1_000);
-        let mut meter = Meter::new(MS * 100, 1200);
-        meter.start_tracking();
+        let (mut meter, start) = tracking();
         meter.on_sent(start, 1400, 0);
         meter.on_sent(start, 1000, 1);
         meter.on_acknowledged(start + MS * 40, start, 1000, 1);
@@ -282,10 +276,8 @@ mod tests {
             acknowledge(&mut meter, start, packets + 40, &[packets]);
             meter.detect_losses(start + MS * (packets + 200));
             let losses = meter.take_losses().expect("all but two");
-            assert_eq!(
-                (losses.packets.len() as u32, losses.is_persistent),
-                (packets - 1, expected)
-            );
+            let found = (losses.packets.len() as u32, losses.is_persistent);
+            assert_eq!(found, (packets - 1, expected));
         }
     }
 }

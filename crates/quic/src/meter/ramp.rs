@@ -1,4 +1,4 @@
-//! Slow start for a path that others have to be replaced by.
+//! Slow start for a path that takes over from others.
 
 use std::time::Duration;
 
@@ -7,18 +7,16 @@ use roadweave_proto::{Instant, Rate};
 use super::Meter;
 use super::rtt::GRANULARITY;
 
-/// What a path may carry beyond what its congestion controller allows, while it shows no
-/// congestion.
+/// What a path may carry beyond its congestion controller, while it shows no congestion.
 ///
-/// The controller of a path that carried little knows little of it: BBR has measured what it was
-/// given, and from there it probes upwards by a quarter every few seconds. When the path that
-/// carried the video dies, the others must take over within a few round trips. So a path without a
-/// queue (its round-trip time is near its minimum) and without loss may carry an initial window,
-/// and twice what it delivered in the last round trip: slow start (RFC 9002 section 7.3.1) that
-/// ends with the first sign of a queue, as HyStart++ (RFC 9406) ends it. After a second of full use
-/// the controller knows enough, and the path is its own again: it keeps queues shorter than a slow
-/// start does. RFC 7661 has the case for not holding an application-limited sender to what it
-/// happened to send.
+/// The controller of a path that carried little knows little about it: BBR measures the traffic it
+/// gets, and probes upwards by a quarter every few seconds. When the path of a video dies, others
+/// must take over within a few round trips. So a path without a queue (its round-trip time is near
+/// its minimum) and without loss may carry an initial window, and twice what it delivered in the
+/// last round trip: slow start (RFC 9002 section 7.3.1) that ends with the first sign of a queue,
+/// as in HyStart++ (RFC 9406). After a second of full use the controller, which keeps shorter
+/// queues, takes over. RFC 7661 describes why an application-limited sender need not be held to
+/// what it sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ramp {
     /// Bytes.
@@ -44,13 +42,12 @@ impl Meter {
     }
 }
 
-/// How much above its recent minimum the round-trip time of a path without a queue may be, beyond a
-/// half: that of a moving vehicle varies by as much.
+/// How far the round-trip time of a path without a queue may exceed its recent minimum, beyond a
+/// half: a moving vehicle's varies by as much.
 const RAMP_SLACK: Duration = Duration::from_millis(10);
-/// For how long a path that is used to the full may outrun its controller.
+/// How long a fully used path may exceed its controller.
 const RAMP_TIME: Duration = Duration::from_millis(1000);
-/// The share of lost packets above which a path is left to its controller.
+/// Share of lost packets above which the controller alone decides.
 const RAMP_LOSS_MAX: f32 = 0.05;
-/// What any path without congestion may have in flight: a new connection may send 10 (RFC 6928),
-/// content networks use 32.
+/// In flight on any path without congestion: RFC 6928 allows 10, content networks use 32.
 const RAMP_PACKETS: u64 = 32;

@@ -1,4 +1,4 @@
-//! How late packets come that others have overtaken.
+//! How late packets arrive that others have overtaken.
 //!
 //! ```text
 //! sent     1   2   3   4   5
@@ -13,49 +13,47 @@ use roadweave_proto::{Instant, Rate};
 
 use super::rtt::{GRANULARITY, Samples};
 
-/// What packets that were overtaken tell of a path.
+/// What overtaken packets show of a path.
 #[derive(Debug, Default)]
 pub(super) struct Reordering {
     began: Option<Instant>,
-    /// The present span of time, and the one before.
+    /// The present one, and the one before.
     spans: [Span; 2],
-    /// The mean age of late, and its mean deviation.
+    /// Recent mean age and mean deviation.
     usual: Option<(Duration, Duration)>,
-    /// The newest packet that was acknowledged before the present batch.
+    /// The newest packet acknowledged before the present batch.
     newest: Option<u64>,
-    /// Packets taken for lost that may come yet, ascending by number.
+    /// Packets taken for lost that may still arrive, ascending by number.
     missing: VecDeque<(u64, Instant)>,
-    /// The ages of overtaken packets in the present batch of acknowledgements.
+    /// Ages of overtaken packets in the present batch of acknowledgements.
     batch: Samples,
 }
 
-/// What a span of time has shown.
 #[derive(Clone, Copy, Debug, Default)]
 struct Span {
-    /// The greatest age at which an overtaken packet was acknowledged.
+    /// The greatest age of an overtaken packet at its acknowledgement.
     most: Duration,
-    /// How many packets were acknowledged that had been overtaken.
+    /// Overtaken packets that were acknowledged.
     late: u32,
-    /// How many in all.
+    /// All acknowledged packets.
     all: u32,
 }
 
 impl Reordering {
-    /// The greatest age at which an overtaken packet was acknowledged in the last seconds; zero
+    /// The greatest age of an overtaken packet at its acknowledgement in the last seconds; zero
     /// where packets keep their order.
     pub(super) fn most(&self) -> Duration {
         self.spans[0].most.max(self.spans[1].most)
     }
 
-    /// Whether packets overtake each other as a rule: one that was swapped on the way says nothing
-    /// of a path.
+    /// Whether packets overtake each other as a rule, not by a single swap.
     pub(super) fn is_common(&self) -> bool {
         let [late, all] = [|span: &Span| span.late, |span: &Span| span.all]
             .map(|count| self.spans.iter().map(count).fold(0, u32::saturating_add));
         late > 0 && late.saturating_mul(LATE_SHARE) >= all
     }
 
-    /// Whether enough is known of those that were overtaken.
+    /// Whether enough overtaken packets were seen.
     fn is_known(&self) -> bool {
         self.spans.iter().map(|span| span.late).fold(0, u32::saturating_add) >= LATE_MIN
     }
@@ -71,7 +69,7 @@ impl Reordering {
         self.usual = Some(((mean * (USUAL_MEMORY - 1) + age) / USUAL_MEMORY, deviation));
     }
 
-    /// Begins a new span of time when this one is over, and forgets what will not come any more.
+    /// Begins a new span when this one is over, and forgets packets that will not arrive any more.
     pub(super) fn turn(&mut self, now: Instant, late_ack_wait: Duration) {
         if now >= *self.began.get_or_insert(now) + LATENESS_MEMORY {
             self.spans = [Span::default(), self.spans[0]];
@@ -90,14 +88,14 @@ impl Reordering {
         self.missing.insert(at, (pn, sent));
     }
 
-    /// Whether `pn` had been taken for lost.
+    /// Removes `pn` from the missing; returns whether it was one.
     fn find(&mut self, pn: u64) -> bool {
         let found = self.missing.binary_search_by_key(&pn, |(missing, _)| *missing);
         found.is_ok_and(|at| self.missing.remove(at).is_some())
     }
 
-    /// Learns from a packet that was acknowledged now; `was_in_flight`: whether it was not taken
-    /// for lost. Returns whether it was one of those that may come yet.
+    /// Learns from a packet acknowledged now; `was_in_flight`: it was not taken for lost. Returns
+    /// whether it was missing.
     pub(super) fn on_acknowledged(&mut self, pn: u64, age: Duration, was_in_flight: bool) -> bool {
         let was_missing = !was_in_flight && self.find(pn);
         if !was_in_flight && !was_missing {
@@ -110,24 +108,22 @@ impl Reordering {
         was_missing
     }
 
-    /// Whether none of those taken for lost may come yet.
     pub(super) fn none_is_missing(&self) -> bool {
         self.missing.is_empty()
     }
 
-    /// Ends a batch of acknowledgements, up to number `newest`; gives the round-trip times of the
-    /// packets that were overtaken.
+    /// Ends a batch of acknowledgements up to number `newest`; returns the ages of its overtaken
+    /// packets.
     pub(super) fn end_batch(&mut self, newest: Option<u64>) -> Samples {
         self.newest = newest;
         std::mem::take(&mut self.batch)
     }
 
-    /// The rate beyond which packets that are late come too late, on a path of this MTU and least
-    /// round-trip time; `None` where packets keep their order.
+    /// The rate beyond which late packets come too late, for this MTU and least round-trip time;
+    /// `None` where packets keep their order.
     ///
-    /// A receiver discards a packet that more than [`OVERTAKEN_MAX`] others have overtaken, since
-    /// it does not remember any more whether it had that one. So these must not leave within the
-    /// time by which packets are late.
+    /// A receiver discards a packet that more than [`OVERTAKEN_MAX`] others overtook, since it has
+    /// forgotten whether it had that one. So these must not leave within the usual lateness.
     pub(super) fn rate_max(&self, mtu: u16, min_rtt: Duration) -> Option<Rate> {
         let is_rule = self.is_common() && self.is_known();
         let (mean, deviation) = self.usual.filter(|_| is_rule)?;
@@ -137,16 +133,14 @@ impl Reordering {
     }
 }
 
-/// Packets taken for lost that the controller has not been told of.
+/// Losses not yet reported to the controller.
 #[derive(Debug, Default)]
 pub(crate) struct Losses {
-    /// Ascending by number.
     pub(crate) packets: Vec<LostPacket>,
     /// Whether all packets over a long time were lost (RFC 9002 section 7.6).
     pub(crate) is_persistent: bool,
 }
 
-/// A packet taken for lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LostPacket {
     pub(crate) pn: u64,
@@ -154,21 +148,20 @@ pub(crate) struct LostPacket {
     pub(crate) sent: Instant,
 }
 
-/// Packets overtake each other as a rule when one in so many was overtaken.
+/// Packets overtake each other as a rule when one in this many was overtaken.
 const LATE_SHARE: u32 = 64;
-/// From so many overtaken packets it is known how late they are.
+/// Overtaken packets from which lateness is known.
 const LATE_MIN: u32 = 16;
-/// For one to two of these it is remembered how late packets were.
+/// Length of a span.
 const LATENESS_MEMORY: Duration = Duration::from_secs(5);
-/// Nothing is waited for that is later, whatever a peer acknowledges.
+/// Bounds what a peer's acknowledgements can make this side wait for.
 const LATENESS_MAX: Duration = Duration::from_secs(2);
-/// Packets taken for lost that are remembered.
 const MISSING_MAX: usize = 4096;
-/// By so many packets may one be overtaken; the library's window of duplicates is as long.
+/// How many packets may overtake one: the length of the library's window of duplicates.
 const OVERTAKEN_MAX: u64 = 128;
-/// What more packets have overtaken is lost for certain.
+/// A packet that this many overtook is lost for certain.
 pub(crate) const PACKET_THRESHOLD: u64 = OVERTAKEN_MAX + 2;
-/// Mean deviations above their mean age: hardly any late packet is later.
+/// Mean deviations above the mean age: hardly any packet is later.
 const LATE_DEVIATIONS: u32 = 3;
-/// Late packets over which is averaged how late they are.
+/// Late packets over which their age is averaged.
 const USUAL_MEMORY: u32 = 256;
