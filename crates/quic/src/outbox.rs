@@ -1,4 +1,4 @@
-//! What waits to be put on the network, in the order in which it was made.
+//! Packets for the network, in the order in which they were made.
 //!
 //! ```text
 //! buffer   | packet 0 | packet 1 | packet 2 |p3| packet 4 |      one allocation, reused
@@ -6,8 +6,8 @@
 //! runs     '-------------- run ---------------' '- run -'       last of a run may be shorter
 //! ```
 //!
-//! A run is what one `sendmsg` with UDP segmentation offload takes: same route, same length but for
-//! the last, which may be shorter.
+//! A run suits one `sendmsg` with UDP segmentation offload: same route and same length, but the
+//! last may be shorter.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Deref;
@@ -53,7 +53,7 @@ pub struct Route {
     pub uplink: Option<UplinkId>,
     /// The address it goes to.
     pub destination: SocketAddr,
-    /// The address it must come from, on a server that told where packets arrived.
+    /// The address it must come from, on a server that knows where packets arrived.
     pub source: Option<IpAddr>,
     /// The bits for its traffic class.
     pub ecn: Option<Ecn>,
@@ -61,22 +61,21 @@ pub struct Route {
 
 /// Packets for the network, each a UDP payload with its [`Route`].
 ///
-/// The driver sends [`Outbox::runs`] and then calls [`Outbox::clear`], at the latest before the
-/// next time it sleeps. Nothing else empties it.
+/// The driver sends [`Outbox::runs`] and then calls [`Outbox::clear`], before it next sleeps.
 #[derive(Debug, Default)]
 pub struct Outbox {
     buffer: Vec<u8>,
     metas: Vec<(Route, usize)>,
 }
 
-/// Adjacent packets of one [`Route`] and equal length, of which only the last may be shorter.
+/// Adjacent packets of one [`Route`] and equal length; the last may be shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run<'a> {
     /// The route of all of them.
     pub route: Route,
     /// The length of all but the last, bytes.
     pub segment_size: usize,
-    /// The packets one after the other; at most [`Run::BYTES_MAX`] bytes.
+    /// The packets in sequence; at most [`Run::BYTES_MAX`] bytes.
     pub data: &'a [u8],
 }
 
@@ -108,7 +107,7 @@ impl Outbox {
         self.buffer.len()
     }
 
-    /// Forgets all packets and keeps the memory for the next.
+    /// Drops all packets and keeps the memory.
     pub fn clear(&mut self) {
         self.buffer.clear();
         self.metas.clear();
@@ -129,12 +128,12 @@ impl Outbox {
         Runs { buffer: &self.buffer, metas: &self.metas }
     }
 
-    /// Appends a packet; an empty one has no place in a run.
+    /// Appends a packet, not empty.
     pub fn push(&mut self, route: Route, packet: &[u8]) {
         self.push_parts(route, &[packet]);
     }
 
-    /// Appends a packet that is given in parts, not all of which are empty.
+    /// Appends a packet given in parts; not all of them are empty.
     pub fn push_parts(&mut self, route: Route, parts: &[&[u8]]) {
         let begin = self.buffer.len();
         parts.iter().for_each(|part| self.buffer.extend_from_slice(part));
@@ -144,12 +143,12 @@ impl Outbox {
     }
 }
 
-/// Packets of one [`Outbox`] that leave it: dropping this forgets them.
+/// Packets of an [`Outbox`]; dropping this clears it.
 #[derive(Debug)]
 pub struct Transmit<'a>(&'a mut Outbox);
 
 impl<'a> Transmit<'a> {
-    /// All of what waits in `outbox`.
+    /// All packets of `outbox`.
     pub fn new(outbox: &'a mut Outbox) -> Self {
         Self(outbox)
     }

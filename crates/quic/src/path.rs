@@ -1,4 +1,4 @@
-//! One path: its gate and pacer, whether it answers, and the snapshot that schedulers see.
+//! One path: its gate and pacer, whether it answers, and the snapshot for schedulers.
 //!
 //! ```text
 //! Validating --peer answers the challenge--> Usable --owes an answer for a PTO--> Suspect
@@ -23,7 +23,6 @@ use crate::pacer::{Pacer, PacerInput};
 use crate::stats::PathStats;
 use crate::unread::Unread;
 
-/// One path of a connection.
 #[derive(Debug)]
 pub(crate) struct Path {
     pub(crate) id: PathId,
@@ -31,61 +30,58 @@ pub(crate) struct Path {
     pub(crate) remote: SocketAddr,
     pub(crate) gate: Arc<Gate>,
     pacers: [Pacer; Pacing::ALL.len()],
-    /// Whether the peer has answered from its present address.
+    /// The peer has answered from its present address.
     pub(crate) validated: bool,
-    /// Since when the peer's present address owes its first answer, or owed it.
+    /// Since when the peer's present address owes, or owed, its first answer.
     pub(crate) asked_since: Instant,
     pub(crate) ecn: Ecn,
-    /// Whether the user has been told that it is usable.
+    /// The user knows that it is usable.
     pub(crate) announced: bool,
     pub(crate) standby: bool,
     pub(crate) standby_by_peer: bool,
     pub(crate) suspect: Option<Suspicion>,
     probation: Option<Probation>,
-    /// By pacing: whether a sender waits for the pacer.
+    /// By pacing: a sender waits for the pacer.
     waiting: [bool; Pacing::ALL.len()],
     pub(crate) last_sent: Instant,
-    /// When something that wants an answer was last sent.
+    /// When something that asks for an answer was last sent.
     pub(crate) last_asked: Instant,
     pub(crate) last_heard: Instant,
-    /// The frames that had come in on it by then.
+    /// Frames received by then.
     pub(crate) frames_heard: noq_proto::FrameStats,
-    /// The time from one packet that came in on it to the next, averaged over some.
+    /// Mean time between received packets.
     heard_interval: Duration,
-    /// The answers to challenges that had come in when the address changed; one more validates it.
+    /// Answers to challenges before the address changed; one more validates it.
     pub(crate) answers_before: Option<u64>,
     pub(crate) policy: Policy,
     pub(crate) stats: PathStats,
 }
 
-/// A path that owes an answer.
+/// Of a path that owes an answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Suspicion {
     pub(crate) since: Instant,
-    /// An answer to what left earlier says nothing of it.
+    /// Answers to packets sent earlier do not count.
     pub(crate) asked_from: Instant,
-    /// When it was last asked for a sign of life since, if it was.
+    /// The last probe since then.
     pub(crate) asked: Option<Instant>,
-    /// How often it was asked while nothing was to be carried.
+    /// Probes while the connection was idle.
     pub(crate) idle_questions: u32,
-    /// When it is its turn among all paths of an endpoint that are asked without need.
+    /// Its turn among probes of all idle paths of the endpoint.
     pub(crate) turn: Option<Instant>,
 }
 
-/// A path that was cleared of a suspicion by the answer to something that left before.
+/// A path cleared of a suspicion by the answer to a packet sent before it.
 ///
-/// That answer may have been late itself: where the path that brings acknowledgements died as well,
-/// they come by another, and tell of better days. Round trips as long as theirs excuse no second
-/// silence.
+/// That answer may have been late itself: where the path of acknowledgements died as well, they
+/// come by another. Round trips as long as theirs excuse no second silence. silence.
 #[derive(Clone, Copy, Debug)]
 struct Probation {
-    /// The suspicion's; it ends with the answer to something that left later.
+    /// Of the suspicion; it ends with the answer to a later packet.
     since: Instant,
-    /// How long an answer may take.
     answer_timeout: Duration,
 }
 
-/// What a new [`Path`] is made of.
 pub(crate) struct NewPath {
     pub(crate) id: PathId,
     pub(crate) uplink: Option<UplinkId>,
@@ -121,7 +117,6 @@ impl Path {
         }
     }
 
-    /// The library's name for it.
     pub(crate) fn quic_id(&self) -> noq_proto::PathId {
         noq_proto::PathId::from(self.id.0)
     }
@@ -138,17 +133,15 @@ impl Path {
         }
     }
 
-    /// The round trip as of now; a snapshot's is as old as the snapshot.
+    /// Current; a snapshot's is as old as the snapshot.
     pub(crate) fn smoothed_rtt(&self) -> Duration {
         self.gate.meter().rtt.smoothed()
     }
 
-    /// Whether a datagram can leave on it.
     pub(crate) fn carries_data(&self) -> bool {
         self.validated && !self.standby
     }
 
-    /// Notes that a packet of the peer came in.
     pub(crate) fn on_heard(&mut self, now: Instant, bytes: usize) {
         let gap = (now - self.last_heard).min(QUIET_MAX);
         self.heard_interval = (self.heard_interval * 7 + gap) / 8;
@@ -157,18 +150,17 @@ impl Path {
         self.stats.bytes_received += bytes as u64;
     }
 
-    /// Whether nothing has come in for far longer than was usual of late, by the time `newest` at
-    /// which something came in on any path.
+    /// Whether its silence is unusual at `newest`, the receipt of the last packet on any path.
     pub(crate) fn is_quiet(&self, newest: Instant) -> bool {
         newest - self.last_heard > self.quiet_after()
     }
 
-    /// After how long without a packet it is quiet.
+    /// The silence after which it is quiet.
     pub(crate) fn quiet_after(&self) -> Duration {
         (self.heard_interval * QUIET_INTERVALS).clamp(QUIET_MIN, QUIET_MAX)
     }
 
-    /// When it becomes suspect unless it answers, where answers may lie here `unread`.
+    /// When it becomes suspect unless it answers, given answers that may be `unread`.
     fn suspicion_due(&self, meter: &Meter, unread: &Unread) -> Option<Instant> {
         if self.suspect.is_some() || !self.validated {
             return None;
@@ -177,22 +169,22 @@ impl Path {
         Some(unread.put_off(since + self.answer_timeout(meter.rtt.pto())))
     }
 
-    /// When it wants to be looked after: it becomes suspect, as [`Path::suspicion_due`] says, a
-    /// packet counts as lost, or a pacer lets a packet through that somebody waits to send.
+    /// When it becomes suspect, a packet counts as lost, or a pacer releases a packet that a sender
+    /// waits for.
     pub(crate) fn poll_timeout(&self, unread: &Unread) -> Option<Instant> {
         let meter = self.gate.meter();
         let release = self.release_due(meter.mtu);
         earliest([self.suspicion_due(&meter, unread), meter.loss_due(), release])
     }
 
-    /// How long an answer may take before the path is suspect.
+    /// Longest wait for an answer before the path is suspect.
     fn answer_timeout(&self, pto: Duration) -> Duration {
         let answer_timeout = pto.max(SUSPICION_MIN);
         self.probation
             .map_or(answer_timeout, |probation| probation.answer_timeout.min(answer_timeout))
     }
 
-    /// Becomes suspect, or is cleared of suspicion. Returns whether anything changed.
+    /// Makes it suspect, or clears it. Returns whether anything changed.
     pub(crate) fn judge(&mut self, now: Instant, unread: &Unread) -> bool {
         let answered = self.gate.meter().acknowledged_up_to();
         self.probation.take_if(|probation| answered.is_some_and(|sent| sent >= probation.since));
@@ -207,8 +199,8 @@ impl Path {
         due
     }
 
-    /// Becomes suspect, if it was in use, and is asked at once, though it was suspect already. The
-    /// suspicion ends with the answer to what leaves from `asked_from` on.
+    /// Makes it suspect, or probes it again at once if it is. The answer to a packet sent from
+    /// `asked_from` on clears it.
     pub(crate) fn set_suspect(&mut self, now: Instant, asked_from: Instant) {
         if !self.validated {
             return;
@@ -222,7 +214,7 @@ impl Path {
         }
     }
 
-    /// Is cleared of suspicion if it has answered. Returns whether anything changed.
+    /// Clears it if it has answered. Returns whether anything changed.
     pub(crate) fn judge_answer(&mut self) -> bool {
         let Some(suspicion) = self.suspect else { return false };
         let meter = self.gate.meter();
@@ -241,12 +233,12 @@ impl Path {
         self.policy.redundancy_left(self.stats.source_bytes, self.stats.redundant_bytes)
     }
 
-    /// Brings a pacer up to `now` and takes a snapshot for packets that are paced as `pacing` says.
+    /// Updates a pacer to `now` and takes a snapshot for packets paced as `pacing` says.
     pub(crate) fn snapshot(&mut self, now: Instant, pacing: Pacing) -> PathSnapshot {
         let meter = self.gate.meter();
         let most = self.policy.rate_max;
         let input = pacer_input(&meter, now, pacing, most);
-        // A link of no more than that rate would take so long for what is under way.
+        // A link of at most that rate would take this long for bytes in flight.
         let at_least = |bytes| most.map_or(Duration::ZERO, |most| most.time_for(bytes));
         let under_way = meter.in_flight() + u64::from(meter.mtu);
         self.pacers[pacing as usize].update(now, &input);
@@ -273,35 +265,34 @@ impl Path {
         }
     }
 
-    /// Notes that a packet of `bytes` bytes left.
     pub(crate) fn on_sent(&mut self, now: Instant, bytes: u64) {
         self.pacers.iter_mut().for_each(|pacer| pacer.on_sent(now, bytes));
     }
 
-    /// Notes that a sender found no room, so that the congestion control learns that the path is
-    /// used to the full, and the connection wakes up when there is room again.
+    /// Notes that a sender found no room: congestion control learns that the path is fully used,
+    /// and the connection wakes when there is room.
     pub(crate) fn on_limited(&mut self, now: Instant, snapshot: &PathSnapshot, pacing: Pacing) {
         let by_window = snapshot.window_room() < u64::from(snapshot.mtu);
         let interval = self.pacers[pacing as usize].rate().time_for(u64::from(snapshot.mtu));
         self.gate.meter().on_limited(now, by_window, interval);
-        // Where the window is full, an acknowledgement is what wakes.
+        // Where the window is full, an acknowledgement wakes.
         self.waiting[pacing as usize] |= !by_window;
     }
 
-    /// Notes that packets wait which are paced as `pacing` says.
+    /// Notes that packets wait, paced as `pacing` says.
     pub(crate) fn on_backlog(&mut self, snapshot: &PathSnapshot, pacing: Pacing) {
         let mtu = u64::from(snapshot.mtu);
         self.waiting[pacing as usize] |=
             snapshot.window_room() >= mtu && snapshot.pacing_budget < mtu;
     }
 
-    /// When a pacer lets a packet through again, if a sender waits for that.
+    /// When a pacer releases a packet that a sender waits for.
     fn release_due(&self, mtu: u16) -> Option<Instant> {
         let waiting = self.pacers.iter().zip(self.waiting).filter(|(_, waits)| *waits);
         waiting.map(|(pacer, _)| pacer.next_release(u64::from(mtu))).min()
     }
 
-    /// Forgets senders that need not wait any longer.
+    /// Removes senders that need not wait any longer.
     pub(crate) fn release(&mut self, now: Instant) {
         let meter = self.gate.meter();
         for (pacing, waits) in Pacing::ALL.into_iter().zip(&mut self.waiting) {
@@ -318,8 +309,7 @@ impl Path {
     }
 }
 
-/// What the pacer of packets goes by that are paced as `pacing` says; by its policy a path carries
-/// no more than `most`.
+/// The pacer's input for `pacing`; the path's policy allows at most `most`.
 fn pacer_input(meter: &Meter, now: Instant, pacing: Pacing, most: Option<Rate>) -> PacerInput {
     let ramp = match pacing {
         Pacing::Controller => Ramp::default(),
@@ -337,20 +327,19 @@ fn pacer_input(meter: &Meter, now: Instant, pacing: Pacing, most: Option<Rate>) 
     }
 }
 
-/// The window of a path that carries no more than `rate`: what is on the way in a round trip then.
-/// With more, one whose pacer holds it back would seem to have room to those who ask windows alone.
+/// The window of a path of at most `rate`: bytes in flight in a round trip. With a larger one, a
+/// path held back by its pacer would seem to have room by its window.
 fn window_at(rate: Rate, meter: &Meter) -> u64 {
     rate.bytes_in(meter.rtt.smoothed()).max(u64::from(meter.mtu) * WINDOW_PACKETS_MIN)
 }
 
-/// The least window, packets: that of BBR.
+/// Packets: that of BBR.
 const WINDOW_PACKETS_MIN: u64 = 4;
-/// A path is quiet when so many packets are overdue.
+/// A path is quiet when this many packets are overdue.
 const QUIET_INTERVALS: u32 = 16;
 /// No path is quiet sooner: video comes in frames.
 const QUIET_MIN: Duration = Duration::from_millis(60);
-/// A path is quiet after this in any case: paths are asked once a second while data comes in.
+/// Always quiet after this: paths are probed once a second while data comes.
 const QUIET_MAX: Duration = Duration::from_millis(2500);
-/// No path is suspected sooner: a system under load is late by this much without any network's
-/// fault.
+/// No path is suspect sooner: a system under load is late by as much.
 pub(crate) const SUSPICION_MIN: Duration = Duration::from_millis(30);

@@ -1,14 +1,14 @@
-//! How far away a server is, asked without a connection.
+//! Measures the distance of a server without a connection.
 //!
 //! ```text
 //! probe ─ a packet of a version that nobody speaks, 1,200 bytes ─► server: version negotiation,
 //! answer ◄─ the probe's two connection IDs, exchanged ────────────┘ without any state
 //! ```
 //!
-//! Every QUIC server answers it (RFC 9000 section 6.1), for less than it costs to receive the
-//! packet, and with fewer bytes. Nobody signs the answer: whoever sees the probe can send one, too
-//! early or for a server that is dead. So an answer says something of one server over one uplink,
-//! and nothing is decided by it alone; who has not seen the probe would have to guess 24 bytes.
+//! Every QUIC server answers it (RFC 9000 section 6.1), at less cost than the receipt of the
+//! packet, and with fewer bytes. The answer is not signed: anybody who sees the probe can send one,
+//! too early or for a dead server. So an answer concerns one server over one uplink, and no
+//! decision depends on it alone. Without the probe an attacker would have to guess 24 bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -21,12 +21,12 @@ use crate::outbox::{Outbox, Route, Transmit};
 use crate::secrets::SeededIds;
 use crate::source::{Local, Source};
 
-/// What came of a probe.
+/// The outcome of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbeOutcome {
     /// The uplink that it left over.
     pub uplink: UplinkId,
-    /// The server that was asked.
+    /// The server.
     pub server: SocketAddr,
     /// The time until the answer, or `None` if none came within [`Prober::PATIENCE`].
     pub rtt: Option<Duration>,
@@ -35,10 +35,10 @@ pub struct ProbeOutcome {
 /// Sends probes and recognises their answers.
 pub struct Prober {
     ids: SeededIds,
-    /// By the ID that the probe's sender gave to itself.
+    /// By the sender's own ID in the probe.
     waiting: BTreeMap<[u8; OWN_ID], Waiting>,
     by_time: BTreeSet<(Instant, [u8; OWN_ID])>,
-    /// When as many probes may leave at once as ever (the generic cell rate algorithm).
+    /// When the full burst is available again (the generic cell rate algorithm).
     whole_at: Instant,
     outbox: Outbox,
 }
@@ -53,12 +53,12 @@ struct Waiting {
 }
 
 impl Prober {
-    /// How long an answer may take.
+    /// Longest wait for an answer.
     pub const PATIENCE: Duration = Duration::from_secs(2);
-    /// The most probes that wait for their answers.
+    /// Most probes that wait for answers.
     pub const WAITING_MAX: usize = 64;
 
-    /// A prober that has asked nobody; `seed` decides the IDs and must not be known to others.
+    /// A prober without probes; `seed` decides the IDs and must be secret.
     pub fn new(seed: &[u8; 32]) -> Self {
         Self {
             ids: SeededIds::new(seed, b"probes"),
@@ -69,8 +69,7 @@ impl Prober {
         }
     }
 
-    /// Asks `server` over `uplink`. Returns whether it could: too many probes may wait, or have
-    /// left of late.
+    /// Probes `server` over `uplink`; `false` if too many probes wait or left recently.
     pub fn probe(&mut self, now: Instant, uplink: UplinkId, server: SocketAddr) -> bool {
         let whole_at = self.whole_at.max(now) + INTERVAL;
         if self.waiting.len() >= Self::WAITING_MAX || whole_at.since(now) > INTERVAL * BURST {
@@ -79,7 +78,7 @@ impl Prober {
         self.whole_at = whole_at;
         let (server_id, own_id) = (self.draw::<SERVER_ID>(), self.draw::<OWN_ID>());
         let [a, b, c, d, low, ..] = self.draw::<OWN_ID>();
-        // One of the versions that are kept free so that nobody ever speaks them (section 15).
+        // A reserved version, which no server speaks (section 15).
         let version = u32::from_be_bytes([a, b, c, d].map(|byte| byte & 0xf0 | 0x0a));
         let mut packet = Vec::with_capacity(PROBE_BYTES);
         packet.put_u8(LONG | FIXED | low & 0x3f);
@@ -97,7 +96,7 @@ impl Prober {
         true
     }
 
-    /// Takes a packet, and says what it answers. Any that answers no probe is not for the prober.
+    /// Returns the outcome if the packet answers a probe; other packets are not for the prober.
     pub fn handle_packet(
         &mut self,
         now: Instant,
@@ -124,7 +123,7 @@ impl Prober {
         Some(ProbeOutcome { uplink, server, rtt: Some(received.since(sent)) })
     }
 
-    /// The oldest probe that was not answered in time.
+    /// The oldest probe without an answer in time.
     pub fn poll_unanswered(&mut self, now: Instant) -> Option<ProbeOutcome> {
         let (sent, own_id) = self.by_time.first().copied()?;
         if now <= sent + Self::PATIENCE {
@@ -135,7 +134,7 @@ impl Prober {
         Some(ProbeOutcome { uplink, server, rtt: None })
     }
 
-    /// When [`Prober::poll_unanswered`] has something to tell.
+    /// When [`Prober::poll_unanswered`] returns the next.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let (sent, _) = self.by_time.first()?;
         Some(*sent + Self::PATIENCE + Duration::from_nanos(1))
@@ -146,7 +145,7 @@ impl Prober {
         !self.outbox.is_empty()
     }
 
-    /// The probes that wait to be sent; dropping them forgets them.
+    /// Probes to send; dropping them clears them.
     pub fn poll_transmit(&mut self) -> Option<Transmit<'_>> {
         self.has_packets().then(|| Transmit::new(&mut self.outbox))
     }
@@ -162,9 +161,9 @@ impl std::fmt::Debug for Prober {
     }
 }
 
-/// Whether a packet asks for a version that nobody speaks and is so short that an answer might be
-/// longer: "Servers SHOULD discard smaller packets that specify unsupported versions" is what RFC
-/// 9000 section 5.2.2 says of less than 1,200 bytes.
+/// Whether a packet of an unknown version is so short that an answer might be longer: "Servers
+/// SHOULD discard smaller packets that specify unsupported versions", below 1,200 bytes (RFC 9000
+/// section 5.2.2).
 pub(crate) fn is_too_short_to_answer(packet: &[u8]) -> bool {
     let Some((first, mut rest)) = packet.split_first() else { return false };
     if first & LONG == 0 || rest.len() < 4 || packet.len() >= PROBE_BYTES {
@@ -173,8 +172,8 @@ pub(crate) fn is_too_short_to_answer(packet: &[u8]) -> bool {
     !matches!(rest.get_u32(), 0 | QUIC_VERSION_1)
 }
 
-/// The IDs of a version negotiation packet, the receiver's and the sender's, and what it lists, if
-/// it may be the answer to a probe (RFC 9000 section 17.2.1).
+/// The IDs of a version negotiation packet, the receiver's and the sender's, and its versions, if
+/// it may answer a probe (RFC 9000 section 17.2.1).
 fn read_negotiation(packet: &[u8]) -> Option<([u8; OWN_ID], [u8; SERVER_ID], &[u8])> {
     let (first, rest) = packet.split_first()?;
     let (version, rest) = rest.split_first_chunk::<4>()?;
@@ -188,18 +187,17 @@ fn read_negotiation(packet: &[u8]) -> Option<([u8; OWN_ID], [u8; SERVER_ID], &[u
     (is_negotiation && is_whole && fits).then_some((*own_id, *server_id, versions))
 }
 
-/// Bytes of a probe.
 const PROBE_BYTES: usize = 1200;
 const LONG: u8 = 0x80;
 const FIXED: u8 = 0x40;
 const QUIC_VERSION_1: u32 = 1;
-/// Bytes of the ID that a probe gives to the server.
+/// Bytes of the server's ID in a probe.
 const SERVER_ID: usize = 16;
-/// Bytes of the ID that a probe gives to its sender.
+/// Bytes of the sender's ID in a probe.
 const OWN_ID: usize = 8;
-/// In the long run a probe may leave in this time: 1,200 bytes each.
+/// Between two probes in the long run: 1,200 bytes each.
 const INTERVAL: Duration = Duration::from_millis(20);
-/// So many may leave at once: five servers over four uplinks, three times.
+/// Burst: five servers over four uplinks, three times.
 const BURST: u32 = 60;
 
 #[cfg(test)]
@@ -211,19 +209,14 @@ mod tests {
     }
 
     fn source(uplink: u32) -> Source {
-        Source {
-            remote: server(),
-            local: Local::Uplink(UplinkId(uplink)),
-            ecn: None,
-            received: None,
-        }
+        let local = Local::Uplink(UplinkId(uplink));
+        Source { remote: server(), local, ecn: None, received: None }
     }
 
     fn at(millis: u64) -> Instant {
         Instant::from_millis(millis)
     }
 
-    /// Asks once, and returns the packet.
     fn ask(prober: &mut Prober, now: Instant) -> Vec<u8> {
         assert!(prober.probe(now, UplinkId(3), server()));
         let packets = prober.poll_transmit().expect("it leaves");
@@ -232,7 +225,6 @@ mod tests {
         packet.to_vec()
     }
 
-    /// What an honest server says to `probe`.
     fn answer(probe: &[u8], versions: &[u32]) -> Vec<u8> {
         let (server_id, own_id) = (&probe[6..6 + SERVER_ID], &probe[7 + SERVER_ID..][..OWN_ID]);
         let mut packet = vec![LONG, 0, 0, 0, 0, OWN_ID as u8];
@@ -292,12 +284,12 @@ mod tests {
     #[test]
     fn probes_are_few_and_so_is_what_is_remembered() {
         let mut prober = Prober::new(&[1; 32]);
-        let left =
-            (0..10_000).filter(|ms| prober.probe(at(ms / 10), UplinkId(0), server())).count();
+        let probe = |prober: &mut Prober, ms| prober.probe(at(ms), UplinkId(0), server());
+        let left = (0..10_000).filter(|ms| probe(&mut prober, ms / 10)).count();
         assert_eq!(left, Prober::WAITING_MAX);
         while prober.poll_unanswered(at(10_000)).is_some() {}
         assert!(prober.by_time.is_empty() && prober.waiting.is_empty());
-        let burst = (0..1_000).filter(|_| prober.probe(at(10_000), UplinkId(0), server())).count();
+        let burst = (0..1_000).filter(|_| probe(&mut prober, 10_000)).count();
         assert_eq!(burst, BURST as usize);
     }
 

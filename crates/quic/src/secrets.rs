@@ -1,5 +1,5 @@
-//! What the transport needs beyond TLS: connection IDs and the keys of tokens, all grown from a
-//! seed so that equal seeds give equal runs.
+//! What the transport needs beyond TLS: connection IDs and the keys of tokens, derived from a seed
+//! so that equal seeds give equal runs.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use roadweave_identity::derive_secret;
 
 use crate::shard::Shard;
 
-/// Connection IDs of 8 bytes: a keyed hash of a counter, so that nobody can link or predict them
-/// (RFC 9000 section 5.1). Those of a shard are the ones that lead to it.
+/// Connection IDs of 8 bytes: a keyed hash of a counter, so that they cannot be linked or predicted
+/// (RFC 9000 section 5.1). A shard's IDs lead to it.
 pub(crate) struct SeededIds {
     key: hmac::Key,
     drawn: u64,
@@ -25,7 +25,6 @@ impl SeededIds {
         Self { key, drawn: 0, shard: None }
     }
 
-    /// Only those that lead to `shard`, if there is one.
     pub(crate) fn of_shard(self, shard: Option<Shard>) -> Self {
         Self { shard, ..self }
     }
@@ -40,7 +39,7 @@ impl SeededIds {
 impl ConnectionIdGenerator for SeededIds {
     fn generate_cid(&mut self) -> ConnectionId {
         let Some(shard) = self.shard else { return self.draw(ID_LEN) };
-        // One in as many as there are shards fits, so that e^-64 of all IDs end up elsewhere.
+        // One in `count` fits, so that e^-64 of all IDs lead elsewhere.
         let tries = usize::from(shard.map.count()) * TRIES_PER_SHARD;
         let fitting = (0..tries).map(|_| self.draw(ID_LEN)).find(|id| shard.has(id));
         fitting.unwrap_or_else(|| self.draw(ID_LEN))
@@ -55,9 +54,9 @@ impl ConnectionIdGenerator for SeededIds {
     }
 }
 
-/// Length of the connection IDs that this side issues, bytes.
+/// Bytes.
 pub(crate) const ID_LEN: usize = 8;
-/// How often an ID is drawn for each shard there is until one fits.
+/// Draws for each shard until one fits.
 const TRIES_PER_SHARD: usize = 64;
 
 /// Seals the tokens of Retry packets: AES-256-GCM under a key of its own for each nonce.
@@ -106,17 +105,19 @@ mod tests {
     use super::*;
     use crate::shard::ShardMap;
 
+    fn draw(mut ids: SeededIds, count: usize) -> Vec<ConnectionId> {
+        (0..count).map(|_| ids.generate_cid()).collect()
+    }
+
+    fn distinct(ids: Vec<ConnectionId>) -> usize {
+        ids.into_iter().collect::<std::collections::BTreeSet<_>>().len()
+    }
+
     #[test]
     fn connection_ids_follow_from_the_seed_alone() {
-        let draw = |seed| {
-            let mut ids = SeededIds::new(&[seed; 32], b"test");
-            (0..100).map(|_| ids.generate_cid()).collect::<Vec<_>>()
-        };
+        let draw = |seed| draw(SeededIds::new(&[seed; 32], b"test"), 100);
         assert_eq!(draw(1), draw(1));
-        let mut all = [draw(1), draw(2)].concat();
-        all.sort();
-        all.dedup();
-        assert_eq!(all.len(), 200, "none is drawn twice");
+        assert_eq!(distinct([draw(1), draw(2)].concat()), 200, "none is drawn twice");
     }
 
     #[test]
@@ -124,24 +125,15 @@ mod tests {
         let map = ShardMap::new(5, &[3; 32]);
         let mut all = Vec::new();
         for number in 0..5 {
-            // The same seed by mistake would not matter.
             let ids = SeededIds::new(&[1; 32], b"test").of_shard(Some(Shard { map, number }));
-            let drawn = ids.take_some(200);
+            let drawn = draw(ids, 200);
             for id in &drawn {
                 let packet = [&[0x40], &id[..], &[0; 20]].concat();
                 assert_eq!(map.shard_of(&packet), number, "{id:?}");
             }
             all.extend(drawn);
         }
-        all.sort();
-        all.dedup();
-        assert_eq!(all.len(), 1_000);
-    }
-
-    impl SeededIds {
-        fn take_some(mut self, count: usize) -> Vec<ConnectionId> {
-            (0..count).map(|_| self.generate_cid()).collect()
-        }
+        assert_eq!(distinct(all), 1_000);
     }
 
     #[test]

@@ -5,17 +5,16 @@
 //! a shard's own IDs: random ones, drawn until their hash says its number
 //! ```
 //!
-//! All packets of a connection carry IDs that its shard has drawn, whatever the path and the
-//! addresses, so that each of them finds it: by a program in the kernel that computes the same
-//! hash, else by whoever reads the packet. A client's first packets carry an ID that the client has
-//! drawn at random: their hash chooses the shard, and repetitions of them go to the same.
+//! All packets of a connection carry IDs of its shard, whatever the path and the addresses, so each
+//! finds it: by a program in the kernel that computes the same hash, else in the process that reads
+//! the packet. A client's first packets carry a random ID of the client: its hash chooses the
+//! shard, and repetitions go to the same.
 //!
-//! Why a hash and no number in a byte: to whom does not have the key, IDs stay random in all bytes.
-//! Two networks that carry paths of one client could otherwise tell by the number that these may
-//! belong together (RFC 9000 section 5.1), anybody could count the shards, and a stranger could aim
-//! at one of them. It is no cipher: a program of the kernel has 32-bit arithmetic and no loops, and
-//! who has seen many IDs of one shard could work out the key; that would tell them what the plain
-//! byte tells everybody.
+//! Without the key, IDs are random in all bytes. A shard number in a byte would let two networks
+//! that carry paths of one client guess that these belong together (RFC 9000 section 5.1), let
+//! anybody count the shards, and let a stranger aim at one. It is no cipher: a kernel program has
+//! 32-bit arithmetic and no loops, and many IDs of one shard reveal the key; the loss is what the
+//! plain byte would show to all.
 //!
 //! Source: XLINK section 6 (connection IDs route to the right process); RFC 8999 section 5 (where
 //! IDs are, in all versions of QUIC).
@@ -25,7 +24,7 @@ use roadweave_identity::derive_secret;
 /// The most shards that one address may have.
 pub const SHARDS_MAX: u16 = 64;
 
-/// How the packets of one address are shared out among the shards behind it.
+/// Distributes the packets of one address over its shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardMap {
     count: u16,
@@ -35,20 +34,20 @@ pub struct ShardMap {
 /// One of the endpoints behind one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
-    /// How packets are shared out.
+    /// Distributes packets.
     pub map: ShardMap,
     /// The number of the endpoint, below the count of the map.
     pub number: u16,
 }
 
 impl ShardMap {
-    /// Shares packets out among `count` shards, 1..=[`SHARDS_MAX`], by a key that grows out of
-    /// `secret`, which all of them have in common.
+    /// Distributes packets over `count` shards, 1..=[`SHARDS_MAX`], by a key derived from `secret`,
+    /// which they share.
     pub fn new(count: u16, secret: &[u8; 32]) -> Self {
         let derived = derive_secret(secret, b"shards");
         let word = |at: usize| {
             let bytes = std::array::from_fn(|place| derived[4 * at + place]);
-            // A factor that is odd loses nothing of what it multiplies.
+            // An odd factor keeps all bits of what it multiplies.
             u32::from_be_bytes(bytes) | u32::from(at > 0)
         };
         Self { count: count.clamp(1, SHARDS_MAX), key: std::array::from_fn(word) }
@@ -64,8 +63,8 @@ impl ShardMap {
         self.key
     }
 
-    /// The shard that the payload of a UDP packet is for; the first for all that is too short to
-    /// have an ID of 8 bytes.
+    /// The shard for the payload of a UDP packet; the first if it is too short for an ID of 8
+    /// bytes.
     pub fn shard_of(&self, packet: &[u8]) -> u16 {
         let id = match packet.first() {
             Some(first) if first & LONG_HEADER == 0 => packet.get(1..),
@@ -92,16 +91,15 @@ impl ShardMap {
 }
 
 impl Shard {
-    /// Whether an ID that this side issues leads its packets here.
     pub(crate) fn has(&self, id: &[u8]) -> bool {
         id.first_chunk().is_some_and(|id| self.map.of_id(id) == self.number)
     }
 }
 
-/// The bit of a packet's first byte that tells a long header (RFC 8999 section 5.1).
+/// Set in the first byte of a long header (RFC 8999 section 5.1).
 const LONG_HEADER: u8 = 0x80;
-/// Bytes of a connection ID that count: all of those that servers issue, and as many as a client's
-/// first one has at least (RFC 9000 section 7.2).
+/// Bytes of a connection ID that count: all of a server's, and the fewest of a client's first one
+/// (RFC 9000 section 7.2).
 const ROUTED_LEN: usize = 8;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Where a packet that comes in is from.
+//! Where an incoming packet is from.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,7 +11,7 @@ use crate::outbox::Ecn;
 pub enum Local {
     /// On the socket of an uplink of the client.
     Uplink(UplinkId),
-    /// At an address of the server, if the socket tells.
+    /// At an address of the server, if the socket reports it.
     Address(Option<IpAddr>),
 }
 
@@ -24,13 +24,13 @@ pub struct Source {
     pub local: Local,
     /// The congestion bits it arrived with.
     pub ecn: Option<Ecn>,
-    /// When this side's machine got it, if that is known: round trips end then, and what this side
-    /// owes for it begins, however late it was handed over.
+    /// When this machine received it, if known: round trips end then, and answers are owed from
+    /// then, however late it was handed over.
     pub received: Option<Instant>,
 }
 
 impl Source {
-    /// When the packet was received that is handed over at `now`: never later.
+    /// When a packet handed over at `now` was received: never later.
     pub(crate) fn received_by(&self, now: Instant) -> Instant {
         self.received.map_or(now, |received| received.min(now))
     }

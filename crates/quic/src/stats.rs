@@ -1,10 +1,10 @@
-//! What a connection counts.
+//! Counters of paths, connections and endpoints.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// What one path has carried since it was opened.
+/// Counters of one path since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PathStats {
@@ -20,9 +20,9 @@ pub struct PathStats {
     pub datagrams_sent: u64,
     /// Datagrams received from the peer's [`send_on`](crate::Connection::send_on).
     pub datagrams_received: u64,
-    /// Bytes of datagrams that were told to be first transmissions.
+    /// Bytes of datagrams accounted as first transmissions.
     pub source_bytes: u64,
-    /// Bytes of datagrams that were told to be redundant: copies, repairs.
+    /// Bytes of datagrams accounted as redundant: copies, repairs.
     pub redundant_bytes: u64,
     /// Datagrams reported as acknowledged.
     pub datagrams_acknowledged: u64,
@@ -33,7 +33,7 @@ pub struct PathStats {
     /// Datagrams received from the peer's
     /// [`send_feedback_on`](crate::Connection::send_feedback_on).
     pub feedback_received: u64,
-    /// Packets sent only to learn whether the path still answers, or to keep it open.
+    /// Packets sent only to see whether the path answers, or to keep it open.
     pub probes_sent: u64,
     /// How often it became suspect.
     pub suspicions: u64,
@@ -41,21 +41,20 @@ pub struct PathStats {
     pub rebindings: u64,
 }
 
-/// Whether the packets of a path leave marked as capable of ECN (RFC 3168).
+/// Whether the packets of a path leave marked as ECN-capable (RFC 3168).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EcnMarking {
     /// They do.
     #[default]
     Marked,
-    /// They do not: the peer does not report the marks, or a network removes them (RFC 9000
-    /// section 13.4.2).
+    /// They do not: the peer reports no marks, or a network removes them (RFC 9000 section 13.4.2).
     Unreported,
     /// They do not: marked packets vanished on this path where unmarked ones passed.
     Lost,
 }
 
-/// What a connection as a whole counts.
+/// Counters of a whole connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ConnectionStats {
@@ -63,10 +62,10 @@ pub struct ConnectionStats {
     pub handshake: Option<Duration>,
     /// Updates of the packet keys that this side began.
     pub key_updates: u64,
-    /// Datagrams that left on another path than the one asked for. The technique makes this
-    /// impossible; a count above zero means that the library has changed.
+    /// Datagrams that left on a wrong path. The gate technique prevents it; a count above zero
+    /// means that the library has changed.
     pub on_wrong_path: u64,
-    /// Datagrams that had to wait in the library, which is not meant to happen either.
+    /// Datagrams that had to wait in the library, which should not happen either.
     pub delayed_in_library: u64,
     /// Messages sent on the control channel.
     pub messages_sent: u64,
@@ -74,13 +73,13 @@ pub struct ConnectionStats {
     pub messages_received: u64,
 }
 
-/// What an endpoint counts.
+/// Counters of an endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct EndpointStats {
     /// Handshakes begun by clients.
     pub handshakes: u64,
-    /// Handshakes answered with a demand to prove the address first.
+    /// Handshakes answered with a request to prove the address.
     pub retries: u64,
     /// Handshakes ignored since too many were under way.
     pub ignored: u64,

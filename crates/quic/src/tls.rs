@@ -1,7 +1,7 @@
 //! TLS as QUIC takes it: both sides known by raw public keys, and virtual time.
 //!
-//! The handshake's ephemeral keys come from the system's entropy inside the TLS library; nothing
-//! that this crate decides depends on them.
+//! The handshake's ephemeral keys come from the system's entropy inside the TLS library; no
+//! decision of this crate depends on them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,7 +46,7 @@ impl noq_proto::TimeSource for Clock {
     }
 }
 
-/// TLS for a client that talks to the holder of `server_key` only.
+/// TLS for a client that accepts only the holder of `server_key`.
 pub(crate) fn client(
     identity: &Identity,
     server_key: PublicKey,
@@ -59,7 +59,7 @@ pub(crate) fn client(
     config.try_into().map_err(|error| ConfigError::Tls(format!("{error}")))
 }
 
-/// TLS for a server that lets in whom `policy` lets in.
+/// TLS for a server that admits clients by `policy`.
 pub(crate) fn server(
     identity: &Identity,
     policy: Arc<dyn PeerPolicy>,
@@ -71,13 +71,13 @@ pub(crate) fn server(
     config.try_into().map_err(|error| ConfigError::Tls(format!("{error}")))
 }
 
-/// The key of a peer whose handshake is complete.
+/// The peer's key, after the handshake.
 pub(crate) fn peer_key(session: &dyn noq_proto::crypto::Session) -> Option<PublicKey> {
     let identity = session.peer_identity()?.downcast::<Vec<CertificateDer<'static>>>().ok()?;
     tls::peer_key(&identity)
 }
 
-/// Why a server closed the handshake with `code`, if it refused the client's key.
+/// The refusal of a client's key that `code` of a server's close stands for, if any.
 pub(crate) fn refusal_of(code: noq_proto::TransportErrorCode) -> Option<Refusal> {
     // RFC 9001 section 4.8: the alert is the lowest byte.
     let alert: u8 = u64::from(code).checked_sub(CRYPTO_ERROR)?.try_into().ok()?;

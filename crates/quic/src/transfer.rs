@@ -9,10 +9,9 @@
 //!     poll_transmit                                 handle_packet
 //! ```
 //!
-//! It knows nothing of tunnels: it is what an application does that reacts to loss and delay, and
-//! it shows what a tunnel does to such an application. Its packets are UDP payloads; whoever
-//! carries them puts headers around. The settings are the library's own, as an application would
-//! have them.
+//! It knows nothing of tunnels: it behaves like an application that reacts to loss and delay, to
+//! show a tunnel's effect on it. Its packets are UDP payloads; the caller adds headers. The
+//! settings are the library's defaults.
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -36,44 +35,44 @@ use crate::tls::{self, Clock};
 use roadweave_identity::tls::{HandshakeRefusal, SERVER_NAME};
 use roadweave_identity::{Identity, PeerPolicy, PublicKey, Refusal, derive_secret};
 
-/// What a transfer is.
+/// The settings of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransferConfig {
-    /// The bytes of the stream; `None`: without end.
+    /// Bytes of the stream; `None`: endless.
     pub bytes: Option<u64>,
     /// The congestion control of the sender.
     pub congestion: CongestionControl,
-    /// The largest UDP payload, bytes, 1200..=65527; smaller ones are never sent but at the end.
+    /// The UDP payload, bytes, 1200..=65527; only the last packets are smaller.
     pub payload_max: u16,
-    /// Decides all that is random, save the secrets of TLS.
+    /// Of everything random but the secrets of TLS.
     pub seed: u64,
 }
 
 /// One of the two ends of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferEnd {
-    /// The one that has the data.
+    /// Has the data.
     Sender,
-    /// The one that gets it.
+    /// Receives the data.
     Receiver,
 }
 
-/// How far a transfer is.
+/// The progress of a transfer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransferProgress {
-    /// Bytes of the stream that the receiver has read, all before them included.
+    /// Bytes of the stream that the receiver has read in order.
     pub received_bytes: u64,
-    /// When the receiver had all.
+    /// When the receiver had everything.
     pub completed: Option<Instant>,
     /// The sender's smoothed round-trip time, once it is connected.
     pub smoothed_rtt: Option<Duration>,
-    /// Packets that the sender has sent.
+    /// Packets that the sender sent.
     pub sent_packets: u64,
     /// Packets that the sender took for lost.
     pub lost_packets: u64,
-    /// How often its congestion control took loss for congestion.
+    /// How often its congestion control reacted to loss.
     pub congestion_events: u64,
-    /// Whether the connection broke, or never came up.
+    /// Whether the connection failed.
     pub is_broken: bool,
 }
 
@@ -85,20 +84,17 @@ pub struct Transfer {
     client: noq_proto::ClientConfig,
     sender: Side,
     receiver: Side,
-    /// The stream, once the sender has opened it.
     stream: Option<StreamId>,
-    /// Bytes that the sender has still to write.
     unwritten: u64,
     progress: TransferProgress,
 }
 
-/// One end: the library's endpoint and its only connection.
+/// The library's endpoint and its only connection.
 #[derive(Debug)]
 struct Side {
     endpoint: noq_proto::Endpoint,
     connection: Option<(ConnectionHandle, Connection)>,
     remote: SocketAddr,
-    /// Answers of the endpoint.
     responses: VecDeque<Bytes>,
     due: Option<Instant>,
 }
@@ -162,7 +158,7 @@ impl Transfer {
         })
     }
 
-    /// The sender begins to connect.
+    /// Starts to connect.
     pub fn begin(&mut self, now: Instant) {
         self.clock.set(now);
         let connected = self.sender.endpoint.connect(
@@ -178,12 +174,12 @@ impl Transfer {
         self.transmit_due(now);
     }
 
-    /// When [`Transfer::handle_timeout`] must be called, if nothing else happens.
+    /// When [`Transfer::handle_timeout`] is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
         [self.sender.due, self.receiver.due].into_iter().flatten().min()
     }
 
-    /// Lets happen what is due.
+    /// Does what is due.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.clock.set(now);
         let std_now = self.epoch.to_std(now);
@@ -197,7 +193,7 @@ impl Transfer {
         self.transmit_due(now);
     }
 
-    /// Takes a packet that has come to `end`. Call [`Transfer::poll_transmit`] afterwards.
+    /// Takes a packet that arrived at `end`. Call [`Transfer::poll_transmit`] afterwards.
     pub fn handle_packet(&mut self, now: Instant, end: TransferEnd, packet: BytesMut) {
         self.clock.set(now);
         let std_now = self.epoch.to_std(now);
@@ -208,7 +204,7 @@ impl Transfer {
         self.transmit_due(now);
     }
 
-    /// The next packet that is to leave, and the end it leaves from.
+    /// The next packet to send, and its end.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<(TransferEnd, Bytes)> {
         let std_now = self.epoch.to_std(now);
         let packet = match self.sender.poll_transmit(std_now) {
@@ -219,12 +215,11 @@ impl Transfer {
         packet
     }
 
-    /// How far it is.
+    /// The progress so far.
     pub fn progress(&self) -> &TransferProgress {
         &self.progress
     }
 
-    /// Handles what the connections have to tell, reads and writes.
     fn transmit_due(&mut self, now: Instant) {
         self.sender.exchange();
         self.receiver.exchange();
@@ -252,7 +247,6 @@ impl Transfer {
         self.note_deadlines();
     }
 
-    /// Notes what the sender knows of its path.
     fn note_path(&mut self) {
         let Some((_, connection)) = &mut self.sender.connection else { return };
         let Some(stats) = connection.path_stats(PathId::ZERO) else { return };
@@ -262,7 +256,6 @@ impl Transfer {
         self.progress.congestion_events = stats.congestion_events;
     }
 
-    /// Writes as much as the library takes.
     fn write(&mut self) {
         let Some((id, (_, connection))) = self.stream.zip(self.sender.connection.as_mut()) else {
             return;
@@ -276,7 +269,7 @@ impl Transfer {
                 Err(_) => return,
             }
         }
-        // The receiver learns the end from the stream's; that it is finished twice does no harm.
+        // The receiver learns the end from the stream's; finishing twice is harmless.
         let _ = stream.finish();
     }
 
@@ -294,7 +287,7 @@ impl Transfer {
                 Err(_) => break,
             }
         }
-        // What the peer must be told of it leaves with the next packets anyway.
+        // The peer is notified by the next packets anyway.
         let _ = chunks.finalize();
     }
 
@@ -342,7 +335,7 @@ impl Side {
         }
     }
 
-    /// Carries word between the connection and its endpoint.
+    /// Exchanges events between the connection and its endpoint.
     fn exchange(&mut self) {
         let Some((handle, connection)) = &mut self.connection else { return };
         while let Some(event) = connection.poll_endpoint_events() {
@@ -381,7 +374,6 @@ impl Side {
     }
 }
 
-/// Lets in everybody: there is only one.
 struct Anyone;
 
 impl PeerPolicy for Anyone {
@@ -417,16 +409,14 @@ fn endpoint_config(
     Ok(endpoint)
 }
 
-/// Addresses that the two ends know each other by; nobody else sees them (RFC 5737).
+/// Known only to the two ends (RFC 5737).
 const SENDER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2)), 1);
 const RECEIVER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(192, 0, 2, 3)), 1);
 /// RFC 9000 section 14.
 const PAYLOAD_MIN: u16 = 1_200;
 const PAYLOAD_MAX: u16 = 65_527;
 const IDLE_TIMEOUT_MS: u32 = 300_000;
-/// Answers that wait to be sent, at most.
 const RESPONSES_MAX: usize = 16;
-/// What a stream consists of.
 static ZEROS: [u8; 16 * 1024] = [0; 16 * 1024];
 
 #[cfg(test)]

@@ -27,26 +27,26 @@ pub(crate) fn transport_config(
         .congestion_controller_factory(Arc::new(gates))
         .max_concurrent_multipath_paths(config.max_paths)
         .max_idle_timeout(Some(idle_timeout))
-        // Dead paths stay open: a path abandoned after a tunnel would have to be opened anew.
+        // Dead paths stay open: a path abandoned in a tunnel would have to be opened again.
         .default_path_max_idle_timeout(None)
-        // Keep-alives are ours, since the library's would go out on every path.
+        // Keep-alives are ours: the library's would go out on every path.
         .default_path_keep_alive_interval(None)
         .keep_alive_interval(None)
         .initial_rtt(config.initial_rtt)
-        // A peer discards what more packets have overtaken, so that nothing is called lost which
-        // came.
+        // A peer discards packets that more than this overtook: nothing that arrived counts as
+        // lost.
         .packet_threshold(PACKET_THRESHOLD as u32)
-        // Loss is found by the meter. This is for the library's own frames, and must not come
-        // first: the library tells of no acknowledgement that comes after it has given a packet up,
-        // and where packets overtake each other, its round-trip time is that of the fastest, a
-        // tenth of what others take. But it is also how long a lost frame of the library waits
-        // while later ones arrive, the end of the handshake among them.
+        // The meter detects loss; this is for the library's own frames, and must not come first:
+        // the library does not report acknowledgements of packets that it gave up, and where
+        // packets overtake each other, its round-trip time is that of the fastest, a tenth of
+        // others'. It is also how long a lost frame of the library waits while later ones arrive,
+        // such as the end of the handshake.
         .time_threshold(16.0)
         .ack_frequency_config(Some(ack_frequency()))
         .initial_mtu(config.initial_mtu)
         .mtu_discovery_config(mtu_discovery(config))
-        // The last word of a handshake may need a packet for each of its encryption levels. All
-        // else is polled one packet at a time, and batches are made in the outbox.
+        // The close of a handshake may need a packet for each encryption level. Everything else is
+        // polled one packet at a time, and batched in the outbox.
         .enable_segmentation_offload(true)
         .allow_spin(false)
         .datagram_send_buffer_size(DATAGRAM_QUEUE)
@@ -57,7 +57,7 @@ pub(crate) fn transport_config(
     Ok(transport)
 }
 
-/// Acknowledgements within a millisecond, or a little more where packets are sparse: they clock the
+/// Acknowledgements within a millisecond, or a little more where packets are sparse: they time the
 /// recovery of lost packets.
 fn ack_frequency() -> AckFrequencyConfig {
     let mut config = AckFrequencyConfig::default();
@@ -72,8 +72,7 @@ fn mtu_discovery(config: &TransportConfig) -> Option<MtuDiscoveryConfig> {
     (config.mtu_max > config.initial_mtu).then(|| {
         let mut discovery = MtuDiscoveryConfig::default();
         discovery.upper_bound(config.mtu_max);
-        // Four losses that one acknowledgement shows look like a path that has become narrower;
-        // look again soon.
+        // Four losses in one acknowledgement look like a narrower path; probe again soon.
         discovery.black_hole_cooldown(std::time::Duration::from_secs(1));
         discovery
     })

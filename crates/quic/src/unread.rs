@@ -1,4 +1,4 @@
-//! How late this side is with what has come.
+//! How late this side reads packets.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use roadweave_proto::Instant;
 
 use crate::path::SUSPICION_MIN;
 
-/// For how long packets lie here until they are handed over: an answer may lie here as long.
+/// How long packets wait until they are handed over: an answer may wait as long.
 ///
-/// What a packet tells of it fades with the next ones. Where somebody waits for a path these come
-/// soon, so that it is also over after [`FRESH`]: else one packet that lay here would put off the
-/// suspicion of paths that have died. Where nobody does, the next one may be far off.
+/// The effect of a packet fades with the next ones. On a used connection these come soon, so it
+/// also ends after [`FRESH`]: otherwise one late packet would delay the suspicion of dead paths. On
+/// an unused one the next packet may be far off.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Unread {
     time: Duration,
@@ -18,35 +18,34 @@ pub(crate) struct Unread {
 }
 
 impl Unread {
-    /// Notes that a packet of a connection that is not used lay here for `time` until it was
-    /// handed over at `now`.
+    /// Notes that a packet waited for `time` until it was handed over at `now`.
     pub(crate) fn note(&mut self, now: Instant, time: Duration) {
         let time = time.min(UNREAD_MAX).max(self.time(now) / 2);
-        // What is usual of any system is allowed for by it.
+        // A usual delay is allowed for anyway.
         self.time = if time > SUSPICION_MIN { time } else { Duration::ZERO };
         self.over = Instant::FAR_FUTURE;
     }
 
-    /// Somebody waits for the paths of the connection at `now`.
+    /// The connection is used at `now`.
     pub(crate) fn on_used(&mut self, now: Instant) {
         self.over = self.over.min(now + FRESH);
     }
 
-    /// For how long an answer may lie here at `now`.
+    /// How long an answer may be unread at `now`.
     pub(crate) fn time(&self, now: Instant) -> Duration {
         if now < self.over { self.time } else { Duration::ZERO }
     }
 
-    /// When that is due which is due at `at` on a side that is never late.
+    /// When something is due that a punctual side would do at `at`.
     pub(crate) fn put_off(&self, at: Instant) -> Instant {
         (at + self.time).min(self.over.max(at))
     }
 }
 
-/// An answer that lies here for longer is late.
+/// An answer that is unread for longer is late.
 const UNREAD_MAX: Duration = Duration::from_secs(3);
-/// For so long a packet of a connection that is used tells how late this side is: those that
-/// measure its paths are a fifth of a second apart.
+/// How long one packet shows the lateness of a used connection: packets that measure its paths are
+/// a fifth of a second apart.
 const FRESH: Duration = Duration::from_millis(500);
 
 #[cfg(test)]

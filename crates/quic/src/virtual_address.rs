@@ -1,20 +1,18 @@
 //! A virtual local address for each uplink.
 //!
-//! The library knows paths by their addresses. Two modems may well have the same one, so on a
-//! client each uplink gets an address of its own that never appears on any network: a unique local
-//! prefix (RFC 4193) with the number of the uplink at its end.
+//! The library identifies paths by addresses. Two modems may have the same one, so on a client each
+//! uplink gets an address that appears on no network: a unique local prefix (RFC 4193) that ends
+//! with the uplink's number.
 
 use std::net::{IpAddr, Ipv6Addr};
 
 use roadweave_proto::UplinkId;
 
-/// The address that stands for `uplink`.
 pub(crate) fn of(uplink: UplinkId) -> IpAddr {
     let bits = PREFIX | u128::from(uplink.0);
     IpAddr::V6(Ipv6Addr::from_bits(bits))
 }
 
-/// The uplink that `address` stands for.
 pub(crate) fn uplink(address: IpAddr) -> Option<UplinkId> {
     let IpAddr::V6(address) = address else { return None };
     u32::try_from(address.to_bits() ^ PREFIX).ok().map(UplinkId)

@@ -8,29 +8,28 @@ use std::time::Duration;
 
 use roadweave_proto::{Instant, RttEstimator};
 
-/// The round-trip time of a path (RFC 9002 section 5), the peer's delay in acknowledging included:
-/// that delay is part of what a sender waits for, and at most 2 ms.
+/// The round-trip time of a path (RFC 9002 section 5), including the peer's delay in acknowledging,
+/// at most 2 ms: a sender waits for it as well.
 ///
 /// RFC 9002 expects a few samples per round trip. Here acknowledgements come each millisecond, the
 /// smoothed value follows them within a few, and the mean deviation from it is close to nothing
-/// even while the delay doubles. What a sender must know is how far the delay moves within the
-/// round trip that an answer takes; so the deviation is at least half of what was seen of that,
-/// which is kept as a maximum that fades by a quarter per round trip (as Linux keeps `mdev_max`).
+/// even while the delay doubles. A sender must know how far the delay moves within the round trip
+/// of an answer; so the deviation is at least half of that rise, kept as a maximum that fades by a
+/// quarter per round trip (as Linux keeps `mdev_max`).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RoundTrip {
     estimate: RttEstimator,
     rise: RecentRise,
-    /// Over the last seconds.
+    /// Over seconds.
     recent: RecentMin,
-    /// Over the last frame or two of a video.
+    /// Over a frame or two of a video.
     fresh: RecentMin,
-    /// What follows from these and is asked for far more often than they change.
+    /// Derived from the fields above, as they are read far more often than they change.
     deviation: Duration,
     pto: Duration,
 }
 
-/// The smallest round-trip time of the last one or two times `half`: the network that a vehicle is
-/// in changes.
+/// The minimum of the last one or two times `half`: a vehicle's network changes.
 #[derive(Clone, Copy, Debug, Default)]
 struct RecentMin {
     began: Option<Instant>,
@@ -56,9 +55,9 @@ impl RecentMin {
 #[derive(Clone, Copy, Debug, Default)]
 struct RecentRise {
     round_ends: Option<Instant>,
-    /// The smoothed round-trip time when the round began.
+    /// Smoothed, when the round began.
     reference: Duration,
-    /// The highest sample of the round, above the reference.
+    /// Highest sample of the round, above the reference.
     rise: Duration,
     faded: Duration,
 }
@@ -117,7 +116,7 @@ impl RoundTrip {
         self.estimate.smoothed()
     }
 
-    /// How far the round-trip time deviates, as said at the top of this type.
+    /// See [`RoundTrip`].
     pub(crate) fn deviation(&self) -> Duration {
         self.deviation
     }
@@ -126,18 +125,17 @@ impl RoundTrip {
         self.estimate.is_sampled()
     }
 
-    /// The smallest of the last 5 to 10 s; zero before the first sample.
+    /// Minimum of the last 5 to 10 s; zero before the first sample.
     pub(super) fn recent_min(&self) -> Duration {
         self.recent.min()
     }
 
-    /// The smallest of the last 60 to 120 ms; zero before the first sample.
+    /// Minimum of the last 60 to 120 ms; zero before the first sample.
     pub(super) fn fresh_min(&self) -> Duration {
         self.fresh.min()
     }
 
-    /// The smallest of the last 5 to 10 s, so that another route is soon known for what it is; the
-    /// initial one before the first sample.
+    /// Minimum of the last 5 to 10 s; the initial round-trip time before the first sample.
     pub(crate) fn least(&self) -> Duration {
         if self.is_sampled() { self.recent.min() } else { self.smoothed() }
     }
@@ -148,7 +146,7 @@ impl RoundTrip {
     }
 }
 
-/// The round-trip times that one batch of acknowledgements shows.
+/// The round-trip times of one batch of acknowledgements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Samples {
     count: u32,
@@ -158,7 +156,6 @@ pub(super) struct Samples {
 }
 
 impl Samples {
-    /// A batch with one sample.
     #[cfg(test)]
     pub(super) fn of(rtt: Duration) -> Self {
         let mut batch = Self::default();
@@ -178,13 +175,11 @@ impl Samples {
     }
 }
 
-/// Half of what counts as recent.
 const RECENT: Duration = Duration::from_secs(5);
-/// Half of what counts as fresh.
 const FRESH: Duration = Duration::from_millis(60);
 /// RFC 9002 section 6.1.2.
 pub(super) const GRANULARITY: Duration = Duration::from_millis(1);
-/// The longest that the peer waits before it acknowledges.
+/// Longest wait of the peer before it acknowledges.
 pub(super) const ACK_DELAY_MAX: Duration = Duration::from_millis(2);
 
 #[cfg(test)]
@@ -214,7 +209,7 @@ mod tests {
             rtt.least()
         };
         assert_eq!(update(0, 40), MS * 40);
-        // The route changes for one of 140 ms.
+        // The route changes to one of 140 ms.
         assert_eq!(update(4000, 140), MS * 40);
         assert_eq!(update(6000, 141), MS * 40);
         assert_eq!(update(11_000, 142), MS * 141);
@@ -229,7 +224,7 @@ mod tests {
         };
         (0..600).for_each(|ms| sample(&mut rtt, ms, MS * 60));
         assert!(rtt.deviation() < MS, "steady: {:?}", rtt.deviation());
-        // A queue fills: 1 ms more each 2 ms, as when a link runs at two thirds of what is sent.
+        // A queue fills by 1 ms each 2 ms, as on a link at two thirds of the sender's rate.
         (0..200).for_each(|ms| sample(&mut rtt, 600 + ms, MS * 60 + MS * ms / 2));
         assert!(rtt.deviation() >= MS * 15, "rising: {:?}", rtt.deviation());
         assert!(rtt.pto() >= rtt.smoothed() + MS * 60);

@@ -1,63 +1,61 @@
-//! The packets of one path that are in flight, by number, and what they carry.
+//! The packets of one path in flight, by number, and what they carry.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use roadweave_proto::Instant;
 
-/// What a packet carries whose fate somebody wants to hear of.
+/// A payload whose fate is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TrackedPayload {
-    /// A user's datagram with this token.
+    /// With the user's token.
     Datagram(u64),
-    /// The fragment of a message with this number.
+    /// Of a message, with its number.
     Fragment(u32),
 }
 
-/// What became of a packet, and thereby of its payload.
+/// What became of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Acknowledged(AcknowledgedPacket),
     Lost,
 }
 
-/// What the acknowledgement of a packet tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AcknowledgedPacket {
     pub(crate) sent: Instant,
     pub(crate) bytes: u16,
-    /// Its round trip, without what the peer waited for the newer packets that it acknowledged
-    /// together with this one: no longer than they left after it, and no longer than a peer waits.
+    /// Without the peer's wait for newer packets that it acknowledged together with this one: at
+    /// most the time that they left later, and at most a peer's longest wait.
     pub(crate) rtt: Duration,
 }
 
-/// A packet that was sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SentPacket {
     pub(super) pn: u64,
-    /// Whether its fate is known; settled packets leave when they are the oldest.
+    /// Its fate is known; settled packets are removed once they are the oldest.
     pub(super) settled: bool,
     pub(super) at: Instant,
     pub(super) bytes: u16,
-    /// Bytes in flight when it left, its own included.
+    /// Bytes in flight when it left, including its own.
     pub(super) in_flight: u64,
-    /// Whether it is larger than what the path was known to take: a probe of its MTU.
+    /// Larger than the known MTU: a probe of it.
     pub(super) is_probe: bool,
     pub(super) tracked: Option<TrackedPayload>,
 }
 
-/// The packets in flight, ascending by number. There are gaps: the library skips numbers, and what
-/// asks for no acknowledgement is not reported.
+/// The packets in flight, ascending by number, with gaps: the library skips numbers, and does not
+/// report packets that ask for no acknowledgement.
 #[derive(Debug, Default)]
 pub(super) struct SentPackets {
     packets: VecDeque<SentPacket>,
     bytes: u64,
-    /// The packet that was sent last, until somebody says what it carries.
+    /// The packet sent last, until it is claimed.
     unclaimed: Option<u64>,
 }
 
 impl SentPackets {
-    /// Notes a packet, unless it has a number that cannot be.
+    /// Notes a packet, unless its number does not ascend.
     pub(super) fn push(&mut self, at: Instant, bytes: u16, pn: u64, is_probe: bool) {
         if self.packets.back().is_some_and(|newest| newest.pn >= pn) {
             return;
@@ -68,7 +66,7 @@ impl SentPackets {
         self.unclaimed = Some(pn);
     }
 
-    /// Says what the packet sent last carries; `false` if none was sent since the last call.
+    /// Sets the payload of the packet sent last; `false` if none was sent since the last call.
     pub(super) fn claim(&mut self, tracked: Option<TrackedPayload>) -> bool {
         let Some(pn) = self.unclaimed.take() else { return false };
         match self.packets.back_mut() {
@@ -78,12 +76,11 @@ impl SentPackets {
         true
     }
 
-    /// Forgets which packet was sent last.
     pub(super) fn disclaim(&mut self) {
         self.unclaimed = None;
     }
 
-    /// Notes that the fate of a packet is known. Returns the packet, if it was not known before.
+    /// Settles a packet. Returns it, if its fate was unknown.
     pub(super) fn settle(&mut self, pn: u64) -> Option<SentPacket> {
         let index = self.packets.binary_search_by_key(&pn, |packet| packet.pn).ok()?;
         let sent = &mut self.packets[index];
@@ -98,29 +95,27 @@ impl SentPackets {
         Some(sent)
     }
 
-    /// Empties the record; gives what is not settled.
+    /// Empties the record; returns the unsettled packets.
     pub(super) fn take_open(&mut self) -> impl Iterator<Item = SentPacket> + use<> {
         let packets = std::mem::take(self).packets;
         packets.into_iter().filter(|packet| !packet.settled)
     }
 
-    /// The oldest packet that is not settled.
     pub(super) fn oldest(&self) -> Option<&SentPacket> {
         self.packets.front()
     }
 
-    /// The oldest packet after number `pn` that is not settled.
+    /// The oldest unsettled packet after number `pn`.
     pub(super) fn oldest_after(&self, pn: u64) -> Option<&SentPacket> {
         let newer = self.packets.partition_point(|packet| packet.pn <= pn);
         self.packets.range(newer..).find(|packet| !packet.settled)
     }
 
-    /// Packets from the oldest in flight on, settled ones among them.
+    /// Packets from the oldest in flight on, including settled ones.
     pub(super) fn iter(&self) -> impl Iterator<Item = &SentPacket> {
         self.packets.iter()
     }
 
-    /// Bytes in flight.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }

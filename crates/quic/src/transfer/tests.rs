@@ -6,12 +6,12 @@ use super::*;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// The bottleneck between the two ends: what the sender sends waits for capacity, answers do not.
+/// The bottleneck between the two ends: packets of the sender wait for capacity, answers do not.
 struct Network {
     rate: Rate,
     delay: Duration,
     queue: Duration,
-    /// Whether the sender's packet of this number gets lost.
+    /// By the number of the sender's packet.
     lost: fn(u64) -> bool,
 }
 
@@ -31,7 +31,6 @@ fn transfer(config: &TransferConfig) -> Transfer {
     Transfer::new(Epoch::new(std::time::Instant::now()), config).unwrap()
 }
 
-/// Lets it run until `end`.
 fn run(transfer: &mut Transfer, network: &Network, end: Instant) {
     let mut on_the_way = BTreeMap::new();
     let (mut number, mut free) = (0, Instant::ZERO);
@@ -75,14 +74,19 @@ fn run(transfer: &mut Transfer, network: &Network, end: Instant) {
     }
 }
 
+/// The progress of a new transfer after so many milliseconds.
+fn outcome(config: &TransferConfig, network: &Network, millis: u64) -> TransferProgress {
+    let mut transfer = transfer(config);
+    run(&mut transfer, network, Instant::from_millis(millis));
+    *transfer.progress()
+}
+
 #[test]
 fn a_transfer_completes_with_all_its_bytes() {
-    let mut transfer = transfer(&config(Some(1_000_000)));
     let network = Network { queue: MS * 500, ..NETWORK };
-    run(&mut transfer, &network, Instant::from_millis(20_000));
-    let progress = transfer.progress();
+    let progress = outcome(&config(Some(1_000_000)), &network, 20_000);
     assert_eq!(progress.received_bytes, 1_000_000);
-    // 0.8 s at the link's rate, beyond that two round trips and slow start.
+    // 0.8 s at the link's rate, two round trips and slow start.
     let completed = progress.completed.unwrap().since(Instant::ZERO);
     assert!((MS * 800..MS * 1_300).contains(&completed), "{completed:?}");
     assert_eq!((progress.lost_packets, progress.is_broken), (0, false));
@@ -92,10 +96,9 @@ fn a_transfer_completes_with_all_its_bytes() {
 #[test]
 fn an_endless_transfer_fills_the_link_under_each_congestion_control() {
     for congestion in [CongestionControl::Cubic, CongestionControl::Bbr] {
-        let mut transfer = transfer(&TransferConfig { congestion, ..config(None) });
         let network = Network { queue: MS * 100, ..NETWORK };
-        run(&mut transfer, &network, Instant::from_millis(10_000));
-        let progress = transfer.progress();
+        let config = TransferConfig { congestion, ..config(None) };
+        let progress = outcome(&config, &network, 10_000);
         let share = progress.received_bytes as f64 / 12_500_000.0;
         assert!((0.85..1.0).contains(&share), "{congestion:?}: {share}");
         assert_eq!(progress.completed, None);
@@ -104,10 +107,8 @@ fn an_endless_transfer_fills_the_link_under_each_congestion_control() {
 
 #[test]
 fn loss_slows_it_down_and_costs_no_byte() {
-    let mut transfer = transfer(&config(Some(2_000_000)));
     let network = Network { queue: MS * 100, lost: |number| number % 50 == 7, ..NETWORK };
-    run(&mut transfer, &network, Instant::from_millis(60_000));
-    let progress = transfer.progress();
+    let progress = outcome(&config(Some(2_000_000)), &network, 60_000);
     assert_eq!(progress.received_bytes, 2_000_000);
     assert!(progress.completed.unwrap() > Instant::from_millis(2_500), "{progress:?}");
     assert!(progress.lost_packets > 20 && progress.congestion_events > 5, "{progress:?}");
@@ -127,11 +128,8 @@ fn foreign_packets_do_it_no_harm() {
 
 #[test]
 fn equal_seeds_give_equal_transfers() {
-    let outcome = || {
-        let mut transfer = transfer(&config(Some(300_000)));
-        run(&mut transfer, &Network { queue: MS * 20, ..NETWORK }, Instant::from_millis(9_000));
-        *transfer.progress()
-    };
+    let network = Network { queue: MS * 20, ..NETWORK };
+    let outcome = || outcome(&config(Some(300_000)), &network, 9_000);
     assert_eq!(outcome(), outcome());
 }
 
