@@ -1,25 +1,21 @@
-//! How many delays there were of each size, for those who want more than a mean.
+//! Histograms of delays.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// How many delays there were of each size, in a space that does not grow.
+/// A histogram of delays, of constant size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delays {
-    /// How many were at most as long as the bound of the same place in [`Delays::BOUNDS_MS`], and
-    /// longer than the one before; the last: longer than all bounds.
+    /// By bucket: at most its bound in [`Delays::BOUNDS_MS`]; the last one beyond all bounds.
     counts: [u64; BUCKETS],
-    /// All of them together, microseconds.
     sum_us: u64,
 }
 
-/// A bucket for each bound, and one for what is longer.
 const BUCKETS: usize = Delays::BOUNDS_MS.len() + 1;
 
 impl Delays {
-    /// The longest delay of each bucket, milliseconds: close to each other where video and its
-    /// deadlines are, up to what no deadline waits for.
+    /// The longest delay of each bucket, milliseconds; close together near deadlines of video.
     pub const BOUNDS_MS: [u64; 13] = [5, 10, 20, 30, 50, 75, 100, 150, 200, 300, 500, 1_000, 2_000];
 
     /// Counts a delay.
@@ -30,7 +26,7 @@ impl Delays {
         self.sum_us = self.sum_us.saturating_add(us);
     }
 
-    /// Adds what another one has counted.
+    /// Adds the counts of another one.
     pub fn merge(&mut self, other: &Self) {
         let counts = self.counts.iter_mut().zip(other.counts);
         counts.for_each(|(count, more)| *count += more);
@@ -47,13 +43,13 @@ impl Delays {
         self.counts.iter().sum()
     }
 
-    /// All of them together, seconds.
+    /// Sum of all delays, seconds.
     pub fn sum_seconds(&self) -> f64 {
         self.sum_us as f64 / 1e6
     }
 
-    /// The buckets, shortest first: the longest delay in seconds, infinite in the last one, and how
-    /// many delays are in it and in none before.
+    /// The buckets, shortest first: the bound in seconds, infinite in the last one, and the delays
+    /// in this bucket alone.
     pub fn buckets(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
         let bounds = Self::BOUNDS_MS.iter().map(|ms| *ms as f64 / 1e3);
         bounds.chain([f64::INFINITY]).zip(self.counts)
@@ -73,12 +69,8 @@ mod tests {
             let found = delays.buckets().find(|(_, count)| *count == 1);
             found.expect("it was counted").0
         };
-        assert_eq!(bucket(0), 0.005);
-        assert_eq!(bucket(5_000), 0.005);
-        assert_eq!(bucket(5_001), 0.01);
-        assert_eq!(bucket(150_000), 0.15);
-        assert_eq!(bucket(2_000_000), 2.0);
-        assert_eq!(bucket(2_000_001), f64::INFINITY);
+        let buckets = [0, 5_000, 5_001, 150_000, 2_000_000, 2_000_001].map(bucket);
+        assert_eq!(buckets, [0.005, 0.005, 0.01, 0.15, 2.0, f64::INFINITY]);
     }
 
     #[test]

@@ -32,45 +32,42 @@ drop_reasons! {
     QueueExpired = "queue-expired",
     /// The packet's video frame was given up, because there is more than the paths carry.
     FrameShed = "frame-shed",
-    /// The packet's video has begun anew with a later frame, and waits for it no more: it waited,
-    /// or was under way and may arrive all the same.
+    /// The packet's video has started again with a later frame; the packet waited, or was under way
+    /// and may still arrive.
     Superseded = "superseded",
     /// The packet was lost, and the time for a repair was over.
     RepairExpired = "repair-expired",
-    /// A copy or a repair that still waited for its path when its packet had been acknowledged, or
-    /// superseded.
+    /// A waiting copy or repair of a packet that was acknowledged or superseded.
     CopyCancelled = "copy-cancelled",
-    /// A copy that never left: its path is gone or takes no more, or it had waited too long.
+    /// A copy that never left: its path is gone or full, or it waited too long.
     CopyUnsent = "copy-unsent",
-    /// There is no session that the packet could go to.
+    /// No session for the packet.
     NoSession = "no-session",
-    /// The packet came to another shard of the server than its own, which had no room for it.
+    /// The packet came to a shard of the server that was not its own, which had no room for it.
     ShardFull = "shard-full",
-    /// The packet came by, or is for, an attachment that is none: the client is at another proxy.
+    /// The packet came by, or is for, an unknown attachment: the client is at another proxy.
     Unbound = "unbound",
-    /// The leg between proxy and anchor that the packet should have taken is away.
+    /// The leg between proxy and anchor for the packet is down.
     LegAway = "leg-away",
-    /// The packet came from an address that is none of the peer's.
+    /// The packet came from an address that is not the peer's.
     UnknownPeer = "unknown-peer",
     /// The inner packet's source address is not one of the sender's.
     SpoofedSource = "spoofed-source",
-    /// The inner packet speaks for a link, which a tunnel is not: neighbour discovery of IPv6,
-    /// router advertisements among it, or a link-local source address.
+    /// The inner packet belongs to a link, and a tunnel is none: neighbour discovery of IPv6 with
+    /// router advertisements, or a link-local source address.
     LinkLocal = "link-local",
-    /// The inner packet's destination belongs to no session, or to a client that may not be reached
-    /// from here.
+    /// The inner packet's destination has no session, or is a client that the sender may not reach.
     NoRoute = "no-route",
-    /// The packet filters forward nothing from where the packet came to where it would go.
+    /// The packet filters forward nothing on this way.
     ForwardRefused = "forward-refused",
-    /// The packet was for an inner address of this machine, or one that the interface it came in by
-    /// does not have, and came in beside the tunnel.
+    /// The packet came in beside the tunnel, for an inner address of this machine or one that its
+    /// interface does not have.
     InnerFromOutside = "inner-from-outside",
-    /// The inner packet's destination is none that clients may reach through this server.
+    /// The inner packet's destination is denied to clients of this server.
     DeniedDestination = "denied-destination",
-    /// The packet would have begun a connection, and its source has as many as it may have, or
-    /// begins them too fast.
+    /// The packet would begin a connection, and its source has too many or begins them too fast.
     ConnectionShare = "connection-share",
-    /// The packet was a fragment, and its source sends more of them than the kernel has room for.
+    /// The packet was a fragment, and its source sends more than its share of them.
     FragmentShare = "fragment-share",
     /// An inner packet that is neither IPv4 nor IPv6, or shorter than its header says.
     MalformedInner = "malformed-inner",
@@ -84,26 +81,25 @@ drop_reasons! {
     Duplicate = "duplicate",
     /// A packet or equation too old to be of use.
     Late = "late",
-    /// The packet came after those that follow it, in a lane that promises their order.
+    /// The packet came after its successors, in a lane that keeps order.
     OutOfOrder = "out-of-order",
-    /// The packet came older than its lane lets one become, or became so while it waited for its
-    /// turn.
+    /// The packet was older than its lane allows on arrival, or became so while it waited.
     ArrivedExpired = "arrived-expired",
-    /// A packet ID too far ahead of the lane's newest to be believed.
+    /// An implausible packet ID, too far ahead of the lane's newest.
     IdJump = "id-jump",
     /// The receiving side's memory for equations or fragments was full.
     ReceiveMemory = "receive-memory",
-    /// The packet was the oldest of a client that held its whole share of the memory.
+    /// The packet was the oldest of a client that used its whole share of the memory.
     MemoryShare = "memory-share",
-    /// The packet was more than the client's rate allows.
+    /// The packet exceeded the client's rate.
     RateLimited = "rate-limited",
-    /// Load of a speed test that nobody has asked for, or more of it than was agreed.
+    /// Load of a speed test that was not requested, or more than agreed.
     UnaskedLoad = "unasked-load",
-    /// An equation that contradicts what is known.
+    /// An equation that contradicts known ones.
     Inconsistent = "inconsistent",
-    /// A fragment whose siblings never came.
+    /// A fragment whose siblings never arrived.
     IncompleteFragments = "incomplete-fragments",
-    /// The TUN device's queue would not take the packet.
+    /// The TUN device's queue was full.
     DeviceFull = "device-full",
     /// The system call that should have sent the datagram failed.
     SendFailed = "send-failed",
@@ -113,7 +109,7 @@ drop_reasons! {
     LinkLoss = "link-loss",
 }
 
-/// How often each [`DropReason`] struck, in packets.
+/// Packets discarded, by [`DropReason`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct DropCounters(BTreeMap<DropReason, u64>);
@@ -149,7 +145,7 @@ impl DropCounters {
         }
     }
 
-    /// The reasons that struck at least once, in the order of [`DropReason::ALL`].
+    /// The reasons with packets, in the order of [`DropReason::ALL`].
     pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
         self.0.iter().map(|(reason, packets)| (*reason, *packets))
     }

@@ -1,11 +1,10 @@
-//! Ids, each a type of its own so that none is taken for another.
+//! Ids, each a type of its own.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// One QUIC path (RFC 10069), or one tunnel link of another carrier. Never used twice in a
-/// connection.
+/// A QUIC path (RFC 10069), or a link of another carrier. Never used twice in a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PathId(pub u32);
 
@@ -13,14 +12,14 @@ pub struct PathId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LaneId(pub u8);
 
-/// One network interface of the vehicle, numbered as the device layer found it.
+/// One network interface of the vehicle, numbered by the device layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct UplinkId(pub u32);
 
-/// The number of a packet within its lane (CellFusion section 4.3.2), which wraps after 2^32.
+/// The number of a packet within its lane (CellFusion section 4.3.2); wraps after 2^32.
 ///
-/// Compare with [`PacketId::precedes`] and [`PacketId::distance`]: serial number arithmetic
-/// (RFC 1982) is no total order, so there is no `Ord`.
+/// Serial number arithmetic (RFC 1982) is no total order, so there is no `Ord`: compare with
+/// [`PacketId::precedes`] and [`PacketId::distance`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PacketId(pub u32);
 
@@ -37,7 +36,7 @@ impl PacketId {
         self.plus(1)
     }
 
-    /// The IDs that a mask stands for: bit i is the i-th after this one.
+    /// The IDs of a mask: bit i is the i-th after this one.
     pub fn of_mask(self, mask: u64) -> impl Iterator<Item = Self> + use<> {
         let offsets = (0..u64::BITS).filter(move |offset| mask >> offset & 1 == 1);
         offsets.map(move |offset| self.plus(offset))

@@ -1,8 +1,8 @@
-//! What every crate shares: ids, units, and the plain values that pass between layers; every byte
-//! that crosses the network ([`wire`]), and what players say in plain HTTP ([`media`]).
+//! What all crates share: ids, units, plain values that pass between layers, everything that
+//! crosses the network ([`wire`]), and readers of players' plain HTTP ([`media`]).
 //!
 //! Nothing here does I/O or reads a clock. An [`Instant`] counts nanoseconds from the start of a
-//! run, so that the logs of two equal runs are equal bytes.
+//! run, so that logs of equal runs are equal bytes.
 
 pub mod media;
 pub mod wire;

@@ -1,4 +1,4 @@
-//! The marks by which the kernel's rules tell packets and connections apart.
+//! The marks by which the kernel's rules distinguish packets and connections.
 //!
 //! ```text
 //! highest bit of the mask                                     lowest
@@ -8,24 +8,23 @@
 //!   number of an anchor                                │ kind
 //! ```
 //!
-//! The kind and what stands above it are set and read apart from each other. All other bits of a
-//! mark belong to other programs, and stay as they are.
+//! The kind and the bits above it are set and read separately. All other bits of a mark belong to
+//! other programs and stay unchanged.
 
 use crate::UplinkId;
 
-/// The bits of packet and connection marks that Roadweave may use, and the marks that one instance
-/// makes of them.
+/// The bits of packet and connection marks that Roadweave may use, and one instance's marks in
+/// them.
 ///
 /// The default is all 32 bits. Another mask gets the same marks, compressed and spread over its
 /// lowest 19 bits, or all if it has fewer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marks {
     mask: u32,
-    /// The number of the instance.
     number: u16,
 }
 
-/// By which side of a box a connection went out.
+/// The side of a box by which a connection left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The tunnel.
@@ -36,20 +35,20 @@ pub enum Side {
     Elsewhere,
 }
 
-/// What a packet or connection is marked as, beside its uplink or side.
+/// What a packet or connection is marked as, apart from uplink or side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A connection by a port of a server's machine that leads to a device behind a client.
+    /// A connection through a port of the server's machine to a device behind a client.
     Forwarded = 1,
-    /// A packet for a socket of a server's machine that bears an address of a client.
+    /// A packet for a socket of the server's machine that is bound to an address of a client.
     ClientSocket = 2,
-    /// A packet or connection for a socket of a box that bears an address of a host.
+    /// A packet or connection for a socket of a box that is bound to an address of a host.
     Taken = 3,
     /// A packet of such a socket whose host does not answer.
     Failed = 4,
 }
 
-/// Why a mask is refused.
+/// The mask has too few bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the mask {mask:#x} has {} bits, and {} are needed, with which 6 uplinks can be marked",
@@ -81,7 +80,7 @@ impl Marks {
         Self { number, ..self }
     }
 
-    /// The mask that the marks lie in.
+    /// The mask of all marks.
     pub fn mask(self) -> u32 {
         self.mask
     }
@@ -91,7 +90,7 @@ impl Marks {
         self.kind_mask() | self.above_mask()
     }
 
-    /// The bits that tell kinds apart.
+    /// The bits of kinds.
     pub fn kind_mask(self) -> u32 {
         self.spread(ones(self.kind_bits()))
     }
@@ -101,12 +100,12 @@ impl Marks {
         self.spread(ones(self.above_bits()) << self.kind_bits())
     }
 
-    /// The bits that tell whether a mark is one of [`Marks::side`] of this instance.
+    /// The bits that show whether a mark is one of [`Marks::side`] of this instance.
     pub fn side_mask(self) -> u32 {
         self.above_mask() & !self.above(ones(self.uplink_bits()))
     }
 
-    /// The mark of a kind, with the mask under which it counts.
+    /// The mark of a kind, and its mask.
     pub fn kind(self, kind: Kind) -> (u32, u32) {
         let value = match self.is_whole() {
             true => WHOLE_KINDS[kind as usize - 1],
@@ -115,8 +114,8 @@ impl Marks {
         (self.spread(value), self.kind_mask())
     }
 
-    /// The mark of what came in by an uplink, and of its answers, with the mask. There is none
-    /// beyond [`Marks::uplinks_max`].
+    /// The mark of what came in by an uplink, and of its answers, and its mask; `None` beyond
+    /// [`Marks::uplinks_max`].
     pub fn answer(self, uplink: UplinkId) -> Option<(u32, u32)> {
         let number = (uplink.0 < self.uplinks_max()).then_some(uplink.0 + 1)?;
         Some((self.of_box(number), self.above_mask()))
@@ -127,7 +126,7 @@ impl Marks {
         ones(self.uplink_bits()) - 1
     }
 
-    /// The mark of a connection that went out by a side; [`Marks::answer`] never gives it.
+    /// The mark of a connection that left by a side; distinct from all of [`Marks::answer`].
     pub fn side(self, side: Side) -> Option<u32> {
         let number = match side {
             Side::Tun => ones(self.uplink_bits()),
@@ -137,7 +136,7 @@ impl Marks {
         Some(self.of_box(number | 1 << self.uplink_bits()))
     }
 
-    /// The mark of what belongs to an anchor, with the mask; zero where its number is none.
+    /// The mark of an anchor's packets, and its mask; zero for number 0.
     pub fn anchor(self) -> (u32, u32) {
         (self.above(u32::from(self.number) & ones(self.above_bits())), self.above_mask())
     }
@@ -168,7 +167,7 @@ impl Marks {
         self.above_bits().div_ceil(2).min(UPLINK_BITS_MAX)
     }
 
-    /// Puts the bits of `value`, from the lowest, where the mask has ones.
+    /// Puts the bits of `value`, from the lowest, into the ones of the mask.
     fn spread(self, mut value: u32) -> u32 {
         let (mut left, mut spread) = (self.mask, 0);
         while left != 0 && value != 0 {
@@ -192,7 +191,6 @@ fn ones(bits: u32) -> u32 {
     (1 << bits) - 1
 }
 
-/// The marks of kinds where all bits may be used.
 const WHOLE_KINDS: [u32; 4] = [0x5246, 0x5257, 0x5258, 0x5259];
 const KIND_BITS: u32 = 3;
 const ABOVE_MIN: u32 = 5;
@@ -229,7 +227,6 @@ mod tests {
         let marks = Marks::within(0xff00_ffff).unwrap().of_instance(0xabcd);
         assert_eq!((marks.kind_mask(), marks.above_mask()), (0x7, 0x0700_fff8));
         assert_eq!(marks.kind(Kind::Taken), (3, 7));
-        // 0xcd83 and three bits below it: 0x66c18.
         assert_eq!(marks.side(Side::Uplink(UplinkId(2))), Some(0x0600_6c18));
         let byte = Marks::within(0x00ff_0000).unwrap().of_instance(0xabcd);
         assert_eq!(byte.answer(UplinkId(0)), Some((0x0088_0000, 0x00f8_0000)));
@@ -244,8 +241,6 @@ mod tests {
         assert_eq!([8, 9, 10, 12, 14, 16, 31].map(uplinks), [6, 6, 14, 30, 62, 126, 126]);
     }
 
-    /// Every mark is inside the mask and of the bits that it is said to be of, and no two of an
-    /// instance are equal.
     #[test]
     fn marks_are_distinct_and_inside_any_mask() {
         let mut random = SplitMix64::new(7);

@@ -1,14 +1,13 @@
-//! What players and their hosts say in plain HTTP, read as it passes by.
+//! Readers of the plain HTTP between players and hosts, as it passes by.
 //!
 //! ```text
 //! player ─ requests ──► Requests ─► CMCD: play-time left; RFC 9218: what is urgent
 //! player ◄─ responses ─ Responses ─► RFC 9218; FirstFrame: up to where the first picture goes
 //! ```
 //!
-//! Nobody waits for these readers, and they change nothing: they are shown copies of what was moved
-//! already. What they do not understand ends the reading of that connection, with a reason
-//! ([`Unread`]), and nothing else. Each keeps at most [`HEAD_MAX`] bytes of a head that is not
-//! whole, and a few numbers.
+//! The readers get copies of bytes that were already forwarded, and change nothing. Bytes that they
+//! do not understand end the reading of that connection, with a reason ([`Unread`]). Each keeps at
+//! most [`HEAD_MAX`] bytes of an incomplete head, and a few numbers.
 //!
 //! Sources: RFC 9112, RFC 9218, CTA-5004, ISO/IEC 14496-12.
 

@@ -1,13 +1,11 @@
-//! Names in tables: those that stand for one thing, and those with a parameter.
+//! Names in tables, with or without a parameter.
 
-/// A name in a table. From a `<` on it is a parameter: `single:<uplink>` stands for `single:wwan0`,
-/// `single:eth0` and so on.
+/// A name in a table. From a `<` on it is a parameter: `single:<uplink>` matches `single:wwan0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamePattern(pub &'static str);
 
 impl NamePattern {
-    /// The parameter in `name`, empty where the pattern has none; `None` if the pattern does not
-    /// stand for `name`.
+    /// The parameter in `name`, empty for a pattern without one; `None` if it does not match.
     pub fn parameter(self, name: &str) -> Option<&str> {
         match self.0.split_once('<') {
             Some((prefix, _)) => name.strip_prefix(prefix),
@@ -15,7 +13,7 @@ impl NamePattern {
         }
     }
 
-    /// The name itself, if it has no parameter.
+    /// The name, if it has no parameter.
     pub fn plain(self) -> Option<&'static str> {
         (!self.0.contains('<')).then_some(self.0)
     }

@@ -1,31 +1,28 @@
-//! A path as a lane may use it: what is, and what policy allows.
+//! A path as a lane may use it: its state, and the limits of policies.
 
 use crate::{PathSnapshot, PathStatus};
 
-/// One path at one moment, as it is offered to the packets of one lane.
-///
-/// The snapshot stays true whatever the user wants of the path; what a policy forbids is told
-/// beside it.
+/// One path at one moment, as offered to the packets of a lane. The snapshot is independent of
+/// policies; their limits are the other fields.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PathOffer<'a> {
-    /// How the path is.
+    /// The state of the path.
     pub snapshot: &'a PathSnapshot,
     /// Bytes of the lane that wait for this path alone.
     pub queued_bytes: u64,
-    /// Whether the packet in question may go here as far as policies are concerned.
+    /// Whether policies allow the packet here.
     pub may_send: bool,
-    /// Bytes of repairs that may go here now as far as policies are concerned; `u64::MAX` for any
-    /// number.
+    /// Bytes of repairs that policies allow here now; `u64::MAX`: unlimited.
     pub redundancy_room: u64,
 }
 
 impl<'a> PathOffer<'a> {
-    /// The path without any restriction, for which nothing waits.
+    /// The path without restrictions or waiting packets.
     pub fn free(snapshot: &'a PathSnapshot) -> Self {
         Self { snapshot, queued_bytes: 0, may_send: true, redundancy_room: u64::MAX }
     }
 
-    /// Whether the packet may go here, and the path is of this status.
+    /// Whether the packet may go here, and the path has this status.
     pub fn has_status(&self, status: PathStatus) -> bool {
         self.may_send && self.snapshot.status == status
     }
@@ -35,29 +32,27 @@ impl<'a> PathOffer<'a> {
         self.has_status(PathStatus::Usable)
     }
 
-    /// Whether the packet may go here, and the path takes data, be it that it does not answer now.
+    /// Whether the packet may go here, and the path takes data, even if it does not answer now.
     pub fn takes_data(&self) -> bool {
         self.is_usable() || self.has_status(PathStatus::Suspect)
     }
 
-    /// Bytes of redundancy that its policy leaves beyond those that wait.
+    /// Bytes of redundancy that its policy allows beyond the waiting ones.
     pub fn redundancy_left(&self) -> u64 {
         self.snapshot.redundancy_left.saturating_sub(self.queued_bytes)
     }
 
-    /// Bytes of repairs that its window and its policy let through, when what waits for it has
-    /// left.
+    /// Bytes of repairs that window and policy allow after the waiting bytes.
     pub fn repair_room(&self) -> u64 {
         self.window_for_repairs().saturating_sub(self.taken())
     }
 
-    /// The congestion window as far as it is taken, or open to repairs.
+    /// The part of the congestion window that is taken, or open to repairs.
     pub fn window_for_repairs(&self) -> u64 {
         let open = self.taken().saturating_add(self.redundancy_room);
         self.snapshot.congestion_window.min(open)
     }
 
-    /// Bytes under way, or waiting to be.
     fn taken(&self) -> u64 {
         self.snapshot.bytes_in_flight.saturating_add(self.queued_bytes)
     }

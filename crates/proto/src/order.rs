@@ -8,61 +8,58 @@ use serde::{Deserialize, Serialize};
 /// What a lane promises about the order of its packets; the receiving side keeps it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
-    /// Nothing: each packet goes out the moment it is known.
+    /// None: each packet goes out at once.
     #[default]
     Pass,
-    /// Packets of a lane go out in the order in which they left. One that misses its turn is
-    /// discarded.
+    /// Packets of a lane go out in sending order. A packet that misses its turn is discarded.
     ///
     /// Source: redundant framework (Networking'24) section III-B.
     Reorder {
-        /// The longest that a packet waits for those before it, at most [`Order::MAX_BUFFER`].
+        /// Longest wait for earlier packets, at most [`Order::MAX_BUFFER`].
         max_buffer: Duration,
     },
-    /// Packets of a flow go out in the order in which they left, as far as waiting pays: the wait
-    /// is learned from how long missing packets took to come. One that misses its turn goes out
-    /// late.
+    /// Packets of a flow go out in sending order as far as waiting pays: the wait is learned from
+    /// the delays of missing packets. A packet that misses its turn goes out late.
     Adaptive {
-        /// The longest that a packet waits for those before it, at most [`Order::MAX_BUFFER`].
+        /// Longest wait for earlier packets, at most [`Order::MAX_BUFFER`].
         max_buffer: Duration,
     },
-    /// Frames of each video go out whole and in order: one that is not whole waits until the next
-    /// frame's deadline less the time of the decoder, and then goes out as it is. What comes behind
-    /// a later frame is discarded; what is no video goes out as it comes.
+    /// Frames of each video go out complete and in order. An incomplete one waits until the next
+    /// frame's deadline less the decoder's time, and then goes out as it is. Packets behind a later
+    /// frame are discarded; packets of no video go out at once.
     ///
     /// Source: LoLa section 3.5.
     Frames {
-        /// How old a frame may be when it comes out, at most [`Order::MAX_BUFFER`].
+        /// Greatest age of a frame, at most [`Order::MAX_BUFFER`].
         deadline: Duration,
-        /// How long a decoder takes for a frame (omega).
+        /// The decoder's time for a frame (omega).
         decode: Duration,
-        /// The longest that a packet waits, at most [`Order::MAX_BUFFER`].
+        /// Longest wait of a packet, at most [`Order::MAX_BUFFER`].
         max_buffer: Duration,
     },
-    /// Each packet goes out as long after it was sent as all others of its lane: after a delay that
-    /// 99 of 100 of late keep. What comes later goes out at once.
+    /// All packets of a lane go out at the same age: a delay that 99 of 100 recent ones meet. Later
+    /// ones go out at once.
     Even {
-        /// The longest that a packet waits for its time, at most [`Order::MAX_BUFFER`].
+        /// Longest wait of a packet, at most [`Order::MAX_BUFFER`].
         max_buffer: Duration,
     },
 }
 
 impl Order {
-    /// The names of configuration files.
+    /// Names in configuration files.
     pub const NAMES: [&str; 5] = ["pass", "reorder", "reorder-adaptive", "frames", "even"];
-    /// The longest wait that may be asked for.
+    /// The longest wait that may be configured.
     pub const MAX_BUFFER: Duration = Duration::from_secs(10);
     /// The wait of Networking'24 section IV.
     pub const DEFAULT_BUFFER: Duration = Duration::from_millis(300);
-    /// How old a frame may be as a rule: LoLa section 3.1.
+    /// LoLa section 3.1.
     pub const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
-    /// How long a decoder takes for a frame as a rule: ffmpeg with one thread takes 6 ms for H.264
-    /// of 1080p at 8 Mbit/s, and the first frames of a scene more. At 30 frames a second it leaves
-    /// 23 ms for what is missing of a frame that is late already.
+    /// ffmpeg with one thread takes 6 ms for a frame of H.264 with 1080p at 8 Mbit/s, and longer
+    /// for the first frames of a scene. At 30 frames a second this leaves 23 ms for the rest of a
+    /// late frame.
     pub const DEFAULT_DECODE: Duration = Duration::from_millis(10);
 
-    /// The order called `name`, one of [`Order::NAMES`], with the default times of a frame; `None`
-    /// if there is none.
+    /// The order called `name`, one of [`Order::NAMES`], with the default times of frames.
     pub fn by_name(name: &str, max_buffer: Duration) -> Option<Self> {
         match name {
             "pass" => Some(Self::Pass),
@@ -78,7 +75,7 @@ impl Order {
         }
     }
 
-    /// The order's name in configuration files.
+    /// Its name in configuration files.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pass => "pass",
@@ -100,7 +97,7 @@ impl Order {
         }
     }
 
-    /// Whether its packets tell when they were sent.
+    /// Whether its packets carry their sending times.
     pub const fn tells_times(self) -> bool {
         matches!(self, Self::Frames { .. } | Self::Even { .. })
     }

@@ -2,20 +2,18 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What holds back a path's packets, beside its congestion window.
+/// What holds back a path's packets, besides its congestion window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pacing {
-    /// A window may leave in half a round trip. For a stream that leaves room on average: its
-    /// frames come as bursts, and a congestion control knows no more of the path than the stream
-    /// has shown it.
+    /// A window may leave in half a round trip: for a stream that leaves room on average. Its
+    /// frames are bursts, and congestion control knows no more of the path than the stream showed.
     #[default]
     Window,
-    /// The rate of the congestion control, which keeps the queue of a path short that is used to
-    /// the full.
+    /// The rate of the congestion control, which keeps the queue of a full path short.
     Rate,
-    /// The rate of the congestion control, and nothing beyond its window either, however little it
-    /// may have seen of the path. For comparison with what others publish.
+    /// Strictly the rate and window of the congestion control, however little it knows of the path:
+    /// for comparison with published results.
     Controller,
 }
 

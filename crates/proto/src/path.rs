@@ -1,4 +1,4 @@
-//! What a scheduler may know of a path.
+//! The state of a path, for schedulers.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ pub enum PathStatus {
     Validating,
     /// The path answers, and carries data.
     Usable,
-    /// A packet went unanswered for longer than the probe timeout, and nothing was heard since: the
-    /// path gets probes, and data only where there is no other.
+    /// A packet was unanswered for longer than the probe timeout, and nothing arrived since: the
+    /// path gets probes, and data only if there is no other.
     Suspect,
-    /// The path is kept alive, but not for data: the user or the peer wants it so.
+    /// Kept alive without data, by request of the user or the peer.
     Standby,
 }
 
@@ -36,12 +36,12 @@ impl PathStatus {
     }
 }
 
-/// One path at one moment; the terms are those of RFC 9002.
+/// One path at one moment, in the terms of RFC 9002.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PathSnapshot {
     /// The path.
     pub id: PathId,
-    /// The vehicle's interface it runs over; the server does not know it.
+    /// The vehicle's interface; unknown on the server.
     pub uplink: Option<UplinkId>,
     /// Whether the path may carry packets.
     pub status: PathStatus,
@@ -49,16 +49,16 @@ pub struct PathSnapshot {
     pub congestion_window: u64,
     /// Bytes sent and neither acknowledged nor declared lost.
     pub bytes_in_flight: u64,
-    /// Bytes that the pacer lets through at this moment.
+    /// Bytes that the pacer allows now.
     pub pacing_budget: u64,
-    /// The rate of the pacer, once the congestion control has one.
+    /// The pacer's rate, once the congestion control has one.
     pub pacing_rate: Option<Rate>,
     /// The smoothed round-trip time; the initial estimate before the first sample.
     pub smoothed_rtt: Duration,
-    /// The round-trip time that a packet would have which left now, as far as can be told; unlike
-    /// the smoothed one it knows of what is in flight, and of answers that are overdue.
+    /// The expected round-trip time of a packet that leaves now; unlike the smoothed one it
+    /// includes bytes in flight and overdue answers.
     pub expected_rtt: Duration,
-    /// The smallest round-trip time of the last seconds: routes change.
+    /// Minimum of the last seconds.
     pub min_rtt: Duration,
     /// The newest sample.
     pub latest_rtt: Duration,
@@ -66,21 +66,21 @@ pub struct PathSnapshot {
     pub rtt_deviation: Duration,
     /// The probe timeout (RFC 9002 section 6.2.1) without its backoff.
     pub pto: Duration,
-    /// The share of packets lost of late, 0..1.
+    /// Recent share of lost packets, 0..1.
     pub loss: f32,
     /// The largest UDP payload that fits the path, bytes.
     pub mtu: u16,
-    /// When the last acknowledgement for a packet of this path came.
+    /// When the path's last acknowledgement arrived.
     pub last_acknowledged: Option<Instant>,
-    /// The policy by which the path may be used.
+    /// The policy for its use.
     pub policy: Policy,
-    /// Bytes of redundancy that it may carry by its policy; `u64::MAX` for any number.
+    /// Bytes of redundancy that its policy still allows; `u64::MAX`: unlimited.
     pub redundancy_left: u64,
 }
 
 impl PathSnapshot {
-    /// A usable path with a congestion window of `window` bytes, on which nothing is under way,
-    /// nothing was lost, and each round trip took `rtt`.
+    /// A usable path with a congestion window of `window` bytes, without packets in flight or
+    /// losses, and a constant round-trip time.
     pub fn idle(id: PathId, rtt: Duration, window: u64) -> Self {
         Self {
             id,
@@ -104,24 +104,23 @@ impl PathSnapshot {
         }
     }
 
-    /// Bytes that the congestion window and the pacer let through now.
+    /// Bytes that congestion window and pacer allow now.
     pub fn room(&self) -> u64 {
         self.window_room().min(self.pacing_budget)
     }
 
-    /// Bytes that the congestion window lets through, whatever the pacer says.
+    /// Bytes that the congestion window allows, regardless of the pacer.
     pub fn window_room(&self) -> u64 {
         self.congestion_window.saturating_sub(self.bytes_in_flight)
     }
 
-    /// Whether the path is used to its rate limit, so that nothing of `bytes` can leave now. Other
-    /// than for a pacer without one, which only spreads what a window lets through, it is not to be
-    /// waited for while others have room: the wait has no end.
+    /// Whether the path is at its rate limit, so that `bytes` cannot leave now. Others with room
+    /// should be used then: unlike the wait for a pacer within a window, this one does not end.
     pub fn is_held_back(&self, bytes: u64) -> bool {
         self.policy.rate_max.is_some() && self.pacing_budget < bytes
     }
 
-    /// Whether neither window nor rate limit lets `bytes` through.
+    /// Whether window or rate limit hold back `bytes`.
     pub fn is_full(&self, bytes: u64) -> bool {
         self.window_room() < bytes || self.is_held_back(bytes)
     }

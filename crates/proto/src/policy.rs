@@ -1,4 +1,4 @@
-//! What the user wants of an uplink, as the paths over it show it.
+//! The user's policy for an uplink, and so for its paths.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ use crate::Rate;
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Priority {
-    /// First of all.
+    /// First.
     #[default]
     Primary,
     /// When the primary paths have no room, and waiting for them would take clearly longer.
@@ -24,14 +24,14 @@ pub enum Priority {
 pub struct Policy {
     /// When the path is used.
     pub priority: Priority,
-    /// Its share of the traffic among paths of equal priority and similar round trips, 1 to 100.
+    /// Its share of traffic among paths of equal priority and similar round trips, 1 to 100.
     pub weight: u8,
-    /// Bytes beyond the first transmissions that it may carry, percent of those, 0 to 100; `None`
-    /// for as many as there are.
+    /// Redundancy that it may carry, percent of the first transmissions, 0 to 100; `None`:
+    /// unlimited.
     pub redundancy_percent: Option<u8>,
-    /// Whether it may carry insurance: coded packets that nobody may ever need.
+    /// Whether it may carry insurance: coded packets in advance of losses.
     pub takes_insurance: bool,
-    /// The most that leaves on it, however much it could carry; `None` for as much as it can.
+    /// Rate limit; `None`: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_max: Option<Rate>,
 }
@@ -39,13 +39,13 @@ pub struct Policy {
 impl Policy {
     /// The largest weight.
     pub const WEIGHT_MAX: u8 = 100;
-    /// The least rate that a user may hold an uplink to, kbit/s.
+    /// Least rate limit, kbit/s.
     pub const RATE_KBPS_MIN: u64 = 100;
-    /// The largest one.
+    /// Greatest rate limit, kbit/s.
     pub const RATE_KBPS_MAX: u64 = 100_000_000;
 
-    /// Bytes of redundancy that may leave on a path which has carried so many bytes of first
-    /// transmissions and of redundancy.
+    /// Bytes of redundancy allowed on a path that has carried these bytes of first transmissions
+    /// and of redundancy.
     pub fn redundancy_left(&self, source_bytes: u64, redundant_bytes: u64) -> u64 {
         let Some(percent) = self.redundancy_percent else { return u64::MAX };
         let allowed = u128::from(source_bytes) * u128::from(percent) / 100;

@@ -1,20 +1,20 @@
-//! The page by which a network shows that nobody has to log in, as a user writes it.
+//! The page that shows whether a network requires a login, as a user writes it.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::ServerName;
 
-/// `http://host/path`: what is fetched over an uplink to see whether its network is open.
+/// `http://host/path`, fetched over an uplink to see whether its network is open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbeUrl {
     text: String,
-    /// How many bytes of it are the scheme, and the scheme with the host.
+    /// Ends of the scheme and of the host in the text.
     ends: [usize; 2],
     server: ServerName,
 }
 
-/// The text is no `http://host/path`.
+/// Not `http://host/path`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "no address of such a page: write \"http://host/path\", with http, since a login page can \
@@ -23,17 +23,17 @@ pub struct ProbeUrl {
 pub struct InvalidProbeUrl;
 
 impl ProbeUrl {
-    /// The host, with the port 80 where the address names none.
+    /// The host, with port 80 by default.
     pub fn server(&self) -> &ServerName {
         &self.server
     }
 
-    /// The host as it was written, with the port if there is one.
+    /// The host as written, with its port if any.
     pub fn authority(&self) -> &str {
         &self.text[self.ends[0]..self.ends[1]]
     }
 
-    /// What is asked for of that host.
+    /// The path of the request.
     pub fn target(&self) -> &str {
         match &self.text[self.ends[1]..] {
             "" => "/",
@@ -54,9 +54,9 @@ impl FromStr for ProbeUrl {
     fn from_str(text: &str) -> Result<Self, InvalidProbeUrl> {
         let rest = text.strip_prefix(SCHEME).ok_or(InvalidProbeUrl)?;
         let (authority, target) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-        // It goes into a request as it is.
+        // It goes into a request unchanged.
         let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'#';
-        // Without brackets nobody could tell an address of IPv6 from its port.
+        // Without brackets an IPv6 address and its port are ambiguous.
         let is_bare = !authority.starts_with('[') && authority.matches(':').count() > 1;
         if text.len() > LENGTH_MAX || is_bare || !target.bytes().all(is_plain) {
             return Err(InvalidProbeUrl);
@@ -70,7 +70,6 @@ impl FromStr for ProbeUrl {
 }
 
 const SCHEME: &str = "http://";
-/// The longest address, bytes.
 const LENGTH_MAX: usize = 512;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What the sender of a lane promises of its packets.
+//! The sender's promise about the packets of a lane.
 
 use std::time::Duration;
 
@@ -6,31 +6,31 @@ use serde::{Deserialize, Serialize};
 
 use crate::Order;
 
-/// What the sender of a lane promises of its packets; the receiving side keeps it, or counts on it.
+/// The sender's promise about the packets of a lane; the receiver keeps it or relies on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Promise {
-    /// The order in which they come out.
+    /// The order in which they go out.
     pub order: Order,
-    /// For how long a packet, the parts of it that were lost and its repairs may still be sent, at
-    /// most [`Promise::AGE_MAX`]: what is incomplete is kept for so long.
+    /// How long a packet, its lost parts and its repairs may still be sent, at most
+    /// [`Promise::AGE_MAX`]; incomplete ones are kept as long.
     pub age_max: Duration,
-    /// Whether packets tell when they were sent, and are worth nothing beyond that age.
+    /// Whether packets carry their sending times and expire at that age.
     pub expires: bool,
-    /// Whether coded packets may come, for which packets must be kept.
+    /// Whether coded packets may come, which require kept packets.
     pub coded: bool,
-    /// Whether the sender wants acknowledgements on all paths, and not on the fastest alone.
+    /// Whether acknowledgements are wanted on all paths instead of the fastest.
     pub acknowledge_on_all: bool,
 }
 
 impl Promise {
-    /// The longest that anything of a packet may be kept for.
+    /// The longest that a packet may be kept.
     pub const AGE_MAX: Duration = Duration::from_secs(10);
-    /// The age at which a packet of CellFusion is worth no repair (section 4.4.3).
+    /// CellFusion's age beyond which a repair is useless (section 4.4.3).
     pub const DEFAULT_AGE: Duration = Duration::from_millis(700);
 }
 
 impl Default for Promise {
-    /// What holds of a lane before anything was promised.
+    /// For lanes without a promise.
     fn default() -> Self {
         Self {
             order: Order::Pass,

@@ -1,31 +1,29 @@
-//! Seeded chance: equal seeds give equal draws.
+//! Seeded random numbers.
 
-/// The generator SplitMix64: one word of state, good enough to choose among packets, paths and
-/// moments, and nothing that must be hard to guess.
-///
-/// The coefficients of coded packets are its words (docs/wire.md), so that both ends must agree on
-/// it bit for bit.
+/// The generator SplitMix64, with one word of state: good enough to choose among packets, paths and
+/// times, and not for secrets. Coefficients of coded packets are its words (docs/wire.md), so both
+/// ends must agree on it bit for bit.
 ///
 /// Source: Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014.
 #[derive(Clone, Debug)]
 pub struct SplitMix64(u64);
 
 impl SplitMix64 {
-    /// What the state grows by from word to word: 2^64 by the golden ratio, made odd.
+    /// Increment of the state: 2^64 divided by the golden ratio, made odd.
     pub const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
-    /// A generator whose state is `seed`.
+    /// A generator with state `seed`.
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// Word `index`, counted from 0, of the generator that begins with `seed`: equal parts of
-    /// different seeds, and different parts of one seed, are unrelated.
+    /// Word `index`, from 0, of the generator with this seed. Parts of different seeds, and
+    /// different parts of one seed, are unrelated.
     pub const fn word(seed: u64, index: u64) -> u64 {
         Self::mix(seed.wrapping_add(index.wrapping_add(1).wrapping_mul(Self::GAMMA)))
     }
 
-    /// The finalizer: turns states that are alike into words that are not.
+    /// The finalizer: turns similar states into unrelated words.
     #[inline]
     pub const fn mix(state: u64) -> u64 {
         let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -55,7 +53,7 @@ impl SplitMix64 {
 mod tests {
     use super::*;
 
-    /// The first words for the seeds 0 and 1234567, as other implementations give them.
+    /// First words as other implementations give them.
     #[test]
     fn words_are_those_of_splitmix64() {
         assert_eq!(SplitMix64::new(0).next_u64(), 0xe220_a839_7b1d_cdaf);

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-/// The estimates of RFC 9002 section 5: the newest, the least, and the smoothed round-trip time,
-/// and the mean deviation from that.
+/// The estimates of RFC 9002 section 5.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RttEstimator {
     latest: Duration,
@@ -14,8 +13,8 @@ pub struct RttEstimator {
 }
 
 impl RttEstimator {
-    /// What holds before the first sample: `initial` for a round-trip time, and half of it for the
-    /// variation (RFC 9002 section 5.3).
+    /// Before the first sample: `initial` for the round-trip time, half of it for the variation
+    /// (RFC 9002 section 5.3).
     pub fn new(initial: Duration) -> Self {
         Self {
             latest: initial,
@@ -26,8 +25,7 @@ impl RttEstimator {
         }
     }
 
-    /// Takes a sample (RFC 9002 sections 5.2 and 5.3). What the peer waited before it answered is
-    /// up to the caller to subtract.
+    /// Takes a sample (RFC 9002 sections 5.2 and 5.3). The caller subtracts the peer's delay.
     pub fn update(&mut self, sample: Duration) {
         if !self.is_sampled {
             *self = Self { is_sampled: true, ..Self::new(sample) };

@@ -1,10 +1,10 @@
-//! Where a server is, as a user writes it.
+//! The address of a server, as a user writes it.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// `host:port`: where a server is, by address or by name.
+/// `host:port`, by address or name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerName {
     text: String,
@@ -17,11 +17,11 @@ pub struct ServerName {
 pub enum ServerHost {
     /// By its address.
     Address(IpAddr),
-    /// By its name, which can be asked for in the DNS (RFC 1035 section 2.3.4).
+    /// By its name in the DNS (RFC 1035 section 2.3.4).
     Name(String),
 }
 
-/// The text is no `host:port`.
+/// Not `host:port`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "not a server: write \"host:port\", \"192.0.2.1:port\" or \"[2001:db8::1]:port\"; a name with \
@@ -30,8 +30,9 @@ pub enum ServerHost {
 pub struct InvalidServerName;
 
 impl ServerHost {
-    /// A host by `name`, if hosts can have that name: letters, digits, hyphens and underscores, in
-    /// labels of at most 63 bytes, 253 bytes in all (RFC 1123 section 2.1), and no address.
+    /// A host by `name`; `None` if hosts cannot have that name. Allowed are letters, digits,
+    /// hyphens and underscores, in labels of at most 63 bytes, 253 bytes in all (RFC 1123 section
+    /// 2.1).
     pub fn named(name: &str) -> Option<Self> {
         is_host_name(name).then(|| Self::Name(name.to_owned()))
     }
@@ -48,7 +49,7 @@ impl ServerName {
         self.port
     }
 
-    /// Whether it is an address of IPv4, or of IPv6; `None` for a name.
+    /// Whether it is an IPv4 address; `None` for a name.
     pub fn is_ipv4(&self) -> Option<bool> {
         match &self.host {
             ServerHost::Address(address) => Some(address.is_ipv4()),
@@ -79,13 +80,11 @@ impl FromStr for ServerName {
     }
 }
 
-/// Whether it is a name of hosts: letters, digits, hyphens and underscores, in labels of at most 63
-/// bytes, 253 bytes in all (RFC 1123 section 2.1).
 fn is_host_name(host: &str) -> bool {
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     let name = host.strip_suffix('.').unwrap_or(host);
     let is_label = |label: &str| (1..=63).contains(&label.len()) && label.chars().all(good);
-    // Four numbers are no name, but an address with a mistake.
+    // A numeric last label is a mistyped address.
     let last = name.rsplit('.').next().unwrap_or_default();
     let is_number = last.chars().all(|c| c.is_ascii_digit());
     name.len() <= 253 && name.split('.').all(is_label) && !is_number
@@ -98,24 +97,13 @@ mod tests {
     #[test]
     fn server_names_are_addresses_or_names_with_a_port() {
         let names = ["edge.example.org:4433", "192.0.2.1:1", "[2001:db8::1]:65535", "a_b-c.:53"];
-        for good in names.iter().chain(&["x9:1"]) {
-            assert_eq!(good.parse::<ServerName>().expect("good").to_string(), *good);
+        for good in names.into_iter().chain(["x9:1"]) {
+            assert_eq!(good.parse::<ServerName>().expect("good").to_string(), good);
         }
         let long = format!("{}:1", "a.".repeat(200));
         let label = format!("{}.example:1", "a".repeat(64));
-        for wrong in [
-            "edge",
-            "edge:0",
-            "edge:70000",
-            ":1",
-            "a b:1",
-            "a..b:1",
-            "ü.example:1",
-            "192.0.2.256:1",
-            ".:1",
-            &long,
-            &label,
-        ] {
+        let wrong = "edge|edge:0|edge:70000|:1|a b:1|a..b:1|ü.example:1|192.0.2.256:1|.:1";
+        for wrong in wrong.split('|').chain([&long[..], &label]) {
             assert_eq!(wrong.parse::<ServerName>(), Err(InvalidServerName), "{wrong}");
         }
     }

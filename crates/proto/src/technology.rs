@@ -1,20 +1,19 @@
-//! By which technology an uplink reaches the Internet, and which is tried first.
+//! Technologies of uplinks, and the order in which they are tried.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The technology of an uplink, as far as it tells how soon a first answer comes (XLINK section
-/// 5.3).
+/// The technology of an uplink; it suggests how soon a first answer comes (XLINK section 5.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Technology {
     /// A cable.
     #[serde(rename = "wired")]
     Wired,
-    /// 5G with a core network of its own (standalone).
+    /// Standalone 5G, with its own core network.
     #[serde(rename = "5g-sa")]
     FiveGSa,
-    /// 5G with the core network of LTE (non-standalone).
+    /// Non-standalone 5G, with the core network of LTE.
     #[serde(rename = "5g-nsa")]
     FiveGNsa,
     /// WiFi.
@@ -29,7 +28,7 @@ pub enum Technology {
 }
 
 impl Technology {
-    /// All, in the order of XLINK section 5.3, with those that it does not name around them.
+    /// The order of XLINK section 5.3, with the ones that it does not name around it.
     pub const ORDER: [Self; 6] =
         [Self::Wired, Self::FiveGSa, Self::FiveGNsa, Self::Wifi, Self::Lte, Self::Satellite];
 
@@ -45,8 +44,8 @@ impl Technology {
         }
     }
 
-    /// Where an uplink stands in `order`, from 0 on. One of which nothing is known is of the first:
-    /// it is a cable as a rule. One that `order` does not name is behind all.
+    /// The place of an uplink in `order`, from 0. Unknown ones are first, as they are mostly
+    /// cables; technologies that `order` lacks are last.
     pub fn rank(technology: Option<Self>, order: &[Self]) -> u8 {
         let Some(technology) = technology else { return 0 };
         let place = order.iter().position(|known| *known == technology);

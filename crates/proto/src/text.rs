@@ -1,13 +1,13 @@
-//! Texts of others, made fit to be shown.
+//! Foreign texts, made safe to show.
 
-/// A text that somebody else chose, as it may stand in a log, on a terminal or in a page.
+/// A text chosen by a peer, safe for logs, terminals and pages.
 ///
-/// Whatever could steer a terminal, end a line or turn the direction of writing is escaped as in
-/// Rust's literals (`\n`, `\u{1b}`, `\u{202e}`), and so is the backslash, so that an escape cannot
-/// be forged. Bytes that are no UTF-8 become U+FFFD. What is longer than [`PEER_TEXT_MAX`] bytes
-/// then is cut and ends with an ellipsis.
+/// Characters that control a terminal, end a line or change the writing direction are escaped as in
+/// Rust's literals (`\n`, `\u{1b}`, `\u{202e}`), and so is the backslash, so that escapes cannot be
+/// forged. Invalid UTF-8 becomes U+FFFD. The result is cut at [`PEER_TEXT_MAX`] bytes, with an
+/// ellipsis.
 pub fn peer_text(bytes: &[u8]) -> String {
-    // Twice as long a text cannot become shorter than the limit.
+    // Twice the limit suffices: it cannot become shorter than the limit.
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(2 * PEER_TEXT_MAX)]);
     let mut shown = String::with_capacity(text.len().min(PEER_TEXT_MAX));
     for character in text.chars() {
@@ -28,7 +28,7 @@ pub fn peer_text(bytes: &[u8]) -> String {
 fn push_escaped(shown: &mut String, character: char) {
     match character {
         '\'' | '"' => shown.push(character),
-        // Behind another character marks that combine are left as they are, as they belong there.
+        // Combining marks are kept after another character, where they belong.
         _ => {
             let mut buffer = [b'a'; 5];
             let length = character.encode_utf8(&mut buffer[1..]).len();

@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// A moment, as nanoseconds since the start of the run.
-///
-/// All arithmetic saturates: a moment never precedes [`Instant::ZERO`].
+/// A point in time: nanoseconds since the start of the run. Arithmetic saturates.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -17,15 +15,15 @@ pub struct Instant(u64);
 impl Instant {
     /// The start of the run.
     pub const ZERO: Self = Self(0);
-    /// A moment after every other.
+    /// Later than any other.
     pub const FAR_FUTURE: Self = Self(u64::MAX);
 
-    /// The moment `nanos` nanoseconds after the start.
+    /// `nanos` nanoseconds after the start.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// The moment `millis` milliseconds after the start.
+    /// `millis` milliseconds after the start.
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1_000_000))
     }
@@ -40,13 +38,13 @@ impl Instant {
         self.0 as f64 / 1e9
     }
 
-    /// The time from `earlier` to `self`, zero if `earlier` is later.
+    /// The time since `earlier`; zero if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// The earliest of `moments`, if there is one.
+/// The earliest of `moments`, if any.
 pub fn earliest<const N: usize>(moments: [Option<Instant>; N]) -> Option<Instant> {
     moments.into_iter().fold(None, |earliest, moment| match (earliest, moment) {
         (Some(earliest), Some(moment)) => Some(moment.min(earliest)),
@@ -114,8 +112,8 @@ impl Rate {
         Self(bytes.saturating_mul(8))
     }
 
-    /// The rate at which `bytes` bytes pass in `duration`, rounded down to whole bytes per second;
-    /// the highest there is when they pass at once.
+    /// The rate at which `bytes` pass in `duration`, rounded down to whole bytes per second; the
+    /// highest if they pass at once.
     pub fn of(bytes: u64, duration: Duration) -> Self {
         Self::from_bytes_per_second((bytes as f64 / duration.as_secs_f64()) as u64)
     }

@@ -1,45 +1,44 @@
-//! Which uplinks something is said of: by what they are called, where they are plugged in, and
-//! whose SIM they have.
+//! Patterns for uplinks: by name, port of the hardware, and SIM.
 
 use crate::glob;
 
-/// What is known of an uplink. A name is given anew at each plug; the rest stays what it is.
+/// What is known of an uplink. The name may change at each plug; the rest does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UplinkTraits<'a> {
-    /// What its interface is called.
+    /// The interface's name.
     pub name: &'a str,
-    /// Where its hardware is, as the kernel numbers ports, such as
-    /// `pci0000:00/0000:00:14.0/usb1/1-2/1-2:1.4`. Virtual interfaces are nowhere.
+    /// The hardware's port, as the kernel numbers it, such as
+    /// `pci0000:00/0000:00:14.0/usb1/1-2/1-2:1.4`; `None` for virtual interfaces.
     pub device: Option<&'a str>,
-    /// The number of its SIM, once its modem has told.
+    /// The number of its SIM, once its modem reports it.
     pub iccid: Option<&'a str>,
 }
 
 impl<'a> UplinkTraits<'a> {
-    /// An uplink of which nothing else is known.
+    /// An uplink known only by name.
     pub fn by_name(name: &'a str) -> Self {
         Self { name, device: None, iccid: None }
     }
 }
 
-/// Fits uplinks of which all that it says is true.
+/// Matches uplinks for which all of its fields hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UplinkMatch {
     /// A pattern of names, as in [`UplinkSelector`](crate::UplinkSelector).
     pub name: String,
-    /// The same of where their hardware is, if that matters.
+    /// A pattern of the hardware's port, if it matters.
     pub device: Option<String>,
-    /// The number of their SIM, if that matters.
+    /// The number of the SIM, if it matters.
     pub iccid: Option<String>,
 }
 
 impl UplinkMatch {
-    /// Those whose names fit `pattern`.
+    /// Matches by name only.
     pub fn by_name(pattern: impl Into<String>) -> Self {
         Self { name: pattern.into(), device: None, iccid: None }
     }
 
-    /// Whether it is said of an uplink. What nobody knows of that one fits nothing.
+    /// Whether it matches; a field that is unknown for the uplink does not.
     pub fn fits(&self, uplink: &UplinkTraits) -> bool {
         let device = |pattern| uplink.device.is_some_and(|device| glob(pattern, device));
         let iccid = |number| uplink.iccid.is_some_and(|iccid| bare(iccid) == bare(number));
@@ -48,7 +47,7 @@ impl UplinkMatch {
             && self.iccid.as_deref().is_none_or(iccid)
     }
 
-    /// Whether it fits whatever `other` fits, as far as their words tell.
+    /// Whether it matches all that `other` matches, judged by the patterns' text.
     pub fn covers(&self, other: &Self) -> bool {
         let iccids = (self.iccid.as_deref().map(bare), other.iccid.as_deref().map(bare));
         (self.name == "*" || self.name == other.name)
@@ -56,8 +55,8 @@ impl UplinkMatch {
             && (iccids.0.is_none() || iccids.0 == iccids.1)
     }
 
-    /// Under which name is kept what an uplink carries that it fits: that of the SIM or of the
-    /// hardware if it is said of these, so that another name begins no new month.
+    /// The name of the traffic account of an uplink that it matches: by SIM or hardware if it has
+    /// these, so that a rename does not start a new month.
     pub fn account(&self, uplink: &UplinkTraits) -> String {
         match (&self.iccid, &self.device, uplink.device) {
             (Some(iccid), ..) => format!("iccid {}", bare(iccid)),
@@ -67,7 +66,7 @@ impl UplinkMatch {
     }
 }
 
-/// Some modems fill the last byte of the number up, as it is stored (ETSI TS 102 221, 13.2).
+/// Some modems pad the last byte of the number, as stored (ETSI TS 102 221, 13.2).
 fn bare(iccid: &str) -> &str {
     iccid.trim_end_matches(['F', 'f'])
 }
@@ -82,6 +81,8 @@ mod tests {
         iccid: Some("8949020000012345678F"),
     };
 
+    const ICCID: Option<&str> = Some("8949020000012345678");
+
     fn of(name: &str, device: Option<&str>, iccid: Option<&str>) -> UplinkMatch {
         let [device, iccid] = [device, iccid].map(|text| text.map(str::to_owned));
         UplinkMatch { name: name.to_owned(), device, iccid }
@@ -93,26 +94,23 @@ mod tests {
         check(of("*", None, None), true);
         check(of("*", Some("*/usb1/1-2/*"), None), true);
         check(of("*", Some("*/usb1/1-3/*"), None), false);
-        check(of("*", None, Some("8949020000012345678")), true);
+        check(of("*", None, ICCID), true);
         check(of("*", None, Some("894902000001234567")), false);
-        check(of("eth*", None, Some("8949020000012345678")), false);
-        check(of("*", Some("*1-3*"), Some("8949020000012345678")), false);
+        check(of("eth*", None, ICCID), false);
+        check(of("*", Some("*1-3*"), ICCID), false);
         let nothing_known = UplinkTraits::by_name("wwan1");
         assert!(of("wwan*", None, None).fits(&nothing_known));
         assert!(!of("*", Some("*"), None).fits(&nothing_known));
-        assert!(!of("*", None, Some("8949020000012345678")).fits(&nothing_known));
+        assert!(!of("*", None, ICCID).fits(&nothing_known));
     }
 
     #[test]
     fn another_name_is_no_other_account() {
         let renamed = UplinkTraits { name: "wwan7", ..UPLINK };
-        for it in [of("*", None, Some("8949020000012345678")), of("*", Some("*1-2*"), None)] {
+        for it in [of("*", None, ICCID), of("*", Some("*1-2*"), None)] {
             assert_eq!(it.account(&UPLINK), it.account(&renamed), "{it:?}");
         }
-        assert_eq!(
-            of("*", None, Some("8949020000012345678")).account(&UPLINK),
-            "iccid 8949020000012345678"
-        );
+        assert_eq!(of("*", None, ICCID).account(&UPLINK), "iccid 8949020000012345678");
         assert_eq!(of("wwan*", None, None).account(&renamed), "wwan7");
     }
 

@@ -1,25 +1,25 @@
-//! Which interfaces are uplinks and which are behind the box, by patterns of their names.
+//! Which interfaces are uplinks and which are behind the box, by patterns of names.
 
-/// Which interfaces are uplinks. Patterns may hold `*` (any letters) and `?` (one letter).
+/// Selects uplinks. Patterns may hold `*` (any letters) and `?` (one letter).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UplinkSelector {
     /// Patterns of names; empty: all interfaces but the loopback.
     pub include: Vec<String>,
-    /// Patterns of names that are none, in any case.
+    /// Patterns of names that are never uplinks.
     pub exclude: Vec<String>,
-    /// Patterns of the names of interfaces behind the box, which are no uplinks; empty: not named.
+    /// Patterns of interfaces behind the box, which are not uplinks; empty: not configured.
     pub inside: Vec<String>,
 }
 
 impl UplinkSelector {
-    /// Whether an interface of this name is one.
+    /// Whether this interface is an uplink.
     pub fn matches(&self, name: &str) -> bool {
         let is_named = self.include.is_empty() || any(&self.include, name);
         is_named && !any(&self.exclude, name) && !any(&self.inside, name)
     }
 
-    /// Whether the configuration says that an interface of this name is behind the box: by
-    /// `inside`, or without it by naming the uplinks, of which this is none.
+    /// Whether this interface is configured to be behind the box: by `inside`, or else because the
+    /// uplinks are named and it is not among them.
     pub fn names_inside(&self, name: &str) -> bool {
         match self.inside.is_empty() {
             false => any(&self.inside, name),
@@ -27,16 +27,16 @@ impl UplinkSelector {
         }
     }
 
-    /// Whether an interface that is no known uplink may count as behind the box by its address and
-    /// routes alone.
+    /// Whether an interface that is no known uplink may count as behind the box by its addresses
+    /// and routes alone.
     pub fn guesses_inside(&self) -> bool {
         self.include.is_empty() && self.inside.is_empty()
     }
 
-    /// Checks that an interface of this name may be an uplink some day: it need not be there now.
+    /// Checks that an interface of this name, present or not, may be an uplink.
     ///
     /// # Errors
-    /// Why it never can be.
+    /// The name can never be an uplink's.
     pub fn check_name(&self, name: &str) -> Result<(), NoUplink> {
         if !is_interface_name(name) {
             return Err(NoUplink::Name(name.to_owned()));
@@ -48,16 +48,16 @@ impl UplinkSelector {
     }
 }
 
-/// Why a name cannot be that of an uplink.
+/// Why a name cannot be an uplink's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoUplink {
-    /// The kernel allows no such name.
+    /// The kernel does not allow the name.
     #[error(
         "no interface can be called \"{0}\": names have 1 to 15 bytes, without `/`, `:` and white space"
     )]
     Name(String),
-    /// The configuration's patterns leave it out.
+    /// The configuration's patterns exclude it.
     #[error(
         "{0} is no uplink by the configuration: `uplinks.include` does not name it, or `uplinks.exclude` \
          or `uplinks.inside` does"
@@ -65,7 +65,7 @@ pub enum NoUplink {
     NotSelected(String),
 }
 
-/// Whether an interface can have this name, as the kernel has it (`dev_valid_name`).
+/// As in the kernel (`dev_valid_name`).
 fn is_interface_name(name: &str) -> bool {
     let is_odd = |letter: char| letter == '/' || letter == ':' || letter.is_ascii_whitespace();
     (1..=15).contains(&name.len()) && !matches!(name, "." | "..") && !name.contains(is_odd)
@@ -75,12 +75,12 @@ fn any(patterns: &[String], name: &str) -> bool {
     patterns.iter().any(|pattern| glob(pattern, name))
 }
 
-/// Whether the interface `name` fits `pattern`, which may hold `*` and `?`; in time proportional to
-/// the product of their lengths.
+/// Whether `name` matches `pattern`, which may hold `*` and `?`; in time proportional to the
+/// product of their lengths.
 pub fn glob(pattern: &str, name: &str) -> bool {
     let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
     let (mut at, mut in_name) = (0, 0);
-    // Where to go on after the last star: the pattern behind it, and one more letter eaten by it.
+    // Where to resume after the last star: the pattern after it, and one more letter matched by it.
     let mut retry = None;
     while in_name < name.len() {
         match pattern.get(at) {
@@ -111,27 +111,30 @@ mod tests {
 
     #[test]
     fn names_match_their_patterns() {
-        let check =
-            |pattern, name, expected| assert_eq!(glob(pattern, name), expected, "{pattern} {name}");
-        check("eth1", "eth1", true);
-        check("eth1", "eth10", false);
-        check("wwan*", "wwan", true);
-        check("wwan*", "wwan12", true);
-        check("*u2*", "wwp0s20u2i4", true);
-        check("eth?", "eth", false);
-        check("eth?", "ethx", true);
-        check("*", "", true);
-        check("", "x", false);
-        check("a*b*c", "axxbxxbxxc", true);
-        check("a*b*c", "axxbxxbxx", false);
+        for (pattern, name) in [
+            ("eth1", "eth1"),
+            ("wwan*", "wwan"),
+            ("wwan*", "wwan12"),
+            ("*u2*", "wwp0s20u2i4"),
+            ("eth?", "ethx"),
+            ("*", ""),
+            ("a*b*c", "axxbxxbxxc"),
+        ] {
+            assert!(glob(pattern, name), "{pattern} {name}");
+        }
+        for (pattern, name) in
+            [("eth1", "eth10"), ("eth?", "eth"), ("", "x"), ("a*b*c", "axxbxxbxx")]
+        {
+            assert!(!glob(pattern, name), "{pattern} {name}");
+        }
     }
 
     #[test]
     fn exclusion_wins_and_none_named_means_all() {
-        let selector = |include: &[&str], exclude: &[&str]| UplinkSelector {
-            include: include.iter().map(|pattern| (*pattern).to_owned()).collect(),
-            exclude: exclude.iter().map(|pattern| (*pattern).to_owned()).collect(),
-            inside: Vec::new(),
+        let selector = |include: &[&str], exclude: &[&str]| {
+            let [include, exclude] =
+                [include, exclude].map(|it| it.iter().map(|it| (*it).to_owned()).collect());
+            UplinkSelector { include, exclude, inside: Vec::new() }
         };
         assert!(selector(&[], &[]).matches("eth0"));
         assert!(!selector(&[], &["roadweave*"]).matches("roadweave0"));

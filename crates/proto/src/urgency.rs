@@ -1,8 +1,7 @@
-//! Whose packets leave first within a lane.
+//! The order of packets within a lane.
 
-/// The place of a packet among those of its lane that wait: the lowest leaves first, and those of
-/// the same are equals. Packets of applications are all [`Urgency::FIRST`]; those of streams have
-/// the urgency of what they carry (RFC 9218).
+/// The place of a waiting packet in its lane: the lowest leaves first, equal ones in turn. Packets
+/// of applications have [`Urgency::FIRST`], those of streams the urgency of their data (RFC 9218).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Urgency(pub u64);
 

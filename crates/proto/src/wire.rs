@@ -1,4 +1,4 @@
-//! What crosses the network, byte for byte as docs/wire.md says, and views of inner packets.
+//! What crosses the network, as specified in docs/wire.md, and views of inner packets.
 //!
 //! ```text
 //! inner packet ───┬─► symbol ─► source datagram ─┐
@@ -8,8 +8,8 @@
 //! inner packet ──────────────────────────────► GENEVE over UDP
 //! ```
 //!
-//! Everything here parses foreign bytes: nothing panics, nothing allocates more than it was given.
-//! The version of the format is the ALPN of the connection, [`ALPN`].
+//! Everything here parses foreign bytes: nothing panics or allocates more than the input. The
+//! version of the format is the connection's ALPN, [`ALPN`].
 
 mod binding;
 mod control;
@@ -66,5 +66,5 @@ pub use stream::{
 };
 pub use symbol::{FragmentPosition, MAX_SYMBOL_BODY, SYMBOL_HEADER, Symbol, SymbolError};
 
-/// The application protocol of the connection (RFC 7301): it names the version of this format.
+/// The application protocol (RFC 7301), which names the version of this format.
 pub const ALPN: &[u8] = b"roadweave/1";

@@ -1,62 +1,49 @@
-//! How long a message's content is, and where it is among the bytes (RFC 9112 sections 6 and 7).
+//! The length of a message's content, and its place among the bytes (RFC 9112 sections 6 and 7).
 //!
 //! ```text
 //! chunked:  size [; extension] CRLF | data | CRLF | ... | 0 CRLF | trailers | CRLF
 //! ```
 
-/// The most bytes of a line that is no data: a size with its extensions, a trailer.
+/// Bytes of a line that is not data: a size with its extensions, a trailer.
 const LINE_MAX: usize = 4096;
-/// The most bytes of all trailers.
 const TRAILERS_MAX: usize = 8192;
 
-/// What is left of a message's content.
+/// The rest of a message's content.
 #[derive(Debug)]
 pub(crate) enum Body {
-    /// So many bytes.
     Length(u64),
-    /// Chunks.
     Chunked(Chunked),
-    /// All that comes.
     UntilClose,
 }
 
-/// What a part of the bytes is.
+/// What the next bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// So many bytes of content.
     Content(usize),
-    /// So many bytes of framing, at least one.
+    /// At least one byte.
     Framing(usize),
-    /// The message ends here.
     End,
-    /// These are no chunks.
+    /// Not chunks.
     Bad,
 }
 
-/// Where in its chunks a message is.
+/// A place within chunks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Chunked {
-    /// In the digits of a size.
     Size { size: u64, digits: usize },
-    /// Behind them, up to the end of the line.
     Extension { size: u64, length: usize },
-    /// In data.
     Data(u64),
-    /// In the line's end behind it.
     DataEnd,
-    /// In trailers.
     Trailer { line: usize, all: usize },
-    /// Behind all.
     Over,
 }
 
 impl Body {
-    /// Chunks from the first on.
     pub(crate) fn chunked() -> Self {
         Self::Chunked(Chunked::Size { size: 0, digits: 0 })
     }
 
-    /// What the first of `bytes` are, which are at least one unless the message is over.
+    /// Takes the first part of `bytes`, which is not empty unless the message is over.
     pub(crate) fn take(&mut self, bytes: &[u8]) -> Part {
         match self {
             Self::Length(0) | Self::Chunked(Chunked::Over) => Part::End,
@@ -95,12 +82,12 @@ impl Chunked {
         Part::Framing(taken)
     }
 
-    /// Where it is behind a byte of framing, if that may be there.
+    /// The place after a byte of framing; `None` if it is not allowed there.
     fn after(self, byte: u8) -> Option<Self> {
         match (self, byte) {
             (Self::Size { size, digits }, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => {
                 let digit = (byte as char).to_digit(16)?;
-                // More digits than that are no length, or leading zeros that nobody writes.
+                // More digits overflow, or are leading zeros that no implementation sends.
                 (digits < 16).then_some(Self::Size {
                     size: size << 4 | u64::from(digit),
                     digits: digits + 1,

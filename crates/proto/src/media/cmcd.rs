@@ -1,4 +1,4 @@
-//! What a player tells of its buffer by CMCD (CTA-5004), versions 1 and 2.
+//! What a player reports of its buffer by CMCD (CTA-5004), versions 1 and 2.
 //!
 //! ```text
 //! GET /v/7.m4s?CMCD=bl%3D2300%2Csid%3D%226e2fb550%22      version 1, in the query
@@ -6,18 +6,18 @@
 //! e=t,bl=(2300),sid="6e2fb550",ts=1764000000000,v=2       version 2, a report of an event
 //! ```
 //!
-//! Of the keys `bl`, `br`, `bs`, `sid` and `su` are read, and all others passed over.
+//! Only the keys `bl`, `br`, `bs`, `sid` and `su` are read.
 
 use std::hash::{DefaultHasher, Hash, Hasher as _};
 
-/// What one request, or one report, says.
+/// One request or report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cmcd {
-    /// Milliseconds of play-time in the buffer (`bl`), the shortest if there are several.
+    /// Play-time in the buffer, milliseconds (`bl`); the shortest of several.
     pub buffer_ms: Option<u64>,
-    /// Tells sessions of players apart: made of `sid`.
+    /// Identifies the player's session: a hash of `sid`.
     pub session: Option<u64>,
-    /// The rate of what is asked for (`br`), kbit/s.
+    /// The rate of the requested content (`br`), kbit/s.
     pub kbps: Option<u64>,
     /// Needed at once: the player starts, seeks, or has run dry (`su`).
     pub startup: bool,
@@ -26,8 +26,7 @@ pub struct Cmcd {
 }
 
 impl Cmcd {
-    /// Milliseconds of play-time left, if anything is said of it: none where a picture is waited
-    /// for.
+    /// Play-time left, milliseconds; 0 while the player waits for a picture.
     pub fn left_ms(&self) -> Option<u64> {
         match self.buffer_ms {
             _ if self.startup => Some(0),
@@ -43,14 +42,14 @@ impl Cmcd {
         told
     }
 
-    /// Reads what the target of a request says, if it says anything.
+    /// Reads the target of a request; `None` without CMCD.
     pub(crate) fn of_target(target: &str) -> Option<Self> {
         let (_, query) = target.split_once('?')?;
         let value = query.split('&').find_map(|part| part.strip_prefix("CMCD="))?;
         Some(Self::of_items(&decoded(value)))
     }
 
-    /// Adds what a report, or the value of a field, says.
+    /// Adds a report, or the value of a field.
     pub(crate) fn take_items(&mut self, report: &str) {
         for item in items(report) {
             match item.split_once('=').unwrap_or((item, "")) {
@@ -72,7 +71,7 @@ pub fn player_of(name: impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// The parts of a report: commas within strings and lists divide none.
+/// The parts of a report; commas within strings and lists do not separate.
 fn items(report: &str) -> impl Iterator<Item = &str> {
     let (mut quoted, mut depth) = (false, 0_u32);
     let divides = move |letter: char| {
@@ -87,7 +86,7 @@ fn items(report: &str) -> impl Iterator<Item = &str> {
     report.split(divides).map(str::trim)
 }
 
-/// The least of the numbers of a list, each of which may have parameters.
+/// The least number of a list; each may have parameters.
 fn least(value: &str) -> Option<u64> {
     let numbers = value.trim_matches(['(', ')']).split_whitespace();
     let number = |number: &str| {
@@ -97,12 +96,12 @@ fn least(value: &str) -> Option<u64> {
     numbers.filter_map(number).min()
 }
 
-/// What is true has no value in version 1 (`su`), and may be written out (`su=?1`).
+/// True has no value in version 1 (`su`), or is written out (`su=?1`).
 fn is_true(value: &str) -> bool {
     matches!(value, "" | "?1" | "true")
 }
 
-/// A value of a query without its percent signs; what is none of UTF-8 is replaced.
+/// Percent-decodes a value of a query; invalid UTF-8 is replaced.
 fn decoded(value: &str) -> String {
     let mut out = Vec::with_capacity(value.len());
     let mut rest = value.as_bytes();
@@ -149,21 +148,17 @@ mod tests {
         let expected =
             Cmcd { buffer_ms: Some(21_300), session: Some(player_of("a")), ..Cmcd::default() };
         assert_eq!(Cmcd::of_target(target), Some(expected));
-        assert_eq!(
-            Cmcd::of_target("/?CMCD=%%2%zz,su"),
-            Some(Cmcd { startup: true, ..Cmcd::default() })
-        );
-        assert_eq!(Cmcd::of_target("/CMCD=su"), None);
-        assert_eq!(Cmcd::of_target("/?XCMCD=su"), None);
+        let startup = Cmcd { startup: true, ..Cmcd::default() };
+        assert_eq!(Cmcd::of_target("/?CMCD=%%2%zz,su"), Some(startup));
+        assert_eq!(["/CMCD=su", "/?XCMCD=su"].map(Cmcd::of_target), [None, None]);
     }
 
     #[test]
     fn who_waits_for_a_picture_has_nothing_left() {
         let left = |report| Cmcd::of_items(report).left_ms();
-        assert_eq!(left("bl=9000"), Some(9000));
-        assert_eq!(left("bl=9000,bs"), Some(9000));
-        assert_eq!(left("bl=9000,su"), Some(0));
-        assert_eq!([left("bs"), left("su"), left("br=1")], [Some(0), Some(0), None]);
+        assert_eq!(["bl=9000", "bl=9000,bs"].map(left), [Some(9000); 2]);
+        assert_eq!(["bl=9000,su", "bs", "su"].map(left), [Some(0); 3]);
+        assert_eq!(left("br=1"), None);
     }
 
     proptest! {

@@ -6,37 +6,34 @@
 //! styp | moof: where its samples are      | mdat | moof | mdat  a segment
 //! ```
 //!
-//! Boxes are read as they come, in any pieces. Kept are the boxes around, and at most
-//! [`LEAF_MAX`] bytes of one that tells something. What is no box, or is found nowhere among the
-//! first [`FRAME_MAX`] bytes, ends the search.
+//! Boxes are read in pieces of any size. Kept are the enclosing boxes, and at most [`LEAF_MAX`]
+//! bytes of a box with samples. The search ends at bytes that are not boxes, and after
+//! [`FRAME_MAX`] bytes.
 
 mod samples;
 
 use self::samples::{FragmentTrack, MovieTrack};
 
-/// Of one video at most so many bytes are taken for what its first picture needs.
+/// Most bytes of a video that count as its first picture.
 pub const FRAME_MAX: u64 = 1 << 20;
-/// No file is so long that anything begins beyond: places behind it can be counted.
+/// Bounds the start of a file, so that later places do not overflow.
 const START_MAX: u64 = 1 << 62;
 
-/// The most bytes of one box that are kept.
 const LEAF_MAX: usize = 512;
-/// Boxes within boxes.
 const DEPTH_MAX: usize = 8;
-/// The boxes that a file or a segment begins with.
+/// The first boxes of a file or segment.
 const BEGINNINGS: [&Kind; 10] =
     [b"ftyp", b"styp", b"moov", b"moof", b"sidx", b"emsg", b"prft", b"free", b"skip", b"pdin"];
-/// Tracks of a video that count.
 const TRACKS_MAX: usize = 8;
 
 /// Where the first picture ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameEnd {
-    /// Not before what has come.
+    /// Not found yet.
     Unknown,
-    /// Before this place of the file.
+    /// Before this offset in the file.
     At(u64),
-    /// It is not found.
+    /// Not to be found.
     Nowhere,
 }
 
@@ -48,16 +45,15 @@ pub struct FirstFrame {
     end: FrameEnd,
     only_file: bool,
     is_file: bool,
-    /// Nothing has come but a part of the first box's head.
+    /// At most a part of the first box's head has come.
     is_first: bool,
-    /// The boxes around, the innermost last: their types, and where they end.
+    /// The enclosing boxes, innermost last: type and end.
     around: Vec<(Kind, u64)>,
     place: Place,
     kept: Vec<u8>,
-    /// Tracks of the movie, as far as their boxes have come.
     tracks: Vec<MovieTrack>,
     is_fragmented: bool,
-    /// Where the fragment begins, and its tracks.
+    /// Start of the fragment, and its tracks.
     fragment: u64,
     fragment_tracks: Vec<FragmentTrack>,
 }
@@ -68,14 +64,14 @@ type Kind = [u8; 4];
 enum Place {
     /// In the head of a box.
     Head,
-    /// In a box that tells something, of which so many bytes are kept.
+    /// In a box with samples; `wanted` bytes of it are kept.
     Leaf { kind: Kind, end: u64, wanted: usize },
-    /// In what tells nothing, up to there.
+    /// In an unused box, up to this offset.
     Skip(u64),
 }
 
 impl FirstFrame {
-    /// The first picture of what begins at `start` of its file.
+    /// The first picture of content that begins at `start` of its file.
     pub fn new(start: u64) -> Self {
         let start = start.min(START_MAX);
         Self {
@@ -95,27 +91,27 @@ impl FirstFrame {
         }
     }
 
-    /// As [`FirstFrame::new`], if a file or its beginning comes, and no later segment.
+    /// As [`FirstFrame::new`], but only in the beginning of a file, not in a later segment.
     pub fn of_file(start: u64) -> Self {
         Self { only_file: true, ..Self::new(start) }
     }
 
-    /// Where the first picture ends, as far as is known.
+    /// The end of the first picture, as far as known.
     pub fn end(&self) -> FrameEnd {
         self.end
     }
 
-    /// The place in the file of what comes next.
+    /// The offset in the file of the next byte.
     pub fn offset(&self) -> u64 {
         self.at
     }
 
-    /// Whether a file, or its beginning, has come, and no later segment.
+    /// Whether the content is a file or its beginning, not a later segment.
     pub fn is_file(&self) -> bool {
         self.is_file
     }
 
-    /// Reads what comes next.
+    /// Reads the next bytes.
     pub fn feed(&mut self, bytes: &[u8]) {
         let next = self.at.saturating_add(bytes.len() as u64);
         let mut rest = bytes;
@@ -131,7 +127,7 @@ impl FirstFrame {
         self.at = next;
     }
 
-    /// Reads some of `bytes`, at least one: how many.
+    /// Reads at least one byte of `bytes`; returns how many.
     fn step(&mut self, bytes: &[u8]) -> usize {
         match self.place {
             Place::Skip(end) => {
@@ -162,14 +158,14 @@ impl FirstFrame {
         taken
     }
 
-    /// Reads the head of a box if it is whole; it ends at `at`.
+    /// Reads the head of a box, which ends at `at`, once it is complete.
     fn on_head(&mut self, at: u64) {
         let Some((&size, rest)) = self.kept.split_first_chunk::<4>() else { return };
         let Some((&kind, rest)) = rest.split_first_chunk::<4>() else { return };
         let (length, size) = match (u32::from_be_bytes(size), rest.first_chunk::<8>()) {
             (1, None) => return,
             (1, Some(size)) => (16, u64::from_be_bytes(*size)),
-            // Up to the end of what is around, or of the file.
+            // Up to the end of the enclosing box, or of the file.
             (0, _) => (8, u64::MAX),
             (size, _) => (8, size.into()),
         };
@@ -184,7 +180,6 @@ impl FirstFrame {
         self.on_box(kind, begin, at, end.min(limit));
     }
 
-    /// A box begins at `begin`, its content at `at`.
     fn on_box(&mut self, kind: Kind, begin: u64, at: u64, end: u64) {
         if std::mem::take(&mut self.is_first) {
             self.is_file = kind == *b"ftyp" || kind == *b"moov";
@@ -195,7 +190,7 @@ impl FirstFrame {
         let is_within = |kind: &Kind| self.around.last().is_some_and(|(around, _)| around == kind);
         let is_outermost = self.around.is_empty();
         match &kind {
-            // What tells where its samples are came before, or comes too late.
+            // The tables of its samples came before, or come too late.
             b"mdat" if is_outermost => return self.give_up(),
             b"moov" if is_outermost => {}
             b"moof" if is_outermost => {
@@ -238,7 +233,6 @@ impl FirstFrame {
         };
     }
 
-    /// What was kept of a box is all that counts.
     fn on_leaf(&mut self, kind: Kind) {
         let bytes = &self.kept[..];
         let (track, fragment) = (self.tracks.last_mut(), self.fragment_tracks.last_mut());
@@ -251,13 +245,12 @@ impl FirstFrame {
         }
     }
 
-    /// Leaves the boxes that end here.
     fn leave(&mut self) {
         if matches!(self.place, Place::Skip(end) if end <= self.at) {
             self.place = Place::Head;
         }
         if !self.kept.is_empty() {
-            // A head that goes beyond what is around it is judged when it is whole.
+            // A head that exceeds its enclosing box is checked once it is complete.
             return;
         }
         while let Some((kind, _)) = self.around.pop_if(|(_, end)| *end <= self.at) {
@@ -297,7 +290,6 @@ impl FirstFrame {
         }
     }
 
-    /// Frees what is not needed any more.
     fn forget(&mut self) {
         (self.kept, self.around) = (Vec::new(), Vec::new());
         (self.tracks, self.fragment_tracks) = (Vec::new(), Vec::new());

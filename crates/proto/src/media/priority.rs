@@ -1,17 +1,15 @@
-//! The field `Priority` of HTTP (RFC 9218 section 5): a dictionary of structured fields, of which
-//! `u` and `i` are read.
+//! The HTTP field `Priority` (RFC 9218 section 5), a dictionary of structured fields; `u` and `i`
+//! are read.
 
 use crate::wire::StreamPriority;
 
-/// What the value of the field asks for.
-///
-/// Parameters that are missing, out of range or of another type have their defaults, and unknown
-/// ones say nothing (RFC 9218 section 4).
+/// The requested priority. Missing, invalid and out-of-range parameters have their defaults, and
+/// unknown ones are ignored (RFC 9218 section 4).
 pub(crate) fn priority_of(value: &[u8]) -> Option<StreamPriority> {
     let value = std::str::from_utf8(value).ok()?;
     let (mut urgency, mut incremental) = (StreamPriority::default().urgency(), false);
     for member in value.split(',') {
-        // What parameters of parameters say is not known.
+        // Parameters of parameters are ignored.
         let member = member.split(';').next().unwrap_or_default();
         let (key, value) = member.split_once('=').unwrap_or((member, ""));
         match (key.trim(), value.trim()) {

@@ -1,4 +1,4 @@
-//! Messages of HTTP/1.1, one behind the other: heads as a whole, contents as they come.
+//! Consecutive messages of HTTP/1.1: heads as a whole, contents in pieces.
 //!
 //! ```text
 //! head ─► content ─► head ─► ...        what is not understood ─► unread, for ever
@@ -14,13 +14,13 @@ pub const FIELDS_MAX: usize = 64;
 /// Why a connection is not read any further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Unread {
-    /// It is no HTTP/1.
+    /// Not HTTP/1.
     NotHttp,
     /// A head has more than [`HEAD_MAX`] bytes, or more than [`FIELDS_MAX`] fields.
     TooLong,
-    /// Nobody knows where its content ends.
+    /// The end of the content is ambiguous.
     Ambiguous,
-    /// It goes on by another protocol.
+    /// It switches to another protocol.
     Upgraded,
     /// Too many requests wait for their responses.
     TooMany,
@@ -39,17 +39,15 @@ impl Unread {
     }
 }
 
-/// Who is told what is read.
+/// Receives what is read.
 pub(crate) trait Told {
-    /// A head may begin with the first of `bytes`; its length and what content follows, if it is
-    /// whole.
+    /// `bytes` may begin with a head. Returns its length and the content that follows, if complete.
     fn head(&mut self, bytes: &[u8]) -> Result<Option<(usize, Option<Body>)>, Unread>;
 
-    /// Content of the last head, which begins at `at` of the bytes that were shown.
+    /// Content of the last head, which begins at `at` of the fed bytes.
     fn content(&mut self, at: usize, content: &[u8]);
 }
 
-/// Where in its direction a connection is.
 #[derive(Debug)]
 enum Place {
     /// In a head, of which these bytes have come, or before one.
@@ -58,7 +56,6 @@ enum Place {
     Unread(Unread),
 }
 
-/// One direction of a connection.
 #[derive(Debug)]
 pub(crate) struct Reader(Place);
 
@@ -69,7 +66,7 @@ impl Default for Reader {
 }
 
 impl Reader {
-    /// Why it does not read any further, if so.
+    /// Why reading has ended, if it has.
     pub(crate) fn unread(&self) -> Option<Unread> {
         match self.0 {
             Place::Unread(why) => Some(why),
@@ -77,14 +74,12 @@ impl Reader {
         }
     }
 
-    /// Reads no further.
     pub(crate) fn give_up(&mut self, why: Unread) {
         if self.unread().is_none() {
             self.0 = Place::Unread(why);
         }
     }
 
-    /// Reads what comes next.
     pub(crate) fn feed(&mut self, bytes: &[u8], told: &mut impl Told) {
         let mut at = 0;
         while at < bytes.len() {
@@ -118,15 +113,15 @@ impl Reader {
     }
 }
 
-/// Reads a head of which `kept` came before `rest`: how many bytes of `rest` are of it, if it ends
-/// there; otherwise all of them are kept.
+/// Reads a head of which `kept` came before `rest`. Returns how many bytes of `rest` belong to it
+/// once it is complete; otherwise keeps them.
 fn read_head(
     kept: &mut Vec<u8>,
     rest: &[u8],
     told: &mut impl Told,
 ) -> Result<Option<(usize, Option<Body>)>, Unread> {
     if kept.is_empty() {
-        // Empty lines before a head say nothing (RFC 9112 section 2.2).
+        // Empty lines before a head are ignored (RFC 9112 section 2.2).
         let empty = rest.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
         if empty > 0 {
             return Ok(Some((empty, None)));
@@ -144,7 +139,7 @@ fn read_head(
     let before = kept.len();
     let new = &rest[..rest.len().min(HEAD_MAX - before)];
     kept.extend_from_slice(new);
-    // A head ends with a line: until one ends there is no use in reading it again.
+    // A head ends with a line: without a new line it cannot be complete.
     let read = if new.contains(&b'\n') { told.head(kept)? } else { None };
     match read {
         Some((length, body)) => Ok(Some((length.saturating_sub(before), body))),
@@ -153,7 +148,6 @@ fn read_head(
     }
 }
 
-/// Why bytes are no head.
 pub(crate) fn refused(error: httparse::Error) -> Unread {
     match error {
         httparse::Error::TooManyHeaders => Unread::TooLong,
@@ -161,7 +155,7 @@ pub(crate) fn refused(error: httparse::Error) -> Unread {
     }
 }
 
-/// The values of the fields with this name, in their order.
+/// The values of the fields with this name.
 pub(crate) fn values<'a>(
     fields: &'a [httparse::Header<'_>],
     name: &'a str,
@@ -170,10 +164,10 @@ pub(crate) fn values<'a>(
     named.map(|field| field.value)
 }
 
-/// The content that fields tell of (RFC 9112 section 6.3), if they tell of any.
+/// The content by the fields (RFC 9112 section 6.3), if any.
 ///
 /// # Errors
-/// When they contradict each other.
+/// The fields contradict each other.
 pub(crate) fn content_of(fields: &[httparse::Header<'_>]) -> Result<Option<Body>, Unread> {
     let mut codings = values(fields, "Transfer-Encoding");
     let mut lengths = values(fields, "Content-Length");

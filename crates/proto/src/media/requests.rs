@@ -1,4 +1,4 @@
-//! What a client asks for, one request after the other.
+//! A client's requests.
 
 use crate::media::body::Body;
 use crate::media::cmcd::Cmcd;
@@ -6,14 +6,14 @@ use crate::media::priority::priority_of;
 use crate::media::reader::{FIELDS_MAX, Reader, Told, Unread, content_of, refused, values};
 use crate::wire::StreamPriority;
 
-/// What a request says.
+/// A request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Request {
-    /// It asks for the head alone (HEAD).
+    /// HEAD: only the head is requested.
     pub head_only: bool,
-    /// How urgent it is, if it says so (RFC 9218).
+    /// Its priority, if given (RFC 9218).
     pub priority: Option<StreamPriority>,
-    /// How its player does, if one tells (CTA-5004).
+    /// Its player's report, if any (CTA-5004).
     pub cmcd: Option<Cmcd>,
 }
 
@@ -22,7 +22,7 @@ pub struct Request {
 pub struct Requests(Reader);
 
 impl Requests {
-    /// Reads what comes next; `on` is told of each request whose head has come.
+    /// Reads the next bytes; calls `on` for each complete head.
     pub fn feed(&mut self, bytes: &[u8], on: impl FnMut(Request)) {
         let mut told = Heads { on, upgrades: false };
         self.0.feed(bytes, &mut told);
@@ -31,7 +31,7 @@ impl Requests {
         }
     }
 
-    /// Why they are read no further, if so.
+    /// Why reading has ended, if it has.
     pub fn unread(&self) -> Option<Unread> {
         self.0.unread()
     }
@@ -39,7 +39,7 @@ impl Requests {
 
 struct Heads<F> {
     on: F,
-    /// What follows may be of another protocol.
+    /// Another protocol may follow.
     upgrades: bool,
 }
 
@@ -62,7 +62,7 @@ impl<F: FnMut(Request)> Told for Heads<F> {
             priority: values(fields, "Priority").next().and_then(priority_of),
             cmcd: cmcd_of(target, fields),
         });
-        // Whether the host goes along is said in the other direction.
+        // Whether the host accepts is in the other direction.
         self.upgrades = method == "CONNECT" || values(fields, "Upgrade").next().is_some();
         Ok(Some((length, body)))
     }
@@ -70,7 +70,6 @@ impl<F: FnMut(Request)> Told for Heads<F> {
     fn content(&mut self, _at: usize, _content: &[u8]) {}
 }
 
-/// What a request tells of its player, in its target or in its fields.
 fn cmcd_of(target: &str, fields: &[httparse::Header<'_>]) -> Option<Cmcd> {
     let mut told = Cmcd::of_target(target);
     for name in ["CMCD-Request", "CMCD-Object", "CMCD-Status", "CMCD-Session"] {

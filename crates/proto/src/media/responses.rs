@@ -1,4 +1,4 @@
-//! What a host answers: how urgent that is, and where its first picture ends.
+//! A host's responses: their priority, and where the first picture ends.
 
 use std::collections::VecDeque;
 
@@ -9,19 +9,19 @@ use crate::media::reader::{FIELDS_MAX, Reader, Told, Unread, content_of, refused
 use crate::media::requests::Request;
 use crate::wire::StreamPriority;
 
-/// The most requests that wait for their responses; no browser pipelines.
+/// Requests that wait for their responses; browsers do not pipeline.
 const EXPECTED_MAX: usize = 64;
 
-/// What a piece of responses says.
+/// What a piece of responses holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// So many of its bytes reach up to the last that is of a first picture.
+    /// Length of its part up to the last byte of a first picture.
     pub urgent: usize,
-    /// The heads in it.
+    /// Heads in it.
     pub heads: usize,
-    /// The first pictures whose end was found.
+    /// First pictures whose end was found.
     pub frames: usize,
-    /// If there is a head in it: what the last one says of its urgency (RFC 9218).
+    /// The priority in its last head, if there is a head (RFC 9218).
     pub priority: Option<Option<StreamPriority>>,
 }
 
@@ -35,15 +35,15 @@ pub struct Responses {
 #[derive(Debug, Default)]
 struct State {
     expected: VecDeque<Request>,
-    /// The content is a video, whose first picture is looked for.
+    /// Searches the first picture, if the content is a video.
     frame: Option<Box<FirstFrame>>,
-    /// A first picture went by, and no other video has begun since.
+    /// A first picture has passed, and no other video has begun since.
     has_begun: bool,
     seen: Seen,
 }
 
 impl Responses {
-    /// The client has asked this.
+    /// Notes a request of the client.
     pub fn expect(&mut self, request: Request) {
         if self.state.expected.len() >= EXPECTED_MAX {
             return self.reader.give_up(Unread::TooMany);
@@ -51,13 +51,13 @@ impl Responses {
         self.state.expected.push_back(request);
     }
 
-    /// Reads what comes next.
+    /// Reads the next bytes.
     pub fn feed(&mut self, bytes: &[u8]) -> Seen {
         self.reader.feed(bytes, &mut self.state);
         std::mem::take(&mut self.state.seen)
     }
 
-    /// Why they are read no further, if so.
+    /// Why reading has ended, if it has.
     pub fn unread(&self) -> Option<Unread> {
         self.reader.unread()
     }
@@ -117,11 +117,11 @@ impl Told for State {
 }
 
 impl State {
-    /// The reader of a video's first picture, if the content is one that somebody waits for.
+    /// The reader of a video's first picture, if the player waits for one.
     ///
-    /// A player that tells of its buffer says by that whether it waits. Of others the first picture
-    /// of each file counts, and of segments the first of a connection, or behind a file: those that
-    /// follow go into a buffer.
+    /// The report of a player's buffer decides that. Without one, the first picture of each file
+    /// counts, and of segments the first of a connection or after a file: later ones go into a
+    /// buffer.
     fn first_frame(
         &self,
         request: &Request,
@@ -147,11 +147,11 @@ impl State {
     }
 }
 
-/// The types of content that are boxes (RFC 4337, ISO/IEC 23000-19).
+/// Content types made of boxes (RFC 4337, ISO/IEC 23000-19).
 const KINDS: [&[u8]; 4] =
     [b"video/mp4", b"video/iso.segment", b"application/mp4", b"video/quicktime"];
 
-/// Where in its file a range begins: `bytes 0-499/1234`.
+/// The start of a range: `bytes 0-499/1234`.
 fn range_start(value: &[u8]) -> Option<u64> {
     let value = std::str::from_utf8(value).ok()?.trim();
     let (first, _) = value.strip_prefix("bytes ")?.split_once('-')?;

@@ -16,7 +16,8 @@ fn requests(text: &[u8]) -> (Vec<Request>, Option<Unread>) {
     (found, requests.unread())
 }
 
-/// Where the urgent part of all responses ends, with pieces of these lengths, and what was seen.
+/// Feeds responses in pieces of these lengths: the end of their urgent part, the first pictures, and
+/// why reading ended.
 fn urgent(asked: &[Request], text: &[u8], pieces: &[usize]) -> (usize, usize, Option<Unread>) {
     let mut responses = Responses::default();
     asked.iter().for_each(|request| responses.expect(*request));
@@ -32,6 +33,11 @@ fn urgent(asked: &[Request], text: &[u8], pieces: &[usize]) -> (usize, usize, Op
         at += bytes.len();
     }
     (urgent, frames, responses.unread())
+}
+
+/// As `urgent`, for one request and in one piece.
+fn urgent_of(text: &[u8]) -> (usize, usize, Option<Unread>) {
+    urgent(&[Request::default()], text, &[])
 }
 
 fn response(fields: &str, content: &[u8]) -> Vec<u8> {
@@ -71,11 +77,8 @@ fn what_is_no_plain_http_is_read_no_further() {
     check(&twice("CONNECT a:1 HTTP/1.1"), 1, Unread::Upgraded);
     check(&twice("GET / HTTP/1.1\r\nUpgrade: websocket"), 1, Unread::Upgraded);
     for length in ["5\r\nContent-Length: 6", "5\r\nTransfer-Encoding: chunked", "+5", "x", ""] {
-        check(
-            &twice(&format!("POST / HTTP/1.1\r\nContent-Length: {length}")),
-            0,
-            Unread::Ambiguous,
-        );
+        let head = format!("POST / HTTP/1.1\r\nContent-Length: {length}");
+        check(&twice(&head), 0, Unread::Ambiguous);
     }
     check(&twice("POST / HTTP/1.1\r\nTransfer-Encoding: gzip"), 0, Unread::Ambiguous);
     let bad = b"PUT / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n";
@@ -102,25 +105,13 @@ fn a_head_that_comes_byte_by_byte_is_kept_up_to_its_longest() {
 
 #[test]
 fn the_first_picture_of_a_file_is_what_comes_before_its_end() {
-    let (file, end) = movie(&[Sample::sync(5_000), Sample::other(700)], None);
-    let text = response(MP4, &file);
-    let head = text.len() - file.len();
-    assert_eq!(urgent(&[Request::default()], &text, &[]), (head + end, 1, None));
-    let (file, end) = movie(&[Sample::other(300), Sample::sync(5_000)], Some(2));
-    let text = response(MP4, &file);
-    assert_eq!(urgent(&[Request::default()], &text, &[]).0, text.len() - file.len() + end);
-}
-
-#[test]
-fn the_first_picture_of_a_segment_ends_with_its_first_sync_sample() {
-    for samples in [
-        vec![Sample::sync(9_000), Sample::other(100)],
-        vec![Sample::other(50), Sample::sync(9_000), Sample::other(100)],
+    for (samples, sync) in [
+        ([Sample::sync(5_000), Sample::other(700)], None),
+        ([Sample::other(300), Sample::sync(5_000)], Some(2)),
     ] {
-        let (segment, end) = fragment(1, &samples);
-        let text = response(MP4, &segment);
-        let expected = (text.len() - segment.len() + end, 1, None);
-        assert_eq!(urgent(&[Request::default()], &text, &[]), expected);
+        let (file, end) = movie(&samples, sync);
+        let text = response(MP4, &file);
+        assert_eq!(urgent_of(&text), (text.len() - file.len() + end, 1, None));
     }
 }
 
@@ -140,7 +131,7 @@ fn chunks_and_ranges_hide_no_picture() {
         text.extend_from_slice(b"\r\n");
     }
     text.extend_from_slice(b"0\r\n\r\n");
-    assert_eq!(urgent(&[Request::default()], &text, &[]), (expected, 1, None));
+    assert_eq!(urgent_of(&text), (expected, 1, None));
 }
 
 #[test]
@@ -154,12 +145,12 @@ fn segments_that_go_into_a_buffer_are_not_urgent() {
     // Another video begins.
     let other = [both.clone(), first.clone()].concat();
     assert_eq!(urgent(&[Request::default(); 5], &other, &[]).1, 2);
-    // What a player says itself counts more.
-    let told = |report| Request { cmcd: Some(Cmcd::of_items(report)), ..Request::default() };
+    // The player's own report takes precedence.
+    let with = |report| Request { cmcd: Some(Cmcd::of_items(report)), ..Request::default() };
     let text = response(MP4, &segment);
-    assert_eq!(urgent(&[told("bl=9000")], &text, &[]).1, 0);
+    assert_eq!(urgent(&[with("bl=9000")], &text, &[]).1, 0);
     let twice = [text.clone(), text].concat();
-    assert_eq!(urgent(&[told("su"), told("su,bl=1")], &twice, &[]).1, 2);
+    assert_eq!(urgent(&[with("su"), with("su,bl=1")], &twice, &[]).1, 2);
 }
 
 #[test]
@@ -167,24 +158,22 @@ fn nothing_else_is_a_picture() {
     let (segment, _) = fragment(1, &[Sample::sync(900)]);
     let none = |fields: &str, content: &[u8]| {
         let text = response(fields, content);
-        assert_eq!(urgent(&[Request::default()], &text, &[]), (0, 0, None), "{fields}");
+        assert_eq!(urgent_of(&text), (0, 0, None), "{fields}");
     };
     none("Content-Type: text/html\r\n", &segment);
     none("", &segment);
     none("Content-Type: video/mp4\r\nContent-Encoding: gzip\r\n", &segment);
     none(MP4, b"<html>no video at all</html>");
     none(MP4, b"");
-    // The table of the samples comes behind them.
-    let late = [&b"\0\0\0\x08ftyp"[..], &b"\0\0\x10\0mdat"[..], &[7; 5_000][..]].concat();
-    let text = response(MP4, &late);
-    assert_eq!(urgent(&[Request::default()], &text, &[]).1, 0);
+    // The table of the samples comes after them.
+    none(MP4, &[&b"\0\0\0\x08ftyp"[..], &b"\0\0\x10\0mdat"[..], &[7; 5_000][..]].concat());
     let head = Request { head_only: true, ..Request::default() };
     let text = b"HTTP/1.1 200 OK\r\nContent-Type: video/mp4\r\nContent-Length: 900\r\n\r\n";
     let both = [&text[..], &text[..]].concat();
     assert_eq!(urgent(&[head, head], &both, &[]), (0, 0, None));
 }
 
-/// Found by fuzzing: a head that begins within a box and ends behind it.
+/// Found by fuzzing: a head that begins within a box and ends after it.
 #[test]
 fn a_box_that_goes_beyond_what_is_around_it_is_none_however_it_comes() {
     for size in [0_u8, 1, 12, 200] {
@@ -201,14 +190,12 @@ fn a_box_that_goes_beyond_what_is_around_it_is_none_however_it_comes() {
 fn a_host_that_claims_an_endless_picture_gets_a_megabyte() {
     let (mut segment, _) = fragment(1, &[Sample::sync(u32::MAX)]);
     segment.resize(3 << 20, 0);
-    let text = response(MP4, &segment);
-    let head = text.len() - segment.len();
-    let expected = (head + FRAME_MAX as usize, 1, None);
-    assert_eq!(urgent(&[Request::default()], &text, &[]), expected);
     let endless = [&b"\0\0\0\x08ftyp\0\x40\0\0free"[..], &vec![0; 3 << 20][..]].concat();
-    let text = response(MP4, &endless);
-    let expected = text.len() - endless.len() + FRAME_MAX as usize;
-    assert_eq!(urgent(&[Request::default()], &text, &[]).0, expected);
+    for content in [segment, endless] {
+        let text = response(MP4, &content);
+        let expected = (text.len() - content.len() + FRAME_MAX as usize, 1, None);
+        assert_eq!(urgent_of(&text), expected);
+    }
 }
 
 #[test]
@@ -253,7 +240,6 @@ fn a_place_beyond_all_files_is_given_up_like_any() {
 }
 
 proptest! {
-    /// What is found does not depend on how the bytes come, and is what the samples say.
     #[test]
     fn pieces_change_nothing(samples in samples(), pieces in pieces(), tracks in 1_u32..4) {
         let with_init = initialization(&[tracks]);
@@ -277,7 +263,7 @@ proptest! {
         let (mut file, _) = movie(&samples, Some(1));
         let (segment, _) = fragment(1, &samples);
         file.extend_from_slice(&segment);
-        // Four bytes of a good one are others: a size, a type, a count.
+        // Four bytes of a valid one change: a size, a type, a count.
         let at = at.index(file.len() - 4);
         file[at..at + 4].copy_from_slice(&value);
         for bytes in [&bytes[..], &file[..]] {

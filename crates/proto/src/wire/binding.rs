@@ -1,13 +1,12 @@
-//! A binding: a client's signed word that it is at this proxy now, for its tenant's anchor.
+//! A binding: a client's signed statement that it is at this proxy now, for its tenant's anchor.
 //!
 //! ```text
 //! signed    "roadweave binding 1" 00 | length:1 | tenant | anchor:32 | proxy:32 | number:8
 //! ```
 //!
-//! Whoever has several bindings of a client knows which is the newest by the number alone: order
-//! needs neither a clock nor anybody who is asked. Each part that is signed keeps a binding from
-//! being used where it was not meant: for another tenant, at another anchor, by another proxy, or
-//! again after a newer one.
+//! The number orders the bindings of a client, without a clock or a query. Each signed part
+//! prevents a misuse: for another tenant, at another anchor, by another proxy, or again after a
+//! newer one.
 
 use bytes::{BufMut, BytesMut};
 
@@ -20,19 +19,19 @@ pub(crate) const FIELD_NUMBER: u16 = 11;
 const FIELD_PROXY: u16 = 16;
 const FIELD_SIGNATURE: u16 = 17;
 
-/// What a signature is for, so that it serves nothing else.
+/// Separates the signature from other uses of the key.
 const PURPOSE: &[u8] = b"roadweave binding 1\0";
 
-/// The word of a client. Nothing of it is checked here but its form.
+/// A client's binding. Only its form is checked here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Binding {
     /// The client's tenant, 1 to [`TENANT_MAX`] bytes.
     pub tenant: String,
     /// The key of the tenant's anchor.
     pub anchor: [u8; 32],
-    /// The key of the proxy that the client is at.
+    /// The key of the client's proxy.
     pub proxy: [u8; 32],
-    /// Counts the attachments of the client, wherever they are.
+    /// Counts the client's attachments, at all proxies.
     pub number: u64,
     /// The client's Ed25519 signature of [`Binding::signed`].
     pub signature: [u8; 64],
@@ -70,7 +69,7 @@ impl Binding {
         })
     }
 
-    /// A binding, if one of its fields is there.
+    /// A binding, if there is a signature.
     pub(crate) fn parse_optional(fields: &Fields) -> Result<Option<Self>, ControlError> {
         match fields.all(FIELD_SIGNATURE).next() {
             Some(_) => Self::parse(fields).map(Some),
@@ -113,7 +112,6 @@ mod tests {
             assert!(one.starts_with(PURPOSE));
             assert!(signed[..at].iter().all(|other| other != one), "{at}");
         }
-        // Bytes do not wander from one part to the next.
         let mut shifted = binding();
         (shifted.tenant, shifted.anchor[0]) = ("acm".into(), b'e');
         assert_ne!(shifted.signed(), binding().signed());

@@ -1,18 +1,18 @@
-//! Control messages, reliable and in order, as the session begins.
+//! Control messages, reliable and in order.
 //!
 //! ```text
 //! client ── hello ──────────► server
 //! client ◄────────── welcome ── server      (or refuse, and the connection closes)
 //! client ── path name ──────► server        (for each path, again when one opens)
-//! client ── path policy ────► server        (for each path that is not as any other; again when that changes)
-//! client ◄─ binding ───────► proxy         (behind the welcome of a proxy; back: the newest one there is)
-//! client ◄─ streams ───────► proxy         (what client and anchor call their streams)
-//! client ◄─ lane promise ───► server        (for each lane of the sender that is not as any other)
-//! client ◄─ player ─────────► server        (as a player of the sender's side tells of its buffer)
-//! client ◄──────────── move ── server        (the client is to go to another server)
-//! client ◄─ speed test ─────► server        (what one path carries, or several, see `speedtest.rs`)
+//! client ── path policy ────► server        (for each path without the default policy; again after a change)
+//! client ◄─ binding ───────► proxy         (after the welcome of a proxy; back: the newest known)
+//! client ◄─ streams ───────► proxy         (the offers of client and anchor)
+//! client ◄─ lane promise ───► server        (for each lane of the sender without the default)
+//! client ◄─ player ─────────► server        (the buffer of a player on the sender's side)
+//! client ◄──────────── move ── server        (to another server)
+//! client ◄─ speed test ─────► server        (see `speedtest.rs`)
 //!
-//! client ── hello, standby ─► server        (welcomed, and idle until it says hello to join)
+//! client ── hello, standby ─► server        (welcomed, and idle until a hello to join)
 //!
 //! message   kind:1 | fields
 //! field     type:2 | length:2 | value       (unknown types are skipped)
@@ -62,19 +62,19 @@ pub enum Control {
     Hello(Hello),
     /// The server grants it.
     Welcome(Welcome),
-    /// The server does not, and says why.
+    /// The server refuses, with a reason.
     Refuse {
-        /// For a person to read, at most 256 bytes.
+        /// For people, at most 256 bytes.
         reason: String,
-        /// For the client to understand.
+        /// For the client.
         why: Reason,
     },
-    /// The server asks the client to go to another one: it joins there first, and then leaves.
+    /// The server asks the client to move to another one: it joins there, and then leaves.
     Move {
-        /// Why the client is to go.
+        /// The reason.
         why: Reason,
-        /// How long the session lives at least; whole milliseconds. Without it the server ends it
-        /// when it likes.
+        /// The session lives at least this long; whole milliseconds. Without it the server may end
+        /// it at any time.
         grace: Option<Duration>,
     },
     /// The client names the uplink of a path.
@@ -84,43 +84,43 @@ pub enum Control {
         /// The interface it runs over.
         uplink: String,
     },
-    /// The client says how a path may be used, in both directions. Before the first such message a
-    /// path has the default policy.
+    /// The client sets how a path may be used, in both directions. Before that a path has the
+    /// default policy.
     PathPolicy {
         /// The path.
         path: PathId,
         /// How it may be used.
         policy: Policy,
     },
-    /// The sender promises this of the packets of one of its lanes. It holds from now on, until the
-    /// next such message for the lane; before the first one the default does.
+    /// The sender promises this about the packets of one of its lanes, until its next such message
+    /// for the lane. Before that the default applies.
     LanePromise {
         /// The lane, of the sender's direction.
         lane: LaneId,
-        /// What is promised; waits and ages are in whole milliseconds.
+        /// The promise; waits and ages in whole milliseconds.
         promise: Promise,
     },
-    /// The client is at this proxy, for its tenant's anchor. From the proxy: the newest binding of
-    /// the client that the anchor has, beyond which the client signs another one.
+    /// The client is at this proxy, for its tenant's anchor. From the proxy: the anchor's newest
+    /// binding of the client, which the client's next one must exceed.
     Binding(Binding),
-    /// To a proxy, before the binding: what the client says of its streams with the anchor. From
-    /// the proxy: what the anchor says of them, if it takes any.
+    /// To a proxy, before the binding: the client's offer of streams with the anchor. From the
+    /// proxy: the anchor's offer, if it takes streams.
     Streams(Option<StreamsOffer>),
-    /// A player at the sender's side tells how its buffer does, for the peer's lane that brings its
-    /// video (XLINK section 5.2.1).
+    /// A player on the sender's side reports its buffer, for the peer's lane of its video (XLINK
+    /// section 5.2.1).
     Player(PlayerReport),
-    /// What is said of a speed test.
+    /// A message of a speed test.
     Speedtest(Speedtest),
 }
 
-/// What the client says of itself.
+/// The client's request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hello {
     /// Its name for logs and statistics, at most 256 bytes.
     pub name: String,
-    /// What it wants the connection for.
+    /// What the connection is for.
     pub role: Role,
-    /// Its streams with this server, if it has any to open: it takes their frames.
+    /// Its streams with this server, if it opens any; it takes their frames.
     pub streams: Option<StreamsOffer>,
 }
 
@@ -131,16 +131,16 @@ pub struct Welcome {
     pub addresses: Vec<IpNet>,
     /// The server's own inner addresses.
     pub gateways: Vec<IpAddr>,
-    /// Networks that are reached through the server and nowhere else: its inner networks, and those
-    /// behind other clients that this one may reach.
+    /// Networks reached only through the server: its inner networks, and those behind other clients
+    /// that this one may reach.
     pub networks: Vec<IpNet>,
-    /// The MTU that both TUN devices use, bytes.
+    /// The MTU of both TUN devices, bytes.
     pub mtu: u16,
-    /// The anchor that the client is to sign a binding for, if the server is a proxy.
+    /// For a proxy: the anchor that the client signs a binding for.
     pub anchor: Option<TenantAnchor>,
     /// The server's streams with this client, if it takes any.
     pub streams: Option<StreamsOffer>,
-    /// Whether the server is a proxy that relays streams to the anchor, if that takes any.
+    /// Whether the server is a proxy that relays streams to the anchor, if it takes any.
     pub relays: bool,
 }
 
@@ -148,7 +148,7 @@ impl Control {
     /// Parses one whole message.
     ///
     /// # Errors
-    /// Says what is wrong with it.
+    /// The message is malformed.
     pub fn parse(mut bytes: Bytes) -> Result<Self, ControlError> {
         if bytes.len() > MAX_CONTROL_MESSAGE {
             return Err(ControlError::TooLong(bytes.len()));
@@ -208,7 +208,7 @@ impl Control {
             Self::Hello(hello) => {
                 out.put_u8(KIND_HELLO);
                 put_text(&mut out, FIELD_NAME, &hello.name);
-                // What older servers take for granted is not said.
+                // Defaults of older servers are left out.
                 match hello.role {
                     Role::Join => {}
                     Role::Standby => put_field(&mut out, FIELD_ROLE, &[ROLE_STANDBY]),

@@ -8,8 +8,8 @@
 //! feedback  03 | lanes | lanes * { lane | highest:4 | delivered:8 | recovered:8 | lost:8 }
 //! ```
 //!
-//! Integers are big-endian. The coded header holds the three fields of CellFusion's XNC header
-//! (section 4.3.2) at the start of the payload; docs/deviations.md says why not in a frame of its
+//! Integers are big-endian. The coded header has the three fields of CellFusion's XNC header
+//! (section 4.3.2) at the start of the payload; docs/deviations.md says why it has no frame of its
 //! own.
 
 pub(crate) mod kind;
@@ -33,10 +33,10 @@ pub const CODED_HEADER: usize = 12;
 pub const MAX_FEEDBACK_LANES: usize = 16;
 const LANE_REPORT: usize = 29;
 
-/// A datagram as the receiver sees it.
+/// A received datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Datagram {
-    /// An inner packet, or a fragment of one, as it is.
+    /// An inner packet, or a fragment of one, unchanged.
     Source {
         /// The lane whose IDs it uses.
         lane: LaneId,
@@ -47,11 +47,11 @@ pub enum Datagram {
     },
     /// A linear combination of symbols.
     Coded(Coded),
-    /// A part of a datagram that was too large for its path.
+    /// A part of a datagram that is too large for its path.
     Part(Part),
-    /// What the other side received; it carries QUIC's acknowledgements on the path it takes.
+    /// What the other side received; QUIC's acknowledgements leave in the same packet.
     Feedback(Feedback),
-    /// What measures a path.
+    /// Load of a speed test.
     Load(Load),
 }
 
@@ -60,7 +60,7 @@ pub enum Datagram {
 pub struct Coded {
     /// The lane whose IDs it uses.
     pub lane: LaneId,
-    /// How many packets the encode range holds.
+    /// Packets in the encode range.
     pub count: u16,
     /// The seed of the coefficients.
     pub seed: u32,
@@ -70,10 +70,10 @@ pub struct Coded {
     pub payload: Bytes,
 }
 
-/// What one side has received since the session began, per lane.
+/// What one side received since the session began, per lane.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Feedback {
-    /// At most [`MAX_FEEDBACK_LANES`]; may be empty when only acknowledgements matter.
+    /// At most [`MAX_FEEDBACK_LANES`]; may be empty.
     pub lanes: Vec<LaneReport>,
 }
 
@@ -84,9 +84,9 @@ pub struct LaneReport {
     pub lane: u8,
     /// The highest packet ID seen.
     pub highest: PacketId,
-    /// Packets delivered, recovered ones included.
+    /// Packets delivered, including recovered ones.
     pub delivered: u64,
-    /// Packets that came out of coded packets.
+    /// Packets recovered from coded packets.
     pub recovered: u64,
     /// Packets given up.
     pub lost: u64,
@@ -95,8 +95,7 @@ pub struct LaneReport {
 impl Datagram {
     /// Parses one datagram; payloads share the memory of `bytes`.
     ///
-    /// # Errors
-    /// Says what is wrong with it; the caller counts it and goes on.
+    /// The datagram is malformed; the caller counts it and goes on.
     pub fn parse(mut bytes: Bytes) -> Result<Self, DatagramError> {
         let length = bytes.len();
         let kind = *bytes.first().ok_or(DatagramError::Truncated(0))?;
@@ -142,8 +141,8 @@ impl SourceDatagram {
         Self(bytes)
     }
 
-    /// A datagram for a whole inner packet; with room for its predecessor, in a lane that keeps
-    /// the order of each flow (`in_flow_order`), and with its `stamp`, in one whose packets expire.
+    /// A datagram for a whole inner packet: with room for its predecessor in a lane that keeps the
+    /// order of each flow (`in_flow_order`), and with its `stamp` in one whose packets expire.
     ///
     /// # Panics
     /// When the packet and its prefixes are longer than
@@ -165,8 +164,8 @@ impl SourceDatagram {
         Self::new(lane, &Symbol { position: FragmentPosition::Whole, body: &body })
     }
 
-    /// Says that the packet follows the last one of its flow `after` IDs later: for datagrams made
-    /// by [`SourceDatagram::of_packet`] with room for it, or first fragments of these.
+    /// Sets how many IDs before this the last packet of its flow is: for datagrams with room for
+    /// it, made by [`SourceDatagram::of_packet`], or first fragments of these.
     pub fn set_predecessor(&mut self, after: u32) {
         let at = SOURCE_HEADER + SYMBOL_HEADER;
         if let Some(prefix) = self.0.get_mut(at..at + PREDECESSOR_HEADER) {
@@ -185,13 +184,13 @@ impl SourceDatagram {
         &self.0[SOURCE_HEADER + SYMBOL_HEADER..]
     }
 
-    /// Which part of an inner packet it holds.
+    /// Its part of an inner packet.
     pub fn position(&self) -> FragmentPosition {
         Symbol::parse(&self.0[SOURCE_HEADER..])
             .map_or(FragmentPosition::Whole, |symbol| symbol.position)
     }
 
-    /// Writes the ID and hands out the finished datagram. Its symbol is at [`SOURCE_HEADER`].
+    /// Sets the ID and returns the datagram. Its symbol is at [`SOURCE_HEADER`].
     pub fn finish(mut self, id: PacketId) -> Bytes {
         self.0[2..SOURCE_HEADER].copy_from_slice(&id.0.to_be_bytes());
         self.0.freeze()
@@ -210,7 +209,7 @@ impl Coded {
         Ok(Self { lane, count, seed, start, payload: bytes })
     }
 
-    /// Appends the header alone; the coded symbol follows it.
+    /// Appends the header; the coded symbol follows it.
     pub fn write_header(
         lane: LaneId,
         start: PacketId,
@@ -317,10 +316,7 @@ mod tests {
             LaneReport { lane: 2, highest: PacketId(5), delivered: 6, recovered: 7, lost: 8 };
         for lanes in [vec![], vec![lane], vec![lane; MAX_FEEDBACK_LANES]] {
             let feedback = Feedback { lanes };
-            assert_eq!(
-                Datagram::parse(feedback.to_bytes()),
-                Ok(Datagram::Feedback(feedback.clone()))
-            );
+            assert_eq!(Datagram::parse(feedback.to_bytes()), Ok(Datagram::Feedback(feedback)));
         }
     }
 
@@ -336,14 +332,9 @@ mod tests {
         check(&[1, 0, 0, 0, 0, 1], SymbolError::Truncated(0).into());
         check(&[1, 0, 0, 0, 0, 1, 0, 9, 1], SymbolError::Length { claimed: 9, held: 1 }.into());
         check(&[2, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0], DatagramError::Truncated(11));
-        check(
-            &[2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1],
-            DatagramError::EmptyCombination { count: 0, bytes: 2 },
-        );
-        check(
-            &[2, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 1],
-            DatagramError::EmptyCombination { count: 3, bytes: 1 },
-        );
+        let empty = |count, bytes| DatagramError::EmptyCombination { count, bytes };
+        check(&[2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1], empty(0, 2));
+        check(&[2, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 1], empty(3, 1));
         check(&[3, 1, 0], DatagramError::Feedback { lanes: 1, bytes: 1 });
         check(&[3, 255], DatagramError::Feedback { lanes: 255, bytes: 0 });
     }

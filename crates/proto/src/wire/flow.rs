@@ -1,13 +1,12 @@
-//! Which flow an inner packet belongs to.
+//! The flow of an inner packet.
 
 use std::net::IpAddr;
 
 use crate::wire::inner::InnerPacket;
 
 impl InnerPacket<'_> {
-    /// A hash of the 5-tuple: equal for all packets that one end sends in a flow, on every machine
-    /// and in every run. Where there are no ports, as in later fragments, it is that of the
-    /// addresses and the protocol.
+    /// A hash of the 5-tuple, the same on every machine and in every run, for one direction of a
+    /// flow. Without ports, as in later fragments, of the addresses and the protocol.
     pub fn flow_hash(&self) -> u64 {
         let mut hash = Fnv::default();
         for address in [self.source, self.destination] {
@@ -25,8 +24,7 @@ impl InnerPacket<'_> {
     }
 }
 
-/// FNV-1a with 64 bits, whose low bits are mixed once more at the end: few of them choose among
-/// paths.
+/// FNV-1a with 64 bits; the end mixes the low bits, few of which choose among paths.
 struct Fnv(u64);
 
 impl Default for Fnv {
@@ -51,16 +49,12 @@ impl Fnv {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::inner::tests::udp_v4;
 
     fn udp(source: [u8; 4], ports: [u8; 4], payload: &[u8]) -> Vec<u8> {
-        let mut packet = vec![0x45, 0];
-        packet.extend((28 + payload.len() as u16).to_be_bytes());
-        packet.extend([0, 0, 0, 0, 64, 17, 0, 0]);
-        packet.extend(source);
-        packet.extend([198, 51, 100, 1]);
-        packet.extend(ports);
-        packet.extend([0, 0, 0, 0]);
-        packet.extend(payload);
+        let mut packet = udp_v4(payload);
+        packet[12..16].copy_from_slice(&source);
+        packet[20..24].copy_from_slice(&ports);
         packet
     }
 

@@ -1,5 +1,5 @@
-//! GENEVE (RFC 8926) as the redundant router speaks it: an inner IP packet and its sequence number,
-//! or the sign of life of a link.
+//! GENEVE (RFC 8926) of the redundant router: an inner IP packet with its sequence number, or the
+//! keep-alive of a link.
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -9,8 +9,8 @@
 //! +---+-----------+-+-+-----------+---------------+---------------+
 //! |          virtual network identifier           |   Reserved    |
 //! +-------------------------------+-+-------------+-----+---------+
-//! |     option class 0xff52       |1|  type 0x01  |R|R|R|  len 2  |   critical: who does not know it
-//! +-------------------------------+-+-------------+-----+---------+   would deliver every copy
+//! |     option class 0xff52       |1|  type 0x01  |R|R|R|  len 2  |   critical: a receiver without
+//! +-------------------------------+-+-------------+-----+---------+   it would deliver every copy
 //! |                 epoch: drawn when the sender starts           |
 //! +---------------------------------------------------------------+
 //! |          sequence number: from 0, wraps after 2^32            |
@@ -35,17 +35,14 @@ pub const GENEVE_HELLO: usize = HEADER + OPTION_HEADER + HELLO_BYTES;
 
 const HEADER: usize = 8;
 const OPTION_HEADER: usize = 4;
-/// The top bit of an option's type: who does not know the option must drop the packet.
+/// The top bit of an option's type: a receiver that does not know it must drop the packet.
 const CRITICAL: u8 = 0x80;
-/// The option with epoch and sequence number.
 const SEQUENCE: u8 = CRITICAL | 0x01;
 const SEQUENCE_BYTES: usize = 8;
-/// The option of a link's sign of life.
 const HELLO: u8 = 0x02;
 const HELLO_BYTES: usize = 20;
-/// Header bit: a control packet, which is for the endpoint itself.
+/// Header bit: a control packet for the endpoint itself.
 const CONTROL_BIT: u8 = 0x80;
-/// Header bit: there are critical options.
 const CRITICAL_BIT: u8 = 0x40;
 
 /// A packet of GENEVE.
@@ -57,31 +54,31 @@ pub struct Geneve<'a> {
     pub content: GeneveContent<'a>,
 }
 
-/// What a packet of GENEVE carries.
+/// The content of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GeneveContent<'a> {
     /// An inner packet.
     Inner {
-        /// Its place among all that its sender sends.
+        /// Its place among its sender's packets.
         sequence: GeneveSequence,
-        /// The packet, of the family that the header says; otherwise unchecked.
+        /// The packet, of the header's family; otherwise unchecked.
         packet: &'a [u8],
     },
-    /// The sign of life of a link.
+    /// The keep-alive of a link.
     Hello(GeneveHello),
 }
 
 /// The place of an inner packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GeneveSequence {
-    /// Drawn at random when the sender starts: another one means that its numbers start again.
+    /// Random, drawn when the sender starts: a change means that its numbers start again.
     pub epoch: u32,
-    /// Counts inner packets, from 0, and wraps.
+    /// Counts inner packets from 0, and wraps.
     pub number: u32,
 }
 
-/// The sign of life of a link: keeps bindings of NAT open, tells where the link's other end is, and
-/// measures its round trip. Times count microseconds from any moment and wrap.
+/// The keep-alive of a link: keeps NAT bindings open, shows where the link's other end is, and
+/// measures its round trip. Times are microseconds from any start, and wrap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GeneveHello {
     /// The epoch of the sender.
@@ -90,32 +87,31 @@ pub struct GeneveHello {
     pub link: u8,
     /// When it left, by its sender's clock.
     pub sent_us: u32,
-    /// `sent_us` of the last hello that its sender got on the link; without meaning if there was
-    /// none.
+    /// `sent_us` of the last hello received on the link; meaningless if there was none.
     pub echoed_us: u32,
-    /// How long ago that one came; [`u32::MAX`] if there was none.
+    /// Time since that one; [`u32::MAX`] if there was none.
     pub held_us: u32,
 }
 
-/// Why bytes are no packet for us.
+/// Why bytes are not a packet for us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GeneveError {
     /// The packet ends within its header.
     #[error("packet of {0} bytes ends within the header of geneve")]
     Truncated(usize),
-    /// The packet is of another version of GENEVE (RFC 8926 section 3.4).
+    /// Another version of GENEVE (RFC 8926 section 3.4).
     #[error("geneve of version {0}")]
     Version(u8),
-    /// The options end behind the packet.
+    /// The options exceed the packet.
     #[error("geneve with {claimed} bytes of options in {held}")]
     OptionsBeyondPacket {
-        /// The length of all options by the header.
+        /// Length of the options by the header.
         claimed: usize,
-        /// The bytes behind the header.
+        /// Bytes after the header.
         held: usize,
     },
-    /// An option ends behind the options, or one of ours has another length than it must.
+    /// An option exceeds the options, or one of ours has a wrong length.
     #[error("geneve option {kind:#04x} of class {class:#06x} has an impossible length")]
     OptionLength {
         /// The option's class.
@@ -123,7 +119,7 @@ pub enum GeneveError {
         /// The option's type.
         kind: u8,
     },
-    /// An option that must be understood and is not.
+    /// An unknown critical option.
     #[error("geneve option {kind:#04x} of class {class:#06x} is critical and unknown")]
     UnknownCritical {
         /// The option's class.
@@ -131,25 +127,25 @@ pub enum GeneveError {
         /// The option's type.
         kind: u8,
     },
-    /// An option of ours stands twice.
+    /// An option of ours appears twice.
     #[error("geneve option {0:#04x} is there twice")]
     Repeated(u8),
-    /// Data without a sequence number: of another kind of tunnel.
+    /// Data without a sequence number: another kind of tunnel.
     #[error("geneve without a sequence number")]
     NoSequence,
-    /// A control packet that is no hello.
+    /// A control packet that is not a hello.
     #[error("geneve control packet of an unknown kind")]
     UnknownControl,
-    /// The payload is no IP packet.
+    /// The payload is not an IP packet.
     #[error("geneve with protocol {0:#06x}")]
     Protocol(u16),
-    /// The payload is no packet of the family that the header says.
+    /// The payload is not of the header's family.
     #[error("geneve says {0:#06x} and carries another protocol")]
     Family(u16),
 }
 
 impl GeneveError {
-    /// Whether the bytes contradict the format; otherwise they are well-formed, and not for us.
+    /// Whether the bytes are malformed; otherwise they are valid, but not for us.
     pub const fn is_malformed(&self) -> bool {
         matches!(
             self,
@@ -161,7 +157,6 @@ impl GeneveError {
     }
 }
 
-/// The options that we know.
 #[derive(Debug, Default)]
 struct Options {
     sequence: Option<GeneveSequence>,
@@ -169,14 +164,12 @@ struct Options {
 }
 
 impl<'a> Geneve<'a> {
-    /// Reads one UDP payload. Options that we do not know are skipped, wherever they stand, unless
-    /// they are critical.
-    ///
-    /// "Tunnel endpoints MUST drop packets with an unknown version number" (RFC 8926 section 3.4):
-    /// test `what_must_be_dropped_is_refused`.
+    /// Reads one UDP payload. Unknown options are skipped unless they are critical. "Tunnel
+    /// endpoints MUST drop packets with an unknown version number" (RFC 8926 section 3.4): test
+    /// `what_must_be_dropped_is_refused`.
     ///
     /// # Errors
-    /// Says what is wrong with it; the caller counts it and goes on.
+    /// The packet is malformed or not for us; the caller counts it and goes on.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, GeneveError> {
         let Some((header, rest)) = bytes.split_first_chunk::<HEADER>() else {
             return Err(GeneveError::Truncated(bytes.len()));
@@ -208,7 +201,7 @@ impl<'a> Geneve<'a> {
         Ok(Self { vni, content: GeneveContent::Inner { sequence, packet: payload } })
     }
 
-    /// What precedes an inner packet whose first byte is `first`.
+    /// The header of an inner packet whose first byte is `first`.
     pub fn inner_header(vni: u32, first: u8, sequence: GeneveSequence) -> [u8; GENEVE_OVERHEAD] {
         let ethertype =
             if first >> 4 == 6 { protocol::ETHERTYPE_IPV6 } else { protocol::ETHERTYPE_IPV4 };
@@ -220,10 +213,10 @@ impl<'a> Geneve<'a> {
         bytes
     }
 
-    /// A hello, which has no payload.
+    /// A hello, without payload.
     pub fn hello(vni: u32, hello: &GeneveHello) -> [u8; GENEVE_HELLO] {
         let mut bytes = [0; GENEVE_HELLO];
-        // The header must name a protocol: one that no dissector expects a header of.
+        // A protocol without a dissector, as the header must name one.
         let ethertype = protocol::ETHERTYPE_EXPERIMENTAL;
         bytes[..HEADER].copy_from_slice(&header(vni, CONTROL_BIT, ethertype, HELLO_BYTES));
         bytes[HEADER..12].copy_from_slice(&option_header(HELLO, HELLO_BYTES));
@@ -279,7 +272,7 @@ impl Options {
     }
 }
 
-/// The fixed header before one option with `data` bytes.
+/// The fixed header before one option of `data` bytes.
 fn header(vni: u32, bits: u8, ethertype: u16, data: usize) -> [u8; HEADER] {
     let options = ((OPTION_HEADER + data) / 4) as u8;
     let [high, low] = ethertype.to_be_bytes();

@@ -1,5 +1,5 @@
-//! The leg from a proxy to an anchor: inner packets and stream frames of many clients, and messages
-//! about those.
+//! The leg between a proxy and an anchor: inner packets and stream frames of many clients, and
+//! messages about their attachments.
 //!
 //! ```text
 //! proxy ── attach: handle, device, binding ──► anchor      (for each client of the anchor's tenants)
@@ -11,8 +11,8 @@
 //! proxy ─── 06 | handle:4 | stream frames ───► anchor      (the way back: `frames`)
 //! ```
 //!
-//! A handle is the proxy's name for an attachment, for as long as the leg lives. It says neither
-//! tenant nor device: the binding did.
+//! A handle is the proxy's name for an attachment while the leg lives. Tenant and device are in the
+//! binding.
 
 mod frames;
 
@@ -38,11 +38,11 @@ const FIELD_HANDLE: u16 = 18;
 const FIELD_DEVICE: u16 = 19;
 const FIELD_DETACHED: u16 = 20;
 
-/// An inner packet on its way between proxy and anchor; or stream frames of a client, which begin
-/// with [`STREAM_TAG`](crate::wire::STREAM_TAG).
+/// An inner packet between proxy and anchor; or stream frames of a client, which begin with
+/// [`STREAM_TAG`](crate::wire::STREAM_TAG).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Passed {
-    /// The attachment that it comes from or is for.
+    /// Its attachment.
     pub handle: u32,
     /// The packet or the frames, unchecked.
     pub packet: Bytes,
@@ -58,7 +58,7 @@ impl Passed {
         out.freeze()
     }
 
-    /// Reads a datagram; `None` if it is another one.
+    /// Reads a datagram; `None` if it is of another kind.
     pub fn parse(mut datagram: Bytes) -> Option<Self> {
         if datagram.len() < PASSED_HEADER || datagram.get_u8() != KIND_PASSED {
             return None;
@@ -79,24 +79,24 @@ pub enum LegMessage {
         device: [u8; 32],
         /// The binding that the device signed.
         binding: Binding,
-        /// What the device says of its streams with the anchor, if it may open some.
+        /// The device's offer of streams with the anchor, if any.
         streams: Option<StreamsOffer>,
     },
-    /// The anchor sends the device's packets to this attachment from now on.
+    /// The anchor now sends the device's packets to this attachment.
     Attached {
         /// The proxy's name for it.
         handle: u32,
-        /// What the anchor says of its streams with the device, if both take some.
+        /// The anchor's offer of streams with the device, if both take some.
         streams: Option<StreamsOffer>,
     },
-    /// The anchor does not send the device's packets to this attachment, or no longer.
+    /// The anchor does not, or no longer, send the device's packets to this attachment.
     Detached {
         /// The proxy's name for it.
         handle: u32,
-        /// Why the anchor has no such attachment.
+        /// The reason.
         why: Detached,
-        /// The newest binding of the device that the anchor has, if that is why: the device signs
-        /// one beyond it.
+        /// The anchor's newest binding of the device, if that is the reason: the device signs a
+        /// newer one.
         newest: Option<Box<Binding>>,
     },
     /// The session of the attachment is over.
@@ -109,17 +109,17 @@ pub enum LegMessage {
 /// Why an anchor has no attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Detached {
-    /// By a number that is not known here.
+    /// A number unknown here.
     Other,
-    /// The binding is not newer than one that the anchor has.
+    /// The anchor has the same or a newer binding.
     Old,
     /// The device is at another proxy now.
     Superseded,
-    /// The anchor has no such tenant, or the tenant no such device.
+    /// The anchor does not know the tenant, or the tenant's device.
     Unknown,
-    /// The binding is for another anchor or another proxy, or nobody signed it.
+    /// The binding is for another anchor or proxy, or its signature is wrong.
     Forged,
-    /// There are too many attachments on the leg, or too many at once.
+    /// Too many attachments on the leg, or too many at once.
     Busy,
 }
 
@@ -143,7 +143,7 @@ impl Detached {
 impl LegMessage {
     /// Parses one whole message.
     ///
-    /// # Errors
+    /// The message is malformed.
     /// Says what is wrong with it.
     pub fn parse(mut bytes: Bytes) -> Result<Self, ControlError> {
         if bytes.len() > MAX_CONTROL_MESSAGE {

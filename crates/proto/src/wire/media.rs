@@ -1,27 +1,25 @@
-//! What else tells that UDP carries live media, or that it does not.
+//! Other signs that UDP carries live media, or does not.
 
 use crate::wire::inner::{InnerPacket, UDP_HEADER, protocol};
 
-/// A packet of an MPEG transport stream, and the byte that each begins with (ISO/IEC 13818-1
-/// section 2.4.3.2).
+/// A packet of an MPEG transport stream, and its first byte (ISO/IEC 13818-1 section 2.4.3.2).
 const TS_PACKET: usize = 188;
 const TS_SYNC: u8 = 0x47;
 const STUN_HEADER: usize = 20;
 const STUN_COOKIE: [u8; 4] = [0x21, 0x12, 0xa4, 0x42];
-/// PRIORITY, USE-CANDIDATE, ICE-CONTROLLED and ICE-CONTROLLING (RFC 8445 section 16.1): a
-/// connectivity check; MESSAGE-INTEGRITY (RFC 8489 section 14.5), which its answer has as well.
+/// PRIORITY, USE-CANDIDATE, ICE-CONTROLLED and ICE-CONTROLLING (RFC 8445 section 16.1) of
+/// connectivity checks; MESSAGE-INTEGRITY (RFC 8489 section 14.5), also of answers.
 const ICE_ATTRIBUTES: [u16; 5] = [0x0024, 0x0025, 0x8029, 0x802a, 0x0008];
 /// Versions 1 and 2 of QUIC (RFC 9000 section 15, RFC 9369 section 3.1).
 const QUIC_VERSIONS: [[u8; 4]; 2] = [[0, 0, 0, 1], [0x6b, 0x33, 0x43, 0xcf]];
 
 impl InnerPacket<'_> {
-    /// What follows the header of UDP.
     pub(crate) fn udp_payload(&self) -> Option<&[u8]> {
         let is_udp = self.protocol == protocol::UDP && !self.later_fragment;
         self.payload.get(UDP_HEADER..).filter(|_| is_udp)
     }
 
-    /// How many packets of an MPEG transport stream this carries, if nothing else.
+    /// The number of packets of an MPEG transport stream, if it carries nothing else.
     pub fn mpeg_ts_packets(&self) -> Option<usize> {
         let (packets, rest) = self.udp_payload()?.as_chunks::<TS_PACKET>();
         let is_ts = rest.is_empty()
@@ -30,9 +28,9 @@ impl InnerPacket<'_> {
         is_ts.then_some(packets.len())
     }
 
-    /// Whether it is STUN that establishes a peer-to-peer session: a connectivity check of ICE (RFC
-    /// 8445), its answer, or what asks a relay with credentials (RFC 8656). Who merely asks a STUN
-    /// server for its address uses no such attribute.
+    /// Whether it is STUN of a peer-to-peer session: a connectivity check of ICE (RFC 8445), its
+    /// answer, or a request to a relay with credentials (RFC 8656). A mere question for the own
+    /// address has no such attribute.
     pub fn is_ice(&self) -> bool {
         let Some(bytes) = self.udp_payload() else { return false };
         let Some((header, mut attributes)) = bytes.split_first_chunk::<STUN_HEADER>() else {
@@ -52,8 +50,8 @@ impl InnerPacket<'_> {
         false
     }
 
-    /// Whether it is a compound packet of RTCP (RFC 3550 section 6.1): a report comes first, and
-    /// the lengths of its parts add up. That of SRTP has a trailer and does not.
+    /// Whether it is a compound packet of RTCP (RFC 3550 section 6.1): a report first, and lengths
+    /// of parts that add up. SRTCP has a trailer and does not match.
     pub fn is_rtcp(&self) -> bool {
         let Some(mut rest) = self.udp_payload() else { return false };
         let begins_with_report = matches!(rest, [_, 200 | 201, ..]);
@@ -67,7 +65,7 @@ impl InnerPacket<'_> {
         begins_with_report && rest.is_empty()
     }
 
-    /// Whether it is QUIC with a long header, as every connection begins (RFC 8999 section 5.1).
+    /// Whether it is QUIC with a long header, as connections begin (RFC 8999 section 5.1).
     pub fn is_quic_long(&self) -> bool {
         let header = self.udp_payload().and_then(<[u8]>::first_chunk::<5>);
         header

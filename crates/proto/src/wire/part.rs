@@ -4,8 +4,8 @@
 //! 05 | lane | number:4 | index:4 bits, last:4 bits | part
 //! ```
 //!
-//! The ID of a packet stands for its bytes: once it has left it cannot be cut into fragments of
-//! their own IDs, nor can a combination that covers it. When paths have become narrower since, the
+//! A packet's ID stands for its bytes: once it has left, neither the packet nor a combination that
+//! covers it can be cut into fragments with their own IDs. If paths have become narrower since, the
 //! datagram is cut as a whole.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -21,11 +21,11 @@ pub const PART_HEADER: usize = 7;
 pub struct Part {
     /// The lane of the datagram.
     pub lane: LaneId,
-    /// Counts the datagrams of the lane that are cut.
+    /// Counts the lane's cut datagrams.
     pub number: u32,
-    /// Its place among the parts of the datagram, from 0.
+    /// Its place among the parts, from 0.
     pub index: u8,
-    /// The place of the last of them.
+    /// The place of the last part.
     pub last: u8,
     /// The bytes.
     pub bytes: Bytes,
@@ -35,15 +35,15 @@ impl Part {
     /// The most parts of a datagram.
     pub const COUNT_MAX: usize = 16;
 
-    /// Cuts `datagram` into parts, each in a datagram of at most `size_max` bytes; `None` if these
-    /// would be more than [`Part::COUNT_MAX`], or it need not be cut.
+    /// Cuts `datagram` into parts, each in a datagram of at most `size_max` bytes; `None` if it
+    /// needs no cut or more than [`Part::COUNT_MAX`] parts.
     pub fn cut(lane: LaneId, number: u32, datagram: &[u8], size_max: usize) -> Option<Vec<Bytes>> {
         let room = size_max.checked_sub(PART_HEADER).filter(|room| *room > 0)?;
         let count = datagram.len().div_ceil(room);
         if !(2..=Self::COUNT_MAX).contains(&count) {
             return None;
         }
-        // Of about equal length: none is so small that its headers outweigh it.
+        // Of about equal length, so that headers never outweigh a part.
         let parts = datagram.chunks(datagram.len().div_ceil(count)).enumerate();
         let last = parts.len() - 1;
         let part = |(index, bytes): (usize, &[u8])| {
@@ -58,7 +58,7 @@ impl Part {
         Some(parts.map(part).collect())
     }
 
-    /// Parses what follows the kind.
+    /// Parses the bytes after the kind.
     pub(crate) fn parse(mut bytes: Bytes) -> Result<Self, DatagramError> {
         let lane = LaneId(bytes.get_u8());
         let number = bytes.get_u32();

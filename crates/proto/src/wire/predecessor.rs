@@ -1,5 +1,4 @@
-//! Which packet precedes this one in its flow, for lanes that keep the order of each flow and not
-//! of all.
+//! The packet before this one in its flow, for lanes that keep the order of each flow.
 //!
 //! ```text
 //!  0                   1
@@ -9,34 +8,29 @@
 //! +-------+-----------------------+------------------
 //! ```
 //!
-//! An inner packet begins with its IP version, 4 or 6, so the four zero bits tell that this prefix
-//! is there. It stands within the symbol: a packet that was computed from coded ones has it as
-//! well.
+//! An inner packet begins with its IP version, 4 or 6, so four zero bits mark this prefix. It is
+//! inside the symbol, so recovered packets have it as well.
 //!
-//! A receiver that knows IDs alone must let every packet of a lane wait for a missing one, since it
-//! cannot know whose flow the missing one belongs to. With the distance to the packet before it in
-//! its flow, a packet waits for that one and for nothing else, whatever the other flows of the lane
-//! lose.
+//! With IDs alone, every packet of a lane would have to wait for a missing one, whose flow is
+//! unknown. With the distance to its predecessor, a packet waits only for that one.
 
 use bytes::Bytes;
 
 /// Bytes of the prefix.
 pub const PREDECESSOR_HEADER: usize = 2;
 
-/// The furthest back that a packet can name the one before it.
+/// The greatest distance that can be expressed.
 pub const PREDECESSOR_DISTANCE_MAX: u16 = (1 << 12) - 1;
 
-/// The prefix of a packet that follows its flow's last one, or last fragment, `after` IDs later; of
-/// one that follows none, or none so near, for 0.
-///
-/// `after`: at most [`PREDECESSOR_DISTANCE_MAX`], larger ones are taken for 0.
+/// The prefix of a packet that follows its flow's last packet or fragment `after` IDs later; 0, or
+/// more than [`PREDECESSOR_DISTANCE_MAX`]: none, or none so near.
 pub fn predecessor_prefix(after: u32) -> [u8; PREDECESSOR_HEADER] {
     let known = u16::try_from(after).ok().filter(|after| *after <= PREDECESSOR_DISTANCE_MAX);
     known.unwrap_or(0).to_be_bytes()
 }
 
-/// Takes the prefix, if there is one, off what a symbol or its fragments hold: `after`, and the
-/// inner packet.
+/// Splits the prefix, if any, from the body of a symbol or its fragments: `after`, and the inner
+/// packet.
 pub fn split_predecessor(mut body: Bytes) -> (Option<u16>, Bytes) {
     match body.first_chunk::<PREDECESSOR_HEADER>().map(|prefix| u16::from_be_bytes(*prefix)) {
         Some(after) if after <= PREDECESSOR_DISTANCE_MAX => {

@@ -1,31 +1,29 @@
-//! What the tunnel reads of RTP: the fixed header, which SRTP leaves in the clear (RFC 3711 section
-//! 3.1).
+//! The fixed header of RTP, which SRTP leaves in cleartext (RFC 3711 section 3.1).
 
 use crate::wire::inner::InnerPacket;
 
 const RTP_HEADER: usize = 12;
 
-/// The fixed header of an RTP packet (RFC 3550 section 5.1), or of what looks like one.
+/// The fixed header of an RTP packet (RFC 3550 section 5.1), or of bytes that look like it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RtpHeader {
-    /// The last packet of a video frame, by the custom of its profile.
+    /// The last packet of a video frame, by the profile's convention.
     pub marker: bool,
     /// Counts packets, and wraps.
     pub sequence: u16,
     /// Equal for all packets of a frame.
     pub timestamp: u32,
-    /// The synchronization source: whose packets these are (RFC 3550 section 5.1).
+    /// The synchronization source (RFC 3550 section 5.1).
     pub ssrc: u32,
 }
 
 impl InnerPacket<'_> {
-    /// The RTP header, if this can be RTP in UDP.
+    /// The RTP header, if this can be RTP in UDP, directly or through a relay.
     ///
-    /// Of what shares a port with RTP, the first byte tells apart STUN, ZRTP, DTLS, TURN channels
-    /// and QUIC (RFC 7983 section 7, RFC 9443 section 3: RTP and RTCP have 128 to 191), and the
-    /// second RTCP (RFC 5761 section 4). QUIC whose fixed bit is greased (RFC 9287) may begin so as
-    /// well, and other protocols may: only several packets together tell that it is RTP. What a
-    /// relay's client wraps is looked into.
+    /// The first byte excludes STUN, ZRTP, DTLS, TURN channels and QUIC on the same port (RFC 7983
+    /// section 7, RFC 9443 section 3: RTP and RTCP have 128 to 191), the second RTCP (RFC 5761
+    /// section 4). QUIC with a greased fixed bit (RFC 9287) and other protocols may match too: only
+    /// several packets together show that it is RTP.
     pub fn rtp(&self) -> Option<RtpHeader> {
         let payload = self.udp_payload()?;
         let rtp = relayed(payload).unwrap_or(payload);
@@ -47,7 +45,7 @@ impl InnerPacket<'_> {
     }
 }
 
-/// What a client and its relay wrap: `channel:2 | length:2 | payload | padding` (RFC 8656 section
+/// Between a client and its relay: `channel:2 | length:2 | payload | padding` (RFC 8656 section
 /// 12.4).
 fn relayed(payload: &[u8]) -> Option<&[u8]> {
     let (head, rest) = payload.split_first_chunk::<4>()?;
@@ -59,22 +57,19 @@ fn relayed(payload: &[u8]) -> Option<&[u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::inner::protocol;
+    use crate::wire::inner::tests::udp_v4;
 
     fn read(payload: &[u8]) -> Option<RtpHeader> {
-        let mut packet = vec![0x45, 0];
-        packet.extend((28 + payload.len() as u16).to_be_bytes());
-        packet.extend([0, 0, 0, 0, 64, protocol::UDP, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
-        packet.extend([0; 8]);
-        packet.extend(payload);
-        InnerPacket::parse(&packet).expect("well-formed").rtp()
+        InnerPacket::parse(&udp_v4(payload)).expect("well-formed").rtp()
     }
 
     #[test]
     fn a_header_is_read() {
-        let header = read(&[0x80, 0xe0, 1, 2, 0, 0, 0, 9, 0, 0, 0, 7, 1]);
-        let expected = RtpHeader { marker: true, sequence: 0x102, timestamp: 9, ssrc: 7 };
-        assert_eq!(header, Some(expected));
+        for (second, marker) in [(0xe0, true), (0x60, false)] {
+            let header = read(&[0x80, second, 1, 2, 0, 0, 0, 9, 0, 0, 0, 7, 1]);
+            let expected = RtpHeader { marker, sequence: 0x102, timestamp: 9, ssrc: 7 };
+            assert_eq!(header, Some(expected));
+        }
     }
 
     #[test]
@@ -87,16 +82,11 @@ mod tests {
 
     #[test]
     fn what_shares_a_port_with_rtp_is_told_apart() {
-        for (first, what) in [
-            (0, "STUN"),
-            (16, "ZRTP"),
-            (22, "DTLS"),
-            (64, "TURN, QUIC's short header"),
-            (0xc3, "QUIC's long header"),
-        ] {
+        // STUN, ZRTP, DTLS, TURN and QUIC's short header, QUIC's long header.
+        for first in [0, 16, 22, 64, 0xc3] {
             let mut payload = [1_u8; 40];
             payload[0] = first;
-            assert_eq!(read(&payload), None, "{what}");
+            assert_eq!(read(&payload), None, "{first}");
         }
         assert_eq!(read(&[0x81, 200, 0, 6, 0, 0, 0, 0, 0, 0, 0, 0]), None, "RTCP");
         assert_eq!(read(&[0x8f, 96, 0, 6, 0, 0, 0, 0, 0, 0, 0, 0]), None, "shorter than it says");

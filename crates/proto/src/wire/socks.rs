@@ -1,4 +1,4 @@
-//! What a SOCKS5 proxy reads and writes (RFC 1928): the greeting, one request, and the answers.
+//! SOCKS5 for a proxy (RFC 1928): the greeting, one request, and the answers.
 //!
 //! ```text
 //! greeting   05 | count:1 | count * method:1
@@ -9,14 +9,14 @@
 //! destination   01 | address:4      03 | length:1 | name      04 | address:16
 //! ```
 //!
-//! Both parsers are shown all that has come and say how long the message is, or that more has to
-//! come: at most [`SOCKS_MESSAGE_MAX`] bytes.
+//! Both parsers take all bytes so far and return the message's length, or that more bytes are
+//! missing: at most [`SOCKS_MESSAGE_MAX`].
 
 use std::net::IpAddr;
 
 use crate::wire::Destination;
 
-/// The first byte of all that is sent.
+/// The first byte of all messages.
 pub const SOCKS_VERSION: u8 = 5;
 /// The longest message of a client, bytes: a request with a name of 255 bytes.
 pub const SOCKS_MESSAGE_MAX: usize = 262;
@@ -28,68 +28,68 @@ const BY_V4: u8 = 1;
 const BY_NAME: u8 = 3;
 const BY_V6: u8 = 4;
 
-/// What a client can prove itself by.
+/// The authentication methods of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocksGreeting {
-    /// Whether it would go on without.
+    /// Whether no authentication is among them.
     pub without_authentication: bool,
 }
 
-/// What a client wants.
+/// A client's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocksConnect {
-    /// Where to.
+    /// The destination.
     pub destination: Destination,
 }
 
-/// What a client is told of its request.
+/// The answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocksReply {
-    /// It is connected.
+    /// Connected.
     Succeeded = 0,
-    /// The proxy cannot.
+    /// The proxy failed.
     GeneralFailure = 1,
-    /// The proxy does not allow it.
+    /// Not allowed by the proxy.
     NotAllowed = 2,
-    /// There is no way to the network.
+    /// No route to the network.
     NetworkUnreachable = 3,
-    /// There is no such host, or no way to it.
+    /// No such host, or no route to it.
     HostUnreachable = 4,
-    /// The host refuses.
+    /// Refused by the host.
     ConnectionRefused = 5,
-    /// The host does not answer.
+    /// No answer from the host.
     TtlExpired = 6,
-    /// Anything but CONNECT.
+    /// Not CONNECT.
     CommandNotSupported = 7,
-    /// A destination of an unknown form.
+    /// Unknown form of destination.
     AddressTypeNotSupported = 8,
 }
 
-/// Why bytes are no message of a client.
+/// Why bytes are not a client's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SocksError {
     /// Another version, or another protocol.
     #[error("message of version {0} of SOCKS")]
     Version(u8),
-    /// A byte that has to be 0 is not.
+    /// A byte that must be 0 is not.
     #[error("SOCKS request with reserved bits {0:#04x}")]
     Reserved(u8),
-    /// Anything but CONNECT.
+    /// Not CONNECT.
     #[error("SOCKS command {0} is not served")]
     Command(u8),
-    /// A destination of an unknown form.
+    /// Unknown form of destination.
     #[error("SOCKS destination of unknown form {0}")]
     AddressType(u8),
-    /// A name that no host has, or port 0.
+    /// An invalid name, or port 0.
     #[error("SOCKS destination that cannot be")]
     Destination,
 }
 
 impl SocksGreeting {
-    /// The greeting that `bytes` begin with, and its length; `None` while more has to come.
+    /// The greeting at the start of `bytes`, and its length; `None` if it is incomplete.
     ///
     /// # Errors
-    /// When it is none.
+    /// Not a greeting.
     pub fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, SocksError> {
         check_version(bytes)?;
         let [_, count, rest @ ..] = bytes else { return Ok(None) };
@@ -98,17 +98,17 @@ impl SocksGreeting {
         Ok(Some((greeting, 2 + methods.len())))
     }
 
-    /// What is answered.
+    /// The answer.
     pub fn answer(self) -> [u8; 2] {
         [SOCKS_VERSION, if self.without_authentication { NO_AUTHENTICATION } else { NO_METHOD }]
     }
 }
 
 impl SocksConnect {
-    /// The request that `bytes` begin with, and its length; `None` while more has to come.
+    /// The request at the start of `bytes`, and its length; `None` if it is incomplete.
     ///
     /// # Errors
-    /// When it is none, or not served; [`SocksError::reply`] is the answer to that.
+    /// Not a request, or not served; answer with [`SocksError::reply`].
     pub fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, SocksError> {
         check_version(bytes)?;
         let [_, command, reserved, kind, rest @ ..] = bytes else { return Ok(None) };
@@ -137,7 +137,7 @@ impl SocksConnect {
 }
 
 impl SocksError {
-    /// What a client is told whose request this is.
+    /// The answer to such a request.
     pub fn reply(self) -> SocksReply {
         match self {
             Self::Command(_) => SocksReply::CommandNotSupported,
@@ -149,8 +149,8 @@ impl SocksError {
 }
 
 impl SocksReply {
-    /// What is sent. The address from which the proxy connects is not told: the far end's is
-    /// nobody's business, and no client needs it for CONNECT.
+    /// The answer's bytes. The proxy's own address is left out: it would disclose the far end's,
+    /// and no client needs it for CONNECT.
     pub const fn to_bytes(self) -> [u8; 10] {
         [SOCKS_VERSION, self as u8, 0, BY_V4, 0, 0, 0, 0, 0, 0]
     }
@@ -163,7 +163,7 @@ fn check_version(bytes: &[u8]) -> Result<(), SocksError> {
     }
 }
 
-/// A name that is an address is one: clients that were given an address as text send it as a name.
+/// A name may be an address: clients send addresses as text.
 fn destination(kind: u8, host: &[u8], port: u16) -> Option<Destination> {
     let address = match kind {
         BY_V4 => IpAddr::from(<[u8; 4]>::try_from(host).ok()?),
@@ -194,12 +194,9 @@ mod tests {
     }
 
     fn check(bytes: &[u8], expected: Result<Destination, SocksError>) {
-        let parsed = SocksConnect::parse(bytes);
-        let length = bytes.len();
-        assert_eq!(
-            parsed,
-            expected.map(|destination| Some((SocksConnect { destination }, length)))
-        );
+        let expected =
+            expected.map(|destination| Some((SocksConnect { destination }, bytes.len())));
+        assert_eq!(SocksConnect::parse(bytes), expected);
     }
 
     #[test]
@@ -234,16 +231,13 @@ mod tests {
     #[test]
     fn a_greeting_without_the_one_method_is_refused() {
         let answer = |bytes: &[u8]| SocksGreeting::parse(bytes).unwrap().map(|it| it.0.answer());
-        assert_eq!(answer(&[5, 1, 0]), Some([5, 0]));
-        assert_eq!(answer(&[5, 2, 2, 0]), Some([5, 0]));
-        assert_eq!(answer(&[5, 1, 2]), Some([5, 0xff]));
-        assert_eq!(answer(&[5, 0]), Some([5, 0xff]));
+        assert_eq!([&[5, 1, 0][..], &[5, 2, 2, 0]].map(answer), [Some([5, 0]); 2]);
+        assert_eq!([&[5, 1, 2][..], &[5, 0]].map(answer), [Some([5, 0xff]); 2]);
         assert_eq!(answer(&[5, 2, 0]), None);
     }
 
     proptest! {
-        /// However many bytes have come: a message is taken when it is whole, by itself, and asks
-        /// for no more than [`SOCKS_MESSAGE_MAX`].
+        /// A message is complete at its end and not before, and within [`SOCKS_MESSAGE_MAX`].
         #[test]
         fn a_message_ends_where_it_says(
             bytes in prop::collection::vec(any::<u8>(), 0..600),

@@ -1,4 +1,4 @@
-//! Speed tests: what both ends say of one, and the load that is measured.
+//! Speed tests: messages of both ends, and the measured load.
 //!
 //! ```text
 //! client ── ask ─────────────► server
@@ -22,9 +22,9 @@ use crate::wire::datagram::kind::KIND_LOAD;
 
 /// Bytes before the filler of a datagram of load.
 pub const LOAD_HEADER: usize = 9;
-/// Bytes that count with each datagram of load, for what is around it: headers of IP, UDP and QUIC.
+/// Bytes counted with each datagram of load, for headers of IP, UDP and QUIC.
 pub const LOAD_OVERHEAD: u64 = 80;
-/// The most paths that one test may take at the same time.
+/// The most paths of a test at the same time.
 pub const TEST_PATHS_MAX: usize = 64;
 
 const FIELD_TEST: u16 = 29;
@@ -39,11 +39,11 @@ const WORD_SENT: u8 = 3;
 const WORD_RECEIVED: u8 = 4;
 const WORD_STOP: u8 = 5;
 
-/// The number of a test, which the client counts up.
+/// The number of a test, counted by the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TestId(pub u32);
 
-/// Which end sends the load of a test.
+/// The end that sends the load of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoadDirection {
     /// The client.
@@ -52,31 +52,31 @@ pub enum LoadDirection {
     Down,
 }
 
-/// How much load a test may bring.
+/// The load of a test, at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TestBounds {
-    /// Which end sends it.
+    /// The end that sends it.
     pub direction: LoadDirection,
-    /// For how long; whole milliseconds.
+    /// Duration; whole milliseconds.
     pub duration: Duration,
-    /// The most bytes, with [`LOAD_OVERHEAD`] for each datagram.
+    /// Bytes, with [`LOAD_OVERHEAD`] for each datagram.
     pub bytes: u64,
 }
 
-/// Why a server does not grant a test.
+/// Why a server refuses a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TestRefusal {
-    /// The server does not say, or by a number that is not known here.
+    /// Not given, or a number unknown here.
     Other,
-    /// Its configuration allows no tests.
+    /// Disabled by configuration.
     Off,
     /// Another test of this client is under way.
     UnderWay,
-    /// This client has had as many as it may have in an hour.
+    /// This client has reached its number of tests in an hour.
     TooOften,
-    /// Other clients have as many under way as may be at a time.
+    /// Too many tests of other clients are under way.
     TooMany,
-    /// It knows no path that was named.
+    /// None of the named paths is known.
     UnknownPath,
 }
 
@@ -87,46 +87,45 @@ pub struct LoadCounts {
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// From the first to the last of them, microseconds.
+    /// From the first to the last, microseconds.
     pub micros: u64,
-    /// Bytes beyond the first datagram, of what was received after the first quarter of the test:
-    /// by then a congestion control knows the path.
+    /// Bytes after the first datagram of those received after the first quarter of the test, when
+    /// congestion control knows the path.
     pub steady_bytes: u64,
     /// From the first to the last of these, microseconds.
     pub steady_micros: u64,
-    /// The mean round trip of what was sent, microseconds; 0: not known.
+    /// Mean round trip of the sent ones, microseconds; 0: unknown.
     pub rtt_micros: u64,
 }
 
-/// A word about a test.
+/// A message of a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TestWord {
-    /// The client asks for a test on these paths at the same time, at least one and at most
-    /// [`TEST_PATHS_MAX`].
+    /// The client asks for a test on these paths together, 1 to [`TEST_PATHS_MAX`].
     Ask {
-        /// What it would like.
+        /// The requested load.
         bounds: TestBounds,
         /// The paths.
         paths: Vec<PathId>,
     },
-    /// The server grants it, or less of it.
+    /// The server grants this load, at most the requested.
     Grant(TestBounds),
-    /// The server does not.
+    /// The server refuses.
     Refuse(TestRefusal),
-    /// The end that sends the load has sent this, and sends no more.
+    /// The sender of the load has sent this, and stops.
     Sent(LoadCounts),
-    /// The server has received this of what the client has sent.
+    /// The server has received this of the client's load.
     Received(LoadCounts),
-    /// The client wants no more load.
+    /// The client ends the load.
     Stop,
 }
 
-/// A word about one test.
+/// A message with its test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Speedtest {
     /// The test.
     pub test: TestId,
-    /// What is said of it.
+    /// The message.
     pub word: TestWord,
 }
 
@@ -207,7 +206,7 @@ fn paths(fields: &Fields) -> Result<Vec<PathId>, ControlError> {
     }
 }
 
-/// The refusals by their numbers; what is beyond them says nothing.
+/// By number; unknown numbers are `Other`.
 const REFUSALS: [TestRefusal; 6] = [
     TestRefusal::Other,
     TestRefusal::Off,
@@ -244,14 +243,14 @@ fn counts(fields: &Fields) -> Result<LoadCounts, ControlError> {
     })
 }
 
-/// A datagram that is sent to measure a path, and says nothing.
+/// A datagram of load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// The test that it belongs to.
+    /// Its test.
     pub test: TestId,
     /// Counts the datagrams of the test.
     pub number: u32,
-    /// What makes it as long as it is.
+    /// Padding to its length.
     pub filler: Bytes,
 }
 
@@ -277,7 +276,7 @@ impl Load {
         LOAD_HEADER + self.filler.len()
     }
 
-    /// Parses what follows the kind.
+    /// Parses the bytes after the kind.
     pub(crate) fn parse(mut bytes: Bytes) -> Self {
         let test = TestId(bytes.get_u32());
         let number = bytes.get_u32();

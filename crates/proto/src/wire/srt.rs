@@ -1,5 +1,4 @@
-//! What the tunnel reads of SRT: the header, which is never encrypted (draft-sharabayko-srt section
-//! 3).
+//! The header of SRT, which is never encrypted (draft-sharabayko-srt section 3).
 //!
 //! ```text
 //! data      0 | sequence:31 | position:2 order:1 key:2 again:1 message:26 | timestamp:32 | socket:32
@@ -11,23 +10,23 @@ use crate::wire::inner::InnerPacket;
 const SRT_HEADER: usize = 16;
 /// Header and fixed part of a handshake (section 3.2.1).
 const HANDSHAKE: usize = SRT_HEADER + 48;
-/// What marks a message that is one packet, as all are in live mode.
+/// Marks a message of one packet, as all are in live mode.
 const SOLO: u8 = 0b1100_0000;
 
-/// The header of an SRT packet, or of what looks like one: any random bytes do, so only several
-/// packets together tell, but for a handshake.
+/// The header of an SRT packet, or of bytes that look like one: except for handshakes, only several
+/// packets together are a proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SrtHeader {
-    /// A handshake: its constants leave no doubt.
+    /// A handshake, unmistakable by its constants.
     Handshake,
-    /// An acknowledgement, a loss report, or what else receiver and sender tell one another.
+    /// An acknowledgement, a loss report or another control packet.
     Control {
         /// The receiver's socket, never 0.
         socket: u32,
         /// Microseconds since the connection began; wraps.
         timestamp: u32,
     },
-    /// Data in live mode: a message that is one packet.
+    /// Data in live mode: a message of one packet.
     Live {
         /// The receiver's socket, never 0.
         socket: u32,
@@ -54,7 +53,7 @@ impl InnerPacket<'_> {
             return None;
         }
         match first >> 31 {
-            // Keep-alive to peer error (section 3.2), whose subtype is reserved and 0.
+            // Keep-alive to peer error (section 3.2); their subtype is 0.
             1 if (0x8001..=0x8008).contains(&(first >> 16)) && first.trailing_zeros() >= 16 => {
                 Some(SrtHeader::Control { socket, timestamp })
             }
@@ -66,8 +65,8 @@ impl InnerPacket<'_> {
     }
 }
 
-/// Whether the fixed part of a handshake can be one: version 4 or 5, a key length that exists, and
-/// a type that exists, or the reason of a refusal.
+/// Whether the fixed part is plausible: version 4 or 5, a known key length, and a known type or the
+/// reason of a refusal.
 fn is_handshake(bytes: &[u8]) -> bool {
     let Some(fixed) = bytes.first_chunk::<HANDSHAKE>() else { return false };
     let word =
@@ -93,7 +92,7 @@ mod tests {
 
     #[test]
     fn handshakes_are_read() {
-        // A caller's induction, and a listener's conclusion with encryption and extensions.
+        // A caller's induction; a listener's conclusion with encryption and extensions.
         let induction = [0x8000_0000, 0, 77, 0, 4, 2, 12345, 1500, 8192, 1, 4711, 0, 1, 0, 0, 0];
         assert_eq!(read(&words(&induction)), Some(SrtHeader::Handshake));
         let mut conclusion = induction;

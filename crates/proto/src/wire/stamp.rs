@@ -1,4 +1,4 @@
-//! When a packet came to its lane, for lanes whose packets expire.
+//! The time at which a packet came to its lane, for lanes whose packets expire.
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -8,14 +8,13 @@
 //! +-------+-------------------------------------------------------+------------------
 //! ```
 //!
-//! An inner packet begins with its IP version, 4 or 6, so the first four bits tell that this prefix
-//! is there. It stands within the symbol, behind the predecessor if there is that too
-//! ([`predecessor_prefix`](crate::wire::predecessor_prefix)): a packet that was computed from coded ones
-//! has it as well.
+//! An inner packet begins with its IP version, 4 or 6, so the first four bits mark this prefix. It
+//! is inside the symbol, after the predecessor if there is one
+//! ([`predecessor_prefix`](crate::wire::predecessor_prefix)), so recovered packets have it as well.
 //!
-//! The milliseconds are those of the sender's clock, which nobody else knows; two of them tell how
-//! much later one packet came than another. They wrap after three days, so that nobody on the way
-//! can hold a packet back until it looks new again.
+//! The milliseconds are of the sender's clock, unknown to others; two of them give the time between
+//! packets. They wrap after three days, so that an attacker cannot delay a packet until it looks
+//! new.
 
 use std::time::Duration;
 
@@ -41,22 +40,21 @@ impl Stamp {
         (self.0 | TAG << BITS).to_be_bytes()
     }
 
-    /// How many milliseconds later than `other` it is, or earlier if below 0; up to a day and a
-    /// half.
+    /// Milliseconds from `other` to this one, negative if earlier; up to a day and a half.
     pub fn since(self, other: Self) -> i64 {
         let ahead = self.0.wrapping_sub(other.0) << (u32::BITS - BITS);
         i64::from(ahead.cast_signed() >> (u32::BITS - BITS))
     }
 
-    /// The stamp so much later.
+    /// The stamp `time` later.
     #[must_use]
     pub fn plus(self, time: Duration) -> Self {
         Self(self.0.wrapping_add(time.as_millis() as u32) & MASK)
     }
 }
 
-/// Takes the prefix, if there is one, off what follows the place in the flow: the stamp, and the
-/// inner packet.
+/// Splits the prefix, if any, from the bytes after the predecessor: the stamp, and the inner
+/// packet.
 pub fn split_stamp(mut packet: Bytes) -> (Option<Stamp>, Bytes) {
     match packet.first_chunk::<STAMP_HEADER>().map(|prefix| u32::from_be_bytes(*prefix)) {
         Some(prefix) if prefix >> BITS == TAG => {

@@ -1,5 +1,5 @@
-//! Frames of streams: reliable bytes in both directions, carried by the symbols of a lane in the
-//! place of an inner packet.
+//! Frames of streams: reliable bytes in both directions, in symbols of a lane instead of an inner
+//! packet.
 //!
 //! ```text
 //! symbol's body     20 | frame | frame | ...
@@ -16,12 +16,11 @@
 //! ```
 //!
 //! An inner packet begins with its IP version, 4 or 6, and its prefixes with 0 and 1, so the first
-//! four bits, 0010, tell what it is. Numbers without a width are QUIC's (RFC 9000 section 16), and
-//! so are the terms: offset, final size, credit (what QUIC's MAX_STREAM_DATA and MAX_DATA carry).
+//! four bits, 0010, mark frames. Numbers without a width are QUIC's (RFC 9000 section 16), and so
+//! are the terms: offset, final size, credit (QUIC's MAX_STREAM_DATA and MAX_DATA).
 //!
-//! A lane gives up after some hundreds of milliseconds, and a whole session may be replaced, so
-//! streams have acknowledgements of their own, by stream and offset: they hold whichever session a
-//! segment came through.
+//! A lane gives up after some hundreds of milliseconds, and a session may be replaced, so streams
+//! have their own acknowledgements, by stream and offset, valid in any session.
 
 mod destination;
 mod priority;
@@ -38,17 +37,16 @@ pub use self::reset_code::ResetCode;
 pub use self::varint::VARINT_MAX;
 use self::varint::{get_varint, put_varint, varint_len};
 
-/// The byte that a symbol's body of frames begins with.
+/// The first byte of a symbol's body with frames.
 pub const STREAM_TAG: u8 = 0x20;
-/// The credit of each direction of a stream before its receiver has said more, bytes: about what a
-/// TCP sends at first (RFC 6928).
+/// Initial credit of each direction of a stream, bytes: about TCP's initial window (RFC 6928).
 pub const STREAM_CREDIT: u64 = 16 << 10;
-/// The credit of all streams of a direction together before their receiver has said more, bytes.
+/// Initial credit of all streams of a direction together, bytes.
 pub const SESSION_CREDIT: u64 = 256 << 10;
-/// As much takes the far end of a stream that has said that it takes bytes early: what is uploaded
-/// need not wait a round trip until it has told a credit.
+/// Initial credit of a stream whose far end takes bytes early, so that uploads need not wait a
+/// round trip for a credit.
 pub const EARLY_CREDIT: u64 = 256 << 10;
-/// The most ranges of an acknowledgement.
+/// Most ranges of an acknowledgement.
 pub const ACKNOWLEDGED_RANGES_MAX: usize = 32;
 
 const KIND_OPEN: u8 = 0x01;
@@ -71,32 +69,32 @@ const FLAG_FIN: u8 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u64);
 
-/// The streams that one end has with the other, as that end calls them: another epoch says that
-/// they begin anew, and that all before are over.
+/// One end's name for its streams with the other: a new epoch means that all streams before it are
+/// over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamsEpoch(pub u64);
 
-/// What one end says of its streams with the other.
+/// One end's offer of streams to the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamsOffer {
-    /// What it calls them.
+    /// Its name for them.
     pub epoch: StreamsEpoch,
     /// It takes frames that change the priority of a stream.
     pub takes_priorities: bool,
-    /// Of a stream that the other end opens it takes [`EARLY_CREDIT`] before it has told a credit.
+    /// It takes [`EARLY_CREDIT`] of a stream that the other end opens, before it grants a credit.
     pub takes_early: bool,
 }
 
-/// One frame; data shares the memory of what it was parsed from.
+/// One frame; data shares the memory of its input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamFrame {
     /// The first of a stream.
     Open(Open),
-    /// Bytes of a stream; none of them without `fin` asks for an acknowledgement.
+    /// Bytes of a stream; empty without `fin`, it asks for an acknowledgement.
     Data(Data),
-    /// What the receiver of a stream has, and how much it would take.
+    /// What the receiver of a stream has, and its credit.
     Acknowledged(Acknowledged),
-    /// The sum of the highest offsets of all streams that may be sent.
+    /// Credit for the sum of the highest offsets of all streams.
     SessionCredit(u64),
     /// Both directions of the stream are over.
     Reset {
@@ -104,9 +102,9 @@ pub enum StreamFrame {
         id: StreamId,
         /// Why.
         code: ResetCode,
-        /// The bytes that its sender has sent on the stream; 0 with [`ResetCode::Unknown`].
+        /// Bytes that its sender sent on the stream; 0 with [`ResetCode::Unknown`].
         final_size: u64,
-        /// Whether it answers a frame, and asks for no answer itself.
+        /// Whether it answers a frame, and so needs no answer.
         is_answer: bool,
     },
     /// The receiver wants no more of the stream.
@@ -116,15 +114,15 @@ pub enum StreamFrame {
         /// Why.
         code: ResetCode,
     },
-    /// The far end has connected; the first data says the same.
+    /// The far end has connected; implied by the first data.
     Opened(StreamId),
-    /// What comes on the stream is to have another priority. Only for peers that take such frames.
+    /// Changes the priority of the stream. Only for peers that take such frames.
     Priority {
         /// The stream.
         id: StreamId,
-        /// Counts the changes of its sender for this stream, from 1: the highest holds.
+        /// Counts the sender's changes for this stream, from 1: the highest is valid.
         change: u64,
-        /// What is asked for from now on.
+        /// The new priority.
         priority: StreamPriority,
     },
 }
@@ -134,13 +132,13 @@ pub enum StreamFrame {
 pub struct Open {
     /// The stream.
     pub id: StreamId,
-    /// What its opener asks for.
+    /// The requested priority.
     pub priority: StreamPriority,
-    /// Where to connect.
+    /// The destination.
     pub destination: Destination,
-    /// Whether the opener sends nothing behind `data`.
+    /// Whether the opener sends nothing after `data`.
     pub fin: bool,
-    /// Its bytes from offset 0 on, as many as fit.
+    /// Its first bytes, as many as fit.
     pub data: Bytes,
 }
 
@@ -149,9 +147,9 @@ pub struct Open {
 pub struct Data {
     /// The stream.
     pub id: StreamId,
-    /// The place of the first byte in the stream; with the length at most [`VARINT_MAX`].
+    /// The offset of the first byte; with the length at most [`VARINT_MAX`].
     pub offset: u64,
-    /// Whether the stream ends behind `data`.
+    /// Whether the stream ends after `data`.
     pub fin: bool,
     /// The bytes.
     pub data: Bytes,
@@ -162,7 +160,7 @@ pub struct Data {
 pub struct Acknowledged {
     /// The stream.
     pub id: StreamId,
-    /// Whether the frame that begins the direction has come: open, or opened.
+    /// Whether the first frame of the direction has come: open, or opened.
     pub begun: bool,
     /// Whether the final size is known.
     pub fin: bool,
@@ -170,12 +168,12 @@ pub struct Acknowledged {
     pub contiguous: u64,
     /// The highest offset that may be sent.
     pub credit: u64,
-    /// What has come above, ascending, neither empty nor adjacent, at most
-    /// [`ACKNOWLEDGED_RANGES_MAX`], and none beyond the credit.
+    /// Received above, ascending, not empty or adjacent, at most [`ACKNOWLEDGED_RANGES_MAX`],
+    /// within the credit.
     pub ranges: Vec<Range<u64>>,
 }
 
-/// Why bytes are no frames.
+/// Why bytes are not frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StreamFrameError {
     /// The body of the symbol does not begin with [`STREAM_TAG`].
@@ -184,24 +182,24 @@ pub enum StreamFrameError {
     /// It ends within a frame.
     #[error("stream frame ends within a field")]
     Truncated,
-    /// No frame of this kind is known.
+    /// Unknown kind.
     #[error("stream frame of unknown kind {0}")]
     UnknownKind(u8),
-    /// A bit that has no meaning is set.
+    /// An unused bit is set.
     #[error("stream frame with bits {0:#04x}")]
     Bits(u8),
-    /// The destination is none: of an unknown form, a name that no host has, or port 0.
+    /// An invalid destination: an unknown form, an invalid name, or port 0.
     #[error("stream to a destination that cannot be")]
     Destination,
     /// Bytes or credit beyond the largest offset.
     #[error("stream frame beyond the largest offset")]
     Offset,
-    /// Ranges that are too many, empty, adjacent, or beyond the credit.
+    /// Too many, empty or adjacent ranges, or ranges beyond the credit.
     #[error("stream acknowledgement with ranges that cannot be")]
     Ranges,
 }
 
-/// Takes the frames of a symbol's body one by one; ends behind the first that is broken.
+/// The frames of a symbol's body; ends after the first broken one.
 #[derive(Clone, Debug)]
 pub struct StreamFrames(Bytes);
 
@@ -209,7 +207,7 @@ impl StreamFrames {
     /// The frames of `body`.
     ///
     /// # Errors
-    /// When it does not begin as frames do.
+    /// The body does not begin with [`STREAM_TAG`].
     pub fn new(mut body: Bytes) -> Result<Self, StreamFrameError> {
         match body.first() {
             Some(&STREAM_TAG) => {
@@ -237,7 +235,6 @@ impl Iterator for StreamFrames {
 }
 
 impl StreamFrame {
-    /// Takes a frame off the front.
     fn take(bytes: &mut Bytes) -> Result<Self, StreamFrameError> {
         let kind = byte(bytes)?;
         match kind {
@@ -292,8 +289,8 @@ impl StreamFrame {
         }
     }
 
-    /// Appends the frame. All its numbers are at most [`VARINT_MAX`], and the ranges of an
-    /// acknowledgement are as [`Acknowledged::ranges`] says.
+    /// Appends the frame. Its numbers must be at most [`VARINT_MAX`], and ranges as
+    /// [`Acknowledged::ranges`] says.
     pub fn write(&self, out: &mut impl BufMut) {
         match self {
             Self::Open(open) => {
@@ -340,7 +337,7 @@ impl Open {
         2 + varint_len(id.0) + destination.encoded_len() + varint_len(length as u64)
     }
 
-    /// Appends all but the data, of which `length` bytes follow, wherever they are kept.
+    /// Appends all but the data, `length` bytes that follow.
     pub fn write_header(&self, length: usize, out: &mut impl BufMut) {
         out.put_u8(if self.fin { KIND_OPEN_FIN } else { KIND_OPEN });
         put_varint(out, self.id.0);
@@ -356,7 +353,7 @@ impl Data {
         1 + varint_len(id.0) + varint_len(offset) + varint_len(length as u64)
     }
 
-    /// Appends all but the data, of which `length` bytes follow, wherever they are kept.
+    /// Appends all but the data, `length` bytes that follow.
     pub fn write_header(&self, length: usize, out: &mut impl BufMut) {
         out.put_u8(if self.fin { KIND_DATA_FIN } else { KIND_DATA });
         put_varint(out, self.id.0);
@@ -415,7 +412,7 @@ impl Acknowledged {
         }
     }
 
-    /// Of each range: what is missing before it, and its length.
+    /// For each range: the gap before it, and its length.
     fn gaps(&self) -> impl Iterator<Item = (u64, u64)> {
         let ends = self.ranges.iter().map(|range| range.end);
         let below = std::iter::once(self.contiguous).chain(ends);
@@ -436,7 +433,7 @@ fn id(bytes: &mut Bytes) -> Result<StreamId, StreamFrameError> {
     number(bytes).map(StreamId)
 }
 
-/// A length, and so many bytes, which are the stream's from `offset` on.
+/// A length and the bytes, at `offset` of the stream.
 fn data(bytes: &mut Bytes, offset: u64) -> Result<Bytes, StreamFrameError> {
     let length = number(bytes)?;
     if length > bytes.len() as u64 {

@@ -1,4 +1,4 @@
-//! The symbol: what is coded, and what a source datagram carries.
+//! The symbol: the unit of coding, and the content of a source datagram.
 //!
 //! ```text
 //!  0                   1
@@ -8,21 +8,21 @@
 //! +---+---------------------------+-------------------
 //! ```
 //!
-//! The prefix is coded together with the bytes, so that the true length of a packet and its place
-//! among the fragments survive the zero-padding of CellFusion section 4.3.1.
+//! The prefix is coded with the bytes, so that length and fragment position survive the
+//! zero-padding of CellFusion section 4.3.1.
 
 use bytes::BufMut;
 
 /// Bytes of the prefix.
 pub const SYMBOL_HEADER: usize = 2;
 
-/// The longest run of inner bytes that one symbol carries.
+/// Most inner bytes of a symbol.
 pub const MAX_SYMBOL_BODY: usize = (1 << 14) - 1;
 
-/// Which fragment of an inner packet a symbol holds.
+/// The place of a symbol among the fragments of an inner packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FragmentPosition {
-    /// All of it.
+    /// The whole packet.
     Whole = 0,
     /// The first fragment.
     First = 1,
@@ -41,18 +41,18 @@ pub struct Symbol<'a> {
     pub body: &'a [u8],
 }
 
-/// Why bytes are no symbol.
+/// Why bytes are not a symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SymbolError {
-    /// Fewer bytes than the prefix needs.
+    /// Shorter than the prefix.
     #[error("symbol of {0} bytes has no room for its prefix")]
     Truncated(usize),
-    /// The prefix and the number of bytes disagree.
+    /// The prefix does not fit the number of bytes.
     #[error("symbol claims {claimed} bytes and holds {held}")]
     Length {
-        /// What the prefix says.
+        /// By the prefix.
         claimed: usize,
-        /// What follows it.
+        /// Bytes after it.
         held: usize,
     },
 }
@@ -61,7 +61,7 @@ impl<'a> Symbol<'a> {
     /// Parses a symbol without padding.
     ///
     /// # Errors
-    /// When the length in the prefix is not exactly what follows.
+    /// The length in the prefix is not that of the rest.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, SymbolError> {
         let Some((prefix, body)) = bytes.split_first_chunk::<SYMBOL_HEADER>() else {
             return Err(SymbolError::Truncated(bytes.len()));
@@ -97,12 +97,8 @@ mod tests {
 
     #[test]
     fn a_symbol_reads_back_as_written() {
-        for position in [
-            FragmentPosition::Whole,
-            FragmentPosition::First,
-            FragmentPosition::Middle,
-            FragmentPosition::Last,
-        ] {
+        use FragmentPosition::{First, Last, Middle, Whole};
+        for position in [Whole, First, Middle, Last] {
             for length in [0, 1, 1400, MAX_SYMBOL_BODY] {
                 let body = vec![0xa5; length];
                 let mut bytes = Vec::new();

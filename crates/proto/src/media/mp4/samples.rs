@@ -1,31 +1,28 @@
-//! Where the first samples of a track are: what the boxes of a movie and of a fragment say.
+//! Where the first samples of a track are, by the boxes of a movie and of a fragment.
 
-/// The samples of a track whose sizes count: a video whose first picture comes later is taken to
-/// begin with its first sample.
+/// Samples of a track whose sizes count; a video with a later first picture is taken to begin with
+/// its first sample.
 const SAMPLES_MAX: usize = 30;
-/// Of the flags of a sample: it is no sync sample.
+/// Flag of a sample: not a sync sample.
 const NON_SYNC: u32 = 0x1_0000;
 
-/// A track of a movie: `trak`, and its `trex` if the movie has fragments.
+/// `trak`, and its `trex` if the movie has fragments.
 #[derive(Debug, Default)]
 pub(super) struct MovieTrack {
     id: u32,
     is_video: bool,
-    /// Of samples without one of their own.
+    /// For samples without their own.
     default_size: Option<u32>,
     default_flags: u32,
-    /// The sizes of the first samples.
     sizes: Vec<u32>,
-    /// The first sync sample, counted from 1.
+    /// Number of the first sync sample, from 1.
     sync: Option<u32>,
-    /// Samples in the first chunk.
     in_chunk: Option<u32>,
-    /// Where the first chunk is.
+    /// Offset of the first chunk.
     chunk: Option<u64>,
 }
 
 impl MovieTrack {
-    /// Reads the beginning of a box of it.
     pub(super) fn on_leaf(&mut self, kind: [u8; 4], bytes: &[u8]) {
         let mut fields = Fields(bytes);
         let Some(version) = fields.u32().map(|flags| flags >> 24) else { return };
@@ -57,7 +54,6 @@ impl MovieTrack {
         }
     }
 
-    /// Reads a `trex`, if it is this track's.
     pub(super) fn on_trex(&mut self, bytes: &[u8]) {
         let mut fields = Fields(bytes);
         fields.skip(4);
@@ -68,7 +64,7 @@ impl MovieTrack {
         }
     }
 
-    /// Where its first picture ends, if it is a video with samples.
+    /// The end of its first picture, if it is a video with samples.
     pub(super) fn first_end(&self) -> Option<u64> {
         let (chunk, in_chunk) = (self.chunk?, self.in_chunk.unwrap_or(1));
         let samples = self.sync.filter(|sync| *sync <= in_chunk).unwrap_or(1).max(1) as usize;
@@ -78,11 +74,10 @@ impl MovieTrack {
     }
 }
 
-/// A track of a fragment: `traf`.
 #[derive(Debug, Default)]
 pub(super) struct FragmentTrack {
     id: u32,
-    /// Where offsets count from.
+    /// Offsets are relative to this.
     base: u64,
     default_size: Option<u32>,
     default_flags: u32,
@@ -90,7 +85,7 @@ pub(super) struct FragmentTrack {
 }
 
 impl FragmentTrack {
-    /// Reads a `tfhd` of the fragment that begins at `fragment`.
+    /// `fragment`: offset of the fragment.
     pub(super) fn on_tfhd(&mut self, bytes: &[u8], tracks: &[MovieTrack], fragment: u64) {
         let mut fields = Fields(bytes);
         let (Some(flags), Some(id)) = (fields.u32(), fields.u32()) else { return };
@@ -110,7 +105,7 @@ impl FragmentTrack {
         }
     }
 
-    /// Reads a `trun`: the first one with samples counts.
+    /// Only the first `trun` with samples counts.
     pub(super) fn on_trun(&mut self, bytes: &[u8]) {
         let mut fields = Fields(bytes);
         let (Some(flags), Some(count)) = (fields.u32(), fields.u32()) else { return };
@@ -138,15 +133,14 @@ impl FragmentTrack {
         self.end = first_end;
     }
 
-    /// Where its first picture ends. Without a movie nobody knows which track is a video's: all
-    /// count then.
+    /// The end of its first picture. Without a movie all tracks count, as none is known to be a
+    /// video.
     pub(super) fn first_end(&self, tracks: &[MovieTrack]) -> Option<u64> {
         let track = tracks.iter().find(|track| track.id == self.id);
         self.end.filter(|_| track.is_none_or(|track| track.is_video))
     }
 }
 
-/// The fields of a box, in their order; none behind its end.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {

@@ -1,6 +1,5 @@
-//! Videos of nothing but boxes and zeros, written from ISO/IEC 14496-12.
+//! Videos made of boxes and zeros (ISO/IEC 14496-12).
 
-/// A picture.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
     pub(super) size: u32,
@@ -38,8 +37,8 @@ fn track(id: u32, handler: &[u8; 4], tables: &[u8]) -> Vec<u8> {
     boxed(b"trak", &[tkhd, boxed(b"mdia", &[hdlr, minf].concat())].concat())
 }
 
-/// A file with a sound track and a video of `samples` in one chunk, of which `sync` counts the
-/// first sync sample, and where its first picture ends.
+/// A file with a sound track and a video of `samples` in one chunk, whose first sync sample is
+/// number `sync`, and where its first picture ends.
 pub(super) fn movie(samples: &[Sample], sync: Option<u32>) -> (Vec<u8>, usize) {
     let count = samples.len() as u32;
     let sizes: Vec<u32> = samples.iter().map(|sample| sample.size).collect();
@@ -65,7 +64,7 @@ pub(super) fn movie(samples: &[Sample], sync: Option<u32>) -> (Vec<u8>, usize) {
         let moov = boxed(b"moov", &[boxed(b"mvhd", &[0; 100]), tracks].concat());
         [ftyp.clone(), moov, boxed(b"free", &[0; 20])].concat()
     };
-    // The sound of the first second comes before the picture.
+    // The sound of the first second comes first.
     let chunk = whole(0).len() + 8 + 1_000;
     let mdat = boxed(b"mdat", &[vec![0; 1_000], filled(samples)].concat());
     let first = sync.unwrap_or(1) as usize;
@@ -73,7 +72,7 @@ pub(super) fn movie(samples: &[Sample], sync: Option<u32>) -> (Vec<u8>, usize) {
     ([whole(chunk as u32), mdat].concat(), end)
 }
 
-/// The beginning of a video that comes in fragments, with these tracks and one of sound.
+/// The initialization segment of a video with these tracks and one of sound.
 pub(super) fn initialization(videos: &[u32]) -> Vec<u8> {
     let empty = || {
         ["stsz", "stsc", "stco"]
@@ -88,7 +87,7 @@ pub(super) fn initialization(videos: &[u32]) -> Vec<u8> {
     [boxed(b"ftyp", b"iso6\0\0\0\0"), moov].concat()
 }
 
-/// A segment of one fragment of `track`, and where its first picture ends.
+/// A segment with one fragment of `track`, and where its first picture ends.
 pub(super) fn fragment(track: u32, samples: &[Sample]) -> (Vec<u8>, usize) {
     let styp = boxed(b"styp", b"msdh\0\0\0\0msdh");
     let sidx = boxed(b"sidx", &[0; 24]);

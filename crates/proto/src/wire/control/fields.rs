@@ -1,4 +1,4 @@
-//! The fields of control messages: how each value is written, and what is refused.
+//! The fields of control messages: encoding and checks.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::wire::stream::{StreamsEpoch, StreamsOffer};
 use crate::{Order, Policy, Priority, Promise, Rate, peer_text};
 
 pub(super) const MAX_NETWORKS: usize = 64;
-/// Networks of a welcome beside its addresses and gateways, at most: all fit one message.
+/// Networks of a welcome beside its addresses and gateways; all fit one message.
 pub const WELCOME_NETWORKS_MAX: usize = 32;
 pub(super) const MAX_TEXT: usize = 256;
 
@@ -39,7 +39,7 @@ pub(super) const FIELD_UNINSURED: u16 = 28;
 pub(super) const FIELD_RATE: u16 = 33;
 pub(super) const FIELD_NETWORK: u16 = 34;
 
-/// The redundancy of a path that may have any.
+/// Unlimited redundancy.
 pub(super) const REDUNDANCY_ANY: u8 = 255;
 
 pub(super) const ORDER_PASS: u8 = 0;
@@ -59,9 +59,9 @@ pub(super) const AGE_EXPIRES: u8 = 1;
 pub(super) const AGE_CODED: u8 = 2;
 pub(super) const AGE_ACKNOWLEDGE_ON_ALL: u8 = 4;
 
-/// A bit of the field of stream frames: those of priorities are taken.
+/// Bits of the field of stream frames: priorities are taken.
 pub(super) const FRAMES_PRIORITY: u8 = 1;
-/// Another: early bytes are taken.
+/// Early bytes are taken.
 pub(super) const FRAMES_EARLY: u8 = 2;
 
 /// The longest name of a tenant, bytes.
@@ -124,7 +124,7 @@ pub(super) fn put_order(out: &mut BytesMut, order: Order) {
         Order::Reorder { .. } => ORDER_REORDER,
         Order::Adaptive { .. } => ORDER_ADAPTIVE,
         Order::Frames { deadline, decode, max_buffer } => {
-            // Who does not know the field hears of no order, and goes on without one.
+            // A peer that does not know the field reads the order "pass".
             put_field(out, FIELD_ORDER, &[ORDER_PASS, 0, 0]);
             let times = [deadline, decode, max_buffer].map(order_millis);
             put_field(out, FIELD_FRAMES, times.as_flattened());
@@ -140,13 +140,12 @@ pub(super) fn put_order(out: &mut BytesMut, order: Order) {
     put_field(out, FIELD_ORDER, &[kind, high, low]);
 }
 
-/// A time of an order.
 fn order_millis(time: Duration) -> [u8; 2] {
     (time.min(Order::MAX_BUFFER).as_millis() as u16).to_be_bytes()
 }
 
 pub(super) fn put_age(out: &mut BytesMut, promise: &Promise) {
-    // Nothing is of no age at all.
+    // An age is never zero.
     let millis = promise.age_max.min(Promise::AGE_MAX).as_millis().max(1) as u16;
     let [high, low] = millis.to_be_bytes();
     let bit = |is_set, bit| if is_set { bit } else { 0 };
@@ -177,8 +176,7 @@ pub(crate) fn put_tenant(out: &mut BytesMut, tenant: &str) {
     put_field(out, FIELD_TENANT, &tenant.as_bytes()[..tenant.floor_char_boundary(TENANT_MAX)]);
 }
 
-/// The name of a tenant: one that would look otherwise in a log is none, since it is signed as it
-/// stands.
+/// The name of a tenant. It is signed as it is, so one that logs would escape is refused.
 pub(crate) fn tenant(fields: &Fields) -> Result<String, ControlError> {
     let bad = ControlError::BadField(FIELD_TENANT);
     let value = fields.one(FIELD_TENANT)?;
@@ -187,7 +185,6 @@ pub(crate) fn tenant(fields: &Fields) -> Result<String, ControlError> {
     if fits { Ok(text.to_owned()) } else { Err(bad) }
 }
 
-/// The fields of one message, in the order in which they came.
 pub(crate) struct Fields(Vec<(u16, Bytes)>);
 
 impl Fields {
@@ -219,7 +216,6 @@ impl Fields {
         self.one(kind)?.as_ref().try_into().map_err(|_| ControlError::BadField(kind))
     }
 
-    /// A value that need not be there.
     pub(super) fn optional<const N: usize>(
         &self,
         kind: u16,
@@ -235,7 +231,7 @@ impl Fields {
             None | Some([ROLE_JOIN]) => Ok(Role::Join),
             Some([ROLE_STANDBY]) => Ok(Role::Standby),
             Some([ROLE_PROXY]) => Ok(Role::Proxy),
-            // Nobody is given a session that asked for something else.
+            // A client that asks for an unknown role gets no session.
             Some(_) => Err(ControlError::BadField(FIELD_ROLE)),
         }
     }
@@ -254,11 +250,11 @@ impl Fields {
         if text.len() > MAX_TEXT {
             return Err(ControlError::BadField(kind));
         }
-        // Texts reach logs and terminals: nothing in them may steer those.
+        // Texts reach logs and terminals.
         Ok(peer_text(text.as_bytes()))
     }
 
-    /// What the sender says of its streams; bits that are unknown are for later.
+    /// The sender's offer of streams; unknown bits are ignored.
     pub(crate) fn streams(&self) -> Result<Option<StreamsOffer>, ControlError> {
         let [bits] = self.optional(FIELD_STREAM_FRAMES)?.unwrap_or([0]);
         let takes_priorities = bits & FRAMES_PRIORITY != 0;
@@ -268,7 +264,7 @@ impl Fields {
         Ok(epoch.map(|epoch| StreamsOffer { epoch, takes_priorities, takes_early }))
     }
 
-    /// Whether a field without a value is there.
+    /// Whether a field without a value is present.
     pub(super) fn flag(&self, kind: u16) -> bool {
         self.all(kind).next().is_some()
     }
@@ -296,7 +292,7 @@ impl Fields {
         Ok(Some(TenantAnchor { tenant: tenant(self)?, key: self.array(FIELD_ANCHOR)? }))
     }
 
-    /// What a lane promises; without the field of its age nothing is said of that.
+    /// A lane's promise; without the age field, its default ages.
     pub(super) fn promise(&self) -> Result<Promise, ControlError> {
         let order = self.order()?;
         if self.all(FIELD_AGE).next().is_none() {
@@ -304,7 +300,7 @@ impl Fields {
         }
         let [age @ .., flags] = self.array::<3>(FIELD_AGE)?;
         let age_max = Duration::from_millis(u16::from_be_bytes(age).into());
-        // Beyond that a broken peer could have anything kept.
+        // Bounds what a broken peer can have kept.
         if age_max.is_zero() || age_max > Promise::AGE_MAX {
             return Err(ControlError::BadField(FIELD_AGE));
         }
@@ -321,7 +317,7 @@ impl Fields {
     fn order(&self) -> Result<Order, ControlError> {
         let [kind, wait @ ..] = self.array::<3>(FIELD_ORDER)?;
         let max_buffer = Duration::from_millis(u16::from_be_bytes(wait).into());
-        // A longer wait would let a broken peer hold packets back for a minute.
+        // Bounds how long a broken peer can hold packets back.
         let possible = max_buffer <= Order::MAX_BUFFER;
         match kind {
             ORDER_PASS if max_buffer.is_zero() => Ok(self.newer_order()?.unwrap_or(Order::Pass)),
@@ -331,7 +327,7 @@ impl Fields {
         }
     }
 
-    /// An order of a field of its own, beside the one that those go on with who do not know it.
+    /// An order in its own field, beside a fallback for older peers.
     fn newer_order(&self) -> Result<Option<Order>, ControlError> {
         match self.optional::<2>(FIELD_EVEN)? {
             Some(wait) => {

@@ -1,4 +1,4 @@
-//! Values of fields that have a meaning of their own.
+//! Values of fields with their own meaning.
 
 /// What a client wants a connection for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -6,26 +6,26 @@ pub enum Role {
     /// A session.
     #[default]
     Join,
-    /// A session perhaps, later: it waits idle beside a session with another server, until the
-    /// client says hello again, to join.
+    /// A session later, perhaps: it idles beside a session with another server until the client
+    /// sends a hello to join.
     Standby,
-    /// The sessions of others, whose inner packets it passes on.
+    /// The sessions of others, whose inner packets it forwards.
     Proxy,
 }
 
-/// Why a server does not take a client, or asks it to go.
+/// Why a server refuses a client, or asks it to leave.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reason {
-    /// The server does not say why, or by a number that is not known here.
+    /// Not given, or a number unknown here.
     #[default]
     Other,
-    /// The server is about to stop, and others are not.
+    /// The server is about to stop.
     Drain,
-    /// A newer session with the client's key is elsewhere, and the client does not seem to know.
+    /// A newer session with the client's key is elsewhere, probably unknown to this client.
     Superseded,
 }
 
-/// Whose inner packets a proxy passes on, and where to.
+/// A proxy's tenant and its anchor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TenantAnchor {
     /// The client's tenant.
@@ -34,19 +34,19 @@ pub struct TenantAnchor {
     pub key: [u8; 32],
 }
 
-/// What a player tells of its buffer (XLINK section 5.2.1).
+/// The state of a player's buffer (XLINK section 5.2.1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlayerReport {
-    /// The lane of the receiver's direction that brings its video, by its name, at most 256 bytes.
+    /// The lane of the receiver's direction that carries its video, by name, at most 256 bytes.
     pub lane: String,
-    /// Tells the players of one side apart.
+    /// Identifies a player of one side.
     pub player: u64,
     /// Bytes in the buffer.
     pub cached_bytes: u64,
     /// Frames in the buffer.
     pub cached_frames: u64,
-    /// The rate of the video, bits per second; 0: it is not known.
+    /// Rate of the video, bits per second; 0: unknown.
     pub bps: u64,
-    /// The rate of the video, frames in 1,000 seconds; 0: it is not known.
+    /// Frames of the video in 1,000 seconds; 0: unknown.
     pub milli_fps: u64,
 }

@@ -1,4 +1,4 @@
-//! The first byte of a datagram, which tells its kind, and why bytes are none of them.
+//! The kinds of datagrams, by their first byte, and errors.
 
 use crate::wire::symbol::SymbolError;
 
@@ -6,16 +6,16 @@ pub(crate) const KIND_SOURCE: u8 = 1;
 pub(crate) const KIND_CODED: u8 = 2;
 pub(crate) const KIND_FEEDBACK: u8 = 3;
 pub(crate) const KIND_PART: u8 = 5;
-/// Those between are of legs.
+/// The values between are kinds of legs.
 pub(crate) const KIND_LOAD: u8 = 9;
 
-/// Why bytes are no datagram of ours.
+/// Why bytes are not a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DatagramError {
-    /// No message of this kind is known.
+    /// Unknown kind.
     #[error("datagram of unknown kind {0:#04x}")]
     UnknownKind(u8),
-    /// The datagram ends before its header does.
+    /// It ends within its header.
     #[error("datagram of {0} bytes ends within its header")]
     Truncated(usize),
     /// The symbol of a source datagram is broken.
@@ -29,7 +29,7 @@ pub enum DatagramError {
         /// The length of its symbol.
         bytes: usize,
     },
-    /// A part that has no place in its datagram, is all of it, or is empty.
+    /// A part with an impossible place, of a whole datagram, or empty.
     #[error("part {index} of 0 to {last} with {bytes} bytes")]
     Part {
         /// Its place.
@@ -39,12 +39,12 @@ pub enum DatagramError {
         /// Its bytes.
         bytes: usize,
     },
-    /// Feedback whose length does not fit the number of lanes it announces.
+    /// Feedback whose length does not fit its number of lanes.
     #[error("feedback for {lanes} lanes has {bytes} bytes")]
     Feedback {
         /// The announced number.
         lanes: u8,
-        /// The bytes that follow it.
+        /// The bytes after it.
         bytes: usize,
     },
 }

@@ -4,7 +4,6 @@ use super::*;
 
 const SEQ: GeneveSequence = GeneveSequence { epoch: 0x0102_0304, number: 0xffff_fffe };
 
-/// A header with `options`, before an IPv4 packet of one byte.
 fn packet(bits: u8, ethertype: u16, options: &[&[u8]], payload: &[u8]) -> Vec<u8> {
     let options = options.concat();
     assert_eq!(options.len() % 4, 0, "options fill words");
@@ -80,8 +79,9 @@ fn what_must_be_dropped_is_refused() {
     let critical = [0x01, 0x02, 0x87, 0];
     let unknown = GeneveError::UnknownCritical { class: 0x0102, kind: 0x87 };
     for bits in [0, CRITICAL_BIT, CONTROL_BIT] {
-        check(&packet(bits, 0x0800, &[&ours, &critical], &[0x45]), unknown);
-        check(&packet(bits, 0x0800, &[&critical, &ours], &[0x45]), unknown);
+        for options in [[&ours[..], &critical], [&critical, &ours]] {
+            check(&packet(bits, 0x0800, &options, &[0x45]), unknown);
+        }
     }
     let newer = [0xff, 0x52, 0x83, 0];
     let unknown = GeneveError::UnknownCritical { class: 0xff52, kind: 0x83 };
@@ -108,9 +108,9 @@ fn other_payloads_and_other_tunnels_are_refused() {
     let ours = sequence();
     check(&packet(0, 0x6558, &[&ours], &[0x45]), GeneveError::Protocol(0x6558));
     check(&packet(0, 0x0800, &[], &[0x45]), GeneveError::NoSequence);
-    check(&packet(0, 0x0800, &[&ours], &[0x60]), GeneveError::Family(0x0800));
-    check(&packet(0, 0x86dd, &[&ours], &[0x45]), GeneveError::Family(0x86dd));
-    check(&packet(0, 0x86dd, &[&ours], &[]), GeneveError::Family(0x86dd));
+    for (ethertype, payload) in [(0x0800, &[0x60][..]), (0x86dd, &[0x45]), (0x86dd, &[])] {
+        check(&packet(0, ethertype, &[&ours], payload), GeneveError::Family(ethertype));
+    }
     check(&packet(CONTROL_BIT, 0x0800, &[&ours], &[0x45]), GeneveError::UnknownControl);
     let hello = &Geneve::hello(7, &GeneveHello::default())[HEADER..];
     check(&packet(0, 0x0800, &[hello], &[0x45]), GeneveError::NoSequence);

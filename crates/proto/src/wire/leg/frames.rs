@@ -1,4 +1,4 @@
-//! Stream frames on a leg: what an anchor sends to a client, and how much of it the proxy takes.
+//! Stream frames on a leg, and how much of them the proxy takes.
 //!
 //! ```text
 //! proxy ── 06 | handle:4 | frames ─────────────────────────► anchor   as an inner packet
@@ -6,9 +6,10 @@
 //! proxy ── 08 | handle:4 | until:8 | size:2 | wait:2 ──────► anchor   so much
 //! ```
 //!
-//! A leg has no windows. What goes up was held back by those of the uplinks; what goes down would
-//! pile up at the proxy, so the proxy says how much it takes. Both count all bytes of frames since
-//! the attachment began, lost ones among them, so that nothing is to be kept in step.
+//! A leg has no windows. Upward traffic was held back by the windows of the uplinks; downward
+//! traffic would pile up at the proxy, so the proxy announces how much it takes. Both count all
+//! bytes of frames since the attachment began, including lost ones, so there is no state to
+//! synchronise.
 
 use std::time::Duration;
 
@@ -16,42 +17,42 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use crate::Urgency;
 
-/// Bytes before the frames that an anchor sends.
+/// Bytes before an anchor's frames.
 pub const LEG_FRAMES_HEADER: usize = 21;
 
 const KIND_FRAMES: u8 = 7;
 const KIND_ROOM: u8 = 8;
 const ROOM_LENGTH: usize = 17;
 
-/// Stream frames for a client, on their way from anchor to proxy.
+/// Stream frames for a client, from anchor to proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LegFrames {
-    /// The attachment that they are for.
+    /// Their attachment.
     pub handle: u32,
-    /// Which leave first of those that wait at the proxy.
+    /// Their order among those that wait at the proxy.
     pub urgency: Urgency,
-    /// Bytes of frames that the anchor has sent to the attachment before these.
+    /// Bytes of frames that the anchor sent to the attachment before these.
     pub sent: u64,
-    /// The body of a symbol, unchecked. Empty: the anchor asks what the proxy takes.
+    /// The body of a symbol, unchecked. Empty: the anchor asks for room.
     pub frames: Bytes,
 }
 
-/// What a proxy takes of the frames for a client.
+/// How much a proxy takes of the frames for a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LegRoom {
     /// The attachment.
     pub handle: u32,
-    /// Bytes of frames that the anchor may have sent in all.
+    /// Total bytes of frames that the anchor may send.
     pub until: u64,
-    /// Frames of so many bytes fit into one datagram of the client's session.
+    /// Bytes of frames that fit one datagram of the client's session.
     pub size: u16,
-    /// For how long what the proxy took may be under way until the client's answer is back; whole
-    /// milliseconds.
+    /// How long frames that the proxy took may be under way until the client's answer arrives;
+    /// whole milliseconds.
     pub wait: Duration,
 }
 
 impl LegFrames {
-    /// The datagram that carries them.
+    /// The datagram.
     pub fn to_bytes(&self) -> Bytes {
         let mut out = BytesMut::with_capacity(LEG_FRAMES_HEADER + self.frames.len());
         out.put_u8(KIND_FRAMES);
@@ -62,7 +63,7 @@ impl LegFrames {
         out.freeze()
     }
 
-    /// Reads a datagram; `None` if it is another one.
+    /// Reads a datagram; `None` if it is of another kind.
     pub fn parse(mut datagram: Bytes) -> Option<Self> {
         if datagram.len() < LEG_FRAMES_HEADER || datagram.get_u8() != KIND_FRAMES {
             return None;
@@ -74,7 +75,7 @@ impl LegFrames {
 }
 
 impl LegRoom {
-    /// The datagram that says so.
+    /// The datagram.
     pub fn to_bytes(&self) -> Bytes {
         let mut out = BytesMut::with_capacity(ROOM_LENGTH);
         out.put_u8(KIND_ROOM);
@@ -85,7 +86,7 @@ impl LegRoom {
         out.freeze()
     }
 
-    /// Reads a datagram; `None` if it is another one. What follows it is of a later version.
+    /// Reads a datagram; `None` if it is of another kind. Bytes after it are from later versions.
     pub fn parse(mut datagram: Bytes) -> Option<Self> {
         if datagram.len() < ROOM_LENGTH || datagram.get_u8() != KIND_ROOM {
             return None;

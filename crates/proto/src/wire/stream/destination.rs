@@ -1,4 +1,4 @@
-//! Where the far end is to connect a stream to.
+//! Where the far end connects a stream to.
 //!
 //! ```text
 //! 04 | address:4  | port:2
@@ -32,8 +32,7 @@ impl Destination {
         (port > 0).then_some(Self { host: ServerHost::Address(address), port })
     }
 
-    /// The destination that the far end is to look up; `None` if no host has such a name, or the
-    /// port is 0.
+    /// The destination that the far end looks up; `None` if the name is invalid or the port 0.
     pub fn of_name(name: &str, port: u16) -> Option<Self> {
         let host = ServerHost::named(name).filter(|_| port > 0)?;
         Some(Self { host, port })
@@ -49,7 +48,7 @@ impl Destination {
         self.port
     }
 
-    /// The bytes that it takes in a frame, at most 258.
+    /// Its bytes in a frame, at most 258.
     pub(super) fn encoded_len(&self) -> usize {
         3 + match &self.host {
             ServerHost::Address(IpAddr::V4(_)) => 4,

@@ -1,4 +1,4 @@
-//! What goes first: the priorities of RFC 9218, in one byte.
+//! The priorities of RFC 9218, in one byte.
 //!
 //! ```text
 //! 0000 | incremental:1 bit | urgency:3 bits
@@ -19,10 +19,8 @@ const INCREMENTAL: u8 = 8;
 impl StreamPriority {
     const DEFAULT: Self = Self::new(3, true);
 
-    /// A priority.
-    ///
-    /// `urgency`: 0, first, to 7; larger ones are taken for 7. `incremental`: whether its first
-    /// bytes are of use without the rest, so that it may take turns with others.
+    /// `urgency`: 0, first, to 7; larger ones count as 7. `incremental`: its first bytes are useful
+    /// without the rest, so that it may take turns with others.
     pub const fn new(urgency: u8, incremental: bool) -> Self {
         let urgency = if urgency > URGENCY_MAX { URGENCY_MAX } else { urgency };
         Self { urgency, incremental }
@@ -38,15 +36,15 @@ impl StreamPriority {
         self.incremental
     }
 
-    /// The same, and before nobody who has asked for nothing.
+    /// The same, but not before streams with the default priority.
     pub const fn not_raised(self) -> Self {
         let default = Self::DEFAULT.urgency;
         let urgency = if self.urgency < default { default } else { self.urgency };
         Self { urgency, incremental: true }
     }
 
-    /// Whether it goes before those who have asked for nothing: sooner, or without taking turns
-    /// with them.
+    /// Whether it precedes streams with the default priority: sooner, or without taking turns with
+    /// them.
     pub const fn is_raised(self) -> bool {
         self.urgency < Self::DEFAULT.urgency
             || self.urgency == Self::DEFAULT.urgency && !self.incremental
@@ -64,9 +62,8 @@ impl StreamPriority {
     }
 }
 
-/// Urgency 3 (RFC 9218 section 4.1), and incremental: connections of which nobody has said anything
-/// take turns. What section 4.2 has by default is for the answers of one connection, which are of
-/// one application.
+/// Urgency 3 (RFC 9218 section 4.1), and incremental: connections without a priority take turns.
+/// The default of section 4.2 is for responses of one connection, which belong to one application.
 impl Default for StreamPriority {
     fn default() -> Self {
         Self::DEFAULT

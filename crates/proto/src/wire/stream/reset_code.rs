@@ -1,32 +1,32 @@
 //! Why a stream is reset or stopped.
 
-/// Why a stream is over before its time.
+/// Why a stream ended early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResetCode {
-    /// It does not say, or says what is not known here.
+    /// Not given, or unknown here.
     Other,
     /// The connection that it carries was aborted.
     Aborted,
     /// The destination refused the connection.
     Refused,
-    /// The destination cannot be reached, or its name is not known.
+    /// The destination is unreachable, or its name is unknown.
     Unreachable,
     /// The destination is not allowed.
     Forbidden,
     /// Nothing was acknowledged for too long.
     TimedOut,
-    /// There are as many streams as the peer takes.
+    /// The peer takes no more streams.
     TooMany,
     /// The peer broke the rules.
     Violation,
-    /// The peer knows no such stream, or has forgotten it.
+    /// The peer does not know the stream, or has forgotten it.
     Unknown,
-    /// Nobody read it, and what waited for its reader left no room for others.
+    /// It was not read, and its waiting bytes left no room for others.
     Unread,
 }
 
 impl ResetCode {
-    /// All, by the byte that stands for each.
+    /// By byte.
     const ALL: [Self; 10] = [
         Self::Other,
         Self::Aborted,

@@ -1,4 +1,4 @@
-//! Frames byte for byte, and whatever else may come.
+//! Frames byte for byte, and hostile bytes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -34,10 +34,8 @@ fn frames_are_those_of_the_page() {
         assert_eq!(parse(&[&[0x20], bytes].concat()), Ok(vec![frame]));
     };
     let v4 = Destination::of_address(Ipv4Addr::new(192, 0, 2, 1).into(), 443).expect("a port");
-    check(
-        open(4, v4, false, b"GET"),
-        &[1, 4, 0x09, 4, 192, 0, 2, 1, 0x01, 0xbb, 3, b'G', b'E', b'T'],
-    );
+    let bytes = [1, 4, 0x09, 4, 192, 0, 2, 1, 0x01, 0xbb, 3, b'G', b'E', b'T'];
+    check(open(4, v4, false, b"GET"), &bytes);
     let name = Destination::of_name("a.example", 80).expect("a name");
     check(open(6, name, true, b""), b"\x02\x06\x09\x01\x09a.example\x00\x50\x00");
     let data = Data { id: StreamId(4), offset: 1000, fin: true, data: Bytes::from_static(b"end") };
@@ -50,18 +48,14 @@ fn frames_are_those_of_the_page() {
         credit: 16_384,
         ranges: vec![10..20, 21..121],
     };
-    check(
-        StreamFrame::Acknowledged(acknowledged),
-        &[5, 4, 1, 3, 0x7f, 0xfd, 2, 7, 10, 1, 0x40, 0x64],
-    );
+    let bytes = [5, 4, 1, 3, 0x7f, 0xfd, 2, 7, 10, 1, 0x40, 0x64];
+    check(StreamFrame::Acknowledged(acknowledged), &bytes);
     check(StreamFrame::SessionCredit(1 << 20), &[6, 0x80, 0x10, 0, 0]);
     let id = StreamId(4);
-    let code = ResetCode::TimedOut;
-    let reset = StreamFrame::Reset { id, code, final_size: 1000, is_answer: false };
-    check(reset, &[7, 4, 5, 0x43, 0xe8]);
-    let code = ResetCode::Unknown;
-    let answer = StreamFrame::Reset { id, code, final_size: 0, is_answer: true };
-    check(answer, &[8, 4, 8, 0]);
+    let reset =
+        |code, final_size, is_answer| StreamFrame::Reset { id, code, final_size, is_answer };
+    check(reset(ResetCode::TimedOut, 1000, false), &[7, 4, 5, 0x43, 0xe8]);
+    check(reset(ResetCode::Unknown, 0, true), &[8, 4, 8, 0]);
     check(StreamFrame::Stop { id, code: ResetCode::Aborted }, &[9, 4, 1]);
     check(StreamFrame::Opened(id), &[10, 4]);
     let priority = StreamPriority::new(1, true);
@@ -87,27 +81,24 @@ fn broken_frames_are_refused_with_the_reason() {
     check(b"\x20\x01\x04\x03\x01\x03a\x1b[\x00\x50\x00", StreamFrameError::Destination);
     check(b"\x20\x01\x04\x03\x01\x071.2.3.4\x00\x50\x00", StreamFrameError::Destination);
     check(b"\x20\x01\x04\x03\x01\x09a", StreamFrameError::Truncated);
-    let far = [&[0x20, 3, 4][..], &[0xff; 8], &[1, 7]].concat();
-    check(&far, StreamFrameError::Offset);
-    let far = [&[0x20, 5, 4, 0][..], &[0xff; 8], &[1, 0]].concat();
-    check(&far, StreamFrameError::Offset);
+    for (head, rest) in [(&[0x20_u8, 3, 4][..], [1_u8, 7]), (&[0x20, 5, 4, 0], [1, 0])] {
+        check(&[head, &[0xff; 8], &rest].concat(), StreamFrameError::Offset);
+    }
     check(&[0x20, 5, 4, 4, 0, 9, 0], StreamFrameError::Bits(4));
-    check(&[0x20, 5, 4, 0, 0, 9, 33], StreamFrameError::Ranges);
-    check(&[0x20, 5, 4, 0, 0, 9, 1, 0, 1], StreamFrameError::Ranges);
-    check(&[0x20, 5, 4, 0, 0, 9, 1, 1, 0], StreamFrameError::Ranges);
-    check(&[0x20, 5, 4, 0, 0, 9, 1, 5, 5], StreamFrameError::Ranges);
+    for ranges in [&[33_u8][..], &[1, 0, 1], &[1, 1, 0], &[1, 5, 5]] {
+        check(&[&[0x20, 5, 4, 0, 0, 9], ranges].concat(), StreamFrameError::Ranges);
+    }
 }
 
 #[test]
 fn what_is_before_a_broken_frame_is_told() {
-    let mut frames =
-        StreamFrames::new(Bytes::from_static(&[0x20, 10, 4, 0xff, 10, 6])).expect("a tag");
+    let body = Bytes::from_static(&[0x20, 10, 4, 0xff, 10, 6]);
+    let mut frames = StreamFrames::new(body).expect("a tag");
     assert_eq!(frames.next(), Some(Ok(StreamFrame::Opened(StreamId(4)))));
     assert_eq!(frames.next(), Some(Err(StreamFrameError::UnknownKind(0xff))));
     assert_eq!(frames.next(), None);
 }
 
-/// A name as long as a host's may be, and one byte longer.
 #[test]
 fn a_name_is_as_long_as_a_host_may_have() {
     let name = ["a".repeat(63), "b".repeat(63), "c".repeat(63), "d".repeat(61)].join(".");
@@ -172,11 +163,8 @@ fn any_frame() -> impl Strategy<Value = StreamFrame> {
         any_acknowledged().prop_map(StreamFrame::Acknowledged),
         any_number().prop_map(StreamFrame::SessionCredit),
         (id(), code(), any_number(), any::<bool>()).prop_map(
-            |(id, code, final_size, is_answer)| StreamFrame::Reset {
-                id,
-                code,
-                final_size,
-                is_answer,
+            |(id, code, final_size, is_answer)| {
+                StreamFrame::Reset { id, code, final_size, is_answer }
             }
         ),
         (id(), code()).prop_map(|(id, code)| StreamFrame::Stop { id, code }),
@@ -203,7 +191,7 @@ proptest! {
         }
     }
 
-    /// Nearly right bytes reach further into the parser than any would.
+    /// Nearly correct bytes reach further into the parser than arbitrary ones.
     #[test]
     fn frames_with_a_wrong_byte_parse_or_are_refused(
         frames in prop::collection::vec(any_frame(), 1..5),

@@ -1,17 +1,16 @@
-//! Integers of variable length (RFC 9000 section 16): the first two bits tell the length.
+//! Integers of variable length (RFC 9000 section 16), whose first two bits give the length.
 //!
 //! ```text
 //! 00 + 6 bits | 01 + 14 bits | 10 + 30 bits | 11 + 62 bits
 //! ```
 //!
-//! Identifiers and offsets of streams begin small and may grow large: most take one to four bytes.
+//! Identifiers and offsets of streams begin small: most take one to four bytes.
 
 use bytes::{Buf, BufMut, Bytes};
 
-/// The largest number that can be written, 2^62 - 1.
+/// The largest number, 2^62 - 1.
 pub const VARINT_MAX: u64 = (1 << 62) - 1;
 
-/// The bytes that `value` takes.
 pub(crate) const fn varint_len(value: u64) -> usize {
     match value {
         0..0x40 => 1,
@@ -21,7 +20,7 @@ pub(crate) const fn varint_len(value: u64) -> usize {
     }
 }
 
-/// Appends `value`, at most [`VARINT_MAX`], in as few bytes as it takes.
+/// Appends `value`, at most [`VARINT_MAX`], in the fewest bytes.
 pub(crate) fn put_varint(out: &mut impl BufMut, value: u64) {
     debug_assert!(value <= VARINT_MAX);
     match varint_len(value) {
@@ -32,7 +31,7 @@ pub(crate) fn put_varint(out: &mut impl BufMut, value: u64) {
     }
 }
 
-/// Takes a number off the front, if it is whole; of any length, as a receiver must accept.
+/// Takes a complete number of any length, as a receiver must.
 pub(crate) fn get_varint(bytes: &mut Bytes) -> Option<u64> {
     let length = 1 << (bytes.first()? >> 6);
     (bytes.len() >= length).then(|| bytes.get_uint(length) & (VARINT_MAX >> (64 - 8 * length)))
