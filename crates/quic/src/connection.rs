@@ -56,7 +56,6 @@ use crate::virtual_address;
 use roadweave_identity::tls::HandshakeRefusal;
 use roadweave_identity::{PublicKey, Refusal};
 
-/// A path to open as soon as the peer allows.
 #[derive(Clone, Copy, Debug)]
 struct Wish {
     uplink: UplinkId,
@@ -69,13 +68,11 @@ pub struct Connection {
     epoch: Epoch,
     config: Arc<TransportConfig>,
     quic: noq_proto::Connection,
-    /// Shared by all connections of the endpoint.
     idle_probes: Arc<IdleProbes>,
     is_client: bool,
     refusal: Arc<HandshakeRefusal>,
 
     paths: Vec<Path>,
-    /// One for each of `paths`.
     snapshots: Vec<PathSnapshot>,
     /// When the snapshots were taken; `None` once something has changed.
     refreshed: Option<Instant>,
@@ -135,7 +132,6 @@ enum Gates {
     Other,
 }
 
-/// Due times, and what they follow from.
 #[derive(Clone, Debug)]
 struct Timing {
     began: Instant,
@@ -145,21 +141,17 @@ struct Timing {
     acknowledge: Option<Instant>,
     /// Receipt of the oldest datagram without feedback.
     feedback_owed: Option<Instant>,
-    /// When feedback or acknowledgements last asked for an answer.
     last_asked_back: Instant,
     feedback_count: u64,
     last_sent_data: Instant,
-    /// When the round-trip times of quiet paths are measured next.
     measure: Option<Instant>,
     last_data: Instant,
     /// Mean time between datagrams; at most [`INTERVAL_MAX`].
     data_interval: Duration,
-    /// Path of the last packet.
     last_path: Option<PathId>,
     woken: Instant,
     /// When the user last had datagrams to send, or received some.
     demand: Instant,
-    /// How long packets recently waited before they were handed over.
     unread: Unread,
     sent_under_key: u64,
 }
@@ -343,7 +335,6 @@ impl Connection {
         self.paths.iter_mut().for_each(|path| path.ecn.on_heard(is_marked));
     }
 
-    /// Sends the first packets of a new connection.
     pub(crate) fn begin(&mut self, now: Instant) {
         self.process(now);
         self.flush_all(now);
@@ -364,7 +355,6 @@ impl Connection {
         self.phase == Phase::Closed
     }
 
-    /// Whether its events and packets were all fetched.
     pub(crate) fn is_spent(&self) -> bool {
         self.events.is_empty() && self.outbox.is_empty()
     }

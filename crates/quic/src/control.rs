@@ -130,7 +130,6 @@ pub(crate) struct Receiver {
     message: BytesMut,
 }
 
-/// The peer broke the rules of this module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed message on the control channel")]
 pub(crate) struct Malformed;
@@ -153,7 +152,6 @@ impl Receiver {
         let number = bytes.get_u32();
         let distance = number.wrapping_sub(self.next);
         if distance >= 1 << 31 {
-            // A repetition.
             return Ok(());
         }
         if distance as usize >= WINDOW || bytes.len() > FRAGMENT_DATA {
@@ -192,7 +190,6 @@ const FRAGMENT_DATA: usize = 1024;
 const WINDOW: usize = 32;
 /// Unacknowledged bytes, at most.
 const QUEUE_MAX: usize = 256 * 1024;
-/// Unacknowledged fragments, at most.
 const FRAGMENTS_MAX: usize = 1024;
 
 #[cfg(test)]

@@ -27,7 +27,6 @@ const SUSPECT: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ecn {
-    /// The peer's last packet came unmarked.
     heard_unmarked: bool,
     /// A packet left unmarked since marked ones went unanswered.
     withheld: bool,

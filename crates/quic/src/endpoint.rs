@@ -54,7 +54,6 @@ pub struct Endpoint {
     /// On a server: whether clients may begin.
     door: Option<Door>,
     idle_probes: Arc<IdleProbes>,
-    /// On a client.
     dialer: Option<Dialer>,
     refusal: Arc<HandshakeRefusal>,
     clock: Arc<Clock>,

@@ -44,7 +44,6 @@ pub(crate) enum GateState {
 #[derive(Debug)]
 pub(crate) struct Gate {
     state: AtomicU8,
-    /// Whether the meter has news.
     news: AtomicBool,
     meter: Mutex<Meter>,
 }

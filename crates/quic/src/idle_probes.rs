@@ -14,7 +14,6 @@ pub(crate) struct IdleProbes {
 }
 
 impl IdleProbes {
-    /// When the next probe may leave.
     pub(crate) fn turn(&self, now: Instant) -> Instant {
         let mut whole_at = self.whole_at.lock().unwrap_or_else(PoisonError::into_inner);
         *whole_at = (*whole_at).max(now) + INTERVAL;

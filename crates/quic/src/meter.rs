@@ -63,7 +63,6 @@ pub(crate) struct Meter {
     /// path passed in that time (Little's law).
     passed: Option<(Instant, Rate)>,
     pub(crate) window: u64,
-    /// Of the controller.
     pub(crate) pacing_rate: Option<Rate>,
     pub(crate) mtu: u16,
     loss: f32,

@@ -47,7 +47,6 @@ impl Pacer {
         Self { rate: Rate::ZERO, burst: 0, budget: 0.0, updated: now }
     }
 
-    /// Updates rate and budget to `now`.
     pub(crate) fn update(&mut self, now: Instant, input: &PacerInput) {
         let first = self.rate == Rate::ZERO;
         self.fill(now);
@@ -125,11 +124,9 @@ const RATE_HEADROOM: f64 = 8.0;
 const PACKETS_MIN: f64 = 4.0;
 /// Bytes per second below which headroom is not limited.
 const RATE_FLOOR: f64 = 250_000.0;
-/// Least rate of any path.
 const RATE_MIN: Rate = Rate::from_kbps(16);
 /// RFC 9002 section 7.2, with room for the first doubling.
 const INITIAL_WINDOW_PACKETS: f64 = 30.0;
-/// Burst in time.
 const BURST_TIME: Duration = Duration::from_millis(2);
 /// Least burst, packets.
 const BURST_PACKETS_MIN: u64 = 4;

@@ -49,7 +49,6 @@ pub(crate) struct Path {
     pub(crate) last_heard: Instant,
     /// Frames received by then.
     pub(crate) frames_heard: noq_proto::FrameStats,
-    /// Mean time between received packets.
     heard_interval: Duration,
     /// Answers to challenges before the address changed; one more validates it.
     pub(crate) answers_before: Option<u64>,

@@ -56,7 +56,6 @@ impl ConnectionIdGenerator for SeededIds {
 
 /// Bytes.
 pub(crate) const ID_LEN: usize = 8;
-/// Draws for each shard until one fits.
 const TRIES_PER_SHARD: usize = 64;
 
 /// Seals the tokens of Retry packets: AES-256-GCM under a key of its own for each nonce.

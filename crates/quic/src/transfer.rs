@@ -335,7 +335,6 @@ impl Side {
         }
     }
 
-    /// Exchanges events between the connection and its endpoint.
     fn exchange(&mut self) {
         let Some((handle, connection)) = &mut self.connection else { return };
         while let Some(event) = connection.poll_endpoint_events() {

@@ -8,7 +8,6 @@
 const LINE_MAX: usize = 4096;
 const TRAILERS_MAX: usize = 8192;
 
-/// The rest of a message's content.
 #[derive(Debug)]
 pub(crate) enum Body {
     Length(u64),
@@ -16,7 +15,6 @@ pub(crate) enum Body {
     UntilClose,
 }
 
-/// What the next bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Content(usize),
@@ -27,7 +25,6 @@ pub(crate) enum Part {
     Bad,
 }
 
-/// A place within chunks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Chunked {
     Size { size: u64, digits: usize },
@@ -82,7 +79,6 @@ impl Chunked {
         Part::Framing(taken)
     }
 
-    /// The place after a byte of framing; `None` if it is not allowed there.
     fn after(self, byte: u8) -> Option<Self> {
         match (self, byte) {
             (Self::Size { size, digits }, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => {

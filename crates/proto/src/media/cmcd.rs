@@ -49,7 +49,6 @@ impl Cmcd {
         Some(Self::of_items(&decoded(value)))
     }
 
-    /// Adds a report, or the value of a field.
     pub(crate) fn take_items(&mut self, report: &str) {
         for item in items(report) {
             match item.split_once('=').unwrap_or((item, "")) {
@@ -101,7 +100,6 @@ fn is_true(value: &str) -> bool {
     matches!(value, "" | "?1" | "true")
 }
 
-/// Percent-decodes a value of a query; invalid UTF-8 is replaced.
 fn decoded(value: &str) -> String {
     let mut out = Vec::with_capacity(value.len());
     let mut rest = value.as_bytes();

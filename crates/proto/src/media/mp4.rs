@@ -21,7 +21,6 @@ const START_MAX: u64 = 1 << 62;
 
 const LEAF_MAX: usize = 512;
 const DEPTH_MAX: usize = 8;
-/// The first boxes of a file or segment.
 const BEGINNINGS: [&Kind; 10] =
     [b"ftyp", b"styp", b"moov", b"moof", b"sidx", b"emsg", b"prft", b"free", b"skip", b"pdin"];
 const TRACKS_MAX: usize = 8;
@@ -53,7 +52,6 @@ pub struct FirstFrame {
     kept: Vec<u8>,
     tracks: Vec<MovieTrack>,
     is_fragmented: bool,
-    /// Start of the fragment, and its tracks.
     fragment: u64,
     fragment_tracks: Vec<FragmentTrack>,
 }
@@ -127,7 +125,6 @@ impl FirstFrame {
         self.at = next;
     }
 
-    /// Reads at least one byte of `bytes`; returns how many.
     fn step(&mut self, bytes: &[u8]) -> usize {
         match self.place {
             Place::Skip(end) => {
@@ -158,7 +155,6 @@ impl FirstFrame {
         taken
     }
 
-    /// Reads the head of a box, which ends at `at`, once it is complete.
     fn on_head(&mut self, at: u64) {
         let Some((&size, rest)) = self.kept.split_first_chunk::<4>() else { return };
         let Some((&kind, rest)) = rest.split_first_chunk::<4>() else { return };

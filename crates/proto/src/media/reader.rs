@@ -39,7 +39,6 @@ impl Unread {
     }
 }
 
-/// Receives what is read.
 pub(crate) trait Told {
     /// `bytes` may begin with a head. Returns its length and the content that follows, if complete.
     fn head(&mut self, bytes: &[u8]) -> Result<Option<(usize, Option<Body>)>, Unread>;
@@ -66,7 +65,6 @@ impl Default for Reader {
 }
 
 impl Reader {
-    /// Why reading has ended, if it has.
     pub(crate) fn unread(&self) -> Option<Unread> {
         match self.0 {
             Place::Unread(why) => Some(why),
@@ -155,7 +153,6 @@ pub(crate) fn refused(error: httparse::Error) -> Unread {
     }
 }
 
-/// The values of the fields with this name.
 pub(crate) fn values<'a>(
     fields: &'a [httparse::Header<'_>],
     name: &'a str,

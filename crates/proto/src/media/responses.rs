@@ -35,7 +35,6 @@ pub struct Responses {
 #[derive(Debug, Default)]
 struct State {
     expected: VecDeque<Request>,
-    /// Searches the first picture, if the content is a video.
     frame: Option<Box<FirstFrame>>,
     /// A first picture has passed, and no other video has begun since.
     has_begun: bool,

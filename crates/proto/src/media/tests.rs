@@ -35,7 +35,6 @@ fn urgent(asked: &[Request], text: &[u8], pieces: &[usize]) -> (usize, usize, Op
     (urgent, frames, responses.unread())
 }
 
-/// As `urgent`, for one request and in one piece.
 fn urgent_of(text: &[u8]) -> (usize, usize, Option<Unread>) {
     urgent(&[Request::default()], text, &[])
 }
@@ -145,7 +144,6 @@ fn segments_that_go_into_a_buffer_are_not_urgent() {
     // Another video begins.
     let other = [both.clone(), first.clone()].concat();
     assert_eq!(urgent(&[Request::default(); 5], &other, &[]).1, 2);
-    // The player's own report takes precedence.
     let with = |report| Request { cmcd: Some(Cmcd::of_items(report)), ..Request::default() };
     let text = response(MP4, &segment);
     assert_eq!(urgent(&[with("bl=9000")], &text, &[]).1, 0);

@@ -69,7 +69,6 @@ impl Binding {
         })
     }
 
-    /// A binding, if there is a signature.
     pub(crate) fn parse_optional(fields: &Fields) -> Result<Option<Self>, ControlError> {
         match fields.all(FIELD_SIGNATURE).next() {
             Some(_) => Self::parse(fields).map(Some),

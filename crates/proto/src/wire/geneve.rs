@@ -272,7 +272,6 @@ impl Options {
     }
 }
 
-/// The fixed header before one option of `data` bytes.
 fn header(vni: u32, bits: u8, ethertype: u16, data: usize) -> [u8; HEADER] {
     let options = ((OPTION_HEADER + data) / 4) as u8;
     let [high, low] = ethertype.to_be_bytes();

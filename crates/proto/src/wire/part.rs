@@ -58,7 +58,6 @@ impl Part {
         Some(parts.map(part).collect())
     }
 
-    /// Parses the bytes after the kind.
     pub(crate) fn parse(mut bytes: Bytes) -> Result<Self, DatagramError> {
         let lane = LaneId(bytes.get_u8());
         let number = bytes.get_u32();

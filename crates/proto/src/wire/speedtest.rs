@@ -276,7 +276,6 @@ impl Load {
         LOAD_HEADER + self.filler.len()
     }
 
-    /// Parses the bytes after the kind.
     pub(crate) fn parse(mut bytes: Bytes) -> Self {
         let test = TestId(bytes.get_u32());
         let number = bytes.get_u32();

@@ -433,7 +433,6 @@ fn id(bytes: &mut Bytes) -> Result<StreamId, StreamFrameError> {
     number(bytes).map(StreamId)
 }
 
-/// A length and the bytes, at `offset` of the stream.
 fn data(bytes: &mut Bytes, offset: u64) -> Result<Bytes, StreamFrameError> {
     let length = number(bytes)?;
     if length > bytes.len() as u64 {

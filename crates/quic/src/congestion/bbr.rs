@@ -84,13 +84,11 @@ struct Bbr {
     cap: Option<f64>,
     /// Bytes, in the present batch.
     acknowledged: u64,
-    /// The sender left room unused in the last round.
     app_limited: bool,
     window: u64,
     pacing_rate: Option<Rate>,
 }
 
-/// See the diagram at the top.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
     /// Doubles the rate in each round, until it stops growing or a queue shows.
@@ -387,7 +385,6 @@ const PROBE_RTT_TIME: Duration = Duration::from_millis(200);
 const CRUISE_WINDOW: f64 = 1.5;
 /// Volumes that may always be in flight after loss: Beta of a full window.
 const CAP_MIN: f64 = 1.4;
-/// Growth of the cap in a round without queue and loss.
 const CAP_GROWTH: f64 = 1.25;
 /// Volumes at which the cap is dropped: beyond any window.
 const CAP_FORGOTTEN: f64 = 4.0;

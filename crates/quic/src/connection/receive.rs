@@ -16,7 +16,6 @@ use crate::tls;
 use roadweave_identity::{PublicKey, Refusal};
 
 impl Connection {
-    /// Takes in a packet that the endpoint has found to belong here.
     pub(crate) fn handle_packet(
         &mut self,
         now: Instant,

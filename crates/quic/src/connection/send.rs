@@ -271,7 +271,6 @@ impl Connection {
         }
     }
 
-    /// Reports datagrams that the library dropped from its queue as lost.
     fn write_off_unsent(&mut self) {
         if self.unsent.is_empty()
             || self.quic.datagrams().send_buffer_space() < self.empty_queue_space
@@ -458,5 +457,4 @@ const ASK_BACK_INTERVAL: Duration = Duration::from_millis(10);
 const ASK_BACK_OVERTAKEN: Duration = Duration::from_millis(25);
 /// Packets that may leave before a datagram does: a challenge, its answer, probes.
 const PUMP_MAX: usize = 8;
-/// Most packets of one flush; more follow in the next.
 const DRAIN_MAX: usize = 128;

@@ -41,7 +41,6 @@ impl Dialer {
         })
     }
 
-    /// The settings for a connection to the holder of `server_key`.
     pub(super) fn settings(
         &mut self,
         server_key: PublicKey,
@@ -66,7 +65,6 @@ impl Dialer {
     }
 }
 
-/// Servers whose settings are kept.
 const SERVERS_MAX: usize = 8;
 /// Length of the ID that a client chooses for a new server, bytes; at least 8 (RFC 9000 section
 /// 7.2).

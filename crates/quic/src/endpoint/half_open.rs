@@ -48,7 +48,6 @@ struct Handshake {
     began: Instant,
 }
 
-/// Handshakes of one source.
 #[derive(Debug, Default)]
 struct Count {
     all: usize,
@@ -58,9 +57,7 @@ struct Count {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admission {
     Accept,
-    /// Begin in the place of this one.
     Replace(ConnectionId),
-    /// Ask the client to prove its address.
     Retry,
     Ignore,
 }

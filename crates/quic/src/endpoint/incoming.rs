@@ -86,7 +86,6 @@ impl Endpoint {
         self.drained.remove(&id);
     }
 
-    /// Reports the outcome of a client's handshake, if it has one.
     pub(super) fn settle_handshake(&mut self, id: ConnectionId) {
         let Some(remote) = self.half_open.unreported(id) else { return };
         let Some(connection) = self.connections.get_mut(&id) else { return };
@@ -119,7 +118,6 @@ impl Endpoint {
         }
     }
 
-    /// Puts an answer without a connection into the outbox.
     pub(super) fn respond(
         &mut self,
         source: &Source,

@@ -20,9 +20,7 @@ use super::half_open::source_of;
 
 /// Answers of a server in a second.
 const RATE: u32 = 4_000;
-/// To one source.
 const SOURCE_RATE: u32 = RATE / 8;
-/// Of a client.
 const CLIENT_RATE: u32 = 1;
 const PAUSE: Duration = Duration::from_millis(100);
 

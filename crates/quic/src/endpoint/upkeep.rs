@@ -86,5 +86,4 @@ impl Endpoint {
 /// Longest memory of a connection that is over. The library wants three probe timeouts (RFC 9000
 /// section 10.2), which grow with round trips and delays that the peer chooses.
 const LINGER: Duration = Duration::from_secs(3);
-/// Connections that are over and remembered.
 const CLOSING_MAX: usize = 256;

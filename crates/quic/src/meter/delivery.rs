@@ -31,7 +31,6 @@ impl DeliveryRate {
         self.delivered = 0;
     }
 
-    /// The rate over the last round trip.
     pub(super) fn newest(&self) -> Rate {
         self.windows[0]
     }
@@ -42,5 +41,4 @@ impl DeliveryRate {
     }
 }
 
-/// Shortest time for a rate.
 const WINDOW_MIN: Duration = Duration::from_millis(50);

@@ -50,7 +50,6 @@ impl Meter {
         self.reordering.rate_max(self.mtu, self.rtt.recent_min())
     }
 
-    /// When the next packet counts as lost.
     pub(crate) fn loss_due(&self) -> Option<Instant> {
         let (newest, _) = self.newest_acknowledged?;
         let oldest = self.sent.oldest().filter(|oldest| oldest.pn < newest)?;
@@ -97,7 +96,6 @@ impl Meter {
         }
     }
 
-    /// Takes the losses not yet reported to the controller.
     pub(crate) fn take_losses(&mut self) -> Option<Losses> {
         let losses = &mut self.losses;
         if losses.packets.is_empty() {
@@ -134,7 +132,6 @@ mod tests {
         (meter, start)
     }
 
-    /// Returns whether all packets taken for lost have arrived.
     fn acknowledge(meter: &mut Meter, start: Instant, at: u32, packets: &[u32]) -> bool {
         let now = start + MS * at;
         let all_came = packets.iter().fold(false, |all, pn| {

@@ -45,7 +45,6 @@ impl Meter {
 /// How far the round-trip time of a path without a queue may exceed its recent minimum, beyond a
 /// half: a moving vehicle's varies by as much.
 const RAMP_SLACK: Duration = Duration::from_millis(10);
-/// How long a fully used path may exceed its controller.
 const RAMP_TIME: Duration = Duration::from_millis(1000);
 /// Share of lost packets above which the controller alone decides.
 const RAMP_LOSS_MAX: f32 = 0.05;

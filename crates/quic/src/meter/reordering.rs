@@ -33,9 +33,7 @@ pub(super) struct Reordering {
 struct Span {
     /// The greatest age of an overtaken packet at its acknowledgement.
     most: Duration,
-    /// Overtaken packets that were acknowledged.
     late: u32,
-    /// All acknowledged packets.
     all: u32,
 }
 
@@ -53,7 +51,6 @@ impl Reordering {
         late > 0 && late.saturating_mul(LATE_SHARE) >= all
     }
 
-    /// Whether enough overtaken packets were seen.
     fn is_known(&self) -> bool {
         self.spans.iter().map(|span| span.late).fold(0, u32::saturating_add) >= LATE_MIN
     }
@@ -133,7 +130,6 @@ impl Reordering {
     }
 }
 
-/// Losses not yet reported to the controller.
 #[derive(Debug, Default)]
 pub(crate) struct Losses {
     pub(crate) packets: Vec<LostPacket>,
@@ -152,7 +148,6 @@ pub(crate) struct LostPacket {
 const LATE_SHARE: u32 = 64;
 /// Overtaken packets from which lateness is known.
 const LATE_MIN: u32 = 16;
-/// Length of a span.
 const LATENESS_MEMORY: Duration = Duration::from_secs(5);
 /// Bounds what a peer's acknowledgements can make this side wait for.
 const LATENESS_MAX: Duration = Duration::from_secs(2);

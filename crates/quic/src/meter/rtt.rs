@@ -116,7 +116,6 @@ impl RoundTrip {
         self.estimate.smoothed()
     }
 
-    /// See [`RoundTrip`].
     pub(crate) fn deviation(&self) -> Duration {
         self.deviation
     }

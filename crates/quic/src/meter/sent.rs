@@ -14,7 +14,6 @@ pub(crate) enum TrackedPayload {
     Fragment(u32),
 }
 
-/// What became of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Acknowledged(AcknowledgedPacket),
@@ -66,7 +65,6 @@ impl SentPackets {
         self.unclaimed = Some(pn);
     }
 
-    /// Sets the payload of the packet sent last; `false` if none was sent since the last call.
     pub(super) fn claim(&mut self, tracked: Option<TrackedPayload>) -> bool {
         let Some(pn) = self.unclaimed.take() else { return false };
         match self.packets.back_mut() {

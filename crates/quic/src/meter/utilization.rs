@@ -33,7 +33,6 @@ impl Utilization {
         self.window_limited |= by_window;
     }
 
-    /// Whether the sender recently left room unused.
     pub(super) fn is_app_limited(&self, now: Instant) -> bool {
         self.limited_until.is_none_or(|until| now > until)
     }
@@ -50,7 +49,6 @@ impl Utilization {
     }
 }
 
-/// Longest pause of a fully used path.
 const BUSY_PAUSE: Duration = Duration::from_millis(200);
 /// Least time for which a full window counts: acknowledgements come in batches.
 const LIMITED_MEMORY_WINDOW: Duration = Duration::from_millis(10);

@@ -7,7 +7,6 @@ fn marking(world: &mut World, side: usize, path: u32) -> EcnMarking {
     world.side(side).ecn_marking(PathId(path)).expect("there is such a path")
 }
 
-/// Sends both ways for `span`. Returns how many of the client's datagrams came in its last second.
 fn exchange(world: &mut World, path: PathId, span: Duration) -> usize {
     let end = world.now + span;
     world.every(ms(20), span, |world, _| {

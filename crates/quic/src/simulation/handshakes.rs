@@ -104,7 +104,6 @@ fn a_crowded_server_lets_clients_prove_their_address() {
     assert_eq!(world.sides[CLIENT].books.connected[0].1, Instant::from_millis(1120));
 }
 
-/// How many clients a server has let in.
 fn let_in(world: &World) -> usize {
     let let_in = |event: &&EndpointEvent| matches!(event, EndpointEvent::Incoming(_));
     world.sides[SERVER].endpoint_events.iter().filter(let_in).count()
@@ -159,7 +158,6 @@ fn one_source_has_half_of_what_a_late_server_begins() {
     assert_eq!(let_in(&world), 1, "another source has room");
 }
 
-/// Gives the server a packet from `remote`.
 fn hand_over(
     world: &mut World,
     now: Instant,

@@ -19,7 +19,6 @@ fn inject(world: &mut World, to: usize, packet: &[u8]) {
     world.settle();
 }
 
-/// The packets on the links, with the side that they go to.
 fn under_way(world: &World) -> Vec<(usize, Vec<u8>)> {
     world.network.iter().map(|arrival| (arrival.to, arrival.packet.clone())).collect()
 }

@@ -18,12 +18,10 @@ fn use_all(world: &mut World, interval: Duration, span: Duration) {
     });
 }
 
-/// The address of a link after a change.
 fn moved() -> SocketAddr {
     SocketAddr::from(([100, 64, 0, 1], 33_333))
 }
 
-/// The time until `path` is usable again.
 fn usable_again(world: &mut World, side: usize, path: PathId, limit: Duration) -> Duration {
     let start = world.now;
     while world.status(side, path) != PathStatus::Usable {

@@ -40,7 +40,6 @@ fn ms(millis: u64) -> Duration {
 
 #[derive(Default)]
 struct Books {
-    /// By token: the path, and when.
     sent: BTreeMap<u64, (PathId, Instant)>,
     acknowledged: BTreeMap<u64, (PathId, Instant)>,
     lost: BTreeMap<u64, (PathId, Instant)>,
@@ -59,7 +58,6 @@ struct Side {
     connection: Option<ConnectionId>,
     books: Books,
     endpoint_events: Vec<EndpointEvent>,
-    /// Whether the user sends feedback whenever it is due.
     feedback: bool,
     /// How long each packet waits between its receipt and its hand-over.
     late: Duration,
@@ -85,7 +83,6 @@ struct World {
     random: SplitMix64,
     packets: u64,
     next_token: u64,
-    /// The link that delivered the packet being handled.
     arriving: usize,
 }
 
@@ -313,7 +310,6 @@ impl World {
         }
     }
 
-    /// Polls both sides.
     fn settle(&mut self) {
         for side in [CLIENT, SERVER] {
             self.poll(side);

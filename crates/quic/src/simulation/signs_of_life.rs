@@ -7,14 +7,12 @@ fn probes(world: &mut World, path: u32) -> u64 {
     world.stats(CLIENT, path).probes_sent
 }
 
-/// The probes of a path while `act` runs.
 fn probes_in(world: &mut World, path: u32, act: impl FnOnce(&mut World)) -> u64 {
     let before = probes(world, path);
     act(world);
     probes(world, path) - before
 }
 
-/// The client sends on path 0 for `span`.
 fn use_first(world: &mut World, span: Duration) {
     world.every(ms(20), span, |world, _| _ = world.send(CLIENT, PathId(0), 500));
 }

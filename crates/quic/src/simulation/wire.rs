@@ -64,7 +64,6 @@ impl Wire {
         Self { directions: [direction.clone(), direction], address }
     }
 
-    /// Changes both directions.
     pub(super) fn with(mut self, change: impl Fn(&mut Direction)) -> Self {
         self.directions.iter_mut().for_each(change);
         self
@@ -79,13 +78,11 @@ impl Wire {
     }
 }
 
-/// Links with these one-way delays in milliseconds.
 pub(super) fn links(delays: &[u64]) -> Vec<Wire> {
     let link = |(i, delay): (usize, &u64)| Wire::new(i as u8, Duration::from_millis(*delay));
     delays.iter().enumerate().map(link).collect()
 }
 
-/// `links`, each direction changed.
 pub(super) fn links_with(delays: &[u64], change: impl Fn(&mut Direction)) -> Vec<Wire> {
     links(delays).into_iter().map(|link| link.with(&change)).collect()
 }

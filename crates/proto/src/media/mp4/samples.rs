@@ -3,7 +3,6 @@
 /// Samples of a track whose sizes count; a video with a later first picture is taken to begin with
 /// its first sample.
 const SAMPLES_MAX: usize = 30;
-/// Flag of a sample: not a sync sample.
 const NON_SYNC: u32 = 0x1_0000;
 
 /// `trak`, and its `trex` if the movie has fragments.
@@ -11,14 +10,12 @@ const NON_SYNC: u32 = 0x1_0000;
 pub(super) struct MovieTrack {
     id: u32,
     is_video: bool,
-    /// For samples without their own.
     default_size: Option<u32>,
     default_flags: u32,
     sizes: Vec<u32>,
     /// Number of the first sync sample, from 1.
     sync: Option<u32>,
     in_chunk: Option<u32>,
-    /// Offset of the first chunk.
     chunk: Option<u64>,
 }
 
@@ -77,7 +74,6 @@ impl MovieTrack {
 #[derive(Debug, Default)]
 pub(super) struct FragmentTrack {
     id: u32,
-    /// Offsets are relative to this.
     base: u64,
     default_size: Option<u32>,
     default_flags: u32,

@@ -64,7 +64,6 @@ pub(super) fn movie(samples: &[Sample], sync: Option<u32>) -> (Vec<u8>, usize) {
         let moov = boxed(b"moov", &[boxed(b"mvhd", &[0; 100]), tracks].concat());
         [ftyp.clone(), moov, boxed(b"free", &[0; 20])].concat()
     };
-    // The sound of the first second comes first.
     let chunk = whole(0).len() + 8 + 1_000;
     let mdat = boxed(b"mdat", &[vec![0; 1_000], filled(samples)].concat());
     let first = sync.unwrap_or(1) as usize;

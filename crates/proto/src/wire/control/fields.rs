@@ -39,7 +39,6 @@ pub(super) const FIELD_UNINSURED: u16 = 28;
 pub(super) const FIELD_RATE: u16 = 33;
 pub(super) const FIELD_NETWORK: u16 = 34;
 
-/// Unlimited redundancy.
 pub(super) const REDUNDANCY_ANY: u8 = 255;
 
 pub(super) const ORDER_PASS: u8 = 0;
@@ -61,7 +60,6 @@ pub(super) const AGE_ACKNOWLEDGE_ON_ALL: u8 = 4;
 
 /// Bits of the field of stream frames: priorities are taken.
 pub(super) const FRAMES_PRIORITY: u8 = 1;
-/// Early bytes are taken.
 pub(super) const FRAMES_EARLY: u8 = 2;
 
 /// The longest name of a tenant, bytes.
@@ -264,7 +262,6 @@ impl Fields {
         Ok(epoch.map(|epoch| StreamsOffer { epoch, takes_priorities, takes_early }))
     }
 
-    /// Whether a field without a value is present.
     pub(super) fn flag(&self, kind: u16) -> bool {
         self.all(kind).next().is_some()
     }

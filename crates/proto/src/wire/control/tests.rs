@@ -23,7 +23,6 @@ fn networks(texts: &[&str]) -> Vec<IpNet> {
     texts.iter().map(|text| text.parse().expect("a network")).collect()
 }
 
-/// A message of these fields.
 fn message(kind: u8, fields: &[(u16, &[u8])]) -> Bytes {
     let mut bytes = BytesMut::from(&[kind][..]);
     fields.iter().for_each(|(field, value)| put_field(&mut bytes, *field, value));
@@ -219,7 +218,6 @@ fn hostile_values_are_refused() {
     let pass: &[(u16, &[u8])] = &[(FIELD_LANE, &[1]), (FIELD_ORDER, &[0; 3])];
     let [high, low] = (Order::MAX_BUFFER.as_millis() as u16 + 1).to_be_bytes();
     let [old, age] = (Promise::AGE_MAX.as_millis() as u16 + 1).to_be_bytes();
-    // Fields before the bad one, and its values.
     for (kind, before, field, values) in [
         (KIND_REFUSE, &[][..], FIELD_NAME, &[&b"\xff\xfe"[..], &[b'a'; 257]][..]),
         (KIND_WELCOME, &[], FIELD_ADDRESS, &[&[10, 0, 0, 1, 33]]),

@@ -26,7 +26,6 @@ pub enum ResetCode {
 }
 
 impl ResetCode {
-    /// By byte.
     const ALL: [Self; 10] = [
         Self::Other,
         Self::Aborted,

@@ -138,7 +138,6 @@ const BASE_CENSORED: f64 = 4.0;
 const QUEUE_SHARE: f64 = 0.5;
 /// Least excess of a queue, seconds: acknowledgements may take 2 ms, frames leave in bursts.
 const QUEUE_MIN: f64 = 0.005;
-/// Standard errors allowed beyond that excess.
 const QUEUE_ERRORS: f64 = 2.0;
 /// A mean within this share of the base, plus `NEAR_MIN`, is near it.
 const NEAR_SHARE: f64 = 1.05;

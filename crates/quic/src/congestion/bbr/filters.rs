@@ -26,7 +26,6 @@ impl Best {
         self.previous = self.present.take();
     }
 
-    /// Forgets all but `value`.
     pub(super) fn reset(&mut self, value: f64) {
         (self.present, self.previous) = (Some(value), None);
     }

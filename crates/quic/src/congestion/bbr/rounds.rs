@@ -48,7 +48,6 @@ pub(super) struct Collector {
     silence: Duration,
     resumed: Option<Resumed>,
     newest_sent: Option<Instant>,
-    /// `newest_sent` before this batch.
     newest_before: Option<Instant>,
     overtaken: u32,
     packets: u32,
@@ -58,7 +57,6 @@ pub(super) struct Collector {
     rtt_squares: f64,
     app_limited: bool,
     marked: bool,
-    /// Whether the path ever held the sender back.
     limited: bool,
 }
 

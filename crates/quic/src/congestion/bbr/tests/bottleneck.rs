@@ -15,7 +15,6 @@ use roadweave_proto::{Instant as LinkInstant, Rate, RttEstimator, SplitMix64};
 use super::super::Bbr;
 
 pub(super) const PACKET: u64 = 1200;
-/// Everything happens at multiples of this.
 const TICK: Duration = Duration::from_micros(250);
 
 pub(super) fn ms(millis: u64) -> Duration {
@@ -59,10 +58,7 @@ impl Bottleneck {
 
 pub(super) enum Traffic {
     Bulk,
-    /// 30 frames per second.
-    Video {
-        mbps: f64,
-    },
+    Video { mbps: f64 },
     Silent,
 }
 
@@ -81,9 +77,7 @@ pub(super) struct Flow {
 type Packet = (usize, u64);
 
 pub(super) struct World {
-    /// As the test wants it.
     pub(super) link: Bottleneck,
-    /// As it is emulated.
     present: Bottleneck,
     emulated: Link<Packet>,
     pub(super) flows: Vec<Flow>,
@@ -95,11 +89,9 @@ pub(super) struct World {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Seen {
-    /// Arrived, by flow.
     pub(super) mbps: Vec<f64>,
     pub(super) rtt_mean: f64,
     pub(super) rtt_max: f64,
-    /// The most packets that waited for window or pacer.
     pub(super) backlog_max: u64,
 }
 
@@ -193,7 +185,6 @@ impl World {
         let mut newest = vec![None; self.flows.len()];
         while let Some((index, number)) = self.emulated.poll(self.link_now()) {
             let flow = &mut self.flows[index];
-            // Already counted as lost.
             let Some(sent) = flow.in_flight.remove(&number) else { continue };
             let rtt = self.now - sent;
             flow.rtt.update(rtt);
