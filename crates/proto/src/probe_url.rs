@@ -54,9 +54,7 @@ impl FromStr for ProbeUrl {
     fn from_str(text: &str) -> Result<Self, InvalidProbeUrl> {
         let rest = text.strip_prefix(SCHEME).ok_or(InvalidProbeUrl)?;
         let (authority, target) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-        // It goes into a request unchanged.
         let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'#';
-        // Without brackets an IPv6 address and its port are ambiguous.
         let is_bare = !authority.starts_with('[') && authority.matches(':').count() > 1;
         if text.len() > LENGTH_MAX || is_bare || !target.bytes().all(is_plain) {
             return Err(InvalidProbeUrl);

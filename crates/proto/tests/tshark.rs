@@ -78,7 +78,6 @@ fn outer(is_ipv6: bool, payload: &[u8]) -> Vec<u8> {
     ip(is_ipv6, [192, 0, 2, 2], "2001:db8::2", &udp)
 }
 
-/// Pcap whose packets begin with IP.
 fn write_capture(path: &Path, packets: &[Vec<u8>]) {
     let mut bytes = Vec::new();
     for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 101] {
@@ -106,7 +105,6 @@ fn dissect(packets: &[Vec<u8>]) -> Option<Vec<Vec<String>>> {
     let output = match command.output() {
         Ok(output) => output,
         Err(why) if std::env::var_os("ROADWEAVE_REQUIRE_TOOLS").is_none() => {
-            // The test harness does not capture direct writes to the stream.
             let _ = writeln!(std::io::stderr(), "skipped: tshark cannot run: {why}");
             return None;
         }

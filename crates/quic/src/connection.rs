@@ -74,17 +74,14 @@ pub struct Connection {
 
     paths: Vec<Path>,
     snapshots: Vec<PathSnapshot>,
-    /// When the snapshots were taken; `None` once something has changed.
     refreshed: Option<Instant>,
     pacing: Pacing,
     max_datagram_size: usize,
     /// Of a silent client: on its best path, and on its others.
     keep_alive: [Duration; 2],
-    /// Paths that are closed for the user but still known to the library.
     closing: BTreeSet<noq_proto::PathId>,
     wishes: VecDeque<Wish>,
     acknowledges_on_all: bool,
-    /// The path that is being closed because it answers nothing.
     unresponsive: Option<PathId>,
     gates: Gates,
 
@@ -92,7 +89,6 @@ pub struct Connection {
     peer: Option<PublicKey>,
     /// A client's server has proved its key, and the keys that anybody can compute are discarded.
     is_proven: bool,
-    /// A client that was not let in.
     refused: Option<(PublicKey, Refusal)>,
     events: VecDeque<Event>,
     outbox: Outbox,
@@ -100,7 +96,6 @@ pub struct Connection {
     /// Datagrams in the library's queue, oldest first, with their paths. Empty between calls unless
     /// the library kept one back.
     unsent: VecDeque<(PathId, Option<TrackedPayload>)>,
-    /// The library's free space for datagrams while it holds none, bytes.
     empty_queue_space: usize,
 
     messages_out: control::Sender,
@@ -135,11 +130,9 @@ enum Gates {
 #[derive(Clone, Debug)]
 struct Timing {
     began: Instant,
-    /// When control frames leave.
     flush: Option<Instant>,
     /// When acknowledgements of datagrams leave, unless something else took them along.
     acknowledge: Option<Instant>,
-    /// Receipt of the oldest datagram without feedback.
     feedback_owed: Option<Instant>,
     last_asked_back: Instant,
     feedback_count: u64,

@@ -2,7 +2,6 @@
 //!
 //! ```text
 //! fragment | flags: u8 | number: u32, big endian | data |      flags: 1 = the last of its message
-//! fragment | flags: u8 | number: u32, big endian | data |      flags: 1 = the last of its message
 //! sender    waiting ---> in flight ---acknowledged---> done
 //!              ^             |
 //!              '--lost, or unanswered for a probe timeout: again, on the path that is best by then
@@ -22,7 +21,6 @@ use crate::event::MessageError;
 
 #[derive(Debug, Default)]
 pub(crate) struct Sender {
-    /// By number, without gaps from `first` on.
     fragments: VecDeque<Fragment>,
     first: u32,
     bytes: usize,
@@ -68,7 +66,6 @@ impl Sender {
         self.fragments.is_empty()
     }
 
-    /// The next fragment to send within the window: its number and its bytes.
     pub(crate) fn next(&self) -> Option<(u32, Bytes)> {
         let window = self.fragments.iter().take(WINDOW).zip(0..);
         let mut waiting = window.filter(|(fragment, _)| fragment.state == State::Waiting);
@@ -157,7 +154,6 @@ impl Receiver {
         if distance as usize >= WINDOW || bytes.len() > FRAGMENT_DATA {
             return Err(Malformed);
         }
-        // A copy, as the fragment would keep the whole packet in memory.
         let data = Bytes::copy_from_slice(&bytes);
         self.ahead.entry(number).or_insert((last, data));
         while let Some((last, data)) = self.ahead.remove(&self.next) {
@@ -186,7 +182,6 @@ const LAST: u8 = 1;
 const HEADER: usize = 5;
 /// Data of a fragment, bytes: it fits every packet.
 const FRAGMENT_DATA: usize = 1024;
-/// Fragments in flight, counted from the oldest unacknowledged one.
 const WINDOW: usize = 32;
 /// Unacknowledged bytes, at most.
 const QUEUE_MAX: usize = 256 * 1024;

@@ -6,7 +6,6 @@ use roadweave_proto::Instant;
 
 use crate::event::ConnectionId;
 
-/// One deadline for each connection, and the earliest of them at once.
 #[derive(Debug, Default)]
 pub(crate) struct Deadlines {
     by_connection: BTreeMap<ConnectionId, Instant>,
@@ -40,7 +39,6 @@ impl Deadlines {
         self.queue.len()
     }
 
-    /// `count` connections by their deadlines, after the first `skipped`.
     pub(crate) fn earliest_of(&self, skipped: usize, count: usize) -> Vec<ConnectionId> {
         self.queue.iter().skip(skipped).take(count).map(|(_, id)| *id).collect()
     }
@@ -53,7 +51,6 @@ impl Deadlines {
         self.queue.iter().find(|(_, id)| !left_out(*id)).map(|(deadline, _)| *deadline)
     }
 
-    /// Connections whose deadline has come, earliest first.
     pub(crate) fn due(&self, now: Instant) -> Vec<ConnectionId> {
         self.queue.iter().take_while(|(at, _)| *at <= now).map(|(_, id)| *id).collect()
     }

@@ -51,7 +51,6 @@ pub struct Endpoint {
     epoch: Epoch,
     config: Arc<TransportConfig>,
     quic: noq_proto::Endpoint,
-    /// On a server: whether clients may begin.
     door: Option<Door>,
     idle_probes: Arc<IdleProbes>,
     dialer: Option<Dialer>,
@@ -64,7 +63,6 @@ pub struct Endpoint {
     handles: BTreeMap<ConnectionId, ConnectionHandle>,
     ids: BTreeMap<ConnectionHandle, ConnectionId>,
     next_id: u64,
-    /// Connections of clients not let in yet.
     half_open: HalfOpen,
     response_limiter: ResponseLimiter,
     drained: BTreeSet<ConnectionId>,

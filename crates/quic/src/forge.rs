@@ -123,7 +123,6 @@ pub fn stateless_reset(mut random: impl FnMut() -> u64) -> Vec<u8> {
     packet
 }
 
-/// First byte, destination ID and source ID of a packet with a long header of version 1.
 fn read_ids(mut packet: &[u8]) -> Option<(u8, [Vec<u8>; 2])> {
     let first = packet.try_get_u8().ok()?;
     let version = packet.try_get_u32().ok()?;
@@ -148,7 +147,6 @@ fn put_varint(out: &mut Vec<u8>, value: u64) {
     }
 }
 
-/// Bits of a long header's first byte, for version 1 (RFC 9000 section 17.2).
 const LONG: u8 = 0x80;
 const FIXED: u8 = 0x40;
 const TYPE: u8 = 0x30;
@@ -165,5 +163,4 @@ const SAMPLE_AFTER: usize = 4;
 const RETRY_KEY: [u8; 16] = 0xbe0c_690b_9f66_575a_1d76_6b54_e368_c84e_u128.to_be_bytes();
 const RETRY_NONCE: [u8; 12] =
     [0x46, 0x15, 0x99, 0xd3, 0x5d, 0x63, 0x2b, 0xf2, 0x23, 0x98, 0x25, 0xbb];
-/// Eight bytes each.
 const RESET_WORDS: usize = 6;

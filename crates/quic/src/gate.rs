@@ -40,7 +40,6 @@ pub(crate) enum GateState {
     Open,
 }
 
-/// The part of a path's controller that the connection holds.
 #[derive(Debug)]
 pub(crate) struct Gate {
     state: AtomicU8,
@@ -125,7 +124,6 @@ impl GatedController {
         meter.on_metrics(&self.inner.metrics(), self.inner.window());
     }
 
-    /// Reports losses to the real controller, in the library's order.
     fn tell_losses(&mut self, now: StdInstant, is_persistent: bool) {
         let Some(losses) = self.gate.meter().take_losses() else { return };
         self.gate.news.store(true, Ordering::Relaxed);
@@ -150,7 +148,6 @@ impl Controller for GatedController {
         self.gate.meter().on_sent(self.epoch.of_std(now), bytes, pn);
     }
 
-    /// This is about our gate, not about the real window.
     fn on_cwnd_limited(&mut self) {}
 
     fn on_ack(

@@ -9,7 +9,6 @@ use roadweave_proto::Instant;
 /// suspect paths cost little.
 #[derive(Debug, Default)]
 pub(crate) struct IdleProbes {
-    /// When the full burst is available again (the generic cell rate algorithm).
     whole_at: Mutex<Instant>,
 }
 
@@ -21,7 +20,6 @@ impl IdleProbes {
     }
 }
 
-/// Between two probes in the long run: a fiftieth of a core.
 const INTERVAL: Duration = Duration::from_millis(1);
 /// Burst: probes of some dozens of clients.
 const BURST: Duration = Duration::from_millis(200);

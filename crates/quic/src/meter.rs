@@ -50,10 +50,8 @@ pub(crate) struct Meter {
     /// The newest acknowledged packet: number, and when it was sent.
     newest_acknowledged: Option<(u64, Instant)>,
     last_acknowledged: Option<Instant>,
-    /// When the newest packet with a sample of the round-trip time was sent.
     sampled_up_to: Option<Instant>,
     reordering: Reordering,
-    /// Not yet reported to the controller.
     losses: Losses,
     pub(crate) rtt: RoundTrip,
     /// One for each acknowledgement of something newer.
@@ -109,7 +107,6 @@ impl Meter {
         }
     }
 
-    /// Sets the payload of the packet sent last; `false` if none was sent since the last call.
     pub(crate) fn claim(&mut self, tracked: Option<TrackedPayload>) -> bool {
         self.sent.claim(tracked)
     }
@@ -195,13 +192,11 @@ impl Meter {
         self.utilization.is_app_limited(now)
     }
 
-    /// Declares everything in flight lost: the path is gone or changed.
     pub(crate) fn abandon(&mut self) {
         let open = self.sent.take_open();
         self.signals.extend(open.filter_map(|packet| Some((packet.tracked?, Fate::Lost))));
     }
 
-    /// Takes the fates of payloads since the last call, in the order in which they were learned.
     pub(crate) fn take_signals(&mut self) -> std::vec::Drain<'_, (TrackedPayload, Fate)> {
         self.settled_signals = 0;
         self.signals.drain(..)
@@ -215,12 +210,10 @@ impl Meter {
         self.last_acknowledged
     }
 
-    /// When the newest acknowledged packet was sent.
     pub(crate) fn acknowledged_up_to(&self) -> Option<Instant> {
         self.newest_acknowledged.map(|(_, sent)| sent)
     }
 
-    /// Since when an answer has been owed: the oldest packet in flight, or the last answer.
     pub(crate) fn unanswered_since(&self) -> Option<Instant> {
         let oldest = self.sent.oldest()?.at;
         Some(self.last_acknowledged.map_or(oldest, |at| at.max(oldest)))
@@ -243,7 +236,6 @@ impl Meter {
     }
 }
 
-/// Packets over which loss is averaged.
 const LOSS_MEMORY: f32 = 100.0;
 
 #[cfg(test)]

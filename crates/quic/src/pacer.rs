@@ -22,12 +22,10 @@ use roadweave_proto::{Instant, Pacing, Rate};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PacerInput {
     pub(crate) pacing: Pacing,
-    /// The controller's rate.
     pub(crate) controller_rate: Option<Rate>,
     /// Bytes.
     pub(crate) window: u64,
     pub(crate) smoothed_rtt: Duration,
-    /// Best recent delivery rate; zero if none yet.
     pub(crate) delivered_rate: Rate,
     pub(crate) mtu: u16,
     pub(crate) rate_max: Option<Rate>,
@@ -58,7 +56,6 @@ impl Pacer {
         self.budget = self.budget.min(self.burst as f64);
     }
 
-    /// Updates the budget to `now`, at the rate of the last update.
     fn fill(&mut self, now: Instant) {
         self.budget += self.rate.bytes_per_second() * now.since(self.updated).as_secs_f64();
         self.updated = self.updated.max(now);
@@ -82,7 +79,6 @@ impl Pacer {
         self.rate
     }
 
-    /// When there is budget for `bytes`, or for a batch worth a wake-up.
     pub(crate) fn next_release(&self, bytes: u64) -> Instant {
         let rate = self.rate.bytes_per_second();
         let batch = (rate * WAKE_INTERVAL.as_secs_f64()).max(bytes as f64);

@@ -30,12 +30,10 @@ pub(crate) struct Path {
     pub(crate) remote: SocketAddr,
     pub(crate) gate: Arc<Gate>,
     pacers: [Pacer; Pacing::ALL.len()],
-    /// The peer has answered from its present address.
     pub(crate) validated: bool,
     /// Since when the peer's present address owes, or owed, its first answer.
     pub(crate) asked_since: Instant,
     pub(crate) ecn: Ecn,
-    /// The user knows that it is usable.
     pub(crate) announced: bool,
     pub(crate) standby: bool,
     pub(crate) standby_by_peer: bool,
@@ -44,7 +42,6 @@ pub(crate) struct Path {
     /// By pacing: a sender waits for the pacer.
     waiting: [bool; Pacing::ALL.len()],
     pub(crate) last_sent: Instant,
-    /// When something that asks for an answer was last sent.
     pub(crate) last_asked: Instant,
     pub(crate) last_heard: Instant,
     /// Frames received by then.
@@ -60,13 +57,9 @@ pub(crate) struct Path {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Suspicion {
     pub(crate) since: Instant,
-    /// Answers to packets sent earlier do not count.
     pub(crate) asked_from: Instant,
-    /// The last probe since then.
     pub(crate) asked: Option<Instant>,
-    /// Probes while the connection was idle.
     pub(crate) idle_questions: u32,
-    /// Its turn among probes of all idle paths of the endpoint.
     pub(crate) turn: Option<Instant>,
 }
 
@@ -154,12 +147,10 @@ impl Path {
         newest - self.last_heard > self.quiet_after()
     }
 
-    /// The silence after which it is quiet.
     pub(crate) fn quiet_after(&self) -> Duration {
         (self.heard_interval * QUIET_INTERVALS).clamp(QUIET_MIN, QUIET_MAX)
     }
 
-    /// When it becomes suspect unless it answers, given answers that may be `unread`.
     fn suspicion_due(&self, meter: &Meter, unread: &Unread) -> Option<Instant> {
         if self.suspect.is_some() || !self.validated {
             return None;
@@ -176,7 +167,6 @@ impl Path {
         earliest([self.suspicion_due(&meter, unread), meter.loss_due(), release])
     }
 
-    /// Longest wait for an answer before the path is suspect.
     fn answer_timeout(&self, pto: Duration) -> Duration {
         let answer_timeout = pto.max(SUSPICION_MIN);
         self.probation
@@ -227,12 +217,10 @@ impl Path {
         cleared
     }
 
-    /// Bytes of redundancy that it may still carry.
     pub(crate) fn redundancy_left(&self) -> u64 {
         self.policy.redundancy_left(self.stats.source_bytes, self.stats.redundant_bytes)
     }
 
-    /// Updates a pacer to `now` and takes a snapshot for packets paced as `pacing` says.
     pub(crate) fn snapshot(&mut self, now: Instant, pacing: Pacing) -> PathSnapshot {
         let meter = self.gate.meter();
         let most = self.policy.rate_max;
@@ -278,20 +266,17 @@ impl Path {
         self.waiting[pacing as usize] |= !by_window;
     }
 
-    /// Notes that packets wait, paced as `pacing` says.
     pub(crate) fn on_backlog(&mut self, snapshot: &PathSnapshot, pacing: Pacing) {
         let mtu = u64::from(snapshot.mtu);
         self.waiting[pacing as usize] |=
             snapshot.window_room() >= mtu && snapshot.pacing_budget < mtu;
     }
 
-    /// When a pacer releases a packet that a sender waits for.
     fn release_due(&self, mtu: u16) -> Option<Instant> {
         let waiting = self.pacers.iter().zip(self.waiting).filter(|(_, waits)| *waits);
         waiting.map(|(pacer, _)| pacer.next_release(u64::from(mtu))).min()
     }
 
-    /// Removes senders that need not wait any longer.
     pub(crate) fn release(&mut self, now: Instant) {
         let meter = self.gate.meter();
         for (pacing, waits) in Pacing::ALL.into_iter().zip(&mut self.waiting) {
@@ -334,7 +319,6 @@ fn window_at(rate: Rate, meter: &Meter) -> u64 {
 
 /// Packets: that of BBR.
 const WINDOW_PACKETS_MIN: u64 = 4;
-/// A path is quiet when this many packets are overdue.
 const QUIET_INTERVALS: u32 = 16;
 /// No path is quiet sooner: video comes in frames.
 const QUIET_MIN: Duration = Duration::from_millis(60);

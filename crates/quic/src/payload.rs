@@ -46,7 +46,6 @@ fn prefixed(mark: u8, data: &[u8]) -> Bytes {
     payload.freeze()
 }
 
-/// Most bytes that [`Payload::encode`] adds.
 pub(crate) const PAYLOAD_OVERHEAD: usize = 1;
 
 const MARKS: u8 = FRAGMENT;

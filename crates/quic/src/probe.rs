@@ -191,9 +191,7 @@ const PROBE_BYTES: usize = 1200;
 const LONG: u8 = 0x80;
 const FIXED: u8 = 0x40;
 const QUIC_VERSION_1: u32 = 1;
-/// Bytes of the server's ID in a probe.
 const SERVER_ID: usize = 16;
-/// Bytes of the sender's ID in a probe.
 const OWN_ID: usize = 8;
 /// Between two probes in the long run: 1,200 bytes each.
 const INTERVAL: Duration = Duration::from_millis(20);

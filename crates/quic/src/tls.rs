@@ -59,7 +59,6 @@ pub(crate) fn client(
     config.try_into().map_err(|error| ConfigError::Tls(format!("{error}")))
 }
 
-/// TLS for a server that admits clients by `policy`.
 pub(crate) fn server(
     identity: &Identity,
     policy: Arc<dyn PeerPolicy>,
@@ -71,7 +70,6 @@ pub(crate) fn server(
     config.try_into().map_err(|error| ConfigError::Tls(format!("{error}")))
 }
 
-/// The peer's key, after the handshake.
 pub(crate) fn peer_key(session: &dyn noq_proto::crypto::Session) -> Option<PublicKey> {
     let identity = session.peer_identity()?.downcast::<Vec<CertificateDer<'static>>>().ok()?;
     tls::peer_key(&identity)

@@ -89,7 +89,6 @@ pub struct Transfer {
     progress: TransferProgress,
 }
 
-/// The library's endpoint and its only connection.
 #[derive(Debug)]
 struct Side {
     endpoint: noq_proto::Endpoint,
@@ -269,7 +268,6 @@ impl Transfer {
                 Err(_) => return,
             }
         }
-        // The receiver learns the end from the stream's; finishing twice is harmless.
         let _ = stream.finish();
     }
 

@@ -18,7 +18,6 @@ pub(crate) struct Unread {
 }
 
 impl Unread {
-    /// Notes that a packet waited for `time` until it was handed over at `now`.
     pub(crate) fn note(&mut self, now: Instant, time: Duration) {
         let time = time.min(UNREAD_MAX).max(self.time(now) / 2);
         // A usual delay is allowed for anyway.
@@ -26,17 +25,14 @@ impl Unread {
         self.over = Instant::FAR_FUTURE;
     }
 
-    /// The connection is used at `now`.
     pub(crate) fn on_used(&mut self, now: Instant) {
         self.over = self.over.min(now + FRESH);
     }
 
-    /// How long an answer may be unread at `now`.
     pub(crate) fn time(&self, now: Instant) -> Duration {
         if now < self.over { self.time } else { Duration::ZERO }
     }
 
-    /// When something is due that a punctual side would do at `at`.
     pub(crate) fn put_off(&self, at: Instant) -> Instant {
         (at + self.time).min(self.over.max(at))
     }

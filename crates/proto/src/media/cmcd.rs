@@ -70,7 +70,6 @@ pub fn player_of(name: impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// The parts of a report; commas within strings and lists do not separate.
 fn items(report: &str) -> impl Iterator<Item = &str> {
     let (mut quoted, mut depth) = (false, 0_u32);
     let divides = move |letter: char| {

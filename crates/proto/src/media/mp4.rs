@@ -46,7 +46,6 @@ pub struct FirstFrame {
     is_file: bool,
     /// At most a part of the first box's head has come.
     is_first: bool,
-    /// The enclosing boxes, innermost last: type and end.
     around: Vec<(Kind, u64)>,
     place: Place,
     kept: Vec<u8>,

@@ -49,7 +49,6 @@ pub(crate) trait Told {
 
 #[derive(Debug)]
 enum Place {
-    /// In a head, of which these bytes have come, or before one.
     Head(Vec<u8>),
     Content(Body),
     Unread(Unread),

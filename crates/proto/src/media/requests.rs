@@ -62,7 +62,6 @@ impl<F: FnMut(Request)> Told for Heads<F> {
             priority: values(fields, "Priority").next().and_then(priority_of),
             cmcd: cmcd_of(target, fields),
         });
-        // Whether the host accepts is in the other direction.
         self.upgrades = method == "CONNECT" || values(fields, "Upgrade").next().is_some();
         Ok(Some((length, body)))
     }

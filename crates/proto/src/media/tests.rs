@@ -141,7 +141,6 @@ fn segments_that_go_into_a_buffer_are_not_urgent() {
     let asked = [Request::default(); 3];
     assert_eq!(urgent(&asked, &both, &[]), urgent(&asked, &first, &[]));
     assert_eq!(urgent(&asked, &both, &[]).1, 1);
-    // Another video begins.
     let other = [both.clone(), first.clone()].concat();
     assert_eq!(urgent(&[Request::default(); 5], &other, &[]).1, 2);
     let with = |report| Request { cmcd: Some(Cmcd::of_items(report)), ..Request::default() };
@@ -163,7 +162,6 @@ fn nothing_else_is_a_picture() {
     none("Content-Type: video/mp4\r\nContent-Encoding: gzip\r\n", &segment);
     none(MP4, b"<html>no video at all</html>");
     none(MP4, b"");
-    // The table of the samples comes after them.
     none(MP4, &[&b"\0\0\0\x08ftyp"[..], &b"\0\0\x10\0mdat"[..], &[7; 5_000][..]].concat());
     let head = Request { head_only: true, ..Request::default() };
     let text = b"HTTP/1.1 200 OK\r\nContent-Type: video/mp4\r\nContent-Length: 900\r\n\r\n";

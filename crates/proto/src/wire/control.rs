@@ -208,7 +208,6 @@ impl Control {
             Self::Hello(hello) => {
                 out.put_u8(KIND_HELLO);
                 put_text(&mut out, FIELD_NAME, &hello.name);
-                // Defaults of older servers are left out.
                 match hello.role {
                     Role::Join => {}
                     Role::Standby => put_field(&mut out, FIELD_ROLE, &[ROLE_STANDBY]),

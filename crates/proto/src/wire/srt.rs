@@ -10,7 +10,6 @@ use crate::wire::inner::InnerPacket;
 const SRT_HEADER: usize = 16;
 /// Header and fixed part of a handshake (section 3.2.1).
 const HANDSHAKE: usize = SRT_HEADER + 48;
-/// Marks a message of one packet, as all are in live mode.
 const SOLO: u8 = 0b1100_0000;
 
 /// The header of an SRT packet, or of bytes that look like one: except for handshakes, only several

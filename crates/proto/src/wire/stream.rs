@@ -412,7 +412,6 @@ impl Acknowledged {
         }
     }
 
-    /// For each range: the gap before it, and its length.
     fn gaps(&self) -> impl Iterator<Item = (u64, u64)> {
         let ends = self.ranges.iter().map(|range| range.end);
         let below = std::iter::once(self.contiguous).chain(ends);

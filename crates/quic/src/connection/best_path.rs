@@ -6,7 +6,6 @@ use super::Connection;
 use crate::path::Path;
 
 impl Connection {
-    /// The fastest path that answers; when all are suspect, the one with the last packet.
     pub(super) fn best_path(&self) -> Option<PathId> {
         let with_status = |status| {
             let paths = self.paths.iter().filter(move |path| path.status() == status);
@@ -59,7 +58,6 @@ impl Connection {
     }
 }
 
-/// One of `others` in one of each two turns; which of the two is drawn by lot.
 fn drawn<'a, I: Iterator<Item = &'a Path>>(turn: u64, others: impl Fn() -> I) -> Option<&'a Path> {
     let pair = turn / 2;
     let is_others_turn = turn % 2 == SplitMix64::word(0, pair) % 2;

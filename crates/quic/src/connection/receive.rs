@@ -35,7 +35,6 @@ impl Connection {
             self.paths[index].ecn.on_heard(source.ecn.is_some());
             self.timing.last_path = path;
         }
-        // A late packet that the peer sent before it changed its address is as good as any.
         let path = path.or(self.timing.last_path);
         let any_data = self.take_datagrams(now, received, path, bytes);
         self.process(now);
@@ -423,7 +422,6 @@ impl Connection {
         self.on_closed(reason);
     }
 
-    /// Gives everything its fate; nothing follows the last event.
     pub(super) fn on_closed(&mut self, reason: CloseReason) {
         if self.phase == Phase::Closed {
             return;
@@ -453,5 +451,4 @@ fn detached(payload: Bytes, packet_bytes: usize) -> Bytes {
     if payload.len() * 2 < packet_bytes { Bytes::copy_from_slice(&payload) } else { payload }
 }
 
-/// Close code for malformed messages of the peer; users' codes should avoid it.
 const PROTOCOL_BROKEN: u32 = 0x5257_0001;

@@ -90,7 +90,6 @@ impl Connection {
         datagram: Bytes,
     ) -> Result<(), SendError> {
         let (index, datagram) = self.check(path, datagram)?;
-        // Lets the library know that the acknowledgements of the last millisecond are due.
         self.let_timers_fire(now);
         self.hand_over(now, index, Payload::Feedback(datagram), None)?;
         self.paths[index].stats.feedback_sent += 1;
@@ -184,7 +183,6 @@ impl Connection {
         moved.max_by_key(|path| path.last_heard).map(|path| path.id)
     }
 
-    /// Checks that the path carries data and the datagram fits; returns the path's index.
     fn check(&mut self, path: PathId, datagram: Bytes) -> Result<(usize, Bytes), SendError> {
         if !self.is_open() {
             return Err(SendError::Closed(datagram));
@@ -199,7 +197,6 @@ impl Connection {
         Ok((index, datagram))
     }
 
-    /// Queues a payload and makes the library send it through the path's gate.
     fn hand_over(
         &mut self,
         now: Instant,
@@ -211,7 +208,6 @@ impl Connection {
         self.write_off_unsent();
         if let Err(error) = self.quic.datagrams().send(payload.encode(), false) {
             return Err(match error {
-                // Datagrams left behind fill the queue; the caller may try again.
                 SendDatagramError::Blocked(payload) => SendError::Blocked(original(payload)),
                 // Size and state were checked, so the connection ended this very moment.
                 _ => SendError::Closed(Bytes::new()),
@@ -256,7 +252,6 @@ impl Connection {
         false
     }
 
-    /// Assigns the oldest datagram's payload to the packet just sent, on the path at `index`.
     fn attribute(&mut self, index: usize) {
         let Some((intended, tracked)) = self.unsent.pop_front() else { return };
         if self.paths[index].gate.meter().claim(tracked) {
@@ -292,7 +287,6 @@ impl Connection {
         self.snapshots[index] = snapshot;
     }
 
-    /// Lets the library send what passes the gates as they are.
     fn drain(&mut self, now: Instant) {
         for _ in 0..DRAIN_MAX {
             if !self.unsent.is_empty() {
@@ -449,12 +443,10 @@ fn original(payload: Bytes) -> Bytes {
 }
 
 const FRAGMENT_TIMEOUT_MAX: Duration = Duration::from_secs(1);
-/// Initial, Handshake and 1-RTT.
 const CLOSE_PACKETS: NonZeroUsize = NonZeroUsize::new(3).expect("3 is not 0");
 /// How often acknowledgements ask for an answer on a path.
 const ASK_BACK_INTERVAL: Duration = Duration::from_millis(10);
 /// How often they do, on any path, where packets overtake each other.
 const ASK_BACK_OVERTAKEN: Duration = Duration::from_millis(25);
-/// Packets that may leave before a datagram does: a challenge, its answer, probes.
 const PUMP_MAX: usize = 8;
 const DRAIN_MAX: usize = 128;

@@ -70,7 +70,6 @@ impl Connection {
         let Some(asked) = suspicion.asked else { return Some(suspicion.since) };
         let interval = self.config.probe_interval;
         let lasts = asked.since(suspicion.since) > SLOW_PROBES_AFTER;
-        // The first to answer is the only path there is.
         let mut known = self.paths.iter().filter(|path| path.validated);
         let is_cut_off = known.all(|path| path.suspect.is_some());
         let soon = asked
@@ -101,12 +100,10 @@ impl Connection {
             (suspicion.asked, suspicion.turn) = (Some(now), None);
         }
         let quic_id = path.quic_id();
-        // Fails only for a path that is about to go.
         let _ = self.quic.ping_path(quic_id);
         self.want_flush(now);
     }
 
-    /// Whether datagrams left, came, or waited a moment ago.
     fn is_used(&self, now: Instant) -> bool {
         now < self.timing.demand + USED
     }

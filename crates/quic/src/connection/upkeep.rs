@@ -24,7 +24,6 @@ impl Connection {
             _ => None,
         };
         let feedback = self.timing.feedback_owed.map(|since| since + FEEDBACK_DELAY + patience);
-        // The user has been woken for it once.
         let feedback = feedback.filter(|&due| due > self.timing.woken);
         let Timing { flush, acknowledge, measure, .. } = self.timing;
         let messages = self.messages_out.poll_timeout();
@@ -32,7 +31,6 @@ impl Connection {
         earliest([library, own, self.path_timeouts()])
     }
 
-    /// How much longer feedback and acknowledgements wait for the turn of another datagram.
     fn patience(&self) -> Duration {
         let is_sparse = self.timing.data_interval >= SPARSE;
         if is_sparse && self.timing.feedback_owed.is_some() { PATIENCE } else { Duration::ZERO }
@@ -297,7 +295,6 @@ impl Connection {
     }
 }
 
-/// Time from a datagram to its feedback.
 pub(super) const FEEDBACK_DELAY: Duration = Duration::from_millis(1);
 /// Datagrams this far apart are worth a turn each. Denser ones share turns anyway; uneven
 /// acknowledgements of these make the sender's measured rate too high, which fills queues of
@@ -307,17 +304,13 @@ const SPARSE: Duration = Duration::from_micros(700);
 const PATIENCE: Duration = Duration::from_micros(500);
 /// Additional wait of other frames while datagrams come and are answered anyway.
 const BUSY_DELAY: Duration = Duration::from_millis(5);
-/// Longest time from a datagram to its acknowledgement.
 pub(super) const ACK_DELAY: Duration = Duration::from_millis(2);
-/// How often acknowledgements ask for an acknowledgement, at most.
 const ASK_INTERVAL_MIN: Duration = Duration::from_millis(10);
 /// Keep-alives that a side may leave out while it sends acknowledgements.
 const ANSWERS_ONLY_MAX: u32 = 3;
-/// Time after a datagram during which this side counts as receiving.
 const RECEIVING: Duration = Duration::from_millis(10);
 /// How often a sending side measures its unused paths.
 pub(super) const MEASURE_SENDING: Duration = Duration::from_millis(200);
-/// How often a side that only receives measures its paths.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
 /// Packets after which keys are updated when quiet; the library's own update comes near 2^23.
 const KEY_LIFETIME: u64 = 1 << 22;

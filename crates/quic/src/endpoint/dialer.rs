@@ -12,15 +12,12 @@ use crate::secrets::SeededIds;
 use crate::tls::{self, Clock};
 use crate::transport;
 
-/// Settings common to a client's connections, and those for each server.
 pub(super) struct Dialer {
     identity: Arc<Identity>,
     pub(super) refusal: Arc<HandshakeRefusal>,
     pub(super) clock: Arc<Clock>,
     transport: Arc<noq_proto::TransportConfig>,
-    /// Shared by all servers, so that no ID is drawn twice.
     first_ids: Arc<Mutex<SeededIds>>,
-    /// By the server's key, newest last.
     servers: VecDeque<(PublicKey, noq_proto::ClientConfig)>,
 }
 

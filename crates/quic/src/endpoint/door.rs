@@ -80,7 +80,6 @@ fn is_first(packet: &[u8]) -> bool {
 
 /// A client repeats its unanswered first packet after this: an older one has a successor by now.
 const REPEATED_AFTER: Duration = Duration::from_millis(300);
-/// Handshakes that a late server may have under way.
 const PLACES: usize = 16;
 const PLACES_OF_SOURCE: usize = PLACES / 2;
 /// How long a handshake has its place: a client with a round trip of half of it may have lost a
@@ -103,7 +102,6 @@ mod tests {
             change(&mut packet);
             is_first(&packet)
         };
-        // The fixed bit may be greased (RFC 9287).
         assert!(with(|_| {}) && with(|packet| packet[0] = 0x80));
         assert!(!with(|packet| packet[0] = 0xe0), "another packet of a handshake");
         assert!(!with(|packet| packet[0] = 0x40), "of a connection");

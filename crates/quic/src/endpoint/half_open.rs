@@ -31,10 +31,8 @@ use roadweave_proto::Instant;
 use crate::config::TransportConfig;
 use crate::event::ConnectionId;
 
-/// Handshakes of clients that have not been let in, until nothing is left of them.
 #[derive(Debug, Default)]
 pub(super) struct HalfOpen {
-    /// Ascending by age: numbers are given in turn.
     handshakes: BTreeMap<ConnectionId, Handshake>,
     unproved: BTreeSet<ConnectionId>,
     sources: BTreeMap<IpAddr, Count>,
@@ -42,7 +40,6 @@ pub(super) struct HalfOpen {
 
 #[derive(Debug)]
 struct Handshake {
-    /// The client's address, until the outcome is reported.
     unreported: Option<SocketAddr>,
     source: IpAddr,
     began: Instant,
@@ -133,12 +130,10 @@ impl HalfOpen {
             .fold((0, 0), |(all, own), it| (all + 1, own + usize::from(it.source == source)))
     }
 
-    /// The client's address, unless the outcome of its handshake was reported.
     pub(super) fn unreported(&self, id: ConnectionId) -> Option<SocketAddr> {
         self.handshakes.get(&id)?.unreported
     }
 
-    /// Its handshake failed; it keeps its place until nothing is left of it.
     pub(super) fn report(&mut self, id: ConnectionId) {
         self.handshakes.get_mut(&id).into_iter().for_each(|handshake| handshake.unreported = None);
     }
@@ -160,7 +155,6 @@ impl HalfOpen {
 /// in this time, more than may be under way.
 const LONE_TIME: Duration = Duration::from_secs(3);
 
-/// One subscriber's address or network.
 pub(super) fn source_of(remote: SocketAddr) -> IpAddr {
     match remote.ip().to_canonical() {
         IpAddr::V6(address) => {
@@ -289,7 +283,6 @@ mod tests {
     #[test]
     fn those_that_began_of_late_are_counted_by_source_up_to_a_bound() {
         let mut half_open = HalfOpen::default();
-        // One each millisecond, from two sources in turn.
         begin_all(&mut half_open, 0..20, true, |number| format!("10.0.0.{}:9", number % 2));
         let count = |now, most| {
             let [now, time] = [now, 10].map(Duration::from_millis);

@@ -57,7 +57,6 @@ impl Endpoint {
         }
     }
 
-    /// Lets a client prove its address.
     fn ask_to_retry(
         &mut self,
         source: &Source,
@@ -76,7 +75,6 @@ impl Endpoint {
         }
     }
 
-    /// Forgets a handshake silently: its source address may be forged.
     fn evict(&mut self, id: ConnectionId) {
         self.stats.evicted += 1;
         self.half_open.end(id);
@@ -138,6 +136,5 @@ impl Endpoint {
     }
 }
 
-/// Answers that wait to be sent; more are dropped.
 const RESPONSES_MAX: usize = 1024;
 const EVENTS_MAX: usize = 1024;

@@ -26,15 +26,12 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(super) struct ResponseLimiter {
-    /// Answers in a second, and those to one source.
     rates: (u32, u32),
     /// When the allowance is whole again (the generic cell rate algorithm); a second's worth is the
     /// burst.
     whole_at: Instant,
-    /// Recently answered addresses: at most [`RATE`] and those of the burst.
     recent: BTreeSet<SocketAddr>,
     order: VecDeque<(Instant, SocketAddr)>,
-    /// When the allowance of each source is whole again; those that are whole are removed.
     sources: BTreeMap<IpAddr, Instant>,
     by_time: BTreeSet<(Instant, IpAddr)>,
 }

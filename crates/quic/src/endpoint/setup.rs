@@ -37,7 +37,6 @@ impl Endpoint {
         config.validate()?;
         let dialer = Dialer::new(epoch, config, identity)?;
         let (refusal, clock) = (dialer.refusal.clone(), dialer.clock.clone());
-        // Clients send no useful resets; a key that dies with the process will do.
         let reset_key = derive_secret(&config.rng_seed, b"reset");
         let endpoint_config = Arc::new(endpoint_config(config, &reset_key)?);
         let quic = noq_proto::Endpoint::new(endpoint_config, None, true);

@@ -28,7 +28,6 @@ impl Endpoint {
             }
             connection.flush(now);
         }
-        // Its deadline is looked up on demand: packets come in batches.
         self.touched.insert(id);
         self.unsent.insert(id);
         self.settle_handshake(id);
@@ -45,7 +44,6 @@ impl Endpoint {
         self.drained.insert(id);
     }
 
-    /// Releases connections that are over for long, and the oldest of too many. Returns them.
     pub(super) fn end_closing(&mut self, now: Instant) -> Vec<ConnectionId> {
         if self.closing.len() == 0 {
             return Vec::new();

@@ -10,7 +10,6 @@ use roadweave_proto::{Instant, Rate};
 pub(crate) struct DeliveryRate {
     began: Option<Instant>,
     delivered: u64,
-    /// Newest first.
     windows: [Rate; 10],
 }
 

@@ -113,7 +113,6 @@ mod tests {
         let (meter, start) = steady();
         let expected = meter.expected_rtt(start + MS * 199, Pacing::Window);
         assert!((MS * 40..=MS * 42).contains(&expected), "{expected:?}");
-        // The oldest packet in flight left at 160.
         assert_eq!(meter.expected_rtt(start + MS * 260, Pacing::Window), MS * 100);
     }
 

@@ -56,7 +56,6 @@ impl Meter {
         Some(oldest.at + self.loss_delay())
     }
 
-    /// Takes overtaken packets that are too old for lost. Returns whether there were any.
     pub(crate) fn detect_losses(&mut self, now: Instant) -> bool {
         let late_ack_wait = self.rtt.pto() * LATE_ACK_PTOS + self.loss_delay();
         self.reordering.turn(now, late_ack_wait);
@@ -67,7 +66,6 @@ impl Meter {
             packet.pn < newest && is_old || packet.pn.saturating_add(PACKET_THRESHOLD) <= newest
         };
         let old = self.sent.iter().take_while(|packet| is_lost(packet));
-        // Between two that are not known to have arrived.
         let mut since: Option<Instant> = None;
         let mut longest = Duration::ZERO;
         let mut lost = Vec::new();
@@ -124,7 +122,6 @@ mod tests {
         (meter, Instant::from_millis(1_000))
     }
 
-    /// Packets sent at their number in milliseconds; packet 0 was acknowledged after 40 ms.
     fn sent(packets: u32) -> (Meter, Instant) {
         let (mut meter, start) = tracking();
         (0..packets).for_each(|pn| meter.on_sent(start + MS * pn, 1000, pn.into()));
@@ -194,7 +191,6 @@ mod tests {
         acknowledge(&mut meter, start, 43, &[3]);
         assert!(meter.detect_losses(start + MS * 100));
         let loss = meter.loss();
-        // Both come before the losses are reported.
         assert!(!acknowledge(&mut meter, start, 101, &[1, 2]));
         assert_eq!(lost(&mut meter), [0; 0]);
         assert!(meter.loss() < loss);

@@ -13,19 +13,15 @@ use roadweave_proto::{Instant, Rate};
 
 use super::rtt::{GRANULARITY, Samples};
 
-/// What overtaken packets show of a path.
 #[derive(Debug, Default)]
 pub(super) struct Reordering {
     began: Option<Instant>,
-    /// The present one, and the one before.
     spans: [Span; 2],
     /// Recent mean age and mean deviation.
     usual: Option<(Duration, Duration)>,
-    /// The newest packet acknowledged before the present batch.
     newest: Option<u64>,
     /// Packets taken for lost that may still arrive, ascending by number.
     missing: VecDeque<(u64, Instant)>,
-    /// Ages of overtaken packets in the present batch of acknowledgements.
     batch: Samples,
 }
 
@@ -85,7 +81,6 @@ impl Reordering {
         self.missing.insert(at, (pn, sent));
     }
 
-    /// Removes `pn` from the missing; returns whether it was one.
     fn find(&mut self, pn: u64) -> bool {
         let found = self.missing.binary_search_by_key(&pn, |(missing, _)| *missing);
         found.is_ok_and(|at| self.missing.remove(at).is_some())
@@ -158,5 +153,4 @@ const OVERTAKEN_MAX: u64 = 128;
 pub(crate) const PACKET_THRESHOLD: u64 = OVERTAKEN_MAX + 2;
 /// Mean deviations above the mean age: hardly any packet is later.
 const LATE_DEVIATIONS: u32 = 3;
-/// Late packets over which their age is averaged.
 const USUAL_MEMORY: u32 = 256;

@@ -51,13 +51,10 @@ impl RecentMin {
     }
 }
 
-/// How far the round-trip time rises within one round trip.
 #[derive(Clone, Copy, Debug, Default)]
 struct RecentRise {
     round_ends: Option<Instant>,
-    /// Smoothed, when the round began.
     reference: Duration,
-    /// Highest sample of the round, above the reference.
     rise: Duration,
     faded: Duration,
 }
@@ -145,7 +142,6 @@ impl RoundTrip {
     }
 }
 
-/// The round-trip times of one batch of acknowledgements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Samples {
     count: u32,
@@ -178,7 +174,6 @@ const RECENT: Duration = Duration::from_secs(5);
 const FRESH: Duration = Duration::from_millis(60);
 /// RFC 9002 section 6.1.2.
 pub(super) const GRANULARITY: Duration = Duration::from_millis(1);
-/// Longest wait of the peer before it acknowledges.
 pub(super) const ACK_DELAY_MAX: Duration = Duration::from_millis(2);
 
 #[cfg(test)]

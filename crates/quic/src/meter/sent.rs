@@ -5,12 +5,10 @@ use std::time::Duration;
 
 use roadweave_proto::Instant;
 
-/// A payload whose fate is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TrackedPayload {
     /// With the user's token.
     Datagram(u64),
-    /// Of a message, with its number.
     Fragment(u32),
 }
 
@@ -49,12 +47,10 @@ pub(super) struct SentPacket {
 pub(super) struct SentPackets {
     packets: VecDeque<SentPacket>,
     bytes: u64,
-    /// The packet sent last, until it is claimed.
     unclaimed: Option<u64>,
 }
 
 impl SentPackets {
-    /// Notes a packet, unless its number does not ascend.
     pub(super) fn push(&mut self, at: Instant, bytes: u16, pn: u64, is_probe: bool) {
         if self.packets.back().is_some_and(|newest| newest.pn >= pn) {
             return;
@@ -78,7 +74,6 @@ impl SentPackets {
         self.unclaimed = None;
     }
 
-    /// Settles a packet. Returns it, if its fate was unknown.
     pub(super) fn settle(&mut self, pn: u64) -> Option<SentPacket> {
         let index = self.packets.binary_search_by_key(&pn, |packet| packet.pn).ok()?;
         let sent = &mut self.packets[index];
@@ -93,7 +88,6 @@ impl SentPackets {
         Some(sent)
     }
 
-    /// Empties the record; returns the unsettled packets.
     pub(super) fn take_open(&mut self) -> impl Iterator<Item = SentPacket> + use<> {
         let packets = std::mem::take(self).packets;
         packets.into_iter().filter(|packet| !packet.settled)
@@ -103,7 +97,6 @@ impl SentPackets {
         self.packets.front()
     }
 
-    /// The oldest unsettled packet after number `pn`.
     pub(super) fn oldest_after(&self, pn: u64) -> Option<&SentPacket> {
         let newer = self.packets.partition_point(|packet| packet.pn <= pn);
         self.packets.range(newer..).find(|packet| !packet.settled)

@@ -7,7 +7,6 @@ use roadweave_proto::Instant;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Utilization {
     limited_until: Option<Instant>,
-    /// Since when the path is fully used, apart from short pauses.
     busy_since: Option<Instant>,
     window_limited: bool,
 }
@@ -37,13 +36,11 @@ impl Utilization {
         self.limited_until.is_none_or(|until| now > until)
     }
 
-    /// Whether the path has been fully used for longer than `time`.
     pub(super) fn is_busy_for(&self, now: Instant, time: Duration) -> bool {
         self.limited_until.is_some_and(|until| now <= until + BUSY_PAUSE)
             && self.busy_since.is_some_and(|since| now > since + time)
     }
 
-    /// Whether the window was full since the last call.
     pub(super) fn take_window_limited(&mut self) -> bool {
         std::mem::take(&mut self.window_limited)
     }
@@ -52,5 +49,4 @@ impl Utilization {
 const BUSY_PAUSE: Duration = Duration::from_millis(200);
 /// Least time for which a full window counts: acknowledgements come in batches.
 const LIMITED_MEMORY_WINDOW: Duration = Duration::from_millis(10);
-/// How late a sender may return to its pacer.
 const LIMITED_MEMORY_PACER: Duration = Duration::from_millis(3);

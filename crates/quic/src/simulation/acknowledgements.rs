@@ -3,7 +3,6 @@
 use super::wire::{links, links_with};
 use super::*;
 
-/// The time from sending to acknowledgement of each datagram sent on `path` within `during`.
 fn latencies(world: &World, path: u32, during: std::ops::Range<Instant>) -> Vec<Duration> {
     let books = &world.sides[CLIENT].books;
     let sent = books.sent.iter().filter(|(_, (p, at))| p.0 == path && during.contains(at));

@@ -66,7 +66,6 @@ fn the_first_key_update_loses_nothing() {
     }
 }
 
-/// Another server takes the place of the first. Returns why the client's connection ends.
 fn replaced(key: Arc<Identity>, config: &TransportConfig, sends: bool) -> Option<CloseReason> {
     let mut world = World::connected(links(&[20, 50]));
     let policy = Arc::new(Anyone(Ok(())));
@@ -137,7 +136,6 @@ fn handshakes_that_are_never_done_keep_nobody_from_a_late_server_for_long() {
     world.connect(2);
     world.run(ms(1_500));
     assert_eq!((world.server_stats().handshakes, let_in(&world)), (16, 0), "all places are taken");
-    // As a client does, once in a second.
     for _ in 0..2 {
         world.connect(2);
         world.run(ms(1_000));
@@ -193,14 +191,12 @@ fn a_late_server_turns_clients_away_before_it_reads_what_they_say() {
         let expected = (u64::from(number) + 1, 0, 16);
         assert_eq!((stats.ignored, stats.without_connection, stats.handshakes), expected);
     }
-    // A repeated packet belongs to a handshake under way, however late it is read.
     let stats = hand_over(0, ms(400), &begun[0]);
     assert_eq!((stats.ignored, stats.without_connection, stats.handshakes), (40, 0, 16));
     let stats = hand_over(100, ms(0), &another);
     assert_eq!((stats.ignored, stats.handshakes), (40, 17), "the door is open again");
 }
 
-/// Begins 100 handshakes with a server whose answers never arrive. Returns its counts.
 fn flood(config: &TransportConfig) -> EndpointStats {
     let mut world = World::new(links(&[20]), config);
     world.links[0].directions[SERVER].dead = true;
@@ -224,7 +220,6 @@ fn half_open_handshakes_are_bounded() {
     assert!(stats.retries >= 90 && stats.handshakes <= 10, "{stats:?}");
 }
 
-/// The Initial packets of `count` clients, as a server that never answers sees them.
 fn initials(count: usize) -> Vec<Vec<u8>> {
     let mut world = World::new(links(&[20]), &config(9));
     (0..count).for_each(|_| world.connect(0));
@@ -304,7 +299,6 @@ fn what_is_over_is_forgotten_soon_however_slow_the_peer_and_however_many() {
     assert_eq!(world.server_connections(), 256, "the oldest go when there are too many");
     world.run(ms(3_000));
     assert_eq!(world.server_connections(), 0);
-    // The closes of all of them left nevertheless.
     world.run(ms(5_000));
     let client = &world.sides[CLIENT].endpoint;
     let is_open = |id: &ConnectionId| client.connection(*id).is_some_and(Connection::is_open);

@@ -127,7 +127,6 @@ fn answers_to_garbage_are_fewer_than_the_garbage() {
     assert_eq!(stats.without_connection, 5000);
 }
 
-/// A client's first packet, as an eavesdropper sees it.
 fn first_packet(world: &World) -> Eavesdropper {
     under_way(world)
         .iter()
@@ -135,7 +134,6 @@ fn first_packet(world: &World) -> Eavesdropper {
         .expect("an Initial packet is on the way")
 }
 
-/// Why a client's attempt ends during which `forged` arrives.
 fn closed_by(forged: impl Fn(&Eavesdropper) -> Vec<u8>) -> Option<CloseReason> {
     let mut world = World::new(links(&[20]), &config(1));
     world.connect(0);
@@ -292,7 +290,6 @@ fn garbage_that_names_the_connection_says_nothing_of_a_path() {
             let body = garbage.len() - 60;
             garbage[body..].iter_mut().for_each(|byte| *byte = world.random.next_u64() as u8);
             inject(&mut world, to, &garbage);
-            // A repeated packet is not new.
             inject(&mut world, to, &packet);
         }
         assert_eq!(heard(&mut world), before);

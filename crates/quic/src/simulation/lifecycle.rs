@@ -3,7 +3,6 @@
 use super::wire::{links, links_with};
 use super::*;
 
-/// The client sends on all usable paths, a datagram each `interval` in turn.
 fn use_all(world: &mut World, interval: Duration, span: Duration) {
     world.every(interval, span, |world, turn| {
         let now = world.now;
@@ -161,7 +160,6 @@ fn the_last_path_may_move_while_control_frames_wait() {
     use_all(&mut world, ms(2), ms(500));
     world.close_path(0).unwrap();
     world.run(ms(30));
-    // The server has read it; its answer is lost.
     world.set_dead(true);
     use_all(&mut world, ms(100), ms(2000));
     world.links[1].address = moved();

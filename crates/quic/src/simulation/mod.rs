@@ -233,7 +233,6 @@ impl World {
         self.sides[side].books.acknowledged.contains_key(&token)
     }
 
-    /// Sends a datagram of `len` bytes that starts with its token.
     fn send(&mut self, side: usize, path: PathId, len: usize) -> Result<u64, SendError> {
         let token = self.next_token;
         let mut datagram = BytesMut::new();
@@ -248,14 +247,12 @@ impl World {
         Ok(token)
     }
 
-    /// Sends a datagram of 1000 bytes each `interval` on the given paths in turn, for `span`.
     fn send_each(&mut self, side: usize, paths: &[u32], interval: Duration, span: Duration) {
         self.every(interval, span, |world, turn| {
             _ = world.send(side, PathId(paths[turn % paths.len()]), 1000);
         });
     }
 
-    /// Calls `act` each `interval` for `span`, with the number of the call.
     fn every(&mut self, interval: Duration, span: Duration, mut act: impl FnMut(&mut Self, usize)) {
         let (mut next, mut turn) = (self.now, 0);
         self.run_with(span, |world| {
@@ -268,7 +265,6 @@ impl World {
         });
     }
 
-    /// Moves all packets from the outboxes of a side onto the links.
     fn carry(&mut self, side: usize) {
         let mut packets = Vec::new();
         let mut take = |outbox: &mut Outbox| {
@@ -288,7 +284,6 @@ impl World {
     fn transmit(&mut self, side: usize, route: &Route, packet: Vec<u8>) {
         let link = match route.uplink {
             Some(uplink) => uplink.0 as usize,
-            // A packet to an address that a link no longer has is lost.
             None => match self.links.iter().position(|link| link.address == route.destination) {
                 Some(link) => link,
                 None => return,

@@ -24,12 +24,10 @@ fn at(mbps: u64) -> Option<Rate> {
     Some(Rate::from_kbps(mbps * 1000))
 }
 
-/// A world of one link of 20 ms.
 fn single(mbps: u64) -> World {
     World::connected(links_with(&[20], |direction| direction.rate = at(mbps)))
 }
 
-/// The rate at which each link delivered to the server while `act` ran, Mbit/s.
 fn delivered(world: &mut World, act: impl FnOnce(&mut World)) -> Vec<f64> {
     let start = world.now;
     let before: Vec<_> = world.links.iter().map(|l| l.directions[CLIENT].delivered_bytes).collect();

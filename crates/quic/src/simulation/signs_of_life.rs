@@ -25,7 +25,6 @@ fn a_dead_path_of_an_idle_connection_is_asked_ever_less_often() {
     let before = all(&mut world);
     world.run(ms(20_000));
     let asked = all(&mut world) - before;
-    // Once a second, regardless of the number of paths.
     assert!((12..=20).contains(&asked), "{asked} in 20 s");
     world.set_dead(false);
     world.run(ms(6_000));
@@ -57,7 +56,6 @@ fn where_no_path_answers_each_is_asked_twice_as_often() {
     let asked = |dead: &[usize]| {
         let mut world = World::connected(links(&[20, 50]));
         dead.iter().for_each(|link| world.links[*link].set_dead(true));
-        // Seldom enough for its window.
         let send = |world: &mut World, span| {
             world.every(ms(400), span, |world, _| {
                 for path in 0..2 {
@@ -76,7 +74,6 @@ fn where_no_path_answers_each_is_asked_twice_as_often() {
 fn what_lies_here_unread_makes_no_path_suspect() {
     let mut world = World::connected(links(&[20, 50]));
     world.run(ms(5_000));
-    // Packets sent and suspicions, of both paths.
     let counts = |world: &mut World| {
         let [one, other] = [0, 1].map(|path| world.stats(CLIENT, path));
         (one.packets_sent + other.packets_sent, one.suspicions + other.suspicions)

@@ -21,7 +21,6 @@ fn check_steering(congestion: CongestionControl, loss: f64) {
         for link in &mut world.links {
             link.directions.iter_mut().for_each(|direction| direction.loss = 0.0);
         }
-        // Later packets on each path let the library notice losses.
         world.send_each(CLIENT, &ALL, ms(10), ms(100));
         world.send_each(SERVER, &ALL, ms(10), ms(100));
         world.run(ms(4000));

@@ -13,9 +13,7 @@ use crate::Ecn;
 
 /// Both directions of a link, behind an address translator.
 pub(super) struct Wire {
-    /// To the server, to the client.
     pub(super) directions: [Direction; 2],
-    /// The address that the server sees.
     pub(super) address: SocketAddr,
 }
 
@@ -88,7 +86,6 @@ pub(super) fn links_with(delays: &[u64], change: impl Fn(&mut Direction)) -> Vec
 }
 
 impl Direction {
-    /// When a packet of `len` bytes comes out, if it does.
     pub(super) fn carry(
         &mut self,
         now: Instant,
@@ -115,7 +112,6 @@ impl Direction {
     }
 }
 
-/// A packet under way; the next to arrive is the greatest.
 pub(super) struct Arrival {
     pub(super) at: Instant,
     pub(super) number: u64,

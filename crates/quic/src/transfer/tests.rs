@@ -11,7 +11,6 @@ struct Network {
     rate: Rate,
     delay: Duration,
     queue: Duration,
-    /// By the number of the sender's packet.
     lost: fn(u64) -> bool,
 }
 
@@ -74,7 +73,6 @@ fn run(transfer: &mut Transfer, network: &Network, end: Instant) {
     }
 }
 
-/// The progress of a new transfer after so many milliseconds.
 fn outcome(config: &TransferConfig, network: &Network, millis: u64) -> TransferProgress {
     let mut transfer = transfer(config);
     run(&mut transfer, network, Instant::from_millis(millis));

@@ -5,7 +5,6 @@
 const SAMPLES_MAX: usize = 30;
 const NON_SYNC: u32 = 0x1_0000;
 
-/// `trak`, and its `trex` if the movie has fragments.
 #[derive(Debug, Default)]
 pub(super) struct MovieTrack {
     id: u32,
@@ -13,7 +12,6 @@ pub(super) struct MovieTrack {
     default_size: Option<u32>,
     default_flags: u32,
     sizes: Vec<u32>,
-    /// Number of the first sync sample, from 1.
     sync: Option<u32>,
     in_chunk: Option<u32>,
     chunk: Option<u64>,
@@ -81,7 +79,6 @@ pub(super) struct FragmentTrack {
 }
 
 impl FragmentTrack {
-    /// `fragment`: offset of the fragment.
     pub(super) fn on_tfhd(&mut self, bytes: &[u8], tracks: &[MovieTrack], fragment: u64) {
         let mut fields = Fields(bytes);
         let (Some(flags), Some(id)) = (fields.u32(), fields.u32()) else { return };

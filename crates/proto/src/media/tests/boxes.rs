@@ -71,7 +71,6 @@ pub(super) fn movie(samples: &[Sample], sync: Option<u32>) -> (Vec<u8>, usize) {
     ([whole(chunk as u32), mdat].concat(), end)
 }
 
-/// The initialization segment of a video with these tracks and one of sound.
 pub(super) fn initialization(videos: &[u32]) -> Vec<u8> {
     let empty = || {
         ["stsz", "stsc", "stco"]
@@ -86,7 +85,6 @@ pub(super) fn initialization(videos: &[u32]) -> Vec<u8> {
     [boxed(b"ftyp", b"iso6\0\0\0\0"), moov].concat()
 }
 
-/// A segment with one fragment of `track`, and where its first picture ends.
 pub(super) fn fragment(track: u32, samples: &[Sample]) -> (Vec<u8>, usize) {
     let styp = boxed(b"styp", b"msdh\0\0\0\0msdh");
     let sidx = boxed(b"sidx", &[0; 24]);

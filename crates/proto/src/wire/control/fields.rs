@@ -289,7 +289,6 @@ impl Fields {
         Ok(Some(TenantAnchor { tenant: tenant(self)?, key: self.array(FIELD_ANCHOR)? }))
     }
 
-    /// A lane's promise; without the age field, its default ages.
     pub(super) fn promise(&self) -> Result<Promise, ControlError> {
         let order = self.order()?;
         if self.all(FIELD_AGE).next().is_none() {
@@ -314,7 +313,6 @@ impl Fields {
     fn order(&self) -> Result<Order, ControlError> {
         let [kind, wait @ ..] = self.array::<3>(FIELD_ORDER)?;
         let max_buffer = Duration::from_millis(u16::from_be_bytes(wait).into());
-        // Bounds how long a broken peer can hold packets back.
         let possible = max_buffer <= Order::MAX_BUFFER;
         match kind {
             ORDER_PASS if max_buffer.is_zero() => Ok(self.newer_order()?.unwrap_or(Order::Pass)),

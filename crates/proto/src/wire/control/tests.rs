@@ -157,7 +157,6 @@ fn a_move_says_why_and_perhaps_for_how_long() {
         assert_eq!(message.to_bytes(), bytes);
         assert_eq!(Control::parse(Bytes::from_static(bytes)), Ok(message));
     }
-    // An unknown reason is a reason.
     let unknown = Control::parse(Bytes::from_static(b"\x07\0\x0c\0\x01\x63"));
     assert_eq!(unknown, Ok(Control::Move { why: Reason::Other, grace: None }));
 }

@@ -48,7 +48,6 @@ impl Destination {
         self.port
     }
 
-    /// Its bytes in a frame, at most 258.
     pub(super) fn encoded_len(&self) -> usize {
         3 + match &self.host {
             ServerHost::Address(IpAddr::V4(_)) => 4,

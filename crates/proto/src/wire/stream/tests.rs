@@ -26,7 +26,6 @@ fn open(id: u64, destination: Destination, fin: bool, data: &'static [u8]) -> St
     StreamFrame::Open(Open { id: StreamId(id), priority, destination, fin, data })
 }
 
-/// The example of docs/wire.md.
 #[test]
 fn frames_are_those_of_the_page() {
     let check = |frame: StreamFrame, bytes: &[u8]| {

@@ -49,9 +49,7 @@ struct Peak {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum QueueState {
-    /// No queue, at least at times.
     Clear,
-    /// A queue did not empty in the whole round.
     Queue,
     /// A longer route that looked like a queue, with its rate, bytes per second.
     LongerRoute(f64),
@@ -73,7 +71,6 @@ impl Delay {
         self.near_base.map_or(Duration::ZERO, |at| now.saturating_duration_since(at))
     }
 
-    /// Counts the present as near the base.
     pub(super) fn probed(&mut self, now: Instant) {
         self.near_base = Some(now);
     }
@@ -95,7 +92,6 @@ impl Delay {
             self.peak = None;
             return QueueState::Clear;
         }
-        // By Little's law.
         let in_flight = round.rate * round.rtt;
         let here = Peak { in_flight, rtt: round.rtt, rate: round.rate };
         let peak = self.peak.get_or_insert(here);

@@ -17,9 +17,7 @@ use super::rounds::Round;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Drift {
-    /// When the present stretch began, and its round-trip time then, seconds.
     began: Option<(Instant, f64)>,
-    /// Since the last with loss or marks.
     clean_rounds: u32,
 }
 

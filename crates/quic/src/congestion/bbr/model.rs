@@ -23,9 +23,7 @@ pub(super) struct Model {
     short_rate: Option<f64>,
     aggregation: Aggregation,
     pub(super) queued: bool,
-    /// By loss or marks.
     pub(super) lossy: bool,
-    /// Rounds without a queue that lost more than chance explains.
     losses: Losses,
     /// The last round lost much, and it is open whether that is congestion: nothing grows.
     pub(super) held: bool,
@@ -74,7 +72,6 @@ impl Model {
         self.aggregation.on_batch(now, bytes as f64, rate);
     }
 
-    /// `in_flight`: bytes at its end.
     pub(super) fn on_round(&mut self, now: Instant, round: &Round, in_flight: u64) {
         let verdict = self.delay.on_round(now, round);
         let queued = verdict != QueueState::Clear;
@@ -136,12 +133,10 @@ impl Model {
 /// much as before.
 #[derive(Clone, Debug, Default)]
 struct Losses {
-    /// The first and the latest of rounds close together.
     present: Option<(Instant, Instant)>,
 }
 
 impl Losses {
-    /// Notes a round that lost much; whether such rounds have lasted longer than an outage.
     fn last_too_long(&mut self, now: Instant, round: Duration) -> bool {
         let memory = LOSSES_APART.max(round * 3);
         let recent =
@@ -209,7 +204,6 @@ const LOSSES_APART: Duration = Duration::from_millis(500);
 const BETA: f64 = 0.7;
 /// The queue is ours when more than this many volumes are in flight.
 const OURS: f64 = 1.1;
-/// Growth of the rate in each round without congestion.
 const GROWTH: f64 = 1.5;
 /// Share of its rate with which a path resumes on a longer route.
 const AFTER_TEST: f64 = 0.5;

@@ -35,7 +35,6 @@ pub(super) struct Round {
     pub(super) marked: bool,
     /// The sender left room unused, so that `rate` need not be what the path can carry.
     pub(super) app_limited: bool,
-    /// The sender left room unused all the time.
     pub(super) roomy: bool,
     pub(super) elapsed: Duration,
 }
@@ -67,7 +66,6 @@ struct Border {
     sent: Instant,
 }
 
-/// The first acknowledgement after a silence, and the counts before it.
 #[derive(Clone, Copy, Debug)]
 struct Resumed {
     at: Border,
@@ -212,7 +210,6 @@ mod tests {
         }
     }
 
-    /// Acknowledges 1000 bytes at each pair of times, sent and acknowledged, in milliseconds.
     fn round(packets: &[(u32, u32)]) -> Round {
         let start = Instant::now();
         let mut collector = Collector::default();

@@ -121,7 +121,6 @@ fn a_video_is_never_held_back_on_a_link_with_room() {
     }
 }
 
-/// A video of 5 Mbit/s on a link with eight times the room.
 fn roomy_video() -> World {
     let mut world = World::new(link(40.0, ms(60)), 1).with(Traffic::Video { mbps: 5.0 });
     world.run(ms(3000));

@@ -21,7 +21,6 @@ pub(super) fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// The link of all flows; a test may change it between runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Bottleneck {
     pub(super) mbps: f64,
@@ -34,7 +33,6 @@ pub(super) struct Bottleneck {
     pub(super) queue_max: u64,
 }
 
-/// A link of `mbps` with the queue of a base station.
 pub(super) fn link(mbps: f64, round_trip: Duration) -> Bottleneck {
     Bottleneck { mbps, round_trip, jitter_ms: 0.0, loss: 0.0, queue_max: (mbps * 62_500.0) as u64 }
 }
@@ -164,7 +162,6 @@ impl World {
         LinkInstant::ZERO + (self.now - self.began)
     }
 
-    /// Waiting packets go on at the new rate; a link of another queue or jitter begins empty.
     fn change_link(&mut self) {
         if self.link == self.present {
             return;
@@ -179,7 +176,6 @@ impl World {
         self.present = self.link;
     }
 
-    /// Reports arrivals and losses to the controllers; returns the arrivals with round-trip times.
     fn hear(&mut self) -> Vec<(usize, f64)> {
         let mut heard = Vec::new();
         let mut newest = vec![None; self.flows.len()];
@@ -240,7 +236,6 @@ impl World {
 }
 
 impl Flow {
-    /// Takes overtaken packets that are two round trips old for lost, as the meter does.
     fn lose_overtaken(&mut self, now: Instant, newest: u64) {
         let delay = self.rtt.smoothed().max(self.rtt.latest()) * 2;
         while let Some(oldest) = self.in_flight.first_entry()
