@@ -66,7 +66,7 @@ pub(crate) struct Suspicion {
 /// A path cleared of a suspicion by the answer to a packet sent before it.
 ///
 /// That answer may have been late itself: where the path of acknowledgements died as well, they
-/// come by another. Round trips as long as theirs excuse no second silence. silence.
+/// come by another. Round trips as long as theirs excuse no second silence.
 #[derive(Clone, Copy, Debug)]
 struct Probation {
     /// Of the suspicion; it ends with the answer to a later packet.
