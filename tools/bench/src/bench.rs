@@ -1,4 +1,4 @@
-//! `roadweave bench`: how fast this machine makes it.
+//! `roadweave bench`: speed and latency on this machine.
 
 mod against;
 mod boringtun;
@@ -27,10 +27,6 @@ enum What {
 }
 
 impl BenchArgs {
-    /// Runs the bench.
-    ///
-    /// # Errors
-    /// When something is missing, with the cure, or a part fails, with what it said.
     pub fn run(&self) -> anyhow::Result<()> {
         match &self.what {
             What::Coding(args) => args.run(),

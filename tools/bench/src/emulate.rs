@@ -59,7 +59,7 @@ pub struct EmulateArgs {
 
 impl EmulateArgs {
     /// # Errors
-    /// When the description is broken, or the system does not let it open the devices.
+    /// When the description is broken, or a device cannot be opened.
     pub fn run(&self) -> Result<()> {
         let emulation = self.emulation()?;
         if self.check {
@@ -96,7 +96,7 @@ impl EmulateArgs {
         Emulation::of_drive(&drive, seed, namespaces).map_err(BadInput::new)
     }
 
-    /// The emulation of a file, but for what the command line says otherwise.
+    /// The emulation of a file, with the overrides of the command line.
     fn described(&self, file: &Path) -> Result<Emulation, BadInput> {
         let mut description = EmulateFile::read(file)?;
         let place = &mut description.namespaces;
@@ -135,7 +135,7 @@ impl EmulateFile {
     }
 }
 
-/// What a description that was read from `file` describes; paths in it are relative to the file's
+/// Resolves a description that was read from `file`; paths in it are relative to the file's
 /// directory.
 fn resolve(description: &EmulateFile, file: &Path) -> Result<Emulation, BadInput> {
     description.resolve(file.parent().unwrap_or(Path::new("."))).map_err(|error| {
@@ -222,7 +222,7 @@ fn new_table(header: &[&str]) -> Table {
     table
 }
 
-/// After what time synthetic links repeat.
+/// Synthetic links repeat after this time.
 const SYNTHETIC_LENGTH: Duration = Duration::from_secs(600);
 
 #[cfg(test)]
@@ -295,7 +295,8 @@ mod tests {
         check(&["--far", "d"], "a", "d", 3);
     }
 
-    /// The page has every field of the file that is not the lab's as well, and its example is one.
+    /// docs/traces.md lists every field of the file that docs/lab.md does not, and its example is
+    /// valid.
     #[test]
     fn the_page_tells_of_every_field() {
         let page = include_str!("../../../docs/traces.md");

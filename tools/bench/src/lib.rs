@@ -1,7 +1,7 @@
-//! What is beside the product: real video in a demo, benches, experiments in virtual time, and
-//! the recording, drawing and emulation of links.
+//! The tools beside the product: video demo, benches, experiments in virtual time, and the
+//! recording, drawing and emulation of links.
 //!
-//! It starts the product, `roadweave`, as a user would; only [`emulate`] is of use as a library.
+//! They start the product, `roadweave`, as a user would; only [`emulate`] is useful as a library.
 
 #![allow(
     clippy::disallowed_methods,
@@ -58,7 +58,7 @@ enum Command {
     DemoSink(demo::SinkArgs),
 }
 
-/// All of its command line.
+/// The command line, for help and completions.
 pub fn command() -> clap::Command {
     Arguments::command()
 }

@@ -1,4 +1,4 @@
-//! The roadweave-lab binary: what is beside the product, to try it and to find out.
+//! The roadweave-lab binary.
 
 use std::process::ExitCode;
 

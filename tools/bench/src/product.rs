@@ -1,4 +1,4 @@
-//! Where the product is: `roadweave`, whose daemons the demo and the benches start.
+//! Finds `roadweave`, whose daemons the demo and the benches start.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -6,10 +6,8 @@ use std::process::Command;
 use anyhow::{Context as _, bail};
 use roadweave_terminal::program::find;
 
-/// The program `roadweave`, beside this one or in `PATH`.
-///
-/// # Errors
-/// When it is in neither place, or of another version.
+/// The program `roadweave`, beside this one or in `PATH`; fails if it is missing or of another
+/// version.
 pub fn program() -> anyhow::Result<PathBuf> {
     let program = find("roadweave").context(
         "cannot find the program roadweave, neither beside this one nor in PATH: install the \

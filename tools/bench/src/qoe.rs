@@ -7,8 +7,8 @@
 //!   --clip ──────────┴─► decode, compare by frame ID ─────────► SSIM ────┘
 //! ```
 //!
-//! `roadweave demo --keep` and `roadweave lab run --keep` write such files, docs/qoe.md says what
-//! is in them, so that anything else can. The demo measures its own runs with [`View`] too.
+//! `roadweave demo --keep` and `roadweave lab run --keep` write such files; docs/qoe.md has their
+//! formats. The demo measures its own runs with [`View`] too.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -51,13 +51,11 @@ pub struct QoeArgs {
     details: bool,
 }
 
-/// What is printed as JSON.
 #[derive(Debug, Serialize)]
 struct Told {
     strategies: Vec<Seen>,
 }
 
-/// What a viewer saw of a run.
 #[derive(Debug, Serialize)]
 struct Seen {
     /// The directory's name.
@@ -65,16 +63,15 @@ struct Seen {
     fps: f64,
     stall_ratio: f64,
     ssim: Option<f64>,
-    /// Of all packets sent; one that is lost or later than the deadline counts as the deadline.
+    /// Of all packets sent; the deadline for those lost or later.
     delay_ms: Percentiles,
     /// Of the packets that arrived.
     delay_arrived_ms: Percentiles,
-    /// From the capture of a frame to its last packet, of complete frames.
+    /// From a frame's capture to its last packet, of complete frames.
     frame_delay_ms: Percentiles,
     residual_loss: f64,
     late: f64,
-    /// What the logs of camera and viewer do not tell; the names are those of every measuring
-    /// command.
+    /// Not known from these logs; the names are the same in every measuring command.
     redundancy: Option<f64>,
     cpu_percent: Option<f64>,
     packets: usize,
@@ -83,19 +80,18 @@ struct Seen {
     frames: usize,
     frames_complete: usize,
     frames_undamaged: usize,
-    /// Begin and end of each, since the start of the stream.
+    /// Begin and end of each stall, since the start of the stream.
     stalls_ms: Vec<(f64, f64)>,
     #[serde(skip_serializing_if = "Option::is_none")]
     detail: Option<Vec<SeenFrame>>,
 }
 
-/// What became of a frame; times are ms.
 #[derive(Debug, Serialize)]
 struct SeenFrame {
     frame: usize,
     /// Since the first frame's capture.
     captured_ms: f64,
-    /// From its capture to its last packet; absent when one never came.
+    /// From its capture to its last packet; absent for an incomplete frame.
     delay_ms: Option<f64>,
     shown: bool,
     undamaged: bool,
@@ -103,10 +99,7 @@ struct SeenFrame {
 }
 
 impl QoeArgs {
-    /// Reads, measures and prints.
-    ///
-    /// # Errors
-    /// [`BadInput`] when a file is not what it should be; else when ffmpeg fails.
+    /// Reads, measures and prints; [`BadInput`] for wrong files.
     pub fn run(&self) -> anyhow::Result<()> {
         if self.clip.is_some() {
             ffmpeg::check()?;
@@ -191,51 +184,40 @@ impl Told {
     }
 }
 
-/// The two logs of a stream.
 #[derive(Clone, Debug)]
 pub struct Logs {
-    /// The source's.
+    /// Of the source.
     pub sent: PathBuf,
-    /// The sink's.
+    /// Of the sink.
     pub arrived: PathBuf,
 }
 
-/// What the logs of a stream tell.
 #[derive(Debug)]
 pub struct View {
-    /// What was sent.
     pub stream: SentStream,
-    /// What arrived.
     pub arrivals: Arrivals,
-    /// What the player made of it.
+    /// What the player did with it.
     pub playout: Playout,
-    /// What a viewer saw.
     pub quality: Quality,
-    /// Delays of all packets sent; one that never arrived, or later than the deadline, counts as
-    /// the deadline.
+    /// Delays of all packets sent; the deadline for those lost or later.
     pub delay_ms: Percentiles,
     arrived: PathBuf,
 }
 
 impl Logs {
-    /// The logs of the run whose files lie in `directory`.
     pub fn of(directory: &Path) -> Self {
         Self { sent: directory.join("sent.csv"), arrived: directory.join("arrived.log") }
     }
 
-    /// The logs of the run with `strategy` below `directory`.
     pub fn of_run(directory: &Path, strategy: &str) -> Self {
-        // A colon in a file's name is trouble for other programs.
+        // A colon in a file name is a problem for other programs.
         Self::of(&directory.join(strategy.replace(':', "-")))
     }
 }
 
 impl View {
-    /// Reads `logs` and plays what arrived with `player`, or with the default one at the stream's
-    /// own rate. Frames that are open two seconds after the end of the stream are given up.
-    ///
-    /// # Errors
-    /// When a log cannot be read or is malformed, with its name.
+    /// Reads `logs` and plays what arrived with `player`, or the default one at the stream's own
+    /// rate. Frames still open two seconds after the end of the stream are given up.
     pub fn of(logs: &Logs, player: Option<&Player>) -> anyhow::Result<Self> {
         let stream = read(&logs.sent, |file| Ok(SentStream::read(file)?))?;
         let player = match player {
@@ -252,7 +234,7 @@ impl View {
         Ok(Self { stream, arrivals, playout, quality, delay_ms, arrived: logs.arrived.clone() })
     }
 
-    /// Whether the two logs are those of one stream.
+    /// Checks that both logs are of one stream.
     fn check(&self, logs: &Logs) -> Result<(), BadInput> {
         let problem = |log: &Path, problem: String| {
             Err(BadInput::new(format!("{}: {problem}", log.display())))
@@ -312,7 +294,7 @@ impl View {
         }
     }
 
-    /// `ssim`: one entry per frame, or none at all.
+    /// `ssim`: one entry per frame, or empty.
     fn frames(&self, ssim: &[f32]) -> Vec<SeenFrame> {
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         let frames = &self.stream.log.frames;
@@ -328,10 +310,7 @@ impl View {
         self.playout.frames.iter().enumerate().map(seen).collect()
     }
 
-    /// Decodes what arrived and compares it with `clip`, with files of its own in `scratch`.
-    ///
-    /// # Errors
-    /// When ffmpeg or a file fails.
+    /// Decodes what arrived and compares it with `clip`; intermediate files go to `scratch`.
     pub fn compare(&self, clip: &Path, scratch: &Path) -> anyhow::Result<Comparison> {
         let files = RunFiles {
             clip: clip.to_owned(),
@@ -350,7 +329,7 @@ fn read<T>(
     parse(BufReader::with_capacity(1 << 20, file)).with_context(|| path.display().to_string())
 }
 
-/// Makes sure that a clip is long enough for the stream.
+/// Checks that a clip is long enough for the stream.
 fn check_clip(clip: &Path, frames: usize) -> Result<(), BadInput> {
     let problem = |problem: String| BadInput::new(format!("--clip {}: {problem}", clip.display()));
     if !decode::is_byte_stream(clip) {
@@ -363,7 +342,7 @@ fn check_clip(clip: &Path, frames: usize) -> Result<(), BadInput> {
     Ok(())
 }
 
-/// The rate of a stream, from when its frames were captured; at least 1.
+/// The frame rate of a stream by its capture times, at least 1.
 fn fps(log: &StreamLog) -> u32 {
     let (Some(first), Some(last)) = (log.frames.first(), log.frames.last()) else {
         return Player::default().fps;

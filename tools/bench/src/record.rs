@@ -53,8 +53,6 @@ enum Role {
 }
 
 impl RecordArgs {
-    /// # Errors
-    /// When an option is wrong, or the system or the other side does not let it record.
     pub fn run(&self) -> anyhow::Result<()> {
         match &self.role {
             Role::Client(args) => args.run(),
@@ -70,7 +68,7 @@ fn unix_epoch(clock: &Clock) -> anyhow::Result<Duration> {
     Ok(now.saturating_sub(clock.now().since(Instant::ZERO)))
 }
 
-/// The token in a file, or else in the environment: never among the arguments, which all users see.
+/// The token from a file or the environment, never from the arguments, which all users can see.
 fn token(file: Option<&Path>) -> Result<Option<RecordToken>, BadInput> {
     let (text, place) = match file {
         Some(file) => {
@@ -89,18 +87,16 @@ fn token(file: Option<&Path>) -> Result<Option<RecordToken>, BadInput> {
     token.map(Some).map_err(|error| BadInput::new(format!("{place}: {error}")))
 }
 
-/// What a link may be recorded at.
 fn parse_rate(text: &str) -> Result<Rate, String> {
     rate::parse(text, &RATES)
 }
 
-/// Holds the token where there is no file.
+/// Holds the token if there is no file.
 const TOKEN_VARIABLE: &str = "ROADWEAVE_RECORD_TOKEN";
-/// The port of the server.
 const PORT: u16 = 4437;
-/// Bounds of all rates; those of the plan.
+/// The bounds of the plan.
 const RATES: RangeInclusive<Rate> = Rate::from_kbps(100)..=Rate::from_kbps(10_000_000);
-/// After sending, more comes due within microseconds: to sleep a little makes runs of it.
+/// More datagrams are due within microseconds of sending: a short sleep batches them.
 const NAP: Duration = Duration::from_micros(500);
-/// Bytes of a socket's buffers: what is sent waits in the link, not here.
+/// Bytes of a socket's buffers: packets queue in the link, not here.
 const BUFFER_BYTES: usize = 1 << 20;

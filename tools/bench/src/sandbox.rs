@@ -22,14 +22,10 @@ use roadweave_device::{Signal, Signals, wait_readable};
 use roadweave_terminal::exit;
 use roadweave_terminal::out;
 
-/// One end of a cable: a namespace, the name of the interface and its address with the prefix
-/// length.
+/// One end of a cable: namespace, interface, and address with prefix length.
 pub type End<'a> = (&'a NetNs, &'a str, &'a str);
 
 /// Joins two namespaces by a cable.
-///
-/// # Errors
-/// What the system refused.
 pub fn connect(left: End<'_>, right: End<'_>) -> anyhow::Result<()> {
     let addresses = |(_, _, address): End<'_>| -> anyhow::Result<[IpNet; 1]> {
         Ok([address.parse().with_context(|| format!("{address} is no address"))?])
@@ -42,10 +38,7 @@ pub fn connect(left: End<'_>, right: End<'_>) -> anyhow::Result<()> {
         .with_context(|| format!("cannot join {} and {}", left.0.name(), right.0.name()))
 }
 
-/// Ends the program when it is told to; the sandbox ends with it, and all that runs inside.
-///
-/// # Errors
-/// When signals cannot be caught.
+/// Ends the program on a signal; the sandbox and everything in it end with it.
 pub fn exit_when_told() -> anyhow::Result<()> {
     let mut signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate, Signal::Hangup])?;
     std::thread::spawn(move || {

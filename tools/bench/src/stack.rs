@@ -1,7 +1,7 @@
 //! `roadweave stack`: a whole back-end on one machine, and what two viewers see when a proxy dies.
 //!
 //! ```text
-//!                                  controller: who belongs to it, where all are
+//!                                  controller: members and their addresses
 //!   camera ─ box 1 ═ 4 links ═╗                 ╔═ proxy A ─ leg ─╗
 //!                             ╠═ the Internet ══╣                 ╠═ anchor ─ viewers
 //!   camera ─ box 2 ═ 4 links ═╝                 ╚═ proxy B ─ leg ─╝
@@ -11,8 +11,8 @@
 //!                                              └─► viewing: what came ─► table, report, JSON
 //! ```
 //!
-//! Everything runs in a sandbox that the kernel removes with the program, whatever ends it. Where
-//! to start reading: [`Stack::run`].
+//! Everything runs in a sandbox that the kernel removes with the program. Start reading at
+//! [`Stack::run`].
 
 mod controller;
 mod members;
@@ -43,13 +43,12 @@ use crate::rate;
 use crate::sandbox::{clock, exit_when_told};
 use crate::writable;
 
-/// On the sandbox's own file system.
+/// On the sandbox's file system.
 const DIRECTORY: &str = "/run/roadweave-stack";
-/// Between the last preparation and the first frame.
+/// Time between the last preparation and the first frame.
 const SETTLE: Duration = Duration::from_millis(500);
-/// So long before the proxy the controller dies: nothing shall need it.
+/// The controller dies this long before the proxy, so that the failover works without it.
 const CONTROLLER_AHEAD: Duration = Duration::from_secs(2);
-/// Between two readings of the boxes' counters.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Starts a fleet with two boxes and video on this machine, and kills its controller and a proxy
@@ -72,7 +71,6 @@ pub struct StackArgs {
     json: bool,
 }
 
-/// What came of it.
 #[derive(Debug, Serialize)]
 struct Results {
     seed: u64,
@@ -84,10 +82,6 @@ struct Results {
 }
 
 impl StackArgs {
-    /// Runs it.
-    ///
-    /// # Errors
-    /// When something is missing, with the cure, or a part of it fails, with what it said.
     pub fn run(&self) -> anyhow::Result<()> {
         writable::check("--report", &self.report)?;
         ffmpeg::check()?;
@@ -190,5 +184,5 @@ impl Stack {
     }
 }
 
-/// A moment since the start of the streams, and for how long they last.
+/// Start of the streams, their length, and the time of the kill since the start.
 type Times = (Instant, Duration, Duration);

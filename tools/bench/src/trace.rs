@@ -1,4 +1,4 @@
-//! `roadweave trace`: recordings of links, looked at, drawn, rewritten and made up.
+//! `roadweave trace`: recordings of links, statistics, drawings, conversions, synthetic ones.
 //!
 //! ```text
 //!   FILE|DIR ─> inputs ─┬─> info      tables, JSON
@@ -7,7 +7,7 @@
 //!   seed ──────────────────> generate ┘
 //! ```
 //!
-//! What a recording is and what it is like is `roadweave_emulate`'s; here are files and the screen.
+//! Formats and statistics are in `roadweave_emulate`; here are files and output.
 
 mod convert;
 mod generate;
@@ -47,8 +47,6 @@ enum TraceCommand {
 }
 
 impl TraceArgs {
-    /// # Errors
-    /// When the command fails.
     pub fn run(&self) -> anyhow::Result<()> {
         match &self.command {
             TraceCommand::Info(args) => args.run(),
@@ -79,5 +77,5 @@ fn parse_length(text: &str) -> Result<Duration, String> {
     length.ok_or_else(|| "above 0, up to 86400 seconds, such as 90".into())
 }
 
-/// Seconds; what is analysed or written at most.
+/// The longest time that is analysed or written, seconds.
 const DAY: f64 = 86_400.0;

@@ -1,15 +1,12 @@
-//! Whether a file can be written, found out before the work whose result it is to hold.
+//! Whether a file can be written, checked before the work whose result it will hold.
 
 use std::fs::{self, OpenOptions};
 use std::path::Path;
 
 use roadweave_terminal::exit::BadInput;
 
-/// Opens `file` for writing, and leaves it as it was: what is there stays, what is not there is not
-/// there afterwards. `option` is the name on the command line.
-///
-/// # Errors
-/// In words for the command line.
+/// Opens `file` for writing, and leaves everything as it was. `option` is the name on the command
+/// line.
 pub fn check(option: &str, file: &Path) -> Result<(), BadInput> {
     let was_there = file.symlink_metadata().is_ok();
     let opened = OpenOptions::new().append(true).create(true).open(file);
@@ -17,7 +14,7 @@ pub fn check(option: &str, file: &Path) -> Result<(), BadInput> {
         BadInput::new(format!("{option} {}: cannot write it: {error}", file.display()))
     });
     if opened.is_ok() && !was_there {
-        // Whoever writes it later makes it anew; a file that stays does no harm.
+        // The later write creates it again; a file that stays does no harm.
         let _ = fs::remove_file(file);
     }
     opened.map(drop)

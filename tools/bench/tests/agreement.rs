@@ -1,21 +1,14 @@
-//! Whether the lab agrees with reality: the same drive, stream and strategies in virtual time and
-//! in real time between namespaces.
+//! Compares the lab with reality: the same drive, stream and strategies in virtual time, and in
+//! real time between namespaces.
 //!
-//! ```text
-//!   drive, clip ─┬─ roadweave demo    real processes, TUN devices, the kernel ─┐
-//!                └─ roadweave lab run virtual time ────────────────────────────┴─► equal figures?
-//! ```
+//! A busy machine adds delay and loss: a run without idle processors is repeated, and the test is
+//! skipped if all are. Chance differs in both worlds: one packet more before the outage can change
+//! the coded packets by half. So the lab's side is the span of its seeds; and after a real run that
+//! disagrees, two more are made, at most twice, and the median counts.
 //!
-//! A machine that does something else meanwhile adds delay and loss of its own: a run in which no
-//! processor was idle is made again, and the test is left out where all do. Both worlds
-//! have a chance that is theirs alone: one packet more or less before the outage moves what is
-//! coded in it by half. So the lab's side is what its seeds span; and after a real run that
-//! disagrees, two more are made, at most twice, and their median is what counts.
-//!
-//! `make agreement` holds the tail as well, on a machine that does nothing else: medians of five
-//! runs on three drives, of nine where five disagree. Without that it is left out. On the lab's
-//! side the median is that of 31 seeds: on one of the drives their p99 lie between 79 and 130 ms,
-//! and the median of the first five of them is 15 % below that of all.
+//! `make agreement` also checks the tail, on an idle machine: medians of five runs on three drives,
+//! or of nine if five disagree. The lab's side is the median of 31 seeds: on one drive their p99
+//! are between 79 and 130 ms, and the median of the first five is 15 % below that of all.
 
 #![allow(clippy::disallowed_methods, reason = "end-to-end tests start programs and wait")]
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
@@ -34,34 +27,31 @@ const SECONDS: usize = 8;
 const FPS: usize = 30;
 /// Bytes of a frame; every thirtieth, an IDR frame, has twice as many. About 6 Mbit/s.
 const FRAME: usize = 24_000;
-/// The same of about 30 Mbit/s.
+/// About 30 Mbit/s.
 const LARGE_FRAME: usize = 118_000;
-/// A drive whose best link loses all packets for 200 ms, while the choice of links does not hang on
-/// microseconds: where it does, equal worlds part after a few packets.
+/// A drive whose best link loses all packets for 200 ms, and on which the choice of links does not
+/// depend on microseconds: otherwise equal worlds diverge after a few packets.
 const SEED: u64 = 19;
-/// As many runs of a strategy may be made.
+/// Most runs of a strategy.
 const RUNS_MAX: usize = 5;
-/// How often a run that had too little processor time is made again.
+/// Most attempts at a run with enough processor time.
 const DEMO_TRIES: usize = 4;
-/// Processors that are idle for less than this part of a run are not there for it alone.
+/// At least this part (1/10) of the processor time must be idle.
 const IDLE_PART: u64 = 10;
-/// The lab's seeds of each strategy.
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=9;
 
-/// Drives on which 30 Mbit/s need several links and find them.
+/// Drives on which 30 Mbit/s need several links and have enough with all.
 const TAIL_DRIVES: [u64; 3] = [3, 10, 19];
-/// Runs in real time of which the median is compared.
+/// Runs in real time.
 const TAIL_RUNS: usize = 5;
-/// As many may be made where these disagree.
+/// Most runs in real time if the first disagree.
 const TAIL_RUNS_MAX: usize = 9;
-/// Seeds of the lab whose median that is compared with.
 const TAIL_SEEDS: std::ops::RangeInclusive<u64> = 1..=31;
-/// How far the medians of the p99 may lie apart, share of the lab's.
+/// Largest difference of the median p99, share of the lab's.
 const P99_APART: f64 = 0.15;
-/// How far those of the redundancy may, share of the stream.
+/// Largest difference of the median redundancy, share of the stream.
 const REDUNDANCY_APART: f64 = 0.01;
 
-/// What is compared.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Picture {
     p50_ms: f64,
@@ -83,8 +73,8 @@ impl Picture {
         }
     }
 
-    /// Whether each figure lies in what `lab` spans, or beside it by no more than 3 ms, half a
-    /// point of the packets and a point of redundancy.
+    /// Whether each figure is within the span of `lab`, or at most 3 ms, half a percent of the
+    /// packets and a percent of redundancy beside it.
     fn agrees(&self, lab: &[Self]) -> bool {
         let beside = |figure: fn(&Self) -> f64, most: f64| {
             let (least, greatest) = lab
@@ -98,7 +88,6 @@ impl Picture {
             && beside(|picture| picture.redundancy, 0.01)
     }
 
-    /// Each figure's median.
     fn median(of: &[Self]) -> Self {
         let median = |figure: fn(&Self) -> f64| {
             let mut figures: Vec<f64> = of.iter().map(figure).collect();
@@ -114,14 +103,14 @@ impl Picture {
     }
 }
 
-/// The p99 of each run, ascending.
+/// Sorted p99 of the runs.
 fn tails(runs: &[Picture]) -> Vec<f64> {
     let mut tails: Vec<f64> = runs.iter().map(|run| run.p99_ms).collect();
     tails.sort_by(f64::total_cmp);
     tails
 }
 
-/// The figures by strategy that `roadweave` prints, started in `folder`.
+/// Runs `roadweave` in `folder`; returns the figures by strategy.
 fn figures(folder: &Path, arguments: &[&str]) -> Vec<(String, Picture)> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_roadweave-lab"));
     let output = command.current_dir(folder).args(arguments).output().unwrap();
@@ -132,7 +121,7 @@ fn figures(folder: &Path, arguments: &[&str]) -> Vec<(String, Picture)> {
     json["strategies"].as_array().unwrap().iter().map(of).collect()
 }
 
-/// A clip of slices that no decoder would like; their sizes are what matters here.
+/// A clip of slices that cannot be decoded; only their sizes matter.
 fn clip(frame_bytes: usize) -> Vec<u8> {
     let mut clip = Vec::new();
     for frame in 0..SECONDS * FPS {
@@ -147,7 +136,6 @@ fn clip(frame_bytes: usize) -> Vec<u8> {
     clip
 }
 
-/// A folder with a drive, a clip and the scenario of both.
 fn prepare(seed: u64, operators: &[Operator], frame_bytes: usize) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let drive = Drive::synthetic(seed, operators, Duration::from_secs(SECONDS as u64 + 2));
@@ -169,8 +157,7 @@ fn demo(folder: &Path, strategies: &str) -> Vec<(String, Picture)> {
     figures(folder, &arguments)
 }
 
-/// One run of each strategy in real time on a machine that has processor time for it, or a line
-/// that says that there is no such time.
+/// The same with enough processor time; `None` if the machine is too busy.
 fn punctual_demo(folder: &Path, strategies: &str) -> Option<Vec<(String, Picture)>> {
     for _ in 0..DEMO_TRIES {
         let before = processor_times();
@@ -186,7 +173,7 @@ fn punctual_demo(folder: &Path, strategies: &str) -> Option<Vec<(String, Picture
     None
 }
 
-/// The ticks for which all processors had nothing to do, and all ticks: `/proc/stat` (proc(5)).
+/// Idle and all ticks of all processors: `/proc/stat` (proc(5)).
 fn processor_times() -> (u64, u64) {
     let text = fs::read_to_string("/proc/stat").unwrap();
     let all = text.lines().next().unwrap().split_whitespace().skip(1);

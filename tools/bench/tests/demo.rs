@@ -1,5 +1,4 @@
-//! The demo as its user starts it. Where the system lacks what it needs, the tests say so and do
-//! nothing.
+//! The demo as a user starts it. Skipped where the system lacks what it needs.
 
 #![allow(
     clippy::disallowed_methods,
@@ -16,7 +15,6 @@ use std::time::Duration;
 use roadweave_device::netns::{sandbox_is_there, wait_within};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
-/// Whether the demo can run here; a test that it cannot says so.
 fn can_run() -> bool {
     let ffmpeg = Command::new("ffmpeg").arg("-version").stdout(Stdio::null()).status();
     if ffmpeg.is_err() {
@@ -54,7 +52,7 @@ fn a_short_demo_measures_and_reports() {
     let figures = &results["strategies"][0];
     let figure = |name: &str| figures[name].as_f64().unwrap();
     assert_eq!(figures["strategy"], "xnc");
-    // The best link alone could carry so much; half of it must arrive on a busy machine too.
+    // Half of what the best link alone could carry must arrive even on a busy machine.
     let page = fs::read_to_string(&report).unwrap();
     let least = best_link_share(&page) / 2.0;
     assert!(least > 0.25, "the links are no good for this video: {least}");
@@ -80,7 +78,6 @@ fn a_short_demo_measures_and_reports() {
     }
 }
 
-/// Whether the program of the live encoder has been built; a test that lacks it says so.
 fn has_live_encoder() -> bool {
     let program = Path::new(env!("CARGO_BIN_EXE_roadweave-lab")).with_file_name("roadweave-video");
     if !program.exists() {
@@ -119,7 +116,7 @@ fn a_live_encoder_is_measured_beside_one_that_keeps_its_rate() {
     assert!(fixed["strategy"].as_str().unwrap().ends_with("@2M"), "{results:#}");
     for figures in [adaptive, fixed] {
         assert_eq!(figures["frames"], 120);
-        // A busy machine shows fewer, and those that it shows are right.
+        // A busy machine shows fewer frames, but correct ones.
         assert!(number(figures, "frames_shown") > 30.0, "{results:#}");
         assert!(number(figures, "ssim_shown_db") > 8.0, "{results:#}");
         assert!(number(figures, "encoder_cpu_percent") > 1.0, "{results:#}");
@@ -135,7 +132,7 @@ fn a_live_encoder_is_measured_beside_one_that_keeps_its_rate() {
 
 #[test]
 fn without_the_live_encoder_what_needs_it_is_refused_with_what_to_do() {
-    // Beside this copy there is none, and in an empty PATH neither.
+    // There is none beside this copy, nor in the empty PATH.
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("roadweave-lab");
     fs::copy(env!("CARGO_BIN_EXE_roadweave-lab"), &program).unwrap();
@@ -160,7 +157,7 @@ fn a_demo_that_is_interrupted_or_killed_leaves_nothing_behind() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // unshare, the program inside, emulator, server and client at least.
+        // At least unshare, the inner program, emulator, server and client.
         let family = wait_for_descendants(&mut child, 5);
         kill_process(Pid::from_child(&child), signal).unwrap();
         let status = child.wait().unwrap();
@@ -196,7 +193,7 @@ fn bad_options_are_refused_with_what_would_be_right() {
     refuse(&["--report", "/nowhere/demo.html"], unwritable);
 }
 
-/// The share of the stream that the best link carries alone, 0..1, by the links' traces.
+/// The share of the stream that the best link carries alone, by the links' traces, 0..1.
 fn best_link_share(page: &str) -> f64 {
     let (before, _) = page.split_once(" % of the stream alone").expect("the report says it");
     before.rsplit(' ').next().unwrap().parse::<f64>().unwrap() / 100.0
@@ -213,7 +210,7 @@ fn wait_for_descendants(child: &mut Child, count: usize) -> Vec<i32> {
     family
 }
 
-/// All processes below `root`, from the parents that /proc tells.
+/// All processes below `root`, by the parents in /proc.
 fn descendants(root: i32) -> Vec<i32> {
     let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
     for entry in fs::read_dir("/proc").unwrap().flatten() {

@@ -1,4 +1,4 @@
-//! Links between TUN devices in two namespaces: what goes in comes out, late as it should.
+//! Links between TUN devices in two namespaces: packets arrive intact, and as late as they should.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests, whose failure is the test's")]
 #![allow(
@@ -28,7 +28,7 @@ rate_kbps = 100000
 delay_ms = 5
 ";
 
-/// Runs `work` while the emulator of `text` runs; returns what passed.
+/// Runs `work` while the emulator runs; returns its report.
 fn with_emulator(text: &str, work: impl FnOnce(&NetNs, &NetNs)) -> Vec<EmulatedLinkReport> {
     let near = NetNs::create("near").unwrap();
     let far = NetNs::create("far").unwrap();
@@ -49,7 +49,7 @@ fn with_emulator(text: &str, work: impl FnOnce(&NetNs, &NetNs)) -> Vec<EmulatedL
     })
 }
 
-/// Ends the emulator also when a test fails, which would wait for its thread without end.
+/// Stops the emulator when a test fails too, which would otherwise wait for its thread forever.
 struct Stop;
 
 impl Drop for Stop {
@@ -73,7 +73,8 @@ fn socket(namespace: &NetNs, address: &str) -> UdpSocket {
     socket
 }
 
-/// Sends `count` packets of `payload` bytes at once; when each arrives, after the first was sent.
+/// Sends `count` packets of `payload` bytes at once; returns when each arrives, since the first was
+/// sent.
 fn burst(from: &UdpSocket, to: &UdpSocket, count: usize, payload: usize) -> Vec<Duration> {
     let destination = to.local_addr().unwrap();
     let begin = Instant::now();

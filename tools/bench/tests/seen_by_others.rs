@@ -1,11 +1,10 @@
-//! Rate, delay and loss of emulated links as programs that know nothing of them see them: iperf3
-//! and ping.
+//! Rate, delay and loss of emulated links, measured by iperf3 and ping.
 //!
 //! ```text
 //!  near: ping, iperf3 ── slow, lossy (roadweave_bench::emulate::Emulator) ── far: iperf3
 //! ```
 //!
-//! A busy machine adds delay and loss of its own, so what disagrees is measured again.
+//! A busy machine adds delay and loss, so a measurement that disagrees is repeated.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests, whose failure is the test's")]
 #![allow(
@@ -23,8 +22,8 @@ use roadweave_device::{Signal, Signals};
 use rustix::process::{getpid, kill_process};
 use serde_json::Value;
 
-/// The seed is one with which `lossy` leaves iperf3's first packets alone: without them it waits
-/// for a minute.
+/// With this seed `lossy` loses none of iperf3's first packets; otherwise iperf3 waits for a
+/// minute.
 const LINKS: &str = "
 seed = 3
 [place]
@@ -43,16 +42,15 @@ delay_ms = 12.5
 loss = 0.05
 loss_burst = 3
 ";
-/// What is measured again and again disagrees for a reason.
+/// What disagrees in all attempts is wrong.
 const ATTEMPTS: usize = 4;
 /// The queue of `slow`, bytes.
 const QUEUE: f64 = 60_000.0;
-/// For how long iperf3 sends.
+/// Seconds that iperf3 sends.
 const SECONDS: f64 = 2.0;
 /// iperf3's packets with their headers, bytes.
 const PACKET: f64 = 1_028.0;
 
-/// Runs `work` with the near and the far namespace while the emulator runs.
 fn with_emulator(work: impl FnOnce(&NetNs, &NetNs)) {
     let near = NetNs::create("near").unwrap();
     let far = NetNs::create("far").unwrap();
@@ -72,7 +70,7 @@ fn with_emulator(work: impl FnOnce(&NetNs, &NetNs)) {
     });
 }
 
-/// Ends the emulator also when a test fails, which would wait for its thread without end.
+/// Stops the emulator when a test fails too, which would otherwise wait for its thread forever.
 struct Stop;
 
 impl Drop for Stop {
@@ -81,18 +79,17 @@ impl Drop for Stop {
     }
 }
 
-/// A process that ends with the test.
+/// Killed at the end of the test.
 struct Server(Child);
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Nothing to do if it has ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Measures until it agrees.
+/// Repeats a measurement until it agrees.
 fn eventually(mut measure: impl FnMut() -> Result<(), String>) {
     let mut complaints = Vec::new();
     while complaints.len() < ATTEMPTS {
@@ -104,8 +101,6 @@ fn eventually(mut measure: impl FnMut() -> Result<(), String>) {
     panic!("{complaints:#?}");
 }
 
-/// # Errors
-/// When `found` is not within `tolerance` of `expected`.
 fn near_to(what: &str, found: f64, expected: f64, tolerance: f64) -> Result<(), String> {
     println!("{what}: {found:.3}, expected {expected:.3}");
     match (found - expected).abs() <= tolerance {
@@ -124,7 +119,7 @@ fn is_missing(program: &str) -> bool {
     missing
 }
 
-/// Median and least of the round-trip times that ping tells, ms.
+/// Median and minimum of ping's round-trip times, ms.
 fn ping(near: &NetNs, address: &str) -> (f64, f64) {
     let words = ["-n", "-c", "40", "-i", "0.02", address];
     let output = near.command("ping").args(words).output().unwrap();
@@ -136,8 +131,8 @@ fn ping(near: &NetNs, address: &str) -> (f64, f64) {
     (times[times.len() / 2], times[0])
 }
 
-/// What iperf3 tells of [`SECONDS`] of UDP at `mbps` Mbit/s to `address`. (Its option for the other
-/// way leaves out of its count what is under way at the end.)
+/// iperf3's report of [`SECONDS`] of UDP at `mbps` Mbit/s to `address`. (Its reverse mode does not
+/// count packets in flight at the end.)
 fn iperf(from: &NetNs, to: &NetNs, address: &str, mbps: f64) -> Value {
     let mut server = to.command("iperf3");
     server.args(["-s", "-1", "-B", address]).stdout(Stdio::null()).stderr(Stdio::null());
@@ -158,7 +153,7 @@ fn iperf(from: &NetNs, to: &NetNs, address: &str, mbps: f64) -> Value {
     }
 }
 
-/// Packets sent and packets lost.
+/// Packets sent and lost.
 fn packets(told: &Value) -> (f64, f64) {
     let figure = |name: &str| told["end"]["sum"][name].as_f64().unwrap();
     (figure("packets"), figure("lost_packets"))
@@ -174,7 +169,7 @@ fn ping_sees_the_delay_twice() {
             for (address, round_trip) in [("10.201.1.1", 60.0), ("fd00:201:2::1", 25.0)] {
                 eventually(|| {
                     let (median, least) = ping(near, address);
-                    // The packets take their bytes' time, some 0.1 ms at 8 Mbit/s.
+                    // Each packet takes some 0.1 ms more at 8 Mbit/s.
                     assert!(least >= round_trip, "faster than light: {least} ms");
                     near_to("round trip, ms", median, round_trip + 1.0, 1.0)
                 });
@@ -196,7 +191,7 @@ fn iperf3_gets_the_rate_of_a_link_that_it_overloads() {
                 eventually(|| {
                     let told = iperf(from, to, address, 1.15 * expected);
                     let (sent, lost) = packets(&told);
-                    // What waits in the queue at the end arrives too.
+                    // The queue's content still arrives after the end.
                     let seconds = SECONDS + QUEUE * 8.0 / (expected * 1e6);
                     let rate = (sent - lost) * PACKET * 8.0 / 1e6 / seconds;
                     near_to("Mbit/s", rate, expected, 0.02 * expected)
@@ -215,7 +210,7 @@ fn iperf3_sees_the_share_of_packets_that_a_link_loses() {
         with_emulator(|near, far| {
             eventually(|| {
                 kill_process(getpid(), rustix::process::Signal::HUP).unwrap();
-                // 5,000 packets: bursts of three make the standard deviation 0.7 points.
+                // 5,000 packets: with bursts of three the standard deviation is 0.7 points.
                 let told = iperf(near, far, "10.201.2.1", 20.0);
                 let (sent, lost) = packets(&told);
                 near_to("share lost", lost / sent, 0.05, 0.015)

@@ -7,15 +7,13 @@
 
 use clap_mangen::roff::{Inline, Roff, bold, italic, line_break, roman};
 
-/// A page of docs/ and its name.
 type Page = (&'static str, &'static str);
 
 const CONFIGURATION: Page = ("configuration.md", include_str!("../../../docs/configuration.md"));
 const ROUTER: Page = ("router.md", include_str!("../../../docs/router.md"));
 const PROXY: Page = ("proxy.md", include_str!("../../../docs/proxy.md"));
 
-/// The sections of the page: its title, what it says first, and the section of docs/ whose table it
-/// has.
+/// Title, introduction, and the section of docs/ whose table follows.
 const SECTIONS: [(&str, &str, Page, &str); 7] = [
     ("CLIENT.TOML", "What a client alone has.", CONFIGURATION, "## client.toml"),
     ("SERVER.TOML", "What a server alone has.", CONFIGURATION, "## server.toml"),
@@ -31,11 +29,10 @@ const SECTIONS: [(&str, &str, Page, &str); 7] = [
     ("ANCHOR.TOML", "What an anchor has beside that of both.", PROXY, "## `anchor.toml`"),
 ];
 
-/// The page as roff.
 pub fn page() -> String {
     let mut page = Roff::new();
     let version = concat!("roadweave ", env!("CARGO_PKG_VERSION"));
-    // Equal sources give equal pages, so without a date.
+    // No date: equal sources give equal pages.
     page.control("TH", ["roadweave.toml", "5", "\"\"", version]);
     section(&mut page, "NAME");
     page.text([roman("roadweave.toml - configuration files of roadweave")]);
@@ -55,7 +52,7 @@ pub fn page() -> String {
         for [name, default, what] in rows(source.1, heading) {
             page.control("TP", []);
             let mut head = vec![bold(name)];
-            // Of a strategy the second column is what it does, and the third for what.
+            // The columns of a strategy: what it does, what to choose it for.
             let is_strategy = heading == "## Strategies";
             if !is_strategy {
                 head.push(roman(" ("));
@@ -84,8 +81,7 @@ fn section(page: &mut Roff, title: &str) {
     page.control("SH", [title]);
 }
 
-/// The rows of the tables between `heading` and the next one of its level: name, default, and what
-/// it is.
+/// The rows of the tables between `heading` and the next one of its level.
 fn rows<'a>(text: &'a str, heading: &str) -> Vec<[&'a str; 3]> {
     let begin = format!("\n{heading}\n");
     let (_, below) = text.split_once(&begin).unwrap_or_else(|| panic!("no section {heading}"));
@@ -98,8 +94,8 @@ fn rows<'a>(text: &'a str, heading: &str) -> Vec<[&'a str; 3]> {
     section.lines().filter_map(cells).collect()
 }
 
-/// A line of Markdown: code is bold, and of links the words remain. What is "below" in the page of
-/// docs/ is not below here, and is called by its heading.
+/// Converts a line of Markdown: code is bold, of links only the words remain. A link called "below"
+/// becomes the heading that it leads to.
 fn inlines(text: &str, (name, page): Page) -> Vec<Inline> {
     let mut found = Vec::new();
     let mut rest = text;
@@ -124,21 +120,21 @@ fn inlines(text: &str, (name, page): Page) -> Vec<Inline> {
     found
 }
 
-/// The words and the target of a link at the beginning of `text`, and what follows.
+/// The words and the target of a link at the beginning of `text`, and the rest.
 fn link(text: &str) -> Option<(&str, &str, &str)> {
     let (words, rest) = text.strip_prefix('[')?.split_once("](")?;
     let (target, rest) = rest.split_once(')')?;
     Some((words, target, rest))
 }
 
-/// The heading that `#...` leads to in `page`.
+/// The heading in `page` that the anchor `#...` leads to.
 fn heading<'a>(page: &'a str, target: &str) -> Option<&'a str> {
     let anchor = target.strip_prefix('#')?;
     let titles = page.lines().filter(|line| line.starts_with('#'));
     titles.map(|line| line.trim_start_matches('#').trim()).find(|it| slug(it) == anchor)
 }
 
-/// What a heading is called in the address of a link to it: without punctuation, with hyphens.
+/// A heading as an anchor: lower case, without punctuation, with hyphens.
 pub(crate) fn slug(title: &str) -> String {
     let kept = title.chars().filter(|letter| letter.is_alphanumeric() || " -_".contains(*letter));
     kept.collect::<String>().to_lowercase().replace(' ', "-")
@@ -149,7 +145,7 @@ mod tests {
     use super::*;
     use crate::golden::assert_golden;
 
-    /// `crates/config` holds the same tables against the types.
+    /// `crates/config` checks the same tables against the types.
     #[test]
     fn every_field_of_every_file_is_in_the_page() {
         let page = page();

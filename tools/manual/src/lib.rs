@@ -1,5 +1,4 @@
-//! What tells of all commands: completions for shells, and man pages; and one page of the
-//! configuration files.
+//! Completions and man pages for all commands, and a man page for the configuration files.
 //!
 //! ```text
 //! roadweave            ┐                       ┌ roadweave completions SHELL
@@ -12,7 +11,7 @@
 //! tables of docs/ ─────────► FOLDER/roadweave/man5/roadweave.toml.5
 //! ```
 //!
-//! It is a program of its own, so that no byte of it is on a vehicle's box.
+//! A separate program, so that it takes no space on a vehicle's box.
 
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
@@ -66,10 +65,9 @@ struct CompletionsArgs {
     program: String,
 }
 
-/// The program that runs most others.
 const PRODUCT: &str = "roadweave";
 
-/// The programs that people call by their own names.
+/// The programs that users call by their own names.
 const CALLED: [&str; 2] = [PRODUCT, "roadweave-controller"];
 
 /// Runs the command line.
@@ -93,7 +91,7 @@ impl CompletionsArgs {
     }
 }
 
-/// The completions of a program that people call by its name, for `shell`.
+/// The completions of one of [`CALLED`], for `shell`.
 fn completions(program: &str, shell: Shell) -> Option<String> {
     let mut command = match program {
         PRODUCT => product(),
@@ -118,7 +116,7 @@ fn product() -> Command {
         .fold(roadweave_cli::command(), Command::subcommand)
 }
 
-/// The program that has the command `name` of [`product`], which is also the name of its package.
+/// The program that has the command `name` of [`product`]; also the name of its package.
 fn owner(name: &str) -> &'static str {
     let has = |commands: &[(&str, &str)]| commands.iter().any(|(known, _)| *known == name);
     match name {
@@ -154,8 +152,8 @@ mod tests {
         assert!(["fleet", "web"].iter().all(|name| tree.find_subcommand(name).is_some()));
     }
 
-    /// Appends the help of `command` and of the commands below it. What all commands take is in the
-    /// help of the first alone.
+    /// Appends the help of `command` and of its subcommands. Global options are shown for the first
+    /// only.
     fn add_help(text: &mut String, command: &Command, is_first: bool) {
         let hides = |arg: &Arg| !is_first && (arg.is_global_set() || arg.get_id() == "help");
         let mut shown = command.clone().term_width(100).mut_args(|arg| match hides(&arg) {

@@ -1,4 +1,4 @@
-//! Whether links of the pages lead somewhere, and whether the book has each page.
+//! Checks the links of the pages, and that the book has each page.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,7 +6,6 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::fields::slug;
 
-/// Pages beside docs/.
 const OUTSIDE: [&str; 4] = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"];
 
 fn root() -> PathBuf {
@@ -28,7 +27,7 @@ fn read(page: &Path) -> String {
     fs::read_to_string(root().join(page)).unwrap_or_else(|error| panic!("{page:?}: {error}"))
 }
 
-/// `text` without what is code: blocks, and within paragraphs, where lines may break in it.
+/// `text` without code: blocks, and code within paragraphs, also across line breaks.
 fn prose(text: &str) -> String {
     let mut is_code = false;
     let lines = text.lines().filter(|line| {
@@ -40,7 +39,7 @@ fn prose(text: &str) -> String {
     lines.join("\n").split("\n\n").flat_map(|part| part.split('`').step_by(2)).collect()
 }
 
-/// Where the links of a page lead: what is in brackets behind the words, line breaks or not.
+/// The targets of a page's links, also across line breaks.
 fn targets(text: &str) -> Vec<String> {
     let prose = prose(text);
     let found = prose.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
@@ -48,7 +47,7 @@ fn targets(text: &str) -> Vec<String> {
     found.filter(|target| !target.contains("://") && !target.starts_with("mailto:")).collect()
 }
 
-/// What links to headings of a page may say; of equal headings the second has `-1` behind it.
+/// The anchors of a page; the second of equal headings ends with `-1`.
 fn anchors(text: &str) -> BTreeSet<String> {
     let mut is_code = false;
     let mut anchors = BTreeSet::new();
@@ -69,7 +68,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
     anchors
 }
 
-/// Where `target` leads from `page`, below the repository, if it does not lead out of it.
+/// `target` relative to `page`, below the repository; `None` if it leads out of it.
 fn resolve(page: &Path, target: &str) -> Option<PathBuf> {
     let mut path = page.parent()?.to_path_buf();
     for part in Path::new(target).components() {
@@ -83,7 +82,7 @@ fn resolve(page: &Path, target: &str) -> Option<PathBuf> {
     Some(path)
 }
 
-/// What is wrong with a link from `page`.
+/// What is wrong with a link on `page`.
 fn fault(page: &Path, target: &str) -> Option<String> {
     let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
     let Some(path) = (if file.is_empty() { Some(page.to_path_buf()) } else { resolve(page, file) })

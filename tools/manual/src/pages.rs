@@ -19,17 +19,14 @@ pub struct PagesArgs {
 }
 
 impl PagesArgs {
-    /// # Errors
-    /// When a file cannot be written.
     pub fn run(&self) -> Result<()> {
         write(&self.folder)
     }
 }
 
-/// Writes all pages and completions below `folder`.
 fn write(folder: &Path) -> Result<()> {
     let mut tree = product();
-    // This names each command by its whole line.
+    // This gives each command its full name.
     tree.build();
     page(&tree, &folder.join(PRODUCT))?;
     put(&folder.join(PRODUCT).join("man5/roadweave.toml.5"), fields::page().as_bytes())?;
@@ -52,7 +49,7 @@ fn write(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A page for `command`, and one for each command below it.
+/// A page for `command` and each of its subcommands.
 fn pages(command: &Command, folder: &Path) -> Result<()> {
     if command.get_name() == "help" || command.is_hide_set() {
         return Ok(());
@@ -100,7 +97,7 @@ mod tests {
         }
         let of_product = folder.path().join("roadweave/man1");
         let names: Vec<_> = fs::read_dir(of_product).expect("pages").flatten().collect();
-        // Its own commands alone, and none that is not for people.
+        // Only its own commands, without hidden ones.
         assert!(names.iter().all(|name| {
             let name = name.file_name().into_string().expect("a name");
             !name.contains("peer") && !name.contains("emulate") && !name.contains("help")

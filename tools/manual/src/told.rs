@@ -1,12 +1,11 @@
-//! Whether pages tell of commands and options that there are.
+//! Checks that the commands and options on the pages exist.
 
 use clap::{Arg, Command};
 
-/// Programs that `roadweave` runs and that are built apart.
+/// Programs that `roadweave` runs and that are built separately.
 const OTHERS: [&str; 1] = ["video"];
 
-/// What `text`, a page in Markdown, tells people to type: lines of blocks of code, and code within
-/// a line, that begin with a program of the product.
+/// The command lines on a Markdown page, in code blocks and in code within a line.
 fn lines(text: &str) -> Vec<String> {
     let mut fenced = false;
     let mut found = Vec::new();
@@ -28,7 +27,7 @@ fn lines(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// What of `line` is not in the command line of its program.
+/// A command or option in `line` that does not exist.
 fn unknown(line: &str, product: &Command, controller: &Command) -> Option<String> {
     let mut words = line.split_whitespace();
     let first = words.next()?;
@@ -78,7 +77,7 @@ fn argument<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
     })
 }
 
-/// Whether `word` stands where a command does, and is no placeholder such as `NAME`.
+/// Whether `word` may be a command, and is no placeholder such as `NAME`.
 fn is_command(word: &str) -> bool {
     !word.is_empty() && word.chars().all(|letter| letter.is_ascii_lowercase() || letter == '-')
 }
@@ -132,7 +131,7 @@ mod tests {
         let mut wrong = Vec::new();
         for page in pages {
             let text = fs::read_to_string(&page).expect("a page");
-            // What is measured by commands that are gone stays as a result.
+            // Measurements with commands that have been removed stay as results.
             if text.contains("(README.md#code-that-is-gone)") {
                 continue;
             }

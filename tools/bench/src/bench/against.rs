@@ -1,9 +1,8 @@
-//! `roadweave bench tunnel --against PROGRAM`: the CPU time of UDP streams through ours and through
-//! boringtun.
+//! `roadweave bench tunnel --against PROGRAM`: the CPU time of UDP streams through roadweave and
+//! through boringtun.
 //!
-//! Both tunnels stand all the time, between the same namespaces, and take turns, so that whatever
-//! else the machine does meets both. The ratio is the figure: percents of a core are those of this
-//! machine.
+//! Both tunnels run all the time, between the same namespaces, and take turns, so that other load
+//! on the machine affects both. Compare ratios: percents of a core depend on the machine.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -20,7 +19,6 @@ use crate::sandbox::tunnel::{SERVER_INNER, Tunnel};
 use crate::sandbox::usage::cpu_time;
 use crate::table;
 
-/// The rates of the streams, bits per second.
 const RATES: [f64; 3] = [8e6, 30e6, 100e6];
 
 /// How both are compared.
@@ -41,23 +39,18 @@ pub struct Compared {
     rate_bps: f64,
     ours: Ends<f64>,
     boringtun: Ends<f64>,
-    /// Ours by its, the median of the rounds' ratios.
+    /// Ours divided by boringtun's, the median of the rounds' ratios.
     ratio: Ends<f64>,
 }
 
-/// CPU time of both in one round: ours, and that of boringtun.
 type Round = [Ends<f64>; 2];
 
 impl AgainstArgs {
-    /// The program to compare with, if there is one.
     pub fn program(&self) -> Option<&Path> {
         self.against.as_deref()
     }
 
-    /// Compares `tunnel`, which stands in `bench`, with that of boringtun, `program`.
-    ///
-    /// # Errors
-    /// When one of them or a load fails, with what it said.
+    /// Compares `tunnel`, which runs in `bench`, with boringtun, `program`.
     pub fn run(
         &self,
         program: &Path,
@@ -120,7 +113,6 @@ fn cpu_percent(
     Ok(Ends { client: percent(0), server: percent(1) })
 }
 
-/// The table for a person.
 pub fn render(compared: &[Compared]) -> String {
     let mut table = table::bare();
     table.set_header(["Mbit/s, end", "CPU, %", "boringtun's", "ours by its"]);
@@ -140,7 +132,7 @@ pub fn render(compared: &[Compared]) -> String {
     table::right_aligned(table, 1)
 }
 
-/// The middle one, the lower of two; 0 of none.
+/// The median, the lower of two; 0 if there are no figures.
 fn median(figures: impl Iterator<Item = f64>) -> f64 {
     let mut figures: Vec<f64> = figures.collect();
     figures.sort_by(f64::total_cmp);

@@ -1,7 +1,5 @@
-//! boringtun: WireGuard in a process of its own.
-//!
-//! It is told what to do as WireGuard's tools tell it: by lines on its socket
-//! (<https://www.wireguard.com/xplatform/>), so that none of these tools is needed.
+//! boringtun: WireGuard in a process of its own. It is configured over its socket
+//! (<https://www.wireguard.com/xplatform/>), so that WireGuard's own tools are not needed.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr};
@@ -17,21 +15,16 @@ use crate::sandbox::clock;
 use crate::sandbox::daemon::Daemon;
 use crate::sandbox::tunnel::Site;
 
-/// The address of the server's end inside the peer's tunnel.
 pub(super) const SERVER_INNER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 78, 0, 1));
 const INNER_NETWORK: &str = "10.78.0.0/24";
-/// Where the peer's server listens.
 const PORT: u16 = 51_820;
-/// What WireGuard's own tools give a device.
+/// WireGuard's default.
 const MTU: u16 = 1420;
-/// Where the peer's sockets are.
 const SOCKETS: &str = "/run/wireguard";
-/// How long a peer may take to open its socket, and to answer there.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often its socket is tried.
 const POLL: Duration = Duration::from_millis(20);
 
-/// One end. The keys keep nothing secret: the private ones are 32 times 1 and 32 times 2.
+/// One end. The keys are not secret: the private ones are 32 times 1 and 32 times 2.
 struct End {
     role: &'static str,
     device: &'static str,
@@ -55,10 +48,7 @@ const CLIENT: End = End {
     public_key: "ce8d3ad1ccb633ec7b70c17814a5c76ecd029685050d344745ba05870e587d59",
 };
 
-/// Starts its client and its server between the namespaces of `site`; dropping them kills them.
-///
-/// # Errors
-/// When the program cannot be started or does not take its settings, with what it said.
+/// Starts client and server between the namespaces of `site`.
 pub(super) fn start(program: &Path, site: Site<'_>) -> anyhow::Result<[Daemon; 2]> {
     let endpoint = SocketAddr::new(SERVER_OUTER, PORT);
     let listen = format!("listen_port={PORT}\n");
@@ -69,7 +59,7 @@ pub(super) fn start(program: &Path, site: Site<'_>) -> anyhow::Result<[Daemon; 2
 }
 
 impl End {
-    /// `own`: further lines on this end. `other`: the other one, with further lines on it.
+    /// `own`: further lines on this end; `other`: the other end, with further lines on it.
     fn start(
         &self,
         program: &Path,
@@ -101,7 +91,6 @@ impl End {
     }
 }
 
-/// Writes `settings` to a peer's socket as soon as there is one.
 fn configure(socket: &Path, settings: &str) -> anyhow::Result<()> {
     let deadline = clock::now() + PATIENCE;
     let mut stream = loop {

@@ -7,10 +7,9 @@
 //! ...        median  | median | median
 //! ```
 //!
-//! Encoding makes n + 3 coded packets of n, or one of 10, into datagrams that are there. Decoding
-//! solves a run of 10 packets of which all, or 3, are lost. All speeds are bytes of source packets
-//! per second: for a decoder, those of the whole run, whether they arrived or were solved for. Time
-//! is that of the processor, so that other programs on the same core do not count.
+//! Encoding makes n + 3 coded packets of n, or one of 10, in preallocated datagrams. Decoding solves
+//! a run of 10 packets with all, or 3, lost. Speeds are bytes of source packets per second; for a
+//! decoder, of the whole run. Time is processor time, so that other programs do not count.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,24 +25,22 @@ use serde::Serialize;
 
 use crate::table;
 
-/// What is encoded: its name in JSON, how many sources, how many coded packets of them.
+/// Name in JSON, number of sources, number of coded packets.
 const ENCODES: [(&str, usize, usize); 4] =
     [("4", 4, 7), ("10", 10, 13), ("32", 32, 35), ("one_of_10", 10, 1)];
-/// What is decoded: its name in JSON, and the packets of a run of 10 that are lost.
+/// Name in JSON, and the packets of a run of [`DECODED`] that are lost.
 const DECODES: [(&str, &[u32]); 2] =
     [("10", &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]), ("3_of_10", &[2, 5, 8])];
-/// The packets of a run that is decoded.
 const DECODED: usize = 10;
-/// The length of a source packet, and so of a coded one, bytes.
 const PACKET_BYTES: usize = 1280;
-/// Runs of packets that are worked on in turn, so that no figure is that of one lucky place in
-/// memory. With what is made of them they stay in a second-level cache.
+/// Runs are used in turn, so that no figure depends on one lucky place in memory. With their
+/// results they fit a second-level cache.
 const RUNS: usize = 8;
-/// Time between two runs at the decoder, which keeps what is younger than its expiry: a few runs.
+/// Time between two runs at the decoder, which keeps a few runs until they expire.
 const RUN_INTERVAL: Duration = Duration::from_millis(100);
-/// The time of a task in a round, if one repetition takes no longer.
+/// The time of a task in a round, unless one repetition takes longer.
 const SLICE: Duration = Duration::from_millis(1);
-/// Fewer rounds have no median worth the name.
+/// Fewer rounds make no useful median.
 const ROUNDS_MIN: u32 = 3;
 
 /// Measures how fast coded packets are made and solved, with each kernel of this processor
@@ -57,14 +54,13 @@ pub struct CodingArgs {
     seconds: u32,
 }
 
-/// The figures; the names are those that every measuring command uses.
+/// The names are the same in every measuring command.
 #[derive(Debug, Serialize)]
 struct Results {
     /// The slowest first.
     kernels: Vec<Figures>,
 }
 
-/// What a kernel reaches.
 #[derive(Debug, Default, Serialize)]
 struct Figures {
     name: &'static str,
@@ -74,10 +70,6 @@ struct Figures {
 }
 
 impl CodingArgs {
-    /// Runs the bench.
-    ///
-    /// # Errors
-    /// When the figures cannot be printed.
     pub fn run(&self) -> anyhow::Result<()> {
         out::note(format_args!("coding: {} s", self.seconds));
         let results = measure(Duration::from_secs(self.seconds.into()));
@@ -113,18 +105,14 @@ fn measure(time: Duration) -> Results {
     Results { kernels: Kernel::available().into_iter().map(figures).collect() }
 }
 
-/// Something that is timed.
 struct Task {
-    /// Does it so many times.
     work: Box<dyn FnMut(u32)>,
-    /// Repetitions that fill a slice.
     repetitions: u32,
-    /// Nanoseconds of a repetition, round by round.
     nanos: Vec<f64>,
 }
 
 impl Task {
-    /// `work` is done here often enough to warm caches and to learn its speed.
+    /// Repeats `work` to warm caches and to find the repetitions that fill a slice.
     fn new(work: impl FnMut(u32) + 'static) -> Self {
         let mut task = Self { work: Box::new(work), repetitions: 1, nanos: Vec::new() };
         (task.work)(1);
@@ -151,13 +139,12 @@ impl Task {
     }
 }
 
-/// The time that this thread has spent on a processor.
 fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// [`RUNS`] runs of `count` packets each, all different and without a pattern.
+/// [`RUNS`] runs of `count` distinct random packets each.
 fn packets(count: usize) -> Vec<Vec<Bytes>> {
     let mut noise = SplitMix64::new(count as u64);
     let mut packet = || {
@@ -170,7 +157,6 @@ fn packets(count: usize) -> Vec<Vec<Bytes>> {
     (0..RUNS).map(|_| (0..count).map(|_| packet()).collect()).collect()
 }
 
-/// An encoder that holds all `runs`, one behind the other.
 fn filled_encoder(kernel: Kernel, runs: &[Vec<Bytes>]) -> Encoder {
     let mut encoder = Encoder::with_kernel(EncoderConfig::default(), kernel);
     for (id, symbol) in (0..).zip(runs.iter().flatten()) {
@@ -183,11 +169,10 @@ fn start(run: usize, count: usize) -> PacketId {
     PacketId((run * count) as u32)
 }
 
-/// Makes `coded` coded packets of each run of `count`, in turn: looks the symbols up, generates the
-/// coefficients, of other seeds each time, and writes the packets behind their headers.
+/// Makes `coded` coded packets of each run of `count`, in turn, with new seeds each time.
 fn encode(kernel: Kernel, count: usize, coded: usize) -> impl FnMut(u32) + use<> {
     let encoder = filled_encoder(kernel, &packets(count));
-    // As a lane makes datagrams: behind one another in one buffer, each with a header.
+    // A lane writes datagrams the same way: one behind another in one buffer, each with a header.
     let mut datagrams = vec![vec![0; coded * (CODED_HEADER + PACKET_BYTES)]; RUNS];
     let mut seeds: Vec<u32> = (0..coded as u32).collect();
     move |times| {
@@ -204,11 +189,10 @@ fn encode(kernel: Kernel, count: usize, coded: usize) -> impl FnMut(u32) + use<>
     }
 }
 
-/// What arrives of one run: sources by their places, and coded packets by their seeds.
+/// One run as it arrives: sources by place, coded packets by seed.
 type Arrived = [Vec<(u32, Bytes)>; 2];
 
-/// Delivers runs of which the packets at the places `lost` do not arrive: takes in the others, then
-/// as many coded packets as were lost, and hands out every packet.
+/// Decodes runs that lost the packets at the places `lost` and got as many coded packets instead.
 fn decode(kernel: Kernel, lost: &'static [u32]) -> impl FnMut(u32) + use<> {
     let all = packets(DECODED);
     let (encoder, count) = (filled_encoder(Kernel::fastest(), &all), DECODED as u16);
@@ -245,7 +229,6 @@ fn decode(kernel: Kernel, lost: &'static [u32]) -> impl FnMut(u32) + use<> {
 }
 
 impl Results {
-    /// The table for a person.
     fn render(&self) -> String {
         let encodes = ENCODES.map(|(_, of, coded)| format!("{coded} of {of}"));
         let decodes = DECODES.map(|(_, lost)| format!("{} of 10 lost", lost.len()));

@@ -1,5 +1,4 @@
-//! Round-trip times: `roadweave bench-echo` sends back what it gets, [`ping`] asks it at a steady
-//! pace.
+//! Round-trip times: [`ping`] sends to `roadweave bench-echo` at a steady pace.
 //!
 //! ```text
 //!   ping: 64 bytes each millisecond --> UDP --> bench-echo
@@ -15,15 +14,12 @@ use roadweave_proto::Instant;
 
 use crate::sandbox::{clock, sockets};
 
-/// Payload of a question and its answer, bytes.
 const SIZE: usize = 64;
-/// Between two questions.
 const INTERVAL: Duration = Duration::from_millis(1);
-/// For so long an answer is waited for; then the next question is due anyway, or it is lost.
+/// A later answer counts as lost.
 const TIMEOUT: Duration = Duration::from_millis(500);
-/// Questions before the first that counts: caches, neighbour tables and timers find their pace.
+/// Questions ahead of those that count, for caches, neighbour tables and timers.
 const WARM_UP: usize = 100;
-/// A measurement of which more is lost means nothing.
 const LOSS_MAX: f64 = 0.05;
 
 /// Sends back every datagram, until it is killed
@@ -35,16 +31,12 @@ pub struct EchoArgs {
 }
 
 impl EchoArgs {
-    /// Echoes for ever.
-    ///
-    /// # Errors
-    /// When the socket cannot be opened or read.
     pub fn run(&self) -> anyhow::Result<()> {
         let socket = sockets::listening_on(self.listen)?;
         let mut buffer = [0; 2048];
         loop {
             match socket.recv_from(&mut buffer) {
-                // An answer that cannot leave is lost, as on a network.
+                // An answer that cannot be sent is lost, as on a network.
                 Ok((length, from)) => _ = socket.send_to(&buffer[..length], from),
                 Err(error) if is_transient(error.kind()) => {}
                 Err(error) => return Err(error).context("cannot receive"),
@@ -53,14 +45,12 @@ impl EchoArgs {
     }
 }
 
-/// Round-trip times to the echo at `to`, ascending: `count` questions, one each millisecond.
-///
-/// # Errors
-/// When the socket cannot be used, or too few answers come.
+/// Round-trip times to the echo at `to`, ascending: `count` questions, one each millisecond. Fails
+/// if more than [`LOSS_MAX`] of the answers are missing.
 pub fn ping(to: SocketAddr, count: usize) -> anyhow::Result<Vec<Duration>> {
     let socket = sockets::sending_to(to)?;
     socket.set_read_timeout(Some(TIMEOUT)).context("cannot set a timeout")?;
-    // Sleeps end at the nanosecond asked for, not up to 50 us later.
+    // Sleeps end at the requested nanosecond, not up to 50 us later.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     let mut times = Vec::with_capacity(count);
     let mut next = clock::now();
@@ -69,14 +59,14 @@ pub fn ping(to: SocketAddr, count: usize) -> anyhow::Result<Vec<Duration>> {
         let sent = clock::now();
         let mut question = [0; SIZE];
         question[..8].copy_from_slice(&(number as u64).to_be_bytes());
-        // A question that is refused, as before the echo listens, is one without an answer.
+        // A question that is refused, as before the echo listens, has no answer.
         if socket.send(&question).is_ok()
             && let Some(received) = answer(&socket, number as u64)?
             && number >= WARM_UP
         {
             times.push(received - sent);
         }
-        // After a late answer the pace goes on from now: no burst makes up for it.
+        // After a late answer the pace continues from now, without a burst.
         next = (next + INTERVAL).max(clock::now());
     }
     let lost = 1.0 - times.len() as f64 / count.max(1) as f64;
@@ -87,14 +77,14 @@ pub fn ping(to: SocketAddr, count: usize) -> anyhow::Result<Vec<Duration>> {
     Ok(times)
 }
 
-/// When the answer to question `number` came; `None` when it did not.
+/// When the answer to question `number` came, if it did.
 fn answer(socket: &std::net::UdpSocket, number: u64) -> anyhow::Result<Option<Instant>> {
     let mut buffer = [0; 2048];
     loop {
         match socket.recv(&mut buffer) {
             Ok(length) => {
                 let now = clock::now();
-                // Answers to older questions, which were given up, are passed over.
+                // Skips late answers to older questions.
                 if buffer[..length].first_chunk() == Some(&number.to_be_bytes()) {
                     return Ok(Some(now));
                 }
@@ -105,7 +95,6 @@ fn answer(socket: &std::net::UdpSocket, number: u64) -> anyhow::Result<Option<In
     }
 }
 
-/// Time-outs, signals, and errors that ICMP reports for packets sent earlier.
 fn is_transient(kind: ErrorKind) -> bool {
     matches!(
         kind,
@@ -136,7 +125,6 @@ mod tests {
         assert_eq!(times.len(), 50);
         assert!(times.is_sorted() && times[0] > Duration::ZERO);
         thread.join().unwrap();
-        // The echo is gone: every question is refused at once.
         assert!(ping(to, 10).is_err());
     }
 }

@@ -18,52 +18,36 @@ use serde_json::Value;
 use crate::sandbox::clock;
 use crate::sandbox::daemon::Daemon;
 
-/// UDP payload of a packet, bytes.
 pub const PACKET_BYTES: u64 = 1300;
-/// Packets lost of all sent, above which a rate is too high.
+/// A rate with a higher share of lost packets is too high.
 pub const LOSS_MAX: f64 = 0.01;
-/// The congestion control of the TCP stream.
 pub const TCP_CONGESTION_CONTROL: &str = "cubic";
 /// The bisection ends when its bounds are this close.
 const RATIO: f64 = 1.03;
-/// How often a client asks for a server that does not listen yet.
 const ATTEMPTS: usize = 50;
 const ATTEMPT_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Both ends of a load.
 #[derive(Clone, Copy, Debug)]
 pub struct Load<'a> {
-    /// Where it comes from.
     pub client: &'a NetNs,
-    /// Where it goes.
     pub server: &'a NetNs,
-    /// The server's address.
     pub address: std::net::IpAddr,
-    /// Duration of a run, seconds.
     pub seconds: u32,
-    /// Where logs may be left.
     pub directory: &'a Path,
 }
 
-/// What one UDP run came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct UdpRun {
-    /// Packets that arrived.
     pub packets: u64,
-    /// Payload that the sender really sent, bits per second.
+    /// Payload that the sender actually sent, bits per second.
     pub sent_bps: f64,
-    /// Payload that arrived, bits per second.
     pub goodput_bps: f64,
     /// Packets lost of all sent, 0..1.
     pub loss: f64,
-    /// Whether the sender did not reach the rate asked for: the path may carry more.
+    /// Whether the sender did not reach the requested rate: the path may carry more.
     pub limited_by_sender: bool,
 }
 
-/// Makes sure that iperf3 is there.
-///
-/// # Errors
-/// When it is not, with the cure.
 pub fn check() -> anyhow::Result<()> {
     let found = Command::new("iperf3").arg("--version").stdout(Stdio::null()).status();
     match found {
@@ -73,20 +57,14 @@ pub fn check() -> anyhow::Result<()> {
 }
 
 impl Load<'_> {
-    /// Sends UDP packets of [`PACKET_BYTES`] at `rate_bps`.
-    ///
-    /// # Errors
-    /// When iperf3 fails, with what it said.
+    /// Sends UDP packets of [`PACKET_BYTES`], paced each 200 us.
     pub fn udp(&self, rate_bps: f64) -> anyhow::Result<UdpRun> {
         let (length, rate) = (PACKET_BYTES.to_string(), format!("{rate_bps:.0}"));
         let options = ["-u", "-l", &length, "-b", &rate, "-w", "2M", "--pacing-timer", "200"];
         parse_udp(&self.run(&options)?).context("iperf3 reports no UDP figures")
     }
 
-    /// Sends the same as an application with a timer of 1 ms does.
-    ///
-    /// # Errors
-    /// When iperf3 fails, with what it said.
+    /// Sends UDP packets as an application with a timer of 1 ms does.
     pub fn steady_udp(&self, rate_bps: f64) -> anyhow::Result<UdpRun> {
         let (length, rate) = (PACKET_BYTES.to_string(), format!("{rate_bps:.0}"));
         parse_udp(&self.run(&["-u", "-l", &length, "-b", &rate])?)
@@ -94,9 +72,6 @@ impl Load<'_> {
     }
 
     /// Goodput of one TCP stream, bits per second.
-    ///
-    /// # Errors
-    /// When iperf3 fails, with what it said.
     pub fn tcp(&self) -> anyhow::Result<f64> {
         let report = self.run(&["-C", TCP_CONGESTION_CONTROL])?;
         report["end"]["sum_received"]["bits_per_second"]
@@ -130,14 +105,11 @@ impl Load<'_> {
     }
 }
 
-/// Finds the highest rate between `low` and `high` at which less than [`LOSS_MAX`] is lost, by
-/// bisection; returns what `measure` gave for it, or, if every rate was too high, for the lowest.
+/// Finds by bisection the highest rate at which less than [`LOSS_MAX`] is lost; returns what
+/// `measure` gave for it, or for the lowest rate if all were too high.
 ///
-/// A sender that does not reach the rate asked for is itself the limit: no higher one is tried. A
-/// rate counts as too high when it fails twice: a moment's work of another process is no limit.
-///
-/// # Errors
-/// When `measure` fails.
+/// A sender that does not reach the requested rate ends the search. A rate is too high only if it
+/// fails twice, since other processes disturb single runs.
 pub fn highest_rate<T>(
     (mut low, mut high): (f64, f64),
     mut measure: impl FnMut(f64) -> anyhow::Result<(UdpRun, T)>,
@@ -174,7 +146,7 @@ pub fn highest_rate<T>(
 fn parse_udp(report: &Value) -> Option<UdpRun> {
     let sum = &report["end"]["sum"];
     let (sent, lost) = (sum["packets"].as_u64()?, sum["lost_packets"].as_i64()?);
-    // Reordering at the end of a run can make iperf3 count less than nothing as lost.
+    // Reordering at the end of a run can make iperf3 report a negative loss.
     let lost = u64::try_from(lost).unwrap_or(0).min(sent);
     let seconds = sum["seconds"].as_f64().filter(|seconds| *seconds > 0.0)?;
     let bps = |packets: u64| (packets * PACKET_BYTES * 8) as f64 / seconds;
@@ -193,7 +165,7 @@ mod tests {
 
     use super::*;
 
-    /// What comes of a search on a path that carries `capacity`, by a sender that makes `sender`.
+    /// Searches on a path that carries `capacity`, with a sender that reaches `sender`.
     fn search(capacity: f64, sender: f64) -> (UdpRun, usize) {
         let mut runs = 0;
         let found = highest_rate((1e8, 6.4e9), |rate| {
@@ -233,7 +205,7 @@ mod tests {
             let goodput_bps = rate * (1.0 - loss);
             Ok((UdpRun { sent_bps: rate, goodput_bps, loss, ..UdpRun::default() }, ()))
         });
-        // The first rate, 800 Mbit/s, is one that the path carries.
+        // The path carries the first rate, 800 Mbit/s.
         assert!(found.unwrap().0.goodput_bps > 9.5e8);
     }
 

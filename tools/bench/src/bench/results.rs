@@ -1,63 +1,53 @@
-//! What the bench of the tunnel has measured, as JSON and as a table.
+//! Results of the tunnel bench, as JSON and as a table.
 
 use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use serde::Serialize;
 
 use crate::sandbox::daemon::CpuTime;
 
-/// The figures; the names are those that every measuring command uses.
+/// The names are the same in every measuring command.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Results {
     /// Payload of UDP packets of 1,300 bytes through the tunnel, below 1 % loss, bits per second.
     pub udp_goodput_bps: f64,
-    /// Whether that is what iperf3 can send, and not what the tunnel carries.
+    /// Whether iperf3 could not send more.
     pub udp_limited_by_sender: bool,
     /// One TCP stream through the tunnel, bits per second.
     pub tcp_goodput_bps: f64,
-    /// The congestion control of that stream.
     pub tcp_congestion_control: String,
-    /// Packets of the UDP run that each end could take with a whole core.
+    /// Packets of the UDP run that each end could handle with a whole core.
     pub packets_per_second_per_core: Ends<f64>,
-    /// Round-trip time through the tunnel less that of the bare veth.
+    /// Round-trip time through the tunnel minus that of the bare veth.
     pub added_latency_us: Latency,
     /// CPU time of the client while it carries 30 Mbit/s, percent of one core.
     pub client_cpu_percent_at_30mbps: f64,
-    /// What the client has of the machine's memory.
     pub client_resident_bytes: Resident,
-    /// Where the CPU time of the UDP run went.
     pub cpu: Ends<CpuShares>,
-    /// What the veth carries without the tunnel.
     pub veth: Bare,
 }
 
-/// A figure of the client and of the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Ends<T> {
-    /// The client, which sends.
     pub client: T,
-    /// The server, which receives.
     pub server: T,
 }
 
 /// Round-trip times, microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Latency {
-    /// The median.
     pub p50: f64,
-    /// 99 of 100 are at most this.
     pub p99: f64,
 }
 
-/// What a process has of the machine's memory, bytes.
+/// Resident memory, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Resident {
-    /// Once its paths are usable.
+    /// With usable paths, before any load.
     pub idle: u64,
-    /// After it has carried 30 Mbit/s.
     pub at_30mbps: u64,
 }
 
-/// CPU time by packet, microseconds.
+/// CPU time of each packet, microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct CpuShares {
     /// In the tunnel's own code: cryptography, scheduling, coding.
@@ -66,27 +56,21 @@ pub struct CpuShares {
     pub kernel_us_per_packet: f64,
 }
 
-/// The figures without a tunnel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Bare {
-    /// As [`Results::udp_goodput_bps`].
     pub udp_goodput_bps: f64,
-    /// Whether `udp_goodput_bps` is what iperf3 can send, and not what the veth carries.
     pub udp_limited_by_sender: bool,
-    /// As [`Results::tcp_goodput_bps`].
     pub tcp_goodput_bps: f64,
-    /// Round-trip time.
     pub latency_us: Latency,
 }
 
 impl CpuShares {
-    /// What `time` was for each of `packets`.
     pub fn of(time: CpuTime, packets: u64) -> Self {
         let each = |part: std::time::Duration| part.as_secs_f64() * 1e6 / packets.max(1) as f64;
         Self { user_us_per_packet: each(time.user), kernel_us_per_packet: each(time.kernel) }
     }
 
-    /// Packets that one core takes in a second; 0 if no time was counted.
+    /// Packets that one core handles in a second; 0 if no time was counted.
     pub fn packets_per_second(self) -> f64 {
         let us = self.user_us_per_packet + self.kernel_us_per_packet;
         if us > 0.0 { 1e6 / us } else { 0.0 }
@@ -94,7 +78,6 @@ impl CpuShares {
 }
 
 impl Results {
-    /// The table for a person, with a line on where the CPU time goes.
     pub fn render(&self) -> String {
         let mut table = Table::new();
         table.load_preset(presets::UTF8_HORIZONTAL_ONLY);

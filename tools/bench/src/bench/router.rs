@@ -1,4 +1,4 @@
-//! `roadweave bench router`: two redundant routers against the veth that they run over.
+//! `roadweave bench router`: two redundant routers compared with the bare veth.
 //!
 //! ```text
 //!   client namespace                            server namespace
@@ -7,7 +7,7 @@
 //!                            ==lan1==lan1==      every packet on both
 //! ```
 //!
-//! The loads are those of `bench tunnel`, so that their figures may be compared.
+//! The loads are those of `bench tunnel`, so that the figures can be compared.
 
 use std::net::SocketAddr;
 
@@ -36,10 +36,6 @@ pub struct RouterArgs {
 }
 
 impl RouterArgs {
-    /// Runs the bench.
-    ///
-    /// # Errors
-    /// When something is missing, with the cure, or a part fails, with what it said.
     pub fn run(&self) -> anyhow::Result<()> {
         iperf::check()?;
         match Sandbox::enter()? {

@@ -1,4 +1,4 @@
-//! `roadweave bench tunnel`: the tunnel against the veth that it runs over, with nothing emulated.
+//! `roadweave bench tunnel`: the tunnel compared with the bare veth that it runs over.
 //!
 //! ```text
 //!   client namespace                       server namespace
@@ -7,8 +7,8 @@
 //!                            ==lan1==lan1==
 //! ```
 //!
-//! First the bare veth, then the tunnel, each with the same loads from the same namespaces. Both
-//! ends and the load share the cores of this machine.
+//! First the bare veth, then the tunnel, with the same loads. Both ends and the load share the cores
+//! of this machine.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -28,25 +28,20 @@ use crate::sandbox::tunnel::{SERVER_INNER, Site, Tunnel, TunnelSpec};
 use crate::sandbox::usage::resident_bytes;
 use crate::sandbox::{clock, connect};
 
-/// On the sandbox's own file system.
+/// On the sandbox's file system.
 const DIRECTORY: &str = "/run/roadweave-bench";
-/// The server's address on the first link.
 pub(super) const SERVER_OUTER: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 2));
-/// The port of the server.
 const PORT: u16 = 4433;
-/// The port of the echo.
 const ECHO_PORT: u16 = 7;
-/// Where the search for the highest UDP rate begins and ends, bits per second.
+/// Bounds of the search for the highest UDP rate, bits per second.
 const RATES: (f64, f64) = (100e6, 12.8e9);
-/// The load under which the client's CPU time is told, bits per second.
+/// The load for the client's CPU time, bits per second.
 const STEADY_RATE: f64 = 30e6;
 
-/// Prints the results.
 pub(super) fn present(results: &Results, json: bool) -> anyhow::Result<()> {
     if json { out::json(results) } else { Ok(out::line(results.render())?) }
 }
 
-/// The namespaces and what all measurements have in common.
 pub(super) struct Bench {
     client: NetNs,
     server: NetNs,
@@ -64,12 +59,11 @@ impl Bench {
         let (client, server) = (NetNs::create("client")?, NetNs::create("server")?);
         connect((&client, "lan0", "198.51.100.1/24"), (&server, "lan0", "198.51.100.2/24"))?;
         connect((&client, "lan1", "192.0.2.1/24"), (&server, "lan1", "192.0.2.2/24"))?;
-        // The server has one address; over the second link it is one hop away. A default route
-        // leaves everything that is not bound to that link on the first.
+        // The server has one address, one hop away over the second link. The default route leaves
+        // everything that is not bound to that link on the first.
         client.ip("route add default via 192.0.2.2 dev lan1")?;
         for namespace in [&client, &server] {
-            // Both links lead to the same machine, so that packets come by the one that routes do
-            // not name.
+            // Packets arrive by a link that the routes do not name.
             namespace.set_sysctl("net.ipv4.conf.all.rp_filter", "0")?;
             namespace.set_sysctl("net.ipv4.conf.default.rp_filter", "0")?;
         }
@@ -78,7 +72,6 @@ impl Bench {
         Ok(Self { client, server, directory, program, product, seconds })
     }
 
-    /// Where the two ends of a tunnel run.
     pub(super) fn site(&self) -> Site<'_> {
         Site {
             program: &self.product,
@@ -96,7 +89,7 @@ impl Bench {
         Ok(results)
     }
 
-    /// A tunnel over both links, with its paths.
+    /// Starts a tunnel over both links and waits for its paths.
     pub(super) fn start_tunnel(&self, strategy: Strategy) -> anyhow::Result<Tunnel> {
         out::note("starting the tunnel");
         let spec = TunnelSpec {
@@ -113,7 +106,6 @@ impl Bench {
         Ok(tunnel)
     }
 
-    /// The figures without a tunnel.
     pub(super) fn measure_veth(&self) -> anyhow::Result<Bare> {
         let load = self.load(SERVER_OUTER);
         out::note("bare veth: latency");
@@ -133,7 +125,7 @@ impl Bench {
         })
     }
 
-    /// The figures of a tunnel that is up, beside those without.
+    /// Measures a tunnel that is up.
     pub(super) fn measure_tunnel(
         &self,
         tunnel: &mut Tunnel,
@@ -183,7 +175,6 @@ impl Bench {
         })
     }
 
-    /// The load towards `address`.
     pub(super) fn load(&self, address: IpAddr) -> Load<'_> {
         Load {
             client: &self.client,
@@ -194,7 +185,6 @@ impl Bench {
         }
     }
 
-    /// Round trips to `address`.
     pub(super) fn latency(&self, address: IpAddr) -> anyhow::Result<Latency> {
         let echo_at = SocketAddr::new(address, ECHO_PORT);
         let mut command = self.server.command(&self.program);

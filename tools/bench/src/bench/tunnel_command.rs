@@ -29,10 +29,6 @@ pub struct TunnelArgs {
 }
 
 impl TunnelArgs {
-    /// Runs the bench.
-    ///
-    /// # Errors
-    /// When something is missing, with the cure, or a part fails, with what it said.
     pub fn run(&self) -> anyhow::Result<()> {
         let strategy: Strategy =
             self.strategy.parse().map_err(|error| BadInput::new(format!("--strategy: {error}")))?;
@@ -50,7 +46,6 @@ impl TunnelArgs {
         }
     }
 
-    /// Compares with boringtun, and prints that.
     fn compare(&self, program: &Path, bench: &Bench, strategy: Strategy) -> anyhow::Result<()> {
         let mut tunnel = bench.start_tunnel(strategy)?;
         let compared = self.against.run(program, bench, &mut tunnel)?;

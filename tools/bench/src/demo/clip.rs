@@ -6,10 +6,9 @@
 //!   a file of the user's, looped ----+
 //! ```
 //!
-//! The generated picture is a fine-grained texture that a swaying camera pans over, with noise as
-//! of an image sensor: like street scenes it does not compress away, so the encoder needs the
-//! whole rate. The encoder works as in a vehicle: no B-frames, an IDR frame every second, a buffer
-//! of 100 ms, slices that are encoded in parallel.
+//! The generated picture is a fine texture under a swaying camera, with sensor noise: like street
+//! scenes it needs the encoder's whole rate. The encoder works as in a vehicle: no B-frames, an IDR
+//! frame every second, a buffer of 100 ms, slices that are encoded in parallel.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -23,34 +22,28 @@ use roadweave_lab::video::h264::{AccessUnit, Splitter};
 use super::decode;
 use super::ffmpeg::{self, FfmpegError, Running};
 
-/// Frames per second of every clip.
 pub const FPS: u32 = 30;
 
-/// With an IDR frame a second in a buffer of 100 ms, x264 keeps a reserve and stays below the rate
-/// that it is given. With this factor it makes 30.3 Mbit/s of 30 and 7.0 Mbit/s of 8 (measured).
+/// With an IDR frame a second and a buffer of 100 ms, x264 stays below its target rate. This factor
+/// gives 30.3 Mbit/s for 30 and 7.0 Mbit/s for 8 (measured).
 const RATE_RESERVE: f64 = 1.18;
 
-/// What clip to make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClipSpec {
-    /// A video to use instead of the generated one; it is repeated if it is too short.
+    /// A video to use instead of the generated one, repeated if it is too short.
     pub source: Option<PathBuf>,
-    /// Duration, seconds, at least 1.
+    /// Seconds, at least 1.
     pub seconds: u32,
-    /// What the stream takes on the network before RTP headers, bits per second.
+    /// Without RTP headers.
     pub bitrate_bps: u64,
 }
 
 impl ClipSpec {
-    /// Number of frames.
     pub fn frames(&self) -> u32 {
         self.seconds * FPS
     }
 
-    /// Encodes the clip to `out`, telling `progress` the number of frames done.
-    ///
-    /// # Errors
-    /// [`FfmpegError`] when ffmpeg or the encoder is missing or the source cannot be read.
+    /// Encodes the clip to `out`; `progress` gets the number of frames done.
     pub fn encode(&self, out: &Path, mut progress: impl FnMut(u64)) -> Result<(), FfmpegError> {
         ffmpeg::check()?;
         let mut command = self.command(out);
@@ -68,7 +61,7 @@ impl ClipSpec {
         running.finish()
     }
 
-    /// Everything that the clip depends on but ffmpeg itself and the bytes of a source.
+    /// Everything that the clip depends on, except ffmpeg itself and the bytes of a source.
     pub fn recipe(&self) -> String {
         format!("{:?}", self.command(Path::new("")))
     }
@@ -89,13 +82,13 @@ impl ClipSpec {
         command.args(["-c:v", "libx264", "-preset", "superfast", "-tune", "zerolatency"]);
         command.args(["-b:v", &rate, "-maxrate", &rate, "-bufsize", &buffer]);
         command.args(["-g", &interval, "-keyint_min", &interval, "-sc_threshold", "0", "-bf", "0"]);
-        // As many slices on every machine: zerolatency makes one per thread.
+        // zerolatency makes one slice per thread; the number must not depend on the machine.
         command.args(["-threads", "4", "-f", "h264"]).arg(out);
     }
 }
 
-/// Tells ffmpeg where pictures come from, endless ones: stamped, and then filtered by `then`, which
-/// is empty or begins with a comma.
+/// Adds endless, stamped pictures as ffmpeg's input. `then`: further filters, empty or beginning
+/// with a comma.
 pub fn input(source: Option<&Path>, then: &str, command: &mut Command) {
     let stamp = frame_id::stamp_filter();
     match source {
@@ -118,9 +111,6 @@ pub fn input(source: Option<&Path>, then: &str, command: &mut Command) {
 }
 
 /// The coded pictures of an H.264 byte stream.
-///
-/// # Errors
-/// When it cannot be read or is none.
 pub fn read(clip: &Path) -> anyhow::Result<Arc<[AccessUnit]>> {
     let mut file = File::open(clip)?;
     let mut splitter = Splitter::default();
@@ -139,8 +129,8 @@ pub fn read(clip: &Path) -> anyhow::Result<Arc<[AccessUnit]>> {
     }
 }
 
-/// ffmpeg's description of the generated picture: a texture larger than the picture is computed
-/// once; the frames are views of it through a window that sways, plus noise that changes.
+/// ffmpeg's description of the generated picture: one large texture, viewed through a window that
+/// sways, plus changing noise.
 fn generated_picture() -> String {
     let (margin_x, margin_y) = (256, 144);
     let (width, height) = (PICTURE_WIDTH + 2 * margin_x, PICTURE_HEIGHT + 2 * margin_y);

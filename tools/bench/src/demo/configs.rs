@@ -8,23 +8,16 @@ use super::scenario::Scenario;
 use super::world;
 use crate::sandbox::tunnel::{self, TunnelFiles, TunnelSpec};
 
-/// The lane of everything.
 pub const LANE: &str = "video";
 
-/// Where the files are.
 #[derive(Clone, Debug)]
 pub struct Configs {
-    /// For the emulator.
     pub emulator: PathBuf,
-    /// For server and client.
     pub tunnel: TunnelFiles,
 }
 
 impl Configs {
     /// Writes the files for a run with `strategy`, with fresh keys.
-    ///
-    /// # Errors
-    /// When `strategy` is unknown or a file cannot be written.
     pub fn write(directory: &Path, scenario: &Scenario, strategy: &str) -> anyhow::Result<Self> {
         let spec = TunnelSpec {
             uplinks: scenario.uplinks().collect(),

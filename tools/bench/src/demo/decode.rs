@@ -7,11 +7,10 @@
 //!   clip.h264 ----ffmpeg decodes, 640x360----> ssim of frame k <-- frame k, or the last one before it
 //! ```
 //!
-//! Both sides are reduced to 640x360 before the comparison (bicubic, the same filter), which makes
-//! it quick; SSIM is ffmpeg's, over all three planes with its usual weights. Damaged pictures are
-//! as ffmpeg's error concealment leaves them; before the first picture the viewer sees black, and
-//! throughout if nothing that arrived can be decoded. A picture whose bar code was destroyed is
-//! taken for the next frame of which anything arrived.
+//! Both sides are scaled to 640x360 first (bicubic, the same filter), for speed; SSIM is ffmpeg's,
+//! over all three planes with its usual weights. Damaged pictures are as ffmpeg's error concealment
+//! leaves them; the viewer sees black before the first picture. A picture with a destroyed bar code
+//! is taken for the next frame of which a part arrived.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -29,56 +28,48 @@ use roadweave_terminal::out;
 use super::clip::FPS;
 use super::ffmpeg::{self, FfmpegError, Running};
 
-/// Size at which pictures are compared.
 const WIDTH: usize = 640;
 const HEIGHT: usize = 360;
 const LUMA: usize = WIDTH * HEIGHT;
 const PICTURE: usize = LUMA * 3 / 2;
 const PIXEL_FORMAT: &str = "yuv420p";
 
-/// Why the comparison failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// ffmpeg failed.
     #[error(transparent)]
     Ffmpeg(#[from] FfmpegError),
-    /// A file or pipe failed.
     #[error("cannot compare the pictures: {0}")]
     Io(#[from] io::Error),
-    /// ffmpeg compared another number of pictures than were sent.
     #[error("ffmpeg compared {compared} pictures of {sent}")]
     Incomplete {
-        /// Pictures that the statistics name.
+        /// Pictures in the statistics.
         compared: usize,
         /// Frames of the stream.
         sent: usize,
     },
 }
 
-/// The comparison of one run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Comparison {
     /// SSIM of each frame of the reference with what the viewer saw in its place, 0..1.
     pub ssim: Vec<f32>,
-    /// Frames of which anything was given to the decoder.
     pub fed: usize,
-    /// Pictures that ffmpeg decoded.
     pub decoded: usize,
     /// Decoded pictures whose frame ID could not be read.
     pub unreadable: usize,
-    /// Packets that came, but not in time for the decoder, or twice.
+    /// Packets that came twice, or too late for the decoder.
     pub discarded: Discarded,
 }
 
 impl Comparison {
-    /// The mean over all frames of the reference, 0..1; zero for an empty stream.
+    /// Mean SSIM over all frames of the reference, 0..1; zero for an empty stream.
     pub fn mean(&self) -> f64 {
         let sum: f64 = self.ssim.iter().map(|ssim| f64::from(*ssim)).sum();
         sum / self.ssim.len().max(1) as f64
     }
 
-    /// Says so if something arrived in `run` and no picture came of it.
+    /// Prints a note if packets arrived in `run` and no picture could be decoded.
     pub fn warn_of_nothing_decoded(&self, run: &str) {
         if self.fed > 0 && self.decoded == 0 {
             out::note(format_args!(
@@ -89,21 +80,15 @@ impl Comparison {
     }
 }
 
-/// Where the files of one run are.
 #[derive(Clone, Debug)]
 pub struct RunFiles {
-    /// The reference clip.
     pub clip: PathBuf,
     /// The sink's log.
     pub arrivals: PathBuf,
-    /// A directory for intermediate files, which are removed.
+    /// For intermediate files, which are removed.
     pub scratch: PathBuf,
 }
 
-/// Compares what a run's viewer saw with the clip.
-///
-/// # Errors
-/// [`DecodeError`] when a file cannot be read or ffmpeg fails.
 pub fn compare(
     stream: &SentStream,
     playout: &Playout,
@@ -127,28 +112,20 @@ pub fn compare(
 /// What the viewer's decoder does with damaged pictures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decoder {
-    /// It shows what it has of them.
     ShowsDamage,
-    /// It leaves them out: a picture that says that it is of no frame that was shown was not.
+    /// It leaves them out: a picture whose frame ID is not among the shown frames was not shown.
     HidesDamage,
 }
 
-/// What stood on the screen, frame by frame.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Seen {
-    /// SSIM of each frame of the reference with what the viewer saw in its place, 0..1.
     pub ssim: Vec<f32>,
-    /// Pictures that ffmpeg decoded.
     pub decoded: usize,
-    /// Decoded pictures whose frame ID could not be read.
     pub unreadable: usize,
 }
 
-/// Decodes the byte stream `received`, whose pictures are those of the frames `fed` of `reference`,
-/// and compares the first `frames` of it with what stood on the screen in their places.
-///
-/// # Errors
-/// [`DecodeError`] when a file cannot be read or ffmpeg fails.
+/// Decodes the byte stream `received`, which has the frames `fed` of `reference`, and compares the
+/// first `frames` frames with what was on the screen in their places.
 pub fn compare_shown(
     received: &Path,
     fed: Vec<usize>,
@@ -162,10 +139,10 @@ pub fn compare_shown(
     let pipe = comparer.child.stdin.take().expect("standard input is piped");
     let frames_fed = fed.len();
     let mut screen = Screen::new(BufWriter::with_capacity(PICTURE, pipe), fed, decoder);
-    // Where nothing arrived there is nothing to decode, and ffmpeg would call that an error.
+    // ffmpeg reports an empty stream as an error.
     let shown = if frames_fed == 0 { Ok(()) } else { decode(received, &mut screen) };
     let result = shown.and_then(|()| Ok(screen.finish(frames)?));
-    // If the comparer died, its own words say more than our broken pipe.
+    // If the comparer died, its own message says more than the broken pipe.
     comparer.finish()?;
     let (decoded, unreadable) = result?;
     let ssim = read_statistics(&statistics)?;
@@ -176,11 +153,9 @@ pub fn compare_shown(
     Ok(Seen { ssim, decoded, unreadable })
 }
 
-/// Writes the byte stream that the player fed to its decoder; returns the frames in it, and what
-/// was discarded.
-///
-/// `arrivals`: the sink's log, in order of time. A packet counts if it came before its frame
-/// closed.
+/// Writes the byte stream that the player gave its decoder; returns the frames in it, and what was
+/// discarded. `arrivals`: the sink's log, ordered by time; a packet counts if it came before its
+/// frame closed.
 fn write_received(
     stream: &SentStream,
     playout: &Playout,
@@ -219,19 +194,19 @@ fn write_received(
     Ok((fed, depacketizer.discarded().clone()))
 }
 
-/// Decodes `received` and shows every picture that comes out: none where ffmpeg gives up because
-/// there is no picture in it, as without any parameter set.
+/// Decodes `received` into `screen`. ffmpeg fails if there is no picture at all, as without
+/// parameter sets; that is not an error here.
 fn decode(received: &Path, screen: &mut Screen<impl Write>) -> Result<(), DecodeError> {
     let scale = format!("scale={WIDTH}:{HEIGHT}");
     let mut command = ffmpeg::command();
-    // Damage is expected here: only what stops the decoder is worth a word.
+    // Damage is expected; only what stops the decoder is logged.
     command.args(["-loglevel", "fatal"]);
     if screen.decoder == Decoder::ShowsDamage {
         command.args(["-flags", "+output_corrupt", "-flags2", "+showall"]);
     } else {
         command.args(["-flags", "-output_corrupt"]);
     }
-    // Nor are pictures without their parameter sets a failure, however many there are.
+    // Pictures without parameter sets are not a failure either.
     command.args(["-max_error_rate", "1"]);
     command.args(["-f", "h264", "-i"]).arg(received);
     command.args(["-fps_mode", "passthrough", "-vf", &scale, "-pix_fmt", PIXEL_FORMAT]);
@@ -247,7 +222,7 @@ fn decode(received: &Path, screen: &mut Screen<impl Write>) -> Result<(), Decode
         }
     }
     match decoder.finish() {
-        // One that was killed has no code.
+        // A killed ffmpeg has no exit code.
         Err(FfmpegError::Failed { status, .. })
             if screen.decoded == 0 && status.code().is_some() =>
         {
@@ -257,8 +232,8 @@ fn decode(received: &Path, screen: &mut Screen<impl Write>) -> Result<(), Decode
     }
 }
 
-/// Starts the ffmpeg that compares the first `frames` of the clip with raw pictures at its standard
-/// input.
+/// Starts the ffmpeg that compares the first `frames` frames of the clip with raw pictures at its
+/// standard input.
 fn start_comparer(clip: &Path, frames: usize, statistics: &Path) -> Result<Running, FfmpegError> {
     let size = format!("{WIDTH}x{HEIGHT}");
     let rate = FPS.to_string();
@@ -277,21 +252,20 @@ fn start_comparer(clip: &Path, frames: usize, statistics: &Path) -> Result<Runni
     Running::start("compare the pictures", command.stdin(Stdio::piped()))
 }
 
-/// Whether a video is an H.264 byte stream, which says of itself neither what it is nor how fast.
+/// Whether a video is an H.264 byte stream, whose format and frame rate ffmpeg must be given.
 pub fn is_byte_stream(clip: &Path) -> bool {
     clip.extension().is_some_and(|extension| extension == "h264" || extension == "264")
 }
 
-/// Turns decoded pictures into one picture per frame of the reference.
 struct Screen<W> {
     out: W,
     decoder: Decoder,
-    /// Frames of which the decoder got something and no picture has come yet, ascending.
+    /// Frames that the decoder got and that have no picture yet, ascending.
     expected: VecDeque<usize>,
-    /// The picture on the screen, its frame, and whether the frame was read from the picture.
+    /// The picture on the screen, its frame, and whether the frame number was read from the
+    /// picture.
     held: Vec<u8>,
     held_frame: Option<(usize, bool)>,
-    /// Frames written.
     written: usize,
     decoded: usize,
     unreadable: usize,
@@ -313,13 +287,12 @@ impl<W: Write> Screen<W> {
         }
     }
 
-    /// Shows the decoder's next picture.
     fn show(&mut self, picture: &[u8]) -> io::Result<()> {
         self.decoded += 1;
         let id = frame_id::read(&picture[..LUMA], WIDTH, HEIGHT);
         self.unreadable += usize::from(id.is_none());
         let matches = |frame: usize| id == Some((frame & 0xffff) as u16);
-        // A picture without a readable ID was taken for this frame; here it comes itself.
+        // An earlier picture without a readable ID was taken for this frame.
         if self.held_frame.is_some_and(|(frame, read)| !read && matches(frame)) {
             self.held.copy_from_slice(picture);
             return Ok(());
@@ -336,9 +309,8 @@ impl<W: Write> Screen<W> {
         Ok(())
     }
 
-    /// The last picture stays until the stream of `frames` frames is over.
-    ///
-    /// Returns the number of pictures decoded and of those without a readable ID.
+    /// Holds the last picture until the end of the stream; returns the number of decoded pictures
+    /// and of those without a readable ID.
     fn finish(mut self, frames: usize) -> io::Result<(usize, usize)> {
         self.hold_until(frames)?;
         self.out.flush()?;

@@ -1,13 +1,11 @@
-//! ffmpeg as a tool: found, checked, started, and its complaints passed on.
+//! Finds, checks and starts ffmpeg, and passes on its error messages.
 
 use std::io;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-/// Why ffmpeg did not do its work.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FfmpegError {
-    /// There is no such program.
     #[error("ffmpeg is not installed; install it with: apt-get install -y ffmpeg")]
     Missing,
     /// This ffmpeg was built without the encoder.
@@ -15,10 +13,8 @@ pub enum FfmpegError {
         "this ffmpeg has no libx264 encoder; install Debian's or Ubuntu's: apt-get install -y ffmpeg"
     )]
     NoX264,
-    /// The program could not be started or talked to.
     #[error("cannot run ffmpeg: {0}")]
     Io(#[from] io::Error),
-    /// The program gave up.
     #[error("ffmpeg could not {task} ({status}): {complaint}")]
     Failed {
         /// What ffmpeg was to do.
@@ -30,17 +26,14 @@ pub enum FfmpegError {
     },
 }
 
-/// A command line that reads no terminal and only says what is wrong.
+/// A command line without terminal input that prints errors only.
 pub fn command() -> Command {
     let mut command = Command::new("ffmpeg");
     command.args(["-hide_banner", "-nostdin", "-nostats", "-loglevel", "error", "-y"]);
     command
 }
 
-/// Makes sure that ffmpeg is there and can encode H.264.
-///
-/// # Errors
-/// [`FfmpegError::Missing`] or [`FfmpegError::NoX264`], both with the cure.
+/// Checks that ffmpeg is installed and can encode H.264.
 pub fn check() -> Result<(), FfmpegError> {
     let output = Command::new("ffmpeg")
         .args(["-hide_banner", "-nostdin", "-encoders"])
@@ -50,39 +43,27 @@ pub fn check() -> Result<(), FfmpegError> {
     if encoders.contains(" libx264 ") { Ok(()) } else { Err(FfmpegError::NoX264) }
 }
 
-/// Which ffmpeg there is, in its own words.
-///
-/// # Errors
-/// [`FfmpegError::Missing`], or [`FfmpegError::Io`] when it cannot be started.
+/// ffmpeg's version, with its configuration and the versions of its libraries.
 pub fn version() -> Result<String, FfmpegError> {
     let output = Command::new("ffmpeg").arg("-version").output().map_err(not_started)?;
-    // With the configuration and the versions of its libraries.
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// A running ffmpeg.
 #[derive(Debug)]
 pub struct Running {
-    /// The process; its piped ends may be taken.
     pub child: Child,
     task: &'static str,
 }
 
 impl Running {
-    /// Starts `command`, whose standard error is kept for the case that it fails.
-    ///
-    /// # Errors
-    /// [`FfmpegError::Missing`], or [`FfmpegError::Io`] when it cannot be started.
+    /// Starts `command`; its standard error goes into the error of [`Running::finish`].
     pub fn start(task: &'static str, command: &mut Command) -> Result<Self, FfmpegError> {
         let child = command.stderr(Stdio::piped()).spawn().map_err(not_started)?;
         Ok(Self { child, task })
     }
 
-    /// Waits for its end. ffmpeg complains of damaged pictures too: at most a pipe's worth is kept
-    /// while it runs, so callers that expect many complaints silence them with `-loglevel fatal`.
-    ///
-    /// # Errors
-    /// [`FfmpegError::Failed`] with what it said.
+    /// Waits for the end. At most a pipe's worth of standard error is kept while ffmpeg runs:
+    /// callers that expect many complaints, as of damaged pictures, pass `-loglevel fatal`.
     pub fn finish(self) -> Result<(), FfmpegError> {
         let output = self.child.wait_with_output()?;
         if output.status.success() {

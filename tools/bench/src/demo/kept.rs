@@ -15,18 +15,13 @@ use anyhow::Context as _;
 
 use crate::qoe::Logs;
 
-/// The directory of `--keep`.
 #[derive(Debug)]
 pub struct Kept {
     directory: PathBuf,
 }
 
 impl Kept {
-    /// Makes `directory` if it is not there, and puts into it the clip, and the film that live
-    /// encoders encode.
-    ///
-    /// # Errors
-    /// What the system refused.
+    /// Makes `directory` if necessary; copies the clip, and the film of live encoders.
     pub fn new(directory: &Path, clip: Option<&Path>, film: Option<&Path>) -> anyhow::Result<Self> {
         let kept = Self { directory: directory.to_owned() };
         for (file, name) in [(clip, "clip.h264"), (film, "film.mp4")] {
@@ -37,20 +32,13 @@ impl Kept {
         Ok(kept)
     }
 
-    /// Keeps the logs of the run with `strategy`; those of an earlier one are overwritten.
-    ///
-    /// # Errors
-    /// What the system refused.
+    /// Copies the logs of the run with `strategy` over those of an earlier one.
     pub fn take(&self, strategy: &str, logs: &Logs) -> anyhow::Result<()> {
         let run = Logs::of_run(Path::new(""), strategy);
         self.copy(&logs.sent, &run.sent)?;
         self.copy(&logs.arrived, &run.arrived)
     }
 
-    /// Keeps these files of the run called `name`.
-    ///
-    /// # Errors
-    /// What the system refused.
     pub fn take_files(&self, name: &str, files: &[&Path]) -> anyhow::Result<()> {
         let run = Logs::of_run(Path::new(""), name).sent;
         files.iter().try_for_each(|file| {

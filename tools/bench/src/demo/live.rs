@@ -1,5 +1,4 @@
-//! A run with a live encoder: `roadweave-video` sends a film that the camera sees, over the same
-//! links, and receives it.
+//! A run with a live encoder: `roadweave-video` sends a film over the same links, and receives it.
 //!
 //! ```text
 //!   vehicle: film ─► roadweave-video send ══ tunnel ══► roadweave-video receive :cloud
@@ -8,8 +7,8 @@
 //!                                        Window::measure ─► LiveRun
 //! ```
 //!
-//! The film begins two seconds before what counts, and ends a second after it, so that the loop is
-//! closed when the traces begin.
+//! The film begins two seconds before the measured part, so that the encoder has adapted when the
+//! traces begin, and ends a second after it.
 
 mod film;
 mod logs;
@@ -42,26 +41,20 @@ pub use self::film::{HEIGHT, WIDTH};
 pub use self::program::find;
 pub use self::seen::{LiveFigures, LiveRun, Rates};
 
-/// So long `roadweave-video` may take to load what it needs.
+/// How long `roadweave-video` may take to load.
 const BEGIN_MOST: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(20);
-/// Behind what counts, so that the sender is still there when that ends.
+/// Frames behind those that count, so that the sender still runs when they end.
 const TAIL_FRAMES: u32 = FPS;
 
-/// What the live runs of a demo have in common.
 #[derive(Debug)]
 pub struct LiveStage {
-    /// `roadweave-video`.
     program: PathBuf,
-    /// What the camera sees.
     film: PathBuf,
 }
 
 impl LiveStage {
-    /// Makes the film, out of `source` or of the generated pictures, for `seconds` that count.
-    ///
-    /// # Errors
-    /// When ffmpeg cannot.
+    /// Makes the film for `seconds` that count, from `source` or the generated pictures.
     pub fn new(
         program: PathBuf,
         source: Option<&Path>,
@@ -73,15 +66,11 @@ impl LiveStage {
         Ok(Self { program, film })
     }
 
-    /// What the camera sees.
     pub fn film(&self) -> &Path {
         &self.film
     }
 
     /// Streams the film and measures what is shown.
-    ///
-    /// # Errors
-    /// When a process fails, with what it said, or the tunnel is not built in time.
     pub fn run(
         &self,
         stage: &Stage,
@@ -179,7 +168,7 @@ impl LiveStage {
     }
 }
 
-/// When the film began, since the epoch.
+/// Returns when the film began, since the epoch.
 fn await_first_frame(
     files: &LiveLogs,
     camera: &mut Daemon,
@@ -199,7 +188,7 @@ fn await_first_frame(
     }
 }
 
-/// A moment of the system's clock on the monotonic one.
+/// Converts the system's clock to the monotonic one.
 fn on_our_clock(unix: Duration) -> Instant {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     match unix.checked_sub(now) {

@@ -6,9 +6,9 @@
 //!                                   --> logs --> quality, decode --> Run --> table, report, JSON
 //! ```
 //!
-//! Everything runs in a sandbox (`roadweave_device::netns::Sandbox`) that the kernel removes with
-//! the program, whatever ends it; files lie on the sandbox's own file system. Where to start
-//! reading: [`stage`] for a run, [`roadweave_lab::video::quality`] for what the figures mean.
+//! Everything runs in a sandbox (`roadweave_device::netns::Sandbox`) with its own file system, which
+//! the kernel removes with the program. Start reading at [`stage`] for a run, and at
+//! [`roadweave_lab::video::quality`] for the meaning of the figures.
 
 pub(crate) mod clip;
 mod configs;
@@ -55,27 +55,20 @@ use crate::writable;
 pub use self::sink::SinkArgs;
 pub use self::source::SourceArgs;
 
-/// The stream's rate unless told otherwise.
 const DEFAULT_BITRATE: &str = "30M";
-/// The stream's duration unless told otherwise.
 const DEFAULT_SECONDS: u32 = 20;
-/// The first seed whose links suffice together, and of which none suffices alone.
+/// The first seed whose links suffice together but not alone.
 const DEFAULT_SEED: u64 = 10;
-/// On the sandbox's own file system.
+/// On the sandbox's file system.
 const DIRECTORY: &str = "/run/roadweave-demo";
 
-/// What was run.
 #[derive(Clone, Debug, Default)]
 struct Runs {
-    /// Clips, in their order.
     clip: Vec<Run>,
-    /// Live encoders, in their order.
     live: Vec<LiveRun>,
-    /// What could not be run.
     left_out: Vec<LeftOut>,
 }
 
-/// What `--json` prints.
 #[derive(Serialize)]
 struct Told<'a> {
     #[serde(flatten)]
@@ -84,7 +77,6 @@ struct Told<'a> {
     left_out: &'a [LeftOut],
 }
 
-/// What stands above the table of live encoders.
 const LIVE_TITLE: &str = "\nLive encoder (roadweave-video, 640x360), beside what its camera saw; frame delay to the screen";
 
 /// Streams video through the tunnel over emulated links, with one strategy after another
@@ -133,10 +125,6 @@ pub struct DemoArgs {
 }
 
 impl DemoArgs {
-    /// Runs the demo.
-    ///
-    /// # Errors
-    /// When something is missing, with the cure, or a part of the demo fails, with what it said.
     pub fn run(&self) -> anyhow::Result<()> {
         let seed = self.seed.unwrap_or(DEFAULT_SEED);
         let scenario = match (&self.config, &self.drive) {

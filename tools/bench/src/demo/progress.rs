@@ -1,4 +1,4 @@
-//! What the user sees while the demo runs: a bar on a terminal, a line per step elsewhere.
+//! Progress of the demo: a bar on a terminal, a line per step elsewhere.
 
 use std::io::IsTerminal as _;
 
@@ -7,21 +7,18 @@ use roadweave_terminal::out;
 
 use super::stage::Progress;
 
-/// Shows progress on standard error.
 #[derive(Debug)]
 pub struct Display {
     runs: usize,
     terminal: bool,
 }
 
-/// The progress of one run.
 #[derive(Debug)]
 pub struct RunBar {
     bar: ProgressBar,
 }
 
 impl Display {
-    /// For a demo of so many runs.
     pub fn new(runs: usize) -> Self {
         Self { runs, terminal: std::io::stderr().is_terminal() }
     }
@@ -31,7 +28,7 @@ impl Display {
         self.bar(frames, "encoding the clip", "{pos}/{len} frames")
     }
 
-    /// The bar of run `index`, counting from 0.
+    /// `index` counts from 0.
     pub fn run(&self, index: usize, strategy: &str, seconds: u32) -> RunBar {
         let title = format!("{}/{} {strategy}", index + 1, self.runs);
         RunBar { bar: self.bar(seconds, &title, "{pos}/{len} s {msg}") }
@@ -50,7 +47,6 @@ impl Display {
 }
 
 impl RunBar {
-    /// Shows how far the run is.
     pub fn tell(&self, progress: Progress) {
         match progress {
             Progress::Connecting => self.bar.set_message("connecting"),

@@ -12,7 +12,6 @@ use roadweave_lab::report::timeline::Figure;
 use super::Runs;
 use super::table::COLUMNS;
 
-/// The whole report.
 pub fn render(results: &Results, scene: &Scene, runs: &Runs) -> String {
     let subtitle = format!(
         "{} s of video over {} emulated links, scenario {}, seed {}",
@@ -133,9 +132,9 @@ fn time_line(run: &Run) -> Figure {
     }
 }
 
-/// A time line with more columns looks no better.
+/// More columns do not make a time line more readable.
 const COLUMNS_MAX: usize = 450;
-/// What the demo measures of [`strips::MARKS`]; queues and what repairs brought are the lab's.
+/// The demo measures these of [`strips::MARKS`]; only the lab has queues and repaired packets.
 const MARKS: [&str; 4] = ["sent", "missing", "late", "stalled"];
 
 const MEANINGS: [(&str, &str); 7] = [

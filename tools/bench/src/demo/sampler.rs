@@ -1,4 +1,4 @@
-//! What the client tells of itself while a run goes on, and the time line made of it.
+//! Samples of the client's counters during a run, and the time line made from them.
 //!
 //! Counters are read a few times per second at uneven moments; between two readings they are taken
 //! to grow evenly.
@@ -11,22 +11,20 @@ use roadweave_lab::video::quality::{Player, StreamLog};
 use roadweave_proto::Instant;
 use serde_json::Value;
 
-/// One reading of the client's counters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// When the sample was taken.
     pub at: Instant,
-    /// Uplink and bytes sent, by path.
+    /// Uplink and bytes sent of each path.
     paths: BTreeMap<u64, (String, u64)>,
-    /// Coded and repeated datagrams sent.
+    /// Coded and duplicate datagrams sent.
     repairs: u64,
-    /// Bytes of distinct inner packets sent, and of all datagrams sent.
+    /// Bytes of distinct inner packets.
     inner_bytes: u64,
     datagram_bytes: u64,
 }
 
 impl Sample {
-    /// Reads what `roadweave show --json` tells; `None` before there is a session.
+    /// Reads the status of `roadweave show --json`; `None` without a session.
     pub fn parse(at: Instant, status: &Value) -> Option<Self> {
         let session = status["sessions"].as_array()?.first()?;
         let count = |value: &Value| value.as_u64().unwrap_or(0);
@@ -48,7 +46,8 @@ impl Sample {
     }
 }
 
-/// (bytes of datagrams - bytes of distinct inner packets) / the latter, between two readings.
+/// (bytes of datagrams - bytes of distinct inner packets) / the latter, between first and last
+/// sample.
 pub fn redundancy(samples: &[Sample]) -> f64 {
     let (Some(first), Some(last)) = (samples.first(), samples.last()) else { return 0.0 };
     let inner = last.inner_bytes.saturating_sub(first.inner_bytes);
@@ -56,9 +55,8 @@ pub fn redundancy(samples: &[Sample]) -> f64 {
     if inner == 0 { 0.0 } else { datagrams as f64 / inner as f64 - 1.0 }
 }
 
-/// The rates of `uplinks` and the repairs in each step of `duration` from `start`.
-///
-/// The packets missing are not in the client's counters; the caller adds them.
+/// The rates of `uplinks` and the repairs in each step of `duration` from `start`. The client does
+/// not count missing packets: [`count_missing`] adds them.
 pub fn timeline<'a>(
     samples: &[Sample],
     uplinks: impl Iterator<Item = &'a str>,
@@ -103,7 +101,7 @@ pub fn count_missing(
     }
 }
 
-/// Bytes sent over an uplink between two readings; a path that is new began at zero.
+/// Bytes sent over an uplink between two samples; a new path began at zero.
 fn bytes_over(uplink: &str, new: &Sample, old: &Sample) -> u64 {
     let of_path = |(id, (_, bytes)): (&u64, &(String, u64))| {
         let before = old.paths.get(id).map_or(0, |(_, bytes)| *bytes);
@@ -112,7 +110,7 @@ fn bytes_over(uplink: &str, new: &Sample, old: &Sample) -> u64 {
     new.paths.iter().filter(|(_, (name, _))| name == uplink).map(of_path).sum()
 }
 
-/// A counter's growth since the first reading.
+/// A counter's growth since the first sample.
 fn curve(samples: &[Sample], growth: impl Fn(&Sample, &Sample) -> u64) -> Vec<(Instant, f64)> {
     let mut sum = 0;
     let mut points: Vec<_> = samples.first().map(|first| (first.at, 0.0)).into_iter().collect();
@@ -123,7 +121,7 @@ fn curve(samples: &[Sample], growth: impl Fn(&Sample, &Sample) -> u64) -> Vec<(I
     points
 }
 
-/// The value of a curve at a moment, by linear interpolation; flat beyond its ends.
+/// Linear interpolation of a curve; flat beyond its ends.
 fn value_at(curve: &[(Instant, f64)], at: Instant) -> f64 {
     let after = curve.partition_point(|(moment, _)| *moment <= at);
     match (after.checked_sub(1).map(|before| curve[before]), curve.get(after).copied()) {
@@ -142,7 +140,6 @@ mod tests {
 
     use super::*;
 
-    /// Paths as (id, uplink, bytes).
     fn status(paths: &[(u64, &str, u64)], coded: u64, source_bytes: u64) -> Value {
         let path = |(id, uplink, bytes): &(u64, &str, u64)| json!({"id": id, "uplink": uplink, "status": "usable", "counters": {"bytes_sent": bytes}});
         let sent = json!({"sent_bytes": 1_000, "source_bytes": source_bytes, "coded_bytes": 0,
@@ -157,7 +154,7 @@ mod tests {
             |millis, status: &Value| Sample::parse(Instant::from_millis(millis), status).unwrap();
         let samples = [
             at(1_000, &status(&[(0, "att", 500)], 0, 0)),
-            // 150 ms later: 1,500 bytes; then the path is replaced by another of the same uplink.
+            // 150 ms later: 1,500 bytes; then another path replaces it on the same uplink.
             at(1_150, &status(&[(0, "att", 2_000)], 3, 0)),
             at(1_200, &status(&[(7, "att", 250), (8, "lte", 100)], 3, 0)),
         ];

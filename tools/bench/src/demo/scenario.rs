@@ -1,4 +1,4 @@
-//! The links of a demo: synthetic ones, or a recorded drive.
+//! The links of a demo: synthetic, recorded, or described by a file.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,24 +10,20 @@ use roadweave_lab::figures::Timeline;
 use super::world;
 use crate::emulate::{EmulateFile, NamespaceSettings};
 
-/// Operators of the synthetic links, one link each.
 const OPERATORS: [&str; 4] = ["att", "verizon", "tmobile", "lte"];
 
-/// Links that behave alike in every run.
+/// Links that behave the same in every run.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// `synthetic`, or the name of the drive.
     pub name: String,
-    /// What the emulator is told.
+    /// The emulator's configuration.
     pub file: EmulateFile,
     links: Vec<DuplexLink>,
 }
 
 impl Scenario {
-    /// Four cellular links of four operators that never existed; equal seeds give equal links.
-    ///
-    /// # Errors
-    /// None that a seed could cause.
+    /// Four synthetic cellular links; equal seeds give equal links.
     pub fn synthetic(seed: u64) -> anyhow::Result<Self> {
         let link = |operator: &str| LinkFields {
             name: operator.to_owned(),
@@ -38,9 +34,6 @@ impl Scenario {
     }
 
     /// The recorded drive in `directory`: a file per link and direction.
-    ///
-    /// # Errors
-    /// When there is no recording, or one is malformed.
     pub fn recorded(directory: &Path, seed: u64) -> anyhow::Result<Self> {
         let unreadable = || format!("cannot read the drive {}", directory.display());
         let directory = directory.canonicalize().with_context(unreadable)?;
@@ -55,11 +48,8 @@ impl Scenario {
         Self::new(name, seed, links)
     }
 
-    /// The links that `file` describes, as `roadweave emulate` takes it, without their addresses;
-    /// `seed`: another than the file's.
-    ///
-    /// # Errors
-    /// When the file is wrong, or a recording that it names is.
+    /// The links of `file`, a configuration of `roadweave emulate`, without their addresses. `seed`
+    /// overrides the file's.
     pub fn described(file: &Path, seed: Option<u64>) -> anyhow::Result<Self> {
         let description = EmulateFile::read(file)?;
         let directory = file.parent().unwrap_or(Path::new("."));
@@ -89,7 +79,7 @@ impl Scenario {
         Ok(Self { name, file, links })
     }
 
-    /// The names of the links, which are the names of the vehicle's uplinks too.
+    /// The names of the links, which are also the vehicle's uplinks.
     pub fn uplinks(&self) -> impl Iterator<Item = &str> {
         self.links.iter().map(|link| link.name.as_str())
     }
@@ -102,10 +92,10 @@ impl Scenario {
     }
 
     /// The link that alone carries most of a stream of `bitrate_bps` in the first `seconds`, and
-    /// the share of the stream that it carries, 0..1; of equal ones that with the least delay.
+    /// the share of the stream that it carries, 0..1; of equal links the one with the least delay.
     ///
-    /// It is known from the trace, before anything is sent: what a link carries in a step is its
-    /// capacity without what it loses, at most the stream's rate.
+    /// Computed from the traces: in each step a link carries its capacity minus loss, at most the
+    /// stream's rate.
     pub fn best_link(&self, bitrate_bps: u64, seconds: u32) -> (&str, f64) {
         let wanted = bitrate_bps as f64;
         let mut best: Option<(&str, f64, f64)> = None;
@@ -131,7 +121,7 @@ fn steps(seconds: u32) -> impl Iterator<Item = Duration> {
     (0..seconds * 10).map(|step| Timeline::STEP * step)
 }
 
-/// What a link can carry in each of [`steps`], bit/s.
+/// Capacity in each of [`steps`], bit/s.
 fn rates_bps(trace: &Trace, seconds: u32) -> Vec<f64> {
     trace.capacity().mean_rates(Timeline::STEP, Duration::from_secs(seconds.into()))
 }
@@ -151,11 +141,11 @@ mod tests {
     }
 
     /// The share of a stream that the best link carries alone, and the share of the time in which
-    /// all together are too slow for it.
+    /// all links together are too slow for it.
     fn alone_and_together(seed: u64) -> (f64, f64) {
         let scenario = Scenario::synthetic(seed).unwrap();
         let (_, alone) = scenario.best_link(default_bps(), DEFAULT_SECONDS);
-        // A link is of use while it neither loses packets nor takes longer than 80 ms.
+        // A link counts while it loses no packets and its delay is at most 80 ms.
         let mut usable = vec![0.0; DEFAULT_SECONDS as usize * 10];
         for trace in scenario.links.iter().map(|link| &link.up.trace) {
             let rates = rates_bps(trace, DEFAULT_SECONDS).into_iter().zip(steps(DEFAULT_SECONDS));

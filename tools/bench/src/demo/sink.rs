@@ -1,7 +1,7 @@
-//! `roadweave demo-sink`: the viewer's end. Writes every datagram that arrives, with the time.
+//! `roadweave demo-sink`: the viewer. Writes every datagram that arrives, with the time.
 //!
-//! Nothing is judged here: the log goes to a file as it comes, so that the memory used does not
-//! grow, and is read when the stream is over.
+//! The log goes to a file at once, so that memory use does not grow, and is evaluated after the
+//! stream.
 
 use std::fs::File;
 use std::io::{BufWriter, ErrorKind, Write as _};
@@ -15,7 +15,6 @@ use roadweave_proto::Instant;
 
 use crate::sandbox::{clock, sockets};
 
-/// How often the sink looks at the clock when nothing arrives.
 const TICK: Duration = Duration::from_millis(100);
 const DATAGRAM_MAX: usize = 65_535;
 
@@ -37,10 +36,6 @@ pub struct SinkArgs {
 }
 
 impl SinkArgs {
-    /// Writes what arrives until it is time to stop.
-    ///
-    /// # Errors
-    /// When the socket cannot be opened or the log not be written.
     pub fn run(&self) -> anyhow::Result<()> {
         let socket = sockets::listening_on(self.listen)?;
         socket.set_read_timeout(Some(TICK)).context("cannot set a timeout")?;
@@ -66,7 +61,6 @@ impl SinkArgs {
     }
 }
 
-/// Time-outs, signals, and errors that ICMP reports for packets sent earlier.
 fn is_transient(kind: ErrorKind) -> bool {
     matches!(
         kind,

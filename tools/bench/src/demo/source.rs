@@ -1,13 +1,13 @@
-//! `roadweave demo-source`: the camera. Streams the clip in real time as RTP, a frame's packets at
-//! once as an encoder hands them over, and logs when each packet left.
+//! `roadweave demo-source`: the camera. Streams the clip in real time as RTP, the packets of a frame
+//! at once as from an encoder, and logs when each was sent.
 //!
 //! ```text
 //!   clip.h264 --Splitter--> AccessUnit --Packetizer--> packets --burst at start + k/fps--> UDP
 //!                                                         +--> log
 //! ```
 //!
-//! The schedule is absolute: frame k is due at `start` + k / fps, so that delays of one frame do
-//! not move the next. Only one frame is held in memory.
+//! The schedule is absolute, so that a late frame does not delay the next. Only one frame is held
+//! in memory.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
@@ -25,7 +25,7 @@ use roadweave_proto::Instant;
 use crate::sandbox::{clock, sockets};
 
 const READ_SIZE: usize = 64 << 10;
-/// Any number would do: there is one stream.
+/// Arbitrary: there is one stream.
 const SSRC: u32 = 0x526f_6164;
 
 /// Streams a clip in real time, as a camera does
@@ -51,10 +51,6 @@ pub struct SourceArgs {
 }
 
 impl SourceArgs {
-    /// Streams the clip to its end.
-    ///
-    /// # Errors
-    /// When the clip cannot be read, the log not written, or the socket not be opened.
     pub fn run(&self) -> anyhow::Result<()> {
         let clip = File::open(&self.clip)
             .with_context(|| format!("cannot open the clip {}", self.clip.display()))?;
@@ -110,8 +106,8 @@ impl Camera {
         Ok(())
     }
 
-    /// Sends one packet and says when. What the network refuses is lost, as it is for a camera: the
-    /// packet stands in the log and never arrives.
+    /// Sends one packet and returns when. A packet that the network refuses is lost, as for a
+    /// camera: it is in the log and never arrives.
     fn send(&self, packet: &Bytes) -> Instant {
         let now = clock::now();
         let _ = self.socket.send(packet);
@@ -119,7 +115,6 @@ impl Camera {
     }
 }
 
-/// Reads the clip piece by piece.
 struct Units {
     file: File,
     splitter: Splitter,

@@ -1,14 +1,13 @@
-//! One run: the real emulator, server and client as processes, a camera and a viewer, and what is
-//! made of their logs.
+//! One run: emulator, server and client as real processes, a camera and a viewer, and the results
+//! from their logs.
 //!
 //! ```text
-//!   emulator, server, client --> every path usable --> two seconds of video that nobody measures
+//!   emulator, server, client --> every path usable --> two seconds of unmeasured video
 //!     --> SIGHUP: traces from their beginning --> camera and viewer --> drain --> end all --> compare
 //! ```
 //!
-//! The traces start with the first frame that counts, in every run at the same moment of the
-//! stream. What comes before makes the tunnel one that is in use: its first windows are not what is
-//! measured.
+//! The traces start with the first frame that counts, at the same moment of the stream in every
+//! run. The frames before it open the windows of the tunnel.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -33,65 +32,48 @@ use crate::sandbox::clock;
 use crate::sandbox::daemon::Daemon;
 use crate::sandbox::tunnel::{Site, Tunnel};
 
-/// Frames that are sent ahead of those that count.
+/// Frames before those that count.
 pub const LEAD_IN_FRAMES: u32 = 2 * clip::FPS;
-/// Between the last preparation and the first frame.
+/// Time between the last preparation and the first frame.
 pub const SETTLE: Duration = Duration::from_millis(500);
-/// What is under way when the stream ends may still arrive.
+/// Packets may still arrive for this long after the stream.
 pub const DRAIN: Duration = Duration::from_secs(2);
-/// Between two readings of the client's counters.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What all runs have in common.
 #[derive(Debug)]
 pub struct Stage {
-    /// The links.
     pub scenario: Scenario,
-    /// The namespaces.
     pub world: World,
-    /// Where files may be left; it vanishes with the sandbox.
+    /// On the sandbox's file system.
     pub directory: PathBuf,
-    /// The reference clip, if any run needs it.
     pub clip: PathBuf,
-    /// Its rate before RTP headers.
+    /// Without RTP headers.
     pub bitrate_bps: u64,
-    /// For how long it is streamed, seconds.
+    /// Length of the measured stream.
     pub seconds: u32,
-    /// The receiving application.
     pub player: Player,
-    /// Whether what arrives is decoded and compared with the clip.
     pub compare_pictures: bool,
-    /// Where the logs of each run are kept.
     pub keep: Option<Kept>,
-    /// This program.
+    /// This program, `roadweave-lab`.
     pub program: PathBuf,
-    /// `roadweave`, which is shown.
     pub product: PathBuf,
 }
 
-/// How far a run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// The tunnel is being built.
     Connecting,
-    /// The stream has been running for so long.
+    /// For so long.
     Streaming(Duration),
-    /// The pictures are being compared.
     Comparing,
 }
 
-/// The tunnel and what it runs over.
 pub struct Bridged {
-    /// The links.
     pub emulator: Daemon,
     tunnel: Tunnel,
 }
 
 impl Stage {
     /// Streams the clip with `strategy` and measures what arrives.
-    ///
-    /// # Errors
-    /// When a process fails, with what it said, or the tunnel is not built in time.
     pub fn run(&self, strategy: &str, mut tell: impl FnMut(Progress)) -> anyhow::Result<Run> {
         let files = Logs::of(&self.directory);
         tell(Progress::Connecting);
@@ -121,12 +103,8 @@ impl Stage {
         Ok(run)
     }
 
-    /// Starts emulator, server and client.
-    ///
-    /// # Errors
-    /// When one cannot be started.
     pub fn start_tunnel(&self, configs: &Configs) -> anyhow::Result<Bridged> {
-        // The emulator enters both namespaces by itself.
+        // The emulator itself enters both namespaces.
         let mut command = Command::new(&self.program);
         command.arg("emulate").arg("--config").arg(&configs.emulator);
         let site = Site {
@@ -141,7 +119,6 @@ impl Stage {
         })
     }
 
-    /// Streams the beginning of the clip to a port at which nobody listens.
     fn send_lead_in(&self, files: &Logs) -> anyhow::Result<()> {
         let nobody = SocketAddr::new(VIEWER.ip(), VIEWER.port() + 2);
         let mut command = self.camera_command(files, nobody);
@@ -173,10 +150,7 @@ impl Stage {
         Daemon::start("viewer", &mut command, &self.directory)
     }
 
-    /// Reads the client's counters while the stream runs; returns its CPU time too.
-    ///
-    /// # Errors
-    /// When something of it has ended.
+    /// Samples the client's counters during the stream; returns its CPU time too.
     pub fn watch(
         &self,
         bridged: &mut Bridged,
@@ -241,31 +215,22 @@ impl Stage {
         namespace.command(&self.program)
     }
 
-    /// For how long the stream is measured.
     pub fn duration(&self) -> Duration {
         Duration::from_secs(self.seconds.into())
     }
 }
 
 impl Bridged {
-    /// Waits until all paths of `stage` are usable, or those that are must do.
-    ///
-    /// # Errors
-    /// When a process has ended, or no path becomes usable.
     pub fn wait_for_paths(&mut self, stage: &Stage) -> anyhow::Result<()> {
         let Self { emulator, tunnel } = self;
         tunnel.wait_for_paths(stage.scenario.uplinks().count(), || emulator.check_running())
     }
 
-    /// Where the client tells what it knows.
+    /// The client's local socket.
     pub fn socket(&self) -> &Path {
         self.tunnel.socket()
     }
 
-    /// Ends all of it.
-    ///
-    /// # Errors
-    /// When something had ended before, with what it said last.
     pub fn stop(self) -> anyhow::Result<()> {
         self.tunnel.stop()?;
         self.emulator.stop()

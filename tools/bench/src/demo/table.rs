@@ -5,10 +5,9 @@ use roadweave_lab::figures::{Figures, Results};
 use super::live::LiveFigures;
 use crate::table::{bare, right_aligned};
 
-/// The heading of a column, and what stands in it.
 type Column = (&'static str, fn(&Figures) -> String);
 
-/// The columns; the report uses the same.
+/// Also those of the report.
 pub const COLUMNS: &[Column] = &[
     ("strategy", |f| f.strategy.clone()),
     ("fps", |f| format!("{:.1}", f.fps)),
@@ -24,10 +23,9 @@ pub const COLUMNS: &[Column] = &[
     ("CPU", |f| known(f.cpu_percent, |cpu| percent(cpu / 100.0))),
 ];
 
-/// The heading of a column about live encoders, and what stands in it.
 type LiveColumn = (&'static str, fn(&LiveFigures) -> String);
 
-/// The columns about live encoders; the report uses the same.
+/// Also those of the report.
 pub const LIVE_COLUMNS: &[LiveColumn] = &[
     ("strategy", |f| f.strategy.clone()),
     ("fps", |f| format!("{:.1}", f.fps)),
@@ -44,7 +42,6 @@ pub const LIVE_COLUMNS: &[LiveColumn] = &[
     ("encoder", |f| percent(f.encoder_cpu_percent / 100.0)),
 ];
 
-/// The table of live encoders.
 pub fn render_live(live: &[&LiveFigures]) -> String {
     let mut table = bare();
     table.set_header(LIVE_COLUMNS.iter().map(|(heading, _)| *heading));
@@ -54,7 +51,6 @@ pub fn render_live(live: &[&LiveFigures]) -> String {
     right_aligned(table, 1)
 }
 
-/// The table, with lines as wide as it needs.
 pub fn render(results: &Results) -> String {
     let mut table = bare();
     table.set_header(COLUMNS.iter().map(|(heading, _)| *heading));
@@ -64,7 +60,7 @@ pub fn render(results: &Results) -> String {
     right_aligned(table, 1)
 }
 
-/// What stands for a figure that may be absent.
+/// Shows an absent figure as a dash.
 pub fn known(figure: Option<f64>, show: impl Fn(f64) -> String) -> String {
     figure.map_or_else(|| "\u{2013}".to_owned(), show)
 }
@@ -79,7 +75,6 @@ pub fn percent(share: f64) -> String {
     }
 }
 
-/// Milliseconds with their unit.
 pub fn millis(millis: f64) -> String {
     if millis < 100.0 { format!("{millis:.1} ms") } else { format!("{millis:.0} ms") }
 }

@@ -1,9 +1,9 @@
-//! What is shown: a clip through a strategy, or a live encoder over one.
+//! The ways that a demo runs: a clip over a strategy, or a live encoder over one.
 //!
 //! ```text
 //!   xnc             the clip, as it was encoded
-//!   lola-adaptive   roadweave-video, which does what the tunnel tells it
-//!   xnc@8M          roadweave-video, which keeps its rate
+//!   lola-adaptive   roadweave-video, at the rate that the tunnel allows
+//!   xnc@8M          roadweave-video, at a fixed rate
 //! ```
 
 use std::path::PathBuf;
@@ -14,59 +14,47 @@ use serde::Serialize;
 
 use crate::rate::parse_video;
 
-/// What runs unless something is asked for.
 const DEFAULT: [&str; 4] = ["single", "minrtt", "xnc", "lola-adaptive"];
 /// Stands for the best single link.
 const BEST_SINGLE: &str = "single";
-/// A live encoder that follows the tunnel.
+/// Suffix of a live encoder that follows the tunnel.
 const ADAPTIVE: &str = "-adaptive";
 
-/// One run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Way {
-    /// The clip, with this strategy.
     Clip(String),
-    /// A live encoder.
     Live(Live),
 }
 
-/// A live encoder over a strategy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Live {
-    /// As it was asked for, with the best link's name.
+    /// As requested, with the best link's name.
     pub name: String,
-    /// As the tunnel knows it.
     pub strategy: String,
-    /// Its rate in bit/s, if it does not follow the tunnel.
+    /// Fixed rate; absent if the encoder follows the tunnel.
     pub bitrate_bps: Option<u64>,
 }
 
-/// A way that is not run, in the words of `--json`.
+/// A way that is not run, as in `--json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LeftOut {
-    /// Its name.
     pub strategy: String,
-    /// Why, and what to do.
+    /// The reason, and what to do.
     pub why: String,
 }
 
-/// What will be run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ways {
-    /// In this order.
     pub ways: Vec<Way>,
-    /// `roadweave-video`, where a live encoder is among them.
+    /// `roadweave-video`, if a live encoder is among the ways.
     pub video: Option<PathBuf>,
-    /// What would be, but cannot.
     pub left_out: Vec<LeftOut>,
 }
 
 impl Ways {
-    /// Those that were asked for, or else the default ones as far as they can be run. `best`: the
-    /// best link; `video` finds the program of the live encoder, or says what to do.
-    ///
-    /// # Errors
-    /// A name that is unknown, or a live encoder that was asked for and cannot be had.
+    /// The requested ways, or the default ones as far as they can run. `best`: the best link;
+    /// `video` finds the live encoder's program. Fails for unknown names, and for a requested live
+    /// encoder that is missing.
     pub fn choose(
         asked: Option<&[String]>,
         best: &str,
@@ -97,10 +85,7 @@ impl Ways {
 }
 
 impl Way {
-    /// Reads a name; `best` is the best link's.
-    ///
-    /// # Errors
-    /// No such strategy.
+    /// `best`: name of the best link.
     fn parse(name: &str, best: &str) -> Result<Self, BadInput> {
         let live = match name.strip_suffix(ADAPTIVE) {
             Some(strategy) => Some((strategy, ADAPTIVE.to_owned(), None)),
@@ -127,7 +112,6 @@ impl Way {
         })
     }
 
-    /// How it is called.
     pub fn name(&self) -> &str {
         match self {
             Self::Clip(strategy) => strategy,
@@ -135,7 +119,6 @@ impl Way {
         }
     }
 
-    /// Whether it needs a live encoder.
     pub fn is_live(&self) -> bool {
         matches!(self, Self::Live(_))
     }

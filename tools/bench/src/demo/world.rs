@@ -8,8 +8,8 @@
 //!                     10.201.N.2 = 10.201.N.1   (one per link; the emulator's devices)
 //! ```
 //!
-//! No address is translated: the server knows the network behind the vehicle's box, and the cloud
-//! sends answers to it by way of the proxy.
+//! No address is translated: the server knows the network behind the box, and the cloud routes
+//! answers through the proxy.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -18,40 +18,26 @@ use roadweave_device::netns::NetNs;
 
 use crate::sandbox::connect;
 
-/// The namespace of the vehicle's client.
 pub const BOX: &str = "box";
-/// The namespace of the far ends of the links.
 pub const LINKS: &str = "links";
 
-/// The network of the camera.
 pub const VEHICLE_NETWORK: &str = "192.168.70.0/24";
-/// The network of the viewer.
 pub const CLOUD_NETWORK: &str = "203.0.113.0/24";
-/// Where the server listens.
 pub const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(198, 51, 100, 2)), 4433);
-/// Where the viewer listens.
 pub const VIEWER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(203, 0, 113, 2)), 5004);
 
-/// The namespaces, joined.
 #[derive(Debug)]
 pub struct World {
-    /// Where the camera is.
     pub vehicle: NetNs,
-    /// Where the client and the emulator are.
     pub vehicle_box: NetNs,
-    /// Where the server is.
     pub proxy: NetNs,
-    /// Where the viewer is.
     pub cloud: NetNs,
     /// Kept open: the emulator finds it by its name.
     _links: NetNs,
 }
 
 impl World {
-    /// Builds it; only inside a sandbox.
-    ///
-    /// # Errors
-    /// What the system refused.
+    /// Builds the namespaces; only inside a sandbox.
     pub fn build() -> anyhow::Result<Self> {
         let create = |name: &str| {
             NetNs::create(name).with_context(|| format!("cannot make the namespace {name}"))

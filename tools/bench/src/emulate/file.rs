@@ -1,4 +1,4 @@
-//! What `roadweave emulate` is told: links as a file describes them, and where their devices are.
+//! The configuration of `roadweave emulate`: links, their devices and namespaces.
 //!
 //! ```text
 //! emulate.toml ─> EmulateFile ─┐
@@ -43,7 +43,7 @@ pub struct TunEnd {
     pub addresses: Vec<IpNet>,
 }
 
-/// The namespaces that the devices of an emulation are in, and what is set there.
+/// The namespaces of the devices, and their settings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NamespaceSettings {
@@ -82,17 +82,17 @@ pub struct EmulateFile {
     pub links: Vec<LinkFields>,
 }
 
-/// Why a description makes no emulation.
+/// Why a description is invalid.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum EmulationError {
-    /// The links cannot be.
+    /// The links are invalid.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// The MTU cannot be.
+    /// The MTU is too small.
     #[error("mtu {mtu} is too small; IPv6 needs at least 1280")]
     Mtu {
-        /// The MTU.
+        /// In bytes.
         mtu: u16,
     },
 }
@@ -116,7 +116,7 @@ impl Emulation {
     /// The links of `drive` with default queues and addresses; `seed` decides all that is random.
     ///
     /// # Errors
-    /// [`EmulationError`] when the drive has no link, too many, or names that are no interfaces.
+    /// [`EmulationError`] for no links, too many, or names that are no interface names.
     pub fn of_drive(
         drive: &Drive,
         seed: u64,
@@ -125,7 +125,6 @@ impl Emulation {
         Self::new(DuplexLink::of_drive(drive, seed)?, namespaces)
     }
 
-    /// `links` with default addresses.
     fn new(links: Vec<DuplexLink>, namespaces: NamespaceSettings) -> Result<Self, EmulationError> {
         if namespaces.mtu < 1_280 {
             return Err(EmulationError::Mtu { mtu: namespaces.mtu });
@@ -143,7 +142,6 @@ impl EmulatedLink {
         Self { link, near, far }
     }
 
-    /// Takes over the addresses that the file has for the link `index`.
     fn set_addresses(&mut self, index: usize, fields: &LinkFields) -> Result<(), LinkError> {
         for (texts, field, end) in [
             (&fields.near_addresses, "near_addresses", &mut self.near),
@@ -165,7 +163,7 @@ impl EmulatedLink {
     }
 }
 
-/// Reads `ADDRESS/LENGTH`; an address alone is a host.
+/// Parses `ADDRESS/LENGTH`; an address alone is a host.
 fn parse_address(text: &str) -> Result<IpNet, String> {
     let host = || text.parse::<IpAddr>().map(IpNet::from);
     text.parse().or_else(|_| host()).map_err(|_| {
@@ -174,7 +172,6 @@ fn parse_address(text: &str) -> Result<IpNet, String> {
     })
 }
 
-/// The default addresses of host `host` on link `index`.
 fn addresses(index: usize, host: u8) -> Vec<IpNet> {
     let number = u8::try_from(index + 1).unwrap_or(u8::MAX);
     let v4 = Ipv4Addr::new(10, 201, number, host);

@@ -7,8 +7,8 @@
 //!                      Poller: a device is readable, or the next arrival is due
 //! ```
 //!
-//! The devices vanish with the process, whatever ends it. Packets are carried as they are: any IP
-//! traffic, with the largest packet that the devices' MTU allows.
+//! The devices vanish with the process. All IP packets up to the devices' MTU are carried
+//! unchanged.
 
 use std::io;
 use std::time::Duration;
@@ -25,17 +25,16 @@ use thiserror::Error;
 
 use super::file::{EmulatedLink, Emulation, NamespaceSettings, TunEnd};
 
-/// Links that are open and carry packets while [`Emulator::run`] does.
+/// Links between open devices; [`Emulator::run`] carries packets.
 pub struct Emulator {
     clock: Clock,
     poller: Poller,
     names: Vec<String>,
-    /// Near and far device of each link.
+    /// Near and far end.
     devices: Vec<[Device; 2]>,
     bridge: Bridge<Vec<u8>>,
 }
 
-/// One end of one link.
 struct Device {
     tun: Tun,
     /// Packets due at this end, written together.
@@ -77,7 +76,7 @@ pub struct DirectionReport {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum EmulateError {
-    /// A device or namespace refused.
+    /// A device or namespace failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// Waiting for the devices failed.
@@ -89,7 +88,7 @@ impl Emulator {
     /// Opens the devices of `emulation` in their namespaces; the traces start now.
     ///
     /// # Errors
-    /// [`EmulateError::Device`] when a namespace is not there, a name is taken or a right missing.
+    /// [`EmulateError::Device`] when a namespace or a right is missing, or a name is taken.
     pub fn open(emulation: &Emulation) -> Result<Self, EmulateError> {
         let Emulation { links, namespaces } = emulation;
         let near = namespaces.near.as_deref().map(NetNs::open).transpose()?;
@@ -118,9 +117,8 @@ impl Emulator {
         })
     }
 
-    /// Carries packets until SIGINT or SIGTERM; SIGHUP starts the traces from their beginning.
-    ///
-    /// `signals` must have caught those it is to obey.
+    /// Carries packets until SIGINT or SIGTERM; SIGHUP restarts the traces. `signals` must have
+    /// caught these signals.
     ///
     /// # Errors
     /// [`EmulateError::Wait`], which a working system does not have.
@@ -179,7 +177,6 @@ impl Emulator {
         }
     }
 
-    /// Writes what has arrived by `now`, a batch per device.
     fn deliver(&mut self, now: Instant) {
         while let Some((way, packet)) = self.bridge.poll(now) {
             self.devices[way.link][exit(way.direction)].due.push(packet);
@@ -189,7 +186,7 @@ impl Emulator {
         }
     }
 
-    /// Takes in what a device has; stops asking it for a while when it fails.
+    /// Reads a device; pauses it when it fails.
     fn read(&mut self, token: Token) -> Result<(), EmulateError> {
         let (link, end) = position(token);
         let direction = if end == NEAR { Direction::Up } else { Direction::Down };
@@ -197,11 +194,11 @@ impl Emulator {
         let now = self.clock.now();
         let bridge = &mut self.bridge;
         let result = device.tun.read_batch(|packet| {
-            // The link counts what it drops.
+            // The link counts its drops.
             let _ = bridge.handle_packet(now, LinkDirection { link, direction }, packet.to_vec());
         });
         if result.is_err() {
-            // Set down or removed: a level-triggered poller would report that without end.
+            // A device that is down or removed would wake a level-triggered poller without end.
             self.poller.remove(&device.tun)?;
             device.paused_until = Some(now + PAUSE);
         }
@@ -257,8 +254,8 @@ impl Device {
     }
 }
 
-/// Default routes at the vehicle, forwarding at the other end: only in namespaces that were named,
-/// so that a run in the caller's own never changes where its traffic goes.
+/// Sets default routes at the vehicle and forwarding at the other end, in named namespaces only: a
+/// run in the caller's own must not change where its traffic goes.
 fn prepare_namespaces(
     near: Option<&NetNs>,
     far: Option<&NetNs>,
@@ -283,7 +280,6 @@ fn prepare_namespaces(
     Ok(())
 }
 
-/// The end of a link at which packets of `direction` leave.
 fn exit(direction: Direction) -> usize {
     match direction {
         Direction::Up => FAR,
@@ -303,7 +299,5 @@ fn position(token: Token) -> (usize, usize) {
 const NEAR: usize = 0;
 const FAR: usize = 1;
 const SIGNALS: Token = Token(u64::MAX);
-/// For how long a device that failed is left alone.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The metric of the first link's default route; each further link has one more.
 const FIRST_METRIC: usize = 101;

@@ -72,7 +72,6 @@ pub struct CompareArgs {
     details: bool,
 }
 
-/// What all jobs share.
 struct Plan {
     setting: Setting,
     drives: Vec<NamedDrive>,
@@ -91,25 +90,20 @@ struct Case {
     seed: u64,
 }
 
-/// One thing to find out of the case of that number.
+/// One job of the case with that number.
 #[derive(Clone, Debug)]
 enum Job {
     Bound { case: usize },
     Run { case: usize, strategy: Strategy },
 }
 
-/// What came of a job.
 enum Done {
     Bound(Box<(Bound, Curve)>),
     Run(Box<Measured>),
 }
 
 impl CompareArgs {
-    /// Compares.
-    ///
-    /// # Errors
-    /// [`BadInput`] for wrong arguments and recordings; else when a run fails, a result cannot be
-    /// kept, or the comparison was interrupted.
+    /// Compares; [`BadInput`] for wrong arguments and recordings.
     pub fn run(&self) -> anyhow::Result<()> {
         let plan = self.plan()?;
         let jobs = plan.jobs();
@@ -175,7 +169,6 @@ impl CompareArgs {
 }
 
 impl Plan {
-    /// All that is to be found out, case by case.
     fn jobs(&self) -> Vec<Job> {
         let of_case = |(case, of): (usize, &Case)| {
             let strategies =
@@ -197,7 +190,7 @@ impl Plan {
     fn work(&self, job: &Job) -> anyhow::Result<Done> {
         match job {
             Job::Bound { case } => {
-                // The strategy does not matter here.
+                // The bound does not depend on the strategy.
                 let scenario = self.scenario(self.cases[*case], &Strategy::xnc());
                 let bound = Bound::of_scenario(&scenario).context("this drive has no bound")?;
                 Ok(Done::Bound(Box::new(bound)))
@@ -242,7 +235,7 @@ impl Plan {
         self.setting(case).scenario(name, drive, strategy.clone(), &self.video)
     }
 
-    /// The comparison of the cases of which everything is there.
+    /// Compares the cases that are complete.
     fn put_together(&self, jobs: &[Job], done: Vec<Option<Done>>) -> Comparison {
         let mut bounds = vec![None; self.cases.len()];
         let mut measured: Vec<Option<Vec<Measured>>> = vec![Some(Vec::new()); self.cases.len()];
@@ -267,7 +260,7 @@ impl Plan {
     }
 }
 
-/// A strategy for a link that a drive does not have cannot run there.
+/// Refuses `single:LINK` if a drive has no such link.
 fn check_links(contestants: &[Contestant], drives: &[NamedDrive]) -> Result<(), BadInput> {
     for contestant in contestants {
         let Contestant::Strategy(strategy) = contestant else { continue };

@@ -25,7 +25,6 @@ pub struct DelaysArgs {
     json: bool,
 }
 
-/// All recordings of a link.
 #[derive(Debug, Serialize)]
 struct Studied {
     link: String,
@@ -33,19 +32,18 @@ struct Studied {
     seconds: usize,
     /// The least one-way delay of each second.
     least_ms: Quantiles,
-    /// How much it differs from that of the second before.
+    /// Difference from the second before.
     difference_ms: Quantiles,
-    /// Shares of the differences, 0..1.
+    /// Share of the differences, 0..1.
     above_2_ms: f64,
     above_10_ms: f64,
-    /// For how long it stays.
+    /// How long it stays within 2 ms.
     stays_s: Quantiles,
-    /// Shares of the stays, 0..1.
+    /// Share of the stays, 0..1.
     at_least_5_s: f64,
     at_least_10_s: f64,
     /// The share of the time in stays of at least 5 s, 0..1.
     time_in_at_least_5_s: f64,
-    /// Recordings without a change.
     without_change: usize,
 }
 
@@ -76,10 +74,6 @@ struct RiseFigures {
 }
 
 impl DelaysArgs {
-    /// Studies.
-    ///
-    /// # Errors
-    /// [`BadInput`](roadweave_terminal::exit::BadInput) when the recordings cannot be read.
     pub fn run(&self) -> anyhow::Result<()> {
         let mut links: BTreeMap<String, Vec<Vec<Option<f64>>>> = BTreeMap::new();
         for drive in drives::read(&self.traces)? {

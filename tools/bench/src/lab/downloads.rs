@@ -49,7 +49,6 @@ pub struct DownloadsArgs {
     json: bool,
 }
 
-/// One run.
 #[derive(Clone, Copy, Debug)]
 struct Job {
     pair: &'static Profile,
@@ -57,15 +56,11 @@ struct Job {
     seed: u64,
 }
 
-/// The congestion controls of TCP, each once.
+/// TCP's congestion controls, without duplicates.
 #[derive(Clone, Debug)]
 struct Algorithms(Vec<Algorithm>);
 
 impl DownloadsArgs {
-    /// Measures.
-    ///
-    /// # Errors
-    /// [`BadInput`] for an unknown pair; else when a run fails or was interrupted.
     pub fn run(&self) -> anyhow::Result<()> {
         let pairs = self.pairs()?;
         let mut jobs = Vec::new();

@@ -9,22 +9,17 @@ use roadweave_emulate::{Drive, TraceError};
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 
-/// A drive and where it comes from.
 #[derive(Clone, Debug)]
 pub struct NamedDrive {
     /// The name of its directory.
     pub name: String,
-    /// Its links.
     pub drive: Drive,
-    /// Tells it from every other: a digest of its files.
+    /// A digest of its files.
     pub fingerprint: String,
 }
 
-/// Reads the drives of `directory`: one per directory in it, or the directory itself if it has
-/// none.
-///
-/// # Errors
-/// [`BadInput`] with the file's name when a directory cannot be read or a recording is malformed.
+/// Reads the drives of `directory`: one per subdirectory, or the directory itself if it has none.
+/// [`BadInput`] names a directory or recording that cannot be read.
 pub fn read(directory: &Path) -> anyhow::Result<Vec<NamedDrive>> {
     let mut folders = Vec::new();
     for path in entries(directory).map_err(|error| BadInput::new(format!("{error:#}")))? {
@@ -61,9 +56,6 @@ pub fn read(directory: &Path) -> anyhow::Result<Vec<NamedDrive>> {
 }
 
 /// A digest of a file's bytes, 16 hexadecimal digits.
-///
-/// # Errors
-/// When the file cannot be read.
 pub fn digest_of_file(file: &Path) -> anyhow::Result<String> {
     let bytes = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
     Ok(hex(&digest::digest(&SHA256, &bytes)))
@@ -93,7 +85,7 @@ fn hex(digest: &digest::Digest) -> String {
     digest.as_ref()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What is in a directory, by name.
+/// Sorted by name.
 fn entries(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let unreadable = || format!("cannot read the directory {}", directory.display());
     let mut paths = Vec::new();

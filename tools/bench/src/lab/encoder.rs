@@ -1,4 +1,4 @@
-//! `roadweave lab encoder`: a live encoder that does what the tunnel tells it, over many drives.
+//! `roadweave lab encoder`: a live encoder that follows the tunnel's targets, over many drives.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -60,7 +60,6 @@ pub struct EncoderArgs {
     json: bool,
 }
 
-/// A way to carry a live video.
 #[derive(Clone, Debug)]
 struct Way {
     name: String,
@@ -71,9 +70,8 @@ struct Way {
 #[derive(Clone, Debug)]
 enum Over {
     All(Strategy),
-    /// Each link alone, a way for each once their names are known.
+    /// Each link alone; becomes a way for each link.
     Each,
-    /// This link alone.
     Alone(String),
 }
 
@@ -93,7 +91,6 @@ impl FromStr for Way {
     }
 }
 
-/// One run.
 #[derive(Clone, Copy, Debug)]
 struct Job {
     drive: usize,
@@ -102,10 +99,6 @@ struct Job {
 }
 
 impl EncoderArgs {
-    /// Measures.
-    ///
-    /// # Errors
-    /// [`BadInput`] when the drives cannot be read; else when a run fails or was interrupted.
     pub fn run(&self) -> anyhow::Result<()> {
         let mut all = drives::read(&self.drives)?;
         if let Some(unknown) =
@@ -130,11 +123,11 @@ impl EncoderArgs {
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let done = work_all(self.jobs.map_or(cores, usize::from), jobs.len(), name, work)?;
-        // All classes together come last.
+        // Sorted so that all classes together come last.
         let mut groups: BTreeMap<(bool, Option<Class>, usize), Vec<Seen>> = BTreeMap::new();
         for (job, seen) in jobs.iter().zip(done) {
             let Some(seen) = seen else { bail!("interrupted") };
-            // A drive need not have each link.
+            // A drive without the way's link.
             let Some(seen) = seen else { continue };
             let class = self.class(&all[job.drive]);
             for class in [Some(class), None] {
@@ -149,7 +142,7 @@ impl EncoderArgs {
         if self.json { out::json(&pooled) } else { Ok(out::print(pooled::in_words(&pooled))?) }
     }
 
-    /// Leaves of each drive only the links that are wanted.
+    /// Keeps only the links of `--uplinks`.
     fn choose_links(&self, drives: &mut [NamedDrive]) -> anyhow::Result<()> {
         for drive in drives {
             let links = &mut drive.drive.links;
@@ -164,7 +157,7 @@ impl EncoderArgs {
         Ok(())
     }
 
-    /// The ways, with one for each link in the place of `each-single`.
+    /// Replaces `each-single` by a way for each link.
     fn ways_over(&self, drives: &[NamedDrive]) -> Vec<Way> {
         let links = drives.iter().flat_map(|drive| &drive.drive.links);
         let names: BTreeSet<&str> = links.map(|link| link.name.as_str()).collect();
@@ -180,7 +173,7 @@ impl EncoderArgs {
         ways.collect()
     }
 
-    /// What comes of `way`; `None` on a drive that lacks its link.
+    /// `None` on a drive that lacks the way's link.
     fn measure(&self, drive: &NamedDrive, way: &Way, seed: u64) -> anyhow::Result<Option<Seen>> {
         let links = drive.drive.links.iter().zip(0..);
         let links = links.filter(|(link, _)| match &way.over {
@@ -191,7 +184,7 @@ impl EncoderArgs {
         if links.is_empty() {
             return Ok(None);
         }
-        // Alone a link needs no scheduler: LoLa's loop, over one path.
+        // A single link needs no scheduler: it uses LoLa's loop over one path.
         let strategy = match &way.over {
             Over::All(strategy) => strategy.clone(),
             Over::Alone(_) | Over::Each => "lola".parse()?,
@@ -208,17 +201,16 @@ impl EncoderArgs {
         Ok(Some(closed_loop.run()?))
     }
 
-    /// The class of a drive is that for a video of 30 Mbit/s, which `roadweave lab compare` sends.
+    /// The class for a video of 30 Mbit/s, the rate of `roadweave lab compare`.
     fn class(&self, drive: &NamedDrive) -> Class {
         let links: Vec<_> = drive.drive.links.iter().map(|link| &link.up).collect();
         Class::of(&links, RATE_MAX, Duration::from_secs(self.seconds.into()))
     }
 }
 
-/// The way that stands for each link alone.
+/// Stands for each link alone.
 const EACH_SINGLE: &str = "each-single";
-/// The most that the encoder makes.
+/// The encoder's highest rate.
 const RATE_MAX: Rate = Rate::from_kbps(30_000);
-/// The deadline of the lane.
 const DEADLINE: Duration = Duration::from_millis(100);
 const FPS: u32 = 30;

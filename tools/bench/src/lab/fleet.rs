@@ -1,4 +1,4 @@
-//! `roadweave lab fleet`: a whole fleet's day.
+//! `roadweave lab fleet`: a day of a whole fleet.
 
 use roadweave_lab::fleet::{FleetConfig, FleetOutcome, run};
 use roadweave_terminal::out;
@@ -36,10 +36,6 @@ pub struct FleetArgs {
 }
 
 impl FleetArgs {
-    /// Lets it live.
-    ///
-    /// # Errors
-    /// When the results cannot be printed.
     pub fn run(&self) -> anyhow::Result<()> {
         let (boxes, proxies) = (self.boxes as usize, self.proxies as usize);
         let outcome = run(&FleetConfig {

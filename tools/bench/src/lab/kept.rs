@@ -1,7 +1,7 @@
-//! Results that are kept, so that an interrupted comparison goes on where it was.
+//! Kept results, so that an interrupted comparison can continue.
 //!
-//! A text file, one JSON object per line: what was run, and what came of it. A result is used again
-//! only if everything that it depends on is the same, this very program included.
+//! A text file with one JSON object per line: what was run, and its result. A result is reused only
+//! if everything that it depends on is unchanged, including this program.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
@@ -13,34 +13,27 @@ use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 use serde::{Deserialize, Serialize};
 
-/// Everything that a result depends on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Key {
-    /// The drive's name.
     pub drive: String,
-    /// Its strategy.
     pub strategy: String,
-    /// What all runs of the comparison have in common.
+    /// The same for all runs of the comparison.
     #[serde(flatten)]
     pub setting: Setting,
-    /// The fingerprint of the clip and of the ffmpeg with which pictures were compared, if they
-    /// were.
+    /// The fingerprint of the clip and of ffmpeg, if pictures were compared.
     #[serde(default)]
     pub clip: Option<String>,
     /// A digest of the drive's files.
     pub recordings: String,
-    /// A digest of the program.
     pub program: String,
 }
 
-/// A line of the file.
 #[derive(Debug, Serialize, Deserialize)]
 struct Line {
     key: Key,
     measured: Measured,
 }
 
-/// A file of results, and what it held when it was opened.
 #[derive(Debug)]
 pub struct Kept {
     path: PathBuf,
@@ -49,11 +42,8 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Opens `path`, or makes it. Broken lines, such as the last one of a program that was killed,
-    /// are ignored with a word.
-    ///
-    /// # Errors
-    /// When it cannot be read or written; [`BadInput`] when it holds something else than results.
+    /// Opens `path`, or creates it. Broken lines, such as the last one of a killed program, are
+    /// reported and ignored. [`BadInput`] if the file holds something else than results.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let mut file = OpenOptions::new()
             .read(true)
@@ -85,15 +75,11 @@ impl Kept {
         Ok(Self { path: path.to_owned(), file, lines })
     }
 
-    /// What came of `key`, if it is known.
     pub fn find(&self, key: &Key) -> Option<&Measured> {
         self.lines.iter().find(|line| line.key == *key).map(|line| &line.measured)
     }
 
-    /// Adds a result to the file.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
+    /// Appends a result to the file.
     pub fn keep(&self, key: &Key, measured: &Measured) -> anyhow::Result<()> {
         let line = Line { key: key.clone(), measured: measured.clone() };
         let mut text = serde_json::to_vec(&line)?;
@@ -104,7 +90,7 @@ impl Kept {
     }
 }
 
-/// A line that was cut off ends here, so that the next one is whole.
+/// Ends a truncated last line, so that the next one is whole.
 fn end_last_line(file: &mut File) -> std::io::Result<()> {
     if file.seek(SeekFrom::End(0))? == 0 {
         return Ok(());

@@ -12,8 +12,7 @@
 //!   report:  that JSON ──────────────────────────────────────────────> Comparison ──> HTML
 //! ```
 //!
-//! The experiments themselves are `roadweave_lab`; here are files, processes, threads and the
-//! screen.
+//! The experiments are in `roadweave_lab`; here are files, processes, threads and output.
 
 mod compare;
 mod delays;
@@ -61,10 +60,6 @@ enum LabCommand {
 }
 
 impl LabArgs {
-    /// Runs the experiment.
-    ///
-    /// # Errors
-    /// When the experiment fails.
     pub fn run(&self) -> anyhow::Result<()> {
         match &self.command {
             LabCommand::Run(args) => args.run(),

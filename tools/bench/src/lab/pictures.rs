@@ -1,4 +1,4 @@
-//! Pictures for the lab: a clip that is encoded once, and the comparison of what arrived of it.
+//! Pictures for the lab: encodes a clip once, and compares what arrived of it.
 
 use std::fs::{self, File};
 use std::io::{BufReader, BufWriter, Write as _};
@@ -19,20 +19,16 @@ use crate::demo::clip::{self, ClipSpec};
 use crate::demo::decode::{self, RunFiles};
 use crate::demo::ffmpeg;
 
-/// A clip and its pictures.
 #[derive(Debug)]
 pub struct Pictures {
     clip: PathBuf,
     units: Arc<[AccessUnit]>,
-    /// Tells what is found with it from what any other clip or ffmpeg would give.
+    /// Identifies the clip and ffmpeg's version.
     pub fingerprint: String,
 }
 
 impl Pictures {
-    /// The generated clip of a setting, from the user's cache or else encoded now.
-    ///
-    /// # Errors
-    /// When ffmpeg is missing or fails, or the cache cannot be written.
+    /// The generated clip of a setting, from the user's cache or encoded now.
     pub fn prepare(setting: &Setting) -> anyhow::Result<Self> {
         let folder = cache()?;
         let spec =
@@ -50,16 +46,12 @@ impl Pictures {
         Ok(Self { clip, units, fingerprint })
     }
 
-    /// The clip as a stream.
     pub fn video(&self, setting: &Setting) -> TrafficSpec {
         TrafficSpec::clip(Arc::clone(&self.units), setting.duration())
     }
 
-    /// How similar the pictures that a viewer saw were to those that were sent, 0..1. `name`: of
-    /// the run, for a warning if there were none.
-    ///
-    /// # Errors
-    /// When ffmpeg or a file fails.
+    /// Mean SSIM of the pictures that a viewer saw with those sent, 0..1. `name`: of the run, for a
+    /// warning if nothing could be decoded.
     pub fn ssim(&self, name: &str, outcome: &Outcome) -> anyhow::Result<f64> {
         let video = outcome.traffic.iter().find_map(|report| match &report.detail {
             Detail::Video(video) => Some(video),
@@ -85,14 +77,13 @@ impl Pictures {
     }
 }
 
-/// Where clips are kept.
 fn cache() -> anyhow::Result<PathBuf> {
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
     let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
     Ok(base.context("neither XDG_CACHE_HOME nor HOME is set")?.join("roadweave"))
 }
 
-/// The clip's name in the cache, another one for each way to encode it and each ffmpeg.
+/// The clip's name in the cache, distinct for each way to encode it and each ffmpeg.
 fn file_name(spec: &ClipSpec, ffmpeg_version: &str) -> String {
     let digest = drives::digest_of(&[&spec.recipe(), ffmpeg_version]);
     format!("clip-{}-{}s-{digest}.h264", spec.bitrate_bps, spec.seconds)
@@ -101,7 +92,7 @@ fn file_name(spec: &ClipSpec, ffmpeg_version: &str) -> String {
 fn encode(spec: &ClipSpec, clip: &Path) -> anyhow::Result<()> {
     out::note(format_args!("encoding {} s of video to {}", spec.seconds, clip.display()));
     let bar = ProgressBar::new(spec.frames().into());
-    // A clip that was not finished must not be taken for one.
+    // An unfinished clip must not get the final name.
     let part = clip.with_extension(format!("{}.part", std::process::id()));
     let encoded = spec.encode(&part, |frames| bar.set_position(frames));
     bar.finish_and_clear();

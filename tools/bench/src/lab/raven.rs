@@ -46,7 +46,6 @@ pub struct RavenArgs {
     json: bool,
 }
 
-/// Everything that is measured.
 #[derive(Debug, Serialize)]
 struct Results {
     answers: Vec<Answered>,
@@ -55,7 +54,6 @@ struct Results {
     loads: Vec<Loaded>,
 }
 
-/// One thing to find out.
 #[derive(Debug)]
 enum Job {
     Ask { route: usize, app: App, strategy: Strategy },
@@ -70,10 +68,6 @@ enum Done {
 }
 
 impl RavenArgs {
-    /// Measures.
-    ///
-    /// # Errors
-    /// [`BadInput`] for recordings that make no routes; else when a run fails or was interrupted.
     pub fn run(&self) -> anyhow::Result<()> {
         let routes = read(&self.traces, self.routes.into())?;
         let others = |route: usize| {
@@ -114,8 +108,8 @@ fn read(directory: &Path, count: usize) -> anyhow::Result<Vec<Drive>> {
     routes.map_err(|error| BadInput::new(format!("--traces: {error}")).into())
 }
 
-/// Every size of a transfer, and every application on every route with every strategy; or `loads`
-/// alone, if there are any.
+/// Every size of a transfer, and every application on every route with every strategy; or only
+/// `loads`, if there are any.
 fn jobs(routes: &[Drive], loads: &[Load]) -> anyhow::Result<Vec<Job>> {
     let mut jobs = Vec::new();
     for load in loads.iter().copied() {
@@ -255,7 +249,7 @@ impl Results {
     }
 }
 
-/// A response time; one that stands for no answer is told as the paper does.
+/// A response time, shown as in the paper if there was no answer.
 fn millis(ms: f64) -> String {
     if ms >= raven::REQUEST_TIMEOUT.as_secs_f64() * 1e3 {
         "T/O".to_owned()
@@ -269,6 +263,6 @@ fn print(results: &Results, json: bool) -> anyhow::Result<()> {
 }
 
 const STRATEGIES: [&str; 6] = ["minrtt", "raven:0", "raven:50", "raven", "raven:99", "raven:100"];
-/// What copies are by themselves, and what of them are repairs.
+/// `minrtt` shows plain copies, `raven` those that are repairs.
 const LOADED: [&str; 2] = ["minrtt", "raven"];
 const SIZES: [u64; 5] = [1_000, 10_000, 50_000, 100_000, 1_000_000];

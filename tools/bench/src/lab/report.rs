@@ -26,11 +26,7 @@ pub struct ReportArgs {
 }
 
 impl ReportArgs {
-    /// Writes the report.
-    ///
-    /// # Errors
-    /// [`BadInput`] when the results cannot be read, are none, or lack a strategy that was asked
-    /// for; else when the report cannot be written.
+    /// Writes the report. [`BadInput`] if the results cannot be read or lack a requested strategy.
     pub fn run(&self) -> anyhow::Result<()> {
         let comparison = self.read()?;
         let options = Options { timelines: self.timelines.clone() };

@@ -60,22 +60,21 @@ pub struct RunArgs {
     details: bool,
 }
 
-/// What a run is told as in JSON.
+/// The JSON of a run.
 #[derive(Debug, Serialize)]
 struct Told {
     scenario: String,
     seed: u64,
     seconds: u32,
-    /// What no strategy can beat; absent where there is no such bound.
+    /// Absent if there is no bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     bound: Option<Bound>,
-    /// The one strategy of the run.
     strategies: [Measured; 1],
-    /// Whether the judged application is a video, which alone has frames and stalls.
+    /// Only video has frames and stalls.
     #[serde(skip)]
     is_video: bool,
     traffic: Vec<TrafficReport>,
-    /// Jain's index of the bulk transfers' goodputs, if there are several.
+    /// Jain's index of the goodputs of several bulk transfers.
     #[serde(skip_serializing_if = "Option::is_none")]
     fairness: Option<f64>,
     links: Vec<LinkReport>,
@@ -83,7 +82,6 @@ struct Told {
     drops: Vec<ToldDrop>,
 }
 
-/// Something that the client or the server told.
 #[derive(Debug, Serialize)]
 struct ToldEvent {
     at_ms: f64,
@@ -98,10 +96,7 @@ struct ToldDrop {
 }
 
 impl RunArgs {
-    /// Runs the scenario.
-    ///
-    /// # Errors
-    /// [`BadInput`] when the scenario's file is wrong, and when its links or lanes make no world.
+    /// Runs the scenario. [`BadInput`] if its file is wrong, or its links or lanes are invalid.
     pub fn run(&self) -> anyhow::Result<()> {
         let scenario = self.read()?;
         if self.check {
@@ -175,7 +170,7 @@ impl RunArgs {
     }
 }
 
-/// The pictures of the video that is judged.
+/// The pictures of the judged video.
 fn clip_of(scenario: &Scenario) -> Result<&[AccessUnit], BadInput> {
     match scenario.judged().map(|index| &scenario.traffic[index].kind) {
         Some(TrafficKind::Video { frames: FrameSource::Clip(units), .. }) => Ok(units),
@@ -185,7 +180,7 @@ fn clip_of(scenario: &Scenario) -> Result<&[AccessUnit], BadInput> {
     }
 }
 
-/// Writes the logs of the video that is judged.
+/// Writes the logs of the judged video.
 fn keep(
     scenario: &Scenario,
     outcome: &Outcome,
@@ -205,7 +200,7 @@ fn keep(
 }
 
 impl Told {
-    /// In JSON, with null for what only a video has.
+    /// As JSON, with null for the figures of a video.
     fn without_video(&self) -> serde_json::Result<Value> {
         let mut json = serde_json::to_value(self)?;
         for figures in ["/strategies/0", "/bound", "/bound/reachable"] {

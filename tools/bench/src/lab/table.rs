@@ -8,7 +8,6 @@ use roadweave_lab::video::quality::Percentiles;
 
 use crate::table::{bare, right_aligned};
 
-/// The heading of a column, and what stands in it.
 type Column = (&'static str, fn(&Pooled) -> String);
 
 const COLUMNS: &[Column] = &[
@@ -71,7 +70,7 @@ fn table(pooled: &[Pooled]) -> String {
     right_aligned(table, 1)
 }
 
-/// One run, and what nobody beats on its links. `is_video`: whether there are frames and stalls.
+/// A run and its bound. `is_video`: whether there are frames and stalls.
 pub fn of_run(measured: &Measured, bound: Option<&Bound>, is_video: bool) -> String {
     let of_video = |figure: String| if is_video { figure } else { "-".to_owned() };
     let mut table = bare();
@@ -124,7 +123,7 @@ pub fn of_run(measured: &Measured, bound: Option<&Bound>, is_video: bool) -> Str
 const RUN_COLUMNS: [&str; 9] =
     ["strategy", "fps", "stall", "delay p50", "p95", "p99", "p99.9", "residual loss", "redundancy"];
 
-/// What nobody beats, and what one who knows the future reaches, on average.
+/// The bound, and what is reachable with a known future, means over the drives.
 fn bound(drives: &[&Compared]) -> String {
     let mean = |value: fn(&Compared) -> f64| {
         drives.iter().map(|drive| value(drive)).sum::<f64>() / drives.len().max(1) as f64
@@ -161,7 +160,7 @@ fn seeds(drives: &[&Compared]) -> String {
     }
 }
 
-/// What the means of other such drives lie between.
+/// The ends of a confidence interval.
 fn between(interval: Option<Interval>, scale: f64) -> String {
     interval.map_or("-".into(), |[low, high]| format!("{:.2}-{:.2}", low * scale, high * scale))
 }
@@ -183,7 +182,6 @@ fn times(ratio: Option<f64>) -> String {
     ratio.map_or("-".into(), |ratio| format!("{ratio:.2} x"))
 }
 
-/// A delay as a person reads it.
 pub fn millis(millis: f64) -> String {
     if millis < 100.0 { format!("{millis:.1} ms") } else { format!("{millis:.0} ms") }
 }

@@ -56,10 +56,9 @@ pub struct VodArgs {
     json: bool,
 }
 
-/// What each viewer of one pair saw, by seed.
+/// The viewers of one pair, by seed.
 type Viewers = Vec<(Seen, Sent)>;
 
-/// One viewer.
 #[derive(Debug)]
 struct Job<'a> {
     pair: &'a Pair,
@@ -70,11 +69,7 @@ struct Job<'a> {
 }
 
 impl VodArgs {
-    /// Measures.
-    ///
-    /// # Errors
-    /// [`BadInput`] for recordings that make no pairs, or a pair that is not there; else when a run
-    /// fails or was interrupted.
+    /// Measures. [`BadInput`] for recordings without pairs, or an unknown pair.
     pub fn run(&self) -> anyhow::Result<()> {
         let pairs = self.pairs()?;
         let ways = if self.ways.is_empty() { Way::all() } else { self.ways.clone() };
@@ -116,8 +111,7 @@ impl VodArgs {
     }
 }
 
-/// What is seen, in this order: by pair, by kind, over each link alone (of long videos that is
-/// known) and by each way, by seed.
+/// By pair, by kind, over each link alone (known already for long videos) and by each way, by seed.
 fn jobs<'a>(pairs: &'a [Pair], chosen: &'a [Chosen], ways: &[Way], seeds: u16) -> Vec<Job<'a>> {
     let mut jobs = Vec::new();
     for (pair, chosen) in pairs.iter().zip(chosen) {

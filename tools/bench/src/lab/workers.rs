@@ -1,5 +1,4 @@
-//! Many jobs on many cores, with a bar that says how long it still takes, or a line now and then
-//! where standard error is no terminal.
+//! Runs many jobs on many cores, with a progress bar on a terminal and progress lines elsewhere.
 
 use std::io::IsTerminal as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,13 +12,11 @@ use roadweave_device::{Signal, Signals, wait_readable};
 use roadweave_terminal::exit;
 use roadweave_terminal::out;
 
-/// Does the jobs `0..count` with `work` on `workers` threads; returns their results, in order.
+/// Runs the jobs `0..count` on `workers` threads; returns their results in order, or the error of
+/// the first job that failed or panicked.
 ///
-/// `name` says what a job is. After Ctrl-C no further job begins, so some results are missing;
-/// after a second one the program ends.
-///
-/// # Errors
-/// Of the jobs that failed or panicked, the first.
+/// `name` names a job. After Ctrl-C no further job starts and some results are missing; a second
+/// Ctrl-C ends the program.
 pub fn work_all<T: Send>(
     workers: usize,
     count: usize,
@@ -66,7 +63,7 @@ pub fn work_all<T: Send>(
     }
 }
 
-/// What a panic of another thread left behind is still whole: jobs run outside of locks.
+/// Ignores poison: jobs run outside of locks, so that a panic leaves the data whole.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poison| poison.into_inner())
 }
@@ -103,11 +100,11 @@ fn bar(count: usize) -> ProgressBar {
     bar
 }
 
-/// Progress for logs and pipes: a line after the first job, and one at most each ten seconds.
+/// Progress for logs and pipes: a line after the first job, then at most one each ten seconds.
 struct Lines {
     count: usize,
     began: Instant,
-    /// When the last line was said, since `began`; none while there is a bar.
+    /// When the last line was printed, since `began`; `None` if there is a bar.
     last: Option<Mutex<Option<Duration>>>,
 }
 
@@ -117,7 +114,6 @@ impl Lines {
         Self { count, began: Instant::now(), last }
     }
 
-    /// So many jobs are done.
     fn tell(&self, done: u64) {
         let Some(last) = &self.last else { return };
         let elapsed = self.began.elapsed();
@@ -129,8 +125,7 @@ impl Lines {
     }
 }
 
-/// What is said when `done` of `count` jobs are done `elapsed` after the first began, if the last
-/// line was at `last`.
+/// The line for `done` of `count` jobs after `elapsed`, if one is due; the last line was at `last`.
 fn progress_line(
     done: u64,
     count: u64,
@@ -145,7 +140,6 @@ fn progress_line(
     Some(format!("{done} of {count} runs, {:.0} s, about {left:.0} s left", elapsed.as_secs_f64()))
 }
 
-/// Between two lines of progress.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

@@ -74,7 +74,6 @@ pub struct ClientArgs {
     json: bool,
 }
 
-/// A rate for one link, or for all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct LinkRate {
     name: Option<String>,
@@ -100,8 +99,6 @@ enum Directions {
 }
 
 impl ClientArgs {
-    /// # Errors
-    /// When an option is wrong, the system refuses, or no link could be recorded.
     pub fn run(&self) -> anyhow::Result<()> {
         let server = resolve(&self.server)?;
         let plans = self.plans()?;
@@ -249,9 +246,9 @@ fn parse_link_rate(text: &str) -> Result<LinkRate, String> {
     Ok(LinkRate { name, rate: parse_rate(rate)? })
 }
 
-/// So that `emulate` can call interfaces after links.
+/// So that `emulate` can name interfaces after links.
 const NAME_BYTES_MAX: usize = 11;
-/// As Linux has it.
+/// Linux's limit.
 const INTERFACE_BYTES_MAX: usize = 15;
 
 #[cfg(test)]

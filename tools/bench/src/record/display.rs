@@ -1,4 +1,4 @@
-//! What the user sees meanwhile: a line per link on a terminal, a message per cycle elsewhere.
+//! Progress of a recording: a line per link on a terminal, a message per cycle elsewhere.
 
 use std::time::Duration;
 
@@ -9,18 +9,16 @@ use tracing::info;
 
 use super::link::{LinkName, LinkRecorder};
 
-/// Shows the progress of all links on standard error.
 pub struct Display {
     bars: Vec<ProgressBar>,
     next: Instant,
-    /// Of each link: the cycle, and the bytes up and down at the last look.
+    /// Of each link: the cycle, and the bytes up and down at the last update.
     last: Vec<(u16, u64, u64)>,
     looked_at: Instant,
     is_terminal: bool,
 }
 
 impl Display {
-    /// A line for each of these links.
     pub fn new(links: &[LinkName]) -> Self {
         let all = MultiProgress::new();
         let style =
@@ -39,7 +37,7 @@ impl Display {
         }
     }
 
-    /// Shows how far the links are, now and then.
+    /// Updates the display if it is due.
     pub fn show(&mut self, now: Instant, links: &[LinkRecorder]) {
         if now < self.next {
             return;
@@ -63,12 +61,11 @@ impl Display {
         }
     }
 
-    /// When [`Display::show`] has something to do.
+    /// When [`Display::show`] is due.
     pub fn next(&self) -> Instant {
         self.next
     }
 
-    /// Leaves the lines as they are.
     pub fn finish(&self) {
         self.bars.iter().for_each(ProgressBar::finish);
     }
@@ -82,5 +79,4 @@ fn describe(progress: &RecordProgress, up: Rate, down: Rate) -> String {
     }
 }
 
-/// From look to look at the progress.
 const LOOK: Duration = Duration::from_millis(500);

@@ -12,33 +12,25 @@ use roadweave_record::{DelayClock, DirectionRecording, DirectionSummary, LinkRec
 use roadweave_terminal::exit::BadInput;
 use serde_json::{Value, json};
 
-/// A directory to write to.
 #[derive(Debug)]
 pub struct Recording {
     directory: PathBuf,
-    /// Whether it was made for this and holds nothing yet.
+    /// The directory was created here and is still empty.
     is_vain: Cell<bool>,
 }
 
-/// A link that was recorded.
 #[derive(Debug)]
 pub struct Recorded {
-    /// What it is called.
     pub name: String,
-    /// The interface it went by.
     pub interface: String,
-    /// What was recorded of the link.
     pub recording: LinkRecording,
-    /// What was told of its modem over time, if anything was: lines of JSON.
+    /// Facts of its modem over time, as lines of JSON.
     pub modem: Option<String>,
 }
 
 impl Recording {
-    /// Makes the directory, or takes one that is empty: before anything is recorded, so that hours
-    /// are not lost for a typo. It goes again when nothing is written.
-    ///
-    /// # Errors
-    /// When there is something in it already, or it cannot be made.
+    /// Creates the directory, or takes an empty one, before anything is recorded: a typo must not
+    /// cost hours. It is removed again if nothing is written.
     pub fn new(directory: &Path) -> Result<Self, BadInput> {
         let failed = |error| BadInput::new(format!("--output {}: {error}", directory.display()));
         let is_vain = Cell::new(!directory.exists());
@@ -50,11 +42,8 @@ impl Recording {
         Ok(Self { directory: directory.to_owned(), is_vain })
     }
 
-    /// Writes a file per link and direction, what was told of the modems, and `recording.json`,
-    /// which it returns.
-    ///
-    /// # Errors
-    /// When a file cannot be written.
+    /// Writes a file per link and direction, the modems' facts, and `recording.json`, which it
+    /// returns.
     pub fn write(&self, mode: &str, links: &[Recorded]) -> anyhow::Result<Value> {
         let (mut described, mut of_modems) = (Vec::new(), Vec::new());
         for link in links {
@@ -78,7 +67,7 @@ impl Recording {
             }
             described.push(description);
         }
-        // Where the disk is full the traces come first.
+        // The traces come first, in case the disk fills up.
         for (file, lines) in of_modems {
             self.write_file(&file, lines)?;
         }
@@ -88,7 +77,6 @@ impl Recording {
         Ok(summary)
     }
 
-    /// What was recorded of each link as a table for people.
     pub fn table(&self, links: &[Recorded]) -> String {
         let mut table = Table::new();
         let header = ["link", "way", "replay s", "capacity", "delay ms", "loss %"];
@@ -114,7 +102,7 @@ impl Recording {
 impl Drop for Recording {
     fn drop(&mut self) {
         if self.is_vain.get() {
-            // Only an empty directory can be removed so, and one that stays does no harm.
+            // This removes an empty directory only; one that stays does no harm.
             let _ = fs::remove_dir(&self.directory);
         }
     }

@@ -1,4 +1,4 @@
-//! One link under way: the recorder of the link and the socket that is bound to its interface.
+//! One link of a recording: its recorder, and the socket that is bound to its interface.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,37 +11,28 @@ use tracing::{info, warn};
 use super::BUFFER_BYTES;
 use super::outbox::{Destination, Outbox};
 
-/// A link and the interface that it goes by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkName {
-    /// What the link is called.
     pub name: String,
-    /// The interface.
     pub interface: String,
 }
 
-/// One link under way.
 pub struct LinkRecorder {
-    /// What it is called.
     pub name: LinkName,
-    /// The recording of the link.
     pub client: RecordClient,
     socket: Option<UplinkSocket>,
-    /// Whether the poller waits for the socket.
+    /// Whether the poller knows the socket.
     watched: bool,
     outbox: Outbox,
-    /// When to open the socket again after its interface has gone.
+    /// When to reopen the socket after its interface has disappeared.
     retry_at: Instant,
-    /// What the kernel said last when it did not want to send.
+    /// The last failure to send.
     failure: Option<SendFailure>,
     to: Destination,
 }
 
 impl LinkRecorder {
-    /// Binds a socket to the link's interface.
-    ///
-    /// # Errors
-    /// When there is no such interface, or no permission.
+    /// Binds a socket to the link's interface; fails if there is none, or without permission.
     pub fn open(name: LinkName, server: SocketAddr, client: RecordClient) -> anyhow::Result<Self> {
         let socket = open_socket(&name.interface, server)?;
         let to = Destination { remote: server, local: None };
@@ -50,10 +41,10 @@ impl LinkRecorder {
         Ok(Self { name, client, socket, watched, outbox, retry_at, failure: None, to })
     }
 
-    /// Sends all that is due; returns whether that was anything.
+    /// Sends all that is due; returns whether anything was.
     pub fn transmit(&mut self, now: Instant) -> bool {
         let Some(socket) = &mut self.socket else {
-            // What would be sent is lost, as on a dead link.
+            // Lost, as on a dead link.
             return std::iter::from_fn(|| self.client.poll_transmit(now)).count() > 0;
         };
         let mut sent = false;
@@ -70,7 +61,6 @@ impl LinkRecorder {
         sent
     }
 
-    /// Takes in what the server sent.
     pub fn receive(&mut self, clock: Clock) {
         let Some(socket) = &mut self.socket else { return };
         let (client, server) = (&mut self.client, self.to.remote);
@@ -84,7 +74,7 @@ impl LinkRecorder {
         }
     }
 
-    /// When [`LinkRecorder::transmit`] has something next; never while the socket is full.
+    /// When [`LinkRecorder::transmit`] is due; never while the socket is full.
     pub fn poll_timeout(&self, now: Instant) -> Instant {
         let client = self.client.poll_timeout(now);
         match &self.socket {
@@ -94,10 +84,7 @@ impl LinkRecorder {
         }
     }
 
-    /// Lets `poller` wait for what the link waits for.
-    ///
-    /// # Errors
-    /// When the socket cannot be waited for.
+    /// Registers at `poller` what the link waits for.
     pub fn watch(&mut self, poller: &Poller, token: Token) -> anyhow::Result<()> {
         let Some(socket) = &self.socket else { return Ok(()) };
         let wants = if self.outbox.is_open() { Interest::Read } else { Interest::ReadWrite };
@@ -110,10 +97,8 @@ impl LinkRecorder {
         Ok(())
     }
 
-    /// Gives an interface that came back a new socket: the old one stays bound to what is gone.
-    ///
-    /// # Errors
-    /// When the poller does not know the old one.
+    /// Reopens the socket of an interface that came back: the old one stays bound to the old
+    /// interface.
     pub fn reopen(&mut self, now: Instant, poller: &Poller) -> anyhow::Result<()> {
         let LinkName { name, interface } = &self.name;
         if let Some(socket) = &self.socket
@@ -139,7 +124,7 @@ impl LinkRecorder {
         Ok(())
     }
 
-    /// Why a link may have failed, for a message.
+    /// Why the link may have failed, as the end of a message.
     pub fn cause(&self) -> String {
         let interface = &self.name.interface;
         match self.failure {
@@ -159,5 +144,4 @@ fn open_socket(interface: &str, server: SocketAddr) -> anyhow::Result<UplinkSock
     Ok(UplinkSocket::open(&options)?)
 }
 
-/// How often a lost interface is looked for.
 const RETRY: Duration = Duration::from_secs(1);

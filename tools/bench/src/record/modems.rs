@@ -1,10 +1,7 @@
-//! What is told of the modems while their links are recorded, beside the traces.
+//! Records the modems' facts beside the traces.
 //!
-//! ```text
-//! a client's local socket ─ every 5 s, a thread of its own ─► NAME.modem.jsonl, at the end
-//! ```
-//!
-//! The recording waits for none of it: a client that is silent, or none at all, costs lines alone.
+//! A thread asks a client's local socket every 5 s; the lines go to NAME.modem.jsonl at the end.
+//! The recording does not wait for it: without an answer only the lines are missing.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,15 +19,12 @@ use tracing::warn;
 #[derive(Debug)]
 pub struct ModemLog {
     lines: Arc<Mutex<Lines>>,
-    /// Its end is that of the thread.
+    /// Its drop ends the thread.
     _going: Sender<()>,
 }
 
 impl ModemLog {
-    /// Begins to ask the client behind `socket`; times are those of `clock`.
-    ///
-    /// # Errors
-    /// When there can be no thread.
+    /// Starts to ask the client at `socket`; times are those of `clock`.
     pub fn start(socket: PathBuf, clock: Clock) -> anyhow::Result<Self> {
         let lines = Arc::<Mutex<Lines>>::default();
         let (going, ended) = channel();
@@ -41,20 +35,18 @@ impl ModemLog {
         Ok(Self { lines, _going: going })
     }
 
-    /// A line for each reading in which something was told of `interface`, as JSON; none: nothing
-    /// was told.
+    /// The readings of `interface`, a line of JSON each; `None` without any.
     pub fn of(&self, interface: &str) -> Option<String> {
         let lines = lock(&self.lines);
         lines.0.get(interface).map(|lines| lines.concat())
     }
 }
 
-/// Lines by interface.
 #[derive(Debug, Default)]
 struct Lines(BTreeMap<String, Vec<String>>);
 
 impl Lines {
-    /// Takes what is told now; what nobody may be shown is left out.
+    /// Adds a reading; facts that must not be shown are left out.
     fn add(&mut self, now: Instant, interface: String, facts: &ModemFacts) {
         let is_new = !self.0.contains_key(&interface);
         if facts.check().is_err() || is_new && self.0.len() >= INTERFACES_MAX {
@@ -68,14 +60,14 @@ impl Lines {
     }
 }
 
-/// Asks until nobody waits for it any more.
+/// Asks until `ended` is disconnected.
 fn ask(socket: &Path, clock: Clock, lines: &Mutex<Lines>, ended: &Receiver<()>) {
     let mut is_told = true;
     loop {
         match local::request(socket, "summary", &Value::Null) {
             Ok(mut status) => {
                 is_told = true;
-                // What is no client has none.
+                // Other daemons than clients have no modems.
                 let told = serde_json::from_value(status["modems"].take());
                 let told: BTreeMap<String, ModemFacts> = told.unwrap_or_default();
                 let (now, mut lines) = (clock.now(), lock(lines));
@@ -94,16 +86,15 @@ fn ask(socket: &Path, clock: Clock, lines: &Mutex<Lines>, ended: &Receiver<()>) 
     }
 }
 
-/// Nothing in here can panic half way.
+/// Ignores poison: nothing under the lock can panic halfway.
 fn lock(lines: &Mutex<Lines>) -> MutexGuard<'_, Lines> {
     lines.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How often the client is asked; it is told as often.
+/// The client updates its facts as often.
 const INTERVAL: Duration = Duration::from_secs(5);
 /// Lines of one interface: more than the longest recording has.
 const LINES_MAX: usize = 2_048;
-/// Interfaces that are kept.
 const INTERFACES_MAX: usize = 64;
 
 #[cfg(test)]

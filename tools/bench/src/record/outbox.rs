@@ -1,5 +1,5 @@
-//! Datagrams on their way out of a socket: runs of one length go in one system call, and what the
-//! socket does not take waits.
+//! Outgoing datagrams: runs of one length are sent by one system call, and what the socket does not
+//! take waits.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,29 +11,26 @@ pub struct Outbox {
     to: Option<Destination>,
     contents: Vec<u8>,
     segment: usize,
-    /// What did not fit the run while the socket was full.
+    /// A datagram that did not fit the run while the socket was full.
     held: Option<(Destination, Vec<u8>)>,
     blocked: bool,
-    /// Why the last run failed, if it did.
     failure: Option<SendFailure>,
 }
 
-/// Where a datagram goes, and from which of this machine's addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destination {
-    /// The address that the datagram goes to.
     pub remote: SocketAddr,
-    /// The address to send from; the kernel chooses without it.
+    /// The source address; the kernel chooses without it.
     pub local: Option<IpAddr>,
 }
 
 impl Outbox {
-    /// Whether a datagram may be pushed; if not, wait until the socket is writable.
+    /// Whether a datagram may be pushed; otherwise wait until the socket is writable.
     pub fn is_open(&self) -> bool {
         !self.blocked
     }
 
-    /// Takes a datagram, while it is open; sends those before it when it does not fit their run.
+    /// Takes a datagram while the outbox is open; sends the current run first if it does not fit.
     pub fn push(&mut self, socket: &mut UplinkSocket, to: Destination, datagram: Vec<u8>) {
         let fits = self.to == Some(to)
             && self.segment == datagram.len()
@@ -89,11 +86,11 @@ impl Outbox {
         }
     }
 
-    /// Forgets what waits, for another socket.
+    /// Discards what waits, for another socket.
     pub fn clear(&mut self) {
         *self = Self::default();
     }
 }
 
-/// A run is short, so that datagrams leave as evenly as they were made.
+/// Short, so that datagrams leave as evenly as they were made.
 const RUN_BYTES_MAX: usize = 16_000;

@@ -1,4 +1,4 @@
-//! A recording under way: all links, on one clock and one poller.
+//! A running recording: all links, on one clock and one poller.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -13,7 +13,6 @@ use super::NAP;
 use super::display::Display;
 use super::link::LinkRecorder;
 
-/// All links under way.
 pub struct Run {
     clock: Clock,
     server: SocketAddr,
@@ -22,20 +21,16 @@ pub struct Run {
 }
 
 impl Run {
-    /// A recording of `links` by `server`, which begins when the server answers.
+    /// The recording begins when `server` answers.
     pub fn new(clock: Clock, server: SocketAddr, links: Vec<LinkRecorder>) -> Self {
         Self { clock, server, links, started: false }
     }
 
-    /// The links.
     pub fn links(&self) -> &[LinkRecorder] {
         &self.links
     }
 
-    /// Records until the plan is over or was interrupted.
-    ///
-    /// # Errors
-    /// When the server does not answer, or sockets cannot be waited for.
+    /// Records until the plan is over or interrupted; fails if the server does not answer.
     pub fn carry(&mut self, signals: &mut Signals, display: &mut Display) -> anyhow::Result<()> {
         let mut poller = Poller::new()?;
         poller.add(&*signals, SIGNALS, Interest::Read)?;
@@ -65,7 +60,7 @@ impl Run {
             poller.wait(wait).context("cannot wait for the sockets")?;
             self.links.iter_mut().for_each(|link| link.receive(self.clock));
         }
-        // The last thing that each link says: the server may forget it.
+        // Each link's last message, so that the server can forget it.
         let now = self.clock.now();
         for link in &mut self.links {
             link.transmit(now);
@@ -74,7 +69,8 @@ impl Run {
         Ok(())
     }
 
-    /// Starts the plan of all links once the server has answered on each, or on some in time.
+    /// Starts the plan of all links once the server has answered on each, or on some within
+    /// [`READY_WITHIN`].
     fn start_when_ready(&mut self, now: Instant) -> anyhow::Result<()> {
         if self.started {
             return Ok(());

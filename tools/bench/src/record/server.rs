@@ -51,8 +51,6 @@ pub struct ServerArgs {
 }
 
 impl ServerArgs {
-    /// # Errors
-    /// When the address cannot be listened at.
     pub fn run(&self) -> anyhow::Result<()> {
         let clock = Clock::start();
         let token = token(self.token_file.as_deref())?;
@@ -63,7 +61,7 @@ impl ServerArgs {
             rate: self.rate_max,
             rate_all: self.rate_all,
         };
-        // Fails here rather than later, when there is nobody to tell.
+        // Fails now rather than later, where no error can be returned.
         random_bytes::<8>()?;
         let secret = || {
             let bytes = random_bytes().expect("the system has given random bytes before");
@@ -120,7 +118,6 @@ struct Run {
 }
 
 impl Run {
-    /// Serves until a signal comes.
     fn carry(&mut self, signals: &mut Signals) -> anyhow::Result<()> {
         let mut poller = Poller::new()?;
         poller.add(&self.socket, SOCKET, Interest::Read)?;
@@ -151,7 +148,7 @@ impl Run {
         Ok(())
     }
 
-    /// Sends all that is due; returns whether that was anything.
+    /// Sends all that is due; returns whether anything was.
     fn transmit(&mut self) -> bool {
         let now = self.clock.now();
         let mut sent = false;

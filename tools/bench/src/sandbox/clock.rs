@@ -4,7 +4,7 @@ use roadweave_proto::Instant;
 use rustix::thread::ClockId;
 use rustix::time::Timespec;
 
-/// Now, on the system's monotonic clock: comparable between processes and network namespaces.
+/// The system's monotonic clock: comparable between processes and network namespaces.
 pub fn now() -> Instant {
     let time = rustix::time::clock_gettime(ClockId::Monotonic);
     let seconds = u64::try_from(time.tv_sec).expect("the monotonic clock counts from the boot");
@@ -12,7 +12,7 @@ pub fn now() -> Instant {
     Instant::from_nanos(seconds * 1_000_000_000 + nanos)
 }
 
-/// Sleeps until `at`, however long earlier work took.
+/// Sleeps until the absolute time `at`.
 pub fn sleep_until(at: Instant) {
     let request = Timespec {
         tv_sec: i64::try_from(at.as_nanos() / 1_000_000_000).expect("within 292 years"),

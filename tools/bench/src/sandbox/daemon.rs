@@ -1,4 +1,4 @@
-//! The processes of a run: started in their namespaces, watched, and ended in order.
+//! The processes of a run: started in their namespaces, watched, and stopped in order.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::clock;
 
-/// How long a process may take to end when asked to.
+/// How long a process may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(3);
-/// How often a process is asked whether it has ended.
 const POLL: Duration = Duration::from_millis(10);
-/// As many lines of its output are told when it fails.
+/// Number of output lines quoted in an error.
 const LAST_LINES: usize = 5;
 
 /// A process of a run; dropping it kills it.
@@ -28,17 +27,12 @@ pub struct Daemon {
 /// CPU time of a process, to the resolution of the kernel's clock tick (10 ms).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuTime {
-    /// In the process's own code.
     pub user: Duration,
-    /// In system calls made for it.
     pub kernel: Duration,
 }
 
 impl Daemon {
     /// Starts `command`, with its output in a file of `directory`.
-    ///
-    /// # Errors
-    /// When the file cannot be made or the process not be started.
     pub fn start(
         name: &'static str,
         command: &mut Command,
@@ -57,8 +51,7 @@ impl Daemon {
         Ok(Self { name, child, log })
     }
 
-    /// # Errors
-    /// When it has ended, with the last lines that it wrote.
+    /// Fails with the last output if the process has ended.
     pub fn check_running(&mut self) -> anyhow::Result<()> {
         match self.child.try_wait().context("cannot ask for a process")? {
             None => Ok(()),
@@ -66,24 +59,15 @@ impl Daemon {
         }
     }
 
-    /// The number of its process.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends a signal.
-    ///
-    /// # Errors
-    /// When the process has ended.
     pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
         kill_process(Pid::from_child(&self.child), signal)
             .with_context(|| format!("cannot signal the {}", self.name))
     }
 
-    /// The CPU time that it has used.
-    ///
-    /// # Errors
-    /// When the program has ended.
     pub fn cpu_time(&self) -> anyhow::Result<CpuTime> {
         let path = format!("/proc/{}/stat", self.child.id());
         let stat = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
@@ -93,10 +77,7 @@ impl Daemon {
         Ok(CpuTime { user: time(user), kernel: time(kernel) })
     }
 
-    /// Waits until it ends by itself, at most `timeout`.
-    ///
-    /// # Errors
-    /// When it fails or does not end.
+    /// Waits at most `timeout` for a successful end.
     pub fn wait(mut self, timeout: Duration) -> anyhow::Result<()> {
         match self.ended_within(timeout)? {
             Some(status) if status.success() => Ok(()),
@@ -105,18 +86,15 @@ impl Daemon {
         }
     }
 
-    /// Asks it to end, and kills it if it does not; one that has ended already failed.
-    ///
-    /// # Errors
-    /// When it had ended before, with the last lines that it wrote.
+    /// Stops the process by SIGTERM, then by SIGKILL; fails if it has ended before.
     pub fn stop(mut self) -> anyhow::Result<()> {
         self.check_running()?;
         self.signal(Signal::TERM)?;
-        // What is left after the grace is killed by the drop.
+        // The drop kills what is left after the grace period.
         self.ended_within(GRACE).map(drop)
     }
 
-    /// What it said last, as the end of an error message.
+    /// The last lines of its output, as the end of an error message.
     pub fn last_words(&self) -> String {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<_> = text.lines().filter(|line| !line.is_empty()).collect();
@@ -145,19 +123,16 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // Nothing to do if it has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
 impl CpuTime {
-    /// The time in user mode and in the kernel together.
     pub fn total(self) -> Duration {
         self.user + self.kernel
     }
 
-    /// What was used since `earlier`.
     pub fn since(self, earlier: Self) -> Self {
         Self {
             user: self.user.saturating_sub(earlier.user),
@@ -166,7 +141,7 @@ impl CpuTime {
     }
 }
 
-/// Ticks in user mode and in the kernel, fields 14 and 15; the name, field 2, may hold anything.
+/// Ticks in user mode and in the kernel, fields 14 and 15. The name, field 2, may contain anything.
 fn cpu_ticks(stat: &str) -> Option<(u64, u64)> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let mut next = || fields.next()?.parse::<u64>().ok();

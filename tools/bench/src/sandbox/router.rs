@@ -5,21 +5,16 @@ use std::path::Path;
 
 use super::tunnel::{TunnelFiles, write};
 
-/// A link: the interface and the addresses of both ends, the client's first.
+/// A link: the interface and the addresses of both ends.
 #[derive(Clone, Copy, Debug)]
 pub struct RouterCable<'a> {
-    /// The name of the interface, the same at both ends.
+    /// The same at both ends.
     pub interface: &'a str,
-    /// Where the router in the client's namespace listens.
     pub client: SocketAddr,
-    /// Where the router in the server's namespace listens.
     pub server: SocketAddr,
 }
 
-/// Writes the files of both routers, whose inner addresses are those of a tunnel's ends.
-///
-/// # Errors
-/// What the system said.
+/// Writes the files of both routers; their inner addresses are those of a tunnel's ends.
 pub fn write_router_files(
     directory: &Path,
     cables: &[RouterCable<'_>],

@@ -5,23 +5,15 @@ use std::net::{SocketAddr, UdpSocket};
 use anyhow::Context as _;
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// About a second of video at 60 Mbit/s. The kernel may grant less to those who are not root.
+/// About a second of video at 60 Mbit/s. The kernel may grant less without root.
 const BUFFER: usize = 8 << 20;
 
-/// A socket that sends to `to`.
-///
-/// # Errors
-/// When the system refuses to open or connect it.
 pub fn sending_to(to: SocketAddr) -> anyhow::Result<UdpSocket> {
     let socket = open(to)?;
     socket.connect(&to.into()).with_context(|| format!("cannot send to {to}"))?;
     Ok(socket.into())
 }
 
-/// A socket that receives on `address`.
-///
-/// # Errors
-/// When the system refuses to open or bind it.
 pub fn listening_on(address: SocketAddr) -> anyhow::Result<UdpSocket> {
     let socket = open(address)?;
     socket.bind(&address.into()).with_context(|| format!("cannot listen on {address}"))?;
@@ -31,7 +23,7 @@ pub fn listening_on(address: SocketAddr) -> anyhow::Result<UdpSocket> {
 fn open(address: SocketAddr) -> anyhow::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))
         .context("cannot open a udp socket")?;
-    // SO_*BUFFORCE passes the system's limit, where the user may.
+    // SO_*BUFFORCE exceeds the system's limit, if the user may.
     let fd = &socket;
     if rustix::net::sockopt::set_socket_recv_buffer_size_force(fd, BUFFER).is_err() {
         socket.set_recv_buffer_size(BUFFER).context("cannot set the receive buffer")?;

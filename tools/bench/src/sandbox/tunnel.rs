@@ -1,5 +1,5 @@
-//! A tunnel between two namespaces: configuration files with fresh keys, server and client as real
-//! processes of `roadweave`, and what the client tells of itself.
+//! A tunnel between two namespaces: configuration files with fresh keys, and server and client as
+//! processes of `roadweave`.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -17,77 +17,55 @@ use serde_json::Value;
 use super::clock;
 use super::daemon::Daemon;
 
-/// The server's inner address.
 pub const SERVER_INNER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1));
-/// The network of the inner addresses.
 const INNER_NETWORK: &str = "10.77.0.1/24";
-/// The client's inner address.
 const CLIENT_INNER: &str = "10.77.0.2/32";
-/// The client's TUN device, which names its instance too.
+/// The client's TUN device, also the name of its instance.
 const CLIENT_TUN: &str = "rw0";
-/// The server's TUN device.
 const SERVER_TUN: &str = "rw1";
-/// For so long all paths are waited for; then those that are there must do.
+/// After this time some of the paths suffice.
 const ALL_PATHS: Duration = Duration::from_secs(5);
-/// For so long the first path is waited for.
+/// After this time without a path the tunnel has failed.
 const FIRST_PATH: Duration = Duration::from_secs(15);
-/// How often the client is asked.
 const POLL: Duration = Duration::from_millis(100);
 
-/// What a tunnel is to be.
 #[derive(Clone, Debug)]
 pub struct TunnelSpec<'a> {
-    /// The client's uplinks, names of interfaces.
+    /// Names of the client's interfaces.
     pub uplinks: Vec<&'a str>,
-    /// Where the server listens.
     pub server: SocketAddr,
-    /// The name of the lane for everything.
+    /// The lane of everything.
     pub lane: &'a str,
-    /// Its strategy.
     pub strategy: Strategy,
-    /// The network that the client leads into the tunnel.
+    /// The network that the client routes into the tunnel.
     pub into_tunnel: &'a str,
-    /// The network behind the client, if any.
     pub behind_client: Option<&'a str>,
 }
 
-/// The configuration files of a tunnel.
 #[derive(Clone, Debug)]
 pub struct TunnelFiles {
-    /// For the server.
     pub server: PathBuf,
-    /// For the client.
     pub client: PathBuf,
 }
 
-/// Where the two ends run.
 #[derive(Clone, Copy, Debug)]
 pub struct Site<'a> {
-    /// `roadweave`.
     pub program: &'a Path,
-    /// Where logs may be left.
     pub directory: &'a Path,
-    /// The server's namespace.
     pub server: &'a NetNs,
-    /// The client's namespace.
     pub client: &'a NetNs,
 }
 
 /// A running tunnel; dropping it kills both ends.
 #[derive(Debug)]
 pub struct Tunnel {
-    /// The server's process.
     pub server: Daemon,
-    /// The client's process.
     pub client: Daemon,
     socket: PathBuf,
 }
 
 impl TunnelSpec<'_> {
     /// Writes both files into `directory`, with fresh keys.
-    ///
-    /// # Errors
-    /// When a file cannot be written.
     pub fn write(&self, directory: &Path) -> anyhow::Result<TunnelFiles> {
         let client = Identity::from_seed(random_bytes()?);
         let server = Identity::from_seed(random_bytes()?);
@@ -156,22 +134,16 @@ impl TunnelSpec<'_> {
 
 impl Tunnel {
     /// Starts both ends.
-    ///
-    /// # Errors
-    /// When a process cannot be started.
     pub fn start(site: Site<'_>, files: &TunnelFiles) -> anyhow::Result<Self> {
         Self::start_as(site, files, ["server", "client"])
     }
 
     /// Starts a redundant router at each end.
-    ///
-    /// # Errors
-    /// When a process cannot be started.
     pub fn start_routers(site: Site<'_>, files: &TunnelFiles) -> anyhow::Result<Self> {
         Self::start_as(site, files, ["router"; 2])
     }
 
-    /// `roles`: what the server's end does, and the client's.
+    /// `roles`: commands of the server's end and of the client's.
     fn start_as(site: Site<'_>, files: &TunnelFiles, roles: [&str; 2]) -> anyhow::Result<Self> {
         let start = |name: &'static str, role: &str, namespace: &NetNs, config: &Path| {
             let mut command = namespace.command(site.program);
@@ -185,11 +157,8 @@ impl Tunnel {
         })
     }
 
-    /// Waits until `paths` paths are usable, or some are and the rest does not come. `alive` is
-    /// asked each time whether waiting makes sense.
-    ///
-    /// # Errors
-    /// When an end has ended, or no path becomes usable, with what both said last.
+    /// Waits until `paths` paths are usable, or until [`ALL_PATHS`] if some are. Fails when `alive`
+    /// does, an end has ended, or no path becomes usable.
     pub fn wait_for_paths(
         &mut self,
         paths: usize,
@@ -216,27 +185,21 @@ impl Tunnel {
         }
     }
 
-    /// The client's local socket.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// What the client tells of itself; `None` while it does not answer.
+    /// The client's status; `None` while it does not answer.
     pub fn status(&self) -> Option<Value> {
         roadweave_device::local::request(&self.socket, "status", &Value::Null).ok()
     }
 
-    /// # Errors
-    /// When an end has ended, with what it said last.
     pub fn check_running(&mut self) -> anyhow::Result<()> {
         self.server.check_running()?;
         self.client.check_running()
     }
 
-    /// Ends both, the client first.
-    ///
-    /// # Errors
-    /// When one had ended before, with what it said last.
+    /// Stops both ends, the client first.
     pub fn stop(self) -> anyhow::Result<()> {
         self.client.stop()?;
         self.server.stop()
@@ -244,16 +207,13 @@ impl Tunnel {
 }
 
 /// Writes a configuration file.
-///
-/// # Errors
-/// What the system said.
 pub fn write(directory: &Path, name: &str, text: &str) -> anyhow::Result<PathBuf> {
     let path = directory.join(name);
     write_secrets(&[(&path, text)])?;
     Ok(path)
 }
 
-/// The number of paths that may carry packets in what a client tells.
+/// Number of usable paths in a client's status.
 fn usable_paths(status: &Value) -> usize {
     let session = status["sessions"].as_array().and_then(|sessions| sessions.first());
     let paths = session.and_then(|session| session["paths"].as_array());

@@ -1,15 +1,11 @@
-//! What a process has used of the machine so far, by what the kernel says of it.
+//! CPU time and memory of a process, from /proc.
 
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
 
-/// Time on a core of all threads of the process `id`, to the nanosecond. Threads that have ended
-/// count no more.
-///
-/// # Errors
-/// When it has ended.
+/// CPU time of all running threads of the process `id`, to the nanosecond.
 pub fn cpu_time(id: u32) -> anyhow::Result<Duration> {
     let tasks = format!("/proc/{id}/task");
     let mut all = Duration::ZERO;
@@ -25,11 +21,7 @@ pub fn cpu_time(id: u32) -> anyhow::Result<Duration> {
     Ok(all)
 }
 
-/// What a process has of the machine's memory, bytes: what is not swapped out of all that it has
-/// touched.
-///
-/// # Errors
-/// When it has ended.
+/// Resident memory of the process `id`, bytes.
 pub fn resident_bytes(id: u32) -> anyhow::Result<u64> {
     let path = format!("/proc/{id}/status");
     let status = read(path.as_ref()).with_context(|| format!("cannot read {path}"))?;

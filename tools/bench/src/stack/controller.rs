@@ -15,14 +15,13 @@ use super::world::CONTROLLER;
 use crate::sandbox::clock;
 use crate::sandbox::daemon::Daemon;
 
-/// The only tenant, which `init` makes.
+/// The only tenant, which `init` creates.
 pub const TENANT: &str = "home";
 const PORT: u16 = 4400;
-/// For so long it may take to listen.
 const LISTENS_MAX: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(50);
 
-/// A controller with its operator logged in; dropping it kills it.
+/// A controller with a logged-in operator; dropping it kills it.
 #[derive(Debug)]
 pub struct Controller {
     daemon: Daemon,
@@ -32,10 +31,7 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// Makes one and starts it.
-    ///
-    /// # Errors
-    /// When its programs are missing, with the cure, or fail, with what they said.
+    /// Initializes and starts a controller, and logs in.
     pub fn start(namespace: &NetNs, directory: &Path) -> anyhow::Result<Self> {
         let program = |name: &str| {
             find(name).with_context(|| {
@@ -69,15 +65,11 @@ impl Controller {
         Ok(controller)
     }
 
-    /// Its process.
     pub fn daemon(&mut self) -> &mut Daemon {
         &mut self.daemon
     }
 
-    /// A token for one machine that is to be a `role`.
-    ///
-    /// # Errors
-    /// When the operator's command fails, with what it said.
+    /// A token for one machine with the role `role`.
     pub fn token(&self, role: &str) -> anyhow::Result<String> {
         let told = output(self.operate().args(["token", "create", "--json", "--role", role]))?;
         let token: Value = serde_json::from_str(&told).context("a token is no JSON")?;
@@ -121,7 +113,7 @@ impl Controller {
     }
 }
 
-/// What a command prints.
+/// Runs a command and returns its output.
 fn output(command: &mut Command) -> anyhow::Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().with_context(|| format!("cannot start {name}"))?;

@@ -1,9 +1,7 @@
-//! The members of the fleet: joined by tokens, started, and asked how they are.
+//! The members of the fleet: joined by tokens, started, and watched.
 //!
-//! ```text
-//!   controller ─► a token for each role ─► roadweave join in each namespace, over the links
-//!      └─ signed documents: who may connect, where the proxies and the anchor are ─► all of them
-//! ```
+//! The controller creates a token for each role; `roadweave join` uses it in each namespace. All
+//! members get signed documents: who may connect, and where the proxies and the anchor are.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -23,31 +21,27 @@ use crate::sandbox::tunnel::write;
 
 const PORT: u16 = 4433;
 const ANCHOR_PORT: u16 = 4434;
-/// For so long the stack may take to stand.
 const STAND_BY_MAX: Duration = Duration::from_secs(60);
-/// How often members are asked.
 const POLL: Duration = Duration::from_millis(100);
 
-/// The members of a fleet, running; dropping them kills them.
+/// The running members of a fleet; dropping them kills them.
 #[derive(Debug)]
 pub struct Members {
-    /// `None` once it was killed.
+    /// `None` after it was killed.
     controller: Option<Controller>,
     proxies: Vec<Member>,
     boxes: Vec<Member>,
     others: Vec<Daemon>,
 }
 
-/// A program with a local socket.
 #[derive(Debug)]
 struct Member {
     name: String,
-    /// `None` once it was killed.
+    /// `None` after it was killed.
     daemon: Option<Daemon>,
     socket: PathBuf,
 }
 
-/// What starts members.
 struct Starter<'a> {
     controller: &'a Controller,
     product: &'a Path,
@@ -55,10 +49,7 @@ struct Starter<'a> {
 }
 
 impl Members {
-    /// Starts all: `product` is `roadweave`, `program` this one.
-    ///
-    /// # Errors
-    /// When a file cannot be written, a program not be started, or a member not join.
+    /// Starts all members; `product` is `roadweave`, `program` this program.
     pub fn start(
         world: &World,
         directory: &Path,
@@ -92,10 +83,7 @@ impl Members {
         Ok(Self { controller: Some(controller), proxies, boxes, others })
     }
 
-    /// Waits until each box has a session at one proxy and stands by at the other.
-    ///
-    /// # Errors
-    /// When a program ends, or it takes too long, with what a box said last.
+    /// Waits until each box has a session at one proxy and a standby at the other.
     pub fn wait_until_all_stand_by(&mut self) -> anyhow::Result<()> {
         let begin = clock::now();
         loop {
@@ -115,9 +103,6 @@ impl Members {
     }
 
     /// The name of the proxy at which each box has its session.
-    ///
-    /// # Errors
-    /// When a box has none.
     pub fn proxies_of_boxes(&self) -> anyhow::Result<Vec<String>> {
         let of_box = |number| {
             let status = self.status_of_box(number).context("a box does not answer")?;
@@ -131,20 +116,16 @@ impl Members {
         (0..BOXES).map(of_box).collect()
     }
 
-    /// What a box tells of itself; `None` while it does not answer.
+    /// A box's status; `None` while it does not answer.
     pub fn status_of_box(&self, number: usize) -> Option<Value> {
         self.boxes[number].status()
     }
 
-    /// Kills the controller.
     pub fn kill_controller(&mut self) {
         self.controller = None;
     }
 
     /// Kills the proxy with the most sessions, as a power cut does; returns its name.
-    ///
-    /// # Errors
-    /// When there is none left.
     pub fn kill_busiest_proxy(&mut self) -> anyhow::Result<String> {
         let busiest = self.proxies.iter_mut().max_by_key(|member| member.total("sessions"));
         let busiest = busiest.context("there is no proxy")?;
@@ -152,8 +133,7 @@ impl Members {
         Ok(busiest.name.clone())
     }
 
-    /// # Errors
-    /// When a program has ended that was not killed, with what it said last.
+    /// Fails with the last output of a program that has ended without being killed.
     pub fn check_running(&mut self) -> anyhow::Result<()> {
         let members = self.proxies.iter_mut().chain(&mut self.boxes);
         let daemons = members.filter_map(|member| member.daemon.as_mut());
@@ -173,7 +153,6 @@ impl Member {
         request(&self.socket, "status", &Value::Null).ok()
     }
 
-    /// One of a proxy's totals.
     fn total(&self, name: &str) -> u64 {
         let status = self.status();
         status.and_then(|status| status["totals"][name].as_u64()).unwrap_or_default()
@@ -181,8 +160,7 @@ impl Member {
 }
 
 impl Starter<'_> {
-    /// Lets a machine join as `role`, with its name and the address at which it is found, and
-    /// starts its program with `file`.
+    /// Joins a machine as `role`, with its name and address, and starts its program with `file`.
     fn start(
         &self,
         namespace: &NetNs,
@@ -209,7 +187,7 @@ impl Starter<'_> {
     }
 }
 
-/// What the anchor's machine has of its own; all else its fleet says.
+/// The anchor's local settings; the fleet provides the rest.
 fn anchor_file() -> String {
     format!(
         "listen = \"{ANCHOR}:{ANCHOR_PORT}\"\ntenant = \"{}\"\nmasquerade = false\n\
@@ -218,7 +196,7 @@ fn anchor_file() -> String {
     )
 }
 
-/// What a box has of its own: how many lanes, which interfaces, what goes into the tunnel.
+/// A box's local settings; the fleet provides the rest.
 fn client_file(name: &str) -> String {
     let uplinks = OPERATORS.map(|name| format!("\"{name}\"")).join(", ");
     format!(

@@ -10,7 +10,6 @@ use super::world::OPERATORS;
 use crate::demo::table::{millis, percent};
 use crate::table::{bare, right_aligned};
 
-/// The heading of a column, and what stands in it.
 type Column = (&'static str, fn(&Seen) -> String);
 
 const COLUMNS: &[Column] = &[
@@ -28,7 +27,6 @@ const COLUMNS: &[Column] = &[
     ("p99", |seen| millis(seen.delay_ms.p99)),
 ];
 
-/// The table, with lines as wide as it needs.
 pub fn table(results: &Results) -> String {
     let mut table = bare();
     table.set_header(COLUMNS.iter().map(|(heading, _)| *heading));
@@ -38,7 +36,6 @@ pub fn table(results: &Results) -> String {
     format!("{}\n{}", what_happened(results), right_aligned(table, 2))
 }
 
-/// The whole report.
 pub fn render(results: &Results) -> String {
     let mut html = page::begin("Roadweave stack", &what_happened(results));
     let headings: Vec<&str> = COLUMNS.iter().map(|(heading, _)| *heading).collect();
@@ -88,9 +85,9 @@ fn time_line(seen: &Seen) -> Figure {
     }
 }
 
-/// A time line with more columns looks no better.
+/// More columns do not make a time line more readable.
 const COLUMNS_MAX: usize = 450;
-/// What is measured of [`strips::MARKS`].
+/// The measured ones of [`strips::MARKS`].
 const MARKS: [&str; 3] = ["sent", "missing", "stalled"];
 
 const MEANINGS: [(&str, &str); 4] = [

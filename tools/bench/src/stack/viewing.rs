@@ -1,4 +1,4 @@
-//! A stream from a box's camera to its viewer, and what the viewer saw of it.
+//! A stream from a box's camera to its viewer, and what the viewer saw.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,12 +16,11 @@ use crate::demo::sampler::{self, Sample};
 use crate::qoe::{Logs, View};
 use crate::sandbox::daemon::Daemon;
 
-/// What is under way when the stream ends may still arrive.
+/// Packets may still arrive for this long after the stream.
 const DRAIN: Duration = Duration::from_secs(2);
-/// After the kill, what comes within this belongs to the change.
+/// Gaps within this time after the kill belong to the failover.
 const CHANGE_MAX: Duration = Duration::from_secs(5);
 
-/// A stream under way.
 #[derive(Debug)]
 pub struct Stream {
     logs: Logs,
@@ -29,12 +28,10 @@ pub struct Stream {
     viewer: Daemon,
 }
 
-/// What the viewer of a box saw.
 #[derive(Debug, Serialize)]
 pub struct Seen {
-    /// The box.
     pub name: String,
-    /// The proxy at which it was, and at which it ended.
+    /// The proxy before the kill, and at the end.
     pub proxy_before: String,
     pub proxy_after: String,
     /// The longest time without a packet around the kill.
@@ -42,11 +39,11 @@ pub struct Seen {
     pub packets: usize,
     pub packets_lost: usize,
     pub frames: usize,
-    /// Frames of which a packet never arrived.
+    /// Frames with a missing packet.
     pub frames_incomplete: usize,
     pub fps: f64,
     pub stall_ratio: f64,
-    /// Of all packets sent; one that is lost or later than the deadline counts as the deadline.
+    /// Of all packets sent; the deadline for those lost or later.
     pub delay_ms: Percentiles,
     #[serde(skip)]
     pub timeline: Timeline,
@@ -55,11 +52,7 @@ pub struct Seen {
 }
 
 impl Stream {
-    /// Starts the viewer and the camera of a box; `times`: when the first frame leaves, and how
-    /// long it goes on.
-    ///
-    /// # Errors
-    /// When a program cannot be started.
+    /// Starts the viewer and the camera of a box, at `start` for `duration`.
     pub fn start(
         world: &World,
         number: usize,
@@ -82,11 +75,7 @@ impl Stream {
         Ok(Self { logs, camera, viewer })
     }
 
-    /// Waits for the end, and tells what was seen. `samples`: the counters of the box; `proxies`:
-    /// where it was before and after.
-    ///
-    /// # Errors
-    /// When the camera or the viewer failed.
+    /// Waits for the end. `samples`: the counters of the box; `proxies`: before and after the kill.
     pub fn seen(
         self,
         number: usize,
@@ -121,7 +110,7 @@ impl Stream {
 }
 
 /// The longest time without an arrival that ends between `killed` and [`CHANGE_MAX`] later. A
-/// stream that never comes back has a gap as long as that.
+/// stream that never comes back has at least that gap.
 fn longest_gap(arrivals: &[Option<Instant>], killed: Instant) -> Duration {
     let end = killed + CHANGE_MAX;
     let mut moments: Vec<Instant> = arrivals.iter().flatten().copied().collect();
@@ -147,7 +136,7 @@ mod tests {
         };
         let rest: Vec<u64> = (1_600..9_000).step_by(30).collect();
         let with = |first: &[u64]| [first, &rest].concat();
-        // What came before the kill is another's; packets arrive in any order.
+        // Gaps before the kill do not count; packets arrive in any order.
         assert_eq!(gap(&with(&[700, 1_000, 100, 1_030]), 1_040), 570);
         assert_eq!(gap(&with(&[1_000, 1_030, 1_580]), 1_040), 550);
         assert_eq!(gap(&[1_000, 1_030], 1_040), 5_010, "it never came back");

@@ -7,8 +7,8 @@
 //!                      NAT)       ┘ 172.20.K.0   └── controller   198.51.10x.2
 //! ```
 //!
-//! The far end of each box's links translates addresses, as carriers do: the links of all boxes
-//! have the same addresses.
+//! The far end of each box's links translates addresses, as carriers do, since the links of all
+//! boxes have the same addresses.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -19,34 +19,25 @@ use roadweave_emulate::LinkFields;
 use crate::emulate::{EmulateFile, NamespaceSettings};
 use crate::sandbox::connect;
 
-/// How many boxes there are.
 pub const BOXES: usize = 2;
-/// Operators of the synthetic links of each box.
 pub const OPERATORS: [&str; 4] = ["att", "verizon", "tmobile", "lte"];
-/// The network of the viewers.
 pub const CLOUD_NETWORK: &str = "203.0.113.0/24";
-/// The proxies with the addresses at which they listen.
+/// Names, and the addresses at which they listen.
 pub const PROXIES: [(&str, Ipv4Addr); 2] =
     [("proxy_a", Ipv4Addr::new(198, 51, 100, 2)), ("proxy_b", Ipv4Addr::new(198, 51, 101, 2))];
-/// Where the anchor listens.
 pub const ANCHOR: Ipv4Addr = Ipv4Addr::new(198, 51, 102, 2);
-/// Where the controller listens.
 pub const CONTROLLER: Ipv4Addr = Ipv4Addr::new(198, 51, 103, 2);
 
-/// The namespaces of one box.
 #[derive(Debug)]
 pub struct Vehicle {
-    /// Where the camera is.
     pub camera: NetNs,
-    /// Where the client is.
     pub client: NetNs,
-    /// Its links, as the emulator reads them.
+    /// The emulator's configuration.
     pub links: EmulateFile,
     /// Kept open: the emulator finds it by its name.
     _far: NetNs,
 }
 
-/// The namespaces of all.
 #[derive(Debug)]
 pub struct World {
     pub vehicles: Vec<Vehicle>,
@@ -57,16 +48,12 @@ pub struct World {
     _net: NetNs,
 }
 
-/// Where the viewer of a box listens.
 pub fn viewer(number: usize) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::new(203, 0, 113, 2), 5_004 + 2 * number as u16))
 }
 
 impl World {
-    /// Builds it; only inside a sandbox. Equal seeds give equal links.
-    ///
-    /// # Errors
-    /// What the system refused.
+    /// Builds the namespaces; only inside a sandbox. Equal seeds give equal links.
     pub fn build(seed: u64) -> anyhow::Result<Self> {
         let (net, cloud) = (create("net")?, create("cloud")?);
         net.set_forwarding()?;
@@ -117,7 +104,7 @@ fn create(name: &str) -> anyhow::Result<NetNs> {
     NetNs::create(name).with_context(|| format!("cannot make the namespace {name}"))
 }
 
-/// A namespace at `address` of a network of its own.
+/// A namespace with `address` in a network of its own.
 fn member(net: &NetNs, name: &str, address: Ipv4Addr) -> anyhow::Result<NetNs> {
     let namespace = create(name)?;
     let [a, b, c, _] = address.octets();

@@ -64,11 +64,6 @@ enum Format {
 }
 
 impl ConvertArgs {
-    /// Converts.
-    ///
-    /// # Errors
-    /// [`BadInput`] for recordings that cannot be read, and outputs that are there already; else
-    /// when a file cannot be written.
     pub fn run(&self) -> anyhow::Result<()> {
         let unknown =
             Unknown { rtt: Duration::from_secs_f64(self.rtt / 1e3), ..Unknown::default() };
@@ -114,7 +109,7 @@ impl ConvertArgs {
 
     fn write_directory(&self, recordings: Vec<Recording>, out: &Path) -> anyhow::Result<()> {
         let format = self.to.unwrap_or(Format::Csv);
-        // All before the first is written: what is wrong with one shall not leave half a drive.
+        // All texts before the first file is written: an error must not leave half a drive.
         let mut files: BTreeMap<PathBuf, (PathBuf, String)> = BTreeMap::new();
         let is_one_drive = recordings.iter().all(|it| !it.path.is_dir()) || recordings.len() == 1;
         for recording in recordings {
@@ -147,7 +142,6 @@ impl ConvertArgs {
         Ok(())
     }
 
-    /// The recording as text.
     fn text(&self, trace: &Trace, format: Format) -> Result<String, BadInput> {
         let is_rates = matches!(**trace.capacity(), Capacity::Rates(_));
         let step = |default: u32| Duration::from_millis(self.step.unwrap_or(default).into());
@@ -196,12 +190,11 @@ impl ConvertArgs {
     }
 }
 
-/// Whether `path` is meant as a directory.
 fn is_directory(path: &Path) -> bool {
     path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/")
 }
 
-/// What a file in the directory of a drive is called.
+/// The name of a file in a drive's directory.
 fn file_name(link: &str, way: Direction, format: Format) -> String {
     let ending = match (format, way) {
         (Format::Mahimahi, Direction::Up) => "up",
@@ -219,5 +212,4 @@ fn parse_rtt(text: &str) -> Result<f64, String> {
 
 /// The shortest line of Mahimahi's format.
 const LINE_BYTES_MIN: f64 = 2.0;
-/// So many steps a recording may have.
 const STEPS_MAX: u128 = 10_000_000;

@@ -1,4 +1,4 @@
-//! `roadweave trace generate`: cellular links that never existed.
+//! `roadweave trace generate`: synthetic cellular links.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -61,10 +61,6 @@ Examples:
   roadweave trace generate --set --seed 1 --out drives && roadweave lab compare --drives drives";
 
 impl GenerateArgs {
-    /// Writes the drives and tells what they are like.
-    ///
-    /// # Errors
-    /// [`BadInput`] when the directory is not empty; else when a file cannot be written.
     pub fn run(&self) -> anyhow::Result<()> {
         outputs::make_directory(&self.out, self.force)?;
         let length = Duration::from_secs(self.seconds.into());

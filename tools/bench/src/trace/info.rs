@@ -1,4 +1,4 @@
-//! `roadweave trace info`: what recordings are like.
+//! `roadweave trace info`: statistics of recordings.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -43,12 +43,11 @@ Examples:
   roadweave trace info drives --bitrate 8M          all drives of a directory
   roadweave trace info modem.csv --json | jq '.recordings[].links[].up.capacity_bps'";
 
-/// All that there is to tell.
 #[derive(Debug, Serialize)]
 pub struct Info {
     bitrate_bps: u64,
     recordings: Vec<RecordingInfo>,
-    /// All links together; absent where there is one.
+    /// All links together; absent for a single link.
     #[serde(skip_serializing_if = "Option::is_none")]
     all: Option<LinkInfo>,
 }
@@ -84,10 +83,6 @@ struct PairInfo {
 }
 
 impl InfoArgs {
-    /// Looks at the recordings.
-    ///
-    /// # Errors
-    /// [`BadInput`] when one cannot be read or breaks its format.
     pub fn run(&self) -> anyhow::Result<()> {
         let recordings = inputs::read_all(&self.recordings, Unknown::default())?;
         let parts = recordings.into_iter().map(|it| it.part(self.part));
@@ -97,7 +92,7 @@ impl InfoArgs {
 }
 
 impl Info {
-    /// What there is to tell of `recordings`, at least one, for a video of `bitrate`.
+    /// `recordings` has at least one; `bitrate` of a video is for the class.
     pub fn of(recordings: &[Recording], bitrate: Rate) -> Self {
         let links: Vec<&RecordedLink> = recordings.iter().flat_map(|it| &it.links).collect();
         Self {
@@ -107,15 +102,11 @@ impl Info {
         }
     }
 
-    /// Prints it as tables, or as JSON.
-    ///
-    /// # Errors
-    /// When it is no JSON, which does not happen.
     pub fn print(&self, json: bool) -> anyhow::Result<()> {
         if json { out::json(self) } else { Ok(out::print(self.in_words())?) }
     }
 
-    /// How many drives each class has, in a line.
+    /// The number of drives of each class, as a line.
     pub fn classes(&self) -> String {
         let drives = self.recordings.len();
         let shares = Class::ALL.map(|class| {
@@ -126,7 +117,6 @@ impl Info {
         format!("{drives} drives; at {mbps} Mbit/s {}\n", shares.join(", "))
     }
 
-    /// The tables.
     fn in_words(&self) -> String {
         let parts = [
             (
@@ -162,7 +152,7 @@ impl Info {
         text
     }
 
-    /// Each link and what it is called among all; then all together.
+    /// Each link with its name among all; then all together.
     fn links(&self) -> impl Iterator<Item = (String, &LinkInfo)> {
         let several = self.recordings.len() > 1;
         let named = move |recording: &RecordingInfo, link: &LinkInfo| match several {
@@ -332,7 +322,7 @@ impl RecordingInfo {
 }
 
 impl LinkInfo {
-    /// Of at least one link.
+    /// `links` has at least one.
     fn of(name: &str, links: &[&RecordedLink]) -> Self {
         let way = |wanted: Direction| {
             let ways = links.iter().flat_map(|link| link.ways());
@@ -391,7 +381,7 @@ fn millis(ms: f64) -> String {
     if ms < 100.0 { format!("{ms:.1}") } else { format!("{ms:.0}") }
 }
 
-/// A figure that there may be none of.
+/// Shows an absent figure as a dash.
 fn known(figure: Option<f64>, decimals: usize) -> String {
     figure.map_or_else(|| "-".to_owned(), |figure| format!("{figure:.decimals$}"))
 }

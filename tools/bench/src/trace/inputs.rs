@@ -1,4 +1,4 @@
-//! Recordings from files and directories.
+//! Reads recordings from files and directories.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,46 +9,41 @@ use roadweave_terminal::exit::BadInput;
 
 use super::Section;
 
-/// Links recorded at the same time, or a file by itself.
+/// Links recorded at the same time, or a single file.
 #[derive(Debug)]
 pub struct Recording {
-    /// The name of its directory, or of its file.
+    /// The name of its directory or file.
     pub name: String,
-    /// Where it is.
     pub path: PathBuf,
     /// At least one.
     pub links: Vec<RecordedLink>,
 }
 
-/// What was recorded of a link: one direction or both.
+/// One direction of a link, or both.
 #[derive(Debug)]
 pub struct RecordedLink {
-    /// What it is called.
     pub name: String,
-    /// The direction that is always there, and its recording.
+    /// The direction that is always there.
     pub first: (Direction, Trace),
-    /// The way to the vehicle, beside that from it.
+    /// The way to the vehicle, if `first` is the way from it.
     pub down: Option<Trace>,
 }
 
 impl Recording {
-    /// How long the longest link takes; a second for what never changes.
+    /// The length of the longest link; a second for constant ones.
     pub fn length(&self) -> Duration {
         let ways = self.links.iter().flat_map(RecordedLink::ways);
         let longest = ways.filter_map(|(_, trace)| trace.length()).max();
         longest.unwrap_or(Duration::from_secs(1))
     }
 
-    /// The links from the vehicle.
     pub fn uplinks(&self) -> Vec<&Trace> {
         let ways = self.links.iter().flat_map(RecordedLink::ways);
         ways.filter(|(way, _)| *way == Direction::Up).map(|(_, trace)| trace).collect()
     }
 
-    /// The part that is wanted, of the same length for all links; all of it if there is no wish.
-    ///
-    /// # Errors
-    /// [`BadInput`] when that repeats a recording so often that it would fill the memory.
+    /// The requested part, of the same length for all links. [`BadInput`] if it repeats a recording
+    /// so often that it would not fit the memory.
     pub fn part(self, part: Section) -> Result<Self, BadInput> {
         if part.from.is_none() && part.seconds.is_none() {
             return Ok(self);
@@ -82,22 +77,18 @@ impl Recording {
 }
 
 impl RecordedLink {
-    /// Each direction that was recorded.
     pub fn ways(&self) -> impl Iterator<Item = (Direction, &Trace)> {
         let down = self.down.iter().map(|trace| (Direction::Down, trace));
         std::iter::once((self.first.0, &self.first.1)).chain(down)
     }
 
-    /// The way there and the way back; one that was not recorded has the delay of the other.
+    /// Both directions; one that was not recorded has the delay of the other.
     pub fn round_trip(&self) -> (&Trace, &Trace) {
         (&self.first.1, self.down.as_ref().unwrap_or(&self.first.1))
     }
 }
 
 /// Reads each of `paths`: a file, a drive, or a directory of drives.
-///
-/// # Errors
-/// [`BadInput`] with the place of what is wrong.
 pub fn read_all(paths: &[PathBuf], unknown: Unknown) -> Result<Vec<Recording>, BadInput> {
     let mut recordings = Vec::new();
     for path in paths {
@@ -110,10 +101,7 @@ pub fn read_all(paths: &[PathBuf], unknown: Unknown) -> Result<Vec<Recording>, B
     Ok(recordings)
 }
 
-/// Reads `path`: a file or a drive.
-///
-/// # Errors
-/// [`BadInput`] with the place of what is wrong, also when there are several drives.
+/// Reads `path`: a file or a single drive.
 pub fn read_one(path: &Path, unknown: Unknown) -> Result<Recording, BadInput> {
     let mut recordings = read_all(&[path.to_owned()], unknown)?;
     match (recordings.pop(), recordings.len()) {
@@ -144,7 +132,7 @@ fn drive(directory: &Path, unknown: Unknown) -> Result<Recording, TraceError> {
     Ok(Recording { name: name_of(directory), path: directory.to_owned(), links })
 }
 
-/// The drives in `directory`, by name; the directory itself if there are none in it.
+/// The drives in `directory`, by name; the directory itself if it has none.
 fn directory(directory: &Path, unknown: Unknown) -> Result<Vec<Recording>, BadInput> {
     let failed = |error| BadInput::new(format!("{}: {error}", directory.display()));
     let mut folders = Vec::new();
@@ -166,7 +154,6 @@ fn directory(directory: &Path, unknown: Unknown) -> Result<Vec<Recording>, BadIn
     Ok(drives)
 }
 
-/// A direction in a word.
 pub fn told(direction: Direction) -> &'static str {
     match direction {
         Direction::Up => "up",
@@ -174,11 +161,11 @@ pub fn told(direction: Direction) -> &'static str {
     }
 }
 
-/// What a path is called, also `.` and `..`.
+/// The name of a path, also of `.` and `..`.
 fn name_of(path: &Path) -> String {
     let full = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     full.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
-/// So many delivery opportunities a part may have.
+/// The most delivery opportunities of a part.
 const OPPORTUNITIES_MAX: f64 = 5e7;

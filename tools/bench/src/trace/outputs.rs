@@ -1,4 +1,4 @@
-//! Files that nobody overwrites by accident.
+//! Files that are not overwritten by accident.
 
 use std::path::Path;
 use std::{fs, io};
@@ -7,10 +7,8 @@ use anyhow::Context as _;
 use roadweave_emulate::FILE_BYTES_MAX;
 use roadweave_terminal::exit::BadInput;
 
-/// Makes `directory`, or takes one that is empty, or with `force` any.
-///
-/// # Errors
-/// [`BadInput`] when there is something in it, or it cannot be made; a full disk is nobody's input.
+/// Creates `directory`, or takes an empty one, or with `force` any. [`BadInput`] otherwise; but a
+/// full disk is not a fault of the input.
 pub fn make_directory(directory: &Path, force: bool) -> anyhow::Result<()> {
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
@@ -26,10 +24,7 @@ pub fn make_directory(directory: &Path, force: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes a file, over an old one only with `force`.
-///
-/// # Errors
-/// [`BadInput`] when there is one already; else when it cannot be written.
+/// Writes a file; [`BadInput`] if it exists, unless `force` is set.
 pub fn write(file: &Path, text: &str, force: bool) -> anyhow::Result<()> {
     if !force && file.exists() {
         let problem = format!("{}: exists already; --force writes over it", file.display());
@@ -38,10 +33,7 @@ pub fn write(file: &Path, text: &str, force: bool) -> anyhow::Result<()> {
     fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// Refuses a recording that could not be read again.
-///
-/// # Errors
-/// [`BadInput`] with what would help.
+/// Refuses a recording that is too large to be read again.
 pub fn check_size(what: &str, text: &str) -> Result<(), BadInput> {
     if text.len() as u64 <= FILE_BYTES_MAX {
         return Ok(());

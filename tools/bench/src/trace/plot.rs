@@ -1,4 +1,4 @@
-//! `roadweave trace plot`: a recording to look at.
+//! `roadweave trace plot`: draws a recording.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -46,11 +46,6 @@ Examples:
   roadweave trace plot modem.csv --from 60 --seconds 10 --out ten-seconds.svg";
 
 impl PlotArgs {
-    /// Draws.
-    ///
-    /// # Errors
-    /// [`BadInput`](roadweave_terminal::exit::BadInput) when the recording cannot be read, there are several, or
-    /// the output is there already; else when it cannot be written.
     pub fn run(&self) -> anyhow::Result<()> {
         let recording = inputs::read_one(&self.recording, Unknown::default())?.part(self.part)?;
         let is_svg = self.out.extension().is_some_and(|it| it.eq_ignore_ascii_case("svg"));
@@ -102,7 +97,7 @@ impl PlotArgs {
     }
 }
 
-/// Everything on one axis of time.
+/// Everything on one time axis.
 fn time_line(recording: &Recording, bitrate: Rate) -> Figure {
     let length = recording.length().min(LENGTH_MAX);
     let steps = length.as_nanos().div_ceil(Timeline::STEP.as_nanos()) as usize;
@@ -130,7 +125,7 @@ fn time_line(recording: &Recording, bitrate: Rate) -> Figure {
     Figure { label, steps, group, strips: all, stalls: Vec::new() }
 }
 
-/// Capacities, the round trip, and loss where there is any.
+/// Capacities, the round trip, and loss if there is any.
 fn strips_of(link: &RecordedLink, index: usize, length: Duration, group: usize) -> Vec<Strip> {
     let name = &link.name;
     let strip = |title: String, height: f64, class: String, values: Vec<f64>| Strip {
@@ -204,7 +199,7 @@ fn table(recording: &Recording) -> String {
     page::table(&headings, &rows)
 }
 
-/// Of each link, how long its round trip is for which share of the time.
+/// The distribution of each link's round trip over time.
 fn round_trips(recording: &Recording) -> Vec<Curve> {
     let length = recording.length().min(LENGTH_MAX);
     let curve = |(index, link): (usize, &RecordedLink)| {
@@ -225,7 +220,7 @@ fn rates(trace: &Trace, length: Duration) -> Vec<f64> {
     rates.into_iter().map(|bps| bps / 1e6).collect()
 }
 
-/// A value at the begin of each step.
+/// The values at the beginning of each step.
 fn samples(length: Duration, value_at: impl Fn(Duration) -> f64) -> Vec<f64> {
     let steps = length.as_nanos().div_ceil(Timeline::STEP.as_nanos());
     (0..u32::try_from(steps).unwrap_or(u32::MAX))
@@ -237,7 +232,7 @@ fn millis_of(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
-/// A time line with more columns looks no better.
+/// More columns do not make a time line more readable.
 const COLUMNS_MAX: usize = 450;
-/// Class and name of what else than capacities has a colour.
+/// Class and name of the colours beside those of the links.
 const MARKS: [(&str, &str); 2] = [("lane", "round trip"), ("missing", "loss")];

@@ -1,4 +1,4 @@
-//! roadweave-lab's command line as its users meet it, without any privileges.
+//! The command line of roadweave-lab, without privileges.
 
 use std::fs::File;
 use std::process::{Command, Output};

@@ -1,4 +1,5 @@
-//! `make figures` without make: what runs, what is told, and what a failure leaves.
+//! `scripts/figures.sh`, which `make figures` runs: what it runs and prints, and what a failure
+//! leaves.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -16,7 +17,7 @@ fn said(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// A lab that answers everything but what has the word `pluribus` in it.
+/// A lab that fails if its arguments contain `pluribus`.
 fn pretended_lab(folder: &Path) -> std::path::PathBuf {
     let lab = folder.join("lab");
     let text = "#!/bin/sh\ncase \"$*\" in\n*pluribus*) echo half; echo broken pipe organ >&2; exit 3;;\nesac\n\
@@ -40,7 +41,7 @@ fn a_figure_that_fails_is_told_and_hides_no_other() {
     assert!(errors.ends_with("figures: failed: cellfusion-12\n"), "{errors}");
     assert!(!old.exists(), "an old result is no result");
     assert!(told.contains("cellfusion-theorem left out"), "{told}");
-    // A line each, in their order, and a file of each that was drawn.
+    // A line for each figure, and a file for each success.
     assert_eq!(told.lines().count(), 15, "{told}");
     let drawn = told.lines().filter(|line| line.contains(" in ")).count();
     let files = fs::read_dir(folder.path().join("figures")).unwrap();

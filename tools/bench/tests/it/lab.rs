@@ -1,4 +1,4 @@
-//! The lab as its users meet it: drives in files, tables and JSON out, the same bytes each time.
+//! The lab as a user runs it: drives from files, tables and JSON, reproducible to the byte.
 
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
@@ -23,7 +23,6 @@ fn printed(output: &Output) -> String {
     said(&output.stdout)
 }
 
-/// Checks that the program refuses, says all `parts`, and prints nothing else.
 fn check_refused(output: &Output, code: i32, parts: &[&str]) {
     let errors = said(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{errors}");
@@ -33,7 +32,7 @@ fn check_refused(output: &Output, code: i32, parts: &[&str]) {
     assert_eq!(said(&output.stdout), "");
 }
 
-/// Two drives: one of two links as recordings, one of Mahimahi's files.
+/// Two drives: one of two recorded links, one of Mahimahi's files.
 fn drives() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let recorded = folder.path().join("drives/recorded");
@@ -373,7 +372,7 @@ fn downloads_are_measured_beside_each_link_alone() {
     check_refused(&measure(&["--tcp", "reno"]), 2, &["`reno`", "cubic and bbr, or none"]);
 }
 
-/// Pairs of links in files: one of WiFi and a cellular link, and one of Mahimahi's.
+/// Pairs of links in files: WiFi and cellular, and two of Mahimahi's.
 fn pairs() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let (walks, drives) = (folder.path().join("pairs/walks"), folder.path().join("pairs/drives"));

@@ -24,8 +24,8 @@ fn printed(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Writes a run of three seconds, an IDR frame in each, in which every packet takes 20 ms and those
-/// are lost of which `is_lost` says so (frame, packet of the frame).
+/// Writes a run of three seconds with an IDR frame each. Packets take 20 ms; `is_lost` (frame,
+/// packet of the frame) selects lost ones.
 fn write_run(folder: &Path, is_lost: impl Fn(usize, usize) -> bool) {
     fs::create_dir_all(folder).unwrap();
     let unit = AccessUnit { nals: vec![vec![0x41; 3_000].into()] };
@@ -81,7 +81,7 @@ fn known_damage_gives_known_figures() {
     check(&whole["frame_delay_ms"], "p999", 20.0);
     assert!(whole["ssim"].is_null() && whole["redundancy"].is_null(), "not known from these files");
 
-    // The frames 12 to 29 are damaged; one is not complete.
+    // The frames 12 to 29 are damaged; one is incomplete.
     check(packet, "fps", (FRAMES - 18) as f64 / 3.0);
     check(packet, "residual_loss", 1.0 / (FRAMES * PACKETS) as f64);
     assert_eq!(packet["frames_complete"], FRAMES - 1);
@@ -89,7 +89,7 @@ fn known_damage_gives_known_figures() {
     assert_eq!(packet["detail"][29]["undamaged"], false);
     assert_eq!(packet["detail"][30]["undamaged"], true);
 
-    // Frame 72 is shown when the player has given up those before it, 100 ms after it came.
+    // Frame 72 is shown 100 ms after it came, when the player gives up those before it.
     let gap = (13.0 / 30.0 + 0.1) * 1e3;
     let stall = frames["stalls_ms"][0].as_array().unwrap();
     let length = stall[1].as_f64().unwrap() - stall[0].as_f64().unwrap();

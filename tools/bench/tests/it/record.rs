@@ -1,5 +1,4 @@
-//! Recording emulated links in real time with the commands as users have them, and replaying what
-//! was recorded.
+//! Records emulated links in real time by the users' commands, and replays the recording.
 //!
 //! ```text
 //!  vehicle ── slow, fast (roadweave emulate) ── cloud
@@ -19,7 +18,6 @@ use roadweave_emulate::Drive;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-/// The program under test.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_roadweave-lab");
 
 const LINKS: &str = "
@@ -37,17 +35,16 @@ rate_kbps = 20000
 delay_ms = 15
 ";
 
-/// Runs the program to its end.
 fn roadweave(arguments: &[&str]) -> Output {
     Command::new(PROGRAM).args(arguments).output().unwrap()
 }
 
-/// The vehicle's links to a server that records.
+/// The vehicle's links to a recording server.
 struct Rig {
     vehicle: NetNs,
     server: Daemon,
     emulator: Daemon,
-    /// Last, as the daemons write there.
+    /// Last, since the daemons write there.
     folder: tempfile::TempDir,
 }
 
@@ -69,7 +66,6 @@ impl Rig {
         Self { vehicle, server, emulator, folder }
     }
 
-    /// Starts a client with further words; its recording goes to `drive`.
     fn start_client(&self, words: &str) -> Child {
         let mut client = self.vehicle.command(PROGRAM);
         client.args(["record", "client", "--json", "--output"]);
@@ -82,7 +78,7 @@ impl Rig {
     }
 }
 
-/// The summary of a client that ends well.
+/// The summary of a successful client.
 fn summary(client: Child) -> Value {
     let output = client.wait_with_output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -92,7 +88,7 @@ fn summary(client: Child) -> Value {
 
 fn check_direction(direction: &Value, capacity_bps: f64, delay_ms: f64) {
     let capacity = direction["capacity_bps"].as_f64().unwrap();
-    // Real time on a busy machine; the same in virtual time holds to 3 % and 2 ms.
+    // Real time on a busy machine; in virtual time the tolerance is 3 % and 2 ms.
     assert!((0.93..1.05).contains(&(capacity / capacity_bps)), "{direction:#}");
     let delay = direction["delay_ms_min"].as_f64().unwrap();
     assert!((delay_ms - 0.5..delay_ms + 5.0).contains(&delay), "{direction:#}");
@@ -114,7 +110,7 @@ fn wrong_options_are_refused_with_what_would_be_right() {
     check(&[&nowhere[..], &["--interfaces", "lo"]].concat(), "--server nowhere.invalid");
 }
 
-/// A client of which nothing but its socket is there, and what it is told of `interface`.
+/// Serves a client's socket that reports a modem at `interface`.
 fn serve_facts(socket: &Path, interface: &str, rsrp_dbm: f64) {
     let listener = UnixListener::bind(socket).unwrap();
     let status = json!({
@@ -156,7 +152,7 @@ fn two_links_are_recorded_at_once_and_emulate_replays_them() {
         let kept = fs::read(rig.drive().join("recording.json")).unwrap();
         assert_eq!(serde_json::from_slice::<Value>(&kept).unwrap(), summary);
 
-        // What was told of the modem is beside the trace, and harms no reader of the drive.
+        // The modem's facts are beside the trace, and readers of the drive ignore them.
         assert_eq!(
             (&slow["modem"], &fast["modem"]["file"]),
             (&Value::Null, &"modem.modem.jsonl".into())
@@ -217,7 +213,7 @@ fn what_cannot_be_recorded_is_told_and_leaves_no_directory() {
             assert!(!Path::new(&rig.drive()).exists(), "{words}");
         };
         refused("--server 10.201.1.1 --interfaces wwan7", &["wwan7"]);
-        // Nobody listens there.
+        // No server listens there.
         let silent = "--server 10.201.1.1:9 --interfaces slow";
         refused(silent, &["10.201.1.1:9 does not answer", "is `roadweave record server` running"]);
         let greedy = "--server 10.201.1.1 --interfaces slow --rate 900M";

@@ -1,4 +1,4 @@
-//! Recordings as their users meet them: looked at, drawn, converted and made up by the program.
+//! Recordings as a user works with them: statistics, drawings, conversions and synthetic drives.
 
 use std::fs;
 use std::path::Path;
@@ -31,8 +31,7 @@ fn json(folder: &Path, words: &str) -> Value {
     serde_json::from_str(&printed(folder, &format!("{words} --json"))).unwrap()
 }
 
-/// Checks that the program refuses as a mistake of the user's, says all `parts`, and prints nothing
-/// else.
+/// Checks that the program refuses the arguments with all `parts`, and prints nothing else.
 #[track_caller]
 fn check_refused(folder: &Path, words: &str, parts: &[&str]) {
     let output = trace(folder, words);
@@ -44,7 +43,7 @@ fn check_refused(folder: &Path, words: &str, parts: &[&str]) {
     assert_eq!(said(&output.stdout), "", "{words}");
 }
 
-/// A drive `drive` of two links, and what is wrong in different ways.
+/// A folder with a drive of two links, and several broken recordings.
 fn folder() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| {
@@ -52,7 +51,7 @@ fn folder() -> TempDir {
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         fs::write(file, text).unwrap();
     };
-    // 8 Mbit/s; 0.8 from 10 to 12 s with a round trip of 250 ms; all is lost from 15 to 16 s.
+    // 8 Mbit/s; 0.8 from 10 to 12 s with a round trip of 250 ms; all lost from 15 to 16 s.
     let lte = "t_ms,capacity_kbps,rtt_ms,loss\n0,8000,50,0\n10000,800,250,\n12000,8000,50,\n\
                15000,,,1\n16000,,,0\n18000,,,\n";
     write("drive/lte.csv", lte);
@@ -112,7 +111,7 @@ fn info_takes_files_parts_and_directories_of_drives() {
     let link = &file["recordings"][0]["links"][0];
     assert_eq!((&link["name"], link.get("up")), (&"wifi".into(), None));
     assert_eq!((&link["down"]["seconds"], file.get("all")), (&2.5.into(), None));
-    // A list of drives beside them is no link.
+    // A list of drives is not a link.
     fs::remove_dir_all(folder.path().join("broken")).unwrap();
     fs::write(folder.path().join("INDEX.csv"), "drive,class\n").unwrap();
     fs::create_dir(folder.path().join("other")).unwrap();
@@ -142,7 +141,7 @@ fn mistakes_are_told_with_their_place_and_cure() {
     check("convert drive/lte.csv --out a.csv --to mahimahi", &["another ending than .csv"]);
     check("convert drive/lte.csv --out a.up --to rates", &["the ending .csv"]);
     check("convert drive/lte.csv drive/lte.csv --out x", &["both are link lte, up"]);
-    // A file of some bytes that would become one of terabytes.
+    // A file of some bytes that would become terabytes.
     let years = folder.path().join("years.csv");
     fs::write(years, "t_ms,capacity_kbps\n0,8000\n1000000000000,8\n").unwrap();
     check("convert years.csv --to mahimahi", &["million delivery opportunities", "--seconds"]);
@@ -188,7 +187,7 @@ fn a_plot_is_one_file_and_the_same_each_time() {
             assert!(!outside.contains(part), "{part}");
         }
     }
-    // What is there stays there, unless it is said otherwise.
+    // Only --force overwrites a file.
     check_refused(folder.path(), "plot drive --out a.html", &["a.html: exists already"]);
     printed(folder.path(), "plot drive --out a.html --force");
 }
@@ -231,7 +230,7 @@ fn a_drive_is_converted_with_both_ways_and_all_that_it_says() {
         assert_eq!(one.down.capacity().mean_rate(), other.down.capacity().mean_rate());
     }
     assert!(!folder.path().join("bytes/lte.down.csv").exists(), "it was not recorded");
-    // As a recording of its own, the part of a drive has the same length for all links.
+    // A part has the same length for all links.
     printed(folder.path(), "convert drive --out mm --to mahimahi --from 9 --seconds 5");
     let names = ["lte.up", "wifi.down", "wifi.up"];
     let mut files: Vec<_> =
@@ -272,7 +271,7 @@ fn equal_seeds_generate_equal_bytes_that_read_as_a_drive() {
         (names, drive.length()),
         (vec!["att", "lte", "lte-2"], Some(Duration::from_secs(20)))
     );
-    // What is told is what its files say.
+    // The files say the same.
     let mut looked = json(folder.path(), "info a");
     let by_name = |told: &Value, name: &str| -> Value {
         let links = told["recordings"][0]["links"].as_array().unwrap();
@@ -315,7 +314,7 @@ fn a_set_has_the_classes_of_the_recorded_drives_and_is_the_same_each_time() {
     let links = |name: &str| Drive::read(&folder.path().join(name)).unwrap();
     assert!(links("a/drive-000") != links("c/drive-000"));
 
-    // What is told is what the files say. Recorded are 7 easy, 36 decisive, 8 tight, 8 starved.
+    // The files say the same. The recorded drives are 7 easy, 36 decisive, 8 tight, 8 starved.
     let info = json(folder.path(), "info a");
     let drives = info["recordings"].as_array().unwrap();
     assert_eq!(drives.len(), 59);

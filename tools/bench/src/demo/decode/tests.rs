@@ -1,5 +1,4 @@
-//! A clip of two seconds is really encoded, damaged, decoded and compared; without ffmpeg the tests
-//! say so and do nothing.
+//! Encodes, damages, decodes and compares a clip of two seconds. Skipped without ffmpeg.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -15,7 +14,6 @@ use super::*;
 
 const FRAMES: usize = 60;
 
-/// The clip, encoded once.
 fn clip_bytes() -> &'static [u8] {
     static CLIP: OnceLock<Vec<u8>> = OnceLock::new();
     CLIP.get_or_init(|| {
@@ -37,8 +35,8 @@ fn is_ffmpeg_missing() -> bool {
     missing.is_some()
 }
 
-/// Sends the clip through a network that takes 20 ms and loses what `lost` says (frame, packet
-/// of the frame), and measures it.
+/// Measures the clip after a network with 20 ms of delay that loses the packets `lost` (frame,
+/// packet of the frame).
 fn run(lost: impl Fn(usize, usize) -> bool) -> Option<(Comparison, Playout, Quality)> {
     if is_ffmpeg_missing() {
         return None;
@@ -86,7 +84,7 @@ fn run(lost: impl Fn(usize, usize) -> bool) -> Option<(Comparison, Playout, Qual
     Some((comparison, playout, quality))
 }
 
-/// Frames that the player calls undamaged are the reference's to the last bit, and no others are.
+/// Exactly the frames that the player calls undamaged equal the reference to the last bit.
 fn assert_agreement(comparison: &Comparison, playout: &Playout) {
     for (index, (ssim, fate)) in comparison.ssim.iter().zip(&playout.frames).enumerate() {
         assert_eq!(*ssim == 1.0, fate.undamaged, "frame {index}: ssim {ssim}, {fate:?}");
@@ -114,7 +112,7 @@ fn a_lost_packet_damages_until_the_next_idr_frame() {
 
 #[test]
 fn half_a_frame_lost_is_concealed_and_seen() {
-    // The encoder's slices differ from run to run: what one packet spoils may hardly be visible.
+    // The encoder's slices differ from run to run: the damage of one packet may hardly be visible.
     let Some((comparison, ..)) = run(|frame, packet| frame == 12 && packet % 2 == 1) else {
         return;
     };
@@ -140,7 +138,7 @@ fn a_stream_of_which_nothing_arrives_is_black() {
 
 #[test]
 fn what_cannot_be_decoded_is_black() {
-    // Without the two IDR frames there are neither parameter sets nor anything to refer to.
+    // Without the two IDR frames there are no parameter sets and no reference pictures.
     let Some((comparison, playout, _)) = run(|frame, _| frame <= 30) else { return };
     assert_eq!((comparison.fed, comparison.decoded), (FRAMES - 31, 0));
     assert!(comparison.mean() < 0.5, "{}", comparison.mean());
@@ -167,7 +165,7 @@ fn pictures_without_a_readable_id_take_the_next_place() {
     assert_eq!(values, [50, 50, 60, 60, 60]);
 }
 
-/// A picture that carries the number of a frame.
+/// A picture with the frame ID `id`.
 fn numbered(id: u16) -> Vec<u8> {
     let check = id.to_be_bytes().iter().fold(0xff_u8, |crc, byte| {
         (0..8).fold(crc ^ byte, |crc, _| if crc & 0x80 == 0 { crc << 1 } else { crc << 1 ^ 7 })
@@ -203,7 +201,7 @@ fn the_clip_needs_the_rate_it_is_given() {
     if is_ffmpeg_missing() {
         return;
     }
-    // In its first seconds the encoder is up to 20 % below the rate, and not always by as much.
+    // In its first seconds the encoder is up to 20 % below the rate.
     let rate = clip_bytes().len() as f64 * 8.0 / 2.0;
     assert!((6.4e6..8.4e6).contains(&rate), "{rate} bit/s");
 }

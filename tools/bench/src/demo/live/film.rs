@@ -1,25 +1,21 @@
-//! What stands before the live encoder's camera: the pictures of the demo's clip, smaller, so that
-//! they are encoded within half a core, and hardly compressed. Each carries its number.
+//! The live encoder's input: the pictures of the demo's clip with their frame IDs, smaller, so that
+//! encoding takes half a core at most, and hardly compressed.
 
 use std::path::Path;
 
 use crate::demo::clip::{self, FPS};
 use crate::demo::ffmpeg::{self, FfmpegError, Running};
 
-/// What the live encoder makes of them.
+/// Size of the live encoder's pictures.
 pub const WIDTH: usize = 640;
-/// What the live encoder makes of them.
 pub const HEIGHT: usize = 360;
 
-/// Makes a film of so many frames out of `source`, or of the generated pictures.
-///
-/// # Errors
-/// [`FfmpegError`] when ffmpeg is missing or the source cannot be read.
+/// Makes a film of `frames` frames from `source`, or of the generated pictures.
 pub fn make(source: Option<&Path>, frames: u32, out: &Path) -> Result<(), FfmpegError> {
     let mut command = ffmpeg::command();
     clip::input(source, &format!(",scale={WIDTH}:{HEIGHT}"), &mut command);
     command.args(["-frames:v", &frames.to_string(), "-pix_fmt", "yuv420p"]);
-    // Quick to decode, since the camera of the demo has to.
+    // Quick to decode, since the demo's camera decodes it in real time.
     command.args(["-c:v", "libx264", "-preset", "ultrafast", "-tune", "fastdecode", "-crf", "8"]);
     command.args(["-g", &FPS.to_string(), "-bf", "0"]).arg(out);
     Running::start("make the film", &mut command)?.finish()

@@ -1,5 +1,5 @@
-//! What `roadweave-video` has written of each frame: sender and receiver, a JSON line each. Times
-//! are those of the system's clock, which both share here.
+//! The logs of `roadweave-video`: a JSON line for each frame, of sender and receiver. Both use the
+//! system's clock of the same machine.
 
 use std::collections::HashMap;
 use std::fs;
@@ -12,30 +12,27 @@ use serde::de::DeserializeOwned;
 
 use crate::demo::clip::FPS;
 
-/// The files of a run, which are also what `--keep` leaves of it.
 #[derive(Clone, Debug)]
 pub struct LiveLogs {
-    /// The sender's lines.
+    /// From the sender.
     pub sent: PathBuf,
-    /// The receiver's lines.
+    /// From the receiver.
     pub shown: PathBuf,
-    /// What the receiver has decoded.
+    /// What the receiver decoded.
     pub received: PathBuf,
 }
 
-/// A frame that was encoded.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct SentFrame {
     number: u16,
     at_ms: f64,
     captured_unix_ms: f64,
-    /// Bytes that the frame might have on the network.
+    /// Bytes that the tunnel allowed, with headers.
     pub target_bytes: usize,
-    /// What it became, without headers.
+    /// Bytes of the encoded frame, without headers.
     pub frame_bytes: usize,
 }
 
-/// A picture that was shown.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct ShownFrame {
     number: u16,
@@ -49,14 +46,12 @@ pub struct Frame {
     pub index: usize,
     /// When it was captured, since the epoch.
     pub captured: Duration,
-    /// How it was sent.
     pub sent: SentFrame,
     /// How long after its capture it was shown.
     pub shown_after: Option<Duration>,
 }
 
 impl LiveLogs {
-    /// Those in `directory`.
     pub fn of(directory: &Path) -> Self {
         Self {
             sent: directory.join("sent.jsonl"),
@@ -65,29 +60,24 @@ impl LiveLogs {
         }
     }
 
-    /// All of them.
     pub fn all(&self) -> [&Path; 3] {
         [&self.sent, &self.shown, &self.received]
     }
 
-    /// When the film began, since the epoch, as soon as a frame of it was sent.
+    /// When the film began, since the epoch; `None` before its first frame is sent.
     pub fn began(&self) -> Option<Duration> {
         let text = fs::read_to_string(&self.sent).ok()?;
         let frame: SentFrame = serde_json::from_str(text.lines().next()?).ok()?;
         Some(millis(frame.captured_unix_ms - frame.at_ms))
     }
 
-    /// The frames that were sent, in order, with what became of them.
-    ///
-    /// # Errors
-    /// When a file cannot be read, or a line not understood.
+    /// The sent frames, in order, with when they were shown.
     pub fn frames(&self) -> anyhow::Result<Vec<Frame>> {
         Ok(join(read(&self.sent)?, read(&self.shown)?))
     }
 }
 
-/// Puts both ends' lines together by the frames' numbers, which are those of one run: there are not
-/// so many frames in it that numbers come twice.
+/// Joins both logs by frame number. A run is too short for a number to occur twice.
 fn join(sent: Vec<SentFrame>, shown: Vec<ShownFrame>) -> Vec<Frame> {
     let mut first = HashMap::new();
     for frame in shown {

@@ -9,10 +9,8 @@ use crate::demo::ffmpeg;
 
 const NAME: &str = "roadweave-video";
 
-/// The program, beside this one or in `PATH`, whose encoder has encoded a picture.
-///
-/// # Errors
-/// Why there is none, and what to do, in one line.
+/// The program, beside this one or in `PATH`, if its encoder can encode a picture. The error says
+/// what to do.
 pub fn find() -> Result<PathBuf, String> {
     let program = program::find(NAME).ok_or_else(|| {
         format!("{NAME} is neither beside this program nor in PATH; build it with: make video")

@@ -1,7 +1,7 @@
 //! What a viewer saw of a live encoder. Pure: frames in, figures out.
 //!
-//! The camera gives each frame of the film at its time. One that had no room, was lost, or came
-//! behind a loss, is not shown, and the last one stands in its place.
+//! The camera delivers each frame of the film at its time. A frame that was not sent, was lost, or
+//! depends on a lost one is not shown: the previous picture stays.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -13,36 +13,32 @@ use serde::Serialize;
 use super::logs::Frame;
 use crate::demo::clip::FPS;
 
-/// The figures of one way, as `--json` has them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct LiveFigures {
-    /// Its name.
     pub strategy: String,
-    /// Pictures shown per second, all of them undamaged.
+    /// Shown pictures per second, all undamaged.
     pub fps: f64,
-    /// Sum of the gaps between shown pictures above 200 ms, by the stream time, 0..1.
+    /// Sum of the gaps above 200 ms between shown pictures, divided by the stream time.
     pub stall_ratio: f64,
-    /// How many such gaps.
+    /// Number of such gaps.
     pub stalls: usize,
-    /// Mean structural similarity of what was seen to what the camera saw, 0..1; absent unless
-    /// pictures were compared, as the next two.
+    /// Mean SSIM of all frames of the camera, 0..1; like the next two absent unless pictures are
+    /// compared.
     pub ssim: Option<f64>,
-    /// Mean of `-10 log10(1 - SSIM)` of the pictures that were shown.
+    /// Mean of `-10 log10(1 - SSIM)` of the shown pictures.
     pub ssim_shown_db: Option<f64>,
     /// The same over all frames of the camera, 0 for one not shown within 100 ms.
     pub ssim_in_time_db: Option<f64>,
-    /// From capture to display, of all frames of the camera, ms; one that is not shown, or later
-    /// than the deadline, counts as the deadline.
+    /// From capture to display, of all frames of the camera, ms; the deadline for those not shown
+    /// or later.
     pub frame_delay_ms: Percentiles,
-    /// What the encoder made, without headers, bit/s.
+    /// Encoder's output without headers, bit/s.
     pub bitrate_bps: f64,
-    /// Frames of the camera, those that were encoded, and those that were shown.
+    /// Frames of the camera.
     pub frames: usize,
-    /// See there.
     pub frames_sent: usize,
-    /// See there.
     pub frames_shown: usize,
-    /// What was sent beyond the distinct inner packets, by the bytes of these.
+    /// Bytes sent beyond the distinct inner packets, divided by the bytes of these.
     pub redundancy: f64,
     /// CPU time of the sender with its encoder, percent of one core.
     pub encoder_cpu_percent: f64,
@@ -50,38 +46,34 @@ pub struct LiveFigures {
     pub cpu_percent: f64,
 }
 
-/// One run in full, for the report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LiveRun {
-    /// The figures.
     pub figures: LiveFigures,
     /// Delays of the frames that were shown, ascending.
     pub delays: Vec<Duration>,
     /// Begin and end of every stall, since the start of the stream.
     pub stalls: Vec<(Duration, Duration)>,
-    /// Rates over the uplinks.
     pub timeline: Timeline,
-    /// What frames might be, and what they were, Mbit/s in each [`Timeline::STEP`].
     pub rates: Rates,
 }
 
-/// Mbit/s in each [`Timeline::STEP`].
+/// Mbit/s in each [`Timeline::STEP`]; 0 for a frame that was not sent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rates {
-    /// As the tunnel said, headers included; of a frame that was not sent, none.
+    /// The tunnel's target, with headers.
     pub target: Vec<f64>,
-    /// As the encoder made them.
+    /// The encoder's output, without headers.
     pub encoded: Vec<f64>,
 }
 
-/// What is looked at: frames of the film from `first` on, captured from `start` on.
+/// The measured part of the film.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
-    /// When the first one was captured, since the epoch.
+    /// Capture of its first frame, since the epoch.
     pub start: Duration,
-    /// Frames that are sent ahead of those that count.
+    /// Number of frames before it.
     pub first: usize,
-    /// For how long the film is looked at, seconds.
+    /// Its length, seconds.
     pub seconds: u32,
 }
 
@@ -141,7 +133,7 @@ impl Window {
         }
     }
 
-    /// Gaps between shown pictures, the time before the first and behind the last one too.
+    /// Gaps between shown pictures, including those before the first and after the last.
     fn stalls(&self, shown: &[(&Frame, Duration)]) -> Vec<(Duration, Duration)> {
         let since_start = |(frame, delay): &(&Frame, Duration)| {
             (frame.captured + *delay).saturating_sub(self.start)
@@ -160,7 +152,7 @@ impl Window {
         let frames_in_step = f64::from(FPS) * Timeline::STEP.as_secs_f64();
         let mut rates = Rates { target: vec![0.0; steps], encoded: vec![0.0; steps] };
         for frame in sent {
-            // Three frames in each step, whatever the camera's jitter.
+            // By index, since capture times jitter.
             let step = ((frame.index - self.first) as f64 / frames_in_step) as usize;
             if let (Some(target), Some(encoded)) =
                 (rates.target.get_mut(step), rates.encoded.get_mut(step))
@@ -173,13 +165,13 @@ impl Window {
     }
 }
 
-/// A frame's SSIM in dB; equal pictures have no more than 40.
+/// A frame's SSIM in dB, at most 40.
 fn decibels(ssim: &[f32], index: usize) -> f64 {
     let missing = 1.0 - ssim.get(index).copied().map_or(0.0, f64::from);
     -10.0 * missing.max(1e-4).log10()
 }
 
-/// What a driver can still act upon.
+/// The delay within which a driver can still react.
 const IN_TIME: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
@@ -193,7 +185,7 @@ mod tests {
         Window { start: START, first: 60, seconds: 2 }
     }
 
-    /// Frames of the film that were sent, each shown after so many ms.
+    /// A film whose frames are shown after so many ms.
     fn film(shown_after: impl Fn(usize) -> Option<u64>) -> Vec<Frame> {
         let from = START - Duration::from_secs(2);
         (0..150)

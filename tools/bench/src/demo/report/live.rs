@@ -10,7 +10,7 @@ use crate::demo::live::{LiveRun, Rates};
 use crate::demo::table::LIVE_COLUMNS;
 use crate::demo::ways::LeftOut;
 
-/// The figures, and what is left out; `before`: strategies that have colours already.
+/// The figures and what was left out. `before`: number of strategies that have colours already.
 pub fn table(runs: &[LiveRun], left_out: &[LeftOut], before: usize) -> String {
     if runs.is_empty() && left_out.is_empty() {
         return String::new();
@@ -34,7 +34,6 @@ pub fn table(runs: &[LiveRun], left_out: &[LeftOut], before: usize) -> String {
     html + &page::table(&headings, &rows)
 }
 
-/// How old pictures are when they are shown.
 pub fn delays(runs: &[LiveRun], before: usize) -> String {
     if runs.is_empty() {
         return String::new();
@@ -60,7 +59,6 @@ pub fn delays(runs: &[LiveRun], before: usize) -> String {
     )
 }
 
-/// What happened over time, run by run.
 pub fn time_lines(runs: &[LiveRun], before: usize) -> String {
     let one = |(index, run): (usize, &LiveRun)| {
         let class = strategy_class(before + index);
@@ -94,7 +92,7 @@ fn time_line(run: &LiveRun, class: &str) -> Figure {
     }
 }
 
-/// What the tunnel told the encoder, and in front of it what that made.
+/// The tunnel's targets, and in front of them the encoder's output.
 fn rates(rates: &Rates, class: &str, group: usize) -> Strip {
     let layer = |class: &str, values: &[f64]| Layer {
         class: class.to_owned(),

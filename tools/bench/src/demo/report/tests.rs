@@ -1,5 +1,4 @@
-//! The report of an invented demo. With `ROADWEAVE_REPORT=FILE` it is also written, to be looked
-//! at.
+//! The report of an invented demo. `ROADWEAVE_REPORT=FILE` writes it to a file.
 
 use std::time::Duration;
 

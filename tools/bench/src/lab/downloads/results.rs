@@ -1,4 +1,4 @@
-//! What downloads have got of their links, as a table.
+//! Results of downloads, as a table.
 
 use roadweave_lab::downloads::Downloaded;
 use roadweave_lab::tcp::Algorithm;
@@ -6,14 +6,12 @@ use serde::Serialize;
 
 use crate::table::{bare, right_aligned};
 
-/// Everything that was measured.
 #[derive(Debug, Serialize)]
 pub(super) struct Results {
     pub(super) seeds: u16,
     pub(super) cases: Vec<Measured>,
 }
 
-/// The downloads over a pair of links.
 #[derive(Debug, Serialize)]
 pub(super) struct Measured {
     pub(super) name: String,
@@ -23,16 +21,14 @@ pub(super) struct Measured {
     pub(super) all: Vec<Run>,
 }
 
-/// A stream, and TCP over the same link.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Run {
     #[serde(flatten)]
     pub(super) stream: Downloaded,
-    /// Without a tunnel, by each congestion control; over both links none.
+    /// Without a tunnel, by congestion control; empty for both links.
     pub(super) tcp: Vec<ByTcp>,
 }
 
-/// What TCP by one congestion control got.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct ByTcp {
     pub(super) congestion: Algorithm,
@@ -40,7 +36,7 @@ pub(super) struct ByTcp {
 }
 
 impl Results {
-    /// The table, medians over the seeds.
+    /// A table of medians over the seeds.
     pub(super) fn in_words(&self) -> String {
         let best = |case: &Measured, of: &dyn Fn(&Run) -> f64| {
             case.alone.iter().map(|runs| median(runs, of)).fold(0.0, f64::max)
@@ -69,7 +65,7 @@ impl Results {
     }
 }
 
-/// The middle one, of an even number the lower one.
+/// The median, the lower of two.
 fn median(runs: &[Run], of: impl Fn(&Run) -> f64) -> f64 {
     let mut values: Vec<f64> = runs.iter().map(of).collect();
     values.sort_by(f64::total_cmp);

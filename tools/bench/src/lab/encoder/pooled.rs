@@ -1,4 +1,4 @@
-//! What one way brought on the drives of one class, and its tables.
+//! The results of one way on the drives of one class, and their tables.
 
 use roadweave_lab::class::Class;
 use roadweave_lab::closed_loop::Seen;
@@ -6,10 +6,9 @@ use serde::Serialize;
 
 use crate::table;
 
-/// What one way brought on the drives of one class.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Pooled {
-    /// `all`: on the drives of all classes.
+    /// `all` for the drives of all classes.
     class: String,
     way: String,
     runs: usize,
@@ -18,15 +17,13 @@ pub(super) struct Pooled {
     in_time_db: f64,
     undamaged: f64,
     stall_ratio: f64,
-    /// The most of a run.
     stall_ratio_max: f64,
-    /// Runs without a stall.
     without_stall: usize,
     sent_mbps: f64,
     redundancy: f64,
-    /// Of all frames of all runs.
+    /// All frames of all runs.
     frame_delay_ms: Distribution,
-    /// Of all frames of all runs that were shown undamaged.
+    /// All undamaged shown frames of all runs.
     shown_ssim_db: Distribution,
 }
 
@@ -82,7 +79,7 @@ impl Distribution {
     }
 }
 
-/// The figures as two tables: how a viewer fared, and the distributions of SSIM and delay.
+/// Two tables: what a viewer saw, and the distributions of SSIM and delay.
 pub(super) fn in_words(pooled: &[Pooled]) -> String {
     let mut viewer = table::bare();
     viewer.set_header(VIEWER);

@@ -9,10 +9,7 @@ use roadweave_emulate::{DriveLink, Trace, Unknown, read_trace};
 use roadweave_lab::vod::Pair;
 use roadweave_terminal::exit::BadInput;
 
-/// The pairs in `directory` and in the directories in it, by name.
-///
-/// # Errors
-/// [`BadInput`] when a directory or a recording cannot be read, or there is no pair.
+/// The pairs in `directory` and its subdirectories, by name; [`BadInput`] if there are none.
 pub(super) fn read(directory: &Path) -> anyhow::Result<Vec<Pair>> {
     let mut pairs = of_folder(directory)?;
     for folder in entries(directory)?.into_iter().filter(|path| path.is_dir()) {
@@ -68,13 +65,13 @@ fn of_folder(folder: &Path) -> anyhow::Result<Vec<Pair>> {
     Ok(pairs)
 }
 
-/// The recording in `file`, with this round trip if it tells none.
+/// The recording in `file`; `rtt` is the round trip if the file has none.
 fn trace(file: &Path, rtt: Duration) -> anyhow::Result<Trace> {
     let unknown = Unknown { rtt, ..Unknown::default() };
     read_trace(file, unknown).map_err(|error| BadInput::new(error).into())
 }
 
-/// What is in a directory, by name.
+/// Sorted by name.
 fn entries(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let unreadable = |error| BadInput::new(format!("cannot read {}: {error}", directory.display()));
     let mut paths = Vec::new();
@@ -85,6 +82,6 @@ fn entries(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Round trips of idle links that were not recorded.
+/// Round trips of idle links whose recording has none.
 const WIFI: Duration = Duration::from_millis(30);
 const CELLULAR: Duration = Duration::from_millis(60);

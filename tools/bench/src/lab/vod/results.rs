@@ -1,4 +1,4 @@
-//! Tables and JSON of all viewings.
+//! Tables and JSON of all viewers.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,6 @@ use serde::Serialize;
 use super::Viewers;
 use crate::table::{bare, right_aligned};
 
-/// Everything that was measured.
 #[derive(Debug, Serialize)]
 pub(super) struct Results {
     seconds: u64,
@@ -19,16 +18,15 @@ pub(super) struct Results {
     ways: Vec<Row>,
 }
 
-/// One pair of links.
 #[derive(Debug, Serialize)]
 struct Measured {
     name: String,
     links: Vec<String>,
     bitrate_kbps: u64,
-    /// The link that stands still least by itself, and for how much of the time that it plays.
+    /// The link with the least rebuffering alone, and the share of the playing time.
     best: String,
     rebuffering_alone: f64,
-    /// Whether that is as much as was looked for; only then the pair counts.
+    /// Whether the rebuffering is within [`STANDS_STILL`]; only such pairs count.
     counts: bool,
 }
 
@@ -82,7 +80,6 @@ impl Results {
         }
     }
 
-    /// Tables for people.
     pub(super) fn in_words(&self) -> String {
         let mut text = self.pairs_in_words();
         for (kind, what) in [(Kind::Long, "one long video"), (Kind::Short, "short videos, swiped")]
@@ -113,7 +110,7 @@ impl Results {
     }
 }
 
-/// What all viewers of one kind saw, by way and then by pair.
+/// By way, then by pair.
 #[derive(Debug)]
 struct Columns {
     names: Vec<String>,
@@ -147,7 +144,7 @@ impl Columns {
     }
 }
 
-/// The link over which first frames come soonest, on average.
+/// The link with the least mean time to the first frame.
 fn quickest(alone: &[Viewers]) -> usize {
     let mean = |viewers: &Viewers| {
         let frames = || viewers.iter().flat_map(|(seen, _)| &seen.first_frames);
@@ -192,12 +189,9 @@ fn percent(interval: &Interval) -> String {
     show(interval.value) + &ends.unwrap_or_default()
 }
 
-/// How a figure is shown.
 #[derive(Clone, Copy, Debug)]
 enum Unit {
-    /// As it is, milliseconds.
     Millis,
-    /// A share, in percent.
     Percent,
 }
 
