@@ -231,42 +231,6 @@ mod tests {
 
     use super::*;
 
-    fn error_of(text: &str) -> String {
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("emulate.toml");
-        std::fs::write(&file, text).unwrap();
-        let read = EmulateFile::read(&file).and_then(|read| resolve(&read, &file));
-        let error = read.unwrap_err().to_string();
-        error.replace(&directory.path().display().to_string(), "DIR")
-    }
-
-    #[test]
-    fn a_broken_description_says_where_and_what_would_be_right() {
-        let link = "[[link]]\nname = 'a'\nrate_kbps = 1\n";
-        let check = |text: String, expected: &str| {
-            let error = error_of(&text);
-            assert!(error.contains(expected), "{error}");
-        };
-        check(
-            format!("{link}{link}"),
-            "DIR/emulate.toml: line 5, column 8: link 2: name: `a` occurs twice",
-        );
-        check(
-            format!("{link}\nloss = 7\n"),
-            "DIR/emulate.toml: line 5, column 8: link 1: loss: 7; a share",
-        );
-        check(
-            "[[link]]\nname = 'a'".into(),
-            "DIR/emulate.toml: line 1, column 1: link 1: rate_kbps: absent",
-        );
-        check(
-            format!("[place]\nmtu = 5\n{link}"),
-            "DIR/emulate.toml: line 2, column 7: mtu 5 is too small",
-        );
-        check(format!("{link}speed = 1"), "line 4, column 1");
-        check(format!("{link}trace = 'x.csv'"), "DIR/x.csv: No such file");
-    }
-
     fn args(words: &[&str]) -> EmulateArgs {
         use clap::{Args as _, FromArgMatches as _};
 
@@ -330,11 +294,5 @@ mod tests {
             let row = format!("| `link.{field}` |");
             assert!(section.contains(&row) || lab.contains(&row), "{field}");
         }
-    }
-
-    #[test]
-    fn a_missing_description_is_named() {
-        let error = EmulateFile::read(Path::new("/nowhere/emulate.toml")).unwrap_err().to_string();
-        assert!(error.starts_with("cannot read /nowhere/emulate.toml: No such file"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! Rate, delay and loss of emulated links, measured by iperf3 and ping.
+//! Rate, delay and loss of emulated links, measured by iperf3 and ping; and what passes them.
 //!
 //! ```text
 //!  near: ping, iperf3 ── slow, lossy (roadweave_bench::emulate::Emulator) ── far: iperf3
@@ -12,11 +12,12 @@
     reason = "the real-time emulator needs real time and programs"
 )]
 
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use roadweave_bench::emulate::{EmulateFile, Emulator};
+use roadweave_bench::emulate::{EmulateFile, EmulatedLinkReport, Emulator};
 use roadweave_device::netns::{NetNs, run_sandboxed};
 use roadweave_device::{Signal, Signals};
 use rustix::process::{getpid, kill_process};
@@ -51,7 +52,8 @@ const SECONDS: f64 = 2.0;
 /// iperf3's packets with their headers, bytes.
 const PACKET: f64 = 1_028.0;
 
-fn with_emulator(work: impl FnOnce(&NetNs, &NetNs)) {
+/// Runs `work` with the near and the far namespace while the emulator runs; returns its report.
+fn with_emulator(work: impl FnOnce(&NetNs, &NetNs)) -> Vec<EmulatedLinkReport> {
     let near = NetNs::create("near").unwrap();
     let far = NetNs::create("far").unwrap();
     let file: EmulateFile = toml::from_str(LINKS).unwrap();
@@ -59,15 +61,18 @@ fn with_emulator(work: impl FnOnce(&NetNs, &NetNs)) {
     let mut signals = Signals::catch(&[Signal::Terminate, Signal::Hangup]).unwrap();
     let (opened, is_open) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
-        scope.spawn(move || {
+        let emulator = scope.spawn(move || {
             let mut emulator = Emulator::open(&emulation).unwrap();
             opened.send(()).unwrap();
             emulator.run(&mut signals).unwrap();
+            emulator.report()
         });
         is_open.recv().unwrap();
-        let _stop = Stop;
+        let stop = Stop;
         work(&near, &far);
-    });
+        drop(stop);
+        emulator.join().unwrap()
+    })
 }
 
 /// Stops the emulator when a test fails too, which would otherwise wait for its thread forever.
@@ -216,5 +221,53 @@ fn iperf3_sees_the_share_of_packets_that_a_link_loses() {
                 near_to("share lost", lost / sent, 0.05, 0.015)
             });
         });
+    });
+}
+
+fn socket(namespace: &NetNs, address: &str) -> UdpSocket {
+    let address: IpAddr = address.parse().unwrap();
+    let bind = || UdpSocket::bind(SocketAddr::new(address, 7_000)).unwrap();
+    let socket = namespace.enter(bind).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    socket
+}
+
+/// Sends packets of `payload` bytes, which must arrive intact.
+fn burst(from: &UdpSocket, to: &UdpSocket, count: u8, payload: usize) {
+    let packet = |index: u8| vec![index; payload];
+    for index in 0..count {
+        from.send_to(&packet(index), to.local_addr().unwrap()).unwrap();
+    }
+    let mut buffer = vec![0; 2_000];
+    for index in 0..count {
+        let (length, _) = to.recv_from(&mut buffer).expect("every packet arrives");
+        assert_eq!(&buffer[..length], packet(index), "packet {index} is intact");
+    }
+}
+
+#[test]
+fn packets_up_to_the_mtu_pass_by_a_default_route_per_link_and_after_a_device_was_down() {
+    run_sandboxed(|| {
+        let reports = with_emulator(|near, far| {
+            let routes = near.run("ip route show default").unwrap();
+            assert!(routes.contains("default via 10.201.1.1 dev slow metric 101"), "{routes}");
+            assert!(routes.contains("default via 10.201.2.1 dev lossy metric 102"), "{routes}");
+            let (box_end, far_end) = (socket(near, "10.201.1.2"), socket(far, "10.201.1.1"));
+            for payload in [0, 1, 2, 500, 1_471, 1_472] {
+                burst(&box_end, &far_end, 3, payload);
+                burst(&far_end, &box_end, 3, payload);
+            }
+            let pause = || std::thread::sleep(Duration::from_millis(200));
+            near.ip("link set slow down").unwrap();
+            pause();
+            far_end.send_to(&[0; 100], "10.201.1.2:7000").unwrap();
+            pause();
+            near.ip("link set slow up").unwrap();
+            pause();
+            burst(&box_end, &far_end, 5, 100);
+            burst(&far_end, &box_end, 5, 100);
+        });
+        assert!(reports[0].up.delivered >= 23 && reports[0].down.delivered >= 23, "{reports:?}");
+        assert_eq!(reports[0].up.dropped.total(), 0, "{reports:?}");
     });
 }

@@ -13,7 +13,7 @@ fn root() -> PathBuf {
 }
 
 /// All pages, by their paths below the repository.
-fn pages() -> Vec<PathBuf> {
+pub(crate) fn pages() -> Vec<PathBuf> {
     let mut pages: Vec<PathBuf> = OUTSIDE.iter().map(PathBuf::from).collect();
     for folder in ["docs", "docs/experiments"] {
         let names = fs::read_dir(root().join(folder)).expect(folder).flatten();
@@ -23,7 +23,7 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-fn read(page: &Path) -> String {
+pub(crate) fn read(page: &Path) -> String {
     fs::read_to_string(root().join(page)).unwrap_or_else(|error| panic!("{page:?}: {error}"))
 }
 

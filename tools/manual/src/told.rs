@@ -1,6 +1,10 @@
 //! Checks that the commands and options on the pages exist.
 
+use std::path::Path;
+
 use clap::{Arg, Command};
+
+use crate::links::{pages, read};
 
 /// Programs that `roadweave` runs and that are built separately.
 const OTHERS: [&str; 1] = ["video"];
@@ -82,67 +86,48 @@ fn is_command(word: &str) -> bool {
     !word.is_empty() && word.chars().all(|letter| letter.is_ascii_lowercase() || letter == '-')
 }
 
-#[cfg(test)]
-mod tests {
-    use std::fs;
-    use std::path::{Path, PathBuf};
+fn trees() -> (Command, Command) {
+    let (mut product, mut controller) =
+        (crate::product(), roadweave_control::controller::command());
+    product.build();
+    controller.build();
+    (product, controller)
+}
 
-    use super::*;
-
-    fn trees() -> (Command, Command) {
-        let (mut product, mut controller) =
-            (crate::product(), roadweave_control::controller::command());
-        product.build();
-        controller.build();
-        (product, controller)
+#[test]
+fn what_is_not_there_is_found() {
+    let (product, controller) = trees();
+    for (line, expected) in [
+        ("roadweave client --config client.toml", None),
+        ("roadweave show --json | jq .", None),
+        ("roadweave --log debug client --config X", None),
+        ("roadweave fly", Some("fly")),
+        ("roadweave peer fly", Some("fly")),
+        ("roadweave client --wings", Some("--wings of client")),
+        ("roadweave-controller run --wings", Some("--wings of run")),
+    ] {
+        assert_eq!(unknown(line, &product, &controller).as_deref(), expected, "{line}");
     }
+    let told = lines("So `roadweave fly` is\n\n```sh\nsudo roadweave show \\\n  --wings\n```\n");
+    assert_eq!(told, ["roadweave fly", "roadweave show    --wings"]);
+}
 
-    #[test]
-    fn what_is_not_there_is_found() {
-        let (product, controller) = trees();
-        let unknown = |line| unknown(line, &product, &controller);
-        assert_eq!(unknown("roadweave client --config client.toml"), None);
-        assert_eq!(unknown("roadweave show --json | jq ."), None);
-        assert_eq!(unknown("roadweave --log debug client --config X"), None);
-        assert_eq!(unknown("roadweave fly"), Some("fly".to_owned()));
-        assert_eq!(unknown("roadweave peer fly"), Some("fly".to_owned()));
-        assert_eq!(unknown("roadweave client --wings"), Some("--wings of client".to_owned()));
-        assert_eq!(unknown("roadweave-controller run --wings"), Some("--wings of run".to_owned()));
-        let told =
-            lines("So `roadweave fly` is\n\n```sh\nsudo roadweave show \\\n  --wings\n```\n");
-        assert_eq!(told, ["roadweave fly", "roadweave show    --wings"]);
-    }
-
-    #[test]
-    fn pages_tell_of_commands_and_options_that_there_are() {
-        let (product, controller) = trees();
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let mut pages: Vec<PathBuf> =
-            ["README.md", "CONTRIBUTING.md"].iter().map(|page| root.join(page)).collect();
-        for folder in ["docs", "docs/experiments"] {
-            let entries = fs::read_dir(root.join(folder)).expect(folder).flatten();
-            pages.extend(
-                entries
-                    .map(|entry| entry.path())
-                    .filter(|page| page.extension().is_some_and(|extension| extension == "md")),
-            );
+#[test]
+fn pages_tell_of_commands_and_options_that_there_are() {
+    let (product, controller) = trees();
+    let (mut count, mut wrong) = (0, Vec::new());
+    for page in pages().into_iter().filter(|page| page != Path::new("CHANGELOG.md")) {
+        let text = read(&page);
+        // Measurements with commands that have been removed stay as results.
+        if text.contains("(README.md#code-that-is-gone)") {
+            continue;
         }
-        let mut count = 0;
-        let mut wrong = Vec::new();
-        for page in pages {
-            let text = fs::read_to_string(&page).expect("a page");
-            // Measurements with commands that have been removed stay as results.
-            if text.contains("(README.md#code-that-is-gone)") {
-                continue;
-            }
-            for line in lines(&text) {
-                count += 1;
-                if let Some(what) = unknown(&line, &product, &controller) {
-                    wrong.push(format!("{}: {what}: {line}", page.display()));
-                }
-            }
+        for line in lines(&text) {
+            count += 1;
+            let what = unknown(&line, &product, &controller);
+            wrong.extend(what.map(|what| format!("{}: {what}: {line}", page.display())));
         }
-        assert!(count > 100, "only {count} commands are found");
-        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     }
+    assert!(count > 100, "only {count} commands are found");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

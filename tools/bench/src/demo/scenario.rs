@@ -209,13 +209,6 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_without_recordings_says_what_a_drive_is() {
-        let directory = tempfile::tempdir().unwrap();
-        let error = Scenario::recorded(directory.path(), 1).unwrap_err().to_string();
-        assert!(error.contains("a file NAME.csv or NAME.up per link"), "{error}");
-    }
-
-    #[test]
     fn a_file_gives_links_and_a_seed_and_no_addresses() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("two.toml");

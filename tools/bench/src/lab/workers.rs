@@ -148,20 +148,17 @@ mod tests {
 
     #[test]
     fn progress_is_told_at_first_now_and_then_and_at_the_end() {
-        let check = |done, elapsed_s, last_s: Option<u64>, expected: Option<&str>| {
-            let line = progress_line(
-                done,
-                40,
-                Duration::from_secs(elapsed_s),
-                last_s.map(Duration::from_secs),
-            );
+        for (done, elapsed_s, last_s, expected) in [
+            (0, 1, None, None),
+            (1, 2, None, Some("1 of 40 runs, 2 s, about 78 s left")),
+            (5, 11, Some(2), None),
+            (10, 12, Some(2), Some("10 of 40 runs, 12 s, about 36 s left")),
+            (40, 13, Some(12), Some("40 of 40 runs, 13 s, about 0 s left")),
+        ] {
+            let last = last_s.map(Duration::from_secs);
+            let line = progress_line(done, 40, Duration::from_secs(elapsed_s), last);
             assert_eq!(line.as_deref(), expected);
-        };
-        check(0, 1, None, None);
-        check(1, 2, None, Some("1 of 40 runs, 2 s, about 78 s left"));
-        check(5, 11, Some(2), None);
-        check(10, 12, Some(2), Some("10 of 40 runs, 12 s, about 36 s left"));
-        check(40, 13, Some(12), Some("40 of 40 runs, 13 s, about 0 s left"));
+        }
     }
 
     #[test]

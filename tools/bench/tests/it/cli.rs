@@ -1,51 +1,80 @@
 //! The command line of roadweave-lab, without privileges.
 
 use std::fs::File;
-use std::process::{Command, Output};
+use std::path::Path;
 
-use serde_json::Value;
-
-fn program(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_roadweave-lab"));
-    command.args(arguments).env_remove("ROADWEAVE_LOG").current_dir("/");
-    command
-}
-
-fn run(arguments: &[&str]) -> Output {
-    program(arguments).output().unwrap()
-}
-
-fn said(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
-}
+use crate::{check_refused, json, program, run, said};
 
 /// Golden files of tools/manual have the help of all commands.
 #[test]
 fn help_and_version_of_the_workshop_are_printed() {
     for (word, part) in [("--help", "Usage: roadweave"), ("--version", "roadweave-lab 0.")] {
-        let output = run(&[word]);
+        let output = run(Path::new("/"), word);
         assert!(output.status.success() && said(&output.stdout).contains(part), "{output:?}");
     }
 }
 
 #[test]
-fn mistyped_commands_of_the_lab_are_refused_with_the_likely_one() {
-    for (arguments, parts) in [
-        (&["dmeo"][..], ["unrecognized subcommand 'dmeo'", "'demo'"]),
-        (&["demo", "--secnods", "3"], ["'--secnods'", "'--seconds'"]),
-    ] {
-        let output = run(arguments);
-        let text = said(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{text}");
-        assert!(parts.iter().all(|part| text.contains(part)), "{parts:?}: {text}");
-    }
+fn wrong_words_are_refused_with_what_would_be_right() {
+    let folder = tempfile::tempdir().unwrap();
+    let lines = [
+        "dmeo",
+        "demo --secnods 3",
+        "demo --strategies best",
+        "demo --strategies best-adaptive",
+        "demo --drive /nowhere",
+        "demo --bitrate fast",
+        "demo --seconds 1",
+        "demo --config /nowhere.toml",
+        "demo --config /nowhere.toml --drive /nowhere",
+        "demo --report /nowhere/demo.html",
+        "record client --server 192.0.2.1 --output / --interfaces lo",
+        "record client --server 192.0.2.1 --output x --interfaces lo --mode constant",
+        "record client --server 192.0.2.1 --output x --interfaces lo,lo",
+        "record client --server 192.0.2.1 --output x --interfaces enx0c5b8f279a64",
+        "record client --server 192.0.2.1 --output x --interfaces a=",
+        "record client --server 192.0.2.1 --output x --interfaces lo --rate eth1=5M",
+        "record client --server 192.0.2.1 --output x --interfaces lo --rate fast",
+        "record client --server 192.0.2.1 --output x --interfaces lo --packet 9000",
+        "record client --server 192.0.2.1 --output x --interfaces lo --seconds 1",
+    ];
+    check_refused("refused.txt", folder.path(), &lines);
+    // The resolver's words depend on the machine.
+    let output =
+        run(folder.path(), "record client --server nowhere.invalid --output x --interfaces lo");
+    let text = said(&output.stderr);
+    assert!(output.status.code() == Some(2) && text.contains("--server nowhere.invalid"), "{text}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
+}
+
+#[test]
+fn a_broken_description_says_where_and_what_would_be_right() {
+    let folder = tempfile::tempdir().unwrap();
+    let link = "[[link]]\nname = 'a'\nrate_kbps = 1\n";
+    let lines = [
+        ("none", "link = []".to_owned()),
+        ("twice", format!("{link}{link}")),
+        ("loss", format!("{link}\nloss = 7\n")),
+        ("rate", "[[link]]\nname = 'a'".to_owned()),
+        ("mtu", format!("[place]\nmtu = 5\n{link}")),
+        ("speed", format!("{link}speed = 1")),
+        ("address", format!("{link}far_addresses = ['10.0.0.0.1']")),
+        ("trace", format!("{link}trace = 'x.csv'")),
+    ];
+    let lines = lines.map(|(name, text)| {
+        std::fs::write(folder.path().join(format!("{name}.toml")), text).unwrap();
+        format!("emulate --check --config {name}.toml")
+    });
+    let mut lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    lines.push("emulate --check --config nowhere.toml");
+    check_refused("refused-emulate.txt", folder.path(), &lines);
 }
 
 #[test]
 fn a_full_output_is_an_error_of_the_lab_too() {
     let full = File::options().write(true).open("/dev/full").unwrap();
-    let mut command = program(&["emulate", "--synthetic", "lte", "--check", "--json"]);
-    let output = command.stdout(full).output().unwrap_or_else(|error| panic!("{error}"));
+    let mut command = program(Path::new("/"), "emulate --synthetic lte --check --json");
+    let output = command.stdout(full).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let expected = "roadweave: cannot write to standard output: No space left on device";
     assert!(said(&output.stderr).starts_with(expected), "{output:?}");
@@ -54,23 +83,18 @@ fn a_full_output_is_an_error_of_the_lab_too() {
 /// The names are those that scripts rely on.
 #[test]
 fn the_bench_of_the_coding_tells_its_figures_as_json() {
-    let output = run(&["bench", "coding", "--seconds", "1", "--json"]);
-    assert!(output.status.success(), "{output:?}");
-    let results: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let results = json(Path::new("/"), "bench coding --seconds 1");
     let kernels = results["kernels"].as_array().unwrap();
     assert_eq!(kernels[0]["name"], "portable");
     for kernel in kernels {
-        for pointer in [
-            "/encode_bytes_per_second/4",
-            "/encode_bytes_per_second/10",
-            "/encode_bytes_per_second/32",
-            "/encode_bytes_per_second/one_of_10",
-            "/decode_bytes_per_second/10",
-            "/decode_bytes_per_second/3_of_10",
-            "/coded_packet_ns/10",
+        for (figures, keys) in [
+            ("encode_bytes_per_second", &["4", "10", "32", "one_of_10"][..]),
+            ("decode_bytes_per_second", &["10", "3_of_10"]),
+            ("coded_packet_ns", &["10"]),
         ] {
-            let figure = kernel.pointer(pointer).and_then(Value::as_f64);
-            assert!(figure.is_some_and(|figure| figure > 0.0), "{pointer}: {kernel}");
+            for key in keys {
+                assert!(kernel[figures][key].as_f64() > Some(0.0), "{figures}: {kernel}");
+            }
         }
     }
 }

@@ -6,15 +6,13 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use crate::{PROGRAM, said};
+
 fn figures(lab: &Path, folder: &Path, words: &str) -> Output {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/figures.sh");
     let mut command = Command::new(script);
     let command = command.arg("--lab").arg(lab).arg("--out").arg(folder.join("figures"));
     command.args(words.split_whitespace()).env_remove("ROADWEAVE_LOG").output().unwrap()
-}
-
-fn said(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
 }
 
 /// A lab that fails if its arguments contain `pluribus`.
@@ -70,8 +68,7 @@ fn wrong_words_are_told_before_anything_runs() {
 #[test]
 fn a_figure_is_drawn_from_drives_made_for_it() {
     let folder = tempfile::tempdir().unwrap();
-    let lab = Path::new(env!("CARGO_BIN_EXE_roadweave-lab"));
-    let output = figures(lab, folder.path(), "--quick lola-3");
+    let output = figures(Path::new(PROGRAM), folder.path(), "--quick lola-3");
     assert!(output.status.success(), "{}{}", said(&output.stdout), said(&output.stderr));
     let file = fs::read(folder.path().join("figures/lola-3.json")).unwrap();
     assert!(serde_json::from_slice::<serde_json::Value>(&file).unwrap().is_object());

@@ -8,8 +8,59 @@ mod cli;
 #[allow(dead_code, reason = "a part of it is used")]
 mod daemon;
 mod figures;
+#[path = "../../../../scripts/golden.rs"]
+mod golden;
 mod lab;
 mod qoe;
 mod record;
 mod stack;
 mod trace;
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_roadweave-lab");
+
+fn program(folder: &Path, words: &str) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.current_dir(folder).args(words.split_whitespace()).env_remove("ROADWEAVE_LOG");
+    command
+}
+
+fn run(folder: &Path, words: &str) -> Output {
+    program(folder, words).output().unwrap()
+}
+
+fn said(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[track_caller]
+fn printed(folder: &Path, words: &str) -> String {
+    let output = run(folder, words);
+    assert!(output.status.success(), "{words}: {}", said(&output.stderr));
+    said(&output.stdout)
+}
+
+#[track_caller]
+fn json(folder: &Path, words: &str) -> Value {
+    serde_json::from_str(&printed(folder, &format!("{words} --json"))).unwrap()
+}
+
+/// Checks that the program refuses each of `lines` as wrong input and prints nothing, and compares
+/// what it says with a golden file.
+#[track_caller]
+fn check_refused(golden: &str, folder: &Path, lines: &[&str]) {
+    let root = folder.canonicalize().unwrap().display().to_string();
+    let mut text = String::new();
+    for words in lines {
+        let output = run(folder, words);
+        let errors = said(&output.stderr).replace(&root, "FOLDER");
+        assert_eq!(output.status.code(), Some(2), "{words}: {errors}");
+        assert_eq!(said(&output.stdout), "", "{words}");
+        text += &format!("$ roadweave {words}\n{errors}\n");
+    }
+    golden::assert_golden(golden, &text);
+}

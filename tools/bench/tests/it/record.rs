@@ -9,16 +9,16 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::daemon::Daemon;
 use roadweave_device::netns::{NetNs, run_sandboxed};
 use roadweave_emulate::Drive;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_roadweave-lab");
+use crate::PROGRAM;
+use crate::daemon::Daemon;
 
 const LINKS: &str = "
 [place]
@@ -34,10 +34,6 @@ name = 'fast'
 rate_kbps = 20000
 delay_ms = 15
 ";
-
-fn roadweave(arguments: &[&str]) -> Output {
-    Command::new(PROGRAM).args(arguments).output().unwrap()
-}
 
 /// The vehicle's links to a recording server.
 struct Rig {
@@ -92,22 +88,6 @@ fn check_direction(direction: &Value, capacity_bps: f64, delay_ms: f64) {
     assert!((0.93..1.05).contains(&(capacity / capacity_bps)), "{direction:#}");
     let delay = direction["delay_ms_min"].as_f64().unwrap();
     assert!((delay_ms - 0.5..delay_ms + 5.0).contains(&delay), "{direction:#}");
-}
-
-#[test]
-fn wrong_options_are_refused_with_what_would_be_right() {
-    let check = |words: &[&str], part: &str| {
-        let output = roadweave(words);
-        let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{text}");
-        assert!(text.contains(part), "{part}: {text}");
-    };
-    let client =
-        ["record", "client", "--server", "192.0.2.1", "--output", "/", "--interfaces", "lo"];
-    check(&client, "--output /: not empty");
-    check(&[&client[..], &["--mode", "constant"]].concat(), "--mode constant needs one");
-    let nowhere = ["record", "client", "--server", "nowhere.invalid", "--output", "x"];
-    check(&[&nowhere[..], &["--interfaces", "lo"]].concat(), "--server nowhere.invalid");
 }
 
 /// Serves a client's socket that reports a modem at `interface`.
@@ -171,9 +151,7 @@ fn two_links_are_recorded_at_once_and_emulate_replays_them() {
             ["modem", "slow"]
         );
         assert_eq!(drive.length(), Some(Duration::from_secs(4)));
-        let folder = rig.drive().display().to_string();
-        let output = roadweave(&["emulate", "--drive", &folder, "--check", "--json"]);
-        let check: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let check = crate::json(rig.folder.path(), "emulate --drive drive --check");
         assert_eq!(check["links"][0]["mean_up_bps"], fast["up"]["capacity_bps"]);
         assert_eq!(check["links"][1]["mean_down_bps"], slow["down"]["capacity_bps"]);
         assert!(rig.server.log().contains("links=2"), "{}", rig.server.log());

@@ -6,12 +6,14 @@ use std::process::Command;
 use roadweave_device::netns::sandbox_is_there;
 use serde_json::Value;
 
+use crate::PROGRAM;
+
 #[test]
 fn both_boxes_go_on_at_the_proxy_that_is_left() {
     if !sandbox_is_there() {
         return;
     }
-    let beside = std::path::Path::new(env!("CARGO_BIN_EXE_roadweave-lab"));
+    let beside = std::path::Path::new(PROGRAM);
     let programs = ["roadweave", "roadweave-controller", "roadweave-fleet"];
     if programs.iter().any(|name| !beside.with_file_name(name).exists()) {
         let required = std::env::var_os("ROADWEAVE_REQUIRE_TOOLS").is_some();
@@ -21,7 +23,7 @@ fn both_boxes_go_on_at_the_proxy_that_is_left() {
     }
     let directory = tempfile::tempdir().unwrap();
     let report = directory.path().join("report.html");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_roadweave-lab"));
+    let mut command = Command::new(PROGRAM);
     command.args(["stack", "--seconds", "8", "--bitrate", "2", "--json", "--report"]).arg(&report);
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);

@@ -21,15 +21,12 @@ fn invented_run(strategy: &str, scale: f64) -> Run {
     Run {
         figures: Figures {
             strategy: strategy.into(),
-            fps: 29.0 - scale,
-            stall_ratio: 0.01 * scale,
             ssim: Some(0.99 - 0.02 * scale),
             delay_ms: Percentiles::of_sorted(&delays),
             delay_arrived_ms: Some(Percentiles::of_sorted(&delays)),
             residual_loss: 0.01 * scale,
-            late: 0.002 * scale,
-            redundancy: 0.04,
             cpu_percent: Some(4.2),
+            ..Figures::default()
         },
         delays,
         stalls: vec![(Duration::from_millis(4_200), Duration::from_millis(4_800))],
@@ -49,7 +46,6 @@ fn invented_live(strategy: &str) -> LiveRun {
     LiveRun {
         figures: LiveFigures {
             strategy: strategy.into(),
-            fps: 29.5,
             ssim: Some(0.97),
             frame_delay_ms: Percentiles::of_sorted(&delays),
             frames: delays.len() + 20,

@@ -34,22 +34,6 @@ fn without_options_both_directions_are_saturated_in_cycles() {
 }
 
 #[test]
-fn wrong_options_say_what_would_be_right() {
-    let check = |options: &str, expected: &str| {
-        let error = plans(options).unwrap_err();
-        assert!(error.contains(expected), "{error}");
-    };
-    check("--interfaces eth0,eth0", "`eth0` occurs twice");
-    check("--interfaces enx0c5b8f279a64", "as in modem1=enx0c5b8f279a64");
-    check("--interfaces a=", "`` is no interface");
-    check("--interfaces eth0 --mode constant", "eth0 has none, and --mode constant needs one");
-    check("--interfaces eth0 --rate eth1=5M", "`eth1` is none of --interfaces");
-    check("--interfaces eth0 --rate fast", "such as 8M");
-    check("--interfaces eth0 --packet 9000", "200..=1500");
-    check("--interfaces eth0 --seconds 1", "2..=7200");
-}
-
-#[test]
 fn a_server_has_a_port_or_the_usual_one() {
     let check = |text: &str, expected: &str| {
         assert_eq!(resolve(text).unwrap(), expected.parse::<SocketAddr>().unwrap());
