@@ -136,9 +136,9 @@ fn ping(near: &NetNs, address: &str) -> (f64, f64) {
     (times[times.len() / 2], times[0])
 }
 
-/// iperf3's report of [`SECONDS`] of UDP at `mbps` Mbit/s to `address`. (Its reverse mode does not
+/// Packets that iperf3 sends and loses in [`SECONDS`] of UDP at `mbps` Mbit/s to `address`. (Its reverse mode does not
 /// count packets in flight at the end.)
-fn iperf(from: &NetNs, to: &NetNs, address: &str, mbps: f64) -> Value {
+fn iperf(from: &NetNs, to: &NetNs, address: &str, mbps: f64) -> (f64, f64) {
     let mut server = to.command("iperf3");
     server.args(["-s", "-1", "-B", address]).stdout(Stdio::null()).stderr(Stdio::null());
     let _server = Server(server.spawn().unwrap());
@@ -149,7 +149,9 @@ fn iperf(from: &NetNs, to: &NetNs, address: &str, mbps: f64) -> Value {
         client.args(["-t", &SECONDS.to_string(), "-b", &format!("{mbps}M")]);
         let output = client.output().unwrap();
         if output.status.success() {
-            return serde_json::from_slice(&output.stdout).unwrap();
+            let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+            let figure = |name: &str| report["end"]["sum"][name].as_f64().unwrap();
+            return (figure("packets"), figure("lost_packets"));
         }
         // The server needs a moment to listen.
         let said = String::from_utf8_lossy(&output.stdout);
@@ -158,19 +160,13 @@ fn iperf(from: &NetNs, to: &NetNs, address: &str, mbps: f64) -> Value {
     }
 }
 
-/// Packets sent and lost.
-fn packets(told: &Value) -> (f64, f64) {
-    let figure = |name: &str| told["end"]["sum"][name].as_f64().unwrap();
-    (figure("packets"), figure("lost_packets"))
-}
-
 #[test]
-fn ping_sees_the_delay_twice() {
+fn ping_sees_the_delay_twice_and_iperf3_the_rate_and_the_loss() {
     run_sandboxed(|| {
-        if is_missing("ping") {
+        if is_missing("ping") || is_missing("iperf3") {
             return;
         }
-        with_emulator(|near, _| {
+        with_emulator(|near, far| {
             for (address, round_trip) in [("10.201.1.1", 60.0), ("fd00:201:2::1", 25.0)] {
                 eventually(|| {
                     let (median, least) = ping(near, address);
@@ -179,45 +175,21 @@ fn ping_sees_the_delay_twice() {
                     near_to("round trip, ms", median, round_trip + 1.0, 1.0)
                 });
             }
-        });
-    });
-}
-
-#[test]
-fn iperf3_gets_the_rate_of_a_link_that_it_overloads() {
-    run_sandboxed(|| {
-        if is_missing("iperf3") {
-            return;
-        }
-        with_emulator(|near, far| {
             for (from, to, address, expected) in
                 [(near, far, "10.201.1.1", 8.0), (far, near, "10.201.1.2", 12.0)]
             {
                 eventually(|| {
-                    let told = iperf(from, to, address, 1.15 * expected);
-                    let (sent, lost) = packets(&told);
+                    let (sent, lost) = iperf(from, to, address, 1.15 * expected);
                     // The queue's content still arrives after the end.
                     let seconds = SECONDS + QUEUE * 8.0 / (expected * 1e6);
                     let rate = (sent - lost) * PACKET * 8.0 / 1e6 / seconds;
                     near_to("Mbit/s", rate, expected, 0.02 * expected)
                 });
             }
-        });
-    });
-}
-
-#[test]
-fn iperf3_sees_the_share_of_packets_that_a_link_loses() {
-    run_sandboxed(|| {
-        if is_missing("iperf3") {
-            return;
-        }
-        with_emulator(|near, far| {
             eventually(|| {
                 kill_process(getpid(), rustix::process::Signal::HUP).unwrap();
                 // 5,000 packets: with bursts of three the standard deviation is 0.7 points.
-                let told = iperf(near, far, "10.201.2.1", 20.0);
-                let (sent, lost) = packets(&told);
+                let (sent, lost) = iperf(near, far, "10.201.2.1", 20.0);
                 near_to("share lost", lost / sent, 0.05, 0.015)
             });
         });

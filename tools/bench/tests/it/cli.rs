@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::Path;
 
-use crate::{check_refused, json, program, run, said};
+use crate::{check_refused, json, program, run, said, write};
 
 /// Golden files of tools/manual have the help of all commands.
 #[test]
@@ -62,7 +62,7 @@ fn a_broken_description_says_where_and_what_would_be_right() {
         ("trace", format!("{link}trace = 'x.csv'")),
     ];
     let lines = lines.map(|(name, text)| {
-        std::fs::write(folder.path().join(format!("{name}.toml")), text).unwrap();
+        write(folder.path(), &format!("{name}.toml"), text);
         format!("emulate --check --config {name}.toml")
     });
     let mut lines: Vec<&str> = lines.iter().map(String::as_str).collect();

@@ -7,15 +7,11 @@ use std::path::Path;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::{check_refused, json, printed, run, said};
+use crate::{check_refused, json, printed, run, said, write};
 
 /// Two drives: one of two recorded links, one of Mahimahi's files.
 fn drives() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
-    let recorded = folder.path().join("drives/recorded");
-    let mahimahi = folder.path().join("drives/mahimahi");
-    fs::create_dir_all(&recorded).unwrap();
-    fs::create_dir_all(&mahimahi).unwrap();
     for (name, phase) in [("att", 0), ("lte", 3)] {
         let mut csv = "t_ms,capacity_kbps,rtt_ms,loss\n".to_owned();
         for step in 0..30 {
@@ -23,14 +19,17 @@ fn drives() -> TempDir {
             let loss = u32::from(step == 12 + phase);
             writeln!(csv, "{at},{},{},{loss}", 300 + 250 * swing, 40 + 5 * swing).unwrap();
         }
-        fs::write(recorded.join(format!("{name}.csv")), csv).unwrap();
+        write(folder.path(), &format!("drives/recorded/{name}.csv"), csv);
     }
-    let every =
-        |ms: usize| (1..=1_000 / ms).fold(String::new(), |all, n| format!("{all}{}\n", n * ms));
-    fs::write(mahimahi.join("modem.up"), every(6)).unwrap();
-    fs::write(mahimahi.join("modem.down"), every(2)).unwrap();
-    fs::write(mahimahi.join("wifi.mm"), every(10)).unwrap();
+    for (name, ms) in [("modem.up", 6), ("modem.down", 2), ("wifi.mm", 10)] {
+        write(folder.path(), &format!("drives/mahimahi/{name}"), every(ms));
+    }
     folder
+}
+
+/// A second of Mahimahi's format with an opportunity each `ms`.
+fn every(ms: usize) -> String {
+    (1..=1_000 / ms).map(|n| format!("{}\n", n * ms)).collect()
 }
 
 const COMPARE: &str = "lab compare --drives drives --bitrate 1.5M --seconds 3 \
@@ -75,7 +74,7 @@ fn a_comparison_is_the_same_each_time_and_makes_a_report() {
     assert!(table.contains("best-single") && table.contains("p99 of bound"), "{table}");
 
     for (name, text) in [("detailed.json", detailed), ("short.json", short)] {
-        fs::write(folder.join(name), text).unwrap();
+        write(folder, name, text);
         let report = |page: &str| {
             assert_eq!(printed(folder, &format!("lab report {name} --out {page}")), "");
             fs::read_to_string(folder.join(page)).unwrap()
@@ -137,14 +136,10 @@ fn mistakes_are_told_with_their_place_and_cure() {
     let folder = folder.path();
     write_pairs(folder);
     let wrong = SCENARIO.replace("'down'", "'sideways'");
-    for (name, text) in [("right.toml", SCENARIO), ("wrong.toml", wrong.as_str())] {
-        fs::write(folder.join(name), text).unwrap();
-    }
-    for (name, text) in [("empty/a.txt", ""), ("broken/bad.csv", "t_ms\nx\n")] {
-        let file = folder.join(name);
-        fs::create_dir(file.parent().unwrap()).unwrap();
-        fs::write(file, text).unwrap();
-    }
+    write(folder, "right.toml", SCENARIO);
+    write(folder, "wrong.toml", wrong);
+    write(folder, "empty/a.txt", "");
+    write(folder, "broken/bad.csv", "t_ms\nx\n");
     let lines = [
         "lab compare --drives nowhere",
         "lab compare --drives empty",
@@ -195,7 +190,7 @@ action = 'down'
 fn a_scenario_runs_and_tells_the_same_each_time() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    fs::write(folder.join("dies.toml"), SCENARIO).unwrap();
+    write(folder, "dies.toml", SCENARIO);
     let one = printed(folder, "lab run dies.toml --json");
     assert!(one == printed(folder, "lab run dies.toml --json"));
     let told = parse(&one);
@@ -216,7 +211,7 @@ fn a_scenario_runs_and_tells_the_same_each_time() {
 fn without_a_video_there_are_neither_frames_nor_stalls() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    fs::write(folder.join("c.toml"), SCENARIO.replace("'video'", "'constant'")).unwrap();
+    write(folder, "c.toml", SCENARIO.replace("'video'", "'constant'"));
     let told = json(folder, "lab run c.toml --strategy single:a");
     let (single, bound) = (&told["strategies"][0], &told["bound"]);
     for figures in [single, bound, &bound["reachable"]] {
@@ -233,14 +228,12 @@ fn without_a_video_there_are_neither_frames_nor_stalls() {
 fn raven_is_measured_at_every_confidence() {
     let folder = tempfile::tempdir().unwrap();
     for run in 0..4 {
-        let recording = folder.path().join(format!("traces/run{run}"));
-        fs::create_dir_all(&recording).unwrap();
         for (link, rtt) in [("lte", 50), ("wifi", 58)] {
             let mut csv = "t_ms,rtt_ms,loss\n".to_owned();
             for row in 0..100 {
                 writeln!(csv, "{},{},0", row * 200, rtt + (row * 7 + run) % 15).unwrap();
             }
-            fs::write(recording.join(format!("{link}.csv")), csv).unwrap();
+            write(folder.path(), &format!("traces/run{run}/{link}.csv"), csv);
         }
     }
     let words = "lab raven --traces traces --routes 2 --repeats 1 --json";
@@ -283,22 +276,18 @@ fn downloads_are_measured_beside_each_link_alone() {
 
 /// Pairs of links in files: WiFi and cellular, and two of Mahimahi's.
 fn write_pairs(folder: &Path) {
-    let (walks, drives) = (folder.join("pairs/walks"), folder.join("pairs/drives"));
-    fs::create_dir_all(&walks).unwrap();
-    fs::create_dir_all(&drives).unwrap();
     for (name, dead) in [("wifi", 2..4), ("cellular", 6..7)] {
         let mut csv = "t_ms,capacity_kbps,rtt_ms,loss\n".to_owned();
         for second in 0..10 {
             let rate = if dead.contains(&second) { 0 } else { 900 };
             writeln!(csv, "{},{rate},,", second * 1_000).unwrap();
         }
-        fs::write(walks.join(format!("1_1_{name}.csv")), csv).unwrap();
+        write(folder, &format!("pairs/walks/1_1_{name}.csv"), csv);
     }
-    fs::write(walks.join("1_2_wifi.csv"), "t_ms,capacity_kbps\n0,900\n").unwrap();
-    let every = |ms: usize| (1..=1_000 / ms).map(|n| format!("{}\n", n * ms)).collect::<String>();
-    fs::write(drives.join("lte_down.mm"), every(12)).unwrap();
-    fs::write(drives.join("lte_up.mm"), every(6)).unwrap();
-    fs::write(drives.join("umts_down.mm"), every(24)).unwrap();
+    write(folder, "pairs/walks/1_2_wifi.csv", "t_ms,capacity_kbps\n0,900\n");
+    for (name, ms) in [("lte_down", 12), ("lte_up", 6), ("umts_down", 24)] {
+        write(folder, &format!("pairs/drives/{name}.mm"), every(ms));
+    }
 }
 
 #[test]

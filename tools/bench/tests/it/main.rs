@@ -16,6 +16,7 @@ mod record;
 mod stack;
 mod trace;
 
+use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -31,6 +32,13 @@ fn program(folder: &Path, words: &str) -> Command {
 
 fn run(folder: &Path, words: &str) -> Output {
     program(folder, words).output().unwrap()
+}
+
+/// Writes a file, in a directory that is made for it.
+fn write(folder: &Path, name: &str, content: impl AsRef<[u8]>) {
+    let file = folder.join(name);
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::write(file, content).unwrap();
 }
 
 fn said(bytes: &[u8]) -> String {

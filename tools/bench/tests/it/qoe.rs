@@ -11,7 +11,8 @@ use roadweave_lab::video::stream_log::{ArrivedPacket, SentLine};
 use roadweave_proto::Instant;
 use serde_json::Value;
 
-use crate::{check_refused, golden::assert_golden, json, printed, run, said};
+use crate::golden::assert_golden;
+use crate::{check_refused, json, printed, run, said, write};
 
 const FRAMES: usize = 90;
 const PACKETS: usize = 3;
@@ -19,7 +20,6 @@ const PACKETS: usize = 3;
 /// Writes a run of three seconds with an IDR frame each. Packets take 20 ms; `is_lost` (frame,
 /// packet of the frame) selects lost ones.
 fn write_run(folder: &Path, is_lost: impl Fn(usize, usize) -> bool) {
-    fs::create_dir_all(folder).unwrap();
     let unit = AccessUnit { nals: vec![vec![0x41; 3_000].into()] };
     let mut packetizer = Packetizer::new(7, 0);
     let (mut sent, mut arrived) = (Vec::new(), Vec::new());
@@ -45,8 +45,8 @@ fn write_run(folder: &Path, is_lost: impl Fn(usize, usize) -> bool) {
             }
         }
     }
-    fs::write(folder.join("sent.csv"), sent).unwrap();
-    fs::write(folder.join("arrived.log"), arrived).unwrap();
+    write(folder, "sent.csv", sent);
+    write(folder, "arrived.log", arrived);
 }
 
 #[test]
@@ -105,10 +105,8 @@ fn files_that_are_broken_or_do_not_belong_together_are_refused_with_their_name()
         ("other-clock", other_clock.as_bytes(), &arrived),
     ];
     for (name, sent, arrived) in runs {
-        let run = folder.join(name);
-        fs::create_dir(&run).unwrap();
-        fs::write(run.join("sent.csv"), sent).unwrap();
-        fs::write(run.join("arrived.log"), arrived).unwrap();
+        write(folder, &format!("{name}/sent.csv"), sent);
+        write(folder, &format!("{name}/arrived.log"), arrived);
     }
     let lines = [
         "qoe nowhere",
@@ -121,7 +119,7 @@ fn files_that_are_broken_or_do_not_belong_together_are_refused_with_their_name()
     ];
     check_refused("refused-qoe.txt", folder, &lines);
     if Command::new("ffmpeg").arg("-version").output().is_ok() {
-        fs::write(folder.join("short.h264"), b"\0\0\0\x01\x65\x80hello").unwrap();
+        write(folder, "short.h264", b"\0\0\0\x01\x65\x80hello");
         let lines = ["qoe run --clip short.h264", "qoe run --clip nowhere.mp4"];
         check_refused("refused-qoe-clip.txt", folder, &lines);
     }
@@ -134,10 +132,10 @@ fn what_the_lab_keeps_gives_the_labs_figures() {
     let frame = |nal_type: u8| [&[0, 0, 0, 1, nal_type, 0x80][..], &[0x5a; 9_000]].concat();
     let clip: Vec<u8> =
         (0..60).flat_map(|n| frame(if n % 30 == 0 { 0x65 } else { 0x61 })).collect();
-    fs::write(folder.join("clip.h264"), clip).unwrap();
+    write(folder, "clip.h264", clip);
     let scenario = "seconds = 2\nstrategy = 'single:a'\n[[link]]\nname = 'a'\nrate_kbps = 9000\n\
                     loss = 0.02\n[[traffic]]\nkind = 'video'\nfile = 'clip.h264'\n";
-    fs::write(folder.join("s.toml"), scenario).unwrap();
+    write(folder, "s.toml", scenario);
     let lab = json(folder, "lab run s.toml --keep kept");
     let seen = json(folder, "qoe kept/single-a");
     let (lab, seen) = (&lab["strategies"][0], &seen["strategies"][0]);
@@ -148,8 +146,7 @@ fn what_the_lab_keeps_gives_the_labs_figures() {
     assert_eq!(seen["delay_ms"]["p999"], 700.0, "lost packets count as late ones");
     assert!(lab["residual_loss"].as_f64() > Some(0.0), "{lab}");
 
-    let synthetic = scenario.replace("file = 'clip.h264'", "rate_kbps = 2000");
-    fs::write(folder.join("s.toml"), synthetic).unwrap();
+    write(folder, "s.toml", scenario.replace("file = 'clip.h264'", "rate_kbps = 2000"));
     let output = run(folder, "lab run s.toml --keep kept");
     assert_eq!(output.status.code(), Some(2));
     assert!(said(&output.stderr).contains("no video with a `file`"));
