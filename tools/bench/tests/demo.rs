@@ -50,6 +50,7 @@ fn a_short_demo_measures_and_reports() {
     assert!(output.status.success(), "{said}");
     let results: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&results["scenario"], &results["seconds"]), (&"synthetic".into(), &3.into()));
+    assert_eq!(results["seed"], 10);
     let figures = &results["strategies"][0];
     let figure = |name: &str| figures[name].as_f64().unwrap();
     assert_eq!(figures["strategy"], "xnc");
@@ -61,6 +62,7 @@ fn a_short_demo_measures_and_reports() {
     assert!(figure("residual_loss") < 1.0 - least, "{least}: {results:#}");
     assert!(figures["delay_ms"]["p50"].as_f64().unwrap() > 5.0, "links have a delay: {results:#}");
     assert!(page.contains("<svg"));
+    assert!(figures["redundancy"].is_number() && figures["cpu_percent"].is_number(), "{results:#}");
 
     let mut qoe = Command::new(PROGRAM);
     qoe.args(["qoe", "--json"]).arg(kept.join("xnc")).arg("--clip").arg(kept.join("clip.h264"));

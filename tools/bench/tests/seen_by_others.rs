@@ -14,7 +14,7 @@
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use roadweave_bench::emulate::{EmulateFile, EmulatedLinkReport, Emulator};
@@ -84,16 +84,6 @@ impl Drop for Stop {
     }
 }
 
-/// Killed at the end of the test.
-struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Repeats a measurement until it agrees.
 fn eventually(mut measure: impl FnMut() -> Result<(), String>) {
     let mut complaints = Vec::new();
@@ -141,7 +131,7 @@ fn ping(near: &NetNs, address: &str) -> (f64, f64) {
 fn iperf(from: &NetNs, to: &NetNs, address: &str, mbps: f64) -> (f64, f64) {
     let mut server = to.command("iperf3");
     server.args(["-s", "-1", "-B", address]).stdout(Stdio::null()).stderr(Stdio::null());
-    let _server = Server(server.spawn().unwrap());
+    let mut server = server.spawn().unwrap();
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
         let mut client = from.command("iperf3");
@@ -149,6 +139,7 @@ fn iperf(from: &NetNs, to: &NetNs, address: &str, mbps: f64) -> (f64, f64) {
         client.args(["-t", &SECONDS.to_string(), "-b", &format!("{mbps}M")]);
         let output = client.output().unwrap();
         if output.status.success() {
+            server.wait().unwrap();
             let report: Value = serde_json::from_slice(&output.stdout).unwrap();
             let figure = |name: &str| report["end"]["sum"][name].as_f64().unwrap();
             return (figure("packets"), figure("lost_packets"));

@@ -5,7 +5,6 @@
 //!         number in front          <-- UDP <--
 //! ```
 
-use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -38,7 +37,7 @@ impl EchoArgs {
             match socket.recv_from(&mut buffer) {
                 // An answer that cannot be sent is lost, as on a network.
                 Ok((length, from)) => _ = socket.send_to(&buffer[..length], from),
-                Err(error) if is_transient(error.kind()) => {}
+                Err(error) if sockets::is_transient(error.kind()) => {}
                 Err(error) => return Err(error).context("cannot receive"),
             }
         }
@@ -89,20 +88,10 @@ fn answer(socket: &std::net::UdpSocket, number: u64) -> anyhow::Result<Option<In
                     return Ok(Some(now));
                 }
             }
-            Err(error) if is_transient(error.kind()) => return Ok(None),
+            Err(error) if sockets::is_transient(error.kind()) => return Ok(None),
             Err(error) => return Err(error).context("cannot receive"),
         }
     }
-}
-
-fn is_transient(kind: ErrorKind) -> bool {
-    matches!(
-        kind,
-        ErrorKind::WouldBlock
-            | ErrorKind::TimedOut
-            | ErrorKind::Interrupted
-            | ErrorKind::ConnectionRefused
-    )
 }
 
 #[cfg(test)]

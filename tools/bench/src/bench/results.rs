@@ -1,9 +1,9 @@
 //! Results of the tunnel bench, as JSON and as a table.
 
-use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use serde::Serialize;
 
 use crate::sandbox::daemon::CpuTime;
+use crate::table::{bare, right_aligned};
 
 /// The names are the same in every measuring command.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -79,10 +79,7 @@ impl CpuShares {
 
 impl Results {
     pub fn render(&self) -> String {
-        let mut table = Table::new();
-        table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
-        table.remove_style(TableComponent::HorizontalLines);
-        table.remove_style(TableComponent::MiddleIntersections);
+        let mut table = bare();
         table.set_header(["", "tunnel", "bare veth"]);
         let mbps = |bps: f64| format!("{:.0} Mbit/s", bps / 1e6);
         let udp = |bps: f64, at_least: bool| {
@@ -125,9 +122,7 @@ impl Results {
             ["memory of the client at 30 Mbit/s".into(), mb(memory.at_30mbps), String::new()],
         ];
         table.add_rows(rows);
-        for column in table.column_iter_mut().skip(1) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
+        let table = right_aligned(table, 1);
         let cpu = |name: &str, shares: CpuShares| {
             format!(
                 "{name} {:.2} us in its own code + {:.2} us in system calls",

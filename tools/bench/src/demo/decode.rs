@@ -21,7 +21,7 @@ use std::process::{Command, Stdio};
 use roadweave_lab::video::frame_id;
 use roadweave_lab::video::h264;
 use roadweave_lab::video::quality::Playout;
-use roadweave_lab::video::rtp::{Depacketizer, Discarded, RtpPacket};
+use roadweave_lab::video::rtp::{Depacketizer, RtpPacket};
 use roadweave_lab::video::stream_log::{ArrivedPacket, SentStream};
 use roadweave_terminal::out;
 
@@ -58,8 +58,6 @@ pub struct Comparison {
     pub decoded: usize,
     /// Decoded pictures whose frame ID could not be read.
     pub unreadable: usize,
-    /// Packets that came twice, or too late for the decoder.
-    pub discarded: Discarded,
 }
 
 impl Comparison {
@@ -95,7 +93,7 @@ pub fn compare(
     files: &RunFiles,
 ) -> Result<Comparison, DecodeError> {
     let received = files.scratch.join("received.h264");
-    let (fed, discarded) = {
+    let fed = {
         let log = BufReader::with_capacity(1 << 20, File::open(&files.arrivals)?);
         let out = BufWriter::with_capacity(1 << 20, File::create(&received)?);
         write_received(stream, playout, log, out)?
@@ -106,7 +104,7 @@ pub fn compare(
     let seen = compare_shown(&received, fed, decoder, &files.clip, sent, &files.scratch)?;
     std::fs::remove_file(&received)?;
     let Seen { ssim, decoded, unreadable } = seen;
-    Ok(Comparison { ssim, fed: frames_fed, decoded, unreadable, discarded })
+    Ok(Comparison { ssim, fed: frames_fed, decoded, unreadable })
 }
 
 /// What the viewer's decoder does with damaged pictures.
@@ -153,15 +151,14 @@ pub fn compare_shown(
     Ok(Seen { ssim, decoded, unreadable })
 }
 
-/// Writes the byte stream that the player gave its decoder; returns the frames in it, and what was
-/// discarded. `arrivals`: the sink's log, ordered by time; a packet counts if it came before its
-/// frame closed.
+/// Writes the byte stream that the player gave its decoder; returns the frames in it. `arrivals`:
+/// the sink's log, ordered by time; a packet counts if it came before its frame closed.
 fn write_received(
     stream: &SentStream,
     playout: &Playout,
     mut arrivals: impl Read,
     mut out: impl Write,
-) -> io::Result<(Vec<usize>, Discarded)> {
+) -> io::Result<Vec<usize>> {
     let mut depacketizer = Depacketizer::default();
     let mut open: VecDeque<usize> = (0..playout.frames.len()).collect();
     let mut fed = Vec::new();
@@ -191,7 +188,7 @@ fn write_received(
         feed(frame, &mut depacketizer)?;
     }
     out.flush()?;
-    Ok((fed, depacketizer.discarded().clone()))
+    Ok(fed)
 }
 
 /// Decodes `received` into `screen`. ffmpeg fails if there is no picture at all, as without

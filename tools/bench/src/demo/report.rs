@@ -3,6 +3,8 @@
 
 mod live;
 
+use std::time::Duration;
+
 use roadweave_lab::figures::{Results, Run, Scene, Timeline};
 use roadweave_lab::report::charts::{self, Curve};
 use roadweave_lab::report::page::{self, escape, link_class, strategy_class, swatch};
@@ -12,7 +14,7 @@ use roadweave_lab::report::timeline::Figure;
 use super::Runs;
 use super::table::COLUMNS;
 
-pub fn render(results: &Results, scene: &Scene, runs: &Runs) -> String {
+pub(super) fn render(results: &Results, scene: &Scene, runs: &Runs) -> String {
     let subtitle = format!(
         "{} s of video over {} emulated links, scenario {}, seed {}",
         results.seconds,
@@ -76,7 +78,7 @@ fn delays(runs: &[Run]) -> String {
 fn points(run: &Run) -> Vec<(f64, f64)> {
     let arrived = 1.0 - (run.figures.residual_loss - run.figures.late);
     let count = run.delays.len() as f64;
-    let point = |(rank, delay): (usize, &std::time::Duration)| {
+    let point = |(rank, delay): (usize, &Duration)| {
         (delay.as_secs_f64() * 1e3, arrived * (rank + 1) as f64 / count)
     };
     run.delays.iter().enumerate().map(point).collect()
@@ -107,28 +109,28 @@ fn time_lines(scene: &Scene, runs: &[Run]) -> String {
     );
     for run in runs {
         html += &format!("<h2>{}</h2>\n", escape(&run.figures.strategy));
-        html += &page::drawing(&time_line(run).draw());
+        html +=
+            &page::drawing(&time_line(&run.figures.strategy, &run.timeline, &run.stalls).draw());
     }
     html
 }
 
-fn time_line(run: &Run) -> Figure {
-    let Timeline { uplinks, .. } = &run.timeline;
-    let steps = strips::steps(&run.timeline);
+/// The rates over `timeline`'s links, its repairs and missing packets, and the stalls of a stream.
+pub fn time_line(name: &str, timeline: &Timeline, stalls: &[(Duration, Duration)]) -> Figure {
+    let steps = strips::steps(timeline);
     let group = strips::group(steps, COLUMNS_MAX);
     Figure {
         label: format!(
-            "{} over time: rates per link, repairs and missing packets; {} stalls",
-            run.figures.strategy,
-            run.stalls.len()
+            "{name} over time: rates per link, repairs and missing packets; {} stalls",
+            stalls.len()
         ),
         steps,
         group,
         strips: vec![
-            strips::rates("sent over each link, Mbit/s, stacked", uplinks, group),
-            strips::packets(&run.timeline, group),
+            strips::rates("sent over each link, Mbit/s, stacked", &timeline.uplinks, group),
+            strips::packets(timeline, group),
         ],
-        stalls: run.stalls.iter().map(|(a, b)| (a.as_secs_f64(), b.as_secs_f64())).collect(),
+        stalls: stalls.iter().map(|(a, b)| (a.as_secs_f64(), b.as_secs_f64())).collect(),
     }
 }
 

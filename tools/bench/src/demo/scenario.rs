@@ -10,7 +10,8 @@ use roadweave_lab::figures::Timeline;
 use super::world;
 use crate::emulate::{EmulateFile, NamespaceSettings};
 
-const OPERATORS: [&str; 4] = ["att", "verizon", "tmobile", "lte"];
+/// Operators of the synthetic links.
+pub const OPERATORS: [&str; 4] = ["att", "verizon", "tmobile", "lte"];
 
 /// Links that behave the same in every run.
 #[derive(Clone, Debug)]
@@ -25,12 +26,7 @@ pub struct Scenario {
 impl Scenario {
     /// Four synthetic cellular links; equal seeds give equal links.
     pub fn synthetic(seed: u64) -> anyhow::Result<Self> {
-        let link = |operator: &str| LinkFields {
-            name: operator.to_owned(),
-            operator: Some(operator.to_owned()),
-            ..LinkFields::default()
-        };
-        Self::new("synthetic".to_owned(), seed, OPERATORS.map(link).to_vec())
+        Self::new("synthetic".to_owned(), seed, synthetic_links())
     }
 
     /// The recorded drive in `directory`: a file per link and direction.
@@ -115,6 +111,16 @@ impl Scenario {
         }
         best.map_or(("", 0.0), |(name, share, _)| (name, share))
     }
+}
+
+/// A link for each of [`OPERATORS`].
+pub fn synthetic_links() -> Vec<LinkFields> {
+    let link = |operator: &str| LinkFields {
+        name: operator.to_owned(),
+        operator: Some(operator.to_owned()),
+        ..LinkFields::default()
+    };
+    OPERATORS.map(link).to_vec()
 }
 
 fn steps(seconds: u32) -> impl Iterator<Item = Duration> {

@@ -4,7 +4,7 @@
 //! stream.
 
 use std::fs::File;
-use std::io::{BufWriter, ErrorKind, Write as _};
+use std::io::{BufWriter, Write as _};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -53,20 +53,10 @@ impl SinkArgs {
                     written += length as u64;
                 }
                 Ok(_) => anyhow::bail!("the log has reached {} bytes", self.out_max),
-                Err(error) if is_transient(error.kind()) => {}
+                Err(error) if sockets::is_transient(error.kind()) => {}
                 Err(error) => return Err(error).context("cannot receive"),
             }
         }
         log.flush().context("cannot write the log")
     }
-}
-
-fn is_transient(kind: ErrorKind) -> bool {
-    matches!(
-        kind,
-        ErrorKind::WouldBlock
-            | ErrorKind::TimedOut
-            | ErrorKind::Interrupted
-            | ErrorKind::ConnectionRefused
-    )
 }

@@ -107,10 +107,8 @@ impl CompareArgs {
     pub fn run(&self) -> anyhow::Result<()> {
         let plan = self.plan()?;
         let jobs = plan.jobs();
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let workers = self.jobs.map_or(cores, usize::from);
         let name = |job: usize| plan.name(&jobs[job]);
-        let done = work_all(workers, jobs.len(), name, |job| plan.work(&jobs[job]))?;
+        let done = work_all(self.jobs, jobs.len(), name, |job| plan.work(&jobs[job]))?;
 
         let missing = done.iter().filter(|done| done.is_none()).count();
         let comparison = plan.put_together(&jobs, done);

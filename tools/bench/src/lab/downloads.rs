@@ -4,7 +4,7 @@ mod results;
 
 use std::str::FromStr;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use roadweave_lab::downloads::Download;
 use roadweave_lab::profiles::{Over, PROFILES, Profile};
 use roadweave_lab::strategies;
@@ -15,7 +15,7 @@ use roadweave_terminal::out;
 use roadweave_tunnel::{LaneConfig, Strategy, StreamsConfig};
 
 use self::results::{ByTcp, Measured, Results, Run};
-use super::workers::work_all;
+use super::workers::{finished, work_all};
 
 /// Measures how much of two links a download as a stream gets
 ///
@@ -71,12 +71,7 @@ impl DownloadsArgs {
         }
         let name = |job: usize| format!("{}: {:?}", jobs[job].pair.name, jobs[job].over);
         let work = |job: usize| self.measure(jobs[job]).context("the links make no world");
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let workers = self.jobs.map_or(cores, usize::from);
-        let done = work_all(workers, jobs.len(), name, work)?;
-        let Some(done) = done.into_iter().collect::<Option<Vec<Run>>>() else {
-            bail!("interrupted");
-        };
+        let done = finished(work_all(self.jobs, jobs.len(), name, work)?)?;
         let mut by_job = done.chunks(self.seeds.into()).map(<[Run]>::to_vec);
         let mut next = || by_job.next().context("a pair has three jobs");
         let cases = pairs.iter().map(|pair| {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use roadweave_emulate::DuplexLink;
 use roadweave_lab::class::Class;
 use roadweave_lab::closed_loop::{ClosedLoop, Encoder, Seen};
@@ -17,7 +17,7 @@ use roadweave_tunnel::Strategy;
 
 use self::pooled::Pooled;
 use super::drives::{self, NamedDrive};
-use super::workers::work_all;
+use super::workers::{finished, work_all};
 use crate::rate::parse_video;
 
 mod pooled;
@@ -121,12 +121,10 @@ impl EncoderArgs {
             let Job { drive, way, seed } = jobs[job];
             self.measure(&all[drive], &ways[way], seed).context("the links make no world")
         };
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let done = work_all(self.jobs.map_or(cores, usize::from), jobs.len(), name, work)?;
+        let done = finished(work_all(self.jobs, jobs.len(), name, work)?)?;
         // Sorted so that all classes together come last.
         let mut groups: BTreeMap<(bool, Option<Class>, usize), Vec<Seen>> = BTreeMap::new();
         for (job, seen) in jobs.iter().zip(done) {
-            let Some(seen) = seen else { bail!("interrupted") };
             // A drive without the way's link.
             let Some(seen) = seen else { continue };
             let class = self.class(&all[job.drive]);

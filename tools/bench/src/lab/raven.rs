@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use roadweave_emulate::Drive;
 use roadweave_lab::raven::loads::{self, Load, Loaded};
 use roadweave_lab::raven::{self, Answered, Transferred};
@@ -13,7 +13,7 @@ use roadweave_tunnel::Strategy;
 use serde::Serialize;
 
 use super::drives;
-use super::workers::work_all;
+use super::workers::{finished, work_all};
 use crate::table::{bare, right_aligned};
 
 /// Measures what people wait for at each confidence of RAVEN, and what it costs
@@ -91,13 +91,8 @@ impl RavenArgs {
                 Ok(Done::Transferred(raven::transfer(&routes[0], *bytes, 1)?))
             }
         };
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let workers = self.jobs.map_or(cores, usize::from);
-        let done = work_all(workers, jobs.len(), |job| jobs[job].name(), work)?;
-        let Some(done) = done.into_iter().collect::<Option<Vec<Done>>>() else {
-            bail!("interrupted");
-        };
-        print(&Results::of(done), self.json)
+        let done = work_all(self.jobs, jobs.len(), |job| jobs[job].name(), work)?;
+        print(&Results::of(finished(done)?), self.json)
     }
 }
 

@@ -25,6 +25,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::table;
+use crate::demo::table::millis;
 use crate::qoe::Logs;
 
 /// Runs one scenario in virtual time and tells what came of it
@@ -227,18 +228,16 @@ impl Told {
                 report.name,
                 report.arrived_packets,
                 report.sent_packets,
-                table::millis(report.delay_ms.p50),
-                table::millis(report.delay_ms.p99)
+                millis(report.delay_ms.p50),
+                millis(report.delay_ms.p99)
             );
-            if let Detail::Video(video) = &report.detail {
-                text += &format!("{}: {}\n", report.name, frames_in_words(&video.quality));
-            }
-            if let Detail::Bulk(bulk) = &report.detail {
-                text += &format!("{}: {}\n", report.name, bulk_in_words(bulk));
-            }
-            if let Detail::Tcp(tcp) = &report.detail {
-                text += &format!("{}: {}\n", report.name, tcp_in_words(tcp));
-            }
+            let detail = match &report.detail {
+                Detail::Video(video) => frames_in_words(&video.quality),
+                Detail::Bulk(bulk) => bulk_in_words(bulk),
+                Detail::Tcp(tcp) => tcp_in_words(tcp),
+                _ => continue,
+            };
+            text += &format!("{}: {detail}\n", report.name);
         }
         if let Some(fairness) = self.fairness {
             text += &format!(
@@ -268,9 +267,9 @@ fn frames_in_words(quality: &Quality) -> String {
         quality.frames,
         quality.frames_complete,
         quality.frames_in_order,
-        table::millis(p50),
-        table::millis(p95),
-        table::millis(p99)
+        millis(p50),
+        millis(p95),
+        millis(p99)
     )
 }
 

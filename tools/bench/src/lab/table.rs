@@ -6,6 +6,7 @@ use roadweave_lab::bound::{Bound, Informed, Reachable};
 use roadweave_lab::compare::{self, Compared, Comparison, Interval, Measured, Pooled};
 use roadweave_lab::video::quality::Percentiles;
 
+use crate::demo::table::{millis, percent};
 use crate::table::{bare, right_aligned};
 
 type Column = (&'static str, fn(&Pooled) -> String);
@@ -169,19 +170,6 @@ fn count(drives: usize) -> String {
     if drives == 1 { "1 drive".into() } else { format!("{drives} drives") }
 }
 
-fn percent(share: f64) -> String {
-    let percent = share * 100.0;
-    if percent > 0.0 && percent < 1.0 {
-        format!("{percent:.2} %")
-    } else {
-        format!("{percent:.1} %")
-    }
-}
-
 fn times(ratio: Option<f64>) -> String {
     ratio.map_or("-".into(), |ratio| format!("{ratio:.2} x"))
-}
-
-pub fn millis(millis: f64) -> String {
-    if millis < 100.0 { format!("{millis:.1} ms") } else { format!("{millis:.0} ms") }
 }

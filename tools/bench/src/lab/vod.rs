@@ -3,18 +3,16 @@
 mod pairs;
 mod results;
 
-use std::num::NonZero;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use roadweave_lab::vod::{self, Chosen, Kind, Over, Pair, Seen, Sent, Setting, Way};
 use roadweave_quic::CongestionControl;
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 
 use self::results::Results;
-use super::workers::work_all;
+use super::workers::{finished, work_all};
 
 /// Measures what viewers of video on demand see when it comes as streams
 ///
@@ -78,18 +76,16 @@ impl VodArgs {
             seeds: self.seeds,
             congestion: self.congestion,
         };
-        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-        let workers = self.jobs.map_or(cores, usize::from);
         let choose = |at: usize| Ok(vod::choose(&pairs[at], setting)?);
         let name = |at: usize| format!("bitrate for {}", pairs[at].name);
-        let chosen = finished(work_all(workers, pairs.len(), name, choose)?)?;
+        let chosen = finished(work_all(self.jobs, pairs.len(), name, choose)?)?;
         let jobs = jobs(&pairs, &chosen, &ways, self.seeds);
         let work = |at: usize| {
             let Job { pair, chosen, kind, over, seed } = &jobs[at];
             Ok(pair.view(over, (*kind, chosen.bitrate), setting, *seed)?)
         };
         let name = |at: usize| format!("{} on {}", jobs[at].over, jobs[at].pair.name);
-        let seen = finished(work_all(workers, jobs.len(), name, work)?)?;
+        let seen = finished(work_all(self.jobs, jobs.len(), name, work)?)?;
         let results = Results::new(setting, &pairs, &chosen, &ways, seen);
         if self.json { out::json(&results) } else { Ok(out::print(results.in_words())?) }
     }
@@ -125,8 +121,4 @@ fn jobs<'a>(pairs: &'a [Pair], chosen: &'a [Chosen], ways: &[Way], seeds: u16) -
         }
     }
     jobs
-}
-
-fn finished<T>(done: Vec<Option<T>>) -> anyhow::Result<Vec<T>> {
-    done.into_iter().collect::<Option<_>>().context("interrupted")
 }

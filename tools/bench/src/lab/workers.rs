@@ -6,23 +6,25 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use roadweave_device::{Signal, Signals, wait_readable};
 use roadweave_terminal::exit;
 use roadweave_terminal::out;
 
-/// Runs the jobs `0..count` on `workers` threads; returns their results in order, or the error of
-/// the first job that failed or panicked.
+/// Runs the jobs `0..count` on `threads`, by default one per core; returns their results in order,
+/// or the error of the first job that failed or panicked.
 ///
 /// `name` names a job. After Ctrl-C no further job starts and some results are missing; a second
 /// Ctrl-C ends the program.
 pub fn work_all<T: Send>(
-    workers: usize,
+    threads: Option<u16>,
     count: usize,
     name: impl Fn(usize) -> String + Sync,
     work: impl Fn(usize) -> anyhow::Result<T> + Sync,
 ) -> anyhow::Result<Vec<Option<T>>> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let workers = threads.map_or(cores, usize::from);
     let results: Mutex<Vec<Option<T>>> = Mutex::new((0..count).map(|_| None).collect());
     let failed: Mutex<Option<(usize, anyhow::Error)>> = Mutex::new(None);
     let next = AtomicUsize::new(0);
@@ -61,6 +63,11 @@ pub fn work_all<T: Send>(
         Some((_, error)) => Err(error),
         None => Ok(results.into_inner().unwrap_or_else(|poison| poison.into_inner())),
     }
+}
+
+/// All results, unless some are missing.
+pub fn finished<T>(results: Vec<Option<T>>) -> anyhow::Result<Vec<T>> {
+    results.into_iter().collect::<Option<_>>().context("interrupted")
 }
 
 /// Ignores poison: jobs run outside of locks, so that a panic leaves the data whole.
@@ -164,11 +171,12 @@ mod tests {
     #[test]
     fn results_come_in_the_order_of_the_jobs_whatever_the_workers() {
         let expected: Vec<Option<usize>> = (0..50).map(|job| Some(job * 2)).collect();
-        for workers in [1, 3, 100] {
-            let results = work_all(workers, 50, |job| job.to_string(), |job| Ok(job * 2)).unwrap();
+        for threads in [1, 3, 100] {
+            let results =
+                work_all(Some(threads), 50, |job| job.to_string(), |job| Ok(job * 2)).unwrap();
             assert_eq!(results, expected);
         }
-        assert!(work_all(4, 0, |_| String::new(), |_| Ok(())).unwrap().is_empty());
+        assert!(work_all(Some(4), 0, |_| String::new(), |_| Ok(())).unwrap().is_empty());
     }
 
     #[test]
@@ -178,9 +186,9 @@ mod tests {
             4 => panic!("a bug"),
             _ => Ok(()),
         };
-        let error = work_all(1, 5, |job| format!("job {job}"), work).unwrap_err();
+        let error = work_all(Some(1), 5, |job| format!("job {job}"), work).unwrap_err();
         assert_eq!(format!("{error:#}"), "job 3: no links");
-        let error = work_all(1, 1, |_| "job".into(), |_| work(4)).unwrap_err();
+        let error = work_all(Some(1), 1, |_| "job".into(), |_| work(4)).unwrap_err();
         assert_eq!(format!("{error:#}"), "job: this program failed (see above)");
     }
 }

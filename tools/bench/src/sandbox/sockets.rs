@@ -1,5 +1,6 @@
 //! UDP sockets with buffers that hold the burst of a whole IDR frame.
 
+use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 
 use anyhow::Context as _;
@@ -30,4 +31,10 @@ fn open(address: SocketAddr) -> anyhow::Result<Socket> {
     }
     socket.set_send_buffer_size(BUFFER).context("cannot set the send buffer")?;
     Ok(socket)
+}
+
+/// Time-outs, signals, and errors that ICMP reports for packets sent earlier.
+pub fn is_transient(kind: ErrorKind) -> bool {
+    use ErrorKind::{ConnectionRefused, Interrupted, TimedOut, WouldBlock};
+    matches!(kind, WouldBlock | TimedOut | Interrupted | ConnectionRefused)
 }

@@ -1,6 +1,6 @@
 //! CPU time and memory of a process, from /proc.
 
-use std::path::Path;
+use std::fs;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -9,10 +9,10 @@ use anyhow::Context as _;
 pub fn cpu_time(id: u32) -> anyhow::Result<Duration> {
     let tasks = format!("/proc/{id}/task");
     let mut all = Duration::ZERO;
-    for task in std::fs::read_dir(&tasks).with_context(|| format!("cannot read {tasks}"))? {
+    for task in fs::read_dir(&tasks).with_context(|| format!("cannot read {tasks}"))? {
         let path = task.with_context(|| format!("cannot read {tasks}"))?.path().join("schedstat");
         // A thread may end between the two.
-        let Ok(times) = read(&path) else { continue };
+        let Ok(times) = fs::read_to_string(&path) else { continue };
         let nanos = times.split_whitespace().next().and_then(|nanos| nanos.parse().ok());
         all += nanos
             .map(Duration::from_nanos)
@@ -24,14 +24,10 @@ pub fn cpu_time(id: u32) -> anyhow::Result<Duration> {
 /// Resident memory of the process `id`, bytes.
 pub fn resident_bytes(id: u32) -> anyhow::Result<u64> {
     let path = format!("/proc/{id}/status");
-    let status = read(path.as_ref()).with_context(|| format!("cannot read {path}"))?;
+    let status = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib = line.and_then(|text| text.trim().strip_suffix(" kB")?.parse().ok());
     kib.map(|kib: u64| kib << 10).with_context(|| format!("{path} is malformed"))
-}
-
-fn read(path: &Path) -> std::io::Result<String> {
-    std::fs::read_to_string(path)
 }
 
 #[cfg(test)]

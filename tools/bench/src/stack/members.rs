@@ -14,7 +14,8 @@ use roadweave_device::netns::NetNs;
 use serde_json::Value;
 
 use super::controller::Controller;
-use super::world::{ANCHOR, BOXES, CLOUD_NETWORK, OPERATORS, PROXIES, World};
+use super::world::{ANCHOR, BOXES, CLOUD_NETWORK, PROXIES, World};
+use crate::demo::scenario::OPERATORS;
 use crate::sandbox::clock;
 use crate::sandbox::daemon::Daemon;
 use crate::sandbox::tunnel::write;

@@ -2,11 +2,11 @@
 
 use roadweave_lab::report::page::{self, escape, link_class};
 use roadweave_lab::report::strips;
-use roadweave_lab::report::timeline::Figure;
 
 use super::Results;
 use super::viewing::Seen;
-use super::world::OPERATORS;
+use crate::demo::report::time_line;
+use crate::demo::scenario::OPERATORS;
 use crate::demo::table::{millis, percent};
 use crate::table::{bare, right_aligned};
 
@@ -48,7 +48,7 @@ pub fn render(results: &Results) -> String {
     html += &page::legend(links.chain(marks));
     for seen in &results.boxes {
         html += &format!("<h2>{}</h2>\n", escape(&seen.name));
-        html += &page::drawing(&time_line(seen).draw());
+        html += &page::drawing(&time_line(&seen.name, &seen.timeline, &seen.stalls).draw());
     }
     html += "<h2>What the figures mean</h2>\n";
     html += &page::definitions(MEANINGS);
@@ -66,27 +66,6 @@ fn what_happened(results: &Results) -> String {
     )
 }
 
-fn time_line(seen: &Seen) -> Figure {
-    let steps = strips::steps(&seen.timeline);
-    let group = strips::group(steps, COLUMNS_MAX);
-    Figure {
-        label: format!(
-            "{} over time: rates per link, repairs and missing packets; {} stalls",
-            seen.name,
-            seen.stalls.len()
-        ),
-        steps,
-        group,
-        strips: vec![
-            strips::rates("sent over each link, Mbit/s, stacked", &seen.timeline.uplinks, group),
-            strips::packets(&seen.timeline, group),
-        ],
-        stalls: seen.stalls.iter().map(|(a, b)| (a.as_secs_f64(), b.as_secs_f64())).collect(),
-    }
-}
-
-/// More columns do not make a time line more readable.
-const COLUMNS_MAX: usize = 450;
 /// The measured ones of [`strips::MARKS`].
 const MARKS: [&str; 3] = ["sent", "missing", "stalled"];
 

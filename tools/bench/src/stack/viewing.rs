@@ -10,9 +10,10 @@ use roadweave_proto::Instant;
 use serde::Serialize;
 
 use super::Times;
-use super::world::{BOXES, OPERATORS, World, viewer};
+use super::world::{BOXES, World, viewer};
 use crate::demo::clip;
 use crate::demo::sampler::{self, Sample};
+use crate::demo::scenario::OPERATORS;
 use crate::qoe::{Logs, View};
 use crate::sandbox::daemon::Daemon;
 

@@ -14,13 +14,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use anyhow::{Context as _, ensure};
 use roadweave_device::netns::NetNs;
-use roadweave_emulate::LinkFields;
 
+use crate::demo::scenario::synthetic_links;
 use crate::emulate::{EmulateFile, NamespaceSettings};
 use crate::sandbox::connect;
 
 pub const BOXES: usize = 2;
-pub const OPERATORS: [&str; 4] = ["att", "verizon", "tmobile", "lte"];
 pub const CLOUD_NETWORK: &str = "203.0.113.0/24";
 /// Names, and the addresses at which they listen.
 pub const PROXIES: [(&str, Ipv4Addr); 2] =
@@ -84,17 +83,12 @@ impl Vehicle {
         far.ip(&format!("route add default via 172.20.{number}.1"))?;
         far.set_forwarding()?;
         translate(&far)?;
-        let link = |operator: &str| LinkFields {
-            name: operator.to_owned(),
-            operator: Some(operator.to_owned()),
-            ..LinkFields::default()
-        };
         let namespaces = NamespaceSettings {
             near: Some(name("box")),
             far: Some(name("links")),
             ..NamespaceSettings::default()
         };
-        let links = OPERATORS.map(link).to_vec();
+        let links = synthetic_links();
         let links = EmulateFile { seed: seed + number as u64, namespaces, links };
         Ok(Self { camera, client, links, _far: far })
     }

@@ -247,7 +247,6 @@ fn raven_is_measured_at_every_confidence() {
         of_strategy.map(|answer| answer["extra_bytes"].as_f64().unwrap()).sum()
     };
     assert!(extra("raven:0") + 3.0 < extra("raven"), "copies cost bytes");
-    assert!(extra("raven") <= extra("raven:100") * 1.02, "and more confidence costs more");
     assert_eq!(results["transfers"].as_array().unwrap().len(), 5);
 }
 
