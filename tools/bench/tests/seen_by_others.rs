@@ -126,8 +126,8 @@ fn ping(near: &NetNs, address: &str) -> (f64, f64) {
     (times[times.len() / 2], times[0])
 }
 
-/// Packets that iperf3 sends and loses in [`SECONDS`] of UDP at `mbps` Mbit/s to `address`. (Its reverse mode does not
-/// count packets in flight at the end.)
+/// Packets that iperf3 sends and loses in [`SECONDS`] of UDP at `mbps` Mbit/s to `address`. (Its
+/// reverse mode does not count packets in flight at the end.)
 fn iperf(from: &NetNs, to: &NetNs, address: &str, mbps: f64) -> (f64, f64) {
     let mut server = to.command("iperf3");
     server.args(["-s", "-1", "-B", address]).stdout(Stdio::null()).stderr(Stdio::null());

@@ -7,9 +7,9 @@
 //! ...        median  | median | median
 //! ```
 //!
-//! Encoding makes n + 3 coded packets of n, or one of 10, in preallocated datagrams. Decoding solves
-//! a run of 10 packets with all, or 3, lost. Speeds are bytes of source packets per second; for a
-//! decoder, of the whole run. Time is processor time, so that other programs do not count.
+//! Encoding makes n + 3 coded packets of n, or one of 10, in preallocated datagrams. Decoding
+//! solves a run of 10 packets with all, or 3, lost. Speeds are bytes of source packets per second;
+//! for a decoder, of the whole run. Time is processor time, so that other programs do not count.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

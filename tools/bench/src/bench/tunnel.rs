@@ -7,8 +7,8 @@
 //!                            ==lan1==lan1==
 //! ```
 //!
-//! First the bare veth, then the tunnel, with the same loads. Both ends and the load share the cores
-//! of this machine.
+//! First the bare veth, then the tunnel, with the same loads. Both ends and the load share the
+//! cores of this machine.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -6,8 +6,8 @@
 //!                                   --> logs --> quality, decode --> Run --> table, report, JSON
 //! ```
 //!
-//! Everything runs in a sandbox (`roadweave_device::netns::Sandbox`) with its own file system, which
-//! the kernel removes with the program. Start reading at [`stage`] for a run, and at
+//! Everything runs in a sandbox (`roadweave_device::netns::Sandbox`) with its own file system,
+//! which the kernel removes with the program. Start reading at [`stage`] for a run, and at
 //! [`roadweave_lab::video::quality`] for the meaning of the figures.
 
 pub(crate) mod clip;

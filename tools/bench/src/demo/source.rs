@@ -1,5 +1,5 @@
-//! `roadweave demo-source`: the camera. Streams the clip in real time as RTP, the packets of a frame
-//! at once as from an encoder, and logs when each was sent.
+//! `roadweave demo-source`: the camera. Streams the clip in real time as RTP, the packets of a
+//! frame at once as from an encoder, and logs when each was sent.
 //!
 //! ```text
 //!   clip.h264 --Splitter--> AccessUnit --Packetizer--> packets --burst at start + k/fps--> UDP
