@@ -96,7 +96,6 @@ impl EmulateArgs {
         Emulation::of_drive(&drive, seed, namespaces).map_err(BadInput::new)
     }
 
-    /// The emulation of a file, with the overrides of the command line.
     fn described(&self, file: &Path) -> Result<Emulation, BadInput> {
         let mut description = EmulateFile::read(file)?;
         let place = &mut description.namespaces;

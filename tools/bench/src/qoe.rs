@@ -58,14 +58,12 @@ struct Told {
 
 #[derive(Debug, Serialize)]
 struct Seen {
-    /// The directory's name.
     strategy: String,
     fps: f64,
     stall_ratio: f64,
     ssim: Option<f64>,
     /// Of all packets sent; the deadline for those lost or later.
     delay_ms: Percentiles,
-    /// Of the packets that arrived.
     delay_arrived_ms: Percentiles,
     /// From a frame's capture to its last packet, of complete frames.
     frame_delay_ms: Percentiles,
@@ -80,7 +78,6 @@ struct Seen {
     frames: usize,
     frames_complete: usize,
     frames_undamaged: usize,
-    /// Begin and end of each stall, since the start of the stream.
     stalls_ms: Vec<(f64, f64)>,
     #[serde(skip_serializing_if = "Option::is_none")]
     detail: Option<Vec<SeenFrame>>,
@@ -89,7 +86,6 @@ struct Seen {
 #[derive(Debug, Serialize)]
 struct SeenFrame {
     frame: usize,
-    /// Since the first frame's capture.
     captured_ms: f64,
     /// From its capture to its last packet; absent for an incomplete frame.
     delay_ms: Option<f64>,
@@ -99,7 +95,6 @@ struct SeenFrame {
 }
 
 impl QoeArgs {
-    /// Reads, measures and prints; [`BadInput`] for wrong files.
     pub fn run(&self) -> anyhow::Result<()> {
         if self.clip.is_some() {
             ffmpeg::check()?;
@@ -186,9 +181,7 @@ impl Told {
 
 #[derive(Clone, Debug)]
 pub struct Logs {
-    /// Of the source.
     pub sent: PathBuf,
-    /// Of the sink.
     pub arrived: PathBuf,
 }
 
@@ -196,7 +189,6 @@ pub struct Logs {
 pub struct View {
     pub stream: SentStream,
     pub arrivals: Arrivals,
-    /// What the player did with it.
     pub playout: Playout,
     pub quality: Quality,
     /// Delays of all packets sent; the deadline for those lost or later.
@@ -329,7 +321,6 @@ fn read<T>(
     parse(BufReader::with_capacity(1 << 20, file)).with_context(|| path.display().to_string())
 }
 
-/// Checks that a clip is long enough for the stream.
 fn check_clip(clip: &Path, frames: usize) -> Result<(), BadInput> {
     let problem = |problem: String| BadInput::new(format!("--clip {}: {problem}", clip.display()));
     if !decode::is_byte_stream(clip) {

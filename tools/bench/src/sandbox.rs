@@ -25,7 +25,6 @@ use roadweave_terminal::out;
 /// One end of a cable: namespace, interface, and address with prefix length.
 pub type End<'a> = (&'a NetNs, &'a str, &'a str);
 
-/// Joins two namespaces by a cable.
 pub fn connect(left: End<'_>, right: End<'_>) -> anyhow::Result<()> {
     let addresses = |(_, _, address): End<'_>| -> anyhow::Result<[IpNet; 1]> {
         Ok([address.parse().with_context(|| format!("{address} is no address"))?])

@@ -43,9 +43,7 @@ use crate::rate;
 use crate::sandbox::{clock, exit_when_told};
 use crate::writable;
 
-/// On the sandbox's file system.
 const DIRECTORY: &str = "/run/roadweave-stack";
-/// Time between the last preparation and the first frame.
 const SETTLE: Duration = Duration::from_millis(500);
 /// The controller dies this long before the proxy, so that the failover works without it.
 const CONTROLLER_AHEAD: Duration = Duration::from_secs(2);

@@ -42,9 +42,7 @@ const SEEDS: std::ops::RangeInclusive<u64> = 1..=9;
 
 /// Drives on which 30 Mbit/s need several links and have enough with all.
 const TAIL_DRIVES: [u64; 3] = [3, 10, 19];
-/// Runs in real time.
 const TAIL_RUNS: usize = 5;
-/// Most runs in real time if the first disagree.
 const TAIL_RUNS_MAX: usize = 9;
 const TAIL_SEEDS: std::ops::RangeInclusive<u64> = 1..=31;
 /// Largest difference of the median p99, share of the lab's.

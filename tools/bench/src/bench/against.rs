@@ -35,7 +35,6 @@ pub struct AgainstArgs {
 /// CPU time of a stream of one rate, percent of one core, medians of the rounds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Compared {
-    /// Payload of the stream, bits per second.
     rate_bps: f64,
     ours: Ends<f64>,
     boringtun: Ends<f64>,
@@ -97,7 +96,6 @@ impl Compared {
     }
 }
 
-/// CPU time of both `ends` of a tunnel while a stream goes to `address`, percent of one core.
 fn cpu_percent(
     bench: &Bench,
     ends: [&Daemon; 2],

@@ -48,7 +48,6 @@ const CLIENT: End = End {
     public_key: "ce8d3ad1ccb633ec7b70c17814a5c76ecd029685050d344745ba05870e587d59",
 };
 
-/// Starts client and server between the namespaces of `site`.
 pub(super) fn start(program: &Path, site: Site<'_>) -> anyhow::Result<[Daemon; 2]> {
     let endpoint = SocketAddr::new(SERVER_OUTER, PORT);
     let listen = format!("listen_port={PORT}\n");

@@ -38,9 +38,7 @@ const PACKET_BYTES: usize = 1280;
 const RUNS: usize = 8;
 /// Time between two runs at the decoder, which keeps a few runs until they expire.
 const RUN_INTERVAL: Duration = Duration::from_millis(100);
-/// The time of a task in a round, unless one repetition takes longer.
 const SLICE: Duration = Duration::from_millis(1);
-/// Fewer rounds make no useful median.
 const ROUNDS_MIN: u32 = 3;
 
 /// Measures how fast coded packets are made and solved, with each kernel of this processor
@@ -54,10 +52,8 @@ pub struct CodingArgs {
     seconds: u32,
 }
 
-/// The names are the same in every measuring command.
 #[derive(Debug, Serialize)]
 struct Results {
-    /// The slowest first.
     kernels: Vec<Figures>,
 }
 
@@ -189,7 +185,6 @@ fn encode(kernel: Kernel, count: usize, coded: usize) -> impl FnMut(u32) + use<>
     }
 }
 
-/// One run as it arrives: sources by place, coded packets by seed.
 type Arrived = [Vec<(u32, Bytes)>; 2];
 
 /// Decodes runs that lost the packets at the places `lost` and got as many coded packets instead.

@@ -76,7 +76,6 @@ pub fn ping(to: SocketAddr, count: usize) -> anyhow::Result<Vec<Duration>> {
     Ok(times)
 }
 
-/// When the answer to question `number` came, if it did.
 fn answer(socket: &std::net::UdpSocket, number: u64) -> anyhow::Result<Option<Instant>> {
     let mut buffer = [0; 2048];
     loop {

@@ -22,7 +22,6 @@ pub const PACKET_BYTES: u64 = 1300;
 /// A rate with a higher share of lost packets is too high.
 pub const LOSS_MAX: f64 = 0.01;
 pub const TCP_CONGESTION_CONTROL: &str = "cubic";
-/// The bisection ends when its bounds are this close.
 const RATIO: f64 = 1.03;
 const ATTEMPTS: usize = 50;
 const ATTEMPT_INTERVAL: Duration = Duration::from_millis(20);
@@ -71,7 +70,6 @@ impl Load<'_> {
             .context("iperf3 reports no UDP figures")
     }
 
-    /// Goodput of one TCP stream, bits per second.
     pub fn tcp(&self) -> anyhow::Result<f64> {
         let report = self.run(&["-C", TCP_CONGESTION_CONTROL])?;
         report["end"]["sum_received"]["bits_per_second"]

@@ -5,14 +5,12 @@ use serde::Serialize;
 use crate::sandbox::daemon::CpuTime;
 use crate::table::{bare, right_aligned};
 
-/// The names are the same in every measuring command.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Results {
     /// Payload of UDP packets of 1,300 bytes through the tunnel, below 1 % loss, bits per second.
     pub udp_goodput_bps: f64,
     /// Whether iperf3 could not send more.
     pub udp_limited_by_sender: bool,
-    /// One TCP stream through the tunnel, bits per second.
     pub tcp_goodput_bps: f64,
     pub tcp_congestion_control: String,
     /// Packets of the UDP run that each end could handle with a whole core.
@@ -47,7 +45,6 @@ pub struct Resident {
     pub at_30mbps: u64,
 }
 
-/// CPU time of each packet, microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct CpuShares {
     /// In the tunnel's own code: cryptography, scheduling, coding.

@@ -35,7 +35,6 @@ const PORT: u16 = 4433;
 const ECHO_PORT: u16 = 7;
 /// Bounds of the search for the highest UDP rate, bits per second.
 const RATES: (f64, f64) = (100e6, 12.8e9);
-/// The load for the client's CPU time, bits per second.
 const STEADY_RATE: f64 = 30e6;
 
 pub(super) fn present(results: &Results, json: bool) -> anyhow::Result<()> {
@@ -89,7 +88,6 @@ impl Bench {
         Ok(results)
     }
 
-    /// Starts a tunnel over both links and waits for its paths.
     pub(super) fn start_tunnel(&self, strategy: Strategy) -> anyhow::Result<Tunnel> {
         out::note("starting the tunnel");
         let spec = TunnelSpec {
@@ -125,7 +123,6 @@ impl Bench {
         })
     }
 
-    /// Measures a tunnel that is up.
     pub(super) fn measure_tunnel(
         &self,
         tunnel: &mut Tunnel,

@@ -110,7 +110,6 @@ pub fn input(source: Option<&Path>, then: &str, command: &mut Command) {
     }
 }
 
-/// The coded pictures of an H.264 byte stream.
 pub fn read(clip: &Path) -> anyhow::Result<Arc<[AccessUnit]>> {
     let mut file = File::open(clip)?;
     let mut splitter = Splitter::default();

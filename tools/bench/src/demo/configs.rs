@@ -17,7 +17,6 @@ pub struct Configs {
 }
 
 impl Configs {
-    /// Writes the files for a run with `strategy`, with fresh keys.
     pub fn write(directory: &Path, scenario: &Scenario, strategy: &str) -> anyhow::Result<Self> {
         let spec = TunnelSpec {
             uplinks: scenario.uplinks().collect(),

@@ -56,7 +56,6 @@ pub struct Comparison {
     pub ssim: Vec<f32>,
     pub fed: usize,
     pub decoded: usize,
-    /// Decoded pictures whose frame ID could not be read.
     pub unreadable: usize,
 }
 
@@ -81,7 +80,6 @@ impl Comparison {
 #[derive(Clone, Debug)]
 pub struct RunFiles {
     pub clip: PathBuf,
-    /// The sink's log.
     pub arrivals: PathBuf,
     /// For intermediate files, which are removed.
     pub scratch: PathBuf,
@@ -107,7 +105,6 @@ pub fn compare(
     Ok(Comparison { ssim, fed: frames_fed, decoded, unreadable })
 }
 
-/// What the viewer's decoder does with damaged pictures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decoder {
     ShowsDamage,
@@ -137,7 +134,6 @@ pub fn compare_shown(
     let pipe = comparer.child.stdin.take().expect("standard input is piped");
     let frames_fed = fed.len();
     let mut screen = Screen::new(BufWriter::with_capacity(PICTURE, pipe), fed, decoder);
-    // ffmpeg reports an empty stream as an error.
     let shown = if frames_fed == 0 { Ok(()) } else { decode(received, &mut screen) };
     let result = shown.and_then(|()| Ok(screen.finish(frames)?));
     // If the comparer died, its own message says more than the broken pipe.

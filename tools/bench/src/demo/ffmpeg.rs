@@ -8,7 +8,6 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 pub enum FfmpegError {
     #[error("ffmpeg is not installed; install it with: apt-get install -y ffmpeg")]
     Missing,
-    /// This ffmpeg was built without the encoder.
     #[error(
         "this ffmpeg has no libx264 encoder; install Debian's or Ubuntu's: apt-get install -y ffmpeg"
     )]
@@ -33,7 +32,6 @@ pub fn command() -> Command {
     command
 }
 
-/// Checks that ffmpeg is installed and can encode H.264.
 pub fn check() -> Result<(), FfmpegError> {
     let output = Command::new("ffmpeg")
         .args(["-hide_banner", "-nostdin", "-encoders"])

@@ -21,7 +21,6 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Makes `directory` if necessary; copies the clip, and the film of live encoders.
     pub fn new(directory: &Path, clip: Option<&Path>, film: Option<&Path>) -> anyhow::Result<Self> {
         let kept = Self { directory: directory.to_owned() };
         for (file, name) in [(clip, "clip.h264"), (film, "film.mp4")] {
@@ -32,7 +31,6 @@ impl Kept {
         Ok(kept)
     }
 
-    /// Copies the logs of the run with `strategy` over those of an earlier one.
     pub fn take(&self, strategy: &str, logs: &Logs) -> anyhow::Result<()> {
         let run = Logs::of_run(Path::new(""), strategy);
         self.copy(&logs.sent, &run.sent)?;

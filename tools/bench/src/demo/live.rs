@@ -54,7 +54,6 @@ pub struct LiveStage {
 }
 
 impl LiveStage {
-    /// Makes the film for `seconds` that count, from `source` or the generated pictures.
     pub fn new(
         program: PathBuf,
         source: Option<&Path>,
@@ -70,7 +69,6 @@ impl LiveStage {
         &self.film
     }
 
-    /// Streams the film and measures what is shown.
     pub fn run(
         &self,
         stage: &Stage,

@@ -59,7 +59,6 @@ const DEFAULT_BITRATE: &str = "30M";
 const DEFAULT_SECONDS: u32 = 20;
 /// The first seed whose links suffice together but not alone.
 const DEFAULT_SEED: u64 = 10;
-/// On the sandbox's file system.
 const DIRECTORY: &str = "/run/roadweave-demo";
 
 #[derive(Clone, Debug, Default)]

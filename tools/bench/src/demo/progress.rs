@@ -23,7 +23,6 @@ impl Display {
         Self { runs, terminal: std::io::stderr().is_terminal() }
     }
 
-    /// The bar of the encoder, in frames.
     pub fn encoding(&self, frames: u32) -> ProgressBar {
         self.bar(frames, "encoding the clip", "{pos}/{len} frames")
     }

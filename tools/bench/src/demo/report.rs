@@ -74,7 +74,6 @@ fn delays(runs: &[Run]) -> String {
     )
 }
 
-/// Delays in ms and the share of all packets that arrived within each.
 fn points(run: &Run) -> Vec<(f64, f64)> {
     let arrived = 1.0 - (run.figures.residual_loss - run.figures.late);
     let count = run.delays.len() as f64;

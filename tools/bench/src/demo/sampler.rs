@@ -14,11 +14,9 @@ use serde_json::Value;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
     pub at: Instant,
-    /// Uplink and bytes sent of each path.
     paths: BTreeMap<u64, (String, u64)>,
     /// Coded and duplicate datagrams sent.
     repairs: u64,
-    /// Bytes of distinct inner packets.
     inner_bytes: u64,
     datagram_bytes: u64,
 }
@@ -110,7 +108,6 @@ fn bytes_over(uplink: &str, new: &Sample, old: &Sample) -> u64 {
     new.paths.iter().filter(|(_, (name, _))| name == uplink).map(of_path).sum()
 }
 
-/// A counter's growth since the first sample.
 fn curve(samples: &[Sample], growth: impl Fn(&Sample, &Sample) -> u64) -> Vec<(Instant, f64)> {
     let mut sum = 0;
     let mut points: Vec<_> = samples.first().map(|first| (first.at, 0.0)).into_iter().collect();

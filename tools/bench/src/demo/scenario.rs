@@ -10,7 +10,6 @@ use roadweave_lab::figures::Timeline;
 use super::world;
 use crate::emulate::{EmulateFile, NamespaceSettings};
 
-/// Operators of the synthetic links.
 pub const OPERATORS: [&str; 4] = ["att", "verizon", "tmobile", "lte"];
 
 /// Links that behave the same in every run.
@@ -18,7 +17,6 @@ pub const OPERATORS: [&str; 4] = ["att", "verizon", "tmobile", "lte"];
 pub struct Scenario {
     /// `synthetic`, or the name of the drive.
     pub name: String,
-    /// The emulator's configuration.
     pub file: EmulateFile,
     links: Vec<DuplexLink>,
 }
@@ -29,7 +27,6 @@ impl Scenario {
         Self::new("synthetic".to_owned(), seed, synthetic_links())
     }
 
-    /// The recorded drive in `directory`: a file per link and direction.
     pub fn recorded(directory: &Path, seed: u64) -> anyhow::Result<Self> {
         let unreadable = || format!("cannot read the drive {}", directory.display());
         let directory = directory.canonicalize().with_context(unreadable)?;
@@ -113,7 +110,6 @@ impl Scenario {
     }
 }
 
-/// A link for each of [`OPERATORS`].
 pub fn synthetic_links() -> Vec<LinkFields> {
     let link = |operator: &str| LinkFields {
         name: operator.to_owned(),

@@ -44,12 +44,10 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 pub struct Stage {
     pub scenario: Scenario,
     pub world: World,
-    /// On the sandbox's file system.
     pub directory: PathBuf,
     pub clip: PathBuf,
     /// Without RTP headers.
     pub bitrate_bps: u64,
-    /// Length of the measured stream.
     pub seconds: u32,
     pub player: Player,
     pub compare_pictures: bool,
@@ -73,7 +71,6 @@ pub struct Bridged {
 }
 
 impl Stage {
-    /// Streams the clip with `strategy` and measures what arrives.
     pub fn run(&self, strategy: &str, mut tell: impl FnMut(Progress)) -> anyhow::Result<Run> {
         let files = Logs::of(&self.directory);
         tell(Progress::Connecting);

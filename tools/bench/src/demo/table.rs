@@ -25,7 +25,6 @@ pub const COLUMNS: &[Column] = &[
 
 type LiveColumn = (&'static str, fn(&LiveFigures) -> String);
 
-/// Also those of the report.
 pub const LIVE_COLUMNS: &[LiveColumn] = &[
     ("strategy", |f| f.strategy.clone()),
     ("fps", |f| format!("{:.1}", f.fps)),
@@ -65,7 +64,6 @@ pub fn known(figure: Option<f64>, show: impl Fn(f64) -> String) -> String {
     figure.map_or_else(|| "\u{2013}".to_owned(), show)
 }
 
-/// A share, 0..1, as percent.
 pub fn percent(share: f64) -> String {
     let percent = share * 100.0;
     if percent > 0.0 && percent < 1.0 {

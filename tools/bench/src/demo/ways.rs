@@ -35,7 +35,6 @@ pub struct Live {
     pub bitrate_bps: Option<u64>,
 }
 
-/// A way that is not run, as in `--json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LeftOut {
     pub strategy: String,
@@ -85,7 +84,6 @@ impl Ways {
 }
 
 impl Way {
-    /// `best`: name of the best link.
     fn parse(name: &str, best: &str) -> Result<Self, BadInput> {
         let live = match name.strip_suffix(ADAPTIVE) {
             Some(strategy) => Some((strategy, ADAPTIVE.to_owned(), None)),

@@ -37,7 +37,6 @@ pub struct World {
 }
 
 impl World {
-    /// Builds the namespaces; only inside a sandbox.
     pub fn build() -> anyhow::Result<Self> {
         let create = |name: &str| {
             NetNs::create(name).with_context(|| format!("cannot make the namespace {name}"))

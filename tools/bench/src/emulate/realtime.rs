@@ -30,14 +30,12 @@ pub struct Emulator {
     clock: Clock,
     poller: Poller,
     names: Vec<String>,
-    /// Near and far end.
     devices: Vec<[Device; 2]>,
     bridge: Bridge<Vec<u8>>,
 }
 
 struct Device {
     tun: Tun,
-    /// Packets due at this end, written together.
     due: Vec<Vec<u8>>,
     /// When to read again after a failure.
     paused_until: Option<Instant>,

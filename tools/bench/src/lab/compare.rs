@@ -83,7 +83,6 @@ struct Plan {
     program: String,
 }
 
-/// A drive with a seed.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     drive: usize,
@@ -233,7 +232,6 @@ impl Plan {
         self.setting(case).scenario(name, drive, strategy.clone(), &self.video)
     }
 
-    /// Compares the cases that are complete.
     fn put_together(&self, jobs: &[Job], done: Vec<Option<Done>>) -> Comparison {
         let mut bounds = vec![None; self.cases.len()];
         let mut measured: Vec<Option<Vec<Measured>>> = vec![Some(Vec::new()); self.cases.len()];

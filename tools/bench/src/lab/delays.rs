@@ -39,7 +39,6 @@ struct Studied {
     above_10_ms: f64,
     /// How long it stays within 2 ms.
     stays_s: Quantiles,
-    /// Share of the stays, 0..1.
     at_least_5_s: f64,
     at_least_10_s: f64,
     /// The share of the time in stays of at least 5 s, 0..1.

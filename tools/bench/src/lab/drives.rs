@@ -61,7 +61,6 @@ pub fn digest_of_file(file: &Path) -> anyhow::Result<String> {
     Ok(hex(&digest::digest(&SHA256, &bytes)))
 }
 
-/// A digest of texts, 16 hexadecimal digits.
 pub fn digest_of(texts: &[&str]) -> String {
     let mut context = digest::Context::new(&SHA256);
     for text in texts {
@@ -71,7 +70,6 @@ pub fn digest_of(texts: &[&str]) -> String {
     hex(&context.finish())
 }
 
-/// A digest of the names and bytes of all files in a directory.
 fn fingerprint(folder: &Path) -> anyhow::Result<String> {
     let mut context = digest::Context::new(&SHA256);
     for file in entries(folder)?.into_iter().filter(|path| path.is_file()) {

@@ -140,7 +140,6 @@ impl EncoderArgs {
         if self.json { out::json(&pooled) } else { Ok(out::print(pooled::in_words(&pooled))?) }
     }
 
-    /// Keeps only the links of `--uplinks`.
     fn choose_links(&self, drives: &mut [NamedDrive]) -> anyhow::Result<()> {
         for drive in drives {
             let links = &mut drive.drive.links;
@@ -206,9 +205,7 @@ impl EncoderArgs {
     }
 }
 
-/// Stands for each link alone.
 const EACH_SINGLE: &str = "each-single";
-/// The encoder's highest rate.
 const RATE_MAX: Rate = Rate::from_kbps(30_000);
 const DEADLINE: Duration = Duration::from_millis(100);
 const FPS: u32 = 30;

@@ -17,13 +17,11 @@ use serde::{Deserialize, Serialize};
 pub struct Key {
     pub drive: String,
     pub strategy: String,
-    /// The same for all runs of the comparison.
     #[serde(flatten)]
     pub setting: Setting,
     /// The fingerprint of the clip and of ffmpeg, if pictures were compared.
     #[serde(default)]
     pub clip: Option<String>,
-    /// A digest of the drive's files.
     pub recordings: String,
     pub program: String,
 }
@@ -79,7 +77,6 @@ impl Kept {
         self.lines.iter().find(|line| line.key == *key).map(|line| &line.measured)
     }
 
-    /// Appends a result to the file.
     pub fn keep(&self, key: &Key, measured: &Measured) -> anyhow::Result<()> {
         let line = Line { key: key.clone(), measured: measured.clone() };
         let mut text = serde_json::to_vec(&line)?;

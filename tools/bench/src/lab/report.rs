@@ -26,7 +26,6 @@ pub struct ReportArgs {
 }
 
 impl ReportArgs {
-    /// Writes the report. [`BadInput`] if the results cannot be read or lack a requested strategy.
     pub fn run(&self) -> anyhow::Result<()> {
         let comparison = self.read()?;
         let options = Options { timelines: self.timelines.clone() };

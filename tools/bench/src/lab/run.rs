@@ -61,13 +61,11 @@ pub struct RunArgs {
     details: bool,
 }
 
-/// The JSON of a run.
 #[derive(Debug, Serialize)]
 struct Told {
     scenario: String,
     seed: u64,
     seconds: u32,
-    /// Absent if there is no bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     bound: Option<Bound>,
     strategies: [Measured; 1],
@@ -89,7 +87,6 @@ struct ToldEvent {
     event: String,
 }
 
-/// Inner packets that an end discarded.
 #[derive(Debug, Serialize)]
 struct ToldDrop {
     reason: DropReason,
@@ -97,7 +94,6 @@ struct ToldDrop {
 }
 
 impl RunArgs {
-    /// Runs the scenario. [`BadInput`] if its file is wrong, or its links or lanes are invalid.
     pub fn run(&self) -> anyhow::Result<()> {
         let scenario = self.read()?;
         if self.check {
@@ -171,7 +167,6 @@ impl RunArgs {
     }
 }
 
-/// The pictures of the judged video.
 fn clip_of(scenario: &Scenario) -> Result<&[AccessUnit], BadInput> {
     match scenario.judged().map(|index| &scenario.traffic[index].kind) {
         Some(TrafficKind::Video { frames: FrameSource::Clip(units), .. }) => Ok(units),
@@ -181,7 +176,6 @@ fn clip_of(scenario: &Scenario) -> Result<&[AccessUnit], BadInput> {
     }
 }
 
-/// Writes the logs of the judged video.
 fn keep(
     scenario: &Scenario,
     outcome: &Outcome,

@@ -31,7 +31,6 @@ const COLUMNS: &[Column] = &[
     ("redundancy", |p| percent(p.figures.redundancy)),
 ];
 
-/// The comparison's tables: all drives, each class, and the bound in words.
 pub fn render(comparison: &Comparison) -> String {
     let mut text = String::new();
     let setting = &comparison.setting;
@@ -161,7 +160,6 @@ fn seeds(drives: &[&Compared]) -> String {
     }
 }
 
-/// The ends of a confidence interval.
 fn between(interval: Option<Interval>, scale: f64) -> String {
     interval.map_or("-".into(), |[low, high]| format!("{:.2}-{:.2}", low * scale, high * scale))
 }

@@ -67,7 +67,6 @@ struct Job<'a> {
 }
 
 impl VodArgs {
-    /// Measures. [`BadInput`] for recordings without pairs, or an unknown pair.
     pub fn run(&self) -> anyhow::Result<()> {
         let pairs = self.pairs()?;
         let ways = if self.ways.is_empty() { Way::all() } else { self.ways.clone() };

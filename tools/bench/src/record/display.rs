@@ -37,7 +37,6 @@ impl Display {
         }
     }
 
-    /// Updates the display if it is due.
     pub fn show(&mut self, now: Instant, links: &[LinkRecorder]) {
         if now < self.next {
             return;
@@ -61,7 +60,6 @@ impl Display {
         }
     }
 
-    /// When [`Display::show`] is due.
     pub fn next(&self) -> Instant {
         self.next
     }

@@ -24,7 +24,6 @@ pub struct Recorded {
     pub name: String,
     pub interface: String,
     pub recording: LinkRecording,
-    /// Facts of its modem over time, as lines of JSON.
     pub modem: Option<String>,
 }
 

@@ -21,12 +21,10 @@ pub struct LinkRecorder {
     pub name: LinkName,
     pub client: RecordClient,
     socket: Option<UplinkSocket>,
-    /// Whether the poller knows the socket.
     watched: bool,
     outbox: Outbox,
     /// When to reopen the socket after its interface has disappeared.
     retry_at: Instant,
-    /// The last failure to send.
     failure: Option<SendFailure>,
     to: Destination,
 }
@@ -84,7 +82,6 @@ impl LinkRecorder {
         }
     }
 
-    /// Registers at `poller` what the link waits for.
     pub fn watch(&mut self, poller: &Poller, token: Token) -> anyhow::Result<()> {
         let Some(socket) = &self.socket else { return Ok(()) };
         let wants = if self.outbox.is_open() { Interest::Read } else { Interest::ReadWrite };

@@ -15,7 +15,6 @@ use roadweave_proto::{Instant, peer_text};
 use serde_json::{Value, json};
 use tracing::warn;
 
-/// Facts of modems over time, by interface.
 #[derive(Debug)]
 pub struct ModemLog {
     lines: Arc<Mutex<Lines>>,

@@ -5,7 +5,6 @@ use std::net::{IpAddr, SocketAddr};
 
 use roadweave_device::{Ecn, Outgoing, SendFailure, SendOutcome, UplinkSocket};
 
-/// Datagrams of one length to one address.
 #[derive(Debug, Default)]
 pub struct Outbox {
     to: Option<Destination>,
@@ -45,7 +44,6 @@ impl Outbox {
         self.append(to, &datagram);
     }
 
-    /// Sends what waits, unless the socket is full.
     pub fn flush(&mut self, socket: &mut UplinkSocket) {
         self.send(socket);
         if !self.blocked
@@ -56,7 +54,6 @@ impl Outbox {
         }
     }
 
-    /// Why the last run failed, if it did.
     pub fn failure(&self) -> Option<SendFailure> {
         self.failure
     }

@@ -21,7 +21,6 @@ pub struct Run {
 }
 
 impl Run {
-    /// The recording begins when `server` answers.
     pub fn new(clock: Clock, server: SocketAddr, links: Vec<LinkRecorder>) -> Self {
         Self { clock, server, links, started: false }
     }
@@ -108,5 +107,4 @@ impl Run {
 const SIGNALS: Token = Token(u64::MAX);
 /// How long to wait for an answer on every link before the others begin.
 const READY_WITHIN: Duration = Duration::from_secs(5);
-/// How long to wait for an answer on any link.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);

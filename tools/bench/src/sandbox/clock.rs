@@ -12,7 +12,6 @@ pub fn now() -> Instant {
     Instant::from_nanos(seconds * 1_000_000_000 + nanos)
 }
 
-/// Sleeps until the absolute time `at`.
 pub fn sleep_until(at: Instant) {
     let request = Timespec {
         tv_sec: i64::try_from(at.as_nanos() / 1_000_000_000).expect("within 292 years"),

@@ -32,7 +32,6 @@ pub struct CpuTime {
 }
 
 impl Daemon {
-    /// Starts `command`, with its output in a file of `directory`.
     pub fn start(
         name: &'static str,
         command: &mut Command,

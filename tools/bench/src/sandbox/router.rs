@@ -8,7 +8,6 @@ use super::tunnel::{TunnelFiles, write};
 /// A link: the interface and the addresses of both ends.
 #[derive(Clone, Copy, Debug)]
 pub struct RouterCable<'a> {
-    /// The same at both ends.
     pub interface: &'a str,
     pub client: SocketAddr,
     pub server: SocketAddr,

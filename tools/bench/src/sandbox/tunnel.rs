@@ -34,7 +34,6 @@ pub struct TunnelSpec<'a> {
     /// Names of the client's interfaces.
     pub uplinks: Vec<&'a str>,
     pub server: SocketAddr,
-    /// The lane of everything.
     pub lane: &'a str,
     pub strategy: Strategy,
     /// The network that the client routes into the tunnel.
@@ -133,17 +132,14 @@ impl TunnelSpec<'_> {
 }
 
 impl Tunnel {
-    /// Starts both ends.
     pub fn start(site: Site<'_>, files: &TunnelFiles) -> anyhow::Result<Self> {
         Self::start_as(site, files, ["server", "client"])
     }
 
-    /// Starts a redundant router at each end.
     pub fn start_routers(site: Site<'_>, files: &TunnelFiles) -> anyhow::Result<Self> {
         Self::start_as(site, files, ["router"; 2])
     }
 
-    /// `roles`: commands of the server's end and of the client's.
     fn start_as(site: Site<'_>, files: &TunnelFiles, roles: [&str; 2]) -> anyhow::Result<Self> {
         let start = |name: &'static str, role: &str, namespace: &NetNs, config: &Path| {
             let mut command = namespace.command(site.program);
@@ -206,14 +202,12 @@ impl Tunnel {
     }
 }
 
-/// Writes a configuration file.
 pub fn write(directory: &Path, name: &str, text: &str) -> anyhow::Result<PathBuf> {
     let path = directory.join(name);
     write_secrets(&[(&path, text)])?;
     Ok(path)
 }
 
-/// Number of usable paths in a client's status.
 fn usable_paths(status: &Value) -> usize {
     let session = status["sessions"].as_array().and_then(|sessions| sessions.first());
     let paths = session.and_then(|session| session["paths"].as_array());

@@ -31,7 +31,6 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// Initializes and starts a controller, and logs in.
     pub fn start(namespace: &NetNs, directory: &Path) -> anyhow::Result<Self> {
         let program = |name: &str| {
             find(name).with_context(|| {
@@ -69,7 +68,6 @@ impl Controller {
         &mut self.daemon
     }
 
-    /// A token for one machine with the role `role`.
     pub fn token(&self, role: &str) -> anyhow::Result<String> {
         let told = output(self.operate().args(["token", "create", "--json", "--role", role]))?;
         let token: Value = serde_json::from_str(&told).context("a token is no JSON")?;
@@ -113,7 +111,6 @@ impl Controller {
     }
 }
 
-/// Runs a command and returns its output.
 fn output(command: &mut Command) -> anyhow::Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().with_context(|| format!("cannot start {name}"))?;

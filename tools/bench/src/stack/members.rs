@@ -50,7 +50,6 @@ struct Starter<'a> {
 }
 
 impl Members {
-    /// Starts all members; `product` is `roadweave`, `program` this program.
     pub fn start(
         world: &World,
         directory: &Path,

@@ -40,11 +40,9 @@ pub struct Seen {
     pub packets: usize,
     pub packets_lost: usize,
     pub frames: usize,
-    /// Frames with a missing packet.
     pub frames_incomplete: usize,
     pub fps: f64,
     pub stall_ratio: f64,
-    /// Of all packets sent; the deadline for those lost or later.
     pub delay_ms: Percentiles,
     #[serde(skip)]
     pub timeline: Timeline,
@@ -53,7 +51,6 @@ pub struct Seen {
 }
 
 impl Stream {
-    /// Starts the viewer and the camera of a box, at `start` for `duration`.
     pub fn start(
         world: &World,
         number: usize,

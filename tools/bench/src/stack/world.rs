@@ -21,7 +21,6 @@ use crate::sandbox::connect;
 
 pub const BOXES: usize = 2;
 pub const CLOUD_NETWORK: &str = "203.0.113.0/24";
-/// Names, and the addresses at which they listen.
 pub const PROXIES: [(&str, Ipv4Addr); 2] =
     [("proxy_a", Ipv4Addr::new(198, 51, 100, 2)), ("proxy_b", Ipv4Addr::new(198, 51, 101, 2))];
 pub const ANCHOR: Ipv4Addr = Ipv4Addr::new(198, 51, 102, 2);
@@ -31,7 +30,6 @@ pub const CONTROLLER: Ipv4Addr = Ipv4Addr::new(198, 51, 103, 2);
 pub struct Vehicle {
     pub camera: NetNs,
     pub client: NetNs,
-    /// The emulator's configuration.
     pub links: EmulateFile,
     /// Kept open: the emulator finds it by its name.
     _far: NetNs,

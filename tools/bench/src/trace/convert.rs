@@ -194,7 +194,6 @@ fn is_directory(path: &Path) -> bool {
     path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/")
 }
 
-/// The name of a file in a drive's directory.
 fn file_name(link: &str, way: Direction, format: Format) -> String {
     let ending = match (format, way) {
         (Format::Mahimahi, Direction::Up) => "up",

@@ -57,7 +57,6 @@ struct RecordingInfo {
     name: String,
     path: PathBuf,
     seconds: f64,
-    /// Absent without uplinks.
     #[serde(skip_serializing_if = "Option::is_none")]
     class: Option<Class>,
     links: Vec<LinkInfo>,
@@ -106,7 +105,6 @@ impl Info {
         if json { out::json(self) } else { Ok(out::print(self.in_words())?) }
     }
 
-    /// The number of drives of each class, as a line.
     pub fn classes(&self) -> String {
         let drives = self.recordings.len();
         let shares = Class::ALL.map(|class| {
@@ -381,7 +379,6 @@ fn millis(ms: f64) -> String {
     if ms < 100.0 { format!("{ms:.1}") } else { format!("{ms:.0}") }
 }
 
-/// Shows an absent figure as a dash.
 fn known(figure: Option<f64>, decimals: usize) -> String {
     figure.map_or_else(|| "-".to_owned(), |figure| format!("{figure:.decimals$}"))
 }

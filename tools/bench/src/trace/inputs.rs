@@ -12,7 +12,6 @@ use super::Section;
 /// Links recorded at the same time, or a single file.
 #[derive(Debug)]
 pub struct Recording {
-    /// The name of its directory or file.
     pub name: String,
     pub path: PathBuf,
     /// At least one.
@@ -88,7 +87,6 @@ impl RecordedLink {
     }
 }
 
-/// Reads each of `paths`: a file, a drive, or a directory of drives.
 pub fn read_all(paths: &[PathBuf], unknown: Unknown) -> Result<Vec<Recording>, BadInput> {
     let mut recordings = Vec::new();
     for path in paths {

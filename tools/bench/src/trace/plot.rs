@@ -97,7 +97,6 @@ impl PlotArgs {
     }
 }
 
-/// Everything on one time axis.
 fn time_line(recording: &Recording, bitrate: Rate) -> Figure {
     let length = recording.length().min(LENGTH_MAX);
     let steps = length.as_nanos().div_ceil(Timeline::STEP.as_nanos()) as usize;
@@ -125,7 +124,6 @@ fn time_line(recording: &Recording, bitrate: Rate) -> Figure {
     Figure { label, steps, group, strips: all, stalls: Vec::new() }
 }
 
-/// Capacities, the round trip, and loss if there is any.
 fn strips_of(link: &RecordedLink, index: usize, length: Duration, group: usize) -> Vec<Strip> {
     let name = &link.name;
     let strip = |title: String, height: f64, class: String, values: Vec<f64>| Strip {
@@ -199,7 +197,6 @@ fn table(recording: &Recording) -> String {
     page::table(&headings, &rows)
 }
 
-/// The distribution of each link's round trip over time.
 fn round_trips(recording: &Recording) -> Vec<Curve> {
     let length = recording.length().min(LENGTH_MAX);
     let curve = |(index, link): (usize, &RecordedLink)| {
@@ -220,7 +217,6 @@ fn rates(trace: &Trace, length: Duration) -> Vec<f64> {
     rates.into_iter().map(|bps| bps / 1e6).collect()
 }
 
-/// The values at the beginning of each step.
 fn samples(length: Duration, value_at: impl Fn(Duration) -> f64) -> Vec<f64> {
     let steps = length.as_nanos().div_ceil(Timeline::STEP.as_nanos());
     (0..u32::try_from(steps).unwrap_or(u32::MAX))

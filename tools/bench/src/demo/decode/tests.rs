@@ -145,7 +145,6 @@ fn pictures_without_a_readable_id_take_the_next_place() {
     assert_eq!(values, [50, 50, 60, 60, 60]);
 }
 
-/// A picture with the frame ID `id`.
 fn numbered(id: u16) -> Vec<u8> {
     let check = id.to_be_bytes().iter().fold(0xff_u8, |crc, byte| {
         (0..8).fold(crc ^ byte, |crc, _| if crc & 0x80 == 0 { crc << 1 } else { crc << 1 ^ 7 })

@@ -6,11 +6,9 @@ use std::path::Path;
 use crate::demo::clip::{self, FPS};
 use crate::demo::ffmpeg::{self, FfmpegError, Running};
 
-/// Size of the live encoder's pictures.
 pub const WIDTH: usize = 640;
 pub const HEIGHT: usize = 360;
 
-/// Makes a film of `frames` frames from `source`, or of the generated pictures.
 pub fn make(source: Option<&Path>, frames: u32, out: &Path) -> Result<(), FfmpegError> {
     let mut command = ffmpeg::command();
     clip::input(source, &format!(",scale={WIDTH}:{HEIGHT}"), &mut command);

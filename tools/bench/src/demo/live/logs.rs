@@ -14,11 +14,8 @@ use crate::demo::clip::FPS;
 
 #[derive(Clone, Debug)]
 pub struct LiveLogs {
-    /// From the sender.
     pub sent: PathBuf,
-    /// From the receiver.
     pub shown: PathBuf,
-    /// What the receiver decoded.
     pub received: PathBuf,
 }
 
@@ -39,15 +36,12 @@ pub struct ShownFrame {
     shown_unix_ms: f64,
 }
 
-/// A frame of the film, from camera to viewer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Frame {
-    /// Its place in the film.
     pub index: usize,
     /// When it was captured, since the epoch.
     pub captured: Duration,
     pub sent: SentFrame,
-    /// How long after its capture it was shown.
     pub shown_after: Option<Duration>,
 }
 

@@ -20,7 +20,6 @@ pub struct LiveFigures {
     pub fps: f64,
     /// Sum of the gaps above 200 ms between shown pictures, divided by the stream time.
     pub stall_ratio: f64,
-    /// Number of such gaps.
     pub stalls: usize,
     /// Mean SSIM of all frames of the camera, 0..1; like the next two absent unless pictures are
     /// compared.
@@ -32,9 +31,7 @@ pub struct LiveFigures {
     /// From capture to display, of all frames of the camera, ms; the deadline for those not shown
     /// or later.
     pub frame_delay_ms: Percentiles,
-    /// Encoder's output without headers, bit/s.
     pub bitrate_bps: f64,
-    /// Frames of the camera.
     pub frames: usize,
     pub frames_sent: usize,
     pub frames_shown: usize,
@@ -42,7 +39,6 @@ pub struct LiveFigures {
     pub redundancy: f64,
     /// CPU time of the sender with its encoder, percent of one core.
     pub encoder_cpu_percent: f64,
-    /// CPU time of the client, percent of one core.
     pub cpu_percent: f64,
 }
 
@@ -66,19 +62,15 @@ pub struct Rates {
     pub encoded: Vec<f64>,
 }
 
-/// The measured part of the film.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
     /// Capture of its first frame, since the epoch.
     pub start: Duration,
-    /// Number of frames before it.
     pub first: usize,
-    /// Its length, seconds.
     pub seconds: u32,
 }
 
 impl Window {
-    /// Its frames, by their places in the film.
     pub fn frames(&self) -> Range<usize> {
         self.first..self.first + (self.seconds * FPS) as usize
     }

@@ -17,7 +17,6 @@ pub(super) struct Measured {
     pub(super) name: String,
     /// Over each link, by seed.
     pub(super) alone: [Vec<Run>; 2],
-    /// Over both, by seed.
     pub(super) all: Vec<Run>,
 }
 
@@ -36,7 +35,6 @@ pub(super) struct ByTcp {
 }
 
 impl Results {
-    /// A table of medians over the seeds.
     pub(super) fn in_words(&self) -> String {
         let best = |case: &Measured, of: &dyn Fn(&Run) -> f64| {
             case.alone.iter().map(|runs| median(runs, of)).fold(0.0, f64::max)

@@ -79,7 +79,6 @@ impl Distribution {
     }
 }
 
-/// Two tables: what a viewer saw, and the distributions of SSIM and delay.
 pub(super) fn in_words(pooled: &[Pooled]) -> String {
     let mut viewer = table::bare();
     viewer.set_header(VIEWER);

@@ -65,13 +65,11 @@ fn of_folder(folder: &Path) -> anyhow::Result<Vec<Pair>> {
     Ok(pairs)
 }
 
-/// The recording in `file`; `rtt` is the round trip if the file has none.
 fn trace(file: &Path, rtt: Duration) -> anyhow::Result<Trace> {
     let unknown = Unknown { rtt, ..Unknown::default() };
     read_trace(file, unknown).map_err(|error| BadInput::new(error).into())
 }
 
-/// Sorted by name.
 fn entries(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let unreadable = |error| BadInput::new(format!("cannot read {}: {error}", directory.display()));
     let mut paths = Vec::new();

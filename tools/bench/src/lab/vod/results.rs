@@ -30,7 +30,6 @@ struct Measured {
     counts: bool,
 }
 
-/// One way on all pairs that count.
 #[derive(Debug, Serialize)]
 struct Row {
     kind: Kind,
@@ -181,7 +180,6 @@ fn below_in_words(rows: &[&Row]) -> String {
     right_aligned(table, 1)
 }
 
-/// A share in percent, with its interval.
 fn percent(interval: &Interval) -> String {
     let show = |value: Option<f64>| value.map_or("-".to_owned(), |it| format!("{:.0}", it * 1e2));
     let ends = interval.low.zip(interval.high);
