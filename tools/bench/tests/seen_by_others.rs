@@ -133,22 +133,23 @@ fn iperf(from: &NetNs, to: &NetNs, address: &str, mbps: f64) -> (f64, f64) {
     server.args(["-s", "-1", "-B", address]).stdout(Stdio::null()).stderr(Stdio::null());
     let mut server = server.spawn().unwrap();
     let deadline = Instant::now() + Duration::from_secs(10);
-    loop {
+    let output = loop {
         let mut client = from.command("iperf3");
         client.args(["-c", address, "-u", "-J", "-l", "1000", "--pacing-timer", "200"]);
         client.args(["-t", &SECONDS.to_string(), "-b", &format!("{mbps}M")]);
         let output = client.output().unwrap();
         if output.status.success() {
-            server.wait().unwrap();
-            let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-            let figure = |name: &str| report["end"]["sum"][name].as_f64().unwrap();
-            return (figure("packets"), figure("lost_packets"));
+            break output;
         }
         // The server needs a moment to listen.
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(Instant::now() < deadline, "{said}");
         std::thread::sleep(Duration::from_millis(50));
-    }
+    };
+    server.wait().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let figure = |name: &str| report["end"]["sum"][name].as_f64().unwrap();
+    (figure("packets"), figure("lost_packets"))
 }
 
 #[test]

@@ -205,12 +205,8 @@ fn a_scenario_runs_and_tells_the_same_each_time() {
     let table = printed(folder, "lab run dies.toml");
     assert!(table.contains("(bound)") && table.contains("link a:"), "{table}");
     assert_eq!(printed(folder, "lab run dies.toml --check"), "dies.toml is right\n");
-}
 
-#[test]
-fn without_a_video_there_are_neither_frames_nor_stalls() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
+    // Without a video there are neither frames nor stalls.
     write(folder, "c.toml", SCENARIO.replace("'video'", "'constant'"));
     let told = json(folder, "lab run c.toml --strategy single:a");
     let (single, bound) = (&told["strategies"][0], &told["bound"]);

@@ -1,7 +1,6 @@
 //! Recordings as a user works with them: statistics, drawings, conversions and synthetic drives.
 
 use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
 use roadweave_emulate::{Drive, Trace, read_mahimahi};

@@ -10,14 +10,8 @@ use crate::demo::live::{LiveFigures, LiveRun, Rates};
 use crate::demo::ways::LeftOut;
 
 fn invented_run(strategy: &str, scale: f64) -> Run {
-    let delays: Vec<_> = (1..=5_000)
-        .map(|i| {
-            Duration::from_secs_f64(0.03 + 0.01 * scale * -(1.0 - f64::from(i) / 5_001.0).ln())
-        })
-        .collect();
-    let wave = |phase: f64| -> Vec<f64> {
-        (0..200).map(|step| 8.0 + 5.0 * (f64::from(step) / 17.0 + phase).sin()).collect()
-    };
+    let delays: Vec<_> =
+        (1..=5_000).map(|i| Duration::from_secs_f64(0.03 + 1e-5 * scale * f64::from(i))).collect();
     Run {
         figures: Figures {
             strategy: strategy.into(),
@@ -31,9 +25,9 @@ fn invented_run(strategy: &str, scale: f64) -> Run {
         delays,
         stalls: vec![(Duration::from_millis(4_200), Duration::from_millis(4_800))],
         timeline: Timeline {
-            uplinks: (0..4).map(|i| (format!("link{i}"), wave(f64::from(i)))).collect(),
-            missing: (0..200).map(|step| if step % 40 == 3 { 12 } else { 0 }).collect(),
-            repairs: (0..200).map(|step| if step % 9 == 3 { 7 } else { 0 }).collect(),
+            uplinks: (0..4).map(|i| (format!("link{i}"), vec![8.0 + f64::from(i); 200])).collect(),
+            missing: vec![3; 200],
+            repairs: vec![7; 200],
             ..Timeline::default()
         },
     }
@@ -41,8 +35,6 @@ fn invented_run(strategy: &str, scale: f64) -> Run {
 
 fn invented_live(strategy: &str) -> LiveRun {
     let Run { delays, stalls, timeline, .. } = invented_run(strategy, 1.0);
-    let (target, encoded) =
-        ((0..200).map(|it| 9.0 + f64::from(it) / 40.0).collect(), vec![7.0; 200]);
     LiveRun {
         figures: LiveFigures {
             strategy: strategy.into(),
@@ -54,7 +46,7 @@ fn invented_live(strategy: &str) -> LiveRun {
         delays,
         stalls,
         timeline,
-        rates: Rates { target, encoded },
+        rates: Rates { target: vec![9.0; 200], encoded: vec![7.0; 200] },
     }
 }
 
