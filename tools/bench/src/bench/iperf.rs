@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn the_search_ends_close_below_the_capacity() {
+    fn the_search_ends_close_below_the_capacity_or_at_a_sender_that_is_the_limit() {
         for capacity in [2e8, 1e9, 3.3e9] {
             let (run, runs) = search(capacity, 1e11);
             let found = run.goodput_bps;
@@ -185,13 +185,10 @@ mod tests {
             assert!(found <= capacity && found > capacity / 1.05, "{found} of {capacity}");
             assert!(runs < 18, "{runs}");
         }
-    }
-
-    #[test]
-    fn a_sender_that_is_the_limit_ends_the_search() {
         let (run, runs) = search(1e11, 2e9);
         assert_eq!((run.goodput_bps, run.limited_by_sender), (2e9, true));
         assert!(runs <= 3, "{runs}");
+        assert_eq!(search(1e7, 1e11).0.goodput_bps, 1e7, "a path slower than the lowest rate");
     }
 
     #[test]
@@ -205,11 +202,6 @@ mod tests {
         });
         // The path carries the first rate, 800 Mbit/s.
         assert!(found.unwrap().0.goodput_bps > 9.5e8);
-    }
-
-    #[test]
-    fn a_path_slower_than_the_lowest_rate_is_measured_all_the_same() {
-        assert_eq!(search(1e7, 1e11).0.goodput_bps, 1e7);
     }
 
     #[test]

@@ -160,11 +160,26 @@ fn two_links_are_recorded_at_once_and_emulate_replays_them() {
 }
 
 #[test]
-fn an_interrupted_recording_keeps_what_it_has() {
+fn what_cannot_be_recorded_leaves_no_directory_and_an_interrupted_recording_what_it_has() {
     run_sandboxed(|| {
         let rig = Rig::new();
-        let words = "--server 10.201.1.1 --interfaces slow --mode constant --rate 10M --direction up --seconds 60";
-        let client = rig.start_client(words);
+        let refused = |words: &str, parts: &[&str]| {
+            let output = rig.start_client(words).wait_with_output().unwrap();
+            let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(!output.status.success(), "{errors}");
+            assert!(parts.iter().all(|part| errors.contains(part)), "{parts:?}: {errors}");
+            assert!(!rig.drive().exists(), "{words}");
+        };
+        refused("--server 10.201.1.1 --interfaces wwan7", &["wwan7"]);
+        // No server listens there.
+        let silent = "--server 10.201.1.1:9 --interfaces slow";
+        refused(silent, &["10.201.1.1:9 does not answer", "is `roadweave record server` running"]);
+        let greedy = "--server 10.201.1.1 --interfaces slow --rate 900M";
+        refused(greedy, &["longer or faster than the server allows"]);
+
+        let client = rig.start_client(
+            "--server 10.201.1.1 --interfaces slow --mode constant --rate 10M --direction up --seconds 60",
+        );
         std::thread::sleep(Duration::from_secs(6));
         kill_process(Pid::from_child(&client), Signal::INT).unwrap();
         let summary = summary(client);
@@ -173,28 +188,7 @@ fn an_interrupted_recording_keeps_what_it_has() {
         check_direction(up, 4e6, 40.0);
         assert!((1.0..5.0).contains(&up["seconds"].as_f64().unwrap()), "{summary:#}");
         assert_eq!(down.get("capacity_bps"), None);
-        assert!(
-            fs::read_to_string(rig.drive().join("slow.down.csv")).unwrap().contains("not measured")
-        );
-    });
-}
-
-#[test]
-fn what_cannot_be_recorded_is_told_and_leaves_no_directory() {
-    run_sandboxed(|| {
-        let rig = Rig::new();
-        let refused = |words: &str, parts: &[&str]| {
-            let output = rig.start_client(words).wait_with_output().unwrap();
-            let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert!(!output.status.success(), "{errors}");
-            assert!(parts.iter().all(|part| errors.contains(part)), "{parts:?}: {errors}");
-            assert!(!Path::new(&rig.drive()).exists(), "{words}");
-        };
-        refused("--server 10.201.1.1 --interfaces wwan7", &["wwan7"]);
-        // No server listens there.
-        let silent = "--server 10.201.1.1:9 --interfaces slow";
-        refused(silent, &["10.201.1.1:9 does not answer", "is `roadweave record server` running"]);
-        let greedy = "--server 10.201.1.1 --interfaces slow --rate 900M";
-        refused(greedy, &["longer or faster than the server allows"]);
+        let csv = fs::read_to_string(rig.drive().join("slow.down.csv")).unwrap();
+        assert!(csv.contains("not measured"), "{csv}");
     });
 }
