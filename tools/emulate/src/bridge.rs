@@ -1,4 +1,4 @@
-//! Any number of links at once, both directions each: the emulator without its devices.
+//! Any number of links, both directions each: the emulator without its devices.
 //!
 //! ```text
 //! near end (vehicle) ── handle_packet ─> [link 0 up  ] ── poll ─> far end
@@ -6,18 +6,18 @@
 //!                                        [link 1 up  ] ...
 //! ```
 //!
-//! What comes in at one end of a link leaves at its other end, unchanged, late or never.
+//! A packet that enters at one end of a link leaves at its other end, unchanged, late or never.
 
 use roadweave_proto::{DropReason, Instant};
 
 use crate::link::{Link, LinkSettings, LinkStats};
 
-/// The way a packet goes.
+/// The direction of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
-    /// From the vehicle: in at the near end, out at the far end.
+    /// From the vehicle, the near end, to the far end.
     Up,
-    /// To the vehicle: in at the far end, out at the near end.
+    /// From the far end to the vehicle.
     Down,
 }
 
@@ -41,7 +41,7 @@ pub struct LinkDirection {
     pub direction: Direction,
 }
 
-/// Links between two ends; packets are bytes in any form.
+/// Links between two ends.
 #[derive(Debug)]
 pub struct Bridge<P> {
     links: Vec<BothWays<P>>,
@@ -54,7 +54,7 @@ struct BothWays<P> {
 }
 
 impl<P: AsRef<[u8]>> Bridge<P> {
-    /// A bridge of links, each by its settings up and down.
+    /// A bridge of links, each by its settings for up and down.
     pub fn new(links: impl IntoIterator<Item = (LinkSettings, LinkSettings)>) -> Self {
         let links = links
             .into_iter()
@@ -63,20 +63,10 @@ impl<P: AsRef<[u8]>> Bridge<P> {
         Self { links }
     }
 
-    /// How many links there are.
-    pub fn len(&self) -> usize {
-        self.links.len()
-    }
-
-    /// Whether there is no link at all.
-    pub fn is_empty(&self) -> bool {
-        self.links.is_empty()
-    }
-
-    /// Takes in a packet that goes along `way`. Call it with `now` ascending.
+    /// Takes in a packet along `way`. `now` must not descend.
     ///
     /// # Errors
-    /// Why the packet was dropped at once, as of [`Link::push`]; it is counted.
+    /// Why the packet was dropped at once, as from [`Link::push`]; it is counted.
     ///
     /// # Panics
     /// When there is no such link.
@@ -89,9 +79,8 @@ impl<P: AsRef<[u8]>> Bridge<P> {
         self.link_mut(way).push(now, packet.as_ref().len(), packet)
     }
 
-    /// The next packet that has arrived by `now`, and the way it came along.
-    ///
-    /// Way by way; within one in the order of arrival.
+    /// The next packet that has arrived by `now`, and its way: way by way, each in order of
+    /// arrival.
     pub fn poll(&mut self, now: Instant) -> Option<(LinkDirection, P)> {
         self.links.iter_mut().enumerate().find_map(|(link, ways)| {
             let up = ways.up.poll(now).map(|packet| (Direction::Up, packet));
@@ -101,15 +90,13 @@ impl<P: AsRef<[u8]>> Bridge<P> {
         })
     }
 
-    /// When the next packet arrives; `None` when none will.
+    /// When the next packet arrives; `None` if no packet will.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let both = |ways: &BothWays<P>| [ways.up.poll_timeout(), ways.down.poll_timeout()];
         self.links.iter().flat_map(both).flatten().min()
     }
 
-    /// Starts all traces, and all that is random, from their beginning at `now`.
-    ///
-    /// Packets under way arrive as if nothing had happened.
+    /// Restarts all traces and random draws at `now`; packets in flight arrive unchanged.
     pub fn restart(&mut self, now: Instant) {
         for ways in &mut self.links {
             ways.up.restart(now);
@@ -117,16 +104,7 @@ impl<P: AsRef<[u8]>> Bridge<P> {
         }
     }
 
-    /// Kills both directions of a link, or brings them back; see [`Link::set_dead`].
-    ///
-    /// # Panics
-    /// When there is no such link.
-    pub fn set_dead(&mut self, now: Instant, link: usize, dead: bool) {
-        self.links[link].up.set_dead(now, dead);
-        self.links[link].down.set_dead(now, dead);
-    }
-
-    /// What has passed along `way`.
+    /// The counters of `way`.
     ///
     /// # Panics
     /// When there is no such link.
@@ -182,17 +160,6 @@ mod tests {
         assert_eq!(bridge.poll(at), Some((DOWN, vec![1; 1_000])));
         assert_eq!(bridge.poll_timeout(), None);
         assert_eq!(bridge.stats(DOWN).delivered_bytes, 1_000);
-    }
-
-    #[test]
-    fn a_dead_link_leaves_the_others_alone() {
-        let mut bridge = bridge();
-        bridge.set_dead(Instant::ZERO, 1, true);
-        assert_eq!(bridge.handle_packet(Instant::ZERO, UP, vec![0; 9]), Err(DropReason::LinkLoss));
-        let other = LinkDirection { link: 0, ..UP };
-        assert_eq!(bridge.handle_packet(Instant::ZERO, other, vec![0; 9]), Ok(()));
-        bridge.set_dead(Instant::ZERO, 1, false);
-        assert_eq!(bridge.handle_packet(Instant::ZERO, UP, vec![0; 9]), Ok(()));
     }
 
     #[test]

@@ -1,12 +1,8 @@
 //! When bytes leave a link's queue.
 //!
-//! Capacity is a budget of bytes that grows with time, either continuously at a [`Rate`] or in
-//! lumps, the delivery opportunities of a Mahimahi trace. A packet has left when the budget has
-//! covered its last byte. Budget that finds no packet waiting is gone, as on a real medium.
-//!
-//! ```text
-//! ready ──> [ waits for the packets before it ][ its bytes use the budget ]──> departs
-//! ```
+//! Capacity is a budget of bytes that grows with time: continuously at a [`Rate`], or in lumps, the
+//! delivery opportunities of a Mahimahi trace. A packet departs when the budget covers its last
+//! byte. Budget that finds no waiting packet is lost, as on a real medium.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +11,7 @@ use roadweave_proto::{Instant, Rate};
 
 use crate::timeline::{Timeline, nanos};
 
-/// How many bytes a link can carry, over time.
+/// A link's capacity over time.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Capacity {
     /// A rate that changes at known times.
@@ -26,15 +22,15 @@ pub enum Capacity {
 
 /// Moments at which bytes may leave, repeated without end.
 ///
-/// An opportunity at zero falls together with one at the end of the pass before.
+/// An opportunity at zero coincides with one at the end of the previous pass.
 ///
 /// Source: mahimahi, src/frontend/link_queue.cc, where each carries [`Opportunities::BYTES`]; a
-/// recording knows how many bytes came.
+/// recording has its own number of bytes for each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opportunities {
-    /// When bytes may leave, ns since the start, and how many, above 0; no moment descends.
+    /// Time in ns since the start, never descending, and bytes, above 0.
     slots: Vec<(u64, u64)>,
-    /// ns, not before the last slot, above 0.
+    /// ns, above 0, not before the last slot.
     period: u64,
 }
 
@@ -43,11 +39,10 @@ pub struct Opportunities {
 pub struct Transmitter {
     capacity: Arc<Capacity>,
     origin: Instant,
-    /// When the last packet departed; later packets wait for it.
     busy_until: Instant,
-    /// The next opportunity that nobody has used, counted over all passes.
+    /// The next unused opportunity, counted over all passes.
     opportunity: u64,
-    /// Bytes left of the opportunity before that.
+    /// Bytes left of the previous opportunity.
     opportunity_left: u64,
     /// Budget left of the nanosecond in which the last packet departed, in units of [`BIT`].
     nanosecond_left: u128,
@@ -85,7 +80,7 @@ impl Capacity {
     /// The mean rate in each `step` from the start to `end`, bit/s; both above 0, the last step may
     /// be shorter.
     ///
-    /// An opportunity counts for the step that it ends, as it serves what has waited.
+    /// An opportunity counts for the step that it ends, as it serves packets that have waited.
     pub fn mean_rates(&self, step: Duration, end: Duration) -> Vec<f64> {
         let opportunities = match self {
             Self::Rates(rates) => {
@@ -113,11 +108,11 @@ impl Capacity {
 }
 
 impl Opportunities {
-    /// What one opportunity of Mahimahi carries, in bytes of IP packets.
+    /// Bytes of IP packets that one opportunity of Mahimahi carries.
     pub const BYTES: u64 = 1_500;
 
-    /// Opportunities of [`Opportunities::BYTES`] at the times `at` after the start, in any order,
-    /// with the last time as the period; `None` unless one is later than zero.
+    /// Opportunities of [`Opportunities::BYTES`] at the times `at` after the start, in any order;
+    /// the last time is the period. `None` unless one is later than zero.
     pub fn new(at: impl IntoIterator<Item = Duration>) -> Option<Self> {
         let mut slots: Vec<(u64, u64)> =
             at.into_iter().map(|at| (nanos(at), Self::BYTES)).collect();
@@ -126,11 +121,11 @@ impl Opportunities {
         (period > 0).then_some(Self { slots, period })
     }
 
-    /// Opportunities of so many bytes at times after the start, in any order, that repeat after
-    /// `period`; none at all for a link that never carries anything. Those of zero bytes are left
-    /// out.
+    /// Opportunities with a time after the start and a number of bytes, in any order, repeated
+    /// after `period`. Those of zero bytes are dropped; an empty list is a link that never carries
+    /// anything.
     ///
-    /// `None` when the period is zero or one comes after it.
+    /// `None` when the period is zero or shorter than a time.
     pub fn with_bytes(
         slots: impl IntoIterator<Item = (Duration, u64)>,
         period: Duration,
@@ -146,18 +141,17 @@ impl Opportunities {
         (period > 0 && last <= period).then_some(Self { slots, period })
     }
 
-    /// After what time they repeat.
+    /// The period.
     pub fn period(&self) -> Duration {
         Duration::from_nanos(self.period)
     }
 
-    /// The opportunities of one pass, ascending: when, and how many bytes.
+    /// The opportunities of one pass, ascending: time and bytes.
     pub fn iter(&self) -> impl Iterator<Item = (Duration, u64)> + '_ {
         self.slots.iter().map(|&(at, bytes)| (Duration::from_nanos(at), bytes))
     }
 
-    /// The opportunities of all passes that begin before `end`, up to and with `end`: when, and how
-    /// many bytes.
+    /// The opportunities of all passes up to and including `end`: time and bytes.
     pub fn until(&self, end: Duration) -> impl Iterator<Item = (Duration, u64)> + '_ {
         let end = nanos(end);
         let passes = if self.slots.is_empty() { 0 } else { end.div_ceil(self.period) };
@@ -181,8 +175,8 @@ impl Opportunities {
         (time / self.period).saturating_mul(self.slots.len() as u64).saturating_add(within as u64)
     }
 
-    /// When opportunity `number`, counted over all passes, comes, ns after the start, and how many
-    /// bytes it carries; `None` when there is none.
+    /// The time in ns since the start and the bytes of opportunity `number`, counted over all
+    /// passes; `None` when there is none.
     fn slot(&self, number: u64) -> Option<(u64, u64)> {
         let count = self.slots.len() as u64;
         let within = usize::try_from(number.checked_rem(count)?).ok()?;
@@ -192,7 +186,7 @@ impl Opportunities {
 }
 
 impl Transmitter {
-    /// A transmitter whose capacity starts at `origin`; before that, nothing departs.
+    /// A transmitter whose capacity starts at `origin`; nothing departs before.
     pub fn new(capacity: Arc<Capacity>, origin: Instant) -> Self {
         Self {
             capacity,
@@ -204,17 +198,17 @@ impl Transmitter {
         }
     }
 
-    /// When a packet of `bytes` bytes that is there at `ready` departs, after all packets before
-    /// it.
+    /// When a packet of `bytes` bytes that is queued at `ready` departs, after all packets before
+    /// it. `ready` must not descend.
     ///
-    /// Call it in the order of `ready`. [`Instant::FAR_FUTURE`] when there will never be capacity.
+    /// [`Instant::FAR_FUTURE`] when there will never be capacity.
     pub fn transmit(&mut self, ready: Instant, bytes: usize) -> Instant {
         if self.busy_until == Instant::FAR_FUTURE {
             return Instant::FAR_FUTURE;
         }
         let bytes = bytes as u64;
         let capacity = Arc::clone(&self.capacity);
-        // Only a packet that waited can use what the one before it left over.
+        // Only a packet that waited can use the rest of the previous one's budget.
         let waited = ready < self.busy_until;
         let departs = match &*capacity {
             Capacity::Rates(rates) => self.finish_at_rates(rates, ready, waited, bytes),
@@ -228,12 +222,12 @@ impl Transmitter {
         departs
     }
 
-    /// Forgets the packets that have not departed at `now`.
+    /// Forgets the packets that have not departed by `now`.
     pub fn reset(&mut self, now: Instant) {
         self.busy_until = self.busy_until.min(now.max(self.origin));
     }
 
-    /// When `bytes` bytes are through, ns since the origin; `None`: never.
+    /// Departure in ns since the origin; `None`: never.
     fn finish_at_rates(
         &mut self,
         rates: &Timeline<Rate>,
@@ -265,10 +259,10 @@ impl Transmitter {
         None
     }
 
-    /// When `bytes` bytes are through, ns since the origin.
+    /// Departure in ns since the origin.
     ///
-    /// An opportunity serves packets that were there before it, not those that come just then:
-    /// mahimahi brings its link up to date before it takes a packet in.
+    /// An opportunity serves packets that were queued before it, not those of the same moment:
+    /// mahimahi updates its link before it takes in a packet.
     fn finish_at_opportunities(
         &mut self,
         opportunities: &Opportunities,

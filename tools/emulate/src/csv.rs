@@ -1,4 +1,4 @@
-//! Recordings as CSV; docs/traces.md has the format for users.
+//! Recordings as CSV; docs/traces.md describes the format for users.
 //!
 //! ```text
 //! t_ms,capacity_kbps,rtt_ms,loss     values hold from their time until the next row
@@ -12,10 +12,10 @@
 //! 5000,,,                            the last row only ends the recording
 //! ```
 //!
-//! Columns may be in any order, and all but `t_ms` may be absent. What is never known takes its
-//! value from [`Unknown`]; what becomes known later has its first known value from the start.
-//! Empty lines and lines that begin with `#` are skipped. When a recording is over, it starts
-//! again; its last row lasts as long as the row before it, unless there is a column `bytes`.
+//! Columns may be in any order, and all but `t_ms` may be absent. A column without values takes its
+//! value from [`Unknown`]; a first known value also holds before its time. Empty lines and lines
+//! that begin with `#` are skipped. A recording repeats; its last row lasts as long as the row
+//! before it, unless there is a column `bytes`.
 
 mod write;
 
@@ -30,7 +30,7 @@ use crate::error::TraceError;
 use crate::timeline::{AtEnd, Timeline};
 use crate::trace::Trace;
 
-/// The values of what a recording says nothing about.
+/// The values of columns that a recording lacks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Unknown {
     /// Capacity: 20 Mbit/s by default.
@@ -48,16 +48,16 @@ impl Default for Unknown {
 }
 
 impl Unknown {
-    /// The link that never changes and has these values.
+    /// A constant link with these values.
     pub fn trace(&self) -> Trace {
         Trace::constant(self.capacity, self.rtt / 2).with_loss(Timeline::constant(self.loss))
     }
 }
 
-/// The trace that `text` describes; `file` is what errors call it.
+/// Parses the trace in `text`; errors name `file`.
 ///
 /// # Errors
-/// [`TraceError::Format`] with the location and what would be right there.
+/// [`TraceError::Format`] with the location and the remedy.
 pub fn parse_csv(file: &str, text: &str, unknown: Unknown) -> Result<Trace, TraceError> {
     let mut lines = text.lines().enumerate().filter(|(_, line)| {
         let line = line.trim();
@@ -128,7 +128,6 @@ fn build(
     ))
 }
 
-/// How long one pass takes, ns.
 fn length(times: &[u64], last_row_ends: bool) -> u64 {
     match times {
         [.., last] if last_row_ends => *last,
@@ -145,7 +144,7 @@ fn opportunities(times: &[u64], length: u64, column: &[Option<f64>]) -> Option<O
     Opportunities::with_bytes(slots, Duration::from_nanos(length))
 }
 
-/// The timeline of one column; `None` when nothing of it is known.
+/// The timeline of one column; `None` if it is blank.
 fn timeline<V: Copy + PartialEq>(
     times: &[u64],
     length: u64,
@@ -167,7 +166,6 @@ fn timeline<V: Copy + PartialEq>(
     Ok(Some(Timeline::new(steps, Duration::from_nanos(length), AtEnd::Repeat)?))
 }
 
-/// Where each known column stands in a row.
 struct Header {
     /// For each of [`FIELDS`]: the number of its cell.
     cells: [Option<usize>; FIELDS.len()],
@@ -228,7 +226,6 @@ impl Header {
     }
 }
 
-/// A column: its name and what is right in it.
 struct Field {
     name: &'static str,
     max: f64,
@@ -314,9 +311,8 @@ const FIELDS: [Field; 6] = [
 ];
 const HEADER_CURE: &str =
     "the first line names the columns: t_ms,capacity_kbps,rtt_ms,loss or t_ms,bytes,delay_ms,loss";
-/// The shortest recording: it is played again and again, and each pass costs work.
+/// The shortest recording: each pass costs work.
 const PERIOD_NANOS_MIN: u64 = 1_000_000;
-/// How long the only row of a file lasts, ns.
 const LONE_ROW_NANOS: u64 = 100_000_000;
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ pub struct Drive {
 /// Both directions of one link.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DriveLink {
-    /// What it is called, unique in its drive.
+    /// The name, unique in its drive.
     pub name: String,
     /// From the vehicle.
     pub up: Trace,
@@ -36,7 +36,7 @@ pub struct DriveLink {
 /// The files of one link in the directory of a drive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkFiles {
-    /// What the link is called.
+    /// The link's name.
     pub name: String,
     /// The recording from the vehicle.
     pub up: PathBuf,
@@ -45,12 +45,11 @@ pub struct LinkFiles {
 }
 
 impl Drive {
-    /// The capacity towards the vehicle, where nothing else is known.
+    /// The capacity towards the vehicle where it is unknown.
     pub const DOWNLINK: Rate = Rate::from_kbps(20_000);
 
-    /// Synthetic cellular links, one per operator; equal seeds give equal drives.
-    ///
-    /// Links repeat after `length`. An operator that occurs again is numbered: `lte`, `lte-2`.
+    /// Synthetic cellular links, one per operator, that repeat after `length`; equal seeds give
+    /// equal drives. An operator that occurs again is numbered: `lte`, `lte-2`.
     pub fn synthetic(seed: u64, operators: &[Operator], length: Duration) -> Self {
         let link = |(index, operator): (usize, &Operator)| {
             let before = operators[..index].iter().filter(|o| o.name == operator.name).count();
@@ -63,16 +62,15 @@ impl Drive {
         Self { links: operators.iter().enumerate().map(link).collect() }
     }
 
-    /// Reads a directory with one recording of the uplink per link, in the order of their names,
-    /// and of the downlink where there is one; other files are ignored.
+    /// Reads a directory with one recording of the uplink per link, and of the downlink where there
+    /// is one, ordered by name; other files are ignored.
     ///
-    /// `<name>.csv` and `<name>.down.csv`, or in Mahimahi's format, of which delay and loss are not
-    /// known, `<name>.up` or `<name>.mm` and `<name>.down`, also as `<name>_up.mm` and
+    /// `<name>.csv` and `<name>.down.csv`, or in Mahimahi's format, which has neither delay nor
+    /// loss, `<name>.up` or `<name>.mm` and `<name>.down`, also as `<name>_up.mm` and
     /// `<name>_down.mm`.
     ///
     /// # Errors
-    /// [`TraceError`] when the directory or a recording cannot be read, none is there, there is
-    /// a downlink without its uplink, or one direction of a link twice.
+    /// As of [`LinkFiles::of_directory`], and when a recording cannot be read.
     pub fn read(dir: &Path) -> Result<Self, TraceError> {
         let link = |files: LinkFiles| {
             let mut link =
@@ -93,12 +91,11 @@ impl Drive {
 }
 
 impl LinkFiles {
-    /// The recordings in `dir`, in the order of their links' names, at least one; other files are
-    /// ignored.
+    /// The recordings in `dir`, ordered by link, at least one; other files are ignored.
     ///
     /// # Errors
-    /// [`TraceError`] when the directory cannot be read, no recording is there, there is a downlink
-    /// without its uplink, or one direction of a link twice.
+    /// [`TraceError`] when the directory cannot be read, no recording is there, a downlink has no
+    /// uplink, or one direction of a link occurs twice.
     pub fn of_directory(dir: &Path) -> Result<Vec<Self>, TraceError> {
         let failed = |source| TraceError::Read { file: dir.into(), source };
         let mut ups: BTreeMap<String, PathBuf> = BTreeMap::new();
@@ -128,11 +125,10 @@ impl LinkFiles {
         Ok(ups.into_iter().map(of_link).collect())
     }
 
-    /// The link and direction that a file in a drive describes, by its name; `None` for other
-    /// files.
+    /// The link and direction of a file by its name; `None` for other files.
     pub fn name_of(file: &Path) -> Option<(&str, Direction)> {
         let name = file.file_name()?.to_str()?;
-        // What a Mac or an editor leaves beside a recording has its ending, and is none.
+        // Macs and editors leave hidden files with the same endings beside recordings.
         if name.starts_with('.') {
             return None;
         }
@@ -143,20 +139,20 @@ impl LinkFiles {
 }
 
 impl DriveLink {
-    /// A link of which only the uplink is known: towards the vehicle [`Drive::DOWNLINK`] with the
-    /// same delay and loss.
+    /// A link with a known uplink; the downlink is [`Drive::DOWNLINK`] with the same delay and
+    /// loss.
     pub fn from_uplink(name: impl Into<String>, up: Trace) -> Self {
         let down = up.with_capacity(Capacity::constant(Drive::DOWNLINK));
         Self { name: name.into(), up, down }
     }
 
-    /// A link of the same trace in both directions.
+    /// A link with the same trace in both directions.
     pub fn symmetric(name: impl Into<String>, trace: Trace) -> Self {
         Self { name: name.into(), up: trace.clone(), down: trace }
     }
 }
 
-/// Endings of the files of a drive; of two that fit, the longer one comes first.
+/// Endings of the files of a drive; the longer of two that fit comes first.
 const ENDINGS: [(&str, Direction); 9] = [
     (".down.csv", Direction::Down),
     (".csv", Direction::Up),
@@ -190,68 +186,61 @@ mod tests {
         assert_eq!(drive, Drive::synthetic(5, &operators, Duration::from_secs(30)));
     }
 
-    #[test]
-    fn a_directory_is_a_drive() {
+    fn read(files: &[(&str, &str)]) -> Result<Drive, String> {
         let dir = std::env::temp_dir().join(format!("roadweave-drive-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
-        let empty = Drive::read(&dir).unwrap_err().to_string();
-        fs::write(dir.join("verizon.csv"), "t_ms,capacity_kbps\n0,1000\n").unwrap();
-        fs::write(dir.join("._verizon.csv"), b"\x00\x05\x16\x07\x00\x02\x00\x00Mac OS X").unwrap();
-        fs::write(dir.join("att.csv"), "t_ms,rtt_ms\n0,80\n").unwrap();
-        fs::write(dir.join("drive.json"), "{}").unwrap();
-        let drive = Drive::read(&dir).unwrap();
-        fs::write(dir.join("att.down.csv"), "t_ms,bytes,delay_ms\n0,,7\n1000,500,\n").unwrap();
-        let both_ways = Drive::read(&dir).unwrap();
-        fs::write(dir.join("modem.down.csv"), "t_ms\n0\n").unwrap();
-        let alone = Drive::read(&dir).unwrap_err().to_string();
-        fs::remove_file(dir.join("modem.down.csv")).unwrap();
-        fs::write(dir.join("att.up"), "1\n").unwrap();
-        let twice = Drive::read(&dir).unwrap_err().to_string();
-        fs::remove_file(dir.join("att.up")).unwrap();
-        fs::write(dir.join("bad.csv"), "t_ms\nx\n").unwrap();
-        let bad = Drive::read(&dir).unwrap_err().to_string();
+        for (file, text) in files {
+            fs::write(dir.join(file), text).unwrap();
+        }
+        let drive = Drive::read(&dir).map_err(|error| error.to_string());
         fs::remove_dir_all(&dir).unwrap();
+        drive
+    }
 
-        assert!(empty.contains("no link here"), "{empty}");
+    // One test: its directories have the same name.
+    #[test]
+    fn a_directory_is_a_drive() {
+        let csv = [
+            ("verizon.csv", "t_ms,capacity_kbps\n0,1000\n"),
+            ("._verizon.csv", "\0\x05\x16\x07\0\x02\0\0Mac OS X"),
+            ("att.csv", "t_ms,rtt_ms\n0,80\n"),
+            ("drive.json", "{}"),
+        ];
+        let with = |file, text| read(&[&csv[..], &[(file, text)]].concat());
+        let drive = read(&csv).unwrap();
         assert_eq!(drive.links[0].name, "att");
         assert_eq!(drive.links[0].down.delay().at(Duration::ZERO), Duration::from_millis(40));
         assert_eq!(drive.links[1].up.capacity().mean_rate(), Rate::from_kbps(1_000));
+        let both_ways = with("att.down.csv", "t_ms,bytes,delay_ms\n0,,7\n1000,500,\n").unwrap();
         assert_eq!(both_ways.links.len(), 2);
         assert_eq!(both_ways.links[0].up, drive.links[0].up);
         let down = &both_ways.links[0].down;
         assert_eq!(down.capacity().mean_rate(), Rate::from_bps(4_000));
         assert_eq!(down.delay().at(Duration::ZERO), Duration::from_millis(7));
-        assert!(alone.contains("modem.down.csv: no uplink"), "{alone}");
-        assert!(twice.contains("att.up: ") && twice.contains("att.csv"), "{twice}");
-        assert!(bad.contains("bad.csv:2:1: `x` is no t_ms"), "{bad}");
-    }
 
-    #[test]
-    fn files_of_mahimahi_are_links_too() {
-        let dir = std::env::temp_dir().join(format!("roadweave-mahimahi-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        for (file, text) in [
+        let mahimahi = [
             ("a.up", "1\n2\n"),
             ("a.down", "1\n4\n"),
             ("b.mm", "1\n"),
             ("c_up.mm", "2\n"),
             ("c_down.mm", "1\n"),
             ("notes.txt", "no link"),
-        ] {
-            fs::write(dir.join(file), text).unwrap();
-        }
-        let drive = Drive::read(&dir).unwrap();
-        fs::write(dir.join("d.down"), "1\n").unwrap();
-        let alone = Drive::read(&dir).unwrap_err().to_string();
-        fs::remove_dir_all(&dir).unwrap();
+        ];
+        let links = read(&mahimahi).unwrap().links;
+        let mbps = |trace: &Trace| trace.capacity().mean_rate().as_bps() / 1_000_000;
+        let links = links.iter().map(|link| (&*link.name, mbps(&link.up), mbps(&link.down)));
+        assert_eq!(links.collect::<Vec<_>>(), [("a", 12, 6), ("b", 12, 20), ("c", 6, 12)]);
 
-        let names: Vec<&str> = drive.links.iter().map(|link| link.name.as_str()).collect();
-        assert_eq!(names, ["a", "b", "c"]);
-        let rates = |index: usize| {
-            let link = &drive.links[index];
-            [&link.up, &link.down].map(|trace| trace.capacity().mean_rate().as_bps() / 1_000_000)
-        };
-        assert_eq!([rates(0), rates(1), rates(2)], [[12, 6], [12, 20], [6, 12]]);
-        assert!(alone.contains("d.down: no uplink") && alone.contains("d.up"), "{alone}");
+        let alone = read(&[&mahimahi[..], &[("d.down", "1\n")]].concat());
+        for (result, parts) in [
+            (read(&[]), ["no link here", ""]),
+            (with("modem.down.csv", "t_ms\n0\n"), ["modem.down.csv: no uplink", ""]),
+            (with("att.up", "1\n"), ["att.up: ", "att.csv"]),
+            (with("bad.csv", "t_ms\nx\n"), ["bad.csv:2:1: `x` is no t_ms", ""]),
+            (alone, ["d.down: no uplink", "d.up"]),
+        ] {
+            let error = result.unwrap_err();
+            assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+        }
     }
 }

@@ -26,7 +26,7 @@ use crate::trace::Trace;
 /// One link between the vehicle and the other end.
 #[derive(Clone, Debug)]
 pub struct DuplexLink {
-    /// What it is called, unique among the links that are used together.
+    /// The name, unique among the links that are used together.
     pub name: String,
     /// From the vehicle.
     pub up: LinkSettings,
@@ -35,7 +35,7 @@ pub struct DuplexLink {
 }
 
 impl DuplexLink {
-    /// The link of a drive with its traces' default queues; `index` tells its place, so that equal
+    /// The link of a drive with its traces' default queues; `index` is its place, so that equal
     /// links lose different packets.
     pub fn new(link: &DriveLink, index: u64, seed: u64) -> Self {
         Self {
@@ -45,10 +45,10 @@ impl DuplexLink {
         }
     }
 
-    /// The links of a drive; `seed` decides all that is random.
+    /// The links of a drive.
     ///
     /// # Errors
-    /// [`LinkError`] when the drive has no link, too many, or names that are no interfaces.
+    /// [`LinkError`] when the drive has no link, too many, or names that cannot be interfaces.
     pub fn of_drive(drive: &Drive, seed: u64) -> Result<Vec<Self>, LinkError> {
         let links = drive.links.iter().zip(0..);
         checked(links.map(|(link, index)| Self::new(link, index, seed)).collect())
@@ -57,7 +57,7 @@ impl DuplexLink {
     /// The links that a file describes; paths are relative to `dir`.
     ///
     /// # Errors
-    /// [`LinkError`] with the link, the field and what would be right.
+    /// [`LinkError`] with the link, the field and the remedy.
     pub fn of_fields(fields: &[LinkFields], seed: u64, dir: &Path) -> Result<Vec<Self>, LinkError> {
         let links = fields.iter().enumerate();
         checked(
@@ -66,12 +66,12 @@ impl DuplexLink {
     }
 }
 
-/// A link as files describe it: its capacity, delay and loss come from a recording, an operator or
-/// fixed values; fixed values override what a recording or an operator says.
+/// A link as files describe it: capacity, delay and loss come from a recording, an operator or
+/// fixed values; fixed values override the others.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LinkFields {
-    /// What it is called, 1 to 11 bytes; its interface has this name, the far one `NAME-far`.
+    /// The name, 1 to 11 bytes; its interface has this name, the far one `NAME-far`.
     pub name: String,
     /// A recording of the uplink, CSV or Mahimahi.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -99,7 +99,7 @@ pub struct LinkFields {
     /// Additional loss, share of packets, 0..1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
-    /// Mean length of a burst of that loss, packets; absent: each packet for itself.
+    /// Mean length of a burst of that loss, packets; absent: independent losses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss_burst: Option<f64>,
     /// Queue in each direction, bytes; absent: 500 ms at the mean rate, at least 96,000.
@@ -111,26 +111,26 @@ pub struct LinkFields {
     pub far_addresses: Vec<String>,
 }
 
-/// Why a description makes no links.
+/// Why a description is not valid.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LinkError {
-    /// A field has a value that cannot be.
+    /// A field has an invalid value.
     #[error("link {link}: {field}: {problem}; {cure}")]
     Field {
         /// The link's number, from 1.
         link: usize,
         /// The field.
         field: &'static str,
-        /// What is wrong.
+        /// The problem.
         problem: String,
-        /// What would be right.
+        /// The remedy.
         cure: &'static str,
     },
     /// There is no link, or there are too many.
     #[error("{count} links; an emulation has 1 to {LINKS_MAX}")]
     Count {
-        /// How many there are.
+        /// Their number.
         count: usize,
     },
     /// A recording cannot be read.
@@ -138,7 +138,7 @@ pub enum LinkError {
     Trace(#[from] TraceError),
 }
 
-/// Refuses links that could not be told apart, or whose interfaces could not be named after them.
+/// Rejects duplicate names, and names that cannot be interfaces.
 fn checked(links: Vec<DuplexLink>) -> Result<Vec<DuplexLink>, LinkError> {
     let count = links.len();
     if !(1..=LINKS_MAX).contains(&count) {
@@ -180,7 +180,7 @@ impl LinkFields {
         Ok(link)
     }
 
-    /// Capacity, delay and loss in both directions, without what a link adds to them.
+    /// Capacity, delay and loss in both directions, without queue, jitter and burst loss.
     fn drive_link(&self, index: usize, seed: u64, dir: &Path) -> Result<DriveLink, LinkError> {
         let unknown = Unknown::default();
         let mut link = match (&self.trace, &self.operator) {
@@ -263,11 +263,11 @@ impl LinkFields {
     }
 }
 
-/// How many links there are at most: their number is a byte of their addresses.
+/// The most links: their number is a byte of their addresses.
 pub const LINKS_MAX: usize = 64;
 /// So that `NAME-far` is an interface's name.
 const NAME_BYTES_MAX: usize = 11;
-/// After what time a synthetic link of a file repeats.
+/// The period of a synthetic link in a file.
 const SYNTHETIC_LENGTH: Duration = Duration::from_secs(600);
 
 #[cfg(test)]

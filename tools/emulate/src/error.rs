@@ -1,4 +1,4 @@
-//! Why a recording or a description of links is of no use.
+//! Errors of recordings and of descriptions of links.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::timeline::TimelineError;
 
-/// Why a trace cannot be had.
+/// Why a trace cannot be read.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TraceError {
@@ -16,7 +16,7 @@ pub enum TraceError {
     Read {
         /// The file or directory.
         file: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The file is too large to be a trace.
@@ -24,7 +24,7 @@ pub enum TraceError {
     TooLarge {
         /// The file.
         file: PathBuf,
-        /// How many bytes are read.
+        /// The limit in bytes.
         bytes_max: u64,
     },
     /// The file's text breaks its format.
@@ -36,9 +36,9 @@ pub enum TraceError {
         line: usize,
         /// The column, from 1, in characters.
         column: usize,
-        /// What is wrong.
+        /// The problem.
         problem: String,
-        /// What would be right.
+        /// The remedy.
         cure: String,
     },
     /// The directory holds no trace.
@@ -47,12 +47,12 @@ pub enum TraceError {
         /// The directory.
         dir: PathBuf,
     },
-    /// There is a downlink whose link has no uplink.
+    /// A downlink without its uplink.
     #[error("{}: no uplink; a link's `{}` is missing", file.display(), uplink.display())]
     NoUplink {
         /// The downlink.
         file: PathBuf,
-        /// The file that should be there.
+        /// The missing file.
         uplink: PathBuf,
     },
     /// Two files describe the same direction of the same link.
@@ -63,7 +63,7 @@ pub enum TraceError {
         /// The first one.
         other: PathBuf,
     },
-    /// The values make no timeline.
+    /// The values are not a timeline.
     #[error(transparent)]
     Timeline(#[from] TimelineError),
 }

@@ -1,4 +1,4 @@
-//! Links driven by traces: the ground on which everything else is tried.
+//! Links driven by traces, for simulations and for the emulator.
 //!
 //! ```text
 //! Mahimahi file ─┐
@@ -7,9 +7,8 @@
 //! constant ──────┘                  └─> simulations in virtual time
 //! ```
 //!
-//! A [`Trace`] says what a link can do at any time: its capacity, delay and loss. A [`Link`]
-//! carries packets as a trace says. Neither reads a clock nor the system's entropy, so equal seeds
-//! give equal runs.
+//! A [`Trace`] gives a link's capacity, delay and loss over time. A [`Link`] carries packets
+//! accordingly. Neither reads a clock nor the system's entropy, so equal seeds give equal runs.
 
 mod bridge;
 mod capacity;
@@ -30,14 +29,14 @@ mod trace;
 
 pub use bridge::{Bridge, Direction, LinkDirection};
 pub use capacity::{Capacity, Opportunities, Transmitter};
-pub use csv::{Unknown, format_csv, parse_csv};
+pub use csv::{Unknown, format_csv};
 pub use drive::{Drive, DriveLink, LinkFiles};
 pub use duplex::{DuplexLink, LINKS_MAX, LinkError, LinkFields};
 pub use error::TraceError;
 pub use link::{Jitter, Link, LinkSettings, LinkStats};
-pub use load::{FILE_BYTES_MAX, read_at_most, read_csv, read_mahimahi, read_trace};
+pub use load::{FILE_BYTES_MAX, read_mahimahi, read_trace};
 pub use loss::GilbertElliott;
-pub use mahimahi::{format_mahimahi, parse_mahimahi};
+pub use mahimahi::format_mahimahi;
 pub use random::Random;
 pub use statistics::{
     Autocorrelation, CapacityQuantiles, DelayQuantiles, DeliveryGaps, Dips, LENGTH_MAX, Lengths,

@@ -4,10 +4,9 @@
 //! push ─> [drop-tail queue, bytes] ─> [transmitter: capacity] ─> lost? ─> [propagation] ─> poll
 //! ```
 //!
-//! A trace is known in advance and the queue is first in, first out, so a packet's whole fate is
-//! settled when it is pushed: when it departs, whether it is lost, when it arrives. What remains is
-//! to keep count of the bytes that wait, and to hand out what has arrived. That makes a packet cost
-//! two heap operations and a link's timeout exact.
+//! A trace is known in advance and the queue is first in, first out, so `push` settles when a
+//! packet departs, whether it is lost and when it arrives. A packet costs two heap operations, and
+//! the link's timeout is exact.
 //!
 //! Source: the shape of mahimahi's src/frontend/link_queue.cc, with rates, delay and loss.
 
@@ -31,20 +30,18 @@ pub struct Link<T> {
     burst_loss: Option<LossProcess>,
     random: Random,
     dead: bool,
-    /// What has not departed yet, lost or not.
     waiting: VecDeque<Waiting>,
     waiting_bytes: usize,
-    /// What will arrive, the earliest on top.
     arriving: BinaryHeap<Arriving<T>>,
     arriving_bytes: usize,
-    /// No later packet arrives before this, unless jitter may reorder.
+    /// Without reordering jitter, no later packet arrives before this.
     last_arrival: Instant,
-    /// Larger packets are lost, bytes.
+    /// Bytes; larger packets are lost.
     mtu: usize,
     stats: LinkStats,
 }
 
-/// What a [`Link`] is made of.
+/// The settings of a [`Link`].
 #[derive(Clone, Debug)]
 pub struct LinkSettings {
     /// Capacity, delay and loss over time.
@@ -57,35 +54,35 @@ pub struct LinkSettings {
     pub burst_loss: Option<GilbertElliott>,
     /// Delay that varies from packet to packet.
     pub jitter: Option<Jitter>,
-    /// Decides all that is random.
+    /// The seed of all random draws.
     pub seed: u64,
 }
 
-/// A normally distributed addition to the delay of each packet, never below zero delay in all.
+/// A normally distributed addition to each packet's delay; the total delay is never below zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Jitter {
     /// The standard deviation.
     pub deviation: Duration,
-    /// Whether packets may overtake each other; if not, a late packet holds up those behind it.
+    /// Whether packets may overtake each other; if not, a late packet delays those behind it.
     pub reorders: bool,
 }
 
-/// What has passed through a link; `pushed == delivered + dropped + in_link` at all times.
+/// Counters of a link; `pushed == delivered + dropped + in_link` at all times.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkStats {
-    /// Packets given to it.
+    /// Packets pushed.
     pub pushed: u64,
-    /// Bytes given to it.
+    /// Bytes pushed.
     pub pushed_bytes: u64,
-    /// Packets that arrived and were handed out.
+    /// Packets delivered.
     pub delivered: u64,
-    /// Bytes that arrived and were handed out.
+    /// Bytes delivered.
     pub delivered_bytes: u64,
-    /// Packets that will not arrive.
+    /// Packets dropped or lost.
     pub dropped: DropCounters,
-    /// Bytes that will not arrive.
+    /// Bytes dropped or lost.
     pub dropped_bytes: u64,
-    /// Packets under way or waiting.
+    /// Packets queued or in flight.
     pub in_link: u64,
     /// The largest queue so far, bytes.
     pub queue_bytes_max: usize,
@@ -108,8 +105,7 @@ struct Arriving<T> {
 }
 
 impl LinkSettings {
-    /// Settings of a link that behaves as `trace` says, with the trace's default queue, from
-    /// [`Instant::ZERO`] on.
+    /// Settings for `trace` with its default queue, starting at [`Instant::ZERO`].
     pub fn new(trace: Trace, seed: u64) -> Self {
         let queue_bytes = trace.default_queue_bytes();
         Self { trace, origin: Instant::ZERO, queue_bytes, burst_loss: None, jitter: None, seed }
@@ -135,13 +131,13 @@ impl<T> Link<T> {
         }
     }
 
-    /// Takes in a packet of `bytes` bytes. Call it with `now` ascending.
+    /// Takes in a packet of `bytes` bytes. `now` must not descend.
     ///
     /// `Ok` does not mean that it will arrive: a sender does not learn of loss on the way.
     ///
     /// # Errors
-    /// [`DropReason::LinkQueueFull`] when the queue has no room for it, [`DropReason::LinkLoss`]
-    /// when the link is dead, or the packet larger than it takes. Both are counted.
+    /// [`DropReason::LinkQueueFull`] when the queue has no room, [`DropReason::LinkLoss`] when the
+    /// link is dead or the packet exceeds the MTU. Both are counted.
     pub fn push(&mut self, now: Instant, bytes: usize, packet: T) -> Result<(), DropReason> {
         self.forget_departed(now);
         let number = self.stats.pushed;
@@ -168,7 +164,7 @@ impl<T> Link<T> {
         Ok(())
     }
 
-    /// Loses packets of more than `mtu` bytes from now on.
+    /// Sets the MTU: larger packets are lost.
     pub fn set_mtu(&mut self, mtu: usize) {
         self.mtu = mtu;
     }
@@ -187,15 +183,15 @@ impl<T> Link<T> {
         Some(arrived.packet)
     }
 
-    /// When the next packet arrives; `None` when none will.
+    /// When the next packet arrives; `None` if no packet will.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.arriving.peek().map(|next| next.at).filter(|&at| at < Instant::FAR_FUTURE)
     }
 
-    /// Kills the link, or brings it back.
+    /// Kills or revives the link.
     ///
-    /// A dead link loses what it holds and all that it is given, silently, as an unplugged modem
-    /// does. (A modem without coverage keeps its queue: that is a trace with capacity zero.)
+    /// A dead link silently loses what it holds and what is pushed, like an unplugged modem. (A
+    /// modem without coverage keeps its queue: that is a trace with capacity zero.)
     pub fn set_dead(&mut self, now: Instant, dead: bool) {
         if dead && !self.dead {
             self.stats.dropped.add(DropReason::LinkLoss, self.arriving.len() as u64);
@@ -211,10 +207,9 @@ impl<T> Link<T> {
         self.dead = dead;
     }
 
-    /// Starts the trace, and all that is random, from its beginning at `now`.
+    /// Restarts the trace and the random draws at `now`.
     ///
-    /// Packets under way arrive as if nothing had happened; those that wait depart as the trace
-    /// says from its beginning on.
+    /// Packets in flight arrive unchanged; queued packets depart by the restarted trace.
     pub fn restart(&mut self, now: Instant) {
         self.forget_departed(now);
         self.settings.origin = now;
@@ -222,7 +217,7 @@ impl<T> Link<T> {
         self.random = Random::new(self.settings.seed);
         self.burst_loss = self.settings.burst_loss.map(LossProcess::new);
 
-        // Numbers ascend in the queue: what has a lower one than its front has departed.
+        // Numbers ascend in the queue: packets below its front have departed.
         let first = self.waiting.front().map_or(u64::MAX, |waiting| waiting.number);
         let (mut held, under_way): (Vec<_>, Vec<_>) =
             self.arriving.drain().partition(|packet| packet.number >= first);
@@ -234,7 +229,7 @@ impl<T> Link<T> {
             let Waiting { number, bytes, .. } = self.waiting[index];
             let departs = self.transmitter.transmit(now, bytes);
             self.waiting[index].departs = departs;
-            // One that is missing was lost.
+            // A missing packet was lost.
             if let Some(packet) = held.next_if(|packet| packet.number == number) {
                 let at = self.arrival(departs);
                 self.arriving.push(Arriving { at, ..packet });
@@ -242,24 +237,24 @@ impl<T> Link<T> {
         }
     }
 
-    /// As [`Link::restart`], with `trace` in the place of the present one.
+    /// Like [`Link::restart`], with another trace.
     pub fn restart_with(&mut self, now: Instant, trace: Trace) {
         self.settings.trace = trace;
         self.restart(now);
     }
 
-    /// Bytes that wait for capacity at `now`, the packet that is being sent included whole.
+    /// Bytes in the queue at `now`, including the whole packet that is being sent.
     pub fn queue_bytes(&mut self, now: Instant) -> usize {
         self.forget_departed(now);
         self.waiting_bytes
     }
 
-    /// What has passed so far.
+    /// The counters.
     pub fn stats(&self) -> &LinkStats {
         &self.stats
     }
 
-    /// What the link is made of.
+    /// The settings.
     pub fn settings(&self) -> &LinkSettings {
         &self.settings
     }
@@ -308,7 +303,7 @@ impl<T> Arriving<T> {
     }
 }
 
-/// The earliest is the greatest, for a heap that keeps the greatest on top.
+/// Reversed, since the heap keeps the greatest on top.
 impl<T> Ord for Arriving<T> {
     fn cmp(&self, other: &Self) -> Ordering {
         other.key().cmp(&self.key())

@@ -29,8 +29,7 @@ pub fn read_mahimahi(file: &Path) -> Result<Opportunities, TraceError> {
     parse_mahimahi(&file.display().to_string(), &read(file)?)
 }
 
-/// Reads a trace of the kind that the file's name says: `.csv`, or else Mahimahi's format, to which
-/// `unknown` adds delay and loss.
+/// Reads a CSV trace (`.csv`) or else Mahimahi's format, to which `unknown` adds delay and loss.
 ///
 /// # Errors
 /// [`TraceError`] when the file cannot be read, is too large or breaks its format.
@@ -53,8 +52,7 @@ fn read(file: &Path) -> Result<String, TraceError> {
     }
 }
 
-/// The bytes of a file, at most `bytes_max`, whatever the file says its size is: devices and pipes
-/// have none.
+/// The bytes of a file, at most `bytes_max`, which also bounds devices and pipes.
 ///
 /// # Errors
 /// When the file cannot be read, and [`io::ErrorKind::FileTooLarge`].

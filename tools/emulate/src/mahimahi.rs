@@ -1,7 +1,7 @@
 //! Mahimahi's traces: one line per delivery opportunity of 1,500 bytes, its time in ms.
 //!
-//! Lines may repeat a time; the trace repeats without end, with the last time as its period. The
-//! other way, a trace as such lines, keeps its bytes and its length; delay and loss have no place.
+//! Times may repeat; the last one is the period after which the trace repeats. The format has
+//! neither delay nor loss.
 //!
 //! Source: mahimahi, src/frontend/link_queue.cc.
 
@@ -13,10 +13,10 @@ use crate::error::TraceError;
 use crate::timeline::nanos;
 use crate::trace::Trace;
 
-/// The delivery opportunities that `text` lists; `file` is what errors call it.
+/// Parses the delivery opportunities in `text`; errors name `file`.
 ///
 /// # Errors
-/// [`TraceError::Format`] with the place and what would be right there.
+/// [`TraceError::Format`] with the location and the remedy.
 pub fn parse_mahimahi(file: &str, text: &str) -> Result<Opportunities, TraceError> {
     let error = |line: usize, problem: String, cure: &str| TraceError::Format {
         file: file.into(),
@@ -50,9 +50,8 @@ pub fn parse_mahimahi(file: &str, text: &str) -> Result<Opportunities, TraceErro
 
 /// One pass of the capacity of `trace` in Mahimahi's format.
 ///
-/// An opportunity comes in the first whole ms at which its bytes are there, and one at the end,
-/// which is the period: up to [`Opportunities::BYTES`] more than the trace has. Delay and loss are
-/// left out.
+/// An opportunity is written at the first whole ms at which its bytes are there, and one at the
+/// end, which is the period: up to [`Opportunities::BYTES`] more than the trace has.
 pub fn format_mahimahi(trace: &Trace) -> String {
     let length = trace.one_pass();
     let mut lines = Lines::default();
@@ -75,18 +74,18 @@ pub fn format_mahimahi(trace: &Trace) -> String {
     lines.finish(nanos(length))
 }
 
-/// Lines in the making.
+/// Collects lines.
 #[derive(Debug, Default)]
 struct Lines {
     text: String,
-    /// Of the last line.
+    /// The time of the last line.
     ms: u64,
-    /// What came since the last opportunity, in bit/s x ns.
+    /// The budget since the last opportunity, in bit/s x ns.
     gathered: u128,
 }
 
 impl Lines {
-    /// So many bytes come at once, at `at` ns.
+    /// Adds `bytes` at `at` ns.
     fn fill(&mut self, at: u64, bytes: u64) {
         self.gathered += u128::from(bytes) * 8 * NANOS;
         while self.gathered >= OPPORTUNITY {
@@ -95,7 +94,7 @@ impl Lines {
         }
     }
 
-    /// Bytes come at `bps` from `from` to `until`, ns.
+    /// Adds bytes at `bps` from `from` to `until`, ns.
     fn flow(&mut self, from: u64, until: u64, bps: u64) {
         let before = self.gathered;
         let all = before + u128::from(until - from) * u128::from(bps);
@@ -135,23 +134,17 @@ mod tests {
     use super::*;
     use crate::timeline::{AtEnd, Timeline};
 
-    #[test]
-    fn opportunities_repeat_with_the_last_time_as_period() {
-        let opportunities = parse_mahimahi("x.mm", "\u{feff}0\n3\n3\r\n7\n").unwrap();
-        assert_eq!(opportunities.period(), Duration::from_millis(7));
-    }
-
-    /// What is written of `trace`, as a list.
     fn written(trace: &Trace) -> Vec<u64> {
         format_mahimahi(trace).lines().map(|line| line.parse().unwrap()).collect()
     }
 
     #[test]
     fn what_is_written_reads_as_the_same_opportunities() {
-        let text = "0\n3\n3\n7\n";
-        let capacity = Capacity::Opportunities(parse_mahimahi("x.mm", text).unwrap());
+        let opportunities = parse_mahimahi("x.mm", "\u{feff}0\n3\n3\r\n7\n").unwrap();
+        assert_eq!(opportunities.period(), Duration::from_millis(7));
+        let capacity = Capacity::Opportunities(opportunities);
         let trace = Trace::constant(Rate::ZERO, Duration::ZERO).with_capacity(capacity);
-        assert_eq!(format_mahimahi(&trace), text);
+        assert_eq!(format_mahimahi(&trace), "0\n3\n3\n7\n");
     }
 
     #[test]
@@ -161,7 +154,7 @@ mod tests {
         let rates = [(0, 1_000), (18, 10_000), (21, 0)].map(|(at, r)| (ms(at), Rate::from_kbps(r)));
         let rates = Timeline::new(rates, ms(40), AtEnd::Repeat).unwrap();
         let trace = Trace::constant(Rate::ZERO, ms(1)).with_capacity(Capacity::Rates(rates));
-        // Half of one is there at 18 ms; the last one makes the period and brings what is left.
+        // Half of one is there at 18 ms; the last one makes the period and carries the rest.
         assert_eq!(written(&trace), [12, 19, 20, 21, 40]);
     }
 

@@ -1,4 +1,4 @@
-//! Seeded chance: the few distributions that links and applications need.
+//! Seeded random numbers in the distributions that links and applications need.
 
 use rand_core::{RngCore, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -14,7 +14,7 @@ impl Random {
         Self(Pcg64Mcg::seed_from_u64(seed))
     }
 
-    /// A generator of its own for part `index` of what `seed` describes.
+    /// The generator of part `index` of what `seed` describes.
     pub fn part(seed: u64, index: u64) -> Self {
         Self::new(SplitMix64::word(seed, index))
     }

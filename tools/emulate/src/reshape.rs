@@ -1,4 +1,4 @@
-//! The same link otherwise: a part of a recording, coarser, or as another kind of capacity.
+//! A part of a recording, a coarser one, or another kind of capacity.
 //!
 //! ```text
 //! rates          10 Mbit/s ────────┐ 4 Mbit/s ──────
@@ -6,8 +6,7 @@
 //!   with_rates(100 ms)        the mean of each step
 //! ```
 //!
-//! All of these give one pass that starts again when it is over; no byte is lost or gained but for
-//! the last fraction of one.
+//! All give one pass that then repeats; no byte is lost or gained but for the last fraction of one.
 
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ use crate::timeline::{AtEnd, Timeline, nanos};
 use crate::trace::Trace;
 
 impl Trace {
-    /// From `from` on, so long as `lasting`, as a recording of its own; `lasting` above 0.
+    /// The recording from `from` on, `lasting` long, above 0.
     #[must_use]
     pub fn part(&self, from: Duration, lasting: Duration) -> Self {
         let (from, lasting) = (nanos(from), nanos(lasting.max(Duration::from_nanos(1))));
@@ -29,7 +28,7 @@ impl Trace {
                 let slots = opportunities
                     .until(end)
                     .map(|(at, bytes)| (nanos(at), bytes))
-                    // What comes at the very beginning serves what has waited before.
+                    // An opportunity at the very beginning serves packets of the part before.
                     .filter(|&(at, _)| at > from || from == 0)
                     .map(|(at, bytes)| (Duration::from_nanos(at - from), bytes));
                 let part = Opportunities::with_bytes(slots, Duration::from_nanos(lasting));
@@ -43,7 +42,7 @@ impl Trace {
         )
     }
 
-    /// One pass with the mean rate of each `step` (above 0) as its capacity.
+    /// One pass whose capacity is the mean rate of each `step` (above 0).
     #[must_use]
     pub fn with_rates(&self, step: Duration) -> Self {
         let length = self.one_pass();
@@ -52,8 +51,8 @@ impl Trace {
         self.with_capacity(Capacity::Rates(stepped(rates, step, length)))
     }
 
-    /// One pass with a delivery opportunity at the end of each `step` (above 0), of as many whole
-    /// bytes as the link could carry in it.
+    /// One pass with a delivery opportunity at the end of each `step` (above 0), of the whole bytes
+    /// that the link could carry in it.
     #[must_use]
     pub fn with_opportunities(&self, step: Duration) -> Self {
         let length = self.one_pass();
@@ -86,7 +85,7 @@ impl Trace {
         ))
     }
 
-    /// How long one pass takes, a second for what never changes.
+    /// Length of one pass, a second for a trace that never changes.
     pub(crate) fn one_pass(&self) -> Duration {
         self.length().unwrap_or(CONSTANT).max(Duration::from_nanos(1))
     }
@@ -105,7 +104,7 @@ fn part_of<V: Copy + PartialEq>(timeline: &Timeline<V>, from: u64, lasting: u64)
     repeating(steps, Duration::from_nanos(lasting))
 }
 
-/// A value per `step`, over `length`.
+/// A timeline with a value per `step`.
 fn stepped<V: Copy + PartialEq>(
     values: impl Iterator<Item = V>,
     step: Duration,
@@ -126,7 +125,7 @@ fn repeating<V: Copy>(steps: Vec<(Duration, V)>, length: Duration) -> Timeline<V
     Timeline::new(steps, length, AtEnd::Repeat).expect("steps ascend from zero, all before the end")
 }
 
-/// How much becomes of what never changes.
+/// Length of a trace that never changes.
 const CONSTANT: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

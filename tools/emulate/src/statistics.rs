@@ -1,4 +1,4 @@
-//! What recordings are like, in the figures that studies of driving publish.
+//! The statistics of recordings that studies of driving publish.
 //!
 //! ```text
 //! capacity ──> half seconds ─┬─> quantiles, autocorrelation after 0.5, 5 and 10 s
@@ -8,9 +8,8 @@
 //! loss  ─────> a probe each 200 ms ─> share lost, and how much of it comes in bursts
 //! ```
 //!
-//! Each takes one recording or several, which are pooled: their half seconds and probes together,
-//! events per minute of all of them. What compares one moment with another (autocorrelation) stays
-//! within a recording, and its mean counts.
+//! Several recordings are pooled: half seconds and probes together, events per minute of all of
+//! them. Autocorrelation is computed within each recording and averaged.
 
 use std::time::Duration;
 
@@ -24,18 +23,18 @@ mod runs;
 
 use runs::{Quantiles, correlation, run_lengths};
 
-/// One direction of one link, or of many.
+/// Statistics of one direction of one link, or of many.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TraceStatistics {
-    /// How long all recordings together take.
+    /// Length of all recordings together.
     pub seconds: f64,
     /// The capacity over half seconds, bit/s.
     pub capacity_bps: CapacityQuantiles,
-    /// How much the capacity is still what it was.
+    /// Autocorrelation of the capacity.
     pub autocorrelation: Autocorrelation,
     /// Times below 1 Mbit/s, in half seconds.
     pub dips: Dips,
-    /// Times in which nothing at all can leave.
+    /// Times without capacity.
     pub gaps: DeliveryGaps,
     /// One-way propagation delay, ms.
     pub delay_ms: DelayQuantiles,
@@ -60,7 +59,7 @@ pub struct CapacityQuantiles {
     pub p95: f64,
 }
 
-/// Correlation of the capacity with itself some time later, -1..=1; `None` where recordings are too
+/// Correlation of the capacity with itself some time later, -1..=1; `None` when recordings are too
 /// short or nothing changes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Autocorrelation {
@@ -75,17 +74,17 @@ pub struct Autocorrelation {
 /// Times in which the capacity is low.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Dips {
-    /// What is low, bit/s.
+    /// The threshold, bit/s.
     pub below_bps: f64,
-    /// The share of half seconds that are, 0..=1.
+    /// The share of half seconds below it, 0..=1.
     pub share_of_time: f64,
-    /// How many begin per minute.
+    /// Dips per minute.
     pub per_minute: f64,
-    /// How long they last; `None` without any.
+    /// Their lengths; `None` without any.
     pub seconds: Option<Lengths>,
 }
 
-/// Times in which nothing can leave, however short.
+/// Times without capacity, however short.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct DeliveryGaps {
     /// Gaps that last at least 50 ms, per minute.
@@ -117,7 +116,7 @@ pub struct DelayQuantiles {
     pub max: f64,
 }
 
-/// How long something lasts, seconds.
+/// Lengths, seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Lengths {
     /// The median.
@@ -143,18 +142,18 @@ pub struct LossStatistics {
     pub longest_seconds: f64,
 }
 
-/// The way there and back on idle links, as a probe each 200 ms sees it.
+/// Round trips on idle links, as a probe each 200 ms sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct RoundTripStatistics {
     /// Round-trip times, ms.
     pub rtt_ms: DelayQuantiles,
-    /// How many times per minute it rises by more than 100 ms above its median.
+    /// Spikes per minute: rises by more than 100 ms above the median.
     pub spikes_per_minute: f64,
-    /// How long it stays there; `None` when it never does.
+    /// Their lengths; `None` without any.
     pub spike_seconds: Option<Lengths>,
 }
 
-/// What two links of a drive have to do with each other.
+/// Dependence of two links of a drive.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PairStatistics {
     /// Correlation of their capacities over half seconds, -1..=1; `None` where one never changes.
@@ -164,7 +163,7 @@ pub struct PairStatistics {
 }
 
 impl TraceStatistics {
-    /// Of all `traces` together, one pass of each, at most [`LENGTH_MAX`]; `None` without any.
+    /// Statistics of one pass of all `traces`, of each at most [`LENGTH_MAX`]; `None` without any.
     pub fn of<'a>(traces: impl IntoIterator<Item = &'a Trace>) -> Option<Self> {
         let mut pool = Pool::default();
         for trace in traces {
@@ -174,17 +173,16 @@ impl TraceStatistics {
     }
 }
 
-/// All that [`TraceStatistics`] needs of its recordings.
+/// Sums over recordings.
 #[derive(Debug, Default)]
 struct Pool {
     seconds: f64,
     rates: Vec<f64>,
-    /// Per lag of [`LAGS`].
     correlations: [Vec<f64>; LAGS.len()],
     dips: Vec<f64>,
     gaps_ms: Vec<f64>,
     delays_ms: Vec<f64>,
-    /// Sums over probes: all, lost, lost after a lost one, lost after one that was not.
+    /// Sums over probes: all, lost, lost after a lost one, lost after a delivered one.
     probes: f64,
     lost: f64,
     lost_again: f64,
@@ -267,8 +265,8 @@ impl Pool {
 }
 
 impl RoundTripStatistics {
-    /// Of all `links` together, each the way there and the way back, at most [`LENGTH_MAX`]; `None`
-    /// without any.
+    /// Statistics of all `links`, each an uplink and a downlink, of each at most [`LENGTH_MAX`];
+    /// `None` without any.
     pub fn of<'a>(links: impl IntoIterator<Item = (&'a Trace, &'a Trace)>) -> Option<Self> {
         let (mut all, mut spikes, mut seconds) = (Vec::new(), Vec::new(), 0.0);
         for (there, back) in links {
@@ -291,7 +289,8 @@ impl RoundTripStatistics {
 }
 
 impl PairStatistics {
-    /// Of two links at the same time, over one pass of the longer one, at most [`LENGTH_MAX`].
+    /// Statistics of two links at the same time, over one pass of the longer one, at most
+    /// [`LENGTH_MAX`].
     pub fn of(one: &Trace, other: &Trace) -> Self {
         let length = analysed(one.length().max(other.length()));
         let [one, other] = [one, other].map(|trace| trace.capacity().mean_rates(BIN, length));
@@ -304,7 +303,6 @@ impl PairStatistics {
 }
 
 impl DelayQuantiles {
-    /// Of at least one delay.
     fn of(delays_ms: Vec<f64>) -> Self {
         let delays = Quantiles::of(delays_ms);
         Self {
@@ -329,7 +327,7 @@ impl Lengths {
     }
 }
 
-/// How long the times without capacity are, ms, in the first `length` of `capacity`.
+/// The lengths of times without capacity, ms, in the first `length` of `capacity`.
 fn gaps(capacity: &Capacity, length: Duration) -> Vec<f64> {
     let end = nanos(length);
     let mut gaps = Vec::new();
@@ -367,13 +365,12 @@ fn gaps(capacity: &Capacity, length: Duration) -> Vec<f64> {
     gaps
 }
 
-/// When probes leave within `length`; at least one.
+/// The times of probes within `length`; at least one.
 fn probes(length: Duration) -> impl Iterator<Item = Duration> {
     let count = nanos(length).div_ceil(nanos(PROBE)).max(1);
     (0..count).map(|probe| Duration::from_nanos(probe * nanos(PROBE)))
 }
 
-/// How much is looked at of a recording of `length`.
 fn analysed(length: Option<Duration>) -> Duration {
     length.unwrap_or(CONSTANT).clamp(Duration::from_nanos(1), LENGTH_MAX)
 }
@@ -382,17 +379,16 @@ fn millis(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
-/// So much of a recording counts for its statistics.
+/// The most of a recording that counts.
 pub const LENGTH_MAX: Duration = Duration::from_secs(24 * 3_600);
-/// How much is looked at of what never changes.
+/// The length that counts of a trace that never changes.
 const CONSTANT: Duration = Duration::from_secs(1);
-/// Over what capacity is averaged.
+/// The step over which capacity is averaged.
 const BIN: Duration = Duration::from_millis(500);
 /// Lags of the autocorrelation, in [`BIN`]s.
 const LAGS: [usize; 3] = [1, 10, 20];
-/// The distance of probes.
 const PROBE: Duration = Duration::from_millis(200);
-/// Below it, a link is in a dip, bit/s.
+/// The threshold of a dip, bit/s.
 const LOW_BPS: f64 = 1e6;
 /// The height above the median from which a round-trip time is a spike, ms.
 const SPIKE_MS: f64 = 100.0;

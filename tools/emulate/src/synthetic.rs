@@ -1,4 +1,4 @@
-//! Cellular links that never existed, with the statistics of those that do.
+//! Synthetic cellular links with the statistics of recorded ones.
 //!
 //! ```text
 //! seed ─┬─> shared by all links ──┐
@@ -8,8 +8,8 @@
 //!       └─> loss: blackouts of some hundred ms to half a minute ─────────────────────────────┘
 //! ```
 //!
-//! What is shared makes operators weakly dependent, most in what changes slowly (the terrain),
-//! least in what changes fast (the other users of a cell).
+//! The shared part makes operators weakly dependent: most in slow changes (the terrain), least in
+//! fast ones (the other users of a cell).
 //!
 //! Source: the targets are the published statistics of the PAM 2025 multi-carrier driving data set
 //! (uplink throughput, RTT and loss of three US operators); delivery gaps of LTE are those of
@@ -31,15 +31,14 @@ mod operator;
 mod pauses;
 mod set;
 
-/// A cellular uplink of `operator` over `length`, after which it starts again.
+/// A cellular uplink of `operator` that repeats after `length`.
 ///
 /// Links of one `seed` with different `index` belong to one drive and depend on each other weakly;
-/// the same three arguments give the same trace. The delay is half the round-trip time.
+/// equal arguments give equal traces. The delay is half the round-trip time.
 pub fn synthetic_trace(seed: u64, index: u64, operator: &Operator, length: Duration) -> Trace {
     trace_of(seed, index, operator, &Character::USUAL, length)
 }
 
-/// The same, of a link that has a character of its own.
 fn trace_of(
     seed: u64,
     index: u64,
@@ -61,38 +60,36 @@ fn trace_of(
     )
 }
 
-/// What sets a link of one drive apart from its operator's others.
+/// How a link of one drive differs from its operator's others.
 struct Character {
-    /// What is added to the normal score of its capacity.
+    /// Added to the normal score of its capacity.
     level: f64,
-    /// The rest of that score.
     components: &'static [Component],
-    /// How many times as much as usual that rest varies.
+    /// Factor of the components' variation.
     volatility: f64,
-    /// How much of what components share with other links it has: 0 nothing, 1 all.
+    /// Factor of the components' shared part: 0 none, 1 all.
     shared: f64,
     /// The deviation of the capacity's logarithm within half a second.
     flicker: f64,
-    /// Whether gaps begin with a [`STEP`] and last whole ones.
+    /// Whether gaps begin at a [`STEP`] and last whole ones.
     in_steps: bool,
     /// The round-trip time between spikes.
     wander: Wander,
-    /// How many times as often as usual it has spikes.
+    /// Factor of the number of spikes.
     spikes: f64,
 }
 
 /// How the logarithm of the round-trip time changes between spikes.
 struct Wander {
-    /// The deviation of what lasts.
+    /// The deviation of the lasting part.
     deviation: f64,
-    /// How much of that is left at the next [`PROBE`].
+    /// The share of it that is left at the next [`PROBE`].
     keep: f64,
-    /// The deviation of what each probe has for itself.
+    /// The deviation of each probe's own part.
     noise: f64,
 }
 
 impl Character {
-    /// No character at all.
     const USUAL: Self = Self {
         level: 0.0,
         components: &COMPONENTS,
@@ -105,7 +102,7 @@ impl Character {
     };
 }
 
-/// A normal process, a value per [`STEP`]: the sum of some with different memory.
+/// A normal process, a value per [`STEP`]: a sum of components with different memory.
 fn normal_scores(
     shared_seed: u64,
     own_seed: u64,
@@ -131,8 +128,8 @@ fn normal_scores(
     scores
 }
 
-/// Scatters `rates`, one per [`STEP`], by `deviation` of their logarithm; each half second keeps
-/// its mean.
+/// Scatters `rates`, one per [`STEP`], by `deviation` of their logarithm; the mean of each half
+/// second stays.
 fn flicker(random: &mut Random, deviation: f64, rates: &mut [f64]) {
     if deviation <= 0.0 {
         return;
@@ -174,7 +171,7 @@ fn delays(
         if random.chance(chance) {
             let height =
                 RttQuantiles::SPIKE_MS * (1.0 - random.unit()).powf(-1.0 / spikes.exponent);
-            // High ones last longer for the reason above; they are rarer for it.
+            // High spikes last longer for that reason, and are rarer in return.
             if random.chance(spikes.kept(height, FALL_MS_MAX)) {
                 spike = spike.max(height.min(SPIKE_MS_MAX));
             }
@@ -189,7 +186,7 @@ fn delays(
 fn blackouts(random: &mut Random, operator: &Operator, length: Duration) -> Timeline<f64> {
     let burst = operator.loss_burst_probes.max(1.0);
     let begins = operator.loss / (1.0 - operator.loss) / burst;
-    // Most bursts are short; one in ten is eight times as long and makes the tail.
+    // One burst in ten is eight times as long and makes the tail.
     let short = (burst / 1.7).max(1.0);
     let long = (burst - 0.9 * short) * 10.0;
     let mut left = 0;
@@ -205,7 +202,7 @@ fn blackouts(random: &mut Random, operator: &Operator, length: Duration) -> Time
     sampled(values, PROBE, length)
 }
 
-/// The timeline of `values`, one per `step`, that ends at `length` and starts again.
+/// The timeline of `values`, one per `step`, that repeats after `length`.
 fn sampled<V: Copy + PartialEq>(
     values: impl Iterator<Item = V>,
     step: Duration,
@@ -220,13 +217,13 @@ fn sampled<V: Copy + PartialEq>(
     Timeline::new(steps, length, AtEnd::Repeat).expect("steps ascend from zero, all before the end")
 }
 
-/// How many steps begin before `length`; at least one.
+/// Number of steps that begin before `length`; at least one.
 fn steps(length: Duration, step: Duration) -> usize {
     usize::try_from(nanos(length).div_ceil(nanos(step))).unwrap_or(usize::MAX).max(1)
 }
 
-/// A part of the normal score: how much of its variance, how long it remembers, and how much of it
-/// all links of a drive share.
+/// A part of the normal score: its share of the variance, its memory, and the share that all links
+/// of a drive have in common.
 struct Component {
     weight: f64,
     memory_seconds: f64,
@@ -241,17 +238,16 @@ const COMPONENTS: [Component; 3] = [
     Component { weight: 0.06, memory_seconds: 2.0, shared: 0.1 },
 ];
 
-/// How long a value of the capacity stays.
+/// Step of the capacity.
 const STEP: Duration = Duration::from_millis(100);
-/// How long a value of delay or loss stays: the distance of the probes that recorded them.
+/// Step of delay and loss: the interval of the probes that recorded them.
 const PROBE: Duration = Duration::from_millis(200);
 /// The relative deviation of the round-trip time between spikes.
 const RTT_WANDER: f64 = 0.12;
 /// Twice the length of a probe, since a delay is half a round-trip time.
 const FALL_MS_MAX: f64 = 400.0;
-/// How much of a deviation of the capacity within half a second is left after a [`STEP`].
+/// The share of a capacity's deviation within half a second that is left after a [`STEP`].
 const FLICKER_KEEP: f64 = 0.5;
-/// The highest spike.
 const SPIKE_MS_MAX: f64 = 15_000.0;
 
 // Parts of a seed, so that each source of chance has its own generator.
@@ -262,7 +258,6 @@ const LOSS: u64 = 102;
 const FLICKER: u64 = 103;
 const OWN: u64 = 1_000;
 
-/// The rate of `mbps` Mbit/s.
 fn rate(mbps: f64) -> Rate {
     Rate::from_bps((mbps * 1e6).round() as u64)
 }

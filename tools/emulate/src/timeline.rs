@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-/// What a recording does when it is over.
+/// What follows the end of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtEnd {
     /// The recording starts again.
@@ -13,27 +13,25 @@ pub enum AtEnd {
     Hold,
 }
 
-/// A value that is constant between the times at which it changes.
-///
-/// Times count from the start of the recording.
+/// A value that is constant between the times at which it changes. Times count from the start of
+/// the recording.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timeline<V> {
-    /// When each value begins, ns, and the value; ascending, the first at 0.
+    /// Begin in ns and value; ascending, the first at 0.
     steps: Vec<(u64, V)>,
-    /// How long one pass takes, ns; later than the last step.
+    /// Length of a pass in ns; later than the last step.
     length: u64,
     at_end: AtEnd,
 }
 
-/// The value at one time, and how long it lasts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Span<V> {
     pub value: V,
-    /// When the next value begins, ns since the start; `None` when there is no next one.
+    /// When the next value begins, ns since the start; `None` if it lasts for ever.
     pub end: Option<u64>,
 }
 
-/// Why steps make no timeline.
+/// Why steps are not a timeline.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TimelineError {
@@ -64,7 +62,7 @@ impl<V: Copy> Timeline<V> {
         Self { steps: vec![(0, value)], length: u64::MAX, at_end: AtEnd::Hold }
     }
 
-    /// A timeline of `steps`, each the time at which its value begins, that ends at `length`.
+    /// A timeline of `steps`, each a begin and a value, that ends at `length`.
     ///
     /// # Errors
     /// [`TimelineError`] unless the first step is at zero, each is later than the one before, and
@@ -101,14 +99,14 @@ impl<V: Copy> Timeline<V> {
         (self.steps.len() > 1 || self.length != u64::MAX).then(|| Duration::from_nanos(self.length))
     }
 
-    /// The values of one pass, each with how long it lasts.
+    /// The values of one pass with their durations.
     pub fn iter(&self) -> impl Iterator<Item = (Duration, V)> + '_ {
         let ends = self.steps.iter().skip(1).map(|step| step.0).chain([self.length]);
         self.steps.iter().zip(ends).map(|(&(at, v), end)| (Duration::from_nanos(end - at), v))
     }
 
-    /// The mean of `value_of` in each `step` from the start to `end`, all ns and above 0; the last
-    /// step may be shorter.
+    /// The mean of `value_of` in each `step` from the start to `end`, all in ns and above 0; the
+    /// last step may be shorter.
     pub(crate) fn means(&self, step: u64, end: u64, value_of: impl Fn(V) -> f64) -> Vec<f64> {
         let mut means = Vec::new();
         let mut span = self.span(0);
@@ -130,7 +128,7 @@ impl<V: Copy> Timeline<V> {
         means
     }
 
-    /// How many values one pass has.
+    /// Number of values in one pass.
     pub(crate) fn steps(&self) -> usize {
         self.steps.len()
     }

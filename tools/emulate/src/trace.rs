@@ -1,4 +1,4 @@
-//! What a link can do, over time.
+//! Capacity, delay and loss of a link over time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,9 +8,7 @@ use roadweave_proto::Rate;
 use crate::capacity::Capacity;
 use crate::timeline::Timeline;
 
-/// Capacity, delay and loss of a link in one direction, over time.
-///
-/// Cheap to clone: many links share one recording.
+/// Capacity, delay and loss of a link in one direction. Cheap to clone: links share a recording.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trace {
     capacity: Arc<Capacity>,
@@ -33,27 +31,25 @@ impl Trace {
         Self { capacity: Arc::new(capacity.into()), delay: Arc::new(delay), loss: Arc::new(loss) }
     }
 
-    /// This link with `capacity` in the place of its own; delay and loss stay.
+    /// A copy with another capacity.
     #[must_use]
     pub fn with_capacity(&self, capacity: impl Into<Capacity>) -> Self {
         Self { capacity: Arc::new(capacity.into()), ..self.clone() }
     }
 
-    /// This link with the one-way propagation `delay` in the place of its own; capacity and loss
-    /// stay.
+    /// A copy with another one-way propagation delay.
     #[must_use]
     pub fn with_delay(&self, delay: Timeline<Duration>) -> Self {
         Self { delay: Arc::new(delay), ..self.clone() }
     }
 
-    /// This link with `loss` (share of packets, 0..=1) in the place of its own; capacity and delay
-    /// stay.
+    /// A copy with another loss, share of packets, 0..=1.
     #[must_use]
     pub fn with_loss(&self, loss: Timeline<f64>) -> Self {
         Self { loss: Arc::new(loss), ..self.clone() }
     }
 
-    /// Bytes that it can carry.
+    /// The capacity.
     pub fn capacity(&self) -> &Arc<Capacity> {
         &self.capacity
     }
@@ -75,8 +71,8 @@ impl Trace {
 
     /// A queue of 500 ms at the mean rate, at least [`Trace::QUEUE_BYTES_MIN`].
     ///
-    /// Cellular modems and base stations buffer some hundreds of milliseconds up to a second:
-    /// deep enough to hide scheduling gaps, and the reason why delay grows before loss does.
+    /// Cellular modems and base stations buffer some hundreds of milliseconds up to a second, which
+    /// hides scheduling gaps and makes delay grow before packets are lost.
     pub fn default_queue_bytes(&self) -> usize {
         let bytes = self.capacity.mean_rate().bytes_in(Duration::from_millis(500));
         usize::try_from(bytes).unwrap_or(usize::MAX).max(Self::QUEUE_BYTES_MIN)

@@ -1,4 +1,4 @@
-//! Recorded drives and Mahimahi's own traces, where they are at hand.
+//! Recorded drives and Mahimahi's own traces.
 //!
 //! `ROADWEAVE_TRACES` names a directory with `drives/*/*.csv` and `saturator/*.mm`; without it
 //! these tests are skipped.
@@ -29,8 +29,8 @@ fn entries(directory: &Path) -> Vec<PathBuf> {
     entries
 }
 
-/// Sends 1,300-byte packets at `rate` over each uplink of `drive` for its length; packets that
-/// arrived.
+/// Sends 1,300-byte packets at `rate` over each uplink of `drive` for its length; returns the
+/// number of delivered packets.
 fn replay(drive: &Drive, rate: Rate) -> u64 {
     let length = drive.length().expect("a recording ends");
     let pause = rate.time_for(1_300);
@@ -58,7 +58,7 @@ fn replay(drive: &Drive, rate: Rate) -> u64 {
 fn a_synthetic_drive_carries_a_stream_and_repeats() {
     let drive = Drive::synthetic(1, &Operator::ALL, Duration::from_secs(90));
     let delivered = replay(&drive, Rate::from_kbps(30_000));
-    // 90 s of 30 Mbit/s are 260 thousand packets; no link carries all, none carries nothing.
+    // 90 s of 30 Mbit/s are 260 thousand packets; no link carries all of them or none.
     assert!((100_000..4 * 259_600).contains(&delivered), "{delivered}");
     assert_eq!(delivered, replay(&drive, Rate::from_kbps(30_000)));
 }

@@ -1,4 +1,4 @@
-//! The other way: a trace as CSV, so that reading it gives the trace back.
+//! A trace as CSV, so that reading it gives the trace back.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -8,11 +8,11 @@ use crate::capacity::{Capacity, Opportunities};
 use crate::timeline::{Timeline, nanos};
 use crate::trace::Trace;
 
-/// One pass of `trace` as CSV: `t_ms,capacity_kbps,delay_ms,loss`, or with `bytes` in place of the
+/// One pass of `trace` as CSV: `t_ms,capacity_kbps,delay_ms,loss`, or with `bytes` instead of the
 /// capacity when the trace has delivery opportunities.
 ///
-/// [`parse_csv`](crate::parse_csv) gives an equal trace when all that changes has the same length.
-/// With rates the last value is written twice when it would otherwise last too long or too short.
+/// Reading it gives an equal trace when capacity, delay and loss have the same length. With rates,
+/// the last value is written twice when it would otherwise last too long or too short.
 pub fn format_csv(trace: &Trace) -> String {
     let length = trace.length().map_or(CONSTANT_NANOS, nanos);
     match &**trace.capacity() {
@@ -75,7 +75,7 @@ fn with_rates(trace: &Trace, length: u64) -> String {
     text
 }
 
-/// What the rows so far say; only what changes is written.
+/// The last written values; only changes are written.
 #[derive(Default)]
 struct Written {
     rate: Option<u64>,
@@ -97,7 +97,7 @@ impl Written {
     }
 }
 
-/// When anything but opportunities changes within one pass, ns; zero is among them.
+/// The times in ns at which a rate, delay or loss changes within one pass; zero is among them.
 fn changes(trace: &Trace, length: u64) -> BTreeSet<u64> {
     let mut times = BTreeSet::from([0]);
     add_changes(trace.delay(), length, &mut times);
@@ -116,7 +116,6 @@ fn add_changes<V: Copy>(timeline: &Timeline<V>, length: u64, times: &mut BTreeSe
     }
 }
 
-/// `nanos` in milliseconds, exactly.
 fn millis(text: &mut String, nanos: u64) {
     let (whole, rest) = (nanos / 1_000_000, nanos % 1_000_000);
     let _ = write!(text, "{whole}");
@@ -126,5 +125,5 @@ fn millis(text: &mut String, nanos: u64) {
     }
 }
 
-/// How much is written of what never changes, ns.
+/// Length in ns of a trace that never changes.
 const CONSTANT_NANOS: u64 = 1_000_000_000;

@@ -1,11 +1,9 @@
 //! Quantiles, runs and correlations of plain numbers.
 
-/// Values in ascending order; at least one.
 #[derive(Debug)]
 pub(super) struct Quantiles(Vec<f64>);
 
 impl Quantiles {
-    /// Of `values` in any order, at least one.
     pub fn of(mut values: Vec<f64>) -> Self {
         assert!(!values.is_empty(), "there is no quantile of nothing");
         values.sort_unstable_by(f64::total_cmp);
@@ -28,7 +26,7 @@ impl Quantiles {
     }
 }
 
-/// Pearson's correlation of two series of the same length; `None` where one does not change.
+/// Pearson's correlation of two series of equal length; `None` if either is constant.
 pub(super) fn correlation(one: &[f64], other: &[f64]) -> Option<f64> {
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
     let (mean_one, mean_other) = (mean(one), mean(other));
@@ -45,7 +43,7 @@ pub(super) fn correlation(one: &[f64], other: &[f64]) -> Option<f64> {
     known.then(|| (both / (of_one * of_other).sqrt()).clamp(-1.0, 1.0))
 }
 
-/// How many values each uninterrupted run of `true` has.
+/// The length of each uninterrupted run of `true`.
 pub(super) fn run_lengths(values: impl IntoIterator<Item = bool>) -> impl Iterator<Item = usize> {
     let mut length = 0;
     values.into_iter().chain([false]).filter_map(move |value| {

@@ -7,7 +7,7 @@ use crate::timeline::{AtEnd, Timeline};
 const S: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
 
-/// Values with the ms at which they begin, over so many seconds.
+/// Values with the ms at which they begin.
 fn timeline<V: Copy>(steps: &[(u32, V)], seconds: u32) -> Timeline<V> {
     let steps = steps.iter().map(|&(at, value)| (MS * at, value));
     Timeline::new(steps, S * seconds, AtEnd::Repeat).unwrap()
@@ -98,7 +98,7 @@ fn round_trips_add_both_ways_and_spikes_rise_from_their_median() {
 
 #[test]
 fn loss_is_told_with_its_bursts() {
-    // 2 s of blackout in 60 s: ten probes in a row.
+    // 2 s of blackout in 60 s are ten probes in a row.
     let burst = constant().with_loss(timeline(&[(0, 0.0), (9_000, 1.0), (11_000, 0.0)], 60));
     let LossStatistics { share, after_a_loss, burst_probes, longest_seconds } = of(&burst).loss;
     assert!((share - 2.0 / 60.0).abs() < 1e-9, "{share}");

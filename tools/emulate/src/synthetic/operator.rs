@@ -1,9 +1,9 @@
-//! What is known of cellular operators.
+//! Statistics of cellular operators.
 
 /// Statistics of one operator's links, as seen from a moving vehicle.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Operator {
-    /// What the operator is called.
+    /// The operator's name.
     pub name: &'static str,
     /// Quantiles of the uplink's capacity: the normal score of the share of time below, and Mbit/s;
     /// at least two, ascending.
@@ -12,13 +12,13 @@ pub struct Operator {
     pub rtt: RttQuantiles,
     /// The share of time in which every packet is lost, 0..1.
     pub loss: f64,
-    /// How long such a time lasts on average, in probes of 200 ms, at least 1.
+    /// Mean length of such a time, in probes of 200 ms, at least 1.
     pub loss_burst_probes: f64,
     /// Handovers per minute, each a pause of 60 ms at the median.
     pub handovers_per_minute: f64,
-    /// Pauses whose bytes follow within a second.
+    /// Pauses whose bytes arrive within the following second.
     pub gaps: Gaps,
-    /// Pauses whose bytes are lost to the link.
+    /// Pauses whose capacity is lost.
     pub outages: Gaps,
 }
 
@@ -33,7 +33,7 @@ pub struct RttQuantiles {
     pub p999_ms: f64,
 }
 
-/// How often a link's scheduler pauses, and for how long.
+/// Frequency and length of a link's pauses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gaps {
     /// Pauses per minute.
@@ -45,9 +45,9 @@ pub struct Gaps {
 
 /// Spikes that give a round-trip time its quantiles.
 pub(super) struct Spikes {
-    /// The exponent of the heights' Pareto distribution.
+    /// Exponent of the heights' Pareto distribution.
     pub exponent: f64,
-    /// The chance that one starts, per probe.
+    /// Chance of a start, per probe.
     pub chance: f64,
 }
 
@@ -96,7 +96,7 @@ impl Operator {
         gaps: Gaps::LTE,
         outages: Gaps::NONE,
     };
-    /// All of them, in the order in which a drive takes them.
+    /// All operators, in the order in which a drive takes them.
     pub const ALL: [Self; 4] = [Self::ATT, Self::VERIZON, Self::TMOBILE, Self::LTE];
 
     /// The operator of that name.
@@ -104,7 +104,7 @@ impl Operator {
         Self::ALL.into_iter().find(|operator| operator.name == name)
     }
 
-    /// The capacity in Mbit/s at a normal score: log-linear between the quantiles and beyond them.
+    /// The capacity in Mbit/s at a normal score: log-linear between and beyond the quantiles.
     pub(super) fn capacity_at(&self, score: f64) -> f64 {
         let last = self.capacity.len() - 2;
         let above = self.capacity.partition_point(|&(known, _)| known <= score);
@@ -116,9 +116,9 @@ impl Operator {
 }
 
 impl RttQuantiles {
-    /// The height above the median from which an excess counts as a spike, ms.
+    /// Excess above the median that counts as a spike, ms.
     pub(super) const SPIKE_MS: f64 = 100.0;
-    /// What is left of a spike at the next probe.
+    /// The share of a spike that is left at the next probe.
     pub(super) const DECAY: f64 = 0.5;
 
     /// The same spikes above another median.
@@ -152,7 +152,7 @@ impl Spikes {
 }
 
 impl Gaps {
-    /// None at all.
+    /// No pauses.
     pub const NONE: Self = Self { per_minute: 0.0, at_least: &[(0.0, 1.0), (1.0, 0.0)] };
     /// Two per minute of 200 to 600 ms.
     pub const OCCASIONAL: Self = Self { per_minute: 2.0, at_least: &[(200.0, 1.0), (600.0, 0.0)] };
@@ -168,14 +168,13 @@ impl Gaps {
         ],
     };
 
-    /// How long a pause is on average, ms.
     pub(super) fn mean_ms(&self) -> f64 {
         let shortest = self.at_least.first().map_or(0.0, |&(ms, _)| ms);
         let between = |pair: &[(f64, f64)]| (pair[1].0 - pair[0].0) * (pair[0].1 + pair[1].1) / 2.0;
         shortest + self.at_least.windows(2).map(between).sum::<f64>()
     }
 
-    /// The length in ms that the share `share` (0..1) of pauses exceeds, linear between the known.
+    /// The length in ms that the share `share` (0..1) of pauses exceeds, interpolated linearly.
     pub(super) fn exceeded_by(&self, share: f64) -> f64 {
         let known = self.at_least.partition_point(|&(_, at_least)| at_least > share);
         let right = known.clamp(1, self.at_least.len() - 1);
@@ -184,5 +183,5 @@ impl Gaps {
     }
 }
 
-/// What the log-linear tail may not exceed.
+/// Bound of the log-linear tail.
 const CAPACITY_MBPS_MAX: f64 = 250.0;

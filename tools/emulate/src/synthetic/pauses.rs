@@ -1,4 +1,4 @@
-//! Times in which nothing is delivered: handovers, scheduling gaps, outages.
+//! Times without capacity: handovers, scheduling gaps, outages.
 
 use std::time::Duration;
 
@@ -9,19 +9,18 @@ use super::{rate, steps};
 use crate::random::Random;
 use crate::timeline::{AtEnd, Timeline, nanos};
 
-/// Handovers, gaps and outages of one link, in no particular order.
+/// Handovers, gaps and outages of one link, unordered.
 pub(super) struct Pauses(Vec<Pause>);
 
 #[derive(Clone, Copy)]
 struct Pause {
     begin: u64,
     end: u64,
-    /// Whether the bytes that it held up follow afterwards.
+    /// Whether its bytes are delivered afterwards.
     repaid: bool,
 }
 
 impl Pauses {
-    /// Draws the pauses of a link of `operator`, within `length`.
     pub fn draw(random: &mut Random, operator: &Operator, length: Duration) -> Self {
         let mut pauses = Vec::new();
         let gaps = operator.gaps;
@@ -43,7 +42,7 @@ impl Pauses {
         Self(pauses)
     }
 
-    /// The same with gaps that begin with a `step` and last whole ones.
+    /// Aligns gaps to whole steps.
     pub fn in_steps(mut self, step: Duration) -> Self {
         let step = nanos(step);
         for gap in self.0.iter_mut().filter(|pause| pause.repaid) {
@@ -54,9 +53,9 @@ impl Pauses {
         self
     }
 
-    /// The rates that are left of `rates` (Mbit/s, one per `step`) over `length`.
+    /// Applies the pauses to `rates` (Mbit/s, one per `step`) over `length`.
     ///
-    /// What a gap held up is repaid at an even rate over [`REPAY`], on top of the link's own.
+    /// The bytes of a gap are repaid at an even rate over [`REPAY`], in addition to the link's own.
     pub fn apply(&self, rates: &[f64], step: Duration, length: Duration) -> Timeline<Rate> {
         let mut edges: Vec<u64> =
             (0_u64..).zip(0..steps(length, step)).map(|(index, _)| index * nanos(step)).collect();
@@ -98,12 +97,12 @@ impl Pauses {
     }
 }
 
-/// What gaps held up and the link still owes, in Mbit/s x ns.
+/// Unpaid bytes of gaps, in Mbit/s x ns.
 #[derive(Default)]
 struct Debt {
     owed: f64,
     paying: f64,
-    /// When the repayment that runs ends; 0 when none was arranged since the last gap.
+    /// End of the current repayment; 0 when none was arranged since the last gap.
     until: u64,
 }
 
@@ -131,9 +130,8 @@ impl Debt {
     }
 }
 
-/// Calls `event` with its time in ns for each event of a process in which what is between the end
-/// of one and the next has no memory. `event` returns how long it takes until the next may come,
-/// ns, on average `mean_ms`.
+/// Calls `event` with the time in ns of each event of a process whose intervals are memoryless.
+/// `event` returns its length in ns, on average `mean_ms`.
 fn draw_events(
     random: &mut Random,
     per_minute: f64,
@@ -151,12 +149,12 @@ fn draw_events(
         if at >= nanos(length) as f64 {
             return;
         }
-        // However short events are, they come to an end.
+        // Events of no length must not keep the loop from its end.
         at += (event(random, at as u64) as f64).max(1.0);
     }
 }
 
-/// How long a handover lasts, ns: p50, p90 and p99 are 60, 130 and 640 ms.
+/// Length of a handover, ns: p50, p90 and p99 are 60, 130 and 640 ms.
 fn handover(random: &mut Random) -> u64 {
     let score = random.normal();
     let slope = if score < 1.282 {
@@ -168,7 +166,6 @@ fn handover(random: &mut Random) -> u64 {
     (ms.min(HANDOVER_MS_MAX) * 1e6) as u64
 }
 
-/// Over what time the bytes of a gap follow, ns.
+/// The time over which the bytes of a gap follow, ns.
 const REPAY: u64 = 1_000_000_000;
-/// The longest handover.
 const HANDOVER_MS_MAX: f64 = 3_000.0;

@@ -5,13 +5,12 @@
 //!       └─> chance within the drive ───────────────────────────────────┴─> Trace, a step per 100 ms
 //! ```
 //!
-//! Within the minute and a half of a drive a link is mostly good or mostly bad: half of the
-//! variance of the capacity's normal score belongs to the drive, and spikes and losses gather on
-//! some drives.
+//! Within the 90 s of a drive a link is mostly good or mostly bad: half of the variance of the
+//! capacity's normal score belongs to the drive, and spikes and losses concentrate on some drives.
 //!
 //! Source: the constants are fitted to 59 recorded drives of 90 s with four uplinks, from the
-//! NUWiNS PAM 2025 and CoNEXT 2025 driving data; docs/experiments/synthetic-drives.md has their
-//! figures beside what comes out.
+//! NUWiNS PAM 2025 and CoNEXT 2025 driving data; docs/experiments/synthetic-drives.md compares
+//! their figures with the results.
 
 use std::time::Duration;
 
@@ -28,17 +27,17 @@ use crate::trace::Trace;
 /// A set of drives with four uplinks each: att, lte, tmobile, verizon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DriveSet {
-    /// Decides all that is random.
+    /// The seed of all random draws.
     pub seed: u64,
-    /// How long each drive takes.
+    /// Length of each drive.
     pub length: Duration,
 }
 
 impl DriveSet {
-    /// How many drives the recorded set has, and one of which the classes have their shares.
+    /// Number of drives in the recorded set, and in a set whose classes have their shares.
     pub const DRIVES: u32 = 59;
 
-    /// The drive `index`, from 0 on; equal sets have equal drives.
+    /// The drive `index`, from 0; equal sets have equal drives.
     pub fn drive(&self, index: u32) -> Drive {
         let links = (0_u64..).zip(&KINDS).map(|(link, kind)| {
             let trace = self.trace(index, link, kind);
@@ -80,10 +79,10 @@ impl DriveSet {
         trace.with_capacity(Capacity::Rates(rates))
     }
 
-    /// What `link` of drive `index` draws for `what`, of which links share the part `shared`.
+    /// The score of `link` in drive `index` for `what`; links have the part `shared` in common.
     ///
     /// Each [`DRIVES`](Self::DRIVES) drives have mean 0 and deviation 1, so that their classes do
-    /// not hang on the luck of a few draws.
+    /// not depend on the luck of a few draws.
     fn score(&self, index: u32, link: u64, what: u64, shared: f64) -> f64 {
         let block = u64::from(index / Self::DRIVES * Self::DRIVES);
         let scores: Vec<f64> = (block..block + u64::from(Self::DRIVES))
@@ -100,18 +99,18 @@ impl DriveSet {
     }
 }
 
-/// One operator's links, over all drives.
+/// One operator's links over all drives.
 struct Kind {
     operator: Operator,
-    /// The deviation of the logarithm of how often a drive has spikes and losses.
+    /// Deviation of the logarithm of a drive's frequency of spikes and losses.
     unrest: f64,
-    /// Whether it was recorded at the same time as the other one that was.
+    /// Whether it was recorded together with the other paired one.
     paired: bool,
 }
 
 /// Capacities are the quantiles of half seconds. Of round trips the median is recorded; the others
 /// are chosen so that the time above the median + 100 ms is near the recorded, and p99.9 no higher.
-/// The loss is the recorded share, or more where [`UNREST_MAX`] takes some of it away.
+/// The loss is the recorded share, or more where [`UNREST_MAX`] reduces it.
 const KINDS: [Kind; 4] = [
     Kind {
         operator: Operator {
@@ -202,35 +201,35 @@ const KINDS: [Kind; 4] = [
 /// Two per minute of 200 to 600 ms, in steps of 100 ms.
 const GAPS: Gaps = Gaps { per_minute: 2.0, at_least: &[(150.0, 1.0), (650.0, 0.0)] };
 
-/// What the level leaves of the score. Recorded scores correlate with themselves by 0.94 after
-/// 0.5 s, 0.84 after 5 s, 0.78 after 10 s, 0.69 after 20 s and 0.52 after a minute; gaps take the
-/// rest.
+/// The score apart from the level. Recorded scores correlate with themselves by 0.94 after 0.5 s,
+/// 0.84 after 5 s, 0.78 after 10 s, 0.69 after 20 s and 0.52 after a minute; gaps reduce it
+/// further.
 const COMPONENTS: [Component; 2] = [
     Component { weight: 0.40, memory_seconds: 30.0, shared: 0.3 },
     Component { weight: 0.05, memory_seconds: 4.0, shared: 0.0 },
 ];
-/// The deviation of the level, as a normal score (0.78 to 0.84 with what 90 s leave of the rest).
+/// Deviation of the level, as a normal score (0.78 to 0.84 with what 90 s leave of the components).
 const LEVEL: f64 = 0.72;
-/// The correlation of the levels of the two that were recorded at the same time.
+/// Correlation of the levels of the paired links.
 const LEVEL_SHARED: f64 = 0.33;
-/// The deviation of the logarithm of how much a link's score varies within a drive.
+/// Deviation of the logarithm of a link's variation within a drive.
 const VOLATILITY: f64 = 0.5;
 /// The highest unrest: T-Mobile's worst drive has spikes 22 % of the time.
 const UNREST_MAX: f64 = 4.0;
-/// How the logarithm of the number of outages falls with the level: on T-Mobile's worst fifth of
-/// drives 9 % of the time are without capacity, on the best 1.4 %, gaps included.
+/// How the logarithm of the number of outages falls with the level: T-Mobile's worst fifth of
+/// drives is without capacity for 9 % of the time, the best for 1.4 %, gaps included.
 const OUTAGES_BY_LEVEL: f64 = 1.2;
-/// The deviation of the logarithm of a link's median round-trip time.
+/// Deviation of the logarithm of a link's median round-trip time.
 const DISTANCE: f64 = 0.17;
 /// Recorded round-trip times correlate with themselves by 0.4 after a probe, 0.25 after a second
 /// and 0.15 after five; their logarithm deviates by 0.15 below the median.
 const WANDER: Wander = Wander { deviation: 0.09, keep: 0.96, noise: 0.12 };
-/// 0.30 of the mean is recorded, gaps included.
+/// Recorded: 0.30 of the mean, gaps included.
 const FLICKER: f64 = 0.33;
-/// The largest share of time that a link's packets are lost.
+/// Bound of the share of time that a link's packets are lost.
 const LOSS_MAX: f64 = 0.5;
 
-// What is drawn of each link of a drive; each part has room for ten links.
+// Seeds' parts for each link of a drive, ten links each.
 const LEVELS: u64 = 200;
 const VOLATILITIES: u64 = 210;
 const UNRESTS: u64 = 220;

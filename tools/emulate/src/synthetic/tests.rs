@@ -4,11 +4,11 @@
 use super::*;
 use crate::statistics::{Dips, PairStatistics, RoundTripStatistics, TraceStatistics};
 
-/// As many minutes as it takes for rare events to show their share.
+/// Enough minutes for rare events to show their share.
 const RUNS: u64 = 240;
 const RUN: Duration = Duration::from_secs(300);
 
-/// What a statistic should be, and how far from it the generator may be, as a share of it.
+/// Checks a statistic against its target within a tolerance, as a share of it.
 #[track_caller]
 fn check(what: &str, value: f64, target: f64, tolerance: f64) {
     let miss = value / target - 1.0;
@@ -56,7 +56,7 @@ fn check_link(operator: &Operator) -> TraceStatistics {
     statistics
 }
 
-/// How long the capacity remembers is known of these two, and dips of both together.
+/// Autocorrelation and dips are known of these two only.
 #[test]
 fn att_and_verizon_have_the_statistics_of_their_recordings() {
     let both = [(Operator::ATT, 0.078), (Operator::VERIZON, 0.096)].map(|(operator, below)| {
@@ -95,7 +95,7 @@ fn lte_has_the_statistics_of_its_recordings_and_the_gaps_of_its_grants() {
 
 #[test]
 fn operators_of_one_drive_depend_on_each_other_weakly() {
-    // As long as the recordings, since short ones are more often alike or opposite by chance.
+    // As long as the recordings: short ones are more often alike or opposite by chance.
     let length = Duration::from_secs(90);
     let pairs: Vec<PairStatistics> = (0..RUNS)
         .map(|seed| {
