@@ -1,32 +1,29 @@
-//! What arrived in one direction, cycle by cycle.
+//! Received packets of one direction by cycle.
 
 use std::collections::BTreeMap;
 
 use crate::log::Entry;
 use crate::plan::RecordPlan;
 
-/// All that arrived in one direction.
 #[derive(Debug, Default)]
 pub(crate) struct Arrivals {
     cycles: BTreeMap<u16, CycleArrivals>,
 }
 
-/// What arrived of one cycle.
 #[derive(Debug, Default)]
 pub(crate) struct CycleArrivals {
-    /// ms since the receiver's start and bytes.
+    /// ms since the receiver's start, bytes.
     pub deliveries: Vec<(u32, u32)>,
-    /// How many probes came.
     pub probes: u32,
-    /// How many were sent; 0 when none came to tell.
+    /// Number of probes sent; 0 when none arrived.
     pub probes_sent: u16,
-    /// The smallest difference between a probe's arrival by the receiver's time and its departure
-    /// by the sender's, us: the delay and what the clocks differ by.
+    /// The smallest difference between a probe's arrival by the receiver's clock and its departure
+    /// by the sender's, us: the delay and the clocks' difference.
     pub difference_min: Option<i64>,
 }
 
 impl Arrivals {
-    /// Adds an entry of the log; those that no plan can have are left out.
+    /// Adds an entry; those of cycles beyond the plan are ignored.
     pub fn add(&mut self, plan: &RecordPlan, entry: Entry) {
         match entry {
             Entry::Delivery { cycle, at_ms, bytes } if cycle <= plan.cycles() => {
@@ -48,13 +45,12 @@ impl Arrivals {
         }
     }
 
-    /// What arrived of `cycle`.
     pub fn cycle(&self, cycle: u16) -> Option<&CycleArrivals> {
         self.cycles.get(&cycle)
     }
 
-    /// The smallest difference of `cycle`'s probes, or of the nearest cycle before, or after, that
-    /// has any.
+    /// The smallest difference of `cycle`'s probes, or of the nearest cycle before, else after,
+    /// that has any.
     pub fn difference(&self, cycle: u16) -> Option<i64> {
         let known = |entry: (&u16, &CycleArrivals)| entry.1.difference_min;
         let before = self.cycles.range(..=cycle).rev().find_map(known);
@@ -66,5 +62,5 @@ fn signed(micros: u64) -> i64 {
     i64::try_from(micros).unwrap_or(i64::MAX)
 }
 
-/// Of one cycle: a delivery in every millisecond of the longest plan.
+/// A delivery in every millisecond of the longest plan, in one cycle.
 const DELIVERIES_MAX: usize = 7_300_000;

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! All links of a vehicle start together and follow one plan, so that their recordings belong to
-//! one drive. What the server received comes back as its log while the plan goes on: whenever the
-//! client stops, it has what was recorded.
+//! one drive. The server's log arrives while the plan runs: a client that stops early keeps what
+//! was recorded.
 
 use std::time::Duration;
 
@@ -30,12 +30,11 @@ pub struct RecordClient {
     plan: RecordPlan,
     header_bytes: u16,
     nonce: u64,
-    /// The wall clock at [`Instant::ZERO`], since 1970.
     unix_epoch: Duration,
     handshake: Handshake,
     clock: Option<PlanClock>,
     endpoint: Option<Endpoint>,
-    /// When the server last showed that it hears the client.
+    /// When the server last acknowledged a packet of the client.
     answered_at: Instant,
     wall: Option<Wall>,
     log: LogReceiver,
@@ -49,14 +48,13 @@ pub struct RecordClient {
     token: Option<RecordToken>,
 }
 
-/// What the client is waiting for from the server.
 #[derive(Clone, Copy, Debug)]
 enum Handshake {
     Idle,
     Challenge {
         next: Instant,
     },
-    /// The client has the secret, and has not asked for a session.
+    /// The client has the secret, but has not requested a session.
     Ready {
         token: u64,
     },
@@ -67,39 +65,36 @@ enum Handshake {
     },
 }
 
-/// The plan is over or was cut short.
 #[derive(Clone, Copy, Debug)]
 struct Finish {
-    /// How much of the plan was done.
     elapsed: Duration,
-    /// When to wait no longer for the rest of the server's log.
+    /// When to stop waiting for the rest of the server's log.
     deadline: Instant,
-    /// Whether everything is here.
     complete: bool,
     closed: bool,
 }
 
-/// What a recording does now.
+/// The progress of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordProgress {
-    /// How much of the plan is over.
+    /// The elapsed part of the plan.
     pub elapsed: Duration,
     /// The cycle, from 1; 0 before the first.
     pub cycle: u16,
-    /// What the recording does now.
+    /// The current phase.
     pub phase: RecordPhase,
-    /// Bytes of data that arrived at the server so far, as IP packets.
+    /// Bytes of data received by the server, as IP packets.
     pub up_bytes: u64,
-    /// Bytes of data that arrived here so far, as IP packets.
+    /// Bytes of data received by the client, as IP packets.
     pub down_bytes: u64,
     /// The round-trip time of the last report.
     pub round_trip: Option<Duration>,
 }
 
-/// What the recording of a link does at a time.
+/// The phases of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordPhase {
-    /// The client looks for the server, for the first time or again.
+    /// The client looks for the server, initially or again.
     Connecting,
     /// The client waits for the start of the plan.
     Ready,
@@ -141,12 +136,12 @@ impl RecordClient {
         }
     }
 
-    /// Proves to the server that it knows this token.
+    /// Sets the token that the client proves to know.
     pub fn with_token(self, token: Option<RecordToken>) -> Self {
         Self { token, ..self }
     }
 
-    /// The plan that it follows.
+    /// The plan.
     pub fn plan(&self) -> &RecordPlan {
         &self.plan
     }
@@ -166,7 +161,7 @@ impl RecordClient {
         self.clock = Some(PlanClock::new(now, Duration::ZERO));
     }
 
-    /// Ends the plan now, if it has not ended, and fetches what is missing.
+    /// Ends the plan now, if it has not ended, and fetches the rest of the log.
     pub fn finish(&mut self, now: Instant) {
         if self.finish.is_none() {
             let elapsed = self.clock.map_or(Duration::ZERO, |clock| clock.elapsed(now));
@@ -179,7 +174,7 @@ impl RecordClient {
         }
     }
 
-    /// Whether nothing more will come.
+    /// Whether the recording is over.
     pub fn is_done(&self, now: Instant) -> bool {
         let over = |finish: &Finish| finish.complete || now >= finish.deadline;
         self.refused.is_some()
@@ -231,7 +226,7 @@ impl RecordClient {
         Some(Message::Report(Report { token: endpoint.token, confirmed, ..report }).encode())
     }
 
-    /// When [`RecordClient::poll_transmit`] has something next; [`Instant::FAR_FUTURE`] for never.
+    /// When to call [`RecordClient::poll_transmit`] next; [`Instant::FAR_FUTURE`] for never.
     pub fn poll_timeout(&self, now: Instant) -> Instant {
         if self.is_done(now) {
             return Instant::FAR_FUTURE;
@@ -250,7 +245,7 @@ impl RecordClient {
         handshake.min(session).min(finish).min(over)
     }
 
-    /// What it does now, and how far it is.
+    /// The progress at `now`.
     pub fn progress(&self, now: Instant) -> RecordProgress {
         let elapsed = self.clock.map_or(Duration::ZERO, |clock| clock.elapsed(now));
         let moment = self.plan.moment(elapsed, true);
@@ -274,7 +269,7 @@ impl RecordClient {
         }
     }
 
-    /// What was recorded until it was finished.
+    /// The recording up to its end.
     ///
     /// # Errors
     /// [`RecordError`] when there is nothing to replay.
@@ -328,7 +323,7 @@ impl RecordClient {
             Handshake::Welcome { token, .. } => to == token,
             Handshake::Ready { .. } | Handshake::Idle => false,
         };
-        // A session that was lost and cannot be had again ends, but keeps what it recorded.
+        // A lost session that cannot be resumed ends, but keeps what it recorded.
         if is_ours && self.endpoint.is_none() {
             self.refused = Some(why);
         }
@@ -339,7 +334,6 @@ impl RecordClient {
         let (plan, arrivals) = (&self.plan, &mut self.down);
         let log = &mut |entry| arrivals.add(plan, entry);
         if endpoint.handle_report(now, report, payload_bytes, log) {
-            // It hears us where we are.
             self.answered_at = now;
             self.handshake = Handshake::Idle;
         }
@@ -353,8 +347,7 @@ impl RecordClient {
             self.up.add(&self.plan, *entry);
         }
         if let Some(finish) = &mut self.finish {
-            // A packet sent after the end has come: whatever was sent before has come, or never
-            // will.
+            // A packet sent after the end has arrived: earlier ones have arrived or are lost.
             finish.complete |= sent >= finish.elapsed && self.log.is_complete();
         }
     }
@@ -376,7 +369,7 @@ impl RecordClient {
                 Some(self.open(token, clock.elapsed_us(now)))
             }
             Handshake::Welcome { until, .. } if until <= now => {
-                // The secret has become invalid, as when the server was started again.
+                // The secret is invalid, as after a restart of the server.
                 self.handshake = Handshake::Challenge { next: now + RETRY };
                 Some(Message::Hello { nonce: self.nonce }.encode())
             }
@@ -405,20 +398,20 @@ impl RecordClient {
         Some(Message::Close { token }.encode())
     }
 
-    /// From when on the session counts as lost.
+    /// When the session counts as lost.
     fn silent_from(&self) -> Instant {
         let endpoint = self.endpoint.as_ref();
         endpoint.map_or(Instant::FAR_FUTURE, |_| self.answered_at + SILENCE_MAX)
     }
 }
 
-/// The endpoint, when the token is that of its session.
+/// The endpoint, if the token is that of its session.
 fn session(endpoint: &mut Option<Endpoint>, token: u64) -> Option<&mut Endpoint> {
     endpoint.as_mut().filter(|endpoint| endpoint.token == token)
 }
 
 impl RecordPhase {
-    /// The word for it.
+    /// The phase's name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Connecting => "connecting",
@@ -431,9 +424,7 @@ impl RecordPhase {
     }
 }
 
-/// From question to question without an answer.
+/// Interval of requests without an answer.
 const RETRY: Duration = Duration::from_millis(500);
-/// How long a secret is tried.
 const OPEN_MAX: Duration = Duration::from_secs(5);
-/// How long to wait for the rest of the server's log.
 const FINISH_MAX: Duration = Duration::from_secs(5);

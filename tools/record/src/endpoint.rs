@@ -1,4 +1,4 @@
-//! One side of a running session: it sends its direction and receives the other.
+//! One side of a session: it sends its direction and receives the other.
 
 use roadweave_proto::Instant;
 
@@ -8,18 +8,15 @@ use crate::plan::{PlanClock, RecordPlan};
 use crate::receiver::Receiver;
 use crate::sender::Sender;
 
-/// A sender and a receiver that share a session.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     pub token: u64,
     pub sender: Sender,
     pub receiver: Receiver,
-    /// When anything last came from the other side.
     pub heard_at: Instant,
 }
 
 impl Endpoint {
-    /// A side of the session `token`, from `now` on.
     pub fn new(
         now: Instant,
         token: u64,
@@ -41,7 +38,8 @@ impl Endpoint {
         self.receiver.handle_packet(now, packet, log);
     }
 
-    /// Takes in a report of so many bytes of UDP payload; returns whether it tells of anything new.
+    /// Handles a report of so many bytes of UDP payload; returns whether it acknowledges new
+    /// packets.
     pub fn handle_report(
         &mut self,
         now: Instant,
@@ -59,20 +57,19 @@ impl Endpoint {
         self.sender.on_heard(now);
     }
 
-    /// The next packet, with the session's token and what the log has confirmed.
+    /// The next packet, with the session's token and the number of confirmed log entries.
     pub fn poll_packet(&mut self, now: Instant, confirmed: u32) -> Option<Vec<u8>> {
         let packet = self.sender.poll_transmit(now)?;
         Some(Message::Packet(Packet { token: self.token, confirmed, ..packet }).encode())
     }
 
-    /// When something is due.
     pub fn poll_timeout(&self, now: Instant) -> Instant {
         let report = self.receiver.poll_timeout().unwrap_or(Instant::FAR_FUTURE);
         self.sender.poll_timeout(now).min(report)
     }
 }
 
-/// What UDP and IP add to a payload, bytes.
+/// UDP and IP headers, bytes.
 pub(crate) const fn header_bytes(is_ipv4: bool) -> u16 {
     if is_ipv4 { 28 } else { 48 }
 }

@@ -1,4 +1,4 @@
-//! Why there is no recording.
+//! Errors of recordings.
 
 use thiserror::Error;
 
@@ -8,7 +8,7 @@ use crate::message::Refusal;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RecordError {
-    /// The server does not want to.
+    /// The server refused.
     #[error("{0}")]
     Refused(Refusal),
     /// The server never answered.
@@ -17,7 +17,7 @@ pub enum RecordError {
     /// The recording was stopped before anything was measured.
     #[error("it was stopped before the first cycle had measured anything")]
     TooShort,
-    /// No probe came through in one of the directions.
+    /// No probe arrived in one of the directions.
     #[error("no probe came through, so that the delay is not known")]
     NoProbe,
 }

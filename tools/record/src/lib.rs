@@ -1,4 +1,4 @@
-//! Recording links as they are: CellNem's record, and CellFusion's, without sockets.
+//! Records links, as CellNem and CellFusion do, without sockets.
 //!
 //! ```text
 //!  vehicle                                                    server
@@ -9,11 +9,10 @@
 //!      └> LinkRecording: Traces up and down ─> NAME.csv, NAME.down.csv (docs/traces.md)
 //! ```
 //!
-//! A [`RecordPlan`] says what is measured when. Both sides are fed with datagrams and the time and
-//! asked for datagrams, so that a recording can be tried over emulated links in virtual time;
-//! `roadweave record` joins them to sockets. Capacity is measured by saturating the link, delay and
-//! loss by small probes over the idle link: they cannot be measured at the same time (LoLa section
-//! 4.2).
+//! A [`RecordPlan`] sets what is measured when. Both sides take datagrams and the time and yield
+//! datagrams, so that a recording can be tested over emulated links in virtual time; `roadweave
+//! record` connects them to sockets. Capacity is measured by saturating the link, delay and loss by
+//! small probes over the idle link: they cannot be measured at the same time (LoLa section 4.2).
 
 mod arrivals;
 mod client;

@@ -1,13 +1,13 @@
-//! The log of what arrived, and how the server's reaches the client.
+//! The log of received packets, and its transfer from server to client.
 //!
 //! ```text
 //!  server: Receiver ─> LogSender ─ entries in reports ─> LogReceiver ─> Arrivals of the client
 //!                          <─ confirmed: so many have come ─
 //! ```
 //!
-//! Reports may be lost, so entries are numbered: the client takes them in order only and says how
-//! many it has in everything that it sends; what is not confirmed within a round trip and a half is
-//! sent again from there on.
+//! Reports may be lost, so entries are numbered: the client accepts them in order only and confirms
+//! their number in every datagram; entries not confirmed within a round trip and a half are sent
+//! again.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,10 +16,9 @@ use roadweave_proto::Instant;
 
 use crate::reader::Reader;
 
-/// Something that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
-    /// Data of a cycle, all that came within a millisecond.
+    /// Data of a cycle received within one millisecond.
     Delivery {
         cycle: u16,
         /// ms since the receiver's start, rounded down.
@@ -27,14 +26,13 @@ pub(crate) enum Entry {
         /// Bytes of IP packets.
         bytes: u32,
     },
-    /// A probe of a cycle.
     Probe {
         cycle: u16,
         /// us since the sender's start.
         sent_us: u64,
         /// us since the receiver's start.
         received_us: u64,
-        /// How many probes the cycle has.
+        /// Number of probes in the cycle.
         probes: u16,
     },
 }
@@ -82,7 +80,7 @@ impl Entry {
     }
 }
 
-/// The entries that fill the rest of a report; `None` when they do not.
+/// The entries in the rest of a report; `None` when malformed.
 pub(crate) fn decode_entries(reader: &mut Reader<'_>) -> Option<Vec<Entry>> {
     let mut entries = Vec::new();
     while !reader.is_empty() {
@@ -91,21 +89,20 @@ pub(crate) fn decode_entries(reader: &mut Reader<'_>) -> Option<Vec<Entry>> {
     Some(entries)
 }
 
-/// The log at the server: what the client has not confirmed yet.
+/// The server's log: unconfirmed entries.
 #[derive(Debug, Default)]
 pub(crate) struct LogSender {
     entries: VecDeque<Entry>,
-    /// The number of the first of `entries`.
     first: u32,
-    /// The number of the entry that the next report begins with.
+    /// The number of the first entry of the next report.
     next: u32,
-    /// When the client last confirmed something new, or a repetition began.
+    /// When the client last confirmed new entries, or a repetition began.
     progress: Instant,
     discarded: u32,
 }
 
 impl LogSender {
-    /// Takes in an entry, or discards it when the client has confirmed nothing for too long.
+    /// Appends an entry, or discards it when too many are unconfirmed.
     pub fn push(&mut self, entry: Entry) {
         if self.entries.len() < ENTRIES_MAX {
             self.entries.push_back(entry);
@@ -114,9 +111,9 @@ impl LogSender {
         }
     }
 
-    /// The client has so many entries.
+    /// The client has confirmed its first `count` entries.
     pub fn on_confirmed(&mut self, now: Instant, count: u32) {
-        // More than were sent is no confirmation.
+        // A number above what was sent is not a confirmation.
         if count > self.first && count <= self.next {
             let confirmed = usize::try_from(count - self.first).unwrap_or(usize::MAX);
             self.entries.drain(..confirmed.min(self.entries.len()));
@@ -125,7 +122,8 @@ impl LogSender {
         }
     }
 
-    /// Entries for a report of at most [`REPORT_BYTES_MAX`] bytes, and the number of the first.
+    /// The number of the first entry, and entries for a report of at most [`REPORT_BYTES_MAX`]
+    /// bytes.
     pub fn take(&mut self, now: Instant, round_trip: Duration) -> (u32, Vec<Entry>) {
         if self.next == self.first {
             self.progress = now;
@@ -147,38 +145,35 @@ impl LogSender {
         (first, entries)
     }
 
-    /// When a report is due for the log's sake, if nothing else happens.
+    /// When the log makes a report due.
     pub fn poll_timeout(&self, round_trip: Duration) -> Option<Instant> {
         (!self.entries.is_empty()).then(|| self.progress + repeat_after(round_trip))
     }
 
-    /// Whether entries wait that were never sent.
+    /// Whether there are entries that were never sent.
     pub fn has_news(&self) -> bool {
         self.next < self.end()
     }
 
-    /// How many entries there have ever been.
+    /// Number of entries so far.
     pub fn end(&self) -> u32 {
         self.first + u32::try_from(self.entries.len()).unwrap_or(u32::MAX)
     }
 
-    /// How many were discarded.
     pub fn discarded(&self) -> u32 {
         self.discarded
     }
 }
 
-/// The client's end: which entries have come.
+/// The client's side: which entries have arrived.
 #[derive(Debug, Default)]
 pub(crate) struct LogReceiver {
-    /// How many have come.
     count: u32,
-    /// How many the server has.
     end: u32,
 }
 
 impl LogReceiver {
-    /// What is new among the entries of a report.
+    /// The new entries of a report.
     pub fn accept<'a>(&mut self, first: u32, end: u32, entries: &'a [Entry]) -> &'a [Entry] {
         self.end = self.end.max(end);
         let Some(known) = self.count.checked_sub(first) else {
@@ -190,25 +185,23 @@ impl LogReceiver {
         new
     }
 
-    /// How many have come.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// How many the server has that did not come.
+    /// Number of the server's entries that are missing.
     pub fn missing(&self) -> u64 {
         self.end.saturating_sub(self.count).into()
     }
 
-    /// Whether all have come that the server is known to have.
+    /// Whether all known entries of the server have arrived.
     pub fn is_complete(&self) -> bool {
         self.count >= self.end
     }
 }
 
-/// The largest report, bytes.
 pub(crate) const REPORT_BYTES_MAX: usize = 1_150;
-/// What a report has besides entries, bytes.
+/// A report without entries, bytes.
 pub(crate) const REPORT_HEADER_BYTES: usize = 58;
 const DELIVERY: u8 = 0;
 const PROBE: u8 = 1;

@@ -1,4 +1,4 @@
-//! From what arrived to what a link can do: CellNem's overlay.
+//! From received packets to a link's trace: CellNem's overlay.
 //!
 //! ```text
 //!  recorded   |fill|== deliveries 1 ==|..probes 1..|fill|== deliveries 2 ==|..probes 2..|
@@ -7,9 +7,9 @@
 //!                   |   delay 1        |   delay 2        |     the smallest of the cycle's probes
 //! ```
 //!
-//! A delivery says that its bytes left the queue one propagation delay earlier. Deliveries
-//! therefore count from the moment at which the first byte that was sent after the fill could have
-//! come, and the replay delays them by the cycle's delay again.
+//! A delivery means that its bytes left the queue one propagation delay earlier. Deliveries
+//! therefore count from the moment at which the first byte sent after the fill could arrive, and
+//! the replay delays them by the cycle's delay again.
 //!
 //! Source: LoLa section 4.2.
 
@@ -23,13 +23,13 @@ use crate::arrivals::{Arrivals, CycleArrivals};
 use crate::error::RecordError;
 use crate::plan::{RecordMode, RecordPlan};
 
-/// By which clocks a one-way delay is measured.
+/// How one-way delays are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DelayClock {
-    /// By none: it is half of the smallest round trip of the cycle, up and down.
+    /// Half of the cycle's smallest round trip, up and down.
     HalfRoundTrip,
-    /// By the wall clocks of both sides, which are synchronised.
+    /// By the synchronised wall clocks of both sides.
     Synchronized,
 }
 
@@ -43,15 +43,15 @@ pub struct LinkRecording {
     /// How delays were measured; half of the round trip also where the wall clocks turned out to
     /// differ by more than the delay.
     pub delay_clock: DelayClock,
-    /// Entries of the server's log that never reached the client, each up to a millisecond of
-    /// deliveries, as far as known.
+    /// Known entries of the server's log that never reached the client, each up to a millisecond of
+    /// deliveries.
     pub entries_missing: u64,
 }
 
 /// One direction of a link, measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DirectionRecording {
-    /// What the link can do in this direction.
+    /// The link in this direction.
     pub trace: Trace,
     /// The figures of that trace.
     pub summary: DirectionSummary,
@@ -60,9 +60,9 @@ pub struct DirectionRecording {
 /// The figures of one direction.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DirectionSummary {
-    /// Cycles that count.
+    /// Number of cycles that count.
     pub cycles: u16,
-    /// How long a replay takes, s.
+    /// Length of a replay, s.
     pub seconds: f64,
     /// The mean capacity; absent when it was not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -85,19 +85,18 @@ pub(crate) struct Wall {
     pub server_us: u64,
 }
 
-/// All that the recording of a link is made of.
+/// Inputs of the recording of a link.
 pub(crate) struct Measured<'a> {
     pub plan: &'a RecordPlan,
-    /// How much of the plan was done.
     pub elapsed: Duration,
     pub up: &'a Arrivals,
     pub down: &'a Arrivals,
-    /// The wall clocks, when delays are to be measured by them.
+    /// The wall clocks, if delays are measured by them.
     pub wall: Option<Wall>,
     pub entries_missing: u64,
 }
 
-/// A cycle that counts: its number and place in the replay.
+/// A cycle that counts, and its place in the replay.
 #[derive(Clone, Copy, Debug)]
 struct Segment {
     cycle: u16,
@@ -106,10 +105,7 @@ struct Segment {
 }
 
 impl Measured<'_> {
-    /// The recording.
-    ///
-    /// # Errors
-    /// [`RecordError::TooShort`], [`RecordError::NoProbe`].
+    /// The recording. Fails with [`RecordError::TooShort`] or [`RecordError::NoProbe`].
     pub fn recording(&self) -> Result<LinkRecording, RecordError> {
         let segments = self.segments();
         if segments.is_empty() {
@@ -149,7 +145,7 @@ impl Measured<'_> {
         segments
     }
 
-    /// The delay of each segment up and down by synchronised clocks; `None` when they are not.
+    /// The delay of each segment up and down by synchronised clocks; `None` if they are not.
     fn delays_by_wall(&self, segments: &[Segment], wall: Wall) -> Option<[Vec<Duration>; 2]> {
         let ahead = i128::from(wall.server_us) - i128::from(wall.client_us);
         let delays = |arrivals: &Arrivals, ahead: i128| {
@@ -165,7 +161,7 @@ impl Measured<'_> {
         Some([delays(self.up, ahead)?, delays(self.down, -ahead)?])
     }
 
-    /// Half of each segment's smallest round trip: what the clocks differ by cancels out.
+    /// Half of each segment's smallest round trip: the clocks' difference cancels out.
     fn delays_by_round_trip(
         &self,
         segments: &[Segment],
@@ -223,7 +219,7 @@ impl Measured<'_> {
         Ok(DirectionRecording { trace, summary })
     }
 
-    /// When bytes left the queue in `segment`, in the replay's time, by the millisecond.
+    /// Times, to the millisecond, in the replay at which bytes left the queue in `segment`.
     fn slots(
         &self,
         segment: &Segment,
@@ -233,7 +229,7 @@ impl Measured<'_> {
         let counts_from = self.plan.counts_from(segment.cycle).as_micros();
         let first = i64::try_from(counts_from).unwrap_or(i64::MAX).saturating_add(difference);
         let slot = |&(at_ms, bytes): &(u32, u32)| {
-            // Within its millisecond, it came in the middle.
+            // The middle of its millisecond.
             let since = i64::from(at_ms) * 1_000 + 500 - first;
             let since = Duration::from_millis(u64::try_from(since).ok()? / 1_000);
             (since < segment.lasts).then_some((segment.begins + since, u64::from(bytes)))
@@ -241,10 +237,10 @@ impl Measured<'_> {
         arrived.map_or(Vec::new(), |arrived| arrived.deliveries.iter().filter_map(slot).collect())
     }
 
-    /// The share of each segment's probes that were lost; `None` when none came or none was sent.
+    /// The share of each segment's probes that were lost; `None` when none arrived or was sent.
     ///
-    /// With a constant rate there are no probes while it runs. Where none came at all, the link was
-    /// dead, which the deliveries tell.
+    /// A constant rate leaves no time for probes. Where none arrived the link was dead, which the
+    /// deliveries show.
     fn losses(&self, segments: &[Segment], arrivals: &Arrivals) -> Vec<Option<f64>> {
         let loss = |segment: &Segment| {
             let arrived = arrivals.cycle(segment.cycle)?;
@@ -256,7 +252,6 @@ impl Measured<'_> {
     }
 }
 
-/// A timeline with a value for each segment.
 fn timeline<V: Copy + PartialEq>(
     segments: &[Segment],
     values: impl Iterator<Item = V>,
@@ -272,7 +267,7 @@ fn timeline<V: Copy + PartialEq>(
         .expect("segments ascend from zero and have a length")
 }
 
-/// Unknown values as the one before, or the first known, or 0.
+/// Unknown values take the previous one, or the first known, or 0.
 fn filled(values: &[Option<f64>]) -> impl Iterator<Item = f64> + '_ {
     let first = values.iter().find_map(|value| *value).unwrap_or(0.0);
     values.iter().scan(first, |last, value| {
@@ -281,7 +276,7 @@ fn filled(values: &[Option<f64>]) -> impl Iterator<Item = f64> + '_ {
     })
 }
 
-/// A cycle that was cut shorter than this does not count.
+/// Cycles cut shorter than this do not count.
 const SEGMENT_MIN: Duration = Duration::from_millis(500);
-/// No delay is longer, us.
+/// Longest delay, us.
 const DELAY_US_MAX: u64 = 60_000_000;

@@ -1,4 +1,4 @@
-//! What a recorder's client and server say to each other, in UDP datagrams.
+//! The messages between a recorder's client and server, in UDP datagrams.
 //!
 //! ```text
 //! 0        1          2                 10
@@ -7,26 +7,25 @@
 //! |        | kind     | (u64)           | big-endian                 |
 //! +--------+----------+-----------------+----------------------------+
 //!
-//! Hello      client: the token is a number of its own; padded
-//! Challenge  server: that number, and a secret: who answers with it is where it says it is
-//! Open       client: the secret, the session to go on with or 0, time since the start, plan, zeros, and
+//! Hello      client: the token is its nonce; padded
+//! Challenge  server: the nonce and a secret, which proves the address of a client that returns it
+//! Open       client: the secret, the session to resume or 0, time since the start, plan, zeros, and
 //!            in the last 32 bytes the proof of a token, or zeros
-//! Welcome    server: the session has begun or goes on
-//! Refuse     server: why not
+//! Welcome    server: the session has begun or is resumed
+//! Refuse     server: the reason
 //! Packet     either: data, tail or probe
-//! Report     either: what has arrived; from the server also the log of it
-//! Close      client: over
+//! Report     either: what has arrived; from the server also its log
+//! Close      client: the end
 //! ```
 //!
-//! Whoever sends a Hello or an Open gets back fewer bytes than it sent, and nothing else is ever
-//! sent to an address that has not answered a challenge: a server is no amplifier.
+//! Hello and Open are longer than any answer to them, and nothing else is sent to an address that
+//! has not answered a challenge: a server is no amplifier.
 
 use crate::log::{Entry, REPORT_HEADER_BYTES, decode_entries};
 use crate::plan::RecordPlan;
 use crate::reader::Reader;
 use crate::token::PROOF_BYTES;
 
-/// A datagram, understood.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Message {
     Hello { nonce: u64 },
@@ -39,31 +38,29 @@ pub(crate) enum Message {
     Close { token: u64 },
 }
 
-/// A client asks for a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Open {
     pub token: u64,
-    /// The token of an earlier session that is to go on, or 0.
+    /// The token of an earlier session to resume, or 0.
     pub resume: u64,
     /// Time since the plan's start, us.
     pub elapsed_us: u64,
     pub plan: RecordPlan,
-    /// The code over all of this, from a client that has a token; zeros from others.
+    /// The code over all of this from a client with a token, else zeros.
     pub proof: [u8; PROOF_BYTES],
 }
 
-/// A session is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Welcome {
-    /// The token of the client's [`Open`] that this answers.
+    /// The token of the answered [`Open`].
     pub token: u64,
-    /// Whether it is the one that was to be resumed, which keeps its token.
+    /// Whether it resumes the requested session, which keeps its token.
     pub resumed: bool,
     /// The plan's start on the server's wall clock, us since 1970.
     pub start_unix_us: u64,
 }
 
-/// Why a server does not take part.
+/// Why a server refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The server speaks another version of the protocol.
@@ -83,74 +80,68 @@ pub enum Refusal {
     Token,
 }
 
-/// What a packet is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PacketKind {
-    /// The packet takes up capacity.
     Data,
-    /// The packet comes after data: when it has arrived, the queue is empty.
+    /// Follows data: when it has arrived, the queue is empty.
     Tail,
-    /// The packet measures the delay.
     Probe,
 }
 
-/// A packet that measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Packet {
     pub token: u64,
     pub kind: PacketKind,
-    /// Whether the plan is cut short: the receiver should stop sending.
+    /// Whether the plan is cut short: the receiver stops sending.
     pub finishing: bool,
     /// Counts all packets of a sender, from 1.
     pub number: u32,
     pub cycle: u16,
     /// When it was sent, us since the sender's start.
     pub sent_us: u64,
-    /// How many entries of the log the sender has.
+    /// Number of log entries that the sender has.
     pub confirmed: u32,
-    /// How many probes this cycle has.
+    /// Number of probes in this cycle.
     pub probes: u16,
-    /// Its length, bytes of UDP payload.
+    /// Bytes of UDP payload.
     pub payload_bytes: usize,
 }
 
-/// What has arrived so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Report {
     pub token: u64,
-    /// The highest number.
     pub highest: u32,
-    /// When the packet that came last was sent, us since its sender's start.
+    /// When the last received packet was sent, us since its sender's start.
     pub sent_us: u64,
-    /// When it came, us since the receiver's start.
+    /// When it was received, us since the receiver's start.
     pub received_us: u64,
-    /// How long the report waited after that, us.
+    /// How long the report was held after that, us.
     pub held_us: u32,
-    /// Bytes of data that came, as IP packets.
+    /// Bytes of received data, as IP packets.
     pub bytes: u64,
-    /// How many entries of the log the reporter has.
+    /// Number of log entries that the reporter has.
     pub confirmed: u32,
-    /// How many entries the reporter's log has ever had.
+    /// Number of entries that the reporter's log has ever had.
     pub log_end: u32,
-    /// How many entries were discarded because the log was full.
+    /// Number of entries discarded because the log was full.
     pub log_discarded: u32,
-    /// The number of the first entry below.
+    /// The number of the first of `entries`.
     pub log_first: u32,
     pub entries: Vec<Entry>,
 }
 
-/// The length of a Hello or Open, bytes: more than any answer to it.
+/// Length of a Hello or Open: more than any answer to it.
 pub(crate) const REQUEST_BYTES: usize = 96;
-/// Where the proof of an Open begins, bytes; between the plan and it there are zeros.
+/// Offset of the proof in an Open; zeros precede it.
 const PROOF_OFFSET: usize = REQUEST_BYTES - PROOF_BYTES;
-/// The length of tails and probes, bytes of UDP payload; LoLa section 4.1.
+/// Payload of tails and probes; LoLa section 4.1.
 pub(crate) const PROBE_BYTES: usize = 50;
 
 const MAGIC: u8 = 0xC7;
 const VERSION: u8 = 1;
 
 impl Message {
-    /// Reads a datagram; `None` when it is none of ours or broken.
+    /// Reads a datagram; `None` for foreign or malformed ones.
     pub fn decode(payload: &[u8]) -> Option<Self> {
         let mut reader = Reader(payload);
         if reader.u8()? != MAGIC {
@@ -184,7 +175,7 @@ impl Message {
         })
     }
 
-    /// The number in a Hello of another version, to which [`Refusal::Version`] is the answer.
+    /// The nonce in a Hello of another version, which is answered by [`Refusal::Version`].
     pub fn foreign_hello(payload: &[u8]) -> Option<u64> {
         let mut reader = Reader(payload);
         let is_ours = reader.u8()? == MAGIC;
@@ -194,7 +185,6 @@ impl Message {
             .then_some(token)
     }
 
-    /// The datagram.
     pub fn encode(&self) -> Vec<u8> {
         match self {
             Self::Hello { nonce } => padded(header(1, *nonce), REQUEST_BYTES),
@@ -227,7 +217,7 @@ impl Message {
 }
 
 impl Open {
-    /// What the proof is over: all that comes before it in the datagram.
+    /// The bytes that the proof covers: all that precede it in the datagram.
     pub fn request(&self) -> Vec<u8> {
         let mut bytes = header(3, self.token);
         bytes.extend(self.resume.to_be_bytes());

@@ -1,4 +1,4 @@
-//! What a recording does when: the phases of its cycles.
+//! The phases of a recording's cycles.
 //!
 //! ```text
 //!  prelude    cycle 1                                        cycle 2
@@ -11,8 +11,8 @@
 //!
 //! Source: LoLa section 4.2: 5 s of saturation, then draining, then 2 to 5 s of probes, which are
 //! the fractions above at the default of 10 s. Ours are the prelude, which wakes the radio and
-//! measures the delay before anything is saturated, and the time to fill the pipe, whose
-//! deliveries do not count because the sender does not yet know how much the link can carry.
+//! measures the delay before anything is saturated, and the time to fill the pipe, whose deliveries
+//! do not count because the sender does not know the capacity yet.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use thiserror::Error;
 
 use crate::reader::Reader;
 
-/// How a recording of all its links goes.
+/// The plan of a recording of all links.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordPlan {
     /// How capacity is measured.
@@ -31,7 +31,7 @@ pub struct RecordPlan {
     pub up: bool,
     /// Whether the capacity to the vehicle is measured.
     pub down: bool,
-    /// How long it takes after the prelude, see [`RecordPlan::LENGTHS`].
+    /// Length after the prelude, see [`RecordPlan::LENGTHS`].
     pub length: Duration,
     /// One cycle of saturation, draining and probing, see [`RecordPlan::CYCLES`].
     pub cycle: Duration,
@@ -50,38 +50,37 @@ pub enum RecordMode {
     Constant(Rate),
 }
 
-/// Why a plan cannot be.
+/// Why a plan is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{field}: {problem}")]
 pub struct PlanError {
     /// The field of [`RecordPlan`].
     pub field: &'static str,
-    /// What would be right.
+    /// The valid range.
     pub problem: String,
 }
 
-/// What a sender does at a time.
+/// The phases of a sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// A sender sends data; what arrives counts from the end of the fill on.
+    /// Data is sent; deliveries count from the end of the fill on.
     Saturate,
-    /// A sender waits until the queue is empty, and then sends probes.
+    /// The queue drains, then probes are sent.
     Probe,
     /// The plan is over.
     Done,
 }
 
-/// A place in the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Moment {
     pub phase: Phase,
     /// 0 for the prelude.
     pub cycle: u16,
-    /// When the phase ends, since the start.
+    /// End of the phase since the start.
     pub until: Duration,
 }
 
-/// A plan's time: what has elapsed of it, by the clock of one side.
+/// A plan's elapsed time by the clock of one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PlanClock {
     at: Instant,
@@ -89,22 +88,21 @@ pub(crate) struct PlanClock {
 }
 
 impl PlanClock {
-    /// A plan of which `elapsed` is over at `at`.
     pub fn new(at: Instant, elapsed: Duration) -> Self {
         Self { at, elapsed }
     }
 
-    /// How much of the plan is over at `now`; zero before the start.
+    /// Elapsed time at `now`; zero before the start.
     pub fn elapsed(&self, now: Instant) -> Duration {
         (self.elapsed + now.since(self.at)).saturating_sub(self.at.since(now))
     }
 
-    /// How much of the plan is over at `now`, in microseconds; zero before the start.
+    /// The same in microseconds.
     pub fn elapsed_us(&self, now: Instant) -> u64 {
         u64::try_from(self.elapsed(now).as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// When `elapsed` is over.
+    /// The moment at which `elapsed` has passed.
     pub fn instant(&self, elapsed: Duration) -> Instant {
         (self.at + elapsed.saturating_sub(self.elapsed)) - self.elapsed.saturating_sub(elapsed)
     }
@@ -126,21 +124,18 @@ impl Default for RecordPlan {
 }
 
 impl RecordPlan {
-    /// What [`RecordPlan::length`] may be.
+    /// Valid [`RecordPlan::length`].
     pub const LENGTHS: RangeInclusive<Duration> =
         Duration::from_secs(2)..=Duration::from_secs(7_200);
-    /// What [`RecordPlan::cycle`] may be: probes need some time, and delays change every few
-    /// seconds.
+    /// Valid [`RecordPlan::cycle`]: probes need some time, and delays change every few seconds.
     pub const CYCLES: RangeInclusive<Duration> = Duration::from_secs(4)..=Duration::from_secs(60);
-    /// What [`RecordPlan::packet_bytes`] may be.
+    /// Valid [`RecordPlan::packet_bytes`].
     pub const PACKETS: RangeInclusive<u16> = 200..=1_500;
-    /// What rates may be.
+    /// Valid rates.
     pub const RATES: RangeInclusive<Rate> = Rate::from_kbps(100)..=Rate::from_kbps(10_000_000);
-    /// Probes before the first cycle.
     pub(crate) const PRELUDE: Duration = Duration::from_secs(2);
-    /// How long a cycle's first data does not count.
+    /// The time in which a cycle's first data does not count.
     const FILL: Duration = Duration::from_millis(500);
-    /// The time from probe to probe.
     pub(crate) const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 
     /// Checks every field.
@@ -173,7 +168,7 @@ impl RecordPlan {
         }
     }
 
-    /// How many cycles there are.
+    /// Number of cycles.
     pub fn cycles(&self) -> u16 {
         match self.mode {
             RecordMode::Constant(_) => 1,
@@ -184,12 +179,12 @@ impl RecordPlan {
         }
     }
 
-    /// How long all takes, prelude included.
+    /// Length of the whole plan, prelude included.
     pub fn duration(&self) -> Duration {
         Self::PRELUDE + self.cycle_length() * u32::from(self.cycles())
     }
 
-    /// How long deliveries count in each cycle.
+    /// The time in which deliveries count in each cycle.
     pub(crate) fn counted(&self) -> Duration {
         match self.mode {
             RecordMode::Constant(_) => self.length,
@@ -202,12 +197,12 @@ impl RecordPlan {
         self.cycle_start(cycle) + Self::FILL
     }
 
-    /// How long a queue may take to drain before probes are sent all the same.
+    /// The longest wait for the queue to drain before probes are sent.
     pub(crate) fn drain_max(&self) -> Duration {
         self.cycle / 4
     }
 
-    /// The rate at which data is sent at most.
+    /// The highest rate of data.
     pub(crate) fn sending_rate_max(&self) -> Rate {
         match self.mode {
             RecordMode::Constant(rate) => rate,
@@ -215,7 +210,7 @@ impl RecordPlan {
         }
     }
 
-    /// What a sender that `saturates` does at `elapsed` since its start.
+    /// The phase of a sender at `elapsed` since its start; one that does not saturate only probes.
     pub(crate) fn moment(&self, elapsed: Duration, saturates: bool) -> Moment {
         let moment = |phase, cycle, until| Moment { phase, cycle, until };
         if elapsed < Self::PRELUDE {
@@ -258,7 +253,7 @@ impl RecordPlan {
         to.extend(self.rate_max.as_bps().to_be_bytes());
     }
 
-    /// A plan from the network; not checked yet.
+    /// A plan from the network; not checked.
     pub(crate) fn decode(reader: &mut Reader<'_>) -> Option<Self> {
         let directions = reader.u8()?;
         let constant = reader.u64()?;
@@ -277,7 +272,7 @@ impl RecordPlan {
     }
 }
 
-/// All durations of a plan that is in its ranges fit.
+/// Durations of a valid plan fit.
 fn millis(duration: Duration) -> u32 {
     u32::try_from(duration.as_millis()).unwrap_or(u32::MAX)
 }
@@ -301,14 +296,10 @@ mod tests {
         assert_eq!(at(22_000).0, Phase::Done);
         assert_eq!(plan.counts_from(2), Duration::from_millis(12_500));
         assert_eq!(plan.counted(), Duration::from_secs(5));
-        // However long the queue takes to drain, 2 s are left for probes.
+        // 2 s are left for probes after the longest drain.
         assert_eq!(plan.drain_max() + Duration::from_secs(2), Duration::from_millis(4_500));
         assert_eq!(plan.duration(), Duration::from_secs(22));
-    }
-
-    #[test]
-    fn a_direction_that_is_not_measured_is_probed_all_the_time() {
-        let plan = RecordPlan::default();
+        // A direction that is not measured is probed all the time.
         let moment = plan.moment(Duration::from_secs(3), false);
         assert_eq!((moment.phase, moment.cycle), (Phase::Probe, 1));
     }

@@ -1,6 +1,6 @@
-//! Numbers off the front of a datagram.
+//! Reads numbers from a datagram.
 
-/// Takes numbers off the front of a datagram; `None` when it is too short.
+/// Reads numbers from the front of a datagram; `None` when it is too short.
 pub(crate) struct Reader<'a>(pub &'a [u8]);
 
 impl Reader<'_> {

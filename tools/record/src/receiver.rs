@@ -13,19 +13,17 @@ use crate::log::Entry;
 use crate::message::{Packet, PacketKind, Report};
 use crate::plan::PlanClock;
 
-/// Receives one direction of a plan.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     clock: PlanClock,
-    /// What UDP and IP add to a payload, bytes.
     header_bytes: u16,
     highest: u32,
-    /// When the last packet was sent, us since the sender's start, and when it came.
+    /// When the last packet was sent, us since the sender's start, and when it arrived.
     last: Option<(u64, Instant)>,
     bytes: u64,
-    /// The cycle whose data comes now.
+    /// The cycle whose data arrives now.
     saturating: Option<u16>,
-    /// The millisecond that is not over yet.
+    /// The current millisecond: cycle, ms, bytes.
     open: Option<(u16, u32, u32)>,
     report_due: Option<Instant>,
     reported_at: Option<Instant>,
@@ -46,7 +44,7 @@ impl Receiver {
         }
     }
 
-    /// Takes in a packet; hands what is to be logged to `log`.
+    /// Handles a packet; passes entries to `log`.
     pub fn handle_packet(&mut self, now: Instant, packet: &Packet, log: &mut impl FnMut(Entry)) {
         self.highest = self.highest.max(packet.number);
         self.last = Some((packet.sent_us, now));
@@ -73,7 +71,7 @@ impl Receiver {
     }
 
     /// Counts a report of the other side, of so many bytes of UDP payload: between data it takes up
-    /// capacity as data does, 3 % of a megabit per second.
+    /// capacity, 3 % of a megabit per second.
     pub fn on_report(&mut self, now: Instant, payload_bytes: usize, log: &mut impl FnMut(Entry)) {
         if let Some(cycle) = self.saturating {
             self.count(now, cycle, payload_bytes, log);
@@ -82,7 +80,7 @@ impl Receiver {
 
     /// Makes a report due at `at`, if none is due before.
     pub fn due_at(&mut self, at: Instant) {
-        // A flood of tails makes no flood of reports.
+        // Reports are spaced, even in a flood of tails.
         let earliest = self.reported_at.map_or(Instant::ZERO, |at| at + REPORT_APART);
         let at = at.max(earliest);
         self.report_due = Some(self.report_due.map_or(at, |due| due.min(at)));
@@ -114,17 +112,16 @@ impl Receiver {
         })
     }
 
-    /// When [`Receiver::poll_report`] has something next.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.report_due
     }
 
-    /// Bytes that came while it was saturated, as IP packets.
+    /// Bytes received while the link was saturated, as IP packets.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Logs the millisecond that is not over yet.
+    /// Logs the current millisecond.
     pub fn close_millisecond(&mut self, log: &mut impl FnMut(Entry)) {
         if let Some((cycle, at_ms, bytes)) = self.open.take() {
             log(Entry::Delivery { cycle, at_ms, bytes });

@@ -1,4 +1,4 @@
-//! One direction's sender: what goes out when, and how full the link's queue is kept.
+//! One direction's sender: what is sent when, and how full the link's queue is kept.
 //!
 //! ```text
 //!            report: highest number, bytes, times
@@ -12,12 +12,12 @@
 //!
 //! A link is saturated while its queue is not empty. Twice the known rate fills it within a few
 //! round trips when the capacity grows; the window keeps it at half a second where the link would
-//! buffer more, so that it drains before the probes. Beyond the window data goes on at half the
-//! rate at which it arrives: when the capacity falls, much of what seems to be under way was
-//! dropped by a full queue, and the link would run dry before the sender could know. (Saturator
-//! keeps a round-trip time of 0.75 to 3 s; its reports come by another link.) Only the queue of
-//! this direction counts: when the other direction is saturated too, reports are late, and the
-//! window grows by that.
+//! buffer more, so that it drains before the probes. Beyond the window data continues at half the
+//! rate at which it arrives: when the capacity falls, much of what seems to be in flight was
+//! dropped by a full queue, and the link would run dry before the sender notices. (Saturator keeps
+//! a round-trip time of 0.75 to 3 s; its reports use another link.) Only the queue of this
+//! direction counts: when the other direction is saturated too, reports are late, and the window
+//! grows by that.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -27,35 +27,29 @@ use roadweave_proto::{Instant, Rate};
 use crate::message::{PROBE_BYTES, Packet, PacketKind, Report};
 use crate::plan::{Moment, Phase, PlanClock, RecordMode, RecordPlan};
 
-/// Sends one direction of a plan.
 #[derive(Debug)]
 pub(crate) struct Sender {
     plan: RecordPlan,
     clock: PlanClock,
     saturates: bool,
-    /// What UDP and IP add to a payload, bytes.
     header_bytes: u16,
     finishing: bool,
-    /// The number of the last packet sent.
     number: u32,
-    /// The highest number that has arrived.
     highest: u32,
     cycle: u16,
-    /// The number of the cycle's last data, 0 for none.
     last_data: u32,
     probes: Option<Probes>,
-    /// When the next data may go within the window, and beyond it.
+    /// When the next data may be sent within the window, and beyond it.
     pace_at: Instant,
     trickle_at: Instant,
-    /// When the next tail or, at the end, sign of life may go.
+    /// When the next tail or, at the end, keep-alive may be sent.
     tail_at: Instant,
-    /// When a report last told something new.
+    /// When a packet or report last came from the other side.
     heard_at: Instant,
     estimate: Estimate,
     data_bytes: u64,
 }
 
-/// The probes of one cycle.
 #[derive(Clone, Copy, Debug)]
 struct Probes {
     total: u16,
@@ -63,27 +57,26 @@ struct Probes {
     next: Instant,
 }
 
-/// What reports teach about the link.
+/// Estimates from reports.
 #[derive(Debug, Default)]
 struct Estimate {
-    /// The last report's bytes and the time they are of, us of the receiver.
+    /// The last report's bytes and their time, us of the receiver.
     last: Option<(u64, u64)>,
-    /// When a rate was seen; the highest first, each later one lower.
+    /// Rates by time, each later one lower.
     rates: VecDeque<(Instant, Rate)>,
-    /// The highest rate of this cycle.
     highest: Rate,
-    /// The highest rate of the cycle before, with which this one starts.
+    /// The highest rate of the cycle before, the estimate at the start of this one.
     before: Rate,
     /// The smallest difference of the receiver's and the sender's clock so far, us.
     difference_min: Option<i64>,
     /// The time from a packet's departure to its report.
     round_trip: Duration,
-    /// The time from a packet's departure to its report, without the queue of this direction.
+    /// The same without the queue of this direction.
     loop_time: Duration,
 }
 
 impl Sender {
-    /// A sender of its direction of `plan`, from `now` on.
+    /// A sender from `now` on.
     pub fn new(
         now: Instant,
         plan: RecordPlan,
@@ -111,18 +104,16 @@ impl Sender {
         }
     }
 
-    /// Stops sending data and probes; signs of life go on.
+    /// Stops data and probes; keep-alives continue.
     pub fn finish(&mut self) {
         self.finishing = true;
     }
 
-    /// Something came from the other side.
     pub fn on_heard(&mut self, now: Instant) {
         self.heard_at = now;
     }
 
-    /// Takes in what the other side says has arrived; returns whether anything has since the last
-    /// time.
+    /// Handles a report; returns whether it acknowledges new packets.
     pub fn handle_report(&mut self, now: Instant, report: &Report) -> bool {
         if report.highest > self.number || report.highest < self.highest {
             return false; // It cannot know that, or it is an old one.
@@ -137,7 +128,7 @@ impl Sender {
         is_news
     }
 
-    /// What to send at `now`; the caller adds the token and its confirmation.
+    /// The packet to send at `now`; the caller adds the token and its confirmation.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Packet> {
         let moment = self.moment(now);
         if self.finishing || moment.phase == Phase::Done {
@@ -165,7 +156,6 @@ impl Sender {
         }
     }
 
-    /// When [`Sender::poll_transmit`] has something next.
     pub fn poll_timeout(&self, now: Instant) -> Instant {
         let moment = self.moment(now);
         let ends = self.clock.instant(moment.until);
@@ -185,7 +175,6 @@ impl Sender {
         next.min(ends)
     }
 
-    /// What the sender does at `now`.
     pub fn moment(&self, now: Instant) -> Moment {
         self.plan.moment(self.clock.elapsed(now), self.saturates)
     }
@@ -195,12 +184,12 @@ impl Sender {
         self.data_bytes
     }
 
-    /// The time from a packet's departure to its report, as last seen.
+    /// The last time from a packet's departure to its report.
     pub fn round_trip(&self) -> Duration {
         self.estimate.round_trip
     }
 
-    /// When the next data may go; `None` while the other side is silent.
+    /// When the next data may be sent; `None` while the other side is silent.
     fn data_due(&self, now: Instant) -> Option<Instant> {
         let is_open = match self.plan.mode {
             RecordMode::Saturate => self.in_flight_bytes() < self.estimate.window(now, &self.plan),
@@ -254,12 +243,12 @@ impl Sender {
         Some(self.packet(now, PacketKind::Probe, PROBE_BYTES))
     }
 
-    /// Whether what the cycle sent has left the queue, or has had its time.
+    /// Whether the cycle's data has left the queue, or its time is over.
     fn is_drained(&self, now: Instant) -> bool {
         self.last_data == 0 || self.highest > self.last_data || now >= self.drained_at_last()
     }
 
-    /// When probes begin whatever the queue holds.
+    /// When probes begin even if the queue is not empty.
     fn drained_at_last(&self) -> Instant {
         let counted = self.plan.counts_from(self.cycle) + self.plan.counted();
         self.clock.instant(counted + self.plan.drain_max())
@@ -282,7 +271,6 @@ impl Sender {
 }
 
 impl Estimate {
-    /// Forgets the rates at which probes and tails came.
     fn begin_cycle(&mut self) {
         if self.highest > Rate::ZERO {
             self.before = self.highest;
@@ -306,7 +294,7 @@ impl Estimate {
         };
         let elapsed = report.received_us.saturating_sub(at);
         if elapsed < RATE_OVER_US || report.bytes <= bytes {
-            // Too short to be a rate, or no data: the gap between two cycles is no rate either.
+            // Too short for a rate, or no data: the gap between two cycles is not a rate.
             if report.bytes <= bytes {
                 self.last = Some((report.bytes, report.received_us));
             }
@@ -330,7 +318,7 @@ impl Estimate {
         self.highest = self.highest.max(rate);
     }
 
-    /// The highest rate within `period` before `until`, or of all that is known.
+    /// The highest rate within `period` before `until`, or of all that are known.
     fn rate(&self, until: Instant, period: Duration) -> Rate {
         let recent = self.rates.iter().find(|&&(at, _)| until.since(at) <= period);
         match recent {
@@ -342,13 +330,13 @@ impl Estimate {
     }
 
     fn pace(&self, now: Instant, plan: &RecordPlan) -> Rate {
-        // When nothing comes, the last rate stays: the link may have paused.
+        // When nothing arrives, the last rate stays: the link may have paused.
         let last = self.rates.back().filter(|&&(at, _)| now.since(at) <= RATE_KEPT);
         let rate = self.rate(last.map_or(now, |last| last.0), RATE_LATE);
         Rate::from_bps(rate.as_bps().saturating_mul(2)).min(plan.sending_rate_max())
     }
 
-    /// How much may be under way, bytes.
+    /// Bytes that may be in flight.
     fn window(&self, now: Instant, plan: &RecordPlan) -> u64 {
         let rate = self.rate(now, RATE_KEPT).min(plan.sending_rate_max());
         let window = rate.bytes_in(self.loop_time + REPORT_TIME + QUEUE_TARGET);
@@ -360,19 +348,18 @@ fn signed(micros: u64) -> i64 {
     i64::try_from(micros).unwrap_or(i64::MAX)
 }
 
-/// From when on a silent other side gets no data any more.
+/// After which silence the other side gets no data.
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(3);
-/// From tail to tail.
 const TAIL_INTERVAL: Duration = Duration::from_millis(100);
-/// How much of its rate a sender that woke late may send at once.
+/// Burst of a sender that woke late.
 const BURST: Duration = Duration::from_millis(5);
-/// The queue to keep in the link.
+/// Target of the link's queue.
 const QUEUE_TARGET: Duration = Duration::from_millis(500);
-/// How long a report waits for more, and a little.
+/// Holding time of a report, and a margin.
 const REPORT_TIME: Duration = Duration::from_millis(30);
-/// What a link is taken for at first.
+/// Initial estimate.
 const RATE_FIRST: Rate = Rate::from_kbps(1_000);
-/// No link is taken for slower.
+/// Lower bound of the estimate.
 const RATE_MIN: Rate = Rate::from_kbps(50);
 /// How long a rate counts for the pace: longer than a radio's schedule.
 const RATE_LATE: Duration = Duration::from_millis(250);
@@ -380,7 +367,5 @@ const RATE_LATE: Duration = Duration::from_millis(250);
 const RATE_KEPT: Duration = Duration::from_secs(2);
 /// Rates in the window; with one each 15 ms that is more than ever come.
 const RATES_MAX: usize = 256;
-/// The shortest time over which bytes are a rate, us.
 const RATE_OVER_US: u64 = 15_000;
-/// The smallest window.
 const PACKETS_MIN: u64 = 8;

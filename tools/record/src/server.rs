@@ -6,10 +6,10 @@
 //!  packets and reports of that address ─> Endpoint ─> data, reports with the log
 //! ```
 //!
-//! Whoever opens a session has shown that it receives what is sent to its address. A session ends
-//! half a minute after its plan, whatever still comes; one that falls silent gets no data after
-//! three seconds and ends after two minutes. A network (an IPv4 address, or 64 bits of an IPv6 one)
-//! has so many sessions and challenges at most, and does not push out those of others.
+//! A client that opens a session has proved that it receives at its address. A session ends half a
+//! minute after its plan, whatever arrives; a silent one gets no data after three seconds and ends
+//! after two minutes. A network (an IPv4 address, or 64 bits of an IPv6 one) has bounded numbers of
+//! sessions and challenges, and does not evict those of others.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -24,59 +24,56 @@ use crate::message::{Message, Open, Packet, Refusal, Report, Welcome};
 use crate::plan::{PlanClock, RecordMode, RecordPlan};
 use crate::token::RecordToken;
 
-/// What a server allows.
+/// The limits of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordLimits {
-    /// Sessions at a time, one for each link of a client; of these, one network has
-    /// 16 at most.
+    /// Concurrent sessions, one for each link of a client; of these, one network has 16 at most.
     pub sessions: usize,
     /// The longest plan.
     pub length: Duration,
-    /// The highest rate at which it sends to one session.
+    /// The highest rate towards one session.
     pub rate: Rate,
-    /// The highest rate at which it sends to all sessions together, as their plans have it.
+    /// The highest rate towards all sessions together, by their plans.
     pub rate_all: Rate,
 }
 
-/// Where a client is, and by which of the server's addresses it knows the server.
+/// The addresses of a client and of the server towards it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordPeer {
     /// The client's address.
     pub remote: SocketAddr,
-    /// The server's address that the client sends to, if it is known: answers come from it.
+    /// The server's address that the client uses, if known: answers come from it.
     pub local: Option<IpAddr>,
 }
 
-/// What a server has done since its start.
+/// Counters of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordServerStatistics {
-    /// Sessions now.
+    /// Current sessions.
     pub sessions: usize,
-    /// Sessions that began.
+    /// Sessions opened.
     pub opened: u64,
-    /// Requests that were refused.
+    /// Requests refused.
     pub refused: u64,
-    /// Datagrams that belong to nothing.
+    /// Datagrams that belong to no session or request.
     pub ignored: u64,
-    /// Bytes of data sent, as IP packets, by sessions that are over.
+    /// Bytes of data sent, as IP packets, by ended sessions.
     pub bytes_sent: u64,
-    /// Bytes of data received, as IP packets, by sessions that are over.
+    /// Bytes of data received, as IP packets, by ended sessions.
     pub bytes_received: u64,
 }
 
 /// Takes part in any number of recordings.
 pub struct RecordServer {
     limits: RecordLimits,
-    /// What clients must know, if not everybody may record.
     token: Option<RecordToken>,
-    /// Makes secrets that nobody can guess.
+    /// Yields unpredictable secrets.
     secrets: Box<dyn FnMut() -> u64 + Send>,
-    /// The wall clock at [`Instant::ZERO`], since 1970.
     unix_epoch: Duration,
-    /// Who was challenged, the oldest first.
+    /// Open challenges, the oldest first.
     pending: VecDeque<Pending>,
     sessions: BTreeMap<u64, Session>,
-    /// The session that may send next: all get their turn.
+    /// The session that sends next, round robin.
     turn: u64,
     answers: VecDeque<(RecordPeer, Vec<u8>)>,
     statistics: RecordServerStatistics,
@@ -92,9 +89,7 @@ struct Session {
     peer: RecordPeer,
     /// The plan's start on the wall clock, us since 1970.
     start_unix_us: u64,
-    /// When it ends, whatever comes.
     ends_at: Instant,
-    /// The highest rate at which it gets data.
     sends: Rate,
     endpoint: Endpoint,
     log: LogSender,
@@ -115,8 +110,8 @@ impl Default for RecordLimits {
 impl RecordServer {
     /// A server without sessions.
     ///
-    /// `secrets` yields numbers that nobody can guess; `unix_epoch` is the wall clock, since 1970,
-    /// at [`Instant::ZERO`].
+    /// `secrets` yields unpredictable numbers; `unix_epoch` is the wall clock, since 1970, at
+    /// [`Instant::ZERO`].
     pub fn new(
         limits: RecordLimits,
         unix_epoch: Duration,
@@ -135,7 +130,7 @@ impl RecordServer {
         }
     }
 
-    /// Lets only those record who know this token.
+    /// Sets the token that clients must prove to know.
     pub fn with_token(self, token: Option<RecordToken>) -> Self {
         Self { token, ..self }
     }
@@ -157,12 +152,12 @@ impl RecordServer {
         }
     }
 
-    /// The next datagram to send, and to whom.
+    /// The next datagram to send, and its destination.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<(RecordPeer, Vec<u8>)> {
         if let Some(answer) = self.answers.pop_front() {
             return Some(answer);
         }
-        // Each session sends one datagram, then the next one does.
+        // Round robin: each session sends one datagram.
         let turn = self.turn;
         let mut poll = |(&token, session): (&u64, &mut Session)| {
             Some((token, session.peer, session.poll_transmit(now)?))
@@ -174,7 +169,7 @@ impl RecordServer {
         Some((peer, datagram))
     }
 
-    /// When [`RecordServer::poll_transmit`] has something next; [`Instant::FAR_FUTURE`] for never.
+    /// When to call [`RecordServer::poll_transmit`] next; [`Instant::FAR_FUTURE`] for never.
     pub fn poll_timeout(&mut self, now: Instant) -> Instant {
         self.end_sessions(now);
         if !self.answers.is_empty() {
@@ -185,14 +180,14 @@ impl RecordServer {
         due.chain(ends).min().unwrap_or(Instant::FAR_FUTURE)
     }
 
-    /// What it has done so far.
+    /// The counters.
     pub fn statistics(&self) -> RecordServerStatistics {
         RecordServerStatistics { sessions: self.sessions.len(), ..self.statistics }
     }
 
     fn handle_hello(&mut self, now: Instant, peer: RecordPeer, nonce: u64) {
         self.pending.retain(|pending| now.since(pending.at) < PENDING_KEPT);
-        // A repeated Hello gets the same answer, so that its first answer stays valid.
+        // A repeated Hello gets the same answer, so that the first one stays valid.
         let known = self.pending.iter().find(|pending| pending.peer == peer);
         let token = known.map_or_else(&mut self.secrets, |pending| pending.token);
         if known.is_none() {
@@ -202,8 +197,8 @@ impl RecordServer {
         self.answer(peer, &Message::Challenge { nonce, token });
     }
 
-    /// Makes room for a challenge to `network`: one that has enough gives up its own oldest, or
-    /// else, when there are too many in all, whoever has the most does.
+    /// Makes room for a challenge to `network`: removes that network's oldest if it has its share,
+    /// else, when there are too many in all, the oldest of the network with the most.
     fn make_room(&mut self, network: IpAddr) {
         let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
         for pending in &self.pending {
@@ -242,7 +237,7 @@ impl RecordServer {
             return self.refuse(peer, open.token, Refusal::Token);
         }
         if let Some(session) = self.sessions.get_mut(&open.resume) {
-            // It is the same client: it knows the session's secret, and that of its new address.
+            // The client knows both the session's secret and the one of its new address.
             session.peer = peer;
             session.endpoint.on_heard(now);
             let start_unix_us = session.start_unix_us;
@@ -361,7 +356,7 @@ impl Session {
         if self.log.poll_timeout(round_trip).is_some_and(|due| due <= now) {
             self.endpoint.receiver.due_at(now);
         }
-        // A probe does not wait behind a report.
+        // Probes go before reports.
         if let Some(packet) = self.endpoint.poll_packet(now, 0) {
             return Some(packet);
         }
@@ -379,7 +374,7 @@ impl Session {
     }
 
     fn poll_timeout(&self, now: Instant) -> Instant {
-        // What was due of the log has made a report due.
+        // An overdue log has made a report due already.
         let round_trip = self.endpoint.sender.round_trip();
         let log = self.log.poll_timeout(round_trip).filter(|&due| due > now);
         self.endpoint.poll_timeout(now).min(log.unwrap_or(Instant::FAR_FUTURE))
@@ -395,7 +390,7 @@ impl fmt::Debug for RecordServer {
     }
 }
 
-/// The highest rate at which the server sends by a plan.
+/// The highest rate of the server by a plan.
 fn sends(plan: &RecordPlan) -> Rate {
     match plan.mode {
         _ if !plan.down => Rate::ZERO,
@@ -404,8 +399,8 @@ fn sends(plan: &RecordPlan) -> Rate {
     }
 }
 
-/// Who shares limits: an IPv4 address, or the network of an IPv6 one, in which a host has all
-/// addresses that it likes.
+/// The unit of limits: an IPv4 address, or the network of an IPv6 one, whose addresses are all one
+/// host's to choose.
 fn network_of(peer: RecordPeer) -> IpAddr {
     match peer.remote.ip().to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
@@ -415,13 +410,12 @@ fn network_of(peer: RecordPeer) -> IpAddr {
 
 /// The most sessions of one network: the links of a vehicle may share a carrier's address.
 const SESSIONS_PER_NETWORK: usize = 16;
-/// How long a challenge can be answered: clients wait for their slowest link.
+/// How long a challenge is valid: clients wait for their slowest link.
 const PENDING_KEPT: Duration = Duration::from_secs(30);
 const PENDING_MAX: usize = 1_024;
 const PENDING_PER_NETWORK: usize = 32;
-/// Answers that wait to be sent.
 const ANSWERS_MAX: usize = 256;
 /// How long a client may fetch the rest of the log after its plan.
 const FINISH_MAX: Duration = Duration::from_secs(30);
-/// How long a silent session is kept, as links in tunnels come back.
+/// How long a silent session is kept: links come back after tunnels.
 const SESSION_KEPT: Duration = Duration::from_secs(120);

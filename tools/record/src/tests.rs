@@ -24,20 +24,25 @@ fn constant(kbps: u64, delay_ms: u32) -> Trace {
     Trace::constant(Rate::from_kbps(kbps), MS * delay_ms)
 }
 
-/// Values that begin at these seconds after the plan's start.
+/// Values with the seconds after the plan's start at which they begin.
 fn steps<V: Copy>(steps: &[(u64, V)]) -> Timeline<V> {
     let steps = steps.iter().map(|&(at, value)| (SECOND * at as u32, value));
     Timeline::new(steps, SECOND * 100_000, AtEnd::Hold).unwrap()
 }
 
-/// A world that has recorded these links.
+/// A world after recording these links.
 fn recorded(plan: &RecordPlan, traces: &[(Trace, Trace)]) -> World {
     let mut world = World::new(plan, traces);
     world.run();
     world
 }
 
-/// Both directions of what was recorded of a link that is the same in both.
+/// A world with one link of 10 Mbit/s and 20 ms.
+fn usual(seconds: u64) -> World {
+    World::new(&plan(seconds), &[(constant(10_000, 20), constant(10_000, 20))])
+}
+
+/// Both directions of the recording of a link that is the same in both.
 fn both_ways(plan: &RecordPlan, trace: &Trace) -> [DirectionRecording; 2] {
     let world = recorded(plan, &[(trace.clone(), trace.clone())]);
     let recording = world.recording(0, DelayClock::HalfRoundTrip).unwrap();
@@ -63,7 +68,7 @@ fn assert_within(measured: f64, expected: f64, share: f64) {
     assert!(off <= share, "{measured} instead of {expected}: {:.1} % off", off * 100.0);
 }
 
-/// Checks a capacity to 3 % and a delay to 2 ms; the probes' own 78 bytes take time, too.
+/// Checks a capacity to 3 % and a delay to 2 ms, plus the transmission of a probe's 78 bytes.
 fn check(recording: &DirectionRecording, capacity: Rate, delay: Duration) {
     let delay = delay + capacity.time_for(78);
     let measured = recording.trace.capacity().mean_rate();
@@ -92,7 +97,6 @@ fn a_constant_link_is_given_back_at_any_rate_and_delay() {
     }
 }
 
-/// Capacity and delay change from cycle to cycle.
 const CHANGES: [(u64, u64, u32); 4] =
     [(0, 20_000, 25), (12, 3_000, 60), (22, 45_000, 12), (32, 8_000, 40)];
 
@@ -119,8 +123,8 @@ fn a_link_that_changes_is_given_back_when_replayed() {
     }
 }
 
-/// The bytes that a replay delivers within `lasting` of a flood that begins at `from`, from its
-/// first arrival on.
+/// The bytes that a replay delivers in `lasting`, from the first arrival of a flood that begins at
+/// `from`.
 fn flood(replay: &Trace, from: Instant, lasting: Duration) -> u64 {
     let mut link =
         Link::new(LinkSettings { queue_bytes: 60_000, ..LinkSettings::new(replay.clone(), 1) });
@@ -129,7 +133,7 @@ fn flood(replay: &Trace, from: Instant, lasting: Duration) -> u64 {
     while now < from + lasting + SECOND {
         while link.push(now, 1_500, 1_500).is_ok() {}
         let next = link.poll_timeout().unwrap();
-        // What departs at one moment makes room for the packets that depart at the next.
+        // Departures make room for the packets that depart next.
         now = next.min(now + MS);
         while let Some(bytes) = link.poll(now) {
             arrived.push((now, bytes));
@@ -162,7 +166,7 @@ fn a_cellular_link_is_given_back_second_by_second() {
             let millis = 0..lasting.as_millis() as u32;
             millis.map(|ms| rates.at(from + MS * ms).bytes_in(MS) as f64 / 1e3).sum::<f64>()
         };
-        // A delay that jumps by a second while the link is filled would read as missing capacity.
+        // A delay that jumps by a second during the fill would look like missing capacity.
         let trace =
             trace.with_loss(Timeline::constant(0.0)).with_delay(Timeline::constant(MS * 30));
         let [recording, _] = both_ways(&plan, &trace);
@@ -185,12 +189,11 @@ fn a_cellular_link_is_given_back_second_by_second() {
 #[test]
 fn each_direction_has_its_own_delay_when_clocks_are_synchronised() {
     let pair = (constant(10_000, 50), constant(40_000, 15));
-    let mut world = World::new(&plan(10), &[pair]);
-    world.run();
+    let world = recorded(&plan(10), &[pair]);
     let recording = world.recording(0, DelayClock::Synchronized).unwrap();
     check(&recording.up, Rate::from_kbps(10_000), MS * 50);
     check(&recording.down, Rate::from_kbps(40_000), MS * 15);
-    // Without them it is half of the round trip, which also survives the round trip alone.
+    // Half of the round trip.
     let recording = world.recording(0, DelayClock::HalfRoundTrip).unwrap();
     check(&recording.up, Rate::from_kbps(10_000), Duration::from_micros(32_500));
     check(&recording.down, Rate::from_kbps(40_000), Duration::from_micros(32_500));
@@ -220,7 +223,7 @@ fn loss_is_that_of_the_probes_and_reports_survive_it() {
     for recording in both_ways(&plan(200), &lossy) {
         let loss = recording.summary.loss.unwrap();
         assert!((0.07..0.13).contains(&loss), "{loss}");
-        // What is lost on the way is no capacity: a tenth is missing.
+        // Lost packets are missing from the capacity: a tenth.
         let measured = recording.trace.capacity().mean_rate().as_bps() as f64;
         assert_within(measured, 9e6, 0.03);
     }
@@ -242,15 +245,14 @@ fn a_constant_rate_measures_what_is_below_it_without_pause() {
     }
     assert!(up.delay().at(Duration::ZERO).abs_diff(MS * 30) < MS * 2);
     assert_eq!(recording.up.summary.loss, None);
-    // The direction that was not saturated has a delay, and the capacity of what is not known.
+    // The direction that was not saturated has a delay and the default capacity.
     assert_eq!(recording.down.summary.capacity_bps, None);
     assert_eq!(recording.down.trace.capacity().mean_rate(), Rate::from_kbps(20_000));
 }
 
 #[test]
 fn an_outage_is_recorded_as_one_and_the_session_survives_it() {
-    let plan = plan(50);
-    let mut world = World::new(&plan, &[(constant(10_000, 20), constant(10_000, 20))]);
+    let mut world = usual(50);
     // Dead from the saturation of the second cycle to that of the fourth.
     for (at, dead) in [(14, true), (34, false)] {
         world.run_until(START + SECOND * at);
@@ -263,17 +265,16 @@ fn an_outage_is_recorded_as_one_and_the_session_survives_it() {
     assert_eq!(recording.entries_missing, 0);
     for direction in [&recording.up, &recording.down] {
         let rate = |from| bytes_of(&direction.trace, MS * from, MS * 1_000) as f64 * 8.0;
-        assert_within(rate(3_000), 10e6, 0.03);
-        assert_within(rate(5_000), 10e6, 0.03);
+        for from in [3_000, 5_000, 18_000, 21_000] {
+            assert_within(rate(from), 10e6, 0.03);
+        }
         assert_eq!([7_000, 8_000, 10_000, 12_000, 14_000, 15_000].map(rate), [0.0; 6]);
-        assert_within(rate(18_000), 10e6, 0.03);
-        assert_within(rate(21_000), 10e6, 0.03);
     }
 }
 
 #[test]
 fn a_link_that_changes_its_address_goes_on_with_its_session() {
-    let mut world = World::new(&plan(30), &[(constant(10_000, 20), constant(10_000, 20))]);
+    let mut world = usual(30);
     world.run_until(START + SECOND * 9);
     world.ports[0] = 77;
     world.run();
@@ -285,7 +286,7 @@ fn a_link_that_changes_its_address_goes_on_with_its_session() {
 
 #[test]
 fn a_server_that_starts_again_costs_a_few_seconds() {
-    let mut world = World::new(&plan(30), &[(constant(10_000, 20), constant(10_000, 20))]);
+    let mut world = usual(30);
     world.run_until(START + SECOND * 8);
     world.server = World::new_server(SECOND * 10, 7);
     world.server_started = SECOND * 10;
@@ -303,25 +304,19 @@ fn a_server_that_starts_again_costs_a_few_seconds() {
 
 #[test]
 fn a_recording_that_is_interrupted_keeps_what_it_has() {
-    let trace = constant(10_000, 20);
-    let mut world = World::new(&plan(60), &[(trace.clone(), trace)]);
+    let interrupted = |ms: u32| {
+        let mut world = usual(60);
+        world.run_until(START + MS * ms);
+        let now = world.now;
+        world.clients[0].finish(now);
+        world.run();
+        assert!(world.now.since(now) < SECOND * 2, "{}", world.now);
+        world.recording(0, DelayClock::HalfRoundTrip)
+    };
     // In the middle of the second saturation, of which 3 s count.
-    world.run_until(START + MS * 15_500);
-    let now = world.now;
-    world.clients[0].finish(now);
-    world.run();
-    assert!(world.now.since(now) < SECOND * 2, "{}", world.now);
-    let recording = world.recording(0, DelayClock::HalfRoundTrip).unwrap();
+    let recording = interrupted(15_500).unwrap();
     assert_eq!(recording.up.trace.length(), Some(SECOND * 8));
     check(&recording.up, Rate::from_kbps(10_000), MS * 20);
     check(&recording.down, Rate::from_kbps(10_000), MS * 20);
-
-    let trace = constant(10_000, 20);
-    let mut world = World::new(&plan(60), &[(trace.clone(), trace)]);
-    world.run_until(START + SECOND);
-    let now = world.now;
-    world.clients[0].finish(now);
-    world.run();
-    let error = world.recording(0, DelayClock::HalfRoundTrip).unwrap_err();
-    assert_eq!(error, RecordError::TooShort);
+    assert_eq!(interrupted(1_000).unwrap_err(), RecordError::TooShort);
 }

@@ -1,8 +1,8 @@
-//! The token that a server may ask for, so that not everybody records at its owner's expense.
+//! The token that a server may require, so that not everybody records at its owner's expense.
 //!
 //! It never crosses the network: a client proves that it knows it by a code over its request, which
-//! holds the server's challenge to its address (HMAC-SHA-256, RFC 2104). A code that was overheard
-//! is worth nothing elsewhere or later.
+//! holds the server's challenge to its address (HMAC-SHA-256, RFC 2104). An overheard code is
+//! useless elsewhere or later.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -13,13 +13,13 @@ use ring::hmac;
 #[derive(Clone)]
 pub struct RecordToken(hmac::Key);
 
-/// Why a text is no token.
+/// Why a text is not a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a token has 16 to 1,024 bytes, not {0}; `openssl rand -base64 24` makes one")]
 pub struct TokenError(usize);
 
 impl RecordToken {
-    /// A token from the text in a file or variable; spaces around it do not count.
+    /// A token from a text, trimmed.
     ///
     /// # Errors
     /// When it is too short to be a secret, or too long.
@@ -38,8 +38,7 @@ impl RecordToken {
         proof
     }
 
-    /// Whether whoever made the code over a request knows the token; takes equally long for all
-    /// codes.
+    /// Whether the code over a request was made with the token; in constant time.
     pub(crate) fn verify(&self, request: &[u8], proof: &[u8; PROOF_BYTES]) -> bool {
         hmac::verify(&self.0, request, proof).is_ok()
     }
@@ -51,7 +50,6 @@ impl fmt::Debug for RecordToken {
     }
 }
 
-/// The length of a code.
 pub(crate) const PROOF_BYTES: usize = 32;
-/// What is shorter can be guessed.
+/// Shorter ones can be guessed.
 const TOKEN_BYTES: RangeInclusive<usize> = 16..=1_024;

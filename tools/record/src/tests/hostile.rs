@@ -1,4 +1,4 @@
-//! Strangers, repetitions and nonsense: a server is no amplifier, and nothing panics or grows.
+//! Strangers, repetitions and garbage: a server is no amplifier, and nothing panics or grows.
 
 use std::net::SocketAddr;
 
@@ -23,7 +23,6 @@ fn server(limits: RecordLimits) -> RecordServer {
     })
 }
 
-/// All that the server sends at `now`.
 fn answers(server: &mut RecordServer, now: Instant) -> Vec<(RecordPeer, Vec<u8>)> {
     std::iter::from_fn(|| server.poll_transmit(now)).take(10_000).collect()
 }
@@ -32,7 +31,6 @@ fn open(token: u64, plan: RecordPlan) -> Vec<u8> {
     Message::Open(Open { token, resume: 0, elapsed_us: 0, plan, proof: [0; 32] }).encode()
 }
 
-/// The server's challenge for `peer`.
 fn challenge(server: &mut RecordServer, now: Instant, peer: RecordPeer) -> u64 {
     server.handle_datagram(now, peer, &Message::Hello { nonce: 5 }.encode());
     let (to, challenge) = server.poll_transmit(now).unwrap();
@@ -43,7 +41,7 @@ fn challenge(server: &mut RecordServer, now: Instant, peer: RecordPeer) -> u64 {
     token
 }
 
-/// Answers the server's challenge for `peer`; returns what it says then.
+/// Opens a session for `peer`; returns the server's answer.
 fn open_session_at(
     server: &mut RecordServer,
     now: Instant,
@@ -57,6 +55,10 @@ fn open_session_at(
 
 fn open_session(server: &mut RecordServer, peer: RecordPeer, plan: RecordPlan) -> Option<Message> {
     open_session_at(server, Instant::ZERO, peer, plan)
+}
+
+fn is_welcome(answer: &Option<Message>) -> bool {
+    matches!(answer, Some(Message::Welcome(_)))
 }
 
 #[test]
@@ -82,9 +84,7 @@ fn an_address_that_answers_no_challenge_gets_less_than_it_sends() {
 #[test]
 fn a_secret_is_good_for_its_own_address_only() {
     let mut server = server(RecordLimits::default());
-    server.handle_datagram(Instant::ZERO, address(1), &Message::Hello { nonce: 5 }.encode());
-    let (_, challenge) = server.poll_transmit(Instant::ZERO).unwrap();
-    let Some(Message::Challenge { token, .. }) = Message::decode(&challenge) else { panic!() };
+    let token = challenge(&mut server, Instant::ZERO, address(1));
     server.handle_datagram(Instant::ZERO, address(2), &open(token, RecordPlan::default()));
     assert_eq!(answers(&mut server, Instant::ZERO), []);
     assert_eq!((server.statistics().sessions, server.statistics().ignored), (0, 1));
@@ -99,7 +99,7 @@ fn a_client_that_falls_silent_gets_no_flood() {
         mode: RecordMode::Constant(Rate::from_kbps(100_000)),
         ..RecordPlan::default()
     };
-    assert!(matches!(open_session(&mut server, address(1), plan), Some(Message::Welcome(_))));
+    assert!(is_welcome(&open_session(&mut server, address(1), plan)));
     let mut bytes = [0; 130];
     for ms in 0..130_000 {
         let now = Instant::from_millis(ms);
@@ -107,7 +107,7 @@ fn a_client_that_falls_silent_gets_no_flood() {
         let sent = answers(&mut server, now);
         bytes[ms as usize / 1_000] += sent.iter().map(|(_, sent)| sent.len()).sum::<usize>();
     }
-    // The plan's first two seconds are probes; within the third it still counts as there.
+    // The first two seconds are probes; in the third the client still counts as present.
     assert!(bytes[2] > 100_000, "{bytes:?}");
     assert!(bytes[4..].iter().all(|&bytes| bytes < 1_500), "{bytes:?}");
     assert_eq!((bytes[125], server.statistics().sessions), (0, 0));
@@ -145,9 +145,9 @@ fn a_session_ends_with_its_plan_however_long_its_client_talks() {
         answers(&mut server, now);
         assert_eq!((server.statistics().sessions, server.statistics().ignored), (1, 0), "{now}");
     }
-    // An attempt to hold the only slot ends here; the next client finds it free.
+    // The only session has ended; the next client gets it.
     let next = open_session_at(&mut server, now + SECOND, address_of(2, 1), plan);
-    assert!(matches!(next, Some(Message::Welcome(_))), "{next:?}");
+    assert!(is_welcome(&next), "{next:?}");
     server.handle_datagram(now + SECOND, address(1), &talk);
     assert_eq!((server.statistics().sessions, server.statistics().ignored), (1, 1));
 }
@@ -155,37 +155,30 @@ fn a_session_ends_with_its_plan_however_long_its_client_talks() {
 #[test]
 fn one_address_leaves_sessions_to_others() {
     let mut server = server(RecordLimits::default());
-    let opened = (1..40)
-        .filter(|port| {
-            matches!(open_session(&mut server, address(*port), plan(10)), Some(Message::Welcome(_)))
-        })
-        .count();
-    assert_eq!(opened, 16);
-    let other = open_session(&mut server, address_of(2, 1), plan(10));
-    assert!(matches!(other, Some(Message::Welcome(_))), "{other:?}");
+    let mut opens =
+        |host, port| is_welcome(&open_session(&mut server, address_of(host, port), plan(10)));
+    assert_eq!((1..40).filter(|port| opens(1, *port)).count(), 16);
+    assert!(opens(2, 1));
 }
 
 #[test]
 fn one_address_that_asks_for_many_challenges_voids_none_of_others() {
-    let mut server = server(RecordLimits::default());
-    let token = challenge(&mut server, Instant::ZERO, address_of(2, 1));
-    for port in 1..5_000 {
-        challenge(&mut server, Instant::ZERO, address(port));
-    }
-    server.handle_datagram(Instant::ZERO, address_of(2, 1), &open(token, plan(10)));
-    assert_eq!(server.statistics().sessions, 1);
-    answers(&mut server, Instant::ZERO);
     // Many addresses of one IPv6 network are one address.
-    let v6 = |host: u16| {
+    let v6: fn(u16) -> RecordPeer = |host| {
         let address = [0x2001, 0xdb8, 0, 0, 0, 0, 0, host];
         RecordPeer { remote: SocketAddr::from((address, 9)), local: None }
     };
-    let token = challenge(&mut server, Instant::ZERO, address_of(2, 2));
-    for host in 1..5_000 {
-        challenge(&mut server, Instant::ZERO, v6(host));
+    let mut server = server(RecordLimits::default());
+    for (sessions, greedy) in [(1, address as fn(u16) -> RecordPeer), (2, v6)] {
+        let peer = address_of(2, sessions);
+        let token = challenge(&mut server, Instant::ZERO, peer);
+        for number in 1..5_000 {
+            challenge(&mut server, Instant::ZERO, greedy(number));
+        }
+        server.handle_datagram(Instant::ZERO, peer, &open(token, plan(10)));
+        assert_eq!(server.statistics().sessions, usize::from(sessions));
+        answers(&mut server, Instant::ZERO);
     }
-    server.handle_datagram(Instant::ZERO, address_of(2, 2), &open(token, plan(10)));
-    assert_eq!(server.statistics().sessions, 2);
 }
 
 #[test]
@@ -198,31 +191,33 @@ fn a_server_refuses_what_is_beyond_its_limits() {
     };
     let mut server = server(limits);
     let fits = RecordPlan { rate_max: Rate::from_kbps(80_000), ..plan(60) };
-    let refused = |answer, expected| match answer {
-        Some(Message::Refuse { why, .. }) => assert_eq!(why, expected),
-        other => panic!("{other:?}"),
-    };
     let longer = RecordPlan { length: SECOND * 61, ..fits.clone() };
     let faster = RecordPlan { rate_max: Rate::from_kbps(80_001), ..fits.clone() };
     let broken = RecordPlan { packet_bytes: 10, ..fits.clone() };
-    refused(open_session(&mut server, address(1), longer), Refusal::Plan);
-    refused(open_session(&mut server, address(2), faster.clone()), Refusal::Plan);
-    refused(open_session(&mut server, address(3), broken), Refusal::Plan);
-    // Towards the server a client may send as fast as it likes.
-    let up_only = RecordPlan { down: false, ..faster };
-    assert!(matches!(open_session(&mut server, address(4), up_only), Some(Message::Welcome(_))));
-    let fitting = open_session(&mut server, address(5), fits.clone());
-    assert!(matches!(fitting, Some(Message::Welcome(_))));
-    refused(open_session(&mut server, address(6), fits), Refusal::Busy);
+    // The rate towards the server is not limited.
+    let up_only = RecordPlan { down: false, ..faster.clone() };
+    for (port, plan, refusal) in [
+        (1, longer, Some(Refusal::Plan)),
+        (2, faster, Some(Refusal::Plan)),
+        (3, broken, Some(Refusal::Plan)),
+        (4, up_only, None),
+        (5, fits.clone(), None),
+        (6, fits, Some(Refusal::Busy)),
+    ] {
+        match open_session(&mut server, address(port), plan) {
+            Some(Message::Welcome(_)) => assert_eq!(refusal, None, "{port}"),
+            Some(Message::Refuse { why, .. }) => assert_eq!(refusal, Some(why), "{port}"),
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 #[test]
 fn all_clients_together_are_promised_no_more_than_the_rate_in_all() {
     let limits = RecordLimits { rate_all: Rate::from_kbps(100_000), ..RecordLimits::default() };
     let mut server = server(limits);
-    let at = |kbps| RecordPlan { rate_max: Rate::from_kbps(kbps), ..plan(60) };
     let mut opens = |host, kbps, down| {
-        let plan = RecordPlan { down, ..at(kbps) };
+        let plan = RecordPlan { down, rate_max: Rate::from_kbps(kbps), ..plan(60) };
         match open_session(&mut server, address_of(host, 1), plan) {
             Some(Message::Welcome(_)) => true,
             Some(Message::Refuse { why: Refusal::Busy, .. }) => false,
@@ -265,9 +260,7 @@ fn a_server_with_a_token_wants_proof_that_fits_the_address() {
 
 #[test]
 fn a_client_hears_of_a_refusal_and_of_another_version() {
-    let trace = constant(10_000, 20);
-    let long = RecordPlan { length: SECOND * 7_000, ..RecordPlan::default() };
-    let mut world = World::new(&long, &[(trace.clone(), trace)]);
+    let mut world = usual(7_000);
     world.run();
     let error = world.recording(0, DelayClock::HalfRoundTrip).unwrap_err();
     assert_eq!(error, RecordError::Refused(Refusal::Plan));
@@ -284,8 +277,7 @@ fn a_client_hears_of_a_refusal_and_of_another_version() {
 #[test]
 fn a_server_that_never_answers_ends_in_an_error() {
     let trace = constant(10_000, 20).with_loss(Timeline::constant(1.0));
-    let mut world = World::new(&plan(2), &[(trace.clone(), trace)]);
-    world.run();
+    let world = recorded(&plan(2), &[(trace.clone(), trace)]);
     let error = world.recording(0, DelayClock::HalfRoundTrip).unwrap_err();
     assert_eq!(error, RecordError::NoAnswer);
 }
@@ -308,7 +300,7 @@ fn message() -> impl Strategy<Value = Vec<u8>> {
     });
     let report = (tokens.clone(), any::<[u32; 6]>(), any::<[u64; 3]>());
     let report = report.prop_map(|(token, short, long)| {
-        Message::Report(crate::message::Report {
+        Message::Report(Report {
             token,
             highest: short[0] % 1_000,
             sent_us: long[0],

@@ -1,4 +1,4 @@
-//! A vehicle's links to a server in virtual time: the recorder between emulated links.
+//! A vehicle's links to a server in virtual time: the recorder over emulated links.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,9 +17,9 @@ pub struct World {
     pub clients: Vec<RecordClient>,
     pub links: Vec<[Link<Vec<u8>>; 2]>,
     pub server: RecordServer,
-    /// Which port each client seems to come from.
+    /// Each client's port.
     pub ports: Vec<u16>,
-    /// How much later the server's clock started.
+    /// Delay of the start of the server's clock.
     pub server_started: Duration,
 }
 
@@ -29,7 +29,7 @@ const HEADER_BYTES: usize = 28;
 const UNIX: Duration = Duration::from_secs(1_700_000_000);
 
 impl World {
-    /// A world with a link for each pair of traces, up and down; traces start with the plan.
+    /// A world with a link for each pair of traces, up and down, which start with the plan.
     pub fn new(plan: &RecordPlan, traces: &[(Trace, Trace)]) -> Self {
         let settings = traces.iter().zip(1..).map(|((up, down), seed)| {
             let settings = |trace: &Trace, seed| LinkSettings {
@@ -62,12 +62,10 @@ impl World {
         })
     }
 
-    /// The server's time.
     pub fn server_now(&self) -> Instant {
         self.now - self.server_started
     }
 
-    /// Goes on until `end`.
     pub fn run_until(&mut self, end: Instant) {
         while self.now < end {
             self.exchange();
@@ -78,7 +76,7 @@ impl World {
         self.exchange();
     }
 
-    /// Goes on until all clients are done.
+    /// Runs until all clients are done.
     pub fn run(&mut self) {
         let end = self.now + Duration::from_secs(100_000);
         while !self.clients.iter().all(|client| client.is_done(self.now)) {
@@ -87,12 +85,11 @@ impl World {
         }
     }
 
-    /// What the client of `link` recorded.
     pub fn recording(&self, link: usize, clock: DelayClock) -> Result<LinkRecording, RecordError> {
         self.clients[link].recording(clock)
     }
 
-    /// All datagrams that are due at this moment.
+    /// Moves all datagrams that are due now.
     fn exchange(&mut self) {
         loop {
             let mut moved = false;
@@ -105,7 +102,7 @@ impl World {
             }
             while let Some((peer, datagram)) = self.server.poll_transmit(self.server_now()) {
                 moved = true;
-                // An address that a client has left gets nothing.
+                // Datagrams to an abandoned address are lost.
                 if let Some(link) = self.ports.iter().position(|port| *port == peer.remote.port()) {
                     self.push(link, 1, datagram);
                 }
@@ -133,7 +130,7 @@ impl World {
 
     fn push(&mut self, link: usize, way: usize, datagram: Vec<u8>) {
         let bytes = datagram.len() + HEADER_BYTES;
-        // A full queue and a dead link are what is recorded.
+        // Drops are what is recorded.
         let _ = self.links[link][way].push(self.now, bytes, datagram);
     }
 
