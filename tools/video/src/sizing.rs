@@ -312,12 +312,18 @@ mod tests {
         Gate::new(PACKETS, 640 * 360, Duration::from_secs(10))
     }
 
+    /// A gate after a frame of 10,000 bytes at 0 ms and one without room at 33 ms.
+    fn interrupted() -> Gate {
+        let mut gate = gate();
+        let whole = PACKETS.frame_bytes(10_000);
+        check_gate(&mut gate, &[(0, 10_000, 10_000, Some((whole, false, true))), (33, 0, 0, None)]);
+        gate
+    }
+
     #[test]
     fn without_room_one_small_frame_a_second_goes_and_then_a_key_frame() {
         let whole = PACKETS.frame_bytes(10_000);
         let frames = [
-            (0, 10_000, 10_000, Some((whole, false, true))),
-            (33, 0, 0, None),
             (67, 10_000, 10_000, Some((whole, true, true))),
             (100, 0, 0, None),
             (1100, 0, 0, Some((400, false, true))),
@@ -327,76 +333,51 @@ mod tests {
             (1233, 10_000, 10_000, Some((whole, false, true))),
             (2300, 0, 0, Some((400, false, true))),
         ];
-        check_gate(&mut gate(), &frames);
+        check_gate(&mut interrupted(), &frames);
     }
 
     #[test]
-    fn a_key_frame_has_all_that_arrives_in_time_until_it_can_be_made_out() {
-        let whole = PACKETS.frame_bytes(10_000);
+    fn a_key_frame_goes_at_once_where_all_of_it_arrives_in_time() {
+        let little = PACKETS.frame_bytes(1_200);
         let frames = [
-            (0, 10_000, 10_000, Some((whole, false, true))),
-            (33, 0, 0, None),
             (67, 1_200, 9_000, Some((3_600, true, true))),
-            (100, 1_200, 9_000, Some((PACKETS.frame_bytes(1_200), false, true))),
+            (100, 1_200, 9_000, Some((little, false, true))),
         ];
-        check_gate(&mut gate(), &frames);
-    }
-
-    #[test]
-    fn a_key_frame_does_not_wait_until_the_rate_of_links_that_are_back_is_known() {
-        let whole = PACKETS.frame_bytes(10_000);
+        check_gate(&mut interrupted(), &frames);
+        // Even before the rate of links that are back is known.
         let frames = [
-            (0, 10_000, 10_000, Some((whole, false, true))),
-            (33, 0, 0, None),
             (67, 100, 9_000, Some((3_600, true, true))),
             (100, 200, 9_000, None),
             (133, 300, 9_000, None),
-            // What was skipped was not encoded: this one refers to the key frame.
-            (167, 1_200, 9_000, Some((PACKETS.frame_bytes(1_200), false, true))),
+            // Skipped frames were not encoded: this one refers to the key frame.
+            (167, 1_200, 9_000, Some((little, false, true))),
         ];
-        check_gate(&mut gate(), &frames);
+        check_gate(&mut interrupted(), &frames);
     }
 
     #[test]
-    fn a_key_frame_waits_for_the_room_of_several_frames() {
-        let (whole, little) = (PACKETS.frame_bytes(10_000), PACKETS.frame_bytes(1_200));
+    fn a_key_frame_waits_for_the_room_of_several_frames_since_the_links_came_back() {
+        let little = PACKETS.frame_bytes(1_200);
         assert_eq!(little, 982);
         let frames = [
-            (0, 10_000, 10_000, Some((whole, false, true))),
-            (33, 0, 0, None),
             (67, 1_200, 1_200, None),
-            (100, 1_200, 1_200, None),
-            (133, 1_200, 1_200, None),
-            (167, 1_200, 1_200, Some((3_600, true, true))),
-            (200, 1_200, 1_200, Some((little, false, true))),
-        ];
-        check_gate(&mut gate(), &frames);
-    }
-
-    #[test]
-    fn what_a_key_frame_had_saved_before_the_links_died_again_is_gone() {
-        let whole = PACKETS.frame_bytes(10_000);
-        let frames = [
-            (0, 10_000, 10_000, Some((whole, false, true))),
-            (33, 0, 0, None),
-            (67, 1_200, 1_200, None),
+            // The links die again: what was saved is gone.
             (100, 0, 0, None),
             (133, 1_200, 1_200, None),
             (167, 1_200, 1_200, None),
             (200, 1_200, 1_200, None),
             (233, 1_200, 1_200, Some((3_600, true, true))),
+            (267, 1_200, 1_200, Some((little, false, true))),
         ];
-        check_gate(&mut gate(), &frames);
+        check_gate(&mut interrupted(), &frames);
     }
 
     #[test]
     fn a_key_frame_waits_so_long_at_most_and_is_then_as_large_as_it_can_be() {
-        let (whole, little) = (PACKETS.frame_bytes(10_000), PACKETS.frame_bytes(660));
-        let mut gate = gate();
-        check_gate(&mut gate, &[(0, 10_000, 10_000, Some((whole, false, true))), (33, 0, 0, None)]);
-        let frames = [67, 100, 133, 167, 200].map(|ms| (ms, 660, 660, None));
-        check_gate(&mut gate, &frames[..5]);
-        check_gate(&mut gate, &[(217, 660, 660, Some((6 * little, true, true)))]);
+        let mut gate = interrupted();
+        check_gate(&mut gate, &[67, 100, 133, 167, 200].map(|ms| (ms, 660, 660, None)));
+        let bytes = 6 * PACKETS.frame_bytes(660);
+        check_gate(&mut gate, &[(217, 660, 660, Some((bytes, true, true)))]);
     }
 
     #[test]

@@ -2,6 +2,8 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
+use tempfile::TempDir;
+
 use super::*;
 
 /// The program's side: accepts one subscriber and answers it.
@@ -25,6 +27,16 @@ fn say(mut stream: &UnixStream, frame_bytes: u64) {
 
 fn subscribe(socket: &Path) -> Feedback {
     Feedback::subscribe(socket.to_owned(), "real-time".into()).unwrap()
+}
+
+/// A program and its subscriber. The folder holds the socket.
+fn connected() -> (TempDir, UnixListener, UnixStream, Feedback) {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("roadweave.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let feedback = subscribe(&socket);
+    let stream = accept(&listener);
+    (folder, listener, stream, feedback)
 }
 
 /// Waits until what `feedback` says is `expected`.
@@ -69,27 +81,22 @@ fn a_socket_may_come_late_end_and_come_back() {
 }
 
 #[test]
-fn garbage_between_targets_is_counted_and_nothing_else() {
-    let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("roadweave.sock");
-    let listener = UnixListener::bind(&socket).unwrap();
-    let feedback = subscribe(&socket);
-    let stream = accept(&listener);
+fn garbage_between_targets_is_counted_and_a_target_may_vanish() {
+    let (_folder, _listener, mut stream, feedback) = connected();
     say(&stream, 1);
-    (&stream).write_all(b"garbage\n\xff\xfe\n{}\n[1]\n").unwrap();
-    (&stream).write_all(&vec![b'{'; 1 << 20]).unwrap();
-    (&stream).write_all(b"\n").unwrap();
+    stream.write_all(b"garbage\n\xff\xfe\n{}\n[1]\n").unwrap();
+    stream.write_all(&vec![b'{'; 1 << 20]).unwrap();
+    stream.write_all(b"\n").unwrap();
     say(&stream, 2);
     wait_for(&feedback, (State::Followed, Some(2)));
     assert_eq!(feedback.bad_lines(), 4);
+    stream.write_all(b"{\"method\":\"encoder\",\"params\":{\"lanes\":{}}}\n").unwrap();
+    wait_for(&feedback, (State::NoTarget, None));
 }
 
 #[test]
 fn a_counter_that_rises_is_a_renewal_and_one_that_begins_anew_is_none() {
-    let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("roadweave.sock");
-    let listener = UnixListener::bind(&socket).unwrap();
-    let feedback = subscribe(&socket);
+    let (_folder, listener, stream, feedback) = connected();
     let mut frame_bytes = 0;
     let mut check = |mut stream: &UnixStream, renewals: Option<u64>, expected: (u64, u64)| {
         frame_bytes += 1;
@@ -102,32 +109,21 @@ fn a_counter_that_rises_is_a_renewal_and_one_that_begins_anew_is_none() {
         let (count, connection) = expected;
         assert_eq!(feedback.renewals(), Renewals { count, connection }, "{line}");
     };
-    let stream = accept(&listener);
-    check(&stream, None, (0, 1));
-    check(&stream, Some(5), (0, 1));
-    check(&stream, Some(5), (0, 1));
-    check(&stream, Some(6), (1, 1));
-    check(&stream, None, (1, 1));
-    check(&stream, Some(9), (2, 1));
-    check(&stream, Some(0), (2, 1));
-    check(&stream, Some(1), (3, 1));
+    for (renewals, count) in [
+        (None, 0),
+        (Some(5), 0),
+        (Some(5), 0),
+        (Some(6), 1),
+        (None, 1),
+        (Some(9), 2),
+        (Some(0), 2),
+        (Some(1), 3),
+    ] {
+        check(&stream, renewals, (count, 1));
+    }
     drop(stream);
     let stream = accept(&listener);
-    check(&stream, Some(u64::MAX), (3, 2));
-    check(&stream, Some(0), (3, 2));
-    check(&stream, Some(1), (4, 2));
-}
-
-#[test]
-fn a_lane_that_loses_its_target_has_none() {
-    let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("roadweave.sock");
-    let listener = UnixListener::bind(&socket).unwrap();
-    let feedback = subscribe(&socket);
-    let stream = accept(&listener);
-    say(&stream, 1);
-    wait_for(&feedback, (State::Followed, Some(1)));
-    let line = "{\"method\":\"encoder\",\"params\":{\"lanes\":{}}}\n";
-    (&stream).write_all(line.as_bytes()).unwrap();
-    wait_for(&feedback, (State::NoTarget, None));
+    for (renewals, count) in [(u64::MAX, 3), (0, 3), (1, 4)] {
+        check(&stream, Some(renewals), (count, 2));
+    }
 }

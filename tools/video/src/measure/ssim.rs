@@ -75,6 +75,8 @@ mod tests {
         let picture: Vec<u8> = (0..64 * 48).map(|i| (i * 7 % 251) as u8).collect();
         assert_eq!(ssim(&picture, &picture, 64), 1.0);
         assert_eq!(db(1.0), DB_MOST);
+        assert!((db(0.99) - 20.0).abs() < 1e-9 && (db(0.9) - 10.0).abs() < 1e-9);
+        assert!(db(-1.0) < 0.0);
         let inverse: Vec<u8> = picture.iter().map(|it| 255 - it).collect();
         assert!(ssim(&picture, &inverse, 64) < 0.0);
         let darker: Vec<u8> = picture.iter().map(|it| it / 2).collect();
@@ -91,17 +93,8 @@ mod tests {
         check(100, 100, 1.0);
         check(0, 255, means(0.0, 255.0));
         check(100, 120, means(100.0, 120.0));
-    }
-
-    #[test]
-    fn what_is_too_small_counts_as_equal() {
+        // What is too small counts as equal.
         assert_eq!(ssim(&[], &[], 0), 1.0);
         assert_eq!(ssim(&[1; 49], &[2; 49], 7), 1.0);
-    }
-
-    #[test]
-    fn decibels_are_those_of_what_is_missing() {
-        assert!((db(0.99) - 20.0).abs() < 1e-9 && (db(0.9) - 10.0).abs() < 1e-9);
-        assert!(db(-1.0) < 0.0);
     }
 }

@@ -137,74 +137,69 @@ mod tests {
 
     const KEY: Part = Part(2 | 4 | 8);
 
+    fn check(codec: Codec, parts: &[(&[u8], Part)], bad: &[&[u8]]) {
+        for (payload, part) in parts.iter().copied().chain(bad.iter().map(|it| (*it, Part::OTHER)))
+        {
+            assert_eq!(Part::of(codec, payload), part, "{payload:x?}");
+        }
+    }
+
     #[test]
     fn packets_of_h264() {
-        let check = |payload: &[u8], expected| {
-            assert_eq!(Part::of(Codec::H264, payload), expected, "{payload:x?}");
-        };
-        check(&[0x67, 1, 2], Part::BEGINS | Part::SEQUENCE);
-        check(&[0x68], Part::PICTURE);
-        check(&[0x09, 0xf0], Part::BEGINS);
-        check(&[0x06], Part::NONE);
-        check(&[0x65, 0x88], Part::SLICE);
-        check(&[0x41, 0x9a], Part::OTHER);
         let all = [24, 0, 2, 9, 0xf0, 0, 1, 0x67, 0, 1, 0x68, 0, 2, 0x65, 1];
-        check(&all, Part::BEGINS | KEY);
-        check(&[24, 0, 1, 0x68, 0, 1, 0x67], Part::SEQUENCE | Part::PICTURE);
-        check(&[24, 0, 1, 0x67, 0, 1, 0x41], Part::BEGINS | Part::SEQUENCE | Part::OTHER);
-        check(&[0x7c, 0x85, 1], Part::SLICE);
-        check(&[0x7c, 0x45, 1], Part::SLICE);
-        check(&[0x7c, 0x87, 1], Part::BEGINS | Part::SEQUENCE);
-        check(&[0x7c, 0x07, 1], Part::SEQUENCE);
-        check(&[0x5c, 0x81, 1], Part::OTHER);
-        let bad: [&[u8]; 8] = [
-            &[],
-            &[24],
-            &[24, 0],
-            &[24, 0, 0],
-            &[24, 0, 9, 0x67],
-            &[24, 0, 1, 0x67, 0, 7],
-            &[28],
-            &[29, 5],
+        let parts: [(&[u8], Part); 14] = [
+            (&[0x67, 1, 2], Part::BEGINS | Part::SEQUENCE),
+            (&[0x68], Part::PICTURE),
+            (&[0x09, 0xf0], Part::BEGINS),
+            (&[0x06], Part::NONE),
+            (&[0x65, 0x88], Part::SLICE),
+            (&[0x41, 0x9a], Part::OTHER),
+            (&all, Part::BEGINS | KEY),
+            (&[24, 0, 1, 0x68, 0, 1, 0x67], Part::SEQUENCE | Part::PICTURE),
+            (&[24, 0, 1, 0x67, 0, 1, 0x41], Part::BEGINS | Part::SEQUENCE | Part::OTHER),
+            (&[0x7c, 0x85, 1], Part::SLICE),
+            (&[0x7c, 0x45, 1], Part::SLICE),
+            (&[0x7c, 0x87, 1], Part::BEGINS | Part::SEQUENCE),
+            (&[0x7c, 0x07, 1], Part::SEQUENCE),
+            (&[0x5c, 0x81, 1], Part::OTHER),
         ];
-        bad.iter().for_each(|payload| check(payload, Part::OTHER));
+        let short: [&[u8]; 6] = [&[], &[24], &[24, 0], &[24, 0, 0], &[28], &[29, 5]];
+        check(Codec::H264, &parts, &short);
+        check(Codec::H264, &[], &[&[24, 0, 9, 0x67], &[24, 0, 1, 0x67, 0, 7]]);
     }
 
     #[test]
     fn packets_of_h265() {
-        let check = |payload: &[u8], expected| {
-            assert_eq!(Part::of(Codec::H265, payload), expected, "{payload:x?}");
-        };
-        check(&[0x40, 1], Part::BEGINS);
-        check(&[0x42, 1], Part::SEQUENCE);
-        check(&[0x44, 1], Part::PICTURE);
-        check(&[0x26, 1, 0xaf], Part::SLICE);
-        check(&[0x2a, 1, 0xaf], Part::SLICE);
-        check(&[0x12, 1, 0xaf], Part::OTHER);
-        check(&[0x02, 1, 0xd0], Part::OTHER);
         let all = [0x60, 1, 0, 2, 0x40, 1, 0, 2, 0x42, 1, 0, 2, 0x44, 1, 0, 2, 0x28, 1];
-        check(&all, Part::BEGINS | KEY);
-        check(&[0x62, 1, 0x93], Part::SLICE);
-        check(&[0x62, 1, 0x81], Part::OTHER);
-        let bad: [&[u8]; 4] = [&[], &[0x60], &[0x60, 1, 0, 3, 0x40, 1], &[0x62, 1]];
-        bad.iter().for_each(|payload| check(payload, Part::OTHER));
+        let parts: [(&[u8], Part); 10] = [
+            (&[0x40, 1], Part::BEGINS),
+            (&[0x42, 1], Part::SEQUENCE),
+            (&[0x44, 1], Part::PICTURE),
+            (&[0x26, 1, 0xaf], Part::SLICE),
+            (&[0x2a, 1, 0xaf], Part::SLICE),
+            (&[0x12, 1, 0xaf], Part::OTHER),
+            (&[0x02, 1, 0xd0], Part::OTHER),
+            (&all, Part::BEGINS | KEY),
+            (&[0x62, 1, 0x93], Part::SLICE),
+            (&[0x62, 1, 0x81], Part::OTHER),
+        ];
+        check(Codec::H265, &parts, &[&[], &[0x60], &[0x60, 1, 0, 3, 0x40, 1], &[0x62, 1]]);
     }
 
     #[test]
     fn packets_of_vp8() {
-        let check = |payload: &[u8], expected| {
-            assert_eq!(Part::of(Codec::Vp8, payload), expected, "{payload:x?}");
-        };
-        check(&[0x10, 0x50], Part::BEGINS | KEY);
-        check(&[0x10, 0x51], Part::OTHER);
-        check(&[0x00, 0x51], Part::NONE);
-        check(&[0x11, 0x51], Part::NONE);
-        check(&[0x90, 0x80, 0x81, 0x02, 0x50], Part::BEGINS | KEY);
-        check(&[0x90, 0x80, 0x11, 0x51], Part::OTHER);
-        check(&[0x90, 0xf0, 0x81, 0x02, 3, 4, 0x50], Part::BEGINS | KEY);
-        check(&[0x90, 0x20, 4, 0x50], Part::BEGINS | KEY);
+        let parts: [(&[u8], Part); 8] = [
+            (&[0x10, 0x50], Part::BEGINS | KEY),
+            (&[0x10, 0x51], Part::OTHER),
+            (&[0x00, 0x51], Part::NONE),
+            (&[0x11, 0x51], Part::NONE),
+            (&[0x90, 0x80, 0x81, 0x02, 0x50], Part::BEGINS | KEY),
+            (&[0x90, 0x80, 0x11, 0x51], Part::OTHER),
+            (&[0x90, 0xf0, 0x81, 0x02, 3, 4, 0x50], Part::BEGINS | KEY),
+            (&[0x90, 0x20, 4, 0x50], Part::BEGINS | KEY),
+        ];
         let bad: [&[u8]; 4] = [&[], &[0x10], &[0x90, 0x80], &[0x90, 0xf0, 0x81, 0x02, 3, 4]];
-        bad.iter().for_each(|payload| check(payload, Part::OTHER));
+        check(Codec::Vp8, &parts, &bad);
     }
 
     #[test]

@@ -100,42 +100,38 @@ const ANSWER_MOST: Duration = Duration::from_millis(100);
 mod tests {
     use super::*;
 
-    /// 10 packets each 20 ms, a round trip of 60 ms, an acknowledgement each turn unless `silent`.
-    fn turn(backlog: &mut Backlog, turn: u64, unsent: u64, silent: bool) -> f64 {
-        let counters = Counters {
+    /// 10 packets each 20 ms, a round trip of 60 ms, an acknowledgement each turn.
+    fn counters(turn: u64, unsent: u64) -> Counters {
+        Counters {
             given: 100 + turn * 10,
             sent: turn * 12 - unsent,
             repeated: turn * 2,
             dropped: 0,
-            acknowledgements: if silent { 0 } else { turn },
+            acknowledgements: turn,
             rtt_ms: 60.0,
             sent_bps: 5e6,
-        };
-        backlog.add(Duration::from_millis(turn * 20), counters).unacknowledged
+        }
+    }
+
+    fn turn(backlog: &mut Backlog, turn: u64, unsent: u64) -> f64 {
+        let at = Duration::from_millis(turn * 20);
+        backlog.add(at, counters(turn, unsent)).unacknowledged
     }
 
     #[test]
     fn a_round_trip_is_on_its_way_and_what_waits_is_added() {
         let mut backlog = Backlog::new();
-        let steady: Vec<f64> = (0..50).map(|it| turn(&mut backlog, it, 0, false)).collect();
+        let steady: Vec<f64> = (0..50).map(|it| turn(&mut backlog, it, 0)).collect();
         assert_eq!((steady[0], steady[1], steady[49]), (0.0, 10.0, 30.0));
-        let waits = turn(&mut backlog, 50, 40, false);
+        let waits = turn(&mut backlog, 50, 40);
         assert_eq!(waits, 40.0);
     }
 
     #[test]
     fn a_source_that_stops_is_no_receiver_that_is_silent() {
         let mut backlog = Backlog::new();
-        (0..50).for_each(|it| _ = turn(&mut backlog, it, 0, false));
-        let counters = Counters {
-            given: 590,
-            sent: 588,
-            repeated: 98,
-            dropped: 0,
-            acknowledgements: 49,
-            rtt_ms: 60.0,
-            sent_bps: 0.0,
-        };
+        (0..50).for_each(|it| _ = turn(&mut backlog, it, 0));
+        let counters = Counters { sent_bps: 0.0, ..counters(49, 0) };
         for ms in (1000..9000).step_by(20) {
             let _ = backlog.add(Duration::from_millis(ms), counters);
         }
@@ -145,20 +141,12 @@ mod tests {
     #[test]
     fn without_acknowledgements_it_grows_and_is_bounded() {
         let mut backlog = Backlog::new();
-        (0..50).for_each(|it| _ = turn(&mut backlog, it, 0, false));
-        let grown = turn(&mut backlog, 50, 0, false);
+        (0..50).for_each(|it| _ = turn(&mut backlog, it, 0));
+        let grown = turn(&mut backlog, 50, 0);
         let (mut last, mut rtt_ms) = (0.0, 0.0);
         for it in 51..5000 {
-            let counters = Counters {
-                given: 100 + it * 10,
-                sent: it * 10,
-                repeated: 0,
-                dropped: 0,
-                acknowledgements: 50,
-                rtt_ms: 60.0,
-                sent_bps: 5e6,
-            };
-            let reading = backlog.add(Duration::from_millis(it * 20), counters);
+            let sent = Counters { acknowledgements: 50, ..counters(it, 0) };
+            let reading = backlog.add(Duration::from_millis(it * 20), sent);
             (last, rtt_ms) = (reading.unacknowledged, reading.rtt_ms);
             assert!(backlog.sent.len() <= TURNS_MOST);
         }

@@ -4,28 +4,24 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::common::{free_port, number, serve, start, whole};
+use crate::common::{column, free_port, lines, number, sender, serve, whole};
 
 /// Sends for 6 s by such targets: the frames, what was reported of all, when targets changed.
-fn send(targets: &[(Value, Duration)], more: &[&str]) -> (Vec<Value>, Value, Vec<f64>) {
+fn send(targets: &[(Value, Duration)], more: &str) -> (Vec<Value>, Value, Vec<f64>) {
     let folder = tempfile::tempdir().unwrap();
     let (socket, file) = (folder.path().join("rw.sock"), folder.path().join("frames.jsonl"));
     let server = serve(&socket, targets);
-    let (socket, file) = (socket.to_str().unwrap(), file.to_str().unwrap());
-    let to = format!("127.0.0.1:{}", free_port());
-    let words = ["send", "--to", &to, "--feedback", socket, "--lane", "real-time"];
-    let rest = ["--size", "640x360", "--frames", file, "--seconds", "6", "--json"];
-    let whole = whole(&start(&[&words[..], &rest, more].concat()).output());
-    let frames = std::fs::read_to_string(file).unwrap();
-    let frames = frames.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    (frames, whole, server.join().unwrap())
+    let files = format!("--feedback {} --frames {}", socket.display(), file.display());
+    let options = format!("{files} --lane real-time --size 640x360 --seconds 6 {more}");
+    let whole = whole(&sender(free_port(), &options).output());
+    (lines(&file), whole, server.join().unwrap())
 }
 
 #[test]
 fn a_target_that_halves_is_followed_within_two_frames() {
     let lane = |bytes: u64| json!({ "frame_bytes": bytes, "bitrate_bps": bytes * 8 * 40 });
     let hold = Duration::from_millis(2500);
-    let (frames, whole, changes) = send(&[(lane(12_000), hold), (lane(6_000), hold * 4)], &[]);
+    let (frames, whole, changes) = send(&[(lane(12_000), hold), (lane(6_000), hold * 4)], "");
     assert_eq!(whole["feedback"], "followed", "{whole}");
     assert_eq!(number(&whole, "frames_too_large"), 0.0, "{whole}");
 
@@ -50,10 +46,10 @@ fn a_target_that_halves_is_followed_within_two_frames() {
 #[test]
 fn a_lane_without_a_target_has_the_rate_of_the_command_line() {
     let none = [(Value::Null, Duration::from_secs(10))];
-    let (frames, whole, _) = send(&none, &["--bitrate", "1200k"]);
+    let (frames, whole, _) = send(&none, "--bitrate 1200k");
     assert_eq!(whole["feedback"], "no_target", "{whole}");
     // A share of 1.2 Mbit/s at the rate of the source, which is 30 a second on an idle machine.
-    let targets: Vec<f64> = frames.iter().map(|it| number(it, "target_bytes")).collect();
+    let targets = column(&frames, "target_bytes");
     assert!(targets.len() > 60 && targets.iter().all(|it| *it >= 4_800.0), "{targets:?}");
     assert!(number(&whole, "bitrate_bps") < 1.3e6, "{whole}");
 }

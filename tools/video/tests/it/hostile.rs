@@ -1,29 +1,17 @@
 //! What a bad disk, a stranger and a sender whose numbers leap can do to the receiver.
 
-use std::net::{SocketAddr, UdpSocket};
-use std::process::{Command, Output};
+use std::net::UdpSocket;
+use std::process::Output;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::common::{
-    Process, free_port, is_taken, number, reports, start, start_command, wait_until, whole,
-};
-
-/// A receiver that listens at `port`.
-fn receiver(port: u16, more: &[&str]) -> Process {
-    let listen = port.to_string();
-    let receiver = start(&[&["receive", "--listen", &listen, "--json"][..], more].concat());
-    wait_until("nobody listens", || is_taken(port));
-    receiver
-}
+use crate::common::{self, Process, column, number, receiver, relay, reports, whole};
 
 /// A sender of small pictures to `port`.
-fn sender(port: u16, seconds: &str, more: &[&str]) -> Process {
-    let to = format!("127.0.0.1:{port}");
-    let words = ["send", "--to", &to, "--size", "320x240", "--json", "--seconds", seconds];
-    start(&[&words[..], more].concat())
+fn sender(port: u16, options: &str) -> Process {
+    common::sender(port, &format!("--size 320x240 --bitrate 1M {options}"))
 }
 
 /// What a run said on standard error that has this in it.
@@ -33,60 +21,13 @@ fn said(output: &Output, part: &str) -> usize {
 
 #[test]
 fn a_disk_that_is_full_is_told_once_and_pictures_go_on() {
-    let port = free_port();
-    let full = ["--frames", "/dev/full", "--write", "/dev/full", "--seconds", "8"];
-    let receiver = receiver(port, &full);
-    let sent = sender(port, "5", &["--bitrate", "1M", "--frames", "/dev/full"]).output();
+    let (receiver, port) = receiver("--frames /dev/full --write /dev/full --seconds 8");
+    let sent = sender(port, "--seconds 5 --frames /dev/full").output();
     let received = receiver.output();
     let frames = number(&whole(&sent), "frames");
     let shown = number(&whole(&received), "frames_shown");
     assert!(frames > 60.0 && shown > 0.9 * frames - 5.0, "{shown} of {frames}");
     assert_eq!((said(&received, "No space left"), said(&sent, "No space left")), (2, 1));
-}
-
-#[test]
-fn a_disk_that_hangs_is_told_once_and_pictures_go_on() {
-    let folder = tempfile::tempdir().unwrap();
-    let pipe = folder.path().join("pipe");
-    let pipe = pipe.to_str().unwrap();
-    assert!(Command::new("mkfifo").arg(pipe).status().unwrap().success());
-    // Opens it, and reads nothing.
-    let script = format!("exec 3<{pipe}; exec sleep 60");
-    let reader = start_command(Command::new("sh").args(["-c", &script]));
-    let port = free_port();
-    let receiver = receiver(port, &["--write", pipe, "--seconds", "9"]);
-    let sent = whole(&sender(port, "6", &["--bitrate", "3M"]).output());
-    let output = receiver.output();
-    let received = whole(&output);
-    let shown = number(&received, "frames_shown");
-    assert!(shown > 0.9 * number(&sent, "frames") - 5.0, "{sent} {received}");
-    assert!(said(&output, "not all of") <= 1, "{output:?}");
-    drop(reader);
-}
-
-/// Passes packets on between a sender and a receiver, and changes the sender's on their way, as it
-/// is so long after the first.
-fn changing_link(receiver: u16, change: impl Fn(Duration, &mut [u8]) + Send + 'static) -> u16 {
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let port = socket.local_addr().unwrap().port();
-    thread::spawn(move || {
-        let receiver = SocketAddr::from(([127, 0, 0, 1], receiver));
-        let (mut sender, mut bytes, mut began) = (None, [0; 2048], None);
-        while let Ok((length, from)) = socket.recv_from(&mut bytes) {
-            let packet = &mut bytes[..length];
-            if from == receiver {
-                let _ = sender.map(|sender| socket.send_to(packet, sender));
-                continue;
-            }
-            sender = Some(from);
-            let since = began.get_or_insert_with(Instant::now).elapsed();
-            if length > 28 && packet[1] & 0x7f == 96 {
-                change(since, packet);
-            }
-            let _ = socket.send_to(packet, receiver);
-        }
-    });
-    port
 }
 
 fn add_16(bytes: &mut [u8], more: u16) {
@@ -99,26 +40,34 @@ fn add_32(bytes: &mut [u8], more: u32) {
     bytes.copy_from_slice(&value.to_be_bytes());
 }
 
-/// The seconds of a receiver behind a link that changes packets.
+/// The reports of a receiver behind a link that changes the sender's packets, given the time since
+/// the first one, and by how many KiB the receiver grew.
 fn behind(change: impl Fn(Duration, &mut [u8]) + Send + 'static) -> (Vec<Value>, u64) {
-    let port = free_port();
-    let receiver = receiver(port, &["--seconds", "15"]);
-    let link = changing_link(port, change);
-    let sender = sender(link, "17", &["--bitrate", "1M"]);
+    let (receiver, port) = receiver("--seconds 15");
+    let mut began = None;
+    let link = relay(port, move |is_answer, packet| {
+        if !is_answer {
+            let since = began.get_or_insert_with(Instant::now).elapsed();
+            if packet.len() > 28 && packet[1] & 0x7f == 96 {
+                change(since, packet);
+            }
+        }
+        1
+    });
+    let sender = sender(link, "--seconds 17");
     thread::sleep(Duration::from_secs(2));
     let before = receiver.memory_kib();
     thread::sleep(Duration::from_secs(10));
     let grown = receiver.memory_kib().saturating_sub(before);
-    let output = receiver.output();
+    let reports = reports(&receiver.output());
     drop(sender);
-    let reports = reports(&output);
     (reports, grown)
 }
 
 /// Whether pictures stood for a moment at most while numbers leapt, and came again behind that.
 fn check((reports, grown): (Vec<Value>, u64)) {
     let (whole, seconds) = reports.split_last().unwrap();
-    let shown: Vec<f64> = seconds.iter().map(|it| number(it, "frames_shown")).collect();
+    let shown = column(seconds, "frames_shown");
     let still = shown[3..].iter().filter(|frames| **frames < 1.0).count();
     assert!(still <= 3 && shown[12..].iter().sum::<f64>() > 9.0, "{shown:?} {whole}");
     assert!(number(whole, "packets_lost") < 100_000.0, "{whole}");
@@ -195,9 +144,8 @@ fn stranger(sequence: u16, payload: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_stranger_in_the_middle_takes_the_picture_for_a_moment_at_most() {
-    let port = free_port();
-    let receiver = receiver(port, &["--seconds", "14"]);
-    let sender = sender(port, "15", &["--bitrate", "1M"]);
+    let (receiver, port) = receiver("--seconds 14");
+    let sender = sender(port, "--seconds 15");
     thread::sleep(Duration::from_secs(4));
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let send = |packet: &[u8]| {
@@ -216,16 +164,15 @@ fn a_stranger_in_the_middle_takes_the_picture_for_a_moment_at_most() {
     }
     let reports = reports(&receiver.output());
     drop(sender);
-    let shown: Vec<f64> = reports.iter().map(|it| number(it, "frames_shown")).collect();
+    let shown = column(&reports, "frames_shown");
     assert!(shown[4..9].iter().any(|frames| *frames < 3.0), "it took it: {shown:?}");
     assert!(shown[10..14].iter().sum::<f64>() > 12.0, "{shown:?}");
 }
 
 #[test]
 fn key_frames_of_a_stranger_behind_gaps_are_gone_on_with_a_few_times_a_second() {
-    let port = free_port();
-    let receiver = receiver(port, &["--seconds", "15"]);
-    let sender = sender(port, "16", &["--bitrate", "1M"]);
+    let (receiver, port) = receiver("--seconds 15");
+    let sender = sender(port, "--seconds 16");
     thread::sleep(Duration::from_secs(3));
     let before = receiver.memory_kib();
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -245,15 +192,14 @@ fn key_frames_of_a_stranger_behind_gaps_are_gone_on_with_a_few_times_a_second() 
     let whole = reports.last().unwrap();
     assert!((1.0..=60.0).contains(&number(whole, "jumps")), "{whole}");
     assert!(grown < 16_000, "{grown} KiB more");
-    let shown: Vec<f64> = reports.iter().map(|it| number(it, "frames_shown")).collect();
+    let shown = column(&reports, "frames_shown");
     assert!(shown[11..15].iter().sum::<f64>() > 12.0, "{shown:?}");
 }
 
 #[test]
 fn what_is_not_taken_leads_no_answers_away() {
-    let port = free_port();
-    let receiver = receiver(port, &["--seconds", "8"]);
-    let sender = sender(port, "9", &["--bitrate", "1M"]);
+    let (receiver, port) = receiver("--seconds 8");
+    let sender = sender(port, "--seconds 9");
     thread::sleep(Duration::from_secs(2));
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_nonblocking(true).unwrap();

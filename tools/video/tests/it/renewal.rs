@@ -2,6 +2,7 @@
 //! it at once.
 
 use std::net::{SocketAddr, UdpSocket};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 use serde_json::{Value, json};
 
 use crate::common::{
-    Process, Program, Rtp, free_port, is_taken, number, reports, start, wait_until, whole,
+    self, Process, Program, Rtp, column, lines, number, receiver, reports, wait_until, whole,
 };
 
 fn lane(renewals: u64) -> Value {
@@ -17,10 +18,9 @@ fn lane(renewals: u64) -> Value {
 }
 
 /// A sender that follows the program at `socket`.
-fn sender(port: u16, socket: &str, seconds: &str, more: &[&str]) -> Process {
-    let to = format!("127.0.0.1:{port}");
-    let words = ["send", "--to", &to, "--feedback", socket, "--lane", "real-time", "--json"];
-    start(&[&words[..], &["--size", "320x240", "--seconds", seconds], more].concat())
+fn sender(port: u16, socket: &Path, options: &str) -> Process {
+    let feedback = format!("--feedback {} --lane real-time", socket.display());
+    common::sender(port, &format!("{feedback} --size 320x240 {options}"))
 }
 
 /// The key frames that come to a socket: source and time.
@@ -48,7 +48,7 @@ fn a_counter_that_rises_brings_a_key_frame_and_a_word_and_one_that_begins_anew_d
     let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = receiver.local_addr().unwrap().port();
     let keys = key_frames(receiver);
-    let sender = sender(port, socket.to_str().unwrap(), "12", &[]);
+    let sender = sender(port, &socket, "--seconds 12");
     wait_until("no first key frame", || keys.lock().unwrap().len() == 1);
     thread::sleep(Duration::from_secs(1));
     assert!(program.told().is_empty());
@@ -70,14 +70,15 @@ fn a_counter_that_rises_brings_a_key_frame_and_a_word_and_one_that_begins_anew_d
         thread::sleep(Duration::from_millis(500));
     }
     // A program that begins anew, and what else changes.
-    program.begin_anew(lane(0));
-    thread::sleep(Duration::from_millis(500));
-    program.begin_anew(lane(20));
-    thread::sleep(Duration::from_millis(500));
-    program.say(lane(3));
-    thread::sleep(Duration::from_millis(500));
-    program.say(json!({ "frame_bytes": 11_000, "bitrate_bps": 3_000_000 }));
-    thread::sleep(Duration::from_millis(500));
+    let other = json!({ "frame_bytes": 11_000, "bitrate_bps": 3_000_000 });
+    for (anew, lane) in [(true, lane(0)), (true, lane(20)), (false, lane(3)), (false, other)] {
+        if anew {
+            program.begin_anew(lane)
+        } else {
+            program.say(lane)
+        }
+        thread::sleep(Duration::from_millis(500));
+    }
     assert_eq!((program.told().len(), keys.lock().unwrap().len()), (2, 3));
     let sent = whole(&sender.output());
     assert_eq!(number(&sent, "renewals"), 2.0, "{sent}");
@@ -192,11 +193,7 @@ fn fall_silent(codec: &'static str) {
     let folder = tempfile::tempdir().unwrap();
     let (socket, file) = (folder.path().join("rw.sock"), folder.path().join("shown"));
     let program = Program::start(&socket, lane(0));
-    let port = free_port();
-    let (listen, shown) = (port.to_string(), file.to_str().unwrap());
-    let words = ["receive", "--listen", &listen, "--json", "--seconds", "16", "--frames", shown];
-    let receiver = start(&words);
-    wait_until("nobody listens", || is_taken(port));
+    let (receiver, port) = receiver(&format!("--seconds 16 --frames {}", file.display()));
     let link = UdpSocket::bind("127.0.0.1:0").unwrap();
     let to = link.local_addr().unwrap().port();
     let rounds = Arc::<Mutex<Vec<Round>>>::default();
@@ -212,18 +209,15 @@ fn fall_silent(codec: &'static str) {
         rounds: Arc::clone(&rounds),
     };
     thread::spawn(move || link.run());
-    let sender = sender(to, socket.to_str().unwrap(), "14", &["--codec", codec, "--fps", "15"]);
+    let sender = sender(to, &socket, &format!("--seconds 14 --codec {codec} --fps 15"));
     let sent = whole(&sender.output());
     let reports = reports(&receiver.output());
     let whole = reports.last().unwrap();
     let rounds = rounds.lock().unwrap().clone();
     assert!(rounds.len() >= 2 && program.told().len() >= rounds.len(), "{rounds:?} {sent}");
-    let lines = std::fs::read_to_string(&file).unwrap();
-    let shown: Vec<(u16, f64)> = lines
-        .lines()
-        .map(|line| serde_json::from_str::<Value>(line).unwrap())
-        .map(|line| (number(&line, "number") as u16, number(&line, "shown_unix_ms")))
-        .collect();
+    let lines = lines(&file);
+    let shown = lines.iter().map(|it| (number(it, "number") as u16, number(it, "shown_unix_ms")));
+    let shown: Vec<(u16, f64)> = shown.collect();
     let mut after = Vec::new();
     for Round { held_from, key, at_ms } in rounds {
         let first = shown.iter().find(|(number, _)| *number >= held_from);
@@ -237,8 +231,7 @@ fn fall_silent(codec: &'static str) {
     assert!(number(&reports[6], "gap_wait_ms") > 150.0, "{:?}", reports[6]);
     assert!(number(whole, "gap_wait_ms") <= number(&reports[6], "gap_wait_ms"), "{whole}");
     assert!(number(whole, "jumps") >= after.len() as f64, "{whole}");
-    let asked: Vec<f64> = reports[8..].iter().map(|it| number(it, "key_frame_requests")).collect();
-    let asked = asked[..asked.len() - 1].iter().sum::<f64>();
+    let asked = column(&reports[8..reports.len() - 1], "key_frame_requests").iter().sum::<f64>();
     assert!(asked <= 1.0, "key frames are asked for that are there: {reports:?}");
     eprintln!("{codec}: {after:?} ms {asked} {whole}");
 }

@@ -4,7 +4,7 @@ use std::net::UdpSocket;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::{number, start, whole};
+use crate::common::{lines, number, sender, whole};
 
 /// A compound packet (RFC 3550, RFC 4585, RFC 5104) from `from` about `about`: an empty report, and
 /// a request for a key frame, PLI or FIR.
@@ -28,17 +28,13 @@ fn a_flood_of_requests_and_garbage_brings_few_key_frames_and_takes_no_memory() {
     let file = folder.path().join("frames");
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    let to = socket.local_addr().unwrap().to_string();
-    let words = ["send", "--to", &to, "--size", "320x240", "--seconds", "8", "--json"];
-    let frames = ["--frames", file.to_str().unwrap()];
-    let sender = start(&[&words[..], &frames].concat());
-    let (mut bytes, about, there) = {
-        let mut bytes = [0; 2048];
-        loop {
-            let (length, from) = socket.recv_from(&mut bytes).unwrap();
-            if length > 12 && bytes[1] & 0x7f == 96 {
-                break (bytes, u32::from_be_bytes(bytes[8..12].try_into().unwrap()), from);
-            }
+    let options = format!("--size 320x240 --seconds 8 --frames {}", file.display());
+    let sender = sender(socket.local_addr().unwrap().port(), &options);
+    let mut bytes = [0; 2048];
+    let (about, there) = loop {
+        let (length, from) = socket.recv_from(&mut bytes).unwrap();
+        if length > 12 && bytes[1] & 0x7f == 96 {
+            break (u32::from_be_bytes(bytes[8..12].try_into().unwrap()), from);
         }
     };
     thread::sleep(Duration::from_millis(500));
@@ -71,7 +67,6 @@ fn a_flood_of_requests_and_garbage_brings_few_key_frames_and_takes_no_memory() {
     assert!(number(&sent, "key_frames_asked") > 0.0, "{sent}");
     assert!(number(&sent, "rtcp_dropped") > 0.5 * f64::from(turn), "{turn} {sent}");
     assert!(grown < 8_000, "{grown} KiB more");
-    let lines = std::fs::read_to_string(file).unwrap();
-    let keys = lines.lines().filter(|line| line.contains("\"key\":true")).count();
+    let keys = lines(&file).iter().filter(|line| line["key"] == true).count();
     assert!((2..=85).contains(&keys), "{keys} {sent}");
 }

@@ -11,8 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    Process, free_port, is_taken, number, reports, run, serve, start, start_command, wait_until,
-    whole,
+    Process, free_port, is_taken, number, relay, reports, run, send, serve, start_command,
+    wait_until, whole,
 };
 
 /// ffmpeg, which listens at `port` and decodes what comes into nothing.
@@ -97,8 +97,8 @@ fn the_rate_follows_the_link_and_a_stock_receiver_decodes_all_that_follows() {
     let receiver = start_receiver(ffmpeg, port, "");
     let bps = Arc::new(AtomicU64::new(20_000_000));
     let to = format!("srt://127.0.0.1:{}", shaped_link(port, Arc::clone(&bps)));
-    let words = ["send", "--to", &to, "--size", "640x360", "--bitrate", "4M", "--seconds", "22"];
-    let sender = start(&[&words[..], &["--min-bitrate", "400k", "--json"]].concat());
+    let options = "--size 640x360 --bitrate 4M --seconds 22 --min-bitrate 400k";
+    let sender = send(&to, options);
     thread::sleep(Duration::from_secs(7));
     bps.store(1_500_000, Ordering::Relaxed);
     // Until the rate is down, the link drops packets, and repeats of them come too late.
@@ -133,13 +133,10 @@ fn of_the_tunnels_target_and_the_connections_room_the_smaller_holds() {
     let port = free_port();
     let receiver = receiver(port, "");
     let to = format!("srt://127.0.0.1:{port}");
-    let send = |bitrate: &str| {
-        let words = ["send", "--to", &to, "--size", "320x240", "--seconds", "4", "--json"];
-        let feedback = ["--feedback", socket.to_str().unwrap(), "--lane", "real-time"];
-        whole(&run(&[&words[..], &feedback, &["--bitrate", bitrate]].concat()))
-    };
+    let feedback = format!("--feedback {} --lane real-time", socket.display());
     // A share of 2 Mbit/s would be 8,333 bytes.
-    let sent = send("2M");
+    let options = format!("--size 320x240 --seconds 4 --bitrate 2M {feedback}");
+    let sent = whole(&send(&to, &options).output());
     assert_eq!(sent["feedback"], "followed", "{sent}");
     assert!((3_500.0..=4_500.0).contains(&number(&sent, "target_bytes")), "{sent}");
     drop((server, receiver));
@@ -196,16 +193,11 @@ fn what_srt_cannot_use_is_told() {
 #[test]
 fn a_listener_that_is_not_there_or_vanishes_ends_it() {
     let to = format!("srt://127.0.0.1:{}", free_port());
-    check(
-        &run(&["send", "--to", &to, "--size", "320x240", "--seconds", "20"]),
-        1,
-        "nobody answers",
-    );
+    check(&send(&to, "--size 320x240 --seconds 20").output(), 1, "nobody answers");
     let port = free_port();
     let mut receiver = receiver(port, "");
     let to = format!("srt://127.0.0.1:{port}");
-    let words = ["send", "--to", &to, "--size", "320x240", "--seconds", "40", "--json"];
-    let sender = start(&words);
+    let sender = send(&to, "--size 320x240 --seconds 40");
     thread::sleep(Duration::from_secs(4));
     receiver.kill();
     let output = sender.output();
@@ -243,7 +235,7 @@ fn a_listener_that_says_nothing_or_garbage_ends_it() {
             }
         });
         let began = Instant::now();
-        let sent = run(&["send", "--to", &to, "--size", "320x240", "--seconds", "30"]);
+        let sent = send(&to, "--size 320x240 --seconds 30").output();
         check(&sent, 1, &to);
         assert!(began.elapsed() < Duration::from_secs(25), "{says} {:?}", began.elapsed());
     }
@@ -253,27 +245,18 @@ fn a_listener_that_says_nothing_or_garbage_ends_it() {
 fn a_connection_that_is_damaged_ends_at_most_itself() {
     let port = free_port();
     let _receiver = receiver(port, "");
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let to = format!("srt://127.0.0.1:{}", socket.local_addr().unwrap().port());
-    thread::spawn(move || {
-        let receiver = SocketAddr::from(([127, 0, 0, 1], port));
-        let (mut sender, mut bytes, mut seed, mut passed) = (None, [0; 2048], 1, 0);
-        while let Ok((length, from)) = socket.recv_from(&mut bytes) {
-            let to = if from == receiver { sender } else { Some(receiver) };
-            sender = if from == receiver { sender } else { Some(from) };
-            let Some(to) = to else { continue };
-            let mut packet = bytes[..length].to_vec();
-            passed += 1;
-            // First a connection, and then what is left of it.
-            if passed > 200 && (passed % 4 == 0 || from == receiver && passed % 2 == 0) {
-                damage(&mut seed, &mut packet);
-                let _ = socket.send_to(&packet, to);
-            }
-            let _ = socket.send_to(&packet, to);
+    let (mut seed, mut passed) = (1, 0);
+    let link = relay(port, move |is_answer, packet| {
+        passed += 1;
+        // First a connection, and then what is left of it.
+        let is_damaged = passed > 200 && (passed % 4 == 0 || is_answer && passed % 2 == 0);
+        if is_damaged {
+            damage(&mut seed, packet);
         }
+        1 + usize::from(is_damaged)
     });
-    let words = ["send", "--to", &to, "--size", "320x240", "--bitrate", "2M", "--seconds", "12"];
-    let mut sender = start(&[&words[..], &["--json"]].concat());
+    let to = format!("srt://127.0.0.1:{link}");
+    let mut sender = send(&to, "--size 320x240 --bitrate 2M --seconds 12");
     let memory = |sender: &mut Process| if sender.is_over() { 0 } else { sender.memory_kib() };
     thread::sleep(Duration::from_secs(3));
     let before = memory(&mut sender);

@@ -1,7 +1,7 @@
 //! The program under test, and what stands around it.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -67,6 +67,52 @@ pub fn run(words: &[&str]) -> Output {
     start(words).output()
 }
 
+fn start_line(line: &str) -> Process {
+    start(&line.split_whitespace().collect::<Vec<_>>())
+}
+
+/// A receiver with these options, once it listens, and its port.
+pub fn receiver(options: &str) -> (Process, u16) {
+    let port = free_port();
+    let receiver = start_line(&format!("receive --listen {port} --json {options}"));
+    wait_until("nobody listens", || is_taken(port));
+    (receiver, port)
+}
+
+/// A sender of RTP to a port of this machine.
+pub fn sender(port: u16, options: &str) -> Process {
+    send(&format!("127.0.0.1:{port}"), options)
+}
+
+/// A sender to any address.
+pub fn send(to: &str, options: &str) -> Process {
+    start_line(&format!("send --to {to} --json {options}"))
+}
+
+/// Passes packets on between a sender and the receiver at this port. `change` is given whether a
+/// packet is an answer, and the packet; it returns how many copies are passed on.
+pub fn relay(
+    receiver: u16,
+    mut change: impl FnMut(bool, &mut Vec<u8>) -> usize + Send + 'static,
+) -> u16 {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = socket.local_addr().unwrap().port();
+    let receiver = SocketAddr::from(([127, 0, 0, 1], receiver));
+    thread::spawn(move || {
+        let (mut sender, mut bytes) = (None, [0; 2048]);
+        while let Ok((length, from)) = socket.recv_from(&mut bytes) {
+            let is_answer = from == receiver;
+            sender = if is_answer { sender } else { Some(from) };
+            let Some(to) = (if is_answer { sender } else { Some(receiver) }) else { continue };
+            let mut packet = bytes[..length].to_vec();
+            for _ in 0..change(is_answer, &mut packet) {
+                let _ = socket.send_to(&packet, to);
+            }
+        }
+    });
+    port
+}
+
 /// The lines of statistics of a run, the last of which is about the whole.
 pub fn reports(output: &Output) -> Vec<Value> {
     let text = String::from_utf8_lossy(&output.stdout);
@@ -110,6 +156,17 @@ pub fn is_taken(port: u16) -> bool {
 /// A number of a report.
 pub fn number(report: &Value, field: &str) -> f64 {
     report[field].as_f64().unwrap_or_else(|| panic!("no {field} in {report}"))
+}
+
+/// A number of each report.
+pub fn column(reports: &[Value], field: &str) -> Vec<f64> {
+    reports.iter().map(|report| number(report, field)).collect()
+}
+
+/// The lines of a file of JSON.
+pub fn lines(file: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(file).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// The socket of the tunnel's program: says each of these targets of a frame for so long, ten times
@@ -202,9 +259,8 @@ impl Program {
         assert_eq!(asked["params"]["topic"], "encoder");
         let restart = self.restart.load(Ordering::Relaxed);
         self.connections.fetch_add(1, Ordering::Relaxed);
-        let result =
+        let mut message =
             json!({ "jsonrpc": "2.0", "id": asked["id"], "result": { "topic": "encoder" } });
-        let mut message = result;
         while writeln!(stream, "{message}").is_ok() {
             thread::sleep(Duration::from_millis(10));
             if self.restart.load(Ordering::Relaxed) != restart {
