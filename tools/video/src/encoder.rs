@@ -1,7 +1,7 @@
-//! The encoders, and what they are told before each frame.
+//! The encoders, and their limits before each frame.
 //!
-//! x264 takes bit rate and buffer anew for each frame and keeps to them. x265's and libvpx's
-//! elements take a bit rate alone, so that their frames follow the target in the mean.
+//! x264 takes a new bit rate and buffer for each frame and keeps to them. The elements of x265 and
+//! libvpx take a bit rate only, so that their frames follow the target on average.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -13,23 +13,21 @@ use crate::options::{Codec, Picture, Recovery};
 use crate::plugins::{self, set};
 use crate::sizing::EncoderRate;
 
-/// An encoder that takes limits while it runs.
 #[derive(Debug)]
 pub struct Encoder {
     element: gst::Element,
     codec: Codec,
-    /// Frames a second, as the encoder takes them to be.
     fps: u32,
-    /// What it was told last, in kbit/s.
+    /// The last limit, in kbit/s.
     kbps: AtomicU32,
 }
 
 impl Encoder {
-    /// For pictures of this kind, without delay; a key frame comes each `key_frame_seconds` at
-    /// least, or when it is asked for alone.
+    /// An encoder without delay; a key frame comes each `key_frame_seconds` at least, or only on
+    /// request.
     ///
     /// # Errors
-    /// Which package to install.
+    /// The missing package.
     pub fn new(
         picture: Picture,
         recovery: Recovery,
@@ -46,12 +44,11 @@ impl Encoder {
         Ok(Self { element, codec, fps, kbps: AtomicU32::new(0) })
     }
 
-    /// The element, which takes raw pictures.
     pub fn element(&self) -> &gst::Element {
         &self.element
     }
 
-    /// The next frames shall have at most `bytes` each.
+    /// Limits the following frames to `bytes` each.
     pub fn limit(&self, bytes: usize) {
         let EncoderRate { kbps, buffer_ms } = EncoderRate::new(bytes, self.fps);
         if self.kbps.swap(kbps, Ordering::Relaxed) == kbps {
@@ -75,7 +72,6 @@ impl Encoder {
         }
     }
 
-    /// What follows the encoder: how its frames are told apart.
     pub fn caps(&self) -> gst::Caps {
         let name = match self.codec {
             Codec::H264 | Codec::OpenH264 => "video/x-h264",
@@ -94,12 +90,12 @@ fn x264(fps: u32, recovery: Recovery, key_frames: u32) -> Result<gst::Element> {
     set(&element, "speed-preset", "superfast");
     set(&element, "tune", "zerolatency");
     set(&element, "byte-stream", "true");
-    // Where the scene changes, blocks are coded anew within the frame's size; a key frame would
-    // only forget what is still there.
+    // At a change of scene, blocks are coded anew within the frame's size; a key frame would only
+    // drop what is still there.
     set(&element, "option-string", "scenecut=0");
     let refresh = recovery == Recovery::Refresh;
     element.set_property("intra-refresh", refresh);
-    // With refresh, the time for one pass over the picture.
+    // With refresh, the time of one pass over the picture.
     element.set_property("key-int-max", if refresh { fps } else { key_frames });
     Ok(element)
 }
@@ -119,7 +115,7 @@ fn vp8(key_frames: u32) -> Result<gst::Element> {
         ("cpu-used", "8"),
         ("lag-in-frames", "0"),
         ("end-usage", "cbr"),
-        // Milliseconds: as little as lets it plan at all.
+        // Milliseconds: the least that lets it plan.
         ("buffer-size", "100"),
         ("buffer-initial-size", "50"),
         ("buffer-optimal-size", "60"),
@@ -150,9 +146,10 @@ fn openh264(key_frames: u32) -> Result<gst::Element> {
     Ok(element)
 }
 
-/// Frames between two key frames: x264's own for endless.
+/// Frames between two key frames: x264's value for infinity.
 const NEVER: u32 = 1 << 30;
-/// In SRT nobody can, and whoever comes later waits for the next: as in belacoder's pipelines.
+/// An SRT receiver cannot request one, and a late one waits for the next: as in belacoder's
+/// pipelines.
 pub const SRT_KEY_FRAME_SECONDS: u32 = 2;
-/// What `x265enc` takes at most.
+/// Maximum of `x265enc`.
 const X265_KBPS_MAX: u32 = 102_400;

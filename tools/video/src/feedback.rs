@@ -1,12 +1,12 @@
-//! What the vehicle's program says that a frame may have, as a subscriber at its local socket.
+//! Subscribes at the vehicle's program to what a frame may have, over its local socket.
 //!
 //! ```text
 //! socket ─► lines ─► message ─► Latest ◄─ asked before each frame
 //!   └─ gone: again after 0.1 s, 0.2 s, ... 2 s
 //! ```
 //!
-//! The socket may be absent, end, or fall silent at any time: what was said last holds for
-//! [`VALID_FOR`], as the program says something each second at least.
+//! The socket may be absent, end, or fall silent at any time: the last target holds for
+//! [`VALID_FOR`], as the program repeats it each second at least.
 
 mod lines;
 mod message;
@@ -25,22 +25,21 @@ pub use self::lines::Lines;
 use self::message::Message;
 use crate::sizing::Target;
 
-/// A subscription that goes on by itself; it ends when this is dropped.
+/// A subscription, until it is dropped.
 #[derive(Debug)]
 pub struct Feedback {
     latest: Arc<Mutex<Latest>>,
     stop: Arc<AtomicBool>,
 }
 
-/// How the subscription is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// Nobody answers at the socket.
+    /// The program does not answer.
     Absent,
-    /// The program answers and says nothing of the lane.
+    /// The program answers without a target for the lane.
     NoTarget,
-    /// It said something of the lane of late.
+    /// The program has given a target lately.
     Followed,
 }
 
@@ -48,26 +47,23 @@ pub enum State {
 struct Latest {
     connected: bool,
     target: Option<(Instant, Target)>,
-    /// The counter, as this connection has heard it.
+    /// The counter of renewals, as last received on this connection.
     heard: Option<u64>,
     renewals: Renewals,
     bad_lines: u64,
 }
 
-/// When the encoder had better begin anew, with a key frame.
+/// Requests to begin again with a key frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Renewals {
-    /// How often that was said, so far.
+    /// Number so far.
     pub count: u64,
-    /// How many connections to the program there have been.
+    /// Number of connections to the program so far.
     pub connection: u64,
 }
 
 impl Feedback {
-    /// Subscribes at `socket` to what is said of `lane`.
-    ///
-    /// # Errors
-    /// When no thread can be started.
+    /// Subscribes at `socket` to the targets of `lane`.
     pub fn subscribe(socket: PathBuf, lane: String) -> io::Result<Self> {
         let latest = Arc::<Mutex<Latest>>::default();
         let stop = Arc::new(AtomicBool::new(false));
@@ -76,17 +72,15 @@ impl Feedback {
         Ok(Self { latest, stop })
     }
 
-    /// What was said last of the lane, unless that is too long ago.
+    /// The last target of the lane, unless it is too old.
     pub fn target(&self, now: Instant) -> Option<Target> {
         lock(&self.latest).valid(now)
     }
 
-    /// How often it was said that the encoder had better begin anew.
     pub fn renewals(&self) -> Renewals {
         lock(&self.latest).renewals
     }
 
-    /// How the subscription is.
     pub fn state(&self, now: Instant) -> State {
         let latest = lock(&self.latest);
         match (latest.connected, latest.valid(now)) {
@@ -96,7 +90,7 @@ impl Feedback {
         }
     }
 
-    /// Lines that could not be understood, so far.
+    /// Malformed lines so far.
     pub fn bad_lines(&self) -> u64 {
         lock(&self.latest).bad_lines
     }
@@ -114,8 +108,8 @@ impl Latest {
         self.renewals.connection += 1;
     }
 
-    /// What was counted before the connection was not said to it. A counter that falls is that of
-    /// a program that began anew.
+    /// Renewals before the connection do not count. A counter that falls is that of a restarted
+    /// program.
     fn on_renewals(&mut self, counter: u64) {
         let is_rise = self.heard.replace(counter).is_some_and(|before| counter > before);
         self.renewals.count += u64::from(is_rise);
@@ -127,7 +121,6 @@ impl Latest {
     }
 }
 
-/// The thread's side.
 struct Client {
     socket: PathBuf,
     lane: String,
@@ -157,7 +150,6 @@ impl Client {
         }
     }
 
-    /// Reads one connection to its end.
     fn follow(&self, mut stream: UnixStream) -> io::Result<()> {
         stream.set_write_timeout(Some(SILENCE_MOST))?;
         stream.set_read_timeout(Some(SILENCE_MOST))?;
@@ -195,9 +187,9 @@ fn lock(latest: &Mutex<Latest>) -> MutexGuard<'_, Latest> {
     latest.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How long a target holds: the program says it anew each second at least.
+/// A target holds this long: the program repeats it each second at least.
 const VALID_FOR: Duration = Duration::from_secs(3);
-/// A program that says nothing for so long is asked anew.
+/// A program silent for this long is asked again.
 const SILENCE_MOST: Duration = Duration::from_secs(5);
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MOST: Duration = Duration::from_secs(2);

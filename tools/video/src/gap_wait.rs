@@ -1,36 +1,32 @@
-//! How long a gap in the packets is waited for.
+//! How long to wait for a gap in the packets.
 //!
-//! Packets in order are passed on at once, so that a link without reordering adds no delay. Where a
-//! packet is missing, all later ones wait until it comes or is given up. That a packet came after
-//! it had been given up says that the wait is too short. When packets come again after none came
-//! for longer than any wait, those between are lost, and nothing waits for them longer than for
-//! packets that overtake one another.
+//! Packets in order are passed on at once, so that a link without reordering adds no delay. When a
+//! packet is missing, all later ones wait until it comes or is given up. A packet that comes after
+//! it was given up shows that the wait is too short. When packets come again after a pause longer
+//! than any wait, those between are lost, and the wait for them is the shortest.
 
 use std::time::Duration;
 
-/// The wait of a jitter buffer, adapted once a second.
 #[derive(Debug)]
 pub struct GapWait {
     wait: Duration,
-    /// Seconds without a packet that came too late.
     calm: u32,
-    /// When the last packet came, and the first one after a silence, if that was just now.
+    /// When the last packet came, and the first one after a recent pause.
     packet: Option<Duration>,
     back: Option<Duration>,
 }
 
 impl GapWait {
-    /// As it begins.
     pub fn new() -> Self {
         Self { wait: FIRST, calm: 0, packet: None, back: None }
     }
 
-    /// What it is.
+    /// The current wait.
     pub fn now(&self) -> Duration {
         if self.back.is_some() { LEAST } else { self.wait }
     }
 
-    /// A packet came at `now`: whether the wait is another than before.
+    /// Handles a packet; returns whether the wait has changed.
     pub fn on_packet(&mut self, now: Duration) -> bool {
         let before = self.now();
         let since = |at: Duration| now.saturating_sub(at);
@@ -42,7 +38,7 @@ impl GapWait {
         self.now() != before
     }
 
-    /// A second is over in which `late` packets came after they had been given up.
+    /// Adapts the wait after a second with `late` packets that came after they were given up.
     pub fn on_second(&mut self, late: u64) {
         if late > 0 {
             self.calm = 0;
@@ -60,9 +56,9 @@ const FIRST: Duration = Duration::from_millis(50);
 const LEAST: Duration = Duration::from_millis(20);
 /// A longer one would be a stall by itself.
 const MOST: Duration = Duration::from_millis(200);
-/// Longer than any wait, and than a frame takes at a frame a second.
+/// Longer than any wait, and than the interval at a frame a second.
 const SILENCE: Duration = Duration::from_millis(1_100);
-/// After so many seconds it is tried with less.
+/// Calm seconds before the wait is shortened.
 const CALM: u32 = 10;
 
 #[cfg(test)]

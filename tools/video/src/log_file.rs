@@ -1,10 +1,10 @@
-//! A file that a stream leaves behind, and that the stream never waits for.
+//! A file that a stream writes without ever waiting for it.
 //!
 //! ```text
 //! pictures ─► at most so many bytes that wait ─► a thread ─► disk
 //! ```
 //!
-//! A disk that is full, hangs, or is slower than the stream ends the file, which is told once, and
+//! A disk that is full, hangs, or is slower than the stream ends the file, with one warning, but
 //! not the stream.
 
 use std::fs::File;
@@ -19,25 +19,19 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use roadweave_terminal::exit::BadInput;
 
-/// A file that grows up to a bound.
 #[derive(Debug)]
 pub struct LogFile {
     path: PathBuf,
-    /// How many bytes it may still get.
+    /// Bytes that may still be written.
     left: usize,
-    /// To the thread; none when the file has ended.
+    /// To the thread; `None` when the file has ended.
     bytes: Option<Sender<Vec<u8>>>,
-    /// Bytes that are not on the disk yet.
     waiting: Arc<AtomicUsize>,
-    /// Is closed when all is.
+    /// Closed when all is written.
     done: Receiver<()>,
 }
 
 impl LogFile {
-    /// A new one.
-    ///
-    /// # Errors
-    /// It cannot be written, or there is no thread.
     pub fn create(path: &Path) -> Result<Self> {
         let refused = |error| BadInput::new(format!("cannot write {}: {error}", path.display()));
         let mut file = File::create(path).map_err(refused)?;
@@ -61,12 +55,11 @@ impl LogFile {
         Ok(Self { path: path.to_owned(), left: BYTES_MOST, bytes, waiting, done })
     }
 
-    /// Whether it still takes anything.
     pub fn is_open(&self) -> bool {
         self.bytes.is_some()
     }
 
-    /// These bytes go into it, all or none.
+    /// Appends all of these bytes or none.
     pub fn write(&mut self, bytes: Vec<u8>) {
         let Some(writer) = &self.bytes else { return };
         let length = bytes.len();
@@ -80,7 +73,7 @@ impl LogFile {
             ends(&self.path, error);
         }
         self.waiting.fetch_add(length, Ordering::Relaxed);
-        // Where the thread has ended, it has said why.
+        // A thread that has ended has logged why.
         if refused.is_some() || writer.send(bytes).is_err() {
             self.bytes = None;
         }
@@ -91,7 +84,7 @@ impl LogFile {
 impl Drop for LogFile {
     fn drop(&mut self) {
         self.bytes = None;
-        // Until the thread is through, or the disk hangs.
+        // Until all is written, or the disk hangs.
         let _ = self.done.recv_timeout(LAST_BYTES);
     }
 }
@@ -100,11 +93,11 @@ fn ends(path: &Path, error: &io::Error) {
     tracing::warn!("{} ends here: {error}", path.display());
 }
 
-/// Whoever reaches a receiver's port can fill a file up to here.
+/// Bounds the file, since anyone who reaches the receiver's port fills it.
 const BYTES_MOST: usize = 1 << 31;
-/// Seconds of a stream.
+/// Some seconds of a stream.
 const WAITING_MOST: usize = 8 << 20;
-/// How long the end of the program waits for the disk.
+/// How long the program's end waits for the disk.
 const LAST_BYTES: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
@@ -140,14 +133,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pipe");
         assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
-        // Somebody who never reads.
+        // A reader that never reads.
         let _reader = File::options().read(true).write(true).open(&path).unwrap();
         let mut file = LogFile::create(&path).unwrap();
         let taken = (0..).take_while(|_| {
             file.write(vec![0; 1 << 20]);
             file.is_open()
         });
-        // One may be with the thread, and as many as may wait.
+        // One may be in the thread, the others wait.
         assert!((8..=9).contains(&taken.count()));
     }
 }

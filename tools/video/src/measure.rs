@@ -1,6 +1,6 @@
-//! How well an encoder keeps to the sizes that it is told: the targets jump, and each frame is held
-//! against its own. With `--ssim`, how good pictures are at these sizes, and with `--loss`, what is
-//! left of them behind a link that loses packets.
+//! Measures how well an encoder keeps to its limits: the targets jump, and each frame is compared
+//! with its own. With `--ssim`, also the quality of the pictures, and with `--loss`, what is left
+//! of them behind a link that loses packets.
 
 mod loss;
 mod ssim;
@@ -25,10 +25,7 @@ use crate::options::{self, Codec};
 use crate::plugins::{self, make, running_time};
 use crate::{rtp, run, source};
 
-/// Encodes, and prints for each target what became of it.
-///
-/// # Errors
-/// What is missing.
+/// Encodes, and prints the result for each target.
 pub fn run(options: options::Measure) -> Result<()> {
     plugins::start()?;
     let pipeline = gst::Pipeline::new();
@@ -71,28 +68,23 @@ pub fn run(options: options::Measure) -> Result<()> {
 
 #[derive(Debug)]
 struct Sizes {
-    /// How many frames went in.
     given: usize,
-    /// Bytes of each that came out.
     encoded: Vec<usize>,
     file: Option<File>,
     view: View,
     link: Option<Link>,
 }
 
-/// What became of a target.
 #[derive(Serialize)]
 struct Line {
     target_bytes: usize,
     all: Share,
-    /// The first two frames of each time that it holds.
+    /// The first two frames after each change to it.
     after_jump: Share,
-    /// The mean of the frames, with `--ssim`.
     #[serde(skip_serializing_if = "Option::is_none")]
     ssim_db: Option<f64>,
 }
 
-/// Sizes as shares of the target.
 #[derive(Serialize)]
 struct Share {
     frames: usize,
@@ -101,7 +93,6 @@ struct Share {
     p95: f64,
     max: f64,
     mean: f64,
-    /// How many were larger than the target.
     over: usize,
 }
 
@@ -126,7 +117,6 @@ impl Share {
     }
 }
 
-/// From the source to an encoder with nothing behind it.
 fn build(
     pipeline: &gst::Pipeline,
     options: &options::Measure,
@@ -167,7 +157,7 @@ fn build(
             if at == count as usize
                 && let Some(pipeline) = over.upgrade()
             {
-                // A bus refuses messages only when its pipeline is over.
+                // A bus refuses messages only when its pipeline has ended.
                 let _ = bus.post(gst::message::Eos::builder().src(&pipeline).build());
             }
             return gst::PadProbeReturn::Drop;
@@ -201,7 +191,7 @@ fn build(
     Ok(())
 }
 
-/// From encoded frames to what a viewer sees of them, behind the link if they are `lossy`.
+/// Decodes frames for the viewer, behind the link if `lossy`.
 fn decode(
     pipeline: &gst::Pipeline,
     tee: &gst::Element,
@@ -213,7 +203,7 @@ fn decode(
     let [_, decoder] = rtp::decoder(options.picture.codec, lossy && refresh)?;
     let sink = make("fakesink")?;
     sink.set_property("sync", false);
-    // Two of them in one thread: neither may wait for the other's first picture.
+    // Two decoders share a thread: neither may wait for the other's first picture.
     sink.set_property("async", false);
     pipeline.add_many([&decoder, &sink])?;
     gst::Element::link_many([tee, &decoder, &sink])?;
@@ -224,7 +214,7 @@ fn decode(
         input.add_probe(gst::PadProbeType::BUFFER, move |_, info| {
             let Some(buffer) = info.buffer_mut() else { return gst::PadProbeReturn::Ok };
             let mut sizes = lock(&link);
-            // This frame is the last that came out of the encoder.
+            // This is the last frame that the encoder has put out.
             let index = sizes.encoded.len().saturating_sub(1);
             let Some(link) = &mut sizes.link else { return gst::PadProbeReturn::Ok };
             match lose(link, index, buffer, is_h264) {
@@ -247,7 +237,6 @@ fn decode(
     Ok(())
 }
 
-/// What the link leaves of a frame.
 fn lose(link: &mut Link, index: usize, frame: &gst::Buffer, is_h264: bool) -> Option<gst::Buffer> {
     let bytes = frame.map_readable().ok()?;
     let whole = std::iter::once(0..bytes.len());
@@ -268,15 +257,14 @@ fn lose(link: &mut Link, index: usize, frame: &gst::Buffer, is_h264: bool) -> Op
     Some(buffer)
 }
 
-/// The first plane of a picture in I420.
+/// The first plane of an I420 picture.
 fn luma(picture: &gst::BufferRef, pixels: usize) -> Vec<u8> {
     let mut luma = vec![0; pixels];
-    // A picture that is too short stays black, and is seen as such.
+    // A picture that is too short stays black.
     let _ = picture.copy_to_slice(0, &mut luma);
     luma
 }
 
-/// The link of the options.
 fn link(options: &options::Measure, loss: f64) -> loss::Settings {
     let frame = frame_time(options);
     loss::Settings {
@@ -297,9 +285,8 @@ fn lock(sizes: &Mutex<Sizes>) -> MutexGuard<'_, Sizes> {
     sizes.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Frames after a change of the target that are told of by themselves.
+/// Frames after a change of the target that are reported separately.
 const JUMP: usize = 2;
-/// How long a receiver waits for a packet that is missing.
 const GAP_WAIT: Duration = Duration::from_millis(20);
-/// Encoders' own key frames, beside those that are asked for.
+/// Interval of the encoder's own key frames.
 const KEY_FRAME_SECONDS: u32 = 10;

@@ -17,10 +17,10 @@ use crate::plugins::make;
 pub struct Socket(gio::Socket);
 
 impl Socket {
-    /// Bound to `address`.
+    /// A socket bound to `address`.
     ///
     /// # Errors
-    /// The port is taken, or nobody here has the address.
+    /// The port is taken, or the address is not local.
     pub fn bind(address: SocketAddr) -> Result<Self> {
         let shared = || -> io::Result<_> {
             let socket = UdpSocket::bind(address)?;
@@ -32,10 +32,10 @@ impl Socket {
         Ok(Self(gio::Socket::from_fd(socket).context("GLib does not take a socket")?))
     }
 
-    /// Bound to any port, to send to `host`; with the address that it has.
+    /// A socket on any port, and the address of `host`.
     ///
     /// # Errors
-    /// No such host.
+    /// The host is unknown.
     pub fn towards(host: &str, port: u16) -> Result<(Self, SocketAddr)> {
         let found = (host, port).to_socket_addrs().map(|mut addresses| addresses.next());
         let there = match found {
@@ -50,22 +50,16 @@ impl Socket {
     }
 
     /// An element that reads packets.
-    ///
-    /// # Errors
-    /// The plugin is missing.
     pub fn source(&self) -> Result<gst::Element> {
         let source = make("udpsrc")?;
         source.set_property("socket", &self.0);
         source.set_property("close-socket", false);
-        // Bytes: a key frame comes at once.
+        // Bytes: a key frame arrives in one burst.
         source.set_property("buffer-size", 4_000_000_i32);
         Ok(source)
     }
 
     /// An element that writes packets at once.
-    ///
-    /// # Errors
-    /// The plugin is missing.
     pub fn sink(&self, to: SocketAddr) -> Result<gst::Element> {
         let sink = make("udpsink")?;
         sink.set_property("socket", &self.0);
@@ -78,19 +72,15 @@ impl Socket {
     }
 }
 
-/// What a packet is, by its first two bytes (RFC 5761 section 4).
+/// The kind of a packet by its first two bytes (RFC 5761 section 4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// RTP of this payload type.
     Rtp(u8),
-    /// RTCP.
     Rtcp,
-    /// Neither.
     Other,
 }
 
 impl Kind {
-    /// That of a whole packet.
     pub fn of(packet: &[u8]) -> Self {
         match packet {
             [first, 192..=223, ..] if first >> 6 == 2 => Self::Rtcp,
@@ -99,10 +89,9 @@ impl Kind {
         }
     }
 
-    /// That of what an element gives.
     pub fn of_buffer(buffer: &gst::BufferRef) -> Self {
         let mut head = [0; 2];
-        // To copy what is not there would panic.
+        // Copying beyond the end would panic.
         if buffer.size() < head.len() {
             return Self::Other;
         }
@@ -113,18 +102,18 @@ impl Kind {
     }
 }
 
-/// The number of an RTP packet's sender (SSRC), and its own (RFC 3550 section 5.1).
+/// The source (SSRC) and sequence number of an RTP packet (RFC 3550 section 5.1).
 pub fn sender(packet: &gst::BufferRef) -> Option<(u32, u16)> {
     let mut head = [0; 12];
-    // To copy what is not there would panic.
+    // Copying beyond the end would panic.
     let is_there = packet.size() >= head.len() && packet.copy_to_slice(0, &mut head).is_ok();
     let [_, _, high, low, .., a, b, c, d] = head;
     is_there.then(|| (u32::from_be_bytes([a, b, c, d]), u16::from_be_bytes([high, low])))
 }
 
-/// Gives an RTP packet another number.
+/// Replaces the sequence number of an RTP packet.
 pub fn renumber(packet: &mut gst::BufferRef, number: u16) {
-    // It fails for what is shorter.
+    // Fails for shorter packets.
     let _ = packet.copy_from_slice(2, &number.to_be_bytes());
 }
 

@@ -1,37 +1,33 @@
-//! The numbers of one sender's packets (RFC 3550 section 5.1), made to go on where they leap.
+//! The sequence numbers of one sender (RFC 3550 section 5.1), made continuous where they leap.
 //!
 //! ```text
 //! 7 8 9 | 30000 30001 30002   as they come
 //! 7 8 9 |   ✗      11    12   as they are passed on: two in order have to say that it is so
 //! ```
 //!
-//! A jitter buffer makes an event for each number that is missing, and takes each packet behind a
-//! leap back for late, for as long as the numbers take to come there again: minutes.
+//! A jitter buffer makes an event for each missing number, and takes each packet behind a leap back
+//! for late until the numbers reach that point again: minutes.
 
 use std::time::Duration;
 
 use crate::strangers::Budget;
 
-/// Follows the numbers of a sender.
 #[derive(Debug)]
 pub struct Numbers {
-    /// The furthest one so far.
     newest: u16,
-    /// What is added to each.
     shift: u16,
-    /// The one that would confirm a leap.
+    /// The number that would confirm a leap.
     awaited: Option<u16>,
     gaps: Budget,
 }
 
 impl Numbers {
-    /// Of a sender whose first number this is.
     pub fn new(first: u16) -> Self {
         let gaps = Budget::of_gaps();
         Self { newest: first.wrapping_sub(1), shift: 0, awaited: None, gaps }
     }
 
-    /// The number that the packet of `number` gets; `None`: it is not passed on.
+    /// The new number of the packet; `None` if it is not passed on.
     pub fn take(&mut self, now: Duration, number: u16) -> Option<u16> {
         let ahead = number.wrapping_sub(self.newest).cast_signed();
         let awaited = self.awaited.take();
@@ -40,7 +36,7 @@ impl Numbers {
                 self.awaited = Some(number.wrapping_add(1));
                 return None;
             }
-            // One is missing, so that a key frame is asked for.
+            // One number stays missing, so that a key frame is requested.
             self.shift = self.newest.wrapping_add(self.shift).wrapping_add(2).wrapping_sub(number);
             self.newest = number;
         } else if ahead > GAP && !self.gaps.take(now) {
@@ -53,9 +49,9 @@ impl Numbers {
     }
 }
 
-/// A second at 30 Mbit/s: nothing is overtaken by more.
+/// A second at 30 Mbit/s: reordering is always shorter.
 const LEAP: u16 = 3_000;
-/// Longer gaps are work, and have a budget.
+/// Longer gaps cost work and have a budget.
 const GAP: i16 = 100;
 
 #[cfg(test)]
@@ -82,7 +78,7 @@ mod tests {
     fn behind_a_leap_numbers_go_on() {
         check(&[(9, Some(9)), (30_000, None), (30_001, Some(11)), (29_999, Some(9))]);
         check(&[(9_000, Some(9_000)), (1, None), (2, Some(9_002)), (3, Some(9_003))]);
-        // Those that confirm nothing.
+        // Unconfirmed leaps.
         check(&[(9, Some(9)), (30_000, None), (40_000, None), (10, Some(10)), (40_001, None)]);
     }
 
@@ -93,7 +89,7 @@ mod tests {
         for i in 0..100_000_u64 {
             seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let random = (seed >> 16) as u16;
-            // Anything, and what is just no leap.
+            // Random numbers, and leaps that are just too short.
             let number = if i % 2 == 0 { random } else { numbers.newest.wrapping_add(2_900) };
             if let Some(taken) = numbers.take(Duration::from_micros(i * 100), number) {
                 let gap = taken.wrapping_sub(last).cast_signed();

@@ -77,7 +77,6 @@ pub struct Srt {
 }
 
 impl Srt {
-    /// Whether any of them is given.
     pub fn is_used(&self) -> bool {
         let Self { min_bitrate, latency, stream_id, passphrase_file } = self;
         let numbers = min_bitrate.is_some() || latency.is_some();
@@ -220,17 +219,14 @@ pub enum Address {
     Srt(String),
 }
 
-/// Width and height in pixels.
+/// Width and height in pixels, both even.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// Even.
     pub width: u32,
-    /// Even.
     pub height: u32,
 }
 
 impl Size {
-    /// Pixels of a picture.
     pub fn pixels(self) -> usize {
         self.width as usize * self.height as usize
     }
@@ -308,7 +304,7 @@ impl FromStr for Size {
     }
 }
 
-/// A text as it may be printed: addresses in it have no users and passwords.
+/// A printable text: addresses in it have no users and passwords.
 pub fn without_password(text: &str) -> String {
     let mut parts = text.split("://");
     let mut shown = parts.next().unwrap_or_default().to_owned();
@@ -339,7 +335,7 @@ fn parse_percent(text: &str) -> Result<f64, String> {
 }
 
 const WHERE: &str = "HOST:PORT, or srt://HOST:PORT";
-/// Everybody on the machine can read a command line.
+/// Command lines are readable for everybody on the machine.
 const SRT_OPTIONS: &str = "what follows ? is said by --latency, --stream-id and --passphrase-file";
 
 #[cfg(test)]
@@ -369,7 +365,6 @@ mod tests {
         {
             assert!(bad.parse::<Address>().is_err(), "{bad}");
         }
-        // A passphrase there would be on the list of processes.
         for bad in ["srt://host:9000?passphrase=secret", "srt://a@host:9000", "host:5004?a"] {
             assert!(bad.parse::<Address>().is_err(), "{bad}");
         }

@@ -1,35 +1,32 @@
-//! How many frames a source really gives: too many are dropped, and the rate of those that are
-//! taken is measured, whatever the source says of itself.
+//! Bounds the frame rate of a source and measures the rate of the frames taken, whatever the source
+//! declares.
 
 use std::time::Duration;
 
-/// Takes at most so many frames a second, evenly.
 #[derive(Debug)]
 pub struct Pace {
     interval: Duration,
-    /// When the next frame is due.
     due: Duration,
     last: Option<Duration>,
-    /// Seconds between frames that were taken, smoothed.
+    /// Seconds between taken frames, smoothed.
     mean: f64,
-    /// Over how many of them, up to a bound.
+    /// Number of frames smoothed over, up to a bound.
     over: f64,
 }
 
 impl Pace {
-    /// At most `fps` frames a second.
     pub fn new(fps: u32) -> Self {
         let interval = Duration::from_secs(1) / fps.max(1);
         Self { interval, due: Duration::ZERO, last: None, mean: interval.as_secs_f64(), over: 0.0 }
     }
 
-    /// Whether the frame of time `at` is taken. Sources that jitter by half a frame lose none.
+    /// Whether to take the frame of time `at`. Sources that jitter by half a frame lose none.
     pub fn take(&mut self, at: Duration) -> bool {
         if at + self.interval / 2 < self.due {
             return false;
         }
         self.due = at.max(self.due) + self.interval;
-        // A source that was late is not let catch up by more than a frame.
+        // A late source catches up by one frame at most.
         self.due = self.due.min(at + self.interval * 3 / 2);
         if let Some(last) = self.last.replace(at) {
             let between = at.saturating_sub(last).as_secs_f64().min(BETWEEN_MAX);
@@ -39,22 +36,21 @@ impl Pace {
         true
     }
 
-    /// Frames a second that are taken, as of late.
     pub fn fps(&self) -> f64 {
         1.0 / self.mean.max(1e-3)
     }
 }
 
-/// A pause counts as so many seconds, so that the rate recovers soon after it.
+/// The most seconds that a pause counts for, so that the rate recovers soon.
 const BETWEEN_MAX: f64 = 1.0;
-/// Frames over which the rate is smoothed; the first ones count at once.
+/// Frames smoothed over; the first ones count at once.
 const SMOOTHED_OVER: f64 = 15.0;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Of `frames` that come `fps` a second: how many are taken with a bound of 30, and the rate.
+    /// The number of `frames` at `fps` a second that a bound of 30 takes, and the measured rate.
     fn run(fps: f64, frames: u32, jitter_ms: u64) -> (u32, f64) {
         let mut pace = Pace::new(30);
         let mut taken = 0;

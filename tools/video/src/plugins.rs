@@ -8,10 +8,6 @@ use gstreamer::glib;
 use gstreamer::prelude::*;
 use roadweave_terminal::exit::BadInput;
 
-/// Starts GStreamer.
-///
-/// # Errors
-/// When the installation is broken.
 pub fn start() -> Result<()> {
     gst::init().context("GStreamer does not start")
 }
@@ -19,15 +15,12 @@ pub fn start() -> Result<()> {
 /// A new element.
 ///
 /// # Errors
-/// Which package to install when it is missing.
+/// The missing package.
 pub fn make(name: &str) -> Result<gst::Element> {
     gst::ElementFactory::make(name).build().map_err(|_| missing(name).into())
 }
 
-/// Sets a property to what `value` says, as `gst-launch-1.0` would.
-///
-/// # Panics
-/// When the element has no such property: the names are ours.
+/// Sets a property by its text, as `gst-launch-1.0` does. Panics if the element does not have it.
 pub fn set(element: &gst::Element, property: &str, value: &str) {
     element.set_property_from_str(property, value);
 }
@@ -39,7 +32,7 @@ pub fn set_if_known(element: &gst::Element, property: &str, value: impl Into<gli
     }
 }
 
-/// When a buffer is due, since the pipeline began. Encoders shift time stamps, and not this.
+/// The running time of a buffer. Encoders shift time stamps, but not this.
 pub fn running_time(pad: &gst::Pad, buffer: &gst::BufferRef) -> Duration {
     let segment = pad.sticky_event::<gst::event::Segment>(0);
     let segment = segment.as_ref().and_then(|it| it.segment().downcast_ref::<gst::ClockTime>());
@@ -59,7 +52,7 @@ fn missing(name: &str) -> BadInput {
     })
 }
 
-/// The package of Debian and Ubuntu that has an element.
+/// The package of Debian and Ubuntu with an element.
 fn package(name: &str) -> Option<&'static str> {
     let (_, package) = PACKAGES.iter().find(|(names, _)| names.contains(&name))?;
     Some(package)

@@ -7,9 +7,9 @@
 //!                      another sender: a decoder of its own ─────────────┘
 //! ```
 //!
-//! Pictures are shown as soon as they are decoded: for somebody who drives by them, the newest one
-//! matters more than an even pace. A key frame that is whole waits for nothing before it
-//! ([`jump`]). Packets other than those of [`crate::rtp`] are passed over.
+//! Pictures are shown as soon as they are decoded: for remote driving the newest one matters more
+//! than an even pace. A whole key frame waits for nothing before it ([`jump`]). Payload types other
+//! than those of [`crate::rtp`] are ignored.
 
 mod jump;
 mod key_frame;
@@ -39,13 +39,13 @@ use crate::statistics::received::{Received, Report};
 use crate::strangers::{Budget, Senders};
 use crate::{rtp, run};
 
-/// Receives until somebody ends it.
+/// Receives until it is ended.
 ///
 /// # Errors
-/// What is missing, or that the port is taken.
+/// A missing plugin, or a port that is taken.
 pub fn run(options: options::Receive) -> Result<()> {
     plugins::start()?;
-    // The decoder's library is large: it is there before the first packet.
+    // Loads the decoder's large library before the first packet.
     drop(rtp::decoder(options::Codec::H264, options.damaged)?);
     let pipeline = gst::Pipeline::new();
     let record = Record::new(options.frames.as_deref(), options.write.as_deref())?;
@@ -63,7 +63,7 @@ pub fn run(options: options::Receive) -> Result<()> {
     end.map(|_| ())
 }
 
-/// What the probes of a pipeline tell, and what is made for each sender.
+/// The state that the probes of a pipeline share.
 #[derive(Debug)]
 struct View {
     damaged: bool,
@@ -87,12 +87,9 @@ struct State {
     error: Option<anyhow::Error>,
 }
 
-/// The sender whose pictures are shown.
 #[derive(Debug)]
 struct Shown {
-    /// Where its packets come out.
     packets: gst::Pad,
-    /// Where they go to its decoder.
     decoder: gst::Pad,
     since: Duration,
 }
@@ -123,7 +120,7 @@ impl View {
         Self { damaged, began: Instant::now(), state: Mutex::new(state) }
     }
 
-    /// An RTP packet came: whether it is taken.
+    /// Handles an RTP packet; returns whether it is taken.
     fn on_packet(&self, packet: &mut gst::Buffer) -> bool {
         let now = self.began.elapsed();
         let mut state = self.state();
@@ -145,7 +142,7 @@ impl View {
         true
     }
 
-    /// An RTCP packet came: whether it is taken.
+    /// Handles an RTCP packet; returns whether it is taken.
     fn on_report(&self) -> bool {
         let now = self.began.elapsed();
         let mut state = self.state();
@@ -156,7 +153,6 @@ impl View {
         taken
     }
 
-    /// A picture of time `pts` is about to be shown.
     fn on_frame(&self, pts: Option<gst::ClockTime>) {
         let now = self.began.elapsed();
         let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -169,13 +165,13 @@ impl View {
         }
     }
 
-    /// What goes to the decoder of whoever is shown.
+    /// Records what goes to the decoder of the shown sender.
     fn on_coded(&self, buffer: &gst::BufferRef) {
         let Ok(bytes) = buffer.map_readable() else { return };
         self.state().record.on_coded(&bytes);
     }
 
-    /// A key frame is gone on with, and so many packets before it are waited for no longer.
+    /// A key frame was resumed with while `missing` packets before it were outstanding.
     fn on_jump(&self, missing: usize) {
         let mut state = self.state();
         state.received.on_lost_packets(missing as u64);
@@ -189,7 +185,7 @@ impl View {
         state.received.on_key_frame_request();
     }
 
-    /// What the last second was; the jitter buffers are adapted to it.
+    /// The report of the last second; adapts the jitter buffers.
     fn second(&self) -> Report {
         let now = self.began.elapsed();
         self.adapt();
@@ -201,7 +197,7 @@ impl View {
             (state.received.second(now, wait), pad)
         };
         let (report, pad) = unseen;
-        // The request itself may have been lost.
+        // The last request may have been lost.
         if let Some(pad) = pad {
             rtp::ask_for_key_frame(&pad);
         }
@@ -216,7 +212,7 @@ impl View {
         state.received.whole(now, wait)
     }
 
-    /// Takes what the jitter buffers have counted, and tells them how long to wait.
+    /// Collects the jitter buffers' counters and adapts their wait.
     fn adapt(&self) {
         let mut state = self.state();
         let (mut lost, mut late) = (0, 0);
@@ -250,13 +246,13 @@ impl View {
 }
 
 impl State {
-    /// Whether packets come and nothing is seen of them.
+    /// Whether packets arrive without a picture.
     fn is_unseen(&self, now: Duration) -> bool {
         let long = |since| now.saturating_sub(since) > UNSEEN_MOST;
         !long(self.packet) && long(self.shown) && long(self.asked)
     }
 
-    /// Shows the sender whose packets come out of a pad, and goes on to a decoder.
+    /// Shows the sender behind the pad `packets`.
     fn show(&mut self, now: Duration, packets: &gst::Pad, decoder: &gst::Pad) {
         let (packets, decoder) = (packets.clone(), decoder.clone());
         self.sender = Some(Shown { packets, decoder, since: now });
@@ -264,8 +260,8 @@ impl State {
         self.received.on_new_sender();
     }
 
-    /// Whether a packet out of this pad goes to its decoder: where the newest sender brings no
-    /// pictures, another one that still sends is shown again.
+    /// Whether a packet of this pad goes to its decoder: when the newest sender brings no pictures,
+    /// another one that still sends is shown again.
     fn passes(&mut self, now: Duration, packets: &gst::Pad, decoder: &gst::Pad) -> bool {
         let Some(shown) = &self.sender else { return false };
         if shown.packets == *packets {
@@ -279,7 +275,7 @@ impl State {
     }
 }
 
-/// Puts everything into `pipeline` but what is made for each sender.
+/// Builds the pipeline, except what each sender needs.
 fn build(pipeline: &gst::Pipeline, options: &options::Receive, view: &Arc<View>) -> Result<()> {
     let socket = Socket::bind(options.listen)?;
     let (source, tee, bin) = (socket.source()?, make("tee")?, make("rtpbin")?);
@@ -287,7 +283,7 @@ fn build(pipeline: &gst::Pipeline, options: &options::Receive, view: &Arc<View>)
     bin.set_property("latency", millis(view.state().gap_wait.now()));
     bin.set_property("do-lost", true);
     bin.set_property("autoremove", true);
-    // Anybody may send, each with a number of its own.
+    // Anyone may send, each with an SSRC of its own.
     set_if_known(&bin, "max-streams", SENDERS_MOST);
     let funnel = make("funnel")?;
     if options.window {
@@ -333,7 +329,6 @@ fn build(pipeline: &gst::Pipeline, options: &options::Receive, view: &Arc<View>)
     Ok(())
 }
 
-/// One kind of packets from the socket to the session.
 fn branch(
     tee: &gst::Element,
     to: &gst::Pad,
@@ -350,7 +345,7 @@ fn branch(
     Ok(())
 }
 
-/// Sends RTCP to whoever sent the last packet that was taken: `answers` is told of these.
+/// Sends RTCP to the source of the last packet that was taken.
 fn answer(
     pipeline: &gst::Pipeline,
     bin: &gst::Element,
@@ -379,12 +374,11 @@ fn answer(
     Ok(())
 }
 
-/// The address that RTCP goes to, once a packet was taken.
+/// The destination of RTCP.
 #[derive(Debug, Default)]
 struct Answers(Mutex<Option<(String, u16)>>);
 
 impl Answers {
-    /// This packet was taken.
     fn on_taken(&self, packet: &gst::BufferRef) {
         let from = packet.meta::<NetAddressMeta>().map(|it| it.addr());
         let from = from.and_then(|it| it.downcast::<gio::InetSocketAddress>().ok());
@@ -395,7 +389,7 @@ impl Answers {
     }
 }
 
-/// Makes a decoder for each sender that comes, and shows the newest one's pictures.
+/// Makes a decoder for each new sender, and shows the newest one's pictures.
 fn follow(pipeline: &gst::Pipeline, bin: &gst::Element, funnel: &gst::Element, view: &Arc<View>) {
     bin.connect("request-pt-map", false, |values| {
         let payload_type = values[2].get::<u32>().ok();
@@ -434,7 +428,6 @@ fn follow(pipeline: &gst::Pipeline, bin: &gst::Element, funnel: &gst::Element, v
     });
 }
 
-/// From one sender's packets to pictures.
 fn show(
     pipeline: &gst::Pipeline,
     funnel: &gst::Element,
@@ -462,7 +455,7 @@ fn show(
             let now = stamped.began.elapsed();
             let mut state = stamped.state();
             match &mut info.data {
-                // Whoever is not shown any more goes on into nothing.
+                // Packets of senders that are not shown are dropped.
                 Some(gst::PadProbeData::Buffer(_)) if !state.passes(now, own, &decoder) => {
                     gst::PadProbeReturn::Drop
                 }
@@ -505,7 +498,7 @@ fn show(
     Ok(())
 }
 
-/// Tells the jitter buffers how long to wait; they ask back while they take it.
+/// Sets the jitter buffers' wait, without the lock: they call back meanwhile.
 fn tell_wait(state: MutexGuard<'_, State>) {
     let wait = millis(state.gap_wait.now());
     let elements = state.jitter_buffers.iter().filter_map(|it| it.element.upgrade());
@@ -518,9 +511,9 @@ fn millis(wait: Duration) -> u32 {
     u32::try_from(wait.as_millis()).unwrap_or(u32::MAX)
 }
 
-/// Senders that are kept apart at once; those that fall silent are forgotten.
+/// Most concurrent senders; silent ones are forgotten.
 const SENDERS_MOST: u32 = 8;
-/// So long the newest sender may bring no picture while another one sends.
+/// The longest time without a picture from the newest sender while another one sends.
 const BLANK_MOST: Duration = Duration::from_secs(3);
-/// So long packets may come without a picture until a key frame is asked for anew.
+/// The longest time with packets but without a picture, until a key frame is requested again.
 const UNSEEN_MOST: Duration = Duration::from_millis(700);

@@ -1,4 +1,4 @@
-//! What both ends agree on without words: payload types, and the extension with the stamp.
+//! Conventions of both ends: payload types, and the extension with the stamp.
 
 use anyhow::{Context as _, Result};
 use gstreamer as gst;
@@ -9,7 +9,7 @@ use crate::options::Codec;
 use crate::plugins::{make, set, set_if_known};
 use crate::stamp::{EXTENSION_BYTES, NUMBER_ID, Stamp, TIME_ID};
 
-/// The payload type of a codec, of those without a fixed meaning (RFC 3551 section 3).
+/// The payload type of a codec, a dynamic one (RFC 3551 section 3).
 pub fn payload_type(codec: Codec) -> u8 {
     match codec {
         Codec::H264 | Codec::OpenH264 => 96,
@@ -25,8 +25,8 @@ pub fn codec(payload_type: u8) -> Option<Codec> {
         .find(|it| self::payload_type(*it) == payload_type)
 }
 
-/// What the packets of a payload type are, and that a key frame may be asked for (RFC 4585 section
-/// 6.3.1, RFC 5104 section 4.3.1).
+/// The caps of a payload type, with requests for key frames (RFC 4585 section 6.3.1, RFC 5104
+/// section 4.3.1).
 pub fn caps(payload_type: u8) -> Option<gst::Caps> {
     let name = match codec(payload_type)? {
         Codec::H264 | Codec::OpenH264 => "H264",
@@ -43,10 +43,7 @@ pub fn caps(payload_type: u8) -> Option<gst::Caps> {
     Some(caps.build())
 }
 
-/// What cuts frames into packets of at most `mtu` bytes.
-///
-/// # Errors
-/// The plugin is missing.
+/// The element that splits frames into packets of at most `mtu` bytes.
 pub fn payloader(codec: Codec, mtu: u16) -> Result<gst::Element> {
     let payloader = match codec {
         Codec::H264 | Codec::OpenH264 => make("rtph264pay")?,
@@ -59,17 +56,14 @@ pub fn payloader(codec: Codec, mtu: u16) -> Result<gst::Element> {
         set(&payloader, "aggregate-mode", "zero-latency");
     }
     if codec == Codec::H265 {
-        // Parameter sets with each key frame. x264 gives them itself, and `rtph264pay` would put
-        // them before each slice, too, where they begin another picture.
+        // Parameter sets with each key frame. x264 adds them itself, and `rtph264pay` would put
+        // them before each slice too, where they begin another picture.
         payloader.set_property("config-interval", -1_i32);
     }
     Ok(payloader)
 }
 
-/// What puts frames of packets together and decodes them; `damaged` shows what is not whole.
-///
-/// # Errors
-/// The plugin is missing.
+/// The elements that join packets to frames and decode them; `damaged` shows incomplete ones.
 pub fn decoder(codec: Codec, damaged: bool) -> Result<[gst::Element; 2]> {
     let (unpack, decode) = match codec {
         Codec::H264 | Codec::OpenH264 => ("rtph264depay", "avdec_h264"),
@@ -79,20 +73,20 @@ pub fn decoder(codec: Codec, damaged: bool) -> Result<[gst::Element; 2]> {
     let (unpack, decode) = (make(unpack)?, make(decode)?);
     set_if_known(&unpack, "request-keyframe", true);
     set_if_known(&unpack, "wait-for-keyframe", !damaged);
-    // Frames in several threads are frames later.
+    // Frame threads would delay frames.
     if decode.has_property("thread-type") {
         set(&decode, "thread-type", "slice");
     }
     set_if_known(&decode, "output-corrupt", damaged);
-    // Whatever the network brings is no reason to end.
+    // Broken packets must not end the pipeline.
     set_if_known(&decode, "max-errors", -1_i32);
     set_if_known(&decode, "qos", false);
     Ok([unpack, decode])
 }
 
-/// Makes the session of `bin` report a few times a second, where the standard's least is five
-/// seconds (RFC 3550 section 6.2): with feedback there is none (RFC 4585 section 3.4). Of two key
-/// frames that are asked for between two reports, the second waits for the report (section 3.5.2).
+/// Makes the session of `bin` report a few times a second instead of each five seconds (RFC 3550
+/// section 6.2): profiles with feedback have no such minimum (RFC 4585 section 3.4). Of two key
+/// frames that are requested between two reports, the second waits for the report (section 3.5.2).
 pub fn report_often(bin: &gst::Element) {
     let session = bin.emit_by_name::<Option<gst::glib::Object>>("get-internal-session", &[&0_u32]);
     if let Some(session) = session {
@@ -100,7 +94,7 @@ pub fn report_often(bin: &gst::Element) {
     }
 }
 
-/// Writes the stamp into a packet.
+/// Writes a stamp into a packet.
 pub fn write(packet: &mut gst::BufferRef, stamp: Stamp) {
     let (time, number) = stamp.to_bytes();
     if let Ok(mut packet) = RTPBuffer::from_buffer_writable(packet) {
@@ -127,8 +121,8 @@ pub fn read(packet: &gst::BufferRef) -> Option<Stamp> {
     Stamp::from_bytes(time, number)
 }
 
-/// Calls `act` when a key frame is asked for through a pad, by whoever is behind it; it says
-/// whether the question goes on.
+/// Calls `act` when a key frame is requested through a pad; it returns whether the request is
+/// passed on.
 ///
 /// # Errors
 /// There is no such pad.
@@ -147,12 +141,12 @@ pub fn on_key_frame_asked(
     Ok(())
 }
 
-/// Asks whoever is before `pad` for a key frame.
+/// Requests a key frame upstream of `pad`.
 pub fn ask_for_key_frame(pad: &gst::Pad) {
     pad.push_event(key_frame_event());
 }
 
-/// The event by which a key frame is asked for.
+/// The event that requests a key frame.
 pub fn key_frame_event() -> gst::Event {
     let ask = gst::Structure::builder(ASK).field("all-headers", true).field("count", 0_u32).build();
     gst::event::CustomUpstream::new(ask)
@@ -160,5 +154,5 @@ pub fn key_frame_event() -> gst::Event {
 
 /// Some 4 kbit/s.
 const REPORT_NS: u64 = 200_000_000;
-/// The name of that event.
+/// The name of the event that requests a key frame.
 pub const ASK: &str = "GstForceKeyUnit";

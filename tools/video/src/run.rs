@@ -1,4 +1,4 @@
-//! A pipeline from its start to its end, with a report each second.
+//! Runs a pipeline to its end, with a report each second.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,39 +9,38 @@ use gstreamer as gst;
 use gstreamer::prelude::*;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-/// What an element says when it cannot go on.
+/// An element's error.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
 pub struct ElementError {
-    /// The kind of element, as `gst-inspect-1.0` has it.
+    /// The element's factory, as in `gst-inspect-1.0`.
     pub factory: String,
-    /// One line.
+    /// One line of text.
     pub text: String,
 }
 
-/// Why a pipeline is over.
+/// Why a pipeline has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The source has no more.
+    /// The source has ended.
     Source,
-    /// Its time was over, or somebody ended it.
+    /// The time was over, or a signal came.
     Asked,
 }
 
-/// How a pipeline ends when it is asked to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Farewell {
     /// At once.
     None,
-    /// By the end of its stream, so that the session says goodbye (RTCP BYE).
+    /// With the end of its stream, so that the session sends RTCP BYE.
     Eos,
 }
 
-/// Plays `pipeline` until its source ends, `seconds` are over, or a signal comes; `each_second` is
-/// called in between.
+/// Plays `pipeline` until its source ends, `seconds` are over, or a signal comes; calls
+/// `each_second` in between.
 ///
 /// # Errors
-/// What an element says, in one line, and what `each_second` says.
+/// An element's error, or that of `each_second`.
 pub fn until_end(
     pipeline: &gst::Pipeline,
     seconds: Option<Duration>,
@@ -84,7 +83,7 @@ pub fn until_end(
                 return Ok(End::Source);
             }
             Some(gst::MessageView::Latency(_)) => {
-                // That it changes is of no importance where nothing waits for its time.
+                // Sinks do not wait for their time: a failure does not matter.
                 let _ = pipeline.recalculate_latency();
             }
             _ => {}
@@ -92,13 +91,13 @@ pub fn until_end(
     }
 }
 
-/// Gives the session a moment to end by itself.
+/// Gives the session a moment to say goodbye.
 fn await_goodbye(bus: &gst::Bus) {
     let last = [gst::MessageType::Error, gst::MessageType::Eos];
     let _ = bus.timed_pop_filtered(FAREWELL_MOST, &last);
 }
 
-/// The error that waits on the bus.
+/// The error on the bus.
 fn first_error(bus: &gst::Bus) -> Option<anyhow::Error> {
     match bus.pop_filtered(&[gst::MessageType::Error])?.view() {
         gst::MessageView::Error(error) => Some(told(error)),
@@ -106,15 +105,15 @@ fn first_error(bus: &gst::Bus) -> Option<anyhow::Error> {
     }
 }
 
-/// What an element says, in one line: its words, and the cause that its author left in the details.
+/// An element's error in one line: its text, and the cause in its details.
 fn told(error: &gst::message::Error) -> anyhow::Error {
     let source = error.src().and_then(|source| source.downcast_ref::<gst::Element>());
     let factory = source.and_then(ElementExt::factory);
     let factory = factory.map_or_else(String::new, |factory| factory.name().to_string());
     let details = error.debug().map(|it| it.to_string()).unwrap_or_default();
     tracing::debug!("{factory}: {details}");
-    // "gstx.c(12): function (): /path/of/element:" and then what happened, if anything is said. A
-    // bin hands on such details of another; what is missing has its details in brackets.
+    // The details are "gstx.c(12): function (): /path/of/element:" and then the cause, if any. A
+    // bin forwards details of other elements; a missing plugin has its details in brackets.
     let is_place =
         |line: &&str| line.is_empty() || line.ends_with(':') || line.contains("/GstPipeline:");
     let cause = details.lines().map(str::trim).find(|line| !is_place(line));
@@ -125,7 +124,7 @@ fn told(error: &gst::message::Error) -> anyhow::Error {
     ElementError { factory, text }.into()
 }
 
-/// Stops a pipeline, however its function ends: elements must not vanish while they run.
+/// Stops a pipeline on all paths: elements must not be dropped while they run.
 struct Stop<'a>(&'a gst::Pipeline);
 
 impl Drop for Stop<'_> {

@@ -8,8 +8,8 @@
 //!                  └───────── what is older is worth nothing ◄────────────────┘
 //! ```
 //!
-//! What is named there beside elements is done by probes on their pads, in their own threads: the
-//! limit is set just before the frame goes in, so that it holds for this very frame.
+//! Probes on pads do what is named there beside elements, in the elements' threads: the limit is
+//! set just before a frame enters the encoder, so that it holds for this frame.
 
 mod frames;
 
@@ -34,10 +34,10 @@ use crate::srt::Connection;
 use crate::supersede::Supersede;
 use crate::{rtp, source, srt, stamp};
 
-/// Sends until the source ends or somebody ends it.
+/// Sends until the source ends or it is ended.
 ///
 /// # Errors
-/// What is missing, or has vanished.
+/// A missing plugin, or a source or receiver that has vanished.
 pub fn run(options: options::Send) -> Result<()> {
     if options.recovery == Recovery::Refresh && options.picture.codec != Codec::H264 {
         return Err(BadInput::new("--recovery refresh: only h264 can").into());
@@ -73,8 +73,8 @@ pub fn run(options: options::Send) -> Result<()> {
     }
 }
 
-/// Says of an element's error whether it is the source's or the network's. What never began has to
-/// be mended; what ends later may come back.
+/// Attributes an element's error to the source or to the network. A pipeline that never began has
+/// bad input; one that fails later may be started again.
 fn blame(error: anyhow::Error, options: &options::Send, has_begun: bool) -> anyhow::Error {
     let Some(ElementError { factory, text }) = error.downcast_ref() else { return error };
     let told = match (factory.as_str(), &options.source) {
@@ -89,7 +89,7 @@ fn blame(error: anyhow::Error, options: &options::Send, has_begun: bool) -> anyh
     if has_begun { anyhow!(told) } else { BadInput::new(told).into() }
 }
 
-/// Fails when no picture has come for a while.
+/// Fails when there was no picture for a while.
 fn still_there(frames: &Frames, source: &Source) -> Result<()> {
     let silent = frames.since_picture(Instant::now());
     let most = if frames.has_begun() { SILENCE_MOST } else { START_MOST };
@@ -99,7 +99,7 @@ fn still_there(frames: &Frames, source: &Source) -> Result<()> {
     Ok(())
 }
 
-/// Puts everything into `pipeline`; what is known of frames, and whether a receiver can answer.
+/// Builds the pipeline; returns the frames, and whether a receiver can answer.
 fn build(pipeline: &gst::Pipeline, options: &options::Send) -> Result<(Arc<Frames>, bool)> {
     let (key_frame_seconds, key_interval) = match (&options.to, options.recovery) {
         (Address::Rtp(..), Recovery::Keyframe) => (None, KEY_FRAME_INTERVAL),
@@ -147,14 +147,14 @@ fn build(pipeline: &gst::Pipeline, options: &options::Send) -> Result<(Arc<Frame
     }
 }
 
-/// The tunnel's program, as far as it is followed: what it says, and what it is told.
+/// The connections to the tunnel's program, if it is followed.
 fn tunnel(options: &options::Send) -> Result<(Option<Feedback>, Option<Supersede>)> {
     let (Some(socket), Some(lane)) = (&options.feedback, &options.lane) else {
         return Ok((None, None));
     };
     let feedback = Feedback::subscribe(socket.clone(), lane.clone());
     let feedback = feedback.context("cannot start a thread")?;
-    // SRT has neither the numbers nor the times of RTP.
+    // SRT has neither RTP's numbers nor its times.
     let supersede = match &options.to {
         Address::Rtp(..) => Some(Supersede::start(socket.clone(), lane.clone())),
         Address::Srt(_) => None,
@@ -162,7 +162,7 @@ fn tunnel(options: &options::Send) -> Result<(Option<Feedback>, Option<Supersede
     Ok((Some(feedback), supersede.transpose().context("cannot start a thread")?))
 }
 
-/// From raw pictures to encoded ones, each within its limit; the last element.
+/// From raw pictures to encoded ones within their limits; returns the last element.
 fn encode(
     pipeline: &gst::Pipeline,
     source: &gst::Element,
@@ -199,7 +199,7 @@ fn encode(
     })?;
     tell_end(pipeline, &caps)?;
     let asked = Arc::clone(frames);
-    // The encoder is not asked: the gate says when.
+    // The gate decides when, not the encoder.
     rtp::on_key_frame_asked(&caps, "sink", move || {
         asked.on_key_frame_asked();
         gst::PadProbeReturn::Drop
@@ -207,7 +207,7 @@ fn encode(
     Ok(caps)
 }
 
-/// Tells the bus when the last picture has passed `element`: a session of RTCP may take seconds to
+/// Posts the end when the last picture has passed `element`: an RTCP session may take seconds to
 /// end by itself (RFC 3550 section 6.3.7).
 fn tell_end(pipeline: &gst::Pipeline, element: &gst::Element) -> Result<()> {
     let pad = element.static_pad("src").context("an element without output")?;
@@ -218,7 +218,7 @@ fn tell_end(pipeline: &gst::Pipeline, element: &gst::Element) -> Result<()> {
             && let Some(pipeline) = pipeline.upgrade()
             && let Some(bus) = pipeline.bus()
         {
-            // It fails only when nobody listens any more.
+            // Fails only without a receiver.
             let _ = bus.post(gst::message::Eos::builder().src(&pipeline).build());
         }
         gst::PadProbeReturn::Ok
@@ -226,7 +226,7 @@ fn tell_end(pipeline: &gst::Pipeline, element: &gst::Element) -> Result<()> {
     Ok(())
 }
 
-/// Writes time and number of its frame into each packet, and counts it.
+/// Writes the stamp of its frame into each packet, and counts it.
 fn stamp_packets(payloader: &gst::Element, frames: &Arc<Frames>) -> Result<()> {
     let pad = payloader.static_pad("src").context("a payloader without output")?;
     let frames = Arc::clone(frames);
@@ -279,7 +279,7 @@ fn session(
     })
 }
 
-/// Calls `act` for each buffer that passes a pad; it is dropped when that says `false`.
+/// Calls `act` for each buffer that passes a pad, and drops it if that returns `false`.
 fn buffers(
     element: &gst::Element,
     pad: &str,
@@ -293,19 +293,19 @@ fn buffers(
     Ok(())
 }
 
-/// How long ago a buffer was due.
+/// The age of a buffer.
 fn age(pad: &gst::Pad, at: Duration) -> Duration {
     let element = pad.parent_element();
     let now = element.and_then(|element| element.current_running_time());
     now.map_or(Duration::ZERO, |now| Duration::from(now).saturating_sub(at))
 }
 
-/// For receivers that cannot ask for a key frame.
+/// For receivers that cannot request a key frame.
 const KEY_FRAME_INTERVAL: Duration = Duration::from_secs(10);
-/// What the library says of a connection that never came to be.
+/// The library's text for a connection that was never established.
 const NO_CONNECTION: &str = "Connection does not exist";
-/// A camera that gives nothing for so long is gone.
+/// A camera without a picture for this long is gone.
 const SILENCE_MOST: Duration = Duration::from_secs(5);
-/// So long it may take to begin.
+/// The longest start.
 const START_MOST: Duration = Duration::from_secs(15);
 const _: () = assert!(stamp::EXTENSION_BYTES.is_multiple_of(4), "an extension is whole words");

@@ -1,16 +1,16 @@
-//! How large a frame may be, and what the encoder is told so that it is no larger.
+//! The size of a frame, and the encoder's settings that keep it.
 //!
 //! ```text
 //! target, bytes of tunnel datagrams ─► less the headers of its packets ─► bytes of the frame
 //!     ─► bit rate x one frame's time, in a buffer of one frame (VBV)
 //! ```
 //!
-//! With a buffer (VBV, ISO/IEC 14496-10 annex C) that holds what the bit rate brings in one frame's
-//! time, no frame may be larger than its share: x264 then watches each row of macroblocks.
+//! A buffer (VBV, ISO/IEC 14496-10 annex C) that holds the bit rate of one frame's time bounds each
+//! frame by its share: x264 then checks each row of macroblocks.
 
 use std::time::Duration;
 
-/// What a frame's packets are like on their way.
+/// The sizes of a frame's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packets {
     /// Bytes of an RTP packet at most, its header included.
@@ -20,10 +20,10 @@ pub struct Packets {
 }
 
 impl Packets {
-    /// What is left of `target` bytes of datagrams for the frame itself.
+    /// The bytes of `target`, in datagrams, that are left for the frame itself.
     ///
-    /// As many packets are taken off as `target` fills, and one for parameter sets or the end of a
-    /// slice, which begin packets of their own.
+    /// The headers of as many packets as `target` fills are subtracted, and those of one more for
+    /// parameter sets or the end of a slice, which begin packets of their own.
     pub fn frame_bytes(self, target: usize) -> usize {
         let datagram = self.mtu + self.around;
         let packets = target.div_ceil(datagram) + 1;
@@ -31,17 +31,17 @@ impl Packets {
     }
 }
 
-/// What an encoder with a buffer of one frame is told.
+/// Settings of an encoder with a buffer of one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EncoderRate {
     /// Bit rate in kbit/s.
     pub kbps: u32,
-    /// What the buffer holds, as time at that rate, in ms.
+    /// The buffer's size, as ms at that rate.
     pub buffer_ms: u32,
 }
 
 impl EncoderRate {
-    /// For frames of at most `bytes` each, when the encoder takes itself to encode `fps` a second.
+    /// For frames of at most `bytes` at the encoder's nominal `fps`.
     ///
     /// The buffer's time is rounded down: x264 then takes a whole frame's.
     pub fn new(bytes: usize, fps: u32) -> Self {
@@ -51,21 +51,21 @@ impl EncoderRate {
     }
 }
 
-/// What the tunnel says of a lane.
+/// The tunnel's target of a lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Target {
     /// Bytes of datagrams that one frame may have.
     pub frame_bytes: Option<u64>,
-    /// What the lane carries, in bit/s.
+    /// The lane's rate, bit/s.
     pub bitrate_bps: Option<u64>,
 }
 
 impl Target {
-    /// Bytes of datagrams for one frame of `fps` a second, or `None` when nothing is said.
+    /// Bytes of datagrams for one frame of `fps` a second; `None` without a target.
     ///
-    /// An encoder that `keeps_frames` to their size goes by that, which follows the links at once,
-    /// and by the rate where it is less: a frame that fills all that is free leaves nothing to the
-    /// next one. One that knows a rate alone goes by the rate. Both stop when nothing would arrive.
+    /// An encoder that `keeps_frames` to their size uses the frame's size, which follows the links
+    /// at once, and the rate where it is less: a frame that fills all that is free leaves nothing
+    /// to the next. Other encoders use the rate. Both stop when nothing would arrive.
     pub fn per_frame(self, fps: f64, keeps_frames: bool) -> Option<usize> {
         let by_rate = self.bitrate_bps.map(|bps| share(bps, fps));
         let by_frame = self.at_once();
@@ -79,7 +79,7 @@ impl Target {
         }
     }
 
-    /// Bytes of datagrams that arrive in time, whatever the rate: what one frame may have for once.
+    /// Bytes of datagrams that arrive in time, whatever the rate: the bound of a single frame.
     pub fn at_once(self) -> Option<usize> {
         self.frame_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX))
     }
@@ -90,56 +90,51 @@ pub fn share(bps: u64, fps: f64) -> usize {
     (bps as f64 / 8.0 / fps.max(1.0)) as usize
 }
 
-/// Whether a frame is encoded at all, how large it may be, and whether it is a key frame.
+/// Decides whether a frame is encoded, its size, and whether it is a key frame.
 ///
-/// A target that leaves no room for a picture skips the frame before it is encoded, so that what
-/// follows refers to nothing that was not sent. One frame a second goes all the same, of the least
-/// size, so that the other end sees that somebody is there; that one is likely lost, so what comes
-/// when there is room again is a key frame.
+/// A target without room for a picture skips the frame before it is encoded, so that later frames
+/// do not refer to one that was not sent. One frame a second of the least size is sent all the same
+/// as a sign of life; it is likely lost, so the next one with room is a key frame.
 ///
-/// A key frame that is much smaller than the picture needs is grey, and the last picture would be
-/// better. So it may have all that arrives in time, not its share of the rate alone, and where that
-/// is too little, frames are skipped until their room is enough for it.
+/// A key frame much smaller than the picture needs is grey, worse than the last picture. So it may
+/// have all that arrives in time, not its share of the rate alone, and frames are skipped until
+/// their room is enough for it.
 ///
 /// x264 makes a frame as small as the one before if that was small, since its buffer fills as
-/// frames leave it. So behind a small one, a frame is encoded at a key frame's size and not sent.
+/// frames leave it. So behind a small frame, one of a key frame's size is encoded and not sent.
 #[derive(Debug)]
 pub struct Gate {
     packets: Packets,
     /// Below this, a key frame is grey.
     key_bytes_least: usize,
-    /// When the last frame went to the encoder, and what it might have.
+    /// Time and size of the last encoded frame.
     last: Option<(Duration, usize)>,
     /// Whether a key frame is wanted.
     wanted: bool,
-    /// Whether what was sent is given up for it.
+    /// Whether the key frame supersedes what was sent.
     renews: bool,
-    /// Since when there is room for frames, but not for the key frame, and for how much.
+    /// Since when a key frame waits for room, and the room saved.
     waits: Option<(Duration, usize)>,
-    /// When the last key frame was admitted.
+    /// Time of the last key frame.
     key: Option<Duration>,
-    /// Unasked, one comes so long after the last.
+    /// Interval of unrequested key frames.
     key_interval: Duration,
-    /// When that is.
+    /// When the next of these is due.
     key_due: Duration,
-    /// Whether the last frame of the encoder was not sent: only a key frame may follow.
+    /// Whether the last encoded frame was not sent: only a key frame may follow.
     unsent: bool,
 }
 
-/// A frame that is encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admitted {
-    /// What it may have.
     pub bytes: usize,
-    /// Whether it has to stand alone.
     pub key: bool,
-    /// Whether it is sent.
     pub sent: bool,
 }
 
 impl Gate {
-    /// A gate for frames of so many pixels that go in such packets, with a key frame each
-    /// `key_interval` at least: an encoder's own would be held to a frame's share of the rate.
+    /// A gate with a key frame each `key_interval` at least: an encoder's own would be bounded by a
+    /// frame's share of the rate.
     pub fn new(packets: Packets, pixels: usize, key_interval: Duration) -> Self {
         Self {
             packets,
@@ -155,20 +150,19 @@ impl Gate {
         }
     }
 
-    /// The receiver asks for a key frame. However often it does, one comes each
-    /// [`KEY_FRAME_INTERVAL`] at most.
+    /// Requests a key frame; one comes each [`KEY_FRAME_INTERVAL`] at most.
     pub fn ask_for_key_frame(&mut self) {
         self.wanted = true;
     }
 
-    /// What was sent is given up for a key frame, which makes room for it: the next frame is one,
-    /// and waits for no more.
+    /// Makes the next frame a key frame that supersedes what was sent, and so does not wait for
+    /// room.
     pub fn renew(&mut self) {
         (self.wanted, self.renews) = (true, true);
     }
 
-    /// What the frame at `now` may be, or `None` to skip it. `target` is its share; a key frame may
-    /// have up to `at_once`.
+    /// The limit of the frame at `now`, or `None` to skip it. `target` is its share; a key frame
+    /// may have up to `at_once`.
     pub fn admit(&mut self, now: Duration, target: usize, at_once: usize) -> Option<Admitted> {
         let bytes = self.packets.frame_bytes(target);
         let at_once = self.packets.frame_bytes(at_once).max(bytes);
@@ -178,11 +172,11 @@ impl Gate {
         }
         self.wanted |= now >= self.key_due;
         let is_early = self.key.is_some_and(|key| now.saturating_sub(key) < KEY_FRAME_INTERVAL);
-        // Nothing can follow what is given up, however early another key frame is.
+        // No other frame can follow superseded ones, however recent the last key frame is.
         if self.renews || self.wanted && !is_early {
             return self.key_frame(now, bytes, at_once);
         }
-        // Links that have just come back answer before anything is known of their rate.
+        // Links that are back answer before their rate is known.
         if bytes < FRAME_BYTES_LEAST {
             return self.sign_of_life(now);
         }
@@ -218,7 +212,7 @@ impl Gate {
     }
 
     fn encode(&mut self, now: Duration, admitted: Admitted) -> Admitted {
-        // An encoder's first frame is one in any case.
+        // An encoder's first frame is a key frame.
         if admitted.key || self.last.is_none() {
             self.key_due = now.saturating_add(self.key_interval);
         }
@@ -231,18 +225,18 @@ impl Gate {
 /// RTP header, header extension ([`crate::stamp`]) and the indicator of a fragment (RFC 6184
 /// section 5.8; RFC 7798 has one byte more).
 const RTP_BYTES: usize = 12 + crate::stamp::EXTENSION_BYTES + 3;
-/// A picture below this says nothing at usual sizes, and x264 does not get there either.
+/// Smaller pictures show nothing, and x264 does not reach that size.
 const FRAME_BYTES_LEAST: usize = 400;
-/// How long nothing at all is sent, at most.
+/// The longest time without a frame.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
-/// A key frame of x264 with a byte for so many pixels can be made out: at 640x360, the test picture
-/// has 13 dB there, and 6 dB at a fifth of it.
+/// Pixels for a byte of a key frame that can be made out: at 640x360, x264's test picture has 13 dB
+/// there, and 6 dB at a fifth of it.
 const PIXELS_OF_A_BYTE: usize = 64;
-/// A key frame waits for its room so long at most.
+/// The longest wait of a key frame for room.
 const KEY_FRAME_WAIT_MOST: Duration = Duration::from_millis(150);
-/// Between two key frames: a receiver cannot miss one and say so much earlier.
+/// The least interval of key frames: a receiver cannot miss one and report it earlier.
 const KEY_FRAME_INTERVAL: Duration = Duration::from_millis(100);
-/// What `x264enc` takes at most.
+/// Maximum of `x264enc`.
 const KBPS_MAX: u32 = 2_048_000;
 
 #[cfg(test)]
@@ -297,7 +291,7 @@ mod tests {
         check(Some(u64::MAX), Some(0), Some(usize::MAX), Some(0));
     }
 
-    /// A frame: at so many ms, with this target and this at once, and what is expected of it.
+    /// A frame: ms, target, bytes at once, and the expected bytes, key and sent.
     type Frame = (u64, usize, usize, Option<(usize, bool, bool)>);
 
     fn check_gate(gate: &mut Gate, frames: &[Frame]) {
@@ -392,7 +386,7 @@ mod tests {
         ];
         check_gate(&mut gate, &frames);
         gate.renew();
-        // Without any link there is nothing to be said, and at their return it comes at once.
+        // Without links nothing is sent, and at their return it comes at once.
         let frames = [(100, 0, 0, None), (200, 1_200, 1_200, Some((3_600, true, false)))];
         check_gate(&mut gate, &frames);
         check_gate(&mut gate, &[(233, 1_200, 1_200, Some((3_600, true, true)))]);
@@ -407,7 +401,7 @@ mod tests {
         let frames = [
             (33, 1_200, 1_200, Some((3_600, true, false))),
             (67, 1_200, 1_200, None),
-            // Nothing that refers to what was not sent, not even as a sign of life.
+            // No frame that refers to an unsent one, not even as a sign of life.
             (1_200, 0, 0, None),
             (1_233, 1_200, 5_000, Some((3_600, true, true))),
             (1_267, 1_200, 5_000, Some((little, false, true))),
@@ -424,7 +418,7 @@ mod tests {
             let admitted = gate.admit(Duration::from_millis(ms), 1_200, 9_000);
             keys.extend(admitted.filter(|it| it.key).map(|it| (ms, it.bytes, it.sent)));
         }
-        // Behind a small frame the encoder is made ready first.
+        // Behind a small frame, one is encoded and not sent first.
         let expected = [(10_000, false), (10_033, true), (20_033, false), (20_066, true)];
         assert_eq!(keys, expected.map(|(ms, sent)| (ms, 3_600, sent)));
     }

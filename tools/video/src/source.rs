@@ -1,4 +1,4 @@
-//! Where pictures come from: test picture, file, camera.
+//! The sources of pictures: test picture, file, camera.
 
 use std::path::Path;
 
@@ -11,14 +11,14 @@ use roadweave_terminal::exit::BadInput;
 use crate::options::{Picture, Source};
 use crate::plugins::{make, set};
 
-/// Puts a source into `pipeline`; the element that gives raw pictures of the size that is wanted.
+/// Adds a source to `pipeline`; returns the element that gives raw pictures of the requested size.
 ///
-/// They say of themselves that they come at the rate that is wanted, whatever the source says: the
-/// encoder counts by it what a frame may have, and the true rate is measured ([`crate::pace`]).
-/// `live` says whether they come at their time, or as fast as they are taken.
+/// They are labelled with the requested rate, whatever the source declares: the encoder derives a
+/// frame's share from it, and the true rate is measured ([`crate::pace`]). `live` is whether they
+/// come at their time, or as fast as they are taken.
 ///
 /// # Errors
-/// There is no such file or camera, or a plugin is missing.
+/// A missing file, camera or plugin.
 pub fn build(
     pipeline: &gst::Pipeline,
     source: &Source,
@@ -39,7 +39,7 @@ pub fn build(
     pipeline.add_many(chain)?;
     gst::Element::link_many(chain)?;
     let raw = match source {
-        // It makes what is asked for, as a camera would.
+        // It makes what is requested, as a camera does.
         Source::Test => raw.field("framerate", fps),
         _ => raw,
     };
@@ -79,14 +79,14 @@ pub fn build(
     Ok(rate)
 }
 
-/// Whatever is at `uri`, decoded; its sound goes nowhere.
+/// Decodes `uri`; its sound is dropped.
 fn decode(pipeline: &gst::Pipeline, uri: &str, next: &gst::Element) -> Result<()> {
     let decoder = make("uridecodebin")?;
     decoder.set_property("uri", uri);
     decoder.connect("source-setup", false, |values| {
         let source = values[1].get::<gst::Element>().ok()?;
         if source.has_property("tcp-timeout") {
-            // Milliseconds of reordering, and microseconds until a camera counts as gone.
+            // Milliseconds for reordering, and microseconds until a camera counts as gone.
             source.set_property("latency", RTSP_LATENCY_MS);
             source.set_property("tcp-timeout", RTSP_TIMEOUT_US);
             source.set_property("timeout", RTSP_TIMEOUT_US);
@@ -98,7 +98,7 @@ fn decode(pipeline: &gst::Pipeline, uri: &str, next: &gst::Element) -> Result<()
     Ok(())
 }
 
-/// Leads the first stream of pictures on.
+/// Links the first stream of pictures.
 fn link_video(decoder: &gst::Element, next: &gst::Element) {
     let next = next.downgrade();
     decoder.connect_pad_added(move |_, pad| {
@@ -106,7 +106,7 @@ fn link_video(decoder: &gst::Element, next: &gst::Element) {
         let caps = pad.current_caps().unwrap_or_else(|| pad.query_caps(None));
         let is_video = caps.structure(0).is_some_and(|it| it.name().starts_with("video/"));
         if is_video && !sink.is_linked() {
-            // What cannot be linked is told of by the source, which then has nowhere to write.
+            // The source reports a failure, as it then has nowhere to write.
             let _ = pad.link(&sink);
         }
     });

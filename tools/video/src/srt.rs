@@ -1,4 +1,4 @@
-//! MPEG-TS in SRT, to any listener; the bit rate follows what the connection says of itself.
+//! MPEG-TS in SRT, to any listener; the bit rate follows the connection's statistics.
 //!
 //! ```text
 //! encoder ─► parser ─► mux ─► counted ─► srtsink
@@ -27,43 +27,39 @@ use self::steer::{Reading, Steer};
 use crate::options::{self, Codec};
 use crate::plugins::{make, set_if_known};
 
-/// A connection that is watched; the watching ends when this is dropped.
+/// A monitored connection, until it is dropped.
 #[derive(Debug)]
 pub struct Connection {
     shared: Arc<Shared>,
 }
 
-/// What the thread that watches and the others have in common.
 #[derive(Debug)]
 struct Shared {
-    /// The rate that there is room for, in bit/s.
+    /// The rate that there is room for, bit/s.
     bps: AtomicU64,
-    /// Packets that were given to the connection.
     given: AtomicU64,
     rtt_us: AtomicU64,
     unacknowledged: AtomicU64,
-    /// For how many ms nothing was acknowledged.
+    /// How long nothing was acknowledged, ms.
     silent_ms: AtomicU64,
     over: AtomicBool,
 }
 
-/// What is reported of a connection.
+/// The report on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// The rate that there is room for, in bit/s.
+    /// The rate that there is room for, bit/s.
     pub room_bps: u64,
-    /// The round trip, in ms.
     pub rtt_ms: f64,
-    /// Packets that are not acknowledged yet.
     pub unacknowledged: u64,
 }
 
 impl Connection {
-    /// Puts what follows the encoder into `pipeline`, and watches it; `bytes_sent` is told of each
-    /// buffer. The rate is at most `most_bps`.
+    /// Adds the elements behind the encoder to `pipeline`, and monitors them; calls `bytes_sent`
+    /// for each buffer. The rate is at most `most_bps`.
     ///
     /// # Errors
-    /// What is missing, or cannot be used.
+    /// A missing plugin, or an invalid option.
     pub fn new(
         pipeline: &gst::Pipeline,
         encoded: &gst::Element,
@@ -77,7 +73,7 @@ impl Connection {
             Codec::H265 => make("h265parse")?,
             Codec::Vp8 => return Err(BadInput::new("--codec vp8 cannot go by SRT").into()),
         };
-        // Parameter sets with each key frame, for those who join later.
+        // Parameter sets with each key frame, for late receivers.
         parser.set_property("config-interval", -1_i32);
         let (mux, sink) = (make("mpegtsmux")?, make("srtsink")?);
         let latency = options.latency.unwrap_or(LATENCY_MS);
@@ -104,9 +100,9 @@ impl Connection {
         }
         sink.set_property("sync", false);
         sink.set_property("async", false);
-        // What is given before is dropped: it would be the first key frame.
+        // Earlier buffers are dropped, the first key frame included.
         sink.set_property("wait-for-connection", true);
-        // A service manager starts it again, as with cameras.
+        // The service manager restarts it, as with cameras.
         set_if_known(&sink, "auto-reconnect", false);
         pipeline.add_many([&parser, &mux, &sink])?;
         gst::Element::link_many([encoded, &parser, &mux, &sink])?;
@@ -127,12 +123,11 @@ impl Connection {
         Ok(Self { shared })
     }
 
-    /// The rate that there is room for, in bit/s.
+    /// The rate that there is room for, bit/s.
     pub fn bps(&self) -> u64 {
         self.shared.bps.load(Ordering::Relaxed)
     }
 
-    /// What is to be reported.
     pub fn report(&self) -> Report {
         let rtt_us = self.shared.rtt_us.load(Ordering::Relaxed);
         Report {
@@ -142,7 +137,7 @@ impl Connection {
         }
     }
 
-    /// For how long the receiver has acknowledged nothing of what was sent.
+    /// How long the receiver has acknowledged nothing.
     pub fn silent(&self) -> Duration {
         Duration::from_millis(self.shared.silent_ms.load(Ordering::Relaxed))
     }
@@ -164,7 +159,7 @@ impl Shared {
             let now = began.elapsed();
             let stats = sink.property::<gst::Structure>("stats");
             let counters = counters(&stats, self.given.load(Ordering::Relaxed));
-            // Before there is a connection nothing is agreed.
+            // Set once there is a connection.
             if let Ok(ms) = stats.get("negotiated-latency-ms") {
                 steer.on_latency(ms);
             }
@@ -182,7 +177,7 @@ impl Shared {
     }
 }
 
-/// What the element says, once there is a connection.
+/// The element's counters, once there is a connection.
 fn counters(stats: &gst::Structure, given: u64) -> Option<Counters> {
     let count = |name| u64::try_from(i64::from(stats.get::<i32>(name).ok()?)).ok();
     Some(Counters {
@@ -196,7 +191,7 @@ fn counters(stats: &gst::Structure, given: u64) -> Option<Counters> {
     })
 }
 
-/// Counts what goes into the connection.
+/// Counts the connection's input.
 fn count(
     sink: &gst::Element,
     shared: &Arc<Shared>,
@@ -223,7 +218,7 @@ fn count(
     Ok(())
 }
 
-/// What is said, or what the file after an @ says.
+/// The text, or the content of the file after an @.
 fn stream_id(text: &str) -> Result<String> {
     let id = match text.strip_prefix('@') {
         Some(path) => secret::read(path.as_ref())?.trim_end_matches(['\r', '\n']).to_owned(),
@@ -235,11 +230,11 @@ fn stream_id(text: &str) -> Result<String> {
     Ok(id)
 }
 
-/// Belacoder's, as its users know it.
+/// Belacoder's, which its users know.
 const LATENCY_MS: u32 = 2000;
 const LEAST_BPS: u64 = 300_000;
 const TURN: Duration = Duration::from_millis(20);
-/// As fast as pictures come, and a fifth more for repeats.
+/// The rate of the input, and a fifth more for repeats.
 const PACING: &str = "maxbw=0&oheadbw=20";
-/// A receiver that acknowledges nothing for so long is gone.
+/// A receiver without acknowledgements for this long is gone.
 pub const SILENCE_MOST: Duration = Duration::from_secs(6);

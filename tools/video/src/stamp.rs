@@ -1,16 +1,14 @@
-//! What each RTP packet says of its frame: when it was captured, and which one it is.
+//! The stamp of each RTP packet: its frame's time of capture and number.
 //!
 //! A header extension in the one-byte form (RFC 8285 section 4.2) with two elements: the time as an
 //! NTP timestamp of 64 bits (RFC 6051 section 3.3; WebRTC's abs-capture-time has the same bytes),
-//! and the frame's number, 16 bits, in network order, without a standard's name. Receivers that
-//! know neither skip them.
+//! and the frame's number, 16 bits, in network order, in no standard. Other receivers skip them.
 
 use std::time::Duration;
 
-/// Time and number of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    /// When it was captured, since the Unix epoch.
+    /// Time of capture, since the Unix epoch.
     pub captured: Duration,
     /// Counts the frames that were sent, modulo 2^16.
     pub number: u16,
@@ -36,7 +34,7 @@ fn ntp(unix: Duration) -> u64 {
     seconds << 32 | fraction
 }
 
-/// The other way; `None` before 1970. After 2036 the seconds have begun anew.
+/// The reverse; `None` before 1970. After 2036 the seconds start again from 0.
 fn unix(ntp: u64) -> Option<Duration> {
     let seconds = ntp >> 32;
     let era = if seconds < EPOCHS { 1 << 32 } else { 0 };
@@ -45,9 +43,7 @@ fn unix(ntp: u64) -> Option<Duration> {
     Some(Duration::new(seconds, u32::try_from(nanos).ok()?))
 }
 
-/// The element with the time.
 pub const TIME_ID: u8 = 1;
-/// The element with the number.
 pub const NUMBER_ID: u8 = 2;
 /// The whole extension: its header, two elements with a byte before each, whole words.
 pub const EXTENSION_BYTES: usize = 4 + (1 + 8) + (1 + 2);

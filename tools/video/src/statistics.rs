@@ -1,4 +1,4 @@
-//! What both ends count, without a clock of their own.
+//! The statistics of both ends, without a clock of their own.
 
 pub mod delays;
 pub mod received;
@@ -6,7 +6,6 @@ pub mod sent;
 
 use serde::Serialize;
 
-/// What a report is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Span {
@@ -16,7 +15,6 @@ pub enum Span {
     Whole,
 }
 
-/// A rate in bit/s.
 fn bps(bytes: u64, seconds: f64) -> u64 {
     (bytes as f64 * 8.0 / seconds.max(1e-3)) as u64
 }

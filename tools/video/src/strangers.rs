@@ -1,12 +1,12 @@
-//! How much is taken from whoever reaches a port. The session keeps something of each number
-//! (SSRC, RFC 3550 section 8) that a packet has, for half a minute, and works for each report.
+//! Bounds the work for strangers who reach a port. The session stores something for each SSRC (RFC
+//! 3550 section 8) for half a minute, and works for each report.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::numbers::Numbers;
 
-/// So many a second, and a few at once.
+/// A token bucket.
 #[derive(Debug)]
 pub struct Budget {
     per_second: f64,
@@ -21,12 +21,12 @@ impl Budget {
         Self::new(50.0, 20.0)
     }
 
-    /// For gaps in the numbers of packets: those of links that pause.
+    /// For gaps in the numbers of packets, as of links that pause.
     pub fn of_gaps() -> Self {
         Self::new(2.0, 2.0)
     }
 
-    /// For key frames that are gone on with: a sender makes ten a second at most.
+    /// For resumptions with a key frame: a sender makes ten key frames a second at most.
     pub fn of_jumps() -> Self {
         Self::new(10.0, 4.0)
     }
@@ -35,7 +35,7 @@ impl Budget {
         Self { per_second, burst, left: burst, at: Duration::ZERO }
     }
 
-    /// Whether there is one left at `now`, and takes it.
+    /// Takes one at `now`; returns whether there was one.
     pub fn take(&mut self, now: Duration) -> bool {
         let since = now.saturating_sub(std::mem::replace(&mut self.at, now)).as_secs_f64();
         self.left = (self.left + since * self.per_second).min(self.burst);
@@ -45,22 +45,20 @@ impl Budget {
     }
 }
 
-/// The senders that were heard of late; new ones have a budget.
+/// The recent senders; new ones have a budget.
 #[derive(Debug)]
 pub struct Senders {
-    /// The last one is the last that was heard.
+    /// The most recent one is the last.
     known: VecDeque<(u32, Numbers)>,
     new: Budget,
 }
 
 impl Senders {
-    /// None yet.
     pub fn new() -> Self {
         Self { known: VecDeque::new(), new: Budget::new(4.0, 8.0) }
     }
 
-    /// The number that the packet of a sender is to have instead of `number`; `None`: it is not
-    /// taken.
+    /// The new number of a sender's packet, which replaces `number`; `None` if it is not taken.
     pub fn take(&mut self, now: Duration, sender: u32, number: u16) -> Option<u16> {
         let place = self.known.iter().rposition(|(known, _)| *known == sender);
         if place.is_none() && !self.new.take(now) {
@@ -77,7 +75,7 @@ impl Senders {
     }
 }
 
-/// As many as are decoded at once.
+/// As many as are decoded concurrently.
 const KNOWN_MOST: usize = 8;
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! Tells the vehicle's program that what was sent before a key frame is worth nothing any more.
+//! Reports to the vehicle's program which packets a key frame has superseded.
 //!
 //! ```text
 //! a key frame is to come ─► the newest word ─► a thread ─► socket: asks, and is answered
 //! ```
 //!
-//! A word goes by the RTP timestamp, so that its order among the packets does not matter. Nothing
-//! waits for the thread: while the program does not take a word, the newest one waits alone.
+//! Reports use RTP timestamps, so that their order among the packets does not matter. Nothing waits
+//! for the thread: while the program does not accept a report, only the newest one waits.
 
 mod answer;
 
@@ -19,18 +19,17 @@ use std::time::Duration;
 use self::answer::Answer;
 use crate::feedback::Lines;
 
-/// The way to the program; it ends when this is dropped.
+/// The reporter; it ends when this is dropped.
 #[derive(Debug)]
 pub struct Supersede(Arc<Slot>);
 
-/// What is worth nothing any more.
+/// Superseded packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Older {
-    /// Whose packets (SSRC).
     pub ssrc: u32,
-    /// Older than this, in RTP's time modulo 2^32.
+    /// All older than this RTP timestamp, modulo 2^32.
     pub timestamp: u32,
-    /// Which connection to the program it was that asked for the key frame.
+    /// The connection to the program that requested the key frame.
     pub connection: u64,
 }
 
@@ -47,10 +46,7 @@ struct State {
 }
 
 impl Supersede {
-    /// By the program at `socket`, of the packets in `lane`.
-    ///
-    /// # Errors
-    /// When no thread can be started.
+    /// Reports to the program at `socket` about `lane`.
     pub fn start(socket: PathBuf, lane: String) -> io::Result<Self> {
         let slot = Arc::<Slot>::default();
         let client = Client { socket, lane, slot: Arc::clone(&slot) };
@@ -58,7 +54,7 @@ impl Supersede {
         Ok(Self(slot))
     }
 
-    /// Tells it soon; a word that still waits is forgotten.
+    /// Reports soon; replaces a report that still waits.
     pub fn tell(&self, older: Older) {
         self.0.state().next = Some(older);
         self.0.changed.notify_one();
@@ -77,7 +73,7 @@ impl Slot {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next word, or `None` at the end.
+    /// The next report, or `None` at the end.
     fn next(&self) -> Option<Older> {
         let waits = |state: &mut State| !state.is_over && state.next.is_none();
         let state = self.changed.wait_while(self.state(), waits);
@@ -86,7 +82,6 @@ impl Slot {
     }
 }
 
-/// The thread's side.
 struct Client {
     socket: PathBuf,
     lane: String,
@@ -95,7 +90,7 @@ struct Client {
 
 impl Client {
     fn run(self) {
-        // The connection to a program that does not know how.
+        // The connection of a program without the method.
         let mut unable = None;
         while let Some(older) = self.slot.next() {
             if unable == Some(older.connection) {
@@ -114,7 +109,7 @@ impl Client {
         }
     }
 
-    /// On a connection of its own, which no other word waits behind.
+    /// Each request has its own connection.
     fn ask(&self, older: Older) -> io::Result<Answer> {
         let mut stream = UnixStream::connect(&self.socket)?;
         stream.set_write_timeout(Some(SILENCE_MOST))?;
@@ -125,9 +120,8 @@ impl Client {
     }
 }
 
-/// An answer after so long is of no use.
+/// Later answers are of no use.
 const SILENCE_MOST: Duration = Duration::from_millis(500);
-/// Bytes of an answer.
 const ANSWER_MOST: u64 = 4096;
 
 #[cfg(test)]

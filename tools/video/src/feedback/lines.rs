@@ -1,8 +1,8 @@
-//! Lines of a stream, none of them longer than [`LINE_MOST`] in memory.
+//! The lines of a stream, at most [`LINE_MOST`] bytes each in memory.
 
 use std::io::{self, BufRead as _, BufReader, Read};
 
-/// Reads lines; longer ones are passed over.
+/// Reads lines; longer ones are skipped.
 #[derive(Debug)]
 pub struct Lines<R> {
     stream: BufReader<R>,
@@ -10,15 +10,11 @@ pub struct Lines<R> {
 }
 
 impl<R: Read> Lines<R> {
-    /// Reads from `stream`.
     pub fn new(stream: R) -> Self {
         Self { stream: BufReader::new(stream), line: Vec::new() }
     }
 
     /// The next line without its end, `Some(None)` for one that was too long, `None` at the end.
-    ///
-    /// # Errors
-    /// Those of the stream.
     pub fn read(&mut self) -> io::Result<Option<Option<&[u8]>>> {
         self.line.clear();
         let mut fits = true;

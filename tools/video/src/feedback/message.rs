@@ -6,37 +6,29 @@ use serde::Deserialize;
 
 use crate::sizing::Target;
 
-/// What is asked for.
 pub const SUBSCRIBE: &[u8] =
     concat!(r#"{"jsonrpc":"2.0","id":1,"method":"subscribe","params":{"topic":"encoder"}}"#, "\n")
         .as_bytes();
 
-/// What a line says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// What was asked for will come.
     Subscribed,
-    /// What is said of the lane.
     Lane(Said),
-    /// The program does not do it.
     Refused(String),
-    /// Something else that is well-formed.
     Other,
-    /// Nothing that can be understood.
+    /// Malformed.
     Bad,
 }
 
-/// What is said of a lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Said {
-    /// What a frame may have, if the lane has a target.
     pub target: Option<Target>,
-    /// Counts the times at which so much lay on paths that had fallen silent that the encoder had
-    /// better begin anew; it begins anew with the program. Older programs do not say it.
+    /// Counts the times at which so much was queued on silent paths that the encoder should begin
+    /// again; restarts with the program. Older programs omit it.
     pub renewals: Option<u64>,
 }
 
-/// What `line` says to somebody who follows `lane`.
+/// The meaning of `line` for a subscriber of `lane`.
 pub fn parse(line: &[u8], lane: &str) -> Message {
     let Ok(line) = serde_json::from_slice::<Line>(line) else { return Message::Bad };
     if let Some(error) = line.error {

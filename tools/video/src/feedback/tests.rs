@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// The program's side: accepts one subscriber and answers it.
+/// Accepts one subscriber, as the program does.
 fn accept(listener: &UnixListener) -> UnixStream {
     let (stream, _) = listener.accept().unwrap();
     let mut line = String::new();
@@ -39,7 +39,7 @@ fn connected() -> (TempDir, UnixListener, UnixStream, Feedback) {
     (folder, listener, stream, feedback)
 }
 
-/// Waits until what `feedback` says is `expected`.
+/// Waits until state and target are `expected`.
 fn wait_for(feedback: &Feedback, expected: (State, Option<u64>)) {
     let mut found = None;
     for _ in 0..1000 {
@@ -71,7 +71,7 @@ fn a_socket_may_come_late_end_and_come_back() {
 
     drop((stream, listener));
     std::fs::remove_file(&socket).unwrap();
-    // What was said last holds a while, and no longer.
+    // The last target holds a while.
     wait_for(&feedback, (State::Absent, None));
 
     let listener = UnixListener::bind(&socket).unwrap();

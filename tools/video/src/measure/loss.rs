@@ -1,59 +1,50 @@
-//! What a receiver gets of encoded frames over a link that loses packets in bursts, and when a key
-//! frame comes because it asked.
+//! A link that loses packets in bursts, and the key frames that its receiver requests.
 //!
-//! Bursts are those of a chain of two states (Gilbert 1960): in one of them all packets are lost.
+//! Bursts follow a chain of two states (Gilbert 1960): in one of them all packets are lost.
 
 use std::time::Duration;
 
 use crate::options::Recovery;
 
-/// The link, and the receiver at its end.
 #[derive(Debug)]
 pub struct Link {
     settings: Settings,
     random: u64,
     is_losing: bool,
-    /// Whether the receiver waits for a key frame.
     waits: bool,
-    /// The frame that is encoded as a key frame because of a request.
+    /// The frame that answers a request.
     asked: Option<usize>,
 }
 
-/// What a link is like.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// The share of packets that are lost.
     pub loss: f64,
-    /// How many are lost in a row, in the mean.
+    /// Mean length of a burst.
     pub burst: f64,
     /// From a loss to the frame that answers it: round trip, gap wait, and a frame's time.
     pub answer: Duration,
-    /// The time of a frame.
     pub frame: Duration,
-    /// How pictures become whole.
     pub recovery: Recovery,
-    /// Of the pattern.
+    /// Seed of the pattern.
     pub seed: u64,
 }
 
 impl Link {
-    /// A link that loses nothing yet.
     pub fn new(settings: Settings) -> Self {
         let random = settings.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         Self { settings, random, is_losing: false, waits: false, asked: None }
     }
 
-    /// Whether the frame `index` is to be a key frame because the receiver asked.
+    /// Whether frame `index` answers a request.
     pub fn is_asked(&self, index: usize) -> bool {
         self.asked == Some(index)
     }
 
-    /// The frame `index`, with so many bytes in each unit (NAL), goes through: which of these go to
-    /// the decoder.
+    /// Sends frame `index` with the sizes of its units (NAL); returns which units the decoder gets.
     pub fn send(&mut self, index: usize, key: bool, units: &[usize]) -> Vec<bool> {
         let mut whole: Vec<bool> = Vec::with_capacity(units.len());
         for bytes in units {
-            // All packets are drawn: the pattern does not depend on what they carry.
+            // Each packet draws, so that the pattern does not depend on their content.
             let lost = (0..bytes.div_ceil(PACKET_BYTES)).filter(|_| self.loses()).count();
             whole.push(lost == 0);
         }
@@ -75,7 +66,6 @@ impl Link {
         vec![!self.waits; units.len()]
     }
 
-    /// Whether the next packet is lost.
     fn loses(&mut self) -> bool {
         let Settings { loss, burst, .. } = self.settings;
         let change = match self.is_losing {
@@ -86,7 +76,6 @@ impl Link {
         self.is_losing
     }
 
-    /// From 0 to 1 (xorshift64*).
     fn random(&mut self) -> f64 {
         self.random ^= self.random >> 12;
         self.random ^= self.random << 25;
@@ -96,7 +85,7 @@ impl Link {
     }
 }
 
-/// Where the units of a frame in Annex B of H.264 begin and end, start codes included.
+/// The units of a frame in Annex B of H.264, start codes included.
 pub fn units(frame: &[u8]) -> Vec<std::ops::Range<usize>> {
     let is_start = |at: &usize| frame[*at..].starts_with(&[0, 0, 1]);
     // A start code may have one more zero.
@@ -108,7 +97,7 @@ pub fn units(frame: &[u8]) -> Vec<std::ops::Range<usize>> {
     starts.windows(2).map(|pair| pair[0]..pair[1]).collect()
 }
 
-/// Of a frame, in an RTP packet of 1,200 bytes.
+/// Payload of an RTP packet of 1,200 bytes.
 const PACKET_BYTES: usize = 1169;
 
 #[cfg(test)]

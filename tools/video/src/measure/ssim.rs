@@ -4,9 +4,8 @@
 /// Sums of a block of 4x4 pixels: of each picture, of all squares, of the products.
 type Sums = [u32; 4];
 
-/// The mean over all windows of two planes of `width` pixels a row; 1 for those that are equal.
-///
-/// Planes below 8x8 pixels have no window, and count as equal.
+/// The mean over all windows of two planes of `width` pixels a row; 1 for equal planes. Planes
+/// below 8x8 pixels have no window and count as equal.
 pub fn ssim(a: &[u8], b: &[u8], width: usize) -> f64 {
     let height = a.len().min(b.len()) / width.max(1);
     let (columns, rows) = (width / 4, height / 4);
@@ -29,7 +28,7 @@ pub fn ssim(a: &[u8], b: &[u8], width: usize) -> f64 {
     total / ((columns - 1) * (rows - 1)) as f64
 }
 
-/// In decibels; equal pictures have no more than [`DB_MOST`].
+/// In decibels, at most [`DB_MOST`].
 pub fn db(ssim: f64) -> f64 {
     (-10.0 * (1.0 - ssim).max(1e-12).log10()).min(DB_MOST)
 }
@@ -58,7 +57,7 @@ fn window(four: [Sums; 4]) -> f64 {
     means * (2.0 * covariance + C2) / (variances + C2)
 }
 
-/// Of a window.
+/// Pixels of a window.
 const PIXELS: f64 = 64.0;
 /// (0.01 x 255)^2 and (0.03 x 255)^2, for sums instead of means and unbiased variances, rounded as
 /// x264 does.

@@ -1,4 +1,4 @@
-//! What a viewer sees of each frame, held against what went into the encoder.
+//! The quality of each frame as a viewer sees it, compared with the encoder's input.
 //!
 //! ```text
 //! original ─► encoder ─┬─► decoder ───────────► clean
@@ -11,7 +11,6 @@ use serde::Serialize;
 
 use super::ssim;
 
-/// Follows one frame after the other.
 #[derive(Debug)]
 pub struct View {
     width: usize,
@@ -23,52 +22,47 @@ pub struct View {
     unmatched: u64,
 }
 
-/// A plane, and when it is due.
 #[derive(Debug)]
 struct Picture {
     at: Duration,
     luma: Vec<u8>,
 }
 
-/// How a frame was seen.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen {
-    /// SSIM, in dB.
     pub db: f64,
-    /// Whether it was shown as it was encoded.
     pub is_whole: bool,
 }
 
-/// What is reported of a link with losses.
+/// The report on a link with losses.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// Over all frames, those included that stood still, in dB.
+    /// Over all frames, standing ones included, in dB.
     ssim_db: f64,
     ssim_p5_db: f64,
-    /// The share of frames that were shown as they were encoded.
+    /// Share of frames shown as they were encoded.
     undamaged: f64,
-    /// How often that was over.
+    /// Number of interruptions of that.
     outages: usize,
-    /// How long until the next whole picture, in ms.
+    /// Times until the next whole picture, in ms: median, p95, longest.
     whole_after_ms: [f64; 3],
-    /// Frames of the decoder that belong to no original.
+    /// Decoded frames without an original.
     unmatched: u64,
 }
 
 impl View {
-    /// Of pictures of this width.
     pub fn new(width: usize) -> Self {
         let (clean, arrived, shown) = (None, None, None);
         Self { width, original: None, clean, arrived, shown, seen: Vec::new(), unmatched: 0 }
     }
 
-    /// The next picture goes into the encoder; the one before is done.
+    /// The next picture enters the encoder; finishes the one before.
     pub fn begin(&mut self, at: Duration, luma: Vec<u8>) {
         self.finish();
         self.original = Some(Picture { at, luma });
     }
 
-    /// A decoder gave the picture of time `at`; `lossy` is the one behind the link.
+    /// A decoder returned the picture of time `at`; `lossy` is the one behind the link.
     pub fn decoded(&mut self, at: Duration, luma: Vec<u8>, lossy: bool) {
         let original = self.original.as_ref();
         if original.is_none_or(|it| it.at.abs_diff(at) > ROUNDED_BY_MOST) {
@@ -78,7 +72,6 @@ impl View {
         *(if lossy { &mut self.arrived } else { &mut self.clean }) = Some(luma);
     }
 
-    /// The last picture is done.
     pub fn finish(&mut self) {
         let Some(original) = self.original.take() else { return };
         let (clean, arrived) = (self.clean.take(), self.arrived.take());
@@ -90,12 +83,10 @@ impl View {
         self.seen.push(Seen { db, is_whole });
     }
 
-    /// The frames so far.
     pub fn seen(&self) -> &[Seen] {
         &self.seen
     }
 
-    /// What is to be reported of all, of frames that are `frame` long.
     pub fn report(&self, frame: Duration) -> Report {
         let mut sorted: Vec<f64> = self.seen.iter().map(|seen| seen.db).collect();
         sorted.sort_by(f64::total_cmp);
@@ -118,7 +109,6 @@ impl View {
     }
 }
 
-/// The mean of what was seen, in dB.
 pub fn mean_db(seen: impl Iterator<Item = Seen>) -> Option<f64> {
     let (sum, count) = seen.fold((0.0, 0_u32), |(sum, count), it| (sum + it.db, count + 1));
     (count > 0).then(|| rounded(sum / f64::from(count)))
@@ -133,7 +123,7 @@ fn rounded(value: f64) -> f64 {
     (value * 100.0).round() / 100.0
 }
 
-/// Encoders and decoders keep times, and round them.
+/// Encoders and decoders round times.
 const ROUNDED_BY_MOST: Duration = Duration::from_millis(2);
 
 #[cfg(test)]

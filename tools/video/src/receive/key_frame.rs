@@ -1,28 +1,25 @@
-//! What of a key frame an RTP packet has in it, by its first bytes.
+//! The parts of a key frame in an RTP packet, by its first bytes.
 
 use std::ops::BitOr;
 
 use crate::options::Codec;
 
-/// What a packet has in it; those of a frame are joined by `|`.
+/// The parts in a packet; those of a frame are joined by `
+/// `.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Part(u8);
 
 impl Part {
-    /// Nothing that matters.
     pub const NONE: Self = Self(0);
-    /// The packet's first unit begins a frame that can stand alone.
+    /// The first unit begins a frame that can stand alone.
     pub const BEGINS: Self = Self(1);
-    /// The parameters of the sequence.
     pub const SEQUENCE: Self = Self(2);
-    /// The parameters of the picture.
     pub const PICTURE: Self = Self(4);
     /// A part of a picture that stands alone.
     pub const SLICE: Self = Self(8);
-    /// A part of one that does not, or what is not understood.
+    /// A part of another picture, or something unknown.
     pub const OTHER: Self = Self(16);
 
-    /// That of a packet's payload.
     pub fn of(codec: Codec, payload: &[u8]) -> Self {
         let part = match codec {
             Codec::H264 | Codec::OpenH264 => h264(payload),
@@ -32,17 +29,17 @@ impl Part {
         part.unwrap_or(Self::OTHER)
     }
 
-    /// Whether the packet may be the first of a key frame.
+    /// Whether it may be the first packet of a key frame.
     pub fn begins(self) -> bool {
         self.0 & Self::BEGINS.0 != 0
     }
 
-    /// Whether the packets of a frame, all together, are a key frame.
+    /// Whether the joined packets of a frame are a key frame.
     pub fn is_key_frame(self) -> bool {
         self.0 & !Self::BEGINS.0 == (Self::SEQUENCE | Self::PICTURE | Self::SLICE).0
     }
 
-    /// As that of a unit that does not stand first in its packet.
+    /// The part of a unit that is not the first in its packet.
     fn behind(self) -> Self {
         Self(self.0 & !Self::BEGINS.0)
     }
@@ -60,7 +57,7 @@ impl BitOr for Part {
 fn h264(payload: &[u8]) -> Option<Part> {
     let unit = |kind: u8| match kind & 31 {
         5 => Part::SLICE,
-        // Further information, the end of a sequence, what only fills.
+        // SEI, end of sequence, filler.
         6 | 10 | 12 => Part::NONE,
         7 => Part::BEGINS | Part::SEQUENCE,
         8 => Part::PICTURE,
@@ -77,8 +74,8 @@ fn h264(payload: &[u8]) -> Option<Part> {
 /// RFC 7798 section 4.4. The types are those of ISO/IEC 23008-2 table 7-1.
 fn h265(payload: &[u8]) -> Option<Part> {
     let unit = |kind: u8| match kind & 63 {
-        // x265 makes the first key frame by IDR, and those that are asked for by CRA (21). What
-        // may refer to pictures before a CRA comes behind it, and x265 makes none of these here.
+        // x265 makes the first key frame as IDR, and requested ones as CRA (21). Pictures that
+        // refer to ones before a CRA would follow it, but x265 makes none here.
         16..=21 => Part::SLICE,
         32 | 35 => Part::BEGINS,
         33 => Part::SEQUENCE,
@@ -93,7 +90,6 @@ fn h265(payload: &[u8]) -> Option<Part> {
     }
 }
 
-/// Units with 16 bits of length before each.
 fn aggregated(mut units: &[u8], unit: impl Fn(u8) -> Part) -> Option<Part> {
     let mut all = None;
     while let [high, low, rest @ ..] = units {
@@ -105,7 +101,7 @@ fn aggregated(mut units: &[u8], unit: impl Fn(u8) -> Part) -> Option<Part> {
     all
 }
 
-/// A piece of a unit: a bit that says whether it is the first one, and the unit's type.
+/// A fragment: its first bit marks the first fragment, the others are the unit's type.
 fn fragment(header: u8, unit: impl Fn(u8) -> Part) -> Option<Part> {
     let part = unit(header);
     Some(if header & 0x80 == 0 { part.behind() } else { part })

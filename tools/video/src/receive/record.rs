@@ -1,4 +1,4 @@
-//! What `receive` leaves in files, for who wants to see afterwards what was shown, and when.
+//! The files of `receive`: which pictures were shown when, and the stream.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::log_file::LogFile;
 use crate::options::Codec;
 use crate::stamp::Stamp;
 
-/// What has to be asked for as a byte stream: it could not be read from a file otherwise.
+/// The byte stream to request: other forms cannot be read from a file.
 pub fn form(codec: Codec) -> Option<&'static str> {
     match codec {
         Codec::H264 | Codec::OpenH264 => Some("video/x-h264"),
@@ -19,14 +19,12 @@ pub fn form(codec: Codec) -> Option<&'static str> {
     }
 }
 
-/// The files, as far as they are wanted.
 #[derive(Debug)]
 pub struct Record {
     frames: Option<LogFile>,
     stream: Option<LogFile>,
 }
 
-/// A line about a picture that was shown.
 #[derive(Serialize)]
 struct Line {
     number: u16,
@@ -35,7 +33,7 @@ struct Line {
 }
 
 impl Record {
-    /// `frames`: lines about pictures; `stream`: what is decoded, as it came.
+    /// `frames`: lines about pictures; `stream`: what is decoded, as received.
     ///
     /// # Errors
     /// A file cannot be written.
@@ -44,12 +42,10 @@ impl Record {
         Ok(Self { frames, stream: stream.map(LogFile::create).transpose()? })
     }
 
-    /// Whether anybody wants what is decoded.
     pub fn wants_stream(&self) -> bool {
         self.stream.as_ref().is_some_and(LogFile::is_open)
     }
 
-    /// A picture was shown at `unix`, since the epoch.
     pub fn on_frame(&mut self, unix: Duration, stamp: Stamp) {
         let ms = |time: Duration| (time.as_secs_f64() * 1e6).round() / 1e3;
         let Some(file) = &mut self.frames else { return };
@@ -58,7 +54,6 @@ impl Record {
         file.write((serde_json::to_string(&line).unwrap_or_default() + "\n").into_bytes());
     }
 
-    /// These bytes go to the decoder.
     pub fn on_coded(&mut self, bytes: &[u8]) {
         if let Some(file) = self.stream.as_mut().filter(|file| file.is_open()) {
             file.write(bytes.to_vec());

@@ -1,4 +1,4 @@
-//! Makes a jitter buffer go on with a key frame that is there whole ([`super::jump`]).
+//! Makes a jitter buffer resume with a whole key frame ([`super::jump`]).
 //!
 //! ```text
 //! packets ─► jump ─► jitter buffer ─► jump ─► depayloader
@@ -17,10 +17,7 @@ use super::jump::{Entry, Exit, Jump, Packet};
 use super::key_frame::Part;
 use crate::{network, rtp};
 
-/// Watches what enters a jitter buffer and what leaves it.
-///
-/// # Errors
-/// It is none.
+/// Watches the input and output of a jitter buffer.
 pub fn watch(jitter_buffer: &gst::Element, view: &Arc<View>) -> Result<()> {
     let pad = |name| jitter_buffer.static_pad(name).context("a jitter buffer without that pad");
     let (input, output) = (pad("sink")?, pad("src")?);
@@ -42,7 +39,6 @@ pub fn watch(jitter_buffer: &gst::Element, view: &Arc<View>) -> Result<()> {
     Ok(())
 }
 
-/// A packet is about to enter through `pad`.
 fn enter(
     pad: &gst::Pad,
     buffer: &gst::BufferRef,
@@ -65,21 +61,20 @@ fn enter(
     }
 }
 
-/// A packet left.
 fn leave(buffer: &mut gst::Buffer, jump: &Mutex<Jump>) -> gst::PadProbeReturn {
     let Some((_, number)) = network::sender(buffer) else { return gst::PadProbeReturn::Ok };
     match lock(jump).on_out(number) {
         Exit::Pass => gst::PadProbeReturn::Ok,
         Exit::Drop => gst::PadProbeReturn::Drop,
         Exit::Resume => {
-            // Half a frame that is behind the jitter buffer already is forgotten.
+            // Drops half a frame that has already left the jitter buffer.
             buffer.make_mut().set_flags(gst::BufferFlags::DISCONT);
             gst::PadProbeReturn::Ok
         }
     }
 }
 
-/// Something is said: forwards that a packet is lost, backwards that a key frame is wanted.
+/// Handles events: downstream a lost packet, upstream a request for a key frame.
 fn hear(event: &gst::Event, jump: &Mutex<Jump>, view: &View) -> gst::PadProbeReturn {
     let Some(said) = event.structure() else { return gst::PadProbeReturn::Ok };
     let is_over = match said.name().as_str() {
@@ -112,15 +107,15 @@ fn read(buffer: &gst::BufferRef) -> Option<Packet> {
     })
 }
 
-/// Gives the jitter buffer a packet with nothing in it for each of these numbers, before `packet`.
+/// Gives the jitter buffer an empty packet for each of these numbers, before `packet`.
 fn fill(pad: &gst::Pad, packet: &gst::BufferRef, numbers: &[u16]) {
     let mut header = [0; 12];
-    // To copy what is not there would panic.
+    // Copying beyond the end would panic.
     if packet.size() < header.len() || packet.copy_to_slice(0, &mut header).is_err() {
         return;
     }
     (header[0], header[1]) = (0x80, header[1] & 0x7f);
-    // It takes numbers that are so far back for those of a sender that began anew.
+    // It takes numbers that far back for those of a restarted sender.
     let element = pad.parent_element();
     let misorder = |ms: u32| {
         if let Some(element) = &element {
@@ -136,7 +131,7 @@ fn fill(pad: &gst::Pad, packet: &gst::BufferRef, numbers: &[u16]) {
             buffer.set_pts(packet.pts());
             buffer.set_dts(packet.dts());
         }
-        // What it thinks of them is heard of with the packet itself.
+        // An error returns with the packet itself.
         let _ = pad.chain(stand_in);
     }
     misorder(MISORDER_MS);
@@ -146,9 +141,9 @@ fn lock(jump: &Mutex<Jump>) -> MutexGuard<'_, Jump> {
     jump.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a jitter buffer says of a packet that it has given up.
+/// The event of a packet that was given up.
 const LOST: &str = "GstRTPPacketLost";
-/// Its own.
+/// Its default.
 const MISORDER_MS: u32 = 2_000;
-/// At as many packets a second as it has seen, more than are followed.
+/// Beyond the window of [`super::jump`] at any packet rate.
 const MISORDER_MOST_MS: u32 = 30_000;

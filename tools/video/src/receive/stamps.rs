@@ -1,13 +1,13 @@
-//! The stamps of frames between their packets and their pictures.
+//! The stamps of frames between packets and pictures.
 
 use std::collections::VecDeque;
 
 use crate::stamp::Stamp;
 
-/// Stamps by the time that their frames' packets are given, in ns.
+/// Stamps by the time given to their frames' packets, in ns.
 ///
-/// The times of the jitter buffer are no names for frames: after a gap several frames may have the
-/// same one, or an earlier one than those before, which decoders then put right in their own way.
+/// The times of the jitter buffer do not identify frames: after a gap several frames may share one,
+/// or have an earlier one than those before, and decoders correct these in their own way.
 #[derive(Debug)]
 pub struct Stamps {
     under_way: VecDeque<(u64, Stamp)>,
@@ -15,13 +15,12 @@ pub struct Stamps {
 }
 
 impl Stamps {
-    /// None yet.
     pub fn new() -> Self {
         Self { under_way: VecDeque::new(), newest: None }
     }
 
-    /// A packet of time `pts` has this stamp; the time that it is given instead, which is that of
-    /// its frame alone and behind that of all frames before.
+    /// Stores the stamp of a packet of time `pts`; returns the time to use instead, unique to its
+    /// frame and later than those of all frames before.
     pub fn add(&mut self, pts: u64, stamp: Stamp) -> u64 {
         if let Some((at, _)) = self.newest.filter(|(_, newest)| *newest == stamp) {
             return at;
@@ -35,20 +34,19 @@ impl Stamps {
         at
     }
 
-    /// The stamp of the frame of time `pts`; it and those before it are not needed any more.
+    /// The stamp of the frame of time `pts`; it and earlier ones are removed.
     pub fn find(&mut self, pts: u64) -> Option<Stamp> {
         let is_it = |(at, _): &(u64, Stamp)| at.abs_diff(pts) < ROUNDED_BY_MOST_NS;
         let found = self.under_way.iter().position(is_it)?;
         self.under_way.drain(..=found).next_back().map(|(_, stamp)| stamp)
     }
 
-    /// Another sender.
     pub fn clear(&mut self) {
         *self = Self::new();
     }
 }
 
-/// Frames between depayloader and display, with those that were lost on the way.
+/// Frames between depayloader and display, lost ones included.
 const FRAMES_MOST: usize = 256;
 const ROUNDED_BY_MOST_NS: u64 = 1_000_000;
 
@@ -86,7 +84,6 @@ mod tests {
         let mut times = Vec::new();
         for (number, pts) in [(1, 90_000_000), (2, 90_000_000), (3, 50_000_000), (4, 120_000_000)] {
             let at = stamps.add(pts, stamp(number));
-            // Its last packet came later.
             assert_eq!(stamps.add(pts + 7_000_000, stamp(number)), at);
             times.push(at);
         }

@@ -1,13 +1,12 @@
-//! Whether pictures can be shown in a window: without an element that can, GStreamer throws them
-//! away, or draws them in letters, and says nothing.
+//! Checks that a window can show pictures: without a suitable element, GStreamer silently discards
+//! them or draws them in letters.
 
 use std::env;
 
 use gstreamer as gst;
 use roadweave_terminal::exit::BadInput;
 
-/// # Errors
-/// There is no display, or nothing to show pictures on it, and which package to install.
+/// Fails without a display, or names the missing package.
 pub fn check() -> Result<(), BadInput> {
     let is_set = |name| env::var_os(name).is_some_and(|value| !value.is_empty());
     let is_there = |name: &&str| gst::ElementFactory::find(name).is_some();

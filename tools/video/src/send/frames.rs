@@ -1,5 +1,5 @@
-//! What is known of each frame on its way through the sender: which target it had, how large it
-//! became, when it was captured. The probes of [`super`] ask and tell.
+//! The state of each frame on its way through the sender: its target, size and time of capture. The
+//! probes of [`super`] use it.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -19,33 +19,28 @@ use crate::statistics::sent::{Around, Report, Sent};
 use crate::strangers::Budget;
 use crate::supersede::{Older, Supersede};
 
-/// The frames of one sender.
 #[derive(Debug)]
 pub struct Frames {
     settings: Settings,
     feedback: Option<Feedback>,
-    /// Where the tunnel is told what a renewal has made worthless; nowhere in SRT.
+    /// Reports to the tunnel what a renewal has superseded; `None` in SRT.
     supersede: Option<Supersede>,
-    /// The SRT connection, if that is how frames go.
     srt: OnceLock<Connection>,
     began: Instant,
     state: Mutex<State>,
 }
 
-/// What holds from the start.
+/// The fixed settings.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// What packets are like.
     pub packets: Packets,
-    /// Frames a second, at most.
     pub fps: u32,
-    /// Pixels of a picture.
     pub pixels: usize,
-    /// Unasked, a key frame comes so long after the last.
+    /// The interval of unrequested key frames.
     pub key_interval: Duration,
-    /// Whether the encoder keeps each frame to its size.
+    /// Whether the encoder keeps each frame to its limit.
     pub keeps_frames: bool,
-    /// The rate while the tunnel says nothing, in bit/s.
+    /// The rate without a target of the tunnel, bit/s.
     pub bitrate_bps: u64,
 }
 
@@ -55,14 +50,14 @@ struct State {
     gate: Gate,
     reports: Budget,
     sent: Sent,
-    /// Frames within the encoder and the payloader, oldest first.
+    /// Frames in the encoder and the payloader, oldest first.
     under_way: VecDeque<Frame>,
-    /// Those that were asked for.
+    /// The renewals handled so far.
     renewals: Renewals,
-    /// Source and RTP timestamp of the newest packet.
+    /// Source (SSRC) and timestamp of the newest packet.
     newest: Option<(u32, u32)>,
     number: u16,
-    /// When the source gave something last.
+    /// When the source last gave a picture.
     picture: Option<Instant>,
     file: Option<LogFile>,
 }
@@ -75,15 +70,15 @@ struct Frame {
     at_once: usize,
     limit: usize,
     sent: bool,
-    /// Once it is encoded.
+    /// Set when it is encoded.
     number: Option<u16>,
 }
 
-/// A line of the file about frames.
+/// A line of the file of frames.
 #[derive(Serialize)]
 struct Line {
     number: u16,
-    /// Since the source began, by its own time.
+    /// Running time of the source.
     at_ms: f64,
     captured_unix_ms: f64,
     target_bytes: usize,
@@ -94,8 +89,8 @@ struct Line {
 }
 
 impl Frames {
-    /// Follows `feedback` if there is one, renewals only where the tunnel can be told what they
-    /// supersede; writes a line for each frame to `file`.
+    /// Follows `feedback`, and renewals only where the tunnel can be told what they supersede;
+    /// writes a line for each frame to `file`.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -120,18 +115,18 @@ impl Frames {
         Ok(Self { settings, feedback, supersede, srt, began, state: Mutex::new(state) })
     }
 
-    /// Frames go by this connection, and are no larger than it has room for.
+    /// Sends frames by this connection, bounded by its room.
     pub fn follow(&self, srt: Connection) {
-        // There is one: the first stays.
+        // Called once.
         let _ = self.srt.set(srt);
     }
 
-    /// For how long an SRT receiver has acknowledged nothing.
+    /// How long an SRT receiver has acknowledged nothing.
     pub fn srt_silent(&self) -> Duration {
         self.srt.get().map_or(Duration::ZERO, Connection::silent)
     }
 
-    /// The source has given a picture of time `at`: whether it is taken.
+    /// Handles a picture of the source; returns whether it is taken.
     pub fn on_picture(&self, at: Duration) -> bool {
         let mut state = self.state();
         state.picture = Some(Instant::now());
@@ -143,15 +138,14 @@ impl Frames {
         taken
     }
 
-    /// What the picture of time `at` may be, or `None` when it is not to be encoded. It was
-    /// captured `age` ago.
+    /// The limit of the picture of time `at`, captured `age` ago; `None` if it is not encoded.
     pub fn before_encoder(&self, at: Duration, age: Duration) -> Option<Admitted> {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let said = self.feedback.as_ref().and_then(|feedback| feedback.target(Instant::now()));
         let renewals = self.supersede.as_ref().and(self.feedback.as_ref()).map(Feedback::renewals);
         let mut state = self.state();
         let older = renewals.and_then(|renewals| state.renew(renewals));
-        // Before the key frame, for which there is no room until then.
+        // Before the key frame, which has no room until then.
         self.supersede.iter().zip(older).for_each(|(supersede, older)| supersede.tell(older));
         let fps = state.pace.fps().min(f64::from(self.settings.fps));
         let target = said.and_then(|target| target.per_frame(fps, self.settings.keeps_frames));
@@ -180,7 +174,7 @@ impl Frames {
         Some(admitted)
     }
 
-    /// The frame of time `at` left the encoder: whether it is sent.
+    /// Handles an encoded frame; returns whether it is sent.
     pub fn after_encoder(&self, at: Duration, bytes: usize, key: bool) -> bool {
         let mut state = self.state();
         if state.find(at).is_some_and(|frame| !frame.sent) {
@@ -209,28 +203,28 @@ impl Frames {
         true
     }
 
-    /// What the packets of the frame of time `at` say of it.
+    /// The stamp of the frame of time `at`.
     pub fn stamp(&self, at: Duration) -> Option<Stamp> {
         let mut state = self.state();
         let frame = state.find(at)?;
         Some(Stamp { captured: frame.captured, number: frame.number? })
     }
 
-    /// A packet of `bytes` is sent; with RTP, its source (SSRC) and timestamp.
+    /// Counts a packet; `rtp` is its source (SSRC) and timestamp.
     pub fn on_packet(&self, bytes: usize, rtp: Option<(u32, u32)>) {
         let mut state = self.state();
         state.sent.on_packet(bytes);
         state.newest = rtp.or(state.newest);
     }
 
-    /// The receiver asks for a key frame: the next that the gate admits is one.
+    /// The receiver requests a key frame: the next frame that the gate admits.
     pub fn on_key_frame_asked(&self) {
         let mut state = self.state();
         state.sent.on_key_frame_asked();
         state.gate.ask_for_key_frame();
     }
 
-    /// Something came from the receiver: whether it is taken.
+    /// Handles RTCP of the receiver; returns whether it is taken.
     pub fn on_answer(&self, now: Instant) -> bool {
         let now = now.saturating_duration_since(self.began);
         let mut state = self.state();
@@ -242,24 +236,24 @@ impl Frames {
         taken
     }
 
-    /// Whether the source has given anything.
+    /// Whether there was a picture.
     pub fn has_begun(&self) -> bool {
         self.state().picture.is_some()
     }
 
-    /// How long the source has given nothing.
+    /// Time since the last picture.
     pub fn since_picture(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.state().picture.unwrap_or(self.began))
     }
 
-    /// What the last second was; `answers` says whether a receiver can.
+    /// The report of the last second; `answers` is whether a receiver can answer.
     pub fn second(&self, now: Instant, answers: bool) -> Report {
         let mut state = self.state();
         let around = self.around(&state, now, answers);
         state.sent.second(now.saturating_duration_since(self.began), around)
     }
 
-    /// What all was.
+    /// The report of all time.
     pub fn whole(&self, now: Instant, answers: bool) -> Report {
         let state = self.state();
         let around = self.around(&state, now, answers);
@@ -283,8 +277,7 @@ impl Frames {
 }
 
 impl State {
-    /// So many renewals have been asked for: after a new one the next frame is a key frame, and
-    /// what was sent so far is worth nothing any more.
+    /// After a new renewal the next frame is a key frame; returns what it supersedes.
     fn renew(&mut self, renewals: Renewals) -> Option<Older> {
         let before = std::mem::replace(&mut self.renewals, renewals);
         if renewals.count <= before.count {
@@ -304,6 +297,6 @@ impl State {
     }
 }
 
-/// An encoder without delay holds one frame; more than this belong to none.
+/// An encoder without delay holds one frame; older ones were lost.
 const UNDER_WAY_MOST: usize = 64;
 const ROUNDED_BY_MOST: Duration = Duration::from_millis(2);

@@ -1,8 +1,8 @@
-//! How much of what was given to an SRT connection is not acknowledged yet.
+//! The backlog of an SRT connection: packets that are not acknowledged yet.
 //!
-//! The element counts packets that it sent, and acknowledgements, and not what is in its buffer. An
-//! acknowledgement comes each 10 ms while packets arrive (SRT draft, section 4.8.1), and says what
-//! had been sent a round trip before it:
+//! The element counts packets sent and acknowledgements, but not its buffer. An acknowledgement
+//! comes each 10 ms while packets arrive (SRT draft, section 4.8.1), and covers what had been sent
+//! a round trip before it:
 //!
 //! ```text
 //! given ──────────► sent for the first time ──────────► sent a round trip before the last
@@ -14,44 +14,42 @@ use std::time::Duration;
 
 use super::steer::Reading;
 
-/// What the element has counted since the connection began.
+/// The element's counters since the connection began.
 #[derive(Clone, Copy, Debug)]
 pub struct Counters {
-    /// Packets that it was given.
+    /// Packets given to it.
     pub given: u64,
-    /// Packets that it sent, repeats included.
+    /// Packets sent, repeats included.
     pub sent: u64,
-    /// Packets that it sent again.
+    /// Packets repeated.
     pub repeated: u64,
-    /// Packets that it dropped, as they were too late.
+    /// Packets dropped because they were too late.
     pub dropped: u64,
-    /// Acknowledgements that came.
+    /// Acknowledgements received.
     pub acknowledgements: u64,
     /// The round trip, in ms.
     pub rtt_ms: f64,
-    /// What it sends, in bit/s.
+    /// The rate of sending, bit/s.
     pub sent_bps: f64,
 }
 
-/// Follows counters.
 #[derive(Debug)]
 pub struct Backlog {
-    /// When how many packets had been sent for the first time, oldest first.
+    /// Time and number of packets first sent by then, oldest first.
     sent: VecDeque<(Duration, u64)>,
-    /// What was given before the connection, or was dropped.
+    /// Packets given before the connection.
     unsent: u64,
     acknowledgements: u64,
-    /// When the last acknowledgement came.
+    /// Time of the last acknowledgement.
     acknowledged: Option<Duration>,
 }
 
 impl Backlog {
-    /// Nothing yet.
     pub fn new() -> Self {
         Self { sent: VecDeque::new(), unsent: 0, acknowledgements: 0, acknowledged: None }
     }
 
-    /// What the counters of `now` say.
+    /// The reading from the counters of `now`.
     pub fn add(&mut self, now: Duration, counters: Counters) -> Reading {
         let Counters { given, sent, repeated, dropped, acknowledgements, .. } = counters;
         let first = sent.saturating_sub(repeated);
@@ -70,7 +68,7 @@ impl Backlog {
         }
         let acknowledged = self.sent.front().map_or(first, |(_, sent)| *sent);
         let waiting = given.saturating_sub(self.unsent).saturating_sub(first + dropped);
-        // Nothing measures the round trip of a link that is dead: it is at least the silence.
+        // Nothing measures the round trip of a dead link: it is at least the silence.
         let silent_ms = self.silent(now).as_secs_f64() * 1e3;
         Reading {
             rtt_ms: counters.rtt_ms.max(silent_ms),
@@ -80,7 +78,7 @@ impl Backlog {
         }
     }
 
-    /// For how long nothing was acknowledged, if anything was sent since.
+    /// How long nothing was acknowledged, if anything was sent since.
     pub fn silent(&self, now: Duration) -> Duration {
         let (Some(acknowledged), Some((_, last))) = (self.acknowledged, self.sent.back()) else {
             return Duration::ZERO;
@@ -91,9 +89,9 @@ impl Backlog {
     }
 }
 
-/// Of 20 ms: beyond any round trip that the rate is steered by.
+/// Turns of 20 ms: beyond any round trip that matters.
 const TURNS_MOST: usize = 1000;
-/// What was sent before that may have been acknowledged with the last.
+/// Packets sent before may have been acknowledged with the last.
 const ANSWER_MOST: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The bit rate that an SRT connection has room for, by its round trip and its send buffer.
+//! The bit rate of an SRT connection, by its round trip and its send buffer.
 //!
 //! ```text
 //! round trip or buffer ─► far too much: the least rate, at once
@@ -6,53 +6,48 @@
 //!                      ─► as short as ever, and steady: a thirtieth more, twice a second
 //! ```
 //!
-//! The rules and their constants are those of belacoder (github.com/BELABOX/belacoder,
-//! `update_bitrate` in belacoder.c, commit 898d9ce), so that crews find what they know. Its
-//! averages are over turns of 20 ms; these are over time, so that a turn may be late. Beyond its
-//! rules, packets that were dropped because they were too late count as far too much, as does a
-//! second without a reading, and silence counts as a round trip.
+//! Rules and constants are those of belacoder (github.com/BELABOX/belacoder, `update_bitrate` in
+//! belacoder.c, commit 898d9ce), which crews know. Its averages are over turns of 20 ms; these are
+//! over time, so that a turn may be late. In addition, packets dropped because they were too late
+//! count as far too much, as does a second without a reading, and silence counts as a round trip.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// What the connection says of itself.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reading {
     /// The smoothed round trip, in ms.
     pub rtt_ms: f64,
-    /// Packets that are not acknowledged yet, those included that were not sent yet.
+    /// Packets not acknowledged yet, unsent ones included.
     pub unacknowledged: f64,
-    /// What is sent, in bit/s.
+    /// The rate of sending, bit/s.
     pub sent_bps: f64,
     /// Packets dropped so far because they were too late to be sent.
     pub dropped: u64,
 }
 
-/// Follows readings.
 #[derive(Debug)]
 pub struct Steer {
     least: f64,
     most: f64,
-    /// How long a packet may take, in ms.
     latency_ms: f64,
     bps: f64,
     known: Option<Known>,
-    /// When the rate may be lowered and raised next.
     lower: Duration,
     raise: Duration,
-    /// When the last reading that made sense came.
+    /// Time of the last valid reading.
     read: Duration,
 }
 
-/// What is remembered of readings: round trips in ms, buffers in packets.
+/// Averages of readings: round trips in ms, buffers in packets.
 #[derive(Debug)]
 struct Known {
     at: Duration,
     rtt: f64,
     rtt_mean: f64,
     rtt_least: f64,
-    /// By how much the round trip has grown from one reading to the next, as of late: in the mean,
-    /// and at most.
+    /// Recent growth of the round trip between readings: mean, and most.
     rtt_trend: f64,
     rtt_jitter: f64,
     buffer: f64,
@@ -62,19 +57,18 @@ struct Known {
     dropped: u64,
 }
 
-/// How much too much there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Congestion {
     Severe,
     Heavy,
     Light,
     None,
-    /// None, and the round trip is as short as it gets.
+    /// None, and the round trip is near its least.
     Clear,
 }
 
 impl Steer {
-    /// Between these rates, in bit/s, over a connection of this latency; it begins with the most.
+    /// Steers between these rates, bit/s, over a connection of this latency; begins with the most.
     pub fn new(least_bps: u64, most_bps: u64, latency: Duration) -> Self {
         let (least, most) = (least_bps.min(most_bps) as f64, most_bps as f64);
         let latency_ms = latency.as_secs_f64() * 1e3;
@@ -91,16 +85,16 @@ impl Steer {
         }
     }
 
-    /// A packet may take so long, as both ends have agreed; what is out of bounds is not taken.
+    /// Sets the negotiated latency; values out of bounds are ignored.
     pub fn on_latency(&mut self, ms: i32) {
         if LATENCIES_MS.contains(&ms) {
             self.latency_ms = f64::from(ms);
         }
     }
 
-    /// The rate after what was read at `now`, in bit/s.
+    /// The rate after the reading of `now`, bit/s.
     ///
-    /// A reading without sense is none; before the first one the rate is the most.
+    /// An invalid reading counts as none; before the first one the rate is the most.
     pub fn on_reading(&mut self, now: Duration, reading: Option<Reading>) -> u64 {
         let Some(reading) = reading.filter(Reading::is_sound) else {
             if self.known.is_some() && now.saturating_sub(self.read) > BLIND_MOST {
@@ -133,7 +127,6 @@ impl Steer {
         self.bps()
     }
 
-    /// The rate, in bit/s.
     pub fn bps(&self) -> u64 {
         self.bps as u64
     }
@@ -150,7 +143,7 @@ impl Steer {
         let carried = known.sent_bps / 8e3 / PACKET_BYTES * (self.latency_ms / 2.0);
         let light = BUFFER_LEAST.max(mean + 2.5 * jitter);
         let heavy = BUFFER_LEAST.max(mean + mean.max(3.0 * jitter)).min(carried.max(BUFFER_LEAST));
-        // Belacoder has no least one here: a few packets would be far too much after silence.
+        // Belacoder has no minimum here: a few packets after silence would count as severe.
         let severe = (2.0 * BUFFER_LEAST).max(4.0 * (mean + jitter));
         let rtt_light = known.rtt_mean + (4.0 * known.rtt_jitter).max(0.15 * known.rtt_mean);
         let rtt_clear = known.rtt_least + (2.0 * known.rtt_jitter).max(1.0);
@@ -169,7 +162,7 @@ impl Steer {
 }
 
 impl Reading {
-    /// Whether a connection can be like that. Above a minute it is none.
+    /// Whether the reading is plausible; a round trip above a minute is not.
     fn is_sound(&self) -> bool {
         (0.0..=60e3).contains(&self.rtt_ms)
             && (0.0..=1e6).contains(&self.unacknowledged)
@@ -206,7 +199,7 @@ impl Known {
         self.buffer_jitter = (self.buffer_jitter * kept(0.99)).max(buffer - self.buffer);
         mean(&mut self.rtt_mean, rtt, 0.99);
         mean(&mut self.rtt_trend, rtt - self.rtt, 0.8);
-        // A road leads on: the shortest round trip is forgotten, by a twentieth each second.
+        // Vehicles move: the shortest round trip is forgotten, by a twentieth each second.
         self.rtt_least = (self.rtt_least / kept(0.999)).min(1e6);
         if rtt != RTT_UNKNOWN && self.rtt_trend < 1.0 {
             self.rtt_least = self.rtt_least.min(rtt);
@@ -226,16 +219,16 @@ const STEP_UP_BPS: f64 = 30e3;
 /// Of the rate, a thirtieth.
 const SHARE_UP: f64 = 30.0;
 const RAISE_PAUSE: Duration = Duration::from_millis(500);
-/// Belacoder's turn, over which its averages are weighted.
+/// Belacoder's turn, the unit of its averages.
 const TURN_SECONDS: f64 = 0.020;
-/// Packets in the buffer that mean nothing.
+/// Packets in the buffer that do not count.
 const BUFFER_LEAST: f64 = 50.0;
 /// The payload of a packet: seven of MPEG-TS.
 pub const PACKET_BYTES: f64 = 1316.0;
-/// What the library says before it has measured any (SRT draft, section 4.10), in ms.
+/// The library's value before the first measurement (SRT draft, section 4.10), in ms.
 const RTT_UNKNOWN: f64 = 100.0;
 const RTT_LEAST_FIRST: f64 = 200.0;
-/// A round trip that grows by less is steady, in ms a turn.
+/// Growth of a steady round trip, in ms a turn.
 const STEADY_MS: f64 = 0.01;
 /// Belacoder's bounds.
 const LATENCIES_MS: RangeInclusive<i32> = 100..=10_000;

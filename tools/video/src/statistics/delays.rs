@@ -1,15 +1,13 @@
 //! Percentiles of the delay from glass to glass, in bounded memory.
 //!
-//! Whether both clocks are the same cannot be seen from one of them. A delay below zero or above
-//! [`PLAUSIBLE_MAX_US`] says that they are not; then what is reported is how much longer than the
-//! least delay each picture took.
+//! One end cannot see whether both clocks agree. A delay below zero or above [`PLAUSIBLE_MAX_US`]
+//! shows that they do not; then reports are relative to the least delay.
 
 use serde::Serialize;
 
-/// Counts delays by steps of half a millisecond.
 #[derive(Clone, Debug)]
 pub struct Delays {
-    /// The first one, in the middle of what is told apart.
+    /// The first delay, in the middle of the steps.
     first_us: Option<i64>,
     counts: Vec<u32>,
     least_us: i64,
@@ -17,36 +15,31 @@ pub struct Delays {
     total: u64,
 }
 
-/// What is reported, in ms.
+/// The reported percentiles, in ms.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Percentiles {
-    /// Half are below.
     pub p50: f64,
-    /// 95 of 100 are below.
     pub p95: f64,
-    /// 99 of 100 are below.
     pub p99: f64,
-    /// The longest.
     pub max: f64,
 }
 
-/// How the clocks of sender and receiver are taken to stand to each other.
+/// How the clocks of sender and receiver relate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Clocks {
-    /// As one: delays are what they are.
+    /// They agree: delays are absolute.
     Shared,
-    /// They differ: delays are beyond the least one.
+    /// They differ: delays are relative to the least one.
     Relative,
 }
 
 impl Delays {
-    /// Nothing yet.
     pub fn new() -> Self {
         Self { first_us: None, counts: Vec::new(), least_us: i64::MAX, most_us: i64::MIN, total: 0 }
     }
 
-    /// A picture was shown `delay_us` microseconds after it was captured, by two clocks.
+    /// Adds a picture shown `delay_us` microseconds after its capture, by two clocks.
     pub fn add(&mut self, delay_us: i64) {
         if self.counts.is_empty() {
             self.counts = vec![0; STEPS];
@@ -60,12 +53,11 @@ impl Delays {
         self.total += 1;
     }
 
-    /// The shortest, in microseconds.
     pub fn least_us(&self) -> Option<i64> {
         (self.total > 0).then_some(self.least_us)
     }
 
-    /// What the delays say of the clocks.
+    /// The clocks' relation, by the delays.
     pub fn clocks(&self) -> Clocks {
         match self.total > 0 && (self.least_us < 0 || self.most_us > PLAUSIBLE_MAX_US) {
             true => Clocks::Relative,
@@ -73,7 +65,7 @@ impl Delays {
         }
     }
 
-    /// The percentiles of what is beyond `base_us`.
+    /// The percentiles relative to `base_us`.
     pub fn percentiles(&self, base_us: i64) -> Option<Percentiles> {
         self.first_us?;
         let ms = |us: i64| super::rounded(us.saturating_sub(base_us) as f64 / 1000.0);
@@ -97,12 +89,12 @@ impl Delays {
     }
 }
 
-/// Longer than a picture takes on any link that somebody drives by.
+/// Longer than on any link fit for remote driving.
 const PLAUSIBLE_MAX_US: i64 = 5_000_000;
 const STEP_US: i64 = 500;
-/// Twenty seconds: what is beyond counts as the last step.
+/// Twenty seconds: longer delays count as the last step.
 const STEPS: usize = 40_000;
-/// The step of the first delay: five seconds below it are told apart.
+/// The step of the first delay: five seconds below it are distinguished.
 const ORIGIN: i64 = 10_000;
 
 #[cfg(test)]

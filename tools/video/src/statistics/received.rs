@@ -1,4 +1,4 @@
-//! What the receiver counts.
+//! The receiver's counters.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,12 +9,11 @@ use super::delays::{Clocks, Delays, Percentiles};
 use super::{Span, bps, rounded};
 use crate::stamp::Stamp;
 
-/// Counts packets and pictures, for the last second and for all time.
 #[derive(Debug)]
 pub struct Received {
     second: Count,
     whole: Count,
-    /// When the last picture was shown, and whether it stands still for so long that it counts.
+    /// When the last picture was shown, and whether it counts as a stall.
     shown: Option<(Duration, bool)>,
     number: Option<u16>,
     delay_us: Option<i64>,
@@ -36,49 +35,40 @@ struct Count {
     delays: Delays,
 }
 
-/// A line of statistics.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// Of what.
     pub span: Span,
-    /// How long that was, in seconds.
     pub seconds: f64,
-    /// Pictures that were shown.
     pub frames_shown: u64,
-    /// Pictures that the sender numbered and that were not shown.
+    /// Pictures that were numbered but not shown.
     pub frames_lost: u64,
-    /// Times in which the picture stood for more than 200 ms.
+    /// Times of a standing picture above 200 ms.
     pub stalls: u64,
-    /// The longest time for which it stood, in ms, if there was a stall.
+    /// The longest stall, in ms.
     pub stall_longest_ms: Option<f64>,
-    /// From capture to display, in ms; absent when the sender does not say when it captured.
+    /// From capture to display, in ms; `None` without stamps.
     pub glass_to_glass_ms: Option<Percentiles>,
-    /// Whether those are delays, or what is beyond the least one.
+    /// Whether delays are absolute or relative.
     pub clocks: Clocks,
-    /// RTP packets with their headers, in bit/s.
     pub bitrate_bps: u64,
-    /// RTP packets that came.
     pub packets: u64,
-    /// RTP packets that were waited for in vain.
+    /// RTP packets lost.
     pub packets_lost: u64,
-    /// Key frames that were asked for.
     pub key_frame_requests: u64,
-    /// Key frames that were gone on with while packets before them were missing.
+    /// Resumptions with a key frame while packets before it were missing.
     pub jumps: u64,
-    /// Packets of strangers, and RTCP, that were too many.
+    /// Packets of strangers and RTCP beyond the budgets.
     pub packets_dropped: u64,
-    /// How long a gap is waited for now, in ms.
+    /// The current wait for gaps, in ms.
     pub gap_wait_ms: u64,
 }
 
 impl Received {
-    /// Begins to count at `now`.
     pub fn new(now: Duration) -> Self {
         let (second, whole) = (Count::new(now), Count::new(now));
         Self { second, whole, shown: None, number: None, delay_us: None }
     }
 
-    /// An RTP packet of `bytes` came.
     pub fn on_packet(&mut self, bytes: usize) {
         self.each(|count| {
             count.bytes += bytes as u64;
@@ -86,27 +76,23 @@ impl Received {
         });
     }
 
-    /// A packet was one too many.
     pub fn on_dropped(&mut self) {
         self.each(|count| count.packets_dropped += 1);
     }
 
-    /// So many packets were waited for in vain.
     pub fn on_lost_packets(&mut self, packets: u64) {
         self.each(|count| count.packets_lost += packets);
     }
 
-    /// A key frame was asked for.
     pub fn on_key_frame_request(&mut self) {
         self.each(|count| count.key_frame_requests += 1);
     }
 
-    /// A key frame was gone on with before what is missing.
     pub fn on_jump(&mut self) {
         self.each(|count| count.jumps += 1);
     }
 
-    /// A picture was shown at `now`; `unix` is the same moment since the epoch.
+    /// Counts a picture shown at `now`; `unix` is the same moment since the epoch.
     pub fn on_frame(&mut self, now: Duration, unix: Duration, stamp: Option<Stamp>) {
         self.look(now);
         if let Some((last, true)) = self.shown {
@@ -124,38 +110,38 @@ impl Received {
         self.each(|count| count.delays.add(delay));
         if let Some(last) = self.number.replace(number) {
             let missed = number.wrapping_sub(last).wrapping_sub(1);
-            // Numbers that go back, or leap, are those of a sender that began anew.
+            // Numbers that go back or leap are those of a restarted sender.
             if missed < LEAP {
                 self.each(|count| count.frames_lost += u64::from(missed));
             }
         }
     }
 
-    /// The sender has ended: that nothing is shown any more is no stall.
+    /// The sender has ended: a standing picture is not a stall.
     pub fn on_goodbye(&mut self) {
         self.shown = None;
     }
 
-    /// Another sender: its numbers have nothing to do with those before.
+    /// A new sender: its numbers are unrelated.
     pub fn on_new_sender(&mut self) {
         self.number = None;
     }
 
-    /// What the last second was, and begins the next.
+    /// The report of the last second; starts the next.
     pub fn second(&mut self, now: Duration, gap_wait: Duration) -> Report {
         self.look(now);
         let second = std::mem::replace(&mut self.second, Count::new(now));
         self.report(Span::Second, &second, now, gap_wait)
     }
 
-    /// What all was.
+    /// The report of all time.
     pub fn whole(&mut self, now: Duration, gap_wait: Duration) -> Report {
         self.look(now);
         self.report(Span::Whole, &self.whole, now, gap_wait)
     }
 
     fn report(&self, span: Span, count: &Count, now: Duration, gap_wait: Duration) -> Report {
-        // What the whole has shown of the clocks holds for each second.
+        // The whole time decides about the clocks.
         let clocks = self.whole.delays.clocks();
         let base = match clocks {
             Clocks::Shared => 0,
@@ -186,7 +172,7 @@ impl Received {
         }
     }
 
-    /// Counts a stall as soon as it is one.
+    /// Counts a stall once it has begun.
     fn look(&mut self, now: Duration) {
         if let Some((last, false)) = self.shown
             && now.saturating_sub(last) > STALL
@@ -244,11 +230,11 @@ fn micros(time: Duration) -> i64 {
     i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// A picture that stands for longer is a stall.
+/// A picture that stands longer is a stall.
 const STALL: Duration = Duration::from_millis(200);
-/// No delay grows or shrinks by so much from one picture to the next.
+/// A change of delay from one picture to the next that means that a clock was set.
 const CLOCK_SET_US: u64 = 10_000_000;
-/// More frames than this cannot be missing at once: half a minute of 60 frames a second.
+/// More frames cannot be missing at once: half a minute of 60 frames a second.
 const LEAP: u16 = 1800;
 
 #[cfg(test)]
@@ -259,7 +245,7 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// Shows pictures with these numbers at these moments, each 40 ms old.
+    /// Shows pictures with times and numbers, each 40 ms old.
     fn shown(frames: &[(u64, u16)]) -> Received {
         let mut received = Received::new(ms(0));
         for &(at, number) in frames {
@@ -327,7 +313,7 @@ mod tests {
     #[test]
     fn when_a_clock_is_set_delays_begin_anew() {
         let mut received = shown(&[(100, 0), (140, 1)]);
-        // No clock in the vehicle until the network tells the time; then one hostile stamp.
+        // The vehicle's clock is unset, then a hostile stamp comes, then the clock is set.
         for (at, captured) in [(180, 0), (220, u64::MAX / 2_000), (260, 1_000_230)] {
             let stamp = Stamp { captured: ms(captured), number: 2 };
             received.on_frame(ms(at), ms(1_000_000 + at), Some(stamp));

@@ -1,4 +1,4 @@
-//! What the sender counts.
+//! The sender's counters.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,12 +8,11 @@ use serde::Serialize;
 use super::{Span, bps, rounded};
 use crate::{feedback, srt};
 
-/// Counts frames and packets, for the last second and for all time.
 #[derive(Debug)]
 pub struct Sent {
     second: Count,
     whole: Count,
-    /// When something came from the receiver last.
+    /// When the receiver last answered.
     answered: Option<Duration>,
     began: Duration,
 }
@@ -34,75 +33,68 @@ struct Count {
     rtcp_dropped: u64,
 }
 
-/// What is said of the receiver and of the tunnel beside what is counted.
+/// The state of receiver and tunnel, for reports.
 #[derive(Clone, Copy, Debug)]
 pub struct Around {
-    /// How the targets of the tunnel are followed, if they are asked for.
+    /// The subscription to the tunnel's targets, if any.
     pub feedback: Option<feedback::State>,
-    /// Lines from there that could not be understood.
+    /// Malformed lines of it.
     pub feedback_bad_lines: u64,
     /// Frames a second that the source gives.
     pub source_fps: f64,
-    /// Whether the other end can answer at all.
     pub answers: bool,
-    /// How the SRT connection is, if that is how frames go.
     pub srt: Option<srt::Report>,
 }
 
-/// A line of statistics.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// Of what.
     pub span: Span,
-    /// How long that was, in seconds.
     pub seconds: f64,
-    /// Frames that were sent.
     pub frames: u64,
-    /// Frames that were not encoded because the target left no room.
+    /// Frames skipped because the target left no room.
     pub frames_skipped: u64,
-    /// Frames that the source gave beyond the rate that was asked for.
+    /// Frames of the source beyond the requested rate.
     pub frames_too_fast: u64,
-    /// Frames that were dropped because the encoder was still busy with others.
+    /// Frames dropped because the encoder was busy.
     pub frames_too_slow: u64,
-    /// Frames that became larger than their target.
+    /// Frames larger than their limit.
     pub frames_too_large: u64,
     /// Frames a second that the source gives.
     pub source_fps: f64,
-    /// RTP packets with their headers, or what goes into SRT, in bit/s.
+    /// RTP packets with their headers, or the input of SRT, bit/s.
     pub bitrate_bps: u64,
     /// The mean target of a frame, in bytes of the tunnel's datagrams.
     pub target_bytes: Option<u64>,
-    /// The mean size of a frame as it was encoded.
+    /// The mean size of an encoded frame.
     pub frame_bytes: Option<u64>,
-    /// Key frames that the receiver asked for.
+    /// Key frames requested by the receiver.
     pub key_frames_asked: u64,
-    /// Key frames that the tunnel asked for, since a path fell silent; absent without `--feedback`.
+    /// Key frames requested by the tunnel; absent without `--feedback`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub renewals: Option<u64>,
-    /// RTCP packets that were too many.
+    /// RTCP packets beyond the budget.
     pub rtcp_dropped: u64,
-    /// How the targets of the tunnel are followed; absent without `--feedback`.
+    /// The subscription to the tunnel's targets; absent without `--feedback`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub feedback: Option<feedback::State>,
-    /// Lines from there that could not be understood, since the start.
+    /// Malformed lines of it, since the start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub feedback_bad_lines: Option<u64>,
-    /// For how many seconds nothing has come from the receiver; 0 while it answers.
+    /// Seconds without an answer of the receiver; 0 while it answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receiver_silent_s: Option<f64>,
-    /// How the SRT connection is; absent with RTP.
+    /// The SRT connection; absent with RTP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub srt: Option<srt::Report>,
 }
 
 impl Sent {
-    /// Begins to count at `now`.
     pub fn new(now: Duration) -> Self {
         let count = Count { since: now, ..Count::default() };
         Self { second: count, whole: count, answered: None, began: now }
     }
 
-    /// A frame of `bytes` left the encoder, which might have had `limit` of a target of `target`.
+    /// Counts an encoded frame with its limit and target.
     pub fn on_frame(&mut self, bytes: usize, limit: usize, target: usize) {
         self.each(|count| {
             count.frames += 1;
@@ -112,54 +104,47 @@ impl Sent {
         });
     }
 
-    /// The target left no room for a frame.
     pub fn on_skipped(&mut self) {
         self.each(|count| count.frames_skipped += 1);
     }
 
-    /// The source gave a frame that is wanted.
     pub fn on_taken(&mut self) {
         self.each(|count| count.frames_taken += 1);
     }
 
-    /// The source was too fast.
     pub fn on_too_fast(&mut self) {
         self.each(|count| count.frames_too_fast += 1);
     }
 
-    /// So many bytes were sent.
     pub fn on_packet(&mut self, bytes: usize) {
         self.each(|count| count.packet_bytes += bytes as u64);
     }
 
-    /// The receiver asked for a key frame.
     pub fn on_key_frame_asked(&mut self) {
         self.each(|count| count.key_frames_asked += 1);
     }
 
-    /// The tunnel asked for a key frame.
     pub fn on_renewal(&mut self) {
         self.each(|count| count.renewals += 1);
     }
 
-    /// More came than a receiver has to say.
+    /// Counts RTCP beyond the budget.
     pub fn on_dropped(&mut self) {
         self.each(|count| count.rtcp_dropped += 1);
     }
 
-    /// Something came from the receiver.
     pub fn on_answer(&mut self, now: Duration) {
         self.answered = Some(now);
     }
 
-    /// What the last second was, and begins the next.
+    /// The report of the last second; starts the next.
     pub fn second(&mut self, now: Duration, around: Around) -> Report {
         let next = Count { since: now, ..Count::default() };
         let second = std::mem::replace(&mut self.second, next);
         self.report(Span::Second, second, now, around)
     }
 
-    /// What all was.
+    /// The report of all time.
     pub fn whole(&self, now: Duration, around: Around) -> Report {
         self.report(Span::Whole, self.whole, now, around)
     }
@@ -231,8 +216,8 @@ impl fmt::Display for Report {
     }
 }
 
-/// A receiver that is there reports each second or so (RFC 3550 section 6.2 with RFC 4585), and
-/// each five when it has little to say.
+/// A receiver reports each second or so (RFC 3550 section 6.2 with RFC 4585), and each five when it
+/// has little to report.
 const SILENT_AFTER: Duration = Duration::from_secs(8);
 
 #[cfg(test)]

@@ -1,22 +1,18 @@
-//! The question and its answers: JSON-RPC 2.0, one message a line.
+//! The request and its responses: JSON-RPC 2.0, one message a line.
 
 use serde::Deserialize;
 use serde_json::json;
 
 use super::Older;
 
-/// What the program says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// So many packets were given up.
     Done(u64),
-    /// It does not know how.
     NoMethod,
-    /// It does not, or nothing that can be understood.
+    /// Refused, or malformed.
     Refused(String),
 }
 
-/// The line that asks.
 pub fn question(older: Older, lane: &str) -> Vec<u8> {
     let Older { ssrc, timestamp, .. } = older;
     let params = json!({ "lane": lane, "ssrc": ssrc, "timestamp": timestamp });
@@ -25,7 +21,6 @@ pub fn question(older: Older, lane: &str) -> Vec<u8> {
 }
 
 impl Answer {
-    /// What this line says.
     pub fn parse(line: &[u8]) -> Self {
         match serde_json::from_slice(line) {
             Ok(Line { error: Some(Refusal { code: NO_METHOD, .. }), .. }) => Self::NoMethod,
@@ -35,7 +30,6 @@ impl Answer {
         }
     }
 
-    /// No answer.
     pub fn none() -> Self {
         Self::Refused("no answer".into())
     }

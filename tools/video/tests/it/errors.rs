@@ -1,4 +1,4 @@
-//! What a user reads when something is wrong: one line, and an exit code.
+//! Errors for users: one line, and an exit code.
 
 use std::fs;
 use std::net::{TcpStream, UdpSocket};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::common::{Process, free_port, number, run, start, start_command, wait_up_to, whole};
 
-/// Whether a run ended with `code`, and its last line on standard error says `parts`.
+/// Checks the exit code, and that the last line on standard error contains `parts`.
 fn check(output: &Output, code: i32, parts: &[&str]) {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{said}");
@@ -20,7 +20,7 @@ fn check(output: &Output, code: i32, parts: &[&str]) {
     }
 }
 
-/// Sends `source` to nobody.
+/// Sends `source` to a closed port.
 fn send(source: &str) -> Output {
     run(&["send", "--source", source, "--to", "127.0.0.1:9", "--seconds", "20", "--json"])
 }
@@ -56,7 +56,7 @@ fn addresses_and_ports_that_cannot_be_used_are_named() {
     }
 }
 
-/// Runs `send` where GStreamer finds no plugin in a file whose name has `without` in it.
+/// Runs `send` with GStreamer's plugins except files with `without` in their names.
 fn send_without(without: &str, words: &[&str]) -> Output {
     let folder = tempfile::tempdir().unwrap();
     let plugins = Command::new("pkg-config")
@@ -67,7 +67,7 @@ fn send_without(without: &str, words: &[&str]) -> Output {
     for file in fs::read_dir(plugins.trim()).unwrap() {
         let file = file.unwrap();
         let name = file.file_name().into_string().unwrap();
-        // A few are enough, and quicker to look at.
+        // A few suffice and are faster to scan.
         let is_used = ["core", "videotest", "videoconv", "gstdebug.so", "rtp", "x264", "vpx"]
             .iter()
             .any(|part| name.contains(part));
@@ -93,7 +93,7 @@ fn a_missing_plugin_is_told_with_its_package() {
     check(&missing, 2, &["videotestsrc", &package("gstreamer1.0-plugins-base")]);
 }
 
-/// A file with a moving picture that says of itself, and gives, so many frames a second.
+/// A film at `fps` frames a second.
 fn film(path: &Path, fps: u32) {
     let caps = format!("video/x-raw,format=I420,width=320,height=240,framerate={fps}/1");
     let frames = format!("num-buffers={}", fps * 3);
@@ -117,7 +117,7 @@ fn a_source_that_is_slower_or_faster_is_sent_as_it_comes() {
         let words = [&words[..], &["--size", "320x240"]].concat();
         whole(&run(&words))
     };
-    // The whole film, and then its end; the share of a frame grows with the time between frames.
+    // The whole film is sent; the share of a frame grows with the time between frames.
     let slow = send(10);
     let frames = number(&slow, "frames") + number(&slow, "frames_too_slow");
     assert!((28.0..=30.0).contains(&frames), "{slow}");
@@ -129,8 +129,8 @@ fn a_source_that_is_slower_or_faster_is_sent_as_it_comes() {
     assert!(number(&fast, "frames_too_fast") > 60.0, "{fast}");
 }
 
-/// A sender that has written of 30 pictures. On a machine that is busy the camera may take longer
-/// to begin than a sender waits; then it is started again, as by a service manager.
+/// A sender after 30 pictures. On a busy machine the camera may take longer to begin than a sender
+/// waits; then it is started again, as by a service manager.
 fn sender_with_pictures(words: &[&str], frames: &Path) -> Process {
     let mut sender = start(words);
     wait_up_to(BUSY_MOST, "no pictures", || {
@@ -143,7 +143,7 @@ fn sender_with_pictures(words: &[&str], frames: &Path) -> Process {
     sender
 }
 
-/// As long as anything takes on a machine that does much else.
+/// The longest time on a busy machine.
 const BUSY_MOST: Duration = Duration::from_secs(240);
 
 #[test]

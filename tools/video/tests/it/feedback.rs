@@ -1,4 +1,4 @@
-//! The sender and the socket of the tunnel's program, played by the test.
+//! The sender at the socket of the tunnel's program, which the test plays.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::common::{column, free_port, lines, number, sender, serve, whole};
 
-/// Sends for 6 s by such targets: the frames, what was reported of all, when targets changed.
+/// Sends for 6 s with these targets: the frames, the whole report, and when targets changed.
 fn send(targets: &[(Value, Duration)], more: &str) -> (Vec<Value>, Value, Vec<f64>) {
     let folder = tempfile::tempdir().unwrap();
     let (socket, file) = (folder.path().join("rw.sock"), folder.path().join("frames.jsonl"));
@@ -35,7 +35,7 @@ fn a_target_that_halves_is_followed_within_two_frames() {
     assert!(before.len() > 20 && after.len() > 40, "{} {}", before.len(), after.len());
     let large = before.iter().filter(|it| number(it, "frame_bytes") > 6_000.0).count();
     assert!(large * 2 > before.len(), "the change shows in few frames: {large}");
-    // Two frames may have been on their way when the target was said.
+    // Two frames may have been in the encoder when the target changed.
     for frame in &after[2..] {
         assert_eq!(number(frame, "target_bytes"), 6_000.0, "{frame}");
         let (size, limit) = (number(frame, "frame_bytes"), number(frame, "limit_bytes"));

@@ -1,4 +1,4 @@
-//! What a bad disk, a stranger and a sender whose numbers leap can do to the receiver.
+//! Bad disks, strangers and senders whose numbers leap, at the receiver.
 
 use std::net::UdpSocket;
 use std::process::Output;
@@ -14,7 +14,7 @@ fn sender(port: u16, options: &str) -> Process {
     common::sender(port, &format!("--size 320x240 --bitrate 1M {options}"))
 }
 
-/// What a run said on standard error that has this in it.
+/// The number of lines on standard error with this text.
 fn said(output: &Output, part: &str) -> usize {
     String::from_utf8_lossy(&output.stderr).lines().filter(|line| line.contains(part)).count()
 }
@@ -64,7 +64,7 @@ fn behind(change: impl Fn(Duration, &mut [u8]) + Send + 'static) -> (Vec<Value>,
     (reports, grown)
 }
 
-/// Whether pictures stood for a moment at most while numbers leapt, and came again behind that.
+/// Checks that pictures stand only for a moment while numbers leap, and recover.
 fn check((reports, grown): (Vec<Value>, u64)) {
     let (whole, seconds) = reports.split_last().unwrap();
     let shown = column(seconds, "frames_shown");
@@ -81,7 +81,7 @@ fn times_of_rtp_that_leap_hold_nothing_up() {
     check(behind(|since, packet| {
         let more = match since.as_secs() {
             0..=3 => 0,
-            // An hour back, then half of all there is ahead, then a second back, then anything.
+            // An hour back, half of the range ahead, a second back, random.
             4..=5 => 0_u32.wrapping_sub(3_600 * 90_000),
             6..=7 => 1 << 31,
             8 => (1 << 31) - 90_000,
@@ -111,7 +111,7 @@ fn numbers_of_rtp_that_leap_hold_nothing_up() {
 fn stamps_that_leap_leave_statistics_sane() {
     let (reports, grown) = behind(|since, packet| match since.as_millis() {
         0..=3_999 => {}
-        // A clock that is set, and a number that is far away.
+        // A clock that is set, and a distant number.
         4_000..=5_999 => {
             add_32(&mut packet[17..21], 1_000_000_000);
             add_16(&mut packet[26..28], 40_000);
@@ -132,7 +132,7 @@ fn stamps_that_leap_leave_statistics_sane() {
     check((reports, grown));
 }
 
-/// RTP of a stranger, with numbers in order.
+/// A stranger's RTP, with numbers in order.
 fn stranger(sequence: u16, payload: &[u8]) -> Vec<u8> {
     let mut packet = vec![0x80, 96];
     packet.extend(sequence.to_be_bytes());
@@ -154,7 +154,7 @@ fn a_stranger_in_the_middle_takes_the_picture_for_a_moment_at_most() {
     let noise: Vec<u8> =
         (0..65_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     for sequence in (0..120).step_by(2) {
-        // Slices that are none, of all lengths; what is too long, and nothing at all.
+        // Broken slices of all lengths; packets that are too long or empty.
         let length = usize::from(sequence) * 10;
         send(&stranger(sequence, &[&[0x41], &noise[..length]].concat()));
         send(&stranger(sequence + 1, &[&[0x41], &noise[..60_000]].concat()));
@@ -179,7 +179,7 @@ fn key_frames_of_a_stranger_behind_gaps_are_gone_on_with_a_few_times_a_second() 
     let key_frame = [24, 0, 2, 0x67, 0x42, 0, 2, 0x68, 0xce, 0, 2, 0x65, 0x88];
     let (began, mut number_of_it) = (Instant::now(), 0_u16);
     while began.elapsed() < Duration::from_secs(4) {
-        // Some in order, so that it is taken for a sender; then as far apart as no budget is for.
+        // Some in order, so that it counts as a sender; then with gaps that use up the budget.
         number_of_it = number_of_it.wrapping_add(if number_of_it < 20 { 1 } else { 99 });
         let mut packet = stranger(number_of_it, &key_frame);
         packet[1] |= 0x80;
@@ -204,7 +204,7 @@ fn what_is_not_taken_leads_no_answers_away() {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_nonblocking(true).unwrap();
     let unknown = [&[0x80, 77][..], &[0; 40]].concat();
-    // A sender's report (RFC 3550 section 6.4.1) of another source.
+    // A sender report (RFC 3550 section 6.4.1) of another source.
     let report = [&[0x80, 200, 0, 6, 0xde, 0xad, 0xbe, 0xef][..], &[1; 20]].concat();
     let (began, mut answers) = (Instant::now(), 0);
     while began.elapsed() < Duration::from_secs(5) {

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::common::{column, lines, number, receiver, relay, reports, sender, whole};
 
-/// The first two bytes of each unit of an H.264 byte stream: its header, and where its slice
-/// begins.
+/// The first two bytes of each unit of an H.264 byte stream: its header, and the beginning of its
+/// slice.
 fn units(stream: &[u8]) -> Vec<[u8; 2]> {
     let begins = stream.windows(5).filter(|bytes| bytes.starts_with(&[0, 0, 1]));
     begins.map(|bytes| [bytes[3], bytes[4]]).collect()
@@ -40,8 +40,8 @@ fn pictures_arrive_soon_after_they_were_captured_and_can_be_read_afterwards() {
     assert_eq!(numbers.len() as f64, shown, "{received}");
     assert!(numbers.is_sorted_by(|a, b| a < b), "each picture once: {numbers:?}");
 
-    // x264 makes a slice for each core. Whatever but a slice stands before a slice that does not
-    // begin at the picture's first block begins a picture there (ISO/IEC 14496-10 7.4.1.2.3).
+    // x264 makes a slice for each core. Any other unit before a slice that does not begin at the
+    // first block splits a picture (ISO/IEC 14496-10 7.4.1.2.3).
     let units = units(&std::fs::read(&stream).unwrap());
     assert!(units.len() > 60, "{}", units.len());
     let is_slice = |unit: [u8; 2]| matches!(unit[0] & 31, 1 | 5);

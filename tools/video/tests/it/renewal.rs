@@ -1,5 +1,5 @@
-//! A path that falls silent: the sender begins anew with a key frame, and the receiver goes on with
-//! it at once.
+//! A silent path: the sender begins again with a key frame, and the receiver resumes with it at
+//! once.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
@@ -23,7 +23,7 @@ fn sender(port: u16, socket: &Path, options: &str) -> Process {
     common::sender(port, &format!("{feedback} --size 320x240 {options}"))
 }
 
-/// The key frames that come to a socket: source and time.
+/// The key frames that a socket receives: source and time.
 fn key_frames(socket: UdpSocket) -> Arc<Mutex<Vec<(u32, u32)>>> {
     let found = Arc::<Mutex<Vec<(u32, u32)>>>::default();
     let own = Arc::clone(&found);
@@ -57,19 +57,19 @@ fn a_counter_that_rises_brings_a_key_frame_and_a_word_and_one_that_begins_anew_d
     for renewals in [8, 9] {
         program.say(lane(renewals));
         let expected = told.len() + 1;
-        // The first key frame was not asked for, and has no word.
+        // The first key frame was not requested, and has no report.
         let is_there = || keys.lock().unwrap().len() == expected + 1;
         wait_until("no word", || program.told().len() == expected && is_there());
         told = program.told();
         let (ssrc, timestamp) = *keys.lock().unwrap().last().unwrap();
         let word = told.last().unwrap();
         assert_eq!((&word["lane"], &word["ssrc"]), (&json!("real-time"), &json!(ssrc)));
-        // Behind the frame before it, on a clock of 90 kHz.
+        // Just after the frame before it, on a clock of 90 kHz.
         let before = timestamp.wrapping_sub(word["timestamp"].as_u64().unwrap() as u32);
         assert!((1..9_000).contains(&before), "{word}, and the key frame has {timestamp}");
         thread::sleep(Duration::from_millis(500));
     }
-    // A program that begins anew, and what else changes.
+    // A restarted program, and other changes.
     let other = json!({ "frame_bytes": 11_000, "bitrate_bps": 3_000_000 });
     for (anew, lane) in [(true, lane(0)), (true, lane(20)), (false, lane(3)), (false, other)] {
         if anew {
@@ -85,8 +85,8 @@ fn a_counter_that_rises_brings_a_key_frame_and_a_word_and_one_that_begins_anew_d
     assert_eq!(number(&sent, "key_frames_asked"), 0.0, "{sent}");
 }
 
-/// Where the key frame of a round went through: its frame's number and when its last packet did, in
-/// ms since the Unix epoch, and the first frame that was held back.
+/// A round: the first frame held back, the number of the key frame, and when its last packet
+/// passed, in ms since the Unix epoch.
 #[derive(Clone, Copy, Debug)]
 struct Round {
     held_from: u16,
@@ -94,14 +94,14 @@ struct Round {
     at_ms: f64,
 }
 
-/// A path that falls silent now and then.
+/// A path that is silent now and then.
 struct Link {
     socket: UdpSocket,
     receiver: SocketAddr,
     codec: &'static str,
     program: Program,
     held: Vec<Vec<u8>>,
-    /// The frames that have something there.
+    /// The frames with packets held back.
     frames: Vec<u16>,
     renewals: u64,
     key: Option<u16>,
@@ -129,7 +129,7 @@ impl Link {
                 self.pass(bytes);
                 continue;
             };
-            // Late packets, so that the receiver waits for gaps as long as it ever does.
+            // Late packets make the receiver's wait as long as possible.
             if now > next_late
                 && now < Duration::from_secs(6)
                 && !packet.begins_key_frame(self.codec)
@@ -151,7 +151,7 @@ impl Link {
         }
     }
 
-    /// Holds a packet back, until behind those of three frames a key frame begins.
+    /// Holds packets back until a key frame begins behind three frames.
     fn hold(&mut self, packet: &Rtp<'_>, bytes: &[u8]) {
         if self.frames.len() >= 3 && packet.begins_key_frame(self.codec) {
             self.key = Some(packet.frame);
@@ -178,7 +178,7 @@ impl Link {
             self.rounds.lock().unwrap().last_mut().unwrap().at_ms = now.as_secs_f64() * 1e3;
             self.key = None;
         } else if self.key.is_none() && !self.held.is_empty() && packet.frame.is_multiple_of(8) {
-            // What was held back comes, long after it.
+            // The held packets come much later.
             std::mem::take(&mut self.held).iter().for_each(|bytes| self.pass(bytes));
         }
     }
@@ -188,7 +188,7 @@ impl Link {
     }
 }
 
-/// What the receiver shows of a path that falls silent four times.
+/// Checks the receiver behind a path that is silent four times.
 fn fall_silent(codec: &'static str) {
     let folder = tempfile::tempdir().unwrap();
     let (socket, file) = (folder.path().join("rw.sock"), folder.path().join("shown"));
@@ -221,13 +221,13 @@ fn fall_silent(codec: &'static str) {
     let mut after = Vec::new();
     for Round { held_from, key, at_ms } in rounds {
         let first = shown.iter().find(|(number, _)| *number >= held_from);
-        // Nothing of what was missing, not even a part of it.
+        // No missing frame is shown, not even a part of it.
         assert!(first.is_some_and(|it| it.0 == key), "{first:?}, not {key}, after {held_from}");
         after.push(first.unwrap().1 - at_ms);
     }
-    // On a busy machine not each of them is shown at once; without the jump none would be.
+    // A busy machine may show only some at once; without the jump there would be none.
     assert!(after.iter().any(|ms| *ms < 60.0), "{after:?} {whole}");
-    // It would have waited for longer, and does not begin to because of what came late.
+    // The wait would be longer, and late packets do not lengthen it.
     assert!(number(&reports[6], "gap_wait_ms") > 150.0, "{:?}", reports[6]);
     assert!(number(whole, "gap_wait_ms") <= number(&reports[6], "gap_wait_ms"), "{whole}");
     assert!(number(whole, "jumps") >= after.len() as f64, "{whole}");

@@ -1,4 +1,4 @@
-//! The sender and stock SRT receivers: ffmpeg's, over a link that is shaped by the test.
+//! The sender and stock SRT receivers: ffmpeg's, over a shaped link.
 
 use std::fs;
 use std::net::{SocketAddr, UdpSocket};
@@ -15,7 +15,7 @@ use crate::common::{
     wait_until, whole,
 };
 
-/// ffmpeg, which listens at `port` and decodes what comes into nothing.
+/// ffmpeg, which listens at `port` and decodes.
 fn receiver(port: u16, more: &str) -> Process {
     start_receiver(Command::new("ffmpeg"), port, more)
 }
@@ -28,7 +28,7 @@ fn start_receiver(mut command: Command, port: u16, more: &str) -> Process {
     receiver
 }
 
-/// How many frames ffmpeg has decoded.
+/// Number of frames that ffmpeg has decoded.
 fn decoded(output: &Output) -> u64 {
     let text = String::from_utf8_lossy(&output.stdout);
     let mut frames = text.lines().filter_map(|line| line.strip_prefix("frame="));
@@ -101,11 +101,11 @@ fn the_rate_follows_the_link_and_a_stock_receiver_decodes_all_that_follows() {
     let sender = send(&to, options);
     thread::sleep(Duration::from_secs(7));
     bps.store(1_500_000, Ordering::Relaxed);
-    // Until the rate is down, the link drops packets, and repeats of them come too late.
+    // Until the rate is down, the link drops packets, and their repeats come too late.
     thread::sleep(Duration::from_secs(7));
     let said = || fs::read_to_string(&complaints).unwrap();
     let before = said().len();
-    // The last picture is cut off where the sender leaves.
+    // The last picture is cut off at the sender's end.
     thread::sleep(Duration::from_secs(6));
     let later = said().split_off(before);
     let sent = sender.output();
@@ -206,7 +206,7 @@ fn a_listener_that_is_not_there_or_vanishes_ends_it() {
     assert!(text.lines().count() < 20, "{text}");
 }
 
-/// What is in place of each byte now and then, whatever was there.
+/// Damages packets at random.
 fn damage(seed: &mut u32, packet: &mut Vec<u8>) {
     *seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
     let at = (*seed >> 8) as usize % packet.len().max(1);
@@ -227,7 +227,7 @@ fn a_listener_that_says_nothing_or_garbage_ends_it() {
             let (mut bytes, mut seed) = ([0; 2048], 1);
             while let Ok((length, from)) = socket.recv_from(&mut bytes) {
                 for _ in 0..says {
-                    // Its own words, damaged.
+                    // Its own packets, damaged.
                     let mut packet = bytes[..length].to_vec();
                     (0..4).for_each(|_| damage(&mut seed, &mut packet));
                     let _ = socket.send_to(&packet, from);
@@ -248,7 +248,7 @@ fn a_connection_that_is_damaged_ends_at_most_itself() {
     let (mut seed, mut passed) = (1, 0);
     let link = relay(port, move |is_answer, packet| {
         passed += 1;
-        // First a connection, and then what is left of it.
+        // A connection first, then damaged packets.
         let is_damaged = passed > 200 && (passed % 4 == 0 || is_answer && passed % 2 == 0);
         if is_damaged {
             damage(&mut seed, packet);

@@ -4,7 +4,7 @@ const KEY_FIRST: u8 = 1;
 const KEY: u8 = 2;
 const OTHER: u8 = 0;
 
-/// A packet of a frame; the frame's last one has a marker.
+/// A packet of a frame.
 fn packet(number: u16, frame: u32, kind: u8, marker: bool) -> Packet {
     let part = match kind {
         KEY_FIRST => Part::BEGINS | Part::SEQUENCE | Part::PICTURE,
@@ -24,7 +24,7 @@ fn other(number: u16) -> Packet {
     packet(number, u32::from(number), OTHER, false)
 }
 
-/// The packets go in, and these numbers are filled by the last of them.
+/// Pushes the packets; the last of them fills these numbers.
 fn check(jump: &mut Jump, packets: &[Packet], filled: Option<&[u16]>) {
     for (at, packet) in packets.iter().enumerate() {
         let entry = jump.on_packet(Duration::ZERO, *packet);
@@ -43,14 +43,14 @@ fn a_key_frame_that_is_whole_waits_for_nothing_before_it() {
         check(&mut jump, &before, None);
         assert_eq!(jump.on_out(at(0)), Exit::Pass);
         check(&mut jump, &key_frame(at(9)), Some(&[at(2), at(3), at(6), at(8)]));
-        // What stands in comes out with what it waited for, and all that is thrown away.
+        // Stand-ins come out with the waiting packets, and all are dropped.
         assert_eq!(jump.on_out(at(1)), Exit::Drop);
         (2..9).for_each(|distance| assert_eq!(jump.on_out(at(distance)), Exit::Drop));
         assert_eq!(jump.on_out(at(9)), Exit::Resume);
         assert!(jump.on_key_frame_asked() && !jump.on_key_frame_asked());
         assert_eq!(jump.on_out(at(10)), Exit::Pass);
         check(&mut jump, &[other(at(12))], None);
-        // What comes late is not let in; what was not waited for is.
+        // Late packets are not let in, except those that were not waited for.
         let late = |jump: &mut Jump, distance| jump.on_packet(Duration::ZERO, other(at(distance)));
         for distance in [2, 8, 6] {
             assert_eq!(late(&mut jump, distance), Entry::Drop);
@@ -109,7 +109,7 @@ fn without_a_gap_nothing_happens_and_nothing_is_kept() {
         assert_eq!(jump.on_out(number), Exit::Pass);
         assert!(!jump.on_key_frame_asked());
     }
-    // Nor when the gap is filled in time.
+    // The same when the gap is filled in time.
     let mut jump = Jump::new();
     let [first, middle, last] = key_frame(2);
     check(&mut jump, &[other(0), first, middle, other(1), last], None);
@@ -120,10 +120,10 @@ fn without_a_gap_nothing_happens_and_nothing_is_kept() {
 fn numbers_that_the_jitter_buffer_has_given_up_are_not_filled() {
     let mut jump = Jump::new();
     check(&mut jump, &[other(0), other(4)], None);
-    // It says of 1 to 3 that they are lost; 4 comes out.
+    // 1 to 3 are reported lost; 4 comes out.
     (1..=4).for_each(|number| assert_eq!(jump.on_out(number), Exit::Pass));
     check(&mut jump, &key_frame(7), Some(&[5, 6]));
-    // Those are late, as it would say itself.
+    // These are late.
     assert_eq!(jump.on_packet(Duration::ZERO, other(6)), Entry::Drop);
     let mut jump = Jump::new();
     check(&mut jump, &[other(0)], None);
@@ -161,7 +161,7 @@ fn a_key_frame_each_millisecond_is_gone_on_with_ten_times_a_second() {
     assert!((100..=104).contains(&jumps) && filled <= 104_000, "{jumps} {filled}");
 }
 
-/// What a jitter buffer does that waits for ever: it puts out what has come, in order.
+/// A jitter buffer that waits for ever.
 #[derive(Default)]
 struct Buffer {
     next: u16,
@@ -207,7 +207,7 @@ fn whatever_comes_memory_is_bounded_and_what_goes_on_is_in_order() {
             queue.sort_by_key(|(due, _)| *due);
             while queue.first().is_some_and(|(due, _)| *due <= sent) {
                 let (_, packet) = queue.remove(0);
-                // The jitter buffer drops what it has had.
+                // The jitter buffer drops duplicates.
                 let is_new = distance(packet.number, buffer.next) >= 0;
                 match jump.on_packet(Duration::from_millis(sent), packet) {
                     Entry::Drop => assert!(!is_new, "{packet:?}"),

@@ -1,6 +1,6 @@
 use super::*;
 
-/// A connection in virtual time: what is beyond its rate queues, and the round trip has the queue.
+/// A connection in virtual time with a queue for what exceeds its rate.
 struct Link {
     bps: f64,
     idle_ms: f64,
@@ -19,13 +19,13 @@ impl Link {
         Self { bps, idle_ms, queue_bits: 0.0, silent_ms: 0.0, now: Duration::ZERO, steer }
     }
 
-    /// The rates of so many seconds, one each 20 ms.
+    /// The rates of so many seconds, one per 20 ms.
     fn run(&mut self, seconds: u32) -> Vec<f64> {
         let turn = |_| {
             self.now += Duration::from_millis(20);
             let sent = self.steer.bps();
             self.queue_bits = (self.queue_bits + (sent as f64 - self.bps) * 0.02).max(0.0);
-            // Over a link that is dead, the round trip is the silence.
+            // On a dead link, the round trip is the silence.
             self.silent_ms = if self.bps > 0.0 { 0.0 } else { self.silent_ms + 20.0 };
             let queue_ms = if self.bps > 0.0 { self.queue_bits / self.bps * 1e3 } else { 0.0 };
             let rtt_ms = (self.idle_ms + queue_ms).max(self.silent_ms);
@@ -119,7 +119,7 @@ fn no_reading_leads_out_of_the_bounds() {
     let mut steer = Steer::new(LEAST, MOST, Duration::from_millis(100));
     let mut now = Duration::ZERO;
     for _ in 0..50_000 {
-        // Clocks that stand, and turns that are late by minutes.
+        // Clocks that stand still, and turns that are late by minutes.
         now +=
             Duration::from_secs_f64(0.02 * random() + if random() < 0.001 { 300.0 } else { 0.0 });
         let reading = Reading {

@@ -1,4 +1,4 @@
-//! The program under test, and what stands around it.
+//! The program under test and its surroundings.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, UdpSocket};
@@ -16,17 +16,16 @@ use serde_json::{Value, json};
 pub struct Process(Option<Child>);
 
 impl Process {
-    /// What it has printed, once it is over.
+    /// Its output, once it has ended.
     pub fn output(mut self) -> Output {
         self.0.take().unwrap().wait_with_output().unwrap()
     }
 
-    /// Whether it has ended by itself.
     pub fn is_over(&mut self) -> bool {
         self.0.as_mut().unwrap().try_wait().unwrap().is_some()
     }
 
-    /// What it has in memory, in KiB.
+    /// Its memory in KiB.
     pub fn memory_kib(&self) -> u64 {
         let id = self.0.as_ref().unwrap().id();
         let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
@@ -34,7 +33,6 @@ impl Process {
         line.split_whitespace().next().unwrap().parse().unwrap()
     }
 
-    /// Ends it at once.
     pub fn kill(&mut self) {
         let child = self.0.as_mut().unwrap();
         child.kill().unwrap();
@@ -51,18 +49,18 @@ impl Drop for Process {
     }
 }
 
-/// Starts `roadweave-video` with these words.
+/// Starts `roadweave-video` with these arguments.
 pub fn start(words: &[&str]) -> Process {
     start_command(Command::new(env!("CARGO_BIN_EXE_roadweave-video")).args(words))
 }
 
-/// Starts a program whose output is kept.
+/// Starts a program and captures its output.
 pub fn start_command(command: &mut Command) -> Process {
     let command = command.stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::null());
     Process(Some(command.env_remove("ROADWEAVE_LOG").spawn().unwrap()))
 }
 
-/// Runs `roadweave-video` with these words to its end.
+/// Runs `roadweave-video` with these arguments to its end.
 pub fn run(words: &[&str]) -> Output {
     start(words).output()
 }
@@ -113,7 +111,7 @@ pub fn relay(
     port
 }
 
-/// The lines of statistics of a run, the last of which is about the whole.
+/// The reports of a run, the last of which is about the whole.
 pub fn reports(output: &Output) -> Vec<Value> {
     let text = String::from_utf8_lossy(&output.stdout);
     let said = String::from_utf8_lossy(&output.stderr);
@@ -128,17 +126,14 @@ pub fn whole(output: &Output) -> Value {
     reports(output).pop().unwrap()
 }
 
-/// A UDP port that is free.
 pub fn free_port() -> u16 {
     UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// Waits until `is_there` says so.
 pub fn wait_until(what: &str, is_there: impl FnMut() -> bool) {
     wait_up_to(Duration::from_secs(30), what, is_there);
 }
 
-/// Waits so long at most.
 pub fn wait_up_to(most: Duration, what: &str, mut is_there: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_there() {
@@ -147,7 +142,7 @@ pub fn wait_up_to(most: Duration, what: &str, mut is_there: impl FnMut() -> bool
     }
 }
 
-/// Whether somebody listens at this UDP port.
+/// Whether this UDP port is taken.
 pub fn is_taken(port: u16) -> bool {
     let sockets = std::fs::read_to_string("/proc/net/udp").unwrap();
     sockets.contains(&format!(":{port:04X} "))
@@ -169,8 +164,8 @@ pub fn lines(file: &Path) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// The socket of the tunnel's program: says each of these targets of a frame for so long, ten times
-/// a second; when each was said first, in ms since the Unix epoch.
+/// The socket of the tunnel's program: sends each of these targets for so long, ten times a second;
+/// returns when each was first sent, in ms since the Unix epoch.
 pub fn serve(socket: &Path, targets: &[(Value, Duration)]) -> thread::JoinHandle<Vec<f64>> {
     let listener = UnixListener::bind(socket).unwrap();
     let targets = targets.to_vec();
@@ -199,7 +194,7 @@ pub fn serve(socket: &Path, targets: &[(Value, Duration)]) -> thread::JoinHandle
     })
 }
 
-/// The tunnel's program, which says what a lane may have and is told what is worth nothing.
+/// The tunnel's program, which sends a lane's target and records superseded packets.
 #[derive(Clone)]
 pub struct Program {
     lane: Arc<Mutex<Value>>,
@@ -209,7 +204,6 @@ pub struct Program {
 }
 
 impl Program {
-    /// At this socket, with this of the lane.
     pub fn start(socket: &Path, lane: Value) -> Self {
         let listener = UnixListener::bind(socket).unwrap();
         let program = Self {
@@ -228,12 +222,11 @@ impl Program {
         program
     }
 
-    /// Says this of the lane from now on.
     pub fn say(&self, lane: Value) {
         *self.lane.lock().unwrap() = lane;
     }
 
-    /// Ends all connections, and says this to those who come again.
+    /// Ends all connections, and sends this to new ones.
     pub fn begin_anew(&self, lane: Value) {
         let before = self.connections.load(Ordering::Relaxed);
         self.say(lane);
@@ -241,7 +234,7 @@ impl Program {
         wait_until("nobody subscribes again", || self.connections.load(Ordering::Relaxed) > before);
     }
 
-    /// What it was told.
+    /// The reports that it received.
     pub fn told(&self) -> Vec<Value> {
         self.told.lock().unwrap().clone()
     }
@@ -272,22 +265,18 @@ impl Program {
     }
 }
 
-/// What an RTP packet says in its header, and its payload.
+/// The header and payload of an RTP packet.
 pub struct Rtp<'a> {
-    /// Its frame's time.
     pub timestamp: u32,
-    /// Its source.
     pub ssrc: u32,
-    /// Whether it is its frame's last.
     pub marker: bool,
-    /// The number of its frame, of the stamp.
+    /// The frame's number in the stamp.
     pub frame: u16,
-    /// What it carries.
     pub payload: &'a [u8],
 }
 
 impl<'a> Rtp<'a> {
-    /// A packet of the sender's video, which has a stamp.
+    /// A packet of the sender's stamped video.
     pub fn read(packet: &'a [u8]) -> Option<Self> {
         let is_video = packet.len() > 28 && matches!(packet[1] & 0x7f, 96..=98);
         let four = |at: usize| u32::from_be_bytes(packet[at..at + 4].try_into().unwrap());
@@ -300,12 +289,11 @@ impl<'a> Rtp<'a> {
         })
     }
 
-    /// Whether it is the first one of a key frame.
     pub fn begins_key_frame(&self, codec: &str) -> bool {
         match (codec, self.payload) {
-            // Several units in a packet: the delimiter, which has two bytes, and what is behind it.
+            // Several units in a packet: the delimiter, which has two bytes, then the next.
             ("h264", [first, _, _, 9, _, _, _, kind, ..]) => first & 31 == 24 && kind & 31 == 7,
-            // A whole descriptor with 15 bits of the picture's number, or the least one.
+            // A descriptor with 15 bits of the picture's number, or the least one.
             ("vp8", [0x90, 0x80, number, rest @ ..]) => {
                 rest.get(usize::from(number >> 7)).is_some_and(|header| header & 1 == 0)
             }
