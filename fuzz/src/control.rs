@@ -1,5 +1,4 @@
-//! A control message, of a session or of a leg: refused, or its meaning survives being written and
-//! read again.
+//! Control messages of sessions and legs: refused, or equal after being written and read again.
 
 use std::time::Duration;
 
@@ -20,7 +19,7 @@ pub fn run(data: &[u8]) {
     assert_eq!(Control::parse(message.to_bytes()), Ok(escaped(message)));
 }
 
-/// The message as it reads on the other side, where what steers a terminal is escaped in its texts.
+/// The message as the other side reads it, with escaped control characters in its texts.
 fn escaped(message: Control) -> Control {
     let text = |text: String| peer_text(text.as_bytes());
     match message {

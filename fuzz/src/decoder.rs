@@ -33,7 +33,7 @@ const WILD_SOURCE: u8 = 6;
 const WILD_CODED: u8 = 7;
 const STEPS: u8 = 8;
 
-/// How many packets have a true symbol, from the start on.
+/// Number of packets with a true symbol, from the start.
 const TRUE_PACKETS: usize = 256;
 
 struct World {
@@ -41,8 +41,9 @@ struct World {
     bytes_max: usize,
     start: PacketId,
     now: Instant,
-    /// Since a source packet was last refused for its ID: it and the next such one may move the
-    /// decoder's window, and what has left the window on one side may enter it again on the other.
+    /// Packets delivered since a source packet was last refused for its ID: it and the next such
+    /// one may move the decoder's window, and a packet that has left the window on one side may
+    /// enter it on the other.
     delivered: BTreeSet<u32>,
     out: Vec<(PacketId, Bytes)>,
 }
@@ -122,7 +123,7 @@ impl World {
         Some(())
     }
 
-    /// An ID up to 32,768 before or after the start: the decoder knows all of them at once.
+    /// An ID up to 32,768 before or after the start, all within the decoder's window.
     fn near(&self, offset: u16) -> PacketId {
         self.start.plus(i32::from(offset.cast_signed()).cast_unsigned())
     }
@@ -160,8 +161,8 @@ static TRUE_SYMBOLS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     (0..TRUE_PACKETS).map(symbol).collect()
 });
 
-/// Losses across the wrap, repaired by coded packets; many equations in little memory; packets that
-/// are determined again after they were forgotten; and false packets of each kind.
+/// Losses across the wrap, repaired by coded packets; many equations in little memory; packets
+/// determined again after they were forgotten; and false packets of each kind.
 pub fn seeds() -> Vec<Vec<u8>> {
     let world = |known: u16, equations: u16, start: u32| {
         Writer::default().u16(known).u16(equations).u8(0).u32(start)
@@ -186,34 +187,13 @@ pub fn seeds() -> Vec<Vec<u8>> {
     }
     let mut falsehoods = world(u16::MAX, u16::MAX, 0);
     for seed in 0..4 {
-        falsehoods = falsehoods
-            .u8(CODED)
-            .u16(0)
-            .u16(3)
-            .u32(seed)
-            .u16(20)
-            .u8(4)
-            .bytes(&[0, 5, 1, 2])
-            .u8(SOURCE)
-            .u16(1)
-            .u8(2)
-            .bytes(b"ab")
-            .u8(BROKEN_SOURCE)
-            .u16(2)
-            .u8(3)
-            .bytes(&[0, 9, 1])
-            .u8(TRUE_CODED)
-            .u8(0)
-            .u8(1)
-            .u32(seed)
-            .u8(WILD_SOURCE)
-            .u32(1 << 30)
-            .u8(PAUSE)
-            .u16(701)
-            .u8(WILD_CODED)
-            .u32(1 << 31)
-            .u16(64)
-            .u32(seed);
+        falsehoods = falsehoods.u8(CODED).u16(0).u16(3).u32(seed).u16(20);
+        falsehoods = falsehoods.u8(4).bytes(&[0, 5, 1, 2]);
+        falsehoods = falsehoods.u8(SOURCE).u16(1).u8(2).bytes(b"ab");
+        falsehoods = falsehoods.u8(BROKEN_SOURCE).u16(2).u8(3).bytes(&[0, 9, 1]);
+        falsehoods = falsehoods.u8(TRUE_CODED).u8(0).u8(1).u32(seed);
+        falsehoods = falsehoods.u8(WILD_SOURCE).u32(1 << 30).u8(PAUSE).u16(701);
+        falsehoods = falsehoods.u8(WILD_CODED).u32(1 << 31).u16(64).u32(seed);
     }
     vec![losses.finish(), floods.finish(), forgotten.finish(), falsehoods.finish()]
 }

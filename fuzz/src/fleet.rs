@@ -1,5 +1,5 @@
-//! Messages of a fleet's stream, and what is signed within them: refused, or their meaning survives
-//! being written and read again; whoever takes them goes on.
+//! Messages and signed documents of a fleet: refused, or equal after being written and read again;
+//! both ends go on.
 
 use roadweave_fleet::{
     Agent, Anchors, Candidates, Configuration, Desk, Document, Down, FrameDecoder, Head, JoinToken,
@@ -9,7 +9,7 @@ use roadweave_fleet::{
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_proto::Instant;
 
-/// Reads the bytes as messages of both ends, and gives what can be read to both ends.
+/// Reads the bytes as messages of both directions, and passes them to agent and controller session.
 pub fn frames(data: &[u8]) {
     let mut decoder = FrameDecoder::default();
     decoder.push(data);
@@ -31,7 +31,7 @@ pub fn frames(data: &[u8]) {
     }
 }
 
-/// Reads the bytes as what lies on disks and in tokens.
+/// Reads the bytes as files and tokens.
 pub fn documents(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     if let Ok(token) = text.parse::<JoinToken>() {
@@ -66,7 +66,7 @@ pub fn documents(data: &[u8]) {
     }
 }
 
-/// Messages, one of each sort, as their ends write them.
+/// Messages, one of each kind.
 pub fn frame_seeds() -> Vec<Vec<u8>> {
     let head = Signed::sign(&Head::EMPTY, &identity(2)).expect("signed");
     let statement = statement();
@@ -85,7 +85,7 @@ pub fn frame_seeds() -> Vec<Vec<u8>> {
     down.chain(up.iter().map(|frame| encode(frame).expect("a message"))).collect()
 }
 
-/// What lies on disks and in tokens, as it is written.
+/// Files and a token.
 pub fn document_seeds() -> Vec<Vec<u8>> {
     let kept = serde_json::to_vec(&Kept::of_token(&token())).expect("JSON");
     let revocations = serde_json::to_vec(&Revocations::default()).expect("JSON");
@@ -94,7 +94,7 @@ pub fn document_seeds() -> Vec<Vec<u8>> {
 }
 
 fn same<T: serde::Serialize + for<'a> serde::Deserialize<'a> + PartialEq>(frame: &T) {
-    // Numbers and escapes may take more room than they came in.
+    // Numbers and escapes may take more room than before.
     let Ok(bytes) = encode(frame) else { return };
     let mut decoder = FrameDecoder::default();
     decoder.push(&bytes);

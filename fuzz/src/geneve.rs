@@ -1,4 +1,4 @@
-//! GENEVE: what is parsed reads back the same from what we would write for it.
+//! GENEVE: a parsed packet is equal after being written and read again.
 
 use roadweave_proto::wire::{Geneve, GeneveContent, GeneveHello, GeneveSequence};
 
@@ -15,7 +15,7 @@ pub fn run(data: &[u8]) {
     assert_eq!(Geneve::parse(&written), Ok(parsed));
 }
 
-/// An inner packet of each family, a hello, and options of others before ours.
+/// An inner packet of each family, a hello, and foreign options before ours.
 pub fn seeds() -> Vec<Vec<u8>> {
     let sequence = GeneveSequence { epoch: 1, number: u32::MAX };
     let inner = |first| [&Geneve::inner_header(7, first, sequence)[..], &[first; 24]].concat();

@@ -1,4 +1,4 @@
-//! An honest sender with false packets among its own: what these touch may be wrong, nothing else.
+//! An honest sender among false packets: only packets that these touch may be wrong.
 //!
 //! ```text
 //! packets:1 | start:4 | { step:1 | arguments }
@@ -9,11 +9,11 @@
 //! exactly right                [------]      [------]
 //! ```
 //!
-//! A false packet that is believed makes the receiver misread the true coded packets that cover the
+//! A false packet that is accepted makes the receiver misread the true coded packets that cover the
 //! same packets, and so on; so the packets that may be wrong are those which a chain of overlapping
-//! ranges joins to a false one. A packet that comes as it was sent joins no ranges of which one
-//! came later still: by then it is known. All others come out as if there were no false packets:
-//! when the true ones determine them, byte for byte.
+//! ranges joins to a false one. An unchanged source packet joins no ranges of which one came later:
+//! by then it is known. All others come out as without false packets: when the true ones determine
+//! them, byte for byte.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -41,10 +41,10 @@ const STEPS: u8 = 5;
 
 /// The decoder keeps at most 128 missing packets together; more need not be solved.
 const PACKETS_MAX: usize = 100;
-/// All within half of the decoder's expiry, so that nothing is too old.
+/// All within half of the decoder's expiry, so that no packet is too old.
 const STEPS_MAX: u64 = 1_000;
 const STEP: Duration = Duration::from_micros(300);
-/// Offsets are bytes: false packets lie up to so many IDs before the first true one.
+/// False packets lie up to so many IDs before the first true one.
 const BEFORE: i64 = 64;
 
 struct World {
@@ -53,26 +53,24 @@ struct World {
     now: Instant,
     symbols: &'static [Vec<u8>],
     model: Model,
-    /// How many packets came.
+    /// Number of packets so far.
     came: usize,
-    /// The source packets of the sender: when each came, and its index.
+    /// The sender's source packets: time and index.
     sources: Vec<(usize, i64)>,
     honest: Vec<Covered>,
     hostile: Vec<Covered>,
     out: Vec<(PacketId, Bytes)>,
 }
 
-/// What a packet tells about.
+/// The range that a packet covers.
 struct Covered {
-    /// When it came.
     at: usize,
-    /// By index.
     packets: Range<i64>,
-    /// A source packet is believed at once, and over what was known before.
+    /// A source packet is accepted at once, and replaces what was known.
     is_source: bool,
 }
 
-/// Plays the script and looks at what came out.
+/// Plays the script and checks what came out.
 pub fn run(data: &[u8]) {
     let mut script = Script::new(data);
     let Some(mut world) = World::new(&mut script) else { return };
@@ -144,7 +142,6 @@ impl World {
         Some(())
     }
 
-    /// A range of the sender's packets, and a seed.
     fn range(&self, script: &mut Script<'_>) -> Option<(usize, usize, u32)> {
         let (first, count, seed) = (script.u8()?, script.u8()?, script.u32()?);
         let first = usize::from(first) % self.symbols.len();
@@ -186,7 +183,7 @@ impl World {
     }
 }
 
-/// The hostile ranges, and every honest one that a chain of overlaps joins to them.
+/// The hostile ranges, and the honest ones that a chain of overlaps joins to them.
 fn touched(
     sources: &[(usize, i64)],
     mut rest: Vec<Covered>,
@@ -219,36 +216,16 @@ static TRUE_SYMBOLS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     (0..PACKETS_MAX).map(symbol).collect()
 });
 
-/// Repairs beside and between false packets of each kind, one of them across the wrap.
+/// Repairs beside and between false packets of each kind, one across the wrap.
 pub fn seeds() -> Vec<Vec<u8>> {
     let begin = |packets: u8, start: u32| Writer::default().u8(packets - 1).u32(start);
     let mut beside = begin(40, u32::MAX - 12);
     for seed in 0..6 {
-        beside = beside
-            .u8(CODED)
-            .u8(0)
-            .u8(4)
-            .u32(seed)
-            .u8(CHANGED_CODED)
-            .u8(20)
-            .u8(4)
-            .u32(seed)
-            .u8(seed as u8)
-            .u8(1)
-            .u8(CODED)
-            .u8(10)
-            .u8(3)
-            .u32(seed)
-            .u8(FALSE_SOURCE)
-            .u8(30 + BEFORE as u8)
-            .u8(2)
-            .bytes(b"no")
-            .u8(FALSE_CODED)
-            .u8(0)
-            .u8(63)
-            .u32(seed)
-            .u8(5)
-            .bytes(b"12345");
+        beside = beside.u8(CODED).u8(0).u8(4).u32(seed);
+        beside = beside.u8(CHANGED_CODED).u8(20).u8(4).u32(seed).u8(seed as u8).u8(1);
+        beside = beside.u8(CODED).u8(10).u8(3).u32(seed);
+        beside = beside.u8(FALSE_SOURCE).u8(30 + BEFORE as u8).u8(2).bytes(b"no");
+        beside = beside.u8(FALSE_CODED).u8(0).u8(63).u32(seed).u8(5).bytes(b"12345");
     }
     let mut between = begin(10, 0);
     for index in [0, 2, 3, 7, 8] {

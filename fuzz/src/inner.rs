@@ -1,4 +1,4 @@
-//! An inner packet and a symbol: every view lies within the bytes that it is a view of.
+//! Inner packets and symbols: each view lies within its bytes.
 
 use roadweave_proto::wire::{InnerPacket, Symbol, protocol};
 

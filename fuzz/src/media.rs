@@ -1,8 +1,8 @@
-//! What passes by in plain HTTP: what is found does not depend on the pieces in which it comes.
+//! Plain HTTP: results do not depend on how the bytes are split.
 
 use roadweave_proto::media::{Cmcd, FRAME_MAX, FirstFrame, FrameEnd, Request, Requests, Responses};
 
-/// Reads the bytes behind the first as boxes, as a whole and in pieces as long as that says.
+/// Reads the bytes after the first as boxes, whole and in pieces of that length.
 pub fn boxes(data: &[u8]) {
     let Some((&piece, bytes)) = data.split_first() else { return };
     let mut whole = FirstFrame::new(0);
@@ -15,14 +15,14 @@ pub fn boxes(data: &[u8]) {
     late.feed(bytes);
 }
 
-/// Reads the bytes behind the first as requests, as answers to three, and as a report.
+/// Reads the bytes after the first as requests, as answers to three, and as a report.
 pub fn http(data: &[u8]) {
     let Some((&piece, bytes)) = data.split_first() else { return };
     let piece = usize::from(piece).max(1);
     let requests = |pieces: &mut dyn Iterator<Item = &[u8]>| {
         let (mut requests, mut found) = (Requests::default(), Vec::new());
         pieces.for_each(|bytes| requests.feed(bytes, |request| found.push(request)));
-        // Why nothing more is read may be known later in pieces: with the end of a line.
+        // In pieces, the reason for the end may be known later: with the end of a line.
         found
     };
     let whole = requests(&mut std::iter::once(bytes));
@@ -39,7 +39,7 @@ pub fn http(data: &[u8]) {
             assert!(seen.urgent <= bytes.len());
             (heads, frames) = (heads + seen.heads, frames + seen.frames);
         }
-        // What is urgent until a video turns out to be none depends on the pieces.
+        // Urgent bytes before a video turns out to be none depend on the pieces.
         (heads, frames)
     };
     let whole = answers(&mut std::iter::once(bytes));
@@ -74,7 +74,7 @@ pub fn box_seeds() -> Vec<Vec<u8>> {
     vec![file, film, segment]
 }
 
-/// Requests and answers with all that is read of them.
+/// Requests and answers with all fields that are read.
 pub fn http_seeds() -> Vec<Vec<u8>> {
     let requests = b"\x07GET /1?CMCD=bl%3D2300%2Csid%3D%22a%22 HTTP/1.1\r\nPriority: u=1, i\r\n\r\n\
         POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nCMCD-Request: su\r\n\r\n3;x\r\nabc\r\n0\r\n\r\n";

@@ -1,11 +1,11 @@
-//! Bytes as numbers and slices, and the other way round for the seeds.
+//! Reads numbers and slices from bytes, and writes them for the seeds.
 
-/// Reads an input front to back; `None` when it ends.
+/// Reads an input from front to back; `None` at its end.
 #[derive(Clone, Copy, Debug)]
 pub struct Script<'a>(&'a [u8]);
 
 impl<'a> Script<'a> {
-    /// The script that `bytes` hold.
+    /// A script of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }

@@ -1,8 +1,8 @@
-//! What a SOCKS5 client says: a message ends where it says.
+//! A SOCKS5 client's messages: each ends where it says.
 
 use roadweave_proto::wire::{SOCKS_MESSAGE_MAX, SocksConnect, SocksGreeting};
 
-/// Parses the bytes as both messages of a client, as a whole and cut to the message alone.
+/// Parses the bytes as both messages of a client, whole and cut to the message.
 pub fn run(data: &[u8]) {
     check(data, SocksGreeting::parse);
     check(data, SocksConnect::parse);

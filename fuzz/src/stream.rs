@@ -1,4 +1,4 @@
-//! Frames of streams: what is parsed reads back the same.
+//! Stream frames: parsed frames are equal after being written and read again.
 
 use bytes::Bytes;
 use roadweave_proto::wire::{
@@ -35,18 +35,12 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let opens = by_name.into_iter().chain(by_address);
     let open = |destination| Open { id, priority, destination, fin: false, data: data() };
     let mut frames: Vec<StreamFrame> = opens.map(open).map(StreamFrame::Open).collect();
-    let (contiguous, credit, ranges) = (9, 70_000, vec![10..20, 300..20_000]);
+    let (begun, fin, contiguous, credit) = (true, false, 9, 70_000);
+    let ranges = vec![10..20, 300..20_000];
     let code = ResetCode::Aborted;
     frames.extend([
         StreamFrame::Data(Data { id, offset: 1 << 33, fin: true, data: data() }),
-        StreamFrame::Acknowledged(Acknowledged {
-            id,
-            begun: true,
-            fin: false,
-            contiguous,
-            credit,
-            ranges,
-        }),
+        StreamFrame::Acknowledged(Acknowledged { id, begun, fin, contiguous, credit, ranges }),
         StreamFrame::SessionCredit(1 << 20),
         StreamFrame::Reset { id, code, final_size: 1000, is_answer: false },
         StreamFrame::Stop { id, code },

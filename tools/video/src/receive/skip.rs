@@ -145,5 +145,5 @@ fn lock(jump: &Mutex<Jump>) -> MutexGuard<'_, Jump> {
 const LOST: &str = "GstRTPPacketLost";
 /// Its default.
 const MISORDER_MS: u32 = 2_000;
-/// Beyond the window of [`super::jump`] at any packet rate.
+/// With the packet rate that it has seen, more than the window of [`super::jump`].
 const MISORDER_MOST_MS: u32 = 30_000;
