@@ -48,7 +48,7 @@ impl DrainArgs {
         Ok(out::line(format_args!("drained: {} gone", clients(first)))?)
     }
 
-    /// How many sessions are left. A busy instance is asked again until `end`.
+    /// Sessions that are left. A busy instance is asked again until `end`.
     fn ask(&self, end: Instant) -> Result<u64> {
         loop {
             let error = match drain(&self.socket, &Drain { over_ms: self.over * 1_000 }) {

@@ -1,4 +1,4 @@
-//! `roadweave encoder-feedback`: what an encoder should do, a line at a time.
+//! `roadweave encoder-feedback`: encoder targets, a line each.
 
 use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
@@ -43,7 +43,7 @@ impl EncoderFeedbackArgs {
             let mut printed = Ok(());
             let told = subscribe(&self.socket, &subscription, |word| {
                 let word = serde_json::from_value(word).unwrap_or_default();
-                // A reader who is behind gets the newest when it has read.
+                // A slow reader gets the newest target once it has read.
                 if !has_unread() {
                     printed = self.print(&word);
                 }
@@ -52,7 +52,7 @@ impl EncoderFeedbackArgs {
             });
             printed?;
             match (told, &mut newest) {
-                // It is busy, or has too many subscribers for a moment: that says nothing of links.
+                // A busy instance, or one with too many subscribers, says nothing of links.
                 (Err(RequestError::Refused(error)), _) if error.code == RpcError::BUSY => {
                     out::note(format_args!("{}; trying again", error.message));
                 }
@@ -62,7 +62,7 @@ impl EncoderFeedbackArgs {
                 (Err(error), None) => return Err(error.into()),
                 (_, None) => {}
                 (_, Some(word)) => {
-                    // It has ended, or answers no more: nothing arrives.
+                    // The instance has ended or hangs: nothing arrives.
                     word.lanes.values_mut().for_each(|target| *target = EncoderTarget::default());
                     self.print(word)?;
                 }
@@ -89,12 +89,12 @@ impl EncoderFeedbackArgs {
     }
 }
 
-/// Whether something that was printed has not been read yet, as far as can be known: what a
-/// terminal has unread is what its user typed.
+/// Whether printed bytes are still unread. It is unknown for a terminal, whose unread bytes are its
+/// user's input.
 fn has_unread() -> bool {
     let out = io::stdout();
     !out.is_terminal() && rustix::io::ioctl_fionread(out).is_ok_and(|bytes| bytes > 0)
 }
 
-/// How long to wait before the client is looked for again.
+/// The pause between attempts to reach the client.
 const RETRY: Duration = Duration::from_millis(500);

@@ -1,6 +1,6 @@
 //! Commands of other programs: `roadweave X` runs `roadweave-lab X` for commands of tools,
-//! `roadweave-admin X` for those of administration, `roadweave-manual X` for those that tell of all
-//! others, and `roadweave-X` for any other, as git and cargo do with theirs.
+//! `roadweave-admin X` for administration, `roadweave-manual X` for the manual, and `roadweave-X`
+//! for any other, as git and cargo do.
 //!
 //! ```text
 //! X is a name? ─► a tool's?       ─► roadweave-lab X   ─┬► beside this program or in PATH: it takes
@@ -23,10 +23,10 @@ use roadweave_terminal::{ADMIN, MANUAL, TOOLS, program};
 /// Commands that have a program and a package of their own, and the crate that it is built from.
 const OTHERS: [(&str, &str); 2] = [("fleet", "roadweave-control"), ("web", "roadweave-web")];
 
-/// The commands of those whom boxes come to; ours, but in a build for boxes.
+/// Commands that only a build without the feature `server` leaves to another program.
 const FAR_END: [&str; 4] = ["server", "proxy", "anchor", "drain"];
 
-/// What the other program is told of the log, by its environment.
+/// Variables that pass the log options to the other program.
 type Log = [(&'static str, Option<String>); 2];
 
 /// A command line whose command is not ours.
@@ -48,13 +48,12 @@ enum External {
     Words(Vec<OsString>),
 }
 
-/// Takes this process over with the program that has the command of its command line, or says which
-/// package has it. Returns `Ok` when no program has such a command, or it is one of `ours`, whose
-/// words alone are wrong.
+/// Replaces this process by the program that has the command. Returns `Ok` when no program has it,
+/// or it is one of `ours` with wrong arguments.
 ///
 /// # Errors
-/// [`BadInput`] when the package with the command is not installed; else when its program cannot be
-/// started.
+/// [`BadInput`] when the package with the command is not installed; another error when its program
+/// cannot be started.
 pub fn run(ours: &[&str]) -> Result<()> {
     let Ok(Arguments { command: External::Words(words), log, log_format }) = Arguments::try_parse()
     else {
@@ -63,7 +62,6 @@ pub fn run(ours: &[&str]) -> Result<()> {
     let log = [("ROADWEAVE_LOG", log), ("ROADWEAVE_LOG_FORMAT", log_format)];
     let mut names = words.iter().map(|word| word.to_str().unwrap_or_default());
     let first = names.next().unwrap_or_default();
-    // The help of a command comes from the program that has it.
     let name = if first == "help" { names.next().unwrap_or_default() } else { first };
     for (commands, program, package, source) in [
         (&TOOLS[..], "roadweave-lab", "roadweave-lab", "roadweave-bench"),
@@ -96,8 +94,8 @@ pub fn run(ours: &[&str]) -> Result<()> {
     }
 }
 
-/// That the `program` of an installable `package` with the command `name`, built from the crate
-/// `source`, is not here.
+/// The error for the command `name` whose `program` is not installed: `package` has it, built from
+/// the crate `source`.
 fn missing(name: &str, program: &str, package: &str, source: &str) -> anyhow::Error {
     BadInput::new(format!(
         "{name} is a command of {program}, which is not installed: there is no such program beside \
@@ -107,7 +105,7 @@ fn missing(name: &str, program: &str, package: &str, source: &str) -> anyhow::Er
     .into()
 }
 
-/// Whether it can be a part of a program's name: no path, and nothing that begins like an option.
+/// Whether it can be part of a program's name: no path and no option.
 fn is_name(word: &str) -> bool {
     let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     !word.starts_with('-') && !word.is_empty() && word.chars().all(good)

@@ -1,4 +1,4 @@
-//! Where a daemon's configuration lies unless it is told; after a join the file need not be there.
+//! Default paths of configuration files. After a join the file may be missing.
 
 pub const CLIENT_FILE: &str = "/etc/roadweave/client.toml";
 #[cfg(feature = "server")]

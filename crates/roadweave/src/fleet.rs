@@ -20,7 +20,6 @@ use crate::member;
 use crate::run::{ignored, in_order, tun_settings};
 use crate::source::{Source, in_fleet, warn_of};
 
-/// Why a proxy without a fleet does not take a file.
 const NO_TENANTS: &str = "tenants is empty; write [[tenants]]";
 
 /// Runs a proxy: ends multipath, and passes inner packets on to the anchors of their tenants. It
@@ -160,13 +159,12 @@ impl AnchorArgs {
     }
 }
 
-/// The error of an anchor for which neither its file nor a fleet names a tenant.
 fn without_tenant(path: &Path, what: &str) -> anyhow::Error {
     let path = path.display();
     BadInput::new(format!("{path}: {what}, or join a fleet with `roadweave join`")).into()
 }
 
-/// The tenant of an anchor, by its file or by the join.
+/// The tenant of an anchor, from its file or from the join.
 fn tenant_name(path: &Path, file: &AnchorFile, membership: Option<&Membership>) -> Result<String> {
     let of_fleet = membership.map(Membership::tenant);
     match of_fleet {
@@ -182,8 +180,8 @@ fn tenant_name(path: &Path, file: &AnchorFile, membership: Option<&Membership>) 
     }
 }
 
-/// Reads a proxy's file again; `started` is what it was started with, and `is_member` whether a
-/// fleet names tenants as well.
+/// Reads a proxy's file again. `started` is the file of the start, and `is_member` whether a fleet
+/// names tenants too.
 fn reload_proxy(
     source: Source<ProxyFile>,
     started: ProxyFile,
@@ -205,7 +203,7 @@ fn reload_proxy(
     }
 }
 
-/// Reads an anchor's file again; `started` is what it was started with.
+/// Reads an anchor's file again. `started` is the file of the start.
 fn reload_anchor(
     source: Source<AnchorFile>,
     started: AnchorFile,

@@ -60,7 +60,7 @@ impl InitArgs {
         }
         std::fs::create_dir_all(&self.folder)
             .with_context(|| format!("cannot make {}", self.folder.display()))?;
-        // Who names the uplinks has said what is behind the box.
+        // With named uplinks, networks behind the box are not guessed.
         let inside = if self.uplinks.is_empty() { networks_seen() } else { Vec::new() };
         let new = NewClient { inside: &inside, ..self.client(address, &client) };
         write_secrets(&[
@@ -84,7 +84,7 @@ impl InitArgs {
         Ok(())
     }
 
-    /// Adds a vehicle to a server that is there.
+    /// Adds a vehicle to an existing server.
     fn add_vehicle(&self, server_path: &Path, address: &str) -> Result<()> {
         let client = generate()?;
         let client_path = self.folder.join("client.toml");
@@ -204,11 +204,11 @@ impl PubkeyArgs {
     }
 }
 
-/// More than any key has, bytes.
+/// Bytes; longer than any key.
 const KEY_MAX: u64 = 1024;
 
-/// Interfaces that look as if they were behind this machine: with an address, without a default
-/// route, and neither wireless nor leased.
+/// Interfaces that seem to be behind this machine: with an address, without a default route, and
+/// neither wireless nor leased.
 fn networks_seen() -> Vec<String> {
     let seen = Monitor::open(UplinkSelector::default()).and_then(|mut monitor| {
         monitor.poll()?;
@@ -250,7 +250,7 @@ mod tests {
         let refused = args.run().expect_err("its name is no file's").to_string();
         assert!(refused.contains("--name"), "{refused}");
 
-        // The next vehicle leaves the first one and the server as they are.
+        // The next vehicle leaves the first one and the server unchanged.
         let second = InitArgs { name: "bus-13".into(), ..args };
         second.run().expect("added");
         let added: ClientFile = load(&folder.path().join("bus-13.toml")).expect("readable");

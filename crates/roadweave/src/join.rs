@@ -96,7 +96,7 @@ impl JoinArgs {
     }
 }
 
-/// What has happened, and what comes next.
+/// The result, and the next command.
 fn told(joined: &Joined, option: &str) -> String {
     let Joined { before, moved_to, tenant, name, role, key, key_path, documents } = joined;
     let had = if *before { "was joined before" } else { "has joined" };
@@ -123,7 +123,7 @@ fn told(joined: &Joined, option: &str) -> String {
     }
 }
 
-/// The host's name, as far as it may stand in a fleet.
+/// The host's name without characters that a fleet does not allow.
 fn host_name() -> Name {
     let text = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let letters = text.trim().chars().map(|letter| match letter {
@@ -134,5 +134,5 @@ fn host_name() -> Name {
     name.parse().unwrap_or_else(|_| "roadweave".parse().expect("it is one"))
 }
 
-/// More than a token has, bytes.
+/// Bytes; longer than any token.
 const TOKEN_MAX: u64 = 8 * 1024;

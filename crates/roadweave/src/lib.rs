@@ -73,7 +73,7 @@ enum Command {
     EncoderFeedback(encoder_feedback::EncoderFeedbackArgs),
 }
 
-/// What other packages add to the commands above.
+/// Commands of other packages, for the help.
 fn help_of_others() -> String {
     let lines = |commands: &[(&str, &str)]| {
         let lines = commands.iter().map(|(name, about)| format!("  {name:<8}  {about}"));
@@ -89,7 +89,6 @@ fn help_of_others() -> String {
     )
 }
 
-/// All of its command line.
 pub fn command() -> clap::Command {
     Arguments::command()
 }
@@ -129,14 +128,14 @@ fn run(arguments: Arguments) -> ExitCode {
     })
 }
 
-/// Runs the command of another program; where there is none, `unknown` is what is wrong.
+/// Runs the command of another program, or fails with `unknown` if there is none.
 fn run_external(unknown: &clap::Error) -> ExitCode {
     let ours = Arguments::command();
     let names: Vec<&str> =
         ours.get_subcommands().map(clap::Command::get_name).chain(["help"]).collect();
     match external::run(&names) {
         Ok(()) => {
-            // The likely one may be a tool's.
+            // A similar command may be another program's.
             let all = ours.clone().subcommands(TOOLS.map(|(name, _)| clap::Command::new(name)));
             refuse(all.try_get_matches().as_ref().err().unwrap_or(unknown))
         }

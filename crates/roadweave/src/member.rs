@@ -1,4 +1,4 @@
-//! Where the settings of a member of a fleet come from: its own file, and below that its fleet.
+//! Settings of a member of a fleet: its own file, and below that its fleet.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use roadweave_terminal::exit::BadInput;
 
 use crate::files::CLIENT_FILE;
 
-/// What the controller has said and is in force, for the next reading of the file.
+/// The configuration of the controller in force, for the next reading of the file.
 pub type InForce = Arc<Mutex<Option<String>>>;
 
 /// A client's file.
@@ -28,7 +28,7 @@ impl ClientSource {
         Self { path: path.to_owned(), state_directory }
     }
 
-    /// The file, with the fields of `remote` where it says nothing.
+    /// The file, with the fields of `remote` that it lacks.
     pub fn read(&self, remote: Option<&str>) -> Result<Merged, FileError> {
         let text = roadweave_config::read_text(&self.path, true);
         let merge = |text: &str| roadweave_config::merge(&self.path, text, remote);
@@ -43,12 +43,11 @@ impl ClientSource {
         Ok(merged)
     }
 
-    /// The file, if it is there: it is read again.
+    /// Reads the file again, if it exists.
     pub fn files(&self) -> Vec<PathBuf> {
         existing(&self.path)
     }
 
-    /// The error of a client for which neither its file nor a fleet names a server.
     pub fn without_server(&self) -> BadInput {
         BadInput::new(format!(
             "{}: server is missing; write [server] with addresses and public_key (`roadweave init` \
@@ -58,7 +57,7 @@ impl ClientSource {
     }
 }
 
-/// A file that nobody has named need not be there.
+/// A default path may be missing.
 pub fn may_be_missing(error: &FileError, path: &Path, usual: &str) -> bool {
     let is_missing = matches!(error, FileError::Read { source, .. }
         if source.kind() == std::io::ErrorKind::NotFound);
@@ -69,7 +68,7 @@ pub fn existing(path: &Path) -> Vec<PathBuf> {
     path.exists().then(|| path.to_owned()).into_iter().collect()
 }
 
-/// Checks that who has this key in the file at `path` has one, there or from a join.
+/// Checks that there is a key: this one of the file at `path`, or one from a join.
 pub fn check(path: &Path, key: &PrivateKey, directory: &Path) -> Result<()> {
     match key.is_empty() && !Membership::is_there(directory) {
         true => Err(without_key(path)),
@@ -86,7 +85,7 @@ fn without_key(path: &Path) -> anyhow::Error {
     .into()
 }
 
-/// Who this program is: by its file at `path`, or by the join.
+/// The identity of this program, from its file at `path` or from the join.
 pub fn identity(
     path: &Path,
     key: PrivateKey,
@@ -108,7 +107,7 @@ pub fn identity(
     }
 }
 
-/// Whether a file that was read again has another key than `key`.
+/// Whether a file that was read again has a key that differs from `key`.
 pub fn is_other_key(read: PrivateKey, key: PublicKey) -> Result<bool, String> {
     match read.is_empty() {
         true => Ok(false),
@@ -116,8 +115,8 @@ pub fn is_other_key(read: PrivateKey, key: PublicKey) -> Result<bool, String> {
     }
 }
 
-/// What a client is started with: its file, with what its fleet has said below it. What cannot be
-/// used is refused, and what was in force before is tried.
+/// The settings at the start of a client: its file, and below it the configuration of its fleet.
+/// One that cannot be used is refused, and the former one is tried.
 pub fn begin(
     source: &ClientSource,
     membership: &mut Membership,
@@ -127,7 +126,7 @@ pub fn begin(
     while let (Some(version), Some(text)) = membership.configuration() {
         match source.read(Some(&text)) {
             Ok(Merged { file: mut merged, .. }) => {
-                // It is the one that was taken before.
+                // The caller has taken the same key before.
                 drop(merged.private_key.take());
                 *in_force.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
                 return Ok(merged);
@@ -141,14 +140,13 @@ pub fn begin(
     Ok(file)
 }
 
-/// Reads the client's file with what its fleet says below it, again and again.
+/// Reads the client's file and the configuration of its fleet again, at each call.
 pub fn merge_client(
     source: ClientSource,
     in_force: InForce,
 ) -> impl FnMut(Option<&str>) -> Result<Applied<ClientReload>, String> + Send {
     move |remote| {
         let Merged { file, mut pinned } = source.read(remote).map_err(|error| error.to_string())?;
-        // Whatever proxies the fleet names.
         pinned.extend(file.server.is_some().then(|| "server".to_owned()));
         let remote = remote.map(str::to_owned);
         *in_force.lock().unwrap_or_else(PoisonError::into_inner) = remote;
@@ -156,13 +154,13 @@ pub fn merge_client(
     }
 }
 
-/// Which uplinks a client's file has tried first.
+/// The order in which a client tries its uplinks.
 pub fn technologies_of(file: &ClientFile) -> Technologies {
     let (told, order) = file.technologies();
     Technologies { told, order }
 }
 
-/// What of a client's file may change while it runs.
+/// The fields of a client's file that may change while it runs.
 pub fn reload_of(file: &ClientFile) -> ClientReload {
     ClientReload {
         lanes: file.lane_configs(),
@@ -174,7 +172,7 @@ pub fn reload_of(file: &ClientFile) -> ClientReload {
     }
 }
 
-/// What leaves outside the tunnel though it belongs into it.
+/// Traffic that leaves outside the tunnel by `routes`.
 pub fn excluded_of(file: &ClientFile) -> Excluded {
     Excluded {
         destinations: file.routes.exclude.clone(),

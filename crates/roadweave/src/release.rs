@@ -1,4 +1,4 @@
-//! `roadweave release`: lets go what an instance that ended left behind.
+//! `roadweave release`: removes what an instance left behind at its end.
 
 use anyhow::Result;
 use roadweave_device::{Instance, cleanup};

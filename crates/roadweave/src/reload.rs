@@ -1,4 +1,4 @@
-//! `roadweave reload`: lets what runs read its configuration again, and tells what became of it.
+//! `roadweave reload`: makes an instance read its configuration again, and prints the result.
 
 use std::path::PathBuf;
 

@@ -70,7 +70,7 @@ impl ClientArgs {
         let follows_fleet = file.server.is_none();
         let servers: Vec<CandidateOptions> = match &membership {
             _ if !follows_fleet => file.servers().map(candidate_options).collect(),
-            // Without any the controller names some before long.
+            // Without servers in the file, the controller names some.
             Some(its) => its.candidates().iter().map(CandidateOptions::of_fleet).collect(),
             None => return Err(source.without_server().into()),
         };
@@ -136,7 +136,7 @@ fn candidate_options(fields: &ServerFields) -> CandidateOptions {
     }
 }
 
-/// What goes into the tunnel, and what is refused.
+/// The rules for traffic into the tunnel, and for refused traffic.
 fn route_options(file: &ClientFile) -> ClientRouteOptions {
     ClientRouteOptions {
         into_tunnel: file.routes.into_tunnel.clone(),
@@ -152,7 +152,7 @@ fn route_options(file: &ClientFile) -> ClientRouteOptions {
     }
 }
 
-/// Which connections may end at the box without having asked for it, if any may.
+/// The rules of transparent splitting, if it is on.
 fn split_rules(streams: &ClientStreams) -> Option<SplitRules> {
     let splits = |way| way == TcpWay::Split;
     let rule = |rule: &TcpRule| SplitRule {
@@ -173,7 +173,6 @@ fn router_socket(LinkSocket { listen, interface }: LinkSocket) -> RouterSocket {
     RouterSocket { listen, interface }
 }
 
-/// What a client reads again.
 const CLIENT_RELOADS: [&str; 9] = [
     "lanes",
     "uplinks.include",
@@ -186,7 +185,7 @@ const CLIENT_RELOADS: [&str; 9] = [
     "routes.exclude_mark",
 ];
 
-/// Reads a client's file again; `started` is what it was started with.
+/// Reads a client's file again. `started` is the file of the start.
 fn reload_client(
     source: ClientSource,
     started: ClientFile,
@@ -202,8 +201,8 @@ fn reload_client(
     }
 }
 
-/// The fields that were changed and are not read again. Both are without their private keys, which
-/// stay nowhere in memory: whether that is another one is told apart.
+/// The changed fields that need a restart. Neither file has its private key, which is kept nowhere
+/// in memory; the caller compares keys.
 pub(crate) fn ignored<T: serde::Serialize>(
     started: &T,
     now: &T,
@@ -225,7 +224,7 @@ pub(crate) fn ignored<T: serde::Serialize>(
     ignored
 }
 
-/// What is most likely not meant.
+/// Warnings of settings that are probably mistakes.
 pub(crate) fn warnings(file: &impl Validate) -> Vec<String> {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     file.warnings(since_1970.as_secs())

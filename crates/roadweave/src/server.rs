@@ -92,11 +92,11 @@ impl ServerArgs {
     }
 }
 
-/// What a server reads again; the other fields count from its next start on.
+/// The fields that a server reads again. Others need a restart.
 const SERVER_RELOADS: [&str; 5] =
     ["peers", "deny_destinations", "allow_destinations", "forwards", "fleet.accept"];
 
-/// Reads a server's file again; `started` is what it was started with.
+/// Reads a server's file again. `started` is the file of the start.
 fn reload_server(
     source: Source<ServerFile>,
     started: ServerFile,

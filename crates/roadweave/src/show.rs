@@ -106,10 +106,10 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
     parse_seconds(text, &(0.1..=3600.0))
 }
 
-/// How far apart the two readings are between which rates are.
+/// The time between the two readings that give rates.
 const BETWEEN_READINGS: Duration = Duration::from_millis(500);
 
-/// The rows of the terminal that standard output is.
+/// The rows of the terminal, if standard output is one.
 fn terminal_rows() -> usize {
     let size = rustix::termios::tcgetwinsize(std::io::stdout());
     size.ok().map(|size| usize::from(size.ws_row)).filter(|rows| *rows > 0).unwrap_or(24)
@@ -211,7 +211,7 @@ fn render(status: &Status, rates: &Rates, selection: &Selection) -> String {
     }
 }
 
-/// Connections that go as streams, and how those ended that are over.
+/// Connections that go as streams, and how they ended.
 fn streams(streams: &StreamsStatus) -> String {
     let StreamsStatus { connections, accepted, ends, http, source, split } = streams;
     let source = source.as_ref().map(|source| format!(", from the {source}'s address"));
@@ -223,7 +223,7 @@ fn streams(streams: &StreamsStatus) -> String {
     text + &http + &split.as_ref().map(self::split).unwrap_or_default()
 }
 
-/// Connections that were taken without having asked.
+/// Split connections.
 fn split(SplitStatus { taken, obstacle }: &SplitStatus) -> String {
     match obstacle {
         None => format!("split: {taken} of them\n"),
@@ -231,7 +231,7 @@ fn split(SplitStatus { taken, obstacle }: &SplitStatus) -> String {
     }
 }
 
-/// The clients of a server or a proxy: a row for each, or all there is of one.
+/// The clients of a server or a proxy: a row for each, or all details of those that were asked for.
 fn of_clients(
     all: &[SessionStatus],
     absent: &[AbsentClient],

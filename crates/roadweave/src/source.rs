@@ -1,4 +1,4 @@
-//! The files of those whom others come to: a server, a proxy, an anchor.
+//! The files of the roles that others connect to: a server, a proxy, an anchor.
 
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
@@ -20,12 +20,12 @@ pub struct Source<F> {
     file: PhantomData<fn() -> F>,
 }
 
-/// What others come to, and may be a member of a fleet.
+/// A role that others connect to, which may be a member of a fleet.
 pub trait MemberFile: Validate + DeserializeOwned {
-    /// The file that need not be there after a join.
+    /// The path of the file, which may be missing after a join.
     const USUAL: &str;
 
-    /// The directory that the member keeps its state in.
+    /// The state directory of the member.
     fn state_directory(&mut self) -> &mut PathBuf;
 }
 
@@ -72,13 +72,13 @@ impl<F: MemberFile> Source<F> {
         Ok(file)
     }
 
-    /// The file, if it is there: it is read again.
+    /// Reads the file again, if it exists.
     pub fn files(&self) -> Vec<PathBuf> {
         existing(&self.path)
     }
 }
 
-/// How a server, a proxy or an anchor takes part in the fleet that it has joined.
+/// The membership of a server, a proxy or an anchor in its fleet.
 pub fn in_fleet(membership: Membership, offline_max: Option<Duration>) -> FleetOptions<()> {
     let merge = |remote: Option<&str>| match remote {
         None => Ok(Applied { reload: (), pinned: Vec::new() }),

@@ -1,4 +1,4 @@
-//! `roadweave speedtest`: what each uplink of a running client carries to its server and back.
+//! `roadweave speedtest`: the rate of each uplink of a running client to its server and back.
 
 use std::path::PathBuf;
 use std::thread::sleep;
@@ -89,7 +89,7 @@ impl SpeedtestArgs {
         }
     }
 
-    /// Tells how it goes, until it is over.
+    /// Prints the progress until the test is over.
     fn watch(&self) -> Result<SpeedtestReport> {
         let mut told = None;
         let mut answered = Instant::now();
@@ -110,7 +110,7 @@ impl SpeedtestArgs {
             }
             if !self.json && report.under_way.is_some() && report.under_way != told {
                 told.clone_from(&report.under_way);
-                // Whoever may rename an interface may not steer a terminal by its name.
+                // The name of an interface may hold control characters.
                 let what = peer_text(told.as_deref().unwrap_or_default().as_bytes());
                 out::note(format_args!("measuring {what} ..."));
             }
@@ -123,7 +123,7 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
     parse_seconds(text, &(0.5..=10.0))
 }
 
-/// The table, and below it what is left out.
+/// The table, and below it the uplinks that are left out.
 fn render(report: &SpeedtestReport) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header([
@@ -180,9 +180,9 @@ fn number(value: Option<f64>, decimals: usize) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.decimals$}"))
 }
 
-/// How often it is asked how the test goes.
+/// The interval of progress requests.
 const INTERVAL: Duration = Duration::from_millis(250);
-/// How long an instance may be too busy to say.
+/// The longest time that an instance may be busy.
 const BUSY_MAX: Duration = Duration::from_secs(20);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `roadweave uplink`: lets a running client use an uplink otherwise.
+//! `roadweave uplink`: pauses an uplink of a running client, or changes its policy.
 
 use std::path::PathBuf;
 
@@ -121,5 +121,4 @@ impl From<Priority> for roadweave_proto::Priority {
     }
 }
 
-/// As in a configuration.
 const CAP_MB_MAX: u64 = 1_000_000_000;

@@ -1,8 +1,8 @@
-//! What a member of a fleet has of that, for a terminal.
+//! The fleet of a member, for a terminal.
 
 use roadweave_device::status::{DocumentStatus, FleetStatus};
 
-/// What a member of a fleet has of that, and since when it is on its own.
+/// The fleet of a member, and for how long its controller has been away.
 pub(super) fn fleet(fleet: &FleetStatus) -> String {
     let FleetStatus { name, role, tenant, documents, pinned, .. } = fleet;
     let mut text = format!("\nfleet of {tenant}: {role} {name}, ");

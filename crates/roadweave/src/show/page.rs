@@ -1,4 +1,4 @@
-//! What of a page fits a terminal, and which of many clients are on it.
+//! The size of a page, and the clients on it.
 
 use std::cmp::Ordering;
 
@@ -7,9 +7,9 @@ use roadweave_tunnel::SessionStatus;
 use serde::Deserialize as _;
 use serde_json::Value;
 
-/// Columns of a terminal that everybody has.
+/// The least columns of a terminal.
 pub(super) const WIDTH: usize = 80;
-/// Clients on a page of a server, unless told otherwise.
+/// Clients on a page of a server by default.
 pub(super) const CLIENTS_ON_A_PAGE: u32 = 20;
 
 /// In which order clients are shown.
@@ -42,7 +42,7 @@ pub(super) struct Selection {
 }
 
 impl Selection {
-    /// Those of `sessions` that are shown, and how many there are of which they are a page.
+    /// The `sessions` on the page, and the number of all that match.
     pub(super) fn of<'a>(&self, sessions: &'a [SessionStatus]) -> (Vec<&'a SessionStatus>, usize) {
         let mut all: Vec<_> = sessions.iter().filter(|it| self.admits(&it.peer)).collect();
         all.sort_by(|a, b| self.order(a, b));
@@ -50,7 +50,7 @@ impl Selection {
         (all.drain(range).collect(), count)
     }
 
-    /// Leaves of a status as it came, in its `sessions`, what is asked for.
+    /// Reduces the `sessions` of a JSON status to the page.
     pub(super) fn apply(&self, status: &mut Value) {
         let Some(Value::Array(sessions)) = status.get_mut("sessions") else { return };
         if self.client.is_none() && self.limit.is_none() {
@@ -64,7 +64,7 @@ impl Selection {
             .collect();
         read.sort_by(|(a, _), (b, _)| match (a, b) {
             (Some(a), Some(b)) => self.order(a, b),
-            // What this version cannot read comes last.
+            // Sessions that this version cannot read come last.
             (a, b) => a.is_none().cmp(&b.is_none()),
         });
         let range = self.range(read.len(), None);
@@ -75,7 +75,6 @@ impl Selection {
         self.client.as_ref().is_none_or(|part| name.contains(part.as_str()))
     }
 
-    /// How many pages `count` clients fill, of so many on each.
     pub(super) fn pages(&self, count: usize) -> usize {
         count.div_ceil(self.limit.unwrap_or(CLIENTS_ON_A_PAGE) as usize)
     }
@@ -96,8 +95,7 @@ impl Selection {
     }
 }
 
-/// How badly a session fares: by its usable paths, by the loss of the best of them, by its round
-/// trip.
+/// The rank of a session, worst first: usable paths, loss of the best path, its round trip.
 fn badness(session: &SessionStatus) -> (bool, f32, f64) {
     let usable = session.paths.iter().filter(|path| path.status == PathStatus::Usable);
     let best = usable.min_by(|a, b| {
@@ -107,8 +105,8 @@ fn badness(session: &SessionStatus) -> (bool, f32, f64) {
     best.map_or((true, 0.0, 0.0), |path| (false, path.loss, path.smoothed_rtt_ms))
 }
 
-/// Folds lines that are too wide, at a space where there is one; a name that somebody else has
-/// chosen steers no terminal.
+/// Folds wide lines, at a space if there is one, and escapes control characters, which a peer's
+/// name may hold.
 pub(super) fn fit(page: &str) -> String {
     let mut text = String::with_capacity(page.len());
     for line in page.lines() {
@@ -141,7 +139,7 @@ fn harmless(letter: char) -> Vec<char> {
     }
 }
 
-/// A page in the place of the one before, on a terminal of `rows` rows.
+/// A page that overwrites the former one on a terminal of `rows` rows.
 pub(super) fn in_place(page: &str, rows: usize) -> String {
     let lines: Vec<&str> = page.lines().collect();
     let room = rows.max(2) - 1;

@@ -1,11 +1,11 @@
-//! What passed between two readings of a status.
+//! Rates between two readings of a status.
 
 use std::collections::BTreeMap;
 
 use roadweave_device::status::{RoleStatus, Status};
 use roadweave_tunnel::SessionStatus;
 
-/// Bits a second of each path and of the device, sent and received.
+/// Bits per second of each path and of the device, sent and received.
 #[derive(Debug, Default)]
 pub(super) struct Rates {
     paths: BTreeMap<(String, u32), [Option<f64>; 2]>,
@@ -14,14 +14,14 @@ pub(super) struct Rates {
 }
 
 impl Rates {
-    /// From `before` to `after`, which are of one instance; nothing if it started anew between.
+    /// Rates from `before` to `after` of one instance; none if it restarted in between.
     pub(super) fn between(before: &Status, after: &Status) -> Self {
         let seconds = after.uptime_seconds - before.uptime_seconds;
         if seconds <= 0.0 {
             return Self::default();
         }
         let rate = |before: u64, after: u64| {
-            // Whoever counts less than before has begun anew.
+            // A smaller counter was reset.
             after.checked_sub(before).map(|bytes| bytes as f64 * 8.0 / seconds)
         };
         let (counted, now) = (bytes(before), bytes(after));
@@ -35,13 +35,13 @@ impl Rates {
         Self { paths: now.into_iter().filter_map(of_path).collect(), device }
     }
 
-    /// Those of path `id` of the session with `peer`: sent and received.
+    /// Rates of path `id` of the session with `peer`: sent and received.
     pub(super) fn of(&self, peer: &str, id: u32) -> [Option<f64>; 2] {
         self.paths.get(&(peer.to_owned(), id)).copied().unwrap_or_default()
     }
 }
 
-/// What each path has sent and received, by the key of its session, or the name of its router.
+/// Bytes that each path has sent and received, by the key of its session or the name of its router.
 fn bytes(status: &Status) -> BTreeMap<(String, u32), [u64; 2]> {
     let sessions: &[SessionStatus] = match &status.role {
         RoleStatus::Client(role) => &role.sessions,

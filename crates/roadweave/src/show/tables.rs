@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::rates::Rates;
 
-/// The ways to the server: each uplink with each of the server's addresses.
+/// Attempts to join: each uplink with each of the server's addresses.
 pub(super) fn ways(uplinks: &[UplinkReport]) -> String {
     if uplinks.is_empty() {
         return String::new();
@@ -63,7 +63,7 @@ pub(super) fn shards(shards: &[ShardStatus]) -> String {
     format!("\n{table}\n")
 }
 
-/// The servers that a client chooses from, with the round trips that it compares.
+/// The servers that a client chooses from, with their round trips.
 pub(super) fn candidates(candidates: &[CandidateReport]) -> String {
     if candidates.is_empty() {
         return String::new();
@@ -84,7 +84,7 @@ pub(super) fn candidates(candidates: &[CandidateReport]) -> String {
     format!("\n{table}\n")
 }
 
-/// The clients of a server, a row for each.
+/// The clients of a server.
 pub(super) fn clients(sessions: &[&SessionStatus], rates: &Rates) -> String {
     let mut table = new_table(&[
         "client",
@@ -115,7 +115,7 @@ pub(super) fn clients(sessions: &[&SessionStatus], rates: &Rates) -> String {
     format!("\n{table}\n")
 }
 
-/// The paths of a session: how they fare, and below what each may carry.
+/// The paths of a session: their state, and below it their limits.
 pub(super) fn paths(session: &SessionStatus, rates: &Rates) -> String {
     let mut fares = new_table(&[
         "path",
@@ -186,7 +186,7 @@ pub(super) fn paths(session: &SessionStatus, rates: &Rates) -> String {
     format!("{fares}\n{may}\n{caps}{marks}")
 }
 
-/// The links of a redundant router, which have no windows, and what the peer sent over all of them.
+/// The links of a redundant router, which have no windows, and the counters of its peer.
 pub(super) fn links(peer: &str, status: &RouterStatus, rates: &Rates) -> String {
     let mut fares = new_table(&[
         "id",
@@ -247,7 +247,7 @@ pub(super) fn links(peer: &str, status: &RouterStatus, rates: &Rates) -> String 
     )
 }
 
-/// The lanes of a session, what they hold, and what was dropped.
+/// The lanes of a session, the memory that they hold, and drops.
 pub(super) fn lanes(stats: &SessionStats) -> String {
     let mut table = new_table(&[
         "lane",
@@ -285,7 +285,7 @@ pub(super) fn lanes(stats: &SessionStats) -> String {
     format!("{table}\n{evenness}{}{dropped}{outside}", memory(&stats.memory))
 }
 
-/// The lanes whose deadline no path that answers can meet, whatever is sent.
+/// The lanes whose deadline no usable path can meet.
 pub(super) fn out_of_reach(session: &SessionStatus) -> String {
     let usable = session.paths.iter().filter(|path| path.status == PathStatus::Usable);
     let one_way = usable.map(|path| path.min_rtt_ms / 2.0).min_by(f64::total_cmp);
@@ -303,7 +303,7 @@ pub(super) fn out_of_reach(session: &SessionStatus) -> String {
     session.stats.lanes.iter().filter_map(line).collect()
 }
 
-/// What a lane costs that is delivered evenly; nothing of others.
+/// The delay of a lane with even delivery; empty for other lanes.
 fn even_delivery(lane: &str, order: &OrderStats) -> String {
     if order.order != "even" {
         return String::new();
@@ -345,7 +345,7 @@ pub(super) fn passing<'a>(
     format!("\n{table}\n\n{of_tenants}\n")
 }
 
-/// What the lanes hold.
+/// The memory that lanes hold.
 fn memory(memory: &MemoryStats) -> String {
     let mega = |bytes: u64| scaled(bytes as f64, 1e6, 1);
     format!(
@@ -364,7 +364,7 @@ pub(super) fn drops(title: &str, drops: &DropCounters) -> String {
     counts(title, reasons.into_iter())
 }
 
-/// A line with what was counted, but for zeros; nothing if there is nothing else.
+/// A line of the counters that are not zero; empty without any.
 pub(super) fn counts<'a>(title: &str, counts: impl Iterator<Item = (&'a str, u64)>) -> String {
     let counted = counts.filter(|(_, count)| *count > 0);
     let texts: Vec<String> = counted.map(|(what, count)| format!("{what} {count}")).collect();
@@ -383,7 +383,7 @@ fn new_table(header: &[&str]) -> Table {
     table
 }
 
-/// A name as far as it fits.
+/// A name, cut to `most` characters.
 fn cut(name: &str, most: usize) -> String {
     match name.chars().count() <= most {
         true => name.to_owned(),
@@ -391,7 +391,7 @@ fn cut(name: &str, most: usize) -> String {
     }
 }
 
-/// A count in five letters at most.
+/// A count in at most five characters.
 fn count(count: u64) -> String {
     let mut scaled = count as f64;
     for unit in ["", "k", "M", "G", "T", "P", "E"] {
@@ -403,7 +403,7 @@ fn count(count: u64) -> String {
     count.to_string()
 }
 
-/// The word that JSON has for a value of an enumeration.
+/// The JSON word of an enumeration's value.
 fn word(value: &impl Serialize) -> String {
     let value = serde_json::to_value(value).ok();
     value.and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_else(dash)
