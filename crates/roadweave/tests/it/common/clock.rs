@@ -1,11 +1,11 @@
-//! A library that makes it 1970 for the programs that load it first.
+//! A library for `LD_PRELOAD` that sets the clock of a program to 1970.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use super::Road;
 
-/// The library, for `LD_PRELOAD`; none, with a line, where there is no C compiler.
+/// Builds the library; none, with a line on stderr, where there is no C compiler.
 pub fn of_1970(road: &Road) -> Option<PathBuf> {
     let (source, library) = (road.path("clock.c"), road.path("clock.so"));
     std::fs::write(&source, CLOCK).unwrap();
@@ -24,7 +24,6 @@ pub fn of_1970(road: &Road) -> Option<PathBuf> {
     Some(library)
 }
 
-/// Says that it is 1970, to programs that ask the C library.
 const CLOCK: &str = r#"
 #define _GNU_SOURCE
 #include <sys/syscall.h>

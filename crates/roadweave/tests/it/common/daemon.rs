@@ -24,22 +24,18 @@ impl Daemon {
         Self { child, log }
     }
 
-    /// Its process.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// All that it has said.
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap()
     }
 
-    /// How many of its lines hold `text`.
     pub fn count(&self, text: &str) -> usize {
         self.log().lines().filter(|line| line.contains(text)).count()
     }
 
-    /// Waits for a line that holds `text`.
     pub fn wait_for(&self, text: &str) {
         self.wait_for_count(text, 1);
     }
@@ -49,19 +45,18 @@ impl Daemon {
         wait_until(&format!("{text:?} {count} times in the log"), || self.count(text) >= count);
     }
 
-    /// Sends a signal.
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Makes it read its file again, and waits until it has.
+    /// Makes it read its file again by SIGHUP, and waits until it has.
     pub fn reload(&self) {
         let before = self.count("were read again");
         self.signal(Signal::HUP);
         self.wait_for_count("were read again", before + 1);
     }
 
-    /// Waits until it has ended by itself; returns its exit code.
+    /// Waits for its end; returns the exit code.
     pub fn wait(&mut self) -> Option<i32> {
         let watch = Watch::start();
         loop {
@@ -73,7 +68,7 @@ impl Daemon {
         }
     }
 
-    /// Ends it as Ctrl-C does; it must end in order.
+    /// Ends it by SIGINT; the exit code must be 0.
     pub fn interrupt(mut self) {
         self.signal(Signal::INT);
         assert_eq!(self.wait(), Some(0), "{}", self.log());
@@ -88,7 +83,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // Nothing to do if it has ended.
+        // These fail if it has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {

@@ -1,11 +1,11 @@
-//! A disk that can be filled.
+//! A small disk that a test fills.
 
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A disk of 64 KiB, which can be filled.
+/// A tmpfs of 64 KiB.
 pub struct Disk(pub PathBuf);
 
 impl Disk {

@@ -1,4 +1,4 @@
-//! A name server for the road: it knows what a test tells it, and only that.
+//! A name server for the road with the names of a test.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
@@ -10,7 +10,7 @@ use domain::base::{Message, MessageBuilder, Name, Rtype, Ttl};
 use domain::rdata::{A, Aaaa, Cname};
 use roadweave_device::netns::NetNs;
 
-/// Names with their addresses; a name that is an alias stands for another.
+/// Names with their addresses, and an alias of one of them.
 #[derive(Debug, Default)]
 pub struct Zone {
     pub addresses: Vec<(String, IpAddr)>,
@@ -19,7 +19,7 @@ pub struct Zone {
     pub truncates: bool,
 }
 
-/// Answers at `address`, over UDP and TCP, from what stands in the zone then.
+/// Answers at `address` over UDP and TCP from the zone, which a test may change.
 pub fn serve(namespace: &NetNs, address: &str, names: &[(&str, &str)]) -> Arc<Mutex<Zone>> {
     let names = names.iter().map(|(name, address)| (name.to_string(), address.parse().unwrap()));
     let zone = Zone { addresses: names.collect(), ..Zone::default() };

@@ -1,4 +1,4 @@
-//! Hosts that TCP connections lead to, and those who connect.
+//! TCP hosts and their callers.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use super::{NetNs, WAIT_MAX};
 
-/// A host that tells each caller from which address it came, and then sends back what comes, until
-/// that ends. It listens until it is dropped.
+/// A host that sends each caller its address, in 48 bytes, and then echoes until the caller ends.
+/// It listens until [`Host::end`].
 pub struct Host {
     ended: Arc<AtomicBool>,
     address: SocketAddr,
@@ -21,10 +21,10 @@ impl Host {
     pub fn start(namespace: &NetNs, address: SocketAddr) -> Self {
         let listener = namespace.enter(|| TcpListener::bind(address).unwrap()).unwrap();
         let ended = Arc::new(AtomicBool::new(false));
-        let told = ended.clone();
+        let has_ended = ended.clone();
         spawn(move || {
             for mut socket in listener.incoming().flatten() {
-                if told.load(Ordering::Relaxed) {
+                if has_ended.load(Ordering::Relaxed) {
                     return;
                 }
                 spawn(move || {
@@ -55,14 +55,14 @@ pub fn connect(camera: &NetNs, to: SocketAddr) -> std::io::Result<TcpStream> {
     Ok(socket)
 }
 
-/// Where the host says that a connection came from.
+/// The caller's address that the host sends first.
 pub fn seen_from(socket: &mut TcpStream) -> std::io::Result<SocketAddr> {
-    let mut told = [0; 48];
-    socket.read_exact(&mut told)?;
-    Ok(std::str::from_utf8(&told).unwrap().trim().parse().unwrap())
+    let mut address = [0; 48];
+    socket.read_exact(&mut address)?;
+    Ok(std::str::from_utf8(&address).unwrap().trim().parse().unwrap())
 }
 
-/// The head of an answer by HTTP, and nothing of what follows it.
+/// The head of an HTTP answer, without a byte of what follows.
 pub fn read_head(socket: &mut TcpStream) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -81,7 +81,7 @@ pub fn bytes(count: usize) -> Vec<u8> {
     (0..count).map(byte).collect()
 }
 
-/// Asks the `proxy` of a box by SOCKS5 for a connection; what it says, and the connection.
+/// Asks the `proxy` of a box for a SOCKS5 connection: its reply (RFC 1928), and the connection.
 pub fn socks(namespace: &NetNs, proxy: &str, request: &[u8]) -> (u8, TcpStream) {
     let mut socket = namespace.enter(|| TcpStream::connect(proxy).unwrap()).unwrap();
     socket.set_read_timeout(Some(4 * WAIT_MAX)).unwrap();
@@ -105,7 +105,7 @@ pub fn to_address(to: impl Into<SocketAddr>) -> Vec<u8> {
     [&[5, 1, 0], &address[..], &to.port().to_be_bytes()].concat()
 }
 
-/// Sends `sent` and the end, and reads what comes back.
+/// Sends `sent` and a FIN, and reads to the end.
 pub fn there_and_back(socket: &TcpStream, sent: &[u8]) -> Vec<u8> {
     let (mut writing, bytes) = (socket.try_clone().unwrap(), sent.to_vec());
     let writer = spawn(move || {

@@ -1,4 +1,4 @@
-//! Files of anchors, proxies and boxes: each has a key that a number stands for.
+//! Files of anchors, proxies and boxes. A number stands for the key of each.
 
 use roadweave_identity::Identity;
 
@@ -8,7 +8,7 @@ pub fn public(number: u8) -> String {
     Identity::from_seed([number; 32]).public_key().to_string()
 }
 
-/// The lines of a member's own file: its key, and where its state is.
+/// The lines of a member's own file: its key and its state directory.
 pub fn own(road: &Road, number: u8) -> String {
     let key = Identity::from_seed([number; 32]).to_base64();
     format!("private_key = \"{key}\"\nstate_directory = \"{}\"\n", road.path("").display())
@@ -34,8 +34,7 @@ pub fn tenant(name: &str, anchor: u8, address: &str) -> String {
     )
 }
 
-/// The file of a box with both uplinks that goes to the first of these proxies, or the next; each
-/// is a number and a port.
+/// The file of a box with both uplinks and these proxies, each a number and a port.
 pub fn client(road: &Road, number: u8, proxies: &[(u8, u16)]) -> String {
     let lists = ["server", "[proxies]"].iter().zip(proxies).map(|(list, (number, port))| {
         let key = public(*number);

@@ -1,5 +1,5 @@
-//! A road for the daemons: a vehicle's box with two uplinks, a server, and a cloud behind it, each
-//! in a namespace of a sandbox that leaves nothing behind.
+//! The world of the tests: a vehicle's box with two uplinks, a server, and a cloud behind it, each
+//! in a network namespace of a sandbox that leaves nothing behind.
 //!
 //! ```text
 //!  box: rw0 10.77.0.2            server: rws 10.77.0.1              cloud
@@ -8,8 +8,8 @@
 //!                                 lo 198.51.100.1 (port 4433)
 //! ```
 //!
-//! The files come from `roadweave init`; a test edits them as a user would. All namespaces share
-//! the file system, so client and server need instance names of their own (`tun.name`).
+//! `roadweave init` writes the files, and a test edits them. All namespaces share the file system,
+//! so client and server need instance names of their own (`tun.name`).
 
 pub mod clock;
 mod daemon;
@@ -44,7 +44,6 @@ pub const CLIENT: &str = "rw0";
 pub const SERVER: &str = "rws";
 /// The server's inner addresses.
 pub const GATEWAY_V4: &str = "10.77.0.1";
-/// The same, IPv6.
 pub const GATEWAY_V6: &str = "fd77::1";
 /// The port of [`Road::echo`].
 pub const ECHO_PORT: u16 = 7;
@@ -72,7 +71,7 @@ const SETTINGS: [&str; 15] = [
 /// Private to the sandbox.
 const FOLDER: &str = "/run/road";
 
-/// Makes this sandbox as bare as a new machine, which has no names of protocols and services.
+/// Hides the names of protocols and services, which a new machine does not have.
 fn forget_names() {
     let known = ["/etc/protocols", "/etc/services"].into_iter();
     for file in known.filter(|file| Path::new(file).exists()) {
@@ -86,7 +85,7 @@ pub struct Road {
     pub vehicle: NetNs,
     pub server: NetNs,
     pub cloud: NetNs,
-    /// The program, with its arguments, that starts the daemons; none: they are started directly.
+    /// A program with its arguments that starts the daemons, if any.
     pub wrapper: Vec<String>,
 }
 
@@ -116,20 +115,17 @@ impl Road {
         );
         let init = roadweave(&["init", "--server", "198.51.100.1:4433", FOLDER]);
         assert!(init.status.success(), "{init:?}");
-        // What strategies have learned in an earlier run, or uplinks have carried, is of no concern
-        // here.
+        // Keeps state of the machine out of the tests.
         for name in ["client.toml", "server.toml"] {
             road.edit(name, |text| format!("state_directory = \"{FOLDER}\"\n{text}"));
         }
         road.edit("client.toml", |text| text.replace("inside = []", "inside = [\"lan*\"]"));
-        // Both sides see the same /run, so their instances must differ.
-        // What listens at the server's inner addresses is there for tests alone.
+        // Tests listen at the server's inner addresses.
         let inner = format!("allow_destinations = [\"{GATEWAY_V4}\", \"{GATEWAY_V6}\"]\n");
         road.edit("server.toml", |text| inner + &text + "[tun]\nname = \"rws\"\n");
         road
     }
 
-    /// Plugs uplink `number` in.
     pub fn connect_uplink(&self, number: u8) {
         let name = format!("eth{number}");
         let (near, far) = (format!("10.{number}.0.2/24"), format!("10.{number}.0.1/24"));
@@ -148,7 +144,7 @@ impl Road {
         camera
     }
 
-    /// The same with IPv6 beside it: fd50::2.
+    /// The same with IPv6: fd50::2.
     pub fn connect_camera_of_both_families(&self) -> NetNs {
         let camera = self.connect_camera();
         self.vehicle.ip("address add fd50::1/64 dev lan0 nodad").unwrap();
@@ -157,15 +153,14 @@ impl Road {
         camera
     }
 
-    /// The default route that an uplink's DHCP client would set; the kernel drops it with the
-    /// carrier.
+    /// Sets the default route of an uplink's DHCP client; the kernel drops it with the carrier.
     pub fn route_uplink(&self, number: u8) {
         let route = format!("route replace default via 10.{number}.0.1 metric {number}00");
         self.vehicle.ip(&route).unwrap();
     }
 
-    /// Makes the server's end of an uplink swallow all that comes, or not: a dead network behind a
-    /// living modem.
+    /// Drops all packets at the server's end of an uplink, or ends that: a dead network behind a
+    /// modem that is up.
     pub fn silence(&self, interface: &str, silent: bool) {
         let table = format!("netdev silent_{interface}");
         if silent {
@@ -177,7 +172,7 @@ impl Road {
         }
     }
 
-    /// All that the daemons might leave in the system, in box and server: interfaces, rules,
+    /// The state of the system that daemons might change, in box and server: interfaces, rules,
     /// routes, filters, settings, and files.
     pub fn state(&self) -> Vec<String> {
         let mut state = Vec::new();
@@ -192,11 +187,11 @@ impl Road {
             for line in (run("ip rule") + &run("ip -6 rule")).lines() {
                 add("rule", line);
             }
-            // Addresses of the link alone come by themselves some time after the interface.
+            // Link-local routes come some time after the interface.
             let routes = run("ip route show table all") + &run("ip -6 route show table all");
             let lasting = |line: &&str| !line.contains("fe80::") && !line.contains("ff00::");
             routes.lines().filter(lasting).for_each(|line| add("route", line));
-            // What packets have put into sets comes and goes.
+            // Elements that packets put into sets come and go.
             let tables = run("nft list ruleset");
             let tables = tables.split("\n}").map(str::trim).filter(|it| !it.is_empty());
             for table in tables {
@@ -206,7 +201,6 @@ impl Road {
             }
             for key in SETTINGS {
                 let value = namespace.enter(|| fs::read_to_string(format!("/proc/sys/net/{key}")));
-                // Not every interface is in both.
                 if let Ok(value) = value.unwrap() {
                     add("sysctl", &format!("{key} {value}"));
                 }
@@ -219,7 +213,6 @@ impl Road {
         state
     }
 
-    /// A file in the folder.
     pub fn path(&self, name: &str) -> PathBuf {
         Path::new(FOLDER).join(name)
     }
@@ -229,7 +222,6 @@ impl Road {
         write_secret(&self.path(name), text.as_ref());
     }
 
-    /// Changes a configuration file.
     pub fn edit(&self, name: &str, change: impl FnOnce(String) -> String) {
         let text = fs::read_to_string(self.path(name)).unwrap();
         fs::write(self.path(name), change(text)).unwrap();
@@ -263,8 +255,16 @@ impl Road {
         (server, client)
     }
 
-    /// What `roadweave show --json` says of an instance, which is asked again while it is busy: on
-    /// a loaded machine it may wait for `nft` longer than a caller waits for it.
+    /// The same, with both uplinks and an echo at [`GATEWAY_V4`].
+    pub fn start_with_echo(&self) -> (Daemon, Daemon) {
+        let both = self.start_both();
+        self.echo(&self.server, GATEWAY_V4);
+        self.wait_for_paths(&["eth1", "eth2"]);
+        both
+    }
+
+    /// The output of `roadweave show --json`, asked again while the instance is busy: on a loaded
+    /// machine it may wait for `nft` longer than a caller waits for it.
     pub fn show(&self, instance: &str) -> Value {
         let watch = Watch::start();
         loop {
@@ -277,7 +277,7 @@ impl Road {
         }
     }
 
-    /// `roadweave reload` of an instance, which takes its file up.
+    /// `roadweave reload` of an instance.
     pub fn reload(&self, instance: &str) {
         let output = roadweave(&["reload", "--socket", &socket(instance)]);
         assert!(output.status.success(), "{output:?}");
@@ -289,12 +289,12 @@ impl Road {
         assert!(output.status.success(), "{output:?}");
     }
 
-    /// What `roadweave show` prints of an instance.
+    /// The page of `roadweave show`.
     pub fn page(&self, instance: &str) -> String {
         String::from_utf8(roadweave(&["show", "--socket", &socket(instance)]).stdout).unwrap()
     }
 
-    /// Puts a file with this text in the place of the machine's `/etc/resolv.conf`.
+    /// Mounts a file with this text over `/etc/resolv.conf`.
     pub fn set_resolvers(&self, text: &str) {
         let file = self.path("resolv.conf");
         fs::write(&file, text).unwrap();
@@ -303,14 +303,14 @@ impl Road {
         assert!(mount.status().unwrap().success());
     }
 
-    /// Holds what `roadweave show --json` says of these instances against its schema.
+    /// Checks `roadweave show --json` of these instances against its schema.
     pub fn check_shown(&self, instances: &[&str]) {
         let shown: Vec<Value> = instances.iter().map(|instance| self.show(instance)).collect();
         let Some(said) = schema::otherwise(&shown.iter().collect::<Vec<_>>()) else { return };
         assert!(said.is_empty(), "{said}");
     }
 
-    /// Waits until `condition` holds for what `show` says of an instance.
+    /// Waits until `condition` holds for the status of an instance.
     pub fn wait_for_status(
         &self,
         instance: &str,
@@ -355,8 +355,8 @@ impl Road {
         socket
     }
 
-    /// Sends a packet to the server's inner side every 50 ms until one comes back; returns how long
-    /// that took. Needs an echo at [`GATEWAY_V4`].
+    /// Sends a packet to the echo at [`GATEWAY_V4`] every 50 ms until one comes back; returns the
+    /// time that took.
     pub fn wait_for_traffic(&self) -> Duration {
         let socket = self.socket_to(GATEWAY_V4);
         socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
@@ -372,7 +372,7 @@ impl Road {
     }
 }
 
-/// Writes a file that nobody else may read.
+/// Writes a file with mode 0600.
 pub fn write_secret(path: &Path, text: &str) {
     fs::write(path, text).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
@@ -385,7 +385,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// The lines that make it a peer of a server; what is appended belongs to the peer.
+    /// A peer in a server's file.
     pub fn peer(&self, name: &str, addresses: &str) -> String {
         let key = &self.public;
         format!(
@@ -422,7 +422,7 @@ pub fn nft(namespace: &NetNs, script: &str) {
     namespace.nft(script).unwrap();
 }
 
-/// The packets that a counter has seen, by its family, table and name.
+/// The packets of a counter, by its family, table and name.
 pub fn counted(namespace: &NetNs, counter: &str) -> u64 {
     let text = namespace.run(&format!("nft list counter {counter}")).unwrap();
     let packets = text.split("packets ").nth(1).and_then(|rest| rest.split(' ').next());
@@ -446,17 +446,15 @@ pub fn socket(instance: &str) -> String {
     format!("/run/roadweave/{instance}.sock")
 }
 
-/// Runs the program to its end.
 pub fn roadweave(arguments: &[&str]) -> Output {
     Command::new(PROGRAM).args(arguments).output().unwrap()
 }
 
-/// The same in a namespace.
 pub fn roadweave_in(namespace: &NetNs, arguments: &[&str]) -> Output {
     namespace.command(PROGRAM).args(arguments).output().unwrap()
 }
 
-/// Whether the program of administration is there; says so when it is not.
+/// Whether `roadweave-admin` is built; prints a line if it is not.
 pub fn is_admin_built() -> bool {
     let is_built = Path::new(PROGRAM).with_file_name("roadweave-admin").exists();
     let is_required = std::env::var_os("ROADWEAVE_REQUIRE_TOOLS").is_some();
@@ -467,7 +465,7 @@ pub fn is_admin_built() -> bool {
     is_built
 }
 
-/// What is answered over HTTP at `port` of the loopback of `namespace`: the whole text.
+/// The whole HTTP answer at `port` of the loopback of `namespace`.
 pub fn http_get(namespace: &NetNs, port: u16, path: &str) -> String {
     let connect = || TcpStream::connect(("127.0.0.1", port)).unwrap();
     let mut stream = namespace.enter(connect).unwrap();
@@ -485,7 +483,7 @@ pub fn ping(namespace: &NetNs, address: &str, options: &str) -> Output {
     command.env("LC_ALL", "C").output().unwrap()
 }
 
-/// Runs `ping` with further words; every answer must come.
+/// The same; an answer must come.
 pub fn check_ping(namespace: &NetNs, address: &str, options: &str) {
     let output = ping(namespace, address, options);
     assert!(output.status.success(), "{address} from {}: {output:?}", namespace.name());

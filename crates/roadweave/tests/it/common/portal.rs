@@ -1,5 +1,4 @@
-//! A network that wants somebody to log in: it swallows the tunnel's packets of an uplink, and
-//! answers HTTP for everybody.
+//! A captive portal: it drops the tunnel's packets of an uplink, and answers HTTP for all hosts.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -12,36 +11,31 @@ use roadweave_device::netns::NetNs;
 
 use super::nft;
 
-/// Who has to log in, and who has asked.
 #[derive(Debug, Default)]
 pub struct Portal {
-    /// What those are told who have to log in, by their addresses.
+    /// Guests without a login, and the answers to them.
     pub answers: Vec<(IpAddr, Answer)>,
-    /// Who has asked, in their order.
+    /// The senders of all requests, in order.
     pub asked: Vec<IpAddr>,
 }
 
-/// What a network says to a question.
 #[derive(Clone, Debug)]
 pub enum Answer {
-    /// These bytes.
     Bytes(Vec<u8>),
-    /// A header without an end, as fast as it is taken.
+    /// A header without an end.
     Endless,
-    /// A byte of a header a second.
+    /// A header at a byte a second.
     Slow,
-    /// Nothing, while the connection stays.
-    Silence,
 }
 
 impl Portal {
-    /// All that have asked, each once.
+    /// The senders of all requests.
     pub fn guests(&self) -> BTreeSet<IpAddr> {
         self.asked.iter().copied().collect()
     }
 }
 
-/// Answers on port 80 of `address`: with 204, unless it is told otherwise.
+/// Answers on port 80 of `address`, with 204 by default.
 pub fn serve(namespace: &NetNs, address: &str) -> Arc<Mutex<Portal>> {
     let portal = Arc::new(Mutex::new(Portal::default()));
     let listener = namespace.enter(|| TcpListener::bind((address, 80)).unwrap()).unwrap();
@@ -67,10 +61,9 @@ fn answer(portal: &Mutex<Portal>, mut stream: TcpStream) {
         answer.map(|(_, answer)| answer.clone())
     };
     let open = || Answer::Bytes(b"HTTP/1.1 204 No Content\r\n\r\n".to_vec());
-    // Whoever is gone hears nothing.
+    // The guest may be gone.
     let _ = match answer.unwrap_or_else(open) {
         Answer::Bytes(bytes) => stream.write_all(&bytes),
-        Answer::Silence => stream.read(&mut [0]).map(drop),
         Answer::Endless => {
             let line = format!("X-{}: y\r\n", "x".repeat(50));
             stream.write_all(b"HTTP/1.1 204 No Content\r\n").unwrap_or(());
@@ -89,13 +82,12 @@ fn answer(portal: &Mutex<Portal>, mut stream: TcpStream) {
     assert!(question.contains("\r\nHost: probe.test\r\n"), "{question}");
 }
 
-/// A redirection to this address.
 pub fn redirect(location: &str) -> Answer {
     let head = format!("HTTP/1.1 302 Found\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n");
     Answer::Bytes(head.into_bytes())
 }
 
-/// Lets the tunnel's packets of an uplink through to the server, or not.
+/// Drops the tunnel's packets of an uplink at the server, or ends that.
 pub fn cut_off(server: &NetNs, interface: &str, is_off: bool) {
     let table = format!("inet portal_{interface}");
     nft(

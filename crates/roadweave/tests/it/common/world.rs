@@ -12,20 +12,20 @@ use serde_json::Value;
 
 use crate::common::*;
 
-/// Where boxes, proxies and people find the controller.
+/// The controller's address.
 const CONTROLLER: &str = "198.51.100.1:4400";
-/// Where boxes find the server.
+/// The server's address.
 pub const SERVES_AT: &str = "198.51.100.1:4433";
-/// Where proxies find the anchor.
+/// The anchor's address.
 pub const ANCHOR_AT: &str = "203.0.113.2:4434";
 
-/// The inner addresses of a server or anchor, with what listens there for tests.
+/// The inner addresses of a server or anchor. Tests listen there.
 const INNER: &str = "addresses = [\"10.77.0.1/16\"]\nallow_destinations = [\"10.77.0.1\"]\n";
 
 /// The anchor's TUN and instance.
 pub const ANCHOR: &str = "rwa";
 
-/// A program of the fleet, which `cargo test` builds beside this one.
+/// A program of the fleet that `cargo test` builds beside this one.
 fn beside(name: &str) -> Option<PathBuf> {
     let beside = Path::new(PROGRAM).with_file_name(name);
     if beside.exists() {
@@ -42,7 +42,7 @@ pub struct World {
     pub road: Road,
     programs: [PathBuf; 2],
     pub controller: Option<Daemon>,
-    /// How many shards the server has.
+    /// Shards of the server.
     pub shards: u8,
 }
 
@@ -86,7 +86,7 @@ impl World {
         command
     }
 
-    /// What an operator's command answers.
+    /// The answer to an operator's command.
     pub fn json(&self, words: &[&str]) -> Value {
         let output = self.operator(words).arg("--json").output().unwrap();
         assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
@@ -107,7 +107,7 @@ impl World {
         assert!(joined(&join).contains(&format!("This {role} has joined: {name} of home")));
     }
 
-    /// A server and a box join, each by a token of its own, and start.
+    /// A server and a box join and start.
     pub fn start_both(&self) -> (Daemon, Daemon) {
         self.admit(&self.road.server, "proxy", ("fra-1", SERVES_AT));
         joined(&self.join(&self.token("box"), "bus-1").output().unwrap());
@@ -116,7 +116,7 @@ impl World {
         (server, self.road.start_client("client"))
     }
 
-    /// An anchor, a proxy and a box join, each by a token of its own.
+    /// An anchor, a proxy and a box join.
     pub fn join_with_anchor(&self) {
         self.admit_anchor();
         self.admit(&self.road.server, "proxy", ("fra-1", SERVES_AT));
@@ -134,7 +134,7 @@ impl World {
         self.road.write("anchor.toml", self.serves("site-1", ANCHOR_AT) + &tun);
     }
 
-    /// Starts what [`World::join_with_anchor`] let in, and waits until packets pass.
+    /// Starts the members of [`World::join_with_anchor`], and waits until packets pass.
     pub fn start_with_anchor(&self) -> [Daemon; 3] {
         let (anchor, proxy) = (self.start_anchor(), self.start_proxy("proxy"));
         let client = self.road.start_client("client");
@@ -157,17 +157,17 @@ impl World {
         proxy
     }
 
-    /// The line that says where the state of `name` is.
+    /// The line with the state directory of `name`.
     pub fn state(&self, name: &str) -> String {
         format!("state_directory = {:?}\n", self.road.path(name))
     }
 
-    /// The lines of `name`, which listens there.
+    /// The lines of `name` that listens at an address.
     pub fn serves(&self, name: &str, listen: &str) -> String {
         format!("{}listen = {listen:?}\n", self.state(name))
     }
 
-    /// Files that say where the state is, and name neither keys nor one another.
+    /// Files with state directories, and without keys or other members.
     fn write_files(&self) {
         let shards = format!("shards = {}\n{INNER}", self.shards);
         let server = shards + &format!("[tun]\nname = \"{SERVER}\"\n");
