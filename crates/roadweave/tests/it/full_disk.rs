@@ -1,5 +1,5 @@
-//! Full disks, between namespaces: the tunnel goes on, one line says so, no good file is lost, and
-//! what is to be kept is kept when there is room again. For the log see `dead_log.rs`.
+//! Full disks: the tunnel goes on, one line says so, no good file is lost, and state is written
+//! once there is room again. `dead_log.rs` has the log.
 
 use std::fs::{self, File};
 use std::thread::sleep;
@@ -14,12 +14,7 @@ fn a_client_whose_state_finds_no_room_goes_on_and_keeps_what_was_there() {
         let road = Road::new();
         let disk = Disk::mount("/run/road/state");
         for name in ["client.toml", "server.toml"] {
-            road.edit(name, |text| {
-                text.replace(
-                    "state_directory = \"/run/road\"",
-                    "state_directory = \"/run/road/state\"",
-                )
-            });
+            road.edit(name, |text| text.replace("\"/run/road\"", "\"/run/road/state\""));
         }
         road.set_resolvers("nameserver 192.0.2.53\n");
         road.edit("client.toml", |text| {
@@ -40,7 +35,7 @@ fn a_client_whose_state_finds_no_room_goes_on_and_keeps_what_was_there() {
         client.wait_for(" joined ");
         road.wait_for_paths(&["eth1", "eth2"]);
         assert!(road.wait_for_traffic() < Duration::from_secs(2));
-        // The resolvers cannot be changed where what was there cannot be kept.
+        // The resolvers do not change while the former file cannot be kept.
         client.wait_for("No space left on device");
         let resolvers = || fs::read_to_string("/etc/resolv.conf").unwrap();
         assert_eq!(resolvers(), "nameserver 192.0.2.53\n");
@@ -51,7 +46,7 @@ fn a_client_whose_state_finds_no_room_goes_on_and_keeps_what_was_there() {
         client.wait_for("resolvers of the session are set");
         assert!(resolvers().contains("nameserver 10.77.0.1"), "{}", resolvers());
 
-        // At its end a client writes what it knows.
+        // A client writes its state at its end.
         disk.fill();
         let log = client.log();
         client.interrupt();
@@ -77,9 +72,7 @@ fn daemons_start_run_and_clean_up_while_run_is_full() {
         let run = Disk::mount("/run/roadweave");
         let before = road.state();
         run.fill();
-        let (server, client) = road.start_both();
-        road.echo(&road.server, GATEWAY_V4);
-        road.wait_for_paths(&["eth1", "eth2"]);
+        let (server, client) = road.start_with_echo();
         assert!(road.wait_for_traffic() < Duration::from_secs(2));
         for daemon in [&server, &client] {
             assert_eq!(daemon.count("No space left on device"), 1, "{}", daemon.log());
@@ -105,32 +98,24 @@ fn init_on_a_full_disk_leaves_the_files_that_were_there_and_no_half_ones() {
     run_sandboxed(|| {
         let disk = Disk::mount("/run/full");
         let init = || roadweave(&["init", "--force", "--server", "192.0.2.1:4433", "/run/full"]);
-        let refuse = || {
-            let output = init();
-            assert_eq!(output.status.code(), Some(1), "{output:?}");
-            let errors = String::from_utf8(output.stderr).unwrap();
-            assert!(errors.contains("No space left on device"), "{errors}");
-            assert!(errors.contains("/run/full/"), "{errors}");
-        };
-        disk.fill();
-        refuse();
-        assert_eq!(disk.names(), Vec::<String>::new());
-        disk.make_room();
         assert!(init().status.success());
         let read =
             || ["client.toml", "server.toml"].map(|name| fs::read(disk.0.join(name)).unwrap());
         let good = read();
         disk.fill();
-        refuse();
-        assert_eq!(read(), good);
-        // Room for one of both is not enough for either.
-        disk.make_room();
-        disk.fill();
         let ballast = disk.0.join("ballast");
         let length = fs::metadata(&ballast).unwrap().len();
-        File::options().write(true).open(&ballast).unwrap().set_len(length - 4096).unwrap();
-        refuse();
-        assert_eq!(read(), good);
+        // Without room, and with room for one of both files.
+        for room in [0, 4096] {
+            File::options().write(true).open(&ballast).unwrap().set_len(length - room).unwrap();
+            let output = init();
+            assert_eq!(output.status.code(), Some(1), "{output:?}");
+            let errors = String::from_utf8(output.stderr).unwrap();
+            for part in ["No space left on device", "/run/full/"] {
+                assert!(errors.contains(part), "{errors}");
+            }
+            assert_eq!(read(), good);
+        }
         assert_eq!(disk.names(), ["client.toml", "server.toml"]);
     });
 }
