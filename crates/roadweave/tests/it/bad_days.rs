@@ -1,5 +1,5 @@
-//! Bad days of client and server, between namespaces: what cannot start, what dies, what returns,
-//! and what is left.
+//! Bad days of client and server: starts that fail, uplinks that die and return, and what is left
+//! behind.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -30,10 +30,10 @@ fn what_keeps_a_daemon_from_starting_is_told_in_one_line() {
         refused(&mut road.start_client("client"), &["the interface name rw0 is in use"]);
         road.vehicle.ip("link del rw0").unwrap();
 
-        // Root may do without the one capability; nobody has none, where this sandbox knows nobody.
+        // Root without the capability; and the user nobody, where this sandbox has one.
         let mut ways = vec!["--bounding-set -net_admin --inh-caps -net_admin"];
         if !fs::read_to_string("/proc/self/uid_map").unwrap().trim().ends_with(" 1") {
-            // Nobody could not even read the file that init wrote; root can read nobody's.
+            // It must be able to read the file.
             chown(road.path("client.toml"), Some(65_534), Some(65_534)).unwrap();
             ways.push("--reuid 65534 --regid 65534 --clear-groups");
         }
@@ -107,26 +107,13 @@ fn uplinks_die_return_and_are_replugged() {
             road.wait_for_paths(&["eth1", "eth2"]);
         }
 
-        // Unplugged and plugged again, it is another interface under the same name.
+        // Replugged, it is another interface under the same name.
         road.vehicle.ip("link del eth1").unwrap();
         client.wait_for("uplink is gone");
         assert!(road.wait_for_traffic() < Duration::from_secs(3));
         road.connect_uplink(1);
         road.wait_for_paths(&["eth1", "eth2"]);
 
-        // The network behind both falls silent, without a word to the interfaces.
-        for interface in ["eth1", "eth2"] {
-            road.silence(interface, true);
-        }
-        sleep(Duration::from_secs(4));
-        road.silence("eth1", false);
-        let resumed = road.wait_for_traffic();
-        assert!(resumed < Duration::from_secs(3), "after {resumed:?}");
-        road.silence("eth2", false);
-        road.wait_for_paths(&["eth1", "eth2"]);
-
-        // A session that falls silent again within 3 s is flapping, and replaced.
-        sleep(Duration::from_secs(4));
         // All gone at once, and back.
         for number in [1, 2] {
             road.vehicle.ip(&format!("link set eth{number} down")).unwrap();
@@ -147,14 +134,15 @@ fn nothing_is_left_after_an_interrupt_or_after_a_kill_and_the_next_start() {
         for interface in ["eth1", "eth2"] {
             road.vehicle.set_sysctl(&format!("net.ipv4.conf.{interface}.rp_filter"), "1").unwrap();
         }
-        // What belongs to others stays.
+        // Rules and routes of other programs stay.
         road.vehicle.ip("rule add priority 77 oif eth1 table 77").unwrap();
         road.vehicle.ip("route add 10.99.0.0/16 via 10.1.0.1 table 77").unwrap();
         let before = road.state();
 
         let (server, client) = road.start_both();
         let during = road.state();
-        for mark in ["link rw0", "link rws", "box rule 532", "box sysctl", "inet roadweave_rws"] {
+        let accepts_ra = "box sysctl ipv6/conf/eth1/accept_ra 2";
+        for mark in ["link rw0", "link rws", "box rule 532", accepts_ra, "inet roadweave_rws"] {
             assert!(during.iter().any(|line| line.contains(mark)), "{mark}: {during:#?}");
         }
         client.interrupt();
@@ -180,16 +168,11 @@ fn a_port_that_its_network_leads_nowhere_is_left() {
         let _both = road.start_both();
         road.echo(&road.server, GATEWAY_V4);
         road.wait_for_traffic();
-        // As a router does that has an entry for it from before it translated addresses.
+        // As a router with an entry from before it translated addresses.
         let output = road.vehicle.command("ss").args(["-H", "-l", "-u", "-n"]).output().unwrap();
         let sockets = String::from_utf8(output.stdout).unwrap();
-        let port = sockets.lines().filter_map(|line| {
-            let local = line.split_whitespace().find(|word| word.contains("%eth1:"))?;
-            local.rsplit(':').next()
-        });
-        let ports: Vec<&str> = port.collect();
-        assert_eq!(ports.len(), 1, "{sockets}");
-        let rule = format!("udp sport {} drop", ports[0]);
+        let port = sockets.split("%eth1:").nth(1).unwrap().split_whitespace().next().unwrap();
+        let rule = format!("udp sport {port} drop");
         let chain = "type filter hook prerouting priority -500;";
         nft(&road.server, &format!("table ip lost {{ chain in {{ {chain} {rule}; }}; }}"));
         let passed = road.wait_for_traffic();

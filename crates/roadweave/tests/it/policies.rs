@@ -1,4 +1,4 @@
-//! What the user wants of the uplinks, from the configuration file to the interfaces.
+//! Policies of uplinks, from the file and from `roadweave uplink`.
 
 use std::path::Path;
 
@@ -15,14 +15,10 @@ const CAP: u64 = 1_000_000;
 fn an_uplink_is_paused_resumed_and_used_otherwise_while_the_session_lives() {
     run_sandboxed(|| {
         let road = Road::new();
-        let (server, client) = road.start_both();
-        road.wait_for_paths(&UPLINKS);
-        road.echo(&road.server, GATEWAY_V4);
+        let (server, client) = road.start_with_echo();
         let socket = socket(CLIENT);
         let uplink = |words: &[&str]| {
-            let words: Vec<&str> =
-                ["uplink", "--socket", &socket].iter().chain(words).copied().collect();
-            let output = roadweave(&words);
+            let output = roadweave(&[&["uplink", "--socket", &socket], words].concat());
             (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
         };
         assert_eq!(uplink(&["pause", "eth2"]).0, Some(0));
@@ -30,7 +26,7 @@ fn an_uplink_is_paused_resumed_and_used_otherwise_while_the_session_lives() {
         exchange(&road, 5);
         let (code, said) = uplink(&["pause", "eth1"]);
         assert!(code == Some(2) && said.contains("--force"), "{code:?} {said}");
-        // What the kernel says of it changes nothing.
+        // A change of the interface does not resume it.
         road.vehicle.ip("link set eth2 down").unwrap();
         road.vehicle.ip("link set eth2 up").unwrap();
         road.route_uplink(2);
@@ -46,12 +42,9 @@ fn an_uplink_is_paused_resumed_and_used_otherwise_while_the_session_lives() {
         exchange(&road, 5);
         assert_eq!(uplink(&["set", "eth1", "--rate-limit-kbps", "2500"]).0, Some(0));
         for end in [CLIENT, SERVER] {
-            let is_told = |status: &Value| {
-                let paths = status["sessions"][0]["paths"].as_array().unwrap();
-                let limits = paths.iter().map(|it| it["rate_limit_bps"].as_u64());
-                limits.flatten().eq([2_500_000])
-            };
-            road.wait_for_status(end, "one path with a limit", is_told);
+            road.wait_for_status(end, "the limit", |it| {
+                path(it, "eth1")["rate_limit_bps"] == 2_500_000
+            });
         }
         assert_eq!(uplink(&["set", "eth1", "--rate-limit-kbps", "0"]).0, Some(0));
         assert_eq!(path(&road.show(CLIENT), "eth1")["rate_limit_bps"], Value::Null);
@@ -62,13 +55,16 @@ fn an_uplink_is_paused_resumed_and_used_otherwise_while_the_session_lives() {
         assert_eq!(uplink(&["set", "eth2", "--daily-cap-mb", "0"]).0, Some(0));
         wait_for_priorities(&road, "backup", "primary");
 
-        // No such uplink, nothing said, and no such weight.
-        assert_eq!(uplink(&["pause", "rw0"]).0, Some(2));
-        assert_eq!(uplink(&["set", "eth1"]).0, Some(2));
-        assert_eq!(uplink(&["set", "eth1", "--weight", "0"]).0, Some(2));
-        assert_eq!(uplink(&["set", "eth1", "--monthly-cap-mb", "1000000001"]).0, Some(2));
-        let (code, said) = uplink(&["set", "eth1", "--rate-limit-kbps", "99"]);
-        assert!(code == Some(2) && said.contains("100 to 100000000"), "{code:?} {said}");
+        for (words, part) in [
+            (&["pause", "rw0"][..], ""),
+            (&["set", "eth1"], ""),
+            (&["set", "eth1", "--weight", "0"], ""),
+            (&["set", "eth1", "--monthly-cap-mb", "1000000001"], ""),
+            (&["set", "eth1", "--rate-limit-kbps", "99"], "100 to 100000000"),
+        ] {
+            let (code, said) = uplink(words);
+            assert!(code == Some(2) && said.contains(part), "{code:?} {said}");
+        }
 
         assert_eq!(uplink(&["pause", "eth2"]).0, Some(0));
         assert_eq!(uplink(&["pause", "eth1", "--force"]).0, Some(0));
@@ -93,18 +89,28 @@ fn the_cap_of_a_sim_stays_its_own_under_another_name() {
                  [[uplinks.policies]]\nname = \"modem*\"\npriority = \"secondary\"\n"
             )
         });
-        let (_server, client) = road.start_both();
-        road.echo(&road.server, GATEWAY_V4);
-        road.wait_for_paths(&UPLINKS);
+        let (_server, client) = road.start_with_echo();
         let tell = |uplink: &str| {
-            let facts = ModemFacts { iccid: Some(format!("{iccid}F")), ..ModemFacts::default() };
+            let facts = ModemFacts {
+                iccid: Some(format!("{iccid}F")),
+                operator: Some("Some Operator".to_owned()),
+                technology: Some("lte".to_owned()),
+                ..ModemFacts::default()
+            };
             let told = TellModem { uplink: uplink.to_owned(), facts };
-            assert!(tell_modem(Path::new(&socket(CLIENT)), &told).unwrap());
+            tell_modem(Path::new(&socket(CLIENT)), &told).unwrap()
         };
-        assert_eq!(path(&road.show(CLIENT), "eth1")["monthly_cap_bytes"], Value::Null);
-        tell("eth1");
-        assert_eq!(path(&road.show(CLIENT), "eth1")["monthly_cap_bytes"], CAP);
-        assert_eq!(path(&road.show(CLIENT), "eth2")["monthly_cap_bytes"], Value::Null);
+        let rank = |status: &Value| {
+            let mut uplinks = status["uplinks"].as_array().unwrap().iter();
+            uplinks.find(|it| it["name"] == "eth1").unwrap()["rank"].as_u64().unwrap()
+        };
+        let cap = |uplink: &str| path(&road.show(CLIENT), uplink)["monthly_cap_bytes"].as_u64();
+        assert_eq!((cap("eth1"), rank(&road.show(CLIENT))), (None, 0));
+        assert!(tell("eth1") && !tell("wwan7"), "wwan7 is no uplink");
+        let status = road.show(CLIENT);
+        assert!(rank(&status) > 0 && status["modems"]["eth1"]["operator"] == "Some Operator");
+        assert_eq!((cap("eth1"), cap("eth2")), (Some(CAP), None));
+        let month = |uplink: &str| path(&road.show(CLIENT), uplink)["month_bytes"].as_u64();
         let uplink = |words: &[&str]| {
             let told = roadweave(&[&["uplink", "--socket", &socket(CLIENT)], words].concat());
             assert!(told.status.success(), "{told:?}");
@@ -112,13 +118,12 @@ fn the_cap_of_a_sim_stays_its_own_under_another_name() {
         uplink(&["pause", "eth2"]);
         road.wait_for_paths(&["eth1"]);
         exchange(&road, 100);
-        let month = |uplink: &str| path(&road.show(CLIENT), uplink)["month_bytes"].as_u64();
         let before = month("eth1").unwrap();
         assert!((200_000..CAP).contains(&before), "{before}");
         uplink(&["resume", "eth2"]);
         road.wait_for_paths(&UPLINKS);
 
-        // It is plugged in again, and the kernel counts on.
+        // The SIM appears under another name, and the kernel counts on.
         for words in ["set eth1 down", "set eth1 name modem7", "set modem7 up"] {
             road.vehicle.ip(&format!("link {words}")).unwrap();
         }
@@ -129,15 +134,15 @@ fn the_cap_of_a_sim_stays_its_own_under_another_name() {
             (&unknown["priority"], &unknown["month_bytes"]),
             (&"secondary".into(), &Value::Null)
         );
-        tell("modem7");
+        assert!(tell("modem7"));
         assert_eq!(path(&road.show(CLIENT), "modem7")["priority"], "primary");
         assert!(month("modem7").unwrap() >= before);
-        // It is remembered when the box is switched off and on.
+        // A restart keeps it.
         client.interrupt();
         let client = road.start_client("client");
         client.wait_for("joined");
         road.wait_for_paths(&["eth2", "modem7"]);
-        tell("modem7");
+        assert!(tell("modem7"));
         assert!(month("modem7").unwrap() >= before);
     });
 }

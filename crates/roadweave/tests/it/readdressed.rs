@@ -1,4 +1,4 @@
-//! Uplinks whose lease is renewed with another address, between namespaces.
+//! Uplinks whose lease changes: to another address, or to one that belongs to another host.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::common::*;
 
-/// Packets to the server's inner side and back, one every 20 ms, until it is asked for the longest
-/// time in which none came back.
+/// Packets to the server's inner side and back, one every 20 ms, and the longest time in which none
+/// came back.
 struct Flow {
     ended: Arc<AtomicBool>,
     thread: JoinHandle<Duration>,
@@ -42,62 +42,14 @@ impl Flow {
     }
 }
 
-/// What a DHCP client does when the lease is another one.
-struct Renewal {
-    address: &'static str,
-    commands: &'static [&'static str],
-}
-
-/// Each begins where the one before it ended.
-const RENEWALS: [Renewal; 4] = [
-    // The old address goes first.
-    Renewal {
-        address: "10.1.0.77",
-        commands: &[
-            "address del 10.1.0.2/24 dev eth1",
-            "address add 10.1.0.77/24 dev eth1",
-            "route replace default via 10.1.0.1 metric 100",
-        ],
-    },
-    // The new one comes first.
-    Renewal {
-        address: "10.1.0.88",
-        commands: &[
-            "address add 10.1.0.88/24 dev eth1",
-            "address del 10.1.0.77/24 dev eth1",
-            "route replace default via 10.1.0.1 metric 100",
-        ],
-    },
-    // Another network, whose gateway is another.
-    Renewal {
-        address: "10.9.0.2",
-        commands: &[
-            "address del 10.1.0.88/24 dev eth1",
-            "address add 10.9.0.2/24 dev eth1",
-            "route replace default via 10.9.0.1 metric 100",
-        ],
-    },
-    // And back, the new one first.
-    Renewal {
-        address: "10.1.0.2",
-        commands: &[
-            "address add 10.1.0.2/24 dev eth1",
-            "route replace default via 10.1.0.1 metric 100",
-            "address del 10.9.0.2/24 dev eth1",
-        ],
-    },
+/// Leases of uplink 1: the old and the new address, the gateway, and whether the DHCP client adds
+/// the new address before it removes the old one.
+const RENEWALS: [(&str, &str, &str, bool); 4] = [
+    ("10.1.0.2", "10.1.0.77", "10.1.0.1", false),
+    ("10.1.0.77", "10.1.0.88", "10.1.0.1", true),
+    ("10.1.0.88", "10.9.0.2", "10.9.0.1", false),
+    ("10.9.0.2", "10.1.0.2", "10.1.0.1", true),
 ];
-
-fn prepare(road: &Road) {
-    road.server.ip("address add 10.9.0.1/24 dev eth1").unwrap();
-    // As NetworkManager and systemd-networkd have it: the new address outlives the old one.
-    road.vehicle.set_sysctl("net.ipv4.conf.all.promote_secondaries", "1").unwrap();
-}
-
-fn renew(road: &Road, renewal: &Renewal) -> Watch {
-    renewal.commands.iter().for_each(|command| road.vehicle.ip(command).unwrap());
-    Watch::start()
-}
 
 /// Waits until the server sees the path of an uplink come from `address`.
 fn wait_for_path_from(road: &Road, uplink: &str, address: &str) {
@@ -116,30 +68,40 @@ fn wait_for_path_from(road: &Road, uplink: &str, address: &str) {
 fn an_uplink_with_another_address_is_back_within_seconds_and_the_others_notice_nothing() {
     run_sandboxed(|| {
         let road = Road::new();
-        prepare(&road);
-        let (_server, client) = road.start_both();
-        road.echo(&road.server, GATEWAY_V4);
-        road.wait_for_paths(&["eth1", "eth2"]);
-        for renewal in &RENEWALS {
-            let line = format!("{}/24", renewal.address);
-            let told = client.count(&line);
+        road.server.ip("address add 10.9.0.1/24 dev eth1").unwrap();
+        // As NetworkManager and systemd-networkd have it: the new address outlives the old one.
+        road.vehicle.set_sysctl("net.ipv4.conf.all.promote_secondaries", "1").unwrap();
+        let (_server, client) = road.start_with_echo();
+        for (old, address, gateway, is_new_first) in RENEWALS {
+            let line = format!("{address}/24");
+            let logged = client.count(&line);
             let flow = Flow::start(&road);
             sleep(Duration::from_millis(500));
-            let renewed = renew(&road, renewal);
-            wait_for_path_from(&road, "eth1", renewal.address);
+            let mut commands = [
+                format!("address del {old}/24 dev eth1"),
+                format!("address add {address}/24 dev eth1"),
+            ];
+            if is_new_first {
+                commands.reverse();
+            }
+            commands.iter().for_each(|command| road.vehicle.ip(command).unwrap());
+            let route = format!("route replace default via {gateway} metric 100");
+            road.vehicle.ip(&route).unwrap();
+            let renewed = Watch::start();
+            wait_for_path_from(&road, "eth1", address);
             road.wait_for_paths(&["eth1", "eth2"]);
             let took = renewed.elapsed();
-            assert!(took < Duration::from_secs(3), "{} after {took:?}", renewal.address);
+            assert!(took < Duration::from_secs(3), "{address} after {took:?}");
             let gap = flow.longest_gap();
-            assert!(gap < Duration::from_secs(1), "{} cost {gap:?}", renewal.address);
-            client.wait_for_count(&line, told + 1);
+            assert!(gap < Duration::from_secs(1), "{address} cost {gap:?}");
+            client.wait_for_count(&line, logged + 1);
         }
         assert_eq!(client.count(" joined "), 1, "one session outlives all of it");
         assert_eq!(client.count("uplink is up uplink=\"eth2\""), 1, "{}", client.log());
         for change in ["uplink is down uplink=\"eth2\"", "event=\"uplink-moved\" uplink=\"eth2\""] {
             assert_eq!(client.count(change), 0, "{}", client.log());
         }
-        // The server learns it though nothing is sent: of both, one is kept warm least.
+        // The server learns of both changes without traffic.
         sleep(Duration::from_secs(2));
         let renewed = Watch::start();
         for number in [1, 2] {
@@ -155,7 +117,6 @@ fn an_uplink_with_another_address_is_back_within_seconds_and_the_others_notice_n
     });
 }
 
-/// The addresses of an interface in the vehicle.
 fn addresses_of(road: &Road, interface: &str) -> String {
     road.vehicle.run(&format!("ip -brief address show dev {interface}")).unwrap()
 }
@@ -171,7 +132,7 @@ fn a_lease_of_another_s_address_stops_no_other_uplink() {
         let (_server, client) = road.start_both();
         road.echo(&road.server, GATEWAY_V4);
         let hostile = [
-            // What a DHCP server leases, or what its option 28 (broadcast) holds.
+            // The address of a lease, or its broadcast address (DHCP option 28).
             ("198.51.100.1/32", "198.51.100.1/32", "the server's"),
             ("10.2.0.66/24", "10.2.0.66/24 brd 198.51.100.1", "the server's"),
             ("10.77.0.2/24", "10.77.0.2/24", "an address inside the tunnel"),
@@ -215,7 +176,7 @@ fn a_lease_of_another_s_address_stops_no_other_uplink() {
         road.vehicle.ip("address add 10.2.0.66/24 broadcast 198.51.100.1 dev eth2").unwrap();
         road.wait_for_status(CLIENT, "a conflict", |status| !status["conflicts"].is_null());
         client.interrupt();
-        // What was taken is given back when nothing is in its way, its route as well.
+        // A stop gives back the address that was taken, and its route.
         assert!(addresses_of(&road, "eth2").contains("10.2.0.66/24"));
         road.route_uplink(2);
         let default = || road.vehicle.run("ip route show default dev eth2").unwrap();

@@ -1,5 +1,4 @@
-//! SIGHUP: what a running client and server take up of a changed file, and what they say of the
-//! rest.
+//! SIGHUP: a running client and server take up what they can of a changed file, and name the rest.
 
 use crate::common::*;
 use rustix::process::Signal;
@@ -8,7 +7,7 @@ use rustix::process::Signal;
 fn a_running_client_takes_up_lanes_policies_and_uplinks_and_keeps_its_session() {
     run_sandboxed(|| {
         let road = Road::new();
-        // A network that says the cloud is reached by it (DHCP's option 121).
+        // A network advertises a route to the cloud (DHCP option 121).
         road.vehicle.ip("route add 203.0.113.0/24 via 10.2.0.1").unwrap();
         let check_way = |device: &str| {
             let way = road.vehicle.run("ip route get 203.0.113.2").unwrap();
@@ -27,12 +26,13 @@ fn a_running_client_takes_up_lanes_policies_and_uplinks_and_keeps_its_session() 
         road.wait_for_paths(&["eth1", "eth2"]);
         check_way("dev rw0");
 
-        // Fewer uplinks, another strategy, a policy; and a name, which waits for the next
-        // start.
+        // Fewer uplinks, another strategy, a policy; and a name, which needs a restart.
         let policy = "include = [\"eth1\"]\n\
                           policies = [{ name = \"eth1\", priority = \"backup\", weight = 7 }]";
         with(policy, "[[lanes]]\nname = \"all\"\nstrategy = \"ecf\"\nqueue_max_bytes = 50000\n");
-        road.edit("client.toml", |text| with_name(&text, "other"));
+        road.edit("client.toml", |text| {
+            text.replace("\nname = \"vehicle-1\"", "\nname = \"other\"")
+        });
         client.reload();
         road.wait_for_paths(&["eth1"]);
         check_way("dev eth2");
@@ -46,7 +46,7 @@ fn a_running_client_takes_up_lanes_policies_and_uplinks_and_keeps_its_session() 
         client.wait_for("ignored until the next start");
         assert_eq!(client.count("fields=\"name\""), 1, "{}", client.log());
 
-        // Lanes of other names are none that the server knows: a session with them follows.
+        // Lanes of other names need another session.
         with("include = [\"eth*\"]", "[[lanes]]\nname = \"new\"\nstrategy = \"redundant\"\n");
         client.signal(Signal::HUP);
         road.wait_for_status(CLIENT, "the new lane", |status| {
@@ -55,7 +55,7 @@ fn a_running_client_takes_up_lanes_policies_and_uplinks_and_keeps_its_session() 
         road.wait_for_paths(&["eth1", "eth2"]);
         check_way("dev rw0");
 
-        // What the server would have to open anew is named.
+        // Fields that need a restart of the server are named.
         road.edit("server.toml", |text| {
             text.replace("listen = \"[::]:4433\"", "listen = \"[::]:4434\"")
                 .replace("name = \"rws\"", "name = \"rws\"\nmtu_bytes = 1400")
@@ -68,12 +68,4 @@ fn a_running_client_takes_up_lanes_policies_and_uplinks_and_keeps_its_session() 
         client.interrupt();
         server.interrupt();
     });
-}
-
-fn with_name(text: &str, name: &str) -> String {
-    let line = |line: &str| match line.starts_with("name = \"vehicle-1\"") {
-        true => format!("name = {name:?}\n"),
-        false => format!("{line}\n"),
-    };
-    text.lines().map(line).collect()
 }

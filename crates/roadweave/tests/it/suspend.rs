@@ -17,9 +17,7 @@ fn who_stood_still_is_back_within_seconds_and_sends_nothing_old() {
         for name in ["client.toml", "server.toml"] {
             road.edit(name, |text| text + "[transport]\nidle_timeout_seconds = 10\n");
         }
-        let (server, client) = road.start_both();
-        road.echo(&road.server, GATEWAY_V4);
-        road.wait_for_paths(&["eth1", "eth2"]);
+        let (server, client) = road.start_with_echo();
         let socket = road.socket_to(GATEWAY_V4);
         socket.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
 
