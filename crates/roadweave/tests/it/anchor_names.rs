@@ -1,5 +1,5 @@
-//! An anchor that its proxy knows by name: looked up again where the leg is away, and a name that
-//! leads to a stranger costs nothing.
+//! A proxy knows its anchor by name: it looks the name up again while the leg is down, and a name
+//! that leads to a stranger costs nothing.
 
 use std::time::Duration;
 
@@ -11,21 +11,17 @@ const ANCHOR: u8 = 3;
 const STRANGER: u8 = 4;
 /// A name server of the proxy's machine alone.
 const DNS: &str = "198.51.100.53";
-/// Look-ups are a minute apart at most while a leg is away.
+/// Look-ups are a minute apart at most while a leg is down.
 const LOOKED_UP: Duration = Duration::from_secs(100);
-
-/// The box's inner address.
-const INNER: &str = "\"10.77.0.2/32\"";
 
 /// An anchor with the key of `seed`, at `address`.
 fn anchor(road: &Road, seed: u8, address: &str, tun: &str) -> Daemon {
     road.cloud.ip(&format!("address replace {address}/24 dev eth0")).unwrap();
     let file = format!(
-        "{}tenant = \"acme\"\nlisten = \"{address}:4434\"\n\
-         allow_destinations = [\"{GATEWAY_V4}\"]\n[tun]\nname = \"{tun}\"\n{}{}",
+        "{}tenant = \"acme\"\nlisten = \"{address}:4434\"\n[tun]\nname = \"{tun}\"\n{}{}",
         members::own(road, seed),
         members::proxy("proxy", PROXY),
-        members::device("devices", BOX, INNER, "")
+        members::device("devices", BOX, "\"10.77.0.2/32\"", "")
     );
     road.write(&format!("{tun}.toml"), file);
     let anchor = road.start(&road.cloud, "anchor", tun);
@@ -47,7 +43,6 @@ fn an_anchor_is_found_by_its_name_wherever_it_goes() {
         let road = Road::new();
         road.server.ip(&format!("address add {DNS}/32 dev lo")).unwrap();
         road.set_resolvers(&format!("nameserver {DNS}\n"));
-        // First a stranger has the name.
         let zone = dns::serve(&road.server, DNS, &[("anchor.test", "203.0.113.7")]);
         let _stranger = anchor(&road, STRANGER, "203.0.113.7", "rwx");
         let first = anchor(&road, ANCHOR, "203.0.113.8", "rwa");
@@ -55,7 +50,7 @@ fn an_anchor_is_found_by_its_name_wherever_it_goes() {
             "listen = \"198.51.100.1:4433\"\n{}{}{}",
             members::own(&road, PROXY),
             members::tenant("acme", ANCHOR, "anchor.test:4434"),
-            members::device("peers", BOX, INNER, "tenant = \"acme\"\n")
+            members::device("peers", BOX, "\"10.77.0.2/32\"", "tenant = \"acme\"\n")
         );
         road.write("proxy.toml", proxy);
         let proxy = road.start(&road.server, "proxy", "proxy");
@@ -69,25 +64,11 @@ fn an_anchor_is_found_by_its_name_wherever_it_goes() {
         };
         now_at("203.0.113.8");
         wait_for_leg(&road, "203.0.113.8");
-        let routes = "[routes]\ninto_tunnel = [\"10.77.0.0/24\"]\n";
-        road.write("box.toml", members::client(&road, BOX, &[(PROXY, 4433)]) + routes);
-        let client = road.start_client("box");
-        client.wait_for("joined");
-        road.echo(&road.cloud, GATEWAY_V4);
-        road.wait_for_traffic();
-
-        // It goes to another address, and nobody tells the proxy.
+        // The anchor moves to another address, unknown to the proxy.
         first.interrupt();
         now_at("203.0.113.9");
         let second = anchor(&road, ANCHOR, "203.0.113.9", "rwa");
         wait_for_leg(&road, "203.0.113.9");
-        let socket = road.socket_to(GATEWAY_V4);
-        socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
-        // A box that was sent away rests before it comes again; without a tunnel the kernel may
-        // refuse.
-        wait_within(LOOKED_UP, "no traffic", || {
-            socket.send(b"is anybody there?").is_ok() && socket.recv(&mut [0; 100]).is_ok()
-        });
-        [client, proxy, second].into_iter().for_each(Daemon::interrupt);
+        [proxy, second].into_iter().for_each(Daemon::interrupt);
     });
 }

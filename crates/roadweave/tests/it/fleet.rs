@@ -57,7 +57,7 @@ fn start_proxy(road: &Road, name: &str) -> Daemon {
     proxy
 }
 
-/// A TCP connection from the box to whoever echoes behind the anchor.
+/// A TCP connection from the box to an echo behind the anchor.
 fn connection(road: &Road) -> TcpStream {
     let listener = road.cloud.enter(|| TcpListener::bind("10.77.0.1:9000").unwrap()).unwrap();
     std::thread::spawn(move || {
@@ -106,7 +106,7 @@ fn a_connection_outlives_the_proxy_that_it_began_at() {
         let page = road.page("proxy_a");
         assert!(page.contains("no device") && page.contains("acme"), "{page}");
 
-        // The client starts anew with the other proxy's file, and has forgotten its number.
+        // The client restarts with the other proxy's file, without its binding's number.
         first.kill();
         let gone = Watch::start();
         client.kill();
@@ -117,9 +117,9 @@ fn a_connection_outlives_the_proxy_that_it_began_at() {
         assert!(gap < Duration::from_secs(15), "{gap:?}");
         assert_eq!(road.show("proxy_b")["legs"][0]["attachments"], 1);
         let old = &road.show(ANCHOR_TUN)["refusals"]["old-binding"];
-        assert_eq!(old, 1, "it was told the newest, and went beyond it");
+        assert_eq!(old, 1, "it learned the newest number, and used a greater one");
 
-        // What the box has signed outlives the anchor's program.
+        // The anchor keeps what the box has signed.
         client.interrupt();
         second.interrupt();
         anchor.interrupt();
@@ -165,17 +165,17 @@ fn a_drained_proxy_lets_its_clients_go_to_another_and_says_so() {
             let status = if path == "/readyz" { "503 Service Unavailable" } else { "200 OK" };
             assert!(answer.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{answer}");
         }
-        let figures = http_get(&road.server, port(first.0), "/metrics");
-        for line in ["roadweave_draining 1", "roadweave_sessions 0"] {
-            assert!(figures.lines().any(|it| it == line), "{line} is not in\n{figures}");
+        for (name, lines) in [
+            (first.0, ["roadweave_draining 1", "roadweave_sessions 0"]),
+            (second.0, ["roadweave_draining 0", "roadweave_sessions 1"]),
+        ] {
+            let figures = http_get(&road.server, port(name), "/metrics");
+            for line in lines {
+                assert!(figures.lines().any(|it| it == line), "{line} is not in\n{figures}");
+            }
         }
-        let figures = http_get(&road.server, port(second.0), "/metrics");
-        for line in ["roadweave_draining 0", "roadweave_sessions 1"] {
-            assert!(figures.lines().any(|it| it == line), "{line} is not in\n{figures}");
-        }
-        assert!(http_get(&road.server, port(first.0), "/").starts_with("HTTP/1.1 404 "));
 
-        // The last one knows of nobody else: it stays, and the command says so.
+        // A client that knows no other proxy stays, and the command says so.
         let drained = drain(second.0, "1");
         assert_eq!(drained.status.code(), Some(1), "{drained:?}");
         assert!(String::from_utf8_lossy(&drained.stderr).contains("1 client left after 1 s"));

@@ -1,4 +1,4 @@
-//! Which proxies get new boxes: a full one gets none, nor does a dead one, and both do again.
+//! Full and dead proxies get no new boxes until they have room or are back.
 //!
 //! ```text
 //! bus11, bus12, ... ══► server: controller, fra-1 :4433, fra-2 :4435 ═══► cloud: anchor
@@ -12,8 +12,8 @@ use serde_json::Value;
 
 /// Two proxies beside one another, by name and address.
 const TWO: [(&str, &str); 2] = [("fra-1", SERVES_AT), ("fra-2", "198.51.100.1:4435")];
-/// How long it may take until a controller has judged a proxy: it waits for 75 s after the last
-/// word of a box that was on it.
+/// The bound on a controller's judgement of a proxy, which waits for 75 s after the last report of
+/// a box that was on it.
 const JUDGED_MAX: Duration = Duration::from_secs(300);
 
 /// Two proxies with one anchor, and boxes in namespaces of their own.
@@ -23,7 +23,6 @@ struct Gates<'a> {
     _anchor: Daemon,
 }
 
-/// A box that runs.
 struct Bus {
     name: String,
     client: Daemon,
@@ -71,20 +70,20 @@ impl<'a> Gates<'a> {
         Bus { name, client, _garage: garage }
     }
 
-    /// The proxy that a box has its session with.
+    /// The proxy of a box's session.
     fn home(&self, bus: &Bus) -> usize {
         let candidates = self.candidates(bus);
         let in_use = candidates.iter().find(|it| it["place"] == "in-use");
         let at = match in_use {
             Some(in_use) => (0..2).find(|at| in_use["name"] == TWO[*at].0),
-            // It knows but one.
+            // It knows one proxy only.
             None => (0..2)
                 .find(|at| bus.client.log().contains(&format!("joined server={}", TWO[*at].1))),
         };
         at.unwrap()
     }
 
-    /// Which of the two a box may choose, last resorts aside.
+    /// The proxies that a box may choose, without last resorts.
     fn offered(&self, bus: &Bus) -> Vec<usize> {
         let candidates = self.candidates(bus);
         if candidates.is_empty() {
@@ -97,7 +96,7 @@ impl<'a> Gates<'a> {
     }
 
     fn candidates(&self, bus: &Bus) -> Vec<Value> {
-        // Told only where there are several.
+        // Shown only if there are several.
         self.world.road.show(&bus.name)["candidates"].as_array().cloned().unwrap_or_default()
     }
 
@@ -116,8 +115,8 @@ fn a_full_and_a_dead_proxy_get_no_new_boxes_until_they_are_back() {
         let home = gates.home(&first);
         let other = 1 - home;
 
-        // It can bear one session, and has that. Until it has said so, as it does each 10 s, boxes
-        // may come to it.
+        // The proxy is full with one session. It reports that every 10 s; until then boxes may come
+        // to it.
         let limited = world.json(&["proxy", "limit", TWO[home].0, "--sessions", "1"]);
         assert_eq!(limited["settings"]["devices_max"], 1, "{limited:#}");
         let mut boxes = vec![first];
