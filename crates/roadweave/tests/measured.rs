@@ -1,4 +1,4 @@
-//! `roadweave speedtest` over cables that are as fast as `tc` lets them be.
+//! `roadweave speedtest` over cables that `tc` shapes.
 
 #![allow(
     clippy::disallowed_methods,
@@ -18,7 +18,7 @@ use serde_json::Value;
 const UPLINKS: [&str; 2] = ["eth1", "eth2"];
 const METERED: &str = "\n[[uplinks.policies]]\nname = \"eth2\"\nmetered.monthly_cap_mb = 5000\n";
 
-/// Lets an interface send so many megabits a second; whether there is a `tc` that can.
+/// Limits an interface to so many Mbit/s; false if `tc` cannot.
 fn is_shaped(namespace: &NetNs, interface: &str, mbps: u32) -> bool {
     let mut command = namespace.command("tc");
     let rate = format!("rate {mbps}mbit burst 16kb latency 60ms");
@@ -36,17 +36,6 @@ fn speedtest(words: &[&str]) -> Output {
     roadweave(&words)
 }
 
-/// The report of a test that must end well.
-fn measured(words: &[&str]) -> Value {
-    let output = speedtest(&[words, &["--json"]].concat());
-    assert!(output.status.success(), "{output:?}");
-    serde_json::from_slice(&output.stdout).unwrap()
-}
-
-fn mbps(report: &Value, row: usize, direction: &str) -> f64 {
-    report["rows"][row][direction]["bps"].as_f64().unwrap_or_default() / 1e6
-}
-
 #[test]
 fn each_uplink_shows_what_its_cable_carries_and_a_metered_one_waits_to_be_meant() {
     run_sandboxed(|| {
@@ -61,9 +50,12 @@ fn each_uplink_shows_what_its_cable_carries_and_a_metered_one_waits_to_be_meant(
         let (server, client) = road.start_both();
         road.wait_for_paths(&UPLINKS);
 
-        let report = measured(&["--seconds", "2"]);
+        let output = speedtest(&["--seconds", "2", "--json"]);
+        assert!(output.status.success(), "{output:?}");
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(report["state"], "done", "{report:#}");
-        let (up, down) = (mbps(&report, 0, "up"), mbps(&report, 0, "down"));
+        let mbps = |direction: &str| report["rows"][0][direction]["bps"].as_f64().unwrap() / 1e6;
+        let (up, down) = (mbps("up"), mbps("down"));
         assert!((5.0..8.1).contains(&up) && (10.0..16.2).contains(&down), "{report:#}");
         let second = &report["rows"][1];
         assert!(second["left_out"].is_string() && second["up"].is_null(), "{report:#}");

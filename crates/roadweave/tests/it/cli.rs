@@ -1,12 +1,10 @@
-//! The command line as its users meet it, without any privileges: help, files, and mistakes in
-//! both.
+//! The command line without privileges: help, files, and mistakes in both.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use serde_json::Value;
 use tempfile::TempDir;
 
 /// Runs the program in `folder`.
@@ -66,30 +64,21 @@ impl Files {
     }
 }
 
-/// Golden files of tools/manual have the help of all commands.
-#[test]
-fn help_and_version_are_printed() {
-    for (word, part) in [("--help", "Usage: roadweave"), ("--version", "roadweave 0.")] {
-        let output = run(&[word]);
-        assert!(output.status.success() && said(&output.stdout).contains(part), "{output:?}");
-    }
-}
-
 #[test]
 fn mistyped_words_are_refused_with_the_likely_one() {
     check_refused(&run(&["cleint"]), 2, &["unrecognized subcommand 'cleint'", "'client'"]);
     check_refused(&run(&["dmeo"]), 2, &["unrecognized subcommand 'dmeo'", "'demo'"]);
     check_refused(&run(&["client", "--confg", "x"]), 2, &["'--confg'", "'--config'"]);
-    check_refused(&run(&["show", "--jsno"]), 2, &["'--jsno'", "'--json'"]);
     check_refused(&run(&["--log", "a=b=c", "keygen"]), 2, &["--log a=b=c", "\"debug\""]);
     for time in ["nan", "0", "-1", "1e300"] {
         let output = run(&["show", &format!("--watch={time}")]);
         check_refused(&output, 2, &["'--watch <SECONDS>'", "0.1 to 3600 seconds"]);
     }
     check_refused(&run(&[]), 2, &["Usage: roadweave"]);
+    assert!(said(&run(&["--version"]).stdout).contains("roadweave 0."));
 }
 
-/// The program alone in a folder, as where nothing else is installed.
+/// The program in a folder of its own, without the other programs.
 fn alone() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let (original, program) = (env!("CARGO_BIN_EXE_roadweave"), folder.path().join("roadweave"));
@@ -99,7 +88,7 @@ fn alone() -> (TempDir, PathBuf) {
     (folder, program)
 }
 
-/// Writes a program that tells its name, its arguments and the log level.
+/// Writes a program that prints its name, its arguments and the log level.
 fn write_program(path: &Path) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, "#!/bin/sh\necho \"${0##*/} $* $ROADWEAVE_LOG\"; exit 7\n").unwrap();
@@ -120,174 +109,39 @@ fn commands_of_other_programs_run_as_ours() {
     };
     let bin = folder.path().join("bin");
     let path = format!("{}:/usr/bin:/bin", bin.display());
-    check_refused(
-        &run(&["demo"], &path),
-        2,
-        &["demo is a command of roadweave-lab", "not installed", "package roadweave-bench"],
-    );
-
-    check_refused(
-        &run(&["fleet", "status"], &path),
-        2,
-        &["fleet is a command of roadweave-fleet", "not installed", "package roadweave-control"],
-    );
-
-    check_refused(
-        &run(&["web"], &path),
-        2,
-        &["web is a command of roadweave-web", "not installed", "package roadweave-web"],
-    );
+    for (word, program, package) in [
+        ("demo", "roadweave-lab", "roadweave-bench"),
+        ("fleet", "roadweave-fleet", "roadweave-control"),
+        ("web", "roadweave-web", "roadweave-web"),
+    ] {
+        let (program, package) =
+            (format!("{word} is a command of {program}"), format!("package {package}"));
+        check_refused(&run(&[word], &path), 2, &[&program, "not installed", &package]);
+    }
 
     write_program(&bin.join("roadweave-hello"));
     check(&["hello", "--json", "x"], &path, "roadweave-hello --json x \n");
     check(&["--log", "debug", "hello"], &path, "roadweave-hello  debug\n");
     write_program(&bin.join("roadweave-lab"));
     check(&["demo", "--help"], &path, "roadweave-lab demo --help \n");
-    // What lies beside the program comes first, as it is of the same version.
+    // A program beside this one comes first: it has the same version.
     write_program(&folder.path().join("roadweave-lab"));
     check(&["lab", "run"], "/usr/bin:/bin", "roadweave-lab lab run \n");
     check(&["help", "lab", "run"], "/usr/bin:/bin", "roadweave-lab help lab run \n");
-    // A wrong word after a command of our own is for no other program.
+    // A wrong word after a command of this program runs no other program.
     write_program(&bin.join("roadweave-set"));
     write_program(&bin.join("roadweave-help"));
     for words in [&["set", "video", "stratgy", "xnc"][..], &["help", "dmeo"]] {
         assert_eq!(run(words, &path).status.code(), Some(2), "{words:?}");
     }
-}
-
-#[test]
-fn no_program_is_run_from_where_somebody_stands_or_by_a_path() {
-    let (folder, program) = alone();
-    write_program(&folder.path().join("here/roadweave-hello"));
+    // No program runs from the current folder or by a path.
+    write_program(&folder.path().join("here/roadweave-other"));
     write_program(&folder.path().join("roadweave-/hello"));
-    for (word, path) in [("hello", ".:here::/bin"), ("/hello", "/bin"), ("-/hello", "/bin")] {
+    for (word, path) in [("other", ".:here::/bin"), ("/hello", "/bin"), ("-/hello", "/bin")] {
         let mut command = Command::new(&program);
         command.current_dir(folder.path().join("here")).env("PATH", path).arg(word);
         let output = command.output().unwrap();
         assert_eq!((output.status.code(), said(&output.stdout).as_str()), (Some(2), ""), "{word}");
-    }
-}
-
-#[test]
-fn keygen_makes_pairs_that_differ() {
-    let keys = || -> Value {
-        let output = run(&["keygen", "--json"]);
-        assert!(output.status.success(), "{output:?}");
-        serde_json::from_slice(&output.stdout).unwrap()
-    };
-    let (one, two) = (keys(), keys());
-    for field in ["private_key", "public_key"] {
-        assert_eq!(one[field].as_str().unwrap().len(), 44, "{one}");
-        assert_ne!(one[field], two[field]);
-    }
-    // What it prints for people can be pasted into a file.
-    let files = Files::new();
-    let printed = said(&run(&["keygen"]).stdout);
-    let private = printed.lines().next().unwrap();
-    let output = files.check_changed("client", "private_key", private);
-    assert!(output.status.success(), "{output:?}");
-}
-
-#[test]
-fn init_writes_secret_files_that_pass_the_check() {
-    let files = Files::new();
-    for role in ["client", "server"] {
-        let name = format!("{role}.toml");
-        let mode = fs::metadata(files.path(&name)).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o600, "{name}");
-        // This machine may have no network behind it to name.
-        let text = fs::read_to_string(files.path(&name)).unwrap();
-        fs::write(files.path(&name), text.replace("inside = []", "inside = [\"lan0\"]")).unwrap();
-        let output = run_in(files.0.path(), &[role, "--check", "--config", &name]);
-        assert!(output.status.success(), "{output:?}");
-        assert_eq!(said(&output.stdout), format!("{name} is in order\n"));
-        assert_eq!(said(&output.stderr), "");
-    }
-
-    let again = ["init", "--server", "192.0.2.1:4433"];
-    let before = fs::read_to_string(files.path("client.toml")).unwrap();
-    // It would be another vehicle of the same server.
-    check_refused(&run_in(files.0.path(), &again), 2, &["vehicle-1", "choose another name"]);
-    assert_eq!(fs::read_to_string(files.path("client.toml")).unwrap(), before);
-    let output = run_in(files.0.path(), &[&again[..], &["--force"]].concat());
-    assert!(output.status.success(), "{output:?}");
-    assert!(fs::read_to_string(files.path("client.toml")).unwrap().contains("192.0.2.1:4433"));
-}
-
-#[test]
-fn init_wants_a_port() {
-    for server in ["vpn.example", "vpn.example:", "vpn.example:0", "vpn.example:https"] {
-        let output = run(&["init", "--server", server, "/nonexistent/roadweave"]);
-        check_refused(&output, 2, &[server, "a port is missing; write host:port"]);
-    }
-}
-
-#[test]
-fn init_takes_ipv6_addresses_or_says_how_they_are_written() {
-    let bare = run(&["init", "--server", "2001:db8::1", "/nonexistent/roadweave"]);
-    check_refused(&bare, 2, &["without brackets", "\"[2001:db8::1]:4433\""]);
-    let folder = tempfile::tempdir().unwrap();
-    let output = run_in(folder.path(), &["init", "--server", "2001:db8:1:2:3:4:5:6:4433"]);
-    assert!(output.status.success(), "{output:?}");
-    let client = fs::read_to_string(folder.path().join("client.toml")).unwrap();
-    assert!(client.contains("addresses = [\"[2001:db8:1:2:3:4:5:6]:4433\"]"), "{client}");
-}
-
-#[test]
-fn the_check_warns_of_a_peer_whose_key_has_expired() {
-    let files = Files::new();
-    let output = files.check_changed("server", "", "expires = 2020-01-31T00:00:00Z");
-    assert!(output.status.success(), "{output:?}");
-    assert_eq!(said(&output.stdout), "changed.toml is in order\n");
-    let warning = said(&output.stderr);
-    assert!(
-        warning.starts_with("warning: changed.toml: peer \"vehicle-1\" is let in no more"),
-        "{warning}"
-    );
-}
-
-/// Golden files of crates/config have the errors of all fields.
-#[test]
-fn broken_files_are_refused_with_file_line_and_what_would_be_right() {
-    let files = Files::new();
-    for (role, line, instead, part) in [
-        ("client", "private_key", "", "private_key is missing"),
-        ("client", "", "[tun]\nmtu_bytes = 99", "line 20"),
-        ("server", "listen", "listen = \"4433\"", "line 2"),
-    ] {
-        let output = files.check_changed(role, line, instead);
-        check_refused(&output, 2, &["roadweave: changed.toml: ", part]);
-    }
-}
-
-#[test]
-fn files_that_cannot_be_read_are_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let noise = folder.path().join("noise.toml");
-    fs::write(&noise, [0xff, 0xfe, 0x00, 0x9f]).unwrap();
-    fs::set_permissions(noise, fs::Permissions::from_mode(0o600)).unwrap();
-    for role in ["client", "server"] {
-        // With and without --check: nothing is touched before the file is read.
-        let refused = |arguments: &[&str], parts: &[&str]| {
-            let output = run_in(folder.path(), &[&[role, "--config"], arguments].concat());
-            check_refused(&output, 2, parts);
-            assert_eq!(said(&output.stderr).lines().count(), 1, "{output:?}");
-        };
-        refused(&["missing.toml"], &["cannot read missing.toml: No such file"]);
-        refused(&["missing.toml", "--check"], &["cannot read missing.toml: No such file"]);
-        refused(&["."], &["cannot read .: Is a directory"]);
-        refused(&["noise.toml"], &["cannot read noise.toml", "UTF-8"]);
-    }
-}
-
-#[test]
-fn show_without_a_running_instance_says_so_in_one_line() {
-    let folder = tempfile::tempdir().unwrap();
-    for json in [&[][..], &["--json"]] {
-        let arguments = [&["show", "--socket", "nothing.sock"], json].concat();
-        let output = run_in(folder.path(), &arguments);
-        check_refused(&output, 1, &["nothing runs at nothing.sock: start it"]);
-        assert_eq!(said(&output.stderr).lines().count(), 1);
     }
 }
 
@@ -305,4 +159,74 @@ fn a_token_comes_as_a_word_or_from_a_file_that_others_may_not_read() {
     check_refused(&run_in(folder.path(), &["join"]), 2, &["TOKEN"]);
     let both = run_in(folder.path(), &["join", "rw1_x", "--token-file", "token"]);
     check_refused(&both, 2, &["cannot be used with"]);
+}
+
+#[test]
+fn init_and_keygen_write_files_that_pass_the_check() {
+    let files = Files::new();
+    for role in ["client", "server"] {
+        let name = format!("{role}.toml");
+        let mode = fs::metadata(files.path(&name)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+    }
+    let keys = || said(&run(&["keygen"]).stdout);
+    let (one, two) = (keys(), keys());
+    assert_ne!(one, two);
+    let output = files.check_changed("client", "private_key", one.lines().next().unwrap());
+    assert!(output.status.success(), "{output:?}");
+    let output = files.check_changed("server", "", "expires = 2020-01-31T00:00:00Z");
+    assert_eq!(said(&output.stdout), "changed.toml is in order\n");
+    let warning = said(&output.stderr);
+    let expected = "warning: changed.toml: peer \"vehicle-1\" is let in no more";
+    assert!(warning.starts_with(expected), "{warning}");
+
+    let again = ["init", "--server", "2001:db8:1:2:3:4:5:6:4433"];
+    let before = fs::read_to_string(files.path("client.toml")).unwrap();
+    // It would be another vehicle of the same server.
+    check_refused(&run_in(files.0.path(), &again), 2, &["vehicle-1", "choose another name"]);
+    assert_eq!(fs::read_to_string(files.path("client.toml")).unwrap(), before);
+    let output = run_in(files.0.path(), &[&again[..], &["--force"]].concat());
+    assert!(output.status.success(), "{output:?}");
+    let client = fs::read_to_string(files.path("client.toml")).unwrap();
+    assert!(client.contains("addresses = [\"[2001:db8:1:2:3:4:5:6]:4433\"]"), "{client}");
+    for (server, part) in [
+        ("vpn.example", "a port is missing; write host:port"),
+        ("vpn.example:0", "a port is missing; write host:port"),
+        ("vpn.example:https", "a port is missing; write host:port"),
+        ("2001:db8::1", "without brackets"),
+    ] {
+        let output = run(&["init", "--server", server, "/nonexistent/roadweave"]);
+        check_refused(&output, 2, &[server, part]);
+    }
+}
+
+/// Golden files of crates/config hold the errors of all fields.
+#[test]
+fn files_that_are_broken_or_cannot_be_read_are_named() {
+    let files = Files::new();
+    for (role, line, instead, part) in [
+        ("client", "", "[tun]\nmtu_bytes = 99", "line 20"),
+        ("server", "listen", "listen = \"4433\"", "line 2"),
+    ] {
+        let output = files.check_changed(role, line, instead);
+        check_refused(&output, 2, &["roadweave: changed.toml: ", part]);
+    }
+    fs::write(files.path("noise.toml"), [0xff, 0xfe, 0x00, 0x9f]).unwrap();
+    fs::set_permissions(files.path("noise.toml"), fs::Permissions::from_mode(0o600)).unwrap();
+    for role in ["client", "server"] {
+        // With and without --check: nothing is touched before the file is read.
+        for (arguments, part) in [
+            (&["missing.toml"][..], "cannot read missing.toml: No such file"),
+            (&["missing.toml", "--check"], "cannot read missing.toml: No such file"),
+            (&["."], "cannot read .: Is a directory"),
+            (&["noise.toml"], "cannot read noise.toml"),
+        ] {
+            let output = run_in(files.0.path(), &[&[role, "--config"], arguments].concat());
+            check_refused(&output, 2, &[part]);
+            assert_eq!(said(&output.stderr).lines().count(), 1, "{output:?}");
+        }
+    }
+    let output = run_in(files.0.path(), &["show", "--json", "--socket", "nothing.sock"]);
+    check_refused(&output, 1, &["nothing runs at nothing.sock: start it"]);
+    assert_eq!(said(&output.stderr).lines().count(), 1);
 }

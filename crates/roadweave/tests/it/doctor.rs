@@ -23,7 +23,7 @@ fn check(found: &[Value], name: &str, verdict: &str, part: &str) {
 }
 
 #[test]
-fn a_box_is_told_which_uplink_is_blocked_and_how_long_packets_may_be() {
+fn doctor_names_blocked_uplinks_short_paths_and_firewalls_between_box_and_server() {
     run_sandboxed(|| {
         if !is_admin_built() {
             return;
@@ -32,67 +32,48 @@ fn a_box_is_told_which_uplink_is_blocked_and_how_long_packets_may_be() {
         for interface in ["all", "eth1", "eth2"] {
             road.vehicle.set_sysctl(&format!("net.ipv4.conf.{interface}.rp_filter"), "0").unwrap();
         }
-        let look = || doctor(&road, &road.vehicle, "client.toml");
-        let (found, code) = look();
-        for uplink in ["eth1", "eth2"] {
-            check(&found, &format!("reach {uplink} {ADDRESS}"), "warn", "the server may be off");
-        }
-        assert_eq!(code, Some(0), "{found:#?}");
-
+        let of_box = || doctor(&road, &road.vehicle, "client.toml");
+        let of_server = || doctor(&road, &road.server, "server.toml");
+        check(&of_server().0, "listen", "ok", "is free");
         let _server = road.start_server();
-        let (found, code) = look();
+        // The server's own chains drop nothing of its clients'.
+        let (found, code) = of_server();
+        check(&found, "firewall", "ok", "no other chain");
+        assert_eq!(code, Some(0), "{found:#?}");
+        let (found, code) = of_box();
         for uplink in ["eth1", "eth2"] {
             check(&found, &format!("uplink {uplink}"), "ok", "IPv4");
             check(&found, &format!("reach {uplink} {ADDRESS}"), "ok", "answers");
             check(&found, &format!("mtu {uplink}"), "ok", "1500");
         }
+        assert!(!found.iter().any(|check| check["name"].as_str().unwrap().starts_with("marks")));
         assert_eq!(code, Some(0), "{found:#?}");
 
-        // The server takes no longer ones from one uplink, and no UDP from the other.
+        // One uplink carries short packets only, the other no UDP.
         nft(
             &road.server,
             "table inet test { chain input { type filter hook input priority 0;
                 iifname \"eth1\" udp dport 4433 meta length > 1400 drop;
                 iifname \"eth2\" udp dport 4433 drop; }; }",
         );
-        let (found, code) = look();
+        let (found, code) = of_box();
         check(&found, "mtu eth1", "warn", "mtu 1400");
         check(&found, &format!("reach eth2 {ADDRESS}"), "fail", "while one came another way");
         assert_eq!(code, Some(1), "{found:#?}");
-
-        // A rule of another hides the uplinks of answers.
-        assert!(!found.iter().any(|check| check["name"].as_str().unwrap().starts_with("marks")));
+        // A rule of another program hides the uplinks of answers, and a client runs.
         nft(
             &road.vehicle,
             "table inet vpn { chain pre { type filter hook prerouting priority mangle;
                 meta mark set ct mark; }; }",
         );
-        check(&look().0, "marks inet vpn pre", "warn", "give the rule a mask without");
-
-        // While a client runs it is the same.
         let client = road.start_client("client");
         client.wait_for("joined");
-        let (found, _) = look();
+        let (found, _) = of_box();
+        check(&found, "marks inet vpn pre", "warn", "give the rule a mask without");
         check(&found, &format!("reach eth1 {ADDRESS}"), "ok", "answers");
         check(&found, &format!("reach eth2 {ADDRESS}"), "fail", "while one came another way");
-    });
-}
 
-#[test]
-fn a_server_is_told_which_firewall_drops_what_clients_send() {
-    run_sandboxed(|| {
-        if !is_admin_built() {
-            return;
-        }
-        let road = Road::new();
-        let look = || doctor(&road, &road.server, "server.toml");
-        let (found, _) = look();
-        check(&found, "listen", "ok", "is free");
-        let _server = road.start_server();
-        // The server's own chains drop nothing of its clients'.
-        let (found, code) = look();
-        check(&found, "firewall", "ok", "no other chain");
-        assert_eq!(code, Some(0), "{found:#?}");
+        nft(&road.server, "delete table inet test");
         nft(
             &road.server,
             "table ip filter {
@@ -100,11 +81,11 @@ fn a_server_is_told_which_firewall_drops_what_clients_send() {
                 chain FORWARD { type filter hook forward priority 0; policy drop;
                     jump DOCKER-USER; }; }",
         );
-        let (found, code) = look();
+        let (found, code) = of_server();
         check(&found, "firewall ip filter FORWARD", "fail", "iptables -I DOCKER-USER -i rws");
         assert_eq!(code, Some(1), "{found:#?}");
         nft(&road.server, "add rule ip filter DOCKER-USER iifname rws accept");
-        check(&look().0, "firewall", "ok", "no other chain");
+        check(&of_server().0, "firewall", "ok", "no other chain");
     });
 }
 
