@@ -1,8 +1,8 @@
 //! Streams that are over.
 //!
-//! What a peer repeats of them, since our last answer was lost, is answered from what is kept here:
-//! a few words of each of the last streams. Which streams of the peer ever were is kept of all, as
-//! ranges, so that a late frame begins none anew.
+//! Frames that a peer repeats, since our last answer was lost, are answered from a few words kept of
+//! the last streams. The numbers of all streams of the peer are kept as ranges, so that a late frame
+//! does not begin a stream again.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,14 +10,11 @@ use roadweave_proto::wire::{ResetCode, StreamId};
 
 use crate::ranges::Ranges;
 
-/// The streams that are remembered.
 pub(crate) const CLOSED_MAX: usize = 1024;
-/// The ranges of numbers of the peer's streams: one more than a peer may have open, all of which
-/// may be under way on a path slower than that of their successors. Of more the lowest gap is
-/// closed: such a peer keeps to no rules.
+/// Ranges of numbers of the peer's streams: one more than a peer may have open, which may all be in
+/// flight on a path slower than their successors'. Beyond that the lowest gap is closed.
 pub(crate) const SEEN_MAX: usize = 4_097;
 
-/// Streams that are over.
 #[derive(Debug, Default)]
 pub(crate) struct Closed {
     streams: BTreeMap<StreamId, Tombstone>,
@@ -25,26 +22,21 @@ pub(crate) struct Closed {
     seen: Ranges,
 }
 
-/// What is kept of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tombstone {
-    /// Why it was reset, if it was.
     pub(crate) code: Option<ResetCode>,
-    /// The bytes that were sent.
     pub(crate) sent: u64,
-    /// The bytes of the peer that count as received.
+    /// Bytes of the peer that count as received.
     pub(crate) received: u64,
-    /// Whether these are all that it sent.
+    /// Whether the peer sends no more.
     pub(crate) is_final: bool,
 }
 
 impl Closed {
-    /// Whether the peer's stream `id` is known, open or over.
     pub(crate) fn has_seen(&self, id: StreamId) -> bool {
         self.seen.contains(id.0 >> 1)
     }
 
-    /// The peer's stream `id` is known from now on.
     pub(crate) fn on_seen(&mut self, id: StreamId) {
         let index = id.0 >> 1;
         self.seen.insert(index..index + 1);
@@ -54,7 +46,6 @@ impl Closed {
         }
     }
 
-    /// A stream is over.
     pub(crate) fn insert(&mut self, id: StreamId, tombstone: Tombstone) {
         if self.streams.insert(id, tombstone).is_none() {
             self.oldest_first.push_back(id);
@@ -69,14 +60,12 @@ impl Closed {
         self.streams.get_mut(&id)
     }
 
-    /// Bytes of memory, about.
     pub(crate) fn memory(&self) -> usize {
         let each = size_of::<(StreamId, Tombstone)>() + size_of::<StreamId>();
         2 * self.streams.len() * each + 2 * self.seen.len() * SEEN
     }
 }
 
-/// Bytes of a range.
 pub(crate) const SEEN: usize = size_of::<(u64, u64)>();
 
 #[cfg(test)]

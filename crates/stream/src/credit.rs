@@ -1,12 +1,10 @@
-//! How much all streams of a session together may carry (RFC 9000 section 4.1).
+//! Flow control of all streams of a session together (RFC 9000 section 4.1).
 //!
-//! Both ends count the sum of the highest offsets of all streams that ever were, those that were
-//! reset with their final size: the sums agree whatever was lost, and the credit is a bound of this
-//! sum.
+//! Both ends count the sum of the highest offsets of all streams that ever were, reset ones with
+//! their final size: the sums agree in spite of losses, and the credit bounds this sum.
 
 use roadweave_proto::wire::{EARLY_CREDIT, SESSION_CREDIT, STREAM_CREDIT, VARINT_MAX};
 
-/// What may be sent.
 #[derive(Debug)]
 pub(crate) struct SendCredit {
     allowed: u64,
@@ -20,19 +18,18 @@ impl Default for SendCredit {
 }
 
 impl SendCredit {
-    /// Bytes that may still be sent for the first time.
     pub(crate) fn room(&self) -> u64 {
         self.allowed.saturating_sub(self.used)
     }
 
-    /// What a stream that is opened now may send before the peer has told a credit: a sixteenth of
-    /// what all may, so that many which begin at once leave room for the next.
+    /// What a new stream may send before the peer has granted credit: a sixteenth of the room, so
+    /// that many new streams leave some for the next.
     pub(crate) fn early(&self) -> u64 {
         (self.room() / 16).min(EARLY_CREDIT)
     }
 
-    /// The peer allows so much. RFC 9000 section 4.1: "A sender MUST ignore any MAX_STREAM_DATA or
-    /// MAX_DATA frames that do not increase flow control limits." Whether it is more than before.
+    /// Returns whether the credit grows. RFC 9000 section 4.1: "A sender MUST ignore any
+    /// MAX_STREAM_DATA or MAX_DATA frames that do not increase flow control limits."
     pub(crate) fn raise(&mut self, credit: u64) -> bool {
         let is_more = credit > self.allowed;
         self.allowed = self.allowed.max(credit);
@@ -44,10 +41,8 @@ impl SendCredit {
     }
 }
 
-/// What the peer may send.
 #[derive(Debug)]
 pub(crate) struct ReceiveCredit {
-    /// The bytes that may be held at once.
     window: u64,
     announced: u64,
     received: u64,
@@ -56,13 +51,12 @@ pub(crate) struct ReceiveCredit {
 }
 
 impl ReceiveCredit {
-    /// `window`: at least [`SESSION_CREDIT`], which the peer has from the beginning.
+    /// `window`: at least [`SESSION_CREDIT`], the peer's credit at the beginning.
     pub(crate) fn new(window: u64) -> Self {
         let window = window.max(SESSION_CREDIT);
         Self { window, announced: SESSION_CREDIT, received: 0, consumed: 0, is_due: false }
     }
 
-    /// Whether the peer may have sent `growth` more.
     pub(crate) fn allows(&self, growth: u64) -> bool {
         self.received.saturating_add(growth) <= self.announced
     }
@@ -72,34 +66,30 @@ impl ReceiveCredit {
         self.update();
     }
 
-    /// So many bytes were read, or will never be.
     pub(crate) fn on_consumed(&mut self, bytes: u64) {
         self.consumed += bytes;
         self.update();
     }
 
-    /// Bytes that wait for their reader, with the gaps between them.
+    /// Unread bytes, with the gaps between them.
     pub(crate) fn held(&self) -> u64 {
         self.received.saturating_sub(self.consumed)
     }
 
-    /// The highest offset that a stream should be allowed beyond what was read of it, if it holds
-    /// `own` of all that is held: half of what the others leave free, so that however many streams
-    /// nobody reads, the next finds room, and one that waits for a packet is not held back by what
-    /// has come behind it; never below what each has at first (dynamic thresholds: Choudhury and
-    /// Hahne, IEEE/ACM ToN 1998).
+    /// The window of a stream that holds `own` bytes: half of what the others leave free, at least
+    /// its first credit. However many streams are not read, the next finds room, and a stream that
+    /// waits for a packet is not held back by what came behind it (dynamic thresholds: Choudhury
+    /// and Hahne, IEEE/ACM ToN 1998).
     pub(crate) fn share(&self, own: u64) -> u64 {
         let others = self.held().saturating_sub(own);
         let free = self.window.saturating_sub(others);
         (free / 2).max(STREAM_CREDIT)
     }
 
-    /// Whether so much is held that next to nothing is left to those who read.
     pub(crate) fn is_crowded(&self) -> bool {
         self.held() >= self.window / 16 * 15
     }
 
-    /// Whether that is over.
     pub(crate) fn has_some_room(&self) -> bool {
         self.held() <= self.window / 8 * 7
     }
@@ -108,12 +98,11 @@ impl ReceiveCredit {
         self.window
     }
 
-    /// Has the credit told, since the peer may not know it.
     pub(crate) fn repeat(&mut self) {
         self.is_due = true;
     }
 
-    /// The credit, if the peer is to be told.
+    /// The credit, if it is to be announced.
     pub(crate) fn due(&self) -> Option<u64> {
         self.is_due.then(|| self.target())
     }
@@ -127,8 +116,7 @@ impl ReceiveCredit {
         (self.consumed + self.window).min(VARINT_MAX)
     }
 
-    /// Has the credit told if there is much more than the peer knows of: a quarter of what is free,
-    /// however much waits for readers that take nothing.
+    /// Announces the credit if it grew by a quarter of what is free.
     pub(crate) fn update(&mut self) {
         let free = self.window.saturating_sub(self.held());
         self.is_due |= self.target() >= self.announced + (free / 4).max(STREAM_CREDIT);

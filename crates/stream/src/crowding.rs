@@ -1,13 +1,11 @@
-//! Readers that take nothing, and leave no room for the streams of others.
+//! Readers that take nothing, and leave no room for the other streams.
 //!
-//! Credit cannot be taken back. Streams that were read well may each hold half of the session's,
-//! and when a machine behind a box falls asleep all of its readers stop at once: what lies there
-//! for them is all that the session may hold, and nobody else is sent anything. So while that
-//! lasts, readers that have taken next to nothing for [`PATIENCE`] and may have far more than their
-//! share of it lose their streams, those that may have most first, until there is room.
+//! Credit cannot be withdrawn. Streams that were read well may each hold half of the session's, and
+//! when a machine behind a box falls asleep all of its readers stop at once. While the session's
+//! buffer is full, readers that have taken next to nothing for [`PATIENCE`] and may hold far more
+//! than their share lose their streams, the largest first, until there is room.
 //!
-//! A reader that is merely slow, or pauses with no more than its share, loses nothing, however many
-//! there are: shares are such that room is left.
+//! A slow reader, or one that pauses with no more than its share, loses nothing: shares leave room.
 
 use std::time::Duration;
 
@@ -16,36 +14,31 @@ use roadweave_proto::wire::{ResetCode, StreamId};
 
 use crate::streams::Streams;
 
-/// How long a reader may take next to nothing while the others have no room. A slow one, 250 kB/s,
-/// takes in lumps 7 seconds apart: a kernel that has room for 4 MiB asks for more when a third of
-/// them is gone.
+/// How long a reader may take next to nothing. A slow one (250 kB/s) reads in lumps 7 seconds apart:
+/// a kernel with room for 4 MiB asks for more when a third of that is gone.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long the others have no room until somebody is to blame: readers that stop together stop
-/// within a second or two, as their sockets fill.
+/// How long the buffer must be full: readers that stop together do so within a second or two, as
+/// their sockets fill.
 const CROWDED: Duration = Duration::from_secs(12);
-/// How long from then on, as long as it is the same crowd: those that stopped later come of age one
-/// by one, and what others had to give up they fill.
+/// The interval of further checks during the same congestion: readers that stopped later reach
+/// [`PATIENCE`] one by one, and fill what others gave up.
 const CROWDED_AGAIN: Duration = Duration::from_secs(1);
-/// Who is called so much later was held up itself, and the readers with it.
+/// A timer later than this means that this process, and with it the readers, stood still.
 const LATE: Duration = Duration::from_millis(500);
 
-/// Whether the others have no room, and what was done about it.
 #[derive(Debug, Default)]
 pub(crate) struct Crowd {
-    /// While it is so: when somebody may be to blame.
+    /// While the buffer is full: when to check next.
     look_at: Option<Instant>,
-    /// When readers were last looked at.
     looked: Option<Instant>,
 }
 
 impl Crowd {
-    /// It is so, since now or longer.
     fn begin(&mut self, now: Instant) {
         let is_same = self.looked.is_some_and(|looked| now.since(looked) < CROWDED);
         self.look_at.get_or_insert(now + if is_same { CROWDED_AGAIN } else { CROWDED });
     }
 
-    /// From now on it is a crowd like any other.
     fn forgive(&mut self, now: Instant) {
         self.look_at = self.look_at.map(|_| now + CROWDED);
         self.looked = None;
@@ -57,12 +50,10 @@ impl Crowd {
 }
 
 impl Streams {
-    /// When [`Streams::make_room`] may have something to do.
     pub(crate) fn crowding_timeout(&self) -> Option<Instant> {
         self.crowd.look_at
     }
 
-    /// Something was received or read.
     pub(crate) fn note_crowding(&mut self, now: Instant) {
         let credit = &self.receive_credit;
         if credit.is_crowded() {
@@ -72,20 +63,19 @@ impl Streams {
         }
     }
 
-    /// The readers could not read: only from now on does it count that they do not.
     pub(crate) fn forgive_readers(&mut self, now: Instant) {
         self.crowd.forgive(now);
         self.table.values_mut().for_each(|stream| stream.forgive_reader(now));
     }
 
-    /// Ends streams that nobody reads, if they have left no room for too long.
+    /// Ends streams without readers, if the buffer was full for too long.
     pub(crate) fn make_room(&mut self, now: Instant) {
         let Some(at) = self.crowding_timeout().filter(|at| *at <= now) else { return };
         if now.since(at) > LATE {
             return self.forgive_readers(now);
         }
         self.crowd.on_looked(now);
-        // What those would hold that are to blame, since their peers go on sending.
+        // What the unread streams may come to hold, since their peers go on sending.
         let mut unread: Vec<(u64, StreamId)> = Vec::new();
         let mut claimed = self.receive_credit.held();
         for (id, stream) in &self.table {

@@ -1,8 +1,8 @@
-//! What can go wrong, by whose fault it is.
+//! Errors, by whose fault they are.
 
 use roadweave_proto::wire::{ResetCode, StreamFrameError};
 
-/// The peer broke the rules. What is of one stream resets that stream; the others end all.
+/// A protocol violation by the peer. It resets its stream, or ends all streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Violation {
@@ -18,42 +18,41 @@ pub enum Violation {
     /// Bytes beyond the credit of all streams together.
     #[error("peer sent beyond the credit of the session")]
     SessionCredit,
-    /// A frame of a stream that could only have been opened here, and was not; or one that the
-    /// opener of the stream sends, from the other.
+    /// A frame of a stream that this end never opened; or a frame that only the opener may send,
+    /// from the other end.
     #[error("peer used a stream that is not its to use")]
     StreamState,
 }
 
 impl Violation {
-    /// Whether one stream alone is to be reset for it.
     pub(crate) const fn is_of_one_stream(self) -> bool {
         matches!(self, Self::StreamCredit | Self::FinalSize | Self::NeverSent)
     }
 }
 
-/// Why a symbol was not taken, or not to its end.
+/// Why a symbol was not handled to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandleError {
-    /// Not frames; those before the broken one count.
+    /// Not frames; those before the malformed one are handled.
     #[error(transparent)]
     Malformed(#[from] StreamFrameError),
-    /// The peer broke a rule of the whole session: all streams are reset.
+    /// A violation that resets all streams.
     #[error(transparent)]
     Violation(#[from] Violation),
 }
 
-/// Why something cannot be done with a stream.
+/// Why a call on a stream fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
-    /// There is no such stream, or no more.
+    /// The stream was never opened, or is over.
     #[error("no such stream")]
     NoSuchStream,
-    /// As many streams as may be are open.
+    /// The limit of open streams is reached.
     #[error("too many streams are open")]
     TooMany,
-    /// The peer broke the rules: nothing can be opened any more.
+    /// The peer violated the protocol: no stream can be opened any more.
     #[error("streams were closed: {0}")]
     Closed(Violation),
     /// The stream was reset.
@@ -62,7 +61,7 @@ pub enum StreamError {
     /// Nothing more can be written: it was finished, or the peer wants no more.
     #[error("stream is finished")]
     Finished,
-    /// The peer opened it, and it was not accepted yet; or it was opened here, and needs not be.
+    /// The peer opened it, and it is not accepted yet; or it was opened here.
     #[error("stream is not to be used so")]
     NotAccepted,
 }

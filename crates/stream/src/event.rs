@@ -1,8 +1,8 @@
-//! What the user of streams learns.
+//! Events for the user of streams.
 
 use roadweave_proto::wire::{Destination, ResetCode, StreamId, StreamPriority};
 
-/// Something happened to a stream. Each is told once, in the order below for one stream.
+/// A change of a stream. Each is reported once, in the order below for one stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The peer opened it: accept it when the destination is connected, or reset it.
@@ -16,11 +16,11 @@ pub enum Event {
     },
     /// The far end has connected.
     Connected(StreamId),
-    /// There is something to read, and was nothing the last time it was read.
+    /// There are bytes to read, and there were none at the last read.
     Readable(StreamId),
-    /// There is room again for what was not written.
+    /// There is room again after a short write.
     Writable(StreamId),
-    /// The peer wants no more: what was written and not sent is dropped, the stream is finished.
+    /// The peer wants no more: unsent bytes are dropped, the stream is finished.
     Stopped {
         /// The stream.
         id: StreamId,
@@ -42,7 +42,7 @@ pub enum Event {
     },
 }
 
-/// The kinds of [`Event`], a bit each, in the order in which they are told.
+/// The kinds of [`Event`], a bit each, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Opened = 1,
@@ -66,7 +66,7 @@ const ALL: [Kind; 8] = [
     Kind::Reset,
 ];
 
-/// The events of a stream that nobody has fetched: a bit each, so that they need no queue.
+/// The unfetched events of a stream, a bit each.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pending(u8);
 
@@ -83,7 +83,6 @@ impl Pending {
         self.0 == 0
     }
 
-    /// Only what is to come counts.
     pub(crate) fn clear(&mut self) {
         self.0 = 0;
     }

@@ -1,4 +1,4 @@
-//! What comes from the peer.
+//! Input: the frames of the peer.
 
 use bytes::Bytes;
 use roadweave_proto::Instant;
@@ -14,15 +14,14 @@ use crate::receive::Received;
 use crate::stream::{Ack, Stream};
 use crate::streams::Streams;
 
-/// The answers that may wait, of streams that are over. Of more the peer will ask again.
+/// The most pending answers; the peer asks again for more.
 pub(crate) const ANSWERS_MAX: usize = 1024;
 
-/// What is said of a stream that is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// All of it has come: so many bytes.
+    /// All of it was received: its bytes.
     Whole(u64),
-    /// It was reset, or is not known.
+    /// It was reset, or is unknown.
     Reset { code: ResetCode, final_size: u64 },
 }
 
@@ -30,8 +29,8 @@ impl Streams {
     /// Takes the body of a symbol that begins with [`STREAM_TAG`](roadweave_proto::wire::STREAM_TAG).
     ///
     /// # Errors
-    /// When it is malformed, which the caller counts; or when the peer broke the rules so that all
-    /// streams are over, which is told once, and for ever by [`Streams::violation`].
+    /// When it is malformed; or when the peer violated the protocol, so that all streams are over
+    /// (returned once; [`Streams::violation`] keeps it).
     pub fn handle_symbol(&mut self, now: Instant, body: Bytes) -> Result<(), HandleError> {
         let frames = StreamFrames::new(body).inspect_err(|_| self.stats.malformed += 1)?;
         for frame in frames {
@@ -70,7 +69,7 @@ impl Streams {
         let is_new = !self.is_ours(id) && !self.closed.has_seen(id);
         let overtook = matches!(frame, StreamFrame::Acknowledged(_) | StreamFrame::Priority { .. });
         if is_new && overtook {
-            // It has overtaken the open, and says nothing of what was sent here: nothing was.
+            // It overtook the open frame; nothing was sent here that it could be about.
             self.stats.ignored_frames += 1;
             return Ok(());
         }
@@ -90,7 +89,7 @@ impl Streams {
         }
     }
 
-    /// A stream of the peer's that was not heard of; whether there is room for it.
+    /// A new stream of the peer; returns whether there is room for it.
     fn begin(&mut self, now: Instant, id: StreamId, begins: bool) -> bool {
         self.closed.on_seen(id);
         if begins && self.violation.is_none() && self.theirs() < self.config.accepted_max {
@@ -120,7 +119,7 @@ impl Streams {
             StreamFrame::Reset { code, final_size, is_answer, .. } => {
                 return self.handle_reset(id, code, final_size, is_answer);
             }
-            // What it sends while it does not know counts by its final size.
+            // Data of a reset stream counts by its final size.
             _ if stream.reset.is_some() => self.stats.ignored_frames += 1,
             StreamFrame::Open(open) => self.handle_open(now, open)?,
             StreamFrame::Data(data) => {
@@ -138,7 +137,7 @@ impl Streams {
                     stream.send.stop();
                     stream.events.add(Kind::Stopped);
                 }
-                // The fin may have to wait until the stream is accepted.
+                // The fin waits until the stream is accepted.
                 stream.ack = Ack::Now;
             }
             StreamFrame::Opened(_) => {
@@ -163,7 +162,7 @@ impl Streams {
         let stream = self.table.get_mut(&id).expect("the caller has looked");
         if !stream.begun {
             stream.begun = true;
-            // A change may have overtaken it.
+            // A change of priority may have overtaken it.
             if stream.asked.change == 0 {
                 (stream.priority, stream.asked.priority) = (priority, priority);
             }
@@ -198,8 +197,8 @@ impl Streams {
             Received::Duplicate => self.stats.duplicate += length,
             Received::New => {}
         }
-        // Nobody learns of losses by it, as lanes do that by themselves. What came twice may come
-        // again.
+        // Acknowledgements need not be prompt: lanes detect losses. A duplicate may mean that the
+        // last acknowledgement was lost.
         stream.ack = match (stream.ack, received) {
             (Ack::None, Received::New) if !fin => Ack::By(now + ACK_DELAY),
             (by @ Ack::By(_), Received::New) if !fin => by,
@@ -267,12 +266,11 @@ impl Streams {
     ) -> Result<(), Violation> {
         let stream = self.table.get_mut(&id).expect("the caller has looked");
         let mut growth = 0;
-        // Who knows no such stream does not know how long it was.
+        // A peer that does not know the stream does not know its size.
         if code != ResetCode::Unknown {
             match stream.receive.end_at(final_size) {
                 Ok(further) if self.receive_credit.allows(further) => growth = further,
                 Ok(_) => return Err(Violation::SessionCredit),
-                // It is reset all the same.
                 Err(_) => self.stats.violations += 1,
             }
         }
@@ -284,8 +282,8 @@ impl Streams {
                     reset.tell = Obligation::Met;
                 }
             }
-            // Whoever answers has no room for it, and must still learn how much was sent: it is
-            // told until it answers that.
+            // A peer that refuses the stream must still learn how much was sent: the reset is
+            // repeated until it is answered.
             None => stream.end(code, true, !is_answer || code == ResetCode::Unknown),
         }
         self.receive_credit.on_received(growth);
@@ -293,7 +291,7 @@ impl Streams {
         Ok(())
     }
 
-    /// A frame of a stream that is over, or that found no room.
+    /// Handles a frame of a stream that is over or was refused.
     fn answer(&mut self, id: StreamId, frame: &StreamFrame) -> Result<(), Violation> {
         let end = match frame {
             StreamFrame::Open(open) => Some(open.data.len() as u64),
@@ -310,7 +308,7 @@ impl Streams {
         );
         let answer = match self.closed.get_mut(id) {
             Some(tombstone) => {
-                // What was sent on a stream that found no room takes credit of the session.
+                // Data of a refused stream takes session credit.
                 let growth = end.unwrap_or(0).saturating_sub(tombstone.received);
                 if !tombstone.is_final && growth > 0 {
                     if !self.receive_credit.allows(growth) {
@@ -339,7 +337,6 @@ impl Streams {
         Ok(())
     }
 
-    /// All streams end, and no new one begins.
     fn close(&mut self, now: Instant, violation: Violation) {
         self.violation.get_or_insert(violation);
         self.stats.violations += 1;

@@ -1,4 +1,4 @@
-//! Which streams have something to do: tables over all streams, so that no call walks through all.
+//! Which streams have something to do, so that no call walks through all streams.
 
 use std::collections::BTreeSet;
 
@@ -8,31 +8,29 @@ use roadweave_proto::wire::StreamId;
 use crate::priority::Rank;
 use crate::stream::Listed;
 
-/// The tables; each stream's [`Listed`] says where it stands.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
-    /// Streams with frames to send that are neither data nor open.
+    /// With frames other than data and open.
     pub(crate) control: BTreeSet<StreamId>,
-    /// Streams that send what takes no credit: what was lost, open, a fin alone.
+    /// With bytes that take no credit: losses, open, a fin alone.
     pub(crate) again: BTreeSet<Rank>,
-    /// Streams that send for the first time.
+    /// With new bytes.
     pub(crate) fresh: BTreeSet<Rank>,
     pub(crate) timers: BTreeSet<(Instant, StreamId)>,
     pub(crate) eventful: BTreeSet<StreamId>,
-    /// Streams for which there was no room to write.
+    /// Whose writer waits for room.
     pub(crate) want_room: BTreeSet<StreamId>,
-    /// Bytes that all streams hold until they are acknowledged.
+    /// Bytes kept until they are acknowledged.
     pub(crate) buffered: u64,
-    /// Bytes that all streams have written, never sent, and have credit for.
+    /// New bytes within the streams' credit.
     pub(crate) unsent: u64,
-    /// Records of what all streams have in flight.
+    /// Ranges in flight and lost.
     pub(crate) records: usize,
-    /// Ranges of what all streams hold for their readers.
+    /// Ranges held for readers.
     pub(crate) held_ranges: usize,
 }
 
 impl Index {
-    /// The stream stands at `new`, no longer at `old`.
     pub(crate) fn update(&mut self, id: StreamId, old: Listed, new: Listed) {
         if old == new {
             return;

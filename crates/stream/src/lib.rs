@@ -8,30 +8,25 @@
 //! user ◄─ read, poll_event ─── reassembly ◄────────────────── handle_symbol ◄────┘
 //! ```
 //!
-//! [`Streams`] is one end of a session. Like all that a tunnel is made of it has no clock, no
-//! sockets and no chance in it: its owner tells it the time, hands it the symbols that came, and
-//! fetches those that are to leave. There are four kinds of methods:
+//! [`Streams`] is one end of a session, without clock, sockets or chance (sans-IO). Its methods:
 //!
-//! - the user's: [`open`](Streams::open), [`accept`](Streams::accept), [`write`](Streams::write),
+//! - user: [`open`](Streams::open), [`accept`](Streams::accept), [`write`](Streams::write),
 //!   [`read`](Streams::read), [`finish`](Streams::finish), [`stop`](Streams::stop),
-//!   [`reset`](Streams::reset), [`set_priority`](Streams::set_priority); and
-//!   [`poll_event`](Streams::poll_event) tells the user what happened;
-//! - what comes: [`handle_symbol`](Streams::handle_symbol);
-//! - what leaves: [`poll_transmit`](Streams::poll_transmit), and how urgent that is, so that a lane
-//!   may send what is under way and more urgent a second time before it:
-//!   [`next_urgency`](Streams::next_urgency);
+//!   [`reset`](Streams::reset), [`set_priority`](Streams::set_priority),
+//!   [`poll_event`](Streams::poll_event);
+//! - input: [`handle_symbol`](Streams::handle_symbol);
+//! - output: [`poll_transmit`](Streams::poll_transmit), and [`next_urgency`](Streams::next_urgency)
+//!   so that a lane may repeat more urgent packets in flight first;
 //! - time: [`poll_timeout`](Streams::poll_timeout), [`handle_timeout`](Streams::handle_timeout).
 //!
-//! A lane repairs what it loses for some hundreds of milliseconds, so that a stream rarely has to
-//! send again; but a lane gives up, and a session may be replaced. So a receiver acknowledges by
-//! stream and offset, and a sender takes for lost what is not acknowledged when the lane is surely
-//! through with it ([`Timing`]), or when the owner says that there is a new session
-//! ([`on_new_session`](Streams::on_new_session)).
+//! A lane repairs losses for some hundreds of milliseconds, then gives up, and a session may be
+//! replaced. So the receiver acknowledges by stream and offset, and the sender retransmits what is
+//! not acknowledged after the lane has given up ([`Timing`]) or after
+//! [`on_new_session`](Streams::on_new_session).
 //!
-//! Memory is bounded by [`Config`], whatever the peer does: see [`Streams::memory_max`].
+//! Memory is bounded by [`Config`] for any peer: see [`Streams::memory_max`].
 //!
-//! Source: XLINK sections 4 to 6; RFC 9000 sections 2 to 4; RFC 9218. The frames are in
-//! docs/wire.md.
+//! Source: XLINK sections 4 to 6; RFC 9000 sections 2 to 4; RFC 9218; docs/wire.md.
 
 mod closed;
 mod config;

@@ -1,4 +1,4 @@
-//! Whose bytes leave first (RFC 9218 section 10).
+//! The order in which streams send (RFC 9218 section 10).
 //!
 //! ```text
 //! heads     ─► the first bytes of streams, by urgency as the others
@@ -7,30 +7,27 @@
 //! urgency 1 ─► ...
 //! ```
 //!
-//! The RFC leaves open who goes first of those that are incremental and those that are not, at one
-//! urgency: here the latter, which are worth nothing until they are whole. A stream's head, its
-//! first video frame or whatever an application waits for first, goes before everything else
-//! (XLINK section 5.1).
+//! At one urgency the RFC leaves the order of incremental and other streams open: here the others go
+//! first, since they are worth nothing until they are whole. A stream's head, such as its first
+//! video frame, goes before everything else (XLINK section 5.1).
 
 use roadweave_proto::Urgency;
 use roadweave_proto::wire::{StreamId, StreamPriority};
 
-/// The place of a stream among all: the lowest leaves first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
-    /// Streams of the same are equals.
+    /// Streams with the same are equals.
     pub(crate) urgency: Urgency,
-    /// When it had its turn, if it takes turns.
     turn: u64,
     pub(crate) id: StreamId,
 }
 
 impl Rank {
-    /// `is_head`: whether what leaves next is of its first bytes. `turn`: counts the turns of all
-    /// streams; of the last one that this stream had.
+    /// `is_head`: the next byte is of the head. `turn`: the stream's last turn, counted over all
+    /// streams.
     pub(crate) fn new(priority: StreamPriority, is_head: bool, turn: u64, id: StreamId) -> Self {
         let is_incremental = priority.is_incremental();
-        // One that is not incremental has an urgency for itself.
+        // A stream that is not incremental has an urgency of its own.
         let own = if is_incremental { 0 } else { id.0 & OWN };
         let place = u64::from(!is_head) << 4
             | u64::from(priority.urgency()) << 1
@@ -40,11 +37,11 @@ impl Rank {
     }
 }
 
-/// What is asked for of a stream, by the one who wants its bytes.
+/// The priority that the opener asks for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
     pub(crate) priority: StreamPriority,
-    /// Counts the changes, of whichever end makes them.
+    /// Counts the changes.
     pub(crate) change: u64,
     is_to_be_told: bool,
 }
@@ -54,18 +51,16 @@ impl Asked {
         Self { priority, change: 0, is_to_be_told: false }
     }
 
-    /// This end wants another; the peer is to be told if `takes`.
     pub(crate) fn ask(&mut self, priority: StreamPriority, takes: bool) {
         (self.priority, self.change) = (priority, self.change + 1);
         self.is_to_be_told = takes;
     }
 
-    /// The peer may not know: it is told again, if `takes` and there was a change.
     pub(crate) fn tell_again(&mut self, takes: bool) {
         self.is_to_be_told = takes && self.change > 0;
     }
 
-    /// The peer wants another; whether that is newer than what it wanted before.
+    /// A change from the peer; returns whether it is newer.
     pub(crate) fn on_asked(&mut self, change: u64, priority: StreamPriority) -> bool {
         let is_newer = change > self.change;
         if is_newer {
@@ -83,11 +78,11 @@ impl Asked {
     }
 }
 
-/// How many bytes of a stream may still go before others since somebody has asked for it. What it
-/// sends beside those earns some again.
+/// How many bytes of a stream may still go before others. Bytes sent in normal order earn some
+/// again.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Favour {
-    /// Below zero: it owes some.
+    /// Negative: a debt.
     left: i64,
     most: i64,
 }
@@ -102,7 +97,7 @@ impl Favour {
         self.left > 0
     }
 
-    /// Bytes of the stream have left; `is_favoured`: it was asked that they go before others.
+    /// `is_favoured`: the bytes were asked to go before others.
     pub(crate) fn on_sent(&mut self, bytes: u64, is_favoured: bool) {
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         if is_favoured && self.is_left() {
@@ -113,10 +108,10 @@ impl Favour {
     }
 }
 
-/// Of so many bytes that went as any others one is earned.
+/// Bytes in normal order that earn one byte of favour.
 const EARNED: i64 = 4;
 
-/// The bits of an id that tell streams apart; no session opens more.
+/// The bits of an id that distinguish streams; no session opens more.
 const OWN: u64 = (1 << 59) - 1;
 
 #[cfg(test)]

@@ -3,12 +3,10 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A set of offsets: by its start the end of each range.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ranges(BTreeMap<u64, u64>);
 
 impl Ranges {
-    /// Adds a range; an empty one changes nothing.
     pub(crate) fn insert(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
@@ -26,7 +24,7 @@ impl Ranges {
         self.0.insert(start, end);
     }
 
-    /// Takes a range away; returns whether anything of it was in the set.
+    /// Removes a range; returns whether any of it was in the set.
     pub(crate) fn remove(&mut self, range: Range<u64>) -> bool {
         if range.is_empty() {
             return false;
@@ -51,7 +49,7 @@ impl Ranges {
         any
     }
 
-    /// What of `range` is not in the set, ascending.
+    /// The parts of `range` that are not in the set, ascending.
     pub(crate) fn missing(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let mut missing = Vec::new();
         let mut at = range.start;
@@ -70,12 +68,11 @@ impl Ranges {
         missing
     }
 
-    /// Whether any of the set lies in `range`, or next to it.
+    /// Whether any of the set lies in `range` or next to it.
     pub(crate) fn touches(&self, range: Range<u64>) -> bool {
         self.0.range(..=range.end).next_back().is_some_and(|(_, end)| *end >= range.start)
     }
 
-    /// Whether `offset` is in the set.
     pub(crate) fn contains(&self, offset: u64) -> bool {
         self.0.range(..=offset).next_back().is_some_and(|(_, end)| *end > offset)
     }
@@ -88,7 +85,6 @@ impl Ranges {
         self.0.iter().map(|(start, end)| *start..*end)
     }
 
-    /// How many ranges there are.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
@@ -97,7 +93,6 @@ impl Ranges {
         self.0.is_empty()
     }
 
-    /// How many offsets are in the set.
     pub(crate) fn total(&self) -> u64 {
         self.iter().map(|range| range.end - range.start).sum()
     }

@@ -11,8 +11,8 @@
 //!   └── stopped: what comes is counted and dropped, until the final size is known
 //! ```
 //!
-//! Bytes that come twice are ignored the second time, even if they differ: RFC 9000 section 2.2
-//! lets an endpoint do so, and what was read cannot be compared any more.
+//! A byte that comes twice is ignored the second time, even if it differs: RFC 9000 section 2.2
+//! allows that, and bytes already read cannot be compared.
 
 use std::ops::Range;
 
@@ -22,47 +22,40 @@ use crate::error::Violation;
 use crate::ranges::Ranges;
 use crate::ring::Ring;
 
-/// Ranges that each stream may hold, however many the others have. Beside a fast link the packets
-/// of a slow one lie scattered: of a download over both there is a gap for nearly each of them.
+/// Ranges that each stream may hold in any case. In a download over a fast and a slow link nearly
+/// each packet of the slow one leaves a gap.
 pub(crate) const RANGES_MIN: usize = 64;
 
-/// What a stream may have under way that was not read at all: credit cannot be taken back, and
-/// streams that nobody reads, however many begin at once, are to leave room for the others.
+/// Bytes that may be in flight while nothing was read: credit cannot be withdrawn, and streams that
+/// are never read must leave room for others.
 const FIRST_WINDOW: u64 = EARLY_CREDIT;
-/// How many times what was read of it, else.
+/// The window as a multiple of what was read.
 const WINDOW_OF_READ: u64 = 64;
 
-/// The receiving half.
 #[derive(Debug)]
 pub(crate) struct ReceiveBuffer {
-    /// What is held, from `read` on.
     ring: Ring,
     /// All below is read or dropped.
     read: u64,
-    /// What is held.
     received: Ranges,
     highest: u64,
     final_size: Option<u64>,
-    /// The highest offset that the peer was told it may send, or has sent untold.
+    /// The highest offset announced to the peer, or received within `untold`.
     credit: u64,
-    /// What the peer may send untold.
+    /// What the peer may send without announced credit.
     untold: u64,
     is_stopped: bool,
 }
 
-/// What came of some data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Received {
-    /// Some of it.
     New,
-    /// Nothing of it is new.
     Duplicate,
-    /// It would have made one range too many.
     Dropped,
 }
 
 impl ReceiveBuffer {
-    /// `is_ours`: the stream was opened here, and open has told a credit.
+    /// `is_ours`: the open frame has announced a credit.
     pub(crate) fn new(is_ours: bool) -> Self {
         Self {
             ring: Ring::default(),
@@ -76,7 +69,7 @@ impl ReceiveBuffer {
         }
     }
 
-    /// How much further data up to `end` reaches than all before; it changes nothing.
+    /// By how much data up to `end` raises the highest offset; changes nothing.
     ///
     /// # Errors
     /// When the peer may not send it.
@@ -92,8 +85,8 @@ impl ReceiveBuffer {
         Ok(end.saturating_sub(self.highest))
     }
 
-    /// Takes data that [`ReceiveBuffer::growth`] has let through. `may_split`: whether it may make
-    /// one range more than [`RANGES_MIN`]; without, it is dropped then, and comes again.
+    /// Takes data that [`ReceiveBuffer::growth`] allows. Without `may_split` data that would exceed
+    /// [`RANGES_MIN`] is dropped; the peer sends it again.
     pub(crate) fn receive(
         &mut self,
         offset: u64,
@@ -130,7 +123,7 @@ impl ReceiveBuffer {
         if is_new { Received::New } else { Received::Duplicate }
     }
 
-    /// The peer has ended the stream at `final_size`. How many more bytes were sent than came.
+    /// The peer reset the stream at `final_size`. Returns the bytes sent and not received.
     ///
     /// # Errors
     /// When the stream cannot end there.
@@ -141,7 +134,6 @@ impl ReceiveBuffer {
         Ok(growth)
     }
 
-    /// Drops what is held and what will come; how many bytes nobody will read.
     pub(crate) fn stop(&mut self) -> u64 {
         self.is_stopped = true;
         self.ring.advance(self.ring.len());
@@ -151,7 +143,6 @@ impl ReceiveBuffer {
         dropped
     }
 
-    /// Moves what comes next to `out`; how many bytes that is.
     pub(crate) fn read(&mut self, out: &mut [u8]) -> usize {
         let length = (self.readable() as usize).min(out.len());
         self.ring.read(&mut out[..length]);
@@ -159,12 +150,10 @@ impl ReceiveBuffer {
         length
     }
 
-    /// What comes next, in the two pieces in which it lies.
     pub(crate) fn peek(&self) -> [&[u8]; 2] {
         self.ring.front(self.readable() as usize)
     }
 
-    /// The first `length` bytes of [`ReceiveBuffer::peek`] were taken.
     pub(crate) fn consume(&mut self, length: usize) {
         self.ring.advance(length);
         self.on_read(length as u64);
@@ -175,17 +164,15 @@ impl ReceiveBuffer {
         self.read += length;
     }
 
-    /// Bytes that can be read at once.
     pub(crate) fn readable(&self) -> u64 {
         self.contiguous() - self.read
     }
 
-    /// All below is read or dropped.
     pub(crate) fn read_up_to(&self) -> u64 {
         self.read
     }
 
-    /// Whether all was read, or dropped, and nothing more can come.
+    /// Whether all was read or dropped, and nothing more can come.
     pub(crate) fn is_done(&self) -> bool {
         self.final_size == Some(self.read)
     }
@@ -202,12 +189,12 @@ impl ReceiveBuffer {
         self.highest
     }
 
-    /// What has come beyond what was read, with the gaps in between.
+    /// Unread bytes, with the gaps in between.
     pub(crate) fn held(&self) -> u64 {
         self.highest - self.read
     }
 
-    /// How much may yet be held of it if nothing is read.
+    /// How much the stream may come to hold if nothing is read.
     pub(crate) fn claim(&self) -> u64 {
         self.final_size.unwrap_or(self.credit) - self.read
     }
@@ -220,20 +207,19 @@ impl ReceiveBuffer {
         self.received.len()
     }
 
-    /// All below has come, or is not wanted.
+    /// All below was received, or is not wanted.
     pub(crate) fn contiguous(&self) -> u64 {
         self.received.first().filter(|first| first.start == self.read).map_or(self.read, |r| r.end)
     }
 
-    /// The first ranges above: those whose gaps hold back the reader first.
     pub(crate) fn ranges(&self) -> Vec<Range<u64>> {
         let contiguous = self.contiguous();
         let above = self.received.iter().filter(|range| range.start > contiguous);
         above.take(ACKNOWLEDGED_RANGES_MAX).collect()
     }
 
-    /// The peer is told that it may send `room` beyond what was read, or as much as the reader has
-    /// shown to read; credit never shrinks.
+    /// Raises the credit to `room` beyond what was read, or to what the reader's progress warrants,
+    /// and returns it; it never shrinks.
     pub(crate) fn extend_credit(&mut self, room: u64) -> u64 {
         if self.final_size.is_none() {
             let window = room.min(self.window());
@@ -242,12 +228,11 @@ impl ReceiveBuffer {
         self.credit
     }
 
-    /// How far beyond what was read the peer may be told, whatever room there is.
     fn window(&self) -> u64 {
         self.read.saturating_mul(WINDOW_OF_READ).max(FIRST_WINDOW)
     }
 
-    /// Whether so much more credit could be given that the peer should be told at once.
+    /// Whether a quarter of the window more could be granted.
     pub(crate) fn wants_to_tell(&self, room: u64) -> bool {
         let window = room.min(self.window());
         self.final_size.is_none() && self.read + window >= self.credit + window / 4

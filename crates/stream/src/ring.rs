@@ -1,15 +1,15 @@
 //! A run of bytes that grows at its end and is taken from its front.
 //!
-//! Streams copy into it and out of it: a slice of a datagram would keep the whole datagram, so that
-//! a peer with frames of one byte each could fill memory far beyond its credit.
+//! Bytes are copied: a slice of a datagram would keep the whole datagram, so that frames of one byte
+//! could fill memory far beyond the credit.
 
 use std::collections::VecDeque;
 
-/// The bytes; memory is at most four times what is held, or [`SLACK`].
+/// Memory is at most four times the length, or [`SLACK`].
 #[derive(Debug, Default)]
 pub(crate) struct Ring(VecDeque<u8>);
 
-/// Memory that is not worth to be given back while bytes are held.
+/// Memory below this is not given back while bytes are held.
 pub(crate) const SLACK: usize = 512;
 
 impl Ring {
@@ -17,17 +17,15 @@ impl Ring {
         self.0.len()
     }
 
-    /// The bytes of memory that it takes.
     pub(crate) fn capacity(&self) -> usize {
         self.0.capacity()
     }
 
-    /// Appends bytes.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.0.extend(bytes);
     }
 
-    /// Writes bytes from the place `at` on; what is missing before them is zeros.
+    /// Writes bytes from `at` on; a gap before them is filled with zeros.
     pub(crate) fn write_at(&mut self, at: usize, bytes: &[u8]) {
         let end = at + bytes.len();
         if at == self.0.len() {
@@ -47,7 +45,6 @@ impl Ring {
         }
     }
 
-    /// Appends `length` bytes from the place `at` on to `out`; all of them are held.
     pub(crate) fn copy_to(&self, at: usize, length: usize, out: &mut Vec<u8>) {
         let (front, back) = self.0.as_slices();
         let in_front = front.len().saturating_sub(at).min(length);
@@ -60,7 +57,6 @@ impl Ring {
         }
     }
 
-    /// Forgets the first `length` bytes, or all.
     pub(crate) fn advance(&mut self, length: usize) {
         self.0.drain(..length.min(self.0.len()));
         if self.0.is_empty() {
@@ -70,14 +66,13 @@ impl Ring {
         }
     }
 
-    /// The first `length` bytes, or all, in the two pieces in which they lie.
+    /// The first `length` bytes, or all, in two pieces.
     pub(crate) fn front(&self, length: usize) -> [&[u8]; 2] {
         let (front, back) = self.0.as_slices();
         let in_front = front.len().min(length);
         [&front[..in_front], &back[..back.len().min(length - in_front)]]
     }
 
-    /// Moves the first bytes to `out`, as many as it takes.
     pub(crate) fn read(&mut self, out: &mut [u8]) {
         let (front, back) = self.0.as_slices();
         let in_front = front.len().min(out.len());

@@ -1,4 +1,4 @@
-//! The sending half of a stream: what is unsent, in flight, lost, and acknowledged.
+//! The sending half of a stream: bytes unsent, in flight, lost and acknowledged.
 //!
 //! ```text
 //!   base            ┌── lost: to be sent again ◄─┐ timer, new session         next      end
@@ -25,7 +25,6 @@ use roadweave_proto::wire::STREAM_CREDIT;
 use crate::ranges::Ranges;
 use crate::ring::Ring;
 
-/// The sending half.
 #[derive(Debug)]
 pub(crate) struct SendBuffer {
     ring: Ring,
@@ -33,12 +32,10 @@ pub(crate) struct SendBuffer {
     base: u64,
     /// All below was sent once.
     next: u64,
-    /// What was sent, by its offset.
     in_flight: BTreeMap<u64, InFlight>,
-    /// What is to be sent again.
     lost: Ranges,
     fin: Fin,
-    /// The highest offset that the peer takes.
+    /// The highest offset that the peer accepts.
     credit: u64,
 }
 
@@ -50,9 +47,8 @@ struct InFlight {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fin {
-    /// More may be written.
     Open,
-    /// It is to be sent; `again`: it was before.
+    /// To be sent; `again`: it was sent before.
     Due {
         again: bool,
     },
@@ -60,7 +56,6 @@ enum Fin {
     Acknowledged,
 }
 
-/// Bytes of the stream that go into one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub(crate) offset: u64,
@@ -68,7 +63,6 @@ pub(crate) struct Segment {
     pub(crate) fin: bool,
 }
 
-/// The peer acknowledges what was not sent.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NeverSent;
 
@@ -92,20 +86,18 @@ impl SendBuffer {
         self.ring.push(bytes);
     }
 
-    /// Nothing more will be written.
     pub(crate) fn finish(&mut self) {
         if self.is_open() {
             self.fin = Fin::Due { again: false };
         }
     }
 
-    /// The peer wants no more: what was sent is all there is.
+    /// The peer wants no more: unsent bytes are dropped.
     pub(crate) fn stop(&mut self) {
         self.finish();
         self.discard();
     }
 
-    /// Forgets all bytes.
     pub(crate) fn discard(&mut self) {
         self.ring.advance(self.ring.len());
         self.base = self.next;
@@ -113,33 +105,28 @@ impl SendBuffer {
         self.lost.clear();
     }
 
-    /// Whether more may be written.
     pub(crate) fn is_open(&self) -> bool {
         self.fin == Fin::Open
     }
 
-    /// Whether the peer has everything, and knows that it is.
     pub(crate) fn is_done(&self) -> bool {
         self.fin == Fin::Acknowledged && self.base == self.end()
     }
 
-    /// The bytes that were sent: the final size if the stream is reset now.
+    /// Bytes sent: the final size if the stream is reset now.
     pub(crate) fn sent(&self) -> u64 {
         self.next
     }
 
-    /// The bytes that were written and are not acknowledged in one run.
     pub(crate) fn buffered(&self) -> u64 {
         self.ring.len() as u64
     }
 
-    /// The bytes that were sent and are not acknowledged.
     pub(crate) fn unacknowledged(&self) -> u64 {
         let in_flight = self.in_flight.iter().map(|(start, flight)| flight.end - start);
         in_flight.sum::<u64>() + self.lost.total()
     }
 
-    /// Records of what is in flight and lost.
     pub(crate) fn records(&self) -> usize {
         self.in_flight.len() + self.lost.len()
     }
@@ -148,34 +135,31 @@ impl SendBuffer {
         self.ring.capacity()
     }
 
-    /// Whether there is something to send again, or the fin alone; neither takes credit.
+    /// Whether bytes or the fin alone are to be sent; neither takes credit.
     pub(crate) fn has_again(&self) -> bool {
         let fin_alone = matches!(self.fin, Fin::Due { .. }) && self.next == self.end();
         !self.lost.is_empty() || fin_alone
     }
 
-    /// Whether there is something that was never sent, and credit for it.
     pub(crate) fn has_fresh(&self) -> bool {
         self.next < self.end().min(self.credit)
     }
 
-    /// The bytes that were never sent, and that there is credit for.
     pub(crate) fn unsent(&self) -> u64 {
         self.end().min(self.credit).saturating_sub(self.next)
     }
 
-    /// Whether the credit alone holds it back, and nothing is under way that the peer would answer.
+    /// Whether only credit is missing, and nothing in flight will be answered.
     pub(crate) fn is_blocked(&self) -> bool {
         self.next < self.end() && self.next >= self.credit && self.is_quiet()
     }
 
-    /// Whether nothing that was sent is still to be acknowledged.
     pub(crate) fn is_quiet(&self) -> bool {
         let is_fin_under_way = matches!(self.fin, Fin::Sent(_) | Fin::Due { again: true });
         self.in_flight.is_empty() && self.lost.is_empty() && !is_fin_under_way
     }
 
-    /// What is to be sent again, up to `room` bytes of it: what was lost, then the fin alone.
+    /// Up to `room` bytes that were lost, or the fin alone.
     pub(crate) fn again(&self, room: u64) -> Option<Segment> {
         match self.lost.first() {
             Some(lost) => self.segment(lost, room),
@@ -183,13 +167,12 @@ impl SendBuffer {
         }
     }
 
-    /// Where [`SendBuffer::again`] begins.
     pub(crate) fn again_from(&self) -> u64 {
         self.lost.first().map_or(self.next, |lost| lost.start)
     }
 
-    /// What goes into the first frame of the stream: up to `room` bytes from offset 0 on, of what
-    /// is new up to `credit`. None if these were sent and are not known to be lost.
+    /// The data of the open frame: up to `room` bytes from offset 0, `credit` for new ones. Empty
+    /// if they are in flight.
     pub(crate) fn first(&self, room: u64, credit: u64) -> Segment {
         let nothing = Segment { offset: 0, length: 0, fin: false };
         match self.lost.first() {
@@ -199,24 +182,21 @@ impl SendBuffer {
         }
     }
 
-    /// What was never sent, up to `room` bytes of it.
     pub(crate) fn fresh(&self, room: u64) -> Option<Segment> {
         self.segment(self.next..self.end().min(self.credit), room)
     }
 
-    /// The place of what comes next, for a frame that only asks for an answer.
     pub(crate) fn probe(&self) -> Segment {
         Segment { offset: self.next, length: 0, fin: false }
     }
 
     pub(crate) fn copy_to(&self, segment: &Segment, out: &mut Vec<u8>) {
-        // An open that is sent again without data begins below what is held.
+        // A repeated open without data begins below what is held.
         let at = segment.offset.saturating_sub(self.base) as usize;
         self.ring.copy_to(at, segment.length as usize, out);
     }
 
-    /// A segment of [`SendBuffer::again`] or [`SendBuffer::fresh`] left: how many of its bytes left
-    /// for the first time.
+    /// Notes a sent segment; returns how many of its bytes are new.
     pub(crate) fn on_sent(&mut self, now: Instant, segment: &Segment) -> u64 {
         let (start, end) = (segment.offset, segment.offset + segment.length);
         let fresh = end.saturating_sub(self.next);
@@ -231,11 +211,11 @@ impl SendBuffer {
         fresh
     }
 
-    /// The peer has all below `contiguous`, `ranges` above, and knows the final size if `fin`.
-    /// Whether that is news.
+    /// The peer has all below `contiguous`, and `ranges`; with `fin` it knows the final size.
+    /// Returns whether that is progress.
     ///
-    /// `may_split`: whether records may become more. Without, ranges that would split one are left
-    /// aside: what the peer has then may be sent again.
+    /// Without `may_split` ranges are ignored, since they could add records; those bytes may then be
+    /// sent again.
     ///
     /// # Errors
     /// When any of it was never sent; nothing has changed then.
@@ -269,14 +249,13 @@ impl SendBuffer {
         Ok(is_news)
     }
 
-    /// Whether the peer now takes more than before.
     pub(crate) fn raise_credit(&mut self, credit: u64) -> bool {
         let is_more = credit > self.credit;
         self.credit = self.credit.max(credit);
         is_more
     }
 
-    /// Takes for lost what left `patience` ago or earlier; whether that was anything.
+    /// Moves what was sent `patience` ago or earlier to the lost; returns whether there is any.
     pub(crate) fn mark_lost(&mut self, now: Instant, patience: Duration) -> bool {
         let mut any = false;
         let lost = &mut self.lost;
@@ -296,13 +275,12 @@ impl SendBuffer {
         any
     }
 
-    /// When the first of what is in flight left.
     pub(crate) fn earliest_sent(&self) -> Option<Instant> {
         let fin = if let Fin::Sent(sent) = self.fin { Some(sent) } else { None };
         self.in_flight.values().map(|flight| flight.sent).chain(fin).min()
     }
 
-    /// Offsets that have arrived: they are neither in flight nor to be sent again.
+    /// Removes acknowledged offsets from flight and losses; returns whether there were any.
     fn settle(&mut self, range: Range<u64>) -> bool {
         let mut any = self.lost.remove(range.clone());
         if let Some((&start, flight)) = self.in_flight.range_mut(..range.start).next_back()

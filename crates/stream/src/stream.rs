@@ -1,16 +1,16 @@
-//! One stream: two halves, and what both ends owe each other beside bytes.
+//! One stream: two halves, and the frames that each end owes the other.
 //!
 //! ```text
 //! opener    open ──► begun by data or opened ────────────┐
 //!                                                        ├──► both halves done ──► over
 //! far end   begun by open ──► accept: opened ────────────┘
 //!
-//! either    reset ──► told until the peer's reset comes ────────────┐
+//! either    reset ──► repeated until the peer's reset comes ────────┐
 //!           the peer's reset ──► answered by a reset, once ─────────┴──► over
 //! ```
 //!
-//! A reset ends both directions, as TCP's RST does, and each end tells the other how much it has
-//! sent, so that the credit of the session stays the same number at both.
+//! A reset ends both directions, as TCP's RST does. Each end announces how much it has sent, so
+//! that both agree on the session's credit.
 
 use std::time::Duration;
 
@@ -23,20 +23,19 @@ use crate::priority::{Asked, Favour, Rank};
 use crate::receive::ReceiveBuffer;
 use crate::send::SendBuffer;
 
-/// A stream that is not over.
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) is_ours: bool,
-    /// By which its bytes leave here.
+    /// The order by which its bytes leave here.
     pub(crate) priority: StreamPriority,
-    /// What its opener, or a frame since, has asked for.
+    /// What its opener asks for.
     pub(crate) asked: Asked,
     favour: Favour,
-    /// Until the peer knows it, if it is ours; until the owner was told, if it is the peer's.
+    /// Kept until the peer knows it (ours), or the owner does (the peer's).
     pub(crate) destination: Option<Box<Destination>>,
-    /// Open, if it is ours; opened, if it is the peer's.
+    /// Open (ours), or opened (the peer's).
     pub(crate) begin: Obligation,
-    /// Whether the peer's open, or that it has connected, has come.
+    /// Whether the peer's open or opened has come.
     pub(crate) begun: bool,
     pub(crate) send: SendBuffer,
     pub(crate) receive: ReceiveBuffer,
@@ -47,57 +46,49 @@ pub(crate) struct Stream {
     pub(crate) stopped_by_peer: Option<ResetCode>,
     pub(crate) reset: Option<Reset>,
     pub(crate) events: Pending,
-    /// Whether something was not written for want of room.
     pub(crate) wants_room: bool,
-    /// Since when its owner has taken next to nothing of what is there, and from where on.
+    /// Since when, and at which offset, its owner has read next to nothing.
     unread: Option<(Instant, u64)>,
-    /// Whether the owner was told that there is something to read.
+    /// Whether [`Kind::Readable`] is pending or was fetched.
     pub(crate) told_readable: bool,
     pub(crate) turn: u64,
-    /// So many of the first bytes that are sent go before everything else.
+    /// Bytes at the start that go before everything else.
     first: u64,
-    /// So do those up to here, as far as there is favour.
+    /// Bytes below this offset do so too, while there is favour.
     pub(crate) head: u64,
-    /// Attempts in vain since the last news.
     attempts: u32,
-    /// When to see what is lost.
+    /// When to look for losses.
     retry_at: Option<Instant>,
-    /// Since when it has waited for an answer without hearing of the peer.
+    /// Since when an answer is missing and nothing was heard of the peer.
     waiting_since: Option<Instant>,
-    /// When [`Stream::handle_timeout`] is to be called.
     timer: Option<Instant>,
-    /// As it stands in the tables of all streams.
+    /// Its entries in [`Index`](crate::index::Index), after [`Stream::arm`].
     pub(crate) listed: Listed,
 }
 
-/// Whether the peer is to be told what has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Ack {
     #[default]
     None,
-    /// Then at the latest.
     By(Instant),
     Now,
 }
 
-/// The peer was asked to send no more.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stop {
     pub(crate) code: ResetCode,
     pub(crate) tell: Obligation,
 }
 
-/// The stream was reset.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reset {
     pub(crate) code: ResetCode,
     pub(crate) by_peer: bool,
     pub(crate) tell: Obligation,
-    /// Whether the peer knows it, or will never answer.
+    /// The peer knows it, or will never answer.
     pub(crate) is_agreed: bool,
 }
 
-/// Where a stream stands in the tables of all streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Listed {
     pub(crate) has_control: bool,
@@ -144,12 +135,11 @@ impl Stream {
         }
     }
 
-    /// Whether nothing of it is left to do, so that it can be forgotten.
     pub(crate) fn is_over(&self) -> bool {
         let is_settled = match &self.reset {
             Some(reset) => reset.is_agreed && !reset.tell.is_due(),
             None => {
-                // The far end must hear where to connect, or what was sent went nowhere.
+                // The far end must learn the destination, or the data went nowhere.
                 let is_known = !self.is_ours || self.begin == Obligation::Met;
                 let is_done = self.send.is_done() && self.receive.is_done();
                 is_known && is_done && self.ack == Ack::None
@@ -158,7 +148,7 @@ impl Stream {
         is_settled && self.events.is_empty()
     }
 
-    /// What the peer is told of what it sent; as many ranges as `ranges_max`.
+    /// An acknowledgement with at most `ranges_max` ranges.
     pub(crate) fn acknowledgement(
         &mut self,
         id: StreamId,
@@ -173,8 +163,8 @@ impl Stream {
         Acknowledged { id, begun: self.begun, fin, contiguous, credit, ranges }
     }
 
-    /// Notes whether there is something to read, and whether some of it was: a byte now and then of
-    /// all that is held is none. Where nobody is there to read yet, nobody is slow.
+    /// Notes since when nothing is read. A read of less than a 64th of what is held does not count.
+    /// A stream that is not accepted yet has no reader.
     pub(crate) fn watch_reader(&mut self, now: Instant) {
         let read = self.receive.read_up_to();
         let next_to_nothing = self.receive.held() / 64;
@@ -184,17 +174,14 @@ impl Stream {
         self.unread = waits.then(|| before.unwrap_or((now, read)));
     }
 
-    /// Its reader could not read.
     pub(crate) fn forgive_reader(&mut self, now: Instant) {
         self.unread = self.unread.map(|(_, read)| (now, read));
     }
 
-    /// Since when its owner has taken next to nothing of what is there.
     pub(crate) fn unread_since(&self) -> Option<Instant> {
         self.unread.map(|(since, _)| since)
     }
 
-    /// Both directions end.
     pub(crate) fn end(&mut self, code: ResetCode, by_peer: bool, is_agreed: bool) {
         self.send.discard();
         self.reset = Some(Reset { code, by_peer, tell: Obligation::Due, is_agreed });
@@ -210,24 +197,21 @@ impl Stream {
         }
     }
 
-    /// Whether the owner has not been told that the peer opened it.
+    /// Whether the owner has not learned yet that the peer opened it.
     fn is_untold(&self) -> bool {
         !self.is_ours && (!self.begun || self.events.has(Kind::Opened))
     }
 
-    /// Something of the peer came.
     pub(crate) fn on_heard(&mut self) {
         self.waiting_since = None;
     }
 
-    /// The peer has more than before: attempts count anew.
     pub(crate) fn on_news(&mut self) {
         if self.attempts > 0 {
             (self.attempts, self.retry_at) = (0, None);
         }
     }
 
-    /// The peer may have lost all that is under way: it is sent again at once.
     pub(crate) fn on_new_session(&mut self, now: Instant, takes_priorities: bool) {
         self.mark_lost(now, Duration::ZERO);
         (self.attempts, self.retry_at, self.waiting_since) = (0, None, None);
@@ -237,19 +221,18 @@ impl Stream {
         self.asked.tell_again(takes_priorities && self.is_ours && self.reset.is_none());
     }
 
-    /// Whether nothing was heard for so long that it is to be given up.
     pub(crate) fn is_in_vain(&self, now: Instant, give_up_after: Duration) -> bool {
         self.given_up_at(give_up_after).is_some_and(|at| at <= now)
     }
 
-    /// When it is given up if nothing is heard. A reset costs no more than its place, and a peer
-    /// that only waits would never ask for it: it is told for longer.
+    /// When it is given up. A reset costs only its place and is never asked for by a peer that only
+    /// waits, so it is repeated for longer.
     fn given_up_at(&self, give_up_after: Duration) -> Option<Instant> {
         let patience = if self.reset.is_some() { RESET_PATIENCE } else { 1 };
         self.waiting_since.map(|since| since + give_up_after * patience)
     }
 
-    /// The time that [`Stream::arm`] has set has come: what is overdue is to be sent again.
+    /// The timer of [`Stream::arm`] has expired.
     pub(crate) fn handle_timeout(&mut self, now: Instant, timing: &Timing) {
         if matches!(self.ack, Ack::By(at) if at <= now) {
             self.ack = Ack::Now;
@@ -273,7 +256,6 @@ impl Stream {
         any
     }
 
-    /// When the first of what waits for an answer left.
     fn earliest_sent(&self) -> Option<Instant> {
         let stop = self.stop.and_then(|stop| stop.tell.sent());
         let reset = self.reset.and_then(|reset| reset.tell.sent());
@@ -281,7 +263,6 @@ impl Stream {
         obligations.into_iter().flatten().chain(self.send.earliest_sent()).min()
     }
 
-    /// Whether an answer of the peer is missing.
     fn is_waiting(&self) -> bool {
         let is_asked = |obligation: Obligation| {
             obligation.is_due() || matches!(obligation, Obligation::Sent(_))
@@ -294,7 +275,6 @@ impl Stream {
             || !self.send.is_quiet()
     }
 
-    /// Sets its timers; `give_up_after` as [`Stream::is_in_vain`] takes it.
     pub(crate) fn arm(&mut self, now: Instant, timing: &Timing, give_up_after: Duration) {
         if !self.is_waiting() {
             self.waiting_since = None;
@@ -314,7 +294,6 @@ impl Stream {
             [self.retry_at, ack, self.given_up_at(give_up_after)].into_iter().flatten().min();
     }
 
-    /// Where it is to stand in the tables of all streams, after [`Stream::arm`].
     pub(crate) fn listing(&self, id: StreamId) -> Listed {
         let rank = |from| self.rank(id, from);
         let has_control = self.ack == Ack::Now
@@ -332,7 +311,7 @@ impl Stream {
                 .then(|| rank(self.send.again_from())),
             fresh: (sends && self.send.has_fresh()).then(|| rank(self.send.sent())),
             timer: self.timer,
-            // The owner first learns that there is a stream.
+            // The owner first learns that the stream exists.
             has_events: !self.events.is_empty()
                 && (self.is_ours || self.begun || self.reset.is_some()),
             wants_room: self.wants_room,
@@ -343,7 +322,6 @@ impl Stream {
         }
     }
 
-    /// The place of its bytes from `from` on.
     fn rank(&self, id: StreamId, from: u64) -> Rank {
         let is_favoured = self.favour.is_left();
         let priority = if is_favoured { self.priority } else { self.priority.not_raised() };
@@ -351,13 +329,12 @@ impl Stream {
         Rank::new(priority, is_head, self.turn, id)
     }
 
-    /// `fresh` bytes from `from` on have left for the first time.
+    /// `fresh` bytes from `from` on were sent for the first time.
     pub(crate) fn on_fresh_sent(&mut self, from: u64, fresh: u64) {
         let is_favoured = from >= self.first && (from < self.head || self.priority.is_raised());
         self.favour.on_sent(fresh, is_favoured);
     }
 
-    /// Bytes of memory, about.
     pub(crate) fn memory(&self) -> usize {
         let destination = self.destination.as_ref().map_or(0, |_| size_of::<Destination>() + 256);
         let records = self.send.records() + self.receive.records();
@@ -366,7 +343,7 @@ impl Stream {
     }
 }
 
-/// How many times longer than for anything else the peer's answer to a reset is waited for.
+/// The factor by which a reset is repeated for longer than anything else.
 const RESET_PATIENCE: u32 = 10;
-/// Bytes of memory that a record of a range takes, about.
+/// Bytes of a record of a range, estimated.
 pub(crate) const RECORD: usize = 64;

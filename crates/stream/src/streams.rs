@@ -19,9 +19,8 @@ use crate::stream::{Ack, RECORD, Stop, Stream};
 
 /// All streams of one end of a session.
 ///
-/// After any call there may be more to transmit, events, and another timeout. Calls that take an
-/// `id` fail with [`StreamError::NoSuchStream`] once the stream is over and its events were
-/// fetched.
+/// Any call may cause transmissions, events and another timeout. Calls with an `id` fail with
+/// [`StreamError::NoSuchStream`] once the stream is over and its events were fetched.
 #[derive(Debug)]
 pub struct Streams {
     pub(crate) config: Config,
@@ -29,30 +28,26 @@ pub struct Streams {
     pub(crate) table: BTreeMap<StreamId, Box<Stream>>,
     pub(crate) index: Index,
     pub(crate) closed: Closed,
-    /// What is said of streams that are over.
     pub(crate) answers: BTreeMap<StreamId, Answer>,
     pub(crate) send_credit: SendCredit,
     pub(crate) receive_credit: ReceiveCredit,
-    /// Those who read too little leave no room for the others.
     pub(crate) crowd: Crowd,
-    /// When to ask for more credit of the session, and how often that was in vain.
+    /// When to ask for more session credit, and the attempts so far.
     pub(crate) starved: Option<(Instant, u32)>,
-    /// Counts the turns of incremental streams.
     pub(crate) turns: u64,
     pub(crate) stats: Stats,
     pub(crate) violation: Option<Violation>,
-    /// The peer takes frames that change a priority.
     pub(crate) peer_takes_priorities: bool,
-    /// The peer takes bytes of a stream before it has told a credit.
+    /// Whether the peer accepts data before it has granted credit.
     peer_takes_early: bool,
     next_index: u64,
     ours: usize,
-    /// Bytes that may be written before those who wait for room are asked again.
+    /// Bytes freed since the writers that wait for room were last notified.
     freed: u64,
 }
 
 impl Streams {
-    /// An end without streams.
+    /// Creates an end without streams.
     pub fn new(config: Config) -> Self {
         Self {
             receive_credit: ReceiveCredit::new(config.receive_max),
@@ -76,16 +71,16 @@ impl Streams {
         }
     }
 
-    /// What the lane that carries the streams is like, from now on.
+    /// Sets the properties of the lane that carries the streams.
     pub fn set_timing(&mut self, timing: Timing) {
         self.timing = timing;
     }
 
-    /// Opens a stream to `destination`. It may be written to at once; what is written before the
-    /// next transmission leaves with the first frame.
+    /// Opens a stream to `destination`. Bytes written before the next transmission leave with the
+    /// first frame.
     ///
     /// # Errors
-    /// When too many are open, or the peer has broken the rules.
+    /// When too many are open, or the peer has violated the protocol.
     pub fn open(
         &mut self,
         now: Instant,
@@ -110,7 +105,7 @@ impl Streams {
         Ok(id)
     }
 
-    /// The destination of a stream that the peer opened is connected.
+    /// Reports that the destination of a stream of the peer is connected.
     ///
     /// # Errors
     /// When it was reset, or is not the peer's.
@@ -126,11 +121,11 @@ impl Streams {
         Ok(())
     }
 
-    /// Takes bytes to be sent: how many of them, from the first on. When it takes fewer than all,
+    /// Takes a prefix of `bytes` to be sent and returns its length. If that is not all,
     /// [`Event::Writable`] follows.
     ///
-    /// A stream may fill what the others leave free, so that of n streams that write without end
-    /// each has one part of n + 1, and there is always as much for the next.
+    /// A stream may fill what the others leave free: n streams that write without end have one part
+    /// of n + 1 each.
     ///
     /// # Errors
     /// When nothing may be written, or not yet.
@@ -150,11 +145,11 @@ impl Streams {
         Ok(taken)
     }
 
-    /// How many bytes [`Streams::write`] would take, if that is worth a call. 0: it is not, and
+    /// How many bytes [`Streams::write`] would take. 0: too few to be worth a call;
     /// [`Event::Writable`] follows.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Streams::write`].
     pub fn room(&mut self, now: Instant, id: StreamId) -> Result<usize, StreamError> {
         let free = self.config.send_max.saturating_sub(self.index.buffered);
         let enough = self.enough_room();
@@ -165,7 +160,7 @@ impl Streams {
         Ok(if room < enough { 0 } else { usize::try_from(room).unwrap_or(usize::MAX) })
     }
 
-    /// Nothing more will be written; what was is still sent, and the stream can be read.
+    /// Ends writing; what was written is still sent, and the stream can be read.
     ///
     /// # Errors
     /// When the stream was reset, or was not accepted.
@@ -180,10 +175,8 @@ impl Streams {
         Ok(())
     }
 
-    /// Takes what has come, in order, as much as `out` has room for: how many bytes. 0: nothing is
-    /// there, and [`Event::Readable`] or [`Event::Finished`] follows.
-    ///
-    /// The peer may send more only when what came is read.
+    /// Reads into `out`, in order; returns the number of bytes. 0: nothing is there, and
+    /// [`Event::Readable`] or [`Event::Finished`] follows. Reading gives the peer more credit.
     ///
     /// # Errors
     /// When the stream was reset.
@@ -200,14 +193,14 @@ impl Streams {
         Ok(length)
     }
 
-    /// As [`Streams::read`], without a copy: `take` is shown what has come, in two pieces, and says
-    /// how much of it it has taken; so is this.
+    /// As [`Streams::read`], without a copy: `take` gets what has come, in two pieces, and returns
+    /// how many bytes it has taken.
     ///
     /// # Errors
     /// When the stream was reset.
     ///
     /// # Panics
-    /// When `take` says that it took more than there was.
+    /// When `take` returns more than there was.
     pub fn read_with(
         &mut self,
         now: Instant,
@@ -223,7 +216,7 @@ impl Streams {
         Ok(length)
     }
 
-    /// The user has taken `length` bytes of a stream, of which it had all before if `was_done`.
+    /// `was_done`: all had been read before.
     fn on_read(&mut self, now: Instant, id: StreamId, length: usize, was_done: bool) {
         let Some(stream) = self.table.get_mut(&id) else { return };
         stream.told_readable = stream.receive.readable() > 0;
@@ -235,7 +228,7 @@ impl Streams {
         self.settle(now, id);
     }
 
-    /// Nothing more of the stream is wanted; what comes is dropped. It can still be written.
+    /// Stops reading: what comes is dropped. The stream can still be written.
     ///
     /// # Errors
     /// When the stream was reset.
@@ -254,7 +247,7 @@ impl Streams {
         Ok(())
     }
 
-    /// Ends the stream in both directions; what is on its way is lost.
+    /// Ends the stream in both directions; data in flight is lost.
     ///
     /// # Errors
     /// When it was reset before.
@@ -273,16 +266,15 @@ impl Streams {
         Ok(())
     }
 
-    /// From now on the peer is told of priorities that it has to send by, and sent bytes before it
-    /// has told a credit, as far as it has said that it takes them: an older one does not.
+    /// Sets which optional frames the peer accepts: changes of priority, and data before it has
+    /// granted credit.
     pub fn set_peer_takes(&mut self, offer: Option<StreamsOffer>) {
         self.peer_takes_priorities = offer.is_some_and(|offer| offer.takes_priorities);
         self.peer_takes_early = offer.is_some_and(|offer| offer.takes_early);
     }
 
-    /// Both ends are to send of this stream, which was opened here, by another priority from now
-    /// on, if the peer knows how to change one. The frame that tells it is not acknowledged: the
-    /// lane repairs it, and with a new session it is told again.
+    /// Changes the priority at both ends of a stream that was opened here, if the peer accepts
+    /// that. The frame is not acknowledged: the lane repairs it, and a new session repeats it.
     ///
     /// # Errors
     /// When the stream was reset.
@@ -296,7 +288,7 @@ impl Streams {
         let stream = self.usable(id)?;
         stream.priority = priority;
         if stream.is_ours && stream.asked.priority != priority {
-            // What is not opened yet is opened with it.
+            // The open frame carries it.
             match stream.begin == Obligation::Due {
                 true => stream.asked = Asked::new(priority),
                 false => stream.asked.ask(priority, takes),
@@ -314,8 +306,8 @@ impl Streams {
         self.usable(id).map(|stream| stream.asked.priority)
     }
 
-    /// What is sent of this stream goes by another priority from now on, until the peer asks for
-    /// one. One before the default holds as far as [`Config::favour`] goes.
+    /// Changes the priority of what is sent here, until the peer asks for another. A priority above
+    /// the default holds as far as [`Config::favour`] goes.
     ///
     /// # Errors
     /// When the stream was reset.
@@ -330,9 +322,8 @@ impl Streams {
         Ok(())
     }
 
-    /// From now on the bytes before `bytes` that are sent go before everything else, beside those
-    /// of [`Config::head`]: the first video frame, by whoever knows where it ends. Up to
-    /// [`Config::favour`] of them.
+    /// Sends the bytes before offset `bytes` before everything else, beside those of
+    /// [`Config::head`], up to [`Config::favour`] bytes: a first video frame, say.
     ///
     /// # Errors
     /// When the stream was reset.
@@ -342,8 +333,8 @@ impl Streams {
         Ok(())
     }
 
-    /// What happened, one at a time: call until `None`. What nobody fetches keeps its stream's
-    /// place among those that may be open, and nothing more.
+    /// The next event; call until `None`. A stream with unfetched events keeps its place among
+    /// those that may be open.
     pub fn poll_event(&mut self, now: Instant) -> Option<Event> {
         let id = *self.index.eventful.first()?;
         let stream = self.table.get_mut(&id)?;
@@ -381,7 +372,7 @@ impl Streams {
         has_data || owes || self.receive_credit.due().is_some()
     }
 
-    /// How urgent the data is that leaves next; [`Urgency::LAST`] if there is none.
+    /// The urgency of the data that leaves next; [`Urgency::LAST`] if there is none.
     pub fn next_urgency(&self) -> Urgency {
         let may_send = self.send_credit.room() > 0 && self.index.records < self.records_max();
         let fresh = self.index.fresh.first().filter(|_| may_send);
@@ -389,12 +380,12 @@ impl Streams {
         next.map_or(Urgency::LAST, |rank| rank.urgency)
     }
 
-    /// Whether [`Streams::poll_event`] has something to tell.
+    /// Whether [`Streams::poll_event`] has an event.
     pub fn has_events(&self) -> bool {
         !self.index.eventful.is_empty()
     }
 
-    /// The rule that the peer has broken, if that has ended all streams.
+    /// The violation that has ended all streams.
     pub fn violation(&self) -> Option<Violation> {
         self.violation
     }
@@ -412,30 +403,28 @@ impl Streams {
         }
     }
 
-    /// Bytes that were written and never sent, as far as the peer takes them now.
+    /// Bytes written and never sent, as far as session credit allows.
     pub fn unsent(&self) -> u64 {
         self.index.unsent.min(self.send_credit.room())
     }
 
-    /// Bytes that were sent and are not acknowledged: what is sent again after
-    /// [`Streams::on_new_session`].
+    /// Bytes sent and not acknowledged; [`Streams::on_new_session`] sends them again.
     pub fn unacknowledged(&self) -> u64 {
         self.table.values().map(|stream| stream.send.unacknowledged()).sum()
     }
 
-    /// What was done so far.
+    /// The counters.
     pub fn stats(&self) -> Stats {
         self.stats
     }
 
-    /// Bytes of memory, about: of buffers exactly, of tables by the size of what they hold.
+    /// Bytes of memory: exact for buffers, estimated for tables.
     pub fn memory(&self) -> usize {
         let streams: usize = self.table.values().map(|stream| stream.memory()).sum();
         streams + self.table.len() * INDEXED + self.closed.memory() + self.answers.len() * RECORD
     }
 
-    /// Resets the streams that hold most until all hold no more than `bytes` bytes, or hold nothing
-    /// beside their places.
+    /// Resets the streams that hold most, until all together hold at most `bytes`.
     pub fn shed(&mut self, now: Instant, bytes: usize) {
         let holders = self.table.iter().map(|(id, stream)| (stream.memory(), *id));
         let mut holders: Vec<(usize, StreamId)> = holders.collect();
@@ -453,7 +442,7 @@ impl Streams {
         }
     }
 
-    /// The most that [`Streams::memory`] can be, whatever the peer and the user do.
+    /// The upper bound of [`Streams::memory`].
     pub fn memory_max(&self) -> usize {
         let config = &self.config;
         let streams = config.opened_max + config.accepted_max;
@@ -467,13 +456,12 @@ impl Streams {
         streams * each + buffers + closed + (ranges + records) * RECORD
     }
 
-    /// Records of what all streams may have in flight.
     pub(crate) fn records_max(&self) -> usize {
         (self.config.send_max / 512) as usize + self.config.opened_max + self.config.accepted_max
     }
 
-    /// Ranges of what all streams hold for their readers, beside those that each may have anyway: a
-    /// segment is rarely shorter than this, and a gap neither.
+    /// The bound of ranges held for readers, beside `RANGES_MIN` of each stream; segments and gaps
+    /// are rarely shorter than the divisor.
     pub(crate) fn held_ranges_max(&self) -> usize {
         (self.receive_credit.window() / 1024) as usize
     }
@@ -484,22 +472,19 @@ impl Streams {
         self.settle(now, id);
     }
 
-    /// Streams that the peer opened.
     pub(crate) fn theirs(&self) -> usize {
         self.table.len() - self.ours
     }
 
-    /// Whether a stream of this end's numbers was ever opened.
     pub(crate) fn was_opened(&self, id: StreamId) -> bool {
         id.0 >> 1 < self.next_index
     }
 
-    /// Whether this end opens streams with such numbers.
     pub(crate) fn is_ours(&self, id: StreamId) -> bool {
         id.0 & 1 == self.config.side as u64
     }
 
-    /// Ends a stream from here: the peer is told until it agrees.
+    /// Resets a stream from here; the peer is notified until it agrees.
     pub(crate) fn end(&mut self, now: Instant, id: StreamId, code: ResetCode) {
         let Some(stream) = self.table.get_mut(&id) else { return };
         let dropped = stream.receive.stop();
@@ -508,7 +493,7 @@ impl Streams {
         self.settle(now, id);
     }
 
-    /// Has the peer told that a stream may send more, if that is worth it.
+    /// Announces more credit of a stream, if that is worth a frame.
     pub(crate) fn offer_credit(&mut self, id: StreamId) {
         if let Some(stream) = self.table.get_mut(&id)
             && stream.receive.highest() > 0
@@ -518,7 +503,7 @@ impl Streams {
         }
     }
 
-    /// Brings the tables up to date with a stream that has changed, and forgets it if it is over.
+    /// Updates the tables after a change of a stream, and forgets it if it is over.
     pub(crate) fn settle(&mut self, now: Instant, id: StreamId) {
         let Some(stream) = self.table.get_mut(&id) else { return };
         stream.arm(now, &self.timing, self.config.give_up_after);
@@ -550,7 +535,6 @@ impl Streams {
         }
     }
 
-    /// Tells that there is room to write, if there is enough to be worth it.
     fn offer_room(&mut self, id: StreamId) {
         let free = self.config.send_max.saturating_sub(self.index.buffered);
         let enough = self.enough_room();
@@ -564,12 +548,10 @@ impl Streams {
         }
     }
 
-    /// The room to write that is worth to be told.
     fn enough_room(&self) -> u64 {
         (self.config.send_max / 64).clamp(1, roadweave_proto::wire::STREAM_CREDIT)
     }
 
-    /// A stream that may be written to.
     fn writable(&mut self, id: StreamId) -> Result<&mut Stream, StreamError> {
         let stream = self.usable(id)?;
         if !stream.is_ours && stream.begin == Obligation::None {
@@ -581,7 +563,6 @@ impl Streams {
         Ok(stream)
     }
 
-    /// A stream that was not reset.
     fn usable(&mut self, id: StreamId) -> Result<&mut Stream, StreamError> {
         let stream = self.table.get_mut(&id).ok_or(StreamError::NoSuchStream)?;
         match stream.reset {
@@ -591,10 +572,8 @@ impl Streams {
     }
 }
 
-/// What a stream that holds `buffered` bytes may write where `free` are left.
 fn room(free: u64, buffered: u64) -> u64 {
     free.saturating_sub(buffered)
 }
 
-/// Bytes of memory that a stream takes in the tables, about.
 const INDEXED: usize = 384;

@@ -1,5 +1,6 @@
-//! Two ends and the frames between them, and peers that break the rules.
+//! Two ends and the frames between them, and peers that violate the protocol.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,7 +21,7 @@ const ROOM: usize = 1200;
 /// Two ends that reach each other after 25 ms, without loss.
 struct Pair {
     now: Instant,
-    /// How much longer every second symbol takes.
+    /// The extra delay of every second symbol.
     late: Duration,
     client: Streams,
     server: Streams,
@@ -35,7 +36,11 @@ impl Pair {
         Self { now, late: Duration::ZERO, client, server, under_way: Vec::new() }
     }
 
-    /// Runs both ends for so long, in steps of a millisecond.
+    fn open(&mut self) -> StreamId {
+        begin(&mut self.client, self.now)
+    }
+
+    /// Runs both ends in steps of a millisecond.
     fn run(&mut self, time: Duration, mut step: impl FnMut(&mut Self)) {
         let until = self.now + time;
         while self.now < until {
@@ -65,6 +70,16 @@ fn destination() -> Destination {
     Destination::of_address([192, 0, 2, 1].into(), 443).expect("a port")
 }
 
+fn begin(streams: &mut Streams, now: Instant) -> StreamId {
+    streams.open(now, destination(), StreamPriority::default()).expect("room")
+}
+
+/// Reads all that can be read now; returns the number of bytes.
+fn drain(streams: &mut Streams, now: Instant, id: StreamId) -> usize {
+    let mut out = vec![0; 1 << 20];
+    std::iter::from_fn(|| streams.read(now, id, &mut out).ok().filter(|length| *length > 0)).sum()
+}
+
 fn events(streams: &mut Streams, now: Instant) -> Vec<Event> {
     std::iter::from_fn(|| streams.poll_event(now)).collect()
 }
@@ -82,6 +97,15 @@ fn sent(streams: &mut Streams, now: Instant) -> Vec<StreamFrame> {
     bodies.flat_map(|body| StreamFrames::new(body).expect("frames")).map(Result::unwrap).collect()
 }
 
+/// The streams of the frames with data, in the order in which they leave.
+fn order(frames: Vec<StreamFrame>) -> Vec<StreamId> {
+    let id = |frame| match frame {
+        StreamFrame::Open(Open { id, .. }) | StreamFrame::Data(Data { id, .. }) => Some(id),
+        _ => None,
+    };
+    frames.into_iter().filter_map(id).collect()
+}
+
 fn open(id: u64, data: Vec<u8>) -> StreamFrame {
     let priority = StreamPriority::default();
     let (id, destination, data) = (StreamId(id), destination(), data.into());
@@ -90,4 +114,14 @@ fn open(id: u64, data: Vec<u8>) -> StreamFrame {
 
 fn data(id: u64, offset: u64, length: usize, fin: bool) -> StreamFrame {
     StreamFrame::Data(Data { id: StreamId(id), offset, fin, data: vec![0; length].into() })
+}
+
+fn acknowledged(
+    id: StreamId,
+    (begun, fin): (bool, bool),
+    contiguous: u64,
+    credit: u64,
+    ranges: Vec<Range<u64>>,
+) -> StreamFrame {
+    StreamFrame::Acknowledged(Acknowledged { id, begun, fin, contiguous, credit, ranges })
 }

@@ -1,4 +1,4 @@
-//! Time: what is lost, what is in vain, and a new session.
+//! Time: losses, timeouts, and new sessions.
 
 use roadweave_proto::Instant;
 use roadweave_proto::wire::{ResetCode, StreamId};
@@ -14,7 +14,7 @@ impl Streams {
         timer.into_iter().chain(starved).chain(self.crowding_timeout()).min()
     }
 
-    /// The time of [`Streams::poll_timeout`] has come, or any other.
+    /// Handles expired timers; may be called at any time.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some(id) = self.index.timers.first().filter(|(at, _)| *at <= now).map(|it| it.1) {
             self.handle_stream_timeout(now, id);
@@ -34,8 +34,7 @@ impl Streams {
         }
     }
 
-    /// The lanes are those of another session now: everything that is not acknowledged is sent
-    /// again, at once.
+    /// The lanes belong to another session: all that is not acknowledged is sent again at once.
     pub fn on_new_session(&mut self, now: Instant) {
         let ids: Vec<StreamId> = self.table.keys().copied().collect();
         for id in ids {
@@ -67,7 +66,6 @@ impl Streams {
         }
     }
 
-    /// Asks the peer for an answer that tells its credit.
     fn probe(&mut self, now: Instant, id: StreamId) {
         if let Some(stream) = self.table.get_mut(&id) {
             stream.probe = Obligation::Due;

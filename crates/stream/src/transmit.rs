@@ -1,4 +1,4 @@
-//! What leaves: the frames of one symbol.
+//! Output: the frames of one symbol.
 //!
 //! ```text
 //! credit of the session ─► answers ─► control: reset, opened, stop, acknowledged, probe
@@ -18,7 +18,6 @@ use crate::send::Segment;
 use crate::stream::{Ack, Stream};
 use crate::streams::Streams;
 
-/// The frames of one symbol.
 pub(crate) struct Symbol {
     out: Vec<u8>,
     room: usize,
@@ -35,7 +34,6 @@ impl Symbol {
         self.room.saturating_sub(self.out.len())
     }
 
-    /// Appends a frame if it fits; whether it does.
     fn put(&mut self, frame: &StreamFrame) -> bool {
         let fits = frame.encoded_len() <= self.room();
         if fits {
@@ -44,7 +42,6 @@ impl Symbol {
         fits
     }
 
-    /// Appends data of a stream.
     pub(crate) fn put_data(&mut self, id: StreamId, stream: &Stream, segment: &Segment) {
         let Segment { offset, length, fin } = *segment;
         let header = Data { id, offset, fin, data: Bytes::new() };
@@ -52,17 +49,14 @@ impl Symbol {
         stream.send.copy_to(segment, &mut self.out);
     }
 
-    /// The symbol, unless it is empty.
     pub(crate) fn finish(self) -> Option<Bytes> {
         (self.out.len() > 1).then(|| self.out.into())
     }
 }
 
 impl Streams {
-    /// The next frames that are to leave, as the body of one symbol of at most `room` bytes: call
-    /// until `None`, or until the lane takes no more.
-    ///
-    /// `room`: below 300 bytes a stream to a long name cannot be opened.
+    /// The body of the next symbol, of at most `room` bytes; call until `None`, or until the lane
+    /// takes no more. Below 300 bytes a stream to a long name cannot be opened.
     pub fn poll_transmit(&mut self, now: Instant, room: usize) -> Option<Bytes> {
         let mut symbol = Symbol::new(room);
         if let Some(credit) = self.receive_credit.due()
@@ -112,7 +106,7 @@ impl Streams {
         }
     }
 
-    /// Appends all but open and data of a stream; whether it fits.
+    /// Appends all but open and data; returns whether it fits.
     fn put_control(&mut self, now: Instant, id: StreamId, symbol: &mut Symbol) -> bool {
         let Some(stream) = self.table.get_mut(&id) else { return true };
         let window = self.receive_credit.share(stream.receive.held());
@@ -160,7 +154,6 @@ impl Streams {
         true
     }
 
-    /// Which stream sends next, if any may.
     fn next_rank(&mut self, now: Instant) -> Option<Rank> {
         let again = self.index.again.first().copied();
         let mut fresh = self.index.fresh.first().copied();
@@ -178,7 +171,7 @@ impl Streams {
         }
     }
 
-    /// Appends open or data of a stream; whether it fits.
+    /// Appends open or data; returns whether it fits.
     fn put_stream(&mut self, now: Instant, id: StreamId, symbol: &mut Symbol) -> bool {
         let credit = self.send_credit.room();
         let Some(stream) = self.table.get_mut(&id) else { return false };
@@ -187,7 +180,7 @@ impl Streams {
         let sent = if opens {
             let sent = put_open(now, id, stream, credit, symbol);
             if sent.is_some() {
-                // The answer need not wait until it has asked for credit.
+                // Grants credit for the answer at once.
                 put_acknowledgement(id, stream, window, symbol);
             }
             sent
@@ -207,7 +200,6 @@ impl Streams {
     }
 }
 
-/// Appends what has come of a stream; whether it fits.
 fn put_acknowledgement(
     id: StreamId,
     stream: &mut Stream,
@@ -221,8 +213,8 @@ fn put_acknowledgement(
     symbol.put(&StreamFrame::Acknowledged(acknowledged))
 }
 
-/// Appends the first frame of a stream with what fits of its first bytes beside an
-/// acknowledgement: how many bytes, and how many of them for the first time.
+/// Appends the open frame with what fits of the first bytes beside an acknowledgement; returns its
+/// bytes, and how many of them are sent for the first time.
 fn put_open(
     now: Instant,
     id: StreamId,
@@ -242,7 +234,7 @@ fn put_open(
     Some((segment.length, sent(now, stream, &segment)))
 }
 
-/// Appends data of a stream, what was lost first: as [`put_open`].
+/// Appends data, lost bytes first; returns as [`put_open`].
 fn put_segment(
     now: Instant,
     id: StreamId,
@@ -257,22 +249,21 @@ fn put_segment(
     Some((segment.length, sent(now, stream, &segment)))
 }
 
-/// A segment has left: how many of its bytes did for the first time.
 fn sent(now: Instant, stream: &mut Stream, segment: &Segment) -> u64 {
     let fresh = stream.send.on_sent(now, segment);
     stream.on_fresh_sent(segment.offset + segment.length - fresh, fresh);
     fresh
 }
 
-/// How many bytes of `all` fit, if it is all of them or enough to be worth a frame.
+/// How many bytes fit, if that is all or enough to be worth a frame.
 pub(crate) fn data_room(id: StreamId, all: &Segment, symbol: &Symbol) -> Option<u64> {
     let room = symbol.room();
     let room = room.checked_sub(Data::header_len(id, all.offset, room))? as u64;
     (room >= all.length.min(SEGMENT_MIN)).then_some(room)
 }
 
-/// Bytes below which data waits for the next symbol, unless it is all there is.
+/// Shorter data waits for the next symbol, unless it is all there is.
 const SEGMENT_MIN: u64 = 64;
-/// The most bytes of an acknowledgement without ranges, and of a range.
+/// The largest encoding of an acknowledgement without ranges, and of one range.
 const ACKNOWLEDGED_HEAD_MAX: usize = 27;
 const ACKNOWLEDGED_RANGE_MAX: usize = 16;

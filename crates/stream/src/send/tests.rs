@@ -2,33 +2,38 @@
 
 use super::*;
 
-fn filled(bytes: usize) -> SendBuffer {
+const NOW: Instant = Instant::from_millis(5);
+
+/// `bytes` written, and the first `sent` of them sent.
+fn filled(bytes: usize, sent: u64) -> SendBuffer {
     let mut send = SendBuffer::default();
     send.write(&vec![7; bytes]);
+    if let Some(segment) = send.fresh(sent) {
+        send.on_sent(NOW, &segment);
+    }
     send
 }
 
 /// Sends all that may be sent, in segments of `room`.
-fn send_all(send: &mut SendBuffer, now: Instant, room: u64) -> usize {
-    let mut segments = 0;
-    while let Some(segment) = send.again(room).or_else(|| send.fresh(room)) {
-        send.on_sent(now, &segment);
-        segments += 1;
-    }
-    segments
+fn send_all(send: &mut SendBuffer, room: u64) -> usize {
+    let next = || {
+        let segment = send.again(room).or_else(|| send.fresh(room))?;
+        send.on_sent(NOW, &segment);
+        Some(segment)
+    };
+    std::iter::from_fn(next).count()
 }
 
 #[test]
 fn what_is_acknowledged_is_never_sent_again() {
-    let now = Instant::from_millis(5);
-    let mut send = filled(1000);
-    assert_eq!(send_all(&mut send, now, 100), 10);
+    let mut send = filled(1000, 0);
+    assert_eq!(send_all(&mut send, 100), 10);
     assert_eq!(send.on_acknowledged(100, &[250..300, 900..1000], false, true), Ok(true));
     assert_eq!(send.unacknowledged(), 750);
-    assert!(send.mark_lost(now, Duration::ZERO));
+    assert!(send.mark_lost(NOW, Duration::ZERO));
     let again = std::iter::from_fn(|| {
         let segment = send.again(u64::MAX)?;
-        send.on_sent(now, &segment);
+        send.on_sent(NOW, &segment);
         Some(segment.offset..segment.offset + segment.length)
     });
     assert_eq!(again.collect::<Vec<_>>(), [100..250, 300..900]);
@@ -38,17 +43,14 @@ fn what_is_acknowledged_is_never_sent_again() {
 
 #[test]
 fn an_acknowledgement_of_what_was_not_sent_is_refused() {
-    let now = Instant::from_millis(5);
-    let mut send = filled(1000);
-    let segment = send.fresh(100).expect("bytes");
-    send.on_sent(now, &segment);
+    let mut send = filled(1000, 100);
     assert_eq!(send.on_acknowledged(101, &[], false, true), Err(NeverSent));
     assert_eq!(send.on_acknowledged(0, &[10..20, 50..101], false, true), Err(NeverSent));
     assert_eq!(send.on_acknowledged(100, &[], true, true), Err(NeverSent), "no fin was sent");
     send.finish();
     assert_eq!(send.on_acknowledged(100, &[], true, true), Err(NeverSent), "nor now");
     assert_eq!(send.unacknowledged(), 100, "nothing has changed");
-    send_all(&mut send, now, 500);
+    send_all(&mut send, 500);
     assert_eq!(send.on_acknowledged(1000, &[], true, true), Ok(true));
     assert!(send.is_done());
 }
@@ -56,8 +58,7 @@ fn an_acknowledgement_of_what_was_not_sent_is_refused() {
 /// A peer may acknowledge every second byte: records are split only while there is room.
 #[test]
 fn ranges_split_no_record_without_room_for_it() {
-    let mut send = filled(1000);
-    send_all(&mut send, Instant::ZERO, 1000);
+    let mut send = filled(1000, 1000);
     let ranges: Vec<_> = (1..30).map(|at| 2 * at..2 * at + 1).collect();
     assert_eq!(send.on_acknowledged(0, &ranges, false, false), Ok(false));
     assert_eq!(send.records(), 1);
@@ -67,25 +68,21 @@ fn ranges_split_no_record_without_room_for_it() {
 
 #[test]
 fn the_fin_rides_on_the_last_bytes_and_is_sent_again_alone() {
-    let now = Instant::from_millis(5);
-    let mut send = filled(100);
+    let mut send = filled(100, 0);
     send.finish();
     let segment = send.fresh(100).expect("bytes");
     assert!(segment.fin);
-    send.on_sent(now, &segment);
+    send.on_sent(NOW, &segment);
     assert_eq!(send.again(100), None);
     assert_eq!(send.on_acknowledged(100, &[], false, true), Ok(true));
-    assert!(!send.is_done() && send.mark_lost(now, Duration::ZERO));
+    assert!(!send.is_done() && send.mark_lost(NOW, Duration::ZERO));
     let alone = send.again(100).expect("the fin");
     assert_eq!(alone, Segment { offset: 100, length: 0, fin: true });
 }
 
 #[test]
 fn a_stopped_stream_ends_where_it_is() {
-    let now = Instant::from_millis(5);
-    let mut send = filled(1000);
-    let segment = send.fresh(300).expect("bytes");
-    send.on_sent(now, &segment);
+    let mut send = filled(1000, 300);
     send.stop();
     assert_eq!(send.again(100), Some(Segment { offset: 300, length: 0, fin: true }));
     assert_eq!((send.fresh(100), send.buffered()), (None, 0));

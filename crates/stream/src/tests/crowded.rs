@@ -1,33 +1,31 @@
-//! Readers that leave no room for others, and readers that are blamed for it and should not.
+//! Readers that leave no room for others, and readers that are not to blame for it.
 
 use super::*;
 
 /// Transfers from the client to the server, of which some are read.
 struct World {
     pair: Pair,
-    /// That are written to without end.
+    /// Streams that are written to without end.
     written: Vec<StreamId>,
     out: Vec<u8>,
 }
 
 impl World {
-    /// So many transfers that were read well for two seconds.
+    /// `transfers` streams that were read well for two seconds.
     fn begin(transfers: usize) -> (Self, Vec<StreamId>) {
         let mut world = Self { pair: Pair::new(64), written: Vec::new(), out: vec![0; 64 << 10] };
         let ids: Vec<StreamId> = (0..transfers).map(|_| world.open()).collect();
-        let readers: Vec<_> = ids.iter().map(|id| (*id, u64::MAX, 1)).collect();
-        world.run(2_000, &readers);
+        world.run(2_000, &readers(&ids, u64::MAX));
         (world, ids)
     }
 
     fn open(&mut self) -> StreamId {
-        let opened = self.pair.client.open(self.pair.now, destination(), StreamPriority::default());
-        self.written.push(opened.expect("room"));
+        self.written.push(self.pair.open());
         self.written[self.written.len() - 1]
     }
 
-    /// Goes on for so many milliseconds. `readers`: a stream, what is taken of it, and each how
-    /// many milliseconds. How many bytes were read.
+    /// Runs for `time` ms. `readers`: a stream, and how many bytes are read of it each how many ms.
+    /// Returns the bytes read.
     fn run(&mut self, time: u64, readers: &[(StreamId, u64, u64)]) -> u64 {
         let Self { pair, written, out } = self;
         let (mut read, mut turn) = (0, 0);
@@ -65,42 +63,43 @@ impl World {
     fn is_open(&self, id: StreamId) -> bool {
         self.pair.server.table.contains_key(&id)
     }
+
+    /// Checks that a new stream is read well once some of `transfers` are given up.
+    fn check_next_is_read(&mut self, transfers: u64) {
+        assert!(self.is_crowded());
+        let next = self.open();
+        self.run(11_500, &[(next, u64::MAX, 1)]);
+        let read = self.run(1_000, &[(next, u64::MAX, 1)]);
+        assert!(read > 5_000_000, "{read} bytes in a second");
+        assert!((1..transfers).contains(&self.unread()), "{} of {transfers}", self.unread());
+    }
 }
 
-/// A machine with downloads falls asleep: what waits for it is all that the session may hold, until
-/// the largest are given up.
+/// Each stream is read up to so many bytes a millisecond.
+fn readers(ids: &[StreamId], most: u64) -> Vec<(StreamId, u64, u64)> {
+    ids.iter().map(|id| (*id, most, 1)).collect()
+}
+
+/// A machine with downloads falls asleep.
 #[test]
 fn readers_that_all_stop_at_once_hold_up_the_others_for_seconds_only() {
     let (mut world, asleep) = World::begin(4);
     world.run(1_000, &[]);
-    assert!(world.is_crowded());
-    let next = world.open();
-    world.run(11_500, &[(next, u64::MAX, 1)]);
-    let read = world.run(1_000, &[(next, u64::MAX, 1)]);
-    assert!(read > 5_000_000, "{read} bytes in a second");
-    assert!((1..4).contains(&world.unread()), "{} of 4", world.unread());
+    world.check_next_is_read(4);
     assert_eq!(asleep.iter().filter(|id| world.is_open(**id)).count() as u64, 4 - world.unread());
 }
 
-/// They stop one after another, while it is crowded already: nobody waits for a second round of
-/// patience.
+/// They stop one after another: there is no second wait.
 #[test]
 fn readers_that_stop_one_after_another_hold_up_the_others_no_longer() {
     let (mut world, mut awake) = World::begin(6);
     while let Some(stops) = awake.pop() {
-        let readers: Vec<_> = awake.iter().map(|id| (*id, 60, 1)).collect();
-        world.run(1_500, &readers);
+        world.run(1_500, &readers(&awake, 60));
         assert!(world.is_open(stops));
     }
-    assert!(world.is_crowded());
-    let next = world.open();
-    world.run(11_500, &[(next, u64::MAX, 1)]);
-    let read = world.run(1_000, &[(next, u64::MAX, 1)]);
-    assert!(read > 5_000_000, "{read} bytes in a second");
-    assert!((1..6).contains(&world.unread()), "{} of 6", world.unread());
+    world.check_next_is_read(6);
 }
 
-/// A byte now and then is not reading.
 #[test]
 fn who_takes_a_byte_now_and_then_is_no_reader() {
     let (mut world, ids) = World::begin(4);
@@ -109,13 +108,12 @@ fn who_takes_a_byte_now_and_then_is_no_reader() {
     assert!((1..4).contains(&world.unread()), "{} of 4", world.unread());
 }
 
-/// Where many are slow little room is left, and each holds its share: whoever pauses beside them is
-/// not to blame.
+/// Where many are slow each holds its share: a stream that pauses beside them is not to blame.
 #[test]
 fn slow_readers_and_one_that_pauses_beside_them_lose_nothing() {
     let (mut world, slow) = World::begin(30);
     let paused = world.open();
-    let readers: Vec<_> = slow.iter().map(|id| (*id, 60, 1)).collect();
+    let readers = readers(&slow, 60);
     for _ in 0..12 {
         world.run(5_000, &readers);
         assert!(world.is_crowded());
@@ -123,13 +121,11 @@ fn slow_readers_and_one_that_pauses_beside_them_lose_nothing() {
     assert!(world.is_open(paused) && world.unread() == 0, "{} were reset", world.unread());
 }
 
-/// Hosts that have not answered yet read nothing.
+/// The hosts have not answered yet.
 #[test]
 fn what_waits_for_its_host_is_not_unread() {
     let mut pair = Pair::new(64);
-    let ids = [(); 64].map(|()| {
-        pair.client.open(pair.now, destination(), StreamPriority::default()).expect("room")
-    });
+    let ids = [(); 64].map(|()| pair.open());
     pair.run(Duration::from_secs(25), |pair| {
         for id in &ids {
             let _ = pair.client.write(pair.now, *id, &[1; 4096]);
@@ -139,7 +135,7 @@ fn what_waits_for_its_host_is_not_unread() {
     assert_eq!((pair.server.stats().unread, pair.server.open_streams()), (0, 64));
 }
 
-/// Who was held up itself, or without a session, cannot say that nobody read.
+/// A process that stood still, or had no session, cannot know whether streams were read.
 #[test]
 fn a_machine_that_stood_still_blames_nobody() {
     let (mut world, ids) = World::begin(4);
@@ -152,7 +148,6 @@ fn a_machine_that_stood_still_blames_nobody() {
     world.pair.server.on_new_session(world.pair.now);
     world.run(9_000, &[]);
     assert_eq!(world.unread(), 0, "a new session");
-    let readers: Vec<_> = ids.iter().map(|id| (*id, u64::MAX, 1)).collect();
-    assert!(world.run(1_000, &readers) > 10_000_000);
+    assert!(world.run(1_000, &readers(&ids, u64::MAX)) > 10_000_000);
     assert_eq!(world.unread(), 0);
 }

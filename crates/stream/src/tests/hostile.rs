@@ -1,4 +1,4 @@
-//! Peers that break the rules: each costs itself a stream, or all of them, and nobody memory.
+//! Peers that violate the protocol: each costs itself a stream, or all of them, and bounded memory.
 
 use roadweave_proto::SplitMix64;
 use roadweave_proto::wire::EARLY_CREDIT;
@@ -12,20 +12,20 @@ fn server(streams: usize) -> Streams {
     Streams::new(Config::for_streams(Side::Server, streams))
 }
 
-/// Streams of the server's that `frames` have reset for a violation; the others go on.
-fn check_reset(frames: &[StreamFrame], id: u64) {
+/// Checks that `frames` reset their stream for a violation, and that the others go on.
+fn check_reset(frames: &[StreamFrame]) {
     let mut streams = server(4);
     streams.handle_symbol(NOW, body(frames)).expect("the others go on");
     let is_reset = |frame: &StreamFrame| {
         matches!(frame, StreamFrame::Reset { id: of, code: ResetCode::Violation, .. }
-            if *of == StreamId(id))
+            if *of == StreamId(0))
     };
     assert!(sent(&mut streams, NOW).iter().any(is_reset), "{frames:?}");
     assert_eq!((streams.stats().violations, streams.violation()), (1, None), "{frames:?}");
     assert!(streams.open(NOW, destination(), StreamPriority::default()).is_ok());
 }
 
-/// What ends all streams.
+/// Checks that `frames` end all streams.
 fn check_closed(frames: &[StreamFrame], expected: Violation) {
     let mut streams = server(64);
     let handled = streams.handle_symbol(NOW, body(frames));
@@ -33,31 +33,31 @@ fn check_closed(frames: &[StreamFrame], expected: Violation) {
     assert_eq!(streams.violation(), Some(expected));
     let refused = streams.open(NOW, destination(), StreamPriority::default());
     assert_eq!(refused, Err(StreamError::Closed(expected)));
-    streams.handle_symbol(NOW, body(&[open(200, vec![])])).expect("told once");
+    streams.handle_symbol(NOW, body(&[open(200, vec![])])).expect("reported once");
     assert!(events(&mut streams, NOW).iter().all(|event| matches!(event, Event::Reset { .. })));
 }
 
-fn acknowledged(id: u64, contiguous: u64, fin: bool) -> StreamFrame {
-    let (id, credit, ranges) = (StreamId(id), contiguous + (1 << 20), vec![]);
-    StreamFrame::Acknowledged(Acknowledged { id, begun: false, fin, contiguous, credit, ranges })
+fn ack(contiguous: u64, begun: bool, fin: bool) -> StreamFrame {
+    acknowledged(StreamId(0), (begun, fin), contiguous, contiguous + (1 << 20), vec![])
+}
+
+fn reset(id: u64, final_size: u64) -> StreamFrame {
+    let (id, code) = (StreamId(id), ResetCode::Aborted);
+    StreamFrame::Reset { id, code, final_size, is_answer: false }
 }
 
 #[test]
 fn a_stream_whose_rules_are_broken_is_reset_alone() {
-    check_reset(&[open(0, vec![]), data(0, EARLY_CREDIT, 1, false)], 0);
-    check_reset(&[open(0, vec![1; 9]), data(0, 9, 3, true), data(0, 12, 1, false)], 0);
-    check_reset(&[open(0, vec![1; 9]), data(0, 5, 3, true)], 0);
-    check_reset(&[open(0, vec![]), acknowledged(0, 1, false)], 0);
-    check_reset(&[open(0, vec![]), acknowledged(0, 0, true)], 0);
-    let begun = Acknowledged {
-        id: StreamId(0),
-        begun: true,
-        fin: false,
-        contiguous: 0,
-        credit: 0,
-        ranges: vec![],
-    };
-    check_reset(&[open(0, vec![]), StreamFrame::Acknowledged(begun)], 0);
+    for frames in [
+        &[open(0, vec![]), data(0, EARLY_CREDIT, 1, false)][..],
+        &[open(0, vec![1; 9]), data(0, 9, 3, true), data(0, 12, 1, false)],
+        &[open(0, vec![1; 9]), data(0, 5, 3, true)],
+        &[open(0, vec![]), ack(1, false, false)],
+        &[open(0, vec![]), ack(0, false, true)],
+        &[open(0, vec![]), ack(0, true, false)],
+    ] {
+        check_reset(frames);
+    }
 }
 
 #[test]
@@ -73,36 +73,25 @@ fn a_peer_that_breaks_the_rules_of_all_streams_loses_all() {
     check_closed(&full, Violation::SessionCredit);
 }
 
-/// The final size of a reset counts, or credit would be used up that nobody gives back.
+/// The final size of a reset counts, or credit would be lost for good.
 #[test]
 fn a_reset_beyond_the_credit_of_the_session_ends_all() {
-    let reset = |id: u64| StreamFrame::Reset {
-        id: StreamId(id),
-        code: ResetCode::Aborted,
-        final_size: STREAM_CREDIT,
-        is_answer: false,
-    };
     let mut streams = server(4);
     for id in 0..1000 {
-        let frames = [open(2 * id, vec![]), reset(2 * id)];
+        let frames = [open(2 * id, vec![]), reset(2 * id, STREAM_CREDIT)];
         streams.handle_symbol(NOW, body(&frames)).expect("credit is told again and again");
         sent(&mut streams, NOW);
     }
     assert_eq!((streams.open_streams(), events(&mut streams, NOW)), (0, vec![]));
-    let untold: Vec<_> = (0..=SESSION_CREDIT / STREAM_CREDIT).map(|at| reset(2 * at)).collect();
+    let resets = (0..=SESSION_CREDIT / STREAM_CREDIT).map(|at| reset(2 * at, STREAM_CREDIT));
+    let untold: Vec<_> = resets.collect();
     check_closed(&untold, Violation::SessionCredit);
 }
 
-/// Streams that are opened and reset before anybody looks cost no event and no place.
+/// Streams that are opened and reset before any event is fetched cost no event and no place.
 #[test]
 fn a_peer_that_opens_and_resets_in_a_loop_costs_a_bound() {
     let mut streams = server(4);
-    let reset = |id, final_size| StreamFrame::Reset {
-        id: StreamId(id),
-        code: ResetCode::Aborted,
-        final_size,
-        is_answer: false,
-    };
     for id in (0..40_000).step_by(2) {
         let frames = [open(id, vec![7; 10]), reset(id, 10)];
         streams.handle_symbol(NOW, body(&frames)).expect("within the rules");
@@ -132,7 +121,7 @@ fn streams_beyond_the_limit_are_refused_and_their_bytes_are_given_back() {
     assert_eq!(streams.stats().refused, 996);
 }
 
-/// One byte, a gap, one byte: ranges are bounded in all streams, and memory with them.
+/// One byte, a gap, one byte: ranges and memory are bounded.
 #[test]
 fn a_peer_that_leaves_gaps_costs_a_bound() {
     let bounds = Config::for_streams(Side::Server, 4);
@@ -156,13 +145,12 @@ fn a_peer_that_leaves_gaps_costs_a_bound() {
     assert_eq!(streams.index.held_ranges, 0);
 }
 
-/// A peer that never reads, or never acknowledges, makes writers wait and is given up only if it
-/// says nothing.
+/// A peer that never reads makes writers wait, and is given up only if it is silent.
 #[test]
 fn a_peer_that_never_reads_holds_back_one_writer() {
     let mut pair = Pair::new(4);
     pair.client.config.give_up_after = Duration::from_secs(20);
-    let id = pair.client.open(pair.now, destination(), StreamPriority::default()).expect("room");
+    let id = pair.open();
     let mut written = 0;
     pair.run(Duration::from_secs(60), |pair| {
         written += pair.client.write(pair.now, id, &[0; 5000]).expect("the peer still answers");
@@ -198,11 +186,11 @@ fn an_answer_is_never_answered() {
     }
 }
 
-/// A reset that nobody answers is told again, for long and not for ever.
+/// A reset without an answer is repeated, for long and not for ever.
 #[test]
 fn a_reset_is_told_until_it_is_answered_or_in_vain() {
     let mut streams = server(4);
-    let id = streams.open(NOW, destination(), StreamPriority::default()).expect("room");
+    let id = begin(&mut streams, NOW);
     sent(&mut streams, NOW);
     streams.reset(NOW, id, ResetCode::Aborted).expect("open");
     let (mut now, mut told) = (NOW, sent(&mut streams, NOW).len());
@@ -226,8 +214,8 @@ fn what_is_malformed_is_refused_and_counted() {
     assert_eq!((streams.stats().malformed, streams.violation()), (4, None));
 }
 
-/// Frames that no honest peer would make, in any order, between calls of a user who does not look:
-/// nothing panics, memory keeps its bound, and the tables agree with the streams.
+/// Random frames between calls of a careless user: nothing panics, memory keeps its bound, and the
+/// tables agree with the streams.
 #[test]
 fn frames_at_random_cost_a_bound() {
     for seed in 0..400 {
@@ -258,7 +246,7 @@ fn frames_at_random_cost_a_bound() {
             }
             assert!(streams.memory() <= streams.memory_max(), "seed {seed}");
         }
-        // Who stops talking is given up, and nothing is left.
+        // A silent peer is given up, and nothing is left.
         let mut rounds = 0;
         while let Some(at) = streams.poll_timeout() {
             rounds += 1;
@@ -293,8 +281,7 @@ fn use_at_random(random: &mut SplitMix64, streams: &mut Streams, now: Instant) {
     };
 }
 
-/// A frame of one of a few streams; of this end's only a few, since one that was not opened ends
-/// all.
+/// A frame of one of a few streams. Few are of this end, since one that was not opened ends all.
 fn any_frame(random: &mut SplitMix64) -> StreamFrame {
     let index = random.below(6) as u64;
     let ours = random.below(8) == 0;
@@ -315,7 +302,7 @@ fn any_frame(random: &mut SplitMix64) -> StreamFrame {
                 if random.below(2) == 0 { vec![at..at + 1, at + 2..at + 9] } else { vec![] };
             let credit = contiguous + 100 + small(random);
             let (begun, fin) = (random.below(2) == 0, random.below(9) == 0);
-            StreamFrame::Acknowledged(Acknowledged { id, begun, fin, contiguous, credit, ranges })
+            acknowledged(id, (begun, fin), contiguous, credit, ranges)
         }
         11 => StreamFrame::SessionCredit(small(random)),
         12 => {
@@ -328,7 +315,7 @@ fn any_frame(random: &mut SplitMix64) -> StreamFrame {
     }
 }
 
-/// A peer that changes priorities without end, of streams that are there, over, or never were.
+/// Changes of priority of streams that are open, over, or never were.
 #[test]
 fn priorities_out_of_turn_change_nothing() {
     let mut streams = server(4);
@@ -350,30 +337,20 @@ fn priorities_out_of_turn_change_nothing() {
     last.handle_symbol(NOW, body(&[data(0, 5, 3, false), ask(0, 1, 2), open(0, vec![])]))
         .expect("frames");
     assert_eq!(last.asked_priority(StreamId(0)), Ok(StreamPriority::new(2, false)));
-    // Of a stream of this end nobody else asks for another.
+    // The peer cannot ask for a stream of this end.
     let mut streams = server(4);
-    streams.open(NOW, destination(), StreamPriority::default()).expect("room");
+    begin(&mut streams, NOW);
     let handled = streams.handle_symbol(NOW, body(&[ask(1, 1, 0)]));
     assert_eq!(handled, Err(HandleError::Violation(Violation::StreamState)));
 }
 
-/// A peer that acknowledges scattered bytes, of what is in flight in so many pieces.
+/// The least time of an acknowledgement of scattered bytes with so many pieces in flight.
 #[allow(clippy::disallowed_methods, reason = "what it costs by what it costs otherwise")]
 fn acknowledging(scattered: u64) -> Duration {
     let mut streams = server(4);
     let now = NOW;
-    let acknowledged = |contiguous, ranges| {
-        let (id, credit) = (StreamId(0), 1 << 40);
-        let begun = true;
-        StreamFrame::Acknowledged(Acknowledged {
-            id,
-            begun,
-            fin: false,
-            contiguous,
-            credit,
-            ranges,
-        })
-    };
+    let acknowledged =
+        |contiguous, ranges| acknowledged(StreamId(0), (true, false), contiguous, 1 << 40, ranges);
     streams.handle_symbol(now, body(&[open(0, vec![])])).expect("room");
     events(&mut streams, now);
     streams.accept(now, StreamId(0)).expect("it is open");

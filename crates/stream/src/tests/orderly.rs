@@ -1,4 +1,4 @@
-//! Peers that keep to the rules: order, speed, and cost.
+//! Peers that keep the protocol: order, speed, and cost.
 
 use roadweave_proto::Urgency;
 use roadweave_proto::wire::{EARLY_CREDIT, StreamsEpoch, StreamsOffer};
@@ -8,7 +8,7 @@ use super::*;
 #[test]
 fn a_stream_carries_bytes_both_ways_and_ends() {
     let mut pair = Pair::new(4);
-    let id = pair.client.open(pair.now, destination(), StreamPriority::default()).expect("room");
+    let id = pair.open();
     assert_eq!(pair.client.write(pair.now, id, b"question"), Ok(8));
     pair.client.finish(pair.now, id).expect("open");
     assert_eq!(pair.server.accept(pair.now, id), Err(StreamError::NoSuchStream));
@@ -36,70 +36,56 @@ fn a_stream_carries_bytes_both_ways_and_ends() {
     assert_eq!(pair.client.stats().sent_again, 0);
 }
 
-/// Over 50 ms and back a stream is held back by its credit at first and by nothing later: with a
-/// window of 8 MiB at most and a reader that waits for nothing it carries as much as is offered.
+/// Over 50 ms and back: with a window of 8 MiB and a reader that never waits it carries what is
+/// offered.
 #[test]
 fn a_stream_over_a_clean_channel_never_stalls() {
     let mut pair = Pair::new(4);
-    let id = pair.client.open(pair.now, destination(), StreamPriority::default()).expect("room");
-    let (mut read, mut slowest) = (0_usize, usize::MAX);
-    let mut out = vec![0; 1 << 20];
-    let mut ms = 0;
+    let id = pair.open();
+    let mut read = Vec::new();
     pair.run(Duration::from_millis(1000), |pair| {
-        ms += 1;
         // 10 kB in a millisecond: 80 Mbit/s.
         pair.client.write(pair.now, id, &[1; 10_000]).expect("open");
-        let before = read;
-        while let Ok(length @ 1..) = pair.server.read(pair.now, id, &mut out) {
-            read += length;
-        }
-        if ms > 300 {
-            slowest = slowest.min(read - before);
-        }
+        read.push(drain(&mut pair.server, pair.now, id));
     });
-    assert_eq!(slowest, 10_000, "each millisecond as much as was offered");
-    assert!(read > 9_500_000, "{read} of 10 MB");
+    let slowest = read[300..].iter().min();
+    assert_eq!(slowest, Some(&10_000), "each millisecond as much as was offered");
+    let all: usize = read.iter().sum();
+    assert!(all > 9_500_000, "{all} of 10 MB");
     let stats = pair.client.stats();
     assert_eq!((stats.sent_again, pair.server.stats().duplicate), (0, 0));
     let overhead = stats.symbols - stats.sent;
     assert!(overhead < stats.sent / 70, "{overhead} bytes beside {} of data", stats.sent);
 }
 
-/// Whoever opens a stream says at once how much of the answer it takes: 200 kB come in the round
-/// trip that one byte takes.
+/// The open frame grants credit for the answer.
 #[test]
 fn a_long_answer_needs_one_round_trip() {
     let mut pair = Pair::new(4);
-    let id = pair.client.open(pair.now, destination(), StreamPriority::default()).expect("room");
+    let id = pair.open();
     pair.client.write(pair.now, id, b"question").expect("open");
     let (mut written, mut read) = (0, 0);
     let answer = vec![1; 200_000];
-    let mut out = vec![0; 1 << 20];
     pair.run(Duration::from_millis(52), |pair| {
         if pair.server.accept(pair.now, id).is_ok() {
             written += pair.server.write(pair.now, id, &answer[written..]).expect("accepted");
         }
-        while let Ok(length @ 1..) = pair.client.read(pair.now, id, &mut out) {
-            read += length;
-        }
+        read += drain(&mut pair.client, pair.now, id);
     });
     assert_eq!((written, read), (200_000, 200_000));
 }
 
-/// Every second segment comes 300 ms after the one behind it, as over a slow link beside a fast
-/// one: there is a gap for each, more than a thousand, and nothing is dropped or sent again.
+/// As over a slow link beside a fast one: more than a thousand gaps, and nothing is dropped or sent
+/// again.
 #[test]
 fn segments_that_come_late_by_turns_are_all_kept() {
     let mut pair = Pair::new(4);
-    let id = pair.client.open(pair.now, destination(), StreamPriority::default()).expect("room");
+    let id = pair.open();
     pair.late = Duration::from_millis(300);
     let (mut read, mut most) = (0, 0);
-    let mut out = vec![0; 1 << 20];
     pair.run(Duration::from_millis(2500), |pair| {
         pair.client.write(pair.now, id, &[1; 10_000]).expect("open");
-        while let Ok(length @ 1..) = pair.server.read(pair.now, id, &mut out) {
-            read += length;
-        }
+        read += drain(&mut pair.server, pair.now, id);
         most = most.max(pair.server.index.held_ranges);
     });
     assert!(most > 1000, "{most} gaps");
@@ -107,23 +93,21 @@ fn segments_that_come_late_by_turns_are_all_kept() {
     assert!(read > 15_000_000, "{read} of 25 MB");
 }
 
-/// One stream that nobody reads any more fills half of what is there, the next half of what is
-/// left: however many there are, one that is read finds room.
+/// A stream that is not read any more fills half of the free room, the next half of the rest.
 #[test]
 fn streams_that_nobody_reads_any_more_leave_room_for_the_next() {
     let mut pair = Pair::new(8);
     let mut left = pair.server.config.receive_max;
     for _ in 0..4 {
-        let id =
-            pair.client.open(pair.now, destination(), StreamPriority::default()).expect("room");
-        let mut out = vec![0; 1 << 20];
-        pair.run(Duration::from_millis(1000), |pair| {
-            pair.client.write(pair.now, id, &[1; 100_000]).expect("open");
-            while let Ok(1..) = pair.server.read(pair.now, id, &mut out) {}
-        });
-        pair.run(Duration::from_millis(1500), |pair| {
-            pair.client.write(pair.now, id, &[1; 100_000]).expect("open");
-        });
+        let id = pair.open();
+        for (ms, is_read) in [(1000, true), (1500, false)] {
+            pair.run(Duration::from_millis(ms), |pair| {
+                pair.client.write(pair.now, id, &[1; 100_000]).expect("open");
+                if is_read {
+                    drain(&mut pair.server, pair.now, id);
+                }
+            });
+        }
         let held = pair.server.table[&id].receive.held();
         assert!((left / 3..=left / 2).contains(&held), "{held} of {left}");
         left -= held;
@@ -131,26 +115,19 @@ fn streams_that_nobody_reads_any_more_leave_room_for_the_next() {
     assert_eq!(pair.server.receive_credit.held(), pair.server.config.receive_max - left);
 }
 
-/// So does one beside those that nobody ever read, however many were opened before the first came.
+/// Streams that were never read leave room too, however many were opened before the first came.
 #[test]
 fn answers_that_nobody_reads_leave_room_for_the_next() {
     let mut pair = Pair::new(32);
-    let ids: Vec<StreamId> = std::iter::repeat_with(|| {
-        pair.client.open(pair.now, destination(), StreamPriority::default()).expect("room")
-    })
-    .take(32)
-    .collect();
-    let last = ids[31];
-    let (mut out, mut read) = (vec![0; 1 << 20], 0);
+    let ids = [(); 32].map(|()| pair.open());
+    let mut read = 0;
     pair.run(Duration::from_millis(3_000), |pair| {
         for id in &ids {
             if pair.server.accept(pair.now, *id).is_ok() {
                 pair.server.write(pair.now, *id, &[1; 20_000]).expect("accepted");
             }
         }
-        while let Ok(length @ 1..) = pair.client.read(pair.now, last, &mut out) {
-            read += length;
-        }
+        read += drain(&mut pair.client, pair.now, ids[31]);
     });
     assert!(read > 5_000_000, "{read} bytes in three seconds");
     assert!(pair.client.receive_credit.held() < pair.client.config.receive_max);
@@ -170,15 +147,7 @@ fn urgent_bytes_leave_first_and_incremental_streams_take_turns() {
     let turns = [begin(5, true), begin(5, true)];
     let bulk = [begin(5, false), begin(5, false)];
     let urgent = begin(1, false);
-    let mut order = Vec::new();
-    for frame in sent(client, now) {
-        match frame {
-            StreamFrame::Open(Open { id, .. }) | StreamFrame::Data(Data { id, .. }) => {
-                order.push(id);
-            }
-            _ => {}
-        }
-    }
+    let order = order(sent(client, now));
     let count = |id: StreamId| order.iter().filter(|of| **of == id).count();
     let (urgent_frames, first, second) = (count(urgent), count(bulk[0]), count(bulk[1]));
     assert!(order[..urgent_frames].iter().all(|id| *id == urgent), "{order:?}");
@@ -190,7 +159,7 @@ fn urgent_bytes_leave_first_and_incremental_streams_take_turns() {
     assert!(rest.windows(2).all(|pair| pair[0] != pair[1]), "in turn: {rest:?}");
 }
 
-/// What leaves next is told before it leaves, so that a lane knows what may go before it.
+/// The urgency of what leaves next is known before, so that a lane knows what may go first.
 #[test]
 fn heads_go_before_everything_and_what_is_next_is_told() {
     let config = Config { head: 1500, ..Config::for_streams(Side::Client, 4) };
@@ -210,15 +179,8 @@ fn heads_go_before_everything_and_what_is_next_is_told() {
     while streams.has_frames() {
         urgencies.push(streams.next_urgency());
         let body = streams.poll_transmit(now, ROOM).expect("there are frames");
-        for frame in StreamFrames::new(body).expect("frames") {
-            order.push(match frame.expect("a frame") {
-                StreamFrame::Data(data) => data.id,
-                StreamFrame::Open(open) => open.id,
-                // Credit for the answers.
-                StreamFrame::SessionCredit(_) | StreamFrame::Acknowledged(_) => continue,
-                other => panic!("{other:?}"),
-            });
-        }
+        let frames = StreamFrames::new(body).expect("frames").map(Result::unwrap).collect();
+        order.extend(super::order(frames));
     }
     order.dedup();
     assert_eq!(order, [first, third, second, first, second]);
@@ -229,7 +191,7 @@ fn heads_go_before_everything_and_what_is_next_is_told() {
 fn what_is_not_acknowledged_leaves_again_in_a_new_session() {
     let mut streams = Streams::new(Config::for_streams(Side::Client, 4));
     let now = Instant::from_millis(100);
-    let id = streams.open(now, destination(), StreamPriority::default()).expect("room");
+    let id = begin(&mut streams, now);
     streams.write(now, id, &[3; 5000]).expect("open");
     streams.finish(now, id).expect("open");
     let before = sent(&mut streams, now);
@@ -243,13 +205,11 @@ fn what_is_not_acknowledged_leaves_again_in_a_new_session() {
     assert_eq!(streams.stats().sent_again, 5000);
 }
 
-/// What one stream costs that is open and carries nothing.
 #[test]
 fn ten_thousand_idle_streams_cost_little() {
     let mut pair = Pair::new(10_000);
     for number in 0..10_000 {
-        let id = pair.client.open(pair.now, destination(), StreamPriority::default());
-        let id = id.expect("room");
+        let id = pair.open();
         pair.client.write(pair.now, id, &[number as u8; 10]).expect("open");
     }
     let mut out = [0; 20];
@@ -268,7 +228,6 @@ fn ten_thousand_idle_streams_cost_little() {
     for end in [&pair.client, &pair.server] {
         assert_eq!((end.open_streams(), end.unacknowledged()), (10_000, 0));
         let each = end.memory() / 10_000;
-        println!("an idle stream takes {each} bytes");
         assert!(each < 1200, "{each} bytes each");
     }
     assert_eq!(pair.client.poll_timeout(), None, "nothing to do for those that are idle");
@@ -279,8 +238,7 @@ fn writers_share_what_is_free_and_are_told_when_there_is_room() {
     let mut pair = Pair::new(4);
     let now = pair.now;
     let most = pair.client.config.send_max as usize;
-    let mut begin = || pair.client.open(now, destination(), StreamPriority::default()).expect("");
-    let (first, second) = (begin(), begin());
+    let (first, second) = (pair.open(), pair.open());
     let all = vec![0; most + 1];
     assert_eq!(pair.client.write(now, first, &all), Ok(most));
     assert_eq!(pair.client.write(now, first, &all), Ok(0));
@@ -295,12 +253,12 @@ fn writers_share_what_is_free_and_are_told_when_there_is_room() {
     assert!(told.contains(&Event::Writable(first)) && told.contains(&Event::Writable(second)));
 }
 
-/// A reader that copies nothing takes what it can, in order, and the rest stays; a writer asks for
-/// room before it has the bytes, and is told when there is some.
+/// A reader without copies takes what it can, in order; a writer asks for room before it has the
+/// bytes.
 #[test]
 fn bytes_are_taken_in_place_and_room_is_asked_for() {
     let mut pair = Pair::new(4);
-    let id = pair.client.open(pair.now, destination(), StreamPriority::default()).expect("room");
+    let id = pair.open();
     let (mut sent, mut waited, mut has_room) = (0_usize, 0, true);
     let mut got = Vec::new();
     pair.run(Duration::from_secs(3), |pair| {
@@ -330,7 +288,6 @@ fn bytes_are_taken_in_place_and_room_is_asked_for() {
     assert!(got.iter().enumerate().all(is_right));
 }
 
-/// The frames of a kind in what an end wants to send.
 fn asked(streams: &mut Streams, now: Instant) -> Vec<(u64, StreamPriority)> {
     let frames = sent(streams, now).into_iter();
     let asked = frames.filter_map(|frame| match frame {
@@ -344,22 +301,21 @@ fn takes(takes_priorities: bool, takes_early: bool) -> Option<StreamsOffer> {
     Some(StreamsOffer { epoch: StreamsEpoch(1), takes_priorities, takes_early })
 }
 
-/// Of an upload of 200 kB in a session whose credit is known: what the server has after half a
-/// round trip, and when it has all, ms.
+/// Uploads 200 kB while the session's credit is known: the bytes at the server after half a round
+/// trip, and the milliseconds until it has all.
 fn upload(early: bool) -> (u64, u32) {
     let mut pair = Pair::new(4);
     pair.client.set_peer_takes(takes(false, early));
-    let known = pair.client.open(pair.now, destination(), StreamPriority::default()).expect("room");
+    let known = pair.open();
     pair.run(Duration::from_millis(100), |_| {});
     pair.client.reset(pair.now, known, ResetCode::Aborted).expect("open");
     pair.run(Duration::from_millis(100), |_| {});
 
-    let id = pair.client.open(pair.now, destination(), StreamPriority::default()).expect("room");
+    let id = pair.open();
     assert_eq!(pair.client.write(pair.now, id, &[7; 200_000]), Ok(200_000));
     let (mut ms, mut came, mut after_half, mut done) = (0, 0, 0, 0);
     pair.run(Duration::from_millis(200), |pair| {
-        let mut out = [0; 200_000];
-        came += pair.server.read(pair.now, id, &mut out).unwrap_or(0) as u64;
+        came += drain(&mut pair.server, pair.now, id) as u64;
         ms += 1;
         // 25 ms one way, and a step to leave.
         if ms == 30 {
@@ -386,17 +342,17 @@ fn what_many_send_early_leaves_room_for_the_next() {
     let mut streams = Streams::new(Config::for_streams(Side::Client, 400));
     streams.set_peer_takes(takes(false, true));
     let now = Instant::from_millis(100);
-    let begin = |streams: &mut Streams| {
-        let id = streams.open(now, destination(), StreamPriority::default()).expect("room");
+    let upload = |streams: &mut Streams| {
+        let id = begin(streams, now);
         streams.write(now, id, &[7; 300_000]).expect("open");
         let before = streams.stats().sent;
         sent(streams, now);
         streams.stats().sent - before
     };
-    // Nothing more than ever of the credit that a session begins with.
-    assert_eq!(begin(&mut streams), STREAM_CREDIT);
+    // The first credit of the session alone allows nothing early.
+    assert_eq!(upload(&mut streams), STREAM_CREDIT);
     streams.handle_symbol(now, body(&[StreamFrame::SessionCredit(4 << 20)])).expect("a frame");
-    let early: Vec<u64> = (0..40).map(|_| begin(&mut streams)).collect();
+    let early: Vec<u64> = (0..40).map(|_| upload(&mut streams)).collect();
     assert!(early[0] > 250_000 && early[0] <= EARLY_CREDIT, "{early:?}");
     assert!(early.windows(2).all(|two| two[1] <= two[0]), "{early:?}");
     assert!(early[39] >= STREAM_CREDIT, "{early:?}");
@@ -408,12 +364,12 @@ fn a_priority_is_asked_of_the_peer_that_takes_it() {
     let mut pair = Pair::new(4);
     let [urgent, late] = [StreamPriority::new(1, true), StreamPriority::new(6, false)];
     let now = pair.now;
-    let id = pair.client.open(now, destination(), StreamPriority::default()).expect("room");
-    // What was not opened yet is opened with it.
+    let id = pair.open();
+    // The open frame carries it.
     pair.client.ask_priority(now, id, urgent).expect("open");
     pair.run(Duration::from_millis(100), |_| {});
     assert_eq!(pair.server.asked_priority(id), Ok(urgent));
-    // An older peer is not told, and what leaves here goes by it all the same.
+    // An older peer is not notified; what leaves here follows it.
     pair.client.ask_priority(pair.now, id, late).expect("open");
     assert_eq!(asked(&mut pair.client, pair.now), []);
     pair.client.set_peer_takes(takes(true, false));
@@ -427,15 +383,15 @@ fn a_priority_is_asked_of_the_peer_that_takes_it() {
     assert_eq!(asked(&mut pair.client, pair.now), []);
     pair.client.on_new_session(pair.now);
     assert_eq!(asked(&mut pair.client, pair.now), [(2, urgent)]);
-    // Who did not open it asks for nothing.
+    // Only the opener asks.
     pair.server.set_peer_takes(takes(true, false));
     pair.server.ask_priority(pair.now, id, StreamPriority::new(7, true)).expect("open");
     assert_eq!(asked(&mut pair.server, pair.now), []);
     assert_eq!(pair.server.asked_priority(id), Ok(late));
 }
 
-/// A whole answer that somebody has called urgent, or worth nothing in parts, beside one of which
-/// nobody has said anything: how many bytes of the first leave before a fifth of the second.
+/// A whole answer that was called urgent, or worth nothing in parts, beside a plain one: how many
+/// bytes of the first leave before a fifth of the second.
 #[test]
 fn who_asks_for_everything_at_once_stops_nobody() {
     let config = Config { favour: 100_000, ..Config::for_streams(Side::Client, 4) };
@@ -444,7 +400,7 @@ fn who_asks_for_everything_at_once_stops_nobody() {
         let mut streams = Streams::new(config);
         let now = Instant::from_millis(100);
         let [plain, greedy] = [(); 2].map(|()| {
-            let id = streams.open(now, destination(), StreamPriority::default()).expect("room");
+            let id = begin(&mut streams, now);
             streams.write(now, id, &[7; 1_000_000]).expect("open");
             id
         });
@@ -455,11 +411,8 @@ fn who_asks_for_everything_at_once_stops_nobody() {
         }
         // The peer gives all credit that there is.
         for id in [plain, greedy] {
-            let (contiguous, credit, ranges) = (0, 1 << 20, vec![]);
-            let (begun, fin) = (true, false);
-            let acknowledged = Acknowledged { id, begun, fin, contiguous, credit, ranges };
-            let frames =
-                [StreamFrame::Acknowledged(acknowledged), StreamFrame::SessionCredit(4 << 20)];
+            let acknowledged = acknowledged(id, (true, false), 0, 1 << 20, vec![]);
+            let frames = [acknowledged, StreamFrame::SessionCredit(4 << 20)];
             streams.handle_symbol(now, body(&frames)).expect("frames");
         }
         let mut before = 0;
@@ -472,18 +425,16 @@ fn who_asks_for_everything_at_once_stops_nobody() {
                 false => {}
             }
         }
-        // All that it has in favour, then five bytes for each four of the other's.
+        // All of its favour, then five bytes for each four of the other's.
         assert!((320_000..380_000).contains(&before), "{before} with {asked:?}");
     }
 }
 
-/// Connections of which nobody says anything take turns: a long answer keeps no other waiting.
+/// Connections without priorities take turns.
 #[test]
 fn a_long_answer_keeps_no_other_waiting() {
     let mut pair = Pair::new(4);
-    let [long, short] = [(); 2].map(|()| {
-        pair.client.open(pair.now, destination(), StreamPriority::default()).expect("room")
-    });
+    let [long, short] = [(); 2].map(|()| pair.open());
     pair.client.write(pair.now, long, &[1; 1_000_000]).expect("open");
     pair.client.write(pair.now, short, &[1; 10_000]).expect("open");
     let bodies = std::iter::from_fn(|| pair.client.poll_transmit(pair.now, ROOM)).take(20);
@@ -498,7 +449,7 @@ fn a_long_answer_keeps_no_other_waiting() {
     assert_eq!(short_bytes, 10_000);
 }
 
-/// As many streams as may be open begin at once over two paths, of which one is slower.
+/// As many streams as may be open begin at once over two paths, one of them slower.
 #[test]
 fn streams_whose_predecessors_are_under_way_are_taken_in_any_order() {
     for streams in [256, 4_096] {
@@ -506,8 +457,8 @@ fn streams_whose_predecessors_are_under_way_are_taken_in_any_order() {
         let now = pair.now;
         let mut symbols = Vec::new();
         for _ in 0..streams {
-            let id = pair.client.open(now, destination(), StreamPriority::default());
-            assert_eq!(pair.client.write(now, id.expect("room"), &[7; 100]), Ok(100));
+            let id = pair.open();
+            assert_eq!(pair.client.write(now, id, &[7; 100]), Ok(100));
             symbols.extend(std::iter::from_fn(|| pair.client.poll_transmit(now, ROOM)));
         }
         let (fast, slow): (Vec<_>, Vec<_>) =
