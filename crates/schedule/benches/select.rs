@@ -1,4 +1,4 @@
-//! What it costs to choose the paths of a packet, by the scheduler and the number of paths.
+//! The cost of one decision, by scheduler and number of paths.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -21,7 +21,7 @@ const SCHEDULERS: [(&str, Make); 6] = [
 ];
 const PATHS: [u32; 2] = [2, 4];
 
-/// Paths of 20, 35, 50 and 65 ms, each with half of its window in flight.
+/// 20, 35, 50 and 65 ms, each with half of its window in flight.
 fn paths(count: u32) -> Vec<PathSnapshot> {
     let path = |id: u32| {
         let rtt = Duration::from_millis(20 + 15 * u64::from(id));

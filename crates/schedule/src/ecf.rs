@@ -40,7 +40,7 @@ impl Scheduler for Ecf {
         let Some((fastest, fast)) = candidates().min_by_key(speed) else {
             return Decision::Wait;
         };
-        // A path that has window, but whose pacer asks for a moment, is taken and waited for.
+        // The pacer of a path with window is waited for.
         let send_on = |position: usize| match paths[position].snapshot.room() >= bytes {
             true => Decision::Send(PathSet::one(position)),
             false => Decision::Wait,
@@ -57,7 +57,6 @@ impl Scheduler for Ecf {
 }
 
 impl Ecf {
-    /// Whether to wait for `fast`, although `slow` has window.
     fn waits(&mut self, backlog: u64, fast: &PathSnapshot, slow: &PathSnapshot) -> bool {
         let seconds = |time: Duration| time.as_secs_f64();
         let rounds = |path: &PathSnapshot| backlog as f64 / path.congestion_window.max(1) as f64;
@@ -77,66 +76,51 @@ impl Ecf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Among, packet, path};
+    use crate::testing::{Among, packet_of, path, to};
 
-    /// What ECF does with `backlog` bytes when the fast path, of 20 ms and 12,000 bytes, is full.
-    fn decide(ecf: &mut Ecf, backlog: u64, slow: PathSnapshot) -> Decision {
-        let mut fast = path(0, 20, 12_000);
-        fast.bytes_in_flight = 12_000;
-        let packet = PacketInfo { backlog_bytes: backlog, ..packet(1200) };
-        ecf.select_among(Instant::ZERO, &packet, &[fast, slow])
-    }
-
-    const SLOW: Decision = Decision::Send(PathSet::EMPTY);
-
-    fn check(ecf: &mut Ecf, backlog: u64, slow: PathSnapshot, expected: Decision) {
-        let expected = if expected == SLOW { Decision::Send(PathSet::one(1)) } else { expected };
-        assert_eq!(decide(ecf, backlog, slow), expected, "{backlog}");
-    }
-
-    #[test]
-    fn the_fastest_path_with_window_is_used() {
-        let paths = [path(0, 60, 9000), path(1, 20, 9000)];
-        let decision = Ecf::default().select_among(Instant::ZERO, &packet(1200), &paths);
-        assert_eq!(decision, Decision::Send(PathSet::one(1)));
+    /// Decides for `backlog` bytes while the fast path (20 ms, 12,000 bytes) is full.
+    fn check(ecf: &mut Ecf, backlog: u64, slow: PathSnapshot, waits: bool) {
+        let fast = PathSnapshot { bytes_in_flight: 12_000, ..path(0, 20, 12_000) };
+        let decision = ecf.select_among(Instant::ZERO, &packet_of(backlog), &[fast, slow]);
+        assert_eq!(decision, if waits { Decision::Wait } else { to(1) }, "{backlog}");
     }
 
     #[test]
     fn the_pacer_of_the_fastest_path_is_waited_for() {
         let mut paths = [path(0, 60, 9000), path(1, 20, 9000)];
+        assert_eq!(Ecf::default().choose(&paths), to(1));
         paths[1].pacing_budget = 0;
-        let decision = Ecf::default().select_among(Instant::ZERO, &packet(1200), &paths);
-        assert_eq!(decision, Decision::Wait);
+        assert_eq!(Ecf::default().choose(&paths), Decision::Wait);
     }
 
     #[test]
     fn it_waits_for_the_fast_path_exactly_when_the_slow_one_would_finish_later() {
-        // Two rounds of 20 ms on the fast path; the slow one answers after 100 ms.
-        check(&mut Ecf::default(), 12_000, path(1, 100, 12_000), Decision::Wait);
+        // Two rounds of 20 ms on the fast path against 100 ms.
+        check(&mut Ecf::default(), 12_000, path(1, 100, 12_000), true);
         // 5 rounds of 20 ms are not less than 100 ms.
-        check(&mut Ecf::default(), 48_000, path(1, 100, 12_000), SLOW);
-        // The slow path is wide: it takes 0.3 rounds of 100 ms for what waits, less than 2 · 20 ms.
-        check(&mut Ecf::default(), 12_000, path(1, 100, 40_000), SLOW);
-        // minrtt would use any path with window; here a path that is hardly slower is used, too.
-        check(&mut Ecf::default(), 12_000, path(1, 39, 12_000), SLOW);
+        check(&mut Ecf::default(), 48_000, path(1, 100, 12_000), false);
+        // 0.3 rounds of 100 ms on the wide slow path, less than 2 · 20 ms.
+        check(&mut Ecf::default(), 12_000, path(1, 100, 40_000), false);
+        // A path that is hardly slower is used as well.
+        check(&mut Ecf::default(), 12_000, path(1, 39, 12_000), false);
     }
 
     #[test]
     fn a_sender_that_waits_leans_towards_waiting() {
         let mut ecf = Ecf::default();
         let slow = || path(1, 100, 12_000);
-        check(&mut ecf, 54_000, slow(), SLOW); // 5.5 rounds of 20 ms, against 100 ms
-        check(&mut ecf, 12_000, slow(), Decision::Wait);
-        check(&mut ecf, 54_000, slow(), Decision::Wait); // against 125 ms
-        check(&mut ecf, 66_000, slow(), SLOW); // 6.5 rounds
-        check(&mut ecf, 54_000, slow(), SLOW);
+        check(&mut ecf, 54_000, slow(), false); // 5.5 rounds of 20 ms, against 100 ms
+        check(&mut ecf, 12_000, slow(), true);
+        check(&mut ecf, 54_000, slow(), true); // against 125 ms
+        check(&mut ecf, 66_000, slow(), false); // 6.5 rounds
+        check(&mut ecf, 54_000, slow(), false);
     }
 
     #[test]
     fn an_uncertain_round_trip_counts_as_a_longer_one() {
         let mut slow = path(1, 100, 12_000);
-        check(&mut Ecf::default(), 54_000, slow.clone(), SLOW);
+        check(&mut Ecf::default(), 54_000, slow.clone(), false);
         slow.rtt_deviation = Duration::from_millis(20);
-        check(&mut Ecf::default(), 54_000, slow, Decision::Wait); // 110 ms against 120 ms
+        check(&mut Ecf::default(), 54_000, slow, true); // 110 ms against 120 ms
     }
 }

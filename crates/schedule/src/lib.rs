@@ -1,11 +1,11 @@
-//! Chooses the paths for each packet.
+//! Chooses the paths of each packet.
 //!
 //! ```text
 //! packet, snapshot of the paths ─► Scheduler::select ─► Send(paths) | Wait
 //! ```
 //!
-//! A scheduler sees snapshots and returns a decision; it does no I/O, reads no clock, and knows
-//! neither QUIC nor recovery nor coding. The tunnel's table of strategies gives them their names.
+//! A scheduler sees snapshots and returns a decision. It does no I/O, reads no clock, and knows
+//! neither QUIC nor recovery nor coding.
 
 mod ecf;
 mod lola;
@@ -34,12 +34,12 @@ pub use redundant::Redundant;
 pub use single::Single;
 pub use windows::Windows;
 
-/// What a scheduler may need to know of its lane.
+/// What a scheduler may know of its lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SchedulerConfig {
-    /// The packet delay that the lane's application wants.
+    /// The delay that the application wants.
     pub deadline: Duration,
-    /// Whether a slow path carries only what the faster ones would not pass in the meantime.
+    /// Whether a slow path carries only what the faster ones cannot pass in the meantime.
     pub patient: bool,
 }
 
@@ -49,44 +49,43 @@ impl Default for SchedulerConfig {
     }
 }
 
-/// What a scheduler may know of a packet.
+/// A packet to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketInfo {
-    /// The length of the datagram that carries it, bytes.
+    /// Length of its datagram, bytes.
     pub bytes: usize,
-    /// The bytes that wait to be sent, those of the packet included.
+    /// Bytes that wait to be sent, including this packet.
     pub backlog_bytes: u64,
-    /// A hash of the packet's 5-tuple: equal within a flow.
+    /// Hash of the 5-tuple.
     pub flow: u64,
-    /// The bytes of its flow that wait to be sent, those of the packet included; in a long queue
-    /// only those near its front.
+    /// Bytes of its flow that wait, including this packet; of a long queue only those near the
+    /// front.
     pub flow_bytes: u64,
-    /// How long it has waited for a path.
+    /// Time since it came.
     pub waited: Duration,
-    /// Whether it is of streams: they put in order what comes, and so no path comes too early for
-    /// it.
+    /// Whether it belongs to streams, which restore the order of packets.
     pub is_of_streams: bool,
 }
 
-/// A datagram that the peer confirmed.
+/// An acknowledged datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AcknowledgedDatagram {
-    /// The path it went out on.
+    /// Its path.
     pub path: PathId,
-    /// When the datagram left.
+    /// When it left.
     pub sent: Instant,
-    /// The length of the packet that carried it, bytes.
+    /// Length of its packet, bytes.
     pub bytes: u32,
-    /// Its round trip, without what the peer waited.
+    /// Its round trip without the peer's delay.
     pub rtt: Duration,
 }
 
 /// What to do with a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Send it once on each of these paths; the set is not empty. On a path without room it waits
-    /// for that path, which [`PathOffer::queued_bytes`] tells; a copy that still waits when
-    /// another was acknowledged is withdrawn.
+    /// Send it once on each of these paths; the set is not empty. A packet for a path without room
+    /// waits for that path ([`PathOffer::queued_bytes`]); a copy that still waits when another one
+    /// was acknowledged is withdrawn.
     Send(PathSet),
     /// Keep it: no path has room, or waiting is better.
     Wait,
@@ -96,31 +95,31 @@ pub enum Decision {
 pub trait Scheduler: Send + std::fmt::Debug {
     /// Chooses the paths for `packet`.
     ///
-    /// `paths`: all paths of the session, ascending [`roadweave_proto::PathId`]; the decision names
-    /// positions in this slice. Returns [`Decision::Wait`] when every congestion window is full.
+    /// `paths`: all paths of the session by ascending [`roadweave_proto::PathId`]; the decision
+    /// names positions in this slice. Returns [`Decision::Wait`] when every congestion window is
+    /// full.
     fn select(&mut self, now: Instant, packet: &PacketInfo, paths: &[PathOffer<'_>]) -> Decision;
 
-    /// A datagram of the lane left on `path`: a source packet, a copy or a coded packet of `bytes`
-    /// bytes. `flow`: that of the packet, as [`PacketInfo::flow`]; 0 for coded packets and parts.
+    /// A datagram of the lane left on `path`: a packet, a copy or a coded packet. `flow`: as
+    /// [`PacketInfo::flow`]; 0 for coded packets and parts.
     fn on_sent(&mut self, _now: Instant, _path: PathId, _bytes: u32, _flow: u64) {}
 
-    /// The peer has a datagram of the lane.
+    /// The peer acknowledged a datagram of the lane.
     fn on_acknowledged(&mut self, _now: Instant, _acknowledged: &AcknowledgedDatagram, _flow: u64) {
     }
 
     /// A datagram of the lane was lost on `path`.
     fn on_lost(&mut self, _now: Instant, _path: PathId, _flow: u64) {}
 
-    /// The name of the network that `path` runs over, by which it is known again after a restart.
+    /// Names the network of `path`, which identifies it over restarts.
     fn name_path(&mut self, _path: PathId, _name: &str) {}
 
-    /// What it has learned of the networks, as JSON, to be kept over restarts; `None` if it learns
-    /// nothing.
+    /// What it has learned of the networks, as JSON; `None` if it learns nothing.
     fn learned(&self) -> Option<String> {
         None
     }
 
-    /// Takes up what [`Scheduler::learned`] gave in an earlier life.
+    /// Restores the result of [`Scheduler::learned`].
     ///
     /// # Errors
     /// When it cannot be read; nothing is changed then.
@@ -128,40 +127,36 @@ pub trait Scheduler: Send + std::fmt::Debug {
         Ok(())
     }
 
-    /// How much a video has of what each of `paths` brings in time, where its packets go where this
-    /// scheduler sends them; `rooms` are bytes, or bytes in a second, by path ([`Windows`]).
-    ///
-    /// By itself a packet goes wherever there is room, so it is the sum.
+    /// The part of `rooms` that a video may use; `rooms`: bytes, or bytes per second, by path
+    /// ([`Windows`]). The sum, unless the scheduler sends elsewhere.
     fn share_of(&self, _paths: &[PathOffer<'_>], rooms: &[f64]) -> f64 {
         rooms.iter().sum()
     }
 
-    /// Whether it keeps each flow on its path: then nobody else may spread its packets.
+    /// Whether it keeps each flow on one path; then its packets must not be spread by others.
     fn keeps_flows(&self) -> bool {
         false
     }
 }
 
-/// What a scheduler had learned cannot be taken up again.
+/// What was learned cannot be restored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("what was learned cannot be read: {0}")]
 pub struct RestoreError(pub String);
 
-/// The status that data may use now: usable paths where there are any, otherwise suspect ones.
+/// [`PathStatus::Usable`] if any path is, otherwise [`PathStatus::Suspect`] if any is.
 pub fn best_status(paths: &[PathOffer<'_>]) -> Option<PathStatus> {
     [PathStatus::Usable, PathStatus::Suspect]
         .into_iter()
         .find(|status| paths.iter().any(|path| path.has_status(*status)))
 }
 
-/// Snapshots and packets for tests.
 #[cfg(test)]
 mod testing {
     use roadweave_proto::PathSnapshot;
 
     use super::*;
 
-    /// Schedulers among paths without restrictions, for which nothing waits.
     pub(crate) trait Among: Scheduler {
         fn select_among(
             &mut self,
@@ -171,20 +166,39 @@ mod testing {
         ) -> Decision {
             self.select(now, packet, &free(paths))
         }
+
+        /// Decides for a lone packet of 1,200 bytes.
+        fn choose(&mut self, paths: &[PathSnapshot]) -> Decision {
+            self.select_among(Instant::ZERO, &packet(1200), paths)
+        }
     }
 
     impl<S: Scheduler + ?Sized> Among for S {}
+
+    /// Sends on the path at one position.
+    pub(crate) fn to(position: usize) -> Decision {
+        Decision::Send(PathSet::one(position))
+    }
+
+    /// Sends on the paths at these positions.
+    pub(crate) fn to_all(positions: &[usize]) -> Decision {
+        Decision::Send(positions.iter().copied().collect())
+    }
+
+    /// A packet of 1,200 bytes, the first of `backlog_bytes` that wait.
+    pub(crate) fn packet_of(backlog_bytes: u64) -> PacketInfo {
+        PacketInfo { backlog_bytes, flow_bytes: backlog_bytes, ..packet(1200) }
+    }
 
     pub(crate) fn free(paths: &[PathSnapshot]) -> Vec<PathOffer<'_>> {
         paths.iter().map(PathOffer::free).collect()
     }
 
-    /// A usable path with a round-trip time of `rtt_ms` and a free window of `room` bytes.
+    /// A usable path with a free window of `room` bytes.
     pub(crate) fn path(id: u32, rtt_ms: u64, room: u64) -> PathSnapshot {
         PathSnapshot::idle(PathId(id), Duration::from_millis(rtt_ms), room)
     }
 
-    /// A packet of `bytes` bytes that has just come, alone.
     pub(crate) fn packet(bytes: usize) -> PacketInfo {
         PacketInfo {
             bytes,

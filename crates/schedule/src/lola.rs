@@ -38,12 +38,11 @@ use roadweave_proto::{Instant, PathId, PathOffer, PathSnapshot, Rate};
 use crate::windows::under_way;
 use crate::{AcknowledgedDatagram, Decision, PacketInfo, PathSet, Scheduler, Windows, best_status};
 
-/// The scheduler of LoLa.
+/// The LoLa scheduler.
 #[derive(Debug)]
 pub struct Lola {
     windows: Windows,
     paths: Vec<PathState>,
-    /// When the newest frame came in.
     frame: Option<Instant>,
 }
 
@@ -51,26 +50,24 @@ pub struct Lola {
 struct PathState {
     id: PathId,
     last_sent: Option<Instant>,
-    /// When two packets in a row were last sent.
     last_pair: Option<Instant>,
-    /// This lane's datagrams under way: their acknowledgements tell as much as copies would.
+    /// Datagrams of this lane in flight: their acknowledgements serve as probes.
     flying: u32,
-    /// Copies that are still to be sent, to know its pace.
+    /// Copies still to be sent as probes.
     probes: u8,
 }
 
-/// What is expected of a path.
 #[derive(Clone, Copy, Debug)]
 struct Estimate {
     position: usize,
-    /// When the next packet put there would arrive, seconds from now.
+    /// When a further packet would arrive, seconds from now.
     arrival: f64,
     has_place: bool,
     has_room: bool,
 }
 
 impl Lola {
-    /// A scheduler whose packets should arrive within `delta`.
+    /// `delta`: the time within which packets should arrive.
     pub fn new(delta: Duration) -> Self {
         Self { windows: Windows::new(delta), paths: Vec::new(), frame: None }
     }
@@ -105,8 +102,7 @@ impl Lola {
         }
     }
 
-    /// Begins to probe those paths that have gone without two packets in a row, if this packet
-    /// opens a frame.
+    /// If this packet opens a frame, begins to probe the paths without two recent packets in a row.
     fn plan_probes(&mut self, now: Instant, packet: &PacketInfo, paths: &[PathOffer<'_>]) {
         let came = now - packet.waited;
         let is_new = self.frame.is_none_or(|frame| came > frame + FRAME_GAP);
@@ -125,7 +121,6 @@ impl Lola {
         }
     }
 
-    /// Adds the paths that are probed with copies of this packet.
     fn probe(&mut self, chosen: &mut PathSet, bytes: u64, paths: &[PathOffer<'_>]) {
         for (position, offer) in paths.iter().enumerate() {
             let path = offer.snapshot;
@@ -146,7 +141,7 @@ impl PathState {
     }
 }
 
-/// How long the window or the pacer of `path` holds back a packet of `bytes` bytes, seconds.
+/// How long window and pacer hold back `bytes` bytes, seconds.
 fn held_back(path: &PathSnapshot, bytes: u64) -> f64 {
     let for_pacer = match path.pacing_rate {
         Some(rate) if path.pacing_budget < bytes => {
@@ -174,7 +169,7 @@ impl Scheduler for Lola {
             let paths = paths.iter().enumerate();
             paths.filter(|(_, path)| status.is_some_and(|status| path.has_status(status)))
         };
-        // A lane with next to nothing under way learns by a pair that a path has become faster.
+        // A lane with next to nothing in flight learns by a pair that a path has become faster.
         let (mut probed, mut is_quiet) = (PathSet::EMPTY, true);
         for (position, path) in answering() {
             let state = self.paths.iter().find(|state| state.id == path.snapshot.id);
@@ -188,8 +183,8 @@ impl Scheduler for Lola {
             .map(|(position, path)| self.estimate(now, position, path, bytes))
             .filter(|estimate| estimate.has_place || is_quiet && probed.contains(estimate.position))
             .min_by(|a, b| a.arrival.total_cmp(&b.arrival));
-        // Without a place it waits for one; without room it waits a moment for the pacer of that
-        // path, which is sooner than any other path.
+        // Without a place it waits for one; without room it waits for the pacer of that path, which
+        // is sooner than any other path.
         let Some(estimate) = soonest.filter(|estimate| estimate.has_room) else {
             return Decision::Wait;
         };
@@ -222,9 +217,9 @@ impl Scheduler for Lola {
     }
 }
 
-/// Bytes by which a sum may be off for being rounded.
+/// The rounding error of a sum, bytes.
 const ROUNDING: f64 = 1e-3;
-/// Packets that come in closer together belong to one frame.
+/// Packets closer together belong to one frame.
 const FRAME_GAP: Duration = Duration::from_millis(5);
 
 #[cfg(test)]

@@ -35,18 +35,16 @@ pub struct MinRtt {
     by: RoundTrip,
 }
 
-/// Which round-trip time of a path counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum RoundTrip {
-    /// The round trip of the packets acknowledged of late.
     #[default]
     Smoothed,
-    /// The round trip of a packet which leaves now, with some of its uncertainty.
+    /// Of a packet that leaves now, with some of its uncertainty.
     Expected,
 }
 
 impl MinRtt {
-    /// The scheduler that goes by what is expected, `expected-rtt`.
+    /// The scheduler `expected-rtt`.
     pub fn expected_rtt() -> Self {
         Self { by: RoundTrip::Expected }
     }
@@ -58,8 +56,7 @@ impl MinRtt {
         }
     }
 
-    /// How long `backlog` bytes take over `paths`, pacing and round trip together; `None` without
-    /// paths.
+    /// The time until `backlog` bytes have arrived over `paths`; `None` without paths.
     fn time_to_arrive<'a>(
         &self,
         paths: impl Iterator<Item = &'a PathSnapshot>,
@@ -95,8 +92,7 @@ impl Scheduler for MinRtt {
     }
 }
 
-/// The path of the best status that has room for `bytes`, with the lowest round trip, and its
-/// position.
+/// The path of the best status with room for `bytes` and the lowest round trip, and its position.
 pub(crate) fn fastest_with_room<'a>(
     paths: &[PathOffer<'a>],
     bytes: u64,
@@ -113,20 +109,15 @@ mod tests {
     use roadweave_proto::PathStatus;
 
     use super::*;
-    use crate::testing::{self, Among};
+    use crate::testing::{self, Among, packet_of, to};
 
     fn path(id: u32, rtt_ms: u64, room: u64, status: PathStatus) -> PathSnapshot {
         PathSnapshot { status, ..testing::path(id, rtt_ms, room) }
     }
 
-    fn packet(backlog_bytes: u64) -> PacketInfo {
-        PacketInfo { backlog_bytes, ..testing::packet(1200) }
-    }
-
     fn check(paths: &[PathSnapshot], expected: Option<usize>) {
-        let decision = MinRtt::default().select_among(Instant::ZERO, &packet(1200), paths);
-        let expected = expected.map_or(Decision::Wait, |at| Decision::Send(PathSet::one(at)));
-        assert_eq!(decision, expected, "{paths:#?}");
+        let expected = expected.map_or(Decision::Wait, to);
+        assert_eq!(MinRtt::default().choose(paths), expected, "{paths:#?}");
     }
 
     #[test]
@@ -137,6 +128,8 @@ mod tests {
         check(&[path(0, 60, 1199, Usable), path(1, 40, 0, Usable)], None);
         check(&[path(0, 40, 9000, Usable), path(1, 40, 9000, Usable)], Some(0));
         check(&[], None);
+        let paced = PathSnapshot { pacing_budget: 100, ..path(0, 10, 9000, Usable) };
+        check(&[paced], None);
     }
 
     #[test]
@@ -155,10 +148,8 @@ mod tests {
             ..path(id, smoothed_ms, 9000, PathStatus::Usable)
         };
         let paths = [expected(0, 40, 120), expected(1, 300, 60)];
-        let decision =
-            |mut scheduler: MinRtt| scheduler.select_among(Instant::ZERO, &packet(1200), &paths);
-        assert_eq!(decision(MinRtt::expected_rtt()), Decision::Send(PathSet::one(1)));
-        assert_eq!(decision(MinRtt::default()), Decision::Send(PathSet::one(0)));
+        assert_eq!(MinRtt::expected_rtt().choose(&paths), to(1));
+        assert_eq!(MinRtt::default().choose(&paths), to(0));
     }
 
     #[test]
@@ -168,30 +159,24 @@ mod tests {
             ..path(id, rtt_ms, 9000, PathStatus::Usable)
         };
         let select = |faster_by: u64| {
-            let paths = [path(0, 40, 4), path(1, 40 - faster_by, 20)];
-            MinRtt::expected_rtt().select_among(Instant::ZERO, &packet(1200), &paths)
+            MinRtt::expected_rtt().choose(&[path(0, 40, 4), path(1, 40 - faster_by, 20)])
         };
-        assert_eq!(select(5), Decision::Send(PathSet::one(0)));
-        assert_eq!(select(12), Decision::Send(PathSet::one(1)), "20 at worst, and 12 faster");
-    }
-
-    #[test]
-    fn the_pacer_holds_a_packet_back_as_the_window_does() {
-        let mut paced = path(0, 10, 9000, PathStatus::Usable);
-        paced.pacing_budget = 100;
-        check(&[paced], None);
+        assert_eq!(select(5), to(0));
+        assert_eq!(select(12), to(1), "20 at worst, and 12 faster");
     }
 
     #[test]
     fn a_burst_waits_for_the_pacer_of_a_fast_path_unless_a_slower_one_is_sooner() {
-        let mut fast = path(0, 40, 900_000, PathStatus::Usable);
-        fast.pacing_budget = 0;
-        fast.pacing_rate = Some(Rate::from_kbps(100_000));
+        let fast = PathSnapshot {
+            pacing_budget: 0,
+            pacing_rate: Some(Rate::from_kbps(100_000)),
+            ..path(0, 40, 900_000, PathStatus::Usable)
+        };
         let paths = [fast, path(1, 50, 9000, PathStatus::Usable)];
         let select =
-            |backlog| MinRtt::default().select_among(Instant::ZERO, &packet(backlog), &paths);
+            |backlog| MinRtt::default().select_among(Instant::ZERO, &packet_of(backlog), &paths);
         // At 100 Mbit/s, 9 ms pass 112,500 bytes.
         assert_eq!(select(100_000), Decision::Wait);
-        assert_eq!(select(150_000), Decision::Send(PathSet::one(1)));
+        assert_eq!(select(150_000), to(1));
     }
 }

@@ -1,26 +1,24 @@
-//! `ordered`: the path that a packet is expected to pass the soonest, but one that is far away is
-//! used only by what has waited for long.
+//! `ordered`: the path that a packet is expected to pass the soonest; a far path carries only
+//! packets that have waited for long.
 //!
 //! It is for transfers whose packets keep their order, and so are as late as the slowest path that
-//! one of them took. A transfer with a window of W bytes carries W by the round trip of the near
-//! path, and once packets of it go the far way W by the round trip of that. So the far path adds
-//! something only if more waits than the near path passes within its lead, the first inequality of
-//! ECF (Lim et al., CoNEXT 2017). Three things differ:
+//! one of them took. A transfer with a window of W bytes carries W per round trip of the near path,
+//! and once packets go the far way W per round trip of that. So the far path adds something only if
+//! more waits than the near path passes within its lead, the first inequality of ECF (Lim et al.,
+//! CoNEXT 2017). Three things differ:
 //!
-//! - What the near path passes by then is more than its rate tells: a path that begins doubles its
-//!   rate with each round trip, and so does the transfer; what is sent the far way in the meantime
-//!   ends that.
-//! - What has waited for one and a half leads goes the far way all the same: rates do not double
-//!   for ever.
+//! - A path that begins doubles its rate with each round trip, and so does the transfer; packets
+//!   that go the far way end that. So the near path passes more than its rate says.
+//! - A packet that has waited for one and a half leads goes the far way: rates do not double for
+//!   ever.
 //! - A near path whose window is full is waited for only beside one that is much farther: now
 //!   ([`FAR`]), or by its route ([`FAR_ROUTE_PERCENT`]). Where round trips are alike and rates
-//!   change, a full window often is one that stays full.
+//!   change, a full window often stays full.
 //!
 //! The queue of a transfer lengthens the round trips of the near path, and not its route. At the
-//! other end the acknowledgements of the transfer meet the same: their answers wait in that queue,
-//! so that the near path seems slow, is paced by the little that they are, and has the window of a
-//! shorter way. A few of them that go the far way hold up all that follow, and a transfer with a
-//! window of its own stands still for as long.
+//! other end the acknowledgements wait in that queue, so that the near path seems slow, is paced by
+//! the little that they are, and has a small window. A few of them that go the far way hold up all
+//! that follow.
 //!
 //! ```text
 //! rate       near path now
@@ -41,14 +39,14 @@ use crate::{Decision, PacketInfo, PathSet, Scheduler};
 #[derive(Debug)]
 pub struct Ordered;
 
-/// Beside a path of so many times the round trip a full window is waited for: the transfer
-/// would be as slow as the far one.
+/// A full window is waited for beside a path of this many times the round trip: the transfer would
+/// be as slow as the far one.
 const FAR: u32 = 2;
-/// Beside a path whose least round trip of late, which knows of no queue, is so many percent of the
-/// near one's, a full window is waited for: so much longer is its route. Not more, since luck
-/// shortens the least of many round trips.
+/// A full window is waited for beside a path whose recent minimum round trip, free of queues, is
+/// this many percent of the near one's. Not more, since luck shortens the minimum of many round
+/// trips.
 const FAR_ROUTE_PERCENT: u32 = 150;
-/// Rates double for no more round trips than these: bounds what is reckoned with.
+/// The most round trips in which rates double.
 const ROUNDS_MAX: f64 = 16.0;
 
 impl Scheduler for Ordered {
@@ -78,8 +76,7 @@ impl Scheduler for Ordered {
     }
 }
 
-/// The rate at which `path` passes what waits, bytes per second, if it is waited for beside the
-/// path `far`.
+/// The rate at which `path` passes what waits, bytes per second, if it is waited for beside `far`.
 fn rate_beside(far: &PathSnapshot, path: &PathSnapshot, bytes: u64) -> Option<f64> {
     let windows = path.congestion_window as f64 / path.smoothed_rtt.as_secs_f64().max(1e-3);
     let paced = path.pacing_rate.map_or(windows, |rate| rate.as_bps() as f64 / 8.0);
@@ -90,8 +87,7 @@ fn rate_beside(far: &PathSnapshot, path: &PathSnapshot, bytes: u64) -> Option<f6
     is_open.then_some(paced)
 }
 
-/// The bytes that `path` passes within `lead` if its rate, now `rate` bytes per second, doubles
-/// with each round trip.
+/// The bytes that `path` passes within `lead` if `rate`, bytes per second, doubles each round trip.
 fn passed_within(path: &PathSnapshot, rate: f64, lead: Duration) -> f64 {
     let round = path.smoothed_rtt.min(path.expected_rtt).as_secs_f64().max(1e-3);
     let rounds = (lead.as_secs_f64() / round).min(ROUNDS_MAX);
@@ -105,28 +101,20 @@ mod tests {
     use roadweave_proto::Rate;
 
     use super::*;
-    use crate::testing::Among;
-    use crate::{MinRtt, testing};
-
-    fn packet(backlog_bytes: u64) -> PacketInfo {
-        PacketInfo { backlog_bytes, ..testing::packet(1200) }
-    }
+    use crate::MinRtt;
+    use crate::testing::{Among, packet_of, path, to};
 
     #[test]
     fn what_keeps_its_order_goes_a_far_way_only_when_more_waits_than_the_near_one_passes_by_then() {
         let select = |mut scheduler: Box<dyn Scheduler>, far_ms, backlog| {
-            // 12,000 bytes in each 40 ms, a full window.
-            let mut near = testing::path(0, 40, 12_000);
-            near.bytes_in_flight = 12_000;
-            let paths = [near, testing::path(1, far_ms, 9000)];
-            scheduler.select_among(Instant::ZERO, &packet(backlog), &paths)
+            let near = PathSnapshot { bytes_in_flight: 12_000, ..path(0, 40, 12_000) };
+            let paths = [near, path(1, far_ms, 9000)];
+            scheduler.select_among(Instant::ZERO, &packet_of(backlog), &paths)
         };
-        let sent = Decision::Send(PathSet::one(1));
-        // Twice more: 12,000, 24,000 in the rounds to come, by the integral 3 / ln 2 of the first.
         assert_eq!(select(Box::new(Ordered), 120, 51_000), Decision::Wait);
-        assert_eq!(select(Box::new(Ordered), 120, 53_000), sent);
-        assert_eq!(select(Box::new(Ordered), 60, 1200), sent, "not far");
-        assert_eq!(select(Box::new(MinRtt::expected_rtt()), 120, 1200), sent);
+        assert_eq!(select(Box::new(Ordered), 120, 53_000), to(1));
+        assert_eq!(select(Box::new(Ordered), 60, 1200), to(1), "not far");
+        assert_eq!(select(Box::new(MinRtt::expected_rtt()), 120, 1200), to(1));
     }
 
     #[test]
@@ -134,20 +122,16 @@ mod tests {
         // It has 40,000 bytes under way; at 400,000 bytes per second for 100 ms more than 40,000
         // bytes pass.
         let ms = Duration::from_millis;
-        let near = PathSnapshot {
-            bytes_in_flight: 40_000,
-            min_rtt: ms(40),
-            ..testing::path(0, 100, 40_000)
-        };
+        let near =
+            PathSnapshot { bytes_in_flight: 40_000, min_rtt: ms(40), ..path(0, 100, 40_000) };
         let select = |near: &PathSnapshot, far: PathSnapshot, backlog| {
-            Ordered.select_among(Instant::ZERO, &packet(backlog), &[near.clone(), far])
+            Ordered.select_among(Instant::ZERO, &packet_of(backlog), &[near.clone(), far])
         };
-        let sent = Decision::Send(PathSet::one(1));
-        let far = || testing::path(1, 190, 9000);
+        let far = || path(1, 190, 9000);
         assert_eq!(select(&near, far(), 40_000), Decision::Wait);
-        assert_eq!(select(&near, far(), 80_000), sent, "more than it passes");
+        assert_eq!(select(&near, far(), 80_000), to(1), "more than it passes");
         let queued = PathSnapshot { min_rtt: ms(60), ..far() };
-        assert_eq!(select(&near, queued, 40_000), sent, "their routes are alike");
+        assert_eq!(select(&near, queued, 40_000), to(1), "their routes are alike");
         // Acknowledgements are paced by what they are, until they fill a window.
         let paced = PathSnapshot {
             bytes_in_flight: 0,

@@ -1,4 +1,4 @@
-//! How fast bytes come out of a path, told by when their packets are acknowledged.
+//! How fast bytes come out of a path, by when their packets are acknowledged.
 //!
 //! ```text
 //! sent          a b c d e                          f g h
@@ -8,11 +8,8 @@
 //! ```
 //!
 //! The peer gathers acknowledgements for a millisecond or two, so single arrivals are not known.
-//! What is: how many bytes arrived between one batch and the next, and how long that took. The
-//! sender's own pauses are taken off, as in the paper.
-//!
-//! The paper counts packets, all of the MTU's size. Here packets of any size share a path, and a
-//! link takes for each what its bytes take.
+//! Known are the bytes between one batch and the next, and the time between them. The sender's
+//! pauses are subtracted, as in the paper. The paper counts packets of one size; here bytes count.
 //!
 //! Source: LoLa section 3.2, equation 1; docs/deviations.md.
 
@@ -23,34 +20,29 @@ use roadweave_proto::Instant;
 
 use crate::AcknowledgedDatagram;
 
-/// The pace of one path.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
-    /// The average time that a byte takes, seconds.
     byte_time: Option<f64>,
     batch: Option<Batch>,
-    /// When the newest packet of the batch before arrived, and its acknowledgement had come back.
+    /// When the newest packet of the previous batch was acknowledged.
     previous: Option<Instant>,
     newest_sent: Option<Instant>,
-    /// The smallest round trips of the last [`RECENT`], the newest behind; ascending.
+    /// The minima of the round trips within [`RECENT`], ascending and by time.
     round_trips: VecDeque<(Instant, Duration)>,
 }
 
-/// Packets acknowledged at one moment.
 #[derive(Debug)]
 struct Batch {
     at: Instant,
-    /// When its newest packet was acknowledged, less what the peer waited for more of them.
+    /// When its newest packet was acknowledged, less the peer's delay.
     arrived: Instant,
     packets: u32,
     bytes: u64,
-    /// The sender's pauses before them.
+    /// The sender's pauses before its packets.
     pauses: Duration,
 }
 
 impl Pace {
-    /// A packet was acknowledged; `pause`: a sender that waits longer between two packets has
-    /// nothing to send.
     pub(crate) fn on_acknowledged(
         &mut self,
         now: Instant,
@@ -66,7 +58,7 @@ impl Pace {
         let new = Batch { at: now, arrived, packets: 0, bytes: 0, pauses: Duration::ZERO };
         let batch = self.batch.get_or_insert(new);
         batch.arrived = batch.arrived.max(arrived);
-        // One that was overtaken says nothing of the pace.
+        // A packet that was overtaken says nothing of the pace.
         let Some(newest) = self.newest_sent.replace(sent.max(self.newest_sent.unwrap_or(sent)))
         else {
             return;
@@ -79,25 +71,24 @@ impl Pace {
         }
     }
 
-    /// The average time that a byte takes, seconds; `None` before the first two packets, and when
-    /// there was none of late: a path that carries nothing changes without anybody's noticing.
+    /// Seconds per byte; `None` before the first two packets, or if there was none within
+    /// [`FRESH`].
     pub(crate) fn recent(&self, now: Instant) -> Option<f64> {
         self.previous.filter(|at| now.since(*at) <= FRESH).and(self.byte_time)
     }
 
-    /// The average time that a byte takes, seconds, however old.
     #[cfg(test)]
     pub(crate) fn byte_time(&self) -> Option<f64> {
         self.byte_time
     }
 
-    /// The smallest round trip of the last second, or else the last that there was.
+    /// The smallest round trip of the last second, or else the last one.
     pub(crate) fn min_rtt(&self, now: Instant) -> Option<Duration> {
         let recent = self.round_trips.iter().find(|(at, _)| now.since(*at) <= RECENT);
         recent.or(self.round_trips.back()).map(|(_, rtt)| *rtt)
     }
 
-    /// A pace that is known: a packet of 1,200 bytes each `inter_arrival`.
+    /// A packet of 1,200 bytes each `inter_arrival`.
     #[cfg(test)]
     pub(crate) fn known(now: Instant, inter_arrival: Duration, rtt: Duration) -> Self {
         Self {
@@ -116,7 +107,7 @@ impl Pace {
         }
         let took = batch.arrived.since(previous).saturating_sub(batch.pauses);
         if took > RECENT {
-            // The link was dead, and what is told now of packets from before says nothing of it.
+            // The link was dead; late answers say nothing of its pace.
             return;
         }
         let sample = took.as_secs_f64() / batch.bytes as f64;
@@ -129,7 +120,7 @@ impl Pace {
         while self.round_trips.back().is_some_and(|(_, before)| *before >= rtt) {
             self.round_trips.pop_back();
         }
-        // One in so much time is enough, and bounds the queue.
+        // Bounds the queue.
         let is_close = |(at, _): &(Instant, Duration)| now.since(*at) < RECENT / ROUND_TRIPS_MAX;
         if !self.round_trips.back().is_some_and(is_close) {
             self.round_trips.push_back((now, rtt));
@@ -142,11 +133,9 @@ impl Pace {
     }
 }
 
-/// The weight of a packet in the average: that of Salsify, which LoLa's measure follows.
+/// The weight of a packet in the average, as in Salsify, which LoLa's measure follows.
 const GAIN: f64 = 0.1;
-/// The time whose smallest round trip counts.
 const RECENT: Duration = Duration::from_secs(1);
 /// How long a pace holds: longer than a path goes without a probe of LoLa's.
 const FRESH: Duration = Duration::from_secs(2);
-/// Bounds what is remembered of the round trips.
 const ROUND_TRIPS_MAX: u32 = 64;

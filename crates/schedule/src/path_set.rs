@@ -2,12 +2,12 @@
 
 use roadweave_proto::PathOffer;
 
-/// A set of positions below [`PathSet::CAPACITY`], without an allocation.
+/// A set of positions below [`PathSet::CAPACITY`], without allocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathSet(u32);
 
 impl PathSet {
-    /// Positions that a set can hold: a session has far fewer paths.
+    /// The capacity: more than the paths of a session.
     pub const CAPACITY: usize = 32;
     /// No path.
     pub const EMPTY: Self = Self(0);
@@ -19,7 +19,7 @@ impl PathSet {
         set
     }
 
-    /// Adds a position; one beyond the capacity is left out.
+    /// Adds a position; ignores one beyond the capacity.
     pub fn insert(&mut self, position: usize) {
         if position < Self::CAPACITY {
             self.0 |= 1 << position;
@@ -41,8 +41,8 @@ impl PathSet {
         self.0.count_ones() as usize
     }
 
-    /// The position of the path that carries the packet itself, of `bytes` bytes; on the others
-    /// leave copies. Of the paths that answer it is the fastest that is not full.
+    /// The position of the path that carries the packet itself, of `bytes` bytes; the others carry
+    /// copies. It is the fastest path that answers and has room.
     pub fn first_choice(self, bytes: u64, paths: &[PathOffer<'_>]) -> Option<usize> {
         let rank = |at: usize| {
             let PathOffer { snapshot, queued_bytes, .. } = paths.get(at)?;

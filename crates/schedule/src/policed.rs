@@ -1,4 +1,4 @@
-//! What the user wants of the uplinks, around any scheduler: priorities and weights.
+//! The policies of uplinks, around any scheduler: priorities, weights, budgets.
 //!
 //! ```text
 //! paths ─► primary ones ─► scheduler ─► Send ─────────────────────────► weights ─► Send
@@ -7,21 +7,20 @@
 //!          backup ones: only when none of the others is usable
 //! ```
 //!
-//! The scheduler sees all paths, and of each whether the packet may go there
-//! ([`PathOffer::may_send`]), so that no algorithm needs to know of policies. Where all paths are
-//! alike this is the scheduler itself.
+//! The scheduler sees all paths and whether the packet may go there ([`PathOffer::may_send`]), so
+//! that no algorithm needs to know of policies. Where all paths are alike it decides alone.
 //!
-//! - A path that does not answer counts for nothing: when the primary paths are all suspect, the
-//!   secondary ones are first. When no path answers at all, the scheduler sees all of them.
-//! - Weights count among usable paths of one priority whose round trips are similar: the packet
-//!   that the scheduler would send on one of them goes to the one whose turn it is, if its window
-//!   has room; it waits some milliseconds for its pacer, since a frame comes as a burst. They are
-//!   taken in turn as in a smooth weighted round robin, so that 3:1 is a b a a and not a a a b.
-//! - A budget of redundancy bounds copies: a packet that goes out on several paths leaves on the
-//!   best of them ([`PathSet::first_choice`]) whatever its budget, and is copied to those that have
-//!   budget left. Weights do not count here.
-//! - A scheduler that keeps each flow on its path knows no weights, and waits for its path instead
-//!   of helping itself to secondary ones.
+//! - Paths that do not answer are ignored: when the primary paths are all suspect, the secondary
+//!   ones are first. When no path answers, the scheduler sees all of them.
+//! - Weights count among usable paths of one priority with similar round trips: the packet that the
+//!   scheduler would send on one of them goes to the one whose turn it is, if its window has room;
+//!   it waits some milliseconds for the pacer, since a frame comes as a burst. Smooth weighted
+//!   round robin: 3:1 is a b a a, not a a a b.
+//! - A budget of redundancy bounds copies: a packet for several paths leaves on the best of them
+//!   ([`PathSet::first_choice`]) in spite of its budget, and is copied to those that have budget
+//!   left. Weights do not count here.
+//! - A scheduler that keeps each flow on its path ignores weights, and waits for its path instead
+//!   of using secondary ones.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -31,7 +30,7 @@ use roadweave_proto::{Instant, PathId, PathOffer, Policy, Priority, Rate};
 
 use crate::{AcknowledgedDatagram, Decision, PacketInfo, PathSet, RestoreError, Scheduler};
 
-/// A scheduler that keeps to the policies of the paths.
+/// Applies the policies of the paths to a scheduler.
 #[derive(Debug)]
 pub struct Policed {
     inner: Box<dyn Scheduler>,
@@ -39,12 +38,11 @@ pub struct Policed {
 }
 
 impl Policed {
-    /// `inner`, kept to the policies of the paths.
+    /// Applies them to `inner`.
     pub fn new(inner: Box<dyn Scheduler>) -> Self {
         Self { inner, turns: Turns::default() }
     }
 
-    /// What the scheduler decides with the paths up to the priority `last`.
     fn select_up_to(
         &mut self,
         last: Priority,
@@ -123,8 +121,7 @@ impl Scheduler for Policed {
 
     fn share_of(&self, paths: &[PathOffer<'_>], rooms: &[f64]) -> f64 {
         let Some(first) = usable_priorities(paths).first().copied() else { return 0.0 };
-        // What a secondary path may carry it carries: an encoder that asks for less would never
-        // fill it.
+        // A secondary path may carry all: an encoder that asks for less would never fill it.
         let last = first.max(Priority::Secondary);
         let rooms = paths
             .iter()
@@ -138,7 +135,7 @@ impl Scheduler for Policed {
     }
 }
 
-/// The paths as they are offered when those beyond the priority `last` are not to be used.
+/// The offers without the paths beyond the priority `last`.
 fn up_to<'a>(last: Priority, paths: &[PathOffer<'a>]) -> Vec<PathOffer<'a>> {
     let within = |path: &PathOffer<'_>| path.snapshot.policy.priority <= last;
     paths
@@ -147,7 +144,7 @@ fn up_to<'a>(last: Priority, paths: &[PathOffer<'a>]) -> Vec<PathOffer<'a>> {
         .collect()
 }
 
-/// The priorities that usable paths have, first things first.
+/// The priorities of usable paths, ascending.
 fn usable_priorities(paths: &[PathOffer<'_>]) -> Vec<Priority> {
     let has_usable = |at: &Priority| {
         paths.iter().any(|path| path.is_usable() && path.snapshot.policy.priority == *at)
@@ -158,7 +155,7 @@ fn usable_priorities(paths: &[PathOffer<'_>]) -> Vec<Priority> {
         .collect()
 }
 
-/// Whether a packet waits clearly long for the paths of priority `first`, and would be there sooner
+/// Whether the packet waits clearly long for the paths of priority `first`, and would arrive sooner
 /// by a secondary one.
 fn is_slow(first: Priority, packet: &PacketInfo, paths: &[PathOffer<'_>]) -> bool {
     let of = |priority: Priority| {
@@ -172,7 +169,7 @@ fn is_slow(first: Priority, packet: &PacketInfo, paths: &[PathOffer<'_>]) -> boo
     wait >= MARGIN && rtt(Priority::Secondary) <= rtt(first).saturating_add(wait)
 }
 
-/// The path among `chosen` that carries the packet itself, and those that may carry a copy.
+/// Of `chosen`, the path of the packet itself, and those that may carry a copy.
 fn within_budgets(chosen: PathSet, packet: &PacketInfo, paths: &[PathOffer<'_>]) -> PathSet {
     let bytes = packet.bytes as u64;
     let first = chosen.first_choice(bytes, paths);
@@ -182,7 +179,6 @@ fn within_budgets(chosen: PathSet, packet: &PacketInfo, paths: &[PathOffer<'_>])
     chosen.iter().filter(may).collect()
 }
 
-/// Whose turn it is among paths of equal priority.
 #[derive(Debug, Default)]
 struct Turns {
     /// What each path is owed, bytes times weights.
@@ -190,7 +186,6 @@ struct Turns {
 }
 
 impl Turns {
-    /// The path whose turn it is, instead of the one that was chosen, or a moment's wait for it.
     fn take(&mut self, chosen: PathSet, packet: &PacketInfo, paths: &[PathOffer<'_>]) -> Decision {
         let Some((favourite, first)) = chosen
             .iter()
@@ -236,7 +231,7 @@ impl Turns {
         let next = turns.iter().filter(|turn| turn.has_room).max_by_key(order);
         let taken = next.map_or(favourite, |turn| turn.at);
         let weights: i64 = turns.iter().map(|turn| turn.weight).sum();
-        // A path that had no room for long is not owed all of it.
+        // Bounds what a path without room is owed.
         let bound = weights * OWED_PACKETS * PACKET_BYTES;
         for turn in &turns {
             let paid = if turn.at == taken { weights * cost } else { 0 };
@@ -246,18 +241,14 @@ impl Turns {
     }
 }
 
-/// A path that may take the next packet.
 struct Turn {
-    /// Its position.
     at: usize,
     id: PathId,
     weight: i64,
     owed: i64,
-    /// Whether a packet can leave on it at once.
     has_room: bool,
 }
 
-/// Whether its pacer lets a packet through within a moment.
 fn is_paced_soon(path: &PathOffer<'_>, bytes: u64) -> bool {
     let PathOffer { snapshot, queued_bytes, .. } = *path;
     let ahead = queued_bytes + bytes;
@@ -267,15 +258,14 @@ fn is_paced_soon(path: &PathOffer<'_>, bytes: u64) -> bool {
 
 /// How long a packet may wait for a primary path before it takes a secondary one.
 const MARGIN: Duration = Duration::from_millis(20);
-/// Round trips are similar that differ by less than a quarter, or than this.
+/// Round trips are similar if they differ by less than a quarter, or than this.
 const SIMILAR_MIN: Duration = Duration::from_millis(10);
 /// How long a packet waits for the pacer of the path whose turn it is.
 const TURN_WAIT_MAX: Duration = Duration::from_millis(20);
-/// The longest packet that counts whole.
+/// Longer packets count as this.
 const BYTES_MAX: u64 = 1 << 16;
-/// What a path is owed at most, in packets of [`PACKET_BYTES`].
+/// The most that a path is owed, in packets of [`PACKET_BYTES`].
 const OWED_PACKETS: i64 = 32;
-/// The bytes of a packet as what is owed counts them.
 const PACKET_BYTES: i64 = 1500;
 
 #[cfg(test)]
@@ -283,7 +273,7 @@ mod tests {
     use roadweave_proto::{PathSnapshot, PathStatus};
 
     use super::*;
-    use crate::testing::{Among, packet, path};
+    use crate::testing::{Among, free, packet, packet_of, path, to, to_all};
     use crate::{MinRtt, Raven, RavenConfig, Redundant};
 
     fn policed() -> Policed {
@@ -299,16 +289,14 @@ mod tests {
         assert_eq!(policed().select_among(Instant::ZERO, &packet, paths), expected, "{paths:?}");
     }
 
-    const TO: fn(usize) -> Decision = |position| Decision::Send(PathSet::one(position));
-
     use Priority::{Backup, Primary, Secondary};
 
     #[test]
     fn primary_paths_come_first_however_slow() {
         let fast = with(Secondary, 1, path(0, 10, 9000));
         let slow = with(Primary, 1, path(1, 200, 9000));
-        check(&[fast.clone(), slow.clone()], packet(1200), TO(1));
-        check(&[with(Backup, 1, fast), slow], packet(1200), TO(1));
+        check(&[fast.clone(), slow.clone()], packet(1200), to(1));
+        check(&[with(Backup, 1, fast), slow], packet(1200), to(1));
     }
 
     #[test]
@@ -318,11 +306,11 @@ mod tests {
         // 8 Mbit/s: 1,200 bytes take 1.2 ms.
         check(&[full.clone(), helper(40)], packet(1200), Decision::Wait);
         check(&[full.clone(), helper(15)], packet(1200), Decision::Wait);
-        let backlog = PacketInfo { backlog_bytes: 30_000, ..packet(1200) };
-        check(&[full.clone(), helper(70)], backlog, TO(1));
+        let backlog = packet_of(30_000);
+        check(&[full.clone(), helper(70)], backlog, to(1));
         check(&[full.clone(), helper(71)], backlog, Decision::Wait);
         let waited = PacketInfo { waited: MARGIN, ..packet(1200) };
-        check(&[full.clone(), helper(60)], waited, TO(1));
+        check(&[full.clone(), helper(60)], waited, to(1));
         check(&[full.clone(), helper(90)], waited, Decision::Wait);
         let backup = with(Backup, 1, path(1, 15, 90_000));
         check(&[full, backup], waited, Decision::Wait);
@@ -330,16 +318,15 @@ mod tests {
 
     #[test]
     fn backup_paths_take_over_when_no_other_answers() {
-        let mut primary = with(Primary, 1, path(0, 20, 9000));
-        let backup = with(Backup, 1, path(1, 90, 9000));
-        let mut secondary = with(Secondary, 1, path(2, 60, 9000));
-        primary.status = PathStatus::Suspect;
-        check(&[primary.clone(), backup.clone(), secondary.clone()], packet(1200), TO(2));
-        secondary.status = PathStatus::Suspect;
-        check(&[primary.clone(), backup.clone(), secondary.clone()], packet(1200), TO(1));
-        let mut silent = backup;
-        silent.status = PathStatus::Suspect;
-        check(&[primary, silent, secondary], packet(1200), TO(0));
+        let mut paths = [
+            with(Primary, 1, path(0, 20, 9000)),
+            with(Backup, 1, path(1, 90, 9000)),
+            with(Secondary, 1, path(2, 60, 9000)),
+        ];
+        for (silent, next) in [(0, 2), (2, 1), (1, 0)] {
+            paths[silent].status = PathStatus::Suspect;
+            check(&paths, packet(1200), to(next));
+        }
     }
 
     #[test]
@@ -349,9 +336,7 @@ mod tests {
             with(Backup, 1, path(1, 20, 9000)),
             with(Primary, 9, path(2, 90, 9000)),
         ];
-        let decision =
-            Policed::new(Box::new(Redundant)).select_among(Instant::ZERO, &packet(1200), &paths);
-        assert_eq!(decision, Decision::Send([0, 2].into_iter().collect()));
+        assert_eq!(Policed::new(Box::new(Redundant)).choose(&paths), to_all(&[0, 2]));
     }
 
     #[test]
@@ -362,9 +347,7 @@ mod tests {
             PathSnapshot { policy, redundancy_left: left, ..path(id, rtt, 9000) }
         };
         let check = |paths: &[PathSnapshot], expected: &[usize]| {
-            let mut scheduler = Policed::new(Box::new(Redundant));
-            let decision = scheduler.select_among(Instant::ZERO, &packet(1200), paths);
-            assert_eq!(decision, Decision::Send(expected.iter().copied().collect()));
+            assert_eq!(Policed::new(Box::new(Redundant)).choose(paths), to_all(expected));
         };
         check(&[metered(0, 1200), metered(1, 1199), path(2, 20, 9000)], &[0, 2]);
         check(&[metered(0, 1200), metered(1, 1199), path(2, 90, 9000)], &[0, 1, 2]);
@@ -383,9 +366,7 @@ mod tests {
         let schedulers: [Box<dyn Scheduler>; 2] =
             [Box::new(Redundant), Box::new(Raven::new(RavenConfig::default()))];
         for scheduler in schedulers {
-            let decision =
-                Policed::new(scheduler).select_among(Instant::ZERO, &packet(1200), &paths);
-            assert_eq!(decision, Decision::Send([0, 1].into_iter().collect()));
+            assert_eq!(Policed::new(scheduler).choose(&paths), to_all(&[0, 1]));
         }
     }
 
@@ -395,8 +376,9 @@ mod tests {
         let mut count = |paths: &[PathSnapshot]| {
             let mut counts = vec![0; paths.len()];
             for _ in 0..400 {
-                let decision = scheduler.select_among(Instant::ZERO, &packet(1200), paths);
-                let Decision::Send(chosen) = decision else { panic!("there is room") };
+                let Decision::Send(chosen) = scheduler.choose(paths) else {
+                    panic!("there is room")
+                };
                 chosen.iter().for_each(|position| counts[position] += 1);
             }
             counts
@@ -406,13 +388,12 @@ mod tests {
         assert_eq!(count(&[heavy.clone(), light.clone()]), [300, 100]);
         let far = with(Primary, 3, path(0, 80, 9000));
         assert_eq!(count(&[far, light.clone()]), [0, 400]);
-        let mut paced = heavy.clone();
-        paced.pacing_budget = 0;
+        let paced = PathSnapshot { pacing_budget: 0, ..heavy.clone() };
         let mut fresh = policed();
         let both = [paced, light.clone()];
         let mut select = |packet: PacketInfo| fresh.select_among(Instant::ZERO, &packet, &both);
         assert_eq!(select(packet(1200)), Decision::Wait);
-        assert_eq!(select(PacketInfo { waited: TURN_WAIT_MAX, ..packet(1200) }), TO(1));
+        assert_eq!(select(PacketInfo { waited: TURN_WAIT_MAX, ..packet(1200) }), to(1));
         let full = with(Primary, 3, path(0, 45, 900));
         assert_eq!(count(&[full, light.clone()]), [0, 400]);
         let other = with(Secondary, 3, path(0, 45, 9000));
@@ -426,7 +407,7 @@ mod tests {
         struct Kept;
         impl Scheduler for Kept {
             fn select(&mut self, _: Instant, _: &PacketInfo, _: &[PathOffer<'_>]) -> Decision {
-                TO(0)
+                to(0)
             }
             fn keeps_flows(&self) -> bool {
                 true
@@ -434,8 +415,7 @@ mod tests {
         }
         let mut scheduler = Policed::new(Box::new(Kept));
         let paths = [with(Primary, 3, path(0, 40, 9000)), with(Primary, 1, path(1, 40, 9000))];
-        let mut select = || scheduler.select_among(Instant::ZERO, &packet(1200), &paths);
-        assert!((0..20).all(|_| select() == TO(0)));
+        assert!((0..20).all(|_| scheduler.choose(&paths) == to(0)));
     }
 
     #[test]
@@ -443,9 +423,8 @@ mod tests {
         let [first, second, last] = [(Primary, 9000), (Secondary, 5000), (Backup, 7000)]
             .map(|(priority, window)| with(priority, 1, path(0, 40, window)));
         let share = |paths: &[PathSnapshot]| {
-            let offers: Vec<_> = paths.iter().map(PathOffer::free).collect();
             let rooms: Vec<_> = paths.iter().map(|path| path.congestion_window as f64).collect();
-            Policed::new(Box::new(MinRtt::default())).share_of(&offers, &rooms)
+            policed().share_of(&free(paths), &rooms)
         };
         assert_eq!(share(&[first, second.clone(), last.clone()]), 14_000.0);
         assert_eq!(share(&[second, last.clone()]), 5000.0);

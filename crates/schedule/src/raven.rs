@@ -51,15 +51,15 @@ use crate::{
     best_status,
 };
 
-/// How RAVEN weighs response time against volume, and how often it learns.
+/// The settings of RAVEN: response time against volume, and how often it learns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RavenConfig {
-    /// The confidence of the intervals, 0..=100 %: 0 sends no copies, 100 copies everything to
-    /// every path.
+    /// The confidence of the intervals, percent: 0 sends no copies, 100 copies everything to every
+    /// path.
     pub confidence: u8,
-    /// New samples of a network after which its tables are learned anew.
+    /// New samples of a network after which its tables are learned again.
     pub relearn_samples: usize,
-    /// Time after which the tables of a network are learned anew, however few samples came.
+    /// Time after which they are learned again.
     pub relearn_after: Duration,
 }
 
@@ -74,8 +74,7 @@ impl Default for RavenConfig {
 }
 
 impl RavenConfig {
-    /// The settings of `raven:<percent>`: `percent` is the confidence as a whole number, 0..=100;
-    /// `None` if it is none.
+    /// `raven:<percent>`; `None` unless `percent` is a whole number, 0..=100.
     pub fn with_confidence(percent: &str) -> Option<Self> {
         let is_number = percent.bytes().all(|digit| digit.is_ascii_digit());
         let confidence = percent.parse().ok().filter(|percent| is_number && *percent <= 100)?;
@@ -83,7 +82,7 @@ impl RavenConfig {
     }
 }
 
-/// The scheduler of RAVEN.
+/// The RAVEN scheduler.
 #[derive(Debug)]
 pub struct Raven {
     config: RavenConfig,
@@ -91,24 +90,22 @@ pub struct Raven {
     paths: Vec<PathState>,
     networks: Vec<Network>,
     names: Vec<(PathId, String)>,
-    /// What holds before anything was learned.
+    /// The tables before anything is learned.
     assumed: Tables,
-    /// What all networks together have taught.
+    /// The tables of all networks together.
     pooled: Option<Tables>,
     pooled_at: Option<Instant>,
 }
 
-/// A path of this session.
 #[derive(Debug)]
 struct PathState {
     id: PathId,
-    /// Where its network is in [`Raven::networks`].
+    /// Index in [`Raven::networks`].
     network: usize,
     forecast: Forecast,
 }
 
 impl Raven {
-    /// A scheduler that has learned nothing yet.
     pub fn new(config: RavenConfig) -> Self {
         Self {
             config: RavenConfig { confidence: config.confidence.min(100), ..config },
@@ -122,8 +119,7 @@ impl Raven {
         }
     }
 
-    /// Brings the states of paths in line with the snapshots, and takes the carrier's newest
-    /// samples.
+    /// Updates the states of paths, and takes the carrier's newest samples.
     fn look_at(&mut self, now: Instant, paths: &[PathOffer<'_>]) {
         self.paths.retain(|state| {
             let is_there = paths.iter().any(|path| path.snapshot.id == state.id);
@@ -147,7 +143,7 @@ impl Raven {
         }
     }
 
-    /// Where the state of `path` is; `None` if there are more paths than a session has.
+    /// The index of the state of `path`; `None` if there are too many paths.
     fn state(&mut self, path: &PathSnapshot) -> Option<usize> {
         if let Some(known) = self.paths.iter().position(|state| state.id == path.id) {
             return Some(known);
@@ -162,7 +158,7 @@ impl Raven {
         Some(self.paths.len() - 1)
     }
 
-    /// What a packet of `flow` may expect of each path that may carry data.
+    /// The forecasts of the paths that may carry data.
     fn candidates(&self, now: Instant, flow: u64, paths: &[PathOffer<'_>]) -> Vec<Candidate> {
         let candidates = paths.iter().enumerate().filter(|(_, path)| path.takes_data());
         let candidate = |(position, offer): (usize, &PathOffer<'_>)| {
@@ -191,8 +187,8 @@ impl Raven {
         candidates.map(candidate).collect()
     }
 
-    /// Sends to all that are `chosen`; if none of them has room, to the next best that has some as
-    /// well: better a copy on a slower path at once than none that leaves now.
+    /// Sends to all that are `chosen`; if none of them has room, also to the next best that has: a
+    /// copy on a slower path at once is better than none.
     fn copy(&self, packet: &PacketInfo, candidates: &[Candidate], chosen: PathSet) -> Decision {
         let has_room = |candidate: &Candidate| candidate.room >= packet.bytes as u64;
         let leaves =
@@ -213,11 +209,11 @@ impl Raven {
         }
     }
 
-    /// Whether copies may be sent. A path that fell silent is one of those a copy may go to, but
-    /// what it holds says nothing of how much is sent.
+    /// Whether copies may be sent. A silent path may get a copy, but what it holds says nothing of
+    /// how much is sent.
     ///
-    /// Source: RAVEN section 4.5. A subflow's queue there is that of the kernel, which holds what
-    /// is under way as well as what waits.
+    /// Source: RAVEN section 4.5. A subflow's queue there is the kernel's, which holds what is in
+    /// flight as well as what waits.
     fn next_mode(
         &mut self,
         now: Instant,
@@ -236,7 +232,7 @@ impl Raven {
         let few = two_packets(paths);
         let holds_little = |candidate: &Candidate| candidate.queue < few;
         // What has arrived over the best path is through, whatever a slow one holds: in the paper
-        // what any subflow has brought leaves the queues of all.
+        // an arrival over any subflow leaves all queues.
         let best_holds_little = lowest(candidates, |_| true).is_some_and(holds_little);
         // A burst begins with all that it holds.
         let has_paused = flow.sent_at.is_none_or(|at| now.since(at) >= PAUSE);
@@ -270,10 +266,10 @@ impl Raven {
             let overlaps = match self.config.confidence {
                 0 => false,
                 100 => true,
-                // One that fell silent may lie below: it would be the fastest if it answered again.
+                // A silent path may lie below: it would be the fastest if it answered.
                 _ => candidate.interval.low <= best.interval.high,
             };
-            // What waits for a path that does not answer is given up.
+            // A packet that waits for a path that does not answer is given up.
             let is_lost = candidate.is_suspect && candidate.room == 0;
             candidate.position == best.position || overlaps && !is_lost
         };
@@ -281,7 +277,6 @@ impl Raven {
     }
 }
 
-/// What is expected of a path.
 #[derive(Debug)]
 struct Candidate {
     position: usize,
@@ -290,16 +285,15 @@ struct Candidate {
     interval: Interval,
     /// Bytes that would leave at once.
     room: u64,
-    /// Bytes of the flow that are under way or wait.
+    /// Bytes of the flow in flight or waiting.
     queue: u64,
     /// Bytes of the flow that wait, at most.
     waits: u64,
-    /// Its congestion window, bytes.
     window: u64,
 }
 
-/// The candidate with the lowest prediction among those that `may` be it; a path that fell silent
-/// only if there is no other at all.
+/// The candidate with the lowest prediction among those that `may` be it; a silent path only if
+/// there is no other.
 fn lowest(candidates: &[Candidate], may: impl Fn(&Candidate) -> bool) -> Option<&Candidate> {
     let only_suspects = candidates.iter().all(|candidate| candidate.is_suspect);
     candidates
@@ -361,7 +355,7 @@ impl Scheduler for Raven {
         let (networks, pooled) = stored::read(learned)?;
         for network in networks {
             let Some(place) = self.network(network.name.as_deref()) else { continue };
-            // It is learned anew when there is enough that is new.
+            // Learned again when there are enough new samples.
             let learned_at = network.tables.is_some().then_some(Instant::ZERO);
             self.networks[place] = Network { learned_at, ..network };
         }
@@ -370,18 +364,18 @@ impl Scheduler for Raven {
     }
 }
 
-/// Bytes below which nothing counts as left of a transfer.
+/// The bytes below which a transfer counts as over.
 fn two_packets(paths: &[PathOffer<'_>]) -> u64 {
     2 * paths.iter().map(|path| u64::from(path.snapshot.mtu)).max().unwrap_or(0)
 }
 
-/// What a transfer sends before it is a large one, bytes: of packets whose order is that of a
-/// transfer within, which a far path would disturb.
+/// Bytes after which a transfer is large: its packets have an order, which a far path would
+/// disturb.
 const LARGE: u64 = 64_000;
-/// The same of streams: the most that was copied of a transfer in the paper, 41.67 % of 50 kB
+/// The same for streams: the most that is copied of a transfer in the paper, 41.67 % of 50 kB
 /// (section 5.6).
 const LARGE_OF_STREAMS: u64 = 20_800;
-/// A stream that pauses for so long has ended: longer than a video does between two frames.
+/// The pause that ends a stream: longer than between two video frames.
 const PAUSE: Duration = Duration::from_millis(80);
 
 #[cfg(test)]

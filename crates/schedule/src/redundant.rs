@@ -3,10 +3,9 @@
 //! Source: the redundant framework (Networking'24) section III-A; CellFusion section 8.3 calls it
 //! RE.
 //!
-//! A path that stopped answering gets its copies as well, as far as its window reaches: here
-//! nothing is lost by trying. Where a pacer holds a copy back, the copy waits for it, and is
-//! withdrawn if another comes first. A path without window gets none; only when no path has window
-//! does the packet wait.
+//! A suspect path gets copies as far as its window reaches. A copy waits for a pacer, and is
+//! withdrawn if another arrives first. A path without window gets none; a packet waits only when no
+//! path has window.
 
 use roadweave_proto::{Instant, PathOffer};
 
@@ -37,24 +36,18 @@ mod tests {
     use roadweave_proto::{PathSnapshot, PathStatus};
 
     use super::*;
-    use crate::testing::{Among, packet, path};
+    use crate::testing::{Among, packet, path, to, to_all};
 
     #[test]
     fn every_path_with_window_gets_a_copy() {
-        let select =
-            |paths: &[PathSnapshot]| Redundant.select_among(Instant::ZERO, &packet(1200), paths);
-        let mut silent = path(2, 90, 9000);
-        silent.status = PathStatus::Suspect;
-        let mut idle = path(3, 10, 9000);
-        idle.status = PathStatus::Standby;
+        let silent = PathSnapshot { status: PathStatus::Suspect, ..path(2, 90, 9000) };
+        let idle = PathSnapshot { status: PathStatus::Standby, ..path(3, 10, 9000) };
         let paths = [path(0, 20, 9000), path(1, 30, 1199), silent, idle];
-        assert_eq!(select(&paths), Decision::Send([0, 2].into_iter().collect()));
-        let mut paced = path(4, 20, 9000);
-        paced.pacing_budget = 0;
-        assert_eq!(select(&[paced.clone()]), Decision::Send(PathSet::one(0)), "it waits there");
+        assert_eq!(Redundant.choose(&paths), to_all(&[0, 2]));
+        let paced = PathSnapshot { pacing_budget: 0, ..path(4, 20, 9000) };
+        assert_eq!(Redundant.choose(&[paced.clone()]), to(0), "it waits there");
         let queued = PathOffer { queued_bytes: 8000, ..PathOffer::free(&paced) };
-        let decision = Redundant.select(Instant::ZERO, &packet(1200), &[queued]);
-        assert_eq!(decision, Decision::Wait);
-        assert_eq!(select(&[path(0, 20, 0), path(1, 30, 0)]), Decision::Wait);
+        assert_eq!(Redundant.select(Instant::ZERO, &packet(1200), &[queued]), Decision::Wait);
+        assert_eq!(Redundant.choose(&[path(0, 20, 0), path(1, 30, 0)]), Decision::Wait);
     }
 }

@@ -1,4 +1,4 @@
-//! `single:<uplink>`: everything on one uplink, as if there were no other. A yardstick.
+//! `single:<uplink>`: everything on one uplink. A yardstick.
 
 use std::collections::BTreeSet;
 
@@ -6,11 +6,10 @@ use roadweave_proto::{Instant, PathId, PathOffer};
 
 use crate::{Decision, PacketInfo, PathSet, Scheduler};
 
-/// Paths that are remembered, at most: an uplink has one, and those that are being replaced.
+/// The paths that are remembered: one of the uplink, and those being replaced.
 const PATHS_MAX: usize = 64;
 
-/// The scheduler of one uplink, which it knows by its name: while there is no path over it, packets
-/// wait.
+/// The scheduler of one uplink: without a path over it, packets wait.
 #[derive(Debug)]
 pub struct Single {
     uplink: String,
@@ -18,7 +17,7 @@ pub struct Single {
 }
 
 impl Single {
-    /// Uses the paths over `uplink` and no other.
+    /// Uses the paths over `uplink`.
     pub fn new(uplink: &str) -> Self {
         Self { uplink: uplink.to_owned(), paths: BTreeSet::new() }
     }
@@ -26,7 +25,7 @@ impl Single {
 
 impl Scheduler for Single {
     fn select(&mut self, _now: Instant, packet: &PacketInfo, paths: &[PathOffer<'_>]) -> Decision {
-        // With one link there is nothing to prefer to a suspect path.
+        // With one link a suspect path is as good.
         let may_carry = |path: &PathOffer<'_>| {
             self.paths.contains(&path.snapshot.id)
                 && path.takes_data()
@@ -49,7 +48,7 @@ impl Scheduler for Single {
             self.paths.remove(&path);
             return;
         }
-        // Numbers of paths are never used again, and the oldest is gone for longest.
+        // Ids of paths are not reused; the oldest goes.
         if self.paths.len() >= PATHS_MAX {
             self.paths.pop_first();
         }
@@ -62,22 +61,22 @@ mod tests {
     use roadweave_proto::PathSnapshot;
 
     use super::*;
-    use crate::testing::{Among, packet, path};
+    use crate::testing::{Among, path, to};
 
     #[test]
     fn packets_wait_for_the_uplink_and_follow_it_to_its_next_path() {
         let mut single = Single::new("wwan1");
         let select = |single: &mut Single, ids: &[u32]| {
             let paths: Vec<PathSnapshot> = ids.iter().map(|id| path(*id, 50, 30_000)).collect();
-            single.select_among(Instant::ZERO, &packet(1200), &paths)
+            single.choose(&paths)
         };
         single.name_path(PathId(0), "wwan0");
         assert_eq!(select(&mut single, &[0, 1]), Decision::Wait, "nobody has named it yet");
         single.name_path(PathId(1), "wwan1");
-        assert_eq!(select(&mut single, &[0, 1]), Decision::Send(PathSet::one(1)));
+        assert_eq!(select(&mut single, &[0, 1]), to(1));
         assert_eq!(select(&mut single, &[0]), Decision::Wait, "it was unplugged");
         single.name_path(PathId(7), "wwan1");
-        assert_eq!(select(&mut single, &[0, 7]), Decision::Send(PathSet::one(1)));
+        assert_eq!(select(&mut single, &[0, 7]), to(1));
         (100..1000).for_each(|id| single.name_path(PathId(id), "wwan1"));
         assert!(single.paths.len() <= PATHS_MAX);
     }

@@ -1,16 +1,13 @@
-//! How much each path brings to the other end within a given time, by the pace at which packets
-//! come out of it.
+//! How much each path brings to the other end within a given time, by the pace of its packets.
 //!
 //! ```text
 //! acknowledgements ─► pace: time by the byte ─► window = (delta - min_rtt / 2) / time ─► room
-//!                                                        what is under way ──────────────┘ less
+//!                                                        what is in flight ───────────────┘ less
 //! ```
 //!
-//! All is counted in bytes, since packets have all sizes: an inter-arrival time is what the bytes
-//! of a packet take. A path whose pace is not known yet is taken for what its carrier would do.
-//!
-//! Whoever sends by it sees to it that windows are known ([`crate::Lola`] probes); whoever only
-//! asks for rooms gets those of the paths that packets take.
+//! All is counted in bytes, since packets have all sizes. A path of unknown pace counts with the
+//! rate of its congestion control. [`crate::Lola`] probes its paths, so that their paces are known;
+//! without probes only the paths in use have one.
 //!
 //! Source: LoLa sections 3.2 and 3.3.
 
@@ -24,9 +21,8 @@ use crate::pace::Pace;
 /// The windows of a lane's paths.
 #[derive(Debug)]
 pub struct Windows {
-    /// What a packet may take.
     delta: Duration,
-    /// The largest datagram so far: what a pair of packets is taken for, sent or yet to be sent.
+    /// The largest datagram so far: the size of the packets of a pair.
     packet_bytes: u64,
     paths: Vec<PathPace>,
 }
@@ -35,23 +31,22 @@ pub struct Windows {
 struct PathPace {
     id: PathId,
     pace: Pace,
-    /// A sender that waits longer between two packets has nothing to send; less is the pacer's
-    /// doing.
+    /// A longer gap between two packets is the sender's; a shorter one the pacer's.
     pause: Duration,
 }
 
 impl Windows {
-    /// Windows whose last byte arrives within `delta`.
+    /// `delta`: the time within which the last byte arrives.
     pub fn new(delta: Duration) -> Self {
         Self { delta, packet_bytes: PACKET_BYTES, paths: Vec::new() }
     }
 
-    /// The last byte is to arrive within `delta` from now on.
+    /// Changes the time within which the last byte arrives.
     pub fn set_delta(&mut self, delta: Duration) {
         self.delta = delta;
     }
 
-    /// These are the paths from now on.
+    /// Sets the paths.
     pub fn look_at(&mut self, paths: &[PathOffer<'_>]) {
         self.paths.retain(|known| paths.iter().any(|path| path.snapshot.id == known.id));
         for path in paths.iter().map(|path| path.snapshot) {
@@ -65,19 +60,17 @@ impl Windows {
         }
     }
 
-    /// A datagram of so many bytes is to be sent.
     pub(crate) fn on_packet(&mut self, bytes: u64) {
         self.packet_bytes = self.packet_bytes.max(bytes);
     }
 
-    /// The peer has a datagram, of this lane or of another: they share the paths.
+    /// The peer acknowledged a datagram of any lane.
     pub fn on_acknowledged(&mut self, now: Instant, acknowledged: &AcknowledgedDatagram) {
         if let Some(path) = self.paths.iter_mut().find(|path| path.id == acknowledged.path) {
             path.pace.on_acknowledged(now, acknowledged, path.pause);
         }
     }
 
-    /// The longest time between two packets that is no pause of the sender.
     pub(crate) fn pause(&self, path: PathId) -> Duration {
         self.known(path).map_or(PAUSE_MIN, |known| known.pause)
     }
@@ -90,10 +83,10 @@ impl Windows {
         self.paths.iter().find(|known| known.id == path)
     }
 
-    /// Seconds that the path takes for a byte.
+    /// Seconds per byte.
     pub(crate) fn byte_time(&self, now: Instant, path: &PathSnapshot) -> f64 {
         let measured = self.known(path.id).and_then(|known| known.pace.recent(now));
-        // Without it what the carrier would do: its pace, or a window in a round trip.
+        // By the pacer's rate, or a window per round trip.
         let carrier = || {
             let by_rate = path.pacing_rate.map(|rate| rate.time_for(self.packet_bytes));
             let window = path.congestion_window.max(self.packet_bytes) as f64;
@@ -104,30 +97,30 @@ impl Windows {
         measured.unwrap_or_else(carrier).max(BYTE_TIME_MIN)
     }
 
-    /// The smallest delay of late, one way, seconds.
+    /// The smallest recent delay of one way, seconds.
     pub(crate) fn one_way(&self, now: Instant, path: &PathSnapshot) -> f64 {
         let measured = self.known(path.id).and_then(|known| known.pace.min_rtt(now));
         measured.unwrap_or(path.latest_rtt).as_secs_f64() / 2.0
     }
 
-    /// Equation 2: the most bytes under way, so that the last arrives within delta.
+    /// Equation 2: the most bytes in flight, so that the last arrives within delta.
     pub(crate) fn window(&self, now: Instant, path: &PathSnapshot) -> f64 {
         let left = self.delta.as_secs_f64() - self.one_way(now, path);
         (left / self.byte_time(now, path)).max(0.0)
     }
 
-    /// The most bytes that the congestion window lets a path have carried until delta is over: a
-    /// window in each round trip, and one at least.
+    /// The most bytes that the congestion window lets through within delta: a window per round
+    /// trip, and one at least.
     fn carried(&self, now: Instant, path: &PathSnapshot) -> f64 {
         let left = self.delta.as_secs_f64() - self.one_way(now, path);
         (left * carrier_rate(path)).max(path.congestion_window as f64)
     }
 
-    /// Equation 3, by path: the bytes that may be put on each now, and arrive within delta. A path
-    /// that does not answer brings nothing, and one that has just come back only what its
-    /// congestion window lets through, however fast it was.
+    /// Equation 3, by path: the bytes that may be sent now and arrive within delta. 0 for a path
+    /// that does not answer; what its congestion window lets through for one that has just come
+    /// back.
     ///
-    /// Of what is under way only that counts which stands before the next frame: what the path
+    /// Of the bytes in flight only those count that stand before the next frame: what the path
     /// brings in a round trip is travelling, or has arrived and is not acknowledged yet.
     pub fn rooms(&self, now: Instant, paths: &[PathOffer<'_>]) -> Vec<f64> {
         let room = |path: &PathOffer<'_>| match path.takes_data() && path.is_usable() {
@@ -141,9 +134,9 @@ impl Windows {
         paths.iter().map(room).collect()
     }
 
-    /// The bytes that a path has to bring before anything new.
+    /// The bytes that a path has to bring before new ones.
     fn ahead(&self, now: Instant, path: &PathOffer<'_>) -> f64 {
-        // Of late there may have been a queue all the time.
+        // There may have been a queue all the time.
         let round_trip =
             path.snapshot.min_rtt.as_secs_f64().min(2.0 * self.one_way(now, path.snapshot));
         let travelling = round_trip / self.byte_time(now, path.snapshot);
@@ -151,8 +144,7 @@ impl Windows {
         queued + path.queued_bytes as f64
     }
 
-    /// By path: the bytes that each brings in a second for as long as things stay as they are; none
-    /// where what is sent now comes too late.
+    /// Bytes per second by path, for as long as nothing changes; 0 where new packets come too late.
     pub fn rates(&self, now: Instant, paths: &[PathOffer<'_>]) -> Vec<f64> {
         let rate = |path: &PathOffer<'_>| {
             let is_in_time = self.one_way(now, path.snapshot) < self.delta.as_secs_f64();
@@ -167,7 +159,7 @@ impl Windows {
         paths.iter().map(rate).collect()
     }
 
-    /// A path whose pace is known: a packet of 1,200 bytes each `inter_arrival`.
+    /// A packet of 1,200 bytes each `inter_arrival`.
     #[cfg(test)]
     pub(crate) fn push_known(
         &mut self,
@@ -181,25 +173,25 @@ impl Windows {
     }
 }
 
-/// What the congestion control lets through, bytes a second: a window in a round trip.
+/// Bytes per second: a window per round trip.
 fn carrier_rate(path: &PathSnapshot) -> f64 {
     path.congestion_window as f64 / path.smoothed_rtt.as_secs_f64().max(1e-3)
 }
 
-/// Bytes under way on a path, or waiting for it.
+/// Bytes in flight on a path, or waiting for it.
 pub(crate) fn under_way(path: &PathOffer<'_>) -> f64 {
     (path.snapshot.bytes_in_flight + path.queued_bytes) as f64
 }
 
-/// A datagram's length until larger ones were seen, bytes.
+/// Assumed until larger datagrams were seen.
 const PACKET_BYTES: u64 = 1200;
-/// Seconds; a path that seems faster is taken for this fast: 10 Gbit/s.
+/// Seconds: 10 Gbit/s at most.
 const BYTE_TIME_MIN: f64 = 8e-10;
 /// The share of the windows that the next frame should fill (equation 3).
 const ROOM_SHARE: f64 = 0.8;
-/// The shortest pause that says that a sender had nothing to send.
+/// The shortest pause that means that the sender had nothing to send.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
-/// The longest pause within a frame: shorter than from one frame to the next at 30 a second.
+/// The longest pause within a frame: shorter than between frames at 30 a second.
 const PAUSE_MAX: Duration = Duration::from_millis(25);
 
 #[cfg(test)]

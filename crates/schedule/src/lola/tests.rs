@@ -5,14 +5,9 @@ use roadweave_proto::{PathSnapshot, PathStatus};
 
 use super::*;
 use crate::pace::Pace;
-use crate::testing::{Among, free, path};
+use crate::testing::{Among, free, packet_of as packet, path, to, to_all};
 
 const MS: Duration = Duration::from_millis(1);
-
-/// A packet of 1,200 bytes, the first of so many bytes that wait.
-fn packet(backlog_bytes: u64) -> PacketInfo {
-    PacketInfo { backlog_bytes, ..crate::testing::packet(1200) }
-}
 
 fn at(ms: u64) -> Instant {
     Instant::from_millis(ms)
@@ -26,8 +21,7 @@ fn paced(lola: &mut Lola, id: u32, owd_ms: u64, iat_ms: u64) -> PathSnapshot {
     path(id, 2 * owd_ms, u64::MAX / 4)
 }
 
-/// The latest arrival of `packets` packets in the best of all spreads, ms; `None` if they do not
-/// fit.
+/// The latest arrival in the best of all spreads, ms; `None` if the packets do not fit.
 fn best_of_all(paths: &[(u64, u64, u64)], packets: u64, delta: u64) -> Option<u64> {
     let Some(((owd, iat, under_way), others)) = paths.split_first() else {
         return (packets == 0).then_some(0);
@@ -43,7 +37,6 @@ fn best_of_all(paths: &[(u64, u64, u64)], packets: u64, delta: u64) -> Option<u6
 }
 
 proptest! {
-    /// The latest arrival is that of the best spread there is, and what finds no place waits.
     #[test]
     fn the_last_packet_of_a_frame_arrives_as_soon_as_can_be(
         specs in prop::collection::vec((1..70_u64, 1..20_u64, 0..5_u64), 1..4),
@@ -74,8 +67,6 @@ proptest! {
         prop_assert!(last <= 100, "nothing arrives after delta: {last}");
     }
 
-    /// The pace is the link's, however the acknowledgements are gathered, and whatever pauses there
-    /// are.
     #[test]
     fn gathered_acknowledgements_tell_the_pace_of_the_link(
         iat_us in 200..8_000_u64, gathered_us in 1..3_000_u64, more in 8..30_u64,
@@ -112,7 +103,7 @@ fn a_sender_with_little_to_send_does_not_take_a_link_for_slow() {
     assert!(measured < 0.002, "{measured} s");
 }
 
-/// A link of the lab's kind, but as small as can be: a packet each `iat`, one after the other.
+/// A link of a packet each `iat`.
 struct Link {
     iat: Duration,
     owd: Duration,
@@ -140,7 +131,7 @@ impl Link {
         }
     }
 
-    /// Has this pace from now on, for what waits as well.
+    /// Changes the pace, for waiting packets as well.
     fn change(&mut self, now: Instant, iat: Duration) {
         (self.iat, self.free_at) = (iat, now);
         for (_, arrives) in &mut self.under_way {
@@ -158,14 +149,13 @@ impl Link {
         self.snapshot.bytes_in_flight += 1200;
     }
 
-    /// Tells `pace` what is acknowledged until `now`.
+    /// Reports what is acknowledged until `now` to `pace`.
     fn tell(&mut self, now: Instant, pace: &mut Pace) {
         for (now, acknowledged) in self.acknowledgements(now) {
             pace.on_acknowledged(now, &acknowledged, MS * 5);
         }
     }
 
-    /// What is acknowledged until `now`, and when.
     fn acknowledgements(&mut self, now: Instant) -> Vec<(Instant, AcknowledgedDatagram)> {
         let mut acknowledged = Vec::new();
         while let Some(&(sent, arrives)) = self.under_way.front() {
@@ -184,14 +174,13 @@ impl Link {
     }
 }
 
-/// What the next frame may have, bytes.
+/// The size of the next frame, bytes.
 fn target(lola: &Lola, now: Instant, paths: &[PathSnapshot]) -> u64 {
     let paths = free(paths);
     lola.share_of(&paths, &lola.windows.rooms(now, &paths)).round() as u64
 }
 
-/// Sends frames of the size that LoLa wants over links, 30 a second, and lets `change` happen to
-/// them.
+/// Sends frames of the target size over links, 30 a second; `change` alters the links before each.
 fn stream(links: &mut [Link], frames: u64, mut change: impl FnMut(u64, &mut [Link])) -> Vec<u64> {
     let mut lola = Lola::new(MS * 100);
     let mut targets = Vec::new();
@@ -203,9 +192,8 @@ fn stream(links: &mut [Link], frames: u64, mut change: impl FnMut(u64, &mut [Lin
                 lola.on_acknowledged(at, &acknowledged, 0);
             }
         }
-        let snapshots = |links: &[Link]| -> Vec<PathSnapshot> {
-            links.iter().map(|link| link.snapshot.clone()).collect()
-        };
+        let snapshots =
+            |links: &[Link]| links.iter().map(|link| link.snapshot.clone()).collect::<Vec<_>>();
         if ms.is_multiple_of(33) {
             change(ms / 33, links);
             let target = target(&lola, now, &snapshots(links));
@@ -305,10 +293,7 @@ fn a_link_has_the_same_window_whatever_the_size_of_the_packets_that_told_its_pac
     // 80 ms: 20 large packets, or 240 small ones.
     let (large, small) = (window(1200), window(100));
     assert!((23_000..=24_000).contains(&large), "{large}");
-    assert!(
-        small.abs_diff(large) <= 500,
-        "{small} after packets of 100 bytes, {large} after 1,200"
-    );
+    assert!(small.abs_diff(large) <= 500, "{small} after packets of 100 bytes");
 }
 
 #[test]
@@ -344,8 +329,7 @@ fn a_path_is_probed_by_copies_and_never_by_a_packet_without_a_place() {
     };
     assert_eq!(select(&mut lola, &paths), Decision::Wait);
     paths[0].bytes_in_flight = 0;
-    let expected = Decision::Send([0, 1, 2].into_iter().collect());
-    assert_eq!(select(&mut lola, &paths), expected, "two copies beside it");
+    assert_eq!(select(&mut lola, &paths), to_all(&[0, 1, 2]), "two copies beside it");
 }
 
 #[test]
@@ -395,7 +379,7 @@ fn the_pacer_of_the_best_path_is_waited_for_unless_another_is_sooner() {
     assert_eq!(lola.select_among(at(10_000), &packet(1200), &paths), Decision::Wait, "1 ms");
     paths[0].pacing_rate = Some(Rate::from_kbps(960));
     let decision = lola.select_among(at(10_000), &packet(1200), &paths);
-    assert_eq!(decision, Decision::Send(PathSet::one(1)), "10 ms");
+    assert_eq!(decision, to(1), "10 ms");
 }
 
 #[test]

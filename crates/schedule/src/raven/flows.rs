@@ -10,32 +10,28 @@ use std::time::Duration;
 
 use roadweave_proto::{Instant, PathId};
 
-/// The flows of a lane, by their hashes.
+/// By hash.
 #[derive(Debug, Default)]
 pub(super) struct Flows(BTreeMap<u64, Flow>);
 
-/// Whether a flow gets copies, and what it has sent.
 #[derive(Debug)]
 pub(super) struct Flow {
     pub(super) mode: Mode,
-    /// Bytes of packets since a transfer has ended.
+    /// Bytes of packets since the last transfer ended.
     pub(super) busy_bytes: u64,
-    /// When a datagram left last.
     pub(super) sent_at: Option<Instant>,
-    /// When a packet came last.
     seen: Instant,
     flying: BTreeMap<PathId, Flying>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// Copies are sent where intervals overlap.
+    /// Copies where intervals overlap.
     Redundant,
-    /// Packets are sent once: this is a large transfer.
+    /// No copies: a large transfer.
     Striping,
 }
 
-/// Datagrams under way on a path, and their bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Flying {
     count: u64,
@@ -43,7 +39,6 @@ struct Flying {
 }
 
 impl Flows {
-    /// The flow of a packet that is to leave.
     pub(super) fn flow(&mut self, now: Instant, hash: u64) -> &mut Flow {
         if !self.0.contains_key(&hash) {
             self.0.retain(|_, flow| now.since(flow.seen) < FLOW_AGE);
@@ -57,12 +52,11 @@ impl Flows {
         flow
     }
 
-    /// Bytes of packets of a flow since its transfer has ended.
     pub(super) fn busy_bytes(&self, hash: u64) -> u64 {
         self.0.get(&hash).map_or(0, |flow| flow.busy_bytes)
     }
 
-    /// What a flow has under way on `path`, bytes.
+    /// Bytes in flight on `path`.
     pub(super) fn flying_bytes(&self, hash: u64, path: PathId) -> u64 {
         let flying = self.0.get(&hash).and_then(|flow| flow.flying.get(&path));
         flying.map_or(0, |flying| flying.bytes)
@@ -76,7 +70,7 @@ impl Flows {
         }
     }
 
-    /// A datagram is no longer under way on `path`.
+    /// A datagram was acknowledged or lost.
     pub(super) fn on_landed(&mut self, hash: u64, path: PathId) {
         let Some(flow) = self.0.get_mut(&hash) else { return };
         let Some(flying) = flow.flying.get_mut(&path) else { return };
@@ -87,7 +81,6 @@ impl Flows {
         }
     }
 
-    /// Nothing is under way on `path`, or the path is gone.
     pub(super) fn clear(&mut self, path: PathId) {
         self.0.values_mut().for_each(|flow| _ = flow.flying.remove(&path));
     }
@@ -100,9 +93,8 @@ impl Flow {
     }
 }
 
-/// Flows of a lane whose modes are known at once.
 const FLOWS_MAX: usize = 64;
-/// A flow is forgotten that has sent nothing for so long.
+/// The silence after which a flow is forgotten.
 const FLOW_AGE: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

@@ -1,15 +1,15 @@
-//! What the next round trip will take, by those that were measured.
+//! Predicts the next round trip.
 //!
 //! ```text
 //! prediction = sum(w_i * rtt_i) / sum(w_i),   w_i = exp(-(now - t_i) / lambda)
 //! ```
 //!
-//! All weights fade alike while time passes, so `now` cancels out, and the two sums can be kept
-//! from one sample to the next instead of the samples themselves.
+//! All weights fade alike, so `now` cancels out, and the two sums can be kept instead of the
+//! samples.
 //!
 //! Source: RAVEN section 4.2, equations 1 and 2.
 
-/// The weighted average of the round trips of one path; all times in seconds.
+/// All times in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Forecast {
     weighted: f64,
@@ -18,7 +18,7 @@ pub(super) struct Forecast {
 }
 
 impl Forecast {
-    /// Takes the sample `rtt` of the moment `at`, on any time axis; samples come in order of time.
+    /// Takes a sample; samples come in order of time.
     pub(super) fn add(&mut self, at: f64, rtt: f64, lambda: f64) {
         let faded = |newest: f64| (-(at - newest).max(0.0) / lambda).exp();
         let fading = self.newest.map_or(0.0, faded);
@@ -27,12 +27,11 @@ impl Forecast {
         self.newest = Some(at);
     }
 
-    /// The prediction; `None` before the first sample.
+    /// `None` before the first sample.
     pub(super) fn rtt(&self) -> Option<f64> {
         (self.weights > 0.0).then(|| self.weighted / self.weights)
     }
 
-    /// When the newest sample was taken.
     pub(super) fn newest(&self) -> Option<f64> {
         self.newest
     }
@@ -45,7 +44,6 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// The two sums give what the paper's equations give.
         #[test]
         fn the_kept_sums_are_the_weighted_average(
             steps in prop::collection::vec((0.0..20.0_f64, 0.001..5.0_f64), 1..60),
@@ -53,6 +51,7 @@ mod tests {
             later in 0.0..10.0_f64,
         ) {
             let (mut forecast, mut samples, mut at) = (Forecast::default(), Vec::new(), 0.0);
+            prop_assert_eq!(forecast.rtt(), None);
             for (step, rtt) in steps {
                 at += step;
                 forecast.add(at, rtt, lambda);
@@ -65,18 +64,5 @@ mod tests {
             let prediction = forecast.rtt().expect("there are samples");
             prop_assert!((prediction - weighted / weights).abs() < 1e-6, "{prediction}");
         }
-    }
-
-    #[test]
-    fn old_samples_count_by_their_age_and_not_by_their_order() {
-        let mut forecast = Forecast::default();
-        assert_eq!(forecast.rtt(), None);
-        forecast.add(0.0, 0.300, 2.0);
-        forecast.add(0.01, 0.100, 2.0);
-        let close = forecast.rtt().expect("two samples");
-        assert!((close - 0.2).abs() < 0.001, "equal weights: {close}");
-        forecast.add(60.0, 0.050, 2.0);
-        let late = forecast.rtt().expect("three samples");
-        assert!((late - 0.05).abs() < 1e-6, "the old ones are forgotten: {late}");
     }
 }

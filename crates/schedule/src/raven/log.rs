@@ -2,9 +2,8 @@
 
 use std::collections::VecDeque;
 
-/// Round trips in the order of time, the newest [`LOG_MAX`].
-///
-/// They come in runs: between two runs the program was not there, and how long is not known.
+/// The newest [`LOG_MAX`] round trips in order of time, in runs: the time between two runs is
+/// unknown.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Log {
     runs: VecDeque<Vec<(f64, f64)>>,
@@ -14,8 +13,8 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Takes a round trip and the moment it was measured, seconds; `false` if it comes too soon
-    /// after the one before: what is learned must not depend on how much was sent at a time.
+    /// Takes a round trip and its time, seconds; `false` if it is too soon after the last one, so
+    /// that what is learned does not depend on the rate of packets.
     pub(super) fn add(&mut self, at: f64, rtt: f64) -> bool {
         let newest = self.runs.back().and_then(|run| run.last()).filter(|_| !self.is_over);
         if newest.is_some_and(|(before, _)| at < before + SPACING) {
@@ -35,7 +34,7 @@ impl Log {
         true
     }
 
-    /// What comes next is of another time axis.
+    /// The next sample is of another time axis.
     pub(super) fn end_run(&mut self) {
         self.is_over = true;
     }
@@ -45,12 +44,12 @@ impl Log {
         self.samples
     }
 
-    /// The runs, each `(moment, round trip)` ascending by moment.
+    /// Each `(time, round trip)` ascending by time.
     pub(super) fn runs(&self) -> impl Iterator<Item = &[(f64, f64)]> {
         self.runs.iter().map(Vec::as_slice)
     }
 
-    /// The runs of the newest `count` samples, each `(moment, round trip)` ascending by moment.
+    /// The runs of the newest `count` samples.
     pub(super) fn newest(&self, count: usize) -> impl Iterator<Item = &[(f64, f64)]> {
         let mut surplus = self.samples.saturating_sub(count);
         self.runs().filter_map(move |run| {
@@ -75,12 +74,10 @@ impl Log {
     }
 }
 
-/// The samples that are kept: three hours of one a second are 10,800, but a minute of steady use
-/// is 600.
+/// Three hours of one sample a second are 10,800; a minute of steady use is 600.
 pub(super) const LOG_MAX: usize = 2048;
-/// By how much a log may be longer until the oldest samples are removed at once.
 const LOG_SLACK: usize = 256;
-/// The time between two samples at least, seconds.
+/// The least time between two samples, seconds.
 const SPACING: f64 = 0.1;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What is known of each network: its log of round trips, and what was learned from it.
+//! Networks: their logs of round trips, and what was learned from them.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use super::Raven;
 use super::log::Log;
 use super::tables::{self, Tables};
 
-/// A network, which may outlive its path and the program.
+/// A network outlives its path and the process.
 #[derive(Debug, Default)]
 pub(super) struct Network {
-    /// The uplink's name, once it is known; of one without a name nothing is kept.
+    /// The uplink's name, once known; a network without one is not stored.
     pub(super) name: Option<String>,
     pub(super) log: Log,
     pub(super) tables: Option<Tables>,
@@ -20,8 +20,7 @@ pub(super) struct Network {
 }
 
 impl Raven {
-    /// Learns from round trips that were recorded on the network called `name`, each with its
-    /// moment, ascending.
+    /// Learns from recorded round trips of the network `name`, ascending by time.
     pub fn learn(&mut self, name: &str, samples: impl IntoIterator<Item = (Instant, Duration)>) {
         let Some(network) = self.network(Some(name)) else { return };
         self.networks[network].log.end_run();
@@ -35,7 +34,7 @@ impl Raven {
         self.learn_pooled(now);
     }
 
-    /// Where the network called `name` is, or a new one without a name.
+    /// The index of the network `name`, or of a new one.
     pub(super) fn network(&mut self, name: Option<&str>) -> Option<usize> {
         let known = |network: &Network| name.is_some() && network.name.as_deref() == name;
         if let Some(known) = self.networks.iter().position(known) {
@@ -49,7 +48,7 @@ impl Raven {
             self.networks.push(Network { name, ..Network::default() });
             return Some(self.networks.len() - 1);
         }
-        // The place of one that no path uses any more, nameless ones first.
+        // Replaces one that no path uses, nameless ones first.
         let free = |at: &usize| !self.paths.iter().any(|path| path.network == *at);
         let free = (0..self.networks.len()).filter(free);
         let place = free.min_by_key(|at| self.networks[*at].name.is_some())?;
@@ -57,7 +56,6 @@ impl Raven {
         Some(place)
     }
 
-    /// Takes a round trip of the path at `state`, measured at `at`.
     pub(super) fn sample(&mut self, now: Instant, state: usize, at: Instant, rtt: Duration) {
         let (at, rtt) = (at.as_secs_f64(), rtt.as_secs_f64());
         if rtt < RTT_MIN {
@@ -101,23 +99,21 @@ impl Raven {
         self.pooled_at = Some(now);
     }
 
-    /// What is known of a network, or else of all of them, or else assumed.
+    /// The tables of a network, or else of all of them, or else the assumed ones.
     pub(super) fn tables(&self, place: usize) -> &Tables {
         self.networks[place].tables.as_ref().or(self.pooled.as_ref()).unwrap_or(&self.assumed)
     }
 }
 
-/// The most networks that are remembered.
 pub(super) const NETWORKS_MAX: usize = 32;
 
-/// The samples after which a network is learned for the first time.
+/// Samples before a network is learned for the first time.
 const FIRST_LEARNING: usize = tables::SAMPLES_MIN + 1;
 
-/// Round trips below it are no samples, seconds: a prediction must have something to divide by.
+/// Shorter round trips are no samples, seconds: a prediction divides by them.
 pub(super) const RTT_MIN: f64 = 1e-6;
 
-/// How often what all networks have in common is learned anew, at most.
+/// The least time between two learnings from all networks.
 const POOLING_INTERVAL: Duration = Duration::from_secs(600);
 
-/// The longest name of a network, bytes.
 pub(super) const NAME_MAX: usize = 64;

@@ -7,8 +7,8 @@
 //!  "pooled":{..}}
 //! ```
 //!
-//! Times are in seconds; those of a log count from the beginning of its run. Of networks without a
-//! name only what they have in common with the others is kept.
+//! Times are in seconds; those of a log count from the beginning of its run. A network without a
+//! name contributes to `pooled` only.
 
 use std::collections::BTreeMap;
 
@@ -44,13 +44,13 @@ struct StoredTables {
     ages: Vec<(f64, f64)>,
 }
 
-/// What every version of the file has.
+/// The fields of every version.
 #[derive(Deserialize)]
 struct Versioned {
     version: u32,
 }
 
-/// A box has a few networks; whoever names many, as a peer may, gets shorter logs for them.
+/// Many networks, which a peer may name, get shorter logs.
 pub(super) fn write(networks: &[Network], pooled: Option<&Tables>) -> String {
     let named = networks.iter().filter(|network| network.name.is_some()).count();
     let samples = SAMPLES_MAX / named.max(1);
@@ -154,22 +154,21 @@ impl StoredTables {
     }
 }
 
-/// To a millisecond.
 fn to_millis(at: f64) -> f64 {
     (at * 1e3).round() / 1e3
 }
 
-/// A round trip to a microsecond, and no less than one.
+/// To a microsecond, and no less than one.
 fn to_micros(rtt: f64) -> f64 {
     ((rtt * 1e6).round() / 1e6).max(RTT_MIN)
 }
 
 const VERSION: u32 = 1;
-/// Samples that are kept in all: four whole logs.
+/// Samples of all networks: four whole logs.
 const SAMPLES_MAX: usize = 4 * LOG_MAX;
 const AGES_MAX: usize = 64;
 const ERROR_MAX: f64 = 1e6;
-/// The latest moment of a sample, seconds: a century.
+/// The latest time of a sample, seconds: a century.
 const AT_MAX: f64 = 3e9;
 /// The longest round trip of a sample, seconds.
 const RTT_MAX: f64 = 600.0;

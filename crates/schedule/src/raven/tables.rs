@@ -1,10 +1,10 @@
 //! What was learned of one network: how fast samples age, how far predictions err, and how much
-//! further when the newest sample is old.
+//! further with an old sample.
 //!
 //! ```text
-//! log of round trips ─► lambda      that makes the mean square of past errors smallest
+//! log of round trips ─► lambda      minimises the mean square of past errors
 //!                    ─► errors      actual / predicted, by percentile
-//!                    ─► ages        mean square error with the newest n seconds left out, against without
+//!                    ─► ages        mean square error without the newest n seconds, by that with them
 //! ```
 //!
 //! Source: RAVEN sections 4.2 to 4.4.
@@ -12,15 +12,13 @@
 use super::forecast::Forecast;
 use super::log::Log;
 
-/// How one network's round trips are predicted.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Tables {
     /// The aging factor of equation 2, seconds.
     pub(super) lambda: f64,
-    /// Actual by predicted round trip, by percentile: 0, 1, .. 100; ascending.
+    /// Actual by predicted round trip, by percentile 0..=100; ascending.
     pub(super) errors: Vec<f64>,
-    /// Age of the newest sample in seconds, and by how much an interval is wider then; both
-    /// ascending.
+    /// Age of the newest sample in seconds, and the factor of the interval; both ascending.
     pub(super) ages: Vec<(f64, f64)>,
 }
 
@@ -32,16 +30,16 @@ pub(super) struct Interval {
 }
 
 impl Interval {
-    /// Of a path without any sample: it may be anything.
+    /// Of a path without any sample.
     pub(super) const UNKNOWN: Self = Self { low: 0.0, high: f64::INFINITY };
 }
 
 impl Tables {
-    /// What is assumed of a network before anything was learned.
+    /// Before anything was learned.
     ///
     /// A network stays the fastest for two seconds in the median (RAVEN section 3.2): so long a
     /// sample counts. Errors are log-normal with a deviation of [`FIRST_DEVIATION`], and grow with
-    /// the square root of time, as those of a random walk do.
+    /// the square root of time, as of a random walk.
     pub(super) fn assumed() -> Self {
         let quantile = |percent: usize| {
             let share = (percent as f64 / 100.0).clamp(0.005, 0.995);
@@ -54,7 +52,7 @@ impl Tables {
         }
     }
 
-    /// Learns from logs; `None` when they hold less than [`SAMPLES_MIN`] predictions.
+    /// `None` when the logs hold fewer than [`SAMPLES_MIN`] predictions.
     pub(super) fn learn(logs: &[&Log]) -> Option<Self> {
         let runs: Vec<&[(f64, f64)]> = logs.iter().flat_map(|log| log.runs()).collect();
         let score = |lambda: f64| mean_square(&runs, lambda);
@@ -77,9 +75,8 @@ impl Tables {
         Some(Self { lambda, errors: (0..PERCENTILES).map(quantile).collect(), ages })
     }
 
-    /// The confidence interval of a prediction whose newest sample is `age` seconds old.
-    ///
-    /// `percent`: 1..=99. Source: RAVEN section 4.4, equation 3, read as in docs/deviations.md.
+    /// The confidence interval of a prediction whose newest sample is `age` seconds old; `percent`:
+    /// 1..=99. Source: RAVEN section 4.4, equation 3, read as in docs/deviations.md.
     pub(super) fn interval(&self, predicted: f64, age: f64, percent: u8) -> Interval {
         let tail = (100.0 - f64::from(percent)) / 2.0;
         let below = (1.0 - self.error(tail)).max(WIDTH_MIN);
@@ -99,8 +96,8 @@ impl Tables {
         below + (above - below) * at.fract()
     }
 
-    /// Age() of equation 3: interpolated; beyond what was learned it grows with time itself, so
-    /// that in the end every interval reaches every other, and no path is left unwatched for ever.
+    /// Age() of equation 3, interpolated. Beyond what was learned it grows with time, so that in
+    /// the end every interval overlaps every other, and each path is probed.
     fn age_factor(&self, age: f64) -> f64 {
         let mut before = (0.0, 1.0);
         for &(at, factor) in &self.ages {
@@ -114,8 +111,8 @@ impl Tables {
     }
 }
 
-/// Predicts every sample of a run by those before it, the newest `omitted` seconds left out; hands
-/// over its place, the prediction and the sample.
+/// Predicts every sample of a run by those before it, without the newest `omitted` seconds; calls
+/// `each` with index, prediction and sample.
 fn predict(run: &[(f64, f64)], lambda: f64, omitted: f64, mut each: impl FnMut(usize, f64, f64)) {
     let mut forecast = Forecast::default();
     let mut taken = 0;
@@ -141,8 +138,8 @@ fn mean_square(runs: &[&[(f64, f64)]], lambda: f64) -> f64 {
     sum / f64::from(count.max(1))
 }
 
-/// The table of ages: for each as many samples are predicted with and without what is omitted, so
-/// that both errors are of the same moments. It ends where too few are left, and never falls.
+/// For each age as many samples are predicted with and without what is omitted, so that both errors
+/// are of the same times. Ends where too few are left, and never falls.
 fn learn_ages(runs: &[&[(f64, f64)]], lambda: f64) -> Vec<(f64, f64)> {
     let fresh: Vec<Vec<f64>> = runs
         .iter()
@@ -175,34 +172,29 @@ fn learn_ages(runs: &[&[(f64, f64)]], lambda: f64) -> Vec<(f64, f64)> {
     ages
 }
 
-/// To as many digits as a file keeps, so that nothing changes by a restart.
+/// To the digits that a file keeps, so that a restart changes nothing.
 fn rounded(ratio: f64) -> f64 {
     (ratio * 1e4).round() / 1e4
 }
 
-/// The quantile of the standard normal distribution at `share`, 0.5 %..99.5 %, to three digits:
-/// Tukey's lambda distribution with the shape that comes closest to it.
+/// The quantile of the standard normal distribution at `share`, 0.5 %..99.5 %, to three digits, by
+/// Tukey's lambda distribution.
 fn normal_quantile(share: f64) -> f64 {
     (share.powf(0.1349) - (1.0 - share).powf(0.1349)) / 0.1975
 }
 
-/// Percentiles 0 to 100.
 pub(super) const PERCENTILES: usize = 101;
-/// Predictions that are enough to learn from.
 pub(super) const SAMPLES_MIN: usize = 100;
-/// Wider than any network needs; bounds what a file may say.
+/// Wider than any network needs; bounds the values of a file.
 pub(super) const FACTOR_MAX: f64 = 1e6;
-/// The values of lambda that are tried, seconds.
 pub(super) const LAMBDAS: [f64; 12] =
     [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4, 204.8];
-/// The ages that are learned, seconds.
 const AGES: [f64; 9] = [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0];
-/// The lambda of a network of which nothing was learned, seconds.
 const FIRST_LAMBDA: f64 = 2.0;
-/// The deviation of predictions for a network of which nothing was learned: that of cellular links.
+/// The assumed deviation of predictions: that of cellular links.
 const FIRST_DEVIATION: f64 = 0.25;
-/// No interval is narrower, to either side, by its prediction: a log says nothing about what is to
-/// come with more certainty than this.
+/// The least width of an interval to either side, by its prediction: a log is no more certain than
+/// this.
 const WIDTH_MIN: f64 = 0.02;
 
 #[cfg(test)]

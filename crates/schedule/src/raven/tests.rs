@@ -2,14 +2,9 @@ use proptest::prelude::*;
 
 use super::log::Log;
 use super::*;
-use crate::testing::{Among, path};
+use crate::testing::{Among, packet_of as packet, path, to};
 
 const MS: Duration = Duration::from_millis(1);
-
-/// A packet of 1,200 bytes, the first of so many bytes that wait.
-fn packet(backlog_bytes: u64) -> PacketInfo {
-    PacketInfo { backlog_bytes, flow_bytes: backlog_bytes, ..crate::testing::packet(1200) }
-}
 
 fn at(ms: u64) -> Instant {
     Instant::from_millis(ms)
@@ -43,12 +38,19 @@ fn chosen(raven: &mut Raven, now: Instant, paths: &[PathSnapshot]) -> Vec<usize>
     }
 }
 
-#[test]
-fn paths_whose_intervals_overlap_get_copies_and_others_do_not() {
-    let (mut raven, paths) = measured(90, &[60, 50, 400]);
-    assert_eq!(chosen(&mut raven, at(0), &paths), [0, 1]);
-    let (mut raven, paths) = measured(90, &[400, 50, 300]);
-    assert_eq!(chosen(&mut raven, at(0), &paths), [1]);
+/// Chooses for a packet and puts it on the paths; returns their positions, none if it waits.
+fn send(
+    raven: &mut Raven,
+    now: Instant,
+    packet: &PacketInfo,
+    paths: &mut [PathSnapshot],
+) -> Vec<usize> {
+    let Decision::Send(set) = raven.select_among(now, packet, paths) else { return Vec::new() };
+    for position in set.iter() {
+        paths[position].bytes_in_flight += 1200;
+        raven.on_sent(now, paths[position].id, 1200, packet.flow);
+    }
+    set.iter().collect()
 }
 
 #[test]
@@ -126,11 +128,9 @@ fn a_large_transfer_is_not_doubled_and_what_follows_is_again() {
     // 300 packets at once, with windows of 25: they leave as they are chosen, nothing arrives yet.
     let mut queued = [0; 2];
     for left in (1..=300_u64).rev() {
-        let offers: Vec<PathOffer<'_>> = paths
-            .iter()
-            .zip(queued)
-            .map(|(path, queued_bytes)| PathOffer { queued_bytes, ..PathOffer::free(path) })
-            .collect();
+        let offer =
+            |at: usize| PathOffer { queued_bytes: queued[at], ..PathOffer::free(&paths[at]) };
+        let offers = [0, 1].map(offer);
         let Decision::Send(set) = raven.select(at(1), &packet(left * 1200), &offers) else { break };
         copies += set.len() - 1;
         for position in set.iter() {
@@ -146,10 +146,10 @@ fn a_large_transfer_is_not_doubled_and_what_follows_is_again() {
     assert!((24..=26).contains(&copies), "one window is doubled: {copies}");
     // The windows are free again, but packets are still under way.
     paths.iter_mut().for_each(|path| path.bytes_in_flight = 12_000);
-    assert_eq!(raven.select_among(at(50), &packet(1200), &paths), Decision::Send(PathSet::one(0)));
+    assert_eq!(raven.select_among(at(50), &packet(1200), &paths), to(0));
     // Everything has arrived; the last packets are few.
     paths.iter_mut().for_each(|path| path.bytes_in_flight = 0);
-    assert_eq!(raven.select_among(at(75), &packet(4800), &paths), Decision::Send(PathSet::one(0)));
+    assert_eq!(raven.select_among(at(75), &packet(4800), &paths), to(0));
     assert_eq!(chosen(&mut raven, at(75), &paths), [0, 1]);
 }
 
@@ -162,15 +162,9 @@ fn a_paced_stream_is_a_large_transfer_though_it_fills_no_window_of_a_path() {
     for millis in 0..2000_u64 {
         let now = at(millis);
         if millis % 2 == 0 {
-            let Decision::Send(set) = raven.select_among(now, &packet(1200), &paths) else {
-                continue;
-            };
-            copies += set.len() - 1;
-            for position in set.iter() {
-                raven.on_sent(now, paths[position].id, 1200, 0);
-                flying[position] += 1;
-                paths[position].bytes_in_flight += 1200;
-            }
+            let sent = send(&mut raven, now, &packet(1200), &mut paths);
+            copies += sent.len().saturating_sub(1);
+            sent.iter().for_each(|position| flying[*position] += 1);
         }
         for position in 0..2 {
             // Each arrives some 50 ms after it was sent.
@@ -188,14 +182,9 @@ fn a_paced_stream_is_a_large_transfer_though_it_fills_no_window_of_a_path() {
 fn a_large_flow_does_not_take_the_copies_of_another() {
     let (mut raven, mut paths) = measured(90, &[50, 55]);
     let of = |flow, backlog| PacketInfo { flow, ..packet(backlog) };
-    for left in (1..=300_u64).rev() {
-        let Decision::Send(set) = raven.select_among(at(1), &of(7, left * 1200), &paths) else {
-            break;
-        };
-        for position in set.iter() {
-            raven.on_sent(at(1), paths[position].id, 1200, 7);
-            paths[position].bytes_in_flight += 1200;
-        }
+    let mut left = 300;
+    while !send(&mut raven, at(1), &of(7, left * 1200), &mut paths).is_empty() && left > 1 {
+        left -= 1;
     }
     paths.iter_mut().for_each(|path| path.bytes_in_flight = 20_000);
     let mut copies = |flow| match raven.select_among(at(2), &of(flow, 250 * 1200), &paths) {
@@ -213,11 +202,9 @@ fn a_transfer_of_streams_is_large_after_what_the_paper_copies() {
         paths.iter_mut().for_each(|path| path.congestion_window = 750_000);
         let copied = (1..=300_u64).rev().filter(|left| {
             let packet = PacketInfo { is_of_streams, ..packet(left * 1200) };
-            let Decision::Send(set) = raven.select_among(at(1), &packet, &paths) else {
-                panic!("there is room");
-            };
-            set.iter().for_each(|position| raven.on_sent(at(1), paths[position].id, 1200, 0));
-            set.len() > 1
+            let sent = send(&mut raven, at(1), &packet, &mut paths);
+            paths.iter_mut().for_each(|path| path.bytes_in_flight = 0);
+            sent.len() > 1
         });
         copied.count()
     };
@@ -249,13 +236,12 @@ fn a_transfer_over_the_one_certain_path_spills_when_waiting_for_that_would_take_
         let (mut raven, mut paths) = measured(90, &[50, 300, 400]);
         let mut sent = [0; 3];
         for left in (1..=60_u64).rev() {
-            let backlog = packet((left + behind) * 1200);
-            let Decision::Send(set) = raven.select_among(at(1), &backlog, &paths) else { break };
-            for position in set.iter() {
-                sent[position] += 1;
-                paths[position].bytes_in_flight += 1200;
-                raven.on_sent(at(1), paths[position].id, 1200, 0);
+            let packet = packet((left + behind) * 1200);
+            let chosen = send(&mut raven, at(1), &packet, &mut paths);
+            if chosen.is_empty() {
+                break;
             }
+            chosen.iter().for_each(|position| sent[*position] += 1);
         }
         sent
     };
