@@ -1,14 +1,14 @@
-//! What every recovery owes to whoever turns it, whichever it is.
+//! Properties of every recovery.
 
-use roadweave_proto::{Instant, PacketId, PathId, PathSnapshot, Urgency};
+use roadweave_proto::{PacketId, PathId, PathSnapshot};
 
-use crate::testing::{Among, path};
+use crate::testing::{Among, at, path, sent};
 use crate::{
-    Detection, Recovery, RecoveryConfig, RecoveryStats, Reliable, Repair, SentCopy, Spread,
-    Thresholds, Xlink, Xnc, XncConfig,
+    Detection, Recovery, RecoveryConfig, RecoveryStats, Reliable, Repair, Spread, Thresholds,
+    Xlink, Xnc, XncConfig,
 };
 
-/// All that watch packets.
+/// Those that watch packets.
 const WATCHFUL: [&str; 8] = [
     "xnc",
     "xnc-sigcomm23",
@@ -19,7 +19,7 @@ const WATCHFUL: [&str; 8] = [
     "reliable",
     "xlink",
 ];
-/// More than any of them watches at once.
+/// More than any of them watches.
 const FLOOD: u32 = 1 << 18;
 
 fn recovery(name: &str) -> Box<dyn Recovery> {
@@ -39,25 +39,10 @@ fn recovery(name: &str) -> Box<dyn Recovery> {
     Box::new(Xnc::new(config))
 }
 
-fn at(ms: u64) -> Instant {
-    Instant::from_millis(ms)
-}
-
-fn sent(id: u32) -> SentCopy {
-    SentCopy {
-        id: PacketId(id),
-        path: PathId(0),
-        bytes: 1200,
-        ends_frame: false,
-        urgency: Urgency::FIRST,
-    }
-}
-
 fn paths() -> [PathSnapshot; 2] {
     [path(0, 40, 100), path(1, 60, 100)]
 }
 
-/// What is asked for at each of these times.
 fn repairs(recovery: &mut dyn Recovery, times_ms: &[u64]) -> Vec<Repair> {
     let paths = paths();
     let at_time = |ms: &u64| {
@@ -67,20 +52,18 @@ fn repairs(recovery: &mut dyn Recovery, times_ms: &[u64]) -> Vec<Repair> {
     times_ms.iter().flat_map(at_time).collect()
 }
 
-/// Sends ten packets and acknowledges all but four in a row.
-fn burst(recovery: &mut dyn Recovery) {
-    (0..10).for_each(|id| recovery.on_sent(at(0), sent(id), &paths()));
-    (0..10).filter(|id| !(2..6).contains(id)).for_each(|id| {
-        recovery.on_acknowledged(at(40), PacketId(id));
-    });
+/// Sends ten packets and acknowledges all but `lost`.
+fn burst(recovery: &mut dyn Recovery, lost: &[u32]) {
+    (0..10).for_each(|id| recovery.on_sent(at(0), sent(id, 0), &paths()));
+    let arrived = (0..10).filter(|id| !lost.contains(id));
+    arrived.for_each(|id| recovery.on_acknowledged(at(40), PacketId(id)));
 }
 
 #[test]
 fn it_is_settled_when_nothing_is_under_way_and_only_then() {
     for name in WATCHFUL {
         let mut recovery = recovery(name);
-        recovery.on_sent(at(0), sent(0), &paths());
-        recovery.on_sent(at(0), sent(1), &paths());
+        (0..2).for_each(|id| recovery.on_sent(at(0), sent(id, 0), &paths()));
         assert!(!recovery.is_settled(), "{name}: two packets are under way");
         recovery.on_acknowledged(at(40), PacketId(0));
         assert!(!recovery.is_settled(), "{name}: one is");
@@ -96,8 +79,8 @@ fn what_is_more_than_can_be_watched_is_given_up_and_counted() {
             let mut recovery = recovery(name);
             for id in 0..FLOOD {
                 match waits {
-                    false => recovery.on_sent(at(0), sent(id), &paths()),
-                    true => recovery.on_waiting(at(0), sent(id), &paths()),
+                    false => recovery.on_sent(at(0), sent(id, 0), &paths()),
+                    true => recovery.on_waiting(at(0), sent(id, 0), &paths()),
                 }
             }
             let abandoned = recovery.stats().abandoned;
@@ -110,7 +93,7 @@ fn what_is_more_than_can_be_watched_is_given_up_and_counted() {
 fn what_nobody_needs_any_more_is_not_repaired_and_settled() {
     for name in WATCHFUL {
         let mut recovery = recovery(name);
-        (0..6).for_each(|id| recovery.on_sent(at(0), sent(id), &paths()));
+        (0..6).for_each(|id| recovery.on_sent(at(0), sent(id, 0), &paths()));
         recovery.on_acknowledged(at(40), PacketId(0));
         recovery.on_lost(at(45), PacketId(1), PathId(0));
         let needed: Vec<u32> = (0..5).filter(|id| !recovery.on_superseded(PacketId(*id))).collect();
@@ -125,55 +108,40 @@ fn what_nobody_needs_any_more_is_not_repaired_and_settled() {
 
 #[test]
 fn figures_add_up() {
-    let one = RecoveryStats {
-        lost: 1,
-        lost_by_timer: 2,
-        spurious: 3,
-        repairs: 4,
-        repaired: 5,
-        abandoned: 6,
+    let times = |n: u64| RecoveryStats {
+        lost: n,
+        lost_by_timer: 2 * n,
+        spurious: 3 * n,
+        repairs: 4 * n,
+        repaired: 5 * n,
+        abandoned: 6 * n,
     };
-    let mut sum = one;
-    sum.merge(&one);
-    sum.merge(&one);
-    let thrice = RecoveryStats {
-        lost: 3,
-        lost_by_timer: 6,
-        spurious: 9,
-        repairs: 12,
-        repaired: 15,
-        abandoned: 18,
-    };
-    assert_eq!(sum, thrice);
+    let mut sum = times(1);
+    sum.merge(&times(2));
+    assert_eq!(sum, times(3));
 }
 
 #[test]
 fn repairs_and_losses_are_counted_one_by_one() {
     let mut reliable = recovery("reliable");
-    burst(&mut *reliable);
+    burst(&mut *reliable, &[2, 3, 4, 5]);
     assert_eq!(repairs(&mut *reliable, &[400]).len(), 4);
     let stats = reliable.stats();
     assert_eq!((stats.lost, stats.lost_by_timer, stats.repairs), (4, 4, 4));
 
-    // The paper's algorithm knows no bridges: two losses apart are two repairs.
     let mut xnc = recovery("xnc-sigcomm23");
-    (0..10).for_each(|id| xnc.on_sent(at(0), sent(id), &paths()));
-    for id in (0..10).filter(|id| ![1, 7].contains(id)) {
-        xnc.on_acknowledged(at(40), PacketId(id));
-    }
+    burst(&mut *xnc, &[1, 7]);
     let count = repairs(&mut *xnc, &[60, 200]).len() as u64;
     assert_eq!((count, xnc.stats().repairs, xnc.stats().repaired), (2, 2, 2));
 }
 
-/// The names stand for what they say: with coding or without, one shot or several, on all paths or
-/// the fastest.
 #[test]
 fn ablations_leave_out_what_their_name_says() {
     let is_coded = |repair: &Repair| matches!(repair, Repair::Coded { .. });
     let times: Vec<u64> = (1..60).map(|step| step * 10).collect();
     let fired = |name: &str| {
         let mut recovery = recovery(name);
-        burst(&mut *recovery);
+        burst(&mut *recovery, &[2, 3, 4, 5]);
         repairs(&mut *recovery, &times)
     };
     assert!(fired("xnc").iter().filter(|repair| is_coded(repair)).count() > 1, "it insists");

@@ -7,13 +7,13 @@
 //!                        └────────── sent again ────────┘
 //! ```
 //!
-//! A packet may have copies on several paths, some of them still waiting for theirs. It is in
-//! flight as long as one of them is, and lost when all are; a copy that waits is not overdue.
-//! Packets with one copy are the rule and pay nothing for the others.
+//! A packet may have copies on several paths, some waiting for theirs. It is in flight as long as
+//! one of them is, and lost when all are; a copy that waits is not overdue. The common packet with
+//! one copy costs nothing more.
 //!
-//! IDs come in ascending order, so the packets are a queue without gaps, and each event finds its
-//! packet in constant time. The timer is a heap whose entries are checked when they come to its
-//! front: an acknowledged packet leaves its entry behind, and it is dropped then.
+//! IDs ascend, so the packets are a queue without gaps, and each event finds its packet in constant
+//! time. The timer is a heap whose entries are checked at its front: the entry of an acknowledged
+//! packet is dropped then.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -21,20 +21,19 @@ use std::time::Duration;
 
 use roadweave_proto::{Instant, PacketId, PathId, PathOffer, PathSnapshot};
 
-/// More packets than this are never watched: at 1 Gbit/s it is more than a second's worth.
+/// The most packets that are watched: more than a second's worth at 1 Gbit/s.
 const CAPACITY: usize = 1 << 17;
 
-/// Packets taken for lost of which a caller has not asked yet, at most.
+/// The most lost packets that wait for [`Flight::poll_lost`].
 const NEWLY_LOST_MAX: usize = 1 << 12;
 
-/// Where a packet stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// All of its copies wait for their paths.
+    /// All copies wait for their paths.
     Waiting,
-    /// On its way on a path, perhaps on others as well.
+    /// On a path, perhaps on others as well.
     InFlight { path: PathId, sent: Instant },
-    /// Taken for lost on a path, and not repaired.
+    /// Lost on a path, and not repaired.
     Lost { path: PathId, sent: Instant },
     /// Acknowledged, repaired or given up.
     Settled,
@@ -47,36 +46,32 @@ struct Slot<T> {
     tag: T,
 }
 
-/// A copy beyond the one that a packet's state tells of.
+/// A copy beyond the one of a packet's [`State`].
 #[derive(Clone, Copy, Debug)]
 struct Further {
     path: PathId,
-    /// When it left; `None` while it waits.
     sent: Option<Instant>,
 }
 
-/// The unsettled packets of one lane, each with a tag of the caller's.
+/// The unsettled packets of one lane, each with a tag.
 #[derive(Debug)]
 pub(crate) struct Flight<T> {
     first: PacketId,
-    /// The ID that the next new packet has; `None` before the first.
     next: Option<PacketId>,
     slots: VecDeque<Slot<T>>,
-    /// By sequence number: the copies beyond the first that is in flight.
+    /// By sequence number: copies beyond the first.
     further: BTreeMap<u64, Vec<Further>>,
     timer: BinaryHeap<Reverse<(Instant, u64, u32)>>,
-    /// Packets that left the front so far: orders IDs across their wrap.
+    /// Packets that left the front: orders IDs across their wrap.
     gone: u64,
-    /// Packets taken for lost that nobody has been told of.
     newly_lost: VecDeque<PacketId>,
 }
 
-/// A packet whose time was over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Overdue<T> {
     pub(crate) id: PacketId,
     pub(crate) tag: T,
-    /// How often it was sent so far.
+    /// Transmissions so far.
     pub(crate) transmissions: u32,
 }
 
@@ -93,19 +88,16 @@ impl<T: Copy> Flight<T> {
         }
     }
 
-    /// Whether `id` is one that was not seen before.
     pub(crate) fn is_new(&self, id: PacketId) -> bool {
         self.next.is_none_or(|next| next == id)
     }
 
-    /// Whether there is nothing to watch.
     pub(crate) fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// Notes that a copy left on `path`, which counts as lost after `loss_delay`.
-    ///
-    /// Returns the tag of a packet that had to leave unsettled, because too many are watched.
+    /// Notes a copy on `path`, lost after `loss_delay`. Returns the tag of a packet that is
+    /// evicted.
     pub(crate) fn on_sent(
         &mut self,
         now: Instant,
@@ -120,7 +112,7 @@ impl<T: Copy> Flight<T> {
         let waited = self.take_further(sequence, path);
         let slot = &mut self.slots[index];
         match slot.state {
-            // A transmission of a packet that was settled in the meantime needs no watching.
+            // Settled in the meantime.
             State::Settled => return evicted,
             State::InFlight { .. } => {
                 self.further.entry(sequence).or_default().push(Further { path, sent: Some(now) });
@@ -137,9 +129,7 @@ impl<T: Copy> Flight<T> {
         evicted
     }
 
-    /// Notes a copy that waits for `path`.
-    ///
-    /// Returns the tag of a packet that had to leave unsettled, because too many are watched.
+    /// Notes a copy that waits for `path`. Returns the tag of a packet that is evicted.
     pub(crate) fn on_waiting(&mut self, id: PacketId, path: PathId, tag: T) -> Option<T> {
         let evicted = self.introduce(id, tag);
         let Some(index) = self.index(id) else { return evicted };
@@ -155,7 +145,7 @@ impl<T: Copy> Flight<T> {
         evicted
     }
 
-    /// Makes a place for a packet that is new; returns the tag of one that had to leave for it.
+    /// Makes a place for a new packet; returns the tag of an evicted one.
     fn introduce(&mut self, id: PacketId, tag: T) -> Option<T> {
         if !self.is_new(id) {
             return None;
@@ -180,7 +170,7 @@ impl<T: Copy> Flight<T> {
         Some(slot)
     }
 
-    /// Forgets a further copy on `path`; says whether there was one that waited.
+    /// Removes a further copy that waits for `path`; returns whether there was one.
     fn take_further(&mut self, sequence: u64, path: PathId) -> bool {
         let Some(copies) = self.further.get_mut(&sequence) else { return false };
         let found = copies.iter().position(|copy| copy.path == path && copy.sent.is_none());
@@ -193,23 +183,22 @@ impl<T: Copy> Flight<T> {
         found.is_some()
     }
 
-    /// The tag of a packet; `None` when it is not watched any more.
+    /// `None` when it is not watched.
     pub(crate) fn tag(&self, id: PacketId) -> Option<T> {
         self.index(id).map(|index| self.slots[index].tag)
     }
 
-    /// Whether a packet has more than one copy that is on its way or waits.
+    /// Whether it has several copies in flight or waiting.
     pub(crate) fn has_further(&self, id: PacketId) -> bool {
         let sequence = self.index(id).map(|index| self.gone + index as u64);
         sequence.is_some_and(|sequence| self.further.contains_key(&sequence))
     }
 
-    /// The state of a packet; `None` when it is not watched any more.
     pub(crate) fn state(&self, id: PacketId) -> Option<State> {
         self.index(id).map(|index| self.slots[index].state)
     }
 
-    /// Sets the state and returns the state before with the packet's tag.
+    /// Returns the former state, and the tag.
     pub(crate) fn set(&mut self, id: PacketId, state: State) -> Option<(State, T)> {
         let index = self.index(id)?;
         let slot = &mut self.slots[index];
@@ -226,8 +215,7 @@ impl<T: Copy> Flight<T> {
         Some((before, tag))
     }
 
-    /// A copy on `path` is lost, on its way or before it left. Returns the packet's tag if it was
-    /// the last.
+    /// A copy on `path` is lost or cannot leave. Returns the tag if it was the last one.
     pub(crate) fn on_lost(&mut self, now: Instant, id: PacketId, path: PathId) -> Option<T> {
         let index = self.index(id)?;
         let sequence = self.gone + index as u64;
@@ -256,12 +244,12 @@ impl<T: Copy> Flight<T> {
                 return self.set(id, State::Lost { path, sent: lost }).map(|(_, tag)| tag);
             }
         }
-        // The timer passes over packets with a copy that waits: it must look at this one anew.
+        // The timer skips packets with a waiting copy: look at this one again.
         self.timer.push(Reverse((now, sequence, self.slots[index].transmissions)));
         None
     }
 
-    /// The next packet taken for lost that nobody has been told of.
+    /// The next lost packet that was not fetched.
     pub(crate) fn poll_lost(&mut self) -> Option<PacketId> {
         self.newly_lost.pop_front()
     }
@@ -273,9 +261,7 @@ impl<T: Copy> Flight<T> {
         self.newly_lost.push_back(id);
     }
 
-    /// Drops the entries at the front of the timer that wait for nothing any more: acknowledgements
-    /// come in about the order of transmissions, and each entry that stays wakes the sender for
-    /// nothing.
+    /// Drops expired entries at the front of the timer: each that stays wakes the sender in vain.
     fn trim_timer(&mut self) {
         while let Some(Reverse((_, sequence, transmission))) = self.timer.peek().copied() {
             let index = sequence.checked_sub(self.gone).map(|index| index as usize);
@@ -290,10 +276,10 @@ impl<T: Copy> Flight<T> {
         }
     }
 
-    /// Takes the next packet whose time is over for lost.
+    /// The next packet that is overdue; it is lost now.
     ///
-    /// `loss_delay` is asked again when the time comes, with the path as it is then and the number
-    /// of transmissions: round-trip times that have grown in between make it longer.
+    /// `loss_delay` is evaluated again with the current path and the number of transmissions: a
+    /// grown round trip makes it longer.
     pub(crate) fn poll_overdue(
         &mut self,
         now: Instant,
@@ -344,7 +330,6 @@ impl<T: Copy> Flight<T> {
         None
     }
 
-    /// When the next packet may be overdue.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         self.timer.peek().map(|Reverse((due, _, _))| *due)
     }
@@ -355,7 +340,6 @@ impl<T: Copy> Flight<T> {
     }
 }
 
-/// Takes a copy that has left out of the further ones.
 fn take_left(copies: &mut Vec<Further>) -> Option<(PathId, Instant)> {
     let at = copies.iter().position(|copy| copy.sent.is_some())?;
     let Further { path, sent } = copies.remove(at);

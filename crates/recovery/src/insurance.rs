@@ -1,4 +1,4 @@
-//! Insurance: coded packets over the other paths before anybody knows that they are needed.
+//! Insurance: coded packets over other paths before losses are known (proactive FEC).
 //!
 //! ```text
 //! frame of n packets ─► blocks of at most 60
@@ -9,14 +9,12 @@
 //!                          └ never beyond the budget, never for what would come too late
 //! ```
 //!
-//! Any n of the n + k packets of a block bring it back, whichever path pauses. A packet is overdue
-//! when its path should have answered and has not: most such packets are merely slow, so that a
-//! repair would be wasted on them, and a loss is believed much later. Room that costs nobody
-//! anything is another matter. What leaves here is never waited for: what has no room at once does
-//! not exist.
+//! Any n of the n + k packets of a block restore it, whichever path pauses. A packet is overdue
+//! when its path should have answered: most such packets are merely slow, so a repair would be
+//! wasted on them, and counting them as lost takes much longer. Insurance uses spare room only; a
+//! coded packet that has no room at once is not sent.
 //!
-//! Blocks are whole encode ranges of XNC, so that combinations of both are nested and no false one
-//! reaches beyond a block.
+//! Blocks are whole encode ranges of XNC, so that combinations of both are nested.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -30,9 +28,9 @@ use crate::{RecoveryConfig, SentCopy, spare};
 pub struct Premium {
     /// The first packet of the block.
     pub start: PacketId,
-    /// The packets in it.
+    /// Its number of packets.
     pub count: u16,
-    /// How many coded packets to send on each path, ascending.
+    /// Coded packets by path, ascending.
     pub shares: Vec<(PathId, u16)>,
 }
 
@@ -42,17 +40,17 @@ pub struct Insurance {
     deadline: Duration,
     /// The budget, as a share of the lane's bytes.
     share: f64,
-    /// What is left of it, bytes.
+    /// The rest of it, bytes.
     credit: f64,
     blocks: VecDeque<Block>,
-    /// By path: the share of packets that were overdue, of late.
+    /// By path: the recent share of overdue packets.
     overdue: BTreeMap<PathId, f64>,
     next_look: Option<Instant>,
-    /// Packets that need not be kept any longer: the first, and how many.
+    /// Packets that need not be kept: the first, and the number.
     done: VecDeque<(PacketId, u32)>,
 }
 
-/// Packets in a row, of one frame.
+/// Consecutive packets of one frame.
 #[derive(Debug)]
 struct Block {
     start: PacketId,
@@ -61,7 +59,6 @@ struct Block {
     last_sent: Instant,
     bytes_max: u32,
     open: bool,
-    /// Coded packets that were sent.
     sent: u32,
 }
 
@@ -80,7 +77,7 @@ enum State {
 }
 
 impl Insurance {
-    /// Insures a lane with coded packets of at most `percent` of its bytes.
+    /// Spends at most `percent` of the lane's bytes.
     pub fn new(lane: RecoveryConfig, percent: u8) -> Self {
         Self {
             deadline: lane.deadline,
@@ -93,7 +90,7 @@ impl Insurance {
         }
     }
 
-    /// A copy of a source packet left: the first copies come in ascending order without gaps.
+    /// Notes a copy; first copies ascend without gaps.
     pub fn on_sent(&mut self, now: Instant, packet: &SentCopy) {
         let next = self.blocks.back().map(|last| last.start.plus(last.members.len() as u32));
         if next.is_some_and(|next| packet.id.precedes(next)) {
@@ -116,12 +113,12 @@ impl Insurance {
         self.next_look = Some(now);
     }
 
-    /// The packet that left last ended a video frame, as is known now.
+    /// The last packet ended a video frame.
     pub fn on_frame_ended(&mut self) {
         self.close();
     }
 
-    /// The peer has it.
+    /// The peer has the packet.
     pub fn on_acknowledged(&mut self, id: PacketId) {
         let Some((block, at)) = self.find(id) else { return };
         let member = &mut self.blocks[block].members[at];
@@ -132,19 +129,19 @@ impl Insurance {
         }
     }
 
-    /// Nobody needs it any more.
+    /// The packet is not needed any more.
     pub fn on_superseded(&mut self, id: PacketId) {
         if let Some((block, at)) = self.find(id) {
             self.blocks[block].members[at].state = State::Arrived;
         }
     }
 
-    /// Whether `id` may yet be covered, so that it must be kept although the peer has it.
+    /// Whether `id` must be kept for coded packets although the peer has it.
     pub fn needs(&self, id: PacketId) -> bool {
         self.find(id).is_some()
     }
 
-    /// Packets that it needed and needs no more: the first, and how many.
+    /// Packets that need not be kept any more: the first, and the number.
     pub fn poll_done(&mut self) -> Option<(PacketId, u32)> {
         self.done.pop_front()
     }
@@ -154,13 +151,13 @@ impl Insurance {
         self.next_look
     }
 
-    /// Something waits to be sent: nothing is insured now.
+    /// Packets wait to be sent: insures nothing now.
     pub fn put_off(&mut self, now: Instant) {
         self.next_look = self.next_look.map(|due| due.max(now + LOOK_INTERVAL));
     }
 
-    /// The coded packets to send now. Nothing must wait to be sent: the room that `paths` have is
-    /// to spare.
+    /// The coded packets to send now, in the spare room of `paths`. Call it only when nothing
+    /// waits.
     pub fn poll(&mut self, now: Instant, paths: &[PathOffer<'_>]) -> Option<Premium> {
         if self.next_look.is_none_or(|due| due > now) {
             return None;
@@ -195,7 +192,6 @@ impl Insurance {
         None
     }
 
-    /// How many coded packets a block should have.
     fn wanted(&self, block: &Block) -> u32 {
         let overdue = block.count(State::Overdue);
         let of = |member: &Member| match member.state {
@@ -210,7 +206,7 @@ impl Insurance {
         overdue + u32::from(overdue > 0) + blind as u32
     }
 
-    /// Where `wanted` coded packets go: the fastest paths with room that owe nothing.
+    /// Places coded packets on the fastest paths with room that owe nothing.
     fn place(
         &self,
         now: Instant,
@@ -262,7 +258,7 @@ impl Insurance {
         }
     }
 
-    /// A packet of `path` was overdue (1), or was not (0).
+    /// `overdue`: 1 or 0.
     fn learn(&mut self, path: PathId, overdue: f64) {
         let share = self.overdue.entry(path).or_default();
         *share += (overdue - *share) * LEARNING;
@@ -285,7 +281,7 @@ impl Insurance {
         }
     }
 
-    /// The block of `id`, and its place there.
+    /// The block of `id`, and the position in it.
     fn find(&self, id: PacketId) -> Option<(usize, usize)> {
         let after = self.blocks.partition_point(|block| id.distance(block.start) >= 0);
         let block = after.checked_sub(1)?;
@@ -304,18 +300,17 @@ impl Block {
         self.members.iter().filter(|member| member.state == state).count() as u32
     }
 
-    /// Whether nothing that is sent for it now is of use.
+    /// Whether a coded packet would come too late.
     fn is_over(&self, now: Instant, deadline: Duration) -> bool {
         let settled = !self.open && self.members.iter().all(|it| it.state == State::Arrived);
         settled || now.since(self.first_sent) > deadline.mul_f64(USEFUL_DEADLINES)
     }
 
-    /// Whether `path` is overdue with a packet of it.
+    /// Whether a packet of it is overdue on `path`.
     fn owes(&self, path: PathId) -> bool {
         self.members.iter().any(|it| it.path == path && it.state == State::Overdue)
     }
 
-    /// The path that most of what is under way is on.
     fn main_path(&self) -> Option<PathId> {
         let mut counts: BTreeMap<PathId, u32> = BTreeMap::new();
         let missing = self.members.iter().filter(|it| it.state != State::Arrived);
@@ -324,40 +319,38 @@ impl Block {
     }
 }
 
-/// When a path should have answered.
+/// The time within which a path should answer.
 fn answer(path: &PathSnapshot) -> Duration {
     let slack = path.rtt_deviation.max(SLACK_MIN).max(path.smoothed_rtt / 8);
     path.smoothed_rtt + slack
 }
 
-/// Bytes that may leave on `path` now without a queue. A window holds what a path brings in a round
-/// trip about twice.
+/// Bytes that may leave on `path` now without a queue. A window is about two round trips' worth.
 fn free(path: &PathOffer<'_>) -> u64 {
     let taken = path.snapshot.bytes_in_flight + path.queued_bytes;
     spare(path).min((path.snapshot.congestion_window / 2).saturating_sub(taken))
 }
 
-/// The most packets of a block: six encode ranges of XNC, and less than a combination may span.
+/// Six encode ranges of XNC, fewer than a combination may span.
 const BLOCK_MAX: usize = 60;
-/// The most blocks that are watched.
 const BLOCKS_MAX: usize = 256;
-/// A block without a marker ends when nothing followed for so long.
+/// A block without a marker ends after this pause.
 const OPEN_MAX: Duration = Duration::from_millis(10);
-/// How often it looks for what is overdue and for room.
+/// The interval of checks.
 const LOOK_INTERVAL: Duration = Duration::from_millis(3);
-/// Until so many deadlines after the first packet of a block its insurance is of use.
+/// The insurance of a block is useless after this many deadlines.
 const USEFUL_DEADLINES: f64 = 1.5;
-/// The weight of a packet in what a path was late with.
+/// The weight of a packet in [`Insurance::overdue`].
 const LEARNING: f64 = 1.0 / 128.0;
-/// How many times the expected number of late packets is insured before any is.
+/// The factor of the expected late packets that are insured before any is late.
 const RISK: f64 = 2.0;
-/// The most credit, bytes.
+/// Bytes.
 const CREDIT_MAX: f64 = 400_000.0;
-/// The share of it that is kept for what is overdue.
+/// The share of it kept for overdue packets.
 const RESERVE: f64 = 0.5;
-/// The least that is granted beyond the round trip.
+/// The least margin on the round trip.
 const SLACK_MIN: Duration = Duration::from_millis(5);
-/// What a coded packet has beyond the longest it covers, bytes.
+/// Bytes of a coded packet beyond the longest packet it covers.
 const CODED_EXTRA: u64 = 16;
 
 #[cfg(test)]

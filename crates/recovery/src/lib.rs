@@ -4,9 +4,8 @@
 //! sent, acknowledged, lost ─► Recovery ─► poll_repair ─► again | copies | coded | abandon
 //! ```
 //!
-//! A recovery tracks packets by their ID and never sees their bytes; it says what should be sent,
-//! and the tunnel encodes and sends it. It knows neither QUIC nor the code. The tunnel's table of
-//! strategies gives recoveries their names.
+//! A recovery tracks packets by ID and never sees their bytes; the tunnel encodes and sends. It
+//! knows neither QUIC nor the code.
 
 mod flight;
 mod insurance;
@@ -33,27 +32,27 @@ pub use xnc::{Detection, Spread, Xnc, XncConfig};
 /// A copy of a source packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SentCopy {
-    /// The packet's ID; first copies come in ascending order without gaps.
+    /// Its ID; first copies ascend without gaps.
     pub id: PacketId,
-    /// The path of this copy.
+    /// The path of the copy.
     pub path: PathId,
-    /// The length of its datagram, bytes.
+    /// Length of its datagram, bytes.
     pub bytes: u32,
     /// Whether a video frame ends with it.
     pub ends_frame: bool,
-    /// How urgent it is, when it leaves for the first time; a packet that leaves again is first.
+    /// Its urgency when it leaves first; [`Urgency::FIRST`] when it leaves again.
     pub urgency: Urgency,
 }
 
-/// What should be done about a loss.
+/// What to do about a loss.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Repair {
-    /// Send this packet again, before new ones, where the scheduler says.
+    /// Send the packet again, before new ones, on a path that the scheduler chooses.
     Again {
         /// The packet.
         id: PacketId,
     },
-    /// Send the packet itself once on each of these paths, now.
+    /// Send the packet once on each of these paths, now.
     Copies {
         /// The packet.
         id: PacketId,
@@ -66,30 +65,29 @@ pub enum Repair {
         start: PacketId,
         /// The packets in it.
         count: u16,
-        /// Bit i: the i-th of them is lost; the others have arrived, or may yet.
+        /// Bit i: the i-th packet is lost; the others have arrived, or may yet.
         lost: u64,
-        /// How many coded packets to send on each path, ascending.
+        /// Coded packets by path, ascending.
         shares: Vec<(PathId, u16)>,
     },
-    /// Send a further copy of this packet, which may be on its way, on this path now.
+    /// Send a further copy of a packet that may be in flight on this path, now.
     Reinject {
         /// The packet.
         id: PacketId,
         /// The path.
         path: PathId,
     },
-    /// Nothing more will be tried for these packets: their time is over.
+    /// Give up these packets: their time is over.
     Abandon {
         /// The first packet.
         start: PacketId,
-        /// How many.
+        /// Their number.
         count: u32,
     },
 }
 
 impl Repair {
-    /// The lost packets that it is to bring back; none if it gives them up, or nothing is known to
-    /// be lost.
+    /// The lost packets that it restores; none if it gives them up, or no loss is known.
     pub fn brings_back(&self) -> impl Iterator<Item = PacketId> + use<> {
         let (start, lost) = match *self {
             Self::Again { id } | Self::Copies { id, .. } => (id, 1),
@@ -100,59 +98,57 @@ impl Repair {
     }
 }
 
-/// What a recovery has done so far, in packets unless it says otherwise.
+/// Counters, in packets unless stated otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveryStats {
-    /// Packets taken for lost, by either detection.
+    /// Lost packets, by either detection.
     pub lost: u64,
-    /// Packets taken for lost by the recovery's own timer.
+    /// Lost packets by the recovery's own timer.
     pub lost_by_timer: u64,
-    /// Packets taken for lost whose acknowledgement came after all.
+    /// Lost packets that were acknowledged after all.
     pub spurious: u64,
-    /// Repairs asked for.
+    /// Repairs requested.
     pub repairs: u64,
-    /// Packets that the repairs were to bring back.
+    /// Packets that the repairs were to restore.
     pub repaired: u64,
-    /// Packets given up because their time was over.
+    /// Packets given up.
     pub abandoned: u64,
 }
 
-/// Watches the source packets of one lane and asks for repairs.
+/// Watches the source packets of one lane and requests repairs.
 ///
-/// A packet may be sent on several paths: each copy is told by itself, and the packet is lost only
-/// when all of them are.
+/// Each copy of a packet is reported; the packet is lost when all of them are.
 pub trait Recovery: Send + std::fmt::Debug {
-    /// A copy of a source packet left: the first, a further one, or one after [`Repair::Again`].
+    /// Notes a copy: the first, a further one, or one after [`Repair::Again`].
     fn on_sent(&mut self, now: Instant, packet: SentCopy, paths: &[PathSnapshot]);
 
-    /// A copy of a source packet waits for its path. [`Recovery::on_sent`] follows when it leaves,
-    /// or [`Recovery::on_lost`] if it never does.
+    /// Notes a copy that waits for its path. [`Recovery::on_sent`] or [`Recovery::on_lost`]
+    /// follows.
     fn on_waiting(&mut self, now: Instant, packet: SentCopy, paths: &[PathSnapshot]);
 
-    /// The packet that left last ended a video frame, as is known now.
+    /// The last packet ended a video frame.
     fn on_frame_ended(&mut self) {}
 
-    /// The peer has it.
+    /// The peer has the packet.
     fn on_acknowledged(&mut self, now: Instant, id: PacketId);
 
     /// The peer has a datagram of the repair that begins with packet `start`.
     fn on_repair_acknowledged(&mut self, _start: PacketId) {}
 
-    /// Whether a repair may cover `id`, so that it must be kept although the peer has it;
-    /// [`Recovery::poll_done`] says when that is over.
+    /// Whether a repair may cover `id`, so that it must be kept although the peer has it, until
+    /// [`Recovery::poll_done`].
     fn needs(&self, _id: PacketId) -> bool {
         false
     }
 
-    /// Packets that it kept for repairs and needs no more unless [`Recovery::needs`] says so: the
-    /// first, and how many. The peer has each of them, or a repair was sent for it. Call until
-    /// `None`, after acknowledgements and repairs.
+    /// Packets kept for repairs that are not needed any more unless [`Recovery::needs`] says so:
+    /// the first, and the number. Call until `None`, after acknowledgements and repairs.
     fn poll_done(&mut self) -> Option<(PacketId, u32)> {
         None
     }
 
-    /// Lost packets that the peer has by acknowledged repairs: the first, and bit i for the i-th
-    /// from it on. Call until `None`, after acknowledgements.
+    /// Lost packets that acknowledged repairs restored: the first, and bit i for the i-th from it
+    /// on. Call until `None`, after acknowledgements.
     fn poll_arrived(&mut self) -> Option<(PacketId, u64)> {
         None
     }
@@ -160,22 +156,20 @@ pub trait Recovery: Send + std::fmt::Debug {
     /// A packet of [`Repair::Again`] found no room in time.
     fn on_abandoned(&mut self, id: PacketId);
 
-    /// Nobody needs the packet any more: no repair is worth it. Whether it was under way, or lost
-    /// and not repaired yet.
+    /// The packet is not needed any more. Returns whether it was in flight, or lost and not
+    /// repaired.
     fn on_superseded(&mut self, _id: PacketId) -> bool {
         false
     }
 
-    /// QUIC declared the copy on `path` lost, the path was closed, or a copy that waited cannot
-    /// leave.
+    /// The copy on `path` is lost: by QUIC, by the end of the path, or because it cannot leave.
     fn on_lost(&mut self, now: Instant, id: PacketId, path: PathId);
 
-    /// What to do next, one repair at a time: call until `None`, after every event and timeout.
+    /// The next repair; call until `None`, after every event and timeout.
     ///
-    /// `paths`: all paths of the session, ascending `PathId`, as they are after the last repair,
-    /// with the room that repairs may have there ([`PathOffer::repair_room`]). `backlog`: the bytes
-    /// of the lane's packets that have not left for the first time; where there are none, what room
-    /// the paths have is to spare.
+    /// `paths`: all paths of the session by ascending `PathId`, as they are after the last repair,
+    /// with the room for repairs ([`PathOffer::repair_room`]). `backlog`: bytes of packets that
+    /// have not left for the first time; if 0, the room of the paths is spare.
     fn poll_repair(
         &mut self,
         now: Instant,
@@ -183,31 +177,31 @@ pub trait Recovery: Send + std::fmt::Debug {
         backlog: u64,
     ) -> Option<Repair>;
 
-    /// The most urgent of what has not left for the first time is of this urgency: what is under
-    /// way and more urgent may be sent again before it (XLINK section 5.1).
+    /// Sets the urgency of the next new packet: more urgent packets in flight may be sent again
+    /// first (XLINK section 5.1).
     fn set_next(&mut self, _urgency: Urgency) {}
 
-    /// The receiving application tells how its buffer does.
+    /// Sets the state of the receiving application's buffer.
     fn set_qoe(&mut self, _now: Instant, _qoe: Qoe) {}
 
-    /// Whether all packets are settled, so that it has nothing left to do.
+    /// Whether nothing is left to do.
     fn is_settled(&self) -> bool;
 
-    /// A packet that was taken for lost since the last call, for whoever follows single packets.
-    /// Packets that nobody fetches are forgotten, the oldest first.
+    /// A packet that was lost since the last call. The oldest are forgotten if they are not
+    /// fetched.
     fn poll_lost(&mut self) -> Option<PacketId> {
         None
     }
 
-    /// When [`Recovery::poll_repair`] must be asked again at the latest.
+    /// When to call [`Recovery::poll_repair`] at the latest.
     fn poll_timeout(&self) -> Option<Instant>;
 
-    /// What it has done so far.
+    /// The counters.
     fn stats(&self) -> RecoveryStats;
 }
 
 impl RecoveryStats {
-    /// Adds the figures of `other`.
+    /// Adds the counters of `other`.
     pub fn merge(&mut self, other: &Self) {
         let Self { lost, lost_by_timer, spurious, repairs, repaired, abandoned } = other;
         self.lost += lost;
@@ -219,12 +213,12 @@ impl RecoveryStats {
     }
 }
 
-/// What every recovery may need to know of its lane.
+/// What a recovery may know of its lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecoveryConfig {
-    /// The packet delay that the lane's application wants.
+    /// The delay that the application wants.
     pub deadline: Duration,
-    /// The age after which a packet is worth no repair (t_expire, CellFusion section 4.4.3).
+    /// The age after which a packet is not repaired (t_expire, CellFusion section 4.4.3).
     pub expire_after: Duration,
 }
 
@@ -234,8 +228,8 @@ impl Default for RecoveryConfig {
     }
 }
 
-/// Bytes that may leave on `path` at once, when what waits for it has left, for packets that are
-/// not known to be lost: never more than its policy leaves.
+/// Bytes that may leave on `path` at once after what waits for it, for packets not known to be
+/// lost, within its policy.
 pub fn spare(path: &PathOffer<'_>) -> u64 {
     let paced = path.snapshot.pacing_budget.saturating_sub(path.queued_bytes);
     path.repair_room().min(path.redundancy_left()).min(paced)
@@ -244,12 +238,10 @@ pub fn spare(path: &PathOffer<'_>) -> u64 {
 #[cfg(test)]
 mod contract;
 
-/// Snapshots for tests.
 #[cfg(test)]
 mod testing {
     use super::*;
 
-    /// Recoveries among paths without restrictions, for which nothing waits.
     pub(crate) trait Among: Recovery {
         fn poll_repair_among(
             &mut self,
@@ -263,12 +255,21 @@ mod testing {
 
     impl<R: Recovery + ?Sized> Among for R {}
 
+    pub(crate) fn at(ms: u64) -> Instant {
+        Instant::from_millis(ms)
+    }
+
+    /// A copy of a packet of 1,200 bytes.
+    pub(crate) fn sent(id: u32, path: u32) -> SentCopy {
+        let (id, path, urgency) = (PacketId(id), PathId(path), Urgency::FIRST);
+        SentCopy { id, path, bytes: 1200, ends_frame: false, urgency }
+    }
+
     pub(crate) fn free(paths: &[PathSnapshot]) -> Vec<PathOffer<'_>> {
         paths.iter().map(PathOffer::free).collect()
     }
 
-    /// A usable path with a round-trip time of `rtt_ms` and a free window of `packets` packets of
-    /// 1,200 bytes.
+    /// A usable path with a free window of `packets` packets of 1,200 bytes.
     pub(crate) fn path(id: u32, rtt_ms: u64, packets: u64) -> PathSnapshot {
         let rtt = Duration::from_millis(rtt_ms);
         let pto = rtt + Duration::from_millis(10);

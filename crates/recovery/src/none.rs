@@ -1,4 +1,4 @@
-//! `none`: what is lost stays lost. For yardsticks, and for traffic that repairs itself.
+//! `none`: no repairs. For yardsticks, and for traffic that repairs itself.
 
 use roadweave_proto::{Instant, PacketId, PathId, PathOffer, PathSnapshot};
 

@@ -1,4 +1,4 @@
-//! What a receiving application tells of its buffer, and how long that lasts.
+//! Reports of a receiving application on its buffer.
 
 use std::time::Duration;
 
@@ -20,9 +20,8 @@ pub struct Qoe {
 }
 
 impl Qoe {
-    /// The play-time left: the more conservative of what the bytes and the frames say.
-    ///
-    /// A rate of 0 says nothing. Source: XLINK algorithm 1, step 1.
+    /// The play-time left: the smaller of what bytes and frames say; a rate of 0 is ignored.
+    /// Source: XLINK algorithm 1, step 1.
     pub fn play_time_left(&self) -> Duration {
         let by_bytes = self.cached_bytes as f64 * 8.0 / self.bps as f64;
         let by_frames = self.cached_frames as f64 / self.fps;
@@ -32,12 +31,12 @@ impl Qoe {
     }
 }
 
-/// Play-time left, nanoseconds; below zero: how long it has been over.
+/// Play-time left, nanoseconds; negative: since when it is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Left(i64);
 
 impl Left {
-    /// What is left of `time` when `elapsed` of it is over.
+    /// `time` less `elapsed`.
     pub(crate) fn of(time: Duration, elapsed: Duration) -> Self {
         Self(Self::from(time).0.saturating_sub(Self::from(elapsed).0))
     }
@@ -49,7 +48,7 @@ impl From<Duration> for Left {
     }
 }
 
-/// A report and the moment it came.
+/// A report and its time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Report {
     pub(crate) at: Instant,
@@ -57,19 +56,19 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// The play-time left at `now`: the video has played on since the report.
+    /// The play-time left at `now`, counted down since the report.
     pub(crate) fn play_time_left(&self, now: Instant) -> Left {
         Left::of(self.qoe.play_time_left(), now.since(self.at))
     }
 
-    /// Whether it came so long ago that whoever told it tells no more.
+    /// Whether the report is stale.
     pub(crate) fn is_outdated(&self, now: Instant) -> bool {
         now.since(self.at) >= REPORT_LIFE
     }
 }
 
-/// How long a report counts. Players tell several times a second; one that was closed must not keep
-/// the control off with what it had cached, nor on for ever when that is played.
+/// How long a report counts. Players report several times a second; the last report of a closed one
+/// must not hold for ever.
 const REPORT_LIFE: Duration = Duration::from_secs(3);
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! `reliable`: a lost packet is sent again until it is acknowledged, as QUIC does with stream data.
 //!
 //! With the min-RTT scheduler this is vanilla multipath QUIC as a tunnel, the yardstick of
-//! CellFusion section 8. Loss is declared by QUIC, or after a probe timeout that doubles with each
-//! transmission (RFC 9002 section 6.2). A packet is given up only when it is so old that no
-//! application waits for it.
+//! CellFusion section 8. A packet is lost when QUIC says so, or after a probe timeout that doubles
+//! with each transmission (RFC 9002 section 6.2). It is given up only when it is too old for any
+//! application.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,7 +18,6 @@ const BACKOFF_MAX: u32 = 6;
 /// Sends again until acknowledged.
 #[derive(Debug)]
 pub struct Reliable {
-    /// Tagged with the moment of the first transmission.
     flight: Flight<Instant>,
     lost: VecDeque<PacketId>,
     give_up: Duration,
@@ -26,12 +25,10 @@ pub struct Reliable {
 }
 
 impl Reliable {
-    /// The age at which even this recovery gives up, unless its lane wants that sooner: nothing may
-    /// be kept for ever.
+    /// The age at which it gives up, unless its lane wants that sooner: memory is bounded.
     pub const GIVE_UP: Duration = Duration::from_secs(10);
 
-    /// A recovery for one lane. Its deadline plays no part: everything is repaired until it
-    /// expires.
+    /// A recovery for one lane; the deadline is ignored.
     pub fn new(config: RecoveryConfig) -> Self {
         Self {
             flight: Flight::new(),
@@ -43,7 +40,6 @@ impl Reliable {
 }
 
 impl Reliable {
-    /// The packets that it watches, each tagged with the moment of its first transmission.
     pub(crate) fn flight(&self) -> &Flight<Instant> {
         &self.flight
     }
@@ -138,40 +134,25 @@ impl Recovery for Reliable {
 
 #[cfg(test)]
 mod tests {
-    use roadweave_proto::Urgency;
-
     use super::*;
-    use crate::testing::{Among, path};
-
-    fn at(ms: u64) -> Instant {
-        Instant::from_millis(ms)
-    }
+    use crate::testing::{Among, at, path, sent};
 
     const RELIABLE: RecoveryConfig =
         RecoveryConfig { deadline: Duration::from_millis(100), expire_after: Reliable::GIVE_UP };
 
-    fn sent(id: u32) -> SentCopy {
-        SentCopy {
-            id: PacketId(id),
-            path: PathId(0),
-            bytes: 1200,
-            ends_frame: false,
-            urgency: Urgency::FIRST,
-        }
-    }
+    const AGAIN: Option<Repair> = Some(Repair::Again { id: PacketId(0) });
 
     #[test]
     fn a_packet_is_sent_again_until_it_is_acknowledged() {
         let paths = [path(0, 40, 100)]; // PTO 50 ms
         let mut recovery = Reliable::new(RELIABLE);
-        let again = Some(Repair::Again { id: PacketId(0) });
-        recovery.on_sent(at(0), sent(0), &paths);
+        recovery.on_sent(at(0), sent(0, 0), &paths);
         assert_eq!(recovery.poll_repair_among(at(49), &paths, 0), None);
-        assert_eq!(recovery.poll_repair_among(at(50), &paths, 0), again);
-        recovery.on_sent(at(50), sent(0), &paths);
+        assert_eq!(recovery.poll_repair_among(at(50), &paths, 0), AGAIN);
+        recovery.on_sent(at(50), sent(0, 0), &paths);
         assert_eq!(recovery.poll_repair_among(at(149), &paths, 0), None, "the timeout has doubled");
-        assert_eq!(recovery.poll_repair_among(at(150), &paths, 0), again);
-        recovery.on_sent(at(150), sent(0), &paths);
+        assert_eq!(recovery.poll_repair_among(at(150), &paths, 0), AGAIN);
+        recovery.on_sent(at(150), sent(0, 0), &paths);
         recovery.on_acknowledged(at(160), PacketId(0));
         assert_eq!(recovery.poll_repair_among(at(9000), &paths, 0), None);
     }
@@ -180,13 +161,10 @@ mod tests {
     fn a_loss_declared_by_quic_is_repaired_at_once_and_only_once() {
         let paths = [path(0, 40, 100)];
         let mut recovery = Reliable::new(RELIABLE);
-        recovery.on_sent(at(0), sent(0), &paths);
+        recovery.on_sent(at(0), sent(0, 0), &paths);
         recovery.on_lost(at(10), PacketId(0), PathId(0));
         recovery.on_lost(at(10), PacketId(0), PathId(0));
-        assert_eq!(
-            recovery.poll_repair_among(at(10), &paths, 0),
-            Some(Repair::Again { id: PacketId(0) })
-        );
+        assert_eq!(recovery.poll_repair_among(at(10), &paths, 0), AGAIN);
         assert_eq!(recovery.poll_repair_among(at(10), &paths, 0), None);
         assert_eq!((recovery.poll_lost(), recovery.poll_lost()), (Some(PacketId(0)), None));
     }
@@ -195,16 +173,11 @@ mod tests {
     fn a_packet_on_two_paths_is_sent_again_when_both_copies_are_lost() {
         let paths = [path(0, 40, 100), path(1, 90, 100)]; // PTO 50 ms and 100 ms
         let mut recovery = Reliable::new(RELIABLE);
-        let again = Some(Repair::Again { id: PacketId(0) });
-        recovery.on_sent(at(0), sent(0), &paths);
-        recovery.on_sent(at(1), SentCopy { path: PathId(1), ..sent(0) }, &paths);
-        assert_eq!(
-            recovery.poll_repair_among(at(100), &paths, 0),
-            None,
-            "the slower path has time"
-        );
+        recovery.on_sent(at(0), sent(0, 0), &paths);
+        recovery.on_sent(at(1), sent(0, 1), &paths);
+        assert_eq!(recovery.poll_repair_among(at(100), &paths, 0), None, "the slower has time");
         recovery.on_lost(at(100), PacketId(0), PathId(1));
-        assert_eq!(recovery.poll_repair_among(at(100), &paths, 0), again);
+        assert_eq!(recovery.poll_repair_among(at(100), &paths, 0), AGAIN);
         assert!(!recovery.is_settled());
         recovery.on_acknowledged(at(101), PacketId(0));
         assert!(recovery.is_settled());
@@ -215,12 +188,12 @@ mod tests {
         let paths = [path(0, 40, 100)];
         let abandoned = |expire_after| {
             let mut recovery = Reliable::new(RecoveryConfig { expire_after, ..RELIABLE });
-            recovery.on_sent(at(0), sent(0), &paths);
+            recovery.on_sent(at(0), sent(0, 0), &paths);
             let mut now = at(0);
             loop {
                 now = recovery.poll_timeout().expect("it is watched").max(now);
                 match recovery.poll_repair_among(now, &paths, 0) {
-                    Some(Repair::Again { .. }) => recovery.on_sent(now, sent(0), &paths),
+                    Some(Repair::Again { .. }) => recovery.on_sent(now, sent(0, 0), &paths),
                     Some(Repair::Abandon { .. }) => break now,
                     _ => {}
                 }

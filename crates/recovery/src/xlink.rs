@@ -1,5 +1,4 @@
-//! `xlink`: sends lost packets again, and packets that are late on a slow path a second time on a
-//! fast one before they are lost.
+//! `xlink`: sends lost packets again, and late packets of a slow path a second time on a fast one.
 //!
 //! ```text
 //! nothing as urgent waits ─► control: is a copy worth its bytes? ─► oldest unacknowledged packet of a
@@ -12,14 +11,13 @@
 //! T2 are the values that dt exceeds in so many percent of the cases ([`Thresholds`], section 7.1);
 //! until enough was observed only the comparison between them decides.
 //!
-//! dt comes from the receiving application, if it tells ([`Qoe`]); its cases are moments. A
-//! real-time receiver has next to no buffer and seldom tells. Then dt is each packet's slack, the
+//! dt comes from the receiving application, if it reports ([`Qoe`]); its cases are moments. A
+//! real-time receiver has next to no buffer and seldom reports. Then dt is each packet's slack, the
 //! lane's deadline less its age until it is acknowledged, and the cases are the packets that would
-//! have a copy without control ([`delays`]): one has it when it has waited for longer than most of
-//! them. So the thresholds bound the copies as in the paper, by the share beyond T2 of what
-//! re-injection would cost without control. Both go on falling below zero: were they to end there,
-//! they would be zero most of the time where deadlines are shorter than round trips, and T1 and T2
-//! as well.
+//! have a copy without control ([`delays`]): a packet is copied when it has waited for longer than
+//! most of them. So the thresholds bound the copies as in the paper, by the share beyond T2 of what
+//! re-injection would cost without control. dt and thresholds may be negative: bounded by zero,
+//! they would be zero most of the time where deadlines are shorter than round trips.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -35,15 +33,15 @@ use crate::{Qoe, Recovery, RecoveryConfig, RecoveryStats, Reliable, Repair, Sent
 mod allowance;
 mod delays;
 
-/// Where the control of re-injection begins and ends, by how often the play-time left exceeds each
-/// value, in percent of the time: 1 to 99, `first` not below `second`.
+/// The thresholds of the control, by how often the play-time left exceeds them, percent: 1 to 99,
+/// `first` not below `second`.
 ///
 /// Source: XLINK section 7.1, which writes them as (X, Y).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {
-    /// X: below the value that is exceeded so often, copies are sent.
+    /// X: copies are sent below this value.
     first: u8,
-    /// Y: above the value that is exceeded so often, none are.
+    /// Y: no copies are sent above this value.
     second: u8,
 }
 
@@ -55,8 +53,7 @@ impl Default for Thresholds {
 }
 
 impl Thresholds {
-    /// The thresholds of a recovery called `xlink:X-Y`, of which `percents` is `X-Y`; `None` if it
-    /// is none.
+    /// Parses `X-Y` of `xlink:X-Y`.
     pub fn parse(percents: &str) -> Option<Self> {
         let (first, second) = percents.split_once('-')?;
         let (first, second) = (first.parse().ok()?, second.parse().ok()?);
@@ -64,26 +61,24 @@ impl Thresholds {
     }
 }
 
-/// The recovery of XLINK, for datagrams.
+/// XLINK for datagrams.
 #[derive(Debug)]
 pub struct Xlink {
     deadline: Duration,
     reliable: Reliable,
     /// By path: packets that may be sent on another one as well.
     candidates: BTreeMap<PathId, Candidates>,
-    /// Of what has not left for the first time.
+    /// Of the next new packet.
     next: Urgency,
-    /// What the application told last.
     report: Option<Report>,
-    /// What players told, while one tells.
+    /// Of player reports, while there are any.
     observed: Observed,
-    /// Copies that they may have yet.
     allowance: Allowance,
-    /// Delays of the packets that were eligible for a copy.
+    /// Of the packets eligible for a copy.
     delays: Delays,
-    /// Packets under way that would have had a copy without control.
+    /// Packets in flight that would be copied without control.
     eligible: BTreeSet<u32>,
-    /// When the control is asked again, if nothing happens before.
+    /// When to look at the next, without other events.
     next_look: Option<Instant>,
     reinjected: u64,
 }
@@ -106,8 +101,7 @@ impl Xlink {
         }
     }
 
-    /// The play-time left and both thresholds for the packet `id`, by what a player tells or by its
-    /// slack.
+    /// The play-time left and both thresholds for a packet, by player reports or by its slack.
     fn play_time_left(&mut self, now: Instant, id: PacketId) -> (Left, Option<(Left, Left)>) {
         if let Some(report) = &self.report {
             return (report.play_time_left(now), self.observed.thresholds());
@@ -121,7 +115,7 @@ impl Xlink {
         (left(now.since(sent)), thresholds)
     }
 
-    /// Whether the packet `id` is to be re-injected now: XLINK algorithm 1.
+    /// Whether to re-inject the packet: XLINK algorithm 1.
     fn wants(&mut self, now: Instant, id: PacketId, paths: &[PathOffer<'_>]) -> bool {
         let (left, thresholds) = self.play_time_left(now, id);
         if let Some((low, high)) = thresholds {
@@ -138,7 +132,7 @@ impl Xlink {
         slowest.is_some_and(|slowest| left < Left::from(slowest))
     }
 
-    /// Takes a look at what the player told last, which counts for a while.
+    /// Samples the last report while it counts.
     fn look_at_player(&mut self, now: Instant) {
         if self.report.take_if(|report| report.is_outdated(now)).is_some() {
             self.observed.forget();
@@ -150,7 +144,7 @@ impl Xlink {
         }
     }
 
-    /// Forgets candidates that are acknowledged, lost or on several paths by now.
+    /// Forgets candidates that are acknowledged, lost or on several paths.
     fn trim(&mut self) {
         let reliable = &self.reliable;
         self.candidates.retain(|path, candidates| {
@@ -168,8 +162,8 @@ impl Xlink {
         });
     }
 
-    /// By path: the faster one that has room for a copy of its first packet, and that packet; of
-    /// packets more urgent than `before`, if there is such a bound.
+    /// By path: its first packet, and the faster path with room for a copy; only of packets more
+    /// urgent than `before`, if given.
     fn choices(
         &self,
         now: Instant,
@@ -184,7 +178,7 @@ impl Xlink {
             }
             let (sent, id) = *queue.front()?;
             let slow = paths.iter().map(|path| path.snapshot).find(|path| path.id == *slow)?;
-            // An answer that is overdue says that the path is slower than its figures.
+            // An overdue answer means that the path is slower than its figures.
             let answer = delivery_time(slow).max(now.since(sent));
             let takes = |path: &&PathOffer<'_>| {
                 let PathOffer { snapshot, .. } = path;
@@ -201,7 +195,7 @@ impl Xlink {
         choices.collect()
     }
 
-    /// Notes which packets would have a copy by now if the control let all of them.
+    /// Notes the packets that would be copied without control.
     fn note_eligible(&mut self, choices: &[Choice]) {
         for choice in choices {
             let candidates = self.candidates.get(&choice.slow);
@@ -215,14 +209,14 @@ impl Xlink {
                 self.eligible.insert(id.0);
             }
         }
-        // Packets that were forgotten for want of room are never heard of again.
+        // Evicted packets are never acknowledged here.
         while self.eligible.len() > ELIGIBLE_MAX {
             self.eligible.pop_first();
         }
     }
 
-    /// The most urgent packet that a faster path has room for, the oldest of those, on that path,
-    /// if it is to be re-injected; of packets more urgent than `before`, if there is such a bound.
+    /// The most urgent packet, the oldest of these, that a faster path has room for and that is to
+    /// be re-injected; only more urgent than `before`, if given.
     fn reinjection(
         &mut self,
         now: Instant,
@@ -246,10 +240,9 @@ impl Xlink {
     }
 }
 
-/// Packets that may be sent on another path, the most urgent first and of these the oldest.
+/// The most urgent first, of these the oldest.
 type Candidates = BTreeMap<Urgency, VecDeque<(Instant, PacketId)>>;
 
-/// A copy that may be sent.
 #[derive(Clone, Copy, Debug)]
 struct Choice {
     urgency: Urgency,
@@ -258,7 +251,7 @@ struct Choice {
     slow: PathId,
     id: PacketId,
     fast: PathId,
-    /// Packets for which the faster path has room.
+    /// Packets that the faster path has room for.
     room: u64,
 }
 
@@ -316,7 +309,7 @@ impl Recovery for Xlink {
         self.trim();
         self.next_look = (!self.candidates.is_empty()).then_some(now + LOOK_INTERVAL);
         self.look_at_player(now);
-        // What has not left for the first time goes first, but for what is more urgent.
+        // New packets go first, unless one in flight is more urgent.
         self.reinjection(now, paths, (backlog > 0).then_some(self.next))
     }
 
@@ -348,12 +341,12 @@ impl Recovery for Xlink {
     }
 }
 
-/// How long a packet on `path` is expected to take (algorithm 1).
+/// The expected time of a packet on `path` (algorithm 1).
 fn delivery_time(path: &PathSnapshot) -> Duration {
     path.smoothed_rtt + path.rtt_deviation
 }
 
-/// The play-times left of late, as a player told them.
+/// Recent play-times left, as reported.
 #[derive(Debug)]
 struct Observed {
     asked: Thresholds,
@@ -369,7 +362,6 @@ impl Observed {
         Self { asked, samples, last: None, thresholds: None, since_thresholds: 0 }
     }
 
-    /// Begins anew.
     fn forget(&mut self) {
         *self = Self::new(self.asked);
     }
@@ -394,23 +386,22 @@ impl Observed {
         }
     }
 
-    /// T1 and T2, once enough was seen.
+    /// T1 and T2, once enough was observed.
     fn thresholds(&self) -> Option<(Left, Left)> {
         self.thresholds
     }
 }
 
-/// How often the play-time left is looked at.
+/// The interval of samples.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
-/// Samples before there are thresholds, and between two reckonings.
+/// Samples before there are thresholds, and between two updates.
 const SAMPLES_MIN: usize = 100;
-/// Samples that are remembered: 30 s.
+/// 30 s.
 const SAMPLES_MAX: usize = 3000;
-/// Packets that are noted at a look, at most: more would not leave before the next.
+/// The most packets noted at once: more would not leave before the next look.
 const ELIGIBLE_EACH: u64 = 64;
-/// Packets under way of which it is known that they might have a copy, at most.
 const ELIGIBLE_MAX: usize = 1 << 16;
-/// The room that a path must have for a copy: no datagram is longer.
+/// The room for a copy: no datagram is longer.
 const REINJECTED_BYTES: u64 = 1500;
 
 #[cfg(test)]

@@ -44,15 +44,14 @@ use self::pending_repairs::PendingRepairs;
 use self::ranges::Range;
 use self::repair_credit::RepairCredit;
 
-/// Why the losses of a range are not repaired yet.
+/// Why losses of a range are not repaired yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Deferred {
-    /// More of them may be found until then.
+    /// More may be found until then.
     Gathering(Instant),
-    /// The free windows are too small without those of a path that is silent, which is spared until
-    /// then.
+    /// The free windows are too small without those of a silent path, which is spared until then.
     Sparing(Instant),
-    /// The free windows are too small; an acknowledgement will change that, not the time.
+    /// The free windows are too small; only an acknowledgement changes that.
     NoWindow,
 }
 
@@ -60,19 +59,18 @@ enum Deferred {
 #[derive(Debug)]
 pub struct Xnc {
     config: XncConfig,
-    /// Tagged with the sequence number of the packet's range.
+    /// Tagged with the sequence number of the range.
     flight: Flight<u64>,
     ranges: VecDeque<Range>,
-    /// The sequence number of the first of `ranges`.
+    /// The sequence number of `ranges[0]`.
     first_range: u64,
-    /// The ranges with losses, by sequence number.
+    /// Ranges with losses, by sequence number.
     pending: BTreeMap<u64, Deferred>,
-    /// By path: when the newest packet left that was acknowledged.
+    /// By path: when the newest acknowledged packet left.
     answered: BTreeMap<PathId, Instant>,
-    /// Copies that are yet to be asked for, of a repair without coding.
+    /// Further copies of a repair without coding.
     copies: VecDeque<Repair>,
-    /// Packets that were kept for combinations, and need not be any longer: the first, and how
-    /// many.
+    /// Packets that need not be kept for combinations: the first, and the number.
     done: VecDeque<(PacketId, u32)>,
     pending_repairs: PendingRepairs,
     credit: RepairCredit,
@@ -113,7 +111,7 @@ impl Xnc {
         }
     }
 
-    /// Takes the repair of a packet off the credit, if the packet may only be slow.
+    /// Pays for the repair of a packet that may only be slow.
     fn pay_for(&mut self, now: Instant, id: PacketId, sequence: u64, paths: &[PathOffer<'_>]) {
         let Some(State::Lost { path, sent }) = self.flight.state(id) else { return };
         let known = snapshots(paths).find(|known| known.id == path);

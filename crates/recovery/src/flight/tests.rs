@@ -1,10 +1,11 @@
 use super::*;
-use crate::testing::{free, path};
+use crate::testing::{at, free, path};
 
 const LOSS_DELAY: Duration = Duration::from_millis(50);
 
-fn at(ms: u64) -> Instant {
-    Instant::from_millis(ms)
+/// Sends a packet on a path; returns whether another one is evicted.
+fn send(flight: &mut Flight<()>, now: Instant, id: PacketId, path: u32) -> bool {
+    flight.on_sent(now, id, PathId(path), LOSS_DELAY, ()).is_some()
 }
 
 fn overdue(flight: &mut Flight<()>, now: Instant) -> Vec<PacketId> {
@@ -19,7 +20,7 @@ fn only_what_is_not_acknowledged_becomes_overdue_also_across_the_wrap() {
     let mut flight = Flight::new();
     let ids: Vec<_> = (0..4).map(|offset| PacketId(u32::MAX - 1).plus(offset)).collect();
     for (position, id) in ids.iter().enumerate() {
-        flight.on_sent(at(position as u64), *id, PathId(0), LOSS_DELAY, ());
+        send(&mut flight, at(position as u64), *id, 0);
     }
     flight.set(ids[0], State::Settled);
     flight.set(ids[2], State::Settled);
@@ -33,7 +34,7 @@ fn only_what_is_not_acknowledged_becomes_overdue_also_across_the_wrap() {
 fn nobody_is_woken_for_packets_that_were_acknowledged() {
     let mut flight = Flight::new();
     for id in 0..4 {
-        flight.on_sent(at(id.into()), PacketId(id), PathId(0), LOSS_DELAY, ());
+        send(&mut flight, at(id.into()), PacketId(id), 0);
     }
     flight.set(PacketId(1), State::Settled);
     assert_eq!(flight.poll_timeout(), Some(at(50)));
@@ -47,9 +48,9 @@ fn nobody_is_woken_for_packets_that_were_acknowledged() {
 #[test]
 fn a_second_transmission_has_a_time_of_its_own() {
     let mut flight = Flight::new();
-    flight.on_sent(at(0), PacketId(0), PathId(0), LOSS_DELAY, ());
+    send(&mut flight, at(0), PacketId(0), 0);
     assert_eq!(overdue(&mut flight, at(50)), [PacketId(0)]);
-    flight.on_sent(at(60), PacketId(0), PathId(0), LOSS_DELAY, ());
+    send(&mut flight, at(60), PacketId(0), 0);
     assert_eq!(overdue(&mut flight, at(109)), []);
     assert_eq!(overdue(&mut flight, at(110)), [PacketId(0)]);
 }
@@ -57,17 +58,17 @@ fn a_second_transmission_has_a_time_of_its_own() {
 #[test]
 fn a_second_transmission_after_the_acknowledgement_is_not_watched() {
     let mut flight = Flight::new();
-    flight.on_sent(at(0), PacketId(0), PathId(0), LOSS_DELAY, ());
+    send(&mut flight, at(0), PacketId(0), 0);
     flight.set(PacketId(0), State::Settled);
-    flight.on_sent(at(1), PacketId(0), PathId(0), LOSS_DELAY, ());
-    flight.on_sent(at(2), PacketId(1), PathId(0), LOSS_DELAY, ());
+    send(&mut flight, at(1), PacketId(0), 0);
+    send(&mut flight, at(2), PacketId(1), 0);
     assert_eq!(overdue(&mut flight, at(60)), [PacketId(1)]);
 }
 
 #[test]
 fn a_path_that_has_become_slower_grants_more_time() {
     let mut flight = Flight::new();
-    flight.on_sent(at(0), PacketId(0), PathId(0), LOSS_DELAY, ());
+    send(&mut flight, at(0), PacketId(0), 0);
     let paths = [path(0, 40, 10)];
     assert_eq!(flight.poll_overdue(at(60), &free(&paths), |_, _| LOSS_DELAY * 2), None);
     assert_eq!(flight.poll_timeout(), Some(at(100)));
@@ -76,7 +77,7 @@ fn a_path_that_has_become_slower_grants_more_time() {
 #[test]
 fn what_was_sent_on_a_path_that_is_gone_is_overdue_at_its_time() {
     let mut flight = Flight::new();
-    flight.on_sent(at(0), PacketId(0), PathId(7), LOSS_DELAY, ());
+    send(&mut flight, at(0), PacketId(0), 7);
     assert_eq!(overdue(&mut flight, at(50)), [PacketId(0)]);
 }
 
@@ -85,7 +86,7 @@ fn a_packet_is_lost_only_when_all_of_its_copies_are() {
     let mut flight = Flight::new();
     let id = PacketId(0);
     for path in 0..3 {
-        flight.on_sent(at(u64::from(path)), id, PathId(path), LOSS_DELAY, ());
+        send(&mut flight, at(u64::from(path)), id, path);
     }
     assert_eq!(flight.on_lost(at(10), id, PathId(0)), None);
     assert_eq!(flight.on_lost(at(10), id, PathId(0)), None, "it was told before");
@@ -99,9 +100,9 @@ fn a_packet_is_lost_only_when_all_of_its_copies_are() {
 #[test]
 fn a_packet_is_overdue_when_its_last_copy_is() {
     let mut flight = Flight::new();
-    flight.on_sent(at(0), PacketId(0), PathId(0), LOSS_DELAY, ());
-    flight.on_sent(at(0), PacketId(1), PathId(0), LOSS_DELAY, ());
-    flight.on_sent(at(20), PacketId(0), PathId(1), LOSS_DELAY, ());
+    send(&mut flight, at(0), PacketId(0), 0);
+    send(&mut flight, at(0), PacketId(1), 0);
+    send(&mut flight, at(20), PacketId(0), 1);
     let paths = [path(0, 40, 10), path(1, 40, 10)];
     let mut overdue = |ms| {
         let loss_delay = |path: &PathSnapshot, _: u32| LOSS_DELAY * (path.id.0 + 1);
@@ -117,10 +118,10 @@ fn a_copy_that_waits_for_its_path_is_neither_overdue_nor_forgotten() {
     let mut flight = Flight::new();
     let (waits, also) = (PacketId(0), PacketId(1));
     flight.on_waiting(waits, PathId(1), ());
-    flight.on_sent(at(0), also, PathId(0), LOSS_DELAY, ());
+    send(&mut flight, at(0), also, 0);
     flight.on_waiting(also, PathId(1), ());
     assert_eq!(overdue(&mut flight, at(900)), []);
-    flight.on_sent(at(1000), waits, PathId(1), LOSS_DELAY, ());
+    send(&mut flight, at(1000), waits, 1);
     assert_eq!(flight.state(waits), Some(State::InFlight { path: PathId(1), sent: at(1000) }));
     assert_eq!(flight.on_lost(at(1001), also, PathId(1)), None, "it could not leave");
     assert_eq!(overdue(&mut flight, at(1001)), [also]);
@@ -144,8 +145,7 @@ fn memory_is_bounded() {
     let mut flight = Flight::new();
     let mut evicted = 0;
     for id in 0..CAPACITY as u32 + 10 {
-        evicted +=
-            usize::from(flight.on_sent(at(0), PacketId(id), PathId(0), LOSS_DELAY, ()).is_some());
+        evicted += usize::from(send(&mut flight, at(0), PacketId(id), 0));
     }
     assert_eq!((flight.slots.len(), evicted), (CAPACITY, 10));
 }
@@ -154,8 +154,8 @@ fn memory_is_bounded() {
 fn only_the_copy_that_waits_for_its_path_is_forgotten_when_it_cannot_leave() {
     let mut flight = Flight::new();
     let id = PacketId(0);
-    flight.on_sent(at(0), id, PathId(0), LOSS_DELAY, ());
-    flight.on_sent(at(1), id, PathId(1), LOSS_DELAY, ());
+    send(&mut flight, at(0), id, 0);
+    send(&mut flight, at(1), id, 1);
     flight.on_waiting(id, PathId(2), ());
     assert!(!flight.take_further(0, PathId(1)), "it has left");
     assert!(!flight.take_further(0, PathId(3)), "there is none");

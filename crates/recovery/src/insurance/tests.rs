@@ -1,26 +1,21 @@
-use roadweave_proto::{Policy, Urgency};
+use roadweave_proto::Policy;
 
 use super::*;
-use crate::testing::{free as offers, path};
-
-fn at(ms: u64) -> Instant {
-    Instant::from_millis(ms)
-}
+use crate::testing::{at, free as offers, path, sent};
 
 fn insurance(percent: u8) -> Insurance {
     Insurance::new(RecoveryConfig::default(), percent)
 }
 
-/// A frame of packets on the given paths, from packet `first` on.
+/// Sends a frame on the given paths, from packet `first` on.
 fn send_frame(insurance: &mut Insurance, now: Instant, first: u32, on: &[u32]) {
     for (id, path) in (first..).zip(on) {
         let ends_frame = id == first + on.len() as u32 - 1;
-        let (id, path, urgency) = (PacketId(id), PathId(*path), Urgency::FIRST);
-        insurance.on_sent(now, &SentCopy { id, path, bytes: 1200, ends_frame, urgency });
+        insurance.on_sent(now, &SentCopy { ends_frame, ..sent(id, *path) });
     }
 }
 
-/// All that is insured at `now`: coded packets by path.
+/// The coded packets at `now`, by path.
 fn premiums(insurance: &mut Insurance, now: Instant, paths: &[PathSnapshot]) -> Vec<(u32, u16)> {
     let mut sums: BTreeMap<u32, u16> = BTreeMap::new();
     while let Some(premium) = insurance.poll(now, &offers(paths)) {
@@ -29,7 +24,7 @@ fn premiums(insurance: &mut Insurance, now: Instant, paths: &[PathSnapshot]) -> 
     sums.into_iter().collect()
 }
 
-/// Two paths of which the second is slower, with windows for so many packets.
+/// The second path is slower; windows in packets.
 fn two(windows: [u64; 2]) -> [PathSnapshot; 2] {
     [path(0, 40, windows[0]), path(1, 60, windows[1])]
 }
@@ -93,18 +88,12 @@ fn a_budget_is_a_share_of_the_lanes_bytes() {
 }
 
 #[test]
-fn a_path_that_takes_no_insurance_carries_none() {
-    let mut paths = two([200, 200]);
+fn nothing_leaves_that_would_come_too_late_or_on_a_path_that_takes_no_insurance() {
+    let (mut insurance, mut paths) = (insurance(100), two([200, 200]));
+    send_frame(&mut insurance, at(0), 0, &[0; 20]);
     paths[1].policy = Policy { takes_insurance: false, ..Policy::default() };
-    let mut insurance = insurance(100);
-    send_frame(&mut insurance, at(0), 0, &[0; 20]);
     assert_eq!(premiums(&mut insurance, at(60), &paths), []);
-}
-
-#[test]
-fn nothing_leaves_that_would_come_too_late() {
-    let (mut insurance, paths) = (insurance(100), two([200, 200]));
-    send_frame(&mut insurance, at(0), 0, &[0; 20]);
+    paths[1].policy = Policy::default();
     assert_eq!(premiums(&mut insurance, at(140), &paths), []);
     assert_eq!(premiums(&mut insurance, at(151), &paths), []);
     assert_eq!(insurance.poll_timeout(), None, "nobody is woken for it any more");

@@ -1,13 +1,11 @@
-//! How long packets of late took until they were acknowledged.
-//!
-//! All are counted, since those that are late come together, and a sample each so often would see
-//! few of them.
+//! How long recent packets took until they were acknowledged. All are counted, since late packets
+//! come together and sampling would miss them.
 
 use std::time::Duration;
 
 use roadweave_proto::Instant;
 
-/// The delays of the packets of the last one or two times [`HALF`].
+/// Of the last one or two times [`HALF`].
 #[derive(Debug, Default)]
 pub(super) struct Delays {
     began: Option<Instant>,
@@ -15,7 +13,7 @@ pub(super) struct Delays {
     before: Counts,
 }
 
-/// Packets by their delay, in steps of [`STEP`]; the last has all that are longer.
+/// Packets by delay, in steps of [`STEP`]; the last step has all longer ones.
 #[derive(Debug)]
 struct Counts {
     packets: u64,
@@ -29,7 +27,7 @@ impl Default for Counts {
 }
 
 impl Delays {
-    /// A packet was acknowledged that had left for the first time `delay` ago.
+    /// `delay`: from the first transmission to the acknowledgement.
     pub(super) fn note(&mut self, now: Instant, delay: Duration) {
         if self.began.is_none_or(|began| now >= began + HALF) {
             self.before = std::mem::take(&mut self.now);
@@ -40,8 +38,8 @@ impl Delays {
         self.now.by_step[step] = self.now.by_step[step].saturating_add(1);
     }
 
-    /// A delay that no more than `percent` of the packets exceed, and the shortest such to within a
-    /// step; `None` before enough were seen.
+    /// The shortest delay, to a step, that at most `percent` of the packets exceed; `None` before
+    /// enough were counted.
     pub(super) fn exceeded_by(&self, percent: u8) -> Option<Duration> {
         let packets = self.now.packets + self.before.packets;
         if packets < PACKETS_MIN {
@@ -59,13 +57,10 @@ impl Delays {
     }
 }
 
-/// Half of the time that is remembered.
 const HALF: Duration = Duration::from_secs(15);
-/// The step of the histogram.
 const STEP: Duration = Duration::from_millis(1);
-/// The steps of the histogram; the last one holds all that is longer.
 const STEPS: usize = 2048;
-/// Packets before their distribution is told: fewer say nothing of it.
+/// Fewer say nothing of the distribution.
 const PACKETS_MIN: u64 = 100;
 
 #[cfg(test)]

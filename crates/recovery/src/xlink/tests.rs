@@ -1,19 +1,5 @@
 use super::*;
-use crate::testing::{Among, free, path};
-
-fn at(ms: u64) -> Instant {
-    Instant::from_millis(ms)
-}
-
-fn sent(id: u32, path: u32) -> SentCopy {
-    SentCopy {
-        id: PacketId(id),
-        path: PathId(path),
-        bytes: 1200,
-        ends_frame: false,
-        urgency: Urgency::FIRST,
-    }
-}
+use crate::testing::{Among, at, free, path, sent};
 
 fn xlink_with(name: &str) -> Xlink {
     let thresholds = match name.strip_prefix("xlink:") {
@@ -31,6 +17,11 @@ fn paths() -> [PathSnapshot; 2] {
 fn repairs(xlink: &mut Xlink, now: Instant, backlog: u64) -> Vec<Repair> {
     let paths = paths();
     std::iter::from_fn(|| xlink.poll_repair_among(now, &paths, backlog)).collect()
+}
+
+/// A player's buffer.
+fn buffer(cached_frames: u64, fps: f64) -> Qoe {
+    Qoe { cached_bytes: 0, cached_frames, bps: 0, fps }
 }
 
 fn reinject(id: u32) -> Repair {
@@ -76,8 +67,7 @@ fn copies_wait_for_room_on_the_fast_path() {
 #[test]
 fn what_a_player_has_cached_decides_and_is_played_meanwhile() {
     let mut xlink = xlink_with("xlink");
-    let cached = Qoe { cached_bytes: 0, cached_frames: 9, bps: 0, fps: 30.0 };
-    xlink.set_qoe(at(0), cached); // 300 ms
+    xlink.set_qoe(at(0), buffer(9, 30.0)); // 300 ms
     xlink.on_sent(at(0), sent(0, 1), &paths());
     assert_eq!(repairs(&mut xlink, at(99), 0), []);
     assert_eq!(repairs(&mut xlink, at(101), 0), [reinject(0)], "199 ms are left");
@@ -86,11 +76,10 @@ fn what_a_player_has_cached_decides_and_is_played_meanwhile() {
 #[test]
 fn a_player_whose_buffer_is_always_empty_has_a_part_of_its_packets_copied() {
     let mut xlink = xlink_with("xlink");
-    let empty = Qoe { cached_bytes: 0, cached_frames: 0, bps: 0, fps: 30.0 };
     let mut copies = 0;
     for id in 0..8_000 {
         let now = at(u64::from(id));
-        xlink.set_qoe(now, empty);
+        xlink.set_qoe(now, buffer(0, 30.0));
         xlink.on_sent(now, sent(id, 1), &paths());
         copies += repairs(&mut xlink, now, 0).len();
         if let Some(id) = id.checked_sub(50) {
@@ -110,7 +99,7 @@ fn copies_stay_within_a_budget_that_all_paths_have_spent() {
     assert_eq!(repairs(&mut xlink, at(10), 0), [reinject(0)]);
 }
 
-/// Whether two play-times differ by no more than a millisecond.
+/// Within a millisecond.
 fn near(left: Left, ms: u64) -> bool {
     let [low, high] =
         [ms.saturating_sub(1), ms + 1].map(|ms| Left::from(Duration::from_millis(ms)));
@@ -120,7 +109,7 @@ fn near(left: Left, ms: u64) -> bool {
 #[test]
 fn beyond_the_upper_threshold_it_is_off_and_below_the_lower_one_it_is_on() {
     let mut xlink = xlink_with("xlink");
-    let qoe = |frames| Qoe { cached_bytes: 0, cached_frames: frames, bps: 0, fps: 1000.0 };
+    let qoe = |frames| buffer(frames, 1000.0);
     // The play-time left goes from 1 to 1,000 ms: T1 is 50 ms, T2 is 200 ms.
     xlink.on_sent(at(0), sent(0, 0), &paths());
     xlink.on_waiting(at(0), sent(1, 0), &paths());
@@ -156,12 +145,11 @@ fn thresholds_are_named_by_how_often_they_are_exceeded() {
     }
 }
 
-/// The share of packets that get a copy on `copy_path`, of one each 10 ms for a minute over a path
-/// whose round trip is `rtt_ms(packet)`; packets are kept until they are acknowledged.
+/// The share of packets that are copied, of one each 10 ms for a minute over a path whose round trip
+/// is `rtt_ms(packet)`.
 fn copied(name: &str, rtt_ms: impl Fn(u64) -> u64) -> f64 {
     let mut xlink = xlink_with(name);
-    let paths = [path(0, 20, 100), path(1, 200, 100)]
-        .map(|path| PathSnapshot { pto: path.pto * 50, ..path });
+    let paths = paths();
     let mut acknowledgements = BTreeMap::new();
     let mut copies = 0;
     for ms in 0..60_000 {
@@ -196,8 +184,7 @@ fn thresholds_bound_the_copies_where_no_packet_can_be_in_time() {
 #[test]
 fn a_player_that_tells_no_more_is_forgotten() {
     let mut xlink = xlink_with("xlink");
-    let cached = Qoe { cached_bytes: 0, cached_frames: 900, bps: 0, fps: 30.0 };
-    xlink.set_qoe(at(0), cached); // 30 s
+    xlink.set_qoe(at(0), buffer(900, 30.0)); // 30 s
     for id in 0..4 {
         let now = at(u64::from(id) * 900);
         xlink.on_sent(now, sent(id, 1), &paths());

@@ -1,4 +1,4 @@
-//! The parameters of XNC, and when they take a packet for lost.
+//! The parameters of XNC.
 
 use std::time::Duration;
 
@@ -11,56 +11,54 @@ use crate::threshold::{late_after, loss_threshold, paper_threshold};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
     /// As many as the windows hold, at most ρ·n' on each path; a single packet on every usable path
-    /// (CellFusion section 4.5.2). Any one path can bring all back.
+    /// (CellFusion section 4.5.2). Any one path restores all.
     EveryPath,
-    /// n' and what the paths' recent loss will take of it, in proportion to the windows, but no
-    /// more on any path than the others can do without; a single packet on the two fastest paths.
+    /// n' and the expected loss, in proportion to the windows, at most what the others can lose on
+    /// any path; a single packet on the two fastest paths.
     ByLoss,
-    /// All n' on the fastest path, as soon as its window holds them: an ablation, without spreading
-    /// the repair over all paths.
+    /// All n' on the fastest path, once its window holds them: an ablation.
     Fastest,
 }
 
 /// When a packet counts as lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detection {
-    /// After min(threshold, PTO), the threshold following from the lane's deadline (section 4.4.1),
-    /// but not before the path could have answered.
+    /// After min(threshold, PTO), the threshold from the lane's deadline (section 4.4.1), never
+    /// before the path could have answered.
     Qoe,
-    /// After min(threshold, PTO), the threshold being that of an application that knows the path's
-    /// round trip.
+    /// After min(threshold, PTO), the threshold of an application that knows the path's round trip.
     Paper,
     /// When QUIC says so, or after the PTO (RFC 9002 section 6): the ablation of section 8.3.5.
     Quic,
 }
 
-/// The parameters of the algorithm; the defaults are the paper's, but for the spread.
+/// The defaults are the paper's, but for the spread.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct XncConfig {
-    /// The lane's deadline and t_expire.
+    /// Deadline and t_expire.
     pub lane: RecoveryConfig,
-    /// r: a range ends when it holds this many packets (section 4.4.2).
+    /// r: packets of a range (section 4.4.2).
     pub range_packets: u32,
-    /// t: a range ends when it spans this much time (section 4.4.2).
+    /// t: time of a range (section 4.4.2).
     pub range_span: Duration,
-    /// k: coded packets beyond the number of lost ones (section 4.5.1).
+    /// k: coded packets beyond the lost ones (section 4.5.1).
     pub extra: u16,
-    /// ρ, between 1 and 1.2: the share of n' that one path may carry (section 4.5.2).
+    /// ρ, 1 to 1.2: the share of n' that one path may carry (section 4.5.2).
     pub path_share: f64,
     /// How many packets a repair sends.
     pub spread: Spread,
-    /// Whether repairs are coded. Otherwise they are as many copies of the lost packets, spread
-    /// over the paths in the same way: the ablation of section 8.3.5.
+    /// Whether repairs are coded. Otherwise they are as many copies of the lost packets, spread in
+    /// the same way: the ablation of section 8.3.5.
     pub codes: bool,
-    /// Whether combinations span packets that have arrived, which the receiver knows: then losses
-    /// that lie scattered are repaired together.
+    /// Whether combinations span packets that have arrived, so that scattered losses are repaired
+    /// together.
     pub bridges: bool,
     /// When a packet counts as lost.
     pub detection: Detection,
-    /// How long the losses of a range are gathered before they are repaired together.
+    /// How long the losses of a range are gathered.
     pub gather: Duration,
-    /// Whether a repair that did not arrive is sent again, and packets that are late beyond hope
-    /// are repaired while they may only be slow.
+    /// Whether a repair that did not arrive is sent again, and very late packets are repaired
+    /// although they may only be slow.
     pub retries: bool,
 }
 
@@ -83,7 +81,7 @@ impl Default for XncConfig {
 }
 
 impl XncConfig {
-    /// The algorithm as CellFusion's paper has it.
+    /// As in the paper.
     pub fn sigcomm23(lane: RecoveryConfig) -> Self {
         Self {
             lane,
@@ -96,7 +94,6 @@ impl XncConfig {
         }
     }
 
-    /// How long an acknowledgement may take on `path`.
     pub(super) fn loss_delay<'a>(
         &self,
         path: &PathSnapshot,
@@ -109,13 +106,11 @@ impl XncConfig {
         }
     }
 
-    /// Whether late packets are repaired on credit: that is detection by deadline as well.
     pub(super) fn repairs_early(&self) -> bool {
         self.retries && self.detection == Detection::Qoe
     }
 
-    /// How long it may take before the packet is repaired on credit, if another path would be
-    /// faster.
+    /// When a packet is repaired on credit, if another path is faster.
     pub(super) fn late_after(
         &self,
         path: &PathSnapshot,

@@ -1,37 +1,34 @@
 //! Lost packets that are repaired together.
 //!
 //! ```text
-//! range         0 1 2 3 4 5 6 7 8 9      x lost   . arrived   ? on its way, or repaired before
+//! range         0 1 2 3 4 5 6 7 8 9      x lost   . arrived   ? in flight, or repaired before
 //!               . . x x . x ? . x .
 //! runs              └─┘   │     │        a combination, and two packets by themselves
 //! with bridges      └─────┘     │        one over 2 to 5, of which the receiver knows 4
 //! ```
 //!
-//! The receiver still knows what it has delivered, so that a combination may span it: what is
-//! unknown in it are the lost packets alone. What may be missing there as well ends a group, for it
-//! would be one more unknown.
+//! The receiver keeps what it has delivered, so a combination may span it: its unknowns are the
+//! lost packets alone. A packet that may be missing there ends a group, for it would be one more
+//! unknown.
 
 use roadweave_proto::{PacketId, PathId};
 
 use crate::Repair;
 
-/// Packets that one combination may span: what a receiver takes.
+/// What a receiver takes.
 pub(super) const GROUP_MAX: u32 = 64;
 
-/// Some packets in a row, the first and the last of which are lost.
+/// Consecutive packets, the first and the last of which are lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Group {
-    /// The first packet.
     pub(super) start: PacketId,
     /// Bit i: the i-th packet from `start` on is lost.
     pub(super) mask: u64,
 }
 
 impl Group {
-    /// The first group of a range that begins with `start`.
-    ///
-    /// `lost` and `bridged`: bit i stands for the i-th packet; what is bridged does not end a
-    /// group.
+    /// The first group of a range that begins with `start`; bit i: the i-th packet. `bridged`
+    /// packets do not end a group.
     pub(super) fn first_of(start: PacketId, lost: u64, bridged: u64) -> Option<Self> {
         if lost == 0 {
             return None;
@@ -43,28 +40,23 @@ impl Group {
         Some(Self { start: start.plus(begin), mask })
     }
 
-    /// How many packets are lost.
     pub(super) fn lost(&self) -> u32 {
         self.mask.count_ones()
     }
 
-    /// How many packets it spans.
     pub(super) fn count(&self) -> u32 {
         64 - self.mask.leading_zeros()
     }
 
-    /// The lost packets.
     pub(super) fn lost_ids(self) -> impl Iterator<Item = PacketId> {
         self.start.of_mask(self.mask)
     }
 
-    /// Whether it spans `id`.
     pub(super) fn spans(&self, id: PacketId) -> bool {
         let offset = id.distance(self.start);
         offset >= 0 && i64::from(offset) < i64::from(self.count())
     }
 
-    /// Whether `id` is one of its lost packets.
     pub(super) fn has_lost(&self, id: PacketId) -> bool {
         self.spans(id) && self.mask >> id.distance(self.start) & 1 == 1
     }
@@ -74,12 +66,10 @@ impl Group {
         self.lost_ids().map(|start| Self { start, mask: 1 }).collect()
     }
 
-    /// Its first packet on each of `paths`.
     pub(super) fn copies(&self, paths: Vec<PathId>) -> Repair {
         Repair::Copies { id: self.start, paths }
     }
 
-    /// Combinations over all of it.
     pub(super) fn coded(&self, shares: Vec<(PathId, u16)>) -> Repair {
         let Self { start, mask: lost } = *self;
         Repair::Coded { start, count: self.count() as u16, lost, shares }
@@ -90,8 +80,7 @@ impl Group {
 mod tests {
     use super::*;
 
-    /// `range`: x lost, . arrived, ? neither. `expected`: where the group begins and the packets
-    /// that it spans.
+    /// `range`: x lost, . arrived, ? neither. `expected`: the offset of the group, and its packets.
     fn check(range: &str, bridges: bool, expected: Option<(u32, &str)>) {
         let bits = |wanted| {
             let bits = range.chars().enumerate().filter(|(_, state)| *state == wanted);

@@ -1,4 +1,4 @@
-//! The repair of lost packets: which of them go together, and over which paths.
+//! The repair of lost packets: groups and paths.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,23 +14,21 @@ use crate::Repair;
 use crate::flight::State;
 
 impl Xnc {
-    /// The packets of `range` that are repaired next: a run of lost ones, or more of them with what
-    /// has arrived in between.
+    /// The next group of a range: a run of lost packets, or more with arrived ones between them.
     pub(super) fn first_group(&self, now: Instant, range: &Range) -> Option<Group> {
         let lost = (0..range.count).filter(|offset| {
             let state = self.flight.state(range.start.plus(*offset));
             matches!(state, Some(State::Lost { .. }))
         });
         let lost = lost.fold(0, |mask, offset| mask | 1 << offset);
-        // The receiver keeps what it has delivered for as long as a repair may take, and not for
-        // ever.
+        // The receiver keeps delivered packets as long as a repair may take.
         let is_fresh = now.since(range.first_sent) <= self.config.lane.expire_after / 2;
         let bridges = self.config.bridges && self.config.codes && is_fresh;
         Group::first_of(range.start, lost, if bridges { range.arrived } else { 0 })
     }
 
-    /// The path that lost the most packets of a group and when the last of them left, if nothing
-    /// that left there after it was acknowledged.
+    /// The path that lost most of the group and when the last of these left, if nothing newer was
+    /// acknowledged there.
     pub(super) fn silent_path(&self, group: &Group) -> Option<(PathId, Instant)> {
         let mut losses: BTreeMap<PathId, (u32, Instant)> = BTreeMap::new();
         for id in group.lost_ids() {
@@ -44,9 +42,8 @@ impl Xnc {
         self.answered.get(&path).is_none_or(|answered| *answered < newest).then_some((path, newest))
     }
 
-    /// The repair of one group, or why it must wait. A path that is silent is spared for a while,
-    /// even where the others must first have room: what part of a repair goes there delays all of
-    /// it.
+    /// The repair of one group, or why it must wait. A silent path is spared for a while even where
+    /// the others have no room yet: packets there delay the whole repair.
     pub(super) fn one_shot(
         &self,
         now: Instant,
@@ -71,7 +68,7 @@ impl Xnc {
         self.spread(group, group.lost(), bytes, usable().collect()).ok_or(Deferred::NoWindow)
     }
 
-    /// Lets a repair go as the configuration wants it.
+    /// Splits a repair if the configuration does not code.
     pub(super) fn send(&mut self, repair: Repair) -> Option<Repair> {
         self.stats.repairs += 1;
         match repair {
@@ -83,8 +80,7 @@ impl Xnc {
         }
     }
 
-    /// Watches whether a repair arrives: that of coded packets as a whole, otherwise packet by
-    /// packet.
+    /// Watches whether a repair arrives: coded packets as a whole, others one by one.
     pub(super) fn watch(
         &mut self,
         now: Instant,
@@ -103,13 +99,13 @@ impl Xnc {
                 Some(State::Lost { sent, .. }) => Some(sent),
                 _ => None,
             });
-            // Later than this it would be discarded, or not be worth its bytes.
+            // Later it would be discarded, or not be worth its bytes.
             let until = sent.min().unwrap_or(now) + self.config.lane.expire_after / 2;
             self.pending_repairs.on_sent(now, SentRepair { group, bytes, until }, timeout);
         }
     }
 
-    /// A further repair for one that has not arrived, if the windows allow it.
+    /// Repeats a repair that has not arrived, if the windows allow it.
     pub(super) fn poll_overdue_repair(
         &mut self,
         now: Instant,
@@ -117,7 +113,7 @@ impl Xnc {
     ) -> Option<Repair> {
         while let Some((sent, missing)) = self.pending_repairs.poll_overdue_repair(now) {
             let usable = paths.iter().filter(|path| path.snapshot.is_usable()).collect();
-            // What is missing of many may be one, but which one is not known.
+            // If one of many is missing, it is not known which one.
             let lost = if sent.group.lost() == 1 { 1 } else { missing.max(2) };
             let Some(repair) = self.spread(&sent.group, lost, sent.bytes, usable) else {
                 continue; // a smaller one may find room
@@ -128,8 +124,8 @@ impl Xnc {
         None
     }
 
-    /// The repair of a group of which `lost` packets are missing over `usable` paths, if their
-    /// windows allow it.
+    /// The repair of a group of which `lost` packets are missing, if the windows of `usable` allow
+    /// it.
     pub(super) fn spread(
         &self,
         group: &Group,
@@ -173,12 +169,11 @@ impl Xnc {
     }
 }
 
-/// For so many deadlines after a packet left on a silent path its repair waits for the other paths.
-/// Where all are slow rather than dead, waiting longer costs more than it brings.
+/// A repair spares a silent path for this many deadlines after a packet left there. Where all are
+/// slow rather than dead, more costs more than it brings.
 const SPARED_DEADLINES: f64 = 1.5;
 
-/// When a repair should have arrived: the answer time of the slowest of its paths, as they look
-/// now.
+/// When a repair should have arrived: by the slowest of its paths.
 fn repair_timeout(repair: &Repair, paths: &[PathOffer<'_>]) -> Duration {
     let taken = |path: &&PathSnapshot| match repair {
         Repair::Copies { paths, .. } => paths.contains(&path.id),
@@ -190,8 +185,7 @@ fn repair_timeout(repair: &Repair, paths: &[PathOffer<'_>]) -> Duration {
     (slowest + (slowest / 8).max(REPAIR_SLACK)).max(REPAIR_TIMEOUT_MIN)
 }
 
-/// Granted to a repair beyond its round trip, for the pacer and the peer.
+/// For the pacer and the peer.
 const REPAIR_SLACK: Duration = Duration::from_millis(5);
 
-/// The least time that a repair is given to arrive.
 const REPAIR_TIMEOUT_MIN: Duration = Duration::from_millis(50);

@@ -1,4 +1,4 @@
-//! Repairs on their way, until enough of each has arrived.
+//! Repairs in flight, until enough of each has arrived.
 //!
 //! ```text
 //!  sent ──► enough of its datagrams, or of its packets, acknowledged ──► done
@@ -7,10 +7,9 @@
 //!    └─────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! CellFusion's repairs are one shot (section 4.5.2): a packet whose repair is lost with the link
-//! that was to carry it is never seen again, and one such packet makes a frame stand still. Coded
-//! packets are as good as one another, so that it is enough to count those which have arrived: n of
-//! them bring back n packets (theorem 4.1).
+//! CellFusion's repairs are one shot (section 4.5.2): a packet whose repair is lost is never seen
+//! again, and a frame stands still. Coded packets are interchangeable, so arrivals are counted: n
+//! of them restore n packets (theorem 4.1).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -19,40 +18,35 @@ use roadweave_proto::{Instant, PacketId};
 
 use super::group::Group;
 
-/// A repair that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SentRepair {
-    /// The packets.
     pub(super) group: Group,
-    /// The longest datagram among them, bytes.
+    /// Of the longest datagram.
     pub(super) bytes: u64,
-    /// After this nothing is tried any more.
+    /// Nothing is tried after this.
     pub(super) until: Instant,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Open {
     repair: SentRepair,
-    /// How many packets are still without a datagram of their own or of the repair.
+    /// Packets without an arrived datagram of their own or of the repair.
     missing: u32,
-    /// Of the group's lost packets those that nobody needs any more.
+    /// Lost packets that are not needed any more.
     superseded: u64,
     due: Instant,
 }
 
-/// The repairs of a lane that have not arrived.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PendingRepairs {
     /// Oldest first.
     open: VecDeque<Open>,
-    /// What ended of late.
     ended: VecDeque<Group>,
-    /// What arrived of late.
     arrived: VecDeque<Group>,
 }
 
 impl PendingRepairs {
-    /// A repair was sent; if it has not arrived after `timeout`, it is overdue.
+    /// It is overdue after `timeout`.
     pub(super) fn on_sent(&mut self, now: Instant, repair: SentRepair, timeout: Duration) {
         if self.open.len() >= OPEN_MAX
             && let Some(oldest) = self.open.pop_front()
@@ -68,13 +62,12 @@ impl PendingRepairs {
         self.settle(|open| open.repair.group.start == start);
     }
 
-    /// The packet `id` itself has arrived.
     pub(super) fn on_acknowledged(&mut self, id: PacketId) {
         self.settle(|open| open.repair.group.has_lost(id));
     }
 
-    /// Nobody needs the packet `id`: a repair that was to bring back no other is done. One that was
-    /// goes on as it is, for the packet is as unknown to the receiver as before.
+    /// The packet is not needed: ends a repair of no other. Another repair goes on, since the
+    /// packet stays unknown to the receiver.
     pub(super) fn on_superseded(&mut self, id: PacketId) {
         let mut is_of_one = false;
         for open in self.open.iter_mut().filter(|open| open.repair.group.has_lost(id)) {
@@ -87,7 +80,6 @@ impl PendingRepairs {
         self.end_unless(|open| open.superseded != open.repair.group.mask);
     }
 
-    /// Whether a repair spans `id`.
     pub(super) fn covers(&self, id: PacketId) -> bool {
         self.open.iter().any(|open| open.repair.group.spans(id))
     }
@@ -115,19 +107,18 @@ impl PendingRepairs {
         ended
     }
 
-    /// The lost packets of a repair that has arrived since the last call.
+    /// The lost packets of the next repair that has arrived.
     pub(super) fn poll_arrived(&mut self) -> Option<Group> {
         self.arrived.pop_front()
     }
 
-    /// A repair that has ended since the last call, arrived or not.
+    /// The next repair that has ended, arrived or not.
     pub(super) fn poll_ended(&mut self) -> Option<Group> {
         self.ended.pop_front()
     }
 
-    /// A repair whose time was over, and how many packets it still lacks. Whoever sends it again
-    /// says so with [`PendingRepairs::on_sent_again`]; until then it is asked about each
-    /// `RETRY_PAUSE`.
+    /// A repair whose time is over, and the packets that it lacks. Repeated each `RETRY_PAUSE`
+    /// until [`PendingRepairs::on_sent_again`].
     pub(super) fn poll_overdue_repair(&mut self, now: Instant) -> Option<(SentRepair, u32)> {
         self.end_unless(|open| now < open.repair.until);
         let overdue = self.open.iter_mut().find(|open| open.due <= now)?;
@@ -135,25 +126,22 @@ impl PendingRepairs {
         Some((overdue.repair, overdue.missing))
     }
 
-    /// The overdue repair `repair` was sent again.
     pub(super) fn on_sent_again(&mut self, now: Instant, repair: SentRepair, timeout: Duration) {
         if let Some(open) = self.open.iter_mut().find(|open| open.repair == repair) {
             open.due = now + timeout;
         }
     }
 
-    /// When [`PendingRepairs::poll_overdue_repair`] has something to say.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.open.iter().map(|open| open.due).min()
     }
 
-    /// Whether none is open.
     pub(super) fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
 }
 
-/// Adds to what ended or arrived; the oldest that was not polled is forgotten.
+/// The oldest is forgotten if it is not polled.
 fn push(groups: &mut VecDeque<Group>, group: Group) {
     if groups.len() >= OPEN_MAX {
         groups.pop_front();
@@ -161,20 +149,16 @@ fn push(groups: &mut VecDeque<Group>, group: Group) {
     groups.push_back(group);
 }
 
-/// More repairs than this are never watched: the oldest is left to its luck.
 const OPEN_MAX: usize = 256;
-/// How long an overdue repair that found no room waits.
+/// How long an overdue repair without room waits.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::at;
 
     const TIMEOUT: Duration = Duration::from_millis(50);
-
-    fn at(ms: u64) -> Instant {
-        Instant::from_millis(ms)
-    }
 
     fn repair(start: u32, count: u32) -> SentRepair {
         let mask = u64::MAX >> (64 - count);

@@ -1,4 +1,4 @@
-//! Encode ranges: where their borders are, and what is still to be done for each.
+//! Encode ranges: their borders, and what is left to do for each.
 
 use roadweave_proto::{Instant, PacketId};
 
@@ -7,7 +7,7 @@ use super::{Deferred, Xnc};
 use crate::flight::{Flight, State};
 use crate::{Repair, SentCopy};
 
-/// An encode range: consecutive packets between two borders.
+/// Consecutive packets between two borders.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Range {
     pub(super) start: PacketId,
@@ -18,20 +18,19 @@ pub(super) struct Range {
     pub(super) lost: u32,
     /// Bit i: the i-th packet has arrived.
     pub(super) arrived: u64,
-    /// Whether its packets are kept for combinations.
+    /// For combinations.
     pub(super) kept: bool,
-    /// The longest datagram in it, bytes: what a coded packet will need.
+    /// The longest datagram: the size of a coded packet.
     pub(super) bytes_max: u32,
     pub(super) open: bool,
 }
 
 impl Range {
-    /// Whether nothing will be done for it any more.
     pub(super) fn is_settled(&self) -> bool {
         !self.open && self.in_flight == 0 && self.lost == 0
     }
 
-    /// Which of its packets `id` is, if it is one.
+    /// The position of `id`, if it is one of its packets.
     pub(super) fn position(&self, id: PacketId) -> Option<u32> {
         let offset = u32::try_from(id.distance(self.start)).ok()?;
         (offset < self.count).then_some(offset)
@@ -44,7 +43,7 @@ impl Xnc {
         self.ranges.get_mut(index)
     }
 
-    /// Takes `lost` packets off the losses of a range.
+    /// Subtracts `lost` from the losses of a range.
     pub(super) fn on_range_repaired(&mut self, sequence: u64, lost: u32) {
         let Some(range) = self.range_mut(sequence) else { return };
         range.lost = range.lost.saturating_sub(lost);
@@ -54,7 +53,7 @@ impl Xnc {
         self.note_settled(sequence);
     }
 
-    /// Lets go of the packets of a range when nothing will be done for it any more.
+    /// Releases the packets of a settled range.
     pub(super) fn note_settled(&mut self, sequence: u64) {
         let Some(range) = self.range_mut(sequence) else { return };
         if range.is_settled() && range.kept {
@@ -80,7 +79,6 @@ impl Xnc {
         }
     }
 
-    /// The sequence number of the range of `id`, among those that are watched.
     pub(super) fn range_of(&self, id: PacketId) -> Option<u64> {
         let after = self.ranges.partition_point(|range| id.distance(range.start) >= 0);
         let index = after.checked_sub(1)?;
@@ -88,7 +86,7 @@ impl Xnc {
         Some(self.first_range + index as u64)
     }
 
-    /// The range that the next packet belongs to, and its sequence number.
+    /// The range of the next packet, and its sequence number.
     pub(super) fn current_range(&mut self, now: Instant, id: PacketId) -> (u64, &mut Range) {
         let (span, bridges) = (self.config.range_span, self.config.bridges);
         if let Some(last) = self.ranges.back_mut()
@@ -114,7 +112,7 @@ impl Xnc {
         (sequence, self.ranges.back_mut().expect("one was pushed if there was none"))
     }
 
-    /// Puts a packet that is new into the current range; returns the sequence number of the range.
+    /// Adds a new packet to the current range; returns the sequence number of the range.
     pub(super) fn note_packet(&mut self, now: Instant, packet: &SentCopy) -> u64 {
         if !self.flight.is_new(packet.id) {
             return self.first_range; // its range is known to the flight
@@ -139,7 +137,7 @@ impl Xnc {
         }
     }
 
-    /// Drops the ranges at the front that need no more attention, and expired ones.
+    /// Drops settled and expired ranges at the front.
     pub(super) fn retire(&mut self, now: Instant) -> Option<Repair> {
         while let Some(range) = self.ranges.front().copied() {
             let settled = range.in_flight == 0 && range.lost == 0;
@@ -174,5 +172,4 @@ impl Xnc {
     }
 }
 
-/// Ranges that are watched at once; the oldest is given up beyond it.
 const RANGES_MAX: usize = 1 << 14;

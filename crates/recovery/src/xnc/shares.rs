@@ -1,4 +1,4 @@
-//! How the packets of a repair are shared out among the paths.
+//! Shares the packets of a repair among the paths.
 
 use std::collections::VecDeque;
 
@@ -6,30 +6,25 @@ use roadweave_proto::{PacketId, PathId};
 
 use crate::Repair;
 
-/// No repair grows beyond twice its size for the sake of loss.
+/// Bounds a repair to twice its size.
 pub(super) const LOSS_MAX: f64 = 0.5;
 
-/// As many packets as the windows hold, at most `cap` on each path.
-///
-/// `rooms`: path and free window in packets. Source: CellFusion section 4.5.2.
+/// As many packets as the windows hold, at most `cap` on each path; `rooms`: free windows in
+/// packets. Source: CellFusion section 4.5.2.
 pub(super) fn every_path(rooms: &[(PathId, u64)], cap: u64) -> Vec<(PathId, u16)> {
     rooms.iter().map(|(id, room)| (*id, saturating(*room.min(&cap)))).collect()
 }
 
-/// How large a repair is, and how much of it one path may carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Size {
-    /// Packets in all.
     pub(super) wanted: u64,
-    /// Packets on one path, at most.
+    /// The most packets on one path.
     pub(super) cap: u64,
 }
 
-/// The smallest repair of `lost` packets with at least `extra` more that any one path may swallow:
-/// what is on the others still brings all back. Where the windows do not hold that, `extra` more,
-/// as evenly as they allow. `None` if they do not even hold these.
-///
-/// `loss`: the share of it that the paths will take, 0..1, which is sent on top.
+/// The smallest repair of `lost` packets with at least `extra` more that survives the loss of any
+/// one path. Where the windows do not hold that, `extra` more, as evenly as they allow. `None` if
+/// they do not hold these. `loss`: the expected loss, 0..1, which is added.
 pub(super) fn outlasting_any_path(
     rooms: &[(PathId, u64)],
     lost: u64,
@@ -53,13 +48,13 @@ pub(super) fn outlasting_any_path(
     })
 }
 
-/// `wanted` packets in proportion to the free windows, at most `cap` and the window on each path.
+/// In proportion to the free windows, within these and the cap.
 pub(super) fn in_proportion(rooms: &[(PathId, u64)], size: Size) -> Vec<(PathId, u16)> {
     let Size { wanted, cap } = size;
     let mut shares = vec![0; rooms.len()];
     for _ in 0..wanted {
-        // Each packet where the share is the smallest part of the room (D'Hondt): that is
-        // proportion in whole packets, whatever limits there are.
+        // Each packet goes where the share is the smallest part of the room (D'Hondt): proportion
+        // in whole packets, within any limits.
         let open = rooms.iter().enumerate().filter(|(at, (_, room))| shares[*at] < cap.min(*room));
         let emptiest = open.max_by(|(a, (_, of_a)), (b, (_, of_b))| {
             let (left, right) = (of_a * (shares[*b] + 1), of_b * (shares[*a] + 1));
@@ -72,8 +67,8 @@ pub(super) fn in_proportion(rooms: &[(PathId, u64)], size: Size) -> Vec<(PathId,
     paths.zip(shares).filter(|(_, share)| *share > 0).map(|(id, n)| (id, saturating(n))).collect()
 }
 
-/// The packets of a repair themselves in place of combinations: as many copies on each path, each
-/// packet once before any goes out a second time, and none twice on the same path.
+/// Copies of the packets in place of combinations: as many on each path, each packet once before
+/// any a second time, and none twice on the same path.
 pub(super) fn uncoded(start: PacketId, count: u16, shares: &[(PathId, u16)]) -> VecDeque<Repair> {
     let most = shares.iter().map(|(_, share)| *share).max().unwrap_or(0);
     // Path by path in turn, so that a packet's copies go different ways.
