@@ -1,4 +1,4 @@
-//! The fleet's side of a box, a proxy or an anchor: what it has been told, proved, and keeps.
+//! The fleet's side of a box, a proxy or an anchor: what it was sent, verifies and keeps.
 //!
 //! ```text
 //!              frames                          events, for its driver
@@ -7,8 +7,8 @@
 //!         have, reports                         Keep: write what is to survive
 //! ```
 //!
-//! It goes on without a stream for as long as that is away: everything that the data plane needs
-//! is in what it keeps, and proves itself again when it is read.
+//! It works without a stream: everything that the data plane needs is kept on disk, and verified
+//! when it is read.
 
 mod keeping;
 mod taking;
@@ -31,136 +31,131 @@ use crate::revocation::{Head, Revocation};
 use crate::statement::{Role, Statement};
 use crate::token::JoinToken;
 
-/// The most frames that wait for the stream.
 const FRAMES_MAX: usize = 256;
-/// The most events that wait for the driver; it takes them after every call.
 const EVENTS_MAX: usize = 1_024;
 
-/// What the driver of an agent must do or know.
+/// An event for the driver of an agent.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AgentEvent {
-    /// This side belongs to the fleet from now on.
+    /// This side belongs to the fleet now.
     Joined {
-        /// The tenant that this side belongs to.
+        /// Its tenant.
         tenant: Name,
-        /// What is said of it.
+        /// The statement about it.
         statement: Statement,
     },
-    /// The controller does not do what was asked.
+    /// The controller refuses a request.
     Refused {
         /// Why, for a person.
         reason: String,
         /// Whether to ask again later.
         retry: bool,
     },
-    /// A configuration is to be in force; if it cannot be used, [`Agent::refuse`] it.
+    /// A configuration is to be in force; call [`Agent::refuse`] if it cannot be used.
     Configure {
-        /// The configuration's version, if it has one.
+        /// Its version, if it has one.
         version: Option<Version>,
-        /// Fields as TOML, none to go by the file alone.
+        /// Fields as TOML; `None`: the file alone.
         text: Option<String>,
     },
-    /// The proxies to choose among, all of them proved.
+    /// The proxies to choose among, verified.
     Candidates(Vec<VerifiedServer>),
-    /// The anchors to lead to, all of them proved.
+    /// The anchors to use, verified.
     Anchors(Vec<Egress>),
-    /// Others may connect than before: ask [`Agent::admission`].
+    /// The members who may connect have changed: see [`Agent::admission`].
     Table,
-    /// Keys are withdrawn: end their sessions, then call [`Agent::on_revoked`].
+    /// Keys were revoked: end their sessions, then call [`Agent::on_revoked`].
     Revoked(Vec<PublicKey>),
-    /// Let go of all sessions, and take no new ones; or take them again, if it is `false`.
+    /// End all sessions and take no new ones; `false`: take them again.
     Drain(bool),
-    /// Send figures often until then.
+    /// Send samples often until then.
     Watch(Instant),
-    /// What [`Agent::kept`] gives has changed: write it, before a [`AgentEvent::Configure`] that
-    /// comes after it is in force. It may be a version that ends the program.
+    /// [`Agent::kept`] has changed: write it before a later [`AgentEvent::Configure`] is in force,
+    /// which may be a version that ends the program.
     Keep,
-    /// A stream is to be sought now, if none is up.
+    /// Look for a stream now, if none is up.
     Seek,
-    /// Something that a person should know.
+    /// A warning for a person.
     Warning(String),
 }
 
-/// A proxy or an anchor whose statements have been verified.
+/// A proxy or an anchor whose chain was verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerifiedServer {
     /// Its key.
     pub key: PublicKey,
     /// Its name.
     pub name: Name,
-    /// The site of the proxy, if that was told.
+    /// The site of a proxy, if known.
     pub site: Option<Name>,
-    /// Where it listens, `host:port` each.
+    /// `host:port` each.
     pub addresses: Vec<String>,
     /// The round trip from it to the anchor, microseconds.
     pub to_anchor_us: u32,
-    /// Whether the proxy should be chosen only when no other is there.
+    /// Whether to choose it only if no other is there.
     pub last_resort: bool,
 }
 
-/// Where the packets of a tenant leave, proved.
+/// Where the packets of a tenant leave, verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Egress {
     /// The tenant.
     pub tenant: Name,
     /// Its anchor.
     pub anchor: VerifiedServer,
-    /// The most that all its boxes together may send, and receive, through this proxy.
+    /// The limit of all its boxes together through this proxy, for each direction.
     pub rate_kbps: Option<u32>,
 }
 
-/// One side of a controller's stream: a box, a proxy or an anchor.
+/// A box, a proxy or an anchor at its end of a controller's stream.
 #[derive(Debug)]
 pub struct Agent {
     key: PublicKey,
     role: Role,
     software: String,
     kept: Kept,
-    /// What it shows to belong to the fleet, until it does.
+    /// Until it belongs to the fleet.
     joining: Option<Joining>,
-    /// Where a proxy or an anchor listens, told when it joins.
+    /// Sent when it joins.
     addresses: Vec<String>,
     works: Works,
-    /// Whether nothing comes through the session of a box.
     is_mute: bool,
     sessions: u32,
-    /// How far a proxy is from the anchors of its tenants, microseconds.
+    /// Round trips of a proxy to the anchors of its tenants, microseconds.
     anchors: BTreeMap<Name, u32>,
     proxy: Option<PublicKey>,
-    /// Whether the controller wants no sessions here. It says so on every stream; nothing of it is
-    /// kept, so that a controller that is gone for good leaves no proxy drained for ever.
+    /// Whether the controller wants no sessions here. It repeats that on every stream; it is not
+    /// kept, so that a proxy is not drained for ever when a controller is gone.
     drained: bool,
-    /// Since when there is no stream.
     away_since: Option<Instant>,
-    /// Entries that wait for their head.
+    /// They wait for their head.
     entries: Vec<Revocation>,
-    /// After which serial the next entries are to be handed back, while that is under way.
+    /// The serial after which the next entries are handed back.
     handing_back: Option<u64>,
-    /// Whether all of the table was asked for on this stream.
     asked_for_all: bool,
-    /// Whether the revocations on disk were not those that were signed, and none came since.
+    /// Whether the revocations on disk were altered, and none came since.
     is_doubtful: bool,
-    /// The ends up to which the driver was told, and has not ended the sessions yet.
+    /// Heads whose sessions are still to be ended by the driver.
     ending: VecDeque<Head>,
-    /// Up to which end no session of a withdrawn key is left.
+    /// All sessions of revoked keys up to this head have ended.
     ended: Head,
     frames: VecDeque<Up>,
     events: VecDeque<AgentEvent>,
 }
 
-/// How a new key asks to belong to a fleet.
+/// How a new key joins a fleet.
 #[derive(Clone, Debug)]
 pub struct Joining {
-    /// The token that the machine was handed.
+    /// The token.
     pub token: JoinToken,
-    /// The name that it would like.
+    /// The name that it proposes.
     pub name: Name,
-    /// What a delegate in the token has said of it.
+    /// The chain of a delegate in the token.
     pub chain: Option<Chain>,
 }
 
 impl Agent {
-    /// An agent that does not belong to a fleet yet.
+    /// Creates an agent that does not belong to a fleet yet.
     pub fn joining(now: Instant, key: PublicKey, role: Role, software: &str, how: Joining) -> Self {
         let kept = Kept::of_token(&how.token);
         let mut agent = Self::of(now, key, role, software, kept);
@@ -168,20 +163,21 @@ impl Agent {
         agent
     }
 
-    /// Where this proxy or anchor listens, `host:port` each, for the controller that it joins.
+    /// Sets the addresses of this proxy or anchor, `host:port` each, for the controller that it
+    /// joins.
     pub fn listens_at(&mut self, addresses: Vec<String>) {
         self.addresses = addresses;
     }
 
-    /// Controllers listen elsewhere from now on, `host:port` each: call it once one was met there
-    /// whose key a root names.
+    /// Sets the addresses of controllers, `host:port` each: call it once a controller whose key a
+    /// root names was found there.
     pub fn set_controllers_at(&mut self, addresses: Vec<String>) {
         self.kept.set_addresses(addresses);
         self.tell(AgentEvent::Keep);
     }
 
-    /// An agent with what an earlier life of it has kept. What of that does not prove itself is
-    /// forgotten, with a warning; what does comes as events, revocations first.
+    /// Creates an agent from what was kept. What cannot be verified is dropped with a warning; the
+    /// rest comes as events, revocations first.
     pub fn restore(now: Instant, key: PublicKey, role: Role, software: &str, kept: Kept) -> Self {
         let mut agent = Self::of(now, key, role, software, kept);
         agent.is_doubtful = !agent.kept.has_held_revocations();
@@ -215,7 +211,7 @@ impl Agent {
         }
     }
 
-    /// The stream to a controller is up; nothing of an earlier one counts.
+    /// The stream to a controller is up; the state of an earlier one is dropped.
     pub fn on_stream_up(&mut self, now: Instant) {
         (self.away_since, self.asked_for_all, self.handing_back) = (None, false, None);
         self.entries.clear();
@@ -240,18 +236,18 @@ impl Agent {
         self.set_works(now, Works { stream: false, ..self.works });
     }
 
-    /// A box has a session with a proxy, or has none.
+    /// Reports whether a box has a session with a proxy.
     pub fn on_session(&mut self, now: Instant, is_up: bool) {
         self.set_works(now, Works { session: is_up, ..self.works });
     }
 
-    /// Whether nothing comes through the session of a box, which is given up much later.
+    /// Reports whether a session is silent; it is given up much later.
     pub fn on_mute(&mut self, now: Instant, is_mute: bool) {
         self.is_mute = is_mute;
         self.set_works(now, self.works);
     }
 
-    /// The proxy that a box is on, of which it tells the controller.
+    /// Sets the proxy that a box is on, and reports it to the controller.
     pub fn set_proxy(&mut self, proxy: Option<PublicKey>) {
         let was = std::mem::replace(&mut self.proxy, proxy);
         if was != proxy && self.away_since.is_none() && self.joining.is_none() {
@@ -259,13 +255,13 @@ impl Agent {
         }
     }
 
-    /// How many sessions a proxy or an anchor has.
+    /// Sets the number of sessions of a proxy or an anchor.
     pub fn on_sessions(&mut self, sessions: u32) {
         self.sessions = sessions;
     }
 
-    /// How far a proxy is from the anchors of its tenants: the round trips of those that are
-    /// measured, told by the millisecond and where they are others than before.
+    /// Sets the round trips of a proxy to the anchors of its tenants; changes are sent, to the
+    /// millisecond.
     pub fn on_anchors(&mut self, round_trips: impl IntoIterator<Item = (Name, Duration)>) {
         let told = |(tenant, round_trip): (Name, Duration)| {
             let millis = u32::try_from(round_trip.as_micros().div_ceil(1_000)).unwrap_or(u32::MAX);
@@ -284,7 +280,7 @@ impl Agent {
         }
     }
 
-    /// The sessions of the keys of an [`AgentEvent::Revoked`] have ended: call it once for each.
+    /// The sessions of an [`AgentEvent::Revoked`] have ended: call it once for each.
     pub fn on_revoked(&mut self) {
         if let Some(head) = self.ending.pop_front() {
             self.ended = head;
@@ -292,13 +288,12 @@ impl Agent {
         }
     }
 
-    /// Tells the driver whose sessions are to end.
     fn tell_revoked(&mut self, keys: Vec<PublicKey>) {
         self.ending.push_back(self.kept.trust().revocations().head());
         self.tell(AgentEvent::Revoked(keys));
     }
 
-    /// The version of a configuration cannot be used, for what `why` says.
+    /// A configuration cannot be used.
     pub fn refuse(&mut self, _: Instant, version: Version, why: &str) {
         if self.kept.refuse(version) {
             self.configure();
@@ -306,19 +301,19 @@ impl Agent {
         }
     }
 
-    /// Fields of the configuration that the file of this box sets otherwise.
+    /// Sets the fields that the file of this box overrides.
     pub fn set_pinned(&mut self, pinned: Vec<String>) {
         self.kept.set_pinned(pinned);
     }
 
-    /// Sends figures, unless too much waits already.
+    /// Sends samples, unless too many frames wait.
     pub fn send_samples(&mut self, samples: Vec<Sample>) {
         if self.frames.len() < FRAMES_MAX / 2 && self.away_since.is_none() {
             self.send(Up::Samples { samples });
         }
     }
 
-    /// Lets time pass.
+    /// Handles expired timers.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some((version, decision)) = self.kept.poll_trial(now) {
             match decision {
@@ -350,22 +345,22 @@ impl Agent {
         self.kept.trial_timeout()
     }
 
-    /// What is to be sent.
+    /// The next frame to send.
     pub fn poll_frame(&mut self) -> Option<Up> {
         self.frames.pop_front().or_else(|| self.next_surplus())
     }
 
-    /// What the driver must do or know.
+    /// The next event.
     pub fn poll_event(&mut self) -> Option<AgentEvent> {
         self.events.pop_front()
     }
 
-    /// What is to survive the program.
+    /// What is to be written to disk.
     pub fn kept(&self) -> &Kept {
         &self.kept
     }
 
-    /// Since when there is no stream to a controller, if there is none.
+    /// Since when no stream is up.
     pub fn away_since(&self) -> Option<Instant> {
         self.away_since
     }
@@ -381,7 +376,6 @@ impl Agent {
         self.handle_timeout(now);
     }
 
-    /// Tells the driver which configuration is to be in force.
     fn configure(&mut self) {
         let (version, text) = self.kept.configuration_in_force();
         self.tell(AgentEvent::Configure { version, text });
@@ -408,7 +402,7 @@ impl Agent {
         let have = HeldVersions {
             software: self.software.clone(),
             trust: self.kept.trust().list().number,
-            // Where their end is not signed by who counts, all of it is to come again.
+            // If their head is not verified, all are to come again.
             revocations: if is_proved { head } else { Head { epoch: head.epoch, ..Head::EMPTY } },
             documents,
             sessions: self.sessions,
@@ -420,14 +414,13 @@ impl Agent {
             self.send_anchors();
         }
         self.send(Up::Revoked { head: self.ended });
-        // What became of each document may not have been heard.
+        // Earlier reports may not have arrived.
         for report in self.kept.reports() {
             self.send(Up::Report(report));
         }
     }
 
-    /// What is sent beyond the bound goes: a stream that does not take it starts with what is
-    /// had.
+    /// Drops frames beyond the bound: the next stream starts with what is held.
     fn send(&mut self, frame: Up) {
         if self.frames.len() < FRAMES_MAX {
             self.frames.push_back(frame);

@@ -18,21 +18,21 @@ use crate::trust::Trust;
 /// The most statements of a chain.
 pub const CHAIN_MAX: usize = 4;
 
-/// Statements, the first signed by a root, each other by the key that the one before is about.
+/// Statements: a root signs the first, the key of each signs the next.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Chain(Vec<Signed<Statement>>);
 
-/// A key that a chain leads to.
+/// The end of a verified chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admitted {
-    /// What is said of it.
+    /// The statement about it.
     pub statement: Statement,
-    /// Who said so: the delegates between a root and it, the nearest last.
+    /// The delegates between a root and it, the nearest last.
     pub issuers: Vec<Issuer>,
 }
 
-/// The delegate that has signed a statement.
+/// A delegate that has signed a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Issuer {
     /// Its key.
@@ -47,24 +47,24 @@ impl Chain {
         Self(statements)
     }
 
-    /// This chain with another statement at its end.
+    /// Appends a statement.
     #[must_use]
     pub fn then(mut self, statement: Signed<Statement>) -> Self {
         self.0.push(statement);
         self
     }
 
-    /// Who claims to have signed the first statement, which proves nothing.
+    /// The claimed signer of the first statement, not verified.
     pub fn claimed_root(&self) -> Option<PublicKey> {
         self.0.first()?.claimed_keys().next()
     }
 
-    /// What the last statement says, which proves nothing.
+    /// The last statement, not verified.
     pub fn claimed(&self) -> Option<Statement> {
         self.0.last()?.peek()
     }
 
-    /// The key that it leads to, if every step holds and none of the keys is revoked.
+    /// Verifies every step; no key may be revoked.
     ///
     /// # Errors
     /// Which step does not hold, and why.
@@ -72,8 +72,8 @@ impl Chain {
         self.prove()?.admit(trust)
     }
 
-    /// Whether all signatures hold, whoever the first signer is: what of a verification costs time
-    /// and never changes.
+    /// Verifies the signatures for any first signer: the part of a verification that costs time and
+    /// never changes.
     pub(crate) fn prove(&self) -> Result<Proof, ChainError> {
         if !(1..=CHAIN_MAX).contains(&self.0.len()) {
             return Err(ChainError::Length(self.0.len()));
@@ -95,17 +95,16 @@ impl Chain {
     }
 }
 
-/// A chain whose signatures hold.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Proof {
-    /// Who has signed the first statement.
+    /// The signers of the first statement.
     begins: Vec<PublicKey>,
     statements: Vec<Statement>,
 }
 
 impl Proof {
-    /// The key that the chain leads to, if it begins at a root of today, no step exceeds the one
-    /// before, no key stands in it twice, and none is revoked.
+    /// The end of the chain, if it begins at a current root, no step exceeds the one before, no key
+    /// occurs twice, and none is revoked.
     pub(crate) fn admit(&self, trust: &Trust) -> Result<Admitted, ChainError> {
         if !trust.roots().any(|root| self.begins.contains(&root)) {
             let why = EnvelopeError::NotSigned;
@@ -114,7 +113,7 @@ impl Proof {
         let mut above: Option<&Statement> = None;
         let mut issuers = Vec::new();
         for (step, statement) in (1..).zip(&self.statements) {
-            // Else who revokes one that it stands for revokes the other.
+            // Otherwise a revocation of one statement's key would revoke another.
             if self.statements[..step - 1].iter().any(|before| before.key == statement.key) {
                 return Err(ChainError::Twice { step, key: statement.key });
             }
@@ -135,7 +134,7 @@ impl Proof {
     }
 }
 
-/// For how many keys of one table or list delegates have signed.
+/// The keys for which delegates have signed, in one table or list.
 #[derive(Debug, Default)]
 pub(crate) struct Uses {
     of: BTreeMap<PublicKey, u32>,
@@ -143,12 +142,12 @@ pub(crate) struct Uses {
 }
 
 impl Uses {
-    /// Counts a key, once; false if it is one more than a delegate above it may sign for.
+    /// Counts a key, once; false if it is beyond the uses of a delegate above it.
     pub(crate) fn take(&mut self, who: &Admitted) -> bool {
         if self.counted.contains(&who.statement.key) {
             return true;
         }
-        // All of them, or a delegate could have others sign for as many again.
+        // All delegates count, or one could have others sign for as many again.
         let is_used_up = who.issuers.iter().any(|issuer| {
             let used = self.of.get(&issuer.key).copied().unwrap_or_default();
             issuer.uses.is_some_and(|most| used >= most)
@@ -161,40 +160,40 @@ impl Uses {
     }
 }
 
-/// Why a chain leads to nobody.
+/// Why a chain is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChainError {
     /// No statement, or too many.
     #[error("a chain has 1 to {CHAIN_MAX} statements, this has {0}")]
     Length(usize),
-    /// A statement is not signed by whom it should.
+    /// A statement is not signed by the key that should.
     #[error("statement {step} of the chain: {why}")]
     Signature {
-        /// Which, from 1.
+        /// The step, from 1.
         step: usize,
-        /// What is wrong with it.
+        /// The reason.
         why: EnvelopeError,
     },
     /// A key of the chain is revoked.
     #[error("statement {step} of the chain is about {key}, which is revoked")]
     Revoked {
-        /// Which, from 1.
+        /// The step, from 1.
         step: usize,
         /// The key.
         key: PublicKey,
     },
-    /// A key of the chain has a statement above already.
+    /// A key occurs twice.
     #[error("statement {step} of the chain is about {key}, as one before it is")]
     Twice {
-        /// Which, from 1.
+        /// The step, from 1.
         step: usize,
         /// The key.
         key: PublicKey,
     },
-    /// A delegate has signed what it may not.
+    /// A delegate has signed beyond its grant.
     #[error("statement {step} of the chain is beyond what {key} may sign")]
     Exceeds {
-        /// Which, from 1.
+        /// The step, from 1.
         step: usize,
         /// The delegate.
         key: PublicKey,

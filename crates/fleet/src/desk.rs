@@ -1,4 +1,4 @@
-//! The controller's side of one stream: sends what is missing at the other end, and no more.
+//! The controller's side of one stream: sends what is missing at the other end.
 //!
 //! ```text
 //! store ──► Published (trust, revocations), documents, table ──┐
@@ -7,7 +7,7 @@
 //!      ──► join, reports, samples ─────────────► events
 //! ```
 //!
-//! It holds no private key: whatever it sends was signed before.
+//! It holds no private key: everything was signed before.
 
 mod sending;
 
@@ -30,42 +30,38 @@ use crate::table::{Table, TableHead};
 use crate::token::Secret;
 use crate::trust::TrustList;
 
-/// The most events that wait for the driver; it takes them after every call.
 const EVENTS_MAX: usize = 1_024;
-/// The most entries that a peer may hand back.
 const SURPLUS_MAX: usize = 65_536;
-/// Messages that a peer may send at once, and in each second after that.
+/// Messages that a peer may send at once, and per second after that.
 const BURST: u32 = 1_000;
 const PER_SECOND: u32 = 20;
-/// Answers that wait for a peer that does not read.
+/// Answers for a peer that does not read.
 const FRAMES_MAX: usize = 4_096;
-/// The most addresses of a new proxy or anchor.
 const JOIN_ADDRESSES_MAX: usize = 8;
-/// The most characters of a text that comes from a peer.
 const TEXT_MAX: usize = 500;
 
-/// What all peers are told.
+/// What all peers get.
 #[derive(Clone, Debug)]
 pub struct Published {
-    /// Whom to trust, from the first list to the last: each is signed by a root that the one before
-    /// names, so a peer that was away for long must hear all of them.
+    /// All lists of trust, in order: a root in each signs the next, so a peer that was away must
+    /// get every one.
     pub trust: Vec<PublishedTrust>,
-    /// The withdrawn keys.
+    /// The revoked keys.
     pub revocations: Revocations,
-    /// What their end is signed by.
+    /// Their signed head.
     pub head: Signed<Head>,
 }
 
 /// One list of trust.
 #[derive(Clone, Debug)]
 pub struct PublishedTrust {
-    /// Its number; those before it are lower.
+    /// Its number, higher than those before.
     pub number: u64,
     /// The list.
     pub list: Signed<TrustList>,
 }
 
-/// A table as one peer is to have it.
+/// A table for one peer.
 #[derive(Clone, Debug)]
 pub struct PublishedTable {
     /// Its version.
@@ -76,46 +72,46 @@ pub struct PublishedTable {
     pub head: Signed<TableHead>,
 }
 
-/// What the driver of a desk must do or know.
+/// An event for the driver of a desk.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DeskEvent {
-    /// A new key asks to belong to the fleet: answer by [`Desk::welcome`] or [`Desk::refuse`].
+    /// A new key asks to join: answer by [`Desk::welcome`] or [`Desk::refuse`].
     Join {
-        /// The secret by which it asks.
+        /// The secret of its token.
         secret: Secret,
         /// The tenant of its token.
         tenant: Name,
-        /// The role that it would have.
+        /// The role that it asks for.
         role: Role,
-        /// The name that it would like.
+        /// The name that it proposes.
         name: Name,
-        /// What a delegate has said of it.
+        /// The chain of a delegate.
         chain: Option<Chain>,
-        /// The addresses at which it says to listen; at most 8.
+        /// The addresses where it listens; at most 8.
         addresses: Vec<String>,
     },
-    /// What the peer has, for the store.
+    /// What the peer holds, for the store.
     Have(HeldVersions),
-    /// What became of a document.
+    /// The outcome of a document.
     Report(Report),
-    /// All revocations up to this end are in force at the peer, if it is one of the same chain.
+    /// All revocations up to this head are in force at the peer, if its chain is the same.
     Revoked(Head),
-    /// The peer holds a document that is newer than the one that it is to have: the store is older
-    /// than what was sent once, or the peer does not tell the truth.
+    /// The peer holds a newer document than the store: the store is an older copy, or the peer
+    /// lies.
     Ahead {
         /// The document's kind.
         kind: Kind,
-        /// The version that the peer says to hold.
+        /// The version that the peer reports.
         held: Version,
     },
-    /// The peer holds revocations that the store does not.
+    /// Revocations that the peer holds and the store does not.
     Surplus(Vec<Revocation>, Signed<Head>),
-    /// Figures.
+    /// Samples.
     Samples(Vec<Sample>),
-    /// The round trips of a proxy to the anchors of its tenants, microseconds: what it says, of
-    /// whichever tenants it likes; at most [`Up::ANCHORS_MAX`].
+    /// The round trips of a proxy to the anchors of its tenants, microseconds, as it reports them,
+    /// for any tenants; at most [`Up::ANCHORS_MAX`].
     Anchors(BTreeMap<Name, u32>),
-    /// Something that a person should know; fit to be shown.
+    /// A text for a person, without control characters.
     Text(String),
     /// The stream must end.
     End(&'static str),
@@ -125,20 +121,20 @@ pub enum DeskEvent {
 #[derive(Debug)]
 pub struct Desk {
     peer: PublicKey,
-    /// The delegates that have signed for it.
+    /// The delegates in its chain.
     issuers: Vec<PublicKey>,
-    /// Whether the store knows it: strangers may ask to join and nothing else.
+    /// Strangers may only ask to join.
     is_member: bool,
     published: Arc<Published>,
-    /// What the peer has, as it said and as was sent since; `None` before it said so.
+    /// What the peer holds, as reported and as sent since; `None` before it reports.
     had: Option<HeldVersions>,
-    /// The last list of trust that was sent: once on a stream, for what could not be used does not
-    /// get better, and what was taken is on its way to be told.
+    /// The number of the last list that was sent: once on a stream, since a list that could not be
+    /// used does not get better.
     sent_trust: u64,
     desired: BTreeMap<Kind, (Version, Envelope)>,
     table: Option<Arc<PublishedTable>>,
     sending: Option<TableSending>,
-    /// Whether the peer is to have no sessions, once the driver has said so.
+    /// Whether the peer is to have no sessions; `None` if the driver did not say.
     drained: Option<bool>,
     surplus: Vec<Revocation>,
     frames: VecDeque<Down>,
@@ -149,7 +145,7 @@ pub struct Desk {
 }
 
 impl Desk {
-    /// The desk of the stream that the holder of `peer` has opened.
+    /// Creates the desk of a stream that the holder of `peer` has opened.
     pub fn new(now: Instant, peer: PublicKey, is_member: bool, published: Arc<Published>) -> Self {
         Self {
             peer,
@@ -171,17 +167,17 @@ impl Desk {
         }
     }
 
-    /// The key of the peer at the other end of the stream.
+    /// The peer's key.
     pub fn peer(&self) -> PublicKey {
         self.peer
     }
 
-    /// What the peer has, once it said so.
+    /// What the peer holds, once it has reported.
     pub fn had(&self) -> Option<&HeldVersions> {
         self.had.as_ref()
     }
 
-    /// Takes a message of the peer.
+    /// Handles a message of the peer.
     pub fn handle_frame(&mut self, now: Instant, frame: Up) {
         if self.ended {
             return;
@@ -213,30 +209,30 @@ impl Desk {
         }
     }
 
-    /// The peer belongs to the fleet from now on.
+    /// Admits the peer to the fleet.
     pub fn welcome(&mut self, chain: Chain, tenant: Name) {
         self.is_member = true;
         self.frames.push_back(Down::Welcome { chain, tenant });
     }
 
-    /// The peer is there by the word of these delegates, and not beyond one of them.
+    /// Sets the delegates in the peer's chain: a revocation of one ends the stream.
     pub fn signed_by(&mut self, issuers: Vec<PublicKey>) {
         self.issuers = issuers;
         self.send_published();
     }
 
-    /// The peer may not join.
+    /// Refuses the peer's request.
     pub fn refuse(&mut self, reason: &str, retry: bool) {
         self.frames.push_back(Down::Refused { reason: reason.to_owned(), retry });
     }
 
-    /// What all peers are told is another. A peer that is withdrawn itself is told no more.
+    /// Sets what all peers get; a revoked peer gets nothing more.
     pub fn publish(&mut self, published: Arc<Published>) {
         self.published = published;
         self.send_published();
     }
 
-    /// A document is to hold at the peer.
+    /// Sets a document that the peer is to hold.
     pub fn desire(&mut self, kind: Kind, version: Version, document: Envelope) {
         let newest = self.desired.get(&kind).is_none_or(|(held, _)| *held < version);
         if newest && !self.ended {
@@ -245,19 +241,18 @@ impl Desk {
         }
     }
 
-    /// The version of the table that the peer has or is being sent, by which the driver finds the
-    /// table to start from.
+    /// The version of the table that the peer has or is being sent, the base of the next change.
     pub fn table_version(&self) -> Option<Version> {
         let sent = self.table.as_ref().map(|table| table.version);
         sent.or_else(|| self.had.as_ref()?.documents.get(&Kind::Table).copied())
     }
 
-    /// A table is to hold at the peer. `former` is the one of [`Desk::table_version`], if the
-    /// driver still has it: then only what differs is sent.
+    /// Sets the table that the peer is to hold. `former`: the one of [`Desk::table_version`], if
+    /// the driver still has it, so that only the difference is sent.
     pub fn desire_table(&mut self, table: Arc<PublishedTable>, former: Option<&PublishedTable>) {
         let held = self.table_version();
         self.table = Some(table.clone());
-        // Before the peer said what it has, nothing is sent.
+        // Nothing is sent before the peer has reported.
         if self.ended || self.had.is_none() || held >= Some(table.version) {
             return;
         }
@@ -266,20 +261,20 @@ impl Desk {
         self.sending = Some(TableSending::new(&table, former.map(|former| &former.table)));
     }
 
-    /// Somebody watches the peer.
+    /// Asks the peer for frequent samples.
     pub fn watch(&mut self, lease: Duration) {
         let lease_ms = u32::try_from(lease.as_millis()).unwrap_or(u32::MAX);
         self.frames.push_back(Down::Watch { lease_ms });
     }
 
-    /// The peer is to let go of its sessions and take no new ones, or to take them again, if it is
-    /// `false`; it is told if it has said something else.
+    /// Asks the peer to end its sessions and take no new ones, or, with `false`, to take them
+    /// again; sent if the peer's state is another.
     pub fn drain(&mut self, drained: bool) {
         self.drained = Some(drained);
         self.send_drained();
     }
 
-    /// What is to be sent next.
+    /// The next frame to send.
     pub fn poll_frame(&mut self) -> Option<Down> {
         if let Some(frame) = self.frames.pop_front() {
             return Some(frame);
@@ -291,12 +286,11 @@ impl Desk {
         frame
     }
 
-    /// What the driver must do or know.
+    /// The next event.
     pub fn poll_event(&mut self) -> Option<DeskEvent> {
         self.events.pop_front()
     }
 
-    /// Whether the peer is within what it may send.
     fn allows(&mut self, now: Instant) -> bool {
         let seconds = (now - self.allowance_at).as_secs() as u32;
         if seconds > 0 {
@@ -310,7 +304,7 @@ impl Desk {
     }
 
     fn on_have(&mut self, have: HeldVersions) {
-        // It has started anew, or could not use what was sent; what still waits is sent again.
+        // The peer has restarted, or could not use what was sent: sends it again.
         (self.sending, self.had) = (None, Some(have.clone()));
         self.frames.retain(|frame| !matches!(frame, Down::Revoke { .. }));
         self.tell(DeskEvent::Have(have));
@@ -340,7 +334,7 @@ impl Desk {
         }
         let Some(had) = &mut self.had else { return };
         let published = &self.published;
-        // First, because the rest may be signed by whom they name.
+        // First, because they may name the signers of the rest.
         let from = had.trust.max(self.sent_trust);
         for trust in published.trust.iter().filter(|trust| trust.number > from) {
             self.frames.push_back(Down::Trust { list: trust.list.clone() });
@@ -350,7 +344,7 @@ impl Desk {
         if theirs == ours {
             return;
         }
-        // Of another epoch, or where the chain has forked, all: the peer compares.
+        // All entries for another epoch or a forked chain: the peer compares.
         let is_of_ours = published.revocations.includes(theirs.serial, &theirs.hash);
         let after = if theirs.epoch == ours.epoch && is_of_ours { theirs.serial } else { 0 };
         let entries = published.revocations.entries(after);
@@ -360,7 +354,7 @@ impl Desk {
 
     fn send_drained(&mut self) {
         let (Some(had), Some(drained)) = (&mut self.had, self.drained) else { return };
-        // Who does not say what it is cannot be told that it is over.
+        // A peer that reports no such state does not know [`Down::Undrain`].
         if self.ended || had.drained.unwrap_or_default() == drained {
             return;
         }
@@ -382,7 +376,7 @@ impl Desk {
             return;
         }
         had.documents.insert(kind, *version);
-        // A former one that still waits is of no use.
+        // It replaces a former one that still waits.
         self.frames.retain(|frame| !matches!(frame, Down::Desired { kind: k, .. } if *k == kind));
         self.frames.push_back(Down::Desired { kind, document: document.clone() });
     }

@@ -1,4 +1,4 @@
-//! What stands for bytes: their SHA-256.
+//! SHA-256 digests.
 
 use std::fmt;
 
@@ -7,16 +7,16 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use ring::digest::{Context, SHA256};
 use serde::{Deserialize, Serialize};
 
-/// A SHA-256 (FIPS 180-4), in base64 where it is written.
+/// A SHA-256 (FIPS 180-4), in text as base64.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// Where a hash chain begins.
+    /// The beginning of a hash chain.
     pub const ZERO: Self = Self([0; 32]);
 
-    /// The digest of `parts`, each preceded by its length, so that no two lists of parts are the
+    /// The digest of `parts`, each preceded by its length, so that different lists never give the
     /// same bytes.
     pub fn of<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let mut context = Context::new(&SHA256);
@@ -27,7 +27,7 @@ impl Digest {
         Self(context.finish().as_ref().try_into().expect("SHA-256 has 32 bytes"))
     }
 
-    /// The digest of these 32 bytes.
+    /// A digest of these bytes.
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }

@@ -13,7 +13,7 @@ use crate::name::Name;
 use crate::rollout::plan::Target;
 use crate::trust::Trust;
 
-/// When a document came to be. Later ones are greater.
+/// The version of a document, in order.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -25,37 +25,37 @@ pub struct Version {
     pub number: u64,
 }
 
-/// What a document is about; one of each is in force at a time.
+/// The kinds of documents; one of each is in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// How a box is to be set.
+    /// The settings of a box.
     Configuration,
     /// The proxies that a box may choose among.
     Candidates,
-    /// The anchors that a proxy leads to.
+    /// The anchors that a proxy uses.
     Anchors,
     /// Who may connect to a proxy or an anchor ([`Table`](crate::Table)).
     Table,
 }
 
-/// What a document may hold.
+/// The content of a document.
 pub trait Body: Serialize + for<'a> Deserialize<'a> {
-    /// The kind of document that this is the body of.
+    /// The kind of its document.
     const KIND: Kind;
-    /// The type that is signed with it.
+    /// The type in the signature.
     const TYPE: &'static str;
 }
 
-/// What is to hold at the holder of one key.
+/// A document for the holder of one key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Document<B> {
-    /// The key of whom the document is for: nobody else takes it.
+    /// The key of its only reader.
     pub subject: PublicKey,
-    /// Documents replace those with lower versions.
+    /// Higher versions replace lower ones.
     pub version: Version,
-    /// What is to hold.
+    /// The content.
     pub body: B,
 }
 
@@ -64,10 +64,10 @@ impl<B: Body> Payload for Document<B> {
 }
 
 impl<B: Body> Document<B> {
-    /// Reads a document for the holder of `subject`, who holds `held`.
+    /// Verifies a document for the holder of `subject`, who holds `held`.
     ///
     /// # Errors
-    /// When no controller has signed it, when it is for another, or not newer than the one held.
+    /// When no controller has signed it, it is for another, or not newer than the one held.
     pub fn open(
         signed: &Signed<Self>,
         trust: &Trust,
@@ -78,7 +78,7 @@ impl<B: Body> Document<B> {
         document.check(trust, subject, held)
     }
 
-    /// Reads again what the holder of `subject` has taken before.
+    /// Verifies a document that was taken before.
     pub(crate) fn open_held(
         signed: &Signed<Self>,
         trust: &Trust,
@@ -102,7 +102,7 @@ impl<B: Body> Document<B> {
     }
 }
 
-/// Whether `version` may follow on `held`.
+/// Whether `version` may follow `held`.
 pub(crate) fn check_version(
     version: Version,
     trust: &Trust,
@@ -117,39 +117,39 @@ pub(crate) fn check_version(
     }
 }
 
-/// How a box is to be set: fields of its file, as TOML. What the file itself says wins.
+/// The settings of a box: fields of its file, as TOML. The file itself wins.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Configuration {
     /// The fields, at most [`Configuration::TEXT_MAX`] bytes.
     pub text: String,
-    /// The word of a person, where the list of trust names approvers.
+    /// The approval of a person, where the list of trust names approvers.
     #[serde(default)]
     pub approval: Option<Signed<Approval>>,
 }
 
-/// A person says that a configuration may be used: this text, as this version, by these boxes. A
-/// stolen controller can bring neither an older text back nor one to other boxes.
+/// A person's approval of a text, as a version, for boxes. A stolen controller can neither bring
+/// back an older text nor use it for other boxes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Approval {
-    /// For boxes of which tenant.
+    /// The tenant of the boxes.
     pub tenant: Name,
-    /// For which of them.
+    /// Which of its boxes.
     pub target: Target,
-    /// The version's number among those for this target; a box takes none below the last.
+    /// Counts the approvals for this target; a box takes none below the last.
     pub number: u64,
     /// The digest of the text.
     pub text: Digest,
 }
 
-/// The number that was approved last for each target that a box belongs to.
+/// The last approved number for each target that a box belongs to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Approvals(Vec<(Target, u64)>);
 
 impl Approvals {
-    /// Takes a number for `target`, unless it is below the last one.
+    /// Takes a number unless it is below the last one.
     fn take(&mut self, target: &Target, number: u64) -> bool {
         let Some((_, held)) = self.0.iter_mut().find(|(held, _)| held == target) else {
             self.0.push((target.clone(), number));
@@ -165,17 +165,17 @@ impl Payload for Approval {
     const TYPE: &'static str = "application/vnd.roadweave.approval+json";
 }
 
-/// A configuration that waits for a person, as it is handed to the machine with that one's key.
+/// A configuration that waits for approval, as handed to the machine with the approver's key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiting {
-    /// What is to be signed.
+    /// What to sign.
     pub approval: Approval,
-    /// The text that boxes get, which the person reads.
+    /// The text of the configuration.
     pub text: String,
 }
 
 impl Waiting {
-    /// For whom it is and what they get, as the person is to see it before signing.
+    /// What the person sees before signing: the target and the text.
     pub fn shown(&self) -> String {
         let Approval { tenant, target, number, .. } = &self.approval;
         let whom = match target {
@@ -187,10 +187,10 @@ impl Waiting {
         format!("number {number} for {whom} of {tenant}:\n\n{}", text.collect::<String>())
     }
 
-    /// The person's word.
+    /// Signs the approval.
     ///
     /// # Errors
-    /// When what is to be signed is for another text than the one that was read.
+    /// When it is for another text than this.
     pub fn sign(&self, approver: &Identity) -> Result<Signed<Approval>, DocumentError> {
         if self.approval.text != Digest::of([self.text.as_bytes()]) {
             return Err(DocumentError::NotApproved);
@@ -210,11 +210,11 @@ impl Configuration {
     /// The longest text, bytes.
     pub const TEXT_MAX: usize = 24 * 1024;
 
-    /// Whether the box of `tenant` with this key and these tags may be set like this, having taken
-    /// what was `approved` before.
+    /// Checks that the box of `tenant` with this key and these tags may use it, after what was
+    /// `approved` before.
     ///
     /// # Errors
-    /// When the text is too long, or a person should have approved and has not.
+    /// When the text is too long, or an approval is missing.
     pub fn check(
         &self,
         trust: &Trust,
@@ -253,23 +253,23 @@ impl Body for Configuration {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Candidates {
-    /// At most [`Candidates::MAX`], the best first by what the controller knows.
+    /// At most [`Candidates::MAX`], the best first.
     pub proxies: Vec<Candidate>,
 }
 
-/// One proxy that a box may choose.
+/// A proxy that a box may choose.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Candidate {
-    /// What makes it a proxy of the box's tenant; its key and name are in it.
+    /// Proves that it is a proxy of the box's tenant; contains key and name.
     pub chain: Chain,
-    /// The site that the proxy stands at: standbys are sought at another one.
+    /// Its site: standbys are sought at another one.
     pub site: Name,
-    /// Where it listens, `host:port` each.
+    /// `host:port` each.
     pub addresses: Vec<String>,
     /// The round trip from it to the tenant's anchor, microseconds.
     pub to_anchor_us: u32,
-    /// Whether the proxy should be chosen only when no other is there.
+    /// Whether to choose it only if no other is there.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub last_resort: bool,
 }
@@ -284,11 +284,11 @@ impl Body for Candidates {
     const TYPE: &'static str = "application/vnd.roadweave.candidates+json";
 }
 
-/// The anchors that a proxy leads to.
+/// The anchors that a proxy uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Anchors {
-    /// For each tenant those that may serve it, the first that answers does.
+    /// For each tenant those that may serve it; the first that answers is used.
     pub anchors: Vec<Anchor>,
 }
 
@@ -296,13 +296,13 @@ pub struct Anchors {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Anchor {
-    /// Whose inner addresses are there.
+    /// Its tenant.
     pub tenant: Name,
-    /// What makes it an anchor of that tenant; its key and name are in it.
+    /// Proves that it is an anchor of that tenant; contains key and name.
     pub chain: Chain,
-    /// Where it listens, `host:port` each.
+    /// `host:port` each.
     pub addresses: Vec<String>,
-    /// The most that all boxes of the tenant together may send, and receive, through the proxy.
+    /// The limit of all boxes of the tenant together through the proxy, for each direction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_kbps: Option<u32>,
 }
@@ -315,10 +315,10 @@ impl Body for Anchors {
 /// Why a document does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DocumentError {
-    /// Nobody who counts has signed it.
+    /// No trusted key has signed it.
     #[error("the document: {0}")]
     Envelope(#[from] EnvelopeError),
-    /// The document is for somebody else.
+    /// It is for another key.
     #[error("the document is for another key")]
     OtherSubject,
     /// A newer document is held.
@@ -335,13 +335,13 @@ pub enum DocumentError {
     /// Its text is too long.
     #[error("the configuration is longer than {} bytes", Configuration::TEXT_MAX)]
     TooLong,
-    /// Somebody would approve what is not to be seen.
+    /// The approver could not see all of the text.
     #[error("the configuration has characters that hide what it says from who reads it")]
     Hidden,
-    /// A person should have approved it.
+    /// An approval is missing.
     #[error("nobody who counts has approved this configuration for this box")]
     NotApproved,
-    /// A person has approved it, and a later one since.
+    /// A later approval was taken since.
     #[error("the approved configuration is number {0}, and a later one was taken since")]
     ApprovedBefore(u64),
 }

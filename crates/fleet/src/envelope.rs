@@ -1,8 +1,7 @@
 //! Signed payloads in DSSE envelopes (<https://github.com/secure-systems-lab/dsse>, version 1).
 //!
-//! The signature is over the bytes as they are carried, with their type before them: nothing has to
-//! be brought into a canonical form first, and what was signed as one kind is never read as
-//! another.
+//! The signature covers the bytes as carried, with their type before them: there is no canonical
+//! form, and a payload is never read as another type.
 
 mod proofs;
 
@@ -16,18 +15,17 @@ use serde::{Deserialize, Serialize};
 
 pub use self::proofs::remember_proofs;
 
-/// The most bytes of a payload: with base64 and the names of fields it fits a frame.
+/// With base64 and field names it fits a frame.
 const PAYLOAD_MAX: usize = 40 * 1024;
-/// The most signatures that an envelope carries.
 const SIGNATURES_MAX: usize = 4;
 
-/// What may be signed.
+/// A payload that may be signed.
 pub trait Payload: Serialize + DeserializeOwned {
-    /// The type that is signed with it.
+    /// The type in the signature.
     const TYPE: &'static str;
 }
 
-/// An envelope whose payload nobody has checked yet.
+/// An envelope that is not verified.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Envelope {
@@ -45,7 +43,7 @@ struct KeyedSignature {
     signature: Signature,
 }
 
-/// An envelope that claims to hold a `T`. What it holds is read by [`Signed::verify`] alone.
+/// An envelope that claims to hold a `T`; [`Signed::verify`] reads it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Signed<T> {
@@ -55,7 +53,7 @@ pub struct Signed<T> {
 }
 
 impl<T: Payload> Signed<T> {
-    /// `payload`, signed by `identity`.
+    /// Signs `payload`.
     ///
     /// # Errors
     /// When the payload is too large.
@@ -73,7 +71,7 @@ impl<T: Payload> Signed<T> {
         Ok(Self { envelope, payload: PhantomData })
     }
 
-    /// This envelope with the signature of `identity` added to those that it has.
+    /// Adds the signature of `identity`.
     ///
     /// # Errors
     /// When there are too many signatures.
@@ -88,10 +86,10 @@ impl<T: Payload> Signed<T> {
         Ok(self)
     }
 
-    /// The payload, if the holder of one of `keys` has signed it, and which key that is.
+    /// The payload and its signer, if one of `keys` has signed it.
     ///
     /// # Errors
-    /// When no holder of such a key has, or the envelope holds something else.
+    /// When none has, or the envelope holds another type.
     pub fn verify_by(
         &self,
         keys: impl IntoIterator<Item = PublicKey>,
@@ -113,26 +111,26 @@ impl<T: Payload> Signed<T> {
         Ok((payload, key))
     }
 
-    /// The payload, if the holder of `key` has signed it.
+    /// The payload, if `key` has signed it.
     ///
     /// # Errors
-    /// When the holder has not, or the envelope holds something else.
+    /// When it has not, or the envelope holds another type.
     pub fn verify(&self, key: PublicKey) -> Result<T, EnvelopeError> {
         self.verify_by([key]).map(|(payload, _)| payload)
     }
 
-    /// The payload, whoever has signed it: for what was proved before, by keys that may count no
-    /// more.
+    /// The payload without verification: for what was verified before, by keys that may not count
+    /// any more.
     pub(crate) fn peek(&self) -> Option<T> {
         serde_json::from_slice(&self.bytes().ok()?).ok()
     }
 
-    /// The keys that claim to have signed it.
+    /// The keys that claim to have signed it, not verified.
     pub fn claimed_keys(&self) -> impl Iterator<Item = PublicKey> {
         self.envelope.signatures.iter().take(SIGNATURES_MAX).map(|by| by.key)
     }
 
-    /// The payload's bytes, whoever made them.
+    /// The payload's bytes, not verified.
     pub(crate) fn bytes(&self) -> Result<Vec<u8>, EnvelopeError> {
         if self.envelope.payload.len() > PAYLOAD_MAX.div_ceil(3) * 4 {
             return Err(EnvelopeError::TooLarge);
@@ -140,7 +138,7 @@ impl<T: Payload> Signed<T> {
         BASE64.decode(&self.envelope.payload).map_err(|_| EnvelopeError::Malformed)
     }
 
-    /// The envelope itself, to be kept or sent on.
+    /// The envelope, to be kept or sent on.
     pub fn into_envelope(self) -> Envelope {
         self.envelope
     }
@@ -164,10 +162,10 @@ pub enum EnvelopeError {
     /// No key that counts has signed the envelope.
     #[error("it is not signed by a key that counts here")]
     NotSigned,
-    /// The envelope holds another type than is asked for.
+    /// It holds another type.
     #[error("it holds something else than is asked for")]
     OtherType,
-    /// The payload cannot be read.
+    /// The payload cannot be decoded.
     #[error("what it holds cannot be read")]
     Malformed,
     /// The payload is too large, or has too many signatures.
@@ -178,6 +176,7 @@ pub enum EnvelopeError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{identity, key, sign};
 
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     struct Order(u32);
@@ -192,27 +191,24 @@ mod tests {
 
     #[test]
     fn the_encoding_is_that_of_dsse() {
-        // The example of the protocol's page.
         let encoded = encoding_before_signing("http://example.com/HelloWorld", b"hello world");
         assert_eq!(encoded, b"DSSEv1 29 http://example.com/HelloWorld 11 hello world");
     }
 
     #[test]
     fn what_was_signed_is_read_as_that_alone() {
-        let (one, other) = (Identity::from_seed([1; 32]), Identity::from_seed([2; 32]));
-        let signed = Signed::sign(&Order(7), &one).expect("signed");
-        let key = one.public_key();
-        assert_eq!(signed.verify(key), Ok(Order(7)));
-        assert_eq!(signed.verify(other.public_key()), Err(EnvelopeError::NotSigned));
+        let (signed, one, other) = (sign(&Order(7), 1), key(1), key(2));
+        assert_eq!(signed.verify(one), Ok(Order(7)));
+        assert_eq!(signed.verify(other), Err(EnvelopeError::NotSigned));
         let envelope = signed.clone().into_envelope();
-        let read = Signed::<Other>::from(envelope.clone()).verify(key);
+        let read = Signed::<Other>::from(envelope.clone()).verify(one);
         assert_eq!(read, Err(EnvelopeError::OtherType));
         let renamed = Envelope { payload_type: "other".into(), ..envelope.clone() };
-        let read = Signed::<Other>::from(renamed).verify(key);
+        let read = Signed::<Other>::from(renamed).verify(one);
         assert_eq!(read, Err(EnvelopeError::NotSigned));
         let changed = Envelope { payload: BASE64.encode("8"), ..envelope };
-        assert_eq!(Signed::<Order>::from(changed).verify(key), Err(EnvelopeError::NotSigned));
-        let both = signed.countersign(&other).expect("two signatures");
-        assert_eq!(both.verify(other.public_key()), Ok(Order(7)));
+        assert_eq!(Signed::<Order>::from(changed).verify(one), Err(EnvelopeError::NotSigned));
+        let both = signed.countersign(&identity(2)).expect("two signatures");
+        assert_eq!(both.verify(other), Ok(Order(7)));
     }
 }

@@ -4,7 +4,7 @@
 //! length: u32, big endian | JSON, at most 64 KiB
 //! ```
 //!
-//! The stream is TCP with TLS 1.3; both ends have proved their keys before the first message.
+//! The stream is TCP with TLS 1.3; both ends have authenticated before the first message.
 
 use std::collections::BTreeMap;
 
@@ -23,189 +23,186 @@ use crate::trust::TrustList;
 
 /// The largest message, bytes.
 pub const FRAME_MAX: usize = 64 * 1024;
-/// Bytes of the length before each message.
 const LENGTH: usize = 4;
 
-/// A message from the controller to a member of its fleet.
+/// A message from the controller to a member.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "type")]
 pub enum Down {
-    /// The list of trust, if it is newer than the one that this side has.
+    /// A newer list of trust.
     Trust {
         /// The list.
         list: Signed<TrustList>,
     },
-    /// Keys are withdrawn.
+    /// Keys are revoked.
     Revoke {
         /// The entries, in order.
         entries: Vec<Revocation>,
-        /// With the last of them: what their end is signed by.
+        /// With the last entries: the signed head.
         #[serde(default)]
         head: Option<Signed<Head>>,
     },
-    /// A document is to hold.
+    /// A document for this side.
     Desired {
         /// The document's kind.
         kind: Kind,
         /// The document.
         document: Envelope,
     },
-    /// The table of who may connect changes.
+    /// A change of the table of members.
     Members(TableChange),
-    /// Somebody watches: send figures often for so long, ms.
+    /// Asks for frequent samples.
     Watch {
         /// How long, ms; 0 ends it.
         lease_ms: u32,
     },
     /// The answer to [`Up::Join`]: this side belongs to the fleet.
     Welcome {
-        /// What admits it.
+        /// The chain that admits it.
         chain: Chain,
         /// Its tenant.
         tenant: Name,
     },
-    /// Something that was asked for is refused.
+    /// A request is refused.
     Refused {
         /// Why, for a person.
         reason: String,
-        /// Whether the controller may be asked again later.
+        /// Whether to ask again later.
         retry: bool,
     },
-    /// The controller wants this proxy or anchor to take no new sessions and let go of those it
-    /// has, until it takes that back.
+    /// Take no new sessions and end the present ones, until that is taken back.
     Drain,
-    /// Takes [`Down::Drain`] back. Only who has said by [`HeldVersions::drained`] that it is
-    /// drained is sent this: others do not know the message, and would end the stream.
+    /// Takes [`Down::Drain`] back. Sent only to members that report [`HeldVersions::drained`]:
+    /// others do not know the message, and would end the stream.
     Undrain,
-    /// The answer to [`Up::Alive`], after all that was to be sent before.
+    /// The answer to [`Up::Alive`], after all frames that waited.
     Alive,
 }
 
-/// To the controller.
+/// A message to the controller.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "type")]
 pub enum Up {
-    /// A new key asks to belong to the fleet.
+    /// A new key asks to join the fleet.
     Join {
         /// The secret of its token.
         secret: Secret,
         /// The tenant of its token.
         tenant: Name,
-        /// The role of whoever asks.
+        /// The role that it asks for.
         role: Role,
-        /// The name it would like.
+        /// The name that it proposes.
         name: Name,
-        /// What a delegate in the token has said of it, where the controller cannot.
+        /// The chain of a delegate in the token, where the controller cannot sign.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         chain: Option<Chain>,
-        /// Where a proxy or an anchor listens, `host:port` each; the controller takes the address
-        /// that it sees, if there is none.
+        /// The addresses of a proxy or an anchor, `host:port` each; if empty the controller takes
+        /// the address that it sees.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         addresses: Vec<String>,
     },
-    /// What this side has: first on every stream, and whenever it changed otherwise than by the
-    /// stream.
+    /// What this side holds: first on every stream, and after changes that the stream did not
+    /// cause.
     Have(HeldVersions),
-    /// What became of a document.
+    /// The outcome of a document.
     Report(Report),
-    /// All revocations up to here are in force: live sessions of those keys have ended.
+    /// All revocations up to here are in force: sessions of those keys have ended.
     Revoked {
-        /// Where the revocations end; a chain that has forked has another hash there.
+        /// The end of the revocations; a forked chain has another hash.
         head: Head,
     },
-    /// Revocations that this side holds and the controller does not: it has an older database.
+    /// Revocations that the controller lacks: its database is older.
     Surplus {
         /// The entries, in order.
         entries: Vec<Revocation>,
-        /// With the last of them: what their end was signed by.
+        /// With the last entries: the signed head.
         #[serde(default)]
         head: Option<Signed<Head>>,
     },
-    /// Figures of the last seconds.
+    /// Samples of the last seconds.
     Samples {
         /// One for each session and uplink, or one for the whole proxy.
         samples: Vec<Sample>,
     },
-    /// How far a proxy is from the anchors of its tenants, where that has changed.
+    /// Changed round trips of a proxy to anchors.
     Anchors {
-        /// The round trip to each, microseconds, by the tenant; at most [`Up::ANCHORS_MAX`].
+        /// Microseconds by tenant; at most [`Up::ANCHORS_MAX`].
         round_trips: BTreeMap<Name, u32>,
     },
-    /// Something that a person should know.
+    /// An event for a person.
     Event {
-        /// What, for a person.
+        /// The text.
         text: String,
     },
-    /// Is the controller there? It answers [`Down::Alive`], to strangers too.
+    /// Asks for [`Down::Alive`], also as a stranger.
     Alive,
 }
 
 impl Up {
-    /// Anchors in one message: with the longest names it fits.
+    /// Anchors in one message, which fit with the longest names.
     pub const ANCHORS_MAX: usize = 512;
 }
 
-/// What one side of a stream has.
+/// What one side of a stream holds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HeldVersions {
     /// The version of its program.
     pub software: String,
     /// The number of its list of trust.
     pub trust: u64,
-    /// Up to where it has heard of revocations, and of which chain.
+    /// The head of its revocations.
     pub revocations: Head,
-    /// The documents that it has taken, whether they are in force or were refused.
+    /// The documents that it has taken, in force or refused.
     pub documents: BTreeMap<Kind, Version>,
-    /// Sessions that it has, as a proxy or anchor.
+    /// Sessions of a proxy or an anchor.
     #[serde(default)]
     pub sessions: u32,
-    /// Whether the controller has drained it, as a proxy or an anchor that knows [`Down::Undrain`].
+    /// Whether the controller has drained it; `None` if it does not know [`Down::Undrain`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drained: Option<bool>,
-    /// The proxy that it is on, as a box: its word counts where the proxy itself is not heard.
+    /// The proxy that a box is on: evidence that the proxy lives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proxy: Option<PublicKey>,
 }
 
-/// What became of a document.
+/// The outcome of a document.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// The document's kind.
     pub kind: Kind,
     /// The document's version.
     pub version: Version,
-    /// What became of the document.
+    /// The outcome.
     pub outcome: Outcome,
-    /// Fields that the file of the box sets otherwise.
+    /// Fields that the file of the box overrides.
     #[serde(default)]
     pub pinned: Vec<String>,
 }
 
-/// What became of a document.
+/// The outcome of a document.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "outcome")]
 pub enum Outcome {
-    /// The document is in force, on trial.
+    /// It is in force, on trial.
     InForce,
-    /// The document has held, and is on trial no more.
+    /// It has worked, and is not on trial any more.
     Confirmed,
     /// The box works without it and not with it: the former one is in force again.
     TakenBack {
-        /// What did not come up.
+        /// The reason.
         why: String,
     },
-    /// The document cannot be used.
+    /// It cannot be used.
     Refused {
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
 }
 
 impl Outcome {
-    /// The longest reason, bytes.
     const WHY_MAX: usize = 500;
 
-    /// This outcome with no more of its reason than a person reads: 500 bytes at most.
+    /// The outcome with its reason cut to 500 bytes.
     pub(crate) fn shortened(mut self) -> Self {
         if let Self::TakenBack { why } | Self::Refused { why } = &mut self {
             let end = (0..=Self::WHY_MAX.min(why.len())).rev();
@@ -216,16 +213,16 @@ impl Outcome {
     }
 }
 
-/// Figures of one session's uplink, of one session, or of a whole proxy.
+/// Samples of one session's uplink, of one session, or of a whole proxy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// The box, `None` for the proxy itself.
+    /// The box; `None`: the proxy itself.
     #[serde(default)]
     pub device: Option<PublicKey>,
-    /// The uplink, `None` for the session as a whole.
+    /// The uplink; `None`: the whole session.
     #[serde(default)]
     pub uplink: Option<String>,
-    /// Over how long, ms.
+    /// The period, ms.
     pub over_ms: u32,
     /// The smoothed round trip, microseconds.
     #[serde(default)]
@@ -237,10 +234,10 @@ pub struct Sample {
     pub up_bytes: u64,
     /// Bytes to the box.
     pub down_bytes: u64,
-    /// The load of a proxy, thousandths of what it can bear.
+    /// The load of a proxy, thousandths of its capacity.
     #[serde(default)]
     pub load: Option<u16>,
-    /// How many sessions a proxy or an anchor has.
+    /// Sessions of a proxy or an anchor.
     #[serde(default)]
     pub sessions: Option<u32>,
 }
@@ -260,26 +257,25 @@ pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, FrameError> {
     Ok(bytes)
 }
 
-/// Cuts a stream of bytes into messages.
+/// Splits a stream of bytes into messages.
 #[derive(Debug, Default)]
 pub struct FrameDecoder {
     buffer: Vec<u8>,
-    /// Of the buffer, what was read already.
     read: usize,
 }
 
 impl FrameDecoder {
-    /// Takes what came. Read all messages before the next call: what is held is bounded by that.
+    /// Appends bytes. Poll all messages before the next call: that bounds the buffer.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.drain(..self.read);
         self.read = 0;
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next whole message, if there is one.
+    /// The next message.
     ///
     /// # Errors
-    /// When the peer speaks something else: the stream must end.
+    /// When the bytes are no message: the stream must end.
     pub fn poll<T: for<'a> Deserialize<'a>>(&mut self) -> Result<Option<T>, FrameError> {
         let rest = &self.buffer[self.read..];
         let Some((length, rest)) = rest.split_first_chunk::<LENGTH>() else { return Ok(None) };

@@ -14,9 +14,8 @@
 //! Agent ◄──── stream ────► Desk         of a box, proxy or anchor; of the controller
 //! ```
 //!
-//! Nothing here goes by a date: what is newer is told by numbers, so that a box whose clock says
-//! 1970 joins. Everything that is read again from a disk or a database proves itself by a
-//! signature.
+//! Versions are numbers, not dates, so that a box with a wrong clock can join. Everything that is
+//! read from a disk or a database is verified by a signature.
 
 mod agent;
 mod chain;
@@ -54,3 +53,73 @@ pub use statement::{Grant, Role, Scope, Statement};
 pub use table::{Admission, Entry, Member, Refused, Table, TableChange, TableError, TableHead};
 pub use token::{Delegate, JoinToken, Secret, TokenError};
 pub use trust::{Trust, TrustError, TrustList};
+
+/// Keys, statements and members for tests.
+#[cfg(test)]
+mod testing {
+    use roadweave_identity::{Identity, PublicKey};
+    use roadweave_proto::Instant;
+
+    use super::*;
+
+    pub(crate) fn identity(seed: u8) -> Identity {
+        Identity::from_seed([seed; 32])
+    }
+
+    pub(crate) fn key(seed: u8) -> PublicKey {
+        identity(seed).public_key()
+    }
+
+    /// One of many keys.
+    pub(crate) fn numbered(number: u16) -> PublicKey {
+        let mut seed = [7; 32];
+        seed[..2].copy_from_slice(&number.to_be_bytes());
+        Identity::from_seed(seed).public_key()
+    }
+
+    pub(crate) fn name(text: &str) -> Name {
+        text.parse().expect("a name")
+    }
+
+    pub(crate) fn at(seconds: u64) -> Instant {
+        Instant::from_millis(seconds * 1_000)
+    }
+
+    pub(crate) fn sign<T: Payload>(payload: &T, by: u8) -> Signed<T> {
+        Signed::sign(payload, &identity(by)).expect("signed")
+    }
+
+    /// A statement for the tenant `north`.
+    pub(crate) fn statement(seed: u8, role: Role) -> Statement {
+        let scope = Scope::Tenant(name("north"));
+        let tags = Default::default();
+        Statement { key: key(seed), name: name("x"), role, scope, tags, grant: None }
+    }
+
+    pub(crate) fn delegate(seed: u8, roles: &[Role], uses: Option<u32>) -> Statement {
+        let roles = roles.iter().copied().collect();
+        let grant = Some(Grant { roles, tags: Default::default(), uses });
+        Statement { grant, ..statement(seed, Role::Delegate) }
+    }
+
+    /// Each statement signed by the seed beside it.
+    pub(crate) fn chain(steps: &[(u8, &Statement)]) -> Chain {
+        Chain::new(steps.iter().map(|(by, statement)| sign(*statement, *by)).collect())
+    }
+
+    pub(crate) fn member(seed: u8, chain: Chain) -> Member {
+        Member { key: key(seed), chain, addresses: vec![], rate_kbps: None, offline_max_s: None }
+    }
+
+    /// The root is 1, the controller 2.
+    pub(crate) fn token() -> JoinToken {
+        JoinToken {
+            addresses: vec!["127.0.0.1:1".into()],
+            controller: key(2),
+            root: key(1),
+            tenant: name("north"),
+            secret: Secret::from_bytes([3; 16]),
+            delegate: None,
+        }
+    }
+}

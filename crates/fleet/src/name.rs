@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// A name: 1 to 64 letters, digits, `.`, `_` and `-`, so that it may stand in logs, paths of URLs
-/// and labels of metrics as it is.
+/// A name of 1 to 64 letters, digits, `.`, `_` and `-`, safe in logs, URL paths and labels of
+/// metrics.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Name(Box<str>);
@@ -59,7 +59,7 @@ impl fmt::Debug for Name {
     }
 }
 
-/// The text is no name.
+/// The text is not a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a name: 1 to 64 letters, digits, '.', '_' or '-' are expected")]
 pub struct InvalidName;

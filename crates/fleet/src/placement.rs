@@ -7,14 +7,14 @@
 //!         ─► filled up with those that are full or not heard          the last resort
 //! ```
 //!
-//! A box chooses who is full only when nobody else answers: with nobody to go to at all, the crash
-//! of its proxy would leave it without any.
+//! A box chooses a full proxy only when no other answers; without last resorts the crash of its
+//! proxy could leave it without any.
 //!
-//! A pure function: equal views give equal lists, on every replica of a controller. Rendezvous
-//! hashing keeps lists stable, since a proxy's place with a box depends on those two alone: one
-//! that comes, goes or gets another weight changes only the lists that it is on. A proxy's weight
-//! goes by bands of its load, with hysteresis, so that small changes of load change nothing, and a
-//! proxy that has just become free is not offered to all boxes at once.
+//! A pure function: equal views give equal lists on every replica of a controller. Rendezvous
+//! hashing keeps lists stable: a proxy's place with a box depends on those two alone, so a change
+//! of a proxy changes only the lists that it is on. Its weight goes by bands of its load, with
+//! hysteresis, so that small changes of load change nothing, and a proxy that has become free is
+//! not offered to all boxes at once.
 //!
 //! Source: Thaler, Ravishankar: "Using name-based mappings to increase hit rates", IEEE/ACM
 //! Transactions on Networking 6(1), 1998 (rendezvous hashing, "highest random weight").
@@ -33,22 +33,22 @@ use crate::document::Candidates;
 use crate::name::Name;
 use crate::statement::Scope;
 
-/// The most candidates of one site, while other sites have some to offer.
+/// The most candidates of one site, while other sites have some.
 const SITE_MAX: usize = 3;
-/// Where the bands of load begin, thousandths.
+/// The lower bounds of the bands of load, thousandths.
 const BANDS: [u16; 3] = [500, 700, 850];
-/// How far load must fall below the beginning of a band until it counts as left.
+/// The hysteresis of a band.
 const BAND_MARGIN: u16 = 100;
-/// The most draws that a proxy has with a box: a digest's words.
+/// The most draws of a proxy with a box: the words of a digest.
 const DRAWS: usize = 4;
 
-/// How much a proxy has to do, coarsely: it stays the same while load moves a little.
+/// The load of a proxy in bands, with hysteresis.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Band {
-    /// Below half of what it can bear.
+    /// Below 50 % of its capacity.
     #[default]
     Light,
     /// From 50 %.
@@ -60,8 +60,8 @@ pub enum Band {
 }
 
 impl Band {
-    /// The band after `load`, in thousandths of what the proxy can bear: a higher one as soon as
-    /// that begins, a lower one once load is 10 % of all below where this one begins.
+    /// The band after `load`, thousandths of the capacity: a higher one at once, a lower one once
+    /// load is 10 % of the capacity below this one's bound.
     #[must_use]
     pub fn after(self, load: u16) -> Self {
         let bands = [Self::Light, Self::Busy, Self::Strained, Self::Full];
@@ -69,13 +69,13 @@ impl Band {
         self.clamp(bands[reached(0)], bands[reached(BAND_MARGIN)])
     }
 
-    /// Its draws with every box: twice the draws, twice the boxes.
+    /// Its draws with every box, in proportion to which it gets boxes.
     fn draws(self) -> usize {
         match self {
             Self::Light => DRAWS,
             Self::Busy => DRAWS / 2,
             Self::Strained => DRAWS / 4,
-            // Among the last resorts, all of which have one.
+            // Among last resorts.
             Self::Full => 1,
         }
     }
@@ -86,29 +86,29 @@ impl Band {
 pub struct ProxyView {
     /// Its key.
     pub key: PublicKey,
-    /// The tenants that the proxy serves.
+    /// The tenants that it serves.
     pub scopes: Vec<Scope>,
-    /// The region that the proxy is good for.
+    /// Its region.
     pub region: Name,
-    /// The site that the proxy shares power and network with.
+    /// Its site, of shared power and network.
     pub site: Name,
-    /// Whether the proxy may have boxes at all: it is neither draining nor stopped by a person.
+    /// Whether it may have boxes: neither draining nor stopped.
     pub is_active: bool,
-    /// Whether the proxy lives.
+    /// Whether it lives.
     pub vital: HealthState,
-    /// How much the proxy has to do.
+    /// Its load.
     pub band: Band,
 }
 
 impl ProxyView {
-    /// Whether boxes of this tenant that are on the proxy may stay.
+    /// Whether boxes of this tenant on it may stay.
     fn may_keep(&self, tenant: &Name) -> bool {
         let tenant = Scope::Tenant(tenant.clone());
         let serves = self.scopes.iter().any(|scope| scope.covers(&tenant));
         serves && self.is_active && self.vital != HealthState::Dead
     }
 
-    /// Whether the proxy may get boxes of this tenant.
+    /// Whether it may get boxes of this tenant.
     fn may_get(&self, tenant: &Name) -> bool {
         let is_heard = matches!(self.vital, HealthState::Alive | HealthState::Unheard);
         is_heard && self.band != Band::Full && self.may_keep(tenant)
@@ -120,12 +120,11 @@ impl ProxyView {
 pub struct Seeker {
     /// Its key.
     pub key: PublicKey,
-    /// The tenant that the box belongs to.
+    /// Its tenant.
     pub tenant: Name,
-    /// The region that the box is in, if anybody said.
+    /// Its region, if known.
     pub region: Option<Name>,
-    /// The proxy that it is on: it may keep that as long as it lives and is not drained, however
-    /// much that has to do.
+    /// The proxy that it is on: kept in spite of its load while it lives and is not drained.
     pub current: Option<PublicKey>,
 }
 
@@ -134,15 +133,15 @@ pub struct Seeker {
 pub struct Offered {
     /// Its key.
     pub key: PublicKey,
-    /// Whether the box should choose it only when no other is there: it is full, or not heard.
+    /// Whether to choose it only if no other is there: it is full, or not heard.
     pub last_resort: bool,
 }
 
 /// The proxies that a box may choose among, the best first and last resorts last; at most
-/// [`Candidates::MAX`], of at least two sites where two have some to offer.
+/// [`Candidates::MAX`], of at least two sites where possible.
 ///
-/// None when no proxy may be offered. The box should keep the list that it has then: a proxy that
-/// seems dead is a better chance than no proxy.
+/// `None` when no proxy may be offered. The box should keep its list then: a proxy that seems dead
+/// is better than none.
 pub fn candidates(seeker: &Seeker, proxies: &[ProxyView]) -> Option<Vec<Offered>> {
     let is_last_resort =
         |proxy: &ProxyView| seeker.current != Some(proxy.key) && !proxy.may_get(&seeker.tenant);
@@ -156,10 +155,10 @@ pub fn candidates(seeker: &Seeker, proxies: &[ProxyView]) -> Option<Vec<Offered>
     Some(offered).filter(|offered| !offered.is_empty())
 }
 
-/// The best first, of one site at most [`SITE_MAX`] while others are left.
+/// The best first, at most [`SITE_MAX`] of one site while others are left.
 fn in_order(seeker: &Seeker, proxies: Vec<&ProxyView>) -> Vec<PublicKey> {
     let mut ranked: Vec<_> = proxies.iter().map(|proxy| (rank(seeker, proxy), *proxy)).collect();
-    // The key decides between equals, so that the order of the views never does.
+    // Keys decide between equals, so that the order of the views does not matter.
     ranked.sort_unstable_by_key(|(rank, proxy)| (*rank, proxy.key));
 
     let mut of_site: BTreeMap<&Name, usize> = BTreeMap::new();
@@ -176,15 +175,14 @@ fn in_order(seeker: &Seeker, proxies: Vec<&ProxyView>) -> Vec<PublicKey> {
     chosen
 }
 
-/// The place of a proxy with a box; lower is better.
+/// Lower is better.
 fn rank(seeker: &Seeker, proxy: &ProxyView) -> (bool, bool, Reverse<u64>) {
     let is_other = seeker.current != Some(proxy.key);
     let is_far = seeker.region.as_ref().is_some_and(|region| *region != proxy.region);
     (is_other, is_far, Reverse(best_draw(seeker.key, proxy)))
 }
 
-/// The highest of the proxy's draws. Of one with twice the draws it is twice as often the highest
-/// of all.
+/// The highest of its draws: with twice the draws it is twice as often the highest of all.
 fn best_draw(key: PublicKey, proxy: &ProxyView) -> u64 {
     let digest = Digest::of([b"placement".as_slice(), key.as_bytes(), proxy.key.as_bytes()]);
     let words = digest.as_bytes().chunks_exact(8).take(proxy.band.draws());

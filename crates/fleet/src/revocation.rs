@@ -1,4 +1,4 @@
-//! Withdrawn keys, as a hash chain with a signed head.
+//! Revoked keys, as a hash chain with a signed head.
 //!
 //! ```text
 //! entry 1 ◄─ entry 2 ◄─ entry 3        each names the hash of the one before
@@ -6,12 +6,12 @@
 //!                Head{epoch, serial, hash}, signed by a controller
 //! ```
 //!
-//! Who writes the controller's database cannot take an entry out unseen: the hashes after it would
-//! be others, and a shorter chain has a head that is older than the one that proxies hold. A
-//! controller that was restored from a backup begins a new epoch with a chain of its own; it counts
-//! once every key of the former chain stands in it, which the proxies hand back
-//! ([`Revocations::entries`]). The same holds of a chain of the same epoch that has forked, because
-//! a database has lost its last entries and others took their numbers.
+//! An attacker with the controller's database cannot remove an entry unseen: later hashes would
+//! differ, and a shorter chain has an older head than proxies hold. A controller that was restored
+//! from a backup begins a new epoch with a chain of its own; it counts once it contains every key
+//! of the former chain, which the proxies hand back ([`Revocations::entries`]). The same holds for
+//! a chain of the same epoch that has forked, because a database lost its last entries and others
+//! took their numbers.
 
 use std::collections::BTreeMap;
 
@@ -21,30 +21,29 @@ use serde::{Deserialize, Serialize};
 use crate::digest::Digest;
 use crate::envelope::{EnvelopeError, Payload, Signed};
 
-/// The most entries that are held.
 const ENTRIES_MAX: usize = 65_536;
 
-/// One key is withdrawn. Nothing says why or whose it was: each member of each tenant hears of it.
+/// A revoked key. Reason and owner are left out: each member of each tenant gets it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Revocation {
     /// Counts up by one from 1.
     pub serial: u64,
-    /// The key. What it has signed for others is worth nothing any more either.
+    /// The key. What it has signed for others does not count either.
     pub key: PublicKey,
-    /// The hash of the entry before it, [`Digest::ZERO`] for the first.
+    /// The hash of the entry before, [`Digest::ZERO`] for the first.
     pub previous: Digest,
 }
 
 impl Revocation {
-    /// The hash by which the next entry names this one.
+    /// The hash in the next entry.
     pub fn hash(&self) -> Digest {
         let serial = self.serial.to_be_bytes();
         Digest::of([&serial[..], self.key.as_bytes(), self.previous.as_bytes()])
     }
 }
 
-/// Where a chain ends.
+/// The end of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Head {
@@ -52,7 +51,7 @@ pub struct Head {
     pub epoch: u64,
     /// The serial of the last entry, 0 without any.
     pub serial: u64,
-    /// Its hash.
+    /// The hash of that entry.
     pub hash: Digest,
 }
 
@@ -71,17 +70,15 @@ impl Payload for Head {
     const TYPE: &'static str = "application/vnd.roadweave.revocations+json";
 }
 
-/// The withdrawn keys that one side has heard of.
+/// The revoked keys that one side knows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Kept", into = "Kept")]
 pub struct Revocations {
     log: Log,
-    /// Another chain, of a later epoch or a fork of this one, as far as it has come, until it holds
-    /// what this one does.
+    /// Another chain, of a later epoch or a fork, until it contains all keys of this one.
     staged: Option<Log>,
 }
 
-/// What is kept on disk.
 #[derive(Serialize, Deserialize)]
 struct Kept {
     epoch: u64,
@@ -105,12 +102,12 @@ impl Revocations {
     /// The most entries that are held.
     pub const MAX: usize = ENTRIES_MAX;
 
-    /// Whether `key` was withdrawn.
+    /// Whether `key` was revoked.
     pub fn is_revoked(&self, key: &PublicKey) -> bool {
         self.log.serials.contains_key(key)
     }
 
-    /// Up to where it has heard.
+    /// Its end.
     pub fn head(&self) -> Head {
         self.log.head
     }
@@ -121,26 +118,25 @@ impl Revocations {
         &self.log.entries[from..]
     }
 
-    /// Whether this chain has the entry of this number and hash; every chain has its beginning, 0.
+    /// Whether this chain has this entry; every chain has 0.
     pub fn includes(&self, serial: u64, hash: &Digest) -> bool {
         let Some(before) = serial.checked_sub(1) else { return *hash == Digest::ZERO };
         let entry = usize::try_from(before).ok().and_then(|at| self.log.entries.get(at));
         entry.is_some_and(|entry| entry.hash() == *hash)
     }
 
-    /// The entry that withdraws `key` after all of today, to be signed for by [`Revocations::head`]
-    /// once it is added.
+    /// The entry that revokes `key` next; [`Revocations::head`] is to be signed once it is added.
     pub fn next(&self, key: PublicKey) -> Revocation {
         let Head { serial, hash, .. } = self.log.head;
         Revocation { serial: serial + 1, key, previous: hash }
     }
 
-    /// Takes entries that one of `controllers` has signed for, and returns the keys that are
-    /// withdrawn by them and were not before. Entries that are held already are skipped.
+    /// Takes entries signed by one of `controllers`, and returns the keys that are newly revoked.
+    /// Entries that are held are skipped.
     ///
     /// # Errors
-    /// When nobody who counts has signed, when entries are missing or changed, or when the head is
-    /// older than the one held. Nothing is changed then.
+    /// When no such key has signed, entries are missing or changed, or the head is older than the
+    /// one held. Nothing is changed then.
     pub fn extend(
         &mut self,
         entries: &[Revocation],
@@ -170,15 +166,13 @@ impl Revocations {
         Ok(added)
     }
 
-    /// Whether `entries`, which do not continue this chain, are another one from its beginning, or
-    /// go on with one that has begun so.
+    /// Whether `entries` are another chain from its beginning, or continue one that has begun.
     fn is_fork(&self, entries: &[Revocation], epoch: u64) -> bool {
         let has_begun = self.staged.as_ref().is_some_and(|staged| staged.head.epoch == epoch);
         entries.first().is_some_and(|first| first.serial == 1 || has_begun)
     }
 
-    /// Adds to another chain, and begins to go by it once it withdraws all that this
-    /// one does.
+    /// Adds to another chain, and replaces this one once it revokes all of its keys.
     fn stage(
         &mut self,
         entries: &[Revocation],
@@ -208,7 +202,7 @@ impl Log {
         Self { head, entries: Vec::new(), serials: BTreeMap::new() }
     }
 
-    /// Whether `entries` follow on this chain, or repeat its end.
+    /// Whether `entries` continue this chain, or repeat its end.
     fn is_continued_by(&self, entries: &[Revocation]) -> bool {
         match entries.iter().find(|entry| entry.serial > self.head.serial) {
             Some(next) => next.serial == self.head.serial + 1 && next.previous == self.head.hash,
@@ -260,8 +254,7 @@ impl From<Revocations> for Kept {
     }
 }
 
-/// An entry that was changed on the disk ends the chain before it. Whoever reads it must see that
-/// its end is not the one that was signed.
+/// An entry that was changed on disk ends the chain before it; its end is not the signed one then.
 impl From<Kept> for Revocations {
     fn from(kept: Kept) -> Self {
         let mut log = Log::new(kept.epoch);
@@ -278,7 +271,7 @@ impl From<Kept> for Revocations {
 /// Why revocations do not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RevocationError {
-    /// Nobody who counts has signed the head.
+    /// No trusted key has signed the head.
     #[error("the head of the revocations: {0}")]
     Envelope(#[from] EnvelopeError),
     /// The head is older than the one held: entries were hidden, or the database is a copy.
@@ -289,7 +282,7 @@ pub enum RevocationError {
         /// The serial held.
         held: u64,
     },
-    /// Entries are missing between.
+    /// Entries are missing in between.
     #[error("revocation {serial} came after {held}: those between are missing")]
     Gap {
         /// The serial that came.
@@ -297,17 +290,16 @@ pub enum RevocationError {
         /// The last one held.
         held: u64,
     },
-    /// An entry is not the one that was signed for.
+    /// An entry is not the signed one.
     #[error("revocation {serial} or one before it is not the one that was signed for")]
     Changed {
         /// Its serial, or that of the head.
         serial: u64,
     },
-    /// Another chain than the one held, of a later epoch or a fork, does not withdraw what that
-    /// does.
+    /// The other chain, of a later epoch or a fork, lacks keys of this one.
     #[error("{0} revoked keys are missing in the revocations of the controller")]
     Missing(usize),
-    /// More than anybody can hold.
+    /// There are too many entries.
     #[error("there are more than {ENTRIES_MAX} revocations")]
     TooMany,
 }

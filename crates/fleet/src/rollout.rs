@@ -8,12 +8,12 @@
 //!    └─ too many failed, or a person: Halted ── abort ──► Aborted: the former version for all
 //! ```
 //!
-//! The order of the boxes goes by digests, so that every rollout begins with other boxes, and every
-//! replica of a controller comes to the same waves. Nothing here names the version itself: whoever
-//! keeps the rollout knows what it is about. The state is plain data, for a database.
+//! The order of the boxes goes by digests: every rollout begins with other boxes, and all replicas
+//! of a controller agree on the waves. The version itself is known to the owner of the rollout. The
+//! state is plain data, for a database.
 //!
-//! `now` may be any clock that is the same for all calls: a controller's time since 1970. Where it
-//! jumps, waiting ends early or late, and nothing else happens.
+//! `now` may be any clock that is the same for all calls: a controller's time since 1970. A jump
+//! ends a wait early or late, and changes nothing else.
 
 pub(crate) mod plan;
 
@@ -31,64 +31,64 @@ use crate::frame::Outcome;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rollout {
-    /// Tells it from others: decides which boxes come first.
+    /// Decides which boxes come first.
     id: String,
     plan: Plan,
     state: RolloutState,
-    /// How many waves have begun.
+    /// Waves that have begun.
     waves: u32,
-    /// When the last of them did.
+    /// When the last one began.
     since: Instant,
-    /// Failures that a person has seen, and let it go on.
+    /// Failures before the last resume.
     pardoned: u32,
     boxes: BTreeMap<PublicKey, Progress>,
 }
 
-/// How far one box is.
+/// The progress of one box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Progress {
-    /// The box's wave has not begun.
+    /// Its wave has not begun.
     Waiting,
-    /// The box's wave has begun, and the box was not heard since.
+    /// Its wave has begun, and it was not heard since.
     Offered,
-    /// The box was given the version.
+    /// It was sent the version.
     Reached,
-    /// The version has held on the box.
+    /// The version works there.
     Confirmed,
-    /// The box has gone back to the former version, or refused this one.
+    /// It has gone back to the former version, or refused this one.
     Failed,
 }
 
-/// What a rollout does.
+/// The state of a rollout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "state")]
 pub enum RolloutState {
     /// Boxes get the version as their waves come.
     Running,
-    /// No box gets it that has not got it already.
+    /// No further box gets it.
     Halted {
         /// Why, for people.
         why: String,
     },
     /// All boxes get the former version again.
     Aborted,
-    /// All boxes get the version whenever they are heard.
+    /// All boxes get the version.
     Done,
 }
 
-/// How many boxes are how far.
+/// Boxes by progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
     /// Boxes whose waves have not begun.
     pub waiting: u32,
-    /// Boxes that were not heard since their waves have begun.
+    /// Boxes not heard since their waves began.
     pub offered: u32,
-    /// Boxes that were given the version, which has neither held nor failed there yet.
+    /// Boxes with the version on trial.
     pub reached: u32,
-    /// Boxes at which the version has held.
+    /// Boxes where the version works.
     pub confirmed: u32,
-    /// Boxes at which the version has failed.
+    /// Boxes where it failed.
     pub failed: u32,
 }
 
@@ -100,7 +100,7 @@ impl Tally {
 }
 
 impl Rollout {
-    /// A rollout to `boxes`, whose first wave begins now.
+    /// A rollout to `boxes`; its first wave begins now.
     pub fn new(
         id: &str,
         plan: Plan,
@@ -120,27 +120,27 @@ impl Rollout {
         rollout
     }
 
-    /// Whether the rollout goes on.
+    /// Its state.
     pub fn state(&self) -> &RolloutState {
         &self.state
     }
 
-    /// The number of the wave that is under way, from 1.
+    /// The current wave, from 1.
     pub fn wave(&self) -> u32 {
         self.waves
     }
 
-    /// How far a box is.
+    /// The progress of a box.
     pub fn progress(&self, key: &PublicKey) -> Option<Progress> {
         self.boxes.get(key).copied()
     }
 
-    /// Whether a box is to have the version now. Else it is to have the former one.
+    /// Whether a box is to have the version now, rather than the former one.
     pub fn is_offered(&self, key: &PublicKey) -> bool {
         let Some(progress) = self.boxes.get(key) else { return false };
         match self.state {
             RolloutState::Running => *progress != Progress::Waiting,
-            // Who has it keeps it: taking it back where it holds is a person's choice.
+            // A box that has it keeps it: taking it back where it works is a person's choice.
             RolloutState::Halted { .. } => {
                 !matches!(progress, Progress::Waiting | Progress::Offered)
             }
@@ -149,7 +149,7 @@ impl Rollout {
         }
     }
 
-    /// All boxes that are to have the version now, by key.
+    /// The boxes that are to have the version now, by key.
     pub fn offered(&self) -> impl Iterator<Item = PublicKey> {
         self.boxes.keys().copied().filter(|key| self.is_offered(key))
     }
@@ -159,7 +159,7 @@ impl Rollout {
         self.boxes.keys().copied()
     }
 
-    /// How many boxes are how far.
+    /// Boxes by progress.
     pub fn tally(&self) -> Tally {
         let mut tally = Tally::default();
         for progress in self.boxes.values() {
@@ -174,22 +174,21 @@ impl Rollout {
         tally
     }
 
-    /// A box was given the version.
+    /// A box was sent the version.
     pub fn on_reached(&mut self, key: &PublicKey) {
         if let Some(progress @ Progress::Offered) = self.boxes.get_mut(key) {
             *progress = Progress::Reached;
         }
     }
 
-    /// A box says what became of the version. What comes of boxes that were not given it is not
-    /// about this rollout, and counts for nothing.
+    /// Takes the outcome at a box; ignored if the box was not sent the version.
     pub fn on_outcome(&mut self, key: &PublicKey, outcome: &Outcome) {
         let Some(progress) = self.boxes.get_mut(key) else { return };
         if *progress == Progress::Waiting {
             return;
         }
         *progress = match outcome {
-            // A box that was started again tries once more what it had confirmed.
+            // A restarted box tries again what it had confirmed.
             Outcome::InForce if *progress == Progress::Confirmed => Progress::Confirmed,
             Outcome::InForce => Progress::Reached,
             Outcome::Confirmed => Progress::Confirmed,
@@ -200,18 +199,18 @@ impl Rollout {
         }
     }
 
-    /// A box that belongs to the target since the rollout began: it comes with the last wave.
+    /// Adds a box to the target, in the last wave.
     pub fn add(&mut self, key: PublicKey) {
         self.boxes.entry(key).or_insert(Progress::Waiting);
     }
 
-    /// A box belongs to the target no more.
+    /// Removes a box from the target.
     pub fn remove(&mut self, key: &PublicKey) {
         self.boxes.remove(key);
     }
 
-    /// Goes on where it can: returns whether another wave has begun, or the last one has ended.
-    /// Costs a look at every box: ask after outcomes, and every minute for the sake of waiting.
+    /// Advances: returns whether another wave has begun, or the last one has ended. It costs a look
+    /// at every box: call it after outcomes, and every minute for waits.
     pub fn poll(&mut self, now: Instant) -> bool {
         let tally = self.tally();
         if self.state != RolloutState::Running || !self.is_wave_settled(tally, now) {
@@ -231,7 +230,7 @@ impl Rollout {
         }
     }
 
-    /// A person lets it go on: the failures until now halt it no more.
+    /// A person resumes it: failures until now do not halt it again.
     pub fn resume(&mut self, now: Instant) {
         if matches!(self.state, RolloutState::Halted { .. }) {
             (self.pardoned, self.since) = (self.tally().failed, now);
@@ -239,13 +238,13 @@ impl Rollout {
         }
     }
 
-    /// A person takes it back, also once it is done. The former version goes to all who have this
-    /// one, under a number of its own: documents never go down.
+    /// A person aborts it, also once it is done. The owner sends the former version under a new
+    /// number, since versions never go down.
     pub fn abort(&mut self) {
         self.state = RolloutState::Aborted;
     }
 
-    /// The next boxes by digest join those whose waves have begun.
+    /// Adds the next boxes by digest to those whose waves have begun.
     fn begin_wave(&mut self, now: Instant) {
         let begun = self.tally().begun() as usize;
         let size = self.plan.boxes_until(self.waves, self.boxes.len());
@@ -256,7 +255,7 @@ impl Rollout {
             .map(|(key, progress)| (Digest::of([self.id.as_bytes(), key.as_bytes()]), progress))
             .collect();
         order.sort_unstable_by_key(|(digest, _)| *digest);
-        // A wave has one box at least, where boxes left or joined since the last one.
+        // At least one box, although boxes left or joined since the last wave.
         for (_, progress) in order.into_iter().take(size.saturating_sub(begun).max(1)) {
             *progress = Progress::Offered;
         }
@@ -264,7 +263,7 @@ impl Rollout {
         self.since = now;
     }
 
-    /// Whether all has come of the wave that there was to wait for.
+    /// Whether the wave has nothing more to wait for.
     fn is_wave_settled(&self, tally: Tally, now: Instant) -> bool {
         let is_over = now.since(self.since) >= self.plan.patience;
         let is_awaited = tally.offered > 0 || tally.reached > 0;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::envelope::Payload;
 use crate::name::Name;
 
-/// What the holder of a key is in the fleet.
+/// The role of a key in the fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
@@ -22,18 +22,18 @@ pub enum Role {
     Delegate,
 }
 
-/// The tenants that something holds for.
+/// The tenants of something.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scope {
-    /// All tenants: the installation's own proxies and anchors, and who signs for those.
+    /// All tenants: the installation's own proxies and anchors, and their delegates.
     All,
     /// One tenant.
     Tenant(Name),
 }
 
 impl Scope {
-    /// Whether all that `other` holds for lies within this.
+    /// Whether `other` lies within this.
     pub fn covers(&self, other: &Self) -> bool {
         *self == Self::All || self == other
     }
@@ -43,17 +43,16 @@ impl Scope {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Grant {
-    /// The roles it may give. With [`Role::Delegate`] among them it may pass on what it may itself.
+    /// The roles it may give; with [`Role::Delegate`] it may pass on its grant.
     pub roles: BTreeSet<Role>,
     /// The tags it may give.
     pub tags: BTreeSet<Name>,
-    /// How many keys it may sign for, without a bound if `None`. Who holds a table refuses the ones
+    /// The number of keys it may sign for; `None`: unlimited. Readers of a table refuse those
     /// beyond.
     pub uses: Option<u32>,
 }
 
 impl Grant {
-    /// Whether a delegate with this grant may sign `statement`.
     fn allows(&self, statement: &Statement) -> bool {
         let within = |inner: &Self| {
             inner.roles.is_subset(&self.roles)
@@ -66,28 +65,28 @@ impl Grant {
     }
 }
 
-/// One key says of another what that is, where, and what it may sign.
+/// A signed statement of one key about another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Statement {
-    /// The key that the statement is about.
+    /// The key that it is about.
     pub key: PublicKey,
     /// Its name, for people.
     pub name: Name,
-    /// The role of whoever has the key.
+    /// The role of that key.
     pub role: Role,
-    /// The tenants that it has the role for.
+    /// The tenants of the role.
     pub scope: Scope,
-    /// By which people and configurations address it.
+    /// Groups by which people and configurations address it.
     #[serde(default)]
     pub tags: BTreeSet<Name>,
-    /// What the holder of the key may sign, for a delegate.
+    /// What it may sign, for a delegate.
     #[serde(default)]
     pub grant: Option<Grant>,
 }
 
 impl Statement {
-    /// Whether whoever this statement is about may make `other`.
+    /// Whether the holder of this statement may sign `other`.
     pub(crate) fn may_sign(&self, other: &Self) -> bool {
         self.role == Role::Delegate
             && self.scope.covers(&other.scope)

@@ -5,9 +5,9 @@
 //!            ─► head: version, digest       are the members as the controller says? then in force
 //! ```
 //!
-//! The head's digest covers every member, so that neither a database nor a disk can take one out or
-//! bring one back unseen; and each member comes with a chain of its own, so that the controller
-//! alone cannot let in a stranger.
+//! The head's digest covers every member, so that none can be removed or brought back in a database
+//! or on a disk; and each member has a chain of its own, so that the controller alone cannot admit
+//! a stranger.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -23,36 +23,34 @@ use crate::envelope::{EnvelopeError, Payload, Signed};
 use crate::statement::Role;
 use crate::trust::Trust;
 
-/// The most members of a table.
 const MEMBERS_MAX: usize = 65_536;
-/// The most that waits for its head, in changes and in bytes of members.
+/// The most changes without a head, and their bytes.
 const PENDING_MAX: usize = MEMBERS_MAX;
 const PENDING_BYTES_MAX: usize = 128 * 1024 * 1024;
-/// The most bytes of a member: with its head it fits a message.
+/// With its head it fits a message.
 pub(crate) const MEMBER_BYTES_MAX: usize = 16 * 1024;
-/// The most prefixes of one member.
 const ADDRESSES_MAX: usize = 32;
 
 /// A box or a proxy that may connect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Member {
-    /// Whose statement this is about; the last one of `chain` must be of the same.
+    /// Its key, as in the last statement of `chain`.
     pub key: PublicKey,
-    /// What admits it.
+    /// The chain that admits it.
     pub chain: Chain,
     /// Its inner addresses and the prefixes behind it.
     pub addresses: Vec<IpNet>,
-    /// The most that it may send, and receive, kbit/s.
+    /// Its limit for each direction, kbit/s.
     #[serde(default)]
     pub rate_kbps: Option<u32>,
-    /// After so many seconds without a controller it is not let in any more: its tenant's wish.
+    /// Seconds without a controller after which it is not let in any more, by its tenant's policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offline_max_s: Option<u32>,
 }
 
-/// A member as a table holds it, with what is costly to find out of it: once, however often the
-/// table changes around it, and however many tables have it. Written as the member itself.
+/// A member with its costly results (digest, proof), computed once and shared among tables.
+/// Serialized as the member.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(from = "Member")]
 pub struct Entry {
@@ -63,7 +61,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The bytes of the member as JSON.
+    /// The length of the member as JSON.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -95,20 +93,20 @@ impl PartialEq for Entry {
     }
 }
 
-// Tables that share an entry need not look into it.
+// Lets `Arc` compare shared entries by address.
 impl Eq for Entry {}
 
 type Entries = BTreeMap<PublicKey, Arc<Entry>>;
 
-/// What a whole table is signed by.
+/// The signed head of a whole table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TableHead {
     /// The key of the proxy or anchor that the table is for.
     pub subject: PublicKey,
-    /// Tables replace those with lower versions.
+    /// Higher versions replace lower ones.
     pub version: Version,
-    /// How many members there are.
+    /// The number of members.
     pub members: u32,
     /// The digest of all of them, by key.
     pub digest: Digest,
@@ -122,26 +120,26 @@ impl Payload for TableHead {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TableChange {
-    /// Forget all former members first: they are not those that this change rests on.
+    /// Forget all former members first: the change has no base.
     #[serde(default)]
     pub anew: bool,
-    /// Members that are new or not as they were.
+    /// New or changed members.
     #[serde(default, with = "shared")]
     pub set: Vec<Arc<Entry>>,
-    /// Members that are no more.
+    /// Removed members.
     #[serde(default)]
     pub gone: Vec<PublicKey>,
-    /// With the last part: what all of it must come to.
+    /// With the last part: the head of the result.
     #[serde(default)]
     pub head: Option<Signed<TableHead>>,
 }
 
-/// Who may connect, as a controller has signed it last.
+/// Who may connect, as signed last by a controller.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Table {
     #[serde(with = "as_list")]
     members: Entries,
-    /// Kept with the members, so that what is read from a disk proves itself again.
+    /// Kept for verification after a restart.
     head: Option<Signed<TableHead>>,
     #[serde(skip)]
     version: Option<Version>,
@@ -154,14 +152,14 @@ pub struct Table {
 }
 
 impl Table {
-    /// The table that the controller signs for: these members.
+    /// The table of these members, to be signed.
     pub fn of<E: Into<Arc<Entry>>>(members: impl IntoIterator<Item = E>) -> Self {
         let entries = members.into_iter().map(Into::into);
         let members = entries.map(|entry: Arc<Entry>| (entry.member.key, entry)).collect();
         Self { members, ..Self::default() }
     }
 
-    /// What is to be signed for this table.
+    /// The head to be signed.
     pub fn head_for(&self, subject: PublicKey, version: Version) -> TableHead {
         TableHead {
             subject,
@@ -176,7 +174,7 @@ impl Table {
         self.version
     }
 
-    /// How many members there are, whether they are let in or not.
+    /// The number of members, admitted or not.
     pub fn len(&self) -> usize {
         self.members.len()
     }
@@ -186,10 +184,10 @@ impl Table {
         self.members.is_empty()
     }
 
-    /// Proves again what was read from a disk.
+    /// Verifies a table that was read from a disk.
     ///
     /// # Errors
-    /// When the table is not what a controller has signed; nobody is let in by it then.
+    /// When no controller has signed it; then it admits no member.
     pub fn check(&mut self, trust: &Trust, subject: PublicKey) -> Result<(), TableError> {
         let Some(signed) = &self.head else {
             return match self.members.is_empty() {
@@ -208,8 +206,8 @@ impl Table {
         Ok(())
     }
 
-    /// Lets a table of the version in force come again, if those who have signed it count no more.
-    /// It stays in force until then.
+    /// Lets the version in force come again if its signers are not trusted any more. It stays in
+    /// force until then.
     pub(crate) fn doubt(&mut self, trust: &Trust) {
         let head = self.head.as_ref();
         if head.is_some_and(|head| head.verify_by(trust.controllers()).is_err()) {
@@ -217,16 +215,16 @@ impl Table {
         }
     }
 
-    /// Who claims to have signed it.
+    /// The claimed signers of its head.
     pub(crate) fn claimed_keys(&self) -> impl Iterator<Item = PublicKey> {
         self.head.iter().flat_map(Signed::claimed_keys)
     }
 
-    /// Takes part of a change, and returns whether the table is another one now.
+    /// Takes part of a change, and returns whether the table has changed.
     ///
     /// # Errors
-    /// When too much waits for its head, or the whole is not what a controller has signed for this
-    /// holder of `subject`. The table stays as it was, and what waited is forgotten.
+    /// When too much waits for a head, or the whole is not what a controller has signed for
+    /// `subject`. The table stays as it was, and what waited is dropped.
     pub fn change(
         &mut self,
         change: TableChange,
@@ -290,7 +288,7 @@ impl Table {
         (self.pending_bytes, self.anew) = (0, false);
     }
 
-    /// Who of the members is let in.
+    /// Verifies the members.
     pub fn admission(&self, trust: &Trust) -> Admission<'_> {
         let mut uses = Uses::default();
         let mut admission = Admission::default();
@@ -303,7 +301,7 @@ impl Table {
         admission
     }
 
-    /// What leads from the members of `former` to those of this table.
+    /// The change from `former` to this table.
     pub fn since(&self, former: &Self) -> TableChange {
         let is_new =
             |(key, entry): &(&PublicKey, &Arc<Entry>)| former.members.get(key) != Some(entry);
@@ -313,12 +311,12 @@ impl Table {
     }
 }
 
-/// Who of a table's members is let in, by key.
+/// The members of a table by admission, by key.
 #[derive(Debug, Default)]
 pub struct Admission<'a> {
     /// The members whose chain holds.
     pub admitted: Vec<(Admitted, &'a Member)>,
-    /// The members whose chain does not hold, and those beyond what their delegate may sign for.
+    /// The others: the chain does not hold, or is beyond the uses of a delegate.
     pub refused: Vec<(PublicKey, Refused)>,
 }
 
@@ -333,7 +331,7 @@ fn admit(entry: &Entry, trust: &Trust, uses: &mut Uses) -> Result<Admitted, Refu
     if who.statement.key != member.key {
         return Err(Refused::OtherKey);
     }
-    // A delegate's own key signs, and does nothing else: a token carries it.
+    // A delegate's own key only signs: a token carries it.
     if who.statement.role == Role::Delegate {
         return Err(Refused::Role);
     }
@@ -344,7 +342,7 @@ fn digest(members: &Entries) -> Digest {
     Digest::of(members.values().map(|entry| entry.digest.as_bytes().as_slice()))
 }
 
-/// Entries that may be shared, as members.
+/// Serialization of entries that may be shared.
 mod shared {
     use super::{Arc, Deserialize as _, Deserializer, Entry, Serializer};
 
@@ -359,7 +357,7 @@ mod shared {
     }
 }
 
-/// Members as a list: each names its key itself.
+/// Serialization as a list: each member has its key.
 mod as_list {
     use super::{Deserializer, Entries, Serializer, shared};
 
@@ -373,22 +371,22 @@ mod as_list {
     }
 }
 
-/// Why a member of a table is not let in.
+/// Why a member is not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// Its chain leads to nobody.
+    /// Its chain is not valid.
     #[error(transparent)]
     Chain(ChainError),
-    /// Its chain leads to another.
+    /// Its chain is for another key.
     #[error("the chain leads to another key")]
     OtherKey,
-    /// The key is of something that does not connect here.
+    /// The role does not connect here.
     #[error("the key is of something that may not connect here")]
     Role,
     /// Its delegate has signed for too many.
     #[error("the delegate has signed for more keys than it may")]
     Uses,
-    /// The member has more prefixes than one box needs.
+    /// It has too many prefixes.
     #[error("more than {ADDRESSES_MAX} prefixes")]
     Addresses,
 }
@@ -396,16 +394,16 @@ pub enum Refused {
 /// Why a table does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
-    /// Nobody who counts has signed the head.
+    /// No trusted key has signed the head.
     #[error("the table's head: {0}")]
     Envelope(#[from] EnvelopeError),
     /// The table is for another, older, or of an epoch that no root has begun.
     #[error(transparent)]
     Document(#[from] DocumentError),
-    /// The members are not those that were signed for.
+    /// The members are not the signed ones.
     #[error("the table is not the one that the controller has signed")]
     Changed,
-    /// A member is larger than one needs to be.
+    /// A member is too large.
     #[error("a member of the table has more than {MEMBER_BYTES_MAX} bytes")]
     TooLarge,
     /// The table has too many members.

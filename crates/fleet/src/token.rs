@@ -1,4 +1,4 @@
-//! What an operator hands to a new box: `rw1_` and base64url, as text, QR code or on a stick.
+//! Join tokens: `rw1_` and base64url, as text, QR code or on a stick.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,36 +12,33 @@ use crate::chain::Chain;
 use crate::name::Name;
 use crate::statement::Scope;
 
-/// How every join token begins.
 const PREFIX: &str = "rw1_";
-/// The longest token, characters: a QR code of version 40 takes 2,953 bytes.
+/// Characters: a QR code of version 40 takes 2,953 bytes.
 const TOKEN_MAX: usize = 2_900;
-/// How long the addresses of controllers are together as a rule, bytes.
+/// The usual length of the addresses of controllers together.
 const ADDRESS_USUAL: usize = 64;
-/// The most addresses of controllers.
 const ADDRESSES_MAX: usize = 8;
 
-/// Where a new box, proxy or anchor joins, whom it may trust, and what it shows.
+/// Where a new box, proxy or anchor joins, and which keys it trusts.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JoinToken {
-    /// Where the controller listens, `host:port` each.
+    /// The addresses of the controller, `host:port` each.
     #[serde(rename = "a")]
     pub addresses: Vec<String>,
-    /// The key that the controller shows.
+    /// The controller's key.
     #[serde(rename = "c")]
     pub controller: PublicKey,
-    /// The root key, at which chains of statements begin.
+    /// The root key.
     #[serde(rename = "r")]
     pub root: PublicKey,
-    /// Which tenant it is for.
+    /// Its tenant.
     #[serde(rename = "t")]
     pub tenant: Name,
-    /// What the controller knows the hash of.
+    /// The controller knows its hash.
     #[serde(rename = "s")]
     pub secret: Secret,
-    /// In installations whose controller cannot sign for new keys: the private key of a delegate
-    /// that can, and its chain.
+    /// For controllers that cannot sign for new keys: a delegate that can.
     #[serde(rename = "d", default, skip_serializing_if = "Option::is_none")]
     pub delegate: Option<Delegate>,
 }
@@ -53,13 +50,13 @@ pub struct Delegate {
     /// Its private key, base64.
     #[serde(rename = "k")]
     pub private_key: String,
-    /// What makes it a delegate.
+    /// Its chain.
     #[serde(rename = "c")]
     pub chain: Chain,
 }
 
 impl Delegate {
-    /// Whether a token can carry it, beside the addresses that one has as a rule.
+    /// Whether it fits into a token with the usual addresses.
     pub fn fits_a_token(&self) -> bool {
         let (Some(root), Some(said)) = (self.chain.claimed_root(), self.chain.claimed()) else {
             return false;
@@ -85,7 +82,7 @@ impl Delegate {
 pub struct Secret([u8; 16]);
 
 impl Secret {
-    /// The secret of these bytes, drawn from the system's entropy.
+    /// A secret of these random bytes.
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
@@ -156,7 +153,7 @@ impl FromStr for JoinToken {
     }
 }
 
-/// Why a text is no join token.
+/// Why a text is not a join token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     /// The text is something else.
@@ -170,19 +167,7 @@ pub enum TokenError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use roadweave_identity::Identity;
-
-    fn token() -> JoinToken {
-        let key = |seed| Identity::from_seed([seed; 32]).public_key();
-        JoinToken {
-            addresses: vec!["fleet.example.org:443".into()],
-            controller: key(1),
-            root: key(2),
-            tenant: "north".parse().expect("a name"),
-            secret: Secret::from_bytes([7; 16]),
-            delegate: None,
-        }
-    }
+    use crate::testing::token;
 
     #[test]
     fn a_token_survives_being_typed() {

@@ -1,4 +1,4 @@
-//! What an agent keeps on disk: enough to go on without a controller.
+//! What an agent keeps on disk, to work without a controller.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,27 +21,26 @@ use crate::table::{Admission, Refused, Table, TableError};
 use crate::token::JoinToken;
 use crate::trust::Trust;
 
-/// All that an agent keeps. Whatever of it a controller has said is kept as it was signed.
+/// All that an agent keeps, as it was signed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Kept {
     trust: Trust,
     tenant: Name,
-    /// Where controllers listen, `host:port` each.
+    /// `host:port` each.
     addresses: Vec<String>,
     chain: Option<Chain>,
-    /// What the end of the revocations was signed by.
     head: Option<Signed<Head>>,
-    /// The configuration that has held last.
+    /// The last one that was confirmed.
     configuration: Option<Signed<Document<Configuration>>>,
     trial: Option<OnTrial>,
     candidates: Option<Signed<Document<Candidates>>>,
     anchors: Option<Signed<Document<Anchors>>>,
     table: Table,
-    /// The newest version of each document that was taken, in force or not.
+    /// In force or not.
     taken: BTreeMap<Kind, Version>,
     reports: BTreeMap<Kind, Report>,
     pinned: Vec<String>,
-    /// What people have approved last, so that nothing before it comes back.
+    /// So that no earlier approval comes back.
     #[serde(default)]
     approved: Approvals,
 }
@@ -53,19 +52,19 @@ struct OnTrial {
     trial: Trial,
 }
 
-/// What was kept does not prove itself.
+/// What was kept cannot be verified.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeptError {
-    /// A document.
+    /// A document does not count.
     #[error(transparent)]
     Document(#[from] DocumentError),
-    /// The table.
+    /// The table does not count.
     #[error(transparent)]
     Table(#[from] TableError),
 }
 
 impl Kept {
-    /// What a token tells.
+    /// The state that a token gives.
     pub fn of_token(token: &JoinToken) -> Self {
         Self {
             trust: Trust::pinned(token.root, token.controller),
@@ -85,7 +84,7 @@ impl Kept {
         }
     }
 
-    /// Whom it trusts.
+    /// The trusted keys.
     pub fn trust(&self) -> &Trust {
         &self.trust
     }
@@ -99,7 +98,7 @@ impl Kept {
         &self.tenant
     }
 
-    /// Where controllers listen, `host:port` each.
+    /// The addresses of controllers, `host:port` each.
     pub fn addresses(&self) -> &[String] {
         &self.addresses
     }
@@ -108,7 +107,7 @@ impl Kept {
         self.addresses = addresses;
     }
 
-    /// What admits it, once it belongs to the fleet.
+    /// The chain that admits it.
     pub fn chain(&self) -> Option<&Chain> {
         self.chain.as_ref()
     }
@@ -117,7 +116,7 @@ impl Kept {
         (self.chain, self.tenant) = (Some(chain), tenant);
     }
 
-    /// What the end of its revocations was signed by.
+    /// The signed head of its revocations.
     pub fn head(&self) -> Option<&Signed<Head>> {
         self.head.as_ref()
     }
@@ -130,13 +129,13 @@ impl Kept {
         (&mut self.table, &self.trust)
     }
 
-    /// The newest version of each document that was taken.
+    /// The newest version of each document, in force or not.
     pub fn taken(&self) -> BTreeMap<Kind, Version> {
         let table = self.table.version().map(|version| (Kind::Table, version));
         self.taken.iter().map(|(kind, version)| (*kind, *version)).chain(table).collect()
     }
 
-    /// What became of each document.
+    /// The outcome of each document.
     pub fn reports(&self) -> Vec<Report> {
         self.reports.values().cloned().collect()
     }
@@ -145,7 +144,6 @@ impl Kept {
         self.reports.insert(report.kind, report);
     }
 
-    /// What people have approved for this box.
     pub(super) fn approved(&self) -> &Approvals {
         &self.approved
     }
@@ -154,7 +152,7 @@ impl Kept {
         self.approved = approved;
     }
 
-    /// Fields that the file sets otherwise.
+    /// Fields that the file overrides.
     pub fn pinned(&self) -> &[String] {
         &self.pinned
     }
@@ -163,16 +161,16 @@ impl Kept {
         self.pinned = pinned;
     }
 
-    /// The version that is on trial, if there is one.
+    /// The version on trial.
     pub fn on_trial(&self) -> Option<Version> {
         self.trial.as_ref().map(|on_trial| on_trial.version)
     }
 
-    /// The version and the text of the configuration that is to be in force now.
+    /// Version and text of the configuration that is to be in force now.
     pub fn configuration_in_force(&self) -> (Option<Version>, Option<String>) {
         let new = self.trial.as_ref().filter(|on_trial| !on_trial.trial.compares());
         let signed = new.map(|new| &new.document).or(self.configuration.as_ref());
-        // Proved when it was taken or read, maybe by a controller that has retired since.
+        // It was verified when it was taken or read, maybe by a controller that has retired since.
         match signed.and_then(Signed::peek) {
             Some(document) => (Some(document.version), Some(document.body.text)),
             None => (None, None),
@@ -206,7 +204,7 @@ impl Kept {
         self.anchors = Some(document);
     }
 
-    /// Notes that a document was seen that cannot be used, so that it is not sent again and again.
+    /// Notes a document that cannot be used, so that it is not sent again.
     pub(super) fn note_taken(&mut self, kind: Kind, version: Version) {
         self.taken.insert(kind, version);
     }
@@ -246,7 +244,6 @@ impl Kept {
         self.trial = None;
     }
 
-    /// Whether `version` was on trial, or in force, and is no more.
     pub(super) fn refuse(&mut self, version: Version) -> bool {
         let was_on_trial = self.trial.take_if(|on_trial| on_trial.version == version).is_some();
         let in_force = self.configuration_in_force().0;
@@ -256,7 +253,7 @@ impl Kept {
         was_on_trial || in_force == Some(version)
     }
 
-    /// Asks for documents anew whose signers count no more; they stay in force until then.
+    /// Asks again for documents of retired controllers; they stay in force until then.
     pub(super) fn doubt_documents(&mut self) {
         let Self { trust, configuration, trial, candidates, anchors, table, taken, .. } = self;
         let trial = trial.as_ref().map(|on_trial| &on_trial.document);
@@ -278,7 +275,7 @@ impl Kept {
         table.doubt(trust);
     }
 
-    /// Lets go of controllers of former lists who have signed nothing of what is held.
+    /// Forgets retired controllers that have signed nothing that is held.
     pub(super) fn forget_former(&mut self) {
         let Self { trust, head, configuration, trial, candidates, anchors, table, .. } = self;
         let trial = trial.as_ref().map(|on_trial| &on_trial.document);
@@ -290,12 +287,12 @@ impl Kept {
         trust.retain_former(|key| needed.contains(key));
     }
 
-    /// Whether the end of the revocations is signed by a controller of today.
+    /// Whether a current controller has signed the head of the revocations.
     pub(super) fn has_proved_revocations(&self) -> bool {
         self.has_revocations_of(self.trust.controllers())
     }
 
-    /// Whether it is signed by one that counted when it came.
+    /// Whether a current or retired controller has signed it.
     pub(super) fn has_held_revocations(&self) -> bool {
         self.has_revocations_of(self.trust.signers())
     }
@@ -309,7 +306,7 @@ impl Kept {
         }
     }
 
-    /// Forgets what does not prove itself, so that it is asked for again; returns why, for each.
+    /// Drops what cannot be verified, so that it is sent again; returns the reasons.
     fn prove(&mut self, key: PublicKey) -> Vec<(&'static str, KeptError)> {
         let mut failed = Vec::new();
         self.doubt_documents();
@@ -343,7 +340,7 @@ fn forget_if<T>(
 }
 
 impl Agent {
-    /// Proves what was kept, and tells all of it.
+    /// Verifies what was kept, and creates its events.
     pub(super) fn prove_kept(&mut self, now: Instant) {
         for (what, error) in self.kept.prove(self.key) {
             self.tell(AgentEvent::Warning(format!("{what} on disk is not used: {error}")));
@@ -364,10 +361,10 @@ impl Agent {
         let (works, is_mute) = (self.works, self.is_mute);
         if let Some(on_trial) = &mut self.kept.trial {
             on_trial.trial.begin(now, works, is_mute);
-            // How often it has started counts, should this be the last that it does.
+            // The start counts, even if the program ends soon.
             self.tell(AgentEvent::Keep);
         }
-        // A version that has ended the program again and again is not begun with once more.
+        // A version that has ended the program repeatedly is not started again.
         self.handle_timeout(now);
         if !self.events.iter().any(|event| matches!(event, AgentEvent::Configure { .. })) {
             self.configure();
@@ -378,8 +375,8 @@ impl Agent {
         }
     }
 
-    /// Who may connect to this proxy or anchor: boxes, and to an anchor proxies. Nobody while it is
-    /// not certain who was revoked.
+    /// The members who may connect to this proxy or anchor: boxes, and proxies to an anchor. None
+    /// while the revocations are uncertain.
     pub fn admission(&self) -> Admission<'_> {
         if self.is_doubtful {
             return Admission::default();
@@ -394,7 +391,6 @@ impl Agent {
         admission
     }
 
-    /// Tells of the proxies and anchors that prove themselves.
     pub(super) fn tell_servers(&mut self) {
         let mut warnings = Vec::new();
         let kept = &self.kept;

@@ -1,4 +1,4 @@
-//! What an agent does with each message of its controller.
+//! How an agent handles each message of its controller.
 
 use std::time::Duration;
 
@@ -14,16 +14,14 @@ use crate::revocation::{Head, Revocation, RevocationError};
 use crate::statement::{Role, Scope};
 use crate::table::{TableChange, TableError};
 
-/// The most entries that wait for their head.
 const ENTRIES_MAX: usize = 65_536;
-/// How many entries go into one message.
 const ENTRIES_AT_ONCE: usize = 100;
-/// The longest time for which somebody may watch without saying so again.
+/// The longest lease of a watch.
 const WATCH_MAX: Duration = Duration::from_secs(60);
 
 impl Agent {
-    /// Takes a message of the controller. What does not prove itself is told as a warning and
-    /// changes nothing.
+    /// Handles a message of the controller. What cannot be verified causes a warning and changes
+    /// nothing.
     pub fn handle_frame(&mut self, now: Instant, frame: Down) {
         match frame {
             Down::Trust { list } => match self.kept.trust_mut().replace(&list) {
@@ -71,7 +69,7 @@ impl Agent {
         self.tell(AgentEvent::Warning(what.to_string()));
     }
 
-    /// Others count than before: what they have said is proved anew.
+    /// The trusted keys have changed: verifies again.
     fn on_trust_changed(&mut self) {
         self.kept.doubt_documents();
         self.kept.forget_former();
@@ -123,7 +121,8 @@ impl Agent {
                 self.kept.set_head(head);
                 self.tell(AgentEvent::Keep);
                 let was_doubtful = std::mem::take(&mut self.is_doubtful);
-                // Also without a key that is new: what is told is that all before has ended.
+                // Also without new keys: the controller waits for the report that all sessions
+                // before have ended.
                 self.tell_revoked(revoked);
                 self.kept.doubt_documents();
                 self.tell_servers();
@@ -142,7 +141,7 @@ impl Agent {
         }
     }
 
-    /// Only a root begins an epoch: a stolen controller could otherwise leave none to come after.
+    /// Only a root begins an epoch: otherwise a stolen controller could use up all epochs.
     fn check_epoch(&self, head: &Signed<Head>) -> Result<(), DocumentError> {
         let trust = self.kept.trust();
         let (head, _) = head.verify_by(trust.controllers())?;
@@ -152,8 +151,8 @@ impl Agent {
         }
     }
 
-    /// The next part of what the controller does not have: as the stream takes it, since there may
-    /// be more than a queue should hold.
+    /// The next part of the revocations that the controller lacks; sent as the stream takes it,
+    /// since there may be more than a queue holds.
     pub(super) fn next_surplus(&mut self) -> Option<Up> {
         let from = self.handing_back.take()?;
         let head = self.kept.head()?;
@@ -184,8 +183,8 @@ impl Agent {
             Ok(false) => {}
             Err(error) => {
                 self.warn(error);
-                // What was sent rests on something else than what is held: all of it may do, once
-                // on each stream.
+                // The base of the change was another one: asks for the whole table, once on each
+                // stream.
                 if error == TableError::Changed && !self.asked_for_all {
                     self.asked_for_all = true;
                     self.send_have();
@@ -207,11 +206,11 @@ impl Agent {
                 self.tell_servers();
                 self.report(kind, version, Outcome::Confirmed);
             }),
-            // It comes as members.
+            // It comes as [`Down::Members`].
             Kind::Table => Ok(()),
         };
         match taken {
-            // What is held already may come twice.
+            // A document may come twice.
             Ok(()) | Err(DocumentError::Older { .. }) => {}
             Err(error) => self.warn(error),
         }
@@ -241,7 +240,7 @@ impl Agent {
         Ok(())
     }
 
-    /// What has been approved for this box, should it take `configuration`.
+    /// The approvals of this box if it takes `configuration`.
     fn approve(&self, configuration: &Configuration) -> Result<Approvals, DocumentError> {
         let trust = self.kept.trust();
         let chain = self.kept.chain().and_then(|chain| chain.verify(trust).ok());
@@ -251,7 +250,7 @@ impl Agent {
         Ok(approved)
     }
 
-    /// Reads a document that this side is to hold.
+    /// Verifies a document for this side.
     fn open<B: Body>(
         &self,
         signed: Signed<Document<B>>,
@@ -262,7 +261,7 @@ impl Agent {
     }
 }
 
-/// Whether something of `scope` serves `tenant`.
+/// Whether a server of `scope` serves `tenant`.
 fn is_of(scope: &Scope, tenant: &Name) -> bool {
     scope.covers(&Scope::Tenant(tenant.clone()))
 }

@@ -1,4 +1,4 @@
-//! Whether a new configuration holds, found out by the box itself.
+//! Whether a new configuration works, as the box itself finds out.
 //!
 //! ```text
 //!            offer                 session and stream up for 90 s
@@ -16,39 +16,39 @@
 //! ```
 //!
 //! A configuration is taken back only on that proof. Without coverage nothing comes up under either
-//! version, and nothing is undone; where coverage, or the controller, comes back while the former
-//! one is in force, the new one shows that it works when it is tried once more.
+//! version, and nothing is undone; where coverage or the controller comes back under the former
+//! version, the new one shows that it works when it is tried again.
 //!
-//! A session or a stream that is cut off is found dead much later. So what came up under one
-//! version counts under the next only once it has answered there: the stream is asked.
+//! A broken session or stream is detected much later. So it counts under a version only once it has
+//! answered there: the stream is asked.
 
 use std::time::Duration;
 
 use roadweave_proto::Instant;
 use serde::{Deserialize, Serialize};
 
-/// For how long session and stream must have been up before a version is confirmed.
+/// How long session and stream must be up before a version is confirmed.
 const HOLD: Duration = Duration::from_secs(90);
-/// What answers so long after a change answers under the new version: it is in force by then, and
-/// a session that it has cut off is known to be silent.
+/// An answer this long after a change belongs to the new version: it is in force by then, and a
+/// broken session is known to be silent.
 const SETTLE: Duration = Duration::from_secs(20);
-/// What answers so long after the return to the former version answers under that: it is looked for
-/// what had not answered before.
+/// An answer this long after the return to the former version belongs to it: it is from something
+/// that did not answer before.
 const LOOK: Duration = Duration::from_secs(1);
-/// For how long the former version is given to show that it would work.
+/// How long the former version is in force for comparison.
 const COMPARE: Duration = Duration::from_secs(60);
-/// The longest time between two comparisons.
+/// The longest interval between comparisons.
 const HOLD_MAX: Duration = Duration::from_secs(3600);
-/// Starts of the program under a version after which the former one is looked at at once: it may be
-/// the version that ends the program.
+/// Starts of the program under a version after which the former one is compared at once: the
+/// version may end the program.
 const STARTS_MAX: u32 = 3;
 
-/// What of a box works.
+/// What works at a box.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Works {
-    /// Its session with a proxy.
+    /// The session with a proxy.
     pub session: bool,
-    /// Its stream to the controller.
+    /// The stream to the controller.
     pub stream: bool,
 }
 
@@ -67,7 +67,7 @@ impl Works {
         Self { session: self.session && other.session, stream: self.stream && other.stream }
     }
 
-    /// That this did not come up, in words.
+    /// What is missing, in words.
     fn missing(self) -> &'static str {
         match (self.session, self.stream) {
             (true, true) => "neither the session nor the stream to the controller came up",
@@ -77,97 +77,91 @@ impl Works {
     }
 }
 
-/// What a trial comes to.
+/// The result of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// The new version has held.
+    /// The new version has worked.
     Confirmed,
-    /// The former version is to be in force, to see whether it would work.
+    /// Put the former version in force, to see whether it works.
     Compare,
-    /// The new version is to be in force again: the former works no better, or is to show it twice.
+    /// Put the new version in force again: the former one works no better, or must show it twice.
     Again,
-    /// The former version stays in force: it works, and the new one does not.
+    /// The former version stays in force: it works, and the new one does not; with the reason.
     TakenBack(&'static str),
 }
 
-/// What is to be found out now.
+/// What the trial needs to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question {
-    /// Whether the stream answers: then call [`Trial::on_answer`].
+    /// Whether the stream answers: call [`Trial::on_answer`] then.
     Ask,
-    /// Whether there can be a stream.
+    /// Whether a stream can be opened.
     Seek,
 }
 
-/// A version that has not been confirmed yet, as it is kept on disk.
+/// A version that is not confirmed yet, as kept on disk.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Trial {
-    /// How often the program has started under the new version.
+    /// Starts of the program under the new version.
     starts: u32,
-    /// How often the former version has been looked at in vain.
+    /// Comparisons in vain.
     comparisons: u32,
-    /// What came up under the former version and had not under the new one.
+    /// What came up under the former version but not under the new one.
     #[serde(default)]
     suspected: Option<Works>,
     #[serde(skip)]
     phase: Phase,
     #[serde(skip)]
     works: Works,
-    /// Whether nothing comes through the session.
     #[serde(skip)]
     is_mute: bool,
-    /// Whether the version has been in force for long enough that what answers does so under it.
+    /// Whether answers belong to the version in force.
     #[serde(skip)]
     is_settled: bool,
-    /// Whether the stream was asked since.
     #[serde(skip)]
     is_asked: bool,
-    /// Whether one was sought since.
     #[serde(skip)]
     is_sought: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Phase {
-    /// Not begun in this life of the program.
+    /// Not begun since the program started.
     #[default]
     Idle,
-    /// The new version is in force.
     New {
         since: Instant,
-        /// What has answered under it at some time.
+        /// What has answered under it.
         seen: Works,
-        /// Since when all is up.
         all_since: Option<Instant>,
     },
-    /// The former version is in force.
     Former {
         since: Instant,
         seen_under_new: Works,
-        /// What has answered under the former one.
+        /// What has answered under it.
         shown: Works,
     },
 }
 
 impl Trial {
-    /// The new version is in force from now on: at once, or because the program starts under it.
+    /// The new version is in force: just now, or since the program started.
     pub fn begin(&mut self, now: Instant, works: Works, is_mute: bool) {
         self.starts = self.starts.saturating_add(1);
         (self.works, self.is_mute) = (works, is_mute);
         self.enter_new(now, Works::NOTHING);
     }
 
-    /// Whether the former version is in force, for comparison.
+    /// Whether the former version is in force for comparison.
     pub fn compares(&self) -> bool {
         matches!(self.phase, Phase::Former { .. })
     }
 
-    /// What is up now, as far as that is known, and whether nothing comes through the session.
+    /// Reports what is up, as far as known, and whether the session is silent.
     pub fn on_works(&mut self, now: Instant, works: Works, is_mute: bool) {
         self.note(now);
         (self.works, self.is_mute) = (works, is_mute);
         self.note(now);
-        // Another stream has to be asked anew.
+        // Another stream has to be asked again.
         self.is_asked &= works.stream;
         if let Phase::New { all_since, .. } = &mut self.phase {
             *all_since = works.all().then(|| all_since.unwrap_or(now));
@@ -180,7 +174,6 @@ impl Trial {
         self.note_answer(Works { session: false, stream: self.is_settled });
     }
 
-    /// Notes what answers under the version in force.
     fn note(&mut self, now: Instant) {
         let settles = match self.phase {
             Phase::Idle => return,
@@ -199,13 +192,13 @@ impl Trial {
         };
         noted.session |= answers.session;
         noted.stream |= answers.stream;
-        // It lets the program live, and something works: no reason for haste.
+        // The program lives and something works: there is no hurry.
         if answers != Works::NOTHING && !self.compares() {
             self.starts = 0;
         }
     }
 
-    /// What is to be found out, once for each.
+    /// The next question, each once.
     pub fn poll_question(&mut self) -> Option<Question> {
         let noted = match self.phase {
             Phase::Idle => return None,
@@ -222,7 +215,7 @@ impl Trial {
         (!std::mem::replace(is_done, true)).then_some(question)
     }
 
-    /// Looks at what has become of it; call it again until there is nothing.
+    /// The next decision; call until `None`.
     pub fn poll(&mut self, now: Instant) -> Option<Decision> {
         self.note(now);
         match self.phase {
@@ -251,11 +244,11 @@ impl Trial {
         }
     }
 
-    /// Of what should be up something is not, and `seen` was at some time.
+    /// Something is not up; `seen` was at some time.
     fn doubt(&mut self, now: Instant, seen: Works) -> Option<Decision> {
         let is_cleared =
             self.suspected.is_some_and(|suspected| suspected.without(seen) == Works::NOTHING);
-        // What worked some time and does not now is the network's doing.
+        // What worked before and does not now is the network's fault.
         if seen.all() || is_cleared {
             self.suspected = None;
             self.enter_new(now, seen);
@@ -265,20 +258,20 @@ impl Trial {
         Some(Decision::Compare)
     }
 
-    /// The former version works `better`: once may be chance, coverage that came back just then.
+    /// `better` works under the former version: once may be chance, coverage that came back.
     fn suspect(&mut self, now: Instant, seen_under_new: Works, better: Works) -> Decision {
         if self.suspected.is_some_and(|suspected| suspected.and(better) != Works::NOTHING) {
             self.phase = Phase::Idle;
             return Decision::TakenBack(better.missing());
         }
         self.suspected = Some(better);
-        // Should it end the program once more, that says enough.
+        // If it ends the program once more, that is enough.
         self.starts = self.starts.min(STARTS_MAX - 1);
         self.enter_new(now, seen_under_new);
         Decision::Again
     }
 
-    /// When [`Trial::poll`] or [`Trial::poll_question`] may have something.
+    /// When to call [`Trial::poll`] and [`Trial::poll_question`].
     pub fn poll_timeout(&self) -> Option<Instant> {
         let (settles, ends) = match self.phase {
             Phase::Idle => return None,
@@ -301,7 +294,7 @@ impl Trial {
         (self.is_settled, self.is_asked, self.is_sought) = (false, false, false);
     }
 
-    /// For how long the new version is in force before the former one is looked at.
+    /// How long the new version is in force before a comparison.
     fn hold(&self) -> Duration {
         if self.starts >= STARTS_MAX {
             return Duration::ZERO;

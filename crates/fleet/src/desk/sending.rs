@@ -1,4 +1,4 @@
-//! What is larger than one message, cut into many.
+//! Cuts what is larger than one message.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,15 +9,12 @@ use crate::frame::{Down, FRAME_MAX};
 use crate::revocation::{Head, Revocation};
 use crate::table::{Entry, Table, TableChange, TableHead};
 
-/// Entries of revocations in one message.
 const ENTRIES_AT_ONCE: usize = 100;
-/// Keys in one message.
 const KEYS_AT_ONCE: usize = 500;
-/// Bytes of members in one message; the head comes beside.
+/// The head comes beside.
 const MEMBERS_BYTES: usize = FRAME_MAX - 8 * 1024;
 
-/// Messages that carry `entries`, the last with their head; one with the head alone if there are
-/// none.
+/// Messages with `entries`, the head in the last one; one with the head alone if there are none.
 pub(super) fn revocation_frames(
     entries: &[Revocation],
     head: &Signed<Head>,
@@ -35,7 +32,6 @@ pub(super) fn revocation_frames(
     })
 }
 
-/// A table on its way, message by message as the stream takes them.
 #[derive(Debug)]
 pub(super) struct TableSending {
     anew: bool,
@@ -46,7 +42,7 @@ pub(super) struct TableSending {
 }
 
 impl TableSending {
-    /// `table` in the place of `former`, or of whatever the peer has.
+    /// `table` as a change of `former`, or of any table.
     pub(super) fn new(table: &PublishedTable, former: Option<&Table>) -> Self {
         let change = table.table.since(former.unwrap_or(&Table::default()));
         Self {

@@ -5,15 +5,12 @@ mod draining;
 mod faults;
 mod revocations;
 
-use roadweave_identity::Identity;
-
 use super::*;
 use crate::agent::{Agent, AgentEvent, Joining, Kept};
 use crate::document::{Body, Candidate, Candidates, Configuration, Document};
 use crate::frame::Outcome;
-use crate::statement::{Grant, Scope, Statement};
 use crate::table::Member;
-use crate::token::JoinToken;
+use crate::testing::{self, at, delegate, key, name, numbered, sign, statement, token};
 use crate::trust::Trust;
 
 const ROOT: u8 = 1;
@@ -21,68 +18,55 @@ const CONTROLLER: u8 = 2;
 const BOX: u8 = 5;
 const PROXY: u8 = 20;
 
-fn identity(seed: u8) -> Identity {
-    Identity::from_seed([seed; 32])
-}
-
-fn key(seed: u8) -> PublicKey {
-    identity(seed).public_key()
-}
-
-fn name(text: &str) -> Name {
-    text.parse().expect("a name")
-}
-
-fn at(seconds: u64) -> Instant {
-    Instant::ZERO + Duration::from_secs(seconds)
-}
-
-fn statement(seed: u8, role: Role) -> Statement {
-    let scope = Scope::Tenant(name("north"));
-    let name = name(&format!("x{seed}"));
-    Statement { key: key(seed), name, role, scope, tags: Default::default(), grant: None }
-}
-
 fn chain(seed: u8, role: Role, by: u8) -> Chain {
-    let signed = Signed::sign(&statement(seed, role), &identity(by)).expect("signed");
-    Chain::new(vec![signed])
+    testing::chain(&[(by, &statement(seed, role))])
+}
+
+fn role(seed: u8) -> Role {
+    if seed == PROXY { Role::Proxy } else { Role::Box }
 }
 
 /// A controller's store of revocations and trust.
 fn published(epoch: u64, revoked: &[u8]) -> Arc<Published> {
-    let controller = identity(CONTROLLER);
     let mut trust = Trust::pinned(key(ROOT), key(CONTROLLER)).list().clone();
     (trust.number, trust.epoch) = (1 + epoch, epoch);
     let mut revocations = Revocations::default();
     let mut head = Head { epoch, ..Head::EMPTY };
-    let mut signed = Signed::sign(&head, &controller).expect("signed");
+    let mut signed = sign(&head, CONTROLLER);
     if epoch > 0 {
         revocations.extend(&[], &signed, [key(CONTROLLER)]).expect("an epoch begins");
     }
     for seed in revoked {
         let entry = revocations.next(key(*seed));
         head = Head { epoch, serial: entry.serial, hash: entry.hash() };
-        signed = Signed::sign(&head, &controller).expect("signed");
+        signed = sign(&head, CONTROLLER);
         revocations.extend(&[entry], &signed, [key(CONTROLLER)]).expect("taken");
     }
-    let number = trust.number;
-    let trust = Signed::sign(&trust, &identity(ROOT)).expect("signed");
-    let trust = vec![PublishedTrust { number, list: trust }];
+    let trust = vec![PublishedTrust { number: trust.number, list: sign(&trust, ROOT) }];
     Arc::new(Published { trust, revocations, head: signed })
 }
 
-fn token() -> JoinToken {
-    JoinToken {
-        addresses: vec!["127.0.0.1:1".into()],
-        controller: key(CONTROLLER),
-        root: key(ROOT),
-        tenant: name("north"),
-        secret: Secret::from_bytes([3; 16]),
-        delegate: None,
-    }
+/// A list of trust with this root.
+fn trust_list(number: u64, root: u8, controller: u8) -> TrustList {
+    TrustList { number, ..Trust::pinned(key(root), key(controller)).list().clone() }
 }
 
-/// Both ends of one stream, and how many messages crossed it.
+/// A message as read after it crossed the stream.
+fn crossed<T: serde::Serialize + for<'a> serde::Deserialize<'a>>(message: &T) -> T {
+    let mut decoder = crate::FrameDecoder::default();
+    decoder.push(&crate::encode(message).expect("a message"));
+    decoder.poll().expect("read").expect("whole")
+}
+
+fn frames(desk: &mut Desk) -> Vec<Down> {
+    std::iter::from_fn(|| desk.poll_frame()).collect()
+}
+
+fn events(agent: &mut Agent) -> Vec<AgentEvent> {
+    std::iter::from_fn(|| agent.poll_event()).collect()
+}
+
+/// Both ends of one stream, and the number of messages that went down.
 struct Stream {
     agent: Agent,
     desk: Desk,
@@ -100,6 +84,21 @@ impl Stream {
         stream
     }
 
+    /// The stream of a member.
+    fn of(seed: u8, published: &Arc<Published>) -> Self {
+        Self::new(member(seed, published), seed, true, published)
+    }
+
+    /// Sets a document that the agent is to hold.
+    fn desire<B: Body>(&mut self, subject: u8, number: u64, body: B) {
+        let document = document((0, number), subject, body, CONTROLLER).into_envelope();
+        self.desk.desire(B::KIND, Version { epoch: 0, number }, document);
+    }
+
+    fn configure(&mut self, number: u64, text: &str) {
+        self.desire(BOX, number, configuration(text));
+    }
+
     /// Everything that is to be sent crosses as bytes.
     fn turn(&mut self, seconds: u64) {
         loop {
@@ -108,22 +107,14 @@ impl Stream {
                 break;
             }
             if let Some(up) = up {
-                let bytes = crate::encode(&up).expect("a message");
-                let mut decoder = crate::FrameDecoder::default();
-                decoder.push(&bytes);
-                let up = decoder.poll().expect("read").expect("whole");
-                self.desk.handle_frame(at(seconds), up);
+                self.desk.handle_frame(at(seconds), crossed(&up));
             }
             if let Some(down) = down {
                 self.down += 1;
-                let bytes = crate::encode(&down).expect("a message");
-                let mut decoder = crate::FrameDecoder::default();
-                decoder.push(&bytes);
-                let down = decoder.poll().expect("read").expect("whole");
-                self.agent.handle_frame(at(seconds), down);
+                self.agent.handle_frame(at(seconds), crossed(&down));
             }
         }
-        self.events.extend(std::iter::from_fn(|| self.agent.poll_event()));
+        self.events.extend(events(&mut self.agent));
         self.told.extend(std::iter::from_fn(|| self.desk.poll_event()));
     }
 
@@ -137,33 +128,63 @@ impl Stream {
     }
 }
 
-/// An agent that has joined, with what it keeps brought through a disk.
-fn member(seed: u8, role: Role, published: &Arc<Published>) -> Agent {
+/// The stream of a new key after the controller has sent a welcome with `chain`.
+fn joined(seed: u8, chain: Chain, published: &Arc<Published>) -> Stream {
     let how = Joining { token: token(), name: name("x"), chain: None };
-    let agent = Agent::joining(at(0), key(seed), role, "1.0", how);
+    let agent = Agent::joining(at(0), key(seed), role(seed), "1.0", how);
     let mut stream = Stream::new(agent, seed, false, published);
     assert!(matches!(stream.told[..], [DeskEvent::Join { .. }]));
-    stream.desk.welcome(chain(seed, role, ROOT), name("north"));
+    stream.desk.welcome(chain, name("north"));
     stream.turn(0);
-    assert!(stream.agent.is_member(), "{:?}", stream.events);
-    restart(&stream.agent, seed, role)
+    stream
 }
 
-fn restart(agent: &Agent, seed: u8, role: Role) -> Agent {
+/// An agent that has joined, restored from a disk.
+fn member(seed: u8, published: &Arc<Published>) -> Agent {
+    let stream = joined(seed, chain(seed, role(seed), ROOT), published);
+    assert!(stream.agent.is_member(), "{:?}", stream.events);
+    restart(&stream.agent, seed)
+}
+
+fn restart(agent: &Agent, seed: u8) -> Agent {
     let text = serde_json::to_string(agent.kept()).expect("JSON");
     let kept: Kept = serde_json::from_str(&text).expect("kept");
-    Agent::restore(at(0), key(seed), role, "1.0", kept)
+    Agent::restore(at(0), key(seed), role(seed), "1.0", kept)
 }
 
-fn document<B: Body>(seed: u8, number: u64, body: B) -> (Version, Envelope) {
-    let version = Version { epoch: 0, number };
-    let document = Document { subject: key(seed), version, body };
-    let signed = Signed::sign(&document, &identity(CONTROLLER)).expect("signed");
-    (version, signed.into_envelope())
+fn document<B: Body>(
+    (epoch, number): (u64, u64),
+    subject: u8,
+    body: B,
+    by: u8,
+) -> Signed<Document<B>> {
+    let version = Version { epoch, number };
+    sign(&Document { subject: key(subject), version, body }, by)
 }
 
-fn configuration(number: u64, text: &str) -> (Version, Envelope) {
-    document(BOX, number, Configuration { text: text.into(), approval: None })
+fn configuration(text: &str) -> Configuration {
+    Configuration { text: text.into(), approval: None }
+}
+
+/// The table of a proxy.
+fn table_of(number: u64, members: impl IntoIterator<Item = Member>) -> Arc<PublishedTable> {
+    let (table, version) = (Table::of(members), Version { epoch: 0, number });
+    let head = sign(&table.head_for(key(PROXY), version), CONTROLLER);
+    Arc::new(PublishedTable { version, table, head })
+}
+
+/// The boxes of `seeds`, admitted by the root.
+fn table(number: u64, seeds: &[u8]) -> Arc<PublishedTable> {
+    table_of(number, seeds.iter().map(|seed| testing::member(*seed, chain(*seed, Role::Box, ROOT))))
+}
+
+fn admitted(agent: &Agent) -> Vec<PublicKey> {
+    agent.admission().admitted.iter().map(|(_, member)| member.key).collect()
+}
+
+fn candidate(chain: Chain) -> Candidate {
+    let (site, addresses) = (name("fra"), vec!["192.0.2.1:443".into()]);
+    Candidate { chain, site, addresses, to_anchor_us: 900, last_resort: false }
 }
 
 fn texts(events: &[AgentEvent]) -> Vec<Option<&str>> {
@@ -193,11 +214,7 @@ fn a_welcome_of_a_controller_that_cannot_sign_does_not_count() {
         chain(6, Role::Box, ROOT),
         chain(BOX, Role::Proxy, ROOT),
     ] {
-        let how = Joining { token: token(), name: name("x"), chain: None };
-        let agent = Agent::joining(at(0), key(BOX), Role::Box, "1.0", how);
-        let mut stream = Stream::new(agent, BOX, false, &published);
-        stream.desk.welcome(wrong, name("north"));
-        stream.turn(0);
+        let stream = joined(BOX, wrong, &published);
         assert!(!stream.agent.is_member());
         assert_eq!(stream.warnings().len(), 1);
     }
@@ -206,14 +223,13 @@ fn a_welcome_of_a_controller_that_cannot_sign_does_not_count() {
 #[test]
 fn only_what_is_missing_is_sent() {
     let published = published(0, &[30, 31]);
-    let mut stream = Stream::new(member(BOX, Role::Box, &published), BOX, true, &published);
-    let (version, envelope) = configuration(1, "a = 1");
-    stream.desk.desire(Kind::Configuration, version, envelope.clone());
+    let mut stream = Stream::of(BOX, &published);
+    stream.configure(1, "a = 1");
     stream.turn(1);
     let down = stream.down;
-    let again = restart(&stream.agent, BOX, Role::Box);
+    let again = restart(&stream.agent, BOX);
     let mut stream = Stream::new(again, BOX, true, &published);
-    stream.desk.desire(Kind::Configuration, version, envelope);
+    stream.configure(1, "a = 1");
     stream.turn(1);
     // The list of trust, the revocations and the configuration came the first time.
     assert_eq!((down, stream.down), (1, 0), "{:?}", stream.events);
@@ -223,37 +239,32 @@ fn only_what_is_missing_is_sent() {
 #[test]
 fn a_configuration_is_in_force_at_once_confirmed_and_survives() {
     let published = published(0, &[]);
-    let mut stream = Stream::new(member(BOX, Role::Box, &published), BOX, true, &published);
-    let (version, envelope) = configuration(1, "a = 1");
-    stream.desk.desire(Kind::Configuration, version, envelope);
+    let mut stream = Stream::of(BOX, &published);
+    stream.configure(1, "a = 1");
     stream.turn(1);
     assert_eq!(texts(&stream.events), [None, Some("a = 1")]);
     stream.agent.on_session(at(2), true);
     stream.agent.handle_timeout(at(91));
-    assert_eq!(stream.agent.kept().on_trial(), Some(version));
+    assert_eq!(stream.agent.kept().on_trial(), Some(Version { epoch: 0, number: 1 }));
     stream.agent.handle_timeout(at(92));
     stream.turn(92);
     assert_eq!(stream.agent.kept().on_trial(), None);
     let outcomes = stream.told.iter().filter_map(|event| match event {
-        DeskEvent::Report(report) => Some(report.outcome.clone()),
+        DeskEvent::Report(report) => Some(&report.outcome),
         _ => None,
     });
-    let outcomes: Vec<Outcome> = outcomes.collect();
-    assert_eq!(outcomes, [Outcome::InForce, Outcome::Confirmed]);
-    let mut again = restart(&stream.agent, BOX, Role::Box);
-    let events: Vec<AgentEvent> = std::iter::from_fn(|| again.poll_event()).collect();
-    assert_eq!(texts(&events), [Some("a = 1")]);
+    assert!(outcomes.eq([&Outcome::InForce, &Outcome::Confirmed]), "{:?}", stream.told);
+    assert_eq!(texts(&events(&mut restart(&stream.agent, BOX))), [Some("a = 1")]);
 }
 
 #[test]
 fn a_configuration_that_cuts_a_box_off_is_taken_back_and_told() {
     let published = published(0, &[]);
-    let mut stream = Stream::new(member(BOX, Role::Box, &published), BOX, true, &published);
+    let mut stream = Stream::of(BOX, &published);
     for (number, text) in [(1, "good"), (2, "bad")] {
-        let (version, envelope) = configuration(number, text);
         let since = number * 1_000;
         stream.agent.on_session(at(since), true);
-        stream.desk.desire(Kind::Configuration, version, envelope);
+        stream.configure(number, text);
         stream.turn(since);
         if text == "bad" {
             stream.agent.on_session(at(since), false);
@@ -266,8 +277,7 @@ fn a_configuration_that_cuts_a_box_off_is_taken_back_and_told() {
         stream.turn(since + 90);
     }
     assert_eq!(texts(&stream.events), [None, Some("good"), Some("bad"), Some("good")]);
-    // It was bad: what it cut off works under the former one, again not under it, and again under
-    // the former one.
+    // What it cut off works under the former one, again not under it, and again under the former.
     stream.agent.on_session(at(2_095), true);
     stream.agent.on_session(at(2_100), false);
     stream.agent.handle_timeout(at(2_190));
@@ -279,14 +289,12 @@ fn a_configuration_that_cuts_a_box_off_is_taken_back_and_told() {
     stream.told.clear();
     stream.agent.on_stream_up(at(2_196));
     stream.turn(2_196);
-    let taken_back = |event: &DeskEvent| match event {
-        DeskEvent::Report(report) => matches!(report.outcome, Outcome::TakenBack { .. }),
-        _ => false,
+    let taken_back = |event: &DeskEvent| {
+        matches!(event, DeskEvent::Report(Report { outcome: Outcome::TakenBack { .. }, .. }))
     };
     assert!(stream.told.iter().any(taken_back), "{:?}", stream.told);
     // The same version does not come again.
-    let (version, envelope) = configuration(2, "bad");
-    stream.desk.desire(Kind::Configuration, version, envelope);
+    stream.configure(2, "bad");
     stream.turn(2_197);
     assert_eq!(texts(&stream.events).last(), Some(&Some("good")));
     assert_eq!(stream.agent.kept().on_trial(), None);
@@ -295,15 +303,14 @@ fn a_configuration_that_cuts_a_box_off_is_taken_back_and_told() {
 #[test]
 fn a_member_that_holds_something_newer_is_told_of() {
     let published = published(0, &[]);
-    let mut stream = Stream::new(member(BOX, Role::Box, &published), BOX, true, &published);
+    let mut stream = Stream::of(BOX, &published);
     for number in [2, 1] {
-        let (version, envelope) = configuration(number, "a = 1");
         stream.desk = Desk::new(at(1), key(BOX), true, published.clone());
-        stream.desk.desire(Kind::Configuration, version, envelope);
+        stream.configure(number, "a = 1");
         stream.agent.on_stream_up(at(1));
         stream.turn(1);
     }
-    let (held, _) = configuration(2, "");
+    let held = Version { epoch: 0, number: 2 };
     let ahead = DeskEvent::Ahead { kind: Kind::Configuration, held };
     assert_eq!(stream.told.iter().filter(|event| **event == ahead).count(), 1);
 }
@@ -311,13 +318,10 @@ fn a_member_that_holds_something_newer_is_told_of() {
 #[test]
 fn a_controller_that_retires_takes_nothing_with_it() {
     let before = published(0, &[30]);
-    let mut stream = Stream::new(member(BOX, Role::Box, &before), BOX, true, &before);
-    let (version, envelope) = configuration(1, "a = 1");
-    stream.desk.desire(Kind::Configuration, version, envelope);
+    let mut stream = Stream::of(BOX, &before);
+    stream.configure(1, "a = 1");
     stream.turn(1);
-    let mut list = Trust::pinned(key(ROOT), key(3)).list().clone();
-    list.number = 2;
-    let list = Signed::sign(&list, &identity(ROOT)).expect("signed");
+    let list = sign(&trust_list(2, ROOT, 3), ROOT);
     stream.told.clear();
     stream.agent.handle_frame(at(2), Down::Trust { list });
     stream.turn(2);
@@ -334,33 +338,15 @@ fn a_controller_that_retires_takes_nothing_with_it() {
 #[test]
 fn a_table_of_thousands_crosses_in_parts_and_then_by_what_differs() {
     let published = published(0, &[]);
-    let mut stream = Stream::new(member(PROXY, Role::Proxy, &published), PROXY, true, &published);
-    let chain = chain(BOX, Role::Box, ROOT);
-    let member_of = |number: u16| {
-        let mut bytes = [7; 32];
-        bytes[..2].copy_from_slice(&number.to_be_bytes());
-        let key = Identity::from_seed(bytes).public_key();
-        Member {
-            key,
-            chain: chain.clone(),
-            addresses: vec![],
-            rate_kbps: None,
-            offline_max_s: None,
-        }
-    };
-    let table = |number: u64, members: std::ops::Range<u16>| {
-        let table = Table::of(members.map(member_of));
-        let version = Version { epoch: 0, number };
-        let head = table.head_for(key(PROXY), version);
-        let head = Signed::sign(&head, &identity(CONTROLLER)).expect("signed");
-        Arc::new(PublishedTable { version, table, head })
-    };
-    let first = table(1, 0..1_000);
+    let mut stream = Stream::of(PROXY, &published);
+    let one = testing::member(BOX, chain(BOX, Role::Box, ROOT));
+    let of = |number| Member { key: numbered(number), ..one.clone() };
+    let first = table_of(1, (0..1_000).map(of));
     stream.desk.desire_table(first.clone(), None);
     stream.turn(1);
     assert!(stream.down > 5 && stream.warnings().is_empty(), "{:?}", stream.warnings());
     assert_eq!(stream.agent.kept().taken()[&Kind::Table].number, 1);
-    let second = table(2, 1..1_001);
+    let second = table_of(2, (1..1_001).map(of));
     assert_eq!(stream.desk.table_version(), Some(first.version));
     let before = stream.down;
     stream.desk.desire_table(second.clone(), Some(&first));
@@ -368,8 +354,7 @@ fn a_table_of_thousands_crosses_in_parts_and_then_by_what_differs() {
     assert_eq!(stream.agent.kept().taken()[&Kind::Table].number, 2);
     assert!(stream.down - before <= 2);
     // A proxy that lost its disk is sent all of it.
-    let empty = member(PROXY, Role::Proxy, &published);
-    let mut stream = Stream::new(empty, PROXY, true, &published);
+    let mut stream = Stream::of(PROXY, &published);
     stream.desk.desire_table(second, Some(&first));
     stream.turn(3);
     assert_eq!(stream.agent.kept().taken()[&Kind::Table].number, 2);
@@ -378,19 +363,15 @@ fn a_table_of_thousands_crosses_in_parts_and_then_by_what_differs() {
 
 #[test]
 fn a_peer_that_was_away_hears_of_every_rotation_of_the_root() {
-    let sign = |number, root: u8, by: u8| {
-        let controllers = vec![key(CONTROLLER)];
-        let pinned = Trust::pinned(key(root), key(CONTROLLER));
-        let list = TrustList { number, controllers, ..pinned.list().clone() };
-        let list = Signed::sign(&list, &identity(by)).expect("signed");
-        PublishedTrust { number, list }
+    let sign = |number, root: u8, by: u8| PublishedTrust {
+        number,
+        list: sign(&trust_list(number, root, CONTROLLER), by),
     };
     // Root 1 has named root 40, and that root 41.
     let trust = vec![sign(1, ROOT, ROOT), sign(2, 40, ROOT), sign(3, 41, 40)];
     let before = published(0, &[]);
     let rotated = Published { trust, ..Published::clone(&before) };
-    let mut stream =
-        Stream::new(member(BOX, Role::Box, &before), BOX, true, &Arc::new(rotated.clone()));
+    let mut stream = Stream::new(member(BOX, &before), BOX, true, &Arc::new(rotated.clone()));
     stream.turn(1);
     let trust = stream.agent.kept().trust();
     assert_eq!(trust.roots().collect::<Vec<_>>(), [key(41)], "{:?}", stream.warnings());
@@ -398,8 +379,8 @@ fn a_peer_that_was_away_hears_of_every_rotation_of_the_root() {
     // One that has part of them is sent the rest.
     let mut desk = Desk::new(at(0), key(BOX), true, Arc::new(rotated));
     desk.handle_frame(at(0), Up::Have(HeldVersions { trust: 2, ..HeldVersions::default() }));
-    let frames = std::iter::from_fn(|| desk.poll_frame());
-    assert_eq!(frames.filter(|frame| matches!(frame, Down::Trust { .. })).count(), 1);
+    let is_trust = |frame: &&Down| matches!(frame, Down::Trust { .. });
+    assert_eq!(frames(&mut desk).iter().filter(is_trust).count(), 1);
 }
 
 #[test]
@@ -408,7 +389,7 @@ fn a_sign_of_life_comes_after_what_is_missing_and_to_strangers_too() {
     let mut desk = Desk::new(at(0), key(BOX), true, published.clone());
     desk.handle_frame(at(0), Up::Have(HeldVersions::default()));
     desk.handle_frame(at(0), Up::Alive);
-    let frames: Vec<Down> = std::iter::from_fn(|| desk.poll_frame()).collect();
+    let frames = frames(&mut desk);
     let alive = frames.iter().position(|frame| *frame == Down::Alive);
     let revoke = frames.iter().position(|frame| matches!(frame, Down::Revoke { .. }));
     assert!(revoke < alive && alive == Some(frames.len() - 1), "{frames:?}");
@@ -432,7 +413,7 @@ fn who_floods_is_cut_off() {
 #[test]
 fn a_box_says_which_proxy_it_is_on() {
     let published = published(0, &[]);
-    let mut stream = Stream::new(member(BOX, Role::Box, &published), BOX, true, &published);
+    let mut stream = Stream::of(BOX, &published);
     let told = |stream: &Stream| stream.desk.had().and_then(|had| had.proxy);
     assert_eq!(told(&stream), None);
     stream.agent.set_proxy(Some(key(PROXY)));

@@ -1,15 +1,6 @@
-use roadweave_identity::Identity;
-
 use super::*;
+use crate::testing::{identity, key, name, sign};
 use crate::trust::TrustList;
-
-fn identity(seed: u8) -> Identity {
-    Identity::from_seed([seed; 32])
-}
-
-fn key(seed: u8) -> PublicKey {
-    identity(seed).public_key()
-}
 
 fn version(epoch: u64, number: u64) -> Version {
     Version { epoch, number }
@@ -20,19 +11,23 @@ fn document(subject: u8, version: Version) -> Document<Configuration> {
     Document { subject: key(subject), version, body }
 }
 
-fn signed(document: &Document<Configuration>, by: u8) -> Signed<Document<Configuration>> {
-    Signed::sign(document, &identity(by)).expect("signed")
+fn north() -> Name {
+    name("north")
 }
 
-fn north() -> Name {
-    "north".parse().expect("a name")
+/// Trust with the approver 7.
+fn with_approver() -> Trust {
+    let mut trust = Trust::pinned(key(1), key(9));
+    let list = TrustList { number: 1, approvers: vec![key(7)], ..trust.list().clone() };
+    trust.replace(&sign(&list, 1)).expect("taken");
+    trust
 }
 
 #[test]
 fn a_document_is_for_one_box_and_never_older() {
     let trust = Trust::pinned(key(1), key(9));
     let open = |document: &Document<_>, by, held| {
-        Document::open(&signed(document, by), &trust, key(5), held).map(|found| found.version)
+        Document::open(&sign(document, by), &trust, key(5), held).map(|found| found.version)
     };
     let (first, second) = (version(0, 1), version(0, 2));
     assert_eq!(open(&document(5, second), 9, Some(first)), Ok(second));
@@ -48,12 +43,12 @@ fn a_document_is_for_one_box_and_never_older() {
 #[test]
 fn an_epoch_begins_by_the_word_of_a_root() {
     let mut trust = Trust::pinned(key(1), key(9));
-    let restored = signed(&document(5, version(1, 1)), 9);
+    let restored = sign(&document(5, version(1, 1)), 9);
     let held = Some(version(0, 70));
     let found = Document::open(&restored, &trust, key(5), held);
     assert_eq!(found, Err(DocumentError::Epoch(1)));
     let list = TrustList { number: 1, epoch: 1, ..trust.list().clone() };
-    trust.replace(&Signed::sign(&list, &identity(1)).expect("signed")).expect("taken");
+    trust.replace(&sign(&list, 1)).expect("taken");
     assert!(Document::open(&restored, &trust, key(5), held).is_ok());
 }
 
@@ -63,17 +58,14 @@ fn approval(
     text: &str,
     by: u8,
 ) -> Option<Signed<Approval>> {
-    let tenant = tenant.parse().expect("a name");
-    let approval = Approval { tenant, target, number, text: Digest::of([text.as_bytes()]) };
-    Some(Signed::sign(&approval, &identity(by)).expect("signed"))
+    let text = Digest::of([text.as_bytes()]);
+    Some(sign(&Approval { tenant: name(tenant), target, number, text }, by))
 }
 
 #[test]
 fn what_people_have_approved_is_for_these_boxes_and_never_comes_back() {
-    let mut trust = Trust::pinned(key(1), key(9));
-    let list = TrustList { number: 1, approvers: vec![key(7)], ..trust.list().clone() };
-    trust.replace(&Signed::sign(&list, &identity(1)).expect("signed")).expect("taken");
-    let tags = BTreeSet::from(["tram".parse().expect("a name")]);
+    let trust = with_approver();
+    let tags = BTreeSet::from([name("tram")]);
     let mut approved = Approvals::default();
     let mut check = |target: Target, number| {
         let text = "[lanes]".to_owned();
@@ -81,7 +73,7 @@ fn what_people_have_approved_is_for_these_boxes_and_never_comes_back() {
         let of = (&key(5), &tags);
         Configuration { text, approval }.check(&trust, &north(), of, &mut approved)
     };
-    let tag = |tag: &str| Target::Tag(tag.parse().expect("a name"));
+    let tag = |tag: &str| Target::Tag(name(tag));
     assert_eq!(check(tag("tram"), 3), Ok(()));
     assert_eq!(check(tag("tram"), 3), Ok(()), "the same may come again, after a restart");
     assert_eq!(check(tag("tram"), 2), Err(DocumentError::ApprovedBefore(2)));
@@ -94,9 +86,7 @@ fn what_people_have_approved_is_for_these_boxes_and_never_comes_back() {
 
 #[test]
 fn where_people_must_approve_the_controller_alone_changes_nothing() {
-    let mut trust = Trust::pinned(key(1), key(9));
-    let list = TrustList { number: 1, approvers: vec![key(7)], ..trust.list().clone() };
-    trust.replace(&Signed::sign(&list, &identity(1)).expect("signed")).expect("taken");
+    let trust = with_approver();
     let text = "[lanes]".to_owned();
     let approval = |tenant: &str, text: &str, by| approval((tenant, Target::Tenant), 1, text, by);
     let check = |approval| {

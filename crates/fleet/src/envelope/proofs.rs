@@ -1,8 +1,7 @@
-//! Signatures that have held before.
+//! A cache of verified signatures.
 //!
-//! A signature that holds once holds for ever, and to prove it again costs some fifty times what it
-//! costs to find it here. Who proves the same statements again and again, as a proxy does with each
-//! change of its table, says once that this thread is to remember them.
+//! A verification costs some fifty times as much as a look-up. A thread that verifies the same
+//! statements repeatedly, such as a proxy's on each change of its table, turns the cache on.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -15,24 +14,23 @@ thread_local! {
     static PROOFS: RefCell<Proofs> = const { RefCell::new(Proofs::new()) };
 }
 
-/// Digests of what has held, in two generations: when the young one is full it becomes the old one,
-/// and what the old one held is forgotten unless it was asked for since.
+/// Digests of verified signatures in two generations: a full young one becomes the old one, whose
+/// entries are dropped unless they were used.
 #[derive(Debug)]
 struct Proofs {
-    /// The most of a generation; 0 to remember nothing.
+    /// The size of a generation; 0: off.
     most: usize,
     young: BTreeSet<Digest>,
     old: BTreeSet<Digest>,
 }
 
-/// This thread remembers at least the last `most` signatures that have held, each of them 32 bytes
-/// and what a sorted set adds, and at most twice as many; none with 0, as at the start. What does
-/// not hold is never remembered.
+/// Lets this thread remember at least the last `most` verified signatures, and at most twice as
+/// many, of 32 bytes each plus the overhead of a sorted set; 0, the default, remembers none.
+/// Failures are never remembered.
 pub fn remember_proofs(most: usize) {
     PROOFS.with_borrow_mut(|proofs| *proofs = Proofs { most, ..Proofs::new() });
 }
 
-/// Whether the holder of `key` has signed `message`.
 pub(super) fn holds(key: PublicKey, message: &[u8], signature: &Signature) -> bool {
     PROOFS.with_borrow_mut(|proofs| proofs.holds(key, message, signature))
 }
@@ -46,7 +44,7 @@ impl Proofs {
         if self.most == 0 {
             return key.verifies(message, signature);
         }
-        // All three: another signature of the same message has to hold for itself.
+        // All three: another signature of the same message has to be verified itself.
         let proof = Digest::of([key.as_bytes(), signature.as_bytes().as_slice(), message]);
         if self.young.contains(&proof) {
             return true;
@@ -65,7 +63,7 @@ impl Proofs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use roadweave_identity::Identity;
+    use crate::testing::{identity, key};
 
     fn proofs(most: usize) -> Proofs {
         Proofs { most, ..Proofs::new() }
@@ -73,41 +71,36 @@ mod tests {
 
     #[test]
     fn what_was_proved_is_found_and_nothing_else_holds_by_it() {
-        let (one, other) = (Identity::from_seed([1; 32]), Identity::from_seed([2; 32]));
         let mut proofs = proofs(4);
-        let (good, stranger) = (one.sign(b"message"), other.sign(b"message"));
+        let (good, stranger) = (identity(1).sign(b"message"), identity(2).sign(b"message"));
         for _ in 0..2 {
-            assert!(proofs.holds(one.public_key(), b"message", &good));
-            assert!(!proofs.holds(one.public_key(), b"message", &stranger));
-            assert!(!proofs.holds(one.public_key(), b"other", &good));
-            assert!(!proofs.holds(other.public_key(), b"message", &good));
+            assert!(proofs.holds(key(1), b"message", &good));
+            assert!(!proofs.holds(key(1), b"message", &stranger));
+            assert!(!proofs.holds(key(1), b"other", &good));
+            assert!(!proofs.holds(key(2), b"message", &good));
         }
         assert_eq!(proofs.young.len(), 1, "what does not hold is not remembered");
     }
 
     #[test]
     fn memory_is_bounded_and_what_is_asked_for_stays() {
-        let one = Identity::from_seed([1; 32]);
+        let one = identity(1);
         let mut proofs = proofs(4);
         let often = one.sign(b"often");
         for number in 0..100u8 {
-            assert!(proofs.holds(one.public_key(), &[number], &one.sign(&[number])));
-            assert!(proofs.holds(one.public_key(), b"often", &often));
+            assert!(proofs.holds(key(1), &[number], &one.sign(&[number])));
+            assert!(proofs.holds(key(1), b"often", &often));
             assert!(proofs.young.len() <= 4 && proofs.old.len() <= 4);
         }
-        let found = Digest::of([
-            one.public_key().as_bytes().as_slice(),
-            often.as_bytes().as_slice(),
-            b"often",
-        ]);
+        let key = key(1);
+        let found = Digest::of([key.as_bytes(), often.as_bytes().as_slice(), b"often"]);
         assert!(proofs.young.contains(&found) || proofs.old.contains(&found));
     }
 
     #[test]
     fn nothing_is_remembered_unless_it_was_asked_for() {
-        let one = Identity::from_seed([1; 32]);
         let mut proofs = proofs(0);
-        assert!(proofs.holds(one.public_key(), b"message", &one.sign(b"message")));
+        assert!(proofs.holds(key(1), b"message", &identity(1).sign(b"message")));
         assert!(proofs.young.is_empty());
     }
 }

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::testing::{at, chain, key, member, name, sign, statement, token};
 
 fn event(length: usize) -> Up {
     Up::Event { text: "x".repeat(length) }
@@ -52,34 +53,20 @@ proptest! {
     }
 }
 
-/// One message of each kind, as their ends say them.
+/// One message of each kind.
 fn messages() -> Vec<serde_json::Value> {
-    let identity = roadweave_identity::Identity::from_seed([3; 32]);
-    let (key, name) = (identity.public_key(), "north".parse::<Name>().expect("a name"));
-    let statement = crate::Statement {
-        key,
-        name: name.clone(),
-        role: Role::Box,
-        scope: crate::Scope::Tenant(name.clone()),
-        tags: [name.clone()].into(),
-        grant: None,
-    };
-    let chain = Chain::new(vec![Signed::sign(&statement, &identity).expect("signed")]);
-    let head = Signed::sign(&Head::EMPTY, &identity).expect("signed");
-    let list = crate::Trust::pinned(key, key).list().clone();
-    let list = Signed::sign(&list, &identity).expect("signed");
+    let (key, name) = (key(3), name("north"));
+    let statement = crate::Statement { tags: [name.clone()].into(), ..statement(3, Role::Box) };
+    let chain = chain(&[(3, &statement)]);
+    let head = sign(&Head::EMPTY, 3);
+    let list = sign(crate::Trust::pinned(key, key).list(), 3);
     let entry = crate::Revocations::default().next(key);
     let version = Version { epoch: 1, number: 2 };
     let body = crate::Candidates::default();
     let document = crate::Document { subject: key, version, body };
-    let document = Signed::sign(&document, &identity).expect("signed").into_envelope();
-    let member = crate::Member {
-        key,
-        chain: chain.clone(),
-        addresses: vec!["10.7.0.2/32".parse().expect("a prefix")],
-        rate_kbps: Some(5),
-        offline_max_s: None,
-    };
+    let document = sign(&document, 3).into_envelope();
+    let addresses = vec!["10.7.0.2/32".parse().expect("a prefix")];
+    let member = crate::Member { addresses, rate_kbps: Some(5), ..member(3, chain.clone()) };
     let set = vec![member.into()];
     let members = TableChange { anew: true, set, gone: vec![key], head: None };
     let sample = Sample {
@@ -96,12 +83,8 @@ fn messages() -> Vec<serde_json::Value> {
     let outcome = Outcome::TakenBack { why: "x".into() };
     let (kind, pinned) = (Kind::Configuration, vec!["a.b".to_owned()]);
     let documents = [(Kind::Table, version)].into();
-    let have = HeldVersions {
-        documents,
-        drained: Some(true),
-        proxy: Some(key),
-        ..HeldVersions::default()
-    };
+    let (drained, proxy) = (Some(true), Some(key));
+    let have = HeldVersions { documents, drained, proxy, ..HeldVersions::default() };
     let down = [
         Down::Trust { list },
         Down::Revoke { entries: vec![entry.clone()], head: Some(head.clone()) },
@@ -114,33 +97,26 @@ fn messages() -> Vec<serde_json::Value> {
         Down::Undrain,
         Down::Alive,
     ];
-    let secret = Secret::from_bytes([1; 16]);
-    let (tenant, role) = (name.clone(), Role::Box);
+    let (secret, role, tenant) = (Secret::from_bytes([1; 16]), Role::Box, name.clone());
+    let (chain, addresses) = (Some(chain), Vec::new());
+    let round_trips = [(name.clone(), 2_000)].into();
     let up = [
-        Up::Join {
-            secret,
-            tenant: tenant.clone(),
-            role,
-            name,
-            chain: Some(chain),
-            addresses: Vec::new(),
-        },
+        Up::Join { secret, tenant, role, name, chain, addresses },
         Up::Have(have),
         Up::Report(Report { kind, version, outcome, pinned }),
         Up::Revoked { head: Head { serial: 7, ..Head::EMPTY } },
         Up::Surplus { entries: vec![entry], head: Some(head) },
         Up::Samples { samples: vec![sample] },
-        Up::Anchors { round_trips: [(tenant.clone(), 2_000)].into() },
+        Up::Anchors { round_trips },
         Up::Event { text: "x".into() },
         Up::Alive,
     ];
-    let value = |message: &dyn Fn() -> serde_json::Result<serde_json::Value>| message();
-    let down = down.iter().map(|message| value(&|| serde_json::to_value(message)));
-    let up = up.iter().map(|message| value(&|| serde_json::to_value(message)));
+    let down = down.iter().map(serde_json::to_value);
+    let up = up.iter().map(serde_json::to_value);
     down.chain(up).map(|value| value.expect("JSON")).collect()
 }
 
-/// The `place`th value within `value`, counted all the way down.
+/// The `place`th value within `value`, depth first.
 fn within<'a>(
     value: &'a mut serde_json::Value,
     place: &mut usize,
@@ -183,7 +159,7 @@ fn every_message_is_read_by_the_end_that_it_is_for() {
 }
 
 proptest! {
-    /// What is a message but for some of its values: read or refused, by both ends, which go on.
+    /// Messages with some other values are read or refused by both ends, which go on.
     #[test]
     fn messages_with_other_values_are_taken_or_refused(
         which in 0..18_usize,
@@ -208,23 +184,14 @@ proptest! {
             (down.poll::<Down>(), up.poll::<Up>())
         };
         let (down, up) = decode(&bytes);
-        let key = roadweave_identity::Identity::from_seed([3; 32]).public_key();
-        let now = roadweave_proto::Instant::ZERO;
         if let Ok(Some(frame)) = down {
             let again = encode(&frame).expect("what was read can be written");
             prop_assert_eq!(decode(&again).0, Ok(Some(frame.clone())));
-            let token = crate::JoinToken {
-                addresses: vec!["x:1".into()],
-                controller: key,
-                root: key,
-                tenant: "north".parse().expect("a name"),
-                secret: Secret::from_bytes([0; 16]),
-                delegate: None,
-            };
+            let token = crate::JoinToken { controller: key(3), root: key(3), ..token() };
             let kept = crate::Kept::of_token(&token);
-            let mut agent = crate::Agent::restore(now, key, Role::Proxy, "1", kept);
-            agent.on_stream_up(now);
-            agent.handle_frame(now, frame);
+            let mut agent = crate::Agent::restore(at(0), key(3), Role::Proxy, "1", kept);
+            agent.on_stream_up(at(0));
+            agent.handle_frame(at(0), frame);
             let kept = serde_json::to_string(agent.kept()).expect("JSON");
             prop_assert!(serde_json::from_str::<crate::Kept>(&kept).is_ok());
         }

@@ -1,4 +1,4 @@
-//! Whether proxies live, as far as a controller can tell.
+//! Whether proxies live, as far as a controller can know.
 //!
 //! ```text
 //!            heard ◄────────────────────────── stream, samples
@@ -7,9 +7,9 @@
 //!     └──heard────────────────────────────────────────────┘
 //! ```
 //!
-//! A controller that hears nothing of a proxy may be cut off itself. So the boxes are asked too: a
-//! proxy that boxes use is never dead. And a controller that heard nobody at all, or stood still,
-//! judges nobody by that time.
+//! A controller that does not hear a proxy may be cut off itself. So boxes count too: a proxy that
+//! boxes use is never dead. And time in which the controller heard no peer at all, or stood still,
+//! does not count.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,29 +18,28 @@ use roadweave_identity::PublicKey;
 use roadweave_proto::Instant;
 use serde::{Deserialize, Serialize};
 
-/// How a proxy is, as far as the controller can tell.
+/// The health of a proxy, as far as the controller knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HealthState {
-    /// The proxy is heard.
+    /// It is heard.
     Alive,
-    /// The proxy is not heard, and not for long: it is offered as before.
+    /// It has been silent for a short time: it is offered as before.
     Unheard,
-    /// The proxy is not heard for so long that it gets no new boxes, which its table does not have;
-    /// boxes use it all the same.
+    /// It has been silent for so long that it gets no new boxes, which its table lacks; boxes use
+    /// it.
     Lost,
-    /// Neither the proxy nor any box says that it lives.
+    /// Neither it nor a box says that it lives.
     Dead,
 }
 
 /// What a controller has heard of one proxy.
 #[derive(Clone, Copy, Debug)]
 pub struct Health {
-    /// Since when it is watched.
     since: Instant,
-    /// When its own last message came.
+    /// Its own last message.
     heard: Option<Instant>,
-    /// The last time that a box said to be on it.
+    /// The last box that reported to be on it.
     witnessed: Option<Instant>,
     vital: HealthState,
 }
@@ -48,17 +47,15 @@ pub struct Health {
 impl Health {
     /// How long a proxy may be silent: three samples.
     pub const SILENCE: Duration = Duration::from_secs(30);
-    /// How long the word of a box counts: two of its own reports and some time to travel.
+    /// How long a box's report counts: two intervals and some delay.
     pub const WITNESS: Duration = Duration::from_secs(75);
-    /// How long a proxy that is not heard is offered, if it is not dead.
+    /// How long a silent proxy is offered, if it is not dead.
     pub const UNHEARD: Duration = Duration::from_secs(600);
 
-    /// How the proxy is.
     pub fn vital(&self) -> HealthState {
         self.vital
     }
 
-    /// Whether something came within `span` until `now`.
     fn is_recent(last: Option<Instant>, now: Instant, span: Duration) -> bool {
         last.is_some_and(|last| now.since(last) < span)
     }
@@ -79,39 +76,39 @@ impl Health {
     }
 }
 
-/// All proxies of a controller. Turn it by [`Watch::poll`] once a second.
+/// All proxies of a controller. Call [`Watch::poll`] once a second.
 #[derive(Clone, Debug)]
 pub struct Watch {
     proxies: BTreeMap<PublicKey, Health>,
-    /// The last word of anybody.
+    /// The last message of any peer.
     heard: Instant,
     polled: Instant,
-    /// Silence before this moment may have been the controller's own.
+    /// Silence before this may have been the controller's own.
     fair_since: Instant,
 }
 
 impl Watch {
-    /// The longest time between two turns after which the controller counts as having stood still.
+    /// A longer time between two polls means that the controller stood still.
     pub const STALL: Duration = Duration::from_secs(10);
 
-    /// A watch that begins now, over nobody.
+    /// Creates a watch without proxies.
     pub fn new(now: Instant) -> Self {
         Self { proxies: BTreeMap::new(), heard: now, polled: now, fair_since: now }
     }
 
-    /// A proxy belongs to the fleet. Nothing is known of it yet.
+    /// Adds a proxy, of which nothing is known yet.
     pub fn add(&mut self, proxy: PublicKey, now: Instant) {
         let health =
             Health { since: now, heard: None, witnessed: None, vital: HealthState::Unheard };
         self.proxies.entry(proxy).or_insert(health);
     }
 
-    /// A proxy belongs to the fleet no more.
+    /// Removes a proxy.
     pub fn remove(&mut self, proxy: &PublicKey) {
         self.proxies.remove(proxy);
     }
 
-    /// Something came from a proxy itself: its stream came up, or samples.
+    /// A proxy's stream came up, or it sent samples.
     pub fn on_proxy(&mut self, proxy: &PublicKey, now: Instant) {
         self.heard = now;
         if let Some(health) = self.proxies.get_mut(proxy) {
@@ -119,7 +116,7 @@ impl Watch {
         }
     }
 
-    /// Something came from a box, which says to be on `proxy`.
+    /// A message came from a box, which reports to be on `proxy`.
     pub fn on_box(&mut self, proxy: Option<&PublicKey>, now: Instant) {
         self.heard = now;
         if let Some(health) = proxy.and_then(|proxy| self.proxies.get_mut(proxy)) {
@@ -127,7 +124,7 @@ impl Watch {
         }
     }
 
-    /// The proxies that are not as they were at the last turn, and how they are now.
+    /// The proxies whose health has changed since the last poll.
     pub fn poll(&mut self, now: Instant) -> Vec<(PublicKey, HealthState)> {
         let stood_still = now.since(self.polled) > Self::STALL;
         let heard_nobody = now.since(self.heard) >= Health::SILENCE;
@@ -138,7 +135,7 @@ impl Watch {
         let mut changed = Vec::new();
         for (key, health) in &mut self.proxies {
             let vital = health.judge(now, self.fair_since);
-            // Only its own word, or a box's, brings back who was dead: not a gap.
+            // A dead proxy comes back by its own or a box's report, not by a gap.
             let is_back = vital == HealthState::Alive
                 || Health::is_recent(health.witnessed, now, Health::WITNESS);
             if vital != health.vital && (health.vital != HealthState::Dead || is_back) {
@@ -149,7 +146,7 @@ impl Watch {
         changed
     }
 
-    /// How a proxy is.
+    /// The health of a proxy.
     pub fn vital(&self, proxy: &PublicKey) -> Option<HealthState> {
         self.proxies.get(proxy).map(Health::vital)
     }

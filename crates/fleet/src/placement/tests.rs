@@ -1,19 +1,9 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use roadweave_identity::Identity;
 
 use super::*;
-
-fn key(number: u16) -> PublicKey {
-    let mut seed = [7; 32];
-    seed[..2].copy_from_slice(&number.to_be_bytes());
-    Identity::from_seed(seed).public_key()
-}
-
-fn name(text: &str) -> Name {
-    text.parse().expect("a name")
-}
+use crate::testing::{name, numbered as key};
 
 fn proxy(number: u16, region: &str, site: &str) -> ProxyView {
     ProxyView {
@@ -31,12 +21,12 @@ fn seeker(number: u16) -> Seeker {
     Seeker { key: key(1_000 + number), tenant: name("north"), region: None, current: None }
 }
 
-/// `count` proxies, as many at each of `sites` as fit.
+/// `count` proxies at `sites` sites.
 fn fleet(count: u16, sites: u16) -> Vec<ProxyView> {
     (0..count).map(|number| proxy(number, "west", &format!("site-{}", number % sites))).collect()
 }
 
-/// The keys of a list, in its order.
+/// The keys of a list, in order.
 fn keys(seeker: &Seeker, proxies: &[ProxyView]) -> Vec<PublicKey> {
     candidates(seeker, proxies).unwrap_or_default().iter().map(|it| it.key).collect()
 }
@@ -89,10 +79,7 @@ fn full_and_unheard_proxies_are_a_last_resort_and_others_none() {
     let on_0 = Seeker { current: Some(key(0)), ..seeker(1) };
     let list = candidates(&on_0, &proxies).expect("some");
     assert_eq!(list[0], offered(0, false));
-    assert_eq!(
-        list[1..].iter().collect::<BTreeSet<_>>(),
-        [&offered(1, true), &offered(2, true)].into()
-    );
+    assert_eq!(BTreeSet::from_iter(list[1..].to_vec()), [1, 2].map(|it| offered(it, true)).into());
     // The one that it is on dies, while all others are full: there is somewhere to go.
     proxies[0].vital = HealthState::Dead;
     let list = candidates(&on_0, &proxies).expect("some");
@@ -127,10 +114,10 @@ fn the_own_region_comes_first_and_another_site_is_always_there() {
     proxies.push(proxy(20, "east", "far-a"));
     proxies.push(proxy(21, "east", "far-b"));
     let chosen = keys(&near, &proxies);
-    let regions: Vec<&str> = chosen
-        .iter()
-        .map(|key| proxies.iter().find(|proxy| proxy.key == *key).expect("known").region.as_str())
-        .collect();
+    let region = |key: PublicKey| {
+        proxies.iter().find(|proxy| proxy.key == key).expect("known").region.as_str()
+    };
+    let regions: Vec<&str> = chosen.into_iter().map(region).collect();
     assert_eq!(regions, ["west", "west", "west", "east", "east"]);
     // Without the others, one site has to do.
     assert_eq!(keys(&near, &proxies[..10]).len(), 5);
@@ -166,12 +153,6 @@ fn one_more_proxy_moves_only_its_share() {
     assert!((60..140).contains(&moved), "{moved}");
 }
 
-#[derive(Clone, Debug)]
-struct Any {
-    proxies: Vec<ProxyView>,
-    seeker: Seeker,
-}
-
 fn any_proxy(number: u16) -> impl Strategy<Value = ProxyView> {
     let bands = prop::sample::select(vec![Band::Light, Band::Busy, Band::Strained, Band::Full]);
     let vitals = prop::sample::select(vec![
@@ -191,20 +172,19 @@ fn any_proxy(number: u16) -> impl Strategy<Value = ProxyView> {
     )
 }
 
-fn any() -> impl Strategy<Value = Any> {
+fn any() -> impl Strategy<Value = (Vec<ProxyView>, Seeker)> {
     let proxies = (1..16u16).prop_flat_map(|count| (0..count).map(any_proxy).collect::<Vec<_>>());
     let current = prop::option::of(0..16u16);
     let region = prop::option::of(prop::sample::select(vec!["west", "east"]));
-    (proxies, 0..100u16, current, region).prop_map(|(proxies, number, current, region)| Any {
-        proxies,
-        seeker: Seeker { current: current.map(key), region: region.map(name), ..seeker(number) },
+    (proxies, 0..100u16, current, region).prop_map(|(proxies, number, current, region)| {
+        let (current, region) = (current.map(key), region.map(name));
+        (proxies, Seeker { current, region, ..seeker(number) })
     })
 }
 
 proptest! {
     #[test]
-    fn lists_are_short_of_two_sites_and_of_the_fit_first(any in any()) {
-        let Any { proxies, seeker } = any;
+    fn lists_are_short_of_two_sites_and_of_the_fit_first((proxies, seeker) in any()) {
         let is_fit = |proxy: &ProxyView| {
             proxy.may_get(&seeker.tenant) || seeker.current == Some(proxy.key)
         };
@@ -234,16 +214,17 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_the_views_does_not_matter(any in any()) {
-        let mut turned = any.proxies.clone();
+    fn the_order_of_the_views_does_not_matter((proxies, seeker) in any()) {
+        let mut turned = proxies.clone();
         turned.reverse();
-        prop_assert_eq!(candidates(&any.seeker, &any.proxies), candidates(&any.seeker, &turned));
+        prop_assert_eq!(candidates(&seeker, &proxies), candidates(&seeker, &turned));
     }
 
-    /// Whatever becomes of one proxy, a list loses or gains that one alone.
+    /// A list loses or gains that one alone.
     #[test]
-    fn a_change_of_one_proxy_changes_one_place(any in any(), index in 0..16usize, to in any_proxy(99)) {
-        let Any { proxies, seeker } = any;
+    fn a_change_of_one_proxy_changes_one_place(
+        (proxies, seeker) in any(), index in 0..16usize, to in any_proxy(99),
+    ) {
         let index = index % proxies.len();
         let mut changed = proxies.clone();
         changed[index] = ProxyView { key: proxies[index].key, site: proxies[index].site.clone(),

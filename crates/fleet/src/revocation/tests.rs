@@ -1,20 +1,9 @@
-use roadweave_identity::Identity;
-
 use super::*;
+use crate::testing::{key, sign};
 
-fn controller() -> Identity {
-    Identity::from_seed([9; 32])
-}
+const CONTROLLER: u8 = 9;
 
-fn key(seed: u8) -> PublicKey {
-    Identity::from_seed([seed; 32]).public_key()
-}
-
-fn signed(head: Head) -> Signed<Head> {
-    Signed::sign(&head, &controller()).expect("signed")
-}
-
-/// A controller's chain that withdraws the keys of `seeds` in order.
+/// A controller's chain that revokes the keys of `seeds`.
 fn chain(epoch: u64, seeds: &[u8]) -> Revocations {
     let mut chain = Revocations { log: Log::new(epoch), staged: None };
     for seed in seeds {
@@ -30,7 +19,7 @@ fn take(
     entries: &[Revocation],
     head: Head,
 ) -> Result<Vec<PublicKey>, RevocationError> {
-    to.extend(entries, &signed(head), [controller().public_key()])
+    to.extend(entries, &sign(&head, CONTROLLER), [key(CONTROLLER)])
 }
 
 #[test]
@@ -50,17 +39,17 @@ fn entries_come_in_order_and_again() {
 fn a_gap_is_refused() {
     let all = chain(0, &[1, 2, 3]);
     let mut proxy = chain(0, &[1]);
-    let gap = RevocationError::Gap { serial: 3, held: 1 };
-    assert_eq!(take(&mut proxy, all.entries(2), all.head()), Err(gap));
-    let gap = RevocationError::Gap { serial: 3, held: 1 };
-    assert_eq!(take(&mut proxy, &[], all.head()), Err(gap), "the head alone");
+    for entries in [all.entries(2), &[]] {
+        let gap = RevocationError::Gap { serial: 3, held: 1 };
+        assert_eq!(take(&mut proxy, entries, all.head()), Err(gap));
+    }
     assert_eq!(proxy, chain(0, &[1]));
 }
 
 #[test]
 fn a_hidden_entry_shows() {
     let mut proxy = chain(0, &[1, 2]);
-    // Who wrote the database took the second out, and the controller signed what it read.
+    // The second was removed from the database, and the controller signed the rest.
     let hiding = chain(0, &[1]);
     let older = RevocationError::Older { serial: 1, held: 2 };
     assert_eq!(take(&mut proxy, hiding.entries(0), hiding.head()), Err(older));
@@ -75,7 +64,7 @@ fn a_hidden_entry_shows() {
 
 #[test]
 fn a_fork_of_the_same_epoch_counts_once_nothing_is_missing() {
-    // The last one was lost, another took its number, and then the lost one was handed back.
+    // The last one was lost, another took its number, then the lost one was handed back.
     for fork in [&[1, 2, 9][..], &[1, 2]] {
         let mut proxy = chain(4, &[1, 2, 3]);
         let forked = chain(4, fork);
@@ -88,7 +77,7 @@ fn a_fork_of_the_same_epoch_counts_once_nothing_is_missing() {
         let next = chain(4, &[fork, &[8, 3, 7]].concat());
         let after = whole.head().serial;
         assert_eq!(take(&mut proxy, next.entries(after), next.head()), Ok(vec![key(7)]));
-        // The former chain comes back no more.
+        // The former chain does not come back.
         let former = chain(4, &[1, 2, 3, 5, 6, 7]);
         assert!(take(&mut proxy, former.entries(0), former.head()).is_err());
         assert_eq!(proxy.head(), next.head());
@@ -118,7 +107,7 @@ fn a_restored_controller_counts_once_nothing_is_missing() {
     let whole = chain(1, &[1, 5, 2]);
     assert_eq!(take(&mut proxy, whole.entries(2), whole.head()), Ok(vec![key(5)]));
     assert_eq!(proxy, whole);
-    // And the former life of the controller counts no more.
+    // The former chain does not count any more.
     let former = chain(0, &[1, 2, 3]);
     let older = RevocationError::Older { serial: 3, held: 3 };
     assert_eq!(take(&mut proxy, former.entries(2), former.head()), Err(older));
@@ -127,8 +116,8 @@ fn a_restored_controller_counts_once_nothing_is_missing() {
 #[test]
 fn only_a_controller_signs() {
     let all = chain(0, &[1]);
-    let head = Signed::sign(&all.head(), &Identity::from_seed([1; 32])).expect("signed");
-    let found = Revocations::default().extend(all.entries(0), &head, [controller().public_key()]);
+    let found =
+        Revocations::default().extend(all.entries(0), &sign(&all.head(), 1), [key(CONTROLLER)]);
     assert_eq!(found, Err(RevocationError::Envelope(EnvelopeError::NotSigned)));
 }
 
@@ -137,7 +126,7 @@ fn what_is_kept_on_disk_proves_itself() {
     let all = chain(3, &[1, 2, 3]);
     let text = serde_json::to_string(&all).expect("JSON");
     assert_eq!(serde_json::from_str::<Revocations>(&text).expect("the same"), all);
-    // What is before an entry that was changed or taken out stays, and nothing after it counts.
+    // What is before a changed or removed entry stays; nothing after it counts.
     let mut value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     let mut changed = value.clone();
     changed["entries"][1]["key"] = key(4).to_string().into();

@@ -1,4 +1,4 @@
-//! To whom a rollout goes, in which steps, and what stops it.
+//! The target of a rollout, its waves, and what stops it.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
@@ -9,10 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::name::Name;
 
-/// The most waves.
 const WAVES_MAX: usize = 32;
 
-/// Which boxes of a tenant a configuration is for. A narrower target wins over a wider one.
+/// The boxes of a tenant that a configuration is for. A narrower target wins over a wider one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Target {
@@ -25,7 +24,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// Whether a box of the tenant with these tags belongs to it.
+    /// Whether it includes a box of the tenant with these tags.
     pub fn covers(&self, key: &PublicKey, tags: &BTreeSet<Name>) -> bool {
         match self {
             Self::Tenant => true,
@@ -35,13 +34,13 @@ impl Target {
     }
 }
 
-/// Up to where a wave reaches: how many boxes have the version once it and all before are through.
+/// How many boxes have the version once this wave and all before are through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum Wave {
     /// A number of boxes.
     Number(u32),
-    /// A share of the boxes, per cent; one box at least.
+    /// A share of the boxes, percent; one box at least.
     Percent(u8),
 }
 
@@ -84,20 +83,20 @@ impl From<Wave> for String {
     }
 }
 
-/// How a rollout goes.
+/// The plan of a rollout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
     /// Its waves, ascending. The rest follows in a last one.
     pub waves: Vec<Wave>,
-    /// How long a wave waits for boxes that are not heard.
+    /// How long a wave waits for silent boxes.
     pub patience: Duration,
-    /// How many of 100 boxes of all waves until now must have confirmed before the next begins,
+    /// The percentage of boxes of all waves so far that must have confirmed before the next begins,
     /// however long that takes.
     pub confirmed_min: u8,
-    /// How many of 100 boxes may fail; one more halts the rollout.
+    /// The percentage of boxes that may fail; one more halts the rollout.
     pub failed_percent_max: u8,
-    /// How many boxes may fail, however many have the version.
+    /// Boxes that may fail in any case.
     pub failed_max: u32,
 }
 
@@ -114,7 +113,7 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// Refuses what cannot be meant.
+    /// Checks the plan.
     ///
     /// # Errors
     /// When there are too many waves, or a share is above 100.

@@ -2,23 +2,13 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use roadweave_identity::Identity;
 
 use super::*;
 use crate::name::Name;
-
-fn key(number: u16) -> PublicKey {
-    let mut seed = [9; 32];
-    seed[..2].copy_from_slice(&number.to_be_bytes());
-    Identity::from_seed(seed).public_key()
-}
+use crate::testing::{at, name, numbered as key};
 
 fn keys(count: u16) -> Vec<PublicKey> {
     (0..count).map(key).collect()
-}
-
-fn at(seconds: u64) -> Instant {
-    Instant::from_millis(seconds * 1_000)
 }
 
 fn rollout(count: u16, plan: Plan) -> Rollout {
@@ -29,15 +19,36 @@ fn taken_back() -> Outcome {
     Outcome::TakenBack { why: "no session".into() }
 }
 
-/// All that were offered and have said nothing yet say this.
-fn all_say(rollout: &mut Rollout, outcome: &Outcome) {
-    let offered: Vec<PublicKey> = rollout.offered().collect();
-    for key in offered {
-        if matches!(rollout.progress(&key), Some(Progress::Offered | Progress::Reached)) {
-            rollout.on_reached(&key);
-            rollout.on_outcome(&key, outcome);
-        }
+/// A rollout to 100 boxes, and those of its first wave of `first`.
+fn begun(first: u32) -> (Rollout, Vec<PublicKey>) {
+    let rollout = rollout(100, Plan { waves: vec![Wave::Number(first)], ..Plan::default() });
+    let boxes = rollout.offered().collect();
+    (rollout, boxes)
+}
+
+/// These boxes are sent the version, and report this.
+fn say<'a>(
+    rollout: &mut Rollout,
+    boxes: impl IntoIterator<Item = &'a PublicKey>,
+    outcome: &Outcome,
+) {
+    for key in boxes {
+        rollout.on_reached(key);
+        rollout.on_outcome(key, outcome);
     }
+}
+
+/// All that were offered it and have not reported yet report this.
+fn all_say(rollout: &mut Rollout, outcome: &Outcome) {
+    let open = |key: &PublicKey| {
+        matches!(rollout.progress(key), Some(Progress::Offered | Progress::Reached))
+    };
+    let boxes: Vec<PublicKey> = rollout.offered().filter(open).collect();
+    say(rollout, &boxes, outcome);
+}
+
+fn is_halted(rollout: &Rollout) -> bool {
+    matches!(rollout.state(), RolloutState::Halted { .. })
 }
 
 #[test]
@@ -58,20 +69,14 @@ fn a_wave_follows_once_all_of_the_one_before_have_confirmed() {
 
 #[test]
 fn who_is_not_heard_is_waited_for_only_so_long_and_never_taken_for_a_success() {
-    let plan = Plan { waves: vec![Wave::Number(10)], ..Plan::default() };
-    let mut rollout = rollout(100, plan);
-    let first: Vec<PublicKey> = rollout.offered().collect();
-    for key in &first[..4] {
-        rollout.on_reached(key);
-        rollout.on_outcome(key, &Outcome::Confirmed);
-    }
-    // Four of ten are not half of them, whatever the time.
+    let (mut rollout, first) = begun(10);
+    say(&mut rollout, &first[..4], &Outcome::Confirmed);
+    // Four of ten are not half of them.
     assert!(!rollout.poll(at(3_599)) && !rollout.poll(at(90_000)));
-    rollout.on_reached(&first[4]);
-    rollout.on_outcome(&first[4], &Outcome::Confirmed);
+    say(&mut rollout, &first[4..5], &Outcome::Confirmed);
     assert!(rollout.poll(at(90_000)));
     assert_eq!(rollout.wave(), 2);
-    // Those of the first wave that come late get it as well.
+    // Late ones of the first wave get it as well.
     assert!(first.iter().all(|key| rollout.is_offered(key)));
 }
 
@@ -79,49 +84,33 @@ fn who_is_not_heard_is_waited_for_only_so_long_and_never_taken_for_a_success() {
 fn one_failure_in_the_first_wave_halts() {
     let mut rollout = rollout(200, Plan::default());
     all_say(&mut rollout, &taken_back());
-    assert!(matches!(rollout.state(), RolloutState::Halted { .. }), "{:?}", rollout.state());
+    assert!(is_halted(&rollout), "{:?}", rollout.state());
     assert!(!rollout.poll(at(1_000_000)));
     assert_eq!(rollout.tally().begun(), 1);
 }
 
 #[test]
 fn a_halt_keeps_it_from_those_who_have_not_got_it() {
-    let mut rollout = rollout(100, Plan { waves: vec![Wave::Number(10)], ..Plan::default() });
-    let first: Vec<PublicKey> = rollout.offered().collect();
-    rollout.on_reached(&first[0]);
-    rollout.on_outcome(&first[0], &Outcome::Confirmed);
+    let (mut rollout, first) = begun(10);
+    say(&mut rollout, &first[..1], &Outcome::Confirmed);
     rollout.on_reached(&first[1]);
     rollout.halt("a person");
-    let mut left: Vec<PublicKey> = rollout.offered().collect();
-    left.sort_unstable();
-    let mut expected = first[..2].to_vec();
-    expected.sort_unstable();
-    assert_eq!(left, expected);
+    let left: BTreeSet<PublicKey> = rollout.offered().collect();
+    assert_eq!(left, BTreeSet::from_iter(first[..2].to_vec()));
 }
 
 #[test]
 fn a_rollout_that_a_person_resumed_halts_only_for_new_failures() {
-    let plan = Plan { waves: vec![Wave::Number(50)], ..Plan::default() };
-    let mut rollout = rollout(100, plan);
-    let first: Vec<PublicKey> = rollout.offered().collect();
-    for key in &first[..2] {
-        rollout.on_reached(key);
-        rollout.on_outcome(key, &taken_back());
-    }
-    assert!(matches!(rollout.state(), RolloutState::Halted { .. }));
+    let (mut rollout, first) = begun(50);
+    say(&mut rollout, &first[..2], &taken_back());
+    assert!(is_halted(&rollout));
     rollout.resume(at(10));
-    for key in &first[2..] {
-        rollout.on_reached(key);
-        rollout.on_outcome(key, &Outcome::Confirmed);
-    }
+    say(&mut rollout, &first[2..], &Outcome::Confirmed);
     assert!(rollout.poll(at(11)));
     assert_eq!(*rollout.state(), RolloutState::Running);
     let more: Vec<PublicKey> = rollout.offered().filter(|key| !first.contains(key)).collect();
-    for key in &more[..3] {
-        rollout.on_reached(key);
-        rollout.on_outcome(key, &taken_back());
-    }
-    assert!(matches!(rollout.state(), RolloutState::Halted { .. }));
+    say(&mut rollout, &more[..3], &taken_back());
+    assert!(is_halted(&rollout));
 }
 
 #[test]
@@ -149,12 +138,9 @@ fn other_rollouts_begin_with_other_boxes() {
 #[test]
 fn what_comes_of_boxes_that_were_not_given_it_counts_for_nothing() {
     let mut rollout = rollout(100, Plan::default());
-    for key in keys(100) {
-        if !rollout.is_offered(&key) {
-            rollout.on_reached(&key);
-            rollout.on_outcome(&key, &taken_back());
-        }
-    }
+    let mut others = keys(100);
+    others.retain(|key| !rollout.is_offered(key));
+    say(&mut rollout, &others, &taken_back());
     rollout.on_outcome(&key(999), &taken_back());
     assert_eq!(*rollout.state(), RolloutState::Running);
     assert_eq!(rollout.tally().begun(), 1);
@@ -162,12 +148,16 @@ fn what_comes_of_boxes_that_were_not_given_it_counts_for_nothing() {
 
 #[test]
 fn targets_and_waves_are_read_as_people_write_them() {
-    let tags: BTreeSet<Name> = ["bus".parse().expect("a name")].into();
-    assert!(Target::Tenant.covers(&key(1), &tags));
-    assert!(Target::Tag("bus".parse().expect("a name")).covers(&key(1), &tags));
-    assert!(!Target::Tag("tram".parse().expect("a name")).covers(&key(1), &tags));
-    assert!(Target::Device(key(1)).covers(&key(1), &tags));
-    assert!(!Target::Device(key(2)).covers(&key(1), &tags));
+    let tags: BTreeSet<Name> = [name("bus")].into();
+    for (target, covers) in [
+        (Target::Tenant, true),
+        (Target::Tag(name("bus")), true),
+        (Target::Tag(name("tram")), false),
+        (Target::Device(key(1)), true),
+        (Target::Device(key(2)), false),
+    ] {
+        assert_eq!(target.covers(&key(1), &tags), covers, "{target:?}");
+    }
     assert_eq!("5%".parse(), Ok(Wave::Percent(5)));
     assert_eq!("20".parse(), Ok(Wave::Number(20)));
     for text in ["", "0", "0%", "101%", "-1", "5 %", "half"] {
@@ -223,8 +213,8 @@ fn any_plan() -> impl Strategy<Value = Plan> {
 }
 
 proptest! {
-    /// Whatever happens: who is offered it stays so while it runs, a halt offers it to nobody
-    /// more, and a stored rollout is the same rollout.
+    /// An offer holds while it runs, a halt offers it to no further box, and a stored rollout is
+    /// the same.
     #[test]
     fn a_halt_offers_nothing_more(plan in any_plan(),
             steps in prop::collection::vec(any_step(), 1..200)) {
@@ -232,7 +222,7 @@ proptest! {
         let mut now = 0;
         for step in steps {
             let before: BTreeSet<PublicKey> = rollout.offered().collect();
-            let was_halted = matches!(rollout.state(), RolloutState::Halted { .. });
+            let was_halted = is_halted(&rollout);
             let mut removed = None;
             let is_resume = matches!(step, Step::Resume);
             match step {
@@ -256,7 +246,7 @@ proptest! {
             rollout.poll(at(now));
             let after: BTreeSet<PublicKey> = rollout.offered().collect();
             if was_halted && !is_resume {
-                // A report may prove that a box has it; nobody else is offered it.
+                // A report may prove that a box has it.
                 let new = after.difference(&before).copied();
                 for key in new {
                     prop_assert_ne!(rollout.progress(&key), Some(Progress::Offered));

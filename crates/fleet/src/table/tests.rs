@@ -1,45 +1,22 @@
-use roadweave_identity::Identity;
-
 use super::*;
-use crate::statement::{Grant, Role, Scope, Statement};
+use crate::statement::{Role, Statement};
+use crate::testing::{self, chain, delegate, key, numbered, sign, statement};
 
 const ROOT: u8 = 1;
 const CONTROLLER: u8 = 9;
 const PROXY: u8 = 20;
 
-fn identity(seed: u8) -> Identity {
-    Identity::from_seed([seed; 32])
-}
-
-fn key(seed: u8) -> PublicKey {
-    identity(seed).public_key()
-}
-
-fn statement(seed: u8, role: Role, grant: Option<Grant>) -> Statement {
-    Statement {
-        key: key(seed),
-        name: "x".parse().expect("a name"),
-        role,
-        scope: Scope::Tenant("north".parse().expect("a name")),
-        tags: Default::default(),
-        grant,
-    }
-}
-
-fn chain_by_root(seed: u8) -> Chain {
-    let signed = Signed::sign(&statement(seed, Role::Box, None), &identity(ROOT));
-    Chain::new(vec![signed.expect("signed")])
+/// A box by the statements before its own.
+fn member_by(seed: u8, steps: &[(u8, &Statement)], by: u8) -> Member {
+    let last = statement(seed, Role::Box);
+    let mut steps = steps.to_vec();
+    steps.push((by, &last));
+    let addresses = vec![format!("10.77.0.{seed}/32").parse().expect("a prefix")];
+    Member { addresses, ..testing::member(seed, chain(&steps)) }
 }
 
 fn member(seed: u8) -> Member {
-    let addresses = vec![format!("10.77.0.{seed}/32").parse().expect("a prefix")];
-    Member {
-        key: key(seed),
-        chain: chain_by_root(seed),
-        addresses,
-        rate_kbps: None,
-        offline_max_s: None,
-    }
+    member_by(seed, &[], ROOT)
 }
 
 fn trust() -> Trust {
@@ -47,8 +24,7 @@ fn trust() -> Trust {
 }
 
 fn signed_head(table: &Table, number: u64, by: u8) -> Signed<TableHead> {
-    let head = table.head_for(key(PROXY), Version { epoch: 0, number });
-    Signed::sign(&head, &identity(by)).expect("signed")
+    sign(&table.head_for(key(PROXY), Version { epoch: 0, number }), by)
 }
 
 /// The proxy's table after it took `seeds` in one change.
@@ -121,10 +97,8 @@ fn what_is_read_from_a_disk_proves_itself() {
 
 #[test]
 fn the_controller_alone_admits_nobody() {
-    let stranger = Signed::sign(&statement(6, Role::Box, None), &identity(CONTROLLER));
-    let chain = Chain::new(vec![stranger.expect("signed")]);
     let borrowed = Member { key: key(7), ..member(5) };
-    let desired = Table::of([member(2), Member { chain, ..member(6) }, borrowed]);
+    let desired = Table::of([member(2), member_by(6, &[], CONTROLLER), borrowed]);
     let Admission { admitted, refused } = desired.admission(&trust());
     assert_eq!(admitted.len(), 1);
     let why = |seed| refused.iter().find(|(k, _)| *k == key(seed)).map(|(_, why)| *why);
@@ -135,15 +109,8 @@ fn the_controller_alone_admits_nobody() {
 
 #[test]
 fn a_delegate_signs_for_as_many_as_it_may() {
-    let grant = Grant { roles: [Role::Box].into(), tags: Default::default(), uses: Some(2) };
-    let token = statement(8, Role::Delegate, Some(grant));
-    let token = Signed::sign(&token, &identity(ROOT)).expect("signed");
-    let members = (30..35).map(|seed| {
-        let last = Signed::sign(&statement(seed, Role::Box, None), &identity(8));
-        let chain = Chain::new(vec![token.clone()]).then(last.expect("signed"));
-        Member { chain, ..member(seed) }
-    });
-    let table = Table::of(members);
+    let token = delegate(8, &[Role::Box], Some(2));
+    let table = Table::of((30..35).map(|seed| member_by(seed, &[(ROOT, &token)], 8)));
     let Admission { admitted, refused } = table.admission(&trust());
     assert_eq!(admitted.len(), 2);
     assert!(refused.len() == 3 && refused.iter().all(|(_, why)| *why == Refused::Uses));
@@ -155,7 +122,7 @@ fn a_root_that_counts_no_more_takes_its_members_with_it() {
     assert_eq!(admitted(&table, &trust()).len(), 2);
     let mut rotated = trust();
     let list = crate::TrustList { number: 1, roots: vec![key(5)], ..rotated.list().clone() };
-    rotated.replace(&Signed::sign(&list, &identity(ROOT)).expect("signed")).expect("taken");
+    rotated.replace(&sign(&list, ROOT)).expect("taken");
     assert_eq!(admitted(&table, &rotated).len(), 0, "what was proved before counts no more");
 }
 
@@ -166,16 +133,11 @@ fn memory_is_bounded_while_a_head_is_waited_for() {
     large.addresses = vec![large.addresses[0]; 800];
     let (mut parts, mut held) = (0, 0);
     let found = loop {
-        // A key of its own each time.
-        let number: u32 = parts;
-        let mut bytes = [1; 32];
-        bytes[..4].copy_from_slice(&number.to_be_bytes());
-        let key = PublicKey::from_bytes(bytes);
-        let set = vec![Member { key, ..large.clone() }.into()];
+        let set = vec![Member { key: numbered(parts), ..large.clone() }.into()];
         let change = TableChange { set, ..Default::default() };
         held = held.max(table.pending_bytes);
         parts += 1;
-        if let Err(error) = table.change(change, &trust(), self::key(PROXY)) {
+        if let Err(error) = table.change(change, &trust(), key(PROXY)) {
             break error;
         }
     };
@@ -185,19 +147,11 @@ fn memory_is_bounded_while_a_head_is_waited_for() {
 
 #[test]
 fn a_delegate_cannot_have_others_sign_for_as_many_again() {
-    let grant = |uses| Grant {
-        roles: [Role::Box, Role::Delegate].into(),
-        tags: Default::default(),
-        uses: Some(uses),
-    };
-    let pool = statement(8, Role::Delegate, Some(grant(2)));
-    let pool = Signed::sign(&pool, &identity(ROOT)).expect("signed");
+    let both = |seed| delegate(seed, &[Role::Box, Role::Delegate], Some(2));
+    let pool = both(8);
     let members = (30..34).map(|seed| {
-        let token = statement(seed + 10, Role::Delegate, Some(grant(2)));
-        let token = Signed::sign(&token, &identity(8)).expect("signed");
-        let last = Signed::sign(&statement(seed, Role::Box, None), &identity(seed + 10));
-        let chain = Chain::new(vec![pool.clone()]).then(token).then(last.expect("signed"));
-        Member { chain, ..member(seed) }
+        let token = both(seed + 10);
+        member_by(seed, &[(ROOT, &pool), (8, &token)], seed + 10)
     });
     let table = Table::of(members);
     let Admission { admitted, refused } = table.admission(&trust());
@@ -206,10 +160,8 @@ fn a_delegate_cannot_have_others_sign_for_as_many_again() {
 
 #[test]
 fn the_key_that_a_token_carries_connects_nowhere() {
-    let grant = Grant { roles: [Role::Box].into(), tags: Default::default(), uses: None };
-    let token = statement(8, Role::Delegate, Some(grant));
-    let chain = Chain::new(vec![Signed::sign(&token, &identity(ROOT)).expect("signed")]);
-    let table = Table::of([Member { chain, ..member(8) }]);
+    let token = delegate(8, &[Role::Box], None);
+    let table = Table::of([testing::member(8, chain(&[(ROOT, &token)]))]);
     assert_eq!(table.admission(&trust()).refused, [(key(8), Refused::Role)]);
 }
 

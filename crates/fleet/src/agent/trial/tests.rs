@@ -1,24 +1,21 @@
 //! Trials of a box whose sessions and streams are found dead as late as real ones.
 
 use super::*;
+use crate::testing::at;
 
 const NOTHING: Works = Works::NOTHING;
 const ALL: Works = Works { session: true, stream: true };
 const SESSION: Works = Works { session: true, stream: false };
 const STREAM: Works = Works { session: false, stream: true };
 
-/// A session of which nobody hears is given up after this, and known to be silent after that.
+/// Seconds after which a silent session is given up, or known to be silent.
 const IDLE: u64 = 300;
 const MUTE: u64 = 12;
-/// A stream is found dead after this, and after that once it was asked.
+/// Seconds after which a silent stream is found dead, or once it was asked.
 const KEEP_ALIVE: u64 = 65;
 const ANSWER: u64 = 15;
 
-fn at(seconds: u64) -> Instant {
-    Instant::ZERO + Duration::from_secs(seconds)
-}
-
-/// What a box knows of its session and its stream, which is not what there is.
+/// What a box knows of its session and its stream, with delay.
 #[derive(Default)]
 struct Known {
     works: Works,
@@ -29,7 +26,6 @@ struct Known {
 }
 
 impl Known {
-    /// Takes note of what can be reached at `second`.
     fn observe(&mut self, second: u64, reached: Works) {
         if reached.session {
             (self.works.session, self.session_heard) = (true, second);
@@ -46,7 +42,6 @@ impl Known {
         second >= self.session_heard + MUTE
     }
 
-    /// Whether the stream answers what it was asked.
     fn answers(&mut self, reached: Works) -> bool {
         if !self.works.stream {
             self.asked = None;
@@ -55,8 +50,8 @@ impl Known {
     }
 }
 
-/// The decisions of a trial that begins at 0, where what can be reached is what `reached` says of
-/// the time and of whether the former version is in force; as it did before the trial.
+/// The decisions of a trial that begins at 0. `reached`: what can be reached at a time, and whether
+/// the former version is in force, as it is before the trial.
 fn run(reached: impl Fn(u64, bool) -> Works, until: u64) -> Vec<(u64, Decision)> {
     let (mut trial, mut known) = (Trial::default(), Known::default());
     known.observe(0, reached(0, true));
@@ -75,7 +70,6 @@ fn run(reached: impl Fn(u64, bool) -> Works, until: u64) -> Vec<(u64, Decision)>
         while let Some(decision) = trial.poll(at(second)) {
             decisions.push((second, decision));
         }
-        // Whoever waits for it does not wait for what is over.
         assert!(trial.poll_timeout().is_none_or(|due| due > at(second)), "at {second} s");
     }
     decisions
@@ -112,7 +106,7 @@ fn a_version_that_cuts_the_controller_off_is_taken_back() {
     assert!(taken_back(&found).is_some_and(|(_, why)| why.contains("stream")), "{found:?}");
 }
 
-/// It lives on for minutes as far as anybody is told: no path of it answers.
+/// It seems to live on for minutes, and no path of it answers.
 #[test]
 fn a_version_under_which_the_session_falls_silent_is_taken_back() {
     let found = run(|_, former| Works { session: former, stream: true }, 600);
@@ -138,7 +132,7 @@ fn what_comes_back_at_any_time_undoes_nothing() {
     }
 }
 
-/// A controller whose streams hold for moments, and which is tried again a minute later.
+/// Streams hold for moments, and are tried again a minute later.
 #[test]
 fn a_controller_that_flickers_undoes_nothing() {
     for holds in [1, 10, 29] {

@@ -2,21 +2,16 @@
 
 use super::*;
 
-/// What the agent was told of drains since the last time.
+/// The drains since the last call.
 fn drains(stream: &mut Stream) -> Vec<bool> {
-    let events = std::mem::take(&mut stream.events).into_iter();
-    let drains = events.filter_map(|event| match event {
-        AgentEvent::Drain(drained) => Some(drained),
-        _ => None,
-    });
-    drains.collect()
+    let drain = |event| if let AgentEvent::Drain(drained) = event { Some(drained) } else { None };
+    std::mem::take(&mut stream.events).into_iter().filter_map(drain).collect()
 }
 
 #[test]
 fn a_drain_is_a_state_that_every_stream_says_again() {
     let published = published(0, &[]);
-    let mut stream = Stream::new(member(PROXY, Role::Proxy, &published), PROXY, true, &published);
-    // Nothing is said twice, and nothing that is so already.
+    let mut stream = Stream::of(PROXY, &published);
     let mut check = |drained: bool, expected: &[bool]| {
         stream.desk.drain(drained);
         stream.turn(1);
@@ -28,13 +23,13 @@ fn a_drain_is_a_state_that_every_stream_says_again() {
     check(false, &[false]);
     check(false, &[]);
     check(true, &[true]);
-    // Of what waits the last counts.
+    // The last one counts.
     stream.desk.drain(false);
     stream.desk.drain(true);
     stream.turn(2);
     assert_eq!(drains(&mut stream), [false; 0]);
 
-    // It was taken back while the stream was away.
+    // It is taken back while the stream is away.
     let Stream { agent, .. } = stream;
     let mut stream = Stream::new(agent, PROXY, true, &published);
     assert_eq!(drains(&mut stream), [false; 0], "a desk that knows nothing yet says nothing");
@@ -45,9 +40,9 @@ fn a_drain_is_a_state_that_every_stream_says_again() {
     stream.turn(4);
     assert_eq!(drains(&mut stream), [true]);
 
-    // After a new start it is as the controller says.
+    // After a restart it is as the controller says.
     for drained in [true, false] {
-        let agent = restart(&stream.agent, PROXY, Role::Proxy);
+        let agent = restart(&stream.agent, PROXY);
         let mut again = Stream::new(agent, PROXY, true, &published);
         again.desk.drain(drained);
         again.turn(5);
@@ -62,23 +57,18 @@ fn who_knows_no_end_of_a_drain_is_not_sent_one() {
     desk.drain(true);
     assert_eq!(desk.poll_frame(), None, "it has not said what it has");
     desk.handle_frame(at(0), Up::Have(HeldVersions { drained: None, ..HeldVersions::default() }));
-    let drains = |desk: &mut Desk| {
-        let frames = std::iter::from_fn(|| desk.poll_frame());
-        frames.filter(|frame| matches!(frame, Down::Drain | Down::Undrain)).collect::<Vec<_>>()
-    };
-    assert_eq!(drains(&mut desk), [Down::Drain]);
+    let is_drain = |frame: &Down| matches!(frame, Down::Drain | Down::Undrain);
+    assert!(frames(&mut desk).into_iter().filter(is_drain).eq([Down::Drain]));
     desk.drain(false);
-    assert_eq!(drains(&mut desk), []);
+    assert!(!frames(&mut desk).iter().any(is_drain));
 }
 
 #[test]
 fn nobody_drains_a_box() {
     let published = published(0, &[]);
-    let mut stream = Stream::new(member(BOX, Role::Box, &published), BOX, true, &published);
+    let mut stream = Stream::of(BOX, &published);
     stream.desk.drain(true);
     stream.turn(1);
-    assert_eq!(
-        (drains(&mut stream), stream.desk.had().and_then(|had| had.drained)),
-        (vec![], None)
-    );
+    assert_eq!(drains(&mut stream), [false; 0]);
+    assert_eq!(stream.desk.had().and_then(|had| had.drained), None);
 }

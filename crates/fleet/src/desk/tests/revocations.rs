@@ -1,13 +1,10 @@
-//! Revocations, and what is done where they differ.
+//! Revocations, and what happens where they differ.
 
 use super::*;
 
 #[test]
 fn revocations_reach_a_proxy_and_are_confirmed_once_sessions_have_ended() {
-    let mut stream = {
-        let published = published(0, &[]);
-        Stream::new(member(PROXY, Role::Proxy, &published), PROXY, true, &published)
-    };
+    let mut stream = Stream::of(PROXY, &published(0, &[]));
     stream.desk.publish(published(0, &[BOX]));
     stream.turn(1);
     assert!(stream.events.contains(&AgentEvent::Revoked(vec![key(BOX)])));
@@ -17,14 +14,14 @@ fn revocations_reach_a_proxy_and_are_confirmed_once_sessions_have_ended() {
     stream.turn(1);
     assert!(stream.told.contains(&DeskEvent::Revoked(head)));
     // And before anybody can connect after a restart, without a controller.
-    let mut again = restart(&stream.agent, PROXY, Role::Proxy);
+    let mut again = restart(&stream.agent, PROXY);
     assert_eq!(again.poll_event(), Some(AgentEvent::Revoked(vec![key(BOX)])));
 }
 
 #[test]
 fn a_restored_controller_learns_what_it_forgot() {
     let before = published(0, &[30, 31]);
-    let mut stream = Stream::new(member(PROXY, Role::Proxy, &before), PROXY, true, &before);
+    let mut stream = Stream::of(PROXY, &before);
     assert!(stream.agent.kept().trust().is_revoked(&key(31)));
     // The backup was older.
     let restored = published(1, &[30]);
@@ -51,7 +48,7 @@ fn a_chain_that_forked_within_an_epoch_is_seen_and_heals() {
     let before = published(0, &[30, 31]);
     // The last entry was lost; with a new one in its server, and without.
     for fork in [&[30, 40][..], &[30]] {
-        let mut stream = Stream::new(member(PROXY, Role::Proxy, &before), PROXY, true, &before);
+        let mut stream = Stream::of(PROXY, &before);
         let forked = published(0, fork);
         stream.desk = Desk::new(at(1), key(PROXY), true, forked.clone());
         stream.told.clear();
@@ -79,25 +76,14 @@ fn a_chain_that_forked_within_an_epoch_is_seen_and_heals() {
 #[test]
 fn a_proxy_whose_revocations_were_cut_off_lets_nobody_in() {
     let published = published(0, &[30, 31]);
-    let mut proxy = member(PROXY, Role::Proxy, &published);
-    let mut stream = Stream::new(proxy, PROXY, true, &published);
-    let table = Table::of([Member {
-        key: key(BOX),
-        chain: chain(BOX, Role::Box, ROOT),
-        addresses: vec![],
-        rate_kbps: None,
-        offline_max_s: None,
-    }]);
-    let version = Version { epoch: 0, number: 1 };
-    let head = Signed::sign(&table.head_for(key(PROXY), version), &identity(CONTROLLER));
-    let head = head.expect("signed");
-    stream.desk.desire_table(Arc::new(PublishedTable { version, table, head }), None);
+    let mut stream = Stream::of(PROXY, &published);
+    stream.desk.desire_table(table(1, &[BOX]), None);
     stream.turn(1);
     assert_eq!(stream.agent.admission().admitted.len(), 1);
     let mut kept: serde_json::Value = serde_json::to_value(stream.agent.kept()).expect("JSON");
     kept["trust"]["revocations"]["entries"].as_array_mut().expect("entries").pop();
     let kept = serde_json::from_value(kept).expect("kept");
-    proxy = Agent::restore(at(2), key(PROXY), Role::Proxy, "1.0", kept);
+    let proxy = Agent::restore(at(2), key(PROXY), Role::Proxy, "1.0", kept);
     assert_eq!(proxy.admission().admitted.len(), 0);
     let stream = Stream::new(proxy, PROXY, true, &published);
     assert_eq!(stream.agent.admission().admitted.len(), 1, "the controller told them again");
@@ -113,9 +99,9 @@ fn a_stream_whose_own_peer_is_revoked_ends() {
     assert_eq!(desk.poll_event(), None);
     desk.publish(published(0, &[30, BOX]));
     assert!(matches!(desk.poll_event(), Some(DeskEvent::End(_))));
-    let (version, envelope) = configuration(1, "a = 1");
-    desk.desire(Kind::Configuration, version, envelope);
-    let frames: Vec<Down> = std::iter::from_fn(|| desk.poll_frame()).collect();
+    let first = document((0, 1), BOX, configuration("a = 1"), CONTROLLER).into_envelope();
+    desk.desire(Kind::Configuration, Version { epoch: 0, number: 1 }, first);
+    let frames = frames(&mut desk);
     assert!(matches!(frames[..], [Down::Refused { retry: false, .. }]), "{frames:?}");
     desk.handle_frame(at(1), Up::Alive);
     assert_eq!((desk.poll_frame(), desk.poll_event()), (None, None));
@@ -134,14 +120,12 @@ fn a_proxy_hands_back_more_revocations_than_a_queue_holds() {
     }
     let hash = entries.last().map_or(crate::Digest::ZERO, Revocation::hash);
     let head = Head { epoch: 0, serial: ENTRIES, hash };
-    let head = Signed::sign(&head, &identity(CONTROLLER)).expect("signed");
+    let head = sign(&head, CONTROLLER);
     let mut revocations = Revocations::default();
     revocations.extend(&entries, &head, [key(CONTROLLER)]).expect("a chain");
     let full = Published { revocations, head, ..Published::clone(&published(0, &[])) };
-    let mut stream = {
-        let before = published(0, &[]);
-        Stream::new(member(PROXY, Role::Proxy, &before), PROXY, true, &Arc::new(full))
-    };
+    let agent = member(PROXY, &published(0, &[]));
+    let mut stream = Stream::new(agent, PROXY, true, &Arc::new(full));
     stream.desk = Desk::new(at(60), key(PROXY), true, published(1, &[30]));
     stream.agent.on_stream_up(at(60));
     stream.turn(60);

@@ -1,10 +1,6 @@
-use roadweave_identity::Identity;
-
+use super::HealthState::{Alive, Dead, Lost, Unheard};
 use super::*;
-
-fn key(seed: u8) -> PublicKey {
-    Identity::from_seed([seed; 32]).public_key()
-}
+use crate::testing::{at, key};
 
 /// A watch over two proxies, turned once a second.
 struct Turned {
@@ -15,21 +11,17 @@ struct Turned {
 
 impl Turned {
     fn new() -> Self {
-        let mut watch = Watch::new(Instant::ZERO);
-        watch.add(key(1), Instant::ZERO);
-        watch.add(key(2), Instant::ZERO);
+        let mut watch = Watch::new(at(0));
+        watch.add(key(1), at(0));
+        watch.add(key(2), at(0));
         Self { watch, seconds: 0, changed: Vec::new() }
     }
 
-    fn now(&self) -> Instant {
-        Instant::from_millis(self.seconds * 1_000)
-    }
-
-    /// So many seconds, of which each begins with `each`.
+    /// Polls once a second, after `each`.
     fn turn(&mut self, seconds: u64, each: impl Fn(&mut Watch, Instant)) -> &mut Self {
         for _ in 0..seconds {
             self.seconds += 1;
-            let now = self.now();
+            let now = at(self.seconds);
             each(&mut self.watch, now);
             let changed = self.watch.poll(now);
             self.changed.extend(changed.into_iter().map(|(key, to)| (self.seconds, key, to)));
@@ -38,10 +30,12 @@ impl Turned {
     }
 
     fn of(&self, proxy: u8) -> Vec<(u64, HealthState)> {
-        let of = |(at, key_, vital): &(u64, PublicKey, HealthState)| {
-            (*key_ == key(proxy)).then_some((*at, *vital))
-        };
-        self.changed.iter().filter_map(of).collect()
+        let of = self.changed.iter().filter(|(_, of, _)| *of == key(proxy));
+        of.map(|(at, _, vital)| (*at, *vital)).collect()
+    }
+
+    fn vital(&self, proxy: u8) -> HealthState {
+        self.watch.vital(&key(proxy)).expect("watched")
     }
 }
 
@@ -58,13 +52,10 @@ fn first(watch: &mut Watch, now: Instant) {
 fn a_proxy_is_dead_once_neither_it_nor_a_box_says_otherwise() {
     let mut turned = Turned::new();
     turned.turn(10, both).turn(100, first);
-    assert_eq!(
-        turned.of(2),
-        [(1, HealthState::Alive), (40, HealthState::Unheard), (75, HealthState::Dead)]
-    );
-    assert_eq!(turned.of(1), [(1, HealthState::Alive)]);
+    assert_eq!(turned.of(2), [(1, Alive), (40, Unheard), (75, Dead)]);
+    assert_eq!(turned.of(1), [(1, Alive)]);
     turned.turn(1, both);
-    assert_eq!(turned.watch.vital(&key(2)), Some(HealthState::Alive));
+    assert_eq!(turned.vital(2), Alive);
 }
 
 #[test]
@@ -74,26 +65,23 @@ fn a_proxy_that_boxes_use_is_never_dead() {
         first(watch, now);
         watch.on_box(Some(&key(2)), now);
     });
-    assert_eq!(
-        turned.of(2),
-        [(1, HealthState::Alive), (40, HealthState::Unheard), (610, HealthState::Lost)]
-    );
+    assert_eq!(turned.of(2), [(1, Alive), (40, Unheard), (610, Lost)]);
     // The boxes have left it.
     turned.turn(100, first);
-    assert_eq!(turned.of(2).last(), Some(&(1_010 + 75, HealthState::Dead)));
+    assert_eq!(turned.of(2).last(), Some(&(1_010 + 75, Dead)));
 }
 
 #[test]
 fn a_controller_that_hears_nobody_declares_nobody_dead() {
     let mut turned = Turned::new();
     turned.turn(10, both).turn(3_600, |_, _| ());
-    let dead = turned.changed.iter().filter(|(_, _, vital)| *vital == HealthState::Dead);
+    let dead = turned.changed.iter().filter(|(_, _, vital)| *vital == Dead);
     assert_eq!(dead.count(), 0);
     // As soon as it hears one, the other has the whole time again.
     turned.turn(70, first);
-    assert_eq!(turned.watch.vital(&key(2)), Some(HealthState::Unheard));
+    assert_eq!(turned.vital(2), Unheard);
     turned.turn(10, first);
-    assert_eq!(turned.watch.vital(&key(2)), Some(HealthState::Dead));
+    assert_eq!(turned.vital(2), Dead);
 }
 
 #[test]
@@ -102,8 +90,8 @@ fn a_controller_that_stood_still_declares_nobody_dead_by_that() {
     turned.turn(10, both);
     turned.seconds += 3_600;
     turned.turn(20, first);
-    assert_eq!(turned.watch.vital(&key(2)), Some(HealthState::Unheard));
-    assert_eq!(turned.watch.vital(&key(1)), Some(HealthState::Alive));
+    assert_eq!(turned.vital(2), Unheard);
+    assert_eq!(turned.vital(1), Alive);
 }
 
 #[test]
@@ -112,9 +100,9 @@ fn who_was_dead_is_not_brought_back_by_a_gap() {
     turned.turn(10, both).turn(100, first);
     turned.seconds += 3_600;
     turned.turn(20, first);
-    assert_eq!(turned.watch.vital(&key(2)), Some(HealthState::Dead));
+    assert_eq!(turned.vital(2), Dead);
     turned.turn(1, |watch, now| watch.on_box(Some(&key(2)), now));
-    assert_ne!(turned.watch.vital(&key(2)), Some(HealthState::Dead));
+    assert_ne!(turned.vital(2), Dead);
 }
 
 #[test]
@@ -123,5 +111,5 @@ fn a_controller_that_has_just_begun_waits_before_it_judges() {
     turned.turn(74, first);
     assert_eq!(turned.of(2), []);
     turned.turn(1, first);
-    assert_eq!(turned.of(2), [(75, HealthState::Dead)]);
+    assert_eq!(turned.of(2), [(75, Dead)]);
 }
