@@ -1,6 +1,6 @@
 use super::*;
 use crate::statement::{Role, Statement};
-use crate::testing::{self, chain, delegate, key, numbered, sign, statement};
+use crate::testing::{self, chain, delegate, key, sign, statement};
 
 const ROOT: u8 = 1;
 const CONTROLLER: u8 = 9;
@@ -133,7 +133,11 @@ fn memory_is_bounded_while_a_head_is_waited_for() {
     large.addresses = vec![large.addresses[0]; 800];
     let (mut parts, mut held) = (0, 0);
     let found = loop {
-        let set = vec![Member { key: numbered(parts), ..large.clone() }.into()];
+        // A key of its own each time.
+        let mut bytes = [1; 32];
+        bytes[..4].copy_from_slice(&u32::to_be_bytes(parts));
+        let member = Member { key: PublicKey::from_bytes(bytes), ..large.clone() };
+        let set = vec![member.into()];
         let change = TableChange { set, ..Default::default() };
         held = held.max(table.pending_bytes);
         parts += 1;
