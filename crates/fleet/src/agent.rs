@@ -114,9 +114,7 @@ pub struct Agent {
     role: Role,
     software: String,
     kept: Kept,
-    /// Until it belongs to the fleet.
     joining: Option<Joining>,
-    /// Sent when it joins.
     addresses: Vec<String>,
     works: Works,
     is_mute: bool,
@@ -128,7 +126,6 @@ pub struct Agent {
     /// kept, so that a proxy is not drained for ever when a controller is gone.
     drained: bool,
     away_since: Option<Instant>,
-    /// They wait for their head.
     entries: Vec<Revocation>,
     /// The serial after which the next entries are handed back.
     handing_back: Option<u64>,
@@ -414,7 +411,6 @@ impl Agent {
             self.send_anchors();
         }
         self.send(Up::Revoked { head: self.ended });
-        // Earlier reports may not have arrived.
         for report in self.kept.reports() {
             self.send(Up::Report(report));
         }

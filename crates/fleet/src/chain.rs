@@ -134,7 +134,6 @@ impl Proof {
     }
 }
 
-/// The keys for which delegates have signed, in one table or list.
 #[derive(Debug, Default)]
 pub(crate) struct Uses {
     of: BTreeMap<PublicKey, u32>,

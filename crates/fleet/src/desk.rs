@@ -35,7 +35,6 @@ const SURPLUS_MAX: usize = 65_536;
 /// Messages that a peer may send at once, and per second after that.
 const BURST: u32 = 1_000;
 const PER_SECOND: u32 = 20;
-/// Answers for a peer that does not read.
 const FRAMES_MAX: usize = 4_096;
 const JOIN_ADDRESSES_MAX: usize = 8;
 const TEXT_MAX: usize = 500;
@@ -121,9 +120,7 @@ pub enum DeskEvent {
 #[derive(Debug)]
 pub struct Desk {
     peer: PublicKey,
-    /// The delegates in its chain.
     issuers: Vec<PublicKey>,
-    /// Strangers may only ask to join.
     is_member: bool,
     published: Arc<Published>,
     /// What the peer holds, as reported and as sent since; `None` before it reports.
@@ -252,7 +249,6 @@ impl Desk {
     pub fn desire_table(&mut self, table: Arc<PublishedTable>, former: Option<&PublishedTable>) {
         let held = self.table_version();
         self.table = Some(table.clone());
-        // Nothing is sent before the peer has reported.
         if self.ended || self.had.is_none() || held >= Some(table.version) {
             return;
         }
@@ -376,7 +372,6 @@ impl Desk {
             return;
         }
         had.documents.insert(kind, *version);
-        // It replaces a former one that still waits.
         self.frames.retain(|frame| !matches!(frame, Down::Desired { kind: k, .. } if *k == kind));
         self.frames.push_back(Down::Desired { kind, document: document.clone() });
     }

@@ -149,7 +149,6 @@ pub struct Approval {
 pub struct Approvals(Vec<(Target, u64)>);
 
 impl Approvals {
-    /// Takes a number unless it is below the last one.
     fn take(&mut self, target: &Target, number: u64) -> bool {
         let Some((_, held)) = self.0.iter_mut().find(|(held, _)| held == target) else {
             self.0.push((target.clone(), number));

@@ -130,7 +130,6 @@ impl<T: Payload> Signed<T> {
         self.envelope.signatures.iter().take(SIGNATURES_MAX).map(|by| by.key)
     }
 
-    /// The payload's bytes, not verified.
     pub(crate) fn bytes(&self) -> Result<Vec<u8>, EnvelopeError> {
         if self.envelope.payload.len() > PAYLOAD_MAX.div_ceil(3) * 4 {
             return Err(EnvelopeError::TooLarge);
@@ -150,7 +149,6 @@ impl<T> From<Envelope> for Signed<T> {
     }
 }
 
-/// DSSE's "pre-authentication encoding".
 fn encoding_before_signing(payload_type: &str, payload: &[u8]) -> Vec<u8> {
     let head = format!("DSSEv1 {} {payload_type} {} ", payload_type.len(), payload.len());
     [head.as_bytes(), payload].concat()

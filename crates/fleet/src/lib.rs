@@ -54,7 +54,6 @@ pub use table::{Admission, Entry, Member, Refused, Table, TableChange, TableErro
 pub use token::{Delegate, JoinToken, Secret, TokenError};
 pub use trust::{Trust, TrustError, TrustList};
 
-/// Keys, statements and members for tests.
 #[cfg(test)]
 mod testing {
     use roadweave_identity::{Identity, PublicKey};
@@ -70,7 +69,6 @@ mod testing {
         identity(seed).public_key()
     }
 
-    /// One of many keys.
     pub(crate) fn numbered(number: u16) -> PublicKey {
         let mut seed = [7; 32];
         seed[..2].copy_from_slice(&number.to_be_bytes());

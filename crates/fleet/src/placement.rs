@@ -101,14 +101,12 @@ pub struct ProxyView {
 }
 
 impl ProxyView {
-    /// Whether boxes of this tenant on it may stay.
     fn may_keep(&self, tenant: &Name) -> bool {
         let tenant = Scope::Tenant(tenant.clone());
         let serves = self.scopes.iter().any(|scope| scope.covers(&tenant));
         serves && self.is_active && self.vital != HealthState::Dead
     }
 
-    /// Whether it may get boxes of this tenant.
     fn may_get(&self, tenant: &Name) -> bool {
         let is_heard = matches!(self.vital, HealthState::Alive | HealthState::Unheard);
         is_heard && self.band != Band::Full && self.may_keep(tenant)

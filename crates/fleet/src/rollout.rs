@@ -35,9 +35,7 @@ pub struct Rollout {
     id: String,
     plan: Plan,
     state: RolloutState,
-    /// Waves that have begun.
     waves: u32,
-    /// When the last one began.
     since: Instant,
     /// Failures before the last resume.
     pardoned: u32,
@@ -263,7 +261,6 @@ impl Rollout {
         self.since = now;
     }
 
-    /// Whether the wave has nothing more to wait for.
     fn is_wave_settled(&self, tally: Tally, now: Instant) -> bool {
         let is_over = now.since(self.since) >= self.plan.patience;
         let is_awaited = tally.offered > 0 || tally.reached > 0;

@@ -86,7 +86,6 @@ pub struct Statement {
 }
 
 impl Statement {
-    /// Whether the holder of this statement may sign `other`.
     pub(crate) fn may_sign(&self, other: &Self) -> bool {
         self.role == Role::Delegate
             && self.scope.covers(&other.scope)

@@ -61,7 +61,6 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The length of the member as JSON.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -215,7 +214,6 @@ impl Table {
         }
     }
 
-    /// The claimed signers of its head.
     pub(crate) fn claimed_keys(&self) -> impl Iterator<Item = PublicKey> {
         self.head.iter().flat_map(Signed::claimed_keys)
     }
@@ -342,7 +340,6 @@ fn digest(members: &Entries) -> Digest {
     Digest::of(members.values().map(|entry| entry.digest.as_bytes().as_slice()))
 }
 
-/// Serialization of entries that may be shared.
 mod shared {
     use super::{Arc, Deserialize as _, Deserializer, Entry, Serializer};
 
@@ -357,7 +354,6 @@ mod shared {
     }
 }
 
-/// Serialization as a list: each member has its key.
 mod as_list {
     use super::{Deserializer, Entries, Serializer, shared};
 

@@ -19,7 +19,6 @@ const WATCHFUL: [&str; 8] = [
     "reliable",
     "xlink",
 ];
-/// More than any of them watches.
 const FLOOD: u32 = 1 << 18;
 
 fn recovery(name: &str) -> Box<dyn Recovery> {

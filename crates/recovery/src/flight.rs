@@ -29,13 +29,9 @@ const NEWLY_LOST_MAX: usize = 1 << 12;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// All copies wait for their paths.
     Waiting,
-    /// On a path, perhaps on others as well.
     InFlight { path: PathId, sent: Instant },
-    /// Lost on a path, and not repaired.
     Lost { path: PathId, sent: Instant },
-    /// Acknowledged, repaired or given up.
     Settled,
 }
 
@@ -71,7 +67,6 @@ pub(crate) struct Flight<T> {
 pub(crate) struct Overdue<T> {
     pub(crate) id: PacketId,
     pub(crate) tag: T,
-    /// Transmissions so far.
     pub(crate) transmissions: u32,
 }
 
@@ -145,7 +140,6 @@ impl<T: Copy> Flight<T> {
         evicted
     }
 
-    /// Makes a place for a new packet; returns the tag of an evicted one.
     fn introduce(&mut self, id: PacketId, tag: T) -> Option<T> {
         if !self.is_new(id) {
             return None;
@@ -183,12 +177,10 @@ impl<T: Copy> Flight<T> {
         found.is_some()
     }
 
-    /// `None` when it is not watched.
     pub(crate) fn tag(&self, id: PacketId) -> Option<T> {
         self.index(id).map(|index| self.slots[index].tag)
     }
 
-    /// Whether it has several copies in flight or waiting.
     pub(crate) fn has_further(&self, id: PacketId) -> bool {
         let sequence = self.index(id).map(|index| self.gone + index as u64);
         sequence.is_some_and(|sequence| self.further.contains_key(&sequence))
@@ -198,7 +190,6 @@ impl<T: Copy> Flight<T> {
         self.index(id).map(|index| self.slots[index].state)
     }
 
-    /// Returns the former state, and the tag.
     pub(crate) fn set(&mut self, id: PacketId, state: State) -> Option<(State, T)> {
         let index = self.index(id)?;
         let slot = &mut self.slots[index];
@@ -249,7 +240,6 @@ impl<T: Copy> Flight<T> {
         None
     }
 
-    /// The next lost packet that was not fetched.
     pub(crate) fn poll_lost(&mut self) -> Option<PacketId> {
         self.newly_lost.pop_front()
     }

@@ -38,9 +38,7 @@ pub struct Premium {
 #[derive(Debug)]
 pub struct Insurance {
     deadline: Duration,
-    /// The budget, as a share of the lane's bytes.
     share: f64,
-    /// The rest of it, bytes.
     credit: f64,
     blocks: VecDeque<Block>,
     /// By path: the recent share of overdue packets.
@@ -50,7 +48,6 @@ pub struct Insurance {
     done: VecDeque<(PacketId, u32)>,
 }
 
-/// Consecutive packets of one frame.
 #[derive(Debug)]
 struct Block {
     start: PacketId,
@@ -258,7 +255,6 @@ impl Insurance {
         }
     }
 
-    /// `overdue`: 1 or 0.
     fn learn(&mut self, path: PathId, overdue: f64) {
         let share = self.overdue.entry(path).or_default();
         *share += (overdue - *share) * LEARNING;
@@ -281,7 +277,6 @@ impl Insurance {
         }
     }
 
-    /// The block of `id`, and the position in it.
     fn find(&self, id: PacketId) -> Option<(usize, usize)> {
         let after = self.blocks.partition_point(|block| id.distance(block.start) >= 0);
         let block = after.checked_sub(1)?;
@@ -300,13 +295,11 @@ impl Block {
         self.members.iter().filter(|member| member.state == state).count() as u32
     }
 
-    /// Whether a coded packet would come too late.
     fn is_over(&self, now: Instant, deadline: Duration) -> bool {
         let settled = !self.open && self.members.iter().all(|it| it.state == State::Arrived);
         settled || now.since(self.first_sent) > deadline.mul_f64(USEFUL_DEADLINES)
     }
 
-    /// Whether a packet of it is overdue on `path`.
     fn owes(&self, path: PathId) -> bool {
         self.members.iter().any(|it| it.path == path && it.state == State::Overdue)
     }
@@ -336,7 +329,6 @@ const BLOCK_MAX: usize = 60;
 const BLOCKS_MAX: usize = 256;
 /// A block without a marker ends after this pause.
 const OPEN_MAX: Duration = Duration::from_millis(10);
-/// The interval of checks.
 const LOOK_INTERVAL: Duration = Duration::from_millis(3);
 /// The insurance of a block is useless after this many deadlines.
 const USEFUL_DEADLINES: f64 = 1.5;
@@ -344,11 +336,9 @@ const USEFUL_DEADLINES: f64 = 1.5;
 const LEARNING: f64 = 1.0 / 128.0;
 /// The factor of the expected late packets that are insured before any is late.
 const RISK: f64 = 2.0;
-/// Bytes.
 const CREDIT_MAX: f64 = 400_000.0;
 /// The share of it kept for overdue packets.
 const RESERVE: f64 = 0.5;
-/// The least margin on the round trip.
 const SLACK_MIN: Duration = Duration::from_millis(5);
 /// Bytes of a coded packet beyond the longest packet it covers.
 const CODED_EXTRA: u64 = 16;

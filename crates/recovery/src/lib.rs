@@ -259,7 +259,6 @@ mod testing {
         Instant::from_millis(ms)
     }
 
-    /// A copy of a packet of 1,200 bytes.
     pub(crate) fn sent(id: u32, path: u32) -> SentCopy {
         let (id, path, urgency) = (PacketId(id), PathId(path), Urgency::FIRST);
         SentCopy { id, path, bytes: 1200, ends_frame: false, urgency }

@@ -36,7 +36,6 @@ impl Qoe {
 pub(crate) struct Left(i64);
 
 impl Left {
-    /// `time` less `elapsed`.
     pub(crate) fn of(time: Duration, elapsed: Duration) -> Self {
         Self(Self::from(time).0.saturating_sub(Self::from(elapsed).0))
     }
@@ -48,7 +47,6 @@ impl From<Duration> for Left {
     }
 }
 
-/// A report and its time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Report {
     pub(crate) at: Instant,
@@ -61,7 +59,6 @@ impl Report {
         Left::of(self.qoe.play_time_left(), now.since(self.at))
     }
 
-    /// Whether the report is stale.
     pub(crate) fn is_outdated(&self, now: Instant) -> bool {
         now.since(self.at) >= REPORT_LIFE
     }

@@ -43,7 +43,6 @@ pub(crate) fn paper_threshold<'a>(
     until_repair(path, paths, deadline).max(answer(path)).min(path.pto)
 }
 
-/// How long a repair can wait and still meet the deadline.
 fn until_repair<'a>(
     path: &PathSnapshot,
     paths: impl IntoIterator<Item = &'a PathSnapshot>,
@@ -54,7 +53,6 @@ fn until_repair<'a>(
     deadline.saturating_sub(repair_flight.unwrap_or(path.smoothed_rtt / 2))
 }
 
-/// How long an acknowledgement usually takes at most.
 fn answer(path: &PathSnapshot) -> Duration {
     let slack = (path.rtt_deviation * 2).max(SLACK_MIN).max(path.smoothed_rtt / SLACK_SHARE);
     path.smoothed_rtt + slack

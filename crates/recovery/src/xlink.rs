@@ -39,9 +39,7 @@ mod delays;
 /// Source: XLINK section 7.1, which writes them as (X, Y).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {
-    /// X: copies are sent below this value.
     first: u8,
-    /// Y: no copies are sent above this value.
     second: u8,
 }
 
@@ -68,13 +66,10 @@ pub struct Xlink {
     reliable: Reliable,
     /// By path: packets that may be sent on another one as well.
     candidates: BTreeMap<PathId, Candidates>,
-    /// Of the next new packet.
     next: Urgency,
     report: Option<Report>,
-    /// Of player reports, while there are any.
     observed: Observed,
     allowance: Allowance,
-    /// Of the packets eligible for a copy.
     delays: Delays,
     /// Packets in flight that would be copied without control.
     eligible: BTreeSet<u32>,
@@ -115,7 +110,6 @@ impl Xlink {
         (left(now.since(sent)), thresholds)
     }
 
-    /// Whether to re-inject the packet: XLINK algorithm 1.
     fn wants(&mut self, now: Instant, id: PacketId, paths: &[PathOffer<'_>]) -> bool {
         let (left, thresholds) = self.play_time_left(now, id);
         if let Some((low, high)) = thresholds {
@@ -246,7 +240,6 @@ type Candidates = BTreeMap<Urgency, VecDeque<(Instant, PacketId)>>;
 #[derive(Clone, Copy, Debug)]
 struct Choice {
     urgency: Urgency,
-    /// When the packet left.
     sent: Instant,
     slow: PathId,
     id: PacketId,
@@ -346,7 +339,6 @@ fn delivery_time(path: &PathSnapshot) -> Duration {
     path.smoothed_rtt + path.rtt_deviation
 }
 
-/// Recent play-times left, as reported.
 #[derive(Debug)]
 struct Observed {
     asked: Thresholds,
@@ -386,13 +378,11 @@ impl Observed {
         }
     }
 
-    /// T1 and T2, once enough was observed.
     fn thresholds(&self) -> Option<(Left, Left)> {
         self.thresholds
     }
 }
 
-/// The interval of samples.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 /// Samples before there are thresholds, and between two updates.
 const SAMPLES_MIN: usize = 100;

@@ -44,7 +44,6 @@ use self::pending_repairs::PendingRepairs;
 use self::ranges::Range;
 use self::repair_credit::RepairCredit;
 
-/// Why losses of a range are not repaired yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Deferred {
     /// More may be found until then.
@@ -64,7 +63,6 @@ pub struct Xnc {
     ranges: VecDeque<Range>,
     /// The sequence number of `ranges[0]`.
     first_range: u64,
-    /// Ranges with losses, by sequence number.
     pending: BTreeMap<u64, Deferred>,
     /// By path: when the newest acknowledged packet left.
     answered: BTreeMap<PathId, Instant>,
@@ -256,7 +254,6 @@ impl Recovery for Xnc {
             let bytes = u64::from(range.bytes_max);
             let repair = match self.one_shot(now, &group, bytes, paths) {
                 Ok(repair) => repair,
-                // Too large for the windows; a later range may be smaller.
                 Err(reason) => {
                     self.pending.insert(sequence, reason);
                     continue;

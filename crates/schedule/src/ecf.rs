@@ -95,13 +95,11 @@ mod tests {
 
     #[test]
     fn it_waits_for_the_fast_path_exactly_when_the_slow_one_would_finish_later() {
-        // Two rounds of 20 ms on the fast path against 100 ms.
         check(&mut Ecf::default(), 12_000, path(1, 100, 12_000), true);
         // 5 rounds of 20 ms are not less than 100 ms.
         check(&mut Ecf::default(), 48_000, path(1, 100, 12_000), false);
         // 0.3 rounds of 100 ms on the wide slow path, less than 2 · 20 ms.
         check(&mut Ecf::default(), 12_000, path(1, 100, 40_000), false);
-        // A path that is hardly slower is used as well.
         check(&mut Ecf::default(), 12_000, path(1, 39, 12_000), false);
     }
 

@@ -167,7 +167,6 @@ mod testing {
             self.select(now, packet, &free(paths))
         }
 
-        /// Decides for a lone packet of 1,200 bytes.
         fn choose(&mut self, paths: &[PathSnapshot]) -> Decision {
             self.select_among(Instant::ZERO, &packet(1200), paths)
         }
@@ -175,12 +174,10 @@ mod testing {
 
     impl<S: Scheduler + ?Sized> Among for S {}
 
-    /// Sends on the path at one position.
     pub(crate) fn to(position: usize) -> Decision {
         Decision::Send(PathSet::one(position))
     }
 
-    /// Sends on the paths at these positions.
     pub(crate) fn to_all(positions: &[usize]) -> Decision {
         Decision::Send(positions.iter().copied().collect())
     }

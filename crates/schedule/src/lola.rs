@@ -217,7 +217,6 @@ impl Scheduler for Lola {
     }
 }
 
-/// The rounding error of a sum, bytes.
 const ROUNDING: f64 = 1e-3;
 /// Packets closer together belong to one frame.
 const FRAME_GAP: Duration = Duration::from_millis(5);

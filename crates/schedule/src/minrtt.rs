@@ -175,7 +175,6 @@ mod tests {
         let paths = [fast, path(1, 50, 9000, PathStatus::Usable)];
         let select =
             |backlog| MinRtt::default().select_among(Instant::ZERO, &packet_of(backlog), &paths);
-        // At 100 Mbit/s, 9 ms pass 112,500 bytes.
         assert_eq!(select(100_000), Decision::Wait);
         assert_eq!(select(150_000), to(1));
     }

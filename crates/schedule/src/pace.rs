@@ -88,7 +88,6 @@ impl Pace {
         recent.or(self.round_trips.back()).map(|(_, rtt)| *rtt)
     }
 
-    /// A packet of 1,200 bytes each `inter_arrival`.
     #[cfg(test)]
     pub(crate) fn known(now: Instant, inter_arrival: Duration, rtt: Duration) -> Self {
         Self {
@@ -120,7 +119,6 @@ impl Pace {
         while self.round_trips.back().is_some_and(|(_, before)| *before >= rtt) {
             self.round_trips.pop_back();
         }
-        // Bounds the queue.
         let is_close = |(at, _): &(Instant, Duration)| now.since(*at) < RECENT / ROUND_TRIPS_MAX;
         if !self.round_trips.back().is_some_and(is_close) {
             self.round_trips.push_back((now, rtt));

@@ -144,7 +144,6 @@ fn up_to<'a>(last: Priority, paths: &[PathOffer<'a>]) -> Vec<PathOffer<'a>> {
         .collect()
 }
 
-/// The priorities of usable paths, ascending.
 fn usable_priorities(paths: &[PathOffer<'_>]) -> Vec<Priority> {
     let has_usable = |at: &Priority| {
         paths.iter().any(|path| path.is_usable() && path.snapshot.policy.priority == *at)
@@ -262,7 +261,6 @@ const MARGIN: Duration = Duration::from_millis(20);
 const SIMILAR_MIN: Duration = Duration::from_millis(10);
 /// How long a packet waits for the pacer of the path whose turn it is.
 const TURN_WAIT_MAX: Duration = Duration::from_millis(20);
-/// Longer packets count as this.
 const BYTES_MAX: u64 = 1 << 16;
 /// The most that a path is owed, in packets of [`PACKET_BYTES`].
 const OWED_PACKETS: i64 = 32;

@@ -100,7 +100,6 @@ pub struct Raven {
 #[derive(Debug)]
 struct PathState {
     id: PathId,
-    /// Index in [`Raven::networks`].
     network: usize,
     forecast: Forecast,
 }
@@ -158,7 +157,6 @@ impl Raven {
         Some(self.paths.len() - 1)
     }
 
-    /// The forecasts of the paths that may carry data.
     fn candidates(&self, now: Instant, flow: u64, paths: &[PathOffer<'_>]) -> Vec<Candidate> {
         let candidates = paths.iter().enumerate().filter(|(_, path)| path.takes_data());
         let candidate = |(position, offer): (usize, &PathOffer<'_>)| {
@@ -283,7 +281,6 @@ struct Candidate {
     is_suspect: bool,
     predicted: f64,
     interval: Interval,
-    /// Bytes that would leave at once.
     room: u64,
     /// Bytes of the flow in flight or waiting.
     queue: u64,
@@ -355,7 +352,6 @@ impl Scheduler for Raven {
         let (networks, pooled) = stored::read(learned)?;
         for network in networks {
             let Some(place) = self.network(network.name.as_deref()) else { continue };
-            // Learned again when there are enough new samples.
             let learned_at = network.tables.is_some().then_some(Instant::ZERO);
             self.networks[place] = Network { learned_at, ..network };
         }
@@ -364,7 +360,6 @@ impl Scheduler for Raven {
     }
 }
 
-/// The bytes below which a transfer counts as over.
 fn two_packets(paths: &[PathOffer<'_>]) -> u64 {
     2 * paths.iter().map(|path| u64::from(path.snapshot.mtu)).max().unwrap_or(0)
 }

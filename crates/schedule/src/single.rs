@@ -6,7 +6,6 @@ use roadweave_proto::{Instant, PathId, PathOffer};
 
 use crate::{Decision, PacketInfo, PathSet, Scheduler};
 
-/// The paths that are remembered: one of the uplink, and those being replaced.
 const PATHS_MAX: usize = 64;
 
 /// The scheduler of one uplink: without a path over it, packets wait.

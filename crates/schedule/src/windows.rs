@@ -173,7 +173,6 @@ impl Windows {
     }
 }
 
-/// Bytes per second: a window per round trip.
 fn carrier_rate(path: &PathSnapshot) -> f64 {
     path.congestion_window as f64 / path.smoothed_rtt.as_secs_f64().max(1e-3)
 }
@@ -183,7 +182,6 @@ pub(crate) fn under_way(path: &PathOffer<'_>) -> f64 {
     (path.snapshot.bytes_in_flight + path.queued_bytes) as f64
 }
 
-/// Assumed until larger datagrams were seen.
 const PACKET_BYTES: u64 = 1200;
 /// Seconds: 10 Gbit/s at most.
 const BYTE_TIME_MIN: f64 = 8e-10;

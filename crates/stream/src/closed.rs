@@ -26,9 +26,7 @@ pub(crate) struct Closed {
 pub(crate) struct Tombstone {
     pub(crate) code: Option<ResetCode>,
     pub(crate) sent: u64,
-    /// Bytes of the peer that count as received.
     pub(crate) received: u64,
-    /// Whether the peer sends no more.
     pub(crate) is_final: bool,
 }
 

@@ -102,7 +102,6 @@ impl ReceiveCredit {
         self.is_due = true;
     }
 
-    /// The credit, if it is to be announced.
     pub(crate) fn due(&self) -> Option<u64> {
         self.is_due.then(|| self.target())
     }

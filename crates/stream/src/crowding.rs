@@ -28,7 +28,6 @@ const LATE: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Default)]
 pub(crate) struct Crowd {
-    /// While the buffer is full: when to check next.
     look_at: Option<Instant>,
     looked: Option<Instant>,
 }
@@ -68,7 +67,6 @@ impl Streams {
         self.table.values_mut().for_each(|stream| stream.forgive_reader(now));
     }
 
-    /// Ends streams without readers, if the buffer was full for too long.
     pub(crate) fn make_room(&mut self, now: Instant) {
         let Some(at) = self.crowding_timeout().filter(|at| *at <= now) else { return };
         if now.since(at) > LATE {

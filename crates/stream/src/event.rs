@@ -66,7 +66,6 @@ const ALL: [Kind; 8] = [
     Kind::Reset,
 ];
 
-/// The unfetched events of a stream, a bit each.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pending(u8);
 

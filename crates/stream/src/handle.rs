@@ -89,7 +89,6 @@ impl Streams {
         }
     }
 
-    /// A new stream of the peer; returns whether there is room for it.
     fn begin(&mut self, now: Instant, id: StreamId, begins: bool) -> bool {
         self.closed.on_seen(id);
         if begins && self.violation.is_none() && self.theirs() < self.config.accepted_max {

@@ -10,7 +10,6 @@ use crate::stream::Listed;
 
 #[derive(Debug, Default)]
 pub(crate) struct Index {
-    /// With frames other than data and open.
     pub(crate) control: BTreeSet<StreamId>,
     /// With bytes that take no credit: losses, open, a fin alone.
     pub(crate) again: BTreeSet<Rank>,
@@ -18,15 +17,11 @@ pub(crate) struct Index {
     pub(crate) fresh: BTreeSet<Rank>,
     pub(crate) timers: BTreeSet<(Instant, StreamId)>,
     pub(crate) eventful: BTreeSet<StreamId>,
-    /// Whose writer waits for room.
     pub(crate) want_room: BTreeSet<StreamId>,
-    /// Bytes kept until they are acknowledged.
     pub(crate) buffered: u64,
     /// New bytes within the streams' credit.
     pub(crate) unsent: u64,
-    /// Ranges in flight and lost.
     pub(crate) records: usize,
-    /// Ranges held for readers.
     pub(crate) held_ranges: usize,
 }
 

@@ -41,7 +41,6 @@ impl Rank {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
     pub(crate) priority: StreamPriority,
-    /// Counts the changes.
     pub(crate) change: u64,
     is_to_be_told: bool,
 }
@@ -82,7 +81,6 @@ impl Asked {
 /// again.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Favour {
-    /// Negative: a debt.
     left: i64,
     most: i64,
 }

@@ -29,7 +29,6 @@ pub(crate) const RANGES_MIN: usize = 64;
 /// Bytes that may be in flight while nothing was read: credit cannot be withdrawn, and streams that
 /// are never read must leave room for others.
 const FIRST_WINDOW: u64 = EARLY_CREDIT;
-/// The window as a multiple of what was read.
 const WINDOW_OF_READ: u64 = 64;
 
 #[derive(Debug)]
@@ -172,7 +171,6 @@ impl ReceiveBuffer {
         self.read
     }
 
-    /// Whether all was read or dropped, and nothing more can come.
     pub(crate) fn is_done(&self) -> bool {
         self.final_size == Some(self.read)
     }

@@ -66,7 +66,6 @@ impl Ring {
         }
     }
 
-    /// The first `length` bytes, or all, in two pieces.
     pub(crate) fn front(&self, length: usize) -> [&[u8]; 2] {
         let (front, back) = self.0.as_slices();
         let in_front = front.len().min(length);

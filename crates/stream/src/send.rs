@@ -92,7 +92,6 @@ impl SendBuffer {
         }
     }
 
-    /// The peer wants no more: unsent bytes are dropped.
     pub(crate) fn stop(&mut self) {
         self.finish();
         self.discard();
@@ -255,7 +254,6 @@ impl SendBuffer {
         is_more
     }
 
-    /// Moves what was sent `patience` ago or earlier to the lost; returns whether there is any.
     pub(crate) fn mark_lost(&mut self, now: Instant, patience: Duration) -> bool {
         let mut any = false;
         let lost = &mut self.lost;
@@ -280,7 +278,6 @@ impl SendBuffer {
         self.in_flight.values().map(|flight| flight.sent).chain(fin).min()
     }
 
-    /// Removes acknowledged offsets from flight and losses; returns whether there were any.
     fn settle(&mut self, range: Range<u64>) -> bool {
         let mut any = self.lost.remove(range.clone());
         if let Some((&start, flight)) = self.in_flight.range_mut(..range.start).next_back()

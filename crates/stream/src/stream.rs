@@ -26,9 +26,7 @@ use crate::send::SendBuffer;
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) is_ours: bool,
-    /// The order by which its bytes leave here.
     pub(crate) priority: StreamPriority,
-    /// What its opener asks for.
     pub(crate) asked: Asked,
     favour: Favour,
     /// Kept until the peer knows it (ours), or the owner does (the peer's).
@@ -57,7 +55,6 @@ pub(crate) struct Stream {
     /// Bytes below this offset do so too, while there is favour.
     pub(crate) head: u64,
     attempts: u32,
-    /// When to look for losses.
     retry_at: Option<Instant>,
     /// Since when an answer is missing and nothing was heard of the peer.
     waiting_since: Option<Instant>,
@@ -148,7 +145,6 @@ impl Stream {
         is_settled && self.events.is_empty()
     }
 
-    /// An acknowledgement with at most `ranges_max` ranges.
     pub(crate) fn acknowledgement(
         &mut self,
         id: StreamId,
@@ -197,7 +193,6 @@ impl Stream {
         }
     }
 
-    /// Whether the owner has not learned yet that the peer opened it.
     fn is_untold(&self) -> bool {
         !self.is_ours && (!self.begun || self.events.has(Kind::Opened))
     }
@@ -232,7 +227,6 @@ impl Stream {
         self.waiting_since.map(|since| since + give_up_after * patience)
     }
 
-    /// The timer of [`Stream::arm`] has expired.
     pub(crate) fn handle_timeout(&mut self, now: Instant, timing: &Timing) {
         if matches!(self.ack, Ack::By(at) if at <= now) {
             self.ack = Ack::Now;
@@ -329,7 +323,6 @@ impl Stream {
         Rank::new(priority, is_head, self.turn, id)
     }
 
-    /// `fresh` bytes from `from` on were sent for the first time.
     pub(crate) fn on_fresh_sent(&mut self, from: u64, fresh: u64) {
         let is_favoured = from >= self.first && (from < self.head || self.priority.is_raised());
         self.favour.on_sent(fresh, is_favoured);
@@ -345,5 +338,4 @@ impl Stream {
 
 /// The factor by which a reset is repeated for longer than anything else.
 const RESET_PATIENCE: u32 = 10;
-/// Bytes of a record of a range, estimated.
 pub(crate) const RECORD: usize = 64;

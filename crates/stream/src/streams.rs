@@ -32,13 +32,11 @@ pub struct Streams {
     pub(crate) send_credit: SendCredit,
     pub(crate) receive_credit: ReceiveCredit,
     pub(crate) crowd: Crowd,
-    /// When to ask for more session credit, and the attempts so far.
     pub(crate) starved: Option<(Instant, u32)>,
     pub(crate) turns: u64,
     pub(crate) stats: Stats,
     pub(crate) violation: Option<Violation>,
     pub(crate) peer_takes_priorities: bool,
-    /// Whether the peer accepts data before it has granted credit.
     peer_takes_early: bool,
     next_index: u64,
     ours: usize,
@@ -484,7 +482,6 @@ impl Streams {
         id.0 & 1 == self.config.side as u64
     }
 
-    /// Resets a stream from here; the peer is notified until it agrees.
     pub(crate) fn end(&mut self, now: Instant, id: StreamId, code: ResetCode) {
         let Some(stream) = self.table.get_mut(&id) else { return };
         let dropped = stream.receive.stop();
@@ -493,7 +490,6 @@ impl Streams {
         self.settle(now, id);
     }
 
-    /// Announces more credit of a stream, if that is worth a frame.
     pub(crate) fn offer_credit(&mut self, id: StreamId) {
         if let Some(stream) = self.table.get_mut(&id)
             && stream.receive.highest() > 0

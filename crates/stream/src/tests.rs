@@ -21,7 +21,6 @@ const ROOM: usize = 1200;
 /// Two ends that reach each other after 25 ms, without loss.
 struct Pair {
     now: Instant,
-    /// The extra delay of every second symbol.
     late: Duration,
     client: Streams,
     server: Streams,
@@ -40,7 +39,6 @@ impl Pair {
         begin(&mut self.client, self.now)
     }
 
-    /// Runs both ends in steps of a millisecond.
     fn run(&mut self, time: Duration, mut step: impl FnMut(&mut Self)) {
         let until = self.now + time;
         while self.now < until {
@@ -84,14 +82,12 @@ fn events(streams: &mut Streams, now: Instant) -> Vec<Event> {
     std::iter::from_fn(|| streams.poll_event(now)).collect()
 }
 
-/// The body of a symbol.
 fn body(frames: &[StreamFrame]) -> Bytes {
     let mut out = vec![STREAM_TAG];
     frames.iter().for_each(|frame| frame.write(&mut out));
     out.into()
 }
 
-/// All that an end wants to send.
 fn sent(streams: &mut Streams, now: Instant) -> Vec<StreamFrame> {
     let bodies = std::iter::from_fn(|| streams.poll_transmit(now, ROOM));
     bodies.flat_map(|body| StreamFrames::new(body).expect("frames")).map(Result::unwrap).collect()

@@ -106,7 +106,6 @@ impl Streams {
         }
     }
 
-    /// Appends all but open and data; returns whether it fits.
     fn put_control(&mut self, now: Instant, id: StreamId, symbol: &mut Symbol) -> bool {
         let Some(stream) = self.table.get_mut(&id) else { return true };
         let window = self.receive_credit.share(stream.receive.held());
@@ -171,7 +170,6 @@ impl Streams {
         }
     }
 
-    /// Appends open or data; returns whether it fits.
     fn put_stream(&mut self, now: Instant, id: StreamId, symbol: &mut Symbol) -> bool {
         let credit = self.send_credit.room();
         let Some(stream) = self.table.get_mut(&id) else { return false };
@@ -234,7 +232,6 @@ fn put_open(
     Some((segment.length, sent(now, stream, &segment)))
 }
 
-/// Appends data, lost bytes first; returns as [`put_open`].
 fn put_segment(
     now: Instant,
     id: StreamId,

@@ -24,7 +24,6 @@ use roadweave_stream::{Config, Event, Side, Stats, StreamError, Streams, Timing}
 /// What some world must see.
 const HAPPENS: &str = "lost sessions resets resets_by_peer refused timed_out stopped whole bytes \
     sent_again duplicate blocked_writes";
-/// Worlds in one run of the test.
 const SEEDS: u64 = 160;
 /// How long chaos lasts, and how long it may take to end everything after.
 const CHAOS: Duration = Duration::from_secs(15);
@@ -99,7 +98,6 @@ struct Used {
 struct End {
     streams: Streams,
     used: BTreeMap<StreamId, Used>,
-    /// Streams of the peer to be accepted.
     waiting: Vec<StreamId>,
     opened: usize,
 }
@@ -117,7 +115,6 @@ struct World {
     seen: Seen,
 }
 
-/// What happened, by name.
 #[derive(Debug, Default)]
 struct Seen(BTreeMap<&'static str, u64>);
 

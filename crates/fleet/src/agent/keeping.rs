@@ -36,7 +36,6 @@ pub struct Kept {
     candidates: Option<Signed<Document<Candidates>>>,
     anchors: Option<Signed<Document<Anchors>>>,
     table: Table,
-    /// In force or not.
     taken: BTreeMap<Kind, Version>,
     reports: BTreeMap<Kind, Report>,
     pinned: Vec<String>,
@@ -340,7 +339,6 @@ fn forget_if<T>(
 }
 
 impl Agent {
-    /// Verifies what was kept, and creates its events.
     pub(super) fn prove_kept(&mut self, now: Instant) {
         for (what, error) in self.kept.prove(self.key) {
             self.tell(AgentEvent::Warning(format!("{what} on disk is not used: {error}")));

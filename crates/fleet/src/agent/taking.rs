@@ -69,7 +69,6 @@ impl Agent {
         self.tell(AgentEvent::Warning(what.to_string()));
     }
 
-    /// The trusted keys have changed: verifies again.
     fn on_trust_changed(&mut self) {
         self.kept.doubt_documents();
         self.kept.forget_former();
@@ -210,7 +209,6 @@ impl Agent {
             Kind::Table => Ok(()),
         };
         match taken {
-            // A document may come twice.
             Ok(()) | Err(DocumentError::Older { .. }) => {}
             Err(error) => self.warn(error),
         }
@@ -250,7 +248,6 @@ impl Agent {
         Ok(approved)
     }
 
-    /// Verifies a document for this side.
     fn open<B: Body>(
         &self,
         signed: Signed<Document<B>>,
@@ -261,7 +258,6 @@ impl Agent {
     }
 }
 
-/// Whether a server of `scope` serves `tenant`.
 fn is_of(scope: &Scope, tenant: &Name) -> bool {
     scope.covers(&Scope::Tenant(tenant.clone()))
 }

@@ -37,7 +37,6 @@ const SETTLE: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_secs(1);
 /// How long the former version is in force for comparison.
 const COMPARE: Duration = Duration::from_secs(60);
-/// The longest interval between comparisons.
 const HOLD_MAX: Duration = Duration::from_secs(3600);
 /// Starts of the program under a version after which the former one is compared at once: the
 /// version may end the program.
@@ -67,7 +66,6 @@ impl Works {
         Self { session: self.session && other.session, stream: self.stream && other.stream }
     }
 
-    /// What is missing, in words.
     fn missing(self) -> &'static str {
         match (self.session, self.stream) {
             (true, true) => "neither the session nor the stream to the controller came up",
@@ -102,9 +100,7 @@ pub enum Question {
 /// A version that is not confirmed yet, as kept on disk.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Trial {
-    /// Starts of the program under the new version.
     starts: u32,
-    /// Comparisons in vain.
     comparisons: u32,
     /// What came up under the former version but not under the new one.
     #[serde(default)]
@@ -126,7 +122,6 @@ pub struct Trial {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Phase {
-    /// Not begun since the program started.
     #[default]
     Idle,
     New {
@@ -294,7 +289,6 @@ impl Trial {
         (self.is_settled, self.is_asked, self.is_sought) = (false, false, false);
     }
 
-    /// How long the new version is in force before a comparison.
     fn hold(&self) -> Duration {
         if self.starts >= STARTS_MAX {
             return Duration::ZERO;

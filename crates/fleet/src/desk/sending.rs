@@ -11,7 +11,6 @@ use crate::table::{Entry, Table, TableChange, TableHead};
 
 const ENTRIES_AT_ONCE: usize = 100;
 const KEYS_AT_ONCE: usize = 500;
-/// The head comes beside.
 const MEMBERS_BYTES: usize = FRAME_MAX - 8 * 1024;
 
 /// Messages with `entries`, the head in the last one; one with the head alone if there are none.
@@ -53,7 +52,6 @@ impl TableSending {
         }
     }
 
-    /// The next message; `None` once all are sent.
     pub(super) fn next(&mut self) -> Option<Down> {
         self.head.as_ref()?;
         let (mut set, mut bytes) = (Vec::new(), 0);

@@ -26,7 +26,6 @@ fn role(seed: u8) -> Role {
     if seed == PROXY { Role::Proxy } else { Role::Box }
 }
 
-/// A controller's store of revocations and trust.
 fn published(epoch: u64, revoked: &[u8]) -> Arc<Published> {
     let mut trust = Trust::pinned(key(ROOT), key(CONTROLLER)).list().clone();
     (trust.number, trust.epoch) = (1 + epoch, epoch);
@@ -46,7 +45,6 @@ fn published(epoch: u64, revoked: &[u8]) -> Arc<Published> {
     Arc::new(Published { trust, revocations, head: signed })
 }
 
-/// A list of trust with this root.
 fn trust_list(number: u64, root: u8, controller: u8) -> TrustList {
     TrustList { number, ..Trust::pinned(key(root), key(controller)).list().clone() }
 }
@@ -84,12 +82,10 @@ impl Stream {
         stream
     }
 
-    /// The stream of a member.
     fn of(seed: u8, published: &Arc<Published>) -> Self {
         Self::new(member(seed, published), seed, true, published)
     }
 
-    /// Sets a document that the agent is to hold.
     fn desire<B: Body>(&mut self, subject: u8, number: u64, body: B) {
         let document = document((0, number), subject, body, CONTROLLER).into_envelope();
         self.desk.desire(B::KIND, Version { epoch: 0, number }, document);
@@ -128,7 +124,6 @@ impl Stream {
     }
 }
 
-/// The stream of a new key after the controller has sent a welcome with `chain`.
 fn joined(seed: u8, chain: Chain, published: &Arc<Published>) -> Stream {
     let how = Joining { token: token(), name: name("x"), chain: None };
     let agent = Agent::joining(at(0), key(seed), role(seed), "1.0", how);
@@ -166,7 +161,6 @@ fn configuration(text: &str) -> Configuration {
     Configuration { text: text.into(), approval: None }
 }
 
-/// The table of a proxy.
 fn table_of(number: u64, members: impl IntoIterator<Item = Member>) -> Arc<PublishedTable> {
     let (table, version) = (Table::of(members), Version { epoch: 0, number });
     let head = sign(&table.head_for(key(PROXY), version), CONTROLLER);
@@ -270,7 +264,6 @@ fn a_configuration_that_cuts_a_box_off_is_taken_back_and_told() {
             stream.agent.on_session(at(since), false);
             stream.agent.on_stream_down(at(since));
         }
-        // It asks whether the stream answers under this version.
         stream.agent.handle_timeout(at(since + 20));
         stream.turn(since + 20);
         stream.agent.handle_timeout(at(since + 90));
@@ -293,7 +286,6 @@ fn a_configuration_that_cuts_a_box_off_is_taken_back_and_told() {
         matches!(event, DeskEvent::Report(Report { outcome: Outcome::TakenBack { .. }, .. }))
     };
     assert!(stream.told.iter().any(taken_back), "{:?}", stream.told);
-    // The same version does not come again.
     stream.configure(2, "bad");
     stream.turn(2_197);
     assert_eq!(texts(&stream.events).last(), Some(&Some("good")));

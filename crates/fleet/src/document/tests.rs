@@ -15,7 +15,6 @@ fn north() -> Name {
     name("north")
 }
 
-/// Trust with the approver 7.
 fn with_approver() -> Trust {
     let mut trust = Trust::pinned(key(1), key(9));
     let list = TrustList { number: 1, approvers: vec![key(7)], ..trust.list().clone() };

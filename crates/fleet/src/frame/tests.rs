@@ -53,7 +53,6 @@ proptest! {
     }
 }
 
-/// One message of each kind.
 fn messages() -> Vec<serde_json::Value> {
     let (key, name) = (key(3), name("north"));
     let statement = crate::Statement { tags: [name.clone()].into(), ..statement(3, Role::Box) };

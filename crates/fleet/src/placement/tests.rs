@@ -21,12 +21,10 @@ fn seeker(number: u16) -> Seeker {
     Seeker { key: key(1_000 + number), tenant: name("north"), region: None, current: None }
 }
 
-/// `count` proxies at `sites` sites.
 fn fleet(count: u16, sites: u16) -> Vec<ProxyView> {
     (0..count).map(|number| proxy(number, "west", &format!("site-{}", number % sites))).collect()
 }
 
-/// The keys of a list, in order.
 fn keys(seeker: &Seeker, proxies: &[ProxyView]) -> Vec<PublicKey> {
     candidates(seeker, proxies).unwrap_or_default().iter().map(|it| it.key).collect()
 }
@@ -84,7 +82,6 @@ fn full_and_unheard_proxies_are_a_last_resort_and_others_none() {
     proxies[0].vital = HealthState::Dead;
     let list = candidates(&on_0, &proxies).expect("some");
     assert!(list.iter().all(|it| it.last_resort) && list.len() == 2, "{list:?}");
-    // A new box has somewhere to go as well.
     assert_eq!(candidates(&seeker(2), &proxies).expect("some").len(), 2);
     proxies.iter_mut().for_each(|proxy| proxy.is_active = false);
     assert_eq!(candidates(&on_0, &proxies), None);
@@ -119,7 +116,6 @@ fn the_own_region_comes_first_and_another_site_is_always_there() {
     };
     let regions: Vec<&str> = chosen.into_iter().map(region).collect();
     assert_eq!(regions, ["west", "west", "west", "east", "east"]);
-    // Without the others, one site has to do.
     assert_eq!(keys(&near, &proxies[..10]).len(), 5);
 }
 

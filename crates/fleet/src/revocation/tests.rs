@@ -77,7 +77,6 @@ fn a_fork_of_the_same_epoch_counts_once_nothing_is_missing() {
         let next = chain(4, &[fork, &[8, 3, 7]].concat());
         let after = whole.head().serial;
         assert_eq!(take(&mut proxy, next.entries(after), next.head()), Ok(vec![key(7)]));
-        // The former chain does not come back.
         let former = chain(4, &[1, 2, 3, 5, 6, 7]);
         assert!(take(&mut proxy, former.entries(0), former.head()).is_err());
         assert_eq!(proxy.head(), next.head());
@@ -107,7 +106,6 @@ fn a_restored_controller_counts_once_nothing_is_missing() {
     let whole = chain(1, &[1, 5, 2]);
     assert_eq!(take(&mut proxy, whole.entries(2), whole.head()), Ok(vec![key(5)]));
     assert_eq!(proxy, whole);
-    // The former chain does not count any more.
     let former = chain(0, &[1, 2, 3]);
     let older = RevocationError::Older { serial: 3, held: 3 };
     assert_eq!(take(&mut proxy, former.entries(2), former.head()), Err(older));

@@ -133,7 +133,6 @@ impl Plan {
         wave.map_or(all, |wave| wave.boxes(all).min(all))
     }
 
-    /// How many of `begun` boxes may fail.
     pub(super) fn tolerated(&self, begun: u32) -> u32 {
         let share = u64::from(begun) * u64::from(self.failed_percent_max) / 100;
         self.failed_max.min(u32::try_from(share).unwrap_or(u32::MAX))

@@ -26,7 +26,6 @@ fn begun(first: u32) -> (Rollout, Vec<PublicKey>) {
     (rollout, boxes)
 }
 
-/// These boxes are sent the version, and report this.
 fn say<'a>(
     rollout: &mut Rollout,
     boxes: impl IntoIterator<Item = &'a PublicKey>,
@@ -71,12 +70,10 @@ fn a_wave_follows_once_all_of_the_one_before_have_confirmed() {
 fn who_is_not_heard_is_waited_for_only_so_long_and_never_taken_for_a_success() {
     let (mut rollout, first) = begun(10);
     say(&mut rollout, &first[..4], &Outcome::Confirmed);
-    // Four of ten are not half of them.
     assert!(!rollout.poll(at(3_599)) && !rollout.poll(at(90_000)));
     say(&mut rollout, &first[4..5], &Outcome::Confirmed);
     assert!(rollout.poll(at(90_000)));
     assert_eq!(rollout.wave(), 2);
-    // Late ones of the first wave get it as well.
     assert!(first.iter().all(|key| rollout.is_offered(key)));
 }
 

@@ -27,7 +27,6 @@ fn signed_head(table: &Table, number: u64, by: u8) -> Signed<TableHead> {
     sign(&table.head_for(key(PROXY), Version { epoch: 0, number }), by)
 }
 
-/// The proxy's table after it took `seeds` in one change.
 fn table(seeds: &[u8], number: u64) -> Table {
     let desired = Table::of(seeds.iter().map(|seed| member(*seed)));
     let mut table = Table::default();
@@ -133,7 +132,6 @@ fn memory_is_bounded_while_a_head_is_waited_for() {
     large.addresses = vec![large.addresses[0]; 800];
     let (mut parts, mut held) = (0, 0);
     let found = loop {
-        // A key of its own each time.
         let mut bytes = [1; 32];
         bytes[..4].copy_from_slice(&u32::to_be_bytes(parts));
         let member = Member { key: PublicKey::from_bytes(bytes), ..large.clone() };

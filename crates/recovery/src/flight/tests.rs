@@ -3,7 +3,6 @@ use crate::testing::{at, free, path};
 
 const LOSS_DELAY: Duration = Duration::from_millis(50);
 
-/// Sends a packet on a path; returns whether another one is evicted.
 fn send(flight: &mut Flight<()>, now: Instant, id: PacketId, path: u32) -> bool {
     flight.on_sent(now, id, PathId(path), LOSS_DELAY, ()).is_some()
 }

@@ -7,7 +7,6 @@ fn insurance(percent: u8) -> Insurance {
     Insurance::new(RecoveryConfig::default(), percent)
 }
 
-/// Sends a frame on the given paths, from packet `first` on.
 fn send_frame(insurance: &mut Insurance, now: Instant, first: u32, on: &[u32]) {
     for (id, path) in (first..).zip(on) {
         let ends_frame = id == first + on.len() as u32 - 1;
@@ -15,7 +14,6 @@ fn send_frame(insurance: &mut Insurance, now: Instant, first: u32, on: &[u32]) {
     }
 }
 
-/// The coded packets at `now`, by path.
 fn premiums(insurance: &mut Insurance, now: Instant, paths: &[PathSnapshot]) -> Vec<(u32, u16)> {
     let mut sums: BTreeMap<u32, u16> = BTreeMap::new();
     while let Some(premium) = insurance.poll(now, &offers(paths)) {

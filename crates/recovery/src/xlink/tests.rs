@@ -19,7 +19,6 @@ fn repairs(xlink: &mut Xlink, now: Instant, backlog: u64) -> Vec<Repair> {
     std::iter::from_fn(|| xlink.poll_repair_among(now, &paths, backlog)).collect()
 }
 
-/// A player's buffer.
 fn buffer(cached_frames: u64, fps: f64) -> Qoe {
     Qoe { cached_bytes: 0, cached_frames, bps: 0, fps }
 }
@@ -99,7 +98,6 @@ fn copies_stay_within_a_budget_that_all_paths_have_spent() {
     assert_eq!(repairs(&mut xlink, at(10), 0), [reinject(0)]);
 }
 
-/// Within a millisecond.
 fn near(left: Left, ms: u64) -> bool {
     let [low, high] =
         [ms.saturating_sub(1), ms + 1].map(|ms| Left::from(Duration::from_millis(ms)));

@@ -22,7 +22,6 @@ pub(super) const GROUP_MAX: u32 = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Group {
     pub(super) start: PacketId,
-    /// Bit i: the i-th packet from `start` on is lost.
     pub(super) mask: u64,
 }
 
@@ -61,7 +60,6 @@ impl Group {
         self.spans(id) && self.mask >> id.distance(self.start) & 1 == 1
     }
 
-    /// Each lost packet as a group of its own.
     pub(super) fn singles(&self) -> Vec<Self> {
         self.lost_ids().map(|start| Self { start, mask: 1 }).collect()
     }

@@ -185,7 +185,6 @@ fn repair_timeout(repair: &Repair, paths: &[PathOffer<'_>]) -> Duration {
     (slowest + (slowest / 8).max(REPAIR_SLACK)).max(REPAIR_TIMEOUT_MIN)
 }
 
-/// For the pacer and the peer.
 const REPAIR_SLACK: Duration = Duration::from_millis(5);
 
 const REPAIR_TIMEOUT_MIN: Duration = Duration::from_millis(50);

@@ -23,7 +23,6 @@ pub(super) struct SentRepair {
     pub(super) group: Group,
     /// Of the longest datagram.
     pub(super) bytes: u64,
-    /// Nothing is tried after this.
     pub(super) until: Instant,
 }
 
@@ -32,7 +31,6 @@ struct Open {
     repair: SentRepair,
     /// Packets without an arrived datagram of their own or of the repair.
     missing: u32,
-    /// Lost packets that are not needed any more.
     superseded: u64,
     due: Instant,
 }
@@ -46,7 +44,6 @@ pub(super) struct PendingRepairs {
 }
 
 impl PendingRepairs {
-    /// It is overdue after `timeout`.
     pub(super) fn on_sent(&mut self, now: Instant, repair: SentRepair, timeout: Duration) {
         if self.open.len() >= OPEN_MAX
             && let Some(oldest) = self.open.pop_front()
@@ -57,7 +54,6 @@ impl PendingRepairs {
         self.open.push_back(Open { repair, missing, superseded: 0, due: now + timeout });
     }
 
-    /// A datagram of the repair that begins with packet `start` has arrived.
     pub(super) fn on_repair_acknowledged(&mut self, start: PacketId) {
         self.settle(|open| open.repair.group.start == start);
     }
@@ -107,12 +103,10 @@ impl PendingRepairs {
         ended
     }
 
-    /// The lost packets of the next repair that has arrived.
     pub(super) fn poll_arrived(&mut self) -> Option<Group> {
         self.arrived.pop_front()
     }
 
-    /// The next repair that has ended, arrived or not.
     pub(super) fn poll_ended(&mut self) -> Option<Group> {
         self.ended.pop_front()
     }
@@ -150,7 +144,6 @@ fn push(groups: &mut VecDeque<Group>, group: Group) {
 }
 
 const OPEN_MAX: usize = 256;
-/// How long an overdue repair without room waits.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
 
 #[cfg(test)]

@@ -18,7 +18,6 @@ pub(super) struct Range {
     pub(super) lost: u32,
     /// Bit i: the i-th packet has arrived.
     pub(super) arrived: u64,
-    /// For combinations.
     pub(super) kept: bool,
     /// The longest datagram: the size of a coded packet.
     pub(super) bytes_max: u32,
@@ -30,7 +29,6 @@ impl Range {
         !self.open && self.in_flight == 0 && self.lost == 0
     }
 
-    /// The position of `id`, if it is one of its packets.
     pub(super) fn position(&self, id: PacketId) -> Option<u32> {
         let offset = u32::try_from(id.distance(self.start)).ok()?;
         (offset < self.count).then_some(offset)
@@ -43,7 +41,6 @@ impl Xnc {
         self.ranges.get_mut(index)
     }
 
-    /// Subtracts `lost` from the losses of a range.
     pub(super) fn on_range_repaired(&mut self, sequence: u64, lost: u32) {
         let Some(range) = self.range_mut(sequence) else { return };
         range.lost = range.lost.saturating_sub(lost);
@@ -53,7 +50,6 @@ impl Xnc {
         self.note_settled(sequence);
     }
 
-    /// Releases the packets of a settled range.
     pub(super) fn note_settled(&mut self, sequence: u64) {
         let Some(range) = self.range_mut(sequence) else { return };
         if range.is_settled() && range.kept {

@@ -18,7 +18,6 @@ pub(super) fn every_path(rooms: &[(PathId, u64)], cap: u64) -> Vec<(PathId, u16)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Size {
     pub(super) wanted: u64,
-    /// The most packets on one path.
     pub(super) cap: u64,
 }
 

@@ -5,7 +5,6 @@ use super::shares::{Size, every_path, in_proportion, outlasting_any_path};
 use super::*;
 use crate::testing::{Among, at, path, sent};
 
-/// The algorithm as the paper has it.
 fn paper() -> XncConfig {
     let spread = Spread::EveryPath;
     XncConfig { spread, bridges: false, retries: false, ..XncConfig::default() }
@@ -49,7 +48,6 @@ fn a_burst_becomes_one_combination_over_all_paths() {
     let paths = [path(0, 40, 100), path(1, 60, 100)]; // PTO of path 0: 50 ms
     let mut xnc = burst(paper(), &[2, 3, 4, 5], &paths);
     assert_eq!(all_repairs(&mut xnc, at(49), &paths), []);
-    // n = 4, n' = 7, at most floor(1.1 * 7) = 7 on each path.
     let all = coded(2, "xxxx", vec![(PathId(0), 7), (PathId(1), 7)]);
     assert_eq!(all_repairs(&mut xnc, at(50), &paths), [all]);
     assert_eq!(all_repairs(&mut xnc, at(5000), &paths), [], "one shot");
@@ -272,7 +270,6 @@ fn without_spread_the_fastest_path_carries_a_repair_or_it_waits() {
     let roomy = [path(1, 60, 100), path(2, 40, 5)];
     assert_eq!(ablation(config, &[4, 5], &roomy, at(105)), [coded(2)]);
     assert_eq!(ablation(config, &[4, 5], &[path(1, 60, 5), path(2, 40, 4)], at(105)), [coded(1)]);
-    // Together they had room, and each alone has not.
     assert_eq!(ablation(config, &[4, 5], &[path(1, 60, 4), path(2, 40, 4)], at(105)), []);
     let single = Repair::Copies { id: PacketId(4), paths: vec![PathId(2)] };
     assert_eq!(ablation(config, &[4], &roomy, at(105)), [single]);

@@ -103,14 +103,12 @@ fn a_sender_with_little_to_send_does_not_take_a_link_for_slow() {
     assert!(measured < 0.002, "{measured} s");
 }
 
-/// A link of a packet each `iat`.
 struct Link {
     iat: Duration,
     owd: Duration,
     free_at: Instant,
     gathers: Duration,
     snapshot: PathSnapshot,
-    /// When each packet left, and when it arrives.
     under_way: VecDeque<(Instant, Instant)>,
     slowest: Duration,
     pushed: u32,
@@ -149,7 +147,6 @@ impl Link {
         self.snapshot.bytes_in_flight += 1200;
     }
 
-    /// Reports what is acknowledged until `now` to `pace`.
     fn tell(&mut self, now: Instant, pace: &mut Pace) {
         for (now, acknowledged) in self.acknowledgements(now) {
             pace.on_acknowledged(now, &acknowledged, MS * 5);
@@ -174,7 +171,6 @@ impl Link {
     }
 }
 
-/// The size of the next frame, bytes.
 fn target(lola: &Lola, now: Instant, paths: &[PathSnapshot]) -> u64 {
     let paths = free(paths);
     lola.share_of(&paths, &lola.windows.rooms(now, &paths)).round() as u64
@@ -197,7 +193,6 @@ fn stream(links: &mut [Link], frames: u64, mut change: impl FnMut(u64, &mut [Lin
         if ms.is_multiple_of(33) {
             change(ms / 33, links);
             let target = target(&lola, now, &snapshots(links));
-            // What waits is first.
             let target = target.saturating_sub(waiting.len() as u64 * 1200);
             targets.push(target);
             // A camera with something to show, that never makes more than 40 packets.

@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use roadweave_proto::{Instant, PathId};
 
-/// By hash.
 #[derive(Debug, Default)]
 pub(super) struct Flows(BTreeMap<u64, Flow>);
 
@@ -56,7 +55,6 @@ impl Flows {
         self.0.get(&hash).map_or(0, |flow| flow.busy_bytes)
     }
 
-    /// Bytes in flight on `path`.
     pub(super) fn flying_bytes(&self, hash: u64, path: PathId) -> u64 {
         let flying = self.0.get(&hash).and_then(|flow| flow.flying.get(&path));
         flying.map_or(0, |flying| flying.bytes)

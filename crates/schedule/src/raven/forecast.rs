@@ -27,7 +27,6 @@ impl Forecast {
         self.newest = Some(at);
     }
 
-    /// `None` before the first sample.
     pub(super) fn rtt(&self) -> Option<f64> {
         (self.weights > 0.0).then(|| self.weighted / self.weights)
     }

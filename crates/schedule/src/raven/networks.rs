@@ -8,7 +8,6 @@ use super::Raven;
 use super::log::Log;
 use super::tables::{self, Tables};
 
-/// A network outlives its path and the process.
 #[derive(Debug, Default)]
 pub(super) struct Network {
     /// The uplink's name, once known; a network without one is not stored.
@@ -107,7 +106,6 @@ impl Raven {
 
 pub(super) const NETWORKS_MAX: usize = 32;
 
-/// Samples before a network is learned for the first time.
 const FIRST_LEARNING: usize = tables::SAMPLES_MIN + 1;
 
 /// Shorter round trips are no samples, seconds: a prediction divides by them.

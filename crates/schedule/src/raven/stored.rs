@@ -44,7 +44,6 @@ struct StoredTables {
     ages: Vec<(f64, f64)>,
 }
 
-/// The fields of every version.
 #[derive(Deserialize)]
 struct Versioned {
     version: u32,

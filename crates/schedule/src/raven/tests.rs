@@ -20,7 +20,6 @@ fn acknowledge(raven: &mut Raven, now: Instant, path: u32, rtt_ms: u64) {
     raven.on_acknowledged(now, &acknowledged, 0);
 }
 
-/// A scheduler that has just measured these round trips, and the paths.
 fn measured(confidence: u8, rtts_ms: &[u64]) -> (Raven, Vec<PathSnapshot>) {
     let mut raven = raven(confidence);
     let paths: Vec<_> = (0..).zip(rtts_ms).map(|(id, rtt_ms)| path(id, *rtt_ms, 30_000)).collect();
@@ -147,7 +146,6 @@ fn a_large_transfer_is_not_doubled_and_what_follows_is_again() {
     // The windows are free again, but packets are still under way.
     paths.iter_mut().for_each(|path| path.bytes_in_flight = 12_000);
     assert_eq!(raven.select_among(at(50), &packet(1200), &paths), to(0));
-    // Everything has arrived; the last packets are few.
     paths.iter_mut().for_each(|path| path.bytes_in_flight = 0);
     assert_eq!(raven.select_among(at(75), &packet(4800), &paths), to(0));
     assert_eq!(chosen(&mut raven, at(75), &paths), [0, 1]);
@@ -396,7 +394,6 @@ proptest! {
         }
     }
 
-    /// The decision is what the paper's words say, for any round trips and ages.
     #[test]
     fn the_lowest_prediction_and_all_that_overlap_are_chosen(
         rtts in prop::collection::vec((1..800_u64, 0..20_000_u64), 2..6),

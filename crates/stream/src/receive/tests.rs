@@ -82,7 +82,6 @@ fn of_a_stream_of_the_peer_more_is_taken_untold_and_claims_what_it_is() {
     assert_eq!((receive.claim(), receive.extend_credit(1)), (100_000, 100_000));
 }
 
-/// Ranges are bounded; what fills a gap is always taken.
 #[test]
 fn gaps_are_bounded() {
     let mut receive = ReceiveBuffer::new(true);

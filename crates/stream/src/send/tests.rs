@@ -4,7 +4,6 @@ use super::*;
 
 const NOW: Instant = Instant::from_millis(5);
 
-/// `bytes` written, and the first `sent` of them sent.
 fn filled(bytes: usize, sent: u64) -> SendBuffer {
     let mut send = SendBuffer::default();
     send.write(&vec![7; bytes]);
@@ -55,7 +54,6 @@ fn an_acknowledgement_of_what_was_not_sent_is_refused() {
     assert!(send.is_done());
 }
 
-/// A peer may acknowledge every second byte: records are split only while there is room.
 #[test]
 fn ranges_split_no_record_without_room_for_it() {
     let mut send = filled(1000, 1000);

@@ -5,7 +5,6 @@ use super::*;
 /// Transfers from the client to the server, of which some are read.
 struct World {
     pair: Pair,
-    /// Streams that are written to without end.
     written: Vec<StreamId>,
     out: Vec<u8>,
 }
@@ -75,7 +74,6 @@ impl World {
     }
 }
 
-/// Each stream is read up to so many bytes a millisecond.
 fn readers(ids: &[StreamId], most: u64) -> Vec<(StreamId, u64, u64)> {
     ids.iter().map(|id| (*id, most, 1)).collect()
 }
@@ -108,7 +106,6 @@ fn who_takes_a_byte_now_and_then_is_no_reader() {
     assert!((1..4).contains(&world.unread()), "{} of 4", world.unread());
 }
 
-/// Where many are slow each holds its share: a stream that pauses beside them is not to blame.
 #[test]
 fn slow_readers_and_one_that_pauses_beside_them_lose_nothing() {
     let (mut world, slow) = World::begin(30);
@@ -135,7 +132,6 @@ fn what_waits_for_its_host_is_not_unread() {
     assert_eq!((pair.server.stats().unread, pair.server.open_streams()), (0, 64));
 }
 
-/// A process that stood still, or had no session, cannot know whether streams were read.
 #[test]
 fn a_machine_that_stood_still_blames_nobody() {
     let (mut world, ids) = World::begin(4);

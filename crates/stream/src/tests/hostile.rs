@@ -25,7 +25,6 @@ fn check_reset(frames: &[StreamFrame]) {
     assert!(streams.open(NOW, destination(), StreamPriority::default()).is_ok());
 }
 
-/// Checks that `frames` end all streams.
 fn check_closed(frames: &[StreamFrame], expected: Violation) {
     let mut streams = server(64);
     let handled = streams.handle_symbol(NOW, body(frames));
@@ -88,7 +87,6 @@ fn a_reset_beyond_the_credit_of_the_session_ends_all() {
     check_closed(&untold, Violation::SessionCredit);
 }
 
-/// Streams that are opened and reset before any event is fetched cost no event and no place.
 #[test]
 fn a_peer_that_opens_and_resets_in_a_loop_costs_a_bound() {
     let mut streams = server(4);
@@ -121,7 +119,6 @@ fn streams_beyond_the_limit_are_refused_and_their_bytes_are_given_back() {
     assert_eq!(streams.stats().refused, 996);
 }
 
-/// One byte, a gap, one byte: ranges and memory are bounded.
 #[test]
 fn a_peer_that_leaves_gaps_costs_a_bound() {
     let bounds = Config::for_streams(Side::Server, 4);
@@ -145,7 +142,6 @@ fn a_peer_that_leaves_gaps_costs_a_bound() {
     assert_eq!(streams.index.held_ranges, 0);
 }
 
-/// A peer that never reads makes writers wait, and is given up only if it is silent.
 #[test]
 fn a_peer_that_never_reads_holds_back_one_writer() {
     let mut pair = Pair::new(4);
@@ -162,7 +158,6 @@ fn a_peer_that_never_reads_holds_back_one_writer() {
     let stats = pair.client.stats();
     let idle = stats.symbols - stats.sent;
     assert!(idle < stats.sent / 20, "{idle} bytes to ask for credit");
-    // And a peer that is silent is given up.
     let now = pair.now;
     for second in 0..100 {
         pair.client.handle_timeout(now + Duration::from_secs(second));
@@ -186,7 +181,6 @@ fn an_answer_is_never_answered() {
     }
 }
 
-/// A reset without an answer is repeated, for long and not for ever.
 #[test]
 fn a_reset_is_told_until_it_is_answered_or_in_vain() {
     let mut streams = server(4);
@@ -315,7 +309,6 @@ fn any_frame(random: &mut SplitMix64) -> StreamFrame {
     }
 }
 
-/// Changes of priority of streams that are open, over, or never were.
 #[test]
 fn priorities_out_of_turn_change_nothing() {
     let mut streams = server(4);

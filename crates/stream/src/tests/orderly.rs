@@ -36,8 +36,6 @@ fn a_stream_carries_bytes_both_ways_and_ends() {
     assert_eq!(pair.client.stats().sent_again, 0);
 }
 
-/// Over 50 ms and back: with a window of 8 MiB and a reader that never waits it carries what is
-/// offered.
 #[test]
 fn a_stream_over_a_clean_channel_never_stalls() {
     let mut pair = Pair::new(4);
@@ -115,7 +113,6 @@ fn streams_that_nobody_reads_any_more_leave_room_for_the_next() {
     assert_eq!(pair.server.receive_credit.held(), pair.server.config.receive_max - left);
 }
 
-/// Streams that were never read leave room too, however many were opened before the first came.
 #[test]
 fn answers_that_nobody_reads_leave_room_for_the_next() {
     let mut pair = Pair::new(32);
@@ -159,7 +156,6 @@ fn urgent_bytes_leave_first_and_incremental_streams_take_turns() {
     assert!(rest.windows(2).all(|pair| pair[0] != pair[1]), "in turn: {rest:?}");
 }
 
-/// The urgency of what leaves next is known before, so that a lane knows what may go first.
 #[test]
 fn heads_go_before_everything_and_what_is_next_is_told() {
     let config = Config { head: 1500, ..Config::for_streams(Side::Client, 4) };
@@ -383,7 +379,6 @@ fn a_priority_is_asked_of_the_peer_that_takes_it() {
     assert_eq!(asked(&mut pair.client, pair.now), []);
     pair.client.on_new_session(pair.now);
     assert_eq!(asked(&mut pair.client, pair.now), [(2, urgent)]);
-    // Only the opener asks.
     pair.server.set_peer_takes(takes(true, false));
     pair.server.ask_priority(pair.now, id, StreamPriority::new(7, true)).expect("open");
     assert_eq!(asked(&mut pair.server, pair.now), []);
@@ -430,7 +425,6 @@ fn who_asks_for_everything_at_once_stops_nobody() {
     }
 }
 
-/// Connections without priorities take turns.
 #[test]
 fn a_long_answer_keeps_no_other_waiting() {
     let mut pair = Pair::new(4);

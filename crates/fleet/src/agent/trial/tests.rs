@@ -21,7 +21,6 @@ struct Known {
     works: Works,
     session_heard: u64,
     stream_heard: u64,
-    /// When the stream was asked, if it has not answered.
     asked: Option<u64>,
 }
 
@@ -165,7 +164,6 @@ fn an_absent_controller_undoes_nothing() {
 
 #[test]
 fn a_tunnel_under_the_new_version_is_not_its_fault() {
-    // It came up, and the network went.
     for until in [30, 60, 89] {
         let works = |second, _| if second < until { ALL } else { NOTHING };
         let found = run(works, 3_000);
@@ -190,7 +188,6 @@ fn a_stream_is_sought_once_for_each_version_however_often_it_fails() {
 
 #[test]
 fn a_version_that_ends_the_program_is_taken_back() {
-    // What is on the disk whenever the program ends.
     let mut disk = serde_json::to_string(&Trial::default()).expect("JSON");
     let mut ends = 0;
     loop {

@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// The keys of the candidates that a box took.
 fn told(stream: &Stream) -> Vec<PublicKey> {
     let servers = stream.events.iter().find_map(|event| match event {
         AgentEvent::Candidates(servers) => Some(servers),

@@ -23,7 +23,6 @@ fn a_drain_is_a_state_that_every_stream_says_again() {
     check(false, &[false]);
     check(false, &[]);
     check(true, &[true]);
-    // The last one counts.
     stream.desk.drain(false);
     stream.desk.drain(true);
     stream.turn(2);

@@ -3,12 +3,10 @@
 
 use super::*;
 
-/// The version of the configuration that the agent has taken.
 fn taken(stream: &Stream) -> Option<Version> {
     stream.agent.kept().taken().get(&Kind::Configuration).copied()
 }
 
-/// A box on a stream, with a configuration in force.
 fn configured(published: &Arc<Published>) -> Stream {
     let mut stream = Stream::of(BOX, published);
     stream.configure(7, "a = 1");
@@ -17,7 +15,6 @@ fn configured(published: &Arc<Published>) -> Stream {
     stream
 }
 
-/// A message with a configuration.
 fn desired(version: (u64, u64), subject: u8, text: &str, by: u8) -> Down {
     let document = document(version, subject, configuration(text), by).into_envelope();
     Down::Desired { kind: Kind::Configuration, document }
@@ -104,7 +101,6 @@ fn a_proxy_from_an_old_image_ends_who_was_revoked_since_and_takes_the_newest_tab
     stream.desk.desire_table(table(1, &[BOX, 6]), None);
     stream.turn(1);
     let image = restart(&stream.agent, PROXY);
-    // Life went on: a key was withdrawn, and another box came.
     let now = published(0, &[BOX]);
     stream.desk.publish(now.clone());
     stream.desk.desire_table(table(2, &[6, 7]), Some(&table(1, &[BOX, 6])));
@@ -148,7 +144,6 @@ fn a_member_whose_stream_is_lost_midway_is_sent_the_whole_again() {
     let mut stream = Stream::of(PROXY, &published);
     let members: Vec<u8> = (40..240).collect();
     stream.desk.desire_table(table(1, &members), None);
-    // A part of it arrives, and the stream is gone.
     let first = stream.desk.poll_frame().expect("a part");
     stream.agent.handle_frame(at(1), first);
     stream.agent.on_stream_down(at(1));

@@ -23,7 +23,6 @@ fn a_restored_controller_learns_what_it_forgot() {
     let before = published(0, &[30, 31]);
     let mut stream = Stream::of(PROXY, &before);
     assert!(stream.agent.kept().trust().is_revoked(&key(31)));
-    // The backup was older.
     let restored = published(1, &[30]);
     stream.desk = Desk::new(at(1), key(PROXY), true, restored);
     stream.agent.on_stream_up(at(1));
@@ -144,7 +143,6 @@ fn a_stream_ends_whose_peer_is_there_by_a_revoked_delegate() {
     assert_eq!(desk.poll_event(), None);
     desk.publish(published(0, &[32, 31]));
     assert!(matches!(desk.poll_event(), Some(DeskEvent::End(_))));
-    // As one that begins later.
     let mut desk = Desk::new(at(0), key(BOX), true, published(0, &[32, 31]));
     desk.signed_by(vec![key(31)]);
     assert!(matches!(desk.poll_event(), Some(DeskEvent::End(_))));

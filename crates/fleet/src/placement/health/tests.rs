@@ -2,7 +2,6 @@ use super::HealthState::{Alive, Dead, Lost, Unheard};
 use super::*;
 use crate::testing::{at, key};
 
-/// A watch over two proxies, turned once a second.
 struct Turned {
     watch: Watch,
     seconds: u64,
@@ -66,7 +65,6 @@ fn a_proxy_that_boxes_use_is_never_dead() {
         watch.on_box(Some(&key(2)), now);
     });
     assert_eq!(turned.of(2), [(1, Alive), (40, Unheard), (610, Lost)]);
-    // The boxes have left it.
     turned.turn(100, first);
     assert_eq!(turned.of(2).last(), Some(&(1_010 + 75, Dead)));
 }

@@ -35,7 +35,6 @@ fn samples() -> impl Strategy<Value = Vec<(f64, f64)>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Lambda, percentiles and ages are those that the definitions give.
     #[test]
     fn what_is_learned_is_what_the_definitions_say(samples in samples()) {
         let tables = Tables::learn(&[&log_of(&samples)]).expect("enough samples");
@@ -78,7 +77,6 @@ proptest! {
         }
     }
 
-    /// An interval holds its prediction, and grows with confidence and with age.
     #[test]
     fn intervals_grow_with_confidence_and_age(
         samples in samples(), percent in 1_u8..99, age in 0.0..500.0_f64,
