@@ -163,7 +163,7 @@ impl World {
         self.random.unit() < probability
     }
 
-    fn run(mut self) -> Result<Seen, String> {
+    fn run(mut self) -> Seen {
         let chaos_ends = self.now + CHAOS;
         let all_ends = chaos_ends + HEALED;
         while self.now < all_ends {
@@ -171,7 +171,7 @@ impl World {
             self.is_healed = self.now >= chaos_ends;
             for side in [0, 1] {
                 self.open_streams(side);
-                self.use_streams(side)?;
+                self.use_streams(side);
             }
             if !self.is_healed {
                 self.disturb();
@@ -185,19 +185,17 @@ impl World {
                 self.now = self.now.max(at);
                 let (_, (to, body)) = self.channel.pop_first().unwrap();
                 let handled = self.ends[to].streams.handle_symbol(self.now, body);
-                handled.map_err(|error| format!("{}: end {to}: {error}", self.now))?;
+                assert!(handled.is_ok(), "{}: end {to}: {handled:?}", self.now);
             }
             self.now = next_tick;
             for end in &mut self.ends {
                 if end.streams.poll_timeout().is_some_and(|at| at <= self.now) {
                     end.streams.handle_timeout(self.now);
                     let next = end.streams.poll_timeout();
-                    if next.is_some_and(|at| at <= self.now) {
-                        return Err(format!("{}: a timeout that does not pass", self.now));
-                    }
+                    assert!(next.is_none_or(|at| at > self.now), "a timeout that does not pass");
                 }
             }
-            self.check_memory()?;
+            self.check_memory();
             if self.is_healed && self.ends.iter().all(|end| end.streams.open_streams() == 0) {
                 return self.conclude();
             }
@@ -206,7 +204,7 @@ impl World {
             let open = end.used.iter().filter(|(_, used)| !used.is_gone);
             format!("{} open: {:?}", end.streams.open_streams(), open.collect::<Vec<_>>())
         };
-        Err(format!("streams that never end: {}\n{}", left(&self.ends[0]), left(&self.ends[1])))
+        panic!("streams that never end: {}\n{}", left(&self.ends[0]), left(&self.ends[1]));
     }
 
     fn open_streams(&mut self, side: usize) {
@@ -231,17 +229,17 @@ impl World {
         }
     }
 
-    fn use_streams(&mut self, side: usize) -> Result<(), String> {
+    fn use_streams(&mut self, side: usize) {
         while let Some(event) = self.ends[side].streams.poll_event(self.now) {
-            self.handle_event(side, event)?;
+            self.handle_event(side, event);
         }
         for id in std::mem::take(&mut self.ends[side].waiting) {
             if !self.is_healed && self.chance(0.9) {
                 self.ends[side].waiting.push(id);
             } else if !self.is_healed && self.chance(2.0 * self.plan.resets) {
-                self.reset(side, id, ResetCode::Refused)?;
+                self.reset(side, id, ResetCode::Refused);
             } else if self.ends[side].used[&id].reset.is_none() {
-                self.ends[side].streams.accept(self.now, id).map_err(|e| format!("{id:?} {e}"))?;
+                self.ends[side].streams.accept(self.now, id).unwrap();
                 self.ends[side].used.get_mut(&id).unwrap().may_write = true;
             }
         }
@@ -252,14 +250,14 @@ impl World {
                 continue;
             }
             let is_busy = self.is_healed || !self.plan.is_slow || self.chance(0.1);
-            if is_busy && !self.read(side, id)? {
+            if is_busy && !self.read(side, id) {
                 continue;
             }
             if is_busy {
-                self.write(side, id)?;
+                self.write(side, id);
             }
             if !self.is_healed && self.chance(self.plan.resets / 20.0) {
-                self.reset(side, id, ResetCode::Aborted)?;
+                self.reset(side, id, ResetCode::Aborted);
             } else if !self.is_healed && self.chance(self.plan.resets / 20.0) {
                 let used = self.ends[side].used.get_mut(&id).unwrap();
                 if !used.all_read && !used.stops {
@@ -271,50 +269,41 @@ impl World {
                 let _ = self.ends[side].streams.set_priority(self.now, id, priority);
             }
         }
-        Ok(())
     }
 
-    fn reset(&mut self, side: usize, id: StreamId, code: ResetCode) -> Result<(), String> {
+    fn reset(&mut self, side: usize, id: StreamId, code: ResetCode) {
         let end = &mut self.ends[side];
         let used = end.used.get_mut(&id).unwrap();
         if used.reset.is_none() && !used.is_gone {
             match end.streams.reset(self.now, id, code) {
                 Ok(()) => used.reset = Some(code),
                 Err(StreamError::NoSuchStream) => used.is_gone = true,
-                Err(error) => return Err(format!("{id:?} is reset: {error}")),
+                Err(error) => panic!("{id:?} is reset: {error}"),
             }
             self.seen.add("resets", 1);
         }
-        Ok(())
     }
 
-    fn handle_event(&mut self, side: usize, event: Event) -> Result<(), String> {
+    fn handle_event(&mut self, side: usize, event: Event) {
         let bytes_max = self.plan.bytes_max;
         let total = self.random.below(bytes_max + 1) as u64;
         let end = &mut self.ends[side];
-        let id = match event {
+        let used = &mut end.used;
+        match event {
             Event::Opened { id, .. } => {
-                let used = Used { total, ..Used::default() };
-                if end.used.insert(id, used).is_some() {
-                    return Err(format!("{id:?} opened twice"));
-                }
+                let new = Used { total, ..Used::default() };
+                assert!(used.insert(id, new).is_none(), "{id:?} opened twice");
                 end.waiting.push(id);
-                return Ok(());
             }
-            Event::Connected(id) | Event::Readable(id) | Event::Writable(id) => id,
+            Event::Connected(id) | Event::Readable(id) | Event::Writable(id) => {
+                assert!(used.contains_key(&id), "an event of {id:?}, which was never opened");
+            }
             Event::Stopped { id, .. } => {
                 self.seen.add("stopped", 1);
-                end.used.get_mut(&id).ok_or("unknown")?.is_stopped = true;
-                id
+                used.get_mut(&id).unwrap().is_stopped = true;
             }
-            Event::Acknowledged(id) => {
-                end.used.get_mut(&id).ok_or("unknown")?.all_acknowledged = true;
-                id
-            }
-            Event::Finished(id) => {
-                end.used.get_mut(&id).ok_or("unknown")?.all_read = true;
-                id
-            }
+            Event::Acknowledged(id) => used.get_mut(&id).unwrap().all_acknowledged = true,
+            Event::Finished(id) => used.get_mut(&id).unwrap().all_read = true,
             Event::Reset { id, code, by_peer } => {
                 self.seen.add("resets_by_peer", u64::from(by_peer));
                 self.seen.add("refused", u64::from(code == ResetCode::TooMany));
@@ -326,50 +315,42 @@ impl World {
                     ResetCode::Refused,
                     ResetCode::Unknown,
                 ];
-                if !may_be.contains(&code) {
-                    return Err(format!("{id:?} was reset: {code:?}"));
-                }
+                assert!(may_be.contains(&code), "{id:?} was reset: {code:?}");
                 end.waiting.retain(|waiting| *waiting != id);
-                end.used.get_mut(&id).ok_or("unknown")?.reset = Some(code);
-                id
+                used.get_mut(&id).unwrap().reset = Some(code);
             }
-        };
-        if !end.used.contains_key(&id) {
-            return Err(format!("an event of {id:?}, which nobody opened"));
         }
-        Ok(())
     }
 
     /// Returns whether the stream is still there.
-    fn read(&mut self, side: usize, id: StreamId) -> Result<bool, String> {
+    fn read(&mut self, side: usize, id: StreamId) -> bool {
         let most = self.random.below(20_000) + 1;
         let end = &mut self.ends[side];
         let used = end.used.get_mut(&id).unwrap();
         if used.stops || used.all_read {
             used.is_gone |= end.streams.read(self.now, id, &mut []).is_err();
-            return Ok(!used.is_gone);
+            return !used.is_gone;
         }
         let mut out = vec![0; most];
         let length = match end.streams.read(self.now, id, &mut out) {
             Ok(length) => length,
             // An event follows.
-            Err(StreamError::Reset(_)) => return Ok(false),
-            Err(error) => return Err(format!("{id:?} is read: {error}")),
+            Err(StreamError::Reset(_)) => return false,
+            Err(error) => panic!("{id:?} is read: {error}"),
         };
-        if out[..length] != bytes(id, 1 - side, used.read, length) {
-            return Err(format!("{id:?}: other bytes than written, from {} on", used.read));
-        }
+        let is_right = out[..length] == bytes(id, 1 - side, used.read, length);
+        assert!(is_right, "{id:?}: other bytes than written, from {} on", used.read);
         used.read += length as u64;
         self.seen.add("bytes", length as u64);
-        Ok(true)
+        true
     }
 
-    fn write(&mut self, side: usize, id: StreamId) -> Result<(), String> {
+    fn write(&mut self, side: usize, id: StreamId) {
         let most = self.random.below(30_000) as u64 + 1;
         let end = &mut self.ends[side];
         let used = end.used.get_mut(&id).unwrap();
         if !used.may_write || used.is_finished || used.is_stopped {
-            return Ok(());
+            return;
         }
         let length = (used.total - used.written).min(most) as usize;
         match end.streams.write(self.now, id, &bytes(id, side, used.written, length)) {
@@ -378,14 +359,13 @@ impl World {
                 used.written += taken as u64;
             }
             // An event follows.
-            Err(StreamError::Reset(_) | StreamError::Finished) => return Ok(()),
-            Err(error) => return Err(format!("{id:?} is written: {error}")),
+            Err(StreamError::Reset(_) | StreamError::Finished) => return,
+            Err(error) => panic!("{id:?} is written: {error}"),
         }
         if used.written == used.total {
             used.is_finished = true;
-            end.streams.finish(self.now, id).map_err(|error| format!("{id:?}: {error}"))?;
+            end.streams.finish(self.now, id).unwrap();
         }
-        Ok(())
     }
 
     fn disturb(&mut self) {
@@ -426,37 +406,31 @@ impl World {
         }
     }
 
-    fn check_memory(&self) -> Result<(), String> {
+    fn check_memory(&self) {
         for (side, end) in self.ends.iter().enumerate() {
             let (memory, most) = (end.streams.memory(), end.streams.memory_max());
-            if memory > most {
-                return Err(format!("{}: end {side} holds {memory} of {most} bytes", self.now));
-            }
+            assert!(memory <= most, "{}: end {side} holds {memory} of {most} bytes", self.now);
         }
-        Ok(())
     }
 
     /// Every stream is over: compares what both ends know.
-    fn conclude(mut self) -> Result<Seen, String> {
+    fn conclude(mut self) -> Seen {
         for side in [0, 1] {
             while let Some(event) = self.ends[side].streams.poll_event(self.now) {
-                self.handle_event(side, event)?;
+                self.handle_event(side, event);
             }
         }
         for side in [0, 1] {
             let Stats { sent_again, duplicate, violations, .. } = self.ends[side].streams.stats();
             self.seen.add("sent_again", sent_again);
             self.seen.add("duplicate", duplicate);
-            if violations > 0 {
-                return Err(format!("end {side} takes the other for a liar"));
-            }
+            assert_eq!(violations, 0, "end {side} blames the other");
             for (id, used) in &self.ends[side].used {
                 let Some(other) = self.ends[1 - side].used.get(id) else {
-                    if used.reset.is_none() {
-                        return Err(format!(
-                            "{id:?}: the far end never heard of it, nor this: {used:?}"
-                        ));
-                    }
+                    assert!(
+                        used.reset.is_some(),
+                        "{id:?}: the far end never heard of it: {used:?}"
+                    );
                     continue;
                 };
                 let timed_out = |used: &Used| used.reset == Some(ResetCode::TimedOut);
@@ -464,19 +438,15 @@ impl World {
                     continue;
                 }
                 // An end without a reset knows that all was done.
-                if !used.all_acknowledged && other.reset.is_none() {
-                    return Err(format!("{id:?}: end {side} does not know how it ended: {used:?}"));
-                }
-                if !used.all_read && !used.stops {
-                    return Err(format!("{id:?}: end {side} was never told an end: {used:?}"));
-                }
-                if used.all_read && !other.is_stopped && used.read != other.total {
-                    return Err(format!("{id:?}: {} of {} bytes", used.read, other.total));
-                }
+                let knows_end = used.all_acknowledged || other.reset.is_some();
+                assert!(knows_end, "{id:?}: end {side} does not know how it ended: {used:?}");
+                assert!(used.all_read || used.stops, "{id:?}: end {side} saw no end: {used:?}");
+                let is_whole = !used.all_read || other.is_stopped || used.read == other.total;
+                assert!(is_whole, "{id:?}: {} of {} bytes", used.read, other.total);
                 self.seen.add("whole", 1);
             }
         }
-        Ok(self.seen)
+        self.seen
     }
 }
 
@@ -491,17 +461,12 @@ fn streams_hold_in_random_worlds() {
     let mut all = Seen::default();
     for seed in seeds.clone() {
         let plan = Plan::new(seed);
-        let why = match catch_unwind(|| World::new(&plan).run()) {
-            Ok(Ok(seen)) => {
-                seen.0.into_iter().for_each(|(what, count)| all.add(what, count));
-                continue;
-            }
-            Ok(Err(why)) => why,
-            Err(_) => "it panicked, see above".into(),
-        };
+        if let Ok(seen) = catch_unwind(|| World::new(&plan).run()) {
+            seen.0.into_iter().for_each(|(what, count)| all.add(what, count));
+            continue;
+        }
         eprintln!(
-            "\n{plan:#?}\n{why}\n\
-             ROADWEAVE_SEED={seed} cargo test -p roadweave-stream --test random_world"
+            "\n{plan:#?}\nROADWEAVE_SEED={seed} cargo test -p roadweave-stream --test random_world"
         );
         failed.push(seed);
         if failed.len() == 3 {
