@@ -25,7 +25,7 @@ fn with_approver() -> Trust {
 #[test]
 fn a_document_is_for_one_box_and_never_older() {
     let trust = Trust::pinned(key(1), key(9));
-    let open = |document: &Document<_>, by, held| {
+    let open = |document: &Document<Configuration>, by, held| {
         Document::open(&sign(document, by), &trust, key(5), held).map(|found| found.version)
     };
     let (first, second) = (version(0, 1), version(0, 2));
