@@ -89,6 +89,7 @@ fn help_of_others() -> String {
     )
 }
 
+/// The command line, for completions and man pages.
 pub fn command() -> clap::Command {
     Arguments::command()
 }

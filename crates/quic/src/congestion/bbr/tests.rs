@@ -148,7 +148,6 @@ fn after_losses(losses: &[f64]) -> Vec<(bool, f64)> {
     let after = (1..).zip(losses).map(|(number, loss)| {
         let after_loss = Round::plain(rate * (1.0 - loss), base);
         model.on_round(world.now + ms(50) * number, &Round { loss: *loss, ..after_loss }, 0);
-        model.on_round(world.now + ms(50) * number, &round, 0);
         (model.lossy, model.rate() / rate)
     });
     after.collect()
