@@ -309,7 +309,7 @@ impl<T: Node> Side<T> {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        self.sleeper.as_ref().and_then(Sleeper::wakes).or(self.due)
+        self.sleeper.as_ref().and_then(|sleeper| sleeper.wakes).or(self.due)
     }
 
     /// If it runs now, returns the waiting input and marks the side as touched.

@@ -36,12 +36,12 @@ pub enum Machine {
     Crowded,
 }
 
-/// Lateness by cause of the wake-up: ascending shares up to 1 with their upper bound, interpolated
-/// linearly.
+/// Lateness by cause of the wake-up: the upper bound of each of [`SHARES`] in microseconds,
+/// interpolated linearly.
 #[derive(Debug)]
 struct Lateness {
-    timer: [(f64, Duration); 9],
-    packet: [(f64, Duration); 9],
+    timer: [u64; SHARES.len()],
+    packet: [u64; SHARES.len()],
 }
 
 /// An unknown name of a machine.
@@ -105,7 +105,7 @@ pub(super) struct Sleeper {
     lateness: &'static Lateness,
     random: SplitMix64,
     asleep_since: Instant,
-    wakes: Option<Instant>,
+    pub(super) wakes: Option<Instant>,
     held: VecDeque<Waiting>,
 }
 
@@ -123,10 +123,6 @@ impl Sleeper {
         self.rouse(now, &self.lateness.packet);
     }
 
-    pub(super) fn wakes(&self) -> Option<Instant> {
-        self.wakes
-    }
-
     /// Returns the waiting input in order if the program runs now.
     pub(super) fn wake(&mut self, now: Instant) -> Option<VecDeque<Waiting>> {
         self.wakes.take_if(|wakes| *wakes <= now)?;
@@ -134,7 +130,7 @@ impl Sleeper {
         Some(std::mem::take(&mut self.held))
     }
 
-    fn rouse(&mut self, now: Instant, lateness: &[(f64, Duration)]) {
+    fn rouse(&mut self, now: Instant, lateness: &[u64; SHARES.len()]) {
         if self.wakes.is_none() {
             self.wakes = Some(now + draw(lateness, self.random.unit()));
         }
@@ -142,91 +138,30 @@ impl Sleeper {
 }
 
 /// Inverse of the distribution.
-fn draw(lateness: &[(f64, Duration)], share: f64) -> Duration {
-    let at = lateness.partition_point(|(until, _)| *until <= share).min(lateness.len() - 1);
-    let (until, most) = lateness[at];
-    let (from, least) = at.checked_sub(1).map_or((0.0, Duration::ZERO), |at| lateness[at]);
+fn draw(lateness: &[u64; SHARES.len()], share: f64) -> Duration {
+    let at = SHARES.partition_point(|until| *until <= share).min(SHARES.len() - 1);
+    let bound = |at: usize| (SHARES[at], Duration::from_micros(lateness[at]));
+    let (until, most) = bound(at);
+    let (from, least) = at.checked_sub(1).map_or((0.0, Duration::ZERO), bound);
     least + (most - least).mul_f64((share - from) / (until - from))
 }
 
-const fn us(micros: u64) -> Duration {
-    Duration::from_micros(micros)
-}
+const SHARES: [f64; 9] = [0.50, 0.90, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999, 1.0];
 
 /// Measured on an idle virtual machine with two cores: the quietest of four runs.
 const IDLE: Lateness = Lateness {
-    timer: [
-        (0.50, us(35)),
-        (0.90, us(50)),
-        (0.95, us(60)),
-        (0.98, us(130)),
-        (0.99, us(210)),
-        (0.995, us(1_200)),
-        (0.999, us(3_900)),
-        (0.9999, us(4_800)),
-        (1.0, us(4_800)),
-    ],
-    packet: [
-        (0.50, us(20)),
-        (0.90, us(35)),
-        (0.95, us(48)),
-        (0.98, us(75)),
-        (0.99, us(170)),
-        (0.995, us(600)),
-        (0.999, us(2_500)),
-        (0.9999, us(4_000)),
-        (1.0, us(4_000)),
-    ],
+    timer: [35, 50, 60, 130, 210, 1_200, 3_900, 4_800, 4_800],
+    packet: [20, 35, 48, 75, 170, 600, 2_500, 4_000, 4_000],
 };
 /// Beside two busy loops: the median of three runs.
 const BUSY: Lateness = Lateness {
-    timer: [
-        (0.50, us(17)),
-        (0.90, us(30)),
-        (0.95, us(42)),
-        (0.98, us(1_700)),
-        (0.99, us(3_600)),
-        (0.995, us(3_900)),
-        (0.999, us(6_800)),
-        (0.9999, us(16_000)),
-        (1.0, us(16_000)),
-    ],
-    packet: [
-        (0.50, us(15)),
-        (0.90, us(25)),
-        (0.95, us(29)),
-        (0.98, us(43)),
-        (0.99, us(57)),
-        (0.995, us(73)),
-        (0.999, us(3_500)),
-        (0.9999, us(4_200)),
-        (1.0, us(4_200)),
-    ],
+    timer: [17, 30, 42, 1_700, 3_600, 3_900, 6_800, 16_000, 16_000],
+    packet: [15, 25, 29, 43, 57, 73, 3_500, 4_200, 4_200],
 };
 /// Beside four busy loops.
 const CROWDED: Lateness = Lateness {
-    timer: [
-        (0.50, us(21)),
-        (0.90, us(2_950)),
-        (0.95, us(4_900)),
-        (0.98, us(7_000)),
-        (0.99, us(8_600)),
-        (0.995, us(10_600)),
-        (0.999, us(16_300)),
-        (0.9999, us(22_600)),
-        (1.0, us(22_600)),
-    ],
-    packet: [
-        (0.50, us(20)),
-        (0.90, us(53)),
-        (0.95, us(62)),
-        (0.98, us(73)),
-        (0.99, us(1_500)),
-        (0.995, us(4_300)),
-        (0.999, us(12_300)),
-        (0.9999, us(12_900)),
-        (1.0, us(12_900)),
-    ],
+    timer: [21, 2_950, 4_900, 7_000, 8_600, 10_600, 16_300, 22_600, 22_600],
+    packet: [20, 53, 62, 73, 1_500, 4_300, 12_300, 12_900, 12_900],
 };
 
 #[cfg(test)]
@@ -242,9 +177,9 @@ mod tests {
         for machine in [Machine::Idle, Machine::Busy, Machine::Crowded] {
             let Lateness { timer, packet } = machine.lateness().unwrap();
             for lateness in [timer, packet] {
-                for (share, measured) in lateness {
+                for (share, measured) in SHARES.iter().zip(lateness) {
                     let drawn = draw(lateness, share.next_down());
-                    let off = drawn.abs_diff(*measured);
+                    let off = drawn.abs_diff(Duration::from_micros(*measured));
                     assert!(off < Duration::from_micros(1), "{machine} {share}: {drawn:?}");
                 }
                 assert!(draw(lateness, 0.25) < draw(lateness, 0.49), "even in between");
@@ -256,17 +191,17 @@ mod tests {
     #[test]
     fn what_comes_to_a_sleeper_waits_and_is_handled_together() {
         let mut sleeper = Machine::Busy.sleeper(1).unwrap();
-        assert_eq!(sleeper.wakes(), None);
+        assert_eq!(sleeper.wakes, None);
         sleeper.hold(at(1_000), Waiting::Inner(Bytes::from_static(b"a")));
-        let wakes = sleeper.wakes().unwrap();
+        let wakes = sleeper.wakes.unwrap();
         assert!(wakes > at(1_000));
         sleeper.hold(wakes - Duration::from_nanos(1), Waiting::Inner(Bytes::from_static(b"b")));
         sleeper.on_due(wakes, at(1_100));
-        assert_eq!(sleeper.wakes(), Some(wakes), "it is woken once");
+        assert_eq!(sleeper.wakes, Some(wakes), "it is woken once");
         assert!(sleeper.wake(wakes - Duration::from_nanos(1)).is_none());
         assert_eq!(sleeper.wake(wakes).map(|found| found.len()), Some(2));
         assert!(sleeper.wake(wakes).is_none());
         sleeper.on_due(wakes, wakes);
-        assert_eq!(sleeper.wakes(), Some(wakes), "whoever is due at once does not fall asleep");
+        assert_eq!(sleeper.wakes, Some(wakes), "whoever is due at once does not fall asleep");
     }
 }
