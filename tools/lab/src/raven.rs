@@ -22,9 +22,8 @@ use roadweave_emulate::{
     AtEnd, Capacity, Direction, Drive, DriveLink, DuplexLink, Timeline, TimelineError, Trace,
 };
 use roadweave_proto::{Instant, Rate};
-use roadweave_quic::CongestionControl;
 use roadweave_schedule::{Raven, RavenConfig, Scheduler as _};
-use roadweave_tunnel::Strategy;
+use roadweave_tunnel::{SessionStatus, Strategy};
 use serde::Serialize;
 
 use crate::inner;
@@ -32,7 +31,7 @@ use crate::run::{Stage, warm_up};
 use crate::scenario::{DRAIN, Scenario};
 use crate::traffic::{App, Detail, FIRST_PORT, TrafficKind, TrafficSpec};
 use crate::video::quality::Percentiles;
-use crate::world::{World, WorldConfig, WorldError};
+use crate::world::{World, WorldError};
 
 /// Why recordings make no routes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -214,7 +213,7 @@ impl Answered {
 
     /// Runs `scenario` and adds its results.
     fn add(&mut self, scenario: &Scenario) -> Result<(), WorldError> {
-        let mut stage = Stage::new(world(scenario)?);
+        let mut stage = Stage::new(scenario.world()?);
         warm_up(&mut stage, scenario);
         let start = stage.world.now();
         stage.world.restart_links(scenario.links.clone());
@@ -244,7 +243,7 @@ impl Answered {
 pub fn transfer(route: &Drive, bytes: u64, seed: u64) -> Result<Transferred, WorldError> {
     let strategy: Strategy = "raven:100".parse().expect("it is one of the strategies");
     let scenario = Scenario { seed, ..Scenario::new("transfers", links(route, seed), strategy) };
-    let mut stage = Stage::new(world(&scenario)?);
+    let mut stage = Stage::new(scenario.world()?);
     warm_up(&mut stage, &scenario);
     stage.world.restart_links(scenario.links.clone());
     let (mut source, mut further) = (0, 0);
@@ -266,35 +265,26 @@ pub fn transfer(route: &Drive, bytes: u64, seed: u64) -> Result<Transferred, Wor
     Ok(Transferred { bytes, redundant: further as f64 / everything as f64 })
 }
 
-fn world(scenario: &Scenario) -> Result<World, WorldError> {
-    World::new(WorldConfig {
-        links: scenario.links.clone(),
-        lanes_up: scenario.lanes.clone(),
-        lanes_down: scenario.lanes_down(),
-        streams: None,
-        congestion: CongestionControl::default(),
-        speedtest: None,
-        seed: scenario.seed,
-        trust: Default::default(),
-        policies: BTreeMap::new(),
-        strangers: Default::default(),
-        learned: scenario.learned.clone(),
-        machine: scenario.machine,
-    })
-}
-
 fn links(route: &Drive, seed: u64) -> Vec<DuplexLink> {
     (0..).zip(&route.links).map(|(index, link)| DuplexLink::new(link, index, seed)).collect()
 }
 
 /// Bytes of first copies, and of others, that both ends have sent.
 fn sent(world: &World) -> (u64, u64) {
-    let (up, down) = (world.client_status(), world.server_status());
-    let lanes = up.iter().chain(&down).flat_map(|status| &status.stats.lanes);
-    lanes.fold((0, 0), |(source, further), lane| {
-        let sent = &lane.sent;
-        (source + sent.source_bytes, further + sent.duplicate_bytes + sent.coded_bytes)
-    })
+    let [up, down] = both_ways(world);
+    (up.0 + down.0, up.1 + down.1)
+}
+
+/// Bytes of first copies, and of others, from the vehicle and to it.
+fn both_ways(world: &World) -> [(u64, u64); 2] {
+    let of = |status: &[SessionStatus]| {
+        let lanes = status.iter().flat_map(|status| &status.stats.lanes);
+        lanes.fold((0, 0), |(source, further), lane| {
+            let sent = &lane.sent;
+            (source + sent.source_bytes, further + sent.duplicate_bytes + sent.coded_bytes)
+        })
+    };
+    [of(world.client_status().as_slice()), of(&world.server_status())]
 }
 
 /// Datagrams with first copies, and others, that the vehicle has sent.

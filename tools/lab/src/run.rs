@@ -23,7 +23,7 @@ use crate::event::CrossSource;
 use crate::figures::Timeline;
 use crate::scenario::{DRAIN, Scenario};
 use crate::traffic::{TrafficKind, TrafficSpec};
-use crate::world::{World, WorldConfig, WorldError};
+use crate::world::WorldError;
 
 pub use causes::{Cause, Causes};
 use outcome::Recorder;
@@ -44,21 +44,7 @@ const LEAD_IN_PORT: u16 = 40_000;
 /// Runs `scenario`; fails if its links or lanes make no world. A session that never comes up is an
 /// outcome in which nothing arrives.
 pub fn run(scenario: &Scenario) -> Result<Outcome, WorldError> {
-    let world = World::new(WorldConfig {
-        links: scenario.links.clone(),
-        lanes_up: scenario.lanes.clone(),
-        lanes_down: scenario.lanes_down(),
-        streams: None,
-        congestion: scenario.congestion,
-        speedtest: None,
-        seed: scenario.seed,
-        trust: Default::default(),
-        learned: scenario.learned.clone(),
-        policies: Default::default(),
-        strangers: Default::default(),
-        machine: scenario.machine,
-    })?;
-    let mut stage = Stage::new(world);
+    let mut stage = Stage::new(scenario.world()?);
     stage.world.observe_packets();
     warm_up(&mut stage, scenario);
 

@@ -20,7 +20,7 @@ use roadweave_tunnel::{LaneConfig, Strategy, default_lanes};
 
 use crate::event::{CrossTraffic, Event, apply_to_traces};
 use crate::traffic::TrafficSpec;
-use crate::world::Machine;
+use crate::world::{Machine, World, WorldConfig, WorldError};
 
 pub use file::ScenarioError;
 
@@ -113,8 +113,19 @@ impl Scenario {
         video.or((!self.traffic.is_empty()).then_some(0))
     }
 
+    /// A world with its links and lanes, without its traffic.
+    pub(crate) fn world(&self) -> Result<World, WorldError> {
+        World::new(WorldConfig {
+            lanes_down: self.lanes_down(),
+            congestion: self.congestion,
+            learned: self.learned.clone(),
+            machine: self.machine,
+            ..WorldConfig::plain(self.links.clone(), self.lanes.clone(), self.seed)
+        })
+    }
+
     /// The lanes to the vehicle.
-    pub(crate) fn lanes_down(&self) -> Vec<LaneConfig> {
+    fn lanes_down(&self) -> Vec<LaneConfig> {
         let mut lanes = self.lanes.clone();
         for lane in &mut lanes {
             if lane.strategy.uplink().is_some() {

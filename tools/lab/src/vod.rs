@@ -35,8 +35,7 @@ pub use seen::{Seen, Sent};
 use crate::strategies;
 use crate::tcp::Algorithm;
 use crate::world::WorldError;
-use player::{CHUNK, FRAMES_OF_CHUNK, Program};
-use theatre::{Carriage, watch};
+use player::Program;
 
 /// Links that a vehicle has at the same time.
 #[derive(Clone, Debug)]
@@ -126,20 +125,14 @@ impl Pair {
         let (lasting, congestion) = (setting.lasting, setting.congestion);
         let program = Program { kind, bitrate, lasting, seed: seed.into() };
         let from = self.begins(seed, setting.seeds);
-        let (strategy, first_frame) = match way {
-            Way::Streams { strategy, first_frame } => (strategy, *first_frame),
-            Way::Tunnel(algorithm) => {
-                return tunnelled::watch((links, from), (*algorithm, congestion), program);
+        match way {
+            Way::Streams { strategy, first_frame } => {
+                theatre::watch((links, from), (strategy, *first_frame), congestion, program)
             }
-        };
-        let head = bitrate.bytes_in(CHUNK) / FRAMES_OF_CHUNK;
-        let carriage = Carriage {
-            strategy: strategy.clone(),
-            head: if first_frame { head } else { 0 },
-            tells: strategy.as_str().starts_with("xlink"),
-            congestion,
-        };
-        watch((links, from), &carriage, program)
+            Way::Tunnel(algorithm) => {
+                tunnelled::watch((links, from), (*algorithm, congestion), program)
+            }
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use roadweave_proto::wire::StreamPriority;
 use roadweave_tunnel::{LaneConfig, Strategy, StreamsConfig};
 use serde::Serialize;
 
-use super::links;
+use super::{both_ways, links};
 use crate::video::quality::Percentiles;
 use crate::web::{Browser, ConnectionId, News, REQUEST, Visit, Visitor};
 use crate::world::{World, WorldConfig, WorldError};
@@ -129,19 +129,6 @@ pub fn load(
         copies_up: share(up),
         copies: share((up.0 + down.0, up.1 + down.1)),
     })
-}
-
-/// Bytes of first copies, and of others, from the vehicle and to it.
-fn both_ways(world: &World) -> [(u64, u64); 2] {
-    let of = |status: &[roadweave_tunnel::SessionStatus]| {
-        let lanes = status.iter().flat_map(|status| &status.stats.lanes);
-        lanes.fold((0, 0), |(source, further), lane| {
-            let sent = &lane.sent;
-            (source + sent.source_bytes, further + sent.duplicate_bytes + sent.coded_bytes)
-        })
-    };
-    let client: Vec<_> = world.client_status().into_iter().collect();
-    [of(&client), of(&world.server_status())]
 }
 
 #[derive(Debug)]

@@ -64,7 +64,7 @@ fn what_is_learned_outlives_sessions_and_the_program() {
     let route = recording([50, 55], 60);
     let strategy: Strategy = "raven".parse().expect("known");
     let scenario = Scenario::new("talk", links(&route, 1), strategy);
-    let mut stage = Stage::new(world(&scenario).expect("two links"));
+    let mut stage = Stage::new(scenario.world().expect("two links"));
     warm_up(&mut stage, &scenario);
     talk(&mut stage, 30);
     stage.world.restart_server().expect("it could be started before");
@@ -80,7 +80,7 @@ fn what_is_learned_outlives_sessions_and_the_program() {
     assert!(of_client[LANE].contains("lambda_s"), "30 s are enough to learn from");
 
     let scenario = Scenario { learned: of_client.clone(), ..scenario };
-    let mut world = world(&scenario).expect("two links");
+    let mut world = scenario.world().expect("two links");
     world.run_until(Instant::from_millis(1_000));
     let kept = world.ends_mut().0.learned().values().next().expect("one server").clone();
     let tables = |learned: &str| learned.split("\"log\"").next().map(str::to_owned);
@@ -96,7 +96,7 @@ fn copies_for_a_slow_path_are_withdrawn_when_the_fast_one_has_brought_the_packet
     let mut scenario = Scenario::new("bursts", links(&route, 1), strategy);
     // By windows, the copies of a burst would all leave at once.
     scenario.lanes.iter_mut().for_each(|lane| lane.pacing = roadweave_proto::Pacing::Rate);
-    let mut stage = Stage::new(world(&scenario).expect("two links"));
+    let mut stage = Stage::new(scenario.world().expect("two links"));
     warm_up(&mut stage, &scenario);
     for _ in 0..60 {
         for _ in 0..8 {
@@ -119,7 +119,7 @@ fn encoders_are_told_what_to_do_under_every_strategy() {
     for strategy in ["lola", "xnc", "redundant", "bonding", &single, "raven"] {
         let strategy = crate::strategies::strategy(strategy).expect("known");
         let scenario = Scenario::new("frames", links(&route, 1), strategy.clone());
-        let mut stage = Stage::new(world(&scenario).expect("two links"));
+        let mut stage = Stage::new(scenario.world().expect("two links"));
         warm_up(&mut stage, &scenario);
         talk(&mut stage, 1);
         let now = stage.world.now();

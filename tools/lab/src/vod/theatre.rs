@@ -18,23 +18,10 @@ use roadweave_proto::{Instant, earliest};
 use roadweave_quic::CongestionControl;
 use roadweave_tunnel::{LaneConfig, Strategy, StreamsConfig};
 
-use super::player::{ChunkId, Player, Program};
+use super::player::{CHUNK, ChunkId, FRAMES_OF_CHUNK, Player, Program};
 use super::seen::{Seen, Sent};
 use crate::web::{Browser, ConnectionId, News, REQUEST, Visit, Visitor};
 use crate::world::{World, WorldConfig, WorldError};
-
-/// How the video is carried.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Carriage {
-    /// The strategy of the streams' lane, at both ends.
-    pub strategy: Strategy,
-    /// Number of first bytes of each answer that go before everything else.
-    pub head: u64,
-    /// The player reports its buffer.
-    pub tells: bool,
-    /// The congestion control of every path.
-    pub congestion: CongestionControl,
-}
 
 #[derive(Debug)]
 struct Theatre {
@@ -48,19 +35,29 @@ struct Theatre {
 }
 
 /// Simulates a viewer of `program` over `links`, whose traces are at `from` when the viewer begins;
-/// its seed decides all else. Fails if the links make no world.
-pub fn watch(
+/// its seed decides all else. `strategy` is that of the streams' lane at both ends; with
+/// `first_frame`, the first frame of each answer goes before everything else. Fails if the links
+/// make no world.
+pub(super) fn watch(
     (links, from): (&[DriveLink], Duration),
-    carriage: &Carriage,
+    (strategy, first_frame): (&Strategy, bool),
+    congestion: CongestionControl,
     program: Program,
 ) -> Result<(Seen, Sent), WorldError> {
-    let mut visit = Visit::new(world(links, carriage, program.seed))?;
+    let lane = LaneConfig { strategy: strategy.clone(), ..StreamsConfig::default().lane };
+    let head = if first_frame { program.bitrate.bytes_in(CHUNK) / FRAMES_OF_CHUNK } else { 0 };
+    let packets = vec![LaneConfig::new("default", Strategy::xnc())];
+    let mut visit = Visit::new(WorldConfig {
+        streams: Some(StreamsConfig { lane, head, ..StreamsConfig::default() }),
+        congestion,
+        ..WorldConfig::plain(steady(links, program.seed), packets, program.seed)
+    })?;
     visit.world.restart_links(recorded((links, from), program));
     let before = Sent { again: visit.server_stats().sent_again, ..sent(&visit.world) };
     let start = visit.world.now();
     let mut theatre = Theatre {
         player: Player::new(program, start),
-        next_report: carriage.tells.then_some(start),
+        next_report: strategy.as_str().starts_with("xlink").then_some(start),
         chunks: BTreeMap::new(),
         drains: false,
     };
@@ -171,25 +168,6 @@ pub(super) fn steady(links: &[DriveLink], seed: u64) -> Vec<DuplexLink> {
         world_link
     };
     links.iter().zip(0..).map(link).collect()
-}
-
-fn world(links: &[DriveLink], carriage: &Carriage, seed: u64) -> WorldConfig {
-    let lane = LaneConfig { strategy: carriage.strategy.clone(), ..StreamsConfig::default().lane };
-    let xnc = || vec![LaneConfig::new("default", Strategy::xnc())];
-    WorldConfig {
-        links: steady(links, seed),
-        lanes_up: xnc(),
-        lanes_down: xnc(),
-        streams: Some(StreamsConfig { lane, head: carriage.head, ..StreamsConfig::default() }),
-        congestion: carriage.congestion,
-        speedtest: None,
-        seed,
-        trust: Default::default(),
-        learned: Default::default(),
-        policies: Default::default(),
-        strangers: Default::default(),
-        machine: Default::default(),
-    }
 }
 
 /// What was sent to the vehicle so far, without what streams sent again.
