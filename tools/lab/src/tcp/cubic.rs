@@ -64,7 +64,7 @@ impl Cubic {
             return epoch.per_segment;
         }
         (epoch.at, epoch.for_cwnd) = (now, cwnd);
-        let ahead = self.hystart.least().unwrap_or_default();
+        let ahead = self.hystart.least.unwrap_or_default();
         let since = (now.since(epoch.begin) + ahead).as_secs_f64() - epoch.k.as_secs_f64();
         // Truncated as in Linux; this matters for small windows.
         let target = epoch.origin + (C * since.powi(3)).trunc();
@@ -131,8 +131,9 @@ impl Congestion for Cubic {
     }
 
     fn on_timeout(&mut self) {
-        *self = Self { hystart: std::mem::take(&mut self.hystart), ..Self::default() };
-        self.hystart.reset();
+        let least = self.hystart.least;
+        *self = Self::default();
+        self.hystart.least = least;
     }
 }
 

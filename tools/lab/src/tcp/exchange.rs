@@ -5,7 +5,7 @@ use roadweave_emulate::Direction;
 use roadweave_proto::{Instant, earliest};
 
 use super::segment::{Segment, data_max};
-use super::socket::{Role, Socket, SocketConfig, SocketStats};
+use super::socket::{Role, Socket, SocketConfig};
 use crate::inner;
 
 /// Both ends of a connection.
@@ -18,7 +18,8 @@ pub struct Exchange {
     vehicle: Socket,
     cloud: Socket,
     has_answered: bool,
-    completed: Option<Instant>,
+    /// When the last byte arrived.
+    pub completed: Option<Instant>,
 }
 
 impl Exchange {
@@ -88,16 +89,6 @@ impl Exchange {
     /// Bytes received in order.
     pub fn received(&self) -> u64 {
         self.ends().1.received()
-    }
-
-    /// When the last byte arrived.
-    pub fn completed(&self) -> Option<Instant> {
-        self.completed
-    }
-
-    /// Statistics of the sending end.
-    pub fn stats(&self) -> SocketStats {
-        self.ends().0.stats()
     }
 
     /// The sending end.

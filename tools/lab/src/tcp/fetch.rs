@@ -40,33 +40,26 @@ pub fn fetch(
     let mut exchange = Exchange::new(config, direction, PORT, bytes);
     exchange.begin(Instant::ZERO);
     let (mut now, end) = (Instant::ZERO, Instant::ZERO + time);
-    while exchange.completed().is_none() {
+    while exchange.completed.is_none() {
         while let Some((direction, packet)) = exchange.poll_transmit(now) {
             // The link counts what it drops.
-            let _ = ways[way(direction)].push(now, packet.len(), packet);
+            let _ = ways[direction as usize].push(now, packet.len(), packet);
         }
         let links = ways.iter().filter_map(Link::poll_timeout);
         let due = links.chain(exchange.poll_timeout()).min();
         let Some(due) = due.filter(|due| *due < end) else { break };
         now = due.max(now);
         for direction in [Direction::Up, Direction::Down] {
-            while let Some(packet) = ways[way(direction)].poll(now) {
+            while let Some(packet) = ways[direction as usize].poll(now) {
                 exchange.handle_packet(now, direction, &packet);
             }
         }
     }
     Fetched {
-        took: exchange.completed().unwrap_or(end).since(Instant::ZERO),
+        took: exchange.completed.unwrap_or(end).since(Instant::ZERO),
         bytes: exchange.received(),
-        is_whole: exchange.completed().is_some(),
-        stats: exchange.stats(),
-    }
-}
-
-fn way(direction: Direction) -> usize {
-    match direction {
-        Direction::Up => 0,
-        Direction::Down => 1,
+        is_whole: exchange.completed.is_some(),
+        stats: exchange.sender().stats(),
     }
 }
 

@@ -10,7 +10,7 @@ use roadweave_proto::Instant;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct HyStart {
-    least: Option<Duration>,
+    pub(super) least: Option<Duration>,
     round: Option<Round>,
 }
 
@@ -26,14 +26,6 @@ struct Round {
 impl HyStart {
     pub(super) fn on_round_trip(&mut self, round_trip: Duration) {
         self.least = Some(self.least.map_or(round_trip, |least| least.min(round_trip)));
-    }
-
-    pub(super) fn least(&self) -> Option<Duration> {
-        self.least
-    }
-
-    pub(super) fn reset(&mut self) {
-        self.round = None;
     }
 
     /// Handles an acknowledgement in slow start of all before `una`, with all before `nxt` sent;

@@ -14,8 +14,9 @@ pub(super) struct Rack {
     /// Send time and end of the delivered segment that was sent last, and its round trip.
     newest: Option<(Instant, u64)>,
     round_trip: Duration,
-    least: Duration,
-    is_reordering: bool,
+    pub(super) least: Duration,
+    /// Step 3.
+    pub(super) is_reordering: bool,
     /// Quarters of the least round trip beyond the first, and for how many recoveries they stay.
     further_steps: u32,
     stays: u32,
@@ -30,10 +31,6 @@ pub(super) struct Circumstances {
 }
 
 impl Rack {
-    pub(super) fn set_least(&mut self, least: Duration) {
-        self.least = least;
-    }
-
     /// Steps 1 and 2.
     pub(super) fn on_delivered(&mut self, now: Instant, sent: &Sent) {
         let round_trip = now.since(sent.at);
@@ -45,11 +42,6 @@ impl Rack {
         if self.newest.is_none_or(|newest| (sent.at, sent.end()) > newest) {
             self.newest = Some((sent.at, sent.end()));
         }
-    }
-
-    /// Step 3.
-    pub(super) fn on_reordering(&mut self) {
-        self.is_reordering = true;
     }
 
     /// A duplicate was reported (step 4). The next round ends at `nxt`.
@@ -83,7 +75,7 @@ impl Rack {
         at: Circumstances,
     ) -> (u32, Option<Instant>) {
         let Some(newest) = self.newest else { return (0, None) };
-        let patience = self.round_trip + self.window(at, board.sacked());
+        let patience = self.round_trip + self.window(at, board.sacked);
         let mut look_again = None;
         let lost = board.mark_lost(|sent| {
             if (sent.at, sent.end()) >= newest {
@@ -118,7 +110,7 @@ mod tests {
     fn after(rack: &mut Rack, there: &[(u64, u64)]) -> Scoreboard {
         let mut board = Scoreboard::default();
         (0..10).for_each(|n| board.push(at(n), n * 100, 100, Mark::default()));
-        rack.set_least(MS * 40);
+        rack.least = MS * 40;
         board.on_ack(at(44), (100, there), rack, &mut RateEstimator::default());
         board
     }
@@ -136,7 +128,7 @@ mod tests {
     fn under_reordering_a_gap_has_a_quarter_of_the_round_trip_and_more_after_duplicates() {
         let wait = Circumstances { smoothed: MS * 100, ..CALM };
         let mut rack = Rack::default();
-        rack.on_reordering();
+        rack.is_reordering = true;
         let mut board = after(&mut rack, &[(200, 500)]);
         // It left at 1 ms; the newest delivered one left at 4 ms and took 40 ms.
         assert_eq!(rack.detect(at(44), &mut board, wait), (0, Some(at(51))));

@@ -26,7 +26,7 @@ pub(super) struct RateSample {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct RateEstimator {
-    delivered: u64,
+    pub(super) delivered: u64,
     delivered_at: Instant,
     first_sent: Instant,
     /// Samples are limited by the application until this many segments are delivered.
@@ -75,10 +75,6 @@ impl RateEstimator {
             prior_delivered: mark.delivered,
             is_app_limited: mark.is_app_limited,
         })
-    }
-
-    pub(super) fn delivered(&self) -> u64 {
-        self.delivered
     }
 }
 

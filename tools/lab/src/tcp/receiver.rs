@@ -16,7 +16,7 @@ use super::segment::{SACK_BLOCKS_MAX, Segment};
 pub(super) struct Receiver {
     mss: u32,
     /// All bytes before this one have arrived.
-    next: u64,
+    pub(super) next: u64,
     /// Bytes beyond a gap, from and to.
     beyond: BTreeMap<u64, u64>,
     /// Positions of the latest segments beyond a gap, newest first.
@@ -27,7 +27,7 @@ pub(super) struct Receiver {
     told: u64,
     echo: u32,
     /// When an acknowledgement is due, and how many are sent without delay.
-    due: Option<Instant>,
+    pub(super) due: Option<Instant>,
     at_once: u32,
     /// Arrival, end and timestamp of the last segment.
     last: Option<(Instant, u64, u32)>,
@@ -71,14 +71,6 @@ impl Receiver {
                 promised: WINDOW_FIRST.into(),
             },
         }
-    }
-
-    pub(super) fn received(&self) -> u64 {
-        self.next
-    }
-
-    pub(super) fn due(&self) -> Option<Instant> {
-        self.due
     }
 
     /// Whether GRO joins this segment with the one before: both are acknowledged once.
@@ -230,18 +222,18 @@ mod tests {
         receiver.window.limit = WINDOW_FIRST;
         for number in 0..16 {
             take(&mut receiver, number, number);
-            assert_eq!(receiver.due(), Some(at(number)));
+            assert_eq!(receiver.due, Some(at(number)));
             answer(&mut receiver);
         }
         take(&mut receiver, 100, 16);
-        assert_eq!(receiver.due(), Some(at(140)));
+        assert_eq!(receiver.due, Some(at(140)));
         take(&mut receiver, 101, 17);
-        assert_eq!(receiver.due(), Some(at(101)));
+        assert_eq!(receiver.due, Some(at(101)));
         let segment = answer(&mut receiver);
-        assert_eq!((segment.ack, segment.echo, receiver.due()), (Some(1_800), 16, None));
+        assert_eq!((segment.ack, segment.echo, receiver.due), (Some(1_800), 16, None));
         receiver.window.limit += 100;
         take(&mut receiver, 102, 18);
-        assert_eq!(receiver.due(), Some(at(102)), "the window grows");
+        assert_eq!(receiver.due, Some(at(102)), "the window grows");
     }
 
     #[test]
@@ -251,7 +243,7 @@ mod tests {
         for number in [0, 2, 4, 6, 8] {
             take(&mut receiver, number, number);
         }
-        assert_eq!(receiver.due(), Some(at(2)));
+        assert_eq!(receiver.due, Some(at(2)));
         let blocks = answer(&mut receiver).sacks;
         assert_eq!(blocks, [(800, 900), (600, 700), (400, 500)]);
         take(&mut receiver, 20, 3);
@@ -259,7 +251,7 @@ mod tests {
         take(&mut receiver, 21, 6);
         assert_eq!(answer(&mut receiver).sacks[..2], [(600, 700), (200, 500)]);
         take(&mut receiver, 22, 1);
-        assert_eq!(receiver.due(), Some(at(22)), "a gap is filled");
+        assert_eq!(receiver.due, Some(at(22)), "a gap is filled");
         let segment = answer(&mut receiver);
         assert_eq!((segment.ack, segment.sacks), (Some(500), vec![(800, 900), (600, 700)]));
     }

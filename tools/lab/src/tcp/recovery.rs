@@ -16,7 +16,7 @@ use super::congestion::{Phase, Window};
 pub(super) struct Recovery {
     pub(super) phase: Phase,
     pub(super) end: u64,
-    before: Window,
+    pub(super) before: Window,
     /// PRR: segments delivered and sent since recovery began.
     delivered: u32,
     sent: u32,
@@ -47,11 +47,6 @@ impl Recovery {
         *self = Self { phase, end: nxt, before, repairs, first_repair: repair, ..Self::new() };
     }
 
-    /// Continues after a timeout, with the window as it was before all losses.
-    pub(super) fn turn_into_loss(&mut self, nxt: u64) {
-        (self.phase, self.end) = (Phase::Loss, nxt);
-    }
-
     pub(super) fn on_sent(&mut self, is_repair: bool, timestamp: u32) {
         self.sent += 1;
         if is_repair {
@@ -76,10 +71,6 @@ impl Recovery {
         self.phase = Phase::Open;
         self.repairs = None;
         self.timeout_at = None;
-    }
-
-    pub(super) fn before(&self) -> Window {
-        self.before
     }
 
     /// PRR: how many segments may leave (RFC 9937 section 6). `delivered`: of this acknowledgement;

@@ -32,9 +32,9 @@ pub(super) enum Fate {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scoreboard {
-    sent: VecDeque<Sent>,
-    sacked: u32,
-    lost: u32,
+    pub(super) sent: VecDeque<Sent>,
+    pub(super) sacked: u32,
+    pub(super) lost: u32,
     /// The end of the last segment known to be delivered.
     highest: u64,
 }
@@ -158,28 +158,12 @@ impl Scoreboard {
         self.sent.iter().filter(|sent| sent.times > 1).map(|sent| sent.at).min()
     }
 
-    pub(super) fn first(&self) -> Option<&Sent> {
-        self.sent.front()
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.sent.is_empty()
-    }
-
     pub(super) fn out(&self) -> u32 {
         self.sent.len() as u32
     }
 
     pub(super) fn in_flight(&self) -> u32 {
         self.out() - self.sacked - self.lost
-    }
-
-    pub(super) fn sacked(&self) -> u32 {
-        self.sacked
-    }
-
-    pub(super) fn lost(&self) -> u32 {
-        self.lost
     }
 }
 
@@ -201,15 +185,15 @@ mod tests {
         let told = ack(&mut board, 100, &[(300, 500), (700, 750)]);
         assert_eq!((told.delivered, told.is_reordered), (3, false), "half a segment is none");
         assert_eq!((told.round_trip, told.round_trip_last), (Some(MS * 100), Some(MS * 96)));
-        assert_eq!((board.out(), board.sacked(), board.in_flight()), (9, 2, 7));
+        assert_eq!((board.out(), board.sacked, board.in_flight()), (9, 2, 7));
         assert_eq!(board.mark_lost(|sent| sent.end() <= 300), 2);
         assert_eq!(board.send_again(at(101), false, Mark::default), Some((100, 100)));
-        assert_eq!((board.lost(), board.in_flight()), (1, 6));
+        assert_eq!((board.lost, board.in_flight()), (1, 6));
         // 200 was late and not lost.
         let told = ack(&mut board, 100, &[(200, 500)]);
         assert_eq!((told.delivered, told.is_reordered), (1, true));
         let told = ack(&mut board, 1_000, &[]);
         assert_eq!((told.delivered, told.original), (6, Some(at(9))));
-        assert_eq!((board.out(), board.in_flight(), board.lost()), (0, 0, 0));
+        assert_eq!((board.out(), board.in_flight(), board.lost), (0, 0, 0));
     }
 }

@@ -97,7 +97,6 @@ impl Segment {
         if packet[0] != 0x45 || packet[9] != inner::PROTOCOL_TCP {
             return None;
         }
-        let word = |at: usize| tcp.get(at..)?.first_chunk().map(|it| u32::from_be_bytes(*it));
         let header = usize::from(*tcp.get(12)? >> 4) * 4;
         let flags = *tcp.get(13)?;
         let is_syn = flags & SYN != 0;
@@ -105,9 +104,9 @@ impl Segment {
         let scale = if is_syn { 0 } else { WINDOW_SCALE };
         let mut segment = Self {
             is_syn,
-            seq: if is_syn { 0 } else { near(came, word(4)?) },
+            seq: if is_syn { 0 } else { near(came, word(tcp, 4)?) },
             len: u32::try_from(tcp.len() - header).ok()?,
-            ack: (flags & ACK != 0).then_some(near(sent, word(8)?)),
+            ack: (flags & ACK != 0).then_some(near(sent, word(tcp, 8)?)),
             window: u32::from(u16::from_be_bytes([tcp[14], tcp[15]])) << scale,
             ..Self::default()
         };
@@ -118,13 +117,12 @@ impl Segment {
                 _ => usize::from(*rest.first()?).max(2),
             };
             let option = options.get(..length)?;
-            let word =
-                |at: usize| option.get(at..)?.first_chunk().map(|it| u32::from_be_bytes(*it));
             match *kind {
-                8 => (segment.timestamp, segment.echo) = (word(2)?, word(6)?),
+                8 => (segment.timestamp, segment.echo) = (word(option, 2)?, word(option, 6)?),
                 5 => {
                     for block in 0..((length - 2) / 8).min(SACK_BLOCKS_MAX) {
-                        let (from, to) = (word(2 + 8 * block)?, word(6 + 8 * block)?);
+                        let (from, to) =
+                            (word(option, 2 + 8 * block)?, word(option, 6 + 8 * block)?);
                         segment.sacks.push((near(sent, from), near(sent, to)));
                     }
                 }
@@ -143,6 +141,10 @@ pub fn data_max(mtu: u16) -> u32 {
 
 fn flag(is_set: bool, flag: u8) -> u8 {
     if is_set { flag } else { 0 }
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..)?.first_chunk().map(|it| u32::from_be_bytes(*it))
 }
 
 fn on_wire(seq: u64) -> u32 {

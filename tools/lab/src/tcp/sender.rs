@@ -16,15 +16,16 @@ use super::rate::RateEstimator;
 use super::recovery::Recovery;
 use super::rtt::{RoundTrips, TIMEOUT_MIN};
 use super::scoreboard::{Scoreboard, Told};
+use super::segment::Segment;
 
 #[derive(Debug)]
 pub(super) struct Sender {
     mss: u32,
     una: u64,
-    nxt: u64,
+    pub(super) nxt: u64,
     written: u64,
     /// The right edge of the receiver's window.
-    allowed: u64,
+    pub(super) allowed: u64,
     board: Scoreboard,
     rack: Rack,
     rate: RateEstimator,
@@ -39,7 +40,7 @@ pub(super) struct Sender {
     backoffs: u32,
     probe: Option<Probe>,
     pace: Pace,
-    counts: SenderStats,
+    pub(super) counts: SenderStats,
 }
 
 /// Counters of a sender.
@@ -57,21 +58,6 @@ pub struct SenderStats {
     pub probes: u64,
     /// Recoveries and timeouts that were spurious.
     pub undone: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Ack<'a> {
-    pub(super) ack: u64,
-    pub(super) sacks: &'a [(u64, u64)],
-    pub(super) window: u32,
-    /// ms.
-    pub(super) echo: u32,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Leaving {
-    pub(super) seq: u64,
-    pub(super) len: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,20 +122,8 @@ impl Sender {
         }
     }
 
-    pub(super) fn stats(&self) -> SenderStats {
-        self.counts
-    }
-
-    pub(super) fn nxt(&self) -> u64 {
-        self.nxt
-    }
-
     pub(super) fn write(&mut self, bytes: u64) {
         self.written = self.written.saturating_add(bytes);
-    }
-
-    pub(super) fn open(&mut self, window: u32) {
-        self.allowed = window.into();
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
@@ -157,30 +131,31 @@ impl Sender {
         earliest([self.look_again, self.timer.map(|(at, _)| at), pace])
     }
 
-    pub(super) fn on_ack(&mut self, now: Instant, ack: &Ack<'_>) {
-        if ack.ack > self.nxt || ack.ack < self.una {
+    /// `ack`: that of `segment`.
+    pub(super) fn on_ack(&mut self, now: Instant, ack: u64, segment: &Segment) {
+        if ack > self.nxt || ack < self.una {
             return;
         }
-        let advances = ack.ack > self.una;
-        self.allowed = self.allowed.max(ack.ack + u64::from(ack.window));
-        self.una = ack.ack;
-        let comes_twice = self.note_duplicate(ack);
-        let news = (ack.ack, ack.sacks);
+        let advances = ack > self.una;
+        self.allowed = self.allowed.max(ack + u64::from(segment.window));
+        self.una = ack;
+        let comes_twice = self.note_duplicate(&segment.sacks);
+        let news = (ack, &segment.sacks[..]);
         let told = self.board.on_ack(now, news, &mut self.rack, &mut self.rate);
-        let by_echo = || Duration::from_millis(millis(now).wrapping_sub(ack.echo).into());
+        let by_echo = || Duration::from_millis(millis(now).wrapping_sub(segment.echo).into());
         if let Some(round_trip) = told.round_trip.or((told.delivered > 0 && advances).then(by_echo))
         {
             self.rtt.on_sample(now, round_trip);
-            self.rack.set_least(self.rtt.least().unwrap_or_default());
+            self.rack.least = self.rtt.least().unwrap_or_default();
         }
         if told.is_reordered {
-            self.rack.on_reordering();
+            self.rack.is_reordering = true;
         }
         if advances {
             self.backoffs = 0;
         }
-        self.judge_probe(now, ack, advances, comes_twice);
-        self.undo_if_spurious(ack, advances, &told);
+        self.judge_probe(now, segment, advances, comes_twice);
+        self.undo_if_spurious(segment.echo, advances, &told);
         let lost = self.detect(now);
         self.settle(advances, comes_twice);
         let is_progress = advances && lost == 0;
@@ -191,10 +166,10 @@ impl Sender {
     }
 
     /// Whether the first block reports a duplicate (RFC 2883 section 4).
-    fn note_duplicate(&mut self, ack: &Ack<'_>) -> bool {
-        let Some(&(from, to)) = ack.sacks.first() else { return false };
-        let is_within = ack.sacks.get(1).is_some_and(|second| from >= second.0 && to <= second.1);
-        let comes_twice = to <= ack.ack || is_within;
+    fn note_duplicate(&mut self, sacks: &[(u64, u64)]) -> bool {
+        let Some(&(from, to)) = sacks.first() else { return false };
+        let is_within = sacks.get(1).is_some_and(|second| from >= second.0 && to <= second.1);
+        let comes_twice = to <= self.una || is_within;
         if comes_twice {
             self.rack.on_duplicate(self.una, self.nxt);
             self.recovery.on_duplicate();
@@ -203,15 +178,15 @@ impl Sender {
     }
 
     /// Ends a probe: if it repaired a loss, there was congestion (RFC 8985 section 7.4.2).
-    fn judge_probe(&mut self, now: Instant, ack: &Ack<'_>, advances: bool, comes_twice: bool) {
+    fn judge_probe(&mut self, now: Instant, ack: &Segment, advances: bool, comes_twice: bool) {
         let Some(probe) = self.probe else { return };
-        if !probe.has_left || ack.ack < probe.end {
+        if !probe.has_left || self.una < probe.end {
             return;
         }
-        let answers_twice = !advances && ack.ack == probe.end && ack.sacks.is_empty();
+        let answers_twice = !advances && self.una == probe.end && ack.sacks.is_empty();
         if !probe.is_repair || comes_twice || answers_twice || self.recovery.phase != Phase::Open {
             self.probe = None;
-        } else if ack.ack > probe.end {
+        } else if self.una > probe.end {
             self.probe = None;
             let ssthresh = self.congestion.on_congestion(now, Phase::Open, &self.window);
             if !self.congestion.rules_in_recovery() {
@@ -221,16 +196,16 @@ impl Sender {
     }
 
     /// Undoes spurious recoveries (RFC 3522, RFC 5682 section 3).
-    fn undo_if_spurious(&mut self, ack: &Ack<'_>, advances: bool, told: &Told) {
+    fn undo_if_spurious(&mut self, echo: u32, advances: bool, told: &Told) {
         if self.recovery.phase == Phase::Open {
             return;
         }
         let original_since = |at: Instant| told.original.is_some_and(|sent| sent < at);
-        let is_spurious = self.recovery.is_spurious(ack.echo, advances)
+        let is_spurious = self.recovery.is_spurious(echo, advances)
             || self.recovery.phase == Phase::Loss
                 && self.recovery.timeout_at.is_some_and(original_since);
         if is_spurious {
-            let before = self.recovery.before();
+            let before = self.recovery.before;
             self.window.cwnd = self.congestion.undone(&self.window, before.cwnd);
             self.window.ssthresh = self.window.ssthresh.max(before.ssthresh);
             self.board.forget_losses();
@@ -251,12 +226,8 @@ impl Sender {
             self.probe = None;
             let before = self.window;
             self.window.ssthresh = self.congestion.on_congestion(now, Phase::Open, &self.window);
-            self.recovery.begin(
-                Phase::Recovery,
-                self.nxt,
-                before,
-                self.board.first_repair().map(millis),
-            );
+            let repair = self.board.first_repair().map(millis);
+            self.recovery.begin(Phase::Recovery, self.nxt, before, repair);
         }
         lost
     }
@@ -280,11 +251,11 @@ impl Sender {
             now,
             delivered: told.delivered,
             lost,
-            delivered_total: self.rate.delivered(),
+            delivered_total: self.rate.delivered,
             in_flight: self.board.in_flight(),
             round_trip: told.round_trip_last,
             smoothed: self.rtt.smoothed(),
-            is_delayed: told.delivered == 1 && self.board.is_empty(),
+            is_delayed: told.delivered == 1 && self.board.sent.is_empty(),
             rate: self.rate.sample(self.rtt.least()),
             phase,
             is_cwnd_limited: self.is_cwnd_limited(),
@@ -332,13 +303,13 @@ impl Sender {
     /// Marks everything older than a round trip as lost and restarts the window (RFC 5681 section
     /// 3.1, RFC 6298 section 5; RFC 8985 section 6.3).
     fn time_out(&mut self, now: Instant) {
-        if self.board.is_empty() {
+        if self.board.sent.is_empty() {
             self.timer = None;
             return;
         }
         self.counts.timeouts += 1;
         self.probe = None;
-        let first = self.board.first().map_or(self.una, |first| first.seq);
+        let first = self.board.sent.front().map_or(self.una, |first| first.seq);
         let recent = self.rtt.smoothed().unwrap_or_default();
         let before = self.window;
         let is_new = self.recovery.phase == Phase::Open
@@ -348,15 +319,11 @@ impl Sender {
             let phase = self.recovery.phase;
             self.window.ssthresh = self.congestion.on_congestion(now, phase, &self.window);
             self.congestion.on_timeout();
-            self.recovery.begin(
-                Phase::Loss,
-                self.nxt,
-                before,
-                self.board.first_repair().map(millis),
-            );
+            let repair = self.board.first_repair().map(millis);
+            self.recovery.begin(Phase::Loss, self.nxt, before, repair);
             self.recovery.timeout_at = Some(now);
         } else {
-            self.recovery.turn_into_loss(self.nxt);
+            (self.recovery.phase, self.recovery.end) = (Phase::Loss, self.nxt);
         }
         self.board.mark_lost(|sent| sent.seq == first || now.since(sent.at) > recent);
         self.window.cwnd = self.board.in_flight() + 1;
@@ -368,13 +335,13 @@ impl Sender {
 
     /// Restarts the timer: for a probe outside of recovery, otherwise for a timeout.
     fn rearm(&mut self, now: Instant) {
-        if self.board.is_empty() {
+        if self.board.sent.is_empty() {
             self.timer = None;
             return;
         }
         let timeout = self.rtt.timeout(self.backoffs);
         let probes = self.recovery.phase == Phase::Open
-            && self.board.sacked() == 0
+            && self.board.sacked == 0
             && self.probe.is_none()
             && self.backoffs == 0;
         let patience = self.rtt.smoothed().map(|smoothed| {
@@ -394,19 +361,20 @@ impl Sender {
     }
 
     fn next(&self) -> Option<Next> {
-        if self.probe.is_some_and(|probe| !probe.has_left) && !self.board.is_empty() {
+        if self.probe.is_some_and(|probe| !probe.has_left) && !self.board.sent.is_empty() {
             return Some(self.new_data().map_or(Next::Probe, Next::New));
         }
         if self.board.in_flight() >= self.window.cwnd {
             return None;
         }
-        if self.board.lost() > 0 && self.recovery.phase != Phase::Open {
+        if self.board.lost > 0 && self.recovery.phase != Phase::Open {
             return Some(Next::Repair);
         }
         self.new_data().map(Next::New)
     }
 
-    pub(super) fn poll_transmit(&mut self, now: Instant) -> Option<Leaving> {
+    /// The position and length of the next segment.
+    pub(super) fn poll_transmit(&mut self, now: Instant) -> Option<(u64, u32)> {
         let Some(next) = self.next() else {
             self.note_usage();
             return None;
@@ -414,20 +382,20 @@ impl Sender {
         if !self.paces(now) {
             return None;
         }
-        let was_idle = self.board.is_empty();
+        let was_idle = self.board.sent.is_empty();
         let rate = &mut self.rate;
-        let leaving = match next {
+        let (seq, len) = match next {
             Next::New(len) => {
                 let mark = rate.on_sent(now, was_idle);
                 self.board.push(now, self.nxt, len, mark);
                 self.nxt += u64::from(len);
-                Leaving { seq: self.nxt - u64::from(len), len }
+                (self.nxt - u64::from(len), len)
             }
             Next::Repair | Next::Probe => {
                 let probes = matches!(next, Next::Probe);
-                let (seq, len) = self.board.send_again(now, probes, || rate.on_sent(now, false))?;
+                let again = self.board.send_again(now, probes, || rate.on_sent(now, false))?;
                 self.counts.again += 1;
-                Leaving { seq, len }
+                again
             }
         };
         let probe = self.probe.as_mut().filter(|probe| !probe.has_left);
@@ -440,8 +408,8 @@ impl Sender {
         if was_idle || !probes && self.timer.is_some_and(|(_, timer)| timer == Timer::Probe) {
             self.rearm(now);
         }
-        self.pay(leaving.len);
-        Some(leaving)
+        self.pay(len);
+        Some((seq, len))
     }
 
     fn note_usage(&mut self) {
@@ -452,7 +420,7 @@ impl Sender {
             self.usage = Usage { is_limited, most_out: out, end: self.nxt };
         }
         self.usage.most_out = self.usage.most_out.max(out);
-        let is_all_sent = self.written - self.nxt < u64::from(self.mss) && self.board.lost() == 0;
+        let is_all_sent = self.written - self.nxt < u64::from(self.mss) && self.board.lost == 0;
         if !is_limited && is_all_sent {
             self.rate.on_app_limited(in_flight);
         }

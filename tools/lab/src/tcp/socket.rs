@@ -9,7 +9,7 @@ use super::congestion::Algorithm;
 use super::receiver::{Receiver, WINDOW_FIRST};
 use super::rtt::INITIAL;
 use super::segment::{Segment, data_max};
-use super::sender::{Ack, Sender, SenderStats, millis};
+use super::sender::{Sender, SenderStats, millis};
 
 /// Configuration of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,12 +82,12 @@ impl Socket {
 
     /// Bytes received in order.
     pub fn received(&self) -> u64 {
-        self.receiver.received()
+        self.receiver.next
     }
 
     /// Counters so far.
     pub fn stats(&self) -> SocketStats {
-        self.sender.stats()
+        self.sender.counts
     }
 
     /// The smoothed round-trip time; `None` before the first sample.
@@ -97,7 +97,7 @@ impl Socket {
 
     /// Approximate positions in both directions, for [`Segment::parse`].
     pub fn position(&self) -> (u64, u64) {
-        (self.sender.nxt(), self.receiver.received())
+        (self.sender.nxt, self.receiver.next)
     }
 
     /// Handles a segment.
@@ -128,18 +128,18 @@ impl Socket {
 
     fn open(&mut self, now: Instant, segment: &Segment, times: u32) {
         self.state = State::Open;
-        self.sender.open(segment.window);
+        self.sender.allowed = segment.window.into();
         if let Some(at) = self.opened_at.filter(|_| times == 1) {
             self.sender.rtt.on_sample(now, now.since(at));
         }
     }
 
     fn answers_now(&self, now: Instant) -> bool {
-        self.receiver.due().is_some_and(|due| due <= now)
+        self.receiver.due.is_some_and(|due| due <= now)
     }
 
     fn answer(&mut self, now: Instant) -> Segment {
-        let seq = self.sender.nxt();
+        let seq = self.sender.nxt;
         let mut segment = Segment { timestamp: millis(now), seq, ..Segment::default() };
         self.receiver.acknowledge(&mut segment);
         segment
@@ -152,9 +152,7 @@ impl Socket {
         }
         self.receiver.on_segment(now, segment, self.sender.rtt.least());
         if let Some(ack) = segment.ack {
-            let ack =
-                Ack { ack, sacks: &segment.sacks, window: segment.window, echo: segment.echo };
-            self.sender.on_ack(now, &ack);
+            self.sender.on_ack(now, ack, segment);
         }
     }
 
@@ -165,7 +163,7 @@ impl Socket {
             State::Opening(at, _) => Some(at),
             State::Open => {
                 let answers = self.answers.front().map(|_| Instant::ZERO);
-                earliest([answers, self.sender.poll_timeout(), self.receiver.due()])
+                earliest([answers, self.sender.poll_timeout(), self.receiver.due])
             }
         }
     }
@@ -198,8 +196,7 @@ impl Socket {
             return Some(self.answer(now));
         }
         self.sender.handle_timeout(now);
-        let leaving = self.sender.poll_transmit(now)?;
-        (segment.seq, segment.len) = (leaving.seq, leaving.len);
+        (segment.seq, segment.len) = self.sender.poll_transmit(now)?;
         self.receiver.acknowledge(&mut segment);
         Some(segment)
     }

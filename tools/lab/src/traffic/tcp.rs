@@ -115,7 +115,7 @@ impl TcpTraffic {
     }
 
     fn lasted(&self, end: Instant) -> Duration {
-        self.exchange.completed().unwrap_or(end.min(self.end)).since(self.begin)
+        self.exchange.completed.unwrap_or(end.min(self.end)).since(self.begin)
     }
 }
 
@@ -155,7 +155,8 @@ impl Traffic for TcpTraffic {
     fn report(&self, end: Instant) -> TrafficReport {
         let lasted = self.lasted(end);
         let seconds = lasted.as_secs_f64().max(f64::MIN_POSITIVE);
-        let (stats, rtt) = (self.exchange.stats(), self.exchange.sender().smoothed_rtt());
+        let sender = self.exchange.sender();
+        let (stats, rtt) = (sender.stats(), sender.smoothed_rtt());
         TrafficReport {
             name: self.name.clone(),
             sent_packets: (self.data.log.packets.len() + self.answers.log.packets.len()) as u64,
@@ -167,7 +168,7 @@ impl Traffic for TcpTraffic {
             detail: Detail::Tcp(Box::new(TcpReport {
                 received_bytes: self.exchange.received(),
                 goodput_bps: self.exchange.received() as f64 * 8.0 / seconds,
-                completion_s: self.exchange.completed().map(|_| seconds),
+                completion_s: self.exchange.completed.map(|_| seconds),
                 smoothed_rtt_ms: rtt.map(|rtt| rtt.as_secs_f64() * 1e3),
                 segments_again: stats.again,
                 recoveries: stats.recoveries,
