@@ -219,14 +219,14 @@ impl Answered {
         stage.world.restart_links(scenario.links.clone());
         let before = sent(&stage.world);
         for spec in &scenario.traffic {
-            stage.add_traffic(spec.build(start, scenario.seed));
+            stage.traffic.push(spec.build(start, scenario.seed));
         }
         let end = start + scenario.duration() + DRAIN;
         stage.run_until(end);
         let after = sent(&stage.world);
         self.source_bytes += after.0.saturating_sub(before.0);
         self.further_bytes += after.1.saturating_sub(before.1);
-        for traffic in stage.traffic() {
+        for traffic in &stage.traffic {
             if let Detail::Requests(requests) = traffic.report(end).detail {
                 self.asked += requests.asked;
                 self.answered += requests.answered;

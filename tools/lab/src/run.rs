@@ -51,13 +51,11 @@ pub fn run(scenario: &Scenario) -> Result<Outcome, WorldError> {
     let start = stage.world.now();
     stage.world.restart_links(scenario.links_with_events());
     for (index, spec) in (0..).zip(&scenario.traffic) {
-        stage.add_traffic(spec.build(start, scenario.seed.wrapping_add(index)));
+        stage.traffic.push(spec.build(start, scenario.seed.wrapping_add(index)));
     }
-    for cross in &scenario.cross {
-        stage.add_cross(CrossSource::new(*cross, start));
-    }
+    stage.cross.extend(scenario.cross.iter().map(|cross| CrossSource::new(*cross, start)));
     stage.add_script(&scenario.events, start);
-    stage.watch(scenario.judged().map(|index| scenario.traffic[index].port));
+    stage.watched = scenario.judged().map(|index| scenario.traffic[index].port);
 
     let mut recorder = Recorder::new(scenario, &mut stage.world);
     let end = start + scenario.duration();
@@ -83,13 +81,12 @@ pub(crate) fn warm_up(stage: &mut Stage, scenario: &Scenario) {
         stage.run_until(stage.world.now() + LOOK);
     }
     let start = stage.world.now();
-    for (index, spec) in (0..).zip(&scenario.traffic) {
-        stage.add_traffic(
-            lead_in(spec, index).build(start, scenario.seed.wrapping_add(index.into())),
-        );
+    for (index, spec) in (0_u16..).zip(&scenario.traffic) {
+        let seed = scenario.seed.wrapping_add(index.into());
+        stage.traffic.push(lead_in(spec, index).build(start, seed));
     }
     stage.run_until(start + LEAD_IN + SETTLE);
-    stage.clear_traffic();
+    stage.traffic.clear();
 }
 
 /// The application of `spec` at another port, for a short time.

@@ -29,7 +29,7 @@ pub struct CrossTraffic {
 /// The packets of a [`CrossTraffic`], one after the other.
 #[derive(Clone, Debug)]
 pub struct CrossSource {
-    traffic: CrossTraffic,
+    pub(crate) traffic: CrossTraffic,
     next: Duration,
     start: Instant,
 }
@@ -38,11 +38,6 @@ impl CrossSource {
     /// Packets of `traffic` with a stream that starts at `start`.
     pub fn new(traffic: CrossTraffic, start: Instant) -> Self {
         Self { traffic, next: traffic.begin, start }
-    }
-
-    /// The settings of the cross traffic.
-    pub fn traffic(&self) -> &CrossTraffic {
-        &self.traffic
     }
 
     /// When the next packet is due; `None` after the last.

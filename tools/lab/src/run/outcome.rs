@@ -125,7 +125,7 @@ impl Recorder {
         let now = &self.last;
         let repairs = now.repairs.saturating_sub(last.repairs);
         self.timeline.repairs.push(u32::try_from(repairs).unwrap_or(u32::MAX));
-        let repaired = stage.repaired() - self.repaired;
+        let repaired = stage.repaired - self.repaired;
         self.repaired += repaired;
         self.timeline.recovered.push(u32::try_from(repaired).unwrap_or(u32::MAX));
         self.inner_bytes += now.inner_bytes.saturating_sub(last.inner_bytes);
@@ -136,10 +136,10 @@ impl Recorder {
     pub(super) fn finish(mut self, scenario: &Scenario, stage: &mut Stage) -> Outcome {
         let end = stage.world.now();
         let traffic: Vec<TrafficReport> =
-            stage.traffic().iter().map(|traffic| traffic.report(end)).collect();
+            stage.traffic.iter().map(|traffic| traffic.report(end)).collect();
         let judged = scenario.judged().and_then(|index| traffic.get(index));
         let mut outcome = Outcome {
-            causes: stage.causes().clone(),
+            causes: stage.causes.clone(),
             links: self.link_reports(&stage.world),
             events: self.events(&stage.world),
             drops: self.drops(&stage.world),

@@ -15,14 +15,16 @@ use crate::world::World;
 pub struct Stage {
     /// The world.
     pub world: World,
-    traffic: Vec<Box<dyn Traffic>>,
-    cross: Vec<CrossSource>,
+    /// The applications, each with a port of its own.
+    pub(crate) traffic: Vec<Box<dyn Traffic>>,
+    pub(super) cross: Vec<CrossSource>,
     script: VecDeque<(Instant, usize, Action)>,
-    unclaimed: u64,
-    /// Port of the packets that are observed.
-    watched: Option<u16>,
-    causes: Causes,
-    repaired: u64,
+    /// Port of the packets that are observed, if the world observes packets.
+    pub(super) watched: Option<u16>,
+    /// Where late ones of the observed packets lost their time.
+    pub(super) causes: Causes,
+    /// Observed packets that came by a repair.
+    pub(super) repaired: u64,
 }
 
 impl Stage {
@@ -33,59 +35,16 @@ impl Stage {
             traffic: Vec::new(),
             cross: Vec::new(),
             script: VecDeque::new(),
-            unclaimed: 0,
             watched: None,
             causes: Causes::default(),
             repaired: 0,
         }
     }
 
-    /// Adds an application with a port of its own.
-    pub fn add_traffic(&mut self, traffic: Box<dyn Traffic>) {
-        self.traffic.push(traffic);
-    }
-
-    /// Removes all applications.
-    pub fn clear_traffic(&mut self) {
-        self.traffic.clear();
-        self.unclaimed = 0;
-    }
-
-    /// The applications, in the order in which they were added.
-    pub fn traffic(&self) -> &[Box<dyn Traffic>] {
-        &self.traffic
-    }
-
-    /// Adds cross traffic.
-    pub fn add_cross(&mut self, source: CrossSource) {
-        self.cross.push(source);
-    }
-
     /// Adds a script whose times count from `start`.
     pub fn add_script(&mut self, events: &[Event], start: Instant) {
         self.script.extend(events.iter().map(|event| (start + event.at, event.link, event.action)));
         self.script.make_contiguous().sort_by_key(|(at, ..)| *at);
-    }
-
-    /// Observes each packet to `port` from now on, if the world observes packets.
-    pub fn watch(&mut self, port: Option<u16>) {
-        self.watched = port;
-        (self.causes, self.repaired) = (Causes::default(), 0);
-    }
-
-    /// Where late ones of the observed packets lost their time.
-    pub fn causes(&self) -> &Causes {
-        &self.causes
-    }
-
-    /// Observed packets that came by a repair.
-    pub fn repaired(&self) -> u64 {
-        self.repaired
-    }
-
-    /// Inner packets that came out of the tunnel and belong to no application.
-    pub fn unclaimed(&self) -> u64 {
-        self.unclaimed
     }
 
     /// Runs until `end`, in the order of time. Panics as [`World::handle_timeout`].
@@ -127,7 +86,7 @@ impl Stage {
 
     fn push_cross(&mut self, now: Instant) {
         for source in &mut self.cross {
-            let (link, direction) = (source.traffic().link, source.traffic().direction);
+            let (link, direction) = (source.traffic.link, source.traffic.direction);
             while let Some(bytes) = source.poll(now) {
                 self.world.push_cross(link, direction, bytes);
             }
@@ -143,11 +102,9 @@ impl Stage {
                 let repaired = arrival.trail.is_some_and(|trail| is_repaired(&arrival, &trail));
                 self.repaired += u64::from(repaired);
             }
-            match self.traffic.iter_mut().find(|traffic| Some(traffic.port()) == port) {
-                Some(traffic) => {
-                    traffic.handle_arrival(arrival.at, arrival.direction, &arrival.packet);
-                }
-                None => self.unclaimed += 1,
+            let traffic = self.traffic.iter_mut().find(|traffic| Some(traffic.port()) == port);
+            if let Some(traffic) = traffic {
+                traffic.handle_arrival(arrival.at, arrival.direction, &arrival.packet);
             }
         }
     }
