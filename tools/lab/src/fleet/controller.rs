@@ -97,15 +97,7 @@ impl World {
         let key = self.cast.key(who);
         let mut desk = Desk::new(self.now, key, is_member, published.clone());
         if is_box {
-            let device = &store.devices[who];
-            for (kind, stored) in [
-                (Kind::Candidates, &device.candidates),
-                (Kind::Configuration, &device.configuration),
-            ] {
-                if let Some(stored) = stored {
-                    desk.desire(kind, stored.0, stored.1.clone());
-                }
-            }
+            store.devices[who].desire(&mut desk);
         } else {
             let proxy = who - self.cast.boxes;
             desk.desire_table(store.tables[proxy].clone(), None);
@@ -126,6 +118,14 @@ impl World {
         self.send_down(who, stream, frames);
     }
 
+    /// Lets `act` change the desk of `who` if there is one, and handles what follows.
+    fn use_desk(&mut self, replica: usize, who: usize, act: impl FnOnce(&mut Desk)) {
+        if let Some((_, desk)) = self.replicas[replica].desks.get_mut(&who) {
+            act(desk);
+        }
+        self.flush_desk(replica, who);
+    }
+
     pub(super) fn handle_up(&mut self, who: usize, stream: u64, frames: Vec<Up>) {
         let holds = |replica: &super::Replica| {
             replica.desks.get(&who).is_some_and(|(held, _)| *held == stream)
@@ -136,10 +136,7 @@ impl World {
         }
         let now = self.now;
         for frame in frames {
-            if let Some((_, desk)) = self.replicas[replica].desks.get_mut(&who) {
-                desk.handle_frame(now, frame);
-            }
-            self.flush_desk(replica, who);
+            self.use_desk(replica, who, |desk| desk.handle_frame(now, frame));
         }
     }
 
@@ -351,11 +348,8 @@ impl World {
                 Change::Device(who) => self.send_documents(replica, who),
                 Change::Table(proxy) => self.send_table(replica, proxy),
                 Change::Drain(proxy) => {
-                    let who = self.cast.boxes + proxy;
-                    if let Some((_, desk)) = self.replicas[replica].desks.get_mut(&who) {
-                        desk.drain(!self.store.proxies[proxy].is_active);
-                    }
-                    self.flush_desk(replica, who);
+                    let is_active = self.store.proxies[proxy].is_active;
+                    self.use_desk(replica, self.cast.boxes + proxy, |desk| desk.drain(!is_active));
                 }
             }
         }
@@ -365,26 +359,17 @@ impl World {
         let desks = self.replicas[replica].desks.keys().copied();
         let whom: Vec<usize> = desks.filter(|who| boxes_too || !self.cast.is_box(*who)).collect();
         for who in whom {
-            let store = &self.store;
-            let to_boxes = self.cast.is_box(who);
+            let (store, to_boxes) = (&self.store, self.cast.is_box(who));
             let published = if to_boxes { &store.published_to_boxes } else { &store.published };
-            if let Some((_, desk)) = self.replicas[replica].desks.get_mut(&who) {
-                desk.publish(published.clone());
-            }
-            self.flush_desk(replica, who);
+            let published = published.clone();
+            self.use_desk(replica, who, |desk| desk.publish(published));
         }
     }
 
     fn send_documents(&mut self, replica: usize, who: usize) {
         let device = &self.store.devices[who];
         let Some((_, desk)) = self.replicas[replica].desks.get_mut(&who) else { return };
-        for (kind, stored) in
-            [(Kind::Candidates, &device.candidates), (Kind::Configuration, &device.configuration)]
-        {
-            if let Some(stored) = stored {
-                desk.desire(kind, stored.0, stored.1.clone());
-            }
-        }
+        device.desire(desk);
         let key = self.cast.key(who);
         if let Some((_, rollout)) = &mut self.store.rollout {
             rollout.on_reached(&key);

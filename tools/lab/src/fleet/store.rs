@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use roadweave_fleet::{
-    Band, Body, Candidate, Candidates, Document, Entry, Envelope, Head, HealthState, Offered,
-    ProxyView, Published, PublishedTable, PublishedTrust, Revocation, Revocations, Rollout, Seeker,
-    Signed, Table, TableHead, TrustList, Version, candidates,
+    Band, Body, Candidate, Candidates, Desk, Document, Entry, Envelope, Head, HealthState, Kind,
+    Offered, ProxyView, Published, PublishedTable, PublishedTrust, Revocation, Revocations,
+    Rollout, Seeker, Signed, Table, TableHead, TrustList, Version, candidates,
 };
 use roadweave_identity::PublicKey;
 
@@ -29,6 +29,18 @@ pub(super) struct Device {
     pub proxy: Option<usize>,
     /// The last counted report.
     pub reported: Option<(Version, u8)>,
+}
+
+impl Device {
+    /// Hands its documents to `desk`.
+    pub fn desire(&self, desk: &mut Desk) {
+        let kinds = [Kind::Candidates, Kind::Configuration];
+        for (kind, stored) in kinds.into_iter().zip([&self.candidates, &self.configuration]) {
+            if let Some(stored) = stored {
+                desk.desire(kind, stored.0, stored.1.clone());
+            }
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
