@@ -160,67 +160,7 @@ const STRATEGY_COLORS: usize = 7;
 const LINK_COLORS: usize = 6;
 const DASHES: usize = 3;
 
-const STYLE: &str = "
-:root{--ink:#1c2430;--soft:#5a6474;--rule:#e0e4ea;--paper:#fff;--tint:#f5f7fa;
---s0:#0072b2;--s1:#e69f00;--s2:#009e73;--s3:#cc79a7;--s4:#56b4e9;--s5:#d55e00;--s6:#787878;
---k0:#1f4e79;--k1:#9cc9e3;--k2:#5b8db8;--k3:#c3cad4;--k4:#6b7280;--k5:#d4e6f1;
---c0:#5b8ff9;--c1:#ee8866;--c2:#44bb99;--c3:#e3cf57;--c4:#b9bfc9;--c5:#b3261e;
---lane:#b7791f;--sent:#a5dcc9;--recovered:#00795a;--missing:#b3261e;--late:#f0a59f;--stall:#dc2626}
-@media screen and (prefers-color-scheme:dark){:root{--ink:#e3e8ef;--soft:#9aa5b5;--rule:#313a47;
---paper:#12161c;--tint:#1a2029;--s0:#4ba3e3;--s1:#f0b429;--s2:#2cc295;--s3:#dc93ba;--s4:#8fd0f7;
---s5:#f07b2e;--s6:#a0a6ae;--k0:#3f78b5;--k1:#b5dcf0;--k2:#74a7d3;--k3:#8b96a5;--k4:#5c6675;
---k5:#dbe9f2;--c3:#d8c23c;--c4:#7c8593;--c5:#f0645a;--lane:#e0a03c;--sent:#2f6b58;
---recovered:#3fd1a5;--missing:#f0645a;--late:#7a3d3a;--stall:#f0645a}}
-body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:1180px;
-margin:2.5rem auto;padding:0 1.5rem}
-h1{font-size:1.6rem;margin:0 0 .2rem}h2{font-size:1.25rem;margin:2.6rem 0 .4rem}
-h3{font-size:1rem;margin:1.8rem 0 .3rem}p{margin:.3rem 0;max-width:52rem}
-.whole,.legend{max-width:none}
-.muted,dt,thead th{color:var(--soft)}
-code{font:13px/1.5 ui-monospace,monospace;background:var(--tint);padding:.1rem .3rem;
-overflow-wrap:anywhere}
-table{border-collapse:collapse;width:100%;margin:.6rem 0;font-variant-numeric:tabular-nums}
-th,td{padding:.35rem .35rem;text-align:right;border-bottom:1px solid var(--rule);white-space:nowrap;
-font-size:.86rem}
-th{font-weight:600}thead th{font-size:.78rem;white-space:normal;vertical-align:bottom}
-th:first-child{text-align:left}
-dl{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1.2rem;margin:.4rem 0}
-dd{margin:0;max-width:48rem;overflow-wrap:anywhere}
-.wide{overflow-x:auto}.wide>svg{display:block;width:100%;min-width:640px;height:auto}
-.legend{margin:.5rem 0 .2rem}.key{white-space:nowrap;margin-right:1.1em;font-size:.86rem}
-.swatch{width:20px;height:10px;margin-right:.4em}
-svg text{font:13px system-ui,sans-serif;fill:var(--soft)}
-svg .name{fill:var(--ink)}
-.line{fill:none;stroke:currentColor;stroke-width:2;stroke-linejoin:round}.line.thick{stroke-width:6}
-.grid{fill:none;stroke:var(--rule)}.axis{fill:none;stroke:var(--soft)}
-.mark{fill:none;stroke:var(--ink);stroke-dasharray:5 4}
-.area{fill:currentColor;stroke:none}.box{fill:currentColor;fill-opacity:.3;stroke:currentColor}
-.whisker{fill:none;stroke:currentColor;stroke-width:1.5}.median{fill:none;stroke:currentColor;
-stroke-width:3}.mean{fill:var(--paper);stroke:currentColor;stroke-width:1.5}
-.stall{fill:var(--stall);fill-opacity:.22}
-.s0{color:var(--s0)}.s1{color:var(--s1)}.s2{color:var(--s2)}.s3{color:var(--s3)}.s4{color:var(--s4)}
-.s5{color:var(--s5)}.s6{color:var(--s6)}.k0{color:var(--k0)}.k1{color:var(--k1)}.k2{color:var(--k2)}
-.k3{color:var(--k3)}.k4{color:var(--k4)}.k5{color:var(--k5)}.c0{color:var(--c0)}.c1{color:var(--c1)}
-.c2{color:var(--c2)}.c3{color:var(--c3)}.c4{color:var(--c4)}.c5{color:var(--c5)}
-.stalled{color:var(--stall);opacity:.35}
-.lane{color:var(--lane)}.sent{color:var(--sent)}.recovered{color:var(--recovered)}
-.missing{color:var(--missing)}.late{color:var(--late)}.bound{color:var(--ink)}
-.line.bound{stroke-dasharray:7 3}.line.dash0{stroke-dasharray:9 3}.line.dash1{stroke-dasharray:3 3}
-.line.dash2{stroke-dasharray:9 3 2 3}.thick.line{stroke-dasharray:none}
-.line.thick.bound{stroke-width:3;stroke-dasharray:5 2}
-details{border-bottom:1px solid var(--rule)}
-summary{cursor:pointer;list-style:none;padding:.35rem 0 .35rem 1.3em;position:relative;font-variant-numeric:tabular-nums;font-size:.86rem}
-summary::-webkit-details-marker{display:none}
-summary::before{content:\"\\25b8\";position:absolute;left:.2em}
-details[open]>summary::before{content:\"\\25be\"}
-summary:hover{background:var(--tint)}
-.row{display:grid;gap:.6rem;
-grid-template-columns:minmax(9rem,2fr) repeat(var(--columns),minmax(4rem,1fr))}
-.row>*{text-align:right;overflow-wrap:anywhere}.row>:first-child{text-align:left;font-weight:600}
-.head{color:var(--soft);font-size:.78rem;font-weight:600;padding-left:1.43em}
-@media print{body{max-width:none;margin:0;font-size:12px}figure,svg,tr{break-inside:avoid}
-.wide{overflow:visible}}
-";
+const STYLE: &str = include_str!("page.css");
 
 #[cfg(test)]
 mod tests {
