@@ -32,7 +32,7 @@ pub use self::hostile::Hostile;
 pub use self::network::Counts;
 use self::network::{Flying, Network};
 use self::processor::Processor;
-use crate::world::{MTU, SERVER};
+use crate::world::{SERVER, server_config};
 
 /// The configuration of a crowd.
 #[derive(Clone, Debug)]
@@ -458,15 +458,9 @@ pub fn server_key() -> PublicKey {
 
 /// What the server of a crowd knows of a vehicle.
 pub fn peer(config: &CrowdConfig, vehicle: usize) -> (PublicKey, Peer) {
-    let peer = Peer {
-        name: name(vehicle),
-        tenant: String::new(),
-        addresses: vec![IpAddr::from(inner_address(vehicle)).into()],
-        expires_unix: None,
-        rate_limit: config.rate_limits.get(&vehicle).copied(),
-        offline_max: None,
-    };
-    (vehicle_key(vehicle), peer)
+    let rate_limit = config.rate_limits.get(&vehicle).copied();
+    let addresses = vec![IpAddr::from(inner_address(vehicle)).into()];
+    (vehicle_key(vehicle), Peer { rate_limit, ..Peer::new(name(vehicle), addresses) })
 }
 
 fn name(vehicle: usize) -> String {
@@ -502,15 +496,9 @@ fn server(
     let peers = (0..config.vehicles).map(|vehicle| peer(config, vehicle));
     let peers = Arc::new(PeerTable::new(peers));
     let server = ServerConfig {
-        transport: transport(config.seed, 0, life),
-        lanes: config.lanes_down.clone(),
-        gateways: vec![IpAddr::from([10, 77, 0, 1]).into()],
-        mtu: MTU,
-        streams: None,
-        speedtest: None,
-        clients_reach_clients: false,
         memory_max: config.memory_max,
         client_memory_max: config.client_memory_max,
+        ..server_config(transport(config.seed, 0, life), &config.lanes_down)
     };
     let server = Server::new(epoch, server, Arc::new(server_identity()), peers.clone())?;
     Ok((server, peers))

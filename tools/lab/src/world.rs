@@ -40,6 +40,7 @@ use roadweave_quic::Epoch;
 use roadweave_tunnel::{Client, ClientEvent, Node, Notice, RecvMeta, Server, ServerEvent};
 
 pub use config::{LINKS_MAX, OtherServer, Strangers, Trust, WorldConfig, WorldError};
+pub(crate) use ends::server_config;
 pub use machine::{Machine, UnknownMachine};
 use machine::{Sleeper, Waiting};
 use strangers::Neighbour;

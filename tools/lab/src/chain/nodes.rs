@@ -13,7 +13,7 @@ use roadweave_tunnel::{
 
 use super::network::anchor_address;
 use super::{ANY_PROXY, ChainConfig, proxy_address};
-use crate::world::MTU;
+use crate::world::server_config;
 
 /// The inner address of a box; boxes of different tenants share it.
 pub fn inner_address(config: &ChainConfig, number: usize) -> Ipv4Addr {
@@ -57,14 +57,9 @@ fn lanes(config: &ChainConfig) -> Vec<LaneConfig> {
 }
 
 fn device(config: &ChainConfig, number: usize) -> (PublicKey, Peer) {
-    let peer = Peer {
-        name: format!("box-{number}"),
-        tenant: tenant_name(number % config.tenants),
-        addresses: vec![IpAddr::from(inner_address(config, number)).into()],
-        expires_unix: None,
-        rate_limit: None,
-        offline_max: None,
-    };
+    let tenant = tenant_name(number % config.tenants);
+    let addresses = vec![IpAddr::from(inner_address(config, number)).into()];
+    let peer = Peer { tenant, ..Peer::new(format!("box-{number}"), addresses) };
     (box_identity(number).public_key(), peer)
 }
 
@@ -96,14 +91,7 @@ pub(super) fn anchor(
         memory_max: config.streams.anchor.unwrap_or_default(),
     };
     let proxies = (0..config.proxies).map(|proxy| {
-        let peer = Peer {
-            name: format!("proxy-{proxy}"),
-            tenant: String::new(),
-            addresses: Vec::new(),
-            expires_unix: None,
-            rate_limit: None,
-            offline_max: None,
-        };
+        let peer = Peer::new(format!("proxy-{proxy}"), Vec::new());
         (proxy_key(proxy), peer)
     });
     let proxies = Arc::new(PeerTable::new(proxies));
@@ -123,15 +111,10 @@ pub(super) fn tenants(config: &ChainConfig) -> Vec<ProxyTenant> {
 
 pub(super) fn proxy(epoch: Epoch, config: &ChainConfig, proxy: usize, life: u8) -> Server {
     let server = ServerConfig {
-        transport: transport(config, life),
-        lanes: lanes(config),
         gateways: Vec::new(),
-        mtu: MTU,
         streams: config.streams.proxies.contains(&proxy).then(StreamsConfig::default),
-        speedtest: None,
-        clients_reach_clients: false,
         memory_max: 16 * MEMORY_MAX,
-        client_memory_max: MEMORY_MAX,
+        ..server_config(transport(config, life), &lanes(config))
     };
     let proxied = ProxyConfig { tenants: tenants(config), leg_rate: config.leg_rate };
     let peers = (0..config.boxes).map(|number| device(config, number));

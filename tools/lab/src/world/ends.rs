@@ -6,7 +6,8 @@ use std::sync::Arc;
 use roadweave_identity::Identity;
 use roadweave_quic::{Epoch, TransportConfig};
 use roadweave_tunnel::{
-    Candidate, Client, ClientConfig, Learned, MEMORY_MAX, Peer, PeerTable, Server, ServerConfig,
+    Candidate, Client, ClientConfig, LaneConfig, Learned, MEMORY_MAX, Peer, PeerTable, Server,
+    ServerConfig,
 };
 
 use super::{MTU, OtherServer, SERVER, Trust, WorldConfig, WorldError};
@@ -67,32 +68,28 @@ fn server_of(
     own: [u8; 32],
 ) -> Result<Server, WorldError> {
     let v6 = "fd77::2".parse::<IpAddr>().expect("it is written as RFC 5952 says");
-    let peer = Peer {
-        name: NAME.into(),
-        tenant: String::new(),
-        addresses: vec![IpAddr::from(VEHICLE).into(), v6.into()],
-        expires_unix: world.trust.expires_unix,
-        rate_limit: None,
-        offline_max: None,
-    };
+    let addresses = vec![IpAddr::from(VEHICLE).into(), v6.into()];
+    let expires_unix = world.trust.expires_unix;
+    let peer = Peer { expires_unix, ..Peer::new(NAME, addresses) };
     let peers = Arc::new(PeerTable::new([(Identity::from_seed(known).public_key(), peer)]));
     peers.set_unix_time(Trust::UNIX_TIME);
     let config = ServerConfig {
-        transport: transport(world, 2, life),
-        lanes: world.lanes_down.clone(),
-        gateways: vec![IpAddr::from(GATEWAY).into()],
-        mtu: MTU,
         streams: world.streams.clone(),
         speedtest: world.speedtest,
-        clients_reach_clients: false,
-        memory_max: 8 * MEMORY_MAX,
-        client_memory_max: MEMORY_MAX,
+        ..server_config(transport(world, 2, life), &world.lanes_down)
     };
     let identity = Arc::new(Identity::from_seed(own));
     let mut server = Server::new(epoch, config, identity, peers)?;
     let client_key = Identity::from_seed(known).public_key().to_string();
     server.restore(Learned::from([(client_key, world.learned.clone())]));
     Ok(server)
+}
+
+/// The settings of a server for clients without streams and speed tests.
+pub(crate) fn server_config(transport: TransportConfig, lanes: &[LaneConfig]) -> ServerConfig {
+    let gateways = vec![IpAddr::from(GATEWAY).into()];
+    let (lanes, memory_max) = (lanes.to_vec(), 8 * MEMORY_MAX);
+    ServerConfig { lanes, mtu: MTU, memory_max, ..ServerConfig::new(transport, gateways) }
 }
 
 /// The product's settings, with a seed per side and life.

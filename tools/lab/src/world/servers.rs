@@ -21,11 +21,11 @@ use roadweave_proto::Instant;
 use roadweave_quic::{Epoch, Outbox, TransportConfig};
 use roadweave_tunnel::{
     Candidate, Client, ClientConfig, ClientEvent, DrainReason, Io, LaneConfig, MEMORY_MAX,
-    Node as _, Peer, PeerTable, Server, ServerConfig, ServerEvent, flush, turn,
+    Node as _, Peer, PeerTable, Server, ServerEvent, flush, turn,
 };
 
 use super::wire::Wire;
-use super::{MTU, WorldError, meta, uplink};
+use super::{WorldError, meta, server_config, uplink};
 use crate::inner::VEHICLE;
 
 /// Configuration of a vehicle and its servers.
@@ -397,26 +397,9 @@ fn server_identity(number: usize) -> Identity {
 }
 
 fn server(epoch: Epoch, config: &ServersConfig, number: usize) -> Result<Server, WorldError> {
-    let peer = Peer {
-        name: "vehicle".into(),
-        addresses: vec![IpAddr::from(VEHICLE).into()],
-        expires_unix: None,
-        rate_limit: None,
-        offline_max: None,
-        tenant: String::new(),
-    };
+    let peer = Peer::new("vehicle", vec![IpAddr::from(VEHICLE).into()]);
     let peers = Arc::new(PeerTable::new([(client_identity().public_key(), peer)]));
-    let settings = ServerConfig {
-        transport: transport(config.seed, 1 + number as u8),
-        lanes: config.lanes_down.clone(),
-        gateways: vec![IpAddr::from([10, 77, 0, 1]).into()],
-        mtu: MTU,
-        streams: None,
-        speedtest: None,
-        clients_reach_clients: false,
-        memory_max: 8 * MEMORY_MAX,
-        client_memory_max: MEMORY_MAX,
-    };
+    let settings = server_config(transport(config.seed, 1 + number as u8), &config.lanes_down);
     Ok(Server::new(epoch, settings, Arc::new(server_identity(number)), peers)?)
 }
 
