@@ -85,18 +85,10 @@ pub struct Viewings {
     sums: Vec<Sums>,
 }
 
-/// Figures of one pair that add up.
-#[derive(Clone, Copy, Debug, Default)]
-struct Sums {
-    stalled: f64,
-    played: f64,
-    levels: f64,
-    danger: f64,
-    source: f64,
-    further: f64,
-    datagrams: f64,
-    reinjected: f64,
-}
+/// Parts and wholes of the ratios, which add up: time that stands still and that plays; moments in
+/// danger and all; further bytes and those of first copies; datagrams sent again without need and
+/// all.
+type Sums = [(f64, f64); 4];
 
 /// Durations of all pairs together, ascending: ms, and the pair.
 #[derive(Debug, Default)]
@@ -135,7 +127,7 @@ impl Viewings {
             requests: samples(|seen| &seen.requests),
             first_frames: samples(|seen| &seen.first_frames),
             levels: samples(|seen| &seen.levels),
-            sums: pairs.iter().map(|all| Sums::of(all)).collect(),
+            sums: pairs.iter().map(|all| sums_of(all)).collect(),
         }
     }
 
@@ -158,55 +150,46 @@ impl Viewings {
 
     /// The figures with pair `i` counted `times[i]` times.
     fn of(&self, times: &[u32]) -> Values {
-        let sums = self
-            .sums
-            .iter()
-            .zip(times)
-            .fold(Sums::default(), |all, (sums, times)| all.plus(sums, f64::from(*times)));
-        let by = |part: f64, whole: f64| (whole > 0.0).then(|| part / whole);
+        let mut sums = Sums::default();
+        self.sums.iter().zip(times).for_each(|(own, times)| add(&mut sums, own, (*times).into()));
+        let [rebuffering, danger, copies, reinjected] =
+            sums.map(|(part, whole)| (whole > 0.0).then(|| part / whole));
         Figure::ALL.map(|figure| match figure {
             Figure::RequestP50 => self.requests.at(0.50, times),
             Figure::RequestP95 => self.requests.at(0.95, times),
             Figure::RequestP99 => self.requests.at(0.99, times),
             Figure::FirstFrameP50 => self.first_frames.at(0.50, times),
             Figure::FirstFrameP99 => self.first_frames.at(0.99, times),
-            Figure::Rebuffering => by(sums.stalled, sums.played),
+            Figure::Rebuffering => rebuffering,
             Figure::BufferP1 => self.levels.at(0.01, times),
-            Figure::BufferDanger => by(sums.danger, sums.levels),
-            Figure::Copies => by(sums.further, sums.source),
-            Figure::Reinjected => by(sums.reinjected, sums.datagrams),
+            Figure::BufferDanger => danger,
+            Figure::Copies => copies,
+            Figure::Reinjected => reinjected,
         })
     }
 }
 
-impl Sums {
-    fn of(all: &[(Seen, Sent)]) -> Self {
-        all.iter().fold(Self::default(), |sums, (seen, sent)| {
-            let own = Self {
-                stalled: seen.stalled.as_secs_f64(),
-                played: seen.played.as_secs_f64(),
-                levels: seen.levels.len() as f64,
-                danger: seen.levels.iter().filter(|left| **left < DANGER).count() as f64,
-                source: sent.source.saturating_sub(sent.again) as f64,
-                further: (sent.further + sent.again) as f64,
-                datagrams: sent.datagrams as f64,
-                reinjected: sent.further_datagrams.saturating_sub(sent.lost) as f64,
-            };
-            sums.plus(&own, 1.0)
-        })
+fn sums_of(all: &[(Seen, Sent)]) -> Sums {
+    let mut sums = Sums::default();
+    for (seen, sent) in all {
+        let danger = seen.levels.iter().filter(|left| **left < DANGER).count();
+        let first = sent.source.saturating_sub(sent.again);
+        let reinjected = sent.further_datagrams.saturating_sub(sent.lost);
+        let own = [
+            (seen.stalled.as_secs_f64(), seen.played.as_secs_f64()),
+            (danger as f64, seen.levels.len() as f64),
+            ((sent.further + sent.again) as f64, first as f64),
+            (reinjected as f64, sent.datagrams as f64),
+        ];
+        add(&mut sums, &own, 1.0);
     }
+    sums
+}
 
-    fn plus(self, other: &Self, times: f64) -> Self {
-        Self {
-            stalled: self.stalled + other.stalled * times,
-            played: self.played + other.played * times,
-            levels: self.levels + other.levels * times,
-            danger: self.danger + other.danger * times,
-            source: self.source + other.source * times,
-            further: self.further + other.further * times,
-            datagrams: self.datagrams + other.datagrams * times,
-            reinjected: self.reinjected + other.reinjected * times,
-        }
+fn add(sums: &mut Sums, other: &Sums, times: f64) {
+    for ((part, whole), other) in sums.iter_mut().zip(other) {
+        *part += other.0 * times;
+        *whole += other.1 * times;
     }
 }
 
