@@ -9,13 +9,18 @@
 //! A packet that enters at one end of a link leaves at its other end, unchanged, late or never.
 
 use roadweave_proto::{DropReason, Instant};
+use serde::{Deserialize, Serialize};
 
 use crate::link::{Link, LinkSettings, LinkStats};
 
 /// The direction of a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
 pub enum Direction {
     /// From the vehicle, the near end, to the far end.
+    #[default]
     Up,
     /// From the far end to the vehicle.
     Down,

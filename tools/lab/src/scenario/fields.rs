@@ -27,24 +27,6 @@ fn fault_at(table: &str, index: usize, field: &str, message: impl fmt::Display) 
     )
 }
 
-/// A direction, as scenarios write it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum DirectionField {
-    #[default]
-    Up,
-    Down,
-}
-
-impl From<DirectionField> for Direction {
-    fn from(field: DirectionField) -> Self {
-        match field {
-            DirectionField::Up => Self::Up,
-            DirectionField::Down => Self::Down,
-        }
-    }
-}
-
 /// What an application does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -63,7 +45,7 @@ pub(super) struct TrafficFields {
     kind: Kind,
     name: Option<String>,
     #[serde(default)]
-    direction: DirectionField,
+    direction: Direction,
     port: Option<u16>,
     #[serde(default)]
     begin_s: f64,
@@ -113,7 +95,7 @@ impl TrafficFields {
         };
         Ok(TrafficSpec {
             name: self.name.clone().unwrap_or_else(|| self.default_name()),
-            direction: self.direction.into(),
+            direction: self.direction,
             port,
             begin,
             lasting,
@@ -284,7 +266,7 @@ impl EventFields {
 pub(super) struct CrossFields {
     link: String,
     #[serde(default)]
-    direction: DirectionField,
+    direction: Direction,
     rate_kbps: u64,
     packet_bytes: Option<usize>,
     #[serde(default)]
@@ -333,7 +315,7 @@ impl CrossFields {
         }
         Ok(CrossTraffic {
             link: find_link("cross", index, &self.link, links)?,
-            direction: self.direction.into(),
+            direction: self.direction,
             rate: Rate::from_kbps(self.rate_kbps),
             packet_bytes,
             begin,
