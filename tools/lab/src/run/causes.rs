@@ -53,14 +53,8 @@ impl Causes {
     pub fn merge(&mut self, other: &Self) {
         self.late += other.late;
         self.repaired += other.repaired;
-        let pairs = [
-            (&mut self.window_wait, &other.window_wait),
-            (&mut self.detection, &other.detection),
-            (&mut self.recovery, &other.recovery),
-            (&mut self.link_queue, &other.link_queue),
-            (&mut self.propagation, &other.propagation),
-        ];
-        for (sum, cause) in pairs {
+        let mut other = other.clone();
+        for (sum, cause) in self.parts().into_iter().zip(other.parts()) {
             sum.packets += cause.packets;
             sum.seconds += cause.seconds;
         }
@@ -88,22 +82,18 @@ impl Causes {
         }
         let mut largest = 0;
         for (index, part) in parts.iter().enumerate() {
-            self.cause(index).seconds += part.as_secs_f64();
+            self.parts()[index].seconds += part.as_secs_f64();
             if *part > parts[largest] {
                 largest = index;
             }
         }
-        self.cause(largest).packets += 1;
+        self.parts()[largest].packets += 1;
     }
 
-    fn cause(&mut self, index: usize) -> &mut Cause {
-        match index {
-            0 => &mut self.window_wait,
-            1 => &mut self.detection,
-            2 => &mut self.recovery,
-            3 => &mut self.link_queue,
-            _ => &mut self.propagation,
-        }
+    /// The causes in the order of a packet's delay.
+    fn parts(&mut self) -> [&mut Cause; 5] {
+        let Self { window_wait, detection, recovery, link_queue, propagation, .. } = self;
+        [window_wait, detection, recovery, link_queue, propagation]
     }
 }
 
@@ -157,7 +147,7 @@ mod tests {
         causes.note(arrival);
         let mut found = [0; 5];
         for (index, found) in found.iter_mut().enumerate() {
-            let cause = causes.cause(index);
+            let cause = &causes.parts()[index];
             *found = (cause.seconds * 1e3).round() as u64;
             assert_eq!(cause.packets, u64::from(index == largest), "cause {index}");
         }
