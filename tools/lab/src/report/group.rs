@@ -41,8 +41,13 @@ fn table(report: &Report<'_>, drives: &[&Compared], pooled: &[Pooled], limit: &L
             cells
         })
         .collect();
-    rows.push(reachable_row(drives));
-    rows.push(bound_row(drives, limit));
+    let reachable = |bound: &Bound| {
+        (bound.reachable.fps, bound.reachable.stall_ratio, bound.reachable.residual_loss)
+    };
+    rows.push(limit_row(drives, "reachable".to_owned(), reachable, None));
+    let own = |bound: &Bound| (bound.fps, bound.stall_ratio, bound.residual_loss);
+    let bound = format!("{}bound", page::swatch(page::BOUND_CLASS));
+    rows.push(limit_row(drives, bound, own, limit.percentiles()));
     let first = pooled.first().map_or("", |first| name(&first.figures));
     format!(
         "{}<p class=\"muted\">Means over the drives; delays are those of all packets of all drives. \
@@ -76,38 +81,28 @@ const COLUMNS: [Column; 17] = [
     ("redun\u{ad}dancy", |p| percent(p.figures.redundancy)),
 ];
 
-fn reachable_row(drives: &[&Compared]) -> Vec<String> {
-    let stall = |bound: &Bound| bound.reachable.stall_ratio;
-    let nothing = || NOTHING.to_owned();
+/// The row of a limit; `of`: its frames per second, stall ratio and residual loss on a drive.
+fn limit_row(
+    drives: &[&Compared],
+    name: String,
+    of: fn(&Bound) -> (f64, f64, f64),
+    delays: Option<Percentiles>,
+) -> Vec<String> {
+    let stall = |bound: &Bound| of(bound).1;
     let mut row = vec![
-        "reachable".to_owned(),
+        name,
         drives.len().to_string(),
-        format!("{:.2}", mean(drives, |bound| bound.reachable.fps)),
-        percent(mean(drives, stall)),
-        percent(stall_at(drives, 95, stall)),
-        percent(stall_at(drives, 99, stall)),
-    ];
-    row.resize_with(COLUMNS.len(), nothing);
-    row[COLUMNS.len() - 2] = percent(mean(drives, |bound| bound.reachable.residual_loss));
-    row
-}
-
-fn bound_row(drives: &[&Compared], limit: &Limit) -> Vec<String> {
-    let stall = |bound: &Bound| bound.stall_ratio;
-    let mut row = vec![
-        format!("{}bound", page::swatch(page::BOUND_CLASS)),
-        drives.len().to_string(),
-        format!("{:.2}", mean(drives, |bound| bound.fps)),
+        format!("{:.2}", mean(drives, |bound| of(bound).0)),
         percent(mean(drives, stall)),
         percent(stall_at(drives, 95, stall)),
         percent(stall_at(drives, 99, stall)),
     ];
     row.resize_with(DELAYS_FROM, || NOTHING.to_owned());
-    if let Some(Percentiles { p50, p95, p99, p999 }) = limit.percentiles() {
+    if let Some(Percentiles { p50, p95, p99, p999 }) = delays {
         row.extend([p50, p95, p99, p999].map(millis));
     }
     row.resize_with(COLUMNS.len(), || NOTHING.to_owned());
-    row[COLUMNS.len() - 2] = percent(mean(drives, |bound| bound.residual_loss));
+    row[COLUMNS.len() - 2] = percent(mean(drives, |bound| of(bound).2));
     row
 }
 
