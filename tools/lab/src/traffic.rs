@@ -222,6 +222,11 @@ impl Stream {
         variations
     }
 
+    fn note_sent(&mut self, now: Instant) {
+        self.log.packets.push(now);
+        self.arrivals.push(None);
+    }
+
     /// Records the arrival of packet `index`; `false` if it is a duplicate or was never sent.
     pub fn note_arrival(&mut self, now: Instant, index: usize) -> bool {
         match self.arrivals.get_mut(index) {
@@ -230,6 +235,44 @@ impl Stream {
                 true
             }
             _ => false,
+        }
+    }
+}
+
+/// Name and place of an application, and what it sent and what came.
+#[derive(Debug)]
+struct Base {
+    name: String,
+    port: u16,
+    direction: Direction,
+    sent_bytes: u64,
+    arrived: u64,
+    unexpected: u64,
+}
+
+impl Base {
+    fn of(spec: &TrafficSpec) -> Self {
+        let (name, port, direction) = (spec.name.clone(), spec.port, spec.direction);
+        Self { name, port, direction, sent_bytes: 0, arrived: 0, unexpected: 0 }
+    }
+
+    /// Counts an arrival; returns `is_expected`.
+    fn count(&mut self, is_expected: bool) -> bool {
+        *(if is_expected { &mut self.arrived } else { &mut self.unexpected }) += 1;
+        is_expected
+    }
+
+    /// `delays` ascend.
+    fn report(&self, sent_packets: usize, delays: &[Duration], detail: Detail) -> TrafficReport {
+        TrafficReport {
+            name: self.name.clone(),
+            sent_packets: sent_packets as u64,
+            sent_bytes: self.sent_bytes,
+            arrived_packets: self.arrived,
+            unexpected_packets: self.unexpected,
+            delay_ms: Percentiles::of_sorted(delays),
+            delay_variation_ms: None,
+            detail,
         }
     }
 }

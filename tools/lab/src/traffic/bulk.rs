@@ -15,9 +15,8 @@ use roadweave_proto::Instant;
 use roadweave_quic::{CongestionControl, Epoch, Transfer, TransferConfig, TransferEnd};
 use serde::Serialize;
 
-use super::{Detail, Stream, Traffic, TrafficReport, TrafficSpec};
+use super::{Base, Detail, Stream, Traffic, TrafficReport, TrafficSpec};
 use crate::inner;
-use crate::video::quality::Percentiles;
 use crate::world::MTU;
 
 /// Parameters of a bulk transfer.
@@ -54,18 +53,13 @@ pub struct BulkReport {
 /// Both ends of a bulk transfer.
 #[derive(Debug)]
 pub struct BulkTraffic {
-    name: String,
-    port: u16,
-    direction: Direction,
+    base: Base,
     begin: Instant,
     end: Instant,
     transfer: Box<Transfer>,
     has_begun: bool,
     data: Stream,
     answers: Stream,
-    sent_bytes: u64,
-    arrived: u64,
-    unexpected: u64,
 }
 
 impl BulkTraffic {
@@ -82,39 +76,33 @@ impl BulkTraffic {
             .expect("its packets are as large as QUIC wants them");
         let begin = start + spec.begin;
         Self {
-            name: spec.name.clone(),
-            port: spec.port,
-            direction: spec.direction,
+            base: Base::of(spec),
             begin,
             end: begin + spec.lasting,
             transfer: Box::new(transfer),
             has_begun: false,
             data: Stream::default(),
             answers: Stream::default(),
-            sent_bytes: 0,
-            arrived: 0,
-            unexpected: 0,
         }
     }
 
     fn stream(&mut self, direction: Direction) -> &mut Stream {
-        if direction == self.direction { &mut self.data } else { &mut self.answers }
+        if direction == self.base.direction { &mut self.data } else { &mut self.answers }
     }
 
     fn wrap(&mut self, now: Instant, from: TransferEnd, quic: &[u8]) -> (Direction, Bytes) {
         let direction = match from {
-            TransferEnd::Sender => self.direction,
-            TransferEnd::Receiver => self.direction.opposite(),
+            TransferEnd::Sender => self.base.direction,
+            TransferEnd::Receiver => self.base.direction.opposite(),
         };
         let stream = self.stream(direction);
         let number = stream.log.packets.len() as u64;
-        stream.log.packets.push(now);
-        stream.arrivals.push(None);
+        stream.note_sent(now);
         let mut payload = BytesMut::with_capacity(NUMBER + quic.len());
         payload.put_u64(number);
         payload.put_slice(quic);
-        let packet = inner::udp(direction, self.port, &payload);
-        self.sent_bytes += packet.len() as u64;
+        let packet = inner::udp(direction, self.base.port, &payload);
+        self.base.sent_bytes += packet.len() as u64;
         (direction, packet)
     }
 
@@ -126,7 +114,7 @@ impl BulkTraffic {
 
 impl Traffic for BulkTraffic {
     fn port(&self) -> u16 {
-        self.port
+        self.base.port
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
@@ -153,13 +141,9 @@ impl Traffic for BulkTraffic {
         let payload = inner::payload(packet);
         let index = payload.first_chunk().map(|number| u64::from_be_bytes(*number));
         let index = index.and_then(|number| usize::try_from(number).ok());
-        if !index.is_some_and(|index| self.stream(direction).note_arrival(now, index)) {
-            self.unexpected += 1;
-            return;
-        }
-        self.arrived += 1;
-        if now < self.end {
-            let to = match direction == self.direction {
+        let is_new = index.is_some_and(|index| self.stream(direction).note_arrival(now, index));
+        if self.base.count(is_new) && now < self.end {
+            let to = match direction == self.base.direction {
                 true => TransferEnd::Receiver,
                 false => TransferEnd::Sender,
             };
@@ -171,25 +155,18 @@ impl Traffic for BulkTraffic {
         let progress = self.transfer.progress();
         let lasted = self.lasted(end);
         let seconds = lasted.as_secs_f64().max(f64::MIN_POSITIVE);
-        TrafficReport {
-            name: self.name.clone(),
-            sent_packets: (self.data.log.packets.len() + self.answers.log.packets.len()) as u64,
-            sent_bytes: self.sent_bytes,
-            arrived_packets: self.arrived,
-            unexpected_packets: self.unexpected,
-            delay_ms: Percentiles::of_sorted(&self.data.delays()),
-            delay_variation_ms: None,
-            detail: Detail::Bulk(Box::new(BulkReport {
-                received_bytes: progress.received_bytes,
-                goodput_bps: progress.received_bytes as f64 * 8.0 / seconds,
-                completion_s: progress.completed.map(|_| seconds),
-                smoothed_rtt_ms: progress.smoothed_rtt.map(|rtt| rtt.as_secs_f64() * 1e3),
-                lost_packets: progress.lost_packets,
-                congestion_events: progress.congestion_events,
-                is_broken: progress.is_broken,
-                stream: self.data.clone(),
-            })),
-        }
+        let detail = Detail::Bulk(Box::new(BulkReport {
+            received_bytes: progress.received_bytes,
+            goodput_bps: progress.received_bytes as f64 * 8.0 / seconds,
+            completion_s: progress.completed.map(|_| seconds),
+            smoothed_rtt_ms: progress.smoothed_rtt.map(|rtt| rtt.as_secs_f64() * 1e3),
+            lost_packets: progress.lost_packets,
+            congestion_events: progress.congestion_events,
+            is_broken: progress.is_broken,
+            stream: self.data.clone(),
+        }));
+        let sent = self.data.log.packets.len() + self.answers.log.packets.len();
+        self.base.report(sent, &self.data.delays(), detail)
     }
 }
 

@@ -6,23 +6,19 @@ use bytes::Bytes;
 use roadweave_emulate::Direction;
 use roadweave_proto::{Instant, Rate};
 
-use super::{Detail, Stream, Traffic, TrafficReport, TrafficSpec};
+use super::{Base, Detail, Stream, Traffic, TrafficReport, TrafficSpec};
 use crate::inner;
 use crate::video::quality::Percentiles;
 
 /// Constant-rate UDP; each payload begins with the packet number, 8 bytes.
 #[derive(Debug)]
 pub struct ConstantTraffic {
-    name: String,
-    port: u16,
-    direction: Direction,
+    base: Base,
     start: Instant,
     interval: Duration,
     packet_bytes: usize,
     count: u64,
     stream: Stream,
-    arrived: u64,
-    unexpected: u64,
 }
 
 impl ConstantTraffic {
@@ -32,16 +28,12 @@ impl ConstantTraffic {
         let interval = rate.time_for(packet_bytes as u64).max(Duration::from_nanos(1));
         let count = spec.lasting.as_nanos().div_ceil(interval.as_nanos());
         Self {
-            name: spec.name.clone(),
-            port: spec.port,
-            direction: spec.direction,
+            base: Base::of(spec),
             start: start + spec.begin,
             interval,
             packet_bytes,
             count: u64::try_from(count).unwrap_or(u64::MAX),
             stream: Stream::default(),
-            arrived: 0,
-            unexpected: 0,
         }
     }
 
@@ -59,7 +51,7 @@ impl ConstantTraffic {
 
 impl Traffic for ConstantTraffic {
     fn port(&self) -> u16 {
-        self.port
+        self.base.port
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
@@ -73,31 +65,27 @@ impl Traffic for ConstantTraffic {
         if self.poll_timeout()? > now {
             return None;
         }
-        let packet = inner::udp(self.direction, self.port, &self.payload(self.sent()));
-        self.stream.log.packets.push(now);
-        self.stream.arrivals.push(None);
-        Some((self.direction, packet))
+        let packet = inner::udp(self.base.direction, self.base.port, &self.payload(self.sent()));
+        self.stream.note_sent(now);
+        self.base.sent_bytes += packet.len() as u64;
+        Some((self.base.direction, packet))
     }
 
     fn handle_arrival(&mut self, now: Instant, direction: Direction, packet: &Bytes) {
         let payload = inner::payload(packet);
         let number = payload.first_chunk().map(|number| u64::from_be_bytes(*number));
         let index = number.and_then(|number| usize::try_from(number).ok());
-        let expected = direction == self.direction
+        let expected = direction == self.base.direction
             && index.is_some_and(|index| self.stream.note_arrival(now, index));
-        *(if expected { &mut self.arrived } else { &mut self.unexpected }) += 1;
+        self.base.count(expected);
     }
 
     fn report(&self, _end: Instant) -> TrafficReport {
+        let delays = self.stream.delays();
+        let detail = Detail::Stream(self.stream.clone());
         TrafficReport {
-            name: self.name.clone(),
-            sent_packets: self.sent(),
-            sent_bytes: self.sent() * self.packet_bytes as u64,
-            arrived_packets: self.arrived,
-            unexpected_packets: self.unexpected,
-            delay_ms: Percentiles::of_sorted(&self.stream.delays()),
             delay_variation_ms: Some(Percentiles::of_sorted(&self.stream.delay_variations())),
-            detail: Detail::Stream(self.stream.clone()),
+            ..self.base.report(self.stream.log.packets.len(), &delays, detail)
         }
     }
 }

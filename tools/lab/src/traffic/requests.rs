@@ -24,7 +24,7 @@ use roadweave_proto::Instant;
 use serde::{Deserialize, Serialize};
 
 use self::message::{Header, Incoming, Kind, Outgoing};
-use super::{Detail, Traffic, TrafficReport, TrafficSpec};
+use super::{Base, Detail, Traffic, TrafficReport, TrafficSpec};
 use crate::inner;
 use crate::video::quality::Percentiles;
 
@@ -57,8 +57,7 @@ pub struct RequestReport {
 /// Sequential requests of one passenger.
 #[derive(Debug)]
 pub struct RequestTraffic {
-    name: String,
-    port: u16,
+    base: Base,
     app: App,
     random: Random,
     end: Instant,
@@ -68,10 +67,7 @@ pub struct RequestTraffic {
     acknowledgements: VecDeque<(Direction, Header)>,
     responses: Vec<Duration>,
     asked: u64,
-    sent_packets: u64,
-    sent_bytes: u64,
-    arrived: u64,
-    unexpected: u64,
+    sent_packets: usize,
     delays: Vec<Duration>,
 }
 
@@ -92,8 +88,7 @@ impl RequestTraffic {
     pub fn new(spec: &TrafficSpec, app: App, start: Instant, seed: u64) -> Self {
         let begin = start + spec.begin;
         Self {
-            name: spec.name.clone(),
-            port: spec.port,
+            base: Base::of(spec),
             app,
             random: Random::new(seed),
             end: begin + spec.lasting,
@@ -104,9 +99,6 @@ impl RequestTraffic {
             responses: Vec::new(),
             asked: 0,
             sent_packets: 0,
-            sent_bytes: 0,
-            arrived: 0,
-            unexpected: 0,
             delays: Vec::new(),
         }
     }
@@ -209,7 +201,7 @@ impl RequestTraffic {
 
 impl Traffic for RequestTraffic {
     fn port(&self) -> u16 {
-        self.port
+        self.base.port
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
@@ -226,18 +218,16 @@ impl Traffic for RequestTraffic {
     fn poll_transmit(&mut self, now: Instant) -> Option<(Direction, Bytes)> {
         self.keep_up(now);
         let (direction, header, bytes) = self.next_packet(now)?;
-        let packet = inner::udp(direction, self.port, &header.to_payload(bytes));
+        let packet = inner::udp(direction, self.base.port, &header.to_payload(bytes));
         self.sent_packets += 1;
-        self.sent_bytes += packet.len() as u64;
+        self.base.sent_bytes += packet.len() as u64;
         Some((direction, packet))
     }
 
     fn handle_arrival(&mut self, now: Instant, direction: Direction, packet: &Bytes) {
-        let Some(header) = Header::parse(&inner::payload(packet)) else {
-            self.unexpected += 1;
-            return;
-        };
-        self.arrived += 1;
+        let header = Header::parse(&inner::payload(packet));
+        self.base.count(header.is_some());
+        let Some(header) = header else { return };
         match header.kind {
             Kind::Data => {
                 self.delays.push(now.since(header.sent));
@@ -253,21 +243,13 @@ impl Traffic for RequestTraffic {
         let mut delays = self.delays.clone();
         delays.sort_unstable();
         let over = |request: &Request| end >= request.asked + REQUEST_TIMEOUT;
-        TrafficReport {
-            name: self.name.clone(),
-            sent_packets: self.sent_packets,
-            sent_bytes: self.sent_bytes,
-            arrived_packets: self.arrived,
-            unexpected_packets: self.unexpected,
-            delay_ms: Percentiles::of_sorted(&delays),
-            delay_variation_ms: None,
-            detail: Detail::Requests(RequestReport {
-                asked: self.asked + u64::from(self.current.as_ref().is_some_and(over)),
-                answered: responses.len() as u64,
-                response_ms: Percentiles::of_sorted(&responses),
-                responses,
-            }),
-        }
+        let detail = Detail::Requests(RequestReport {
+            asked: self.asked + u64::from(self.current.as_ref().is_some_and(over)),
+            answered: responses.len() as u64,
+            response_ms: Percentiles::of_sorted(&responses),
+            responses,
+        });
+        self.base.report(self.sent_packets, &delays, detail)
     }
 }
 

@@ -11,9 +11,8 @@ use roadweave_emulate::Direction;
 use roadweave_proto::Instant;
 use serde::Serialize;
 
-use super::{Detail, Stream, Traffic, TrafficReport, TrafficSpec};
+use super::{Base, Detail, Stream, Traffic, TrafficReport, TrafficSpec};
 use crate::tcp::{Algorithm, Exchange, SocketConfig};
-use crate::video::quality::Percentiles;
 use crate::world::MTU;
 
 /// Parameters of a transfer.
@@ -52,18 +51,13 @@ pub struct TcpReport {
 /// Both ends of a transfer.
 #[derive(Debug)]
 pub struct TcpTraffic {
-    name: String,
-    port: u16,
-    direction: Direction,
+    base: Base,
     begin: Instant,
     end: Instant,
     exchange: Exchange,
     has_begun: bool,
     data: Stream,
     answers: Stream,
-    sent_bytes: u64,
-    arrived: u64,
-    unexpected: u64,
 }
 
 impl TcpTraffic {
@@ -72,32 +66,26 @@ impl TcpTraffic {
         let config = SocketConfig { algorithm: tcp.congestion, mtu: MTU, seed };
         let begin = start + spec.begin;
         Self {
-            name: spec.name.clone(),
-            port: spec.port,
-            direction: spec.direction,
+            base: Base::of(spec),
             begin,
             end: begin + spec.lasting,
             exchange: Exchange::new(&config, spec.direction, spec.port, tcp.bytes),
             has_begun: false,
             data: Stream::default(),
             answers: Stream::default(),
-            sent_bytes: 0,
-            arrived: 0,
-            unexpected: 0,
         }
     }
 
     fn stream(&mut self, direction: Direction) -> &mut Stream {
-        if direction == self.direction { &mut self.data } else { &mut self.answers }
+        if direction == self.base.direction { &mut self.data } else { &mut self.answers }
     }
 
     /// Records a sent packet, and writes the low 16 bits of its number into it.
     fn number(&mut self, now: Instant, direction: Direction, packet: Bytes) -> Bytes {
         let stream = self.stream(direction);
         let number = stream.log.packets.len() as u16;
-        stream.log.packets.push(now);
-        stream.arrivals.push(None);
-        self.sent_bytes += packet.len() as u64;
+        stream.note_sent(now);
+        self.base.sent_bytes += packet.len() as u64;
         let mut packet = BytesMut::from(packet);
         packet[IDENTIFICATION..IDENTIFICATION + 2].copy_from_slice(&number.to_be_bytes());
         packet.freeze()
@@ -121,7 +109,7 @@ impl TcpTraffic {
 
 impl Traffic for TcpTraffic {
     fn port(&self) -> u16 {
-        self.port
+        self.base.port
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
@@ -142,12 +130,8 @@ impl Traffic for TcpTraffic {
     }
 
     fn handle_arrival(&mut self, now: Instant, direction: Direction, packet: &Bytes) {
-        if !self.note_arrival(now, direction, packet) {
-            self.unexpected += 1;
-            return;
-        }
-        self.arrived += 1;
-        if now < self.end {
+        let is_new = self.note_arrival(now, direction, packet);
+        if self.base.count(is_new) && now < self.end {
             self.exchange.handle_packet(now, direction, packet);
         }
     }
@@ -157,26 +141,19 @@ impl Traffic for TcpTraffic {
         let seconds = lasted.as_secs_f64().max(f64::MIN_POSITIVE);
         let sender = self.exchange.sender();
         let (stats, rtt) = (sender.stats(), sender.smoothed_rtt());
-        TrafficReport {
-            name: self.name.clone(),
-            sent_packets: (self.data.log.packets.len() + self.answers.log.packets.len()) as u64,
-            sent_bytes: self.sent_bytes,
-            arrived_packets: self.arrived,
-            unexpected_packets: self.unexpected,
-            delay_ms: Percentiles::of_sorted(&self.data.delays()),
-            delay_variation_ms: None,
-            detail: Detail::Tcp(Box::new(TcpReport {
-                received_bytes: self.exchange.received(),
-                goodput_bps: self.exchange.received() as f64 * 8.0 / seconds,
-                completion_s: self.exchange.completed.map(|_| seconds),
-                smoothed_rtt_ms: rtt.map(|rtt| rtt.as_secs_f64() * 1e3),
-                segments_again: stats.again,
-                recoveries: stats.recoveries,
-                undone: stats.undone,
-                timeouts: stats.timeouts,
-                stream: self.data.clone(),
-            })),
-        }
+        let detail = Detail::Tcp(Box::new(TcpReport {
+            received_bytes: self.exchange.received(),
+            goodput_bps: self.exchange.received() as f64 * 8.0 / seconds,
+            completion_s: self.exchange.completed.map(|_| seconds),
+            smoothed_rtt_ms: rtt.map(|rtt| rtt.as_secs_f64() * 1e3),
+            segments_again: stats.again,
+            recoveries: stats.recoveries,
+            undone: stats.undone,
+            timeouts: stats.timeouts,
+            stream: self.data.clone(),
+        }));
+        let sent = self.data.log.packets.len() + self.answers.log.packets.len();
+        self.base.report(sent, &self.data.delays(), detail)
     }
 }
 

@@ -18,7 +18,7 @@ use roadweave_emulate::{Direction, Random};
 use roadweave_proto::{Instant, Rate};
 use roadweave_tunnel::{EncoderTarget, Superseded};
 
-use super::{Detail, Stream, Traffic, TrafficReport, TrafficSpec};
+use super::{Base, Detail, Stream, Traffic, TrafficReport, TrafficSpec};
 use crate::inner;
 use crate::video::encoder::{AdaptiveEncoder, Buffer, ssim_db};
 use crate::video::h264::{AccessUnit, NAL_IDR};
@@ -67,9 +67,7 @@ struct PacketRecord {
 /// A video with both of its ends.
 #[derive(Debug)]
 pub struct VideoTraffic {
-    name: String,
-    port: u16,
-    direction: Direction,
+    base: Base,
     frames: FrameSource,
     player: Player,
     start: Instant,
@@ -86,9 +84,6 @@ pub struct VideoTraffic {
     /// The receiver of an adaptive encoder's pictures.
     refresh: Option<Refresh>,
     wants_key_frame: bool,
-    sent_bytes: u64,
-    arrived: u64,
-    unexpected: u64,
 }
 
 impl VideoTraffic {
@@ -108,9 +103,7 @@ impl VideoTraffic {
         let refresh = matches!(&frames, FrameSource::Adaptive(_)).then(|| Refresh::new(wait));
         let is_empty = matches!(&frames, FrameSource::Clip(units) if units.is_empty());
         Self {
-            name: spec.name.clone(),
-            port: spec.port,
-            direction: spec.direction,
+            base: Base::of(spec),
             frame_count: if is_empty { 0 } else { u64::try_from(frame_count).unwrap_or(u64::MAX) },
             frames,
             player,
@@ -126,9 +119,6 @@ impl VideoTraffic {
             ssim_db: Vec::new(),
             refresh,
             wants_key_frame: true,
-            sent_bytes: 0,
-            arrived: 0,
-            unexpected: 0,
         }
     }
 
@@ -165,8 +155,7 @@ impl VideoTraffic {
                 sequence: self.records.len() as u16,
                 bytes: packet.len() as u16,
             });
-            self.stream.log.packets.push(now);
-            self.stream.arrivals.push(None);
+            self.stream.note_sent(now);
             self.outgoing.push_back(packet);
         }
         let packets = first..self.stream.log.packets.len();
@@ -195,7 +184,7 @@ impl VideoTraffic {
 
 impl Traffic for VideoTraffic {
     fn port(&self) -> u16 {
-        self.port
+        self.base.port
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
@@ -205,7 +194,7 @@ impl Traffic for VideoTraffic {
 
     fn wants_target(&self, now: Instant) -> Option<Direction> {
         let is_due = self.outgoing.is_empty() && self.next_capture().is_some_and(|due| due <= now);
-        (is_due && self.refresh.is_some()).then_some(self.direction)
+        (is_due && self.refresh.is_some()).then_some(self.base.direction)
     }
 
     fn set_target(&mut self, target: EncoderTarget) -> Option<Superseded> {
@@ -220,32 +209,30 @@ impl Traffic for VideoTraffic {
 
     fn poll_transmit(&mut self, now: Instant) -> Option<(Direction, Bytes)> {
         if self.refresh.as_mut().is_some_and(|refresh| refresh.asks(now)) {
-            let direction = self.direction.opposite();
-            return Some((direction, inner::udp(direction, self.port, KEY_FRAME_REQUEST)));
+            let direction = self.base.direction.opposite();
+            return Some((direction, inner::udp(direction, self.base.port, KEY_FRAME_REQUEST)));
         }
         if self.outgoing.is_empty() && self.next_capture().is_some_and(|due| due <= now) {
             self.capture(now);
         }
-        let packet = inner::udp(self.direction, self.port, &self.outgoing.pop_front()?);
-        self.sent_bytes += packet.len() as u64;
-        Some((self.direction, packet))
+        let packet = inner::udp(self.base.direction, self.base.port, &self.outgoing.pop_front()?);
+        self.base.sent_bytes += packet.len() as u64;
+        Some((self.base.direction, packet))
     }
 
     fn handle_arrival(&mut self, now: Instant, direction: Direction, packet: &Bytes) {
-        if direction != self.direction && self.refresh.is_some() {
+        if direction != self.base.direction && self.refresh.is_some() {
             self.wants_key_frame = true;
             return;
         }
         let packet = RtpPacket::parse(&inner::payload(packet)).ok();
-        let index = packet.filter(|_| direction == self.direction).and_then(|p| self.index_of(&p));
-        match index.is_some_and(|index| self.stream.note_arrival(now, index)) {
-            true => {
-                self.arrived += 1;
-                if let (Some(refresh), Some(index)) = (&mut self.refresh, index) {
-                    refresh.on_arrived(now, self.stream.log.frame_of(index));
-                }
-            }
-            false => self.unexpected += 1,
+        let index =
+            packet.filter(|_| direction == self.base.direction).and_then(|p| self.index_of(&p));
+        let is_new = index.is_some_and(|index| self.stream.note_arrival(now, index));
+        if self.base.count(is_new)
+            && let (Some(refresh), Some(index)) = (&mut self.refresh, index)
+        {
+            refresh.on_arrived(now, self.stream.log.frame_of(index));
         }
     }
 
@@ -253,22 +240,17 @@ impl Traffic for VideoTraffic {
         let Stream { log, arrivals } = &self.stream;
         let playout = Playout::new(log, arrivals, &self.player, end);
         let quality = quality::measure(log, arrivals, &playout, &self.player);
+        let detail = Detail::Video(Box::new(VideoReport {
+            stream: self.stream.clone(),
+            playout,
+            quality,
+            player: self.player.clone(),
+            ssim_db: self.ssim_db.clone(),
+            packets: self.records.clone(),
+        }));
         TrafficReport {
-            name: self.name.clone(),
-            sent_packets: log.packets.len() as u64,
-            sent_bytes: self.sent_bytes,
-            arrived_packets: self.arrived,
-            unexpected_packets: self.unexpected,
-            delay_ms: Percentiles::of_sorted(&self.stream.delays()),
             delay_variation_ms: Some(Percentiles::of_sorted(&self.stream.delay_variations())),
-            detail: Detail::Video(Box::new(VideoReport {
-                stream: self.stream.clone(),
-                playout,
-                quality,
-                player: self.player.clone(),
-                ssim_db: self.ssim_db.clone(),
-                packets: self.records.clone(),
-            })),
+            ..self.base.report(log.packets.len(), &self.stream.delays(), detail)
         }
     }
 }

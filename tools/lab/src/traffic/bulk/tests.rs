@@ -6,6 +6,7 @@ use super::*;
 use crate::run::run;
 use crate::scenario::Scenario;
 use crate::traffic::TrafficKind;
+use crate::video::quality::Percentiles;
 
 const ENDLESS: Bulk = Bulk { bytes: None, congestion: CongestionControl::Cubic };
 
