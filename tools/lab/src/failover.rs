@@ -94,18 +94,14 @@ impl Failover {
         }
         let report = video.report(end);
         let Detail::Video(seen) = report.detail else { unreachable!("it is a video") };
-        let (log, arrivals) = (&seen.stream.log, &seen.stream.arrivals);
-        let whole = |packets: std::ops::Range<usize>| {
-            arrivals[packets].iter().copied().collect::<Option<Vec<Instant>>>()?.into_iter().max()
-        };
         let mut completed: Vec<Instant> =
-            log.frames.iter().filter_map(|frame| whole(frame.packets.clone())).collect();
+            seen.playout.frames.iter().filter_map(|frame| frame.completed).collect();
         completed.sort_unstable();
         let looked_at = completed.windows(2).filter(|it| it[1] + BEFORE >= faulted);
         let gap = looked_at.map(|it| it[1].since(it[0])).max().unwrap_or(LASTS);
         Ok(Seen {
             gap_ms: gap.as_secs_f64() * 1e3,
-            frames_lost: log.frames.len() - completed.len(),
+            frames_lost: seen.playout.frames.len() - completed.len(),
             moves: fleet.moves(),
         })
     }

@@ -82,6 +82,9 @@ impl Pooled {
         let mean_of = |value: &dyn Fn(&Figures) -> f64| {
             mean(entries.iter().map(|(_, entry)| value(&entry.measured.figures))).unwrap_or(0.0)
         };
+        let mean_ratio = |ratio_of: fn(&Entry) -> Option<f64>| {
+            mean(entries.iter().filter_map(|(_, entry)| ratio_of(entry)))
+        };
         let mut stalls: Vec<f64> =
             entries.iter().map(|(_, entry)| entry.measured.figures.stall_ratio).collect();
         stalls.sort_unstable_by(f64::total_cmp);
@@ -120,8 +123,8 @@ impl Pooled {
             stall_ratio_mean,
             stall_ratio_p95: stall_at(95),
             stall_ratio_p99: stall_at(99),
-            delay_p99_over_bound: mean_ratio(entries, |entry| entry.delay_p99_over_bound),
-            delay_p99_over_first: mean_ratio(entries, |entry| entry.delay_p99_over_first),
+            delay_p99_over_bound: mean_ratio(|entry| entry.delay_p99_over_bound),
+            delay_p99_over_first: mean_ratio(|entry| entry.delay_p99_over_first),
             stall_ratio_over_first: None,
             stall_ratio_over_bound: ratio(stall_ratio_mean, bound.unwrap_or(0.0)),
         }
@@ -171,13 +174,6 @@ fn causes(entries: &[(&Compared, &Entry)]) -> Causes {
     let mut all = Causes::default();
     entries.iter().for_each(|(_, entry)| all.merge(&entry.measured.causes));
     all
-}
-
-fn mean_ratio(
-    entries: &[(&Compared, &Entry)],
-    ratio_of: impl Fn(&Entry) -> Option<f64>,
-) -> Option<f64> {
-    mean(entries.iter().filter_map(|(_, entry)| ratio_of(entry)))
 }
 
 fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {

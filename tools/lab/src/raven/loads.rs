@@ -145,10 +145,6 @@ struct Loading {
 }
 
 impl Visitor for Loading {
-    fn poll_timeout(&self) -> Option<Instant> {
-        None
-    }
-
     fn act(&mut self, world: &mut World, browser: &mut Browser, news: Vec<News>) {
         for news in news {
             match news {

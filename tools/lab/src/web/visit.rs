@@ -12,13 +12,17 @@ use crate::world::{World, WorldConfig, WorldError};
 /// A user of a browser.
 pub trait Visitor {
     /// When something is due; `None` if nothing is without news.
-    fn poll_timeout(&self) -> Option<Instant>;
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
 
     /// Handles what is due, and `news`.
     fn act(&mut self, world: &mut World, browser: &mut Browser, news: Vec<News>);
 
     /// Whether there is something to wait for.
-    fn goes_on(&self) -> bool;
+    fn goes_on(&self) -> bool {
+        true
+    }
 }
 
 /// A world with a browser at the client, and a host behind the server.
@@ -83,10 +87,6 @@ struct Nobody {
 }
 
 impl Visitor for Nobody {
-    fn poll_timeout(&self) -> Option<Instant> {
-        None
-    }
-
     fn act(&mut self, world: &mut World, browser: &mut Browser, _: Vec<News>) {
         if !self.has_asked
             && let Some(id) = browser.open(world, StreamPriority::default())
@@ -95,10 +95,6 @@ impl Visitor for Nobody {
             browser.finish(world, id);
             self.has_asked = true;
         }
-    }
-
-    fn goes_on(&self) -> bool {
-        true
     }
 }
 
