@@ -201,8 +201,8 @@ impl Crowd {
 
     /// Packets sent so far, and those without room.
     pub fn counts(&self) -> Counts {
-        let no_room = self.server_processor.no_room() + self.vehicles_processor.no_room();
-        Counts { no_room, ..self.network.counts() }
+        let no_room = self.server_processor.no_room + self.vehicles_processor.no_room;
+        Counts { no_room, ..self.network.counts }
     }
 
     /// Sets the server's time of day, seconds since 1970.
@@ -300,17 +300,17 @@ impl Crowd {
                 false => self.vehicles_processor.receive(now, packet),
             }
         }
-        let before = self.network.counts().up;
+        let before = self.network.counts.up;
         if self.vehicles_processor.is_free(now) {
             let handled = self.step_vehicles();
-            let sent = self.network.counts().up - before;
+            let sent = self.network.counts.up - before;
             self.vehicles_processor.work(now, handled + sent as usize);
         }
         let server = self.server_processor.next_turn(self.server.poll_timeout());
         if server.is_some_and(|at| at <= now) {
-            let before = self.network.counts().down;
+            let before = self.network.counts.down;
             let handled = self.step_server();
-            let sent = self.network.counts().down - before;
+            let sent = self.network.counts.down - before;
             self.server_processor.work(now, handled + sent as usize);
         }
     }

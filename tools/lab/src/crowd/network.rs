@@ -41,7 +41,7 @@ pub(super) struct Network {
     flying: BinaryHeap<Reverse<Flying>>,
     /// Packets that were put in and not lost.
     packets: u64,
-    counts: Counts,
+    pub(super) counts: Counts,
     /// Dead uplinks, by vehicle and number.
     dead: BTreeSet<(usize, u32)>,
     random: Pcg64Mcg,
@@ -90,10 +90,6 @@ impl Network {
         let at = now + self.delay + Duration::from_millis(10) * uplink;
         let (number, packet) = (self.packets, packet.to_vec());
         self.flying.push(Reverse(Flying { at, number, vehicle, uplink, up, packet }));
-    }
-
-    pub(super) fn counts(&self) -> Counts {
-        self.counts
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {

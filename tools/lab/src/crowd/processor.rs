@@ -19,7 +19,7 @@ pub(super) struct Processor {
     free_at: Instant,
     socket: VecDeque<(Instant, Flying)>,
     /// Packets that found no room.
-    no_room: u64,
+    pub(super) no_room: u64,
 }
 
 impl Processor {
@@ -59,10 +59,6 @@ impl Processor {
     pub(super) fn next_turn(&self, due: Option<Instant>) -> Option<Instant> {
         let waiting = (!self.socket.is_empty()).then_some(Instant::ZERO);
         due.into_iter().chain(waiting).min().map(|at| at.max(self.free_at))
-    }
-
-    pub(super) fn no_room(&self) -> u64 {
-        self.no_room
     }
 }
 

@@ -127,8 +127,7 @@ mod tests {
     #[test]
     fn under_reordering_a_gap_has_a_quarter_of_the_round_trip_and_more_after_duplicates() {
         let wait = Circumstances { smoothed: MS * 100, ..CALM };
-        let mut rack = Rack::default();
-        rack.is_reordering = true;
+        let mut rack = Rack { is_reordering: true, ..Rack::default() };
         let mut board = after(&mut rack, &[(200, 500)]);
         // It left at 1 ms; the newest delivered one left at 4 ms and took 40 ms.
         assert_eq!(rack.detect(at(44), &mut board, wait), (0, Some(at(51))));

@@ -14,7 +14,8 @@ use crate::world::World;
 #[derive(Debug, Default)]
 pub struct Host {
     open: BTreeMap<ConnectionId, Answering>,
-    owner: Option<StreamsOwner>,
+    /// The owner of the streams of the last event.
+    pub(super) owner: Option<StreamsOwner>,
 }
 
 #[derive(Debug, Default)]
@@ -28,11 +29,6 @@ struct Answering {
 }
 
 impl Host {
-    /// The owner of the streams of the last event.
-    pub fn owner(&self) -> Option<StreamsOwner> {
-        self.owner
-    }
-
     /// Handles what has come; [`World::flush`] sends the consequences.
     pub fn act(&mut self, world: &mut World) {
         while let Some(owner) = world.poll_server_streams_over() {

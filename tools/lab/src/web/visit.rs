@@ -74,10 +74,8 @@ impl Visit {
 
     /// Statistics of the server's streams.
     pub fn server_stats(&mut self) -> Stats {
-        let owner = self.host.owner();
-        let stats =
-            owner.and_then(|owner| self.world.use_server_streams(owner, |_, it| it.stats()));
-        stats.unwrap_or_default()
+        let stats = |owner| self.world.use_server_streams(owner, |_, it| it.stats());
+        self.host.owner.and_then(stats).unwrap_or_default()
     }
 }
 
