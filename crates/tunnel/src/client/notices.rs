@@ -131,39 +131,33 @@ pub enum Notice {
 impl Notice {
     /// Whether something is worse than before, or than it should be.
     pub fn is_bad(&self) -> bool {
-        !matches!(
-            self,
-            Self::Validated { .. }
-                | Self::Back { .. }
-                | Self::Answers { .. }
-                | Self::Passes { .. }
-                | Self::Moved { .. }
-                | Self::CapOver { .. }
-                | Self::PortalOver { .. }
-                | Self::LaneServed { .. }
-        )
+        self.name_and_is_bad().1
     }
 
     /// The name of the event, for programs.
     pub fn name(&self) -> &'static str {
+        self.name_and_is_bad().0
+    }
+
+    fn name_and_is_bad(&self) -> (&'static str, bool) {
         match self {
-            Self::Answer { .. } => "connect-answered",
-            Self::Validated { .. } => "path-validated",
-            Self::Silent { .. } => "path-silent",
-            Self::Back { .. } => "path-back",
-            Self::AllSilent => "outage",
-            Self::Answers { .. } => "outage-over",
-            Self::Stays { .. } => "server-asks-to-go",
-            Self::Passes { .. } => "server-passes-again",
-            Self::Moved { .. } => "uplink-moved",
-            Self::CapReached { .. } => "cap-reached",
-            Self::CapOver { .. } => "cap-over",
-            Self::Portal { .. } => "uplink-portal",
-            Self::PortalOver { .. } => "uplink-portal-over",
-            Self::Blocked { .. } => "uplink-blocked",
-            Self::NoPath { .. } => "uplink-without-path",
-            Self::LaneWaits { .. } => "lane-waits",
-            Self::LaneServed { .. } => "lane-served",
+            Self::Answer { .. } => ("connect-answered", true),
+            Self::Validated { .. } => ("path-validated", false),
+            Self::Silent { .. } => ("path-silent", true),
+            Self::Back { .. } => ("path-back", false),
+            Self::AllSilent => ("outage", true),
+            Self::Answers { .. } => ("outage-over", false),
+            Self::Stays { .. } => ("server-asks-to-go", true),
+            Self::Passes { .. } => ("server-passes-again", false),
+            Self::Moved { .. } => ("uplink-moved", false),
+            Self::CapReached { .. } => ("cap-reached", true),
+            Self::CapOver { .. } => ("cap-over", false),
+            Self::Portal { .. } => ("uplink-portal", true),
+            Self::PortalOver { .. } => ("uplink-portal-over", false),
+            Self::Blocked { .. } => ("uplink-blocked", true),
+            Self::NoPath { .. } => ("uplink-without-path", true),
+            Self::LaneWaits { .. } => ("lane-waits", true),
+            Self::LaneServed { .. } => ("lane-served", false),
         }
     }
 
@@ -204,31 +198,12 @@ impl Notice {
     fn subject(&self) -> String {
         match self {
             Self::Answer { server, reason, .. } => format!("answer {server} {reason}"),
-            // An end is reported if and only if its beginning was.
-            Self::Silent { uplink, .. } | Self::Back { uplink, .. } => format!("silent {uplink}"),
-            Self::AllSilent | Self::Answers { .. } => "all silent".to_owned(),
             Self::Stays { drains } => format!("stays {drains}"),
-            Self::Passes { .. } => "stays false".to_owned(),
-            Self::Validated { uplink } => format!("validated {uplink}"),
             Self::Moved { uplink, addresses } => format!("moved {uplink} {addresses}"),
-            Self::CapReached { uplink, .. } => format!("cap {uplink}"),
-            Self::CapOver { uplink } => format!("cap over {uplink}"),
-            Self::Portal { uplink } | Self::PortalOver { uplink, .. } => format!("portal {uplink}"),
-            Self::Blocked { uplink, .. } => format!("blocked {uplink}"),
-            Self::NoPath { uplink, .. } => format!("no path {uplink}"),
             Self::LaneWaits { lane, .. } => format!("lane {lane}"),
             Self::LaneServed { lane, .. } => format!("lane served {lane}"),
+            other => format!("{} {}", other.name(), other.uplink().unwrap_or_default()),
         }
-    }
-
-    fn is_end(&self) -> bool {
-        matches!(
-            self,
-            Self::Back { .. }
-                | Self::Answers { .. }
-                | Self::Passes { .. }
-                | Self::PortalOver { .. }
-        )
     }
 }
 
@@ -327,15 +302,16 @@ pub(super) struct NoticeLimiter {
 
 impl NoticeLimiter {
     fn admit(&mut self, now: Instant, notice: &Notice) -> bool {
-        let subject = notice.subject();
-        if notice.is_end() {
+        if notice.lasted().is_some() {
             // The beginning was reported, and no other notice ends it.
             return true;
         }
+        let subject = notice.subject();
         while self.recent.front().is_some_and(|at| now.since(*at) >= MINUTE) {
             self.recent.pop_front();
         }
-        let told = self.last.get(&subject).is_some_and(|at| now.since(*at) < interval(notice));
+        let interval = if matches!(notice, Notice::Answer { .. }) { MINUTE } else { INTERVAL };
+        let told = self.last.get(&subject).is_some_and(|at| now.since(*at) < interval);
         if told || self.recent.len() >= PER_MINUTE {
             self.suppressed += 1;
             return false;
@@ -374,13 +350,6 @@ pub(super) fn legible(text: &str) -> String {
         false => c.to_string(),
     };
     text.chars().take(TEXT_MAX).map(escape).collect()
-}
-
-fn interval(notice: &Notice) -> Duration {
-    match notice {
-        Notice::Answer { .. } => MINUTE,
-        _ => INTERVAL,
-    }
 }
 
 fn secs(duration: &Duration) -> String {
