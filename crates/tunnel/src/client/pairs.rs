@@ -53,42 +53,36 @@ pub(super) struct PairState {
     next_attempt: Instant,
     /// The time between the last two unanswered attempts, without jitter.
     pause: Duration,
-    resting_until: Instant,
+    pub(super) resting_until: Instant,
     /// The last rest without jitter; the next one doubles it.
     rest: Duration,
+}
+
+impl PairState {
+    pub(super) fn due(&self) -> Instant {
+        self.next_attempt.max(self.resting_until)
+    }
 }
 
 #[derive(Debug)]
 pub(super) struct Pairs {
     pairs: BTreeMap<Pair, PairState>,
+    untried: PairState,
     random: Pcg64Mcg,
 }
 
 impl Pairs {
     pub(super) fn new(seed: u64) -> Self {
-        Self { pairs: BTreeMap::new(), random: Pcg64Mcg::new(u128::from(seed) << 1 | 1) }
-    }
-
-    pub(super) fn due(&self, pair: Pair) -> Instant {
-        self.pairs
-            .get(&pair)
-            .map_or(Instant::ZERO, |state| state.next_attempt.max(state.resting_until))
-    }
-
-    pub(super) fn rested(&self, pair: Pair) -> Instant {
-        self.pairs.get(&pair).map_or(Instant::ZERO, |state| state.resting_until)
+        let random = Pcg64Mcg::new(u128::from(seed) << 1 | 1);
+        Self { pairs: BTreeMap::new(), untried: PairState::default(), random }
     }
 
     pub(super) fn resting_until(&self, now: Instant, pair: Pair) -> Option<Instant> {
-        self.pairs.get(&pair).map(|state| state.resting_until).filter(|until| *until > now)
+        Some(self.get(pair).resting_until).filter(|until| *until > now)
     }
 
-    pub(super) fn get(&self, pair: Pair) -> PairState {
-        self.pairs.get(&pair).cloned().unwrap_or_default()
-    }
-
-    pub(super) fn attempts(&self, pair: Pair) -> u64 {
-        self.pairs.get(&pair).map_or(0, |state| state.attempts)
+    pub(super) fn get(&self, pair: Pair) -> &PairState {
+        self.pairs.get(&pair).unwrap_or(&self.untried)
     }
 
     pub(super) fn on_attempt(&mut self, now: Instant, pair: Pair) {
@@ -107,23 +101,14 @@ impl Pairs {
     }
 
     pub(super) fn reset_backoff(&mut self, now: Instant, uplink: Option<UplinkId>) {
+        self.hurry(now + RACE_INTERVAL, uplink);
+    }
+
+    /// Pairs of `uplink`, or of all, that do not rest may be tried from `at` on.
+    pub(super) fn hurry(&mut self, at: Instant, uplink: Option<UplinkId>) {
         let of_uplink = |pair: &Pair| uplink.is_none_or(|uplink| pair.0 == uplink);
         for (_, state) in self.pairs.iter_mut().filter(|(pair, _)| of_uplink(pair)) {
-            state.pause = Duration::ZERO;
-            state.next_attempt = state.next_attempt.min(now + RACE_INTERVAL);
-        }
-    }
-
-    /// The networks are back: pairs that do not rest may be tried at once.
-    pub(super) fn hurry(&mut self, now: Instant) {
-        for state in self.pairs.values_mut() {
-            (state.pause, state.next_attempt) = (Duration::ZERO, state.next_attempt.min(now));
-        }
-    }
-
-    pub(super) fn hurry_over(&mut self, now: Instant, uplink: UplinkId) {
-        for (_, state) in self.pairs.iter_mut().filter(|(pair, _)| pair.0 == uplink) {
-            (state.pause, state.next_attempt) = (Duration::ZERO, state.next_attempt.min(now));
+            (state.pause, state.next_attempt) = (Duration::ZERO, state.next_attempt.min(at));
         }
     }
 
@@ -216,7 +201,7 @@ mod tests {
         let mut now = Instant::from_millis(1_000);
         let mut pause = || {
             pairs.on_attempt(now, pair(0));
-            let pause = pairs.due(pair(0)).since(now);
+            let pause = pairs.get(pair(0)).due().since(now);
             now += pause;
             pause.as_millis() as u64
         };
@@ -241,7 +226,7 @@ mod tests {
         pairs.reset_backoff(Instant::ZERO, Some(UplinkId(1)));
         assert!(!soon(&mut pairs), "that was another uplink");
         pairs.reset_backoff(Instant::from_millis(500), None);
-        assert_eq!(pairs.due(pair(0)), Instant::from_millis(1_500));
+        assert_eq!(pairs.get(pair(0)).due(), Instant::from_millis(1_500));
         assert!(soon(&mut pairs));
     }
 
@@ -250,9 +235,9 @@ mod tests {
         let mut pairs = Pairs::new(1);
         assert!(pairs.rest(Instant::ZERO, pair(0), Rejection::Refused, "no".into()).is_some());
         assert_eq!(pairs.rest(Instant::ZERO, pair(0), Rejection::Refused, "no".into()), None);
-        assert!(pairs.due(pair(0)) >= Instant::from_millis(10_000));
-        assert_eq!(pairs.due(pair(1)), Instant::ZERO);
+        assert!(pairs.get(pair(0)).due() >= Instant::from_millis(10_000));
+        assert_eq!(pairs.get(pair(1)).due(), Instant::ZERO);
         pairs.retain(|pair| pair.0 != UplinkId(0));
-        assert_eq!(pairs.due(pair(0)), Instant::ZERO, "forgotten with its uplink");
+        assert_eq!(pairs.get(pair(0)).due(), Instant::ZERO, "forgotten with its uplink");
     }
 }

@@ -79,7 +79,7 @@ impl Client {
         (uplink.next_attempt, uplink.next_path) = (now, now);
         let name = uplink.name.clone();
         self.on_new_chance(now, Some(id));
-        self.pairs.hurry_over(now, id);
+        self.pairs.hurry(now, Some(id));
         if told {
             self.notify(now, Notice::PortalOver { uplink: name, after: now.since(since) });
         }

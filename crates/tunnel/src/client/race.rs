@@ -125,7 +125,7 @@ impl Client {
             }
             // Each uplink tries all servers: it may reach those of one family only.
             let servers = self.addresses_due(id).filter(|(_, at)| *at <= now);
-            let next = servers.min_by_key(|(server, _)| self.pairs.attempts((id, *server)));
+            let next = servers.min_by_key(|(server, _)| self.pairs.get((id, *server)).attempts);
             let Some((server, _)) = next else { continue };
             if let Some(uplink) = self.uplinks.get_mut(&id)
                 && uplink.port.gives_way(now, self.current.is_some())
@@ -202,10 +202,8 @@ impl Client {
 
     /// When a pair may be tried next. An uplink that is held back is expected not to answer.
     fn pair_due(&self, pair: Pair) -> Instant {
-        match self.is_held_back(pair.0) {
-            true => self.pairs.rested(pair),
-            false => self.pairs.due(pair),
-        }
+        let state = self.pairs.get(pair);
+        if self.is_held_back(pair.0) { state.resting_until } else { state.due() }
     }
 
     fn make_room(&mut self, now: Instant, pair: Pair) {

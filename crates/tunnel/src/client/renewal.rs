@@ -25,7 +25,7 @@ impl Client {
         if let Some(replacement) = self.replacement.take() {
             return self.join_renewed(now, replacement);
         }
-        self.pairs.hurry(now);
+        self.pairs.hurry(now, None);
         self.patience.on_sign_of_life();
         for (position, uplink) in (0_u32..).zip(self.uplinks.values_mut()) {
             uplink.next_attempt = now + RACE_STAGGER * position;

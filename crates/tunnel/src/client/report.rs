@@ -67,7 +67,7 @@ impl Client {
                     state: self.state_of(now, pair),
                     attempts: state.attempts,
                     rest_seconds: rest.map(|until| until.since(now).as_secs_f64()),
-                    last: state.last,
+                    last: state.last.clone(),
                 }
             });
             UplinkReport {

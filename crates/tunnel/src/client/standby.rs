@@ -312,7 +312,7 @@ impl Client {
         let Some(count) = (!pairs.is_empty()).then_some(pairs.len()) else { return };
         let turn = self.standby.turn;
         let mut in_turn = (0..count).map(|at| pairs[(turn + at) % count]);
-        let Some(pair) = in_turn.find(|pair| self.pairs.due(*pair) <= now) else { return };
+        let Some(pair) = in_turn.find(|pair| self.pairs.get(*pair).due() <= now) else { return };
         self.standby.turn += 1;
         self.pairs.on_attempt(now, pair);
         let key = self.config.candidates[target].key;

@@ -91,7 +91,7 @@ impl Client {
 
     /// The last server may answer first, since it knows the client's flows and another may not.
     pub(in crate::client) fn on_coverage_back(&mut self, now: Instant) {
-        self.pairs.hurry(now);
+        self.pairs.hurry(now, None);
         self.patience.on_sign_of_life();
         for uplink in self.uplinks.values_mut() {
             uplink.next_attempt = uplink.next_attempt.min(now);
