@@ -321,10 +321,6 @@ impl Client {
 
     /// The server of the session, or the one that is tried first.
     pub fn server(&self) -> &Candidate {
-        self.home()
-    }
-
-    fn home(&self) -> &Candidate {
         &self.config.candidates[self.choice.current()]
     }
 
@@ -341,6 +337,11 @@ impl Client {
             keep_learned(&mut self.learned, key, &current.session);
         }
         &self.learned
+    }
+
+    fn keep_learned(&mut self, session: &Session) {
+        let key = &self.config.candidates[self.choice.current()].key;
+        keep_learned(&mut self.learned, key, session);
     }
 
     /// Sets the policy of the uplink called `name`.
@@ -544,7 +545,7 @@ impl Client {
         stats.drops.merge(&self.drops());
         Some(SessionStatus {
             peer: current.pair.1.to_string(),
-            public_key: self.home().key.to_string(),
+            public_key: self.server().key.to_string(),
             addresses: current.welcome.addresses.iter().map(ToString::to_string).collect(),
             paths: self.with_usage(path_reports(connection, name)),
             stats,

@@ -29,7 +29,7 @@ impl Client {
     ///
     /// Addresses of [`Client::set_servers_of`] are kept for those that stay.
     pub fn set_candidates(&mut self, now: Instant, mut wanted: Vec<Candidate>) {
-        let own = self.home().key;
+        let own = self.server().key;
         wanted.sort_by_key(|candidate| candidate.key != own);
         let wanted = admit(wanted);
         if wanted.is_empty() || wanted == self.config.candidates {

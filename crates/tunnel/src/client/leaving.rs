@@ -20,7 +20,6 @@ use roadweave_schedule::AcknowledgedDatagram;
 
 use super::{Client, Current};
 use crate::lane::Unfinished;
-use crate::learned::keep_learned;
 use crate::session::Session;
 
 #[derive(Debug)]
@@ -44,8 +43,7 @@ impl Client {
     pub(super) fn set_aside_session(&mut self, now: Instant) {
         let Some(mut current) = self.current.take() else { return };
         current.session.forget_load();
-        let key = self.home().key;
-        keep_learned(&mut self.learned, &key, &current.session);
+        self.keep_learned(&current.session);
         let connection = self.endpoint.connection(current.id);
         let is_open = connection.is_some_and(|connection| connection.is_open());
         let is_gone = self.silent_since.take().is_some() || !is_open;

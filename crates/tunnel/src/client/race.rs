@@ -33,7 +33,6 @@ use super::pairs::{Pair, Rejection};
 use super::portals::HELD_BACK_RETRY;
 use super::ports::PORT_CHANGE;
 use super::{Client, ClientEvent, Current, MTU_MIN};
-use crate::learned::keep_learned;
 use crate::server::UNUSED;
 use crate::session::{Session, SessionConfig};
 
@@ -144,7 +143,7 @@ impl Client {
                 let round = SERVER_STAGGER * self.servers_of(id).len().min(SERVERS_MAX) as u32;
                 self.patience.on_attempt(now, round, &mut self.pairs);
             }
-            let key = self.home().key;
+            let key = self.server().key;
             match self.endpoint.connect(now, id, server, key) {
                 Ok(connection) => {
                     let (pair, others_wait) = ((id, server), None);
@@ -213,14 +212,15 @@ impl Client {
     }
 
     fn drop_oldest(&mut self, now: Instant, most: usize, which: impl Fn(&Attempt) -> bool) {
-        let matching: Vec<ConnectionId> =
-            self.attempts.iter().filter(|(_, attempt)| which(attempt)).map(|(id, _)| *id).collect();
-        let excess = matching.len().saturating_sub(most);
-        for id in matching.into_iter().take(excess) {
-            if let Some(attempt) = self.attempts.remove(&id) {
-                self.pairs.note(attempt.pair, "no answer".into());
-            }
-            self.close_connection(now, id, "no answer");
+        let matching = self.attempts.values().filter(|attempt| which(attempt)).count();
+        let mut excess = matching.saturating_sub(most);
+        let is_oldest = |attempt: &Attempt| {
+            let goes = excess > 0 && which(attempt);
+            excess -= usize::from(goes);
+            goes
+        };
+        for pair in self.drop_attempts(now, "no answer", is_oldest) {
+            self.pairs.note(pair, "no answer".into());
         }
     }
 
@@ -228,14 +228,12 @@ impl Client {
         &mut self,
         now: Instant,
         reason: &str,
-        which: impl Fn(&Attempt) -> bool,
-    ) {
-        let ids: Vec<ConnectionId> =
-            self.attempts.iter().filter(|(_, attempt)| which(attempt)).map(|(id, _)| *id).collect();
-        for id in ids {
-            self.attempts.remove(&id);
-            self.close_connection(now, id, reason);
-        }
+        mut which: impl FnMut(&Attempt) -> bool,
+    ) -> Vec<Pair> {
+        let gone = self.attempts.extract_if(.., |_, attempt| which(attempt));
+        let gone: Vec<(ConnectionId, Attempt)> = gone.collect();
+        gone.iter().for_each(|(id, _)| self.close_connection(now, *id, reason));
+        gone.into_iter().map(|(_, attempt)| attempt.pair).collect()
     }
 
     pub(super) fn on_attempt_event(&mut self, now: Instant, id: ConnectionId, event: Event) {
@@ -292,7 +290,7 @@ impl Client {
 
     fn on_welcome(&mut self, now: Instant, welcomed: AcceptedConnection) {
         if self.current.is_none() {
-            self.join(now, welcomed);
+            self.join(now, welcomed, None);
         } else if self.renews {
             self.join_renewed(now, welcomed);
         } else if self.replacement.is_none() {
@@ -316,15 +314,7 @@ impl Client {
 
     pub(super) fn give_up_unwelcomed(&mut self, now: Instant) {
         let is_over = |attempt: &Attempt| attempt.hello.is_some_and(|at| now >= at + JOIN_TIMEOUT);
-        let over: Vec<(ConnectionId, Pair)> = self
-            .attempts
-            .iter()
-            .filter(|(_, attempt)| is_over(attempt))
-            .map(|(id, attempt)| (*id, attempt.pair))
-            .collect();
-        for (id, pair) in over {
-            self.attempts.remove(&id);
-            self.close_connection(now, id, "no welcome came");
+        for pair in self.drop_attempts(now, "no welcome came", is_over) {
             let reason = "connected, and no welcome came".to_owned();
             self.rest(now, pair, Rejection::Doubtful, reason);
         }
@@ -334,12 +324,8 @@ impl Client {
         self.attempts.values().filter_map(|attempt| Some(attempt.hello? + JOIN_TIMEOUT)).min()
     }
 
-    pub(super) fn join(&mut self, now: Instant, welcomed: AcceptedConnection) {
-        self.join_for(now, welcomed, None);
-    }
-
     /// Joins; `moved` is the reason if the session replaces one with another server.
-    pub(super) fn join_for(
+    pub(super) fn join(
         &mut self,
         now: Instant,
         welcomed: AcceptedConnection,
@@ -365,23 +351,22 @@ impl Client {
             session.keep_unfinished();
         }
         self.least_rtt = Duration::MAX;
-        if let Some(learned) = self.learned.get(&self.home().key.to_string()) {
+        if let Some(learned) = self.learned.get(&self.server().key.to_string()) {
             session.restore(learned);
         }
         self.silent_since = None;
         self.flapping = None;
         self.renews = false;
-        let welcome_told = welcome.clone();
-        let (since, far_end) = (now, None);
+        let (since, far_end, granted) = (now, None, welcome.clone());
         self.current = Some(Current { id, pair, session, since, welcome, far_end, doubted: false });
         self.begin_streams(now);
         self.refuse_local_sources();
         self.drop_attempts(now, "another connection was welcomed", |_| true);
-        let (welcome, server) = (welcome_told, pair.1);
+        let (welcome, server) = (granted, pair.1);
         self.events.push_back(match moved {
             None => ClientEvent::Joined { welcome, server },
             Some(reason) => {
-                let name = self.home().name.clone();
+                let name = self.server().name.clone();
                 ClientEvent::Moved { welcome, server, name, reason }
             }
         });
@@ -411,8 +396,7 @@ impl Client {
         if after == After::Silence {
             self.doubt_standby(now);
         }
-        let key = &self.config.candidates[self.choice.current()].key;
-        keep_learned(&mut self.learned, key, &current.session);
+        self.keep_learned(&current.session);
         if now.since(current.since) >= STABLE_AFTER {
             self.backoff = Duration::ZERO;
             self.pairs.on_success(current.pair);
@@ -462,7 +446,7 @@ impl Client {
         let rest = self.race_timeout().map_or(rest, |at| at.since(now));
         self.events.push_back(ClientEvent::Left { reason, rest });
         if let Some(replacement) = self.replacement.take() {
-            self.join(now, replacement);
+            self.join(now, replacement, None);
         }
     }
 }

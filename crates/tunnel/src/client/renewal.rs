@@ -37,7 +37,7 @@ impl Client {
         for uplink in self.uplinks.values_mut() {
             uplink.next_path = now;
         }
-        self.join(now, welcomed);
+        self.join(now, welcomed, None);
         self.send_on_set_aside();
     }
 }

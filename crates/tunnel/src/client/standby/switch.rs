@@ -173,7 +173,7 @@ impl Client {
         if let Some(connection) = self.endpoint.connection_mut(accepted.id) {
             connection.restore_keep_alive();
         }
-        self.join_for(now, accepted, Some(legible(why)));
+        self.join(now, accepted, Some(legible(why)));
         self.send_on_set_aside();
     }
 }
