@@ -321,7 +321,7 @@ impl Client {
 
     /// The server of the session, or the one that is tried first.
     pub fn server(&self) -> &Candidate {
-        &self.config.candidates[self.choice.current()]
+        &self.config.candidates[self.choice.current]
     }
 
     fn hello(&mut self, role: Role, id: ConnectionId) -> Hello {
@@ -333,14 +333,14 @@ impl Client {
     /// What the strategies have learned of the networks in all sessions so far.
     pub fn learned(&mut self) -> &Learned {
         if let Some(current) = &self.current {
-            let key = &self.config.candidates[self.choice.current()].key;
+            let key = &self.config.candidates[self.choice.current].key;
             keep_learned(&mut self.learned, key, &current.session);
         }
         &self.learned
     }
 
     fn keep_learned(&mut self, session: &Session) {
-        let key = &self.config.candidates[self.choice.current()].key;
+        let key = &self.config.candidates[self.choice.current].key;
         keep_learned(&mut self.learned, key, session);
     }
 

@@ -37,13 +37,13 @@ impl Client {
         }
         let keys: Vec<_> = self.config.candidates.iter().map(|it| it.key).collect();
         let place = |before: usize| wanted.iter().position(|it| Some(&it.key) == keys.get(before));
-        if self.standby.target().is_some_and(|target| place(target).is_none()) {
+        if self.standby.target.is_some_and(|target| place(target).is_none()) {
             self.retarget(now, None, NAMED_NO_MORE);
         }
         if self.standby.tried().is_some_and(|tried| place(tried).is_none()) {
             self.drop_challenger(now, NAMED_NO_MORE);
         }
-        if place(self.choice.current()).is_none() {
+        if place(self.choice.current).is_none() {
             self.leave_home(now);
         }
         let servers_of = std::mem::take(&mut self.servers_of).into_iter();
@@ -70,8 +70,8 @@ impl Client {
     }
 
     fn leave_home(&mut self, now: Instant) {
-        self.standby.forget_goal();
-        if self.standby.is_ready() {
+        self.standby.goal = None;
+        if self.standby.ready.is_some() {
             return self.switch(now, NAMED_NO_MORE);
         }
         if let Some(replacement) = self.replacement.take() {

@@ -78,23 +78,23 @@ fn has_one_site(candidates: &[Candidate]) -> bool {
 #[derive(Debug)]
 pub(super) struct Choice {
     sites: Vec<String>,
-    states: Vec<State>,
-    current: usize,
+    pub(super) states: Vec<State>,
+    pub(super) current: usize,
     round: Option<Round>,
     next_round: Instant,
     doubt_pause: Duration,
     doubted: Instant,
-    rounds: u64,
+    pub(super) rounds: u64,
     last_move: Option<Instant>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct State {
+pub(super) struct State {
     to_anchor: Duration,
     last_resort: bool,
     /// Of the last round; `None` if it did not answer over half of the capacity.
-    figure: Option<Duration>,
-    measured: Option<Instant>,
+    pub(super) figure: Option<Duration>,
+    pub(super) measured: Option<Instant>,
     /// Consecutive rounds in which it was better than the current one by both margins.
     better: u32,
     rests_until: Instant,
@@ -102,7 +102,7 @@ struct State {
     failed: Instant,
     /// Tries while no server was heard: the networks may be at fault.
     silent_tries: u32,
-    last: Option<String>,
+    pub(super) last: Option<String>,
 }
 
 impl State {
@@ -110,14 +110,14 @@ impl State {
         let Candidate { to_anchor, last_resort, .. } = *candidate;
         Self { to_anchor, last_resort, ..self }
     }
-}
 
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Standing {
-    pub(super) figure: Option<Duration>,
-    pub(super) measured: Option<Instant>,
-    pub(super) rests_until: Option<Instant>,
-    pub(super) last: Option<String>,
+    pub(super) fn rests(&self, now: Instant) -> Option<Instant> {
+        Some(self.rests_until).filter(|until| *until > now)
+    }
+
+    fn refuge_from(&self) -> Instant {
+        self.rests_until.min(self.failed + REST_MIN)
+    }
 }
 
 impl Choice {
@@ -158,10 +158,6 @@ impl Choice {
         } else if before.contains(&None) {
             self.next_round = self.next_round.min(now + CONFIRM);
         }
-    }
-
-    pub(super) fn current(&self) -> usize {
-        self.current
     }
 
     pub(super) fn on_moved(&mut self, now: Instant, candidate: usize) {
@@ -300,10 +296,6 @@ impl Choice {
         others.min_by_key(rank).map(|(candidate, _)| candidate)
     }
 
-    pub(super) fn rounds(&self) -> u64 {
-        self.rounds
-    }
-
     /// Whether `best` should replace `waiting` as standby: it has room, is at another site than the
     /// current one, or is nearer by both margins.
     pub(super) fn waits_better(&self, best: usize, waiting: usize) -> bool {
@@ -336,13 +328,6 @@ impl Choice {
         others.map(|(_, state)| state)
     }
 
-    pub(super) fn standing(&self, now: Instant, candidate: usize) -> Standing {
-        let State { figure, measured, rests_until, last, .. } =
-            self.states.get(candidate).cloned().unwrap_or_default();
-        let rests_until = Some(rests_until).filter(|until| *until > now);
-        Standing { figure, measured, rests_until, last }
-    }
-
     fn end_round(&mut self, now: Instant) {
         let Some(round) = self.round.take() else { return };
         self.rounds += 1;
@@ -369,12 +354,6 @@ impl Choice {
         let in_question =
             self.states.iter().any(|state| (1..ROUNDS_RUNNING).contains(&state.better));
         self.next_round = now + if in_question { CONFIRM } else { ROUND_INTERVAL };
-    }
-}
-
-impl State {
-    fn refuge_from(&self) -> Instant {
-        self.rests_until.min(self.failed + REST_MIN)
     }
 }
 

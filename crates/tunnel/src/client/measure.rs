@@ -61,11 +61,11 @@ impl Client {
             return Vec::new();
         }
         let report = |(at, candidate): (usize, &super::Candidate)| {
-            let standing = self.choice.standing(now, at);
+            let state = &self.choice.states[at];
             let place = match Some(at) {
-                _ if at == self.choice.current() => CandidatePlace::InUse,
+                _ if at == self.choice.current => CandidatePlace::InUse,
                 it if it == self.standby.tried() => CandidatePlace::Trying,
-                it if it == self.standby.target() => CandidatePlace::Standby,
+                it if it == self.standby.target => CandidatePlace::Standby,
                 _ => CandidatePlace::Candidate,
             };
             CandidateReport {
@@ -74,10 +74,10 @@ impl Client {
                 public_key: candidate.key.to_string(),
                 place,
                 last_resort: candidate.last_resort,
-                figure_ms: standing.figure.map(|figure| figure.as_secs_f64() * 1e3),
-                measured_seconds_ago: standing.measured.map(|at| now.since(at).as_secs_f64()),
-                rest_seconds: standing.rests_until.map(|until| until.since(now).as_secs_f64()),
-                last: standing.last,
+                figure_ms: state.figure.map(|figure| figure.as_secs_f64() * 1e3),
+                measured_seconds_ago: state.measured.map(|at| now.since(at).as_secs_f64()),
+                rest_seconds: state.rests(now).map(|until| until.since(now).as_secs_f64()),
+                last: state.last.clone(),
             }
         };
         self.config.candidates.iter().enumerate().map(report).collect()

@@ -48,7 +48,7 @@ impl Client {
             if !is_tried {
                 continue;
             }
-            let home = self.choice.current();
+            let home = self.choice.current;
             let all = &self.config.candidates[home].addresses;
             let known = self.servers_of.get(&(home, *id)).unwrap_or(all);
             let servers = path_servers(joined_at, known);

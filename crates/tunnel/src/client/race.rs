@@ -283,7 +283,7 @@ impl Client {
 
     fn on_home_refused(&mut self, now: Instant, why: &str) {
         if self.has_choice() {
-            self.choice.on_failure(now, self.choice.current(), &legible(why));
+            self.choice.on_failure(now, self.choice.current, &legible(why));
             self.home_first_until = now;
         }
     }
@@ -384,8 +384,8 @@ impl Client {
             After::Silence => self.standby.has_answered(),
             After::Restart | After::Backoff | After::Unused => true,
         };
-        if self.replacement.is_none() && self.standby.is_ready() && may_switch {
-            let home = self.choice.current();
+        if self.replacement.is_none() && self.standby.ready.is_some() && may_switch {
+            let home = self.choice.current;
             self.switch(now, reason);
             return self.choice.on_failure(now, home, &legible(reason));
         }

@@ -38,18 +38,18 @@ use super::{Client, MTU_MIN};
 #[derive(Debug, Default)]
 pub(super) struct Standby {
     /// The candidate that waits, or that is asked to while none does.
-    target: Option<usize>,
+    pub(super) target: Option<usize>,
     /// The candidate that is asked to replace the one that waits.
     challenger: Option<usize>,
     began: Instant,
-    attempts: BTreeMap<ConnectionId, Attempt>,
+    attempts: BTreeMap<ConnectionId, Pair>,
     next_attempt: Instant,
     /// Counts attempts: the next goes over another uplink, and then to another address.
     turn: usize,
-    ready: Option<AcceptedConnection>,
+    pub(super) ready: Option<AcceptedConnection>,
     /// When an uplink without a path is tried again.
     next_path: BTreeMap<UplinkId, Instant>,
-    goal: Option<Goal>,
+    pub(super) goal: Option<Goal>,
     question: Option<Question>,
     takeovers: VecDeque<Instant>,
     /// The round of measurement after which the target was chosen.
@@ -57,7 +57,7 @@ pub(super) struct Standby {
 }
 
 #[derive(Clone, Debug)]
-struct Goal {
+pub(super) struct Goal {
     why: String,
     /// The candidate that it applies to; `None` for any.
     only: Option<usize>,
@@ -83,23 +83,9 @@ struct Question {
     alive_since: Option<Instant>,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Attempt {
-    pair: Pair,
-    hello: bool,
-}
-
 impl Standby {
-    pub(super) fn target(&self) -> Option<usize> {
-        self.target
-    }
-
     pub(super) fn tried(&self) -> Option<usize> {
         self.challenger.or(self.target.filter(|_| self.ready.is_none()))
-    }
-
-    pub(super) fn is_ready(&self) -> bool {
-        self.ready.is_some()
     }
 
     pub(super) fn has_answered(&self) -> bool {
@@ -115,10 +101,6 @@ impl Standby {
                 None => self.goal = None,
             }
         }
-    }
-
-    pub(super) fn forget_goal(&mut self) {
-        self.goal = None;
     }
 
     pub(super) fn owns(&self, id: ConnectionId) -> bool {
@@ -205,11 +187,11 @@ impl Client {
         match (self.standby.target, best) {
             (None, Some(best)) => self.retarget(now, Some(best), ""),
             (Some(target), Some(best))
-                if self.standby.rounds != self.choice.rounds()
+                if self.standby.rounds != self.choice.rounds
                     && self.standby.goal.is_none()
                     && wished.is_none() =>
             {
-                self.standby.rounds = self.choice.rounds();
+                self.standby.rounds = self.choice.rounds;
                 if self.choice.waits_better(best, target) {
                     self.want(now, best, "another waits better");
                 }
@@ -238,28 +220,30 @@ impl Client {
 
     pub(super) fn drop_challenger(&mut self, now: Instant, reason: &str) {
         if self.standby.challenger.take().is_some() {
-            for id in std::mem::take(&mut self.standby.attempts).into_keys() {
-                self.close_connection(now, id, reason);
-            }
+            self.drop_standby_attempts(now, reason);
+        }
+    }
+
+    fn drop_standby_attempts(&mut self, now: Instant, reason: &str) {
+        for id in std::mem::take(&mut self.standby.attempts).into_keys() {
+            self.close_connection(now, id, reason);
         }
     }
 
     /// Replaces the target; connections to the former one are closed.
     pub(super) fn retarget(&mut self, now: Instant, target: Option<usize>, reason: &str) {
-        let ids: Vec<ConnectionId> = self.standby.attempts.keys().copied().collect();
-        let ready = self.standby.ready.take().map(|ready| ready.id);
-        for id in ids.into_iter().chain(ready) {
-            self.close_connection(now, id, reason);
+        self.drop_standby_attempts(now, reason);
+        let Standby { ready, goal, takeovers, .. } = std::mem::take(&mut self.standby);
+        if let Some(ready) = ready {
+            self.close_connection(now, ready.id, reason);
         }
-        let (goal, takeovers) =
-            (self.standby.goal.take(), std::mem::take(&mut self.standby.takeovers));
         self.standby = Standby {
             target,
             began: now,
             next_attempt: now,
             goal,
             takeovers,
-            rounds: self.choice.rounds(),
+            rounds: self.choice.rounds,
             ..Standby::default()
         };
     }
@@ -317,7 +301,7 @@ impl Client {
         self.pairs.on_attempt(now, pair);
         let key = self.config.candidates[target].key;
         match self.endpoint.connect(now, pair.0, pair.1, key) {
-            Ok(id) => _ = self.standby.attempts.insert(id, Attempt { pair, hello: false }),
+            Ok(id) => _ = self.standby.attempts.insert(id, pair),
             Err(error) => self.pairs.note(pair, format!("cannot begin to connect: {error}")),
         }
     }
@@ -326,9 +310,8 @@ impl Client {
         let is_ready = self.standby.ready.as_ref().is_some_and(|ready| ready.id == id);
         match event {
             Event::Connected { .. } => {
-                if let Some(attempt) = self.standby.attempts.get_mut(&id) {
-                    attempt.hello = true;
-                    self.pairs.on_answered(attempt.pair);
+                if let Some(pair) = self.standby.attempts.get(&id) {
+                    self.pairs.on_answered(*pair);
                 }
                 let hello = self.hello(Role::Standby, id);
                 self.send_control(id, &Control::Hello(hello));
@@ -343,7 +326,7 @@ impl Client {
                 self.give_up_target(now, &reason.to_string(), fault);
             }
             Event::Closed(reason) => {
-                let Some(Attempt { pair, .. }) = self.standby.attempts.remove(&id) else { return };
+                let Some(pair) = self.standby.attempts.remove(&id) else { return };
                 match reason {
                     // The server has proved its identity.
                     CloseReason::Refused(_) => {
@@ -363,10 +346,8 @@ impl Client {
     fn on_standby_message(&mut self, now: Instant, id: ConnectionId, message: Bytes) {
         let why = match Control::parse(message) {
             Ok(Control::Welcome(welcome)) if welcome.mtu >= MTU_MIN => {
-                let Some(Attempt { pair, .. }) = self.standby.attempts.remove(&id) else { return };
-                for other in std::mem::take(&mut self.standby.attempts).into_keys() {
-                    self.close_connection(now, other, "another connection was welcomed");
-                }
+                let Some(pair) = self.standby.attempts.remove(&id) else { return };
+                self.drop_standby_attempts(now, "another connection was welcomed");
                 if let Some(former) = self.standby.ready.take() {
                     self.close_connection(now, former.id, "another waits better");
                     self.standby.target = self.standby.challenger.take();

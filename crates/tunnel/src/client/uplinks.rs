@@ -91,7 +91,7 @@ impl Client {
 
     /// The addresses of the current server that are tried over `uplink`.
     pub fn servers_of(&self, uplink: UplinkId) -> &[SocketAddr] {
-        self.addresses_of(self.choice.current(), uplink)
+        self.addresses_of(self.choice.current, uplink)
     }
 
     pub(super) fn forget_pairs(&mut self) {

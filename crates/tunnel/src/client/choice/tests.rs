@@ -94,7 +94,7 @@ fn the_way_from_server_to_anchor_counts() {
     let mut choice = Choice::new(&[candidate(1, "a"), far]);
     let rtt = |_, it, _| Some(ms(if it == 0 { 90 } else { 50 }));
     assert_eq!(run(&mut choice, &[1], hours(2), rtt), []);
-    assert_eq!(choice.standing(hours(2), 1).figure, Some(ms(100)));
+    assert_eq!(choice.states[1].figure, Some(ms(100)));
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn what_is_seen_over_one_uplink_moves_nobody() {
         let mut choice = two();
         let moves = run(&mut choice, &[5; 3][..uplinks], hours(2), |_, it, uplink| rtt(it, uplink));
         assert_eq!(moves, []);
-        assert_eq!(choice.standing(hours(2), 1).figure, figure.map(ms));
+        assert_eq!(choice.states[1].figure, figure.map(ms));
     }
 }
 
@@ -148,7 +148,7 @@ fn an_uplink_weighs_as_much_as_it_carries() {
     let figure = |weights: &[u64]| {
         let mut choice = two();
         run(&mut choice, weights, hours(1), |_, _, uplink| Some(ms([20, 50, 90][uplink as usize])));
-        choice.standing(hours(1), 1).figure
+        choice.states[1].figure
     };
     assert_eq!(figure(&[1, 1, 1]), Some(ms(50)));
     assert_eq!(figure(&[9, 1, 1]), Some(ms(20)));
@@ -245,7 +245,7 @@ fn where_there_is_no_server_nobody_rests_for_long_and_who_does_not_comes_first()
     // It fails again, and rests no longer for that, nor less than 10 s.
     choice.on_failure(at(91), 1, "refused");
     assert_eq!((choice.refuge(at(92)), choice.refuge(at(101))), (None, Some(2)));
-    assert_eq!(choice.standing(at(92), 1).rests_until, Some(at(150)));
+    assert_eq!(choice.states[1].rests(at(92)), Some(at(150)));
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn who_answers_probes_again_rests_no_more_and_who_always_did_rests_on() {
         choice.on_failure(at(10 << doubling), 1, "no answer");
         choice.on_failure(at(10 << doubling), 2, "refused");
     }
-    let rests = |choice: &Choice, now| [1, 2].map(|it| choice.standing(now, it).rests_until);
+    let rests = |choice: &Choice, now| [1, 2].map(|it| choice.states[it].rests(now));
     assert_eq!(rests(&choice, at(1_700)), [Some(at(2_560)); 2]);
     run(&mut choice, &[1], at(1_900), rtt);
     assert_eq!(rests(&choice, at(1_900)), [None, Some(at(2_560))]);

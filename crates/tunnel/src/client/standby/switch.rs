@@ -96,8 +96,7 @@ impl Client {
         for uplink in self.uplinks.values_mut() {
             uplink.next_attempt = uplink.next_attempt.min(now);
         }
-        let home = self.choice.standing(now, self.choice.current());
-        if home.rests_until.is_none() {
+        if self.choice.states[self.choice.current].rests(now).is_none() {
             self.home_first_until = self.home_first_until.max(now + PREFERRED_SERVER_DELAY);
         }
     }
@@ -119,7 +118,7 @@ impl Client {
     }
 
     fn take_over(&mut self, now: Instant) {
-        let home = self.choice.current();
+        let home = self.choice.current;
         if self.standby.takeovers.len() >= TAKEOVERS_MAX {
             self.standby.takeovers.pop_front();
         }
@@ -136,7 +135,7 @@ impl Client {
             Reason::Drain => "the server drains",
             Reason::Other | Reason::Superseded => "the server asked for it",
         };
-        self.choice.on_failure(now, self.choice.current(), why);
+        self.choice.on_failure(now, self.choice.current, why);
         self.standby.goal = Some(Goal { why: why.to_owned(), only: None });
         self.tend_standby(now);
     }
