@@ -324,6 +324,15 @@ impl Client {
         &self.config.candidates[self.choice.current]
     }
 
+    fn connection(&self) -> Option<&Connection> {
+        self.endpoint.connection(self.current.as_ref()?.id)
+    }
+
+    /// The paths of the session, none without one.
+    fn paths(&self) -> &[PathSnapshot] {
+        self.connection().map_or(&[][..], |connection| connection.paths())
+    }
+
     fn hello(&mut self, role: Role, id: ConnectionId) -> Hello {
         let key = self.endpoint.connection(id).and_then(Connection::peer);
         let streams = self.streams.as_mut().zip(key).map(|(streams, key)| streams.offer(key));
@@ -409,8 +418,7 @@ impl Client {
     /// `None` without a session, and while data without room waits for acknowledgements.
     pub fn feedback_alone_since(&self) -> Option<Instant> {
         let current = self.current.as_ref().filter(|current| !current.session.has_backlog())?;
-        let connection = self.endpoint.connection(current.id)?;
-        Some(connection.last_data().max(current.since))
+        Some(self.connection()?.last_data().max(current.since))
     }
 
     /// Replaces the lanes of the uplink direction. If the session cannot take them up, because
@@ -537,8 +545,7 @@ impl Client {
 
     /// The status of the session, if there is one.
     pub fn status(&self) -> Option<SessionStatus> {
-        let current = self.current.as_ref()?;
-        let connection = self.endpoint.connection(current.id)?;
+        let (current, connection) = (self.current.as_ref()?, self.connection()?);
         let name =
             |path: &PathSnapshot| self.uplinks.get(&path.uplink?).map(|uplink| uplink.name.clone());
         let mut stats = current.session.stats();

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use roadweave_identity::{Identity, PublicKey, Signature};
 use roadweave_proto::DropReason;
 use roadweave_proto::wire::{Binding, Control, TenantAnchor};
-use roadweave_quic::{Connection, ConnectionId};
+use roadweave_quic::Connection;
 
-use super::Client;
+use super::{Client, Current};
 
 #[derive(Debug)]
 pub(super) struct Bindings {
@@ -52,25 +52,24 @@ impl Bindings {
 
 impl Client {
     /// Signs for the proxy that welcomed this client, if it is one.
-    pub(super) fn bind(&mut self, id: ConnectionId) {
+    pub(super) fn bind(&mut self) {
         self.bindings.answers_left = ANSWERS_MAX;
-        self.send_binding(id);
+        self.send_binding();
     }
 
     pub(super) fn on_newest_binding(&mut self, newest: &Binding) {
-        let Some(id) = self.current.as_ref().map(|current| current.id) else { return };
         if self.bindings.answers_left == 0 || !self.bindings.raise(newest) {
             return self.drops.count(DropReason::MalformedMessage);
         }
         self.bindings.answers_left -= 1;
-        self.send_binding(id);
+        self.send_binding();
     }
 
-    fn send_binding(&mut self, id: ConnectionId) {
-        let anchor = self.current.as_ref().and_then(|current| current.welcome.anchor.as_ref());
-        let proxy = self.endpoint.connection(id).and_then(Connection::peer);
-        if let (Some(anchor), Some(proxy)) = (anchor, proxy) {
-            let binding = self.bindings.sign(anchor, proxy);
+    fn send_binding(&mut self) {
+        let proxy = self.connection().and_then(Connection::peer);
+        let Some(Current { id, welcome, .. }) = &self.current else { return };
+        if let (Some(anchor), Some(proxy)) = (&welcome.anchor, proxy) {
+            let (id, binding) = (*id, self.bindings.sign(anchor, proxy));
             self.send_control(id, &Control::Binding(binding));
         }
     }

@@ -38,9 +38,8 @@ impl Client {
             Event::Lost { path, token } => current.session.on_lost(now, path, token),
             Event::PathClosed(path, _) => current.session.forget_path(path),
             Event::PathUsable(path) => {
-                let id = current.id;
-                self.on_path_usable(id, path);
-                if let Some(uplink) = self.name_path(id, path) {
+                self.on_path_usable(path);
+                if let Some(uplink) = self.name_path(path) {
                     self.notify(now, Notice::Validated { uplink });
                 }
                 self.apply_policies();

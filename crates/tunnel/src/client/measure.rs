@@ -126,23 +126,19 @@ impl Client {
 
     /// The capacity of each uplink that may be probed over, bytes per second, as far as known.
     fn capacities(&self) -> BTreeMap<UplinkId, u64> {
-        let id = self.current.as_ref().map(|current| current.id);
-        let paths = id.and_then(|id| self.endpoint.connection(id)).map_or(&[][..], |it| it.paths());
         let carries = |path: &PathSnapshot| {
             let millis = u64::try_from(path.smoothed_rtt.as_millis()).unwrap_or(u64::MAX).max(1);
             path.congestion_window.saturating_mul(1000) / millis
         };
         let capacity = |uplink: UplinkId| {
-            let path = paths.iter().find(|path| path.uplink == Some(uplink));
+            let path = self.paths().iter().find(|path| path.uplink == Some(uplink));
             (uplink, path.map_or(0, carries))
         };
         self.frugal_uplinks().into_iter().map(capacity).collect()
     }
 
     fn watch_own_rtt(&mut self, now: Instant) {
-        let id = self.current.as_ref().map(|current| current.id);
-        let paths = id.and_then(|id| self.endpoint.connection(id)).map_or(&[][..], |it| it.paths());
-        let usable = paths.iter().filter(|path| path.is_usable());
+        let usable = self.paths().iter().filter(|path| path.is_usable());
         let nearest = usable.map(|path| (path.smoothed_rtt, path.min_rtt)).min();
         let is_worse = nearest.is_some_and(|(rtt, least)| {
             self.least_rtt = self.least_rtt.min(least);

@@ -98,7 +98,7 @@ impl Node for Client {
         let own = match &self.current {
             Some(current) => earliest([
                 current.session.poll_timeout(),
-                self.next_path_try(current.id),
+                self.next_path_try(),
                 self.silence_timeout(),
                 self.renews.then(|| self.race_timeout()).flatten(),
             ]),

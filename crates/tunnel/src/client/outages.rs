@@ -186,13 +186,8 @@ impl Client {
     /// A path that waits for the server to allow it has more time.
     fn blocked_at(&self, id: UplinkId, uplink: &Uplink) -> Instant {
         let at = uplink.since + BLOCKED_AFTER;
-        let allowed = self.wished_since(id).map(|since| since + ALLOWED_AFTER);
-        allowed.map_or(at, |allowed| allowed.max(at))
-    }
-
-    fn wished_since(&self, id: UplinkId) -> Option<Instant> {
-        let current = self.current.as_ref()?;
-        self.endpoint.connection(current.id)?.wished_since(id)
+        let wished = self.connection().and_then(|connection| connection.wished_since(id));
+        wished.map_or(at, |since| at.max(since + ALLOWED_AFTER))
     }
 
     fn watch_blocked(&mut self, now: Instant) {
@@ -213,7 +208,7 @@ impl Client {
     /// The number of paths, and whether the server limits it, if a limit keeps an uplink from
     /// having one.
     fn paths_without(&self, id: UplinkId) -> Option<(usize, bool)> {
-        let connection = self.endpoint.connection(self.current.as_ref()?.id)?;
+        let connection = self.connection()?;
         let paths = connection.paths();
         if paths.iter().any(|path| path.uplink == Some(id)) {
             return None;

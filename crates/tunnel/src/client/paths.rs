@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use roadweave_proto::wire::Control;
 use roadweave_proto::{Instant, PathId, PathSnapshot, PathStatus, Policy, UplinkId};
-use roadweave_quic::{ConnectionId, PathError};
+use roadweave_quic::PathError;
 
 use super::node::{account, is_capped};
 use super::notices::Notice;
 use super::portals::HELD_BACK_RETRY;
-use super::{Client, Uplink};
+use super::{Client, Current, Uplink};
 use crate::node::Node as _;
 use crate::status::PathStatusReport;
 use crate::uplink::UplinkPolicy;
@@ -87,9 +87,8 @@ impl Client {
     }
 
     /// The next path over its uplink goes to the same address.
-    pub(super) fn on_path_usable(&mut self, id: ConnectionId, path: PathId) {
-        let paths = self.endpoint.connection(id).map_or(&[][..], |connection| connection.paths());
-        let uplink = paths.iter().find(|known| known.id == path).and_then(|known| known.uplink);
+    pub(super) fn on_path_usable(&mut self, path: PathId) {
+        let uplink = self.uplink_of(path);
         if let Some(uplink) = uplink.and_then(|uplink| self.uplinks.get_mut(&uplink)) {
             uplink.path_failures = uplink.path_failures.saturating_sub(1);
         }
@@ -110,8 +109,12 @@ impl Client {
         self.handle_timeout(now);
     }
 
-    pub(super) fn next_path_try(&self, id: ConnectionId) -> Option<Instant> {
-        let connection = self.endpoint.connection(id)?;
+    fn uplink_of(&self, path: PathId) -> Option<UplinkId> {
+        self.paths().iter().find(|known| known.id == path)?.uplink
+    }
+
+    pub(super) fn next_path_try(&self) -> Option<Instant> {
+        let connection = self.connection()?;
         let due = |(id, uplink): (&UplinkId, &Uplink)| {
             let path = connection.paths().iter().find(|path| path.uplink == Some(*id));
             match path.map(|path| path.status) {
@@ -131,25 +134,18 @@ impl Client {
             .is_some_and(|current| path_servers(current.pair.1, self.servers_of(uplink)).len() > 1)
     }
 
-    pub(super) fn name_paths(&mut self, id: ConnectionId) {
-        let paths: Vec<PathId> = self
-            .endpoint
-            .connection(id)
-            .map(|connection| connection.paths().iter().map(|path| path.id).collect())
-            .unwrap_or_default();
+    pub(super) fn name_paths(&mut self) {
+        let paths: Vec<PathId> = self.paths().iter().map(|path| path.id).collect();
         for path in paths {
-            self.name_path(id, path);
+            self.name_path(path);
         }
     }
 
-    pub(super) fn name_path(&mut self, id: ConnectionId, path: PathId) -> Option<String> {
-        let uplink = self.endpoint.connection(id).and_then(|connection| {
-            connection.paths().iter().find(|known| known.id == path)?.uplink
-        });
-        let uplink = self.uplinks.get(&uplink?)?.name.clone();
-        if let Some(current) = self.current.as_mut().filter(|current| current.id == id) {
-            current.session.name_path(path, &uplink);
-        }
+    pub(super) fn name_path(&mut self, path: PathId) -> Option<String> {
+        let uplink = self.uplinks.get(&self.uplink_of(path)?)?.name.clone();
+        let Current { id, session, .. } = self.current.as_mut()?;
+        let id = *id;
+        session.name_path(path, &uplink);
         self.send_control(id, &Control::PathName { path, uplink: uplink.clone() });
         Some(uplink)
     }

@@ -51,9 +51,7 @@ impl Client {
 
     /// Whether the path over an uplink is validated and answers.
     pub fn is_validated(&self, uplink: UplinkId) -> bool {
-        let id = self.current.as_ref().map(|current| current.id);
-        let paths = id.and_then(|id| self.endpoint.connection(id)).map_or(&[][..], |it| it.paths());
-        paths.iter().any(|path| {
+        self.paths().iter().any(|path| {
             let answers = matches!(path.status, PathStatus::Usable | PathStatus::Standby);
             path.uplink == Some(uplink) && answers
         })

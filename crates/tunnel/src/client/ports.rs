@@ -77,10 +77,11 @@ impl Client {
     }
 
     fn silent_uplinks(&self) -> impl Iterator<Item = UplinkId> {
-        let connection = self.current.as_ref().and_then(|it| self.endpoint.connection(it.id));
-        let paths = connection.map_or(&[][..], |connection| connection.paths());
         let is_silent = |status| matches!(status, PathStatus::Suspect | PathStatus::Validating);
-        paths.iter().filter(move |path| is_silent(path.status)).filter_map(|path| path.uplink)
+        self.paths()
+            .iter()
+            .filter(move |path| is_silent(path.status))
+            .filter_map(|path| path.uplink)
     }
 
     pub(super) fn watch_ports(&mut self, now: Instant) {

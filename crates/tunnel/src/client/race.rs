@@ -371,9 +371,9 @@ impl Client {
             }
         });
         self.path_policies.clear();
-        self.bind(id);
+        self.bind();
         // This shows the server which of the welcomed connections is used.
-        self.name_paths(id);
+        self.name_paths();
         self.apply_policies();
     }
 

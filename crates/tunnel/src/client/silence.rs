@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use roadweave_proto::{Instant, PathSnapshot};
 
+use super::Client;
 use super::pairs::Rejection;
 use super::race::{AcceptedConnection, After, STABLE_AFTER};
-use super::{Client, Current};
 use crate::node::Node as _;
 
 /// How long all paths may be silent before a connection is tried beside the session.
@@ -68,11 +68,7 @@ impl Client {
     }
 
     pub(super) fn watch_silence(&mut self, now: Instant) {
-        let answers = |current: &Current| {
-            let connection = self.endpoint.connection(current.id)?;
-            Some(connection.paths().iter().any(PathSnapshot::is_usable))
-        };
-        if self.current.as_ref().and_then(answers) != Some(false) {
+        if self.connection().is_none() || self.paths().iter().any(PathSnapshot::is_usable) {
             self.silent_since = None;
             return self.on_answers(now);
         }

@@ -139,8 +139,7 @@ impl Client {
         &self,
         plan: &SpeedtestPlan,
     ) -> Result<(Vec<SpeedtestRow>, Vec<Option<PathId>>), SpeedtestError> {
-        let current = self.current.as_ref().ok_or(SpeedtestError::NoSession)?;
-        let connection = self.endpoint.connection(current.id).ok_or(SpeedtestError::NoSession)?;
+        let connection = self.connection().ok_or(SpeedtestError::NoSession)?;
         let mut names: Vec<&str> = self.uplinks.values().map(|it| it.name.as_str()).collect();
         names.sort_unstable();
         if let Some(name) = plan.uplinks.iter().find(|name| !names.contains(&name.as_str())) {

@@ -384,12 +384,10 @@ impl Client {
     /// The uplinks that cost nothing by the byte; all if there is none or none carries the session.
     pub(super) fn frugal_uplinks(&self) -> Vec<UplinkId> {
         let free = self.unmetered_uplinks();
-        let is_of_use = match self.current.as_ref().filter(|_| self.silent_since.is_none()) {
-            None => !free.is_empty(),
-            Some(current) => self.endpoint.connection(current.id).is_some_and(|connection| {
-                let usable = connection.paths().iter().filter(|path| path.is_usable());
-                usable.filter_map(|path| path.uplink).any(|uplink| free.contains(&uplink))
-            }),
+        let mut usable = self.paths().iter().filter(|path| path.is_usable());
+        let is_of_use = match self.is_without_server() {
+            true => !free.is_empty(),
+            false => usable.any(|path| path.uplink.is_some_and(|uplink| free.contains(&uplink))),
         };
         if is_of_use { free } else { self.open_uplinks().map(|(id, _)| *id).collect() }
     }

@@ -108,7 +108,7 @@ impl Client {
         let is_full = self.standby.takeovers.len() >= TAKEOVERS_MAX;
         let oldest = self.standby.takeovers.front().filter(|_| is_full);
         let allowed = oldest.map_or(Instant::ZERO, |oldest| *oldest + TAKEOVERS_WITHIN);
-        let connection = self.endpoint.connection(self.current.as_ref()?.id)?;
+        let connection = self.connection()?;
         let pto = connection.paths().iter().map(|path: &PathSnapshot| path.pto).min();
         let pto = pto.unwrap_or_default().min(SILENCE_MAX);
         // A server that receives little takes as long to notice that its answers go to a dead path.
