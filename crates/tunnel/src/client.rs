@@ -258,8 +258,10 @@ impl Client {
         if config.candidates.is_empty() {
             return Err(ClientError::NoCandidate);
         }
-        let mut client = Self {
-            pairs: Pairs::new(0),
+        let first = StreamsConfig::first_epoch(&config.transport.rng_seed);
+        let streams = config.streams.clone().map(|streams| ClientStreams::new(streams, first));
+        Ok(Self {
+            pairs: Pairs::new(seed(&config.transport)),
             patience: Patience::default(),
             choice: Choice::new(&config.candidates),
             prober: Prober::new(&config.transport.rng_seed),
@@ -297,21 +299,10 @@ impl Client {
             usage: Usage::default(),
             path_policies: BTreeMap::new(),
             local_networks: Vec::new(),
-            streams: None,
+            streams,
             speedtest: None,
             tests_begun: 0,
-        };
-        client.pairs = Pairs::new(client.seed());
-        let streams = client.config.streams.clone();
-        client.streams = streams.map(|config| {
-            let first = StreamsConfig::first_epoch(&client.config.transport.rng_seed);
-            ClientStreams::new(config, first)
-        });
-        Ok(client)
-    }
-
-    fn seed(&self) -> u64 {
-        self.config.transport.rng_seed.first_chunk().map_or(0, |c| u64::from_le_bytes(*c))
+        })
     }
 
     /// Restores what [`Client::learned`] returned in an earlier run, for later sessions.
@@ -562,9 +553,13 @@ impl Client {
     /// What was dropped without a session and by earlier sessions, by reason.
     pub fn drops(&self) -> DropCounters {
         let mut drops = self.drops.clone();
-        self.leaving.iter().for_each(|leaving| drops.merge(&leaving.drops()));
+        self.leaving.iter().for_each(|it| drops.merge(&it.current.session.drops()));
         drops
     }
+}
+
+fn seed(transport: &TransportConfig) -> u64 {
+    transport.rng_seed.first_chunk().map_or(0, |c| u64::from_le_bytes(*c))
 }
 
 /// Why a client cannot be created.

@@ -19,7 +19,7 @@ impl Client {
                 self.on_session_event(now, event);
             } else if self.standby.owns(id) {
                 self.on_standby_event(now, id, event);
-            } else if self.leaving.iter().any(|leaving| leaving.id() == id) {
+            } else if self.leaving.iter().any(|leaving| leaving.current.id == id) {
                 self.on_leaving_event(now, id, event);
             } else if matches!(event, Event::Closed(_)) {
                 self.replacement.take_if(|replacement| replacement.id == id);

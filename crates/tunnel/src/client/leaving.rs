@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use roadweave_proto::wire::Control;
-use roadweave_proto::{DropCounters, DropReason, Instant};
+use roadweave_proto::{DropReason, Instant};
 use roadweave_quic::{ConnectionId, Event};
 use roadweave_schedule::AcknowledgedDatagram;
 
@@ -24,19 +24,9 @@ use crate::session::Session;
 
 #[derive(Debug)]
 pub(super) struct Leaving {
-    current: Current,
+    pub(super) current: Current,
     until: Instant,
     sent_on: Vec<Unfinished>,
-}
-
-impl Leaving {
-    pub(super) fn id(&self) -> ConnectionId {
-        self.current.id
-    }
-
-    pub(super) fn drops(&self) -> DropCounters {
-        self.current.session.drops()
-    }
 }
 
 impl Client {
@@ -64,7 +54,7 @@ impl Client {
     }
 
     pub(super) fn on_leaving_event(&mut self, now: Instant, id: ConnectionId, event: Event) {
-        let Some(at) = self.leaving.iter().position(|leaving| leaving.id() == id) else { return };
+        let Some(at) = self.leaving.iter().position(|it| it.current.id == id) else { return };
         let session = &mut self.leaving[at].current.session;
         match event {
             Event::Received { datagram, .. } => session.handle_datagram(now, datagram),

@@ -256,16 +256,11 @@ impl Client {
     }
 
     fn watch_lanes(&mut self, now: Instant) {
-        let mut news = Vec::new();
-        for (lane, trouble) in &mut self.outages.waiting {
-            if trouble.is_due(now) {
-                trouble.stage = Stage::Hushed;
-                news.push(lane.clone());
-            }
-        }
-        for lane in news {
-            let Some(uplink) = self.uplink_of_lane(&lane) else { continue };
-            let told = self.notify(now, Notice::LaneWaits { lane: lane.clone(), uplink });
+        let due = self.outages.waiting.iter().filter(|(_, trouble)| trouble.is_due(now));
+        for lane in due.map(|(lane, _)| lane.clone()).collect::<Vec<_>>() {
+            let notice = self.uplink_of_lane(&lane);
+            let notice = notice.map(|uplink| Notice::LaneWaits { lane: lane.clone(), uplink });
+            let told = notice.is_some_and(|notice| self.notify(now, notice));
             if let Some(trouble) = self.outages.waiting.get_mut(&lane) {
                 trouble.on_told(told);
             }

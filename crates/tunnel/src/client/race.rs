@@ -32,7 +32,7 @@ use super::notices::{Notice, legible};
 use super::pairs::{Pair, Rejection};
 use super::portals::HELD_BACK_RETRY;
 use super::ports::PORT_CHANGE;
-use super::{Client, ClientEvent, Current, MTU_MIN};
+use super::{Client, ClientEvent, Current, MTU_MIN, seed};
 use crate::server::UNUSED;
 use crate::session::{Session, SessionConfig};
 
@@ -337,7 +337,7 @@ impl Client {
             peer_sources: None,
             streams: self.stream_lane(&welcome),
             memory_max: self.config.memory_max,
-            seed: self.seed() ^ id.0,
+            seed: seed(&self.config.transport) ^ id.0,
         };
         let mut session = match Session::new(config, true) {
             Ok(session) => session,

@@ -102,17 +102,18 @@ impl Client {
         let (connection, server) = (current.id, current.pair.1.to_string());
         let (rows, paths) = self.speedtest_rows(plan)?;
         let steps = steps(&paths);
-        let least = STEP_BYTES_MIN * steps.steps.len() as u64;
+        let least = STEP_BYTES_MIN * steps.len() as u64;
         if plan.bytes_max < least {
             return Err(SpeedtestError::Limit { least });
         }
-        let rows = rows.into_iter().chain((steps.all).then(SpeedtestRow::default)).collect();
+        let has_all = steps.back().is_some_and(|step| step.row == rows.len());
+        let rows = rows.into_iter().chain(has_all.then(SpeedtestRow::default)).collect();
         let report = SpeedtestReport { server, rows, ..SpeedtestReport::default() };
         self.speedtest = Some(SpeedtestRun {
             connection,
             duration: plan.duration,
             bytes_left: plan.bytes_max,
-            steps: steps.steps,
+            steps,
             running: None,
             next_at: now,
             asked_at: now,
@@ -278,7 +279,7 @@ impl Client {
                     run.steps.retain(|step| step.row != running.step.row);
                 }
                 run.next_at = now;
-                self.forget_load();
+                self.current.iter_mut().for_each(|current| current.session.forget_load());
             }
             why => self.fail_speedtest(now, report::refusal(why)),
         }
@@ -356,16 +357,10 @@ impl Client {
         run.steps.clear();
         let (connection, running) = (run.connection, run.running.take());
         run.next_at = now;
-        self.forget_load();
+        self.current.iter_mut().for_each(|current| current.session.forget_load());
         if let Some(Running { test, .. }) = running {
             let stop = Speedtest { test, word: TestWord::Stop };
             self.send_control(connection, &Control::Speedtest(stop));
-        }
-    }
-
-    fn forget_load(&mut self) {
-        if let Some(current) = &mut self.current {
-            current.session.forget_load();
         }
     }
 
@@ -377,12 +372,7 @@ impl Client {
     }
 }
 
-struct Steps {
-    steps: VecDeque<Step>,
-    all: bool,
-}
-
-fn steps(paths: &[Option<PathId>]) -> Steps {
+fn steps(paths: &[Option<PathId>]) -> VecDeque<Step> {
     let both = |row: usize, paths: Vec<PathId>| {
         [LoadDirection::Down, LoadDirection::Up].map(|direction| Step {
             row,
@@ -393,11 +383,10 @@ fn steps(paths: &[Option<PathId>]) -> Steps {
     let of_row = |(row, path): (usize, &Option<PathId>)| Some(both(row, vec![(*path)?]));
     let mut steps: VecDeque<Step> = paths.iter().enumerate().filter_map(of_row).flatten().collect();
     let measured: Vec<PathId> = paths.iter().flatten().copied().collect();
-    let all = measured.len() > 1;
-    if all {
+    if measured.len() > 1 {
         steps.extend(both(paths.len(), measured));
     }
-    Steps { steps, all }
+    steps
 }
 
 const METERED: &str = "it is metered; --uplink or --metered measures it all the same";
@@ -419,12 +408,11 @@ mod tests {
     fn each_uplink_is_measured_and_all_together_if_there_are_several() {
         let [first, second] = [PathId(3), PathId(5)];
         let told = |paths: &[Option<PathId>]| {
-            let steps = steps(paths);
             let step = |it: Step| (it.row, it.direction == LoadDirection::Up, it.paths);
-            (steps.all, steps.steps.into_iter().map(step).collect::<Vec<_>>())
+            steps(paths).into_iter().map(step).collect::<Vec<_>>()
         };
         let one = [(1, false, vec![first]), (1, true, vec![first])];
-        assert_eq!(told(&[None, Some(first)]), (false, one.to_vec()));
+        assert_eq!(told(&[None, Some(first)]), one);
         let both = vec![first, second];
         let expected = vec![
             (0, false, vec![first]),
@@ -434,6 +422,6 @@ mod tests {
             (3, false, both.clone()),
             (3, true, both),
         ];
-        assert_eq!(told(&[Some(first), None, Some(second)]), (true, expected));
+        assert_eq!(told(&[Some(first), None, Some(second)]), expected);
     }
 }
