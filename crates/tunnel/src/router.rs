@@ -184,7 +184,7 @@ impl Router {
 
     /// The next event for the operator.
     pub fn poll_event(&mut self) -> Option<RouterEvent> {
-        self.events.poll()
+        self.events.0.pop_front()
     }
 
     /// What was dropped before its link or lane was known.
@@ -219,7 +219,7 @@ impl Router {
         link.on_heard(now, bytes);
         if link.on_hello(now, hello, remote, local) {
             self.links.take_from_others(at);
-            self.notices.on_moved(at);
+            self.notices.moved[at].times += 1;
         }
         self.refresh(now);
     }
@@ -298,8 +298,8 @@ impl Router {
                 self.session.begin_anew(now);
                 self.jumps.begin_anew();
                 self.seen.fill_with(Seen::default);
-                self.notices.on_restart();
-                if self.notices.poll_restart(now).is_some() {
+                self.notices.restart.times += 1;
+                if self.notices.restart.poll(now).is_some() {
                     self.events.push(RouterEvent::PeerRestarted);
                 }
                 true
@@ -309,16 +309,16 @@ impl Router {
 
     fn refresh(&mut self, now: Instant) {
         for at in self.links.refresh(now) {
-            self.notices.on_status(at);
+            self.notices.status[at].times += 1;
         }
         for (at, (link, status)) in self.links.iter().enumerate() {
             let name = || link.config.name.clone();
             if let Some(remote) = link.remote()
-                && let Some(times) = self.notices.poll_moved(now, at)
+                && let Some(times) = self.notices.moved[at].poll(now)
             {
                 self.events.push(RouterEvent::LinkMoved { name: name(), remote, times });
             }
-            if let Some(times) = self.notices.poll_status(now, at) {
+            if let Some(times) = self.notices.status[at].poll(now) {
                 self.events.push(RouterEvent::LinkStatus { name: name(), status, times });
             }
         }

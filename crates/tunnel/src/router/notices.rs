@@ -12,14 +12,14 @@ const EVENTS_MAX: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct Notices {
-    moved: Vec<Notice>,
-    status: Vec<Notice>,
-    restart: Notice,
+    pub(super) moved: Vec<Notice>,
+    pub(super) status: Vec<Notice>,
+    pub(super) restart: Notice,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Notice {
-    times: u64,
+pub(super) struct Notice {
+    pub(super) times: u64,
     next: Instant,
 }
 
@@ -28,34 +28,10 @@ impl Notices {
         let notices = vec![Notice::default(); links];
         Self { moved: notices.clone(), status: notices, restart: Notice::default() }
     }
-
-    pub(super) fn on_moved(&mut self, link: usize) {
-        self.moved[link].times += 1;
-    }
-
-    pub(super) fn on_status(&mut self, link: usize) {
-        self.status[link].times += 1;
-    }
-
-    pub(super) fn on_restart(&mut self) {
-        self.restart.times += 1;
-    }
-
-    pub(super) fn poll_moved(&mut self, now: Instant, link: usize) -> Option<u64> {
-        self.moved[link].poll(now)
-    }
-
-    pub(super) fn poll_status(&mut self, now: Instant, link: usize) -> Option<u64> {
-        self.status[link].poll(now)
-    }
-
-    pub(super) fn poll_restart(&mut self, now: Instant) -> Option<u64> {
-        self.restart.poll(now)
-    }
 }
 
 impl Notice {
-    fn poll(&mut self, now: Instant) -> Option<u64> {
+    pub(super) fn poll(&mut self, now: Instant) -> Option<u64> {
         if self.times == 0 || now < self.next {
             return None;
         }
@@ -65,7 +41,7 @@ impl Notice {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Events(VecDeque<RouterEvent>);
+pub(super) struct Events(pub(super) VecDeque<RouterEvent>);
 
 impl Events {
     /// Events beyond the bound are dropped: they are for people, and too many already.
@@ -73,9 +49,5 @@ impl Events {
         if self.0.len() < EVENTS_MAX {
             self.0.push_back(event);
         }
-    }
-
-    pub(super) fn poll(&mut self) -> Option<RouterEvent> {
-        self.0.pop_front()
     }
 }
