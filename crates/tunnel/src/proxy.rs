@@ -28,7 +28,7 @@ use bytes::{Bytes, BytesMut};
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_proto::wire::{Binding, Detached, StreamsOffer, TenantAnchor};
 use roadweave_proto::{DropCounters, Instant, Rate, UplinkId};
-use roadweave_quic::{ConfigError, ConnectionId, Endpoint, Epoch, Local, Source, Transmit};
+use roadweave_quic::{ConfigError, ConnectionId, Endpoint, Epoch, Local, Source};
 use serde::{Deserialize, Serialize};
 
 use self::attachments::Attachment;
@@ -95,7 +95,7 @@ struct Tenant {
 
 #[derive(Debug)]
 pub(crate) struct Legs {
-    endpoint: Endpoint,
+    pub(crate) endpoint: Endpoint,
     key: PublicKey,
     tenants: Vec<Tenant>,
     accounts: Vec<TenantAccount>,
@@ -103,14 +103,14 @@ pub(crate) struct Legs {
     legs: Vec<Leg>,
     leg_rate: Option<Rate>,
     /// The lane of frames to clients, if streams are relayed.
-    frames: Option<LaneConfig>,
+    pub(crate) frames: Option<LaneConfig>,
     /// By session.
     attachments: BTreeMap<ConnectionId, Attachment>,
     due: BTreeSet<(Instant, ConnectionId)>,
     held_bytes: usize,
     served: u64,
-    events: VecDeque<LegEvent>,
-    refusals: BTreeMap<&'static str, u64>,
+    pub(crate) events: VecDeque<LegEvent>,
+    pub(crate) refusals: BTreeMap<&'static str, u64>,
 }
 
 impl Legs {
@@ -161,10 +161,6 @@ impl Legs {
         Ok((anchor, tenant.gateways.clone()))
     }
 
-    pub(crate) fn frames_lane(&self) -> Option<&LaneConfig> {
-        self.frames.as_ref()
-    }
-
     pub(crate) fn handle_packet(&mut self, now: Instant, meta: &RecvMeta, payload: &[u8]) {
         let local = Local::Uplink(LEG_SOCKET);
         let RecvMeta { remote, ecn, received, .. } = *meta;
@@ -195,22 +191,10 @@ impl Legs {
         }
     }
 
-    pub(crate) fn has_packets(&self) -> bool {
-        self.endpoint.has_packets()
-    }
-
-    pub(crate) fn poll_transmit(&mut self) -> Option<Transmit<'_>> {
-        self.endpoint.poll_transmit()
-    }
-
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let legs = self.legs.iter().filter_map(|leg| leg.poll_timeout(&self.endpoint));
         let due = self.due.first().map(|(at, _)| *at);
         legs.chain(self.endpoint.poll_timeout()).chain(due).min()
-    }
-
-    pub(crate) fn poll_event(&mut self) -> Option<LegEvent> {
-        self.events.pop_front()
     }
 
     pub(crate) fn close(&mut self, now: Instant) {
@@ -219,10 +203,6 @@ impl Legs {
 
     pub(crate) fn waiting(&self) -> usize {
         self.legs.iter().map(|leg| leg.end.waiting()).sum::<usize>() + self.held_bytes
-    }
-
-    pub(crate) fn refusals(&self) -> &BTreeMap<&'static str, u64> {
-        &self.refusals
     }
 
     pub(crate) fn round_trips(&self) -> Vec<(String, Duration)> {

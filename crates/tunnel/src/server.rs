@@ -372,7 +372,7 @@ impl Server {
         let mut counts = BTreeMap::new();
         let EndpointStats { retries, evicted, .. } = self.endpoint.stats();
         let endpoint = [("asked-to-retry", retries), ("gave-way", evicted)];
-        let bindings = self.legs.iter().flat_map(|legs| legs.refusals());
+        let bindings = self.legs.iter().flat_map(|legs| &legs.refusals);
         counts.extend(bindings.map(|(kind, count)| (*kind, *count)));
         counts.extend(endpoint.into_iter().filter(|(_, count)| *count > 0));
         counts

@@ -150,7 +150,7 @@ impl Anchor {
         let message = match result {
             Ok(Place { device, peer, former }) => {
                 if let Some(former) = former.filter(|former| former.leg != at.leg) {
-                    self.tell_detached(now, former, Detached::Superseded, None);
+                    self.tell_detached(now, former, Detached::Superseded);
                 }
                 let streams = self.attach_streams(now, (device, at), &peer, streams);
                 LegMessage::Attached { handle: at.handle, streams }
@@ -231,15 +231,9 @@ impl Anchor {
         }
     }
 
-    pub(super) fn tell_detached(
-        &mut self,
-        now: Instant,
-        at: At,
-        why: Detached,
-        newest: Option<Binding>,
-    ) {
-        let newest = newest.map(Box::new);
-        self.send(now, at.leg, &LegMessage::Detached { handle: at.handle, why, newest });
+    pub(super) fn tell_detached(&mut self, now: Instant, at: At, why: Detached) {
+        let message = LegMessage::Detached { handle: at.handle, why, newest: None };
+        self.send(now, at.leg, &message);
     }
 
     fn send(&mut self, now: Instant, id: ConnectionId, message: &LegMessage) {

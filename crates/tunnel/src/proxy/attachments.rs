@@ -14,7 +14,7 @@
 use std::time::Duration;
 
 use roadweave_identity::PublicKey;
-use roadweave_proto::wire::{Binding, Detached, LegFrames, LegMessage, Passed};
+use roadweave_proto::wire::{Binding, Detached, LegMessage, Passed};
 use roadweave_proto::{DropReason, Instant};
 use roadweave_quic::ConnectionId;
 
@@ -96,7 +96,7 @@ impl Legs {
 
     pub(crate) fn end(&mut self, now: Instant, session: ConnectionId) {
         let Some(mut attachment) = self.attachments.remove(&session) else { return };
-        self.held_bytes -= attachment.held.bytes();
+        self.held_bytes -= attachment.held.bytes;
         let account = &mut self.accounts[usize::from(attachment.tenant.0)];
         while attachment.held.pop().is_some() {
             account.drop(DropReason::Unbound);
@@ -160,9 +160,9 @@ impl Legs {
             _ if self.held_bytes >= ALL_BYTES_MAX => account.drop(DropReason::Unbound),
             _ => {
                 let held = &mut attachment.held;
-                let before = held.bytes();
+                let before = held.bytes;
                 (0..held.push(now, packet)).for_each(|_| account.drop(DropReason::Unbound));
-                self.held_bytes = self.held_bytes + held.bytes() - before;
+                self.held_bytes = self.held_bytes + held.bytes - before;
                 if before == 0 {
                     self.due.extend(held.due().map(|at| (at, session)));
                 }
@@ -173,7 +173,7 @@ impl Legs {
     fn release(&mut self, now: Instant, session: ConnectionId) {
         let Some(attachment) = self.attachments.get_mut(&session) else { return };
         let Some(handle) = attachment.handle else { return };
-        self.held_bytes -= attachment.held.bytes();
+        self.held_bytes -= attachment.held.bytes;
         let (tenant, place) = (attachment.tenant, usize::from(attachment.tenant.0));
         let leg = &mut self.legs[attachment.leg];
         while let Some(packet) = attachment.held.pop() {
@@ -190,10 +190,10 @@ impl Legs {
         {
             self.due.pop_first();
             let Some(attachment) = self.attachments.get_mut(&session) else { continue };
-            let before = attachment.held.bytes();
+            let before = attachment.held.bytes;
             let account = &mut self.accounts[usize::from(attachment.tenant.0)];
             (0..attachment.held.expire(now)).for_each(|_| account.drop(DropReason::Unbound));
-            self.held_bytes = self.held_bytes + attachment.held.bytes() - before;
+            self.held_bytes = self.held_bytes + attachment.held.bytes - before;
             self.due.extend(attachment.held.due().map(|at| (at, session)));
             if let Answer::Superseded(since) = attachment.answer
                 && now >= since + SUPERSEDED_STAYS
@@ -209,38 +209,28 @@ impl Legs {
     }
 
     pub(super) fn on_datagram(&mut self, now: Instant, at: usize, datagram: FromLeg) {
-        match datagram {
-            FromLeg::Passed(passed) => self.on_passed(now, at, passed),
-            FromLeg::Frames(frames) => self.on_frames(at, frames),
-            FromLeg::Room(_) => self.legs[at].end.drops.count(DropReason::UnknownMessage),
-        }
-    }
-
-    fn on_frames(&mut self, at: usize, frames: LegFrames) {
         let leg = &mut self.legs[at];
-        let Some(session) = leg.handles.get(&frames.handle).copied() else {
-            return leg.end.drops.count(DropReason::Unbound);
+        let handle = match &datagram {
+            FromLeg::Passed(passed) => passed.handle,
+            FromLeg::Frames(frames) => frames.handle,
+            FromLeg::Room(_) => return leg.end.drops.count(DropReason::UnknownMessage),
         };
-        let Some(attachment) = self.attachments.get_mut(&session) else { return };
-        match attachment.relay.push(frames) {
-            Ok(()) => self.events.push_back(LegEvent::Frames(session)),
-            Err(reason) => self.accounts[usize::from(attachment.tenant.0)].drop(reason),
-        }
-    }
-
-    fn on_passed(&mut self, now: Instant, at: usize, passed: Passed) {
-        let Passed { handle, packet } = passed;
-        let leg = &mut self.legs[at];
         let Some(session) = leg.handles.get(&handle).copied() else {
             return leg.end.drops.count(DropReason::Unbound);
         };
-        let Some(attachment) = self.attachments.get(&session) else { return };
-        if self.accounts[usize::from(attachment.tenant.0)].allows(
-            now,
-            Direction::Down,
-            packet.len(),
-        ) {
-            self.events.push_back(LegEvent::Down(session, packet));
+        let Some(attachment) = self.attachments.get_mut(&session) else { return };
+        let account = &mut self.accounts[usize::from(attachment.tenant.0)];
+        match datagram {
+            FromLeg::Passed(Passed { packet, .. }) => {
+                if account.allows(now, Direction::Down, packet.len()) {
+                    self.events.push_back(LegEvent::Down(session, packet));
+                }
+            }
+            FromLeg::Frames(frames) => match attachment.relay.push(frames) {
+                Ok(()) => self.events.push_back(LegEvent::Frames(session)),
+                Err(reason) => account.drop(reason),
+            },
+            FromLeg::Room(_) => {}
         }
     }
 
@@ -321,13 +311,11 @@ impl Legs {
                     break;
                 }
                 leg.next_handle = leg.next_handle.wrapping_add(1);
-                if let Some(before) = attachment.handle.replace(handle) {
+                if let Some(before) = attachment.handle {
                     leg.handles.remove(&before);
-                    let account = &mut self.accounts[usize::from(attachment.tenant.0)];
-                    let gone = attachment.relay.begin_anew();
-                    (0..gone).for_each(|_| account.drop(DropReason::LegAway));
+                    attachment.on_leg_down(&mut self.accounts);
                 }
-                attachment.answer = Answer::Nothing;
+                (attachment.handle, attachment.answer) = (Some(handle), Answer::Nothing);
                 leg.handles.insert(handle, session);
             }
             leg.unsent.pop_front();

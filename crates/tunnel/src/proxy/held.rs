@@ -20,7 +20,7 @@ use roadweave_proto::Instant;
 pub(super) struct Held {
     packets: VecDeque<(Instant, Bytes)>,
     /// Of all packets, with [`OVERHEAD_BYTES`] each.
-    bytes: usize,
+    pub(super) bytes: usize,
 }
 
 impl Held {
@@ -48,10 +48,6 @@ impl Held {
     pub(super) fn due(&self) -> Option<Instant> {
         self.packets.front().map(|(since, _)| *since + AGE_MAX)
     }
-
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
-    }
 }
 
 /// How long a packet is kept: a lost binding is repeated by then.
@@ -71,13 +67,13 @@ mod tests {
         let dropped: usize =
             (0..1_000).map(|ms| held.push(Instant::from_millis(ms), &packet)).sum();
         let fit = BYTES_MAX / 1_200;
-        assert_eq!((dropped, held.bytes()), (1_000 - fit, fit * 1_200));
+        assert_eq!((dropped, held.bytes), (1_000 - fit, fit * 1_200));
         assert_eq!(held.due(), Some(Instant::from_millis(1_300 - fit as u64)));
         assert_eq!(held.expire(Instant::from_millis(1_289)), fit - 10);
         held.push(Instant::from_millis(1_289), &[9]);
         let rest: Vec<usize> =
             std::iter::from_fn(|| held.pop()).map(|packet| packet.len()).collect();
         assert_eq!((rest.len(), rest.last()), (11, Some(&1)));
-        assert_eq!((held.bytes(), held.due()), (0, None));
+        assert_eq!((held.bytes, held.due()), (0, None));
     }
 }

@@ -36,7 +36,7 @@ pub(super) struct Relay {
     /// Frames for the client by urgency, then in the order in which they came.
     waiting: BTreeMap<(Urgency, u64), Bytes>,
     came: u64,
-    held: usize,
+    pub(super) held: usize,
     room: Room,
     /// When frames last passed, by [`Direction`], on a counter shared by all sessions.
     served: [u64; 2],
@@ -141,10 +141,6 @@ impl Relay {
     fn on_gone(&mut self, frames: &Bytes) {
         self.held -= cost(frames);
         self.room.waiting -= frames.len() as u64;
-    }
-
-    pub(super) fn held(&self) -> usize {
-        self.held
     }
 
     /// Drops the least urgent until no more than `bytes` wait; returns how many frames.
@@ -298,7 +294,7 @@ impl Legs {
     }
 
     pub(crate) fn relayed(&self, session: ConnectionId) -> usize {
-        self.attachments.get(&session).map_or(0, |attachment| attachment.relay.held())
+        self.attachments.get(&session).map_or(0, |attachment| attachment.relay.held)
     }
 
     pub(crate) fn shed_relayed(&mut self, session: ConnectionId, bytes: usize) {

@@ -295,7 +295,7 @@ impl Server {
             self.by_key.remove(&key);
             return self.end(now, id, "the client's streams are over");
         }
-        self.begin_passing(now, id, &peer, key);
+        self.legs.iter_mut().for_each(|legs| legs.begin(now, id, &peer.tenant, key));
         self.events.push_back(ServerEvent::Joined { peer: peer.name.clone(), key });
         let limits = peer.rate_limit.map(|rate| self.kept.lock().accounts.take_limits(&key, rate));
         let path_names = BTreeMap::new();
@@ -346,7 +346,9 @@ impl Server {
         self.relaying.remove(&id);
         self.leave_streams(now, id, joined.as_ref());
         let Some(joined) = joined else { return };
-        self.end_test(&joined);
+        if joined.is_testing {
+            self.kept.lock().tests.end(&joined.key);
+        }
         self.legs.iter_mut().for_each(|legs| legs.end(now, id));
         if self.peers.get(&joined.key).is_some() {
             let mut kept = self.kept.lock();

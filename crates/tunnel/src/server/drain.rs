@@ -88,9 +88,14 @@ impl Server {
             && drain.asks.first().is_some_and(|(at, _)| *at <= now)
             && let Some((_, id)) = drain.asks.pop_first()
         {
-            if self.sessions.contains_key(&id) {
-                drain.asks.insert((now + ASK_AGAIN, id));
-                self.send_move(id);
+            let Some(joined) = self.sessions.get(&id) else { continue };
+            drain.asks.insert((now + ASK_AGAIN, id));
+            self.touched.insert(id);
+            let message = Control::Move { why: Reason::Drain, grace: None };
+            if let Some(connection) = self.endpoint.connection_mut(id)
+                && let Err(error) = connection.send_message(message.to_bytes())
+            {
+                tracing::warn!(%error, peer = joined.peer.name, "cannot ask a client to move");
             }
         }
     }
@@ -104,17 +109,5 @@ impl Server {
 
     pub(super) fn drain_timeout(&self) -> Option<Instant> {
         self.drain.as_ref().and_then(|drain| Some(drain.asks.first()?.0))
-    }
-
-    fn send_move(&mut self, id: ConnectionId) {
-        let Some(joined) = self.sessions.get(&id) else { return };
-        let peer = joined.peer.name.clone();
-        let message = Control::Move { why: Reason::Drain, grace: None };
-        if let Some(connection) = self.endpoint.connection_mut(id)
-            && let Err(error) = connection.send_message(message.to_bytes())
-        {
-            tracing::warn!(%error, peer, "cannot ask a client to move");
-        }
-        self.touched.insert(id);
     }
 }

@@ -32,8 +32,11 @@ impl Node for Server {
     }
 
     fn handle_packet(&mut self, now: Instant, meta: &RecvMeta, payload: &[u8]) {
-        if meta.socket == LEG_SOCKET && self.legs.is_some() {
-            return self.handle_leg_packet(now, meta, payload);
+        if meta.socket == LEG_SOCKET
+            && let Some(legs) = &mut self.legs
+        {
+            legs.handle_packet(now, meta, payload);
+            return self.take_leg_events(now);
         }
         if self.is_strange(meta, payload) {
             return;
@@ -51,7 +54,8 @@ impl Node for Server {
             self.pump(now, id);
         }
         self.pump_endpoint(now);
-        self.turn_legs(now);
+        self.legs.iter_mut().for_each(|legs| legs.handle_timeout(now));
+        self.take_leg_events(now);
         self.close_silent(now);
         self.settle_changed(now);
         self.ask_to_move(now);
@@ -77,7 +81,7 @@ impl Node for Server {
 
     fn poll_transmit(&mut self) -> Option<Transmit<'_>> {
         match &mut self.legs {
-            Some(legs) if legs.has_packets() => legs.poll_transmit(),
+            Some(legs) if legs.endpoint.has_packets() => legs.endpoint.poll_transmit(),
             _ => self.endpoint.poll_transmit(),
         }
     }
@@ -94,7 +98,7 @@ impl Node for Server {
         };
         let touched = (!self.touched.is_empty()).then_some(Instant::ZERO);
         let legs = self.legs.as_ref().and_then(|legs| legs.poll_timeout());
-        let streams = self.streams.as_ref().and_then(|streams| streams.poll_timeout());
+        let streams = self.streams.as_ref().and_then(|streams| streams.table.poll_timeout());
         earliest([
             legs,
             streams,

@@ -13,7 +13,6 @@ use roadweave_proto::{DropReason, Instant};
 use roadweave_quic::ConnectionId;
 
 use super::{Direction, Joined, Server, ServerEvent};
-use crate::node::RecvMeta;
 use crate::peers::Peer;
 use crate::proxy::{LegEvent, ProxyTenant};
 
@@ -65,21 +64,9 @@ impl Server {
         }
     }
 
-    pub(super) fn begin_passing(
-        &mut self,
-        now: Instant,
-        id: ConnectionId,
-        peer: &Peer,
-        key: PublicKey,
-    ) {
-        if let Some(legs) = &mut self.legs {
-            legs.begin(now, id, &peer.tenant, key);
-        }
-    }
-
     pub(super) fn agree_to_relay(&mut self, id: ConnectionId, hello: &Hello) -> bool {
         let legs = self.legs.as_ref().filter(|_| hello.streams.is_some());
-        let relays = legs.is_some_and(|legs| legs.frames_lane().is_some());
+        let relays = legs.is_some_and(|legs| legs.frames.is_some());
         if relays {
             self.relaying.insert(id);
         }
@@ -95,26 +82,8 @@ impl Server {
         }
     }
 
-    pub(super) fn waiting_for_legs(&self) -> usize {
-        self.legs.as_ref().map_or(0, |legs| legs.waiting())
-    }
-
-    pub(super) fn handle_leg_packet(&mut self, now: Instant, meta: &RecvMeta, payload: &[u8]) {
-        if let Some(legs) = &mut self.legs {
-            legs.handle_packet(now, meta, payload);
-        }
-        self.take_leg_events(now);
-    }
-
-    pub(super) fn turn_legs(&mut self, now: Instant) {
-        if let Some(legs) = &mut self.legs {
-            legs.handle_timeout(now);
-        }
-        self.take_leg_events(now);
-    }
-
-    fn take_leg_events(&mut self, now: Instant) {
-        while let Some(event) = self.legs.as_mut().and_then(|legs| legs.poll_event()) {
+    pub(super) fn take_leg_events(&mut self, now: Instant) {
+        while let Some(event) = self.legs.as_mut().and_then(|legs| legs.events.pop_front()) {
             match event {
                 LegEvent::Down(id, packet) => self.hand_down(now, id, &packet),
                 LegEvent::Newest(id, newest) => self.send_control(id, &Control::Binding(newest)),

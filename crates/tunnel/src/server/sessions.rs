@@ -21,14 +21,15 @@ impl Server {
 
     pub(super) fn keep_to_budget(&mut self, now: Instant) {
         let connections = self.endpoint.connection_count().saturating_sub(self.sessions.len());
-        let waiting = self.inbox.bytes + self.waiting_for_legs() + self.away_stream_bytes();
+        let legs = self.legs.as_ref().map_or(0, |legs| legs.waiting());
+        let waiting = self.inbox.bytes + legs + self.away_stream_bytes();
         self.budget.begin_turn(connections, waiting);
         while let Some((id, bytes)) = self.budget.next_excess() {
             if let Some(joined) = self.sessions.get_mut(&id) {
                 joined.session.shrink_to(now, bytes);
                 let (key, held) = (joined.key, joined.session.memory().total());
                 if let Some(all) = &mut self.streams {
-                    all.shed(now, &key, bytes.saturating_sub(held));
+                    all.table.shed(now, &key, bytes.saturating_sub(held));
                 }
                 if let Some(legs) = &mut self.legs {
                     legs.shed_relayed(id, bytes.saturating_sub(held) as usize);
@@ -85,7 +86,7 @@ impl Server {
         connection.flush(now);
         let next = joined.session.poll_timeout();
         let (key, held) = (joined.key, joined.session.memory().total());
-        self.streams.iter_mut().for_each(|all| all.on_turned(&key));
+        self.streams.iter_mut().for_each(|all| all.table.on_turned(&key));
         self.budget.set(id, held + self.stream_memory(&key) + self.relayed(id));
         self.set_timer(id, next);
         // Packets that have waited long enough for others.

@@ -79,7 +79,7 @@ impl TestBook {
         Ok(())
     }
 
-    fn end(&mut self, key: &PublicKey) {
+    pub(super) fn end(&mut self, key: &PublicKey) {
         self.running.remove(key);
     }
 
@@ -104,7 +104,9 @@ impl Server {
                         TestWord::Refuse(why)
                     }
                 };
-                self.say_of_test(id, test, word);
+                if let Some(connection) = self.endpoint.connection_mut(id) {
+                    say(connection, test, word);
+                }
             }
             TestWord::Sent(counts) => joined.session.on_load_sent(now, test, counts),
             TestWord::Stop => joined.session.stop_load(now, test),
@@ -145,18 +147,6 @@ impl Server {
             }
         }
         Ok(TestBounds { duration, bytes, ..asked })
-    }
-
-    pub(super) fn end_test(&mut self, joined: &Joined) {
-        if joined.is_testing {
-            self.kept.lock().tests.end(&joined.key);
-        }
-    }
-
-    fn say_of_test(&mut self, id: ConnectionId, test: TestId, word: TestWord) {
-        if let Some(connection) = self.endpoint.connection_mut(id) {
-            say(connection, test, word);
-        }
     }
 }
 

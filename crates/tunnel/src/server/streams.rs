@@ -26,17 +26,13 @@ const AWAY_SHARE: usize = 8;
 
 #[derive(Debug)]
 pub(super) struct ServerStreams {
-    table: StreamsTable<PublicKey>,
+    pub(super) table: StreamsTable<PublicKey>,
     terms: BTreeMap<ConnectionId, Terms>,
 }
 
 impl ServerStreams {
     pub(super) fn new(config: StreamsConfig, first: u64) -> Self {
         Self { table: StreamsTable::new(config, first), terms: BTreeMap::new() }
-    }
-
-    pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        self.table.poll_timeout()
     }
 
     pub(super) fn turn<'a>(
@@ -48,14 +44,6 @@ impl ServerStreams {
         self.terms.contains_key(&id).then_some(())?;
         Some(StreamTurn::new(self.table.get_mut(key)?, limits))
     }
-
-    pub(super) fn on_turned(&mut self, key: &PublicKey) {
-        self.table.on_turned(key);
-    }
-
-    pub(super) fn shed(&mut self, now: Instant, key: &PublicKey, bytes: u64) {
-        self.table.shed(now, key, bytes);
-    }
 }
 
 impl Server {
@@ -66,7 +54,7 @@ impl Server {
             let Some(joined) = self.sessions.get_mut(id) else { continue };
             if let Some(mut turn) = all.turn(*id, &joined.key, joined.limits.as_mut()) {
                 joined.session.hand_over_symbols(now, &mut turn);
-                all.on_turned(&joined.key);
+                all.table.on_turned(&joined.key);
             }
         }
     }
@@ -166,7 +154,7 @@ impl Server {
 
     pub(super) fn stream_lane(&self, id: ConnectionId) -> Option<LaneConfig> {
         if self.relaying.contains(&id) {
-            return self.legs.as_ref()?.frames_lane().cloned();
+            return self.legs.as_ref()?.frames.clone();
         }
         let all = self.streams.as_ref().filter(|all| all.terms.contains_key(&id))?;
         Some(all.table.config().lane())

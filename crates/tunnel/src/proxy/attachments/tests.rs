@@ -36,14 +36,14 @@ fn legs() -> Legs {
 fn run(legs: &mut Legs, end: Instant) {
     while let Some(now) = legs.poll_timeout().filter(|now| *now <= end) {
         legs.handle_timeout(now);
-        while legs.poll_transmit().is_some() {}
+        while legs.endpoint.poll_transmit().is_some() {}
     }
     legs.handle_timeout(end);
 }
 
 fn events(legs: &mut Legs) -> Vec<LegEvent> {
     let told = |event: &LegEvent| matches!(event, LegEvent::Told(_));
-    std::iter::from_fn(|| legs.poll_event()).filter(|event| !told(event)).collect()
+    std::iter::from_fn(|| legs.events.pop_front()).filter(|event| !told(event)).collect()
 }
 
 #[test]

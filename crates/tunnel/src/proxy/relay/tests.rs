@@ -32,7 +32,7 @@ fn what_is_urgent_overtakes_what_waits() {
     let order: Vec<u64> = relay.waiting.keys().map(|(urgency, _)| urgency.0).collect();
     assert_eq!(order, [1, 2, 3, 3]);
     while relay.pop().is_some() {}
-    assert_eq!((relay.held(), relay.room.waiting, relay.room.left()), (0, 0, 400));
+    assert_eq!((relay.held, relay.room.waiting, relay.room.left()), (0, 0, 400));
 }
 
 #[test]
@@ -81,11 +81,11 @@ fn the_memory_of_a_relay_is_bounded_whatever_the_anchor_sends() {
         let mut relay = relay();
         let push = |at: u64| relay.push(frames(at.wrapping_mul(7_919), at % 5, length));
         let refused = (0..100_000).map(push).filter(Result::is_err).count();
-        assert!(refused > 0 && relay.held() <= HELD_MAX, "{length}: {refused}");
+        assert!(refused > 0 && relay.held <= HELD_MAX, "{length}: {refused}");
         assert!(relay.shed(1 << 20) > 0);
-        assert!(relay.held() <= 1 << 20);
+        assert!(relay.held <= 1 << 20);
         assert!(relay.begin_anew() > 0);
-        assert_eq!(relay.held(), 0);
+        assert_eq!(relay.held, 0);
     }
 }
 
@@ -123,5 +123,5 @@ fn an_anchor_may_say_any_number() {
         }
         assert_eq!(relay.due(now, 20 * MS), None, "told, and nothing has changed");
     }
-    assert_eq!((relay.held(), relay.room.until), (0, u64::MAX));
+    assert_eq!((relay.held, relay.room.until), (0, u64::MAX));
 }
