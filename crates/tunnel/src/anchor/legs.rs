@@ -152,7 +152,8 @@ impl Anchor {
                 if let Some(former) = former.filter(|former| former.leg != at.leg) {
                     self.tell_detached(now, former, Detached::Superseded);
                 }
-                let streams = self.attach_streams(now, (device, at), &peer, streams);
+                let all = self.streams.as_mut();
+                let streams = all.and_then(|all| all.attach(now, (device, at), &peer, streams));
                 LegMessage::Attached { handle: at.handle, streams }
             }
             Err((why, newest)) => {

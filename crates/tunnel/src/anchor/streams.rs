@@ -92,7 +92,7 @@ impl AnchorStreams {
         }
     }
 
-    fn attach(
+    pub(super) fn attach(
         &mut self,
         now: Instant,
         (device, at): (DeviceId, At),
@@ -300,16 +300,6 @@ impl Anchor {
     /// Bytes held by the streams of all clients at a proxy, as of the last turn.
     pub fn stream_memory(&self) -> usize {
         self.streams.as_ref().map_or(0, |all| all.held)
-    }
-
-    pub(super) fn attach_streams(
-        &mut self,
-        now: Instant,
-        (device, at): (DeviceId, At),
-        peer: &Arc<Peer>,
-        client: Option<StreamsOffer>,
-    ) -> Option<StreamsOffer> {
-        self.streams.as_mut()?.attach(now, (device, at), peer, client)
     }
 
     pub(super) fn leave_streams(&mut self, now: Instant, device: &DeviceId) {

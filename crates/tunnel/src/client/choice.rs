@@ -77,7 +77,6 @@ fn has_one_site(candidates: &[Candidate]) -> bool {
 
 #[derive(Debug)]
 pub(super) struct Choice {
-    sites: Vec<String>,
     pub(super) states: Vec<State>,
     pub(super) current: usize,
     round: Option<Round>,
@@ -90,6 +89,7 @@ pub(super) struct Choice {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct State {
+    site: String,
     to_anchor: Duration,
     last_resort: bool,
     /// Of the last round; `None` if it did not answer over half of the capacity.
@@ -108,7 +108,7 @@ pub(super) struct State {
 impl State {
     fn of(self, candidate: &Candidate) -> Self {
         let Candidate { to_anchor, last_resort, .. } = *candidate;
-        Self { to_anchor, last_resort, ..self }
+        Self { site: candidate.site.clone(), to_anchor, last_resort, ..self }
     }
 
     pub(super) fn rests(&self, now: Instant) -> Option<Instant> {
@@ -124,7 +124,6 @@ impl Choice {
     pub(super) fn new(candidates: &[Candidate]) -> Self {
         let state = |it: &Candidate| State::default().of(it);
         Self {
-            sites: candidates.iter().map(|candidate| candidate.site.clone()).collect(),
             states: candidates.iter().map(state).collect(),
             current: 0,
             round: None,
@@ -150,7 +149,6 @@ impl Choice {
             State { better, ..known }.of(candidate)
         };
         self.states = candidates.iter().zip(before).map(state).collect();
-        self.sites = candidates.iter().map(|candidate| candidate.site.clone()).collect();
         self.current = before.iter().position(|at| *at == Some(self.current)).unwrap_or_default();
         if !are_same && self.round.take().is_some() {
             // It starts again when late answers can no longer come.
@@ -281,14 +279,14 @@ impl Choice {
     }
 
     fn best_of_others(&self, may_be_tried: impl Fn(&State) -> bool) -> Option<usize> {
-        let site = self.sites.get(self.current);
+        let site = self.states.get(self.current).map(|current| &current.site);
         let others = self
             .states
             .iter()
             .enumerate()
             .filter(|(candidate, state)| *candidate != self.current && may_be_tried(state));
         let rank = |(candidate, state): &(usize, &State)| {
-            let is_beside = self.sites.get(*candidate) == site;
+            let is_beside = Some(&state.site) == site;
             let is_unknown = state.figure.is_none();
             let is_in_vain = (state.silent_tries, state.last_resort);
             (is_in_vain, is_beside, is_unknown, state.figure, *candidate)
@@ -299,15 +297,12 @@ impl Choice {
     /// Whether `best` should replace `waiting` as standby: it has room, is at another site than the
     /// current one, or is nearer by both margins.
     pub(super) fn waits_better(&self, best: usize, waiting: usize) -> bool {
-        let is_last =
-            |candidate: usize| self.states.get(candidate).is_some_and(|it| it.last_resort);
-        if is_last(best) != is_last(waiting) {
-            return is_last(waiting);
+        let (best, waiting) = (&self.states[best], &self.states[waiting]);
+        if best.last_resort != waiting.last_resort {
+            return waiting.last_resort;
         }
-        let site = |candidate: usize| self.sites.get(candidate);
-        let figure = |candidate: usize| self.states.get(candidate).and_then(|it| it.figure);
-        let is_beside = |candidate: usize| site(candidate) == site(self.current);
-        let is_nearer = match (figure(best), figure(waiting)) {
+        let is_beside = |state: &State| state.site == self.states[self.current].site;
+        let is_nearer = match (best.figure, waiting.figure) {
             (Some(best), Some(waiting)) => is_better(best, waiting),
             (best, waiting) => best.is_some() && waiting.is_none(),
         };

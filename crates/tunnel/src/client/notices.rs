@@ -131,55 +131,39 @@ pub enum Notice {
 impl Notice {
     /// Whether something is worse than before, or than it should be.
     pub fn is_bad(&self) -> bool {
-        self.name_and_is_bad().1
+        self.row().1
     }
 
     /// The name of the event, for programs.
     pub fn name(&self) -> &'static str {
-        self.name_and_is_bad().0
-    }
-
-    fn name_and_is_bad(&self) -> (&'static str, bool) {
-        match self {
-            Self::Answer { .. } => ("connect-answered", true),
-            Self::Validated { .. } => ("path-validated", false),
-            Self::Silent { .. } => ("path-silent", true),
-            Self::Back { .. } => ("path-back", false),
-            Self::AllSilent => ("outage", true),
-            Self::Answers { .. } => ("outage-over", false),
-            Self::Stays { .. } => ("server-asks-to-go", true),
-            Self::Passes { .. } => ("server-passes-again", false),
-            Self::Moved { .. } => ("uplink-moved", false),
-            Self::CapReached { .. } => ("cap-reached", true),
-            Self::CapOver { .. } => ("cap-over", false),
-            Self::Portal { .. } => ("uplink-portal", true),
-            Self::PortalOver { .. } => ("uplink-portal-over", false),
-            Self::Blocked { .. } => ("uplink-blocked", true),
-            Self::NoPath { .. } => ("uplink-without-path", true),
-            Self::LaneWaits { .. } => ("lane-waits", true),
-            Self::LaneServed { .. } => ("lane-served", false),
-        }
+        self.row().0
     }
 
     /// The uplink concerned, if it is one.
     pub fn uplink(&self) -> Option<&str> {
+        self.row().2
+    }
+
+    /// The name, whether it is bad, and the uplink.
+    fn row(&self) -> (&'static str, bool, Option<&str>) {
         match self {
-            Self::Answer { uplink, .. }
-            | Self::Validated { uplink }
-            | Self::Silent { uplink, .. }
-            | Self::Back { uplink, .. }
-            | Self::Moved { uplink, .. }
-            | Self::CapReached { uplink, .. }
-            | Self::CapOver { uplink }
-            | Self::Portal { uplink }
-            | Self::PortalOver { uplink, .. }
-            | Self::Blocked { uplink, .. }
-            | Self::NoPath { uplink, .. }
-            | Self::LaneWaits { uplink, .. }
-            | Self::LaneServed { uplink, .. } => Some(uplink),
-            Self::AllSilent | Self::Answers { .. } | Self::Stays { .. } | Self::Passes { .. } => {
-                None
-            }
+            Self::Answer { uplink, .. } => ("connect-answered", true, Some(uplink)),
+            Self::Validated { uplink } => ("path-validated", false, Some(uplink)),
+            Self::Silent { uplink, .. } => ("path-silent", true, Some(uplink)),
+            Self::Back { uplink, .. } => ("path-back", false, Some(uplink)),
+            Self::AllSilent => ("outage", true, None),
+            Self::Answers { .. } => ("outage-over", false, None),
+            Self::Stays { .. } => ("server-asks-to-go", true, None),
+            Self::Passes { .. } => ("server-passes-again", false, None),
+            Self::Moved { uplink, .. } => ("uplink-moved", false, Some(uplink)),
+            Self::CapReached { uplink, .. } => ("cap-reached", true, Some(uplink)),
+            Self::CapOver { uplink } => ("cap-over", false, Some(uplink)),
+            Self::Portal { uplink } => ("uplink-portal", true, Some(uplink)),
+            Self::PortalOver { uplink, .. } => ("uplink-portal-over", false, Some(uplink)),
+            Self::Blocked { uplink, .. } => ("uplink-blocked", true, Some(uplink)),
+            Self::NoPath { uplink, .. } => ("uplink-without-path", true, Some(uplink)),
+            Self::LaneWaits { uplink, .. } => ("lane-waits", true, Some(uplink)),
+            Self::LaneServed { uplink, .. } => ("lane-served", false, Some(uplink)),
         }
     }
 

@@ -228,19 +228,18 @@ impl Client {
             if reached.map(|(span, _)| span) != told {
                 let uplink = name.clone();
                 news.push(match reached {
-                    Some((span, cap_bytes)) => Notice::CapReached { uplink, span, cap_bytes },
-                    None => Notice::CapOver { uplink },
+                    Some((span, cap_bytes)) => {
+                        self.outages.capped.insert(name.clone(), span);
+                        Notice::CapReached { uplink, span, cap_bytes }
+                    }
+                    None => {
+                        self.outages.capped.remove(name);
+                        Notice::CapOver { uplink }
+                    }
                 });
             }
         }
         for notice in news {
-            match &notice {
-                Notice::CapReached { uplink, span, .. } => {
-                    self.outages.capped.insert(uplink.clone(), *span);
-                }
-                Notice::CapOver { uplink } => _ = self.outages.capped.remove(uplink),
-                _ => {}
-            }
             self.notify(now, notice);
         }
     }

@@ -37,21 +37,18 @@ pub struct RoundTrips {
 /// The counts behind [`Totals`]; those of a server's shards are merged.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tally {
-    sessions: u64,
-    standbys: u64,
-    draining: bool,
-    paths: BTreeMap<PathStatus, u64>,
+    totals: Totals,
     round_trips: Vec<f64>,
 }
 
 impl Tally {
     /// Adds the counts of `other`.
     pub fn merge(&mut self, other: Self) {
-        self.sessions += other.sessions;
-        self.standbys += other.standbys;
-        self.draining |= other.draining;
-        for (status, count) in other.paths {
-            *self.paths.entry(status).or_default() += count;
+        self.totals.sessions += other.totals.sessions;
+        self.totals.standbys += other.totals.standbys;
+        self.totals.draining |= other.totals.draining;
+        for (status, count) in other.totals.paths {
+            *self.totals.paths.entry(status).or_default() += count;
         }
         self.round_trips.extend(other.round_trips);
     }
@@ -59,8 +56,7 @@ impl Tally {
 
 impl From<Tally> for Totals {
     fn from(tally: Tally) -> Self {
-        let Tally { sessions, standbys, draining, paths, round_trips } = tally;
-        Self { sessions, standbys, draining, paths, round_trips: RoundTrips::of(round_trips) }
+        Self { round_trips: RoundTrips::of(tally.round_trips), ..tally.totals }
     }
 }
 
@@ -92,13 +88,10 @@ impl Server {
                 round_trips.push(path.smoothed_rtt.as_secs_f64() * 1e3);
             }
         }
-        Tally {
-            sessions: self.sessions() as u64,
-            standbys: self.standbys() as u64,
-            draining: self.is_draining(),
-            paths,
-            round_trips,
-        }
+        let (sessions, standbys) = (self.sessions() as u64, self.standbys() as u64);
+        let draining = self.is_draining();
+        let totals = Totals { sessions, standbys, draining, paths, round_trips: None };
+        Tally { totals, round_trips }
     }
 }
 
@@ -120,14 +113,17 @@ mod tests {
     #[test]
     fn shards_together_are_told_as_one() {
         let of = |sessions, usable, round_trips: &[f64]| Tally {
-            sessions,
-            paths: [(PathStatus::Usable, usable)].into(),
+            totals: Totals {
+                sessions,
+                paths: [(PathStatus::Usable, usable)].into(),
+                ..Totals::default()
+            },
             round_trips: round_trips.to_vec(),
-            ..Tally::default()
         };
         let mut all = Tally::default();
         all.merge(of(1, 2, &[30.0, 10.0]));
-        all.merge(Tally { draining: true, ..of(3, 2, &[20.0, 40.0]) });
+        all.totals.draining = true;
+        all.merge(of(3, 2, &[20.0, 40.0]));
         let Totals { sessions, draining, paths, round_trips, .. } = all.into();
         assert_eq!((sessions, draining, paths[&PathStatus::Usable]), (4, true, 4));
         assert_eq!(round_trips, RoundTrips::of(vec![10.0, 20.0, 30.0, 40.0]));
