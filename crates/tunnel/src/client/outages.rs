@@ -26,7 +26,7 @@ pub(super) struct Outages {
     silent: BTreeMap<PathId, Trouble>,
     all: Option<Trouble>,
     capped: BTreeMap<String, Span>,
-    blocked: BTreeSet<UplinkId>,
+    pub(super) blocked: BTreeSet<UplinkId>,
     waiting: BTreeMap<String, Trouble>,
     stays: Option<Stays>,
 }
@@ -87,10 +87,6 @@ impl Outages {
 
     pub(super) fn cannot_pass(&self) -> bool {
         self.stays.is_some_and(|stays| !stays.drains)
-    }
-
-    pub(super) fn forget(&mut self, uplink: UplinkId) {
-        self.blocked.remove(&uplink);
     }
 }
 

@@ -30,15 +30,11 @@ const PAUSE_MAX: Duration = Duration::from_secs(4);
 #[derive(Debug, Default)]
 pub(super) struct Patience {
     since: Option<Instant>,
-    due: Instant,
+    pub(super) due: Instant,
     restarted: bool,
 }
 
 impl Patience {
-    pub(super) fn due(&self) -> Instant {
-        self.due
-    }
-
     /// An attempt begins; `round` is the time to try all addresses once, `pairs` gives randomness.
     pub(super) fn on_attempt(&mut self, now: Instant, round: Duration, pairs: &mut Pairs) {
         let silence = now.since(*self.since.get_or_insert(now));
@@ -55,11 +51,6 @@ impl Patience {
         *self = Self::default();
     }
 
-    /// What is still to be tried need not wait.
-    pub(super) fn on_answer(&mut self) {
-        self.due = Instant::ZERO;
-    }
-
     pub(super) fn on_restart(&mut self) {
         *self = Self { restarted: true, ..Self::default() };
     }
@@ -74,7 +65,7 @@ mod tests {
         let mut pairs = Pairs::new(seed);
         let mut begin = |at: &u64| {
             let now = Instant::from_millis(*at);
-            let begins = patience.due() <= now;
+            let begins = patience.due <= now;
             if begins {
                 patience.on_attempt(now, Duration::ZERO, &mut pairs);
             }

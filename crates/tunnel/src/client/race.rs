@@ -119,7 +119,7 @@ impl Client {
         due.sort_by_key(|id| self.uplinks[id].next_attempt);
         for id in due {
             let is_held_back = self.is_held_back(id);
-            if !is_held_back && self.patience.due() > now {
+            if !is_held_back && self.patience.due > now {
                 continue;
             }
             // Each uplink tries all servers: it may reach those of one family only.
@@ -172,7 +172,7 @@ impl Client {
     /// When the next attempt may begin: one was answered, or there was no answer for long.
     fn waits_until(&self) -> Option<Instant> {
         let until = self.attempts.values().filter_map(|attempt| attempt.others_wait).max();
-        until.filter(|_| self.comes_back).max(Some(self.patience.due()))
+        until.filter(|_| self.comes_back).max(Some(self.patience.due))
     }
 
     /// The first packet of an attempt, even an address validation, makes others wait for what
@@ -306,7 +306,8 @@ impl Client {
         let Some(rest) = self.pairs.rest(now, pair, rejection, reason.clone()) else { return };
         let Some(uplink) = self.uplinks.get_mut(&pair.0) else { return };
         uplink.next_attempt = uplink.next_attempt.min(now);
-        self.patience.on_answer();
+        // What is still to be tried need not wait.
+        self.patience.due = Instant::ZERO;
         let uplink = uplink.name.clone();
         let is_proven = rejection == Rejection::Refused;
         self.notify(now, Notice::Answer { uplink, server: pair.1, reason, rest, is_proven });

@@ -49,7 +49,7 @@ impl Client {
         }
         let Some(id) = self.current.as_ref().map(|current| current.id) else { return };
         if lasted >= self.config.transport.idle_timeout {
-            self.forget_standby(now);
+            self.retarget(now, None, "this end was paused");
             self.leave(now, "the server has given the session up in that time", After::Silence);
         } else if let Some(connection) = self.endpoint.connection_mut(id) {
             connection.suspect_all_paths(now);

@@ -63,14 +63,6 @@ pub(super) struct Goal {
     only: Option<usize>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
-    /// The target proved its identity, and refuses or is unusable.
-    Its,
-    /// The target has not answered since; perhaps no other server has.
-    Silence { since: Instant },
-}
-
 /// Asks both servers whether the session's server is alive.
 #[derive(Clone, Copy, Debug)]
 struct Question {
@@ -248,27 +240,26 @@ impl Client {
         };
     }
 
-    fn give_up_tried(&mut self, now: Instant, why: &str, fault: Fault) {
+    fn give_up_tried(&mut self, now: Instant, why: &str, silent_since: Option<Instant>) {
         let Some(challenger) = self.standby.challenger else {
-            return self.give_up_target(now, why, fault);
+            return self.give_up_target(now, why, silent_since);
         };
-        self.blame(now, challenger, why, fault);
+        self.blame(now, challenger, why, silent_since);
         self.drop_challenger(now, "it is of no use");
     }
 
-    /// A try in silence is a failure only if something else was heard meanwhile.
-    fn blame(&mut self, now: Instant, candidate: usize, why: &str, fault: Fault) {
-        match fault {
-            Fault::Silence { since } if self.last_heard <= since => {
-                self.choice.on_silent_try(candidate);
-            }
+    /// `silent_since` is `None` if the candidate proved its identity, and refuses or is unusable. A
+    /// try in silence is a failure only if something else was heard meanwhile.
+    fn blame(&mut self, now: Instant, candidate: usize, why: &str, silent_since: Option<Instant>) {
+        match silent_since {
+            Some(since) if self.last_heard <= since => self.choice.on_silent_try(candidate),
             _ => self.choice.on_failure(now, candidate, &legible(why)),
         }
     }
 
-    fn give_up_target(&mut self, now: Instant, why: &str, fault: Fault) {
+    fn give_up_target(&mut self, now: Instant, why: &str, silent_since: Option<Instant>) {
         let Some(target) = self.standby.target else { return };
-        self.blame(now, target, why, fault);
+        self.blame(now, target, why, silent_since);
         self.standby.goal.take_if(|goal| goal.only.is_some());
         self.retarget(now, None, "it is of no use");
         self.choose_target(now);
@@ -277,8 +268,7 @@ impl Client {
     fn try_target(&mut self, now: Instant) {
         let Some(target) = self.standby.tried() else { return };
         if now >= self.standby.began + TARGET_PATIENCE {
-            let fault = Fault::Silence { since: self.standby.began };
-            return self.give_up_tried(now, "no answer", fault);
+            return self.give_up_tried(now, "no answer", Some(self.standby.began));
         }
         if now < self.standby.next_attempt {
             return;
@@ -319,18 +309,16 @@ impl Client {
             Event::Message(message) => self.on_standby_message(now, id, message),
             Event::Closed(reason) if is_ready => {
                 self.standby.ready = None;
-                let fault = match reason {
-                    CloseReason::TimedOut => Fault::Silence { since: now - TARGET_PATIENCE },
-                    _ => Fault::Its,
-                };
-                self.give_up_target(now, &reason.to_string(), fault);
+                let is_silent = matches!(reason, CloseReason::TimedOut);
+                let silent_since = is_silent.then_some(now - TARGET_PATIENCE);
+                self.give_up_target(now, &reason.to_string(), silent_since);
             }
             Event::Closed(reason) => {
                 let Some(pair) = self.standby.attempts.remove(&id) else { return };
                 match reason {
                     // The server has proved its identity.
                     CloseReason::Refused(_) => {
-                        self.give_up_tried(now, &reason.to_string(), Fault::Its);
+                        self.give_up_tried(now, &reason.to_string(), None);
                     }
                     CloseReason::Local => {}
                     other => {
@@ -368,8 +356,8 @@ impl Client {
             _ => return,
         };
         match self.standby.ready.as_ref().is_some_and(|ready| ready.id == id) {
-            true => self.give_up_target(now, &why, Fault::Its),
-            false => self.give_up_tried(now, &why, Fault::Its),
+            true => self.give_up_target(now, &why, None),
+            false => self.give_up_tried(now, &why, None),
         }
     }
 

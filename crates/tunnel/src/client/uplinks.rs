@@ -38,7 +38,7 @@ impl Client {
         self.on_new_chance(now, Some(id));
         self.choice.forget_rests();
         self.choice.on_doubt(now);
-        self.outages.forget(id);
+        self.outages.blocked.remove(&id);
         self.on_lanes_or_uplinks(now);
         self.handle_timeout(now);
     }
@@ -114,7 +114,7 @@ impl Client {
             self.close_connection(now, replacement.id, "its uplink is gone");
         }
         self.choice.on_doubt(now);
-        self.outages.forget(id);
+        self.outages.blocked.remove(&id);
         self.forget_pairs();
         self.on_lanes_or_uplinks(now);
         self.handle_timeout(now);

@@ -19,7 +19,7 @@ use roadweave_proto::{DropReason, Instant};
 use roadweave_quic::ConnectionId;
 
 use super::held::{ALL_BYTES_MAX, Held};
-use super::relay::{Relay, Told};
+use super::relay::Relay;
 use super::{LegEvent, Legs};
 use crate::leg::{Accounts, FromLeg, TenantId};
 use crate::rate::Direction;
@@ -62,9 +62,6 @@ impl Attachment {
         self.answer == Answer::Attached
     }
 }
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct BadBinding(pub(crate) &'static str);
 
 impl Legs {
     /// If the anchor does not answer this is reported at once: the session may be a former standby.
@@ -112,27 +109,27 @@ impl Legs {
         }
     }
 
-    /// Refuses bindings for another proxy, anchor or tenant, and too many. The anchor verifies the
-    /// signature.
+    /// Refuses bindings for another proxy, anchor or tenant, and too many, and returns the kind of
+    /// refusal. The anchor verifies the signature.
     pub(crate) fn bind(
         &mut self,
         now: Instant,
         session: ConnectionId,
         binding: Binding,
-    ) -> Result<(), BadBinding> {
+    ) -> Result<(), &'static str> {
         let Some(attachment) = self.attachments.get_mut(&session) else {
-            return Err(BadBinding("binding-without-session"));
+            return Err("binding-without-session");
         };
         let (leg, tenant) = (attachment.leg, &self.tenants[usize::from(attachment.tenant.0)]);
         let is_ours = binding.tenant == tenant.name
             && binding.anchor == *self.legs[leg].anchor.as_bytes()
             && binding.proxy == *self.key.as_bytes();
         if !is_ours {
-            return Err(BadBinding("foreign-binding"));
+            return Err("foreign-binding");
         }
         let whole_at = attachment.whole_at.max(now) + BINDING_INTERVAL;
         if whole_at.since(now) > BINDING_INTERVAL * BINDINGS_AT_ONCE {
-            return Err(BadBinding("too-many-bindings"));
+            return Err("too-many-bindings");
         }
         attachment.whole_at = whole_at;
         attachment.binding = Some(binding);
@@ -242,11 +239,7 @@ impl Legs {
                     && let Some(attachment) = self.attachments.get_mut(&session)
                 {
                     attachment.answer = Answer::Attached;
-                    match attachment.relay.on_far_end(streams) {
-                        Told::Nothing => {}
-                        Told::Tell => self.events.push_back(LegEvent::Streams(session, streams)),
-                        Told::Other => self.events.push_back(LegEvent::StreamsOver(session)),
-                    }
+                    self.events.extend(attachment.relay.on_far_end(session, streams));
                     self.release(now, session);
                 }
             }

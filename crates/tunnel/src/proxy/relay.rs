@@ -23,7 +23,7 @@ use roadweave_proto::{DropReason, Instant, Urgency};
 use roadweave_quic::ConnectionId;
 use roadweave_stream::Timing;
 
-use super::Legs;
+use super::{LegEvent, Legs};
 use crate::leg::{Accounts, LegEnd, TenantId};
 use crate::rate::Direction;
 use crate::session::StreamEnd;
@@ -79,25 +79,20 @@ impl Room {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Told {
-    Nothing,
-    Tell,
-    /// The answer differs from the one in this session, which cannot go on.
-    Other,
-}
-
 impl Relay {
-    pub(super) fn on_far_end(&mut self, far_end: Option<StreamsOffer>) -> Told {
-        if self.client.is_none() {
-            return Told::Nothing;
-        }
+    /// The anchor's answer. A session in which another one was announced cannot go on.
+    pub(super) fn on_far_end(
+        &mut self,
+        session: ConnectionId,
+        far_end: Option<StreamsOffer>,
+    ) -> Option<LegEvent> {
+        self.client?;
         if self.told.is_some_and(|told| told != far_end) {
-            return Told::Other;
+            return Some(LegEvent::StreamsOver(session));
         }
         self.told = Some(far_end);
         self.room.is_asked = far_end.is_some();
-        Told::Tell
+        Some(LegEvent::Streams(session, far_end))
     }
 
     /// Both ends repeat what was under way. Returns how many waiting frames are dropped.

@@ -77,8 +77,8 @@ impl Server {
         let Some(legs) = &mut self.legs else {
             return self.drops.count(DropReason::UnknownMessage);
         };
-        if let Err(bad) = legs.bind(now, id, binding) {
-            self.kept.refuse(|all| all.count_silently(bad.0));
+        if let Err(kind) = legs.bind(now, id, binding) {
+            self.kept.refuse(|all| all.count_silently(kind));
         }
     }
 

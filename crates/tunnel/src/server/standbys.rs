@@ -62,10 +62,6 @@ impl Standbys {
     pub(super) fn ids(&self) -> Vec<ConnectionId> {
         self.keys.keys().copied().collect()
     }
-
-    pub(super) fn len(&self) -> usize {
-        self.keys.len()
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +70,7 @@ struct Full;
 impl Server {
     /// The number of clients with a standby here.
     pub fn standbys(&self) -> usize {
-        self.standbys.len()
+        self.standbys.keys.len()
     }
 
     pub(super) fn stand_by(&mut self, now: Instant, id: ConnectionId, hello: &Hello) {
@@ -113,6 +109,6 @@ mod tests {
         standbys.remove(ConnectionId(4));
         assert_eq!(standbys.add(ConnectionId(5), key(3)), Ok(None));
         assert_eq!(standbys.ids(), [ConnectionId(2), ConnectionId(5)]);
-        assert_eq!(standbys.len(), standbys.by_key.len());
+        assert_eq!(standbys.keys.len(), standbys.by_key.len());
     }
 }

@@ -11,7 +11,7 @@ use roadweave_proto::wire::{Control, Reason, Role};
 use roadweave_proto::{Instant, PathSnapshot};
 use roadweave_quic::ConnectionId;
 
-use super::{Fault, Goal, Question};
+use super::{Goal, Question};
 use crate::client::Client;
 use crate::client::notices::legible;
 use crate::client::race::PREFERRED_SERVER_DELAY;
@@ -71,8 +71,7 @@ impl Client {
         let question = *question;
         if question.alive_since.is_none() {
             if self.standby.goal.is_some() && now >= question.first + GOAL_PATIENCE {
-                let fault = Fault::Silence { since: question.first };
-                self.give_up_target(now, "it does not answer", fault);
+                self.give_up_target(now, "it does not answer", Some(question.first));
             }
             return;
         }
@@ -146,10 +145,6 @@ impl Client {
         if let Some(connection) = self.endpoint.connection_mut(ready) {
             connection.suspect_all_paths(now);
         }
-    }
-
-    pub(in crate::client) fn forget_standby(&mut self, now: Instant) {
-        self.retarget(now, None, "this end was paused");
     }
 
     /// Makes the standby the session. The former one is heard for a while, its packets are sent on.

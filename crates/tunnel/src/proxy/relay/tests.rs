@@ -8,9 +8,15 @@ fn offer(epoch: u64) -> Option<StreamsOffer> {
     Some(StreamsOffer { epoch: StreamsEpoch(epoch), takes_priorities: true, takes_early: true })
 }
 
+const SESSION: ConnectionId = ConnectionId(7);
+
+fn told(far_end: Option<StreamsOffer>) -> Option<LegEvent> {
+    Some(LegEvent::Streams(SESSION, far_end))
+}
+
 fn relay() -> Relay {
     let mut relay = Relay { client: offer(1), ..Relay::default() };
-    assert_eq!(relay.on_far_end(offer(2)), Told::Tell);
+    assert_eq!(relay.on_far_end(SESSION, offer(2)), told(offer(2)));
     relay.room.size = 1_200;
     relay
 }
@@ -92,10 +98,10 @@ fn the_memory_of_a_relay_is_bounded_whatever_the_anchor_sends() {
 #[test]
 fn frames_that_nobody_asked_for_are_refused() {
     let mut none = Relay::default();
-    assert_eq!(none.on_far_end(offer(2)), Told::Nothing);
+    assert_eq!(none.on_far_end(SESSION, offer(2)), None);
     assert_eq!(none.push(frames(0, 0, 10)), Err(DropReason::Unbound));
     let mut without = Relay { client: offer(1), ..Relay::default() };
-    assert_eq!(without.on_far_end(None), Told::Tell);
+    assert_eq!(without.on_far_end(SESSION, None), told(None));
     assert_eq!(without.push(frames(0, 0, 10)), Err(DropReason::Unbound));
     assert_eq!(without.due(Instant::ZERO, MS), None);
 }
@@ -104,9 +110,10 @@ fn frames_that_nobody_asked_for_are_refused() {
 fn in_one_session_streams_do_not_become_others() {
     let mut relay = relay();
     relay.begin_anew();
-    assert_eq!(relay.on_far_end(offer(2)), Told::Tell, "the leg came up again");
-    assert_eq!(relay.on_far_end(offer(3)), Told::Other);
-    assert_eq!(relay.on_far_end(None), Told::Other);
+    assert_eq!(relay.on_far_end(SESSION, offer(2)), told(offer(2)), "the leg came up again");
+    let over = Some(LegEvent::StreamsOver(SESSION));
+    assert_eq!(relay.on_far_end(SESSION, offer(3)), over);
+    assert_eq!(relay.on_far_end(SESSION, None), over);
 }
 
 #[test]
