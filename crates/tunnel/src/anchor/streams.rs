@@ -244,11 +244,6 @@ impl Way {
             }
         }
     }
-
-    fn passes_at(&self, account: &TenantAccount) -> Option<Instant> {
-        let bytes = self.symbols.next_bytes()?;
-        Some(account.frames_pass_at(Direction::Up, bytes))
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -375,7 +370,8 @@ impl Anchor {
         };
         let account = &mut self.accounts[usize::from(device.0.0)];
         streams.handle_timeout(now);
-        let passes_at = way.passes_at(account);
+        let passes = |bytes| account.frames_pass_at(Direction::Up, bytes);
+        let passes_at = way.symbols.next_bytes().map(passes);
         let own = earliest([streams.poll_timeout(), passes_at]);
         let connection = self.endpoint.connection_mut(way.at.leg);
         let (Some(leg), Some(connection)) = (self.legs.get_mut(&way.at.leg), connection) else {

@@ -75,7 +75,7 @@ fn has_one_site(candidates: &[Candidate]) -> bool {
     candidates.windows(2).all(|pair| pair[0].site == pair[1].site)
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Choice {
     pub(super) states: Vec<State>,
     pub(super) current: usize,
@@ -123,16 +123,8 @@ impl State {
 impl Choice {
     pub(super) fn new(candidates: &[Candidate]) -> Self {
         let state = |it: &Candidate| State::default().of(it);
-        Self {
-            states: candidates.iter().map(state).collect(),
-            current: 0,
-            round: None,
-            next_round: Instant::ZERO,
-            doubt_pause: CONFIRM,
-            doubted: Instant::ZERO,
-            rounds: 0,
-            last_move: None,
-        }
+        let states = candidates.iter().map(state).collect();
+        Self { states, doubt_pause: CONFIRM, ..Self::default() }
     }
 
     /// `before` has the former index of each candidate. State of those that stay is kept.

@@ -188,10 +188,6 @@ impl RelayTurn<'_> {
         }
     }
 
-    fn place(&self) -> usize {
-        usize::from(self.tenant.0)
-    }
-
     fn on_served(&mut self, direction: Direction) {
         *self.serial += 1;
         self.relay.served[direction as usize] = *self.serial;
@@ -201,7 +197,7 @@ impl RelayTurn<'_> {
 impl StreamEnd for RelayTurn<'_> {
     fn handle_symbol(&mut self, now: Instant, symbol: Bytes) -> Result<(), DropReason> {
         let handle = self.handle.filter(|_| self.relay.is_agreed()).ok_or(DropReason::Unbound)?;
-        let place = self.place();
+        let place = usize::from(self.tenant.0);
         self.on_served(Direction::Up);
         // The tenant's rate was checked before.
         if self.accounts[place].allows(now, Direction::Up, symbol.len()) {
@@ -211,7 +207,7 @@ impl StreamEnd for RelayTurn<'_> {
     }
 
     fn passes_at(&mut self, now: Instant, direction: Direction, bytes: usize) -> Instant {
-        let limit = self.accounts[self.place()].frames_pass_at(direction, bytes);
+        let limit = self.accounts[usize::from(self.tenant.0)].frames_pass_at(direction, bytes);
         match direction {
             // What is refused is not kept.
             Direction::Up if !self.relay.is_agreed() => Instant::ZERO,
@@ -239,7 +235,7 @@ impl StreamEnd for RelayTurn<'_> {
     fn poll_transmit(&mut self, now: Instant, room: usize) -> Option<Bytes> {
         self.relay.room.size = u16::try_from(room).unwrap_or(u16::MAX);
         let frames = self.relay.pop()?;
-        let place = self.place();
+        let place = usize::from(self.tenant.0);
         self.on_served(Direction::Down);
         // The rate was checked before, for as many bytes at least as an anchor may send at once.
         let passes = self.accounts[place].allows(now, Direction::Down, frames.len());

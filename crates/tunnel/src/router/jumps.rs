@@ -36,7 +36,7 @@ pub(super) struct SequenceJumps {
     forgotten: u64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Doubtful {
     highest: PacketId,
     /// Ascending numbers from there.
@@ -74,12 +74,8 @@ impl SequenceJumps {
         if !self.doubtful.as_ref().is_some_and(is_there) {
             self.forget();
         }
-        let place = self.doubtful.get_or_insert_with(|| Doubtful {
-            highest: id,
-            witnesses: 0,
-            meanwhile: 0,
-            kept: Vec::new(),
-        });
+        let begun = || Doubtful { highest: id, ..Doubtful::default() };
+        let place = self.doubtful.get_or_insert_with(begun);
         if place.witnesses == 0 || place.highest.precedes(id) {
             place.highest = id;
             place.witnesses = WITNESSES.min(place.witnesses + 1);

@@ -19,7 +19,7 @@ use roadweave_quic::ConnectionId;
 /// flight. At rest with one path, 90 KiB were measured.
 pub(super) const CONNECTION_BYTES: u64 = 192 << 10;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Budget {
     max: u64,
     held: BTreeMap<ConnectionId, u64>,
@@ -50,15 +50,7 @@ impl Ceilings {
 
 impl Budget {
     pub(super) fn new(max: usize) -> Self {
-        Self {
-            max: max as u64,
-            held: BTreeMap::new(),
-            order: BTreeSet::new(),
-            total: 0,
-            others: 0,
-            asked: None,
-            questions: 0,
-        }
+        Self { max: max as u64, ..Self::default() }
     }
 
     pub(super) fn set(&mut self, id: ConnectionId, bytes: u64) {

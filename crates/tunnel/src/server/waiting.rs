@@ -22,7 +22,7 @@ pub(super) const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// The most waiting connections of one key: a box races four modems, a few times each.
 const PER_KEY_MAX: usize = 16;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Waiting {
     max: usize,
     entries: BTreeMap<ConnectionId, (Instant, PublicKey)>,
@@ -33,8 +33,7 @@ pub(super) struct Waiting {
 
 impl Waiting {
     pub(super) fn new(max: usize) -> Self {
-        let (entries, by_key, by_age) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
-        Self { max, entries, by_key, by_age }
+        Self { max, ..Self::default() }
     }
 
     /// A connection of `key` waits; returns the one that must be closed for it.
