@@ -102,22 +102,15 @@ pub enum AnchorEvent {
     },
 }
 
-#[derive(Debug)]
-struct Tenant {
-    name: String,
-    devices: Arc<PeerTable>,
-    clients_reach_clients: bool,
-    inbox: Inbox,
-}
-
 /// One anchor: an endpoint, the legs of its proxies, and where its devices are.
 #[derive(Debug)]
 pub struct Anchor {
     endpoint: Endpoint,
     proxies: Arc<PeerTable>,
     leg_rate: Option<Rate>,
-    tenants: Vec<Tenant>,
+    tenants: Vec<AnchorTenant>,
     accounts: Vec<TenantAccount>,
+    inboxes: Vec<Inbox>,
     by_name: BTreeMap<String, TenantId>,
     bindings: Bindings,
     legs: BTreeMap<ConnectionId, Leg>,
@@ -148,14 +141,7 @@ impl Anchor {
         let streams = config.streams.map(|streams| {
             Box::new(AnchorStreams::new(streams, &transport.rng_seed, config.memory_max))
         });
-        let tenants = config.tenants.into_iter().take(TENANTS_MAX);
-        let (accounts, tenants): (Vec<_>, Vec<_>) = tenants
-            .map(|AnchorTenant { name, devices, clients_reach_clients, rate_limit }| {
-                let inbox = Inbox::default();
-                let tenant = Tenant { name, devices, clients_reach_clients, inbox };
-                (TenantAccount::new(rate_limit), tenant)
-            })
-            .unzip();
+        let tenants: Vec<_> = config.tenants.into_iter().take(TENANTS_MAX).collect();
         let by_name =
             tenants.iter().zip(0..).map(|(tenant, id)| (tenant.name.clone(), TenantId(id)));
         Ok(Self {
@@ -163,8 +149,9 @@ impl Anchor {
             proxies,
             leg_rate: config.leg_rate,
             by_name: by_name.collect(),
+            accounts: tenants.iter().map(|it| TenantAccount::new(it.rate_limit)).collect(),
+            inboxes: tenants.iter().map(|_| Inbox::default()).collect(),
             tenants,
-            accounts,
             bindings: Bindings::new(key),
             legs: BTreeMap::new(),
             checks: Checks::default(),
@@ -192,7 +179,7 @@ impl Anchor {
 
     /// The next inner packet from a client of a tenant, for the tenant's device.
     pub fn poll_tenant_inner(&mut self, tenant: TenantId) -> Option<Bytes> {
-        self.tenants.get_mut(usize::from(tenant.0))?.inbox.pop()
+        self.inboxes.get_mut(usize::from(tenant.0))?.pop()
     }
 
     /// The next event for the driver.

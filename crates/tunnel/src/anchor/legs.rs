@@ -209,7 +209,7 @@ impl Anchor {
         }
         let place = usize::from(tenant.0);
         let account = &mut self.accounts[place];
-        let table = &mut self.tenants[place];
+        let table = &self.tenants[place];
         let Some(peer) = table.devices.get(&device) else {
             return account.drop(DropReason::UnknownPeer);
         };
@@ -227,7 +227,7 @@ impl Anchor {
                 false => account.drop(DropReason::NoRoute),
             };
         }
-        if !table.inbox.push(packet) {
+        if !self.inboxes[place].push(packet) {
             account.drop(DropReason::DeviceFull);
         }
     }
