@@ -348,6 +348,7 @@ fn whoever_asks_and_does_not_read_costs_little_and_stops_nobody() {
 #[test]
 fn silent_connections_give_way_to_those_who_have_the_token() {
     let (program, _instance) = Program::start(&[]);
+    wait_until("samples", || program.samples() > 0);
     let is_over = |stream: &TcpStream| (&*stream).read(&mut [0; 64]).is_ok_and(|read| read == 0);
     let mut silent: Vec<TcpStream> = (0..12).map(|_| program.connect()).collect();
     let begun = Instant::now();

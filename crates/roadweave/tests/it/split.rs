@@ -120,6 +120,7 @@ fn a_download_goes_as_packets_first_and_then_as_a_stream_from_the_same_address()
         drop(server);
         road.edit("server.toml", |text| text + "connects_per_second = 1\n");
         let _server = road.start_server();
+        client.wait_for_count("joined server", 2);
         wait_until_on(&road);
         // A reset may come while the connection is still being made.
         let burst: Vec<_> = (0..20).map(|_| connect(&camera, host(PORT))).collect();
