@@ -10,8 +10,8 @@
 
 use std::collections::VecDeque;
 
-use roadweave_proto::{Instant, PacketId, PathId, PathOffer, PathSnapshot, Urgency};
-use roadweave_recovery::{Qoe, Recovery, RecoveryStats, Repair, SentCopy};
+use roadweave_proto::{Instant, PacketId, PathOffer};
+use roadweave_recovery::{NoRecovery, Recovery, RecoveryStats, Repair};
 
 /// Old recoveries kept at once; beyond that the oldest one's packets are given up.
 const PAST_MAX: usize = 4;
@@ -24,6 +24,7 @@ pub(crate) struct RecoveryHistory {
     present: Assignment,
     past: VecDeque<Assignment>,
     gone: RecoveryStats,
+    dropped: NoRecovery,
 }
 
 #[derive(Debug)]
@@ -38,6 +39,7 @@ impl RecoveryHistory {
             present: Assignment { first: PacketId(0), recovery },
             past: VecDeque::new(),
             gone: RecoveryStats::default(),
+            dropped: NoRecovery,
         }
     }
 
@@ -56,58 +58,8 @@ impl RecoveryHistory {
         !self.past.is_empty()
     }
 
-    pub(crate) fn on_sent(&mut self, now: Instant, packet: SentCopy, paths: &[PathSnapshot]) {
-        self.follow(packet.id);
-        if let Some(recovery) = self.of(packet.id) {
-            recovery.on_sent(now, packet, paths);
-        }
-    }
-
-    pub(crate) fn on_waiting(&mut self, now: Instant, packet: SentCopy, paths: &[PathSnapshot]) {
-        self.follow(packet.id);
-        if let Some(recovery) = self.of(packet.id) {
-            recovery.on_waiting(now, packet, paths);
-        }
-    }
-
     pub(crate) fn on_frame_ended(&mut self) {
         self.present.recovery.on_frame_ended();
-    }
-
-    pub(crate) fn on_acknowledged(&mut self, now: Instant, id: PacketId) {
-        if let Some(recovery) = self.of(id) {
-            recovery.on_acknowledged(now, id);
-        }
-    }
-
-    pub(crate) fn on_repair_acknowledged(&mut self, start: PacketId) {
-        if let Some(recovery) = self.of(start) {
-            recovery.on_repair_acknowledged(start);
-        }
-    }
-
-    pub(crate) fn on_abandoned(&mut self, id: PacketId) {
-        if let Some(recovery) = self.of(id) {
-            recovery.on_abandoned(id);
-        }
-    }
-
-    pub(crate) fn on_superseded(&mut self, id: PacketId) -> bool {
-        self.of(id).is_some_and(|recovery| recovery.on_superseded(id))
-    }
-
-    pub(crate) fn on_lost(&mut self, now: Instant, id: PacketId, path: PathId) {
-        if let Some(recovery) = self.of(id) {
-            recovery.on_lost(now, id, path);
-        }
-    }
-
-    pub(crate) fn set_qoe(&mut self, now: Instant, qoe: Qoe) {
-        self.each().for_each(|recovery| recovery.set_qoe(now, qoe));
-    }
-
-    pub(crate) fn set_next(&mut self, urgency: Urgency) {
-        self.each().for_each(|recovery| recovery.set_next(urgency));
     }
 
     /// The next repair, of older recoveries first.
@@ -122,10 +74,6 @@ impl RecoveryHistory {
             self.tidy();
         }
         repair
-    }
-
-    pub(crate) fn poll_lost(&mut self) -> Option<PacketId> {
-        self.each().find_map(Recovery::poll_lost)
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
@@ -152,42 +100,30 @@ impl RecoveryHistory {
         });
     }
 
-    fn each(&mut self) -> impl Iterator<Item = &mut (dyn Recovery + 'static)> {
+    pub(crate) fn each(&mut self) -> impl Iterator<Item = &mut (dyn Recovery + 'static)> {
         let past = self.past.iter_mut().map(|assigned| &mut *assigned.recovery);
         past.chain([&mut *self.present.recovery])
     }
 
-    /// Moves the start of the present up behind `id`, since IDs wrap.
-    fn follow(&mut self, id: PacketId) {
+    /// The recovery of packet `id`, which leaves or waits now.
+    pub(crate) fn of_sent(&mut self, id: PacketId) -> &mut (dyn Recovery + 'static) {
+        // IDs wrap, so the start of the present moves up behind the newest.
         if id.distance(self.present.first) > FIRST_BEHIND_MAX {
             self.present.first = PacketId(id.0.wrapping_sub(FIRST_BEHIND_MAX.unsigned_abs() / 2));
         }
+        self.of(id)
     }
 
-    pub(crate) fn needs(&mut self, id: PacketId) -> bool {
-        self.of(id).is_some_and(|recovery| recovery.needs(id))
-    }
-
-    /// Lost packets that arrived by repairs: the first, and bit i for the i-th from it on.
-    pub(crate) fn poll_arrived(&mut self) -> Option<(PacketId, u64)> {
-        self.each().find_map(Recovery::poll_arrived)
-    }
-
-    /// Packets that a repair needed: the first, and how many.
-    pub(crate) fn poll_done(&mut self) -> Option<(PacketId, u32)> {
-        self.each().find_map(Recovery::poll_done)
-    }
-
-    /// The recovery that `id` belongs to, unless it was dropped.
-    fn of(&mut self, id: PacketId) -> Option<&mut (dyn Recovery + 'static)> {
+    /// The recovery that `id` belongs to; one without effect if it was dropped.
+    pub(crate) fn of(&mut self, id: PacketId) -> &mut (dyn Recovery + 'static) {
         if self.past.is_empty() && !id.precedes(self.present.first) {
-            return Some(&mut *self.present.recovery);
+            return &mut *self.present.recovery;
         }
         let history = self.past.iter_mut().chain([&mut self.present]);
-        history
-            .rev()
-            .find(|assigned| !id.precedes(assigned.first))
-            .map(|assigned| &mut *assigned.recovery)
+        match history.rev().find(|assigned| !id.precedes(assigned.first)) {
+            Some(assigned) => &mut *assigned.recovery,
+            None => &mut self.dropped,
+        }
     }
 }
 
@@ -195,7 +131,8 @@ impl RecoveryHistory {
 mod tests {
     use std::time::Duration;
 
-    use roadweave_recovery::{NoRecovery, RecoveryConfig, Reliable};
+    use roadweave_proto::{PathId, Urgency};
+    use roadweave_recovery::{RecoveryConfig, Reliable, SentCopy};
 
     use super::*;
 
@@ -203,8 +140,8 @@ mod tests {
     fn a_lane_keeps_its_recovery_however_many_packets_it_sends() {
         let mut history = RecoveryHistory::new(reliable());
         for id in (0..=u32::MAX).step_by(1 << 28).chain([5, 1 << 20]) {
-            history.on_sent(Instant::ZERO, sent(id), &[]);
-            assert!(history.of(PacketId(id)).is_some(), "{id}");
+            send(&mut history, Instant::ZERO, id);
+            assert!(!PacketId(id).precedes(history.present.first), "{id}");
         }
     }
 
@@ -212,33 +149,28 @@ mod tests {
         Box::new(Reliable::new(RecoveryConfig::default()))
     }
 
-    fn sent(id: u32) -> SentCopy {
-        SentCopy {
-            id: PacketId(id),
-            path: PathId(0),
-            bytes: 1200,
-            ends_frame: false,
-            urgency: Urgency::FIRST,
-        }
+    fn send(history: &mut RecoveryHistory, now: Instant, id: u32) {
+        let (id, path, urgency) = (PacketId(id), PathId(0), Urgency::FIRST);
+        let sent = SentCopy { id, path, bytes: 1200, ends_frame: false, urgency };
+        history.of_sent(id).on_sent(now, sent, &[]);
     }
 
     #[test]
     fn a_packet_stays_with_the_recovery_of_its_time_until_it_is_settled() {
         let mut history = RecoveryHistory::new(reliable());
-        history.on_sent(Instant::ZERO, sent(0), &[]);
-        history.on_sent(Instant::ZERO, sent(1), &[]);
+        (0..2).for_each(|id| send(&mut history, Instant::ZERO, id));
         history.change(PacketId(2), Box::new(NoRecovery));
-        history.on_sent(Instant::ZERO, sent(2), &[]);
+        send(&mut history, Instant::ZERO, 2);
         let lost_at = Instant::from_millis(5);
-        (0..3).for_each(|id| history.on_lost(lost_at, PacketId(id), PathId(0)));
+        (0..3).map(PacketId).for_each(|id| history.of(id).on_lost(lost_at, id, PathId(0)));
         let mut repairs = Vec::new();
         while let Some(repair) = history.poll_repair(lost_at, &[], 0) {
             repairs.push(repair);
         }
         let again = |id| Repair::Again { id: PacketId(id) };
         assert_eq!(repairs, [again(0), again(1)], "the new strategy repairs nothing");
-        (0..2).for_each(|id| history.on_sent(lost_at, sent(id), &[]));
-        (0..2).for_each(|id| history.on_acknowledged(lost_at, PacketId(id)));
+        (0..2).for_each(|id| send(&mut history, lost_at, id));
+        (0..2).map(PacketId).for_each(|id| history.of(id).on_acknowledged(lost_at, id));
         assert_eq!(history.poll_repair(lost_at, &[], 0), None);
         assert!(!history.has_past());
         assert_eq!(history.stats().lost, 2, "its figures are kept");
@@ -249,11 +181,12 @@ mod tests {
     fn recoveries_of_the_past_are_bounded() {
         let mut history = RecoveryHistory::new(reliable());
         for id in 0..20 {
-            history.on_sent(Instant::ZERO, sent(id), &[]);
+            send(&mut history, Instant::ZERO, id);
             history.change(PacketId(id + 1), reliable());
         }
         assert_eq!(history.past.len(), PAST_MAX);
-        history.on_acknowledged(Instant::ZERO, PacketId(3)); // nobody watches it any more
+        // Its recovery was dropped.
+        history.of(PacketId(3)).on_acknowledged(Instant::ZERO, PacketId(3));
         let later = Instant::ZERO + Duration::from_secs(2);
         assert!(history.poll_repair(later, &[], 0).is_some());
     }

@@ -27,7 +27,7 @@ use roadweave_proto::{
     DropReason, Instant, LaneId, Order, PacketId, PathId, PathOffer, PathSnapshot, Promise,
     Urgency, earliest,
 };
-use roadweave_recovery::Insurance;
+use roadweave_recovery::{Insurance, Recovery};
 use roadweave_schedule::{AcknowledgedDatagram, Scheduler};
 
 use crate::carrier::Carrier;
@@ -334,11 +334,11 @@ impl LaneSender {
         };
         let Some((kind, id)) = whole else { return };
         if kind == TokenKind::Repair {
-            self.recovery.on_repair_acknowledged(id);
+            self.recovery.of(id).on_repair_acknowledged(id);
             self.forget_done();
         }
         if kind == TokenKind::Source {
-            self.recovery.on_acknowledged(now, id);
+            self.recovery.of(id).on_acknowledged(now, id);
             self.insurance.iter_mut().for_each(|insurance| insurance.on_acknowledged(id));
             self.unacknowledged.iter_mut().for_each(|kept| kept.on_done(id));
             if !self.needs(id) {
@@ -351,13 +351,16 @@ impl LaneSender {
 
     /// Forgets packets that no repair needs, and those that arrived by a repair.
     fn forget_done(&mut self) {
-        while let Some((start, arrived)) = self.recovery.poll_arrived() {
+        while let Some((start, arrived)) = self.recovery.each().find_map(Recovery::poll_arrived) {
             for id in start.of_mask(arrived) {
                 self.unacknowledged.iter_mut().for_each(|kept| kept.on_done(id));
             }
         }
-        let insurance = |it: &mut Self| it.insurance.as_mut().and_then(Insurance::poll_done);
-        while let Some((start, count)) = self.recovery.poll_done().or_else(|| insurance(self)) {
+        let done = |it: &mut Self| {
+            let repaired = it.recovery.each().find_map(Recovery::poll_done);
+            repaired.or_else(|| it.insurance.as_mut()?.poll_done())
+        };
+        while let Some((start, count)) = done(self) {
             for id in (0..count).map(|at| start.plus(at)) {
                 if !self.needs(id) {
                     self.encoder.forget(id);
@@ -411,7 +414,7 @@ impl LaneSender {
         let flow = self.flow_of(kind, id);
         self.scheduler.on_lost(now, path, flow);
         match kind {
-            TokenKind::Source => self.recovery.on_lost(now, id, path),
+            TokenKind::Source => self.recovery.of(id).on_lost(now, id, path),
             TokenKind::Part => self.on_part_lost(now, id.0),
             TokenKind::Repair | TokenKind::Load => {}
         }
@@ -419,7 +422,7 @@ impl LaneSender {
 
     fn on_part_lost(&mut self, now: Instant, number: u32) {
         if let Some(Cut { kind: TokenKind::Source, id, path }) = self.cuts.on_lost(number) {
-            self.recovery.on_lost(now, id, path);
+            self.recovery.of(id).on_lost(now, id, path);
         }
     }
 

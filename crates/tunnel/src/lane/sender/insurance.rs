@@ -30,7 +30,7 @@ impl LaneSender {
 
     /// Whether a packet that the peer has may still be part of a coded one.
     pub(super) fn needs(&mut self, id: PacketId) -> bool {
-        self.recovery.needs(id) || self.insurance.as_ref().is_some_and(|it| it.needs(id))
+        self.recovery.of(id).needs(id) || self.insurance.as_ref().is_some_and(|it| it.needs(id))
     }
 
     fn poll_premium(&mut self, now: Instant, carrier: &mut impl Carrier) -> Option<Premium> {

@@ -52,7 +52,7 @@ impl LaneSender {
                 (oldest.datagram.len() + QUEUED_OVERHEAD) as u64
             } else if let Some((path, copy)) = self.copies.pop_oldest() {
                 self.stats.drops.count(DropReason::CopyUnsent);
-                self.recovery.on_lost(now, copy.id, path);
+                self.recovery.of(copy.id).on_lost(now, copy.id, path);
                 (copy.datagram.len() + QUEUED_OVERHEAD) as u64
             } else if let Some(bytes) = self.drop_repair(now) {
                 bytes

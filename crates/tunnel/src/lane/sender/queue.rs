@@ -37,7 +37,7 @@ impl LaneSender {
 
     pub(super) fn give_up_again(&mut self) {
         let Some((_, id)) = self.again.pop_front() else { return };
-        self.recovery.on_abandoned(id);
+        self.recovery.of(id).on_abandoned(id);
         self.encoder.forget(id);
     }
 

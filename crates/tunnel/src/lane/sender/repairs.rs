@@ -16,7 +16,7 @@ use rand_core::RngCore;
 use roadweave_coding::EncodeError;
 use roadweave_proto::wire::{CODED_HEADER, Coded, Part};
 use roadweave_proto::{DropReason, Instant, PacketId, PathId, PathOffer, PathSnapshot};
-use roadweave_recovery::Repair;
+use roadweave_recovery::{Recovery, Repair};
 
 use super::LaneSender;
 use crate::carrier::{Carrier, SendError};
@@ -49,7 +49,7 @@ impl LaneSender {
         while let Some(repair) = self.poll_repair(now, carrier) {
             self.repair(now, repair, carrier);
         }
-        while let Some(id) = self.recovery.poll_lost() {
+        while let Some(id) = self.recovery.each().find_map(Recovery::poll_lost) {
             self.log.note(now, self.lane, id, PacketStep::Lost);
         }
         self.forget_done();
@@ -61,8 +61,8 @@ impl LaneSender {
         limit_repairs(&mut paths);
         if let Some(held_back) = self.held_back {
             let queued = self.queue.iter().map(|queued| queued.urgency).min();
-            self.recovery
-                .set_next(queued.map_or(held_back.urgency, |it| it.min(held_back.urgency)));
+            let next = queued.map_or(held_back.urgency, |it| it.min(held_back.urgency));
+            self.recovery.each().for_each(|recovery| recovery.set_next(next));
         }
         self.recovery.poll_repair(now, &paths, self.backlog_bytes())
     }

@@ -74,7 +74,7 @@ impl LaneSender {
     }
 
     pub(crate) fn set_qoe(&mut self, now: Instant, qoe: Qoe) {
-        self.recovery.set_qoe(now, qoe);
+        self.recovery.each().for_each(|recovery| recovery.set_qoe(now, qoe));
     }
 
     /// Sends the peer the lane's promise whenever it changes.

@@ -29,7 +29,7 @@ impl LaneSender {
                 let is_old = now.since(copy.since) >= self.age_max;
                 if !answers || is_old || self.has_expired(now, copy.id) {
                     self.stats.drops.count(DropReason::CopyUnsent);
-                    self.recovery.on_lost(now, copy.id, path);
+                    self.recovery.of(copy.id).on_lost(now, copy.id, path);
                     continue;
                 }
                 if let Some(blocked) = self.send_copy(now, path, copy, carrier) {
@@ -67,7 +67,7 @@ impl LaneSender {
         }
         let Some(datagram) = self.rebuild(id) else {
             self.again.pop_front();
-            self.recovery.on_abandoned(id);
+            self.recovery.of(id).on_abandoned(id);
             return true;
         };
         let packet = PacketInfo {
@@ -175,11 +175,12 @@ impl LaneSender {
         }
         for (path, is_redundant) in waiting {
             let copy = SourceCopy { is_redundant, ..copy.clone() };
-            self.recovery.on_waiting(now, sent_packet(&copy, path), carrier.paths(now));
+            let packet = sent_packet(&copy, path);
+            self.recovery.of_sent(packet.id).on_waiting(now, packet, carrier.paths(now));
             let queued = self.copies.bytes(path) + copy.datagram.len() as u64;
             if queued > self.config.queue_bytes_max as u64 {
                 self.stats.drops.count(DropReason::CopyUnsent);
-                self.recovery.on_lost(now, copy.id, path);
+                self.recovery.of(copy.id).on_lost(now, copy.id, path);
             } else {
                 self.copies.push(path, copy);
             }
@@ -200,7 +201,7 @@ impl LaneSender {
         if let Err(SendError::Blocked(datagram)) = sent {
             return Some(SourceCopy { datagram, ..copy });
         }
-        self.recovery.on_sent(now, packet, carrier.paths(now));
+        self.recovery.of_sent(id).on_sent(now, packet, carrier.paths(now));
         if let Some(insurance) = self.insurance.as_mut().filter(|_| carrier.tells_fates()) {
             insurance.on_sent(now, &packet);
         }
@@ -213,8 +214,8 @@ impl LaneSender {
             });
             if !is_cut {
                 self.stats.drops.count(DropReason::OversizedInner);
-                self.recovery.on_lost(now, id, path);
-                self.recovery.on_abandoned(id);
+                self.recovery.of(id).on_lost(now, id, path);
+                self.recovery.of(id).on_abandoned(id);
                 self.encoder.forget(id);
                 return None;
             }

@@ -45,7 +45,7 @@ impl LaneSender {
         let ids: HashSet<PacketId> = ids.collect();
         let (mut packets, mut copies) = (0, 0);
         for id in ids.iter().copied() {
-            packets += u64::from(self.recovery.on_superseded(id));
+            packets += u64::from(self.recovery.of(id).on_superseded(id));
             self.insurance.iter_mut().for_each(|insurance| insurance.on_superseded(id));
             copies += self.copies.cancel(id);
             self.unacknowledged.iter_mut().for_each(|kept| kept.on_done(id));
