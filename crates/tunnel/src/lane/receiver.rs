@@ -12,9 +12,7 @@ use roadweave_coding::{CodedRange, Decoder, DecoderConfig, SourceOutcome, WINDOW
 use roadweave_proto::wire::{
     Coded, FragmentPosition, LaneReport, SYMBOL_HEADER, Symbol, split_predecessor, split_stamp,
 };
-use roadweave_proto::{
-    Delays, DropCounters, DropReason, Instant, LaneId, Order, PacketId, Promise,
-};
+use roadweave_proto::{DropReason, Instant, LaneId, Order, PacketId, Promise};
 
 use crate::lane::ages::Ages;
 use crate::lane::fragments::{Fragments, Joined};
@@ -76,10 +74,8 @@ pub(crate) struct LaneReceiver {
     opening: Option<Order>,
     run: Option<Run>,
     lost_before: u64,
-    delivered_packets: u64,
-    delivered_bytes: u64,
-    excess_delays: Delays,
-    drops: DropCounters,
+    /// What is counted here; [`LaneReceiver::stats`] adds the rest.
+    stats: ReceiveStats,
     determined: Vec<(PacketId, Bytes)>,
 }
 
@@ -109,10 +105,7 @@ impl LaneReceiver {
             opening: (opening.order != Order::Pass).then_some(opening.order),
             run: None,
             lost_before: 0,
-            delivered_packets: 0,
-            delivered_bytes: 0,
-            excess_delays: Delays::default(),
-            drops: DropCounters::default(),
+            stats: ReceiveStats::default(),
             determined: Vec::new(),
         }
     }
@@ -130,8 +123,9 @@ impl LaneReceiver {
         self.fragments.set_age_max(kept);
         self.decoder.set_expiry(if promise.coded { kept } else { Promise::DEFAULT_AGE });
         if promise.order != self.reorder.order() {
-            let (reorder, mut out) = self.outlet(now, deliver);
-            reorder.set_order(now, promise.order, &mut |unit| out.release(unit));
+            self.with_reorder(now, deliver, |reorder, release| {
+                reorder.set_order(now, promise.order, release);
+            });
         }
     }
 
@@ -178,13 +172,11 @@ impl LaneReceiver {
 
     pub(crate) fn handle_timeout(&mut self, now: Instant, deliver: &mut dyn FnMut(Delivery)) {
         self.decoder.expire(now);
-        let (reorder, mut out) = self.outlet(now, deliver);
-        reorder.handle_timeout(now, &mut |unit| out.release(unit));
+        self.with_reorder(now, deliver, |reorder, release| reorder.handle_timeout(now, release));
     }
 
     pub(crate) fn flush(&mut self, now: Instant, deliver: &mut dyn FnMut(Delivery)) {
-        let (reorder, mut out) = self.outlet(now, deliver);
-        reorder.flush(&mut |unit| out.release(unit));
+        self.with_reorder(now, deliver, Reorder::flush);
     }
 
     pub(crate) fn memory(&self) -> MemoryStats {
@@ -212,10 +204,9 @@ impl LaneReceiver {
             match part {
                 BufferKind::Decoder => self.decoder.shed(excess),
                 BufferKind::Fragments => self.fragments.shed(excess),
-                BufferKind::Reorder => {
-                    let (reorder, mut out) = self.outlet(now, deliver);
-                    reorder.shed(excess, &mut |unit| out.release(unit));
-                }
+                BufferKind::Reorder => self.with_reorder(now, deliver, |reorder, release| {
+                    reorder.shed(excess, release);
+                }),
             }
         }
     }
@@ -228,7 +219,7 @@ impl LaneReceiver {
         LaneReport {
             lane: self.lane.0,
             highest: self.run.as_ref().map(|run| run.highest).unwrap_or_default(),
-            delivered: self.delivered_packets,
+            delivered: self.stats.delivered_packets,
             recovered: self.decoder.stats().recovered,
             lost: self.lost_before + self.run.as_ref().map_or(0, Run::lost),
         }
@@ -236,20 +227,17 @@ impl LaneReceiver {
 
     pub(crate) fn stats(&self) -> ReceiveStats {
         let decoder = self.decoder.stats();
-        let mut drops = decoder.drops.clone();
-        drops.merge(self.fragments.drops());
-        drops.merge(&self.drops);
-        ReceiveStats {
-            delivered_packets: self.delivered_packets,
-            delivered_bytes: self.delivered_bytes,
+        let mut stats = ReceiveStats {
             source_datagrams: decoder.new_sources,
             coded_datagrams: decoder.coded,
             recovered: decoder.recovered,
             redundant: decoder.redundant,
-            excess_delays: self.excess_delays,
             order: self.reorder.stats(),
-            drops,
-        }
+            ..self.stats.clone()
+        };
+        stats.drops.merge(&decoder.drops);
+        stats.drops.merge(self.fragments.drops());
+        stats
     }
 
     fn note(&mut self, id: PacketId) {
@@ -280,7 +268,7 @@ impl LaneReceiver {
                 if self.promise.expires && unit.age > self.promise.age_max {
                     // Its place counts as filled.
                     unit.packet = None;
-                    self.drops.count(DropReason::ArrivedExpired);
+                    self.stats.drops.count(DropReason::ArrivedExpired);
                 }
             }
             let is_packet = unit.packet.is_some();
@@ -288,10 +276,10 @@ impl LaneReceiver {
             if let Some(order) = self.opening.take() {
                 self.reorder = Reorder::opening(order, unit.first);
             }
-            let (reorder, mut out) = self.outlet(now, deliver);
-            let turn = reorder.handle(now, unit, &mut |unit| out.release(unit));
+            let turn = self
+                .with_reorder(now, deliver, |reorder, release| reorder.handle(now, unit, release));
             if turn == Turn::Discarded && is_packet {
-                self.drops.count(DropReason::OutOfOrder);
+                self.stats.drops.count(DropReason::OutOfOrder);
             }
             if is_as_sent {
                 turn_as_sent = turn;
@@ -304,7 +292,7 @@ impl LaneReceiver {
     /// The packet that a symbol is or completes. A malformed symbol is counted and takes its place.
     fn join(&mut self, now: Instant, id: PacketId, symbol: &Bytes) -> Option<Unit> {
         let Ok(Symbol { position, .. }) = Symbol::parse(symbol) else {
-            self.drops.count(DropReason::Inconsistent);
+            self.stats.drops.count(DropReason::Inconsistent);
             let (after, sent, age, decoded, packet) = (0, None, Duration::ZERO, false, None);
             return Some(Unit { first: id, last: id, id, after, sent, age, decoded, packet });
         };
@@ -319,22 +307,27 @@ impl LaneReceiver {
         Some(Unit { first, last, id, after, sent, age: Duration::ZERO, decoded: false, packet })
     }
 
-    fn outlet<'a>(
-        &'a mut self,
+    /// Lets `what` release packets, which are counted and delivered unless they expired meanwhile.
+    fn with_reorder<T>(
+        &mut self,
         now: Instant,
-        deliver: &'a mut dyn FnMut(Delivery),
-    ) -> (&'a mut Reorder, Outlet<'a>) {
-        let out = Outlet {
-            now,
-            promise: self.promise,
-            ages: &self.ages,
-            packets: &mut self.delivered_packets,
-            bytes: &mut self.delivered_bytes,
-            excess_delays: &mut self.excess_delays,
-            drops: &mut self.drops,
-            deliver,
+        deliver: &mut dyn FnMut(Delivery),
+        what: impl FnOnce(&mut Reorder, &mut dyn FnMut(Unit)) -> T,
+    ) -> T {
+        let mut release = |unit: Unit| {
+            let Unit { id, decoded, packet: Some(packet), sent, .. } = unit else { return };
+            if let Some(age) = sent.map(|sent| self.ages.age(now, sent)) {
+                if self.promise.expires && age > self.promise.age_max {
+                    self.stats.drops.count(DropReason::ArrivedExpired);
+                    return;
+                }
+                self.stats.excess_delays.add(age);
+            }
+            self.stats.delivered_packets += 1;
+            self.stats.delivered_bytes += packet.len() as u64;
+            deliver(Delivery { id, decoded, packet });
         };
-        (&mut self.reorder, out)
+        what(&mut self.reorder, &mut release)
     }
 }
 
@@ -343,34 +336,6 @@ enum BufferKind {
     Decoder,
     Reorder,
     Fragments,
-}
-
-/// Counts what is delivered, and drops what expired while it waited.
-struct Outlet<'a> {
-    now: Instant,
-    promise: Promise,
-    ages: &'a Ages,
-    packets: &'a mut u64,
-    bytes: &'a mut u64,
-    excess_delays: &'a mut Delays,
-    drops: &'a mut DropCounters,
-    deliver: &'a mut dyn FnMut(Delivery),
-}
-
-impl Outlet<'_> {
-    fn release(&mut self, unit: Unit) {
-        let Unit { id, decoded, packet: Some(packet), sent, .. } = unit else { return };
-        if let Some(age) = sent.map(|sent| self.ages.age(self.now, sent)) {
-            if self.promise.expires && age > self.promise.age_max {
-                self.drops.count(DropReason::ArrivedExpired);
-                return;
-            }
-            self.excess_delays.add(age);
-        }
-        *self.packets += 1;
-        *self.bytes += packet.len() as u64;
-        (self.deliver)(Delivery { id, decoded, packet });
-    }
 }
 
 impl Run {
