@@ -22,6 +22,7 @@ mod adaptive;
 mod even;
 mod fill_times;
 mod frames;
+mod gaps;
 mod strict;
 
 use std::time::Duration;

@@ -26,17 +26,15 @@ use std::time::Duration;
 use roadweave_proto::Instant;
 
 use super::fill_times::FillTimes;
+use super::gaps::{Arrival, Gaps};
 use super::{ExtendedId, Outlet, Placed, Turn};
 
-const GAPS_MAX: usize = 4096;
 const GIVEN_UP_MAX: usize = 4096;
 
 #[derive(Debug)]
 pub(super) struct Adaptive {
     max_buffer: Duration,
-    /// The highest position seen, or the one before the first expected.
-    newest: ExtendedId,
-    gaps: BTreeMap<ExtendedId, Gap>,
+    gaps: Gaps,
     /// Missing IDs that a packet has stopped waiting for.
     given_up: BTreeSet<ExtendedId>,
     /// Waiting units by last position, with when the gap before each opened (or else when it came).
@@ -48,18 +46,11 @@ pub(super) struct Adaptive {
     fill_times: FillTimes,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Gap {
-    last: ExtendedId,
-    opened: Instant,
-}
-
 impl Adaptive {
     pub(super) fn new(begin: ExtendedId, max_buffer: Duration) -> Self {
         Self {
             max_buffer,
-            newest: begin - 1,
-            gaps: BTreeMap::new(),
+            gaps: Gaps::new(begin),
             given_up: BTreeSet::new(),
             held: BTreeMap::new(),
             waiting: HashMap::new(),
@@ -78,7 +69,7 @@ impl Adaptive {
     }
 
     pub(super) fn gaps_memory(&self) -> usize {
-        64 * self.gaps.len() + 32 * self.given_up.len()
+        self.gaps.memory() + 32 * self.given_up.len()
     }
 
     pub(super) fn wait(&self) -> Duration {
@@ -96,9 +87,9 @@ impl Adaptive {
         let before = (placed.unit.after > 0).then(|| placed.before());
         match before.filter(|before| !is_late && self.waits_for(*before)) {
             Some(before) => {
-                let gap = self.gap_of(before);
-                let opened = gap.map_or(now, |gap| gap.opened);
-                if gap.is_some() {
+                let gap_opened = self.gaps.opened(before);
+                let opened = gap_opened.unwrap_or(now);
+                if gap_opened.is_some() {
                     self.roots.insert((opened, last));
                 }
                 self.waiting.insert(before, last);
@@ -150,7 +141,7 @@ impl Adaptive {
     fn waits_for(&self, before: ExtendedId) -> bool {
         // A second unit with the same predecessor is a peer's mistake.
         !self.waiting.contains_key(&before)
-            && (self.held.contains_key(&before) || self.gap_of(before).is_some())
+            && (self.held.contains_key(&before) || self.gaps.opened(before).is_some())
     }
 
     fn release_followers(&mut self, last: ExtendedId, out: &mut Outlet<'_>) {
@@ -168,7 +159,7 @@ impl Adaptive {
     }
 
     fn give_up(&mut self, position: ExtendedId) {
-        if self.gap_of(position).is_some() {
+        if self.gaps.opened(position).is_some() {
             self.given_up.insert(position);
         }
         if self.given_up.len() > GIVEN_UP_MAX {
@@ -176,48 +167,22 @@ impl Adaptive {
         }
     }
 
-    fn gap_of(&self, position: ExtendedId) -> Option<Gap> {
-        let (_, gap) = self.gaps.range(..=position).next_back()?;
-        (gap.last >= position).then_some(*gap)
-    }
-
     /// Updates the gaps and the fill times. Returns whether the packet was given up before.
     fn note_arrival(&mut self, now: Instant, first: ExtendedId, last: ExtendedId) -> bool {
-        if first > self.newest {
-            if first > self.newest + 1 {
-                let gap = Gap { last: first - 1, opened: now };
-                self.gaps.insert(self.newest + 1, gap);
+        match self.gaps.on_arrival(now, first, last) {
+            Arrival::Ahead => false,
+            Arrival::Nowhere => true,
+            Arrival::InGap { opened } => {
+                self.fill_times.on_filled(now, now.since(opened));
+                self.given_up.remove(&last)
             }
-            self.newest = last;
-            return false;
         }
-        self.newest = self.newest.max(last);
-        // One packet lies in one gap: its fragments become known together.
-        let Some((start, gap)) = self.gaps.range(..=first).next_back() else { return true };
-        let (start, gap) = (*start, *gap);
-        if gap.last < first {
-            return true;
-        }
-        self.gaps.remove(&start);
-        if start < first {
-            self.gaps.insert(start, Gap { last: first - 1, ..gap });
-        }
-        if gap.last > last {
-            self.gaps.insert(last + 1, gap);
-        }
-        self.fill_times.on_filled(now, now.since(gap.opened));
-        self.given_up.remove(&last)
     }
 
     fn forget_gaps(&mut self, now: Instant) {
-        while let Some((start, gap)) = self.gaps.first_key_value()
-            && (now.since(gap.opened) > self.max_buffer || self.gaps.len() > GAPS_MAX)
-        {
-            let (start, missing) = (*start, gap.last - *start + 1);
-            let kept = self.given_up.split_off(&(gap.last + 1));
-            self.given_up = kept;
-            self.gaps.remove(&start);
-            self.fill_times.on_never_filled(now, missing);
+        while let Some((first, last)) = self.gaps.pop_old(now, self.max_buffer) {
+            self.given_up = self.given_up.split_off(&(last + 1));
+            self.fill_times.on_never_filled(now, last - first + 1);
         }
     }
 }

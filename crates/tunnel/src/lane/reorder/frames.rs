@@ -20,7 +20,6 @@
 //! [`Stamp`]: roadweave_proto::wire::Stamp
 
 mod candidates;
-mod missing;
 mod stream;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,9 +28,9 @@ use std::time::Duration;
 use roadweave_proto::Instant;
 use roadweave_proto::wire::{InnerPacket, RtpHeader};
 
+use super::gaps::Gaps;
 use super::{ExtendedId, Outlet, Placed, Turn};
 use candidates::Candidates;
-use missing::Missing;
 use stream::Stream;
 
 /// Sources kept in order, at most; packets of others go out as they come.
@@ -55,7 +54,7 @@ pub(super) struct Times {
 #[derive(Debug)]
 pub(super) struct Frames {
     times: Times,
-    missing: Missing,
+    missing: Gaps,
     candidates: Candidates,
     streams: BTreeMap<Source, Stream>,
     /// When each source with waiting packets gives up its front frame.
@@ -67,7 +66,7 @@ impl Frames {
     pub(super) fn new(begin: ExtendedId, times: Times) -> Self {
         Self {
             times,
-            missing: Missing::new(begin),
+            missing: Gaps::new(begin),
             candidates: Candidates::default(),
             streams: BTreeMap::new(),
             due: BTreeSet::new(),
@@ -92,7 +91,8 @@ impl Frames {
 
     pub(super) fn handle(&mut self, placed: Placed, out: &mut Outlet<'_>) -> Turn {
         let now = placed.since;
-        self.missing.on_arrival(now, placed.first, placed.last, self.times.max_buffer);
+        while self.missing.pop_old(now, self.times.max_buffer).is_some() {}
+        self.missing.on_arrival(now, placed.first, placed.last);
         let Some((source, header)) = rtp(&placed) else {
             out.release(placed);
             return Turn::Kept;
@@ -154,7 +154,7 @@ impl Frames {
     }
 
     /// Applies `what` to a source, and updates the totals and due times.
-    fn change(&mut self, source: Source, what: impl FnOnce(&mut Stream, &Missing)) {
+    fn change(&mut self, source: Source, what: impl FnOnce(&mut Stream, &Gaps)) {
         let Some(stream) = self.streams.get_mut(&source) else { return };
         let (held, due) = (stream.len(), stream.due(&self.times));
         what(stream, &self.missing);

@@ -10,7 +10,7 @@
 //! - A frame ends at a marker, or where the next number has another timestamp. Without markers
 //!   (audio) each packet is a frame: to wait for the next packet would delay them all.
 //! - A missing number is waited for only while an ID of the lane is missing at its place
-//!   ([`Missing`]).
+//!   ([`Gaps`]).
 //! - A frame that comes late is due an interval later: where all is late for lack of capacity, not
 //!   waiting would break every frame.
 //! - Without its beginning, a frame may follow another missing one: both are waited for until it is
@@ -24,9 +24,9 @@ use std::time::Duration;
 use roadweave_proto::Instant;
 use roadweave_proto::wire::RtpHeader;
 
+use super::super::gaps::Gaps;
 use super::super::{ExtendedId, HELD_OVERHEAD, Outlet, Placed, Turn};
 use super::Times;
-use super::missing::Missing;
 
 /// An RTP sequence number that does not wrap.
 type Number = u64;
@@ -122,7 +122,7 @@ impl Stream {
         placed: Placed,
         header: &RtpHeader,
         deadline: Duration,
-        missing: &Missing,
+        missing: &Gaps,
         out: &mut Outlet<'_>,
     ) -> Turn {
         let now = placed.since;
@@ -176,7 +176,7 @@ impl Stream {
     }
 
     /// Gives up waiting for the rest of the front frame; `false` if none waits.
-    pub(super) fn give_up(&mut self, missing: &Missing, out: &mut Outlet<'_>) -> bool {
+    pub(super) fn give_up(&mut self, missing: &Gaps, out: &mut Outlet<'_>) -> bool {
         let Some((first, waiting)) = self.held.first_key_value() else { return false };
         if *first > self.next {
             self.skip_to(*first);
@@ -197,7 +197,7 @@ impl Stream {
     }
 
     /// Releases what is whole, or can not become more complete.
-    fn advance(&mut self, missing: &Missing, out: &mut Outlet<'_>) {
+    fn advance(&mut self, missing: &Gaps, out: &mut Outlet<'_>) {
         while let Some((first, waiting)) = self.held.first_key_value() {
             let first = *first;
             let is_passed = self.passed == Some(waiting.timestamp);
@@ -219,7 +219,7 @@ impl Stream {
     }
 
     /// The number behind the front frame, if that is whole.
-    fn end_of_front(&mut self, missing: &Missing) -> Option<Number> {
+    fn end_of_front(&mut self, missing: &Gaps) -> Option<Number> {
         let timestamp = self.held.get(&self.next)?.timestamp;
         for (number, waiting) in self.held.range(self.checked.0..) {
             let (checked, id) = self.checked;

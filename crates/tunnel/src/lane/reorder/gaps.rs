@@ -1,4 +1,4 @@
-//! The missing IDs of a lane: whether what a video lacks may still come.
+//! The missing IDs of a lane: whether what a flow or a video lacks may still come.
 //!
 //! ```text
 //! IDs of the lane     70  71  72  73  74         numbers of a video: 5 at 70, 7 at 74
@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use roadweave_proto::Instant;
 
-use super::super::ExtendedId;
+use super::ExtendedId;
 
 const GAPS_MAX: usize = 4096;
 
 #[derive(Debug)]
-pub(super) struct Missing {
+pub(super) struct Gaps {
     /// The highest ID seen, or the one before the first expected.
     newest: ExtendedId,
     gaps: BTreeMap<ExtendedId, Gap>,
@@ -30,38 +30,40 @@ struct Gap {
     opened: Instant,
 }
 
-impl Missing {
+/// Where IDs that arrive were expected.
+pub(super) enum Arrival {
+    Ahead,
+    InGap { opened: Instant },
+    Nowhere,
+}
+
+impl Gaps {
     pub(super) fn new(begin: ExtendedId) -> Self {
         Self { newest: begin - 1, gaps: BTreeMap::new() }
     }
 
-    /// IDs `first` to `last` have come. IDs missing for longer than `age_max` are given up.
+    /// IDs `first` to `last` have come.
     pub(super) fn on_arrival(
         &mut self,
         now: Instant,
         first: ExtendedId,
         last: ExtendedId,
-        age_max: Duration,
-    ) {
-        while let Some((start, gap)) = self.gaps.first_key_value()
-            && (now.since(gap.opened) > age_max || self.gaps.len() > GAPS_MAX)
-        {
-            let start = *start;
-            self.gaps.remove(&start);
-        }
+    ) -> Arrival {
         if first > self.newest + 1 {
             self.gaps.insert(self.newest + 1, Gap { last: first - 1, opened: now });
         }
         let is_newest = first > self.newest;
         self.newest = self.newest.max(last);
         if is_newest {
-            return;
+            return Arrival::Ahead;
         }
         // One packet lies in one gap: its fragments become known together.
-        let Some((start, gap)) = self.gaps.range(..=first).next_back() else { return };
+        let Some((start, gap)) = self.gaps.range(..=first).next_back() else {
+            return Arrival::Nowhere;
+        };
         let (start, gap) = (*start, *gap);
         if gap.last < first {
-            return;
+            return Arrival::Nowhere;
         }
         self.gaps.remove(&start);
         if start < first {
@@ -70,6 +72,26 @@ impl Missing {
         if gap.last > last {
             self.gaps.insert(last + 1, gap);
         }
+        Arrival::InGap { opened: gap.opened }
+    }
+
+    /// Forgets the first gap if it is older than `age_max`, or if there are too many; returns it.
+    pub(super) fn pop_old(
+        &mut self,
+        now: Instant,
+        age_max: Duration,
+    ) -> Option<(ExtendedId, ExtendedId)> {
+        let (_, gap) = self.gaps.first_key_value()?;
+        if now.since(gap.opened) <= age_max && self.gaps.len() <= GAPS_MAX {
+            return None;
+        }
+        self.gaps.pop_first().map(|(first, gap)| (first, gap.last))
+    }
+
+    /// When the gap of a missing ID opened.
+    pub(super) fn opened(&self, position: ExtendedId) -> Option<Instant> {
+        let (_, gap) = self.gaps.range(..=position).next_back()?;
+        (gap.last >= position).then_some(gap.opened)
     }
 
     /// Whether an ID between these two is missing.
