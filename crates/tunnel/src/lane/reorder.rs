@@ -111,15 +111,8 @@ pub(crate) struct Reorder {
     /// The highest position seen, or the one before the first expected.
     newest: ExtendedId,
     held_bytes: usize,
-    counts: Counts,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Counts {
-    waited: u64,
-    late: u64,
-    timeouts: u64,
-    forced: u64,
+    /// What is counted; [`Reorder::stats`] adds the rest.
+    counts: OrderStats,
 }
 
 #[derive(Debug)]
@@ -166,7 +159,7 @@ impl Reorder {
             }
             Order::Even { max_buffer } => Keeper::Even(Box::new(Even::new(max_buffer))),
         };
-        Self { order, keeper, newest: first - 1, held_bytes: 0, counts: Counts::default() }
+        Self { order, keeper, newest: first - 1, held_bytes: 0, counts: OrderStats::default() }
     }
 
     /// `order` from the first packet of a lane on: earlier ones have missed their turn, unless the
@@ -206,7 +199,8 @@ impl Reorder {
             (Keeper::Even(even), Order::Even { max_buffer }) => even.set_max_buffer(max_buffer),
             _ => {
                 self.flush(release);
-                *self = Self { counts: self.counts, ..Self::new(order, self.next_id()) };
+                let counts = std::mem::take(&mut self.counts);
+                *self = Self { counts, ..Self::new(order, self.next_id()) };
             }
         }
         self.order = order;
@@ -236,7 +230,7 @@ impl Reorder {
             self.flush(release);
             let mut begun = Self::new(self.order, unit.first);
             begun.forget_before();
-            *self = Self { counts: self.counts, ..begun };
+            *self = Self { counts: std::mem::take(&mut self.counts), ..begun };
         }
         let last = self.position(unit.last);
         let first = last - u64::from(unit.last.distance(unit.first).unsigned_abs());
@@ -255,8 +249,8 @@ impl Reorder {
             Keeper::Even(even) => even.handle(placed, &mut out),
         };
         match turn {
-            Turn::Kept => self.counts.waited += u64::from(self.held_packets() > held),
-            Turn::Late => self.counts.late += 1,
+            Turn::Kept => self.counts.waited_packets += u64::from(self.held_packets() > held),
+            Turn::Late => self.counts.late_packets += 1,
             Turn::Discarded => self.held_bytes -= bytes,
         }
         self.make_room(release);
@@ -299,11 +293,8 @@ impl Reorder {
             order: self.order.to_string(),
             held_packets: self.held_packets() as u64,
             held_bytes: self.held_bytes as u64,
-            waited_packets: self.counts.waited,
-            late_packets: self.counts.late,
-            timeouts: self.counts.timeouts,
-            forced: self.counts.forced,
             wait_us: wait.as_micros() as u64,
+            ..self.counts.clone()
         }
     }
 
@@ -365,7 +356,7 @@ impl Reorder {
 
 struct Outlet<'a> {
     held_bytes: &'a mut usize,
-    counts: &'a mut Counts,
+    counts: &'a mut OrderStats,
     release: &'a mut dyn FnMut(Unit),
 }
 
