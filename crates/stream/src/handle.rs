@@ -233,10 +233,7 @@ impl Streams {
             return Err(Violation::NeverSent);
         }
         let was_done = stream.send.is_done();
-        let mut is_news = stream
-            .send
-            .on_acknowledged(contiguous, &ranges, fin, may_split)
-            .map_err(|_| Violation::NeverSent)?;
+        let mut is_news = stream.send.on_acknowledged(contiguous, &ranges, fin, may_split)?;
         is_news |= stream.send.raise_credit(credit);
         if begun && stream.begin != Obligation::Met {
             (stream.begin, is_news) = (Obligation::Met, true);

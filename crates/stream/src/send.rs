@@ -22,6 +22,8 @@ use std::time::Duration;
 use roadweave_proto::Instant;
 use roadweave_proto::wire::STREAM_CREDIT;
 
+use crate::config::Obligation;
+use crate::error::Violation;
 use crate::ranges::Ranges;
 use crate::ring::Ring;
 
@@ -34,7 +36,7 @@ pub(crate) struct SendBuffer {
     next: u64,
     in_flight: BTreeMap<u64, InFlight>,
     lost: Ranges,
-    fin: Fin,
+    fin: Obligation,
     /// The highest offset that the peer accepts.
     credit: u64,
 }
@@ -46,25 +48,11 @@ struct InFlight {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fin {
-    Open,
-    /// To be sent; `again`: it was sent before.
-    Due {
-        again: bool,
-    },
-    Sent(Instant),
-    Acknowledged,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub(crate) offset: u64,
     pub(crate) length: u64,
     pub(crate) fin: bool,
 }
-
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct NeverSent;
 
 impl Default for SendBuffer {
     fn default() -> Self {
@@ -74,7 +62,7 @@ impl Default for SendBuffer {
             next: 0,
             in_flight: BTreeMap::new(),
             lost: Ranges::default(),
-            fin: Fin::Open,
+            fin: Obligation::None,
             credit: STREAM_CREDIT,
         }
     }
@@ -88,7 +76,7 @@ impl SendBuffer {
 
     pub(crate) fn finish(&mut self) {
         if self.is_open() {
-            self.fin = Fin::Due { again: false };
+            self.fin = Obligation::Due;
         }
     }
 
@@ -105,11 +93,11 @@ impl SendBuffer {
     }
 
     pub(crate) fn is_open(&self) -> bool {
-        self.fin == Fin::Open
+        self.fin == Obligation::None
     }
 
     pub(crate) fn is_done(&self) -> bool {
-        self.fin == Fin::Acknowledged && self.base == self.end()
+        self.fin == Obligation::Met && self.base == self.end()
     }
 
     /// Bytes sent: the final size if the stream is reset now.
@@ -136,7 +124,7 @@ impl SendBuffer {
 
     /// Whether bytes or the fin alone are to be sent; neither takes credit.
     pub(crate) fn has_again(&self) -> bool {
-        let fin_alone = matches!(self.fin, Fin::Due { .. }) && self.next == self.end();
+        let fin_alone = self.fin.is_due() && self.next == self.end();
         !self.lost.is_empty() || fin_alone
     }
 
@@ -154,7 +142,7 @@ impl SendBuffer {
     }
 
     pub(crate) fn is_quiet(&self) -> bool {
-        let is_fin_under_way = matches!(self.fin, Fin::Sent(_) | Fin::Due { again: true });
+        let is_fin_under_way = matches!(self.fin, Obligation::Sent(_) | Obligation::Again);
         self.in_flight.is_empty() && self.lost.is_empty() && !is_fin_under_way
     }
 
@@ -204,8 +192,8 @@ impl SendBuffer {
         if start < end {
             self.in_flight.insert(start, InFlight { end, sent: now });
         }
-        if segment.fin && self.fin != Fin::Acknowledged {
-            self.fin = Fin::Sent(now);
+        if segment.fin && self.fin != Obligation::Met {
+            self.fin = Obligation::Sent(now);
         }
         fresh
     }
@@ -224,15 +212,15 @@ impl SendBuffer {
         ranges: &[Range<u64>],
         fin: bool,
         may_split: bool,
-    ) -> Result<bool, NeverSent> {
+    ) -> Result<bool, Violation> {
         let highest = ranges.last().map_or(contiguous, |range| range.end);
-        let fin_was_sent = !matches!(self.fin, Fin::Open | Fin::Due { again: false });
+        let fin_was_sent = !matches!(self.fin, Obligation::None | Obligation::Due);
         if highest > self.next || fin && !fin_was_sent {
-            return Err(NeverSent);
+            return Err(Violation::NeverSent);
         }
-        let mut is_news = fin && self.fin != Fin::Acknowledged;
+        let mut is_news = fin && self.fin != Obligation::Met;
         if fin {
-            self.fin = Fin::Acknowledged;
+            self.fin = Obligation::Met;
         }
         if contiguous > self.base {
             is_news = true;
@@ -265,17 +253,11 @@ impl SendBuffer {
             }
             !is_lost
         });
-        if let Fin::Sent(sent) = self.fin
-            && sent + patience <= now
-        {
-            (self.fin, any) = (Fin::Due { again: true }, true);
-        }
-        any
+        self.fin.mark_lost(now, patience) || any
     }
 
     pub(crate) fn earliest_sent(&self) -> Option<Instant> {
-        let fin = if let Fin::Sent(sent) = self.fin { Some(sent) } else { None };
-        self.in_flight.values().map(|flight| flight.sent).chain(fin).min()
+        self.in_flight.values().map(|flight| flight.sent).chain(self.fin.sent()).min()
     }
 
     fn settle(&mut self, range: Range<u64>) -> bool {

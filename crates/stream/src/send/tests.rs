@@ -43,11 +43,15 @@ fn what_is_acknowledged_is_never_sent_again() {
 #[test]
 fn an_acknowledgement_of_what_was_not_sent_is_refused() {
     let mut send = filled(1000, 100);
-    assert_eq!(send.on_acknowledged(101, &[], false, true), Err(NeverSent));
-    assert_eq!(send.on_acknowledged(0, &[10..20, 50..101], false, true), Err(NeverSent));
-    assert_eq!(send.on_acknowledged(100, &[], true, true), Err(NeverSent), "no fin was sent");
+    assert_eq!(send.on_acknowledged(101, &[], false, true), Err(Violation::NeverSent));
+    assert_eq!(send.on_acknowledged(0, &[10..20, 50..101], false, true), Err(Violation::NeverSent));
+    assert_eq!(
+        send.on_acknowledged(100, &[], true, true),
+        Err(Violation::NeverSent),
+        "no fin was sent"
+    );
     send.finish();
-    assert_eq!(send.on_acknowledged(100, &[], true, true), Err(NeverSent), "nor now");
+    assert_eq!(send.on_acknowledged(100, &[], true, true), Err(Violation::NeverSent), "nor now");
     assert_eq!(send.unacknowledged(), 100, "nothing has changed");
     send_all(&mut send, 500);
     assert_eq!(send.on_acknowledged(1000, &[], true, true), Ok(true));
