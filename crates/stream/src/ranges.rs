@@ -3,8 +3,44 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+/// Ranges by their start, each with its end and a value.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ranges(BTreeMap<u64, u64>);
+pub(crate) struct Ranges<T = ()>(pub(crate) BTreeMap<u64, (u64, T)>);
+
+impl<T: Copy> Ranges<T> {
+    /// Removes a range; returns whether any of it was there.
+    pub(crate) fn remove(&mut self, range: Range<u64>) -> bool {
+        if range.is_empty() {
+            return false;
+        }
+        let mut any = false;
+        if let Some((&before, &(before_end, value))) = self.0.range(..range.start).next_back()
+            && before_end > range.start
+        {
+            self.0.insert(before, (range.start, value));
+            if before_end > range.end {
+                self.0.insert(range.end, (before_end, value));
+            }
+            any = true;
+        }
+        while let Some((&start, &(end, value))) = self.0.range(range.clone()).next() {
+            self.0.remove(&start);
+            if end > range.end {
+                self.0.insert(range.end, (end, value));
+            }
+            any = true;
+        }
+        any
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Range<u64>> {
+        self.0.iter().map(|(start, (end, _))| *start..*end)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
 
 impl Ranges {
     pub(crate) fn insert(&mut self, range: Range<u64>) {
@@ -12,51 +48,26 @@ impl Ranges {
             return;
         }
         let Range { mut start, mut end } = range;
-        if let Some((&before, &before_end)) = self.0.range(..=start).next_back()
+        if let Some((&before, &(before_end, ()))) = self.0.range(..=start).next_back()
             && before_end >= start
         {
             (start, end) = (before, end.max(before_end));
         }
-        while let Some((&next, &next_end)) = self.0.range(start..=end).next() {
+        while let Some((&next, &(next_end, ()))) = self.0.range(start..=end).next() {
             end = end.max(next_end);
             self.0.remove(&next);
         }
-        self.0.insert(start, end);
-    }
-
-    /// Removes a range; returns whether any of it was in the set.
-    pub(crate) fn remove(&mut self, range: Range<u64>) -> bool {
-        if range.is_empty() {
-            return false;
-        }
-        let mut any = false;
-        if let Some((&before, &before_end)) = self.0.range(..range.start).next_back()
-            && before_end > range.start
-        {
-            self.0.insert(before, range.start);
-            if before_end > range.end {
-                self.0.insert(range.end, before_end);
-            }
-            any = true;
-        }
-        while let Some((&start, &end)) = self.0.range(range.clone()).next() {
-            self.0.remove(&start);
-            if end > range.end {
-                self.0.insert(range.end, end);
-            }
-            any = true;
-        }
-        any
+        self.0.insert(start, (end, ()));
     }
 
     /// The parts of `range` that are not in the set, ascending.
     pub(crate) fn missing(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let mut missing = Vec::new();
         let mut at = range.start;
-        if let Some((_, &end)) = self.0.range(..=range.start).next_back() {
+        if let Some((_, &(end, ()))) = self.0.range(..=range.start).next_back() {
             at = at.max(end);
         }
-        for (&start, &end) in self.0.range(range.start..range.end.max(range.start)) {
+        for (&start, &(end, ())) in self.0.range(range.start..range.end.max(range.start)) {
             if start > at {
                 missing.push(at..start);
             }
@@ -70,35 +81,11 @@ impl Ranges {
 
     /// Whether any of the set lies in `range` or next to it.
     pub(crate) fn touches(&self, range: Range<u64>) -> bool {
-        self.0.range(..=range.end).next_back().is_some_and(|(_, end)| *end >= range.start)
+        self.0.range(..=range.end).next_back().is_some_and(|(_, (end, ()))| *end >= range.start)
     }
 
     pub(crate) fn contains(&self, offset: u64) -> bool {
-        self.0.range(..=offset).next_back().is_some_and(|(_, end)| *end > offset)
-    }
-
-    pub(crate) fn first(&self) -> Option<Range<u64>> {
-        self.0.first_key_value().map(|(start, end)| *start..*end)
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Range<u64>> {
-        self.0.iter().map(|(start, end)| *start..*end)
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub(crate) fn total(&self) -> u64 {
-        self.iter().map(|range| range.end - range.start).sum()
-    }
-
-    pub(crate) fn clear(&mut self) {
-        self.0.clear();
+        self.0.range(..=offset).next_back().is_some_and(|(_, (end, ()))| *end > offset)
     }
 }
 
@@ -115,7 +102,7 @@ mod tests {
         fn ranges_are_a_set_of_offsets(
             steps in prop::collection::vec((any::<bool>(), 0..60_u64, 0..20_u64), 0..40),
         ) {
-            let (mut ranges, mut model) = (Ranges::default(), BTreeSet::new());
+            let (mut ranges, mut model) = (Ranges::<()>::default(), BTreeSet::new());
             for (adds, start, length) in steps {
                 let range = start..start + length;
                 let touched = range.start.saturating_sub(1)..=range.end;
@@ -134,7 +121,6 @@ mod tests {
                 }
                 let held: BTreeSet<u64> = ranges.iter().flatten().collect();
                 prop_assert_eq!(&held, &model);
-                prop_assert_eq!(ranges.total(), model.len() as u64);
                 let ends: Vec<Range<u64>> = ranges.iter().collect();
                 prop_assert!(ends.windows(2).all(|pair| pair[0].end < pair[1].start));
                 prop_assert!((0..80).all(|at| ranges.contains(at) == model.contains(&at)));

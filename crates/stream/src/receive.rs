@@ -136,7 +136,7 @@ impl ReceiveBuffer {
     pub(crate) fn stop(&mut self) -> u64 {
         self.is_stopped = true;
         self.ring.advance(self.ring.len());
-        self.received.clear();
+        self.received = Ranges::default();
         let dropped = self.highest - self.read;
         self.read = self.highest;
         dropped
@@ -207,7 +207,11 @@ impl ReceiveBuffer {
 
     /// All below was received, or is not wanted.
     pub(crate) fn contiguous(&self) -> u64 {
-        self.received.first().filter(|first| first.start == self.read).map_or(self.read, |r| r.end)
+        self.received
+            .iter()
+            .next()
+            .filter(|first| first.start == self.read)
+            .map_or(self.read, |r| r.end)
     }
 
     pub(crate) fn ranges(&self) -> Vec<Range<u64>> {

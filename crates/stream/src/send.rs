@@ -15,7 +15,6 @@
 //!
 //! The states are those of RFC 9000 section 3.1; reset is the stream's, in both directions.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -34,17 +33,12 @@ pub(crate) struct SendBuffer {
     base: u64,
     /// All below was sent once.
     next: u64,
-    in_flight: BTreeMap<u64, InFlight>,
+    /// With when each was sent.
+    in_flight: Ranges<Instant>,
     lost: Ranges,
     fin: Obligation,
     /// The highest offset that the peer accepts.
     credit: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct InFlight {
-    end: u64,
-    sent: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +54,7 @@ impl Default for SendBuffer {
             ring: Ring::default(),
             base: 0,
             next: 0,
-            in_flight: BTreeMap::new(),
+            in_flight: Ranges::default(),
             lost: Ranges::default(),
             fin: Obligation::None,
             credit: STREAM_CREDIT,
@@ -88,8 +82,8 @@ impl SendBuffer {
     pub(crate) fn discard(&mut self) {
         self.ring.advance(self.ring.len());
         self.base = self.next;
-        self.in_flight.clear();
-        self.lost.clear();
+        self.in_flight = Ranges::default();
+        self.lost = Ranges::default();
     }
 
     pub(crate) fn is_open(&self) -> bool {
@@ -109,11 +103,6 @@ impl SendBuffer {
         self.ring.len() as u64
     }
 
-    pub(crate) fn unacknowledged(&self) -> u64 {
-        let in_flight = self.in_flight.iter().map(|(start, flight)| flight.end - start);
-        in_flight.sum::<u64>() + self.lost.total()
-    }
-
     pub(crate) fn records(&self) -> usize {
         self.in_flight.len() + self.lost.len()
     }
@@ -125,7 +114,7 @@ impl SendBuffer {
     /// Whether bytes or the fin alone are to be sent; neither takes credit.
     pub(crate) fn has_again(&self) -> bool {
         let fin_alone = self.fin.is_due() && self.next == self.end();
-        !self.lost.is_empty() || fin_alone
+        self.lost.len() > 0 || fin_alone
     }
 
     pub(crate) fn has_fresh(&self) -> bool {
@@ -143,26 +132,26 @@ impl SendBuffer {
 
     pub(crate) fn is_quiet(&self) -> bool {
         let is_fin_under_way = matches!(self.fin, Obligation::Sent(_) | Obligation::Again);
-        self.in_flight.is_empty() && self.lost.is_empty() && !is_fin_under_way
+        self.records() == 0 && !is_fin_under_way
     }
 
     /// Up to `room` bytes that were lost, or the fin alone.
     pub(crate) fn again(&self, room: u64) -> Option<Segment> {
-        match self.lost.first() {
+        match self.lost.iter().next() {
             Some(lost) => self.segment(lost, room),
             None => self.has_again().then(|| self.whole(self.next..self.next)),
         }
     }
 
     pub(crate) fn again_from(&self) -> u64 {
-        self.lost.first().map_or(self.next, |lost| lost.start)
+        self.lost.iter().next().map_or(self.next, |lost| lost.start)
     }
 
     /// The data of the open frame: up to `room` bytes from offset 0, `credit` for new ones. Empty
     /// if they are in flight.
     pub(crate) fn first(&self, room: u64, credit: u64) -> Segment {
         let nothing = Segment { offset: 0, length: 0, fin: false };
-        match self.lost.first() {
+        match self.lost.iter().next() {
             Some(lost) if lost.start == 0 => self.segment(lost, room).unwrap_or(nothing),
             _ if self.next > 0 => nothing,
             _ => self.fresh(room.min(credit)).unwrap_or_else(|| self.whole(0..0)),
@@ -190,7 +179,7 @@ impl SendBuffer {
         self.next = self.next.max(end);
         self.lost.remove(start..end);
         if start < end {
-            self.in_flight.insert(start, InFlight { end, sent: now });
+            self.in_flight.0.insert(start, (end, now));
         }
         if segment.fin && self.fin != Obligation::Met {
             self.fin = Obligation::Sent(now);
@@ -245,10 +234,10 @@ impl SendBuffer {
     pub(crate) fn mark_lost(&mut self, now: Instant, patience: Duration) -> bool {
         let mut any = false;
         let lost = &mut self.lost;
-        self.in_flight.retain(|start, flight| {
-            let is_lost = flight.sent + patience <= now;
+        self.in_flight.0.retain(|start, (end, sent)| {
+            let is_lost = *sent + patience <= now;
             if is_lost {
-                lost.insert(*start..flight.end);
+                lost.insert(*start..*end);
                 any = true;
             }
             !is_lost
@@ -257,30 +246,11 @@ impl SendBuffer {
     }
 
     pub(crate) fn earliest_sent(&self) -> Option<Instant> {
-        self.in_flight.values().map(|flight| flight.sent).chain(self.fin.sent()).min()
+        self.in_flight.0.values().map(|(_, sent)| *sent).chain(self.fin.sent()).min()
     }
 
     fn settle(&mut self, range: Range<u64>) -> bool {
-        let mut any = self.lost.remove(range.clone());
-        if let Some((&start, flight)) = self.in_flight.range_mut(..range.start).next_back()
-            && flight.end > range.start
-        {
-            let rest = *flight;
-            flight.end = range.start;
-            any = true;
-            debug_assert!(start < range.start);
-            if rest.end > range.end {
-                self.in_flight.insert(range.end, rest);
-            }
-        }
-        while let Some((&start, &flight)) = self.in_flight.range(range.clone()).next() {
-            self.in_flight.remove(&start);
-            any = true;
-            if flight.end > range.end {
-                self.in_flight.insert(range.end, flight);
-            }
-        }
-        any
+        self.lost.remove(range.clone()) | self.in_flight.remove(range)
     }
 
     fn end(&self) -> u64 {

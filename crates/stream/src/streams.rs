@@ -406,11 +406,6 @@ impl Streams {
         self.index.unsent.min(self.send_credit.room())
     }
 
-    /// Bytes sent and not acknowledged; [`Streams::on_new_session`] sends them again.
-    pub fn unacknowledged(&self) -> u64 {
-        self.table.values().map(|stream| stream.send.unacknowledged()).sum()
-    }
-
     /// The counters.
     pub fn stats(&self) -> Stats {
         self.stats

@@ -64,6 +64,12 @@ impl Pair {
     }
 }
 
+impl Streams {
+    fn unacknowledged(&self) -> u64 {
+        self.table.values().map(|stream| stream.send.unacknowledged()).sum()
+    }
+}
+
 fn destination() -> Destination {
     Destination::of_address([192, 0, 2, 1].into(), 443).expect("a port")
 }

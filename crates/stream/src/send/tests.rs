@@ -4,6 +4,12 @@ use super::*;
 
 const NOW: Instant = Instant::from_millis(5);
 
+impl SendBuffer {
+    pub(crate) fn unacknowledged(&self) -> u64 {
+        self.in_flight.iter().chain(self.lost.iter()).map(|range| range.end - range.start).sum()
+    }
+}
+
 fn filled(bytes: usize, sent: u64) -> SendBuffer {
     let mut send = SendBuffer::default();
     send.write(&vec![7; bytes]);
