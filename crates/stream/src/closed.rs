@@ -17,7 +17,7 @@ pub(crate) const SEEN_MAX: usize = 4_097;
 
 #[derive(Debug, Default)]
 pub(crate) struct Closed {
-    streams: BTreeMap<StreamId, Tombstone>,
+    pub(crate) streams: BTreeMap<StreamId, Tombstone>,
     oldest_first: VecDeque<StreamId>,
     seen: Ranges,
 }
@@ -54,10 +54,6 @@ impl Closed {
         }
     }
 
-    pub(crate) fn get_mut(&mut self, id: StreamId) -> Option<&mut Tombstone> {
-        self.streams.get_mut(&id)
-    }
-
     pub(crate) fn memory(&self) -> usize {
         let each = size_of::<(StreamId, Tombstone)>() + size_of::<StreamId>();
         2 * self.streams.len() * each + 2 * self.seen.len() * SEEN
@@ -83,7 +79,7 @@ mod tests {
         assert_eq!(closed.seen.len(), SEEN_MAX);
         assert!(closed.has_seen(StreamId(2)), "a gap that was closed");
         assert!(!closed.has_seen(StreamId(8 * 9999 - 2)), "a gap that was not");
-        assert!(closed.get_mut(StreamId(0)).is_none());
-        assert!(closed.get_mut(StreamId(8 * 9999)).is_some());
+        assert!(!closed.streams.contains_key(&StreamId(0)));
+        assert!(closed.streams.contains_key(&StreamId(8 * 9999)));
     }
 }

@@ -43,7 +43,7 @@ impl SendCredit {
 
 #[derive(Debug)]
 pub(crate) struct ReceiveCredit {
-    window: u64,
+    pub(crate) window: u64,
     announced: u64,
     received: u64,
     consumed: u64,
@@ -92,10 +92,6 @@ impl ReceiveCredit {
 
     pub(crate) fn has_some_room(&self) -> bool {
         self.held() <= self.window / 8 * 7
-    }
-
-    pub(crate) fn window(&self) -> u64 {
-        self.window
     }
 
     pub(crate) fn repeat(&mut self) {

@@ -28,7 +28,7 @@ const LATE: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Default)]
 pub(crate) struct Crowd {
-    look_at: Option<Instant>,
+    pub(crate) look_at: Option<Instant>,
     looked: Option<Instant>,
 }
 
@@ -49,10 +49,6 @@ impl Crowd {
 }
 
 impl Streams {
-    pub(crate) fn crowding_timeout(&self) -> Option<Instant> {
-        self.crowd.look_at
-    }
-
     pub(crate) fn note_crowding(&mut self, now: Instant) {
         let credit = &self.receive_credit;
         if credit.is_crowded() {
@@ -68,7 +64,7 @@ impl Streams {
     }
 
     pub(crate) fn make_room(&mut self, now: Instant) {
-        let Some(at) = self.crowding_timeout().filter(|at| *at <= now) else { return };
+        let Some(at) = self.crowd.look_at.filter(|at| *at <= now) else { return };
         if now.since(at) > LATE {
             return self.forgive_readers(now);
         }
@@ -79,7 +75,7 @@ impl Streams {
         for (id, stream) in &self.table {
             let (held, claim) = (stream.receive.held(), stream.receive.claim());
             let share = self.receive_credit.share(held);
-            let is_unread = stream.unread_since().is_some_and(|since| since + PATIENCE <= now);
+            let is_unread = stream.unread.is_some_and(|(since, _)| since + PATIENCE <= now);
             if is_unread && claim > share + share / 2 {
                 unread.push((claim, *id));
                 claimed += claim - held;
@@ -87,7 +83,7 @@ impl Streams {
         }
         unread.sort_unstable_by(|a, b| b.cmp(a));
         for (claim, id) in unread {
-            if claimed <= self.receive_credit.window() / 4 * 3 {
+            if claimed <= self.receive_credit.window / 4 * 3 {
                 break;
             }
             claimed -= claim;

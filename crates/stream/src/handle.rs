@@ -185,7 +185,7 @@ impl Streams {
         if !self.receive_credit.allows(growth) {
             return Err(Violation::SessionCredit);
         }
-        let knew_end = stream.receive.final_size().is_some();
+        let knew_end = stream.receive.final_size.is_some();
         let received = stream.receive.receive(offset, &data, fin, may_split);
         match received {
             Received::Dropped => {
@@ -206,17 +206,17 @@ impl Streams {
         if length == 0 && !fin {
             self.receive_credit.repeat();
         }
-        if stream.receive.final_size().is_some() {
+        if stream.receive.final_size.is_some() {
             stream.stop = None;
         }
         if stream.receive.readable() > 0 && !stream.told_readable {
             stream.told_readable = true;
             stream.events.add(Kind::Readable);
         }
-        if stream.receive.is_done() && !knew_end && !stream.receive.is_stopped() {
+        if stream.receive.is_done() && !knew_end && !stream.receive.is_stopped {
             stream.events.add(Kind::Finished);
         }
-        let is_stopped = stream.receive.is_stopped();
+        let is_stopped = stream.receive.is_stopped;
         self.receive_credit.on_received(growth);
         if is_stopped {
             self.receive_credit.on_consumed(growth);
@@ -302,7 +302,7 @@ impl Streams {
                 | StreamFrame::Acknowledged(_)
                 | StreamFrame::Priority { .. }
         );
-        let answer = match self.closed.get_mut(id) {
+        let answer = match self.closed.streams.get_mut(&id) {
             Some(tombstone) => {
                 // Data of a refused stream takes session credit.
                 let growth = end.unwrap_or(0).saturating_sub(tombstone.received);

@@ -42,7 +42,7 @@ impl Rank {
 pub(crate) struct Asked {
     pub(crate) priority: StreamPriority,
     pub(crate) change: u64,
-    is_to_be_told: bool,
+    pub(crate) is_to_be_told: bool,
 }
 
 impl Asked {
@@ -66,10 +66,6 @@ impl Asked {
             (self.priority, self.change) = (priority, change);
         }
         is_newer
-    }
-
-    pub(crate) fn is_to_be_told(&self) -> bool {
-        self.is_to_be_told
     }
 
     pub(crate) fn on_told(&mut self) {

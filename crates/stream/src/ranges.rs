@@ -37,6 +37,10 @@ impl<T: Copy> Ranges<T> {
         self.0.iter().map(|(start, (end, _))| *start..*end)
     }
 
+    pub(crate) fn first(&self) -> Option<Range<u64>> {
+        self.iter().next()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }

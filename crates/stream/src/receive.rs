@@ -35,15 +35,15 @@ const WINDOW_OF_READ: u64 = 64;
 pub(crate) struct ReceiveBuffer {
     ring: Ring,
     /// All below is read or dropped.
-    read: u64,
+    pub(crate) read: u64,
     received: Ranges,
-    highest: u64,
-    final_size: Option<u64>,
+    pub(crate) highest: u64,
+    pub(crate) final_size: Option<u64>,
     /// The highest offset announced to the peer, or received within `untold`.
     credit: u64,
     /// What the peer may send without announced credit.
     untold: u64,
-    is_stopped: bool,
+    pub(crate) is_stopped: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,49 +142,23 @@ impl ReceiveBuffer {
         dropped
     }
 
-    pub(crate) fn read(&mut self, out: &mut [u8]) -> usize {
-        let length = (self.readable() as usize).min(out.len());
-        self.ring.read(&mut out[..length]);
-        self.on_read(length as u64);
-        length
-    }
-
     pub(crate) fn peek(&self) -> [&[u8]; 2] {
         self.ring.front(self.readable() as usize)
     }
 
     pub(crate) fn consume(&mut self, length: usize) {
         self.ring.advance(length);
-        self.on_read(length as u64);
-    }
-
-    fn on_read(&mut self, length: u64) {
-        self.received.remove(self.read..self.read + length);
-        self.read += length;
+        let read = self.read + length as u64;
+        self.received.remove(self.read..read);
+        self.read = read;
     }
 
     pub(crate) fn readable(&self) -> u64 {
         self.contiguous() - self.read
     }
 
-    pub(crate) fn read_up_to(&self) -> u64 {
-        self.read
-    }
-
     pub(crate) fn is_done(&self) -> bool {
         self.final_size == Some(self.read)
-    }
-
-    pub(crate) fn is_stopped(&self) -> bool {
-        self.is_stopped
-    }
-
-    pub(crate) fn final_size(&self) -> Option<u64> {
-        self.final_size
-    }
-
-    pub(crate) fn highest(&self) -> u64 {
-        self.highest
     }
 
     /// Unread bytes, with the gaps in between.
@@ -207,11 +181,7 @@ impl ReceiveBuffer {
 
     /// All below was received, or is not wanted.
     pub(crate) fn contiguous(&self) -> u64 {
-        self.received
-            .iter()
-            .next()
-            .filter(|first| first.start == self.read)
-            .map_or(self.read, |r| r.end)
+        self.received.first().filter(|first| first.start == self.read).map_or(self.read, |r| r.end)
     }
 
     pub(crate) fn ranges(&self) -> Vec<Range<u64>> {

@@ -71,16 +71,6 @@ impl Ring {
         let in_front = front.len().min(length);
         [&front[..in_front], &back[..back.len().min(length - in_front)]]
     }
-
-    pub(crate) fn read(&mut self, out: &mut [u8]) {
-        let (front, back) = self.0.as_slices();
-        let in_front = front.len().min(out.len());
-        out[..in_front].copy_from_slice(&front[..in_front]);
-        let rest = &mut out[in_front..];
-        rest.copy_from_slice(&back[..rest.len()]);
-        let length = out.len();
-        self.advance(length);
-    }
 }
 
 #[cfg(test)]
@@ -104,10 +94,10 @@ mod tests {
                         model[at..at + length].copy_from_slice(&bytes);
                     }
                     1 => {
-                        let mut out = vec![0; length.min(model.len())];
-                        ring.read(&mut out);
-                        prop_assert_eq!(&out, &model[..out.len()]);
-                        model.drain(..out.len());
+                        let length = length.min(model.len());
+                        prop_assert_eq!(ring.front(length).concat(), &model[..length]);
+                        ring.advance(length);
+                        model.drain(..length);
                     }
                     _ => {
                         ring.push(&bytes);

@@ -31,8 +31,8 @@ pub(crate) struct SendBuffer {
     ring: Ring,
     /// All below is acknowledged.
     base: u64,
-    /// All below was sent once.
-    next: u64,
+    /// All below was sent once; the final size if the stream is reset now.
+    pub(crate) next: u64,
     /// With when each was sent.
     in_flight: Ranges<Instant>,
     lost: Ranges,
@@ -94,11 +94,6 @@ impl SendBuffer {
         self.fin == Obligation::Met && self.base == self.end()
     }
 
-    /// Bytes sent: the final size if the stream is reset now.
-    pub(crate) fn sent(&self) -> u64 {
-        self.next
-    }
-
     pub(crate) fn buffered(&self) -> u64 {
         self.ring.len() as u64
     }
@@ -137,21 +132,21 @@ impl SendBuffer {
 
     /// Up to `room` bytes that were lost, or the fin alone.
     pub(crate) fn again(&self, room: u64) -> Option<Segment> {
-        match self.lost.iter().next() {
+        match self.lost.first() {
             Some(lost) => self.segment(lost, room),
             None => self.has_again().then(|| self.whole(self.next..self.next)),
         }
     }
 
     pub(crate) fn again_from(&self) -> u64 {
-        self.lost.iter().next().map_or(self.next, |lost| lost.start)
+        self.lost.first().map_or(self.next, |lost| lost.start)
     }
 
     /// The data of the open frame: up to `room` bytes from offset 0, `credit` for new ones. Empty
     /// if they are in flight.
     pub(crate) fn first(&self, room: u64, credit: u64) -> Segment {
         let nothing = Segment { offset: 0, length: 0, fin: false };
-        match self.lost.iter().next() {
+        match self.lost.first() {
             Some(lost) if lost.start == 0 => self.segment(lost, room).unwrap_or(nothing),
             _ if self.next > 0 => nothing,
             _ => self.fresh(room.min(credit)).unwrap_or_else(|| self.whole(0..0)),
@@ -160,10 +155,6 @@ impl SendBuffer {
 
     pub(crate) fn fresh(&self, room: u64) -> Option<Segment> {
         self.segment(self.next..self.end().min(self.credit), room)
-    }
-
-    pub(crate) fn probe(&self) -> Segment {
-        Segment { offset: self.next, length: 0, fin: false }
     }
 
     pub(crate) fn copy_to(&self, segment: &Segment, out: &mut Vec<u8>) {

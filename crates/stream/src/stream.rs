@@ -46,7 +46,7 @@ pub(crate) struct Stream {
     pub(crate) events: Pending,
     pub(crate) wants_room: bool,
     /// Since when, and at which offset, its owner has read next to nothing.
-    unread: Option<(Instant, u64)>,
+    pub(crate) unread: Option<(Instant, u64)>,
     /// Whether [`Kind::Readable`] is pending or was fetched.
     pub(crate) told_readable: bool,
     pub(crate) turn: u64,
@@ -155,14 +155,14 @@ impl Stream {
         let mut ranges = self.receive.ranges();
         ranges.truncate(ranges_max);
         let credit = self.receive.extend_credit(window).max(contiguous);
-        let fin = self.receive.final_size().is_some();
+        let fin = self.receive.final_size.is_some();
         Acknowledged { id, begun: self.begun, fin, contiguous, credit, ranges }
     }
 
     /// Notes since when nothing is read. A read of less than a 64th of what is held does not count.
     /// A stream that is not accepted yet has no reader.
     pub(crate) fn watch_reader(&mut self, now: Instant) {
-        let read = self.receive.read_up_to();
+        let read = self.receive.read;
         let next_to_nothing = self.receive.held() / 64;
         let before = self.unread.filter(|(_, at)| read - *at <= next_to_nothing);
         let has_reader = self.is_ours || self.begin != Obligation::None;
@@ -172,10 +172,6 @@ impl Stream {
 
     pub(crate) fn forgive_reader(&mut self, now: Instant) {
         self.unread = self.unread.map(|(_, read)| (now, read));
-    }
-
-    pub(crate) fn unread_since(&self) -> Option<Instant> {
-        self.unread.map(|(since, _)| since)
     }
 
     pub(crate) fn end(&mut self, code: ResetCode, by_peer: bool, is_agreed: bool) {
@@ -292,7 +288,7 @@ impl Stream {
         let rank = |from| self.rank(id, from);
         let has_control = self.ack == Ack::Now
             || self.probe.is_due()
-            || self.asked.is_to_be_told()
+            || self.asked.is_to_be_told
             || !self.is_ours && self.begin.is_due()
             || self.stop.is_some_and(|stop| stop.tell.is_due())
             || self.reset.is_some_and(|reset| reset.tell.is_due());
@@ -303,7 +299,7 @@ impl Stream {
             has_control,
             again: (sends && (opens || self.send.has_again()))
                 .then(|| rank(self.send.again_from())),
-            fresh: (sends && self.send.has_fresh()).then(|| rank(self.send.sent())),
+            fresh: (sends && self.send.has_fresh()).then(|| rank(self.send.next)),
             timer: self.timer,
             // The owner first learns that the stream exists.
             has_events: !self.events.is_empty()

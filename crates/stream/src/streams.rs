@@ -184,11 +184,15 @@ impl Streams {
         id: StreamId,
         out: &mut [u8],
     ) -> Result<usize, StreamError> {
-        let stream = self.usable(id)?;
-        let was_done = stream.receive.is_done();
-        let length = stream.receive.read(out);
-        self.on_read(now, id, length, was_done);
-        Ok(length)
+        self.read_with(now, id, |pieces| {
+            let mut length = 0;
+            for piece in pieces {
+                let taken = piece.len().min(out.len() - length);
+                out[length..][..taken].copy_from_slice(&piece[..taken]);
+                length += taken;
+            }
+            length
+        })
     }
 
     /// As [`Streams::read`], without a copy: `take` gets what has come, in two pieces, and returns
@@ -232,7 +236,7 @@ impl Streams {
     /// When the stream was reset.
     pub fn stop(&mut self, now: Instant, id: StreamId, code: ResetCode) -> Result<(), StreamError> {
         let stream = self.usable(id)?;
-        let knows_end = stream.receive.final_size().is_some();
+        let knows_end = stream.receive.final_size.is_some();
         let dropped = stream.receive.stop();
         stream.told_readable = false;
         if knows_end {
@@ -439,7 +443,7 @@ impl Streams {
     pub fn memory_max(&self) -> usize {
         let config = &self.config;
         let streams = config.opened_max + config.accepted_max;
-        let receive_max = self.receive_credit.window();
+        let receive_max = self.receive_credit.window;
         let ranges = self.held_ranges_max() + streams * crate::receive::RANGES_MIN;
         let ranges = ranges.min(receive_max as usize);
         let each = size_of::<(StreamId, Stream)>() + size_of::<Destination>() + 256 + INDEXED;
@@ -456,7 +460,7 @@ impl Streams {
     /// The bound of ranges held for readers, beside `RANGES_MIN` of each stream; segments and gaps
     /// are rarely shorter than the divisor.
     pub(crate) fn held_ranges_max(&self) -> usize {
-        (self.receive_credit.window() / 1024) as usize
+        (self.receive_credit.window / 1024) as usize
     }
 
     pub(crate) fn insert(&mut self, now: Instant, id: StreamId, stream: Stream) {
@@ -487,7 +491,7 @@ impl Streams {
 
     pub(crate) fn offer_credit(&mut self, id: StreamId) {
         if let Some(stream) = self.table.get_mut(&id)
-            && stream.receive.highest() > 0
+            && stream.receive.highest > 0
             && stream.receive.wants_to_tell(self.receive_credit.share(stream.receive.held()))
         {
             stream.ack = Ack::Now;
@@ -509,9 +513,9 @@ impl Streams {
             self.ours -= usize::from(stream.is_ours);
             let tombstone = Tombstone {
                 code: stream.reset.map(|reset| reset.code),
-                sent: stream.send.sent(),
-                received: stream.receive.highest(),
-                is_final: stream.receive.final_size().is_some(),
+                sent: stream.send.next,
+                received: stream.receive.highest,
+                is_final: stream.receive.final_size.is_some(),
             };
             self.closed.insert(id, tombstone);
         }

@@ -11,7 +11,7 @@ impl Streams {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let timer = self.index.timers.first().map(|(at, _)| *at);
         let starved = self.starved.map(|(at, _)| at);
-        timer.into_iter().chain(starved).chain(self.crowding_timeout()).min()
+        timer.into_iter().chain(starved).chain(self.crowd.look_at).min()
     }
 
     /// Handles expired timers; may be called at any time.
@@ -29,7 +29,10 @@ impl Streams {
             {
                 let attempts = attempts + 1;
                 self.starved = Some((now + self.timing.patience(attempts), attempts));
-                self.probe(now, id);
+                if let Some(stream) = self.table.get_mut(&id) {
+                    stream.probe = Obligation::Due;
+                }
+                self.settle(now, id);
             }
         }
     }
@@ -64,12 +67,5 @@ impl Streams {
             }
             None => self.end(now, id, ResetCode::TimedOut),
         }
-    }
-
-    fn probe(&mut self, now: Instant, id: StreamId) {
-        if let Some(stream) = self.table.get_mut(&id) {
-            stream.probe = Obligation::Due;
-        }
-        self.settle(now, id);
     }
 }

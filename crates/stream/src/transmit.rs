@@ -110,7 +110,7 @@ impl Streams {
         let Some(stream) = self.table.get_mut(&id) else { return true };
         let window = self.receive_credit.share(stream.receive.held());
         if let Some(reset) = &mut stream.reset {
-            let final_size = stream.send.sent();
+            let final_size = stream.send.next;
             let (code, is_answer) = (reset.code, reset.is_agreed && reset.by_peer);
             let fits = symbol.put(&StreamFrame::Reset { id, code, final_size, is_answer });
             if fits {
@@ -132,7 +132,7 @@ impl Streams {
             }
             stop.tell = Obligation::Sent(now);
         }
-        if stream.asked.is_to_be_told() {
+        if stream.asked.is_to_be_told {
             let (change, priority) = (stream.asked.change, stream.asked.priority);
             if !symbol.put(&StreamFrame::Priority { id, change, priority }) {
                 return false;
@@ -143,7 +143,7 @@ impl Streams {
             return false;
         }
         if stream.probe.is_due() {
-            let probe = stream.send.probe();
+            let probe = Segment { offset: stream.send.next, length: 0, fin: false };
             if Data::header_len(id, probe.offset, 0) > symbol.room() {
                 return false;
             }
