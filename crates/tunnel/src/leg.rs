@@ -313,12 +313,12 @@ impl LegEnd {
 
     /// When the leg takes frames that can wait elsewhere; a past time means now.
     pub(crate) fn takes_frames_at(&self, now: Instant) -> Instant {
-        let is_full = self.queue.bytes() + self.lost_bytes >= FRAMES_AHEAD;
+        let is_full = self.queue.bytes + self.lost_bytes >= FRAMES_AHEAD;
         if is_full { self.free_at.max(now + MOMENT) } else { Instant::ZERO }
     }
 
     pub(crate) fn waiting(&self) -> usize {
-        self.queue.bytes() + self.parts.bytes() + self.kept_bytes + self.lost_bytes
+        self.queue.bytes + self.parts.bytes + self.kept_bytes + self.lost_bytes
     }
 }
 

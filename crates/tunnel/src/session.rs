@@ -149,10 +149,10 @@ impl Session {
         let flow = self.flows.as_mut().map(|flows| flows.on_packet(now, hash, view));
         let lane = classify(&self.lane_configs, view, flow.map(|flow| flow.class));
         let sender = &mut self.senders[usize::from(lane.0)];
-        if sender.config().rtp_frames && flow.is_some_and(|flow| flow.begins_frame) {
+        if sender.config.rtp_frames && flow.is_some_and(|flow| flow.begins_frame) {
             sender.end_frame();
         }
-        let rtp = flow.filter(|_| sender.config().rtp_frames).and_then(|flow| flow.rtp);
+        let rtp = flow.filter(|_| sender.config.rtp_frames).and_then(|flow| flow.rtp);
         sender.handle_inner(now, packet, hash, rtp);
         self.note_incoming(now, packet.len());
     }
@@ -326,7 +326,7 @@ impl Session {
         self.turn = (self.turn + 1) % lanes;
         let mut order: [usize; LANES_MAX] = std::array::from_fn(|at| (at + self.turn) % lanes);
         let order = &mut order[..lanes];
-        order.sort_by_key(|lane| self.senders[*lane].config().rank);
+        order.sort_by_key(|lane| self.senders[*lane].config.rank);
         for lane in order {
             match &mut streams {
                 Some(streams) if self.is_stream_lane(*lane) => {
@@ -391,12 +391,12 @@ impl Session {
     /// Turns the log of packet events on or off.
     pub fn observe_packets(&mut self, is_on: bool) {
         self.exit.log.switch(is_on);
-        self.senders.iter_mut().for_each(|sender| sender.log().switch(is_on));
+        self.senders.iter_mut().for_each(|sender| sender.log.switch(is_on));
     }
 
     /// The next event, if [`Session::observe_packets`] is on; in order by lane and direction.
     pub fn poll_packet_event(&mut self) -> Option<PacketEvent> {
-        let sent = self.senders.iter_mut().find_map(|sender| sender.log().poll());
+        let sent = self.senders.iter_mut().find_map(|sender| sender.log.poll());
         sent.or_else(|| self.exit.log.poll())
     }
 
@@ -412,14 +412,14 @@ impl Session {
 
     /// What the strategies have learned of the networks, as JSON by lane name.
     pub fn learned(&self) -> BTreeMap<String, String> {
-        let lane = |sender: &LaneSender| Some((sender.config().name.clone(), sender.learned()?));
+        let lane = |sender: &LaneSender| Some((sender.config.name.clone(), sender.learned()?));
         self.senders.iter().filter_map(lane).collect()
     }
 
     /// Takes up what [`Session::learned`] returned before; skips what cannot be read.
     pub fn restore(&mut self, learned: &BTreeMap<String, String>) {
         for sender in &mut self.senders {
-            let lane = sender.config().name.clone();
+            let lane = sender.config.name.clone();
             let Some(learned) = learned.get(&lane) else { continue };
             if let Err(error) = sender.restore(learned) {
                 tracing::warn!(lane, "{error}");
@@ -437,7 +437,7 @@ impl Session {
         let lanes: Vec<usize> = lanes.filter(|lane| !self.is_stream_lane(*lane)).collect();
         let target = |lane: usize| {
             let sender = &mut self.senders[lane];
-            Some((sender.config().name.clone(), sender.encoder_target(now, carrier)?))
+            Some((sender.config.name.clone(), sender.encoder_target(now, carrier)?))
         };
         lanes.into_iter().filter_map(target).collect()
     }

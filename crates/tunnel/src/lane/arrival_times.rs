@@ -7,7 +7,7 @@ use roadweave_proto::{Instant, PacketId};
 
 #[derive(Debug)]
 pub(crate) struct ArrivalTimes {
-    expire_after: Duration,
+    pub(crate) expire_after: Duration,
     /// When expiry began: packets before the first one that is noted count as arrived then.
     began: Instant,
     first: PacketId,
@@ -18,10 +18,6 @@ pub(crate) struct ArrivalTimes {
 impl ArrivalTimes {
     pub(crate) fn new(now: Instant, expire_after: Duration) -> Self {
         Self { expire_after, began: now, first: PacketId(0), times: VecDeque::new() }
-    }
-
-    pub(crate) fn set_expire_after(&mut self, expire_after: Duration) {
-        self.expire_after = expire_after;
     }
 
     /// Packet `id` leaves for the first time, IDs without gaps; it came at `arrived`.
@@ -83,7 +79,7 @@ mod tests {
         let mut arrival_times = ArrivalTimes::new(at(1_000), Duration::from_millis(300));
         arrival_times.on_sent(at(1_100), PacketId(7), at(950));
         assert_eq!([6, 7].map(|id| arrival_times.expiry(PacketId(id))), [at(1_300), at(1_250)]);
-        arrival_times.set_expire_after(Duration::from_secs(2));
+        arrival_times.expire_after = Duration::from_secs(2);
         assert_eq!([6, 7].map(|id| arrival_times.expiry(PacketId(id))), [at(3_000), at(2_950)]);
     }
 }

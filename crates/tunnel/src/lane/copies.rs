@@ -88,12 +88,7 @@ impl Copies {
     }
 
     pub(crate) fn push(&mut self, path: PathId, copy: SourceCopy) {
-        let packet = self.packets.entry(copy.id.0).or_default();
-        packet.places.push((path, self.count));
-        packet.has_left |= !copy.is_first;
-        let queue = self.queues.entry(path).or_default();
-        queue.bytes += copy.datagram.len() as u64;
-        queue.copies.insert(self.count, copy);
+        self.put_back(path, self.count, copy);
         self.count += 1;
     }
 

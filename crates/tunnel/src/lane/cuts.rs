@@ -30,14 +30,10 @@ pub(crate) struct Cuts {
     pending: BTreeMap<u32, (Cut, usize)>,
     /// The numbers of `pending`, oldest first, and some that are settled.
     order: VecDeque<u32>,
-    next: u32,
+    pub(crate) next: u32,
 }
 
 impl Cuts {
-    pub(crate) fn next_number(&self) -> u32 {
-        self.next
-    }
-
     pub(crate) fn on_cut(&mut self, cut: Cut, parts: usize) {
         // The fate of a forgotten one stays unknown; the recovery's timer covers it.
         if self.order.len() >= CUTS_MAX
@@ -59,12 +55,8 @@ impl Cuts {
         Some(whole)
     }
 
-    /// A part is lost; returns the datagram, which is lost too, unless that is known.
-    pub(crate) fn on_lost(&mut self, number: u32) -> Option<Cut> {
-        self.remove(number)
-    }
-
-    fn remove(&mut self, number: u32) -> Option<Cut> {
+    /// Takes a datagram whose fate is known: it is lost with one of its parts.
+    pub(crate) fn remove(&mut self, number: u32) -> Option<Cut> {
         let (cut, _) = self.pending.remove(&number)?;
         while self.order.front().is_some_and(|oldest| !self.pending.contains_key(oldest)) {
             self.order.pop_front();
@@ -78,7 +70,7 @@ pub(crate) struct Reassembly {
     incomplete: BTreeMap<(LaneId, u32), Incomplete>,
     /// The keys of `incomplete`, oldest first, and some complete ones, with when each expires.
     order: VecDeque<(Instant, LaneId, u32)>,
-    bytes: usize,
+    pub(crate) bytes: usize,
 }
 
 #[derive(Debug)]
@@ -126,10 +118,6 @@ impl Reassembly {
         let mut datagram = BytesMut::with_capacity(bytes);
         parts.iter().flatten().for_each(|part| datagram.extend_from_slice(part));
         Some(datagram.freeze())
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
     }
 
     pub(crate) fn shed(&mut self, bytes: usize, drops: &mut DropCounters) {
@@ -205,7 +193,7 @@ mod tests {
         let whole = insert(&first[1]).expect("that was the last");
         assert!(whole.iter().enumerate().all(|(at, byte)| *byte == at as u8));
         assert_eq!((whole.len(), drops.get(DropReason::Duplicate)), (250, 1));
-        assert!(table.incomplete.is_empty() && table.bytes() == 0);
+        assert!(table.incomplete.is_empty() && table.bytes == 0);
     }
 
     #[test]
@@ -221,11 +209,11 @@ mod tests {
             let part = Part { lane: LaneId(0), number, index: 0, last: 1, bytes: large.clone() };
             table.insert(at(0), part, AGE, &mut drops);
         }
-        assert!(table.bytes() <= BYTES_MAX && table.incomplete.len() < 100, "{}", table.bytes());
-        let (before, count) = (table.bytes(), table.incomplete.len());
+        assert!(table.bytes <= BYTES_MAX && table.incomplete.len() < 100, "{}", table.bytes);
+        let (before, count) = (table.bytes, table.incomplete.len());
         table.shed(16_000, &mut drops);
         assert_eq!((table.incomplete.len(), drops.get(DropReason::MemoryShare)), (count - 1, 1));
-        assert!(before - table.bytes() > 16_000, "the places count too");
+        assert!(before - table.bytes > 16_000, "the places count too");
         table.insert(at(701), parts(1, 150).remove(0), AGE, &mut drops);
         assert_eq!((table.incomplete.len(), table.order.len()), (1, 1));
     }
@@ -247,8 +235,8 @@ mod tests {
         (0..2).for_each(|id| cuts.on_cut(cut(id), 3));
         assert_eq!([0, 0].map(|number| cuts.on_acknowledged(number)), [None, None]);
         assert_eq!(cuts.on_acknowledged(1), None);
-        assert_eq!(cuts.on_lost(1), Some(cut(1)));
-        assert_eq!((cuts.on_lost(1), cuts.on_acknowledged(1)), (None, None));
+        assert_eq!(cuts.remove(1), Some(cut(1)));
+        assert_eq!((cuts.remove(1), cuts.on_acknowledged(1)), (None, None));
         assert_eq!(cuts.on_acknowledged(0), Some(cut(0)));
         assert!(cuts.pending.is_empty() && cuts.order.is_empty());
         (0..CUTS_MAX as u32 + 9).for_each(|id| cuts.on_cut(cut(id), 2));

@@ -46,7 +46,7 @@ pub(super) struct Targets {
     windows: Windows,
     /// Bytes a second, and when they were computed.
     smoothed: Option<(Instant, f64)>,
-    told: EncoderTarget,
+    pub(super) told: EncoderTarget,
     asked: Option<Instant>,
     /// The paths that answered at the last call, with their bytes in flight.
     answering: Vec<(PathId, u64)>,
@@ -73,10 +73,6 @@ impl Targets {
 
     pub(super) fn is_wanted(&self, now: Instant) -> bool {
         self.asked.is_some_and(|at| now.since(at) < ASKED_MAX)
-    }
-
-    pub(super) fn told(&self) -> EncoderTarget {
-        self.told
     }
 
     /// The target now. `waiting`: bytes of the lane in no path; `under_way`: at most in flight.

@@ -168,11 +168,11 @@ impl Flow {
         let says_so = packet.protocol == protocol::UDP && REAL_TIME_DSCP.contains(&packet.dscp);
         // What a call sends beside its media stays with it.
         self.beside_media = match self.beside_media {
-            _ if says_so || self.media.is_media() => Some(0),
+            _ if says_so || self.media.is_media => Some(0),
             before => before.map(|bytes| bytes + packet.payload.len() as u64),
         };
         self.beside_media = self.beside_media.filter(|bytes| *bytes <= BESIDE_MEDIA);
-        let announces = self.media.evidence() == Evidence::Signalling && !self.has_grown;
+        let announces = self.media.evidence == Evidence::Signalling && !self.has_grown;
         if self.beside_media.is_some() || announces {
             return FlowClass::RealTime;
         }

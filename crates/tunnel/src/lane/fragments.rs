@@ -27,9 +27,9 @@ pub(crate) struct Joined {
 pub(crate) struct Fragments {
     pieces: BTreeMap<u32, (FragmentPosition, Bytes)>,
     arrivals: VecDeque<(Instant, PacketId)>,
-    bytes: usize,
-    age_max: Duration,
-    drops: DropCounters,
+    pub(crate) bytes: usize,
+    pub(crate) age_max: Duration,
+    pub(crate) drops: DropCounters,
 }
 
 impl Fragments {
@@ -41,18 +41,6 @@ impl Fragments {
             age_max,
             drops: DropCounters::default(),
         }
-    }
-
-    pub(crate) fn set_age_max(&mut self, age_max: Duration) {
-        self.age_max = age_max;
-    }
-
-    pub(crate) fn drops(&self) -> &DropCounters {
-        &self.drops
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
     }
 
     pub(crate) fn shed(&mut self, bytes: usize) {
@@ -188,7 +176,7 @@ mod tests {
                 .collect();
             prop_assert_eq!(whole, expected);
             prop_assert!(fragments.pieces.is_empty() && fragments.arrivals.is_empty());
-            prop_assert_eq!(fragments.bytes(), 0);
+            prop_assert_eq!(fragments.bytes, 0);
         }
     }
 
@@ -197,7 +185,7 @@ mod tests {
         let mut fragments = Fragments::new(AGE_MAX);
         insert(&mut fragments, 0, 0, FragmentPosition::First, b"a");
         assert_eq!(insert(&mut fragments, 701, 1, FragmentPosition::Last, b"a"), None);
-        assert_eq!(fragments.drops().get(DropReason::IncompleteFragments), 1);
+        assert_eq!(fragments.drops.get(DropReason::IncompleteFragments), 1);
     }
 
     #[test]
@@ -205,7 +193,7 @@ mod tests {
         let mut fragments = Fragments::new(AGE_MAX);
         let mut insert = |id, position, body: &'static [u8]| {
             let whole = insert(&mut fragments, 0, id, position, body);
-            (whole.map(|joined| joined.body), fragments.bytes())
+            (whole.map(|joined| joined.body), fragments.bytes)
         };
         assert_eq!(insert(0, FragmentPosition::First, b"aaa"), (None, 3 + OVERHEAD_BYTES));
         assert_eq!(insert(0, FragmentPosition::First, b"bb"), (None, 2 + OVERHEAD_BYTES));
@@ -220,10 +208,10 @@ mod tests {
             insert(&mut fragments, 0, id, FragmentPosition::First, b"a");
         }
         assert_eq!(fragments.pieces.len(), FRAGMENTS_MAX);
-        assert_eq!(fragments.bytes(), FRAGMENTS_MAX * (1 + OVERHEAD_BYTES));
+        assert_eq!(fragments.bytes, FRAGMENTS_MAX * (1 + OVERHEAD_BYTES));
         fragments.shed(2 * (1 + OVERHEAD_BYTES));
-        assert_eq!(fragments.drops().get(DropReason::MemoryShare), 2);
+        assert_eq!(fragments.drops.get(DropReason::MemoryShare), 2);
         assert_eq!(fragments.pieces.first_key_value().map(|(id, _)| *id), Some(10_000 - 510));
-        assert_eq!(fragments.drops().get(DropReason::ReceiveMemory), 10_000 - FRAGMENTS_MAX as u64);
+        assert_eq!(fragments.drops.get(DropReason::ReceiveMemory), 10_000 - FRAGMENTS_MAX as u64);
     }
 }

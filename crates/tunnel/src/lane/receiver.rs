@@ -120,9 +120,9 @@ impl LaneReceiver {
         self.opening = None;
         self.promise = promise;
         let kept = self.keeps_for();
-        self.fragments.set_age_max(kept);
+        self.fragments.age_max = kept;
         self.decoder.set_expiry(if promise.coded { kept } else { Promise::DEFAULT_AGE });
-        if promise.order != self.reorder.order() {
+        if promise.order != self.reorder.order {
             self.with_reorder(now, deliver, |reorder, release| {
                 reorder.set_order(now, promise.order, release);
             });
@@ -183,7 +183,7 @@ impl LaneReceiver {
         MemoryStats {
             decoder_bytes: self.decoder.memory() as u64,
             reorder_bytes: self.reorder.memory() as u64,
-            fragment_bytes: self.fragments.bytes() as u64,
+            fragment_bytes: self.fragments.bytes as u64,
             ..MemoryStats::default()
         }
     }
@@ -236,7 +236,7 @@ impl LaneReceiver {
             ..self.stats.clone()
         };
         stats.drops.merge(&decoder.drops);
-        stats.drops.merge(self.fragments.drops());
+        stats.drops.merge(&self.fragments.drops);
         stats
     }
 

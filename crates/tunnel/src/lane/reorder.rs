@@ -106,7 +106,7 @@ pub struct OrderStats {
 
 #[derive(Debug)]
 pub(crate) struct Reorder {
-    order: Order,
+    pub(crate) order: Order,
     keeper: Keeper,
     /// The highest position seen, or the one before the first expected.
     newest: ExtendedId,
@@ -174,12 +174,8 @@ impl Reorder {
     /// Earlier packets were not sent under another order, so they have missed their turn.
     fn forget_before(&mut self) {
         if let Keeper::Strict(strict) = &mut self.keeper {
-            strict.forget_before();
+            strict.begin = 0;
         }
-    }
-
-    pub(crate) fn order(&self) -> Order {
-        self.order
     }
 
     /// Changes the order. If only the wait changes, the promise still holds. Otherwise what waits
@@ -188,7 +184,7 @@ impl Reorder {
         self.handle_timeout(now, release);
         match (&mut self.keeper, order) {
             (Keeper::Strict(strict), Order::Reorder { max_buffer }) => {
-                strict.set_max_buffer(max_buffer);
+                strict.max_buffer = max_buffer;
             }
             (Keeper::Adaptive(adaptive), Order::Adaptive { max_buffer }) => {
                 adaptive.set_max_buffer(max_buffer);

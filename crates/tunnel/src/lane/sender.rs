@@ -62,7 +62,7 @@ pub use stats::SendStats;
 #[derive(Debug)]
 pub(crate) struct LaneSender {
     lane: LaneId,
-    config: LaneConfig,
+    pub(crate) config: LaneConfig,
     scheduler: Box<dyn Scheduler>,
     recovery: RecoveryHistory,
     insurance: Option<Insurance>,
@@ -71,7 +71,7 @@ pub(crate) struct LaneSender {
     sent_flows: SentFlows,
     queue: VecDeque<Queued>,
     /// What follows when the queue has room; set in a lane that carries streams.
-    held_back: Option<HeldBack>,
+    pub(crate) held_back: Option<HeldBack>,
     shedder: Option<Shedder>,
     /// Lost packets that leave again before the queue, with the time they were queued.
     again: VecDeque<(Instant, PacketId)>,
@@ -98,7 +98,7 @@ pub(crate) struct LaneSender {
     targets: Option<Targets>,
     superseded: RecentlySuperseded,
     stats: SendStats,
-    log: PacketLog,
+    pub(crate) log: PacketLog,
     /// What another session would have to send on, if there may be one.
     unacknowledged: Option<Unacknowledged>,
 }
@@ -150,10 +150,6 @@ impl LaneSender {
         })
     }
 
-    fn keeps_for(&self) -> Duration {
-        self.config.keeps_for()
-    }
-
     /// When a packet that was sent may not leave again, in a lane whose packets expire.
     fn expiry(&self, id: PacketId) -> Option<Instant> {
         self.arrival_times.as_ref().map(|arrival_times| arrival_times.expiry(id))
@@ -166,10 +162,6 @@ impl LaneSender {
 
     fn has_expired(&self, now: Instant, id: PacketId) -> bool {
         self.expiry(id).is_some_and(|expiry| expiry <= now)
-    }
-
-    pub(crate) fn config(&self) -> &LaneConfig {
-        &self.config
     }
 
     pub(crate) fn stats(&self) -> SendStats {
@@ -209,11 +201,7 @@ impl LaneSender {
     }
 
     pub(crate) fn told_encoder(&self) -> Option<EncoderTarget> {
-        self.targets.as_ref().map(Targets::told)
-    }
-
-    pub(crate) fn log(&mut self) -> &mut PacketLog {
-        &mut self.log
+        self.targets.as_ref().map(|targets| targets.told)
     }
 
     /// Takes an inner packet of `flow` (a hash); `rtp`: its RTP header, if it is to be read.
@@ -277,10 +265,6 @@ impl LaneSender {
             .min(MAX_SYMBOL_BODY)
     }
 
-    pub(crate) fn set_held_back(&mut self, held_back: HeldBack) {
-        self.held_back = Some(held_back);
-    }
-
     fn carries_streams(&self) -> bool {
         self.held_back.is_some()
     }
@@ -341,9 +325,7 @@ impl LaneSender {
             self.recovery.of(id).on_acknowledged(now, id);
             self.insurance.iter_mut().for_each(|insurance| insurance.on_acknowledged(id));
             self.unacknowledged.iter_mut().for_each(|kept| kept.on_done(id));
-            if !self.needs(id) {
-                self.encoder.forget(id);
-            }
+            self.forget_unneeded(id);
             self.forget_done();
             self.stats.drops.add(DropReason::CopyCancelled, self.copies.cancel(id));
         }
@@ -362,9 +344,7 @@ impl LaneSender {
         };
         while let Some((start, count)) = done(self) {
             for id in (0..count).map(|at| start.plus(at)) {
-                if !self.needs(id) {
-                    self.encoder.forget(id);
-                }
+                self.forget_unneeded(id);
             }
         }
     }
@@ -421,7 +401,7 @@ impl LaneSender {
     }
 
     fn on_part_lost(&mut self, now: Instant, number: u32) {
-        if let Some(Cut { kind: TokenKind::Source, id, path }) = self.cuts.on_lost(number) {
+        if let Some(Cut { kind: TokenKind::Source, id, path }) = self.cuts.remove(number) {
             self.recovery.of(id).on_lost(now, id, path);
         }
     }

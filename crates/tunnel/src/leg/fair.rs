@@ -19,7 +19,7 @@ pub(super) type Drop<'a> = &'a mut dyn FnMut(TenantId, DropReason);
 pub(super) struct FairQueue {
     flows: BTreeMap<TenantId, Flow>,
     turns: VecDeque<TenantId>,
-    bytes: usize,
+    pub(super) bytes: usize,
 }
 
 #[derive(Debug, Default)]
@@ -107,10 +107,6 @@ impl FairQueue {
     pub(super) fn is_empty(&self) -> bool {
         self.flows.is_empty()
     }
-
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
-    }
 }
 
 pub(super) fn cost(datagram: &Bytes) -> usize {
@@ -168,12 +164,12 @@ mod tests {
                 assert_eq!((tenant, reason), (GREEDY, DropReason::QueueFull));
                 lost += 1;
             });
-            assert!(queue.bytes() <= BYTES_MAX);
+            assert!(queue.bytes <= BYTES_MAX);
         }
         assert!(lost > 10_000, "{lost}");
         let rest = std::iter::from_fn(|| queue.pop(now, &mut nothing));
         assert_eq!(rest.filter(|(tenant, _)| *tenant == MODEST).count(), 1);
-        assert_eq!((queue.bytes(), queue.is_empty()), (0, true));
+        assert_eq!((queue.bytes, queue.is_empty()), (0, true));
     }
 
     #[test]
@@ -205,7 +201,7 @@ mod tests {
             let waiting: usize = queue.flows.values().map(|flow| flow.datagrams.len()).sum();
             prop_assert_eq!(pushed, popped + dropped + waiting);
             let bytes: usize = queue.flows.values().map(|flow| flow.bytes).sum();
-            prop_assert_eq!(bytes, queue.bytes());
+            prop_assert_eq!(bytes, queue.bytes);
         }
     }
 }

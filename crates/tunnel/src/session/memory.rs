@@ -31,7 +31,7 @@ impl Session {
     pub fn memory(&self) -> MemoryStats {
         let mut sum = MemoryStats {
             flow_bytes: self.flows.as_ref().map_or(0, |flows| flows.memory() as u64),
-            fragment_bytes: self.parts.bytes() as u64,
+            fragment_bytes: self.parts.bytes as u64,
             ..MemoryStats::default()
         };
         sum.reorder_bytes += self.exit.symbols.as_ref().map_or(0, |queue| queue.memory() as u64);
@@ -66,7 +66,7 @@ impl Session {
         };
         holders.extend(self.senders.iter().enumerate().map(of_sender));
         holders.extend(self.receivers.iter().map(of_receiver));
-        holders.push((self.parts.bytes() as u64, Holder::Parts));
+        holders.push((self.parts.bytes as u64, Holder::Parts));
         holders.sort_by_key(|(held, _)| std::cmp::Reverse(*held));
         for (_, holder) in holders {
             let excess = self.memory().total().saturating_sub(bytes);

@@ -75,7 +75,7 @@ impl Session {
     /// Takes a report of one of the peer's players. Returns whether its lane exists.
     pub(crate) fn on_player(&mut self, now: Instant, report: &PlayerReport) -> bool {
         let mut senders = (0_u8..).map(LaneId).zip(&mut self.senders);
-        let of = senders.find(|(_, sender)| sender.config().name == report.lane);
+        let of = senders.find(|(_, sender)| sender.config.name == report.lane);
         let Some((id, sender)) = of else { return false };
         let players = self.players.entry(id).or_default();
         let (at, qoe) = players.on_report(now, report.player, qoe_of(report));

@@ -56,9 +56,9 @@ impl Session {
             let report = self.peer_reports.get(&id.0).copied().unwrap_or_default();
             let sent = sender.stats();
             LaneStats {
-                name: sender.config().name.clone(),
-                strategy: sender.config().strategy.to_string(),
-                deadline_ms: u64::try_from(sender.config().deadline.as_millis()).ok(),
+                name: sender.config.name.clone(),
+                strategy: sender.config.strategy.to_string(),
+                deadline_ms: u64::try_from(sender.config.deadline.as_millis()).ok(),
                 encoder: sender.told_encoder(),
                 redundancy: sent.redundancy(),
                 sent,

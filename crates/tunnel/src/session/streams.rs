@@ -202,7 +202,7 @@ impl Session {
         let usable = carrier.paths(now).iter().filter(|path| path.is_usable());
         let round_trip = usable.map(|path: &PathSnapshot| path.smoothed_rtt).max();
         let round_trip = round_trip.unwrap_or(Timing::default().round_trip);
-        turn.streams.set_timing(Timing { round_trip, age_max: sender.config().keeps_for() });
+        turn.streams.set_timing(Timing { round_trip, age_max: sender.config.keeps_for() });
         let room = sender.symbol_room(carrier);
         loop {
             let mut has_more = true;
@@ -217,7 +217,7 @@ impl Session {
                 }
             }
             let (bytes, urgency) = (turn.streams.unsent(), turn.streams.next_urgency());
-            sender.set_held_back(HeldBack { bytes, urgency });
+            sender.held_back = Some(HeldBack { bytes, urgency });
             sender.transmit(now, carrier);
             if !has_more || sender.queued_bytes() >= AHEAD {
                 return;

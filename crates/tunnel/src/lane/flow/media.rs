@@ -32,23 +32,15 @@ pub(super) enum Evidence {
 
 #[derive(Debug, Default)]
 pub(super) struct MediaDetector {
-    evidence: Evidence,
-    is_media: bool,
+    pub(super) evidence: Evidence,
+    /// Whether the newest packet is media, judged with those before it.
+    pub(super) is_media: bool,
     rtp: RtpDetector,
     srt: SrtDetector,
     ts_packets: usize,
 }
 
 impl MediaDetector {
-    pub(super) fn evidence(&self) -> Evidence {
-        self.evidence
-    }
-
-    /// Whether the newest packet is media, judged with those before it.
-    pub(super) fn is_media(&self) -> bool {
-        self.is_media
-    }
-
     /// Takes the next packet. Returns its RTP header if the flow is RTP, and whether it begins a
     /// video frame without a marker before it.
     pub(super) fn on_packet(&mut self, packet: &InnerPacket<'_>) -> (Option<RtpHeader>, bool) {
@@ -67,10 +59,10 @@ impl MediaDetector {
             || self.ts_packets >= TS_PROOF;
         if srt == Some(SrtHeader::Handshake) || packet.is_ice() || packet.is_rtcp() {
             self.evidence = Evidence::Signalling;
-        } else if packet.is_quic_long() && !self.rtp.is_rtp() {
+        } else if packet.is_quic_long() && !self.rtp.is_rtp {
             self.evidence = Evidence::Quic;
         }
-        (rtp.filter(|_| self.rtp.is_rtp()), begins_frame)
+        (rtp.filter(|_| self.rtp.is_rtp), begins_frame)
     }
 }
 

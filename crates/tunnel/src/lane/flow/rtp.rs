@@ -16,7 +16,7 @@ const SOURCES: usize = 4;
 pub(super) struct RtpDetector {
     /// Most recently seen first.
     sources: [Option<Source>; SOURCES],
-    is_rtp: bool,
+    pub(super) is_rtp: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -29,10 +29,6 @@ struct Source {
 }
 
 impl RtpDetector {
-    pub(super) fn is_rtp(&self) -> bool {
-        self.is_rtp
-    }
-
     /// Whether the newest header continued a known source.
     pub(super) fn is_in_sequence(&self) -> bool {
         self.sources[0].is_some_and(|source| source.in_sequence >= PROOF)

@@ -73,7 +73,7 @@ impl Adaptive {
     }
 
     pub(super) fn wait(&self) -> Duration {
-        self.fill_times.wait()
+        self.fill_times.wait
     }
 
     pub(super) fn handle(&mut self, placed: Placed, out: &mut Outlet<'_>) -> Turn {

@@ -84,7 +84,7 @@ impl Even {
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let ((sent, _), placed) = self.held.first_key_value()?;
-        Some(self.delays.due(*sent).min(placed.since + self.delays.wait_max()))
+        Some(self.delays.due(*sent).min(placed.since + self.delays.wait_max))
     }
 
     /// Releases the unit that was sent first; `false` if none waits.

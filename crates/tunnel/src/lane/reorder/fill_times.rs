@@ -35,7 +35,8 @@ pub(super) struct FillTimes {
     max_buffer: Duration,
     present: Span,
     before: Span,
-    wait: Duration,
+    /// How long to wait for a missing packet; `max_buffer` while little is known.
+    pub(super) wait: Duration,
 }
 
 #[derive(Debug)]
@@ -54,11 +55,6 @@ impl FillTimes {
     pub(super) fn set_max_buffer(&mut self, max_buffer: Duration) {
         self.max_buffer = max_buffer;
         self.wait = self.learned();
-    }
-
-    /// How long to wait for a missing packet; `max_buffer` while little is known.
-    pub(super) fn wait(&self) -> Duration {
-        self.wait
     }
 
     pub(super) fn on_filled(&mut self, now: Instant, after: Duration) {
@@ -154,9 +150,9 @@ mod tests {
     fn the_wait_is_all_there_is_until_something_is_known() {
         let mut times = FillTimes::new(MAX);
         fill(&mut times, 0, 10, FILLED_MIN as u32 - 1);
-        assert_eq!(times.wait(), MAX);
+        assert_eq!(times.wait, MAX);
         fill(&mut times, 0, 10, 1);
-        assert!((ms(20)..ms(30)).contains(&times.wait()), "{:?}", times.wait());
+        assert!((ms(20)..ms(30)).contains(&times.wait), "{:?}", times.wait);
     }
 
     #[test]
@@ -164,27 +160,27 @@ mod tests {
         let mut times = FillTimes::new(MAX);
         fill(&mut times, 0, 10, 990);
         fill(&mut times, 0, 90, 10);
-        assert!((ms(180)..ms(220)).contains(&times.wait()), "{:?}", times.wait());
+        assert!((ms(180)..ms(220)).contains(&times.wait), "{:?}", times.wait);
     }
 
     #[test]
     fn gaps_that_never_fill_do_not_stretch_the_wait() {
         let mut times = FillTimes::new(MAX);
         fill(&mut times, 0, 10, 1000);
-        let before = times.wait();
+        let before = times.wait;
         times.on_never_filled(Instant::ZERO, 1000);
-        assert_eq!(times.wait(), before);
+        assert_eq!(times.wait, before);
     }
 
     #[test]
     fn nobody_waits_for_what_never_comes() {
         let mut times = FillTimes::new(MAX);
         times.on_never_filled(Instant::ZERO, HOPELESS);
-        assert_eq!(times.wait(), MAX);
+        assert_eq!(times.wait, MAX);
         times.on_never_filled(Instant::ZERO, 1);
-        assert_eq!(times.wait(), SLACK);
+        assert_eq!(times.wait, SLACK);
         fill(&mut times, 1, 50, 2);
-        assert_eq!(times.wait(), MAX, "some do come");
+        assert_eq!(times.wait, MAX, "some do come");
     }
 
     #[test]
@@ -194,7 +190,7 @@ mod tests {
         for second in 1..40 {
             fill(&mut times, second * 1000, 10, 100);
         }
-        assert!(times.wait() < ms(30), "{:?}", times.wait());
+        assert!(times.wait < ms(30), "{:?}", times.wait);
         let mut short = FillTimes::new(ms(20));
         fill(&mut short, 0, 15, 1000);
         assert_eq!(short.wait(), ms(20), "never longer than allowed");

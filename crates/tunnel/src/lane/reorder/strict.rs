@@ -22,9 +22,9 @@ use super::{ExtendedId, Outlet, Placed, Turn};
 #[derive(Debug)]
 pub(super) struct Strict {
     /// Earlier IDs were sent before the order was promised.
-    begin: ExtendedId,
+    pub(super) begin: ExtendedId,
     next: ExtendedId,
-    max_buffer: Duration,
+    pub(super) max_buffer: Duration,
     held: BTreeMap<ExtendedId, Placed>,
     arrivals: BTreeSet<(Instant, ExtendedId)>,
 }
@@ -32,15 +32,6 @@ pub(super) struct Strict {
 impl Strict {
     pub(super) fn new(begin: ExtendedId, max_buffer: Duration) -> Self {
         Self { begin, next: begin, max_buffer, held: BTreeMap::new(), arrivals: BTreeSet::new() }
-    }
-
-    pub(super) fn set_max_buffer(&mut self, max_buffer: Duration) {
-        self.max_buffer = max_buffer;
-    }
-
-    /// Earlier IDs were not sent under another order.
-    pub(super) fn forget_before(&mut self) {
-        self.begin = 0;
     }
 
     pub(super) fn len(&self) -> usize {

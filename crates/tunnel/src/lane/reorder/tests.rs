@@ -272,7 +272,7 @@ proptest! {
     #[test]
     fn strict_puts_out_ascending_ids_and_accounts_for_each((start, arrivals) in packets()) {
         let mut bench = Bench::strict();
-        bench.reorder = Reorder::new(bench.reorder.order(), PacketId(start));
+        bench.reorder = Reorder::new(bench.reorder.order, PacketId(start));
         let mut discarded = 0;
         let mut arrived = BTreeMap::new();
         for (unit, _, at) in &arrivals {
@@ -294,7 +294,7 @@ proptest! {
     #[test]
     fn adaptive_keeps_each_flow_in_order_and_loses_none((start, arrivals) in packets()) {
         let mut bench = Bench::adaptive();
-        bench.reorder = Reorder::new(bench.reorder.order(), PacketId(start));
+        bench.reorder = Reorder::new(bench.reorder.order, PacketId(start));
         let mut arrived = BTreeMap::new();
         // The highest that went out of each flow; and those that came too late.
         let (mut newest, mut late) = (BTreeMap::<u8, u32>::new(), Vec::new());

@@ -185,7 +185,7 @@ impl LaneSender {
         if !carrier.tells_fates() {
             return false;
         }
-        let (number, size_max) = (self.cuts.next_number(), carrier.max_datagram_size());
+        let (number, size_max) = (self.cuts.next, carrier.max_datagram_size());
         let Some(parts) = Part::cut(self.lane, number, datagram, size_max) else { return false };
         self.cuts.on_cut(cut, parts.len());
         self.has_new_parts = true;
@@ -283,7 +283,7 @@ impl LaneSender {
 
     /// The life of a repair made `now`; `None`, and counted, if its packet `newest` has expired.
     pub(super) fn life_of(&mut self, now: Instant, newest: PacketId) -> Option<Life> {
-        let until = now + self.keeps_for();
+        let until = now + self.config.keeps_for();
         let until = self.expiry(newest).map_or(until, |expiry| expiry.min(until));
         if until <= now {
             self.stats.drops.count(DropReason::RepairExpired);

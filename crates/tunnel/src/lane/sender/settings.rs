@@ -37,7 +37,7 @@ impl LaneSender {
         self.recovery.change(self.next_id, recovery);
         self.insurance = insurance(&self.config, recovery_config(&self.config));
         // The old recovery's packets must be kept as long as it expects.
-        self.age_max = self.age_max.max(self.keeps_for());
+        self.age_max = self.age_max.max(self.config.keeps_for());
         self.codes |= self.config.strategy.codes();
         self.encoder.set_expiry(self.age_max + RANGE_SPAN);
         if !self.recovery.has_past() {
@@ -67,7 +67,7 @@ impl LaneSender {
             return Err(error);
         }
         match (&mut self.arrival_times, self.config.expire_after) {
-            (Some(arrival_times), Some(age)) => arrival_times.set_expire_after(age),
+            (Some(arrival_times), Some(age)) => arrival_times.expire_after = age,
             (arrival_times, age) => *arrival_times = age.map(|age| ArrivalTimes::new(now, age)),
         }
         Ok(())
@@ -122,7 +122,7 @@ impl LaneSender {
     /// Keeps packets only as long as the present strategy needs them.
     pub(super) fn settle_age(&mut self) {
         self.codes = self.config.strategy.codes();
-        let age_max = self.keeps_for();
+        let age_max = self.config.keeps_for();
         if age_max != self.age_max {
             self.age_max = age_max;
             self.encoder.set_expiry(age_max + RANGE_SPAN);

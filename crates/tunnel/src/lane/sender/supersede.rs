@@ -49,9 +49,7 @@ impl LaneSender {
             self.insurance.iter_mut().for_each(|insurance| insurance.on_superseded(id));
             copies += self.copies.cancel(id);
             self.unacknowledged.iter_mut().for_each(|kept| kept.on_done(id));
-            if !self.needs(id) {
-                self.encoder.forget(id);
-            }
+            self.forget_unneeded(id);
         }
         self.again.retain(|(_, id)| !ids.contains(id));
         copies += self.cancel_repairs(|id| ids.contains(&id));

@@ -206,7 +206,7 @@ fn the_scheduler_is_told_what_is_of_streams_and_how_long_it_is() {
     assert_eq!(told(), [(false, 100, 100, 100); 2], "it leaves again");
 
     sender.handle_symbol(at(2), &[7; 192], Urgency::FIRST);
-    sender.set_held_back(HeldBack { bytes: 5_000, urgency: Urgency::FIRST });
+    sender.held_back = Some(HeldBack { bytes: 5_000, urgency: Urgency::FIRST });
     sender.transmit(at(2), &mut carrier);
     lose(&mut sender, at(3), [1]);
     sender.transmit(at(3), &mut carrier);
@@ -842,11 +842,11 @@ fn what_a_video_has_begun_anew_behind_is_repaired_no_more_and_all_else_is() {
         let given_up = sender.supersede(at(30), Superseded { ssrc: 7, timestamp: 3_000 });
         assert_eq!(given_up, 3, "{strategy}: the first one is there");
         assert_eq!(sender.stats().drops.get(DropReason::Superseded), 3, "{strategy}");
-        sender.log().switch(true);
+        sender.log.switch(true);
         lose(&mut sender, at(40), 1..10);
         (40..400).step_by(10).for_each(|ms| sender.transmit(at(ms), &mut carrier));
         let mut asked = BTreeSet::new();
-        while let Some(event) = sender.log().poll() {
+        while let Some(event) = sender.log.poll() {
             asked.extend((event.what == PacketStep::RepairAsked).then_some(event.id.0));
         }
         assert_eq!(asked, (4..10).collect(), "{strategy}");

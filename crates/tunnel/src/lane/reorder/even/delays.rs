@@ -25,7 +25,7 @@ use roadweave_proto::wire::Stamp;
 
 #[derive(Debug)]
 pub(super) struct Delays {
-    wait_max: Duration,
+    pub(super) wait_max: Duration,
     /// The newest packet's stamp, and its time, ms.
     clock: Option<(Stamp, i64)>,
     /// Packets by delay, ms by both clocks: in this period, and in the one before.
@@ -64,10 +64,6 @@ impl Delays {
     pub(super) fn set_wait_max(&mut self, wait_max: Duration) {
         self.wait_max = wait_max;
         self.bound();
-    }
-
-    pub(super) fn wait_max(&self) -> Duration {
-        self.wait_max
     }
 
     /// When a packet goes out that was sent at `sent` µs of the peer's clock.
