@@ -38,7 +38,7 @@ impl Rank {
 }
 
 /// The priority that the opener asks for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Asked {
     pub(crate) priority: StreamPriority,
     pub(crate) change: u64,
@@ -47,7 +47,7 @@ pub(crate) struct Asked {
 
 impl Asked {
     pub(crate) fn new(priority: StreamPriority) -> Self {
-        Self { priority, change: 0, is_to_be_told: false }
+        Self { priority, ..Self::default() }
     }
 
     pub(crate) fn ask(&mut self, priority: StreamPriority, takes: bool) {
@@ -75,7 +75,7 @@ impl Asked {
 
 /// How many bytes of a stream may still go before others. Bytes sent in normal order earn some
 /// again.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Favour {
     left: i64,
     most: i64,

@@ -31,7 +31,7 @@ pub(crate) const RANGES_MIN: usize = 64;
 const FIRST_WINDOW: u64 = EARLY_CREDIT;
 const WINDOW_OF_READ: u64 = 64;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ReceiveBuffer {
     ring: Ring,
     /// All below is read or dropped.
@@ -57,14 +57,9 @@ impl ReceiveBuffer {
     /// `is_ours`: the open frame has announced a credit.
     pub(crate) fn new(is_ours: bool) -> Self {
         Self {
-            ring: Ring::default(),
-            read: 0,
-            received: Ranges::default(),
-            highest: 0,
-            final_size: None,
             credit: STREAM_CREDIT,
             untold: if is_ours { STREAM_CREDIT } else { EARLY_CREDIT },
-            is_stopped: false,
+            ..Self::default()
         }
     }
 

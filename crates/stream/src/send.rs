@@ -26,7 +26,7 @@ use crate::error::Violation;
 use crate::ranges::Ranges;
 use crate::ring::Ring;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct SendBuffer {
     ring: Ring,
     /// All below is acknowledged.
@@ -48,21 +48,11 @@ pub(crate) struct Segment {
     pub(crate) fin: bool,
 }
 
-impl Default for SendBuffer {
-    fn default() -> Self {
-        Self {
-            ring: Ring::default(),
-            base: 0,
-            next: 0,
-            in_flight: Ranges::default(),
-            lost: Ranges::default(),
-            fin: Obligation::None,
-            credit: STREAM_CREDIT,
-        }
-    }
-}
-
 impl SendBuffer {
+    pub(crate) fn new() -> Self {
+        Self { credit: STREAM_CREDIT, ..Self::default() }
+    }
+
     pub(crate) fn write(&mut self, bytes: &[u8]) {
         debug_assert!(self.is_open());
         self.ring.push(bytes);

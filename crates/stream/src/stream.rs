@@ -23,7 +23,7 @@ use crate::priority::{Asked, Favour, Rank};
 use crate::receive::ReceiveBuffer;
 use crate::send::SendBuffer;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Stream {
     pub(crate) is_ours: bool,
     pub(crate) priority: StreamPriority,
@@ -107,28 +107,11 @@ impl Stream {
             priority,
             asked: Asked::new(priority),
             favour: Favour::new(config.favour),
-            destination: None,
             begin: if is_ours { Obligation::Due } else { Obligation::None },
-            begun: false,
-            send: SendBuffer::default(),
+            send: SendBuffer::new(),
             receive: ReceiveBuffer::new(is_ours),
-            ack: Ack::None,
-            probe: Obligation::None,
-            stop: None,
-            stopped_by_peer: None,
-            reset: None,
-            events: Pending::default(),
-            wants_room: false,
-            unread: None,
-            told_readable: false,
-            turn: 0,
             first: config.head,
-            head: 0,
-            attempts: 0,
-            retry_at: None,
-            waiting_since: None,
-            timer: None,
-            listed: Listed::default(),
+            ..Self::default()
         }
     }
 

@@ -98,7 +98,7 @@ impl TenantAccount {
 
 pub(crate) type Accounts = [TenantAccount];
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct LegEnd {
     queue: FairQueue,
     rate: Option<Rate>,
@@ -118,19 +118,7 @@ pub(crate) struct LegEnd {
 
 impl LegEnd {
     pub(crate) fn new(rate: Option<Rate>) -> Self {
-        Self {
-            queue: FairQueue::default(),
-            rate,
-            free_at: Instant::ZERO,
-            cuts: 0,
-            kept: BTreeMap::new(),
-            kept_bytes: 0,
-            last_token: UNKEPT,
-            lost: VecDeque::new(),
-            lost_bytes: 0,
-            parts: Reassembly::default(),
-            drops: DropCounters::default(),
-        }
+        Self { rate, last_token: UNKEPT, ..Self::default() }
     }
 
     pub(crate) fn push(

@@ -20,7 +20,7 @@ use roadweave_identity::{PeerPolicy, PublicKey, Refusal};
 use roadweave_proto::Rate;
 
 /// One client that may connect.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Peer {
     /// The client's name in logs and statistics.
     pub name: String,
@@ -39,14 +39,7 @@ pub struct Peer {
 impl Peer {
     /// A client of no tenant, without limits of time or rate.
     pub fn new(name: impl Into<String>, addresses: Vec<IpNet>) -> Self {
-        Self {
-            name: name.into(),
-            tenant: String::new(),
-            addresses,
-            expires_unix: None,
-            rate_limit: None,
-            offline_max: None,
-        }
+        Self { name: name.into(), addresses, ..Self::default() }
     }
 
     /// Whether tenant and addresses are the same.

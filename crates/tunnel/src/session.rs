@@ -17,7 +17,7 @@ mod settings;
 mod stats;
 mod streams;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ use crate::lane::{
     Arrival, Delivery, EncoderTarget, FlowTable, LANES_MAX, LaneConfig, LaneReceiver, LaneSender,
     Opening, Reassembly, ReceiveStats, Token, TokenKind, Unfinished, classify,
 };
-use crate::observe::{PacketEvent, PacketLog};
+use crate::observe::PacketEvent;
 use crate::players::{Players, Tellers};
 
 /// How often feedback with acknowledgements also reports what was received.
@@ -109,12 +109,9 @@ impl Session {
             acknowledges_on_all: false,
             past: BTreeMap::new(),
             exit: Exit {
-                inbox: VecDeque::new(),
-                drops: DropCounters::default(),
                 sources: config.peer_sources,
-                refused_sources: Vec::new(),
-                log: PacketLog::default(),
                 symbols: config.streams.is_some().then(SymbolQueue::default),
+                ..Exit::default()
             },
             peer_reports: BTreeMap::new(),
             players: BTreeMap::new(),

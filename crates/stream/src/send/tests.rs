@@ -11,7 +11,7 @@ impl SendBuffer {
 }
 
 fn filled(bytes: usize, sent: u64) -> SendBuffer {
-    let mut send = SendBuffer::default();
+    let mut send = SendBuffer::new();
     send.write(&vec![7; bytes]);
     if let Some(segment) = send.fresh(sent) {
         send.on_sent(NOW, &segment);

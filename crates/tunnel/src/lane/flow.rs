@@ -73,7 +73,7 @@ pub(crate) struct FlowTable {
     ages: VecDeque<(Instant, u64)>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Flow {
     class: Option<FlowClass>,
     seen: Instant,
@@ -124,13 +124,10 @@ impl FlowTable {
 impl Flow {
     fn new(now: Instant) -> Self {
         Self {
-            class: None,
             seen: now,
             budget: BURST * 1000,
-            has_grown: false,
             packets_to_move: PACKETS_TO_MOVE,
-            beside_media: None,
-            media: MediaDetector::default(),
+            ..Self::default()
         }
     }
 

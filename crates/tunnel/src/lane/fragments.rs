@@ -23,7 +23,7 @@ pub(crate) struct Joined {
     pub(crate) body: Bytes,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Fragments {
     pieces: BTreeMap<u32, (FragmentPosition, Bytes)>,
     arrivals: VecDeque<(Instant, PacketId)>,
@@ -34,13 +34,7 @@ pub(crate) struct Fragments {
 
 impl Fragments {
     pub(crate) fn new(age_max: Duration) -> Self {
-        Self {
-            pieces: BTreeMap::new(),
-            arrivals: VecDeque::new(),
-            bytes: 0,
-            age_max,
-            drops: DropCounters::default(),
-        }
+        Self { age_max, ..Self::default() }
     }
 
     pub(crate) fn shed(&mut self, bytes: usize) {

@@ -47,7 +47,7 @@ impl Frame {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Shedder {
     /// The wait after which a packet is late; `None` if late packets are not sent.
     deadline: Option<Duration>,
@@ -68,12 +68,7 @@ struct Decided {
 impl Shedder {
     /// For a lane whose packets are late after `deadline` and still sent.
     pub(crate) fn new(deadline: Duration) -> Self {
-        Self { deadline: Some(deadline), late_since: None, decided: VecDeque::new() }
-    }
-
-    /// Gives up only what has expired.
-    pub(crate) fn of_deadlines() -> Self {
-        Self { deadline: None, late_since: None, decided: VecDeque::new() }
+        Self { deadline: Some(deadline), ..Self::default() }
     }
 
     pub(crate) fn on_front(&mut self, now: Instant, since: Instant) {
@@ -266,7 +261,7 @@ mod tests {
 
     #[test]
     fn what_comes_of_a_frame_is_as_old_as_its_first_packet() {
-        let mut shedder = Shedder::of_deadlines();
+        let mut shedder = Shedder::default();
         let age_max = Duration::from_millis(100);
         assert!(!shedder.is_late(at(0), frame(1, 10), at(0), age_max));
         assert!(shedder.stays(at(0), frame(1, 10), at(0), || false));

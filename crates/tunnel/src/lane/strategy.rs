@@ -321,7 +321,7 @@ impl Strategy {
     pub(crate) fn shedder(&self, lane: SchedulerConfig) -> Option<Shedder> {
         match self.entry.keeps {
             WholeFrames if !lane.patient => Some(Shedder::new(lane.deadline)),
-            ToDeadline => Some(Shedder::of_deadlines()),
+            ToDeadline => Some(Shedder::default()),
             WholeFrames | UntilExpired | UntilGivenUp => None,
         }
     }

@@ -15,7 +15,7 @@ use crate::observe::{PacketLog, PacketStep};
 /// Waiting inner packets, at most: all that the lanes may hold back, and some more.
 const INBOX_MAX: usize = 4096 + LANES_MAX * HELD_MAX;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Exit {
     pub(super) inbox: VecDeque<(IpAddr, Bytes)>,
     /// Packets and datagrams discarded outside the lanes.

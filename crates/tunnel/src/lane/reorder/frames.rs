@@ -43,7 +43,7 @@ const SOURCE_OVERHEAD: usize = 2560;
 /// 5-tuple hash and synchronization source (RFC 3550 section 5.1).
 type Source = (u64, u32);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Times {
     pub(super) deadline: Duration,
     /// The time that decoding a frame takes.
@@ -51,7 +51,7 @@ pub(super) struct Times {
     pub(super) max_buffer: Duration,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Frames {
     times: Times,
     missing: Gaps,
@@ -64,14 +64,7 @@ pub(super) struct Frames {
 
 impl Frames {
     pub(super) fn new(begin: ExtendedId, times: Times) -> Self {
-        Self {
-            times,
-            missing: Gaps::new(begin),
-            candidates: Candidates::default(),
-            streams: BTreeMap::new(),
-            due: BTreeSet::new(),
-            held: 0,
-        }
+        Self { times, missing: Gaps::new(begin), ..Self::default() }
     }
 
     pub(super) fn set_times(&mut self, times: Times) {

@@ -17,7 +17,7 @@ use super::ExtendedId;
 
 const GAPS_MAX: usize = 4096;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Gaps {
     /// The highest ID seen, or the one before the first expected.
     newest: ExtendedId,

@@ -23,7 +23,7 @@ use std::time::Duration;
 use roadweave_proto::Instant;
 use roadweave_proto::wire::Stamp;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Delays {
     pub(super) wait_max: Duration,
     /// The newest packet's stamp, and its time, ms.
@@ -49,16 +49,7 @@ pub(super) enum Seen {
 
 impl Delays {
     pub(super) fn new(wait_max: Duration) -> Self {
-        Self {
-            wait_max,
-            clock: None,
-            took: BTreeMap::new(),
-            total: 0,
-            period_began: Instant::ZERO,
-            delay: 0,
-            looked: Instant::ZERO,
-            beyond: None,
-        }
+        Self { wait_max, ..Self::default() }
     }
 
     pub(super) fn set_wait_max(&mut self, wait_max: Duration) {

@@ -45,7 +45,7 @@ const MARKS_MAX: u8 = 4;
 const UNMARKED: u8 = 2;
 const MARKED: u8 = 2;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Stream {
     pub(super) heard: Instant,
     begin: ExtendedId,
@@ -97,15 +97,8 @@ impl Stream {
             next_behind: id,
             newest,
             newest_id: id,
-            passed: None,
-            last: None,
-            interval: Duration::ZERO,
-            marks: 0,
-            held: BTreeMap::new(),
-            held_bytes: 0,
-            arrivals: BTreeSet::new(),
             checked: (newest + 1, id),
-            front: None,
+            ..Self::default()
         }
     }
 
