@@ -32,34 +32,20 @@ pub(crate) struct Crowd {
     looked: Option<Instant>,
 }
 
-impl Crowd {
-    fn begin(&mut self, now: Instant) {
-        let is_same = self.looked.is_some_and(|looked| now.since(looked) < CROWDED);
-        self.look_at.get_or_insert(now + if is_same { CROWDED_AGAIN } else { CROWDED });
-    }
-
-    fn forgive(&mut self, now: Instant) {
-        self.look_at = self.look_at.map(|_| now + CROWDED);
-        self.looked = None;
-    }
-
-    fn on_looked(&mut self, now: Instant) {
-        *self = Self { look_at: Some(now + CROWDED_AGAIN), looked: Some(now) };
-    }
-}
-
 impl Streams {
     pub(crate) fn note_crowding(&mut self, now: Instant) {
         let credit = &self.receive_credit;
         if credit.is_crowded() {
-            self.crowd.begin(now);
+            let is_same = self.crowd.looked.is_some_and(|looked| now.since(looked) < CROWDED);
+            self.crowd.look_at.get_or_insert(now + if is_same { CROWDED_AGAIN } else { CROWDED });
         } else if credit.has_some_room() {
             self.crowd.look_at = None;
         }
     }
 
     pub(crate) fn forgive_readers(&mut self, now: Instant) {
-        self.crowd.forgive(now);
+        let look_at = self.crowd.look_at.map(|_| now + CROWDED);
+        self.crowd = Crowd { look_at, looked: None };
         self.table.values_mut().for_each(|stream| stream.forgive_reader(now));
     }
 
@@ -68,7 +54,7 @@ impl Streams {
         if now.since(at) > LATE {
             return self.forgive_readers(now);
         }
-        self.crowd.on_looked(now);
+        self.crowd = Crowd { look_at: Some(now + CROWDED_AGAIN), looked: Some(now) };
         // What the unread streams may come to hold, since their peers go on sending.
         let mut unread: Vec<(u64, StreamId)> = Vec::new();
         let mut claimed = self.receive_credit.held();

@@ -57,7 +57,7 @@ pub(crate) struct Stream {
     attempts: u32,
     retry_at: Option<Instant>,
     /// Since when an answer is missing and nothing was heard of the peer.
-    waiting_since: Option<Instant>,
+    pub(crate) waiting_since: Option<Instant>,
     timer: Option<Instant>,
     /// Its entries in [`Index`](crate::index::Index), after [`Stream::arm`].
     pub(crate) listed: Listed,
@@ -164,20 +164,12 @@ impl Stream {
         self.asked.on_told();
         (self.begin, self.wants_room) = (Obligation::Met, false);
         (self.attempts, self.retry_at, self.waiting_since) = (0, None, None);
-        let owner_knows = self.is_ours || !self.is_untold();
+        let owner_knows = self.is_ours || self.begun && !self.events.has(Kind::Opened);
         self.events.clear();
         self.destination = None;
         if owner_knows {
             self.events.add(Kind::Reset);
         }
-    }
-
-    fn is_untold(&self) -> bool {
-        !self.is_ours && (!self.begun || self.events.has(Kind::Opened))
-    }
-
-    pub(crate) fn on_heard(&mut self) {
-        self.waiting_since = None;
     }
 
     pub(crate) fn on_news(&mut self) {

@@ -133,9 +133,9 @@ impl Streams {
         id: StreamId,
         bytes: &[u8],
     ) -> Result<usize, StreamError> {
-        let free = self.config.send_max.saturating_sub(self.index.buffered);
+        let free = self.free();
         let stream = self.writable(id)?;
-        let room = room(free, stream.send.buffered());
+        let room = free.saturating_sub(stream.send.buffered());
         let taken = bytes.len().min(usize::try_from(room).unwrap_or(usize::MAX));
         stream.send.write(&bytes[..taken]);
         stream.wants_room = taken < bytes.len();
@@ -149,10 +149,10 @@ impl Streams {
     /// # Errors
     /// As [`Streams::write`].
     pub fn room(&mut self, now: Instant, id: StreamId) -> Result<usize, StreamError> {
-        let free = self.config.send_max.saturating_sub(self.index.buffered);
+        let free = self.free();
         let enough = self.enough_room();
         let stream = self.writable(id)?;
-        let room = room(free, stream.send.buffered());
+        let room = free.saturating_sub(stream.send.buffered());
         stream.wants_room = room < enough;
         self.settle(now, id);
         Ok(if room < enough { 0 } else { usize::try_from(room).unwrap_or(usize::MAX) })
@@ -531,16 +531,21 @@ impl Streams {
     }
 
     fn offer_room(&mut self, id: StreamId) {
-        let free = self.config.send_max.saturating_sub(self.index.buffered);
+        let free = self.free();
         let enough = self.enough_room();
         let Some(stream) = self.table.get_mut(&id) else { return };
-        if stream.wants_room && room(free, stream.send.buffered()) >= enough {
+        if stream.wants_room && free.saturating_sub(stream.send.buffered()) >= enough {
             stream.wants_room = false;
             stream.events.add(Kind::Writable);
             let new = stream.listing(id);
             let old = std::mem::replace(&mut stream.listed, new);
             self.index.update(id, old, new);
         }
+    }
+
+    /// Bytes that all writers together may still write.
+    fn free(&self) -> u64 {
+        self.config.send_max.saturating_sub(self.index.buffered)
     }
 
     fn enough_room(&self) -> u64 {
@@ -565,10 +570,6 @@ impl Streams {
             None => Ok(stream),
         }
     }
-}
-
-fn room(free: u64, buffered: u64) -> u64 {
-    free.saturating_sub(buffered)
 }
 
 const INDEXED: usize = 384;

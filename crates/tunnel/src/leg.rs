@@ -144,18 +144,8 @@ impl LegEnd {
         self.push_datagram(now, tenant, (frames.to_bytes(), kept), accounts);
     }
 
-    /// Queues what the client of an attachment may be sent.
-    pub(crate) fn push_room(
-        &mut self,
-        now: Instant,
-        tenant: TenantId,
-        room: &LegRoom,
-        accounts: &mut Accounts,
-    ) {
-        self.push_datagram(now, tenant, (room.to_bytes(), false), accounts);
-    }
-
-    fn push_datagram(
+    /// Queues a datagram; `true`: it is sent again if it is lost.
+    pub(crate) fn push_datagram(
         &mut self,
         now: Instant,
         tenant: TenantId,

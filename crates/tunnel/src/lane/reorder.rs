@@ -192,7 +192,9 @@ impl Reorder {
             (Keeper::Frames(frames), Order::Frames { deadline, decode, max_buffer }) => {
                 frames.set_times(Times { deadline, decode, max_buffer });
             }
-            (Keeper::Even(even), Order::Even { max_buffer }) => even.set_max_buffer(max_buffer),
+            (Keeper::Even(even), Order::Even { max_buffer }) => {
+                even.delays.set_wait_max(max_buffer)
+            }
             _ => {
                 self.flush(release);
                 let counts = std::mem::take(&mut self.counts);
@@ -282,7 +284,7 @@ impl Reorder {
     pub(crate) fn stats(&self) -> OrderStats {
         let wait = match &self.keeper {
             Keeper::Adaptive(adaptive) => adaptive.wait(),
-            Keeper::Even(even) => even.wait(),
+            Keeper::Even(even) => even.delays.spread(),
             _ => self.order.max_buffer(),
         };
         OrderStats {
@@ -298,7 +300,7 @@ impl Reorder {
         let beside = match &self.keeper {
             Keeper::Adaptive(adaptive) => adaptive.gaps_memory(),
             Keeper::Frames(frames) => frames.memory(),
-            Keeper::Even(even) => even.memory(),
+            Keeper::Even(even) => even.delays.memory(),
             _ => 0,
         };
         self.held_bytes + self.held_packets() * HELD_OVERHEAD + beside

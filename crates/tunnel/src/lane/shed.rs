@@ -41,10 +41,6 @@ impl Frame {
     pub(crate) fn new(flow: u64, rtp: &RtpHeader) -> Self {
         Self { flow, source: rtp.ssrc, timestamp: rtp.timestamp }
     }
-
-    fn is_of_same_video(&self, other: &Self) -> bool {
-        (self.flow, self.source) == (other.flow, other.source)
-    }
 }
 
 #[derive(Debug, Default)]
@@ -100,8 +96,9 @@ impl Shedder {
             over.stand_still(since);
             return true;
         }
-        let mut before =
-            self.decided.iter().rev().filter(|other| other.frame.is_of_same_video(&frame));
+        let video = |frame: &Frame| (frame.flow, frame.source);
+        let of_video = |other: &&Decided| video(&other.frame) == video(&frame);
+        let mut before = self.decided.iter().rev().filter(of_video);
         let given_up = before.by_ref().take_while(|other| !other.stays).count();
         let to_give_up = self.to_give_up(now, since);
         if to_give_up > 0 && is_alone() {

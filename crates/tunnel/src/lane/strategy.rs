@@ -24,7 +24,7 @@ use crate::lane::shed::Shedder;
 #[serde(try_from = "String", into = "String")]
 pub struct Strategy {
     name: String,
-    entry: &'static StrategyEntry,
+    pub(super) entry: &'static StrategyEntry,
 }
 
 /// An unknown strategy name.
@@ -49,9 +49,9 @@ pub struct StrategyEntry {
     recovery: MakeRecovery,
     keeps: Keeps,
     codes: bool,
-    moves_repairs: bool,
+    pub(super) moves_repairs: bool,
     pacing: Option<Pacing>,
-    acknowledged_on_all: bool,
+    pub(super) acknowledged_on_all: bool,
 }
 
 /// Makes a scheduler from the name's parameter, empty without one; `None` if it is invalid.
@@ -304,14 +304,6 @@ impl Strategy {
     /// Whether it sends coded packets; its lane may then have insurance, and be patient.
     pub fn codes(&self) -> bool {
         self.entry.codes
-    }
-
-    pub(crate) fn moves_repairs(&self) -> bool {
-        self.entry.moves_repairs
-    }
-
-    pub(crate) fn wants_acknowledgements_on_all(&self) -> bool {
-        self.entry.acknowledged_on_all
     }
 
     pub(crate) fn pacing(&self, pacing: Pacing) -> Pacing {

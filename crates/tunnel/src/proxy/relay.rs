@@ -184,7 +184,7 @@ impl RelayTurn<'_> {
             && let Some((until, size, wait)) = relay.due(now, round_trip)
         {
             let room = LegRoom { handle, until, size, wait };
-            leg.push_room(now, tenant, &room, accounts);
+            leg.push_datagram(now, tenant, (room.to_bytes(), false), accounts);
         }
     }
 

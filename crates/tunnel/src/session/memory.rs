@@ -11,7 +11,7 @@
 use roadweave_proto::{Instant, LaneId};
 
 use super::Session;
-use crate::lane::{LaneReceiver, LaneSender, MemoryStats};
+use crate::lane::MemoryStats;
 
 /// Bytes that may come in before memory is summed up again, which is costly.
 const UNCHECKED_MAX: usize = 64 << 10;
@@ -58,15 +58,12 @@ impl Session {
     /// Frees the oldest data until `bytes` bytes are held, as far as possible.
     pub(crate) fn shrink_to(&mut self, now: Instant, bytes: u64) {
         // Each holder once: what is left after that cannot be freed.
-        let mut holders: Vec<(u64, Holder)> = Vec::new();
-        let of_sender =
-            |(at, sender): (usize, &LaneSender)| (sender.memory().total(), Holder::Sender(at));
-        let of_receiver = |(lane, receiver): (&LaneId, &LaneReceiver)| {
-            (receiver.memory().total(), Holder::Receiver(*lane))
-        };
-        holders.extend(self.senders.iter().enumerate().map(of_sender));
-        holders.extend(self.receivers.iter().map(of_receiver));
-        holders.push((self.parts.bytes as u64, Holder::Parts));
+        let senders = self.senders.iter().map(|sender| sender.memory().total());
+        let senders = senders.enumerate().map(|(at, held)| (held, Holder::Sender(at)));
+        let receivers = self.receivers.iter();
+        let receivers = receivers.map(|(lane, it)| (it.memory().total(), Holder::Receiver(*lane)));
+        let parts = (self.parts.bytes as u64, Holder::Parts);
+        let mut holders: Vec<_> = senders.chain(receivers).chain([parts]).collect();
         holders.sort_by_key(|(held, _)| std::cmp::Reverse(*held));
         for (_, holder) in holders {
             let excess = self.memory().total().saturating_sub(bytes);

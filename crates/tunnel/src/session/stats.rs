@@ -69,9 +69,9 @@ impl Session {
             }
         };
         let beyond = LaneId(self.senders.len() as u8);
-        let only_received = self.receivers.range(beyond..).map(|(id, receiver)| LaneStats {
+        let only_received = self.receivers.range(beyond..).map(|(id, _)| LaneStats {
             name: format!("received-{}", id.0),
-            received: self.received_by(*id, receiver),
+            received: self.received(*id),
             ..LaneStats::default()
         });
         SessionStats {
@@ -91,14 +91,7 @@ impl Session {
     }
 
     fn received(&self, lane: LaneId) -> ReceiveStats {
-        match self.receivers.get(&lane) {
-            Some(receiver) => self.received_by(lane, receiver),
-            None => self.past.get(&lane).cloned().unwrap_or_default(),
-        }
-    }
-
-    fn received_by(&self, lane: LaneId, receiver: &LaneReceiver) -> ReceiveStats {
-        let mut stats = receiver.stats();
+        let mut stats = self.receivers.get(&lane).map(LaneReceiver::stats).unwrap_or_default();
         self.past.get(&lane).into_iter().for_each(|past| stats.add_past(past));
         stats
     }

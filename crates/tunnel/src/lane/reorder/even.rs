@@ -26,7 +26,7 @@ use delays::{Delays, Seen};
 
 #[derive(Debug)]
 pub(super) struct Even {
-    delays: Delays,
+    pub(super) delays: Delays,
     /// By sending time, µs of the peer's clock, then by ID.
     held: BTreeMap<(i64, ExtendedId), Placed>,
 }
@@ -36,21 +36,8 @@ impl Even {
         Self { delays: Delays::new(max_buffer), held: BTreeMap::new() }
     }
 
-    pub(super) fn set_max_buffer(&mut self, max_buffer: Duration) {
-        self.delays.set_wait_max(max_buffer);
-    }
-
     pub(super) fn len(&self) -> usize {
         self.held.len()
-    }
-
-    pub(super) fn memory(&self) -> usize {
-        self.delays.memory()
-    }
-
-    /// How long the quickest recent packet would wait.
-    pub(super) fn wait(&self) -> Duration {
-        self.delays.spread()
     }
 
     pub(super) fn handle(&mut self, placed: Placed, out: &mut Outlet<'_>) -> Turn {

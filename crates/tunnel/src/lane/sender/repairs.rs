@@ -93,7 +93,7 @@ impl LaneSender {
                 }
                 let QueuedRepair { life, datagram, is_redundant, .. } = repair;
                 let bytes = datagram.len() as u32;
-                let wait = match self.config.strategy.moves_repairs() {
+                let wait = match self.config.strategy.entry.moves_repairs {
                     true => REPAIR_WAIT_MAX.saturating_sub(now.since(life.since)),
                     false => REPAIR_WAIT_MAX,
                 };

@@ -84,7 +84,7 @@ impl LaneSender {
             age_max: self.age_max,
             expires: self.arrival_times.is_some(),
             coded: self.codes,
-            acknowledge_on_all: self.config.strategy.wants_acknowledgements_on_all(),
+            acknowledge_on_all: self.config.strategy.entry.acknowledged_on_all,
         };
         if promise == self.announced || !carrier.tells_fates() {
             return;

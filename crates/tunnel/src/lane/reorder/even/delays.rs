@@ -24,7 +24,7 @@ use roadweave_proto::Instant;
 use roadweave_proto::wire::Stamp;
 
 #[derive(Debug, Default)]
-pub(super) struct Delays {
+pub(crate) struct Delays {
     pub(super) wait_max: Duration,
     /// The newest packet's stamp, and its time, ms.
     clock: Option<(Stamp, i64)>,
@@ -52,7 +52,7 @@ impl Delays {
         Self { wait_max, ..Self::default() }
     }
 
-    pub(super) fn set_wait_max(&mut self, wait_max: Duration) {
+    pub(crate) fn set_wait_max(&mut self, wait_max: Duration) {
         self.wait_max = wait_max;
         self.bound();
     }
@@ -64,12 +64,12 @@ impl Delays {
     }
 
     /// How long a packet as quick as the quickest recent one would wait.
-    pub(super) fn spread(&self) -> Duration {
+    pub(crate) fn spread(&self) -> Duration {
         let least = self.took.first_key_value().map(|(least, _)| self.delay - least * MILLI);
         Duration::from_micros(least.unwrap_or(0).max(0).unsigned_abs()).min(self.wait_max)
     }
 
-    pub(super) fn memory(&self) -> usize {
+    pub(crate) fn memory(&self) -> usize {
         self.took.len() * BIN_BYTES
     }
 
