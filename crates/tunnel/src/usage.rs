@@ -25,11 +25,8 @@ pub struct Usage {
     uplinks: BTreeMap<String, Days>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Days {
-    undated: u64,
-    dated: BTreeMap<Date, u64>,
-}
+/// Bytes by day; those of unknown days first.
+type Days = BTreeMap<Option<Date>, u64>;
 
 /// The data of one uplink.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,15 +68,14 @@ impl Usage {
             return;
         }
         for days in self.uplinks.values_mut() {
-            let undated = std::mem::take(&mut days.undated);
-            if undated > 0 {
-                days.add(Some(day), undated);
+            if let Some(undated) = days.remove(&None).filter(|bytes| *bytes > 0) {
+                add(days, Some(day), undated);
             }
-            while days.dated.len() > DAYS_MOST {
+            while days.len() > DAYS_MOST {
                 // Days from a clock that was ahead go first.
-                match days.dated.last_key_value().is_some_and(|(last, _)| *last > day) {
-                    true => days.dated.pop_last(),
-                    false => days.dated.pop_first(),
+                match days.last_key_value().is_some_and(|(last, _)| *last > Some(day)) {
+                    true => days.pop_last(),
+                    false => days.pop_first(),
                 };
             }
         }
@@ -87,37 +83,26 @@ impl Usage {
 
     pub(crate) fn add(&mut self, uplink: &str, bytes: u64) {
         match self.uplinks.get_mut(uplink) {
-            Some(days) => days.add(self.today, bytes),
-            None => {
-                let mut days = Days::default();
-                days.add(self.today, bytes);
-                self.uplinks.insert(uplink.to_owned(), days);
-            }
+            Some(days) => add(days, self.today, bytes),
+            None => _ = self.uplinks.insert(uplink.to_owned(), [(self.today, bytes)].into()),
         }
     }
 
     /// What an uplink has carried whose month begins on `billing_day`, 1 to 28.
     pub fn of(&self, uplink: &str, billing_day: u8) -> Carried {
         let Some(days) = self.uplinks.get(uplink) else { return Carried::default() };
-        let Some(today) = self.today else {
-            return Carried { day_bytes: days.undated, month_bytes: days.undated };
-        };
-        let of_month = days.dated.range(month_start(today, billing_day)..=today);
+        let month_start = self.today.map(|today| month_start(today, billing_day));
+        let of_month = days.range(month_start..=self.today);
         Carried {
-            day_bytes: days.dated.get(&today).copied().unwrap_or(0),
+            day_bytes: days.get(&self.today).copied().unwrap_or(0),
             month_bytes: of_month.fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes)),
         }
     }
 }
 
-impl Days {
-    fn add(&mut self, day: Option<Date>, bytes: u64) {
-        let sum = match day {
-            Some(day) => self.dated.entry(day).or_default(),
-            None => &mut self.undated,
-        };
-        *sum = sum.saturating_add(bytes);
-    }
+fn add(days: &mut Days, day: Option<Date>, bytes: u64) {
+    let sum = days.entry(day).or_default();
+    *sum = sum.saturating_add(bytes);
 }
 
 fn day_of(unix_seconds: u64) -> Option<Date> {
@@ -142,9 +127,9 @@ type Written = BTreeMap<String, BTreeMap<String, u64>>;
 impl From<Usage> for Written {
     fn from(usage: Usage) -> Self {
         let days = |days: Days| {
-            let dated = days.dated.into_iter().map(|(day, bytes)| (day.to_string(), bytes));
-            let undated = (days.undated > 0).then(|| (UNDATED.to_owned(), days.undated));
-            dated.chain(undated).collect()
+            let is_told = |(day, bytes): &(Option<Date>, u64)| day.is_some() || *bytes > 0;
+            let name = |day: Option<Date>| day.map_or(UNDATED.to_owned(), |day| day.to_string());
+            days.into_iter().filter(is_told).map(|(day, bytes)| (name(day), bytes)).collect()
         };
         usage.uplinks.into_iter().map(|(name, of_it)| (name, days(of_it))).collect()
     }
@@ -159,12 +144,12 @@ impl TryFrom<Written> for Usage {
             let of_it = usage.uplinks.entry(name).or_default();
             for (day, bytes) in days {
                 let day = if day == UNDATED { None } else { Some(day.parse()?) };
-                of_it.add(day, bytes);
+                add(of_it, day, bytes);
             }
         }
         // The last day goes on until the clock is set.
-        let days = usage.uplinks.values().filter_map(|days| days.dated.last_key_value());
-        usage.today = days.map(|(day, _)| *day).max();
+        let days = usage.uplinks.values().filter_map(|days| days.last_key_value());
+        usage.today = days.filter_map(|(day, _)| *day).max();
         Ok(usage)
     }
 }
@@ -284,7 +269,7 @@ mod tests {
             usage.on_time_of_day(noon("2026-01-01") + day * 86_400, true);
             usage.add("wwan0", 1);
             let sum = carried(&usage, 1).1;
-            assert!(sum <= 31 && usage.uplinks["wwan0"].dated.len() <= DAYS_MOST + 1, "{day}");
+            assert!(sum <= 31 && usage.uplinks["wwan0"].len() <= DAYS_MOST + 1, "{day}");
         }
         assert_eq!(carried(&usage, 1), (1, 26), "of 2028-09");
     }
