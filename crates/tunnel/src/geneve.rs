@@ -149,18 +149,12 @@ impl Links {
     /// The link whose other end is at `remote`. A peer at a given address may send from any port
     /// (RFC 8926 section 3.3); behind a NAT the port distinguishes links.
     pub(crate) fn find(&self, socket: u32, remote: SocketAddr) -> Option<usize> {
-        let mut here =
-            self.links.iter().enumerate().filter(|(_, link)| link.config.socket == socket);
-        let exact = here
-            .clone()
-            .find(|(_, link)| link.remote.is_some_and(|(address, _)| address == remote));
-        exact
-            .or_else(|| {
-                here.find(|(_, link)| {
-                    matches!(link.config.peer, RouterPeer::At(at) if at.ip() == remote.ip())
-                })
-            })
-            .map(|(at, _)| at)
+        let here = |link: &LinkState| link.config.socket == socket;
+        let exact = |link: &LinkState| here(link) && link.remote() == Some(remote);
+        let by_ip = |link: &LinkState| {
+            here(link) && matches!(link.config.peer, RouterPeer::At(at) if at.ip() == remote.ip())
+        };
+        self.links.iter().position(exact).or_else(|| self.links.iter().position(by_ip))
     }
 
     /// The link of a hello with `number` from `remote`, behind NAT even if another link was there.
@@ -170,16 +164,7 @@ impl Links {
         remote: SocketAddr,
         number: u8,
     ) -> Option<usize> {
-        let may = |link: &LinkState| {
-            link.config.socket == socket
-                && link.config.number == number
-                && match &link.config.peer {
-                    RouterPeer::At(address) => address.ip() == remote.ip(),
-                    RouterPeer::Within(prefixes) => {
-                        prefixes.iter().any(|prefix| prefix.contains(&remote.ip()))
-                    }
-                }
-        };
+        let may = |link: &LinkState| link.config.number == number && link.may_be_at(socket, remote);
         self.links.iter().position(may)
     }
 
@@ -203,11 +188,7 @@ impl Links {
     }
 
     pub(crate) fn may_be_peer(&self, socket: u32, remote: SocketAddr) -> bool {
-        self.links.iter().any(|link| {
-            link.config.socket == socket
-                && matches!(&link.config.peer, RouterPeer::Within(prefixes)
-                    if prefixes.iter().any(|prefix| prefix.contains(&remote.ip())))
-        })
+        self.links.iter().any(|link| link.may_be_at(socket, remote))
     }
 
     /// Takes the address of the link at `at` from other links with learned addresses.
@@ -365,6 +346,15 @@ impl LinkState {
             self.said.pop_front();
         }
         self.said.push_back((now, sent_us));
+    }
+
+    /// Whether its other end may be at `remote`: at any port, or behind NAT in its prefixes.
+    fn may_be_at(&self, socket: u32, remote: SocketAddr) -> bool {
+        let is_there = match &self.config.peer {
+            RouterPeer::At(address) => address.ip() == remote.ip(),
+            RouterPeer::Within(prefixes) => prefixes.iter().any(|it| it.contains(&remote.ip())),
+        };
+        self.config.socket == socket && is_there
     }
 
     fn is_heard(&self, now: Instant) -> bool {
