@@ -8,7 +8,7 @@ use roadweave_proto::wire::{EARLY_CREDIT, SESSION_CREDIT, STREAM_CREDIT, VARINT_
 #[derive(Debug)]
 pub(crate) struct SendCredit {
     allowed: u64,
-    used: u64,
+    pub(crate) used: u64,
 }
 
 impl Default for SendCredit {
@@ -35,10 +35,6 @@ impl SendCredit {
         self.allowed = self.allowed.max(credit);
         is_more
     }
-
-    pub(crate) fn use_up(&mut self, bytes: u64) {
-        self.used += bytes;
-    }
 }
 
 #[derive(Debug)]
@@ -47,7 +43,7 @@ pub(crate) struct ReceiveCredit {
     announced: u64,
     received: u64,
     consumed: u64,
-    is_due: bool,
+    pub(crate) is_due: bool,
 }
 
 impl ReceiveCredit {
@@ -92,10 +88,6 @@ impl ReceiveCredit {
 
     pub(crate) fn has_some_room(&self) -> bool {
         self.held() <= self.window / 8 * 7
-    }
-
-    pub(crate) fn repeat(&mut self) {
-        self.is_due = true;
     }
 
     pub(crate) fn due(&self) -> Option<u64> {

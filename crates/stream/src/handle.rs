@@ -204,7 +204,7 @@ impl Streams {
             _ => Ack::Now,
         };
         if length == 0 && !fin {
-            self.receive_credit.repeat();
+            self.receive_credit.is_due = true;
         }
         if stream.receive.final_size.is_some() {
             stream.stop = None;

@@ -67,10 +67,6 @@ impl Asked {
         }
         is_newer
     }
-
-    pub(crate) fn on_told(&mut self) {
-        self.is_to_be_told = false;
-    }
 }
 
 /// How many bytes of a stream may still go before others. Bytes sent in normal order earn some

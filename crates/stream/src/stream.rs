@@ -161,7 +161,7 @@ impl Stream {
         self.send.discard();
         self.reset = Some(Reset { code, by_peer, tell: Obligation::Due, is_agreed });
         (self.ack, self.stop, self.probe) = (Ack::None, None, Obligation::None);
-        self.asked.on_told();
+        self.asked.is_to_be_told = false;
         (self.begin, self.wants_room) = (Obligation::Met, false);
         (self.attempts, self.retry_at, self.waiting_since) = (0, None, None);
         let owner_knows = self.is_ours || self.begun && !self.events.has(Kind::Opened);

@@ -46,7 +46,7 @@ impl Streams {
             }
             self.settle(now, id);
         }
-        self.receive_credit.repeat();
+        self.receive_credit.is_due = true;
         self.forgive_readers(now);
         if self.starved.is_some() {
             self.starved = Some((now, 0));

@@ -137,7 +137,7 @@ impl Streams {
             if !symbol.put(&StreamFrame::Priority { id, change, priority }) {
                 return false;
             }
-            stream.asked.on_told();
+            stream.asked.is_to_be_told = false;
         }
         if stream.ack == Ack::Now && !put_acknowledgement(id, stream, window, symbol) {
             return false;
@@ -191,7 +191,7 @@ impl Streams {
         let Some((length, fresh)) = sent else { return false };
         self.turns += 1;
         stream.turn = self.turns;
-        self.send_credit.use_up(fresh);
+        self.send_credit.used += fresh;
         self.stats.sent += fresh;
         self.stats.sent_again += length - fresh;
         true

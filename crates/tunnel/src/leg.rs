@@ -80,15 +80,11 @@ impl TenantAccount {
         true
     }
 
-    fn passes_at(&self, direction: Direction, bytes: usize) -> Instant {
-        let limit = self.limits.as_ref().map(|limits| &limits[direction as usize]);
-        limit.map_or(Instant::ZERO, |it| it.passes_at(bytes).unwrap_or(Instant::FAR_FUTURE))
-    }
-
     /// When frames of `bytes` bytes are within the tenant's rate. All frames wait for the same
     /// amount, so that small ones do not overtake.
     pub(crate) fn frames_pass_at(&self, direction: Direction, bytes: usize) -> Instant {
-        self.passes_at(direction, bytes.max(FRAMES_SIZE))
+        let limit = self.limits.as_ref().map(|limits| &limits[direction as usize]);
+        limit.map_or(Instant::ZERO, |limit| limit.passes_at(bytes.max(FRAMES_SIZE)))
     }
 
     pub(crate) fn drop(&mut self, reason: DropReason) {
@@ -163,7 +159,7 @@ impl LegEnd {
         accounts: &mut Accounts,
     ) {
         let mut drop = |tenant: TenantId, reason| drop_of(accounts, tenant, reason);
-        while self.has_room(now)
+        while self.free_at.since(now) <= BURST
             && let Some((tenant, (datagram, kept))) = self.next(now, &mut drop)
         {
             if let Some(rate) = self.rate {
@@ -187,10 +183,6 @@ impl LegEnd {
             }
             None => self.queue.pop(now, drop),
         }
-    }
-
-    fn has_room(&self, now: Instant) -> bool {
-        self.free_at.since(now) <= BURST
     }
 
     fn send(

@@ -27,14 +27,14 @@ impl Limit {
         self.rate
     }
 
-    /// When a packet of `bytes` bytes passes; never at a rate of zero.
-    pub(crate) fn passes_at(&self, bytes: usize) -> Option<Instant> {
+    /// When a packet of `bytes` bytes passes: in the far future at a rate of zero.
+    pub(crate) fn passes_at(&self, bytes: usize) -> Instant {
         if self.rate == Rate::default() {
-            return None;
+            return Instant::FAR_FUTURE;
         }
         let full_at = self.full_at + self.rate.time_for(bytes as u64);
         let burst = self.burst.min(full_at.since(Instant::ZERO));
-        Some(full_at - burst)
+        full_at - burst
     }
 
     /// Whether a packet of `bytes` bytes passes now, and is counted; none does at a rate of zero.

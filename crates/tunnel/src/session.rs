@@ -240,7 +240,8 @@ impl Session {
                     self.exit.drops.count(DropReason::UnknownMessage);
                     return;
                 }
-                let age_max = self.keeps_for(part.lane);
+                let receiver = self.receivers.get(&part.lane);
+                let age_max = receiver.map_or(Promise::DEFAULT_AGE, LaneReceiver::keeps_for);
                 let whole = self.parts.insert(now, part, age_max, &mut self.exit.drops);
                 if let Some(whole) = whole {
                     self.handle_parsed(now, Datagram::parse(whole));
@@ -452,11 +453,6 @@ impl Session {
         let receiver =
             self.receivers.entry(lane).or_insert_with(|| LaneReceiver::new(lane, self.opening));
         handle(receiver, &mut |delivery| self.exit.deliver(now, lane, delivery));
-    }
-
-    /// How long data of `lane` may still be completed.
-    fn keeps_for(&self, lane: LaneId) -> Duration {
-        self.receivers.get(&lane).map_or(Promise::DEFAULT_AGE, LaneReceiver::keeps_for)
     }
 
     fn feedback(&mut self, now: Instant) -> Option<Feedback> {

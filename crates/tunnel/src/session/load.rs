@@ -258,11 +258,9 @@ impl Sending {
                 self.plan.bytes = 0;
                 return;
             }
-            if let Some(limit) = limit {
-                match limit.passes_at(size) {
-                    Some(passes_at) if passes_at <= now => {}
-                    passes_at => return self.waits_until = passes_at,
-                }
+            let passes_at = limit.as_ref().map(|limit| limit.passes_at(size));
+            if passes_at.is_some_and(|at| at > now) {
+                return self.waits_until = passes_at;
             }
             let number = self.counts.packets as u32;
             let datagram = LaneDatagram {

@@ -151,8 +151,7 @@ impl<'a> StreamTurn<'a> {
     fn allows(&mut self, now: Instant, direction: Direction, bytes: usize) -> bool {
         let own = self.streams.passes_at(now, direction, bytes);
         let limit = self.limits.as_ref().map(|limits| &limits[direction as usize]);
-        let limit = limit.map(|limit| limit.passes_at(bytes).unwrap_or(Instant::FAR_FUTURE));
-        let at = limit.map_or(own, |limit| limit.max(own));
+        let at = limit.map_or(own, |limit| limit.passes_at(bytes).max(own));
         if at > now {
             self.passes_at = earliest([self.passes_at, Some(at)]);
         }

@@ -40,20 +40,31 @@ impl LaneSender {
         }
     }
 
-    /// The scheduler's paths for a packet, its own first; `is_redundant`: it has left before.
-    pub(super) fn select(
+    /// The scheduler's paths for a packet that came at `since`, its own first; `again`: it has left
+    /// before, and is in no queue.
+    fn select(
         &mut self,
         now: Instant,
-        packet: &PacketInfo,
-        is_redundant: bool,
+        (bytes, flow): (usize, u64),
+        since: Instant,
+        again: bool,
         carrier: &mut impl Carrier,
     ) -> Vec<PathId> {
+        let unqueued = if again { bytes as u64 } else { 0 };
+        let packet = PacketInfo {
+            bytes,
+            backlog_bytes: self.backlog_bytes() + unqueued,
+            flow,
+            flow_bytes: self.flow_bytes(flow) + unqueued,
+            waited: now.since(since),
+            is_of_streams: self.carries_streams(),
+        };
         let mut paths = self.offers(carrier.paths(now));
-        if is_redundant {
-            keep_to_budgets(&mut paths, packet.bytes);
+        if again {
+            keep_to_budgets(&mut paths, bytes);
         }
-        match self.scheduler.select(now, packet, &paths) {
-            Decision::Send(chosen) => path_ids(chosen, packet.bytes, &paths),
+        match self.scheduler.select(now, &packet, &paths) {
+            Decision::Send(chosen) => path_ids(chosen, bytes, &paths),
             Decision::Wait => Vec::new(),
         }
     }
@@ -70,16 +81,8 @@ impl LaneSender {
             self.recovery.of(id).on_abandoned(id);
             return true;
         };
-        let packet = PacketInfo {
-            bytes: datagram.len(),
-            // It is in no queue now.
-            backlog_bytes: self.backlog_bytes() + datagram.len() as u64,
-            flow: self.sent_flows.of(id),
-            flow_bytes: datagram.len() as u64 + self.flow_bytes(self.sent_flows.of(id)),
-            waited: now.since(since),
-            is_of_streams: self.carries_streams(),
-        };
-        let chosen = self.select(now, &packet, true, carrier);
+        let packet = (datagram.len(), self.sent_flows.of(id));
+        let chosen = self.select(now, packet, since, true, carrier);
         if chosen.is_empty() {
             return false;
         }
@@ -99,15 +102,8 @@ impl LaneSender {
         if bytes > limit {
             return self.split_front(limit);
         }
-        let packet = PacketInfo {
-            bytes,
-            backlog_bytes: self.backlog_bytes(),
-            flow: front.flow,
-            flow_bytes: self.flow_bytes(front.flow),
-            waited: now.since(front.since),
-            is_of_streams: self.carries_streams(),
-        };
-        let chosen = self.select(now, &packet, false, carrier);
+        let (packet, since) = ((bytes, front.flow), front.since);
+        let chosen = self.select(now, packet, since, false, carrier);
         if chosen.is_empty() {
             return false;
         }
