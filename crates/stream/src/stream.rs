@@ -14,8 +14,8 @@
 
 use std::time::Duration;
 
-use roadweave_proto::Instant;
 use roadweave_proto::wire::{Acknowledged, Destination, ResetCode, StreamId, StreamPriority};
+use roadweave_proto::{Instant, earliest};
 
 use crate::config::{Config, Obligation, Timing};
 use crate::event::{Kind, Pending};
@@ -224,8 +224,7 @@ impl Stream {
     fn earliest_sent(&self) -> Option<Instant> {
         let stop = self.stop.and_then(|stop| stop.tell.sent());
         let reset = self.reset.and_then(|reset| reset.tell.sent());
-        let obligations = [self.begin.sent(), self.probe.sent(), stop, reset];
-        obligations.into_iter().flatten().chain(self.send.earliest_sent()).min()
+        earliest([self.begin.sent(), self.probe.sent(), stop, reset, self.send.earliest_sent()])
     }
 
     fn is_waiting(&self) -> bool {
@@ -255,8 +254,7 @@ impl Stream {
             self.retry_at = None;
         }
         let ack = if let Ack::By(at) = self.ack { Some(at) } else { None };
-        self.timer =
-            [self.retry_at, ack, self.given_up_at(give_up_after)].into_iter().flatten().min();
+        self.timer = earliest([self.retry_at, ack, self.given_up_at(give_up_after)]);
     }
 
     pub(crate) fn listing(&self, id: StreamId) -> Listed {

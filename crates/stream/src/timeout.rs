@@ -1,7 +1,7 @@
 //! Time: losses, timeouts, and new sessions.
 
-use roadweave_proto::Instant;
 use roadweave_proto::wire::{ResetCode, StreamId};
+use roadweave_proto::{Instant, earliest};
 
 use crate::config::Obligation;
 use crate::streams::Streams;
@@ -10,8 +10,7 @@ impl Streams {
     /// When to call [`Streams::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
         let timer = self.index.timers.first().map(|(at, _)| *at);
-        let starved = self.starved.map(|(at, _)| at);
-        timer.into_iter().chain(starved).chain(self.crowd.look_at).min()
+        earliest([timer, self.starved.map(|(at, _)| at), self.crowd.look_at])
     }
 
     /// Handles expired timers; may be called at any time.

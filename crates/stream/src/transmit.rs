@@ -164,10 +164,7 @@ impl Streams {
         if self.index.records >= self.records_max() {
             fresh = None;
         }
-        match (again, fresh) {
-            (Some(again), Some(fresh)) => Some(again.min(fresh)),
-            (again, fresh) => again.or(fresh),
-        }
+        again.into_iter().chain(fresh).min()
     }
 
     fn put_stream(&mut self, now: Instant, id: StreamId, symbol: &mut Symbol) -> bool {

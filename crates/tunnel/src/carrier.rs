@@ -19,10 +19,10 @@ pub trait Carrier {
     fn max_datagram_size(&self) -> usize;
 
     /// Sets the pacing of datagrams, which snapshots reflect.
-    fn set_pacing(&mut self, pacing: Pacing);
+    fn set_pacing(&mut self, _pacing: Pacing) {}
 
     /// Packets wait: wakes the session when the pacer set last lets one through.
-    fn on_backlog(&mut self, now: Instant);
+    fn on_backlog(&mut self, _now: Instant) {}
 
     /// Sends `datagram` on exactly `path`. Its fate is reported with its token
     /// ([`LaneDatagram::token`]).
@@ -52,13 +52,15 @@ pub trait Carrier {
     fn acknowledge_on_all(&mut self, _is_on: bool) {}
 
     /// The path on which waiting acknowledgements should leave now, if any.
-    fn feedback_due(&self, now: Instant) -> Option<PathId>;
+    fn feedback_due(&self, _now: Instant) -> Option<PathId> {
+        None
+    }
 
     /// Sends a small datagram with the waiting acknowledgements. Its fate is not reported.
-    fn send_feedback_on(&mut self, now: Instant, path: PathId, datagram: Bytes);
+    fn send_feedback_on(&mut self, _now: Instant, _path: PathId, _datagram: Bytes) {}
 
     /// Sends the waiting acknowledgements alone, with `datagram` if they are to elicit an answer.
-    fn acknowledge_on(&mut self, now: Instant, path: PathId, datagram: Bytes);
+    fn acknowledge_on(&mut self, _now: Instant, _path: PathId, _datagram: Bytes) {}
 }
 
 /// Why a datagram could not leave.

@@ -24,9 +24,7 @@ use roadweave_proto::wire::{
     GENEVE_OVERHEAD, Geneve, GeneveHello, GeneveSequence, MAX_SYMBOL_BODY, SOURCE_HEADER,
     SYMBOL_HEADER,
 };
-use roadweave_proto::{
-    Delays, Instant, Pacing, PathId, PathSnapshot, PathStatus, RttEstimator, UplinkId,
-};
+use roadweave_proto::{Delays, Instant, PathId, PathSnapshot, PathStatus, RttEstimator, UplinkId};
 use roadweave_quic::{Outbox, Route, Transmit};
 use serde::{Deserialize, Serialize};
 
@@ -256,10 +254,6 @@ impl Carrier for Links {
         2 * SOURCE_HEADER + SYMBOL_HEADER + MAX_SYMBOL_BODY
     }
 
-    fn set_pacing(&mut self, _pacing: Pacing) {}
-
-    fn on_backlog(&mut self, _now: Instant) {}
-
     fn send_on(
         &mut self,
         _now: Instant,
@@ -289,14 +283,6 @@ impl Carrier for Links {
     fn tells_fates(&self) -> bool {
         false
     }
-
-    fn feedback_due(&self, _now: Instant) -> Option<PathId> {
-        None
-    }
-
-    fn send_feedback_on(&mut self, _now: Instant, _path: PathId, _datagram: Bytes) {}
-
-    fn acknowledge_on(&mut self, _now: Instant, _path: PathId, _datagram: Bytes) {}
 }
 
 impl LinkState {

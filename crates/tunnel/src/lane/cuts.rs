@@ -88,7 +88,9 @@ impl Reassembly {
         age_max: Duration,
         drops: &mut DropCounters,
     ) -> Option<Bytes> {
-        self.expire(now, drops);
+        while self.order.front().is_some_and(|(until, ..)| *until < now) {
+            self.drop_oldest(drops, DropReason::IncompleteFragments);
+        }
         let key = (part.lane, part.number);
         let count = usize::from(part.last) + 1;
         let whole = self.incomplete.entry(key).or_insert_with(|| {
@@ -111,7 +113,9 @@ impl Reassembly {
         self.bytes += part.bytes.len();
         *place = Some(part.bytes);
         if whole.parts.iter().any(Option::is_none) {
-            self.make_room(drops);
+            while self.order.len() > INCOMPLETE_MAX || self.bytes > BYTES_MAX {
+                self.drop_oldest(drops, DropReason::ReceiveMemory);
+            }
             return None;
         }
         let Incomplete { parts, bytes } = self.remove(key)?;
@@ -131,18 +135,6 @@ impl Reassembly {
         let whole = self.incomplete.remove(&key)?;
         self.bytes -= whole.bytes;
         Some(whole)
-    }
-
-    fn expire(&mut self, now: Instant, drops: &mut DropCounters) {
-        while self.order.front().is_some_and(|(until, ..)| *until < now) {
-            self.drop_oldest(drops, DropReason::IncompleteFragments);
-        }
-    }
-
-    fn make_room(&mut self, drops: &mut DropCounters) {
-        while self.order.len() > INCOMPLETE_MAX || self.bytes > BYTES_MAX {
-            self.drop_oldest(drops, DropReason::ReceiveMemory);
-        }
     }
 
     fn drop_oldest(&mut self, drops: &mut DropCounters, reason: DropReason) {

@@ -52,7 +52,9 @@ impl Fragments {
         position: FragmentPosition,
         body: Bytes,
     ) -> Option<Joined> {
-        self.expire(now);
+        while self.arrivals.front().is_some_and(|(since, _)| now.since(*since) > self.age_max) {
+            self.drop_oldest(DropReason::IncompleteFragments);
+        }
         if self.arrivals.len() >= FRAGMENTS_MAX {
             self.drop_oldest(DropReason::ReceiveMemory);
         }
@@ -91,12 +93,6 @@ impl Fragments {
             at = at.plus(step);
         }
         None
-    }
-
-    fn expire(&mut self, now: Instant) {
-        while self.arrivals.front().is_some_and(|(since, _)| now.since(*since) > self.age_max) {
-            self.drop_oldest(DropReason::IncompleteFragments);
-        }
     }
 
     fn drop_oldest(&mut self, reason: DropReason) {

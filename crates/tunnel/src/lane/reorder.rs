@@ -197,16 +197,12 @@ impl Reorder {
             }
             _ => {
                 self.flush(release);
-                let counts = std::mem::take(&mut self.counts);
-                *self = Self { counts, ..Self::new(order, self.next_id()) };
+                let (counts, next) = (std::mem::take(&mut self.counts), self.newest as u32);
+                *self = Self { counts, ..Self::new(order, PacketId(next).next()) };
             }
         }
         self.order = order;
         self.handle_timeout(now, release);
-    }
-
-    fn next_id(&self) -> PacketId {
-        PacketId(self.newest as u32).next()
     }
 
     pub(crate) fn handle(
@@ -251,7 +247,9 @@ impl Reorder {
             Turn::Late => self.counts.late_packets += 1,
             Turn::Discarded => self.held_bytes -= bytes,
         }
-        self.make_room(release);
+        while (self.held_packets() > HELD_MAX || self.held_bytes > HELD_BYTES_MAX)
+            && self.release_oldest(release)
+        {}
         turn
     }
 
@@ -325,12 +323,6 @@ impl Reorder {
             Keeper::Frames(frames) => frames.len(),
             Keeper::Even(even) => even.len(),
         }
-    }
-
-    fn make_room(&mut self, release: &mut dyn FnMut(Unit)) {
-        while (self.held_packets() > HELD_MAX || self.held_bytes > HELD_BYTES_MAX)
-            && self.release_oldest(release)
-        {}
     }
 
     /// Releases the unit whose time ends first, and those it waits for; `false` if none waits.

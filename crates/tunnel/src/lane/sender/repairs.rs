@@ -8,7 +8,7 @@
 //!             reinject ─► at once        abandon ─► out of the pool
 //! ```
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -128,18 +128,17 @@ impl LaneSender {
 
     /// Drops waiting repairs that are only for packets for which `is_such` holds; returns how many.
     pub(super) fn cancel_repairs(&mut self, is_such: impl Fn(PacketId) -> bool) -> u64 {
-        let count = |repairs: &BTreeMap<PathId, VecDeque<QueuedRepair>>| {
-            repairs.values().map(VecDeque::len).sum::<usize>()
-        };
-        let before = count(&self.repairs);
+        let mut cancelled = 0;
         for repairs in self.repairs.values_mut() {
             repairs.retain(|repair| {
                 let mut lost = repair.datagram.content.id().of_mask(repair.lost);
-                repair.lost == 0 || !lost.all(&is_such)
+                let goes = repair.lost != 0 && lost.all(&is_such);
+                cancelled += u64::from(goes);
+                !goes
             });
         }
         self.repairs.retain(|_, repairs| !repairs.is_empty());
-        (before - count(&self.repairs)) as u64
+        cancelled
     }
 
     /// Gives up the first repair of the path with the most repairs; returns its bytes.

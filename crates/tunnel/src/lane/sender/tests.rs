@@ -5,7 +5,7 @@ use bytes::Bytes;
 use roadweave_proto::wire::{
     Control, FragmentPosition, SOURCE_HEADER, SYMBOL_HEADER, split_predecessor, split_stamp,
 };
-use roadweave_proto::{Pacing, PathStatus, Policy};
+use roadweave_proto::{PathStatus, Policy};
 use roadweave_schedule::{Decision, PacketInfo, PathSet};
 
 use super::*;
@@ -762,10 +762,6 @@ impl Carrier for TwoPaths {
         self.datagram_max
     }
 
-    fn set_pacing(&mut self, _pacing: Pacing) {}
-
-    fn on_backlog(&mut self, _now: Instant) {}
-
     fn account(&mut self, _path: PathId, bytes: u32, redundant: bool) {
         self.accounted[usize::from(redundant)] += u64::from(bytes);
     }
@@ -793,14 +789,6 @@ impl Carrier for TwoPaths {
         self.messages.push(Control::parse(message).expect("well-formed"));
         true
     }
-
-    fn feedback_due(&self, _now: Instant) -> Option<PathId> {
-        None
-    }
-
-    fn send_feedback_on(&mut self, _now: Instant, _path: PathId, _datagram: Bytes) {}
-
-    fn acknowledge_on(&mut self, _now: Instant, _path: PathId, _datagram: Bytes) {}
 }
 
 /// A UDP packet on these ports with this RTP header and `bytes` more bytes.
