@@ -50,9 +50,7 @@ fn flag(set: &mut BTreeSet<StreamId>, id: StreamId, old: bool, new: bool) {
 
 fn replace<T: Ord>(set: &mut BTreeSet<T>, old: Option<T>, new: Option<T>) {
     if old != new {
-        old.iter().for_each(|old| {
-            set.remove(old);
-        });
+        old.iter().for_each(|old| _ = set.remove(old));
         set.extend(new);
     }
 }

@@ -240,11 +240,7 @@ impl Stream {
     }
 
     pub(crate) fn arm(&mut self, now: Instant, timing: &Timing, give_up_after: Duration) {
-        if !self.is_waiting() {
-            self.waiting_since = None;
-        } else if self.waiting_since.is_none() {
-            self.waiting_since = Some(now);
-        }
+        self.waiting_since = self.is_waiting().then(|| self.waiting_since.unwrap_or(now));
         let is_blocked = self.reset.is_none() && self.send.is_blocked();
         if self.retry_at.is_none() {
             let patience = timing.patience(self.attempts);

@@ -214,13 +214,6 @@ impl Streams {
         let length = take(stream.receive.peek());
         assert!(length as u64 <= stream.receive.readable(), "taken and not there");
         stream.receive.consume(length);
-        self.on_read(now, id, length, was_done);
-        Ok(length)
-    }
-
-    /// `was_done`: all had been read before.
-    fn on_read(&mut self, now: Instant, id: StreamId, length: usize, was_done: bool) {
-        let Some(stream) = self.table.get_mut(&id) else { return };
         stream.told_readable = stream.receive.readable() > 0;
         if stream.receive.is_done() && !was_done {
             stream.events.add(Kind::Finished);
@@ -228,6 +221,7 @@ impl Streams {
         self.receive_credit.on_consumed(length as u64);
         self.offer_credit(id);
         self.settle(now, id);
+        Ok(length)
     }
 
     /// Stops reading: what comes is dropped. The stream can still be written.

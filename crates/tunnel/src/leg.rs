@@ -251,16 +251,13 @@ impl LegEnd {
         }
         let whole = match Datagram::parse(datagram) {
             Ok(Datagram::Part(part)) => {
-                self.parts.insert(now, part, PARTS_AGE_MAX, &mut self.drops)?
+                let whole = self.parts.insert(now, part, PARTS_AGE_MAX, &mut self.drops)?;
+                FromLeg::parse(&whole)
             }
             // A connection's answer to a probe.
             Ok(Datagram::Feedback(_)) => return None,
-            _ => {
-                self.drops.count(DropReason::MalformedMessage);
-                return None;
-            }
+            _ => None,
         };
-        let whole = FromLeg::parse(&whole);
         if whole.is_none() {
             self.drops.count(DropReason::MalformedMessage);
         }

@@ -40,7 +40,7 @@ const WORD_RECEIVED: u8 = 4;
 const WORD_STOP: u8 = 5;
 
 /// The number of a test, counted by the client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TestId(pub u32);
 
 /// The end that sends the load of a test.

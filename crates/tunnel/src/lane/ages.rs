@@ -49,10 +49,9 @@ impl Ages {
         if self.millis(now, sent) > LEAP_MS {
             let leap = self.leap.get_or_insert(this);
             leap.quickest = leap.quickest.or_quicker(now, sent);
-            if now.since(leap.began) < LEAP_TIME {
-                return self.age(now, sent);
+            if now.since(leap.began) >= LEAP_TIME {
+                *self = Self { current: Some(*leap), ..Self::default() };
             }
-            *self = Self { current: Some(*leap), ..Self::default() };
             return self.age(now, sent);
         }
         self.leap = None;

@@ -68,11 +68,8 @@ impl Shedder {
     }
 
     pub(crate) fn on_front(&mut self, now: Instant, since: Instant) {
-        if self.deadline.is_none_or(|deadline| now.since(since) <= deadline) {
-            self.late_since = None;
-        } else if self.late_since.is_none() {
-            self.late_since = Some(now);
-        }
+        let is_late = self.deadline.is_some_and(|deadline| now.since(since) > deadline);
+        self.late_since = is_late.then(|| self.late_since.unwrap_or(now));
     }
 
     pub(crate) fn on_empty(&mut self) {

@@ -50,7 +50,7 @@ impl LoadStats {
     }
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct LoadPlan {
     pub(crate) test: TestId,
     pub(crate) paths: Vec<PathId>,
@@ -58,7 +58,7 @@ pub(crate) struct LoadPlan {
     pub(crate) bytes: u64,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LoadExpected {
     pub(crate) test: TestId,
     pub(crate) duration: Duration,
@@ -81,7 +81,7 @@ pub(super) struct Loads {
     pub(super) stats: LoadStats,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Sending {
     plan: LoadPlan,
     /// When a limit lets the next datagram pass.
@@ -92,7 +92,7 @@ struct Sending {
     answers: u32,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Receiving {
     expected: LoadExpected,
     first: Option<Instant>,
@@ -106,14 +106,7 @@ impl Session {
     /// Starts to send load; an earlier test ends without a report.
     pub(crate) fn begin_load(&mut self, plan: LoadPlan) {
         self.loads.sent = None;
-        self.loads.sending = Some(Sending {
-            plan,
-            waits_until: None,
-            first: None,
-            counts: LoadCounts::default(),
-            round_trips: Duration::ZERO,
-            answers: 0,
-        });
+        self.loads.sending = Some(Sending { plan, ..Sending::default() });
     }
 
     /// Ends `test` in both directions; the other end still gets the sum of what was sent.
@@ -126,14 +119,7 @@ impl Session {
     }
 
     pub(crate) fn expect_load(&mut self, now: Instant, expected: LoadExpected) {
-        self.loads.receiving = Some(Receiving {
-            expected,
-            first: None,
-            last: now,
-            steady_first: None,
-            counts: LoadCounts::default(),
-            sent: None,
-        });
+        self.loads.receiving = Some(Receiving { expected, last: now, ..Receiving::default() });
     }
 
     /// Ends all tests without a report.

@@ -153,10 +153,7 @@ impl<K: Copy + Eq + Hash> StreamsTable<K> {
     pub(crate) fn on_away(&mut self, now: Instant, key: &K, stays: bool) {
         match self.by_key.get_mut(key) {
             Some(of) if stays => {
-                if of.away_since.is_none() {
-                    of.away_since = Some(now);
-                    self.away.insert((now, of.owner));
-                }
+                self.away.insert((*of.away_since.get_or_insert(now), of.owner));
             }
             _ => self.end(key),
         }

@@ -43,10 +43,7 @@ impl Strict {
             out.release(placed);
             return Turn::Kept;
         }
-        if placed.first < self.next {
-            return Turn::Discarded;
-        }
-        if self.held.contains_key(&placed.first) {
+        if placed.first < self.next || self.held.contains_key(&placed.first) {
             return Turn::Discarded;
         }
         self.arrivals.insert((placed.since, placed.first));
