@@ -471,8 +471,11 @@ mod tests {
     use super::*;
     use crate::lane::Strategy;
 
-    fn session() -> Session {
-        Session::new(SessionConfig::new(Strategy::xnc(), 1), false).expect("usable settings")
+    pub(super) fn session() -> Session {
+        let lanes = vec![LaneConfig::new("default", Strategy::xnc())];
+        let (peer_sources, streams, memory_max) = (None, None, MEMORY_MAX);
+        let config = SessionConfig { lanes, peer_sources, streams, memory_max, seed: 1 };
+        Session::new(config, false).expect("usable settings")
     }
 
     /// An inner packet of `bytes` bytes.

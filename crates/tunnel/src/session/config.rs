@@ -4,7 +4,7 @@ use std::mem::discriminant;
 
 use ipnet::IpNet;
 
-use crate::lane::{LANES_MAX, LaneConfig, NamesUplink, Strategy};
+use crate::lane::{LANES_MAX, LaneConfig, NamesUplink};
 
 /// The default limit of a session's memory, bytes: both directions at 190 Mbit/s, the rate for
 /// which encoders and decoders are made.
@@ -25,26 +25,10 @@ pub struct SessionConfig {
     pub seed: u64,
 }
 
-impl SessionConfig {
-    /// One lane for everything, with `strategy`.
-    pub fn new(strategy: Strategy, seed: u64) -> Self {
-        let lanes = vec![LaneConfig::new("default", strategy)];
-        Self { lanes, peer_sources: None, streams: None, memory_max: MEMORY_MAX, seed }
-    }
-}
-
 /// Why a session cannot be made.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SessionError {
-    /// No lane, or more than [`LANES_MAX`].
-    #[error("a session has 1 to {LANES_MAX} lanes, not {0}")]
-    Lanes(usize),
-    /// The strategy of a lane cannot be used here.
-    #[error(transparent)]
-    Strategy(#[from] NamesUplink),
-}
+pub type SessionError = SetError;
 
-/// Why a lane was not changed.
+/// Why lanes cannot be made or changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetError {

@@ -3,10 +3,9 @@
 use roadweave_proto::Rate;
 use roadweave_proto::wire::Datagram;
 
-use super::super::tests::inner;
+use super::super::tests::{inner, session};
 use super::*;
-use crate::lane::{Strategy, TwoPaths};
-use crate::session::SessionConfig;
+use crate::lane::TwoPaths;
 
 fn one_path(window: u64) -> TwoPaths {
     TwoPaths::new([window, 0])
@@ -27,10 +26,6 @@ fn said(carrier: &TwoPaths) -> Vec<TestWord> {
 
 fn at(ms: u64) -> Instant {
     Instant::from_millis(ms)
-}
-
-fn session() -> Session {
-    Session::new(SessionConfig::new(Strategy::xnc(), 1), false).expect("usable settings")
 }
 
 fn plan(bytes: u64) -> LoadPlan {
