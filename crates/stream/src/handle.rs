@@ -336,11 +336,8 @@ impl Streams {
     fn close(&mut self, now: Instant, violation: Violation) {
         self.violation.get_or_insert(violation);
         self.stats.violations += 1;
-        let ids: Vec<StreamId> = self.table.keys().copied().collect();
-        for id in ids {
-            if self.table.get(&id).is_some_and(|stream| stream.reset.is_none()) {
-                self.end(now, id, ResetCode::Violation);
-            }
-        }
+        let open = self.table.iter().filter(|(_, stream)| stream.reset.is_none());
+        let open: Vec<StreamId> = open.map(|(id, _)| *id).collect();
+        open.into_iter().for_each(|id| self.end(now, id, ResetCode::Violation));
     }
 }

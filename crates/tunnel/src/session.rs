@@ -192,7 +192,8 @@ impl Session {
     /// The peer makes a promise for one of its lanes.
     pub fn on_lane_promise(&mut self, now: Instant, lane: LaneId, promise: Promise) {
         self.receive(now, lane, |receiver, deliver| receiver.set_promise(now, promise, deliver));
-        self.acknowledges_on_all = self.receivers.values().any(LaneReceiver::acknowledges_on_all);
+        self.acknowledges_on_all =
+            self.receivers.values().any(|receiver| receiver.promise.acknowledge_on_all);
     }
 
     /// Sets the initial state of lanes, for a peer that cannot make promises.

@@ -23,7 +23,7 @@
 use std::time::Duration;
 
 use roadweave_proto::{Instant, PathId, PathOffer, PathStatus, Rate};
-use roadweave_schedule::{AcknowledgedDatagram, Scheduler, Windows};
+use roadweave_schedule::{Scheduler, Windows};
 use serde::{Deserialize, Serialize};
 
 /// What an encoder should do, in bytes of the tunnel's datagrams.
@@ -43,7 +43,7 @@ pub struct EncoderTarget {
 #[derive(Debug)]
 pub(super) struct Targets {
     deadline: Duration,
-    windows: Windows,
+    pub(super) windows: Windows,
     /// Bytes a second, and when they were computed.
     smoothed: Option<(Instant, f64)>,
     pub(super) told: EncoderTarget,
@@ -65,10 +65,6 @@ impl Targets {
             answering: Vec::new(),
             stranded: 0,
         }
-    }
-
-    pub(super) fn on_acknowledged(&mut self, now: Instant, acknowledged: &AcknowledgedDatagram) {
-        self.windows.on_acknowledged(now, acknowledged);
     }
 
     pub(super) fn is_wanted(&self, now: Instant) -> bool {

@@ -138,14 +138,10 @@ impl Flow {
         let (rtp, begins_frame) = self.media.on_packet(packet);
         let wanted = self.wanted(packet);
         let class = *self.class.get_or_insert(wanted);
-        if wanted == class {
-            self.packets_to_move = PACKETS_TO_MOVE;
-        } else {
-            self.packets_to_move -= 1;
-            if pause >= PAUSE || wanted == FlowClass::RealTime || self.packets_to_move == 0 {
-                self.class = Some(wanted);
-                self.packets_to_move = PACKETS_TO_MOVE;
-            }
+        self.packets_to_move -= 1;
+        let moves = pause >= PAUSE || wanted == FlowClass::RealTime || self.packets_to_move == 0;
+        if moves || wanted == class {
+            (self.class, self.packets_to_move) = (Some(wanted), PACKETS_TO_MOVE);
         }
         FlowView { class: self.class.unwrap_or(wanted), begins_frame, rtp }
     }

@@ -68,7 +68,7 @@ pub(crate) struct LaneReceiver {
     decoder: Decoder,
     fragments: Fragments,
     reorder: Reorder,
-    promise: Promise,
+    pub(crate) promise: Promise,
     ages: Ages,
     /// The initial order, until the first packet or promise.
     opening: Option<Order>,
@@ -132,10 +132,6 @@ impl LaneReceiver {
     /// How long incomplete packets and known ones are kept.
     pub(crate) fn keeps_for(&self) -> Duration {
         self.promise.age_max.clamp(Promise::DEFAULT_AGE, Promise::AGE_MAX)
-    }
-
-    pub(crate) fn acknowledges_on_all(&self) -> bool {
-        self.promise.acknowledge_on_all
     }
 
     /// Takes a source datagram's symbol; delivers the inner packets whose turn comes with it.

@@ -192,11 +192,9 @@ impl LaneSender {
     }
 
     pub(crate) fn hear_acknowledged(&mut self, now: Instant, acknowledged: &AcknowledgedDatagram) {
+        self.targets.take_if(|targets| !targets.is_wanted(now));
         if let Some(targets) = &mut self.targets {
-            match targets.is_wanted(now) {
-                true => targets.on_acknowledged(now, acknowledged),
-                false => self.targets = None,
-            }
+            targets.windows.on_acknowledged(now, acknowledged);
         }
     }
 

@@ -22,7 +22,7 @@ use super::LaneSender;
 use crate::carrier::{Carrier, SendError};
 use crate::lane::copies::SourceCopy;
 use crate::lane::cuts::Cut;
-use crate::lane::datagram::{DatagramContent, LaneDatagram};
+use crate::lane::datagram::{DatagramContent, LaneDatagram, TokenKind};
 use crate::lane::offers::limit_repairs;
 use crate::observe::PacketStep;
 
@@ -104,8 +104,23 @@ impl LaneSender {
                         carrier.account(chosen, bytes, is_redundant);
                     }
                     Err(SendError::TooLarge(datagram)) => {
-                        let repair = QueuedRepair { datagram, ..repair };
-                        self.on_too_large(now, path, &repair, carrier);
+                        let (kind, id) = (datagram.content.kind(), datagram.content.id());
+                        let cut = Cut { kind, id, path };
+                        // A part is not cut again; the recovery sends what it is of.
+                        let is_cut = kind != TokenKind::Part
+                            && self.send_in_parts(
+                                life,
+                                cut,
+                                &datagram.bytes,
+                                is_redundant,
+                                carrier,
+                            );
+                        if !is_cut {
+                            self.stats.drops.count(DropReason::SendFailed);
+                        }
+                        if kind == TokenKind::Part {
+                            self.on_part_lost(now, id.0);
+                        }
                     }
                     Err(SendError::Blocked(datagram)) => {
                         let tried_others = now.since(life.since) >= REPAIR_WAIT_MAX;
@@ -148,26 +163,6 @@ impl LaneSender {
         self.repairs.retain(|_, queue| !queue.is_empty());
         self.give_up(now, &repair);
         Some(repair.datagram.len() as u64)
-    }
-
-    fn on_too_large(
-        &mut self,
-        now: Instant,
-        path: PathId,
-        repair: &QueuedRepair,
-        carrier: &mut impl Carrier,
-    ) {
-        let QueuedRepair { life, datagram, is_redundant, .. } = repair;
-        if let DatagramContent::Part { number } = datagram.content {
-            // The path became narrower again. The recovery sends the packet again, if it is one.
-            self.stats.drops.count(DropReason::SendFailed);
-            self.on_part_lost(now, number);
-            return;
-        }
-        let cut = Cut { kind: datagram.content.kind(), id: datagram.content.id(), path };
-        if !self.send_in_parts(*life, cut, &datagram.bytes, *is_redundant, carrier) {
-            self.stats.drops.count(DropReason::SendFailed);
-        }
     }
 
     /// Cuts a datagram that is too large, and queues its parts first for its path; returns whether
