@@ -154,18 +154,20 @@ impl Session {
         self.note_incoming(now, packet.len());
     }
 
+    /// All lanes but that of streams.
+    fn lane_senders(&mut self) -> impl Iterator<Item = &mut LaneSender> {
+        self.senders.iter_mut().take(self.lane_configs.len())
+    }
+
     /// Records from now on what [`Session::take_unfinished`] returns.
     pub(crate) fn keep_unfinished(&mut self) {
-        let lanes = self.lane_configs.len();
-        self.senders[..lanes].iter_mut().for_each(LaneSender::keep_unfinished);
+        self.lane_senders().for_each(LaneSender::keep_unfinished);
     }
 
     /// Takes the inner packets that the peer may lack and that have not expired, oldest first.
     pub(crate) fn take_unfinished(&mut self, now: Instant) -> Vec<Unfinished> {
         let of_lane = |sender: &mut LaneSender| sender.take_unfinished(now);
-        let lanes = self.lane_configs.len();
-        let senders = self.senders[..lanes].iter_mut();
-        let mut packets: Vec<Unfinished> = senders.flat_map(of_lane).collect();
+        let mut packets: Vec<Unfinished> = self.lane_senders().flat_map(of_lane).collect();
         packets.sort_by_key(|unfinished| unfinished.since);
         packets
     }
@@ -432,13 +434,10 @@ impl Session {
         now: Instant,
         carrier: &mut impl Carrier,
     ) -> BTreeMap<String, EncoderTarget> {
-        let lanes = 0..self.senders.len();
-        let lanes: Vec<usize> = lanes.filter(|lane| !self.is_stream_lane(*lane)).collect();
-        let target = |lane: usize| {
-            let sender = &mut self.senders[lane];
+        let target = |sender: &mut LaneSender| {
             Some((sender.config.name.clone(), sender.encoder_target(now, carrier)?))
         };
-        lanes.into_iter().filter_map(target).collect()
+        self.lane_senders().filter_map(target).collect()
     }
 
     fn receive(

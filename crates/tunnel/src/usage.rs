@@ -53,11 +53,6 @@ impl Usage {
         Ok(usage)
     }
 
-    /// The known uplinks.
-    pub fn uplinks(&self) -> impl Iterator<Item = &str> {
-        self.uplinks.keys().map(String::as_str)
-    }
-
     /// Sets the day. Ignores an unset clock, and one that goes back without being synchronised.
     pub(crate) fn on_time_of_day(&mut self, unix_seconds: u64, is_synchronised: bool) {
         let Some(day) = day_of(unix_seconds).filter(|day| day.year() >= YEAR_MIN) else { return };

@@ -112,15 +112,14 @@ impl LaneSender {
         names_uplinks: bool,
     ) -> Result<Self, NamesUplink> {
         config.strategy.check(names_uplinks)?;
-        let recovery = recovery_config(&config);
         let age_max = config.keeps_for();
         // A range expires by its last packet, so its first is kept a little longer.
         let encoder = EncoderConfig { expiry: age_max + RANGE_SPAN, ..EncoderConfig::default() };
         Ok(Self {
             lane,
             scheduler: config.strategy.scheduler(config.for_scheduler()),
-            recovery: RecoveryHistory::new(config.strategy.recovery(recovery)),
-            insurance: settings::insurance(&config, recovery),
+            recovery: RecoveryHistory::new(config.strategy.recovery(recovery_config(&config))),
+            insurance: settings::insurance(&config),
             encoder: Encoder::new(encoder),
             sent_flows: SentFlows::default(),
             queue: VecDeque::new(),

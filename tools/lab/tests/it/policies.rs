@@ -203,7 +203,7 @@ fn beyond_its_cap_an_uplink_is_a_backup_until_the_month_is_over() {
     assert!(paths(&world)[0]["wwan0"].day_bytes < Some(100_000));
     // The month is over.
     let usage = world.inner.ends_mut().0.usage().clone();
-    assert_eq!(usage.uplinks().collect::<Vec<_>>(), ["wwan0"]);
+    assert_eq!(usage.of("wwan1", 1).month_bytes, 0);
     world.inner.ends_mut().0.on_time_of_day(1_800_000_000 + 31 * 86_400, true);
     stream(&mut world, 30, 4);
     assert!(datagrams(&world, "wwan0")[0] > before[0] + 100);

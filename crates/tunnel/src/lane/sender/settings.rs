@@ -35,7 +35,7 @@ impl LaneSender {
         self.config.strategy = strategy;
         let recovery = self.config.strategy.recovery(recovery_config(&self.config));
         self.recovery.change(self.next_id, recovery);
-        self.insurance = insurance(&self.config, recovery_config(&self.config));
+        self.insurance = insurance(&self.config);
         // The old recovery's packets must be kept as long as it expects.
         self.age_max = self.age_max.max(self.config.keeps_for());
         self.codes |= self.config.strategy.codes();
@@ -133,9 +133,9 @@ impl LaneSender {
 /// More paths do not live at a time.
 const PATH_NAMES_MAX: usize = 32;
 
-pub(super) fn insurance(lane: &LaneConfig, recovery: RecoveryConfig) -> Option<Insurance> {
+pub(super) fn insurance(lane: &LaneConfig) -> Option<Insurance> {
     let percent = lane.insurance_percent;
-    (percent > 0 && lane.strategy.codes()).then(|| Insurance::new(recovery, percent))
+    (percent > 0 && lane.strategy.codes()).then(|| Insurance::new(recovery_config(lane), percent))
 }
 
 pub(super) fn recovery_config(lane: &LaneConfig) -> RecoveryConfig {
