@@ -241,9 +241,7 @@ impl Streams {
                 stream.destination = None;
             }
         }
-        if stream.probe != Obligation::None {
-            stream.probe = Obligation::None;
-        }
+        stream.probe = Obligation::None;
         if is_news {
             stream.on_news();
         }

@@ -209,7 +209,10 @@ impl Links {
                 None => (0, u32::MAX),
             };
             let sent_us = micros(now.since(Instant::ZERO)).wrapping_add(self.begin_us);
-            link.note_said(now, sent_us);
+            if link.said.len() == SAID_MAX {
+                link.said.pop_front();
+            }
+            link.said.push_back((now, sent_us));
             let number = link.config.number;
             let hello =
                 GeneveHello { epoch: self.epoch, link: number, sent_us, echoed_us, held_us };
@@ -325,13 +328,6 @@ impl LinkState {
     pub(crate) fn answered_by(&self, hello: &GeneveHello) -> Option<Instant> {
         let said = self.said.iter().find(|(_, sent_us)| *sent_us == hello.echoed_us);
         said.filter(|_| hello.held_us != u32::MAX).map(|(at, _)| *at)
-    }
-
-    fn note_said(&mut self, now: Instant, sent_us: u32) {
-        if self.said.len() == SAID_MAX {
-            self.said.pop_front();
-        }
-        self.said.push_back((now, sent_us));
     }
 
     /// Whether its other end may be at `remote`: at any port, or behind NAT in its prefixes.

@@ -26,6 +26,7 @@ mod strategy;
 mod superseded;
 mod unfinished;
 
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -156,9 +157,7 @@ impl LaneRule {
             list.as_ref().is_none_or(|values| values.contains(&value))
         };
         let within = |networks: &Option<Vec<IpNet>>, address| {
-            networks
-                .as_ref()
-                .is_none_or(|networks| networks.iter().any(|network| network.contains(&address)))
+            networks.as_ref().is_none_or(|networks| contains(networks, address))
         };
         let ports = packet.ports();
         let in_range = |range: &Option<RangeInclusive<u16>>, port: fn((u16, u16)) -> [u16; 2]| {
@@ -177,6 +176,10 @@ impl LaneRule {
             && in_range(&self.source_ports, |(source, _)| [source; 2])
             && in_range(&self.destination_ports, |(_, destination)| [destination; 2])
     }
+}
+
+pub(crate) fn contains(networks: &[IpNet], address: IpAddr) -> bool {
+    networks.iter().any(|network| network.contains(&address))
 }
 
 /// The lane of `packet`, of a flow of `class`: the first whose rule matches, otherwise the last.

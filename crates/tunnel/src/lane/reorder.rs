@@ -166,16 +166,15 @@ impl Reorder {
     /// lane has just begun.
     pub(crate) fn opening(order: Order, first: PacketId) -> Self {
         let begin = if first.0 < JUST_BEGUN { PacketId(0) } else { first };
-        let mut this = Self::new(order, begin);
-        this.forget_before();
-        this
+        Self::new(order, begin).forget_before()
     }
 
     /// Earlier packets were not sent under another order, so they have missed their turn.
-    fn forget_before(&mut self) {
+    fn forget_before(mut self) -> Self {
         if let Keeper::Strict(strict) = &mut self.keeper {
             strict.begin = 0;
         }
+        self
     }
 
     /// Changes the order. If only the wait changes, the promise still holds. Otherwise what waits
@@ -222,8 +221,7 @@ impl Reorder {
         if u64::from(distance.unsigned_abs()) >= WINDOW_IDS {
             // The decoder's window leaped: earlier packets do not count, but the order still holds.
             self.flush(release);
-            let mut begun = Self::new(self.order, unit.first);
-            begun.forget_before();
+            let begun = Self::new(self.order, unit.first).forget_before();
             *self = Self { counts: std::mem::take(&mut self.counts), ..begun };
         }
         let last = self.position(unit.last);

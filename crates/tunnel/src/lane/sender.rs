@@ -256,10 +256,8 @@ impl LaneSender {
 
     /// The most bytes of a symbol's body that fit a datagram, coded or not.
     pub(crate) fn symbol_room(&self, carrier: &impl Carrier) -> usize {
-        carrier
-            .max_datagram_size()
-            .saturating_sub(CODED_HEADER + SYMBOL_HEADER)
-            .min(MAX_SYMBOL_BODY)
+        let room = carrier.max_datagram_size().saturating_sub(CODED_HEADER + SYMBOL_HEADER);
+        room.min(MAX_SYMBOL_BODY)
     }
 
     fn carries_streams(&self) -> bool {

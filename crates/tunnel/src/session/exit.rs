@@ -9,7 +9,7 @@ use roadweave_proto::wire::{InnerPacket, STREAM_TAG};
 use roadweave_proto::{DropCounters, DropReason, Instant, LaneId};
 
 use super::SymbolQueue;
-use crate::lane::{Delivery, HELD_MAX, LANES_MAX};
+use crate::lane::{Delivery, HELD_MAX, LANES_MAX, contains};
 use crate::observe::{PacketLog, PacketStep};
 
 /// Waiting inner packets, at most: all that the lanes may hold back, and some more.
@@ -67,10 +67,6 @@ pub(crate) fn check_inner(
         return Err(DropReason::SpoofedSource);
     }
     Ok(view.destination)
-}
-
-fn contains(networks: &[IpNet], address: IpAddr) -> bool {
-    networks.iter().any(|network| network.contains(&address))
 }
 
 #[cfg(test)]

@@ -37,10 +37,8 @@ impl RtpDetector {
     /// Takes a possible RTP header. Returns whether a frame begins without a marker before it, by
     /// its new timestamp (RFC 3550 section 5.1).
     pub(super) fn on_header(&mut self, header: &RtpHeader) -> bool {
-        let known = self
-            .sources
-            .iter()
-            .position(|source| source.is_some_and(|source| source.ssrc == header.ssrc));
+        let is_it = |it: &Option<Source>| it.is_some_and(|source| source.ssrc == header.ssrc);
+        let known = self.sources.iter().position(is_it);
         let before = known.and_then(|at| self.sources[at]);
         let mut source = Source {
             ssrc: header.ssrc,

@@ -110,9 +110,7 @@ impl LaneSender {
         let Some(mut queued) = self.pop() else { return false };
         let id = self.next_id;
         self.next_id = id.next();
-        self.arrival_times
-            .iter_mut()
-            .for_each(|arrival_times| arrival_times.on_sent(now, id, queued.since));
+        self.arrival_times.iter_mut().for_each(|times| times.on_sent(now, id, queued.since));
         let prefix = self.set_predecessor(&mut queued, id);
         self.stats.source_datagrams += 1;
         self.stats.source_bytes += bytes as u64;
