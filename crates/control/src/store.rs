@@ -29,6 +29,7 @@ mod record;
 mod report;
 mod revocation;
 mod sample;
+mod sql;
 mod state;
 mod token;
 
@@ -55,10 +56,11 @@ pub use error::StoreError;
 pub use note::Note;
 pub use outbox::{CHANGES_AT_ONCE, Changed};
 pub use proxy_status::{Confirmations, Missing, ProxyStatus};
-pub use record::{Column, Filter, Page, Record, Stored};
+pub use record::{Filter, Page, Record, Stored};
 pub use report::{BoxSession, Placed, Report};
 pub use revocation::Revocation;
 pub use sample::{STEPS_MS, Sample};
+pub use sql::Column;
 pub use state::FleetState;
 pub use token::{Enrolled, Enrolment};
 

@@ -149,7 +149,7 @@ impl Record for Config {
     }
 
     fn columns(&self) -> Vec<Column> {
-        vec![Column::text(self.settings.scope.to_string()), Column::Number(self.number)]
+        vec![Column::from(self.settings.scope.to_string()), Column::from(self.number)]
     }
 }
 
@@ -163,7 +163,7 @@ impl Record for Rollout {
     }
 
     fn columns(&self) -> Vec<Column> {
-        vec![Column::text(&self.settings.config), Column::text(self.settings.state.name())]
+        vec![Column::from(&self.settings.config), Column::from(self.settings.state.name())]
     }
 }
 

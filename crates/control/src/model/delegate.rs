@@ -146,6 +146,6 @@ impl Record for Delegate {
     }
 
     fn columns(&self) -> Vec<Column> {
-        vec![Column::text(&self.public_key), Column::text(self.state.name())]
+        vec![Column::from(&self.public_key), Column::from(self.state.name())]
     }
 }

@@ -156,9 +156,9 @@ impl Record for Device {
 
     fn columns(&self) -> Vec<Column> {
         vec![
-            Column::text(&self.public_key),
-            Column::text(self.state.name()),
-            Column::text(format!(",{},", self.settings.tags.join(","))),
+            Column::from(&self.public_key),
+            Column::from(self.state.name()),
+            Column::from(format!(",{},", self.settings.tags.join(","))),
         ]
     }
 }
@@ -174,9 +174,9 @@ impl Record for Token {
 
     fn columns(&self) -> Vec<Column> {
         vec![
-            Column::text(&self.hash),
-            Column::Optional(self.settings.pool.clone()),
-            Column::Number(self.uses_left),
+            Column::from(&self.hash),
+            Column::from(self.settings.pool.clone()),
+            Column::from(self.uses_left),
         ]
     }
 

@@ -114,7 +114,7 @@ impl Record for ApiKey {
     }
 
     fn columns(&self) -> Vec<Column> {
-        vec![Column::text(&self.hash)]
+        vec![Column::from(&self.hash)]
     }
 
     fn shown(&self) -> Value {
@@ -132,7 +132,7 @@ impl Record for Login {
     }
 
     fn columns(&self) -> Vec<Column> {
-        vec![Column::text(&self.hash), Column::text(&self.person), Column::Number(self.expires_ms)]
+        vec![Column::from(&self.hash), Column::from(&self.person), Column::from(self.expires_ms)]
     }
 
     fn shown(&self) -> Value {

@@ -125,9 +125,9 @@ impl Record for Proxy {
 
     fn columns(&self) -> Vec<Column> {
         vec![
-            Column::text(&self.settings.public_key),
-            Column::Optional(self.settings.pool.clone()),
-            Column::text(self.state.name()),
+            Column::from(&self.settings.public_key),
+            Column::from(self.settings.pool.clone()),
+            Column::from(self.state.name()),
         ]
     }
 }

@@ -91,7 +91,7 @@ impl Record for Tenant {
     }
 
     fn columns(&self) -> Vec<Column> {
-        vec![Column::Number(self.host.into())]
+        vec![Column::from(i64::from(self.host))]
     }
 }
 

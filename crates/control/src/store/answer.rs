@@ -7,6 +7,7 @@
 
 use sqlx::{Any, Row as _, Transaction};
 
+use super::sql::{query, values};
 use super::{Store, StoreError};
 
 /// A request by its idempotency key.
@@ -44,31 +45,17 @@ impl Store {
         let Once { tenant, actor, key, at_ms } = once;
         let mut transaction = self.begin().await?;
         // A request whose controller died is free again after a while.
-        sqlx::query(FREE)
-            .bind(tenant.clone())
-            .bind(actor.clone())
-            .bind(key.clone())
-            .bind(at_ms - UNDER_WAY_MAX_MS)
+        query(FREE, values![tenant, actor, key, at_ms - UNDER_WAY_MAX_MS])
             .execute(&mut *transaction)
             .await?;
-        let done = sqlx::query(NOTE)
-            .bind(tenant.clone())
-            .bind(actor.clone())
-            .bind(key.clone())
-            .bind(request.to_owned())
-            .bind(*at_ms)
+        let done = query(NOTE, values![tenant, actor, key, request, *at_ms])
             .execute(&mut *transaction)
             .await?;
         if done.rows_affected() == 1 {
             transaction.commit().await?;
             return Ok(KeptAnswer::New);
         }
-        let row = sqlx::query(KEPT)
-            .bind(tenant.clone())
-            .bind(actor.clone())
-            .bind(key.clone())
-            .fetch_one(&mut *transaction)
-            .await?;
+        let row = query(KEPT, values![tenant, actor, key]).fetch_one(&mut *transaction).await?;
         let noted: String = row.try_get("request")?;
         let answer: String = row.try_get("answer")?;
         let context = format!("{tenant}/{actor}/{key}");
@@ -90,20 +77,11 @@ impl Store {
     pub async fn keep_answer(&self, once: &Once, answer: Option<&str>) -> Result<(), StoreError> {
         let Once { tenant, actor, key, at_ms } = once;
         let mut transaction = self.begin().await?;
-        let query = match answer {
-            Some(text) => {
-                let kept = self.keys.encrypt(&format!("{tenant}/{actor}/{key}"), text);
-                sqlx::query(KEEP).bind(kept)
-            }
-            None => sqlx::query(FORGET).bind(String::new()),
+        let (sql, kept) = match answer {
+            Some(text) => (KEEP, self.keys.encrypt(&format!("{tenant}/{actor}/{key}"), text)),
+            None => (FORGET, String::new()),
         };
-        query
-            .bind(tenant.clone())
-            .bind(actor.clone())
-            .bind(key.clone())
-            .bind(*at_ms)
-            .execute(&mut *transaction)
-            .await?;
+        query(sql, values![kept, tenant, actor, key, *at_ms]).execute(&mut *transaction).await?;
         Ok(transaction.commit().await?)
     }
 }
@@ -115,12 +93,7 @@ impl Once {
         &self,
         transaction: &mut Transaction<'static, Any>,
     ) -> Result<(), StoreError> {
-        let done = sqlx::query(ACT)
-            .bind(ACTED)
-            .bind(self.tenant.clone())
-            .bind(self.actor.clone())
-            .bind(self.key.clone())
-            .bind(self.at_ms)
+        let done = query(ACT, values![ACTED, &self.tenant, &self.actor, &self.key, self.at_ms])
             .execute(&mut **transaction)
             .await?;
         match done.rows_affected() {

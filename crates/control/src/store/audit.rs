@@ -9,6 +9,7 @@ use sqlx::Row as _;
 use sqlx::any::AnyRow;
 use utoipa::ToSchema;
 
+use super::sql::{query, values};
 use super::{Change, Store, StoreError};
 use crate::keys::StoreKeys;
 
@@ -59,12 +60,8 @@ impl Store {
         before: Option<i64>,
         limit: u32,
     ) -> Result<Vec<AuditEntry>, StoreError> {
-        let rows = sqlx::query(LATEST)
-            .bind(tenant.to_owned())
-            .bind(before.unwrap_or(i64::MAX))
-            .bind(i64::from(limit))
-            .fetch_all(&mut *self.reader().await?)
-            .await?;
+        let before = before.unwrap_or(i64::MAX);
+        let rows = self.rows(LATEST, values![tenant, before, i64::from(limit)]).await?;
         rows.iter().map(entry).collect()
     }
 
@@ -78,11 +75,7 @@ impl Store {
         let (mut serial, mut link) = (0, String::new());
         let mut seen_is_there = seen.as_ref().is_none_or(|(serial, _)| *serial == 0);
         loop {
-            let rows = sqlx::query(ONWARDS)
-                .bind(tenant.to_owned())
-                .bind(serial)
-                .fetch_all(&mut *self.reader().await?)
-                .await?;
+            let rows = self.rows(ONWARDS, values![tenant, serial]).await?;
             for row in &rows {
                 let entry = entry(row)?;
                 serial += 1;
@@ -140,26 +133,12 @@ impl Change<'_> {
         entry.hash = self.keys.link(&parts.each_ref().map(AsRef::as_ref));
         let name = counter(tenant);
         let sql = if serial == 0 { FIRST } else { NEXT };
-        sqlx::query(sql)
-            .bind(entry.serial)
-            .bind(entry.hash.clone())
-            .bind(name)
-            .execute(&mut *self.transaction)
-            .await?;
-        sqlx::query(ADD)
-            .bind(tenant.to_owned())
-            .bind(entry.serial)
-            .bind(entry.at_ms)
-            .bind(entry.actor)
-            .bind(entry.action)
-            .bind(entry.kind)
-            .bind(entry.subject)
-            .bind(entry.before.to_string())
-            .bind(entry.after.to_string())
-            .bind(entry.hash.clone())
-            .execute(&mut *self.transaction)
-            .await?;
-        self.ends.insert(tenant.to_owned(), (entry.serial, entry.hash));
+        let AuditEntry { serial, at_ms, actor, .. } = entry;
+        let (before, after, hash) = (before.to_string(), after.to_string(), entry.hash);
+        self.execute(sql, values![serial, &hash, name]).await?;
+        let of = values![tenant, serial, at_ms, actor, action, kind, subject, before, after, &hash];
+        self.execute(ADD, of).await?;
+        self.ends.insert(tenant.to_owned(), (serial, hash));
         Ok(())
     }
 }
@@ -175,8 +154,7 @@ async fn head<'c>(
     executor: impl sqlx::Executor<'c, Database = sqlx::Any>,
     tenant: &str,
 ) -> Result<(i64, String), StoreError> {
-    let row = sqlx::query("SELECT value, hash FROM counter WHERE name = $1")
-        .bind(counter(tenant))
+    let row = query("SELECT value, hash FROM counter WHERE name = $1", values![counter(tenant)])
         .fetch_optional(executor)
         .await?;
     Ok(match row {

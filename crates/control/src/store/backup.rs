@@ -42,6 +42,12 @@ pub enum BackupError {
     NotEmpty(i64),
 }
 
+impl From<sqlx::Error> for BackupError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Store(error.into())
+    }
+}
+
 /// A restored backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct RestoreSummary {
@@ -97,21 +103,18 @@ impl Store {
         let head = Head { format: FORMAT.to_owned(), version: 1, at_ms: now_ms };
         put(out, json(&head), &mut sum)?;
         let mut transaction = match self.database {
-            super::Database::Sqlite(_) => self.read.begin().await.map_err(StoreError::from)?,
+            super::Database::Sqlite(_) => self.read.begin().await?,
             super::Database::Postgres(_) => {
-                let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
-                self.read.begin_with(begin).await.map_err(StoreError::from)?
+                self.read.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?
             }
         };
         let mut rows = 0;
         for (table, order) in TABLES {
             let mut last = None;
             loop {
-                let found = page(&mut transaction, table, order, last.as_ref()).await;
-                let found = found.map_err(StoreError::from)?;
+                let found = page(&mut transaction, table, order, last.as_ref()).await?;
                 for row in &found {
-                    let row = fields(row).map_err(StoreError::from)?;
-                    let line = Line { table: (*table).to_owned(), row };
+                    let line = Line { table: (*table).to_owned(), row: fields(row)? };
                     put(out, json(&line), &mut sum)?;
                     last = Some(line.row);
                 }
@@ -137,17 +140,12 @@ impl Store {
         begin: impl FnOnce(i64) -> io::Result<()>,
     ) -> Result<RestoreSummary, BackupError> {
         let mut transaction = self.begin().await?;
-        let tenants: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM tenant")
-            .fetch_one(&mut *transaction)
-            .await
-            .map_err(StoreError::from)?;
+        let tenants: i64 =
+            sqlx::query_scalar("SELECT COUNT(*) FROM tenant").fetch_one(&mut *transaction).await?;
         if tenants > 0 {
             return Err(BackupError::NotEmpty(tenants));
         }
-        sqlx::query("DELETE FROM counter")
-            .execute(&mut *transaction)
-            .await
-            .map_err(StoreError::from)?;
+        sqlx::query("DELETE FROM counter").execute(&mut *transaction).await?;
         let mut sum = Sum(digest::Context::new(&digest::SHA256));
         let (mut head, mut foot, mut rows) = (None::<Head>, None, 0);
         for (at, line) in input.lines().enumerate() {
@@ -159,15 +157,9 @@ impl Store {
             }
             if head.is_none() {
                 let read: Result<Head, _> = serde_json::from_str(&line);
-                head = Some(
-                    read.ok().filter(|it| it.format == FORMAT && it.version == 1).ok_or_else(
-                        || {
-                            invalid(
-                                "this is no backup of roadweave-controller of a version known here",
-                            )
-                        },
-                    )?,
-                );
+                let read = read.ok().filter(|it| it.format == FORMAT && it.version == 1);
+                let unknown = "this is no backup of roadweave-controller of a version known here";
+                head = Some(read.ok_or_else(|| invalid(unknown))?);
             } else if let Ok(Line { table, row }) = serde_json::from_str(&line) {
                 let known = TABLES.iter().find(|(name, _)| *name == table);
                 let (table, _) = known.ok_or_else(|| invalid("no table has this name"))?;
@@ -192,7 +184,7 @@ impl Store {
         };
         let epoch = raise(&mut transaction, epoch_seen).await?;
         begin(epoch)?;
-        transaction.commit().await.map_err(StoreError::from)?;
+        transaction.commit().await?;
         Ok(RestoreSummary { rows, epoch, at_ms: head.at_ms })
     }
 }
@@ -225,16 +217,14 @@ async fn raise(
     transaction: &mut sqlx::Transaction<'static, sqlx::Any>,
     seen: i64,
 ) -> Result<i64, BackupError> {
-    let of_backup: i64 =
-        sqlx::query_scalar(EPOCH).fetch_one(&mut **transaction).await.map_err(StoreError::from)?;
+    let of_backup: i64 = sqlx::query_scalar(EPOCH).fetch_one(&mut **transaction).await?;
     // An epoch far ahead was written by an attacker, to leave no room for later ones.
     let most = seen.saturating_add(EPOCHS_AT_ONCE);
     let epoch = of_backup.min(most).max(seen).checked_add(1).ok_or_else(|| {
         let message = format!("there is no epoch after {seen}");
         BackupError::Invalid { line: 0, message }
     })?;
-    let raised = sqlx::query(RAISE).bind(epoch).execute(&mut **transaction).await;
-    raised.map_err(StoreError::from)?;
+    sqlx::query(RAISE).bind(epoch).execute(&mut **transaction).await?;
     Ok(epoch)
 }
 

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use sqlx::AssertSqlSafe;
 
 use super::record::{read, select};
+use super::sql::values;
 use super::{Actor, Change, Record, Store, StoreError, Stored};
 use crate::model::{Delegate, DelegateState, Device, DeviceState, Proxy, ProxyState};
 
@@ -97,10 +98,7 @@ impl Store {
         keys: &BTreeSet<String>,
     ) -> Result<Vec<String>, StoreError> {
         let sql = format!("{} WHERE tenant = $1 AND state <> 'revoked'", select::<R>());
-        let rows = sqlx::query(AssertSqlSafe(sql))
-            .bind(tenant.to_owned())
-            .fetch_all(&mut *self.reader().await?)
-            .await?;
+        let rows = self.rows(AssertSqlSafe(sql), values![tenant]).await?;
         let mut names = Vec::new();
         for row in &rows {
             match read::<R>(&self.keys, row) {

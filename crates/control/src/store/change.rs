@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use sqlx::any::AnyArguments;
-use sqlx::query::Query;
 use sqlx::{Any, AssertSqlSafe, Transaction};
 
-use super::record::{self, Column, Record, Stamp, Stored};
+use super::record::{self, Record, Stamp, Stored};
+use super::sql::values;
 use super::{Database, Once, Store, StoreError};
 use crate::floor::Floor;
 use crate::heads::Heads;
@@ -115,10 +114,7 @@ impl Change<'_> {
     /// All records of a type in a tenant.
     pub async fn all<R: Record>(&mut self, tenant: &str) -> Result<Vec<Stored<R>>, StoreError> {
         let sql = format!("{} WHERE tenant = $1 ORDER BY id", record::select::<R>());
-        let rows = sqlx::query(AssertSqlSafe(sql))
-            .bind(tenant.to_owned())
-            .fetch_all(&mut *self.transaction)
-            .await?;
+        let rows = self.rows(AssertSqlSafe(sql), values![tenant]).await?;
         rows.iter().map(|row| record::read(self.keys, row)).collect()
     }
 
@@ -127,8 +123,7 @@ impl Change<'_> {
     pub async fn count<R: Record>(&mut self, tenant: &str) -> Result<i64, StoreError> {
         let table = R::TABLE;
         let sql = format!("SELECT COUNT(*) FROM {table} WHERE tenant = $1 AND state <> 'revoked'");
-        let count = sqlx::query_scalar(AssertSqlSafe(sql)).bind(tenant.to_owned());
-        Ok(count.fetch_one(&mut *self.transaction).await?)
+        self.scalar(AssertSqlSafe(sql), values![tenant]).await
     }
 
     /// Inserts a record. [`StoreError::Taken`] if its name or key exists, [`StoreError::Reference`]
@@ -156,27 +151,20 @@ impl Change<'_> {
              VALUES ($1, $2, $3, $4, $5, $6{places})",
             R::TABLE
         );
-        let query = sqlx::query(AssertSqlSafe(sql))
-            .bind(stored.tenant.clone())
-            .bind(stored.record.id().to_owned())
-            .bind(stored.version)
-            .bind(stored.changed_ms)
-            .bind(body)
-            .bind(seal);
-        bind(query, columns).execute(&mut *self.transaction).await.map_err(|error| {
-            match StoreError::from(error) {
-                StoreError::Taken(_) => StoreError::Taken(format!(
-                    "there is already a {} of this name or key (\"{}\")",
-                    R::KIND,
-                    stored.record.id()
-                )),
-                StoreError::Reference(_) => StoreError::Reference(format!(
-                    "the {} \"{}\" refers to something that its tenant does not have",
-                    R::KIND,
-                    stored.record.id()
-                )),
-                error => error,
-            }
+        let Stored { tenant, version, changed_ms, .. } = &stored;
+        let id = stored.record.id();
+        let values = values![tenant, id, *version, *changed_ms, body, seal];
+        let done = self.execute(AssertSqlSafe(sql), values.into_iter().chain(columns)).await;
+        done.map_err(|error| match error {
+            StoreError::Taken(_) => StoreError::Taken(format!(
+                "there is already a {} of this name or key (\"{id}\")",
+                R::KIND
+            )),
+            StoreError::Reference(_) => StoreError::Reference(format!(
+                "the {} \"{id}\" refers to something that its tenant does not have",
+                R::KIND
+            )),
+            error => error,
         })?;
         let after = stored.record.shown();
         self.trace::<R>(&stored, "create", &Value::Null, &after).await?;
@@ -217,21 +205,24 @@ impl Change<'_> {
              WHERE tenant = $5 AND id = $6 AND version = $7",
             R::TABLE
         );
-        let query = sqlx::query(AssertSqlSafe(sql))
-            .bind(stored.version)
-            .bind(stored.changed_ms)
-            .bind(body)
-            .bind(seal)
-            .bind(stored.tenant.clone())
-            .bind(stored.record.id().to_owned())
-            .bind(stored.version - 1);
-        let done = bind(query, columns).execute(&mut *self.transaction).await?;
-        if done.rows_affected() == 0 {
-            let id = stored.record.id();
-            let current = self.get::<R>(&stored.tenant, id).await?.version;
-            return Err(StoreError::Changed { kind: R::KIND, id: id.to_owned(), current });
+        let Stored { tenant, version, changed_ms, .. } = stored;
+        let id = stored.record.id();
+        let values = values![*version, *changed_ms, body, seal, tenant, id, version - 1];
+        let done = self.execute(AssertSqlSafe(sql), values.into_iter().chain(columns)).await?;
+        self.check_found::<R>(done, tenant, id).await
+    }
+
+    async fn check_found<R: Record>(
+        &mut self,
+        rows: u64,
+        tenant: &str,
+        id: &str,
+    ) -> Result<(), StoreError> {
+        if rows > 0 {
+            return Ok(());
         }
-        Ok(())
+        let current = self.get::<R>(tenant, id).await?.version;
+        Err(StoreError::Changed { kind: R::KIND, id: id.to_owned(), current })
     }
 
     /// Removes a record. [`StoreError::Reference`] if another record refers to it.
@@ -239,23 +230,17 @@ impl Change<'_> {
         let id = before.record.id();
         let sql =
             format!("DELETE FROM {} WHERE tenant = $1 AND id = $2 AND version = $3", R::TABLE);
-        let done = sqlx::query(AssertSqlSafe(sql))
-            .bind(before.tenant.clone())
-            .bind(id.to_owned())
-            .bind(before.version)
-            .execute(&mut *self.transaction)
+        let done = self
+            .execute(AssertSqlSafe(sql), values![&before.tenant, id, before.version])
             .await
-            .map_err(|error| match StoreError::from(error) {
+            .map_err(|error| match error {
                 StoreError::Reference(_) => StoreError::Reference(format!(
                     "the {} \"{id}\" cannot be removed: something still refers to it",
                     R::KIND
                 )),
                 error => error,
             })?;
-        if done.rows_affected() == 0 {
-            let current = self.get::<R>(&before.tenant, id).await?.version;
-            return Err(StoreError::Changed { kind: R::KIND, id: id.to_owned(), current });
-        }
+        self.check_found::<R>(done, &before.tenant, id).await?;
         self.trace::<R>(before, "delete", &before.record.shown(), &Value::Null).await
     }
 
@@ -280,17 +265,9 @@ impl Change<'_> {
         version: i64,
     ) -> Result<(), StoreError> {
         self.position += 1;
-        sqlx::query(TELL)
-            .bind(self.sequence)
-            .bind(self.position)
-            .bind(self.now_ms)
-            .bind(tenant.to_owned())
-            .bind(kind.to_owned())
-            .bind(subject.to_owned())
-            .bind(version)
-            .execute(&mut *self.transaction)
-            .await?;
-        Ok(())
+        let (sequence, position, at_ms) = (self.sequence, self.position, self.now_ms);
+        let values = values![sequence, position, at_ms, tenant, kind, subject, version];
+        self.execute(TELL, values).await.map(drop)
     }
 
     /// Commits; returns the change's number. [`StoreError::Refused`] if the request took so long
@@ -300,7 +277,7 @@ impl Change<'_> {
             once.act(&mut self.transaction).await?;
         }
         if self.notify {
-            sqlx::query("NOTIFY roadweave_change").execute(&mut *self.transaction).await?;
+            self.execute("NOTIFY roadweave_change", []).await?;
         }
         self.transaction.commit().await?;
         self.floor.saw_change(self.sequence);
@@ -323,19 +300,6 @@ impl Change<'_> {
         let seal = stamp.seal(self.keys, &body);
         Ok((body, seal))
     }
-}
-
-type Bound<'q> = Query<'q, Any, AnyArguments>;
-
-fn bind(mut query: Bound<'_>, columns: Vec<Column>) -> Bound<'_> {
-    for column in columns {
-        query = match column {
-            Column::Text(text) => query.bind(text),
-            Column::Optional(text) => query.bind(text),
-            Column::Number(number) => query.bind(number),
-        };
-    }
-    query
 }
 
 const NEXT: &str = "UPDATE counter SET value = value + 1 WHERE name = 'change' RETURNING value";

@@ -1,8 +1,8 @@
 //! The signed documents of members, their outcomes, and the lease of the planning replica.
 
-use sqlx::any::AnyRow;
 use sqlx::{AssertSqlSafe, Row as _};
 
+use super::sql::{query, reader, values};
 use super::{Change, Store, StoreError};
 
 /// A document in the database.
@@ -42,43 +42,30 @@ pub struct DocumentOutcome {
 impl Store {
     /// All documents of a member.
     pub async fn papers_of(&self, public_key: &str) -> Result<Vec<StoredDocument>, StoreError> {
-        let rows = sqlx::query("SELECT * FROM document WHERE public_key = $1")
-            .bind(public_key.to_owned())
-            .fetch_all(&mut *self.reader().await?)
-            .await?;
+        let rows =
+            self.rows("SELECT * FROM document WHERE public_key = $1", values![public_key]).await?;
         rows.iter().map(paper).collect()
     }
 
     /// The current documents that a change has written.
     pub async fn papers_of_change(&self, number: i64) -> Result<Vec<StoredDocument>, StoreError> {
-        let rows = sqlx::query("SELECT * FROM document WHERE number = $1")
-            .bind(number)
-            .fetch_all(&mut *self.reader().await?)
-            .await?;
+        let rows = self.rows("SELECT * FROM document WHERE number = $1", values![number]).await?;
         rows.iter().map(paper).collect()
     }
 
     /// All documents, with envelopes only for those of `kind`.
     pub async fn papers(&self, kind: &str) -> Result<Vec<StoredDocument>, StoreError> {
-        let rows = sqlx::query(
-            "SELECT public_key, kind, epoch, number, digest, about, outcome, \
-             CASE WHEN kind = $1 THEN envelope ELSE '' END AS envelope FROM document",
-        )
-        .bind(kind.to_owned())
-        .fetch_all(&mut *self.reader().await?)
-        .await?;
+        let sql = "SELECT public_key, kind, epoch, number, digest, about, outcome, \
+                   CASE WHEN kind = $1 THEN envelope ELSE '' END AS envelope FROM document";
+        let rows = self.rows(sql, values![kind]).await?;
         rows.iter().map(paper).collect()
     }
 
     /// The documents whose outcomes a change has written.
     pub async fn papers_heard(&self, heard: i64) -> Result<Vec<StoredDocument>, StoreError> {
-        let rows = sqlx::query(
-            "SELECT public_key, kind, epoch, number, digest, about, outcome, '' AS envelope \
-             FROM document WHERE heard = $1",
-        )
-        .bind(heard)
-        .fetch_all(&mut *self.reader().await?)
-        .await?;
+        let sql = "SELECT public_key, kind, epoch, number, digest, about, outcome, \
+                   '' AS envelope FROM document WHERE heard = $1";
+        let rows = self.rows(sql, values![heard]).await?;
         rows.iter().map(paper).collect()
     }
 
@@ -90,11 +77,7 @@ impl Store {
         until_ms: i64,
     ) -> Result<bool, StoreError> {
         let mut transaction = self.begin().await?;
-        let done = sqlx::query(LEAD)
-            .bind(until_ms)
-            .bind(replica.to_owned())
-            .bind(now_ms)
-            .bind(until_ms + (until_ms - now_ms))
+        let done = query(LEAD, values![until_ms, replica, now_ms, until_ms + (until_ms - now_ms)])
             .execute(&mut *transaction)
             .await?;
         transaction.commit().await?;
@@ -108,11 +91,7 @@ impl Store {
         rollout: &str,
     ) -> Result<Option<String>, StoreError> {
         let sql = "SELECT body, seal FROM progress WHERE tenant = $1 AND rollout = $2";
-        let row = sqlx::query(sql)
-            .bind(tenant.to_owned())
-            .bind(rollout.to_owned())
-            .fetch_optional(&mut *self.reader().await?)
-            .await?;
+        let row = self.row(sql, values![tenant, rollout]).await?;
         let Some(row) = row else { return Ok(None) };
         let (body, seal): (String, String) = (row.try_get("body")?, row.try_get("seal")?);
         match self.keys.is_sealed(&["progress", tenant, rollout, &body], &seal) {
@@ -131,35 +110,24 @@ impl Change<'_> {
                 format!("({}, '', 0)", places.join(", "))
             };
             let rows: Vec<String> = (0..part.len()).map(row).collect();
-            let mut query =
-                sqlx::query(AssertSqlSafe(format!("{KEEP} {} {OVER}", rows.join(", "))));
-            for paper in part {
-                query = query
-                    .bind(paper.public_key.clone())
-                    .bind(paper.kind.clone())
-                    .bind(paper.epoch)
-                    .bind(paper.number)
-                    .bind(paper.digest.clone())
-                    .bind(paper.about.clone())
-                    .bind(paper.envelope.clone());
+            let mut values = Vec::new();
+            for StoredDocument {
+                public_key, kind, epoch, number, digest, about, envelope, ..
+            } in part
+            {
+                values.extend(values![public_key, kind, *epoch, *number, digest, about, envelope]);
             }
-            query.execute(&mut *self.transaction).await?;
+            let sql = format!("{KEEP} {} {OVER}", rows.join(", "));
+            self.execute(AssertSqlSafe(sql), values).await?;
         }
         Ok(())
     }
 
     /// Writes the outcome of a document, if that is still the current one.
     pub async fn keep_outcome(&mut self, of: &DocumentOutcome) -> Result<bool, StoreError> {
-        let done = sqlx::query(OUTCOME)
-            .bind(of.outcome.clone())
-            .bind(self.number())
-            .bind(of.public_key.clone())
-            .bind(of.kind.clone())
-            .bind(of.version.0)
-            .bind(of.version.1)
-            .execute(&mut *self.transaction)
-            .await?;
-        Ok(done.rows_affected() > 0)
+        let DocumentOutcome { public_key, kind, version: (epoch, number), outcome } = of;
+        let values = values![outcome, self.number(), public_key, kind, *epoch, *number];
+        Ok(self.execute(OUTCOME, values).await? > 0)
     }
 
     /// Writes the progress of a roll-out. [`StoreError::Reference`] if there is no such roll-out.
@@ -170,29 +138,11 @@ impl Change<'_> {
         body: &str,
     ) -> Result<(), StoreError> {
         let seal = self.keys.seal(&["progress", tenant, rollout, body]);
-        sqlx::query(PROGRESS)
-            .bind(tenant.to_owned())
-            .bind(rollout.to_owned())
-            .bind(body.to_owned())
-            .bind(seal)
-            .execute(&mut *self.transaction)
-            .await?;
-        Ok(())
+        self.execute(PROGRESS, values![tenant, rollout, body, seal]).await.map(drop)
     }
 }
 
-fn paper(row: &AnyRow) -> Result<StoredDocument, StoreError> {
-    Ok(StoredDocument {
-        public_key: row.try_get("public_key")?,
-        kind: row.try_get("kind")?,
-        epoch: row.try_get("epoch")?,
-        number: row.try_get("number")?,
-        digest: row.try_get("digest")?,
-        about: row.try_get("about")?,
-        envelope: row.try_get("envelope")?,
-        outcome: row.try_get("outcome")?,
-    })
-}
+reader!(paper, StoredDocument: public_key, kind, epoch, number, digest, about, envelope, outcome);
 
 const AT_ONCE: usize = 100;
 const KEEP: &str = "INSERT INTO document \

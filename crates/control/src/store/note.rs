@@ -6,6 +6,7 @@ use sqlx::Row as _;
 
 use super::document::DocumentOutcome;
 use super::proxy_status::json;
+use super::sql::values;
 use super::{Actor, Change, ProxyStatus, Report, Store, StoreError};
 
 /// A report of a stream.
@@ -73,36 +74,31 @@ impl Store {
 
 impl Change<'_> {
     async fn keep_status(&mut self, status: &ProxyStatus) -> Result<(), StoreError> {
-        let before = sqlx::query(STATUS_BEFORE)
-            .bind(status.tenant.clone())
-            .bind(status.proxy.clone())
-            .fetch_optional(&mut *self.transaction)
-            .await?;
+        let before = self.row(STATUS_BEFORE, values![&status.tenant, &status.proxy]).await?;
         let before: Option<(i64, i64)> = match before {
             Some(row) => Some((row.try_get("connected")?, row.try_get("serial")?)),
             None => None,
         };
-        let done = sqlx::query(STATUS)
-            .bind(i64::from(status.connected))
-            .bind(status.seen_ms)
-            .bind(status.serial)
-            .bind(status.load)
-            .bind(status.sessions)
-            .bind(status.software.clone())
-            .bind(json(&status.anchors))
-            .bind(status.tenant.clone())
-            .bind(status.proxy.clone())
-            .bind(status.hash.clone())
-            .bind(status.stream.clone())
-            .execute(&mut *self.transaction)
-            .await?;
+        let ProxyStatus { tenant, proxy, seen_ms, serial, load, sessions, software, .. } = status;
+        let ProxyStatus { connected, anchors, hash, stream, .. } = status;
+        let connected = i64::from(*connected);
+        let values = values![
+            connected,
+            *seen_ms,
+            *serial,
+            *load,
+            *sessions,
+            software,
+            json(anchors),
+            tenant,
+            proxy,
+            hash,
+            stream
+        ];
+        let done = self.execute(STATUS, values).await?;
         // An unchanged status is not an event.
-        let is_other = before != Some((status.connected.into(), status.serial));
-        if done.rows_affected() > 0 && is_other {
-            let number = self.number();
-            self.tell(&status.tenant, "proxy-status", &status.proxy, number).await?;
-        }
-        Ok(())
+        let is_other = before != Some((connected, *serial));
+        self.tell_if(done > 0 && is_other, tenant, "proxy-status", proxy).await
     }
 
     async fn keep_report(
@@ -111,20 +107,11 @@ impl Change<'_> {
         report: &Report,
         (stream, connected): (&str, bool),
     ) -> Result<(), StoreError> {
-        let done = sqlx::query(REPORT)
-            .bind(report.at_ms)
-            .bind(report.report.to_string())
-            .bind(tenant.to_owned())
-            .bind(report.device.clone())
-            .bind(stream.to_owned())
-            .bind(i64::from(connected))
-            .execute(&mut *self.transaction)
-            .await?;
-        if done.rows_affected() > 0 {
-            let number = self.number();
-            self.tell(tenant, "report", &report.device, number).await?;
-        }
-        Ok(())
+        let Report { device, at_ms, report } = report;
+        let connected = i64::from(connected);
+        let values = values![*at_ms, report.to_string(), tenant, device, stream, connected];
+        let done = self.execute(REPORT, values).await?;
+        self.tell_if(done > 0, tenant, "report", device).await
     }
 
     async fn keep_place(
@@ -134,35 +121,26 @@ impl Change<'_> {
         proxy: Option<&str>,
     ) -> Result<(), StoreError> {
         let key = proxy.unwrap_or_default();
-        let ended = sqlx::query(LEAVE)
-            .bind(self.now_ms)
-            .bind(tenant.to_owned())
-            .bind(device.to_owned())
-            .bind(key.to_owned())
-            .execute(&mut *self.transaction)
-            .await?;
-        let begun = sqlx::query(ARRIVE)
-            .bind(self.now_ms)
-            .bind(key.to_owned())
-            .bind(tenant.to_owned())
-            .bind(device.to_owned())
-            .execute(&mut *self.transaction)
-            .await?;
-        if ended.rows_affected() + begun.rows_affected() > 0 {
-            let number = self.number();
-            self.tell(tenant, "session", device, number).await?;
-        }
-        Ok(())
+        let ended = self.execute(LEAVE, values![self.now_ms, tenant, device, key]).await?;
+        let begun = self.execute(ARRIVE, values![self.now_ms, key, tenant, device]).await?;
+        self.tell_if(ended + begun > 0, tenant, "session", device).await
     }
 
     async fn keep_witness(&mut self, tenant: &str, proxy: &str) -> Result<(), StoreError> {
-        sqlx::query(WITNESS)
-            .bind(self.now_ms)
-            .bind(proxy.to_owned())
-            .bind(tenant.to_owned())
-            .execute(&mut *self.transaction)
-            .await?;
-        Ok(())
+        self.execute(WITNESS, values![self.now_ms, proxy, tenant]).await.map(drop)
+    }
+
+    async fn tell_if(
+        &mut self,
+        is_event: bool,
+        tenant: &str,
+        kind: &str,
+        subject: &str,
+    ) -> Result<(), StoreError> {
+        match is_event {
+            true => self.tell(tenant, kind, subject, self.number()).await,
+            false => Ok(()),
+        }
     }
 }
 

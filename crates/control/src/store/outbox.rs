@@ -1,10 +1,10 @@
 //! The outbox: all changes in order.
 
 use serde::{Deserialize, Serialize};
-use sqlx::any::AnyRow;
 use sqlx::{AssertSqlSafe, Row as _};
 use utoipa::ToSchema;
 
+use super::sql::{query, reader, values};
 use super::{Store, StoreError};
 use crate::floor::Floor;
 
@@ -33,11 +33,7 @@ impl Store {
         &self,
         (sequence, position): (i64, i64),
     ) -> Result<Vec<Changed>, StoreError> {
-        let rows = sqlx::query(AFTER)
-            .bind(sequence)
-            .bind(position)
-            .fetch_all(&mut *self.reader().await?)
-            .await?;
+        let rows = self.rows(AFTER, values![sequence, position]).await?;
         rows.iter().map(changed).collect()
     }
 
@@ -47,19 +43,14 @@ impl Store {
         tenant: &str,
         (sequence, position): (i64, i64),
     ) -> Result<Vec<Changed>, StoreError> {
-        let rows = sqlx::query(OF_TENANT)
-            .bind(sequence)
-            .bind(position)
-            .bind(tenant.to_owned())
-            .fetch_all(&mut *self.reader().await?)
-            .await?;
+        let rows = self.rows(OF_TENANT, values![sequence, position, tenant]).await?;
         rows.iter().map(changed).collect()
     }
 
     /// The number of the first change that is still stored.
     pub async fn first_change(&self) -> Result<Option<i64>, StoreError> {
         let sql = "SELECT sequence FROM change ORDER BY sequence LIMIT 1";
-        Ok(sqlx::query_scalar(sql).fetch_optional(&mut *self.reader().await?).await?)
+        Ok(self.row(sql, []).await?.map(|row| row.try_get(0)).transpose()?)
     }
 
     /// The number of the latest change. [`StoreError::Older`] if a later one was seen.
@@ -67,7 +58,7 @@ impl Store {
         // Read before the query: another change may be recorded meanwhile.
         let seen = self.floor.change();
         let sql = "SELECT value FROM counter WHERE name = 'change'";
-        let found = sqlx::query_scalar(sql).fetch_one(&mut *self.reader().await?).await?;
+        let found = self.scalar(sql, []).await?;
         Floor::check_change(found, seen)?;
         self.floor.saw_change(found);
         Ok(found)
@@ -76,7 +67,7 @@ impl Store {
     /// The epoch, raised by each restored backup. [`StoreError::Older`] if it was not begun here.
     pub async fn epoch(&self) -> Result<i64, StoreError> {
         let sql = "SELECT value FROM counter WHERE name = 'epoch'";
-        let found = sqlx::query_scalar(sql).fetch_one(&mut *self.reader().await?).await?;
+        let found = self.scalar(sql, []).await?;
         self.floor.check_epoch(found)?;
         Ok(found)
     }
@@ -90,7 +81,7 @@ impl Store {
             );
             loop {
                 let mut transaction = self.begin().await?;
-                let query = sqlx::query(AssertSqlSafe(sql.clone())).bind(now_ms - age_ms);
+                let query = query(AssertSqlSafe(sql.clone()), values![now_ms - age_ms]);
                 let done = query.execute(&mut *transaction).await?;
                 transaction.commit().await?;
                 if done.rows_affected() < PRUNE_AT_ONCE {
@@ -102,17 +93,7 @@ impl Store {
     }
 }
 
-fn changed(row: &AnyRow) -> Result<Changed, StoreError> {
-    Ok(Changed {
-        sequence: row.try_get("sequence")?,
-        position: row.try_get("position")?,
-        at_ms: row.try_get("at_ms")?,
-        tenant: row.try_get("tenant")?,
-        kind: row.try_get("kind")?,
-        subject: row.try_get("subject")?,
-        version: row.try_get("version")?,
-    })
-}
+reader!(changed, Changed: sequence, position, at_ms, tenant, kind, subject, version);
 
 /// The most lines of one query.
 pub const CHANGES_AT_ONCE: usize = 1000;

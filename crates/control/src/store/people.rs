@@ -3,6 +3,7 @@
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::record::{read, select};
+use super::sql::values;
 use super::{Change, Page, Store, StoreError, Stored};
 use crate::model::{Scope, Tenant};
 
@@ -15,10 +16,7 @@ impl Store {
     ) -> Result<Page<Stored<Tenant>>, StoreError> {
         let sql =
             format!("{} WHERE tenant > $1 ORDER BY tenant LIMIT {}", select::<Tenant>(), limit + 1);
-        let rows = sqlx::query(AssertSqlSafe(sql))
-            .bind(after.to_owned())
-            .fetch_all(&mut *self.reader().await?)
-            .await?;
+        let rows = self.rows(AssertSqlSafe(sql), values![after]).await?;
         let more = rows.len() > limit as usize;
         let items = rows.iter().take(limit as usize).map(|row| read(&self.keys, row));
         let items: Vec<Stored<Tenant>> = items.collect::<Result<_, _>>()?;
@@ -30,42 +28,26 @@ impl Store {
 impl Change<'_> {
     /// Ends all logins of a person.
     pub async fn end_logins(&mut self, tenant: &str, person: &str) -> Result<(), StoreError> {
-        sqlx::query("DELETE FROM login WHERE tenant = $1 AND person = $2")
-            .bind(tenant.to_owned())
-            .bind(person.to_owned())
-            .execute(&mut *self.transaction)
-            .await?;
-        Ok(())
+        let sql = "DELETE FROM login WHERE tenant = $1 AND person = $2";
+        self.execute(sql, values![tenant, person]).await.map(drop)
     }
 
     /// Frees the addresses of a box.
     pub async fn free(&mut self, tenant: &str, device: &str) -> Result<(), StoreError> {
-        sqlx::query("DELETE FROM address WHERE tenant = $1 AND device = $2")
-            .bind(tenant.to_owned())
-            .bind(device.to_owned())
-            .execute(&mut *self.transaction)
-            .await?;
-        Ok(())
+        let sql = "DELETE FROM address WHERE tenant = $1 AND device = $2";
+        self.execute(sql, values![tenant, device]).await.map(drop)
     }
 
     /// The tenant of the box, proxy or delegate with this key.
     pub async fn owner_of_key(&mut self, public_key: &str) -> Result<Option<String>, StoreError> {
-        let row = sqlx::query(OWNER)
-            .bind(public_key.to_owned())
-            .fetch_optional(&mut *self.transaction)
-            .await?;
+        let row = self.row(OWNER, values![public_key]).await?;
         Ok(row.map(|row| row.try_get("tenant")).transpose()?)
     }
 
     /// The number of the next configuration of a scope.
     pub async fn next_config(&mut self, tenant: &str, scope: &Scope) -> Result<i64, StoreError> {
         let sql = "SELECT COALESCE(MAX(number), 0) FROM config WHERE tenant = $1 AND scope = $2";
-        let last: i64 = sqlx::query_scalar(sql)
-            .bind(tenant.to_owned())
-            .bind(scope.to_string())
-            .fetch_one(&mut *self.transaction)
-            .await?;
-        Ok(last + 1)
+        Ok(self.scalar(sql, values![tenant, scope.to_string()]).await? + 1)
     }
 }
 

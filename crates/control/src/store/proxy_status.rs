@@ -8,6 +8,7 @@ use sqlx::{AssertSqlSafe, Row as _};
 use utoipa::ToSchema;
 
 use super::record::{read, select};
+use super::sql::values;
 use super::{Change, Store, StoreError};
 use crate::model::Pool;
 
@@ -90,10 +91,7 @@ impl fmt::Display for Confirmations {
 impl Store {
     /// The status of all proxies and anchors that ever connected: of a tenant, or of all.
     pub async fn proxy_status(&self, tenant: Option<&str>) -> Result<Vec<ProxyStatus>, StoreError> {
-        let rows = sqlx::query(STATUS)
-            .bind(tenant.unwrap_or_default().to_owned())
-            .fetch_all(&mut *self.reader().await?)
-            .await?;
+        let rows = self.rows(STATUS, values![tenant.unwrap_or_default()]).await?;
         let each = rows.iter().map(|row| {
             Ok(ProxyStatus {
                 tenant: row.try_get("tenant")?,
@@ -121,10 +119,7 @@ impl Store {
         serial: i64,
         now_ms: i64,
     ) -> Result<Confirmations, StoreError> {
-        let rows = sqlx::query(GATES)
-            .bind(tenant.to_owned())
-            .fetch_all(&mut *self.reader().await?)
-            .await?;
+        let rows = self.rows(GATES, values![tenant]).await?;
         let shared = self.shared_pools(tenant).await?;
         let mut all = Confirmations::default();
         for row in &rows {
@@ -151,7 +146,7 @@ impl Store {
 
     async fn shared_pools(&self, tenant: &str) -> Result<BTreeSet<(String, String)>, StoreError> {
         let sql = format!("{} {OF_HOST}", select::<Pool>());
-        let rows = sqlx::query(AssertSqlSafe(sql)).fetch_all(&mut *self.reader().await?).await?;
+        let rows = self.rows(AssertSqlSafe(sql), []).await?;
         // Altered pools serve no tenant.
         let pools = rows.iter().filter_map(|row| read::<Pool>(&self.keys, row).ok());
         let serving = pools.filter(|it| it.record.settings.tenants.iter().any(|it| it == tenant));
@@ -162,13 +157,8 @@ impl Store {
 impl Change<'_> {
     /// Whether the stream of a proxy is up.
     pub async fn is_there(&mut self, tenant: &str, proxy: &str) -> Result<bool, StoreError> {
-        let count: i64 = sqlx::query_scalar(THERE)
-            .bind(tenant.to_owned())
-            .bind(proxy.to_owned())
-            .bind(self.now_ms - SILENT_MAX_MS)
-            .fetch_one(&mut *self.transaction)
-            .await?;
-        Ok(count > 0)
+        let since_ms = self.now_ms - SILENT_MAX_MS;
+        Ok(self.scalar(THERE, values![tenant, proxy, since_ms]).await? > 0)
     }
 }
 

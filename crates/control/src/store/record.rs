@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use sqlx::any::AnyRow;
 use sqlx::{Any, AssertSqlSafe, Executor, Row as _};
 
+use super::sql::{Column, query, values};
 use super::{Store, StoreError};
 use crate::keys::StoreKeys;
 
@@ -36,24 +37,6 @@ pub trait Record: Serialize + DeserializeOwned + Clone + Send + Sync + 'static {
     /// The record without secrets, for the audit log and the interface.
     fn shown(&self) -> serde_json::Value {
         serde_json::to_value(self).unwrap_or_default()
-    }
-}
-
-/// The value of a column.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Column {
-    /// A text.
-    Text(String),
-    /// A text that may be absent.
-    Optional(Option<String>),
-    /// A number.
-    Number(i64),
-}
-
-impl Column {
-    /// A text column.
-    pub fn text(text: impl Into<String>) -> Self {
-        Self::Text(text.into())
     }
 }
 
@@ -115,21 +98,17 @@ impl Store {
         filter: &Filter,
     ) -> Result<Page<Stored<R>>, StoreError> {
         let mut sql = format!("{} WHERE tenant = $1 AND id > $2", select::<R>());
-        let mut values = vec![tenant.to_owned(), filter.after.clone()];
+        let mut values = values![tenant, &filter.after].to_vec();
         for (column, value) in &filter.equal {
-            values.push(value.clone());
+            values.push(value.into());
             sql += &format!(" AND {column} = ${}", values.len());
         }
         if let Some((column, word)) = &filter.word {
-            values.push(format!("%,{},%", word.replace(['%', '_', '\\', ','], "")));
+            values.push(format!("%,{},%", word.replace(['%', '_', '\\', ','], "")).into());
             sql += &format!(" AND {column} LIKE ${}", values.len());
         }
         sql += &format!(" ORDER BY id LIMIT {}", filter.limit + 1);
-        let mut query = sqlx::query(AssertSqlSafe(sql));
-        for value in values {
-            query = query.bind(value);
-        }
-        let rows = query.fetch_all(&mut *self.reader().await?).await?;
+        let rows = self.rows(AssertSqlSafe(sql), values).await?;
         let more = rows.len() > filter.limit as usize;
         let items = rows.iter().take(filter.limit as usize).map(|row| read(&self.keys, row));
         let items: Vec<Stored<R>> = items.collect::<Result<_, _>>()?;
@@ -140,7 +119,7 @@ impl Store {
     /// At most `limit` records of all tenants; altered rows are logged and skipped.
     pub async fn all<R: Record>(&self, limit: u32) -> Result<Vec<Stored<R>>, StoreError> {
         let sql = format!("{} ORDER BY tenant, id LIMIT {limit}", select::<R>());
-        let rows = sqlx::query(AssertSqlSafe(sql)).fetch_all(&mut *self.reader().await?).await?;
+        let rows = self.rows(AssertSqlSafe(sql), []).await?;
         let whole = rows.iter().filter_map(|row| match read(&self.keys, row) {
             Err(StoreError::Altered { .. }) => None,
             other => Some(other),
@@ -151,8 +130,7 @@ impl Store {
     /// The number of a tenant's records.
     pub async fn count<R: Record>(&self, tenant: &str) -> Result<i64, StoreError> {
         let sql = format!("SELECT COUNT(*) FROM {} WHERE tenant = $1", R::TABLE);
-        let count = sqlx::query_scalar(AssertSqlSafe(sql)).bind(tenant.to_owned());
-        Ok(count.fetch_one(&mut *self.reader().await?).await?)
+        self.scalar(AssertSqlSafe(sql), values![tenant]).await
     }
 }
 
@@ -163,7 +141,7 @@ pub(super) async fn get<'c, R: Record>(
     id: &str,
 ) -> Result<Stored<R>, StoreError> {
     let sql = format!("{} WHERE tenant = $1 AND id = $2", select::<R>());
-    let query = sqlx::query(AssertSqlSafe(sql)).bind(tenant.to_owned()).bind(id.to_owned());
+    let query = query(AssertSqlSafe(sql), values![tenant, id]);
     match query.fetch_optional(executor).await? {
         Some(row) => read(keys, &row),
         None => Err(not_found::<R>(id)),
@@ -177,8 +155,7 @@ pub(super) async fn find<'c, R: Record>(
     value: &str,
 ) -> Result<Stored<R>, StoreError> {
     let sql = format!("{} WHERE {column} = $1", select::<R>());
-    let row =
-        sqlx::query(AssertSqlSafe(sql)).bind(value.to_owned()).fetch_optional(executor).await?;
+    let row = query(AssertSqlSafe(sql), values![value]).fetch_optional(executor).await?;
     row.map_or_else(|| Err(not_found::<R>("")), |row| read(keys, &row))
 }
 
@@ -221,9 +198,8 @@ pub(super) fn read<R: Record>(keys: &StoreKeys, row: &AnyRow) -> Result<Stored<R
 fn has_columns<R: Record>(record: &R, row: &AnyRow) -> Result<bool, sqlx::Error> {
     for (name, expected) in R::COLUMNS.iter().zip(record.columns()) {
         let same = match expected {
-            Column::Text(text) => row.try_get::<String, _>(*name)? == text,
-            Column::Optional(text) => row.try_get::<Option<String>, _>(*name)? == text,
-            Column::Number(number) => row.try_get::<i64, _>(*name)? == number,
+            Column::Text(text) => row.try_get::<Option<String>, _>(*name)? == text,
+            Column::Number(number) => row.try_get::<Option<i64>, _>(*name)? == number,
         };
         if !same {
             return Ok(false);

@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sqlx::Row as _;
-use sqlx::any::AnyRow;
 use utoipa::ToSchema;
 
+use super::sql::{reader, values};
 use super::{Store, StoreError};
 
 /// What a box said of itself last.
@@ -39,11 +39,8 @@ pub struct BoxSession {
 impl Store {
     /// The latest report of a box.
     pub async fn report(&self, tenant: &str, device: &str) -> Result<Report, StoreError> {
-        let row = sqlx::query("SELECT * FROM report WHERE tenant = $1 AND device = $2")
-            .bind(tenant.to_owned())
-            .bind(device.to_owned())
-            .fetch_optional(&mut *self.reader().await?)
-            .await?;
+        let sql = "SELECT * FROM report WHERE tenant = $1 AND device = $2";
+        let row = self.row(sql, values![tenant, device]).await?;
         let absent = || StoreError::NotFound { kind: "report", id: device.to_owned() };
         let row = row.ok_or_else(absent)?;
         let body: String = row.try_get("body")?;
@@ -61,12 +58,7 @@ impl Store {
         device: &str,
         limit: u32,
     ) -> Result<Vec<BoxSession>, StoreError> {
-        let rows = sqlx::query(SESSIONS)
-            .bind(tenant.to_owned())
-            .bind(device.to_owned())
-            .bind(i64::from(limit))
-            .fetch_all(&mut *self.reader().await?)
-            .await?;
+        let rows = self.rows(SESSIONS, values![tenant, device, i64::from(limit)]).await?;
         rows.iter().map(session).collect()
     }
 }
@@ -85,7 +77,7 @@ pub struct Placed {
 impl Store {
     /// The current proxy of each box.
     pub async fn placed(&self) -> Result<Vec<Placed>, StoreError> {
-        let rows = sqlx::query(PLACED).fetch_all(&mut *self.reader().await?).await?;
+        let rows = self.rows(PLACED, []).await?;
         let each = rows.iter().map(|row| {
             Ok(Placed {
                 tenant: row.try_get("tenant")?,
@@ -97,16 +89,7 @@ impl Store {
     }
 }
 
-fn session(row: &AnyRow) -> Result<BoxSession, StoreError> {
-    Ok(BoxSession {
-        device: row.try_get("device")?,
-        attachment: row.try_get("attachment")?,
-        proxy: row.try_get("proxy")?,
-        from_ms: row.try_get("from_ms")?,
-        to_ms: row.try_get("to_ms")?,
-        reason: row.try_get("reason")?,
-    })
-}
+reader!(session, BoxSession: device, attachment, proxy, from_ms, to_ms, reason);
 
 const PLACED: &str = "SELECT session.tenant, session.device, proxy.public_key FROM session \
                       JOIN tenant ON tenant.host = 1 JOIN proxy ON proxy.id = session.proxy \

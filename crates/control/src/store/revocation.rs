@@ -3,9 +3,9 @@
 use roadweave_fleet::Revocations;
 use serde::{Deserialize, Serialize};
 use sqlx::Row as _;
-use sqlx::any::AnyRow;
 use utoipa::ToSchema;
 
+use super::sql::{query, reader, values};
 use super::{Change, Store, StoreError};
 use crate::authority::NotSigned;
 use crate::floor::Floor;
@@ -37,12 +37,9 @@ impl Store {
         after: i64,
         limit: u32,
     ) -> Result<Vec<Revocation>, StoreError> {
-        let query = match tenant {
-            Some(tenant) => sqlx::query(OF_TENANT).bind(tenant.to_owned()),
-            None => sqlx::query(OF_ALL).bind(String::new()),
-        };
-        let rows =
-            query.bind(after).bind(i64::from(limit)).fetch_all(&mut *self.reader().await?).await?;
+        let sql = if tenant.is_some() { OF_TENANT } else { OF_ALL };
+        let values = values![tenant.unwrap_or_default(), after, i64::from(limit)];
+        let rows = self.rows(sql, values).await?;
         rows.iter().map(revocation).collect()
     }
 
@@ -67,10 +64,7 @@ impl Change<'_> {
         reason: &str,
         sign: impl FnOnce(i64, &str) -> Result<(String, String), NotSigned> + Send,
     ) -> Result<Revocation, StoreError> {
-        let there = sqlx::query(OF_KEY)
-            .bind(public_key.to_owned())
-            .fetch_optional(&mut *self.transaction)
-            .await?;
+        let there = self.row(OF_KEY, values![public_key]).await?;
         match there {
             Some(row) => revocation(&row),
             None => {
@@ -97,8 +91,7 @@ impl Change<'_> {
     /// Refuses a tenant with as many entries as there is room left: one tenant fills half of it at
     /// most, and some room is always left. The host tenant has a reserve of its own.
     async fn check_share(&mut self, tenant: &str) -> Result<(), StoreError> {
-        let row =
-            sqlx::query(SHARE).bind(tenant.to_owned()).fetch_one(&mut *self.transaction).await?;
+        let row = query(SHARE, values![tenant]).fetch_one(&mut *self.transaction).await?;
         let (own, all): (i64, i64) = (row.try_get("own")?, row.try_get("in_all")?);
         let is_host = row.try_get::<i64, _>("hosts")? > 0;
         if is_host || own < (ENTRIES_MAX - OF_HOST - all).max(0) {
@@ -116,12 +109,10 @@ impl Change<'_> {
         sign: impl FnOnce(i64, &str) -> Result<(String, String), NotSigned> + Send,
     ) -> Result<Revocation, StoreError> {
         let seen = self.floor.revocations();
-        let at_seen = sqlx::query_scalar::<_, String>(HASH_AT)
-            .bind(seen.serial)
-            .fetch_optional(&mut *self.transaction)
-            .await?;
+        let at_seen = self.row(HASH_AT, values![seen.serial]).await?;
+        let at_seen: Option<String> = at_seen.map(|row| row.try_get(0)).transpose()?;
         Floor::check_revocations(&seen, at_seen.as_deref())?;
-        let last = sqlx::query(LAST).fetch_optional(&mut *self.transaction).await?;
+        let last = self.row(LAST, []).await?;
         let (serial, previous) = match last {
             Some(row) => (row.try_get::<i64, _>("serial")? + 1, row.try_get("hash")?),
             None => (1, String::new()),
@@ -134,6 +125,8 @@ impl Change<'_> {
         }
         let signed = sign(serial, &previous);
         let (entry, hash) = signed.map_err(|why| StoreError::Refused(why.to_string()))?;
+        let values = values![tenant, serial, self.now_ms, public_key, reason, &entry, &hash];
+        self.execute(ADD, values).await?;
         let made = Revocation {
             serial,
             tenant: tenant.to_owned(),
@@ -143,16 +136,6 @@ impl Change<'_> {
             entry,
             hash,
         };
-        sqlx::query(ADD)
-            .bind(tenant.to_owned())
-            .bind(made.serial)
-            .bind(made.at_ms)
-            .bind(made.public_key.clone())
-            .bind(made.reason.clone())
-            .bind(made.entry.clone())
-            .bind(made.hash.clone())
-            .execute(&mut *self.transaction)
-            .await?;
         let after = serde_json::to_value(&made).unwrap_or_default();
         let name = serial.to_string();
         let nothing = serde_json::Value::Null;
@@ -162,17 +145,7 @@ impl Change<'_> {
     }
 }
 
-fn revocation(row: &AnyRow) -> Result<Revocation, StoreError> {
-    Ok(Revocation {
-        serial: row.try_get("serial")?,
-        tenant: row.try_get("tenant")?,
-        at_ms: row.try_get("at_ms")?,
-        public_key: row.try_get("public_key")?,
-        reason: row.try_get("reason")?,
-        entry: row.try_get("entry")?,
-        hash: row.try_get("hash")?,
-    })
-}
+reader!(revocation, Revocation: serial, tenant, at_ms, public_key, reason, entry, hash);
 
 /// The capacity of proxies, and the host's reserve.
 const ENTRIES_MAX: i64 = Revocations::MAX as i64;

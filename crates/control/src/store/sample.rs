@@ -11,6 +11,7 @@ use sqlx::Row as _;
 use sqlx::any::AnyRow;
 use utoipa::ToSchema;
 
+use super::sql::{query, values};
 use super::{Store, StoreError};
 
 /// The figures of a box at a time.
@@ -38,14 +39,9 @@ impl Store {
         for (tenant, sample) in samples {
             let figures = serde_json::to_string(&sample.figures)
                 .map_err(|error| StoreError::Internal(error.to_string()))?;
-            sqlx::query(ADD)
-                .bind(step)
-                .bind(sample.at_ms - sample.at_ms.rem_euclid(step))
-                .bind(figures)
-                .bind(tenant.clone())
-                .bind(sample.device.clone())
-                .execute(&mut *transaction)
-                .await?;
+            let at_ms = sample.at_ms - sample.at_ms.rem_euclid(step);
+            let values = values![step, at_ms, figures, tenant, &sample.device];
+            query(ADD, values).execute(&mut *transaction).await?;
         }
         Ok(transaction.commit().await?)
     }
@@ -58,15 +54,8 @@ impl Store {
         (from_ms, to_ms): (i64, i64),
         limit: u32,
     ) -> Result<Vec<Sample>, StoreError> {
-        let rows = sqlx::query(OF_DEVICE)
-            .bind(tenant.to_owned())
-            .bind(device.to_owned())
-            .bind(step_ms)
-            .bind(from_ms)
-            .bind(to_ms)
-            .bind(i64::from(limit))
-            .fetch_all(&mut *self.reader().await?)
-            .await?;
+        let values = values![tenant, device, step_ms, from_ms, to_ms, i64::from(limit)];
+        let rows = self.rows(OF_DEVICE, values).await?;
         rows.iter().map(|row| Ok(sample(row)?.1)).collect()
     }
 
@@ -76,8 +65,7 @@ impl Store {
             let &[fine, coarse] = pair else { continue };
             let end = now_ms - now_ms.rem_euclid(coarse);
             let sql = "SELECT COALESCE(MAX(at_ms), 0) FROM sample WHERE step_ms = $1";
-            let last: i64 =
-                sqlx::query_scalar(sql).bind(coarse).fetch_one(&mut *self.reader().await?).await?;
+            let last = self.scalar(sql, values![coarse]).await?;
             let from = (last + coarse).max(end - ROLL_UP_MAX * coarse);
             for begin in (from..end).step_by(usize::try_from(coarse).unwrap_or(usize::MAX)) {
                 self.roll_up_one(fine, coarse, begin).await?;
@@ -87,12 +75,7 @@ impl Store {
     }
 
     async fn roll_up_one(&self, fine: i64, coarse: i64, begin: i64) -> Result<(), StoreError> {
-        let rows = sqlx::query(OF_TIME)
-            .bind(fine)
-            .bind(begin)
-            .bind(begin + coarse)
-            .fetch_all(&mut *self.reader().await?)
-            .await?;
+        let rows = self.rows(OF_TIME, values![fine, begin, begin + coarse]).await?;
         let mut sums: BTreeMap<(String, String), BTreeMap<String, (f64, f64)>> = BTreeMap::new();
         for row in &rows {
             let (tenant, sample) = sample(row)?;

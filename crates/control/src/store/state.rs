@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use sqlx::Row as _;
 use utoipa::ToSchema;
 
+use super::sql::values;
 use super::{ProxyStatus, Store, StoreError};
 
 /// How a fleet is now.
@@ -26,9 +27,7 @@ impl Store {
     pub async fn fleet_state(&self, tenant: &str) -> Result<FleetState, StoreError> {
         let proxies = self.proxy_status(Some(tenant)).await?;
         let mut state = FleetState { proxies, ..FleetState::default() };
-        let mut reader = self.reader().await?;
-        let rows = sqlx::query(DEVICES).bind(tenant.to_owned()).fetch_all(&mut *reader).await?;
-        for row in rows {
+        for row in self.rows(DEVICES, values![tenant]).await? {
             let count: i64 = row.try_get("count")?;
             match row.try_get::<String, _>("state")?.as_str() {
                 "active" => state.active = count,
@@ -36,8 +35,7 @@ impl Store {
                 _ => state.revoked = count,
             }
         }
-        let online = sqlx::query_scalar(ONLINE).bind(tenant.to_owned());
-        state.online = online.fetch_one(&mut *reader).await?;
+        state.online = self.scalar(ONLINE, values![tenant]).await?;
         Ok(state)
     }
 }

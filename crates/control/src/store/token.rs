@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 use sqlx::Row as _;
 
+use super::sql::values;
 use super::{Actor, Change, Delegated, Record, Store, StoreError, Stored};
 use crate::authority::NotSigned;
 use crate::keys;
@@ -153,12 +154,8 @@ impl Change<'_> {
     ) -> Result<Stored<Device>, StoreError> {
         let stored = self.insert(tenant, device).await?;
         for address in &stored.record.addresses {
-            sqlx::query("INSERT INTO address (tenant, address, device) VALUES ($1, $2, $3)")
-                .bind(tenant.to_owned())
-                .bind(address.to_string())
-                .bind(stored.record.id.clone())
-                .execute(&mut *self.transaction)
-                .await?;
+            let sql = "INSERT INTO address (tenant, address, device) VALUES ($1, $2, $3)";
+            self.execute(sql, values![tenant, address.to_string(), &stored.record.id]).await?;
         }
         Ok(stored)
     }
@@ -235,13 +232,8 @@ impl Change<'_> {
         if before.record.expires_ms.is_some_and(|at| at <= self.now_ms) {
             return refused("the token has expired");
         }
-        let left = sqlx::query(USE)
-            .bind(tenant.to_owned())
-            .bind(hash.to_owned())
-            .fetch_optional(&mut *self.transaction)
-            .await?;
-        let Some(row) = left else {
-            return Err(StoreError::Refused("the token is used up".to_owned()));
+        let Some(row) = self.row(USE, values![tenant, hash]).await? else {
+            return refused("the token is used up");
         };
         let mut record = before.record.clone();
         record.uses_left = row.try_get("uses_left")?;
@@ -251,11 +243,7 @@ impl Change<'_> {
     /// Whether this key was revoked.
     pub async fn is_revoked(&mut self, public_key: &str) -> Result<bool, StoreError> {
         let sql = "SELECT COUNT(*) FROM revocation WHERE public_key = $1";
-        let count: i64 = sqlx::query_scalar(sql)
-            .bind(public_key.to_owned())
-            .fetch_one(&mut *self.transaction)
-            .await?;
-        Ok(count > 0)
+        Ok(self.scalar(sql, values![public_key]).await? > 0)
     }
 
     /// The requested name, if it is valid and free; else a generated one, unless a delegate has
@@ -293,10 +281,8 @@ impl Change<'_> {
         if prefixes.is_empty() {
             return Ok(Vec::new());
         }
-        let rows = sqlx::query("SELECT address FROM address WHERE tenant = $1")
-            .bind(tenant.to_owned())
-            .fetch_all(&mut *self.transaction)
-            .await?;
+        let sql = "SELECT address FROM address WHERE tenant = $1";
+        let rows = self.rows(sql, values![tenant]).await?;
         let taken = rows.iter().map(|row| row.try_get::<String, _>("address"));
         let taken: HashSet<String> = taken.collect::<Result<_, _>>()?;
         let free = prefixes.iter().map(|prefix| {

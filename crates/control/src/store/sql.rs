@@ -1,0 +1,136 @@
+//! Statements and their parameters.
+
+use sqlx::any::{AnyArguments, AnyRow};
+use sqlx::query::Query;
+use sqlx::{Any, Row as _, SqlSafeStr};
+
+use super::{Change, Store, StoreError};
+
+/// A value of a column, or of a parameter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Column {
+    /// A text, or none.
+    Text(Option<String>),
+    /// A number, or none.
+    Number(Option<i64>),
+}
+
+impl<T: AsRef<str> + ?Sized> From<&T> for Column {
+    fn from(text: &T) -> Self {
+        Self::Text(Some(text.as_ref().to_owned()))
+    }
+}
+
+impl From<String> for Column {
+    fn from(text: String) -> Self {
+        Self::Text(Some(text))
+    }
+}
+
+impl From<Option<String>> for Column {
+    fn from(text: Option<String>) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<i64> for Column {
+    fn from(number: i64) -> Self {
+        Self::Number(Some(number))
+    }
+}
+
+impl From<Option<i64>> for Column {
+    fn from(number: Option<i64>) -> Self {
+        Self::Number(number)
+    }
+}
+
+macro_rules! values {
+    ($($value:expr),* $(,)?) => { [$(crate::store::sql::Column::from($value)),*] };
+}
+pub(super) use values;
+
+pub(super) fn query(
+    sql: impl SqlSafeStr,
+    values: impl IntoIterator<Item = Column>,
+) -> Query<'static, Any, AnyArguments> {
+    let mut query: Query<'static, Any, AnyArguments> = sqlx::query(sql);
+    for value in values {
+        query = match value {
+            Column::Text(text) => query.bind(text),
+            Column::Number(number) => query.bind(number),
+        };
+    }
+    query
+}
+
+impl Store {
+    pub(super) async fn rows(
+        &self,
+        sql: impl SqlSafeStr,
+        values: impl IntoIterator<Item = Column>,
+    ) -> Result<Vec<AnyRow>, StoreError> {
+        Ok(query(sql, values).fetch_all(&mut *self.reader().await?).await?)
+    }
+
+    pub(super) async fn row(
+        &self,
+        sql: impl SqlSafeStr,
+        values: impl IntoIterator<Item = Column>,
+    ) -> Result<Option<AnyRow>, StoreError> {
+        Ok(query(sql, values).fetch_optional(&mut *self.reader().await?).await?)
+    }
+
+    pub(super) async fn scalar(
+        &self,
+        sql: impl SqlSafeStr,
+        values: impl IntoIterator<Item = Column>,
+    ) -> Result<i64, StoreError> {
+        Ok(query(sql, values).fetch_one(&mut *self.reader().await?).await?.try_get(0)?)
+    }
+}
+
+impl Change<'_> {
+    /// Executes a statement; returns the number of affected rows.
+    pub(super) async fn execute(
+        &mut self,
+        sql: impl SqlSafeStr,
+        values: impl IntoIterator<Item = Column>,
+    ) -> Result<u64, StoreError> {
+        Ok(query(sql, values).execute(&mut *self.transaction).await?.rows_affected())
+    }
+
+    pub(super) async fn rows(
+        &mut self,
+        sql: impl SqlSafeStr,
+        values: impl IntoIterator<Item = Column>,
+    ) -> Result<Vec<AnyRow>, StoreError> {
+        Ok(query(sql, values).fetch_all(&mut *self.transaction).await?)
+    }
+
+    pub(super) async fn row(
+        &mut self,
+        sql: impl SqlSafeStr,
+        values: impl IntoIterator<Item = Column>,
+    ) -> Result<Option<AnyRow>, StoreError> {
+        Ok(query(sql, values).fetch_optional(&mut *self.transaction).await?)
+    }
+
+    pub(super) async fn scalar(
+        &mut self,
+        sql: impl SqlSafeStr,
+        values: impl IntoIterator<Item = Column>,
+    ) -> Result<i64, StoreError> {
+        Ok(query(sql, values).fetch_one(&mut *self.transaction).await?.try_get(0)?)
+    }
+}
+
+/// A function that reads a row into a struct whose fields are named like its columns.
+macro_rules! reader {
+    ($name:ident, $type:ident: $($field:ident),*) => {
+        fn $name(row: &sqlx::any::AnyRow) -> Result<$type, StoreError> {
+            Ok($type { $($field: row.try_get(stringify!($field))?),* })
+        }
+    };
+}
+pub(super) use reader;
