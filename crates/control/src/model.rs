@@ -9,6 +9,7 @@ mod people;
 mod proxy;
 mod tenant;
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use utoipa::ToSchema;
 
@@ -51,6 +52,12 @@ fn title(field: &str, text: &str) -> Result<(), String> {
         return Err(format!("{field}: at most {TITLE_MAX} characters on one line"));
     }
     Ok(())
+}
+
+/// The name of a variant in the database, which is that in JSON.
+fn word(variant: &impl Serialize) -> String {
+    let name = serde_json::to_value(variant).unwrap_or_default();
+    name.as_str().unwrap_or_default().to_owned()
 }
 
 fn at_most(field: &str, number: Option<u32>, most: u32) -> Result<(), String> {

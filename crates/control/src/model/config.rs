@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::{SPAN_MAX, Settings, at_most, slug, title};
+use super::{SPAN_MAX, Settings, at_most, slug, title, word};
 use crate::store::{Column, Record};
 
 /// A version of a configuration; once it is there a person may approve it, and nothing else of it
@@ -115,18 +115,6 @@ pub enum RolloutState {
     Aborted,
 }
 
-impl RolloutState {
-    /// The name in the database and in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Running => "running",
-            Self::Paused => "paused",
-            Self::Done => "done",
-            Self::Aborted => "aborted",
-        }
-    }
-}
-
 fn all_at_once() -> Vec<u32> {
     vec![100]
 }
@@ -163,7 +151,7 @@ impl Record for Rollout {
     }
 
     fn columns(&self) -> Vec<Column> {
-        vec![Column::from(&self.settings.config), Column::from(self.settings.state.name())]
+        vec![Column::from(&self.settings.config), Column::from(word(&self.settings.state))]
     }
 }
 

@@ -4,7 +4,7 @@ use roadweave_fleet::{Admitted, Name, Role, Scope, Statement};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{TokenRole, TokenSettings, slug};
+use super::{TokenRole, TokenSettings, slug, word};
 use crate::store::{Column, Record};
 
 /// A key that may sign for others: that of a token, of a pool, or of somebody's machine. Its
@@ -43,16 +43,6 @@ pub enum DelegateState {
     Active,
     /// The delegate may sign no more, for ever, and what it signed is worth nothing.
     Revoked,
-}
-
-impl DelegateState {
-    /// The name in the database and in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Active => "active",
-            Self::Revoked => "revoked",
-        }
-    }
 }
 
 impl Delegate {
@@ -146,6 +136,6 @@ impl Record for Delegate {
     }
 
     fn columns(&self) -> Vec<Column> {
-        vec![Column::from(&self.public_key), Column::from(self.state.name())]
+        vec![Column::from(&self.public_key), Column::from(word(&self.state))]
     }
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::people::without;
-use super::{SPAN_MAX, Settings, at_most, slug, tags, title};
+use super::{SPAN_MAX, Settings, at_most, slug, tags, title, word};
 use crate::store::{Column, Record};
 
 /// A box: the device in a vehicle.
@@ -47,17 +47,6 @@ pub enum DeviceState {
     Active,
     /// The box's key is admitted no more, for ever.
     Revoked,
-}
-
-impl DeviceState {
-    /// The name in the database and in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Active => "active",
-            Self::Revoked => "revoked",
-        }
-    }
 }
 
 /// What people write of a box.
@@ -157,7 +146,7 @@ impl Record for Device {
     fn columns(&self) -> Vec<Column> {
         vec![
             Column::from(&self.public_key),
-            Column::from(self.state.name()),
+            Column::from(word(&self.state)),
             Column::from(format!(",{},", self.settings.tags.join(","))),
         ]
     }

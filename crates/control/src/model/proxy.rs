@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{MILLION, Settings, at_most, public_key, slug, title};
+use super::{MILLION, Settings, at_most, public_key, slug, title, word};
 use crate::store::{Column, Record};
 
 /// Proxies that serve the same tenants at one site.
@@ -67,17 +67,6 @@ pub enum ProxyState {
     Revoked,
 }
 
-impl ProxyState {
-    /// The name in the database and in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Active => "active",
-            Self::Draining => "draining",
-            Self::Revoked => "revoked",
-        }
-    }
-}
-
 /// What people write of a proxy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -127,7 +116,7 @@ impl Record for Proxy {
         vec![
             Column::from(&self.settings.public_key),
             Column::from(self.settings.pool.clone()),
-            Column::from(self.state.name()),
+            Column::from(word(&self.state)),
         ]
     }
 }
