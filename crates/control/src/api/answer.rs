@@ -1,5 +1,7 @@
 //! Extractors for requests, and answers: records with their versions, pages, bodies.
 
+use std::sync::Arc;
+
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
@@ -11,8 +13,9 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::Problem;
-use crate::store::{Record, Stored};
+use super::{App, Caller, Problem};
+use crate::clock::now_ms;
+use crate::store::{Change, Record, Stored};
 
 /// A JSON body of at most [`BODY_MAX`].
 #[derive(Debug)]
@@ -62,6 +65,101 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T>
         let path = axum::extract::Path::<T>::from_request_parts(parts, state).await;
         let nothing = |_| Problem::not_found("there is nothing at this address");
         path.map(|path| Self(path.0)).map_err(nothing)
+    }
+}
+
+/// A caller's request about a tenant, or about a record of a tenant.
+#[derive(Debug)]
+pub struct Asked {
+    /// The interface.
+    pub app: Arc<App>,
+    /// Who asks.
+    pub caller: Caller,
+    /// The first name of the path: the tenant.
+    pub tenant: String,
+    /// The last name of the path: the record, or the tenant.
+    pub id: String,
+    /// The headers.
+    pub headers: HeaderMap,
+}
+
+impl FromRequestParts<Arc<App>> for Asked {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
+        let Path(names) = Path::<Vec<String>>::from_request_parts(parts, app).await?;
+        let caller = parts.extensions.get::<Caller>().cloned().ok_or_else(Problem::unknown)?;
+        let name = |name: Option<&String>| name.cloned().unwrap_or_default();
+        let (tenant, id) = (name(names.first()), name(names.last()));
+        Ok(Self { app: Arc::clone(app), caller, tenant, id, headers: parts.headers.clone() })
+    }
+}
+
+impl Asked {
+    /// Whether the caller's tenant runs this controller and is the tenant of the path.
+    pub fn is_of_host(&self) -> bool {
+        self.caller.host && self.caller.tenant == self.tenant
+    }
+
+    /// Begins a change by the caller.
+    pub async fn change(&self) -> Result<Change<'_>, Problem> {
+        Ok(self.app.store.change(self.caller.actor(), now_ms()).await?)
+    }
+
+    /// Begins a change of the record, whatever its version.
+    pub async fn open<R: Record>(&self) -> Result<(Change<'_>, Stored<R>), Problem> {
+        let mut change = self.change().await?;
+        let before = change.get::<R>(&self.tenant, &self.id).await?;
+        Ok((change, before))
+    }
+
+    /// Begins a change of the record, if it has the version in `If-Match`.
+    pub async fn edit<R: Record>(&self) -> Result<(Change<'_>, Stored<R>), Problem> {
+        let seen = if_match(&self.headers)?;
+        let (change, before) = self.open::<R>().await?;
+        matches(seen, &before)?;
+        Ok((change, before))
+    }
+
+    /// Commits, and wakes the reader of the outbox.
+    pub async fn commit(&self, change: Change<'_>) -> Result<(), Problem> {
+        change.commit().await?;
+        self.app.outbox.hint();
+        Ok(())
+    }
+
+    /// Inserts a record of the tenant, and commits.
+    pub async fn insert<R: Record>(
+        &self,
+        mut change: Change<'_>,
+        new: R,
+    ) -> Result<Stored<R>, Problem> {
+        let stored = change.insert(&self.tenant, new).await?;
+        self.commit(change).await?;
+        Ok(stored)
+    }
+
+    /// Replaces a record, commits, and answers with it.
+    pub async fn update<R: Record>(
+        &self,
+        mut change: Change<'_>,
+        before: &Stored<R>,
+        after: R,
+    ) -> Result<Response, Problem> {
+        let after = change.update(before, after).await?;
+        self.commit(change).await?;
+        Ok(record(StatusCode::OK, &after))
+    }
+
+    /// Removes a record, and commits.
+    pub async fn remove<R: Record>(
+        &self,
+        mut change: Change<'_>,
+        before: &Stored<R>,
+    ) -> Result<StatusCode, Problem> {
+        change.remove(before).await?;
+        self.commit(change).await?;
+        Ok(StatusCode::NO_CONTENT)
     }
 }
 

@@ -39,14 +39,19 @@ fn device_routes() -> Vec<Route> {
             .role(Operator)
             .takes::<devices::NewDevice>()
             .record::<Device>(201),
-        get("/tenants/{tenant}/devices/{device}", "getDevice", "A box", devices::one)
+        get("/tenants/{tenant}/devices/{device}", "getDevice", "A box", records::one::<Device>)
             .role(Viewer)
             .record::<Device>(200),
-        put("/tenants/{tenant}/devices/{device}", "replaceDevice", "Change", devices::replace)
-            .role(Operator)
-            .takes::<DeviceSettings>()
-            .record::<Device>(200)
-            .if_match(),
+        put(
+            "/tenants/{tenant}/devices/{device}",
+            "replaceDevice",
+            "Change",
+            records::replace::<Device>,
+        )
+        .role(Operator)
+        .takes::<DeviceSettings>()
+        .record::<Device>(200)
+        .if_match(),
         post(
             "/tenants/{tenant}/devices/{device}/approve",
             "approveDevice",

@@ -4,8 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::State;
-use axum::http::{HeaderMap, header};
+use axum::http::header;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
@@ -17,10 +16,10 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 use utoipa::ToSchema;
 
-use crate::api::answer::{PageOf, Path, Query};
+use crate::api::answer::{Asked, PageOf, Query};
 use crate::api::openapi::DocumentText;
 use crate::api::watchers::WatcherPermit;
-use crate::api::{App, Caller, Problem};
+use crate::api::{App, Problem};
 use crate::store::{
     AuditEntry, CHANGES_AT_ONCE, Changed, FleetState, Revocation, Store, StoreError,
 };
@@ -44,8 +43,7 @@ pub struct Checked {
 }
 
 pub async fn revocations(
-    State(app): State<Arc<App>>,
-    Path(tenant): Path<String>,
+    Asked { app, tenant, .. }: Asked,
     Query(query): Query<LinesQuery>,
 ) -> Result<Json<PageOf<Revocation>>, Problem> {
     let limit = query.limit.unwrap_or(100).clamp(1, 500);
@@ -57,8 +55,7 @@ pub async fn revocations(
 }
 
 pub async fn audit(
-    State(app): State<Arc<App>>,
-    Path(tenant): Path<String>,
+    Asked { app, tenant, .. }: Asked,
     Query(query): Query<LinesQuery>,
 ) -> Result<Json<PageOf<AuditEntry>>, Problem> {
     let limit = query.limit.unwrap_or(100).clamp(1, 500);
@@ -67,10 +64,7 @@ pub async fn audit(
     Ok(Json(PageOf { items, next }))
 }
 
-pub async fn check(
-    State(app): State<Arc<App>>,
-    Path(tenant): Path<String>,
-) -> Result<Json<Checked>, Problem> {
+pub async fn check(Asked { app, tenant, .. }: Asked) -> Result<Json<Checked>, Problem> {
     let heads = app.store.heads();
     let seen = heads.of(&tenant);
     Ok(Json(match app.store.verify_audit(&tenant, seen).await? {
@@ -89,12 +83,7 @@ pub async fn openapi(Extension(DocumentText(text)): Extension<DocumentText>) -> 
     ([(header::CONTENT_TYPE, "application/json")], text).into_response()
 }
 
-pub async fn live(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    Path(tenant): Path<String>,
-    headers: HeaderMap,
-) -> Result<Response, Problem> {
+pub async fn live(Asked { app, caller, tenant, headers, .. }: Asked) -> Result<Response, Problem> {
     let permit = WatcherPermit::take(&app, &caller)?;
     let changes = app.outbox.listen();
     let epoch = app.store.epoch().await?;
@@ -125,11 +114,8 @@ pub async fn live(
     Ok(sent(watcher))
 }
 
-pub async fn state(
-    State(app): State<Arc<App>>,
-    Path(tenant): Path<String>,
-) -> Result<Json<FleetState>, Problem> {
-    Ok(Json(app.store.fleet_state(&tenant).await?))
+pub async fn state(asked: Asked) -> Result<Json<FleetState>, Problem> {
+    Ok(Json(asked.app.store.fleet_state(&asked.tenant).await?))
 }
 
 pub(super) trait Watches: Send + 'static {

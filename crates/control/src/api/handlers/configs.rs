@@ -1,18 +1,14 @@
 //! Configurations, and their approval by people.
 
-use std::sync::Arc;
-
-use axum::extract::State;
+use axum::Json;
 use axum::http::StatusCode;
 use axum::response::Response;
-use axum::{Extension, Json};
 use roadweave_fleet::{Approval, Digest, Signed, Target};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::api::answer::{Body, Path, record};
-use crate::api::{App, Caller, Problem};
-use crate::clock::now_ms;
+use crate::api::Problem;
+use crate::api::answer::{Asked, Body, record};
 use crate::model::{Config, ConfigSettings, Device, Scope, Settings as _};
 use crate::plan::texts;
 use crate::store::Change;
@@ -38,29 +34,22 @@ pub struct SignedApproval {
 }
 
 pub async fn create(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    Path(tenant): Path<String>,
+    asked: Asked,
     Body(settings): Body<ConfigSettings>,
 ) -> Result<Response, Problem> {
     settings.validate().map_err(Problem::invalid)?;
-    let mut change = app.store.change(caller.actor(), now_ms()).await?;
-    let number = change.next_config(&tenant, &settings.scope).await?;
+    let mut change = asked.change().await?;
+    let number = change.next_config(&asked.tenant, &settings.scope).await?;
     let id = format!("{}-{number}", settings.scope);
-    let config = Config { id, number, author: caller.name.clone(), settings };
+    let config = Config { id, number, author: asked.caller.name.clone(), settings };
     if let Some(signature) = &config.settings.signature {
-        check(&app, &mut change, &tenant, &config, signature).await?;
+        check(&asked, &mut change, &config, signature).await?;
     }
-    let stored = change.insert(&tenant, config).await?;
-    change.commit().await?;
-    app.outbox.hint();
+    let stored = asked.insert(change, config).await?;
     Ok(record(StatusCode::CREATED, &stored))
 }
 
-pub async fn approval(
-    State(app): State<Arc<App>>,
-    Path((tenant, id)): Path<(String, String)>,
-) -> Result<Json<Approvable>, Problem> {
+pub async fn approval(Asked { app, tenant, id, .. }: Asked) -> Result<Json<Approvable>, Problem> {
     let config = app.store.get::<Config>(&tenant, &id).await?.record;
     let device = match &config.settings.scope {
         Scope::Device(id) => Some(app.store.get::<Device>(&tenant, id).await?.record),
@@ -70,28 +59,18 @@ pub async fn approval(
     Ok(Json(Approvable { approval, text, approved: config.settings.signature.is_some() }))
 }
 
-pub async fn approve(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    Path((tenant, id)): Path<(String, String)>,
-    Body(said): Body<SignedApproval>,
-) -> Result<Response, Problem> {
-    let mut change = app.store.change(caller.actor(), now_ms()).await?;
-    let before = change.get::<Config>(&tenant, &id).await?;
-    check(&app, &mut change, &tenant, &before.record, &said.signature).await?;
+pub async fn approve(asked: Asked, Body(said): Body<SignedApproval>) -> Result<Response, Problem> {
+    let (mut change, before) = asked.open::<Config>().await?;
+    check(&asked, &mut change, &before.record, &said.signature).await?;
     let mut config = before.record.clone();
     config.settings.signature = Some(said.signature);
-    let after = change.update(&before, config).await?;
-    change.commit().await?;
-    app.outbox.hint();
-    Ok(record(StatusCode::OK, &after))
+    asked.update(change, &before, config).await
 }
 
 /// Refuses an approval that boxes would refuse: by another key, or for another text.
 async fn check(
-    app: &App,
+    Asked { app, tenant, .. }: &Asked,
     change: &mut Change<'_>,
-    tenant: &str,
     config: &Config,
     signature: &str,
 ) -> Result<(), Problem> {

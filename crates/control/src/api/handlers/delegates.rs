@@ -1,9 +1,5 @@
 //! Delegates, which sign for others where the root key is elsewhere.
 
-use std::sync::Arc;
-
-use axum::Extension;
-use axum::extract::State;
 use axum::response::Response;
 use roadweave_fleet::Chain;
 use serde::{Deserialize, Serialize};
@@ -11,9 +7,8 @@ use utoipa::ToSchema;
 
 use super::admission::not_ours;
 use super::records::insert_in;
-use crate::api::answer::{Body, Path};
-use crate::api::{App, Caller, Problem};
-use crate::clock::now_ms;
+use crate::api::Problem;
+use crate::api::answer::{Asked, Body};
 use crate::model::{Delegate, DelegateState};
 use crate::store::{Change, StoreError};
 
@@ -25,33 +20,29 @@ pub struct NewDelegate {
     chain: String,
 }
 
-pub async fn create(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    Path(tenant): Path<String>,
-    Body(new): Body<NewDelegate>,
-) -> Result<Response, Problem> {
+pub async fn create(asked: Asked, Body(new): Body<NewDelegate>) -> Result<Response, Problem> {
+    let Asked { app, tenant, .. } = &asked;
     let chain = serde_json::from_str::<Chain>(&new.chain)
         .map_err(|error| Problem::invalid(format!("chain: {error}")))?;
     let admitted = app.authority.follow(&chain);
     let admitted = admitted.map_err(|why| Problem::invalid(format!("chain: {why}")))?;
     let text =
         serde_json::to_string(&chain).map_err(|error| Problem::invalid(error.to_string()))?;
-    let delegate = Delegate::of(&admitted, text, &tenant).map_err(Problem::invalid)?;
-    if delegate.shared && !(caller.host && caller.tenant == tenant) {
+    let delegate = Delegate::of(&admitted, text, tenant).map_err(Problem::invalid)?;
+    if delegate.shared && !asked.is_of_host() {
         return Err(Problem::forbidden(
             "only the tenant that runs this controller has delegates for all tenants",
         ));
     }
-    not_ours(&app, &delegate.public_key)?;
-    let mut change = app.store.change(caller.actor(), now_ms()).await?;
+    not_ours(app, &delegate.public_key)?;
+    let mut change = asked.change().await?;
     if change.is_revoked(&delegate.public_key).await? {
         return Err(Problem::conflict("the key was revoked"));
     }
     for key in &delegate.delegates {
-        above(&mut change, &tenant, key).await?;
+        above(&mut change, tenant, key).await?;
     }
-    insert_in(&app, change, &tenant, delegate).await
+    insert_in(&asked, change, delegate).await
 }
 
 /// Refuses a delegate below one that is unknown or revoked.

@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Extension;
-use axum::extract::State;
 use axum::response::Response;
 use axum::response::sse::Event;
 use serde::Serialize;
@@ -14,18 +12,16 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 
 use super::changes::{LIVE_MAX, Watches, sent};
-use crate::api::answer::Path;
+use crate::api::answer::Asked;
 use crate::api::watchers::WatcherPermit;
-use crate::api::{App, Caller, Problem};
+use crate::api::{App, Problem};
 use crate::clock::now_ms;
 use crate::model::Device;
 use crate::outbox::Live;
 use crate::store::{Changed, STEPS_MS, StoreError};
 
 pub async fn device(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    Path((tenant, device)): Path<(String, String)>,
+    Asked { app, caller, tenant, id: device, .. }: Asked,
 ) -> Result<Response, Problem> {
     let permit = WatcherPermit::take(&app, &caller)?;
     // Subscribed before the first look, so that no change is lost between.

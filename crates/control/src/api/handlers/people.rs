@@ -1,19 +1,15 @@
 //! People and API keys.
 
-use std::sync::Arc;
-
-use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode};
+use axum::Json;
+use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
-use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::records::insert;
-use crate::api::answer::{Body, Path, if_match, matches, record, shown};
-use crate::api::{App, Caller, Problem};
-use crate::clock::now_ms;
+use super::records::insert_in;
+use crate::api::answer::{Asked, Body, shown};
+use crate::api::{App, Problem};
 use crate::keys;
 use crate::model::{ApiKey, ApiKeySettings, Person, PersonSettings, Role, Settings as _, slug};
 use crate::store::{Filter, Stored};
@@ -58,54 +54,31 @@ pub struct MadeApiKey {
     key: Value,
 }
 
-pub async fn create(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    Path(tenant): Path<String>,
-    Body(new): Body<NewPerson>,
-) -> Result<Response, Problem> {
+pub async fn create(asked: Asked, Body(new): Body<NewPerson>) -> Result<Response, Problem> {
     slug(&new.id).map_err(|why| Problem::invalid(format!("id: {why}")))?;
     new.settings.validate().map_err(Problem::invalid)?;
-    let password = app.passwords.hash(&new.password).await?;
+    let password = asked.app.passwords.hash(&new.password).await?;
     let person = Person { id: new.id, settings: new.settings, password, subject: None };
-    insert(&app, &caller, &tenant, person).await
+    insert_in(&asked, asked.change().await?, person).await
 }
 
 pub async fn replace(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    Path((tenant, id)): Path<(String, String)>,
-    headers: HeaderMap,
+    asked: Asked,
     Body(settings): Body<PersonSettings>,
 ) -> Result<Response, Problem> {
     settings.validate().map_err(Problem::invalid)?;
-    let seen = if_match(&headers)?;
-    let mut change = app.store.change(caller.actor(), now_ms()).await?;
-    let before = change.get::<Person>(&tenant, &id).await?;
-    matches(seen, &before)?;
+    let (change, before) = asked.edit::<Person>().await?;
     is_ours(&before)?;
     if settings.role != Role::Owner {
-        not_the_last_owner(&app, &before).await?;
+        not_the_last_owner(&asked.app, &before).await?;
     }
-    let after = change.update(&before, Person { settings, ..before.record.clone() }).await?;
-    change.commit().await?;
-    Ok(record(StatusCode::OK, &after))
+    asked.update(change, &before, Person { settings, ..before.record.clone() }).await
 }
 
-pub async fn remove(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    Path((tenant, id)): Path<(String, String)>,
-    headers: HeaderMap,
-) -> Result<StatusCode, Problem> {
-    let seen = if_match(&headers)?;
-    let mut change = app.store.change(caller.actor(), now_ms()).await?;
-    let before = change.get::<Person>(&tenant, &id).await?;
-    matches(seen, &before)?;
-    not_the_last_owner(&app, &before).await?;
-    change.remove(&before).await?;
-    change.commit().await?;
-    Ok(StatusCode::NO_CONTENT)
+pub async fn remove(asked: Asked) -> Result<StatusCode, Problem> {
+    let (change, before) = asked.edit::<Person>().await?;
+    not_the_last_owner(&asked.app, &before).await?;
+    asked.remove(change, &before).await
 }
 
 /// Refuses to change a role that an issuer decides.
@@ -135,34 +108,24 @@ async fn not_the_last_owner(app: &App, person: &Stored<Person>) -> Result<(), Pr
 }
 
 pub async fn set_password(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    Path((tenant, id)): Path<(String, String)>,
+    asked: Asked,
     Body(new): Body<NewPassword>,
 ) -> Result<StatusCode, Problem> {
-    let password = app.passwords.hash(&new.password).await?;
-    let mut change = app.store.change(caller.actor(), now_ms()).await?;
-    let before = change.get::<Person>(&tenant, &id).await?;
+    let password = asked.app.passwords.hash(&new.password).await?;
+    let (mut change, before) = asked.open::<Person>().await?;
     is_ours(&before)?;
     change.update(&before, Person { password, ..before.record.clone() }).await?;
-    change.end_logins(&tenant, &id).await?;
-    change.commit().await?;
+    change.end_logins(&asked.tenant, &asked.id).await?;
+    asked.commit(change).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-pub async fn create_key(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    Path(tenant): Path<String>,
-    Body(new): Body<NewApiKey>,
-) -> Result<Response, Problem> {
+pub async fn create_key(asked: Asked, Body(new): Body<NewApiKey>) -> Result<Response, Problem> {
     slug(&new.id).map_err(|why| Problem::invalid(format!("id: {why}")))?;
     new.settings.validate().map_err(Problem::invalid)?;
     let secret = format!("rwk_{}", keys::secret());
     let key = ApiKey { id: new.id, hash: keys::hash(&secret), settings: new.settings };
-    let mut change = app.store.change(caller.actor(), now_ms()).await?;
-    let stored = change.insert(&tenant, key).await?;
-    change.commit().await?;
+    let stored = asked.insert(asked.change().await?, key).await?;
     let made = MadeApiKey { secret, key: shown(&stored) };
     Ok((StatusCode::CREATED, Json(made)).into_response())
 }

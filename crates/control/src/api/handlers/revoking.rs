@@ -9,13 +9,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use axum::Json;
 use axum::extract::State;
-use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::api::answer::{Body, Path};
-use crate::api::{App, Caller, Problem};
+use crate::api::answer::{Asked, Body, Path};
+use crate::api::{App, Problem};
 use crate::authority::Authority;
 use crate::clock::now_ms;
 use crate::model::{Delegate, public_key};
@@ -52,56 +52,44 @@ pub struct Revoked {
 }
 
 pub async fn member<R: Revocable>(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    Path((tenant, id)): Path<(String, String)>,
+    asked: Asked,
     Body(why): Body<Reason>,
 ) -> Result<Json<Revoked>, Problem> {
     check_reason(&why.reason)?;
     let begun = Instant::now();
-    let mut change = app.store.change(caller.actor(), now_ms()).await?;
-    let before = change.get::<R>(&tenant, &id).await?;
-    let revocation = enter(&mut change, &tenant, before.record.key(), &why.reason).await?;
+    let (mut change, before) = asked.open::<R>().await?;
+    let revocation = enter(&mut change, &asked.tenant, before.record.key(), &why.reason).await?;
     change.mark_revoked(&before).await?;
     change.commit().await?;
-    confirmed(&app, &tenant, revocation, begun).await
+    confirmed(&asked, revocation, begun).await
 }
 
-pub async fn delegate(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    Path((tenant, id)): Path<(String, String)>,
-    Body(why): Body<Reason>,
-) -> Result<Json<Revoked>, Problem> {
+pub async fn delegate(asked: Asked, Body(why): Body<Reason>) -> Result<Json<Revoked>, Problem> {
     check_reason(&why.reason)?;
     let begun = Instant::now();
-    let mut change = app.store.change(caller.actor(), now_ms()).await?;
-    let key = change.get::<Delegate>(&tenant, &id).await?.record.public_key;
+    let (mut change, before) = asked.open::<Delegate>().await?;
+    let key = before.record.public_key;
     // This entry alone cuts off everything below the key.
-    let revocation = enter(&mut change, &tenant, &key, &why.reason).await?;
+    let revocation = enter(&mut change, &asked.tenant, &key, &why.reason).await?;
     change.commit().await?;
-    confirmed_and_below(&app, &caller, (&tenant, key), (revocation, begun)).await
+    confirmed_and_below(&asked, key, revocation, begun).await
 }
 
-pub async fn key(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    Path(tenant): Path<String>,
-    Body(what): Body<KeyAndReason>,
-) -> Result<Json<Revoked>, Problem> {
+pub async fn key(asked: Asked, Body(what): Body<KeyAndReason>) -> Result<Json<Revoked>, Problem> {
     check_reason(&what.reason)?;
     public_key(&what.public_key).map_err(Problem::invalid)?;
     let begun = Instant::now();
-    let mut change = app.store.change(caller.actor(), now_ms()).await?;
+    let mut change = asked.change().await?;
     let owner = change.owner_of_key(&what.public_key).await?;
-    let ours = app.authority.is_own(&what.public_key);
-    let foreign = owner.is_none() && !caller.host || owner.is_some_and(|it| it != tenant);
+    let ours = asked.app.authority.is_own(&what.public_key);
+    let foreign =
+        owner.is_none() && !asked.caller.host || owner.is_some_and(|it| it != asked.tenant);
     if foreign || ours {
         return Err(Problem::forbidden("the key does not belong to this tenant"));
     }
-    let revocation = enter(&mut change, &tenant, &what.public_key, &what.reason).await?;
+    let revocation = enter(&mut change, &asked.tenant, &what.public_key, &what.reason).await?;
     change.commit().await?;
-    confirmed_and_below(&app, &caller, (&tenant, what.public_key), (revocation, begun)).await
+    confirmed_and_below(&asked, what.public_key, revocation, begun).await
 }
 
 pub async fn revocation(
@@ -115,20 +103,19 @@ pub async fn revocation(
 }
 
 async fn confirmed_and_below(
-    app: &App,
-    caller: &Caller,
-    (tenant, key): (&str, String),
-    (revocation, begun): (Revocation, Instant),
+    asked: &Asked,
+    key: String,
+    revocation: Revocation,
+    begun: Instant,
 ) -> Result<Json<Revoked>, Problem> {
-    let marking = mark_below(app, caller, tenant, key);
-    tokio::join!(confirmed(app, tenant, revocation, begun), marking).0
+    tokio::join!(confirmed(asked, revocation, begun), mark_below(asked, key)).0
 }
 
 /// Marks all records with the revoked key or below it. The answer waits a while; the marking
 /// continues after it.
-async fn mark_below(app: &App, caller: &Caller, tenant: &str, key: String) {
+async fn mark_below(Asked { app, caller, tenant, .. }: &Asked, key: String) {
     let (store, outbox) = (Arc::clone(&app.store), Arc::clone(&app.outbox));
-    let (tenant, actor) = (tenant.to_owned(), caller.actor());
+    let (tenant, actor) = (tenant.clone(), caller.actor());
     let marking = tokio::spawn(async move {
         let keys = BTreeSet::from([key]);
         if let Err(error) = store.mark_revoked(&tenant, &keys, &actor, now_ms()).await {
@@ -156,8 +143,7 @@ fn check_reason(reason: &str) -> Result<(), Problem> {
 
 /// Waits until all reachable proxies and anchors have confirmed, 2 s at most.
 async fn confirmed(
-    app: &App,
-    tenant: &str,
+    Asked { app, tenant, .. }: &Asked,
     revocation: Revocation,
     begun: Instant,
 ) -> Result<Json<Revoked>, Problem> {

@@ -3,16 +3,13 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::records;
-use crate::api::answer::{
-    Body, ListQuery, PageOf, Path, Query, cursor, if_match, matches, record, shown,
-};
+use crate::api::answer::{Asked, Body, ListQuery, PageOf, Query, cursor, record, shown};
 use crate::api::{App, Caller, Problem};
 use crate::clock::now_ms;
 use crate::model::{
@@ -51,14 +48,6 @@ pub async fn list(
     Ok(Json(PageOf { items, next }).into_response())
 }
 
-pub async fn one(
-    State(app): State<Arc<App>>,
-    Path(tenant): Path<String>,
-    headers: HeaderMap,
-) -> Result<Response, Problem> {
-    records::found::<Tenant>(&app, &tenant, &tenant, &headers).await
-}
-
 pub async fn create(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -84,45 +73,16 @@ pub async fn create(
     Ok(record(StatusCode::CREATED, &stored))
 }
 
-pub async fn replace(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    Path(tenant): Path<String>,
-    headers: HeaderMap,
-    Body(settings): Body<TenantSettings>,
-) -> Result<Response, Problem> {
-    settings.validate().map_err(Problem::invalid)?;
-    let seen = if_match(&headers)?;
-    let mut change = app.store.change(caller.actor(), now_ms()).await?;
-    let before = change.get::<Tenant>(&tenant, &tenant).await?;
-    matches(seen, &before)?;
-    let after = change.update(&before, Tenant { settings, ..before.record.clone() }).await?;
-    change.commit().await?;
-    app.outbox.hint();
-    Ok(record(StatusCode::OK, &after))
-}
-
-pub async fn remove(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    Path(tenant): Path<String>,
-    headers: HeaderMap,
-) -> Result<StatusCode, Problem> {
-    let seen = if_match(&headers)?;
-    let mut change = app.store.change(caller.actor(), now_ms()).await?;
-    let before = change.get::<Tenant>(&tenant, &tenant).await?;
-    matches(seen, &before)?;
+pub async fn remove(asked: Asked) -> Result<StatusCode, Problem> {
+    let (mut change, before) = asked.edit::<Tenant>().await?;
     if before.record.host {
         return Err(Problem::conflict("this tenant runs the controller"));
     }
-    for person in change.all::<Person>(&tenant).await? {
+    for person in change.all::<Person>(&asked.tenant).await? {
         change.remove(&person).await?;
     }
-    for key in change.all::<ApiKey>(&tenant).await? {
+    for key in change.all::<ApiKey>(&asked.tenant).await? {
         change.remove(&key).await?;
     }
-    change.remove(&before).await?;
-    change.commit().await?;
-    app.outbox.hint();
-    Ok(StatusCode::NO_CONTENT)
+    asked.remove(change, &before).await
 }

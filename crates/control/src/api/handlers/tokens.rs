@@ -1,18 +1,15 @@
 //! Tokens, by which boxes join.
 
-use std::sync::Arc;
-
-use axum::extract::State;
+use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
-use axum::{Extension, Json};
 use roadweave_fleet::{Chain, Secret};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::api::answer::{Body, Path, shown};
-use crate::api::{App, Caller, Problem};
+use crate::api::Problem;
+use crate::api::answer::{Asked, Body, shown};
 use crate::clock::now_ms;
 use crate::keys;
 use crate::model::{Delegate, Settings as _, Token, TokenSettings, slug};
@@ -40,12 +37,8 @@ pub struct MadeToken {
     token: Value,
 }
 
-pub async fn create(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    Path(tenant): Path<String>,
-    Body(new): Body<NewToken>,
-) -> Result<Response, Problem> {
+pub async fn create(asked: Asked, Body(new): Body<NewToken>) -> Result<Response, Problem> {
+    let Asked { app, tenant, .. } = &asked;
     let id = new.id.unwrap_or_else(keys::identifier);
     slug(&id).map_err(|why| Problem::invalid(format!("id: {why}")))?;
     new.settings.validate().map_err(Problem::invalid)?;
@@ -60,9 +53,9 @@ pub async fn create(
         expires_ms: new.settings.lifetime_s.map(|it| now + i64::from(it) * 1000),
         settings: new.settings,
     };
-    let mut change = app.store.change(caller.actor(), now).await?;
+    let mut change = app.store.change(asked.caller.actor(), now).await?;
     let chain = match token.settings.delegate {
-        Some(_) => Some(within_delegate(&mut change, &tenant, &token.settings).await?),
+        Some(_) => Some(within_delegate(&mut change, tenant, &token.settings).await?),
         None if app.authority.admits() => None,
         None => {
             return Err(Problem::conflict(
@@ -71,9 +64,8 @@ pub async fn create(
             ));
         }
     };
-    let join = app.authority.join_token(&tenant, secret, chain.as_ref())?;
-    let stored = change.insert(&tenant, token).await?;
-    change.commit().await?;
+    let join = app.authority.join_token(tenant, secret, chain.as_ref())?;
+    let stored = asked.insert(change, token).await?;
     Ok((StatusCode::CREATED, Json(MadeToken { join, token: shown(&stored) })).into_response())
 }
 

@@ -118,10 +118,10 @@ pub(super) fn tenant_routes() -> Vec<Route> {
             .needs(Needs::Host(Role::Owner))
             .takes::<tenants::NewTenant>()
             .record::<Tenant>(201),
-        get("/tenants/{tenant}", "getTenant", "A tenant", tenants::one)
+        get("/tenants/{tenant}", "getTenant", "A tenant", records::one::<Tenant>)
             .role(Role::Viewer)
             .record::<Tenant>(200),
-        put("/tenants/{tenant}", "replaceTenant", "Change a tenant", tenants::replace)
+        put("/tenants/{tenant}", "replaceTenant", "Change a tenant", records::replace::<Tenant>)
             .needs(Needs::Host(Role::Owner))
             .takes::<TenantSettings>()
             .record::<Tenant>(200)
