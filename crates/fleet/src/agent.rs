@@ -20,6 +20,7 @@ use std::time::Duration;
 use roadweave_identity::PublicKey;
 use roadweave_proto::Instant;
 
+use self::keeping::OnTrial;
 pub use self::keeping::{Kept, KeptError};
 pub use self::trial::Works;
 use self::trial::{Decision, Question};
@@ -169,7 +170,7 @@ impl Agent {
     /// Sets the addresses of controllers, `host:port` each: call it once a controller whose key a
     /// root names was found there.
     pub fn set_controllers_at(&mut self, addresses: Vec<String>) {
-        self.kept.set_addresses(addresses);
+        self.kept.addresses = addresses;
         self.tell(AgentEvent::Keep);
     }
 
@@ -177,7 +178,7 @@ impl Agent {
     /// rest comes as events, revocations first.
     pub fn restore(now: Instant, key: PublicKey, role: Role, software: &str, kept: Kept) -> Self {
         let mut agent = Self::of(now, key, role, software, kept);
-        agent.is_doubtful = !agent.kept.has_held_revocations();
+        agent.is_doubtful = !agent.kept.has_revocations_of(agent.kept.trust.signers());
         agent.prove_kept(now);
         agent
     }
@@ -300,7 +301,7 @@ impl Agent {
 
     /// Sets the fields that the file of this box overrides.
     pub fn set_pinned(&mut self, pinned: Vec<String>) {
-        self.kept.set_pinned(pinned);
+        self.kept.pinned = pinned;
     }
 
     /// Sends samples, unless too many frames wait.
@@ -312,14 +313,17 @@ impl Agent {
 
     /// Handles expired timers.
     pub fn handle_timeout(&mut self, now: Instant) {
-        while let Some((version, decision)) = self.kept.poll_trial(now) {
+        let poll = |on_trial: &mut OnTrial| Some((on_trial.version, on_trial.trial.poll(now)?));
+        while let Some((version, decision)) = self.kept.trial.as_mut().and_then(poll) {
             match decision {
                 Decision::Confirmed => {
-                    self.kept.confirm();
+                    if let Some(on_trial) = self.kept.trial.take() {
+                        self.kept.configuration = Some(on_trial.document);
+                    }
                     self.report(Kind::Configuration, version, Outcome::Confirmed);
                 }
                 Decision::TakenBack(why) => {
-                    self.kept.take_back();
+                    self.kept.trial = None;
                     self.configure();
                     let why = why.to_owned();
                     self.report(Kind::Configuration, version, Outcome::TakenBack { why });
@@ -330,7 +334,7 @@ impl Agent {
                 }
             }
         }
-        match self.kept.poll_question() {
+        match self.kept.trial.as_mut().and_then(|it| it.trial.poll_question()) {
             Some(Question::Ask) => self.send(Up::Alive),
             Some(Question::Seek) => self.tell(AgentEvent::Seek),
             None => {}
@@ -339,7 +343,7 @@ impl Agent {
 
     /// When [`Agent::handle_timeout`] is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.kept.trial_timeout()
+        self.kept.trial.as_ref()?.trial.poll_timeout()
     }
 
     /// The next frame to send.
@@ -369,7 +373,9 @@ impl Agent {
 
     fn set_works(&mut self, now: Instant, works: Works) {
         self.works = works;
-        self.kept.on_works(now, works, self.is_mute);
+        if let Some(on_trial) = &mut self.kept.trial {
+            on_trial.trial.on_works(now, works, self.is_mute);
+        }
         self.handle_timeout(now);
     }
 
@@ -385,7 +391,7 @@ impl Agent {
             _ => Vec::new(),
         };
         let report = Report { kind, version, outcome, pinned };
-        self.kept.set_report(report.clone());
+        self.kept.reports.insert(kind, report.clone());
         self.tell(AgentEvent::Keep);
         if self.away_since.is_none() {
             self.send(Up::Report(report));
@@ -394,7 +400,7 @@ impl Agent {
 
     fn send_have(&mut self) {
         let head = self.kept.trust().revocations().head();
-        let is_proved = self.kept.has_proved_revocations();
+        let is_proved = self.kept.has_revocations_of(self.kept.trust.controllers());
         let documents: BTreeMap<Kind, Version> = self.kept.taken();
         let have = HeldVersions {
             software: self.software.clone(),

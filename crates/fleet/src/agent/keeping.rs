@@ -6,13 +6,13 @@ use roadweave_identity::PublicKey;
 use roadweave_proto::Instant;
 use serde::{Deserialize, Serialize};
 
-use super::trial::{Decision, Question, Trial, Works};
+use super::trial::{Trial, Works};
 use super::{Agent, AgentEvent, Egress, VerifiedServer};
 use crate::chain::{Admitted, Chain, Uses};
 use crate::document::{
     Anchors, Approvals, Candidates, Configuration, Document, DocumentError, Kind, Version,
 };
-use crate::envelope::Signed;
+use crate::envelope::{Payload, Signed};
 use crate::frame::Report;
 use crate::name::Name;
 use crate::revocation::Head;
@@ -24,31 +24,31 @@ use crate::trust::Trust;
 /// All that an agent keeps, as it was signed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Kept {
-    trust: Trust,
-    tenant: Name,
+    pub(super) trust: Trust,
+    pub(super) tenant: Name,
     /// `host:port` each.
-    addresses: Vec<String>,
-    chain: Option<Chain>,
-    head: Option<Signed<Head>>,
+    pub(super) addresses: Vec<String>,
+    pub(super) chain: Option<Chain>,
+    pub(super) head: Option<Signed<Head>>,
     /// The last one that was confirmed.
-    configuration: Option<Signed<Document<Configuration>>>,
-    trial: Option<OnTrial>,
-    candidates: Option<Signed<Document<Candidates>>>,
-    anchors: Option<Signed<Document<Anchors>>>,
-    table: Table,
-    taken: BTreeMap<Kind, Version>,
-    reports: BTreeMap<Kind, Report>,
-    pinned: Vec<String>,
+    pub(super) configuration: Option<Signed<Document<Configuration>>>,
+    pub(super) trial: Option<OnTrial>,
+    pub(super) candidates: Option<Signed<Document<Candidates>>>,
+    pub(super) anchors: Option<Signed<Document<Anchors>>>,
+    pub(super) table: Table,
+    pub(super) taken: BTreeMap<Kind, Version>,
+    pub(super) reports: BTreeMap<Kind, Report>,
+    pub(super) pinned: Vec<String>,
     /// So that no earlier approval comes back.
     #[serde(default)]
-    approved: Approvals,
+    pub(super) approved: Approvals,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct OnTrial {
-    document: Signed<Document<Configuration>>,
-    version: Version,
-    trial: Trial,
+pub(super) struct OnTrial {
+    pub(super) document: Signed<Document<Configuration>>,
+    pub(super) version: Version,
+    pub(super) trial: Trial,
 }
 
 /// What was kept cannot be verified.
@@ -88,10 +88,6 @@ impl Kept {
         &self.trust
     }
 
-    pub(super) fn trust_mut(&mut self) -> &mut Trust {
-        &mut self.trust
-    }
-
     /// Its tenant.
     pub fn tenant(&self) -> &Name {
         &self.tenant
@@ -102,30 +98,9 @@ impl Kept {
         &self.addresses
     }
 
-    pub(super) fn set_addresses(&mut self, addresses: Vec<String>) {
-        self.addresses = addresses;
-    }
-
     /// The chain that admits it.
     pub fn chain(&self) -> Option<&Chain> {
         self.chain.as_ref()
-    }
-
-    pub(super) fn set_chain(&mut self, chain: Chain, tenant: Name) {
-        (self.chain, self.tenant) = (Some(chain), tenant);
-    }
-
-    /// The signed head of its revocations.
-    pub fn head(&self) -> Option<&Signed<Head>> {
-        self.head.as_ref()
-    }
-
-    pub(super) fn set_head(&mut self, head: Signed<Head>) {
-        self.head = Some(head);
-    }
-
-    pub(super) fn table_mut(&mut self) -> (&mut Table, &Trust) {
-        (&mut self.table, &self.trust)
     }
 
     /// The newest version of each document, in force or not.
@@ -139,25 +114,9 @@ impl Kept {
         self.reports.values().cloned().collect()
     }
 
-    pub(super) fn set_report(&mut self, report: Report) {
-        self.reports.insert(report.kind, report);
-    }
-
-    pub(super) fn approved(&self) -> &Approvals {
-        &self.approved
-    }
-
-    pub(super) fn set_approved(&mut self, approved: Approvals) {
-        self.approved = approved;
-    }
-
     /// Fields that the file overrides.
     pub fn pinned(&self) -> &[String] {
         &self.pinned
-    }
-
-    pub(super) fn set_pinned(&mut self, pinned: Vec<String>) {
-        self.pinned = pinned;
     }
 
     /// The version on trial.
@@ -189,60 +148,6 @@ impl Kept {
         self.trial = Some(OnTrial { document, version, trial });
     }
 
-    pub(super) fn take_candidates(
-        &mut self,
-        document: Signed<Document<Candidates>>,
-        version: Version,
-    ) {
-        self.taken.insert(Kind::Candidates, version);
-        self.candidates = Some(document);
-    }
-
-    pub(super) fn take_anchors(&mut self, document: Signed<Document<Anchors>>, version: Version) {
-        self.taken.insert(Kind::Anchors, version);
-        self.anchors = Some(document);
-    }
-
-    /// Notes a document that cannot be used, so that it is not sent again.
-    pub(super) fn note_taken(&mut self, kind: Kind, version: Version) {
-        self.taken.insert(kind, version);
-    }
-
-    pub(super) fn on_works(&mut self, now: Instant, works: Works, is_mute: bool) {
-        if let Some(on_trial) = &mut self.trial {
-            on_trial.trial.on_works(now, works, is_mute);
-        }
-    }
-
-    pub(super) fn on_answer(&mut self, now: Instant) {
-        if let Some(on_trial) = &mut self.trial {
-            on_trial.trial.on_answer(now);
-        }
-    }
-
-    pub(super) fn poll_question(&mut self) -> Option<Question> {
-        self.trial.as_mut()?.trial.poll_question()
-    }
-
-    pub(super) fn poll_trial(&mut self, now: Instant) -> Option<(Version, Decision)> {
-        let on_trial = self.trial.as_mut()?;
-        on_trial.trial.poll(now).map(|decision| (on_trial.version, decision))
-    }
-
-    pub(super) fn trial_timeout(&self) -> Option<Instant> {
-        self.trial.as_ref()?.trial.poll_timeout()
-    }
-
-    pub(super) fn confirm(&mut self) {
-        if let Some(on_trial) = self.trial.take() {
-            self.configuration = Some(on_trial.document);
-        }
-    }
-
-    pub(super) fn take_back(&mut self) {
-        self.trial = None;
-    }
-
     pub(super) fn refuse(&mut self, version: Version) -> bool {
         let was_on_trial = self.trial.take_if(|on_trial| on_trial.version == version).is_some();
         let in_force = self.configuration_in_force().0;
@@ -256,21 +161,12 @@ impl Kept {
     pub(super) fn doubt_documents(&mut self) {
         let Self { trust, configuration, trial, candidates, anchors, table, taken, .. } = self;
         let trial = trial.as_ref().map(|on_trial| &on_trial.document);
-        let is_doubted = |by: bool| !by;
-        let configuration = trial.or(configuration.as_ref());
-        let holds = [
-            (Kind::Configuration, configuration.map(|d| d.verify_by(trust.controllers()).is_ok())),
-            (
-                Kind::Candidates,
-                candidates.as_ref().map(|d| d.verify_by(trust.controllers()).is_ok()),
-            ),
-            (Kind::Anchors, anchors.as_ref().map(|d| d.verify_by(trust.controllers()).is_ok())),
+        let doubted = [
+            (Kind::Configuration, is_doubted(trial.or(configuration.as_ref()), trust)),
+            (Kind::Candidates, is_doubted(candidates.as_ref(), trust)),
+            (Kind::Anchors, is_doubted(anchors.as_ref(), trust)),
         ];
-        for (kind, holds) in holds {
-            if holds.is_some_and(is_doubted) {
-                taken.remove(&kind);
-            }
-        }
+        taken.retain(|kind, _| !doubted.contains(&(*kind, true)));
         table.doubt(trust);
     }
 
@@ -286,17 +182,8 @@ impl Kept {
         trust.retain_former(|key| needed.contains(key));
     }
 
-    /// Whether a current controller has signed the head of the revocations.
-    pub(super) fn has_proved_revocations(&self) -> bool {
-        self.has_revocations_of(self.trust.controllers())
-    }
-
-    /// Whether a current or retired controller has signed it.
-    pub(super) fn has_held_revocations(&self) -> bool {
-        self.has_revocations_of(self.trust.signers())
-    }
-
-    fn has_revocations_of(&self, keys: impl Iterator<Item = PublicKey>) -> bool {
+    /// Whether one of `keys` has signed the head of the revocations.
+    pub(super) fn has_revocations_of(&self, keys: impl Iterator<Item = PublicKey>) -> bool {
         let held = self.trust.revocations().head();
         let signed = self.head.as_ref().and_then(|head| head.verify_by(keys).ok());
         match signed {
@@ -326,6 +213,10 @@ impl Kept {
     }
 }
 
+fn is_doubted<T: Payload>(signed: Option<&Signed<T>>, trust: &Trust) -> bool {
+    signed.is_some_and(|signed| signed.verify_by(trust.controllers()).is_err())
+}
+
 fn forget_if<T>(
     kept: &mut Option<T>,
     open: impl Fn(&T) -> Result<(), DocumentError>,
@@ -343,7 +234,7 @@ impl Agent {
         for (what, error) in self.kept.prove(self.key) {
             self.tell(AgentEvent::Warning(format!("{what} on disk is not used: {error}")));
         }
-        if !self.kept.has_held_revocations() {
+        if !self.kept.has_revocations_of(self.kept.trust.signers()) {
             let held = self.kept.trust().revocations().head().serial;
             let text = format!(
                 "the revocations on disk are those that a controller has signed up to {held} at \

@@ -24,7 +24,7 @@ impl Agent {
     /// nothing.
     pub fn handle_frame(&mut self, now: Instant, frame: Down) {
         match frame {
-            Down::Trust { list } => match self.kept.trust_mut().replace(&list) {
+            Down::Trust { list } => match self.kept.trust.replace(&list) {
                 Ok(true) => self.on_trust_changed(),
                 Ok(false) => {}
                 Err(error) => self.warn(error),
@@ -50,7 +50,9 @@ impl Agent {
             Down::Drain => self.on_drain(true),
             Down::Undrain => self.on_drain(false),
             Down::Alive => {
-                self.kept.on_answer(now);
+                if let Some(on_trial) = &mut self.kept.trial {
+                    on_trial.trial.on_answer(now);
+                }
                 self.handle_timeout(now);
             }
         }
@@ -91,7 +93,7 @@ impl Agent {
             }
             Ok(who) => {
                 self.joining = None;
-                self.kept.set_chain(chain, tenant.clone());
+                (self.kept.chain, self.kept.tenant) = (Some(chain), tenant.clone());
                 self.tell(AgentEvent::Joined { tenant, statement: who.statement });
                 self.tell(AgentEvent::Keep);
                 self.send_have();
@@ -114,10 +116,10 @@ impl Agent {
             return self.warn(error);
         }
         let controllers: Vec<_> = self.kept.trust().controllers().collect();
-        match self.kept.trust_mut().revocations_mut().extend(&entries, &head, controllers) {
+        match self.kept.trust.revocations_mut().extend(&entries, &head, controllers) {
             Ok(revoked) => {
                 self.handing_back = None;
-                self.kept.set_head(head);
+                self.kept.head = Some(head);
                 self.tell(AgentEvent::Keep);
                 let was_doubtful = std::mem::take(&mut self.is_doubtful);
                 // Also without new keys: the controller waits for the report that all sessions
@@ -154,7 +156,7 @@ impl Agent {
     /// since there may be more than a queue holds.
     pub(super) fn next_surplus(&mut self) -> Option<Up> {
         let from = self.handing_back.take()?;
-        let head = self.kept.head()?;
+        let head = self.kept.head.as_ref()?;
         let all = self.kept.trust().revocations();
         let entries: Vec<Revocation> =
             all.entries(from).iter().take(ENTRIES_AT_ONCE).cloned().collect();
@@ -169,13 +171,10 @@ impl Agent {
         if self.role == Role::Box {
             return self.warn("a table is of no use to a box");
         }
-        let key = self.key;
-        let (table, trust) = self.kept.table_mut();
-        match table.change(change, trust, key) {
+        match self.kept.table.change(change, &self.kept.trust, self.key) {
             Ok(true) => {
-                let version = table.version();
                 self.tell(AgentEvent::Table);
-                if let Some(version) = version {
+                if let Some(version) = self.kept.table.version() {
                     self.report(Kind::Table, version, Outcome::Confirmed);
                 }
             }
@@ -196,14 +195,12 @@ impl Agent {
         let taken = match kind {
             Kind::Configuration => self.on_configuration(now, document.into()),
             Kind::Candidates => self.open(document.into()).map(|(signed, version)| {
-                self.kept.take_candidates(signed, version);
-                self.tell_servers();
-                self.report(kind, version, Outcome::Confirmed);
+                self.kept.candidates = Some(signed);
+                self.take_servers(kind, version);
             }),
             Kind::Anchors => self.open(document.into()).map(|(signed, version)| {
-                self.kept.take_anchors(signed, version);
-                self.tell_servers();
-                self.report(kind, version, Outcome::Confirmed);
+                self.kept.anchors = Some(signed);
+                self.take_servers(kind, version);
             }),
             // It comes as [`Down::Members`].
             Kind::Table => Ok(()),
@@ -212,6 +209,12 @@ impl Agent {
             Ok(()) | Err(DocumentError::Older { .. }) => {}
             Err(error) => self.warn(error),
         }
+    }
+
+    fn take_servers(&mut self, kind: Kind, version: Version) {
+        self.kept.taken.insert(kind, version);
+        self.tell_servers();
+        self.report(kind, version, Outcome::Confirmed);
     }
 
     fn on_configuration(
@@ -225,13 +228,14 @@ impl Agent {
         let approved = match self.approve(&document.body) {
             Ok(approved) => approved,
             Err(error) => {
-                self.kept.note_taken(Kind::Configuration, version);
+                // It is not to be sent again.
+                self.kept.taken.insert(Kind::Configuration, version);
                 let why = error.to_string();
                 self.report(Kind::Configuration, version, Outcome::Refused { why });
                 return Ok(());
             }
         };
-        self.kept.set_approved(approved);
+        self.kept.approved = approved;
         self.kept.try_configuration(now, (self.works, self.is_mute), signed, version);
         self.report(Kind::Configuration, version, Outcome::InForce);
         self.configure();
@@ -243,7 +247,7 @@ impl Agent {
         let trust = self.kept.trust();
         let chain = self.kept.chain().and_then(|chain| chain.verify(trust).ok());
         let tags = chain.map(|who| who.statement.tags).unwrap_or_default();
-        let mut approved = self.kept.approved().clone();
+        let mut approved = self.kept.approved.clone();
         configuration.check(trust, self.kept.tenant(), (&self.key, &tags), &mut approved)?;
         Ok(approved)
     }
