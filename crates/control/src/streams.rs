@@ -39,8 +39,7 @@ use crate::connection_limits::{ConnectionPermit, stopped};
 use crate::metrics::Metrics;
 use crate::model::Device;
 use crate::outbox::{Health, Outbox};
-
-use crate::store::{ANSWER_MAX, ANSWERS_MAX, Note, Sample, Store, StoreError, within};
+use crate::store::{ANSWER_MAX, ANSWERS_MAX, Note, Sample, Store, within};
 
 pub use publishing::PublishError;
 
@@ -377,10 +376,6 @@ async fn tell_cut(mut health: watch::Receiver<Health>, cut: watch::Sender<bool>)
 
 async fn answered<T>(asking: impl Future<Output = T>) -> io::Result<T> {
     Ok(tokio::time::timeout(ANSWER_MAX, asking).await?)
-}
-
-fn is_passing(error: &StoreError) -> bool {
-    error.is_passing()
 }
 
 const READ_AT_ONCE: usize = 16 * 1024;

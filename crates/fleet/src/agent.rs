@@ -26,7 +26,7 @@ pub use self::trial::Works;
 use self::trial::{Decision, Question};
 use crate::chain::Chain;
 use crate::document::{Kind, Version};
-use crate::frame::{HeldVersions, Outcome, Report, Sample, Up};
+use crate::frame::{HeldVersions, Join, Outcome, Report, Sample, Up};
 use crate::name::Name;
 use crate::revocation::{Head, Revocation};
 use crate::statement::{Role, Statement};
@@ -215,14 +215,14 @@ impl Agent {
         self.entries.clear();
         self.frames.clear();
         match &self.joining {
-            Some(Joining { token, name, chain }) => self.send(Up::Join {
+            Some(Joining { token, name, chain }) => self.send(Up::Join(Join {
                 secret: token.secret,
                 tenant: token.tenant.clone(),
                 role: self.role,
                 name: name.clone(),
                 chain: chain.clone(),
                 addresses: self.addresses.clone(),
-            }),
+            })),
             None => self.send_have(),
         }
         self.set_works(now, Works { stream: true, ..self.works });

@@ -22,12 +22,10 @@ use self::sending::{TableSending, revocation_frames};
 use crate::chain::Chain;
 use crate::document::{Kind, Version};
 use crate::envelope::{Envelope, Signed};
-use crate::frame::{Down, HeldVersions, Report, Sample, Up};
+use crate::frame::{Down, HeldVersions, Join, Report, Sample, Up};
 use crate::name::Name;
 use crate::revocation::{Head, Revocation, Revocations};
-use crate::statement::Role;
 use crate::table::{Table, TableHead};
-use crate::token::Secret;
 use crate::trust::TrustList;
 
 const EVENTS_MAX: usize = 1_024;
@@ -74,21 +72,9 @@ pub struct PublishedTable {
 /// An event for the driver of a desk.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DeskEvent {
-    /// A new key asks to join: answer by [`Desk::welcome`] or [`Desk::refuse`].
-    Join {
-        /// The secret of its token.
-        secret: Secret,
-        /// The tenant of its token.
-        tenant: Name,
-        /// The role that it asks for.
-        role: Role,
-        /// The name that it proposes.
-        name: Name,
-        /// The chain of a delegate.
-        chain: Option<Chain>,
-        /// The addresses where it listens; at most 8.
-        addresses: Vec<String>,
-    },
+    /// A new key asks to join, with at most 8 addresses: answer by [`Desk::welcome`] or
+    /// [`Desk::refuse`].
+    Join(Join),
     /// What the peer holds, for the store.
     Have(HeldVersions),
     /// The outcome of a document.
@@ -183,9 +169,9 @@ impl Desk {
             return self.end("it sends more messages than anybody needs to");
         }
         match frame {
-            Up::Join { secret, tenant, role, name, chain, mut addresses } => {
-                addresses.truncate(JOIN_ADDRESSES_MAX);
-                self.tell(DeskEvent::Join { secret, tenant, role, name, chain, addresses });
+            Up::Join(mut join) => {
+                join.addresses.truncate(JOIN_ADDRESSES_MAX);
+                self.tell(DeskEvent::Join(join));
             }
             Up::Alive if self.frames.len() < FRAMES_MAX => self.frames.push_back(Down::Alive),
             Up::Alive => self.end("it does not read what is sent to it"),

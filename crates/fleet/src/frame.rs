@@ -84,23 +84,7 @@ pub enum Down {
 #[serde(rename_all = "kebab-case", tag = "type")]
 pub enum Up {
     /// A new key asks to join the fleet.
-    Join {
-        /// The secret of its token.
-        secret: Secret,
-        /// The tenant of its token.
-        tenant: Name,
-        /// The role that it asks for.
-        role: Role,
-        /// The name that it proposes.
-        name: Name,
-        /// The chain of a delegate in the token, where the controller cannot sign.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        chain: Option<Chain>,
-        /// The addresses of a proxy or an anchor, `host:port` each; if empty the controller takes
-        /// the address that it sees.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        addresses: Vec<String>,
-    },
+    Join(Join),
     /// What this side holds: first on every stream, and after changes that the stream did not
     /// cause.
     Have(HeldVersions),
@@ -141,6 +125,26 @@ pub enum Up {
 impl Up {
     /// Anchors in one message, which fit with the longest names.
     pub const ANCHORS_MAX: usize = 512;
+}
+
+/// A request of a new key to join the fleet.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Join {
+    /// The secret of its token.
+    pub secret: Secret,
+    /// The tenant of its token.
+    pub tenant: Name,
+    /// The role that it asks for.
+    pub role: Role,
+    /// The name that it proposes.
+    pub name: Name,
+    /// The chain of a delegate in the token, where the controller cannot sign.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chain: Option<Chain>,
+    /// The addresses of a proxy or an anchor, `host:port` each; if empty the controller takes the
+    /// address that it sees.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<String>,
 }
 
 /// What one side of a stream holds.

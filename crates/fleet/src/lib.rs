@@ -43,7 +43,8 @@ pub use document::{
 };
 pub use envelope::{Envelope, EnvelopeError, Payload, Signed, remember_proofs};
 pub use frame::{
-    Down, FRAME_MAX, FrameDecoder, FrameError, HeldVersions, Outcome, Report, Sample, Up, encode,
+    Down, FRAME_MAX, FrameDecoder, FrameError, HeldVersions, Join, Outcome, Report, Sample, Up,
+    encode,
 };
 pub use name::{InvalidName, Name};
 pub use placement::{Band, Health, HealthState, Offered, ProxyView, Seeker, Watch, candidates};

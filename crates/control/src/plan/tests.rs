@@ -9,7 +9,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use roadweave_fleet::{
-    Agent, AgentEvent, Down, FrameDecoder, JoinToken, Joining, Role, Up, VerifiedServer, encode,
+    Agent, AgentEvent, Down, FrameDecoder, Join, JoinToken, Joining, Role, Up, VerifiedServer,
+    encode,
 };
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -337,7 +338,7 @@ fn a_token_lets_in_what_it_is_for_and_an_anchor_hears_of_proxies() {
         let mut wrong = port.client(9).await.unwrap();
         let (secret, tenant) = (of_anchor.secret, of_anchor.tenant.clone());
         let (role, name, chain, addresses) = (Role::Proxy, "x".parse().unwrap(), None, vec![]);
-        wrong.send(&Up::Join { secret, tenant, role, name, chain, addresses }).await;
+        wrong.send(&Up::Join(Join { secret, tenant, role, name, chain, addresses })).await;
         let Some(Down::Refused { reason, retry: false }) = wrong.receive().await else { panic!() };
         assert_eq!(reason, "the token is for anchors");
         let mut anchor = Member::join(&port, 30, Role::Anchor, &of_anchor, "192.0.2.9:1").await;

@@ -12,7 +12,6 @@ use roadweave_fleet::{Desk, DeskEvent, Head, HeldVersions, Kind, Report as Outco
 use roadweave_identity::PublicKey;
 use serde_json::{Value, json};
 
-use self::joining::Asks;
 pub(super) use self::samples::keep_samples;
 use super::Streams;
 use super::mailboxes::StreamMessage;
@@ -237,10 +236,7 @@ impl<'a> Keeper<'a> {
         desk: &mut Desk,
     ) -> Result<(), &'static str> {
         match event {
-            DeskEvent::Join { secret, tenant, role, name, chain, addresses } => {
-                let asks = Asks { secret, tenant, role, name, addresses };
-                self.join(asks, chain, desk).await
-            }
+            DeskEvent::Join(asks) => self.join(asks, desk).await,
             DeskEvent::Have(have) => {
                 self.have = have;
                 self.is_dirty = true;

@@ -4,7 +4,7 @@ mod elsewhere;
 mod room;
 
 use roadweave_fleet::{
-    Chain, Down, Head, HeldVersions, JoinToken, Name, Role, Secret, Signed, Trust, TrustList,
+    Chain, Down, Head, HeldVersions, Join, JoinToken, Name, Role, Secret, Signed, Trust, TrustList,
 };
 use roadweave_identity::Identity;
 use roadweave_identity::tls::{Pinned, client};
@@ -213,7 +213,8 @@ impl Client {
         let (secret, tenant) = (token.secret, token.tenant.clone());
         let addresses = Vec::new();
         let name: Name = "Bus-17".parse().unwrap();
-        self.send(&Up::Join { secret, tenant, role: Role::Box, name, chain, addresses }).await;
+        self.send(&Up::Join(Join { secret, tenant, role: Role::Box, name, chain, addresses }))
+            .await;
     }
 
     pub(crate) async fn receive(&mut self) -> Option<Down> {

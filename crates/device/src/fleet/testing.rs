@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use roadweave_fleet::{
-    Body, Chain, Desk, DeskEvent, Document, Envelope, FrameDecoder, Head, JoinToken, Kind, Member,
-    Name, Published, PublishedTable, PublishedTrust, Revocations, Role, Scope, Secret, Signed,
-    Statement, Table, Trust, TrustList, Up, Version, encode,
+    Body, Chain, Desk, DeskEvent, Document, Envelope, FrameDecoder, Head, Join, JoinToken, Kind,
+    Member, Name, Published, PublishedTable, PublishedTrust, Revocations, Role, Scope, Secret,
+    Signed, Statement, Table, Trust, TrustList, Up, Version, encode,
 };
 use roadweave_identity::tls::{self, HandshakeRefusal, Side};
 use roadweave_identity::{Identity, PeerPolicy, PublicKey, Refusal};
@@ -203,7 +203,7 @@ impl Controller {
     fn feed(&self, desk: &mut Desk) {
         let mut store = self.store();
         while let Some(event) = desk.poll_event() {
-            if let DeskEvent::Join { role, name, .. } = &event {
+            if let DeskEvent::Join(Join { role, name, .. }) = &event {
                 match store.admits {
                     Some(by) => {
                         let of = chain(desk.peer(), name.as_str(), *role, by);

@@ -9,6 +9,7 @@ use super::*;
 use crate::agent::{Agent, AgentEvent, Joining, Kept};
 use crate::document::{Body, Candidate, Candidates, Configuration, Document};
 use crate::frame::Outcome;
+use crate::statement::Role;
 use crate::table::Member;
 use crate::testing::{self, at, delegate, key, name, numbered, sign, statement, token};
 use crate::trust::Trust;

@@ -100,7 +100,7 @@ fn messages() -> Vec<serde_json::Value> {
     let (chain, addresses) = (Some(chain), Vec::new());
     let round_trips = [(name.clone(), 2_000)].into();
     let up = [
-        Up::Join { secret, tenant, role, name, chain, addresses },
+        Up::Join(Join { secret, tenant, role, name, chain, addresses }),
         Up::Have(have),
         Up::Report(Report { kind, version, outcome, pinned }),
         Up::Revoked { head: Head { serial: 7, ..Head::EMPTY } },

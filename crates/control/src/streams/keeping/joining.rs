@@ -4,22 +4,13 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use roadweave_fleet::{Chain, Desk, Name, Role, Scope, Secret};
+use roadweave_fleet::{Chain, Desk, Join, Name, Role, Scope};
 
 use super::{Keeper, StreamPeer, keys_of};
 use crate::authority::NotSigned;
 use crate::clock::now_ms;
 use crate::model::{Device, DeviceState, Proxy, ProxyRole};
 use crate::store::{Delegated, Enrolment, StoreError};
-use crate::streams::is_passing;
-
-pub(super) struct Asks {
-    pub(super) secret: Secret,
-    pub(super) tenant: Name,
-    pub(super) role: Role,
-    pub(super) name: Name,
-    pub(super) addresses: Vec<String>,
-}
 
 struct Entry {
     peer: StreamPeer,
@@ -29,13 +20,9 @@ struct Entry {
 }
 
 impl Keeper<'_> {
-    pub(super) async fn join(
-        &mut self,
-        asks: Asks,
-        chain: Option<Chain>,
-        desk: &mut Desk,
-    ) -> Result<(), &'static str> {
-        let delegated = chain.map(|chain| self.delegated(&chain, &asks)).transpose();
+    pub(super) async fn join(&mut self, asks: Join, desk: &mut Desk) -> Result<(), &'static str> {
+        let chain = asks.chain.as_ref();
+        let delegated = chain.map(|chain| self.delegated(chain, &asks)).transpose();
         let delegated = match delegated {
             Ok(delegated) => delegated,
             Err(why) => {
@@ -57,7 +44,7 @@ impl Keeper<'_> {
         };
         match enrolled {
             Ok(entry) => self.welcome(entry, desk).await,
-            Err(error) if is_passing(&error) => {
+            Err(error) if error.is_passing() => {
                 desk.refuse("the controller's database does not answer", true);
                 Err("the database is away")
             }
@@ -83,7 +70,7 @@ impl Keeper<'_> {
 
     async fn join_gate(
         &self,
-        asks: &Asks,
+        asks: &Join,
         role: ProxyRole,
         enrolment: &Enrolment,
     ) -> Result<Entry, StoreError> {
@@ -128,7 +115,7 @@ impl Keeper<'_> {
     }
 
     /// The statement of the token's delegate, if it matches the request.
-    fn delegated(&self, chain: &Chain, asks: &Asks) -> Result<Delegated, NotSigned> {
+    fn delegated(&self, chain: &Chain, asks: &Join) -> Result<Delegated, NotSigned> {
         let admitted = self.streams.authority.follow(chain)?;
         let statement = admitted.statement;
         let may_share = asks.role != Role::Box && statement.scope == Scope::All;
