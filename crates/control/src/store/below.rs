@@ -13,7 +13,9 @@ use crate::model::{Delegate, DelegateState, Device, DeviceState, Proxy, ProxySta
 /// A record with a revocable key, possibly signed for by delegates.
 pub trait Revocable: Record {
     /// The public key of the record.
-    fn key(&self) -> &str;
+    fn key(&self) -> &str {
+        self.public_key().unwrap_or_default()
+    }
 
     /// The delegates between the root and the record.
     fn above(&self) -> &[String];
@@ -114,10 +116,6 @@ impl Store {
 }
 
 impl Revocable for Delegate {
-    fn key(&self) -> &str {
-        &self.public_key
-    }
-
     fn above(&self) -> &[String] {
         &self.delegates
     }
@@ -130,10 +128,6 @@ impl Revocable for Delegate {
 impl Revocable for Device {
     const HAS_ADDRESSES: bool = true;
 
-    fn key(&self) -> &str {
-        &self.public_key
-    }
-
     fn above(&self) -> &[String] {
         &self.delegates
     }
@@ -144,10 +138,6 @@ impl Revocable for Device {
 }
 
 impl Revocable for Proxy {
-    fn key(&self) -> &str {
-        &self.settings.public_key
-    }
-
     fn above(&self) -> &[String] {
         &self.delegates
     }

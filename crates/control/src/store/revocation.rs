@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use super::sql::{query, reader, values};
 use super::{Change, Store, StoreError};
-use crate::authority::NotSigned;
+use crate::authority::Authority;
 use crate::floor::Floor;
 
 /// A key that is admitted no more.
@@ -54,22 +54,20 @@ impl Store {
 }
 
 impl Change<'_> {
-    /// Revokes a key; `sign` makes the entry and its hash from the number and the previous hash. A
-    /// revoked key keeps its revocation. [`StoreError::Refused`] beyond the tenant's share of what
+    /// Revokes a key. A revoked key keeps its revocation. [`StoreError::Refused`] beyond the tenant's share of what
     /// proxies hold, [`StoreError::Older`] if the number belonged to a lost revocation.
     pub async fn revoke(
         &mut self,
         tenant: &str,
         public_key: &str,
         reason: &str,
-        sign: impl FnOnce(i64, &str) -> Result<(String, String), NotSigned> + Send,
     ) -> Result<Revocation, StoreError> {
         let there = self.row(OF_KEY, values![public_key]).await?;
         match there {
             Some(row) => revocation(&row),
             None => {
                 self.check_share(tenant).await?;
-                self.append(tenant, public_key, reason, sign).await
+                self.append(tenant, public_key, reason).await
             }
         }
     }
@@ -80,11 +78,10 @@ impl Change<'_> {
         tenant: &str,
         public_key: &str,
         reason: &str,
-        sign: impl FnOnce(i64, &str) -> Result<(String, String), NotSigned> + Send,
     ) -> Result<Revocation, StoreError> {
         match self.is_revoked(public_key).await? {
-            true => self.revoke(tenant, public_key, reason, sign).await,
-            false => self.append(tenant, public_key, reason, sign).await,
+            true => self.revoke(tenant, public_key, reason).await,
+            false => self.append(tenant, public_key, reason).await,
         }
     }
 
@@ -106,7 +103,6 @@ impl Change<'_> {
         tenant: &str,
         public_key: &str,
         reason: &str,
-        sign: impl FnOnce(i64, &str) -> Result<(String, String), NotSigned> + Send,
     ) -> Result<Revocation, StoreError> {
         let seen = self.floor.revocations();
         let at_seen = self.row(HASH_AT, values![seen.serial]).await?;
@@ -123,7 +119,7 @@ impl Change<'_> {
             let text = format!("no more keys can be revoked: {most} are, the most that is held");
             return Err(StoreError::Refused(text));
         }
-        let signed = sign(serial, &previous);
+        let signed = Authority::revoke(public_key, serial, &previous);
         let (entry, hash) = signed.map_err(|why| StoreError::Refused(why.to_string()))?;
         let values = values![tenant, serial, self.now_ms, public_key, reason, &entry, &hash];
         self.execute(ADD, values).await?;

@@ -139,8 +139,7 @@ impl Port {
     pub(crate) async fn revoke(&self, seed: u8) {
         let key = identity(seed).public_key().to_string();
         let mut change = self.change().await;
-        let sign = |serial, previous: &str| Authority::revoke(&key, serial, previous);
-        change.revoke("tram", &key, "lost", sign).await.unwrap();
+        change.revoke("tram", &key, "lost").await.unwrap();
         self.commit(change).await;
     }
 

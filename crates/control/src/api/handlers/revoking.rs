@@ -16,10 +16,9 @@ use utoipa::ToSchema;
 
 use crate::api::answer::{Asked, Body, Path};
 use crate::api::{App, Problem};
-use crate::authority::Authority;
 use crate::clock::now_ms;
 use crate::model::{Delegate, public_key};
-use crate::store::{Change, Confirmations, Revocable, Revocation};
+use crate::store::{Confirmations, Revocable, Revocation};
 
 /// Why something is revoked.
 #[derive(Deserialize, Serialize, ToSchema)]
@@ -58,7 +57,7 @@ pub async fn member<R: Revocable>(
     check_reason(&why.reason)?;
     let begun = Instant::now();
     let (mut change, before) = asked.open::<R>().await?;
-    let revocation = enter(&mut change, &asked.tenant, before.record.key(), &why.reason).await?;
+    let revocation = change.revoke(&asked.tenant, before.record.key(), &why.reason).await?;
     change.mark_revoked(&before).await?;
     change.commit().await?;
     confirmed(&asked, revocation, begun).await
@@ -70,7 +69,7 @@ pub async fn delegate(asked: Asked, Body(why): Body<Reason>) -> Result<Json<Revo
     let (mut change, before) = asked.open::<Delegate>().await?;
     let key = before.record.public_key;
     // This entry alone cuts off everything below the key.
-    let revocation = enter(&mut change, &asked.tenant, &key, &why.reason).await?;
+    let revocation = change.revoke(&asked.tenant, &key, &why.reason).await?;
     change.commit().await?;
     confirmed_and_below(&asked, key, revocation, begun).await
 }
@@ -87,7 +86,7 @@ pub async fn key(asked: Asked, Body(what): Body<KeyAndReason>) -> Result<Json<Re
     if foreign || ours {
         return Err(Problem::forbidden("the key does not belong to this tenant"));
     }
-    let revocation = enter(&mut change, &asked.tenant, &what.public_key, &what.reason).await?;
+    let revocation = change.revoke(&asked.tenant, &what.public_key, &what.reason).await?;
     change.commit().await?;
     confirmed_and_below(&asked, what.public_key, revocation, begun).await
 }
@@ -124,16 +123,6 @@ async fn mark_below(Asked { app, caller, tenant, .. }: &Asked, key: String) {
         outbox.hint();
     });
     let _ = tokio::time::timeout(MARK_MAX, marking).await;
-}
-
-async fn enter(
-    change: &mut Change<'_>,
-    tenant: &str,
-    key: &str,
-    reason: &str,
-) -> Result<Revocation, Problem> {
-    let sign = |serial, previous: &str| Authority::revoke(key, serial, previous);
-    Ok(change.revoke(tenant, key, reason, sign).await?)
 }
 
 fn check_reason(reason: &str) -> Result<(), Problem> {

@@ -92,8 +92,7 @@ fn a_revocation_that_was_deleted_comes_back_from_a_proxy() {
         // A controller that has seen it does not reuse its number.
         let mut change = port.change().await;
         let other = identity(2).public_key().to_string();
-        let sign = |serial, previous: &str| Authority::revoke(&other, serial, previous);
-        let refused = change.revoke("tram", &other, "lost", sign).await;
+        let refused = change.revoke("tram", &other, "lost").await;
         assert!(matches!(refused, Err(StoreError::Older(_))), "{refused:?}");
         drop(change);
         // One that has not seen it learns it from the proxy.

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use roadweave_fleet::{Head, Revocation, Revocations, Signed};
 
 use super::{Keeper, StreamPeer};
-use crate::authority::Authority;
 use crate::clock::now_ms;
 use crate::store::{Actor, StoreError};
 
@@ -41,8 +40,7 @@ impl Keeper<'_> {
                 continue;
             }
             let owner = change.owner_of_key(&key).await?.unwrap_or_else(|| tenant.clone());
-            let sign = |serial, previous: &str| Authority::revoke(&key, serial, previous);
-            change.revoke_again(&owner, &key, WHY, sign).await?;
+            change.revoke_again(&owner, &key, WHY).await?;
             of.entry(owner).or_default().insert(key);
         }
         if !of.is_empty() {
