@@ -301,6 +301,4 @@ const POSTGRES: &[&str] = &[
 ];
 
 #[cfg(test)]
-pub(crate) mod postgres;
-#[cfg(test)]
 pub(crate) mod tests;

@@ -5,6 +5,7 @@ mod faults;
 mod figures;
 mod log;
 mod older;
+pub(crate) mod postgres;
 mod room;
 mod sizes;
 mod tokens;
@@ -17,7 +18,7 @@ use roadweave_identity::Identity;
 use serde_json::json;
 use sqlx::AssertSqlSafe;
 
-use super::postgres::Postgres;
+use self::postgres::Postgres;
 use super::*;
 use crate::authority::{Authority, NotSigned};
 use crate::keys;

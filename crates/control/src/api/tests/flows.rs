@@ -8,7 +8,7 @@ use super::walks::proxy;
 use super::watch::Watch;
 use super::*;
 use crate::model::{Device, DeviceState};
-use crate::store::postgres::Postgres;
+use crate::store::tests::postgres::Postgres;
 use crate::store::tests::{enrolment, postgres, status};
 use crate::store::{Note, ProxyStatus, Report, Sample, Store};
 

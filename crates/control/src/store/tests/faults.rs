@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::*;
 use crate::outbox::Outbox;
-use crate::store::postgres::Wire;
+use crate::store::tests::postgres::Wire;
 use sqlx::Connection as _;
 
 /// In 2099.
