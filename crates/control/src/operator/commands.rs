@@ -14,6 +14,7 @@ use clap::Subcommand;
 use roadweave_terminal::out;
 use serde_json::{Value, json};
 
+use crate::clock::now_ms;
 use crate::operator::account::{self, Access, Account};
 use crate::operator::client::Client;
 use crate::operator::{show, sign_in};
@@ -229,7 +230,7 @@ pub struct CommandContext {
 }
 
 impl CommandContext {
-    pub fn list(&self, path: &str, columns: &[(&str, &str)]) -> Result<()> {
+    pub fn list(&self, path: &str, columns: &str) -> Result<()> {
         let items = self.client.list(path)?;
         if self.json { out::json(&items) } else { show::table(&items, columns) }
     }
@@ -277,18 +278,7 @@ fn status(context: &CommandContext) -> Result<()> {
     }
     let at = |path| show::at(&session, path);
     out::line(format_args!("{} of {}, {}\n", at("name"), at("tenant"), at("role")))?;
-    show::table(
-        &proxies,
-        &[
-            ("PROXY", "proxy"),
-            ("UP", "connected"),
-            ("HEARD", "seen_ms"),
-            ("SESSIONS", "sessions"),
-            ("LOAD", "load"),
-            ("REVOCATIONS", "serial"),
-            ("SOFTWARE", "software"),
-        ],
-    )
+    show::table(&proxies, PROXY_STATUS)
 }
 
 fn device(command: DeviceCommand, context: &CommandContext) -> Result<()> {
@@ -301,16 +291,7 @@ fn device(command: DeviceCommand, context: &CommandContext) -> Result<()> {
             let query =
                 if query.is_empty() { String::new() } else { format!("?{}", query.join("&")) };
             let path = context.client.of_tenant(&format!("/devices{query}"));
-            context.list(
-                &path,
-                &[
-                    ("NAME", "id"),
-                    ("STATE", "state"),
-                    ("TAGS", "settings.tags"),
-                    ("ADDRESSES", "addresses"),
-                    ("TITLE", "settings.title"),
-                ],
-            )
+            context.list(&path, DEVICES)
         }
         DeviceCommand::Show { name } => {
             let device = context.client.get(&of(&name))?;
@@ -355,16 +336,7 @@ fn revoke(context: &CommandContext, path: &str, name: &str, reason: &str) -> Res
 fn proxy(command: ProxyCommand, context: &CommandContext) -> Result<()> {
     let path = context.client.of_tenant("/proxies");
     match command {
-        ProxyCommand::List => context.list(
-            &path,
-            &[
-                ("NAME", "id"),
-                ("ROLE", "settings.role"),
-                ("STATE", "state"),
-                ("POOL", "settings.pool"),
-                ("ADDRESSES", "settings.addresses"),
-            ],
-        ),
+        ProxyCommand::List => context.list(&path, PROXIES),
         ProxyCommand::Add { name, public_key, address, pool, anchor } => {
             let settings = json!({
                 "role": if anchor { "anchor" } else { "proxy" },
@@ -410,23 +382,14 @@ fn key(command: KeyCommand, context: &CommandContext) -> Result<()> {
     let path = context.client.of_tenant("/api-keys");
     match command {
         KeyCommand::Create { name, role, device, days } => {
-            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
-            let now = i64::try_from(now.as_millis())?;
+            let now = now_ms();
             let expires = days.map(|days| now.saturating_add(days.saturating_mul(86_400_000)));
             let settings = json!({ "role": role, "device": device, "expires_ms": expires });
             let answer =
                 context.client.post(&path, &json!({ "id": name, "settings": settings }))?;
             context.answer(&answer, show::at(&answer, "secret"))
         }
-        KeyCommand::List => context.list(
-            &path,
-            &[
-                ("NAME", "id"),
-                ("ROLE", "settings.role"),
-                ("DEVICE", "settings.device"),
-                ("EXPIRES", "settings.expires_ms"),
-            ],
-        ),
+        KeyCommand::List => context.list(&path, KEYS),
         KeyCommand::Remove { name } => context.remove(&format!("/api-keys/{name}")),
     }
 }
@@ -449,15 +412,16 @@ fn audit(check: bool, lines: u32, context: &CommandContext) -> Result<()> {
     if context.json {
         return out::json(&items);
     }
-    show::table(
-        &items,
-        &[
-            ("LINE", "serial"),
-            ("WHEN", "at_ms"),
-            ("WHO", "actor"),
-            ("DID", "action"),
-            ("TO", "kind"),
-            ("NAME", "subject"),
-        ],
-    )
+    show::table(&items, AUDIT)
 }
+
+/// The columns of lists: the head of each, and the path of its value.
+const PROXY_STATUS: &str = "PROXY=proxy, UP=connected, HEARD=seen_ms, SESSIONS=sessions, \
+                            LOAD=load, REVOCATIONS=serial, SOFTWARE=software";
+const DEVICES: &str =
+    "NAME=id, STATE=state, TAGS=settings.tags, ADDRESSES=addresses, TITLE=settings.title";
+const PROXIES: &str =
+    "NAME=id, ROLE=settings.role, STATE=state, POOL=settings.pool, ADDRESSES=settings.addresses";
+const KEYS: &str =
+    "NAME=id, ROLE=settings.role, DEVICE=settings.device, EXPIRES=settings.expires_ms";
+const AUDIT: &str = "LINE=serial, WHEN=at_ms, WHO=actor, DID=action, TO=kind, NAME=subject";

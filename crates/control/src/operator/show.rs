@@ -8,13 +8,17 @@ use qrcode::{EcLevel, QrCode};
 use roadweave_terminal::out;
 use serde_json::Value;
 
-/// Prints items as a table with the values at these paths, as `settings.title`.
-pub fn table(items: &[Value], columns: &[(&str, &str)]) -> Result<()> {
+use crate::clock::now_ms;
+
+/// Prints items as a table. Each column is its head and the path of its value, as
+/// `TITLE=settings.title`; commas are between them.
+pub fn table(items: &[Value], columns: &str) -> Result<()> {
+    let columns = || columns.split(", ").filter_map(|column| column.split_once('='));
     let mut table = Table::new();
     table.load_preset(NOTHING);
-    table.set_header(columns.iter().map(|(name, _)| *name));
+    table.set_header(columns().map(|(head, _)| head));
     for item in items {
-        table.add_row(columns.iter().map(|(_, path)| at(item, path)));
+        table.add_row(columns().map(|(_, path)| at(item, path)));
     }
     for line in table.lines() {
         out::line(line.trim_end())?;
@@ -83,9 +87,7 @@ pub fn at(item: &Value, path: &str) -> String {
 }
 
 fn since(ms: i64) -> String {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let now = i64::try_from(now.unwrap_or_default().as_millis()).unwrap_or(i64::MAX);
-    let seconds = (now - ms) / 1000;
+    let seconds = (now_ms() - ms) / 1000;
     let of = |seconds: i64| match seconds {
         0..120 => format!("{seconds} s"),
         120..7_200 => format!("{} min", seconds / 60),

@@ -99,15 +99,7 @@ pub fn config(command: ConfigCommand, context: &CommandContext) -> Result<()> {
             let answer = json!({ "config": made, "rollout": rollout });
             context.answer(&answer, format_args!("{name}, first to {first}% of the boxes"))
         }
-        ConfigCommand::List => context.list(
-            &context.client.of_tenant("/configs"),
-            &[
-                ("NAME", "id"),
-                ("AUTHOR", "author"),
-                ("WRITTEN", "changed_ms"),
-                ("TITLE", "settings.title"),
-            ],
-        ),
+        ConfigCommand::List => context.list(&context.client.of_tenant("/configs"), CONFIGS),
         ConfigCommand::Show { name } => {
             out::json(&context.client.get(&context.client.of_tenant(&format!("/configs/{name}")))?)
         }
@@ -157,16 +149,7 @@ fn read(file: &Path) -> Result<Value> {
 pub fn rollout(command: RolloutCommand, context: &CommandContext) -> Result<()> {
     let (name, state) = match command {
         RolloutCommand::List => {
-            return context.list(
-                &context.client.of_tenant("/rollouts"),
-                &[
-                    ("NAME", "id"),
-                    ("CONFIGURATION", "settings.config"),
-                    ("STATE", "settings.state"),
-                    ("WAVE", "wave"),
-                    ("WAVES", "settings.waves"),
-                ],
-            );
+            return context.list(&context.client.of_tenant("/rollouts"), ROLLOUTS);
         }
         RolloutCommand::Pause { name } => (name, "paused"),
         RolloutCommand::Resume { name } => (name, "running"),
@@ -176,6 +159,10 @@ pub fn rollout(command: RolloutCommand, context: &CommandContext) -> Result<()> 
     let answer = context.client.settle(&path, |settings| settings["state"] = state.into())?;
     context.answer(&answer, format_args!("{name} is {state}"))
 }
+
+const CONFIGS: &str = "NAME=id, AUTHOR=author, WRITTEN=changed_ms, TITLE=settings.title";
+const ROLLOUTS: &str =
+    "NAME=id, CONFIGURATION=settings.config, STATE=settings.state, WAVE=wave, WAVES=settings.waves";
 
 #[cfg(test)]
 mod tests {

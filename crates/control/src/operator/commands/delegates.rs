@@ -37,18 +37,7 @@ pub fn delegate(command: DelegateCommand, context: &CommandContext) -> Result<()
             let name = show::at(&answer, "id");
             context.answer(&answer, format_args!("{name} may sign; its key is still yours alone"))
         }
-        DelegateCommand::List => context.list(
-            &path,
-            &[
-                ("NAME", "id"),
-                ("STATE", "state"),
-                ("SIGNS FOR", "roles"),
-                ("TAGS", "tags"),
-                ("USED", "used"),
-                ("OF", "uses"),
-                ("MAKES OTHERS", "signer"),
-            ],
-        ),
+        DelegateCommand::List => context.list(&path, COLUMNS),
         DelegateCommand::Revoke { name, reason } => {
             revoke(context, &format!("{path}/{name}/revoke"), &name, &reason)
         }
@@ -62,3 +51,6 @@ pub fn read(file: &Path) -> Result<Delegate> {
         BadInput::new(format!("{}: {hint}", file.display()))
     })?)
 }
+
+const COLUMNS: &str =
+    "NAME=id, STATE=state, SIGNS FOR=roles, TAGS=tags, USED=used, OF=uses, MAKES OTHERS=signer";

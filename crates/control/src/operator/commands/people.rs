@@ -43,15 +43,7 @@ const ROLES: [&str; 4] = ["viewer", "crew", "operator", "owner"];
 pub fn user(command: UserCommand, context: &CommandContext) -> Result<()> {
     let path = context.client.of_tenant("/users");
     match command {
-        UserCommand::List => context.list(
-            &path,
-            &[
-                ("NAME", "id"),
-                ("ROLE", "settings.role"),
-                ("TITLE", "settings.title"),
-                ("SIGNS IN ELSEWHERE AS", "subject"),
-            ],
-        ),
+        UserCommand::List => context.list(&path, COLUMNS),
         UserCommand::Add { name, role, title } => {
             let password = account::new_password(&format!("password of {name}:"))?;
             let settings = json!({ "role": role, "title": title });
@@ -82,3 +74,6 @@ fn own_name(context: &CommandContext) -> Result<String> {
     let person = name.strip_prefix("person:").map(str::to_owned);
     Ok(person.ok_or_else(|| BadInput::new("a key has no password: say whose is to be set"))?)
 }
+
+const COLUMNS: &str =
+    "NAME=id, ROLE=settings.role, TITLE=settings.title, SIGNS IN ELSEWHERE AS=subject";

@@ -39,16 +39,7 @@ pub struct Set {
 pub fn pool(command: PoolCommand, context: &CommandContext) -> Result<()> {
     let path = context.client.of_tenant("/pools");
     match command {
-        PoolCommand::List => context.list(
-            &path,
-            &[
-                ("NAME", "id"),
-                ("SITE", "settings.site"),
-                ("REGION", "settings.region"),
-                ("SERVES", "settings.tenants"),
-                ("TITLE", "settings.title"),
-            ],
-        ),
+        PoolCommand::List => context.list(&path, COLUMNS),
         PoolCommand::Set(wanted) => {
             let place = format!("{path}/{}", wanted.name);
             let (answer, done) = match context.client.find(&place)? {
@@ -79,3 +70,6 @@ impl Set {
         }
     }
 }
+
+const COLUMNS: &str = "NAME=id, SITE=settings.site, REGION=settings.region, \
+                       SERVES=settings.tenants, TITLE=settings.title";

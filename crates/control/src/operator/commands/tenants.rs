@@ -39,17 +39,7 @@ pub enum TenantCommand {
 
 pub fn tenant(command: TenantCommand, context: &CommandContext) -> Result<()> {
     match command {
-        TenantCommand::List => context.list(
-            "/tenants",
-            &[
-                ("NAME", "id"),
-                ("HOST", "host"),
-                ("PREFIXES", "settings.prefixes"),
-                ("EGRESS", "settings.egress"),
-                ("MBIT/S", "settings.limits.rate_mbps"),
-                ("TITLE", "settings.title"),
-            ],
-        ),
+        TenantCommand::List => context.list("/tenants", COLUMNS),
         TenantCommand::Create { name, owner, prefix } => {
             let password = account::new_password("password of the owner:")?;
             let settings = json!({ "prefixes": prefix });
@@ -71,3 +61,6 @@ pub fn tenant(command: TenantCommand, context: &CommandContext) -> Result<()> {
         }
     }
 }
+
+const COLUMNS: &str = "NAME=id, HOST=host, PREFIXES=settings.prefixes, EGRESS=settings.egress, \
+                       MBIT/S=settings.limits.rate_mbps, TITLE=settings.title";

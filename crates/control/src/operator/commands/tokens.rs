@@ -57,18 +57,7 @@ pub struct Create {
 pub fn token(command: TokenCommand, context: &CommandContext) -> Result<()> {
     match command {
         TokenCommand::Create(options) => create(options, context),
-        TokenCommand::List => context.list(
-            &context.client.of_tenant("/tokens"),
-            &[
-                ("NAME", "id"),
-                ("LEFT", "uses_left"),
-                ("EXPIRES", "expires_ms"),
-                ("FOR", "settings.role"),
-                ("TAGS", "settings.tags"),
-                ("APPROVAL", "settings.approval"),
-                ("DELEGATE", "settings.delegate"),
-            ],
-        ),
+        TokenCommand::List => context.list(&context.client.of_tenant("/tokens"), COLUMNS),
         TokenCommand::Remove { name } => context.remove(&format!("/tokens/{name}")),
     }
 }
@@ -163,6 +152,10 @@ fn role_name(role: Role) -> Option<&'static str> {
         Role::Delegate => None,
     }
 }
+
+const COLUMNS: &str = "NAME=id, LEFT=uses_left, EXPIRES=expires_ms, FOR=settings.role, \
+                       TAGS=settings.tags, APPROVAL=settings.approval, \
+                       DELEGATE=settings.delegate";
 
 #[cfg(test)]
 mod tests {
