@@ -78,12 +78,6 @@ impl App {
         let (watchers, oidc) = (Watchers::default(), None);
         Self { store, authority, outbox, limits, passwords, metrics, watchers, oidc }
     }
-
-    /// Sets the OpenID Connect issuer at which people may sign in.
-    #[must_use]
-    pub fn with_issuer(self, oidc: Option<Oidc>) -> Self {
-        Self { oidc, ..self }
-    }
 }
 
 /// All routes, and a 404 problem for other paths.

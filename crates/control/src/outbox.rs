@@ -74,7 +74,7 @@ impl Outbox {
 
     /// Reads the outbox for ever, also after database errors.
     pub async fn follow(self: Arc<Self>, store: Arc<Store>) {
-        if let Database::Postgres(url) = store.database().clone() {
+        if let Database::Postgres(url) = store.database.clone() {
             tokio::spawn(Arc::clone(&self).hints(url));
         }
         let mut place = None;
@@ -82,7 +82,7 @@ impl Outbox {
         loop {
             if kept.elapsed() >= KEEP {
                 kept = Instant::now();
-                let (floor, heads) = (Arc::clone(store.floor()), Arc::clone(store.heads()));
+                let (floor, heads) = (Arc::clone(&store.floor), Arc::clone(&store.heads));
                 tokio::task::spawn_blocking(move || {
                     floor.keep();
                     heads.keep();
@@ -110,7 +110,7 @@ impl Outbox {
                 store.latest_change().await?;
                 return Ok(());
             };
-            store.floor().saw_change(last.sequence);
+            store.floor.saw_change(last.sequence);
             at = (last.sequence, last.position);
             for line in lines {
                 let _ = self.changes.send(line);

@@ -72,10 +72,14 @@ use crate::keys::StoreKeys;
 pub struct Store {
     write: AnyPool,
     read: AnyPool,
-    keys: StoreKeys,
-    database: Database,
-    floor: Arc<Floor>,
-    heads: Arc<Heads>,
+    /// The keys of seals and chains.
+    pub keys: StoreKeys,
+    /// The address of the database.
+    pub database: Database,
+    /// The rollback guard.
+    pub floor: Arc<Floor>,
+    /// The audit checkpoints.
+    pub heads: Arc<Heads>,
 }
 
 /// The address of a database.
@@ -128,16 +132,6 @@ impl std::fmt::Debug for Database {
 }
 
 impl Store {
-    /// Encrypts for replicas of this controller; see [`StoreKeys::encrypt`].
-    pub fn encrypt(&self, context: &str, text: &str) -> String {
-        self.keys.encrypt(context, text)
-    }
-
-    /// Decrypts what [`Store::encrypt`] made; `None` for anything else.
-    pub fn decrypt(&self, context: &str, text: &str) -> Option<String> {
-        self.keys.decrypt(context, text)
-    }
-
     /// Opens the database and migrates its tables. [`StoreError::Migration`] if it belongs to a
     /// newer version.
     pub async fn open(database: &Database, keys: StoreKeys) -> Result<Self, StoreError> {
@@ -183,26 +177,6 @@ impl Store {
     #[must_use]
     pub fn noting(self, heads: Heads) -> Self {
         Self { heads: Arc::new(heads), ..self }
-    }
-
-    /// The audit checkpoints.
-    pub fn heads(&self) -> &Arc<Heads> {
-        &self.heads
-    }
-
-    /// The rollback guard.
-    pub fn floor(&self) -> &Arc<Floor> {
-        &self.floor
-    }
-
-    /// The address of the database.
-    pub fn database(&self) -> &Database {
-        &self.database
-    }
-
-    /// The keys of seals and chains.
-    pub fn keys(&self) -> &StoreKeys {
-        &self.keys
     }
 
     /// Checks that the database answers.

@@ -49,7 +49,7 @@ pub struct Caller {
 impl Caller {
     /// The actor of the audit log.
     pub fn actor(&self) -> Actor {
-        Actor::new(format!("{}/{}", self.tenant, self.name)).once(self.once.clone())
+        Actor { name: format!("{}/{}", self.tenant, self.name), once: self.once.clone() }
     }
 
     /// Checks that the caller has `role` in `tenant`. 404 for another tenant, as for a missing one;

@@ -88,7 +88,7 @@ impl Api {
         let metrics = Arc::new(Metrics::default());
         let store = Arc::clone(&world.store);
         let app = App::new(store, Arc::new(authority), Outbox::new(), metrics);
-        let app = Arc::new(app.with_issuer(oidc));
+        let app = Arc::new(App { oidc, ..app });
         Self { router: router(&app), app, world }
     }
 

@@ -209,7 +209,7 @@ async fn first_rows(store: &Store, options: &Options, settings: TenantSettings) 
         StoreError::Taken(_) => anyhow::Error::new(BadInput::new(format!(
             "the database {} is that of another controller: copy that one's folder instead, for a \
              second replica",
-            store.database().shown()
+            store.database.shown()
         ))),
         error => error.into(),
     })?;

@@ -59,7 +59,7 @@ async fn serve(folder: &Folder) -> Result<()> {
     let figures = Arc::clone(&metrics);
     let planner = Planner::new(shared.0, shared.1, shared.2, figures, streams.mailboxes());
     let app = App::new(Arc::clone(&store), authority, Arc::clone(&outbox), Arc::clone(&metrics));
-    let app = Arc::new(app.with_issuer(folder.issuer()?));
+    let app = Arc::new(App { oidc: folder.issuer()?, ..app });
     tokio::spawn(Arc::clone(&outbox).follow(Arc::clone(&store)));
     tokio::spawn(Arc::clone(&streams).run());
     tokio::spawn(planner.run());
@@ -67,15 +67,15 @@ async fn serve(folder: &Folder) -> Result<()> {
     tokio::spawn(keep_house(Arc::clone(&store)));
     tokio::spawn(watch_logs(Arc::clone(&app)));
     let address = listener.local_addr()?;
-    tracing::info!(%address, database = store.database().shown(), epoch, "serving");
+    tracing::info!(%address, database = store.database.shown(), epoch, "serving");
     let web = api::router(&app);
     let limits = Limits::default();
     let service = Service { web, web_tls: Arc::new(web_tls), streams, metrics, limits };
     serve::serve(listener, Arc::new(service), stopped).await;
     tracing::info!("stopped");
     let _ = tokio::time::timeout(CLOSE_MAX, store.close()).await;
-    store.floor().keep();
-    store.heads().keep();
+    store.floor.keep();
+    store.heads.keep();
     Ok(())
 }
 
@@ -157,7 +157,7 @@ async fn watch_logs(app: Arc<App>) {
     loop {
         times.tick().await;
         let Ok(tenants) = app.store.tenants("", 10_000).await else { continue };
-        let heads = app.store.heads();
+        let heads = &app.store.heads;
         for tenant in tenants.items {
             let seen = heads.of(&tenant.tenant);
             match app.store.verify_audit(&tenant.tenant, seen).await {

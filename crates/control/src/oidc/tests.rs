@@ -225,10 +225,10 @@ fn a_sign_in_is_ended_within_10_minutes_or_begun_anew() {
             let trip = world.begin(json!({})).await;
             let (name, sealed) = trip.cookie.split_once('=').unwrap();
             let store = &world.api.app.store;
-            let text = store.decrypt("sign in", sealed).unwrap();
+            let text = store.keys.decrypt("sign in", sealed).unwrap();
             let mut pending: Pending = serde_json::from_str(&text).unwrap();
             pending.until_ms -= passed_ms;
-            let sealed = store.encrypt("sign in", &serde_json::to_string(&pending).unwrap());
+            let sealed = store.keys.encrypt("sign in", &serde_json::to_string(&pending).unwrap());
             let code = world.issuer.code(&trip.url, |_| {});
             let cookie = format!("{name}={sealed}");
             let answer = world.come_back(&cookie, &code, &trip.part("state")).await;

@@ -121,7 +121,7 @@ impl Change<'_> {
         let mut entry = AuditEntry {
             serial: serial + 1,
             at_ms: self.now_ms,
-            actor: self.actor.name().to_owned(),
+            actor: self.actor.name.clone(),
             action: action.to_owned(),
             kind: kind.to_owned(),
             subject: subject.to_owned(),

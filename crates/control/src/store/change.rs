@@ -15,25 +15,16 @@ use crate::keys::StoreKeys;
 /// The author of a change, as the audit log names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Actor {
-    name: String,
-    once: Option<Once>,
+    /// Its name.
+    pub name: String,
+    /// The idempotency key that the change is tied to.
+    pub once: Option<Once>,
 }
 
 impl Actor {
     /// `person:anna`, `key:ci`, `controller`.
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), once: None }
-    }
-
-    /// Ties the change to an idempotency key.
-    #[must_use]
-    pub fn once(self, once: Option<Once>) -> Self {
-        Self { once, ..self }
-    }
-
-    /// Its name.
-    pub fn name(&self) -> &str {
-        &self.name
     }
 }
 

@@ -369,7 +369,8 @@ fn a_repeated_request_finds_its_answer() {
         assert_eq!(note("a", NOW + 60_001).await, KeptAnswer::New);
         // The former attempt is refused; the new one acts once, even if its answer is lost.
         let act = |noted| {
-            let (store, actor) = (Arc::clone(&world.store), actor().once(Some(at(noted))));
+            let (store, actor) =
+                (Arc::clone(&world.store), Actor { once: Some(at(noted)), ..actor() });
             async move { store.change(actor, NOW).await.unwrap().commit().await }
         };
         assert!(matches!(act(NOW).await, Err(StoreError::Refused(_))));

@@ -39,7 +39,7 @@ pub(super) async fn published(
     authority: &Authority,
 ) -> Result<Published, PublishError> {
     let epoch = store.epoch().await?;
-    let seen = store.floor().revocations();
+    let seen = store.floor.revocations();
     let mut entries: Vec<Revocation> = Vec::new();
     loop {
         let after = i64::try_from(entries.len()).unwrap_or(i64::MAX);
@@ -62,8 +62,8 @@ pub(super) async fn published(
     let at_seen = at_seen.map(|entry| String::from(entry.hash()));
     Floor::check_revocations(&seen, at_seen.as_deref())?;
     let trust = authority.trust(epoch)?;
-    store.floor().saw_revocations(serial, &hash);
-    let floor = Arc::clone(store.floor());
+    store.floor.saw_revocations(serial, &hash);
+    let floor = Arc::clone(&store.floor);
     // In the background: a hanging disk must not delay revocations.
     tokio::task::spawn_blocking(move || floor.keep());
     Ok(Published { trust, revocations, head })

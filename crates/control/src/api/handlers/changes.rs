@@ -65,7 +65,7 @@ pub async fn audit(
 }
 
 pub async fn check(Asked { app, tenant, .. }: Asked) -> Result<Json<Checked>, Problem> {
-    let heads = app.store.heads();
+    let heads = &app.store.heads;
     let seen = heads.of(&tenant);
     Ok(Json(match app.store.verify_audit(&tenant, seen).await? {
         Ok((lines, hash)) => {

@@ -65,7 +65,7 @@ pub async fn begin(
     let begun = oidc.begin(wanted.loopback_port).await;
     let (url, pending) = begun.map_err(|error| problem(&app, error))?;
     let text = serde_json::to_string(&pending).unwrap_or_default();
-    let sealed = app.store.encrypt(CONTEXT, &text);
+    let sealed = app.store.keys.encrypt(CONTEXT, &text);
     // `SameSite=Lax`, since the redirect comes from the issuer's site. A foreign page gains
     // nothing: the cookie counts only with its `state`.
     let cookie = format!("{COOKIE}={sealed}; {ATTRIBUTES}; Max-Age=600");
@@ -106,7 +106,7 @@ async fn finish(
 ) -> Result<Response, Problem> {
     let oidc = issuer(app)?;
     let begun_here = cookie(headers, COOKIE)
-        .and_then(|sealed| app.store.decrypt(CONTEXT, sealed))
+        .and_then(|sealed| app.store.keys.decrypt(CONTEXT, sealed))
         .and_then(|text| serde_json::from_str::<Pending>(&text).ok())
         .filter(|pending| pending.is_program() == is_program && pending.is_of(state));
     let pending = begun_here.ok_or_else(|| {

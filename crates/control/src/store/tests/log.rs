@@ -58,7 +58,7 @@ fn a_cut_of_what_was_written_here_is_seen_though_nobody_has_looked_since() {
         let mut change = store.change(actor(), NOW).await.unwrap();
         change.insert("tram", device("bus-9", 9)).await.unwrap();
         drop(change);
-        store.heads().keep();
+        store.heads.keep();
         let seen = open().of("tram");
         assert_eq!(store.verify_audit("tram", None).await.unwrap().ok(), seen);
         world.tamper("DELETE FROM audit WHERE serial > 1").await;
@@ -68,7 +68,7 @@ fn a_cut_of_what_was_written_here_is_seen_though_nobody_has_looked_since() {
         let cut = ChainFault::Cut { found: 1, expected: 6 };
         assert_eq!(store.verify_audit("tram", open().of("tram")).await.unwrap(), Err(cut));
         world.insert("tram", device("bus-8", 8)).await.unwrap();
-        assert!(store.verify_audit("tram", store.heads().of("tram")).await.unwrap().is_err());
+        assert!(store.verify_audit("tram", store.heads.of("tram")).await.unwrap().is_err());
     });
 }
 

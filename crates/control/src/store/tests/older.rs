@@ -48,7 +48,7 @@ fn what_was_seen_of_a_database_holds_at_the_next_start() {
         world.tenant("tram").await;
         let store = begun().await;
         let latest = store.latest_change().await.unwrap();
-        store.floor().keep();
+        store.floor.keep();
         assert_eq!(floor().change(), latest);
         world.tamper("UPDATE counter SET value = value - 1 WHERE name = 'change'").await;
         assert!(is_older(begun().await.latest_change().await));
@@ -73,14 +73,14 @@ fn no_revocation_takes_the_number_of_one_that_was_lost() {
         }
         let last = revoke(&world, 3).await.unwrap();
         assert_eq!(last.serial, 3);
-        world.store.floor().saw_revocations(3, &last.hash);
+        world.store.floor.saw_revocations(3, &last.hash);
         assert_eq!(revoke(&world, 4).await.unwrap().serial, 4, "nothing is missing");
         world.tamper("DELETE FROM revocation WHERE serial >= 3").await;
         assert!(is_older(revoke(&world, 5).await));
         // A controller that has not seen it makes a fork.
         let world = world.afresh().await;
         assert_eq!(revoke(&world, 6).await.unwrap().serial, 3);
-        world.store.floor().saw_revocations(3, &last.hash);
+        world.store.floor.saw_revocations(3, &last.hash);
         assert!(is_older(revoke(&world, 7).await));
     });
 }
