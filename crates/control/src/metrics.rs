@@ -8,15 +8,15 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::{Metric, Registry, Unit};
 
 /// The metrics of the controller.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
     requests: Family<Answered, Counter>,
-    request_seconds: Family<Operation, Histogram>,
-    refused: Family<Reason, Counter>,
+    request_seconds: Family<Label, Histogram>,
+    refused: Family<Label, Counter>,
     /// Open streams of boxes, proxies and anchors.
     pub streams: Gauge,
     /// Open event streams.
@@ -31,7 +31,7 @@ pub struct Metrics {
     pub notes_lost: Counter,
     /// Time from writing a revocation until all reachable proxies and anchors have confirmed it.
     pub revocation_seconds: Histogram,
-    frames: Family<Direction, Counter<u64, AtomicU64>>,
+    frames: Family<Label, Counter<u64, AtomicU64>>,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -40,83 +40,59 @@ struct Answered {
     status: u16,
 }
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Operation {
-    operation: &'static str,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Reason {
-    reason: &'static str,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Direction {
-    direction: &'static str,
-}
+type Label = [(&'static str, &'static str); 1];
 
 impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::with_prefix("roadweave_controller");
         let seconds = || Histogram::new([0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 15.0]);
-        let requests = Family::<Answered, Counter>::default();
-        registry.register("requests", "Requests answered", requests.clone());
-        let request_seconds = Family::<Operation, Histogram>::new_with_constructor(seconds);
-        let help = "How long answers took";
-        registry.register_with_unit("request", help, Unit::Seconds, request_seconds.clone());
-        let refused = Family::<Reason, Counter>::default();
-        registry.register("refused", "What was not let in, by reason", refused.clone());
-        let gauge = |registry: &mut Registry, name: &str, help: &str| {
-            let gauge = Gauge::default();
-            registry.register(name, help, gauge.clone());
-            gauge
-        };
-        let streams = gauge(&mut registry, "streams", "Streams of boxes, proxies and anchors");
-        let watchers = gauge(&mut registry, "watchers", "Receivers of server-sent events");
-        let database_up = gauge(&mut registry, "database_up", "1 while the database answers");
-        let handshakes = gauge(&mut registry, "handshakes", "Handshakes under way");
-        let (documents, notes_lost) = (Counter::default(), Counter::default());
-        registry.register("documents", "Documents signed", documents.clone());
-        let help = "What streams told and was not kept, for want of room";
-        registry.register("notes_lost", help, notes_lost.clone());
-        let revocation_seconds = seconds();
-        let help = "From the writing of a revocation until all who can be reached confirmed it";
-        let histogram = revocation_seconds.clone();
-        registry.register_with_unit("revocation", help, Unit::Seconds, histogram);
-        let frames = Family::<Direction, Counter<u64, AtomicU64>>::default();
-        registry.register("frames", "Frames of streams", frames.clone());
+        let to = &mut registry;
+        let family = Family::<Label, Histogram>::new_with_constructor(seconds);
+        let confirmed =
+            "From the writing of a revocation until all who can be reached confirmed it";
+        let lost = "What streams told and was not kept, for want of room";
         Self {
+            requests: add(to, "requests", "Requests answered", Family::default()),
+            request_seconds: add_seconds(to, "request", "How long answers took", family),
+            refused: add(to, "refused", "What was not let in, by reason", Family::default()),
+            streams: add(to, "streams", "Streams of boxes, proxies and anchors", Gauge::default()),
+            watchers: add(to, "watchers", "Receivers of server-sent events", Gauge::default()),
+            database_up: add(to, "database_up", "1 while the database answers", Gauge::default()),
+            handshakes: add(to, "handshakes", "Handshakes under way", Gauge::default()),
+            documents: add(to, "documents", "Documents signed", Counter::default()),
+            notes_lost: add(to, "notes_lost", lost, Counter::default()),
+            revocation_seconds: add_seconds(to, "revocation", confirmed, seconds()),
+            frames: add(to, "frames", "Frames of streams", Family::default()),
             registry,
-            requests,
-            request_seconds,
-            refused,
-            streams,
-            watchers,
-            database_up,
-            handshakes,
-            documents,
-            notes_lost,
-            revocation_seconds,
-            frames,
         }
     }
+}
+
+fn add<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register(name, help, metric.clone());
+    metric
+}
+
+fn add_seconds<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register_with_unit(name, help, Unit::Seconds, metric.clone());
+    metric
 }
 
 impl Metrics {
     /// Counts an answer.
     pub fn answered(&self, operation: &'static str, status: u16, seconds: f64) {
         self.requests.get_or_create(&Answered { operation, status }).inc();
-        self.request_seconds.get_or_create(&Operation { operation }).observe(seconds);
+        self.request_seconds.get_or_create(&[("operation", operation)]).observe(seconds);
     }
 
     /// Counts a refused connection or request.
     pub fn refuse(&self, reason: &'static str) {
-        self.refused.get_or_create(&Reason { reason }).inc();
+        self.refused.get_or_create(&[("reason", reason)]).inc();
     }
 
     /// Counts frames of a stream.
     pub fn frames(&self, direction: &'static str, count: u64) {
-        self.frames.get_or_create(&Direction { direction }).inc_by(count);
+        self.frames.get_or_create(&[("direction", direction)]).inc_by(count);
     }
 
     /// All metrics as OpenMetrics text.
