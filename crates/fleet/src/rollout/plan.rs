@@ -9,8 +9,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::name::Name;
 
-const WAVES_MAX: usize = 32;
-
 /// The boxes of a tenant that a configuration is for. A narrower target wins over a wider one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -113,20 +111,6 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// Checks the plan.
-    ///
-    /// # Errors
-    /// When there are too many waves, or a share is above 100.
-    pub fn check(&self) -> Result<(), InvalidPlan> {
-        if self.waves.len() > WAVES_MAX {
-            return Err(InvalidPlan::Waves);
-        }
-        match self.confirmed_min > 100 || self.failed_percent_max > 100 {
-            true => Err(InvalidPlan::Share),
-            false => Ok(()),
-        }
-    }
-
     /// How many of `all` boxes have the version once the wave after `before` others is through.
     pub(super) fn boxes_until(&self, before: u32, all: usize) -> usize {
         let wave = self.waves.get(before as usize);
@@ -145,10 +129,4 @@ pub enum InvalidPlan {
     /// A wave is neither a number nor a share.
     #[error("a wave is a number of boxes as in 20, or a share as in 5%, and not 0")]
     Wave,
-    /// There are too many waves.
-    #[error("more than {WAVES_MAX} waves")]
-    Waves,
-    /// A share is above all.
-    #[error("a share is above 100 %")]
-    Share,
 }

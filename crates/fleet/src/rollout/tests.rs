@@ -160,9 +160,6 @@ fn targets_and_waves_are_read_as_people_write_them() {
     for text in ["", "0", "0%", "101%", "-1", "5 %", "half"] {
         assert_eq!(text.parse::<Wave>(), Err(InvalidPlan::Wave), "{text:?}");
     }
-    assert!(Plan::default().check().is_ok());
-    assert!(Plan { waves: vec![Wave::Number(1); 33], ..Plan::default() }.check().is_err());
-    assert!(Plan { confirmed_min: 101, ..Plan::default() }.check().is_err());
 }
 
 #[derive(Clone, Debug)]
