@@ -129,9 +129,8 @@ impl Authority {
                         number: epoch,
                         epoch,
                         roots: vec![root.public_key()],
-                        spares: Vec::new(),
                         controllers: vec![controller],
-                        approvers: Vec::new(),
+                        ..TrustList::default()
                     },
                 };
                 if !fits(&list) || all.last().is_some_and(|last| last.number >= list.number) {

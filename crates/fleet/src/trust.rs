@@ -12,7 +12,7 @@ use crate::revocation::Revocations;
 const KEYS_MAX: usize = 16;
 
 /// The trusted keys, signed by a root.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrustList {
     /// Higher numbers replace lower ones.
@@ -48,14 +48,8 @@ pub struct Trust {
 impl Trust {
     /// The trust of a join token: one root, one controller.
     pub fn pinned(root: PublicKey, controller: PublicKey) -> Self {
-        Self::of(TrustList {
-            number: 0,
-            epoch: 0,
-            roots: vec![root],
-            spares: Vec::new(),
-            controllers: vec![controller],
-            approvers: Vec::new(),
-        })
+        let (roots, controllers) = (vec![root], vec![controller]);
+        Self::of(TrustList { roots, controllers, ..TrustList::default() })
     }
 
     /// Trust in a list of one's own.

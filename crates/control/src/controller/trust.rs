@@ -102,9 +102,7 @@ fn next(options: &Options, keys: &[Identity], lists: &[Signed<TrustList>]) -> Re
         number: epoch,
         epoch,
         roots: vec![keys[0].public_key()],
-        spares: Vec::new(),
-        controllers: Vec::new(),
-        approvers: Vec::new(),
+        ..TrustList::default()
     });
     (list.number, list.epoch) = (list.number + 1, epoch);
     let said = [
