@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::{App, Caller, Problem};
 use crate::clock::now_ms;
-use crate::store::{Change, Record, Stored};
+use crate::store::{Change, Page, Record, Stored};
 
 /// A JSON body of at most [`BODY_MAX`].
 #[derive(Debug)]
@@ -250,9 +250,11 @@ impl ListQuery {
     }
 }
 
-/// The cursor of the page after this name.
-pub fn cursor(after: &str) -> String {
-    URL_SAFE_NO_PAD.encode(after)
+/// An answer with a page of records.
+pub fn paged<R: Record>(page: &Page<Stored<R>>) -> Response {
+    let items: Vec<Value> = page.items.iter().map(shown).collect();
+    let next = page.next.as_deref().map(|after| URL_SAFE_NO_PAD.encode(after));
+    axum::Json(PageOf { items, next }).into_response()
 }
 
 /// A page of a list.

@@ -4,10 +4,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::people::without;
 use super::{SPAN_MAX, Settings, at_most, slug, tags, title, word};
 use crate::store::{Column, Record};
 
@@ -156,6 +154,7 @@ impl Record for Token {
     const TABLE: &'static str = "token";
     const KIND: &'static str = "token";
     const COLUMNS: &'static [&'static str] = &["hash", "pool", "uses_left"];
+    const SECRET: &'static str = "hash";
 
     fn id(&self) -> &str {
         &self.id
@@ -167,10 +166,6 @@ impl Record for Token {
             Column::from(self.settings.pool.clone()),
             Column::from(self.uses_left),
         ]
-    }
-
-    fn shown(&self) -> Value {
-        without(self, "hash")
     }
 }
 

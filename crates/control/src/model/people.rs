@@ -1,7 +1,6 @@
 //! Callers of the interface: people, programs, and links that expire.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::{Settings, slug, title};
@@ -94,13 +93,10 @@ pub struct Login {
 impl Record for Person {
     const TABLE: &'static str = "person";
     const KIND: &'static str = "user";
+    const SECRET: &'static str = "password";
 
     fn id(&self) -> &str {
         &self.id
-    }
-
-    fn shown(&self) -> Value {
-        without(self, "password")
     }
 }
 
@@ -108,6 +104,7 @@ impl Record for ApiKey {
     const TABLE: &'static str = "api_key";
     const KIND: &'static str = "API key";
     const COLUMNS: &'static [&'static str] = &["hash"];
+    const SECRET: &'static str = "hash";
 
     fn id(&self) -> &str {
         &self.id
@@ -116,16 +113,13 @@ impl Record for ApiKey {
     fn columns(&self) -> Vec<Column> {
         vec![Column::from(&self.hash)]
     }
-
-    fn shown(&self) -> Value {
-        without(self, "hash")
-    }
 }
 
 impl Record for Login {
     const TABLE: &'static str = "login";
     const KIND: &'static str = "session";
     const COLUMNS: &'static [&'static str] = &["hash", "person", "expires_ms"];
+    const SECRET: &'static str = "hash";
 
     fn id(&self) -> &str {
         &self.id
@@ -134,18 +128,6 @@ impl Record for Login {
     fn columns(&self) -> Vec<Column> {
         vec![Column::from(&self.hash), Column::from(&self.person), Column::from(self.expires_ms)]
     }
-
-    fn shown(&self) -> Value {
-        without(self, "hash")
-    }
-}
-
-pub(super) fn without(record: &impl Serialize, field: &str) -> Value {
-    let mut value = serde_json::to_value(record).unwrap_or_default();
-    if let Some(fields) = value.as_object_mut() {
-        fields.remove(field);
-    }
-    value
 }
 
 impl Settings for PersonSettings {

@@ -2,7 +2,7 @@
 
 use sqlx::{AssertSqlSafe, Row as _};
 
-use super::record::{read, select};
+use super::record::select;
 use super::sql::values;
 use super::{Change, Page, Store, StoreError, Stored};
 use crate::model::{Scope, Tenant};
@@ -16,12 +16,7 @@ impl Store {
     ) -> Result<Page<Stored<Tenant>>, StoreError> {
         let sql =
             format!("{} WHERE tenant > $1 ORDER BY tenant LIMIT {}", select::<Tenant>(), limit + 1);
-        let rows = self.rows(AssertSqlSafe(sql), values![after]).await?;
-        let more = rows.len() > limit as usize;
-        let items = rows.iter().take(limit as usize).map(|row| read(&self.keys, row));
-        let items: Vec<Stored<Tenant>> = items.collect::<Result<_, _>>()?;
-        let next = items.last().filter(|_| more).map(|last| last.tenant.clone());
-        Ok(Page { items, next })
+        self.page(&self.rows(AssertSqlSafe(sql), values![after]).await?, limit)
     }
 }
 

@@ -20,6 +20,8 @@ pub trait Record: Serialize + DeserializeOwned + Clone + Send + Sync + 'static {
     const KIND: &'static str;
     /// The columns besides those of every table.
     const COLUMNS: &'static [&'static str] = &[];
+    /// The field that is not shown, if there is one.
+    const SECRET: &'static str = "";
 
     /// The name, unique within the tenant.
     fn id(&self) -> &str;
@@ -36,7 +38,11 @@ pub trait Record: Serialize + DeserializeOwned + Clone + Send + Sync + 'static {
 
     /// The record without secrets, for the audit log and the interface.
     fn shown(&self) -> serde_json::Value {
-        serde_json::to_value(self).unwrap_or_default()
+        let mut value = serde_json::to_value(self).unwrap_or_default();
+        if let Some(fields) = value.as_object_mut() {
+            fields.remove(Self::SECRET);
+        }
+        value
     }
 }
 
@@ -109,8 +115,17 @@ impl Store {
         }
         sql += &format!(" ORDER BY id LIMIT {}", filter.limit + 1);
         let rows = self.rows(AssertSqlSafe(sql), values).await?;
-        let more = rows.len() > filter.limit as usize;
-        let items = rows.iter().take(filter.limit as usize).map(|row| read(&self.keys, row));
+        self.page(&rows, filter.limit)
+    }
+
+    /// The first `limit` of the rows, of which there may be one more.
+    pub(super) fn page<R: Record>(
+        &self,
+        rows: &[AnyRow],
+        limit: u32,
+    ) -> Result<Page<Stored<R>>, StoreError> {
+        let more = rows.len() > limit as usize;
+        let items = rows.iter().take(limit as usize).map(|row| read(&self.keys, row));
         let items: Vec<Stored<R>> = items.collect::<Result<_, _>>()?;
         let next = items.last().filter(|_| more).map(|last| last.record.id().to_owned());
         Ok(Page { items, next })

@@ -3,12 +3,11 @@
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::admission::{not_ours, root_is_here};
 use crate::api::Problem;
-use crate::api::answer::{Asked, Body, ListQuery, PageOf, Query, cursor, etag, record, shown};
+use crate::api::answer::{Asked, Body, ListQuery, Query, etag, paged, record};
 use crate::clock::now_ms;
 use crate::model::{
     Device, DeviceSettings, DeviceState, Pool, PoolSettings, Proxy, ProxySettings, ProxyState,
@@ -57,10 +56,7 @@ pub async fn list<R: Record>(
         return Err(Problem::new(400, "query", format!("a {} has no tags", R::KIND)));
     }
     let filter = Filter { equal, word, after: query.after()?, limit: query.limit() };
-    let page = asked.app.store.list::<R>(&asked.tenant, &filter).await?;
-    let items: Vec<Value> = page.items.iter().map(shown).collect();
-    let next = page.next.as_deref().map(cursor);
-    Ok(axum::Json(PageOf { items, next }).into_response())
+    Ok(paged(&asked.app.store.list::<R>(&asked.tenant, &filter).await?))
 }
 
 pub async fn one<R: Record>(asked: Asked) -> Result<Response, Problem> {

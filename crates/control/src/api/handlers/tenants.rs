@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::{IntoResponse as _, Response};
-use axum::{Extension, Json};
+use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::api::answer::{Asked, Body, ListQuery, PageOf, Query, cursor, record, shown};
+use crate::api::answer::{Asked, Body, ListQuery, Query, paged, record};
 use crate::api::{App, Caller, Problem};
 use crate::clock::now_ms;
 use crate::model::{
@@ -43,9 +43,7 @@ pub async fn list(
         let own = app.store.get::<Tenant>(&caller.tenant, &caller.tenant).await?;
         Page { items: vec![own], next: None }
     };
-    let next = page.next.as_deref().map(cursor);
-    let items: Vec<_> = page.items.iter().map(shown).collect();
-    Ok(Json(PageOf { items, next }).into_response())
+    Ok(paged(&page))
 }
 
 pub async fn create(
