@@ -73,26 +73,18 @@ fn operation(route: &Route) -> OperationBuilder {
     for name in parameters(route.path) {
         operation = operation.parameter(parameter(name, ParameterIn::Path, true));
     }
-    if matches!(route.output, Output::Records(_)) {
-        for name in ["state", "tag", "scope"] {
-            operation = operation.parameter(parameter(name, ParameterIn::Query, false));
+    let query: &[&str] = match route.output {
+        Output::Records(_) => &["state", "tag", "scope", "cursor", "limit"],
+        Output::Page(_) if route.path.ends_with("/samples") => {
+            &["cursor", "limit", "step_ms", "from_ms", "to_ms"]
         }
-    }
-    if matches!(route.output, Output::Page(_) | Output::Records(_)) {
-        operation = operation.parameter(parameter("cursor", ParameterIn::Query, false));
-        let limit = ParameterBuilder::from(parameter("limit", ParameterIn::Query, false));
-        operation = operation.parameter(limit.schema(Some(typed(Type::Integer))).build());
-    }
-    if route.output.is_moved() {
-        for name in ["code", "state"] {
-            operation = operation.parameter(parameter(name, ParameterIn::Query, true));
-        }
-    }
-    if route.path.ends_with("/samples") {
-        for name in ["step_ms", "from_ms", "to_ms"] {
-            let number = ParameterBuilder::from(parameter(name, ParameterIn::Query, false));
-            operation = operation.parameter(number.schema(Some(typed(Type::Integer))).build());
-        }
+        Output::Page(_) => &["cursor", "limit"],
+        Output::Moved => &["code", "state"],
+        _ => &[],
+    };
+    let is_needed = matches!(route.output, Output::Moved);
+    for name in query {
+        operation = operation.parameter(parameter(name, ParameterIn::Query, is_needed));
     }
     if route.if_match {
         operation = operation.parameter(parameter("If-Match", ParameterIn::Header, true));
@@ -179,11 +171,12 @@ fn typed(of: Type) -> RefOr<Schema> {
 
 fn parameter(name: &str, place: ParameterIn, required: bool) -> utoipa::openapi::path::Parameter {
     let needed = if required { Required::True } else { Required::False };
+    let is_number = ["serial", "limit", "step_ms", "from_ms", "to_ms"].contains(&name);
     ParameterBuilder::new()
         .name(name)
         .parameter_in(place)
         .required(needed)
-        .schema(Some(typed(if name == "serial" { Type::Integer } else { Type::String })))
+        .schema(Some(typed(if is_number { Type::Integer } else { Type::String })))
         .build()
 }
 

@@ -103,17 +103,14 @@ impl IntoResponse for Problem {
         let mut response = (status, body).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        match self.status {
-            401 => {
-                headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-            }
-            429 => {
-                headers.insert(header::RETRY_AFTER, HeaderValue::from_static("60"));
-            }
-            503 => {
-                headers.insert(header::RETRY_AFTER, HeaderValue::from_static("2"));
-            }
-            _ => {}
+        let hint = match self.status {
+            401 => Some((header::WWW_AUTHENTICATE, "Bearer")),
+            429 => Some((header::RETRY_AFTER, "60")),
+            503 => Some((header::RETRY_AFTER, "2")),
+            _ => None,
+        };
+        if let Some((name, value)) = hint {
+            headers.insert(name, HeaderValue::from_static(value));
         }
         response
     }

@@ -62,10 +62,6 @@ pub enum Output {
 }
 
 impl Output {
-    pub(super) fn is_moved(self) -> bool {
-        matches!(self, Self::Moved)
-    }
-
     pub(super) fn schema(self) -> Option<SchemaOf> {
         match self {
             Self::One(_, of) | Self::Record(_, of) => Some(of),
