@@ -177,14 +177,8 @@ impl Planner {
         }
         let all = self.store.papers(TABLE).await?;
         self.late_tables.extend(all.iter().filter(|paper| paper.kind == TABLE).cloned());
-        let with_key = |paper: StoredDocument| {
-            let key: PublicKey = paper.public_key.parse().ok()?;
-            Some((
-                (key, signing::kind(&paper.kind)?),
-                StoredDocument { envelope: String::new(), ..paper },
-            ))
-        };
-        self.papers = all.into_iter().filter_map(with_key).collect();
+        self.papers.clear();
+        all.into_iter().for_each(|paper| self.note(paper));
         self.has_papers = true;
         self.deliver_late();
         Ok(())
@@ -220,15 +214,20 @@ impl Planner {
     }
 
     fn deliver_paper(&mut self, paper: StoredDocument) {
-        let Ok(key) = paper.public_key.parse::<PublicKey>() else { return };
-        let Some(kind) = signing::kind(&paper.kind) else { return };
+        let Some((key, kind)) = signing::of(&paper) else { return };
         if kind == Kind::Table {
             self.late_tables.retain(|other| other.public_key != paper.public_key);
             self.late_tables.push(paper.clone());
         } else if let Some((version, envelope)) = signing::opened(&paper) {
             self.mailboxes.send(&key, StreamMessage::Document(kind, version, Box::new(envelope)));
         }
-        self.papers.insert((key, kind), StoredDocument { envelope: String::new(), ..paper });
+        self.note(paper);
+    }
+
+    fn note(&mut self, paper: StoredDocument) {
+        if let Some(of) = signing::of(&paper) {
+            self.papers.insert(of, StoredDocument { envelope: String::new(), ..paper });
+        }
     }
 
     fn deliver_late(&mut self) {
@@ -325,13 +324,7 @@ impl Planner {
         }
         change.commit().await?;
         self.metrics.documents.inc_by(papers.len() as u64);
-        for paper in papers {
-            let key = paper.public_key.parse::<PublicKey>();
-            if let (Ok(key), Some(kind)) = (key, signing::kind(&paper.kind)) {
-                self.papers
-                    .insert((key, kind), StoredDocument { envelope: String::new(), ..paper });
-            }
-        }
+        papers.into_iter().for_each(|paper| self.note(paper));
         self.outbox.hint();
         Ok(())
     }

@@ -52,7 +52,7 @@ pub use below::Revocable;
 pub use change::{Actor, Change};
 pub use delegate::Delegated;
 pub use document::{DocumentOutcome, StoredDocument};
-pub use error::StoreError;
+pub use error::{StoreError, found};
 pub use note::Note;
 pub use outbox::{CHANGES_AT_ONCE, Changed};
 pub use proxy_status::{Confirmations, Missing, ProxyStatus};

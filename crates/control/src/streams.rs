@@ -244,14 +244,14 @@ impl Streams {
         permit: &mut ConnectionPermit,
         mut stop: watch::Receiver<bool>,
     ) -> io::Result<()> {
-        let mut mailbox = self.mailboxes.open(keeper.key());
+        let mut mailbox = self.mailboxes.open(keeper.key);
         // A peer that joins as a proxy on this stream is then served as one.
         let (mut to_gates, mut to_boxes) = (self.published.subscribe(), self.to_boxes.subscribe());
         let mut cut = self.cut.subscribe();
         let told = if keeper.is_gate() { &mut to_gates } else { &mut to_boxes };
         let first = told.borrow_and_update().clone();
-        let mut desk = Desk::new(self.now(), keeper.key(), keeper.is_member(), first);
-        desk.signed_by(keeper.issuers());
+        let mut desk = Desk::new(self.now(), keeper.key, keeper.is_member(), first);
+        desk.signed_by(keeper.issuers.clone());
         let mut decoder = FrameDecoder::default();
         let mut buffer = vec![0; READ_AT_ONCE];
         let mut tick = tokio::time::interval(TICK);

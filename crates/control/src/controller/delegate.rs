@@ -197,7 +197,7 @@ fn role_of(text: &str) -> Role {
     }
 }
 
-fn new_identity() -> Identity {
+pub fn new_identity() -> Identity {
     let mut seed = [0; 32];
     keys::fill(&mut seed);
     Identity::from_seed(seed)

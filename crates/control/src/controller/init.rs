@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use roadweave_config::read_text;
-use roadweave_identity::{Identity, PublicKey};
+use roadweave_identity::PublicKey;
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 
@@ -14,6 +14,7 @@ use crate::api::password;
 use crate::certificate::{self, SelfSigned};
 use crate::clock::now_ms;
 use crate::controller::FolderOption;
+use crate::controller::delegate::new_identity;
 use crate::controller::file::{ControllerFile, address, host, with};
 use crate::controller::folder::{Folder, replace, write_new};
 use crate::keys;
@@ -177,9 +178,7 @@ fn write_files(folder: &Path, file: &ControllerFile, root: Option<PublicKey>) ->
 const FIRST_EPOCH: &str = "1\n";
 
 fn new_key() -> String {
-    let mut seed = [0; 32];
-    keys::fill(&mut seed);
-    format!("{}\n", Identity::from_seed(seed).to_base64())
+    format!("{}\n", new_identity().to_base64())
 }
 
 fn text_of(file: &ControllerFile) -> String {

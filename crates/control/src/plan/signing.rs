@@ -179,6 +179,11 @@ pub(crate) fn version(paper: &StoredDocument) -> Version {
     Version { epoch: paper.epoch.unsigned_abs(), number: paper.number.unsigned_abs() }
 }
 
+/// The reader of a document, and its kind.
+pub(super) fn of(paper: &StoredDocument) -> Option<(PublicKey, Kind)> {
+    Some((paper.public_key.parse().ok()?, kind(&paper.kind)?))
+}
+
 pub(super) fn head(paper: &StoredDocument) -> Option<Signed<TableHead>> {
     serde_json::from_str(&paper.envelope).ok()
 }

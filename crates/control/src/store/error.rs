@@ -65,6 +65,14 @@ impl StoreError {
     }
 }
 
+/// What was found; `None` for [`StoreError::NotFound`].
+pub fn found<T>(result: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
+    match result {
+        Err(StoreError::NotFound { .. }) => Ok(None),
+        other => other.map(Some),
+    }
+}
+
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
         match error {

@@ -77,22 +77,16 @@ pub struct Placed {
 impl Store {
     /// The current proxy of each box.
     pub async fn placed(&self) -> Result<Vec<Placed>, StoreError> {
-        let rows = self.rows(PLACED, []).await?;
-        let each = rows.iter().map(|row| {
-            Ok(Placed {
-                tenant: row.try_get("tenant")?,
-                device: row.try_get("device")?,
-                proxy: row.try_get("public_key")?,
-            })
-        });
-        each.collect()
+        self.rows(PLACED, []).await?.iter().map(placed).collect()
     }
 }
 
 reader!(session, BoxSession: device, attachment, proxy, from_ms, to_ms, reason);
+reader!(placed, Placed: tenant, device, proxy);
 
-const PLACED: &str = "SELECT session.tenant, session.device, proxy.public_key FROM session \
-                      JOIN tenant ON tenant.host = 1 JOIN proxy ON proxy.id = session.proxy \
+const PLACED: &str = "SELECT session.tenant, session.device, proxy.public_key AS proxy \
+                      FROM session JOIN tenant ON tenant.host = 1 \
+                      JOIN proxy ON proxy.id = session.proxy \
                       AND proxy.tenant IN (session.tenant, tenant.tenant) \
                       WHERE session.to_ms IS NULL";
 const SESSIONS: &str = "SELECT * FROM session WHERE tenant = $1 AND device = $2 \

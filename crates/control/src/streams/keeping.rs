@@ -30,12 +30,12 @@ enum StreamPeer {
 
 pub(super) struct Keeper<'a> {
     streams: &'a Streams,
-    key: PublicKey,
+    pub(super) key: PublicKey,
     /// Distinguishes this stream from others of the same key in the database.
     stream: String,
     address: SocketAddr,
     peer: StreamPeer,
-    issuers: Vec<PublicKey>,
+    pub(super) issuers: Vec<PublicKey>,
     have: HeldVersions,
     outcomes: BTreeMap<String, Value>,
     /// The last revocation in force at a proxy.
@@ -83,14 +83,6 @@ impl<'a> Keeper<'a> {
             quiet_ticks: 0,
             devices: HashMap::new(),
         })
-    }
-
-    pub(super) fn key(&self) -> PublicKey {
-        self.key
-    }
-
-    pub(super) fn issuers(&self) -> Vec<PublicKey> {
-        self.issuers.clone()
     }
 
     pub(super) fn is_member(&self) -> bool {

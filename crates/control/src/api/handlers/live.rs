@@ -18,7 +18,7 @@ use crate::api::{App, Problem};
 use crate::clock::now_ms;
 use crate::model::Device;
 use crate::outbox::Live;
-use crate::store::{Changed, STEPS_MS, StoreError};
+use crate::store::{Changed, STEPS_MS, StoreError, found};
 
 pub async fn device(
     Asked { app, caller, tenant, id: device, .. }: Asked,
@@ -126,11 +126,10 @@ impl Watcher {
                 let sessions = store.sessions(tenant, device, 1).await?;
                 sessions.first().map(|session| event("session", session))
             }
-            Look::Report => match store.report(tenant, device).await {
-                Ok(report) => Some(event("report", &report)),
-                Err(StoreError::NotFound { .. }) => None,
-                Err(error) => return Err(error),
-            },
+            Look::Report => {
+                let report = found(store.report(tenant, device).await)?;
+                report.map(|report| event("report", &report))
+            }
             Look::Sample => {
                 let span = (self.sampled_ms, i64::MAX);
                 let samples = store.samples((tenant, device), STEPS_MS[0], span, 10).await?;

@@ -16,7 +16,7 @@ use crate::api::{App, Caller, Problem};
 use crate::clock::{HOUR_MS, now_ms};
 use crate::keys;
 use crate::model::{Login, Person, Role};
-use crate::store::{Actor, StoreError, Stored};
+use crate::store::{Actor, Stored, found};
 
 /// Somebody logs in.
 #[derive(Deserialize, Serialize, ToSchema)]
@@ -57,11 +57,7 @@ pub async fn log_in(
         app.metrics.refuse("login-rate");
         return Err(Problem::too_often());
     }
-    let person = match app.store.get::<Person>(&wanted.tenant, &wanted.user).await {
-        Ok(person) => Some(person),
-        Err(StoreError::NotFound { .. }) => None,
-        Err(error) => return Err(error.into()),
-    };
+    let person = found(app.store.get::<Person>(&wanted.tenant, &wanted.user).await)?;
     // People of an issuer have no password here.
     let hash = person.as_ref().map(|it| it.record.password.clone());
     let hash = hash.filter(|hash| !hash.is_empty());

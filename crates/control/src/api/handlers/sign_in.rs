@@ -18,7 +18,7 @@ use crate::clock::now_ms;
 use crate::keys;
 use crate::model::{Person, PersonSettings};
 use crate::oidc::{Oidc, OidcError, Pending, SignedIn};
-use crate::store::{Actor, KeptAnswer, Once, StoreError, Stored};
+use crate::store::{Actor, KeptAnswer, Once, Stored, found};
 
 /// Somebody wants to sign in.
 #[derive(Deserialize, Serialize, ToSchema)]
@@ -135,11 +135,7 @@ async fn admit(app: &App, oidc: &Oidc, who: &SignedIn) -> Result<Stored<Person>,
     let (tenant, id) = (oidc.tenant(), who.id());
     let actor = Actor::new(format!("{tenant}/person:{id}"));
     let mut change = app.store.change(actor, now_ms()).await?;
-    let before = match change.get::<Person>(tenant, &id).await {
-        Ok(before) => Some(before),
-        Err(StoreError::NotFound { .. }) => None,
-        Err(error) => return Err(error.into()),
-    };
+    let before = found(change.get::<Person>(tenant, &id).await)?;
     if before.as_ref().is_some_and(|it| it.record.subject.as_deref() != Some(&*who.subject)) {
         return Err(Problem::conflict("there is another user of this name"));
     }

@@ -109,7 +109,7 @@ impl Keeper<'_> {
         };
         desk.welcome(chain, name);
         (self.peer, self.issuers) = (entry.peer, keys_of(&entry.delegates));
-        desk.signed_by(self.issuers());
+        desk.signed_by(self.issuers.clone());
         self.arrived(desk).await;
         Ok(())
     }

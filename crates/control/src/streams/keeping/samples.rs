@@ -12,7 +12,7 @@ use super::{Keeper, StreamPeer, shown};
 use crate::clock::now_ms;
 use crate::model::{Device, Tenant};
 use crate::outbox::Live;
-use crate::store::{ANSWERS_MAX, STEPS_MS, Sample, Store, StoreError, within};
+use crate::store::{ANSWERS_MAX, STEPS_MS, Sample, Store, found, within};
 
 impl Keeper<'_> {
     pub(super) async fn sample(&mut self, figures: Figures) {
@@ -46,14 +46,11 @@ impl Keeper<'_> {
         if self.devices.len() >= DEVICES_MAX {
             self.devices.clear();
         }
-        let found = match self.streams.store.find::<Device>("public_key", &key.to_string()).await {
-            Ok(found) => Some(found),
-            Err(StoreError::NotFound { .. }) => None,
-            Err(_) => return None,
-        };
+        let device = self.streams.store.find::<Device>("public_key", &key.to_string()).await;
+        let device = found(device).ok()?;
         let host = self.streams.store.get::<Tenant>(&own, &own).await.ok()?.record.host;
-        let found = found.filter(|it| host || it.tenant == own);
-        let known = found.map(|it| (it.tenant, it.record.id));
+        let device = device.filter(|it| host || it.tenant == own);
+        let known = device.map(|it| (it.tenant, it.record.id));
         self.devices.insert(key, known.clone());
         known
     }
