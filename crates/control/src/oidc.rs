@@ -23,6 +23,7 @@ mod issuer;
 mod provider;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -37,27 +38,52 @@ use crate::clock::now_ms;
 use crate::keys;
 use crate::model::Role;
 
-/// The issuer's configuration in `controller.toml`.
-#[derive(Clone, Debug)]
+/// The issuer's configuration: `[oidc]` of `controller.toml`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Settings {
     /// The issuer's URL, exactly as it names itself.
     pub issuer: String,
     /// The controller's client ID.
     pub client_id: String,
     /// The client secret, if the issuer has given one.
+    #[serde(default)]
     pub client_secret: Option<String>,
-    /// The controller's callback URL for browsers.
-    pub callback: String,
+    /// A file with the client secret.
+    #[serde(default)]
+    pub client_secret_file: Option<PathBuf>,
     /// The tenant of the people who sign in.
+    #[serde(default = "home")]
     pub tenant: String,
+    /// The controller's URL for browsers; by default the first of its addresses.
+    #[serde(default)]
+    pub url: Option<String>,
     /// The claim with a person's groups.
+    #[serde(default = "groups")]
     pub groups_claim: String,
     /// Scopes besides `openid`.
+    #[serde(default = "scopes")]
     pub scopes: Vec<String>,
     /// The role of each group; the highest counts. A person without a role is refused.
     pub roles: BTreeMap<String, Role>,
     /// The domains of the addresses that may sign in; any, if empty.
+    #[serde(default)]
     pub domains: Vec<String>,
+    /// The certificate authorities of the issuer (PEM), in place of this machine's.
+    #[serde(default)]
+    pub authorities: Option<PathBuf>,
+}
+
+fn home() -> String {
+    "home".to_owned()
+}
+
+fn groups() -> String {
+    "groups".to_owned()
+}
+
+fn scopes() -> Vec<String> {
+    ["email", "profile"].map(str::to_owned).into()
 }
 
 /// A pending sign-in, sealed in the browser's cookie.

@@ -9,7 +9,7 @@ use roadweave_terminal::exit::BadInput;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
-use crate::controller::oidc::OidcFile;
+use crate::oidc::Settings;
 use crate::store::Database;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,7 +28,7 @@ pub struct ControllerFile {
     #[serde(default)]
     pub certificate_key: Option<PathBuf>,
     #[serde(default)]
-    pub oidc: Option<OidcFile>,
+    pub oidc: Option<Settings>,
 }
 
 fn default_listen() -> SocketAddr {
@@ -109,6 +109,6 @@ impl Validate for ControllerFile {
             let message = "certificate and certificate_key go together";
             return Err(Fault::new("certificate", message));
         }
-        self.oidc.as_ref().map_or(Ok(()), OidcFile::validate)
+        self.oidc.as_ref().map_or(Ok(()), Settings::validate)
     }
 }

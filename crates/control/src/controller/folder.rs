@@ -28,11 +28,10 @@ use zeroize::Zeroizing;
 
 use crate::authority::{Authority, Root};
 use crate::controller::file::ControllerFile;
-use crate::controller::oidc::OidcFile;
 use crate::floor::Floor;
 use crate::heads::Heads;
 use crate::keys::StoreKeys;
-use crate::oidc::Oidc;
+use crate::oidc::{Oidc, Settings};
 use crate::store::{Database, Store};
 
 pub struct Folder {
@@ -125,7 +124,7 @@ impl Folder {
     }
 
     pub fn issuer(&self) -> Result<Option<Oidc>> {
-        let open = |it: &OidcFile| it.open(&self.path, &self.file.addresses[0]);
+        let open = |it: &Settings| it.open(&self.path, &self.file.addresses[0]);
         self.file.oidc.as_ref().map(open).transpose()
     }
 

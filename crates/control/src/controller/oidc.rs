@@ -1,7 +1,8 @@
 //! `[oidc]` of `controller.toml`: sign-in at an OpenID Connect issuer.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+#[cfg(feature = "oidc")]
+use std::path::PathBuf;
 
 #[cfg(feature = "oidc")]
 use anyhow::Context as _;
@@ -10,53 +11,14 @@ use roadweave_config::Fault;
 use roadweave_terminal::exit::BadInput;
 #[cfg(feature = "oidc")]
 use roadweave_terminal::secret;
-use serde::{Deserialize, Serialize};
 
-use crate::model::{Role, slug};
-use crate::oidc::Oidc;
+use crate::model::slug;
 #[cfg(feature = "oidc")]
-use crate::oidc::{Http, Settings};
+use crate::oidc::Http;
+use crate::oidc::{Oidc, Settings};
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct OidcFile {
-    /// The issuer's URL, exactly as it names itself.
-    issuer: String,
-    client_id: String,
-    #[serde(default)]
-    client_secret: Option<String>,
-    #[serde(default)]
-    client_secret_file: Option<PathBuf>,
-    #[serde(default = "home")]
-    tenant: String,
-    /// The controller's URL for browsers; by default the first of its addresses.
-    #[serde(default)]
-    url: Option<String>,
-    #[serde(default = "groups")]
-    groups_claim: String,
-    #[serde(default = "scopes")]
-    scopes: Vec<String>,
-    roles: BTreeMap<String, Role>,
-    #[serde(default)]
-    domains: Vec<String>,
-    #[serde(default)]
-    authorities: Option<PathBuf>,
-}
-
-fn home() -> String {
-    "home".to_owned()
-}
-
-fn groups() -> String {
-    "groups".to_owned()
-}
-
-fn scopes() -> Vec<String> {
-    ["email", "profile"].map(str::to_owned).into()
-}
-
-impl OidcFile {
-    pub fn validate(&self) -> Result<(), Fault> {
+impl Settings {
+    pub(crate) fn validate(&self) -> Result<(), Fault> {
         let bad = |field: &str, why: &str| {
             Err(Fault::new(format!("oidc.{field}"), format!("oidc.{field}: {why}")))
         };
@@ -88,13 +50,13 @@ impl OidcFile {
 
     /// An error: this program was built without the feature `oidc`.
     #[cfg(not(feature = "oidc"))]
-    pub fn open(&self, _: &Path, _: &str) -> Result<Oidc> {
+    pub(crate) fn open(&self, _: &Path, _: &str) -> Result<Oidc> {
         Err(BadInput::new("[oidc]: this program was built without OpenID Connect").into())
     }
 
     /// The issuer, with paths relative to `folder` and a controller that is reached at `address`.
     #[cfg(feature = "oidc")]
-    pub fn open(&self, folder: &Path, address: &str) -> Result<Oidc> {
+    pub(crate) fn open(&self, folder: &Path, address: &str) -> Result<Oidc> {
         let secret = match &self.client_secret_file {
             Some(path) => Some(secret::read(&folder.join(path))?.trim().to_owned()),
             None => self.client_secret.clone(),
@@ -107,17 +69,7 @@ impl OidcFile {
         let http = Http::new(authorities.as_deref())
             .map_err(|why| BadInput::new(format!("oidc.authorities: {why}")))?;
         let base = self.url.clone().unwrap_or_else(|| format!("https://{address}"));
-        let settings = Settings {
-            issuer: self.issuer.clone(),
-            client_id: self.client_id.clone(),
-            client_secret: secret,
-            callback: format!("{base}/api/v1/sessions/oidc/callback"),
-            tenant: self.tenant.clone(),
-            groups_claim: self.groups_claim.clone(),
-            scopes: self.scopes.clone(),
-            roles: self.roles.clone(),
-            domains: self.domains.clone(),
-        };
+        let settings = Self { client_secret: secret, url: Some(base), ..self.clone() };
         Ok(Oidc::new(settings, http))
     }
 }

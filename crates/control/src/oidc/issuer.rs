@@ -42,7 +42,10 @@ impl Oidc {
         let _permit = self.permits.try_acquire().map_err(|_| OidcError::Busy)?;
         let redirect = match loopback {
             Some(port) => format!("{LOOPBACK}{port}/callback"),
-            None => self.settings.callback.clone(),
+            None => {
+                let url = self.settings.url.as_deref().unwrap_or_default();
+                format!("{url}/api/v1/sessions/oidc/callback")
+            }
         };
         let (state, nonce) = (keys::secret(), keys::secret());
         let asked = (&*state, &*nonce, &*redirect);

@@ -10,14 +10,13 @@ use crate::api::tests::{Answer, Api, PASSWORD};
 use crate::model::{Person, Role};
 use crate::store::tests::{on_both, runtime, sqlite};
 
-const CALLBACK: &str = "https://fleet.example.org/api/v1/sessions/oidc/callback";
-
 fn settings(issuer: &Issuer) -> Settings {
     Settings {
         issuer: issuer.url(),
         client_id: "roadweave".to_owned(),
         client_secret: Some("open sesame".to_owned()),
-        callback: CALLBACK.to_owned(),
+        client_secret_file: None,
+        url: Some("https://fleet.example.org".to_owned()),
         tenant: "tram".to_owned(),
         groups_claim: "groups".to_owned(),
         scopes: vec!["email".to_owned()],
@@ -25,6 +24,7 @@ fn settings(issuer: &Issuer) -> Settings {
             .map(|(group, role)| (group.to_owned(), role))
             .into(),
         domains: vec!["example.org".to_owned()],
+        authorities: None,
     }
 }
 
