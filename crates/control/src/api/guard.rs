@@ -128,7 +128,7 @@ async fn admit(
     if matches!(guard.needs, Needs::Nothing | Needs::Password) {
         return Ok(next.run(request).await);
     }
-    let secret = Secret::of(request.headers());
+    let secret = secret(request.headers());
     let caller = match known(app, remote, secret).await {
         Err(problem) if problem.status == 429 => {
             app.metrics.refuse("stranger-rate");
@@ -180,35 +180,34 @@ fn is_foreign(request: &Request) -> bool {
 }
 
 enum Secret {
-    Key(String),
-    Login(String),
+    Key,
+    Login,
 }
 
-impl Secret {
-    fn of(headers: &HeaderMap) -> Option<Self> {
-        let bearer = headers.get(header::AUTHORIZATION).and_then(|it| it.to_str().ok());
-        if let Some(secret) = bearer.and_then(|it| it.strip_prefix("Bearer ")) {
-            return Some(Self::Key(keys::hash(secret)));
-        }
-        cookie(headers, COOKIE).map(|secret| Self::Login(keys::hash(secret)))
-    }
-
-    fn hash(&self) -> &str {
-        let (Self::Key(hash) | Self::Login(hash)) = self;
-        hash
-    }
+/// The kind and the hash of a request's secret.
+fn secret(headers: &HeaderMap) -> Option<(Secret, String)> {
+    let bearer = headers.get(header::AUTHORIZATION).and_then(|it| it.to_str().ok());
+    let key = bearer.and_then(|it| it.strip_prefix("Bearer ")).map(|it| (Secret::Key, it));
+    let secret = key.or_else(|| cookie(headers, COOKIE).map(|it| (Secret::Login, it)));
+    secret.map(|(kind, it)| (kind, keys::hash(it)))
 }
 
 /// Authenticates the secret. Once an address has used up its guesses, only recently valid secrets
 /// reach the database.
-async fn known(app: &App, remote: IpAddr, secret: Option<Secret>) -> Result<Caller, Problem> {
+async fn known(
+    app: &App,
+    remote: IpAddr,
+    secret: Option<(Secret, String)>,
+) -> Result<Caller, Problem> {
     let (limits, now) = (&app.limits, Instant::now());
-    let hash = secret.as_ref().map(|secret| secret.hash().to_owned()).unwrap_or_default();
+    let (kind, hash) = secret.unzip();
+    let hash = hash.unwrap_or_default();
     if !limits.secrets.has(&hash) && limits.strangers.is_spent(&remote, now) {
         return Err(Problem::too_often());
     }
-    let caller = match secret {
-        Some(secret) => who(app, secret).await,
+    let caller = match kind {
+        Some(Secret::Key) => with_key(app, &hash).await,
+        Some(Secret::Login) => with_login(app, &hash).await,
         None => Err(Problem::unknown()),
     };
     match &caller {
@@ -224,12 +223,8 @@ async fn known(app: &App, remote: IpAddr, secret: Option<Secret>) -> Result<Call
     caller
 }
 
-async fn who(app: &App, secret: Secret) -> Result<Caller, Problem> {
-    let hash = match secret {
-        Secret::Key(hash) => return with_key(app, &hash).await,
-        Secret::Login(hash) => hash,
-    };
-    let login = app.store.find::<Login>("hash", &hash).await.map_err(unknown)?;
+async fn with_login(app: &App, hash: &str) -> Result<Caller, Problem> {
+    let login = app.store.find::<Login>("hash", hash).await.map_err(unknown)?;
     if login.record.expires_ms <= now_ms() {
         return Err(Problem::unknown());
     }
