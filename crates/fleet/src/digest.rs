@@ -27,11 +27,6 @@ impl Digest {
         Self(context.finish().as_ref().try_into().expect("SHA-256 has 32 bytes"))
     }
 
-    /// A digest of these bytes.
-    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
-        Self(bytes)
-    }
-
     /// Its 32 bytes.
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0

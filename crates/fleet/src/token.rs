@@ -86,11 +86,6 @@ impl Secret {
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
-
-    /// Its bytes.
-    pub const fn as_bytes(&self) -> &[u8; 16] {
-        &self.0
-    }
 }
 
 impl From<Secret> for String {

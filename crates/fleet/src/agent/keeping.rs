@@ -322,16 +322,15 @@ impl Agent {
             let mut uses = Uses::default();
             let verified = |anchor: crate::document::Anchor| {
                 let about = prove(&anchor.chain, Role::Anchor, &anchor.tenant, &mut uses)?;
-                let (addresses, rate_kbps) = (anchor.addresses, anchor.rate_kbps);
-                let (key, name) = (about.key, about.name);
                 let server = VerifiedServer {
-                    key,
-                    name,
+                    key: about.key,
+                    name: about.name,
                     site: None,
-                    addresses,
+                    addresses: anchor.addresses,
                     to_anchor_us: 0,
                     last_resort: false,
                 };
+                let rate_kbps = anchor.rate_kbps;
                 Some(Egress { tenant: anchor.tenant, anchor: server, rate_kbps })
             };
             document.body.anchors.into_iter().filter_map(verified).collect()

@@ -52,10 +52,6 @@ impl Health {
     /// How long a silent proxy is offered, if it is not dead.
     pub const UNHEARD: Duration = Duration::from_secs(600);
 
-    pub fn vital(&self) -> HealthState {
-        self.vital
-    }
-
     fn is_recent(last: Option<Instant>, now: Instant, span: Duration) -> bool {
         last.is_some_and(|last| now.since(last) < span)
     }
@@ -103,11 +99,6 @@ impl Watch {
         self.proxies.entry(proxy).or_insert(health);
     }
 
-    /// Removes a proxy.
-    pub fn remove(&mut self, proxy: &PublicKey) {
-        self.proxies.remove(proxy);
-    }
-
     /// A proxy's stream came up, or it sent samples.
     pub fn on_proxy(&mut self, proxy: &PublicKey, now: Instant) {
         self.heard = now;
@@ -148,7 +139,7 @@ impl Watch {
 
     /// The health of a proxy.
     pub fn vital(&self, proxy: &PublicKey) -> Option<HealthState> {
-        self.proxies.get(proxy).map(Health::vital)
+        self.proxies.get(proxy).map(|health| health.vital)
     }
 }
 
