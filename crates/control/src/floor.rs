@@ -10,6 +10,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::store::error::StoreError;
@@ -44,12 +45,7 @@ struct Seen {
 impl Floor {
     /// Reads what was seen in this epoch; a missing file is empty.
     pub fn open(path: PathBuf, epoch: i64) -> io::Result<Self> {
-        let seen = match fs::read_to_string(&path) {
-            Ok(text) => serde_json::from_str(&text)
-                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Seen::default(),
-            Err(error) => return Err(error),
-        };
+        let seen: Seen = read(&path)?;
         let seen = if seen.epoch == epoch { seen } else { Seen { epoch, ..Seen::default() } };
         let written = Mutex::new(seen.clone());
         Ok(Self { path: Some(path), epoch: Some(epoch), seen: Mutex::new(seen), written })
@@ -134,25 +130,43 @@ impl Floor {
 
     /// Writes the file, if it differs.
     pub fn keep(&self) {
-        let Some(path) = &self.path else { return };
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        let seen = self.seen().clone();
-        if *written == seen {
-            return;
-        }
-        let text = serde_json::to_string_pretty(&seen).unwrap_or_default();
-        match replace(path, &text) {
-            Ok(()) => *written = seen,
-            Err(error) => {
-                let path = path.display();
-                tracing::warn!(%path, %error, "what was seen of the database cannot be kept");
-            }
-        }
+        let failure = "what was seen of the database cannot be kept";
+        keep(self.path.as_deref(), &self.seen, &self.written, failure);
+    }
+}
+
+/// The content of a JSON file; the default if there is no file.
+pub(crate) fn read<T: Default + DeserializeOwned>(path: &Path) -> io::Result<T> {
+    match fs::read_to_string(path) {
+        Ok(text) => serde_json::from_str(&text)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(T::default()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Writes what is `now` into a file, if it differs from what was `written` there.
+pub(crate) fn keep<T: Clone + PartialEq + Serialize>(
+    path: Option<&Path>,
+    now: &Mutex<T>,
+    written: &Mutex<T>,
+    failure: &str,
+) {
+    let Some(path) = path else { return };
+    let mut written = written.lock().unwrap_or_else(PoisonError::into_inner);
+    let now = now.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    if *written == now {
+        return;
+    }
+    let text = serde_json::to_string_pretty(&now).unwrap_or_default();
+    match replace(path, &text) {
+        Ok(()) => *written = now,
+        Err(error) => tracing::warn!(path = %path.display(), %error, "{failure}"),
     }
 }
 
 /// Replaces a file atomically and durably.
-pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
+fn replace(path: &Path, text: &str) -> io::Result<()> {
     let new = path.with_extension("new");
     let mut file = File::create(&new)?;
     file.write_all(text.as_bytes())?;

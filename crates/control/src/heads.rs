@@ -2,12 +2,11 @@
 //! log truncated in the database is detected. Each change written here updates its tenant's.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-use serde::{Deserialize, Serialize};
+use crate::floor::{ChainEnd, keep, read};
 
 /// The last serial and hash of each tenant's log, in a file.
 #[derive(Debug)]
@@ -18,23 +17,12 @@ pub struct Heads {
     written: Mutex<Ends>,
 }
 
-type Ends = BTreeMap<String, End>;
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct End {
-    serial: i64,
-    hash: String,
-}
+type Ends = BTreeMap<String, ChainEnd>;
 
 impl Heads {
     /// Reads the file; a missing one is empty.
     pub fn open(path: PathBuf) -> io::Result<Self> {
-        let ends = match fs::read_to_string(&path) {
-            Ok(text) => serde_json::from_str(&text)
-                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ends::new(),
-            Err(error) => return Err(error),
-        };
+        let ends: Ends = read(&path)?;
         let written = Mutex::new(ends.clone());
         Ok(Self { path: Some(path), ends: Mutex::new(ends), written })
     }
@@ -54,25 +42,14 @@ impl Heads {
     pub fn saw(&self, tenant: &str, serial: i64, hash: String) {
         let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
         if ends.get(tenant).is_none_or(|end| end.serial < serial) {
-            ends.insert(tenant.to_owned(), End { serial, hash });
+            ends.insert(tenant.to_owned(), ChainEnd { serial, hash });
         }
     }
 
     /// Writes the file, if it differs.
     pub fn keep(&self) {
-        let Some(path) = &self.path else { return };
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if *written == ends {
-            return;
-        }
-        let text = serde_json::to_string_pretty(&ends).unwrap_or_default();
-        match crate::floor::replace(path, &text) {
-            Ok(()) => *written = ends,
-            Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "ends of audit logs cannot be kept");
-            }
-        }
+        let failure = "ends of audit logs cannot be kept";
+        keep(self.path.as_deref(), &self.ends, &self.written, failure);
     }
 }
 
@@ -91,7 +68,7 @@ mod tests {
         assert_eq!(heads.of("tram"), Some((7, "abc".to_owned())));
         heads.keep();
         assert_eq!(Heads::open(path.clone()).unwrap().of("tram"), Some((7, "abc".to_owned())));
-        fs::write(&path, "no JSON").unwrap();
+        std::fs::write(&path, "no JSON").unwrap();
         assert!(Heads::open(path).is_err());
     }
 }
