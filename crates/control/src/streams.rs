@@ -33,7 +33,7 @@ use tokio_rustls::server::TlsStream;
 
 use self::keeping::Keeper;
 use self::mailboxes::{Mailboxes, StreamMessage};
-use self::recorder::Recorder;
+use self::recorder::{NOTES_MAX, record};
 use crate::authority::Authority;
 use crate::connection_limits::{ConnectionPermit, stopped};
 use crate::metrics::Metrics;
@@ -58,7 +58,7 @@ pub struct Streams {
     /// Published to boxes, which do not depend on revocations of other boxes.
     to_boxes: watch::Sender<Arc<Published>>,
     mailboxes: Arc<Mailboxes>,
-    recorder: Recorder,
+    notes: mpsc::Sender<Note>,
     samples: mpsc::Sender<(String, Sample)>,
     /// Whether the database is away for so long that proxies and anchors are disconnected.
     cut: watch::Sender<bool>,
@@ -100,8 +100,8 @@ impl Streams {
         };
         let tls = Arc::new(server(side).map_err(|error| PublishError::Tls(error.to_string()))?);
         tokio::spawn(keeping::keep_samples(Arc::clone(&store), inbox));
-        let recorder =
-            Recorder::start(Arc::clone(&store), Arc::clone(&outbox), Arc::clone(&metrics));
+        let (notes, noted) = mpsc::channel(NOTES_MAX);
+        tokio::spawn(record(Arc::clone(&store), Arc::clone(&outbox), noted));
         Ok(Arc::new(Self {
             store,
             authority,
@@ -111,7 +111,7 @@ impl Streams {
             published,
             to_boxes,
             mailboxes: Arc::default(),
-            recorder,
+            notes,
             samples,
             cut: watch::Sender::new(false),
             started: std::time::Instant::now(),
@@ -153,7 +153,7 @@ impl Streams {
                 _ = witness.tick() => {
                     for (tenant, proxy) in self.mailboxes.witnessed() {
                         let proxy = proxy.to_string();
-                        self.recorder.note(Note::Witness { tenant, proxy });
+                        self.note(Note::Witness { tenant, proxy });
                     }
                     false
                 }

@@ -107,9 +107,9 @@ async fn exchange(
 ) -> Result<HttpResponse, HttpError> {
     let away = |error: hyper::Error| HttpError::Away(error.to_string());
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(away)?;
-    let connection = tokio::spawn(connection);
     // Aborts the connection when this exchange ends.
-    let _connection = AbortOnDrop(connection.abort_handle());
+    let mut connections = tokio::task::JoinSet::new();
+    connections.spawn(connection);
     let (mut parts, body) = request.into_parts();
     let host = parts.uri.authority().map(|it| it.as_str().to_owned()).unwrap_or_default();
     let path = parts.uri.path_and_query().map_or("/", |it| it.as_str()).to_owned();
@@ -121,14 +121,6 @@ async fn exchange(
     let (parts, body) = sender.send_request(request).await.map_err(away)?.into_parts();
     let body = Limited::new(body, BODY_MAX).collect().await.map_err(|_| HttpError::Body)?;
     Ok(hyper::Response::from_parts(parts, body.to_bytes().to_vec()))
-}
-
-struct AbortOnDrop(tokio::task::AbortHandle);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 impl<'c> AsyncHttpClient<'c> for Http {

@@ -207,7 +207,7 @@ impl<'a> Keeper<'a> {
                 Note::Report { tenant, report, stream, connected }
             }
         };
-        self.streams.recorder.note(note);
+        self.streams.note(note);
     }
 
     fn place(&mut self) {
@@ -219,7 +219,7 @@ impl<'a> Keeper<'a> {
         self.streams.mailboxes.moved(tenant, before.flatten(), now);
         let proxy = now.map(|key| key.to_string());
         let (tenant, device) = (tenant.clone(), id.clone());
-        self.streams.recorder.note(Note::On { tenant, device, proxy });
+        self.streams.note(Note::On { tenant, device, proxy });
     }
 
     pub(super) async fn handle(
@@ -290,7 +290,7 @@ impl<'a> Keeper<'a> {
         let version = (number(report.version.epoch), number(report.version.number));
         let public_key = self.key.to_string();
         let of = DocumentOutcome { public_key, kind: kind.to_owned(), version, outcome };
-        self.streams.recorder.note(Note::Outcome(of));
+        self.streams.note(Note::Outcome(of));
     }
 }
 

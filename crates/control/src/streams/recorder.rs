@@ -3,27 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::mpsc::Receiver;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::mpsc::{Receiver, Sender, channel};
 
+use super::Streams;
 use crate::clock::now_ms;
-use crate::metrics::Metrics;
 use crate::outbox::Outbox;
 use crate::store::{ANSWERS_MAX, Note, Store, within};
 
-#[derive(Clone)]
-pub(super) struct Recorder {
-    notes: Sender<Note>,
-    metrics: Arc<Metrics>,
-}
-
-impl Recorder {
-    pub(super) fn start(store: Arc<Store>, outbox: Arc<Outbox>, metrics: Arc<Metrics>) -> Self {
-        let (notes, inbox) = channel(NOTES_MAX);
-        tokio::spawn(record(store, outbox, inbox));
-        Self { notes, metrics }
-    }
-
+impl Streams {
     /// Queues a note; if the queue is full, the note is counted and dropped.
     pub(super) fn note(&self, note: Note) {
         if let Err(TrySendError::Full(_)) = self.notes.try_send(note) {
@@ -32,7 +20,7 @@ impl Recorder {
     }
 }
 
-async fn record(store: Arc<Store>, outbox: Arc<Outbox>, mut inbox: Receiver<Note>) {
+pub(super) async fn record(store: Arc<Store>, outbox: Arc<Outbox>, mut inbox: Receiver<Note>) {
     let mut batch: Vec<Note> = Vec::new();
     while inbox.recv_many(&mut batch, AT_ONCE).await > 0 {
         let mut tries = 0;
@@ -52,7 +40,7 @@ async fn record(store: Arc<Store>, outbox: Arc<Outbox>, mut inbox: Receiver<Note
     }
 }
 
-const NOTES_MAX: usize = 50_000;
+pub(super) const NOTES_MAX: usize = 50_000;
 const AT_ONCE: usize = 2_000;
 const TRIES_MAX: u32 = 5;
 const RETRY: Duration = Duration::from_millis(500);
