@@ -2,6 +2,34 @@
 //!
 //! Each record has `settings`, which people write, and fields that the controller maintains.
 
+/// Makes types records: their table and kind, their secret field, their public key, and their
+/// columns.
+macro_rules! records {
+    ($($type:ident: $table:literal, $kind:literal $(, secret $secret:literal)?
+        $(, key |$of:ident| $key:expr)? => |$it:ident| [$($column:literal: $value:expr),*];)*) => {$(
+        impl crate::store::Record for $type {
+            const TABLE: &'static str = $table;
+            const KIND: &'static str = $kind;
+            const COLUMNS: &'static [&'static str] = &[$($column),*];
+            $(const SECRET: &'static str = $secret;)?
+
+            fn id(&self) -> &str {
+                &self.id
+            }
+
+            $(fn public_key(&self) -> Option<&str> {
+                let $of = self;
+                Some(&$key)
+            })?
+
+            fn columns(&self) -> Vec<crate::store::Column> {
+                let $it = self;
+                vec![$(crate::store::Column::from($value)),*]
+            }
+        }
+    )*};
+}
+
 mod config;
 mod delegate;
 mod device;

@@ -7,7 +7,6 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::{SPAN_MAX, Settings, at_most, slug, title, word};
-use crate::store::{Column, Record};
 
 /// A version of a configuration; once it is there a person may approve it, and nothing else of it
 /// changes.
@@ -127,32 +126,11 @@ fn five() -> u32 {
     5
 }
 
-impl Record for Config {
-    const TABLE: &'static str = "config";
-    const KIND: &'static str = "configuration";
-    const COLUMNS: &'static [&'static str] = &["scope", "number"];
-
-    fn id(&self) -> &str {
-        &self.id
-    }
-
-    fn columns(&self) -> Vec<Column> {
-        vec![Column::from(self.settings.scope.to_string()), Column::from(self.number)]
-    }
-}
-
-impl Record for Rollout {
-    const TABLE: &'static str = "rollout";
-    const KIND: &'static str = "roll-out";
-    const COLUMNS: &'static [&'static str] = &["config", "state"];
-
-    fn id(&self) -> &str {
-        &self.id
-    }
-
-    fn columns(&self) -> Vec<Column> {
-        vec![Column::from(&self.settings.config), Column::from(word(&self.settings.state))]
-    }
+records! {
+    Config: "config", "configuration"
+        => |it| ["scope": it.settings.scope.to_string(), "number": it.number];
+    Rollout: "rollout", "roll-out"
+        => |it| ["config": &it.settings.config, "state": word(&it.settings.state)];
 }
 
 impl Settings for ConfigSettings {

@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{TokenRole, TokenSettings, slug, word};
-use crate::store::{Column, Record};
 
 /// A key that may sign for others: that of a token, of a pool, or of somebody's machine. Its
 /// private half is never here.
@@ -122,20 +121,7 @@ fn token_role(role: Role) -> Option<TokenRole> {
     }
 }
 
-impl Record for Delegate {
-    const TABLE: &'static str = "delegate";
-    const KIND: &'static str = "delegate";
-    const COLUMNS: &'static [&'static str] = &["public_key", "state"];
-
-    fn id(&self) -> &str {
-        &self.id
-    }
-
-    fn public_key(&self) -> Option<&str> {
-        Some(&self.public_key)
-    }
-
-    fn columns(&self) -> Vec<Column> {
-        vec![Column::from(&self.public_key), Column::from(word(&self.state))]
-    }
+records! {
+    Delegate: "delegate", "delegate", key |it| it.public_key
+        => |it| ["public_key": &it.public_key, "state": word(&it.state)];
 }

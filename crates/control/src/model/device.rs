@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{SPAN_MAX, Settings, at_most, slug, tags, title, word};
-use crate::store::{Column, Record};
 
 /// A box: the device in a vehicle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -128,45 +127,17 @@ impl Default for TokenSettings {
     }
 }
 
-impl Record for Device {
-    const TABLE: &'static str = "device";
-    const KIND: &'static str = "device";
-    const COLUMNS: &'static [&'static str] = &["public_key", "state", "tags"];
-
-    fn id(&self) -> &str {
-        &self.id
-    }
-
-    fn public_key(&self) -> Option<&str> {
-        Some(&self.public_key)
-    }
-
-    fn columns(&self) -> Vec<Column> {
-        vec![
-            Column::from(&self.public_key),
-            Column::from(word(&self.state)),
-            Column::from(format!(",{},", self.settings.tags.join(","))),
-        ]
-    }
-}
-
-impl Record for Token {
-    const TABLE: &'static str = "token";
-    const KIND: &'static str = "token";
-    const COLUMNS: &'static [&'static str] = &["hash", "pool", "uses_left"];
-    const SECRET: &'static str = "hash";
-
-    fn id(&self) -> &str {
-        &self.id
-    }
-
-    fn columns(&self) -> Vec<Column> {
-        vec![
-            Column::from(&self.hash),
-            Column::from(self.settings.pool.clone()),
-            Column::from(self.uses_left),
-        ]
-    }
+records! {
+    Device: "device", "device", key |it| it.public_key => |it| [
+        "public_key": &it.public_key,
+        "state": word(&it.state),
+        "tags": format!(",{},", it.settings.tags.join(","))
+    ];
+    Token: "token", "token", secret "hash" => |it| [
+        "hash": &it.hash,
+        "pool": it.settings.pool.clone(),
+        "uses_left": it.uses_left
+    ];
 }
 
 impl Settings for DeviceSettings {

@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{Settings, slug, title};
-use crate::store::{Column, Record};
 
 /// What somebody may do; each may do what those before may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
@@ -90,44 +89,11 @@ pub struct Login {
     pub expires_ms: i64,
 }
 
-impl Record for Person {
-    const TABLE: &'static str = "person";
-    const KIND: &'static str = "user";
-    const SECRET: &'static str = "password";
-
-    fn id(&self) -> &str {
-        &self.id
-    }
-}
-
-impl Record for ApiKey {
-    const TABLE: &'static str = "api_key";
-    const KIND: &'static str = "API key";
-    const COLUMNS: &'static [&'static str] = &["hash"];
-    const SECRET: &'static str = "hash";
-
-    fn id(&self) -> &str {
-        &self.id
-    }
-
-    fn columns(&self) -> Vec<Column> {
-        vec![Column::from(&self.hash)]
-    }
-}
-
-impl Record for Login {
-    const TABLE: &'static str = "login";
-    const KIND: &'static str = "session";
-    const COLUMNS: &'static [&'static str] = &["hash", "person", "expires_ms"];
-    const SECRET: &'static str = "hash";
-
-    fn id(&self) -> &str {
-        &self.id
-    }
-
-    fn columns(&self) -> Vec<Column> {
-        vec![Column::from(&self.hash), Column::from(&self.person), Column::from(self.expires_ms)]
-    }
+records! {
+    Person: "person", "user", secret "password" => |_it| [];
+    ApiKey: "api_key", "API key", secret "hash" => |it| ["hash": &it.hash];
+    Login: "login", "session", secret "hash"
+        => |it| ["hash": &it.hash, "person": &it.person, "expires_ms": it.expires_ms];
 }
 
 impl Settings for PersonSettings {

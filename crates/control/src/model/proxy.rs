@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{MILLION, Settings, at_most, public_key, slug, title, word};
-use crate::store::{Column, Record};
 
 /// Proxies that serve the same tenants at one site.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -90,35 +89,13 @@ pub struct ProxySettings {
     pub devices_max: Option<u32>,
 }
 
-impl Record for Pool {
-    const TABLE: &'static str = "pool";
-    const KIND: &'static str = "pool";
-
-    fn id(&self) -> &str {
-        &self.id
-    }
-}
-
-impl Record for Proxy {
-    const TABLE: &'static str = "proxy";
-    const KIND: &'static str = "proxy";
-    const COLUMNS: &'static [&'static str] = &["public_key", "pool", "state"];
-
-    fn id(&self) -> &str {
-        &self.id
-    }
-
-    fn public_key(&self) -> Option<&str> {
-        Some(&self.settings.public_key)
-    }
-
-    fn columns(&self) -> Vec<Column> {
-        vec![
-            Column::from(&self.settings.public_key),
-            Column::from(self.settings.pool.clone()),
-            Column::from(word(&self.state)),
-        ]
-    }
+records! {
+    Pool: "pool", "pool" => |_it| [];
+    Proxy: "proxy", "proxy", key |it| it.settings.public_key => |it| [
+        "public_key": &it.settings.public_key,
+        "pool": it.settings.pool.clone(),
+        "state": word(&it.state)
+    ];
 }
 
 impl Settings for PoolSettings {

@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{MILLION, SPAN_MAX, Settings, at_most, public_key, title};
-use crate::store::{Column, Record};
 
 /// A fleet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -81,18 +80,8 @@ impl Default for Limits {
     }
 }
 
-impl Record for Tenant {
-    const TABLE: &'static str = "tenant";
-    const KIND: &'static str = "tenant";
-    const COLUMNS: &'static [&'static str] = &["host"];
-
-    fn id(&self) -> &str {
-        &self.id
-    }
-
-    fn columns(&self) -> Vec<Column> {
-        vec![Column::from(i64::from(self.host))]
-    }
+records! {
+    Tenant: "tenant", "tenant" => |it| ["host": i64::from(it.host)];
 }
 
 impl Settings for TenantSettings {
