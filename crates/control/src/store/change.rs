@@ -144,8 +144,9 @@ impl Change<'_> {
         );
         let Stored { tenant, version, changed_ms, .. } = &stored;
         let id = stored.record.id();
-        let values = values![tenant, id, *version, *changed_ms, body, seal];
-        let done = self.execute(AssertSqlSafe(sql), values.into_iter().chain(columns)).await;
+        let mut values = values![tenant, id, *version, *changed_ms, body, seal];
+        values.extend(columns);
+        let done = self.execute(AssertSqlSafe(sql), values).await;
         done.map_err(|error| match error {
             StoreError::Taken(_) => StoreError::Taken(format!(
                 "there is already a {} of this name or key (\"{id}\")",
@@ -198,8 +199,9 @@ impl Change<'_> {
         );
         let Stored { tenant, version, changed_ms, .. } = stored;
         let id = stored.record.id();
-        let values = values![*version, *changed_ms, body, seal, tenant, id, version - 1];
-        let done = self.execute(AssertSqlSafe(sql), values.into_iter().chain(columns)).await?;
+        let mut values = values![*version, *changed_ms, body, seal, tenant, id, version - 1];
+        values.extend(columns);
+        let done = self.execute(AssertSqlSafe(sql), values).await?;
         self.check_found::<R>(done, tenant, id).await
     }
 
@@ -268,7 +270,7 @@ impl Change<'_> {
             once.act(&mut self.transaction).await?;
         }
         if self.notify {
-            self.execute("NOTIFY roadweave_change", []).await?;
+            self.execute("NOTIFY roadweave_change", vec![]).await?;
         }
         self.transaction.commit().await?;
         self.floor.saw_change(self.sequence);

@@ -50,7 +50,7 @@ impl Store {
     /// The number of the first change that is still stored.
     pub async fn first_change(&self) -> Result<Option<i64>, StoreError> {
         let sql = "SELECT sequence FROM change ORDER BY sequence LIMIT 1";
-        Ok(self.row(sql, []).await?.map(|row| row.try_get(0)).transpose()?)
+        Ok(self.row(sql, vec![]).await?.map(|row| row.try_get(0)).transpose()?)
     }
 
     /// The number of the latest change. [`StoreError::Older`] if a later one was seen.
@@ -58,7 +58,7 @@ impl Store {
         // Read before the query: another change may be recorded meanwhile.
         let seen = self.floor.change();
         let sql = "SELECT value FROM counter WHERE name = 'change'";
-        let found = self.scalar(sql, []).await?;
+        let found = self.scalar(sql, vec![]).await?;
         Floor::check_change(found, seen)?;
         self.floor.saw_change(found);
         Ok(found)
@@ -67,7 +67,7 @@ impl Store {
     /// The epoch, raised by each restored backup. [`StoreError::Older`] if it was not begun here.
     pub async fn epoch(&self) -> Result<i64, StoreError> {
         let sql = "SELECT value FROM counter WHERE name = 'epoch'";
-        let found = self.scalar(sql, []).await?;
+        let found = self.scalar(sql, vec![]).await?;
         self.floor.check_epoch(found)?;
         Ok(found)
     }

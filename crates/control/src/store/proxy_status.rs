@@ -146,7 +146,7 @@ impl Store {
 
     async fn shared_pools(&self, tenant: &str) -> Result<BTreeSet<(String, String)>, StoreError> {
         let sql = format!("{} {OF_HOST}", select::<Pool>());
-        let rows = self.rows(AssertSqlSafe(sql), []).await?;
+        let rows = self.rows(AssertSqlSafe(sql), vec![]).await?;
         // Altered pools serve no tenant.
         let pools = rows.iter().filter_map(|row| read::<Pool>(&self.keys, row).ok());
         let serving = pools.filter(|it| it.record.settings.tenants.iter().any(|it| it == tenant));

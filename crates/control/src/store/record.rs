@@ -104,7 +104,7 @@ impl Store {
         filter: &Filter,
     ) -> Result<Page<Stored<R>>, StoreError> {
         let mut sql = format!("{} WHERE tenant = $1 AND id > $2", select::<R>());
-        let mut values = values![tenant, &filter.after].to_vec();
+        let mut values = values![tenant, &filter.after];
         for (column, value) in &filter.equal {
             values.push(value.into());
             sql += &format!(" AND {column} = ${}", values.len());
@@ -134,7 +134,7 @@ impl Store {
     /// At most `limit` records of all tenants; altered rows are logged and skipped.
     pub async fn all<R: Record>(&self, limit: u32) -> Result<Vec<Stored<R>>, StoreError> {
         let sql = format!("{} ORDER BY tenant, id LIMIT {limit}", select::<R>());
-        let rows = self.rows(AssertSqlSafe(sql), []).await?;
+        let rows = self.rows(AssertSqlSafe(sql), vec![]).await?;
         let whole = rows.iter().filter_map(|row| match read(&self.keys, row) {
             Err(StoreError::Altered { .. }) => None,
             other => Some(other),

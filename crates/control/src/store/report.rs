@@ -77,7 +77,7 @@ pub struct Placed {
 impl Store {
     /// The current proxy of each box.
     pub async fn placed(&self) -> Result<Vec<Placed>, StoreError> {
-        self.rows(PLACED, []).await?.iter().map(placed).collect()
+        self.rows(PLACED, vec![]).await?.iter().map(placed).collect()
     }
 }
 

@@ -109,7 +109,7 @@ impl Change<'_> {
         let at_seen = self.row(HASH_AT, values![seen.serial]).await?;
         let at_seen: Option<String> = at_seen.map(|row| row.try_get(0)).transpose()?;
         Floor::check_revocations(&seen, at_seen.as_deref())?;
-        let last = self.row(LAST, []).await?;
+        let last = self.row(LAST, vec![]).await?;
         let (serial, previous) = match last {
             Some(row) => (row.try_get::<i64, _>("serial")? + 1, row.try_get("hash")?),
             None => (1, String::new()),

@@ -46,13 +46,13 @@ impl From<Option<i64>> for Column {
 }
 
 macro_rules! values {
-    ($($value:expr),* $(,)?) => { [$(crate::store::sql::Column::from($value)),*] };
+    ($($value:expr),* $(,)?) => { vec![$(crate::store::sql::Column::from($value)),*] };
 }
 pub(super) use values;
 
 pub(super) fn query(
     sql: impl SqlSafeStr,
-    values: impl IntoIterator<Item = Column>,
+    values: Vec<Column>,
 ) -> Query<'static, Any, AnyArguments> {
     let mut query: Query<'static, Any, AnyArguments> = sqlx::query(sql);
     for value in values {
@@ -68,7 +68,7 @@ impl Store {
     pub(super) async fn rows(
         &self,
         sql: impl SqlSafeStr,
-        values: impl IntoIterator<Item = Column>,
+        values: Vec<Column>,
     ) -> Result<Vec<AnyRow>, StoreError> {
         Ok(query(sql, values).fetch_all(&mut *self.reader().await?).await?)
     }
@@ -76,7 +76,7 @@ impl Store {
     pub(super) async fn row(
         &self,
         sql: impl SqlSafeStr,
-        values: impl IntoIterator<Item = Column>,
+        values: Vec<Column>,
     ) -> Result<Option<AnyRow>, StoreError> {
         Ok(query(sql, values).fetch_optional(&mut *self.reader().await?).await?)
     }
@@ -84,7 +84,7 @@ impl Store {
     pub(super) async fn scalar(
         &self,
         sql: impl SqlSafeStr,
-        values: impl IntoIterator<Item = Column>,
+        values: Vec<Column>,
     ) -> Result<i64, StoreError> {
         Ok(query(sql, values).fetch_one(&mut *self.reader().await?).await?.try_get(0)?)
     }
@@ -95,7 +95,7 @@ impl Change<'_> {
     pub(super) async fn execute(
         &mut self,
         sql: impl SqlSafeStr,
-        values: impl IntoIterator<Item = Column>,
+        values: Vec<Column>,
     ) -> Result<u64, StoreError> {
         Ok(query(sql, values).execute(&mut *self.transaction).await?.rows_affected())
     }
@@ -103,7 +103,7 @@ impl Change<'_> {
     pub(super) async fn rows(
         &mut self,
         sql: impl SqlSafeStr,
-        values: impl IntoIterator<Item = Column>,
+        values: Vec<Column>,
     ) -> Result<Vec<AnyRow>, StoreError> {
         Ok(query(sql, values).fetch_all(&mut *self.transaction).await?)
     }
@@ -111,7 +111,7 @@ impl Change<'_> {
     pub(super) async fn row(
         &mut self,
         sql: impl SqlSafeStr,
-        values: impl IntoIterator<Item = Column>,
+        values: Vec<Column>,
     ) -> Result<Option<AnyRow>, StoreError> {
         Ok(query(sql, values).fetch_optional(&mut *self.transaction).await?)
     }
@@ -119,7 +119,7 @@ impl Change<'_> {
     pub(super) async fn scalar(
         &mut self,
         sql: impl SqlSafeStr,
-        values: impl IntoIterator<Item = Column>,
+        values: Vec<Column>,
     ) -> Result<i64, StoreError> {
         Ok(query(sql, values).fetch_one(&mut *self.transaction).await?.try_get(0)?)
     }
