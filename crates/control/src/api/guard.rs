@@ -73,16 +73,10 @@ struct Guard {
     app: Arc<App>,
     name: &'static str,
     needs: Needs,
-    deadline: Duration,
 }
 
 pub(super) fn guarded(app: &Arc<App>, route: Route) -> MethodRouter {
-    let guard = Guard {
-        app: Arc::clone(app),
-        name: route.name,
-        needs: route.needs,
-        deadline: route.deadline,
-    };
+    let guard = Guard { app: Arc::clone(app), name: route.name, needs: route.needs };
     route
         .handler
         .layer(DefaultBodyLimit::max(BODY_MAX))
@@ -99,7 +93,7 @@ async fn watch(
     let begun = Instant::now();
     let work = admit(&guard, params.ok(), request, next);
     let late = || Problem::new(504, "late", "the answer took too long; look what became of it");
-    let response = match tokio::time::timeout(guard.deadline, work).await {
+    let response = match tokio::time::timeout(DEADLINE, work).await {
         Ok(Ok(response)) => response,
         Ok(Err(problem)) => problem.into_response(),
         Err(_) => late().into_response(),
@@ -368,3 +362,4 @@ fn repeated(text: &str) -> Result<Response, Problem> {
 }
 
 const ANSWER_MAX: usize = 256 * 1024;
+const DEADLINE: Duration = Duration::from_secs(15);

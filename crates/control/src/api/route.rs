@@ -1,7 +1,6 @@
 //! A route of the interface: its path, permissions, input and output.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::handler::Handler;
 use axum::http::Method;
@@ -48,65 +47,52 @@ pub struct Route {
     pub output: Output,
     /// Whether it needs `If-Match` (RFC 9110 section 13.1.1).
     pub if_match: bool,
-    /// The time limit.
-    pub deadline: Duration,
     pub(super) handler: MethodRouter<Arc<App>>,
 }
 
 impl Route {
-    pub(super) fn role(mut self, role: Role) -> Self {
-        self.needs = Needs::Role(role);
-        self
+    pub(super) fn role(self, role: Role) -> Self {
+        Self { needs: Needs::Role(role), ..self }
     }
 
-    pub(super) fn needs(mut self, needs: Needs) -> Self {
-        self.needs = needs;
-        self
+    pub(super) fn needs(self, needs: Needs) -> Self {
+        Self { needs, ..self }
     }
 
-    pub(super) fn takes<T: ToSchema>(mut self) -> Self {
-        self.input = Some(SchemaOf::new::<T>());
-        self
+    pub(super) fn takes<T: ToSchema>(self) -> Self {
+        Self { input: Some(SchemaOf::new::<T>()), ..self }
     }
 
-    pub(super) fn takes_called<T: ToSchema>(mut self, name: &'static str) -> Self {
-        self.input = Some(SchemaOf::called::<T>(name));
-        self
+    pub(super) fn takes_called<T: ToSchema>(self, name: &'static str) -> Self {
+        Self { input: Some(SchemaOf::called::<T>(name)), ..self }
     }
 
-    pub(super) fn gives<T: ToSchema>(mut self, status: u16) -> Self {
-        self.output = Output::One(status, SchemaOf::new::<T>());
-        self
+    pub(super) fn gives<T: ToSchema>(self, status: u16) -> Self {
+        Self { output: Output::One(status, SchemaOf::new::<T>()), ..self }
     }
 
-    pub(super) fn record<T: ToSchema>(mut self, status: u16) -> Self {
-        self.output = Output::Record(status, SchemaOf::new::<T>());
-        self
+    pub(super) fn record<T: ToSchema>(self, status: u16) -> Self {
+        Self { output: Output::Record(status, SchemaOf::new::<T>()), ..self }
     }
 
-    pub(super) fn records<T: ToSchema>(mut self) -> Self {
-        self.output = Output::Records(SchemaOf::new::<T>());
-        self
+    pub(super) fn records<T: ToSchema>(self) -> Self {
+        Self { output: Output::Records(SchemaOf::new::<T>()), ..self }
     }
 
-    pub(super) fn page<T: ToSchema>(mut self) -> Self {
-        self.output = Output::Page(SchemaOf::new::<T>());
-        self
+    pub(super) fn page<T: ToSchema>(self) -> Self {
+        Self { output: Output::Page(SchemaOf::new::<T>()), ..self }
     }
 
-    pub(super) fn all<T: ToSchema>(mut self) -> Self {
-        self.output = Output::All(SchemaOf::new::<T>());
-        self
+    pub(super) fn all<T: ToSchema>(self) -> Self {
+        Self { output: Output::All(SchemaOf::new::<T>()), ..self }
     }
 
-    pub(super) fn moves(mut self) -> Self {
-        self.output = Output::Moved;
-        self
+    pub(super) fn output(self, output: Output) -> Self {
+        Self { output, ..self }
     }
 
-    pub(super) fn if_match(mut self) -> Self {
-        self.if_match = true;
-        self
+    pub(super) fn if_match(self) -> Self {
+        Self { if_match: true, ..self }
     }
 }
 
@@ -131,7 +117,6 @@ where
         input: None,
         output: Output::Nothing,
         if_match: false,
-        deadline: DEADLINE,
         handler: on(filter, handler),
     }
 }
@@ -149,5 +134,3 @@ macro_rules! methods {
     )*};
 }
 methods!(get GET, post POST, put PUT, delete DELETE);
-
-const DEADLINE: Duration = Duration::from_secs(15);

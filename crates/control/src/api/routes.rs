@@ -360,32 +360,28 @@ fn audit_routes() -> Vec<Route> {
 
 fn live_routes() -> Vec<Route> {
     use Role::Viewer;
-    let mut live_fleet = get(
-        "/tenants/{tenant}/live",
-        "live",
-        "What changes, as server-sent events; Last-Event-ID goes on where one ended",
-        changes::live,
-    )
-    .role(Viewer);
-    live_fleet.output = Output::Events;
-    let mut live_device = get(
-        "/tenants/{tenant}/devices/{device}/live",
-        "liveDevice",
-        "A box's session, report and figures as they come, as server-sent events",
-        live::device,
-    )
-    .role(Viewer);
-    live_device.output = Output::Events;
-    let mut description =
-        get("/openapi.json", "openApi", "This interface as OpenAPI", changes::openapi)
-            .needs(Needs::Nothing);
-    description.output = Output::Object;
     vec![
-        live_fleet,
-        live_device,
+        get(
+            "/tenants/{tenant}/live",
+            "live",
+            "What changes, as server-sent events; Last-Event-ID goes on where one ended",
+            changes::live,
+        )
+        .role(Viewer)
+        .output(Output::Events),
+        get(
+            "/tenants/{tenant}/devices/{device}/live",
+            "liveDevice",
+            "A box's session, report and figures as they come, as server-sent events",
+            live::device,
+        )
+        .role(Viewer)
+        .output(Output::Events),
         get("/tenants/{tenant}/state", "getState", "How the fleet is now", changes::state)
             .role(Viewer)
             .gives::<FleetState>(200),
-        description,
+        get("/openapi.json", "openApi", "This interface as OpenAPI", changes::openapi)
+            .needs(Needs::Nothing)
+            .output(Output::Object),
     ]
 }

@@ -2,6 +2,7 @@
 
 use crate::api::handlers::{people, records, sessions, sign_in, tenants};
 use crate::api::route::{Needs, Route, delete, get, post, put};
+use crate::api::schema::Output;
 use crate::model::{ApiKey, Person, PersonSettings, Role, Tenant, TenantSettings};
 
 pub(super) fn session_routes() -> Vec<Route> {
@@ -26,7 +27,7 @@ pub(super) fn session_routes() -> Vec<Route> {
             sign_in::callback,
         )
         .needs(Needs::Password)
-        .moves(),
+        .output(Output::Moved),
         post(
             "/sessions/oidc/code",
             "redeemCode",
