@@ -83,7 +83,7 @@ fn title(field: &str, text: &str) -> Result<(), String> {
 }
 
 /// The name of a variant in the database, which is that in JSON.
-fn word(variant: &impl Serialize) -> String {
+pub(crate) fn word(variant: &impl Serialize) -> String {
     let name = serde_json::to_value(variant).unwrap_or_default();
     name.as_str().unwrap_or_default().to_owned()
 }

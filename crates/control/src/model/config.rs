@@ -40,7 +40,9 @@ pub struct ConfigSettings {
 }
 
 /// Which boxes a configuration is for. The narrower one wins, field by field.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(
+    Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
     /// All boxes of the tenant.

@@ -12,7 +12,7 @@ use super::fleet::{Fleet, RecordId};
 use super::placement::{self, Offer};
 use super::rollouts::name;
 use super::texts::Wanted;
-use crate::model::{Egress, ProxyRole, ProxyState};
+use crate::model::{Egress, ProxyRole, ProxyState, word};
 use crate::store::StoredDocument;
 
 pub(super) struct Draft {
@@ -80,7 +80,7 @@ impl Draft {
         };
         Some(StoredDocument {
             public_key: key.to_string(),
-            kind: text(kind).to_owned(),
+            kind: word(&kind),
             epoch,
             number,
             digest: self.digest.clone(),
@@ -189,11 +189,7 @@ pub(super) fn head(paper: &StoredDocument) -> Option<Signed<TableHead>> {
 }
 
 pub(crate) fn kind(text: &str) -> Option<Kind> {
-    KINDS.iter().find(|(_, name)| *name == text).map(|(kind, _)| *kind)
-}
-
-pub(crate) fn text(kind: Kind) -> &'static str {
-    KINDS.iter().find(|(other, _)| *other == kind).map_or("", |(_, name)| name)
+    serde_json::from_value(text.into()).ok()
 }
 
 pub(super) fn chain(statement: Option<&str>) -> Option<Chain> {
@@ -201,10 +197,3 @@ pub(super) fn chain(statement: Option<&str>) -> Option<Chain> {
 }
 
 pub(super) type Served = BTreeSet<String>;
-
-const KINDS: [(Kind, &str); 4] = [
-    (Kind::Configuration, "configuration"),
-    (Kind::Candidates, "candidates"),
-    (Kind::Anchors, "anchors"),
-    (Kind::Table, "table"),
-];

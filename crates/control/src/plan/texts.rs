@@ -16,7 +16,7 @@ pub(super) struct Wanted {
 }
 
 /// A tenant's roll-outs in force, by scope; within a scope the latest first.
-pub(super) struct Scopes<'a>(BTreeMap<(u8, String), Vec<(&'a RecordId, &'a Config)>>);
+pub(super) struct Scopes<'a>(BTreeMap<&'a Scope, Vec<(&'a RecordId, &'a Config)>>);
 
 impl<'a> Scopes<'a> {
     pub(super) fn of(fleet: &'a Fleet, tenant: &str) -> Self {
@@ -24,7 +24,7 @@ impl<'a> Scopes<'a> {
         for (id, rollout) in fleet.rollouts.iter().filter(|(id, _)| id.0 == tenant) {
             let of = (tenant.to_owned(), rollout.record.settings.config.clone());
             if let Some(config) = fleet.configs.get(&of) {
-                scopes.entry(rank(&config.settings.scope)).or_default().push((id, config));
+                scopes.entry(&config.settings.scope).or_default().push((id, config));
             }
         }
         for all in scopes.values_mut() {
@@ -67,14 +67,6 @@ impl<'a> Scopes<'a> {
         let about: Vec<RecordId> = layers.iter().map(|(id, _)| (*id).clone()).collect();
         let text = text(fields);
         (!about.is_empty()).then_some(Wanted { about, body: Configuration { text, approval } })
-    }
-}
-
-fn rank(scope: &Scope) -> (u8, String) {
-    match scope {
-        Scope::Tenant => (0, String::new()),
-        Scope::Tag(tag) => (1, tag.clone()),
-        Scope::Device(device) => (2, device.clone()),
     }
 }
 

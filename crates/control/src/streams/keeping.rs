@@ -17,7 +17,7 @@ use super::Streams;
 use super::mailboxes::StreamMessage;
 use crate::clock::now_ms;
 use crate::keys;
-use crate::model::{Device, DeviceState, Proxy, ProxyState};
+use crate::model::{Device, DeviceState, Proxy, ProxyState, word};
 use crate::plan::signing;
 use crate::store::{DocumentOutcome, Note, ProxyStatus, Report, Store, StoreError, Stored};
 
@@ -228,20 +228,16 @@ impl<'a> Keeper<'a> {
         desk: &mut Desk,
     ) -> Result<(), &'static str> {
         match event {
-            DeskEvent::Join(asks) => self.join(asks, desk).await,
+            DeskEvent::Join(asks) => return self.join(asks, desk).await,
             DeskEvent::Have(have) => {
                 self.have = have;
                 self.is_dirty = true;
                 self.place();
-                Ok(())
             }
-            DeskEvent::Report(outcome) => {
-                self.report(&outcome);
-                Ok(())
-            }
+            DeskEvent::Report(outcome) => self.report(&outcome),
             DeskEvent::Ahead { kind, held } => {
                 if !std::mem::replace(&mut self.is_ahead, true) {
-                    let (who, kind) = (self.name(), signing::text(kind));
+                    let (who, kind) = (self.name(), word(&kind));
                     let (epoch, number) = (held.epoch, held.number);
                     tracing::warn!(
                         who,
@@ -252,44 +248,38 @@ impl<'a> Keeper<'a> {
                          word of who says so is not true"
                     );
                 }
-                Ok(())
             }
             DeskEvent::Revoked(head) => {
                 self.confirmed = head;
                 self.is_dirty = true;
                 self.flush(true);
-                Ok(())
             }
-            DeskEvent::Surplus(entries, head) => self.surplus(&entries, &head).await,
+            DeskEvent::Surplus(entries, head) => return self.surplus(&entries, &head).await,
             DeskEvent::Samples(samples) => {
                 for figures in samples {
                     self.sample(figures).await;
                 }
-                Ok(())
             }
             DeskEvent::Anchors(round_trips) => {
                 let named = round_trips.into_iter().map(|(name, it)| (name.to_string(), it));
                 self.anchors = named.collect();
                 self.is_dirty = true;
-                Ok(())
             }
-            DeskEvent::Text(text) => {
-                tracing::info!(who = %self.name(), text, "says");
-                Ok(())
-            }
-            DeskEvent::End(why) => Err(why),
+            DeskEvent::Text(text) => tracing::info!(who = %self.name(), text, "says"),
+            DeskEvent::End(why) => return Err(why),
         }
+        Ok(())
     }
 
     fn report(&mut self, report: &Outcome) {
-        let kind = signing::text(report.kind);
-        self.outcomes.insert(kind.to_owned(), serde_json::to_value(report).unwrap_or_default());
+        let kind = word(&report.kind);
+        self.outcomes.insert(kind.clone(), serde_json::to_value(report).unwrap_or_default());
         self.is_dirty = true;
         let Ok(outcome) = serde_json::to_string(&report.outcome) else { return };
         let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         let version = (number(report.version.epoch), number(report.version.number));
         let public_key = self.key.to_string();
-        let of = DocumentOutcome { public_key, kind: kind.to_owned(), version, outcome };
+        let of = DocumentOutcome { public_key, kind, version, outcome };
         self.streams.note(Note::Outcome(of));
     }
 }

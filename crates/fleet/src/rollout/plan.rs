@@ -1,7 +1,6 @@
 //! The target of a rollout, its waves, and what stops it.
 
 use std::collections::BTreeSet;
-use std::str::FromStr;
 use std::time::Duration;
 
 use roadweave_identity::PublicKey;
@@ -51,24 +50,16 @@ impl Wave {
     }
 }
 
-impl FromStr for Wave {
-    type Err = InvalidPlan;
+impl TryFrom<String> for Wave {
+    type Error = InvalidPlan;
 
-    fn from_str(text: &str) -> Result<Self, InvalidPlan> {
+    fn try_from(text: String) -> Result<Self, InvalidPlan> {
         let wave = match text.strip_suffix('%') {
             Some(percent) => percent.parse().ok().filter(|n| *n <= 100).map(Self::Percent),
             None => text.parse().ok().map(Self::Number),
         };
         wave.filter(|wave| !matches!(wave, Self::Number(0) | Self::Percent(0)))
             .ok_or(InvalidPlan::Wave)
-    }
-}
-
-impl TryFrom<String> for Wave {
-    type Error = InvalidPlan;
-
-    fn try_from(text: String) -> Result<Self, InvalidPlan> {
-        text.parse()
     }
 }
 

@@ -155,10 +155,10 @@ fn targets_and_waves_are_read_as_people_write_them() {
     ] {
         assert_eq!(target.covers(&key(1), &tags), covers, "{target:?}");
     }
-    assert_eq!("5%".parse(), Ok(Wave::Percent(5)));
-    assert_eq!("20".parse(), Ok(Wave::Number(20)));
+    assert_eq!(Wave::try_from("5%".to_owned()), Ok(Wave::Percent(5)));
+    assert_eq!(Wave::try_from("20".to_owned()), Ok(Wave::Number(20)));
     for text in ["", "0", "0%", "101%", "-1", "5 %", "half"] {
-        assert_eq!(text.parse::<Wave>(), Err(InvalidPlan::Wave), "{text:?}");
+        assert_eq!(Wave::try_from(text.to_owned()), Err(InvalidPlan::Wave), "{text:?}");
     }
 }
 
