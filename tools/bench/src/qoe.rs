@@ -16,7 +16,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use comfy_table::{CellAlignment, Table, presets};
 use roadweave_lab::bound::delays_of_all;
 use roadweave_lab::scenario::DRAIN;
 use roadweave_lab::video::quality::{self, Percentiles, Player, Playout, Quality, StreamLog};
@@ -30,6 +29,7 @@ use crate::demo::clip;
 use crate::demo::decode::{self, Comparison, RunFiles};
 use crate::demo::ffmpeg;
 use crate::demo::table::{known, millis, percent};
+use crate::table::{Column, filled, plain, right_aligned};
 
 /// Tells what a viewer saw, from the files of a run
 ///
@@ -101,7 +101,7 @@ impl QoeArgs {
         }
         let seen: anyhow::Result<Vec<Seen>> = self.runs.iter().map(|run| self.see(run)).collect();
         let told = Told { strategies: seen? };
-        if self.json { out::json(&told) } else { Ok(out::line(told.table())?) }
+        if self.json { out::json(&told) } else { Ok(out::line(told.in_words())?) }
     }
 
     fn see(&self, run: &Path) -> anyhow::Result<Seen> {
@@ -139,45 +139,25 @@ impl QoeArgs {
 }
 
 impl Told {
-    fn table(&self) -> Table {
-        let mut table = Table::new();
-        table.load_preset(presets::NOTHING);
-        table.set_header([
-            "run",
-            "fps",
-            "stall",
-            "SSIM",
-            "delay p50",
-            "p95",
-            "p99",
-            "p99.9",
-            "frame p50",
-            "p99",
-            "residual loss",
-            "of it late",
-        ]);
-        for seen in &self.strategies {
-            table.add_row([
-                seen.strategy.clone(),
-                format!("{:.1}", seen.fps),
-                percent(seen.stall_ratio),
-                known(seen.ssim, |ssim| format!("{ssim:.3}")),
-                millis(seen.delay_ms.p50),
-                millis(seen.delay_ms.p95),
-                millis(seen.delay_ms.p99),
-                millis(seen.delay_ms.p999),
-                millis(seen.frame_delay_ms.p50),
-                millis(seen.frame_delay_ms.p99),
-                percent(seen.residual_loss),
-                percent(seen.late),
-            ]);
-        }
-        for column in table.column_iter_mut().skip(1) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        table
+    fn in_words(&self) -> String {
+        right_aligned(filled(plain(), COLUMNS, &self.strategies), 1)
     }
 }
+
+const COLUMNS: &[Column<Seen>] = &[
+    ("run", |seen| seen.strategy.clone()),
+    ("fps", |seen| format!("{:.1}", seen.fps)),
+    ("stall", |seen| percent(seen.stall_ratio)),
+    ("SSIM", |seen| known(seen.ssim, |ssim| format!("{ssim:.3}"))),
+    ("delay p50", |seen| millis(seen.delay_ms.p50)),
+    ("p95", |seen| millis(seen.delay_ms.p95)),
+    ("p99", |seen| millis(seen.delay_ms.p99)),
+    ("p99.9", |seen| millis(seen.delay_ms.p999)),
+    ("frame p50", |seen| millis(seen.frame_delay_ms.p50)),
+    ("p99", |seen| millis(seen.frame_delay_ms.p99)),
+    ("residual loss", |seen| percent(seen.residual_loss)),
+    ("of it late", |seen| percent(seen.late)),
+];
 
 #[derive(Clone, Debug)]
 pub struct Logs {

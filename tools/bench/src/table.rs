@@ -1,6 +1,58 @@
 //! Tables of the measuring commands.
 
+use std::borrow::Borrow;
+
 use comfy_table::{CellAlignment, Table, TableComponent, presets};
+use roadweave_lab::report::page::{self, escape};
+
+/// A heading, and the cell of a row below it.
+pub type Column<T> = (&'static str, fn(&T) -> String);
+
+/// The rows as text, with lines around them, right-aligned from column `first_number` on.
+pub fn of<T>(
+    columns: &[Column<T>],
+    rows: impl IntoIterator<Item = impl Borrow<T>>,
+    first_number: usize,
+) -> String {
+    right_aligned(filled(bare(), columns, rows), first_number)
+}
+
+/// The rows as HTML; `mark` is put before the first cell of each.
+pub fn html<T>(
+    columns: &[Column<T>],
+    rows: impl IntoIterator<Item = impl Borrow<T>>,
+    mark: impl Fn(usize) -> String,
+) -> String {
+    let headings: Vec<&str> = columns.iter().map(|(heading, _)| *heading).collect();
+    let mut all: Vec<Vec<String>> = Vec::new();
+    for (index, row) in rows.into_iter().enumerate() {
+        let cells = columns.iter().map(|(_, content)| escape(&content(row.borrow())));
+        let mut cells: Vec<String> = cells.collect();
+        cells[0].insert_str(0, &mark(index));
+        all.push(cells);
+    }
+    page::table(&headings, &all)
+}
+
+/// `table` with the headings and the rows.
+pub fn filled<T>(
+    mut table: Table,
+    columns: &[Column<T>],
+    rows: impl IntoIterator<Item = impl Borrow<T>>,
+) -> Table {
+    table.set_header(columns.iter().map(|(heading, _)| *heading));
+    for row in rows {
+        table.add_row(columns.iter().map(|(_, content)| content(row.borrow())));
+    }
+    table
+}
+
+/// A table without lines.
+pub fn plain() -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table
+}
 
 /// A table with horizontal lines around it and under the heading.
 pub fn bare() -> Table {

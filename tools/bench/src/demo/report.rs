@@ -13,6 +13,7 @@ use roadweave_lab::report::timeline::Figure;
 
 use super::Runs;
 use super::table::COLUMNS;
+use crate::table;
 
 pub(super) fn render(results: &Results, scene: &Scene, runs: &Runs) -> String {
     let subtitle = format!(
@@ -46,15 +47,7 @@ pub(super) fn render(results: &Results, scene: &Scene, runs: &Runs) -> String {
 }
 
 fn table(results: &Results) -> String {
-    let headings: Vec<&str> = COLUMNS.iter().map(|(heading, _)| *heading).collect();
-    let row = |(index, figures)| {
-        let cells = COLUMNS.iter().map(|(_, content)| escape(&content(figures)));
-        let mut cells: Vec<String> = cells.collect();
-        cells[0].insert_str(0, &swatch(&strategy_class(index)));
-        cells
-    };
-    let rows: Vec<Vec<String>> = results.strategies.iter().enumerate().map(row).collect();
-    page::table(&headings, &rows)
+    table::html(COLUMNS, &results.strategies, |index| swatch(&strategy_class(index)))
 }
 
 fn delays(runs: &[Run]) -> String {

@@ -3,12 +3,10 @@
 use roadweave_lab::figures::{Figures, Results};
 
 use super::live::LiveFigures;
-use crate::table::{bare, right_aligned};
-
-type Column = (&'static str, fn(&Figures) -> String);
+use crate::table::{self, Column};
 
 /// Also those of the report.
-pub const COLUMNS: &[Column] = &[
+pub const COLUMNS: &[Column<Figures>] = &[
     ("strategy", |f| f.strategy.clone()),
     ("fps", |f| format!("{:.1}", f.fps)),
     ("stall", |f| percent(f.stall_ratio)),
@@ -23,9 +21,7 @@ pub const COLUMNS: &[Column] = &[
     ("CPU", |f| known(f.cpu_percent, |cpu| percent(cpu / 100.0))),
 ];
 
-type LiveColumn = (&'static str, fn(&LiveFigures) -> String);
-
-pub const LIVE_COLUMNS: &[LiveColumn] = &[
+pub const LIVE_COLUMNS: &[Column<LiveFigures>] = &[
     ("strategy", |f| f.strategy.clone()),
     ("fps", |f| format!("{:.1}", f.fps)),
     ("stall", |f| percent(f.stall_ratio)),
@@ -42,21 +38,11 @@ pub const LIVE_COLUMNS: &[LiveColumn] = &[
 ];
 
 pub fn render_live(live: &[&LiveFigures]) -> String {
-    let mut table = bare();
-    table.set_header(LIVE_COLUMNS.iter().map(|(heading, _)| *heading));
-    for figures in live {
-        table.add_row(LIVE_COLUMNS.iter().map(|(_, content)| content(figures)));
-    }
-    right_aligned(table, 1)
+    table::of(LIVE_COLUMNS, live.iter().copied(), 1)
 }
 
 pub fn render(results: &Results) -> String {
-    let mut table = bare();
-    table.set_header(COLUMNS.iter().map(|(heading, _)| *heading));
-    for figures in &results.strategies {
-        table.add_row(COLUMNS.iter().map(|(_, content)| content(figures)));
-    }
-    right_aligned(table, 1)
+    table::of(COLUMNS, &results.strategies, 1)
 }
 
 /// Shows an absent figure as a dash.

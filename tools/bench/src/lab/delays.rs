@@ -8,7 +8,7 @@ use roadweave_terminal::out;
 use serde::Serialize;
 
 use super::drives;
-use crate::table;
+use crate::table::{self, Column};
 
 /// Studies the propagation delays of recordings: LoLa's figures 3, 4 and 6
 ///
@@ -161,32 +161,6 @@ fn in_words(study: &Study) -> String {
             spread.add_row([it.link.clone(), name.to_owned()].into_iter().chain(quantiles.row()));
         }
     }
-    let mut shares = table::bare();
-    shares.set_header([
-        "link",
-        "recordings",
-        "seconds",
-        "differs by 2 ms",
-        "by 10 ms",
-        "stays 5 s",
-        "10 s",
-        "time in stays of 5 s",
-        "without a change",
-    ]);
-    let percent = |share: f64| format!("{:.0} %", share * 100.0);
-    for it in &study.links {
-        shares.add_row([
-            it.link.clone(),
-            it.recordings.to_string(),
-            it.seconds.to_string(),
-            percent(it.above_2_ms),
-            percent(it.above_10_ms),
-            percent(it.at_least_5_s),
-            percent(it.at_least_10_s),
-            percent(it.time_in_at_least_5_s),
-            it.without_change.to_string(),
-        ]);
-    }
     let mut rises = table::bare();
     rises.set_header(["sender", "replay of", "before, ms", "at the change", "a second later"]);
     for it in &study.rises {
@@ -195,6 +169,22 @@ fn in_words(study: &Study) -> String {
         let figures = [it.before_ms, it.peak_ms, it.after_ms].map(|ms| format!("{ms:.1}"));
         rises.add_row([sender.to_owned(), replay.to_owned()].into_iter().chain(figures));
     }
-    let texts = [(spread, 2), (shares, 1), (rises, 2)];
-    texts.map(|(table, names)| table::right_aligned(table, names) + "\n").concat()
+    let [spread, rises] = [spread, rises].map(|table| table::right_aligned(table, 2));
+    format!("{spread}\n{}\n{rises}\n", table::of(SHARES, &study.links, 1))
+}
+
+const SHARES: &[Column<Studied>] = &[
+    ("link", |it| it.link.clone()),
+    ("recordings", |it| it.recordings.to_string()),
+    ("seconds", |it| it.seconds.to_string()),
+    ("differs by 2 ms", |it| percent(it.above_2_ms)),
+    ("by 10 ms", |it| percent(it.above_10_ms)),
+    ("stays 5 s", |it| percent(it.at_least_5_s)),
+    ("10 s", |it| percent(it.at_least_10_s)),
+    ("time in stays of 5 s", |it| percent(it.time_in_at_least_5_s)),
+    ("without a change", |it| it.without_change.to_string()),
+];
+
+fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
 }

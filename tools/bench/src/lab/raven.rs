@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::drives;
 use super::workers::{finished, work_all};
-use crate::table::{bare, right_aligned};
+use crate::table::{self, Column};
 
 /// Measures what people wait for at each confidence of RAVEN, and what it costs
 ///
@@ -165,40 +165,13 @@ impl Results {
     }
 
     fn in_words(&self) -> String {
-        let heading = [
-            "app",
-            "route",
-            "strategy",
-            "median",
-            "95 %",
-            "99 %",
-            "asked",
-            "unanswered",
-            "extra bytes",
-        ];
-        let row = |answered: &Answered| {
-            let times = &answered.response_ms;
-            [
-                answered.app.clone(),
-                answered.route.clone(),
-                answered.strategy.clone(),
-                millis(times.p50),
-                millis(times.p95),
-                millis(times.p99),
-                answered.asked.to_string(),
-                (answered.asked - answered.answered).to_string(),
-                format!("{:.2}", answered.extra_bytes),
-            ]
-        };
-        let mut table = bare();
-        table.set_header(heading).add_rows(self.answers.iter().map(row));
-        let table = right_aligned(table, 3);
         let mut text = String::new();
         if !self.answers.is_empty() {
+            let table = table::of(ANSWERS, &self.answers, 3);
             text += &format!("response times, ms\n{table}\n\n");
         }
         if !self.loads.is_empty() {
-            text += &format!("loads\n{}\n", self.loads_in_words());
+            text += &format!("loads\n{}\n", table::of(LOADS, &self.loads, 3));
         }
         if !self.transfers.is_empty() {
             text += "transfers with raven:100\n";
@@ -211,38 +184,28 @@ impl Results {
     }
 }
 
-impl Results {
-    fn loads_in_words(&self) -> String {
-        let heading = [
-            "load",
-            "route",
-            "strategy",
-            "median ms",
-            "99 %",
-            "whole",
-            "copies %: all",
-            "to the vehicle",
-            "from it",
-        ];
-        let row = |loaded: &Loaded| {
-            let percent = |share: f64| format!("{:.2}", share * 1e2);
-            [
-                loaded.load.to_owned(),
-                loaded.route.clone(),
-                loaded.strategy.clone(),
-                format!("{:.0}", loaded.took_ms.p50),
-                format!("{:.0}", loaded.took_ms.p99),
-                format!("{} of {}", loaded.whole, loaded.parts),
-                percent(loaded.copies),
-                percent(loaded.copies_down),
-                percent(loaded.copies_up),
-            ]
-        };
-        let mut table = bare();
-        table.set_header(heading).add_rows(self.loads.iter().map(row));
-        right_aligned(table, 3)
-    }
-}
+const ANSWERS: &[Column<Answered>] = &[
+    ("app", |it| it.app.clone()),
+    ("route", |it| it.route.clone()),
+    ("strategy", |it| it.strategy.clone()),
+    ("median", |it| millis(it.response_ms.p50)),
+    ("95 %", |it| millis(it.response_ms.p95)),
+    ("99 %", |it| millis(it.response_ms.p99)),
+    ("asked", |it| it.asked.to_string()),
+    ("unanswered", |it| (it.asked - it.answered).to_string()),
+    ("extra bytes", |it| format!("{:.2}", it.extra_bytes)),
+];
+const LOADS: &[Column<Loaded>] = &[
+    ("load", |it| it.load.to_owned()),
+    ("route", |it| it.route.clone()),
+    ("strategy", |it| it.strategy.clone()),
+    ("median ms", |it| format!("{:.0}", it.took_ms.p50)),
+    ("99 %", |it| format!("{:.0}", it.took_ms.p99)),
+    ("whole", |it| format!("{} of {}", it.whole, it.parts)),
+    ("copies %: all", |it| format!("{:.2}", it.copies * 1e2)),
+    ("to the vehicle", |it| format!("{:.2}", it.copies_down * 1e2)),
+    ("from it", |it| format!("{:.2}", it.copies_up * 1e2)),
+];
 
 /// A response time, shown as in the paper if there was no answer.
 fn millis(ms: f64) -> String {

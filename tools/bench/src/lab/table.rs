@@ -7,11 +7,9 @@ use roadweave_lab::compare::{self, Compared, Comparison, Interval, Measured, Poo
 use roadweave_lab::video::quality::Percentiles;
 
 use crate::demo::table::{millis, percent};
-use crate::table::{bare, right_aligned};
+use crate::table::{self, Column, bare, right_aligned};
 
-type Column = (&'static str, fn(&Pooled) -> String);
-
-const COLUMNS: &[Column] = &[
+const COLUMNS: &[Column<Pooled>] = &[
     ("strategy", |p| p.figures.strategy.clone()),
     ("drives", |p| p.drives.to_string()),
     ("fps", |p| format!("{:.2}", p.figures.fps)),
@@ -62,12 +60,7 @@ pub fn render(comparison: &Comparison) -> String {
 }
 
 fn table(pooled: &[Pooled]) -> String {
-    let mut table = bare();
-    table.set_header(COLUMNS.iter().map(|(heading, _)| *heading));
-    for pooled in pooled {
-        table.add_row(COLUMNS.iter().map(|(_, content)| content(pooled)));
-    }
-    right_aligned(table, 1)
+    table::of(COLUMNS, pooled, 1)
 }
 
 /// A run and its bound. `is_video`: whether there are frames and stalls.

@@ -8,11 +8,9 @@ use super::viewing::Seen;
 use crate::demo::report::time_line;
 use crate::demo::scenario::OPERATORS;
 use crate::demo::table::{millis, percent};
-use crate::table::{bare, right_aligned};
+use crate::table::{self, Column};
 
-type Column = (&'static str, fn(&Seen) -> String);
-
-const COLUMNS: &[Column] = &[
+const COLUMNS: &[Column<Seen>] = &[
     ("box", |seen| seen.name.clone()),
     ("proxy", |seen| match seen.proxy_before == seen.proxy_after {
         true => seen.proxy_before.clone(),
@@ -28,20 +26,12 @@ const COLUMNS: &[Column] = &[
 ];
 
 pub fn table(results: &Results) -> String {
-    let mut table = bare();
-    table.set_header(COLUMNS.iter().map(|(heading, _)| *heading));
-    for seen in &results.boxes {
-        table.add_row(COLUMNS.iter().map(|(_, content)| content(seen)));
-    }
-    format!("{}\n{}", what_happened(results), right_aligned(table, 2))
+    format!("{}\n{}", what_happened(results), table::of(COLUMNS, &results.boxes, 2))
 }
 
 pub fn render(results: &Results) -> String {
     let mut html = page::begin("Roadweave stack", &what_happened(results));
-    let headings: Vec<&str> = COLUMNS.iter().map(|(heading, _)| *heading).collect();
-    let row = |seen: &Seen| COLUMNS.iter().map(|(_, content)| escape(&content(seen))).collect();
-    let rows: Vec<Vec<String>> = results.boxes.iter().map(row).collect();
-    html += &page::table(&headings, &rows);
+    html += &table::html(COLUMNS, &results.boxes, |_| String::new());
     let links = OPERATORS.iter().enumerate().map(|(index, name)| (link_class(index), *name));
     let marks = strips::MARKS.iter().filter(|(class, _)| MARKS.contains(class));
     let marks = marks.map(|(class, name)| ((*class).to_owned(), *name));

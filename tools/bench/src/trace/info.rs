@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::Section;
 use super::inputs::{self, RecordedLink, Recording};
 use crate::rate;
-use crate::table::{bare, right_aligned};
+use crate::table::{self, Column, bare, right_aligned};
 
 /// Tells what recorded links are like: capacity, delay and loss, alone and together
 ///
@@ -72,6 +72,12 @@ struct LinkInfo {
     #[serde(skip_serializing_if = "Option::is_none")]
     down: Option<TraceStatistics>,
     round_trip: RoundTripStatistics,
+}
+
+struct Way<'a> {
+    name: String,
+    direction: &'static str,
+    of: &'a TraceStatistics,
 }
 
 #[derive(Debug, Serialize)]
@@ -165,107 +171,67 @@ impl Info {
         links.chain(self.all.iter().map(|all| ("all".to_owned(), all)))
     }
 
-    fn ways(&self) -> impl Iterator<Item = (String, &'static str, &TraceStatistics)> {
+    fn ways(&self) -> impl Iterator<Item = Way<'_>> {
         self.links().flat_map(|(name, link)| {
             let ways = [("up", &link.up), ("down", &link.down)];
-            ways.into_iter().filter_map(move |(way, statistics)| {
-                Some((name.clone(), way, statistics.as_ref()?))
+            ways.into_iter().filter_map(move |(direction, of)| {
+                Some(Way { name: name.clone(), direction, of: of.as_ref()? })
             })
         })
     }
 
     fn capacities(&self) -> String {
-        let mut table = bare();
-        table.set_header([
-            "link", "way", "s", "mean", "p5", "p50", "p95", "r 0.5 s", "5 s", "10 s", "dips/min",
-            "p50 s", "p90 s", "max s", "gaps/min", "max ms",
-        ]);
-        for (name, way, statistics) in self.ways() {
-            let (capacity, memory) = (&statistics.capacity_bps, &statistics.autocorrelation);
-            let (dips, gaps) = (&statistics.dips, &statistics.gaps);
-            table.add_row([
-                name,
-                way.to_owned(),
-                format!("{:.0}", statistics.seconds),
-                mbps(capacity.mean),
-                mbps(capacity.p5),
-                mbps(capacity.p50),
-                mbps(capacity.p95),
-                known(memory.after_500_ms, 2),
-                known(memory.after_5_s, 2),
-                known(memory.after_10_s, 2),
-                format!("{:.1}", dips.per_minute),
-                known(dips.seconds.map(|it| it.p50), 1),
-                known(dips.seconds.map(|it| it.p90), 1),
-                known(dips.seconds.map(|it| it.max), 1),
-                format!("{:.1}", gaps.of_100_ms_per_minute),
-                format!("{:.0}", gaps.longest_ms),
-            ]);
-        }
-        right_aligned(table, 2)
+        let columns: &[Column<Way<'_>>] = &[
+            ("link", |way| way.name.clone()),
+            ("way", |way| way.direction.to_owned()),
+            ("s", |way| format!("{:.0}", way.of.seconds)),
+            ("mean", |way| mbps(way.of.capacity_bps.mean)),
+            ("p5", |way| mbps(way.of.capacity_bps.p5)),
+            ("p50", |way| mbps(way.of.capacity_bps.p50)),
+            ("p95", |way| mbps(way.of.capacity_bps.p95)),
+            ("r 0.5 s", |way| known(way.of.autocorrelation.after_500_ms, 2)),
+            ("5 s", |way| known(way.of.autocorrelation.after_5_s, 2)),
+            ("10 s", |way| known(way.of.autocorrelation.after_10_s, 2)),
+            ("dips/min", |way| format!("{:.1}", way.of.dips.per_minute)),
+            ("p50 s", |way| known(way.of.dips.seconds.map(|it| it.p50), 1)),
+            ("p90 s", |way| known(way.of.dips.seconds.map(|it| it.p90), 1)),
+            ("max s", |way| known(way.of.dips.seconds.map(|it| it.max), 1)),
+            ("gaps/min", |way| format!("{:.1}", way.of.gaps.of_100_ms_per_minute)),
+            ("max ms", |way| format!("{:.0}", way.of.gaps.longest_ms)),
+        ];
+        table::of(columns, self.ways(), 2)
     }
 
     fn losses(&self) -> String {
-        let mut table = bare();
-        table.set_header([
-            "link",
-            "way",
-            "p50 ms",
-            "p99 ms",
-            "p99.9 ms",
-            "max ms",
-            "loss %",
-            "after one %",
-            "in a row",
-            "longest s",
-        ]);
-        for (name, way, TraceStatistics { delay_ms, loss, .. }) in self.ways() {
-            table.add_row([
-                name,
-                way.to_owned(),
-                millis(delay_ms.p50),
-                millis(delay_ms.p99),
-                millis(delay_ms.p999),
-                millis(delay_ms.max),
-                format!("{:.2}", loss.share * 100.0),
-                known(loss.after_a_loss.map(|share| share * 100.0), 0),
-                known(loss.burst_probes, 1),
-                known(Some(loss.longest_seconds).filter(|it| *it > 0.0), 1),
-            ]);
-        }
-        right_aligned(table, 2)
+        let columns: &[Column<Way<'_>>] = &[
+            ("link", |way| way.name.clone()),
+            ("way", |way| way.direction.to_owned()),
+            ("p50 ms", |way| millis(way.of.delay_ms.p50)),
+            ("p99 ms", |way| millis(way.of.delay_ms.p99)),
+            ("p99.9 ms", |way| millis(way.of.delay_ms.p999)),
+            ("max ms", |way| millis(way.of.delay_ms.max)),
+            ("loss %", |way| format!("{:.2}", way.of.loss.share * 100.0)),
+            ("after one %", |way| known(way.of.loss.after_a_loss.map(|it| it * 100.0), 0)),
+            ("in a row", |way| known(way.of.loss.burst_probes, 1)),
+            ("longest s", |way| known(Some(way.of.loss.longest_seconds).filter(|it| *it > 0.0), 1)),
+        ];
+        table::of(columns, self.ways(), 2)
     }
 
     fn round_trips(&self) -> String {
-        let mut table = bare();
-        table.set_header([
-            "link",
-            "min ms",
-            "p50 ms",
-            "p95 ms",
-            "p99 ms",
-            "p99.9 ms",
-            "max ms",
-            "spikes/min",
-            "p50 s",
-            "p90 s",
-        ]);
-        for (name, link) in self.links() {
-            let RoundTripStatistics { rtt_ms, spikes_per_minute, spike_seconds } = link.round_trip;
-            table.add_row([
-                name,
-                millis(rtt_ms.min),
-                millis(rtt_ms.p50),
-                millis(rtt_ms.p95),
-                millis(rtt_ms.p99),
-                millis(rtt_ms.p999),
-                millis(rtt_ms.max),
-                format!("{spikes_per_minute:.1}"),
-                known(spike_seconds.map(|it| it.p50), 1),
-                known(spike_seconds.map(|it| it.p90), 1),
-            ]);
-        }
-        right_aligned(table, 1)
+        let columns: &[Column<(String, &LinkInfo)>] = &[
+            ("link", |link| link.0.clone()),
+            ("min ms", |link| millis(link.1.round_trip.rtt_ms.min)),
+            ("p50 ms", |link| millis(link.1.round_trip.rtt_ms.p50)),
+            ("p95 ms", |link| millis(link.1.round_trip.rtt_ms.p95)),
+            ("p99 ms", |link| millis(link.1.round_trip.rtt_ms.p99)),
+            ("p99.9 ms", |link| millis(link.1.round_trip.rtt_ms.p999)),
+            ("max ms", |link| millis(link.1.round_trip.rtt_ms.max)),
+            ("spikes/min", |link| format!("{:.1}", link.1.round_trip.spikes_per_minute)),
+            ("p50 s", |link| known(link.1.round_trip.spike_seconds.map(|it| it.p50), 1)),
+            ("p90 s", |link| known(link.1.round_trip.spike_seconds.map(|it| it.p90), 1)),
+        ];
+        table::of(columns, self.links(), 1)
     }
 
     fn together(&self) -> String {
@@ -352,17 +318,13 @@ fn pairs(links: &[RecordedLink]) -> Vec<PairInfo> {
 }
 
 fn pair_table(pairs: &[PairInfo]) -> String {
-    let mut table = bare();
-    table.set_header(["links", "", "correlation", "both below %"]);
-    for PairInfo { links: [one, other], statistics } in pairs {
-        table.add_row([
-            one.clone(),
-            other.clone(),
-            known(statistics.correlation, 2),
-            format!("{:.1}", statistics.both_low * 100.0),
-        ]);
-    }
-    right_aligned(table, 2)
+    let columns: &[Column<PairInfo>] = &[
+        ("links", |pair| pair.links[0].clone()),
+        ("", |pair| pair.links[1].clone()),
+        ("correlation", |pair| known(pair.statistics.correlation, 2)),
+        ("both below %", |pair| format!("{:.1}", pair.statistics.both_low * 100.0)),
+    ];
+    table::of(columns, pairs, 2)
 }
 
 fn mean(values: impl ExactSizeIterator<Item = f64>) -> Option<f64> {

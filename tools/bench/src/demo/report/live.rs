@@ -9,6 +9,7 @@ use super::COLUMNS_MAX;
 use crate::demo::live::{LiveRun, Rates};
 use crate::demo::table::LIVE_COLUMNS;
 use crate::demo::ways::LeftOut;
+use crate::table;
 
 /// The figures and what was left out. `before`: number of strategies that have colours already.
 pub fn table(runs: &[LiveRun], left_out: &[LeftOut], before: usize) -> String {
@@ -23,15 +24,8 @@ pub fn table(runs: &[LiveRun], left_out: &[LeftOut], before: usize) -> String {
     }
     html += "<p class=\"muted\">640x360p30 by roadweave-video, beside what its camera saw: what the \
              encoder leaves out counts too, so that SSIM does not compare with that above.</p>\n";
-    let headings: Vec<&str> = LIVE_COLUMNS.iter().map(|(heading, _)| *heading).collect();
-    let row = |(index, run): (usize, &LiveRun)| {
-        let cells = LIVE_COLUMNS.iter().map(|(_, content)| escape(&content(&run.figures)));
-        let mut cells: Vec<String> = cells.collect();
-        cells[0].insert_str(0, &swatch(&strategy_class(before + index)));
-        cells
-    };
-    let rows: Vec<Vec<String>> = runs.iter().enumerate().map(row).collect();
-    html + &page::table(&headings, &rows)
+    let mark = |index| swatch(&strategy_class(before + index));
+    html + &table::html(LIVE_COLUMNS, runs.iter().map(|run| &run.figures), mark)
 }
 
 pub fn delays(runs: &[LiveRun], before: usize) -> String {

@@ -4,7 +4,7 @@ use roadweave_lab::class::Class;
 use roadweave_lab::closed_loop::Seen;
 use serde::Serialize;
 
-use crate::table;
+use crate::table::{self, Column};
 
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Pooled {
@@ -80,66 +80,36 @@ impl Distribution {
 }
 
 pub(super) fn in_words(pooled: &[Pooled]) -> String {
-    let mut viewer = table::bare();
-    viewer.set_header(VIEWER);
-    let mut spread = table::bare();
-    spread.set_header(SPREAD);
-    for it in pooled {
-        let names = [it.class.clone(), it.way.clone()];
-        let delay = &it.frame_delay_ms;
-        viewer.add_row(names.iter().cloned().chain([
-            format!("{:.2}", it.ssim_db),
-            format!("{:.2}", it.in_time_db),
-            format!("{:.2} %", it.undamaged * 100.0),
-            format!("{:.2} %", it.stall_ratio * 100.0),
-            format!("{} of {}", it.without_stall, it.runs),
-            format!("{:.0}", delay.p50),
-            format!("{:.0}", delay.p95),
-            format!("{:.0}", delay.p99),
-            format!("{:.1}", it.sent_mbps),
-            format!("{:.1} %", it.redundancy * 100.0),
-        ]));
-        let Distribution { mean, p5, p25, p50, p75, p95, .. } = it.shown_ssim_db;
-        let ssim = [p5, p25, p50, p75, p95].map(|value| format!("{value:.1}"));
-        let delays = [delay.p5, delay.p25, delay.p50, delay.p75, delay.p95];
-        let delays = delays.map(|value| format!("{value:.0}"));
-        spread.add_row(
-            (names.into_iter().chain([format!("{mean:.2}")]))
-                .chain(ssim)
-                .chain([format!("{:.0}", delay.mean)])
-                .chain(delays),
-        );
-    }
-    table::right_aligned(viewer, 2) + "\n" + &table::right_aligned(spread, 2) + "\n"
+    table::of(VIEWER, pooled, 2) + "\n" + &table::of(SPREAD, pooled, 2) + "\n"
 }
 
-const VIEWER: [&str; 12] = [
-    "class",
-    "way",
-    "SSIM dB",
-    "in time dB",
-    "undamaged",
-    "stalls",
-    "no stall",
-    "frame p50 ms",
-    "p95",
-    "p99",
-    "Mbit/s",
-    "copies",
+const VIEWER: &[Column<Pooled>] = &[
+    ("class", |it| it.class.clone()),
+    ("way", |it| it.way.clone()),
+    ("SSIM dB", |it| format!("{:.2}", it.ssim_db)),
+    ("in time dB", |it| format!("{:.2}", it.in_time_db)),
+    ("undamaged", |it| format!("{:.2} %", it.undamaged * 100.0)),
+    ("stalls", |it| format!("{:.2} %", it.stall_ratio * 100.0)),
+    ("no stall", |it| format!("{} of {}", it.without_stall, it.runs)),
+    ("frame p50 ms", |it| format!("{:.0}", it.frame_delay_ms.p50)),
+    ("p95", |it| format!("{:.0}", it.frame_delay_ms.p95)),
+    ("p99", |it| format!("{:.0}", it.frame_delay_ms.p99)),
+    ("Mbit/s", |it| format!("{:.1}", it.sent_mbps)),
+    ("copies", |it| format!("{:.1} %", it.redundancy * 100.0)),
 ];
-const SPREAD: [&str; 14] = [
-    "class",
-    "way",
-    "SSIM dB mean",
-    "p5",
-    "p25",
-    "p50",
-    "p75",
-    "p95",
-    "delay ms mean",
-    "p5",
-    "p25",
-    "p50",
-    "p75",
-    "p95",
+const SPREAD: &[Column<Pooled>] = &[
+    ("class", |it| it.class.clone()),
+    ("way", |it| it.way.clone()),
+    ("SSIM dB mean", |it| format!("{:.2}", it.shown_ssim_db.mean)),
+    ("p5", |it| format!("{:.1}", it.shown_ssim_db.p5)),
+    ("p25", |it| format!("{:.1}", it.shown_ssim_db.p25)),
+    ("p50", |it| format!("{:.1}", it.shown_ssim_db.p50)),
+    ("p75", |it| format!("{:.1}", it.shown_ssim_db.p75)),
+    ("p95", |it| format!("{:.1}", it.shown_ssim_db.p95)),
+    ("delay ms mean", |it| format!("{:.0}", it.frame_delay_ms.mean)),
+    ("p5", |it| format!("{:.0}", it.frame_delay_ms.p5)),
+    ("p25", |it| format!("{:.0}", it.frame_delay_ms.p25)),
+    ("p50", |it| format!("{:.0}", it.frame_delay_ms.p50)),
+    ("p75", |it| format!("{:.0}", it.frame_delay_ms.p75)),
+    ("p95", |it| format!("{:.0}", it.frame_delay_ms.p95)),
 ];
