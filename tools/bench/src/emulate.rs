@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, Table};
 use roadweave_config::{Fault, read_text};
 use roadweave_device::{Signal, Signals};
-use roadweave_emulate::{Drive, DuplexLink, LinkError, Operator, Trace};
+use roadweave_emulate::{Drive, DuplexLink, LinkError, LinkStats, Operator, Trace};
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 use serde_json::json;
@@ -19,7 +19,8 @@ use tracing::info;
 pub use self::file::{
     EmulateFile, EmulatedLink, Emulation, EmulationError, NamespaceSettings, TunEnd,
 };
-pub use self::realtime::{DirectionReport, EmulateError, EmulatedLinkReport, Emulator};
+pub use self::realtime::{EmulateError, EmulatedLinkReport, Emulator};
+use crate::table::{Column, filled, plain};
 
 /// Puts emulated links between pairs of TUN devices, for any IP traffic.
 ///
@@ -167,54 +168,40 @@ fn capabilities(emulation: &Emulation) -> Vec<serde_json::Value> {
 }
 
 fn describe(emulation: &Emulation) -> Table {
-    let mut table =
-        new_table(&["link", "repeats", "mean up", "mean down", "queue up kB", "queue down kB"]);
-    for link in emulation.links.iter().map(|emulated| &emulated.link) {
-        let length = link.up.trace.length();
-        table.add_row([
-            link.name.clone(),
-            length.map_or("constant".to_owned(), |length| format!("{} s", length.as_secs())),
-            link.up.trace.capacity().mean_rate().to_string(),
-            link.down.trace.capacity().mean_rate().to_string(),
-            (link.up.queue_bytes / 1_000).to_string(),
-            (link.down.queue_bytes / 1_000).to_string(),
-        ]);
-    }
-    table
+    let columns: &[Column<DuplexLink>] = &[
+        ("link", |link| link.name.clone()),
+        ("repeats", |link| match link.up.trace.length() {
+            Some(length) => format!("{} s", length.as_secs()),
+            None => "constant".to_owned(),
+        }),
+        ("mean up", |link| link.up.trace.capacity().mean_rate().to_string()),
+        ("mean down", |link| link.down.trace.capacity().mean_rate().to_string()),
+        ("queue up kB", |link| (link.up.queue_bytes / 1_000).to_string()),
+        ("queue down kB", |link| (link.down.queue_bytes / 1_000).to_string()),
+    ];
+    with_numbers(filled(plain(), columns, emulation.links.iter().map(|it| &it.link)))
 }
 
 fn summarize(reports: &[EmulatedLinkReport]) -> Table {
-    let mut table =
-        new_table(&["link", "way", "packets in", "MB in", "MB out", "max queue kB", "dropped"]);
-    for report in reports {
-        for (way, figures) in [("up", &report.up), ("down", &report.down)] {
-            table.add_row([
-                report.name.clone(),
-                way.to_owned(),
-                figures.pushed.to_string(),
-                megabytes(figures.pushed_bytes),
-                megabytes(figures.delivered_bytes),
-                (figures.queue_bytes_max / 1_000).to_string(),
-                dropped(figures),
-            ]);
-        }
-    }
-    table
+    let columns: &[Column<(&str, &str, &LinkStats)>] = &[
+        ("link", |it| it.0.to_owned()),
+        ("way", |it| it.1.to_owned()),
+        ("packets in", |it| it.2.pushed.to_string()),
+        ("MB in", |it| format!("{:.1}", it.2.pushed_bytes as f64 / 1e6)),
+        ("MB out", |it| format!("{:.1}", it.2.delivered_bytes as f64 / 1e6)),
+        ("max queue kB", |it| (it.2.queue_bytes_max / 1_000).to_string()),
+        ("dropped", |it| {
+            let reasons = it.2.dropped.iter();
+            let reasons = reasons.map(|(reason, count)| format!("{} {count}", reason.name()));
+            reasons.collect::<Vec<String>>().join(", ")
+        }),
+    ];
+    let ways =
+        reports.iter().flat_map(|it| [(&*it.name, "up", &it.up), (&*it.name, "down", &it.down)]);
+    with_numbers(filled(plain(), columns, ways))
 }
 
-fn megabytes(bytes: u64) -> String {
-    format!("{:.1}", bytes as f64 / 1e6)
-}
-
-fn dropped(figures: &DirectionReport) -> String {
-    let reasons =
-        figures.dropped.iter().map(|(reason, count)| format!("{} {count}", reason.name()));
-    reasons.collect::<Vec<String>>().join(", ")
-}
-
-fn new_table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header(header);
+fn with_numbers(mut table: Table) -> Table {
     for column in table.column_iter_mut().skip(2).take(4) {
         column.set_cell_alignment(CellAlignment::Right);
     }

@@ -15,6 +15,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use roadweave_proto::{DropCounters, DropReason, Instant};
+use serde::Serialize;
 
 use crate::capacity::Transmitter;
 use crate::loss::{GilbertElliott, LossProcess};
@@ -68,7 +69,7 @@ pub struct Jitter {
 }
 
 /// Counters of a link; `pushed == delivered + dropped + in_link` at all times.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LinkStats {
     /// Packets pushed.
     pub pushed: u64,
@@ -81,8 +82,10 @@ pub struct LinkStats {
     /// Packets dropped or lost.
     pub dropped: DropCounters,
     /// Bytes dropped or lost.
+    #[serde(skip)]
     pub dropped_bytes: u64,
     /// Packets queued or in flight.
+    #[serde(skip)]
     pub in_link: u64,
     /// The largest queue so far, bytes.
     pub queue_bytes_max: usize,

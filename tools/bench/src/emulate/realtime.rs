@@ -18,7 +18,7 @@ use roadweave_device::netns::NetNs;
 use roadweave_device::{
     Clock, DeviceError, Interest, Poller, Signal, Signals, Token, Tun, TunOptions,
 };
-use roadweave_emulate::{Bridge, Direction, LinkDirection};
+use roadweave_emulate::{Bridge, Direction, LinkDirection, LinkStats};
 use roadweave_proto::{DropCounters, DropReason, Instant};
 use serde::Serialize;
 use thiserror::Error;
@@ -48,26 +48,9 @@ pub struct EmulatedLinkReport {
     /// The link.
     pub name: String,
     /// From the vehicle.
-    pub up: DirectionReport,
+    pub up: LinkStats,
     /// To the vehicle.
-    pub down: DirectionReport,
-}
-
-/// What passed along one direction of a link, packets unless it says bytes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct DirectionReport {
-    /// Taken in.
-    pub pushed: u64,
-    /// Bytes taken in.
-    pub pushed_bytes: u64,
-    /// Arrived.
-    pub delivered: u64,
-    /// Bytes that arrived.
-    pub delivered_bytes: u64,
-    /// Dropped, by reason.
-    pub dropped: DropCounters,
-    /// The largest queue, bytes.
-    pub queue_bytes_max: usize,
+    pub down: LinkStats,
 }
 
 /// Why an emulation cannot be opened or go on.
@@ -130,17 +113,9 @@ impl Emulator {
     /// What passed so far, link by link.
     pub fn report(&self) -> Vec<EmulatedLinkReport> {
         let way = |link: usize, direction| {
-            let stats = self.bridge.stats(LinkDirection { link, direction });
-            let mut dropped = stats.dropped.clone();
-            dropped.merge(&self.devices[link][exit(direction)].dropped);
-            DirectionReport {
-                pushed: stats.pushed,
-                pushed_bytes: stats.pushed_bytes,
-                delivered: stats.delivered,
-                delivered_bytes: stats.delivered_bytes,
-                dropped,
-                queue_bytes_max: stats.queue_bytes_max,
-            }
+            let mut stats = self.bridge.stats(LinkDirection { link, direction }).clone();
+            stats.dropped.merge(&self.devices[link][exit(direction)].dropped);
+            stats
         };
         let report = |(link, name): (usize, &String)| EmulatedLinkReport {
             name: name.clone(),

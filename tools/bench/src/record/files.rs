@@ -5,12 +5,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use comfy_table::{CellAlignment, Table, presets};
 use roadweave_emulate::format_csv;
 use roadweave_proto::Rate;
 use roadweave_record::{DelayClock, DirectionRecording, DirectionSummary, LinkRecording};
 use roadweave_terminal::exit::BadInput;
 use serde_json::{Value, json};
+
+use crate::table::{Column, filled, plain, right_aligned};
 
 #[derive(Debug)]
 pub struct Recording {
@@ -77,17 +78,24 @@ impl Recording {
     }
 
     pub fn table(&self, links: &[Recorded]) -> String {
-        let mut table = Table::new();
-        let header = ["link", "way", "replay s", "capacity", "delay ms", "loss %"];
-        table.load_preset(presets::NOTHING).set_header(header);
-        for column in table.column_iter_mut().skip(2) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        for link in links {
-            for (way, direction) in [("up", &link.recording.up), ("down", &link.recording.down)] {
-                table.add_row(row(&link.name, way, &direction.summary));
-            }
-        }
+        let columns: &[Column<(&str, &str, &DirectionSummary)>] = &[
+            ("link", |way| way.0.to_owned()),
+            ("way", |way| way.1.to_owned()),
+            ("replay s", |way| format!("{:.1}", way.2.seconds)),
+            ("capacity", |way| match way.2.capacity_bps {
+                Some(bps) => Rate::from_bps(bps).to_string(),
+                None => "-".to_owned(),
+            }),
+            ("delay ms", |way| format!("{:.1}-{:.1}", way.2.delay_ms_min, way.2.delay_ms_max)),
+            ("loss %", |way| {
+                way.2.loss.map_or_else(|| "-".to_owned(), |loss| format!("{:.1}", loss * 100.0))
+            }),
+        ];
+        let ways = links.iter().flat_map(|link| {
+            let LinkRecording { up, down, .. } = &link.recording;
+            [(&*link.name, "up", &up.summary), (&*link.name, "down", &down.summary)]
+        });
+        let table = right_aligned(filled(plain(), columns, ways), 2);
         format!("{table}\nwritten to {}", self.directory.display())
     }
 
@@ -124,17 +132,4 @@ fn with_file(summary: &DirectionSummary, file: &str) -> anyhow::Result<Value> {
     let mut value = serde_json::to_value(summary).context("cannot write JSON")?;
     value["file"] = file.into();
     Ok(value)
-}
-
-fn row(name: &str, way: &str, summary: &DirectionSummary) -> [String; 6] {
-    let capacity = summary.capacity_bps.map(Rate::from_bps);
-    let (least, most) = (summary.delay_ms_min, summary.delay_ms_max);
-    [
-        name.to_owned(),
-        way.to_owned(),
-        format!("{:.1}", summary.seconds),
-        capacity.map_or_else(|| "-".to_owned(), |rate| rate.to_string()),
-        format!("{least:.1}-{most:.1}"),
-        summary.loss.map_or_else(|| "-".to_owned(), |loss| format!("{:.1}", loss * 100.0)),
-    ]
 }

@@ -7,7 +7,7 @@ use roadweave_lab::vod::{Chosen, Kind, Pair, STANDS_STILL, Seen, Sent, Setting, 
 use serde::Serialize;
 
 use super::Viewers;
-use crate::table::{bare, right_aligned};
+use crate::table::{self, Column, bare, right_aligned};
 
 #[derive(Debug, Serialize)]
 pub(super) struct Results {
@@ -94,18 +94,14 @@ impl Results {
     }
 
     fn pairs_in_words(&self) -> String {
-        let mut table = bare();
-        table.set_header(["pair", "best link", "Mbit/s", "it stands still", "counts"]);
-        for pair in &self.pairs {
-            table.add_row([
-                pair.name.clone(),
-                pair.best.clone(),
-                format!("{:.2}", pair.bitrate_kbps as f64 / 1e3),
-                format!("{:.1} %", pair.rebuffering_alone * 1e2),
-                (if pair.counts { "yes" } else { "no" }).to_owned(),
-            ]);
-        }
-        format!("{}\n", right_aligned(table, 2))
+        let columns: &[Column<Measured>] = &[
+            ("pair", |pair| pair.name.clone()),
+            ("best link", |pair| pair.best.clone()),
+            ("Mbit/s", |pair| format!("{:.2}", pair.bitrate_kbps as f64 / 1e3)),
+            ("it stands still", |pair| format!("{:.1} %", pair.rebuffering_alone * 1e2)),
+            ("counts", |pair| (if pair.counts { "yes" } else { "no" }).to_owned()),
+        ];
+        table::of(columns, &self.pairs, 2) + "\n"
     }
 }
 
