@@ -27,7 +27,7 @@ use roadweave_proto::Rate;
 
 use crate::capacity::{Capacity, Opportunities};
 use crate::error::TraceError;
-use crate::timeline::{AtEnd, Timeline};
+use crate::timeline::Timeline;
 use crate::trace::Trace;
 
 /// The values of columns that a recording lacks.
@@ -151,19 +151,13 @@ fn timeline<V: Copy + PartialEq>(
     column: &[Option<f64>],
     value_of: impl Fn(f64) -> V,
 ) -> Result<Option<Timeline<V>>, TraceError> {
-    let known = times.iter().zip(column).filter_map(|(&at, cell)| Some((at, value_of((*cell)?))));
-    let mut steps: Vec<(Duration, V)> = Vec::new();
-    for (at, value) in known.filter(|&(at, _)| at < length) {
-        match steps.last() {
-            None => steps.push((Duration::ZERO, value)),
-            Some(&(_, before)) if before == value => {}
-            Some(_) => steps.push((Duration::from_nanos(at), value)),
-        }
-    }
-    if steps.is_empty() {
-        return Ok(None);
-    }
-    Ok(Some(Timeline::new(steps, Duration::from_nanos(length), AtEnd::Repeat)?))
+    let known = times.iter().zip(column).filter(|(at, _)| **at < length);
+    let known =
+        known.filter_map(|(&at, cell)| Some((Duration::from_nanos(at), value_of((*cell)?))));
+    let mut known: Vec<(Duration, V)> = known.collect();
+    let Some(first) = known.first_mut() else { return Ok(None) };
+    first.0 = Duration::ZERO;
+    Ok(Some(Timeline::of_changes(known, Duration::from_nanos(length))?))
 }
 
 struct Header {

@@ -186,28 +186,23 @@ impl LinkFields {
         let mut link = match (&self.trace, &self.operator) {
             (Some(_), Some(_)) => {
                 let cure = "a link has a trace or an operator, not both";
-                return Err(Self::error(
-                    index,
-                    "operator",
-                    "there is a trace already".into(),
-                    cure,
-                ));
+                return refuse(index, "operator", "there is a trace already", cure);
             }
             (Some(file), None) => {
                 DriveLink::from_uplink(&*self.name, read_trace(&dir.join(file), unknown)?)
             }
             (None, Some(name)) => {
                 let cure = "an operator is att, verizon, tmobile or lte";
-                let operator = Operator::by_name(name).ok_or_else(|| {
-                    Self::error(index, "operator", format!("unknown `{name}`"), cure)
-                })?;
+                let Some(operator) = Operator::by_name(name) else {
+                    return refuse(index, "operator", format!("unknown `{name}`"), cure);
+                };
                 let trace = synthetic_trace(seed, index as u64, &operator, SYNTHETIC_LENGTH);
                 DriveLink::from_uplink(&*self.name, trace)
             }
             (None, None) => {
                 let Some(kbps) = self.rate_kbps else {
                     let cure = "a link has a trace, an operator or a fixed rate_kbps";
-                    return Err(Self::error(index, "rate_kbps", "absent".into(), cure));
+                    return refuse(index, "rate_kbps", "absent", cure);
                 };
                 let trace = Trace::constant(Rate::from_kbps(kbps), unknown.rtt / 2);
                 DriveLink::symmetric(&*self.name, trace)
@@ -233,21 +228,14 @@ impl LinkFields {
     fn burst_loss(&self, index: usize) -> Result<Option<GilbertElliott>, LinkError> {
         let Some(loss) = self.loss else { return Ok(None) };
         if !(0.0..=1.0).contains(&loss) {
-            return Err(Self::error(
-                index,
-                "loss",
-                format!("{loss}"),
-                "a share of packets from 0 to 1",
-            ));
+            return refuse(index, "loss", format!("{loss}"), "a share of packets from 0 to 1");
         }
         match self.loss_burst {
             None => Ok(Some(GilbertElliott::independent(loss))),
             Some(burst) if (1.0..=1e6).contains(&burst) => {
                 Ok(Some(GilbertElliott::bursts(loss, burst)))
             }
-            Some(burst) => {
-                Err(Self::error(index, "loss_burst", format!("{burst}"), "1 to 1e6 packets"))
-            }
+            Some(burst) => refuse(index, "loss_burst", format!("{burst}"), "1 to 1e6 packets"),
         }
     }
 
@@ -255,12 +243,17 @@ impl LinkFields {
         if (0.0..=1e6).contains(&ms) {
             return Ok(Duration::from_nanos((ms * 1e6).round() as u64));
         }
-        Err(Self::error(index, field, format!("{ms}"), "milliseconds from 0 to 1e6"))
+        refuse(index, field, format!("{ms}"), "milliseconds from 0 to 1e6")
     }
+}
 
-    fn error(index: usize, field: &'static str, problem: String, cure: &'static str) -> LinkError {
-        LinkError::Field { link: index + 1, field, problem, cure }
-    }
+fn refuse<T>(
+    index: usize,
+    field: &'static str,
+    problem: impl Into<String>,
+    cure: &'static str,
+) -> Result<T, LinkError> {
+    Err(LinkError::Field { link: index + 1, field, problem: problem.into(), cure })
 }
 
 /// The most links: their number is a byte of their addresses.

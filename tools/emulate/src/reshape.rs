@@ -13,7 +13,7 @@ use std::time::Duration;
 use roadweave_proto::Rate;
 
 use crate::capacity::{Capacity, Opportunities};
-use crate::timeline::{AtEnd, Timeline, nanos};
+use crate::timeline::{Timeline, nanos};
 use crate::trace::Trace;
 
 impl Trace {
@@ -96,9 +96,7 @@ fn part_of<V: Copy + PartialEq>(timeline: &Timeline<V>, from: u64, lasting: u64)
     let mut at = 0;
     while at < lasting {
         let span = timeline.span(from.saturating_add(at));
-        if steps.last().is_none_or(|&(_, before)| before != span.value) {
-            steps.push((Duration::from_nanos(at), span.value));
-        }
+        steps.push((Duration::from_nanos(at), span.value));
         at = span.end.map_or(lasting, |end| end.saturating_sub(from)).max(at + 1);
     }
     repeating(steps, Duration::from_nanos(lasting))
@@ -110,19 +108,15 @@ fn stepped<V: Copy + PartialEq>(
     step: Duration,
     length: Duration,
 ) -> Timeline<V> {
-    let mut steps: Vec<(Duration, V)> = Vec::new();
-    let mut at = Duration::ZERO;
-    for value in values {
-        if steps.last().is_none_or(|&(_, before)| before != value) {
-            steps.push((at, value));
-        }
-        at = at.saturating_add(step);
-    }
-    repeating(steps, length)
+    let begins = std::iter::successors(Some(Duration::ZERO), |at| Some(at.saturating_add(step)));
+    repeating(begins.zip(values), length)
 }
 
-fn repeating<V: Copy>(steps: Vec<(Duration, V)>, length: Duration) -> Timeline<V> {
-    Timeline::new(steps, length, AtEnd::Repeat).expect("steps ascend from zero, all before the end")
+fn repeating<V: Copy + PartialEq>(
+    steps: impl IntoIterator<Item = (Duration, V)>,
+    length: Duration,
+) -> Timeline<V> {
+    Timeline::of_changes(steps, length).expect("steps ascend from zero, all before the end")
 }
 
 /// Length of a trace that never changes.
@@ -134,8 +128,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn timeline<V: Copy>(steps: &[(u32, V)], length: u32) -> Timeline<V> {
-        repeating(steps.iter().map(|&(at, value)| (MS * at, value)).collect(), MS * length)
+    fn timeline<V: Copy + PartialEq>(steps: &[(u32, V)], length: u32) -> Timeline<V> {
+        repeating(steps.iter().map(|&(at, value)| (MS * at, value)), MS * length)
     }
 
     /// 8 Mbit/s, 1,000 bytes per ms, then half of it.

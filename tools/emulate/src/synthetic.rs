@@ -21,7 +21,7 @@ use roadweave_proto::{Rate, SplitMix64};
 
 use crate::capacity::Capacity;
 use crate::random::Random;
-use crate::timeline::{AtEnd, Timeline, nanos};
+use crate::timeline::{Timeline, nanos};
 use crate::trace::Trace;
 
 pub use operator::{Gaps, Operator, RttQuantiles};
@@ -208,13 +208,8 @@ fn sampled<V: Copy + PartialEq>(
     step: Duration,
     length: Duration,
 ) -> Timeline<V> {
-    let mut steps: Vec<(Duration, V)> = Vec::new();
-    for (index, value) in (0_u32..).zip(values) {
-        if steps.last().is_none_or(|&(_, before)| before != value) {
-            steps.push((step * index, value));
-        }
-    }
-    Timeline::new(steps, length, AtEnd::Repeat).expect("steps ascend from zero, all before the end")
+    let steps = (0_u32..).zip(values).map(|(index, value)| (step * index, value));
+    Timeline::of_changes(steps, length).expect("steps ascend from zero, all before the end")
 }
 
 /// Number of steps that begin before `length`; at least one.

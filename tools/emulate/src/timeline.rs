@@ -149,6 +149,22 @@ impl<V: Copy> Timeline<V> {
     }
 }
 
+impl<V: Copy + PartialEq> Timeline<V> {
+    /// A timeline of `values`, each with its begin, that repeats after `length`; those equal to the
+    /// one before are left out.
+    ///
+    /// # Errors
+    /// Those of [`Timeline::new`].
+    pub fn of_changes(
+        values: impl IntoIterator<Item = (Duration, V)>,
+        length: Duration,
+    ) -> Result<Self, TimelineError> {
+        let mut steps: Vec<(Duration, V)> = values.into_iter().collect();
+        steps.dedup_by(|later, before| later.1 == before.1);
+        Self::new(steps, length, AtEnd::Repeat)
+    }
+}
+
 pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -15,7 +15,7 @@
 
 use std::time::Duration;
 
-use roadweave_emulate::{AtEnd, Capacity, Drive, Opportunities, Timeline, Trace};
+use roadweave_emulate::{Capacity, Drive, Opportunities, Timeline, Trace};
 use roadweave_proto::Rate;
 use serde::Serialize;
 
@@ -257,14 +257,8 @@ fn timeline<V: Copy + PartialEq>(
     values: impl Iterator<Item = V>,
     length: Duration,
 ) -> Timeline<V> {
-    let mut steps: Vec<(Duration, V)> = Vec::new();
-    for (segment, value) in segments.iter().zip(values) {
-        if steps.last().is_none_or(|last| last.1 != value) {
-            steps.push((segment.begins, value));
-        }
-    }
-    Timeline::new(steps, length, AtEnd::Repeat)
-        .expect("segments ascend from zero and have a length")
+    let steps = segments.iter().zip(values).map(|(segment, value)| (segment.begins, value));
+    Timeline::of_changes(steps, length).expect("segments ascend from zero and have a length")
 }
 
 /// Unknown values take the previous one, or the first known, or 0.

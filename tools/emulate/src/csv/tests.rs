@@ -1,4 +1,5 @@
 use super::*;
+use crate::timeline::AtEnd;
 
 fn parse(text: &str) -> Result<Trace, String> {
     parse_csv("x.csv", text, Unknown::default()).map_err(|error| error.to_string())

@@ -7,7 +7,7 @@ use roadweave_proto::Rate;
 use super::operator::Operator;
 use super::{rate, steps};
 use crate::random::Random;
-use crate::timeline::{AtEnd, Timeline, nanos};
+use crate::timeline::{Timeline, nanos};
 
 /// Handovers, gaps and outages of one link, unordered.
 pub(super) struct Pauses(Vec<Pause>);
@@ -87,13 +87,9 @@ impl Pauses {
             } else {
                 own + debt.repay(edge, until)
             };
-            let left = rate(left);
-            if out.last().is_none_or(|&(_, before)| before != left) {
-                out.push((Duration::from_nanos(edge), left));
-            }
+            out.push((Duration::from_nanos(edge), rate(left)));
         }
-        Timeline::new(out, length, AtEnd::Repeat)
-            .expect("edges ascend from zero, all before the end")
+        Timeline::of_changes(out, length).expect("edges ascend from zero, all before the end")
     }
 }
 

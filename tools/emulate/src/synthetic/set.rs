@@ -114,14 +114,7 @@ struct Kind {
 const KINDS: [Kind; 4] = [
     Kind {
         operator: Operator {
-            capacity: &[
-                (-2.5, 0.08),
-                (-1.645, 0.75),
-                (-1.0, 3.1),
-                (0.0, 15.1),
-                (0.674, 37.4),
-                (2.0, 71.7),
-            ],
+            capacity: &quantiles([0.08, 0.75, 3.1, 15.1, 37.4, 71.7]),
             rtt: RttQuantiles { p50_ms: 71.0, p99_ms: 305.0, p999_ms: 905.0 },
             loss: 0.0044,
             loss_burst_probes: 2.4,
@@ -133,14 +126,7 @@ const KINDS: [Kind; 4] = [
     },
     Kind {
         operator: Operator {
-            capacity: &[
-                (-2.5, 0.05),
-                (-1.645, 0.95),
-                (-1.0, 4.0),
-                (0.0, 17.2),
-                (0.674, 33.8),
-                (2.0, 74.4),
-            ],
+            capacity: &quantiles([0.05, 0.95, 4.0, 17.2, 33.8, 74.4]),
             rtt: RttQuantiles { p50_ms: 62.0, p99_ms: 477.0, p999_ms: 5_721.0 },
             loss: 0.0164,
             loss_burst_probes: 8.7,
@@ -152,14 +138,7 @@ const KINDS: [Kind; 4] = [
     },
     Kind {
         operator: Operator {
-            capacity: &[
-                (-2.5, 0.05),
-                (-1.645, 1.5),
-                (-1.0, 9.5),
-                (0.0, 47.2),
-                (0.674, 80.3),
-                (2.0, 133.0),
-            ],
+            capacity: &quantiles([0.05, 1.5, 9.5, 47.2, 80.3, 133.0]),
             rtt: RttQuantiles { p50_ms: 62.0, p99_ms: 1_050.0, p999_ms: 9_940.0 },
             loss: 0.021,
             loss_burst_probes: 4.5,
@@ -175,14 +154,7 @@ const KINDS: [Kind; 4] = [
     },
     Kind {
         operator: Operator {
-            capacity: &[
-                (-2.5, 0.01),
-                (-1.645, 0.33),
-                (-1.0, 2.1),
-                (0.0, 14.1),
-                (0.674, 32.3),
-                (2.0, 65.8),
-            ],
+            capacity: &quantiles([0.01, 0.33, 2.1, 14.1, 32.3, 65.8]),
             rtt: RttQuantiles { p50_ms: 60.0, p99_ms: 290.0, p999_ms: 2_284.0 },
             loss: 0.0029,
             loss_burst_probes: 3.0,
@@ -197,6 +169,11 @@ const KINDS: [Kind; 4] = [
         paired: true,
     },
 ];
+
+/// The capacities with their normal scores.
+const fn quantiles([a, b, c, d, e, f]: [f64; 6]) -> [(f64, f64); 6] {
+    [(-2.5, a), (-1.645, b), (-1.0, c), (0.0, d), (0.674, e), (2.0, f)]
+}
 
 /// Two per minute of 200 to 600 ms, in steps of 100 ms.
 const GAPS: Gaps = Gaps { per_minute: 2.0, at_least: &[(150.0, 1.0), (650.0, 0.0)] };
