@@ -19,11 +19,7 @@ mod fields;
 #[cfg(test)]
 #[path = "../../../scripts/golden.rs"]
 mod golden;
-#[cfg(test)]
-mod links;
 mod pages;
-#[cfg(test)]
-mod told;
 
 use std::process::ExitCode;
 
@@ -132,6 +128,9 @@ fn owner(name: &str) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    mod links;
+    mod told;
+
     use clap::Arg;
 
     use super::*;

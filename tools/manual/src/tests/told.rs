@@ -4,7 +4,7 @@ use std::path::Path;
 
 use clap::{Arg, Command};
 
-use crate::links::{pages, read};
+use super::links::{pages, read};
 
 /// Programs that `roadweave` runs and that are built separately.
 const OTHERS: [&str; 1] = ["video"];
