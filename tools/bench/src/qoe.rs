@@ -26,7 +26,7 @@ use roadweave_terminal::out;
 use serde::Serialize;
 
 use crate::demo::clip;
-use crate::demo::decode::{self, Comparison, RunFiles};
+use crate::demo::decode::{self, Comparison};
 use crate::demo::ffmpeg;
 use crate::demo::table::{known, millis, percent};
 use crate::table::{Column, filled, plain, right_aligned};
@@ -284,12 +284,7 @@ impl View {
 
     /// Decodes what arrived and compares it with `clip`; intermediate files go to `scratch`.
     pub fn compare(&self, clip: &Path, scratch: &Path) -> anyhow::Result<Comparison> {
-        let files = RunFiles {
-            clip: clip.to_owned(),
-            arrivals: self.arrived.clone(),
-            scratch: scratch.to_owned(),
-        };
-        Ok(decode::compare(&self.stream, &self.playout, &files)?)
+        Ok(decode::compare(&self.stream, &self.playout, &self.arrived, clip, scratch)?)
     }
 }
 

@@ -2,8 +2,8 @@
 //! clock.
 //!
 //! ```text
-//!   Sandbox::enter --> NetNs --connect--> NetNs --> Tunnel::start --> wait_for_paths --> load, measure
-//!                                                   (Daemon: server, client)
+//!   enter --> NetNs --connect--> NetNs --> Tunnel::start --> wait_for_paths --> load, measure
+//!                                          (Daemon: server, client)
 //! ```
 
 pub mod clock;
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use ipnet::IpNet;
-use roadweave_device::netns::{CableEnd, NetNs};
+use roadweave_device::netns::{CableEnd, NetNs, Sandbox};
 use roadweave_device::{Signal, Signals, wait_readable};
 use roadweave_terminal::exit;
 use roadweave_terminal::out;
@@ -37,8 +37,11 @@ pub fn connect(left: End<'_>, right: End<'_>) -> anyhow::Result<()> {
         .with_context(|| format!("cannot join {} and {}", left.0.name(), right.0.name()))
 }
 
-/// Ends the program on a signal; the sandbox and everything in it end with it.
-pub fn exit_when_told() -> anyhow::Result<()> {
+/// Goes on in a sandbox. A signal ends the program, and with it the sandbox and everything in it.
+pub fn enter() -> anyhow::Result<()> {
+    if let Sandbox::Ended(code) = Sandbox::enter()? {
+        exit::now(code);
+    }
     let mut signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate, Signal::Hangup])?;
     std::thread::spawn(move || {
         loop {

@@ -26,9 +26,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use indicatif::ProgressBar;
-use roadweave_device::netns::Sandbox;
 use roadweave_proto::{Instant, Rate};
-use roadweave_terminal::exit;
 use roadweave_terminal::out;
 use serde::Serialize;
 
@@ -40,7 +38,7 @@ use crate::demo::ffmpeg;
 use crate::demo::sampler::Sample;
 use crate::product;
 use crate::rate;
-use crate::sandbox::{clock, exit_when_told};
+use crate::sandbox::{self, clock};
 use crate::writable;
 
 const DIRECTORY: &str = "/run/roadweave-stack";
@@ -83,14 +81,7 @@ impl StackArgs {
     pub fn run(&self) -> anyhow::Result<()> {
         writable::check("--report", &self.report)?;
         ffmpeg::check()?;
-        match Sandbox::enter()? {
-            Sandbox::Ended(code) => exit::now(code),
-            Sandbox::Inside => self.run_inside(),
-        }
-    }
-
-    fn run_inside(&self) -> anyhow::Result<()> {
-        exit_when_told()?;
+        sandbox::enter()?;
         let directory = Path::new(DIRECTORY);
         fs::create_dir_all(directory).context("cannot make a directory")?;
         let bar = ProgressBar::new_spinner();

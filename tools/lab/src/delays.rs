@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use roadweave_emulate::{AtEnd, Capacity, Link, LinkSettings, Opportunities, Timeline, Trace};
 use roadweave_proto::{Instant, Rate};
+use serde::Serialize;
 
 /// The least one-way delay of each second of `trace`, ms; `None` where every probe is lost.
 pub fn bins(trace: &Trace) -> Vec<Option<f64>> {
@@ -130,7 +131,7 @@ impl Model {
 }
 
 /// One sender over one replay of a delay that rises (figure 4).
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Rise {
     /// The replay has delays, not only delivery opportunities.
     pub has_delays: bool,

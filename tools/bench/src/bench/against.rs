@@ -26,7 +26,7 @@ const RATES: [f64; 3] = [8e6, 30e6, 100e6];
 pub struct AgainstArgs {
     /// Compare with the program boringtun-cli: the CPU time of UDP streams
     #[arg(long, value_name = "PROGRAM")]
-    against: Option<PathBuf>,
+    pub against: Option<PathBuf>,
     /// Rounds of that comparison, whose medians are printed
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
@@ -45,10 +45,6 @@ pub struct Compared {
 type Round = [Ends<f64>; 2];
 
 impl AgainstArgs {
-    pub fn program(&self) -> Option<&Path> {
-        self.against.as_deref()
-    }
-
     /// Compares `tunnel`, which runs in `bench`, with boringtun, `program`.
     pub fn run(
         &self,

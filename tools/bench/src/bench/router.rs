@@ -11,15 +11,13 @@
 
 use std::net::SocketAddr;
 
-use roadweave_device::netns::Sandbox;
 use roadweave_proto::wire::GENEVE_PORT;
-use roadweave_terminal::exit;
 use roadweave_terminal::out;
 
 use super::iperf;
 use super::results::Results;
 use super::tunnel::{Bench, present};
-use crate::sandbox::exit_when_told;
+use crate::sandbox;
 use crate::sandbox::router::{RouterCable, write_router_files};
 use crate::sandbox::tunnel::Tunnel;
 
@@ -38,13 +36,8 @@ pub struct RouterArgs {
 impl RouterArgs {
     pub fn run(&self) -> anyhow::Result<()> {
         iperf::check()?;
-        match Sandbox::enter()? {
-            Sandbox::Ended(code) => exit::now(code),
-            Sandbox::Inside => {
-                exit_when_told()?;
-                present(&measure(&Bench::build(self.seconds)?)?, self.json)
-            }
-        }
+        sandbox::enter()?;
+        present(&measure(&Bench::build(self.seconds)?)?, self.json)
     }
 }
 

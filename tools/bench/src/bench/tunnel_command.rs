@@ -2,15 +2,14 @@
 
 use std::path::Path;
 
-use roadweave_device::netns::Sandbox;
-use roadweave_terminal::exit::{self, BadInput};
+use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 use roadweave_tunnel::Strategy;
 
 use super::against::{self, AgainstArgs};
 use super::iperf;
 use super::tunnel::{Bench, present};
-use crate::sandbox::exit_when_told;
+use crate::sandbox;
 
 /// Measures the tunnel's speed and what it adds in latency, against the same veth without it
 #[derive(Debug, clap::Args)]
@@ -33,16 +32,11 @@ impl TunnelArgs {
         let strategy: Strategy =
             self.strategy.parse().map_err(|error| BadInput::new(format!("--strategy: {error}")))?;
         iperf::check()?;
-        match Sandbox::enter()? {
-            Sandbox::Ended(code) => exit::now(code),
-            Sandbox::Inside => {
-                exit_when_told()?;
-                let bench = Bench::build(self.seconds)?;
-                match self.against.program() {
-                    Some(program) => self.compare(program, &bench, strategy),
-                    None => present(&bench.run(strategy)?, self.json),
-                }
-            }
+        sandbox::enter()?;
+        let bench = Bench::build(self.seconds)?;
+        match &self.against.against {
+            Some(program) => self.compare(program, &bench, strategy),
+            None => present(&bench.run(strategy)?, self.json),
         }
     }
 

@@ -15,7 +15,7 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use roadweave_lab::video::frame_id;
@@ -77,32 +77,24 @@ impl Comparison {
     }
 }
 
-#[derive(Clone, Debug)]
-pub struct RunFiles {
-    pub clip: PathBuf,
-    pub arrivals: PathBuf,
-    /// For intermediate files, which are removed.
-    pub scratch: PathBuf,
-}
-
+/// Intermediate files go to `scratch` and are removed.
 pub fn compare(
     stream: &SentStream,
     playout: &Playout,
-    files: &RunFiles,
+    arrivals: &Path,
+    clip: &Path,
+    scratch: &Path,
 ) -> Result<Comparison, DecodeError> {
-    let received = files.scratch.join("received.h264");
+    let received = scratch.join("received.h264");
     let fed = {
-        let log = BufReader::with_capacity(1 << 20, File::open(&files.arrivals)?);
+        let log = BufReader::with_capacity(1 << 20, File::open(arrivals)?);
         let out = BufWriter::with_capacity(1 << 20, File::create(&received)?);
         write_received(stream, playout, log, out)?
     };
     let sent = stream.log.frames.len();
-    let frames_fed = fed.len();
-    let decoder = Decoder::ShowsDamage;
-    let seen = compare_shown(&received, fed, decoder, &files.clip, sent, &files.scratch)?;
+    let seen = compare_shown(&received, fed, Decoder::ShowsDamage, clip, sent, scratch)?;
     std::fs::remove_file(&received)?;
-    let Seen { ssim, decoded, unreadable } = seen;
-    Ok(Comparison { ssim, fed: frames_fed, decoded, unreadable })
+    Ok(seen)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,13 +102,6 @@ pub enum Decoder {
     ShowsDamage,
     /// It leaves them out: a picture whose frame ID is not among the shown frames was not shown.
     HidesDamage,
-}
-
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Seen {
-    pub ssim: Vec<f32>,
-    pub decoded: usize,
-    pub unreadable: usize,
 }
 
 /// Decodes the byte stream `received`, which has the frames `fed` of `reference`, and compares the
@@ -128,7 +113,7 @@ pub fn compare_shown(
     reference: &Path,
     frames: usize,
     scratch: &Path,
-) -> Result<Seen, DecodeError> {
+) -> Result<Comparison, DecodeError> {
     let statistics = scratch.join("ssim.txt");
     let mut comparer = start_comparer(reference, frames, &statistics)?;
     let pipe = comparer.child.stdin.take().expect("standard input is piped");
@@ -144,7 +129,7 @@ pub fn compare_shown(
     if ssim.len() != frames {
         return Err(DecodeError::Incomplete { compared: ssim.len(), sent: frames });
     }
-    Ok(Seen { ssim, decoded, unreadable })
+    Ok(Comparison { ssim, fed: frames_fed, decoded, unreadable })
 }
 
 /// Writes the byte stream that the player gave its decoder; returns the frames in it. `arrivals`:

@@ -31,11 +31,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use roadweave_device::netns::Sandbox;
 use roadweave_lab::figures::{Results, Run, Scene};
 use roadweave_lab::video::quality::Player;
 use roadweave_proto::Rate;
-use roadweave_terminal::exit::{self, BadInput};
+use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 use serde::Serialize;
 
@@ -49,7 +48,7 @@ use self::ways::{LeftOut, Way, Ways};
 use self::world::World;
 use crate::product;
 use crate::rate;
-use crate::sandbox::exit_when_told;
+use crate::sandbox;
 use crate::writable;
 
 pub use self::sink::SinkArgs;
@@ -139,14 +138,11 @@ impl DemoArgs {
         if self.clip.is_none() || !self.no_ssim {
             ffmpeg::check()?;
         }
-        match Sandbox::enter()? {
-            Sandbox::Ended(code) => exit::now(code),
-            Sandbox::Inside => self.run_inside(scenario, bitrate_bps, ways),
-        }
+        sandbox::enter()?;
+        self.run_inside(scenario, bitrate_bps, ways)
     }
 
     fn run_inside(&self, scenario: Scenario, bitrate_bps: u64, ways: Ways) -> anyhow::Result<()> {
-        exit_when_told()?;
         let directory = Path::new(DIRECTORY);
         fs::create_dir_all(directory).context("cannot make a directory for the demo")?;
         let Ways { ways, video, left_out } = ways;

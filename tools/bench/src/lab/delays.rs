@@ -60,16 +60,7 @@ struct Quantiles {
 #[derive(Debug, Serialize)]
 struct Study {
     links: Vec<Studied>,
-    rises: Vec<RiseFigures>,
-}
-
-#[derive(Debug, Serialize)]
-struct RiseFigures {
-    has_delays: bool,
-    full_throttle: bool,
-    before_ms: f64,
-    peak_ms: f64,
-    after_ms: f64,
+    rises: Vec<Rise>,
 }
 
 impl DelaysArgs {
@@ -81,10 +72,7 @@ impl DelaysArgs {
             }
         }
         let links = links.into_iter().map(|(link, recordings)| Studied::of(link, &recordings));
-        let study = Study {
-            links: links.collect(),
-            rises: rises().into_iter().map(RiseFigures::from).collect(),
-        };
+        let study = Study { links: links.collect(), rises: rises() };
         if self.json { out::json(&study) } else { Ok(out::print(in_words(&study))?) }
     }
 }
@@ -138,13 +126,6 @@ impl Quantiles {
     fn row(&self) -> [String; 7] {
         let Self { min, p5, p25, p50, p75, p95, max } = self;
         [min, p5, p25, p50, p75, p95, max].map(|value| format!("{value:.1}"))
-    }
-}
-
-impl From<Rise> for RiseFigures {
-    fn from(rise: Rise) -> Self {
-        let Rise { has_delays, full_throttle, before_ms, peak_ms, after_ms } = rise;
-        Self { has_delays, full_throttle, before_ms, peak_ms, after_ms }
     }
 }
 

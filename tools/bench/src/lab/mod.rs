@@ -29,16 +29,6 @@ mod table;
 mod vod;
 mod workers;
 
-pub use self::compare::CompareArgs;
-pub use self::delays::DelaysArgs;
-pub use self::downloads::DownloadsArgs;
-pub use self::encoder::EncoderArgs;
-pub use self::fleet::FleetArgs;
-pub use self::raven::RavenArgs;
-pub use self::report::ReportArgs;
-pub use self::run::RunArgs;
-pub use self::vod::VodArgs;
-
 /// Runs experiments in virtual time: minutes of a drive in seconds, repeatable to the byte
 #[derive(Debug, clap::Args)]
 pub struct LabArgs {
@@ -48,15 +38,15 @@ pub struct LabArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum LabCommand {
-    Run(RunArgs),
-    Compare(CompareArgs),
-    Report(ReportArgs),
-    Raven(RavenArgs),
-    Delays(DelaysArgs),
-    Downloads(DownloadsArgs),
-    Encoder(EncoderArgs),
-    Fleet(FleetArgs),
-    Vod(VodArgs),
+    Run(run::RunArgs),
+    Compare(compare::CompareArgs),
+    Report(report::ReportArgs),
+    Raven(raven::RavenArgs),
+    Delays(delays::DelaysArgs),
+    Downloads(downloads::DownloadsArgs),
+    Encoder(encoder::EncoderArgs),
+    Fleet(fleet::FleetArgs),
+    Vod(vod::VodArgs),
 }
 
 impl LabArgs {

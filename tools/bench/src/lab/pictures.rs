@@ -16,7 +16,7 @@ use roadweave_terminal::out;
 
 use super::drives;
 use crate::demo::clip::{self, ClipSpec};
-use crate::demo::decode::{self, RunFiles};
+use crate::demo::decode;
 use crate::demo::ffmpeg;
 
 #[derive(Debug)]
@@ -66,12 +66,9 @@ impl Pictures {
         sent.flush()?;
         arrived.flush()?;
         let stream = SentStream::read(BufReader::new(File::open(path("sent.csv"))?))?;
-        let files = RunFiles {
-            clip: self.clip.clone(),
-            arrivals: path("arrived.log"),
-            scratch: scratch.path().to_owned(),
-        };
-        let comparison = decode::compare(&stream, &video.playout, &files)?;
+        let arrivals = path("arrived.log");
+        let comparison =
+            decode::compare(&stream, &video.playout, &arrivals, &self.clip, scratch.path())?;
         comparison.warn_of_nothing_decoded(name);
         Ok(comparison.mean())
     }

@@ -68,8 +68,7 @@ fn run(lost: impl Fn(usize, usize) -> bool) -> Option<(Comparison, Playout)> {
     let arrived = Arrivals::read(&stream, sink.as_slice()).unwrap();
     let player = Player::default();
     let playout = Playout::new(&stream.log, &arrived.first, &player, Instant::from_millis(9_000));
-    let files = RunFiles { clip, arrivals, scratch: scratch.path().to_owned() };
-    let comparison = compare(&stream, &playout, &files).unwrap();
+    let comparison = compare(&stream, &playout, &arrivals, &clip, scratch.path()).unwrap();
     assert_eq!(comparison.ssim.len(), FRAMES);
     Some((comparison, playout))
 }
