@@ -49,23 +49,15 @@ pub struct LinkDirection {
 /// Links between two ends.
 #[derive(Debug)]
 pub struct Bridge<P> {
-    links: Vec<BothWays<P>>,
-}
-
-#[derive(Debug)]
-struct BothWays<P> {
-    up: Link<P>,
-    down: Link<P>,
+    /// Up and down, as in [`Direction`].
+    links: Vec<[Link<P>; 2]>,
 }
 
 impl<P: AsRef<[u8]>> Bridge<P> {
     /// A bridge of links, each by its settings for up and down.
     pub fn new(links: impl IntoIterator<Item = (LinkSettings, LinkSettings)>) -> Self {
-        let links = links
-            .into_iter()
-            .map(|(up, down)| BothWays { up: Link::new(up), down: Link::new(down) })
-            .collect();
-        Self { links }
+        let both = |(up, down)| [Link::new(up), Link::new(down)];
+        Self { links: links.into_iter().map(both).collect() }
     }
 
     /// Takes in a packet along `way`. `now` must not descend.
@@ -81,32 +73,28 @@ impl<P: AsRef<[u8]>> Bridge<P> {
         way: LinkDirection,
         packet: P,
     ) -> Result<(), DropReason> {
-        self.link_mut(way).push(now, packet.as_ref().len(), packet)
+        self.links[way.link][way.direction as usize].push(now, packet.as_ref().len(), packet)
     }
 
     /// The next packet that has arrived by `now`, and its way: way by way, each in order of
     /// arrival.
     pub fn poll(&mut self, now: Instant) -> Option<(LinkDirection, P)> {
         self.links.iter_mut().enumerate().find_map(|(link, ways)| {
-            let up = ways.up.poll(now).map(|packet| (Direction::Up, packet));
-            let (direction, packet) =
-                up.or_else(|| ways.down.poll(now).map(|packet| (Direction::Down, packet)))?;
-            Some((LinkDirection { link, direction }, packet))
+            let mut ways = ways.iter_mut().zip([Direction::Up, Direction::Down]);
+            ways.find_map(|(way, direction)| {
+                Some((LinkDirection { link, direction }, way.poll(now)?))
+            })
         })
     }
 
     /// When the next packet arrives; `None` if no packet will.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let both = |ways: &BothWays<P>| [ways.up.poll_timeout(), ways.down.poll_timeout()];
-        self.links.iter().flat_map(both).flatten().min()
+        self.links.iter().flatten().filter_map(Link::poll_timeout).min()
     }
 
     /// Restarts all traces and random draws at `now`; packets in flight arrive unchanged.
     pub fn restart(&mut self, now: Instant) {
-        for ways in &mut self.links {
-            ways.up.restart(now);
-            ways.down.restart(now);
-        }
+        self.links.iter_mut().flatten().for_each(|way| way.restart(now));
     }
 
     /// The counters of `way`.
@@ -114,19 +102,7 @@ impl<P: AsRef<[u8]>> Bridge<P> {
     /// # Panics
     /// When there is no such link.
     pub fn stats(&self, way: LinkDirection) -> &LinkStats {
-        let ways = &self.links[way.link];
-        match way.direction {
-            Direction::Up => ways.up.stats(),
-            Direction::Down => ways.down.stats(),
-        }
-    }
-
-    fn link_mut(&mut self, way: LinkDirection) -> &mut Link<P> {
-        let ways = &mut self.links[way.link];
-        match way.direction {
-            Direction::Up => &mut ways.up,
-            Direction::Down => &mut ways.down,
-        }
+        self.links[way.link][way.direction as usize].stats()
     }
 }
 

@@ -5,13 +5,12 @@
 //! ```
 //!
 //! A trace is known in advance and the queue is first in, first out, so `push` settles when a
-//! packet departs, whether it is lost and when it arrives. A packet costs two heap operations, and
-//! the link's timeout is exact.
+//! packet departs, whether it is lost and when it arrives. A packet costs two operations of an
+//! ordered map, and the link's timeout is exact.
 //!
 //! Source: the shape of mahimahi's src/frontend/link_queue.cc, with rates, delay and loss.
 
-use std::cmp::Ordering;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use roadweave_proto::{DropCounters, DropReason, Instant};
@@ -33,7 +32,7 @@ pub struct Link<T> {
     dead: bool,
     waiting: VecDeque<Waiting>,
     waiting_bytes: usize,
-    arriving: BinaryHeap<Arriving<T>>,
+    arriving: Arriving<T>,
     arriving_bytes: usize,
     /// Without reordering jitter, no later packet arrives before this.
     last_arrival: Instant,
@@ -41,6 +40,9 @@ pub struct Link<T> {
     mtu: usize,
     stats: LinkStats,
 }
+
+/// Packets with their bytes, by arrival and number: those that arrive together keep their order.
+type Arriving<T> = BTreeMap<(Instant, u64), (usize, T)>;
 
 /// The settings of a [`Link`].
 #[derive(Clone, Debug)]
@@ -98,15 +100,6 @@ struct Waiting {
     bytes: usize,
 }
 
-#[derive(Debug)]
-struct Arriving<T> {
-    at: Instant,
-    /// Packets that arrive together keep their order.
-    number: u64,
-    bytes: usize,
-    packet: T,
-}
-
 impl LinkSettings {
     /// Settings for `trace` with its default queue, starting at [`Instant::ZERO`].
     pub fn new(trace: Trace, seed: u64) -> Self {
@@ -125,7 +118,7 @@ impl<T> Link<T> {
             dead: false,
             waiting: VecDeque::new(),
             waiting_bytes: 0,
-            arriving: BinaryHeap::new(),
+            arriving: Arriving::new(),
             arriving_bytes: 0,
             last_arrival: Instant::ZERO,
             mtu: usize::MAX,
@@ -161,7 +154,7 @@ impl<T> Link<T> {
             return Ok(());
         }
         let at = self.arrival(departs);
-        self.arriving.push(Arriving { at, number, bytes, packet });
+        self.arriving.insert((at, number), (bytes, packet));
         self.arriving_bytes += bytes;
         self.stats.in_link += 1;
         Ok(())
@@ -174,21 +167,19 @@ impl<T> Link<T> {
 
     /// The next packet that has arrived by `now`.
     pub fn poll(&mut self, now: Instant) -> Option<T> {
-        let next = self.arriving.peek()?;
-        if next.at > now {
-            return None;
-        }
-        let arrived = self.arriving.pop()?;
-        self.arriving_bytes -= arrived.bytes;
+        let next = self.arriving.first_entry().filter(|next| next.key().0 <= now)?;
+        let (bytes, packet) = next.remove();
+        self.arriving_bytes -= bytes;
         self.stats.in_link -= 1;
         self.stats.delivered += 1;
-        self.stats.delivered_bytes += arrived.bytes as u64;
-        Some(arrived.packet)
+        self.stats.delivered_bytes += bytes as u64;
+        Some(packet)
     }
 
     /// When the next packet arrives; `None` if no packet will.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.arriving.peek().map(|next| next.at).filter(|&at| at < Instant::FAR_FUTURE)
+        let (&(at, _), _) = self.arriving.first_key_value()?;
+        (at < Instant::FAR_FUTURE).then_some(at)
     }
 
     /// Kills or revives the link.
@@ -222,20 +213,20 @@ impl<T> Link<T> {
 
         // Numbers ascend in the queue: packets below its front have departed.
         let first = self.waiting.front().map_or(u64::MAX, |waiting| waiting.number);
-        let (mut held, under_way): (Vec<_>, Vec<_>) =
-            self.arriving.drain().partition(|packet| packet.number >= first);
-        held.sort_unstable_by_key(|packet| packet.number);
-        self.last_arrival = under_way.iter().map(|packet| packet.at).fold(now, Instant::max);
-        self.arriving.extend(under_way);
-        let mut held = held.into_iter().peekable();
+        let (held, under_way): (Arriving<T>, Arriving<T>) =
+            std::mem::take(&mut self.arriving).into_iter().partition(|it| it.0.1 >= first);
+        self.last_arrival = under_way.keys().map(|(at, _)| *at).fold(now, Instant::max);
+        self.arriving = under_way;
+        let held = held.into_iter().map(|((_, number), packet)| (number, packet));
+        let mut held: BTreeMap<u64, (usize, T)> = held.collect();
         for index in 0..self.waiting.len() {
             let Waiting { number, bytes, .. } = self.waiting[index];
             let departs = self.transmitter.transmit(now, bytes);
             self.waiting[index].departs = departs;
             // A missing packet was lost.
-            if let Some(packet) = held.next_if(|packet| packet.number == number) {
+            if let Some(packet) = held.remove(&number) {
                 let at = self.arrival(departs);
-                self.arriving.push(Arriving { at, ..packet });
+                self.arriving.insert((at, number), packet);
             }
         }
     }
@@ -285,47 +276,18 @@ impl<T> Link<T> {
     }
 
     fn arrival(&mut self, departs: Instant) -> Instant {
-        let delay = self.settings.trace.delay().at(departs.since(self.settings.origin));
-        let Some(jitter) = self.settings.jitter else {
-            self.last_arrival = self.last_arrival.max(departs + delay);
-            return self.last_arrival;
-        };
-        let extra = self.random.normal() * jitter.deviation.as_nanos() as f64;
-        let delay = Duration::from_nanos((nanos(delay) as f64 + extra).max(0.0) as u64);
-        if jitter.reorders {
-            return departs + delay;
+        let mut delay = self.settings.trace.delay().at(departs.since(self.settings.origin));
+        if let Some(jitter) = self.settings.jitter {
+            let extra = self.random.normal() * jitter.deviation.as_nanos() as f64;
+            delay = Duration::from_nanos((nanos(delay) as f64 + extra).max(0.0) as u64);
+            if jitter.reorders {
+                return departs + delay;
+            }
         }
         self.last_arrival = self.last_arrival.max(departs + delay);
         self.last_arrival
     }
 }
-
-impl<T> Arriving<T> {
-    fn key(&self) -> (Instant, u64) {
-        (self.at, self.number)
-    }
-}
-
-/// Reversed, since the heap keeps the greatest on top.
-impl<T> Ord for Arriving<T> {
-    fn cmp(&self, other: &Self) -> Ordering {
-        other.key().cmp(&self.key())
-    }
-}
-
-impl<T> PartialOrd for Arriving<T> {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl<T> PartialEq for Arriving<T> {
-    fn eq(&self, other: &Self) -> bool {
-        self.key() == other.key()
-    }
-}
-
-impl<T> Eq for Arriving<T> {}
 
 #[cfg(test)]
 mod tests;

@@ -58,7 +58,7 @@ impl Arrivals {
     }
 }
 
-fn signed(micros: u64) -> i64 {
+pub(crate) fn signed(micros: u64) -> i64 {
     i64::try_from(micros).unwrap_or(i64::MAX)
 }
 

@@ -353,32 +353,25 @@ impl RecordClient {
     }
 
     fn poll_handshake(&mut self, now: Instant) -> Option<Vec<u8>> {
-        match self.handshake {
-            Handshake::Idle if self.endpoint.is_some() && now >= self.silent_from() => {
-                self.handshake = Handshake::Challenge { next: now + RETRY };
-                Some(Message::Hello { nonce: self.nonce }.encode())
-            }
-            Handshake::Challenge { next } if next <= now => {
-                self.handshake = Handshake::Challenge { next: now + RETRY };
-                Some(Message::Hello { nonce: self.nonce }.encode())
-            }
-            Handshake::Ready { token } => {
-                let clock = self.clock?;
-                self.handshake =
-                    Handshake::Welcome { token, next: now + RETRY, until: now + OPEN_MAX };
-                Some(self.open(token, clock.elapsed_us(now)))
-            }
-            Handshake::Welcome { until, .. } if until <= now => {
-                // The secret is invalid, as after a restart of the server.
-                self.handshake = Handshake::Challenge { next: now + RETRY };
-                Some(Message::Hello { nonce: self.nonce }.encode())
-            }
-            Handshake::Welcome { token, next, until } if next <= now => {
-                self.handshake = Handshake::Welcome { token, next: now + RETRY, until };
-                Some(self.open(token, self.clock?.elapsed_us(now)))
-            }
-            _ => None,
+        let begins = match self.handshake {
+            Handshake::Idle => self.endpoint.is_some() && now >= self.silent_from(),
+            Handshake::Challenge { next } => next <= now,
+            // The secret is invalid, as after a restart of the server.
+            Handshake::Welcome { until, .. } => until <= now,
+            Handshake::Ready { .. } => false,
+        };
+        if begins {
+            self.handshake = Handshake::Challenge { next: now + RETRY };
+            return Some(Message::Hello { nonce: self.nonce }.encode());
         }
+        let (token, until) = match self.handshake {
+            Handshake::Ready { token } => (token, now + OPEN_MAX),
+            Handshake::Welcome { token, next, until } if next <= now => (token, until),
+            _ => return None,
+        };
+        let elapsed_us = self.clock?.elapsed_us(now);
+        self.handshake = Handshake::Welcome { token, next: now + RETRY, until };
+        Some(self.open(token, elapsed_us))
     }
 
     fn open(&self, token: u64, elapsed_us: u64) -> Vec<u8> {

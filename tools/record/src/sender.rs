@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use roadweave_proto::{Instant, Rate};
 
+use crate::arrivals::signed;
 use crate::message::{PROBE_BYTES, Packet, PacketKind, Report};
 use crate::plan::{Moment, Phase, PlanClock, RecordMode, RecordPlan};
 
@@ -288,21 +289,19 @@ impl Estimate {
         self.round_trip = round_trip;
         self.loop_time = round_trip.saturating_sub(Duration::from_micros(own_queue));
 
-        let Some((bytes, at)) = self.last else {
-            self.last = Some((report.bytes, report.received_us));
-            return;
-        };
+        let here = (report.bytes, report.received_us);
+        let (bytes, at) = self.last.unwrap_or(here);
         let elapsed = report.received_us.saturating_sub(at);
-        if elapsed < RATE_OVER_US || report.bytes <= bytes {
-            // Too short for a rate, or no data: the gap between two cycles is not a rate.
-            if report.bytes <= bytes {
-                self.last = Some((report.bytes, report.received_us));
-            }
-            return;
+        let is_more = report.bytes > bytes;
+        if is_more && elapsed < RATE_OVER_US {
+            return; // Too short for a rate.
         }
-        self.last = Some((report.bytes, report.received_us));
-        let bits = u128::from(report.bytes - bytes) * 8 * 1_000_000 / u128::from(elapsed);
-        self.add_rate(now, Rate::from_bps(u64::try_from(bits).unwrap_or(u64::MAX)));
+        self.last = Some(here);
+        // Without data, the gap between two cycles is not a rate.
+        if is_more {
+            let bits = u128::from(report.bytes - bytes) * 8 * 1_000_000 / u128::from(elapsed);
+            self.add_rate(now, Rate::from_bps(u64::try_from(bits).unwrap_or(u64::MAX)));
+        }
     }
 
     fn add_rate(&mut self, now: Instant, rate: Rate) {
@@ -342,10 +341,6 @@ impl Estimate {
         let window = rate.bytes_in(self.loop_time + REPORT_TIME + QUEUE_TARGET);
         window.max(PACKETS_MIN * u64::from(plan.packet_bytes))
     }
-}
-
-fn signed(micros: u64) -> i64 {
-    i64::try_from(micros).unwrap_or(i64::MAX)
 }
 
 /// After which silence the other side gets no data.

@@ -12,7 +12,6 @@
 //! sessions and challenges, and does not evict those of others.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
@@ -93,18 +92,6 @@ struct Session {
     sends: Rate,
     endpoint: Endpoint,
     log: LogSender,
-}
-
-impl Default for RecordLimits {
-    /// 64 links, an hour, 200 Mbit/s each and 4 Gbit/s in all.
-    fn default() -> Self {
-        Self {
-            sessions: 64,
-            length: Duration::from_secs(3_600),
-            rate: Rate::from_kbps(200_000),
-            rate_all: Rate::from_kbps(4_000_000),
-        }
-    }
 }
 
 impl RecordServer {
@@ -381,16 +368,6 @@ impl Session {
     }
 }
 
-impl fmt::Debug for RecordServer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RecordServer")
-            .field("limits", &self.limits)
-            .field("statistics", &self.statistics())
-            .finish_non_exhaustive()
-    }
-}
-
-/// The highest rate of the server by a plan.
 fn sends(plan: &RecordPlan) -> Rate {
     match plan.mode {
         _ if !plan.down => Rate::ZERO,

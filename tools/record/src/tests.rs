@@ -13,6 +13,18 @@ use world::{START, World};
 
 use super::*;
 
+impl Default for RecordLimits {
+    /// 64 links, an hour, 200 Mbit/s each and 4 Gbit/s in all.
+    fn default() -> Self {
+        Self {
+            sessions: 64,
+            length: Duration::from_secs(3_600),
+            rate: Rate::from_kbps(200_000),
+            rate_all: Rate::from_kbps(4_000_000),
+        }
+    }
+}
+
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
