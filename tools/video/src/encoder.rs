@@ -11,6 +11,7 @@ use gstreamer::prelude::*;
 
 use crate::options::{Codec, Picture, Recovery};
 use crate::plugins::{self, set};
+use crate::rtp;
 use crate::sizing::EncoderRate;
 
 #[derive(Debug)]
@@ -73,15 +74,8 @@ impl Encoder {
     }
 
     pub fn caps(&self) -> gst::Caps {
-        let name = match self.codec {
-            Codec::H264 | Codec::OpenH264 => "video/x-h264",
-            Codec::H265 => "video/x-h265",
-            Codec::Vp8 => return gst::Caps::new_empty_simple("video/x-vp8"),
-        };
-        gst::Caps::builder(name)
-            .field("stream-format", "byte-stream")
-            .field("alignment", "au")
-            .build()
+        let other = || gst::Caps::new_empty_simple("video/x-vp8");
+        rtp::byte_stream(self.codec).unwrap_or_else(other)
     }
 }
 

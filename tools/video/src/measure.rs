@@ -100,10 +100,7 @@ impl Share {
     fn of(mut ratios: Vec<f64>) -> Self {
         ratios.sort_by(f64::total_cmp);
         let rounded = |ratio: f64| (ratio * 1000.0).round() / 1000.0;
-        let at = |share: f64| {
-            let at = (ratios.len() as f64 * share).ceil() as usize;
-            rounded(ratios.get(at.saturating_sub(1)).copied().unwrap_or(0.0))
-        };
+        let at = |share: f64| rounded(view::quantile(&ratios, share));
         let sum: f64 = ratios.iter().sum();
         Self {
             frames: ratios.len(),

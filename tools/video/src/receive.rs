@@ -439,9 +439,8 @@ fn show(
     let [unpack, decode] = rtp::decoder(codec, view.damaged)?;
     let form = make("capsfilter")?;
     let is_written = view.state().record.wants_stream();
-    if let Some(name) = record::form(codec).filter(|_| is_written) {
-        let caps = gst::Caps::builder(name).field("stream-format", "byte-stream");
-        form.set_property("caps", caps.field("alignment", "au").build());
+    if let Some(caps) = rtp::byte_stream(codec).filter(|_| is_written) {
+        form.set_property("caps", caps);
     }
     pipeline.add_many([&unpack, &form, &decode])?;
     gst::Element::link_many([&unpack, &form, &decode])?;

@@ -43,6 +43,18 @@ pub fn caps(payload_type: u8) -> Option<gst::Caps> {
     Some(caps.build())
 }
 
+/// A byte stream of one frame a buffer, the only form that can be read from a file; absent for a
+/// codec without it.
+pub fn byte_stream(codec: Codec) -> Option<gst::Caps> {
+    let name = match codec {
+        Codec::H264 | Codec::OpenH264 => "video/x-h264",
+        Codec::H265 => "video/x-h265",
+        Codec::Vp8 => return None,
+    };
+    let caps = gst::Caps::builder(name).field("stream-format", "byte-stream");
+    Some(caps.field("alignment", "au").build())
+}
+
 /// The element that splits frames into packets of at most `mtu` bytes.
 pub fn payloader(codec: Codec, mtu: u16) -> Result<gst::Element> {
     let payloader = match codec {

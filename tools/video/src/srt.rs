@@ -33,7 +33,7 @@ pub struct Connection {
     shared: Arc<Shared>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Shared {
     /// The rate that there is room for, bit/s.
     bps: AtomicU64,
@@ -107,14 +107,7 @@ impl Connection {
         pipeline.add_many([&parser, &mux, &sink])?;
         gst::Element::link_many([encoded, &parser, &mux, &sink])?;
 
-        let shared = Arc::new(Shared {
-            bps: AtomicU64::new(most_bps),
-            given: AtomicU64::new(0),
-            rtt_us: AtomicU64::new(0),
-            unacknowledged: AtomicU64::new(0),
-            silent_ms: AtomicU64::new(0),
-            over: AtomicBool::new(false),
-        });
+        let shared = Arc::new(Shared { bps: AtomicU64::new(most_bps), ..Shared::default() });
         count(&sink, &shared, bytes_sent)?;
         let steer = Steer::new(least_bps, most_bps, Duration::from_millis(u64::from(latency)));
         let (watched, weak) = (Arc::clone(&shared), sink.downgrade());

@@ -20,6 +20,6 @@ fn bps(bytes: u64, seconds: f64) -> u64 {
 }
 
 /// Rounded for people and files.
-fn rounded(value: f64) -> f64 {
+pub fn rounded(value: f64) -> f64 {
     (value * 100.0).round() / 100.0
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::ssim;
+use crate::statistics::rounded;
 
 #[derive(Debug)]
 pub struct View {
@@ -114,13 +115,9 @@ pub fn mean_db(seen: impl Iterator<Item = Seen>) -> Option<f64> {
     (count > 0).then(|| rounded(sum / f64::from(count)))
 }
 
-fn quantile(sorted: &[f64], share: f64) -> f64 {
+pub fn quantile(sorted: &[f64], share: f64) -> f64 {
     let at = (sorted.len() as f64 * share).ceil() as usize;
     sorted.get(at.saturating_sub(1)).copied().unwrap_or(0.0)
-}
-
-fn rounded(value: f64) -> f64 {
-    (value * 100.0).round() / 100.0
 }
 
 /// Encoders and decoders round times.

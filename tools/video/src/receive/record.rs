@@ -7,17 +7,7 @@ use anyhow::Result;
 use serde::Serialize;
 
 use crate::log_file::LogFile;
-use crate::options::Codec;
 use crate::stamp::Stamp;
-
-/// The byte stream to request: other forms cannot be read from a file.
-pub fn form(codec: Codec) -> Option<&'static str> {
-    match codec {
-        Codec::H264 | Codec::OpenH264 => Some("video/x-h264"),
-        Codec::H265 => Some("video/x-h265"),
-        Codec::Vp8 => None,
-    }
-}
 
 #[derive(Debug)]
 pub struct Record {

@@ -34,11 +34,13 @@ pub enum Clocks {
     Relative,
 }
 
-impl Delays {
-    pub fn new() -> Self {
+impl Default for Delays {
+    fn default() -> Self {
         Self { first_us: None, counts: Vec::new(), least_us: i64::MAX, most_us: i64::MIN, total: 0 }
     }
+}
 
+impl Delays {
     /// Adds a picture shown `delay_us` microseconds after its capture, by two clocks.
     pub fn add(&mut self, delay_us: i64) {
         if self.counts.is_empty() {
@@ -102,7 +104,7 @@ mod tests {
     use super::*;
 
     fn of(delays: impl IntoIterator<Item = i64>) -> Delays {
-        let mut all = Delays::new();
+        let mut all = Delays::default();
         delays.into_iter().for_each(|us| all.add(us));
         all
     }
@@ -115,8 +117,8 @@ mod tests {
         assert_eq!(all.clocks(), Clocks::Shared);
         let one = of([42_300]).percentiles(0).unwrap();
         assert_eq!(one, Percentiles { p50: 42.3, p95: 42.3, p99: 42.3, max: 42.3 });
-        assert_eq!(Delays::new().percentiles(0), None);
-        assert_eq!(Delays::new().clocks(), Clocks::Shared);
+        assert_eq!(Delays::default().percentiles(0), None);
+        assert_eq!(Delays::default().clocks(), Clocks::Shared);
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub struct Received {
     delay_us: Option<i64>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Count {
     since: Duration,
     bytes: u64,
@@ -105,7 +105,7 @@ impl Received {
         let delay = micros(unix).saturating_sub(micros(captured));
         if self.delay_us.replace(delay).is_some_and(|last| last.abs_diff(delay) > CLOCK_SET_US) {
             // A clock was set, so that delays before and after it cannot be compared.
-            self.each(|count| count.delays = Delays::new());
+            self.each(|count| count.delays = Delays::default());
         }
         self.each(|count| count.delays.add(delay));
         if let Some(last) = self.number.replace(number) {
@@ -190,20 +190,7 @@ impl Received {
 
 impl Count {
     fn new(since: Duration) -> Self {
-        Self {
-            since,
-            bytes: 0,
-            packets: 0,
-            packets_lost: 0,
-            frames_shown: 0,
-            frames_lost: 0,
-            stalls: 0,
-            stall_longest: Duration::ZERO,
-            key_frame_requests: 0,
-            jumps: 0,
-            packets_dropped: 0,
-            delays: Delays::new(),
-        }
+        Self { since, ..Self::default() }
     }
 }
 
