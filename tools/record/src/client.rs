@@ -216,7 +216,7 @@ impl RecordClient {
             return Some(datagram);
         }
         let endpoint = self.endpoint.as_mut()?;
-        let confirmed = self.log.count();
+        let confirmed = self.log.count;
         // A probe does not wait behind a report.
         if let Some(packet) = endpoint.poll_packet(now, confirmed) {
             return Some(packet);
@@ -258,7 +258,7 @@ impl RecordClient {
             Some(_) if moment.phase == Phase::Saturate => RecordPhase::Saturating,
             Some(_) => RecordPhase::Probing,
         };
-        let down_bytes = self.endpoint.as_ref().map_or(0, |endpoint| endpoint.receiver.bytes());
+        let down_bytes = self.endpoint.as_ref().map_or(0, |endpoint| endpoint.receiver.bytes);
         RecordProgress {
             elapsed: elapsed.min(self.plan.duration()),
             cycle: moment.cycle.min(self.plan.cycles()),

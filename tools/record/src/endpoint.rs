@@ -64,7 +64,7 @@ impl Endpoint {
     }
 
     pub fn poll_timeout(&self, now: Instant) -> Instant {
-        let report = self.receiver.poll_timeout().unwrap_or(Instant::FAR_FUTURE);
+        let report = self.receiver.report_due.unwrap_or(Instant::FAR_FUTURE);
         self.sender.poll_timeout(now).min(report)
     }
 }

@@ -98,7 +98,7 @@ pub(crate) struct LogSender {
     next: u32,
     /// When the client last confirmed new entries, or a repetition began.
     progress: Instant,
-    discarded: u32,
+    pub discarded: u32,
 }
 
 impl LogSender {
@@ -159,16 +159,12 @@ impl LogSender {
     pub fn end(&self) -> u32 {
         self.first + u32::try_from(self.entries.len()).unwrap_or(u32::MAX)
     }
-
-    pub fn discarded(&self) -> u32 {
-        self.discarded
-    }
 }
 
 /// The client's side: which entries have arrived.
 #[derive(Debug, Default)]
 pub(crate) struct LogReceiver {
-    count: u32,
+    pub count: u32,
     end: u32,
 }
 
@@ -183,10 +179,6 @@ impl LogReceiver {
         let new = &entries[known..];
         self.count = self.count.saturating_add(u32::try_from(new.len()).unwrap_or(0));
         new
-    }
-
-    pub fn count(&self) -> u32 {
-        self.count
     }
 
     /// Number of the server's entries that are missing.
@@ -240,7 +232,7 @@ mod tests {
             }
             got.extend_from_slice(receiver.accept(first, sender.end(), &entries));
             if round % 5 != 1 {
-                sender.on_confirmed(now, receiver.count());
+                sender.on_confirmed(now, receiver.count);
             }
         }
         assert_eq!(got, (0..4_000).map(delivery).collect::<Vec<_>>());
@@ -251,7 +243,7 @@ mod tests {
     fn the_log_is_bounded_and_counts_what_it_discards() {
         let mut sender = LogSender::default();
         (0..ENTRIES_MAX as u32 + 5).for_each(|at| sender.push(delivery(at)));
-        assert_eq!((sender.discarded(), sender.end()), (5, ENTRIES_MAX as u32));
+        assert_eq!((sender.discarded, sender.end()), (5, ENTRIES_MAX as u32));
     }
 
     #[test]

@@ -20,12 +20,13 @@ pub(crate) struct Receiver {
     highest: u32,
     /// When the last packet was sent, us since the sender's start, and when it arrived.
     last: Option<(u64, Instant)>,
-    bytes: u64,
+    /// Bytes received while the link was saturated, as IP packets.
+    pub bytes: u64,
     /// The cycle whose data arrives now.
     saturating: Option<u16>,
     /// The current millisecond: cycle, ms, bytes.
     open: Option<(u16, u32, u32)>,
-    report_due: Option<Instant>,
+    pub report_due: Option<Instant>,
     reported_at: Option<Instant>,
 }
 
@@ -110,15 +111,6 @@ impl Receiver {
             log_first: 0,
             entries: Vec::new(),
         })
-    }
-
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        self.report_due
-    }
-
-    /// Bytes received while the link was saturated, as IP packets.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
     }
 
     /// Logs the current millisecond.

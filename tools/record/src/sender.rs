@@ -48,7 +48,8 @@ pub(crate) struct Sender {
     /// When a packet or report last came from the other side.
     heard_at: Instant,
     estimate: Estimate,
-    data_bytes: u64,
+    /// Bytes of data sent, as IP packets.
+    pub data_bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -178,11 +179,6 @@ impl Sender {
 
     pub fn moment(&self, now: Instant) -> Moment {
         self.plan.moment(self.clock.elapsed(now), self.saturates)
-    }
-
-    /// Bytes of data sent, as IP packets.
-    pub fn data_bytes(&self) -> u64 {
-        self.data_bytes
     }
 
     /// The last time from a packet's departure to its report.

@@ -327,8 +327,8 @@ impl RecordServer {
 
     fn end_session(&mut self, token: u64) {
         if let Some(session) = self.sessions.remove(&token) {
-            self.statistics.bytes_sent += session.endpoint.sender.data_bytes();
-            self.statistics.bytes_received += session.endpoint.receiver.bytes();
+            self.statistics.bytes_sent += session.endpoint.sender.data_bytes;
+            self.statistics.bytes_received += session.endpoint.receiver.bytes;
         }
     }
 }
@@ -353,7 +353,7 @@ impl Session {
         report.token = self.endpoint.token;
         (report.log_first, report.entries) = self.log.take(now, round_trip);
         report.log_end = self.log.end();
-        report.log_discarded = self.log.discarded();
+        report.log_discarded = self.log.discarded;
         if self.log.has_news() {
             self.endpoint.receiver.due_at(now);
         }

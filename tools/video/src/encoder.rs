@@ -16,7 +16,7 @@ use crate::sizing::EncoderRate;
 
 #[derive(Debug)]
 pub struct Encoder {
-    element: gst::Element,
+    pub element: gst::Element,
     codec: Codec,
     fps: u32,
     /// The last limit, in kbit/s.
@@ -43,10 +43,6 @@ impl Encoder {
             Codec::OpenH264 => openh264(key_frames)?,
         };
         Ok(Self { element, codec, fps, kbps: AtomicU32::new(0) })
-    }
-
-    pub fn element(&self) -> &gst::Element {
-        &self.element
     }
 
     /// Limits the following frames to `bytes` each.

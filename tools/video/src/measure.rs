@@ -52,7 +52,7 @@ pub fn run(options: options::Measure) -> Result<()> {
             .filter(|at| of_it(*at) && at % (options.hold as usize) < JUMP && *at >= JUMP)
             .map(|at| sizes.encoded[at] as f64 / *target as f64)
             .collect();
-        let seen = sizes.view.seen().iter().enumerate().filter(|(at, _)| of_it(*at));
+        let seen = sizes.view.seen.iter().enumerate().filter(|(at, _)| of_it(*at));
         out::json_line(&Line {
             target_bytes: *target,
             all: Share::of(ratios(0)),
@@ -125,7 +125,7 @@ fn build(
     }
     let source = source::build(pipeline, &options.source, options.picture, false)?;
     let encoder = Encoder::new(options.picture, options.recovery, Some(KEY_FRAME_SECONDS))?;
-    let element = encoder.element().clone();
+    let element = encoder.element.clone();
     let (caps, tee) = (make("capsfilter")?, make("tee")?);
     caps.set_property("caps", encoder.caps());
     pipeline.add_many([&element, &caps, &tee])?;

@@ -175,7 +175,7 @@ fn encode(
     }
     let caps = make("capsfilter")?;
     caps.set_property("caps", encoder.caps());
-    let element = encoder.element().clone();
+    let element = encoder.element.clone();
     pipeline.add_many([&queue, &element, &caps])?;
     gst::Element::link_many([source, &queue, &element, &caps])?;
 

@@ -25,7 +25,7 @@ use roadweave_proto::Instant;
 use rustix::process::Signal;
 
 use super::clip::FPS;
-use super::configs::{Configs, LANE};
+use super::configs::LANE;
 use super::decode::{self, Decoder};
 use super::sampler;
 use super::stage::{Bridged, DRAIN, LEAD_IN_FRAMES, Progress, SETTLE, Stage};
@@ -50,7 +50,7 @@ const TAIL_FRAMES: u32 = FPS;
 #[derive(Debug)]
 pub struct LiveStage {
     program: PathBuf,
-    film: PathBuf,
+    pub film: PathBuf,
 }
 
 impl LiveStage {
@@ -65,10 +65,6 @@ impl LiveStage {
         Ok(Self { program, film })
     }
 
-    pub fn film(&self) -> &Path {
-        &self.film
-    }
-
     pub fn run(
         &self,
         stage: &Stage,
@@ -77,9 +73,7 @@ impl LiveStage {
     ) -> anyhow::Result<LiveRun> {
         let files = LiveLogs::of(&stage.directory);
         tell(Progress::Connecting);
-        let configs = Configs::write(&stage.directory, &stage.scenario, &live.strategy)?;
-        let mut bridged = stage.start_tunnel(&configs)?;
-        bridged.wait_for_paths(stage)?;
+        let mut bridged = stage.start_tunnel(&live.strategy)?;
 
         let mut viewer = self.start_viewer(stage, &files)?;
         let mut camera = self.start_camera(stage, &files, live, &bridged)?;
@@ -144,7 +138,7 @@ impl LiveStage {
         command.args(["--size", &format!("{WIDTH}x{HEIGHT}"), "--fps", &FPS.to_string()]);
         match live.bitrate_bps {
             Some(bps) => command.args(["--bitrate", &bps.to_string()]),
-            None => command.arg("--feedback").arg(bridged.socket()).args(["--lane", LANE]),
+            None => command.arg("--feedback").arg(&bridged.tunnel.socket).args(["--lane", LANE]),
         };
         Daemon::start("camera", &mut command, &stage.directory)
     }

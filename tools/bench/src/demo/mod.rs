@@ -158,7 +158,7 @@ impl DemoArgs {
         let source = self.video.as_deref().or(self.clip.as_deref());
         let film = |program| LiveStage::new(program, source, self.seconds, directory);
         let live = video.map(film).transpose()?;
-        let film = live.as_ref().map(LiveStage::film);
+        let film = live.as_ref().map(|live| live.film.as_path());
         let keep = |keep: &Path| Kept::new(keep, clip.as_deref(), film);
         let stage = Stage {
             keep: self.keep.as_deref().map(keep).transpose()?,

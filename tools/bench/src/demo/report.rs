@@ -57,14 +57,17 @@ fn delays(runs: &[Run]) -> String {
         points: points(run),
     };
     let curves: Vec<Curve> = runs.iter().enumerate().map(curve).collect();
-    let legend = curves.iter().map(|curve| (curve.class.clone(), curve.name.as_str()));
     format!(
         "<h2>Packet delay</h2>\n<p class=\"muted\">Share of all packets sent that arrived within a \
          delay; each line of the grid is a tenth of the packets that the one below left. What a curve \
-         lacks was lost.</p>\n{}{}",
-        page::legend(legend),
-        page::drawing(&charts::delays(&curves))
+         lacks was lost.</p>\n{}",
+        drawn(&curves)
     )
+}
+
+fn drawn(curves: &[Curve]) -> String {
+    let legend = curves.iter().map(|curve| (curve.class.clone(), curve.name.as_str()));
+    page::legend(legend) + &page::drawing(&charts::delays(curves))
 }
 
 fn points(run: &Run) -> Vec<(f64, f64)> {

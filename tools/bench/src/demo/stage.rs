@@ -11,7 +11,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -67,16 +67,14 @@ pub enum Progress {
 
 pub struct Bridged {
     pub emulator: Daemon,
-    tunnel: Tunnel,
+    pub tunnel: Tunnel,
 }
 
 impl Stage {
     pub fn run(&self, strategy: &str, mut tell: impl FnMut(Progress)) -> anyhow::Result<Run> {
         let files = Logs::of(&self.directory);
         tell(Progress::Connecting);
-        let configs = Configs::write(&self.directory, &self.scenario, strategy)?;
-        let mut bridged = self.start_tunnel(&configs)?;
-        bridged.wait_for_paths(self)?;
+        let mut bridged = self.start_tunnel(strategy)?;
 
         self.send_lead_in(&files)?;
 
@@ -100,7 +98,9 @@ impl Stage {
         Ok(run)
     }
 
-    pub fn start_tunnel(&self, configs: &Configs) -> anyhow::Result<Bridged> {
+    /// The links and the tunnel over them, with a path over each link.
+    pub fn start_tunnel(&self, strategy: &str) -> anyhow::Result<Bridged> {
+        let configs = Configs::write(&self.directory, &self.scenario, strategy)?;
         // The emulator itself enters both namespaces.
         let mut command = Command::new(&self.program);
         command.arg("emulate").arg("--config").arg(&configs.emulator);
@@ -110,10 +110,10 @@ impl Stage {
             server: &self.world.proxy,
             client: &self.world.vehicle_box,
         };
-        Ok(Bridged {
-            emulator: Daemon::start("emulator", &mut command, &self.directory)?,
-            tunnel: Tunnel::start(site, &configs.tunnel)?,
-        })
+        let mut emulator = Daemon::start("emulator", &mut command, &self.directory)?;
+        let mut tunnel = Tunnel::start(site, &configs.tunnel)?;
+        tunnel.wait_for_paths(self.scenario.uplinks().count(), || emulator.check_running())?;
+        Ok(Bridged { emulator, tunnel })
     }
 
     fn send_lead_in(&self, files: &Logs) -> anyhow::Result<()> {
@@ -218,16 +218,6 @@ impl Stage {
 }
 
 impl Bridged {
-    pub fn wait_for_paths(&mut self, stage: &Stage) -> anyhow::Result<()> {
-        let Self { emulator, tunnel } = self;
-        tunnel.wait_for_paths(stage.scenario.uplinks().count(), || emulator.check_running())
-    }
-
-    /// The client's local socket.
-    pub fn socket(&self) -> &Path {
-        self.tunnel.socket()
-    }
-
     pub fn stop(self) -> anyhow::Result<()> {
         self.tunnel.stop()?;
         self.emulator.stop()

@@ -115,10 +115,10 @@ impl ClientArgs {
         let links = links.collect::<anyhow::Result<Vec<LinkRecorder>>>()?;
         let modems =
             self.modems.clone().map(|socket| ModemLog::start(socket, clock)).transpose()?;
-        let mut run = Run::new(clock, server, links);
+        let mut run = Run { clock, server, links, started: false };
         let mut signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate])?;
         run.carry(&mut signals, &mut Display::new(&self.interfaces))?;
-        self.write(&recording, run.links(), modems.as_ref())
+        self.write(&recording, &run.links, modems.as_ref())
     }
 
     fn plans(&self) -> Result<Vec<RecordPlan>, BadInput> {

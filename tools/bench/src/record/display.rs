@@ -11,7 +11,7 @@ use super::link::{LinkName, LinkRecorder};
 
 pub struct Display {
     bars: Vec<ProgressBar>,
-    next: Instant,
+    pub next: Instant,
     /// Of each link: the cycle, and the bytes up and down at the last update.
     last: Vec<(u16, u64, u64)>,
     looked_at: Instant,
@@ -58,10 +58,6 @@ impl Display {
             }
             *last = (progress.cycle.max(last.0), progress.up_bytes, progress.down_bytes);
         }
-    }
-
-    pub fn next(&self) -> Instant {
-        self.next
     }
 
     pub fn finish(&self) {

@@ -51,11 +51,11 @@ impl LinkRecorder {
             && let Some(datagram) = self.client.poll_transmit(now)
         {
             self.outbox.push(socket, self.to, datagram);
-            self.failure = self.outbox.failure().or(self.failure.filter(|_| !sent));
+            self.failure = self.outbox.failure.or(self.failure.filter(|_| !sent));
             sent = true;
         }
         self.outbox.flush(socket);
-        self.failure = self.outbox.failure().or(self.failure.filter(|_| !sent));
+        self.failure = self.outbox.failure.or(self.failure.filter(|_| !sent));
         sent
     }
 

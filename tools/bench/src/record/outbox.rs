@@ -13,7 +13,7 @@ pub struct Outbox {
     /// A datagram that did not fit the run while the socket was full.
     held: Option<(Destination, Vec<u8>)>,
     blocked: bool,
-    failure: Option<SendFailure>,
+    pub failure: Option<SendFailure>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,10 +52,6 @@ impl Outbox {
             self.append(to, &datagram);
             self.send(socket);
         }
-    }
-
-    pub fn failure(&self) -> Option<SendFailure> {
-        self.failure
     }
 
     fn append(&mut self, to: Destination, datagram: &[u8]) {

@@ -14,21 +14,13 @@ use super::display::Display;
 use super::link::LinkRecorder;
 
 pub struct Run {
-    clock: Clock,
-    server: SocketAddr,
-    links: Vec<LinkRecorder>,
-    started: bool,
+    pub clock: Clock,
+    pub server: SocketAddr,
+    pub links: Vec<LinkRecorder>,
+    pub started: bool,
 }
 
 impl Run {
-    pub fn new(clock: Clock, server: SocketAddr, links: Vec<LinkRecorder>) -> Self {
-        Self { clock, server, links, started: false }
-    }
-
-    pub fn links(&self) -> &[LinkRecorder] {
-        &self.links
-    }
-
     /// Records until the plan is over or interrupted; fails if the server does not answer.
     pub fn carry(&mut self, signals: &mut Signals, display: &mut Display) -> anyhow::Result<()> {
         let mut poller = Poller::new()?;
@@ -54,7 +46,7 @@ impl Run {
             display.show(now, &self.links);
             let now = self.clock.now();
             let due = self.links.iter().map(|link| link.poll_timeout(now)).min();
-            let due = due.unwrap_or(now).min(display.next());
+            let due = due.unwrap_or(now).min(display.next);
             let wait = Clock::until(now, due).map(|wait| if sent { wait.max(NAP) } else { wait });
             poller.wait(wait).context("cannot wait for the sockets")?;
             self.links.iter_mut().for_each(|link| link.receive(self.clock));

@@ -60,7 +60,8 @@ pub struct Site<'a> {
 pub struct Tunnel {
     pub server: Daemon,
     pub client: Daemon,
-    socket: PathBuf,
+    /// The client's local socket.
+    pub socket: PathBuf,
 }
 
 impl TunnelSpec<'_> {
@@ -179,10 +180,6 @@ impl Tunnel {
             }
             clock::sleep_until(clock::now() + POLL);
         }
-    }
-
-    pub fn socket(&self) -> &Path {
-        &self.socket
     }
 
     /// The client's status; `None` while it does not answer.

@@ -24,7 +24,7 @@ const POLL: Duration = Duration::from_millis(50);
 /// A controller with a logged-in operator; dropping it kills it.
 #[derive(Debug)]
 pub struct Controller {
-    daemon: Daemon,
+    pub daemon: Daemon,
     operator: PathBuf,
     directory: PathBuf,
     namespace: NetNs,
@@ -62,10 +62,6 @@ impl Controller {
         controller.log_in(&format!("https://{address}"), fingerprint, password)?;
         output(controller.operate().args(["tenant", "egress", TENANT, "anchor"]))?;
         Ok(controller)
-    }
-
-    pub fn daemon(&mut self) -> &mut Daemon {
-        &mut self.daemon
     }
 
     pub fn token(&self, role: &str) -> anyhow::Result<String> {

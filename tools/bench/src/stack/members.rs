@@ -137,7 +137,7 @@ impl Members {
     pub fn check_running(&mut self) -> anyhow::Result<()> {
         let members = self.proxies.iter_mut().chain(&mut self.boxes);
         let daemons = members.filter_map(|member| member.daemon.as_mut());
-        let controller = self.controller.as_mut().map(Controller::daemon);
+        let controller = self.controller.as_mut().map(|it| &mut it.daemon);
         daemons.chain(&mut self.others).chain(controller).try_for_each(Daemon::check_running)
     }
 }

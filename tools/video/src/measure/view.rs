@@ -19,7 +19,7 @@ pub struct View {
     clean: Option<Vec<u8>>,
     arrived: Option<Vec<u8>>,
     shown: Option<Vec<u8>>,
-    seen: Vec<Seen>,
+    pub seen: Vec<Seen>,
     unmatched: u64,
 }
 
@@ -84,10 +84,6 @@ impl View {
         self.seen.push(Seen { db, is_whole });
     }
 
-    pub fn seen(&self) -> &[Seen] {
-        &self.seen
-    }
-
     pub fn report(&self, frame: Duration) -> Report {
         let mut sorted: Vec<f64> = self.seen.iter().map(|seen| seen.db).collect();
         sorted.sort_by(f64::total_cmp);
@@ -147,9 +143,9 @@ mod tests {
             }
         }
         view.finish();
-        let whole: Vec<bool> = view.seen().iter().map(|seen| seen.is_whole).collect();
+        let whole: Vec<bool> = view.seen.iter().map(|seen| seen.is_whole).collect();
         assert_eq!(whole, [true, true, true, false, false, true, true, false, true, true]);
-        assert!(view.seen()[3].db < 10.0 && view.seen()[5].db > 90.0);
+        assert!(view.seen[3].db < 10.0 && view.seen[5].db > 90.0);
         let report = view.report(FRAME);
         assert_eq!((report.outages, report.whole_after_ms), (2, [40.0, 80.0, 80.0]));
         assert_eq!((report.undamaged, report.unmatched), (0.7, 0));

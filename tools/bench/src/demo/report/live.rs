@@ -1,11 +1,11 @@
 //! The part of the report about live encoders.
 
-use roadweave_lab::report::charts::{self, Curve};
+use roadweave_lab::report::charts::Curve;
 use roadweave_lab::report::page::{self, escape, strategy_class, swatch};
 use roadweave_lab::report::strips;
 use roadweave_lab::report::timeline::{Figure, Layer, Merge, Strip};
 
-use super::COLUMNS_MAX;
+use super::{COLUMNS_MAX, drawn};
 use crate::demo::live::{LiveRun, Rates};
 use crate::demo::table::LIVE_COLUMNS;
 use crate::demo::ways::LeftOut;
@@ -44,12 +44,10 @@ pub fn delays(runs: &[LiveRun], before: usize) -> String {
         }
     };
     let curves: Vec<Curve> = runs.iter().enumerate().map(curve).collect();
-    let legend = curves.iter().map(|curve| (curve.class.clone(), curve.name.as_str()));
     format!(
         "<h2>Frame delay of live encoders</h2>\n<p class=\"muted\">Share of the camera's frames that \
-         were on the screen within a delay. What a curve lacks was not shown.</p>\n{}{}",
-        page::legend(legend),
-        page::drawing(&charts::delays(&curves))
+         were on the screen within a delay. What a curve lacks was not shown.</p>\n{}",
+        drawn(&curves)
     )
 }
 
