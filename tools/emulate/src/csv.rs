@@ -210,7 +210,10 @@ impl Header {
         for (field, index) in self.cells.iter().enumerate() {
             let Some(index) = *index else { continue };
             let location = Location { column: column_of(line, index), ..location };
-            row[field] = FIELDS[field].parse(location, cells[index].trim())?;
+            let cell = cells[index].trim();
+            if !cell.is_empty() || field == TIME {
+                row[field] = Some(FIELDS[field].parse(location, cell)?);
+            }
         }
         Ok(row)
     }
@@ -223,17 +226,13 @@ impl Header {
 struct Field {
     name: &'static str,
     max: f64,
-    may_be_blank: bool,
     cure: &'static str,
 }
 
 impl Field {
-    fn parse(&self, location: Location<'_>, cell: &str) -> Result<Option<f64>, TraceError> {
-        if cell.is_empty() && self.may_be_blank {
-            return Ok(None);
-        }
+    fn parse(&self, location: Location<'_>, cell: &str) -> Result<f64, TraceError> {
         match cell.parse::<f64>() {
-            Ok(value) if (0.0..=self.max).contains(&value) => Ok(Some(value)),
+            Ok(value) if (0.0..=self.max).contains(&value) => Ok(value),
             _ => Err(location.error(format!("`{cell}` is no {}", self.name), self.cure)),
         }
     }
@@ -266,40 +265,30 @@ const LOSS: usize = 3;
 const BYTES: usize = 4;
 const DELAY: usize = 5;
 const FIELDS: [Field; 6] = [
-    Field {
-        name: "t_ms",
-        max: 1e12,
-        may_be_blank: false,
-        cure: "the time is a number of milliseconds from 0 to 1e12",
-    },
+    Field { name: "t_ms", max: 1e12, cure: "the time is a number of milliseconds from 0 to 1e12" },
     Field {
         name: "capacity_kbps",
         max: 1e9,
-        may_be_blank: true,
         cure: "the capacity is a number of kbit/s from 0 to 1e9, or blank when unknown",
     },
     Field {
         name: "rtt_ms",
         max: 1e6,
-        may_be_blank: true,
         cure: "the round-trip time is a number of milliseconds from 0 to 1e6, or blank when unknown",
     },
     Field {
         name: "loss",
         max: 1.0,
-        may_be_blank: true,
         cure: "the loss is a share of packets from 0 to 1, or blank when unknown",
     },
     Field {
         name: "bytes",
         max: 1e9,
-        may_be_blank: true,
         cure: "the bytes that may leave at that time are a number from 0 to 1e9, or blank for none",
     },
     Field {
         name: "delay_ms",
         max: 1e6,
-        may_be_blank: true,
         cure: "the one-way delay is a number of milliseconds from 0 to 1e6, or blank when unknown",
     },
 ];

@@ -40,7 +40,7 @@ pub use mahimahi::format_mahimahi;
 pub use random::Random;
 pub use statistics::{
     Autocorrelation, CapacityQuantiles, DelayQuantiles, DeliveryGaps, Dips, LENGTH_MAX, Lengths,
-    LossStatistics, PairStatistics, RoundTripStatistics, TraceStatistics,
+    LossStatistics, PairStatistics, Quantiles, RoundTripStatistics, TraceStatistics,
 };
 pub use synthetic::{DriveSet, Gaps, Operator, RttQuantiles, synthetic_trace};
 pub use timeline::{AtEnd, Timeline, TimelineError};

@@ -13,14 +13,6 @@ use crate::trace::Trace;
 /// The largest file that is read as a trace, bytes.
 pub const FILE_BYTES_MAX: u64 = 64 << 20;
 
-/// Reads a CSV recording.
-///
-/// # Errors
-/// [`TraceError`] when the file cannot be read, is too large or breaks its format.
-pub fn read_csv(file: &Path, unknown: Unknown) -> Result<Trace, TraceError> {
-    parse_csv(&file.display().to_string(), &read(file)?, unknown)
-}
-
 /// Reads the delivery opportunities of a Mahimahi trace.
 ///
 /// # Errors
@@ -35,7 +27,7 @@ pub fn read_mahimahi(file: &Path) -> Result<Opportunities, TraceError> {
 /// [`TraceError`] when the file cannot be read, is too large or breaks its format.
 pub fn read_trace(file: &Path, unknown: Unknown) -> Result<Trace, TraceError> {
     if file.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv")) {
-        return read_csv(file, unknown);
+        return parse_csv(&file.display().to_string(), &read(file)?, unknown);
     }
     let opportunities = Capacity::Opportunities(read_mahimahi(file)?);
     Ok(unknown.trace().with_capacity(opportunities))

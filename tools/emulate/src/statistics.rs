@@ -21,7 +21,8 @@ use crate::trace::Trace;
 
 mod runs;
 
-use runs::{Quantiles, correlation, run_lengths};
+pub use runs::Quantiles;
+use runs::{correlation, run_lengths};
 
 /// Statistics of one direction of one link, or of many.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -222,6 +223,7 @@ impl Pool {
     fn statistics(self) -> TraceStatistics {
         let minutes = self.seconds / 60.0;
         let rates = Quantiles::of(self.rates);
+        let [p5, p25, p50, p75, p95] = [0.05, 0.25, 0.5, 0.75, 0.95].map(|share| rates.at(share));
         let mean_of = |values: &Vec<f64>| {
             (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
         };
@@ -231,14 +233,7 @@ impl Pool {
         let lost = |part: f64| (self.lost > 0.0).then(|| part / self.lost);
         TraceStatistics {
             seconds: self.seconds,
-            capacity_bps: CapacityQuantiles {
-                mean: rates.mean(),
-                p5: rates.at(0.05),
-                p25: rates.at(0.25),
-                p50: rates.at(0.5),
-                p75: rates.at(0.75),
-                p95: rates.at(0.95),
-            },
+            capacity_bps: CapacityQuantiles { mean: rates.mean(), p5, p25, p50, p75, p95 },
             autocorrelation: Autocorrelation { after_500_ms, after_5_s, after_10_s },
             dips: Dips {
                 below_bps: LOW_BPS,
@@ -305,14 +300,9 @@ impl PairStatistics {
 impl DelayQuantiles {
     fn of(delays_ms: Vec<f64>) -> Self {
         let delays = Quantiles::of(delays_ms);
-        Self {
-            min: delays.at(0.0),
-            p50: delays.at(0.5),
-            p95: delays.at(0.95),
-            p99: delays.at(0.99),
-            p999: delays.at(0.999),
-            max: delays.at(1.0),
-        }
+        let [min, p50, p95, p99, p999, max] =
+            [0.0, 0.5, 0.95, 0.99, 0.999, 1.0].map(|share| delays.at(share));
+        Self { min, p50, p95, p99, p999, max }
     }
 }
 

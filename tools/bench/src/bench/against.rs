@@ -7,6 +7,7 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use roadweave_emulate::Quantiles;
 use roadweave_terminal::out;
 use serde::Serialize;
 
@@ -77,8 +78,8 @@ impl AgainstArgs {
 impl Compared {
     fn new(rate_bps: f64, rounds: &[Round]) -> Self {
         let ends = |of: fn(&Round) -> Ends<f64>| Ends {
-            client: median(rounds.iter().map(|round| of(round).client)),
-            server: median(rounds.iter().map(|round| of(round).server)),
+            client: Quantiles::of(rounds.iter().map(|round| of(round).client).collect()).at(0.5),
+            server: Quantiles::of(rounds.iter().map(|round| of(round).server).collect()).at(0.5),
         };
         Self {
             rate_bps,
@@ -124,13 +125,6 @@ pub fn render(compared: &[Compared]) -> String {
         }
     }
     table::right_aligned(table, 1)
-}
-
-/// The median, the lower of two; 0 if there are no figures.
-fn median(figures: impl Iterator<Item = f64>) -> f64 {
-    let mut figures: Vec<f64> = figures.collect();
-    figures.sort_by(f64::total_cmp);
-    figures.get(figures.len().saturating_sub(1) / 2).copied().unwrap_or(0.0)
 }
 
 #[cfg(test)]

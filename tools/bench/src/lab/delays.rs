@@ -106,21 +106,11 @@ impl Studied {
 }
 
 impl Quantiles {
-    fn of(mut values: Vec<f64>) -> Self {
-        values.sort_unstable_by(f64::total_cmp);
-        let at = |share: f64| {
-            let rank = (values.len() as f64 * share).ceil() as usize;
-            values.get(rank.max(1) - 1).copied().unwrap_or_default()
-        };
-        Self {
-            min: at(0.0),
-            p5: at(0.05),
-            p25: at(0.25),
-            p50: at(0.5),
-            p75: at(0.75),
-            p95: at(0.95),
-            max: at(1.0),
-        }
+    fn of(values: Vec<f64>) -> Self {
+        let values = roadweave_emulate::Quantiles::of(values);
+        let [min, p5, p25, p50, p75, p95, max] =
+            [0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0].map(|share| values.at(share));
+        Self { min, p5, p25, p50, p75, p95, max }
     }
 
     fn row(&self) -> [String; 7] {

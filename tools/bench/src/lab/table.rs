@@ -65,50 +65,23 @@ fn table(pooled: &[Pooled]) -> String {
 
 /// A run and its bound. `is_video`: whether there are frames and stalls.
 pub fn of_run(measured: &Measured, bound: Option<&Bound>, is_video: bool) -> String {
-    let of_video = |figure: String| if is_video { figure } else { "-".to_owned() };
     let mut table = bare();
     table.set_header(RUN_COLUMNS);
-    let figures = &measured.figures;
-    let delay = &figures.delay_ms;
-    let delays = |delay: &Percentiles| [delay.p50, delay.p95, delay.p99, delay.p999].map(millis);
-    let [p50, p95, p99, p999] = delays(delay);
-    table.add_row([
-        figures.strategy.clone(),
-        of_video(format!("{:.2}", figures.fps)),
-        of_video(percent(figures.stall_ratio)),
-        p50,
-        p95,
-        p99,
-        p999,
-        percent(figures.residual_loss),
-        percent(figures.redundancy),
-    ]);
+    let mut row = |name: &str, fps: f64, stall: f64, delay: &Percentiles, ends: [String; 2]| {
+        let of_video = [format!("{fps:.2}"), percent(stall)];
+        let of_video = of_video.map(|figure| if is_video { figure } else { "-".to_owned() });
+        let delays = [delay.p50, delay.p95, delay.p99, delay.p999].map(millis);
+        table.add_row([name.to_owned()].into_iter().chain(of_video).chain(delays).chain(ends));
+    };
+    let it = &measured.figures;
+    let ends = [percent(it.residual_loss), percent(it.redundancy)];
+    row(&it.strategy, it.fps, it.stall_ratio, &it.delay_ms, ends);
     if let Some(bound) = bound {
-        let reachable = &bound.reachable;
-        for (name, fps, stall, delay, loss) in [
-            (
-                "(reachable)",
-                reachable.fps,
-                reachable.stall_ratio,
-                &reachable.delay_ms,
-                reachable.residual_loss,
-            ),
-            ("(bound)", bound.fps, bound.stall_ratio, &bound.delay_ms, bound.residual_loss),
-        ] {
-            let [p50, p95, p99, p999] = delays(delay);
-            let row = [
-                name.to_owned(),
-                of_video(format!("{fps:.2}")),
-                of_video(percent(stall)),
-                p50,
-                p95,
-                p99,
-                p999,
-                percent(loss),
-                "-".to_owned(),
-            ];
-            table.add_row(row);
-        }
+        let it = &bound.reachable;
+        let ends = [percent(it.residual_loss), "-".to_owned()];
+        row("(reachable)", it.fps, it.stall_ratio, &it.delay_ms, ends);
+        let ends = [percent(bound.residual_loss), "-".to_owned()];
+        row("(bound)", bound.fps, bound.stall_ratio, &bound.delay_ms, ends);
     }
     right_aligned(table, 1)
 }

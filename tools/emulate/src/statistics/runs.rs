@@ -1,27 +1,30 @@
 //! Quantiles, runs and correlations of plain numbers.
 
+/// Sorted values.
 #[derive(Debug)]
-pub(super) struct Quantiles(Vec<f64>);
+pub struct Quantiles(Vec<f64>);
 
 impl Quantiles {
+    /// Those of `values`.
     pub fn of(mut values: Vec<f64>) -> Self {
-        assert!(!values.is_empty(), "there is no quantile of nothing");
         values.sort_unstable_by(f64::total_cmp);
         Self(values)
     }
 
-    /// The smallest value that at least the share `share` (0..=1) of all does not exceed.
+    /// The smallest value that at least the share `share` (0..=1) of all does not exceed; 0 if there
+    /// is none.
     pub fn at(&self, share: f64) -> f64 {
         let rank = (share * self.0.len() as f64).ceil() as usize;
-        self.0[rank.clamp(1, self.0.len()) - 1]
+        self.0.get(rank.max(1) - 1).copied().unwrap_or_default()
     }
 
+    /// The mean; 0 if there is no value.
     pub fn mean(&self) -> f64 {
-        self.0.iter().sum::<f64>() / self.0.len() as f64
+        self.0.iter().sum::<f64>() / self.0.len().max(1) as f64
     }
 
     /// The share of values below `limit`, 0..=1.
-    pub fn share_below(&self, limit: f64) -> f64 {
+    pub(super) fn share_below(&self, limit: f64) -> f64 {
         self.0.partition_point(|&value| value < limit) as f64 / self.0.len() as f64
     }
 }

@@ -1,5 +1,6 @@
 //! Results of downloads, as a table.
 
+use roadweave_emulate::Quantiles;
 use roadweave_lab::downloads::Downloaded;
 use roadweave_lab::tcp::Algorithm;
 use serde::Serialize;
@@ -65,7 +66,5 @@ impl Results {
 
 /// The median, the lower of two.
 fn median(runs: &[Run], of: impl Fn(&Run) -> f64) -> f64 {
-    let mut values: Vec<f64> = runs.iter().map(of).collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(f64::NAN)
+    Quantiles::of(runs.iter().map(of).collect()).at(0.5)
 }

@@ -1,5 +1,6 @@
 //! The results of one way on the drives of one class, and their tables.
 
+use roadweave_emulate::Quantiles;
 use roadweave_lab::class::Class;
 use roadweave_lab::closed_loop::Seen;
 use serde::Serialize;
@@ -61,21 +62,10 @@ impl Pooled {
 
 impl Distribution {
     fn of<'a>(values: impl Iterator<Item = &'a f64>) -> Self {
-        let mut values: Vec<f64> = values.copied().collect();
-        values.sort_unstable_by(f64::total_cmp);
-        let at = |share: f64| {
-            let rank = (values.len() as f64 * share).ceil() as usize;
-            values.get(rank.saturating_sub(1)).copied().unwrap_or_default()
-        };
-        Self {
-            mean: values.iter().sum::<f64>() / values.len().max(1) as f64,
-            p5: at(0.05),
-            p25: at(0.25),
-            p50: at(0.5),
-            p75: at(0.75),
-            p95: at(0.95),
-            p99: at(0.99),
-        }
+        let values = Quantiles::of(values.copied().collect());
+        let [p5, p25, p50, p75, p95, p99] =
+            [0.05, 0.25, 0.5, 0.75, 0.95, 0.99].map(|share| values.at(share));
+        Self { mean: values.mean(), p5, p25, p50, p75, p95, p99 }
     }
 }
 
