@@ -107,7 +107,7 @@ pub(crate) struct Packet {
     pub payload_bytes: usize,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Report {
     pub token: u64,
     pub highest: u32,

@@ -99,17 +99,12 @@ impl Receiver {
         }
         let (sent_us, came) = self.last?;
         Some(Report {
-            token: 0,
             highest: self.highest,
             sent_us,
             received_us: self.clock.elapsed_us(came),
             held_us: u32::try_from(now.since(came).as_micros()).unwrap_or(u32::MAX),
             bytes: self.bytes,
-            confirmed: 0,
-            log_end: 0,
-            log_discarded: 0,
-            log_first: 0,
-            entries: Vec::new(),
+            ..Report::default()
         })
     }
 

@@ -54,40 +54,22 @@ fn missing(name: &str) -> BadInput {
 
 /// The package of Debian and Ubuntu with an element.
 fn package(name: &str) -> Option<&'static str> {
-    let (_, package) = PACKAGES.iter().find(|(names, _)| names.contains(&name))?;
-    Some(package)
+    let has = |(names, _): &&(&str, &str)| names.split(' ').any(|it| it == name);
+    PACKAGES.iter().find(has).map(|(_, package)| *package)
 }
 
-const PACKAGES: [(&[&str], &str); 6] = [
-    (&["queue", "tee", "capsfilter", "fakesink", "filesrc"], "libgstreamer1.0-0"),
+const PACKAGES: [(&str, &str); 6] = [
+    ("queue tee capsfilter fakesink filesrc", "libgstreamer1.0-0"),
     (
-        &["videotestsrc", "videoconvert", "videoscale", "uridecodebin", "decodebin", "clocksync"],
+        "videotestsrc videoconvert videoscale uridecodebin decodebin clocksync",
         "gstreamer1.0-plugins-base",
     ),
     (
-        &[
-            "capssetter",
-            "rtpbin",
-            "udpsrc",
-            "udpsink",
-            "rtph264pay",
-            "rtph265pay",
-            "rtpvp8pay",
-            "rtph264depay",
-            "rtph265depay",
-            "rtpvp8depay",
-            "vp8enc",
-            "vp8dec",
-            "v4l2src",
-            "rtspsrc",
-            "autovideosink",
-        ],
+        "capssetter rtpbin udpsrc udpsink rtph264pay rtph265pay rtpvp8pay rtph264depay rtph265depay \
+         rtpvp8depay vp8enc vp8dec v4l2src rtspsrc autovideosink",
         "gstreamer1.0-plugins-good",
     ),
-    (
-        &["h264parse", "h265parse", "x265enc", "openh264enc", "mpegtsmux", "srtsink"],
-        "gstreamer1.0-plugins-bad",
-    ),
-    (&["x264enc"], "gstreamer1.0-plugins-ugly"),
-    (&["avdec_h264", "avdec_h265"], "gstreamer1.0-libav"),
+    ("h264parse h265parse x265enc openh264enc mpegtsmux srtsink", "gstreamer1.0-plugins-bad"),
+    ("x264enc", "gstreamer1.0-plugins-ugly"),
+    ("avdec_h264 avdec_h265", "gstreamer1.0-libav"),
 ];

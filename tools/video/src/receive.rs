@@ -128,7 +128,7 @@ impl View {
         let taken =
             sender.and_then(|(sender, own)| Some((own, state.senders.take(now, sender, own)?)));
         let Some((own, number)) = taken else {
-            state.received.on_dropped();
+            state.received.each(|count| count.packets_dropped += 1);
             return false;
         };
         if number != own {
@@ -148,7 +148,7 @@ impl View {
         let mut state = self.state();
         let taken = state.reports.take(now);
         if !taken {
-            state.received.on_dropped();
+            state.received.each(|count| count.packets_dropped += 1);
         }
         taken
     }
@@ -174,15 +174,17 @@ impl View {
     /// A key frame was resumed with while `missing` packets before it were outstanding.
     fn on_jump(&self, missing: usize) {
         let mut state = self.state();
-        state.received.on_lost_packets(missing as u64);
-        state.received.on_jump();
+        state.received.each(|count| {
+            count.packets_lost += missing as u64;
+            count.jumps += 1;
+        });
     }
 
     fn on_key_frame_request(&self) {
         let now = self.began.elapsed();
         let mut state = self.state();
         state.asked = now;
-        state.received.on_key_frame_request();
+        state.received.each(|count| count.key_frame_requests += 1);
     }
 
     /// The report of the last second; adapts the jitter buffers.
@@ -227,7 +229,7 @@ impl View {
             late += newly("num-late", &mut buffer.late);
             true
         });
-        state.received.on_lost_packets(lost);
+        state.received.each(|count| count.packets_lost += lost);
         let before = state.gap_wait.now();
         state.gap_wait.on_second(late);
         let wait = state.gap_wait.now();

@@ -23,22 +23,17 @@ struct Pause {
 impl Pauses {
     pub fn draw(random: &mut Random, operator: &Operator, length: Duration) -> Self {
         let mut pauses = Vec::new();
-        let gaps = operator.gaps;
         draw_events(random, operator.handovers_per_minute, 0.0, length, |random, begin| {
             pauses.push(Pause { begin, end: begin + handover(random), repaid: false });
             0
         });
-        draw_events(random, gaps.per_minute, gaps.mean_ms(), length, |random, begin| {
-            let lasts = (gaps.exceeded_by(random.unit()) * 1e6) as u64;
-            pauses.push(Pause { begin, end: begin + lasts, repaid: true });
-            lasts
-        });
-        let outages = operator.outages;
-        draw_events(random, outages.per_minute, outages.mean_ms(), length, |random, begin| {
-            let lasts = (outages.exceeded_by(random.unit()) * 1e6) as u64;
-            pauses.push(Pause { begin, end: begin + lasts, repaid: false });
-            lasts
-        });
+        for (gaps, repaid) in [(operator.gaps, true), (operator.outages, false)] {
+            draw_events(random, gaps.per_minute, gaps.mean_ms(), length, |random, begin| {
+                let lasts = (gaps.exceeded_by(random.unit()) * 1e6) as u64;
+                pauses.push(Pause { begin, end: begin + lasts, repaid });
+                lasts
+            });
+        }
         Self(pauses)
     }
 

@@ -132,8 +132,8 @@ impl Frames {
         state.picture = Some(Instant::now());
         let taken = state.pace.take(at);
         match taken {
-            true => state.sent.on_taken(),
-            false => state.sent.on_too_fast(),
+            true => state.sent.each(|count| count.frames_taken += 1),
+            false => state.sent.each(|count| count.frames_too_fast += 1),
         }
         taken
     }
@@ -154,7 +154,7 @@ impl Frames {
         let target = target.min(room);
         let at_once = said.and_then(Target::at_once).unwrap_or(target).min(room);
         let Some(admitted) = state.gate.admit(at, target, at_once) else {
-            state.sent.on_skipped();
+            state.sent.each(|count| count.frames_skipped += 1);
             return None;
         };
         let limit = admitted.bytes;
@@ -178,7 +178,7 @@ impl Frames {
     pub fn after_encoder(&self, at: Duration, bytes: usize, key: bool) -> bool {
         let mut state = self.state();
         if state.find(at).is_some_and(|frame| !frame.sent) {
-            state.sent.on_skipped();
+            state.sent.each(|count| count.frames_skipped += 1);
             return false;
         }
         let number = state.number;
@@ -213,14 +213,14 @@ impl Frames {
     /// Counts a packet; `rtp` is its source (SSRC) and timestamp.
     pub fn on_packet(&self, bytes: usize, rtp: Option<(u32, u32)>) {
         let mut state = self.state();
-        state.sent.on_packet(bytes);
+        state.sent.each(|count| count.packet_bytes += bytes as u64);
         state.newest = rtp.or(state.newest);
     }
 
     /// The receiver requests a key frame: the next frame that the gate admits.
     pub fn on_key_frame_asked(&self) {
         let mut state = self.state();
-        state.sent.on_key_frame_asked();
+        state.sent.each(|count| count.key_frames_asked += 1);
         state.gate.ask_for_key_frame();
     }
 
@@ -231,7 +231,7 @@ impl Frames {
         let taken = state.reports.take(now);
         match taken {
             true => state.sent.on_answer(now),
-            false => state.sent.on_dropped(),
+            false => state.sent.each(|count| count.rtcp_dropped += 1),
         }
         taken
     }
@@ -283,7 +283,7 @@ impl State {
         if renewals.count <= before.count {
             return None;
         }
-        self.sent.on_renewal();
+        self.sent.each(|count| count.renewals += 1);
         self.gate.renew();
         let (ssrc, newest) = self.newest?;
         let connection = renewals.connection;

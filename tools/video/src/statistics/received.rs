@@ -20,19 +20,19 @@ pub struct Received {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Count {
-    since: Duration,
-    bytes: u64,
-    packets: u64,
-    packets_lost: u64,
-    frames_shown: u64,
-    frames_lost: u64,
-    stalls: u64,
-    stall_longest: Duration,
-    key_frame_requests: u64,
-    jumps: u64,
-    packets_dropped: u64,
-    delays: Delays,
+pub struct Count {
+    pub since: Duration,
+    pub bytes: u64,
+    pub packets: u64,
+    pub packets_lost: u64,
+    pub frames_shown: u64,
+    pub frames_lost: u64,
+    pub stalls: u64,
+    pub stall_longest: Duration,
+    pub key_frame_requests: u64,
+    pub jumps: u64,
+    pub packets_dropped: u64,
+    pub delays: Delays,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -74,22 +74,6 @@ impl Received {
             count.bytes += bytes as u64;
             count.packets += 1;
         });
-    }
-
-    pub fn on_dropped(&mut self) {
-        self.each(|count| count.packets_dropped += 1);
-    }
-
-    pub fn on_lost_packets(&mut self, packets: u64) {
-        self.each(|count| count.packets_lost += packets);
-    }
-
-    pub fn on_key_frame_request(&mut self) {
-        self.each(|count| count.key_frame_requests += 1);
-    }
-
-    pub fn on_jump(&mut self) {
-        self.each(|count| count.jumps += 1);
     }
 
     /// Counts a picture shown at `now`; `unix` is the same moment since the epoch.
@@ -182,7 +166,8 @@ impl Received {
         }
     }
 
-    fn each(&mut self, mut act: impl FnMut(&mut Count)) {
+    /// Counts in the last second and in all time.
+    pub fn each(&mut self, mut act: impl FnMut(&mut Count)) {
         act(&mut self.second);
         act(&mut self.whole);
     }
@@ -288,8 +273,8 @@ mod tests {
         let first = received.second(ms(1000), ms(20));
         assert_eq!((first.packets, first.bitrate_bps, first.frames_shown), (1, 8000, 1));
         assert_eq!(first.glass_to_glass_ms.map(|delays| delays.p99), Some(40.0));
-        received.on_lost_packets(3);
-        received.on_key_frame_request();
+        received.each(|count| count.packets_lost += 3);
+        received.each(|count| count.key_frame_requests += 1);
         let second = received.second(ms(2000), ms(20));
         assert_eq!((second.packets, second.packets_lost, second.key_frame_requests), (0, 3, 1));
         assert_eq!((second.glass_to_glass_ms, second.frames_shown), (None, 0));

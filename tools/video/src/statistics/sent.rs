@@ -18,19 +18,19 @@ pub struct Sent {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Count {
-    since: Duration,
-    frames: u64,
-    frames_skipped: u64,
-    frames_too_fast: u64,
-    frames_taken: u64,
-    frames_too_large: u64,
-    frame_bytes: u64,
-    packet_bytes: u64,
-    target_bytes: u64,
-    key_frames_asked: u64,
-    renewals: u64,
-    rtcp_dropped: u64,
+pub struct Count {
+    pub since: Duration,
+    pub frames: u64,
+    pub frames_skipped: u64,
+    pub frames_too_fast: u64,
+    pub frames_taken: u64,
+    pub frames_too_large: u64,
+    pub frame_bytes: u64,
+    pub packet_bytes: u64,
+    pub target_bytes: u64,
+    pub key_frames_asked: u64,
+    pub renewals: u64,
+    pub rtcp_dropped: u64,
 }
 
 /// The state of receiver and tunnel, for reports.
@@ -104,35 +104,6 @@ impl Sent {
         });
     }
 
-    pub fn on_skipped(&mut self) {
-        self.each(|count| count.frames_skipped += 1);
-    }
-
-    pub fn on_taken(&mut self) {
-        self.each(|count| count.frames_taken += 1);
-    }
-
-    pub fn on_too_fast(&mut self) {
-        self.each(|count| count.frames_too_fast += 1);
-    }
-
-    pub fn on_packet(&mut self, bytes: usize) {
-        self.each(|count| count.packet_bytes += bytes as u64);
-    }
-
-    pub fn on_key_frame_asked(&mut self) {
-        self.each(|count| count.key_frames_asked += 1);
-    }
-
-    pub fn on_renewal(&mut self) {
-        self.each(|count| count.renewals += 1);
-    }
-
-    /// Counts RTCP beyond the budget.
-    pub fn on_dropped(&mut self) {
-        self.each(|count| count.rtcp_dropped += 1);
-    }
-
     pub fn on_answer(&mut self, now: Duration) {
         self.answered = Some(now);
     }
@@ -176,7 +147,8 @@ impl Sent {
         }
     }
 
-    fn each(&mut self, mut act: impl FnMut(&mut Count)) {
+    /// Counts in the last second and in all time.
+    pub fn each(&mut self, mut act: impl FnMut(&mut Count)) {
         act(&mut self.second);
         act(&mut self.whole);
     }
@@ -241,9 +213,9 @@ mod tests {
         let mut sent = Sent::new(s(0));
         sent.on_frame(900, 1000, 2000);
         sent.on_frame(1100, 1000, 2000);
-        sent.on_packet(2500);
-        sent.on_skipped();
-        (0..5).for_each(|_| sent.on_taken());
+        sent.each(|count| count.packet_bytes += 2500);
+        sent.each(|count| count.frames_skipped += 1);
+        sent.each(|count| count.frames_taken += 5);
         let report = sent.second(s(1), AROUND);
         assert_eq!((report.frames, report.frames_too_large, report.frames_skipped), (2, 1, 1));
         assert_eq!(report.frames_too_slow, 2);
@@ -257,7 +229,7 @@ mod tests {
     #[test]
     fn renewals_are_told_of_where_the_tunnel_is_followed() {
         let mut sent = Sent::new(s(0));
-        sent.on_renewal();
+        sent.each(|count| count.renewals += 1);
         assert_eq!(sent.whole(s(1), AROUND).renewals, None);
         let followed = Around { feedback: Some(feedback::State::Followed), ..AROUND };
         assert!(sent.second(s(1), followed).to_string().ends_with("for, 1 by the tunnel"));
