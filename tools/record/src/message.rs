@@ -188,27 +188,12 @@ impl Message {
     pub fn encode(&self) -> Vec<u8> {
         match self {
             Self::Hello { nonce } => padded(header(1, *nonce), REQUEST_BYTES),
-            Self::Challenge { nonce, token } => {
-                let mut bytes = header(2, *nonce);
-                bytes.extend(token.to_be_bytes());
-                bytes
+            Self::Challenge { nonce, token } => with(header(2, *nonce), token.to_be_bytes()),
+            Self::Open(open) => padded(with(open.request(), open.proof), REQUEST_BYTES),
+            Self::Welcome(Welcome { token, resumed, start_unix_us }) => {
+                with(with(header(4, *token), [u8::from(*resumed)]), start_unix_us.to_be_bytes())
             }
-            Self::Open(open) => {
-                let mut bytes = open.request();
-                bytes.extend(open.proof);
-                padded(bytes, REQUEST_BYTES)
-            }
-            Self::Welcome(welcome) => {
-                let mut bytes = header(4, welcome.token);
-                bytes.push(welcome.resumed.into());
-                bytes.extend(welcome.start_unix_us.to_be_bytes());
-                bytes
-            }
-            Self::Refuse { to, why } => {
-                let mut bytes = header(5, *to);
-                bytes.push(why.code());
-                bytes
-            }
+            Self::Refuse { to, why } => with(header(5, *to), [why.code()]),
             Self::Packet(packet) => packet.encode(),
             Self::Report(report) => report.encode(),
             Self::Close { token } => header(8, *token),
@@ -323,6 +308,11 @@ fn header(kind: u8, token: u64) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(REQUEST_BYTES);
     bytes.extend([MAGIC, VERSION << 4 | kind]);
     bytes.extend(token.to_be_bytes());
+    bytes
+}
+
+fn with<const N: usize>(mut bytes: Vec<u8>, more: [u8; N]) -> Vec<u8> {
+    bytes.extend(more);
     bytes
 }
 

@@ -191,14 +191,13 @@ impl View {
     fn second(&self) -> Report {
         let now = self.began.elapsed();
         self.adapt();
-        let unseen = {
+        let (report, pad) = {
             let mut state = self.state();
             let wait = state.gap_wait.now();
             let is_unseen = state.sender.is_some() && state.is_unseen(now);
             let pad = state.sender.as_ref().filter(|_| is_unseen).map(|it| it.decoder.clone());
             (state.received.second(now, wait), pad)
         };
-        let (report, pad) = unseen;
         // The last request may have been lost.
         if let Some(pad) = pad {
             rtp::ask_for_key_frame(&pad);

@@ -1,7 +1,7 @@
 //! The drives of a directory.
 
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use anyhow::Context as _;
 use ring::digest::{self, SHA256};
@@ -21,12 +21,9 @@ pub struct NamedDrive {
 /// Reads the drives of `directory`: one per subdirectory, or the directory itself if it has none.
 /// [`BadInput`] names a directory or recording that cannot be read.
 pub fn read(directory: &Path) -> anyhow::Result<Vec<NamedDrive>> {
-    let mut folders = Vec::new();
-    for path in entries(directory).map_err(|error| BadInput::new(format!("{error:#}")))? {
-        if path.is_dir() {
-            folders.push(path);
-        }
-    }
+    let unreadable = |error| BadInput::new(format!("{}: {error}", unreadable_directory(directory)));
+    let mut folders = entries(directory).map_err(unreadable)?;
+    folders.retain(|path| path.is_dir());
     if folders.is_empty() {
         folders.push(directory.canonicalize()?);
     }
@@ -72,7 +69,8 @@ pub fn digest_of(texts: &[&str]) -> String {
 
 fn fingerprint(folder: &Path) -> anyhow::Result<String> {
     let mut context = digest::Context::new(&SHA256);
-    for file in entries(folder)?.into_iter().filter(|path| path.is_file()) {
+    let files = entries(folder).with_context(|| unreadable_directory(folder))?;
+    for file in files.into_iter().filter(|path| path.is_file()) {
         context.update(file.file_name().unwrap_or_default().as_encoded_bytes());
         context.update(digest_of_file(&file)?.as_bytes());
     }
@@ -83,13 +81,14 @@ fn hex(digest: &digest::Digest) -> String {
     digest.as_ref()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Sorted by name.
-fn entries(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let unreadable = || format!("cannot read the directory {}", directory.display());
-    let mut paths = Vec::new();
-    for entry in fs::read_dir(directory).with_context(unreadable)? {
-        paths.push(entry.with_context(unreadable)?.path());
-    }
+fn unreadable_directory(directory: &Path) -> String {
+    format!("cannot read the directory {}", directory.display())
+}
+
+/// What is in a directory, sorted by name.
+pub fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let paths = fs::read_dir(directory)?.map(|entry| entry.map(|entry| entry.path()));
+    let mut paths = paths.collect::<io::Result<Vec<PathBuf>>>()?;
     paths.sort_unstable();
     Ok(paths)
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use crate::capacity::{Capacity, Opportunities};
+use crate::capacity::Capacity;
 use crate::timeline::{Timeline, nanos};
 use crate::trace::Trace;
 
@@ -15,86 +15,69 @@ use crate::trace::Trace;
 /// the last value is written twice when it would otherwise last too long or too short.
 pub fn format_csv(trace: &Trace) -> String {
     let length = trace.length().map_or(CONSTANT_NANOS, nanos);
+    let mut times = changes(trace, length);
     match &**trace.capacity() {
-        Capacity::Opportunities(opportunities) => with_bytes(trace, opportunities, length),
-        Capacity::Rates(_) => with_rates(trace, length),
-    }
-}
-
-fn with_bytes(trace: &Trace, opportunities: &Opportunities, length: u64) -> String {
-    let mut text = String::from("t_ms,bytes,delay_ms,loss\n");
-    let mut times = changes(trace, length);
-    times.extend(opportunities.iter().map(|slot| nanos(slot.0)));
-    times.insert(length);
-    let mut slots = opportunities.iter().peekable();
-    let mut written = Written::default();
-    for at in times {
-        let mut bytes = 0;
-        while let Some((_, more)) = slots.next_if(|slot| nanos(slot.0) == at) {
-            bytes += more;
+        Capacity::Opportunities(opportunities) => {
+            times.extend(opportunities.iter().map(|slot| nanos(slot.0)));
+            times.insert(length);
+            let mut slots = opportunities.iter().peekable();
+            let bytes = |text: &mut String, at| {
+                let mut bytes = 0;
+                while let Some((_, more)) = slots.next_if(|slot| nanos(slot.0) == at) {
+                    bytes += more;
+                }
+                if bytes > 0 {
+                    let _ = write!(text, "{bytes}");
+                }
+            };
+            rows("t_ms,bytes,delay_ms,loss\n", trace, times, length, bytes)
         }
-        millis(&mut text, at);
-        text.push(',');
-        if bytes > 0 {
-            let _ = write!(text, "{bytes}");
-        }
-        text.push(',');
-        if at < length {
-            written.add(&mut text, trace, at);
-        } else {
-            text.push(',');
-        }
-        text.push('\n');
-    }
-    text
-}
-
-fn with_rates(trace: &Trace, length: u64) -> String {
-    let mut text = String::from("t_ms,capacity_kbps,delay_ms,loss\n");
-    let mut times = changes(trace, length);
-    // The last row lasts as long as the one before it.
-    let last = times.last().copied().unwrap_or(0);
-    let before = times.iter().rev().nth(1).map_or(0, |&before| last - before);
-    if length - last != before && length - last > 1 {
-        times.insert(last + (length - last) / 2);
-    }
-    let mut written = Written::default();
-    for at in times {
-        millis(&mut text, at);
-        text.push(',');
-        if let Capacity::Rates(rates) = &**trace.capacity() {
-            let rate = rates.at(Duration::from_nanos(at)).as_bps();
-            if written.rate.replace(rate) != Some(rate) {
-                let _ = write!(text, "{}", rate as f64 / 1e3);
+        Capacity::Rates(rates) => {
+            // The last row lasts as long as the one before it.
+            let last = times.last().copied().unwrap_or(0);
+            let before = times.iter().rev().nth(1).map_or(0, |&before| last - before);
+            if length - last != before && length - last > 1 {
+                times.insert(last + (length - last) / 2);
             }
+            let mut written = None;
+            let rate = |text: &mut String, at| {
+                let rate = rates.at(Duration::from_nanos(at)).as_bps();
+                if written.replace(rate) != Some(rate) {
+                    let _ = write!(text, "{}", rate as f64 / 1e3);
+                }
+            };
+            rows("t_ms,capacity_kbps,delay_ms,loss\n", trace, times, length, rate)
         }
-        text.push(',');
-        written.add(&mut text, trace, at);
-        text.push('\n');
     }
-    text
 }
 
-/// The last written values; only changes are written.
-#[derive(Default)]
-struct Written {
-    rate: Option<u64>,
-    delay: Option<Duration>,
-    loss: Option<f64>,
-}
-
-impl Written {
-    fn add(&mut self, text: &mut String, trace: &Trace, at: u64) {
-        let at = Duration::from_nanos(at);
+/// A row for each of `times`, with changes of delay and loss alone, and none at `length`.
+fn rows(
+    header: &str,
+    trace: &Trace,
+    times: BTreeSet<u64>,
+    length: u64,
+    mut capacity: impl FnMut(&mut String, u64),
+) -> String {
+    let mut text = header.to_owned();
+    let (mut last_delay, mut last_loss) = (None, None);
+    for nanos_at in times {
+        millis(&mut text, nanos_at);
+        text.push(',');
+        capacity(&mut text, nanos_at);
+        text.push(',');
+        let at = Duration::from_nanos(nanos_at);
         let (delay, loss) = (trace.delay().at(at), trace.loss().at(at));
-        if self.delay.replace(delay) != Some(delay) {
-            millis(text, nanos(delay));
+        if nanos_at < length && last_delay.replace(delay) != Some(delay) {
+            millis(&mut text, nanos(delay));
         }
         text.push(',');
-        if self.loss.replace(loss) != Some(loss) {
+        if nanos_at < length && last_loss.replace(loss) != Some(loss) {
             let _ = write!(text, "{loss}");
         }
+        text.push('\n');
     }
+    text
 }
 
 /// The times in ns at which a rate, delay or loss changes within one pass; zero is among them.

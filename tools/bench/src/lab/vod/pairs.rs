@@ -1,13 +1,14 @@
 //! Pairs of links from recordings.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use roadweave_emulate::{DriveLink, Trace, Unknown, read_trace};
 use roadweave_lab::vod::Pair;
 use roadweave_terminal::exit::BadInput;
+
+use crate::lab::drives;
 
 /// The pairs in `directory` and its subdirectories, by name; [`BadInput`] if there are none.
 pub(super) fn read(directory: &Path) -> anyhow::Result<Vec<Pair>> {
@@ -72,12 +73,7 @@ fn trace(file: &Path, rtt: Duration) -> anyhow::Result<Trace> {
 
 fn entries(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let unreadable = |error| BadInput::new(format!("cannot read {}: {error}", directory.display()));
-    let mut paths = Vec::new();
-    for entry in fs::read_dir(directory).map_err(unreadable)? {
-        paths.push(entry.map_err(unreadable)?.path());
-    }
-    paths.sort_unstable();
-    Ok(paths)
+    Ok(drives::entries(directory).map_err(unreadable)?)
 }
 
 /// Round trips of idle links whose recording has none.
