@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Everything runs in a sandbox that the kernel removes with the program. Start reading at
-//! [`Stack::run`].
+//! [`StackArgs::stream`].
 
 mod controller;
 mod members;
@@ -97,10 +97,9 @@ impl StackArgs {
         tell("starting a controller; an anchor, two proxies and two boxes join");
         let world = World::build(self.seed)?;
         let program = std::env::current_exe().context("cannot find this program")?;
-        let members = Members::start(&world, directory, &product::program()?, &program)?;
-        let mut stack = Stack { world, members, program, clip, seconds: self.seconds };
+        let mut members = Members::start(&world, directory, &product::program()?, &program)?;
         bar.enable_steady_tick(SAMPLE_INTERVAL);
-        let results = stack.run(self.seed, tell)?;
+        let results = self.stream(&world, &mut members, &program, &clip, tell)?;
         bar.finish_and_clear();
         fs::write(&self.report, report::render(&results))
             .with_context(|| format!("cannot write the report {}", self.report.display()))?;
@@ -112,51 +111,46 @@ impl StackArgs {
         out::note(format_args!("The time lines are in {}", self.report.display()));
         Ok(())
     }
-}
 
-struct Stack {
-    world: World,
-    members: Members,
-    program: PathBuf,
-    clip: PathBuf,
-    seconds: u32,
-}
-
-impl Stack {
-    fn run(&mut self, seed: u64, tell: impl Fn(&str)) -> anyhow::Result<Results> {
+    fn stream(
+        &self,
+        world: &World,
+        members: &mut Members,
+        program: &Path,
+        clip: &Path,
+        tell: impl Fn(&str),
+    ) -> anyhow::Result<Results> {
         tell("waiting until both boxes have a session, and another proxy stands by");
-        self.members.wait_until_all_stand_by()?;
+        members.wait_until_all_stand_by()?;
         let start = clock::now() + SETTLE;
         let duration = Duration::from_secs(self.seconds.into());
         let streams: anyhow::Result<Vec<Stream>> = (0..world::BOXES)
-            .map(|number| {
-                Stream::start(&self.world, number, &self.program, &self.clip, (start, duration))
-            })
+            .map(|number| Stream::start(world, number, program, clip, (start, duration)))
             .collect();
         tell(&format!("streaming for {} s", self.seconds));
         let (mut samples, mut killed) = (vec![Vec::new(); world::BOXES], None);
-        let before = self.members.proxies_of_boxes()?;
+        let before = members.proxies_of_boxes()?;
         let (mut next, end) = (start, start + duration);
         while next <= end {
             clock::sleep_until(next);
             let now = clock::now();
             for (number, samples) in samples.iter_mut().enumerate() {
-                let status = self.members.status_of_box(number);
+                let status = members.status_of_box(number);
                 samples.extend(status.and_then(|status| Sample::parse(now, &status)));
             }
             if now >= start + duration / 2 - CONTROLLER_AHEAD {
-                self.members.kill_controller();
+                members.kill_controller();
             }
             if killed.is_none() && now >= start + duration / 2 {
-                let name = self.members.kill_busiest_proxy()?;
+                let name = members.kill_busiest_proxy()?;
                 tell(&format!("{name} is killed"));
                 killed = Some((name, clock::now() - start));
             }
-            self.members.check_running()?;
+            members.check_running()?;
             next += SAMPLE_INTERVAL;
         }
         let (killed, killed_at) = killed.context("the streams were over too soon")?;
-        let after = self.members.proxies_of_boxes()?;
+        let after = members.proxies_of_boxes()?;
         let mut boxes = Vec::new();
         for (number, stream) in streams?.into_iter().enumerate() {
             let names = (before[number].clone(), after[number].clone());
@@ -164,7 +158,7 @@ impl Stack {
             boxes.push(stream.seen(number, names, &samples[number], times)?);
         }
         Ok(Results {
-            seed,
+            seed: self.seed,
             seconds: self.seconds,
             killed,
             killed_at_ms: killed_at.as_secs_f64() * 1e3,

@@ -74,36 +74,26 @@ pub struct LinkFields {
     /// The name, 1 to 11 bytes; its interface has this name, the far one `NAME-far`.
     pub name: String,
     /// A recording of the uplink, CSV or Mahimahi.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<PathBuf>,
     /// A recording of the downlink; absent: 20 Mbit/s with the uplink's delay and loss.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub trace_down: Option<PathBuf>,
     /// A synthetic link of this operator: att, verizon, tmobile or lte.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub operator: Option<String>,
     /// Fixed capacity from the vehicle, kbit/s.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_kbps: Option<u64>,
     /// Fixed capacity to the vehicle, kbit/s; absent: as from the vehicle when that is fixed.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_down_kbps: Option<u64>,
     /// Fixed one-way delay, ms.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub delay_ms: Option<f64>,
     /// Standard deviation of the delay from packet to packet, ms.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub jitter_ms: Option<f64>,
     /// Whether jitter lets packets overtake each other.
     pub reorder: bool,
     /// Additional loss, share of packets, 0..1.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
     /// Mean length of a burst of that loss, packets; absent: independent losses.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub loss_burst: Option<f64>,
     /// Queue in each direction, bytes; absent: 500 ms at the mean rate, at least 96,000.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_bytes: Option<usize>,
     /// Addresses at the vehicle; absent: 10.201.N.2/24 and fd00:201:N::2/64, N from 1.
     pub near_addresses: Vec<String>,
@@ -165,17 +155,13 @@ fn checked(links: Vec<DuplexLink>) -> Result<Vec<DuplexLink>, LinkError> {
 impl LinkFields {
     fn resolve(&self, index: usize, seed: u64, dir: &Path) -> Result<DuplexLink, LinkError> {
         let mut link = DuplexLink::new(&self.drive_link(index, seed, dir)?, index as u64, seed);
+        let jitter = self.jitter_ms.map(|ms| Self::millis(index, "jitter_ms", ms)).transpose()?;
+        let jitter = jitter.map(|deviation| Jitter { deviation, reorders: self.reorder });
+        let burst_loss = self.burst_loss(index)?;
         for settings in [&mut link.up, &mut link.down] {
             settings.origin = Instant::ZERO;
             settings.queue_bytes = self.queue_bytes.unwrap_or(settings.queue_bytes);
-            settings.jitter = match self.jitter_ms {
-                Some(ms) => {
-                    let deviation = Self::millis(index, "jitter_ms", ms)?;
-                    Some(Jitter { deviation, reorders: self.reorder })
-                }
-                None => None,
-            };
-            settings.burst_loss = self.burst_loss(index)?;
+            (settings.jitter, settings.burst_loss) = (jitter, burst_loss);
         }
         Ok(link)
     }

@@ -35,7 +35,7 @@ pub fn run(options: options::Measure) -> Result<()> {
     let sizes = Sizes { given: 0, encoded: Vec::new(), file: None, view, link };
     let sizes = Arc::new(Mutex::new(sizes));
     build(&pipeline, &options, &sizes)?;
-    run::until_end(&pipeline, None, run::Farewell::None, || Ok(()))?;
+    run::until_end(&pipeline, None, false, || Ok(()))?;
     let mut sizes = lock(&sizes);
     sizes.view.finish();
     if sizes.encoded.is_empty() {

@@ -55,7 +55,7 @@ pub fn run(options: options::Receive) -> Result<()> {
         true => out::json_line(report),
         false => Ok(out::line(report)?),
     };
-    let end = run::until_end(&pipeline, options.run.seconds, run::Farewell::None, || {
+    let end = run::until_end(&pipeline, options.run.seconds, false, || {
         report(&view.second())?;
         view.failed()
     });

@@ -28,23 +28,16 @@ pub enum End {
     Asked,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Farewell {
-    /// At once.
-    None,
-    /// With the end of its stream, so that the session sends RTCP BYE.
-    Eos,
-}
-
 /// Plays `pipeline` until its source ends, `seconds` are over, or a signal comes; calls
-/// `each_second` in between.
+/// `each_second` in between. `says_goodbye`: with the end of its stream, so that the session sends
+/// RTCP BYE.
 ///
 /// # Errors
 /// An element's error, or that of `each_second`.
 pub fn until_end(
     pipeline: &gst::Pipeline,
     seconds: Option<Duration>,
-    farewell: Farewell,
+    says_goodbye: bool,
     mut each_second: impl FnMut() -> Result<()>,
 ) -> Result<End> {
     let asked = Arc::new(AtomicBool::new(false));
@@ -65,7 +58,7 @@ pub fn until_end(
             next = (next + SECOND).max(now);
         }
         if asked.load(Ordering::Relaxed) || seconds.is_some_and(|it| began.elapsed() >= it) {
-            if farewell == Farewell::Eos && pipeline.send_event(gst::event::Eos::new()) {
+            if says_goodbye && pipeline.send_event(gst::event::Eos::new()) {
                 await_goodbye(&bus);
             }
             return Ok(End::Asked);
@@ -77,7 +70,7 @@ pub fn until_end(
         match message.as_deref().map(gst::MessageRef::view) {
             Some(gst::MessageView::Error(error)) => return Err(told(error)),
             Some(gst::MessageView::Eos(_)) => {
-                if farewell == Farewell::Eos {
+                if says_goodbye {
                     await_goodbye(&bus);
                 }
                 return Ok(End::Source);

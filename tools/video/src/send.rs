@@ -53,7 +53,7 @@ pub fn run(options: options::Send) -> Result<()> {
         true => out::json_line(report),
         false => Ok(out::line(report)?),
     };
-    let end = run::until_end(&pipeline, options.run.seconds, run::Farewell::Eos, || {
+    let end = run::until_end(&pipeline, options.run.seconds, true, || {
         report(&frames.second(Instant::now(), answers))?;
         if frames.srt_silent() > srt::SILENCE_MOST {
             bail!("{}: the receiver is gone", options.to);

@@ -48,10 +48,8 @@ pub struct TunEnd {
 #[serde(deny_unknown_fields, default)]
 pub struct NamespaceSettings {
     /// The network namespace at the vehicle; absent: the caller's.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub near: Option<String>,
     /// The network namespace at the other end; absent: the caller's.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub far: Option<String>,
     /// Largest IP packet, bytes, at least 1280.
     pub mtu: u16,

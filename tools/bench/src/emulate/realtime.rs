@@ -162,7 +162,7 @@ impl Emulator {
     /// Reads a device; pauses it when it fails.
     fn read(&mut self, token: Token) -> Result<(), EmulateError> {
         let (link, end) = position(token);
-        let direction = if end == NEAR { Direction::Up } else { Direction::Down };
+        let direction = [Direction::Up, Direction::Down][end];
         let device = &mut self.devices[link][end];
         let now = self.clock.now();
         let bridge = &mut self.bridge;
@@ -253,11 +253,9 @@ fn prepare_namespaces(
     Ok(())
 }
 
+/// A packet leaves at the end where packets of the opposite direction enter.
 fn exit(direction: Direction) -> usize {
-    match direction {
-        Direction::Up => FAR,
-        Direction::Down => NEAR,
-    }
+    direction.opposite() as usize
 }
 
 fn token(link: usize, end: usize) -> Token {
@@ -269,8 +267,6 @@ fn position(token: Token) -> (usize, usize) {
     (number / 2, number % 2)
 }
 
-const NEAR: usize = 0;
-const FAR: usize = 1;
 const SIGNALS: Token = Token(u64::MAX);
 const PAUSE: Duration = Duration::from_millis(100);
 const FIRST_METRIC: usize = 101;
