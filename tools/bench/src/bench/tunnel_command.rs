@@ -44,9 +44,6 @@ impl TunnelArgs {
         let mut tunnel = bench.start_tunnel(strategy)?;
         let compared = self.against.run(program, bench, &mut tunnel)?;
         tunnel.stop()?;
-        match self.json {
-            true => out::json(&compared),
-            false => Ok(out::line(against::render(&compared))?),
-        }
+        if self.json { out::json(&compared) } else { Ok(out::line(against::render(&compared))?) }
     }
 }

@@ -31,13 +31,7 @@ impl Kept {
         Ok(kept)
     }
 
-    pub fn take(&self, strategy: &str, logs: &Logs) -> anyhow::Result<()> {
-        let run = Logs::of_run(Path::new(""), strategy);
-        self.copy(&logs.sent, &run.sent)?;
-        self.copy(&logs.arrived, &run.arrived)
-    }
-
-    pub fn take_files(&self, name: &str, files: &[&Path]) -> anyhow::Result<()> {
+    pub fn take(&self, name: &str, files: &[&Path]) -> anyhow::Result<()> {
         let run = Logs::of_run(Path::new(""), name).sent;
         files.iter().try_for_each(|file| {
             self.copy(file, &run.with_file_name(file.file_name().unwrap_or_default()))
@@ -72,9 +66,9 @@ mod tests {
         fs::write(&logs.sent, b"sent").unwrap();
         fs::write(&logs.arrived, b"arrived").unwrap();
         let kept = Kept::new(folder.path(), Some(&clip), None).unwrap();
-        kept.take("single:att", &logs).unwrap();
+        kept.take("single:att", &[&logs.sent, &logs.arrived]).unwrap();
         assert_eq!(fs::read(&clip).unwrap(), b"pictures");
-        kept.take_files("single:att-adaptive", &[&clip]).unwrap();
+        kept.take("single:att-adaptive", &[&clip]).unwrap();
         let read = |path: &str| fs::read(folder.path().join(path)).unwrap();
         assert_eq!(read("single-att/sent.csv"), b"sent");
         assert_eq!(read("single-att/arrived.log"), b"arrived");

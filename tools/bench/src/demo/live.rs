@@ -110,7 +110,7 @@ impl LiveStage {
         let uplinks = stage.scenario.uplinks();
         run.timeline = sampler::timeline(&samples, uplinks, start, stage.duration());
         if let Some(keep) = &stage.keep {
-            keep.take_files(&live.name, &files.all())?;
+            keep.take(&live.name, &files.all())?;
         }
         for file in files.all() {
             fs::remove_file(file).with_context(|| format!("cannot remove {}", file.display()))?;

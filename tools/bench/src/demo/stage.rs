@@ -15,7 +15,6 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use roadweave_device::netns::NetNs;
 use roadweave_lab::figures::{Figures, Run};
 use roadweave_lab::video::quality::{self, Player};
 use roadweave_proto::Instant;
@@ -92,7 +91,7 @@ impl Stage {
         let mut run = self.measure(strategy, &files, &samples, start)?;
         run.figures.cpu_percent = Some(100.0 * cpu_time.as_secs_f64() / f64::from(self.seconds));
         if let Some(keep) = &self.keep {
-            keep.take(strategy, &files)?;
+            keep.take(strategy, &[&files.sent, &files.arrived])?;
         }
         fs::remove_file(&files.sent).and_then(|()| fs::remove_file(&files.arrived))?;
         Ok(run)
@@ -132,7 +131,7 @@ impl Stage {
     }
 
     fn camera_command(&self, files: &Logs, to: SocketAddr) -> Command {
-        let mut command = self.program_in(&self.world.vehicle);
+        let mut command = self.world.vehicle.command(&self.program);
         command.arg("demo-source").arg(&self.clip).arg("--to").arg(to.to_string());
         command.arg("--out").arg(&files.sent);
         command
@@ -140,7 +139,7 @@ impl Stage {
 
     fn start_viewer(&self, files: &Logs, start: Instant) -> anyhow::Result<Daemon> {
         let until = start + self.duration() + DRAIN;
-        let mut command = self.program_in(&self.world.cloud);
+        let mut command = self.world.cloud.command(&self.program);
         command.arg("demo-sink").arg("--listen").arg(VIEWER.to_string());
         command.arg("--out").arg(&files.arrived);
         command.arg("--until-ns").arg(until.as_nanos().to_string());
@@ -206,10 +205,6 @@ impl Stage {
             stalls: quality.stalls,
             timeline,
         })
-    }
-
-    fn program_in(&self, namespace: &NetNs) -> Command {
-        namespace.command(&self.program)
     }
 
     pub fn duration(&self) -> Duration {

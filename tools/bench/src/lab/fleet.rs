@@ -43,10 +43,7 @@ impl FleetArgs {
             is_thorough: self.thorough,
             ..FleetConfig::new(boxes, proxies, self.hours, self.seed)
         });
-        match self.json {
-            true => out::json(&outcome),
-            false => Ok(out::print(render(&outcome))?),
-        }
+        if self.json { out::json(&outcome) } else { Ok(out::print(render(&outcome))?) }
     }
 }
 
