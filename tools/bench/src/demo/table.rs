@@ -1,6 +1,7 @@
 //! The results as a table for the terminal.
 
 use roadweave_lab::figures::{Figures, Results};
+pub use roadweave_lab::report::page::millis;
 
 use super::live::LiveFigures;
 use crate::table::{self, Column};
@@ -57,10 +58,6 @@ pub fn percent(share: f64) -> String {
     } else {
         format!("{percent:.1} %")
     }
-}
-
-pub fn millis(millis: f64) -> String {
-    if millis < 100.0 { format!("{millis:.1} ms") } else { format!("{millis:.0} ms") }
 }
 
 #[cfg(test)]
