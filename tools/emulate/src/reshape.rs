@@ -103,7 +103,7 @@ fn part_of<V: Copy + PartialEq>(timeline: &Timeline<V>, from: u64, lasting: u64)
 }
 
 /// A timeline with a value per `step`.
-fn stepped<V: Copy + PartialEq>(
+pub(crate) fn stepped<V: Copy + PartialEq>(
     values: impl Iterator<Item = V>,
     step: Duration,
     length: Duration,

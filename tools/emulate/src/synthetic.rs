@@ -21,6 +21,7 @@ use roadweave_proto::{Rate, SplitMix64};
 
 use crate::capacity::Capacity;
 use crate::random::Random;
+use crate::reshape::stepped;
 use crate::timeline::{Timeline, nanos};
 use crate::trace::Trace;
 
@@ -179,7 +180,7 @@ fn delays(
         let rtt_ms = rtt.p50_ms * (deviation * wander + own).exp() + spike;
         Duration::from_nanos((rtt_ms / 2.0 * 1e6) as u64)
     });
-    sampled(values, PROBE, length)
+    stepped(values, PROBE, length)
 }
 
 /// Loss of everything for whole [`PROBE`]s at a time.
@@ -199,17 +200,7 @@ fn blackouts(random: &mut Random, operator: &Operator, length: Duration) -> Time
         }
         if left > 0 { 1.0 } else { 0.0 }
     });
-    sampled(values, PROBE, length)
-}
-
-/// The timeline of `values`, one per `step`, that repeats after `length`.
-fn sampled<V: Copy + PartialEq>(
-    values: impl Iterator<Item = V>,
-    step: Duration,
-    length: Duration,
-) -> Timeline<V> {
-    let steps = (0_u32..).zip(values).map(|(index, value)| (step * index, value));
-    Timeline::of_changes(steps, length).expect("steps ascend from zero, all before the end")
+    stepped(values, PROBE, length)
 }
 
 /// Number of steps that begin before `length`; at least one.
