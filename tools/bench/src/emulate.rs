@@ -116,11 +116,8 @@ impl EmulateArgs {
 
 fn operator(name: &str) -> Result<Operator, BadInput> {
     Operator::by_name(name).ok_or_else(|| {
-        let known: Vec<&str> = Operator::ALL.iter().map(|operator| operator.name).collect();
-        BadInput::new(format!(
-            "--synthetic: unknown operator `{name}`; there are {}",
-            known.join(", ")
-        ))
+        let known = Operator::ALL.map(|operator| operator.name).join(", ");
+        BadInput::new(format!("--synthetic: unknown operator `{name}`; there are {known}"))
     })
 }
 

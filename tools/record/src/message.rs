@@ -65,27 +65,27 @@ pub(crate) struct Welcome {
 pub enum Refusal {
     /// The server speaks another version of the protocol.
     #[error("the server speaks another version of the protocol")]
-    Version,
+    Version = 1,
     /// The server has as many clients, or sends them as much, as it may.
     #[error("the server has as many clients, or sends them as much, as it may")]
-    Busy,
+    Busy = 2,
     /// The plan is longer or faster than the server allows.
     #[error("the plan is longer or faster than the server allows")]
-    Plan,
+    Plan = 3,
     /// The server wants a token that the client does not have.
     #[error(
         "the server wants its token, and got none or another: give it by --token-file or \
          ROADWEAVE_RECORD_TOKEN"
     )]
-    Token,
+    Token = 4,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PacketKind {
-    Data,
+    Data = 0,
     /// Follows data: when it has arrived, the queue is empty.
-    Tail,
-    Probe,
+    Tail = 1,
+    Probe = 2,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,7 +193,7 @@ impl Message {
             Self::Welcome(Welcome { token, resumed, start_unix_us }) => {
                 with(with(header(4, *token), [u8::from(*resumed)]), start_unix_us.to_be_bytes())
             }
-            Self::Refuse { to, why } => with(header(5, *to), [why.code()]),
+            Self::Refuse { to, why } => with(header(5, *to), [*why as u8]),
             Self::Packet(packet) => packet.encode(),
             Self::Report(report) => report.encode(),
             Self::Close { token } => header(8, *token),
@@ -213,19 +213,10 @@ impl Open {
 }
 
 impl Refusal {
-    fn code(self) -> u8 {
-        match self {
-            Self::Version => 1,
-            Self::Busy => 2,
-            Self::Plan => 3,
-            Self::Token => 4,
-        }
-    }
-
     fn decode(code: u8) -> Option<Self> {
         [Self::Version, Self::Busy, Self::Plan, Self::Token]
             .into_iter()
-            .find(|why| why.code() == code)
+            .find(|why| *why as u8 == code)
     }
 }
 
@@ -251,14 +242,9 @@ impl Packet {
     }
 
     fn encode(&self) -> Vec<u8> {
-        let kind = match self.kind {
-            PacketKind::Data => 0,
-            PacketKind::Tail => 1,
-            PacketKind::Probe => 2,
-        };
         let mut bytes = header(6, self.token);
         bytes.reserve_exact(self.payload_bytes.saturating_sub(bytes.len()));
-        bytes.push(kind | u8::from(self.finishing) << 2);
+        bytes.push(self.kind as u8 | u8::from(self.finishing) << 2);
         bytes.extend(self.number.to_be_bytes());
         bytes.extend(self.cycle.to_be_bytes());
         bytes.extend(self.sent_us.to_be_bytes());
