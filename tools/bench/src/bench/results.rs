@@ -87,38 +87,24 @@ impl Results {
         let mb = |bytes: u64| format!("{:.1} MB", bytes as f64 / 1e6);
         let memory = &self.client_resident_bytes;
         let (veth, per_core) = (&self.veth, &self.packets_per_second_per_core);
-        let tunnel_latency =
-            |added: f64, bare: f64| format!("{} (+{})", us(added + bare), us(added));
-        let added = &self.added_latency_us;
+        let (added, base) = (&self.added_latency_us, &veth.latency_us);
+        let both = |added: f64, base: f64| format!("{} (+{})", us(added + base), us(added));
+        let tunnel_udp = udp(self.udp_goodput_bps, self.udp_limited_by_sender);
+        let veth_udp = udp(veth.udp_goodput_bps, veth.udp_limited_by_sender);
         let tcp = format!("one TCP stream, {}", self.tcp_congestion_control);
-        let rows = [
-            [
-                "UDP, 1,300 bytes, loss below 1 %".into(),
-                udp(self.udp_goodput_bps, self.udp_limited_by_sender),
-                udp(veth.udp_goodput_bps, veth.udp_limited_by_sender),
-            ],
-            [tcp, mbps(self.tcp_goodput_bps), mbps(veth.tcp_goodput_bps)],
-            [
-                "round trip, median".into(),
-                tunnel_latency(added.p50, veth.latency_us.p50),
-                us(veth.latency_us.p50),
-            ],
-            [
-                "round trip, 99 %".into(),
-                tunnel_latency(added.p99, veth.latency_us.p99),
-                us(veth.latency_us.p99),
-            ],
-            ["packets/s per core, client".into(), format!("{:.0}", per_core.client), String::new()],
-            ["packets/s per core, server".into(), format!("{:.0}", per_core.server), String::new()],
-            [
-                "CPU of the client at 30 Mbit/s".into(),
-                format!("{:.1} %", self.client_cpu_percent_at_30mbps),
-                String::new(),
-            ],
-            ["memory of the client, idle".into(), mb(memory.idle), String::new()],
-            ["memory of the client at 30 Mbit/s".into(), mb(memory.at_30mbps), String::new()],
-        ];
-        table.add_rows(rows);
+        let cpu = format!("{:.1} %", self.client_cpu_percent_at_30mbps);
+        let mut row = |what: &str, tunnel: String, veth: String| {
+            table.add_row([what.to_owned(), tunnel, veth]);
+        };
+        row("UDP, 1,300 bytes, loss below 1 %", tunnel_udp, veth_udp);
+        row(&tcp, mbps(self.tcp_goodput_bps), mbps(veth.tcp_goodput_bps));
+        row("round trip, median", both(added.p50, base.p50), us(base.p50));
+        row("round trip, 99 %", both(added.p99, base.p99), us(base.p99));
+        row("packets/s per core, client", format!("{:.0}", per_core.client), String::new());
+        row("packets/s per core, server", format!("{:.0}", per_core.server), String::new());
+        row("CPU of the client at 30 Mbit/s", cpu, String::new());
+        row("memory of the client, idle", mb(memory.idle), String::new());
+        row("memory of the client at 30 Mbit/s", mb(memory.at_30mbps), String::new());
         let table = right_aligned(table, 1);
         let cpu = |name: &str, shares: CpuShares| {
             format!(
