@@ -112,13 +112,9 @@ impl Measured<'_> {
             return Err(RecordError::TooShort);
         }
         let by_wall = self.wall.and_then(|wall| self.delays_by_wall(&segments, wall));
-        let delay_clock = match by_wall {
-            Some(_) => DelayClock::Synchronized,
-            None => DelayClock::HalfRoundTrip,
-        };
-        let delays = match by_wall {
-            Some(delays) => delays,
-            None => self.delays_by_round_trip(&segments)?,
+        let (delay_clock, delays) = match by_wall {
+            Some(delays) => (DelayClock::Synchronized, delays),
+            None => (DelayClock::HalfRoundTrip, self.delays_by_round_trip(&segments)?),
         };
         let direction = |arrivals, saturated, delays: &[Duration]| {
             self.direction(&segments, arrivals, saturated, delays)
