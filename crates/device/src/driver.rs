@@ -2,11 +2,11 @@
 //! each role adds its own part.
 //!
 //! ```text
-//! run_client ─► ClientRole ─┐
-//! run_server ─► ServerRole ─┼─► Driver<N: Node>: Poller, signals, requests ─► tunnel::turn ─► Edge
-//! run_proxy  ─► ProxyRole  ─┤
-//! run_anchor ─► AnchorRole ─┤
-//! run_router ─► RouterRole ─┘                                                (TUN, sockets, clock)
+//! run_client ─► ClientRole  ─┐
+//! run_server ─┐              ├─► Driver<N: Node>: Poller, signals, requests ─► tunnel::turn ─► Edge
+//! run_proxy  ─┼► ServingRole ┤
+//! run_anchor ─┘              │                                                (TUN, sockets, clock)
+//! run_router ─► RouterRole  ─┘
 //! ```
 
 mod anchor;
@@ -50,6 +50,8 @@ pub(crate) use repeat_limiter::RepeatLimiter;
 pub use reread::Reread;
 pub use router::{RouterOptions, RouterSocket, run_router};
 pub use server::{ServerOptions, run_server};
+pub use serving::ServingOptions;
+pub use serving::host::HostOptions;
 pub use serving::reload::{Destinations, Reload, ServerReload};
 
 /// Why a daemon failed to start or stopped.

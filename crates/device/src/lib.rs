@@ -64,9 +64,9 @@ pub use cleanup::cleanup;
 pub use clock::Clock;
 pub use driver::{
     AnchorOptions, CandidateOptions, ClientOptions, ClientReload, ClientRouteOptions, Destinations,
-    DriverError, LanStreamsOptions, ProxyOptions, Reload, ReloadClient, Reread, RouterOptions,
-    RouterSocket, ServerOptions, ServerReload, TunSettings, run_anchor, run_client, run_proxy,
-    run_router, run_server,
+    DriverError, HostOptions, LanStreamsOptions, ProxyOptions, Reload, ReloadClient, Reread,
+    RouterOptions, RouterSocket, ServerOptions, ServerReload, ServingOptions, TunSettings,
+    run_anchor, run_client, run_proxy, run_router, run_server,
 };
 pub use error::DeviceError;
 pub use filter::split::{SplitRule, SplitRules};

@@ -7,8 +7,8 @@ use anyhow::Result;
 use roadweave_config::{AnchorFile, AnchorStreams, ProxyFile};
 use roadweave_device::fleet::Membership;
 use roadweave_device::{
-    AnchorOptions, Destinations, ProxyOptions, Reread, ServerReload, random_bytes, run_anchor,
-    run_proxy,
+    AnchorOptions, Destinations, HostOptions, ProxyOptions, Reread, ServerReload, ServingOptions,
+    random_bytes, run_anchor, run_proxy,
 };
 use roadweave_fleet::Role;
 use roadweave_identity::PublicKey;
@@ -85,15 +85,16 @@ impl ProxyArgs {
                 client_memory_max: file.limits.client_memory_mb.bytes(),
             },
             proxy: file.proxy_config(),
-            anchor_names: file.anchor_names(),
-            identity,
-            peers: file.peers(),
-            listen: file.listen,
-            metrics: file.metrics.as_ref().map(|metrics| metrics.listen),
-            state_directory: file.state_directory,
-            files,
-            reload: Box::new(reload),
-            fleet,
+            serving: ServingOptions {
+                identity,
+                listen: file.listen,
+                metrics: file.metrics.as_ref().map(|metrics| metrics.listen),
+                of_file: of_proxy(&file),
+                state_directory: file.state_directory,
+                files,
+                reload: Box::new(reload),
+                fleet,
+            },
         })?)
     }
 }
@@ -119,18 +120,14 @@ impl AnchorArgs {
         let fleet = membership.map(|membership| in_fleet(membership, file.fleet.offline_max()));
         let files = source.files();
         let reload = reload_anchor(source, file.clone(), identity.public_key());
-        let devices = Arc::new(PeerTable::new(file.devices()));
         let tenant = AnchorTenant {
             name,
-            devices: devices.clone(),
+            devices: Arc::new(PeerTable::new(file.devices())),
             clients_reach_clients: file.clients_reach_clients,
             rate_limit: file.rate_limit(),
         };
         let streams = file.streams.as_ref();
-        let connects = streams.map_or(1, |streams| streams.connects_per_second.get() as u32);
         Ok(run_anchor(AnchorOptions {
-            connects_per_second: connects,
-            http_ports: streams.map_or_else(Vec::new, |streams| streams.http_ports.clone()),
             config: AnchorConfig {
                 transport: file.transport.to_config(random_bytes()?),
                 tenants: vec![tenant],
@@ -138,23 +135,27 @@ impl AnchorArgs {
                 streams: streams.map(AnchorStreams::to_config),
                 memory_max: streams.map_or(0, AnchorStreams::memory_max),
             },
-            identity,
-            devices,
-            proxies: file.proxies(),
-            listen: file.listen,
-            metrics: file.metrics.as_ref().map(|metrics| metrics.listen),
-            destinations: destinations(&file),
-            tun: tun_settings(&file.tun),
-            marks: file.packet_marks.into(),
-            addresses: file.addresses,
-            accepted: file.fleet.accept,
-            masquerade: file.masquerade,
-            client_connections: file.client_connections.get() as u32,
-            clients_reach_clients: file.clients_reach_clients,
-            state_directory: file.state_directory,
-            files,
-            reload: Box::new(reload),
-            fleet,
+            serving: ServingOptions {
+                identity,
+                listen: file.listen,
+                metrics: file.metrics.as_ref().map(|metrics| metrics.listen),
+                of_file: of_anchor(&file),
+                state_directory: file.state_directory,
+                files,
+                reload: Box::new(reload),
+                fleet,
+            },
+            host: HostOptions {
+                connects_per_second: streams
+                    .map_or(1, |streams| streams.connects_per_second.get() as u32),
+                http_ports: streams.map_or_else(Vec::new, |streams| streams.http_ports.clone()),
+                addresses: file.addresses,
+                tun: tun_settings(&file.tun),
+                marks: file.packet_marks.into(),
+                masquerade: file.masquerade,
+                clients_reach_clients: file.clients_reach_clients,
+                client_connections: file.client_connections.get() as u32,
+            },
         })?)
     }
 }
@@ -196,11 +197,13 @@ fn reload_proxy(
         if file.tenants.is_empty() && !is_member {
             return Err(NO_TENANTS.to_owned());
         }
-        let (peers, tenants) = (file.peers(), file.proxy_config().tenants);
-        let anchors = file.anchor_names();
-        let read = ServerReload { peers, tenants, anchors, ..ServerReload::default() };
-        Ok(Reread { read, ignored })
+        Ok(Reread { read: of_proxy(&file), ignored })
     }
+}
+
+fn of_proxy(file: &ProxyFile) -> ServerReload {
+    let (peers, tenants) = (file.peers(), file.proxy_config().tenants);
+    ServerReload { peers, tenants, anchors: file.anchor_names(), ..ServerReload::default() }
 }
 
 /// Reads an anchor's file again. `started` is the file of the start.
@@ -216,18 +219,17 @@ fn reload_anchor(
         warn_of(&file);
         let other_key = member::is_other_key(file.private_key.take(), key)?;
         let ignored = ignored(&started, &file, &RELOADS, other_key);
-        let (peers, proxies) = (file.devices(), file.proxies());
-        let accepted = file.fleet.accept.clone();
-        let destinations = destinations(&file);
-        let read = ServerReload { peers, destinations, proxies, accepted, ..Default::default() };
-        Ok(Reread { read, ignored })
+        Ok(Reread { read: of_anchor(&file), ignored })
     }
 }
 
-fn destinations(file: &AnchorFile) -> Destinations {
-    Destinations {
+fn of_anchor(file: &AnchorFile) -> ServerReload {
+    let destinations = Destinations {
         denied: file.deny_destinations.clone(),
         allowed: file.allow_destinations.iter().map(|to| (to.network, to.port)).collect(),
         forwards: Vec::new(),
-    }
+    };
+    let (peers, proxies) = (file.devices(), file.proxies());
+    let accepted = file.fleet.accept.clone();
+    ServerReload { peers, destinations, proxies, accepted, ..ServerReload::default() }
 }

@@ -7,7 +7,8 @@ use ipnet::IpNet;
 use roadweave_config::{ForwardFields, ServerFile, ServerStreams};
 use roadweave_device::fleet::Membership;
 use roadweave_device::{
-    Destinations, Forward, Reread, ServerOptions, ServerReload, random_bytes, run_server,
+    Destinations, Forward, HostOptions, Reread, ServerOptions, ServerReload, ServingOptions,
+    random_bytes, run_server,
 };
 use roadweave_fleet::Role;
 use roadweave_identity::PublicKey;
@@ -51,42 +52,40 @@ impl ServerArgs {
         let tun = tun_settings(&file.tun);
         let (files, shards) = (source.files(), file.shards());
         let reload = reload_server(source, file.clone(), identity.public_key());
-        let destinations = destinations(&file);
+        let streams = file.streams.as_ref();
         Ok(run_server(ServerOptions {
             config: ServerConfig {
                 transport: file.transport.to_config(random_bytes()?),
                 lanes: file.lane_configs(),
                 gateways: file.addresses.clone(),
                 mtu: tun.mtu,
-                streams: file.streams.as_ref().map(ServerStreams::to_config),
+                streams: streams.map(ServerStreams::to_config),
                 speedtest: file.speedtest.limits(),
                 clients_reach_clients: file.clients_reach_clients,
                 memory_max: file.limits.memory_mb.bytes(),
                 client_memory_max: file.limits.client_memory_mb.bytes(),
             },
-            identity,
-            peers: file.peers(),
-            connects_per_second: file
-                .streams
-                .as_ref()
-                .map_or(1, |streams| streams.connects_per_second.get() as u32),
-            http_ports: file
-                .streams
-                .as_ref()
-                .map_or_else(Vec::new, |streams| streams.http_ports.clone()),
-            listen: file.listen,
-            metrics: file.metrics.as_ref().map(|metrics| metrics.listen),
-            addresses: file.addresses,
-            accepted: file.fleet.accept,
-            tun,
-            marks: file.packet_marks.into(),
-            masquerade: file.masquerade,
-            client_connections: file.client_connections.get() as u32,
-            destinations,
-            state_directory: file.state_directory,
-            files,
-            reload: Box::new(reload),
-            fleet,
+            serving: ServingOptions {
+                identity,
+                listen: file.listen,
+                metrics: file.metrics.as_ref().map(|metrics| metrics.listen),
+                of_file: of_file(&file),
+                state_directory: file.state_directory,
+                files,
+                reload: Box::new(reload),
+                fleet,
+            },
+            host: HostOptions {
+                connects_per_second: streams
+                    .map_or(1, |streams| streams.connects_per_second.get() as u32),
+                http_ports: streams.map_or_else(Vec::new, |streams| streams.http_ports.clone()),
+                addresses: file.addresses,
+                tun,
+                marks: file.packet_marks.into(),
+                masquerade: file.masquerade,
+                clients_reach_clients: file.clients_reach_clients,
+                client_connections: file.client_connections.get() as u32,
+            },
             shards,
         })?)
     }
@@ -107,20 +106,18 @@ fn reload_server(
         warn_of(&file);
         let other_key = member::is_other_key(file.private_key.take(), key)?;
         let ignored = ignored(&started, &file, &SERVER_RELOADS, other_key);
-        let destinations = destinations(&file);
-        let accepted = file.fleet.accept.clone();
-        let peers = file.peers();
-        let read = ServerReload { peers, destinations, accepted, ..ServerReload::default() };
-        Ok(Reread { read, ignored })
+        Ok(Reread { read: of_file(&file), ignored })
     }
 }
 
-fn destinations(file: &ServerFile) -> Destinations {
-    Destinations {
+fn of_file(file: &ServerFile) -> ServerReload {
+    let destinations = Destinations {
         denied: file.deny_destinations.clone(),
         allowed: file.allow_destinations.iter().map(|to| (to.network, to.port)).collect(),
         forwards: file.forwards.iter().map(|it| forward(it, it.near(&file.peers))).collect(),
-    }
+    };
+    let (peers, accepted) = (file.peers(), file.fleet.accept.clone());
+    ServerReload { peers, destinations, accepted, ..ServerReload::default() }
 }
 
 fn forward(fields: &ForwardFields, near: Vec<IpNet>) -> Forward {

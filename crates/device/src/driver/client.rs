@@ -169,7 +169,7 @@ fn begin(
     let mut usage = StateFile::new(&options.state_directory, instance.name());
     client.restore_usage(usage.read());
     let offload = tun.offload();
-    let driver = Driver::new(&instance, signals, Edge::new(clock, tun), client)?;
+    let driver = Driver::new(&instance, signals, Edge::new(clock, Some(tun)), client)?;
     let tun = driver.edge.tun().expect("it has just been given one");
     let filters = ClientFilters::start(&instance, tun, &options, driver.waker())?;
     steering.set_waker(driver.waker());

@@ -26,14 +26,10 @@ pub(super) struct Edge {
 }
 
 impl Edge {
-    pub(super) fn new(clock: Clock, tun: Tun) -> Self {
-        Self { tun: Some(tun), ..Self::without_tun(clock) }
-    }
-
-    pub(super) fn without_tun(clock: Clock) -> Self {
+    pub(super) fn new(clock: Clock, tun: Option<Tun>) -> Self {
         Self {
             clock,
-            tun: None,
+            tun,
             sockets: BTreeMap::new(),
             former_sockets: BTreeMap::new(),
             gone: BTreeSet::new(),

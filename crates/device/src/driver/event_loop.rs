@@ -110,11 +110,13 @@ pub(super) trait Role<N: Node> {
     /// Answers any other request of the local socket, with an error for unknown methods.
     fn handle_request(
         &mut self,
-        driver: &mut Driver<N>,
-        now: Instant,
+        _driver: &mut Driver<N>,
+        _now: Instant,
         method: &str,
-        params: &Value,
-    ) -> Result<Value, RpcError>;
+        _params: &Value,
+    ) -> Result<Value, RpcError> {
+        Err(RpcError::method_not_found(method))
+    }
 }
 
 pub(super) struct Driver<N> {

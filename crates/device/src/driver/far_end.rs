@@ -42,12 +42,16 @@ impl ClientStreams for Anchor {
 }
 
 pub(super) trait EndsStreams: Node + ClientStreams {
-    fn hand_over(&mut self, now: Instant);
+    fn hand_over(&mut self, _now: Instant) {}
 
     /// An owner all of whose streams have ended.
-    fn poll_over(&mut self) -> Option<StreamsOwner>;
+    fn poll_over(&mut self) -> Option<StreamsOwner> {
+        None
+    }
 
-    fn poll_stream(&mut self, now: Instant) -> Option<(StreamsOwner, StreamEvent)>;
+    fn poll_stream(&mut self, _now: Instant) -> Option<(StreamsOwner, StreamEvent)> {
+        None
+    }
 }
 
 impl EndsStreams for Server {
@@ -78,22 +82,13 @@ impl EndsStreams for Anchor {
     }
 }
 
-/// Settings common to the far ends of a server's shards.
+/// Settings of the far end of streams, common to a server's shards.
 #[derive(Clone, Debug)]
 pub(super) struct FarEnds {
     pub(super) rules: ExitRules,
     pub(super) sources: Sources,
     pub(super) connects_per_second: u32,
     pub(super) http_ports: Vec<u16>,
-}
-
-impl FarEnds {
-    pub(super) fn start(self, count: u16, driver: &Driver<Server>) -> Result<FarEnd, DeviceError> {
-        let Self { rules, sources, connects_per_second, http_ports } = self;
-        let mut far_end = FarEnd::start(rules, sources, connects_per_second, http_ports, driver)?;
-        far_end.exit.share_sockets(count);
-        Ok(far_end)
-    }
 }
 
 pub(super) struct FarEnd {
@@ -103,23 +98,24 @@ pub(super) struct FarEnd {
 }
 
 impl FarEnd {
-    /// Streams may connect to destinations that `rules` allow, from one of `sources`.
-    pub(super) fn start<N: EndsStreams>(
-        rules: ExitRules,
-        sources: Sources,
-        connects_per_second: u32,
-        http_ports: Vec<u16>,
+    /// One of `count` far ends in this process.
+    pub(super) fn start<N: Node>(
+        ends: FarEnds,
+        count: u16,
         driver: &Driver<N>,
     ) -> Result<Self, DeviceError> {
+        let FarEnds { rules, sources, connects_per_second, http_ports } = ends;
         let settings = ExitSettings::new(rules.clone(), sources, connects_per_second);
         let settings = ExitSettings { http_ports, ..settings };
-        Ok(Self { exit: Exit::start(settings, STREAMS, &driver.waker())?, rules, sources })
+        let mut exit = Exit::start(settings, STREAMS, &driver.waker())?;
+        exit.share_sockets(count);
+        Ok(Self { exit, rules, sources })
     }
 
-    pub(super) fn set_destinations(&mut self, destinations: Destinations) {
+    pub(super) fn set_destinations(&mut self, destinations: &Destinations) {
         let Destinations { denied, allowed, .. } = destinations;
-        if (&denied, &allowed) != (&self.rules.denied, &self.rules.allowed) {
-            (self.rules.denied, self.rules.allowed) = (denied, allowed);
+        if (denied, allowed) != (&self.rules.denied, &self.rules.allowed) {
+            (self.rules.denied, self.rules.allowed) = (denied.clone(), allowed.clone());
             self.exit.set_rules(self.rules.clone());
         }
     }

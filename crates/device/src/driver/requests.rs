@@ -7,10 +7,11 @@ use roadweave_proto::Instant;
 use roadweave_tunnel::{DRAIN_MAX, DrainReason, EncoderTarget, Server, SetError, Strategy};
 use serde_json::{Value, json};
 
+use super::serving::node::Serves;
 use super::settings::{answer, parse};
 use crate::local::{Drain, DrainAnswer, RpcError, SetStrategy};
 
-pub(super) trait Governed {
+pub(super) trait Governed: Serves {
     fn set_strategy(&mut self, lane: &str, strategy: Strategy) -> Result<(), SetError>;
 
     fn encoder_targets(
@@ -18,11 +19,7 @@ pub(super) trait Governed {
         now: Instant,
     ) -> BTreeMap<String, BTreeMap<String, EncoderTarget>>;
 
-    fn sessions(&self) -> usize;
-
     fn is_draining(&self) -> bool;
-
-    fn drain(&mut self, now: Instant, reason: DrainReason, over: Duration);
 }
 
 impl Governed for Server {
@@ -37,21 +34,13 @@ impl Governed for Server {
         self.encoder_targets(now)
     }
 
-    fn sessions(&self) -> usize {
-        self.sessions()
-    }
-
     fn is_draining(&self) -> bool {
         self.is_draining()
-    }
-
-    fn drain(&mut self, now: Instant, reason: DrainReason, over: Duration) {
-        self.drain(now, reason, over);
     }
 }
 
 pub(super) fn handle(
-    server: &mut impl Governed,
+    server: &mut dyn Governed,
     now: Instant,
     method: &str,
     params: &Value,
@@ -70,7 +59,7 @@ pub(super) fn handle(
     }
 }
 
-fn drain(server: &mut impl Governed, now: Instant, drain: Drain) -> Result<Value, RpcError> {
+fn drain(server: &mut dyn Governed, now: Instant, drain: Drain) -> Result<Value, RpcError> {
     let over = Duration::from_millis(drain.over_ms);
     if over > DRAIN_MAX {
         let message = format!("over_ms is {}; {} at most", drain.over_ms, DRAIN_MAX.as_millis());

@@ -6,13 +6,11 @@ use std::time::Duration;
 use ipnet::IpNet;
 use roadweave_proto::{Instant, Marks, PathStatus, UplinkId};
 use roadweave_tunnel::{Router, RouterConfig, RouterEvent};
-use serde_json::Value;
 
 use super::edge::Edge;
 use super::event_loop::{Driver, Role, Running, take_instance};
 use super::repeat_limiter::RepeatLimiter;
 use super::{DriverError, TunSettings, lead_into_tun};
-use crate::local::RpcError;
 use crate::metrics::MetricsListener;
 use crate::pauses::Pause;
 use crate::privileges::{self, Needs};
@@ -90,7 +88,7 @@ fn start(options: RouterOptions) -> Result<Running<Router, RouterRole>, DriverEr
     let mut filters = FilterKeeper::start(&instance, None)?;
     filters.set_and_wait(filter_options(&tun))?;
     let (mtu, offload) = (tun.mtu(), tun.offload());
-    let mut driver = Driver::new(&instance, signals, Edge::new(clock, tun), router)?;
+    let mut driver = Driver::new(&instance, signals, Edge::new(clock, Some(tun)), router)?;
     driver.serve_metrics(metrics)?;
     let mut role = RouterRole {
         options: options.sockets,
@@ -169,16 +167,6 @@ impl Role<Router> for RouterRole {
         let role = RouterRoleStatus { sessions: vec![session], sockets };
         let (name, drops) = (driver.edge.tun_name().to_owned(), driver.node.drops().clone());
         driver.status(name, drops, RoleStatus::Router(role))
-    }
-
-    fn handle_request(
-        &mut self,
-        _: &mut Driver<Router>,
-        _: Instant,
-        method: &str,
-        _: &Value,
-    ) -> Result<Value, RpcError> {
-        Err(RpcError::method_not_found(method))
     }
 }
 

@@ -15,16 +15,16 @@ pub(super) mod machine;
 pub(super) mod node;
 mod presence_log;
 pub(super) mod reload;
+pub(super) mod role;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ipnet::IpNet;
-use roadweave_identity::PublicKey;
+use roadweave_identity::{Identity, PublicKey};
 use roadweave_proto::{DropCounters, Instant};
-use roadweave_tunnel::{Node, PeerTable};
+use roadweave_tunnel::PeerTable;
 
 use self::absent::Absent;
 use self::anchors::Anchors;
@@ -41,24 +41,29 @@ use crate::fleet::FleetOptions;
 use crate::local::{LocalRequest, ReloadAnswer, RpcError};
 use crate::pauses::Pause;
 use crate::status::AbsentClient;
-use crate::{ClockReading, DeviceError, TimeOfDay, UdpOptions, UplinkSocket};
+use crate::{ClockReading, DeviceError, TimeOfDay, UdpOptions};
 
 const TIME_OF_DAY: Duration = Duration::from_secs(1);
 const REMINDER: Duration = Duration::from_secs(60);
 
-/// Options common to server, proxy and anchor.
-pub(super) struct ServingOptions<'a> {
-    pub(super) clients: Arc<PeerTable>,
-    pub(super) proxies: Option<Arc<PeerTable>>,
-    pub(super) of_file: ServerReload,
-    pub(super) reload: Reload,
-    /// Inner addresses of this node with the networks of fleet members; `None` at a proxy.
-    pub(super) own: Option<Vec<IpNet>>,
-    /// Routes and filters of a server or an anchor; `None` at a proxy.
-    pub(super) host: Option<(Host, Machine)>,
-    pub(super) fleet: Option<FleetOptions<()>>,
-    pub(super) state_directory: PathBuf,
-    pub(super) instance: &'a str,
+/// Options common to a server, a proxy and an anchor.
+pub struct ServingOptions {
+    /// The key pair.
+    pub identity: Arc<Identity>,
+    /// The UDP address to listen on.
+    pub listen: SocketAddr,
+    /// Where metrics are served over HTTP, if anywhere.
+    pub metrics: Option<SocketAddr>,
+    /// Directory of the state files: what strategies learned, or the newest binding of each client.
+    pub state_directory: PathBuf,
+    /// Further files that are read again later, such as the configuration.
+    pub files: Vec<PathBuf>,
+    /// The part of the configuration that `reload` reads again.
+    pub of_file: ServerReload,
+    /// Reads the configuration again on SIGHUP. An error changes nothing.
+    pub reload: Reload,
+    /// Fleet membership, if any.
+    pub fleet: Option<FleetOptions<()>>,
 }
 
 #[derive(Clone, Debug)]
@@ -94,26 +99,29 @@ impl Serving {
 
     /// Starts threads beside `driver`. Fleet members and revocations are applied before the first
     /// packet is read.
-    pub(super) fn start<N: Node + Serves>(
+    fn start<N: Serves>(
         driver: &mut Driver<N>,
-        options: ServingOptions<'_>,
+        options: ServingOptions,
+        tables: Tables,
+        host: Option<(Host, Machine)>,
+        instance: &str,
     ) -> Result<Self, DriverError> {
-        let ServingOptions { clients, proxies, of_file, reload, own, host, .. } = options;
-        let mut time_of_day = TimeOfDay::new(&options.state_directory, options.instance);
-        clients.set_unix_time(time_of_day.tell(Instant::ZERO, ClockReading::take()));
+        let ServingOptions { of_file, reload, fleet, state_directory, .. } = options;
+        let mut time_of_day = TimeOfDay::new(&state_directory, instance);
+        tables.clients.set_unix_time(time_of_day.tell(Instant::ZERO, ClockReading::take()));
         let (host, machine) = host.unzip();
         let keys = of_file.keys().collect();
         let mut anchors = Anchors::new(driver.waker());
         anchors.set_of_file(driver.edge.clock.now(), &mut driver.node, of_file.led());
-        let reloader = Reloader::start(reload, of_file, own, machine, driver.waker())?;
+        let reloader = Reloader::start(reload, of_file, machine, driver.waker())?;
         let start_fleet = |fleet| InFleet::start(fleet, keys, driver.waker());
-        let fleet = options.fleet.map(start_fleet).transpose()?;
+        let fleet = fleet.map(start_fleet).transpose()?;
         let mut serving = Self {
             reloader,
             askers: Askers::default(),
             fleet,
             anchors,
-            tables: Tables { clients, proxies },
+            tables,
             time_of_day,
             next_time_of_day: Instant::ZERO,
             presence_log: PresenceLog::default(),
@@ -126,7 +134,7 @@ impl Serving {
     }
 
     /// Applies the fleet's state that was kept, and what arrived since.
-    fn begin_in_fleet<N: Node + Serves>(&mut self, driver: &mut Driver<N>) {
+    fn begin_in_fleet<N: Serves>(&mut self, driver: &mut Driver<N>) {
         let Some(fleet) = &self.fleet else { return };
         fleet.wait_in_step();
         let now = driver.edge.clock.now();
@@ -177,7 +185,7 @@ impl Serving {
         host.forget(self.tables.clients.peers(), gone);
     }
 
-    pub(super) fn tell_fleet(&mut self, now: Instant, node: &impl Serves) {
+    fn tell_fleet(&mut self, now: Instant, node: &mut impl Serves) {
         if let Some(fleet) = &mut self.fleet {
             fleet.tell(now, node, self.reloader.is_idle());
         }
@@ -299,16 +307,7 @@ impl Reminder {
     }
 }
 
-pub(super) fn listens_at<N: Node>(driver: &Driver<N>) -> String {
-    let listen = driver.edge.sockets.get(&None).map(UplinkSocket::local_address);
-    listen.map(|listen| listen.to_string()).unwrap_or_default()
-}
-
-/// Opens a socket at `listen`. A wildcard address falls back to IPv4 if the kernel has no IPv6.
-pub(super) fn open_socket(listen: SocketAddr) -> Result<UplinkSocket, DeviceError> {
-    open_by(listen, UplinkSocket::open)
-}
-
+/// Opens sockets at `listen`. A wildcard address falls back to IPv4 if the kernel has no IPv6.
 pub(super) fn open_by<T>(
     listen: SocketAddr,
     open: impl Fn(&UdpOptions) -> Result<T, DeviceError>,

@@ -130,13 +130,19 @@ impl ExitEnd {
 /// Access to the streams and addresses of clients.
 pub trait ClientStreams {
     /// The streams of a client, unless its session is over.
-    fn streams_of(&mut self, owner: StreamsOwner) -> Option<&mut Streams>;
+    fn streams_of(&mut self, _owner: StreamsOwner) -> Option<&mut Streams> {
+        None
+    }
 
     /// Whether the address is the inner address of a client.
-    fn is_clients(&self, address: IpAddr) -> bool;
+    fn is_clients(&self, _address: IpAddr) -> bool {
+        false
+    }
 
     /// The client's own inner address of a family, if it has one.
-    fn address_of(&self, owner: StreamsOwner, ipv4: bool) -> Option<IpAddr>;
+    fn address_of(&self, _owner: StreamsOwner, _ipv4: bool) -> Option<IpAddr> {
+        None
+    }
 }
 
 /// The far end of all streams of a server; see the [module](super).

@@ -10,8 +10,8 @@
 
 use roadweave_identity::PublicKey;
 use roadweave_proto::{Instant, ServerHost, ServerName};
+use roadweave_tunnel::Server;
 
-use super::node::Serves;
 use crate::Waker;
 use crate::driver::resolver::{Resolver, SYSTEM};
 
@@ -30,7 +30,7 @@ impl AnchorNames {
     }
 
     /// Replaces the anchors. Results for unchanged names are kept.
-    pub(super) fn set(&mut self, now: Instant, node: &mut impl Serves, anchors: &[AnchorPlace]) {
+    pub(super) fn set(&mut self, now: Instant, proxy: &mut Server, anchors: &[AnchorPlace]) {
         let mut wanted: Vec<AnchorPlace> = Vec::new();
         for (key, names) in anchors {
             match wanted.iter_mut().find(|(known, _)| known == key) {
@@ -59,7 +59,7 @@ impl AnchorNames {
                 [] => literals(&names),
                 found => found.to_vec(),
             };
-            node.set_anchor_addresses(key, known);
+            proxy.set_anchor_addresses(key, known);
             if names.iter().any(|name| matches!(name.host(), ServerHost::Name(_))) {
                 self.resolvers.push((key, resolver));
             }
@@ -74,10 +74,10 @@ impl AnchorNames {
         self.resolvers.iter().filter_map(|(_, resolver)| resolver.poll_timeout()).min()
     }
 
-    pub(super) fn handle_timeout(&mut self, now: Instant, node: &mut impl Serves) {
+    pub(super) fn handle_timeout(&mut self, now: Instant, proxy: &mut Server) {
         let mut searching = self.searching();
         for (key, resolver) in &mut self.resolvers {
-            resolver.set_content(node.is_leg_up(*key));
+            resolver.set_content(proxy.is_leg_up(*key));
             let was_searching = resolver.is_searching();
             let mut is_new = !resolver.poll(now).is_empty();
             if was_searching || searching < SEARCHES_MAX {
@@ -88,7 +88,7 @@ impl AnchorNames {
             if is_new {
                 let found = resolver.found(SYSTEM).to_vec();
                 tracing::info!(anchor = %key, ?found, "the anchor is at other addresses");
-                node.set_anchor_addresses(*key, found);
+                proxy.set_anchor_addresses(*key, found);
             }
         }
     }

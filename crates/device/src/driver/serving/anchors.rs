@@ -47,13 +47,15 @@ impl Anchors {
     }
 
     fn lead(&mut self, now: Instant, node: &mut impl Serves) {
+        let Some(proxy) = node.proxy() else { return };
         let (file, fleet) = (&self.of_file, &self.of_fleet);
-        node.set_anchors(now, [&file.tenants[..], &fleet.tenants].concat());
+        // The first of two tenants with the same name counts.
+        proxy.set_tenants(now, [&file.tenants[..], &fleet.tenants].concat());
         // For anchors in the file, the file's addresses count.
         let is_new = |(key, _): &&AnchorPlace| file.places.iter().all(|(known, _)| known != key);
         let others = fleet.places.iter().filter(is_new);
         let all: Vec<AnchorPlace> = file.places.iter().chain(others).cloned().collect();
-        self.names.set(now, node, &all);
+        self.names.set(now, proxy, &all);
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
@@ -61,6 +63,8 @@ impl Anchors {
     }
 
     pub(super) fn handle_timeout(&mut self, now: Instant, node: &mut impl Serves) {
-        self.names.handle_timeout(now, node);
+        if let Some(proxy) = node.proxy() {
+            self.names.handle_timeout(now, proxy);
+        }
     }
 }

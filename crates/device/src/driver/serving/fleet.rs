@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use roadweave_identity::PublicKey;
 use roadweave_proto::Instant;
-use roadweave_tunnel::PeerTable;
+use roadweave_tunnel::{DrainReason, PeerTable};
 
 use super::Tables;
 use super::anchors::TenantRoutes;
@@ -17,6 +17,8 @@ use crate::{DeviceError, Waker};
 
 /// How long a start waits for revocations that were missed.
 const MISSED_MAX: Duration = Duration::from_secs(2);
+/// The period in which clients of a draining server are asked to leave.
+const DRAIN_OVER: Duration = Duration::from_secs(60);
 /// Interval of figures, normally and while they are watched.
 const FIGURES: Duration = Duration::from_secs(10);
 const FIGURES_WATCHED: Duration = Duration::from_millis(200);
@@ -113,7 +115,7 @@ impl InFleet {
 
     /// Reports ended sessions of revoked keys, and figures when due. `is_in_line`: whether the last
     /// table holds the current members.
-    pub(super) fn tell(&mut self, now: Instant, node: &impl Serves, is_in_line: bool) {
+    pub(super) fn tell(&mut self, now: Instant, node: &mut impl Serves, is_in_line: bool) {
         self.ends_by_table &= !is_in_line;
         let ends_by_table = self.ends_by_table;
         if let Some(batch) = self.ending.take_if(|_| !ends_by_table && node.is_settled()) {
@@ -128,7 +130,9 @@ impl InFleet {
         let watched = FIGURES_WATCHED * rounds as u32;
         self.next_figures = now + if is_watched { watched.min(FIGURES) } else { FIGURES };
         let count = u32::try_from(sessions).unwrap_or(u32::MAX);
-        self.fleet.set_figures(count, node.figures(FIGURES_MAX), node.anchor_round_trips());
+        let figures = node.figures(FIGURES_MAX);
+        let round_trips = node.proxy().map(|proxy| proxy.anchor_round_trips()).unwrap_or_default();
+        self.fleet.set_figures(count, figures, round_trips);
     }
 
     /// Applies news. Returns whether the members changed, and the anchors if they changed.
@@ -154,14 +158,16 @@ impl InFleet {
             self.is_closed = is_closed;
             self.close(tables);
         }
-        if let Some(drained) = drained {
-            match drained {
-                true => {
-                    tracing::warn!("the controller drains this side: nobody is let in any more")
-                }
-                false => tracing::info!("the controller drains this side no more"),
+        match drained {
+            Some(true) => {
+                tracing::warn!("the controller drains this side: nobody is let in any more");
+                node.drain(now, DrainReason::Controller, DRAIN_OVER);
             }
-            node.set_drained(now, drained);
+            Some(false) => {
+                tracing::info!("the controller drains this side no more");
+                node.undrain(DrainReason::Controller);
+            }
+            None => {}
         }
         if let Some(until) = watched_until {
             self.watched_until = until;

@@ -1,15 +1,15 @@
 //! The routes and filters that a server or an anchor keeps around its TUN.
 
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ipnet::IpNet;
 use roadweave_identity::PublicKey;
-use roadweave_proto::DropCounters;
+use roadweave_proto::{DropCounters, Marks};
 use roadweave_tunnel::Peers;
 
 use super::super::{DriverError, TunSettings, needed_files};
+use super::ServingOptions;
 use super::machine::{Leads, Machine};
 use super::reload::Destinations;
 use crate::filter::{FlowRemover, Left, check_sockets};
@@ -17,21 +17,28 @@ use crate::privileges::{self, Needs};
 use crate::streams::{Sources, check_rights};
 use crate::{
     Allowed, AnchorTun, Apart, DeviceError, Excluded, FilterKeeper, FilterOptions, Forwarding,
-    Instance, RouteKeeper, Routes, Share, Tun, TunOptions,
+    Instance, RouteKeeper, Routes, Share, Tun,
 };
 
-#[derive(Clone, Copy, Debug)]
-pub(in crate::driver) struct HostOptions<'a> {
-    pub(in crate::driver) addresses: &'a [IpNet],
-    pub(in crate::driver) masquerade: bool,
-    pub(in crate::driver) clients_reach_clients: bool,
-    pub(in crate::driver) destinations: &'a Destinations,
-    pub(in crate::driver) client_connections: u32,
-    /// Whether other instances on this machine may have the same inner addresses.
-    pub(in crate::driver) has_neighbours: bool,
-    pub(in crate::driver) takes_streams: bool,
-    pub(in crate::driver) files: &'a [PathBuf],
-    pub(in crate::driver) state_directory: &'a Path,
+/// How a server or an anchor sets up its machine.
+#[derive(Clone, Debug)]
+pub struct HostOptions {
+    /// The inner addresses, with the prefix length of the clients' network.
+    pub addresses: Vec<IpNet>,
+    /// The TUN device.
+    pub tun: TunSettings,
+    /// The bits of packet and connection marks that this instance may use.
+    pub marks: Marks,
+    /// Whether clients' packets leave with this machine's own address (source NAT).
+    pub masquerade: bool,
+    /// Whether clients may reach one another.
+    pub clients_reach_clients: bool,
+    /// Maximum number of concurrent connections of one client through this machine.
+    pub client_connections: u32,
+    /// Maximum rate of new connections from the streams of one client, per second.
+    pub connects_per_second: u32,
+    /// Destination ports whose streams are parsed as plain HTTP.
+    pub http_ports: Vec<u16>,
 }
 
 pub(in crate::driver) struct Host {
@@ -44,44 +51,38 @@ pub(in crate::driver) struct Host {
     _routes: RouteKeeper,
 }
 
-pub(in crate::driver) fn tun_options(settings: &TunSettings, addresses: &[IpNet]) -> TunOptions {
-    TunOptions {
-        name: settings.name.clone(),
-        mtu: settings.mtu,
-        addresses: addresses.to_vec(),
-        offload: settings.offload,
-    }
-}
-
 impl Host {
     /// Sets up routes and filters around `tun` for `clients`, and drops privileges. No thread may
     /// have been started before.
-    pub(in crate::driver) fn start(
+    pub(super) fn start(
         instance: &Instance,
         tun: &Tun,
-        options: HostOptions<'_>,
+        options: &HostOptions,
+        serving: &ServingOptions,
         clients: &Peers,
+        takes_streams: bool,
+        has_neighbours: bool,
     ) -> Result<(Self, Machine), DriverError> {
         // Before the first thread starts: threads inherit the restrictions.
         privileges::restrict(&Needs {
-            files: needed_files(options.files, options.state_directory),
+            files: needed_files(&serving.files, &serving.state_directory),
             ..Needs::default()
         })?;
         let mut routes = Routes::open(instance)?;
-        routes.keep_tun(tun, options.addresses);
-        let apart = options.has_neighbours.then(|| Apart::of(instance));
+        routes.keep_tun(tun, &options.addresses);
+        let apart = has_neighbours.then(|| Apart::of(instance));
         if let Some(apart) = apart {
-            routes.keep_apart(apart, surroundings(tun, &options))?;
+            routes.keep_apart(apart, surroundings(tun, options))?;
         }
         // The machine's own address could reach other instances' networks.
-        let own = options.masquerade && !options.has_neighbours;
-        let client_sockets = options.takes_streams
-            && take_client_sockets(instance, &mut routes, &options)
+        let own = options.masquerade && !has_neighbours;
+        let client_sockets = takes_streams
+            && take_client_sockets(instance, &mut routes, &options.addresses)
                 .inspect_err(|error| tell_own_source(error, own))
                 .is_ok();
-        let (keeper, machine) = Machine::start(routes, tun.index(), options.addresses, clients)?;
-        let filter_options =
-            FilterOptions { apart, client_sockets, ..filter_options(instance, tun, &options) };
+        let (keeper, machine) = Machine::start(routes, tun.index(), &options.addresses, clients)?;
+        let filters = filter_options(instance, tun, options, &serving.of_file.destinations);
+        let filter_options = FilterOptions { apart, client_sockets, ..filters };
         let mut filters = FilterKeeper::start(instance, None)?;
         filters.set_and_wait(with_clients(&filter_options, machine.leads()))?;
         let flows = FlowRemover::start(apart)?;
@@ -120,11 +121,11 @@ impl Host {
         }
     }
 
-    pub(in crate::driver) fn sources(&self) -> Sources {
+    pub(super) fn sources(&self) -> Sources {
         self.sources
     }
 
-    pub(in crate::driver) fn drops(&mut self) -> DropCounters {
+    pub(super) fn drops(&mut self) -> DropCounters {
         self.filters.drops()
     }
 }
@@ -133,11 +134,11 @@ impl Host {
 fn take_client_sockets(
     instance: &Instance,
     routes: &mut Routes,
-    options: &HostOptions<'_>,
+    addresses: &[IpNet],
 ) -> Result<(), DeviceError> {
     check_rights().map_err(|error| DeviceError::system("bind to a client's address", error))?;
     check_sockets(&format!("{}_check", instance.filter_table()))?;
-    routes.take_for_sockets(options.addresses)
+    routes.take_for_sockets(addresses)
 }
 
 fn tell_own_source(error: &DeviceError, own: bool) {
@@ -152,23 +153,28 @@ fn tell_own_source(error: &DeviceError, own: bool) {
     }
 }
 
-fn surroundings(tun: &Tun, options: &HostOptions<'_>) -> AnchorTun {
+fn surroundings(tun: &Tun, options: &HostOptions) -> AnchorTun {
     AnchorTun {
         tun: tun.name().to_owned(),
         index: tun.index(),
-        networks: options.addresses.to_vec(),
+        networks: options.addresses.clone(),
         is_exposed: !options.masquerade,
     }
 }
 
-fn filter_options(instance: &Instance, tun: &Tun, options: &HostOptions<'_>) -> FilterOptions {
-    let HostOptions { addresses, masquerade, clients_reach_clients, destinations, .. } = *options;
+fn filter_options(
+    instance: &Instance,
+    tun: &Tun,
+    options: &HostOptions,
+    destinations: &Destinations,
+) -> FilterOptions {
+    let HostOptions { addresses, masquerade, clients_reach_clients, .. } = options;
     let mut filters = FilterOptions {
         tun: tun.name().to_owned(),
         mtu: tun.mtu(),
         own_addresses: addresses.iter().map(IpNet::addr).collect::<Vec<IpAddr>>(),
-        inner: addresses.to_vec(),
-        masquerade,
+        inner: addresses.clone(),
+        masquerade: *masquerade,
         masquerade_into_tun: None,
         excluded: Excluded::default(),
         forwards: Vec::new(),
@@ -176,7 +182,7 @@ fn filter_options(instance: &Instance, tun: &Tun, options: &HostOptions<'_>) -> 
         forwarding: Forwarding::Server {
             // Without masquerade the clients' addresses are routable outside, and may be reached.
             outside_to_tunnel: !masquerade,
-            clients_reach_clients,
+            clients_reach_clients: *clients_reach_clients,
             denied: Vec::new(),
             allowed: Vec::new(),
         },

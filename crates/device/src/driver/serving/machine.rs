@@ -44,6 +44,10 @@ impl Machine {
         Ok((keeper, Self { routes, tun_index, addresses: addresses.to_vec(), leads }))
     }
 
+    pub(super) fn addresses(&self) -> &[IpNet] {
+        &self.addresses
+    }
+
     pub(super) fn leads(&self) -> &Leads {
         &self.leads
     }

@@ -1,26 +1,26 @@
 //! The interface that `Serving` needs of a server, a proxy, an anchor, or all shards.
 
-use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use roadweave_identity::PublicKey;
 use roadweave_proto::Instant;
 use roadweave_tunnel::{
-    Anchor, DrainReason, Learned, Peer, Peers, PeersChange, ProxyTenant, Server, ServerEvent,
-    SessionFigures, TenantId,
+    Anchor, DrainReason, Kept, Peer, Peers, PeersChange, Server, ServerEvent, SessionFigures,
+    TenantId,
 };
 
 use super::super::STATE_INTERVAL;
 use super::{Serving, Tables};
 use crate::StateFile;
+use crate::driver::far_end::EndsStreams;
+use crate::driver::requests::Governed;
 
 /// The only tenant of an anchor with one TUN.
-pub(in crate::driver) const TENANT: TenantId = TenantId(0);
-/// The period in which clients of a draining server are asked to leave.
-pub(in crate::driver) const DRAIN_OVER: Duration = Duration::from_secs(60);
+const TENANT: TenantId = TenantId(0);
 
-pub(in crate::driver) trait Serves {
+pub(in crate::driver) trait Serves: EndsStreams {
     /// Replaces the clients, and the proxies at an anchor. Returns the former tables, to be dropped
     /// where it does not delay packets.
     fn replace(
@@ -34,28 +34,38 @@ pub(in crate::driver) trait Serves {
     /// Blocks these keys and ends their sessions.
     fn revoke(&mut self, now: Instant, keys: Vec<PublicKey>, tables: &Tables);
 
-    /// Whether all sessions affected by earlier changes have ended.
-    fn is_settled(&self) -> bool;
-
-    /// Starts or ends draining for the controller.
-    fn set_drained(&mut self, now: Instant, drained: bool);
-
-    /// Sets a proxy's tenants; the first of two with the same name counts.
-    fn set_anchors(&mut self, now: Instant, anchors: Vec<ProxyTenant>);
-
-    fn set_anchor_addresses(&mut self, anchor: PublicKey, addresses: Vec<SocketAddr>);
-
-    fn is_leg_up(&self, anchor: PublicKey) -> bool;
-
-    fn has_session(&self, key: &PublicKey) -> bool;
-
     /// The number of sessions, or of attached clients.
     fn sessions(&self) -> usize;
 
-    fn figures(&self, most: usize) -> Vec<SessionFigures>;
+    /// Whether all sessions affected by earlier changes have ended.
+    fn is_settled(&self) -> bool {
+        true
+    }
 
-    /// A proxy's round trips to its anchors, by tenant.
-    fn anchor_round_trips(&self) -> Vec<(String, Duration)>;
+    /// Whether a client may have a session: an anchor is not notified when a client leaves its
+    /// proxy.
+    fn has_session(&self, _key: &PublicKey) -> bool {
+        true
+    }
+
+    fn figures(&self, _most: usize) -> Vec<SessionFigures> {
+        Vec::new()
+    }
+
+    /// Starts draining. Clients of an anchor leave as their proxies are drained.
+    fn drain(&mut self, _now: Instant, _reason: DrainReason, _over: Duration) {}
+
+    fn undrain(&mut self, _reason: DrainReason) {}
+
+    /// The server that may be a proxy, with legs to anchors.
+    fn proxy(&mut self) -> Option<&mut Server> {
+        None
+    }
+
+    /// What answers requests of the local socket.
+    fn governed(&mut self) -> Option<&mut dyn Governed> {
+        None
+    }
 }
 
 impl Serves for Server {
@@ -73,43 +83,36 @@ impl Serves for Server {
         self.revoke(keys);
     }
 
+    fn sessions(&self) -> usize {
+        self.sessions()
+    }
+
     fn is_settled(&self) -> bool {
         self.is_settled()
-    }
-
-    fn set_drained(&mut self, now: Instant, drained: bool) {
-        match drained {
-            true => self.drain(now, DrainReason::Controller, DRAIN_OVER),
-            false => self.undrain(DrainReason::Controller),
-        }
-    }
-
-    fn set_anchors(&mut self, now: Instant, anchors: Vec<ProxyTenant>) {
-        self.set_tenants(now, anchors);
-    }
-
-    fn set_anchor_addresses(&mut self, anchor: PublicKey, addresses: Vec<SocketAddr>) {
-        self.set_anchor_addresses(anchor, addresses);
-    }
-
-    fn is_leg_up(&self, anchor: PublicKey) -> bool {
-        self.is_leg_up(anchor)
     }
 
     fn has_session(&self, key: &PublicKey) -> bool {
         self.has_session(key)
     }
 
-    fn sessions(&self) -> usize {
-        self.sessions()
-    }
-
     fn figures(&self, most: usize) -> Vec<SessionFigures> {
         self.figures(most)
     }
 
-    fn anchor_round_trips(&self) -> Vec<(String, Duration)> {
-        self.anchor_round_trips()
+    fn drain(&mut self, now: Instant, reason: DrainReason, over: Duration) {
+        self.drain(now, reason, over);
+    }
+
+    fn undrain(&mut self, reason: DrainReason) {
+        self.undrain(reason);
+    }
+
+    fn proxy(&mut self) -> Option<&mut Server> {
+        Some(self)
+    }
+
+    fn governed(&mut self) -> Option<&mut dyn Governed> {
+        Some(self)
     }
 }
 
@@ -136,89 +139,34 @@ impl Serves for Anchor {
         self.on_time_of_day(now);
     }
 
-    fn is_settled(&self) -> bool {
-        true
-    }
-
-    /// Clients leave as their proxies are drained.
-    fn set_drained(&mut self, _: Instant, _: bool) {}
-
-    fn set_anchors(&mut self, _: Instant, _: Vec<ProxyTenant>) {}
-
-    fn set_anchor_addresses(&mut self, _: PublicKey, _: Vec<SocketAddr>) {}
-
-    fn is_leg_up(&self, _: PublicKey) -> bool {
-        false
-    }
-
-    /// An anchor is not notified when a client leaves its proxy.
-    fn has_session(&self, _: &PublicKey) -> bool {
-        true
-    }
-
     fn sessions(&self) -> usize {
         self.attached()
-    }
-
-    fn figures(&self, _: usize) -> Vec<SessionFigures> {
-        Vec::new()
-    }
-
-    fn anchor_round_trips(&self) -> Vec<(String, Duration)> {
-        Vec::new()
-    }
-}
-
-pub(in crate::driver) trait Learns {
-    fn ask_learned(&mut self);
-
-    fn ask_all_learned(&mut self);
-
-    fn learned(&self) -> Learned;
-
-    fn restore(&mut self, learned: Learned);
-}
-
-impl Learns for Server {
-    fn ask_learned(&mut self) {
-        self.ask_learned();
-    }
-
-    fn ask_all_learned(&mut self) {
-        self.ask_all_learned();
-    }
-
-    fn learned(&self) -> Learned {
-        self.learned()
-    }
-
-    fn restore(&mut self, learned: Learned) {
-        self.restore(learned);
     }
 }
 
 pub(in crate::driver) struct LearnedFile {
     file: StateFile,
+    kept: Kept,
     next: Instant,
 }
 
 impl LearnedFile {
-    pub(in crate::driver) fn restore(mut file: StateFile, server: &mut impl Learns) -> Self {
-        server.restore(file.read());
-        Self { file, next: Instant::ZERO + STATE_INTERVAL }
+    /// Restores in `kept` what the instance `name` wrote in an earlier run.
+    pub(in crate::driver) fn restore(directory: &Path, name: &str, kept: Kept) -> Self {
+        let mut file: StateFile = StateFile::new(directory, name);
+        kept.restore(file.read());
+        Self { file, kept, next: Instant::ZERO + STATE_INTERVAL }
     }
 
-    pub(in crate::driver) fn tell_time_of_day(&mut self, now: Instant, server: &mut impl Learns) {
-        server.ask_learned();
+    pub(in crate::driver) fn handle_timeout(&mut self, now: Instant) {
         if self.next <= now {
             self.next = now + STATE_INTERVAL;
-            self.file.write(&server.learned());
+            self.file.write(&self.kept.learned());
         }
     }
 
-    pub(in crate::driver) fn write_last(&mut self, server: &mut impl Learns) {
-        server.ask_all_learned();
-        self.file.write_last(&server.learned());
+    pub(in crate::driver) fn write_last(&mut self) {
+        self.file.write_last(&self.kept.learned());
     }
 }
 

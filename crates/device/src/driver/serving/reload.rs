@@ -117,12 +117,10 @@ pub(super) struct Reloaded {
 }
 
 impl Reloader {
-    /// Starts the thread, in the caller's network namespace. `file` are the settings read before,
-    /// `own` the own inner addresses (`None` at a proxy).
+    /// Starts the thread, in the caller's network namespace. `file` are the settings read before.
     pub(super) fn start(
         mut reload: Reload,
         mut file: ServerReload,
-        own: Option<Vec<IpNet>>,
         machine: Option<Machine>,
         waker: Waker,
     ) -> Result<Self, DeviceError> {
@@ -140,7 +138,8 @@ impl Reloader {
                     }),
                 };
                 let reloaded = ignored.map(|ignored| {
-                    let (mut reloaded, left_out) = merged(&file, &change, own.as_deref());
+                    let own = machine.as_ref().map(Machine::addresses);
+                    let (mut reloaded, left_out) = merged(&file, &change, own);
                     reloaded.ignored = ignored;
                     tell_left_out(&mut told, left_out);
                     machine.iter_mut().for_each(|machine| machine.lead(&reloaded.change.peers));
@@ -236,7 +235,8 @@ impl Reloader {
 
 const GONE: &str = "the thread for it is gone";
 
-/// Merges `file` with the fleet's members. Also returns what of the members was rejected.
+/// Merges `file` with the fleet's members. `own` are the own inner addresses, `None` at a proxy. Also
+/// returns what of the members was rejected.
 fn merged(file: &ServerReload, change: &Change, own: Option<&[IpNet]>) -> (Reloaded, LeftOut) {
     let Members { boxes, proxies } = &*change.members;
     let space = match own {

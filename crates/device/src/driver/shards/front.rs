@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -14,8 +13,8 @@ use roadweave_identity::PublicKey;
 use roadweave_proto::Instant;
 use roadweave_quic::Transmit;
 use roadweave_tunnel::{
-    DrainReason, EncoderTarget, Learned, Node, Peer, Peers, PeersChange, ProxyTenant, RecvMeta,
-    Server, ServerEvent, SessionFigures, SetError, Strategy,
+    DrainReason, EncoderTarget, Node, Peer, Peers, PeersChange, RecvMeta, Server, ServerEvent,
+    SessionFigures, SetError, Strategy,
 };
 
 use super::exchange::lock;
@@ -24,11 +23,13 @@ use super::told::{Counters, Gathered, Told};
 use crate::DeviceError;
 use crate::driver::DriverError;
 use crate::driver::event_loop::Driver;
+use crate::driver::far_end::EndsStreams;
 use crate::driver::requests::Governed;
 use crate::driver::serving::Tables;
-use crate::driver::serving::node::{DRAIN_OVER, Learns, Serves};
+use crate::driver::serving::node::Serves;
 use crate::driver::serving::reload::Destinations;
 use crate::status::{ServerStatus, ShardStatus};
+use crate::streams::ClientStreams;
 
 const ANSWER_MAX: Duration = Duration::from_secs(1);
 
@@ -184,6 +185,11 @@ impl Node for Front {
     }
 }
 
+/// No streams: the shards have them.
+impl ClientStreams for Front {}
+
+impl EndsStreams for Front {}
+
 impl Serves for Front {
     fn replace(
         &mut self,
@@ -214,24 +220,6 @@ impl Serves for Front {
         self.slots.iter().zip(settled).all(|(slot, settled)| settled.unwrap_or(!slot.lives()))
     }
 
-    fn set_drained(&mut self, now: Instant, drained: bool) {
-        match drained {
-            true => self.drain(now, DrainReason::Controller, DRAIN_OVER),
-            false => {
-                lock(&self.common.standing).drains.retain(|it| *it != DrainReason::Controller);
-                self.tell(|server, _| server.undrain(DrainReason::Controller));
-            }
-        }
-    }
-
-    fn set_anchors(&mut self, _: Instant, _: Vec<ProxyTenant>) {}
-
-    fn set_anchor_addresses(&mut self, _: PublicKey, _: Vec<SocketAddr>) {}
-
-    fn is_leg_up(&self, _: PublicKey) -> bool {
-        false
-    }
-
     fn has_session(&self, key: &PublicKey) -> bool {
         self.common.exchange.has_owner(key)
     }
@@ -245,8 +233,22 @@ impl Serves for Front {
         figures.into_iter().flatten().flatten().take(most).collect()
     }
 
-    fn anchor_round_trips(&self) -> Vec<(String, Duration)> {
-        Vec::new()
+    fn drain(&mut self, _: Instant, reason: DrainReason, over: Duration) {
+        let mut standing = lock(&self.common.standing);
+        if !standing.drains.contains(&reason) {
+            standing.drains.push(reason);
+        }
+        drop(standing);
+        self.tell(move |server, now| server.drain(now, reason, over));
+    }
+
+    fn undrain(&mut self, reason: DrainReason) {
+        lock(&self.common.standing).drains.retain(|it| *it != reason);
+        self.tell(move |server, _| server.undrain(reason));
+    }
+
+    fn governed(&mut self) -> Option<&mut dyn Governed> {
+        Some(self)
     }
 }
 
@@ -277,36 +279,7 @@ impl Governed for Front {
         targets.into_iter().flatten().flatten().collect()
     }
 
-    fn sessions(&self) -> usize {
-        Serves::sessions(self)
-    }
-
     fn is_draining(&self) -> bool {
         !lock(&self.common.standing).drains.is_empty()
-    }
-
-    fn drain(&mut self, _: Instant, reason: DrainReason, over: Duration) {
-        let mut standing = lock(&self.common.standing);
-        if !standing.drains.contains(&reason) {
-            standing.drains.push(reason);
-        }
-        drop(standing);
-        self.tell(move |server, now| server.drain(now, reason, over));
-    }
-}
-
-impl Learns for Front {
-    /// Shards do it themselves.
-    fn ask_learned(&mut self) {}
-
-    /// Shards did it when they ended.
-    fn ask_all_learned(&mut self) {}
-
-    fn learned(&self) -> Learned {
-        self.common.kept.learned()
-    }
-
-    fn restore(&mut self, learned: Learned) {
-        self.common.kept.restore(learned);
     }
 }

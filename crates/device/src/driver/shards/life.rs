@@ -28,7 +28,7 @@ use super::worker::Worker;
 use crate::driver::DriverError;
 use crate::driver::edge::Edge;
 use crate::driver::event_loop::Driver;
-use crate::driver::far_end::FarEnds;
+use crate::driver::far_end::FarEnd;
 use crate::random::random_bytes;
 
 /// A shard that ran for so long before it failed restarts at once.
@@ -73,11 +73,11 @@ impl ShardSlot {
         server.share_kept(kept.clone());
         server.set_forwards(destinations.forwarded());
         drains.into_iter().for_each(|reason| server.drain(now, reason, Duration::ZERO));
-        let edge = Edge::new(*clock, self.tun.try_clone()?);
+        let edge = Edge::new(*clock, Some(self.tun.try_clone()?));
         let waker = self.common.exchange.waker(self.number);
         let mut driver = Driver::inside(waker, edge, server)?;
         driver.add_socket(None, self.socket.try_clone()?)?;
-        let start = |far_ends: FarEnds| far_ends.start(self.common.map.count(), &driver);
+        let start = |ends| FarEnd::start(ends, self.common.map.count(), &driver);
         let far_end = far_ends.map(start).transpose()?;
         let mut worker = Worker::new(self, orders, far_end, destinations);
         self.on_begun();

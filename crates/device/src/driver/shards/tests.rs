@@ -11,7 +11,7 @@ use roadweave_tunnel::{PeerTable, ServerConfig};
 use super::*;
 use crate::netns::{NetNs, Watch, run_sandboxed};
 use crate::status::StreamsStatus;
-use crate::{TunOptions, UdpOptions};
+use crate::{Clock, TunOptions, UdpOptions, Waker};
 
 const WAIT_MAX: Duration = Duration::from_secs(20);
 

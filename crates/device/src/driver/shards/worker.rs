@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use roadweave_proto::{Instant, UplinkId, earliest};
 use roadweave_tunnel::{Server, ServerEvent};
-use serde_json::Value;
 
 use super::exchange::{Parcels, lock};
 use super::slot::{Order, ShardSlot};
@@ -17,7 +16,6 @@ use crate::driver::event_loop::{Driver, Role};
 use crate::driver::far_end::FarEnd;
 use crate::driver::serving::Reminder;
 use crate::driver::serving::reload::Destinations;
-use crate::local::RpcError;
 use crate::pauses::Pause;
 use crate::poll::Event;
 use crate::status::Status;
@@ -75,7 +73,7 @@ impl<'a> Worker<'a> {
         let newest = lock(&self.slot.common.standing).destinations.clone();
         if !Arc::ptr_eq(&newest, &self.destinations) {
             driver.node.set_forwards(newest.forwarded());
-            self.far_end.iter_mut().for_each(|it| it.set_destinations((*newest).clone()));
+            self.far_end.iter_mut().for_each(|it| it.set_destinations(&newest));
             self.destinations = newest;
         }
     }
@@ -191,15 +189,5 @@ impl Role<Server> for Worker<'_> {
     fn status(&mut self, driver: &mut Driver<Server>) -> Status {
         let role = crate::status::RoleStatus::Server(Default::default());
         driver.status(String::new(), Default::default(), role)
-    }
-
-    fn handle_request(
-        &mut self,
-        _: &mut Driver<Server>,
-        _: Instant,
-        method: &str,
-        _: &Value,
-    ) -> Result<Value, RpcError> {
-        Err(RpcError::method_not_found(method))
     }
 }
