@@ -82,15 +82,6 @@ impl EndsStreams for Anchor {
     }
 }
 
-/// Settings of the far end of streams, common to a server's shards.
-#[derive(Clone, Debug)]
-pub(super) struct FarEnds {
-    pub(super) rules: ExitRules,
-    pub(super) sources: Sources,
-    pub(super) connects_per_second: u32,
-    pub(super) http_ports: Vec<u16>,
-}
-
 pub(super) struct FarEnd {
     exit: Exit,
     rules: ExitRules,
@@ -100,13 +91,11 @@ pub(super) struct FarEnd {
 impl FarEnd {
     /// One of `count` far ends in this process.
     pub(super) fn start<N: Node>(
-        ends: FarEnds,
+        settings: ExitSettings,
         count: u16,
         driver: &Driver<N>,
     ) -> Result<Self, DeviceError> {
-        let FarEnds { rules, sources, connects_per_second, http_ports } = ends;
-        let settings = ExitSettings::new(rules.clone(), sources, connects_per_second);
-        let settings = ExitSettings { http_ports, ..settings };
+        let (rules, sources) = (settings.rules.clone(), settings.sources);
         let mut exit = Exit::start(settings, STREAMS, &driver.waker())?;
         exit.share_sockets(count);
         Ok(Self { exit, rules, sources })

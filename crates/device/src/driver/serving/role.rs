@@ -12,13 +12,13 @@ use super::reload::Destinations;
 use super::{Serving, ServingOptions, Tables, open_by};
 use crate::driver::edge::Edge;
 use crate::driver::event_loop::{Driver, Role, Running, take_instance};
-use crate::driver::far_end::{FarEnd, FarEnds};
+use crate::driver::far_end::FarEnd;
 use crate::driver::{DriverError, requests};
 use crate::local::{LocalRequest, RpcError};
 use crate::metrics::MetricsListener;
 use crate::pauses::Pause;
 use crate::status::{AbsentClient, Status, StreamsStatus};
-use crate::streams::ExitRules;
+use crate::streams::{ExitRules, ExitSettings};
 use crate::{
     Clock, Event, Instance, InstanceLock, Signals, Tun, TunOptions, UplinkSocket, Waker, cleanup,
 };
@@ -91,7 +91,8 @@ pub(in crate::driver) struct ServingRole<E> {
 
 /// What is opened before the node, in the order in which it is dropped.
 pub(in crate::driver) struct Ground {
-    pub(in crate::driver) far_ends: Option<FarEnds>,
+    /// Settings of the far ends of streams; `None` if no streams are taken.
+    pub(in crate::driver) far_ends: Option<ExitSettings>,
     host: Option<(Host, Machine)>,
     pub(in crate::driver) tuns: Vec<Tun>,
     pub(in crate::driver) sockets: Vec<UplinkSocket>,
@@ -168,16 +169,15 @@ impl Ground {
             *streams = None;
         }
         let destinations = &serving.of_file.destinations;
-        ground.far_ends = streams.as_ref().map(|_| FarEnds {
-            rules: ExitRules {
-                denied: destinations.denied.clone(),
-                allowed: destinations.allowed.clone(),
-                // The prefixes that neighbours' TUNs take are not known here.
-                clients_reach_clients: options.clients_reach_clients && !has_neighbours,
-            },
-            sources,
-            connects_per_second: options.connects_per_second,
+        let rules = ExitRules {
+            denied: destinations.denied.clone(),
+            allowed: destinations.allowed.clone(),
+            // The prefixes that neighbours' TUNs take are not known here.
+            clients_reach_clients: options.clients_reach_clients && !has_neighbours,
+        };
+        ground.far_ends = streams.as_ref().map(|_| ExitSettings {
             http_ports: options.http_ports.clone(),
+            ..ExitSettings::new(rules, sources, options.connects_per_second)
         });
         ground.host = Some(host);
         Ok(ground)
@@ -201,7 +201,8 @@ impl Ground {
         }
         driver.serve_metrics(metrics)?;
         egress.tell_start(name, &listen, &driver);
-        let far_end = self.far_ends.map(|ends| FarEnd::start(ends, 1, &driver)).transpose()?;
+        let far_end =
+            self.far_ends.map(|settings| FarEnd::start(settings, 1, &driver)).transpose()?;
         let serving = Serving::start(&mut driver, options, tables, self.host, instance.name())?;
         let role = ServingRole { name, listen, serving, far_end, egress };
         Ok(Running { driver, role, instance, lock })

@@ -77,7 +77,7 @@ impl ShardSlot {
         let waker = self.common.exchange.waker(self.number);
         let mut driver = Driver::inside(waker, edge, server)?;
         driver.add_socket(None, self.socket.try_clone()?)?;
-        let start = |ends| FarEnd::start(ends, self.common.map.count(), &driver);
+        let start = |settings| FarEnd::start(settings, self.common.map.count(), &driver);
         let far_end = far_ends.map(start).transpose()?;
         let mut worker = Worker::new(self, orders, far_end, destinations);
         self.on_begun();

@@ -13,10 +13,9 @@ use super::exchange::{Exchange, lock};
 use super::told::Counters;
 use crate::driver::DriverError;
 use crate::driver::event_loop::Driver;
-use crate::driver::far_end::FarEnds;
 use crate::driver::serving::reload::Destinations;
 use crate::status::StreamsStatus;
-use crate::streams::ExitEnd;
+use crate::streams::{ExitEnd, ExitSettings};
 use crate::{Clock, Tun, UplinkSocket, Waker};
 
 /// Work for a shard between two turns.
@@ -38,7 +37,7 @@ pub(super) struct Common {
 /// Settings that changed at runtime, and also apply to a restarted shard.
 pub(super) struct Standing {
     pub(super) config: ServerConfig,
-    pub(super) far_ends: Option<FarEnds>,
+    pub(super) far_ends: Option<ExitSettings>,
     /// Where clients may connect; changes are detected by pointer.
     pub(super) destinations: Arc<Destinations>,
     pub(super) drains: Vec<DrainReason>,
