@@ -7,7 +7,6 @@
 //! ```
 
 mod absent;
-mod anchor_names;
 mod anchors;
 mod fleet;
 pub(super) mod host;
@@ -40,7 +39,6 @@ use super::reread::Askers;
 use crate::fleet::FleetOptions;
 use crate::local::{LocalRequest, ReloadAnswer, RpcError};
 use crate::pauses::Pause;
-use crate::status::AbsentClient;
 use crate::{ClockReading, DeviceError, TimeOfDay, UdpOptions};
 
 const TIME_OF_DAY: Duration = Duration::from_secs(1);
@@ -150,10 +148,6 @@ impl Serving {
         others.fold(self.next_time_of_day, Instant::min)
     }
 
-    pub(super) fn look_anchors_up(&mut self, node: &mut impl Serves, now: Instant) {
-        self.anchors.handle_timeout(now, node);
-    }
-
     /// Keys may have expired during the pause, so the time of day is due at once. Sessions expire
     /// by themselves.
     pub(super) fn on_pause(&mut self, pause: &Pause, discarded: u64) {
@@ -189,10 +183,6 @@ impl Serving {
         if let Some(fleet) = &mut self.fleet {
             fleet.tell(now, node, self.reloader.is_idle());
         }
-    }
-
-    pub(super) fn on_hangup(&mut self) {
-        self.begin_reload(true);
     }
 
     pub(super) fn on_reload(&mut self, request: LocalRequest) {
@@ -265,16 +255,8 @@ impl Serving {
         ReloadAnswer { ignored, refused: Vec::new() }
     }
 
-    pub(super) fn on_socket_failed(&mut self, now: Instant, error: &std::io::Error) {
-        self.receive_failed.tell(now, error);
-    }
-
     pub(super) fn may_tell(&mut self, now: Instant, key: PublicKey, name: &str) -> bool {
         self.presence_log.may_tell(now, key, name)
-    }
-
-    pub(super) fn absent(&self, now: Instant) -> Vec<AbsentClient> {
-        self.absent.status(now)
     }
 
     pub(super) fn filter_drops(&mut self) -> DropCounters {

@@ -1,17 +1,32 @@
-//! The tenants of a proxy and their anchors, from the file and from the fleet.
+//! The tenants of a proxy and their anchors, from the file and from the fleet, and where anchors are.
 //!
 //! ```text
 //! file: start, SIGHUP ─┐
 //! fleet: news ─────────┴─► all, those of the file first ─► node: legs, what each tenant may send
-//!                                                       └► names: where the anchors are
+//!                                                       └► names of anchors
+//!
+//! names ─► a thread for each anchor, few at once ─► addresses ─► the leg tries them in turn
+//!   ▲          10 to 60 s while the leg is away, 60 s to 1 h while it is up │
+//!   └───────────────────────────────────────────────────────────────────────┘
 //! ```
+//!
+//! Anchors are authenticated by key, so a wrong address costs one attempt only.
 
-use roadweave_proto::Instant;
-use roadweave_tunnel::ProxyTenant;
+use std::net::SocketAddr;
 
-use super::anchor_names::{AnchorNames, AnchorPlace};
+use roadweave_identity::PublicKey;
+use roadweave_proto::{Instant, ServerHost, ServerName};
+use roadweave_tunnel::{ProxyTenant, Server};
+
 use super::node::Serves;
 use crate::Waker;
+use crate::driver::resolver::{Resolver, SYSTEM};
+
+const NAMES_MAX: usize = 8;
+const SEARCHES_MAX: usize = 8;
+
+/// An anchor's key, and its names or addresses.
+pub(super) type AnchorPlace = (PublicKey, Vec<ServerName>);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct TenantRoutes {
@@ -24,13 +39,14 @@ pub(super) struct TenantRoutes {
 pub(super) struct Anchors {
     of_file: TenantRoutes,
     of_fleet: TenantRoutes,
-    names: AnchorNames,
+    resolvers: Vec<(PublicKey, Resolver)>,
+    waker: Waker,
 }
 
 impl Anchors {
     pub(super) fn new(waker: Waker) -> Self {
         let (of_file, of_fleet) = (TenantRoutes::default(), TenantRoutes::default());
-        Self { of_file, of_fleet, names: AnchorNames::new(waker) }
+        Self { of_file, of_fleet, resolvers: Vec::new(), waker }
     }
 
     pub(super) fn set_of_file(&mut self, now: Instant, node: &mut impl Serves, led: TenantRoutes) {
@@ -55,16 +71,83 @@ impl Anchors {
         let is_new = |(key, _): &&AnchorPlace| file.places.iter().all(|(known, _)| known != key);
         let others = fleet.places.iter().filter(is_new);
         let all: Vec<AnchorPlace> = file.places.iter().chain(others).cloned().collect();
-        self.names.set(now, proxy, &all);
+        self.set_names(now, proxy, &all);
+    }
+
+    /// Replaces the anchors. Results for unchanged names are kept.
+    fn set_names(&mut self, now: Instant, proxy: &mut Server, anchors: &[AnchorPlace]) {
+        let mut wanted: Vec<AnchorPlace> = Vec::new();
+        for (key, names) in anchors {
+            match wanted.iter_mut().find(|(known, _)| known == key) {
+                Some((_, known)) => {
+                    let new = names.iter().filter(|name| !known.contains(name));
+                    let new: Vec<_> = new.cloned().collect();
+                    known.extend(new);
+                }
+                None => wanted.push((*key, names.clone())),
+            }
+        }
+        let mut before = std::mem::take(&mut self.resolvers);
+        for (key, mut names) in wanted {
+            names.truncate(NAMES_MAX);
+            let known = before.iter().position(|(known, _)| *known == key);
+            let mut resolver = match known.map(|at| before.swap_remove(at).1) {
+                Some(resolver) => resolver,
+                None => {
+                    let mut resolver = Resolver::new(Vec::new(), self.waker.clone());
+                    resolver.set_system(now);
+                    resolver
+                }
+            };
+            resolver.set_names(now, &names);
+            let known = match resolver.found(SYSTEM) {
+                [] => literals(&names),
+                found => found.to_vec(),
+            };
+            proxy.set_anchor_addresses(key, known);
+            if names.iter().any(|name| matches!(name.host(), ServerHost::Name(_))) {
+                self.resolvers.push((key, resolver));
+            }
+        }
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        self.names.poll_timeout()
+        // A thread that ends wakes the loop.
+        if self.searching() >= SEARCHES_MAX {
+            return None;
+        }
+        self.resolvers.iter().filter_map(|(_, resolver)| resolver.poll_timeout()).min()
     }
 
     pub(super) fn handle_timeout(&mut self, now: Instant, node: &mut impl Serves) {
-        if let Some(proxy) = node.proxy() {
-            self.names.handle_timeout(now, proxy);
+        let Some(proxy) = node.proxy() else { return };
+        let mut searching = self.searching();
+        for (key, resolver) in &mut self.resolvers {
+            resolver.set_content(proxy.is_leg_up(*key));
+            let was_searching = resolver.is_searching();
+            let mut is_new = !resolver.poll(now).is_empty();
+            if was_searching || searching < SEARCHES_MAX {
+                is_new |= !resolver.handle_timeout(now).is_empty();
+            }
+            searching += usize::from(resolver.is_searching());
+            searching -= usize::from(was_searching);
+            if is_new {
+                let found = resolver.found(SYSTEM).to_vec();
+                tracing::info!(anchor = %key, ?found, "the anchor is at other addresses");
+                proxy.set_anchor_addresses(*key, found);
+            }
         }
     }
+
+    fn searching(&self) -> usize {
+        self.resolvers.iter().filter(|(_, resolver)| resolver.is_searching()).count()
+    }
+}
+
+fn literals(names: &[ServerName]) -> Vec<SocketAddr> {
+    let literal = |name: &ServerName| match name.host() {
+        ServerHost::Address(address) => Some((*address, name.port()).into()),
+        ServerHost::Name(_) => None,
+    };
+    names.iter().filter_map(literal).collect()
 }

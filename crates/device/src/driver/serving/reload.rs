@@ -17,8 +17,7 @@ use ipnet::IpNet;
 use roadweave_identity::PublicKey;
 use roadweave_tunnel::{Forwarded, Peer, Peers, PeersChange, ProxyTenant};
 
-use super::anchor_names::AnchorPlace;
-use super::anchors::TenantRoutes;
+use super::anchors::{AnchorPlace, TenantRoutes};
 use super::machine::{Leads, Machine};
 use crate::driver::Reread;
 use crate::fleet::{LeftOut, Members, Space, beside};

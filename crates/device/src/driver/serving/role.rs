@@ -230,7 +230,7 @@ impl<E: Egress> ServingRole<E> {
 
     fn tell(&mut self, driver: &Driver<E::Node>, with_sessions: bool) -> Status {
         let now = driver.edge.clock.now();
-        let absent = if with_sessions { self.serving.absent(now) } else { Vec::new() };
+        let absent = if with_sessions { self.serving.absent.status(now) } else { Vec::new() };
         let streams = self.far_end.as_ref().map(FarEnd::status);
         let mut status = self.egress.status(driver, with_sessions, absent, streams);
         status.drops.merge(&self.serving.filter_drops());
@@ -258,11 +258,11 @@ impl<E: Egress> Role<E::Node> for ServingRole<E> {
         if is_second {
             self.serving.forget_long_gone(now, &driver.node);
         }
-        self.serving.look_anchors_up(&mut driver.node, now);
+        self.serving.anchors.handle_timeout(now, &mut driver.node);
     }
 
     fn on_hangup(&mut self, _: &mut Driver<E::Node>, _: Instant) {
-        self.serving.on_hangup();
+        self.serving.begin_reload(true);
     }
 
     fn on_reload(&mut self, _: &mut Driver<E::Node>, _: Instant, request: LocalRequest) {
@@ -283,7 +283,7 @@ impl<E: Egress> Role<E::Node> for ServingRole<E> {
         _: Option<UplinkId>,
         error: &std::io::Error,
     ) {
-        self.serving.on_socket_failed(now, error);
+        self.serving.receive_failed.tell(now, error);
     }
 
     fn handle_timeout(&mut self, driver: &mut Driver<E::Node>, now: Instant) {
