@@ -37,7 +37,7 @@ mod tun_name;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::{DeviceError, Routes, Tun};
+use crate::{DeviceError, Routes, TunOptions};
 use ipnet::IpNet;
 
 pub use anchor::{AnchorOptions, run_anchor};
@@ -91,14 +91,17 @@ pub struct TunSettings {
     pub offload: bool,
 }
 
+impl TunSettings {
+    fn with(&self, addresses: &[IpNet]) -> TunOptions {
+        let Self { name, mtu, offload } = self.clone();
+        TunOptions { name, mtu, addresses: addresses.to_vec(), offload }
+    }
+}
+
 const STATE_INTERVAL: Duration = Duration::from_secs(300);
 
 fn needed_files<'a>(files: &'a [PathBuf], state_directory: &'a Path) -> Vec<&'a Path> {
     files.iter().map(PathBuf::as_path).chain([state_directory]).collect()
-}
-
-fn lead_into_tun(routes: &mut Routes, tun: &Tun, prefixes: &[IpNet]) {
-    lead_into(routes, tun.index(), prefixes);
 }
 
 fn lead_into(routes: &mut Routes, tun: u32, prefixes: &[IpNet]) {

@@ -57,7 +57,7 @@ use crate::privileges::{self, Needs};
 use crate::status::{ClientStatus, RoleStatus, Status};
 use crate::time_of_day::ClockReading;
 use crate::{
-    Clock, Event, Instance, InstanceLock, Monitor, Signals, StateFile, Tun, TunOptions, Uplink,
+    Clock, Event, Instance, InstanceLock, Monitor, Signals, StateFile, Tun, Uplink, Waker,
 };
 
 const SILENCE_MAX: Duration = Duration::from_secs(5);
@@ -106,33 +106,28 @@ struct ClientRole {
 /// Traffic for the tunnel is blocked before any step that another user of the machine could make
 /// fail.
 fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, DriverError> {
-    let (signals, instance, lock) = take_instance(&options.tun.name, options.marks)?;
+    let taken = take_instance(&options.tun.name, options.marks)?;
+    let (_, instance, lock) = &taken;
     // Keeps blocked what an earlier run left blocked.
-    take_over(&instance, &lock);
-    if let Err(error) = restore_of(&instance, &options.state_directory) {
+    take_over(instance, lock);
+    if let Err(error) = restore_of(instance, &options.state_directory) {
         tracing::warn!("the resolvers of before an earlier session are not back: {error}");
     }
     let clock = options.fleet.as_ref().map_or_else(Clock::start, |fleet| fleet.membership.clock);
     let metrics = options.metrics.map(MetricsListener::bind);
     // Addresses and routes are set once the server has granted them.
-    let tun = Tun::open(&TunOptions {
-        name: options.tun.name.clone(),
-        mtu: options.tun.mtu,
-        addresses: Vec::new(),
-        offload: options.tun.offload,
-    })?;
+    let tun = Tun::open(&options.tun.with(&[]))?;
     // Before the first thread starts: threads inherit the restrictions.
     privileges::restrict(&Needs {
         files: needed_files(&options.files, &options.state_directory),
         ..Needs::default()
     })?;
     options.uplinks.exclude.push(tun.name().to_owned());
-    let dns = Dns::start(&instance, tun.name(), options.dns.clone(), &options.state_directory)?;
-    let steering = Steering::start(&instance, options.route_settings(), tun.index(), dns)?;
-    let ground = Ground { signals, instance, lock, clock, metrics, tun, steering };
+    let dns = Dns::start(instance, tun.name(), options.dns.clone(), &options.state_directory)?;
+    let steering = Steering::start(instance, options.route_settings(), tun.index(), dns)?;
     let is_closed = options.routes.closed_before_join;
     let name = options.tun.name.clone();
-    begin(options, ground).inspect_err(|_| {
+    begin(options, taken, clock, metrics, tun, steering).inspect_err(|_| {
         if is_closed {
             tracing::warn!(
                 "what belongs into the tunnel stays refused until the next start, or until \
@@ -142,21 +137,14 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
     })
 }
 
-struct Ground {
-    signals: Signals,
-    instance: Instance,
-    lock: InstanceLock,
+fn begin(
+    mut options: ClientOptions,
+    (signals, instance, lock): (Signals, Instance, InstanceLock),
     clock: Clock,
     metrics: Option<MetricsListener>,
     tun: Tun,
-    steering: Steering,
-}
-
-fn begin(
-    mut options: ClientOptions,
-    ground: Ground,
+    mut steering: Steering,
 ) -> Result<Running<Client, ClientRole>, DriverError> {
-    let Ground { signals, instance, lock, clock, metrics, tun, mut steering } = ground;
     if options.streams.as_ref().is_none_or(|streams| streams.split.is_none()) {
         split::remove_left(&instance);
     }
@@ -169,7 +157,8 @@ fn begin(
     let mut usage = StateFile::new(&options.state_directory, instance.name());
     client.restore_usage(usage.read());
     let offload = tun.offload();
-    let driver = Driver::new(&instance, signals, Edge::new(clock, Some(tun)), client)?;
+    let edge = Edge::new(clock, Some(tun));
+    let driver = Driver::new(&instance, signals, Waker::new()?, edge, client)?;
     let tun = driver.edge.tun().expect("it has just been given one");
     let filters = ClientFilters::start(&instance, tun, &options, driver.waker())?;
     steering.set_waker(driver.waker());

@@ -8,6 +8,7 @@ use roadweave_quic::{Ecn as QuicEcn, Outbox};
 use roadweave_tunnel::{Io, Node, RecvMeta};
 
 use super::DriverError;
+use crate::status::DeviceCounters;
 use crate::{Clock, Ecn, Incoming, Outgoing, SendFailure, SendOutcome, Tun, UplinkSocket};
 
 const DISCARDS_MAX: usize = 64;
@@ -43,6 +44,16 @@ impl Edge {
 
     pub(super) fn tun_name(&self) -> &str {
         self.tun.as_ref().map_or("", Tun::name)
+    }
+
+    pub(super) fn device_counters(&self) -> DeviceCounters {
+        let device = self.tun.as_ref().map(Tun::statistics).unwrap_or_default();
+        DeviceCounters {
+            packets_read: device.packets_read,
+            bytes_read: device.bytes_read,
+            packets_written: device.packets_written,
+            bytes_written: device.bytes_written,
+        }
     }
 
     /// Passes packets that are readable from the TUN to `handle`.

@@ -27,10 +27,10 @@ use crate::local::{LocalRequest, LocalServer, RpcError, Subscribers};
 use crate::metrics::MetricsListener;
 use crate::pauses::{Pause, Pauses, Readings, TURN_MAX};
 use crate::poll::wait_readable;
-use crate::status::{DeviceCounters, LogCounters, RoleStatus, Status};
+use crate::status::{LogCounters, RoleStatus, Status};
 use crate::{
     Clock, DeviceError, Event, Instance, InstanceLock, Interest, Poller, Signal, Signals, Token,
-    Tun, UplinkSocket, Waker,
+    UplinkSocket, Waker,
 };
 
 /// What a daemon does beyond turning its node.
@@ -169,18 +169,8 @@ pub(super) fn take_instance(
 }
 
 impl<N: Node> Driver<N> {
-    /// Connects `node` with `edge` and opens the local socket of `instance`.
+    /// Connects `node` with `edge` and opens the local socket of `instance`. `waker` wakes the loop.
     pub(super) fn new(
-        instance: &Instance,
-        signals: Signals,
-        edge: Edge,
-        node: N,
-    ) -> Result<Self, DeviceError> {
-        Self::with_waker(instance, signals, Waker::new()?, edge, node)
-    }
-
-    /// As [`Driver::new`], with a waker that was already handed out.
-    pub(super) fn with_waker(
         instance: &Instance,
         signals: Signals,
         waker: Waker,
@@ -414,18 +404,12 @@ impl<N: Node> Driver<N> {
     /// role.
     pub(super) fn status(&self, name: String, mut drops: DropCounters, role: RoleStatus) -> Status {
         drops.merge(&self.edge.drops);
-        let device = self.edge.tun().map(Tun::statistics).unwrap_or_default();
         Status {
             name,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_seconds: self.edge.clock.now().since(Instant::ZERO).as_secs_f64(),
             tun: self.edge.tun_name().to_owned(),
-            device: DeviceCounters {
-                packets_read: device.packets_read,
-                bytes_read: device.bytes_read,
-                packets_written: device.packets_written,
-                bytes_written: device.bytes_written,
-            },
+            device: self.edge.device_counters(),
             log: LogCounters { lines_lost: roadweave_log::lines_lost() },
             drops,
             fleet: None,

@@ -153,36 +153,13 @@ impl Resolver {
             _ => (Vec::new(), Vec::new(), Vec::new()),
         };
         let addresses = uplink.addresses.clone();
-        let of = OfUplink {
-            network,
-            addresses,
-            ipv4,
-            ipv6,
-            prefixes,
-            servers,
-            state: State::Due(now, 0),
-            interest: Arc::new(()),
-            found,
-            reason: None,
-        };
-        self.uplinks.insert(uplink.id, of);
+        let of = OfUplink { addresses, ipv4, ipv6, prefixes, servers, found, ..OfUplink::new(now) };
+        self.uplinks.insert(uplink.id, OfUplink { network, ..of });
     }
 
     /// Looks up the names by the machine's own routes, as [`SYSTEM`].
     pub(super) fn set_system(&mut self, now: Instant) {
-        let of = OfUplink {
-            network: Network::default(),
-            addresses: Vec::new(),
-            ipv4: true,
-            ipv6: true,
-            prefixes: Vec::new(),
-            servers: Vec::new(),
-            state: State::Due(now, 0),
-            interest: Arc::new(()),
-            found: Vec::new(),
-            reason: None,
-        };
-        self.uplinks.insert(SYSTEM, of);
+        self.uplinks.insert(SYSTEM, OfUplink::new(now));
     }
 
     pub(super) fn is_searching(&self) -> bool {
@@ -380,6 +357,22 @@ impl Resolver {
 }
 
 impl OfUplink {
+    /// For the machine's own routes.
+    fn new(now: Instant) -> Self {
+        Self {
+            network: Network::default(),
+            addresses: Vec::new(),
+            ipv4: true,
+            ipv6: true,
+            prefixes: Vec::new(),
+            servers: Vec::new(),
+            state: State::Due(now, 0),
+            interest: Arc::new(()),
+            found: Vec::new(),
+            reason: None,
+        }
+    }
+
     fn request(&mut self, now: Instant, names: Vec<ServerName>) -> Request {
         self.prefixes.retain(|(_, until)| *until > now);
         self.servers.retain(|(_, until)| *until > now);

@@ -10,14 +10,14 @@ use roadweave_tunnel::{Router, RouterConfig, RouterEvent};
 use super::edge::Edge;
 use super::event_loop::{Driver, Role, Running, take_instance};
 use super::repeat_limiter::RepeatLimiter;
-use super::{DriverError, TunSettings, lead_into_tun};
+use super::{DriverError, TunSettings, lead_into};
 use crate::metrics::MetricsListener;
 use crate::pauses::Pause;
 use crate::privileges::{self, Needs};
 use crate::status::{RoleStatus, RouterRoleStatus, RouterSession, SocketStatus, Status};
 use crate::{
     Clock, DeviceError, Excluded, FilterKeeper, FilterOptions, Forwarding, RouteKeeper, Routes,
-    Tun, TunOptions, UdpOptions, UplinkSocket, cleanup,
+    Tun, UdpOptions, UplinkSocket, Waker, cleanup,
 };
 
 const SOCKET_RETRY: Duration = Duration::from_secs(2);
@@ -71,24 +71,20 @@ fn start(options: RouterOptions) -> Result<Running<Router, RouterRole>, DriverEr
     let clock = Clock::start();
     let router = Router::new(options.config)?;
     let metrics = options.metrics.map(MetricsListener::bind);
-    let tun = Tun::open(&TunOptions {
-        name: options.tun.name.clone(),
-        mtu: options.tun.mtu,
-        addresses: options.addresses.clone(),
-        offload: options.tun.offload,
-    })?;
+    let tun = Tun::open(&options.tun.with(&options.addresses))?;
     // Sockets are reopened when their interface returns.
     let low_ports = options.sockets.iter().any(|socket| socket.listen.port() < 1024);
     // Before the first thread starts: threads inherit the restrictions.
     privileges::restrict(&Needs { low_ports, ..Needs::default() })?;
     let mut routes = Routes::open(&instance)?;
-    lead_into_tun(&mut routes, &tun, &options.into_tunnel);
+    lead_into(&mut routes, tun.index(), &options.into_tunnel);
     routes.keep_tun(&tun, &options.addresses);
     let routes = RouteKeeper::start(routes)?;
     let mut filters = FilterKeeper::start(&instance, None)?;
     filters.set_and_wait(filter_options(&tun))?;
     let (mtu, offload) = (tun.mtu(), tun.offload());
-    let mut driver = Driver::new(&instance, signals, Edge::new(clock, Some(tun)), router)?;
+    let edge = Edge::new(clock, Some(tun));
+    let mut driver = Driver::new(&instance, signals, Waker::new()?, edge, router)?;
     driver.serve_metrics(metrics)?;
     let mut role = RouterRole {
         options: options.sockets,

@@ -126,18 +126,12 @@ impl ClientRole {
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Detects a session that answers but carries no inner packets, because of unsuitable lanes.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct DataPlaneCheck {
     next_look: Instant,
     /// The counters when a packet last left.
     last: Option<Carried>,
     is_mute: bool,
-}
-
-impl Default for DataPlaneCheck {
-    fn default() -> Self {
-        Self { next_look: Instant::ZERO, last: None, is_mute: false }
-    }
 }
 
 impl DataPlaneCheck {

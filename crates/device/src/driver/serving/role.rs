@@ -19,9 +19,7 @@ use crate::metrics::MetricsListener;
 use crate::pauses::Pause;
 use crate::status::{AbsentClient, Status, StreamsStatus};
 use crate::streams::{ExitRules, ExitSettings};
-use crate::{
-    Clock, Event, Instance, InstanceLock, Signals, Tun, TunOptions, UplinkSocket, Waker, cleanup,
-};
+use crate::{Clock, Event, Instance, InstanceLock, Signals, Tun, UplinkSocket, Waker, cleanup};
 
 /// What differs between the roles that accept peers.
 pub(in crate::driver) trait Egress {
@@ -150,12 +148,7 @@ impl Ground {
             None => vec![open_by(serving.listen, UplinkSocket::open)?],
         };
         let mut ground = Self::new(taken, serving, sockets)?;
-        let tun = TunOptions {
-            name: options.tun.name.clone(),
-            mtu: options.tun.mtu,
-            addresses: options.addresses.clone(),
-            offload: options.tun.offload,
-        };
+        let tun = options.tun.with(&options.addresses);
         ground.tuns = match map {
             Some(map) => Tun::open_queues(&tun, map.count())?,
             None => vec![Tun::open(&tun)?],
@@ -194,7 +187,7 @@ impl Ground {
     ) -> Result<Served<E>, DriverError> {
         let Self { lock, instance, signals, clock, waker, metrics, listen, sockets, .. } = self;
         let edge = Edge::new(clock, self.tuns.into_iter().next());
-        let mut driver = Driver::with_waker(&instance, signals, waker, edge, node)?;
+        let mut driver = Driver::new(&instance, signals, waker, edge, node)?;
         // A proxy has a second socket for its legs.
         for (uplink, socket) in [None, Some(LEG_SOCKET)].into_iter().zip(sockets) {
             driver.add_socket(uplink, socket)?;

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, HashMap};
 use roadweave_proto::DropCounters;
 use roadweave_tunnel::{Server, SessionStatus, Tally};
 
-use crate::Tun;
 use crate::driver::event_loop::Driver;
 use crate::status::{DeviceCounters, ServerStatus, ShardStatus, StreamsStatus};
 
@@ -29,17 +28,11 @@ impl Counters {
     pub(super) fn of(driver: &Driver<Server>) -> Self {
         let mut drops = driver.node.drops().clone();
         drops.merge(&driver.edge.drops);
-        let device = driver.edge.tun().map(Tun::statistics).unwrap_or_default();
         let refusals = driver.node.own_refusals().into_iter();
         Self {
             drops,
             refusals: refusals.map(|(kind, count)| (kind.to_owned(), count)).collect(),
-            device: DeviceCounters {
-                packets_read: device.packets_read,
-                bytes_read: device.bytes_read,
-                packets_written: device.packets_written,
-                bytes_written: device.bytes_written,
-            },
+            device: driver.edge.device_counters(),
         }
     }
 
@@ -71,12 +64,9 @@ impl Told {
 
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
-    pub(super) counters: Counters,
+    counters: Counters,
     tally: Tally,
-    memory_bytes: u64,
-    sessions: Vec<SessionStatus>,
-    shards: Vec<ShardStatus>,
-    streams: Option<StreamsStatus>,
+    role: ServerStatus,
 }
 
 impl Gathered {
@@ -94,31 +84,23 @@ impl Gathered {
         let Told { counters, tally, memory_bytes, sessions, count } = told.unwrap_or_default();
         self.counters.merge(&counters);
         self.tally.merge(tally);
-        self.memory_bytes += memory_bytes;
-        self.sessions.extend(sessions);
-        self.shards.push(ShardStatus { runs, sessions: count, ..shard });
+        self.role.memory_bytes += memory_bytes;
+        self.role.sessions.extend(sessions);
+        self.role.shards.push(ShardStatus { runs, sessions: count, ..shard });
     }
 
     pub(super) fn add_streams(&mut self, streams: impl Iterator<Item = StreamsStatus>) {
-        let all = self.streams.get_or_insert_default();
+        let all = self.role.streams.get_or_insert_default();
         streams.for_each(|streams| all.merge(&streams));
     }
 
     pub(super) fn order_by(&mut self, numbers: &HashMap<String, u64>) {
-        self.sessions.sort_by_key(|session| numbers.get(&session.public_key).copied());
+        self.role.sessions.sort_by_key(|session| numbers.get(&session.public_key).copied());
     }
 
     pub(super) fn into_status(self) -> (Counters, ServerStatus) {
-        let Self { counters, tally, memory_bytes, sessions, shards, streams } = self;
-        let role = ServerStatus {
-            sessions,
-            absent: Vec::new(),
-            totals: tally.into(),
-            memory_bytes,
-            refusals: counters.refusals.clone(),
-            shards,
-            streams,
-        };
-        (counters, role)
+        let Self { counters, tally, role } = self;
+        let refusals = counters.refusals.clone();
+        (counters, ServerStatus { totals: tally.into(), refusals, ..role })
     }
 }
