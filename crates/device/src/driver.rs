@@ -42,8 +42,7 @@ use ipnet::IpNet;
 
 pub use anchor::{AnchorOptions, run_anchor};
 pub use client::{
-    CandidateOptions, ClientOptions, ClientReload, ClientRouteOptions, LanStreamsOptions,
-    ReloadClient, run_client,
+    CandidateOptions, ClientOptions, ClientReload, LanStreamsOptions, ReloadClient, run_client,
 };
 pub use proxy::{ProxyOptions, run_proxy};
 pub(crate) use repeat_limiter::RepeatLimiter;

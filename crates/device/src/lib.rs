@@ -63,10 +63,10 @@ pub use apart::Apart;
 pub use cleanup::cleanup;
 pub use clock::Clock;
 pub use driver::{
-    AnchorOptions, CandidateOptions, ClientOptions, ClientReload, ClientRouteOptions, Destinations,
-    DriverError, HostOptions, LanStreamsOptions, ProxyOptions, Reload, ReloadClient, Reread,
-    RouterOptions, RouterSocket, ServerOptions, ServerReload, ServingOptions, TunSettings,
-    run_anchor, run_client, run_proxy, run_router, run_server,
+    AnchorOptions, CandidateOptions, ClientOptions, ClientReload, Destinations, DriverError,
+    HostOptions, LanStreamsOptions, ProxyOptions, Reload, ReloadClient, Reread, RouterOptions,
+    RouterSocket, ServerOptions, ServerReload, ServingOptions, TunSettings, run_anchor, run_client,
+    run_proxy, run_router, run_server,
 };
 pub use error::DeviceError;
 pub use filter::split::{SplitRule, SplitRules};

@@ -12,7 +12,7 @@ use roadweave_config::{
 use roadweave_device::fleet::{FleetOptions, Membership};
 use roadweave_device::streams::EntranceSettings;
 use roadweave_device::{
-    CandidateOptions, ClientOptions, ClientReload, ClientRouteOptions, LanStreamsOptions, Reread,
+    CandidateOptions, ClientOptions, ClientReload, LanStreamsOptions, Reread, RouteSettings,
     RouterOptions, RouterSocket, SplitRule, SplitRules, TunSettings, UplinkNeighbours,
     random_bytes, run_client, run_router,
 };
@@ -20,7 +20,7 @@ use roadweave_fleet::Role;
 use roadweave_identity::PublicKey;
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
-use roadweave_tunnel::RouterConfig;
+use roadweave_tunnel::{Candidate, RouterConfig};
 
 use crate::files::CLIENT_FILE;
 use crate::member::{self, ClientSource, InForce};
@@ -91,7 +91,8 @@ impl ClientArgs {
             lanes: file.lane_configs(),
             policies: file.policies(),
             technologies: member::technologies_of(&file),
-            routes: route_options(&file),
+            routes: route_settings(&file),
+            kill_switch: file.routes.kill_switch,
             streams: file.streams.as_ref().map(|streams| LanStreamsOptions {
                 config: streams.to_config(),
                 entrance: EntranceSettings {
@@ -105,7 +106,6 @@ impl ClientArgs {
             metrics: file.metrics.as_ref().map(|metrics| metrics.listen),
             memory_max: file.limits.client_memory_mb.bytes(),
             portal_probe: file.portal_probe(),
-            uplinks: file.selector(),
             name: file.name,
             identity,
             servers,
@@ -128,27 +128,28 @@ fn candidate_options(fields: &ServerFields) -> CandidateOptions {
     let millis = fields.to_anchor_ms.map_or(0, |ms| ms.get().unsigned_abs());
     CandidateOptions {
         addresses: fields.names(),
-        key: fields.public_key,
-        name: fields.name.clone(),
-        site: fields.site.clone(),
-        to_anchor: Duration::from_millis(millis),
-        last_resort: false,
+        candidate: Candidate {
+            name: fields.name.clone(),
+            site: fields.site.clone(),
+            to_anchor: Duration::from_millis(millis),
+            ..Candidate::only(fields.public_key, Vec::new())
+        },
     }
 }
 
 /// The rules for traffic into the tunnel, and for refused traffic.
-fn route_options(file: &ClientFile) -> ClientRouteOptions {
-    ClientRouteOptions {
+fn route_settings(file: &ClientFile) -> RouteSettings {
+    RouteSettings {
         into_tunnel: file.routes.into_tunnel.clone(),
         excluded: member::excluded_of(file),
         closed_before_join: file.routes.before_join == BeforeJoin::Closed,
-        kill_switch: file.routes.kill_switch,
         uplink_neighbours: match file.uplinks.local {
             LocalNetworks::None => UplinkNeighbours::None,
             LocalNetworks::Gateway => UplinkNeighbours::Gateway,
             LocalNetworks::Network => UplinkNeighbours::Network,
         },
         accept: file.routes.accept.clone(),
+        selector: file.selector(),
     }
 }
 

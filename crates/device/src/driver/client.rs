@@ -25,8 +25,7 @@ use serde_json::{Value, json};
 use self::encoders::Encoders;
 use self::fleet::DataPlaneCheck;
 pub use self::options::{
-    CandidateOptions, ClientOptions, ClientReload, ClientRouteOptions, LanStreamsOptions,
-    ReloadClient,
+    CandidateOptions, ClientOptions, ClientReload, LanStreamsOptions, ReloadClient,
 };
 use self::overrides::Overrides;
 use self::portals::Portals;
@@ -122,9 +121,9 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
         files: needed_files(&options.files, &options.state_directory),
         ..Needs::default()
     })?;
-    options.uplinks.exclude.push(tun.name().to_owned());
+    options.routes.selector.exclude.push(tun.name().to_owned());
     let dns = Dns::start(instance, tun.name(), options.dns.clone(), &options.state_directory)?;
-    let steering = Steering::start(instance, options.route_settings(), tun.index(), dns)?;
+    let steering = Steering::start(instance, options.routes.clone(), tun.index(), dns)?;
     let is_closed = options.routes.closed_before_join;
     let name = options.tun.name.clone();
     begin(options, taken, clock, metrics, tun, steering).inspect_err(|_| {
@@ -148,21 +147,22 @@ fn begin(
     if options.streams.as_ref().is_none_or(|streams| streams.split.is_none()) {
         split::remove_left(&instance);
     }
-    let mut monitor = Monitor::open(options.uplinks.clone())?;
+    let mut monitor = Monitor::open(options.routes.selector.clone())?;
     monitor.leave_out(tun.index());
     let mut client = new_client(clock, &options)?;
-    options.servers.retain(|server| client.servers().iter().any(|it| it.key == server.key));
+    options
+        .servers
+        .retain(|server| client.servers().iter().any(|it| it.key == server.candidate.key));
     let mut state = StateFile::new(&options.state_directory, instance.name());
     client.restore(state.read());
     let mut usage = StateFile::new(&options.state_directory, instance.name());
     client.restore_usage(usage.read());
     let offload = tun.offload();
     let edge = Edge::new(clock, Some(tun));
-    let driver = Driver::new(&instance, signals, Waker::new()?, edge, client)?;
+    let driver = Driver::new(Some((&instance, signals, metrics)), Waker::new()?, edge, client)?;
     let tun = driver.edge.tun().expect("it has just been given one");
     let filters = ClientFilters::start(&instance, tun, &options, driver.waker())?;
     steering.set_waker(driver.waker());
-    driver.serve_metrics(metrics)?;
     driver.watch(&monitor, MONITOR)?;
     let routers = RouterNotices::open()?;
     driver.watch(&routers, ROUTERS)?;
@@ -221,23 +221,12 @@ fn new_client(clock: Clock, options: &ClientOptions) -> Result<Client, DriverErr
 }
 
 fn candidates(servers: &[CandidateOptions], identity: &Identity) -> Vec<Candidate> {
-    let mut candidates: Vec<Candidate> = servers.iter().map(candidate).collect();
+    let mut candidates: Vec<Candidate> = servers.iter().map(|it| it.candidate.clone()).collect();
     if candidates.is_empty() {
         // A placeholder until the fleet names a server: it has no address, and this key is our own.
         candidates.push(Candidate::only(identity.public_key(), Vec::new()));
     }
     candidates
-}
-
-fn candidate(server: &CandidateOptions) -> Candidate {
-    Candidate {
-        key: server.key,
-        name: server.name.clone(),
-        site: server.site.clone(),
-        addresses: Vec::new(),
-        to_anchor: server.to_anchor,
-        last_resort: server.last_resort,
-    }
 }
 
 /// Says goodbye and restores the machine's state, except for traffic that is to stay blocked.
@@ -259,7 +248,7 @@ fn stop(running: Running<Client, ClientRole>) -> Result<(), DriverError> {
         std::mem::forget(role.filters);
         return Ok(());
     }
-    let kill_switch = role.options.routes.kill_switch;
+    let kill_switch = role.options.kill_switch;
     drop((driver, role));
     if kill_switch {
         tracing::info!("what belongs into the tunnel stays refused: routes.kill_switch");
@@ -521,7 +510,7 @@ impl ClientRole {
         self.options.policies = policies;
         self.options.technologies = technologies;
         uplinks.exclude.push(driver.edge.tun_name().to_owned());
-        self.options.uplinks = uplinks.clone();
+        self.options.routes.selector = uplinks.clone();
         self.steering.set_selector(now, uplinks.clone());
         self.monitor.set_selector(uplinks);
         self.set_portal_probe(&mut driver.node, now, portal_probe);
@@ -554,7 +543,7 @@ impl ClientRole {
         params: &Value,
     ) -> Result<Value, RpcError> {
         let SetStrategy { lane, strategy } = settings::parse(params)?;
-        settings::check_uplink(&strategy, &self.options.uplinks)?;
+        settings::check_uplink(&strategy, &self.options.routes.selector)?;
         let name = strategy.to_string();
         settings::answer(client.set_strategy(now, &lane, strategy))?;
         tracing::info!(lane, strategy = name, "a lane's strategy is changed");

@@ -169,35 +169,24 @@ pub(super) fn take_instance(
 }
 
 impl<N: Node> Driver<N> {
-    /// Connects `node` with `edge` and opens the local socket of `instance`. `waker` wakes the loop.
+    /// Connects `node` with `edge`. `waker` wakes the loop. `outside`: the instance whose local socket
+    /// is opened, its signals and metrics; `None` for a loop that another loop of the program
+    /// controls.
     pub(super) fn new(
-        instance: &Instance,
-        signals: Signals,
+        outside: Option<(&Instance, Signals, Option<MetricsListener>)>,
         waker: Waker,
         edge: Edge,
         node: N,
     ) -> Result<Self, DeviceError> {
         let poller = Poller::new()?;
-        let local = LocalServer::start(instance, waker.clone())?;
-        poller.add(&signals, SIGNALS, Interest::Read)?;
-        let (tun_name, manager) = (TunName::default(), ServiceManager::of_environment());
-        let outside = Outside { signals, local, tun_name, manager };
-        Self::join(node, edge, poller, waker, Some(outside))
-    }
-
-    /// As [`Driver::new`] for a loop that another loop of the program controls: it has no signals
-    /// and no local socket. `waker` wakes it.
-    pub(super) fn inside(waker: Waker, edge: Edge, node: N) -> Result<Self, DeviceError> {
-        Self::join(node, edge, Poller::new()?, waker, None)
-    }
-
-    fn join(
-        node: N,
-        edge: Edge,
-        poller: Poller,
-        waker: Waker,
-        outside: Option<Outside>,
-    ) -> Result<Self, DeviceError> {
+        let open = |(instance, signals, metrics): (_, Signals, Option<MetricsListener>)| {
+            let local = LocalServer::start(instance, waker.clone())?;
+            poller.add(&signals, SIGNALS, Interest::Read)?;
+            metrics.map(|listener| listener.start(local.sender())).transpose()?;
+            let (tun_name, manager) = (TunName::default(), ServiceManager::of_environment());
+            Ok::<_, DeviceError>(Outside { signals, local, tun_name, manager })
+        };
+        let outside = outside.map(open).transpose()?;
         if let Some(tun) = edge.tun() {
             poller.add(tun, TUN, Interest::Read)?;
         }
@@ -206,16 +195,6 @@ impl<N: Node> Driver<N> {
         let pauses = Pauses::new(Readings::take());
         let restarts = false;
         Ok(Self { node, edge, poller, restarts, pauses, courtesy, cadence, waker, outside })
-    }
-
-    pub(super) fn serve_metrics(
-        &self,
-        listener: Option<MetricsListener>,
-    ) -> Result<(), DeviceError> {
-        match (listener, &self.outside) {
-            (Some(listener), Some(outside)) => listener.start(outside.local.sender()),
-            _ => Ok(()),
-        }
     }
 
     /// Subscribers of the local socket; `None` in an inner loop.

@@ -20,7 +20,7 @@ impl Resolvers {
     /// Looks up the names of `servers`. `waker` returns wakers for the answers.
     pub(super) fn new(servers: &[CandidateOptions], waker: impl Fn() -> Waker) -> Self {
         let resolver = |server: &CandidateOptions| {
-            (server.key, Resolver::new(server.addresses.clone(), waker()))
+            (server.candidate.key, Resolver::new(server.addresses.clone(), waker()))
         };
         Self(servers.iter().map(resolver).collect())
     }
@@ -34,8 +34,8 @@ impl Resolvers {
         waker: impl Fn() -> Waker,
     ) {
         let mut before = std::mem::take(&mut self.0);
-        for CandidateOptions { key, addresses, .. } in servers {
-            let known = before.iter().position(|(known, _)| known == key);
+        for CandidateOptions { addresses, candidate } in servers {
+            let known = before.iter().position(|(known, _)| *known == candidate.key);
             let resolver = match known.map(|at| before.swap_remove(at).1) {
                 Some(mut resolver) => {
                     resolver.set_names(now, addresses);
@@ -47,7 +47,7 @@ impl Resolvers {
                     resolver
                 }
             };
-            self.0.push((*key, resolver));
+            self.0.push((candidate.key, resolver));
         }
     }
 

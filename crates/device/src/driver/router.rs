@@ -84,8 +84,7 @@ fn start(options: RouterOptions) -> Result<Running<Router, RouterRole>, DriverEr
     filters.set_and_wait(filter_options(&tun))?;
     let (mtu, offload) = (tun.mtu(), tun.offload());
     let edge = Edge::new(clock, Some(tun));
-    let mut driver = Driver::new(&instance, signals, Waker::new()?, edge, router)?;
-    driver.serve_metrics(metrics)?;
+    let mut driver = Driver::new(Some((&instance, signals, metrics)), Waker::new()?, edge, router)?;
     let mut role = RouterRole {
         options: options.sockets,
         next_retry: None,

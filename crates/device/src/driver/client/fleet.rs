@@ -5,7 +5,7 @@ use std::time::Duration;
 use roadweave_fleet::VerifiedServer;
 use roadweave_identity::PublicKey;
 use roadweave_proto::{DropReason, Instant};
-use roadweave_tunnel::{Client, SessionStatus};
+use roadweave_tunnel::{Candidate, Client, SessionStatus};
 
 use super::{CandidateOptions, ClientRole, candidates};
 use crate::Uplink;
@@ -71,13 +71,13 @@ impl ClientRole {
     ) {
         driver.node.set_candidates(now, candidates(&servers, &self.options.identity));
         let admitted = driver.node.servers();
-        servers.retain(|server| admitted.iter().any(|it| it.key == server.key));
+        servers.retain(|server| admitted.iter().any(|it| it.key == server.candidate.key));
         if servers == self.options.servers {
             return;
         }
-        let name = |server: &CandidateOptions| match server.last_resort {
-            true => format!("{} (last resort)", server.name),
-            false => server.name.clone(),
+        let name = |server: &CandidateOptions| match &server.candidate {
+            Candidate { name, last_resort: true, .. } => format!("{name} (last resort)"),
+            Candidate { name, .. } => name.clone(),
         };
         let names: Vec<String> = servers.iter().map(name).collect();
         tracing::info!(proxies = names.join(", "), "the fleet names these proxies");
@@ -177,7 +177,7 @@ impl Carried {
 /// The `servers` whose keys are not `revoked`; `None` if no key is revoked.
 fn without(servers: &[CandidateOptions], revoked: &[PublicKey]) -> Option<Vec<CandidateOptions>> {
     let left: Vec<_> =
-        servers.iter().filter(|server| !revoked.contains(&server.key)).cloned().collect();
+        servers.iter().filter(|server| !revoked.contains(&server.candidate.key)).cloned().collect();
     (left.len() < servers.len()).then_some(left)
 }
 

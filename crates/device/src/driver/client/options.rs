@@ -6,18 +6,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ipnet::IpNet;
 use roadweave_fleet::VerifiedServer;
-use roadweave_identity::{Identity, PublicKey};
+use roadweave_identity::Identity;
 use roadweave_proto::{Marks, ProbeUrl, ServerName, UplinkMatch, UplinkSelector};
 use roadweave_quic::TransportConfig;
-use roadweave_tunnel::{LaneConfig, StreamsConfig, UplinkPolicy};
+use roadweave_tunnel::{Candidate, LaneConfig, StreamsConfig, UplinkPolicy};
 
 use super::super::{Reread, TunSettings};
 use crate::filter::split::SplitRules;
 use crate::fleet::FleetOptions;
 use crate::streams::EntranceSettings;
-use crate::{Excluded, RouteSettings, Technologies, UplinkNeighbours};
+use crate::{Excluded, RouteSettings, Technologies};
 
 /// The part of the configuration that may change while the client runs.
 #[derive(Clone, Debug)]
@@ -42,16 +41,8 @@ pub struct CandidateOptions {
     /// Its addresses, tried in turn. Host names are looked up over each uplink, and again while the
     /// server does not answer.
     pub addresses: Vec<ServerName>,
-    /// Its public key.
-    pub key: PublicKey,
-    /// Its display name.
-    pub name: String,
-    /// The failure domain of the server.
-    pub site: String,
-    /// The round trip from the server to where inner packets leave.
-    pub to_anchor: Duration,
-    /// Whether the server is chosen only if no other is available.
-    pub last_resort: bool,
+    /// The rest, without addresses.
+    pub candidate: Candidate,
 }
 
 impl CandidateOptions {
@@ -59,11 +50,14 @@ impl CandidateOptions {
     pub fn of_fleet(server: &VerifiedServer) -> Self {
         Self {
             addresses: server.addresses.iter().filter_map(|address| address.parse().ok()).collect(),
-            key: server.key,
-            name: server.name.to_string(),
-            site: server.site.as_ref().map(ToString::to_string).unwrap_or_default(),
-            to_anchor: Duration::from_micros(server.to_anchor_us.into()),
-            last_resort: server.last_resort,
+            candidate: Candidate {
+                key: server.key,
+                name: server.name.to_string(),
+                site: server.site.as_ref().map(ToString::to_string).unwrap_or_default(),
+                addresses: Vec::new(),
+                to_anchor: Duration::from_micros(server.to_anchor_us.into()),
+                last_resort: server.last_resort,
+            },
         }
     }
 }
@@ -104,14 +98,14 @@ pub struct ClientOptions {
     pub tun: TunSettings,
     /// The bits of packet and connection marks that this instance may use.
     pub marks: Marks,
-    /// What is routed into the tunnel, and what is blocked.
-    pub routes: ClientRouteOptions,
+    /// What is routed into the tunnel, and what is blocked; which interfaces are uplinks.
+    pub routes: RouteSettings,
+    /// Whether packets for the tunnel stay blocked after an ordered stop.
+    pub kill_switch: bool,
     /// Whether packets from behind this box get the client's inner address (source NAT).
     pub masquerade: bool,
     /// DNS resolvers of the machine during a session; empty to keep the machine's own.
     pub dns: Vec<IpAddr>,
-    /// Which interfaces are uplinks.
-    pub uplinks: UplinkSelector,
     /// The page that is requested to detect captive portals; `None` disables the check.
     pub portal_probe: Option<ProbeUrl>,
     /// Whether this box forwards from one uplink to another.
@@ -137,37 +131,7 @@ impl fmt::Debug for ClientOptions {
         f.debug_struct("ClientOptions")
             .field("name", &self.name)
             .field("servers", &self.servers)
-            .field("uplinks", &self.uplinks)
+            .field("uplinks", &self.routes.selector)
             .finish_non_exhaustive()
-    }
-}
-
-/// The routes of a client.
-#[derive(Clone, Debug)]
-pub struct ClientRouteOptions {
-    /// Destinations that are routed into the tunnel.
-    pub into_tunnel: Vec<IpNet>,
-    /// What leaves outside the tunnel though it is within `into_tunnel`.
-    pub excluded: Excluded,
-    /// Whether packets for the tunnel are blocked before the first session.
-    pub closed_before_join: bool,
-    /// Whether packets for the tunnel stay blocked after an ordered stop.
-    pub kill_switch: bool,
-    /// Which private networks of the uplinks' own addresses are reached outside the tunnel.
-    pub uplink_neighbours: UplinkNeighbours,
-    /// What a server may grant: addresses, and prefixes that contain its inner addresses.
-    pub accept: Vec<IpNet>,
-}
-
-impl ClientOptions {
-    pub(super) fn route_settings(&self) -> RouteSettings {
-        RouteSettings {
-            into_tunnel: self.routes.into_tunnel.clone(),
-            excluded: self.routes.excluded.clone(),
-            closed_before_join: self.routes.closed_before_join,
-            uplink_neighbours: self.routes.uplink_neighbours,
-            accept: self.routes.accept.clone(),
-            selector: self.uplinks.clone(),
-        }
     }
 }

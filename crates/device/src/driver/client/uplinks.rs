@@ -87,7 +87,7 @@ impl ClientRole {
     }
 
     fn tell_gone(&self, uplink: &Uplink) {
-        let selector = &self.options.uplinks;
+        let selector = &self.options.routes.selector;
         let rest = match self.monitor.name_of(uplink.index) {
             None => String::new(),
             Some(name) => {
@@ -217,7 +217,7 @@ impl ClientRole {
     /// Whether an uplink leads to the server in at least one family. If the configuration names no
     /// uplinks, only interfaces with a way to the Internet count.
     fn is_wanted(&self, uplink: &Uplink) -> bool {
-        let named = !self.options.uplinks.include.is_empty();
+        let named = !self.options.routes.selector.include.is_empty();
         let leads = |ipv4| {
             let leads_out =
                 matches!(uplink.gateway(ipv4), Some(Gateway::Known(_) | Gateway::Direct));
@@ -229,7 +229,7 @@ impl ClientRole {
     }
 
     pub(super) fn why_no_uplink(&self) -> String {
-        let include = &self.options.uplinks.include;
+        let include = &self.options.routes.selector.include;
         let lack = |uplink: &Uplink| {
             let name = &uplink.name;
             let lack = match uplink {

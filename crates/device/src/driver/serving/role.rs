@@ -187,12 +187,11 @@ impl Ground {
     ) -> Result<Served<E>, DriverError> {
         let Self { lock, instance, signals, clock, waker, metrics, listen, sockets, .. } = self;
         let edge = Edge::new(clock, self.tuns.into_iter().next());
-        let mut driver = Driver::new(&instance, signals, waker, edge, node)?;
+        let mut driver = Driver::new(Some((&instance, signals, metrics)), waker, edge, node)?;
         // A proxy has a second socket for its legs.
         for (uplink, socket) in [None, Some(LEG_SOCKET)].into_iter().zip(sockets) {
             driver.add_socket(uplink, socket)?;
         }
-        driver.serve_metrics(metrics)?;
         egress.tell_start(name, &listen, &driver);
         let far_end =
             self.far_ends.map(|settings| FarEnd::start(settings, 1, &driver)).transpose()?;

@@ -75,7 +75,7 @@ impl ShardSlot {
         drains.into_iter().for_each(|reason| server.drain(now, reason, Duration::ZERO));
         let edge = Edge::new(*clock, Some(self.tun.try_clone()?));
         let waker = self.common.exchange.waker(self.number);
-        let mut driver = Driver::inside(waker, edge, server)?;
+        let mut driver = Driver::new(None, waker, edge, server)?;
         driver.add_socket(None, self.socket.try_clone()?)?;
         let start = |settings| FarEnd::start(settings, self.common.map.count(), &driver);
         let far_end = far_ends.map(start).transpose()?;
