@@ -37,8 +37,9 @@ mod tun_name;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::{DeviceError, Routes, TunOptions};
+use crate::{DeviceError, Excluded, FilterOptions, Forwarding, Routes, Tun, TunOptions};
 use ipnet::IpNet;
+use roadweave_proto::Marks;
 
 pub use anchor::{AnchorOptions, run_anchor};
 pub use client::{
@@ -101,6 +102,26 @@ const STATE_INTERVAL: Duration = Duration::from_secs(300);
 
 fn needed_files<'a>(files: &'a [PathBuf], state_directory: &'a Path) -> Vec<&'a Path> {
     files.iter().map(PathBuf::as_path).chain([state_directory]).collect()
+}
+
+/// Filters around `tun` that forward packets and change none.
+fn filters_of(tun: &Tun, marks: Marks, forwarding: Forwarding) -> FilterOptions {
+    FilterOptions {
+        tun: tun.name().to_owned(),
+        mtu: tun.mtu(),
+        own_addresses: Vec::new(),
+        inner: Vec::new(),
+        masquerade: false,
+        masquerade_into_tun: None,
+        excluded: Excluded::default(),
+        forwards: Vec::new(),
+        client_sockets: false,
+        forwarding,
+        apart: None,
+        share: None,
+        marks,
+        forward: true,
+    }
 }
 
 fn lead_into(routes: &mut Routes, tun: u32, prefixes: &[IpNet]) {

@@ -368,7 +368,7 @@ impl Role<Client> for ClientRole {
         self.steering.handle_timeout(now);
         self.take_filters(driver, now);
         // Packets from the tunnel must not use source addresses of networks behind this box.
-        let networks = self.steering.local_networks();
+        let networks = self.steering.routes.local_networks();
         driver.node.set_local_networks(networks.iter().copied());
         self.resolver.set_content(self.joined && !driver.node.is_silent());
         // Setting servers makes the node work; deliver complete packets first.
@@ -412,7 +412,7 @@ impl Role<Client> for ClientRole {
             uplinks: client.uplinks(now),
             paused: self.overrides.paused(),
             conflicts: self.monitor.conflicts(),
-            outside: self.steering.neighbours().iter().fold(
+            outside: self.steering.neighbours.iter().fold(
                 BTreeMap::new(),
                 |mut outside: BTreeMap<String, Vec<String>>, (uplink, network)| {
                     outside.entry(uplink.clone()).or_default().push(network.to_string());

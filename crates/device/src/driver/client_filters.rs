@@ -17,7 +17,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use roadweave_proto::DropCounters;
 
-use super::ClientOptions;
+use super::{ClientOptions, filters_of};
 use crate::{
     DeviceError, Excluded, FilterKeeper, FilterOptions, Forwarding, Instance, Interface, Share,
     Tun, Waker,
@@ -40,26 +40,18 @@ impl ClientFilters {
         options: &ClientOptions,
         done: Waker,
     ) -> Result<Self, DeviceError> {
+        let forwarding = Forwarding::Box {
+            inside: Vec::new(),
+            addresses: Vec::new(),
+            between_uplinks: options.forward_between_uplinks,
+        };
         let options = FilterOptions {
-            tun: tun.name().to_owned(),
-            mtu: tun.mtu(),
-            own_addresses: Vec::new(),
-            inner: Vec::new(),
-            masquerade: false,
             masquerade_into_tun: options.masquerade.then(Vec::new),
             excluded: options.routes.excluded.clone(),
-            forwards: Vec::new(),
-            client_sockets: false,
-            forwarding: Forwarding::Box {
-                inside: Vec::new(),
-                addresses: Vec::new(),
-                between_uplinks: options.forward_between_uplinks,
-            },
-            // Nothing is routed into the tunnel yet.
-            apart: None,
             share: Some(Share::default()),
-            marks: instance.marks(),
+            // Nothing is routed into the tunnel yet.
             forward: false,
+            ..filters_of(tun, instance.marks(), forwarding)
         };
         let keeper = FilterKeeper::start(instance, Some(done))?;
         Ok(Self { keeper, options, awaited: 0 })

@@ -44,11 +44,11 @@ impl Granted {
         event: ClientEvent,
     ) {
         let mtu = welcome.mtu.min(options.tun.mtu);
-        let uplinks: Vec<&Uplink> = steering.uplinks().collect();
+        let uplinks: Vec<&Uplink> = steering.routes.uplinks().collect();
         let bounds = Bounds {
             accept: options.routes.accept.clone(),
             uplinks: &uplinks,
-            local_networks: steering.local_networks(),
+            local_networks: steering.routes.local_networks(),
         };
         let is_taken = |what: &str, prefix: &IpNet, refused: Result<(), String>| {
             if let Err(why) = &refused {

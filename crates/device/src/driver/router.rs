@@ -10,14 +10,14 @@ use roadweave_tunnel::{Router, RouterConfig, RouterEvent};
 use super::edge::Edge;
 use super::event_loop::{Driver, Role, Running, take_instance};
 use super::repeat_limiter::RepeatLimiter;
-use super::{DriverError, TunSettings, lead_into};
+use super::{DriverError, TunSettings, filters_of, lead_into};
 use crate::metrics::MetricsListener;
 use crate::pauses::Pause;
 use crate::privileges::{self, Needs};
 use crate::status::{RoleStatus, RouterRoleStatus, RouterSession, SocketStatus, Status};
 use crate::{
-    Clock, DeviceError, Excluded, FilterKeeper, FilterOptions, Forwarding, RouteKeeper, Routes,
-    Tun, UdpOptions, UplinkSocket, Waker, cleanup,
+    Clock, DeviceError, FilterKeeper, Forwarding, RouteKeeper, Routes, Tun, UdpOptions,
+    UplinkSocket, Waker, cleanup,
 };
 
 const SOCKET_RETRY: Duration = Duration::from_secs(2);
@@ -81,7 +81,9 @@ fn start(options: RouterOptions) -> Result<Running<Router, RouterRole>, DriverEr
     routes.keep_tun(&tun, &options.addresses);
     let routes = RouteKeeper::start(routes)?;
     let mut filters = FilterKeeper::start(&instance, None)?;
-    filters.set_and_wait(filter_options(&tun))?;
+    // MSS is clamped in both directions (section IV-A of the paper). Forwarding is left to the
+    // machine's own routes and firewall.
+    filters.set_and_wait(filters_of(&tun, Marks::default(), Forwarding::Open))?;
     let (mtu, offload) = (tun.mtu(), tun.offload());
     let edge = Edge::new(clock, Some(tun));
     let mut driver = Driver::new(Some((&instance, signals, metrics)), Waker::new()?, edge, router)?;
@@ -254,26 +256,5 @@ fn socket_status(socket: Option<&UplinkSocket>, options: &RouterSocket) -> Socke
         sends: statistics.map(|counts| counts.sends),
         receives: statistics.map(|counts| counts.receives),
         send_failures: statistics.map(|counts| counts.failed.iter().sum()),
-    }
-}
-
-/// MSS is clamped in both directions (section IV-A of the paper). Forwarding is left to the
-/// machine's own routes and firewall.
-fn filter_options(tun: &Tun) -> FilterOptions {
-    FilterOptions {
-        tun: tun.name().to_owned(),
-        mtu: tun.mtu(),
-        own_addresses: Vec::new(),
-        inner: Vec::new(),
-        masquerade: false,
-        masquerade_into_tun: None,
-        excluded: Excluded::default(),
-        forwards: Vec::new(),
-        client_sockets: false,
-        forwarding: Forwarding::Open,
-        apart: None,
-        share: None,
-        marks: Marks::default(),
-        forward: true,
     }
 }

@@ -26,12 +26,13 @@ const LOOK: Duration = Duration::from_secs(4);
 
 #[derive(Debug)]
 pub(super) struct Steering {
-    routes: ClientRoutes,
-    answers: Answers,
+    pub(super) routes: ClientRoutes,
+    /// No uplink is used before they are ready.
+    pub(super) answers: Answers,
     dns: Dns,
     outside: BTreeSet<IpAddr>,
-    /// Networks of uplinks that are reached outside the tunnel, as logged.
-    neighbours: BTreeSet<(String, IpNet)>,
+    /// Networks of uplinks that are reached outside the tunnel, with the uplink's name, as logged.
+    pub(super) neighbours: BTreeSet<(String, IpNet)>,
     repairs: Repairs,
     next_look: Instant,
     told: String,
@@ -75,12 +76,6 @@ impl Steering {
 
     pub(super) fn on_notice(&mut self, now: Instant) {
         self.repairs.on_notice(now);
-    }
-
-    /// Whether answers leave by the uplink that their packets came in by, for all uplinks. No
-    /// uplink is used before.
-    pub(super) fn are_answers_ready(&self) -> bool {
-        self.answers.are_ready()
     }
 
     pub(super) fn handle_timeout(&mut self, now: Instant) {
@@ -160,11 +155,6 @@ impl Steering {
         }
     }
 
-    /// Accepts intercepted connections from these interfaces. Call it again to retry an error.
-    pub(super) fn take_split(&mut self, interfaces: BTreeSet<String>) -> Result<(), DeviceError> {
-        self.routes.take_split(interfaces)
-    }
-
     pub(super) fn set_grant(&mut self, grant: Grant) {
         if let Err(error) = self.routes.set_grant(grant) {
             self.tell(&error);
@@ -172,10 +162,6 @@ impl Steering {
         self.tell_failures();
         self.dns.set();
         self.tell_resolvers();
-    }
-
-    pub(super) fn grant(&self) -> Option<&Grant> {
-        self.routes.grant()
     }
 
     pub(super) fn end_session(&mut self) {
@@ -210,23 +196,11 @@ impl Steering {
 
     /// The uplink whose own network holds an address, unless it is in a network behind this box.
     fn uplink_of(&self, address: IpAddr) -> Option<String> {
-        let is_behind = self.local_networks().iter().any(|network| network.contains(&address));
-        let mut uplinks = self.uplinks();
+        let is_behind =
+            self.routes.local_networks().iter().any(|network| network.contains(&address));
+        let mut uplinks = self.routes.uplinks();
         let holds = |uplink: &&Uplink| uplink.addresses.iter().any(|own| own.contains(&address));
         uplinks.find(holds).filter(|_| !is_behind).map(|uplink| uplink.name.clone())
-    }
-
-    pub(super) fn local_networks(&self) -> &[IpNet] {
-        self.routes.local_networks()
-    }
-
-    pub(super) fn uplinks(&self) -> impl Iterator<Item = &Uplink> {
-        self.routes.uplinks()
-    }
-
-    /// Networks of uplinks that are reached outside the tunnel, with the uplink's name.
-    pub(super) fn neighbours(&self) -> &BTreeSet<(String, IpNet)> {
-        &self.neighbours
     }
 
     fn tell_neighbours(&mut self) {

@@ -81,7 +81,7 @@ impl ClientRole {
         };
         let names: Vec<String> = servers.iter().map(name).collect();
         tracing::info!(proxies = names.join(", "), "the fleet names these proxies");
-        let uplinks: Vec<Uplink> = self.steering.uplinks().cloned().collect();
+        let uplinks: Vec<Uplink> = self.steering.routes.uplinks().cloned().collect();
         self.resolver.set_servers(now, &servers, &uplinks, || driver.waker());
         self.options.servers = servers;
         // An uplink without a route to the former addresses may have one to the new.
@@ -93,7 +93,7 @@ impl ClientRole {
         if let Some(fleet) = &self.fleet
             && std::mem::take(&mut self.has_other_uplinks)
         {
-            let uplinks: Vec<Uplink> = self.steering.uplinks().cloned().collect();
+            let uplinks: Vec<Uplink> = self.steering.routes.uplinks().cloned().collect();
             fleet.set_uplinks(uplinks);
         }
     }

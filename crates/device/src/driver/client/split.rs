@@ -99,7 +99,8 @@ impl Split {
             return;
         }
         // Routes come before marks.
-        let led = steering.take_split(self.inside.iter().map(|it| it.name.clone()).collect());
+        let led =
+            steering.routes.take_split(self.inside.iter().map(|it| it.name.clone()).collect());
         self.is_led = led.is_ok();
         match led {
             Ok(()) => {

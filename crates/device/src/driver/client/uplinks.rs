@@ -76,10 +76,10 @@ impl ClientRole {
     fn protected(&self) -> Protected {
         let host = |address: IpAddr| IpNet::from(address);
         let servers = self.resolver.addresses().map(|it| (host(it), Owner::Server));
-        let granted = self.steering.grant().into_iter();
+        let granted = self.steering.routes.grant().into_iter();
         let granted = granted.flat_map(|grant| grant.addresses.iter().chain(&grant.gateways));
         let granted = granted.map(|it| (host(it.addr()), Owner::Granted));
-        let said = self.steering.uplinks().flat_map(|uplink| {
+        let said = self.steering.routes.uplinks().flat_map(|uplink| {
             let found = self.resolver.all_found(uplink.id);
             found.map(|server| (uplink.name.clone(), server.ip(), Owner::FoundServer))
         });
@@ -140,12 +140,13 @@ impl ClientRole {
     ) -> Result<(), DeviceError> {
         let moved = self
             .steering
+            .routes
             .uplinks()
             .any(|known| known.id == uplink.id && known.addresses != uplink.addresses);
         self.has_other_uplinks = true;
         self.steering.set_uplink(uplink)?;
         let is_new = !driver.edge.sockets.contains_key(&Some(uplink.id));
-        if is_new && !self.steering.are_answers_ready() {
+        if is_new && !self.steering.answers.are_ready() {
             self.waiting.uplinks = true;
             return Ok(());
         }

@@ -44,7 +44,7 @@ impl ClientRole {
             let uplinks: Vec<_> = driver.edge.sockets.keys().flatten().copied().collect();
             uplinks.into_iter().for_each(|uplink| self.drop_uplink(driver, now, uplink));
         }
-        if self.waiting.uplinks && self.filters.hold() && self.steering.are_answers_ready() {
+        if self.waiting.uplinks && self.filters.hold() && self.steering.answers.are_ready() {
             self.waiting.uplinks = false;
             self.retry_uplinks(driver, now);
         }
@@ -53,7 +53,7 @@ impl ClientRole {
     }
 
     pub(super) fn obstacle(&self) -> Option<String> {
-        let is_unmarked = self.waiting.uplinks && !self.steering.are_answers_ready();
+        let is_unmarked = self.waiting.uplinks && !self.steering.answers.are_ready();
         let unmarked = "an uplink is not used until the marks of its answers are in place";
         self.filters.obstacle().or_else(|| is_unmarked.then(|| unmarked.to_owned()))
     }

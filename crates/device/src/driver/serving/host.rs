@@ -1,6 +1,5 @@
 //! The routes and filters that a server or an anchor keeps around its TUN.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -8,7 +7,7 @@ use roadweave_identity::PublicKey;
 use roadweave_proto::{DropCounters, Marks};
 use roadweave_tunnel::Peers;
 
-use super::super::{DriverError, TunSettings, needed_files};
+use super::super::{DriverError, TunSettings, filters_of, needed_files};
 use super::ServingOptions;
 use super::machine::{Leads, Machine};
 use super::reload::Destinations;
@@ -16,8 +15,8 @@ use crate::filter::{FlowRemover, Left, check_sockets};
 use crate::privileges::{self, Needs};
 use crate::streams::{Sources, check_rights};
 use crate::{
-    Allowed, AnchorTun, Apart, DeviceError, Excluded, FilterKeeper, FilterOptions, Forwarding,
-    Instance, RouteKeeper, Routes, Share, Tun,
+    Allowed, AnchorTun, Apart, DeviceError, FilterKeeper, FilterOptions, Forwarding, Instance,
+    RouteKeeper, Routes, Share, Tun,
 };
 
 /// How a server or an anchor sets up its machine.
@@ -169,27 +168,19 @@ fn filter_options(
     destinations: &Destinations,
 ) -> FilterOptions {
     let HostOptions { addresses, masquerade, clients_reach_clients, .. } = options;
+    let forwarding = Forwarding::Server {
+        // Without masquerade the clients' addresses are routable outside, and may be reached.
+        outside_to_tunnel: !masquerade,
+        clients_reach_clients: *clients_reach_clients,
+        denied: Vec::new(),
+        allowed: Vec::new(),
+    };
     let mut filters = FilterOptions {
-        tun: tun.name().to_owned(),
-        mtu: tun.mtu(),
-        own_addresses: addresses.iter().map(IpNet::addr).collect::<Vec<IpAddr>>(),
+        own_addresses: addresses.iter().map(IpNet::addr).collect(),
         inner: addresses.clone(),
         masquerade: *masquerade,
-        masquerade_into_tun: None,
-        excluded: Excluded::default(),
-        forwards: Vec::new(),
-        client_sockets: false,
-        forwarding: Forwarding::Server {
-            // Without masquerade the clients' addresses are routable outside, and may be reached.
-            outside_to_tunnel: !masquerade,
-            clients_reach_clients: *clients_reach_clients,
-            denied: Vec::new(),
-            allowed: Vec::new(),
-        },
-        apart: None,
         share: Some(Share { connections: options.client_connections, prefixes: Vec::new() }),
-        marks: instance.marks(),
-        forward: true,
+        ..filters_of(tun, instance.marks(), forwarding)
     };
     set_destinations(&mut filters, destinations);
     filters
