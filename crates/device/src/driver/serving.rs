@@ -143,7 +143,7 @@ impl Serving {
     }
 
     pub(super) fn poll_timeout(&self) -> Instant {
-        let fleet = self.fleet.as_ref().map(InFleet::poll_timeout);
+        let fleet = self.fleet.as_ref().map(|fleet| fleet.next_figures);
         let others = [fleet, self.anchors.poll_timeout()].into_iter().flatten();
         others.fold(self.next_time_of_day, Instant::min)
     }
@@ -218,7 +218,7 @@ impl Serving {
     /// Starts an update of the tables from the file, which is read again if `rereads`, and from the
     /// fleet. Returns the number of that reading.
     fn begin_reload(&mut self, rereads: bool) -> Option<u64> {
-        let members = self.fleet.as_ref().map(InFleet::members).unwrap_or_default();
+        let members = self.fleet.as_ref().map(|fleet| fleet.members.clone()).unwrap_or_default();
         let peers = self.tables.clients.peers();
         self.reloader.begin(Change { rereads, members, peers })
     }
@@ -260,11 +260,7 @@ impl Serving {
     }
 
     pub(super) fn filter_drops(&mut self) -> DropCounters {
-        self.host.as_mut().map(Host::drops).unwrap_or_default()
-    }
-
-    pub(super) fn fleet_status(&self, now: Instant) -> Option<crate::status::FleetStatus> {
-        self.fleet.as_ref().map(|fleet| fleet.status(now))
+        self.host.as_mut().map(|host| host.filters.drops()).unwrap_or_default()
     }
 
     pub(super) fn stop(&mut self) {

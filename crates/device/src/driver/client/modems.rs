@@ -32,14 +32,9 @@ impl ClientRole {
     /// Drops facts that were not refreshed in time.
     pub(super) fn forget_modems(&mut self, client: &mut Client, now: Instant) {
         for uplink in self.modems.forget(now) {
-            self.apply_rank(client, &uplink);
+            // A hint for the start: measured round trips override it.
+            client.set_rank(&uplink, self.rank_of(&uplink));
         }
-    }
-
-    /// Sets the order in which an uplink is tried, by its technology. It is a hint for the start:
-    /// measured round trips override it.
-    pub(super) fn apply_rank(&self, client: &mut Client, uplink: &str) {
-        client.set_rank(uplink, self.rank_of(uplink));
     }
 
     pub(super) fn rank_of(&self, uplink: &str) -> u8 {

@@ -30,7 +30,7 @@ const SESSIONS_WATCHED: usize = 100;
 #[derive(Debug)]
 pub(super) struct InFleet {
     fleet: Fleet<()>,
-    members: Arc<Members>,
+    pub(super) members: Arc<Members>,
     /// Keys of the configuration file; the controller cannot block them.
     of_file: BTreeSet<PublicKey>,
     is_closed: bool,
@@ -43,7 +43,7 @@ pub(super) struct InFleet {
     /// How long a tenant's members may connect without a controller, by tenant.
     offline_max: BTreeMap<String, Duration>,
     offline: BTreeSet<String>,
-    next_figures: Instant,
+    pub(super) next_figures: Instant,
     watched_until: Instant,
 }
 
@@ -78,16 +78,8 @@ impl InFleet {
         }
     }
 
-    pub(super) fn members(&self) -> Arc<Members> {
-        self.members.clone()
-    }
-
     pub(super) fn status(&self, now: Instant) -> FleetStatus {
         self.fleet.status(now)
-    }
-
-    pub(super) fn poll_timeout(&self) -> Instant {
-        self.next_figures
     }
 
     pub(super) fn set_of_file(&mut self, of_file: BTreeSet<PublicKey>, tables: &Tables) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use roadweave_identity::PublicKey;
-use roadweave_proto::{DropCounters, Marks};
+use roadweave_proto::Marks;
 use roadweave_tunnel::Peers;
 
 use super::super::{DriverError, TunSettings, filters_of, needed_files};
@@ -43,9 +43,9 @@ pub struct HostOptions {
 pub(in crate::driver) struct Host {
     /// Filter options without the clients' prefixes.
     filter_options: FilterOptions,
-    sources: Sources,
+    pub(super) sources: Sources,
     // Fields are dropped in this order.
-    filters: FilterKeeper,
+    pub(super) filters: FilterKeeper,
     flows: FlowRemover,
     _routes: RouteKeeper,
 }
@@ -83,7 +83,7 @@ impl Host {
         let filters = filter_options(instance, tun, options, &serving.of_file.destinations);
         let filter_options = FilterOptions { apart, client_sockets, ..filters };
         let mut filters = FilterKeeper::start(instance, None)?;
-        filters.set_and_wait(with_clients(&filter_options, machine.leads()))?;
+        filters.set_and_wait(with_clients(&filter_options, &machine.leads))?;
         let flows = FlowRemover::start(apart)?;
         let sources = Sources { clients: client_sockets, own };
         Ok((Self { filter_options, sources, filters, flows, _routes: keeper }, machine))
@@ -118,14 +118,6 @@ impl Host {
             },
             _ => Destinations::default(),
         }
-    }
-
-    pub(super) fn sources(&self) -> Sources {
-        self.sources
-    }
-
-    pub(super) fn drops(&mut self) -> DropCounters {
-        self.filters.drops()
     }
 }
 

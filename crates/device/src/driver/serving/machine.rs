@@ -14,8 +14,8 @@ use crate::{DeviceError, RouteKeeper, Routes};
 pub(in crate::driver) struct Machine {
     routes: Arc<Mutex<Routes>>,
     tun_index: u32,
-    addresses: Vec<IpNet>,
-    leads: Leads,
+    pub(super) addresses: Vec<IpNet>,
+    pub(super) leads: Leads,
 }
 
 /// The clients' prefixes as filters need them.
@@ -42,14 +42,6 @@ impl Machine {
         let routes = keeper.share();
         let leads = Leads { routed, shared: shared(clients) };
         Ok((keeper, Self { routes, tun_index, addresses: addresses.to_vec(), leads }))
-    }
-
-    pub(super) fn addresses(&self) -> &[IpNet] {
-        &self.addresses
-    }
-
-    pub(super) fn leads(&self) -> &Leads {
-        &self.leads
     }
 
     pub(super) fn lead(&mut self, clients: &Peers) {

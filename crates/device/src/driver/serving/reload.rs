@@ -95,15 +95,8 @@ pub(super) struct Change {
     pub(super) peers: Arc<Peers>,
 }
 
-struct Job {
-    machine: Option<Machine>,
-    change: Change,
-}
-
-struct Outcome {
-    machine: Option<Machine>,
-    reloaded: Result<Reloaded, String>,
-}
+type Job = (Option<Machine>, Change);
+type Outcome = (Option<Machine>, Result<Reloaded, String>);
 
 pub(super) struct Reloaded {
     pub(super) change: PeersChange,
@@ -127,7 +120,7 @@ impl Reloader {
         let (sender, outcomes) = channel();
         let mut told = LeftOut::default();
         let work = move || {
-            while let Ok(Job { mut machine, change }) = todo.recv() {
+            while let Ok((mut machine, change)) = todo.recv() {
                 let ignored = match change.rereads {
                     false => Ok(Vec::new()),
                     true => reload().map(|reread| {
@@ -137,7 +130,7 @@ impl Reloader {
                     }),
                 };
                 let reloaded = ignored.map(|ignored| {
-                    let own = machine.as_ref().map(Machine::addresses);
+                    let own = machine.as_ref().map(|machine| &machine.addresses[..]);
                     let (mut reloaded, left_out) = merged(&file, &change, own);
                     reloaded.ignored = ignored;
                     tell_left_out(&mut told, left_out);
@@ -146,7 +139,7 @@ impl Reloader {
                 });
                 // Freeing the former tables may take long, so drop them in this thread.
                 drop(change);
-                if sender.send(Outcome { machine, reloaded }).is_err() {
+                if sender.send((machine, reloaded)).is_err() {
                     return;
                 }
                 waker.wake();
@@ -162,7 +155,7 @@ impl Reloader {
 
     /// The clients' prefixes; `None` at a proxy, and while the thread is busy.
     pub(super) fn leads(&self) -> Option<&Leads> {
-        self.machine.as_ref().map(Machine::leads)
+        self.machine.as_ref().map(|machine| &machine.leads)
     }
 
     /// Starts a reload, or schedules one if the thread is busy. Returns the number of the reading
@@ -174,10 +167,10 @@ impl Reloader {
             return Some(reading);
         }
         let jobs = self.jobs.as_ref()?;
-        match jobs.send(Job { machine: self.machine.take(), change }) {
+        match jobs.send((self.machine.take(), change)) {
             Ok(()) => (self.is_busy, self.begun) = (true, reading),
             Err(refused) => {
-                self.machine = refused.0.machine;
+                self.machine = refused.0.0;
                 tracing::error!("the clients cannot be read again: {GONE}");
                 return None;
             }
@@ -203,10 +196,10 @@ impl Reloader {
         }
     }
 
-    fn take(&mut self, outcome: Outcome) -> Result<Reloaded, String> {
-        (self.machine, self.is_busy) = (outcome.machine, false);
+    fn take(&mut self, (machine, reloaded): Outcome) -> Result<Reloaded, String> {
+        (self.machine, self.is_busy) = (machine, false);
         let told = |error: &String| tracing::error!("nothing was changed: {error}");
-        outcome.reloaded.inspect_err(told)
+        reloaded.inspect_err(told)
     }
 
     /// Returns and clears the change that came during the last reload, once the thread is idle.
@@ -220,9 +213,9 @@ impl Reloader {
 
     pub(super) fn stop(&mut self) {
         if self.is_busy
-            && let Ok(outcome) = self.outcomes.recv()
+            && let Ok((machine, _)) = self.outcomes.recv()
         {
-            self.machine = outcome.machine;
+            self.machine = machine;
         }
         self.jobs = None;
         if let Some(thread) = self.thread.take() {

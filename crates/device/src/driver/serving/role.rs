@@ -157,7 +157,7 @@ impl Ground {
         let takes_streams = streams.is_some();
         let host =
             Host::start(instance, tun, options, serving, clients, takes_streams, has_neighbours)?;
-        let sources = host.0.sources();
+        let sources = host.0.sources;
         if !sources.clients && !sources.own {
             *streams = None;
         }
@@ -226,7 +226,11 @@ impl<E: Egress> ServingRole<E> {
         let streams = self.far_end.as_ref().map(FarEnd::status);
         let mut status = self.egress.status(driver, with_sessions, absent, streams);
         status.drops.merge(&self.serving.filter_drops());
-        Status { name: self.listen.clone(), fleet: self.serving.fleet_status(now), ..status }
+        Status {
+            name: self.listen.clone(),
+            fleet: self.serving.fleet.as_ref().map(|fleet| fleet.status(now)),
+            ..status
+        }
     }
 }
 

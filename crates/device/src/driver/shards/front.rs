@@ -87,7 +87,7 @@ impl Front {
     }
 
     pub(super) fn take_error(&self) -> Option<DriverError> {
-        self.slots.iter().find_map(|slot| slot.take_error())
+        self.slots.iter().find_map(|slot| lock(&slot.error).take())
     }
 
     pub(super) fn poll_event(&self) -> Option<ServerEvent> {
@@ -100,7 +100,7 @@ impl Front {
         for (slot, told) in self.slots.iter().zip(told) {
             let before = slot.counted(told.is_none());
             let shard = ShardStatus {
-                failures: slot.failures(),
+                failures: slot.failures.load(Ordering::Relaxed),
                 handed_over: self.common.exchange.handed_over(slot.number),
                 ..ShardStatus::default()
             };
@@ -217,7 +217,10 @@ impl Serves for Front {
     /// A shard that is down has no sessions.
     fn is_settled(&self) -> bool {
         let settled = self.ask(|driver| driver.node.is_settled());
-        self.slots.iter().zip(settled).all(|(slot, settled)| settled.unwrap_or(!slot.lives()))
+        self.slots
+            .iter()
+            .zip(settled)
+            .all(|(slot, settled)| settled.unwrap_or(!slot.lives.load(Ordering::Acquire)))
     }
 
     fn has_session(&self, key: &PublicKey) -> bool {

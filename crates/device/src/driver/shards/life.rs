@@ -48,7 +48,10 @@ impl ShardSlot {
             self.on_turn();
             match catch_unwind(AssertUnwindSafe(|| self.live(&orders))) {
                 Ok(Ok(())) => return,
-                Ok(Err(error)) => return self.give_up(error),
+                Ok(Err(error)) => {
+                    *lock(&self.error) = Some(error);
+                    return self.common.waker.wake();
+                }
                 Err(_) => {
                     in_a_row = if begun.elapsed() < GOOD_LIFE { in_a_row + 1 } else { 1 };
                     self.fail(in_a_row);
@@ -80,7 +83,7 @@ impl ShardSlot {
         let start = |settings| FarEnd::start(settings, self.common.map.count(), &driver);
         let far_end = far_ends.map(start).transpose()?;
         let mut worker = Worker::new(self, orders, far_end, destinations);
-        self.on_begun();
+        self.lives.store(true, Ordering::Release);
         match catch_unwind(AssertUnwindSafe(|| driver.run(&mut worker))) {
             Ok(outcome) => outcome?,
             Err(panic) => {

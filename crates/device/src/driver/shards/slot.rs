@@ -51,11 +51,11 @@ pub(super) struct ShardSlot {
     pub(super) socket: UplinkSocket,
     pub(super) tun: Tun,
     orders: SyncSender<Order>,
-    lives: AtomicBool,
+    pub(super) lives: AtomicBool,
     has_turned: AtomicBool,
-    failures: AtomicU64,
+    pub(super) failures: AtomicU64,
     past: Mutex<Past>,
-    error: Mutex<Option<DriverError>>,
+    pub(super) error: Mutex<Option<DriverError>>,
 }
 
 #[derive(Default)]
@@ -111,18 +111,6 @@ impl ShardSlot {
         }
     }
 
-    pub(super) fn failures(&self) -> u64 {
-        self.failures.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn lives(&self) -> bool {
-        self.lives.load(Ordering::Acquire)
-    }
-
-    pub(super) fn take_error(&self) -> Option<DriverError> {
-        lock(&self.error).take()
-    }
-
     pub(super) fn note(&self, counters: Counters) {
         lock(&self.past).present = counters;
     }
@@ -162,14 +150,5 @@ impl ShardSlot {
             *streams.ends.entry(ExitEnd::Reset.name().to_owned()).or_default() += open;
         }
         past.streams_over.merge(&streams);
-    }
-
-    pub(super) fn on_begun(&self) {
-        self.lives.store(true, Ordering::Release);
-    }
-
-    pub(super) fn give_up(&self, error: DriverError) {
-        *lock(&self.error) = Some(error);
-        self.common.waker.wake();
     }
 }

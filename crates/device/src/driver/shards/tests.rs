@@ -1,6 +1,7 @@
 //! Two shards in their threads, with sockets and device queues in a namespace.
 
 use std::net::UdpSocket;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -94,7 +95,7 @@ fn a_shard_that_panics_is_restarted_and_answers_its_former_clients_by_resets() {
         for round in 1..=3 {
             world.slots[1].note_streams(StreamsStatus { connections: 2, ..Default::default() });
             world.slots[1].order(Box::new(|_| panic!("a fault")));
-            wait_for("failed", || world.slots[1].failures() == round);
+            wait_for("failed", || world.slots[1].failures.load(Ordering::Relaxed) == round);
             for shard in [0, 1] {
                 wait_for("answered", || world.resets(shard));
             }
