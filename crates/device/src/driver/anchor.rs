@@ -16,7 +16,7 @@ use super::serving::{Serving, ServingOptions, Tables};
 use crate::StateFile;
 use crate::reset_salt::reset_salt;
 use crate::state::KeptBindings;
-use crate::status::{AbsentClient, AnchorRoleStatus, RoleStatus, Status, StreamsStatus};
+use crate::status::{AnchorRoleStatus, RoleStatus, Status};
 
 const BINDINGS_INTERVAL: Duration = Duration::from_secs(10);
 /// Delay of the write after a change. A crash before the write restores older bindings.
@@ -115,17 +115,11 @@ impl Egress for Bindings {
         String::new()
     }
 
-    fn status(
-        &self,
-        driver: &Driver<Anchor>,
-        _: bool,
-        _: Vec<AbsentClient>,
-        streams: Option<StreamsStatus>,
-    ) -> Status {
+    fn status(&self, driver: &Driver<Anchor>, _: bool) -> Status {
         let passing = driver.node.status();
         let mut drops = driver.node.drops().clone();
         drops.merge(&passing.drops());
-        let role = RoleStatus::Anchor(AnchorRoleStatus { passing, streams });
+        let role = RoleStatus::Anchor(AnchorRoleStatus { passing, streams: None });
         driver.status(String::new(), drops, role)
     }
 

@@ -15,9 +15,7 @@ use super::serving::role::{self, Egress, Ground, Served};
 use super::serving::{Serving, ServingOptions, Tables};
 use super::{DriverError, shards};
 use crate::reset_salt::reset_salt;
-use crate::status::{
-    AbsentClient, ProxyRoleStatus, RoleStatus, ServerStatus, Status, StreamsStatus,
-};
+use crate::status::{ProxyRoleStatus, RoleStatus, ServerStatus, Status};
 
 /// Options of a server.
 pub struct ServerOptions {
@@ -102,13 +100,7 @@ impl Egress for Clients {
         serving.tell_events(now, || server.poll_event());
     }
 
-    fn status(
-        &self,
-        driver: &Driver<Server>,
-        with_sessions: bool,
-        absent: Vec<AbsentClient>,
-        streams: Option<StreamsStatus>,
-    ) -> Status {
+    fn status(&self, driver: &Driver<Server>, with_sessions: bool) -> Status {
         let server = &driver.node;
         let sessions = if with_sessions { server.status() } else { Vec::new() };
         let (totals, memory_bytes) = (server.totals(), server.memory());
@@ -123,12 +115,10 @@ impl Egress for Clients {
             }
             None => RoleStatus::Server(ServerStatus {
                 sessions,
-                absent,
                 totals,
                 memory_bytes,
                 refusals,
-                shards: Vec::new(),
-                streams,
+                ..ServerStatus::default()
             }),
         };
         driver.status(String::new(), drops, role)

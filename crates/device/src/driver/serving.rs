@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_proto::{DropCounters, Instant};
-use roadweave_tunnel::PeerTable;
+use roadweave_tunnel::{PeerTable, Peers};
 
 use self::absent::Absent;
 use self::anchors::Anchors;
@@ -241,7 +241,10 @@ impl Serving {
             let [before, after] = [&*before, &change.peers].map(|peers| peers.get(key));
             before.map(|peer| &peer.addresses) != after.map(|peer| &peer.addresses)
         });
-        let former = node.replace(now, change, proxies, &self.tables);
+        let clients = node.replace(now, change);
+        let change = |table: &Arc<PeerTable>| Peers::after(&table.peers(), proxies);
+        let change = self.tables.proxies.as_ref().map(change);
+        let former = (clients, change.and_then(|change| node.replace_proxies(now, change)));
         // Sessions of moved clients have ended, so their packets cannot recreate the connections.
         if let Some(host) = &self.host {
             host.forget(before, moved);

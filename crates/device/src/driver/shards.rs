@@ -46,7 +46,7 @@ use super::serving::{Serving, Tables};
 use super::tun_name::TunName;
 use super::{DriverError, ServerOptions};
 use crate::random::random_bytes;
-use crate::status::{AbsentClient, RoleStatus, Status, StreamsStatus};
+use crate::status::{RoleStatus, Status};
 use crate::{Tun, UplinkSocket};
 
 /// Capacity of the event queue to the log: 4,000 clients may leave and join at once.
@@ -155,15 +155,8 @@ impl Egress for Supervisor {
         front.take_turns()
     }
 
-    fn status(
-        &self,
-        driver: &Driver<Front>,
-        with_sessions: bool,
-        absent: Vec<AbsentClient>,
-        _: Option<StreamsStatus>,
-    ) -> Status {
-        let (counters, mut role) = driver.node.gather(with_sessions);
-        role.absent = absent;
+    fn status(&self, driver: &Driver<Front>, with_sessions: bool) -> Status {
+        let (counters, role) = driver.node.gather(with_sessions);
         let status = driver.status(String::new(), counters.drops, RoleStatus::Server(role));
         Status { tun: self.tun.name().to_owned(), device: counters.device, ..status }
     }

@@ -7,8 +7,7 @@ use std::time::Duration;
 use roadweave_identity::PublicKey;
 use roadweave_proto::Instant;
 use roadweave_tunnel::{
-    Anchor, DrainReason, Kept, Peer, Peers, PeersChange, Server, ServerEvent, SessionFigures,
-    TenantId,
+    Anchor, DrainReason, Kept, Peers, PeersChange, Server, ServerEvent, SessionFigures, TenantId,
 };
 
 use super::super::STATE_INTERVAL;
@@ -21,15 +20,13 @@ use crate::driver::requests::Governed;
 const TENANT: TenantId = TenantId(0);
 
 pub(in crate::driver) trait Serves: EndsStreams {
-    /// Replaces the clients, and the proxies at an anchor. Returns the former tables, to be dropped
-    /// where it does not delay packets.
-    fn replace(
-        &mut self,
-        now: Instant,
-        change: PeersChange,
-        proxies: Vec<(PublicKey, Peer)>,
-        tables: &Tables,
-    ) -> Vec<Arc<Peers>>;
+    /// Replaces the clients. Returns the former table, to be dropped where it does not delay packets.
+    fn replace(&mut self, now: Instant, change: PeersChange) -> Option<Arc<Peers>>;
+
+    /// Replaces an anchor's proxies, as [`Serves::replace`].
+    fn replace_proxies(&mut self, _now: Instant, _change: PeersChange) -> Option<Arc<Peers>> {
+        None
+    }
 
     /// Blocks these keys and ends their sessions.
     fn revoke(&mut self, now: Instant, keys: Vec<PublicKey>, tables: &Tables);
@@ -69,14 +66,8 @@ pub(in crate::driver) trait Serves: EndsStreams {
 }
 
 impl Serves for Server {
-    fn replace(
-        &mut self,
-        _: Instant,
-        change: PeersChange,
-        _: Vec<(PublicKey, Peer)>,
-        _: &Tables,
-    ) -> Vec<Arc<Peers>> {
-        vec![self.replace_peers(change)]
+    fn replace(&mut self, _: Instant, change: PeersChange) -> Option<Arc<Peers>> {
+        Some(self.replace_peers(change))
     }
 
     fn revoke(&mut self, _: Instant, keys: Vec<PublicKey>, _: &Tables) {
@@ -117,20 +108,12 @@ impl Serves for Server {
 }
 
 impl Serves for Anchor {
-    fn replace(
-        &mut self,
-        now: Instant,
-        change: PeersChange,
-        proxies: Vec<(PublicKey, Peer)>,
-        tables: &Tables,
-    ) -> Vec<Arc<Peers>> {
-        let mut former: Vec<Arc<Peers>> =
-            self.replace_devices(now, TENANT, change).into_iter().collect();
-        if let Some(table) = &tables.proxies {
-            let change = Peers::after(&table.peers(), proxies);
-            former.push(self.replace_proxies(now, change));
-        }
-        former
+    fn replace(&mut self, now: Instant, change: PeersChange) -> Option<Arc<Peers>> {
+        self.replace_devices(now, TENANT, change)
+    }
+
+    fn replace_proxies(&mut self, now: Instant, change: PeersChange) -> Option<Arc<Peers>> {
+        Some(self.replace_proxies(now, change))
     }
 
     /// Ends bindings of devices and legs of proxies.

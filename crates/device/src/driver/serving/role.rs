@@ -17,7 +17,7 @@ use crate::driver::{DriverError, requests};
 use crate::local::{LocalRequest, RpcError};
 use crate::metrics::MetricsListener;
 use crate::pauses::Pause;
-use crate::status::{AbsentClient, Status, StreamsStatus};
+use crate::status::{RoleStatus, Status};
 use crate::streams::{ExitRules, ExitSettings};
 use crate::{Clock, Event, Instance, InstanceLock, Signals, Tun, UplinkSocket, Waker, cleanup};
 
@@ -64,14 +64,9 @@ pub(in crate::driver) trait Egress {
         format!("sessions: {}", node.sessions())
     }
 
-    /// The status without its name, the drops of the filters and the fleet.
-    fn status(
-        &self,
-        driver: &Driver<Self::Node>,
-        with_sessions: bool,
-        absent: Vec<AbsentClient>,
-        streams: Option<StreamsStatus>,
-    ) -> Status;
+    /// The status without its name, absent clients, the far end, the drops of the filters and the
+    /// fleet.
+    fn status(&self, driver: &Driver<Self::Node>, with_sessions: bool) -> Status;
 
     /// Says goodbye to the peers.
     fn close(&mut self, driver: &mut Driver<Self::Node>, serving: &mut Serving);
@@ -222,9 +217,19 @@ impl<E: Egress> ServingRole<E> {
 
     fn tell(&mut self, driver: &Driver<E::Node>, with_sessions: bool) -> Status {
         let now = driver.edge.clock.now();
-        let absent = if with_sessions { self.serving.absent.status(now) } else { Vec::new() };
         let streams = self.far_end.as_ref().map(FarEnd::status);
-        let mut status = self.egress.status(driver, with_sessions, absent, streams);
+        let mut status = self.egress.status(driver, with_sessions);
+        match &mut status.role {
+            RoleStatus::Server(role) => {
+                if with_sessions {
+                    role.absent = self.serving.absent.status(now);
+                }
+                // Shards have far ends of their own.
+                role.streams = role.streams.take().or(streams);
+            }
+            RoleStatus::Anchor(role) => role.streams = streams,
+            _ => {}
+        }
         status.drops.merge(&self.serving.filter_drops());
         Status {
             name: self.listen.clone(),

@@ -13,7 +13,7 @@ use roadweave_identity::PublicKey;
 use roadweave_proto::Instant;
 use roadweave_quic::Transmit;
 use roadweave_tunnel::{
-    DrainReason, EncoderTarget, Node, Peer, Peers, PeersChange, RecvMeta, Server, ServerEvent,
+    DrainReason, EncoderTarget, Node, Peers, PeersChange, RecvMeta, Server, ServerEvent,
     SessionFigures, SetError, Strategy,
 };
 
@@ -191,20 +191,14 @@ impl ClientStreams for Front {}
 impl EndsStreams for Front {}
 
 impl Serves for Front {
-    fn replace(
-        &mut self,
-        _: Instant,
-        change: PeersChange,
-        _: Vec<(PublicKey, Peer)>,
-        _: &Tables,
-    ) -> Vec<Arc<Peers>> {
+    fn replace(&mut self, _: Instant, change: PeersChange) -> Option<Arc<Peers>> {
         let PeersChange { peers, changed } = change;
         let gone = changed.iter().filter(|key| peers.get(key).is_none());
         self.common.kept.forget(gone);
         let former = self.common.peers.replace(peers);
         let changed: Arc<[PublicKey]> = changed.into();
         self.tell(move |server, _| server.on_changed(changed.iter().copied()));
-        vec![former]
+        Some(former)
     }
 
     fn revoke(&mut self, _: Instant, keys: Vec<PublicKey>, _: &Tables) {

@@ -82,7 +82,15 @@ impl ShardSlot {
         driver.add_socket(None, self.socket.try_clone()?)?;
         let start = |settings| FarEnd::start(settings, self.common.map.count(), &driver);
         let far_end = far_ends.map(start).transpose()?;
-        let mut worker = Worker::new(self, orders, far_end, destinations);
+        let mut worker = Worker {
+            slot: self,
+            orders,
+            far_end,
+            destinations,
+            next_second: Default::default(),
+            is_unsettled: false,
+            receive_failed: Default::default(),
+        };
         self.lives.store(true, Ordering::Release);
         match catch_unwind(AssertUnwindSafe(|| driver.run(&mut worker))) {
             Ok(outcome) => outcome?,

@@ -27,33 +27,16 @@ const ORDERS_AT_ONCE: usize = 16;
 
 /// One run of a shard.
 pub(super) struct Worker<'a> {
-    slot: &'a Arc<ShardSlot>,
-    orders: &'a Receiver<Order>,
-    far_end: Option<FarEnd>,
-    destinations: Arc<Destinations>,
-    next_second: Instant,
-    is_unsettled: bool,
-    receive_failed: Reminder,
+    pub(super) slot: &'a Arc<ShardSlot>,
+    pub(super) orders: &'a Receiver<Order>,
+    pub(super) far_end: Option<FarEnd>,
+    pub(super) destinations: Arc<Destinations>,
+    pub(super) next_second: Instant,
+    pub(super) is_unsettled: bool,
+    pub(super) receive_failed: Reminder,
 }
 
-impl<'a> Worker<'a> {
-    pub(super) fn new(
-        slot: &'a Arc<ShardSlot>,
-        orders: &'a Receiver<Order>,
-        far_end: Option<FarEnd>,
-        destinations: Arc<Destinations>,
-    ) -> Self {
-        Self {
-            slot,
-            orders,
-            far_end,
-            destinations,
-            next_second: Instant::ZERO,
-            is_unsettled: false,
-            receive_failed: Reminder::default(),
-        }
-    }
-
+impl Worker<'_> {
     pub(super) fn stop(&mut self, driver: &mut Driver<Server>) {
         driver.node.ask_all_learned();
         driver.node.close(driver.edge.clock.now());
