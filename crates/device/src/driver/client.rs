@@ -162,7 +162,7 @@ fn begin(
     let driver = Driver::new(Some((&instance, signals, metrics)), Waker::new()?, edge, client)?;
     let tun = driver.edge.tun().expect("it has just been given one");
     let filters = ClientFilters::start(&instance, tun, &options, driver.waker())?;
-    steering.set_waker(driver.waker());
+    steering.answers.set_waker(driver.waker());
     driver.watch(&monitor, MONITOR)?;
     let routers = RouterNotices::open()?;
     driver.watch(&routers, ROUTERS)?;
@@ -239,7 +239,7 @@ fn stop(running: Running<Client, ClientRole>) -> Result<(), DriverError> {
     if role.counts_bytes() {
         role.usage.write_last(driver.node.usage());
     }
-    role.steering.end_session();
+    role.steering.dns.unset();
     tracing::info!("the client stops");
     role.monitor.give_back();
     if driver.restarts {

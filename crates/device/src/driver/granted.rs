@@ -23,7 +23,7 @@ use crate::{Gateway, Grant, Netlink, Tun, Uplink};
 #[derive(Debug, Default)]
 pub(super) struct Granted {
     addresses: Vec<IpNet>,
-    due: Option<Due>,
+    pub(super) due: Option<Due>,
 }
 
 #[derive(Debug)]
@@ -79,10 +79,6 @@ impl Granted {
         self.due.take_if(|_| filters.are_in_place())
     }
 
-    pub(super) fn forget_due(&mut self) {
-        self.due = None;
-    }
-
     pub(super) fn set(&mut self, steering: &mut Steering, tun: &Tun, due: &Due) {
         let grant = due.grant.clone();
         self.set_addresses(tun, grant.mtu, grant.addresses);
@@ -97,8 +93,8 @@ impl Granted {
         if let Err(error) = netlink.set_link(tun.index(), true, Some(mtu)) {
             tracing::warn!("{error}");
         }
-        for prefix in missing(&self.addresses, &wanted) {
-            if let Err(error) = netlink.remove_address(tun.index(), prefix) {
+        for prefix in self.addresses.iter().filter(|prefix| !wanted.contains(prefix)) {
+            if let Err(error) = netlink.remove_address(tun.index(), *prefix) {
                 tracing::warn!("{error}");
             }
         }
@@ -153,10 +149,6 @@ impl Bounds<'_> {
         }
         Ok(())
     }
-}
-
-fn missing(old: &[IpNet], new: &[IpNet]) -> Vec<IpNet> {
-    old.iter().filter(|prefix| !new.contains(prefix)).copied().collect()
 }
 
 #[cfg(test)]

@@ -35,6 +35,7 @@ use self::presence_log::PresenceLog;
 use self::reload::{Change, Destinations, Reload, Reloaded, Reloader, ServerReload};
 use super::DriverError;
 use super::event_loop::Driver;
+use super::repeat_limiter::RepeatLimiter;
 use super::reread::Askers;
 use crate::fleet::FleetOptions;
 use crate::local::{LocalRequest, ReloadAnswer, RpcError};
@@ -42,7 +43,6 @@ use crate::pauses::Pause;
 use crate::{ClockReading, DeviceError, TimeOfDay, UdpOptions};
 
 const TIME_OF_DAY: Duration = Duration::from_secs(1);
-const REMINDER: Duration = Duration::from_secs(60);
 
 /// Options common to a server, a proxy and an anchor.
 pub struct ServingOptions {
@@ -86,7 +86,7 @@ pub(super) struct Serving {
     next_time_of_day: Instant,
     presence_log: PresenceLog,
     absent: Absent,
-    receive_failed: Reminder,
+    receive_failed: RepeatLimiter,
     host: Option<Host>,
 }
 
@@ -124,7 +124,7 @@ impl Serving {
             next_time_of_day: Instant::ZERO,
             presence_log: PresenceLog::default(),
             absent: Absent::default(),
-            receive_failed: Reminder::default(),
+            receive_failed: RepeatLimiter::default(),
             host,
         };
         serving.begin_in_fleet(driver);
@@ -272,19 +272,11 @@ impl Serving {
     }
 }
 
-/// Limits the log of socket errors. An error does not end the daemon, since the next call may
+/// Logs a socket error, at most once a minute. It does not end the daemon, since the next call may
 /// succeed.
-#[derive(Debug, Default)]
-pub(super) struct Reminder {
-    next: Instant,
-}
-
-impl Reminder {
-    pub(super) fn tell(&mut self, now: Instant, error: &std::io::Error) {
-        if now >= self.next {
-            self.next = now + REMINDER;
-            tracing::error!(%error, "cannot receive from the network; trying again");
-        }
+pub(super) fn tell_failed(limiter: &mut RepeatLimiter, now: Instant, error: &std::io::Error) {
+    if limiter.admit(now, 0, "") {
+        tracing::error!(%error, "cannot receive from the network; trying again");
     }
 }
 

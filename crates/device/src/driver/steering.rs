@@ -20,7 +20,7 @@ use crate::answers::Answers;
 use crate::dns::{Dns, nameservers};
 use crate::filter::Turn;
 use crate::routes::{Repairs, has_reverse_path_filter};
-use crate::{ClientRoutes, DeviceError, Excluded, Grant, Instance, RouteSettings, Uplink, Waker};
+use crate::{ClientRoutes, DeviceError, Excluded, Grant, Instance, RouteSettings, Uplink};
 
 const LOOK: Duration = Duration::from_secs(4);
 
@@ -29,7 +29,7 @@ pub(super) struct Steering {
     pub(super) routes: ClientRoutes,
     /// No uplink is used before they are ready.
     pub(super) answers: Answers,
-    dns: Dns,
+    pub(super) dns: Dns,
     outside: BTreeSet<IpAddr>,
     /// Networks of uplinks that are reached outside the tunnel, with the uplink's name, as logged.
     pub(super) neighbours: BTreeSet<(String, IpNet)>,
@@ -63,10 +63,6 @@ impl Steering {
         };
         this.tell_failures();
         Ok(this)
-    }
-
-    pub(super) fn set_waker(&mut self, waker: Waker) {
-        self.answers.set_waker(waker);
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
@@ -162,10 +158,6 @@ impl Steering {
         self.tell_failures();
         self.dns.set();
         self.tell_resolvers();
-    }
-
-    pub(super) fn end_session(&mut self) {
-        self.dns.unset();
     }
 
     /// Logs resolvers in the networks of uplinks: they may be asked outside the tunnel, or be

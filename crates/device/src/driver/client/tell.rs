@@ -24,9 +24,9 @@ impl ClientRole {
                 }
                 ClientEvent::Left { reason, rest } => {
                     self.joined = false;
-                    self.granted.forget_due();
+                    self.granted.due = None;
                     self.tell_session(&driver.node);
-                    self.steering.end_session();
+                    self.steering.dns.unset();
                     let now = driver.edge.clock.now();
                     self.next_reminder = now + rest + SILENCE_MAX;
                     if rest.is_zero() {

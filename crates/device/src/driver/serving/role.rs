@@ -9,7 +9,7 @@ use super::host::{Host, HostOptions};
 use super::machine::Machine;
 use super::node::Serves;
 use super::reload::Destinations;
-use super::{Serving, ServingOptions, Tables, open_by};
+use super::{Serving, ServingOptions, Tables, open_by, tell_failed};
 use crate::driver::edge::Edge;
 use crate::driver::event_loop::{Driver, Role, Running, take_instance};
 use crate::driver::far_end::FarEnd;
@@ -284,7 +284,7 @@ impl<E: Egress> Role<E::Node> for ServingRole<E> {
         _: Option<UplinkId>,
         error: &std::io::Error,
     ) {
-        self.serving.receive_failed.tell(now, error);
+        tell_failed(&mut self.serving.receive_failed, now, error);
     }
 
     fn handle_timeout(&mut self, driver: &mut Driver<E::Node>, now: Instant) {

@@ -14,8 +14,9 @@ use super::slot::{Order, ShardSlot};
 use super::told::Counters;
 use crate::driver::event_loop::{Driver, Role};
 use crate::driver::far_end::FarEnd;
-use crate::driver::serving::Reminder;
+use crate::driver::repeat_limiter::RepeatLimiter;
 use crate::driver::serving::reload::Destinations;
+use crate::driver::serving::tell_failed;
 use crate::pauses::Pause;
 use crate::poll::Event;
 use crate::status::Status;
@@ -33,7 +34,7 @@ pub(super) struct Worker<'a> {
     pub(super) destinations: Arc<Destinations>,
     pub(super) next_second: Instant,
     pub(super) is_unsettled: bool,
-    pub(super) receive_failed: Reminder,
+    pub(super) receive_failed: RepeatLimiter,
 }
 
 impl Worker<'_> {
@@ -146,7 +147,7 @@ impl Role<Server> for Worker<'_> {
         _: Option<UplinkId>,
         error: &io::Error,
     ) {
-        self.receive_failed.tell(now, error);
+        tell_failed(&mut self.receive_failed, now, error);
     }
 
     fn handle_timeout(&mut self, driver: &mut Driver<Server>, now: Instant) {
