@@ -166,7 +166,8 @@ fn begin(
     driver.watch(&monitor, MONITOR)?;
     let routers = RouterNotices::open()?;
     driver.watch(&routers, ROUTERS)?;
-    let resolver = Resolvers::new(&options.servers, || driver.waker());
+    let mut resolver = Resolvers::default();
+    resolver.set_servers(Instant::ZERO, &options.servers, &[], || driver.waker());
     let portals = Portals::new(options.portal_probe.clone(), driver.waker());
     let fleet =
         options.fleet.take().map(|fleet| Fleet::start(fleet, driver.waker())).transpose()?;

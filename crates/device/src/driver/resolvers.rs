@@ -13,19 +13,12 @@ use crate::{Uplink, Waker};
 /// Servers whose addresses changed, with the uplink over which they were found.
 pub(super) type Changed = Vec<(PublicKey, UplinkId)>;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Resolvers(Vec<(PublicKey, Resolver)>);
 
 impl Resolvers {
-    /// Looks up the names of `servers`. `waker` returns wakers for the answers.
-    pub(super) fn new(servers: &[CandidateOptions], waker: impl Fn() -> Waker) -> Self {
-        let resolver = |server: &CandidateOptions| {
-            (server.candidate.key, Resolver::new(server.addresses.clone(), waker()))
-        };
-        Self(servers.iter().map(resolver).collect())
-    }
-
-    /// Replaces the servers. Results for unchanged names are kept.
+    /// Replaces the servers. Results for unchanged names are kept. `waker` returns wakers for the
+    /// answers.
     pub(super) fn set_servers(
         &mut self,
         now: Instant,

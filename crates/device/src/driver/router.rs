@@ -174,9 +174,7 @@ impl RouterRole {
     fn open_first(&mut self, driver: &mut Driver<Router>) -> Result<(), DeviceError> {
         for at in 0..self.options.len() {
             match self.open(driver, at) {
-                Err(
-                    error @ (DeviceError::NoInterface { .. } | DeviceError::AddressNotHere { .. }),
-                ) => {
+                Err(error) if is_away(&error) => {
                     tracing::warn!("{error}; it is waited for");
                     self.next_retry = Some(Instant::ZERO + SOCKET_RETRY);
                 }
@@ -214,21 +212,20 @@ impl RouterRole {
             match self.open(driver, at) {
                 Ok(()) => self.repeat_limiter.settle(at as u32),
                 Err(error) => {
-                    self.tell_waiting(now, at, &error);
+                    // An absent interface was logged when it disappeared.
+                    let text = error.to_string();
+                    if !is_away(&error) && self.repeat_limiter.admit(now, at as u32, &text) {
+                        tracing::warn!("{error}; trying again");
+                    }
                     self.next_retry = Some(now + SOCKET_RETRY);
                 }
             }
         }
     }
+}
 
-    /// Logs a failed retry, except for an absent interface, which was logged when it disappeared.
-    fn tell_waiting(&mut self, now: Instant, at: usize, error: &DeviceError) {
-        let is_away =
-            matches!(error, DeviceError::NoInterface { .. } | DeviceError::AddressNotHere { .. });
-        if !is_away && self.repeat_limiter.admit(now, at as u32, &error.to_string()) {
-            tracing::warn!("{error}; trying again");
-        }
-    }
+fn is_away(error: &DeviceError) -> bool {
+    matches!(error, DeviceError::NoInterface { .. } | DeviceError::AddressNotHere { .. })
 }
 
 fn tell(event: RouterEvent) {

@@ -92,7 +92,7 @@ pub(super) struct Serving {
 
 impl Serving {
     pub(super) fn destinations(&self) -> Destinations {
-        self.host.as_ref().map(Host::destinations).unwrap_or_default()
+        self.host.as_ref().map(|host| host.destinations.clone()).unwrap_or_default()
     }
 
     /// Starts threads beside `driver`. Fleet members and revocations are applied before the first

@@ -1,6 +1,5 @@
 //! Options of a client, and the part of them that a reload may change.
 
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -124,14 +123,4 @@ pub struct ClientOptions {
     pub fleet: Option<FleetOptions<ClientReload>>,
     /// Whether the fleet names the servers.
     pub follows_fleet: bool,
-}
-
-impl fmt::Debug for ClientOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientOptions")
-            .field("name", &self.name)
-            .field("servers", &self.servers)
-            .field("uplinks", &self.routes.selector)
-            .finish_non_exhaustive()
-    }
 }

@@ -41,8 +41,9 @@ pub struct HostOptions {
 }
 
 pub(in crate::driver) struct Host {
-    /// Filter options without the clients' prefixes.
+    /// Filter options without the destinations and the clients' prefixes.
     filter_options: FilterOptions,
+    pub(super) destinations: Destinations,
     pub(super) sources: Sources,
     // Fields are dropped in this order.
     pub(super) filters: FilterKeeper,
@@ -79,18 +80,20 @@ impl Host {
             && take_client_sockets(instance, &mut routes, &options.addresses)
                 .inspect_err(|error| tell_own_source(error, own))
                 .is_ok();
-        let (keeper, machine) = Machine::start(routes, tun.index(), &options.addresses, clients)?;
-        let filters = filter_options(instance, tun, options, &serving.of_file.destinations);
+        let (_routes, machine) = Machine::start(routes, tun.index(), &options.addresses, clients)?;
+        let filters = filter_options(instance, tun, options);
         let filter_options = FilterOptions { apart, client_sockets, ..filters };
+        let destinations = serving.of_file.destinations.clone();
         let mut filters = FilterKeeper::start(instance, None)?;
-        filters.set_and_wait(with_clients(&filter_options, &machine.leads))?;
+        filters.set_and_wait(with_clients(&filter_options, &destinations, &machine.leads))?;
         let flows = FlowRemover::start(apart)?;
         let sources = Sources { clients: client_sockets, own };
-        Ok((Self { filter_options, sources, filters, flows, _routes: keeper }, machine))
+        Ok((Self { filter_options, destinations, sources, filters, flows, _routes }, machine))
     }
 
     pub(super) fn lead(&mut self, destinations: &Destinations, leads: &Leads) {
-        if set_destinations(&mut self.filter_options, destinations) {
+        if self.destinations != *destinations {
+            self.destinations.clone_from(destinations);
             let Destinations { denied, allowed, forwards } = destinations;
             tracing::info!(
                 denied = denied.len(),
@@ -99,24 +102,13 @@ impl Host {
                 "the destinations that clients may reach were read again"
             );
         }
-        self.filters.set(with_clients(&self.filter_options, leads));
+        self.filters.set(with_clients(&self.filter_options, destinations, leads));
     }
 
     /// Removes firewall connections of clients that left, in a thread.
     pub(super) fn forget(&self, peers: Arc<Peers>, keys: Vec<PublicKey>) {
         if !keys.is_empty() {
             self.flows.remove(Left { peers, keys });
-        }
-    }
-
-    pub(super) fn destinations(&self) -> Destinations {
-        match &self.filter_options.forwarding {
-            Forwarding::Server { denied, allowed, .. } => Destinations {
-                denied: denied.clone(),
-                allowed: allowed.iter().map(|to| (to.prefix, to.port)).collect(),
-                forwards: self.filter_options.forwards.clone(),
-            },
-            _ => Destinations::default(),
         }
     }
 }
@@ -153,12 +145,7 @@ fn surroundings(tun: &Tun, options: &HostOptions) -> AnchorTun {
     }
 }
 
-fn filter_options(
-    instance: &Instance,
-    tun: &Tun,
-    options: &HostOptions,
-    destinations: &Destinations,
-) -> FilterOptions {
+fn filter_options(instance: &Instance, tun: &Tun, options: &HostOptions) -> FilterOptions {
     let HostOptions { addresses, masquerade, clients_reach_clients, .. } = options;
     let forwarding = Forwarding::Server {
         // Without masquerade the clients' addresses are routable outside, and may be reached.
@@ -167,33 +154,28 @@ fn filter_options(
         denied: Vec::new(),
         allowed: Vec::new(),
     };
-    let mut filters = FilterOptions {
+    FilterOptions {
         own_addresses: addresses.iter().map(IpNet::addr).collect(),
         inner: addresses.clone(),
         masquerade: *masquerade,
         share: Some(Share { connections: options.client_connections, prefixes: Vec::new() }),
         ..filters_of(tun, instance.marks(), forwarding)
-    };
-    set_destinations(&mut filters, destinations);
-    filters
+    }
 }
 
-/// Returns whether the destinations changed.
-fn set_destinations(options: &mut FilterOptions, destinations: &Destinations) -> bool {
-    let Forwarding::Server { denied, allowed, .. } = &mut options.forwarding else { return false };
-    let now_denied = destinations.denied.clone();
-    let to_allowed = |(network, port): &(IpNet, _)| Allowed { prefix: *network, port: *port };
-    let now_allowed = destinations.allowed.iter().map(to_allowed).collect();
-    let others = *denied != now_denied
-        || *allowed != now_allowed
-        || options.forwards != destinations.forwards;
-    (*denied, *allowed) = (now_denied, now_allowed);
-    options.forwards.clone_from(&destinations.forwards);
-    others
-}
-
-fn with_clients(options: &FilterOptions, Leads { routed, shared }: &Leads) -> FilterOptions {
+fn with_clients(
+    options: &FilterOptions,
+    destinations: &Destinations,
+    Leads { routed, shared }: &Leads,
+) -> FilterOptions {
     let inner = options.inner.iter().chain(routed).copied().collect();
     let share = options.share.clone().map(|share| Share { prefixes: shared.clone(), ..share });
-    FilterOptions { inner, share, ..options.clone() }
+    let forwards = destinations.forwards.clone();
+    let mut filters = FilterOptions { inner, share, forwards, ..options.clone() };
+    if let Forwarding::Server { denied, allowed, .. } = &mut filters.forwarding {
+        denied.clone_from(&destinations.denied);
+        let to_allowed = |(network, port): &(IpNet, _)| Allowed { prefix: *network, port: *port };
+        *allowed = destinations.allowed.iter().map(to_allowed).collect();
+    }
+    filters
 }

@@ -1,7 +1,6 @@
 //! All shards as one server: requests go to each shard, and their answers are merged.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -155,12 +154,6 @@ impl Front {
             answers.recv_timeout(end.saturating_duration_since(Moment::now())).ok()
         };
         answers.into_iter().map(wait).collect()
-    }
-}
-
-impl fmt::Debug for Front {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Front").field("shards", &self.slots.len()).finish_non_exhaustive()
     }
 }
 
