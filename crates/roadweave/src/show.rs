@@ -117,13 +117,7 @@ fn terminal_rows() -> usize {
 
 fn render(status: &Status, rates: &Rates, selection: &Selection) -> String {
     let Status { name, tun, uptime_seconds, .. } = status;
-    let role = match &status.role {
-        RoleStatus::Client(_) => "client",
-        RoleStatus::Server(_) => "server",
-        RoleStatus::Router(_) => "router",
-        RoleStatus::Proxy(_) => "proxy",
-        RoleStatus::Anchor(_) => "anchor",
-    };
+    let role = status.role.name();
     let device = if tun.is_empty() { "no device".to_owned() } else { format!("device {tun}") };
     let mut text = format!("{role} {name}, up {} s, {device}\n", *uptime_seconds as u64);
     if let Some([into, out_of]) = rates.device {

@@ -126,14 +126,8 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
 /// The table, and below it the uplinks that are left out.
 fn render(report: &SpeedtestReport) -> String {
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header([
-        "uplink",
-        "down\nMbit/s",
-        "up\nMbit/s",
-        "idle\nms",
-        "loaded ms\ndown / up",
-        "loss %\ndown / up",
-    ]);
+    let header = "uplink|down\nMbit/s|up\nMbit/s|idle\nms|loaded ms\ndown / up|loss %\ndown / up";
+    table.load_preset(presets::NOTHING).set_header(header.split('|'));
     for (number, column) in table.column_iter_mut().enumerate() {
         column.set_padding((0, 2));
         if number > 0 {

@@ -19,8 +19,7 @@ pub(super) fn ways(uplinks: &[UplinkReport]) -> String {
     if uplinks.is_empty() {
         return String::new();
     }
-    let header = ["uplink", "heard", "server", "state", "attempts", "rests s", "last"];
-    let mut table = new_table(&header);
+    let mut table = new_table("uplink|heard|server|state|attempts|rests s|last");
     for uplink in uplinks {
         let heard = match uplink.heard {
             _ if uplink.portal.is_some() => "portal",
@@ -50,7 +49,7 @@ pub(super) fn shards(shards: &[ShardStatus]) -> String {
     if shards.is_empty() {
         return String::new();
     }
-    let mut table = new_table(&["shard", "state", "sessions", "handed over", "failures"]);
+    let mut table = new_table("shard|state|sessions|handed over|failures");
     for (number, shard) in shards.iter().enumerate() {
         table.add_row([
             number.to_string(),
@@ -68,8 +67,7 @@ pub(super) fn candidates(candidates: &[CandidateReport]) -> String {
     if candidates.is_empty() {
         return String::new();
     }
-    let mut table =
-        new_table(&["server", "site", "place", "figure ms", "measured s ago", "rests s", "last"]);
+    let mut table = new_table("server|site|place|figure ms|measured s ago|rests s|last");
     for candidate in candidates {
         table.add_row([
             candidate.name.clone(),
@@ -86,15 +84,8 @@ pub(super) fn candidates(candidates: &[CandidateReport]) -> String {
 
 /// The clients of a server.
 pub(super) fn clients(sessions: &[&SessionStatus], rates: &Rates) -> String {
-    let mut table = new_table(&[
-        "client",
-        "address",
-        "paths",
-        "out\nMbit/s",
-        "in\nMbit/s",
-        "best\nrtt ms",
-        "best\nloss %",
-    ]);
+    let mut table =
+        new_table("client|address|paths|out\nMbit/s|in\nMbit/s|best\nrtt ms|best\nloss %");
     for session in sessions {
         let usable = || session.paths.iter().filter(|it| it.status == PathStatus::Usable);
         let rate = |side: usize| {
@@ -117,29 +108,12 @@ pub(super) fn clients(sessions: &[&SessionStatus], rates: &Rates) -> String {
 
 /// The paths of a session: their state, and below it their limits.
 pub(super) fn paths(session: &SessionStatus, rates: &Rates) -> String {
-    let mut fares = new_table(&[
-        "path",
-        "uplink",
-        "status",
-        "out\nMbit/s",
-        "in\nMbit/s",
-        "rtt\nms",
-        "loss\n%",
-        "lost",
-        "sent\nMB",
-        "received\nMB",
-    ]);
-    let mut may = new_table(&[
-        "uplink",
-        "priority",
-        "weight",
-        "window\nkB",
-        "flight\nkB",
-        "pacing\nMbit/s",
-        "mtu",
-        "budget\nkB",
-    ]);
-    let mut caps = new_table(&["uplink", "day\nMB", "cap\nMB", "month\nMB", "cap\nMB"]);
+    let mut fares = new_table(
+        "path|uplink|status|out\nMbit/s|in\nMbit/s|rtt\nms|loss\n%|lost|sent\nMB|received\nMB",
+    );
+    let mut may =
+        new_table("uplink|priority|weight|window\nkB|flight\nkB|pacing\nMbit/s|mtu|budget\nkB");
+    let mut caps = new_table("uplink|day\nMB|cap\nMB|month\nMB|cap\nMB");
     for path in &session.paths {
         let counters = &path.counters;
         let bytes = |bytes: Option<u64>| bytes.map(|bytes| bytes as f64);
@@ -188,27 +162,9 @@ pub(super) fn paths(session: &SessionStatus, rates: &Rates) -> String {
 
 /// The links of a redundant router, which have no windows, and the counters of its peer.
 pub(super) fn links(peer: &str, status: &RouterStatus, rates: &Rates) -> String {
-    let mut fares = new_table(&[
-        "id",
-        "link",
-        "status",
-        "peer",
-        "out\nMbit/s",
-        "in\nMbit/s",
-        "rtt\nms",
-        "lost",
-    ]);
-    let mut brought = new_table(&[
-        "id",
-        "sent",
-        "sent\nMB",
-        "received",
-        "received\nMB",
-        "adopted",
-        "adopted\n%",
-        "dupli-\ncates",
-        "late",
-    ]);
+    let mut fares = new_table("id|link|status|peer|out\nMbit/s|in\nMbit/s|rtt\nms|lost");
+    let mut brought =
+        new_table("id|sent|sent\nMB|received|received\nMB|adopted|adopted\n%|dupli-\ncates|late");
     for link in &status.paths {
         let counters = &link.counters;
         let [sent, received] = rates.of(peer, link.id);
@@ -249,19 +205,9 @@ pub(super) fn links(peer: &str, status: &RouterStatus, rates: &Rates) -> String 
 
 /// The lanes of a session, the memory that they hold, and drops.
 pub(super) fn lanes(stats: &SessionStats) -> String {
-    let mut table = new_table(&[
-        "lane",
-        "strategy",
-        "taken",
-        "sent",
-        "again",
-        "coded",
-        "extra\n%",
-        "lost",
-        "queue\nkB",
-        "deli-\nvered",
-        "re-\npaired",
-    ]);
+    let mut table = new_table(
+        "lane|strategy|taken|sent|again|coded|extra\n%|lost|queue\nkB|deli-\nvered|re-\npaired",
+    );
     let (mut evenness, mut dropped) = (String::new(), String::new());
     for LaneStats { name, strategy, redundancy, sent, received, .. } in &stats.lanes {
         table.add_row([
@@ -320,7 +266,7 @@ pub(super) fn passing<'a>(
     legs: impl Iterator<Item = (&'a str, &'a LegStatus)>,
     tenants: &BTreeMap<String, TenantStats>,
 ) -> String {
-    let mut table = new_table(&["leg", "state", "rtt ms", "clients", "sent", "lost", "waiting kB"]);
+    let mut table = new_table("leg|state|rtt ms|clients|sent|lost|waiting kB");
     for (name, leg) in legs {
         let other = if name.is_empty() { &leg.public_key } else { name };
         table.add_row([
@@ -333,7 +279,7 @@ pub(super) fn passing<'a>(
             (leg.waiting_bytes / 1_000).to_string(),
         ]);
     }
-    let mut of_tenants = new_table(&["tenant", "up MB", "down MB", "dropped"]);
+    let mut of_tenants = new_table("tenant|up MB|down MB|dropped");
     for (name, stats) in tenants {
         of_tenants.add_row([
             name.clone(),
@@ -371,9 +317,10 @@ pub(super) fn counts<'a>(title: &str, counts: impl Iterator<Item = (&'a str, u64
     if texts.is_empty() { String::new() } else { format!("{title}: {}\n", texts.join(", ")) }
 }
 
-fn new_table(header: &[&str]) -> Table {
+/// A table with these titles, divided by bars.
+fn new_table(titles: &str) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header(header);
+    table.load_preset(presets::NOTHING).set_header(titles.split('|'));
     for (number, column) in table.column_iter_mut().enumerate() {
         column.set_padding((0, 1));
         if number >= 3 {
