@@ -64,19 +64,15 @@ pub struct AnchorFile {
     #[serde(default = "state_directory")]
     pub state_directory: PathBuf,
     /// The rate of a proxy's leg, if it is known to be narrow.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leg_rate_mbps: Option<Within<1, 1_000_000>>,
     /// The maximum rate of all clients together, for each direction, Mbit/s.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_limit_mbps: Option<Within<1, 1_000_000>>,
     /// Metrics over HTTP.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<MetricsFields>,
     /// The transport.
     #[serde(default)]
     pub transport: TransportFields,
     /// The far end of the clients' streams; `None`: no streams.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<AnchorStreams>,
     /// The proxies that may connect.
     #[serde(default)]

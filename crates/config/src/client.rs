@@ -35,7 +35,6 @@ pub struct ClientFile {
     #[serde(default, skip_serializing_if = "PrivateKey::is_empty")]
     pub private_key: PrivateKey,
     /// The server; `None`: the proxies that the fleet names.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<ServerFields>,
     /// Alternative servers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -62,10 +61,8 @@ pub struct ClientFile {
     #[serde(default)]
     pub limits: ClientLimits,
     /// The LAN's connections that go as streams; `None`: none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<ClientStreams>,
     /// Metrics over HTTP, at a loopback address.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<LocalMetricsFields>,
     /// The transport.
     #[serde(default)]
@@ -104,7 +101,6 @@ pub struct ServerFields {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub site: String,
     /// The round trip from the server to the place where inner packets leave, if that is elsewhere.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_anchor_ms: Option<Within<0, 10_000>>,
 }
 
@@ -165,7 +161,6 @@ pub struct UplinkFields {
     pub order: Vec<Technology>,
     /// The page that detects a captive portal on an uplink that does not reach the server; `None`:
     /// no detection.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub portal_probe: Option<String>,
 }
 
@@ -228,13 +223,10 @@ impl<'de> Deserialize<'de> for LocalNetworks {
 #[serde(deny_unknown_fields)]
 pub struct PolicyFields {
     /// A pattern of interfaces (`*`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// A pattern of hardware paths (`*`), as the kernel numbers ports.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
     /// The number of their SIM (ICCID), as the modem reports it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iccid: Option<String>,
     /// `primary`, `secondary` or `backup`.
     #[serde(default)]
@@ -243,14 +235,12 @@ pub struct PolicyFields {
     #[serde(default = "default_weight")]
     pub weight: Within<1, 100>,
     /// The maximum rate for each direction, kbit/s.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_limit_kbps:
         Option<Within<{ Policy::RATE_KBPS_MIN as i64 }, { Policy::RATE_KBPS_MAX as i64 }>>,
     /// Limits of a metered uplink.
     #[serde(default, skip_serializing_if = "MeteredFields::is_empty")]
     pub metered: MeteredFields,
     /// The technology, where the kernel does not know it exactly.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub technology: Option<Technology>,
 }
 
@@ -261,10 +251,8 @@ pub struct MeteredFields {
     /// Megabytes per month, both directions; beyond, it is a backup.
     pub monthly_cap_mb: Option<Within<1, 1_000_000_000>>,
     /// The first day of the operator's month.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub billing_day: Option<Within<1, { BILLING_DAY_MAX as i64 }>>,
     /// Megabytes per UTC day, both directions; beyond, it is a backup.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub daily_cap_mb: Option<Within<1, 1_000_000_000>>,
     /// The maximum of copies and repairs, percent of first transmissions.
     pub redundancy_percent: Option<Within<0, 100>>,

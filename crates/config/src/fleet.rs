@@ -15,7 +15,6 @@ type OfflineMax = Within<10, 31_536_000>;
 #[serde(deny_unknown_fields, default)]
 pub struct ProxyFleetFields {
     /// How long boxes are admitted without contact to a controller, seconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub offline_max_seconds: Option<OfflineMax>,
 }
 
@@ -24,7 +23,6 @@ pub struct ProxyFleetFields {
 #[serde(deny_unknown_fields, default)]
 pub struct FleetFields {
     /// How long boxes are admitted without contact to a controller, seconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub offline_max_seconds: Option<OfflineMax>,
     /// Networks in which boxes may have addresses, in addition to the own inner ones.
     #[serde(deserialize_with = "networks")]

@@ -23,7 +23,6 @@ pub struct ForwardFields {
     #[serde(deserialize_with = "address")]
     pub to: IpAddr,
     /// The ports of the device, as many; `None`: the same.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_port: Option<Ports>,
 }
 

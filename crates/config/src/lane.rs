@@ -24,7 +24,6 @@ pub struct LaneFields {
     pub deadline_ms: Within<1, 60_000>,
     /// The age at which a packet is no longer sent, repaired or delivered; `None`: the strategy's
     /// own, which discards nothing that would be delivered.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub expire_after_ms: Option<Within<1, 10_000>>,
     /// The maximum number of bytes that wait for a free window.
     pub queue_max_bytes: Within<10_000, 1_000_000_000>,

@@ -41,7 +41,6 @@ pub struct ProxyFile {
     #[serde(default = "default_mtu")]
     pub mtu_bytes: Within<1280, 9000>,
     /// The rate of a leg to an anchor, if it is known to be narrow.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leg_rate_mbps: Option<Within<1, 1_000_000>>,
     /// The folder for what strategies have learned.
     #[serde(default = "state_directory")]
@@ -50,7 +49,6 @@ pub struct ProxyFile {
     #[serde(default)]
     pub limits: ServerLimits,
     /// Metrics over HTTP.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<MetricsFields>,
     /// The transport.
     #[serde(default)]
@@ -59,7 +57,6 @@ pub struct ProxyFile {
     #[serde(default)]
     pub lanes: Vec<LaneFields>,
     /// How streams are relayed between clients and anchors.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<ProxyStreams>,
     /// Limits of clients' speed tests.
     #[serde(default)]
@@ -87,7 +84,6 @@ pub struct ProxyTenantFields {
     #[serde(default, deserialize_with = "addresses")]
     pub gateways: Vec<IpAddr>,
     /// The maximum rate of all its clients together, for each direction, Mbit/s.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_limit_mbps: Option<Within<1, 1_000_000>>,
 }
 

@@ -43,7 +43,6 @@ pub struct RouterFile {
     #[serde(default)]
     pub tun: RouterTunFields,
     /// Metrics over HTTP, at a loopback address.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<LocalMetricsFields>,
     /// The tunnel links.
     #[serde(default)]
@@ -69,16 +68,14 @@ pub struct RouterLinkFields {
     /// Its name in logs and statistics.
     pub name: String,
     /// Its number, the same at both ends; `None`: its position in the file, from 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<Within<0, 255>>,
     /// The local address; links with the same one share a socket.
     #[serde(deserialize_with = "listen")]
     pub listen: SocketAddr,
     /// The interface that it is bound to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
     /// The address of its other end.
-    #[serde(default, deserialize_with = "peer", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "peer")]
     pub peer: Option<SocketAddr>,
     /// Prefixes in which its other end, behind a NAT, is learned.
     #[serde(default, deserialize_with = "networks", skip_serializing_if = "Vec::is_empty")]

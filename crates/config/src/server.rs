@@ -73,10 +73,8 @@ pub struct ServerFile {
     #[serde(default)]
     pub limits: ServerLimits,
     /// Metrics over HTTP.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<MetricsFields>,
     /// The far end of the clients' streams; `None`: no streams.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<ServerStreams>,
     /// Limits of clients' speed tests.
     #[serde(default)]

@@ -17,7 +17,7 @@ use crate::values::{Within, listen, networks, validate_networks};
 #[serde(deny_unknown_fields)]
 pub struct ClientStreams {
     /// The TCP address of the SOCKS5 and HTTP CONNECT proxy; `None`: no proxy.
-    #[serde(default, deserialize_with = "listen_if", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "listen_if")]
     pub listen: Option<SocketAddr>,
     /// How the LAN's connections go that match no rule.
     #[serde(default)]
