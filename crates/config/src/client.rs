@@ -47,7 +47,7 @@ pub struct ClientFile {
     pub packet_marks: PacketMarks,
     /// The TUN device.
     #[serde(default)]
-    pub tun: TunFields,
+    pub tun: TunFields<1360>,
     /// Traffic for the tunnel.
     #[serde(default)]
     pub routes: RouteFields,

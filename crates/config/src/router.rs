@@ -10,7 +10,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::metrics::LocalMetricsFields;
-use crate::tun::TunName;
+use crate::tun::TunFields;
 use crate::values::{Within, listen, networks, validate_networks};
 use crate::{Fault, Validate};
 
@@ -39,26 +39,15 @@ pub struct RouterFile {
     /// The longest wait of a packet for earlier ones.
     #[serde(default = "default_buffer")]
     pub max_buffer_ms: Within<1, 10_000>,
-    /// The TUN device.
+    /// The TUN device. Segments of 1,340 bytes over IPv6, as in the paper (section IV-A), have inner
+    /// packets of 1,400 bytes and outer ones of 1,468.
     #[serde(default)]
-    pub tun: RouterTunFields,
+    pub tun: TunFields<1400>,
     /// Metrics over HTTP, at a loopback address.
     pub metrics: Option<LocalMetricsFields>,
     /// The tunnel links.
     #[serde(default)]
     pub links: Vec<RouterLinkFields>,
-}
-
-/// The TUN device of a router.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RouterTunFields {
-    /// Its name, which also names the instance.
-    pub name: TunName,
-    /// The largest inner packet, bytes.
-    pub mtu_bytes: Within<1280, 9000>,
-    /// Whether to use the kernel's segmentation offload.
-    pub offload: bool,
 }
 
 /// A tunnel link.
@@ -100,13 +89,6 @@ pub enum RouterOrdering {
     /// Packets wait for earlier ones (Networking'24, section III-B).
     #[default]
     Reorder,
-}
-
-impl Default for RouterTunFields {
-    /// Segments of 1,340 bytes over IPv6, as in the paper (section IV-A); outer packets have 1,468.
-    fn default() -> Self {
-        Self { name: TunName::default(), mtu_bytes: Within::of(1400), offload: true }
-    }
 }
 
 fn default_vni() -> Within<0, 0xff_ffff> {

@@ -43,10 +43,10 @@ impl From<TunName> for String {
     }
 }
 
-/// The TUN device.
+/// The TUN device, whose packets have up to `MTU` bytes by default.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct TunFields {
+pub struct TunFields<const MTU: i64> {
     /// Its name, which also names the instance.
     pub name: TunName,
     /// The largest inner packet, bytes.
@@ -55,9 +55,9 @@ pub struct TunFields {
     pub offload: bool,
 }
 
-impl Default for TunFields {
+impl<const MTU: i64> Default for TunFields<MTU> {
     fn default() -> Self {
-        Self { name: TunName::default(), mtu_bytes: Within::of(1360), offload: true }
+        Self { name: TunName::default(), mtu_bytes: Within::of(MTU), offload: true }
     }
 }
 

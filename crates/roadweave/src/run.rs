@@ -165,7 +165,7 @@ fn split_rules(streams: &ClientStreams) -> Option<SplitRules> {
     streams.splits().then(|| SplitRules { rules, others: splits(streams.tcp) })
 }
 
-pub(crate) fn tun_settings(tun: &TunFields) -> TunSettings {
+pub(crate) fn tun_settings<const MTU: i64>(tun: &TunFields<MTU>) -> TunSettings {
     let mtu = tun.mtu_bytes.get() as u16;
     TunSettings { name: tun.name.as_str().to_owned(), mtu, offload: tun.offload }
 }
@@ -259,11 +259,7 @@ impl RouterArgs {
             metrics: file.metrics.as_ref().map(|metrics| metrics.listen),
             sockets: sockets.into_iter().map(router_socket).collect(),
             addresses: file.addresses,
-            tun: TunSettings {
-                name: file.tun.name.into(),
-                mtu: file.tun.mtu_bytes.get() as u16,
-                offload: file.tun.offload,
-            },
+            tun: tun_settings(&file.tun),
             into_tunnel: file.into_tunnel,
         })?)
     }
