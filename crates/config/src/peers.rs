@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use ipnet::IpNet;
 use prefix_trie::joint::JointPrefixMap;
 use roadweave_identity::PublicKey;
-use roadweave_proto::Rate;
 use roadweave_tunnel::Peer;
 use serde::{Deserialize, Serialize};
 use toml::value::Datetime;
 
 use crate::Fault;
+use crate::proxy::rate;
 use crate::secret::PrivateKey;
 use crate::values::{Within, networks, validate_networks};
 
@@ -43,9 +43,7 @@ impl PeerFields {
             tenant: self.tenant.clone().unwrap_or_default(),
             addresses: self.addresses.clone(),
             expires_unix: self.expires.as_ref().and_then(|moment| unix_seconds(moment).ok()),
-            rate_limit: self
-                .rate_limit_mbps
-                .map(|limit| Rate::from_kbps(limit.get().unsigned_abs() * 1_000)),
+            rate_limit: rate(self.rate_limit_mbps),
             offline_max: None,
         }
     }

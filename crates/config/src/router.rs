@@ -6,12 +6,11 @@ use std::time::Duration;
 use ipnet::IpNet;
 use roadweave_proto::Order;
 use roadweave_tunnel::{ROUTER_LINKS_MAX, RouterLink, RouterPeer};
-use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::metrics::LocalMetricsFields;
 use crate::tun::TunFields;
-use crate::values::{Within, listen, networks, validate_networks};
+use crate::values::{Within, listen, networks, parsed, validate_networks};
 use crate::{Fault, Validate};
 
 /// The configuration file of a redundant router.
@@ -100,12 +99,8 @@ fn default_buffer() -> Within<1, 10_000> {
 }
 
 fn peer<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    text.parse().map(Some).map_err(|_| {
-        D::Error::custom(format!(
-            "\"{text}\" is no address of a peer; write \"192.0.2.1:6081\" or \"[2001:db8::1]:6081\""
-        ))
-    })
+    let what = "address of a peer; write \"192.0.2.1:6081\" or \"[2001:db8::1]:6081\"";
+    parsed(&String::deserialize(deserializer)?, what).map(Some)
 }
 
 impl RouterFile {

@@ -2,10 +2,10 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::Fault;
@@ -116,44 +116,30 @@ pub fn state_directory() -> PathBuf {
     "/var/lib/roadweave".into()
 }
 
+/// The value of `text`; the error says that it is no `what`.
+pub fn parsed<T: FromStr, E: serde::de::Error>(text: &str, what: &str) -> Result<T, E> {
+    text.parse().map_err(|_| E::custom(format!("\"{text}\" is no {what}")))
+}
+
 pub fn networks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpNet>, D::Error> {
-    let parse = |text: String| {
-        text.parse().map_err(|_| {
-            D::Error::custom(format!(
-                "\"{text}\" is no network; write an address and a length, \
-                 as \"10.77.0.2/32\" or \"fd77::/64\""
-            ))
-        })
-    };
-    Vec::<String>::deserialize(deserializer)?.into_iter().map(parse).collect()
+    let what = "network; write an address and a length, as \"10.77.0.2/32\" or \"fd77::/64\"";
+    let texts = Vec::<String>::deserialize(deserializer)?;
+    texts.iter().map(|text| parsed(text, what)).collect()
 }
 
 pub fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<IpAddr, D::Error> {
     let text = String::deserialize(deserializer)?;
-    text.parse().map_err(|_| {
-        D::Error::custom(format!(
-            "\"{text}\" is no address; write one as \"10.77.0.2\" or \"fd77::2\""
-        ))
-    })
+    parsed(&text, "address; write one as \"10.77.0.2\" or \"fd77::2\"")
 }
 
 pub fn addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpAddr>, D::Error> {
-    let parse = |text: String| {
-        text.parse().map_err(|_| {
-            D::Error::custom(format!(
-                "\"{text}\" is no address; write one as \"10.77.0.1\" or \"fd77::1\""
-            ))
-        })
-    };
-    Vec::<String>::deserialize(deserializer)?.into_iter().map(parse).collect()
+    let texts = Vec::<String>::deserialize(deserializer)?;
+    let what = "address; write one as \"10.77.0.1\" or \"fd77::1\"";
+    texts.iter().map(|text| parsed(text, what)).collect()
 }
 
 pub fn listen<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    text.parse().map_err(|_| {
-        D::Error::custom(format!(
-            "\"{text}\" is no address to listen on; \
-             write \"[::]:4433\" for all, or \"192.0.2.1:4433\" for one"
-        ))
-    })
+    let what = "address to listen on; \
+                write \"[::]:4433\" for all, or \"192.0.2.1:4433\" for one";
+    parsed(&String::deserialize(deserializer)?, what)
 }
