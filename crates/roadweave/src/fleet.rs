@@ -7,19 +7,21 @@ use anyhow::Result;
 use roadweave_config::{AnchorFile, AnchorStreams, ProxyFile};
 use roadweave_device::fleet::Membership;
 use roadweave_device::{
-    AnchorOptions, Destinations, HostOptions, ProxyOptions, Reread, ServerReload, ServingOptions,
+    AnchorOptions, Destinations, HostOptions, ProxyOptions, ServerReload, ServingOptions,
     random_bytes, run_anchor, run_proxy,
 };
 use roadweave_fleet::Role;
-use roadweave_identity::PublicKey;
 use roadweave_terminal::exit::BadInput;
 use roadweave_tunnel::{AnchorConfig, AnchorTenant, PeerTable, ServerConfig};
 
 use crate::files::{ANCHOR_FILE, PROXY_FILE};
 use crate::member;
-use crate::run::{ignored, in_order, tun_settings};
+use crate::run::{in_order, tun_settings};
 use crate::source::{Source, in_fleet, warn_of};
 
+/// The fields that an anchor reads again. Others need a restart.
+const ANCHOR_RELOADS: [&str; 5] =
+    ["devices", "proxies", "deny_destinations", "allow_destinations", "fleet.accept"];
 const NO_TENANTS: &str = "tenants is empty; write [[tenants]]";
 
 /// Runs a proxy: ends multipath, and passes inner packets on to the anchors of their tenants. It
@@ -70,7 +72,13 @@ impl ProxyArgs {
             member::identity(&source.path, file.private_key.take(), membership.as_ref())?;
         let fleet = membership.map(|membership| in_fleet(membership, file.fleet.offline_max()));
         let files = source.files();
-        let reload = reload_proxy(source, file.clone(), identity.public_key(), fleet.is_some());
+        let (key, is_member) = (identity.public_key(), fleet.is_some());
+        let reload = source.reload(file.clone(), key, &["peers", "tenants"], move |file| {
+            if file.tenants.is_empty() && !is_member {
+                return Err(NO_TENANTS.to_owned());
+            }
+            Ok(of_proxy(file))
+        });
         Ok(run_proxy(ProxyOptions {
             instance: file.instance.as_str().to_owned(),
             config: ServerConfig {
@@ -119,7 +127,8 @@ impl AnchorArgs {
         let name = tenant_name(&source.path, &file, membership.as_ref())?;
         let fleet = membership.map(|membership| in_fleet(membership, file.fleet.offline_max()));
         let files = source.files();
-        let reload = reload_anchor(source, file.clone(), identity.public_key());
+        let key = identity.public_key();
+        let reload = source.reload(file.clone(), key, &ANCHOR_RELOADS, |file| Ok(of_anchor(file)));
         let tenant = AnchorTenant {
             name,
             devices: Arc::new(PeerTable::new(file.devices())),
@@ -181,46 +190,9 @@ fn tenant_name(path: &Path, file: &AnchorFile, membership: Option<&Membership>) 
     }
 }
 
-/// Reads a proxy's file again. `started` is the file of the start, and `is_member` whether a fleet
-/// names tenants too.
-fn reload_proxy(
-    source: Source<ProxyFile>,
-    started: ProxyFile,
-    key: PublicKey,
-    is_member: bool,
-) -> impl FnMut() -> Result<Reread<ServerReload>, String> {
-    move || {
-        let mut file = source.read().map_err(|error| error.to_string())?;
-        warn_of(&file);
-        let other_key = member::is_other_key(file.private_key.take(), key)?;
-        let ignored = ignored(&started, &file, &["peers", "tenants"], other_key);
-        if file.tenants.is_empty() && !is_member {
-            return Err(NO_TENANTS.to_owned());
-        }
-        Ok(Reread { read: of_proxy(&file), ignored })
-    }
-}
-
 fn of_proxy(file: &ProxyFile) -> ServerReload {
     let (peers, tenants) = (file.peers(), file.proxy_config().tenants);
     ServerReload { peers, tenants, anchors: file.anchor_names(), ..ServerReload::default() }
-}
-
-/// Reads an anchor's file again. `started` is the file of the start.
-fn reload_anchor(
-    source: Source<AnchorFile>,
-    started: AnchorFile,
-    key: PublicKey,
-) -> impl FnMut() -> Result<Reread<ServerReload>, String> {
-    const RELOADS: [&str; 5] =
-        ["devices", "proxies", "deny_destinations", "allow_destinations", "fleet.accept"];
-    move || {
-        let mut file = source.read().map_err(|error| error.to_string())?;
-        warn_of(&file);
-        let other_key = member::is_other_key(file.private_key.take(), key)?;
-        let ignored = ignored(&started, &file, &RELOADS, other_key);
-        Ok(Reread { read: of_anchor(&file), ignored })
-    }
 }
 
 fn of_anchor(file: &AnchorFile) -> ServerReload {

@@ -7,17 +7,16 @@ use ipnet::IpNet;
 use roadweave_config::{ForwardFields, ServerFile, ServerStreams};
 use roadweave_device::fleet::Membership;
 use roadweave_device::{
-    Destinations, Forward, HostOptions, Reread, ServerOptions, ServerReload, ServingOptions,
-    random_bytes, run_server,
+    Destinations, Forward, HostOptions, ServerOptions, ServerReload, ServingOptions, random_bytes,
+    run_server,
 };
 use roadweave_fleet::Role;
-use roadweave_identity::PublicKey;
 use roadweave_terminal::exit::BadInput;
 use roadweave_tunnel::ServerConfig;
 
 use crate::files::SERVER_FILE;
 use crate::member;
-use crate::run::{ignored, in_order, tun_settings};
+use crate::run::{in_order, tun_settings};
 use crate::source::{Source, in_fleet, warn_of};
 
 /// Runs the server.
@@ -51,7 +50,8 @@ impl ServerArgs {
         let fleet = membership.map(|membership| in_fleet(membership, file.fleet.offline_max()));
         let tun = tun_settings(&file.tun);
         let (files, shards) = (source.files(), file.shards());
-        let reload = reload_server(source, file.clone(), identity.public_key());
+        let key = identity.public_key();
+        let reload = source.reload(file.clone(), key, &SERVER_RELOADS, |file| Ok(of_file(file)));
         let streams = file.streams.as_ref();
         Ok(run_server(ServerOptions {
             config: ServerConfig {
@@ -94,21 +94,6 @@ impl ServerArgs {
 /// The fields that a server reads again. Others need a restart.
 const SERVER_RELOADS: [&str; 5] =
     ["peers", "deny_destinations", "allow_destinations", "forwards", "fleet.accept"];
-
-/// Reads a server's file again. `started` is the file of the start.
-fn reload_server(
-    source: Source<ServerFile>,
-    started: ServerFile,
-    key: PublicKey,
-) -> impl FnMut() -> Result<Reread<ServerReload>, String> {
-    move || {
-        let mut file = source.read().map_err(|error| error.to_string())?;
-        warn_of(&file);
-        let other_key = member::is_other_key(file.private_key.take(), key)?;
-        let ignored = ignored(&started, &file, &SERVER_RELOADS, other_key);
-        Ok(Reread { read: of_file(&file), ignored })
-    }
-}
 
 fn of_file(file: &ServerFile) -> ServerReload {
     let destinations = Destinations {

@@ -4,13 +4,16 @@ use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use roadweave_config::{AnchorFile, FileError, ProxyFile, ServerFile, Validate};
+use roadweave_config::{AnchorFile, FileError, PrivateKey, ProxyFile, ServerFile, Validate};
 use roadweave_device::fleet::{FleetOptions, Membership, Merged as Applied};
+use roadweave_device::{Reread, ServerReload};
+use roadweave_identity::PublicKey;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::files::{ANCHOR_FILE, PROXY_FILE, SERVER_FILE};
-use crate::member::{existing, may_be_missing};
-use crate::run::warnings;
+use crate::member::{existing, is_other_key, may_be_missing};
+use crate::run::{ignored, warnings};
 
 /// The file of a server, a proxy or an anchor.
 #[derive(Debug)]
@@ -21,35 +24,35 @@ pub struct Source<F> {
 }
 
 /// A role that others connect to, which may be a member of a fleet.
-pub trait MemberFile: Validate + DeserializeOwned {
+pub trait MemberFile: Validate + DeserializeOwned + Serialize {
     /// The path of the file, which may be missing after a join.
     const USUAL: &str;
 
-    /// The state directory of the member.
-    fn state_directory(&mut self) -> &mut PathBuf;
+    /// The state directory and the private key of the member.
+    fn member(&mut self) -> (&mut PathBuf, &mut PrivateKey);
 }
 
 impl MemberFile for ServerFile {
     const USUAL: &str = SERVER_FILE;
 
-    fn state_directory(&mut self) -> &mut PathBuf {
-        &mut self.state_directory
+    fn member(&mut self) -> (&mut PathBuf, &mut PrivateKey) {
+        (&mut self.state_directory, &mut self.private_key)
     }
 }
 
 impl MemberFile for ProxyFile {
     const USUAL: &str = PROXY_FILE;
 
-    fn state_directory(&mut self) -> &mut PathBuf {
-        &mut self.state_directory
+    fn member(&mut self) -> (&mut PathBuf, &mut PrivateKey) {
+        (&mut self.state_directory, &mut self.private_key)
     }
 }
 
 impl MemberFile for AnchorFile {
     const USUAL: &str = ANCHOR_FILE;
 
-    fn state_directory(&mut self) -> &mut PathBuf {
-        &mut self.state_directory
+    fn member(&mut self) -> (&mut PathBuf, &mut PrivateKey) {
+        (&mut self.state_directory, &mut self.private_key)
     }
 }
 
@@ -67,7 +70,7 @@ impl<F: MemberFile> Source<F> {
             result => result?,
         };
         if let Some(directory) = &self.state_directory {
-            file.state_directory().clone_from(directory);
+            file.member().0.clone_from(directory);
         }
         Ok(file)
     }
@@ -75,6 +78,24 @@ impl<F: MemberFile> Source<F> {
     /// Reads the file again, if it exists.
     pub fn files(&self) -> Vec<PathBuf> {
         existing(&self.path)
+    }
+
+    /// Reads the file again, at each call, for a member of this key that has `started`: `fields`
+    /// count without a restart, as `read` has them.
+    pub fn reload(
+        self,
+        started: F,
+        key: PublicKey,
+        fields: &'static [&'static str],
+        read: impl Fn(&F) -> Result<ServerReload, String>,
+    ) -> impl FnMut() -> Result<Reread<ServerReload>, String> {
+        move || {
+            let mut file = self.read().map_err(|error| error.to_string())?;
+            warn_of(&file);
+            let other_key = is_other_key(file.member().1.take(), key)?;
+            let ignored = ignored(&started, &file, fields, other_key);
+            Ok(Reread { read: read(&file)?, ignored })
+        }
     }
 }
 
