@@ -2,8 +2,8 @@
 //! that come, go, fall silent and heal.
 //!
 //! Methods named `handle_*` and [`flush`](Connection::flush) take in time; packets come through the
-//! [`Endpoint`](crate::Endpoint). `send_*`, `open_path`, `close*` and `set_standby` are requests of
-//! the user. `poll_*` and [`outbox`](Connection::outbox) return what is to be done.
+//! [`Endpoint`](crate::Endpoint). `send_*`, `open_path` and `close*` are requests of the user.
+//! `poll_*` and [`outbox`](Connection::outbox) return what is to be done.
 //!
 //! After a request, or a call that takes in time: empty the outbox, poll the events, and look at
 //! [`poll_timeout`](Connection::poll_timeout) again.
@@ -127,7 +127,7 @@ enum Gates {
     Other,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Timing {
     began: Instant,
     flush: Option<Instant>,
@@ -196,23 +196,7 @@ impl Connection {
             unsent: VecDeque::new(),
             messages_out: control::Sender::default(),
             messages_in: control::Receiver::default(),
-            timing: Timing {
-                began: now,
-                flush: None,
-                acknowledge: None,
-                last_asked_back: Instant::ZERO,
-                feedback_owed: None,
-                feedback_count: 0,
-                last_sent_data: Instant::ZERO,
-                measure: None,
-                last_data: Instant::ZERO,
-                data_interval: INTERVAL_MAX,
-                last_path: None,
-                woken: Instant::ZERO,
-                demand: Instant::ZERO,
-                unread: Unread::default(),
-                sent_under_key: 0,
-            },
+            timing: Timing { began: now, data_interval: INTERVAL_MAX, ..Timing::default() },
             stats: ConnectionStats::default(),
         };
         connection.take_snapshots(now);
@@ -297,7 +281,6 @@ impl Connection {
             return Err(MessageError::Closed);
         }
         self.messages_out.push(&message)?;
-        self.stats.messages_sent += 1;
         self.want_flush(Instant::ZERO);
         Ok(())
     }
@@ -354,6 +337,11 @@ impl Connection {
 
     pub(crate) fn has_packets(&self) -> bool {
         !self.outbox.is_empty()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn library(&mut self) -> &mut noq_proto::Connection {
+        &mut self.quic
     }
 
     fn index(&self, id: PathId) -> Option<usize> {

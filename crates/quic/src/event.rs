@@ -166,7 +166,7 @@ pub enum SendError {
     /// The congestion window or the pacer of the path holds it back.
     #[error("the path is full")]
     Blocked(Bytes),
-    /// The path does not exist, is not validated yet or is on standby.
+    /// The path does not exist, or is not validated yet.
     #[error("the path is not usable")]
     NotUsable(Bytes),
     /// The datagram is larger than [`max_datagram_size`](crate::Connection::max_datagram_size).

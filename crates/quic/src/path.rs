@@ -35,7 +35,6 @@ pub(crate) struct Path {
     pub(crate) asked_since: Instant,
     pub(crate) ecn: Ecn,
     pub(crate) announced: bool,
-    pub(crate) standby: bool,
     pub(crate) standby_by_peer: bool,
     pub(crate) suspect: Option<Suspicion>,
     probation: Option<Probation>,
@@ -93,7 +92,6 @@ impl Path {
             asked_since: now,
             ecn: Ecn::default(),
             announced: false,
-            standby: false,
             standby_by_peer: false,
             suspect: None,
             probation: None,
@@ -116,7 +114,7 @@ impl Path {
     pub(crate) fn status(&self) -> PathStatus {
         if !self.validated {
             PathStatus::Validating
-        } else if self.standby || self.standby_by_peer {
+        } else if self.standby_by_peer {
             PathStatus::Standby
         } else if self.suspect.is_some() {
             PathStatus::Suspect
@@ -128,10 +126,6 @@ impl Path {
     /// Current; a snapshot's is as old as the snapshot.
     pub(crate) fn smoothed_rtt(&self) -> Duration {
         self.gate.meter().rtt.smoothed()
-    }
-
-    pub(crate) fn carries_data(&self) -> bool {
-        self.validated && !self.standby
     }
 
     pub(crate) fn on_heard(&mut self, now: Instant, bytes: usize) {

@@ -60,17 +60,11 @@ pub enum EcnMarking {
 pub struct ConnectionStats {
     /// How long the handshake took, once it is complete.
     pub handshake: Option<Duration>,
-    /// Updates of the packet keys that this side began.
-    pub key_updates: u64,
     /// Datagrams that left on a wrong path. The gate technique prevents it; a count above zero
     /// means that the library has changed.
     pub on_wrong_path: u64,
     /// Datagrams that had to wait in the library, which should not happen either.
     pub delayed_in_library: u64,
-    /// Messages sent on the control channel.
-    pub messages_sent: u64,
-    /// Messages received on the control channel.
-    pub messages_received: u64,
 }
 
 /// Counters of an endpoint.

@@ -13,7 +13,7 @@ impl Connection {
         };
         let heard_last = || {
             let id = self.timing.last_path?;
-            self.path(id)?.carries_data().then_some(id)
+            self.path(id)?.validated.then_some(id)
         };
         self.answering_paths()
             .min_by_key(|path| (is_backup(path), path.smoothed_rtt()))

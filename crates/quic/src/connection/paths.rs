@@ -74,33 +74,6 @@ impl Connection {
         }
     }
 
-    /// Takes a path out of service, or puts it back, on both sides.
-    ///
-    /// # Errors
-    ///
-    /// There must be such a path.
-    pub fn set_standby(
-        &mut self,
-        now: Instant,
-        path: PathId,
-        standby: bool,
-    ) -> Result<(), PathError> {
-        if self.phase == Phase::Closed {
-            return Err(PathError::Closed);
-        }
-        let index = self.index(path).ok_or(PathError::Unknown)?;
-        let status = match standby {
-            true => noq_proto::PathStatus::Backup,
-            false => noq_proto::PathStatus::Available,
-        };
-        let quic_id = self.paths[index].quic_id();
-        self.quic.set_path_status(quic_id, status).map_err(|_| PathError::Unknown)?;
-        self.paths[index].standby = standby;
-        self.take_snapshots(now);
-        self.want_flush(now);
-        Ok(())
-    }
-
     /// Sets how a path may be used: its snapshots show it, and feedback keeps to it.
     pub fn set_policy(&mut self, path: PathId, policy: Policy) {
         let Some(index) = self.index(path) else { return };

@@ -287,7 +287,6 @@ impl Connection {
     fn take_fragment(&mut self, now: Instant, fragment: Bytes) {
         let mut messages = Vec::new();
         let outcome = self.messages_in.push(fragment, &mut messages);
-        self.stats.messages_received += messages.len() as u64;
         self.events.extend(messages.into_iter().map(Event::Message));
         if let Err(malformed) = outcome {
             self.fail(now, &malformed.to_string());

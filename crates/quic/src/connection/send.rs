@@ -43,10 +43,7 @@ impl Connection {
             self.paths[index].on_limited(now, snapshot, self.pacing);
             return Err(SendError::Blocked(datagram));
         }
-        self.hand_over(now, index, Payload::Data(datagram), Some(TrackedPayload::Datagram(token)))?;
-        self.paths[index].stats.datagrams_sent += 1;
-        self.on_data_sent(now);
-        Ok(())
+        self.send_data(now, index, datagram, token)
     }
 
     /// Sends a datagram on exactly this path regardless of window and pacer: for traffic that has
@@ -65,16 +62,22 @@ impl Connection {
         token: u64,
     ) -> Result<(), SendError> {
         let (index, datagram) = self.check(path, datagram)?;
-        self.hand_over(now, index, Payload::Data(datagram), Some(TrackedPayload::Datagram(token)))?;
-        self.paths[index].stats.datagrams_sent += 1;
-        self.on_data_sent(now);
-        Ok(())
+        self.send_data(now, index, datagram, token)
     }
 
-    fn on_data_sent(&mut self, now: Instant) {
+    fn send_data(
+        &mut self,
+        now: Instant,
+        index: usize,
+        datagram: Bytes,
+        token: u64,
+    ) -> Result<(), SendError> {
+        self.hand_over(now, index, Payload::Data(datagram), Some(TrackedPayload::Datagram(token)))?;
+        self.paths[index].stats.datagrams_sent += 1;
         self.timing.last_sent_data = now;
         self.note_demand(now);
         self.timing.measure.get_or_insert(now + MEASURE_SENDING);
+        Ok(())
     }
 
     /// Sends feedback on exactly this path, in one packet with the acknowledgements that wait.
@@ -187,7 +190,7 @@ impl Connection {
         if !self.is_open() {
             return Err(SendError::Closed(datagram));
         }
-        let Some(index) = self.index(path).filter(|&index| self.paths[index].carries_data()) else {
+        let Some(index) = self.index(path).filter(|&index| self.paths[index].validated) else {
             return Err(SendError::NotUsable(datagram));
         };
         let max = self.max_datagram_size;
@@ -220,7 +223,7 @@ impl Connection {
             self.stats.delayed_in_library += 1;
             self.refreshed = None;
             for other in 0..self.paths.len() {
-                if other != index && self.paths[other].carries_data() {
+                if other != index && self.paths[other].validated {
                     self.open_only(self.paths[other].id);
                     if self.pump(now, other) {
                         break;
@@ -375,7 +378,7 @@ impl Connection {
         self.messages_out.handle_timeout(now);
         while let Some((number, fragment)) = self.messages_out.next()
             && let Some(index) = self.best_path().and_then(|id| self.index(id))
-            && self.paths[index].carries_data()
+            && self.paths[index].validated
         {
             let tracked = Some(TrackedPayload::Fragment(number));
             if self.hand_over(now, index, Payload::Fragment(fragment), tracked).is_err() {

@@ -263,7 +263,6 @@ impl Connection {
     /// in flight on a slower path.
     pub(super) fn start_rekeying(&mut self, now: Instant) {
         self.quic.force_key_update();
-        self.stats.key_updates += 1;
         self.timing.sent_under_key = 0;
         self.phase = Phase::Rekeying { since: now };
         self.probe(now, 0);
@@ -289,7 +288,6 @@ impl Connection {
             && self.paths.iter().all(|path| now - path.last_heard > slowest);
         if quiet {
             self.quic.force_key_update();
-            self.stats.key_updates += 1;
             self.timing.sent_under_key = 0;
         }
     }

@@ -24,7 +24,7 @@ const SOURCE_RATE: u32 = RATE / 8;
 const CLIENT_RATE: u32 = 1;
 const PAUSE: Duration = Duration::from_millis(100);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct ResponseLimiter {
     rates: (u32, u32),
     /// When the allowance is whole again (the generic cell rate algorithm); a second's worth is the
@@ -38,22 +38,11 @@ pub(super) struct ResponseLimiter {
 
 impl ResponseLimiter {
     pub(super) fn of_server() -> Self {
-        Self::new(RATE, SOURCE_RATE)
+        Self { rates: (RATE, SOURCE_RATE), ..Self::default() }
     }
 
     pub(super) fn of_client() -> Self {
-        Self::new(CLIENT_RATE, CLIENT_RATE)
-    }
-
-    fn new(rate: u32, source_rate: u32) -> Self {
-        Self {
-            rates: (rate, source_rate),
-            whole_at: Instant::ZERO,
-            recent: BTreeSet::new(),
-            order: VecDeque::new(),
-            sources: BTreeMap::new(),
-            by_time: BTreeSet::new(),
-        }
+        Self { rates: (CLIENT_RATE, CLIENT_RATE), ..Self::default() }
     }
 
     pub(super) fn allow(&mut self, now: Instant, remote: SocketAddr) -> bool {

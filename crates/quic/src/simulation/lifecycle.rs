@@ -265,26 +265,19 @@ fn uplinks_with_the_same_address_are_told_apart() {
 }
 
 #[test]
-fn standby_is_known_to_both_sides_and_can_be_ended() {
+fn a_path_that_the_peer_holds_back_is_on_standby_until_it_ends_that() {
     let mut world = World::connected(links(&[20, 50]));
-    let now = world.now;
-    world.client().set_standby(now, PathId(0), true).unwrap();
-    world.run(ms(500));
-    for side in [CLIENT, SERVER] {
-        assert_eq!(world.status(side, PathId(0)), PathStatus::Standby);
+    for (held, status) in [
+        (noq_proto::PathStatus::Backup, PathStatus::Standby),
+        (noq_proto::PathStatus::Available, PathStatus::Usable),
+    ] {
+        let now = world.now;
+        let client = world.client();
+        client.library().set_path_status(noq_proto::PathId::ZERO, held).unwrap();
+        client.ask_paths(now);
+        world.run(ms(500));
+        assert_eq!(world.status(SERVER, PathId(0)), status);
     }
-    let now = world.now;
-    let datagram = Bytes::from_static(b"\x01 data");
-    let refused = world.client().send_on(now, PathId(0), datagram.clone(), 0);
-    assert_eq!(refused, Err(SendError::NotUsable(datagram)));
-    let token = world.send(CLIENT, PathId(1), 1000).unwrap();
-    let now = world.now;
-    world.client().set_standby(now, PathId(0), false).unwrap();
-    world.run(ms(500));
-    for side in [CLIENT, SERVER] {
-        assert_eq!(world.status(side, PathId(0)), PathStatus::Usable);
-    }
-    assert!(world.is_acknowledged(CLIENT, token));
     world.send(SERVER, PathId(0), 1000).unwrap();
     world.run(ms(500));
     assert_eq!(world.check_books(SERVER), 0);
