@@ -76,7 +76,7 @@ pub struct Side<'a> {
 pub fn client(side: Side<'_>) -> Result<rustls::ClientConfig, Error> {
     let provider = Arc::new(provider());
     let resolver = AlwaysResolvesClientRawPublicKeys::new(certified_key(side.identity)?);
-    let verifier = RawKeyVerifier::new(side.policy, side.refusal, &provider);
+    let verifier = Arc::new(RawKeyVerifier { policy: side.policy, refusal: side.refusal });
     let mut config = rustls::ClientConfig::builder_with_details(provider, side.time)
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .dangerous()
@@ -92,7 +92,7 @@ pub fn client(side: Side<'_>) -> Result<rustls::ClientConfig, Error> {
 pub fn server(side: Side<'_>) -> Result<rustls::ServerConfig, Error> {
     let provider = Arc::new(provider());
     let resolver = AlwaysResolvesServerRawPublicKeys::new(certified_key(side.identity)?);
-    let verifier = RawKeyVerifier::new(side.policy, side.refusal, &provider);
+    let verifier = Arc::new(RawKeyVerifier { policy: side.policy, refusal: side.refusal });
     let mut config = rustls::ServerConfig::builder_with_details(provider, side.time)
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_client_cert_verifier(verifier)
@@ -186,19 +186,9 @@ impl PeerPolicy for Pinned {
 struct RawKeyVerifier {
     policy: Arc<dyn PeerPolicy>,
     refusal: Arc<HandshakeRefusal>,
-    algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl RawKeyVerifier {
-    fn new(
-        policy: Arc<dyn PeerPolicy>,
-        refusal: Arc<HandshakeRefusal>,
-        provider: &CryptoProvider,
-    ) -> Arc<Self> {
-        let algorithms = provider.signature_verification_algorithms;
-        Arc::new(Self { policy, refusal, algorithms })
-    }
-
     fn check_key(&self, certificate: &CertificateDer<'_>) -> Result<(), Error> {
         let key = PublicKey::from_spki(certificate)
             .ok_or(Error::InvalidCertificate(CertificateError::BadEncoding))?;
@@ -206,16 +196,6 @@ impl RawKeyVerifier {
             self.refusal.set(key, why);
             Error::InvalidCertificate(certificate_error(why))
         })
-    }
-
-    fn check_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let spki = SubjectPublicKeyInfoDer::from(certificate.as_ref());
-        verify_tls13_signature_with_raw_key(message, &spki, signature, &self.algorithms)
     }
 }
 
@@ -243,7 +223,8 @@ macro_rules! verify_signatures {
             certificate: &CertificateDer<'_>,
             signature: &DigitallySignedStruct,
         ) -> Result<HandshakeSignatureValid, Error> {
-            self.check_signature(message, certificate, signature)
+            let spki = SubjectPublicKeyInfoDer::from(certificate.as_ref());
+            verify_tls13_signature_with_raw_key(message, &spki, signature, &SIGNATURES)
         }
 
         fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

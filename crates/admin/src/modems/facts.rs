@@ -36,7 +36,6 @@ pub(super) fn of(modem: &Value, bearers: &[Value], sim: &Value) -> Modem {
         figures.find(|figure| range.contains(figure))
     };
     let network = &modem[NETWORK];
-    let digits = |text: &String| text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let facts = ModemFacts {
         operator: text(&network["OperatorName"]).or_else(|| text(&network["OperatorCode"])),
         technology: technology.map(str::to_owned),
@@ -44,7 +43,7 @@ pub(super) fn of(modem: &Value, bearers: &[Value], sim: &Value) -> Modem {
         rsrq_db: signal("rsrq", ModemFacts::RSRQ_DB),
         sinr_db: signal("snr", ModemFacts::SINR_DB),
         rssi_dbm: signal("rssi", ModemFacts::RSSI_DBM),
-        iccid: text(&sim["SimIdentifier"]).filter(digits),
+        iccid: iccid(&sim["SimIdentifier"]),
         apn: connected().find_map(|bearer| text(&bearer["Properties"]["apn"])),
     };
     Modem { interfaces, facts }
@@ -77,15 +76,24 @@ pub(super) fn legible(text: &str) -> Option<String> {
 /// The best technology among the bits of `MMModemAccessTechnology`.
 fn technology(bits: u64) -> Option<&'static str> {
     let has = |mut range: RangeInclusive<u32>| range.any(|bit| bits >> bit & 1 == 1);
-    let (five, four) = (has(15..=15), has(14..=14) || has(16..=17));
-    match (five, four) {
-        (true, true) => Some("5g-nsa"),
-        (true, false) => Some("5g-sa"),
-        (false, true) => Some("lte"),
-        _ if has(5..=9) => Some("3g"),
-        _ if has(1..=4) => Some("2g"),
+    best([has(15..=15), has(14..=14) || has(16..=17), has(5..=9), has(1..=4)])
+}
+
+/// The technology of a modem with these cells: of 5G, LTE, 3G and 2G.
+pub(super) fn best(cells: [bool; 4]) -> Option<&'static str> {
+    match cells {
+        [true, true, ..] => Some("5g-nsa"),
+        [true, false, ..] => Some("5g-sa"),
+        [false, true, ..] => Some("lte"),
+        [.., true, _] => Some("3g"),
+        [.., true] => Some("2g"),
         _ => None,
     }
+}
+
+/// The number of a SIM, if it may be shown.
+pub(super) fn iccid(number: &Value) -> Option<String> {
+    text(number).filter(|text| text.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
 /// `MM_MODEM_PORT_TYPE_NET`.

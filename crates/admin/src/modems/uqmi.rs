@@ -7,7 +7,7 @@ use std::time::Duration;
 use roadweave_device::ModemFacts;
 use serde_json::Value;
 
-use super::facts::legible;
+use super::facts::{best, iccid, legible};
 use super::program;
 
 pub(super) fn facts(device: &Path) -> Result<ModemFacts, String> {
@@ -34,14 +34,8 @@ fn of(signal: &Value, network: &Value, sim: &Value) -> ModemFacts {
     };
     let by_type = |name: &str| cells.iter().find(|cell| cell["type"] == name);
     let (five, four) = (by_type("5gnr"), by_type("lte"));
-    let technology = match (five, four) {
-        (Some(_), Some(_)) => Some("5g-nsa"),
-        (Some(_), None) => Some("5g-sa"),
-        (None, Some(_)) => Some("lte"),
-        _ if by_type("wcdma").is_some() => Some("3g"),
-        _ if by_type("gsm").is_some() => Some("2g"),
-        _ => None,
-    };
+    let has = |name: &str| by_type(name).is_some();
+    let technology = best([five.is_some(), four.is_some(), has("wcdma"), has("gsm")]);
     let figure = |read: &dyn Fn(&Value) -> Option<f64>, range: std::ops::RangeInclusive<f64>| {
         let figures = [five, four].into_iter().flatten().chain(cells).filter_map(read);
         figures.into_iter().find(|figure| range.contains(figure))
@@ -51,7 +45,6 @@ fn of(signal: &Value, network: &Value, sim: &Value) -> ModemFacts {
         Value::Number(tenths) if tenths.is_i64() => tenths.as_f64().map(|tenths| tenths / 10.0),
         other => other.as_f64(),
     };
-    let digits = |text: &String| text.bytes().all(|byte| byte.is_ascii_hexdigit());
     ModemFacts {
         operator: network["plmn_description"].as_str().and_then(legible),
         technology: technology.map(str::to_owned),
@@ -62,7 +55,7 @@ fn of(signal: &Value, network: &Value, sim: &Value) -> ModemFacts {
             &|cell| cell["rssi"].as_f64().or_else(|| cell["signal"].as_f64()),
             ModemFacts::RSSI_DBM,
         ),
-        iccid: sim.as_str().and_then(legible).filter(digits),
+        iccid: iccid(sim),
         apn: None,
     }
 }
