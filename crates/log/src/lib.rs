@@ -56,11 +56,7 @@ struct State {
 pub type Notice = Box<dyn Fn(u64) -> Vec<u8> + Send>;
 
 impl Lines {
-    /// Starts to write to `target` in an own thread.
-    pub fn start(target: impl Write + Send + 'static, notice: Notice) -> io::Result<Self> {
-        Self::begin(target, None, notice)
-    }
-
+    /// Starts to write to `target` in an own thread; `descriptor` can be asked for its room.
     fn begin(
         target: impl Write + Send + 'static,
         descriptor: Option<OwnedFd>,

@@ -33,7 +33,7 @@ impl Test {
         let arrived = Arc::default();
         let gate = Gate { arrived: Arc::clone(&arrived), answers };
         let notice = |lost: u64| format!("{lost} lost\n").into_bytes();
-        let lines = Lines::start(gate, Box::new(notice)).unwrap();
+        let lines = Lines::begin(gate, None, Box::new(notice)).unwrap();
         Self { lines, arrived, answers: Some(sender) }
     }
 
