@@ -89,7 +89,7 @@ pub struct Connection {
     peer: Option<PublicKey>,
     /// A client's server has proved its key, and the keys that anybody can compute are discarded.
     is_proven: bool,
-    refused: Option<(PublicKey, Refusal)>,
+    pub(crate) refused: Option<(PublicKey, Refusal)>,
     events: VecDeque<Event>,
     outbox: Outbox,
     scratch: Vec<u8>,

@@ -30,16 +30,12 @@ pub(crate) struct Ecn {
     heard_unmarked: bool,
     /// A packet left unmarked since marked ones went unanswered.
     withheld: bool,
-    marking: EcnMarking,
+    pub(crate) marking: EcnMarking,
 }
 
 impl Ecn {
     pub(crate) fn on_heard(&mut self, is_marked: bool) {
         self.heard_unmarked = !is_marked;
-    }
-
-    pub(crate) fn marking(&self) -> EcnMarking {
-        self.marking
     }
 }
 

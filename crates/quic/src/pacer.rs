@@ -33,7 +33,8 @@ pub(crate) struct PacerInput {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Pacer {
-    rate: Rate,
+    /// As of the last update.
+    pub(crate) rate: Rate,
     burst: u64,
     /// May fall below zero by a burst.
     budget: f64,
@@ -72,11 +73,6 @@ impl Pacer {
     /// Bytes that may leave now.
     pub(crate) fn budget(&self) -> u64 {
         self.budget.max(0.0) as u64
-    }
-
-    /// As of the last update.
-    pub(crate) fn rate(&self) -> Rate {
-        self.rate
     }
 
     pub(crate) fn next_release(&self, bytes: u64) -> Instant {

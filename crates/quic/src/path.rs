@@ -231,7 +231,7 @@ impl Path {
             congestion_window: input.window,
             bytes_in_flight: meter.in_flight(),
             pacing_budget: pacer.budget(),
-            pacing_rate: Some(pacer.rate()),
+            pacing_rate: Some(pacer.rate),
             smoothed_rtt: meter.rtt.smoothed().max(at_least(input.window)),
             expected_rtt: meter.expected_rtt(now, pacing).max(at_least(under_way)),
             min_rtt: meter.rtt.least(),
@@ -254,7 +254,7 @@ impl Path {
     /// and the connection wakes when there is room.
     pub(crate) fn on_limited(&mut self, now: Instant, snapshot: &PathSnapshot, pacing: Pacing) {
         let by_window = snapshot.window_room() < u64::from(snapshot.mtu);
-        let interval = self.pacers[pacing as usize].rate().time_for(u64::from(snapshot.mtu));
+        let interval = self.pacers[pacing as usize].rate.time_for(u64::from(snapshot.mtu));
         self.gate.meter().on_limited(now, by_window, interval);
         // Where the window is full, an acknowledgement wakes.
         self.waiting[pacing as usize] |= !by_window;

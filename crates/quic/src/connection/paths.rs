@@ -108,7 +108,7 @@ impl Connection {
 
     /// Whether the packets of a path leave marked as ECN-capable.
     pub fn ecn_marking(&self, path: PathId) -> Option<EcnMarking> {
-        Some(self.path(path)?.ecn.marking())
+        Some(self.path(path)?.ecn.marking)
     }
 
     /// Counters of a path.

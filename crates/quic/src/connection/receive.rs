@@ -13,7 +13,7 @@ use crate::meter::sent::{Fate, TrackedPayload};
 use crate::payload::Payload;
 use crate::source::{Local, Source};
 use crate::tls;
-use roadweave_identity::{PublicKey, Refusal};
+use roadweave_identity::Refusal;
 
 impl Connection {
     pub(crate) fn handle_packet(
@@ -75,10 +75,6 @@ impl Connection {
 
     pub(crate) fn poll_endpoint_event(&mut self) -> Option<noq_proto::EndpointEvent> {
         self.quic.poll_endpoint_events()
-    }
-
-    pub(crate) fn refused(&self) -> Option<(PublicKey, Refusal)> {
-        self.refused
     }
 
     /// Turns the library's reports into events. Idempotent.
