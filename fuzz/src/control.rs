@@ -43,8 +43,9 @@ pub fn seeds() -> Vec<Vec<u8>> {
         streams: Some(offer),
         relays: true,
     };
-    let [frames, even] = ["frames", "even"]
-        .map(|name| Order::by_name(name, Order::DEFAULT_BUFFER).expect("a known order"));
+    let (max_buffer, decode) = (Order::DEFAULT_BUFFER, Order::DEFAULT_DECODE);
+    let frames = Order::Frames { deadline: Duration::from_millis(100), decode, max_buffer };
+    let even = Order::Even { max_buffer };
     let messages = [
         Control::Streams(Some(offer)),
         Control::Hello(Hello { name: "bus-17".into(), ..Hello::default() }),

@@ -46,45 +46,14 @@ pub enum Order {
 }
 
 impl Order {
-    /// Names in configuration files.
-    pub const NAMES: [&str; 5] = ["pass", "reorder", "reorder-adaptive", "frames", "even"];
     /// The longest wait that may be configured.
     pub const MAX_BUFFER: Duration = Duration::from_secs(10);
     /// The wait of Networking'24 section IV.
     pub const DEFAULT_BUFFER: Duration = Duration::from_millis(300);
-    /// LoLa section 3.1.
-    pub const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
     /// ffmpeg with one thread takes 6 ms for a frame of H.264 with 1080p at 8 Mbit/s, and longer
     /// for the first frames of a scene. At 30 frames a second this leaves 23 ms for the rest of a
     /// late frame.
     pub const DEFAULT_DECODE: Duration = Duration::from_millis(10);
-
-    /// The order called `name`, one of [`Order::NAMES`], with the default times of frames.
-    pub fn by_name(name: &str, max_buffer: Duration) -> Option<Self> {
-        match name {
-            "pass" => Some(Self::Pass),
-            "reorder" => Some(Self::Reorder { max_buffer }),
-            "reorder-adaptive" => Some(Self::Adaptive { max_buffer }),
-            "frames" => Some(Self::Frames {
-                deadline: Self::DEFAULT_DEADLINE,
-                decode: Self::DEFAULT_DECODE,
-                max_buffer,
-            }),
-            "even" => Some(Self::Even { max_buffer }),
-            _ => None,
-        }
-    }
-
-    /// Its name in configuration files.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Pass => "pass",
-            Self::Reorder { .. } => "reorder",
-            Self::Adaptive { .. } => "reorder-adaptive",
-            Self::Frames { .. } => "frames",
-            Self::Even { .. } => "even",
-        }
-    }
 
     /// The longest wait; zero for [`Order::Pass`].
     pub const fn max_buffer(self) -> Duration {
@@ -117,21 +86,14 @@ impl Order {
 }
 
 impl fmt::Display for Order {
+    /// Its name in configuration files.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_read_back() {
-        for name in Order::NAMES {
-            let order = Order::by_name(name, Order::DEFAULT_BUFFER).expect("known");
-            assert_eq!(order.to_string(), name);
-        }
-        assert_eq!(Order::by_name("sorted", Order::DEFAULT_BUFFER), None);
+        f.write_str(match self {
+            Self::Pass => "pass",
+            Self::Reorder { .. } => "reorder",
+            Self::Adaptive { .. } => "reorder-adaptive",
+            Self::Frames { .. } => "frames",
+            Self::Even { .. } => "even",
+        })
     }
 }

@@ -426,13 +426,14 @@ fn coded_packets_and_copies_that_wait_are_cut_when_the_paths_become_narrower() {
 
 #[test]
 fn packets_of_a_lane_with_an_expiry_or_with_an_order_by_times_tell_when_they_came() {
-    let order = |name| Order::by_name(name, Duration::from_millis(100)).expect("known");
+    let max_buffer = Duration::from_millis(100);
+    let frames = Order::Frames { deadline: max_buffer, decode: Order::DEFAULT_DECODE, max_buffer };
     for (order, expires, place) in [
         (Order::Pass, true, None),
-        (order("reorder-adaptive"), true, Some(0)),
-        (order("frames"), false, None),
-        (order("frames"), true, None),
-        (order("even"), false, None),
+        (Order::Adaptive { max_buffer }, true, Some(0)),
+        (frames, false, None),
+        (frames, true, None),
+        (Order::Even { max_buffer }, false, None),
     ] {
         let expire_after = expires.then_some(Duration::from_millis(300));
         let config = LaneConfig::new("default", "redundant".parse().expect("known"));
