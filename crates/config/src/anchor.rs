@@ -16,7 +16,7 @@ use crate::packet_mark::PacketMarks;
 use crate::peers::{PeerFields, PeersCheck, expired_peers};
 use crate::proxy::{rate, validate_tenant_name};
 use crate::secret::PrivateKey;
-use crate::server::{default_addresses, default_client_connections, default_masquerade};
+use crate::server::{default_addresses, default_masquerade};
 use crate::streams::AnchorStreams;
 use crate::transport::TransportFields;
 use crate::tun::TunFields;
@@ -52,8 +52,8 @@ pub struct AnchorFile {
     #[serde(default)]
     pub allow_destinations: Vec<AllowedDestination>,
     /// The maximum connections of a client through this machine.
-    #[serde(default = "default_client_connections")]
-    pub client_connections: Within<64, 1_000_000>,
+    #[serde(default)]
+    pub client_connections: Within<64, 1_000_000, 16_384>,
     /// The bits of packet and connection marks that may be used.
     #[serde(default)]
     pub packet_marks: PacketMarks,

@@ -73,17 +73,11 @@ pub struct ClientFile {
 }
 
 /// Resource limits of a client.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ClientLimits {
     /// Maximum memory of the session for queues and repairs, MiB.
-    pub client_memory_mb: Within<4, 16_384>,
-}
-
-impl Default for ClientLimits {
-    fn default() -> Self {
-        Self { client_memory_mb: Within::of(64) }
-    }
+    pub client_memory_mb: Within<4, 16_384, 64>,
 }
 
 /// The server that a client connects to.
@@ -232,8 +226,8 @@ pub struct PolicyFields {
     #[serde(default)]
     pub priority: Priority,
     /// The share of the traffic among uplinks of equal priority.
-    #[serde(default = "default_weight")]
-    pub weight: Within<1, 100>,
+    #[serde(default)]
+    pub weight: Within<1, 100, 1>,
     /// The maximum rate for each direction, kbit/s.
     pub rate_limit_kbps:
         Option<Within<{ Policy::RATE_KBPS_MIN as i64 }, { Policy::RATE_KBPS_MAX as i64 }>>,
@@ -301,10 +295,6 @@ impl PolicyFields {
             },
         }
     }
-}
-
-fn default_weight() -> Within<1, 100> {
-    Within::of(1)
 }
 
 /// Traffic for the tunnel.

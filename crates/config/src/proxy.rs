@@ -38,8 +38,8 @@ pub struct ProxyFile {
     #[serde(default, skip_serializing_if = "PrivateKey::is_empty")]
     pub private_key: PrivateKey,
     /// The largest inner packet, bytes.
-    #[serde(default = "default_mtu")]
-    pub mtu_bytes: Within<1280, 9000>,
+    #[serde(default)]
+    pub mtu_bytes: Within<1280, 9000, 1360>,
     /// The rate of a leg to an anchor, if it is known to be narrow.
     pub leg_rate_mbps: Option<Within<1, 1_000_000>>,
     /// The folder for what strategies have learned.
@@ -99,10 +99,6 @@ pub struct AnchorFields {
 
 fn default_instance() -> TunName {
     TunName::try_from("proxy".to_owned()).expect("a name")
-}
-
-const fn default_mtu() -> Within<1280, 9000> {
-    Within::of(1360)
 }
 
 pub(crate) fn rate(mbps: Option<Within<1, 1_000_000>>) -> Option<Rate> {

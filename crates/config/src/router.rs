@@ -18,7 +18,7 @@ use crate::{Fault, Validate};
 #[serde(deny_unknown_fields)]
 pub struct RouterFile {
     /// The virtual network identifier, the same at both ends.
-    #[serde(default = "default_vni")]
+    #[serde(default)]
     pub vni: Within<0, 0xff_ffff>,
     /// Whether the router may listen on public addresses.
     #[serde(default)]
@@ -36,8 +36,8 @@ pub struct RouterFile {
     #[serde(default)]
     pub ordering: RouterOrdering,
     /// The longest wait of a packet for earlier ones.
-    #[serde(default = "default_buffer")]
-    pub max_buffer_ms: Within<1, 10_000>,
+    #[serde(default)]
+    pub max_buffer_ms: Within<1, 10_000, { Order::DEFAULT_BUFFER.as_millis() as i64 }>,
     /// The TUN device. Segments of 1,340 bytes over IPv6, as in the paper (section IV-A), have inner
     /// packets of 1,400 bytes and outer ones of 1,468.
     #[serde(default)]
@@ -88,14 +88,6 @@ pub enum RouterOrdering {
     /// Packets wait for earlier ones (Networking'24, section III-B).
     #[default]
     Reorder,
-}
-
-fn default_vni() -> Within<0, 0xff_ffff> {
-    Within::of(0)
-}
-
-fn default_buffer() -> Within<1, 10_000> {
-    Within::of(Order::DEFAULT_BUFFER.as_millis() as i64)
 }
 
 fn peer<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {

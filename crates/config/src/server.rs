@@ -55,11 +55,11 @@ pub struct ServerFile {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub forwards: Vec<ForwardFields>,
     /// The maximum connections of a client through this machine.
-    #[serde(default = "default_client_connections")]
-    pub client_connections: Within<64, 1_000_000>,
+    #[serde(default)]
+    pub client_connections: Within<64, 1_000_000, 16_384>,
     /// How many threads share the clients.
-    #[serde(default = "default_shards")]
-    pub shards: Within<1, 64>,
+    #[serde(default)]
+    pub shards: Within<1, 64, 1>,
     /// The bits of packet and connection marks that may be used.
     #[serde(default)]
     pub packet_marks: PacketMarks,
@@ -94,19 +94,13 @@ pub struct ServerFile {
 }
 
 /// Resource limits of a server.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ServerLimits {
     /// Maximum memory of all sessions together, MiB.
-    pub memory_mb: Within<64, 1_048_576>,
+    pub memory_mb: Within<64, 1_048_576, 1024>,
     /// Maximum memory of one session for queues and repairs, MiB.
-    pub client_memory_mb: Within<4, 16_384>,
-}
-
-impl Default for ServerLimits {
-    fn default() -> Self {
-        Self { memory_mb: Within::of(1024), client_memory_mb: Within::of(64) }
-    }
+    pub client_memory_mb: Within<4, 16_384, 64>,
 }
 
 pub(crate) fn default_listen() -> SocketAddr {
@@ -115,14 +109,6 @@ pub(crate) fn default_listen() -> SocketAddr {
 
 pub(crate) fn default_addresses() -> Vec<IpNet> {
     ["10.77.0.1/16", "fd77::1/64"].map(|prefix| prefix.parse().expect("a prefix")).to_vec()
-}
-
-const fn default_shards() -> Within<1, 64> {
-    Within::of(1)
-}
-
-pub(crate) const fn default_client_connections() -> Within<64, 1_000_000> {
-    Within::of(16_384)
 }
 
 pub(crate) const fn default_masquerade() -> bool {
@@ -147,7 +133,7 @@ impl ServerLimits {
 }
 
 impl ServerLimits {
-    fn validate_shards(self, shards: Within<1, 64>) -> Result<(), Fault> {
+    fn validate_shards(self, shards: Within<1, 64, 1>) -> Result<(), Fault> {
         let (share, least) = (self.memory_mb.get() / shards.get(), self.client_memory_mb.get());
         if share >= least {
             return Ok(());

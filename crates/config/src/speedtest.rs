@@ -8,31 +8,19 @@ use serde::{Deserialize, Serialize};
 use crate::values::Within;
 
 /// Whether clients may measure their uplinks, and how much.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SpeedtestFields {
     /// Whether speed tests are allowed.
     pub enabled: bool,
     /// The longest test of one direction, seconds.
-    pub seconds_max: Within<1, 10>,
+    pub seconds_max: Within<1, 10, 10>,
     /// The maximum of one test, megabytes.
-    pub mb_max: Within<1, 100_000>,
+    pub mb_max: Within<1, 100_000, 250>,
     /// Tests of a client per hour; each direction of each uplink is one.
-    pub tests_per_hour: Within<1, 1_000>,
+    pub tests_per_hour: Within<1, 1_000, 60>,
     /// Concurrent tests of all clients.
-    pub at_a_time: Within<1, 1_000>,
-}
-
-impl Default for SpeedtestFields {
-    fn default() -> Self {
-        Self {
-            enabled: false,
-            seconds_max: Within::of(10),
-            mb_max: Within::of(250),
-            tests_per_hour: Within::of(60),
-            at_a_time: Within::of(4),
-        }
-    }
+    pub at_a_time: Within<1, 1_000, 4>,
 }
 
 impl SpeedtestFields {

@@ -39,7 +39,7 @@ pub struct ClientStreams {
     #[serde(default = "default_connections_max")]
     pub connections_max: Within<1, 4_096>,
     /// Kilobytes at the start of each connection that are sent first.
-    #[serde(default = "default_first_kb")]
+    #[serde(default)]
     pub first_kb: Within<0, 1_024>,
     /// Ports of hosts at which plain HTTP is inspected.
     #[serde(default = "default_http_ports")]
@@ -89,14 +89,14 @@ pub struct ServerStreams {
     #[serde(default = "default_connections_max")]
     pub connections_max: Within<1, 4_096>,
     /// Kilobytes at the start of each connection that are sent first.
-    #[serde(default = "default_first_kb")]
+    #[serde(default)]
     pub first_kb: Within<0, 1_024>,
     /// Ports of hosts at which plain HTTP is inspected.
     #[serde(default = "default_http_ports")]
     pub http_ports: Vec<u16>,
     /// New connections of one client per second, averaged over some seconds.
-    #[serde(default = "default_connects")]
-    pub connects_per_second: Within<1, 10_000>,
+    #[serde(default)]
+    pub connects_per_second: Within<1, 10_000, 50>,
 }
 
 /// How a proxy relays streams between its clients and their anchors.
@@ -116,17 +116,17 @@ pub struct AnchorStreams {
     #[serde(default = "default_connections_max")]
     pub connections_max: Within<1, 4_096>,
     /// Kilobytes at the start of each connection that are sent first.
-    #[serde(default = "default_first_kb")]
+    #[serde(default)]
     pub first_kb: Within<0, 1_024>,
     /// Ports of hosts at which plain HTTP is inspected.
     #[serde(default = "default_http_ports")]
     pub http_ports: Vec<u16>,
     /// New connections of one client per second, averaged over some seconds.
-    #[serde(default = "default_connects")]
-    pub connects_per_second: Within<1, 10_000>,
+    #[serde(default)]
+    pub connects_per_second: Within<1, 10_000, 50>,
     /// The maximum memory of all clients' streams together, MiB.
-    #[serde(default = "default_memory_mb")]
-    pub memory_mb: Within<32, 1_048_576>,
+    #[serde(default)]
+    pub memory_mb: Within<32, 1_048_576, 1_024>,
 }
 
 fn to_config(
@@ -297,20 +297,8 @@ fn default_connections_max() -> Within<1, 4_096> {
     Within::of(StreamsConfig::default().streams_max as i64)
 }
 
-const fn default_first_kb() -> Within<0, 1_024> {
-    Within::of(0)
-}
-
 fn default_http_ports() -> Vec<u16> {
     vec![80]
-}
-
-const fn default_memory_mb() -> Within<32, 1_048_576> {
-    Within::of(1_024)
-}
-
-const fn default_connects() -> Within<1, 10_000> {
-    Within::of(50)
 }
 
 fn listen_if<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {

@@ -10,12 +10,12 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::Fault;
 
-/// A whole number between `MIN` and `MAX`.
+/// A whole number between `MIN` and `MAX`; `USUAL` is the default of a field that may be left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "i64", into = "i64")]
-pub struct Within<const MIN: i64, const MAX: i64>(i64);
+pub struct Within<const MIN: i64, const MAX: i64, const USUAL: i64 = 0>(i64);
 
-impl<const MIN: i64, const MAX: i64> Within<MIN, MAX> {
+impl<const MIN: i64, const MAX: i64, const USUAL: i64> Within<MIN, MAX, USUAL> {
     /// A default in the code; panics outside its bounds.
     pub const fn of(value: i64) -> Self {
         assert!(value >= MIN && value <= MAX, "a default is within its bounds");
@@ -38,7 +38,13 @@ impl<const MIN: i64, const MAX: i64> Within<MIN, MAX> {
     }
 }
 
-impl<const MIN: i64, const MAX: i64> TryFrom<i64> for Within<MIN, MAX> {
+impl<const MIN: i64, const MAX: i64, const USUAL: i64> Default for Within<MIN, MAX, USUAL> {
+    fn default() -> Self {
+        Self::of(USUAL)
+    }
+}
+
+impl<const MIN: i64, const MAX: i64, const USUAL: i64> TryFrom<i64> for Within<MIN, MAX, USUAL> {
     type Error = String;
     fn try_from(value: i64) -> Result<Self, String> {
         if (MIN..=MAX).contains(&value) {
@@ -49,8 +55,8 @@ impl<const MIN: i64, const MAX: i64> TryFrom<i64> for Within<MIN, MAX> {
     }
 }
 
-impl<const MIN: i64, const MAX: i64> From<Within<MIN, MAX>> for i64 {
-    fn from(value: Within<MIN, MAX>) -> Self {
+impl<const MIN: i64, const MAX: i64, const USUAL: i64> From<Within<MIN, MAX, USUAL>> for i64 {
+    fn from(value: Within<MIN, MAX, USUAL>) -> Self {
         value.0
     }
 }
