@@ -20,7 +20,8 @@ use crate::streams::ClientStreams;
 use crate::transport::TransportFields;
 use crate::tun::TunFields;
 use crate::values::{
-    Within, addresses, host_port, networks, state_directory, validate_networks, validate_pattern,
+    Within, addresses, host_port, known_networks, networks, state_directory, validate_networks,
+    validate_pattern,
 };
 use crate::{Fault, Validate};
 
@@ -333,23 +334,17 @@ pub enum BeforeJoin {
 
 impl Default for RouteFields {
     fn default() -> Self {
-        let prefixes =
-            |texts: &[&str]| texts.iter().map(|text| text.parse().expect("a prefix")).collect();
         Self {
-            into_tunnel: prefixes(&["0.0.0.0/0", "::/0"]),
+            into_tunnel: known_networks("0.0.0.0/0 ::/0"),
             exclude: Vec::new(),
             exclude_mark: None,
             masquerade: true,
             before_join: BeforeJoin::Closed,
             kill_switch: false,
             // Private (RFC 1918), shared (RFC 6598) and unique local (RFC 4193) space.
-            accept: prefixes(&[
-                "10.0.0.0/8",
-                "172.16.0.0/12",
-                "192.168.0.0/16",
-                "100.64.0.0/10",
-                "fc00::/7",
-            ]),
+            accept: known_networks(
+                "10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 100.64.0.0/10 fc00::/7",
+            ),
         }
     }
 }

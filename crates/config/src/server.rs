@@ -23,7 +23,7 @@ use crate::speedtest::SpeedtestFields;
 use crate::streams::ServerStreams;
 use crate::transport::TransportFields;
 use crate::tun::TunFields;
-use crate::values::{Within, listen, networks, state_directory, validate_networks};
+use crate::values::{Within, known_networks, listen, networks, state_directory, validate_networks};
 use crate::{Fault, Validate};
 
 /// The server's configuration file.
@@ -108,7 +108,7 @@ pub(crate) fn default_listen() -> SocketAddr {
 }
 
 pub(crate) fn default_addresses() -> Vec<IpNet> {
-    ["10.77.0.1/16", "fd77::1/64"].map(|prefix| prefix.parse().expect("a prefix")).to_vec()
+    known_networks("10.77.0.1/16 fd77::1/64")
 }
 
 pub(crate) const fn default_masquerade() -> bool {

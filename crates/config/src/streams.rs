@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::Fault;
 use crate::lane::{LaneFields, Ports};
 use crate::strategy::StrategyName;
-use crate::values::{Within, listen, networks, validate_networks};
+use crate::values::{Within, known_networks, listen, networks, validate_networks};
 
 /// The LAN's connections that are carried as streams.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -307,14 +307,5 @@ fn listen_if<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Socket
 
 /// This machine, private networks (RFC 1918, RFC 4193) and link-local ones.
 fn default_from() -> Vec<IpNet> {
-    let networks = [
-        "127.0.0.0/8",
-        "10.0.0.0/8",
-        "172.16.0.0/12",
-        "192.168.0.0/16",
-        "::1/128",
-        "fc00::/7",
-        "fe80::/10",
-    ];
-    networks.map(|network| network.parse().expect("a network")).to_vec()
+    known_networks("127.0.0.0/8 10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 ::1/128 fc00::/7 fe80::/10")
 }

@@ -122,6 +122,11 @@ pub fn state_directory() -> PathBuf {
     "/var/lib/roadweave".into()
 }
 
+/// The networks in a text of our own, divided by spaces.
+pub fn known_networks(texts: &str) -> Vec<IpNet> {
+    texts.split(' ').map(|text| text.parse().expect("a network")).collect()
+}
+
 /// The value of `text`; the error says that it is no `what`.
 pub fn parsed<T: FromStr, E: serde::de::Error>(text: &str, what: &str) -> Result<T, E> {
     text.parse().map_err(|_| E::custom(format!("\"{text}\" is no {what}")))

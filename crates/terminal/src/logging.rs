@@ -92,7 +92,10 @@ fn parse(filter: &str) -> Result<Targets, BadInput> {
                      as roadweave_tunnel=debug"
                 ),
                 Some(_) => {
-                    format!("no module is called \"{module}\"; there are {}", MODULES.join(", "))
+                    format!(
+                        "no module is called \"{module}\"; there are {}",
+                        MODULES.replace(' ', ", ")
+                    )
                 }
             }));
         }
@@ -120,8 +123,8 @@ fn is_known(module: &str) -> bool {
         Some((name, _)) => (name, false),
         None => (module, true),
     };
-    let fits = |known: &&str| *known == name || of_crate && known.starts_with(name);
-    !name.is_empty() && MODULES.iter().any(fits)
+    let fits = |known: &str| known == name || of_crate && known.starts_with(name);
+    !name.is_empty() && MODULES.split(' ').any(fits)
 }
 
 fn notice(lost: u64) -> Vec<u8> {
@@ -185,28 +188,11 @@ fn one_event(text: &[u8]) -> Vec<u8> {
 /// The default filter.
 pub const DEFAULT: &str = "info";
 const LEVELS: &str = r#"write "error", "warn", "info", "debug", "trace" or "off""#;
-const MODULES: [&str; 20] = [
-    "roadweave",
-    "roadweave_proto",
-    "roadweave_coding",
-    "roadweave_schedule",
-    "roadweave_recovery",
-    "roadweave_quic",
-    "roadweave_tunnel",
-    "roadweave_config",
-    "roadweave_device",
-    "roadweave_emulate",
-    "roadweave_record",
-    "roadweave_lab",
-    "roadweave_terminal",
-    "roadweave_video",
-    "roadweave_bench",
-    "roadweave_control",
-    "roadweave_web",
-    "sqlx",
-    "noq_proto",
-    "rustls",
-];
+const MODULES: &str = "\
+    roadweave roadweave_proto roadweave_coding roadweave_schedule roadweave_recovery \
+    roadweave_quic roadweave_tunnel roadweave_config roadweave_device roadweave_emulate \
+    roadweave_record roadweave_lab roadweave_terminal roadweave_video roadweave_bench \
+    roadweave_control roadweave_web sqlx noq_proto rustls";
 
 #[cfg(test)]
 mod tests {

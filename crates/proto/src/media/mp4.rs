@@ -26,9 +26,10 @@ const BEGINNINGS: [&Kind; 10] =
 const TRACKS_MAX: usize = 8;
 
 /// Where the first picture ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FrameEnd {
     /// Not found yet.
+    #[default]
     Unknown,
     /// Before this offset in the file.
     At(u64),
@@ -37,7 +38,7 @@ pub enum FrameEnd {
 }
 
 /// Finds the end of the first picture.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct FirstFrame {
     start: u64,
     at: u64,
@@ -57,9 +58,10 @@ pub struct FirstFrame {
 
 type Kind = [u8; 4];
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 enum Place {
     /// In the head of a box.
+    #[default]
     Head,
     /// In a box with samples; `wanted` bytes of it are kept.
     Leaf { kind: Kind, end: u64, wanted: usize },
@@ -71,21 +73,7 @@ impl FirstFrame {
     /// The first picture of content that begins at `start` of its file.
     pub fn new(start: u64) -> Self {
         let start = start.min(START_MAX);
-        Self {
-            start,
-            at: start,
-            end: FrameEnd::Unknown,
-            only_file: false,
-            is_file: false,
-            is_first: true,
-            around: Vec::new(),
-            place: Place::Head,
-            kept: Vec::new(),
-            tracks: Vec::new(),
-            is_fragmented: false,
-            fragment: 0,
-            fragment_tracks: Vec::new(),
-        }
+        Self { start, at: start, is_first: true, ..Self::default() }
     }
 
     /// As [`FirstFrame::new`], but only in the beginning of a file, not in a later segment.
