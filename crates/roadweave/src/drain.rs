@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use roadweave_device::local::{Drain, RequestError, RpcError, drain};
-use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
+
+use crate::set::refused;
 
 /// Lets the clients of a running server or proxy go to another, and waits until they are gone.
 ///
@@ -64,10 +65,7 @@ impl DrainArgs {
                 sleep(ASK_INTERVAL);
                 continue;
             }
-            return Err(match error {
-                RequestError::Refused(error) if !passes => BadInput::new(error.message).into(),
-                other => other.into(),
-            });
+            return Err(if passes { error.into() } else { refused(error) });
         }
     }
 }

@@ -10,6 +10,8 @@ use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 use roadweave_tunnel::EncoderTarget;
 
+use crate::set::refused;
+
 /// Prints what an encoder behind this box should do, a line whenever that changes.
 ///
 /// A line has two numbers: the bytes that the next frame may have to arrive within the lane's
@@ -56,10 +58,7 @@ impl EncoderFeedbackArgs {
                 (Err(RequestError::Refused(error)), _) if error.code == RpcError::BUSY => {
                     out::note(format_args!("{}; trying again", error.message));
                 }
-                (Err(RequestError::Refused(error)), None) => {
-                    return Err(BadInput::new(error.message).into());
-                }
-                (Err(error), None) => return Err(error.into()),
+                (Err(error), None) => return Err(refused(error)),
                 (_, None) => {}
                 (_, Some(word)) => {
                     // The instance has ended or hangs: nothing arrives.

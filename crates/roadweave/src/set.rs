@@ -44,16 +44,21 @@ impl SetArgs {
     pub fn run(&self) -> Result<()> {
         let Self { socket, lane, setting: Setting::Strategy { name } } = self;
         let change = SetStrategy { lane: lane.clone(), strategy: name.clone() };
-        match set_strategy(socket, &change) {
-            Ok(notice) => {
-                out::line(format_args!("lane {lane} follows {name} now"))?;
-                if let Some(notice) = notice {
-                    out::line(format_args!("{notice}"))?;
-                }
-            }
-            Err(RequestError::Refused(error)) => return Err(BadInput::new(error.message).into()),
-            Err(other) => return Err(other.into()),
-        }
-        Ok(())
+        tell_change(&format!("lane {lane} follows {name} now"), set_strategy(socket, &change))
+    }
+}
+
+/// Prints what a change has `done`, and what the instance notes to it.
+pub fn tell_change(done: &str, changed: Result<Option<String>, RequestError>) -> Result<()> {
+    let notice = changed.map_err(refused)?;
+    out::line(done)?;
+    notice.iter().try_for_each(|notice| Ok(out::line(notice)?))
+}
+
+/// The error of a request: what the instance refuses is for the user to correct.
+pub fn refused(error: RequestError) -> anyhow::Error {
+    match error {
+        RequestError::Refused(error) => BadInput::new(error.message).into(),
+        other => other.into(),
     }
 }

@@ -10,10 +10,11 @@ use roadweave_device::local::{
     BeginSpeedtest, RequestError, RpcError, begin_speedtest, speedtest_report,
 };
 use roadweave_proto::peer_text;
-use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 use roadweave_terminal::seconds::parse_seconds;
 use roadweave_tunnel::{LoadReport, SpeedtestReport, SpeedtestRow, SpeedtestState};
+
+use crate::set::refused;
 
 /// Measures what each uplink of a running client carries, and all together.
 ///
@@ -82,11 +83,7 @@ impl SpeedtestArgs {
             bytes_max: self.limit * 1_000_000,
             metered: self.metered,
         };
-        match begin_speedtest(&self.socket, &begin) {
-            Ok(()) => Ok(()),
-            Err(RequestError::Refused(error)) => Err(BadInput::new(error.message).into()),
-            Err(other) => Err(other.into()),
-        }
+        begin_speedtest(&self.socket, &begin).map_err(refused)
     }
 
     /// Prints the progress until the test is over.

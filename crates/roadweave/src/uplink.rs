@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::ValueEnum;
-use roadweave_device::local::{RequestError, SetUplink, set_uplink};
-use roadweave_terminal::exit::BadInput;
-use roadweave_terminal::out;
+use roadweave_device::local::{SetUplink, set_uplink};
+
+use crate::set::tell_change;
 
 /// Pauses an uplink of a running client, or uses it otherwise, until it is started anew
 #[derive(Debug, clap::Args)]
@@ -97,17 +97,7 @@ impl UplinkArgs {
                 (change, done)
             }
         };
-        match set_uplink(&self.socket, &change) {
-            Ok(notice) => {
-                out::line(&done)?;
-                if let Some(notice) = notice {
-                    out::line(format_args!("{notice}"))?;
-                }
-                Ok(())
-            }
-            Err(RequestError::Refused(error)) => Err(BadInput::new(error.message).into()),
-            Err(other) => Err(other.into()),
-        }
+        tell_change(&done, set_uplink(&self.socket, &change))
     }
 }
 
