@@ -229,35 +229,33 @@ pub fn validate_lanes(names: LaneNames, lanes: &[LaneFields]) -> Result<(), Faul
         return Err(Fault::new(format!("{table}.{LANES_MAX}"), message));
     }
     for (position, lane) in lanes.iter().enumerate() {
-        if lanes[..position].iter().any(|other| other.name == lane.name) {
-            return Err(Fault::new(
-                format!("{table}.{position}.name"),
-                format!("two lanes are called \"{}\"; give each its own name", lane.name),
-            ));
+        let fault = |field: &str, message: String| {
+            Err(Fault::new(format!("{table}.{position}.{field}"), message))
+        };
+        let name = &lane.name;
+        if lanes[..position].iter().any(|other| other.name == *name) {
+            return fault(
+                "name",
+                format!("two lanes are called \"{name}\"; give each its own name"),
+            );
         }
         let (deadline, decode) = (lane.deadline_ms.get(), lane.decode_ms.get());
         if lane.ordering == Ordering::Frames && decode >= deadline {
-            return Err(Fault::new(
-                format!("{table}.{position}.decode_ms"),
-                format!(
-                    "lane \"{}\": decode_ms = {decode} leaves nothing of deadline_ms = {deadline}, \
-                     so that no frame would be waited for; write less",
-                    lane.name
-                ),
-            ));
+            let message = format!(
+                "lane \"{name}\": decode_ms = {decode} leaves nothing of deadline_ms = {deadline}, \
+                 so that no frame would be waited for; write less"
+            );
+            return fault("decode_ms", message);
         }
         let of_xnc =
             [("insurance_percent", lane.insurance_percent.get() > 0), ("patient", lane.patient)];
         let strategy = lane.strategy.get();
         if let Some((field, _)) = of_xnc.iter().find(|(_, is_set)| *is_set && !strategy.codes()) {
-            return Err(Fault::new(
-                format!("{table}.{position}.{field}"),
-                format!(
-                    "lane \"{}\": strategy \"{strategy}\" has no {field}; leave {field} out, or \
-                     take \"xnc\"",
-                    lane.name
-                ),
-            ));
+            let message = format!(
+                "lane \"{name}\": strategy \"{strategy}\" has no {field}; leave {field} out, or \
+                 take \"xnc\""
+            );
+            return fault(field, message);
         }
         let rule = &lane.rule;
         for (field, ports) in [
@@ -265,17 +263,14 @@ pub fn validate_lanes(names: LaneNames, lanes: &[LaneFields]) -> Result<(), Faul
             ("source_ports", rule.source_ports),
             ("destination_ports", rule.destination_ports),
         ] {
+            let field = format!("{prefix}{field}");
             if let Some(Ports::Range([first, last])) = ports
                 && first > last
             {
-                return Err(Fault::new(
-                    format!("{table}.{position}.{prefix}{field}"),
-                    format!(
-                        "lane \"{}\": {prefix}{field} = [{first}, {last}] is empty; \
-                         write the lower port first",
-                        lane.name
-                    ),
-                ));
+                let message = format!(
+                    "lane \"{name}\": {field} = [{first}, {last}] is empty; write the lower port first"
+                );
+                return fault(&field, message);
             }
         }
         for (field, networks) in [("source", &rule.source), ("destination", &rule.destination)] {
@@ -305,16 +300,13 @@ pub fn validate_deadlines(lanes: &[LaneFields]) -> Result<(), Fault> {
     for (position, lane) in lanes.iter().enumerate() {
         let expiry_ms = lane.to_config().keeps_for().as_millis();
         if i128::from(lane.deadline_ms.get()) > expiry_ms as i128 {
-            return Err(Fault::new(
-                format!("lanes.{position}.deadline_ms"),
-                format!(
-                    "lane \"{}\": deadline_ms = {} is above expire_after_ms = {}, so that nothing would \
-                     be repaired in time; write a deadline of at most that, or a longer expiry",
-                    lane.name,
-                    lane.deadline_ms.get(),
-                    expiry_ms
-                ),
-            ));
+            let message = format!(
+                "lane \"{}\": deadline_ms = {} is above expire_after_ms = {expiry_ms}, so that nothing \
+                 would be repaired in time; write a deadline of at most that, or a longer expiry",
+                lane.name,
+                lane.deadline_ms.get()
+            );
+            return Err(Fault::new(format!("lanes.{position}.deadline_ms"), message));
         }
     }
     Ok(())
