@@ -20,19 +20,14 @@ pub enum CongestionControl {
     Cubic,
 }
 
-/// There is no congestion control of this name.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown congestion control `{0}`, known are `bbr` and `cubic`")]
-pub struct UnknownCongestionControl(String);
-
 impl FromStr for CongestionControl {
-    type Err = UnknownCongestionControl;
+    type Err = String;
 
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
+    fn from_str(name: &str) -> Result<Self, String> {
         match name {
             "bbr" => Ok(Self::Bbr),
             "cubic" => Ok(Self::Cubic),
-            _ => Err(UnknownCongestionControl(name.to_owned())),
+            _ => Err(format!("unknown congestion control `{name}`, known are `bbr` and `cubic`")),
         }
     }
 }

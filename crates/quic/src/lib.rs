@@ -49,7 +49,7 @@ mod transport;
 mod unread;
 mod virtual_address;
 
-pub use config::{ConfigError, CongestionControl, TransportConfig, UnknownCongestionControl};
+pub use config::{ConfigError, CongestionControl, TransportConfig};
 pub use connection::Connection;
 pub use endpoint::Endpoint;
 pub use epoch::Epoch;

@@ -10,7 +10,7 @@
 //! too early or for a dead server. So an answer concerns one server over one uplink, and no
 //! decision depends on it alone. Without the probe an attacker would have to guess 24 bytes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -37,7 +37,6 @@ pub struct Prober {
     ids: SeededIds,
     /// By the sender's own ID in the probe.
     waiting: BTreeMap<[u8; OWN_ID], Waiting>,
-    by_time: BTreeSet<(Instant, [u8; OWN_ID])>,
     /// When the full burst is available again (the generic cell rate algorithm).
     whole_at: Instant,
     outbox: Outbox,
@@ -63,7 +62,6 @@ impl Prober {
         Self {
             ids: SeededIds::new(seed, b"probes"),
             waiting: BTreeMap::new(),
-            by_time: BTreeSet::new(),
             whole_at: Instant::ZERO,
             outbox: Outbox::default(),
         }
@@ -91,7 +89,6 @@ impl Prober {
         let route = Route { uplink: Some(uplink), destination: server, source: None, ecn: None };
         self.outbox.push(route, &packet);
         let waiting = Waiting { sent: now, uplink, server, version, server_id };
-        self.by_time.insert((now, own_id));
         self.waiting.insert(own_id, waiting);
         true
     }
@@ -119,25 +116,27 @@ impl Prober {
             return None;
         }
         self.waiting.remove(&own_id);
-        self.by_time.remove(&(sent, own_id));
         Some(ProbeOutcome { uplink, server, rtt: Some(received.since(sent)) })
     }
 
     /// The oldest probe without an answer in time.
     pub fn poll_unanswered(&mut self, now: Instant) -> Option<ProbeOutcome> {
-        let (sent, own_id) = self.by_time.first().copied()?;
+        let (sent, own_id) = self.oldest()?;
         if now <= sent + Self::PATIENCE {
             return None;
         }
-        self.by_time.pop_first();
         let Waiting { uplink, server, .. } = self.waiting.remove(&own_id)?;
         Some(ProbeOutcome { uplink, server, rtt: None })
     }
 
     /// When [`Prober::poll_unanswered`] returns the next.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let (sent, _) = self.by_time.first()?;
-        Some(*sent + Self::PATIENCE + Duration::from_nanos(1))
+        let (sent, _) = self.oldest()?;
+        Some(sent + Self::PATIENCE + Duration::from_nanos(1))
+    }
+
+    fn oldest(&self) -> Option<(Instant, [u8; OWN_ID])> {
+        self.waiting.iter().map(|(own_id, waiting)| (waiting.sent, *own_id)).min()
     }
 
     /// Whether probes wait to be sent.
@@ -286,7 +285,7 @@ mod tests {
         let left = (0..10_000).filter(|ms| probe(&mut prober, ms / 10)).count();
         assert_eq!(left, Prober::WAITING_MAX);
         while prober.poll_unanswered(at(10_000)).is_some() {}
-        assert!(prober.by_time.is_empty() && prober.waiting.is_empty());
+        assert!(prober.waiting.is_empty());
         let burst = (0..1_000).filter(|_| probe(&mut prober, 10_000)).count();
         assert_eq!(burst, BURST as usize);
     }

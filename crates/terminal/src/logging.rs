@@ -8,7 +8,6 @@ use std::io::{self, IsTerminal as _, Write};
 use roadweave_log::Lines;
 use tracing::level_filters::STATIC_MAX_LEVEL;
 use tracing_subscriber::filter::{LevelFilter, Targets};
-use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -38,11 +37,12 @@ pub fn start(filter: &str, format: LogFormat) -> anyhow::Result<()> {
     // No colours in a journal or a file.
     let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let text = (format == LogFormat::Text).then(|| {
+        let lines = lines.clone();
         tracing_subscriber::fmt::layer()
             .with_ansi(colours)
             // The library would report these by `eprintln!`.
             .log_internal_errors(false)
-            .with_writer(LogWriter(lines.clone()))
+            .with_writer(move || Event { lines: lines.clone(), text: Vec::new() })
     });
     let structured = match format {
         LogFormat::Text => None,
@@ -135,23 +135,13 @@ fn notice(lost: u64) -> Vec<u8> {
     line.into_bytes()
 }
 
-/// Passes events on as whole lines.
-struct LogWriter(Lines);
-
-struct Event<'a> {
-    lines: &'a Lines,
+/// Passes an event on as whole lines.
+struct Event {
+    lines: Lines,
     text: Vec<u8>,
 }
 
-impl<'a> MakeWriter<'a> for LogWriter {
-    type Writer = Event<'a>;
-
-    fn make_writer(&'a self) -> Event<'a> {
-        Event { lines: &self.0, text: Vec::new() }
-    }
-}
-
-impl Write for Event<'_> {
+impl Write for Event {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.text.extend_from_slice(bytes);
         Ok(bytes.len())
@@ -162,7 +152,7 @@ impl Write for Event<'_> {
     }
 }
 
-impl Drop for Event<'_> {
+impl Drop for Event {
     fn drop(&mut self) {
         if !self.text.is_empty() {
             self.lines.push(one_event(&self.text));
