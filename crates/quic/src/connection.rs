@@ -48,7 +48,7 @@ use crate::gate::{Gate, GateState};
 use crate::idle_probes::IdleProbes;
 use crate::meter::sent::TrackedPayload;
 use crate::outbox::Outbox;
-use crate::path::{NewPath, Path};
+use crate::path::Path;
 use crate::payload::PAYLOAD_OVERHEAD;
 use crate::stats::ConnectionStats;
 use crate::unread::Unread;
@@ -83,7 +83,8 @@ pub struct Connection {
     wishes: VecDeque<Wish>,
     acknowledges_on_all: bool,
     unresponsive: Option<PathId>,
-    gates: Gates,
+    /// The path with the only open gate; all others are sealed.
+    only_open: Option<PathId>,
 
     phase: Phase,
     peer: Option<PublicKey>,
@@ -118,13 +119,6 @@ enum Phase {
     },
     Open,
     Closed,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Gates {
-    /// One is open and the others are sealed.
-    Only(PathId),
-    Other,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -165,7 +159,7 @@ impl Connection {
         let gate = Gate::of(&new.quic, noq_proto::PathId::ZERO)
             .expect("a new connection has path 0, and all controllers are gated");
         gate.set(GateState::Open);
-        let first = NewPath { id: PathId(0), uplink: new.uplink, remote: new.remote, gate };
+        let first = Path::new(now, PathId(0), new.uplink, new.remote, gate);
         let mut quic = new.quic;
         let mut connection = Self {
             epoch: new.epoch,
@@ -174,7 +168,7 @@ impl Connection {
             quic,
             idle_probes: new.idle_probes,
             refusal: new.refusal,
-            paths: vec![Path::new(now, first)],
+            paths: vec![first],
             snapshots: Vec::new(),
             refreshed: None,
             pacing: Pacing::default(),
@@ -184,7 +178,7 @@ impl Connection {
             wishes: VecDeque::new(),
             acknowledges_on_all: false,
             unresponsive: None,
-            gates: Gates::Other,
+            only_open: None,
             phase: Phase::Handshake { until: now + new.config.handshake_timeout },
             config: new.config,
             peer: None,

@@ -73,20 +73,19 @@ struct Probation {
     answer_timeout: Duration,
 }
 
-pub(crate) struct NewPath {
-    pub(crate) id: PathId,
-    pub(crate) uplink: Option<UplinkId>,
-    pub(crate) remote: SocketAddr,
-    pub(crate) gate: Arc<Gate>,
-}
-
 impl Path {
-    pub(crate) fn new(now: Instant, new: NewPath) -> Self {
+    pub(crate) fn new(
+        now: Instant,
+        id: PathId,
+        uplink: Option<UplinkId>,
+        remote: SocketAddr,
+        gate: Arc<Gate>,
+    ) -> Self {
         Self {
-            id: new.id,
-            uplink: new.uplink,
-            remote: new.remote,
-            gate: new.gate,
+            id,
+            uplink,
+            remote,
+            gate,
             pacers: Pacing::ALL.map(|_| Pacer::new(now)),
             validated: false,
             asked_since: now,

@@ -159,7 +159,7 @@ impl Connection {
         path.validated = false;
         path.asked_since = now;
         path.answers_before = Some(answers);
-        self.gates = super::Gates::Other;
+        self.only_open = None;
         self.take_snapshots(now);
         self.want_flush(now);
     }
@@ -367,7 +367,7 @@ impl Connection {
             .unresponsive
             .take_if(|id| *id == path.id)
             .map_or(reason, |_| PathCloseReason::Unresponsive);
-        self.gates = super::Gates::Other;
+        self.only_open = None;
         self.events.push_back(Event::PathClosed(path.id, reason));
         self.take_snapshots(now);
         self.want_flush(now);

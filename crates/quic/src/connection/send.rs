@@ -8,12 +8,12 @@ use noq_proto::{SendDatagramError, Transmit};
 use roadweave_proto::{Instant, PathId};
 
 use super::upkeep::MEASURE_SENDING;
-use super::{Connection, Gates, Phase, Wish};
+use super::{Connection, Phase, Wish};
 use crate::event::{PathError, SendError};
 use crate::gate::{Gate, GateState};
 use crate::meter::sent::{Fate, TrackedPayload};
 use crate::outbox::{Ecn, Route};
-use crate::path::{NewPath, Path};
+use crate::path::Path;
 use crate::payload::Payload;
 use crate::virtual_address;
 
@@ -351,24 +351,24 @@ impl Connection {
     }
 
     fn open_only(&mut self, id: PathId) {
-        if self.gates == Gates::Only(id) {
+        if self.only_open == Some(id) {
             return;
         }
         for path in &self.paths {
             path.set_gate(if path.id == id { GateState::Open } else { GateState::Sealed });
             path.gate.meter().disclaim();
         }
-        self.gates = Gates::Only(id);
+        self.only_open = Some(id);
     }
 
     fn close_all_gates(&mut self) {
         self.paths.iter().for_each(|path| path.set_gate(GateState::Closed));
-        self.gates = Gates::Other;
+        self.only_open = None;
     }
 
     fn open_all_gates(&mut self) {
         self.paths.iter().for_each(|path| path.set_gate(GateState::Open));
-        self.gates = Gates::Other;
+        self.only_open = None;
     }
 
     fn send_fragments(&mut self, now: Instant) {
@@ -430,10 +430,10 @@ impl Connection {
         // The library shows the number of a path only as text.
         let Ok(number) = quic_id.to_string().parse() else { return };
         gate.meter().start_tracking();
-        let path = Path::new(now, NewPath { id: PathId(number), uplink, remote, gate });
+        let path = Path::new(now, PathId(number), uplink, remote, gate);
         let index = self.paths.partition_point(|other| other.id < path.id);
         self.paths.insert(index, path);
-        self.gates = Gates::Other;
+        self.only_open = None;
         self.take_snapshots(now);
     }
 }
