@@ -15,9 +15,9 @@ use roadweave_terminal::exit::BadInput;
 use roadweave_tunnel::{AnchorConfig, AnchorTenant, PeerTable, ServerConfig};
 
 use crate::files::{ANCHOR_FILE, PROXY_FILE};
-use crate::member;
+use crate::member::{self, Source};
 use crate::run::{in_order, tun_settings};
-use crate::source::{Source, in_fleet, warn_of};
+use crate::source::{in_fleet, warn_of};
 
 /// The fields that an anchor reads again. Others need a restart.
 const ANCHOR_RELOADS: [&str; 5] =
@@ -57,8 +57,8 @@ impl ProxyArgs {
     /// # Errors
     /// When the file is broken, or the system does not let the proxy run.
     pub fn run(&self) -> Result<()> {
-        let source = Source::<ProxyFile>::new(&self.config, self.state_directory.as_deref());
-        let mut file = source.read().map_err(BadInput::new)?;
+        let source = Source::new(&self.config, self.state_directory.as_deref());
+        let mut file: ProxyFile = source.read_as().map_err(BadInput::new)?;
         member::check(&source.path, &file.private_key, &file.state_directory)?;
         if file.tenants.is_empty() && !Membership::is_there(&file.state_directory) {
             return Err(without_tenant(&source.path, NO_TENANTS));
@@ -111,8 +111,8 @@ impl AnchorArgs {
     /// # Errors
     /// When the file is broken, or the system does not let the anchor run.
     pub fn run(&self) -> Result<()> {
-        let source = Source::<AnchorFile>::new(&self.config, self.state_directory.as_deref());
-        let mut file = source.read().map_err(BadInput::new)?;
+        let source = Source::new(&self.config, self.state_directory.as_deref());
+        let mut file: AnchorFile = source.read_as().map_err(BadInput::new)?;
         member::check(&source.path, &file.private_key, &file.state_directory)?;
         if file.tenant.is_empty() && !Membership::is_there(&file.state_directory) {
             return Err(without_tenant(&source.path, "tenant is missing; write its name"));

@@ -15,20 +15,20 @@ use crate::files::CLIENT_FILE;
 /// The configuration of the controller in force, for the next reading of the file.
 pub type InForce = Arc<Mutex<Option<String>>>;
 
-/// A client's file.
+/// The file of a member, and the state directory that is to count instead of the one in it.
 #[derive(Clone, Debug)]
-pub struct ClientSource {
+pub struct Source {
     pub path: PathBuf,
-    state_directory: Option<PathBuf>,
+    pub state_directory: Option<PathBuf>,
 }
 
-impl ClientSource {
+impl Source {
     pub fn new(path: &Path, state_directory: Option<&Path>) -> Self {
         let state_directory = state_directory.map(Path::to_owned);
         Self { path: path.to_owned(), state_directory }
     }
 
-    /// The file, with the fields of `remote` that it lacks.
+    /// The file of a client, with the fields of `remote` that it lacks.
     pub fn read(&self, remote: Option<&str>) -> Result<Merged, FileError> {
         let text = roadweave_config::read_text(&self.path, true);
         let merge = |text: &str| roadweave_config::merge(&self.path, text, remote);
@@ -45,7 +45,7 @@ impl ClientSource {
 
     /// Reads the file again, if it exists.
     pub fn files(&self) -> Vec<PathBuf> {
-        existing(&self.path)
+        self.path.exists().then(|| self.path.clone()).into_iter().collect()
     }
 
     pub fn without_server(&self) -> BadInput {
@@ -62,10 +62,6 @@ pub fn may_be_missing(error: &FileError, path: &Path, usual: &str) -> bool {
     let is_missing = matches!(error, FileError::Read { source, .. }
         if source.kind() == std::io::ErrorKind::NotFound);
     is_missing && path == Path::new(usual)
-}
-
-pub fn existing(path: &Path) -> Vec<PathBuf> {
-    path.exists().then(|| path.to_owned()).into_iter().collect()
 }
 
 /// Checks that there is a key: this one of the file at `path`, or one from a join.
@@ -118,7 +114,7 @@ pub fn is_other_key(read: PrivateKey, key: PublicKey) -> Result<bool, String> {
 /// The settings at the start of a client: its file, and below it the configuration of its fleet.
 /// One that cannot be used is refused, and the former one is tried.
 pub fn begin(
-    source: &ClientSource,
+    source: &Source,
     membership: &mut Membership,
     in_force: &InForce,
     file: ClientFile,
@@ -142,7 +138,7 @@ pub fn begin(
 
 /// Reads the client's file and the configuration of its fleet again, at each call.
 pub fn merge_client(
-    source: ClientSource,
+    source: Source,
     in_force: InForce,
 ) -> impl FnMut(Option<&str>) -> Result<Applied<ClientReload>, String> + Send {
     move |remote| {

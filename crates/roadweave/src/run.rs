@@ -23,7 +23,7 @@ use roadweave_terminal::out;
 use roadweave_tunnel::{Candidate, RouterConfig};
 
 use crate::files::CLIENT_FILE;
-use crate::member::{self, ClientSource, InForce};
+use crate::member::{self, InForce, Source};
 
 /// Runs the client, in the vehicle.
 #[derive(Debug, clap::Args)]
@@ -54,7 +54,7 @@ impl ClientArgs {
     /// # Errors
     /// When the file is broken, or the system does not let the client run.
     pub fn run(&self) -> Result<()> {
-        let source = ClientSource::new(&self.config, self.state_directory.as_deref());
+        let source = Source::new(&self.config, self.state_directory.as_deref());
         let mut file = source.read(None).map_err(BadInput::new)?.file;
         member::check(&source.path, &file.private_key, &file.state_directory)?;
         if file.server.is_none() && !Membership::is_there(&file.state_directory) {
@@ -188,7 +188,7 @@ const CLIENT_RELOADS: [&str; 9] = [
 
 /// Reads a client's file again. `started` is the file of the start.
 fn reload_client(
-    source: ClientSource,
+    source: Source,
     started: ClientFile,
     key: PublicKey,
     in_force: InForce,

@@ -15,9 +15,9 @@ use roadweave_terminal::exit::BadInput;
 use roadweave_tunnel::ServerConfig;
 
 use crate::files::SERVER_FILE;
-use crate::member;
+use crate::member::{self, Source};
 use crate::run::{in_order, tun_settings};
-use crate::source::{Source, in_fleet, warn_of};
+use crate::source::{in_fleet, warn_of};
 
 /// Runs the server.
 #[derive(Debug, clap::Args)]
@@ -37,8 +37,8 @@ impl ServerArgs {
     /// # Errors
     /// When the file is broken, or the system does not let the server run.
     pub fn run(&self) -> Result<()> {
-        let source = Source::<ServerFile>::new(&self.config, self.state_directory.as_deref());
-        let mut file = source.read().map_err(BadInput::new)?;
+        let source = Source::new(&self.config, self.state_directory.as_deref());
+        let mut file: ServerFile = source.read_as().map_err(BadInput::new)?;
         member::check(&source.path, &file.private_key, &file.state_directory)?;
         if self.check {
             return in_order(&source.path, &file);

@@ -1,7 +1,6 @@
 //! The files of the roles that others connect to: a server, a proxy, an anchor.
 
-use std::marker::PhantomData;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use roadweave_config::{AnchorFile, FileError, PrivateKey, ProxyFile, ServerFile, Validate};
@@ -12,16 +11,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::files::{ANCHOR_FILE, PROXY_FILE, SERVER_FILE};
-use crate::member::{existing, is_other_key, may_be_missing};
+use crate::member::{Source, is_other_key, may_be_missing};
 use crate::run::{ignored, warnings};
-
-/// The file of a server, a proxy or an anchor.
-#[derive(Debug)]
-pub struct Source<F> {
-    pub path: PathBuf,
-    state_directory: Option<PathBuf>,
-    file: PhantomData<fn() -> F>,
-}
 
 /// A role that others connect to, which may be a member of a fleet.
 pub trait MemberFile: Validate + DeserializeOwned + Serialize {
@@ -56,13 +47,9 @@ impl MemberFile for AnchorFile {
     }
 }
 
-impl<F: MemberFile> Source<F> {
-    pub fn new(path: &Path, state_directory: Option<&Path>) -> Self {
-        let state_directory = state_directory.map(Path::to_owned);
-        Self { path: path.to_owned(), state_directory, file: PhantomData }
-    }
-
-    pub fn read(&self) -> Result<F, FileError> {
+impl Source {
+    /// The file of a server, a proxy or an anchor.
+    pub fn read_as<F: MemberFile>(&self) -> Result<F, FileError> {
         let mut file: F = match roadweave_config::load(&self.path) {
             Err(error) if may_be_missing(&error, &self.path, F::USUAL) => {
                 roadweave_config::parse(&self.path, "")?
@@ -75,14 +62,9 @@ impl<F: MemberFile> Source<F> {
         Ok(file)
     }
 
-    /// Reads the file again, if it exists.
-    pub fn files(&self) -> Vec<PathBuf> {
-        existing(&self.path)
-    }
-
     /// Reads the file again, at each call, for a member of this key that has `started`: `fields`
     /// count without a restart, as `read` has them.
-    pub fn reload(
+    pub fn reload<F: MemberFile>(
         self,
         started: F,
         key: PublicKey,
@@ -90,7 +72,7 @@ impl<F: MemberFile> Source<F> {
         read: impl Fn(&F) -> Result<ServerReload, String>,
     ) -> impl FnMut() -> Result<Reread<ServerReload>, String> {
         move || {
-            let mut file = self.read().map_err(|error| error.to_string())?;
+            let mut file: F = self.read_as().map_err(|error| error.to_string())?;
             warn_of(&file);
             let other_key = is_other_key(file.member().1.take(), key)?;
             let ignored = ignored(&started, &file, fields, other_key);
