@@ -25,7 +25,7 @@ use roadweave_terminal::out;
 use roadweave_terminal::seconds::parse_seconds;
 use roadweave_tunnel::SessionStatus;
 
-use self::files::{Appended, Files, Limits, Part};
+use self::files::{Files, Limits, Part};
 use self::trace::{About, Beginning, Reading, Trace, uplinks};
 
 /// Writes how the sessions and paths of a running client or server do, as qlog
@@ -208,13 +208,11 @@ impl Written {
     fn take(&mut self, files: &mut Files, now: Now, reading: &Reading<'_>) {
         if let Some(mut part) = self.part.take() {
             let records = self.trace.news(now, reading);
-            match files.append(now.run, &mut part, &records) {
-                Appended::Done => {
-                    self.part = Some(part);
-                    return;
-                }
-                Appended::Full | Appended::Failed => files.end(part),
+            if files.append(now.run, &mut part, &records) {
+                self.part = Some(part);
+                return;
             }
+            files.end(part);
         }
         let how = Beginning { part: self.parts + 1, readings_lost: self.lost };
         let records = self.trace.begin(now, reading, how);

@@ -26,17 +26,7 @@ struct Sample {
     at: Duration,
     goodput_kbps: Option<[u64; 2]>,
     target_kbps: Option<u64>,
-    links: Vec<(Arc<str>, LinkSample)>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct LinkSample {
-    sent_kbps: u64,
-    received_kbps: u64,
-    /// `None` without a path.
-    round_trip_ms: Option<f32>,
-    loss_permille: u16,
-    is_usable: bool,
+    links: Vec<(Arc<str>, LinkRow)>,
 }
 
 #[derive(Debug, Serialize)]
@@ -50,8 +40,9 @@ pub(crate) struct Rows<'a> {
 #[derive(Debug, Serialize)]
 struct Row(u64, u64, Option<[u64; 2]>, Option<u64>, Vec<LinkRow>);
 
-/// Place in the names, sent and received in kbit/s, round trip in ms, loss in thousandths, usable.
-#[derive(Debug, Serialize)]
+/// Place in the names, sent and received in kbit/s, round trip in ms if there is a path, loss in
+/// thousandths, usable.
+#[derive(Clone, Copy, Debug, Serialize)]
 struct LinkRow(usize, u64, u64, Option<f32>, u16, bool);
 
 impl Samples {
@@ -65,7 +56,7 @@ impl Samples {
         };
         let is_here = history.away.is_none();
         let links = history.links.iter().filter(|_| is_here).take(LINKS_MAX);
-        let links = links.map(|(name, link)| (self.name(name), LinkSample::of(link))).collect();
+        let links = links.map(|(name, link)| (self.name(name), LinkRow::of(link))).collect();
         self.all.push_back(Sample {
             number: self.count,
             at,
@@ -96,14 +87,7 @@ impl Samples {
                     names.push(name);
                     names.len() - 1
                 });
-                let LinkSample {
-                    sent_kbps,
-                    received_kbps,
-                    round_trip_ms,
-                    loss_permille,
-                    is_usable,
-                } = *link;
-                LinkRow(place, sent_kbps, received_kbps, round_trip_ms, loss_permille, is_usable)
+                LinkRow { 0: place, ..*link }
             });
             let links = links.collect();
             let at_ms = sample.at.as_millis() as u64;
@@ -113,16 +97,14 @@ impl Samples {
     }
 }
 
-impl LinkSample {
+impl LinkRow {
+    /// The row of a link without a place yet.
     fn of(link: &Link) -> Self {
         let round_trip_ms = ((link.round_trip_ms * 10.0).round() / 10.0) as f32;
-        Self {
-            sent_kbps: kbps(link.rates[0]),
-            received_kbps: kbps(link.rates[1]),
-            round_trip_ms: link.status.map(|_| round_trip_ms),
-            loss_permille: (link.loss * 1e3).round().clamp(0.0, 1e3) as u16,
-            is_usable: link.status == Some(PathStatus::Usable) && !link.is_paused,
-        }
+        let loss_permille = (link.loss * 1e3).round().clamp(0.0, 1e3) as u16;
+        let is_usable = link.status == Some(PathStatus::Usable) && !link.is_paused;
+        let [sent, received] = link.rates.map(kbps);
+        Self(0, sent, received, link.status.map(|_| round_trip_ms), loss_permille, is_usable)
     }
 }
 

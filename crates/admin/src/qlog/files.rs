@@ -31,14 +31,6 @@ pub(super) struct Limits {
     pub(super) files_max: usize,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Appended {
-    Done,
-    Full,
-    /// The records are lost, and the file takes no more.
-    Failed,
-}
-
 #[derive(Debug)]
 pub(super) struct Part {
     file: File,
@@ -113,32 +105,25 @@ impl Files {
         }
     }
 
-    /// Writes all of the records or none.
-    pub(super) fn append(&mut self, now: Duration, part: &mut Part, records: &[u8]) -> Appended {
+    /// Writes all of the records or none; then the file takes no more, and `false` is returned.
+    pub(super) fn append(&mut self, now: Duration, part: &mut Part, records: &[u8]) -> bool {
         if part.bytes + records.len() as u64 > self.limits.bytes_max.saturating_sub(LAST) {
-            return Appended::Full;
+            return false;
         }
         self.append_last(now, part, records)
     }
 
     /// Writes the last records of a session, at most [`LAST`] bytes, for which room is kept.
-    pub(super) fn append_last(
-        &mut self,
-        now: Duration,
-        part: &mut Part,
-        records: &[u8],
-    ) -> Appended {
-        match part.file.write_all(records) {
-            Ok(()) => {
-                part.bytes += records.len() as u64;
-                Appended::Done
-            }
+    pub(super) fn append_last(&mut self, now: Duration, part: &mut Part, records: &[u8]) -> bool {
+        let written = part.file.write_all(records);
+        match &written {
+            Ok(()) => part.bytes += records.len() as u64,
             Err(error) => {
                 let _ = part.file.set_len(part.bytes);
-                self.fail(now, &part.name, &error);
-                Appended::Failed
+                self.fail(now, &part.name, error);
             }
         }
+        written.is_ok()
     }
 
     /// The file is complete and may be removed when it is the oldest.
