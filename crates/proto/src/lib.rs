@@ -12,6 +12,7 @@ mod drop_reason;
 mod ids;
 mod marks;
 mod name_pattern;
+mod named;
 mod offer;
 mod order;
 mod pacing;

@@ -4,35 +4,21 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::named::named;
 use crate::{Instant, PathId, Policy, Rate, UplinkId};
 
-/// Whether a path may carry packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PathStatus {
-    /// The peer has not yet answered on the path (path validation, RFC 9000 section 8.2).
-    Validating,
-    /// The path answers, and carries data.
-    Usable,
-    /// A packet was unanswered for longer than the probe timeout, and nothing arrived since: the
-    /// path gets probes, and data only if there is no other.
-    Suspect,
-    /// Kept alive without data, by request of the user or the peer.
-    Standby,
-}
-
-impl PathStatus {
-    /// All statuses that a path can have.
-    pub const ALL: [Self; 4] = [Self::Validating, Self::Usable, Self::Suspect, Self::Standby];
-
-    /// The name of the status in JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Validating => "validating",
-            Self::Usable => "usable",
-            Self::Suspect => "suspect",
-            Self::Standby => "standby",
-        }
+named! {
+    /// Whether a path may carry packets.
+    PathStatus {
+        /// The peer has not yet answered on the path (path validation, RFC 9000 section 8.2).
+        Validating = "validating",
+        /// The path answers, and carries data.
+        Usable = "usable",
+        /// A packet was unanswered for longer than the probe timeout, and nothing arrived since:
+        /// the path gets probes, and data only if there is no other.
+        Suspect = "suspect",
+        /// Kept alive without data, by request of the user or the peer.
+        Standby = "standby",
     }
 }
 

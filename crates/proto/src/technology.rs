@@ -2,47 +2,29 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use crate::named::named;
 
-/// The technology of an uplink; it suggests how soon a first answer comes (XLINK section 5.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Technology {
-    /// A cable.
-    #[serde(rename = "wired")]
-    Wired,
-    /// Standalone 5G, with its own core network.
-    #[serde(rename = "5g-sa")]
-    FiveGSa,
-    /// Non-standalone 5G, with the core network of LTE.
-    #[serde(rename = "5g-nsa")]
-    FiveGNsa,
-    /// WiFi.
-    #[serde(rename = "wifi")]
-    Wifi,
-    /// LTE.
-    #[serde(rename = "lte")]
-    Lte,
-    /// A satellite.
-    #[serde(rename = "satellite")]
-    Satellite,
+named! {
+    /// The technology of an uplink; it suggests how soon a first answer comes (XLINK section 5.3).
+    Technology {
+        /// A cable.
+        Wired = "wired",
+        /// Standalone 5G, with its own core network.
+        FiveGSa = "5g-sa",
+        /// Non-standalone 5G, with the core network of LTE.
+        FiveGNsa = "5g-nsa",
+        /// WiFi.
+        Wifi = "wifi",
+        /// LTE.
+        Lte = "lte",
+        /// A satellite.
+        Satellite = "satellite",
+    }
 }
 
 impl Technology {
     /// The order of XLINK section 5.3, with the ones that it does not name around it.
-    pub const ORDER: [Self; 6] =
-        [Self::Wired, Self::FiveGSa, Self::FiveGNsa, Self::Wifi, Self::Lte, Self::Satellite];
-
-    /// The name that configuration files use.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Wired => "wired",
-            Self::FiveGSa => "5g-sa",
-            Self::FiveGNsa => "5g-nsa",
-            Self::Wifi => "wifi",
-            Self::Lte => "lte",
-            Self::Satellite => "satellite",
-        }
-    }
+    pub const ORDER: [Self; 6] = Self::ALL;
 
     /// The place of an uplink in `order`, from 0. Unknown ones are first, as they are mostly
     /// cables; technologies that `order` lacks are last.

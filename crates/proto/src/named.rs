@@ -1,0 +1,27 @@
+//! Enumerations of which each value has one name.
+
+/// Makes such an enumeration. The names are those of JSON, of files and of statistics.
+macro_rules! named {
+    ($(#[$meta:meta])* $type:ident {
+        $($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)+
+    }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        #[derive(serde::Serialize, serde::Deserialize)]
+        pub enum $type {
+            $($(#[doc = $doc])+ #[serde(rename = $name)] $variant,)+
+        }
+
+        impl $type {
+            /// All of them, in order.
+            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
+
+            /// The name in JSON, in files and in statistics.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)+ }
+            }
+        }
+    };
+}
+
+pub(crate) use named;
