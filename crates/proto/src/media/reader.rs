@@ -5,37 +5,26 @@
 //! ```
 
 use crate::media::body::{Body, Part};
+use crate::named::named;
 
 /// The longest head that is read, bytes.
 pub const HEAD_MAX: usize = 8 * 1024;
 /// The most fields in it.
 pub const FIELDS_MAX: usize = 64;
 
-/// Why a connection is not read any further.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Unread {
-    /// Not HTTP/1.
-    NotHttp,
-    /// A head has more than [`HEAD_MAX`] bytes, or more than [`FIELDS_MAX`] fields.
-    TooLong,
-    /// The end of the content is ambiguous.
-    Ambiguous,
-    /// It switches to another protocol.
-    Upgraded,
-    /// Too many requests wait for their responses.
-    TooMany,
-}
-
-impl Unread {
-    /// The name that statistics use.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::NotHttp => "not-http",
-            Self::TooLong => "too-long",
-            Self::Ambiguous => "ambiguous",
-            Self::Upgraded => "upgraded",
-            Self::TooMany => "too-many-requests",
-        }
+named! {
+    /// Why a connection is not read any further.
+    Unread {
+        /// Not HTTP/1.
+        NotHttp = "not-http",
+        /// A head has more than [`HEAD_MAX`] bytes, or more than [`FIELDS_MAX`] fields.
+        TooLong = "too-long",
+        /// The end of the content is ambiguous.
+        Ambiguous = "ambiguous",
+        /// It switches to another protocol.
+        Upgraded = "upgraded",
+        /// Too many requests wait for their responses.
+        TooMany = "too-many-requests",
     }
 }
 
