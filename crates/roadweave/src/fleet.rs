@@ -14,10 +14,9 @@ use roadweave_fleet::Role;
 use roadweave_terminal::exit::BadInput;
 use roadweave_tunnel::{AnchorConfig, AnchorTenant, PeerTable, ServerConfig};
 
-use crate::files::{ANCHOR_FILE, PROXY_FILE};
 use crate::member::{self, Source};
 use crate::run::{in_order, tun_settings};
-use crate::source::{in_fleet, warn_of};
+use crate::source::{ANCHOR_FILE, PROXY_FILE, in_fleet, warn_of};
 
 /// The fields that an anchor reads again. Others need a restart.
 const ANCHOR_RELOADS: [&str; 5] =

@@ -10,7 +10,6 @@
 mod drain;
 mod encoder_feedback;
 mod external;
-mod files;
 #[cfg(feature = "server")]
 mod fleet;
 #[cfg(test)]

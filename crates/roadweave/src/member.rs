@@ -10,7 +10,8 @@ use roadweave_device::{ClientReload, Excluded, Technologies};
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_terminal::exit::BadInput;
 
-use crate::files::CLIENT_FILE;
+/// The default path of a client's file. After a join the file may be missing.
+pub const CLIENT_FILE: &str = "/etc/roadweave/client.toml";
 
 /// The configuration of the controller in force, for the next reading of the file.
 pub type InForce = Arc<Mutex<Option<String>>>;

@@ -22,8 +22,7 @@ use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 use roadweave_tunnel::{Candidate, RouterConfig};
 
-use crate::files::CLIENT_FILE;
-use crate::member::{self, InForce, Source};
+use crate::member::{self, CLIENT_FILE, InForce, Source};
 
 /// Runs the client, in the vehicle.
 #[derive(Debug, clap::Args)]

@@ -14,10 +14,9 @@ use roadweave_fleet::Role;
 use roadweave_terminal::exit::BadInput;
 use roadweave_tunnel::ServerConfig;
 
-use crate::files::SERVER_FILE;
 use crate::member::{self, Source};
 use crate::run::{in_order, tun_settings};
-use crate::source::{in_fleet, warn_of};
+use crate::source::{SERVER_FILE, in_fleet, warn_of};
 
 /// Runs the server.
 #[derive(Debug, clap::Args)]

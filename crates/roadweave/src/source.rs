@@ -10,9 +10,13 @@ use roadweave_identity::PublicKey;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::files::{ANCHOR_FILE, PROXY_FILE, SERVER_FILE};
 use crate::member::{Source, is_other_key, may_be_missing};
 use crate::run::{ignored, warnings};
+
+// The default paths of files. After a join the file may be missing.
+pub const SERVER_FILE: &str = "/etc/roadweave/server.toml";
+pub const PROXY_FILE: &str = "/etc/roadweave/proxy.toml";
+pub const ANCHOR_FILE: &str = "/etc/roadweave/anchor.toml";
 
 /// A role that others connect to, which may be a member of a fleet.
 pub trait MemberFile: Validate + DeserializeOwned + Serialize {
