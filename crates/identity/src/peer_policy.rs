@@ -1,7 +1,5 @@
 //! Decides who may connect.
 
-use std::fmt;
-
 use crate::keys::PublicKey;
 
 /// Decides who may connect; asked at each handshake.
@@ -11,16 +9,20 @@ pub trait PeerPolicy: Send + Sync {
 }
 
 /// Why a server refuses a client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
     /// The server does not know the key.
+    #[error("the server does not know this client's key")]
     Unknown,
     /// The key has expired.
+    #[error("this client's key has expired")]
     Expired,
     /// The key was revoked.
+    #[error("this client's key was revoked")]
     Revoked,
     /// The key is valid, but not for this.
+    #[error("this client's key may not be used here")]
     Forbidden,
 }
 
@@ -31,16 +33,5 @@ impl Refusal {
     /// Whether the refusal also ends existing sessions; `Forbidden` only keeps new ones out.
     pub fn ends_sessions(self) -> bool {
         self != Self::Forbidden
-    }
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Unknown => "the server does not know this client's key",
-            Self::Expired => "this client's key has expired",
-            Self::Revoked => "this client's key was revoked",
-            Self::Forbidden => "this client's key may not be used here",
-        })
     }
 }

@@ -32,8 +32,8 @@ use crate::congestion;
 use crate::epoch::Epoch;
 use crate::secrets::{SeededIds, TokenKey};
 use crate::tls::{self, Clock};
-use roadweave_identity::tls::{HandshakeRefusal, SERVER_NAME};
-use roadweave_identity::{Identity, PeerPolicy, PublicKey, Refusal, derive_secret};
+use roadweave_identity::tls::{HandshakeRefusal, Pinned, SERVER_NAME};
+use roadweave_identity::{Identity, derive_secret};
 
 /// The settings of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,7 +126,8 @@ impl Transfer {
             first_ids.lock().unwrap_or_else(std::sync::PoisonError::into_inner).draw(16)
         }));
 
-        let crypto = tls::server(&far, Arc::new(Anyone), refusal, clock.clone())?;
+        let crypto =
+            tls::server(&far, Arc::new(Pinned(near.public_key())), refusal, clock.clone())?;
         let token_key = Arc::new(TokenKey::new(&seed(b"tokens")));
         let mut server = noq_proto::ServerConfig::new(Arc::new(crypto), token_key);
         server.transport_config(transport);
@@ -368,14 +369,6 @@ impl Side {
         let transmit = connection.poll_transmit(now, NonZeroUsize::MIN, &mut packet)?;
         packet.truncate(transmit.size);
         Some(packet.into())
-    }
-}
-
-struct Anyone;
-
-impl PeerPolicy for Anyone {
-    fn check(&self, _key: &PublicKey) -> Result<(), Refusal> {
-        Ok(())
     }
 }
 

@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use crate::out::{self, OutputError};
 
 /// An error in the user's input: a file or an option.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub struct BadInput(String);
 
 impl BadInput {
@@ -16,14 +17,6 @@ impl BadInput {
         Self(error.to_string())
     }
 }
-
-impl fmt::Display for BadInput {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for BadInput {}
 
 /// Prints an error with its causes and chooses the exit code.
 pub fn report(error: &anyhow::Error) -> ExitCode {
