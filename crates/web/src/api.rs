@@ -22,6 +22,7 @@ use roadweave_proto::peer_text;
 use roadweave_tunnel::{PathStatusReport, STRATEGIES, Strategy};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
@@ -114,16 +115,6 @@ struct EventState {
 struct UplinkChange {
     uplink: String,
     paused: bool,
-}
-
-#[derive(Debug, Serialize)]
-struct Done {
-    notice: Option<String>,
-}
-
-#[derive(Debug, Serialize)]
-struct Fault<'a> {
-    error: &'a str,
 }
 
 impl Api {
@@ -270,7 +261,9 @@ impl Api {
             ask()
         });
         Ok(match asking.await {
-            Ok(Ok(notice)) => json(StatusCode::OK, &Done { notice: notice.as_deref().map(shown) }),
+            Ok(Ok(notice)) => {
+                json(StatusCode::OK, &json!({ "notice": notice.as_deref().map(shown) }))
+            }
             Ok(Err(RequestError::Refused(error))) => {
                 fault(StatusCode::CONFLICT, &shown(&error.message))
             }
@@ -337,7 +330,7 @@ fn json(status: StatusCode, value: &impl Serialize) -> Answer {
 }
 
 fn fault(status: StatusCode, error: &str) -> Answer {
-    json(status, &Fault { error })
+    json(status, &json!({ "error": error }))
 }
 
 fn refuse(refusal: Refusal) -> Answer {
