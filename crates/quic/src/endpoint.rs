@@ -36,7 +36,6 @@ use crate::deadlines::Deadlines;
 use crate::epoch::Epoch;
 use crate::event::{ConnectError, ConnectionId, EndpointEvent};
 use crate::idle_probes::IdleProbes;
-use crate::ids::ConnectionSet;
 use crate::outbox::{Outbox, Transmit};
 use crate::probe;
 use crate::source::{Local, Source};
@@ -67,8 +66,8 @@ pub struct Endpoint {
     response_limiter: ResponseLimiter,
     drained: BTreeSet<ConnectionId>,
     /// Connections that may have changed since they were last looked after.
-    touched: ConnectionSet,
-    unsent: ConnectionSet,
+    touched: BTreeSet<ConnectionId>,
+    unsent: BTreeSet<ConnectionId>,
     deadlines: Deadlines,
     /// Connections that are over, with the times at which the library must forget them.
     closing: Deadlines,
@@ -195,10 +194,10 @@ impl Endpoint {
 
     /// When [`handle_timeout`](Endpoint::handle_timeout) wants to be called next.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let touched = self.touched.iter().filter(|id| !self.drained.contains(id));
+        let touched = self.touched.iter().copied().filter(|id| !self.drained.contains(id));
         let touched = touched.filter_map(|id| self.connections.get(&id)?.poll_timeout());
         // A deadline noted before a connection's turn may have been met in it.
-        let noted = self.deadlines.earliest_but(|id| self.touched.contains(id));
+        let noted = self.deadlines.earliest_but(|id| self.touched.contains(&id));
         [noted, self.closing.earliest()].into_iter().flatten().chain(touched).min()
     }
 
@@ -246,7 +245,7 @@ impl Endpoint {
     /// Whether [`Endpoint::poll_transmit`] has packets.
     pub fn has_packets(&self) -> bool {
         let waits = |id| self.connections.get(&id).is_some_and(|it| it.has_packets());
-        !self.outbox.is_empty() || self.unsent.iter().any(waits)
+        !self.outbox.is_empty() || self.unsent.iter().copied().any(waits)
     }
 
     /// The packets of the next non-empty outbox; dropping them clears it.
@@ -257,7 +256,7 @@ impl Endpoint {
         let connections = &mut self.connections;
         let mut waits =
             |id: &ConnectionId| connections.get_mut(id).is_some_and(|it| !it.outbox().is_empty());
-        let id = std::iter::from_fn(|| self.unsent.pop()).find(|id| waits(id))?;
+        let id = std::iter::from_fn(|| self.unsent.pop_first()).find(|id| waits(id))?;
         self.touched.insert(id);
         self.connections.get_mut(&id).map(|connection| Transmit::new(connection.outbox()))
     }
@@ -334,9 +333,9 @@ mod tests {
         let ids: Vec<ConnectionId> = (0..50).map(|_| connect()).collect();
         assert_eq!((drain(&mut endpoint), endpoint.unsent.iter().count()), (50, 0));
         endpoint.connection_mut(ids[7]).unwrap().close(Instant::ZERO, 0, "");
-        assert!(endpoint.unsent.iter().eq([ids[7]]));
+        assert!(endpoint.unsent.iter().eq([&ids[7]]));
         assert_eq!(drain(&mut endpoint), 1);
         let due = endpoint.handle_timeout(Instant::from_millis(150));
-        assert!(endpoint.unsent.iter().eq(due.iter().copied()), "{due:?}");
+        assert!(endpoint.unsent.iter().eq(&due), "{due:?}");
     }
 }

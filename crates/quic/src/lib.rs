@@ -30,7 +30,6 @@ mod event;
 pub mod forge;
 mod gate;
 mod idle_probes;
-mod ids;
 mod meter;
 mod outbox;
 mod pacer;

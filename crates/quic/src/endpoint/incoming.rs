@@ -80,7 +80,7 @@ impl Endpoint {
         self.half_open.end(id);
         self.release(id);
         self.connections.remove(&id);
-        self.unsent.remove(id);
+        self.unsent.remove(&id);
         self.drained.remove(&id);
     }
 

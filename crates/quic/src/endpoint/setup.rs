@@ -14,7 +14,6 @@ use super::response_limiter::ResponseLimiter;
 use crate::config::{ConfigError, TransportConfig};
 use crate::deadlines::Deadlines;
 use crate::epoch::Epoch;
-use crate::ids::ConnectionSet;
 use crate::outbox::Outbox;
 use crate::secrets::{SeededIds, TokenKey};
 use crate::stats::EndpointStats;
@@ -103,8 +102,8 @@ impl Endpoint {
             half_open: HalfOpen::default(),
             response_limiter,
             drained: BTreeSet::new(),
-            touched: ConnectionSet::default(),
-            unsent: ConnectionSet::default(),
+            touched: BTreeSet::new(),
+            unsent: BTreeSet::new(),
             deadlines: Deadlines::default(),
             closing: Deadlines::default(),
             events: VecDeque::new(),

@@ -62,7 +62,7 @@ impl Endpoint {
             let spent = connections.get(id).is_none_or(|it| it.is_spent());
             if spent {
                 connections.remove(id);
-                unsent.remove(*id);
+                unsent.remove(id);
                 half_open.end(*id);
             }
             !spent
@@ -70,7 +70,7 @@ impl Endpoint {
     }
 
     pub(super) fn note_deadlines(&mut self, now: Instant) {
-        while let Some(id) = self.touched.pop() {
+        while let Some(id) = self.touched.pop_first() {
             let alive = !self.drained.contains(&id);
             let connection = self.connections.get(&id).map(Box::as_ref).filter(|_| alive);
             self.deadlines.set(id, connection.and_then(Connection::poll_timeout));
