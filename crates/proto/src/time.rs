@@ -46,10 +46,7 @@ impl Instant {
 
 /// The earliest of `moments`, if any.
 pub fn earliest<const N: usize>(moments: [Option<Instant>; N]) -> Option<Instant> {
-    moments.into_iter().fold(None, |earliest, moment| match (earliest, moment) {
-        (Some(earliest), Some(moment)) => Some(moment.min(earliest)),
-        (earliest, moment) => earliest.or(moment),
-    })
+    moments.into_iter().flatten().min()
 }
 
 impl Add<Duration> for Instant {

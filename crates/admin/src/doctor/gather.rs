@@ -1,6 +1,6 @@
 //! Gathers the facts. What cannot be found out is a fact too; nothing here judges.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -219,13 +219,8 @@ fn addresses_of(name: &ServerName) -> Result<Vec<IpAddr>, String> {
     });
     let late = |_| Err(format!("no answer within {} s", LOOKUP_MAX.as_secs()));
     let mut addresses = told.recv_timeout(LOOKUP_MAX).unwrap_or_else(late)?;
-    let mut known = Vec::new();
-    addresses.retain(|address| {
-        !known.contains(address) && {
-            known.push(*address);
-            true
-        }
-    });
+    let mut known = BTreeSet::new();
+    addresses.retain(|address| known.insert(*address));
     addresses.truncate(ADDRESSES_MAX);
     Ok(addresses)
 }

@@ -100,16 +100,11 @@ impl Changes {
         if read.session == self.read.session {
             self.settled.session.clone_from(&read.session);
         }
-        let names: BTreeSet<&String> =
-            read.uplinks.keys().chain(self.read.uplinks.keys()).collect();
-        for name in names {
-            match (read.uplinks.get(name), self.read.uplinks.get(name)) {
-                (Some(now), Some(before)) if now == before => {
-                    self.settled.uplinks.insert(name.clone(), *now);
-                }
-                _ => {}
-            }
-        }
+        let is_same = |(name, now): &(&String, &UplinkState)| {
+            self.read.uplinks.get(*name).is_some_and(|before| before == *now)
+        };
+        let same = read.uplinks.iter().filter(is_same).map(|(name, now)| (name.clone(), *now));
+        self.settled.uplinks.extend(same);
         let is_there =
             |name: &String| read.uplinks.contains_key(name) || self.read.uplinks.contains_key(name);
         self.settled.uplinks.retain(|name, _| is_there(name));
