@@ -164,7 +164,7 @@ impl Validate for AnchorFile {
                 return Err(Fault::new(format!("proxies.{position}.public_key"), message));
             }
         }
-        PeersCheck::new("devices", &self.private_key, &self.addresses).check(&self.devices)
+        PeersCheck::new("devices", &self.private_key, &self.addresses, None).check(&self.devices)
     }
 
     fn warnings(&self, now_unix: u64) -> Vec<String> {

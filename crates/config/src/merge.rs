@@ -17,6 +17,7 @@ use zeroize::Zeroizing;
 
 use crate::client::{ClientFile, PolicyFields};
 use crate::lane::LaneFields;
+use crate::reader::check;
 use crate::{Fault, FileError, Validate, parse};
 
 /// The fields that a controller may set; all may change while the client runs.
@@ -53,8 +54,7 @@ struct RemoteUplinks {
 /// # Errors
 /// The first fault of the file, or else of the controller's fields: with line, column and field.
 pub fn merge(path: &Path, text: &str, remote: Option<&str>) -> Result<Merged, FileError> {
-    let local: ClientFile = parse(path, text)?;
-    local.validate().map_err(|fault| fault.in_file(path, text))?;
+    let local: ClientFile = check(path, text)?;
     let Some(remote) = remote else { return Ok(Merged { file: local, pinned: Vec::new() }) };
     let (there, fields) = (Path::new(NAME), parse::<Table>(Path::new(NAME), remote)?);
     check_fields(&fields).map_err(|fault| fault.in_file(there, remote))?;

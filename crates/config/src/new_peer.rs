@@ -11,7 +11,7 @@ use roadweave_identity::{Identity, PublicKey};
 use zeroize::Zeroizing;
 
 use crate::peers::PeerFields;
-use crate::reader::{FileError, Validate as _, parse, read_text};
+use crate::reader::{FileError, check, read_text};
 use crate::secret::{WriteError, create_secret, replace_secret};
 use crate::server::ServerFile;
 
@@ -46,9 +46,9 @@ pub fn change_server_file(
     let path = &fs::canonicalize(path).map_err(|source| read_failed(path, source))?;
     let lock = lock(path).map_err(|source| read_failed(path, source))?;
     let text = read_text(path, true)?;
-    let before = checked(path, &text)?;
+    let before: ServerFile = check(path, &text)?;
     let text = Zeroizing::new(change(&before, &text)?);
-    let after = checked(path, &text)?;
+    let after = check(path, &text)?;
     replace_secret(path, &text)?;
     drop(lock);
     Ok(after)
@@ -69,12 +69,6 @@ fn lock(path: &Path) -> io::Result<File> {
             return Ok(file);
         }
     }
-}
-
-fn checked(path: &Path, text: &str) -> Result<ServerFile, FileError> {
-    let file: ServerFile = parse(path, text)?;
-    file.validate().map_err(|fault| fault.in_file(path, text))?;
-    Ok(file)
 }
 
 /// The text of a server's file with another peer at its end. Fails if `peers` is written as a list
@@ -304,7 +298,7 @@ mod tests {
         let name = "bus \"12\"\n[[peers]]";
         let text = with_peer(SERVER, &peer(name, &["10.77.0.2/32"])).expect("added");
         assert!(text.starts_with(SERVER.trim_end()), "{text}");
-        let file: ServerFile = parse(Path::new("x"), &text).expect("readable");
+        let file: ServerFile = crate::parse(Path::new("x"), &text).expect("readable");
         assert_eq!(file.peers.len(), 1);
         assert_eq!(file.peers[0].name, name);
         let inline = "peers = []\n";
@@ -400,7 +394,8 @@ mod tests {
             format!("private_key = [\"{key}\"]\n"),
             format!("name = \"{key}\"\nshards = \"{key}\"\n"),
         ] {
-            let error = checked(Path::new("server.toml"), &text).expect_err("wrong").to_string();
+            let error = check::<ServerFile>(Path::new("server.toml"), &text);
+            let error = error.expect_err("wrong").to_string();
             assert!(!error.contains(&key[..16]), "{error}");
             assert!(error.contains("line "), "{error}");
         }

@@ -91,15 +91,12 @@ impl<'a> PeersCheck<'a> {
         list: &'static str,
         private_key: &PrivateKey,
         own_addresses: &'a [IpNet],
+        tenants: Option<&'a [&'a str]>,
     ) -> Self {
         let own_key = private_key.identity().ok().map(|identity| identity.public_key());
         let (keys, networks) = (BTreeMap::new(), BTreeMap::new());
         let private_key = private_key.clone();
-        Self { list, private_key, own_key, own_addresses, tenants: None, keys, networks }
-    }
-
-    pub(crate) fn of_tenants(self, tenants: &'a [&'a str]) -> Self {
-        Self { tenants: Some(tenants), ..self }
+        Self { list, private_key, own_key, own_addresses, tenants, keys, networks }
     }
 
     pub(crate) fn check(mut self, peers: &'a [PeerFields]) -> Result<(), Fault> {

@@ -201,7 +201,7 @@ impl Validate for ProxyFile {
         }
         self.validate_tenants()?;
         let tenants: Vec<&str> = self.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
-        PeersCheck::new("peers", &self.private_key, &[]).of_tenants(&tenants).check(&self.peers)
+        PeersCheck::new("peers", &self.private_key, &[], Some(&tenants)).check(&self.peers)
     }
 
     fn warnings(&self, now_unix: u64) -> Vec<String> {

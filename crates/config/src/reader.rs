@@ -120,9 +120,16 @@ pub trait Validate {
 
 /// Reads and validates a configuration file.
 pub fn load<T: DeserializeOwned + Validate>(path: &Path) -> Result<T, FileError> {
-    let text = read_text(path, T::HAS_SECRET)?;
-    let file: T = parse(path, &text)?;
-    file.validate().map_err(|fault| fault.in_file(path, &text))?;
+    check(path, &read_text(path, T::HAS_SECRET)?)
+}
+
+/// Parses and validates `text`; `path` is for errors.
+pub(crate) fn check<T: DeserializeOwned + Validate>(
+    path: &Path,
+    text: &str,
+) -> Result<T, FileError> {
+    let file: T = parse(path, text)?;
+    file.validate().map_err(|fault| fault.in_file(path, text))?;
     Ok(file)
 }
 

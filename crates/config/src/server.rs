@@ -130,9 +130,7 @@ impl ServerLimits {
         );
         Err(Fault::new("limits.client_memory_mb", message))
     }
-}
 
-impl ServerLimits {
     fn validate_shards(self, shards: Within<1, 64, 1>) -> Result<(), Fault> {
         let (share, least) = (self.memory_mb.get() / shards.get(), self.client_memory_mb.get());
         if share >= least {
@@ -189,7 +187,7 @@ impl Validate for ServerFile {
         if let Some(streams) = &self.streams {
             streams.validate(&self.lanes)?;
         }
-        PeersCheck::new("peers", &self.private_key, &self.addresses).check(&self.peers)?;
+        PeersCheck::new("peers", &self.private_key, &self.addresses, None).check(&self.peers)?;
         let metrics = self.metrics.iter().map(|it| (it.listen.port(), "metrics.listen"));
         let own = OwnPorts { tcp: metrics.collect(), udp: vec![(self.listen.port(), "listen")] };
         validate_forwards(&self.forwards, &self.peers, &own)

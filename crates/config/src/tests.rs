@@ -12,9 +12,7 @@ use crate::golden::assert_golden;
 
 pub(crate) fn read<T: DeserializeOwned + Validate>(text: &str) -> Result<T, String> {
     let path = Path::new("test.toml");
-    let file: T = parse(path, text).map_err(|error| error.to_string())?;
-    file.validate().map_err(|fault| fault.in_file(path, text).to_string())?;
-    Ok(file)
+    reader::check(path, text).map_err(|error| error.to_string())
 }
 
 pub(super) const PRIVATE: &str = "BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=";
