@@ -59,15 +59,12 @@ pub struct TransportConfig {
     pub unresponsive_timeout: Duration,
     /// How often a silent client sends on its best path.
     pub keep_alive: Duration,
-    /// How often a silent client sends on its other paths, to keep bindings of address translators.
-    pub keep_alive_others: Duration,
     /// How often a suspect path is probed while another one answers; else twice as often.
     pub probe_interval: Duration,
     /// The most paths at one time, 1..=64.
     pub max_paths: u32,
-    /// UDP payload assumed on every path, bytes, 1200..=65527 (RFC 9000 section 14).
-    pub initial_mtu: u16,
-    /// Largest UDP payload of path MTU discovery, bytes; none if not above `initial_mtu`.
+    /// Largest UDP payload of path MTU discovery, bytes, 1200..=65527; none at 1200, which every
+    /// path carries (RFC 9000 section 14).
     pub mtu_max: u16,
     /// The most handshakes under way on a server; at half of it all clients must prove their
     /// address first, and unproved ones give way to proved ones.
@@ -100,10 +97,8 @@ impl TransportConfig {
             handshake_timeout: Duration::from_secs(10),
             unresponsive_timeout: Duration::from_secs(1800),
             keep_alive: Duration::from_secs(1),
-            keep_alive_others: Duration::from_secs(10),
             probe_interval: Duration::from_millis(200),
             max_paths: 16,
-            initial_mtu: 1200,
             mtu_max: 1472,
             half_open_max: 1024,
             retry_threshold: 16,
@@ -126,11 +121,9 @@ impl TransportConfig {
             ("idle_timeout", self.idle_timeout <= Duration::from_secs(86_400)),
             ("handshake_timeout", !self.handshake_timeout.is_zero()),
             ("keep_alive", !self.keep_alive.is_zero()),
-            ("keep_alive_others", !self.keep_alive_others.is_zero()),
             ("probe_interval", self.probe_interval >= Duration::from_millis(10)),
             ("max_paths", (1..=64).contains(&self.max_paths)),
-            ("initial_mtu", (1200..=65_527).contains(&self.initial_mtu)),
-            ("mtu_max", (1200..=65_527).contains(&self.mtu_max)),
+            ("mtu_max", (INITIAL_MTU..=65_527).contains(&self.mtu_max)),
             ("half_open_max", self.half_open_max > 0),
         ];
         match checks.into_iter().find(|(_, holds)| !holds) {
@@ -139,6 +132,9 @@ impl TransportConfig {
         }
     }
 }
+
+/// UDP payload assumed on every path, bytes.
+pub(crate) const INITIAL_MTU: u16 = 1200;
 
 /// Why no endpoint could be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -173,7 +169,7 @@ mod tests {
     #[test]
     fn fields_out_of_bounds_are_named() {
         assert_eq!(TransportConfig::new([0; 32]).validate(), Ok(()));
-        let config = TransportConfig { initial_mtu: 1000, ..TransportConfig::new([0; 32]) };
-        assert_eq!(config.validate(), Err(ConfigError::OutOfBounds { field: "initial_mtu" }));
+        let config = TransportConfig { mtu_max: 1000, ..TransportConfig::new([0; 32]) };
+        assert_eq!(config.validate(), Err(ConfigError::OutOfBounds { field: "mtu_max" }));
     }
 }

@@ -173,7 +173,7 @@ impl Connection {
             refreshed: None,
             pacing: Pacing::default(),
             max_datagram_size: 0,
-            keep_alive: [new.config.keep_alive, new.config.keep_alive_others],
+            keep_alive: [new.config.keep_alive, KEEP_ALIVE_OTHERS],
             closing: BTreeSet::new(),
             wishes: VecDeque::new(),
             acknowledges_on_all: false,
@@ -365,6 +365,8 @@ impl std::fmt::Debug for Connection {
     }
 }
 
+/// How often a silent client sends on its other paths, to keep bindings of address translators.
+const KEEP_ALIVE_OTHERS: Duration = Duration::from_secs(10);
 /// Longer pauses between datagrams say nothing about their density.
 const INTERVAL_MAX: Duration = Duration::from_millis(4);
 /// Longest reason of a close, bytes: it must fit one packet.

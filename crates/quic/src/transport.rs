@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use noq_proto::{AckFrequencyConfig, IdleTimeout, MtuDiscoveryConfig, VarInt};
 
-use crate::config::{ConfigError, TransportConfig};
+use crate::config::{ConfigError, INITIAL_MTU, TransportConfig};
 use crate::congestion;
 use crate::epoch::Epoch;
 use crate::gate::GateFactory;
@@ -43,7 +43,7 @@ pub(crate) fn transport_config(
         // such as the end of the handshake.
         .time_threshold(16.0)
         .ack_frequency_config(Some(ack_frequency()))
-        .initial_mtu(config.initial_mtu)
+        .initial_mtu(INITIAL_MTU)
         .mtu_discovery_config(mtu_discovery(config))
         // The close of a handshake may need a packet for each encryption level. Everything else is
         // polled one packet at a time, and batched in the outbox.
@@ -69,7 +69,7 @@ fn ack_frequency() -> AckFrequencyConfig {
 }
 
 fn mtu_discovery(config: &TransportConfig) -> Option<MtuDiscoveryConfig> {
-    (config.mtu_max > config.initial_mtu).then(|| {
+    (config.mtu_max > INITIAL_MTU).then(|| {
         let mut discovery = MtuDiscoveryConfig::default();
         discovery.upper_bound(config.mtu_max);
         // Four losses in one acknowledgement look like a narrower path; probe again soon.

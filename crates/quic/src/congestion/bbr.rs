@@ -297,7 +297,7 @@ impl Controller for Bbr {
     }
 
     fn on_cwnd_limited(&mut self) {
-        self.collector.on_limited();
+        self.collector.limited = true;
     }
 
     fn on_packet_lost(&mut self, lost_bytes: u16, _pn: u64, _now: Instant) {
@@ -314,7 +314,7 @@ impl Controller for Bbr {
         _largest_lost_pn: u64,
     ) {
         if is_ecn {
-            self.collector.on_marked();
+            self.collector.marked = true;
         }
         if is_persistent_congestion {
             self.on_persistent_congestion();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use roadweave_proto::{Instant, PathId, PathStatus, UplinkId, earliest};
 
-use super::{Connection, Phase, Timing};
+use super::{Connection, KEEP_ALIVE_OTHERS, Phase, Timing};
 use crate::event::CloseReason;
 use crate::path::Path;
 
@@ -153,7 +153,7 @@ impl Connection {
 
     /// Restores the keep-alives of the settings.
     pub fn restore_keep_alive(&mut self) {
-        self.keep_alive = [self.config.keep_alive, self.config.keep_alive_others];
+        self.keep_alive = [self.config.keep_alive, KEEP_ALIVE_OTHERS];
     }
 
     /// When a packet of the peer last came in, on any path.

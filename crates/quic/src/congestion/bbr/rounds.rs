@@ -55,8 +55,8 @@ pub(super) struct Collector {
     rtt_sum: f64,
     rtt_squares: f64,
     app_limited: bool,
-    marked: bool,
-    limited: bool,
+    pub(super) marked: bool,
+    pub(super) limited: bool,
 }
 
 /// An acknowledgement that begins or ends a round, and the sending of its newest packet.
@@ -92,14 +92,6 @@ impl Collector {
 
     pub(super) fn on_lost(&mut self, bytes: u64) {
         self.lost += bytes;
-    }
-
-    pub(super) fn on_limited(&mut self) {
-        self.limited = true;
-    }
-
-    pub(super) fn on_marked(&mut self) {
-        self.marked = true;
     }
 
     /// Ends a batch of acknowledgements, and the round if it has lasted for `span` and has enough
