@@ -110,17 +110,8 @@ impl AnchorFile {
 
     /// The proxies.
     pub fn proxies(&self) -> Vec<(PublicKey, Peer)> {
-        let proxy = |proxy: &ProxyFields| {
-            let peer = Peer {
-                name: proxy.name.clone(),
-                tenant: String::new(),
-                addresses: Vec::new(),
-                expires_unix: None,
-                rate_limit: None,
-                offline_max: None,
-            };
-            (proxy.public_key, peer)
-        };
+        let proxy =
+            |proxy: &ProxyFields| (proxy.public_key, Peer::new(proxy.name.clone(), Vec::new()));
         self.proxies.iter().map(proxy).collect()
     }
 

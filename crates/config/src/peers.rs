@@ -39,12 +39,10 @@ pub struct PeerFields {
 impl PeerFields {
     pub(crate) fn to_peer(&self) -> Peer {
         Peer {
-            name: self.name.clone(),
             tenant: self.tenant.clone().unwrap_or_default(),
-            addresses: self.addresses.clone(),
             expires_unix: self.expires.as_ref().and_then(|moment| unix_seconds(moment).ok()),
             rate_limit: rate(self.rate_limit_mbps),
-            offline_max: None,
+            ..Peer::new(self.name.clone(), self.addresses.clone())
         }
     }
 }

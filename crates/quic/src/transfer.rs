@@ -66,8 +66,6 @@ pub struct TransferProgress {
     pub completed: Option<Instant>,
     /// The sender's smoothed round-trip time, once it is connected.
     pub smoothed_rtt: Option<Duration>,
-    /// Packets that the sender sent.
-    pub sent_packets: u64,
     /// Packets that the sender took for lost.
     pub lost_packets: u64,
     /// How often its congestion control reacted to loss.
@@ -251,7 +249,6 @@ impl Transfer {
         let Some((_, connection)) = &mut self.sender.connection else { return };
         let Some(stats) = connection.path_stats(PathId::ZERO) else { return };
         self.progress.smoothed_rtt = self.stream.map(|_| stats.rtt);
-        self.progress.sent_packets = stats.sent_packets;
         self.progress.lost_packets = stats.lost_packets;
         self.progress.congestion_events = stats.congestion_events;
     }
