@@ -59,7 +59,7 @@ pub struct AnchorFile {
     pub packet_marks: PacketMarks,
     /// The TUN device.
     #[serde(default)]
-    pub tun: TunFields<1360>,
+    pub tun: TunFields,
     /// The folder for the newest binding of each client.
     #[serde(default = "state_directory")]
     pub state_directory: PathBuf,

@@ -48,7 +48,7 @@ pub struct ClientFile {
     pub packet_marks: PacketMarks,
     /// The TUN device.
     #[serde(default)]
-    pub tun: TunFields<1360>,
+    pub tun: TunFields,
     /// Traffic for the tunnel.
     #[serde(default)]
     pub routes: RouteFields,

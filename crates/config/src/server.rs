@@ -65,7 +65,7 @@ pub struct ServerFile {
     pub packet_marks: PacketMarks,
     /// The TUN device.
     #[serde(default)]
-    pub tun: TunFields<1360>,
+    pub tun: TunFields,
     /// The folder for what strategies have learned.
     #[serde(default = "state_directory")]
     pub state_directory: PathBuf,

@@ -43,10 +43,10 @@ impl From<TunName> for String {
     }
 }
 
-/// The TUN device, whose packets have up to `MTU` bytes by default.
+/// The TUN device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct TunFields<const MTU: i64> {
+pub struct TunFields {
     /// Its name, which also names the instance.
     pub name: TunName,
     /// The largest inner packet, bytes.
@@ -55,9 +55,9 @@ pub struct TunFields<const MTU: i64> {
     pub offload: bool,
 }
 
-impl<const MTU: i64> Default for TunFields<MTU> {
+impl Default for TunFields {
     fn default() -> Self {
-        Self { name: TunName::default(), mtu_bytes: Within::of(MTU), offload: true }
+        Self { name: TunName::default(), mtu_bytes: Within::of(1360), offload: true }
     }
 }
 

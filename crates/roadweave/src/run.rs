@@ -164,7 +164,7 @@ fn split_rules(streams: &ClientStreams) -> Option<SplitRules> {
     streams.splits().then(|| SplitRules { rules, others: splits(streams.tcp) })
 }
 
-pub(crate) fn tun_settings<const MTU: i64>(tun: &TunFields<MTU>) -> TunSettings {
+pub(crate) fn tun_settings(tun: &TunFields) -> TunSettings {
     let mtu = tun.mtu_bytes.get() as u16;
     TunSettings { name: tun.name.as_str().to_owned(), mtu, offload: tun.offload }
 }
@@ -258,7 +258,11 @@ impl RouterArgs {
             metrics: file.metrics.as_ref().map(|metrics| metrics.listen),
             sockets: sockets.into_iter().map(router_socket).collect(),
             addresses: file.addresses,
-            tun: tun_settings(&file.tun),
+            tun: TunSettings {
+                name: file.tun.name.into(),
+                mtu: file.tun.mtu_bytes.get() as u16,
+                offload: file.tun.offload,
+            },
             into_tunnel: file.into_tunnel,
         })?)
     }

@@ -105,6 +105,7 @@ struct PathState {
 }
 
 impl Raven {
+    /// A RAVEN scheduler with these thresholds.
     pub fn new(config: RavenConfig) -> Self {
         Self {
             config: RavenConfig { confidence: config.confidence.min(100), ..config },

@@ -407,7 +407,7 @@ mod tests {
         assert_eq!((mine.as_str(), xnc), ("mine", Strategy::xnc()));
         assert_eq!(mine.pacing(Pacing::Window), Pacing::Controller);
         assert_eq!(Strategy::xnc().pacing(Pacing::Window), Pacing::Window);
-        assert!(!mine.moves_repairs() && Strategy::xnc().moves_repairs());
+        assert!(!mine.entry.moves_repairs && Strategy::xnc().entry.moves_repairs);
         let error = find("yours").expect_err("unknown").to_string();
         assert!(error.ends_with("single:<uplink>, mine"), "{error}");
     }
