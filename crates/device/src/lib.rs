@@ -91,5 +91,5 @@ pub use technology::Technologies;
 pub use time_of_day::{ClockReading, HighestTime, TimeOfDay};
 pub use tun::{Tun, TunOptions, TunStatistics, WriteCounts};
 pub use udp::{
-    Ecn, Incoming, Outgoing, SendFailure, SendOutcome, UdpOptions, UdpStatistics, UplinkSocket,
+    Incoming, Outgoing, SendFailure, SendOutcome, UdpOptions, UdpStatistics, UplinkSocket,
 };

@@ -15,6 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use noq_udp::{EcnCodepoint, Transmit, UdpSocketState};
+use roadweave_quic::Ecn;
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -57,42 +58,6 @@ impl UdpOptions {
     }
 }
 
-/// Explicit congestion notification of a packet (RFC 3168).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Ecn {
-    /// Not ECN-capable.
-    #[default]
-    NotCapable,
-    /// ECT(0).
-    Ect0,
-    /// ECT(1).
-    Ect1,
-    /// Congestion experienced.
-    CongestionExperienced,
-}
-
-impl Ecn {
-    /// Reads the two low bits of the traffic class; other bits are ignored.
-    pub const fn from_bits(bits: u8) -> Self {
-        match bits & 0b11 {
-            0b01 => Self::Ect1,
-            0b10 => Self::Ect0,
-            0b11 => Self::CongestionExperienced,
-            _ => Self::NotCapable,
-        }
-    }
-
-    /// The two low bits of the traffic class.
-    pub const fn bits(self) -> u8 {
-        match self {
-            Self::NotCapable => 0b00,
-            Self::Ect1 => 0b01,
-            Self::Ect0 => 0b10,
-            Self::CongestionExperienced => 0b11,
-        }
-    }
-}
-
 /// One datagram or a run of datagrams to send.
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing<'a> {
@@ -101,7 +66,7 @@ pub struct Outgoing<'a> {
     /// The source address; a server answers from the address that was asked.
     pub source: Option<IpAddr>,
     /// The ECN bits.
-    pub ecn: Ecn,
+    pub ecn: Option<Ecn>,
     /// The payloads, end to end.
     pub contents: &'a [u8],
     /// Bytes of each datagram but the last, which may be shorter. Not zero; the length of
@@ -119,7 +84,7 @@ pub struct Incoming<'a> {
     /// The index of the interface.
     pub interface: Option<u32>,
     /// The ECN bits.
-    pub ecn: Ecn,
+    pub ecn: Option<Ecn>,
     /// When the kernel received it (of joined datagrams: the first), since the machine's start, if
     /// known.
     pub received: Option<Duration>,
@@ -276,7 +241,7 @@ impl UplinkSocket {
         self.statistics.sends += 1;
         let transmit = Transmit {
             destination: self.to_socket(outgoing.destination),
-            ecn: outgoing.ecn.into(),
+            ecn: outgoing.ecn.and_then(|ecn| EcnCodepoint::from_bits(ecn.bits())),
             contents,
             segment_size: (segment < contents.len()).then_some(segment),
             src_ip: outgoing.source.map(|source| self.to_socket_ip(source)),
@@ -331,7 +296,7 @@ impl UplinkSocket {
                         remote: from_socket(remote),
                         local: message.local.map(|ip| ip.to_canonical()),
                         interface: message.interface,
-                        ecn: EcnCodepoint::from_bits(message.ecn).into(),
+                        ecn: Ecn::from_bits(message.ecn),
                         received: message.stamp.map(|stamp| times.of(stamp)),
                         payload,
                     });
@@ -370,28 +335,6 @@ impl fmt::Debug for UplinkSocket {
             .field("local", &self.local)
             .field("statistics", &self.statistics)
             .finish_non_exhaustive()
-    }
-}
-
-impl From<Ecn> for Option<EcnCodepoint> {
-    fn from(ecn: Ecn) -> Self {
-        match ecn {
-            Ecn::NotCapable => None,
-            Ecn::Ect0 => Some(EcnCodepoint::Ect0),
-            Ecn::Ect1 => Some(EcnCodepoint::Ect1),
-            Ecn::CongestionExperienced => Some(EcnCodepoint::Ce),
-        }
-    }
-}
-
-impl From<Option<EcnCodepoint>> for Ecn {
-    fn from(ecn: Option<EcnCodepoint>) -> Self {
-        match ecn {
-            None => Self::NotCapable,
-            Some(EcnCodepoint::Ect0) => Self::Ect0,
-            Some(EcnCodepoint::Ect1) => Self::Ect1,
-            Some(EcnCodepoint::Ce) => Self::CongestionExperienced,
-        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use roadweave_device::{
-    Clock, Ecn, Outgoing, SendFailure, SendOutcome, UdpOptions, UplinkSocket, random_bytes,
+    Clock, Outgoing, SendFailure, SendOutcome, UdpOptions, UplinkSocket, random_bytes,
     wait_readable,
 };
 use roadweave_proto::{Instant, UplinkId};
@@ -110,7 +110,7 @@ impl Probing {
             outcome = self.socket.send(&Outgoing {
                 destination: route.destination,
                 source: None,
-                ecn: Ecn::NotCapable,
+                ecn: None,
                 contents: &contents,
                 segment_size: contents.len(),
             });

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use roadweave_proto::{DropCounters, DropReason, Instant, UplinkId};
-use roadweave_quic::{Ecn as QuicEcn, Outbox};
+use roadweave_quic::Outbox;
 use roadweave_tunnel::{Io, Node, RecvMeta};
 
 use super::DriverError;
 use crate::status::DeviceCounters;
-use crate::{Clock, Ecn, Incoming, Outgoing, SendFailure, SendOutcome, Tun, UplinkSocket};
+use crate::{Clock, Incoming, Outgoing, SendFailure, SendOutcome, Tun, UplinkSocket};
 
 const DISCARDS_MAX: usize = 64;
 
@@ -108,7 +108,7 @@ fn read(
         let Incoming { remote, local, ecn, received, payload, .. } = incoming;
         let socket = uplink.unwrap_or(UplinkId(0));
         let received = received.map(|at| clock.at(at));
-        let meta = RecvMeta { socket, remote, local, ecn: to_quic_ecn(ecn), received };
+        let meta = RecvMeta { socket, remote, local, ecn, received };
         node.handle_packet(now, &meta, payload);
     });
     received.map(drop)
@@ -134,7 +134,7 @@ impl Io for Edge {
             let outgoing = Outgoing {
                 destination: run.route.destination,
                 source: run.route.source,
-                ecn: to_socket_ecn(run.route.ecn),
+                ecn: run.route.ecn,
                 contents: run.data,
                 segment_size: run.segment_size,
             };
@@ -147,12 +147,4 @@ impl Io for Edge {
             }
         }
     }
-}
-
-fn to_socket_ecn(ecn: Option<QuicEcn>) -> Ecn {
-    Ecn::from_bits(ecn.map_or(0, QuicEcn::bits))
-}
-
-fn to_quic_ecn(ecn: Ecn) -> Option<QuicEcn> {
-    QuicEcn::from_bits(ecn.bits())
 }

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use roadweave_device::{
-    Change, ClientRoutes, DeviceError, Ecn, Excluded, FilterKeeper, FilterOptions, Filters,
-    Forwarding, Gateway, Grant, Instance, Monitor, Netlink, Outgoing, ROUTE_PROTOCOL,
-    RouteSettings, Routes, SendOutcome, Tun, TunOptions, UdpOptions, Uplink, UplinkEvent,
-    UplinkNeighbours, UplinkSocket, cleanup, wait_readable,
+    Change, ClientRoutes, DeviceError, Excluded, FilterKeeper, FilterOptions, Filters, Forwarding,
+    Gateway, Grant, Instance, Monitor, Netlink, Outgoing, ROUTE_PROTOCOL, RouteSettings, Routes,
+    SendOutcome, Tun, TunOptions, UdpOptions, Uplink, UplinkEvent, UplinkNeighbours, UplinkSocket,
+    cleanup, wait_readable,
 };
 use roadweave_proto::UplinkSelector;
 
@@ -41,7 +41,7 @@ fn to_server(contents: &[u8]) -> Outgoing<'_> {
     Outgoing {
         destination: "10.99.0.1:4433".parse().unwrap(),
         source: None,
-        ecn: Ecn::NotCapable,
+        ecn: None,
         contents,
         segment_size: contents.len(),
     }

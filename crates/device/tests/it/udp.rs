@@ -4,9 +4,7 @@ use std::net::UdpSocket;
 use std::time::Duration;
 
 use roadweave_device::netns::{NetNs, cable, run_sandboxed};
-use roadweave_device::{
-    DeviceError, Ecn, Outgoing, SendFailure, SendOutcome, UdpOptions, UplinkSocket,
-};
+use roadweave_device::{DeviceError, Outgoing, SendFailure, SendOutcome, UdpOptions, UplinkSocket};
 
 /// An uplink socket on one end of a cable, and a plain socket on the other.
 struct World {
@@ -30,7 +28,7 @@ impl World {
         self.socket.send(&Outgoing {
             destination: "10.1.0.1:4433".parse().unwrap(),
             source: None,
-            ecn: Ecn::NotCapable,
+            ecn: None,
             contents: &vec![7; size * count],
             segment_size: size,
         })

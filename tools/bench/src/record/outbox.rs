@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use roadweave_device::{Ecn, Outgoing, SendFailure, SendOutcome, UplinkSocket};
+use roadweave_device::{Outgoing, SendFailure, SendOutcome, UplinkSocket};
 
 #[derive(Debug, Default)]
 pub struct Outbox {
@@ -65,7 +65,7 @@ impl Outbox {
         let outcome = socket.send(&Outgoing {
             destination: to.remote,
             source: to.local,
-            ecn: Ecn::NotCapable,
+            ecn: None,
             contents: &self.contents,
             segment_size: self.segment,
         });
