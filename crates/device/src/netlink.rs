@@ -5,7 +5,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -24,6 +24,7 @@ use rustix::net::{
 };
 
 use crate::DeviceError;
+use crate::sockopt::set_option;
 
 mod messages;
 
@@ -116,7 +117,8 @@ impl Netlink {
         let socket = open_socket(0)
             .and_then(with_timeout)
             .map_err(|error| DeviceError::system("open a netlink socket", error))?;
-        let filters = check_strictly(&socket).is_ok();
+        let filters =
+            set_option(&socket, libc::SOL_NETLINK, NETLINK_GET_STRICT_CHK, &1_i32).is_ok();
         Ok(Self { socket, filters, sequence: 0, buffer: vec![0; RECEIVE_BUFFER] })
     }
 
@@ -433,19 +435,6 @@ impl AsFd for Netlink {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
-}
-
-/// Enables strict checking of dump requests (Linux 4.20).
-#[allow(unsafe_code, reason = "rustix does not have this option")]
-fn check_strictly(socket: &OwnedFd) -> io::Result<()> {
-    let on: libc::c_int = 1;
-    let length = size_of_val(&on) as libc::socklen_t;
-    let (level, option) = (libc::SOL_NETLINK, NETLINK_GET_STRICT_CHK);
-    // SAFETY: the kernel reads `length` bytes from `on`, which lives until the call is over.
-    let result = unsafe {
-        libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const on).cast(), length)
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Opens a route netlink socket that is a member of `groups` (one bit per multicast group).

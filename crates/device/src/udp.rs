@@ -21,8 +21,9 @@ use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use self::receipt::Receipts;
-use self::receive::{ask_for_times, receive};
+use self::receive::receive;
 use crate::DeviceError;
+use crate::sockopt::set_option;
 
 mod group;
 mod outcome;
@@ -148,7 +149,7 @@ impl UplinkSocket {
         let local = socket.local_addr().map_err(failed)?.as_socket().unwrap_or(address);
         let buffers = vec![0; SLOTS * DATAGRAM_MAX];
         // Without it, packets count as received when they are read.
-        let _ = ask_for_times(&socket);
+        let _ = set_option(&socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1_i32);
         let (gso, receipts) = (GsoState::Works, Receipts::default());
         let statistics = UdpStatistics::default();
         let interface = None;

@@ -11,10 +11,7 @@
 //! returns 0. The program starts at the payload of UDP (`net/core/sock_reuseport.c`; `socket(7)` on
 //! SO_ATTACH_REUSEPORT_CBPF).
 
-#![allow(unsafe_code, reason = "the program is attached by an option that has no safe wrapper")]
-
 use std::io;
-use std::os::fd::AsRawFd;
 
 use libc::{sock_filter, sock_fprog};
 use roadweave_quic::ShardMap;
@@ -22,6 +19,7 @@ use socket2::Socket;
 
 use super::{UdpOptions, UplinkSocket, bind, opening, prepare};
 use crate::DeviceError;
+use crate::sockopt::set_option;
 
 impl UplinkSocket {
     /// Opens the sockets of all shards of `map` at one address, each at its shard's index. The
@@ -91,18 +89,8 @@ fn attach(socket: &Socket, program: &[sock_filter]) -> io::Result<()> {
         len: u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
         filter: program.as_ptr().cast_mut(),
     };
-    // SAFETY: SO_ATTACH_REUSEPORT_CBPF reads one `struct sock_fprog`, which lives until the call
-    // returns, as does the slice that it points to, with the slice's length.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_ATTACH_REUSEPORT_CBPF,
-            (&raw const program).cast(),
-            size_of::<sock_fprog>() as libc::socklen_t,
-        )
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    // The program is read before the call returns, so the slice lives long enough.
+    set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, &program)
 }
 
 // The codes of `linux/bpf_common.h`: class, then size and mode, or operation and source.

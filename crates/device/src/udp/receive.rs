@@ -17,7 +17,7 @@ use std::os::fd::AsRawFd;
 use std::ptr;
 use std::time::Duration;
 
-use libc::{c_int, c_void, cmsghdr, mmsghdr, sockaddr_storage, socklen_t};
+use libc::{c_int, cmsghdr, mmsghdr, sockaddr_storage, socklen_t};
 use socket2::{SockAddr, SockAddrStorage, Socket};
 
 /// The longest control messages of a slot take 120: time 32, run 24, address 40, ECN 24.
@@ -37,21 +37,6 @@ pub(super) struct Message {
 }
 
 type Control = [MaybeUninit<u64>; CONTROL / size_of::<u64>()];
-
-pub(super) fn ask_for_times(socket: &Socket) -> io::Result<()> {
-    let on: c_int = 1;
-    // SAFETY: the pointer is to an int of this frame, and the length is its size.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_TIMESTAMPNS,
-            (&raw const on).cast::<c_void>(),
-            size_of::<c_int>() as socklen_t,
-        )
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
 
 /// Fills slots of `slot_bytes` bytes of `buffers`; returns a message for each slot. The errors are
 /// those of `recvmmsg`, with [`io::ErrorKind::WouldBlock`] if no datagram waits.

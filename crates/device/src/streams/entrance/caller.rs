@@ -5,19 +5,14 @@ use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
 
-#[allow(unsafe_code, reason = "neither std nor rustix has these options")]
+use crate::sockopt::set_option;
+
 pub(super) fn ask_for_interfaces(listener: &TcpListener) -> io::Result<()> {
     let (level, option) = match listener.local_addr()?.is_ipv4() {
         true => (libc::IPPROTO_IP, libc::IP_PKTINFO),
         false => (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
     };
-    let on: libc::c_int = 1;
-    let length = size_of_val(&on) as libc::socklen_t;
-    // SAFETY: the kernel reads `length` bytes from `on`, which lives until the call is over.
-    let result = unsafe {
-        libc::setsockopt(listener.as_raw_fd(), level, option, (&raw const on).cast(), length)
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    set_option(listener, level, option, &1_i32)
 }
 
 #[allow(unsafe_code, reason = "neither std nor rustix has these options")]
