@@ -49,7 +49,7 @@ mod reset_salt;
 mod routes;
 mod serial;
 mod signals;
-mod sockopt;
+mod socket;
 mod state;
 pub mod status;
 pub mod streams;

@@ -24,7 +24,7 @@ use rustix::net::{
 };
 
 use crate::DeviceError;
-use crate::sockopt::set_option;
+use crate::socket::set_option;
 
 mod messages;
 

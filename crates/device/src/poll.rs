@@ -178,14 +178,18 @@ impl AsFd for Waker {
     }
 }
 
-/// Waits until `fd` is readable, at most for `timeout`; returns whether it is.
-pub fn wait_readable(fd: impl AsFd, timeout: Duration) -> io::Result<bool> {
-    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
-    match poll(&mut fds, Some(&timespec(timeout))) {
+/// Waits until one of `fds` is ready, at most for `timeout`; returns whether one is.
+pub(crate) fn wait_any(fds: &mut [PollFd<'_>], timeout: Duration) -> io::Result<bool> {
+    match poll(fds, Some(&timespec(timeout))) {
         Ok(ready) => Ok(ready > 0),
         Err(Errno::INTR) => Ok(false),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Waits until `fd` is readable, at most for `timeout`; returns whether it is.
+pub fn wait_readable(fd: impl AsFd, timeout: Duration) -> io::Result<bool> {
+    wait_any(&mut [PollFd::new(&fd, PollFlags::IN)], timeout)
 }
 
 /// Fills the empty `ready` up to its capacity.

@@ -23,7 +23,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use self::receipt::Receipts;
 use self::receive::receive;
 use crate::DeviceError;
-use crate::sockopt::set_option;
+use crate::socket::set_option;
 
 mod group;
 mod outcome;

@@ -6,12 +6,13 @@
 //! a server                ─► the machine's routes and its resolver
 //! ```
 
-use std::net::{SocketAddr, SocketAddrV6, ToSocketAddrs as _};
+use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::sync::Weak;
 
 use roadweave_proto::{ServerHost, ServerName};
 
 use crate::lookup::{self, Network, Request};
+use crate::socket::with_scope;
 use crate::{Gateway, Uplink};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,13 +112,3 @@ fn request(uplink: &Uplink, names: &[ServerName]) -> Request {
 }
 
 const ADDRESSES_MAX: usize = 8;
-
-/// A link-local address needs the index of its interface.
-pub(super) fn with_scope(address: SocketAddr, index: u32) -> SocketAddr {
-    match address {
-        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => {
-            SocketAddrV6::new(*v6.ip(), v6.port(), 0, index).into()
-        }
-        other => other,
-    }
-}

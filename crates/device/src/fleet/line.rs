@@ -18,12 +18,12 @@ use std::time::Duration;
 use roadweave_fleet::{Down, FrameError, Up};
 use roadweave_identity::{Identity, PeerPolicy, PublicKey, Refusal};
 use roadweave_proto::{Instant, ServerName};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::event::{PollFd, PollFlags};
 
 use super::backoff::Backoff;
 use super::controller_route::{Addresses, ControllerRoute};
 use super::stream::{Stream, StreamError, StreamOptions};
+use crate::poll::wait_any;
 use crate::{DeviceError, Waker};
 
 /// The head start of an address before the next one is tried beside it.
@@ -138,13 +138,8 @@ impl Line {
         let of_stream = |stream| PollFd::new(stream, interest_of(stream));
         let mut fds = vec![PollFd::new(&self.waker, PollFlags::IN)];
         fds.extend(streams.into_iter().map(of_stream));
-        let timeout = Timespec {
-            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(timeout.subsec_nanos()),
-        };
-        match poll(&mut fds, Some(&timeout)) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => tracing::warn!(%error, "cannot wait for the controller"),
+        if let Err(error) = wait_any(&mut fds, timeout) {
+            tracing::warn!(%error, "cannot wait for the controller");
         }
         self.waker.clear();
     }

@@ -20,13 +20,13 @@ use roadweave_fleet::{Down, FrameDecoder, FrameError, Up, encode};
 use roadweave_identity::tls::{self, HandshakeRefusal, Side};
 use roadweave_identity::{Identity, PeerPolicy, PublicKey};
 use roadweave_proto::Instant;
-use rustix::io::Errno;
 use rustls::pki_types::{ServerName, UnixTime};
 use rustls::time_provider::TimeProvider;
 use rustls::{ClientConnection, Error as TlsError};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::controller_route::ControllerRoute;
+use crate::socket::begin_connect;
 use crate::udp::bind_to_interface;
 
 pub(super) const ALPN: &[u8] = b"roadweave-control/1";
@@ -126,10 +126,7 @@ impl Stream {
         if let Some(interface) = way.interface() {
             bind_to_interface(&socket, interface)?;
         }
-        match socket.connect(&address.into()) {
-            Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => {}
-            result => result?,
-        }
+        begin_connect(&socket, address)?;
         Ok(Self {
             socket: socket.into(),
             tls,

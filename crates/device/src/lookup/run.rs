@@ -8,7 +8,7 @@ use std::sync::Weak;
 use std::time::Duration;
 
 use roadweave_proto::Instant;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -16,6 +16,8 @@ use super::exchange::{Transport, Try};
 use super::message::ENTROPY;
 use super::servers::name_servers;
 use super::{Found, Network, Request, Search};
+use crate::poll::wait_any;
+use crate::socket::{begin_connect, with_scope};
 use crate::udp::bind_to_interface;
 use crate::{Clock, random_bytes};
 
@@ -91,10 +93,7 @@ impl Open {
         if !network.is_system() {
             bind_to_interface(&socket, &network.interface).map_err(io::Error::other)?;
         }
-        match socket.connect(&server.into()) {
-            Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => {}
-            result => result?,
-        }
+        begin_connect(&socket, server)?;
         let mut unsent = Vec::new();
         if is_tcp {
             // RFC 1035 section 4.2.2: a length of two bytes precedes each message.
@@ -150,27 +149,10 @@ fn is_pending(error: &io::Error) -> bool {
         || error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error())
 }
 
-/// A link-local address needs the index of its interface.
-fn with_scope(server: SocketAddr, index: u32) -> SocketAddr {
-    match server {
-        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => {
-            SocketAddrV6::new(*v6.ip(), v6.port(), 0, index).into()
-        }
-        other => other,
-    }
-}
-
-fn wait(open: &[Open], timeout: Duration) -> io::Result<()> {
+fn wait(open: &[Open], timeout: Duration) -> io::Result<bool> {
     let mut fds: Vec<PollFd<'_>> =
         open.iter().map(|socket| PollFd::new(&socket.socket, socket.interest())).collect();
-    let timeout = Timespec {
-        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: i64::from(timeout.subsec_nanos()),
-    };
-    match poll(&mut fds, Some(&timeout)) {
-        Ok(_) | Err(Errno::INTR) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
+    wait_any(&mut fds, timeout)
 }
 
 /// Unpredictable bytes; if the kernel has none, the random port is the only protection.

@@ -9,10 +9,11 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use crate::dns;
+use crate::socket::with_scope;
 
 mod parse;
 
@@ -74,19 +75,12 @@ impl Found {
             if address.is_loopback() || address.is_unspecified() || address.is_multicast() {
                 continue;
             }
-            let server = match address {
-                IpAddr::V6(v6) if v6.is_unicast_link_local() => scoped(v6, port, self.index),
-                address => SocketAddr::new(address, port),
-            };
+            let server = with_scope(SocketAddr::new(address, port), self.index);
             if !self.servers.contains(&server) {
                 self.servers.push(server);
             }
         }
     }
-}
-
-fn scoped(address: Ipv6Addr, port: u16, index: u32) -> SocketAddr {
-    SocketAddrV6::new(address, port, 0, index).into()
 }
 
 fn of_uplink(root: &Path, network: &Network) -> Vec<(IpAddr, u16)> {

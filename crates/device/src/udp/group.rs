@@ -19,7 +19,7 @@ use socket2::Socket;
 
 use super::{UdpOptions, UplinkSocket, bind, opening, prepare};
 use crate::DeviceError;
-use crate::sockopt::set_option;
+use crate::socket::set_option;
 
 impl UplinkSocket {
     /// Opens the sockets of all shards of `map` at one address, each at its shard's index. The

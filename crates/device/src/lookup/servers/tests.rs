@@ -90,7 +90,7 @@ fn what_a_router_advertised_counts_and_knows_its_link() {
     let root = Root::new(&[("etc/resolv.conf", "nameserver 192.0.2.99\n")]);
     let advertised = vec!["fe80::1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
     let servers = name_servers(root.0.path(), &Network { advertised, ..network() });
-    assert_eq!(servers[0], scoped("fe80::1".parse().unwrap(), 53, 7));
+    assert_eq!(servers[0], with_scope("[fe80::1]:53".parse().unwrap(), 7));
     assert_eq!(servers[1..], ["[2001:db8::1]:53".parse().unwrap()]);
 }
 

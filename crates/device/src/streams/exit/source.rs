@@ -17,6 +17,7 @@ use super::super::splice;
 use super::rules::is_local;
 use crate::poll::{Interest, Poller, Token};
 use crate::random_bytes;
+use crate::socket::begin_connect;
 
 /// The source addresses of clients' connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,10 +85,8 @@ fn connect_once(
     let socket: TcpStream = socket.into();
     splice::prepare(&socket)?;
     poller.add(&socket, token, Interest::Edges).map_err(io::Error::other)?;
-    match SockRef::from(&socket).connect(&to.into()) {
-        Err(error) if error.raw_os_error() != Some(Errno::INPROGRESS.raw_os_error()) => Err(error),
-        _ => Ok(socket),
-    }
+    begin_connect(&SockRef::from(&socket), to)?;
+    Ok(socket)
 }
 
 fn bind(socket: &Socket, source: IpAddr) -> io::Result<()> {
