@@ -25,6 +25,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::program::{self, Failure};
+use crate::threads::spawn;
 use crate::{DeviceError, Instance, files};
 
 use file::ResolvConf;
@@ -77,10 +78,7 @@ impl Dns {
             told: String::new(),
         };
         let (due, told) = channel();
-        let thread = std::thread::Builder::new()
-            .name("resolvers".to_owned())
-            .spawn(move || worker.run(&told))
-            .map_err(|error| DeviceError::system("start a thread", error))?;
+        let thread = spawn("resolvers", move || worker.run(&told))?;
         Ok(Self { servers, due: Some(due), thread: Some(thread) })
     }
 

@@ -55,6 +55,7 @@ pub mod status;
 pub mod streams;
 mod sysctl;
 mod technology;
+mod threads;
 mod time_of_day;
 mod tun;
 mod udp;

@@ -19,7 +19,7 @@ mod uplinks;
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -30,6 +30,7 @@ use crate::DeviceError;
 use crate::callers::Callers;
 use crate::local::{RequestSender, RpcError};
 use crate::status::Status;
+use crate::threads::{lock, spawn};
 
 /// The longest time for which a caller is served.
 const CALL_MAX: Duration = Duration::from_secs(5);
@@ -93,11 +94,7 @@ impl MetricsListener {
             }
         };
         let callers = Callers::new("the socket of the metrics", CALLERS_MAX);
-        std::thread::Builder::new()
-            .name("metrics".to_owned())
-            .spawn(move || callers.take(self.wait().incoming(), serve))
-            .map(drop)
-            .map_err(|error| DeviceError::system("start a thread", error))
+        spawn("metrics", move || callers.take(self.wait().incoming(), serve)).map(drop)
     }
 }
 
@@ -191,10 +188,6 @@ impl Drop for CallerPermit<'_> {
             }
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -17,11 +17,9 @@ use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::route::RouteType;
 use roadweave_proto::{UplinkId, UplinkSelector};
-use rustix::io::Errno;
-use rustix::net::RecvFlags;
 
 use crate::conflicts::{Changes, Conflicts, Lease, Owner, Protected, Standing};
-use crate::netlink::{Messages, open_socket, parse_address, parse_lease, parse_link};
+use crate::netlink::{Messages, drain, open_socket, parse_address, parse_lease, parse_link};
 use crate::process::ROUTE_PROTOCOL;
 use crate::technology::is_wireless;
 use crate::{DeviceError, Interface, Netlink, NetworkInterface, Route};
@@ -246,15 +244,24 @@ impl Monitor {
             && !self.led_out.contains(&uplink.name)
     }
 
-    /// Reads the notices. The next [`Monitor::poll`] looks at the tables.
+    /// Reads the notices, and records interfaces that went down. The next [`Monitor::poll`] looks
+    /// at the tables.
     pub fn take_notices(&mut self) {
-        self.drain();
+        let Self { notices, known, stale, went_down, .. } = self;
+        drain(notices, |notice| {
+            *stale = true;
+            match notice {
+                Some(bytes) => went_down.extend(Messages(bytes).filter_map(down_notice)),
+                // Notices were lost: any interface may have been down.
+                None => went_down.extend(known.values().map(|uplink| uplink.index)),
+            }
+        });
     }
 
     /// Changes since the last call. Call it when the file descriptor is readable, or some time
     /// after [`Monitor::take_notices`]. A call after notices reads all tables.
     pub fn poll(&mut self) -> Result<Vec<UplinkEvent>, DeviceError> {
-        self.drain();
+        self.take_notices();
         if !self.stale {
             return Ok(Vec::new());
         }
@@ -264,26 +271,6 @@ impl Monitor {
         self.stale = false;
         self.went_down.clear();
         Ok(events)
-    }
-
-    /// Reads all notices, and records interfaces that went down.
-    fn drain(&mut self) {
-        let mut buffer = [0; 8192];
-        loop {
-            match rustix::net::recv(&self.notices, &mut buffer[..], RecvFlags::DONTWAIT) {
-                Ok((length, _)) => {
-                    self.stale = true;
-                    self.went_down.extend(Messages(&buffer[..length]).filter_map(down_notice));
-                }
-                // Notices were lost: any interface may have been down.
-                Err(Errno::NOBUFS) => {
-                    self.stale = true;
-                    self.went_down.extend(self.known.values().map(|uplink| uplink.index));
-                }
-                Err(Errno::INTR) => {}
-                Err(_) => return,
-            }
-        }
     }
 
     fn look(&mut self) -> Result<BTreeMap<String, Uplink>, DeviceError> {

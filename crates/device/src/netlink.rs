@@ -18,6 +18,7 @@ use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use netlink_packet_route::route::{RouteAttribute, RouteMessage, RouteType};
 use netlink_packet_route::rule::RuleMessage;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use rustix::io::Errno;
 use rustix::net::sockopt::Timeout;
 use rustix::net::{
     AddressFamily as SocketFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType,
@@ -346,9 +347,7 @@ impl Netlink {
     /// Removes a route; a missing one is no error.
     pub fn remove_route(&mut self, route: &Route) -> Result<(), DeviceError> {
         match self.request(RouteNetlinkMessage::DelRoute(build_route(route)), 0) {
-            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => {
-                Ok(())
-            }
+            Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => Ok(()),
             result => result.map_err(|error| {
                 DeviceError::system(format!("remove the route to {}", route.destination), error)
             }),
@@ -438,25 +437,35 @@ impl AsFd for Netlink {
 }
 
 /// Opens a route netlink socket that is a member of `groups` (one bit per multicast group).
-pub(crate) fn open_socket(groups: u32) -> Result<OwnedFd, rustix::io::Errno> {
+pub(crate) fn open_socket(groups: u32) -> Result<OwnedFd, Errno> {
     // NETLINK_ROUTE is protocol zero.
     open_socket_of(None, groups)
 }
 
 /// Opens a netlink socket of `protocol` (`None` is NETLINK_ROUTE) that is a member of `groups` (one
 /// bit per multicast group).
-pub(crate) fn open_socket_of(
-    protocol: Option<Protocol>,
-    groups: u32,
-) -> Result<OwnedFd, rustix::io::Errno> {
+pub(crate) fn open_socket_of(protocol: Option<Protocol>, groups: u32) -> Result<OwnedFd, Errno> {
     let (family, flags) = (SocketFamily::NETLINK, SocketFlags::CLOEXEC);
     let socket = rustix::net::socket_with(family, SocketType::RAW, flags, protocol)?;
     rustix::net::bind(&socket, &rustix::net::netlink::SocketAddrNetlink::new(0, groups))?;
     Ok(socket)
 }
 
+/// Hands over each datagram that `socket` has received; `None` stands for those that were lost.
+pub(crate) fn drain(socket: &OwnedFd, mut each: impl FnMut(Option<&[u8]>)) {
+    let mut buffer = [0; 8192];
+    loop {
+        match rustix::net::recv(socket, &mut buffer[..], RecvFlags::DONTWAIT) {
+            Ok((length, _)) => each(Some(&buffer[..length])),
+            Err(Errno::NOBUFS) => each(None),
+            Err(Errno::INTR) => {}
+            Err(_) => return,
+        }
+    }
+}
+
 /// Sets a receive timeout, so that a lost answer does not block for ever.
-pub(crate) fn with_timeout(socket: OwnedFd) -> Result<OwnedFd, rustix::io::Errno> {
+pub(crate) fn with_timeout(socket: OwnedFd) -> Result<OwnedFd, Errno> {
     rustix::net::sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(TIMEOUT))?;
     Ok(socket)
 }

@@ -55,6 +55,7 @@ mod passing;
 mod plan;
 mod repairs;
 mod sockets;
+mod watch;
 
 use std::collections::BTreeSet;
 
@@ -64,11 +65,11 @@ use roadweave_proto::UplinkSelector;
 use crate::process::ROUTE_PROTOCOL;
 use crate::{DeviceError, Instance, Netlink, NetworkInterface, Route, Rule, Tun, sysctl};
 
+pub(crate) use crate::threads::lock;
 pub use apart::AnchorTun;
 pub use client::ClientRoutes;
 pub use excluded::Excluded;
 pub use keeper::RouteKeeper;
-pub(crate) use keeper::lock;
 pub(crate) use plan::space_length;
 pub use repairs::Change;
 pub(crate) use repairs::Repairs;

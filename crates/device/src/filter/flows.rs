@@ -15,6 +15,7 @@ use roadweave_identity::PublicKey;
 use roadweave_tunnel::Peers;
 
 use super::netfilter::{Message, Netfilter, attribute, find};
+use crate::threads::spawn;
 use crate::{Apart, DeviceError};
 
 #[derive(Debug)]
@@ -44,10 +45,7 @@ impl FlowRemover {
     pub(crate) fn start(apart: Option<Apart>) -> Result<Self, DeviceError> {
         let (sender, requests) = channel();
         let zone = apart.map_or(0, Apart::zone);
-        std::thread::Builder::new()
-            .name("flows".to_owned())
-            .spawn(move || run(&requests, zone))
-            .map_err(|error| DeviceError::system("start a thread", error))?;
+        spawn("flows", move || run(&requests, zone))?;
         Ok(Self(sender))
     }
 

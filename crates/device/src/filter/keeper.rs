@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,7 @@ use roadweave_proto::DropCounters;
 use super::chain::counter;
 use super::nftables::{Nftables, drain_notices, open_notices};
 use super::{FilterOptions, Filters, LIMIT, ruleset, shares};
+use crate::threads::{lock, spawn};
 use crate::{DeviceError, Instance, Interest, Poller, Token, Waker};
 
 /// Restores the filters of one instance when another program changes them. Dropping it removes
@@ -67,16 +68,14 @@ impl FilterKeeper {
         let progress = Arc::new(Mutex::new(Progress::default()));
         let report = Report { progress: progress.clone(), done };
         let (sender, started) = mpsc::channel();
-        let thread = std::thread::Builder::new()
-            .name("filters".to_owned())
-            .spawn(move || match Worker::new(at_work, receiver, woken, notices, report) {
-                Ok(mut worker) => {
-                    let _ = sender.send(Ok(()));
-                    worker.run();
-                }
-                Err(error) => drop(sender.send(Err(error))),
-            })
-            .map_err(|error| DeviceError::system("start a thread", error))?;
+        let work = move || match Worker::new(at_work, receiver, woken, notices, report) {
+            Ok(mut worker) => {
+                let _ = sender.send(Ok(()));
+                worker.run();
+            }
+            Err(error) => drop(sender.send(Err(error))),
+        };
+        let thread = spawn("filters", work)?;
         started
             .recv()
             .map_err(|_| DeviceError::system("start a thread", io::ErrorKind::Other))??;
@@ -176,10 +175,6 @@ impl Drop for FilterKeeper {
 struct Report {
     progress: Arc<Mutex<Progress>>,
     done: Option<Waker>,
-}
-
-fn lock(progress: &Mutex<Progress>) -> std::sync::MutexGuard<'_, Progress> {
-    progress.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct Worker {

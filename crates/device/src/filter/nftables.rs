@@ -9,11 +9,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use netlink_packet_core::NLM_F_DUMP;
-use rustix::net::RecvFlags;
 
 use super::netfilter::{Message, Netfilter, attribute, find};
 use crate::DeviceError;
-use crate::netlink::open_socket_of;
+use crate::netlink::{drain, open_socket_of};
 
 #[derive(Debug)]
 pub(super) struct Nftables(Netfilter);
@@ -117,16 +116,10 @@ pub(super) fn open_notices() -> Result<OwnedFd, DeviceError> {
 }
 
 pub(super) fn drain_notices(notices: &OwnedFd) -> bool {
-    let mut buffer = [0; 8192];
     let mut any = false;
-    loop {
-        match rustix::net::recv(notices, &mut buffer[..], RecvFlags::DONTWAIT) {
-            // Lost notices count too.
-            Ok(_) | Err(rustix::io::Errno::NOBUFS) => any = true,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(_) => return any,
-        }
-    }
+    // Lost notices count too.
+    drain(notices, |_| any = true);
+    any
 }
 
 fn is_dynamic(set: &Message) -> bool {

@@ -16,6 +16,7 @@ use roadweave_proto::Instant;
 
 use super::nftables::{Contents, Nftables};
 use super::run_nft;
+use crate::threads::spawn;
 use crate::{DeviceError, Waker};
 
 /// A table of the family `inet`, in the network namespace where it was opened. The kernel's table
@@ -179,13 +180,13 @@ impl KeptTable {
             let _ = sender.send(replaced(table, name, &text, rules));
             waker.iter().for_each(Waker::wake);
         };
-        match std::thread::Builder::new().name("table".to_owned()).spawn(work) {
+        match spawn("table", work) {
             Ok(thread) => {
                 self.is_stale = false;
                 self.work = Some((done, thread));
                 Turn::Unchanged
             }
-            Err(error) => Turn::Failed(DeviceError::system("start a thread", error)),
+            Err(error) => Turn::Failed(error),
         }
     }
 

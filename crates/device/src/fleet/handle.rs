@@ -19,6 +19,7 @@ use super::merge::Merge;
 use super::thread::Thread;
 use super::worker::{Worker, keep_alive};
 use crate::status::FleetStatus;
+use crate::threads::spawn;
 use crate::{DeviceError, Uplink, Waker};
 
 /// How a program takes part in a fleet.
@@ -86,13 +87,10 @@ impl<C: Send + 'static> Fleet<C> {
         thread.hand_over();
         thread.tell_status();
         let (alive, over) = channel();
-        let thread = std::thread::Builder::new()
-            .name("fleet".into())
-            .spawn(move || {
-                let _alive: Sender<()> = alive;
-                thread.run();
-            })
-            .map_err(|error| DeviceError::system("start a thread", error))?;
+        let thread = spawn("fleet", move || {
+            let _alive: Sender<()> = alive;
+            thread.run();
+        })?;
         Ok(Self { latest, waker, thread: Some(thread), over })
     }
 }

@@ -12,6 +12,7 @@ use roadweave_tunnel::{ProxyTenant, SessionFigures};
 use super::members::Members;
 use crate::Uplink;
 use crate::status::FleetStatus;
+use crate::threads::lock;
 
 #[derive(Debug)]
 pub(crate) struct News<C> {
@@ -104,8 +105,4 @@ impl<C> Latest<C> {
         let (in_step, _) = waited.unwrap_or_else(PoisonError::into_inner);
         *in_step
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

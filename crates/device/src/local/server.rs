@@ -19,6 +19,7 @@ use super::{LINE_MAX, Subscribe};
 use crate::callers::Callers;
 use crate::process::own_directory;
 use crate::status::Status;
+use crate::threads::spawn;
 use crate::{DeviceError, Instance, Waker};
 
 /// Accepts requests for the event loop. Dropping it closes and removes the socket.
@@ -164,10 +165,7 @@ impl LocalServer {
                 // A caller's I/O error concerns that caller only.
                 let _ = serve(&stream, &sender, &subscribers, &stopped);
             };
-            std::thread::Builder::new()
-                .name("local".to_owned())
-                .spawn(move || callers.take(listener.incoming(), serve))
-                .map_err(|error| DeviceError::system("start a thread", error))?
+            spawn("local", move || callers.take(listener.incoming(), serve))?
         };
         Ok(Self { requests, sender, subscribers, callers, path, acceptor: Some(acceptor) })
     }

@@ -13,6 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::Waker;
+use crate::threads::lock;
 
 /// The subscribers of one topic; clones share them.
 #[derive(Clone, Debug)]
@@ -131,7 +132,7 @@ impl Drop for Subscription {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Word> {
-        self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.newest)
     }
 }
 

@@ -16,11 +16,12 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use serde::{Deserialize, Serialize};
 
 use super::{Instance, own_directory, private};
+use crate::threads::lock;
 use crate::{DeviceError, files, sysctl};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,7 +39,7 @@ type Unwritten = BTreeMap<PathBuf, Vec<Undo>>;
 static TURN: Mutex<Unwritten> = Mutex::new(BTreeMap::new());
 
 fn take_turn() -> MutexGuard<'static, Unwritten> {
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&TURN)
 }
 
 impl Instance {

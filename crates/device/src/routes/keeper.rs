@@ -4,23 +4,20 @@
 //! A machine may have a million other routes that change all day, so only notices that may concern
 //! ours cause a look, and never on the thread that carries packets.
 
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use netlink_packet_core::{NLM_F_REPLACE, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::route::RouteProtocol;
 use netlink_packet_route::rule::RuleAttribute;
-use rustix::io::Errno;
-use rustix::net::RecvFlags;
 
-use super::{LOCAL_TABLE, Repairs, Routes};
-use crate::netlink::{Messages, open_socket};
+use super::watch::Watch;
+use super::{LOCAL_TABLE, Routes};
 use crate::process::ROUTE_PROTOCOL;
-use crate::{Clock, DeviceError, Interest, Poller, Token, Waker};
+use crate::threads::lock;
+use crate::{DeviceError, Waker};
 
 /// Restores [`Routes`] that another program removes. Dropping it removes them, unless they are
 /// still shared.
@@ -35,18 +32,14 @@ pub struct RouteKeeper {
 impl RouteKeeper {
     /// Watches from now on, in the network namespace of the calling thread.
     pub fn start(routes: Routes) -> Result<Self, DeviceError> {
-        let notices =
-            open_socket(GROUPS).map_err(|error| DeviceError::system("watch the routes", error))?;
         let routes = Arc::new(Mutex::new(routes));
         let (waker, ended) = (Waker::new()?, Arc::new(AtomicBool::new(false)));
-        let (at_work, to_end, woken) = (routes.clone(), ended.clone(), waker.clone());
-        let thread = std::thread::Builder::new()
-            .name("routes".to_owned())
-            .spawn(move || match Worker::new(at_work, to_end, woken, notices) {
-                Ok(mut worker) => worker.run(),
-                Err(error) => tracing::error!("the routes are not kept: {error}"),
-            })
-            .map_err(|error| DeviceError::system("start a thread", error))?;
+        let (at_work, to_end) = (routes.clone(), ended.clone());
+        let thread =
+            Watch::start("routes", "the routes are", GROUPS, waker.clone(), move |watch| {
+                keep(watch, &at_work, &to_end);
+                Ok(())
+            })?;
         Ok(Self { routes, ended, waker, thread: Some(thread) })
     }
 
@@ -70,83 +63,19 @@ impl Drop for RouteKeeper {
     }
 }
 
-/// The routes, even if a thread panicked while it held them.
-pub(crate) fn lock(routes: &Mutex<Routes>) -> MutexGuard<'_, Routes> {
-    routes.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-struct Worker {
-    routes: Arc<Mutex<Routes>>,
-    ended: Arc<AtomicBool>,
-    waker: Waker,
-    notices: OwnedFd,
-    poller: Poller,
-    clock: Clock,
-    repairs: Repairs,
-    told: String,
-}
-
-impl Worker {
-    fn new(
-        routes: Arc<Mutex<Routes>>,
-        ended: Arc<AtomicBool>,
-        waker: Waker,
-        notices: OwnedFd,
-    ) -> Result<Self, DeviceError> {
-        let poller = Poller::new()?;
-        poller.add(&waker, WAKER, Interest::Read)?;
-        poller.add(&notices, NOTICES, Interest::Read)?;
-        let (clock, repairs, told) = (Clock::start(), Repairs::default(), String::new());
-        Ok(Self { routes, ended, waker, notices, poller, clock, repairs, told })
-    }
-
-    fn run(&mut self) {
-        while !self.ended.load(Ordering::Relaxed) {
-            let due = self.repairs.poll_timeout();
-            let timeout = due.and_then(|at| Clock::until(self.clock.now(), at));
-            if let Err(error) = self.poller.wait(timeout) {
-                return tracing::error!(%error, "the routes are no longer kept");
-            }
-            self.waker.clear();
-            if self.take_notices() {
-                self.repairs.on_notice(self.clock.now());
-            }
-            if self.repairs.take_due(self.clock.now()) {
-                self.mend();
-            }
+fn keep(mut watch: Watch, routes: &Mutex<Routes>, ended: &AtomicBool) {
+    while !ended.load(Ordering::Relaxed) {
+        if let Err(error) = watch.wait() {
+            return tracing::error!(%error, "the routes are no longer kept");
         }
-    }
-
-    fn mend(&mut self) {
-        let result = lock(&self.routes).mend();
+        if !watch.is_due(may_concern) {
+            continue;
+        }
+        let result = lock(routes).mend();
         match result {
-            Ok(mended) => {
-                self.told.clear();
-                self.repairs.on_repair(self.clock.now(), &mended);
-            }
+            Ok(mended) => watch.on_repair(&mended),
             Err(error) => {
-                let text = format!("routes of the tunnel are missing, trying again: {error}");
-                if text != self.told {
-                    tracing::warn!("{text}");
-                    self.told = text;
-                }
-                self.repairs.on_notice(self.clock.now() + RETRY);
-            }
-        }
-    }
-
-    fn take_notices(&self) -> bool {
-        let mut buffer = [0; 8192];
-        let mut concerns = false;
-        loop {
-            match rustix::net::recv(&self.notices, &mut buffer[..], RecvFlags::DONTWAIT) {
-                Ok((length, _)) => {
-                    concerns |= Messages(&buffer[..length]).any(|it| may_concern(&it))
-                }
-                // Notices were lost.
-                Err(Errno::NOBUFS) => concerns = true,
-                Err(Errno::INTR) => {}
-                Err(_) => return concerns,
+                watch.on_failure(format!("routes of the tunnel are missing, trying again: {error}"))
             }
         }
     }
@@ -172,8 +101,6 @@ fn may_concern(message: &NetlinkMessage<RouteNetlinkMessage>) -> bool {
     }
 }
 
-const WAKER: Token = Token(0);
-const NOTICES: Token = Token(1);
 const GROUPS: u32 =
     LINK | IPV4_ADDRESS | IPV4_ROUTE | IPV4_RULE | IPV6_ADDRESS | IPV6_ROUTE | IPV6_RULE;
 const LINK: u32 = 1;
@@ -184,4 +111,3 @@ const IPV6_ADDRESS: u32 = 0x100;
 pub(super) const IPV6_ROUTE: u32 = 0x400;
 /// `RTNLGRP_IPV6_RULE` is group 19.
 const IPV6_RULE: u32 = 1 << 18;
-const RETRY: Duration = Duration::from_secs(2);

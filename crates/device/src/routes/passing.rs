@@ -10,22 +10,18 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use netlink_packet_core::{NLM_F_REPLACE, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::route::RouteType;
-use rustix::io::Errno;
-use rustix::net::RecvFlags;
 
+use super::Change;
 use super::keeper::{IPV4_ROUTE, IPV6_ROUTE};
-use super::{Change, Repairs};
-use crate::netlink::{Messages, open_socket};
+use super::watch::Watch;
 use crate::process::ROUTE_PROTOCOL;
-use crate::{Clock, DeviceError, Instance, Interest, Netlink, Poller, Route, Token, Waker};
+use crate::{DeviceError, Instance, Netlink, Route, Waker};
 
 type Outcome = Result<(), DeviceError>;
 
@@ -41,18 +37,16 @@ pub(super) struct PassingKeeper {
 
 impl PassingKeeper {
     pub(super) fn start(instance: &Instance) -> Result<Self, DeviceError> {
-        let notices = open_socket(IPV4_ROUTE | IPV6_ROUTE)
-            .map_err(|error| DeviceError::system("watch the routes", error))?;
         let (requests, receiver) = mpsc::channel();
         let waker = Waker::new()?;
-        let (at_work, woken) = (instance.clone(), waker.clone());
-        let thread = std::thread::Builder::new()
-            .name("passing".to_owned())
-            .spawn(move || match Worker::new(at_work, receiver, woken, notices) {
-                Ok(mut worker) => worker.run(),
-                Err(error) => tracing::error!("what is excluded is not kept: {error}"),
-            })
-            .map_err(|error| DeviceError::system("start a thread", error))?;
+        let (instance, groups) = (instance.clone(), IPV4_ROUTE | IPV6_ROUTE);
+        let keep = move |watch: Watch| -> Result<(), DeviceError> {
+            let (netlink, wanted) = (Netlink::open()?, BTreeSet::new());
+            Worker { instance, requests: receiver, netlink, watch, wanted, is_complete: false }
+                .run();
+            Ok(())
+        };
+        let thread = Watch::start("passing", "what is excluded is", groups, waker.clone(), keep)?;
         let (requests, thread, wanted) = (Some(requests), Some(thread), BTreeSet::new());
         Ok(Self { requests, outcome: None, waker, thread, wanted })
     }
@@ -95,51 +89,19 @@ impl Drop for PassingKeeper {
 struct Worker {
     instance: Instance,
     requests: Receiver<(BTreeSet<Route>, Sender<Outcome>)>,
-    waker: Waker,
-    notices: OwnedFd,
     netlink: Netlink,
-    poller: Poller,
-    clock: Clock,
-    repairs: Repairs,
+    watch: Watch,
     wanted: BTreeSet<Route>,
     /// All of them were there after the last look.
     is_complete: bool,
-    logged: String,
 }
 
 impl Worker {
-    fn new(
-        instance: Instance,
-        requests: Receiver<(BTreeSet<Route>, Sender<Outcome>)>,
-        waker: Waker,
-        notices: OwnedFd,
-    ) -> Result<Self, DeviceError> {
-        let poller = Poller::new()?;
-        poller.add(&waker, WAKER, Interest::Read)?;
-        poller.add(&notices, NOTICES, Interest::Read)?;
-        Ok(Self {
-            instance,
-            requests,
-            waker,
-            notices,
-            netlink: Netlink::open()?,
-            poller,
-            clock: Clock::start(),
-            repairs: Repairs::default(),
-            wanted: BTreeSet::new(),
-            is_complete: false,
-            logged: String::new(),
-        })
-    }
-
     fn run(&mut self) {
         loop {
-            let due = self.repairs.poll_timeout();
-            let timeout = due.and_then(|at| Clock::until(self.clock.now(), at));
-            if let Err(error) = self.poller.wait(timeout) {
+            if let Err(error) = self.watch.wait() {
                 return tracing::error!(%error, "what is excluded is no longer kept");
             }
-            self.waker.clear();
             loop {
                 match self.requests.try_recv() {
                     Ok((wanted, answer)) => {
@@ -147,7 +109,7 @@ impl Worker {
                         let outcome = self.sync().map(drop);
                         self.is_complete = outcome.is_ok();
                         if !self.is_complete {
-                            self.repairs.on_notice(self.clock.now() + RETRY);
+                            self.watch.try_again();
                         }
                         // The keeper need not wait for the answer.
                         let _ = answer.send(outcome);
@@ -156,10 +118,7 @@ impl Worker {
                     Err(mpsc::TryRecvError::Disconnected) => return,
                 }
             }
-            if self.take_notices() {
-                self.repairs.on_notice(self.clock.now());
-            }
-            if self.repairs.take_due(self.clock.now()) {
+            if self.watch.is_due(may_take_one) {
                 self.mend();
             }
         }
@@ -168,20 +127,15 @@ impl Worker {
     fn mend(&mut self) {
         match self.sync() {
             Ok(lost) => {
-                self.logged.clear();
-                if lost > 0 && self.is_complete {
-                    self.repairs.on_repair(self.clock.now(), &[Change::Removed(lost)]);
-                }
+                let change = (lost > 0 && self.is_complete).then_some(Change::Removed(lost));
+                self.watch.on_repair(change.as_slice());
                 self.is_complete = true;
             }
             Err(error) => {
                 self.is_complete = false;
-                let text = format!("not all that is excluded passes by, trying again: {error}");
-                if text != self.logged {
-                    tracing::warn!("{text}");
-                    self.logged = text;
-                }
-                self.repairs.on_notice(self.clock.now() + RETRY);
+                self.watch.on_failure(format!(
+                    "not all that is excluded passes by, trying again: {error}"
+                ));
             }
         }
     }
@@ -205,22 +159,6 @@ impl Worker {
         }
         first.map(|()| lost)
     }
-
-    fn take_notices(&self) -> bool {
-        let mut buffer = [0; 8192];
-        let mut is_gone = false;
-        loop {
-            match rustix::net::recv(&self.notices, &mut buffer[..], RecvFlags::DONTWAIT) {
-                Ok((length, _)) => {
-                    is_gone |= Messages(&buffer[..length]).any(|it| may_take_one(&it));
-                }
-                // Notices were lost.
-                Err(Errno::NOBUFS) => is_gone = true,
-                Err(Errno::INTR) => {}
-                Err(_) => return is_gone,
-            }
-        }
-    }
 }
 
 fn may_take_one(message: &NetlinkMessage<RouteNetlinkMessage>) -> bool {
@@ -238,7 +176,3 @@ fn may_take_one(message: &NetlinkMessage<RouteNetlinkMessage>) -> bool {
         _ => false,
     }
 }
-
-const WAKER: Token = Token(0);
-const NOTICES: Token = Token(1);
-const RETRY: Duration = Duration::from_secs(2);

@@ -2,9 +2,10 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::super::table::Number;
+use crate::threads::lock;
 use crate::{DeviceError, Waker};
 
 const THREADS: usize = 16;
@@ -46,7 +47,7 @@ fn answer(
     waker: &Waker,
 ) {
     loop {
-        let question = asked.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let question = lock(asked).recv();
         let Ok((number, name, port)) = question else { return };
         let found = (name.as_str(), port).to_socket_addrs();
         let addresses = found.map_or_else(|_| Vec::new(), |all| all.take(ADDRESSES_MAX).collect());
