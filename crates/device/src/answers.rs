@@ -26,12 +26,14 @@
 //! that began outside. The rules are in their own table, `inet roadweave_NAME_answers`.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use roadweave_proto::{DropReason, Instant, Side, UplinkId};
 
 use crate::apart::GROUP;
-use crate::filter::{KeptTable, Turn, count_and_drop, counter, is_quotable};
+use crate::filter::{
+    Chain, KeptTable, Turn, begin, count_and_drop, counter, counter_from, end, is_quotable,
+    set_mark,
+};
 use crate::{DeviceError, Instance, Uplink, Waker, sysctl};
 
 /// The marks of one client's uplinks. The kernel's table outlives it: `cleanup` removes it.
@@ -128,53 +130,40 @@ impl Answers {
 }
 
 fn ruleset(instance: &Instance, uplinks: &BTreeMap<String, Marked>, count: u64) -> (String, usize) {
-    let (table, marks) = (instance.answers_table(), instance.marks());
-    let keep = !marks.above_mask();
-    let (mut marking, mut answering) = (String::new(), String::new());
+    let marks = instance.marks();
+    let (mut marking, mut forwarding, mut answering) = (Vec::new(), Vec::new(), Vec::new());
     let outside = from_none_of(uplinks);
-    let mut forwarding = String::new();
     for (name, Marked { id, index }) in uplinks {
         let Some((mark, mask)) = marks.answer(*id) else { continue };
         let from = match is_quotable(name) {
             true => format!("iifname \"{name}\""),
             false => format!("iif {index}"),
         };
-        let set = |what: &str| format!("{what} set {what} & {keep:#x} | {mark:#x}");
+        let set = |what: &str| set_mark(what, (mark, marks.above_mask()));
         let (mark_packet, mark_connection) = (set("meta mark"), set("ct mark"));
         let begun = format!("{from} ct direction original ct state new");
         let answer = format!("ct direction reply ct mark & {mask:#x} == {mark:#x} {mark_packet}");
-        let _ = writeln!(marking, "    {from} {mark_packet}");
-        let _ = writeln!(marking, "    {begun} meta l4proto != tcp {mark_connection}");
-        let _ = writeln!(marking, "    {begun} tcp flags & (syn | ack) == syn {mark_connection}");
-        let _ = writeln!(forwarding, "    {outside} {answer}");
-        let _ = writeln!(answering, "    {answer}");
+        marking.push(format!("{from} {mark_packet}"));
+        marking.push(format!("{begun} meta l4proto != tcp {mark_connection}"));
+        marking.push(format!("{begun} tcp flags & (syn | ack) == syn {mark_connection}"));
+        forwarding.push(format!("{outside} {answer}"));
+        answering.push(answer);
     }
     let (judging, leaving) = sides(instance, uplinks);
-    let counter = counter(DropReason::ForwardRefused);
-    let rules = [&judging, &marking, &forwarding, &answering, &leaving];
-    let rules = rules.map(|rules| rules.lines().count());
-    let text = format!(
-        "add table inet {table}\n\
-         delete table inet {table}\n\
-         table inet {table} {{\n  \
-           counter {counter} {{ packets {count} bytes 0 }}\n  \
-           chain prerouting {{\n    \
-             type filter hook prerouting priority mangle; policy accept;\n\
-         {judging}{marking}{forwarding}  }}\n  \
-           chain postrouting {{\n    \
-             type filter hook postrouting priority mangle; policy accept;\n\
-         {leaving}  }}\n  \
-           chain output {{\n    \
-             type route hook output priority mangle; policy accept;\n\
-         {answering}  }}\n\
-         }}\n"
-    );
-    (text, rules.iter().sum())
+    let arriving = [judging, marking, forwarding].concat();
+    let text = begin(&instance.answers_table())
+        + &counter_from(&counter(DropReason::ForwardRefused), count);
+    let chains = [
+        Chain::base("prerouting", "filter hook prerouting priority mangle", arriving),
+        Chain::base("postrouting", "filter hook postrouting priority mangle", leaving),
+        Chain::base("output", "route hook output priority mangle", answering),
+    ];
+    end(text, &chains)
 }
 
 /// The rules that check by which side an answer comes in, and those that record by which side a
 /// connection went out last.
-fn sides(instance: &Instance, uplinks: &BTreeMap<String, Marked>) -> (String, String) {
+fn sides(instance: &Instance, uplinks: &BTreeMap<String, Marked>) -> (Vec<String>, Vec<String>) {
     let (marks, mask) = (instance.marks(), instance.marks().above_mask());
     let tun = (format!("ifname \"{}\"", instance.name()), Side::Tun);
     let known = uplinks.iter().map(|(name, Marked { id, index })| match is_quotable(name) {
@@ -184,25 +173,24 @@ fn sides(instance: &Instance, uplinks: &BTreeMap<String, Marked>) -> (String, St
     let drop = count_and_drop(DropReason::ForwardRefused);
     let elsewhere = marks.side(Side::Elsewhere).unwrap_or_default();
     let ours = format!("{:#x}", marks.side_mask());
-    let set = |mark: u32| format!("ct mark set ct mark & {:#x} | {mark:#x}", !mask);
-    let mut judging = String::new();
+    let set = |mark: u32| set_mark("ct mark", (mark, mask));
+    let mut judging = Vec::new();
     // Keeps marks of connections that began beyond an uplink, and other programs' marks. An anchor
     // on this machine marks what enters its TUN.
-    let mut leaving = format!(
-        "    oifgroup {GROUP} return\n    \
-             ct direction reply return\n    \
-             ct mark & {mask:#x} != 0 ct mark & {ours} != {elsewhere:#x} return\n"
-    );
+    let mut leaving = vec![
+        format!("oifgroup {GROUP} return"),
+        "ct direction reply return".to_owned(),
+        format!("ct mark & {mask:#x} != 0 ct mark & {ours} != {elsewhere:#x} return"),
+    ];
     for (interface, side) in [tun].into_iter().chain(known) {
         let Some(mark) = marks.side(side) else { continue };
-        let _ = writeln!(
-            judging,
-            "    i{interface} ct direction reply ct mark & {ours} == {elsewhere:#x} \
+        judging.push(format!(
+            "i{interface} ct direction reply ct mark & {ours} == {elsewhere:#x} \
              ct mark & {mask:#x} != {mark:#x} {drop}"
-        );
-        let _ = writeln!(leaving, "    o{interface} {} return", set(mark));
+        ));
+        leaving.push(format!("o{interface} {} return", set(mark)));
     }
-    let _ = writeln!(leaving, "    {}", set(elsewhere));
+    leaving.push(set(elsewhere));
     (judging, leaving)
 }
 

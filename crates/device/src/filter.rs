@@ -36,7 +36,7 @@ pub use keeper::FilterKeeper;
 
 use crate::program::{self, Failure};
 use crate::{Apart, DeviceError, Excluded, Instance, sysctl};
-pub(crate) use chain::{count_and_drop, counter};
+pub(crate) use chain::{Chain, begin, count_and_drop, counter, counter_from, end, set_mark};
 pub(crate) use flows::{FlowRemover, Left};
 pub use forwards::Forward;
 use ipnet::IpNet;
@@ -171,8 +171,8 @@ impl Filters {
         let opened = self.opened(options);
         let counts = self.table.counters().unwrap_or_default();
         let count = |reason| counts.get(&counter(reason)).copied().unwrap_or(0);
-        let ruleset = ruleset(&self.instance.filter_table(), options, opened, count);
-        self.table.replace(&ruleset.text, ruleset.rules)?;
+        let (text, rules) = ruleset(&self.instance.filter_table(), options, opened, count);
+        self.table.replace(&text, rules)?;
         self.exists = true;
         if options.share.is_some() {
             self.make_room(options);

@@ -15,7 +15,7 @@ use ipnet::IpNet;
 use roadweave_proto::DropReason;
 
 use super::FilterOptions;
-use super::chain::{Chain, count_and_drop, family, has_family};
+use super::chain::{Chain, count_and_drop, family, set_mark, sets_of};
 use crate::apart::{Apart, GROUP};
 
 pub(super) fn masquerade(tun: &str, apart: Apart) -> String {
@@ -54,7 +54,7 @@ pub(super) fn near(options: &FilterOptions) -> Vec<IpNet> {
 }
 
 pub(super) fn chains(options: &FilterOptions, apart: Apart) -> Vec<Chain> {
-    let base = |name, hook, rules| Chain { name, hook: Some(hook), rules };
+    let base = Chain::base;
     vec![
         base("zones", "filter hook prerouting priority -450", zones(options, apart)),
         base("ownership", "filter hook prerouting priority mangle - 5", ownership(options, apart)),
@@ -66,19 +66,16 @@ pub(super) fn chains(options: &FilterOptions, apart: Apart) -> Vec<Chain> {
 }
 
 fn zones(options: &FilterOptions, apart: Apart) -> Vec<String> {
-    let (zone, mark) = (apart.zone(), set_mark(apart));
+    let (zone, mark) = (apart.zone(), set_mark("meta mark", apart.mark()));
     let mut rules = vec![format!("iifname != \"{}\" return", options.tun)];
     for address in &options.own_addresses {
         let family = family(address.is_ipv4());
         // This machine's answers are looked up in the default zone.
         rules.push(format!("{family} daddr {address} {mark} ct original zone set {zone} return"));
     }
-    let near = near(options);
-    for (ipv4, set) in [(true, "near4"), (false, "near6")] {
-        if has_family(&near, ipv4) {
-            // Both directions come by the TUN.
-            rules.push(format!("{} daddr @{set} ct zone set {zone} return", family(ipv4)));
-        }
+    for (family, set) in sets_of(&near(options), "near") {
+        // Both directions come by the TUN.
+        rules.push(format!("{family} daddr @{set} ct zone set {zone} return"));
     }
     rules.push(format!("ct original zone set {zone}"));
     rules
@@ -95,7 +92,7 @@ fn ownership(FilterOptions { tun, .. }: &FilterOptions, apart: Apart) -> Vec<Str
 }
 
 fn marking(FilterOptions { tun, .. }: &FilterOptions, apart: Apart) -> Vec<String> {
-    let (zone, mark) = (apart.zone(), set_mark(apart));
+    let (zone, mark) = (apart.zone(), set_mark("meta mark", apart.mark()));
     vec![
         // This machine's rejections get the mark too.
         format!("iifname \"{tun}\" {mark}"),
@@ -104,7 +101,11 @@ fn marking(FilterOptions { tun, .. }: &FilterOptions, apart: Apart) -> Vec<Strin
 }
 
 fn returning(apart: Apart) -> Vec<String> {
-    vec![format!("ct direction reply ct original zone {} {}", apart.zone(), set_mark(apart))]
+    vec![format!(
+        "ct direction reply ct original zone {} {}",
+        apart.zone(),
+        set_mark("meta mark", apart.mark())
+    )]
 }
 
 fn unowned(FilterOptions { tun, .. }: &FilterOptions, apart: Apart) -> Vec<String> {
@@ -125,8 +126,8 @@ fn entering(options: &FilterOptions, apart: Apart) -> Vec<String> {
         format!("meta mark & {mask:#x} != 0 meta mark & {mask:#x} != {own:#x} {drop}"),
         // The connection began outside: answers count of the TUN that it enters first.
         format!(
-            "ct direction original ct mark & {mask:#x} == 0 ct mark set ct mark & {:#x} | {own:#x}",
-            !mask
+            "ct direction original ct mark & {mask:#x} == 0 {}",
+            set_mark("ct mark", (own, mask))
         ),
     ];
     if *masquerade {
@@ -134,9 +135,4 @@ fn entering(options: &FilterOptions, apart: Apart) -> Vec<String> {
         rules.push(format!("ct direction original ct mark & {mask:#x} != {own:#x} {drop}"));
     }
     rules
-}
-
-fn set_mark(apart: Apart) -> String {
-    let (mark, mask) = apart.mark();
-    format!("meta mark set meta mark & {:#x} | {mark:#x}", !mask)
 }

@@ -4,10 +4,56 @@ use ipnet::IpNet;
 use roadweave_proto::DropReason;
 
 /// A chain; without a hook, other chains go to it.
-pub(super) struct Chain {
+pub(crate) struct Chain {
     pub(super) name: &'static str,
     pub(super) hook: Option<&'static str>,
     pub(super) rules: Vec<String>,
+}
+
+impl Chain {
+    pub(super) fn plain(name: &'static str, rules: Vec<String>) -> Self {
+        Self { name, hook: None, rules }
+    }
+
+    pub(crate) fn base(name: &'static str, hook: &'static str, rules: Vec<String>) -> Self {
+        Self { name, hook: Some(hook), rules }
+    }
+}
+
+/// The beginning of the text of a table that replaces one of its name. "add" is first, so that
+/// "delete" finds a table; a file is one transaction.
+pub(crate) fn begin(table: &str) -> String {
+    format!("add table inet {table}\ndelete table inet {table}\ntable inet {table} {{\n")
+}
+
+/// A counter of a table.
+pub(crate) fn counter_from(name: &str, count: u64) -> String {
+    format!("  counter {name} {{ packets {count} bytes 0 }}\n")
+}
+
+/// Ends the text of a table with its chains; returns their number of rules as well.
+pub(crate) fn end(mut text: String, chains: &[Chain]) -> (String, usize) {
+    for Chain { name, hook, rules } in chains {
+        text += &format!("  chain {name} {{\n");
+        if let Some(hook) = hook {
+            text += &format!("    type {hook}; policy accept;\n");
+        }
+        rules.iter().for_each(|rule| text += &format!("    {rule}\n"));
+        text += "  }\n";
+    }
+    (text + "}\n", chains.iter().map(|chain| chain.rules.len()).sum())
+}
+
+/// The families of `prefixes`, each with the name of its set.
+pub(super) fn sets_of(prefixes: &[IpNet], name: &str) -> Vec<(&'static str, String)> {
+    let families = [(true, 4), (false, 6)].into_iter();
+    let families = families.filter(|(ipv4, _)| has_family(prefixes, *ipv4));
+    families.map(|(ipv4, number)| (family(ipv4), format!("{name}{number}"))).collect()
+}
+
+/// Sets the bits of `mask` in a mark.
+pub(crate) fn set_mark(what: &str, (mark, mask): (u32, u32)) -> String {
+    format!("{what} set {what} & {:#x} | {mark:#x}", !mask)
 }
 
 pub(super) fn has_family(prefixes: &[IpNet], ipv4: bool) -> bool {

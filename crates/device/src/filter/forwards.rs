@@ -18,7 +18,7 @@ use ipnet::IpNet;
 use roadweave_proto::{DropReason, Kind, Marks};
 
 use super::FilterOptions;
-use super::chain::{count_and_drop, family, has_family};
+use super::chain::{count_and_drop, family, set_mark, sets_of};
 use super::ruleset::of_family;
 
 /// Before the machine's own DNAT, which may use the same port for a container that clients must not
@@ -77,13 +77,10 @@ pub(super) fn translating(options: &FilterOptions) -> Vec<String> {
     let own = own_addresses.iter();
     rules.extend(own.map(|it| format!("{} daddr {it} return", family(it.is_ipv4()))));
     // Hosts outside cannot use a client's address to talk to devices.
-    for (ipv4, set) in [(true, "inner4"), (false, "inner6")] {
-        if has_family(inner, ipv4) {
-            rules.push(format!("iifname != \"{tun}\" {} saddr @{set} return", family(ipv4)));
-        }
+    for (family, set) in sets_of(inner, "inner") {
+        rules.push(format!("iifname != \"{tun}\" {family} saddr @{set} return"));
     }
-    let (mark, mask) = options.marks.kind(Kind::Forwarded);
-    let set_mark = format!("ct mark set ct mark & {:#x} | {mark:#x}", !mask);
+    let set_mark = set_mark("ct mark", options.marks.kind(Kind::Forwarded));
     for forward in forwards {
         let family = family(forward.to.is_ipv4());
         for (of, matches) in forward.protocols().zip(forward.matches()) {

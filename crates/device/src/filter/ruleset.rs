@@ -13,57 +13,35 @@
 //! direction, unlike the state "established", keeps a stranger's connection closed that slipped
 //! through while the table was missing.
 
-use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use roadweave_proto::DropReason;
 
-use super::chain::{Chain, count_and_drop, counter, family, has_family};
+use super::chain::{Chain, begin, count_and_drop, counter, counter_from, end, family, sets_of};
 use super::{Allowed, FilterOptions, Forwarding, Interface, Opened, apart, forwards, sockets};
 use crate::Excluded;
 
 pub(super) const COUNTED: [DropReason; 3] =
     [DropReason::ForwardRefused, DropReason::InnerFromOutside, DropReason::DeniedDestination];
 
-#[derive(Debug)]
-pub(super) struct Ruleset {
-    pub(super) text: String,
-    pub(super) rules: usize,
-}
-
+/// The text of the table, and its number of rules.
 pub(super) fn ruleset(
     table: &str,
     options: &FilterOptions,
     opened: Opened,
     counts: impl Fn(DropReason) -> u64,
-) -> Ruleset {
-    // "add" first, so that "delete" finds a table; a file is one transaction.
-    let mut text = format!("add table inet {table}\ndelete table inet {table}\n");
-    let _ = writeln!(text, "table inet {table} {{");
-    for reason in COUNTED {
-        let count = counts(reason);
-        let _ = writeln!(text, "  counter {} {{ packets {count} bytes 0 }}", counter(reason));
-    }
+) -> (String, usize) {
+    let mut text = begin(table);
+    COUNTED.iter().for_each(|it| text += &counter_from(&counter(*it), counts(*it)));
     text += &sets(options);
-    let mut rules = 0;
-    for chain in chains(options, opened) {
-        rules += chain.rules.len();
-        let _ = writeln!(text, "  chain {} {{", chain.name);
-        if let Some(hook) = chain.hook {
-            let _ = writeln!(text, "    type {hook}; policy accept;");
-        }
-        chain.rules.iter().for_each(|rule| text += &format!("    {rule}\n"));
-        text += "  }\n";
-    }
-    text += "}\n";
-    Ruleset { text, rules }
+    end(text, &chains(options, opened))
 }
 
 fn chains(options: &FilterOptions, opened: Opened) -> Vec<Chain> {
-    let base = |name, hook, rules| Chain { name, hook: Some(hook), rules };
+    let base = Chain::base;
     let mut chains = vec![
-        Chain { name: "answers", hook: None, rules: answers(options) },
+        Chain::plain("answers", answers(options)),
         base("own_addresses", "filter hook prerouting priority raw", own_addresses(options)),
         base("destinations", "filter hook prerouting priority mangle", destinations(options)),
         base("forwards", forwards::HOOK, forwards::translating(options)),
@@ -71,22 +49,14 @@ fn chains(options: &FilterOptions, opened: Opened) -> Vec<Chain> {
         base("leaving", "filter hook output priority filter - 10", sockets::leaving(options)),
         base("forward", "filter hook forward priority filter - 10", forward(options)),
         base("postrouting", "nat hook postrouting priority srcnat", postrouting(options)),
-        base(
-            "opened",
-            "filter hook postrouting priority srcnat + 10",
-            self::opened(options, opened),
-        ),
+        base("opened", AFTER_NAT, self::opened(options, opened)),
+        base("outside", AFTER_NAT, outside(options)),
     ];
-    let hook = "filter hook postrouting priority srcnat + 10";
-    chains.push(base("outside", hook, outside(options)));
     if let Some(own) = options.apart {
         chains.extend(apart::chains(options, own));
     }
     if matches!(options.forwarding, Forwarding::Server { .. }) {
-        chains.insert(
-            0,
-            Chain { name: "forwarded", hook: None, rules: forwards::forwarded(options) },
-        );
+        chains.insert(0, Chain::plain("forwarded", forwards::forwarded(options)));
     }
     chains.retain(|chain| chain.hook.is_none() || !chain.rules.is_empty());
     chains
@@ -112,7 +82,7 @@ fn sets(options: &FilterOptions) -> String {
     text
 }
 
-fn set(name: &str, kind: &str, elements: Vec<String>) -> String {
+pub(super) fn set(name: &str, kind: &str, elements: Vec<String>) -> String {
     if elements.is_empty() {
         return String::new();
     }
@@ -187,11 +157,8 @@ fn destinations(options: &FilterOptions) -> Vec<String> {
         }
     }
     rules.extend(forwards::excepted(options));
-    for ipv4 in [true, false] {
-        if has_family(denied, ipv4) {
-            let set = if ipv4 { "denied4" } else { "denied6" };
-            rules.push(format!("{} daddr @{set} {drop}", family(ipv4)));
-        }
+    for (family, set) in sets_of(denied, "denied") {
+        rules.push(format!("{family} daddr @{set} {drop}"));
     }
     // Broadcast and multicast include this machine.
     rules.push(format!("fib daddr type {{ local, broadcast, anycast, multicast }} {drop}"));
@@ -258,13 +225,11 @@ fn postrouting(options: &FilterOptions) -> Vec<String> {
         // Packets out of the tunnel have been checked. The zone or prefixes match on kernels before
         // 5.7, which know no input interface here.
         rules.push(format!("iifname \"{tun}\" oifname != \"{tun}\" masquerade"));
-        rules.extend(apart.map(|own| apart::masquerade(tun, own)));
-        if apart.is_some() {
+        if let Some(own) = *apart {
+            rules.push(apart::masquerade(tun, own));
             rules.extend(sockets::masquerade(options));
-        }
-        for (ipv4, set) in [(true, "inner4"), (false, "inner6")] {
-            if apart.is_none() && has_family(inner, ipv4) {
-                let family = family(ipv4);
+        } else {
+            for (family, set) in sets_of(inner, "inner") {
                 rules.push(format!("oifname != \"{tun}\" {family} saddr @{set} masquerade"));
             }
         }
@@ -328,9 +293,8 @@ fn excluded(options: &FilterOptions) -> Vec<String> {
 
 /// Matches excluded packets; the destinations are in [`excluded_sets`].
 pub(super) fn matches_excluded(excluded: &Excluded) -> impl Iterator<Item = String> {
-    let sets = [(true, "excluded4"), (false, "excluded6")].into_iter();
-    let sets = sets.filter(|(ipv4, _)| has_family(&excluded.destinations, *ipv4));
-    let sets = sets.map(|(ipv4, set)| format!("{} daddr @{set}", family(ipv4)));
+    let sets = sets_of(&excluded.destinations, "excluded").into_iter();
+    let sets = sets.map(|(family, set)| format!("{family} daddr @{set}"));
     let marked = |(mark, mask): &(u32, u32)| format!("meta mark & {mask:#x} == {mark:#x}");
     sets.chain(excluded.marks.iter().map(marked))
 }
@@ -361,13 +325,8 @@ fn opened(
     }
     rules.extend(ANSWERS.map(str::to_owned));
     // Our own source NAT does not admit hosts that pretend to be clients.
-    for (ipv4, set) in [(true, "inner4"), (false, "inner6")] {
-        if has_family(inner, ipv4) {
-            rules.push(format!(
-                "iifname != \"lo\" ct original {} saddr @{set} {drop}",
-                family(ipv4)
-            ));
-        }
+    for (family, set) in sets_of(inner, "inner") {
+        rules.push(format!("iifname != \"lo\" ct original {family} saddr @{set} {drop}"));
     }
     rules.push("ct status snat return".to_owned());
     // Neighbour discovery and multicast listener reports appear to come in where they go out while
@@ -402,5 +361,6 @@ pub(super) fn of_family(prefixes: &[IpNet], ipv4: bool) -> Vec<String> {
     IpNet::aggregate(&networks).iter().map(ToString::to_string).collect()
 }
 
+const AFTER_NAT: &str = "filter hook postrouting priority srcnat + 10";
 const ANSWERS: [&str; 3] =
     ["ct direction reply return", "ct state related return", "ct status dnat return"];

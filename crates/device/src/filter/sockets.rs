@@ -15,7 +15,7 @@
 use ipnet::IpNet;
 use roadweave_proto::{DropReason, Kind, Marks};
 
-use super::chain::{count_and_drop, family, has_family};
+use super::chain::{count_and_drop, family, set_mark, sets_of};
 use super::{FilterOptions, REMOVAL_LIMIT, apart, call_nft};
 use crate::DeviceError;
 use crate::apart::GROUP;
@@ -40,10 +40,8 @@ pub(super) fn leaving(options: &FilterOptions) -> Vec<String> {
     let mut rules = vec![format!("oifgroup != {GROUP} return")];
     let own = options.own_addresses.iter();
     rules.extend(own.map(|own| format!("{} saddr {own} return", family(own.is_ipv4()))));
-    for (ipv4, set) in [(true, "near4"), (false, "near6")] {
-        if has_family(&apart::near(options), ipv4) {
-            rules.push(format!("{} saddr @{set} {drop}", family(ipv4)));
-        }
+    for (family, set) in sets_of(&apart::near(options), "near") {
+        rules.push(format!("{family} saddr @{set} {drop}"));
     }
     rules
 }
@@ -51,30 +49,25 @@ pub(super) fn leaving(options: &FilterOptions) -> Vec<String> {
 /// The rules that masquerade packets of such sockets, where the prefix alone does not prove that
 /// they are local.
 pub(super) fn masquerade(options: &FilterOptions) -> Vec<String> {
-    let near = apart::near(options);
-    let families = [(true, "near4"), (false, "near6")].into_iter();
-    let families = families.filter(|(ipv4, _)| options.client_sockets && has_family(&near, *ipv4));
-    families
-        .map(|(ipv4, set)| {
-            let family = family(ipv4);
-            format!("iif 0 oifgroup != {GROUP} {family} saddr @{set} masquerade")
-        })
+    if !options.client_sockets {
+        return Vec::new();
+    }
+    let sets = sets_of(&apart::near(options), "near").into_iter();
+    sets.map(|(family, set)| format!("iif 0 oifgroup != {GROUP} {family} saddr @{set} masquerade"))
         .collect()
 }
 
 fn rules_for(near: &[IpNet], has_neighbours: bool, marks: Marks) -> Vec<String> {
-    let (mark, mask) = marks.kind(Kind::ClientSocket);
-    let found = format!("socket transparent 1 meta mark set meta mark & {:#x} | {mark:#x}", !mask);
+    let mark = set_mark("meta mark", marks.kind(Kind::ClientSocket));
+    let found = format!("socket transparent 1 {mark}");
     let mut rules = Vec::new();
     if has_neighbours {
         rules.push(format!("iifgroup {GROUP} return"));
     }
-    for (ipv4, set, icmp) in [(true, "near4", "icmp"), (false, "near6", "icmpv6")] {
-        if has_family(near, ipv4) {
-            let destination = format!("{} daddr @{set}", family(ipv4));
-            rules.push(format!("{destination} tcp flags & (syn | ack) != syn {found}"));
-            rules.push(format!("{destination} meta l4proto {icmp} {found}"));
-        }
+    for (family, set) in sets_of(near, "near") {
+        let icmp = if family == "ip" { "icmp" } else { "icmpv6" };
+        rules.push(format!("{family} daddr @{set} tcp flags & (syn | ack) != syn {found}"));
+        rules.push(format!("{family} daddr @{set} meta l4proto {icmp} {found}"));
     }
     rules
 }

@@ -35,7 +35,7 @@ use std::ops::RangeInclusive;
 use ipnet::IpNet;
 use roadweave_proto::{Instant, Kind, Marks};
 
-use super::chain::{Chain, family, has_family};
+use super::chain::{Chain, begin, counter_from, end, family, has_family, set_mark};
 use super::ruleset::{excluded_sets, inside_sets, matches_excluded, matches_inside, of_family};
 use super::{Interface, KeptTable, Turn, remove_tables};
 use crate::{DeviceError, Excluded, Instance, Waker};
@@ -136,8 +136,7 @@ pub(crate) fn remove_left(instance: &Instance) -> Result<(), DeviceError> {
 }
 
 fn text(table: &str, options: &Options) -> (String, usize) {
-    let mut text = format!("add table inet {table}\ndelete table inet {table}\n");
-    let _ = writeln!(text, "table inet {table} {{");
+    let mut text = begin(table);
     for (set, minutes) in [("answered", ANSWERED_MINUTES), ("failed", FAILED_MINUTES)] {
         for (family, kind) in [(4, "ipv4_addr"), (6, "ipv6_addr")] {
             let _ = writeln!(
@@ -147,28 +146,15 @@ fn text(table: &str, options: &Options) -> (String, usize) {
             );
         }
     }
-    for counter in [BEGUN, COME_IN] {
-        let _ = writeln!(text, "  counter {counter} {{ packets 0 bytes 0 }}");
-    }
+    [BEGUN, COME_IN].iter().for_each(|counter| text += &counter_from(counter, 0));
     text += &inside_sets(&options.inside);
     text += &excluded_sets(&options.excluded);
-    let mut rules = 0;
-    for Chain { name, hook, rules: lines } in chains(options) {
-        rules += lines.len();
-        let _ = writeln!(text, "  chain {name} {{");
-        if let Some(hook) = hook {
-            let _ = writeln!(text, "    type {hook}; policy accept;");
-        }
-        lines.iter().for_each(|rule| text += &format!("    {rule}\n"));
-        text += "  }\n";
-    }
-    (text + "}\n", rules)
+    end(text, &chains(options))
 }
 
 /// Chains precede the chains that go to them, as nft requires.
 fn chains(options: &Options) -> Vec<Chain> {
-    let plain = |name, rules| Chain { name, hook: None, rules };
-    let base = |name, hook, rules| Chain { name, hook: Some(hook), rules };
+    let (plain, base) = (Chain::plain, Chain::base);
     let mut chains = vec![
         plain("note", note("answered")),
         plain("blame", note("failed")),
@@ -271,15 +257,15 @@ fn begin(listener: (IpAddr, u16), marks: Marks) -> Vec<String> {
         format!(
             "{} {} {} counter name {BEGUN}",
             to(listener),
-            set_mark("ct mark", marks),
-            set_mark("meta mark", marks)
+            set_mark("ct mark", marks.kind(Kind::Taken)),
+            set_mark("meta mark", marks.kind(Kind::Taken))
         ),
     ]
 }
 
 /// Packets of connections that were handed over, and errors about them.
 fn taken(Options { listeners, marks, .. }: &Options) -> Vec<String> {
-    let set_mark = set_mark("meta mark", *marks);
+    let set_mark = set_mark("meta mark", marks.kind(Kind::Taken));
     let listeners = of_families(listeners).into_iter().flatten();
     // The listener gets packets of no socket yet, such as the last one of a handshake that the
     // kernel keeps no state of.
@@ -323,11 +309,6 @@ fn output(marks: Marks) -> Vec<String> {
         format!("meta mark & {mask:#x} == {failed:#x} tcp flags & rst == rst goto blame"),
         format!("ct mark & {mask:#x} == {mark:#x} tcp flags & (fin | rst) == fin goto note"),
     ]
-}
-
-fn set_mark(what: &str, marks: Marks) -> String {
-    let (mark, mask) = marks.kind(Kind::Taken);
-    format!("{what} set {what} & {:#x} | {mark:#x}", !mask)
 }
 
 /// The counters of SYNs that were handed over, and of those that arrived.

@@ -73,7 +73,7 @@ fn check(name: &str, options: &FilterOptions, opened: Opened) {
     let text = ruleset("roadweave_x", options, opened, |reason| {
         u64::from(reason == DropReason::ForwardRefused) * 12
     })
-    .text;
+    .0;
     assert_golden(&format!("nft-filter-{name}.txt"), &text);
 }
 

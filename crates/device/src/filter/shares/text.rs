@@ -6,8 +6,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 use roadweave_proto::DropReason;
 
-use super::super::chain::{Chain, count_and_drop, counter, family};
-use super::super::ruleset::{inside_sets, matches_inside, of_family};
+use super::super::chain::{Chain, begin, count_and_drop, counter, counter_from, end, family};
+use super::super::ruleset::{self, inside_sets, matches_inside, of_family};
 use super::{COUNTED, From, Limits};
 
 /// The text of the table, and its number of rules. With `before`, the limits of the installed
@@ -19,19 +19,15 @@ pub(super) fn text(
     counts: impl Fn(DropReason) -> u64,
 ) -> (String, usize) {
     let mut text = match before {
-        None => format!("add table inet {table}\ndelete table inet {table}\n"),
+        None => begin(table),
         Some(before) => {
             let sets = lists(before).into_iter();
-            let sets = sets.map(|set| format!("flush set inet {table} {set}\n"));
-            [format!("flush table inet {table}\n")].into_iter().chain(sets).collect()
+            let sets: String = sets.map(|set| format!("flush set inet {table} {set}\n")).collect();
+            format!("flush table inet {table}\n{sets}table inet {table} {{\n")
         }
     };
-    let _ = writeln!(text, "table inet {table} {{");
     if before.is_none() {
-        for reason in COUNTED {
-            let count = counts(reason);
-            let _ = writeln!(text, "  counter {} {{ packets {count} bytes 0 }}", counter(reason));
-        }
+        COUNTED.iter().for_each(|it| text += &counter_from(&counter(*it), counts(*it)));
         if limits.has_timeouts {
             let _ =
                 writeln!(text, "  ct timeout {TIMEOUTS} {{ protocol tcp; policy = {{ {TCP} }}; }}");
@@ -39,17 +35,7 @@ pub(super) fn text(
         text += &dynamic_sets(limits);
     }
     text += &list_sets(limits);
-    let mut rules = 0;
-    for Chain { name, hook, rules: lines } in chains(limits) {
-        rules += lines.len();
-        let _ = writeln!(text, "  chain {name} {{");
-        if let Some(hook) = hook {
-            let _ = writeln!(text, "    type {hook}; policy accept;");
-        }
-        lines.iter().for_each(|rule| text += &format!("    {rule}\n"));
-        text += "  }\n";
-    }
-    (text + "}\n", rules)
+    end(text, &chains(limits))
 }
 
 fn dynamic_sets(limits: &Limits) -> String {
@@ -102,26 +88,21 @@ fn list_sets(limits: &Limits) -> String {
     for ((ipv4, length), networks) in &limits.prefixes {
         let (set, kind) = (wide(*ipv4, *length), if *ipv4 { "ipv4_addr" } else { "ipv6_addr" });
         let networks: Vec<IpNet> = networks.iter().copied().collect();
-        let elements = of_family(&networks, *ipv4).join(", ");
-        let _ = writeln!(
-            text,
-            "  set {set} {{ type {kind}; flags interval; elements = {{ {elements} }}; }}"
-        );
+        text += &ruleset::set(&set, kind, of_family(&networks, *ipv4));
     }
     text
 }
 
 /// Chains precede the chains that go to them, as nft requires.
 fn chains(limits: &Limits) -> Vec<Chain> {
-    let plain = |name, rules| Chain { name, hook: None, rules };
+    let plain = Chain::plain;
     let [connections, fragments] = COUNTED.map(count_and_drop);
     let base = |name, hook, to: &str| {
         let from = match &limits.from {
             From::Tun(tun) => vec![format!("iifname \"{tun}\"")],
             From::Inside(inside) => matches_inside(inside, "iif", "").collect(),
         };
-        let rules = from.into_iter().map(|from| format!("{from} goto {to}")).collect();
-        Chain { name, hook: Some(hook), rules }
+        Chain::base(name, hook, from.into_iter().map(|from| format!("{from} goto {to}")).collect())
     };
     let pace = rate((limits.connections / 16).max(16));
     let [rate4, rate6] = limits.fragments;
@@ -154,8 +135,8 @@ fn chains(limits: &Limits) -> Vec<Chain> {
         // After NAT: the destination is the client's.
         chains.push(plain("arriving", begun(limits, [], "take_arrived")));
         let rule = format!("iifname != \"{tun}\" oifname \"{tun}\" goto arriving");
-        let hook = Some("filter hook forward priority mangle + 1");
-        chains.push(Chain { name: "arrivals", hook, rules: vec![rule] });
+        let hook = "filter hook forward priority mangle + 1";
+        chains.push(Chain::base("arrivals", hook, vec![rule]));
     }
     chains
 }
@@ -181,11 +162,10 @@ fn begun(limits: &Limits, before: impl IntoIterator<Item = String>, chain: &str)
 fn counts(limits: &Limits, drop: &String) -> Vec<Chain> {
     let count = format!("ct count {}", (limits.connections / PARTS).max(1));
     let shared = format!("ct count {} return", limits.connections.min(512));
-    let mut chains =
-        vec![Chain { name: "rest_flow", hook: None, rules: vec![shared, drop.clone()] }];
+    let mut chains = vec![Chain::plain("rest_flow", vec![shared, drop.clone()])];
     for (ipv4, name) in [(true, "take_flow4"), (false, "take_flow6")] {
         let rules = account(limits, ipv4, "flows", &count, "rest_flow", drop);
-        chains.push(Chain { name, hook: None, rules });
+        chains.push(Chain::plain(name, rules));
     }
     if let From::Tun(_) = &limits.from {
         for (ipv4, name) in [(true, "take_arrived4"), (false, "take_arrived6")] {
@@ -196,7 +176,7 @@ fn counts(limits: &Limits, drop: &String) -> Vec<Chain> {
                 rules.push(format!("{from}add @{set} {{ {key} . {part} {count} }} return"));
                 rules.push(format!("{from}{drop}"));
             }
-            chains.push(Chain { name, hook: None, rules });
+            chains.push(Chain::plain(name, rules));
         }
     }
     // A quarter is left for the machine itself.
@@ -209,7 +189,7 @@ fn counts(limits: &Limits, drop: &String) -> Vec<Chain> {
         )
     });
     let rules = total.into_iter().chain([drop.clone()]).collect();
-    chains.push(Chain { name: "take_total", hook: None, rules });
+    chains.push(Chain::plain("take_total", rules));
     chains
 }
 
