@@ -11,7 +11,7 @@ use std::time::Duration;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST,
-    NetlinkHeader, NetlinkMessage, NetlinkPayload,
+    NetlinkHeader, NetlinkMessage, NetlinkPayload, NetlinkSerializable,
 };
 use netlink_packet_route::address::{AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
@@ -125,16 +125,11 @@ impl Netlink {
 
     /// All interfaces, by index.
     pub fn links(&mut self) -> Result<Vec<NetworkInterface>, DeviceError> {
-        let messages = self
-            .dump(RouteNetlinkMessage::GetLink(LinkMessage::default()))
-            .map_err(|error| DeviceError::system("list the interfaces", error))?;
-        Ok(messages
-            .into_iter()
-            .filter_map(|message| match message {
-                RouteNetlinkMessage::NewLink(link) => Some(parse_link(&link)),
-                _ => None,
-            })
-            .collect())
+        let message = RouteNetlinkMessage::GetLink(LinkMessage::default());
+        self.list("list the interfaces", message, |message| match message {
+            RouteNetlinkMessage::NewLink(link) => Some(parse_link(&link)),
+            _ => None,
+        })
     }
 
     /// All usable addresses, each with the index of its interface; tentative and duplicate IPv6
@@ -144,14 +139,21 @@ impl Netlink {
     }
 
     pub(crate) fn address_messages(&mut self) -> Result<Vec<AddressMessage>, DeviceError> {
-        let messages = self
-            .dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))
-            .map_err(|error| DeviceError::system("list the addresses", error))?;
-        let address = |message| match message {
+        let message = RouteNetlinkMessage::GetAddress(AddressMessage::default());
+        self.list("list the addresses", message, |message| match message {
             RouteNetlinkMessage::NewAddress(address) => Some(address),
             _ => None,
-        };
-        Ok(messages.into_iter().filter_map(address).collect())
+        })
+    }
+
+    fn list<T>(
+        &mut self,
+        what: &str,
+        message: RouteNetlinkMessage,
+        take: impl Fn(RouteNetlinkMessage) -> Option<T>,
+    ) -> Result<Vec<T>, DeviceError> {
+        let messages = self.dump(message).map_err(|error| DeviceError::system(what, error))?;
+        Ok(messages.into_iter().filter_map(take).collect())
     }
 
     /// All unicast and unreachable routes of all tables, each next hop as a route of its own, and
@@ -192,13 +194,11 @@ impl Netlink {
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
             let mut message = RuleMessage::default();
             message.header.family = family;
-            let messages = self
-                .dump(RouteNetlinkMessage::GetRule(message))
-                .map_err(|error| DeviceError::system("list the policy rules", error))?;
-            rules.extend(messages.into_iter().filter_map(|message| match message {
+            let message = RouteNetlinkMessage::GetRule(message);
+            rules.extend(self.list("list the policy rules", message, |message| match message {
                 RouteNetlinkMessage::NewRule(rule) => Some(parse_rule(&rule)),
                 _ => None,
-            }));
+            })?);
         }
         Ok(rules)
     }
@@ -216,20 +216,17 @@ impl Netlink {
 
     /// Sets an interface up or down, and its MTU if one is given.
     pub fn set_link(&mut self, index: u32, up: bool, mtu: Option<u32>) -> Result<(), DeviceError> {
-        let mut message = LinkMessage::default();
-        message.header.index = index;
-        message.header.change_mask = LinkFlags::Up;
-        message.header.flags = if up { LinkFlags::Up } else { LinkFlags::empty() };
-        message.attributes.extend(mtu.map(LinkAttribute::Mtu));
-        self.request(RouteNetlinkMessage::SetLink(message), 0)
+        let change = |message: &mut LinkMessage| {
+            message.header.change_mask = LinkFlags::Up;
+            message.header.flags = if up { LinkFlags::Up } else { LinkFlags::empty() };
+            message.attributes.extend(mtu.map(LinkAttribute::Mtu));
+        };
+        self.change_link(index, change)
             .map_err(|error| DeviceError::system("set an interface up or its MTU", error))
     }
 
     pub(crate) fn set_group(&mut self, index: u32, group: u32) -> Result<(), DeviceError> {
-        let mut message = LinkMessage::default();
-        message.header.index = index;
-        message.attributes.push(LinkAttribute::Group(group));
-        self.request(RouteNetlinkMessage::SetLink(message), 0)
+        self.change_link(index, |message| message.attributes.push(LinkAttribute::Group(group)))
             .map_err(|error| DeviceError::system("set an interface's group", error))
     }
 
@@ -248,9 +245,14 @@ impl Netlink {
     }
 
     fn set_name(&mut self, index: u32, name: &str) -> io::Result<()> {
+        let name = LinkAttribute::IfName(name.to_owned());
+        self.change_link(index, |message| message.attributes.push(name))
+    }
+
+    fn change_link(&mut self, index: u32, change: impl FnOnce(&mut LinkMessage)) -> io::Result<()> {
         let mut message = LinkMessage::default();
         message.header.index = index;
-        message.attributes.push(LinkAttribute::IfName(name.to_owned()));
+        change(&mut message);
         self.request(RouteNetlinkMessage::SetLink(message), 0)
     }
 
@@ -328,20 +330,14 @@ impl Netlink {
     /// Adds a route, or replaces the one with the same destination, table and metric.
     pub fn replace_route(&mut self, route: &Route) -> Result<(), DeviceError> {
         let message = RouteNetlinkMessage::NewRoute(build_route(route));
-        self.request(message, NLM_F_CREATE | NLM_F_REPLACE).map_err(|error| {
-            let what = format!("add the route to {}", route.destination);
-            DeviceError::of_family(route.destination.addr().is_ipv4(), what, error)
-        })
+        self.request(message, NLM_F_CREATE | NLM_F_REPLACE).map_err(|error| not_added(route, error))
     }
 
     /// Adds a route beside others to the same destination; an existing one is no error.
     pub fn add_route(&mut self, route: &Route) -> Result<(), DeviceError> {
         let message = RouteNetlinkMessage::NewRoute(build_route(route));
         let result = self.request(message, NLM_F_CREATE | NLM_F_APPEND);
-        ignore(result, io::ErrorKind::AlreadyExists).map_err(|error| {
-            let what = format!("add the route to {}", route.destination);
-            DeviceError::of_family(route.destination.addr().is_ipv4(), what, error)
-        })
+        ignore(result, io::ErrorKind::AlreadyExists).map_err(|error| not_added(route, error))
     }
 
     /// Removes a route; a missing one is no error.
@@ -369,7 +365,7 @@ impl Netlink {
     }
 
     fn request(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
-        let sequence = self.send(message, flags | NLM_F_REQUEST | NLM_F_ACK)?;
+        let sequence = self.send(message, flags | NLM_F_ACK)?;
         loop {
             let (length, _) =
                 rustix::net::recv(&self.socket, &mut self.buffer[..], RecvFlags::empty())?;
@@ -394,7 +390,7 @@ impl Netlink {
         message: RouteNetlinkMessage,
         wanted: impl Fn(&[u8]) -> bool,
     ) -> io::Result<Vec<RouteNetlinkMessage>> {
-        let sequence = self.send(message, NLM_F_REQUEST | NLM_F_DUMP)?;
+        let sequence = self.send(message, NLM_F_DUMP)?;
         let mut found = Vec::new();
         loop {
             let (length, _) =
@@ -418,16 +414,27 @@ impl Netlink {
 
     fn send(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<u32> {
         self.sequence = self.sequence.wrapping_add(1);
-        let mut header = NetlinkHeader::default();
-        header.flags = flags;
-        header.sequence_number = self.sequence;
-        let mut message = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(message));
-        message.finalize();
-        let mut bytes = vec![0; message.buffer_len()];
-        message.serialize(&mut bytes);
-        rustix::net::send(&self.socket, &bytes, SendFlags::empty())?;
+        send(&self.socket, self.sequence, message, flags)?;
         Ok(self.sequence)
     }
+}
+
+/// Sends a request of any protocol of netlink.
+pub(crate) fn send(
+    socket: &OwnedFd,
+    sequence: u32,
+    message: impl NetlinkSerializable,
+    flags: u16,
+) -> io::Result<()> {
+    let mut header = NetlinkHeader::default();
+    header.flags = NLM_F_REQUEST | flags;
+    header.sequence_number = sequence;
+    let mut message = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(message));
+    message.finalize();
+    let mut bytes = vec![0; message.buffer_len()];
+    message.serialize(&mut bytes);
+    rustix::net::send(socket, &bytes, SendFlags::empty())?;
+    Ok(())
 }
 
 impl AsFd for Netlink {
@@ -491,6 +498,11 @@ pub(crate) fn take_message<'a>(datagram: &mut &'a [u8]) -> Option<&'a [u8]> {
     // Messages start at multiples of four.
     *datagram = datagram.get(length.next_multiple_of(4)..).unwrap_or_default();
     Some(bytes)
+}
+
+fn not_added(route: &Route, error: io::Error) -> DeviceError {
+    let what = format!("add the route to {}", route.destination);
+    DeviceError::of_family(route.destination.addr().is_ipv4(), what, error)
 }
 
 fn ignore(result: io::Result<()>, kind: io::ErrorKind) -> io::Result<()> {

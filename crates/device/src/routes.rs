@@ -70,6 +70,7 @@ pub use apart::AnchorTun;
 pub use client::ClientRoutes;
 pub use excluded::Excluded;
 pub use keeper::RouteKeeper;
+use plan::refusal;
 pub(crate) use plan::space_length;
 pub use repairs::Change;
 pub(crate) use repairs::Repairs;
@@ -388,17 +389,15 @@ fn hide_other_addresses(
 
 /// A route into the TUN: a default in `table`, anything else in the main table.
 fn tun_route(tun: u32, prefix: IpNet, table: u32) -> Route {
-    Route {
-        destination: prefix,
-        gateway: None,
-        interface: Some(tun),
-        table: if prefix.prefix_len() == 0 { table } else { MAIN_TABLE },
-        metric: tun,
-        protocol: ROUTE_PROTOCOL,
-        preferred_source: None,
-        local: false,
-        passes_by: false,
-    }
+    let table = if prefix.prefix_len() == 0 { table } else { MAIN_TABLE };
+    Route { interface: Some(tun), ..refusal(prefix, table, tun) }
+}
+
+/// The families of rules to restore: a kernel without IPv6 has none of it.
+fn families(networks: &[IpNet]) -> impl Iterator<Item = bool> {
+    let has_ipv6 = networks.iter().any(|network| network.addr().is_ipv6())
+        || sysctl::read("net.ipv6.conf.all.forwarding").is_ok();
+    [true, false].into_iter().filter(move |ipv4| *ipv4 || has_ipv6)
 }
 
 /// The rules that lead what has no specific route into the tunnel's table.

@@ -4,13 +4,12 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use netlink_packet_core::{
-    DecodeError, NLA_HEADER_SIZE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST,
-    NetlinkDeserializable, NetlinkHeader, NetlinkMessage, NetlinkPayload, NetlinkSerializable,
-    NlasIterator,
+    DecodeError, NLA_HEADER_SIZE, NLM_F_DUMP, NLM_F_DUMP_INTR, NetlinkDeserializable,
+    NetlinkHeader, NetlinkMessage, NetlinkPayload, NetlinkSerializable, NlasIterator,
 };
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::RecvFlags;
 
-use crate::netlink::{open_socket_of, take_message, with_timeout};
+use crate::netlink::{open_socket_of, send, take_message, with_timeout};
 
 #[derive(Debug)]
 pub(super) struct Netfilter {
@@ -36,14 +35,7 @@ impl Netfilter {
     ) -> io::Result<()> {
         let is_dump = flags & NLM_F_DUMP == NLM_F_DUMP;
         self.sequence = self.sequence.wrapping_add(1);
-        let mut header = NetlinkHeader::default();
-        header.flags = NLM_F_REQUEST | flags;
-        header.sequence_number = self.sequence;
-        let mut message = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(request));
-        message.finalize();
-        let mut bytes = vec![0; message.buffer_len()];
-        message.serialize(&mut bytes);
-        rustix::net::send(&self.socket, &bytes, SendFlags::empty())?;
+        send(&self.socket, self.sequence, request, flags)?;
         let (mut is_answered, mut changed) = (false, false);
         loop {
             let (length, _) =

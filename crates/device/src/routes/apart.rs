@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
 
-use super::{MAIN_TABLE, Routes, tun_route};
+use super::{MAIN_TABLE, Routes, families, refusal, tun_route};
 use crate::apart::{Apart, GROUP};
 use crate::process::ROUTE_PROTOCOL;
 use crate::{DeviceError, NetworkInterface, Route, Rule, sysctl};
@@ -266,25 +266,15 @@ impl OwnTable {
             return Vec::new();
         }
         let metric = if self.surroundings.is_exposed { METRIC_EXPOSED } else { METRIC_HIDDEN };
-        let into = Route {
-            destination: prefix.trunc(),
-            gateway: None,
-            interface: Some(self.surroundings.index),
-            table: self.number,
-            metric,
-            protocol: ROUTE_PROTOCOL,
-            preferred_source: None,
-            local: false,
-            passes_by: false,
-        };
-        let refused = Route { interface: None, metric: METRIC_REFUSED, ..into.clone() };
-        vec![into, refused]
+        let route = |metric| refusal(prefix.trunc(), self.number, metric);
+        let into = Route { interface: Some(self.surroundings.index), ..route(metric) };
+        vec![into, route(METRIC_REFUSED)]
     }
 
     fn rules(&self) -> Vec<Rule> {
         let AnchorTun { tun, networks, .. } = &self.surroundings;
         let mut rules = Vec::new();
-        for ipv4 in [true, false] {
+        for ipv4 in families(networks) {
             let rule = Rule {
                 ipv4,
                 priority: PRIORITY_APART,
@@ -296,9 +286,6 @@ impl OwnTable {
             rules.push(Rule { mark: Some(self.apart.mark()), ..rule.clone() });
             rules.push(Rule { output_interface: Some(tun.clone()), ..rule });
         }
-        // A kernel without IPv6 has no such rules to restore.
-        let has_ipv6 = networks.iter().any(|network| network.addr().is_ipv6());
-        rules.retain(|rule| rule.ipv4 || has_ipv6 || sysctl::read(HAS_IPV6).is_ok());
         rules
     }
 }
@@ -327,4 +314,3 @@ const METRIC_EXPOSED: u32 = 0x5256_0001;
 const METRIC_HIDDEN: u32 = 0x5256_0002;
 const METRIC_REFUSED: u32 = u32::MAX - 1;
 const REFLECTING: [&str; 2] = ["net.ipv4.fwmark_reflect", "net.ipv6.fwmark_reflect"];
-const HAS_IPV6: &str = "net.ipv6.conf.all.forwarding";

@@ -13,9 +13,9 @@
 use ipnet::IpNet;
 use roadweave_proto::Kind;
 
-use super::Routes;
+use super::{Routes, families, refusal};
 use crate::process::ROUTE_PROTOCOL;
-use crate::{DeviceError, Route, Rule, sysctl};
+use crate::{DeviceError, Route, Rule};
 
 #[derive(Clone, Debug)]
 pub(super) struct SocketTable {
@@ -67,17 +67,8 @@ pub(super) fn check_mark(rules: &[Rule], (own, mine): (u32, u32)) -> Result<(), 
 impl SocketTable {
     pub(super) fn route(&self, prefix: &IpNet) -> Option<Route> {
         let is_default = prefix.prefix_len() == 0;
-        (!is_default).then(|| Route {
-            destination: prefix.trunc(),
-            gateway: None,
-            interface: Some(LOOPBACK),
-            table: self.number,
-            metric: METRIC,
-            protocol: ROUTE_PROTOCOL,
-            preferred_source: None,
-            local: true,
-            passes_by: false,
-        })
+        let route = refusal(prefix.trunc(), self.number, METRIC);
+        (!is_default).then_some(Route { interface: Some(LOOPBACK), local: true, ..route })
     }
 
     pub(super) fn ways(&self) -> (Vec<Route>, Vec<Rule>) {
@@ -86,11 +77,6 @@ impl SocketTable {
     }
 
     fn rules(&self) -> Vec<Rule> {
-        let has_ipv6 = self.networks.iter().any(|network| network.addr().is_ipv6());
-        // A kernel without IPv6 has no such rules to restore.
-        let families = [true, false].into_iter().filter(|ipv4| {
-            *ipv4 || has_ipv6 || sysctl::read("net.ipv6.conf.all.forwarding").is_ok()
-        });
         let rule = |ipv4| Rule {
             ipv4,
             priority: PRIORITY_SOCKETS,
@@ -99,7 +85,7 @@ impl SocketTable {
             protocol: ROUTE_PROTOCOL,
             ..Rule::default()
         };
-        families.map(rule).collect()
+        families(&self.networks).map(rule).collect()
     }
 }
 
