@@ -54,7 +54,7 @@ pub(crate) fn awake_since_boot() -> Duration {
     read(ClockId::Monotonic)
 }
 
-fn read(clock: ClockId) -> Duration {
+pub(crate) fn read(clock: ClockId) -> Duration {
     clock_gettime(clock).try_into().unwrap_or_default()
 }
 

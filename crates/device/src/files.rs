@@ -2,9 +2,9 @@
 //! new one.
 
 use std::ffi::OsString;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
@@ -26,11 +26,24 @@ pub(crate) fn beside(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
+/// Makes a folder for this user alone, if there is none.
+pub(crate) fn make_private(directory: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)
+}
+
+/// Options for a file with mode 0600 that is not a symbolic link.
+pub(crate) fn private(options: &mut OpenOptions) -> &mut OpenOptions {
+    options.mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+}
+
+pub(crate) fn invalid(message: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, message)
+}
+
 fn write(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
     let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(mode);
-    // Does not follow a link in its place.
-    let mut file = options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(path)?;
+    let options = private(options.write(true).create(true).truncate(true)).mode(mode);
+    let mut file = options.open(path)?;
     file.write_all(contents)?;
     file.sync_all()
 }

@@ -12,15 +12,16 @@
 //! file. So the next start can clean up after a `kill -9`.
 
 use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{Read, Write};
 use std::ops::RangeInclusive;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use roadweave_proto::Marks;
-use rustix::fs::{FlockOperation, OFlags};
+use rustix::fs::FlockOperation;
 
+use crate::files::{make_private, private};
 use crate::{DeviceError, become_owner_of};
 
 mod settings;
@@ -194,11 +195,6 @@ fn number_of(name: &str) -> u16 {
     (hash ^ (hash >> 16)) as u16
 }
 
-/// Options for a file with mode 0600 that is not a symbolic link.
-fn private(options: &mut OpenOptions) -> &mut OpenOptions {
-    options.mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
-}
-
 /// Creates `directory` if needed, and makes it private to this user. Other users with write access
 /// could block an instance, or redirect its files.
 pub(crate) fn own_directory(directory: &Path) -> Result<(), DeviceError> {
@@ -209,7 +205,7 @@ pub(crate) fn own_directory(directory: &Path) -> Result<(), DeviceError> {
         }
         _ => DeviceError::system(format!("make {shown}"), error),
     };
-    match DirBuilder::new().recursive(true).mode(0o700).create(directory) {
+    match make_private(directory) {
         // Perhaps a dangling link; checked below.
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
         result => result.map_err(failed)?,

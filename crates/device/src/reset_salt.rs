@@ -32,8 +32,7 @@ impl Kept for ResetSalt {
     }
 
     fn decode(text: &str) -> io::Result<Self> {
-        serde_json::from_str(text)
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))
+        Ok(serde_json::from_str(text)?)
     }
 }
 

@@ -13,9 +13,9 @@
 //! Unreadable files are logged and ignored: strategies learn again, and usage counts from zero.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,11 +25,10 @@ use std::time::Duration;
 use roadweave_identity::{PublicKey, Signature};
 use roadweave_proto::wire::Binding;
 use roadweave_tunnel::{Learned, Usage};
-use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::files;
+use crate::files::{self, invalid, make_private, private};
 
 /// State that is kept in a file of its own.
 pub trait Kept: Clone + Default + PartialEq + Send + Sync + 'static {
@@ -46,7 +45,7 @@ pub trait Kept: Clone + Default + PartialEq + Send + Sync + 'static {
 /// A state file of one instance.
 #[derive(Debug)]
 pub struct StateFile<T = Learned> {
-    path: PathBuf,
+    pub(crate) path: PathBuf,
     written: Arc<T>,
     writer: Option<JoinHandle<bool>>,
     is_failing: Arc<AtomicBool>,
@@ -169,8 +168,7 @@ impl Kept for Learned {
     }
 
     fn decode(text: &str) -> io::Result<Self> {
-        let contents: Contents =
-            serde_json::from_str(text).map_err(|error| invalid(error.to_string()))?;
+        let contents: Contents = serde_json::from_str(text)?;
         check_version(contents.version)?;
         let lanes = |lanes: BTreeMap<String, Value>| {
             lanes.into_iter().map(|(name, learned)| (name, learned.to_string())).collect()
@@ -217,14 +215,12 @@ impl Kept for Usage {
     }
 
     fn decode(text: &str) -> io::Result<Self> {
-        let wrong = |error: serde_json::Error| invalid(error.to_string());
-        match serde_json::from_str(text).map_err(wrong)? {
+        match serde_json::from_str(text)? {
             Version { version: USAGE_VERSION } => {
-                serde_json::from_str(text).map(|it: UsageContents| it.uplinks).map_err(wrong)
+                Ok(serde_json::from_str::<UsageContents>(text)?.uplinks)
             }
             Version { version: 1 } => {
-                let MonthContents { month, bytes, .. } =
-                    serde_json::from_str(text).map_err(wrong)?;
+                let MonthContents { month, bytes, .. } = serde_json::from_str(text)?;
                 let month = month.map(|month| (month.year, month.month));
                 Usage::of_month(month, bytes).map_err(|error| invalid(error.to_string()))
             }
@@ -273,8 +269,7 @@ impl Kept for KeptBindings {
     }
 
     fn decode(text: &str) -> io::Result<Self> {
-        let contents: BindingContents =
-            serde_json::from_str(text).map_err(|error| invalid(error.to_string()))?;
+        let contents: BindingContents = serde_json::from_str(text)?;
         check_version(contents.version)?;
         let binding = |entry: BindingEntry| {
             let binding = Binding {
@@ -290,10 +285,6 @@ impl Kept for KeptBindings {
     }
 }
 
-fn invalid(message: String) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, message)
-}
-
 fn check_version(version: u32) -> io::Result<()> {
     if version == VERSION { Ok(()) } else { Err(unknown_version(version, VERSION)) }
 }
@@ -302,13 +293,15 @@ fn unknown_version(version: u32, known: u32) -> io::Error {
     invalid(format!("its version is {version}, this program knows {known}"))
 }
 
-/// Reads a file, unless other users may write in its folder.
-pub(crate) fn read(path: &Path) -> io::Result<String> {
+/// Opens a file to read it, unless other users may write in its folder.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
     check_owner(path.parent().unwrap_or(Path::new(".")))?;
+    private(OpenOptions::new().read(true)).open(path)
+}
+
+pub(crate) fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    let mut options = OpenOptions::new();
-    let file = options.read(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(path)?;
-    let length = file.take(BYTES_MAX + 1).read_to_string(&mut text)?;
+    let length = open(path)?.take(BYTES_MAX + 1).read_to_string(&mut text)?;
     if length as u64 > BYTES_MAX {
         return Err(invalid(format!("it is longer than {BYTES_MAX} bytes")));
     }
@@ -317,7 +310,7 @@ pub(crate) fn read(path: &Path) -> io::Result<String> {
 
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("."));
-    DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    make_private(directory)?;
     check_owner(directory)?;
     files::replace(path, text.as_bytes(), 0o600)?;
     File::open(directory)?.sync_all()

@@ -12,7 +12,7 @@
 //! removed while the instance is stopped.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use roadweave_proto::Instant;
@@ -40,8 +40,7 @@ impl Kept for HighestTime {
     }
 
     fn decode(text: &str) -> io::Result<Self> {
-        serde_json::from_str(text)
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))
+        Ok(serde_json::from_str(text)?)
     }
 }
 
@@ -66,7 +65,6 @@ impl ClockReading {
 #[derive(Debug)]
 pub struct TimeOfDay {
     file: StateFile<HighestTime>,
-    path: PathBuf,
     highest: HighestTime,
     next_write: Instant,
     next_reminder: Instant,
@@ -77,9 +75,8 @@ impl TimeOfDay {
     pub fn new(directory: &Path, name: &str) -> Self {
         let mut file = StateFile::new(directory, name);
         let highest = file.read();
-        let path = directory.join(format!("{name}.{}.json", HighestTime::NAME));
         let (next_write, next_reminder) = (Instant::ZERO, Instant::ZERO);
-        Self { file, path, highest, next_write, next_reminder }
+        Self { file, highest, next_write, next_reminder }
     }
 
     /// The time that counts, seconds since 1970, given a reading.
@@ -98,7 +95,7 @@ impl TimeOfDay {
             tracing::warn!(
                 "the clock is {behind} s behind the latest time that was seen; keys expire by that. If \
                  it was wrong, stop the server and remove {}",
-                self.path.display()
+                self.file.path.display()
             );
         }
         unix_seconds.max(self.highest.unix_seconds)

@@ -8,7 +8,7 @@
 use std::fs;
 use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::{DirBuilderExt as _, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -59,11 +59,7 @@ impl ResolvConf {
         let kept = Kept { ours: ours.clone(), before };
         let json = serde_json::to_string(&kept).expect("strings serialize");
         if let Some(directory) = self.kept.parent() {
-            fs::DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(directory)
-                .map_err(|error| self.failed(error))?;
+            files::make_private(directory).map_err(|error| self.failed(error))?;
         }
         // Change nothing that could not be restored.
         self.kept

@@ -13,23 +13,24 @@
 //!
 //! [`Agent::restore`]: roadweave_fleet::Agent::restore
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::Duration;
 
 use roadweave_fleet::Digest;
 use roadweave_identity::Identity;
-use rustix::fs::{FlockOperation, OFlags};
+use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use zeroize::Zeroizing;
 
-use crate::state::check_owner;
-use crate::{files, random_bytes};
+use crate::files::{self, invalid, make_private, private};
+use crate::random_bytes;
+use crate::state::{self, check_owner};
 
 #[derive(Debug)]
 pub(super) struct Store {
@@ -83,8 +84,7 @@ impl Store {
             let path = path.to_owned();
             |source| StoreError::File { path, source }
         };
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
-        made.and_then(|()| check_owner(directory)).map_err(failed(directory))?;
+        make_private(directory).and_then(|()| check_owner(directory)).map_err(failed(directory))?;
         let path = directory.join("fleet.lock");
         let lock = private(OpenOptions::new().write(true).create(true)).open(&path);
         let lock = lock.or_else(|error| read_only(directory, error)).map_err(failed(&path))?;
@@ -248,15 +248,9 @@ fn lock_soon(file: &File) -> bool {
     lock() || (0..LOCK_RETRIES).any(lock_later)
 }
 
-fn private(options: &mut OpenOptions) -> &mut OpenOptions {
-    options.mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
-}
-
 fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
-    check_owner(path.parent().unwrap_or(Path::new(".")))?;
-    let file = private(OpenOptions::new().read(true)).open(path)?;
     let mut bytes = Vec::new();
-    file.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    state::open(path)?.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
     match bytes.len() as u64 > BYTES_MAX {
         true => Err(invalid(format!("it is longer than {BYTES_MAX} bytes"))),
         false => Ok(bytes),
@@ -291,10 +285,6 @@ fn decode<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<(u64, T)> {
 
 fn digest(generation: u64, body: &[u8]) -> Digest {
     Digest::of([generation.to_be_bytes().as_slice(), body])
-}
-
-fn invalid(message: String) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, message)
 }
 
 const GENERATIONS: [&str; 2] = ["fleet.0", "fleet.1"];

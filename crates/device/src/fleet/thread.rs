@@ -13,7 +13,7 @@ use std::time::Duration;
 use roadweave_fleet::{AgentEvent, Egress, Kind, Outcome, Role, Version};
 use roadweave_proto::{Instant, Rate, ServerName};
 use roadweave_tunnel::ProxyTenant;
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::ClockId;
 
 use super::controller_route::ControllerRoute;
 use super::figures::Figures;
@@ -23,7 +23,7 @@ use super::membership::role_name;
 use super::merge::{Merge, Merged};
 use super::worker::Worker;
 use crate::status::{DocumentStatus, FleetStatus};
-use crate::{Uplink, Waker};
+use crate::{Uplink, Waker, clock};
 
 const REFUSED_TOLD: usize = 8;
 
@@ -110,8 +110,7 @@ impl<C> Thread<C> {
             self.worker.agent.refuse(now, version, &why);
         }
         if let Some(figures) = figures {
-            let used = clock_gettime(ClockId::ProcessCPUTime);
-            let used = Duration::try_from(used).unwrap_or_default();
+            let used = clock::read(ClockId::ProcessCPUTime);
             let count = sessions.unwrap_or_default();
             for samples in self.figures.samples(now, (count, &figures), used) {
                 self.worker.agent.send_samples(samples);

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::ClockId;
+
+use crate::clock;
 
 /// Over how long the share is taken, at least.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -27,10 +29,7 @@ impl Load {
     /// What is used now. The share is that since an earlier call, [`PERIOD`] ago or more, whoever
     /// calls how often.
     pub(super) fn tell(&mut self) -> Used {
-        let spent = clock_gettime(ClockId::ProcessCPUTime);
-        let seconds = u64::try_from(spent.tv_sec).unwrap_or_default();
-        let nanoseconds = u32::try_from(spent.tv_nsec).unwrap_or_default();
-        self.update(Instant::now(), Duration::new(seconds, nanoseconds))
+        self.update(Instant::now(), clock::read(ClockId::ProcessCPUTime))
     }
 
     fn update(&mut self, now: Instant, processor: Duration) -> Used {

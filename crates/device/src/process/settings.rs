@@ -20,7 +20,8 @@ use std::sync::{Mutex, MutexGuard};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Instance, own_directory, private};
+use super::{Instance, own_directory};
+use crate::files::private;
 use crate::threads::lock;
 use crate::{DeviceError, files, sysctl};
 

@@ -11,9 +11,9 @@
 
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::ClockId;
 
-use crate::clock::since_boot;
+use crate::clock::{self, since_boot};
 
 #[derive(Debug, Default)]
 pub(super) struct Receipts {
@@ -46,7 +46,7 @@ impl Receipts {
 
 impl Asked {
     pub(super) fn answered(self) -> Answered {
-        let time_of_day = clock_gettime(ClockId::Realtime).try_into().unwrap_or_default();
+        let time_of_day = clock::read(ClockId::Realtime);
         Answered { emptied: self.emptied, now: since_boot(), time_of_day }
     }
 }
