@@ -30,6 +30,7 @@ pub mod fleet;
 #[path = "../../../scripts/golden.rs"]
 mod golden;
 pub mod history;
+mod http;
 pub mod local;
 mod lookup;
 mod metrics;

@@ -4,6 +4,8 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use crate::http;
+
 /// The longest head of a request, bytes.
 const HEAD_MAX: usize = 8 * 1024;
 /// The most fields in it.
@@ -19,7 +21,7 @@ pub(super) struct Answer {
 
 impl Answer {
     pub(super) fn text(status: u16, content: impl Into<String>) -> Self {
-        Self { status, content_type: "text/plain; charset=utf-8", content: content.into() }
+        Self { status, content_type: http::TEXT, content: content.into() }
     }
 
     pub(super) fn open_metrics(content: String) -> Self {
@@ -30,12 +32,8 @@ impl Answer {
     /// Sends it; fails when the caller has not taken all of it by `deadline`.
     pub(super) fn write(&self, mut stream: &TcpStream, deadline: Instant) -> io::Result<()> {
         let Self { status, content_type, content } = self;
-        let (reason, length) = (reason(*status), content.len());
         let allow = if *status == 405 { "Allow: GET\r\n" } else { "" };
-        let answer = format!(
-            "HTTP/1.1 {status} {reason}\r\nContent-Type: {content_type}\r\n\
-             Content-Length: {length}\r\n{allow}Connection: close\r\n\r\n{content}"
-        );
+        let answer = http::answer(*status, content_type, allow, content);
         let mut rest = answer.as_bytes();
         while !rest.is_empty() {
             stream.set_write_timeout(Some(left_until(deadline)?))?;
@@ -50,18 +48,6 @@ impl Answer {
 fn left_until(deadline: Instant) -> io::Result<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
-}
-
-fn reason(status: u16) -> &'static str {
-    match status {
-        200 => "OK",
-        404 => "Not Found",
-        405 => "Method Not Allowed",
-        431 => "Request Header Fields Too Large",
-        503 => "Service Unavailable",
-        500 => "Internal Server Error",
-        _ => "Bad Request",
-    }
 }
 
 /// Reads the head of a request, until `deadline`; returns the path of a GET, without its query, or

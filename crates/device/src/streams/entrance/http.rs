@@ -7,6 +7,7 @@ use roadweave_proto::{ServerHost, ServerName};
 use super::forward::forward;
 use super::handshake::{Asked, Dialect};
 use super::{EntranceEnd, encoder, report};
+use crate::http;
 
 pub(super) const HEAD_MAX: usize = 8 * 1024;
 const FIELDS_MAX: usize = 64;
@@ -83,32 +84,8 @@ pub(super) fn answer(status: u16, text: &str) -> Vec<u8> {
 
 /// As [`answer`], with further fields, each ending with CRLF.
 pub(super) fn answer_with(status: u16, text: &str, fields: &str) -> Vec<u8> {
-    let reason = reason(status);
     let content = if text.is_empty() { String::new() } else { format!("{text}\n") };
-    let length = content.len();
-    format!(
-        "HTTP/1.1 {status} {reason}\r\nContent-Type: text/plain; charset=utf-8\r\n\
-         Content-Length: {length}\r\n{fields}Connection: close\r\n\r\n{content}"
-    )
-    .into_bytes()
-}
-
-fn reason(status: u16) -> &'static str {
-    match status {
-        200 => "OK",
-        403 => "Forbidden",
-        404 => "Not Found",
-        405 => "Method Not Allowed",
-        408 => "Request Timeout",
-        411 => "Length Required",
-        413 => "Content Too Large",
-        415 => "Unsupported Media Type",
-        431 => "Request Header Fields Too Large",
-        502 => "Bad Gateway",
-        503 => "Service Unavailable",
-        504 => "Gateway Timeout",
-        _ => "Bad Request",
-    }
+    http::answer(status, http::TEXT, fields, &content).into_bytes()
 }
 
 #[cfg(test)]
