@@ -104,39 +104,26 @@ impl Dialect {
     }
 
     pub(super) fn refused(self, code: ResetCode) -> Vec<u8> {
+        let (reply, status) = refusal(code);
         match self {
-            Self::Socks => socks_reply(code).to_bytes().to_vec(),
-            Self::Http | Self::Forwarded => http::answer(http_status(code), code.name()),
+            Self::Socks => reply.to_bytes().to_vec(),
+            Self::Http | Self::Forwarded => http::answer(status, code.name()),
         }
     }
 }
 
-fn socks_reply(code: ResetCode) -> SocksReply {
+/// The reply of SOCKS, and the status of HTTP.
+fn refusal(code: ResetCode) -> (SocksReply, u16) {
     match code {
-        ResetCode::Refused => SocksReply::ConnectionRefused,
-        ResetCode::Unreachable => SocksReply::HostUnreachable,
-        ResetCode::Forbidden => SocksReply::NotAllowed,
-        ResetCode::TimedOut => SocksReply::TtlExpired,
+        ResetCode::Refused => (SocksReply::ConnectionRefused, 502),
+        ResetCode::Unreachable => (SocksReply::HostUnreachable, 502),
+        ResetCode::Forbidden => (SocksReply::NotAllowed, 403),
+        ResetCode::TimedOut => (SocksReply::TtlExpired, 504),
+        ResetCode::TooMany => (SocksReply::GeneralFailure, 503),
         ResetCode::Other
         | ResetCode::Aborted
-        | ResetCode::TooMany
         | ResetCode::Violation
         | ResetCode::Unknown
-        | ResetCode::Unread => SocksReply::GeneralFailure,
-    }
-}
-
-fn http_status(code: ResetCode) -> u16 {
-    match code {
-        ResetCode::Forbidden => 403,
-        ResetCode::TimedOut => 504,
-        ResetCode::TooMany => 503,
-        ResetCode::Refused
-        | ResetCode::Unreachable
-        | ResetCode::Other
-        | ResetCode::Aborted
-        | ResetCode::Violation
-        | ResetCode::Unknown
-        | ResetCode::Unread => 502,
+        | ResetCode::Unread => (SocksReply::GeneralFailure, 502),
     }
 }
