@@ -44,7 +44,7 @@ use self::progress::Next;
 pub use self::report::PlayerTold;
 use self::transparent::Taking;
 use super::hearing::{Heard, Hearing};
-use super::splice::{self, Splice, break_off};
+use super::splice::{self, Splice, break_off, stream_of};
 use super::table::{Number, Table};
 use super::{Ends, SCRATCH, TURN};
 use crate::DeviceError;
@@ -295,18 +295,11 @@ impl Entrance {
     }
 
     fn handle_event(&mut self, now: Instant, event: StreamEvent, streams: &mut Streams) {
-        let id = match event {
-            StreamEvent::Opened { id, .. } => {
-                let _ = streams.reset(now, id, ResetCode::Forbidden);
-                return;
-            }
-            StreamEvent::Connected(id)
-            | StreamEvent::Readable(id)
-            | StreamEvent::Writable(id)
-            | StreamEvent::Acknowledged(id)
-            | StreamEvent::Finished(id) => id,
-            StreamEvent::Stopped { id, .. } | StreamEvent::Reset { id, .. } => id,
-        };
+        let id = stream_of(&event);
+        if let StreamEvent::Opened { .. } = event {
+            let _ = streams.reset(now, id, ResetCode::Forbidden);
+            return;
+        }
         let Some(&number) = self.streams.get(&id) else { return };
         let Some(connection) = self.connections.get_mut(number) else { return };
         let Some(State::Opening { splice, .. } | State::Joined(splice)) = &mut connection.state
@@ -316,11 +309,7 @@ impl Entrance {
         match event {
             StreamEvent::Connected(_) => return self.on_connected(now, number, streams),
             StreamEvent::Reset { code, .. } => return self.on_reset(now, number, code),
-            StreamEvent::Readable(_) => splice.on_stream_readable(),
-            StreamEvent::Writable(_) => splice.on_stream_writable(),
-            StreamEvent::Stopped { .. } => splice.on_stream_stopped(),
-            StreamEvent::Finished(_) => splice.on_stream_finished(),
-            StreamEvent::Acknowledged(_) | StreamEvent::Opened { .. } => {}
+            event => splice.on_stream(&event),
         }
         self.connections.wake(number);
     }

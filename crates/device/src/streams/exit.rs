@@ -30,7 +30,7 @@ pub use self::rules::ExitRules;
 pub use self::source::Sources;
 pub(crate) use self::source::check_rights;
 use super::hearing::{Heard, Hearing};
-use super::splice::{self, Over, Splice, Turn, break_off};
+use super::splice::{self, Over, Splice, Turn, break_off, stream_of};
 use super::table::{Number, Table};
 use super::{Ends, SCRATCH, TURN};
 use crate::poll::{Event, Poller, Token};
@@ -268,18 +268,10 @@ impl Exit {
         event: StreamEvent,
         clients: &mut impl ClientStreams,
     ) {
-        let id = match event {
-            StreamEvent::Opened { id, destination, .. } => {
-                return self.begin(now, owner, id, &destination, clients);
-            }
-            StreamEvent::Connected(id)
-            | StreamEvent::Readable(id)
-            | StreamEvent::Writable(id)
-            | StreamEvent::Acknowledged(id)
-            | StreamEvent::Finished(id)
-            | StreamEvent::Stopped { id, .. }
-            | StreamEvent::Reset { id, .. } => id,
-        };
+        let id = stream_of(&event);
+        if let StreamEvent::Opened { destination, .. } = &event {
+            return self.begin(now, owner, id, destination, clients);
+        }
         let Some(&number) = self.streams.get(&(owner, id)) else { return };
         if let StreamEvent::Reset { code, .. } = event {
             return self.break_off(number, ExitEnd::of_reset(code));
@@ -289,13 +281,7 @@ impl Exit {
             connection.finished |= matches!(event, StreamEvent::Finished(_));
             return;
         };
-        match event {
-            StreamEvent::Readable(_) => splice.on_stream_readable(),
-            StreamEvent::Writable(_) => splice.on_stream_writable(),
-            StreamEvent::Stopped { .. } => splice.on_stream_stopped(),
-            StreamEvent::Finished(_) => splice.on_stream_finished(),
-            _ => {}
-        }
+        splice.on_stream(&event);
         self.connections.wake(number);
     }
 

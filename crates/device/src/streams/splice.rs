@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use roadweave_proto::Instant;
 use roadweave_proto::wire::{ResetCode, StreamId};
-use roadweave_stream::{StreamError, Streams};
+use roadweave_stream::{Event as StreamEvent, StreamError, Streams};
 use socket2::{SockRef, TcpKeepalive};
 
 use super::hearing::{Heard, Hearing};
@@ -136,17 +136,15 @@ impl Splice {
         self.unasked |= event.closing;
     }
 
-    pub(super) fn on_stream_readable(&mut self) {
-        self.has_bytes = true;
-    }
-
-    pub(super) fn on_stream_writable(&mut self) {
-        self.has_room = true;
-    }
-
-    pub(super) fn on_stream_stopped(&mut self) {
-        if matches!(self.up, Up::Open | Up::Held) {
-            self.up = Up::Stopped;
+    pub(super) fn on_stream(&mut self, event: &StreamEvent) {
+        match event {
+            StreamEvent::Readable(_) => self.has_bytes = true,
+            StreamEvent::Writable(_) => self.has_room = true,
+            StreamEvent::Stopped { .. } if matches!(self.up, Up::Open | Up::Held) => {
+                self.up = Up::Stopped;
+            }
+            StreamEvent::Finished(_) => self.on_stream_finished(),
+            _ => {}
         }
     }
 
@@ -331,6 +329,19 @@ fn may_go_on(error: &io::Error) -> Result<bool, Failed> {
         io::ErrorKind::WouldBlock => Ok(false),
         io::ErrorKind::Interrupted => Ok(true),
         _ => Err(Failed::Socket),
+    }
+}
+
+pub(super) fn stream_of(event: &StreamEvent) -> StreamId {
+    match event {
+        StreamEvent::Connected(id)
+        | StreamEvent::Readable(id)
+        | StreamEvent::Writable(id)
+        | StreamEvent::Acknowledged(id)
+        | StreamEvent::Finished(id)
+        | StreamEvent::Opened { id, .. }
+        | StreamEvent::Stopped { id, .. }
+        | StreamEvent::Reset { id, .. } => *id,
     }
 }
 

@@ -179,12 +179,7 @@ impl World {
                 | StreamEvent::Stopped { id, .. } => {
                     let Some((splice, is_ready)) = self.far.get_mut(&id) else { continue };
                     *is_ready = true;
-                    match event {
-                        StreamEvent::Readable(_) => splice.on_stream_readable(),
-                        StreamEvent::Writable(_) => splice.on_stream_writable(),
-                        StreamEvent::Stopped { .. } => splice.on_stream_stopped(),
-                        _ => splice.on_stream_finished(),
-                    }
+                    splice.on_stream(&event);
                 }
                 StreamEvent::Connected(_) | StreamEvent::Acknowledged(_) => {}
             }
