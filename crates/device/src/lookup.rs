@@ -14,7 +14,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use domain::base::Name;
+use domain::base::{Name, Rtype};
 use roadweave_proto::{Instant, ServerHost, ServerName};
 
 mod exchange;
@@ -26,7 +26,7 @@ mod run;
 mod servers;
 
 use exchange::{Exchange, Try};
-use message::{AddressRecords, ENTROPY, Kind};
+use message::{AddressRecords, ENTROPY};
 
 pub(crate) use nat64::Nat64Prefix;
 pub(crate) use radvert::{Advertised, RouterNews, RouterNotices};
@@ -88,7 +88,7 @@ pub(crate) struct Search {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Question {
-    Addresses(Name<Vec<u8>>, Kind),
+    Addresses(Name<Vec<u8>>, Rtype),
     Prefix,
 }
 
@@ -116,7 +116,7 @@ impl Search {
                 Question::Addresses(name, kind) => (name.clone(), *kind),
                 Question::Prefix => {
                     let name = nat64::DISCOVERY_NAME.parse().expect("a name");
-                    (name, Kind::V6)
+                    (name, Rtype::AAAA)
                 }
             };
             this.questions.push((question, Exchange::new(now, name, kind, servers.clone())));
@@ -137,7 +137,7 @@ impl Search {
             if !known.is_empty() {
                 continue;
             }
-            for (kind, wanted) in [(Kind::V6, *ipv6), (Kind::V4, *ipv4 || *ipv6)] {
+            for (kind, wanted) in [(Rtype::AAAA, *ipv6), (Rtype::A, *ipv4 || *ipv6)] {
                 let question = Question::Addresses(dns_name(host), kind);
                 if wanted && !plan.contains(&question) {
                     plan.push(question);
@@ -212,7 +212,7 @@ impl Search {
             let question = Question::Addresses(host.clone(), kind);
             self.answer(&question, found).unwrap_or_default().addresses.into_iter()
         };
-        let (mut v6, mut v4) = (of(Kind::V6), of(Kind::V4));
+        let (mut v6, mut v4) = (of(Rtype::AAAA), of(Rtype::A));
         let mut addresses = Vec::new();
         loop {
             let before = addresses.len();

@@ -11,10 +11,10 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use domain::base::Name;
+use domain::base::{Name, Rtype};
 use roadweave_proto::Instant;
 
-use super::message::{AddressRecords, ENTROPY, Kind, Query, Reading};
+use super::message::{AddressRecords, ENTROPY, Query, Reading};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transport {
@@ -33,7 +33,7 @@ pub(super) struct Try {
 #[derive(Debug)]
 pub(super) struct Exchange {
     name: Name<Vec<u8>>,
-    kind: Kind,
+    kind: Rtype,
     servers: Vec<SocketAddr>,
     tries: Vec<Sent>,
     rounds: usize,
@@ -56,7 +56,7 @@ impl Exchange {
     pub(super) fn new(
         now: Instant,
         name: Name<Vec<u8>>,
-        kind: Kind,
+        kind: Rtype,
         servers: Vec<SocketAddr>,
     ) -> Self {
         let none = servers.is_empty().then(|| Err("no name server is known".to_owned()));
@@ -182,7 +182,7 @@ mod tests {
     fn exchange(servers: &[u8]) -> Exchange {
         let name = "edge.example.org".parse().unwrap();
         let servers = servers.iter().map(|number| server(*number)).collect();
-        Exchange::new(Instant::ZERO, name, Kind::V4, servers)
+        Exchange::new(Instant::ZERO, name, Rtype::A, servers)
     }
 
     fn reply(asked: &Try, flags: [u8; 2]) -> Vec<u8> {

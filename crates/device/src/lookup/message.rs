@@ -13,12 +13,6 @@ use super::ADDRESSES_MAX;
 /// Random bytes of a query: two for the ID, the others for the case of 255 letters.
 pub(super) const ENTROPY: usize = 2 + 32;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
-    V4,
-    V6,
-}
-
 #[derive(Clone, Debug)]
 pub(super) struct Query {
     bytes: Vec<u8>,
@@ -41,16 +35,12 @@ pub(super) struct AddressRecords {
 }
 
 impl Query {
-    pub(super) fn new(name: &Name<Vec<u8>>, kind: Kind, entropy: &[u8; ENTROPY]) -> Self {
-        let rtype = match kind {
-            Kind::V4 => Rtype::A,
-            Kind::V6 => Rtype::AAAA,
-        };
+    pub(super) fn new(name: &Name<Vec<u8>>, kind: Rtype, entropy: &[u8; ENTROPY]) -> Self {
         let mut builder = MessageBuilder::new_vec();
         builder.header_mut().set_id(u16::from_be_bytes([entropy[0], entropy[1]]));
         builder.header_mut().set_rd(true);
         let mut question = builder.question();
-        question.push((name, rtype, Class::IN)).expect("a name and a header fit any buffer");
+        question.push((name, kind, Class::IN)).expect("a name and a header fit any buffer");
         let mut bytes = question.finish();
         let letters = bytes[HEADER..].iter_mut().take(name.as_slice().len()).enumerate();
         for (position, letter) in letters {

@@ -9,7 +9,7 @@ fn name(text: &str) -> Name<Vec<u8>> {
 }
 
 fn query() -> Query {
-    Query::new(&name("edge.example.org"), Kind::V4, &[0x5a; ENTROPY])
+    Query::new(&name("edge.example.org"), Rtype::A, &[0x5a; ENTROPY])
 }
 
 /// An answer to `query` with aliases and addresses, (owner, TTL, value) each.
@@ -79,7 +79,7 @@ fn what_answers_another_question_is_foreign() {
     let query = query();
     let good = answer(&query, &[], &[("edge.example.org", 60, "192.0.2.1")]);
     assert!(query.as_bytes().windows(4).any(|part| part != part.to_ascii_lowercase()));
-    let other = Query::new(&name("edge.example.com"), Kind::V4, &[0x5a; ENTROPY]);
+    let other = Query::new(&name("edge.example.com"), Rtype::A, &[0x5a; ENTROPY]);
     let changed = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = good.clone();
         change(&mut bytes);
@@ -104,7 +104,7 @@ proptest! {
         entropy in any::<[u8; 34]>(),
         (at, to) in (0_usize..120, any::<u8>()),
     ) {
-        let query = Query::new(&name("a.b"), Kind::V6, &entropy);
+        let query = Query::new(&name("a.b"), Rtype::AAAA, &entropy);
         query.read(&bytes);
         // Any bytes behind a valid header and question.
         let mut fitting = query.as_bytes().to_vec();
