@@ -313,28 +313,27 @@ fn ask(worker: &mut Worker) -> Result<Statement, JoinError> {
 }
 
 fn take_documents(worker: &mut Worker) {
-    let until = worker.clock.now() + DOCUMENTS_MAX;
-    let mut now = worker.clock.now();
-    while now < until && !worker.is_in_step {
-        worker.wait(now, Some(until));
-        now = worker.clock.now();
-        worker.turn(now);
-        worker.write_due(now, 0);
-        while worker.poll_event().is_some() {}
-    }
-    settle(worker, now);
+    let now = worker.clock.now();
+    let now = serve(worker, now, DOCUMENTS_MAX, |worker| worker.is_in_step);
+    serve(worker, now, Duration::from_millis(500), |_| false);
 }
 
-fn settle(worker: &mut Worker, from: Instant) {
-    let until = from + Duration::from_millis(500);
-    let mut now = from;
-    while now < until {
+/// Serves the stream for `most`, or until it `is_over`; returns the time.
+fn serve(
+    worker: &mut Worker,
+    mut now: Instant,
+    most: Duration,
+    is_over: impl Fn(&Worker) -> bool,
+) -> Instant {
+    let until = now + most;
+    while now < until && !is_over(worker) {
         worker.wait(now, Some(until));
         now = worker.clock.now();
         worker.turn(now);
         worker.write_due(now, 0);
         while worker.poll_event().is_some() {}
     }
+    now
 }
 
 #[cfg(test)]
