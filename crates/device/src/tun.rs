@@ -117,14 +117,18 @@ impl Tun {
     }
 
     fn with_handle(&self, fd: OwnedFd) -> Self {
+        Self::new(fd, self.name.clone(), self.index, self.mtu, self.offload)
+    }
+
+    fn new(fd: OwnedFd, name: String, index: u32, mtu: u16, offload: Offload) -> Self {
         Self {
             fd,
-            name: self.name.clone(),
-            index: self.index,
-            mtu: self.mtu,
-            offload: self.offload,
+            name,
+            index,
+            mtu,
+            offload,
             buffer: vec![0; HEADER_LEN + PACKET_MAX],
-            coalescer: Coalescer::new(self.offload == Offload::TcpAndUdp),
+            coalescer: Coalescer::new(offload == Offload::TcpAndUdp),
             statistics: TunStatistics::default(),
         }
     }
@@ -137,16 +141,7 @@ impl Tun {
         keep_link_out(&name);
         netlink.set_link(index, true, Some(u32::from(options.mtu)))?;
         add_addresses(&mut netlink, index, &options.addresses)?;
-        Ok(Self {
-            fd,
-            name,
-            index,
-            mtu: options.mtu,
-            offload,
-            buffer: vec![0; HEADER_LEN + PACKET_MAX],
-            coalescer: Coalescer::new(offload == Offload::TcpAndUdp),
-            statistics: TunStatistics::default(),
-        })
+        Ok(Self::new(fd, name, index, options.mtu, offload))
     }
 
     /// Renames the interface back if another program renamed it; returns the printable foreign

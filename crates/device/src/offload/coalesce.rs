@@ -69,10 +69,7 @@ impl Coalescer {
         if self.open.len() == FLOWS_MAX {
             self.write_open(0, write);
         }
-        let mut buffer = self.spare.pop().unwrap_or_default();
-        buffer.clear();
-        buffer.resize(HEADER_LEN, 0);
-        buffer.extend_from_slice(packet);
+        let buffer = self.copy(packet);
         let closed = candidate.push;
         self.open.push(Super { buffer, shape: candidate, packets: 1, closed });
     }
@@ -97,11 +94,17 @@ impl Coalescer {
         self.spare.push(item.buffer);
     }
 
-    fn write_alone(&mut self, packet: &[u8], write: &mut impl FnMut(&[u8], usize)) {
+    /// A header without offload, and the packet.
+    fn copy(&mut self, packet: &[u8]) -> Vec<u8> {
         let mut buffer = self.spare.pop().unwrap_or_default();
         buffer.clear();
         buffer.resize(HEADER_LEN, 0);
         buffer.extend_from_slice(packet);
+        buffer
+    }
+
+    fn write_alone(&mut self, packet: &[u8], write: &mut impl FnMut(&[u8], usize)) {
+        let buffer = self.copy(packet);
         write(&buffer, 1);
         self.spare.push(buffer);
     }
