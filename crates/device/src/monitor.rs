@@ -136,27 +136,22 @@ impl Monitor {
         let notices = open_socket(GROUPS)
             .map_err(|error| DeviceError::system("watch the interfaces", error))?;
         let netlink = Netlink::open()?;
-        let (known, ids) = (BTreeMap::new(), BTreeMap::new());
-        let went_down = BTreeSet::new();
-        let (others, led_out) = (Vec::new(), BTreeSet::new());
-        let (protected, conflicts) = (Protected::default(), Conflicts::default());
-        let stale = true;
         Ok(Self {
             notices,
             netlink,
             selector,
             left_out: None,
-            known,
-            ids,
-            others,
+            known: BTreeMap::new(),
+            ids: BTreeMap::new(),
+            others: Vec::new(),
             addresses: Vec::new(),
-            led_out,
-            protected,
-            conflicts,
+            led_out: BTreeSet::new(),
+            protected: Protected::default(),
+            conflicts: Conflicts::default(),
             seen: BTreeMap::new(),
             enforces: false,
-            stale,
-            went_down,
+            stale: true,
+            went_down: BTreeSet::new(),
         })
     }
 

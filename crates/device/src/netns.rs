@@ -46,7 +46,7 @@ impl NetNs {
         }
         run("ip", &["netns", "add", name])?;
         let namespace = Self::open(name)?;
-        namespace.enter(set_loopback_up)??;
+        namespace.enter(|| set_up("lo"))??;
         Ok(namespace)
     }
 
@@ -125,24 +125,15 @@ impl NetNs {
 
     /// Connects two namespaces by a veth pair, with the interfaces up and addressed.
     pub fn connect(left: &CableEnd<'_>, right: &CableEnd<'_>) -> Result<(), DeviceError> {
-        let arguments = [
-            "link",
-            "add",
-            left.interface,
-            "netns",
-            &left.namespace.name,
-            "type",
-            "veth",
-            "peer",
-            "name",
-            right.interface,
-            "netns",
-            &right.namespace.name,
-        ];
+        let arguments = format!(
+            "link add {} netns {} type veth peer name {} netns {}",
+            left.interface, left.namespace.name, right.interface, right.namespace.name
+        );
+        let arguments: Vec<&str> = arguments.split(' ').collect();
         run("ip", &arguments)?;
         // Both up before the addresses: IPv6 waits for the carrier.
         for end in [left, right] {
-            end.namespace.enter(|| end.set_up())??;
+            end.namespace.enter(|| set_up(end.interface))??;
         }
         for end in [left, right] {
             end.namespace.enter(|| end.add_addresses())??;
@@ -163,12 +154,6 @@ pub struct CableEnd<'a> {
 }
 
 impl CableEnd<'_> {
-    fn set_up(&self) -> Result<(), DeviceError> {
-        let mut netlink = Netlink::open()?;
-        let index = netlink.link(self.interface)?.index;
-        netlink.set_link(index, true, None)
-    }
-
     fn add_addresses(&self) -> Result<(), DeviceError> {
         let mut netlink = Netlink::open()?;
         let index = netlink.link(self.interface)?.index;
@@ -176,9 +161,9 @@ impl CableEnd<'_> {
     }
 }
 
-fn set_loopback_up() -> Result<(), DeviceError> {
+fn set_up(interface: &str) -> Result<(), DeviceError> {
     let mut netlink = Netlink::open()?;
-    let index = netlink.link("lo")?.index;
+    let index = netlink.link(interface)?.index;
     netlink.set_link(index, true, None)
 }
 

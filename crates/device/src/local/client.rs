@@ -107,7 +107,7 @@ fn failed(path: &Path, source: io::Error) -> RequestError {
     }
 }
 
-fn malformed(path: &Path, detail: String) -> RequestError {
+pub(super) fn malformed(path: &Path, detail: String) -> RequestError {
     RequestError::Malformed { path: path.display().to_string(), detail }
 }
 

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::client::{RequestError, request};
+use super::client::{RequestError, malformed, request};
 use crate::modem::ModemFacts;
 use crate::status::Status;
 
@@ -273,8 +273,5 @@ fn notice(answer: SetAnswer) -> Option<String> {
 }
 
 fn read<T: DeserializeOwned>(path: &Path, answer: Value) -> Result<T, RequestError> {
-    serde_json::from_value(answer).map_err(|error| RequestError::Malformed {
-        path: path.display().to_string(),
-        detail: error.to_string(),
-    })
+    serde_json::from_value(answer).map_err(|error| malformed(path, error.to_string()))
 }

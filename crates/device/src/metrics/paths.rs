@@ -16,6 +16,7 @@ use super::uplinks::uplinks;
 use crate::status::{ClientStatus, RouterRoleStatus};
 
 /// What is told of a path, be it of a client or of a router.
+#[derive(Default)]
 struct Path<'a> {
     number: String,
     interface: &'a str,
@@ -65,12 +66,7 @@ impl<'a> Path<'a> {
             lost: link.lost,
             round_trip_ms: link.smoothed_rtt_ms,
             round_trips: link.round_trips,
-            loss: None,
-            pacing_bps: None,
-            day_bytes: None,
-            daily_cap_bytes: None,
-            month_bytes: None,
-            monthly_cap_bytes: None,
+            ..Self::default()
         }
     }
 }

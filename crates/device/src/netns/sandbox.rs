@@ -115,7 +115,7 @@ fn set_up_inside() -> Result<(), DeviceError> {
         fs::create_dir_all(directory)
             .map_err(|error| DeviceError::system(format!("make {directory}"), error))?;
     }
-    super::set_loopback_up()?;
+    super::set_up("lo")?;
     fs::write(READY, "").map_err(|error| DeviceError::system(format!("write {READY}"), error))
 }
 
