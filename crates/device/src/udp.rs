@@ -41,8 +41,6 @@ pub struct UdpOptions {
     pub interface: Option<String>,
     /// Mark for policy routing (SO_MARK).
     pub mark: Option<u32>,
-    /// Bytes of each of the kernel's two buffers; the kernel may grant less.
-    pub buffer_size: usize,
 }
 
 impl UdpOptions {
@@ -55,7 +53,7 @@ impl UdpOptions {
 
     /// A server's socket.
     pub fn server(bind: SocketAddr) -> Self {
-        Self { bind, interface: None, mark: None, buffer_size: BUFFER_SIZE }
+        Self { bind, interface: None, mark: None }
     }
 }
 
@@ -197,7 +195,6 @@ impl UplinkSocket {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.statistics.blocked += 1;
                     if rest.len() == outgoing.contents.len() {
                         return SendOutcome::Blocked;
                     }
@@ -251,7 +248,6 @@ impl UplinkSocket {
             match self.state.try_send((&self.socket).into(), &transmit) {
                 // An ICMP error of an earlier packet, which the kernel has cleared without sending.
                 Err(error) if is_earlier_error(&error) => {
-                    self.statistics.receive_errors += 1;
                     return self.state.try_send((&self.socket).into(), &transmit);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -277,19 +273,17 @@ impl UplinkSocket {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) if SendFailure::of(&error) != SendFailure::Other => {
-                    self.statistics.receive_errors += 1;
                     continue;
                 }
                 Err(error) => return Err(error),
             };
             self.statistics.receives += 1;
             let times = asked.answered();
-            let (before, mut filled) = (count, 0);
+            let mut filled = 0;
             for (message, buffer) in messages.zip(self.buffers.chunks_exact(DATAGRAM_MAX)) {
                 filled += 1;
                 let Some(remote) = message.remote else { continue };
                 let contents = &buffer[..message.len.min(DATAGRAM_MAX)];
-                self.statistics.bytes_received += contents.len() as u64;
                 // An empty datagram has no stride, and `chunks` of an empty slice yields nothing.
                 for payload in contents.chunks(message.stride.max(1)) {
                     count += 1;
@@ -303,7 +297,6 @@ impl UplinkSocket {
                     });
                 }
             }
-            self.statistics.datagrams_received += (count - before) as u64;
             if filled < SLOTS {
                 self.receipts.on_emptied(asked);
                 break;
@@ -355,7 +348,7 @@ fn prepare(options: &UdpOptions) -> Result<Socket, DeviceError> {
             DeviceError::system(format!("mark the packets of {address}"), error)
         })?;
     }
-    set_buffers(&socket, options.buffer_size);
+    set_buffers(&socket);
     Ok(socket)
 }
 
@@ -387,12 +380,12 @@ pub(crate) fn bind_to_interface(socket: &Socket, interface: &str) -> Result<(), 
 }
 
 /// Without CAP_NET_ADMIN the kernel grants only net.core.rmem_max and wmem_max.
-fn set_buffers(socket: &Socket, size: usize) {
-    if sockopt::set_socket_recv_buffer_size_force(socket, size).is_err() {
-        let _ = socket.set_recv_buffer_size(size);
+fn set_buffers(socket: &Socket) {
+    if sockopt::set_socket_recv_buffer_size_force(socket, BUFFER_SIZE).is_err() {
+        let _ = socket.set_recv_buffer_size(BUFFER_SIZE);
     }
-    if sockopt::set_socket_send_buffer_size_force(socket, size).is_err() {
-        let _ = socket.set_send_buffer_size(size);
+    if sockopt::set_socket_send_buffer_size_force(socket, BUFFER_SIZE).is_err() {
+        let _ = socket.set_send_buffer_size(BUFFER_SIZE);
     }
 }
 

@@ -78,23 +78,8 @@ pub struct UdpStatistics {
     pub bytes_sent: u64,
     /// System calls that sent datagrams.
     pub sends: u64,
-    /// Times the socket's buffer was full.
-    pub blocked: u64,
     /// Datagrams refused, in the order of [`SendFailure`].
     pub failed: [u64; 7],
-    /// Datagrams received.
-    pub datagrams_received: u64,
-    /// Payload bytes of the datagrams received.
-    pub bytes_received: u64,
     /// System calls that received datagrams.
     pub receives: u64,
-    /// Errors of earlier packets (ICMP) that a receive reported.
-    pub receive_errors: u64,
-}
-
-impl UdpStatistics {
-    /// Datagrams that failed for this reason.
-    pub fn failed_by(&self, failure: SendFailure) -> u64 {
-        self.failed[failure as usize]
-    }
 }

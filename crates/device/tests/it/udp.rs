@@ -48,7 +48,7 @@ fn a_run_too_large_for_the_interface_does_not_end_batching() {
         let mut world = World::new();
         world.vehicle.ip("link set dev eth1 mtu 1300").unwrap();
         assert_eq!(world.send(1400, 3), SendOutcome::Failed(SendFailure::TooLarge));
-        assert_eq!(world.socket.statistics().failed_by(SendFailure::TooLarge), 3);
+        assert_eq!(world.socket.statistics().failed[SendFailure::TooLarge as usize], 3);
         let before = world.socket.statistics().sends;
         assert_eq!(world.send(1200, 30), SendOutcome::Sent);
         world.check_received(1200, 30);
