@@ -155,19 +155,12 @@ impl Shape {
     }
 
     fn finish_segment(&self, segment: &mut [u8], index: usize, offset: usize, last: bool) {
-        let total = segment.len();
-        let transport_len = (total - self.transport) as u16;
-        if self.ipv6 {
-            put_u16(segment, 4, (total - IPV6_HEADER) as u16);
-        } else {
-            put_u16(segment, 2, total as u16);
+        if !self.ipv6 {
             let id = get_u16(segment, 4).wrapping_add(index as u16);
             put_u16(segment, 4, id);
-            set_ipv4_checksum(segment, self.transport);
         }
-        if self.udp {
-            put_u16(segment, self.transport + 4, transport_len);
-        } else {
+        let sum = set_lengths(segment, self.ipv6, self.udp, self.transport);
+        if !self.udp {
             let at = self.transport + 4;
             let sequence = get_u32(segment, at).wrapping_add(offset as u32);
             segment[at..at + 4].copy_from_slice(&sequence.to_be_bytes());
@@ -176,10 +169,23 @@ impl Shape {
             *flags &= if index > 0 { !TCP_CWR } else { !0 };
             *flags &= if last { !0 } else { !(TCP_FIN | TCP_PSH) };
         }
-        let protocol = if self.udp { UDP } else { TCP };
-        let sum = pseudo_header(segment, self.ipv6, protocol, transport_len);
         set_transport_checksum(segment, self.transport, self.udp, sum);
     }
+}
+
+/// Sets the lengths in the headers; returns the sum of the pseudo header.
+fn set_lengths(packet: &mut [u8], ipv6: bool, udp: bool, transport: usize) -> u64 {
+    let (total, length) = (packet.len(), (packet.len() - transport) as u16);
+    if ipv6 {
+        put_u16(packet, 4, (total - IPV6_HEADER) as u16);
+    } else {
+        put_u16(packet, 2, total as u16);
+        set_ipv4_checksum(packet, transport);
+    }
+    if udp {
+        put_u16(packet, transport + 4, length);
+    }
+    pseudo_header(packet, ipv6, if udp { UDP } else { TCP }, length)
 }
 
 fn complete_checksum(header: &Header, packet: &mut [u8]) -> Result<(), Malformed> {

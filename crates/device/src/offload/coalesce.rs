@@ -13,8 +13,7 @@
 use super::checksum::{add, finish, pseudo_header};
 use super::{
     Gso, HEADER_LEN, Header, IPV4_HEADER, IPV6_HEADER, PACKET_MAX, TCP, TCP_ACK, TCP_CHECKSUM,
-    TCP_HEADER, TCP_PSH, UDP, UDP_CHECKSUM, UDP_HEADER, get_u16, get_u32, put_u16,
-    set_ipv4_checksum,
+    TCP_HEADER, TCP_PSH, UDP, UDP_CHECKSUM, UDP_HEADER, get_u16, get_u32, set_lengths,
 };
 
 #[derive(Debug, Default)]
@@ -94,7 +93,6 @@ impl Coalescer {
         self.spare.push(item.buffer);
     }
 
-    /// A header without offload, and the packet.
     fn copy(&mut self, packet: &[u8]) -> Vec<u8> {
         let mut buffer = self.spare.pop().unwrap_or_default();
         buffer.clear();
@@ -188,19 +186,8 @@ impl Super {
         }
         let Candidate { ipv6, udp, transport, headers, payload, .. } = self.shape;
         let packet = &mut self.buffer[HEADER_LEN..];
-        let total = packet.len();
-        let transport_len = (total - transport) as u16;
-        if ipv6 {
-            put_u16(packet, 4, (total - IPV6_HEADER) as u16);
-        } else {
-            put_u16(packet, 2, total as u16);
-            set_ipv4_checksum(packet, transport);
-        }
-        if udp {
-            put_u16(packet, transport + 4, transport_len);
-        }
+        let pseudo = set_lengths(packet, ipv6, udp, transport);
         let offset = if udp { UDP_CHECKSUM } else { TCP_CHECKSUM };
-        let pseudo = pseudo_header(packet, ipv6, if udp { UDP } else { TCP }, transport_len);
         let field = transport + offset;
         packet[field..field + 2].copy_from_slice(&finish(pseudo).to_ne_bytes());
         let header = Header {
