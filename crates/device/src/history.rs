@@ -100,11 +100,8 @@ impl History {
         let before = before.filter(|before| before.uptime_seconds < status.uptime_seconds);
         let seconds = before.as_ref().map(|before| status.uptime_seconds - before.uptime_seconds);
         self.goodput = before.as_ref().zip(seconds).map(|(before, seconds)| {
-            let (old, new) = (&before.device, &status.device);
-            [
-                rate(old.bytes_read, new.bytes_read, seconds),
-                rate(old.bytes_written, new.bytes_written, seconds),
-            ]
+            let bytes = |of: &Status| [of.device.bytes_read, of.device.bytes_written];
+            rates(bytes(before), bytes(&status), seconds)
         });
         match &status.role {
             RoleStatus::Client(client) => self.take_client(now, client, before.as_ref(), seconds),
@@ -146,7 +143,7 @@ impl History {
         }
         let rates = new.into_iter().filter_map(|(key, new)| {
             let (old, seconds) = (old.get(&key)?, seconds?);
-            Some((key, [rate(old[0], new[0], seconds), rate(old[1], new[1], seconds)]))
+            Some((key, rates(*old, new, seconds)))
         });
         self.clients = rates.collect();
     }
@@ -220,9 +217,7 @@ impl History {
             link.has_portal = has_portal;
             link.modem = client.modems.get(name).cloned();
             let both = old.get(name).zip(new.get(name)).zip(seconds);
-            link.rates = both.map_or([0.0; 2], |((old, new), seconds)| {
-                [rate(old[0], new[0], seconds), rate(old[1], new[1], seconds)]
-            });
+            link.rates = both.map_or([0.0; 2], |((old, new), seconds)| rates(*old, *new, seconds));
             link.round_trip_ms = path.map_or(0.0, |path| path.smoothed_rtt_ms);
             link.loss = path.map_or(0.0, |path| path.loss.into());
             link.left_bytes = path.and_then(left);
@@ -320,8 +315,8 @@ fn left(path: &PathStatusReport) -> Option<u64> {
 }
 
 /// Bits a second; none of what began anew.
-fn rate(before: u64, after: u64, seconds: f64) -> f64 {
-    after.saturating_sub(before) as f64 * 8.0 / seconds
+fn rates(before: [u64; 2], after: [u64; 2], seconds: f64) -> [f64; 2] {
+    [0, 1].map(|at| after[at].saturating_sub(before[at]) as f64 * 8.0 / seconds)
 }
 
 fn push(samples: &mut VecDeque<u64>, sample: u64) {

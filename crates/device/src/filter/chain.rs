@@ -26,7 +26,6 @@ pub(crate) fn begin(table: &str) -> String {
     format!("add table inet {table}\ndelete table inet {table}\ntable inet {table} {{\n")
 }
 
-/// A counter of a table.
 pub(crate) fn counter_from(name: &str, count: u64) -> String {
     format!("  counter {name} {{ packets {count} bytes 0 }}\n")
 }
@@ -51,7 +50,6 @@ pub(super) fn sets_of(prefixes: &[IpNet], name: &str) -> Vec<(&'static str, Stri
     families.map(|(ipv4, number)| (family(ipv4), format!("{name}{number}"))).collect()
 }
 
-/// Sets the bits of `mask` in a mark.
 pub(crate) fn set_mark(what: &str, (mark, mask): (u32, u32)) -> String {
     format!("{what} set {what} & {:#x} | {mark:#x}", !mask)
 }

@@ -14,7 +14,7 @@ use rustix::net::RecvFlags;
 
 use super::nat64::{self, Nat64Prefix};
 use crate::DeviceError;
-use crate::netlink::open_socket;
+use crate::netlink::{open_socket, take_message};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RouterNews {
@@ -68,15 +68,11 @@ impl AsFd for RouterNotices {
 /// (`linux/rtnetlink.h`).
 fn parse(mut bytes: &[u8]) -> Vec<RouterNews> {
     let mut news = Vec::new();
-    while let Some((header, _)) = bytes.split_first_chunk::<NETLINK_HEADER>() {
-        let length = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]) as usize;
-        let kind = u16::from_ne_bytes([header[4], header[5]]);
-        let Some(message) = bytes.get(NETLINK_HEADER..length) else { break };
-        if kind == RTM_NEWNDUSEROPT {
+    while let Some(message) = take_message(&mut bytes) {
+        let Some((header, message)) = message.split_first_chunk::<NETLINK_HEADER>() else { break };
+        if u16::from_ne_bytes([header[4], header[5]]) == RTM_NEWNDUSEROPT {
             news.extend(parse_message(message));
         }
-        // Messages are aligned to four bytes.
-        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
     news
 }

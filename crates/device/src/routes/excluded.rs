@@ -37,15 +37,6 @@ pub struct Excluded {
     pub marks: Vec<(u32, u32)>,
 }
 
-pub(super) struct Tunnel<'a> {
-    pub(super) ipv4: bool,
-    pub(super) tables: &'a RangeInclusive<u32>,
-    /// A default route leads into it.
-    pub(super) whole: bool,
-    /// The server's inner addresses, which are never excluded.
-    pub(super) inner: &'a BTreeSet<IpNet>,
-}
-
 impl Excluded {
     pub(crate) fn within(&self, other: &Self) -> Self {
         let mut both = self.clone();
@@ -64,8 +55,14 @@ impl Excluded {
         both
     }
 
-    pub(super) fn passing(&self, tunnel: &Tunnel<'_>) -> impl Iterator<Item = Route> {
-        let Tunnel { ipv4, tables, whole, inner } = *tunnel;
+    /// The throw routes; the server's `inner` addresses are never excluded.
+    pub(super) fn passing(
+        &self,
+        ipv4: bool,
+        tables: &RangeInclusive<u32>,
+        whole: bool,
+        inner: &BTreeSet<IpNet>,
+    ) -> impl Iterator<Item = Route> {
         let tables = [Some(near_table(tables)), whole.then_some(*tables.start())];
         let destinations = self.destinations.iter().filter(move |it| it.addr().is_ipv4() == ipv4);
         let destinations = destinations.map(IpNet::trunc).filter(|it| !inner.contains(it));
@@ -78,12 +75,17 @@ impl Excluded {
         })
     }
 
-    pub(super) fn plan_marks(&self, plan: &mut Plan, tunnel: &Tunnel<'_>) {
-        let Tunnel { ipv4, tables, inner, .. } = *tunnel;
+    pub(super) fn plan_marks(
+        &self,
+        plan: &mut Plan,
+        ipv4: bool,
+        tables: &RangeInclusive<u32>,
+        has_inner: bool,
+    ) {
         for mark in &self.marks {
             let (mark, protocol) = (Some(*mark), ROUTE_PROTOCOL);
             let rule = Rule { ipv4, mark, protocol, ..Rule::default() };
-            if !inner.is_empty() {
+            if has_inner {
                 let (priority, table) = (PRIORITY_INNER, inner_table(tables));
                 plan.rules.insert(Rule { priority, table, ..rule.clone() });
             }

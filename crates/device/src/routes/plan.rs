@@ -15,7 +15,6 @@ use std::ops::RangeInclusive;
 use ipnet::IpNet;
 use roadweave_proto::{Kind, Marks, UplinkId};
 
-use super::excluded::Tunnel;
 use super::sockets::{LOOPBACK, METRIC, PRIORITY_SOCKETS};
 use super::{
     Grant, MAIN_TABLE, PRIORITY_ANSWERS, PRIORITY_BOUND, PRIORITY_INWARD, PRIORITY_NEAR,
@@ -98,9 +97,8 @@ impl Planner<'_> {
         }
         for ipv4 in [true, false] {
             let Some(Belongings { whole, inner, .. }) = self.belongings(ipv4) else { continue };
-            let (tables, whole) = (&self.tables, !whole.is_empty());
-            let tunnel = Tunnel { ipv4, tables, whole, inner: &inner };
-            passing.extend(self.settings.excluded.passing(&tunnel));
+            let (tables, excluded) = (&self.tables, &self.settings.excluded);
+            passing.extend(excluded.passing(ipv4, tables, !whole.is_empty(), &inner));
         }
         passing
     }
@@ -241,10 +239,9 @@ impl Planner<'_> {
                 plan.routes.insert(Route { interface: Some(self.tun), ..route });
             }
         }
-        let (tables, whole) = (&self.tables, !whole.is_empty());
-        excluded.plan_marks(plan, &Tunnel { ipv4, tables, whole, inner: &inner });
+        excluded.plan_marks(plan, ipv4, &self.tables, !inner.is_empty());
         self.plan_near(plan, ipv4, near);
-        if whole {
+        if !whole.is_empty() {
             self.plan_neighbours(plan, ipv4, neighbours);
             self.plan_bound(plan, ipv4);
         }
