@@ -103,8 +103,8 @@ struct Served {
     sender: RequestSender,
     summary: Mutex<Option<Summary>>,
     load: Mutex<Load>,
-    /// How many callers of each address are served.
-    addresses: Mutex<HashMap<IpAddr, usize>>,
+    /// Each caller that is served shares the permit of its address.
+    addresses: Mutex<HashMap<IpAddr, Arc<()>>>,
 }
 
 /// What the event loop has told, and when.
@@ -126,14 +126,11 @@ impl Served {
     }
 
     /// A permit for a caller at `address`, if one is left.
-    fn permit(&self, address: IpAddr) -> Option<CallerPermit<'_>> {
+    fn permit(&self, address: IpAddr) -> Option<Arc<()>> {
         let mut addresses = lock(&self.addresses);
-        let taken = addresses.entry(address).or_default();
-        if *taken >= CALLERS_OF_ONE_MAX {
-            return None;
-        }
-        *taken += 1;
-        Some(CallerPermit { served: self, address })
+        addresses.retain(|_, permit| Arc::strong_count(permit) > 1);
+        let permit = addresses.entry(address).or_default();
+        (Arc::strong_count(permit) <= CALLERS_OF_ONE_MAX).then(|| permit.clone())
     }
 
     fn answer(&self, path: &str) -> Answer {
@@ -169,24 +166,6 @@ impl Served {
 
     fn used(&self) -> Used {
         lock(&self.load).tell()
-    }
-}
-
-/// What lets one caller be served; dropping it gives it back.
-struct CallerPermit<'a> {
-    served: &'a Served,
-    address: IpAddr,
-}
-
-impl Drop for CallerPermit<'_> {
-    fn drop(&mut self) {
-        let mut addresses = lock(&self.served.addresses);
-        if let Some(taken) = addresses.get_mut(&self.address) {
-            *taken -= 1;
-            if *taken == 0 {
-                addresses.remove(&self.address);
-            }
-        }
     }
 }
 
