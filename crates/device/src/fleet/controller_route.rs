@@ -11,7 +11,7 @@ use std::sync::Weak;
 
 use roadweave_proto::{ServerHost, ServerName};
 
-use crate::lookup::{self, Network, Request};
+use crate::lookup::{self, Found, Network, Request};
 use crate::socket::with_scope;
 use crate::{Gateway, Uplink};
 
@@ -47,13 +47,12 @@ impl ControllerRoute {
     }
 
     /// Looks up `names`. Blocks for some seconds, and stops soon after `interest` is dropped.
-    pub(super) fn look_up(&self, names: &[ServerName], interest: &Weak<()>) -> Addresses {
+    pub(super) fn look_up(&self, names: &[ServerName], interest: &Weak<()>) -> Found {
         match self {
-            Self::System => names.iter().map(by_system).fold(Addresses::default(), Addresses::and),
+            Self::System => names.iter().fold(Found::default(), by_system),
             Self::Uplink(uplink) => {
                 let request = request(uplink, names);
-                let found = request.known().unwrap_or_else(|| lookup::run(request, interest));
-                Addresses { found: found.servers, reason: found.reason }
+                request.known().unwrap_or_else(|| lookup::run(request, interest))
             }
         }
     }
@@ -65,34 +64,19 @@ impl std::fmt::Display for ControllerRoute {
     }
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Addresses {
-    pub(super) found: Vec<SocketAddr>,
-    pub(super) reason: Option<String>,
-}
-
-impl Addresses {
-    fn and(mut self, other: Self) -> Self {
-        self.found.extend(other.found);
-        self.reason = self.reason.or(other.reason);
-        self
-    }
-}
-
-fn by_system(name: &ServerName) -> Addresses {
-    let host = match name.host() {
+fn by_system(mut found: Found, name: &ServerName) -> Found {
+    match name.host() {
         ServerHost::Address(address) => {
-            let found = vec![SocketAddr::new(*address, name.port())];
-            return Addresses { found, reason: None };
+            found.servers.push(SocketAddr::new(*address, name.port()));
         }
-        ServerHost::Name(host) => host,
-    };
-    match (host.as_str(), name.port()).to_socket_addrs() {
-        Ok(found) => Addresses { found: found.take(ADDRESSES_MAX).collect(), reason: None },
-        Err(error) => {
-            Addresses { found: Vec::new(), reason: Some(format!("{name} has no address: {error}")) }
-        }
+        ServerHost::Name(host) => match (host.as_str(), name.port()).to_socket_addrs() {
+            Ok(addresses) => found.servers.extend(addresses.take(ADDRESSES_MAX)),
+            Err(error) => {
+                found.reason.get_or_insert_with(|| format!("{name} has no address: {error}"));
+            }
+        },
     }
+    found
 }
 
 fn request(uplink: &Uplink, names: &[ServerName]) -> Request {

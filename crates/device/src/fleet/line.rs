@@ -21,8 +21,9 @@ use roadweave_proto::{Instant, ServerName};
 use rustix::event::{PollFd, PollFlags};
 
 use super::backoff::Backoff;
-use super::controller_route::{Addresses, ControllerRoute};
+use super::controller_route::ControllerRoute;
 use super::stream::{Stream, StreamError, StreamOptions};
+use crate::lookup::Found;
 use crate::poll::wait_any;
 use crate::{DeviceError, Waker};
 
@@ -92,8 +93,8 @@ enum State {
 }
 
 struct Dialling {
-    sender: Sender<(ControllerRoute, Addresses)>,
-    answers: Receiver<(ControllerRoute, Addresses)>,
+    sender: Sender<(ControllerRoute, Found)>,
+    answers: Receiver<(ControllerRoute, Found)>,
     legs: Vec<Leg>,
     attempts: Vec<Stream>,
     next_start: Instant,
@@ -329,17 +330,17 @@ impl Dialling {
 
     /// Takes the results of look-ups; `failures` rotates the order of addresses.
     fn take_answers(&mut self, failures: u32) {
-        while let Ok((way, addresses)) = self.answers.try_recv() {
+        while let Ok((way, found)) = self.answers.try_recv() {
             let share = ADDRESSES_MAX / self.legs.len().max(1);
             let of_way = |leg: &&mut Leg| leg.look_up.is_some() && leg.way.is_same(&way);
             let Some(leg) = self.legs.iter_mut().find(of_way) else { continue };
             leg.look_up = None;
-            let Addresses { mut found, reason } = addresses;
-            if !found.is_empty() {
-                let first = failures as usize % found.len();
-                found.rotate_left(first);
+            let Found { mut servers, reason, .. } = found;
+            if !servers.is_empty() {
+                let first = failures as usize % servers.len();
+                servers.rotate_left(first);
             }
-            leg.waiting.extend(found.into_iter().take(share));
+            leg.waiting.extend(servers.into_iter().take(share));
             self.note(reason.map(|reason| format!("{way}: {reason}")));
         }
     }

@@ -375,7 +375,7 @@ fn a_way_full_of_addresses_that_hang_does_not_hide_another() {
     it.legs[1].waiting.clear();
     it.legs[0].look_up = Some(Arc::default());
     it.legs[1].look_up = Some(Arc::default());
-    let many = Addresses { found: vec![hanging; 100], reason: None };
+    let many = Found { servers: vec![hanging; 100], ..Found::default() };
     it.sender.send((ControllerRoute::System, many)).expect("open");
     it.take_answers(0);
     assert_eq!(it.legs[0].waiting.len(), ADDRESSES_MAX / 2);
@@ -384,7 +384,7 @@ fn a_way_full_of_addresses_that_hang_does_not_hide_another() {
         rig.turn();
     }
     let State::Dialling(it) = &mut rig.line.state else { panic!("it seeks") };
-    let one = Addresses { found: vec![good()], reason: None };
+    let one = Found { servers: vec![good()], ..Found::default() };
     it.sender.send((other, one)).expect("open");
     rig.now += STAGGER;
     rig.until(Rig::is_up);
