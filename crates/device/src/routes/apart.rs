@@ -20,7 +20,7 @@ use ipnet::IpNet;
 use super::{MAIN_TABLE, Routes, families, refusal, tun_route};
 use crate::apart::{Apart, GROUP};
 use crate::process::ROUTE_PROTOCOL;
-use crate::{DeviceError, NetworkInterface, Route, Rule, sysctl};
+use crate::{DeviceError, Route, Rule, sysctl};
 
 /// The TUN of an anchor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,14 +108,18 @@ impl Routes {
         &mut self,
         own: &OwnTable,
     ) -> Result<Vec<(String, IpNet)>, DeviceError> {
-        let links = self.netlink.links()?;
-        let is_neighbour =
-            |link: &&NetworkInterface| link.group == GROUP && link.index != own.surroundings.index;
-        let names: BTreeMap<u32, &String> =
-            links.iter().filter(is_neighbour).map(|link| (link.index, &link.name)).collect();
+        let names = self.neighbours(own)?;
         let addresses = self.netlink.addresses()?.into_iter();
-        let of_those = |(index, address)| Some(((*names.get(&index)?).clone(), address));
+        let of_those = |(index, address)| Some((names.get(&index)?.clone(), address));
         Ok(addresses.filter_map(of_those).collect())
+    }
+
+    /// The names of other anchors' devices, by index.
+    fn neighbours(&mut self, own: &OwnTable) -> Result<BTreeMap<u32, String>, DeviceError> {
+        let links = self.netlink.links()?.into_iter();
+        let neighbours =
+            links.filter(|link| link.group == GROUP && link.index != own.surroundings.index);
+        Ok(neighbours.map(|link| (link.index, link.name)).collect())
     }
 
     /// Why the own addresses are impossible: in a network that a neighbour has too, both must be
@@ -145,10 +149,7 @@ impl Routes {
     ) -> Result<Vec<(IpNet, String)>, DeviceError> {
         let AnchorTun { tun, is_exposed, .. } = &own.surroundings;
         let mut found = Vec::new();
-        let links = self.netlink.links()?;
-        let is_neighbour = |index: u32| index != own.surroundings.index;
-        let neighbours: Vec<_> =
-            links.iter().filter(|link| link.group == GROUP && is_neighbour(link.index)).collect();
+        let neighbours = self.neighbours(own)?;
         if neighbours.is_empty() || prefixes.is_empty() {
             return Ok(found);
         }
@@ -161,12 +162,12 @@ impl Routes {
         let known = |route: &&Route| route.table == MAIN_TABLE || is_default(&route.destination);
         for route in routes.iter().filter(known) {
             let Some(index) = route.interface else { continue };
-            let Some(link) = neighbours.iter().find(|link| link.index == index) else { continue };
+            let Some(name) = neighbours.get(&index) else { continue };
             if !is_exposed && !exposed.contains(&index) {
                 continue;
             }
             for prefix in prefixes.iter().filter(|prefix| overlap(prefix, &route.destination)) {
-                let (theirs, name) = (route.destination, &link.name);
+                let theirs = route.destination;
                 let why = format!(
                     "{} of {tun} overlaps with {theirs} of {name}, another anchor of this machine: \
                      prefixes are the same only between anchors that both masquerade",

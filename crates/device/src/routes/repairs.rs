@@ -1,6 +1,7 @@
 //! Logs repairs, and limits them when another program undoes each.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::mem::{Discriminant, discriminant};
 use std::time::Duration;
 
 use roadweave_proto::Instant;
@@ -30,16 +31,6 @@ pub enum Change {
 }
 
 impl Change {
-    fn kind(&self) -> &'static str {
-        match self {
-            Self::Removed(_) => "removed",
-            Self::LinkDown => "link",
-            Self::Mtu(_) => "mtu",
-            Self::LocalRule => "rule",
-            Self::ReversePathFilter(_) => "filter",
-        }
-    }
-
     fn text(&self) -> String {
         match self {
             Self::Removed(lost) => format!(
@@ -72,7 +63,7 @@ pub(crate) struct Repairs {
     window: Option<Instant>,
     repairs: u32,
     /// When each kind was logged last, and the repairs since then.
-    logged: BTreeMap<&'static str, (Instant, u32)>,
+    logged: HashMap<Discriminant<Change>, (Instant, u32)>,
 }
 
 impl Repairs {
@@ -108,7 +99,7 @@ impl Repairs {
 
     fn line(&mut self, now: Instant, change: &Change) -> Option<String> {
         let mut text = change.text();
-        if let Some((logged, suppressed)) = self.logged.get_mut(change.kind()) {
+        if let Some((logged, suppressed)) = self.logged.get_mut(&discriminant(change)) {
             *suppressed += 1;
             if now.since(*logged) < SILENCE {
                 return None;
@@ -120,7 +111,7 @@ impl Repairs {
                 }
             }
         }
-        self.logged.insert(change.kind(), (now, 0));
+        self.logged.insert(discriminant(change), (now, 0));
         Some(text)
     }
 
