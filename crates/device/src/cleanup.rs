@@ -24,7 +24,7 @@ pub fn cleanup(instance: &Instance, lock: &InstanceLock) -> Result<(), DeviceErr
 /// takes over routes, rules, packet filters and marks as they are and replaces them in one step, so
 /// that nothing opens meanwhile.
 pub(crate) fn take_over(instance: &Instance, _lock: &InstanceLock) -> Vec<String> {
-    instance.restore_settings()
+    instance.restore(|_| true)
 }
 
 fn without_nft(result: Result<(), DeviceError>) -> Result<(), DeviceError> {

@@ -56,7 +56,6 @@ pub(super) const COUNTED: [DropReason; 2] =
 #[derive(Debug)]
 pub(super) struct Shares {
     table: Table,
-    name: String,
     wanted: Option<Limits>,
     installed: Option<Limits>,
     next_try: Option<Instant>,
@@ -84,10 +83,9 @@ enum From {
 
 impl Shares {
     pub(super) fn open(instance: &Instance) -> Result<Self, DeviceError> {
-        let name = instance.shares_table();
-        let table = Table::open(name.clone())?;
+        let table = Table::open(instance.shares_table())?;
         let (wanted, installed, next_try, last_told) = (None, None, None, None);
-        Ok(Self { table, name, wanted, installed, next_try, last_told })
+        Ok(Self { table, wanted, installed, next_try, last_told })
     }
 
     pub(super) fn replace(&mut self, options: &FilterOptions) {
@@ -144,7 +142,7 @@ impl Shares {
                 return Ok(());
             }
             let before = before.filter(|before| before.has_sets_of(&limits));
-            let (text, rules) = text(&self.name, &limits, before, count);
+            let (text, rules) = text(&self.table.name, &limits, before, count);
             result = self.table.replace(&text, rules);
             match &result {
                 Ok(()) => self.installed = Some(limits),

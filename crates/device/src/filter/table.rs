@@ -23,7 +23,7 @@ use crate::{DeviceError, Waker};
 /// outlives it.
 #[derive(Debug)]
 pub(crate) struct Table {
-    name: String,
+    pub(super) name: String,
     nftables: Nftables,
     installed: Installed,
 }

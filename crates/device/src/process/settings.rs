@@ -44,7 +44,7 @@ fn take_turn() -> MutexGuard<'static, Unwritten> {
 }
 
 impl Instance {
-    /// Sets a sysctl until [`Instance::restore_settings`]. Does nothing if it already has the value
+    /// Sets a sysctl until `restore`. Does nothing if it already has the value
     /// and no instance set it.
     pub fn change_setting(&self, key: &str, value: &str) -> Result<(), DeviceError> {
         let mut turn = take_turn();
@@ -98,14 +98,9 @@ impl Instance {
         Ok(original.unwrap_or(current))
     }
 
-    /// Restores all sysctls, last first, except those that another program changed since, whose
-    /// interface is gone, or that another instance needs. Returns keys that the kernel refused;
-    /// they stay noted.
-    pub fn restore_settings(&self) -> Vec<String> {
-        self.restore(|_| true)
-    }
-
-    /// Restores the keys that are `mine`, and keeps the notes of others.
+    /// Restores the sysctls that are `mine`, last first, except those that another program changed
+    /// since, whose interface is gone, or that another instance needs. Returns keys that the kernel
+    /// refused; they stay noted, as do those of others.
     pub(crate) fn restore(&self, mine: impl Fn(&str) -> bool) -> Vec<String> {
         let mut turn = take_turn();
         let here = namespace();

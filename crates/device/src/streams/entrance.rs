@@ -325,9 +325,13 @@ impl Entrance {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let is_called = self.listeners.iter().any(|listener| listener.is_called);
         let called = (is_called && self.paused_until.is_none()).then_some(Instant::ZERO);
-        let taking = self.taking.poll_timeout();
-        let others =
-            [called, self.paused_until, taking, self.next_try, self.connections.poll_timeout()];
+        let others = [
+            called,
+            self.paused_until,
+            self.taking.rests_until,
+            self.next_try,
+            self.connections.poll_timeout(),
+        ];
         others.into_iter().flatten().min()
     }
 

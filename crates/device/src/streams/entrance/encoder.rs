@@ -46,7 +46,7 @@ pub(super) fn read(
     origins: &[String],
 ) -> Asked {
     let refused = |answer| Asked::Refused { answer, end: EntranceEnd::BadRequest };
-    let Ok(origin) = allowed_origin(fields, origins) else {
+    let Some(origin) = allowed_origin(fields, origins) else {
         return refused(answer(403, "this page's origin is not in streams.origins"));
     };
     if !is_for_box(fields, origins) {

@@ -49,7 +49,7 @@ pub(super) fn read(bytes: &[u8], origins: &[String]) -> Asked {
         }
         return Asked::Refused { answer: route(target), end: EntranceEnd::Served };
     }
-    match destination(target) {
+    match target.parse::<ServerName>().ok().and_then(|name| destination_of(&name)) {
         Some(destination) => Asked::Connect { length, destination, dialect: Dialect::Http },
         None => refused(400, "CONNECT wants host:port"),
     }
@@ -58,10 +58,6 @@ pub(super) fn read(bytes: &[u8], origins: &[String]) -> Asked {
 pub(super) fn value_of<'a>(fields: &[httparse::Header<'a>], name: &str) -> Option<&'a [u8]> {
     let named = fields.iter().find(|field| field.name.eq_ignore_ascii_case(name));
     named.map(|field| field.value)
-}
-
-fn destination(target: &str) -> Option<Destination> {
-    destination_of(&target.parse().ok()?)
 }
 
 pub(super) fn destination_of(name: &ServerName) -> Option<Destination> {

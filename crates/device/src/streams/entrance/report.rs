@@ -41,7 +41,7 @@ pub(super) fn read(
     origins: &[String],
 ) -> Asked {
     let field = |name: &str| value_of(fields, name);
-    let Ok(origin) = allowed_origin(fields, origins) else {
+    let Some(origin) = allowed_origin(fields, origins) else {
         return refused(403, "this page's origin is not in streams.origins", None);
     };
     match method {
@@ -94,20 +94,17 @@ fn refused(status: u16, why: &str, origin: Option<&str>) -> Asked {
     Asked::Refused { answer, end: EntranceEnd::BadRequest }
 }
 
-/// `None` if the request names no origin.
+/// `None` if the origin is not allowed, `Some(None)` if the request names none.
 pub(super) fn allowed_origin<'a>(
     fields: &[Header<'a>],
     origins: &[String],
-) -> Result<Option<&'a str>, NotAllowed> {
+) -> Option<Option<&'a str>> {
     match value_of(fields, "Origin").map(std::str::from_utf8) {
-        None => Ok(None),
-        Some(Ok(origin)) if origins.iter().any(|known| known == origin) => Ok(Some(origin)),
-        Some(_) => Err(NotAllowed),
+        None => Some(None),
+        Some(Ok(origin)) if origins.iter().any(|known| known == origin) => Some(Some(origin)),
+        Some(_) => None,
     }
 }
-
-#[derive(Debug)]
-pub(super) struct NotAllowed;
 
 pub(super) fn cross_origin(origin: Option<&str>, method: &str) -> String {
     origin.map_or_else(String::new, |origin| {

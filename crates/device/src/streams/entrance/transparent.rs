@@ -32,14 +32,8 @@ pub(super) struct Taking {
     is_on: bool,
     obstacle: Option<&'static str>,
     /// Until then none is taken, because the far end had too many.
-    rests_until: Option<Instant>,
+    pub(super) rests_until: Option<Instant>,
     taken: u64,
-}
-
-impl Taking {
-    pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        self.rests_until
-    }
 }
 
 impl Entrance {
