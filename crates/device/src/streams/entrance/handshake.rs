@@ -8,7 +8,6 @@ use roadweave_proto::wire::{
 
 use super::EntranceEnd;
 use super::encoder::ListenRequest;
-use super::forward::Forward;
 use super::http::{self, HEAD_MAX};
 use super::report::PlayerTold;
 
@@ -37,9 +36,13 @@ pub(super) enum Asked {
     /// The greeting of SOCKS.
     Greeted { length: usize, answer: [u8; 2] },
     /// A connection; the bytes that follow are for the destination.
-    Connect { length: usize, destination: Destination, dialect: Dialect },
-    /// A request for another host.
-    Forward { length: usize, forward: Forward },
+    /// With a head that goes on to the host, and how many bytes of content follow it.
+    Connect {
+        length: usize,
+        destination: Destination,
+        dialect: Dialect,
+        head: Option<(Vec<u8>, u64)>,
+    },
     /// Reports of players.
     Told { players: Vec<PlayerTold>, answer: Vec<u8> },
     /// An event stream.
@@ -83,7 +86,7 @@ fn read_request(bytes: &[u8]) -> Asked {
     match SocksConnect::parse(bytes) {
         Ok(None) => Asked::More,
         Ok(Some((SocksConnect { destination }, length))) => {
-            Asked::Connect { length, destination, dialect: Dialect::Socks }
+            Asked::Connect { length, destination, dialect: Dialect::Socks, head: None }
         }
         Err(error) => {
             let answer = error.reply().to_bytes().to_vec();

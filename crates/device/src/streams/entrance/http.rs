@@ -4,7 +4,7 @@
 use roadweave_proto::wire::Destination;
 use roadweave_proto::{ServerHost, ServerName};
 
-use super::forward::forward;
+use super::forward::{Forward, forward};
 use super::handshake::{Asked, Dialect};
 use super::{EntranceEnd, encoder, report};
 use crate::http;
@@ -43,14 +43,19 @@ pub(super) fn read(bytes: &[u8], origins: &[String]) -> Asked {
         }
         if let Some(target) = target.strip_prefix("http://") {
             return match forward(&request, target) {
-                Ok(forward) => Asked::Forward { length, forward },
+                Ok(Forward { destination, head, content }) => {
+                    let (dialect, head) = (Dialect::Forwarded, Some((head, content)));
+                    Asked::Connect { length, destination, dialect, head }
+                }
                 Err((status, why)) => refused(status, why),
             };
         }
         return Asked::Refused { answer: route(target), end: EntranceEnd::Served };
     }
     match target.parse::<ServerName>().ok().and_then(|name| destination_of(&name)) {
-        Some(destination) => Asked::Connect { length, destination, dialect: Dialect::Http },
+        Some(destination) => {
+            Asked::Connect { length, destination, dialect: Dialect::Http, head: None }
+        }
         None => refused(400, "CONNECT wants host:port"),
     }
 }
@@ -91,16 +96,16 @@ mod tests {
     fn check(head: &str, expected: &str) {
         let found = match read(head.as_bytes(), &[]) {
             Asked::More => "more".to_owned(),
+            Asked::Connect { length, destination, head: Some(_), .. } => {
+                assert_eq!(length, head.len());
+                format!("to {:?}", destination.port())
+            }
             Asked::Connect { length, destination, .. } => {
                 assert_eq!(length, head.len());
                 format!("{:?}", (destination.host(), destination.port()))
             }
             Asked::Refused { answer, .. } | Asked::Told { answer, .. } => {
                 String::from_utf8_lossy(&answer[9..12]).into_owned()
-            }
-            Asked::Forward { length, forward } => {
-                assert_eq!(length, head.len());
-                format!("to {:?}", forward.destination.port())
             }
             Asked::Greeted { .. } | Asked::Listen { .. } => unreachable!("nobody asks for that"),
         };

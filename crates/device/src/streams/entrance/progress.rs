@@ -11,7 +11,6 @@ use roadweave_stream::Streams;
 use super::super::splice::{Over, Splice, Turn, break_off};
 use super::super::table::Number;
 use super::encoder::Listening;
-use super::forward::Forward;
 use super::handshake::{Asked, Dialect, Handshake, MESSAGE_MAX};
 use super::transparent::ANSWER_MAX;
 use super::{Entrance, EntranceEnd, State};
@@ -139,7 +138,6 @@ impl Entrance {
                 Asked::More => return Next::Stays(State::Asking { socket, handshake, closing }),
                 Asked::Greeted { length, .. }
                 | Asked::Connect { length, .. }
-                | Asked::Forward { length, .. }
                 | Asked::Listen { length, .. } => length,
                 Asked::Refused { .. } | Asked::Told { .. } => 0,
             };
@@ -153,15 +151,8 @@ impl Entrance {
                         return Next::Ends(EntranceEnd::Left);
                     }
                 }
-                Asked::Connect { destination, dialect, .. } => {
-                    let until = now + self.settings.connect_max;
-                    let (dialect, head) = (Some(dialect), None);
-                    let joined = Joining { socket, closing, dialect, head, until };
-                    return self.open_stream(now, number, streams, joined, destination);
-                }
-                Asked::Forward { forward: Forward { destination, head, content }, .. } => {
-                    let until = now + self.settings.connect_max;
-                    let (dialect, head) = (Some(Dialect::Forwarded), Some((head, content)));
+                Asked::Connect { destination, dialect, head, .. } => {
+                    let (dialect, until) = (Some(dialect), now + self.settings.connect_max);
                     let joined = Joining { socket, closing, dialect, head, until };
                     return self.open_stream(now, number, streams, joined, destination);
                 }
