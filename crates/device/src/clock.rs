@@ -49,11 +49,6 @@ pub(crate) fn since_boot() -> Duration {
     read(ClockId::Boottime)
 }
 
-/// The time since boot without suspended time.
-pub(crate) fn awake_since_boot() -> Duration {
-    read(ClockId::Monotonic)
-}
-
 pub(crate) fn read(clock: ClockId) -> Duration {
     clock_gettime(clock).try_into().unwrap_or_default()
 }

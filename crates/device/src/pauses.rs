@@ -8,7 +8,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::clock::{awake_since_boot, since_boot};
+use rustix::time::ClockId;
+
+use crate::clock::{self, since_boot};
 
 pub(crate) const TURN_MAX: Duration = Duration::from_secs(1);
 const SLEPT_MIN: Duration = Duration::from_secs(1);
@@ -24,7 +26,7 @@ pub(crate) struct Readings {
 
 impl Readings {
     pub(crate) fn take() -> Self {
-        Self { awake: awake_since_boot(), all: since_boot() }
+        Self { awake: clock::read(ClockId::Monotonic), all: since_boot() }
     }
 }
 

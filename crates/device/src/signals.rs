@@ -15,15 +15,15 @@ use crate::DeviceError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     /// SIGINT: the user pressed Ctrl-C.
-    Interrupt,
+    Interrupt = SIGINT as isize,
     /// SIGTERM: stop in order.
-    Terminate,
+    Terminate = SIGTERM as isize,
     /// SIGUSR1: stop in order for a restart, with nothing leaving in the clear until then.
-    Restart,
+    Restart = SIGUSR1 as isize,
     /// SIGHUP: reload the configuration.
-    Hangup,
+    Hangup = SIGHUP as isize,
     /// SIGCHLD: a child ended.
-    Child,
+    Child = SIGCHLD as isize,
 }
 
 /// Catches signals until it is dropped. Several arrivals of one signal before [`Signals::take`]
@@ -45,7 +45,7 @@ impl Signals {
         let mut this = Self { pipe, caught: Vec::new(), handlers: Vec::new() };
         for signal in signals {
             let flag = Arc::new(AtomicBool::new(false));
-            let number = number(*signal);
+            let number = *signal as i32;
             // The flag before the pipe, so that a woken reader finds it set.
             let handler = signal_hook::flag::register(number, Arc::clone(&flag)).map_err(failed)?;
             this.handlers.push(handler);
@@ -78,16 +78,6 @@ impl Drop for Signals {
         for handler in self.handlers.drain(..) {
             signal_hook::low_level::unregister(handler);
         }
-    }
-}
-
-fn number(signal: Signal) -> i32 {
-    match signal {
-        Signal::Interrupt => SIGINT,
-        Signal::Terminate => SIGTERM,
-        Signal::Restart => SIGUSR1,
-        Signal::Hangup => SIGHUP,
-        Signal::Child => SIGCHLD,
     }
 }
 

@@ -43,9 +43,7 @@ impl Members {
         }
         members
     }
-}
 
-impl Members {
     pub(crate) fn has(&self, key: &PublicKey) -> bool {
         let has = |list: &[(PublicKey, Peer)]| list.binary_search_by_key(key, |it| it.0).is_ok();
         has(&self.boxes) || has(&self.proxies)

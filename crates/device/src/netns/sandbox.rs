@@ -154,18 +154,13 @@ fn supervise(child: &mut Child, signals: &mut Signals) -> Result<i32, DeviceErro
         };
         wait_readable(&*signals, timeout).map_err(failed)?;
         while let Some(signal) = signals.take() {
-            let signal = match signal {
-                Signal::Child => continue,
-                Signal::Interrupt => KernelSignal::INT,
-                Signal::Terminate => KernelSignal::TERM,
-                Signal::Restart => KernelSignal::USR1,
-                Signal::Hangup => KernelSignal::HUP,
-            };
+            let kernel = KernelSignal::from_named_raw(signal as i32);
+            let Some(kernel) = kernel.filter(|_| signal != Signal::Child) else { continue };
             if deadline.is_some() {
                 deadline = Some(Instant::now());
             } else {
                 // Fails only when the group is gone, which the next wait sees.
-                let _ = kill_process_group(Pid::from_child(child), signal);
+                let _ = kill_process_group(Pid::from_child(child), kernel);
                 deadline = Some(Instant::now() + GRACE);
             }
         }
