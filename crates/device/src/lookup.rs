@@ -178,7 +178,7 @@ impl Search {
     }
 
     fn poll_found(&self, now: Instant) -> Option<Found> {
-        let is_done = self.questions.iter().all(|(_, exchange)| exchange.outcome().is_some());
+        let is_done = self.questions.iter().all(|(_, exchange)| exchange.outcome.is_some());
         let is_late =
             now >= self.deadline || self.others_deadline.is_some_and(|others| now >= others);
         (is_done || is_late).then(|| self.found())
@@ -234,7 +234,7 @@ impl Search {
 
     fn answer(&self, question: &Question, found: &mut Found) -> Option<AddressRecords> {
         let (_, exchange) = self.questions.iter().find(|(asked, _)| asked == question)?;
-        match exchange.outcome()? {
+        match exchange.outcome.as_ref()? {
             Ok(answer) => {
                 if !answer.addresses.is_empty() {
                     let lasts = found.lasts.map_or(answer.lasts, |lasts| lasts.min(answer.lasts));

@@ -66,9 +66,9 @@ impl FilterKeeper {
             .ok();
         let (at_work, woken) = (instance.clone(), waker.clone());
         let progress = Arc::new(Mutex::new(Progress::default()));
-        let report = Report { progress: progress.clone(), done };
+        let report = progress.clone();
         let (sender, started) = mpsc::channel();
-        let work = move || match Worker::new(at_work, receiver, woken, notices, report) {
+        let work = move || match Worker::new(at_work, receiver, woken, notices, report, done) {
             Ok(mut worker) => {
                 let _ = sender.send(Ok(()));
                 worker.run();
@@ -172,14 +172,10 @@ impl Drop for FilterKeeper {
     }
 }
 
-struct Report {
-    progress: Arc<Mutex<Progress>>,
-    done: Option<Waker>,
-}
-
 struct Worker {
     instance: Instance,
-    report: Report,
+    progress: Arc<Mutex<Progress>>,
+    done: Option<Waker>,
     number: u64,
     requests: Receiver<Request>,
     waker: Waker,
@@ -200,7 +196,8 @@ impl Worker {
         requests: Receiver<Request>,
         waker: Waker,
         notices: Option<OwnedFd>,
-        report: Report,
+        progress: Arc<Mutex<Progress>>,
+        done: Option<Waker>,
     ) -> Result<Self, DeviceError> {
         let poller = Poller::new()?;
         poller.add(&waker, WAKER, Interest::Read)?;
@@ -209,7 +206,8 @@ impl Worker {
         }
         Ok(Self {
             instance,
-            report,
+            progress,
+            done,
             number: 0,
             requests,
             waker,
@@ -287,14 +285,13 @@ impl Worker {
     }
 
     fn report(&self, failure: Option<&DeviceError>) {
-        let Report { progress, done } = &self.report;
-        let mut progress = lock(progress);
+        let mut progress = lock(&self.progress);
         progress.failure = failure.map(ToString::to_string);
         if failure.is_none() {
             (progress.in_place, progress.are_lost) = (self.number, false);
         }
         drop(progress);
-        done.iter().for_each(Waker::wake);
+        self.done.iter().for_each(Waker::wake);
     }
 
     fn look(&mut self) {
@@ -336,7 +333,7 @@ impl Worker {
         if !self.failed || !are_gone {
             return;
         }
-        let are_lost = std::mem::replace(&mut lock(&self.report.progress).are_lost, true);
+        let are_lost = std::mem::replace(&mut lock(&self.progress).are_lost, true);
         if are_lost {
             return;
         }
@@ -345,7 +342,7 @@ impl Worker {
              nothing is forwarded, and a client uses no uplink, until they are in place"
         );
         self.filters.iter_mut().for_each(Filters::stop_forwarding);
-        self.report.done.iter().for_each(Waker::wake);
+        self.done.iter().for_each(Waker::wake);
     }
 }
 

@@ -9,7 +9,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub(super) struct Backoff {
-    failures: u32,
+    pub(super) failures: u32,
     random: SplitMix64,
 }
 
@@ -24,10 +24,6 @@ impl Backoff {
         self.failures = self.failures.saturating_add(1);
         let half = longest / 2;
         half + half.mul_f64(self.random.unit())
-    }
-
-    pub(super) fn failures(&self) -> u32 {
-        self.failures
     }
 
     pub(super) fn settle(&mut self) {

@@ -22,7 +22,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::backoff::Backoff;
 use super::controller_route::ControllerRoute;
-use super::stream::{Stream, StreamError, StreamOptions};
+use super::stream::{Stream, StreamError};
 use crate::lookup::Found;
 use crate::poll::wait_any;
 use crate::{DeviceError, Waker};
@@ -149,7 +149,7 @@ impl Line {
         let is_there = |way: &ControllerRoute| ways.iter().any(|other| other.is_same(way));
         let is_new = ways.iter().any(|way| !self.ways.iter().any(|other| other.is_same(way)));
         let lost = match &self.state {
-            State::Up { stream, .. } => !is_there(stream.way()),
+            State::Up { stream, .. } => !is_there(&stream.way),
             _ => false,
         };
         self.ways = ways;
@@ -168,7 +168,7 @@ impl Line {
         let State::Dialling(dialling) = &mut self.state else { return };
         let is_there = |way: &ControllerRoute| self.ways.iter().any(|other| other.is_same(way));
         dialling.legs.retain(|leg| is_there(&leg.way));
-        dialling.attempts.retain(|stream| is_there(stream.way()));
+        dialling.attempts.retain(|stream| is_there(&stream.way));
         for way in &self.ways {
             if !dialling.legs.iter().any(|leg| leg.way.is_same(way)) {
                 dialling.look_up(way, &self.options.names, self.waker.clone());
@@ -275,22 +275,20 @@ impl Line {
 
     fn turn_dialling(&mut self, now: Instant) {
         let State::Dialling(dialling) = &mut self.state else { return };
-        dialling.take_answers(self.backoff.failures());
+        dialling.take_answers(self.backoff.failures);
         for mut stream in std::mem::take(&mut dialling.attempts) {
             match stream.turn(now) {
                 Ok(()) if stream.peer().is_some() => return self.on_up(now, stream),
                 Ok(()) => dialling.attempts.push(stream),
-                Err(error) => dialling.fail(now, stream.way(), stream.address(), &error),
+                Err(error) => dialling.fail(now, &stream.way, stream.address, &error),
             }
         }
         while dialling.may_start(now) {
             let Some((way, address)) = dialling.poll_address() else { break };
             dialling.next_start = now + STAGGER;
             let LineOptions { identity, controllers, keep_alive, .. } = &self.options;
-            let policy: Arc<dyn PeerPolicy> = controllers.clone();
-            let keep_alive = *keep_alive;
-            let options = StreamOptions { identity, policy, way: &way, address, keep_alive };
-            match Stream::begin(now, &options) {
+            let (policy, route) = (controllers.clone(), way.clone());
+            match Stream::begin(now, identity, policy, route, address, *keep_alive) {
                 Ok(stream) => dialling.attempts.push(stream),
                 Err(error) => dialling.fail(now, &way, address, &error),
             }
@@ -303,7 +301,7 @@ impl Line {
 
     fn on_up(&mut self, now: Instant, stream: Stream) {
         let Some(controller) = stream.peer() else { return };
-        let (address, way) = (stream.address(), stream.way().to_string());
+        let (address, way) = (stream.address, stream.way.to_string());
         self.state = State::Up { stream: Box::new(stream), since: now };
         self.events.push_back(LineEvent::Up { address, way, controller });
         self.turn(now);
@@ -351,9 +349,8 @@ impl Dialling {
 
     /// The index of the leg with the fewest attempts, if any may start.
     fn next_leg(&self) -> Option<usize> {
-        let of_leg = |leg: &Leg| {
-            self.attempts.iter().filter(|stream| stream.way().is_same(&leg.way)).count()
-        };
+        let of_leg =
+            |leg: &Leg| self.attempts.iter().filter(|stream| stream.way.is_same(&leg.way)).count();
         let legs = self.legs.iter().enumerate().filter(|(_, leg)| !leg.waiting.is_empty());
         let open = legs.map(|(at, leg)| (of_leg(leg), leg.tried, at));
         open.filter(|(attempts, ..)| *attempts < ATTEMPTS_MAX).min().map(|(.., at)| at)

@@ -37,7 +37,7 @@ pub(super) struct Store {
     directory: PathBuf,
     _lock: File,
     generation: u64,
-    is_failing: bool,
+    pub(super) is_failing: bool,
     writing: Option<Receiver<io::Result<()>>>,
 }
 
@@ -215,10 +215,6 @@ impl Store {
             }
         }
         written.is_ok()
-    }
-
-    pub(super) fn is_failing(&self) -> bool {
-        self.is_failing
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -40,8 +40,8 @@ pub(super) struct Stream {
     socket: TcpStream,
     tls: ClientConnection,
     refusal: Arc<HandshakeRefusal>,
-    address: SocketAddr,
-    way: ControllerRoute,
+    pub(super) address: SocketAddr,
+    pub(super) way: ControllerRoute,
     state: State,
     decoder: FrameDecoder,
     frames: VecDeque<Down>,
@@ -66,14 +66,6 @@ enum State {
     Up {
         peer: PublicKey,
     },
-}
-
-pub(super) struct StreamOptions<'a> {
-    pub(super) identity: &'a Identity,
-    pub(super) policy: Arc<dyn PeerPolicy>,
-    pub(super) way: &'a ControllerRoute,
-    pub(super) address: SocketAddr,
-    pub(super) keep_alive: Duration,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -105,21 +97,22 @@ pub(super) enum StreamError {
 }
 
 impl Stream {
-    pub(super) fn begin(now: Instant, options: &StreamOptions<'_>) -> Result<Self, StreamError> {
-        let StreamOptions { identity, way, .. } = options;
+    pub(super) fn begin(
+        now: Instant,
+        identity: &Identity,
+        policy: Arc<dyn PeerPolicy>,
+        way: ControllerRoute,
+        address: SocketAddr,
+        keep_alive: Duration,
+    ) -> Result<Self, StreamError> {
         let refusal = Arc::new(HandshakeRefusal::default());
-        let side = Side {
-            identity,
-            policy: options.policy.clone(),
-            refusal: refusal.clone(),
-            alpn: ALPN,
-            time: Arc::new(NoTime),
-        };
+        let time = Arc::new(NoTime);
+        let side = Side { identity, policy, refusal: refusal.clone(), alpn: ALPN, time };
         let config = tls::client(side).map_err(StreamError::Tls)?;
         let name = ServerName::try_from(tls::SERVER_NAME).map_err(io::Error::other)?;
         let mut tls = ClientConnection::new(Arc::new(config), name).map_err(StreamError::Tls)?;
         tls.set_buffer_limit(Some(2 * UNSENT_MAX));
-        let address = way.with_scope(options.address);
+        let address = way.with_scope(address);
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_nonblocking(true)?;
         let _ = socket.set_tcp_nodelay(true);
@@ -132,22 +125,14 @@ impl Stream {
             tls,
             refusal,
             address,
-            way: (*way).clone(),
+            way,
             state: State::Connecting { until: now + SETUP_MAX },
             decoder: FrameDecoder::default(),
             frames: VecDeque::new(),
-            keep_alive: options.keep_alive,
+            keep_alive,
             heard: now,
             asked: None,
         })
-    }
-
-    pub(super) fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    pub(super) fn way(&self) -> &ControllerRoute {
-        &self.way
     }
 
     pub(super) fn peer(&self) -> Option<PublicKey> {

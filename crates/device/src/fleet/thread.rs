@@ -64,7 +64,7 @@ impl<C> Thread<C> {
             }
             // Revocations take effect before a disk that may hang has them.
             self.written = self.worker.write_due(now, self.batches);
-            if self.worker.is_written() || self.worker.store.is_failing() {
+            if self.worker.is_written() || self.worker.store.is_failing {
                 self.hand_over();
             }
             let has_confirmed = self.confirm();
@@ -240,7 +240,7 @@ impl<C> Thread<C> {
             pinned: kept.pinned().to_vec(),
             revocations: kept.trust().revocations().head().serial,
             is_closed: self.is_closed,
-            is_unwritten: store.is_failing(),
+            is_unwritten: store.is_failing,
         };
     }
 }

@@ -187,7 +187,7 @@ impl Worker {
 
     fn on_urgent(&mut self) {
         (self.is_dirty, self.is_urgent) = (true, true);
-        let rest = self.rest(!self.store.is_failing());
+        let rest = self.rest(!self.store.is_failing);
         self.next_write = self.next_write.min(self.written_at + rest);
     }
 

@@ -40,7 +40,7 @@ pub(super) struct Exchange {
     next: Instant,
     truncated: Vec<SocketAddr>,
     broken: Vec<SocketAddr>,
-    outcome: Option<Result<AddressRecords, String>>,
+    pub(super) outcome: Option<Result<AddressRecords, String>>,
     reason: Option<String>,
 }
 
@@ -95,7 +95,7 @@ impl Exchange {
             }
         };
         let query = Query::new(&self.name, self.kind, &self.case_of(entropy));
-        let message = query.as_bytes().to_vec();
+        let message = query.bytes.clone();
         let id = self.tries.len();
         self.tries.push(Sent { query, server, transport, is_over: false });
         Some(Try { id, server, transport, message })
@@ -160,10 +160,6 @@ impl Exchange {
             None => Some(self.next),
         }
     }
-
-    pub(super) fn outcome(&self) -> Option<&Result<AddressRecords, String>> {
-        self.outcome.as_ref()
-    }
 }
 
 const ROUNDS: usize = 3;
@@ -205,7 +201,7 @@ mod tests {
         let mut exchange = exchange(&[1, 2]);
         let mut asked = Vec::new();
         let mut now = Instant::ZERO;
-        while exchange.outcome().is_none() {
+        while exchange.outcome.is_none() {
             if let Some(next) = exchange.poll_try(now, &ENTROPY_OF_TEST) {
                 asked.push(next.server);
                 let is_plain = next.message[13..].iter().all(|letter| !letter.is_ascii_uppercase());
@@ -215,7 +211,7 @@ mod tests {
         }
         assert_eq!(asked, [1, 2, 1, 2, 1, 2].map(server));
         assert_eq!(now, at(8));
-        assert!(exchange.outcome().unwrap().as_ref().unwrap_err().contains("do not answer"));
+        assert!(exchange.outcome.as_ref().unwrap().as_ref().unwrap_err().contains("do not answer"));
     }
 
     #[test]
@@ -228,7 +224,7 @@ mod tests {
         forged[0] ^= 1;
         assert!(!exchange.handle_message(at(1), second.id, &forged), "a forgery ends no try");
         assert!(exchange.handle_message(at(1), first.id, &reply(&first, EMPTY)));
-        assert_eq!(exchange.outcome(), Some(&Ok(AddressRecords::default())));
+        assert_eq!(exchange.outcome, Some(Ok(AddressRecords::default())));
         assert_eq!(exchange.poll_timeout(at(1)), None);
     }
 
@@ -266,8 +262,8 @@ mod tests {
             exchange.handle_failure(at(0), next.id, "network is unreachable");
         }
         let reason = "192.0.2.2: network is unreachable".to_owned();
-        assert_eq!(exchange.outcome(), Some(&Err(reason)));
+        assert_eq!(exchange.outcome, Some(Err(reason)));
         let unknown = "no name server is known".to_owned();
-        assert_eq!(self::exchange(&[]).outcome(), Some(&Err(unknown)));
+        assert_eq!(self::exchange(&[]).outcome, Some(Err(unknown)));
     }
 }

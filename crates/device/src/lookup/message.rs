@@ -15,7 +15,7 @@ pub(super) const ENTROPY: usize = 2 + 32;
 
 #[derive(Clone, Debug)]
 pub(super) struct Query {
-    bytes: Vec<u8>,
+    pub(super) bytes: Vec<u8>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,10 +50,6 @@ impl Query {
             }
         }
         Self { bytes }
-    }
-
-    pub(super) fn as_bytes(&self) -> &[u8] {
-        &self.bytes
     }
 
     pub(super) fn read(&self, bytes: &[u8]) -> Reading {

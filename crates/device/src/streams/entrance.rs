@@ -395,8 +395,8 @@ impl Entrance {
             match listener.socket.accept() {
                 Ok((socket, address)) => {
                     let is_transparent = listener.is_transparent;
-                    let comer = Comer { caller: address.ip().to_canonical(), is_transparent };
-                    self.welcome(now, poller, streams, socket, comer);
+                    let caller = address.ip().to_canonical();
+                    self.welcome(now, poller, streams, socket, caller, is_transparent);
                 }
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => listener.is_called = false,
@@ -418,10 +418,10 @@ impl Entrance {
         poller: &Poller,
         streams: &mut Streams,
         socket: TcpStream,
-        comer: Comer,
+        caller: IpAddr,
+        is_transparent: bool,
     ) {
         self.accepted += 1;
-        let Comer { caller, is_transparent } = comer;
         let destination = is_transparent.then(|| self.meant_for(&socket));
         let others = self.callers.get(&caller).copied().unwrap_or_default();
         let is_ours = match destination {
@@ -475,11 +475,6 @@ impl Entrance {
             }
         }
     }
-}
-
-struct Comer {
-    caller: IpAddr,
-    is_transparent: bool,
 }
 
 /// The index of the loopback interface, in every network namespace.

@@ -211,7 +211,7 @@ impl Drop for Exit {
     fn drop(&mut self) {
         for connection in self.connections.iter() {
             if let Some(State::Joined(splice)) = &connection.state {
-                break_off(splice.socket());
+                break_off(&splice.socket);
             }
         }
     }
@@ -501,9 +501,8 @@ impl Exit {
                 };
                 match splice.turn(now, streams, &mut self.scratch, &mut self.heard) {
                     Turn::Over(over) => {
-                        let socket = splice.into_socket();
                         if matches!(over, Over::Reset(_)) {
-                            break_off(&socket);
+                            break_off(&splice.socket);
                         }
                         self.end(
                             number,
@@ -557,7 +556,7 @@ impl Exit {
         let Some(connection) = self.connections.get_mut(number) else { return };
         let account = connection.account;
         match &connection.state {
-            Some(State::Joined(splice)) => break_off(splice.socket()),
+            Some(State::Joined(splice)) => break_off(&splice.socket),
             _ => self.on_settled(account),
         }
         self.end(number, end);

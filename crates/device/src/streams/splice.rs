@@ -25,8 +25,8 @@ use crate::poll::Event;
 
 #[derive(Debug)]
 pub(super) struct Splice {
-    socket: TcpStream,
-    stream: StreamId,
+    pub(super) socket: TcpStream,
+    pub(super) stream: StreamId,
     up: Up,
     down: Down,
     readable: bool,
@@ -39,7 +39,7 @@ pub(super) struct Splice {
     has_bytes: bool,
     hearing: Option<Box<Hearing>>,
     /// Bytes of the socket that still go into the stream; `None`: all.
-    left: Option<u64>,
+    pub(super) left: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,14 +119,6 @@ impl Splice {
     pub(super) fn heard_by(mut self, hearing: Option<Hearing>) -> Self {
         self.hearing = hearing.map(Box::new);
         self
-    }
-
-    pub(super) fn stream(&self) -> StreamId {
-        self.stream
-    }
-
-    pub(super) fn socket(&self) -> &TcpStream {
-        &self.socket
     }
 
     pub(super) fn on_ready(&mut self, event: &Event) {
@@ -294,14 +286,6 @@ impl Splice {
             Err(Failed::Stream(code)) => Turn::Over(Over::Reset(code)),
             _ => Turn::Over(Over::Aborted),
         }
-    }
-
-    pub(super) fn leaves_unread(&self) -> bool {
-        self.left.is_some()
-    }
-
-    pub(super) fn into_socket(self) -> TcpStream {
-        self.socket
     }
 }
 

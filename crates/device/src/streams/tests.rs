@@ -169,7 +169,7 @@ impl World {
                 }
                 StreamEvent::Reset { id, code, .. } => {
                     if let Some((splice, _)) = self.far.remove(&id) {
-                        splice::break_off(splice.socket());
+                        splice::break_off(&splice.socket);
                         self.overs.push(Over::Reset(code));
                     }
                 }

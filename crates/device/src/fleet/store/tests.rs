@@ -70,10 +70,10 @@ fn a_disk_without_room_leaves_what_was_there() {
     // A directory in place of the new file fails as a full disk does.
     let taken = files::beside(&folder.path().join("fleet.0"));
     fs::create_dir(&taken).unwrap();
-    assert!(!store.write(&2_u32) && store.is_failing());
+    assert!(!store.write(&2_u32) && store.is_failing);
     assert!(!store.write(&2_u32), "each change is tried again");
     fs::remove_dir(&taken).unwrap();
-    assert!(store.write(&2_u32) && !store.is_failing());
+    assert!(store.write(&2_u32) && !store.is_failing);
     drop(store);
     assert_eq!(written(folder.path()), Some(2));
 }

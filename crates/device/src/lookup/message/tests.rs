@@ -14,7 +14,7 @@ fn query() -> Query {
 
 /// An answer to `query` with aliases and addresses, (owner, TTL, value) each.
 fn answer(query: &Query, aliases: &[(&str, u32, &str)], found: &[(&str, u32, &str)]) -> Vec<u8> {
-    let asked = Message::from_slice(query.as_bytes()).unwrap();
+    let asked = Message::from_slice(&query.bytes).unwrap();
     let builder = MessageBuilder::new_vec();
     let mut answer = builder.start_answer(asked, Rcode::NOERROR).unwrap();
     for (owner, ttl, target) in aliases {
@@ -78,7 +78,7 @@ fn at_most_eight_addresses_count_and_none_that_no_server_can_have() {
 fn what_answers_another_question_is_foreign() {
     let query = query();
     let good = answer(&query, &[], &[("edge.example.org", 60, "192.0.2.1")]);
-    assert!(query.as_bytes().windows(4).any(|part| part != part.to_ascii_lowercase()));
+    assert!(query.bytes.windows(4).any(|part| part != part.to_ascii_lowercase()));
     let other = Query::new(&name("edge.example.com"), Rtype::A, &[0x5a; ENTROPY]);
     let changed = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = good.clone();
@@ -107,7 +107,7 @@ proptest! {
         let query = Query::new(&name("a.b"), Rtype::AAAA, &entropy);
         query.read(&bytes);
         // Any bytes behind a valid header and question.
-        let mut fitting = query.as_bytes().to_vec();
+        let mut fitting = query.bytes.clone();
         fitting[2] |= 0x80;
         fitting[7] = bytes.first().copied().unwrap_or(0);
         fitting.extend(&bytes);

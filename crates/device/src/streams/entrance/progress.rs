@@ -56,10 +56,10 @@ impl Entrance {
         let next = match connection.state.take() {
             Some(State::Opening { splice, dialect }) => {
                 self.connections.set_deadline(number, None);
-                if say(splice.socket(), dialect.map_or(&[], Dialect::connected)) {
+                if say(&splice.socket, dialect.map_or(&[], Dialect::connected)) {
                     Next::Again(State::Joined(splice))
                 } else {
-                    let _ = streams.reset(now, splice.stream(), ResetCode::Aborted);
+                    let _ = streams.reset(now, splice.stream, ResetCode::Aborted);
                     self.end_spliced(now, number, splice, Over::Aborted)
                 }
             }
@@ -95,7 +95,7 @@ impl Entrance {
             }
             Some(State::Opening { splice, dialect }) => {
                 let code = ResetCode::TimedOut;
-                let _ = streams.reset(now, splice.stream(), code);
+                let _ = streams.reset(now, splice.stream, code);
                 self.refuse_spliced(now, number, splice, dialect, code)
             }
             Some(State::Parting { end, .. }) => Next::Ends(end),
@@ -214,8 +214,8 @@ impl Entrance {
         dialect: Option<Dialect>,
         code: ResetCode,
     ) -> Next {
-        self.streams.remove(&splice.stream());
-        let socket = splice.into_socket();
+        self.streams.remove(&splice.stream);
+        let socket = splice.socket;
         let Some(dialect) = dialect else {
             self.on_unconnected(now, &socket, code);
             return Next::Ends(EntranceEnd::Unconnected);
@@ -225,11 +225,10 @@ impl Entrance {
     }
 
     fn end_spliced(&mut self, now: Instant, number: Number, splice: Splice, over: Over) -> Next {
-        self.streams.remove(&splice.stream());
-        let leaves_unread = splice.leaves_unread();
-        let socket = splice.into_socket();
+        self.streams.remove(&splice.stream);
+        let socket = splice.socket;
         Next::Ends(match over {
-            Over::Closed if leaves_unread => {
+            Over::Closed if splice.left.is_some() => {
                 return self.part(now, number, socket, Vec::new(), EntranceEnd::Closed);
             }
             Over::Closed => EntranceEnd::Closed,
