@@ -20,9 +20,10 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use self::receipt::Receipts;
+use self::receipt::Answered;
 use self::receive::receive;
 use crate::DeviceError;
+use crate::clock::since_boot;
 use crate::socket::set_option;
 
 mod group;
@@ -110,7 +111,8 @@ pub struct UplinkSocket {
     dual: bool,
     gso: GsoState,
     buffers: Vec<u8>,
-    receipts: Receipts,
+    /// When it was empty last, since the machine's start.
+    emptied: Duration,
     statistics: UdpStatistics,
 }
 
@@ -148,10 +150,10 @@ impl UplinkSocket {
         let buffers = vec![0; SLOTS * DATAGRAM_MAX];
         // Without it, packets count as received when they are read.
         let _ = set_option(&socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1_i32);
-        let (gso, receipts) = (GsoState::Works, Receipts::default());
+        let (gso, emptied) = (GsoState::Works, Duration::ZERO);
         let statistics = UdpStatistics::default();
         let interface = None;
-        Ok(Self { socket, state, local, interface, dual, gso, buffers, receipts, statistics })
+        Ok(Self { socket, state, local, interface, dual, gso, buffers, emptied, statistics })
     }
 
     /// The local address and port.
@@ -259,26 +261,24 @@ impl UplinkSocket {
     /// Receives waiting datagrams, up to a bound, passes each to `sink`, and returns their number.
     ///
     /// # Errors
-    /// Only errors that make the socket useless; errors about earlier packets are counted.
+    /// Only errors that make the socket useless; errors about earlier packets are ignored.
     pub fn recv(&mut self, mut sink: impl FnMut(Incoming<'_>)) -> io::Result<usize> {
         let mut count = 0;
         for _ in 0..RECEIVES_MAX {
-            let asked = self.receipts.ask();
+            let asked = since_boot();
             let received = receive::<SLOTS>(&self.socket, &mut self.buffers, DATAGRAM_MAX);
             let messages = match received {
                 Ok(messages) => messages,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.receipts.on_emptied(asked);
+                    self.emptied = asked;
                     break;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) if SendFailure::of(&error) != SendFailure::Other => {
-                    continue;
-                }
+                Err(error) if SendFailure::of(&error) != SendFailure::Other => continue,
                 Err(error) => return Err(error),
             };
             self.statistics.receives += 1;
-            let times = asked.answered();
+            let times = Answered::now(self.emptied);
             let mut filled = 0;
             for (message, buffer) in messages.zip(self.buffers.chunks_exact(DATAGRAM_MAX)) {
                 filled += 1;
@@ -298,7 +298,7 @@ impl UplinkSocket {
                 }
             }
             if filled < SLOTS {
-                self.receipts.on_emptied(asked);
+                self.emptied = asked;
                 break;
             }
         }

@@ -15,17 +15,6 @@ use rustix::time::ClockId;
 
 use crate::clock::{self, since_boot};
 
-#[derive(Debug, Default)]
-pub(super) struct Receipts {
-    emptied: Duration,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
-    emptied: Duration,
-    asked: Duration,
-}
-
 /// The end of a receive. Times count from the machine's start, unless stated otherwise.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Answered {
@@ -34,24 +23,12 @@ pub(super) struct Answered {
     time_of_day: Duration,
 }
 
-impl Receipts {
-    pub(super) fn ask(&self) -> Asked {
-        Asked { emptied: self.emptied, asked: since_boot() }
-    }
-
-    pub(super) fn on_emptied(&mut self, asked: Asked) {
-        self.emptied = asked.asked;
-    }
-}
-
-impl Asked {
-    pub(super) fn answered(self) -> Answered {
-        let time_of_day = clock::read(ClockId::Realtime);
-        Answered { emptied: self.emptied, now: since_boot(), time_of_day }
-    }
-}
-
 impl Answered {
+    /// The receive has ended; the socket was empty last at `emptied`.
+    pub(super) fn now(emptied: Duration) -> Self {
+        Self { emptied, now: since_boot(), time_of_day: clock::read(ClockId::Realtime) }
+    }
+
     pub(super) fn of(&self, stamp: Duration) -> Duration {
         let age = self.time_of_day.saturating_sub(stamp);
         self.now.saturating_sub(age).max(self.emptied)
@@ -89,11 +66,9 @@ mod tests {
 
     #[test]
     fn what_comes_after_an_empty_socket_is_no_older() {
-        let mut receipts = Receipts::default();
-        let first = receipts.ask();
-        receipts.on_emptied(first);
-        let second = receipts.ask().answered();
-        assert_eq!(second.of(Duration::ZERO), first.asked);
-        assert!(second.of(second.time_of_day) >= first.asked);
+        let emptied = since_boot();
+        let times = Answered::now(emptied);
+        assert_eq!(times.of(Duration::ZERO), emptied);
+        assert!(times.of(times.time_of_day) >= emptied);
     }
 }
