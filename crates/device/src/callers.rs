@@ -2,21 +2,24 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+use crate::threads::spawn;
 
 #[derive(Debug)]
 pub(crate) struct Callers {
     name: &'static str,
     most: usize,
-    count: AtomicUsize,
+    /// Each caller has a share of it.
+    places: Arc<()>,
     stop: AtomicBool,
 }
 
 impl Callers {
     /// At most `most` callers at a time; `name` is the service, for the log.
     pub(crate) fn new(name: &'static str, most: usize) -> Arc<Self> {
-        Arc::new(Self { name, most, count: AtomicUsize::new(0), stop: AtomicBool::new(false) })
+        Arc::new(Self { name, most, places: Arc::default(), stop: AtomicBool::new(false) })
     }
 
     pub(crate) fn stop(&self) {
@@ -24,7 +27,7 @@ impl Callers {
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.count.load(Ordering::Acquire) >= self.most
+        Arc::strong_count(&self.places) > self.most
     }
 
     pub(crate) fn is_stopped(&self) -> bool {
@@ -67,18 +70,14 @@ impl Callers {
         stream: S,
         serve: impl FnOnce(S) + Send + 'static,
     ) {
-        if self.count.fetch_add(1, Ordering::AcqRel) >= self.most {
-            self.count.fetch_sub(1, Ordering::AcqRel);
+        if self.is_full() {
             return;
         }
-        let theirs = Arc::clone(self);
-        let work = move || {
+        let place = Arc::clone(&self.places);
+        let _ = spawn("caller", move || {
             serve(stream);
-            theirs.count.fetch_sub(1, Ordering::AcqRel);
-        };
-        if std::thread::Builder::new().name("caller".to_owned()).spawn(work).is_err() {
-            self.count.fetch_sub(1, Ordering::AcqRel);
-        }
+            drop(place);
+        });
     }
 }
 

@@ -8,9 +8,9 @@
 //! Only the newest update is kept, so a slow subscriber skips updates, and never blocks the event
 //! loop.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::Waker;
 use crate::threads::lock;
@@ -26,7 +26,8 @@ pub(crate) struct Subscribers {
 struct Shared {
     newest: Mutex<Word>,
     told: Condvar,
-    count: AtomicUsize,
+    /// Each subscription has a share of it.
+    places: Arc<()>,
     has_new: AtomicBool,
 }
 
@@ -43,6 +44,7 @@ struct Word {
 pub(crate) struct Subscription {
     shared: Arc<Shared>,
     heard: u64,
+    _place: Arc<()>,
 }
 
 impl Subscribers {
@@ -51,7 +53,7 @@ impl Subscribers {
         let shared = Shared {
             newest: Mutex::default(),
             told: Condvar::new(),
-            count: AtomicUsize::new(0),
+            places: Arc::default(),
             has_new: AtomicBool::new(false),
         };
         Self { shared: Arc::new(shared), waker }
@@ -61,16 +63,17 @@ impl Subscribers {
     /// leaves connections to other callers.
     pub(crate) fn subscribe(&self) -> Option<Subscription> {
         let shared = Arc::clone(&self.shared);
-        let one_more = |count| (count < SUBSCRIBERS_MAX).then_some(count + 1);
-        shared.count.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).ok()?;
-        let heard = shared.lock().number;
+        let word = shared.lock();
+        let is_free = Arc::strong_count(&shared.places) <= SUBSCRIBERS_MAX;
+        let (place, heard) = (is_free.then(|| Arc::clone(&shared.places))?, word.number);
+        drop(word);
         shared.has_new.store(true, Ordering::Release);
         self.waker.wake();
-        Some(Subscription { shared, heard })
+        Some(Subscription { shared, heard, _place: place })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.shared.count.load(Ordering::Acquire) == 0
+        Arc::strong_count(&self.shared.places) == 1
     }
 
     pub(crate) fn take_new(&self) -> bool {
@@ -95,15 +98,12 @@ impl Subscribers {
 impl Subscription {
     /// Waits for the next update. `None` if the publisher ended or is silent for too long.
     pub(crate) fn next(&mut self) -> Option<Arc<str>> {
-        let until = Instant::now() + SILENCE_MAX;
-        let mut word = self.shared.lock();
-        while word.number == self.heard && !word.is_over {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return None;
-            }
-            let waited = self.shared.told.wait_timeout(word, left);
-            word = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let (shared, heard) = (&self.shared, self.heard);
+        let is_heard = |word: &mut Word| word.number == heard && !word.is_over;
+        let waited = shared.told.wait_timeout_while(shared.lock(), SILENCE_MAX, is_heard);
+        let (word, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        if timeout.timed_out() {
+            return None;
         }
         self.heard = word.number;
         (!word.is_over).then(|| Arc::clone(&word.text))
@@ -124,12 +124,6 @@ impl Subscription {
     }
 }
 
-impl Drop for Subscription {
-    fn drop(&mut self) {
-        self.shared.count.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Word> {
         lock(&self.newest)
@@ -146,6 +140,8 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
 
     #[test]
