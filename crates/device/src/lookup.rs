@@ -80,16 +80,10 @@ impl Request {
 pub(crate) struct Search {
     request: Request,
     hosts: Vec<Vec<IpAddr>>,
-    questions: Vec<(Question, Exchange)>,
+    questions: Vec<Exchange>,
     deadline: Instant,
     /// An address was found; other answers are awaited until then.
     others_deadline: Option<Instant>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Question {
-    Addresses(Name<Vec<u8>>, Rtype),
-    Prefix,
 }
 
 fn dns_name(host: &str) -> Name<Vec<u8>> {
@@ -111,20 +105,13 @@ impl Search {
             hosts,
             request,
         };
-        for question in this.plan() {
-            let (name, kind) = match &question {
-                Question::Addresses(name, kind) => (name.clone(), *kind),
-                Question::Prefix => {
-                    let name = nat64::DISCOVERY_NAME.parse().expect("a name");
-                    (name, Rtype::AAAA)
-                }
-            };
-            this.questions.push((question, Exchange::new(now, name, kind, servers.clone())));
+        for (name, kind) in this.plan() {
+            this.questions.push(Exchange::new(now, name, kind, servers.clone()));
         }
         this
     }
 
-    fn plan(&self) -> Vec<Question> {
+    fn plan(&self) -> Vec<(Name<Vec<u8>>, Rtype)> {
         let Request { names, ipv4, ipv6, prefixes, .. } = &self.request;
         let mut plan = Vec::new();
         let mut has_ipv4 = false;
@@ -138,26 +125,27 @@ impl Search {
                 continue;
             }
             for (kind, wanted) in [(Rtype::AAAA, *ipv6), (Rtype::A, *ipv4 || *ipv6)] {
-                let question = Question::Addresses(dns_name(host), kind);
+                let question = (dns_name(host), kind);
                 if wanted && !plan.contains(&question) {
                     plan.push(question);
                 }
             }
         }
         if self.request.needs_nat64() && prefixes.is_empty() && has_ipv4 {
-            plan.push(Question::Prefix);
+            plan.push((dns_name(nat64::DISCOVERY_NAME), Rtype::AAAA));
         }
         plan
     }
 
     fn poll_try(&mut self, now: Instant, entropy: &[u8; ENTROPY]) -> Option<(usize, Try)> {
-        self.questions.iter_mut().enumerate().find_map(|(place, (_, exchange))| {
-            exchange.poll_try(now, entropy).map(|next| (place, next))
-        })
+        self.questions
+            .iter_mut()
+            .enumerate()
+            .find_map(|(place, exchange)| exchange.poll_try(now, entropy).map(|next| (place, next)))
     }
 
     fn handle_message(&mut self, now: Instant, place: usize, id: usize, message: &[u8]) -> bool {
-        let Some((_, exchange)) = self.questions.get_mut(place) else { return true };
+        let Some(exchange) = self.questions.get_mut(place) else { return true };
         let is_over = exchange.handle_message(now, id, message);
         if self.others_deadline.is_none() && !self.found().servers.is_empty() {
             self.others_deadline = Some(now + OTHERS_TIMEOUT);
@@ -166,19 +154,19 @@ impl Search {
     }
 
     fn handle_failure(&mut self, now: Instant, place: usize, id: usize, reason: &str) {
-        if let Some((_, exchange)) = self.questions.get_mut(place) {
+        if let Some(exchange) = self.questions.get_mut(place) {
             exchange.handle_failure(now, id, reason);
         }
     }
 
     fn poll_timeout(&self, now: Instant) -> Instant {
         let exchanges = self.questions.iter();
-        let next = exchanges.filter_map(|(_, exchange)| exchange.poll_timeout(now)).min();
+        let next = exchanges.filter_map(|exchange| exchange.poll_timeout(now)).min();
         [next, self.others_deadline].into_iter().flatten().fold(self.deadline, Instant::min)
     }
 
     fn poll_found(&self, now: Instant) -> Option<Found> {
-        let is_done = self.questions.iter().all(|(_, exchange)| exchange.outcome.is_some());
+        let is_done = self.questions.iter().all(|exchange| exchange.outcome.is_some());
         let is_late =
             now >= self.deadline || self.others_deadline.is_some_and(|others| now >= others);
         (is_done || is_late).then(|| self.found())
@@ -208,10 +196,8 @@ impl Search {
     }
 
     fn answers(&self, host: &Name<Vec<u8>>, found: &mut Found) -> Vec<IpAddr> {
-        let mut of = |kind| {
-            let question = Question::Addresses(host.clone(), kind);
-            self.answer(&question, found).unwrap_or_default().addresses.into_iter()
-        };
+        let mut of =
+            |kind| self.answer(host, kind, found).unwrap_or_default().addresses.into_iter();
         let (mut v6, mut v4) = (of(Rtype::AAAA), of(Rtype::A));
         let mut addresses = Vec::new();
         loop {
@@ -228,12 +214,19 @@ impl Search {
         if !self.request.prefixes.is_empty() {
             return self.request.prefixes.clone();
         }
-        let answer = self.answer(&Question::Prefix, found).unwrap_or_default();
+        let name = dns_name(nat64::DISCOVERY_NAME);
+        let answer = self.answer(&name, Rtype::AAAA, found).unwrap_or_default();
         nat64::discover(&answer.addresses)
     }
 
-    fn answer(&self, question: &Question, found: &mut Found) -> Option<AddressRecords> {
-        let (_, exchange) = self.questions.iter().find(|(asked, _)| asked == question)?;
+    fn answer(
+        &self,
+        name: &Name<Vec<u8>>,
+        kind: Rtype,
+        found: &mut Found,
+    ) -> Option<AddressRecords> {
+        let asked = |it: &&Exchange| it.name == *name && it.kind == kind;
+        let exchange = self.questions.iter().find(asked)?;
         match exchange.outcome.as_ref()? {
             Ok(answer) => {
                 if !answer.addresses.is_empty() {

@@ -129,12 +129,7 @@ impl Instance {
     /// [`DeviceError::AlreadyRunning`] if another process holds it.
     pub fn lock(&self) -> Result<InstanceLock, DeviceError> {
         let path = self.file("lock");
-        let failed = |error: std::io::Error| match error.kind() {
-            std::io::ErrorKind::PermissionDenied => {
-                DeviceError::NoRunDirectory { directory: self.directory.clone() }
-            }
-            _ => DeviceError::system(format!("lock {}", path.display()), error),
-        };
+        let failed = |error| not_in(&self.directory, "lock", &path, error);
         own_directory(&self.directory)?;
         let mut file = private(OpenOptions::new().read(true).write(true).create(true))
             .truncate(false)
@@ -195,16 +190,19 @@ fn number_of(name: &str) -> u16 {
     (hash ^ (hash >> 16)) as u16
 }
 
-/// Creates `directory` if needed, and makes it private to this user. Other users with write access
-/// could block an instance, or redirect its files.
-pub(crate) fn own_directory(directory: &Path) -> Result<(), DeviceError> {
-    let shown = directory.display();
-    let failed = |error: std::io::Error| match error.kind() {
+fn not_in(directory: &Path, verb: &str, path: &Path, error: std::io::Error) -> DeviceError {
+    match error.kind() {
         std::io::ErrorKind::PermissionDenied => {
             DeviceError::NoRunDirectory { directory: directory.to_owned() }
         }
-        _ => DeviceError::system(format!("make {shown}"), error),
-    };
+        _ => DeviceError::system(format!("{verb} {}", path.display()), error),
+    }
+}
+
+/// Creates `directory` if needed, and makes it private to this user. Other users with write access
+/// could block an instance, or redirect its files.
+pub(crate) fn own_directory(directory: &Path) -> Result<(), DeviceError> {
+    let failed = |error| not_in(directory, "make", directory, error);
     match make_private(directory) {
         // Perhaps a dangling link; checked below.
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}

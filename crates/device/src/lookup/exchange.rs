@@ -32,8 +32,8 @@ pub(super) struct Try {
 
 #[derive(Debug)]
 pub(super) struct Exchange {
-    name: Name<Vec<u8>>,
-    kind: Rtype,
+    pub(super) name: Name<Vec<u8>>,
+    pub(super) kind: Rtype,
     servers: Vec<SocketAddr>,
     tries: Vec<Sent>,
     rounds: usize,

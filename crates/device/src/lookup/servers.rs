@@ -34,28 +34,28 @@ impl Network {
 
 /// The best first; at most [`SERVERS_MAX`]. `root`: the root directory of the files, for tests.
 pub(crate) fn name_servers(root: &Path, network: &Network) -> Vec<SocketAddr> {
-    let mut found = Found { index: network.index, servers: Vec::new() };
+    let (mut found, index) = (Vec::new(), network.index);
     if network.is_system() {
         // Outside of uplinks a local stub may be asked.
         for path in SYSTEM {
             let text = read(&root.join(path)).unwrap_or_default();
-            found.servers.extend(parse::resolv_conf(&text).into_iter().map(SocketAddr::from));
-            if !found.servers.is_empty() {
+            found.extend(parse::resolv_conf(&text).into_iter().map(SocketAddr::from));
+            if !found.is_empty() {
                 break;
             }
         }
-        found.servers.truncate(SERVERS_MAX);
-        return found.servers;
+        found.truncate(SERVERS_MAX);
+        return found;
     }
-    found.add_all(of_uplink(root, network));
-    if found.servers.is_empty() {
-        found.add_all(of_system(root));
+    add_all(&mut found, index, of_uplink(root, network));
+    if found.is_empty() {
+        add_all(&mut found, index, of_system(root));
         // Most routers answer or forward questions.
-        found.servers.truncate(SERVERS_MAX - network.gateways.len().min(2));
-        found.add_all(network.gateways.iter().map(|gateway| (*gateway, PORT)));
+        found.truncate(SERVERS_MAX - network.gateways.len().min(2));
+        add_all(&mut found, index, network.gateways.iter().map(|gateway| (*gateway, PORT)));
     }
-    found.servers.truncate(SERVERS_MAX);
-    found.servers
+    found.truncate(SERVERS_MAX);
+    found
 }
 
 /// The captive portal (RFC 8910) in the state of systemd-networkd. `root`: as for [`name_servers`].
@@ -64,21 +64,18 @@ pub(crate) fn told_portal(root: &Path, network: &Network) -> Option<String> {
     parse::networkd_portal(&text).map(str::to_owned)
 }
 
-struct Found {
+fn add_all(
+    found: &mut Vec<SocketAddr>,
     index: u32,
-    servers: Vec<SocketAddr>,
-}
-
-impl Found {
-    fn add_all(&mut self, servers: impl IntoIterator<Item = (IpAddr, u16)>) {
-        for (address, port) in servers {
-            if address.is_loopback() || address.is_unspecified() || address.is_multicast() {
-                continue;
-            }
-            let server = with_scope(SocketAddr::new(address, port), self.index);
-            if !self.servers.contains(&server) {
-                self.servers.push(server);
-            }
+    servers: impl IntoIterator<Item = (IpAddr, u16)>,
+) {
+    for (address, port) in servers {
+        if address.is_loopback() || address.is_unspecified() || address.is_multicast() {
+            continue;
+        }
+        let server = with_scope(SocketAddr::new(address, port), index);
+        if !found.contains(&server) {
+            found.push(server);
         }
     }
 }
