@@ -42,6 +42,8 @@ pub struct UdpOptions {
     pub interface: Option<String>,
     /// Mark for policy routing (SO_MARK).
     pub mark: Option<u32>,
+    /// Bytes of each of the kernel's two buffers; the kernel may grant less.
+    pub buffer_size: usize,
 }
 
 impl UdpOptions {
@@ -54,7 +56,7 @@ impl UdpOptions {
 
     /// A server's socket.
     pub fn server(bind: SocketAddr) -> Self {
-        Self { bind, interface: None, mark: None }
+        Self { bind, interface: None, mark: None, buffer_size: BUFFER_SIZE }
     }
 }
 
@@ -348,7 +350,7 @@ fn prepare(options: &UdpOptions) -> Result<Socket, DeviceError> {
             DeviceError::system(format!("mark the packets of {address}"), error)
         })?;
     }
-    set_buffers(&socket);
+    set_buffers(&socket, options.buffer_size);
     Ok(socket)
 }
 
@@ -380,12 +382,12 @@ pub(crate) fn bind_to_interface(socket: &Socket, interface: &str) -> Result<(), 
 }
 
 /// Without CAP_NET_ADMIN the kernel grants only net.core.rmem_max and wmem_max.
-fn set_buffers(socket: &Socket) {
-    if sockopt::set_socket_recv_buffer_size_force(socket, BUFFER_SIZE).is_err() {
-        let _ = socket.set_recv_buffer_size(BUFFER_SIZE);
+fn set_buffers(socket: &Socket, size: usize) {
+    if sockopt::set_socket_recv_buffer_size_force(socket, size).is_err() {
+        let _ = socket.set_recv_buffer_size(size);
     }
-    if sockopt::set_socket_send_buffer_size_force(socket, BUFFER_SIZE).is_err() {
-        let _ = socket.set_send_buffer_size(BUFFER_SIZE);
+    if sockopt::set_socket_send_buffer_size_force(socket, size).is_err() {
+        let _ = socket.set_send_buffer_size(size);
     }
 }
 
