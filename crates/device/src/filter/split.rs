@@ -35,7 +35,7 @@ use std::ops::RangeInclusive;
 use ipnet::IpNet;
 use roadweave_proto::{Instant, Kind, Marks};
 
-use super::chain::{Chain, begin, counter_from, end, family, has_family, set_mark};
+use super::chain::{self, Chain, counter_from, end, family, has_family, set_mark};
 use super::ruleset::{excluded_sets, inside_sets, matches_excluded, matches_inside, of_family};
 use super::{Interface, KeptTable, Turn, remove_tables};
 use crate::{DeviceError, Excluded, Instance, Waker};
@@ -136,7 +136,7 @@ pub(crate) fn remove_left(instance: &Instance) -> Result<(), DeviceError> {
 }
 
 fn text(table: &str, options: &Options) -> (String, usize) {
-    let mut text = begin(table);
+    let mut text = chain::begin(table);
     for (set, minutes) in [("answered", ANSWERED_MINUTES), ("failed", FAILED_MINUTES)] {
         for (family, kind) in [(4, "ipv4_addr"), (6, "ipv6_addr")] {
             let _ = writeln!(
