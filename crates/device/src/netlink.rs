@@ -419,7 +419,6 @@ impl Netlink {
     }
 }
 
-/// Sends a request of any protocol of netlink.
 pub(crate) fn send(
     socket: &OwnedFd,
     sequence: u32,
