@@ -14,8 +14,8 @@ use roadweave_proto::wire::{ResetCode, StreamId};
 
 use crate::streams::Streams;
 
-/// How long a reader may take next to nothing. A slow one (250 kB/s) reads in lumps 7 seconds apart:
-/// a kernel with room for 4 MiB asks for more when a third of that is gone.
+/// How long a reader may take next to nothing. A slow one (250 kB/s) reads in lumps 7 seconds
+/// apart: a kernel with room for 4 MiB asks for more when a third of that is gone.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long the buffer must be full: readers that stop together do so within a second or two, as
 /// their sockets fill.

@@ -7,8 +7,8 @@
 //! urgency 1 ─► ...
 //! ```
 //!
-//! At one urgency the RFC leaves the order of incremental and other streams open: here the others go
-//! first, since they are worth nothing until they are whole. A stream's head, such as its first
+//! At one urgency the RFC leaves the order of incremental and other streams open: here the others
+//! go first, since they are worth nothing until they are whole. A stream's head, such as its first
 //! video frame, goes before everything else (XLINK section 5.1).
 
 use roadweave_proto::Urgency;

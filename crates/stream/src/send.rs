@@ -171,8 +171,8 @@ impl SendBuffer {
     /// The peer has all below `contiguous`, and `ranges`; with `fin` it knows the final size.
     /// Returns whether that is progress.
     ///
-    /// Without `may_split` ranges are ignored, since they could add records; those bytes may then be
-    /// sent again.
+    /// Without `may_split` ranges are ignored, since they could add records; those bytes may then
+    /// be sent again.
     ///
     /// # Errors
     /// When any of it was never sent; nothing has changed then.

@@ -1,5 +1,5 @@
-//! `roadweave modems` with a D-Bus of its own, a ModemManager that is hostile, dies and returns, and
-//! a client.
+//! `roadweave modems` with a D-Bus of its own, a ModemManager that is hostile, dies and returns,
+//! and a client.
 
 use std::process::{Command, Stdio};
 use std::thread::sleep;

@@ -1,5 +1,5 @@
-//! `roadweave modems` without ModemManager: modems behind pseudo terminals that answer, hang, flood,
-//! vanish or belong to another program, and a client.
+//! `roadweave modems` without ModemManager: modems behind pseudo terminals that answer, hang,
+//! flood, vanish or belong to another program, and a client.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt as _, symlink};

@@ -169,9 +169,9 @@ pub(super) fn take_instance(
 }
 
 impl<N: Node> Driver<N> {
-    /// Connects `node` with `edge`. `waker` wakes the loop. `outside`: the instance whose local socket
-    /// is opened, its signals and metrics; `None` for a loop that another loop of the program
-    /// controls.
+    /// Connects `node` with `edge`. `waker` wakes the loop. `outside`: the instance whose local
+    /// socket is opened, its signals and metrics; `None` for a loop that another loop of the
+    /// program controls.
     pub(super) fn new(
         outside: Option<(&Instance, Signals, Option<MetricsListener>)>,
         waker: Waker,

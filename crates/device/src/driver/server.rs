@@ -1,5 +1,5 @@
-//! The server's role in the event loop: clients' sessions end here, behind one TUN device, or behind
-//! a proxy's legs.
+//! The server's role in the event loop: clients' sessions end here, behind one TUN device, or
+//! behind a proxy's legs.
 
 use std::sync::Arc;
 

@@ -11,8 +11,8 @@ impl Quantiles {
         Self(values)
     }
 
-    /// The smallest value that at least the share `share` (0..=1) of all does not exceed; 0 if there
-    /// is none.
+    /// The smallest value that at least the share `share` (0..=1) of all does not exceed; 0 if
+    /// there is none.
     pub fn at(&self, share: f64) -> f64 {
         let rank = (share * self.0.len() as f64).ceil() as usize;
         self.0.get(rank.max(1) - 1).copied().unwrap_or_default()

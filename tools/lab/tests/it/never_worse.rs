@@ -31,8 +31,8 @@ type Worse = (&'static str, &'static str, f64);
 
 const WORSE_TRANSFERS: &[Worse] = &[("lte_geo", "default", 0.85)];
 const WORSE_PACED: &[Worse] = &[];
-/// `raven` sends large transfers once, as min-RTT does; with copies they were not worse. No flow that
-/// sends so much stays on the interactive lane.
+/// `raven` sends large transfers once, as min-RTT does; with copies they were not worse. No flow
+/// that sends so much stays on the interactive lane.
 const WORSE_LANES_TRANSFERS: &[Worse] =
     &[("bw_10to1", "real-time", 0.71), ("fiber_lte", "other", 0.85)];
 const WORSE_LANES_PACED: &[Worse] = &[];

@@ -1,4 +1,5 @@
-//! The tenants of a proxy and their anchors, from the file and from the fleet, and where anchors are.
+//! The tenants of a proxy and their anchors, from the file and from the fleet, and where anchors
+//! are.
 //!
 //! ```text
 //! file: start, SIGHUP ─┐

@@ -20,7 +20,8 @@ use crate::driver::requests::Governed;
 const TENANT: TenantId = TenantId(0);
 
 pub(in crate::driver) trait Serves: EndsStreams {
-    /// Replaces the clients. Returns the former table, to be dropped where it does not delay packets.
+    /// Replaces the clients. Returns the former table, to be dropped where it does not delay
+    /// packets.
     fn replace(&mut self, now: Instant, change: PeersChange) -> Option<Arc<Peers>>;
 
     /// Replaces an anchor's proxies, as [`Serves::replace`].

@@ -227,8 +227,8 @@ impl Reloader {
 
 const GONE: &str = "the thread for it is gone";
 
-/// Merges `file` with the fleet's members. `own` are the own inner addresses, `None` at a proxy. Also
-/// returns what of the members was rejected.
+/// Merges `file` with the fleet's members. `own` are the own inner addresses, `None` at a proxy.
+/// Also returns what of the members was rejected.
 fn merged(file: &ServerReload, change: &Change, own: Option<&[IpNet]>) -> (Reloaded, LeftOut) {
     let Members { boxes, proxies } = &*change.members;
     let space = match own {
