@@ -197,7 +197,8 @@ fn a_download_goes_on_while_its_proxy_dies_and_tenants_are_apart() {
         let [mut socket, _] = sockets;
         read(&mut socket, LENGTH / 4, LENGTH);
         assert_eq!(socket.read(&mut [0]).unwrap(), 0, "and nothing more");
-        assert_eq!(anchors[0].count("attached"), attached + 1, "{}", anchors[0].log());
+        // On a slow machine all of it may have been on its way before.
+        anchors[0].wait_for_count("attached", attached + 1);
 
         let reply = |to: [u8; 4], port| socks(&road.vehicle, (to.into(), port)).0;
         assert_eq!(reply(SITE.octets(), 9), REFUSED);
