@@ -3,7 +3,7 @@
 //! ```text
 //! configuration ─► known fields, without keys and comments ─► config.toml
 //! doctor ───────────────────────────────────────────────────► doctor.json
-//! running instance ─────────────────────────────────────────► show.json, or why there is none
+//! running instance ─────────────────────────────────────────► show.json, or why it is missing
 //! log ─► its last lines, without what looks like a secret ──► log.txt
 //! ```
 

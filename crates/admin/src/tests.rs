@@ -1,4 +1,4 @@
-//! Samples of what an instance answers, for the tests of this crate.
+//! Sample answers of an instance, for the tests of this crate.
 
 use serde_json::{Value, json};
 

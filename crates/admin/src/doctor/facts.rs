@@ -59,7 +59,7 @@ pub(super) enum RoleFacts {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct ClientFacts {
-    /// `host:port` as in the file, and its addresses or why there is none.
+    /// `host:port` as in the file, and its addresses or the reason why they are unknown.
     pub(super) servers: Vec<(String, Result<Vec<IpAddr>, String>)>,
     pub(super) missing: Vec<String>,
     pub(super) uplinks: Vec<UplinkFacts>,

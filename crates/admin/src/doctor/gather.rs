@@ -1,4 +1,4 @@
-//! Gathers the facts. What cannot be found out is a fact too; nothing here judges.
+//! Gathers the facts, without judging them. A query that fails is recorded as a fact too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

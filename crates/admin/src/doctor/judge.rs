@@ -225,7 +225,7 @@ fn uplink(name: &str) -> String {
     format!("uplink {name}")
 }
 
-/// `somebody`: a server answered over this or another uplink.
+/// The last argument: whether a server answered over this or another uplink.
 fn of_uplink(it: &UplinkFacts, machine: &MachineFacts, somebody: bool) -> Vec<Check> {
     let name = uplink(&it.name);
     if !it.carrier {

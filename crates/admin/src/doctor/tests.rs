@@ -447,7 +447,7 @@ fn a_rule_that_copies_marks_without_a_mask_is_named_with_the_cure() {
         assert_eq!(lines.len(), 1, "{lines:?}");
         assert!(lines[0].starts_with("warn marks ip vpn pre: a rule there copies"), "{lines:?}");
         assert!(lines[0].ends_with("give the rule a mask without 0xffff0000"), "{lines:?}");
-        // What is copied has a mask, what stays has none.
+        // The copied bits have a mask, but the other bits of the mark are not kept.
         let lost = json!({ "&": [mark(other), 0x00ff_0000] });
         assert_eq!(set_mark(of, lost.clone(), used).len(), 1);
         let kept = json!({ "|": [{ "&": [mark(of), 0xff00_ffff_u32] }, lost] });

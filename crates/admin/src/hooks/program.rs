@@ -36,7 +36,7 @@ pub(crate) fn folder(path: &Path) -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// `None` if there is none; fails for a link and a program that others could have written.
+/// `None` if it does not exist; fails for a symbolic link, or if other users could have written it.
 pub(super) fn find(folder: &Path, name: &str) -> Result<Option<PathBuf>, String> {
     let path = folder.join(name);
     match fs::symlink_metadata(&path) {

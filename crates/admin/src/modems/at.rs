@@ -186,7 +186,7 @@ const QUESTIONS: &[&[&str]] = &[
     &["AT+COPS?"],
     &["AT+CSQ"],
     &["AT+CESQ"],
-    // What the network assigned counts more than what was requested.
+    // An APN that the network assigned takes precedence over the requested one.
     &["AT+CGCONTRDP", "AT+CGDCONT?"],
     // Quectel's: has 5G figures where the modem predates those of AT+CESQ.
     &["AT+QENG=\"servingcell\""],

@@ -92,7 +92,7 @@ pub(super) struct Trace {
     seen: BTreeMap<u32, (u64, u64)>,
 }
 
-/// What the file has already.
+/// The state that the file already shows.
 #[derive(Debug, Default)]
 struct Told {
     paths: BTreeMap<u32, PathStatusReport>,

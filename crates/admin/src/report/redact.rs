@@ -17,7 +17,7 @@ const REMOVED: &str = "(removed)";
 const KEY_MIN: usize = 24;
 /// An address has at most eight words with colons between them; a key in pairs of digits has more.
 const PAIRS_MIN: usize = 12;
-/// Enough letters to tell public keys apart; of a private key in its place 208 bits stay unknown.
+/// Enough letters to distinguish public keys; if it is a private key, 208 bits of it stay unknown.
 const PUBLIC_LEN: usize = 8;
 /// In a log, the rest of a line behind one of these may be a secret.
 const WORDS: &str = "\
