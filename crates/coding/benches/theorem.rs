@@ -1,4 +1,4 @@
-//! Theorem 4.1 of CellFusion with enough trials to tell, as a table.
+//! Tests theorem 4.1 of CellFusion with many trials, and prints a table.
 //!
 //! ```text
 //! cargo bench --package roadweave-coding --bench theorem [-- --trials 1000000]

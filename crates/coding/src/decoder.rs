@@ -24,15 +24,15 @@
 //!   range. Where ranges overlap, a packet of one helps to determine packets of the other, and
 //!   passes its error on: to repair across ranges is to trust across ranges. It ends where no range
 //!   overlaps, and at the width of a block.
-//! - What was delivered is never changed by an equation. A source packet that comes is always
-//!   believed: one that comes after it was determined is a duplicate, and not delivered again, but
-//!   equations are solved with it from then on. What false equations determined stays delivered.
-//! - An equation that contradicts what is known is dropped; of equations that contradict one
-//!   another, those that made the impossible packet, and the fourth time all of the block.
-//! - A coded packet that would connect more than 128 packets costs the equations over the oldest of
-//!   them, however many, and few as the new one may tell: newer packets can still be in time, and
-//!   a false coded packet could as well have falsified all that it is connected with. They count
-//!   as [`DropReason::ReceiveMemory`], like those that leave for want of bytes.
+//! - An equation never changes a delivered packet. A source packet is always believed: one that
+//!   arrives after it was determined is a duplicate and is not delivered again, but equations are
+//!   solved with it from then on. Packets that false equations determined stay delivered.
+//! - An equation that contradicts a known packet is dropped. If equations contradict one another,
+//!   those that made the impossible packet are dropped; the fourth time, the whole block is.
+//! - If a coded packet would connect more than 128 packets, all equations over the oldest of them
+//!   are dropped, however little the new one adds: newer packets can still be in time, and a false
+//!   coded packet could as well have falsified all that it is connected with. The dropped equations
+//!   count as [`DropReason::ReceiveMemory`], like those dropped for lack of memory.
 //! - Memory has bounds in bytes and in age; the work for a packet has one by the width of a block;
 //!   what is refused or given up is counted.
 
@@ -214,9 +214,9 @@ impl Decoder {
         self.bytes() + self.window.as_ref().map_or(0, Window::memory)
     }
 
-    /// Drops the oldest of what it holds until `bytes` bytes less are held, or nothing is: symbols
-    /// or equations, whichever are more. Symbols were delivered, and are only of use to equations
-    /// that may come; equations are counted.
+    /// Drops the oldest symbols or equations, whichever take more memory, until `bytes` bytes are
+    /// freed or nothing is left. Symbols were delivered and only serve later equations; dropped
+    /// equations are counted.
     pub fn shed(&mut self, bytes: usize) {
         let target = self.bytes().saturating_sub(bytes);
         while self.bytes() > target {

@@ -160,7 +160,7 @@ impl Encoder {
         self.pool.bytes()
     }
 
-    /// What was discarded before it was forgotten: [`DropReason::QueueFull`] and
+    /// Symbols discarded before [`Encoder::forget`]: [`DropReason::QueueFull`] and
     /// [`DropReason::RepairExpired`].
     ///
     /// Only copies are counted here: the packets themselves had been sent.

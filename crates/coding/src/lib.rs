@@ -9,7 +9,7 @@
 //!
 //! A *symbol* is what is coded: a 2-byte prefix and the bytes of an inner packet or of a fragment
 //! of one (see [`symbol_len`]). Shorter symbols count as padded with zeros to the longest of their
-//! range, and the prefix tells the receiver where a repaired one ends. Coefficients are not sent:
+//! range; the receiver finds the end of a repaired one by its prefix. Coefficients are not sent:
 //! both sides derive them from a 32-bit seed ([`coefficients`]).
 //!
 //! The crate knows neither QUIC nor lanes; time comes in as an argument. Everything it keeps is

@@ -27,8 +27,8 @@ pub(crate) struct Pool {
     /// Empty, or a power of two.
     ring: Vec<Slot>,
     stragglers: HashMap<u64, Held, BuildHasherDefault<KeyHasher>>,
-    /// In the order of insertion. An entry whose symbol is gone, or was inserted anew since, is
-    /// stale; stale entries are swept when they outnumber the others.
+    /// In the order of insertion. An entry is stale if its symbol is gone or was inserted again
+    /// since; stale entries are swept when they outnumber the others.
     order: VecDeque<Entry>,
     insertions: u64,
 }
@@ -38,7 +38,7 @@ pub(crate) struct Pool {
 struct Entry {
     key: u64,
     at: Instant,
-    /// How many came before it. Time does not tell insertions apart: many have the same.
+    /// How many insertions came before it. Times do not identify insertions: many are equal.
     number: u64,
 }
 

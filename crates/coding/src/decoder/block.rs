@@ -95,7 +95,7 @@ pub(super) struct Block {
     oldest: Instant,
     /// How often packets turned out impossible since the block was empty.
     contradictions: u32,
-    /// Kept for its memory: `(column, row)` of what is being solved.
+    /// `(column, row)` of the packets being solved; a field so that its allocation is reused.
     ready: Vec<(u8, u8)>,
 }
 
@@ -117,7 +117,7 @@ struct Known {
 /// Equations that were removed because a packet became known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Removed {
-    /// Equations that had nothing left to tell.
+    /// Equations left without a missing packet.
     pub(super) redundant: u64,
     /// Equations that contradict the packet.
     pub(super) inconsistent: u64,
@@ -231,8 +231,8 @@ impl Block {
         removed
     }
 
-    /// Adds an equation, for which there is [room](Self::make_room), if it tells something new;
-    /// returns whether it does.
+    /// Adds an equation if it is independent of those held; returns whether it is. The caller has
+    /// made [room](Self::make_room).
     ///
     /// `known`: has the packets of its span that are not missing.
     pub(super) fn insert(&mut self, new: NewEquation<'_>, known: &Pool) -> bool {
@@ -314,8 +314,8 @@ impl Block {
         learnt.fold(Removed::default(), Removed::plus)
     }
 
-    /// Makes a missing packet a known one, and drops the equation that then has nothing left to
-    /// tell, if there is one; returns how many.
+    /// Makes a missing packet known, and drops the equation that becomes redundant, if any; returns
+    /// how many were dropped.
     fn note(&mut self, column: usize, symbol: Bytes) -> u64 {
         self.missing.remove(column);
         self.push_known(Known { column, symbol });
@@ -435,7 +435,7 @@ impl Removed {
     }
 }
 
-/// From the first to the last of `columns`, column 0 being at `base`; none if there are none.
+/// From the first to the last of `columns`, column 0 being at `base`; `None` if `columns` is empty.
 fn span_of(base: FullId, columns: Bits) -> Option<Span> {
     let (first, last) = (columns.first()? as u64, columns.last()? as u64);
     Some(Span { first: base + first, last: base + last })

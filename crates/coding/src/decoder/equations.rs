@@ -296,7 +296,7 @@ mod tests {
 
     const AGE_MAX: Duration = Duration::from_millis(700);
 
-    /// Equations over packets of which none is known.
+    /// Equations over unknown packets.
     struct Fixture {
         equations: Equations,
         stats: DecoderStats,

@@ -204,7 +204,7 @@ impl Matrix {
         let (width, distance) = (self.width, by.unsigned_abs());
         for row in self.cells.chunks_exact_mut(2 * width) {
             let coefficients = &mut row[..width];
-            // What wraps around is zero.
+            // The coefficients that wrap around are zero.
             if by < 0 {
                 coefficients.rotate_left(distance);
             } else {

@@ -10,7 +10,7 @@ pub enum SourceOutcome {
     New,
     /// The packet was delivered before, or determined by coded packets.
     Duplicate,
-    /// The packet is so far behind the newest one that nobody knows whether it was delivered.
+    /// The packet is so far behind the newest one that its delivery is no longer recorded.
     Late,
     /// The packet's ID is too far ahead to be believed ([`Decoder`](super::Decoder)).
     FarAhead,
@@ -26,8 +26,8 @@ pub enum CodedOutcome {
     Determined(usize),
     /// The coded packet is kept until more is known, or memory runs out.
     Kept,
-    /// The coded packet tells nothing that is not known or follows from the equations kept, or it
-    /// only determined packets delivered so long ago that their bytes are forgotten.
+    /// The coded packet adds nothing to the known packets and the equations kept, or it only
+    /// determined packets delivered so long ago that their bytes are forgotten.
     Redundant,
     /// The coded packet covers packets too far behind the newest one.
     Late,
@@ -54,7 +54,7 @@ pub struct DecoderStats {
     /// Packets that coded packets determined, and that were delivered. Each used up one coded
     /// packet.
     pub recovered: u64,
-    /// Coded packets that turned out to tell nothing new.
+    /// Coded packets that turned out to be redundant.
     pub redundant: u64,
     /// What was discarded: sources as [`DropReason::Duplicate`](roadweave_proto::DropReason::Duplicate), coded packets that expired or were
     /// evicted, and either that was late, far ahead, malformed or inconsistent.

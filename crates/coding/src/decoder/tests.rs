@@ -155,7 +155,7 @@ fn arrivals(packets: usize, most: usize) -> impl Strategy<Value = Vec<Arrival>> 
     prop::collection::vec(prop_oneof![1 => source, 3 => coded], 1..most)
 }
 
-/// What a peer sends that is broken, or half broken.
+/// A packet of a faulty or hostile peer.
 #[derive(Clone, Debug)]
 struct Input {
     is_source: bool,
@@ -413,8 +413,8 @@ fn a_packet_that_comes_brings_no_old_equation_back() {
     assert_eq!((decoder.pending(), decoder.stats().drops.get(DropReason::Late)), (0, 1));
 }
 
-/// A decoder with memory for one delivered symbol, which knows packet 10 because of an equation
-/// over it, and 11 and 12 not yet; and true coded packets of what was sent.
+/// A decoder with memory for one delivered symbol, and a source of true coded packets. The decoder
+/// still knows packet 10, because an equation covers it; packets 11 and 12 are missing.
 fn forgetful() -> (Decoder, impl Fn(CodedRange) -> Bytes) {
     let config = DecoderConfig { known_bytes_max: 160, ..DecoderConfig::default() };
     let mut decoder = Decoder::new(config);

@@ -12,7 +12,7 @@ use roadweave_proto::PacketId;
 
 /// How many IDs a decoder remembers as delivered or missing: 131,072, more than 0.7 s at 1 Gbit/s.
 ///
-/// A packet further behind the newest one is too old: nobody knows whether it was delivered.
+/// A packet further behind the newest one is too old: its delivery is no longer recorded.
 pub const WINDOW_IDS: u64 = 1 << 17;
 
 /// How far ahead of the newest packet a believable ID may be.
@@ -89,7 +89,7 @@ impl Window {
         let (word, bit) = index(first);
         let shift = bit.trailing_zeros();
         let next = self.bits[(word + 1) % self.bits.len()];
-        // In two steps, because a shift by all 64 bits is none.
+        // In two steps, because a shift by 64 bits overflows.
         let delivered = self.bits[word] >> shift | next << 1 << (63 - shift);
         let behind_newest = (self.newest + 1).saturating_sub(first).min(64) as u32;
         let ahead = u64::MAX.checked_shl(behind_newest).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! What a kernel asks of an instruction set.
+//! The operations that a kernel needs from an instruction set.
 //!
 //! ```text
 //! x > load > operand   \
@@ -6,9 +6,9 @@
 //! coefficient > factor /
 //! ```
 //!
-//! A value of a type that implements [`Isa`] is a token: whoever holds one has proof that the
-//! processor has the instructions, so that every method is safe to call. The `loops` are written
-//! once for all instruction sets and inlined into functions that are compiled for each.
+//! A value of a type that implements [`Isa`] is a token: it proves that the processor has the
+//! instructions, so every method is safe to call. The `loops` are written once for all instruction
+//! sets and inlined into functions that are compiled for each.
 
 /// The vector operations of one instruction set; a value proves that the processor has it.
 pub(super) trait Isa: Copy {

@@ -8,10 +8,11 @@
 //! y_1..y_G  |---------|- - - -        G * V sums in registers; stored once, never read
 //! ```
 //!
-//! What is left at the end is covered by single vectors, of which the last one ends with the last
-//! byte and overlaps its predecessor: sums that are set may well be computed twice. So packets of
-//! equal length never take a slow way. A source that ends within a strip is left out of it and
-//! added afterwards; were it padded in between, the sums would have to leave their registers.
+//! The rest behind the last strip is covered by single vectors. The last vector ends with the last
+//! byte and overlaps its predecessor: its sums are stored twice, which is harmless since they are
+//! set, not added. So packets of equal length never take a slow path. A source that ends within a
+//! strip is left out of it and added afterwards; were it padded in between, the sums would have to
+//! leave their registers.
 
 use std::array;
 

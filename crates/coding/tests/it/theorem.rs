@@ -1,8 +1,8 @@
 //! Theorem 4.1 of CellFusion as an experiment: encoder, real seeds, decoder.
 //!
-//! One trial sends coded packets of n packets, all of which were lost, until they are decoded, and
-//! so tells for every k at once whether n + k were enough. The bench of the same name makes many
-//! more trials, by rank alone.
+//! One trial sends coded packets of n lost packets until all are decoded, and so shows for every k
+//! at once whether n + k were enough. The bench of the same name makes many more trials, by rank
+//! alone.
 
 mod law;
 

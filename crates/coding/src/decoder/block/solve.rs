@@ -15,15 +15,14 @@ use crate::decoder::bits::Bits;
 use crate::symbol::{symbol_len, unshare};
 
 impl Block {
-    /// Appends the packets that are determined to `solved`, ascending, with their symbols, and
-    /// takes note of them; each uses up one equation. Returns which equations were removed because
-    /// they contradict one another or what is known.
+    /// Appends the determined packets to `solved`, ascending, with their symbols, and makes them
+    /// known; each uses up one equation. Returns which equations were removed because they
+    /// contradict one another or known packets.
     ///
-    /// When a packet turns out impossible, some equation that it is made of is false, but which one
-    /// cannot be told: all of them go, and nothing else that is made of them is believed. The
-    /// equations that this does not suspect stay, although they were computed with in vain; so that
-    /// a peer cannot repeat that, the [last](CONTRADICTIONS_MAX) contradiction takes all of the
-    /// block.
+    /// When a packet turns out impossible, one of its equations is false, but it is unknown which:
+    /// all of them are removed, and no other packet made of them is believed. The other equations
+    /// stay, although the computation with them was in vain; so that a peer cannot repeat that, the
+    /// [last](CONTRADICTIONS_MAX) contradiction removes the whole block.
     pub(in crate::decoder) fn settle(
         &mut self,
         solved: &mut Vec<(PacketId, Bytes)>,
@@ -43,7 +42,7 @@ impl Block {
                 contradicting.count = self.remove_equations(|number, _| suspects.has(number));
                 self.contradictions += 1;
             }
-            // Padding and withheld packets, which nobody counts, must not keep memory.
+            // Padding and withheld packets are not counted, so they must not keep memory.
             let held: usize = solved[start..].iter().map(|(_, symbol)| symbol.len()).sum();
             if held < room / 2 {
                 solved[start..].iter_mut().for_each(|(_, symbol)| unshare(symbol));

@@ -19,7 +19,7 @@ fn padding_keeps_no_memory() {
     }
 }
 
-/// Whether more than `bytes` are allocated for a packet that nobody else holds.
+/// Whether more than `bytes` are allocated for a packet without other owners.
 fn has_room_beyond(symbol: Bytes, bytes: usize) -> bool {
     let mut symbol = symbol.try_into_mut().expect("nobody else holds it");
     symbol.clear();

@@ -93,13 +93,13 @@ impl Model {
         Self { columns, rows: Vec::new() }
     }
 
-    /// Takes in the packet `index` itself; returns whether that tells anything new.
+    /// Takes in the packet `index` itself; returns whether that is new information.
     pub fn take_source(&mut self, index: usize, symbol: &[u8]) -> bool {
         self.take(index, &[1], symbol)
     }
 
-    /// Takes in a coded packet over the `count` packets from `first` on; returns whether it tells
-    /// anything new.
+    /// Takes in a coded packet over the `count` packets from `first` on; returns whether it is new
+    /// information.
     pub fn take_coded(&mut self, first: usize, count: usize, seed: u32, payload: &[u8]) -> bool {
         self.take(first, &coefficients(seed, count), payload)
     }
