@@ -76,7 +76,7 @@ pub(crate) struct PeersCheck<'a> {
     list: &'static str,
     own_key: Option<PublicKey>,
     own_addresses: &'a [IpNet],
-    /// The file's tenants, one of which each peer must name; `None`: none may.
+    /// The file's tenants: each peer must name one. `None`: no peer may name one.
     tenants: Option<&'a [&'a str]>,
     private_key: PrivateKey,
     keys: BTreeMap<PublicKey, usize>,

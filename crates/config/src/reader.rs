@@ -229,7 +229,7 @@ fn name(file: &str, number: u32) -> String {
 const TEXT_MAX: usize = 16 << 20;
 
 /// The position of a field's value in the TOML file `text`, or of the innermost existing part of
-/// its path; `None` if there is none.
+/// its path; `None` if no part exists.
 fn position_of(text: &str, field: &str) -> Option<Position> {
     let table = DeTable::parse(text).ok()?;
     let mut steps = field.split('.');
