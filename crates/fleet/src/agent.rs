@@ -174,8 +174,8 @@ impl Agent {
         self.tell(AgentEvent::Keep);
     }
 
-    /// Creates an agent from what was kept. What cannot be verified is dropped with a warning; the
-    /// rest comes as events, revocations first.
+    /// Creates an agent from its persisted state. Parts that cannot be verified are dropped with a
+    /// warning; the rest is reported as events, revocations first.
     pub fn restore(now: Instant, key: PublicKey, role: Role, software: &str, kept: Kept) -> Self {
         let mut agent = Self::of(now, key, role, software, kept);
         agent.is_doubtful = !agent.kept.has_revocations_of(agent.kept.trust.signers());

@@ -90,7 +90,7 @@ pub enum Up {
     Have(HeldVersions),
     /// The outcome of a document.
     Report(Report),
-    /// All revocations up to here are in force: sessions of those keys have ended.
+    /// All revocations up to here are in force: the sessions of the revoked keys have ended.
     Revoked {
         /// The end of the revocations; a forked chain has another hash.
         head: Head,

@@ -178,7 +178,7 @@ impl Table {
         self.members.len()
     }
 
-    /// Whether there is none.
+    /// Whether the table has no members.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }

@@ -26,7 +26,7 @@ pub struct TrustList {
     pub spares: Vec<PublicKey>,
     /// The keys that sign documents, heads and tables, and terminate streams.
     pub controllers: Vec<PublicKey>,
-    /// People one of whom must approve each configuration; empty: no approval is needed.
+    /// One of these keys must approve each configuration; empty: no approval is needed.
     #[serde(default)]
     pub approvers: Vec<PublicKey>,
 }

@@ -239,11 +239,11 @@ impl Trial {
         }
     }
 
-    /// Something is not up; `seen` was at some time.
+    /// Something fails under the new version; `seen`: all that worked under it at some time.
     fn doubt(&mut self, now: Instant, seen: Works) -> Option<Decision> {
         let is_cleared =
             self.suspected.is_some_and(|suspected| suspected.without(seen) == Works::NOTHING);
-        // What worked before and does not now is the network's fault.
+        // It worked under the new version before, so the network is at fault now.
         if seen.all() || is_cleared {
             self.suspected = None;
             self.enter_new(now, seen);

@@ -1,4 +1,4 @@
-//! Cuts what is larger than one message.
+//! Splits data that is larger than one message.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ const ENTRIES_AT_ONCE: usize = 100;
 const KEYS_AT_ONCE: usize = 500;
 const MEMBERS_BYTES: usize = FRAME_MAX - 8 * 1024;
 
-/// Messages with `entries`, the head in the last one; one with the head alone if there are none.
+/// Messages with `entries`; the last one has the head. Without entries, one message with the head.
 pub(super) fn revocation_frames(
     entries: &[Revocation],
     head: &Signed<Head>,

@@ -33,7 +33,7 @@ pub enum HealthState {
     Dead,
 }
 
-/// What a controller has heard of one proxy.
+/// A controller's record of one proxy's signs of life.
 #[derive(Clone, Copy, Debug)]
 pub struct Health {
     since: Instant,
@@ -92,7 +92,7 @@ impl Watch {
         Self { proxies: BTreeMap::new(), heard: now, polled: now, fair_since: now }
     }
 
-    /// Adds a proxy, of which nothing is known yet.
+    /// Adds a proxy that has sent nothing yet.
     pub fn add(&mut self, proxy: PublicKey, now: Instant) {
         let health =
             Health { since: now, heard: None, witnessed: None, vital: HealthState::Unheard };

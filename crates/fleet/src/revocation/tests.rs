@@ -124,7 +124,7 @@ fn what_is_kept_on_disk_proves_itself() {
     let all = chain(3, &[1, 2, 3]);
     let text = serde_json::to_string(&all).expect("JSON");
     assert_eq!(serde_json::from_str::<Revocations>(&text).expect("the same"), all);
-    // What is before a changed or removed entry stays; nothing after it counts.
+    // Entries before a changed or removed one stay; entries after it do not count.
     let mut value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     let mut changed = value.clone();
     changed["entries"][1]["key"] = key(4).to_string().into();
