@@ -199,7 +199,7 @@ pub(crate) struct WebPlace {
 }
 
 impl WebPlace {
-    /// Moves the connection to the places of valid keys; false if there is none left.
+    /// Moves the connection to the places of valid keys; false if no place is left.
     pub(crate) fn admit(&self) -> bool {
         let mut of_known = self.of_known.lock().unwrap_or_else(PoisonError::into_inner);
         if of_known.is_none() {

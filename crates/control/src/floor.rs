@@ -29,7 +29,7 @@ pub struct Floor {
 /// The head of the chain of revocations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChainEnd {
-    /// The last number; 0 if there is none.
+    /// The last number; 0 for an empty chain.
     pub serial: i64,
     /// Its hash.
     pub hash: String,

@@ -122,7 +122,7 @@ pub struct SignedIn {
     pub subject: String,
     /// A name for people.
     pub title: String,
-    /// The highest role of the groups; the error says why there is none.
+    /// The highest role of the groups, or the reason why they have no role.
     pub role: Result<Role, &'static str>,
 }
 

@@ -72,9 +72,9 @@ struct Bucket {
     since: Instant,
 }
 
-/// What keys of a [`Limit`] have in common in a full table.
+/// Keys of a [`Limit`] that share buckets in a full table.
 pub trait Shares {
-    /// The type of what they share.
+    /// The type of the shared part.
     type With: Hash;
 
     /// The part that selects the shared bucket.
@@ -153,8 +153,8 @@ impl<K: Hash + Eq + Shares> Limit<K> {
     }
 }
 
-/// The hashes of secrets that were valid lately: their holders are not blocked by failed guesses
-/// from the same address. Bounded: two generations, of which the older is dropped as a whole.
+/// The hashes of recently valid secrets: failed guesses from the same address do not block their
+/// holders. Bounded: there are two generations, and the older is dropped as a whole.
 #[derive(Debug, Default)]
 pub struct Secrets(Mutex<[HashSet<String>; 2]>);
 

@@ -140,8 +140,8 @@ struct Aside {
 }
 
 impl Aside {
-    /// Moves the folder's database aside, unless there is none, or one was moved aside in this
-    /// epoch: then the present one was never in use.
+    /// Moves the folder's database aside, if it exists. If one was moved aside in this epoch
+    /// already, the present one was never in use and stays.
     fn make(folder: &Folder) -> Result<Self> {
         let Database::Sqlite(from) = folder.database()? else {
             let message = "--aside is for SQLite: make an empty database in PostgreSQL, and name it \

@@ -64,7 +64,7 @@ pub struct DeviceSettings {
 pub struct Token {
     /// Its name.
     pub id: String,
-    /// The hash of the secret, which is never told.
+    /// The hash of the secret; never in an answer.
     #[schema(ignore)]
     pub hash: String,
     /// How many more boxes it lets in.

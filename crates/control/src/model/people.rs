@@ -26,7 +26,7 @@ pub struct Person {
     pub id: String,
     /// What people write.
     pub settings: PersonSettings,
-    /// The password's hash (argon2id), which is never told.
+    /// The password's hash (argon2id); never in an answer.
     #[serde(default)]
     #[schema(ignore)]
     pub password: String,
@@ -52,7 +52,7 @@ pub struct PersonSettings {
 pub struct ApiKey {
     /// Its name.
     pub id: String,
-    /// The hash of the secret, which is never told.
+    /// The hash of the secret; never in an answer.
     #[schema(ignore)]
     pub hash: String,
     /// What people write.

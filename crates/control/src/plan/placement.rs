@@ -106,7 +106,7 @@ pub(super) struct Offer {
     to_anchors: BTreeMap<String, u32>,
 }
 
-/// A digest of what the lists depend on: equal digests make equal lists.
+/// A digest of all that the lists depend on: equal digests imply equal lists.
 pub(super) fn fingerprint(offers: &[Offer]) -> Digest {
     let text = |offer: &Offer| {
         let ProxyView { key, scopes, region, site, is_active, vital, band } = &offer.view;

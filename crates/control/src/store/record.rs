@@ -118,7 +118,7 @@ impl Store {
         self.page(&rows, filter.limit)
     }
 
-    /// The first `limit` of the rows, of which there may be one more.
+    /// The first `limit` rows; if there are more, there is a next page.
     pub(super) fn page<R: Record>(
         &self,
         rows: &[AnyRow],

@@ -54,9 +54,9 @@ impl Store {
 }
 
 impl Change<'_> {
-    /// Revokes a key. A revoked key keeps its revocation. [`StoreError::Refused`] beyond the
-    /// tenant's share of what proxies hold, [`StoreError::Older`] if the number belonged to a lost
-    /// revocation.
+    /// Revokes a key; a revoked key keeps its revocation. Fails with [`StoreError::Refused`] beyond
+    /// the tenant's share of the revocations that proxies hold, and with [`StoreError::Older`] if
+    /// the number belonged to a lost revocation.
     pub async fn revoke(
         &mut self,
         tenant: &str,

@@ -1,4 +1,4 @@
-//! What may go wrong while documents are planned: databases, clocks and controllers.
+//! Faults of databases, clocks and controllers while documents are planned.
 
 use super::*;
 use crate::plan::placement::Proxies;

@@ -1,4 +1,4 @@
-//! What boxes and proxies tell of themselves, as it is kept.
+//! Stored figures that boxes and proxies report about themselves.
 
 use super::*;
 

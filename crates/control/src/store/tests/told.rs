@@ -1,4 +1,4 @@
-//! What streams tell, where several of them are about the same.
+//! Reports of several streams about the same box or proxy.
 
 use super::*;
 
