@@ -37,9 +37,10 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// What uplinks must not have if this is an address of an interface behind the box: its whole
-    /// network if that is private, permanent and small, else the address alone. IPv6 prefixes may
-    /// be shared with an uplink (RFC 7278); leased addresses may be of a foreign network.
+    /// The addresses that uplinks must not have if this one belongs to an interface behind the box:
+    /// its whole network if that is private, permanent and small, else the address alone. IPv6
+    /// prefixes may be shared with an uplink (RFC 7278); leased addresses may belong to a foreign
+    /// network.
     pub(crate) fn protects(&self) -> IpNet {
         let address = self.address.addr();
         let is_small = self.address.prefix_len() >= LAN_LENGTH_MIN && space_length(address) > 0;

@@ -26,7 +26,7 @@ pub(crate) fn beside(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Makes a folder for this user alone, if there is none.
+/// Creates a folder for this user alone, unless it exists.
 pub(crate) fn make_private(directory: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(directory)
 }

@@ -1,5 +1,5 @@
-//! What was read of an instance in the last minute, and what happened in it: for those who show it
-//! to people, on a terminal or on a page.
+//! The readings of an instance in the last minute, and its events, for display on a terminal or a
+//! page.
 //!
 //! ```text
 //! local socket ─ status, some times a second ─► History ─► rates, p99, stalls, events ─► screen
@@ -18,17 +18,17 @@ use crate::status::{ClientStatus, RoleStatus, Status};
 const SAMPLES: usize = 120;
 /// Events that are kept.
 const EVENTS: usize = 100;
-/// What counts as lately.
+/// How long readings of the delay are kept.
 const LATELY: Duration = Duration::from_secs(60);
 
-/// What is known of an instance.
+/// The recent history of an instance.
 #[derive(Debug)]
 pub struct History {
-    /// The newest status; that of before while there is none.
+    /// The newest status; the last known one while the instance does not answer.
     pub status: Option<Status>,
-    /// When that was read.
+    /// When `status` was read.
     pub read_at: Option<Instant>,
-    /// Why there is none now.
+    /// Why the instance does not answer now.
     pub away: Option<String>,
     /// Inner packets into the tunnel and out of it, bits a second.
     pub goodput: Option<[f64; 2]>,
@@ -36,11 +36,11 @@ pub struct History {
     pub links: BTreeMap<String, Link>,
     /// By the client's key, at a server: bits a second sent and received.
     pub clients: BTreeMap<String, [f64; 2]>,
-    /// The newest first; of what others have chosen nothing is escaped.
+    /// The newest first; names that others chose are not escaped.
     pub events: VecDeque<(Instant, String)>,
-    /// How many events there ever were.
+    /// The number of events so far.
     pub events_told: u64,
-    /// The round trip of the best usable path, ms, of each reading; `None`: there was none.
+    /// The round trip of the best usable path, ms, of each reading; `None`: no path was usable.
     delays: VecDeque<(Instant, Option<f64>)>,
     interval: Duration,
 }
@@ -48,19 +48,19 @@ pub struct History {
 /// One uplink, with the readings of the last minute, the newest last.
 #[derive(Debug, Default)]
 pub struct Link {
-    /// That of its path, if it has one.
+    /// The status of its path, if it has one.
     pub status: Option<PathStatus>,
-    /// Whether nothing is to go by it.
+    /// Whether it is paused.
     pub is_paused: bool,
-    /// Whether its network wants somebody to log in.
+    /// Whether a captive portal of its network requires a login.
     pub has_portal: bool,
-    /// What its modem tells, where that is told.
+    /// The report of its modem, if there is one.
     pub modem: Option<ModemFacts>,
     /// Bits a second, sent and received.
     pub rates: [f64; 2],
     /// The smoothed round trip, ms.
     pub round_trip_ms: f64,
-    /// The share of packets lost of late, 0 to 1.
+    /// The recent share of lost packets, 0 to 1.
     pub loss: f64,
     /// Bytes that are left of the day or of the month, where there is a cap.
     pub left_bytes: Option<u64>,
@@ -73,7 +73,7 @@ pub struct Link {
 }
 
 impl History {
-    /// Nothing is known yet; it is to be read every `interval`.
+    /// An empty history; the status is read every `interval`.
     pub fn new(interval: Duration) -> Self {
         Self {
             status: None,
@@ -89,13 +89,13 @@ impl History {
         }
     }
 
-    /// Takes what was read.
+    /// Adds a status.
     pub fn take(&mut self, now: Instant, status: Status) {
         self.read_at = Some(now);
         if self.away.take().is_some() {
             self.tell(now, "it answers again".to_owned());
         }
-        // Whoever is younger than before has begun anew, and counts anew.
+        // A smaller uptime means that the instance restarted and its counters were reset.
         let before = self.status.take();
         let before = before.filter(|before| before.uptime_seconds < status.uptime_seconds);
         let seconds = before.as_ref().map(|before| status.uptime_seconds - before.uptime_seconds);
@@ -110,7 +110,7 @@ impl History {
         self.status = Some(status);
     }
 
-    /// There is no status, for this reason.
+    /// Notes that the instance does not answer, and why.
     pub fn miss(&mut self, now: Instant, why: String) {
         if self.away.is_none() {
             self.tell(now, why.clone());
@@ -122,7 +122,6 @@ impl History {
         self.sample(now, None);
     }
 
-    /// What a server or a proxy has of its clients.
     fn take_sessions(
         &mut self,
         now: Instant,
@@ -253,14 +252,14 @@ impl History {
             count += usize::from(delay.is_none() && !stands);
             stands = delay.is_none();
         }
-        // Until the next reading; nobody knows yet until when the newest lasts.
+        // A reading lasts until the next one; the newest is assumed to last for an interval.
         let next = self.delays.iter().skip(1).map(|(at, _)| *at);
         let next = next.chain(self.delays.back().map(|(at, _)| *at + self.interval));
         let all = self.delays.iter().zip(next).filter(|((_, delay), _)| delay.is_none());
         (count, all.map(|((at, _), next)| next.saturating_duration_since(*at)).sum())
     }
 
-    /// Something has happened.
+    /// Adds an event.
     pub fn tell(&mut self, now: Instant, event: String) {
         self.events_told += 1;
         self.events.push_front((now, event));
@@ -268,7 +267,7 @@ impl History {
     }
 }
 
-/// The smallest that an encoder was told, of the lanes that have one, bits a second.
+/// The smallest target of the lanes with an encoder, bits a second.
 pub fn encoder_target(client: &ClientStatus) -> Option<u64> {
     let lanes = client.sessions.iter().flat_map(|session| &session.stats.lanes);
     lanes.filter_map(|lane| Some(lane.encoder.as_ref()?.bitrate.as_bps())).min()
@@ -283,7 +282,7 @@ pub fn sessions(role: &RoleStatus) -> &[SessionStatus] {
     }
 }
 
-/// That a client has no session any more, and why, if that is known.
+/// The event that a client has no session any more, with the reason if it is known.
 fn gone(status: &Status, SessionStatus { peer, public_key, .. }: &SessionStatus) -> String {
     let absent = match &status.role {
         RoleStatus::Server(server) => &server.absent[..],
@@ -295,7 +294,7 @@ fn gone(status: &Status, SessionStatus { peer, public_key, .. }: &SessionStatus)
     }
 }
 
-/// What each client was sent, and sent, by its key.
+/// Bytes sent to and received from each client, by its key.
 fn bytes_of(sessions: &[SessionStatus]) -> BTreeMap<String, [u64; 2]> {
     let of = |session: &SessionStatus| {
         let paths = session.paths.iter().map(|path| path.counters);
@@ -307,14 +306,14 @@ fn bytes_of(sessions: &[SessionStatus]) -> BTreeMap<String, [u64; 2]> {
     sessions.iter().map(of).collect()
 }
 
-/// What an uplink may still carry before it is a backup: by the cap that it reaches first.
+/// Bytes that an uplink may still carry before the nearer of its caps makes it a backup.
 fn left(path: &PathStatusReport) -> Option<u64> {
     let caps = [(path.daily_cap_bytes, path.day_bytes), (path.monthly_cap_bytes, path.month_bytes)];
     let left = caps.into_iter().filter_map(|(cap, used)| Some(cap?.saturating_sub(used?)));
     left.min()
 }
 
-/// Bits a second; none of what began anew.
+/// Bits a second; 0 for a counter that was reset.
 fn rates(before: [u64; 2], after: [u64; 2], seconds: f64) -> [f64; 2] {
     [0, 1].map(|at| after[at].saturating_sub(before[at]) as f64 * 8.0 / seconds)
 }

@@ -1,14 +1,13 @@
-//! Figures over HTTP, for those who watch many machines: `/metrics`, `/healthz`, `/readyz`.
+//! Metrics over HTTP, to monitor many machines: `/metrics`, `/healthz`, `/readyz`.
 //!
 //! ```text
 //! Prometheus, an orchestrator ─► http: a thread for each, 16 at a time ─► event loop
 //!                                  ◄─ text: OpenMetrics ◄─ a summary, twice a second at most ◄─┘
 //! ```
 //!
-//! Whoever reaches the address reads: names of tenants, of proxies, how much passes; no client's
-//! name, no key that opens anything. One address has four of the sixteen permits, and nobody has
-//! one for longer than [`CALL_MAX`]. However many ask, the event loop is asked twice a second at
-//! most.
+//! The answers show names of tenants and proxies, and how much traffic passes, but no names of
+//! clients and no secrets. One address has at most four of the sixteen permits, each for at most
+//! [`CALL_MAX`]. The event loop is asked at most twice a second, however many callers there are.
 
 mod http;
 mod load;
@@ -38,13 +37,13 @@ const CALL_MAX: Duration = Duration::from_secs(5);
 const CALLERS_MAX: usize = 16;
 /// The most callers from one address that are served at a time.
 const CALLERS_OF_ONE_MAX: usize = 4;
-/// A summary that is younger serves others too.
+/// A younger summary is used again.
 const FRESH: Duration = Duration::from_millis(500);
 
-/// How soon it is tried again to listen.
+/// The pause between attempts to listen.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// The socket of the figures, while nobody is answered yet.
+/// The socket of the metrics, before it is served.
 #[derive(Debug)]
 pub(crate) struct MetricsListener {
     address: SocketAddr,
@@ -107,7 +106,7 @@ struct Served {
     addresses: Mutex<HashMap<IpAddr, Arc<()>>>,
 }
 
-/// What the event loop has told, and when.
+/// The last answer of the event loop, and its time.
 struct Summary {
     at: Instant,
     told: Result<Status, RpcError>,
@@ -148,7 +147,7 @@ impl Served {
         }
     }
 
-    /// What the event loop tells, or has told lately. Whoever asks meanwhile waits for the same.
+    /// The event loop's answer, or a recent one. Concurrent callers wait for the same answer.
     fn summary(&self) -> Result<Status, RpcError> {
         let mut last = lock(&self.summary);
         let summary = match last.take().filter(|summary| summary.at.elapsed() < FRESH) {

@@ -206,7 +206,7 @@ impl Netlink {
     /// The interface of this name.
     ///
     /// # Errors
-    /// [`DeviceError::NoInterface`] when there is none.
+    /// [`DeviceError::NoInterface`] when no interface has this name.
     pub fn link(&mut self, name: &str) -> Result<NetworkInterface, DeviceError> {
         self.links()?
             .into_iter()

@@ -1,5 +1,5 @@
-//! What a running client, server or router tells of itself: `roadweave show` reads what the event
-//! loop writes here. docs/show.schema.json has a word for each field; `examples` holds it to that.
+//! The status of a running client, server or router: the event loop writes it, and `roadweave show`
+//! reads it. docs/show.schema.json describes each field, and is tested with `examples`.
 
 #[cfg(test)]
 pub(crate) mod examples;
@@ -29,14 +29,14 @@ pub struct Status {
     pub tun: String,
     /// What passed through the TUN.
     pub device: DeviceCounters,
-    /// What became of the log.
+    /// Counters of the log.
     pub log: LogCounters,
     /// Packets that were discarded outside of any session, by reason.
     pub drops: DropCounters,
     /// Its place in a fleet, if it belongs to one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fleet: Option<FleetStatus>,
-    /// What is particular to its role.
+    /// The part for its role.
     #[serde(flatten)]
     pub role: RoleStatus,
 }
@@ -86,7 +86,7 @@ impl RoleStatus {
     }
 }
 
-/// What a client tells.
+/// The status of a client.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ClientStatus {
     /// Its session, if it has one.
@@ -95,18 +95,16 @@ pub struct ClientStatus {
     pub no_session: Option<String>,
     /// Its uplinks, and how the server's addresses do over each.
     pub uplinks: Vec<UplinkReport>,
-    /// Uplinks by which nothing is to go until they are resumed.
+    /// Uplinks that are paused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paused: Vec<String>,
-    /// Uplinks that are not used because an address of theirs belongs to somebody else, with the
-    /// reason.
+    /// Uplinks that are not used because one of their addresses has another owner, with the reason.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub conflicts: BTreeMap<String, String>,
-    /// What is reached outside the tunnel in the own networks of its uplinks, by the uplink's name.
+    /// The uplinks' own networks that are reached outside the tunnel, by the uplink's name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub outside: BTreeMap<String, Vec<String>>,
-    /// What the modems of its uplinks tell, by the uplink's name; nothing that is older than half a
-    /// minute.
+    /// The reports of its uplinks' modems, by the uplink's name; none is older than half a minute.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub modems: BTreeMap<String, ModemFacts>,
     /// The servers that it chooses from, if there is more than one.
@@ -114,7 +112,7 @@ pub struct ClientStatus {
     pub candidates: Vec<CandidateReport>,
     /// Notices that were left out of the log because there were too many.
     pub suppressed_notices: u64,
-    /// Connections of applications that go as streams, if there is a proxy for them.
+    /// Connections of applications that are carried as streams, if there is a proxy for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<StreamsStatus>,
 }
@@ -124,24 +122,24 @@ pub struct ClientStatus {
 pub struct StreamsStatus {
     /// Those that are open.
     pub connections: usize,
-    /// Those that ever were, open ones among them.
+    /// All since the start, including open ones.
     pub accepted: u64,
-    /// How those ended that are not open any more.
+    /// How the closed ones ended, by kind.
     pub ends: BTreeMap<String, u64>,
-    /// What was read along of plain HTTP, by its name: `requests`, `answers`, `players` (that told
-    /// of their buffers), `first-frames`; and why connections were read no further.
+    /// Counts of plain HTTP: `requests`, `answers`, `players` (that reported their buffers),
+    /// `first-frames`; and the reasons why connections were read no further.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub http: BTreeMap<String, u64>,
     /// At a server: whose address connections leave with, `client` or `server`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// At a box: connections that were taken without having asked, if they may be.
+    /// At a box: connections that it takes transparently, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub split: Option<SplitStatus>,
 }
 
 impl StreamsStatus {
-    /// Adds what another far end of the same server tells.
+    /// Adds the status of another far end of the same server.
     pub(crate) fn merge(&mut self, other: &Self) {
         self.connections += other.connections;
         self.accepted += other.accepted;
@@ -153,22 +151,22 @@ impl StreamsStatus {
     }
 }
 
-/// Connections of the LAN that end at a box without having asked for it.
+/// Connections of the LAN that a box takes transparently.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SplitStatus {
-    /// Those that ever did.
+    /// All since the start.
     pub taken: u64,
-    /// Why new ones go by the tunnel now, if all do.
+    /// Why all new ones go through the tunnel instead, if they do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub obstacle: Option<String>,
 }
 
-/// What a server tells.
+/// The status of a server.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ServerStatus {
     /// The sessions of its clients, by the time they came; none in a summary.
     pub sessions: Vec<SessionStatus>,
-    /// Clients that went since the start and are not back, the last one first, 4,096 at most; none
+    /// Clients that left since the start and are not back, the last one first, 4,096 at most; none
     /// in a summary.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub absent: Vec<AbsentClient>,
@@ -177,7 +175,7 @@ pub struct ServerStatus {
     pub totals: Totals,
     /// Bytes that all sessions hold.
     pub memory_bytes: u64,
-    /// Who was not let in, by kind.
+    /// Refused clients, by kind.
     pub refusals: BTreeMap<String, u64>,
     /// Its shards, if it has more than one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -200,20 +198,20 @@ pub struct AbsentClient {
     pub reason: String,
 }
 
-/// What one shard of a server tells.
+/// The status of one shard of a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShardStatus {
     /// Whether it has answered.
     pub runs: bool,
     /// Its sessions.
     pub sessions: u64,
-    /// How often it has failed and begun anew.
+    /// How often it failed and was restarted.
     pub failures: u64,
-    /// Packets that came to it, were another shard's, and were handed over.
+    /// Packets of other shards that it received and handed over.
     pub handed_over: u64,
 }
 
-/// What a proxy tells.
+/// The status of a proxy.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProxyRoleStatus {
     /// The sessions of its clients, by the time they came; none in a summary.
@@ -223,17 +221,17 @@ pub struct ProxyRoleStatus {
     pub totals: Totals,
     /// Bytes that all sessions hold.
     pub memory_bytes: u64,
-    /// Who was not let in, and bindings that came to nothing, by kind.
+    /// Refused clients and failed bindings, by kind.
     pub refusals: BTreeMap<String, u64>,
     /// Its legs and tenants.
     #[serde(flatten)]
     pub passing: ProxyStatus,
 }
 
-/// What an anchor tells.
+/// The status of an anchor.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AnchorRoleStatus {
-    /// Its legs and tenants, and who was refused.
+    /// Its legs and tenants, and its refusals.
     #[serde(flatten)]
     pub passing: AnchorStatus,
     /// Connections that are streams of clients, if the anchor takes some.
@@ -241,7 +239,7 @@ pub struct AnchorRoleStatus {
     pub streams: Option<StreamsStatus>,
 }
 
-/// What a router tells.
+/// The status of a router.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RouterRoleStatus {
     /// Its only session, with the other router.
@@ -279,7 +277,7 @@ pub struct SocketStatus {
     pub send_failures: Option<u64>,
 }
 
-/// What a member of a fleet tells of that.
+/// The status of a member of a fleet.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FleetStatus {
     /// The name that it has in the fleet.
@@ -290,25 +288,25 @@ pub struct FleetStatus {
     pub tenant: String,
     /// Where the stream to the controller leads, and over what, if it is up.
     pub controller: Option<String>,
-    /// Since when there is none, by the program's clock.
+    /// Since when the stream is down, by the program's clock.
     #[serde(skip)]
     pub away_since: Option<Instant>,
-    /// For how long there has been none, seconds.
+    /// For how long the stream has been down, seconds.
     pub away_seconds: Option<f64>,
-    /// Whether that counts from the start of the program, before which it may have been away too.
+    /// Whether that counts from the program's start; the stream may have been down before.
     #[serde(default)]
     pub away_at_least: bool,
-    /// Why there was none last.
+    /// Why the stream was down last.
     pub away_why: Option<String>,
-    /// What the controller wants to hold, and what became of it.
+    /// The controller's documents and their outcomes.
     pub documents: Vec<DocumentStatus>,
-    /// Fields that the program's own file sets otherwise than the controller.
+    /// Fields to which the program's own file gives other values than the controller.
     pub pinned: Vec<String>,
-    /// How many keys are withdrawn, as far as was heard.
+    /// The number of revoked keys that it knows.
     pub revocations: u64,
-    /// Whether members are not let in, since no controller was there for too long.
+    /// Whether members are refused because no controller was reachable for too long.
     pub is_closed: bool,
-    /// Whether the disk does not take what is to be kept.
+    /// Whether the state cannot be written to the disk.
     pub is_unwritten: bool,
 }
 
@@ -338,7 +336,7 @@ pub struct DeviceCounters {
     pub bytes_written: u64,
 }
 
-/// What became of the log.
+/// Counters of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogCounters {
     /// Lines that could not be written.

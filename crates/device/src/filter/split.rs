@@ -311,7 +311,7 @@ fn output(marks: Marks) -> Vec<String> {
     ]
 }
 
-/// The counters of SYNs that were handed over, and of those that arrived.
+/// Counters: the SYNs that were handed over, and the SYNs that arrived.
 const BEGUN: &str = "begun";
 const COME_IN: &str = "come_in";
 const ANSWERED_MINUTES: u32 = 10;

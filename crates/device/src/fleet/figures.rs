@@ -8,7 +8,7 @@ use roadweave_identity::PublicKey;
 use roadweave_proto::Instant;
 use roadweave_tunnel::SessionFigures;
 
-/// Samples of one message: 360 bytes each at most, with a name that [`told`] has cleaned.
+/// Samples of one message: each has at most 360 bytes, as names are cut and cleaned.
 const AT_ONCE: usize = 180;
 const NAME_MAX: usize = 24;
 

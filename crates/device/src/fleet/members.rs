@@ -189,8 +189,7 @@ mod tests {
         };
         check(&["10.77.0.3/32"], true);
         check(&["10.77.0.3/32", "192.168.8.0/24"], true);
-        // The file's client, a part of what lies behind it, a network around it, and the server
-        // itself.
+        // The file's client, a part of the network behind it, a network around it, and the server.
         check(&["10.77.0.2/32"], false);
         check(&["10.77.0.3/32", "192.168.7.9/32"], false);
         check(&["10.77.0.0/24"], false);

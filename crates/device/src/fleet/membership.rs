@@ -52,7 +52,7 @@ impl Membership {
         Store::is_there(directory)
     }
 
-    /// The membership kept in `directory`; `None` if there is none.
+    /// The membership stored in `directory`; `None` if there is no membership.
     ///
     /// # Errors
     /// When the state cannot be read, another program uses it, or it is not of the role `wanted`.

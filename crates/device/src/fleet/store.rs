@@ -3,7 +3,7 @@
 //! ```text
 //! DIRECTORY/fleet.lock    held by the program that uses the rest
 //! DIRECTORY/fleet.key     the private key, made here and never sent
-//! DIRECTORY/fleet.0       two generations of what the agent keeps, written in turn
+//! DIRECTORY/fleet.0       two generations of the agent's state, written in turn
 //! DIRECTORY/fleet.1       one line: format, generation, length, digest; then JSON
 //! ```
 //!

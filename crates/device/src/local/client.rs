@@ -59,8 +59,8 @@ pub fn request(path: &Path, method: &str, params: &Value) -> Result<Value, Reque
     answer(path, &line)
 }
 
-/// Subscribes to updates of a running instance. `tell` gets the parameters of each, until it
-/// returns `false` or the instance ends.
+/// Subscribes to updates of a running instance. Passes the parameters of each to the callback,
+/// until that returns `false` or the instance ends.
 ///
 /// # Errors
 /// As [`request`]; [`RequestError::Refused`] if the topic is not available.

@@ -109,8 +109,8 @@ impl Subscription {
         (!word.is_over).then(|| Arc::clone(&word.text))
     }
 
-    /// Passes each update to `tell`, at least `interval` apart, until there are no more or `tell`
-    /// fails.
+    /// Passes each update to the callback, at least `interval` apart, until there are no more or
+    /// the callback fails.
     pub(crate) fn tell_all<E>(
         mut self,
         interval: Duration,

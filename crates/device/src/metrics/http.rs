@@ -121,7 +121,7 @@ mod tests {
         check(&format!("GET / HTTP/1.1\r\n{many}\r\n"), Some(Err(431)));
     }
 
-    /// What a caller is answered who sends `bytes` and then nothing.
+    /// The result for a caller that sends `bytes` and then nothing.
     fn call(bytes: &[u8], limit: Duration) -> io::Result<Result<String, Answer>> {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let mut caller = TcpStream::connect(listener.local_addr().expect("bound")).expect("there");

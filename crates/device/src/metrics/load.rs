@@ -1,4 +1,4 @@
-//! What share of a core the program takes, over the last seconds.
+//! The share of a core that the program uses, over the last seconds.
 
 use std::time::{Duration, Instant};
 
@@ -6,17 +6,17 @@ use rustix::time::ClockId;
 
 use crate::clock;
 
-/// Over how long the share is taken, at least.
+/// The shortest time over which the share is measured.
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// What the program had used when it was last looked at.
+/// The last measurement.
 #[derive(Debug, Default)]
 pub(super) struct Load {
     since: Option<(Instant, Duration)>,
     share: f64,
 }
 
-/// What the program uses of the machine.
+/// The program's use of the processor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Used {
     /// Processor time so far.
@@ -26,8 +26,8 @@ pub(super) struct Used {
 }
 
 impl Load {
-    /// What is used now. The share is that since an earlier call, [`PERIOD`] ago or more, whoever
-    /// calls how often.
+    /// The present use. The share covers the time since an earlier call, [`PERIOD`] ago or more;
+    /// frequent calls do not shorten it.
     pub(super) fn tell(&mut self) -> Used {
         self.update(Instant::now(), clock::read(ClockId::ProcessCPUTime))
     }

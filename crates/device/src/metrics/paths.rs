@@ -15,7 +15,7 @@ use super::text::{Family, counters, gauges, histograms, one};
 use super::uplinks::uplinks;
 use crate::status::{ClientStatus, RouterRoleStatus};
 
-/// What is told of a path, be it of a client or of a router.
+/// The figures of a path of a client or a router.
 #[derive(Default)]
 struct Path<'a> {
     number: String,

@@ -1,6 +1,7 @@
 //! A status as OpenMetrics text: `roadweave_...`, in base units.
 //!
-//! What grows is a counter only if it never shrinks: sums over sessions, which end, are none.
+//! A figure is a counter only if it never decreases. Sums over sessions are gauges, since sessions
+//! end.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,7 +20,7 @@ use super::load::Used;
 use super::paths;
 use crate::status::{DeviceCounters, RoleStatus, ShardStatus, Status};
 
-/// The figures of `status`, of which no session needs to be told.
+/// The metrics of `status`, which may leave out the sessions.
 pub(super) fn encode(status: Status, used: Used) -> String {
     let mut registry = Registry::with_prefix("roadweave");
     registry.register_collector(Box::new(Figures { status, used }));
@@ -175,7 +176,7 @@ fn legs<'a>(
 
 /// A family's name without prefix and unit, its help, and its unit.
 pub(super) type Family<'a> = (&'a str, &'a str, Option<&'a Unit>);
-/// What tells one of a family from another.
+/// The labels that distinguish the metrics of a family.
 pub(super) type Labels<'a, const N: usize> = [(&'static str, &'a str); N];
 
 pub(super) fn gauges<'a, const N: usize>(

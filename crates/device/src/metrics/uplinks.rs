@@ -1,4 +1,4 @@
-//! The uplinks of a client as OpenMetrics: portals, and what their modems tell.
+//! The uplinks of a client as OpenMetrics: portals, and the reports of their modems.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Whether a status is what docs/show.schema.json says; tests of other crates ask it as well.
+//! Validates a status against docs/show.schema.json; tests of other crates use it as well.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -6,11 +6,11 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-/// What of `documents` is otherwise than the schema says, a line each; `None` where nothing can
-/// tell, which is an error where `ROADWEAVE_REQUIRE_TOOLS` is set.
+/// The places where `documents` violate the schema, a line each. `None` without a validator; if
+/// `ROADWEAVE_REQUIRE_TOOLS` is set, that is a panic.
 pub fn otherwise(documents: &[&Value]) -> Option<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    // Debian's, whatever others there are: it has the package.
+    // Debian's Python, even if there are others: it has the package.
     let mut python = Command::new("/usr/bin/python3")
         .arg(root.join("scripts/schema.py"))
         .arg(root.join("docs/show.schema.json"))
@@ -21,7 +21,7 @@ pub fn otherwise(documents: &[&Value]) -> Option<String> {
         .map_err(|error| skip(&format!("python3: {error}")))
         .ok()?;
     let mut input = python.stdin.take().expect("it is piped");
-    // What ends before it has read says why.
+    // A process that ends before it has read everything reports why.
     let _ = documents.iter().try_for_each(|document| writeln!(input, "{document}"));
     drop(input);
     let output = python.wait_with_output().expect("it runs");

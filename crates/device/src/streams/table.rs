@@ -1,4 +1,4 @@
-//! Connections by number, with a queue of those that have work, and deadlines.
+//! Connections by number, with a queue of connections that have work, and deadlines.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

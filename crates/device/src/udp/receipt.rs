@@ -3,7 +3,7 @@
 //! ```text
 //! emptied          arrives          asked, answered
 //!    ├────────────────┼──────────────────┤
-//!    └ no stamp of what is read now is older, whatever became of the time of day meanwhile
+//!    └ no packet read now has an older stamp, even if the time of day was set meanwhile
 //! ```
 //!
 //! The kernel stamps packets with the time of day, which may be set while they wait. So a stamp is

@@ -1,4 +1,4 @@
-//! Log messages of a client: a session is up or over, and why there is none.
+//! Log messages of a client: that a session is up or over, and why there is no session.
 
 use roadweave_proto::Instant;
 use roadweave_tunnel::{Client, ClientEvent, Notice};

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! filters, marks ─► uplinks are used
-//! filters ────────► what the server granted (see `granted`), routes of what is excluded
+//! filters ────────► the server's grant (see `granted`), routes of exclusions
 //! all of them ────► the answer to a reload request
 //! ```
 

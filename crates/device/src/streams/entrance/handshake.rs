@@ -1,5 +1,5 @@
-//! The first message of an application. Its first byte tells the protocols apart: 5 for SOCKS5,
-//! which no method of HTTP begins with.
+//! The first message of an application. Its first byte identifies the protocol: 5 for SOCKS5, which
+//! no method of HTTP begins with.
 
 use roadweave_proto::wire::{
     Destination, ResetCode, SOCKS_MESSAGE_MAX, SOCKS_VERSION, SocksConnect, SocksGreeting,

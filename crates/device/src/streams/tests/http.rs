@@ -214,7 +214,8 @@ fn a_host_says_by_which_priority_its_answer_goes() {
     assert!(take_turns(&order(&both)));
 }
 
-/// What a host gets of the application's text to the proxy, and the application's answer.
+/// The text that reaches a host if the application sends `text` to the proxy, and the application's
+/// answer.
 fn forwarded(text: impl FnOnce(&str) -> String, answer: &'static [u8]) -> (String, Vec<u8>, World) {
     let (listener, to) = destination();
     let port = listener.local_addr().expect("bound").port();
