@@ -38,8 +38,8 @@ named! {
         UnknownPeer = "unknown-peer",
         /// The inner packet's source address is not one of the sender's.
         SpoofedSource = "spoofed-source",
-        /// The inner packet belongs to a link, and a tunnel is none: neighbour discovery of IPv6
-        /// with router advertisements, or a link-local source address.
+        /// The inner packet is valid on a link only, and a tunnel is no link: IPv6 neighbour
+        /// discovery with router advertisements, or a link-local source address.
         LinkLocal = "link-local",
         /// The inner packet's destination has no session, or is a client that the sender may not
         /// reach.

@@ -35,7 +35,7 @@ pub enum Side {
     Elsewhere,
 }
 
-/// What a packet or connection is marked as, apart from uplink or side.
+/// The kind of a marked packet or connection, apart from uplink or side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A connection through a port of the server's machine to a device behind a client.
@@ -114,8 +114,8 @@ impl Marks {
         (self.spread(value), self.kind_mask())
     }
 
-    /// The mark of what came in by an uplink, and of its answers, and its mask; `None` beyond
-    /// [`Marks::uplinks_max`].
+    /// The mark, with its mask, of packets that arrive by an uplink and of their answers; `None`
+    /// beyond [`Marks::uplinks_max`].
     pub fn answer(self, uplink: UplinkId) -> Option<(u32, u32)> {
         let number = (uplink.0 < self.uplinks_max()).then_some(uplink.0 + 1)?;
         Some((self.of_box(number), self.above_mask()))

@@ -1,6 +1,6 @@
-//! Enumerations of which each value has one name.
+//! Enumerations with one name for each value.
 
-/// Makes such an enumeration. The names are those of JSON, of files and of statistics.
+/// Makes such an enumeration. The names are used in JSON, files and statistics.
 macro_rules! named {
     ($(#[$meta:meta])* $type:ident {
         $($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)+

@@ -99,8 +99,8 @@ impl Reader {
     }
 }
 
-/// Reads a head of which `kept` came before `rest`. Returns how many bytes of `rest` belong to it
-/// once it is complete; otherwise keeps them.
+/// Reads a head that begins in `kept` and continues in `rest`. Returns how many bytes of `rest`
+/// belong to it once it is complete; otherwise appends them to `kept`.
 fn read_head(
     kept: &mut Vec<u8>,
     rest: &[u8],

@@ -118,7 +118,7 @@ pub enum Control {
 pub struct Hello {
     /// Its name for logs and statistics, at most 256 bytes.
     pub name: String,
-    /// What the connection is for.
+    /// The purpose of the connection.
     pub role: Role,
     /// Its streams with this server, if it opens any; it takes their frames.
     pub streams: Option<StreamsOffer>,

@@ -24,7 +24,7 @@ impl InnerPacket<'_> {
     }
 }
 
-/// FNV-1a with 64 bits; the end mixes the low bits, few of which choose among paths.
+/// FNV-1a with 64 bits. The last step mixes the low bits, since only a few of them choose a path.
 struct Fnv(u64);
 
 impl Default for Fnv {

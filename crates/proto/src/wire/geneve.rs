@@ -87,9 +87,9 @@ pub struct GeneveHello {
     pub link: u8,
     /// When it left, by its sender's clock.
     pub sent_us: u32,
-    /// `sent_us` of the last hello received on the link; meaningless if there was none.
+    /// `sent_us` of the last hello received on the link; meaningless before the first.
     pub echoed_us: u32,
-    /// Time since that one; [`u32::MAX`] if there was none.
+    /// Time since that hello; [`u32::MAX`] before the first.
     pub held_us: u32,
 }
 

@@ -80,7 +80,7 @@ pub enum TestRefusal {
     UnknownPath,
 }
 
-/// What one end has sent, or received, of a test's load.
+/// Counters of the load that one end has sent, or received, in a test.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoadCounts {
     /// Datagrams.
@@ -89,8 +89,8 @@ pub struct LoadCounts {
     pub bytes: u64,
     /// From the first to the last, microseconds.
     pub micros: u64,
-    /// Bytes after the first datagram of those received after the first quarter of the test, when
-    /// congestion control knows the path.
+    /// Bytes received after the first quarter of the test, when congestion control knows the path;
+    /// without the first datagram.
     pub steady_bytes: u64,
     /// From the first to the last of these, microseconds.
     pub steady_micros: u64,

@@ -92,7 +92,7 @@ pub enum StreamFrame {
     Open(Open),
     /// Bytes of a stream; empty without `fin`, it asks for an acknowledgement.
     Data(Data),
-    /// What the receiver of a stream has, and its credit.
+    /// The bytes that the receiver of a stream has, and its credit.
     Acknowledged(Acknowledged),
     /// Credit for the sum of the highest offsets of all streams.
     SessionCredit(u64),
@@ -155,7 +155,7 @@ pub struct Data {
     pub data: Bytes,
 }
 
-/// What the receiver of one direction of a stream has.
+/// The bytes that the receiver of one direction of a stream has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acknowledged {
     /// The stream.
