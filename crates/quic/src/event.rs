@@ -30,7 +30,7 @@ pub enum Event {
     },
     /// A path was validated and carries datagrams.
     PathUsable(PathId),
-    /// A path is gone for good. What was in flight on it has been reported lost.
+    /// A path is gone for good. Its datagrams in flight have been reported lost.
     PathClosed(PathId, PathCloseReason),
     /// A datagram came in, of [`send_on`](crate::Connection::send_on) or of
     /// [`send_feedback_on`](crate::Connection::send_feedback_on).
@@ -127,7 +127,7 @@ pub enum CloseReason {
     /// The server takes no more connections at present, or a packet on the way says so.
     #[error("the server is busy")]
     Busy,
-    /// The peer, or somebody on the way, has no version of the protocol in common with this side.
+    /// The peer, or an attacker on the way, claims to have no version in common with this side.
     #[error("no common version of the protocol")]
     VersionMismatch,
     /// One side broke the protocol.

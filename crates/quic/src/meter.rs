@@ -7,7 +7,7 @@
 //!                   delivery     delivery rate       forecast  how long a packet would take
 //!                   reordering   how late packets are that were overtaken
 //! detect_losses   > loss         which packets are lost
-//!                   signals      the fate of what the packets carried
+//!                   signals      the fates of the packets' contents
 //! ```
 //!
 //! Times are ours: the gate converts those of the library.

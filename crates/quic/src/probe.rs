@@ -1,8 +1,8 @@
 //! Measures the distance of a server without a connection.
 //!
 //! ```text
-//! probe ─ a packet of a version that nobody speaks, 1,200 bytes ─► server: version negotiation,
-//! answer ◄─ the probe's two connection IDs, exchanged ────────────┘ without any state
+//! probe ─ a packet of a version that does not exist, 1,200 bytes ─► server: version negotiation,
+//! answer ◄─ the probe's two connection IDs, exchanged ─────────────┘ without any state
 //! ```
 //!
 //! Every QUIC server answers it (RFC 9000 section 6.1), at less cost than the receipt of the

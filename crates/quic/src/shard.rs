@@ -47,7 +47,7 @@ impl ShardMap {
         let derived = derive_secret(secret, b"shards");
         let word = |at: usize| {
             let bytes = std::array::from_fn(|place| derived[4 * at + place]);
-            // An odd factor keeps all bits of what it multiplies.
+            // Multiplication by an odd factor loses no bits.
             u32::from_be_bytes(bytes) | u32::from(at > 0)
         };
         Self { count: count.clamp(1, SHARDS_MAX), key: std::array::from_fn(word) }

@@ -48,7 +48,7 @@ impl Connection {
         wish.map(|wish| wish.since)
     }
 
-    /// Closes a path for good. What is in flight on it is reported lost, then
+    /// Closes a path for good. Datagrams in flight on it are reported lost, then
     /// [`Event::PathClosed`](crate::Event::PathClosed) follows.
     ///
     /// # Errors

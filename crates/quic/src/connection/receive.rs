@@ -440,8 +440,8 @@ impl Connection {
     }
 }
 
-/// Copies a datagram that is small for its packet, all of which it would keep in memory otherwise:
-/// a peer could make a byte cost as much as a packet.
+/// Copies a datagram that is small for its packet. Otherwise it would keep the whole packet in
+/// memory, and a peer could make a byte cost as much as a packet.
 fn detached(payload: Bytes, packet_bytes: usize) -> Bytes {
     if payload.len() * 2 < packet_bytes { Bytes::copy_from_slice(&payload) } else { payload }
 }

@@ -34,7 +34,7 @@ impl Connection {
     }
 
     /// When one path falls silent, the path or the peer may have failed. A restarted peer answers
-    /// with resets, of which the library knows only the one for the path opened last.
+    /// with resets; the library recognises only the one for the path opened last.
     pub(super) fn ask_idle_paths(&mut self, now: Instant) {
         let pause = match self.is_used(now) {
             true => self.config.probe_interval,

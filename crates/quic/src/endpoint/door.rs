@@ -1,9 +1,9 @@
-//! A late server turns most beginning clients away before it spends anything on them.
+//! A server that reads packets late turns most new clients away before it spends anything on them.
 //!
 //! ```text
-//! first packet ─► has it lain here for 300 ms? ─ no ──► as ever: HalfOpen
+//! first packet ─► has it lain here for 300 ms? ─ no ──► as usual: HalfOpen
 //!                   │ yes: its client has sent it again by now
-//!                   └► 16 handshakes begun of late, or 8 of its source? ─ no ─► as ever
+//!                   └► 16 handshakes begun lately, or 8 by its source? ─ no ─► as usual
 //!                        └ yes: the door is shut: the library drops it, without keys or TLS
 //! ```
 //!

@@ -3,11 +3,11 @@
 //! ```text
 //! Initial ─► its address is proved by a token? ─ yes ─► 256 of its source under way? ─► ignored
 //!              │ no                                     room in all? ─► accepted
-//!              ▼                                          └ none: the oldest of those goes that
-//!            16 of its source, or half of the room, taken?    proved nothing, or else of the source
-//!              ├ yes ─► Retry, which costs no memory          that has most, if it has more than
-//!              └ no ──► accepted                              twice as many, and one alone only if
-//!                                                             it is older than 3 s; else ignored
+//!              ▼                                          └ no: the oldest unproved one ends, or else
+//!            16 of its source, or half of the room, taken?    the oldest of the source that has most,
+//!              ├ yes ─► Retry, which costs no memory          if it has more than twice as many; its
+//!              └ no ──► accepted                              only one must be older than 3 s; if no
+//!                                                             handshake may end, this one is ignored
 //! ```
 //!
 //! Source addresses can be forged, so unproved handshakes have half of the room and give way to

@@ -2,7 +2,7 @@
 //!
 //! The library takes an overtaken packet for lost once it is older than a multiple of the
 //! round-trip time of packets that overtake others, the fastest ones. On a link that delays packets
-//! by 20 ms, give or take 20 ms, that is 10 ms instead of 43, and half of what arrives comes too
+//! by 20 ms, give or take 20 ms, that is 10 ms instead of 43, and half of the packets arrive too
 //! late. Nor does it report acknowledgements after that. Therefore the library waits far longer
 //! than a packet takes (`transport`), and this record has a threshold that learns, as RACK has (RFC
 //! 8985 section 6.2): the latest arrival in the last seconds (`reordering`), and a quarter more.
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(lost(&mut meter), [1, 2]);
         assert!(!acknowledge(&mut meter, start, 102, &[1]));
         assert!(acknowledge(&mut meter, start, 122, &[2]), "the last of them");
-        // 2 was 120 ms old. Of those in flight, 5 would otherwise be lost after about 80.
+        // Packet 2 was 120 ms old. Otherwise packet 5, in flight, would be lost after about 80.
         acknowledge(&mut meter, start, 123, &[80]);
         meter.detect_losses(start + MS * 150);
         assert_eq!(lost(&mut meter), [0; 0]);

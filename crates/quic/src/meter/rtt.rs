@@ -1,7 +1,7 @@
 //! The round-trip time of a path.
 //!
 //! ```text
-//! acknowledgements > Samples of a batch > RoundTrip: smoothed, deviation, least of late > PTO
+//! acknowledgements > Samples of a batch > RoundTrip: smoothed, deviation, recent minimum > PTO
 //! ```
 
 use std::time::Duration;

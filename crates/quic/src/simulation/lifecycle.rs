@@ -50,7 +50,7 @@ fn an_answer_that_was_late_itself_excuses_no_second_silence() {
     let seldom = TransportConfig { probe_interval: ms(400), ..config(7) };
     let mut world = World::connected_with(links(&[20, 50]), &seldom);
     use_all(&mut world, ms(2), ms(1000));
-    // What the first link delivers before it dies is acknowledged when the second heals.
+    // Packets that the first link delivers before it dies are acknowledged when the second heals.
     world.links.iter_mut().for_each(|link| link.direction(SERVER).dead = true);
     use_all(&mut world, ms(2), ms(30));
     world.links[0].set_dead(true);
