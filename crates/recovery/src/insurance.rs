@@ -4,9 +4,9 @@
 //! frame of n packets ─► blocks of at most 60
 //!                          │ nothing waits to be sent, and a path has room without a queue
 //!                          ▼
-//!   k = what is overdue + what the paths were late with of late ─► coded packets over the block,
-//!                          │                                       on paths that owe none of it
-//!                          └ never beyond the budget, never for what would come too late
+//!   k = overdue packets + those expected to be late ─► coded packets over the block,
+//!                          │                           on paths that owe none of it
+//!                          └ never beyond the budget, never if they would arrive too late
 //! ```
 //!
 //! Any n of the n + k packets of a block restore it, whichever path pauses. A packet is overdue

@@ -20,7 +20,7 @@ pub struct Qoe {
 }
 
 impl Qoe {
-    /// The play-time left: the smaller of what bytes and frames say; a rate of 0 is ignored.
+    /// The play-time left: the smaller of the times by bytes and by frames; a rate of 0 is ignored.
     /// Source: XLINK algorithm 1, step 1.
     pub fn play_time_left(&self) -> Duration {
         let by_bytes = self.cached_bytes as f64 * 8.0 / self.bps as f64;

@@ -15,9 +15,9 @@
 //! real-time receiver has next to no buffer and seldom reports. Then dt is each packet's slack, the
 //! lane's deadline less its age until it is acknowledged, and the cases are the packets that would
 //! have a copy without control ([`delays`]): a packet is copied when it has waited for longer than
-//! most of them. So the thresholds bound the copies as in the paper, by the share beyond T2 of what
-//! re-injection would cost without control. dt and thresholds may be negative: bounded by zero,
-//! they would be zero most of the time where deadlines are shorter than round trips.
+//! most of them. So the thresholds bound the copies as in the paper: by the share beyond T2 of the
+//! cost that re-injection would have without control. dt and thresholds may be negative: bounded by
+//! zero, they would be zero most of the time where deadlines are shorter than round trips.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;

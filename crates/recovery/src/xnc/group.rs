@@ -4,7 +4,7 @@
 //! range         0 1 2 3 4 5 6 7 8 9      x lost   . arrived   ? in flight, or repaired before
 //!               . . x x . x ? . x .
 //! runs              └─┘   │     │        a combination, and two packets by themselves
-//! with bridges      └─────┘     │        one over 2 to 5, of which the receiver knows 4
+//! with bridges      └─────┘     │        one over 2 to 5; the receiver knows 4
 //! ```
 //!
 //! The receiver keeps what it has delivered, so a combination may span it: its unknowns are the
@@ -18,7 +18,7 @@ use crate::Repair;
 /// What a receiver takes.
 pub(super) const GROUP_MAX: u32 = 64;
 
-/// Consecutive packets, the first and the last of which are lost.
+/// Consecutive packets; the first and the last are lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Group {
     pub(super) start: PacketId,

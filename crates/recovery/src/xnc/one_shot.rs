@@ -124,8 +124,7 @@ impl Xnc {
         None
     }
 
-    /// The repair of a group of which `lost` packets are missing, if the windows of `usable` allow
-    /// it.
+    /// The repair of a group with `lost` missing packets, if the windows of `usable` allow it.
     pub(super) fn spread(
         &self,
         group: &Group,

@@ -178,8 +178,8 @@ proptest! {
         for (id, share) in &shares {
             prop_assert!(u64::from(*share) <= rooms[id.0 as usize].1);
         }
-        // Whether any spread of any size would do: the most that all others hold of what one path
-        // may have.
+        // Whether a spread of any size exists: if no path carries more than `cap` packets, enough
+        // are left without one path.
         let evenly = |cap: u64| rooms.iter().map(|(_, room)| (*room).min(cap)).sum::<u64>();
         let may = loss == 0.0 && (1..=lost).any(|cap| evenly(cap) >= (lost + cap).max(lost + 3));
         prop_assert!(!may || all - most >= lost, "{:?} of {:?}", shares, rooms);
@@ -328,7 +328,7 @@ fn a_combination_bridges_neither_what_is_on_its_way_nor_what_was_repaired_nor_wh
     let copies = |id| copies(id, [0, 1]);
     assert_eq!(all_repairs(&mut xnc, at(46), &paths), [copies(3)]);
     [1, 5].into_iter().for_each(|id| xnc.on_lost(at(47), PacketId(id), PathId(0)));
-    // Nobody knows whether packet 3 has arrived by now.
+    // It is unknown whether packet 3 has arrived by now.
     assert_eq!(all_repairs(&mut xnc, at(47), &paths), [copies(1), copies(5)]);
 
     let once = XncConfig { retries: false, ..XncConfig::default() };
