@@ -180,7 +180,7 @@ pub struct PubkeyArgs {
 
 impl PubkeyArgs {
     /// # Errors
-    /// When there is no private key, or what is there is none.
+    /// When there is no private key, or it is invalid.
     pub fn run(&self) -> Result<()> {
         #[derive(serde::Deserialize)]
         struct Keyed {

@@ -225,7 +225,7 @@ fn split(SplitStatus { taken, obstacle }: &SplitStatus) -> String {
     }
 }
 
-/// The clients of a server or a proxy: a row for each, or all details of those that were asked for.
+/// The clients of a server or a proxy: a row for each, or all details of the requested ones.
 fn of_clients(
     all: &[SessionStatus],
     absent: &[AbsentClient],

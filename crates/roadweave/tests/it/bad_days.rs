@@ -30,7 +30,7 @@ fn what_keeps_a_daemon_from_starting_is_told_in_one_line() {
         refused(&mut road.start_client("client"), &["the interface name rw0 is in use"]);
         road.vehicle.ip("link del rw0").unwrap();
 
-        // Root without the capability; and the user nobody, where this sandbox has one.
+        // Root without the capability; and user 65534, where this sandbox has it.
         let mut ways = vec!["--bounding-set -net_admin --inh-caps -net_admin"];
         if !fs::read_to_string("/proc/self/uid_map").unwrap().trim().ends_with(" 1") {
             // It must be able to read the file.

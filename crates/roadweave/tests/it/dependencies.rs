@@ -104,7 +104,7 @@ fn metadata() -> Value {
     let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let output = Command::new(env!("CARGO"))
         .args(words)
-        // What is built is here already; what tools/video needs may have to be fetched.
+        // Packages that are built are present already; those of tools/video may have to be fetched.
         .args(["--filter-platform", &platform])
         .output()
         .unwrap();

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 const SHARDS: usize = 2;
 
-/// Boxes behind two carriers, each of which gives all of them one address.
+/// Boxes behind two carriers; each carrier gives all of them one address.
 ///
 /// ```text
 /// box n: eth1 100.65.n.2 ── b(n) carrier1 wan0 10.1.0.2 ── eth1 10.1.0.1 :server

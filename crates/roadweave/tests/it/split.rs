@@ -107,7 +107,7 @@ fn a_download_goes_as_packets_first_and_then_as_a_stream_from_the_same_address()
         assert!(there_and_back(&asked, &sent) == sent);
         assert_eq!(taken(&road), before);
 
-        // What packets have put into the table is no change by another program.
+        // Elements that packets add to the table are no change by another program.
         nft(&road.vehicle, "add table inet other");
         sleep(Duration::from_secs(5));
         assert_eq!(client.count("it is set again"), 0, "{}", client.log());

@@ -120,7 +120,7 @@ fn nobody_uses_the_proxy_from_an_uplink_and_nobody_scans_by_it() {
     });
 }
 
-/// The sender that a host sees of a stream; nothing if there was none.
+/// The source address that a host sees of a stream; `None` if the stream was refused.
 fn seen_by(camera: &NetNs, request: &[u8]) -> Option<SocketAddr> {
     let (reply, mut socket) = socks(camera, request);
     (reply == SUCCEEDED).then(|| seen_from(&mut socket).unwrap())

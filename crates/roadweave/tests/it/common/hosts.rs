@@ -62,7 +62,7 @@ pub fn seen_from(socket: &mut TcpStream) -> std::io::Result<SocketAddr> {
     Ok(std::str::from_utf8(&address).unwrap().trim().parse().unwrap())
 }
 
-/// The head of an HTTP answer, without a byte of what follows.
+/// Reads the head of an HTTP answer, and no byte beyond it.
 pub fn read_head(socket: &mut TcpStream) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
