@@ -20,11 +20,11 @@
 //!   the greedy one's last: greed took a sooner place while there was one. So the better spread's
 //!   last packet is no sooner.
 //! - What finds no place waits in the lane's queue, which is in the order of deadlines since all
-//!   packets have the same time, until it is late. While next to nothing of the lane is under way,
-//!   two leave all the same each time that a path is to be probed, and tell how it does.
+//!   packets have the same time, until it is late. While almost nothing of the lane is under way,
+//!   two packets leave anyway each time that a path is to be probed, and show its state.
 //! - A path that got no two packets in a row for `min(1 s, 2 * iat)` gets copies of the first two
 //!   of the next frame, so that its pace is known (section 3.6); not while others of the lane are
-//!   under way on it, which tell as much. Only a packet that has a place elsewhere is copied.
+//!   under way on it, which show as much. Only a packet that has a place elsewhere is copied.
 //!
 //! The path's congestion window and pacer hold as well; where they make a packet wait, that counts
 //! into its arrival.

@@ -71,8 +71,7 @@ impl Pace {
         }
     }
 
-    /// Seconds per byte; `None` before the first two packets, or if there was none within
-    /// [`FRESH`].
+    /// Seconds per byte; `None` before the first two packets, or if none arrived within [`FRESH`].
     pub(crate) fn recent(&self, now: Instant) -> Option<f64> {
         self.previous.filter(|at| now.since(*at) <= FRESH).and(self.byte_time)
     }

@@ -180,7 +180,7 @@ fn within_budgets(chosen: PathSet, packet: &PacketInfo, paths: &[PathOffer<'_>])
 
 #[derive(Debug, Default)]
 struct Turns {
-    /// What each path is owed, bytes times weights.
+    /// Each path's deficit, bytes times weights.
     owed: BTreeMap<PathId, i64>,
 }
 
@@ -230,7 +230,7 @@ impl Turns {
         let next = turns.iter().filter(|turn| turn.has_room).max_by_key(order);
         let taken = next.map_or(favourite, |turn| turn.at);
         let weights: i64 = turns.iter().map(|turn| turn.weight).sum();
-        // Bounds what a path without room is owed.
+        // Bounds the deficit of a path without room.
         let bound = weights * OWED_PACKETS * PACKET_BYTES;
         for turn in &turns {
             let paid = if turn.at == taken { weights * cost } else { 0 };

@@ -230,8 +230,8 @@ impl Raven {
         };
         let few = two_packets(paths);
         let holds_little = |candidate: &Candidate| candidate.queue < few;
-        // What has arrived over the best path is through, whatever a slow one holds: in the paper
-        // an arrival over any subflow leaves all queues.
+        // Packets that arrived over the best path are done, even if a slow path still holds them:
+        // in the paper an arrival over any subflow leaves all queues.
         let best_holds_little = lowest(candidates, |_| true).is_some_and(holds_little);
         // A burst begins with all that it holds.
         let has_paused = flow.sent_at.is_none_or(|at| now.since(at) >= PAUSE);

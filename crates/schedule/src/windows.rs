@@ -245,7 +245,7 @@ mod tests {
         let mut windows = Windows::new(MS * 100);
         let paths = [path(0, 40, 12_000)];
         windows.look_at(&free(&paths));
-        // One packet each 20 ms, each as fast as the one before: no pace can be told from that.
+        // One packet each 20 ms, each as fast as the one before: they show no pace.
         for packet in 0..100 {
             acknowledged(&mut windows, Instant::from_millis(1_000 + 20 * packet), MS * 40);
         }

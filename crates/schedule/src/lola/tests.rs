@@ -71,7 +71,7 @@ proptest! {
     fn gathered_acknowledgements_tell_the_pace_of_the_link(
         iat_us in 200..8_000_u64, gathered_us in 1..3_000_u64, more in 8..30_u64,
     ) {
-        // A frame that arrives in one batch tells nothing.
+        // A frame that arrives in one batch shows no pace.
         let frame = more + 3 * gathered_us / iat_us;
         let mut link = Link::new(Duration::from_micros(iat_us), MS * 20, 1);
         link.gathers = Duration::from_micros(gathered_us);
@@ -225,7 +225,7 @@ fn the_window_keeps_the_delay_below_delta_when_a_rate_halves() {
             before = links[0].slowest;
             links[0].iat *= 2;
         }
-        // What was under way when it happened is late, and no more than what fits into delta.
+        // Packets under way at that time are late, but no more than fit into delta.
         156 => {
             assert!(links[0].slowest < MS * 200, "{:?}", links[0].slowest);
             links.iter_mut().for_each(|link| link.slowest = Duration::ZERO);

@@ -206,7 +206,7 @@ fn a_transfer_of_streams_is_large_after_what_the_paper_copies() {
         });
         copied.count()
     };
-    // 20,800 bytes and 64,000, beside two packets of which nobody knows that more will come.
+    // 20,800 and 64,000 bytes, plus two packets behind which no more are known.
     assert_eq!((copies(true), copies(false)), (20, 56));
 }
 
@@ -215,7 +215,7 @@ fn copies_go_on_when_one_of_two_paths_falls_silent() {
     let (mut raven, mut paths) = measured(90, &[50, 55]);
     paths[0].status = PathStatus::Suspect;
     assert_eq!(chosen(&mut raven, at(0), &paths), [0, 1]);
-    // What the silent one holds says nothing of how much is sent.
+    // Packets that the silent path holds do not show how much is sent.
     paths[0].bytes_in_flight = 28_800;
     (0..26).for_each(|_| raven.on_sent(at(0), PathId(0), 1200, 0));
     assert_eq!(chosen(&mut raven, at(0), &paths), [0, 1]);
