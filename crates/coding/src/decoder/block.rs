@@ -231,7 +231,7 @@ impl Block {
         removed
     }
 
-    /// Adds an equation if it is independent of those held; returns whether it is. The caller has
+    /// Adds an equation if it is independent of the others; returns whether it is. The caller has
     /// made [room](Self::make_room).
     ///
     /// `known`: has the packets of its span that are not missing.
