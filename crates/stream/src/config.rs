@@ -31,7 +31,7 @@ pub struct Config {
     /// small answer.
     pub head: u64,
     /// Bytes of a stream that may go before others on request (a priority, or a first video frame);
-    /// after that one part of five of what it sends.
+    /// after that a fifth of the bytes that it sends.
     pub favour: u64,
     /// How long a stream may wait for an answer without hearing of the peer before it is reset.
     pub give_up_after: Duration,

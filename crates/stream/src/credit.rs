@@ -22,8 +22,8 @@ impl SendCredit {
         self.allowed.saturating_sub(self.used)
     }
 
-    /// What a new stream may send before the peer has granted credit: a sixteenth of the room, so
-    /// that many new streams leave some for the next.
+    /// The bytes that a new stream may send before the peer has granted credit: a sixteenth of the
+    /// room, so that many new streams leave some for the next.
     pub(crate) fn early(&self) -> u64 {
         (self.room() / 16).min(EARLY_CREDIT)
     }
@@ -72,10 +72,10 @@ impl ReceiveCredit {
         self.received.saturating_sub(self.consumed)
     }
 
-    /// The window of a stream that holds `own` bytes: half of what the others leave free, at least
-    /// its first credit. However many streams are not read, the next finds room, and a stream that
-    /// waits for a packet is not held back by what came behind it (dynamic thresholds: Choudhury
-    /// and Hahne, IEEE/ACM ToN 1998).
+    /// The window of a stream that holds `own` bytes: half of the space that the others leave free,
+    /// at least its first credit. However many streams are not read, the next finds room, and a
+    /// stream that waits for a packet is not held back by later packets (dynamic thresholds:
+    /// Choudhury and Hahne, IEEE/ACM ToN 1998).
     pub(crate) fn share(&self, own: u64) -> u64 {
         let others = self.held().saturating_sub(own);
         let free = self.window.saturating_sub(others);
@@ -103,7 +103,7 @@ impl ReceiveCredit {
         (self.consumed + self.window).min(VARINT_MAX)
     }
 
-    /// Announces the credit if it grew by a quarter of what is free.
+    /// Announces the credit if it grew by a quarter of the free space.
     pub(crate) fn update(&mut self) {
         let free = self.window.saturating_sub(self.held());
         self.is_due |= self.target() >= self.announced + (free / 4).max(STREAM_CREDIT);

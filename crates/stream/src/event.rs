@@ -16,7 +16,7 @@ pub enum Event {
     },
     /// The far end has connected.
     Connected(StreamId),
-    /// There are bytes to read, and there were none at the last read.
+    /// There are bytes to read, after the last read found no more.
     Readable(StreamId),
     /// There is room again after a short write.
     Writable(StreamId),

@@ -142,8 +142,8 @@ impl Stream {
         Acknowledged { id, begun: self.begun, fin, contiguous, credit, ranges }
     }
 
-    /// Notes since when nothing is read. A read of less than a 64th of what is held does not count.
-    /// A stream that is not accepted yet has no reader.
+    /// Notes since when nothing is read. A read of less than a 64th of the held bytes does not
+    /// count. A stream that is not accepted yet has no reader.
     pub(crate) fn watch_reader(&mut self, now: Instant) {
         let read = self.receive.read;
         let next_to_nothing = self.receive.held() / 64;

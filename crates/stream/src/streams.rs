@@ -302,8 +302,8 @@ impl Streams {
         self.usable(id).map(|stream| stream.asked.priority)
     }
 
-    /// Changes the priority of what is sent here, until the peer asks for another. A priority above
-    /// the default holds as far as [`Config::favour`] goes.
+    /// Changes the priority of the bytes that this end sends, until the peer asks for another. A
+    /// priority above the default holds as far as [`Config::favour`] goes.
     ///
     /// # Errors
     /// When the stream was reset.
@@ -368,7 +368,7 @@ impl Streams {
         has_data || owes || self.receive_credit.due().is_some()
     }
 
-    /// The urgency of the data that leaves next; [`Urgency::LAST`] if there is none.
+    /// The urgency of the data that leaves next; [`Urgency::LAST`] if no data may leave.
     pub fn next_urgency(&self) -> Urgency {
         let may_send = self.send_credit.room() > 0 && self.index.records < self.records_max();
         let fresh = self.index.fresh.first().filter(|_| may_send);

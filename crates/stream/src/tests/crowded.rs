@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Transfers from the client to the server, of which some are read.
+/// Transfers from the client to the server; only some are read.
 struct World {
     pair: Pair,
     written: Vec<StreamId>,

@@ -322,7 +322,7 @@ fn priorities_out_of_turn_change_nothing() {
     }
     assert_eq!((streams.stats().ignored_frames, streams.open_streams()), (1_000, 0));
     assert_eq!((sent(&mut streams, NOW), streams.memory()), (vec![], before));
-    // What overtakes the open is forgotten; what overtakes another change holds.
+    // A change that overtakes the open is forgotten; one that overtakes another change holds.
     let frames = [open(0, vec![]), ask(0, 7, 1), ask(0, 6, 5), ask(0, 7, 6), ask(0, 0, 2)];
     streams.handle_symbol(NOW, body(&frames)).expect("frames");
     assert_eq!(streams.asked_priority(StreamId(0)), Ok(StreamPriority::new(1, false)));
