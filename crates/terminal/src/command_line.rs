@@ -34,7 +34,7 @@ impl LogOption {
         self.run_telling(command, exit::report)
     }
 
-    /// As [`run`](Self::run), but `tell` reports the error and chooses the exit code.
+    /// As [`run`](Self::run), but the callback reports the error and chooses the exit code.
     pub fn run_telling(
         &self,
         command: impl FnOnce() -> anyhow::Result<()>,
