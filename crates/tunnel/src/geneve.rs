@@ -6,11 +6,11 @@
 //! ```
 //!
 //! Nothing is acknowledged and no capacity measured, so a link has no window: it takes what the
-//! strategy gives it, and queues only in the kernel. The lane keeps nothing of what it sent
+//! strategy gives it, and queues only in the kernel. The lane does not keep sent packets
 //! ([`Carrier::tells_fates`]).
 //!
-//! Hellos, one a second in both directions, tell where a link's other end is, whether it is alive,
-//! and its round trip.
+//! Hellos, one a second in both directions, show the address of a link's other end, whether it is
+//! alive, and its round trip.
 //!
 //! Source: redundant framework (Networking'24) section III.
 
@@ -60,7 +60,7 @@ pub enum RouterPeer {
     Within(Vec<IpNet>),
 }
 
-/// What one link has carried, in UDP payload.
+/// Counters of one link, in UDP payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkCounters {
     /// UDP packets sent, hellos among them.

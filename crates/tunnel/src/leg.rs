@@ -364,7 +364,7 @@ pub(crate) fn tenant_stats<'a>(
     named.map(|(name, account)| (name.to_owned(), account.stats.clone())).collect()
 }
 
-/// The sending time, at the leg's rate, of what may leave at once.
+/// The size of a burst, as its sending time at the leg's rate.
 const BURST: Duration = Duration::from_millis(2);
 const UNKEPT: u64 = 0;
 /// Bytes kept until acknowledged, at most; streams notice losses beyond it by themselves.

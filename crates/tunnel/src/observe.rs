@@ -1,4 +1,4 @@
-//! A log of what happens to each packet of a session's lanes.
+//! A log of the events of each packet of a session's lanes.
 //!
 //! ```text
 //! sending side:    Sent ─► Lost ─► RepairAsked ─► (Lost again ...)
@@ -6,7 +6,7 @@
 //! ```
 //!
 //! It is off by default. [`Session::observe_packets`](crate::Session::observe_packets) turns it on;
-//! its user must fetch the events, of which only the newest are kept.
+//! its user must fetch the events; only the newest are kept.
 
 use std::collections::VecDeque;
 

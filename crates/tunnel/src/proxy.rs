@@ -144,8 +144,8 @@ impl Legs {
         Ok(legs)
     }
 
-    /// The anchor that clients of a tenant sign for and its inner addresses, or why there is none
-    /// now.
+    /// The anchor that clients of a tenant sign for and its inner addresses, or why no anchor is
+    /// available now.
     pub(crate) fn anchor_of(
         &self,
         now: Instant,

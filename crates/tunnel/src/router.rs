@@ -187,7 +187,7 @@ impl Router {
         self.events.0.pop_front()
     }
 
-    /// What was dropped before its link or lane was known.
+    /// Packets dropped before their link or lane was known.
     pub fn drops(&self) -> &DropCounters {
         &self.drops
     }

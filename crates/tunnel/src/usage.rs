@@ -83,7 +83,7 @@ impl Usage {
         }
     }
 
-    /// What an uplink has carried whose month begins on `billing_day`, 1 to 28.
+    /// Bytes that an uplink carried today and in its month, which begins on `billing_day`, 1 to 28.
     pub fn of(&self, uplink: &str, billing_day: u8) -> Carried {
         let Some(days) = self.uplinks.get(uplink) else { return Carried::default() };
         let month_start = self.today.map(|today| month_start(today, billing_day));

@@ -1,4 +1,4 @@
-//! The client's binding: its signed statement for the tenant's anchor of which proxy it is with.
+//! The client's binding: a signed statement for the tenant's anchor that names the client's proxy.
 //!
 //! A proxy names tenant and anchor in its welcome; the client signs that it is there now, with a
 //! number above all that it signed before. A client that restarted, or was restored from an image,

@@ -127,7 +127,7 @@ impl Choice {
         Self { states, doubt_pause: CONFIRM, ..Self::default() }
     }
 
-    /// `before` has the former index of each candidate. State of those that stay is kept.
+    /// `before`: the former index of each candidate. Candidates that stay keep their state.
     pub(super) fn set_candidates(
         &mut self,
         now: Instant,

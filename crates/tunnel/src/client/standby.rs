@@ -369,7 +369,7 @@ impl Client {
         }
     }
 
-    /// The uplinks that cost nothing by the byte; all if there is none or none carries the session.
+    /// The unmetered uplinks, or all uplinks if no unmetered one exists or carries the session.
     pub(super) fn frugal_uplinks(&self) -> Vec<UplinkId> {
         let free = self.unmetered_uplinks();
         let mut usable = self.paths().iter().filter(|path| path.is_usable());

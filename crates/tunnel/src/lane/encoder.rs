@@ -217,7 +217,7 @@ mod tests {
         for rtt_ms in [200, 201, 600] {
             let path = PathSnapshot::idle(PathId(0), MS * rtt_ms, 60_000);
             let target = take(&mut Targets::new(MS * 100), 0, &path, 0);
-            // A window a round trip, of which the target is four fifths.
+            // The target is four fifths of a window per round trip.
             let carried = 8 * 48_000 * 1_000 / u64::from(rtt_ms);
             assert!(target.bitrate.as_bps().abs_diff(carried) < 1_000, "{rtt_ms}: {target:?}");
             assert!(target.frame_bytes > 5_000, "{rtt_ms}: {target:?}");

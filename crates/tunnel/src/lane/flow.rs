@@ -159,7 +159,7 @@ impl Flow {
     fn wanted(&mut self, packet: &InnerPacket<'_>) -> FlowClass {
         let is_tcp = packet.protocol == protocol::TCP;
         let says_so = packet.protocol == protocol::UDP && REAL_TIME_DSCP.contains(&packet.dscp);
-        // What a call sends beside its media stays with it.
+        // Packets that a call sends beside its media stay with it.
         self.beside_media = match self.beside_media {
             _ if says_so || self.media.is_media => Some(0),
             before => before.map(|bytes| bytes + packet.payload.len() as u64),

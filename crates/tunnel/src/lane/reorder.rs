@@ -57,7 +57,7 @@ pub(crate) struct Unit {
     pub(crate) last: PacketId,
     /// The ID by which it became known.
     pub(crate) id: PacketId,
-    /// Distance from `first` to the end of its predecessor in its flow; 0 if there is none near.
+    /// Distance from `first` to the end of its predecessor in its flow; 0 without a near one.
     pub(crate) after: u16,
     /// When it came to the lane's sender, if it has a stamp.
     pub(crate) sent: Option<Stamp>,
@@ -133,7 +133,7 @@ struct Placed {
 }
 
 impl Placed {
-    /// The last position of its predecessor; meaningless if there is none.
+    /// The last position of its predecessor; meaningless without one.
     fn before(&self) -> ExtendedId {
         self.first - u64::from(self.unit.after)
     }
@@ -215,7 +215,7 @@ impl Reorder {
             release(unit);
             return Turn::Kept;
         }
-        // What is due comes first, however late the timer is.
+        // Due units are released first, however late the timer is.
         self.handle_timeout(now, release);
         let distance = unit.last.distance(PacketId(self.newest as u32));
         if u64::from(distance.unsigned_abs()) >= WINDOW_IDS {

@@ -70,7 +70,7 @@ pub(crate) struct LaneSender {
     /// Flows of the packets that the encoder holds.
     sent_flows: SentFlows,
     queue: VecDeque<Queued>,
-    /// What follows when the queue has room; set in a lane that carries streams.
+    /// Stream data that waits for room in the queue; set in a lane that carries streams.
     pub(crate) held_back: Option<HeldBack>,
     shedder: Option<Shedder>,
     /// Lost packets that leave again before the queue, with the time they were queued.
@@ -472,7 +472,7 @@ impl LaneSender {
     }
 }
 
-/// What follows when the queue has room, and the urgency of the most urgent of it.
+/// Stream data that waits for room in the queue, and the urgency of its most urgent part.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeldBack {
     pub(crate) bytes: u64,

@@ -42,8 +42,8 @@ pub(super) struct Attachment {
 enum Answer {
     Nothing,
     Attached,
-    /// The client is at another proxy. What it still sends here counts for a while, which the
-    /// anchor decides.
+    /// The client is at another proxy, since this time. Packets that it still sends here are
+    /// forwarded for a while; the anchor decides about them.
     Superseded(Instant),
 }
 

@@ -209,7 +209,7 @@ impl StreamEnd for RelayTurn<'_> {
     fn passes_at(&mut self, now: Instant, direction: Direction, bytes: usize) -> Instant {
         let limit = self.accounts[usize::from(self.tenant.0)].frames_pass_at(direction, bytes);
         match direction {
-            // What is refused is not kept.
+            // Refused frames are not kept.
             Direction::Up if !self.relay.is_agreed() => Instant::ZERO,
             // It waits for the leg to come up, and for the anchor to confirm the streams.
             Direction::Up if self.handle.is_none() => Instant::FAR_FUTURE,

@@ -11,8 +11,8 @@
 //! meanwhile: a slower link may still bring what precedes an outage. Time does not count, since a
 //! peer may send rarely.
 //!
-//! Packets in doubt wait no longer than others do. What is not accepted is not remembered: its copy
-//! on a slower link is the first.
+//! Packets in doubt wait no longer than others do. A packet that is not accepted is not remembered,
+//! so its copy on a slower link counts as the first.
 
 use std::time::Duration;
 

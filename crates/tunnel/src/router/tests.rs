@@ -373,7 +373,7 @@ fn memory_is_bounded_while_the_clock_stands_still() {
     }
     let numbers = bench.numbers();
     assert!(numbers.len() > 15_000 && numbers.is_sorted(), "the oldest go out");
-    // Nothing is kept of what was sent, as it is never acknowledged.
+    // Sent packets are not kept, as they are never acknowledged.
     let sent = &bench.router.status().stats.lanes[0].sent;
     assert_eq!((sent.queue_bytes, sent.copy_queue_bytes, sent.drops.total()), (0, 0, 0));
 }

@@ -1,4 +1,4 @@
-//! What a client has used up in all its sessions: a new session gives no new allowance.
+//! The allowance that a client has used in all its sessions: a new session gives no new one.
 //!
 //! ```text
 //! key ─► sessions it may begin: a few at once, then one in a while
@@ -25,7 +25,7 @@ const JOIN_INTERVAL: Duration = Duration::from_secs(5);
 const REPLACED_MAX: u32 = 4;
 const REPLACED_WITHIN: Duration = Duration::from_secs(600);
 
-/// The clients that have begun a session, of those that the server knows.
+/// The known clients that have begun a session.
 #[derive(Debug, Default)]
 pub(super) struct Accounts(BTreeMap<PublicKey, Account>);
 

@@ -6,7 +6,7 @@ use roadweave_identity::PublicKey;
 
 use super::Server;
 
-/// What one session has carried.
+/// The traffic of one session.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SessionFigures {
     /// The client.
@@ -22,7 +22,7 @@ pub struct PathFigures {
     pub uplink: Option<String>,
     /// The smoothed round-trip time.
     pub smoothed_rtt: Duration,
-    /// The share of packets lost of late, 0..1.
+    /// The recent share of lost packets, 0..1.
     pub loss: f32,
     /// Bytes from the client.
     pub bytes_received: u64,

@@ -1,8 +1,8 @@
-//! What a server keeps of its clients beyond their sessions.
+//! State that a server keeps about its clients beyond their sessions.
 //!
-//! All shards of a server share it: at any of them a client finds what was learned and what it has
-//! used up, and a refused client is one log line. It is locked when sessions begin and end, and for
-//! refusals, never for a packet.
+//! All shards of a server share it: at any of them a client finds its learned state and its used
+//! allowance, and a refused client is logged once. It is locked when sessions begin and end, and
+//! for refusals, never for a packet.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ use super::refusals::Refusals;
 use super::speedtest::TestBook;
 use crate::learned::Learned;
 
-/// What a server keeps of its clients, and of those it refused; clones share it.
+/// State that a server keeps about its clients and about refused ones; clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Kept(Arc<Shared>);
 

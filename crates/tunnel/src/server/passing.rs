@@ -104,7 +104,7 @@ impl Server {
                 }
                 LegEvent::StreamsOver(id) => self.end(now, id, "the client's streams are over"),
                 LegEvent::Frames(id) => _ = self.touched.insert(id),
-                // What it sends here is lost until the leg is back.
+                // Packets that it sends here are lost until the leg is back.
                 LegEvent::Away(id) => {
                     self.send_control(id, &Control::Move { why: Reason::Other, grace: None });
                 }

@@ -78,7 +78,7 @@ impl Server {
 
     /// The counts for [`Server::totals`].
     pub fn tally(&self) -> Tally {
-        // Listed even if there is none.
+        // A status is listed even if no path has it.
         let mut paths: BTreeMap<_, _> = PathStatus::ALL.map(|status| (status, 0)).into();
         let mut round_trips = Vec::new();
         let connections = self.sessions.keys().filter_map(|id| self.endpoint.connection(*id));

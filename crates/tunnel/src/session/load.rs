@@ -31,7 +31,7 @@ const BATCH: usize = 1024;
 /// Delay of the next attempt to send a control message.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// What a session has carried for speed tests.
+/// Traffic of a session for speed tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoadStats {
     /// Datagrams sent.
@@ -109,7 +109,7 @@ impl Session {
         self.loads.sending = Some(Sending { plan, ..Sending::default() });
     }
 
-    /// Ends `test` in both directions; the other end still gets the sum of what was sent.
+    /// Ends `test` in both directions; the other end still gets the totals of the sent load.
     pub(crate) fn stop_load(&mut self, now: Instant, test: TestId) {
         self.loads.receiving.take_if(|receiving| receiving.expected.test == test);
         let of_test = |sending: &&mut Sending| sending.plan.test == test;

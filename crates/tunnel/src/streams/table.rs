@@ -234,7 +234,7 @@ impl<K: Copy + Eq + Hash> StreamsTable<K> {
         self.away_bytes
     }
 
-    /// Ends streams that wait too long, and the oldest of those that hold over `most` bytes.
+    /// Ends streams of long absent clients, and the oldest ones while all hold over `most` bytes.
     pub(crate) fn handle_timeout(&mut self, now: Instant, most: usize) {
         while let Some((_, owner)) =
             self.away.first().copied().filter(|(since, _)| *since + KEPT_FOR <= now)

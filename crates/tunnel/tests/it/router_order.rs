@@ -106,8 +106,8 @@ fn stream(delays: &[Option<u16>]) -> Vec<(u64, u32)> {
     delays.iter().enumerate().filter_map(packet).collect()
 }
 
-/// A gap every two seconds: after how many packets, its width, and the delay of what is missing, if
-/// it comes.
+/// A gap every two seconds: after how many packets, its width, and the delay of its packets, if
+/// they come.
 fn lone_gaps(gaps: &[(u32, u32, Option<u16>)]) -> Vec<(u64, u32)> {
     let (mut number, mut arrivals) = (0, Vec::new());
     for (second, (before, width, delay)) in gaps.iter().enumerate() {

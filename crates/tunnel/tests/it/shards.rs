@@ -168,7 +168,7 @@ impl World {
         let mut io = MemoryIo::new(now);
         flush(&mut self.shards[number], &mut io);
         for (route, packet) in io.transmitted {
-            // What goes to a port that its address translator has forgotten is lost.
+            // A packet to a port that its address translator has forgotten is lost.
             let place = route.destination.port().checked_sub(self.port).map(usize::from);
             let Some(place) = place.filter(|place| place / 2 < self.clients.len()) else {
                 continue;

@@ -1,11 +1,11 @@
-//! What one lane has received.
+//! Receive counters of one lane.
 
 use roadweave_proto::{Delays, DropCounters};
 use serde::{Deserialize, Serialize};
 
 use crate::lane::reorder::OrderStats;
 
-/// What one lane has received.
+/// Receive counters of one lane.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReceiveStats {
     /// Inner packets delivered.

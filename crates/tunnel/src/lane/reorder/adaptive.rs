@@ -123,7 +123,7 @@ impl Adaptive {
     }
 
     /// Releases the unit at `last`, its held predecessors before it and its followers after it.
-    /// What is missing before them is given up.
+    /// Missing packets before them are given up.
     fn release_up_to(&mut self, last: ExtendedId, out: &mut Outlet<'_>) {
         let mut first = last;
         let mut root = None;

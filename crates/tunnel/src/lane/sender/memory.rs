@@ -41,7 +41,7 @@ impl LaneSender {
         self.sent_flows.retain_from(|id| self.encoder.symbol(id).is_some());
     }
 
-    /// Frees `bytes` bytes of what waits: packets, then copies, then repairs.
+    /// Frees `bytes` bytes of waiting data: packets, then copies, then repairs.
     pub(super) fn shed_waiting(&mut self, now: Instant, bytes: u64) {
         let mut freed = 0;
         while freed < bytes {

@@ -285,7 +285,7 @@ impl LaneSender {
         (until > now).then_some(Life { since: now, until })
     }
 
-    /// `lost`: the first packet, and a mask of those from it on that the repair is for.
+    /// `lost`: a mask, from the packet `start` on, of the packets that the repair is for.
     fn queue_repair(
         &mut self,
         life: Life,

@@ -114,7 +114,7 @@ impl LaneSender {
         Ok(())
     }
 
-    /// What the strategy has learned of the networks, as JSON; or what an earlier one had.
+    /// The strategy's knowledge of the networks, as JSON, or that of an earlier strategy.
     pub(crate) fn learned(&self) -> Option<String> {
         self.scheduler.learned().or_else(|| self.learned.clone())
     }

@@ -69,7 +69,7 @@ impl LaneSender {
         }
     }
 
-    /// Sends the oldest packet that leaves again; `false` if there is none or it must wait.
+    /// Sends the oldest packet that leaves again; `false` if no packet does or it must wait.
     pub(super) fn send_again(&mut self, now: Instant, carrier: &mut impl Carrier) -> bool {
         let Some((since, id)) = self.again.front().copied() else { return false };
         if self.has_expired(now, id) {
@@ -92,7 +92,7 @@ impl LaneSender {
         true
     }
 
-    /// Sends the packet at the front of the queue; `false` if there is none or it must wait.
+    /// Sends the packet at the front of the queue; `false` if the queue is empty or it must wait.
     pub(super) fn send_next(&mut self, now: Instant, carrier: &mut impl Carrier) -> bool {
         self.expire(now);
         let Some(front) = self.queue.front() else { return false };
@@ -148,8 +148,8 @@ impl LaneSender {
         PREDECESSOR_HEADER + stamp
     }
 
-    /// Sends a source packet on all chosen paths, of which the first carries the packet itself.
-    /// What a path refuses waits for it, behind earlier copies.
+    /// Sends a source packet on all chosen paths; the first carries the packet itself. A copy that
+    /// a path refuses waits for it, behind earlier copies.
     pub(super) fn send_source(
         &mut self,
         now: Instant,

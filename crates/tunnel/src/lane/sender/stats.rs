@@ -1,10 +1,10 @@
-//! What one lane has sent.
+//! Send counters of one lane.
 
 use roadweave_proto::DropCounters;
 use roadweave_recovery::RecoveryStats;
 use serde::{Deserialize, Serialize};
 
-/// What one lane has sent, in packets and bytes of datagram payload.
+/// Send counters of one lane, in packets and bytes of datagram payload.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SendStats {
     /// Inner packets that came in.

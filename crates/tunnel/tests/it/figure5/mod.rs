@@ -38,9 +38,9 @@ pub struct Figure5 {
     limit: Option<(u32, Instant)>,
     /// The packet that is waited at, and until when.
     waiting: Option<(u32, Instant)>,
-    /// What went out, and when.
+    /// Packets that were sent, and when.
     pub sent: BTreeMap<u32, Instant>,
-    /// What came when its turn was over.
+    /// Packets that arrived after their turn.
     pub discarded: BTreeSet<u32>,
     /// Waits that were over.
     pub timeouts: u64,
