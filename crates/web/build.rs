@@ -1,5 +1,5 @@
 //! Puts the built page (`make web`) into the program as a table of its files with their types.
-//! Without Node there is none, and the program shows how to build it.
+//! Without a built page the table is empty, and the program shows how to build it.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -46,7 +46,7 @@ pub(crate) struct Api {
     names: Names,
     check: Check,
     read_only: bool,
-    /// Tells the page that the program restarted and sample numbers begin again.
+    /// Identifies this run: if it changes, sample numbers begin again.
     run: String,
     changes: Arc<Semaphore>,
 }

@@ -1,4 +1,4 @@
-//! The level of WiFi, as far as the driver reports it. What a modem receives is not here.
+//! The level of WiFi, if the driver reports it. Levels of modems are in the client's status.
 
 use std::collections::BTreeMap;
 use std::fs;
