@@ -38,7 +38,7 @@ pub struct Device {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceState {
-    /// The box waits for somebody to let it in.
+    /// The box waits for admission by a person.
     Pending,
     /// The box's key is admitted.
     Active,

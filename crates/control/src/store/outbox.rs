@@ -17,11 +17,11 @@ pub struct Changed {
     pub position: i64,
     /// When, milliseconds since 1970.
     pub at_ms: i64,
-    /// The tenant of what has changed.
+    /// The tenant of the changed record.
     pub tenant: String,
-    /// The kind of what has changed.
+    /// The kind of the changed record.
     pub kind: String,
-    /// The name of what has changed.
+    /// The name of the changed record.
     pub subject: String,
     /// Its version since.
     pub version: i64,
