@@ -190,7 +190,8 @@ mod tests {
 
     #[test]
     fn only_the_answer_to_the_probe_counts() {
-        let lies: [fn(&[u8]) -> Vec<u8>; 5] = [
+        type Lie = fn(&[u8]) -> Vec<u8>;
+        let lies: [Lie; 5] = [
             |probe| probe.to_vec(),
             |probe| answer(probe)[..30].to_vec(),
             |probe| {

@@ -74,11 +74,12 @@ pub(in crate::driver) trait Egress {
     fn write_last(&mut self, node: &mut Self::Node);
 }
 
+/// Dropped in this order: streams are reset while the filters and routes of their packets stand.
 pub(in crate::driver) struct ServingRole<E> {
     name: &'static str,
     listen: String,
-    serving: Serving,
     far_end: Option<FarEnd>,
+    serving: Serving,
     pub(in crate::driver) egress: E,
 }
 
@@ -180,18 +181,19 @@ impl Ground {
         tables: Tables,
         options: ServingOptions,
     ) -> Result<Served<E>, DriverError> {
+        // On an error these are dropped from the last to the first, so that the lock goes last.
         let Self { lock, instance, signals, clock, waker, metrics, listen, sockets, .. } = self;
-        let edge = Edge::new(clock, self.tuns.into_iter().next());
+        let (tuns, host, far_ends) = (self.tuns, self.host, self.far_ends);
+        let edge = Edge::new(clock, tuns.into_iter().next());
         let mut driver = Driver::new(Some((&instance, signals, metrics)), waker, edge, node)?;
         // A proxy has a second socket for its legs.
         for (uplink, socket) in [None, Some(LEG_SOCKET)].into_iter().zip(sockets) {
             driver.add_socket(uplink, socket)?;
         }
         egress.tell_start(name, &listen, &driver);
-        let far_end =
-            self.far_ends.map(|settings| FarEnd::start(settings, 1, &driver)).transpose()?;
-        let serving = Serving::start(&mut driver, options, tables, self.host, instance.name())?;
-        let role = ServingRole { name, listen, serving, far_end, egress };
+        let far_end = far_ends.map(|settings| FarEnd::start(settings, 1, &driver)).transpose()?;
+        let serving = Serving::start(&mut driver, options, tables, host, instance.name())?;
+        let role = ServingRole { name, listen, far_end, serving, egress };
         Ok(Running { driver, role, instance, lock })
     }
 }
