@@ -7,39 +7,37 @@
 //! ```
 //!
 //! Each figure of [`Bound`] is a bound by itself; no single schedule need reach all of them.
-//! [`Bound::reachable`] is the other side: what one clairvoyant schedule reaches. The optimum lies
-//! between the two.
+//! [`Bound::reachable`] is what one clairvoyant schedule reaches; the optimum lies between the two.
 //!
 //! # Why it is a bound
 //!
 //! Take any schedule on these links, with any redundancy, coding, splitting, order, or omission.
 //!
-//! 1. *Bytes.* A byte of capacity at `t` carries something about packets released by then, and what
-//!    it carries is there at `t + delay` or later: queues, other packets and first in, first out
-//!    only delay it further, loss only takes it away. (A packet's delay is that of the moment at
-//!    which its last byte departs; how that is granted stands in `bound/slots.rs`.) Overheads are
-//!    not charged.
-//! 2. *Delays.* Let the packets of a set `S` arrive whole within `d` of their release. For every
-//!    subset `X`, suppose the receiver is given all other packets for free. A byte of capacity is
-//!    of use for `X` only if some packet `x` of `X` has `release(x) <= t` and `t + delay <=
-//!    release(x) + d`: before the first such release it cannot know of what is missing, and where
-//!    it arrives after the deadlines of all packets of `X` released by `t`, these are decoded
-//!    already. Contents are incompressible, so `X` is no larger than the capacity usable for it,
-//!    coded or not. That is Hall's condition: `S` can be matched, byte by byte, to usable capacity.
-//!    So no schedule brings more bytes within `d` than the greatest matching (`bound/matching.rs`);
-//!    what is missing is the fewest packets if it is the largest ones. A percentile is the least
-//!    `d` within which enough packets can arrive, out of *all that were sent*.
-//! 3. *Losses, frames per second.* The same with the deadline for `d`; and, of whole frames, with
-//!    the end of the observation.
-//! 4. *Stalls* (`bound/stalls.rs`). Pictures change only when something can arrive, or within the
-//!    player's frame wait after it, and not before the first frame can be whole.
+//! 1. *Bytes.* A byte of capacity at `t` carries information about packets released by then, which
+//!    arrives at `t + delay` or later: queues and FIFO order only delay it further, loss only
+//!    removes it. (A packet has the delay of the moment at which its last byte departs; see
+//!    `bound/slots.rs`.) Overheads are not charged.
+//! 2. *Delays.* Let the packets of a set `S` arrive complete within `d` of their release. For every
+//!    subset `X`, suppose that the receiver gets all other packets for free. A byte of capacity is
+//!    useful to `X` only if some packet `x` of `X` has `release(x) <= t` and `t + delay <=
+//!    release(x) + d`. Before the first such release it cannot carry anything about `X`; if it
+//!    arrives after the deadlines of all packets of `X` released by `t`, these are decoded already.
+//!    Contents are incompressible, so `X` is no larger than the capacity usable for it, coded or
+//!    not. That is Hall's condition: `S` can be matched, byte by byte, to usable capacity. So no
+//!    schedule delivers more bytes within `d` than the greatest matching (`bound/matching.rs`). The
+//!    missing bytes are the fewest packets if these are the largest. A percentile is the least `d`
+//!    within which enough packets can arrive, out of *all packets sent*.
+//! 3. *Losses, frames per second.* The same with the deadline in place of `d`, and for whole frames
+//!    with the end of the observation.
+//! 4. *Stalls* (`bound/stalls.rs`). The picture changes only when something can arrive or within
+//!    the player's frame wait after that, and not before the first frame can be complete.
 //!
-//! Dropping slow packets would improve a percentile over delivered packets, so comparisons take
-//! [`delays_of_all`]: what has not arrived by the deadline counts as the deadline.
+//! Dropping slow packets would improve a percentile over delivered packets, so comparisons use
+//! [`delays_of_all`]: a packet that has not arrived by the deadline counts as the deadline.
 //!
-//! The stall ratio is weak where links are slow but never silent: a clairvoyant schedule can hold
-//! frames back almost whole and complete one every 200 ms with a few bytes. There
-//! [`Bound::reachable`] says more.
+//! The stall ratio is a weak bound where links are slow but never silent: a clairvoyant schedule
+//! can hold frames back almost complete and finish one every 200 ms with a few bytes.
+//! [`Bound::reachable`] is more informative there.
 
 use std::time::Duration;
 
@@ -69,11 +67,11 @@ pub use self::slots::LINK_PACKET_BYTES_MAX;
 /// The links, the stream and the player that a bound is for.
 #[derive(Clone, Debug)]
 pub struct Question<'a> {
-    /// What the links can do, in the direction of the stream.
+    /// Traces of the links, in the direction of the stream.
     pub links: &'a [&'a Trace],
     /// When the traces start; the links are empty then.
     pub origin: Instant,
-    /// What was sent; packets ascend by the time of sending, none before `origin`.
+    /// The stream as sent; packets ascend by the time of sending, none before `origin`.
     pub stream: &'a StreamLog,
     /// The bytes of each packet as the sender gave it to the tunnel: one entry per packet.
     pub bytes: &'a [usize],
@@ -83,36 +81,36 @@ pub struct Question<'a> {
     pub end: Instant,
 }
 
-/// The best that each figure can be on given links.
+/// The best value of each figure on given links.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bound {
-    /// Delay of all packets sent, ms; what is later than the deadline counts as the deadline.
+    /// Delay of all packets sent, ms; later packets and losses count as the deadline.
     pub delay_ms: Percentiles,
-    /// Share of the stream time in stalls that no schedule avoids, 0..1.
+    /// Share of the stream time in unavoidable stalls, 0..1.
     pub stall_ratio: f64,
-    /// Frames per second that can be whole.
+    /// Frames per second that can be complete.
     pub fps: f64,
     /// Share of packets that cannot arrive by the deadline, 0..1.
     pub residual_loss: f64,
-    /// What the clairvoyant scheduler reaches with one schedule.
+    /// What one schedule of the clairvoyant scheduler reaches.
     pub reachable: Reachable,
-    /// What schedulers reach that do not know the future.
+    /// What schedulers reach without knowing the future.
     #[serde(default)]
     pub informed: Informed,
 }
 
-/// Figures of schedulers that know the links, and not the future (`bound/informed.rs`).
+/// Figures of schedulers that know the links but not the future (`bound/informed.rs`).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Informed {
-    /// Of one that sees the links as they are.
+    /// Sees the links as they are.
     pub at_once: Reachable,
-    /// Of one that sees them a round trip later.
+    /// Sees the links a round trip later.
     pub late: Reachable,
-    /// Of the latter with a copy of 30 % of the packets in room without a queue.
+    /// `late` with copies of 30 % of the packets, where there is room without a queue.
     pub insured: Reachable,
-    /// The same with a copy of every packet for which there is such room.
+    /// `late` with copies of all packets, where there is room without a queue.
     pub doubled: Reachable,
-    /// Of `late` with copies of every packet on every link all the time, at no cost.
+    /// `late` with copies of every packet on every link at every time, at no cost.
     pub copies: Reachable,
 }
 
@@ -120,9 +118,9 @@ pub struct Informed {
 /// earliest arrival and drops none.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reachable {
-    /// Delay of all packets sent, ms; what is later than the deadline counts as the deadline.
+    /// Delay of all packets sent, ms; later packets and losses count as the deadline.
     pub delay_ms: Percentiles,
-    /// 0..1.
+    /// Share of the stream time in stalls, 0..1.
     pub stall_ratio: f64,
     /// Undamaged frames shown per second.
     pub fps: f64,
@@ -134,7 +132,7 @@ pub struct Reachable {
 pub type Curve = Vec<(f64, f64)>;
 
 const INSURED_SHARE: f64 = 0.3;
-/// Precision of the bound's delays, which err to the low side.
+/// Precision of the delays; errors are to the low side.
 const DELAY_STEP: Duration = Duration::from_micros(10);
 
 impl Bound {
@@ -160,8 +158,7 @@ impl Bound {
     /// The bound of a scenario's judged stream, and its curve of delays.
     ///
     /// `None` if the stream reacts to arrivals, or if a link has jitter, which makes some packets
-    /// faster than the trace says. Dead links and cross traffic only make results worse than the
-    /// bound.
+    /// faster than the trace. Dead links and cross traffic only make results worse than the bound.
     pub fn of_scenario(scenario: &Scenario) -> Option<(Self, Curve)> {
         let index = scenario.judged()?;
         let spec = &scenario.traffic[index];
@@ -256,7 +253,7 @@ impl Informed {
 }
 
 /// Delays of all packets sent, ascending; a packet lost or later than `deadline` counts as
-/// `deadline`. `arrivals`: one entry per packet of `stream`.
+/// `deadline`. `arrivals` has one entry per packet of `stream`.
 pub fn delays_of_all(
     stream: &StreamLog,
     arrivals: &[Option<Instant>],
@@ -277,7 +274,7 @@ struct Clairvoyant<'a> {
     batches: Vec<Batch>,
     /// Bytes of the `i + 1` largest packets.
     largest_packets: Vec<u64>,
-    /// ns since the origin.
+    /// In ns since the origin.
     end: u64,
 }
 
@@ -315,7 +312,7 @@ impl<'a> Clairvoyant<'a> {
         fewest(&largest, matching.missing_bytes(self.end))
     }
 
-    /// Nearest-rank percentiles, as [`Percentiles::of_sorted`] takes them of a schedule's delays.
+    /// By nearest rank, as in [`Percentiles::of_sorted`].
     fn percentiles(&self) -> Percentiles {
         let matching = Matching::new(&self.slots, self.batches.clone(), self.end);
         let packets = self.largest_packets.len();
@@ -325,7 +322,7 @@ impl<'a> Clairvoyant<'a> {
         let mut low = 0;
         let mut at = |per_mille: usize| {
             let late = packets - (packets * per_mille).div_ceil(1_000);
-            // `low`, the percentile before this one, is too small; `high` is enough.
+            // `low`, the previous percentile, is too small; `high` is enough.
             let mut high = deadline;
             while missing_for_good <= late && high - low > nanos(DELAY_STEP) {
                 let middle = low + (high - low) / 2;
@@ -352,7 +349,6 @@ impl<'a> Clairvoyant<'a> {
     }
 }
 
-/// Running sums of `bytes`, the largest first.
 fn largest_first(bytes: impl Iterator<Item = u64>) -> Vec<u64> {
     let mut sorted: Vec<u64> = bytes.collect();
     sorted.sort_unstable_by(|a, b| b.cmp(a));
@@ -363,7 +359,6 @@ fn largest_first(bytes: impl Iterator<Item = u64>) -> Vec<u64> {
     sums.collect()
 }
 
-/// The fewest items that together have `missing` bytes.
 fn fewest(largest_first: &[u64], missing: u64) -> usize {
     if missing == 0 { 0 } else { largest_first.partition_point(|&sum| sum < missing) + 1 }
         .min(largest_first.len())

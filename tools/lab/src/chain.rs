@@ -2,14 +2,13 @@
 //!
 //! ```text
 //! box 0 ─┐                      ┌─► proxy 0 ─┐
-//! box 1 ─┼── access: delay,     │            ├── legs: delay, loss, cut ──► anchor ─► tenants
+//! box 1 ─┼── access: delay,     │            ├── backhauls: delay, loss, cut ──► anchor ─► tenants
 //! box 2 ─┘   loss               └─► proxy 1 ─┘
 //! ```
 //!
-//! A box may have a client at each proxy at one time, with the same key, as during a move; or one
-//! client that chooses among all proxies. Boxes belong to tenants in turn, and boxes of different
-//! tenants have the same inner addresses.
-//! Equal configurations and equal calls give equal chains.
+//! A box may have a client at each proxy at the same time, with the same key, as during a move, or
+//! one client that chooses among all proxies. Boxes belong to tenants in turn; boxes of different
+//! tenants share inner addresses. Equal configurations and calls give equal chains.
 
 mod network;
 mod nodes;
@@ -36,7 +35,7 @@ pub use self::nodes::{anchor_key, box_identity, inner_address, proxy_key};
 pub struct ChainConfig {
     /// Number of boxes.
     pub boxes: usize,
-    /// Number of tenants; boxes belong to them in turn.
+    /// Number of tenants. Boxes belong to them in turn.
     pub tenants: usize,
     /// Number of proxies.
     pub proxies: usize,
@@ -44,13 +43,13 @@ pub struct ChainConfig {
     pub access_delay: Duration,
     /// Share of packets lost between boxes and proxies.
     pub access_loss: f64,
-    /// One-way delay of the legs.
+    /// One-way delay of the backhauls.
     pub leg_delay: Duration,
-    /// Share of packets lost on the legs.
+    /// Share of packets lost on the backhauls.
     pub leg_loss: f64,
-    /// Largest UDP payload on the legs, bytes.
+    /// Largest UDP payload on the backhauls, bytes.
     pub leg_mtu: usize,
-    /// Configured rate of the legs.
+    /// Configured rate of the backhauls.
     pub leg_rate: Option<Rate>,
     /// Rate limits of tenants, by number.
     pub tenant_rates: BTreeMap<usize, Rate>,
@@ -63,7 +62,7 @@ pub struct ChainConfig {
 }
 
 impl ChainConfig {
-    /// Boxes of one tenant and two proxies, 20 ms away; the legs take 5 ms.
+    /// Boxes of one tenant and two proxies, 20 ms away; backhauls take 5 ms.
     pub fn new(boxes: usize) -> Self {
         Self {
             boxes,
@@ -90,7 +89,7 @@ pub struct StreamsAt {
     pub boxes: bool,
     /// Proxies that relay streams.
     pub proxies: BTreeSet<usize>,
-    /// Memory for the streams of all clients at the anchor, bytes, if it takes streams.
+    /// Memory for the streams of all clients at the anchor, bytes; `None` without streams.
     pub anchor: Option<usize>,
 }
 
@@ -117,14 +116,14 @@ pub enum NodeId {
     Anchor,
 }
 
-/// An inner packet that came out at an end.
+/// An inner packet that left the tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChainArrival {
-    /// When the packet came out.
+    /// When the packet left the tunnel.
     pub at: Instant,
-    /// The box or the anchor.
+    /// Where it left: a box or the anchor.
     pub node: NodeId,
-    /// The tenant whose device got it.
+    /// The tenant whose device received it.
     pub tenant: usize,
     /// The inner packet.
     pub packet: Bytes,
@@ -140,7 +139,6 @@ pub struct Chain {
     proxies: BTreeMap<usize, Server>,
     anchor: Option<Anchor>,
     devices: Vec<Arc<PeerTable>>,
-    /// Number of starts; each has random numbers of its own.
     lives: u8,
     network: Network,
     arrivals: VecDeque<ChainArrival>,
@@ -179,7 +177,7 @@ impl Chain {
         nodes::tenants(&self.config)
     }
 
-    /// The time.
+    /// The current time.
     pub fn now(&self) -> Instant {
         self.now
     }
@@ -227,12 +225,12 @@ impl Chain {
         self.clients.remove(&(number, proxy));
     }
 
-    /// Cuts or restores the leg of a proxy.
+    /// Cuts or restores the backhaul of a proxy.
     pub fn cut_leg(&mut self, proxy: usize, is_cut: bool) {
         self.network.cut_leg(proxy, is_cut);
     }
 
-    /// Closes all legs at the anchor. Panics if the anchor does not run.
+    /// Closes all backhauls at the anchor. Panics if the anchor does not run.
     pub fn close_legs(&mut self) {
         let anchor = self.anchor.as_mut().expect("it runs");
         let none = Peers::default();
@@ -273,7 +271,7 @@ impl Chain {
         }
     }
 
-    /// Sends whatever may leave now.
+    /// Sends all packets that may leave now.
     pub fn flush(&mut self) {
         let nodes: Vec<NodeId> = self.nodes().collect();
         nodes.into_iter().for_each(|node| self.turn(node));
@@ -294,22 +292,22 @@ impl Chain {
         self.now = end;
     }
 
-    /// The next inner packet that came out.
+    /// The next inner packet that left the tunnel.
     pub fn poll_arrival(&mut self) -> Option<ChainArrival> {
         self.arrivals.pop_front()
     }
 
-    /// Events of the anchor, and when.
+    /// Events of the anchor with their times.
     pub fn anchor_events(&self) -> &[(Instant, AnchorEvent)] {
         &self.anchor_events
     }
 
-    /// Events of proxies: when, proxy, event.
+    /// Events of proxies: time, proxy, event.
     pub fn proxy_events(&self) -> &[(Instant, usize, ServerEvent)] {
         &self.proxy_events
     }
 
-    /// Events of clients: when, box, proxy, event.
+    /// Events of clients: time, box, proxy, event.
     pub fn client_events(&self) -> &[(Instant, usize, usize, ClientEvent)] {
         &self.client_events
     }
@@ -344,7 +342,6 @@ impl Chain {
         touched.into_iter().for_each(|node| self.turn(node));
     }
 
-    /// Delivers a packet; returns its receiver.
     fn hand_over(&mut self, packet: &Packet) -> Option<NodeId> {
         let (node, meta) = packet.meta()?;
         match node {
@@ -415,9 +412,9 @@ impl Io for NodeIo<'_> {
         let (at, node) = (self.now, self.node);
         let tenant = match node {
             NodeId::Box { number, .. } => number % self.tenants,
-            // A proxy has no device; a packet for one would show up here.
+            // A proxy has no device; a packet for one would be noticed by this number.
             NodeId::Proxy(_) => usize::MAX,
-            // The device of its first tenant.
+            // To the device of its first tenant.
             NodeId::Anchor => 0,
         };
         self.arrivals.extend(packets.map(|packet| ChainArrival { at, node, tenant, packet }));
@@ -430,7 +427,7 @@ impl Io for NodeIo<'_> {
     }
 }
 
-/// The proxy of a client that chooses among all.
+/// Number of the proxy of a client that chooses among all.
 pub const ANY_PROXY: usize = 1_000;
 
 /// The address of a proxy.

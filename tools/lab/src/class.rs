@@ -7,7 +7,7 @@
 //!     the sum, 90 % of the time         ──> tight     less                      ──> starved
 //! ```
 //!
-//! On decisive drives a bond is worth the most: no link alone suffices, all together do.
+//! A bond is worth the most on decisive drives: no link alone suffices, all together do.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,13 +18,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::slots_until;
 
-/// How hard a drive is for a stream of some rate.
+/// How hard a drive is for a stream of a given rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {
     /// One link suffices.
     Easy,
-    /// The links suffice together, and none does alone.
+    /// The links suffice together, but no link alone.
     Decisive,
     /// The links suffice together 90 % of the time.
     Tight,
@@ -75,7 +75,6 @@ impl fmt::Display for Class {
     }
 }
 
-/// What a link can carry around each [`STEP`], bit/s.
 fn usable(trace: &Trace, duration: Duration) -> Vec<f64> {
     let steps = duration.as_nanos().div_ceil(STEP.as_nanos()) as u32;
     let mut rates: Vec<f64> = match &**trace.capacity() {
@@ -108,9 +107,8 @@ fn usable(trace: &Trace, duration: Duration) -> Vec<f64> {
 const STEP: Duration = Duration::from_millis(100);
 /// Links with a higher one-way delay are useless to a live stream.
 const DELAY_MAX: Duration = Duration::from_millis(80);
-/// Share of time in which a sufficient single link suffices.
 const ALONE: f64 = 0.99;
-/// Share of time in which the links suffice together on a decisive drive, and on a tight one.
+/// Share of time in which all links together suffice on a decisive and on a tight drive.
 const DECISIVE: f64 = 0.98;
 const TIGHT: f64 = 0.90;
 
@@ -120,7 +118,7 @@ mod tests {
 
     use super::*;
 
-    /// A link that carries so many Mbit/s in each of ten seconds.
+    /// Mbit/s in each of ten seconds.
     fn link(mbps: [u64; 10]) -> Trace {
         let steps = (0_u32..).zip(mbps).map(|(second, mbps)| {
             (Duration::from_secs(second.into()), Rate::from_kbps(mbps * 1_000))

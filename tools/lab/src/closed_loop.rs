@@ -1,11 +1,11 @@
-//! A video whose encoder follows the tunnel's target: what a viewer sees, and how soon.
+//! A video whose encoder follows the tunnel's target: quality and delay at the viewer.
 //!
 //! ```text
 //! links ─► Scenario with an adaptive (or a fixed) encoder ─► run ─► Seen: SSIM, delays, stalls
 //! ```
 //!
-//! Delays are those of all frames: one that never becomes whole counts as the player's deadline.
-//! SSIM is that of frames shown undamaged, by the model of the encoder.
+//! Delays are those of all frames: an incomplete frame counts as the player's deadline. SSIM is
+//! that of frames shown undamaged, by the model of the encoder.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub struct ClosedLoop {
     pub strategy: Strategy,
     /// How the encoder finds the size of frames.
     pub encoder: Encoder,
-    /// The lane's deadline.
+    /// Deadline of the lane.
     pub deadline: Duration,
     /// Frames per second.
     pub fps: u32,
@@ -39,10 +39,10 @@ pub struct ClosedLoop {
     pub seed: u64,
 }
 
-/// How an encoder finds the size of its next frame.
+/// How an encoder determines the size of its next frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoder {
-    /// Each frame is as large as the tunnel's target, up to this rate.
+    /// Each frame has the size of the tunnel's target, up to this rate.
     Adaptive(Rate),
     /// A constant rate, with a key frame each second.
     Fixed(Rate),
@@ -51,14 +51,14 @@ pub enum Encoder {
 /// What a viewer saw.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Seen {
-    /// Mean SSIM of the frames that were shown undamaged, dB.
+    /// Mean SSIM of the frames shown undamaged, dB.
     pub ssim_db: f64,
-    /// SSIM of each of them, dB, ascending.
+    /// SSIM of each frame shown undamaged, dB, ascending.
     pub ssims_db: Vec<f64>,
-    /// Mean SSIM of all frames, dB; 0 for those that were not shown undamaged, or came later than
-    /// the lane's deadline.
+    /// Mean SSIM of all frames, dB; 0 for frames that are damaged, or later than the lane's
+    /// deadline.
     pub in_time_db: f64,
-    /// Share of the frames that were shown undamaged, 0..1.
+    /// Share of frames shown undamaged, 0..1.
     pub undamaged: f64,
     /// Share of the time in stalls above 200 ms, 0..1.
     pub stall_ratio: f64,
@@ -68,12 +68,12 @@ pub struct Seen {
     pub frame_delays_ms: Vec<f64>,
     /// Rate sent, Mbit/s.
     pub sent_mbps: f64,
-    /// Bytes beyond the inner packets, as a share of these.
+    /// Bytes beyond the inner packets, as a share of the inner packets.
     pub redundancy: f64,
 }
 
 impl ClosedLoop {
-    /// Runs the video; fails if the links make no world.
+    /// Runs the video; fails if the world cannot be created.
     pub fn run(&self) -> Result<Seen, WorldError> {
         Ok(Seen::of(&run(&self.scenario())?, self.deadline))
     }
@@ -87,7 +87,7 @@ impl ClosedLoop {
             Encoder::Fixed(bitrate) => FrameSource::Synthetic { bitrate },
         };
         let lasting = Duration::from_secs(self.seconds.into());
-        // Key frames are made when one is needed; those of each second would only skip.
+        // Key frames are made on request; a key frame each second would only skip frames.
         let jumps = matches!(self.encoder, Encoder::Adaptive(_));
         let player = Player { fps: self.fps, jumps, ..Player::default() };
         let video = TrafficSpec::video(Rate::ZERO, lasting);
@@ -140,7 +140,6 @@ impl Seen {
 }
 
 impl VideoReport {
-    /// SSIM of a frame as it was coded, dB.
     fn quality_of(&self, frame: usize) -> f64 {
         self.ssim_db.get(frame).copied().unwrap_or_else(|| {
             let sent = &self.stream.log.frames[frame];

@@ -1,4 +1,4 @@
-//! Many drives under many strategies: the figures of each, and all together.
+//! Many drives under many strategies: figures of each drive, and of all together.
 //!
 //! ```text
 //!   drive x strategy ──Job──> Scenario ──run──> Outcome ──> Measured ─┐
@@ -7,14 +7,14 @@
 //! ```
 //!
 //! A [`Measured`] depends on the drive, the strategy and the [`Setting`] alone, so that jobs may
-//! run in any order, on any number of cores, and results may be kept. Their combination is a pure
+//! run in any order on any number of cores, and results may be stored. Combining them is a pure
 //! function: equal settings give equal bytes of JSON.
 //!
-//! Names beside strategies: `single:*` stands for each link of a drive alone, `best-single` for the
-//! best of these, which is known only afterwards.
+//! There are two names beside those of strategies: `single:*` for each link of a drive alone, and
+//! `best-single` for the best of these, which is known only afterwards.
 //!
-//! Delays are those of *all* packets sent: one that never arrives, or later than the deadline,
-//! counts as the deadline. Otherwise a strategy could improve its percentiles by dropping packets.
+//! Delays cover *all* packets sent: lost and late packets count as the deadline. Otherwise a
+//! strategy could improve its percentiles by dropping packets.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -54,11 +54,11 @@ pub struct Setting {
     pub bitrate_bps: u64,
     /// Duration of the stream, seconds.
     pub seconds: u32,
-    /// Seed of all randomness; of several, the first.
+    /// Seed of all randomness; with several seeds, the first.
     pub seed: u64,
     /// The congestion control of every path.
     pub congestion: CongestionControl,
-    /// The machine that both ends run on.
+    /// The machine of both ends.
     #[serde(default, skip_serializing_if = "Machine::is_punctual")]
     pub machine: Machine,
 }
@@ -80,7 +80,7 @@ pub struct Measured {
     /// The figures.
     #[serde(flatten)]
     pub figures: Figures,
-    /// From the capture of a frame to its last packet, of complete frames, ms.
+    /// Time from the capture of a frame to its last packet, of complete frames, ms.
     pub frame_delay_ms: Percentiles,
     /// Where late packets lost their time.
     pub causes: Causes,
@@ -96,28 +96,28 @@ pub struct RunDetail {
     pub delays: Histogram,
     /// Begin and end of every stall, ms since the start of the stream.
     pub stalls_ms: Vec<(f64, f64)>,
-    /// What passed through each link.
+    /// Statistics of each link.
     pub links: Vec<LinkReport>,
     /// What happened over time.
     pub timeline: Timeline,
 }
 
-/// One strategy on one drive, beside the bound and the first strategy.
+/// One strategy on one drive, compared with the bound and with the first strategy.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// What the strategy did.
+    /// Results of the strategy.
     #[serde(flatten)]
     pub measured: Measured,
     /// The best link, for [`BEST_SINGLE`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<String>,
-    /// Its p99 delay by the bound's.
+    /// Its p99 delay relative to the bound's.
     pub delay_p99_over_bound: Option<f64>,
-    /// Its stall ratio by that of the bound; absent where the bound does not stall.
+    /// Its stall ratio relative to the bound's; absent if the bound's is zero.
     pub stall_ratio_over_bound: Option<f64>,
-    /// Its p99 delay by the first strategy's.
+    /// Its p99 delay relative to the first strategy's.
     pub delay_p99_over_first: Option<f64>,
-    /// Its stall ratio by the first strategy's; absent where that does not stall.
+    /// Its stall ratio relative to the first strategy's; absent if that is zero.
     pub stall_ratio_over_first: Option<f64>,
 }
 
@@ -126,14 +126,14 @@ pub struct Entry {
 pub struct Compared {
     /// The drive's name.
     pub name: String,
-    /// The seed of everything random.
+    /// Seed of all randomness.
     #[serde(default)]
     pub seed: u64,
     /// How hard it is for this stream.
     pub class: Class,
-    /// The bound, which no strategy can beat.
+    /// The bound.
     pub bound: Bound,
-    /// The least possible delays; with details only.
+    /// The least possible delays, if there are details.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bound_within: Curve,
     /// In the order of the contestants; links of [`EVERY_SINGLE`] in the order of the drive.
@@ -145,9 +145,9 @@ pub struct Compared {
 pub struct ClassPool {
     /// The class.
     pub class: Class,
-    /// Its drives.
+    /// Number of its drives.
     pub drives: usize,
-    /// The strategies on them.
+    /// Results of the strategies on these drives.
     pub pooled: Vec<Pooled>,
 }
 
@@ -159,11 +159,11 @@ pub struct Comparison {
     /// Settings of all runs.
     #[serde(flatten)]
     pub setting: Setting,
-    /// By name; each once for every seed.
+    /// Ascending by name; one entry per drive and seed.
     pub drives: Vec<Compared>,
-    /// Each strategy over all drives, the first first.
+    /// Each strategy over all drives, in order.
     pub pooled: Vec<Pooled>,
-    /// Each strategy over the drives of each class that has some, the easiest class first.
+    /// Each strategy over the drives of each class, the easiest class first, without empty classes.
     pub classes: Vec<ClassPool>,
 }
 
@@ -178,7 +178,7 @@ impl Setting {
         Rate::from_bps(self.bitrate_bps)
     }
 
-    /// The stream of generated frames.
+    /// The synthetic video stream.
     pub fn video(&self) -> TrafficSpec {
         TrafficSpec::video(self.bitrate(), self.duration())
     }
@@ -219,7 +219,7 @@ impl Contestant {
         names.into_iter().map(parse).collect()
     }
 
-    /// Strategies to run on `drive` for these contestants, each once, in order.
+    /// Strategies to run on `drive` for these contestants, in order and without repetition.
     pub fn strategies(contestants: &[Self], drive: &Drive) -> Vec<Strategy> {
         let mut seen = BTreeSet::new();
         let all = contestants.iter().flat_map(|contestant| contestant.strategies_on(drive));
@@ -268,7 +268,7 @@ impl Measured {
         }
     }
 
-    /// Order of quality, lower is better: stalls first, then the tail of delays.
+    /// Sort key, lower is better: stalls first, then the tail of delays.
     fn badness(&self) -> [f64; 5] {
         let delay = &self.figures.delay_ms;
         [self.figures.stall_ratio, delay.p99, delay.p95, delay.p50, self.figures.residual_loss]
@@ -276,7 +276,7 @@ impl Measured {
 }
 
 impl Compared {
-    /// Combines the results of `contestants` on one drive. `measured`: one entry per strategy of
+    /// Combines the results of `contestants` on one drive. `measured` has one entry per strategy of
     /// [`Contestant::strategies`], in its order.
     pub fn new(
         name: &str,
@@ -318,7 +318,7 @@ impl Compared {
 }
 
 impl Comparison {
-    /// Combines the results of all drives, which are sorted by name.
+    /// Combines the results of all drives, sorted by name.
     pub fn new(version: &str, setting: Setting, mut drives: Vec<Compared>) -> Self {
         drives.sort_by(|a, b| a.name.cmp(&b.name).then(a.seed.cmp(&b.seed)));
         let all: Vec<&Compared> = drives.iter().collect();
@@ -350,7 +350,7 @@ impl Comparison {
     }
 }
 
-/// Number of different drives, whatever the number of seeds.
+/// Number of different drives, regardless of seeds.
 pub fn count(drives: &[&Compared]) -> usize {
     pool::names(drives).len()
 }

@@ -3,12 +3,12 @@
 //! ```text
 //! vehicle 0: client, uplinks 0 .. ─┐  a delay for each uplink, and loss
 //! vehicle 1: client, uplinks 0 .. ─┼───────────────────────────────────► server
-//! vehicle 2: an endpoint without a client: a hostile end with a valid key
+//! vehicle 2: an endpoint without a client: a hostile client with a valid key
 //! ```
 //!
 //! [`World`](crate::world::World) is one client with links that have rates, queues and traces. A
-//! crowd shows what many clients do to one another at the server. Equal configurations and equal
-//! calls give equal crowds.
+//! crowd shows how many clients affect one another at the server. Equal configurations and calls
+//! give equal crowds.
 
 mod hostile;
 mod network;
@@ -41,7 +41,7 @@ pub struct CrowdConfig {
     pub vehicles: usize,
     /// The uplinks of each client.
     pub uplinks: u32,
-    /// One-way delay of the first uplink; each further one has 10 ms more.
+    /// One-way delay of the first uplink; each further uplink has 10 ms more.
     pub delay: Duration,
     /// Share of packets lost.
     pub loss: f64,
@@ -53,9 +53,9 @@ pub struct CrowdConfig {
     pub memory_max: usize,
     /// Memory limit of one session, bytes.
     pub client_memory_max: usize,
-    /// Time of the server's processor for each packet in or out.
+    /// CPU time of the server for each packet in or out.
     pub server_time: Duration,
-    /// Time for each packet of the processor that all vehicles share.
+    /// CPU time for each packet, on the CPU that all vehicles share.
     pub vehicles_time: Duration,
     /// Rate limits of vehicles, by number.
     pub rate_limits: BTreeMap<usize, Rate>,
@@ -85,12 +85,12 @@ impl CrowdConfig {
     }
 }
 
-/// An inner packet that came out of the tunnel.
+/// An inner packet that left the tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CrowdArrival {
-    /// When the packet came out.
+    /// When the packet left the tunnel.
     pub at: Instant,
-    /// At which vehicle, or `None` for the server.
+    /// The vehicle that received it; `None` for the server.
     pub vehicle: Option<usize>,
     /// The inner packet.
     pub packet: Bytes,
@@ -121,8 +121,8 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    /// A crowd at [`Instant::ZERO`] in which no vehicle has started; fails if the server cannot be
-    /// made.
+    /// A crowd at [`Instant::ZERO`] without a started vehicle; fails if the server cannot be
+    /// created.
     #[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
     pub fn new(config: CrowdConfig) -> Result<Self, ConfigError> {
         let epoch = Epoch::new(std::time::Instant::now());
@@ -144,7 +144,7 @@ impl Crowd {
         })
     }
 
-    /// The time.
+    /// The current time.
     pub fn now(&self) -> Instant {
         self.now
     }
@@ -168,8 +168,8 @@ impl Crowd {
         self.flush_vehicle(vehicle);
     }
 
-    /// Starts a bare endpoint with the key of a vehicle, for a hostile end. Panics if the
-    /// transport's settings cannot be used.
+    /// Starts a bare endpoint with the key of a vehicle, for a hostile client. Panics if the
+    /// transport settings are invalid.
     pub fn start_bare(&mut self, vehicle: usize) {
         let transport = self.transport(vehicle, 0);
         let own = Arc::new(identity(vehicle));
@@ -199,7 +199,7 @@ impl Crowd {
         self.vehicles_processor.pause(self.now + time);
     }
 
-    /// Packets sent so far, and those without room.
+    /// Counts of packets sent and dropped.
     pub fn counts(&self) -> Counts {
         let no_room = self.server_processor.no_room + self.vehicles_processor.no_room;
         Counts { no_room, ..self.network.counts }
@@ -238,7 +238,7 @@ impl Crowd {
         }
     }
 
-    /// Sends whatever may leave now.
+    /// Sends all packets that may leave now.
     pub fn flush(&mut self) {
         for vehicle in self.ends.keys().copied().collect::<Vec<_>>() {
             self.turn_vehicle(vehicle);
@@ -260,17 +260,17 @@ impl Crowd {
         self.now = end;
     }
 
-    /// The next inner packet that came out.
+    /// The next inner packet that left the tunnel.
     pub fn poll_arrival(&mut self) -> Option<CrowdArrival> {
         self.arrivals.pop_front()
     }
 
-    /// Events of the server, and when.
+    /// Events of the server with their times.
     pub fn server_events(&self) -> &[(Instant, ServerEvent)] {
         &self.server_events
     }
 
-    /// Events of the client of a vehicle, and when.
+    /// Events of the client of a vehicle with their times.
     pub fn client_events(&self, vehicle: usize) -> &[(Instant, ClientEvent)] {
         self.client_events.get(&vehicle).map_or(&[], Vec::as_slice)
     }
@@ -315,7 +315,6 @@ impl Crowd {
         }
     }
 
-    /// Lets vehicles handle a batch of packets and what is due; returns the number of packets.
     fn step_vehicles(&mut self) -> usize {
         let now = self.now;
         let mut touched = BTreeSet::new();
@@ -345,7 +344,6 @@ impl Crowd {
         handled
     }
 
-    /// Lets the server handle a batch of packets and what is due; returns the number of packets.
     fn step_server(&mut self) -> usize {
         let mut handled = 0;
         for (at, Flying { vehicle, uplink, packet, .. }) in self.server_processor.take() {
@@ -375,7 +373,6 @@ impl Crowd {
         self.take_events(vehicle);
     }
 
-    /// Takes the output of a vehicle after a call that handled what is due.
     fn flush_vehicle(&mut self, vehicle: usize) {
         let (now, arrivals) = (self.now, &mut self.arrivals);
         let mut io = EndIo { now, vehicle: Some(vehicle), network: &mut self.network, arrivals };
@@ -456,7 +453,7 @@ pub fn server_key() -> PublicKey {
     server_identity().public_key()
 }
 
-/// What the server of a crowd knows of a vehicle.
+/// The server's peer entry of a vehicle.
 pub fn peer(config: &CrowdConfig, vehicle: usize) -> (PublicKey, Peer) {
     let rate_limit = config.rate_limits.get(&vehicle).copied();
     let addresses = vec![IpAddr::from(inner_address(vehicle)).into()];
@@ -504,10 +501,9 @@ fn server(
     Ok((server, peers))
 }
 
-/// Default settings with a seed that differs by end and by life.
 fn transport(seed: u64, end: u64, life: u8) -> TransportConfig {
     let mut bytes = [life; 32];
-    // The first eight seed the tunnel's randomness.
+    // The first eight bytes seed the tunnel's randomness.
     let own = seed.wrapping_add(end.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     bytes[..8].copy_from_slice(&own.to_le_bytes());
     bytes[8..16].copy_from_slice(&end.to_le_bytes());

@@ -1,16 +1,16 @@
-//! How long the propagation delay of a link stays the same, and whether a replay shows its changes
-//! to applications that pause.
+//! How long the propagation delay of a link stays constant, and whether applications that pause
+//! notice its changes in a replay.
 //!
 //! ```text
 //! idle round trips, half of each ─► the least of each second: bins ─┬─► differences of neighbours
 //!                                                                   └─► change points ─► how long
 //! ```
 //!
-//! Change points are those of the most probable segmentation of the bins: normal values with
-//! unknown mean and variance in each segment (conjugate prior), and a change in each second with
-//! the same chance; exactly, by dynamic programming (Fearnhead, Exact and efficient Bayesian
-//! inference for multiple changepoint problems, 2006). Segments whose means are less than 2 ms
-//! apart count as one.
+//! Change points are those of the most probable segmentation of the bins: each segment has normal
+//! values with unknown mean and variance (conjugate prior), and each second has the same chance of
+//! a change. It is computed exactly, by dynamic programming (Fearnhead, Exact and efficient
+//! Bayesian inference for multiple changepoint problems, 2006). Segments whose means differ by less
+//! than 2 ms count as one.
 //!
 //! Source: LoLa sections 4.1 and 4.2, figures 3, 4 and 6.
 
@@ -20,7 +20,7 @@ use roadweave_emulate::{AtEnd, Capacity, Link, LinkSettings, Opportunities, Time
 use roadweave_proto::{Instant, Rate};
 use serde::Serialize;
 
-/// The least one-way delay of each second of `trace`, ms; `None` where every probe is lost.
+/// The least one-way delay of each second of `trace`, ms; `None` if every probe is lost.
 pub fn bins(trace: &Trace) -> Vec<Option<f64>> {
     let seconds = trace.length().unwrap_or(Duration::from_secs(1)).as_secs() as u32;
     let least = |second: u32| {
@@ -37,8 +37,7 @@ pub fn differences(bins: &[Option<f64>]) -> Vec<f64> {
     bins.windows(2).filter_map(known).collect()
 }
 
-/// Durations for which the delay stayed the same, seconds. A second without an answer counts as the
-/// one before.
+/// Durations of constant delay, seconds. A second without an answer counts as the previous one.
 pub fn persistence(bins: &[Option<f64>]) -> Vec<usize> {
     let mut last = bins.iter().flatten().next().copied().unwrap_or_default();
     let filled = bins.iter().map(|bin| {
@@ -63,11 +62,12 @@ pub fn persistence(bins: &[Option<f64>]) -> Vec<usize> {
     segments.into_iter().map(|(count, _)| count).collect()
 }
 
-/// Where the segments of the most probable segmentation end, ascending; the last is the end.
+/// Ends of the segments of the most probable segmentation, ascending; the last is the end of
+/// `values`.
 fn change_points(values: &[f64]) -> Vec<usize> {
     let model = Model::of(values);
-    // By end: the probability of the best segmentation up to there (logarithm), and where its last
-    // segment begins.
+    // By end: log probability of the best segmentation up to there, and where its last segment
+    // begins.
     let mut best = vec![(0.0, 0)];
     for end in 1..=values.len() {
         let of = |begin: usize| {
@@ -87,9 +87,8 @@ fn change_points(values: &[f64]) -> Vec<usize> {
     ends
 }
 
-/// Normal values with unknown mean and variance.
 struct Model {
-    /// Sums of the first values and of their squares, relative to the median.
+    /// Prefix sums of the values and of their squares, relative to the median.
     sums: Vec<(f64, f64)>,
     /// The logarithm of the gamma function of 1, 1.5, 2, ...
     ln_gamma: Vec<f64>,
@@ -113,7 +112,6 @@ impl Model {
         Self { sums, ln_gamma }
     }
 
-    /// The logarithm of the marginal likelihood of the values `begin..end`.
     fn likelihood(&self, begin: usize, end: usize) -> f64 {
         let count = (end - begin) as f64;
         let sum = self.sums[end].0 - self.sums[begin].0;
@@ -130,23 +128,23 @@ impl Model {
     }
 }
 
-/// One sender over one replay of a delay that rises (figure 4).
+/// One sender over one replay of a rising delay (figure 4).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Rise {
     /// The replay has delays, not only delivery opportunities.
     pub has_delays: bool,
-    /// The sender sends without a pause.
+    /// The sender sends without pauses.
     pub full_throttle: bool,
     /// Median one-way delay of the second before the change, ms.
     pub before_ms: f64,
-    /// Highest delay of the first 100 ms after it, ms.
+    /// Highest delay of the first 100 ms after the change, ms.
     pub peak_ms: f64,
-    /// Median of what left from a second after it on, ms.
+    /// Median delay of packets sent at least a second after the change, ms.
     pub after_ms: f64,
 }
 
-/// A link of 6 Mbit/s whose round trip goes from 20 to 60 ms after 5 s, replayed with its delays
-/// and without, to a sender at full rate and to one that sends three packets each 100 ms.
+/// A link of 6 Mbit/s whose round trip rises from 20 to 60 ms after 5 s, replayed with and without
+/// its delays, to a sender at full rate and to one that sends three packets each 100 ms.
 pub fn rises() -> Vec<Rise> {
     let each = [(true, true), (true, false), (false, true), (false, false)];
     each.map(|(has_delays, full_throttle)| rise(has_delays, full_throttle)).into()
@@ -160,7 +158,7 @@ fn rise(has_delays: bool, full_throttle: bool) -> Rise {
     let mut delays: Vec<(Duration, f64)> = Vec::new();
     let mut now = Instant::ZERO;
     while now.since(Instant::ZERO) < LENGTH - Duration::from_millis(300) {
-        // A packet without room in the queue shows no delay.
+        // A packet dropped by the full queue has no delay.
         (0..burst).for_each(|_| _ = link.push(now, PACKET as usize, now));
         now += pause;
         while let Some(at) = link.poll_timeout().filter(|at| *at <= now) {
@@ -187,8 +185,8 @@ fn rise(has_delays: bool, full_throttle: bool) -> Rise {
     }
 }
 
-/// A recording of the link: opportunities and delays; or, as Cellsim has it, opportunities alone,
-/// between which the longer delay leaves a gap.
+/// A recording of the link: opportunities and delays, or, as in Cellsim, opportunities alone, with
+/// a gap where the delay rises.
 fn replay(has_delays: bool) -> Trace {
     let interval = RATE.time_for(PACKET);
     let count = LENGTH.as_nanos().div_ceil(interval.as_nanos()) as u32 - 1;
@@ -208,16 +206,13 @@ fn replay(has_delays: bool) -> Trace {
 }
 
 const BIN: Duration = Duration::from_secs(1);
-/// Probes in a second.
 const PROBES: u32 = 5;
-/// Smaller changes do not count (LoLa section 4.2), ms.
+/// Smaller changes do not count, ms (LoLa section 4.2).
 const SIGNIFICANT_MS: f64 = 2.0;
-/// Prior chance of a change in a second.
 const CHANGE: f64 = 0.05;
-/// Weight of the prior's mean in values, and the prior's scale of variances, square ms.
+/// Weight of the prior's mean, in values, and scale of the prior's variance, square ms.
 const PRIOR_WEIGHT: f64 = 0.01;
 const PRIOR_VARIANCE: f64 = 1.0;
-/// The link of figure 4.
 const RATE: Rate = Rate::from_kbps(6_000);
 const PACKET: u64 = 1_500;
 const BEFORE: Duration = Duration::from_millis(10);

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Client, server and streams are the product's, without a network beyond them: the client reads at
-//! once, and the server always has data. TCP without a tunnel downloads the same over each link.
+//! once, and the server always has data. For comparison, TCP downloads the same over each link
+//! without a tunnel.
 
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ pub struct Download {
     pub links: Vec<DuplexLink>,
     /// Size of the download; cut off after [`CUT`].
     pub bytes: u64,
-    /// How frames of streams are sent; `None`: the product's default.
+    /// Lane of the streams; `None`: the product's default.
     pub lane: Option<LaneConfig>,
     /// The congestion control of every path.
     pub congestion: CongestionControl,
@@ -39,13 +40,13 @@ pub struct Download {
 /// The result of a download.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Downloaded {
-    /// From the request to the last byte, or to the cut.
+    /// Time from the request to the last byte, or to the cut-off.
     pub seconds: f64,
     /// Goodput, in order, Mbit/s.
     pub goodput_mbps: f64,
-    /// By link: rate given to it towards the vehicle meanwhile, Mbit/s with all headers.
+    /// By link: rate sent into it towards the vehicle, Mbit/s with all headers.
     pub pushed_mbps: Vec<f64>,
-    /// Share of the bytes of the server's lane that were repairs or sent again.
+    /// Share of the bytes of the server's lane that were repairs or retransmissions.
     pub redundant: f64,
 }
 
@@ -55,7 +56,7 @@ impl Download {
         Self { links, bytes, lane: None, congestion: CongestionControl::default(), seed }
     }
 
-    /// Runs the download; fails if the links make no world.
+    /// Runs the download; fails if the world cannot be created.
     pub fn run(&self) -> Result<Downloaded, WorldError> {
         let defaults = StreamsConfig::default();
         let lane = self.lane.clone().unwrap_or_else(|| defaults.lane.clone());
@@ -82,7 +83,7 @@ impl Download {
         })
     }
 
-    /// The same by TCP without a tunnel, over each link alone.
+    /// The same download by TCP without a tunnel, over each link alone.
     pub fn by_tcp(&self, algorithm: Algorithm) -> Vec<Fetched> {
         let config = SocketConfig { algorithm, mtu: LINK_MTU, seed: self.seed };
         let alone = |link| fetch(link, &config, (Direction::Down, Some(self.bytes)), CUT);
@@ -90,12 +91,12 @@ impl Download {
     }
 }
 
-/// Counters of a world.
 #[derive(Debug, Default)]
 struct Counted {
-    /// Bytes given to each link towards the vehicle.
+    /// Bytes sent into each link towards the vehicle.
     links: Vec<u64>,
-    /// Bytes sent by the server's lane of streams, and those of them that were not the first.
+    /// Bytes sent by the server's lane of streams, and how many of them were not sent for the first
+    /// time.
     lane: u64,
     redundant: u64,
 }
@@ -120,7 +121,6 @@ struct Ends {
 }
 
 impl Ends {
-    /// Requests `bytes` bytes and reads them, for at most `time`; returns how long it took.
     fn run(&mut self, world: &mut World, bytes: u64, time: Duration) -> Duration {
         let (begun, end) = (world.now(), world.now() + time);
         let mut asked = None;
@@ -173,7 +173,6 @@ impl Ends {
     }
 }
 
-/// Opens a stream, if there is a session that carries streams.
 fn ask(world: &mut World) -> Option<StreamId> {
     let asked = world.use_client_streams(|now, _, streams| {
         let website = Destination::of_address([192, 0, 2, 80].into(), 80)?;
@@ -184,11 +183,9 @@ fn ask(world: &mut World) -> Option<StreamId> {
     asked.flatten()
 }
 
-/// Idle time before a download.
 const REST: Duration = Duration::from_millis(500);
 /// Time after which a download is cut off.
 pub const CUT: Duration = Duration::from_secs(60);
-/// The largest IP packet of a link without a tunnel, bytes.
 const LINK_MTU: u16 = 1_500;
 static CHUNK: [u8; 1 << 16] = [0; 1 << 16];
 

@@ -1,12 +1,12 @@
-//! Synthetic drives with as many of each class as the recorded ones have.
+//! Synthetic drives, with as many of each class as among the recorded drives.
 //!
 //! ```text
 //! DriveSet: 0, 1, 2, .. ─> class of its 90 s at 30 Mbit/s ─┬─> still wanted: the next drive
 //!                                                          └─> enough of them: left out
 //! ```
 //!
-//! Chance alone makes too few easy drives: the recorded ones seem to be chosen by class
-//! (docs/experiments/synthetic-drives.md). A set that stands for them needs as many of each.
+//! Unselected drives would have too few easy ones: the recorded drives seem to be chosen by class
+//! (docs/experiments/synthetic-drives.md).
 
 use std::time::Duration;
 
@@ -15,25 +15,21 @@ use roadweave_proto::Rate;
 
 use crate::class::Class;
 
-/// The drives of a set, by class; equal seeds give equal drives, however many are taken.
+/// The drives of a set, by class; equal seeds give equal drives, regardless of the number taken.
 #[derive(Clone, Debug)]
 pub struct DrivesByClass {
     set: DriveSet,
-    /// The next drive of the set to check.
     next: u32,
-    /// Number still wanted of each class.
     wanted: [u32; Class::ALL.len()],
-    /// Number checked since.
     looked_at: u32,
 }
 
 impl DrivesByClass {
-    /// Drives of `set`, chosen by the class of their first 90 s whatever its length.
+    /// Drives of `set`, chosen by the class of their first 90 s, whatever their length.
     pub fn of(set: DriveSet) -> Self {
         Self { set, next: 0, wanted: RECORDED, looked_at: 0 }
     }
 
-    /// Whether drive `index` of the set is wanted; it counts as taken then.
     fn takes(&mut self, index: u32) -> bool {
         let drive = DriveSet { length: LENGTH, ..self.set }.drive(index);
         let mut class = class(&drive) as usize;
@@ -74,10 +70,9 @@ fn class(drive: &Drive) -> Class {
 
 /// Easy, decisive, tight and starved drives among each [`DriveSet::DRIVES`].
 const RECORDED: [u32; Class::ALL.len()] = [7, 36, 8, 8];
-/// Length that classes are computed over.
 const LENGTH: Duration = Duration::from_secs(90);
 const BITRATE: Rate = Rate::from_kbps(30_000);
-/// After so many drives any class is taken; some 170 usually suffice.
+/// After this many drives any class is taken; some 170 usually suffice.
 const LOOKED_AT_MAX: u32 = 40 * DriveSet::DRIVES;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! What happens to links while a scenario runs: a script of events, and cross traffic.
+//! Events of links while a scenario runs: a script, and cross traffic.
 //!
 //! ```text
-//! script ─┬─ down, up, rebind, unplug, plug ─► the world, when their time comes
+//! script ─┬─ down, up, rebind, unplug, plug ─► the world, at their time
 //!         └─ delay, capacity ─► the links' traces, before the run (so that the bound knows them too)
 //! cross traffic ─► a link's queue, packet by packet
 //! ```
@@ -28,28 +28,27 @@ pub struct Event {
     pub action: Action,
 }
 
-/// What may happen to a link.
+/// An action on a link.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Action {
-    /// The link dies: it loses what it holds and all that it is given.
+    /// The link dies: it loses its queue and all further packets.
     Down,
     /// The link lives again.
     Up,
-    /// The network's address translator gives the link another public address; the vehicle does not
-    /// notice.
+    /// The NAT gives the link another public address; the vehicle does not notice.
     Rebind,
     /// The modem is pulled out: the link dies and its interface vanishes.
     Unplug,
     /// The modem is plugged in: the link lives, and its interface has another address.
     Plug,
-    /// From now on the link's propagation delay is the trace's plus this, both ways.
+    /// From now on the propagation delay is that of the trace plus this, both ways.
     Delay(Duration),
-    /// From now on the link's capacity is the trace's times this (0..=1,000), both ways.
+    /// From now on the capacity is that of the trace times this (0..=1,000), both ways.
     Capacity(f64),
 }
 
 impl Action {
-    /// Applies the event; delay and capacity are in the traces already.
+    /// Applies the event, except for delay and capacity, which are in the traces already.
     pub fn act_on(self, world: &mut World, link: usize) {
         match self {
             Self::Down => world.set_dead(link, true),

@@ -1,4 +1,4 @@
-//! What a viewer sees of a change of server: a video from a vehicle, and a fault in the middle.
+//! What a viewer sees of a failover: a video from a vehicle, and a server fault in the middle.
 //!
 //! ```text
 //! Failover ─► Servers with two servers, 30 Mbit/s ─► 5 s later the fault ─► Seen: gap, frames lost
@@ -14,7 +14,7 @@ use crate::traffic::{Detail, TrafficSpec};
 use crate::world::WorldError;
 use crate::world::servers::{Fault, Servers, ServersConfig};
 
-/// A video, and a fault of the server that it goes through.
+/// A video during a fault of its server.
 #[derive(Clone, Debug)]
 pub struct Failover {
     /// The links.
@@ -25,16 +25,16 @@ pub struct Failover {
     pub bitrate: Rate,
     /// The lanes of both ends.
     pub lanes: Vec<LaneConfig>,
-    /// Seed of the time of the fault, and of all other randomness.
+    /// Seed of the time of the fault and all other randomness.
     pub seed: u64,
 }
 
 /// What the viewer saw.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Seen {
-    /// The longest time between two whole frames from half a second before the fault on.
+    /// The longest time between two complete frames, from half a second before the fault on.
     pub gap_ms: f64,
-    /// Frames that never became whole.
+    /// Frames that never became complete.
     pub frames_lost: usize,
     /// Number of moves to another server.
     pub moves: usize,
@@ -56,8 +56,8 @@ impl Failover {
         Self { links, fault, bitrate, lanes: default_lanes(), seed }
     }
 
-    /// Servers at these sites, in the client's order, each so many milliseconds from the egress, if
-    /// given. Fails if no client or server can be made.
+    /// Servers at these sites, in the client's order; `to_anchor` is their distance from the egress
+    /// in ms, if given. Fails if a client or server cannot be created.
     pub fn fleet(&self, sites: &[&str], to_anchor: &[u64]) -> Result<Servers, WorldError> {
         Servers::new(&ServersConfig {
             links: self.links.clone(),
@@ -69,7 +69,7 @@ impl Failover {
         })
     }
 
-    /// Runs the video and the fault; fails if no client or server can be made.
+    /// Runs the video and the fault; fails if a client or server cannot be created.
     pub fn run(&self) -> Result<Seen, WorldError> {
         let mut fleet = self.fleet(&["here", "there"], &[])?;
         fleet.run_until(VIDEO_BEGINS);
@@ -107,11 +107,10 @@ impl Failover {
     }
 }
 
-/// By then the session, its standby and the paths of both are there.
+/// The session, its standby and the paths of both are up by then.
 const VIDEO_BEGINS: Instant = Instant::from_millis(6_000);
 const LASTS: Duration = Duration::from_secs(12);
-/// Time from the begin of the video to the fault, to which up to a second is added.
+/// Time from the beginning of the video to the fault, plus up to a second.
 const FAULT_AFTER: Duration = Duration::from_secs(5);
-/// Time for packets still on their way at the end.
 const SETTLES: Duration = Duration::from_secs(3);
 const BEFORE: Duration = Duration::from_millis(500);

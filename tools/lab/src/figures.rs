@@ -1,4 +1,4 @@
-//! What a demo has measured, as the table, the report and `--json` show it.
+//! Figures of a demo, as the table, the report and `--json` show them.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::video::quality::Percentiles;
 
-/// The result of a whole demo; the names are those that every measuring command uses.
+/// The result of a whole demo; all measuring commands use these names.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Results {
-    /// Which links: `synthetic`, or the name of the recorded drive.
+    /// The links: `synthetic`, or the name of the recorded drive.
     pub scenario: String,
-    /// Seed of everything random.
+    /// Seed of all randomness.
     pub seed: u64,
     /// Duration of the stream, seconds.
     pub seconds: u32,
@@ -28,27 +28,26 @@ pub struct Figures {
     pub fps: f64,
     /// Sum of the gaps between shown frames above 200 ms, by the stream time, 0..1.
     pub stall_ratio: f64,
-    /// Mean structural similarity of what was seen to what was sent, 0..1; absent unless the
+    /// Mean structural similarity of the pictures seen to the pictures sent, 0..1; absent unless
     /// pictures were decoded and compared.
     pub ssim: Option<f64>,
-    /// Delay of all packets sent, ms; one that never arrived, or later than the deadline, counts as
-    /// the deadline.
+    /// Delay of all packets sent, ms; lost and later packets count as the deadline.
     pub delay_ms: Percentiles,
     /// Delay of the packets that arrived, ms; absent where several runs are pooled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_arrived_ms: Option<Percentiles>,
     /// Share of packets lost or later than the deadline, 0..1.
     pub residual_loss: f64,
-    /// The part of `residual_loss` that did arrive, after the deadline, 0..1.
+    /// The part of `residual_loss` that arrived after the deadline, 0..1.
     pub late: f64,
-    /// Bytes sent beyond the distinct inner packets, as a share of these, 0..1 and above.
+    /// Bytes sent beyond the distinct inner packets, as a share of these; may exceed 1.
     pub redundancy: f64,
-    /// CPU time of the client, by the duration of the stream, percent of one core; absent in
-    /// virtual time.
+    /// CPU time of the client by the duration of the stream, percent of one core; absent in virtual
+    /// time.
     pub cpu_percent: Option<f64>,
 }
 
-/// One run in full, for the report.
+/// One run in detail, for the report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Run {
     /// The figures.
@@ -61,24 +60,24 @@ pub struct Run {
     pub timeline: Timeline,
 }
 
-/// What happened in each [`Timeline::STEP`] of a run; what was not measured is empty.
+/// Values for each [`Timeline::STEP`] of a run; empty if not measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Timeline {
     /// Rate at which the client sent over each uplink, Mbit/s, by the uplink's name.
     pub uplinks: Vec<(String, Vec<f64>)>,
-    /// Packets of the stream sent in this step that never arrived or came after the deadline.
+    /// Packets of the stream sent in this step that were lost or late.
     pub missing: Vec<u32>,
-    /// Of the missing ones, those that did arrive.
+    /// The late ones among them.
     pub late: Vec<u32>,
-    /// Coded and repeated datagrams that the client sent.
+    /// Coded and repeated datagrams sent by the client.
     pub repairs: Vec<u32>,
-    /// Packets that arrived in this step by a repair.
+    /// Packets that arrived in this step thanks to a repair.
     pub recovered: Vec<u32>,
-    /// What each link can carry, vehicle to cloud, Mbit/s, by the link's name.
+    /// Capacity of each link, vehicle to cloud, Mbit/s, by the link's name.
     pub capacities: Vec<(String, Vec<f64>)>,
-    /// Bytes that waited in each link at the end of the step, vehicle to cloud, by the link's name.
+    /// Bytes queued in each link at the end of the step, vehicle to cloud, by the link's name.
     pub link_queues: Vec<(String, Vec<u64>)>,
-    /// Bytes that waited in the client's lanes at the end of the step.
+    /// Bytes queued in the client's lanes at the end of the step.
     pub lane_queue: Vec<u64>,
 }
 
@@ -87,11 +86,11 @@ impl Timeline {
     pub const STEP: Duration = Duration::from_millis(100);
 }
 
-/// The emulated links, and other circumstances for the report.
+/// The emulated links and other facts for the report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scene {
     /// Name and capacity (Mbit/s per [`Timeline::STEP`]) of each link, vehicle to cloud.
     pub links: Vec<(String, Vec<f64>)>,
-    /// Other facts, as pairs of a word and its value.
+    /// Other facts, as pairs of name and value.
     pub facts: Vec<(String, String)>,
 }

@@ -1,5 +1,5 @@
-//! A whole fleet in virtual time: the control plane with the product's agents, desks, placement,
-//! health and rollouts, over a model of the data plane.
+//! A whole fleet in virtual time: the control plane with the product's agents, controller sessions,
+//! placement, health and rollouts, over a model of the data plane.
 //!
 //! ```text
 //!  boxes ──Agent──┐  streams, with delays           ┌─ Desk ─┐
@@ -8,13 +8,13 @@
 //!     faults: plan.rs                                              candidates, Rollout
 //! ```
 //!
-//! The product's own code: every message, signature, proof and decision about documents,
-//! revocations, tables, candidates, health and waves. Modelled: the database, time, and the data
+//! The product's own code handles every message, signature, proof and decision about documents,
+//! revocations, tables, candidates, health and waves. Modelled are the database, time, and the data
 //! plane (a box is on the candidate proxy of the least delay and leaves a dead one within a
-//! second). Batched: keep-alives and probes are only counted; a proxy samples itself but not its
-//! sessions; boxes learn of other boxes' revocations every six hours, of a proxy's at once; tables
-//! change once a minute. With [`FleetConfig::is_thorough`] every message is serialized and every
-//! signature verified by each member; otherwise one member's verification holds for all. Equal
+//! second). Some work is batched: keep-alives and probes are only counted; a proxy samples itself
+//! but not its sessions; boxes learn of revoked boxes every six hours, of revoked proxies at once;
+//! tables change once a minute. With [`FleetConfig::is_thorough`] every message is serialized and
+//! each member verifies every signature; otherwise one member's verification counts for all. Equal
 //! configurations give equal bytes.
 
 mod cast;
@@ -50,11 +50,11 @@ const PROOFS_MAX: usize = 65_536;
 /// Configuration of a fleet.
 #[derive(Clone, Debug, Serialize)]
 pub struct FleetConfig {
-    /// Boxes at the start; more join later.
+    /// Boxes at the start; more are added later.
     pub boxes: usize,
     /// Proxies, spread over [`FleetConfig::regions`] with two sites each.
     pub proxies: usize,
-    /// Replicas of the controller, on one database.
+    /// Replicas of the controller, which share one database.
     pub replicas: usize,
     /// Regions, with two tenants each.
     pub regions: usize,
@@ -84,8 +84,8 @@ impl FleetConfig {
     }
 }
 
-/// `Connect` counts only if it is the latest planned attempt, `Silent` only if the replica still
-/// does not answer.
+/// `Connect` counts only for the latest planned attempt, `Silent` only if the replica still does
+/// not answer.
 #[derive(Debug)]
 enum Event {
     Turn,
@@ -106,18 +106,16 @@ struct World {
     end: Instant,
     random: SplitMix64,
     queue: BTreeMap<(Instant, u64), Event>,
-    /// Events pushed so far; keeps simultaneous events in order.
     sequence: u64,
     cast: Cast,
     store: Store,
     backup: Option<Box<Store>>,
     is_database_away: bool,
     replicas: Vec<Replica>,
-    /// Boxes, then proxies.
     members: Vec<Member>,
     rides: Vec<Ride>,
     proxies: Vec<ProxyModel>,
-    /// The last table sent to each proxy, as the base of differences.
+    /// The last table sent to each proxy, the base of differences.
     sent_tables: Vec<Option<Arc<PublishedTable>>>,
     streams: u64,
     figures: Figures,

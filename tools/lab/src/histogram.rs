@@ -1,4 +1,4 @@
-//! Delays of many packets in little space.
+//! A compact histogram of many delays.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::video::quality::Percentiles;
 
-/// How many delays there were of each size, to half a percent.
+/// Number of delays of each size, to half a percent.
 ///
 /// Bucket `b` holds the delays above `1.005^(b-1)` us and up to `1.005^b` us; bucket 0 those up to
 /// 1 us. In JSON: an array of `[bucket, count]`.
@@ -49,7 +49,7 @@ impl Histogram {
         Percentiles { p50: at(500), p95: at(950), p99: at(990), p999: at(999) }
     }
 
-    /// The upper end of each bucket in ms, ascending, and how many delays are at most that.
+    /// The upper end of each bucket in ms, ascending, and the number of delays up to it.
     pub fn cumulative(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
         self.counts.iter().scan(0, |below, (&bucket, &count)| {
             *below += count;
@@ -79,7 +79,6 @@ fn upper_ms(bucket: u16) -> f64 {
     GROWTH.powi(i32::from(bucket)) / 1e3
 }
 
-/// Ratio between the upper ends of neighbouring buckets.
 const GROWTH: f64 = 1.005;
 
 #[cfg(test)]

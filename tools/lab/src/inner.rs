@@ -1,14 +1,14 @@
 //! Inner packets of the lab's applications: UDP and TCP between the vehicle and one host of the
 //! cloud.
 //!
-//! Every application has its own port, the same at both ends, which identifies its packets.
+//! Every application has its own port at both ends, which identifies its packets.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use roadweave_emulate::Direction;
 
 /// The vehicle's inner address.
 pub const VEHICLE: [u8; 4] = [10, 77, 0, 2];
-/// The address of the host that the vehicle talks to (RFC 5737).
+/// The address of the host in the cloud (RFC 5737).
 pub const CLOUD: [u8; 4] = [198, 51, 100, 1];
 /// Bytes of the IPv4 and UDP headers.
 pub const HEADERS: usize = IPV4_HEADER + UDP_HEADER;
@@ -16,7 +16,6 @@ pub const HEADERS: usize = IPV4_HEADER + UDP_HEADER;
 const IPV4_HEADER: usize = 20;
 const UDP_HEADER: usize = 8;
 const PROTOCOL_UDP: u8 = 17;
-/// The protocol number of TCP.
 pub(crate) const PROTOCOL_TCP: u8 = 6;
 
 /// An IPv4 packet with a UDP datagram, from `port` to `port`, without checksums.
@@ -35,7 +34,6 @@ pub fn udp(direction: Direction, port: u16, payload: &[u8]) -> Bytes {
     packet.freeze()
 }
 
-/// The IPv4 header of a packet of `length` bytes, without a checksum.
 pub(crate) fn put_ipv4(packet: &mut BytesMut, direction: Direction, protocol: u8, length: u16) {
     let (from, to) = match direction {
         Direction::Up => (VEHICLE, CLOUD),
@@ -48,7 +46,7 @@ pub(crate) fn put_ipv4(packet: &mut BytesMut, direction: Direction, protocol: u8
     packet.put_slice(&to);
 }
 
-/// The port that a packet of UDP or TCP goes to; `None` for any other packet.
+/// The destination port of a UDP or TCP packet; `None` for any other packet.
 pub fn port(packet: &[u8]) -> Option<u16> {
     let header: &[u8; HEADERS] = packet.first_chunk()?;
     let is_ours = header[0] == 0x45 && [PROTOCOL_UDP, PROTOCOL_TCP].contains(&header[9]);

@@ -1,4 +1,4 @@
-//! Whole worlds in virtual time, and what a viewer saw of them.
+//! Whole worlds in virtual time, and what a viewer sees of them.
 //!
 //! ```text
 //! Scenario ─► run ─► Stage ─┬─ World: client ═ links ═ server      world.rs
@@ -7,9 +7,9 @@
 //!              └─► Outcome: figures, delays, stalls, time line     run.rs, figures.rs
 //! ```
 //!
-//! The lab runs the product's own `tunnel`, byte for byte, on links of `emulate` and one virtual
-//! clock: minutes of a drive take seconds, and equal scenarios have equal outcomes. It reads no
-//! clock, starts nothing and opens no socket.
+//! The lab runs the product's own `tunnel` on links of `emulate` with one virtual clock: minutes of
+//! a drive take seconds, and equal scenarios have equal outcomes. It reads no clock, starts no
+//! process and opens no socket.
 
 pub mod bound;
 pub mod chain;

@@ -1,14 +1,15 @@
-//! Is the bond ever worse than the best of its links alone? Two links, sixteen ways.
+//! Whether the bond is ever worse than its best link alone: two links, in sixteen profiles.
 //!
 //! ```text
 //! Profile ─┬─ each link alone ─┐                    ┌─ transfer ───► goodput
 //!          └─ both of them ────┴─ x loads x seeds ──┴─ paced flow ─► p99 of the delay
-//!                       both ÷ better one, seed by seed ─► median
+//!                       both ÷ better one, for each seed ─► median
 //! ```
 //!
-//! Each link alone carries the same tunnel with the same lanes, so that the bond is compared and
-//! not the tunnel. The profiles are those of mqvpn, a multipath QUIC VPN, with published results
-//! (docs/experiments/never-worse.md); links have the queue of 1,000 packets of its `tc netem`.
+//! Each link alone carries the same tunnel with the same lanes, so that the comparison is about the
+//! bond and not the tunnel. The profiles are those of mqvpn, a multipath QUIC VPN, which has
+//! published results (docs/experiments/never-worse.md); links have its `tc netem` queue of 1,000
+//! packets.
 
 use std::time::Duration;
 
@@ -37,9 +38,9 @@ pub struct Profile {
 pub struct ProfileLink {
     /// One-way delay.
     pub delay_ms: u16,
-    /// Standard deviation of the delay of each packet, normal: packets overtake one another.
+    /// Standard deviation of the normal delay of each packet; packets may overtake one another.
     pub jitter_ms: u16,
-    /// Share of packets lost, each for itself, per mille.
+    /// Share of packets lost, independently, per mille.
     pub loss_per_mille: u16,
     /// Capacity.
     pub rate_mbps: u16,
@@ -48,34 +49,33 @@ pub struct ProfileLink {
 /// The links that a tunnel uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Over {
-    /// The one at this position, alone.
+    /// The link at this position, alone.
     One(usize),
     /// All links.
     All,
 }
 
-/// A load on a tunnel, from the vehicle.
+/// A load on a tunnel, sent by the vehicle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
-    /// A QUIC transfer with `cubic` of so many bytes.
+    /// A QUIC transfer of this many bytes with `cubic`.
     Transfer(u64),
-    /// Packets of [`PACED_BYTES`] bytes at [`PACED_RATE`], for so long.
+    /// Packets of [`PACED_BYTES`] bytes at [`PACED_RATE`] for this long.
     Paced(Duration),
 }
 
-/// Results of one load over the best link and over all, medians over the seeds.
+/// Results of one load over the best link and over all links, medians over the seeds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Compared {
-    /// Over the link that is best alone, by this median, Mbit/s or ms.
+    /// Over the link with the best median, Mbit/s or ms.
     pub single: f64,
     /// Over all links together, Mbit/s or ms.
     pub all: f64,
-    /// All links by the best one, seed by seed.
+    /// Ratio of all links to the best one, by seed.
     pub ratio: f64,
 }
 
-/// The default lanes, reduced to the one called `name`, which takes all packets; `None` if there is
-/// none.
+/// The default lane called `name`, which then takes all packets; `None` if it does not exist.
 pub fn lane_alone(name: &str) -> Option<Vec<LaneConfig>> {
     let lane = default_lanes().into_iter().find(|lane| lane.name == name)?;
     Some(vec![LaneConfig { rule: LaneRule::default(), ..lane }])
@@ -94,7 +94,7 @@ impl Profile {
         }
     }
 
-    /// The links of a world, the same both ways; `seed` decides what is random in them.
+    /// The links of a world, the same both ways; `seed` decides their randomness.
     pub fn world_links(&self, seed: u64) -> Vec<DuplexLink> {
         let links = self.links.iter().enumerate();
         links.map(|(at, link)| link.world_link(at, seed)).collect()
@@ -102,7 +102,7 @@ impl Profile {
 }
 
 impl Over {
-    /// These of `links`. Panics if a link is missing.
+    /// Picks the used ones of `links`. Panics if a link is missing.
     pub fn pick(self, links: impl Iterator<Item = DuplexLink>) -> Vec<DuplexLink> {
         let (first, count) = match self {
             Self::One(at) => (at, 1),
@@ -136,14 +136,14 @@ impl Load {
         }
     }
 
-    /// Whether more is better.
+    /// Whether a higher result is better.
     pub fn is_goodput(self) -> bool {
         !matches!(self, Self::Paced(_))
     }
 }
 
 /// The result of the only load of `scenario`: goodput in Mbit/s of a transfer, or the p99 delay in
-/// ms of a paced flow, in which a lost packet counts as 700 ms. Fails if its lanes make no world.
+/// ms of a paced flow, where a lost packet counts as 700 ms. Fails if the world cannot be created.
 pub fn measure(scenario: &Scenario) -> Result<f64, WorldError> {
     let outcome = run(scenario)?;
     Ok(match &outcome.traffic[0].detail {
@@ -176,8 +176,8 @@ impl ProfileLink {
 }
 
 impl Compared {
-    /// Compares results of [`measure`] for `load` over each link alone and over all of them, one
-    /// value per seed in equal order; at least one link and one seed.
+    /// Compares results of [`measure`] for `load` over each link alone and over all, one value per
+    /// seed in equal order. Needs at least one link and one seed.
     pub fn new(load: Load, singles: &[&[f64]], all: &[f64]) -> Self {
         let better = |left: &&[f64], right: &&[f64]| match load.is_goodput() {
             true => middle(right).total_cmp(&middle(left)),
@@ -190,7 +190,6 @@ impl Compared {
     }
 }
 
-/// The lower median.
 fn middle(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -225,15 +224,12 @@ pub const PROFILES: [Profile; 16] = [
     profile("congested", link(50, 20, 20, 20), link(60, 25, 20, 15)),
 ];
 
-/// The first link of most profiles.
 const EVEN: ProfileLink = link(20, 0, 0, 50);
-/// Rate of a paced flow with headers: a good video call, which the slowest link carries.
+/// Rate of a paced flow with headers: a good video call, within the capacity of the slowest link.
 pub const PACED_RATE: Rate = Rate::from_kbps(4_000);
 /// The size of its packets, with headers.
 pub const PACED_BYTES: usize = 1_200;
-/// Delay that a lost packet counts as, as everywhere in the lab.
 const NEVER: Duration = Duration::from_millis(700);
-/// A transfer that takes longer is cut off.
 const TRANSFER_MAX: Duration = Duration::from_secs(60);
 /// The queue of `tc netem`: 1,000 packets.
 const QUEUE_BYTES: usize = 1_000 * 1_500;

@@ -1,10 +1,10 @@
-//! RAVEN's evaluation: response times in a vehicle at each confidence, and the cost in bytes.
+//! RAVEN's evaluation: response times in a vehicle at each confidence, and their cost in bytes.
 //!
 //! ```text
 //! recordings ─► routes of several minutes ─► learn on all others ─► speech, music, recommender on each
 //!                                                                   ├─ response times      (table 2)
 //!                                                                   └─ bytes sent twice    (figure 6)
-//! transfers and loads of 1 kB to 50 MB ─► which part of them was sent twice                (section 5.6)
+//! transfers and loads of 1 kB to 50 MB ─► share of them that was sent twice                (section 5.6)
 //! ```
 //!
 //! A recording of half a minute is short for a request every twenty seconds, so recordings of equal
@@ -33,14 +33,14 @@ use crate::traffic::{App, Detail, FIRST_PORT, TrafficKind, TrafficSpec};
 use crate::video::quality::Percentiles;
 use crate::world::{World, WorldError};
 
-/// Why recordings make no routes.
+/// Why routes cannot be made of recordings.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RouteError {
-    /// There are too few recordings to learn on some and measure on others.
+    /// There are too few recordings to learn on some and measure on the others.
     #[error("{0} recordings make no {1} routes")]
     TooFew(usize, usize),
-    /// The recordings are not of the same links.
+    /// The recordings have different links.
     #[error("the links of {name} are not those of {first}")]
     OtherLinks {
         /// The recording.
@@ -48,7 +48,7 @@ pub enum RouteError {
         /// The first one.
         first: String,
     },
-    /// A recording has no length.
+    /// A recording has no duration.
     #[error("{name}: {source}")]
     Empty {
         /// The recording.
@@ -69,19 +69,20 @@ pub struct Answered {
     pub strategy: String,
     /// Requests made.
     pub asked: u64,
-    /// Requests that were answered in time.
+    /// Requests answered in time.
     pub answered: u64,
-    /// From a request to its last answer; one without an answer counts as [`REQUEST_TIMEOUT`].
+    /// Time from a request to its last answer; a request without an answer counts as
+    /// [`REQUEST_TIMEOUT`].
     pub response_ms: Percentiles,
-    /// Bytes sent beyond the first copy of each packet, by those, both ways.
+    /// Bytes of further copies relative to the first copies of each packet, both ways.
     pub extra_bytes: f64,
-    /// The response times, ascending.
+    /// Response times of answered requests, ascending.
     #[serde(skip)]
     pub responses: Vec<Duration>,
-    /// First copies of packets, bytes.
+    /// Bytes of first copies of packets.
     #[serde(skip)]
     pub source_bytes: u64,
-    /// Further copies.
+    /// Bytes of further copies.
     #[serde(skip)]
     pub further_bytes: u64,
 }
@@ -91,12 +92,12 @@ pub struct Answered {
 pub struct Transferred {
     /// The size of each transfer, bytes.
     pub bytes: u64,
-    /// Copies sent, by those that would be sent if all packets went to all paths, 0..1.
+    /// Copies sent, as a share of those sent if all packets used all paths, 0..1.
     pub redundant: f64,
 }
 
-/// Joins recordings of equal links to `count` routes, each recording as long as its shortest link,
-/// with links that carry [`CAPACITY`].
+/// Joins recordings of equal links to `count` routes, each recording as long as its shortest link.
+/// All links have [`CAPACITY`].
 pub fn routes(recordings: &[(String, Drive)], count: usize) -> Result<Vec<Drive>, RouteError> {
     let Some((first, drive)) = recordings.first().filter(|_| recordings.len() >= count) else {
         return Err(RouteError::TooFew(recordings.len(), count));
@@ -138,7 +139,6 @@ fn join(recordings: &[(String, Drive)]) -> Result<Drive, RouteError> {
     Ok(Drive { links })
 }
 
-/// The steps of a pass, between `begin` and `end`.
 fn steps<V: Copy>(timeline: &Timeline<V>, begin: Duration, end: Duration) -> Vec<(Duration, V)> {
     let mut at = begin;
     let mut steps = Vec::new();
@@ -151,7 +151,8 @@ fn steps<V: Copy>(timeline: &Timeline<V>, begin: Duration, end: Duration) -> Vec
     steps
 }
 
-/// What RAVEN learns on these routes: one probe each [`PROBE_INTERVAL`], unless it was lost.
+/// What RAVEN learns on these routes, from a probe each [`PROBE_INTERVAL`]; lost probes are
+/// skipped.
 pub fn learn<'a>(routes: impl IntoIterator<Item = &'a Drive>) -> String {
     let mut raven = Raven::new(RavenConfig::default());
     for link in routes.into_iter().flat_map(|route| &route.links) {
@@ -164,8 +165,8 @@ pub fn learn<'a>(routes: impl IntoIterator<Item = &'a Drive>) -> String {
     raven.learned().unwrap_or_default()
 }
 
-/// Runs `app` on `route`, once per seed; `learned`: the strategy's knowledge of the networks. Fails
-/// if the route makes no world.
+/// Runs `app` on `route`, once per seed; `learned` is the strategy's knowledge of the networks.
+/// Fails if the world cannot be created.
 pub fn ask(
     route: (&str, &Drive),
     app: App,
@@ -202,7 +203,6 @@ pub fn ask(
 }
 
 impl Answered {
-    /// Computes the results of all that was added.
     fn settle(&mut self) {
         self.responses.sort_unstable();
         let mut responses = self.responses.clone();
@@ -211,7 +211,6 @@ impl Answered {
         self.extra_bytes = self.further_bytes as f64 / self.source_bytes.max(1) as f64;
     }
 
-    /// Runs `scenario` and adds its results.
     fn add(&mut self, scenario: &Scenario) -> Result<(), WorldError> {
         let mut stage = Stage::new(scenario.world()?);
         warm_up(&mut stage, scenario);
@@ -238,8 +237,8 @@ impl Answered {
 }
 
 /// Sends [`TRANSFERS`] transfers of `bytes` bytes from the vehicle, half a minute apart, with every
-/// packet on all paths as long as the strategy takes it for a small one. Fails if the route makes
-/// no world.
+/// packet on all paths as long as the strategy considers it a small transfer. Fails if the world
+/// cannot be created.
 pub fn transfer(route: &Drive, bytes: u64, seed: u64) -> Result<Transferred, WorldError> {
     let strategy: Strategy = "raven:100".parse().expect("it is one of the strategies");
     let scenario = Scenario { seed, ..Scenario::new("transfers", links(route, seed), strategy) };
@@ -269,13 +268,12 @@ fn links(route: &Drive, seed: u64) -> Vec<DuplexLink> {
     (0..).zip(&route.links).map(|(index, link)| DuplexLink::new(link, index, seed)).collect()
 }
 
-/// Bytes of first copies, and of others, that both ends have sent.
 fn sent(world: &World) -> (u64, u64) {
     let [up, down] = both_ways(world);
     (up.0 + down.0, up.1 + down.1)
 }
 
-/// Bytes of first copies, and of others, from the vehicle and to it.
+/// Bytes of first and of further copies, up and down.
 fn both_ways(world: &World) -> [(u64, u64); 2] {
     let of = |status: &[SessionStatus]| {
         let lanes = status.iter().flat_map(|status| &status.stats.lanes);
@@ -287,7 +285,7 @@ fn both_ways(world: &World) -> [(u64, u64); 2] {
     [of(world.client_status().as_slice()), of(&world.server_status())]
 }
 
-/// Datagrams with first copies, and others, that the vehicle has sent.
+/// Datagrams with first and with further copies.
 fn sent_up(world: &World) -> (u64, u64) {
     let status = world.client_status();
     let lanes = status.iter().flat_map(|status| &status.stats.lanes);
@@ -296,7 +294,7 @@ fn sent_up(world: &World) -> (u64, u64) {
     })
 }
 
-/// An application's name.
+/// The name of an application.
 pub fn name_of(app: App) -> &'static str {
     match app {
         App::Speech => "speech",
@@ -305,9 +303,8 @@ pub fn name_of(app: App) -> &'static str {
     }
 }
 
-/// The lane of a scenario that names none.
 const LANE: &str = "default";
-/// What every link carries: far more than these applications need.
+/// Capacity of every link: far more than these applications need.
 pub const CAPACITY: Rate = Rate::from_kbps(50_000);
 /// Time after which a request counts as unanswered.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -315,10 +312,8 @@ pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 pub const PROBE_INTERVAL: Duration = Duration::from_millis(600);
 /// Transfers of each size.
 pub const TRANSFERS: u32 = 10;
-/// Length of a recording without a length.
 const PIECE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_secs(30);
-/// Payload of an inner packet of a transfer, bytes.
 const PART: usize = 1_200;
 
 #[cfg(test)]

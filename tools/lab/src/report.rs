@@ -8,8 +8,8 @@
 //!                                                 page.rs: style, tables;  svg.rs: drawing
 //! ```
 //!
-//! Pure: equal data give equal bytes. No scripts, fonts or network requests; folding is the
-//! browser's own. 59 drives with time lines of three strategies take about 10 MB.
+//! Pure: equal data give equal bytes. No scripts, fonts or network requests; folding is done by the
+//! browser. 59 drives with time lines of three strategies take about 10 MB.
 
 pub mod charts;
 mod drives;
@@ -129,7 +129,7 @@ impl Report<'_> {
         )
     }
 
-    /// The strategies as on the command line: all links of a drive are `single:*`.
+    /// The strategies as on the command line; single links are all written as `single:*`.
     fn named_strategies(&self) -> Vec<&str> {
         let has_every = |drive: &Compared| {
             let singles =

@@ -9,9 +9,9 @@
 //!
 //! As in `roadweave demo`, a tunnel in use is measured: the session joins and opens its paths, for
 //! at most 5 s (15 s if there is no path at all); then the scenario's videos and constant streams
-//! run for 2 s on ports that are not counted; after half a second of rest the traces of all links
-//! and their randomness start again, and with them the stream, the script and the cross traffic. So
-//! each strategy meets the same links at the same moment of the stream.
+//! run for 2 s on ports that are not counted. After half a second of rest the traces of all links
+//! and their randomness restart, together with the stream, the script and the cross traffic. So
+//! each strategy has the same links at the same moment of the stream.
 
 mod causes;
 mod outcome;
@@ -30,19 +30,15 @@ use outcome::Recorder;
 pub use outcome::{LinkReport, Outcome};
 pub use stage::Stage;
 
-/// Longest wait for all paths.
 const ALL_PATHS: Duration = Duration::from_secs(5);
-/// Longest wait for the first path.
 const FIRST_PATH: Duration = Duration::from_secs(15);
 const LOOK: Duration = Duration::from_millis(100);
 const LEAD_IN: Duration = Duration::from_secs(2);
-/// Pause between lead-in and stream.
 const SETTLE: Duration = Duration::from_millis(500);
-/// First port of the lead-in.
 const LEAD_IN_PORT: u16 = 40_000;
 
-/// Runs `scenario`; fails if its links or lanes make no world. A session that never comes up is an
-/// outcome in which nothing arrives.
+/// Runs `scenario`; fails if the world cannot be created. A session that never comes up is an
+/// outcome without arrivals.
 pub fn run(scenario: &Scenario) -> Result<Outcome, WorldError> {
     let mut stage = Stage::new(scenario.world()?);
     stage.world.observe_packets();
@@ -69,7 +65,6 @@ pub fn run(scenario: &Scenario) -> Result<Outcome, WorldError> {
     Ok(recorder.finish(scenario, &mut stage))
 }
 
-/// Brings the tunnel up and into use.
 pub(crate) fn warm_up(stage: &mut Stage, scenario: &Scenario) {
     let begin = stage.world.now();
     loop {
@@ -89,7 +84,6 @@ pub(crate) fn warm_up(stage: &mut Stage, scenario: &Scenario) {
     stage.traffic.clear();
 }
 
-/// The application of `spec` at another port, for a short time.
 fn lead_in(spec: &TrafficSpec, index: u16) -> TrafficSpec {
     let is_stream = matches!(spec.kind, TrafficKind::Video { .. } | TrafficKind::Constant { .. });
     TrafficSpec {

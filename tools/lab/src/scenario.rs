@@ -1,4 +1,4 @@
-//! What to run: links, applications, a strategy, a seed, and events.
+//! A scenario: links, applications, a strategy, a seed, and events.
 //!
 //! ```text
 //! scenario.toml ─┐
@@ -24,7 +24,7 @@ use crate::world::{Machine, World, WorldConfig, WorldError};
 
 pub use file::ScenarioError;
 
-/// What to run. Equal scenarios have equal outcomes.
+/// A scenario. Equal scenarios have equal outcomes.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// Its name.
@@ -32,19 +32,19 @@ pub struct Scenario {
     /// The links, 1 to 64.
     pub links: Vec<DuplexLink>,
     /// The lanes from the vehicle, 1 to 8. The lanes to it are the same, but with the default `xnc`
-    /// where a strategy names an uplink, which the server does not know.
+    /// where a strategy names an uplink, since the server does not know uplinks.
     pub lanes: Vec<LaneConfig>,
     /// The congestion control of every path.
     pub congestion: CongestionControl,
-    /// The applications; the first video, or else the first of all, is judged.
+    /// The applications; the first video is judged, or else the first application.
     pub traffic: Vec<TrafficSpec>,
     /// The script.
     pub events: Vec<Event>,
     /// Cross traffic on the links.
     pub cross: Vec<CrossTraffic>,
-    /// What the strategies have learned before, as JSON by the lane's name.
+    /// What strategies have learned before, as JSON by the lane's name.
     pub learned: BTreeMap<String, String>,
-    /// The machine that both ends run on.
+    /// The machine of both ends.
     pub machine: Machine,
     /// Seed of all randomness.
     pub seed: u64,
@@ -90,7 +90,7 @@ impl Scenario {
         Duration::from_secs(self.seconds.into())
     }
 
-    /// The strategy's name; of several lanes all names joined by `+`; `default` for the default
+    /// The strategy's name; names of several lanes are joined by `+`; `default` for the default
     /// lanes.
     pub fn strategy(&self) -> String {
         if self.lanes == default_lanes() {
@@ -100,7 +100,7 @@ impl Scenario {
         names.join("+")
     }
 
-    /// The links with the delay and capacity events in their traces.
+    /// The links, with delay and capacity events applied to their traces.
     pub fn links_with_events(&self) -> Vec<DuplexLink> {
         let mut links = self.links.clone();
         apply_to_traces(&mut links, &self.events, self.duration() + DRAIN);
@@ -113,7 +113,6 @@ impl Scenario {
         video.or((!self.traffic.is_empty()).then_some(0))
     }
 
-    /// A world with its links and lanes, without its traffic.
     pub(crate) fn world(&self) -> Result<World, WorldError> {
         World::new(WorldConfig {
             lanes_down: self.lanes_down(),
@@ -124,7 +123,6 @@ impl Scenario {
         })
     }
 
-    /// The lanes to the vehicle.
     fn lanes_down(&self) -> Vec<LaneConfig> {
         let mut lanes = self.lanes.clone();
         for lane in &mut lanes {
@@ -136,5 +134,5 @@ impl Scenario {
     }
 }
 
-/// How long packets are waited for after the stream.
+/// How long to wait for packets after the stream.
 pub const DRAIN: Duration = Duration::from_secs(2);

@@ -1,5 +1,5 @@
-//! Strategies for comparison, in a table beside the product's: the papers' rivals, and the
-//! product's algorithms with other parameters or without a part.
+//! Strategies for comparison, beside the product's: competitors from papers, and the product's
+//! algorithms with other parameters or without a part.
 
 mod bonding;
 mod earliest;
@@ -110,17 +110,16 @@ fn xnc(config: XncConfig) -> Option<Box<dyn Recovery>> {
     Some(Box::new(Xnc::new(config)))
 }
 
-/// The strategy called `name`, of the product or of the lab; the error lists all.
+/// The product's or the lab's strategy called `name`; the error lists all names.
 pub fn strategy(name: &str) -> Result<Strategy, UnknownStrategy> {
     Strategy::find(name, &[STRATEGIES, BASELINES])
 }
 
-/// All names without a parameter.
+/// All names that take no parameter.
 pub fn plain_names() -> impl Iterator<Item = &'static str> {
     [STRATEGIES, BASELINES].into_iter().flat_map(Strategy::plain_names)
 }
 
-/// Deserializes the name of a strategy.
 pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Strategy, D::Error> {
     strategy(&String::deserialize(from)?).map_err(de::Error::custom)
 }

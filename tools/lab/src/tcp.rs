@@ -3,17 +3,17 @@
 //! ```text
 //! write ─► Socket ─ poll_transmit ─► Segment ─ IP packet ─► link or tunnel ─► handle_segment ─┐
 //!            ├─ Sender:   Scoreboard ─► Rack, Recovery ─► Window ◄─ Cubic or Bbr              │
-//!            └─ Receiver: what came, delayed acknowledgements, SACK, window ◄─────────────────┘
+//!            └─ Receiver: data, delayed acknowledgements, SACK, window ◄──────────────────────┘
 //! ```
 //!
-//! A [`Socket`] is one end. Payload bytes are all zero and only counted. Segments have their real
-//! sizes and headers. [`fetch`](fetch::fetch) runs two sockets over one emulated link; it was
-//! compared with the kernel (docs/experiments/tcp-model.md).
+//! A [`Socket`] is one end. Payload bytes are all zero and only counted; segments have their real
+//! sizes and headers. [`fetch`](fetch::fetch) runs two sockets over one emulated link. The model
+//! was compared with the kernel (docs/experiments/tcp-model.md).
 //!
 //! Sources: RFC 9293 (TCP), 7323 (timestamps, windows), 2018 and 2883 (SACK), 6298 (timeouts), 8985
 //! (RACK-TLP), 6937 and 9937 (PRR), 5682 (F-RTO), 3522 (Eifel), 9438 (CUBIC); hystart.rs, rate.rs
-//! and bbr.rs name theirs. Other constants are sysctls of Linux 6.18. Not modelled: ECN, closing,
-//! restarts after idle time, a policer's long-term rate in BBR, autocorking.
+//! and bbr.rs name their own. Other constants are sysctls of Linux 6.18. Not modelled: ECN,
+//! closing, restarts after idle time, a policer's long-term rate in BBR, autocorking.
 
 mod bbr;
 mod congestion;

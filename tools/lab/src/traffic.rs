@@ -4,9 +4,9 @@
 //! poll_timeout ─► poll_transmit ─► (direction, inner packet) ─► World ─► handle_arrival ─► report
 //! ```
 //!
-//! An application plays both of its ends: it schedules itself, emits inner packets, takes packets
-//! of its own port that left the tunnel, and reports at the end. It does no I/O and reads no clock.
-//! [`TrafficSpec`] selects the application.
+//! An application implements both of its ends: it schedules itself, emits inner packets, receives
+//! packets of its own port that left the tunnel, and reports at the end. It does no I/O and reads
+//! no clock. [`TrafficSpec`] selects the application.
 
 mod bulk;
 mod constant;
@@ -41,7 +41,7 @@ pub trait Traffic: std::fmt::Debug + Send {
     /// When [`Traffic::poll_transmit`] or another timer is due; `None`: only after an arrival.
     fn poll_timeout(&self) -> Option<Instant>;
 
-    /// The sending end of its video, if its encoder needs [`Traffic::set_target`] before sending at
+    /// The direction of its video, if its encoder needs [`Traffic::set_target`] before sending at
     /// `now`.
     fn wants_target(&self, _now: Instant) -> Option<Direction> {
         None
@@ -73,7 +73,7 @@ pub struct TrafficSpec {
     pub direction: Direction,
     /// Port, unique within a scenario.
     pub port: u16,
-    /// When it begins, from the start of the stream.
+    /// When it begins, after the start of the stream.
     pub begin: Duration,
     /// Duration.
     pub lasting: Duration,
@@ -122,7 +122,7 @@ impl TrafficSpec {
         }
     }
 
-    /// A video that repeats these coded pictures until `lasting` is over.
+    /// A video that repeats these coded pictures for the duration `lasting`.
     pub fn clip(units: Arc<[AccessUnit]>, lasting: Duration) -> Self {
         let kind =
             TrafficKind::Video { frames: FrameSource::Clip(units), player: Player::default() };
@@ -165,8 +165,8 @@ pub struct TrafficReport {
     pub unexpected_packets: u64,
     /// Delay of arrived packets.
     pub delay_ms: Percentiles,
-    /// Absolute delay difference of consecutive packets (RFC 3393); absent if single packets do not
-    /// matter.
+    /// Absolute delay difference of consecutive packets (RFC 3393); absent if individual packets do
+    /// not matter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay_variation_ms: Option<Percentiles>,
     /// Figures of the kind of application.
@@ -178,7 +178,7 @@ pub struct TrafficReport {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Detail {
-    /// Nothing.
+    /// No figures.
     #[default]
     #[serde(skip)]
     None,
@@ -227,7 +227,7 @@ impl Stream {
         self.arrivals.push(None);
     }
 
-    /// Records the arrival of packet `index`; `false` if it is a duplicate or was never sent.
+    /// Records the arrival of packet `index`; `false` for a duplicate or an unknown packet.
     pub fn note_arrival(&mut self, now: Instant, index: usize) -> bool {
         match self.arrivals.get_mut(index) {
             Some(arrival @ None) => {
@@ -239,7 +239,6 @@ impl Stream {
     }
 }
 
-/// Name and place of an application, and what it sent and what came.
 #[derive(Debug)]
 struct Base {
     name: String,
@@ -256,7 +255,6 @@ impl Base {
         Self { name, port, direction, sent_bytes: 0, arrived: 0, unexpected: 0 }
     }
 
-    /// Counts an arrival; returns `is_expected`.
     fn count(&mut self, is_expected: bool) -> bool {
         *(if is_expected { &mut self.arrived } else { &mut self.unexpected }) += 1;
         is_expected

@@ -1,13 +1,13 @@
 //! Video on demand over streams, in virtual time: XLINK's evaluation (its sections 7.1 and 7.2).
 //!
 //! ```text
-//! Pair of links ─► bitrate at which the better link alone stands still for 1 to 10 % of the time
+//! Pair of links ─► bitrate at which the better link alone stalls for 1 to 10 % of the time
 //!   └─► watch: each link alone, each Way over all ─► Seen, Sent ─► Summary: figures, intervals,
 //!       x one long video, short ones x seeds                       beside the best link alone
 //! ```
 //!
 //! Client, server and streams are the product's; the player is a model ([`player`]). One link alone
-//! carries the same, so that the way is compared and not the tunnel. The best link is known only
+//! carries the same traffic, so that the comparison is about the way. The best link is known only
 //! afterwards. Besides streams there is the model of [TCP](crate::tcp) through the tunnel.
 //!
 //! Source: XLINK (SIGCOMM 2021) sections 5 and 7.
@@ -37,7 +37,7 @@ use crate::tcp::Algorithm;
 use crate::world::WorldError;
 use player::Program;
 
-/// Links that a vehicle has at the same time.
+/// Simultaneous links of a vehicle.
 #[derive(Clone, Debug)]
 pub struct Pair {
     /// Its name.
@@ -46,18 +46,17 @@ pub struct Pair {
     pub links: Vec<DriveLink>,
 }
 
-/// How video comes over all links.
+/// How video is carried over all links.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Way {
     /// As streams.
     Streams {
         /// Their strategy.
         strategy: Strategy,
-        /// Whether the first frame goes before everything else (XLINK section 5.1).
+        /// Whether the first frame precedes all other data (XLINK section 5.1).
         first_frame: bool,
     },
-    /// As connections of TCP by this congestion control, through the tunnel with the lanes that it
-    /// has by default.
+    /// As TCP connections with this congestion control, through the tunnel with its default lanes.
     Tunnel(Algorithm),
 }
 
@@ -66,18 +65,18 @@ pub enum Way {
 pub struct Setting {
     /// Duration of each viewing.
     pub lasting: Duration,
-    /// Number of viewers of each kind, who begin at even distances of the recording.
+    /// Number of viewers of each kind, who start at even distances in the recording.
     pub seeds: u16,
     /// The congestion control of every path.
     pub congestion: CongestionControl,
 }
 
-/// The links of a viewing, and how they are used.
+/// The links of a viewing, and their use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Over {
     /// The link at this position, alone.
     One(usize),
-    /// All of them.
+    /// All links.
     All(Way),
 }
 
@@ -102,14 +101,13 @@ impl Pair {
         }
     }
 
-    /// When viewer `seed` (from 1) of `seeds` begins in the recordings.
     fn begins(&self, seed: u16, seeds: u16) -> Duration {
         let lengths = self.links.iter().filter_map(|link| link.down.length());
         let length = lengths.min().unwrap_or_default();
         length * u32::from(seed.saturating_sub(1)) / u32::from(seeds.max(1))
     }
 
-    /// Lets viewer `seed`, from 1, watch video of `bitrate`. Fails if the links make no world;
+    /// Lets viewer `seed`, from 1, watch video of `bitrate`. Fails if the world cannot be created;
     /// panics if `over` names a missing link.
     pub fn view(
         &self,
@@ -137,7 +135,6 @@ impl Pair {
 }
 
 impl Way {
-    /// The strategy called `name` of the table, without acceleration of first frames.
     fn plain(name: &str) -> Self {
         let strategy = name.parse().expect("it is one of the strategies");
         Self::Streams { strategy, first_frame: false }
@@ -152,7 +149,7 @@ impl Way {
 
 impl FromStr for Way {
     type Err = String;
-    /// A strategy, with suffix [`FIRST_FRAME`] if the first frame goes before everything else; or a
+    /// A strategy, with suffix [`FIRST_FRAME`] if the first frame precedes all other data; or a
     /// congestion control with prefix [`TUNNEL`].
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         if let Some(algorithm) = name.strip_prefix(TUNNEL) {
@@ -175,11 +172,11 @@ impl fmt::Display for Way {
     }
 }
 
-/// Suffix of a way in which the first frame goes before everything else.
+/// Suffix of a way in which the first frame precedes all other data.
 pub const FIRST_FRAME: &str = "+first";
-/// Prefix of a way that is TCP through the tunnel, before its congestion control.
+/// Prefix of TCP through the tunnel, before its congestion control.
 pub const TUNNEL: &str = "tunnel:";
-/// XLINK's figure 10, without its first setting, which is `minrtt`; and others.
+/// XLINK's figure 10, except for its first setting, which is `minrtt`; and others.
 const WAYS: [&str; 12] = [
     "minrtt",
     "xlink:95-80",

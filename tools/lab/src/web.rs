@@ -6,10 +6,10 @@
 //!         ◄─ News ────── stream: answer ◄───────┘
 //! ```
 //!
-//! A stream stands for a connection of an application, which may send several requests one after
-//! the other. A request is a header with the lengths of its body and of its answer, and its body;
-//! the content does not matter. Both ends act on the events of their streams alone, as the
-//! product's proxies do.
+//! A stream stands for a connection of an application, which may carry several requests in
+//! sequence. A request is a header with the lengths of its body and of its answer, and its body;
+//! the content does not matter. Both ends act on the events of their streams alone, like the
+//! product's proxies.
 
 mod browser;
 mod host;
@@ -41,7 +41,6 @@ fn parse(header: [u8; HEADER]) -> (u32, u32) {
     ((both >> 32) as u32, both as u32)
 }
 
-/// Reads what has come of a stream, and passes it to `see`.
 fn read_all(now: Instant, streams: &mut Streams, id: StreamId, mut see: impl FnMut(&[u8])) {
     let take = |pieces: [&[u8]; 2]| {
         pieces.into_iter().for_each(&mut see);

@@ -333,7 +333,6 @@ fn meta(link: usize, remote: SocketAddr, local: Option<IpAddr>) -> RecvMeta {
     RecvMeta { socket: uplink(link), remote, local, ecn: None, received: None }
 }
 
-/// All servers use the same port.
 fn server_at(address: IpAddr) -> SocketAddr {
     SocketAddr::new(address, SERVER.port())
 }

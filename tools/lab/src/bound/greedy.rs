@@ -1,8 +1,8 @@
 //! The clairvoyant scheduler: each packet, in order, on the path of its earliest arrival.
 //!
-//! It knows the future of the links. It holds a packet back when the link carries it better a
-//! moment later: after loss, or after a spike of delay. It sends nothing twice and drops nothing.
-//! On links that do not suffice, other schedules reach more of some figures by dropping packets.
+//! It knows the future of the links. It holds a packet back when the link carries it better later:
+//! after loss, or after a spike of delay. It sends no duplicates and drops nothing. On insufficient
+//! links other schedules reach more of some figures by dropping packets.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ pub(super) struct Choice {
     pub arrives: Instant,
 }
 
-/// Schedules packets of (time of release, bytes), ascending by release, on `links`, whose traces
-/// start at `origin`. `None` for a packet that no link ever carries.
+/// Schedules packets of (release, bytes), ascending by release, on `links`, whose traces start at
+/// `origin`. `None` for a packet that no link ever carries.
 pub(super) fn schedule(
     links: &[&Trace],
     origin: Instant,
@@ -51,7 +51,6 @@ struct Lane<'a> {
     transmitter: Transmitter,
     handed_over: Instant,
     last_arrival: Instant,
-    /// When the link becomes better: loss ends, or the delay falls. Ascending.
     improvements: Vec<Instant>,
 }
 
@@ -73,7 +72,6 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// The earliest arrival of a packet, if it is earlier than `limit`.
     fn offer(&self, released: Instant, bytes: usize, limit: Instant) -> Option<Offer> {
         let released = released.max(self.handed_over);
         let later = self.improvements.partition_point(|&at| at <= released);

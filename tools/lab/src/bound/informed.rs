@@ -1,19 +1,19 @@
-//! The informed scheduler: it knows the links as they are, or were a round trip ago, and nothing of
-//! the future.
+//! The informed scheduler: it knows the state of the links, now or a round trip ago, but not the
+//! future.
 //!
 //! ```text
 //! packets by when they can leave next ─► link that would carry it soonest, as seen ─► arrives
-//!          ▲                                                                       └─► is heard lost
-//!          └── seen to wait on a link that carries nothing, or heard lost ◄────────────┘
-//! as seen: now, or at the moment that an acknowledgement of now reports
-//! free copies: the earliest arrival over all links and moments of a copy that takes no capacity
-//! insured:     a copy on the next best link, if that is seen to have no queue
+//!          ▲                                                                       └─► reported lost
+//!          └── seen to wait on a link that carries nothing, or reported lost ◄─────────┘
+//! as seen: now, or as an acknowledgement that arrives now reports
+//! free copies: the earliest arrival of a copy without cost, over all links and moments
+//! insured:     a copy on the next best link, if no queue is seen there
 //! ```
 //!
-//! It knows what each link carries, where a real sender must probe. With free copies no repair,
+//! It knows what each link carries, which a real sender must probe. With free copies no repair,
 //! resent or coded, beats it for the same placement of packets. The placement is greedy, so the
-//! result is reachable and no bound; the gap to the clairvoyant bound is the value of knowing the
-//! future. Only certain loss counts.
+//! result is reachable and not a bound; its gap to the clairvoyant bound is the value of knowing
+//! the future. Only certain loss counts.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -22,7 +22,6 @@ use std::time::Duration;
 use roadweave_emulate::{Capacity, Trace, Transmitter};
 use roadweave_proto::Instant;
 
-/// What the informed scheduler knows and may do.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Means {
     pub(super) is_late: bool,
@@ -31,18 +30,15 @@ pub(super) struct Means {
     pub(super) deadline: Duration,
 }
 
-/// Which packets it sends twice.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Copies {
     None,
-    /// All, on every link at every moment, at no cost.
     Free,
-    /// At most this share, once, where there is room without a queue.
+    /// At most this share of packets, once each, where there is room without a queue.
     Insured(f64),
 }
 
-/// When each of the packets of (time of release, bytes) first arrives; `None` if not while it is
-/// useful.
+/// When each packet of (release, bytes) first arrives; `None` if too late or never.
 pub(super) fn arrivals(
     links: &[&Trace],
     origin: Instant,
@@ -56,7 +52,7 @@ pub(super) fn arrivals(
         .map(|(released, bytes)| Packet { released, bytes, sent: None, arrives: None })
         .collect();
     let turn = |(number, packet): (usize, &Packet)| Reverse((packet.released, number));
-    // In order of time, so that no link is asked about its past.
+    // By time, so that no link is queried about its past.
     let mut turns: BinaryHeap<_> = packets.iter().enumerate().map(turn).collect();
     let mut premium = 0.0;
     while let Some(Reverse((now, number))) = turns.pop() {
@@ -86,12 +82,12 @@ struct Packet {
 struct Sent {
     link: usize,
     departs: Instant,
-    /// When its loss is known.
+    /// When the sender learns of the loss.
     lost: Option<Instant>,
 }
 
 impl Packet {
-    /// Sends the packet if nothing is known to bring it; returns the link.
+    /// Sends the packet unless a transmission is known to bring it; returns the link.
     fn take_turn(&mut self, lanes: &mut [Lane<'_>], now: Instant, means: Means) -> Option<usize> {
         if means.copies == Copies::Free {
             let copy = lanes.iter().filter_map(|lane| lane.copy(now, self.bytes)).min();
@@ -117,7 +113,7 @@ impl Packet {
         Some(link)
     }
 
-    /// Sends a copy of what was sent on `link` where there is room; returns whether there is.
+    /// Sends a copy on another link than `link` if one has room; returns whether it did.
     fn insure(&mut self, lanes: &mut [Lane<'_>], link: usize, now: Instant, means: Means) -> bool {
         let estimate = |(other, lane): (usize, &Lane<'_>)| {
             let takes = lane.estimate(now, self.bytes, means.is_late)?;
@@ -170,7 +166,6 @@ impl<'a> Lane<'a> {
         self.trace.delay().at(at.since(self.origin))
     }
 
-    /// Bytes per second at `at`; for opportunities, the mean of the last whole [`RATE_STEP`].
     fn rate(&self, at: Instant) -> f64 {
         let since = at.since(self.origin);
         let bits = match &**self.trace.capacity() {
@@ -183,13 +178,11 @@ impl<'a> Lane<'a> {
         bits / 8.0
     }
 
-    /// Whether a packet that leaves at `at` arrives.
     fn carries(&self, at: Instant) -> bool {
         self.rate(at) > 0.0 && self.trace.loss().at(at.since(self.origin)) < 1.0
     }
 
-    /// Seconds that a packet of `bytes` bytes would take if the links stay as seen at `now`;
-    /// `None`: for ever.
+    /// Seconds to deliver `bytes` if the links stay as seen at `now`; `None` without capacity.
     fn estimate(&self, now: Instant, bytes: usize, is_late: bool) -> Option<f64> {
         let seen = self.seen(now, is_late);
         if !self.carries(seen) {
@@ -203,7 +196,6 @@ impl<'a> Lane<'a> {
         Some((queue + bytes as f64) / rate + self.delay(seen).as_secs_f64())
     }
 
-    /// Sends a packet; returns when it departs, and when it arrives if it does.
     fn send(&mut self, now: Instant, bytes: usize) -> (Instant, Option<Instant>) {
         let departs = self.transmitter.transmit(now, bytes);
         self.put += bytes as u64;
@@ -231,9 +223,9 @@ fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
     a.into_iter().chain(b).min()
 }
 
-/// The longest time of a copy on a link with room for it, its transmission included.
+/// Longest queueing and transmission time of a copy.
 const QUEUE_MAX: Duration = Duration::from_millis(2);
 const LOOK_INTERVAL: Duration = Duration::from_millis(4);
 const RATE_STEP: Duration = Duration::from_millis(100);
-/// How long departures are remembered: longer than a round trip.
+/// How long departures are kept: longer than a round trip.
 const KEPT: Duration = Duration::from_secs(2);

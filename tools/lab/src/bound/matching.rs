@@ -1,4 +1,4 @@
-//! How many bytes can arrive within a deadline, whatever the schedule.
+//! How many bytes can arrive within a deadline in any schedule.
 //!
 //! A packet released at `r` can use a slot's byte at `t` if `r <= t` and `t + delay <= r +
 //! deadline`: each byte of capacity serves the packets released in one interval, `t + delay -
@@ -24,15 +24,15 @@ pub(super) struct Batch {
 pub(super) struct Matching<'a> {
     slots: &'a [Slot],
     by_arrival: Vec<usize>,
-    /// Ascending by release, one per moment.
+    /// Ascending by release, with distinct releases.
     batches: Vec<Batch>,
-    /// Later arrivals are not observed; ns since the origin.
+    /// Arrivals after this do not count; ns since the origin.
     end: u64,
 }
 
 struct Sweep<'a> {
     slots: &'a [Slot],
-    /// Slots usable now or later, by their cursor: capacity before it is used.
+    /// Slots usable now or later, by cursor: capacity before the cursor is used.
     active: BTreeSet<(u64, usize)>,
     group: Vec<(u64, usize)>,
     spent: Vec<(u64, usize)>,
@@ -52,7 +52,7 @@ impl<'a> Matching<'a> {
         Self { slots, by_arrival, batches, end }
     }
 
-    /// The bytes that cannot arrive within `deadline` ns of their release in any schedule.
+    /// Bytes that cannot arrive within `deadline` ns of their release in any schedule.
     pub fn missing_bytes(&self, deadline: u64) -> u64 {
         let mut sweep = Sweep {
             slots: self.slots,
@@ -72,13 +72,13 @@ impl<'a> Matching<'a> {
             }
             missing += sweep.serve(batch, latest);
         }
-        // Less than a byte is rounding of a nanosecond.
+        // A rest below a byte comes from rounding nanoseconds.
         u64::try_from(missing / budget_of(1)).unwrap_or(u64::MAX)
     }
 }
 
 impl Sweep<'_> {
-    /// Gives the batch what can arrive by `latest`, earliest first; returns the missing rest.
+    /// Gives the batch the earliest capacity that arrives by `latest`; returns the missing rest.
     fn serve(&mut self, batch: &Batch, latest: u64) -> Budget {
         let mut need = budget_of(batch.bytes);
         while need > 0 {
@@ -88,7 +88,7 @@ impl Sweep<'_> {
             let rate: Budget = self.group.iter().map(|&(_, i)| Budget::from(slots[i].bps)).sum();
             let available = Budget::from(until - at) * rate;
             let used_until = if need < available {
-                // Rounded down, which is optimistic by less than a nanosecond's bytes.
+                // Rounded down: optimistic by less than the bytes of a nanosecond.
                 at + u64::try_from(need / rate).unwrap_or(u64::MAX)
             } else {
                 until
@@ -104,8 +104,8 @@ impl Sweep<'_> {
         need
     }
 
-    /// Fills `group` with the slots usable at the earliest usable moment, together until the
-    /// returned moment; `None` if there is none.
+    /// Fills `group` with the slots that are usable at the earliest possible moment; returns until
+    /// when all of them are, or `None` without any.
     fn gather(&mut self, released: u64, latest: u64) -> Option<u64> {
         self.group.clear();
         self.spent.clear();

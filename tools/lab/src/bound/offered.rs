@@ -1,4 +1,4 @@
-//! What an application gives to the tunnel, computed without one.
+//! What an application gives to the tunnel, computed without a tunnel.
 
 use roadweave_proto::Instant;
 
@@ -15,8 +15,8 @@ pub struct Offered {
 }
 
 impl Offered {
-    /// What the application of `spec` with this `seed` sends when its stream begins at `start`;
-    /// empty if it reacts to arrivals.
+    /// What the application of `spec` sends with this `seed` if its stream begins at `start`; empty
+    /// if it reacts to arrivals.
     pub fn new(spec: &TrafficSpec, start: Instant, seed: u64) -> Self {
         if !matches!(spec.kind, TrafficKind::Video { .. } | TrafficKind::Constant { .. }) {
             return Self::default();

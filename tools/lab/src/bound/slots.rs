@@ -2,15 +2,15 @@
 //!
 //! ```text
 //!   capacity  ______/~~~~\__/~~~~~~~      a slot ends wherever capacity, delay or loss changes;
-//!   delay     ─────────┐  ┌──────────     stretches without capacity make no slot, and what loses
-//!   loss      ____________|^^^|______     everything makes none but at its end
+//!   delay     ─────────┐  ┌──────────     stretches without capacity have no slot; stretches with
+//!   loss      ____________|^^^|______     total loss have one only at their end
 //!   slots          [   ][ ]  [x][   ]
 //! ```
 //!
-//! A byte that is sent at `t` within a slot arrives at `t + delay`, or later, with one exception:
-//! delay and loss of a packet are those of the moment at which its *last* byte departs. The last
-//! bytes of a stretch, as many as a packet has, therefore count as arriving with the best stretch
-//! that the packet could reach. That is optimistic by a packet per change, never pessimistic.
+//! A byte sent at `t` within a slot arrives at `t + delay` or later, with one exception: delay and
+//! loss of a packet are those of the moment at which its *last* byte departs. The last bytes of a
+//! stretch, up to the size of a packet, therefore count as arriving with the best stretch that the
+//! packet could reach. That is optimistic by one packet per change, never pessimistic.
 
 use std::time::Duration;
 
@@ -19,17 +19,17 @@ use roadweave_proto::Rate;
 
 use crate::event::slots_until;
 
-/// The largest packet on a link, bytes: Ethernet's. What the tunnel sends is smaller.
+/// The largest packet on a link, bytes: Ethernet's. Packets of the tunnel are smaller.
 pub const LINK_PACKET_BYTES_MAX: u64 = 1_500;
 
-/// A budget of bytes in bit/s x ns, which needs no rounding.
+/// Bytes in units of bit/s x ns, which needs no rounding.
 pub(super) type Budget = u128;
 
 pub(super) fn budget_of(bytes: u64) -> Budget {
     Budget::from(bytes) * 8 * 1_000_000_000
 }
 
-/// A stretch of time in which a link carries bytes. Times are ns since the links' origin.
+/// A stretch of time in which a link carries bytes, in ns since the links' origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot {
     pub from: u64,
@@ -37,28 +37,24 @@ pub(super) struct Slot {
     /// Bits per second, above zero.
     pub bps: u64,
     /// The least delay of a byte, ns; negative at an opportunity, whose bytes all leave at its
-    /// begin.
+    /// beginning.
     pub delay: i64,
 }
 
 impl Slot {
-    /// What the slot carries from `from` to `to`, both within it.
     pub fn budget(&self, from: u64, to: u64) -> Budget {
         Budget::from(to - from) * Budget::from(self.bps)
     }
 
-    /// When a byte arrives that is sent at `time`.
     pub fn arrival(&self, time: u64) -> u64 {
         time.saturating_add_signed(self.delay)
     }
 
-    /// The latest moment to send a byte that arrives by `time`.
     pub fn departure(&self, time: u64) -> u64 {
         time.saturating_sub_signed(self.delay)
     }
 }
 
-/// All slots of `links` that begin before `horizon` after their origin, ascending by `from`.
 pub(super) fn slots(links: &[&Trace], horizon: Duration) -> Vec<Slot> {
     let mut slots: Vec<Slot> =
         links.iter().flat_map(|trace| relaxed(&stretches(trace, horizon))).collect();
@@ -105,9 +101,9 @@ fn stretches_of_rates(trace: &Trace, rates: &Timeline<Rate>, horizon: Duration) 
     changes.iter().zip(ends).map(stretch).collect()
 }
 
-/// The begins of the values of a timeline before `horizon`.
+/// When the values of a timeline begin, up to `horizon`.
 ///
-/// A timeline that holds its last value counts as repeating: additional begins do no harm.
+/// A timeline that holds its last value counts as repeating; the additional entries do no harm.
 pub(super) fn begins<V: Copy>(timeline: &Timeline<V>, horizon: Duration) -> Vec<Duration> {
     let Some(length) = timeline.length() else { return vec![Duration::ZERO] };
     let mut begins = Vec::new();
@@ -124,7 +120,6 @@ pub(super) fn begins<V: Copy>(timeline: &Timeline<V>, horizon: Duration) -> Vec<
     begins
 }
 
-/// Turns each opportunity into a short stretch.
 fn stretches_of_opportunities(
     trace: &Trace,
     opportunities: &Opportunities,
@@ -142,7 +137,7 @@ fn stretches_of_opportunities(
         from,
         to: from + LUMP_NANOS,
         bps: (bytes * 8).saturating_mul(1_000_000_000).div_ceil(LUMP_NANOS),
-        // Sent at the end of the stretch, a byte still arrives as if sent at its begin.
+        // A byte sent at the end of the stretch arrives as if sent at its beginning.
         delay: delay_at(trace, Duration::from_nanos(from)).map(|delay| delay - LUMP_NANOS as i64),
     };
     lumps.map(stretch).collect()
@@ -150,14 +145,13 @@ fn stretches_of_opportunities(
 
 const LUMP_NANOS: u64 = 10_000;
 
-/// The delay of a packet that departs `at`; `None` if it is certainly lost. Where only some packets
-/// are lost the bound assumes that none is.
+/// `None` if the loss is certain. Partial loss counts as no loss.
 fn delay_at(trace: &Trace, at: Duration) -> Option<i64> {
     let delay = || i64::try_from(nanos(trace.delay().at(at))).unwrap_or(i64::MAX);
     (trace.loss().at(at) < 1.0).then(delay)
 }
 
-/// The slots of one link: its last bytes before a change may profit from the change.
+/// The slots of one link, whose last bytes before a change may profit from the change.
 fn relaxed(stretches: &[Stretch]) -> Vec<Slot> {
     let mut slots = Vec::with_capacity(stretches.len());
     for (index, stretch) in stretches.iter().enumerate() {
@@ -184,8 +178,8 @@ fn relaxed(stretches: &[Stretch]) -> Vec<Slot> {
     slots
 }
 
-/// The earliest arrival of a packet in transmission at the end of stretch `index` that departs in a
-/// later one.
+/// The earliest arrival of a packet that is in transmission at the end of stretch `index` and
+/// departs in a later stretch.
 fn best_arrival_after(stretches: &[Stretch], index: usize) -> Option<u64> {
     let mut between = 0;
     let mut best: Option<u64> = None;

@@ -1,13 +1,13 @@
 //! Stalls that no schedule avoids.
 //!
 //! A frame is shown when it is complete, or when the player gives up the frames before it, which is
-//! [`Player::frame_wait`] after a completion. So every change of the picture falls on an arrival,
-//! or within that wait after one, and none comes before the first frame could be whole.
+//! [`Player::frame_wait`] after a completion. So every change of the picture coincides with an
+//! arrival or follows one within that wait, and none precedes the first complete frame.
 //!
 //! ```text
 //!   arrivals possible   |#########|          |######|
 //!   with this wait      |############|       |#########|
-//!   a frame is whole    ....[-------------------------->
+//!   frame complete      ....[-------------------------->
 //!   showable                [########|       |#########|
 //!   unavoidable stall                 <----->                 if longer than 200 ms
 //! ```
@@ -17,7 +17,7 @@ use std::time::Duration;
 use super::slots::{Budget, Slot, budget_of, nanos};
 use crate::video::quality::{Player, STALL_GAP};
 
-/// A frame, in ns since the links' origin.
+/// In ns since the links' origin.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frame {
     pub captured: u64,
@@ -27,8 +27,8 @@ pub(super) struct Frame {
 
 /// The sum of the stalls that remain if a picture is shown whenever possible.
 ///
-/// `frames` ascend by capture. `stream_end`: one frame interval after the last capture; `end`: that
-/// of the observation.
+/// `frames` ascend by capture. `stream_end` is one frame interval after the last capture, `end` the
+/// end of the observation.
 pub(super) fn unavoidable(
     slots: &[Slot],
     frames: &[Frame],
@@ -61,8 +61,7 @@ fn stall(from: u64, to: u64) -> u64 {
     if u128::from(gap) > STALL_GAP.as_nanos() { gap } else { 0 }
 }
 
-/// When the first frame can be complete, each frame with the links for itself; `None`: not by
-/// `end`.
+/// When the first frame can be complete if each frame has the links for itself, unless after `end`.
 fn first_completion(slots: &[Slot], frames: &[Frame], end: u64) -> Option<u64> {
     let mut first: Option<u64> = None;
     for frame in frames {
@@ -75,7 +74,6 @@ fn first_completion(slots: &[Slot], frames: &[Frame], end: u64) -> Option<u64> {
     first
 }
 
-/// When a frame can be complete, if by `end`; rounded down.
 fn completion(slots: &[Slot], frame: &Frame, end: u64) -> Option<u64> {
     let need = budget_of(frame.bytes);
     if carried(slots, frame.released, end) < need {
@@ -89,7 +87,6 @@ fn completion(slots: &[Slot], frame: &Frame, end: u64) -> Option<u64> {
     Some(early)
 }
 
-/// What can be sent from `released` on and arrive by `time`. `slots` ascend by `from`.
 fn carried(slots: &[Slot], released: u64, time: u64) -> Budget {
     let begun = slots.iter().take_while(|slot| slot.from <= time);
     begun

@@ -90,7 +90,7 @@ fn silence_of_all_links_is_a_stall_and_silence_of_one_is_none() {
     let steady = Trace::constant(Rate::from_kbps(50_000), 20 * MS);
     let bound = |links: &[&Trace]| bound(links, &stream(90, 20, 1_240), 3_000);
     let silent = bound(&[&lossy, &pausing]);
-    // 800 ms without arrivals, of which the player's frame wait can hide 100.
+    // 800 ms without arrivals; the player's frame wait can hide 100 ms.
     assert!((0.69 / 3.0..=0.71 / 3.0).contains(&silent.stall_ratio), "{silent:?}");
     assert!((0.75 / 3.0..=0.85 / 3.0).contains(&silent.reachable.stall_ratio), "{silent:?}");
     assert_eq!(bound(&[&lossy, &steady]).stall_ratio, 0.0);
@@ -99,7 +99,7 @@ fn silence_of_all_links_is_a_stall_and_silence_of_one_is_none() {
 
 #[test]
 fn who_does_not_know_the_future_meets_a_pause_and_who_hears_later_meets_more_of_it() {
-    // The nearer link pauses for 200 ms in each second; nothing tells of that beforehand.
+    // The nearer link pauses for 200 ms in each second, without a sign beforehand.
     let rate = |index: u64| Rate::from_kbps(if index % 5 == 2 { 0 } else { 50_000 });
     let rates: Vec<Rate> = (0..10).map(rate).collect();
     let near = Trace::constant(Rate::from_kbps(50_000), 20 * MS)
@@ -109,11 +109,11 @@ fn who_does_not_know_the_future_meets_a_pause_and_who_hears_later_meets_more_of_
     let Informed { at_once, late, insured, doubled, copies } = bound.informed;
     let p999 = |reached: &Reachable| reached.delay_ms.p999;
     assert!(bound.delay_ms.p999 < 60.0 && p999(&at_once) < 60.0, "frames lie beside the changes");
-    // A frame leaves into the pause, and again over the other link 40 ms later.
+    // A frame sent into the pause leaves again over the other link 40 ms later.
     assert!((90.0..110.0).contains(&p999(&late)), "{late:?}");
     assert!(p999(&copies) < 60.0, "its copies are there by the other link: {copies:?}");
     assert_eq!((late.residual_loss, copies.residual_loss), (0.0, 0.0));
-    // A copy of the whole frame on the other link would make a queue there, a part of it does not.
+    // A copy of the whole frame would queue on the other link, a copy of a part does not.
     let p50 = |reached: &Reachable| reached.delay_ms.p50;
     assert!(p999(&copies) <= p999(&doubled) && p999(&doubled) <= p999(&late), "{doubled:?}");
     assert!((p50(&insured) - p50(&late)).abs() < 1.0, "copies delay nothing: {insured:?}");
@@ -124,7 +124,7 @@ fn what_the_informed_scheduler_loses_leaves_again_when_that_is_heard() {
     let loss = steps(&[0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0], 50 * MS);
     let lossy = Trace::constant(Rate::from_kbps(50_000), 20 * MS).with_loss(loss);
     let informed = bound(&[&lossy], &stream(3, 1, 1_240), 1_000).informed;
-    // The third frame, at 67 ms, is seen to be lost at once, or a round trip later.
+    // The loss of the third frame, at 67 ms, is seen at once or a round trip later.
     assert!((53.0..58.0).contains(&informed.at_once.delay_ms.p999), "{informed:?}");
     assert!((60.0..100.0).contains(&informed.late.delay_ms.p999), "{informed:?}");
 }
@@ -241,7 +241,6 @@ fn tick_batch() -> impl Strategy<Value = Batch> {
     (0_u64..20, 1_u64..8).prop_map(|(released, bytes)| Batch { released: released * TICK, bytes })
 }
 
-/// A link's trace in steps of 20 ms: any capacity from nothing to plenty, any delay, total loss.
 fn any_trace() -> impl Strategy<Value = Trace> {
     let rate = prop_oneof![Just(0), Just(40), 100_u64..3_000, 3_000_u64..30_000];
     let delay = prop_oneof![3 => 5_u64..40, 1 => 40_u64..300];
@@ -260,10 +259,10 @@ fn any_trace() -> impl Strategy<Value = Trace> {
     })
 }
 
-/// For each packet a first link or none, a second link or none, and a wait.
+/// For each packet an optional first and second link, and a wait.
 type Dice = Vec<(u8, u8, u16)>;
 
-/// Sends the stream as the dice say, over real links; returns when each packet first arrived.
+/// Sends the stream as the dice say over real links; returns the first arrival of each packet.
 fn play(
     links: &[&Trace],
     log: &StreamLog,
@@ -286,7 +285,7 @@ fn play(
             ..LinkSettings::new((*trace).clone(), number as u64)
         });
         for &(at, _, index) in sends.iter().filter(|send| send.1 == number) {
-            // A lost packet is an outcome as well.
+            // A lost packet is a valid outcome.
             let _ = link.push(at, bytes[index], index);
         }
         while let Some(at) = link.poll_timeout().filter(|&at| at <= end) {

@@ -1,4 +1,4 @@
-//! The networks of a chain: between boxes and proxies, and the legs.
+//! The networks of a chain: between boxes and proxies, and the backhauls.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
@@ -13,7 +13,7 @@ use roadweave_tunnel::{LEG_SOCKET, RecvMeta};
 
 use super::{ChainConfig, NodeId};
 
-/// A packet on its way. Ordered by time, then by number.
+/// A packet under way. Ordered by time, then by number.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Packet {
     at: Instant,

@@ -15,7 +15,7 @@ use super::network::anchor_address;
 use super::{ANY_PROXY, ChainConfig, proxy_address};
 use crate::world::server_config;
 
-/// The inner address of a box; boxes of different tenants share it.
+/// The inner address of a box; boxes of different tenants share addresses.
 pub fn inner_address(config: &ChainConfig, number: usize) -> Ipv4Addr {
     Ipv4Addr::from(0x0a4d_0100 + (number / config.tenants) as u32)
 }

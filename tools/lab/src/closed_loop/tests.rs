@@ -24,7 +24,6 @@ fn two_links(strategy: &str) -> ClosedLoop {
     }
 }
 
-/// Runs with these links dead between two moments; returns the video.
 fn with_dead(closed_loop: &ClosedLoop, links: &[usize], from_ms: u64, to_ms: u64) -> VideoReport {
     let event = |at_ms, action| {
         links.iter().map(move |link| Event {
@@ -53,7 +52,7 @@ fn mean_size(video: &VideoReport, from_ms: u64, to_ms: u64) -> usize {
 fn an_encoder_fills_the_links_and_its_frames_are_there_in_time() {
     for strategy in ["lola", "xnc"] {
         let seen = two_links(strategy).run().expect("two links");
-        // 12 Mbit/s, of which an encoder uses two thirds to four fifths.
+        // 12 Mbit/s; an encoder uses two thirds to four fifths of it.
         assert!((6.0..11.0).contains(&seen.sent_mbps), "{strategy}: {:.1}", seen.sent_mbps);
         assert_eq!(seen.stalls, 0, "{strategy}");
         let p95 = seen.frame_delays_ms[seen.frame_delays_ms.len() * 95 / 100];
@@ -86,7 +85,7 @@ fn when_a_link_dies_the_frames_follow_within_a_round_trip_and_two_frames() {
         let both = mean_size(&video, 4_000, 6_000);
         let one = mean_size(&video, 7_000, 10_000);
         assert!(one < both * 7 / 10, "{strategy}: {both}, then {one}");
-        // A round trip of 60 ms, the threshold behind it, two frames.
+        // A round trip of 60 ms, the threshold behind it, and two frames.
         let soon = mean_size(&video, 6_200, 6_500);
         assert!(soon < both * 7 / 10, "{strategy}: {both}, soon {soon}");
         let again = mean_size(&video, 12_000, 14_000);
@@ -94,7 +93,7 @@ fn when_a_link_dies_the_frames_follow_within_a_round_trip_and_two_frames() {
     }
 }
 
-/// Time from the return of all links, which were dead from 6 s on, to the first picture of then.
+/// Time from the return of all links, dead since 6 s, to the first picture captured after it.
 fn picture_back(strategy: &str, seed: u64, return_ms: u64) -> (Duration, VideoReport) {
     let closed_loop = ClosedLoop { seed, ..two_links(strategy) };
     let video = with_dead(&closed_loop, &[0, 1], 6_000, return_ms);
@@ -108,17 +107,16 @@ fn picture_back(strategy: &str, seed: u64, return_ms: u64) -> (Duration, VideoRe
 #[test]
 fn when_all_links_were_dead_the_picture_is_back_soon() {
     for strategy in ["lola", "xnc"] {
-        // At any phase between two keep-alives.
+        // At every phase between two keep-alives.
         for (seed, return_ms) in (1..).zip((10_000..10_240).step_by(20)) {
             let (took, video) = picture_back(strategy, seed, return_ms);
             assert!(took < Duration::from_millis(300), "{strategy}, {return_ms} ms: {took:?}");
-            // Meanwhile frames are as small as possible.
+            // Frames are as small as possible meanwhile.
             assert!(mean_size(&video, 7_000, 9_900) < 2_000, "{strategy}");
         }
     }
 }
 
-/// The longest time between two pictures that were shown undamaged within a second from `from_ms`.
 fn longest_gap(video: &VideoReport, from_ms: u64) -> Duration {
     let start = video.stream.log.frames[0].captured;
     let (from, to) =

@@ -1,7 +1,7 @@
 //! Confidence of a mean over drives: the bootstrap.
 //!
-//! As many drives as were run are drawn from them with replacement; the middle 95 % of the means of
-//! many such draws are the interval. All seeds of a drive are drawn together.
+//! As many drives as were run are drawn with replacement, many times; the middle 95 % of the means
+//! are the interval. All seeds of a drive are drawn together.
 //!
 //! Source: Efron, "Bootstrap methods: another look at the jackknife" (1979), with percentiles.
 
@@ -12,7 +12,7 @@ use rand_pcg::Pcg64Mcg;
 /// The least and the greatest value.
 pub type Interval = [f64; 2];
 
-/// The contribution of a drive to a mean, or to a ratio of means: both sums.
+/// The contribution of a drive to a mean or a ratio of means: both sums.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Share {
     pub(super) part: f64,
@@ -28,8 +28,8 @@ impl Share {
 
 const ROUNDS: usize = 2_000;
 
-/// Interval of the sum of parts by the sum of wholes over `drives`; `None` for fewer than two
-/// drives, or a divisor of zero.
+/// Interval of the sum of parts divided by the sum of wholes over `drives`; `None` for fewer than
+/// two drives or a divisor of zero.
 pub(super) fn interval(drives: &[Share]) -> Option<Interval> {
     if drives.len() < 2 {
         return None;

@@ -1,4 +1,4 @@
-//! One strategy over many drives.
+//! Results of one strategy over many drives.
 
 use std::collections::BTreeSet;
 
@@ -11,18 +11,19 @@ use crate::histogram::Histogram;
 use crate::run::Causes;
 use crate::video::quality::{Percentiles, Player};
 
-/// One strategy over many drives.
+/// Results of one strategy over many drives.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Pooled {
-    /// Means over the drives. `delay_ms`: of all packets of all drives together, to half a percent.
+    /// Means over the drives. `delay_ms` is that of all packets of all drives together, to half a
+    /// percent.
     #[serde(flatten)]
     pub figures: Figures,
-    /// Number of drives on which it ran.
+    /// Number of drives on which the strategy ran.
     pub drives: usize,
-    /// Confidence of some means.
+    /// Confidence intervals of some means.
     #[serde(default)]
     pub intervals: Intervals,
-    /// Where late packets lost their time, on all drives together.
+    /// Where late packets lost their time, over all drives.
     pub causes: Causes,
     /// Mean stall ratio over the drives, 0..1.
     pub stall_ratio_mean: f64,
@@ -30,13 +31,13 @@ pub struct Pooled {
     pub stall_ratio_p95: f64,
     /// 99th percentile of stall ratios over the drives.
     pub stall_ratio_p99: f64,
-    /// Its p99 delay by the bound's, mean over the drives.
+    /// p99 delay relative to the bound's, mean over the drives.
     pub delay_p99_over_bound: Option<f64>,
-    /// Its p99 delay by the first strategy's, mean over the drives.
+    /// p99 delay relative to the first strategy's, mean over the drives.
     pub delay_p99_over_first: Option<f64>,
-    /// Its mean stall ratio by that of the first strategy.
+    /// Mean stall ratio relative to the first strategy's.
     pub stall_ratio_over_first: Option<f64>,
-    /// Its mean stall ratio by that of the bound.
+    /// Mean stall ratio relative to the bound's.
     pub stall_ratio_over_bound: Option<f64>,
 }
 
@@ -54,7 +55,6 @@ pub struct Intervals {
 }
 
 impl Pooled {
-    /// Every strategy of `drives`, in order of first occurrence.
     pub(super) fn of_drives(drives: &[&Compared]) -> Vec<Self> {
         let entries =
             || drives.iter().flat_map(|drive| drive.strategies.iter().map(|entry| (*drive, entry)));
@@ -77,7 +77,6 @@ impl Pooled {
         pooled
     }
 
-    /// One strategy on the drives on which it ran, at least one.
     fn new(entries: &[(&Compared, &Entry)]) -> Self {
         let mean_of = |value: &dyn Fn(&Figures) -> f64| {
             mean(entries.iter().map(|(_, entry)| value(&entry.measured.figures))).unwrap_or(0.0)
@@ -135,7 +134,6 @@ pub(super) fn names<'a>(drives: &[&'a Compared]) -> BTreeSet<&'a str> {
     drives.iter().map(|drive| drive.name.as_str()).collect()
 }
 
-/// `share` of each drive, summed over its seeds.
 fn by_drive(drives: &[&Compared], share: impl Fn(&Compared) -> Option<Share>) -> Vec<Share> {
     let of_name = |name: &str| {
         let own = drives.iter().filter(|drive| drive.name == name);
@@ -158,7 +156,6 @@ fn name(entry: &Entry) -> &str {
     &entry.measured.figures.strategy
 }
 
-/// Percentiles of all packets of all drives, up to the deadline.
 fn delays(entries: &[(&Compared, &Entry)]) -> Percentiles {
     let mut all = Histogram::default();
     for detail in entries.iter().filter_map(|(_, entry)| entry.measured.detail.as_ref()) {

@@ -96,7 +96,7 @@ fn a_drive_counts_once_whatever_the_number_of_its_seeds() {
     let [minrtt, xnc] = &both.pooled[..] else { panic!("two strategies") };
     assert_eq!((minrtt.drives, xnc.drives, both.classes[0].drives), (3, 3, 3));
     assert!((minrtt.stall_ratio_mean - 0.22).abs() < 1e-12);
-    // Six runs of three drives are as uncertain as three.
+    // Six runs on three drives are as uncertain as three runs.
     let width = |pooled: &Pooled| {
         let [low, high] = pooled.intervals.stall_ratio_mean.unwrap();
         high - low

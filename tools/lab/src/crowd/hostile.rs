@@ -1,4 +1,4 @@
-//! A hostile end with the valid key of a vehicle.
+//! A hostile client with the valid key of a vehicle.
 
 use std::time::Duration;
 
@@ -15,9 +15,9 @@ use crate::world::SERVER;
 
 const PUSH_MAX: usize = 200;
 
-/// Sends whatever costs the server memory, on all lanes: unsolvable combinations, fragments and
-/// parts without siblings, packets behind others that never come in ordered lanes, ever more
-/// videos, false ages, tiny packets; and new lane parameters each time.
+/// Sends packets that cost the server memory, on all lanes: unsolvable combinations, fragments and
+/// parts without siblings, packets behind gaps in ordered lanes, ever more videos, false ages, tiny
+/// packets; and new lane parameters each time.
 #[derive(Debug)]
 pub struct Hostile {
     vehicle: usize,
@@ -39,12 +39,12 @@ impl Hostile {
         Self { vehicle, connection, said_hello: false, presses: 0, next: 1 }
     }
 
-    /// The vehicle whose key it has.
+    /// The vehicle whose key is used.
     pub fn vehicle(&self) -> usize {
         self.vehicle
     }
 
-    /// Sends as much as congestion control allows once it has said hello; follow it with
+    /// Sends as much as congestion control allows once the hello is sent; follow it with
     /// [`Crowd::flush`].
     pub fn press(&mut self, crowd: &mut Crowd) {
         let now = crowd.now();
@@ -75,7 +75,7 @@ impl Hostile {
     fn next_datagram(&mut self) -> Bytes {
         self.next += 1;
         let (lane, round) = (self.next % LANES_MAX as u32, self.next / LANES_MAX as u32);
-        // Every second ID never comes.
+        // Every second ID is missing.
         let (lane, id) = (LaneId(lane as u8), PacketId(round * 2 + 1));
         let body = self.packet();
         match round % 6 {
@@ -90,7 +90,7 @@ impl Hostile {
                 SourceDatagram::new(lane, &symbol).finish(id)
             }
             2 => {
-                // One of two parts, or one of three of the same datagram, and never the others.
+                // One of two parts, or one of three of the same datagram, never the others.
                 let parts = Part::cut(lane, round / 2, &body, 600 - 200 * (round as usize % 2));
                 parts.into_iter().flatten().next().unwrap_or_default()
             }
@@ -111,7 +111,7 @@ impl Hostile {
         }
     }
 
-    /// An inner packet that may pass: a video frame with a gap, of a new video after some dozens.
+    /// An acceptable inner packet: a video frame with a gap; the video changes after some dozens.
     fn packet(&self) -> Vec<u8> {
         let mut packet = vec![0x45, 0, 0x03, 0xe8, 0, 0, 0, 0, 64, 17, 0, 0];
         packet.extend(inner_address(self.vehicle).octets());
@@ -124,7 +124,7 @@ impl Hostile {
     }
 }
 
-/// Lane parameters with the longest possible wait for order; mostly the same, sometimes others.
+/// Lane parameters with the longest possible wait for order; sometimes other values.
 fn promise(lane: u8, time: u32) -> Control {
     let max_buffer = Duration::from_secs(10);
     let order = match (u32::from(lane) + time / 8) % 4 {

@@ -1,4 +1,4 @@
-//! The network between the vehicles of a crowd and its server: a delay for each uplink, and loss.
+//! The network between the vehicles of a crowd and its server: a delay per uplink, and loss.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
@@ -10,7 +10,7 @@ use roadweave_proto::Instant;
 
 use super::CrowdConfig;
 
-/// A packet on its way. Ordered by time, then by number.
+/// A packet under way. Ordered by time, then by number.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Flying {
     at: Instant,
@@ -21,16 +21,16 @@ pub(super) struct Flying {
     pub(super) packet: Vec<u8>,
 }
 
-/// Numbers of packets.
+/// Counts of packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Packets that vehicles have sent.
+    /// Packets sent by vehicles.
     pub up: u64,
-    /// Packets that the server has sent.
+    /// Packets sent by the server.
     pub down: u64,
-    /// Packets of handshakes among those of the vehicles.
+    /// Handshake packets among those of the vehicles.
     pub handshakes_up: u64,
-    /// Packets that found no room in a socket.
+    /// Packets dropped by full sockets.
     pub no_room: u64,
 }
 
@@ -39,10 +39,8 @@ pub(super) struct Network {
     delay: Duration,
     loss: f64,
     flying: BinaryHeap<Reverse<Flying>>,
-    /// Packets that were put in and not lost.
     packets: u64,
     pub(super) counts: Counts,
-    /// Dead uplinks, by vehicle and number.
     dead: BTreeSet<(usize, u32)>,
     random: Pcg64Mcg,
 }
@@ -67,7 +65,7 @@ impl Network {
         };
     }
 
-    /// Puts a packet in at one end of a vehicle's uplink: `up` from the vehicle.
+    /// Pushes a packet at one end of a vehicle's uplink: at the vehicle's if `up`.
     pub(super) fn push(
         &mut self,
         now: Instant,
@@ -102,5 +100,5 @@ impl Network {
     }
 }
 
-/// Set in the first byte of packets of a handshake (RFC 9000 section 17.2).
+/// Set in the first byte of handshake packets (RFC 9000 section 17.2).
 const LONG_HEADER: u8 = 0x80;

@@ -1,5 +1,5 @@
-//! The processor of the ends of a crowd, which each packet keeps busy for a while, and the socket
-//! in which packets wait for it.
+//! The CPU of an end of a crowd, which each packet keeps busy for a while, and the socket in which
+//! packets wait for it.
 //!
 //! ```text
 //! network ─► socket, of bounded size ─► as many as a batch takes, when the processor is free
@@ -18,17 +18,14 @@ pub(super) struct Processor {
     per_packet: Duration,
     free_at: Instant,
     socket: VecDeque<(Instant, Flying)>,
-    /// Packets that found no room.
     pub(super) no_room: u64,
 }
 
 impl Processor {
-    /// Each packet in or out takes `per_packet`.
     pub(super) fn new(per_packet: Duration) -> Self {
         Self { per_packet, free_at: Instant::ZERO, socket: VecDeque::new(), no_room: 0 }
     }
 
-    /// Stops until `until` at least.
     pub(super) fn pause(&mut self, until: Instant) {
         self.free_at = self.free_at.max(until);
     }
@@ -48,21 +45,19 @@ impl Processor {
         }
     }
 
-    /// The packets of the next batch, with the times at which they arrived.
     pub(super) fn take(&mut self) -> impl Iterator<Item = (Instant, Flying)> {
-        // Without time per packet one batch takes all.
+        // Without a time per packet one batch takes all.
         let most = if self.per_packet.is_zero() { usize::MAX } else { BATCH };
         self.socket.drain(..self.socket.len().min(most))
     }
 
-    /// The next turn, if the ends have something to do at `due`.
+    /// The time of the next turn, if there is a packet or something is due at `due`.
     pub(super) fn next_turn(&self, due: Option<Instant>) -> Option<Instant> {
         let waiting = (!self.socket.is_empty()).then_some(Instant::ZERO);
         due.into_iter().chain(waiting).min().map(|at| at.max(self.free_at))
     }
 }
 
-/// Room of a socket: small packets take about 800 bytes each of the kernel's 8 MiB.
+/// Capacity of a socket: small packets take about 800 bytes each of the kernel's 8 MiB.
 const SOCKET_PACKETS: usize = 10_000;
-/// Packets that are read before what is due is done.
 const BATCH: usize = 64;

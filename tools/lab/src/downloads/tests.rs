@@ -3,7 +3,7 @@ use roadweave_proto::Rate;
 
 use super::*;
 
-/// Links by Mbit/s and ms of one way.
+/// Each link by Mbit/s and one-way delay in ms.
 fn links(of: &[(u64, u64)]) -> Vec<DuplexLink> {
     let link = |(at, (mbps, ms)): (u64, &(u64, u64))| {
         let trace = Trace::constant(Rate::from_kbps(mbps * 1_000), Duration::from_millis(*ms));
@@ -23,9 +23,9 @@ fn a_download_is_measured_from_the_request_to_the_last_byte() {
     assert_eq!(Ok(done), download.run(), "equal seeds, equal figures");
 }
 
-/// Packets of a far link are scattered among those of a near one, with a gap for each. A packet
-/// without room at the receiver is not lost for the lane: it is sent again only when the lane would
-/// give it up, after ten seconds.
+/// Packets of a far link arrive among those of a near one, each with a gap. A packet dropped for
+/// lack of room at the receiver is not lost for the lane: it is sent again only when the lane would
+/// give up on it, after ten seconds.
 #[test]
 fn a_far_link_adds_what_it_has_to_a_near_one() {
     let mut download = Download::new(links(&[(40, 10), (30, 160)]), 40 << 20, 1);

@@ -1,32 +1,32 @@
-//! Cross traffic: packets of others in a link's queue.
+//! Cross traffic: competing packets in a link's queue.
 
 use std::time::Duration;
 
 use roadweave_emulate::Direction;
 use roadweave_proto::{Instant, Rate};
 
-/// Competing packets at a constant rate, all the time or on and off.
+/// Competing packets at a constant rate, continuous or on and off.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CrossTraffic {
     /// The link, from 0.
     pub link: usize,
-    /// The way of the packets.
+    /// The direction of the packets.
     pub direction: Direction,
-    /// The rate while it is on, headers included.
+    /// The rate in on periods, with headers.
     pub rate: Rate,
-    /// The size of a packet, bytes, headers included; at least 1.
+    /// The size of a packet, bytes with headers; at least 1.
     pub packet_bytes: usize,
-    /// When the cross traffic begins, after the start of the stream; it is on then.
+    /// Start of the first on period, after the start of the stream.
     pub begin: Duration,
-    /// When the cross traffic ends, after the start of the stream.
+    /// End, after the start of the stream.
     pub end: Duration,
-    /// How long it is on at a time; with no time off it is on from begin to end.
+    /// Duration of an on period; irrelevant if `off` is zero.
     pub on: Duration,
-    /// How long it is off in between.
+    /// Duration of an off period.
     pub off: Duration,
 }
 
-/// The packets of a [`CrossTraffic`], one after the other.
+/// The packets of a [`CrossTraffic`] in order.
 #[derive(Clone, Debug)]
 pub struct CrossSource {
     pub(crate) traffic: CrossTraffic,
@@ -56,7 +56,6 @@ impl CrossSource {
         Some(bytes)
     }
 
-    /// The first moment from `at` on in which it is on.
     fn skip_pause(&self, at: Duration) -> Duration {
         let CrossTraffic { begin, on, off, .. } = self.traffic;
         let period = (on + off).as_nanos();

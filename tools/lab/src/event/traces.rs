@@ -1,4 +1,4 @@
-//! Events that change what a trace says.
+//! Events that change a trace.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use super::{Action, Event};
 
 /// Writes the delay and capacity events of `events` into the traces of `links`.
 ///
-/// A changed trace is written out for the whole of `length` and then holds its last value. The
-/// default queue of a link is that of its trace without events.
+/// A changed trace is written out for all of `length` and then holds its last value. The default
+/// queue of a link is that of its trace without events.
 pub fn apply_to_traces(links: &mut [DuplexLink], events: &[Event], length: Duration) {
     for (index, link) in links.iter_mut().enumerate() {
         let mut own: Vec<&Event> = events.iter().filter(|event| event.link == index).collect();
@@ -69,7 +69,7 @@ fn scaled(capacity: &Capacity, factors: &[(Duration, f64)], length: Duration) ->
     }
 }
 
-/// The opportunities of all passes up to `end`: when, and how many bytes.
+/// Times and bytes of the opportunities of all passes up to `end`.
 pub(crate) fn slots_until(
     opportunities: &Opportunities,
     end: Duration,
@@ -83,8 +83,8 @@ pub(crate) fn slots_until(
         .take_while(move |(at, _)| *at <= end)
 }
 
-/// The timeline of `combine(value, change)`, where `changes` ascend in time and `before` is the
-/// change before the first.
+/// The timeline of `combine(value, change)`. `changes` ascend by time; `before` applies ahead of
+/// the first.
 fn combined<V: Copy + PartialEq, C: Copy>(
     timeline: &Timeline<V>,
     changes: &[(Duration, C)],

@@ -1,4 +1,4 @@
-//! The members of a fleet: keys, places and signed documents.
+//! The members of a fleet: keys, locations and signed documents.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::FleetConfig;
 const TENANTS: usize = 2;
 const SITES: usize = 2;
 
-/// Boxes and proxies by index: boxes first, later joiners at the end of the boxes.
+/// Boxes and proxies by index: boxes first, later boxes at the end.
 pub(super) struct Cast {
     pub boxes: usize,
     pub proxies: usize,
@@ -80,7 +80,7 @@ impl Cast {
         who < self.boxes
     }
 
-    /// Boxes move, but not to another region.
+    /// Boxes move, but only within their region.
     pub fn region(&self, who: usize) -> usize {
         match self.is_box(who) {
             true => who % self.regions,
@@ -102,7 +102,6 @@ impl Cast {
         &self.tenants[region * TENANTS + nth % TENANTS]
     }
 
-    /// A proxy serves the tenants of its own region and of the next one.
     pub fn served(&self, region: usize) -> BTreeSet<usize> {
         [region, (region + 1) % self.regions].into()
     }
@@ -154,7 +153,7 @@ impl Cast {
         Joining { token, name, chain: None }
     }
 
-    /// Round trip in one half hour: the distance plus random variation.
+    /// Round trip in a half hour: by distance, with random variation.
     pub fn round_trip(&self, who: usize, proxy: usize, half_hour: u64) -> Duration {
         let far = if self.region(who) == proxy % self.regions { 0 } else { 40_000 };
         let pair = SplitMix64::word(self.seed ^ who as u64, proxy as u64);

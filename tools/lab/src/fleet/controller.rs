@@ -1,4 +1,4 @@
-//! Replicas of a controller: the product's desks and watches over one store.
+//! Replicas of a controller: the product's sessions and watches over one store.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,12 +13,11 @@ use super::cast::Cast;
 use super::store::{Change, DeviceState, Store};
 use super::{Event, TURN, World};
 
-/// Interval of reading the outbox without a notice, ms.
+/// Interval, ms, of reading the outbox without a notification.
 const OUTBOX_MS: u64 = 250;
 const LOST_NOTICE: usize = 10;
-/// Turns between checks of tables and rollouts.
 const TURNS_PER_MINUTE: u64 = 60 / TURN.as_secs();
-/// Minutes between updates of boxes about other boxes' revocations.
+/// Minutes between updates to boxes about revoked boxes.
 const BOXES_HEAR: u64 = 6 * 60;
 /// Capacity of a proxy, in thousandths of its fair share.
 const CAPACITY: u64 = 2_200;
@@ -28,12 +27,11 @@ pub(super) struct Replica {
     pub is_hung: bool,
     /// By member, with the number of the stream.
     pub desks: BTreeMap<usize, (u64, Desk)>,
-    /// Messages that arrived while it hung.
     pub backlog: Vec<(usize, u64, Vec<Up>)>,
-    /// Length of the outbox that it has read.
+    /// Length of the outbox already read.
     pub seen: usize,
     watch: Watch,
-    /// Per proxy, the boxes on it with a stream here.
+    /// Per proxy: boxes with a stream to this replica.
     on: Vec<u32>,
     placed: BTreeMap<usize, usize>,
 }
@@ -54,7 +52,6 @@ impl Replica {
         replica
     }
 
-    /// Starts this replica from the database.
     pub fn begin(&mut self, store: &Store, cast: &Cast, now: Instant) {
         (self.is_up, self.is_hung) = (true, false);
         (self.seen, self.watch) = (store.outbox.len(), Watch::new(now));
@@ -83,7 +80,7 @@ impl Replica {
 }
 
 impl World {
-    /// The first working replica does the shared work.
+    /// The first working replica, which does the shared work.
     pub(super) fn leader(&self) -> Option<usize> {
         let works = self.replicas.iter().position(Replica::works);
         works.filter(|_| !self.is_database_away)
@@ -118,7 +115,6 @@ impl World {
         self.send_down(who, stream, frames);
     }
 
-    /// Lets `act` change the desk of `who` if there is one, and handles what follows.
     fn use_desk(&mut self, replica: usize, who: usize, act: impl FnOnce(&mut Desk)) {
         if let Some((_, desk)) = self.replicas[replica].desks.get_mut(&who) {
             act(desk);
@@ -158,7 +154,7 @@ impl World {
                 self.replicas[replica].close(who);
                 self.on_refused(who, stream);
             }
-            // A report is repeated on the next stream.
+            // Reports are repeated on the next stream.
             DeskEvent::Report(_)
             | DeskEvent::Revoked(_)
             | DeskEvent::Ahead { .. }
@@ -191,7 +187,7 @@ impl World {
         }
         let device = &mut self.store.devices[who];
         device.proxy = proxy;
-        // A restored database lacks what was sent after the backup.
+        // A restored database lacks documents sent after the backup.
         let held = have.documents.get(&Kind::Candidates);
         let is_behind = held > device.candidates.as_ref().map(|stored| &stored.0);
         if is_behind {
@@ -227,7 +223,7 @@ impl World {
         self.store.unplaced.extend(served);
     }
 
-    /// Revocations that a proxy holds and the database lacks.
+    /// Adds revocations that a proxy has and the database lacks.
     fn merge(&mut self, entries: &[Revocation], head: &Signed<Head>) {
         let mut former = Revocations::default();
         let controller = self.cast.controller.public_key();
@@ -324,7 +320,7 @@ impl World {
         }
     }
 
-    /// One notice in ten is lost; the regular read of the outbox covers it.
+    /// One notification in ten is lost; the periodic read of the outbox makes up for it.
     pub(super) fn notify(&mut self) {
         for replica in 0..self.replicas.len() {
             if self.replicas[replica].seen < self.store.outbox.len() {

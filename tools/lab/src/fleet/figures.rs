@@ -1,4 +1,4 @@
-//! Figures of a fleet run.
+//! Results of a fleet run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -47,7 +47,7 @@ pub(super) struct Figures {
 
 struct Withdrawn {
     at: Instant,
-    /// Proxies that the controller reached at that time and that still hold its sessions.
+    /// Proxies that the controller reached at that time and that still have the sessions.
     reached: BTreeSet<usize>,
 }
 
@@ -58,7 +58,7 @@ pub struct Moment {
     pub hours: f64,
     /// Boxes on a proxy.
     pub boxes_on: u64,
-    /// Boxes with a network that are on no proxy or on a dead one.
+    /// Boxes with a network that are on no proxy or a dead one.
     pub boxes_lacking: u64,
     /// Open streams.
     pub streams: u64,
@@ -79,29 +79,29 @@ pub struct FleetOutcome {
     pub events: u64,
     /// Keys revoked.
     pub revocations: u64,
-    /// From a revocation until a reached proxy ended the sessions, ms: median.
+    /// Time from a revocation until a reached proxy ended the sessions, ms: median.
     pub revoke_p50_ms: u64,
-    /// The 99th percentile.
+    /// Its 99th percentile.
     pub revoke_p99_ms: u64,
-    /// The longest.
+    /// Its maximum.
     pub revoke_max_ms: u64,
-    /// Reached proxies that never confirmed, since they failed at that time.
+    /// Reached proxies that never confirmed because they failed at that time.
     pub revoke_open: u64,
     /// Revoked keys that a restored database lacked and proxies returned.
     pub revocations_handed_back: u64,
-    /// Box-hours without a proxy, in a million of all.
+    /// Box-hours without a proxy, per million.
     pub without_proxy_ppm: f64,
-    /// Box-hours on a dead proxy, in a million of all.
+    /// Box-hours on a dead proxy, per million.
     pub on_dead_proxy_ppm: f64,
-    /// How long boxes lacked a live proxy, ms: median.
+    /// How long boxes had no live proxy, ms: median.
     pub gap_p50_ms: u64,
-    /// The 99th percentile.
+    /// Its 99th percentile.
     pub gap_p99_ms: u64,
-    /// The longest.
+    /// Its maximum.
     pub gap_max_ms: u64,
-    /// Boxes that joined.
+    /// Boxes added during the run.
     pub joins: u64,
-    /// Of those, boxes that a restored database lacked.
+    /// Added boxes that a restored database lacked.
     pub forgotten: u64,
     /// Moves between proxies without a gap.
     pub moves: u64,
@@ -109,13 +109,13 @@ pub struct FleetOutcome {
     pub band_changes: u64,
     /// Proxies declared dead.
     pub declared_dead: u64,
-    /// Of those, live ones with boxes.
+    /// Proxies declared dead while alive and with boxes.
     pub declared_dead_falsely: u64,
-    /// Of those, live ones without boxes that were partitioned from the controller.
+    /// Proxies declared dead while alive, without boxes and partitioned from the controller.
     pub declared_dead_unused: u64,
     /// Rollouts: begun, completed, halted, aborted.
     pub rollouts: [u64; 4],
-    /// Versions that boxes applied, confirmed, rolled back and refused.
+    /// Versions applied, confirmed, rolled back and refused by boxes.
     pub versions: [u64; 4],
     /// Boxes whose version differs from the database's at the end.
     pub drift: u64,
@@ -125,13 +125,13 @@ pub struct FleetOutcome {
     pub stream_bytes_per_month: u64,
     /// Stream messages per box and month.
     pub messages_per_month: u64,
-    /// Bytes of probing candidates, per box and month.
+    /// Bytes of probing candidates per box and month.
     pub probe_bytes_per_month: u64,
-    /// Members that a proxy wrongly refused; counted only if the run is thorough.
+    /// Members wrongly refused by proxies; counted only in thorough runs.
     pub wrongly_refused: u64,
     /// Warnings of agents.
     pub warnings: u64,
-    /// Some of the warnings, if the run is thorough.
+    /// Some of the warnings, in thorough runs.
     pub warning_texts: Vec<String>,
     /// State every ten minutes.
     pub time_line: Vec<Moment>,
@@ -244,7 +244,6 @@ impl World {
     }
 }
 
-/// `sorted` is ascending; 0 if empty.
 fn quantile(sorted: &[u64], share: f64) -> u64 {
     let last = sorted.len().saturating_sub(1);
     sorted.get((last as f64 * share).round() as usize).copied().unwrap_or_default()

@@ -12,11 +12,10 @@ pub(super) struct Member {
     /// The replica at the other end, and the number of the stream.
     pub stream: Option<(usize, u64)>,
     pub attempt: u64,
-    /// Failed attempts since the last stream.
     pub tries: u32,
     pub timeout: Option<Instant>,
     pub connected_since: Instant,
-    /// Arrival of the last message in each direction.
+    /// Arrival time of the last message in each direction.
     pub up_until: Instant,
     pub down_until: Instant,
     /// Streams opened, messages with their bytes, and time with a stream in ms.
@@ -29,14 +28,12 @@ pub(super) struct Member {
 #[derive(Default)]
 pub(super) struct Ride {
     pub on: Option<usize>,
-    /// Candidate proxies, and whether each is only a last resort.
+    /// Candidate proxies, and whether each is a last resort.
     pub candidates: Vec<(usize, bool)>,
     pub is_in_garage: bool,
     pub is_cut_off: bool,
     pub is_revoked: bool,
-    /// A member that the restored database lacks.
     pub is_forgotten: bool,
-    /// The first version of the tables that contains it.
     pub in_tables_from: Option<Version>,
     pub round: u64,
     pub lacking: Option<(Shortfall, Instant)>,
@@ -62,7 +59,6 @@ pub(super) struct ProxyModel {
     pub is_partitioned: bool,
     pub boxes: BTreeSet<usize>,
     pub table: Option<Version>,
-    /// Messages that arrived while it was frozen.
     pub backlog: Vec<(u64, Vec<Down>)>,
 }
 
@@ -112,7 +108,7 @@ impl World {
         Agent::joining(self.now, self.cast.key(who), role, SOFTWARE, how)
     }
 
-    /// Makes it a member from before the start.
+    /// Enrols a member that exists from the start.
     fn enrol(&mut self, who: usize) {
         let (chain, tenant) = (self.cast.chain(who), self.cast.tenant(who).clone());
         let agent = &mut self.members[who].agent;
@@ -126,7 +122,6 @@ impl World {
         }
     }
 
-    /// Restarts a process with its persisted state.
     pub(super) fn restart(&mut self, who: usize) {
         let kept = self.members[who].agent.kept();
         let kept: Kept = match self.config.is_thorough {
@@ -175,7 +170,7 @@ impl World {
                 }
                 self.members[who].agent.on_revoked();
             }
-            // A box serves no sessions; its candidates are updated separately.
+            // A box has no sessions; its candidates are updated separately.
             AgentEvent::Revoked(_) => self.members[who].agent.on_revoked(),
             AgentEvent::Table => self.on_table(who),
             AgentEvent::Drain(drained) => self.on_drain(who - self.cast.boxes, drained),
@@ -184,7 +179,7 @@ impl World {
                 self.drop_stream(who, Some(later));
             }
             AgentEvent::Warning(text) => {
-                // Expected warnings: a restored controller's revocations are older, and a table
+                // Expected warnings: revocations of a restored controller are older, and a table
                 // arrives twice if a proxy has reported its state twice.
                 let meant = ["revocations end at", "missing in the revocations", "is held"];
                 let is_meant = meant.iter().any(|meant| text.contains(meant));

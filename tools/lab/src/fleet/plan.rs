@@ -1,4 +1,4 @@
-//! External events of a fleet run, drawn before the start.
+//! External events of a fleet run, drawn before its start.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use roadweave_proto::{Instant, SplitMix64};
 use super::FleetConfig;
 
 /// An external event; `is_over` ends a fault. `Garage`: no coverage. `Roll`: the configuration cuts
-/// off `cuts` percent of boxes, or, if `is_refused`, no box can read it. `Review`: the operator
+/// off `cuts` percent of boxes, or no box can read it if `is_refused`. `Review`: the operator
 /// aborts a halted rollout. `Restored`: the backup becomes the database, in a new epoch.
-/// `Partition`: a proxy and the controller cannot reach each other, boxes reach both.
+/// `Partition`: a proxy and the controller cannot reach each other; boxes reach both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     Join { who: usize },
@@ -35,7 +35,7 @@ struct Planner<'a> {
 }
 
 pub(super) fn plan(config: &FleetConfig) -> Vec<(Instant, Event)> {
-    // Not the seed itself, which the world uses.
+    // Another seed than the world's.
     let random = SplitMix64::new(SplitMix64::word(config.seed, 77));
     let mut planner = Planner { config, random, events: Vec::new() };
     planner.daily_life();

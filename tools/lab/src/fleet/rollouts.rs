@@ -12,12 +12,11 @@ use super::store::{Change, DeviceState};
 use super::{Event, World};
 
 const PATIENCE: Duration = Duration::from_secs(1_800);
-/// How long the operator takes to react to a halted rollout.
 const REVIEW: Duration = Duration::from_secs(1_200);
 const UNREADABLE: &str = "unreadable";
 
 impl World {
-    /// Whether a configuration cuts off a box; its text contains the percentage.
+    /// Whether a configuration cuts off a box, by the percentage in its text.
     pub(super) fn cuts_off(who: usize, text: &str) -> bool {
         let mut words = text.split(' ');
         let number = words.next().and_then(|word| word.parse::<u64>().ok());
@@ -122,7 +121,6 @@ impl World {
         }
     }
 
-    /// Withdraws the offer from boxes without the version.
     fn on_halt(&mut self, number: u32) {
         self.figures.rollouts_halted += 1;
         let Some((_, rollout)) = &self.store.rollout else { return };
@@ -136,7 +134,7 @@ impl World {
         self.after(REVIEW, Event::Planned(Planned::Review { number }));
     }
 
-    /// Aborts: boxes with the version get the last good one under a new number.
+    /// Aborts: boxes with the version get the last good configuration under a new number.
     pub(super) fn review(&mut self, number: u32) {
         if self.leader().is_none() {
             let again = Event::Planned(Planned::Review { number });
@@ -163,7 +161,6 @@ impl World {
         self.notify();
     }
 
-    /// Boxes with the version of the database, and boxes with another.
     pub(super) fn drift(&self) -> u64 {
         let in_force = |who: &usize| -> Option<Version> {
             self.members[*who].agent.kept().configuration_in_force().0

@@ -1,4 +1,4 @@
-//! The data plane as a model: which box is on which proxy, faults and recovery.
+//! A model of the data plane: which box is on which proxy, faults and recovery.
 
 use std::time::Duration;
 
@@ -21,7 +21,6 @@ impl World {
         self.after(span, Event::Choose { who, round });
     }
 
-    /// Whether a box itself is able to use a proxy.
     fn wants(&self, who: usize) -> bool {
         let ride = &self.rides[who];
         let is_member = ride.in_tables_from.is_some();
@@ -37,7 +36,6 @@ impl World {
         model.is_running() && !model.is_draining && is_in_table
     }
 
-    /// Measures the candidates, and moves if another is better.
     pub(super) fn choose(&mut self, who: usize, round: u64) {
         if round != self.rides[who].round {
             return;
@@ -182,7 +180,7 @@ impl World {
         }
     }
 
-    /// A proxy fails: its boxes notice within a second.
+    /// A proxy fails; its boxes notice within a second.
     fn lose(&mut self, proxy: usize) {
         for who in self.proxies[proxy].boxes.clone() {
             self.account(who);
@@ -241,7 +239,7 @@ impl World {
         self.replicas[replica].begin(&self.store, &self.cast, now);
     }
 
-    /// A replica hangs: members with streams there leave it after a while.
+    /// A replica hangs; members with streams there leave it after a while.
     fn hang(&mut self, replica: usize, is_over: bool) {
         if !self.replicas[replica].is_up {
             return;
@@ -253,8 +251,8 @@ impl World {
         let streams: Vec<usize> = self.replicas[replica].desks.keys().copied().collect();
         for who in streams {
             if self.members[who].stream.is_some_and(|(at, _)| at == replica) {
-                // Proxies probe every ten seconds, boxes every minute, to save traffic. Both detect
-                // it before another replica's watch declares a proxy dead.
+                // Proxies probe every ten seconds, boxes every minute to save traffic. Both notice
+                // before another replica's watch declares a proxy dead.
                 let (least, most) =
                     if self.cast.is_box(who) { (15_000, 75_000) } else { (10_000, 30_000) };
                 let noticed = self.between(least, most);
@@ -271,7 +269,7 @@ impl World {
         }
     }
 
-    /// `roadweave-controller restore`: the backup, in an epoch begun by a root.
+    /// `roadweave-controller restore`: restores the backup, in an epoch begun by a root.
     fn restore(&mut self) {
         let Some(backup) = self.backup.take() else { return };
         let (epoch, config) = (self.store.epoch + 1, self.config.clone());

@@ -18,21 +18,19 @@ pub(super) type Stored = Arc<(Version, Envelope)>;
 #[derive(Clone, Default)]
 pub(super) struct Device {
     pub state: DeviceState,
-    /// Proxies of its list, and whether each is only a last resort.
+    /// Proxies of its list, and whether each is a last resort.
     pub listed: Vec<(usize, bool)>,
     pub candidates: Option<Stored>,
     pub configuration: Option<Stored>,
-    /// The previous configuration, while a rollback is possible.
+    /// The previous configuration while a rollback is possible.
     pub former: Option<Stored>,
     pub rollout: Option<u32>,
-    /// The proxy that it reports.
     pub proxy: Option<usize>,
-    /// The last counted report.
     pub reported: Option<(Version, u8)>,
 }
 
 impl Device {
-    /// Hands its documents to `desk`.
+    /// Hands its documents to the session `desk`.
     pub fn desire(&self, desk: &mut Desk) {
         let kinds = [Kind::Candidates, Kind::Configuration];
         for (kind, stored) in kinds.into_iter().zip([&self.candidates, &self.configuration]) {
@@ -51,7 +49,7 @@ pub(super) enum DeviceState {
     Revoked,
 }
 
-/// A change that replicas send to members; revocations go to proxies at once, and to boxes too if
+/// A change that replicas send to members. Revocations go to proxies at once, and to boxes too if
 /// `boxes_too`.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Change {
@@ -66,25 +64,21 @@ pub(super) struct Store {
     pub epoch: u64,
     number: u64,
     pub published: Arc<Published>,
-    /// The revocations last sent to boxes.
     pub published_to_boxes: Arc<Published>,
     pub devices: Vec<Device>,
     members: BTreeMap<usize, Arc<Entry>>,
     pub proxies: Vec<ProxyView>,
     pub tables: Vec<Arc<PublishedTable>>,
     pub outbox: Vec<Change>,
-    /// Regions whose boxes need new lists.
     pub unplaced: BTreeSet<usize>,
-    /// Regions whose tables are out of date.
     pub untabled: BTreeSet<usize>,
     pub rollout: Option<(u32, Rollout)>,
     pub rolling: String,
-    /// The last configuration that was rolled out to all.
     pub good: String,
 }
 
 impl Store {
-    /// A fleet whose boxes and proxies are members already.
+    /// A fleet whose boxes and proxies are already members.
     pub fn new(cast: &Cast, config: &FleetConfig) -> Self {
         let published = Arc::new(published(cast, 0, &[]));
         let mut devices = vec![Device::default(); cast.boxes];
@@ -180,7 +174,6 @@ impl Store {
         }
     }
 
-    /// Updates the lists in the regions of [`Store::unplaced`].
     pub fn place_all(&mut self, cast: &Cast) {
         let regions = std::mem::take(&mut self.unplaced);
         for who in 0..self.devices.len() {
@@ -190,7 +183,6 @@ impl Store {
         }
     }
 
-    /// Updates the list of a box if it changes.
     pub fn place(&mut self, cast: &Cast, who: usize) {
         let device = &self.devices[who];
         if device.state != DeviceState::Active {
@@ -206,7 +198,7 @@ impl Store {
         let of = |it: &Offered| Some((cast.proxy(&it.key)?, it.last_resort));
         let list: Vec<(usize, bool)> = list.iter().filter_map(of).collect();
         let set = |list: &[(usize, bool)]| BTreeSet::from_iter(list.iter().copied());
-        // Order is only advice: a box measures.
+        // The order is only a hint: a box measures.
         if !device.listed.is_empty() && set(&device.listed) == set(&list) {
             return;
         }
@@ -221,7 +213,6 @@ impl Store {
         self.outbox.push(Change::Device(who));
     }
 
-    /// Signs tables for the regions of [`Store::untabled`].
     pub fn sign_tables(&mut self, cast: &Cast, config: &FleetConfig) {
         let regions = std::mem::take(&mut self.untabled);
         let is_first = self.tables.is_empty();

@@ -1,4 +1,5 @@
-//! Streams between members and replicas: connect, delayed messages, and failure, noticed or not.
+//! Streams between members and replicas: connecting, delayed messages, and failures, noticed or
+//! not.
 
 use std::time::Duration;
 
@@ -9,12 +10,11 @@ use serde::de::DeserializeOwned;
 use super::members::Member;
 use super::{Event, World};
 
-/// Bytes to open a stream: TCP and TLS 1.3 with raw keys.
+/// Bytes of opening a stream: TCP and TLS 1.3 with raw keys.
 const OPENING: u64 = 3_000;
-/// Overhead per message: TLS record, and two TCP/IPv4 headers with timestamps, one for the
-/// acknowledgement.
+/// Overhead per message: a TLS record, and two TCP/IPv4 headers with timestamps, one of them for
+/// the acknowledgement.
 const ENVELOPING: u64 = 29 + 2 * 52;
-/// Keep-alive interval of an idle stream, one message each way.
 const KEEPALIVE_MS: u64 = 60_000;
 /// Silence after which a replica drops a stream.
 const EXPIRY: Duration = Duration::from_secs(75);
@@ -27,7 +27,7 @@ impl Member {
         bytes
     }
 
-    /// Bytes of all streams, with keep-alives.
+    /// Bytes of all streams, keep-alives included.
     pub fn traffic(&self) -> u64 {
         let keepalives = 2 * (self.connected_ms / KEEPALIVE_MS);
         self.bytes + self.opened * OPENING + keepalives * (4 + ENVELOPING)
@@ -84,7 +84,7 @@ impl World {
         if let Some((replica, stream)) = member.stream.take() {
             member.connected_ms += (now - member.connected_since).as_millis() as u64;
             member.agent.on_stream_down(now);
-            // Without a network the member cannot send a close.
+            // A member without a network cannot send a close.
             let span = if self.has_network(who) { Duration::from_millis(20) } else { EXPIRY };
             self.after(span, Event::Expire { replica, who, stream });
             self.flush(who);
@@ -105,7 +105,7 @@ impl World {
         let Some((held, _)) = desk else { return };
         let is_live = self.members[who].stream == Some((replica, *held));
         let is_frozen = !self.cast.is_box(who) && self.proxies[who - self.cast.boxes].is_frozen;
-        // The member came back in time.
+        // The member returned in time.
         if stream.is_some_and(|stream| stream != *held || (is_live && !is_frozen)) {
             return;
         }
@@ -136,7 +136,6 @@ impl World {
         self.at(at, Event::Down { who, stream, frames });
     }
 
-    /// Serializes and parses the message if the run is thorough.
     fn cross<T: Serialize + DeserializeOwned>(&mut self, who: usize, message: T) -> T {
         let bytes = self.members[who].count(&message);
         if !self.config.is_thorough {

@@ -26,7 +26,7 @@ fn what_the_big_world_skips_changes_nothing() {
     assert_eq!(json(&thorough), json(&quick));
 }
 
-/// Keys are revoked in time, no box is cut off for good, no live proxy counts as dead, and a bad
+/// Keys are revoked in time, no box is cut off permanently, no live proxy counts as dead, and a bad
 /// version reaches few boxes.
 #[test]
 fn a_fleet_lives_through_its_faults() {

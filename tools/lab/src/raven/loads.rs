@@ -1,8 +1,8 @@
-//! What RAVEN copies of large loads over TCP, here one connection as a stream.
+//! How many copies RAVEN makes of large TCP loads; here a load is one connection as a stream.
 //!
 //! ```text
-//! Loading ─ ask for a part ─► connection ─► all of it ─► Loading: the next part
-//!                                   └─► Loaded: what was sent twice
+//! Loading ─ request a part ─► connection ─► all of it ─► Loading: the next part
+//!                                   └─► Loaded: bytes sent twice
 //! ```
 //!
 //! Source: RAVEN section 5.6.
@@ -22,12 +22,12 @@ use crate::video::quality::Percentiles;
 use crate::web::{Browser, ConnectionId, News, REQUEST, Visit, Visitor};
 use crate::world::{World, WorldConfig, WorldError};
 
-/// A load.
+/// A large load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
     /// 50 MB in chunks of 1 MB, one after the other.
     Video,
-    /// 50 MB in one piece: a video whose player never lets the queue run empty.
+    /// 50 MB in one piece: a video whose player never empties its queue.
     Unbroken,
 }
 
@@ -65,30 +65,30 @@ impl FromStr for Load {
     }
 }
 
-/// What was sent for one load on one route.
+/// Results of one load on one route.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Loaded {
     /// The route.
     pub route: String,
-    /// What was loaded: [`Load::name`].
+    /// The load: [`Load::name`].
     pub load: &'static str,
     /// The strategy.
     pub strategy: String,
-    /// Parts that came whole.
+    /// Parts that arrived completely.
     pub whole: u64,
-    /// Parts in all.
+    /// Total number of parts.
     pub parts: u64,
-    /// From the request of a part to its last byte.
+    /// Time from the request of a part to its last byte.
     pub took_ms: Percentiles,
-    /// Bytes to the vehicle that were sent again, as a share of all bytes to it.
+    /// Share of the bytes to the vehicle that were sent again.
     pub copies_down: f64,
-    /// The same from the vehicle.
+    /// Share of the bytes from the vehicle that were sent again.
     pub copies_up: f64,
-    /// The same both ways together.
+    /// Share of the bytes of both directions that were sent again.
     pub copies: f64,
 }
 
-/// Loads `load` on `route`; fails if the route makes no world.
+/// Loads `load` on `route`; fails if the world cannot be created.
 pub fn load(
     route: (&str, &Drive),
     load: Load,
@@ -135,12 +135,9 @@ pub fn load(
 struct Loading {
     load: Load,
     connection: Option<ConnectionId>,
-    /// Bytes still missing of the part under way.
     missing: u64,
     begun: Instant,
-    /// Durations of whole parts.
     took: Vec<Duration>,
-    /// The connection ended early.
     is_over: bool,
 }
 
@@ -175,5 +172,4 @@ impl Visitor for Loading {
     }
 }
 
-/// Time after which a load is cut off.
 const LOAD_MAX: Duration = Duration::from_secs(600);

@@ -46,7 +46,6 @@ fn confidence_costs_bytes_and_large_transfers_do_not() {
     assert!(redundant(1_000_000) < 0.25);
 }
 
-/// A world with two links, and a packet up and down each 100 ms for `seconds`.
 fn talk(stage: &mut Stage, seconds: u32) {
     let end = stage.world.now() + Duration::from_secs(seconds.into());
     while stage.world.now() < end {
@@ -94,7 +93,7 @@ fn copies_for_a_slow_path_are_withdrawn_when_the_fast_one_has_brought_the_packet
     route.links[1].up = route.links[1].up.with_capacity(slow);
     let strategy: Strategy = "raven:100".parse().expect("known");
     let mut scenario = Scenario::new("bursts", links(&route, 1), strategy);
-    // By windows, the copies of a burst would all leave at once.
+    // With pacing by windows, the copies of a burst would all leave at once.
     scenario.lanes.iter_mut().for_each(|lane| lane.pacing = roadweave_proto::Pacing::Rate);
     let mut stage = Stage::new(scenario.world().expect("two links"));
     warm_up(&mut stage, &scenario);
@@ -134,7 +133,7 @@ fn encoders_are_told_what_to_do_under_every_strategy() {
     }
 }
 
-/// Of two networks each would get all of it: 50 %.
+/// Copying all packets on two networks would be 50 %.
 #[test]
 fn confidence_costs_few_bytes_of_large_loads() {
     let route = recording([50, 52], 40);

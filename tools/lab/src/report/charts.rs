@@ -46,8 +46,8 @@ pub struct Bar {
     pub parts: Vec<(String, f64)>,
 }
 
-/// Delay distributions with both axes logarithmic: each grid line leaves a tenth of the packets of
-/// the one below. A curve that ends below the top has lost the rest of its packets.
+/// Delay distributions on two logarithmic axes: each grid line leaves a tenth of the packets of the
+/// line below. A curve that ends below the top has lost the rest of its packets.
 pub fn delays(curves: &[Curve]) -> String {
     let points = || curves.iter().flat_map(|curve| &curve.points);
     let visible = points().filter(|point| point.1 >= VISIBLE).map(|point| point.0);
@@ -83,7 +83,7 @@ fn curve_path(points: &[(f64, f64)], x: Scale, y: Scale) -> Option<Path> {
     let mut path = Path::from((last.0, y.places.0));
     path.line_to(last);
     for place in places {
-        // Skips points closer than a pixel and points outside of the chart.
+        // Skips points that are closer than a pixel or outside of the chart.
         let moved = (place.0 - last.0).abs() + (place.1 - last.1).abs();
         if last.1 > top && (moved >= 1.0 || place.1 <= top) {
             path.line_to((place.0, last.1));
@@ -94,7 +94,7 @@ fn curve_path(points: &[(f64, f64)], x: Scale, y: Scale) -> Option<Path> {
     Some(path)
 }
 
-/// How many nines a share has: 1 for 90 %, 2 for 99 %.
+/// Number of nines of a share: 1 for 90 %, 2 for 99 %.
 fn nines(share: f64) -> f64 {
     -(1.0 - share.min(1.0)).max(1e-9).log10()
 }
@@ -129,7 +129,7 @@ fn draw_panel(svg: &mut Svg, rows: &[Row], panel: &Panel, places: Point) {
         svg.text((places.0, row_middle(0) + 4.5), Anchor::Start, "nothing measured");
         return;
     }
-    // An empty range would put every label on one spot.
+    // An empty range would put every label at the same position.
     let room = (high - low).max(high.abs() * 1e-3).max(1e-6);
     let low = if low >= 0.0 && low < room { 0.0 } else { low - room * 0.05 };
     let scale = Scale { values: (low, high + room * 0.05), places };
@@ -195,11 +195,9 @@ struct Summary {
 }
 
 impl Summary {
-    /// `sorted` is ascending; `None` if empty.
     fn of_sorted(sorted: &[f64]) -> Option<Self> {
         let count = sorted.len();
         let last = count.checked_sub(1)?;
-        // Interpolates between the two nearest ranks.
         let at = |share: f64| {
             let rank = share * last as f64;
             let (below, above) = (sorted[rank.floor() as usize], sorted[rank.ceil() as usize]);
@@ -224,7 +222,7 @@ impl Summary {
     }
 }
 
-/// Horizontal bars with their sum at the end.
+/// Horizontal bars, with their sum at the end.
 pub fn bars(label: &str, bars: &[Bar]) -> String {
     let sum = |bar: &Bar| bar.parts.iter().map(|part| part.1).sum::<f64>();
     let longest = bars.iter().map(sum).fold(0.0, f64::max);
@@ -259,7 +257,7 @@ pub fn bars(label: &str, bars: &[Bar]) -> String {
     svg.finish()
 }
 
-/// Rows in the order of names, in the strategies' colours.
+/// Rows in the order of `names`, with the strategies' colours.
 pub fn rows<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<Row> {
     let row =
         |(index, name): (usize, &str)| Row { name: name.to_owned(), class: strategy_class(index) };
@@ -277,7 +275,6 @@ fn shortened(name: &str) -> String {
     }
 }
 
-/// Formats a number with a precision suited to `range`.
 fn decimals(number: f64, range: f64) -> String {
     let digits = (1.0 - range.max(1e-6).log10().floor()).clamp(0.0, 5.0) as usize;
     format!("{number:.digits$}")
@@ -294,7 +291,6 @@ const NAMES: f64 = 150.0;
 const NAME_CHARS: usize = 18;
 const ROW: f64 = 24.0;
 const VISIBLE: f64 = 0.005;
-/// The share axis ends at 99.99 %.
 const NINES: f64 = 4.0;
 const SHARES: [(f64, &str); 6] = [
     (0.0, "0 %"),

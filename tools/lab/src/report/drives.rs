@@ -10,7 +10,7 @@ use crate::compare::{Compared, Entry, RunDetail};
 use crate::figures::Timeline;
 use crate::video::quality::Percentiles;
 
-/// All drives by class, farthest from the bound first.
+/// All drives by class; within a class, farthest from the bound first.
 pub(super) fn render(report: &Report<'_>) -> String {
     let mut drives: Vec<&Compared> = report.comparison.drives.iter().collect();
     let judged = judged(report);
@@ -36,13 +36,13 @@ pub(super) fn render(report: &Report<'_>) -> String {
     html + "</div>\n"
 }
 
-/// The strategy that sorts the drives: `xnc`, or the last one.
+/// The strategy by which drives are sorted: `xnc`, or else the last one.
 fn judged<'a>(report: &Report<'a>) -> &'a str {
     let xnc = report.names.iter().find(|name| **name == "xnc");
     xnc.or(report.names.last()).copied().unwrap_or("")
 }
 
-/// Stall time beyond the bound; without any, the ratio of tail delays.
+/// Stall time beyond the bound; without stalls, the ratio of tail delays.
 fn distance(drive: &Compared, name: &str) -> f64 {
     let Some(entry) = drive.strategies.iter().find(|entry| strategy(entry) == name) else {
         return f64::NEG_INFINITY;
@@ -178,7 +178,6 @@ impl Section<'_> {
         html
     }
 
-    /// Capacities of the links, cut off above what matters for the stream.
     fn capacities(&self, timeline: &Timeline) -> Figure {
         let mbps = self.report.comparison.setting.bitrate_bps as f64 / 1e6;
         let group = self.group(timeline);
@@ -255,9 +254,9 @@ const COLUMNS: [&str; 12] = [
     "residual loss",
     "redun\u{ad}dancy",
 ];
-/// One point of stall ratio outweighs any ratio of delays.
+/// A point of stall ratio outweighs any ratio of delays.
 const STALL_WEIGHT: f64 = 1e6;
-/// Limit for all drives together: about 40 bytes a column, so that a browser can hold them.
+/// Limit over all drives, at about 40 bytes a column, so that browsers can display the page.
 const COLUMNS_IN_ALL: usize = 200_000;
 const COLUMNS_MIN: usize = 150;
 const COLUMNS_MAX: usize = 450;

@@ -1,4 +1,4 @@
-//! Strategies on a group of drives: all of them, or one class.
+//! Strategies on a group of drives: all drives, or one class.
 
 use super::charts::{self, Bar, Curve, Panel, Row};
 use super::page::{self, NOTHING, escape, millis, percent, times};
@@ -81,7 +81,7 @@ const COLUMNS: [Column; 17] = [
     ("redun\u{ad}dancy", |p| percent(p.figures.redundancy)),
 ];
 
-/// The row of a limit; `of`: its frames per second, stall ratio and residual loss on a drive.
+/// The row of a limit; `of` returns frames per second, stall ratio and residual loss of a drive.
 fn limit_row(
     drives: &[&Compared],
     name: String,
@@ -197,7 +197,6 @@ fn bargain(report: &Report<'_>, pooled: &[Pooled]) -> String {
     )
 }
 
-/// Box plots of the strategies, with the bound below.
 struct Plot<'a> {
     report: &'a Report<'a>,
     drives: &'a [&'a Compared],

@@ -1,10 +1,10 @@
 //! The common look of reports: page, colours, tables, legends, number formats.
 //!
 //! Colours are from Okabe and Ito's colour-blind safe palette; beyond its size, lines are also
-//! dashed. Links have their own shades of blue and grey, to differ from strategies. A class names a
-//! colour; the style sheet has one set for light pages and paper, another for dark ones.
+//! dashed. Links have their own shades of blue and grey, unlike strategies. A class names a colour;
+//! the style sheet defines it for light pages and paper, and for dark pages.
 
-/// The beginning of a page with its heading; `subtitle` is one sentence.
+/// The beginning of a page, with its heading; `subtitle` is one sentence.
 pub fn begin(title: &str, subtitle: &str) -> String {
     let (title, subtitle) = (escape(title), escape(subtitle));
     format!(
@@ -44,7 +44,7 @@ pub fn legend<'a>(entries: impl IntoIterator<Item = (String, &'a str)>) -> Strin
     format!("<p class=\"legend\">{entries}</p>\n")
 }
 
-/// A sample of a colour.
+/// A colour sample.
 pub fn swatch(class: &str) -> String {
     format!(
         "<svg class=\"swatch\" viewBox=\"0 0 20 10\" aria-hidden=\"true\">\
@@ -52,8 +52,8 @@ pub fn swatch(class: &str) -> String {
     )
 }
 
-/// A table whose first column names the rows. `headings` are plain text; `rows` are HTML cells, as
-/// many as there are headings.
+/// A table whose first column is a heading. `headings` are plain text; `rows` are HTML cells, one
+/// per heading.
 pub fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
     let heading = |text: &&str| format!("<th scope=\"col\">{}</th>", escape(text));
     let row = |cells: &Vec<String>| {
@@ -77,14 +77,14 @@ pub fn definitions<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> S
     format!("<dl>{}</dl>\n", pairs.into_iter().map(pair).collect::<String>())
 }
 
-/// A drawing that keeps a legible minimum size.
+/// A drawing with a legible minimum size.
 pub fn drawing(svg: &str) -> String {
     format!("<div class=\"wide\" tabindex=\"0\">{svg}</div>\n")
 }
 
-/// A drawing as its own file, with the colours of a light page. `svg`: from
-/// [`Svg::finish`](super::svg::Svg::finish). Colours are written out, since not every viewer knows
-/// variables.
+/// A drawing as its own file, with the colours of a light page. `svg` is from
+/// [`Svg::finish`](super::svg::Svg::finish). Colours are written out because not every viewer
+/// supports variables.
 pub fn standalone(svg: &str) -> String {
     let light = STYLE.split('}').next().unwrap_or_default();
     let variables = light.split(['{', ';', '\n']).filter_map(|pair| pair.split_once(':'));
@@ -92,14 +92,14 @@ pub fn standalone(svg: &str) -> String {
         .filter(|(name, _)| name.starts_with("--"))
         .map(|(name, colour)| (format!("var({name})"), colour))
         .collect();
-    // The style sheet's rules for drawings follow those for the page.
+    // In the style sheet, rules for drawings follow those for the page.
     let rules = STYLE.find("svg text{").map_or("", |at| &STYLE[at..]);
     let rules = rules.find("details{").map_or(rules, |at| &rules[..at]);
     let style =
         colours.iter().fold(rules.replace("svg text{", "text{"), |style, (name, colour)| {
             style.replace(name, colour)
         });
-    // The size is that of the viewBox, the first attribute: 0 0 WIDTH HEIGHT.
+    // The size is in the viewBox, the first attribute: 0 0 WIDTH HEIGHT.
     let mut size = svg.split('"').nth(1).unwrap_or_default().split(' ').skip(2);
     let (width, height) = (size.next().unwrap_or("100%"), size.next().unwrap_or("100%"));
     let head =
@@ -126,7 +126,7 @@ pub fn escape(text: &str) -> String {
     html
 }
 
-/// A share of 0..1 as percent.
+/// A share in 0..1 as percent.
 pub fn percent(share: f64) -> String {
     let percent = share * 100.0;
     match percent {
@@ -154,9 +154,7 @@ pub fn times(ratio: Option<f64>) -> String {
 /// Placeholder for an absent figure.
 pub const NOTHING: &str = "\u{2013}";
 
-/// Colours `s0`, `s1` and so on, of the style sheet.
 const STRATEGY_COLORS: usize = 7;
-/// Colours `k0`, `k1` and so on.
 const LINK_COLORS: usize = 6;
 const DASHES: usize = 3;
 

@@ -1,4 +1,4 @@
-//! Figures of several drives together: all their packet delays, and their bounds.
+//! Figures of several drives together: the delays of all their packets, and their bounds.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ impl Packets {
 pub(super) struct Limit {
     /// Share of all packets that can arrive within a delay in ms, 0..1; empty without details.
     pub curve: Vec<(f64, f64)>,
-    /// The lowest percentiles of any drive, a lower bound for the pooled percentiles.
+    /// The lowest percentiles of any drive: a lower bound of the pooled percentiles.
     pub least: Percentiles,
 }
 
@@ -98,8 +98,8 @@ impl Limit {
         })
     }
 
-    /// The largest delay of the curve that is too short for this share, ms; the deadline if the
-    /// curve ends below it.
+    /// The largest delay of the curve at which this share is not reached, ms; the deadline if the
+    /// curve ends below the share.
     fn delay_at(&self, share: f64) -> Option<f64> {
         let (last, _) = self.curve.last()?;
         Some(match self.curve.iter().position(|point| point.1 >= share) {
@@ -109,7 +109,7 @@ impl Limit {
         })
     }
 
-    /// The bound as a curve that rises to each share right behind the previous delay.
+    /// The bound as a curve, which rises to each share right behind the previous delay.
     pub fn as_curve(&self) -> Curve {
         let delays = self.curve.first().into_iter().chain(&self.curve).map(|point| point.0);
         Curve {
@@ -120,7 +120,7 @@ impl Limit {
     }
 }
 
-/// The share of the first delay not below `ms`; errs to the bound's side.
+/// The share of the first delay not below `ms`; rounds in favour of the bound.
 fn share_within(curve: &[(f64, f64)], ms: f64) -> f64 {
     let at = curve.partition_point(|point| point.0 < ms - 1e-3);
     curve.get(at).or(curve.last()).map_or(0.0, |point| point.1)
@@ -130,7 +130,6 @@ pub(super) fn mean(drives: &[&Compared], figure: impl Fn(&Bound) -> f64) -> f64 
     drives.iter().map(|drive| figure(&drive.bound)).sum::<f64>() / drives.len().max(1) as f64
 }
 
-/// The stall ratio that `percent` of 100 drives do not exceed.
 pub(super) fn stall_at(drives: &[&Compared], percent: usize, of: impl Fn(&Bound) -> f64) -> f64 {
     let mut stalls: Vec<f64> = drives.iter().map(|drive| of(&drive.bound)).collect();
     stalls.sort_unstable_by(f64::total_cmp);

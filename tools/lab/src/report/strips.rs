@@ -10,7 +10,7 @@ pub fn steps(timeline: &Timeline) -> usize {
     rates.max().unwrap_or(0).max(timeline.repairs.len())
 }
 
-/// Steps per column for at most `columns` columns.
+/// Steps per column, for at most `columns` columns.
 pub fn group(steps: usize, columns: usize) -> usize {
     steps.div_ceil(columns.max(1)).max(1)
 }
@@ -64,8 +64,8 @@ pub fn queues(timeline: &Timeline, group: usize) -> Strip {
     }
 }
 
-/// Capacities of the links: stacked up to a multiple of the video's rate, and each alone up to that
-/// rate. `series`: name and Mbit/s per step of each link; `video`: Mbit/s.
+/// Capacities of the links: stacked up to a multiple of the video's rate, and individually up to
+/// that rate. `series` has the name and Mbit/s per step of each link; `video` is in Mbit/s.
 pub fn capacities(series: &[(String, Vec<f64>)], video: f64, group: usize) -> Vec<Strip> {
     let cut = video * CAPACITY_SHOWN;
     let title =
@@ -86,7 +86,7 @@ pub fn capacities(series: &[(String, Vec<f64>)], video: f64, group: usize) -> Ve
     std::iter::once(together).chain(series.iter().enumerate().map(alone)).collect()
 }
 
-/// Class and name of the non-link colours in [`packets`] and [`queues`].
+/// Class and name of the colours in [`packets`] and [`queues`] that are not of links.
 pub const MARKS: [(&str, &str); 6] = [
     ("lane", "lane's queue"),
     ("sent", "repairs sent"),
@@ -96,7 +96,6 @@ pub const MARKS: [(&str, &str); 6] = [
     ("stalled", "stall"),
 ];
 
-/// Capacities are drawn up to this multiple of the video's rate.
 const CAPACITY_SHOWN: f64 = 3.0;
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ pub struct Svg {
     text: String,
 }
 
-/// A position: right, down.
+/// A position: to the right, and down.
 pub type Point = (f64, f64);
 
 /// Alignment of a text.

@@ -1,4 +1,4 @@
-//! What strategies pay in bytes, and what they get for them: a dot each, beside one another.
+//! Cost of strategies in bytes against their benefit: one dot per strategy, in two panels.
 //!
 //! ```text
 //!  p99 by the bound's │  ○ one            stalls │
@@ -14,13 +14,13 @@ use super::svg::{Anchor, Point, Scale, Svg};
 /// A strategy's cost and benefit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mark {
-    /// Its name.
+    /// Name of the strategy.
     pub name: String,
     /// Class of its colour.
     pub class: String,
-    /// Bytes beyond the inner packets, relative to those.
+    /// Bytes beyond the inner packets, as a share of the inner packets.
     pub redundancy: f64,
-    /// Its p99 delay relative to the bound, if there is one.
+    /// p99 delay relative to the bound's, if known.
     pub p99_by_bound: Option<f64>,
     /// Share of the time in stalls, 0..1.
     pub stalls: f64,
@@ -53,7 +53,7 @@ fn panel(
     svg.text((left + LEFT, TOP - 12.0), Anchor::Start, title);
     for tick in y.ticks(5) {
         svg.line("grid", (x.places.0, y.at(tick)), (x.places.1, y.at(tick)));
-        // Rounds off binary errors of decimal steps.
+        // Removes binary rounding errors of decimal steps.
         let text = label((tick * 1e6).round() / 1e6);
         svg.text((x.places.0 - 8.0, y.at(tick) + 4.5), Anchor::End, &text);
     }
@@ -79,7 +79,6 @@ struct Names {
 }
 
 impl Names {
-    /// A place for the name of the dot `at`, left of `end` if possible.
     fn place(&mut self, at: Point, name: &str, end: f64) -> Point {
         let width = name.chars().count() as f64 * CHAR;
         let left = if at.0 + BESIDE + width <= end { at.0 + BESIDE } else { at.0 - BESIDE - width };
@@ -106,7 +105,7 @@ const TOP: f64 = 30.0;
 const BOTTOM: f64 = 290.0;
 const LEFT: f64 = 64.0;
 const RIGHT: f64 = 20.0;
-/// The axis's range as shares; smaller values are drawn at its end.
+/// Range of the axis, as shares; smaller values are drawn at its end.
 const REDUNDANCY: (f64, f64) = (0.005, 2.0);
 const TICKS: [f64; 8] = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0];
 

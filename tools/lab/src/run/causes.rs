@@ -7,22 +7,22 @@
 //!                      sent        taken for lost
 //! ```
 //!
-//! The parts of a packet's delay add up to the whole. `window_wait`: until a congestion window and
-//! the pacer let it go. If a transmission from before the repair brought it: `propagation`, the
-//! link's delay when it went in, and `link_queue`, the rest of its time in the link. If a repair
-//! brought it (a copy, another transmission, or coded packets): `detection`, until it was taken for
-//! lost, and `recovery`, from then until it was there.
+//! The parts of a packet's delay add up to the whole. `window_wait`: until the congestion window
+//! and the pacer release it. If a transmission from before the repair delivered it: `propagation`,
+//! the link's delay when it was sent, and `link_queue`, the rest of its time in the link. If a
+//! repair delivered it (a copy, a retransmission, or coded packets): `detection`, until it was
+//! considered lost, and `recovery`, from then until it arrived.
 
 use serde::{Deserialize, Serialize};
 
 use crate::world::{Arrival, Trail};
 
-/// Where packets later than [`Causes::LATE_MS`] lost their time, without those that never arrived.
+/// Where packets later than [`Causes::LATE_MS`] lost their time, except for lost packets.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Causes {
     /// Number of late packets.
     pub late: u64,
-    /// Late packets that came by a repair.
+    /// Late packets that were delivered by a repair.
     pub repaired: u64,
     /// Wait for the congestion window or the pacer.
     pub window_wait: Cause,
@@ -39,9 +39,9 @@ pub struct Causes {
 /// One cause of lateness.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cause {
-    /// Late packets of which this cause took the largest part.
+    /// Late packets for which this cause took the largest part.
     pub packets: u64,
-    /// Its time in all late packets together.
+    /// Total time of this cause in all late packets.
     pub seconds: f64,
 }
 
@@ -60,7 +60,6 @@ impl Causes {
         }
     }
 
-    /// Notes a packet that has arrived.
     pub(super) fn note(&mut self, arrival: &Arrival) {
         let Some(trail) = arrival.trail else { return };
         let delay = arrival.at.since(trail.queued);
@@ -90,15 +89,14 @@ impl Causes {
         self.parts()[largest].packets += 1;
     }
 
-    /// The causes in the order of a packet's delay.
     fn parts(&mut self) -> [&mut Cause; 5] {
         let Self { window_wait, detection, recovery, link_queue, propagation, .. } = self;
         [window_wait, detection, recovery, link_queue, propagation]
     }
 }
 
-/// Whether a repair brought the packet: it was decoded, or what brought it left after the repair
-/// was requested.
+/// Whether a repair delivered the packet: it was decoded, or its carrier left after the repair was
+/// requested.
 pub(super) fn is_repaired(arrival: &Arrival, trail: &Trail) -> bool {
     let later = |asked| arrival.ride.is_none_or(|ride| ride.boarded >= asked);
     trail.decoded || trail.repair_asked.is_some_and(later)
@@ -119,7 +117,7 @@ mod tests {
         Instant::from_millis(ms)
     }
 
-    /// A packet that came in at 0, left at 30 and arrived at 200 ms.
+    /// A packet that was queued at 0, left at 30 and arrived at 200 ms.
     fn arrival(boarded: u64, trail: Trail) -> Arrival {
         let propagation = Duration::from_millis(50);
         Arrival {
@@ -141,7 +139,7 @@ mod tests {
         }
     }
 
-    /// Milliseconds of each cause, and which one took the packet.
+    /// `millis` of each cause; `largest` is the cause with the largest part.
     fn check(arrival: &Arrival, millis: [u64; 5], largest: usize) {
         let mut causes = Causes::default();
         causes.note(arrival);
@@ -158,7 +156,7 @@ mod tests {
     fn the_parts_of_a_delay_add_up() {
         check(&arrival(30, trail(None, None)), [30, 0, 0, 120, 50], 3);
         check(&arrival(150, trail(Some(130), Some(135))), [30, 100, 70, 0, 0], 1);
-        // The first copy comes after all, though a repair was asked for.
+        // The first copy arrives after all, although a repair was requested.
         check(&arrival(30, trail(Some(130), Some(135))), [30, 0, 0, 120, 50], 3);
         let decoded = Trail { decoded: true, ..trail(Some(60), Some(65)) };
         check(&arrival(70, decoded), [30, 30, 140, 0, 0], 2);

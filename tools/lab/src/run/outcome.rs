@@ -18,50 +18,49 @@ use crate::world::World;
 /// The outcome of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// Figures of the judged application, with delays, stalls and time line. Without a video there
-    /// are no frames, so that fps and stall ratio are zero.
+    /// Figures of the judged application, with delays, stalls and time line. Without a video, fps
+    /// and stall ratio are zero.
     pub run: Run,
-    /// From the capture of a frame to its last packet, of complete frames; zero without a video.
+    /// Time from the capture of a frame to its last packet, of complete frames; zero without a
+    /// video.
     pub frame_delay_ms: Percentiles,
     /// Where late packets of the judged application lost their time.
     pub causes: Causes,
     /// All applications, in the order of the scenario.
     pub traffic: Vec<TrafficReport>,
-    /// Fairness of its bulk transfers, if there are several; see [`fairness`].
+    /// Fairness of the bulk transfers, if there are several; see [`fairness`].
     pub fairness: Option<f64>,
     /// All links, in the order of the scenario.
     pub links: Vec<LinkReport>,
     /// Events of client and server after the stream began, as text.
     pub events: Vec<(Duration, String)>,
-    /// Inner packets that client and server discarded from the start of the stream on.
+    /// Inner packets discarded by client and server since the start of the stream.
     pub drops: Vec<(DropReason, u64)>,
 }
 
-/// What passed through a link from the start of the stream on, vehicle to cloud, cross traffic
-/// included.
+/// Statistics of a link since the start of the stream, vehicle to cloud, with cross traffic.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkReport {
     /// Its name.
     pub name: String,
-    /// Packets put in.
+    /// Packets pushed.
     pub pushed: u64,
-    /// Bytes of the packets put in.
+    /// Bytes of the packets pushed.
     pub pushed_bytes: u64,
-    /// Packets that it lost on the way or while it was dead.
+    /// Packets lost in transit or while the link was dead.
     pub lost: u64,
-    /// Packets for which its queue had no room.
+    /// Packets dropped by the full queue.
     pub queue_full: u64,
-    /// The part of `pushed` that was cross traffic.
+    /// How many of `pushed` were cross traffic.
     pub cross: u64,
 }
 
-/// Records a run.
 #[derive(Debug)]
 pub(super) struct Recorder {
     start: Instant,
     timeline: Timeline,
     last: Reading,
-    /// Bytes of distinct inner packets, and of the datagrams that carried them, since the start.
+    /// Bytes of distinct inner packets and of the datagrams that carried them, since the start.
     inner_bytes: u64,
     datagram_bytes: u64,
     repaired: u64,
@@ -72,7 +71,6 @@ pub(super) struct Recorder {
 
 #[derive(Clone, Debug, Default)]
 struct Reading {
-    /// Bytes that the client put into each link.
     link_bytes: Vec<u64>,
     repairs: u64,
     inner_bytes: u64,
@@ -106,7 +104,6 @@ impl Recorder {
         }
     }
 
-    /// Adds a step to the time line.
     pub(super) fn sample(&mut self, stage: &mut Stage) {
         let world = &mut stage.world;
         let reading = Reading::take(world);
@@ -132,7 +129,6 @@ impl Recorder {
         self.datagram_bytes += now.datagram_bytes.saturating_sub(last.datagram_bytes);
     }
 
-    /// The outcome of the finished run.
     pub(super) fn finish(mut self, scenario: &Scenario, stage: &mut Stage) -> Outcome {
         let end = stage.world.now();
         let traffic: Vec<TrafficReport> =
@@ -159,7 +155,6 @@ impl Recorder {
         outcome
     }
 
-    /// Adds the results of the judged application.
     fn judge(&mut self, report: &TrafficReport, outcome: &mut Outcome) {
         let figures = &mut outcome.run.figures;
         figures.delay_ms = report.delay_ms.clone();
@@ -181,7 +176,6 @@ impl Recorder {
         self.count_missing(stream, deadline);
     }
 
-    /// Counts packets lost or too late in the step in which they were sent.
     fn count_missing(&mut self, stream: &Stream, deadline: Duration) {
         let steps = self.timeline.repairs.len();
         (self.timeline.missing, self.timeline.late) = (vec![0; steps], vec![0; steps]);
@@ -249,7 +243,6 @@ impl Reading {
 }
 
 impl LinkReport {
-    /// Counters since the beginning of the world.
     fn take(name: String, world: &World, link: usize) -> Self {
         let stats = world.link_stats(link, Direction::Up);
         Self {
@@ -295,7 +288,6 @@ fn describe_server(event: &ServerEvent) -> String {
     }
 }
 
-/// Capacity of a trace in each step, Mbit/s.
 fn capacity(trace: &Trace, duration: Duration) -> Vec<f64> {
     let steps = duration.as_nanos().div_ceil(Timeline::STEP.as_nanos()) as u32;
     match trace.capacity().as_ref() {

@@ -1,4 +1,4 @@
-//! A world with applications, a script and cross traffic: the loop that moves them all.
+//! A world with applications, a script and cross traffic, and the loop that drives them all.
 
 use std::collections::VecDeque;
 
@@ -15,15 +15,11 @@ use crate::world::World;
 pub struct Stage {
     /// The world.
     pub world: World,
-    /// The applications, each with a port of its own.
     pub(crate) traffic: Vec<Box<dyn Traffic>>,
     pub(super) cross: Vec<CrossSource>,
     script: VecDeque<(Instant, usize, Action)>,
-    /// Port of the packets that are observed, if the world observes packets.
     pub(super) watched: Option<u16>,
-    /// Where late ones of the observed packets lost their time.
     pub(super) causes: Causes,
-    /// Observed packets that came by a repair.
     pub(super) repaired: u64,
 }
 
@@ -47,7 +43,7 @@ impl Stage {
         self.script.make_contiguous().sort_by_key(|(at, ..)| *at);
     }
 
-    /// Runs until `end`, in the order of time. Panics as [`World::handle_timeout`].
+    /// Runs until `end` in the order of time. Panics like [`World::handle_timeout`].
     pub fn run_until(&mut self, end: Instant) {
         loop {
             let due = [self.world.poll_timeout(), self.poll_timeout()].into_iter().flatten().min();
@@ -93,7 +89,6 @@ impl Stage {
         }
     }
 
-    /// Delivers what came out of the tunnel to its application.
     fn hand_over(&mut self) {
         while let Some(arrival) = self.world.poll_arrival() {
             let port = inner::port(&arrival.packet);

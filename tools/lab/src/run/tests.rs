@@ -17,7 +17,7 @@ fn video(strategy: &str, links: Vec<DuplexLink>, mbps: u64, seconds: u32) -> Sce
     Scenario {
         traffic: vec![TrafficSpec::video(Rate::from_kbps(mbps * 1_000), lasting)],
         seconds,
-        // Cubic does not probe by time, so that delays are predictable.
+        // Cubic has no timed probes, so delays are predictable.
         congestion: CongestionControl::Cubic,
         ..Scenario::new("test", links, strategy)
     }
@@ -42,7 +42,7 @@ fn peak(values: &[f64], from: usize, to: usize) -> f64 {
     values[from * 10..to * 10].iter().copied().fold(0.0, f64::max)
 }
 
-/// Packets of frames captured between two moments of the stream, and how many of them arrived.
+/// Number of packets of frames captured between two moments, and how many of them arrived.
 fn arrived_between(outcome: &Outcome, begin: Duration, end: Duration) -> (usize, usize) {
     let stream = outcome.traffic[0].stream().unwrap();
     let start = stream.log.frames[0].captured;
@@ -80,7 +80,7 @@ fn a_link_that_pauses_in_the_lead_in_does_not_pause_in_the_stream() {
 #[test]
 fn delays_are_those_of_the_link() {
     // Propagation is 30 ms, and the packets of a frame leave at once: the n-th arrives when n
-    // packets of 1,240 bytes with the headers of the tunnel (below 100 bytes) have passed at 10
+    // packets of 1,240 bytes with the headers of the tunnel (below 100 bytes) have been sent at 10
     // Mbit/s.
     let outcome = run(&video("xnc", vec![constant("a", 10, 30, 0)], 1, 4)).unwrap();
     let stream = outcome.traffic[0].stream().unwrap();

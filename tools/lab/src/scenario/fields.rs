@@ -19,7 +19,7 @@ use crate::traffic::{App, Bulk, FIRST_PORT, FrameSource, Tcp, TrafficKind, Traff
 use crate::video::h264::{AccessUnit, Splitter};
 use crate::video::quality::Player;
 
-/// An error in table `index` of those called `table`.
+/// An error in entry `index` of the tables called `table`.
 fn fault_at(table: &str, index: usize, field: &str, message: impl fmt::Display) -> Fault {
     Fault::new(
         format!("{table}.{index}.{field}"),
@@ -27,7 +27,6 @@ fn fault_at(table: &str, index: usize, field: &str, message: impl fmt::Display) 
     )
 }
 
-/// What an application does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Kind {
@@ -38,7 +37,6 @@ enum Kind {
     Tcp,
 }
 
-/// An application; which fields belong to it depends on its kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TrafficFields {
@@ -60,7 +58,7 @@ pub(super) struct TrafficFields {
 }
 
 impl TrafficFields {
-    /// The application; `before`: those of the tables above.
+    /// `before` are the applications of the preceding tables.
     pub(super) fn resolve(
         &self,
         index: usize,
@@ -116,7 +114,6 @@ impl TrafficFields {
         .to_owned()
     }
 
-    /// Refuses fields that belong to another kind.
     fn check_unused(&self, index: usize) -> Result<(), Fault> {
         let kind = self.kind;
         let given = [
@@ -193,7 +190,6 @@ impl TrafficFields {
     }
 }
 
-/// Something that happens to a link.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct EventFields {
@@ -217,7 +213,6 @@ enum ActionName {
 }
 
 impl EventFields {
-    /// The event; `links`: the names of the links.
     pub(super) fn resolve(
         &self,
         index: usize,
@@ -260,7 +255,6 @@ impl EventFields {
     }
 }
 
-/// Traffic of others on a link.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CrossFields {
@@ -277,7 +271,6 @@ pub(super) struct CrossFields {
 }
 
 impl CrossFields {
-    /// The cross traffic; `links`: the names of the links.
     pub(super) fn resolve(
         &self,
         index: usize,
@@ -333,7 +326,7 @@ fn find_link(table: &str, index: usize, name: &str, links: &[&str]) -> Result<us
     })
 }
 
-/// The port of traffic number `index`; that of too many is one that is refused.
+/// The port of application `index`; an excessive index gives a port that is rejected later.
 fn default_port(index: usize) -> u16 {
     u16::try_from(usize::from(FIRST_PORT) + PORT_STEP * index).unwrap_or(u16::MAX)
 }
@@ -360,7 +353,7 @@ fn read_clip(file: &Path) -> Result<Arc<[AccessUnit]>, String> {
     Ok(units.into())
 }
 
-/// A duration in seconds; `None` if out of range.
+/// `None` if out of range.
 fn seconds(value: f64) -> Option<Duration> {
     (0.0..=1e6).contains(&value).then(|| Duration::from_nanos((value * 1e9).round() as u64))
 }
@@ -372,10 +365,7 @@ fn too_late(value: f64, duration: Duration) -> String {
 const SECONDS: &str = "seconds from 0 on";
 const RATE_KBPS_MAX: u64 = 10_000_000;
 const PACKET_BYTES: usize = 1_200;
-/// First port of the lead-in.
 const LEAD_IN: u16 = 40_000;
-/// Distance between the ports of two applications.
 const PORT_STEP: usize = 10;
-/// The largest clip, bytes.
 const CLIP_BYTES_MAX: u64 = 1 << 30;
 const PIECE: u64 = 1 << 20;

@@ -1,4 +1,4 @@
-//! `scenario.toml`: its fields, and errors that name the place and the cure.
+//! `scenario.toml`: its fields, and errors that name the place and the fix.
 //!
 //! Every field has its unit in its name and a line in docs/lab.md, which a test checks. Links are
 //! described as for `roadweave emulate`.
@@ -21,19 +21,19 @@ use super::{DRAIN, Scenario};
 use crate::strategies;
 use crate::world::Machine;
 
-/// Why a file is no scenario.
+/// Why a file is not a scenario.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScenarioError {
-    /// The file cannot be read, or is no scenario.
+    /// The file cannot be read or is invalid.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A recording that the scenario names cannot be used.
+    /// A recording of the scenario cannot be used.
     #[error("{}: {source}", file.display())]
     Trace {
         /// The scenario's file.
         file: PathBuf,
-        /// Which recording, and why.
+        /// The recording and the reason.
         source: TraceError,
     },
 }
@@ -55,7 +55,6 @@ struct ScenarioFile {
     drive: Option<PathBuf>,
     #[serde(default, rename = "link")]
     links: Vec<LinkFields>,
-    /// `lanes = "default"`: those of the product.
     #[serde(rename = "lanes")]
     preset: Option<LanePreset>,
     #[serde(default, rename = "lane")]
@@ -68,23 +67,21 @@ struct ScenarioFile {
     cross: Vec<CrossFields>,
 }
 
-/// Lanes that need no description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum LanePreset {
-    /// The product's default lanes.
     Default,
 }
 
 impl Scenario {
     /// Reads a scenario, with recordings relative to its directory. Errors name the file, the line,
-    /// the field and the cure.
+    /// the field and the fix.
     pub fn read(file: &Path) -> Result<Self, ScenarioError> {
         Self::parse(file, &read_text(file, false)?)
     }
 
     /// The scenario of `text`; `file` is its name in errors, and recordings are relative to its
-    /// directory. Fails as [`Scenario::read`].
+    /// directory. Fails like [`Scenario::read`].
     pub fn parse(file: &Path, text: &str) -> Result<Self, ScenarioError> {
         let parsed: ScenarioFile = roadweave_config::parse(file, text)?;
         let default_name = || file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -96,7 +93,6 @@ impl Scenario {
     }
 }
 
-/// Why a file that could be read makes no scenario.
 enum Problem {
     Fault(Fault),
     Trace(TraceError),
@@ -208,7 +204,7 @@ impl ScenarioFile {
     }
 }
 
-/// Refuses recordings that change too often, since each change is kept in memory.
+/// Rejects recordings that change too often, since each change is kept in memory.
 fn check_changes(links: &[DuplexLink], duration: Duration) -> Result<(), Fault> {
     let end = duration + DRAIN;
     for link in links {
@@ -226,7 +222,7 @@ fn check_changes(links: &[DuplexLink], duration: Duration) -> Result<(), Fault> 
     Ok(())
 }
 
-/// Number of changes of a trace until `end`; partial passes count as whole.
+/// Partial passes count as complete.
 fn changes_of(trace: &Trace, end: Duration) -> u128 {
     fn of<V: Copy>(timeline: &Timeline<V>, end: Duration) -> u128 {
         let passes = timeline.length().map_or(1, |length| passes(length, end));
@@ -266,7 +262,6 @@ fn half_a_minute() -> u32 {
 }
 
 const SECONDS_MAX: u32 = 3_600;
-/// Most changes of a link until the end.
 const CHANGES_MAX: u128 = 10_000_000;
 
 #[cfg(test)]

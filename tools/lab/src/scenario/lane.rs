@@ -1,4 +1,5 @@
-//! The lanes of a scenario's file: those of the product, with their conditions beside the rest.
+//! The lanes of a scenario's file: the product's, with their match conditions as fields of the
+//! lane.
 
 use roadweave_config::{
     Fault, LaneFields, LaneNames, MatchFields, Ordering, Ports, Within, validate_lanes,
@@ -9,7 +10,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::strategies;
 
-/// A lane; what is absent is as in the product.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ScenarioLane {
@@ -51,7 +51,7 @@ impl ScenarioLane {
 }
 
 impl ScenarioLane {
-    /// The product's lane, with what only a scenario may have: any rank, and empty lists.
+    /// The product's lane, with additions that only a scenario may have: any rank, and empty lists.
     fn to_config(&self, fields: &LaneFields) -> LaneConfig {
         let mut lane = fields.to_config();
         lane.rank = self.rank.unwrap_or(lane.rank);
@@ -63,7 +63,7 @@ impl ScenarioLane {
     }
 }
 
-/// The lanes that a file describes; errors name the conflicting field.
+/// The lanes of a file; errors name the conflicting field.
 pub(super) fn resolve(lanes: &[ScenarioLane]) -> Result<Vec<LaneConfig>, Fault> {
     if let Some(index) = lanes.iter().position(|lane| lane.name.is_empty()) {
         let message = format!("lane {}: name: \"\"; a name that no other lane has", index + 1);

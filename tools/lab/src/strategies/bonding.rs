@@ -2,9 +2,9 @@
 //!
 //! Source: CellFusion section 8.1.2, whose BONDING hashes the 5-tuple to a cellular interface.
 //!
-//! What bonding routers do: a flow stays in order on one link, even if that is bad, since a bond
-//! knows which interfaces are up and not how they perform. The choice is by rendezvous (highest
-//! random weight), so that a path that comes or goes moves only its own flows.
+//! Like a bonding router, it keeps a flow in order on one link even if that link is bad, since a
+//! bond knows which interfaces are up and not how they perform. The choice is by rendezvous hashing
+//! (highest random weight), so that a path that appears or disappears moves only its own flows.
 
 use roadweave_proto::{Instant, PathOffer, PathSnapshot, SplitMix64};
 use roadweave_schedule::{Decision, PacketInfo, PathSet, Scheduler};
@@ -32,15 +32,15 @@ impl Scheduler for Bonding {
         true
     }
 
-    /// A video has one path, which is not known here.
+    /// The path of a video is not known here.
     fn share_of(&self, paths: &[PathOffer<'_>], rooms: &[f64]) -> f64 {
         let rooms = paths.iter().zip(rooms).filter(|(path, _)| path.is_usable());
         rooms.map(|(_, room)| *room).reduce(f64::min).unwrap_or_default()
     }
 }
 
-/// The weight of a path for a flow: the finalizer of SplitMix64 over both. The uplink counts if it
-/// is known, so that a path that is opened again gets its flows back.
+/// The weight of a path for a flow: the finalizer of SplitMix64 over both. The uplink is used if it
+/// is known, so that a reopened path gets its flows back.
 fn weight(flow: u64, path: &PathSnapshot) -> u64 {
     let key = match path.uplink {
         Some(uplink) => u64::from(uplink.0) << 32 | 1,

@@ -1,13 +1,13 @@
-//! The scheduler of `pluribus`: the path on which the packet is estimated to arrive first.
+//! The scheduler of `pluribus`: the path with the earliest estimated arrival of the packet.
 //!
-//! Source: Pluribus (Mahajan et al., USENIX ATC 2012) sends source packets so.
+//! Source: Pluribus (Mahajan et al., USENIX ATC 2012), for its source packets.
 //!
 //! ```text
 //! estimate = what waits for the path / its rate  +  until its pacer lets the packet through  +  rtt / 2
 //! ```
 //!
-//! A path whose window is full has no estimate. If the best path must be waited for, the packet
-//! waits.
+//! A path whose window is full has no estimate. If the best path is not ready, the packet waits for
+//! it.
 
 use std::time::Duration;
 
@@ -35,7 +35,6 @@ impl Scheduler for Earliest {
     }
 }
 
-/// Time of a packet of `bytes` bytes if given to `path` now.
 fn estimate(offer: &PathOffer<'_>, bytes: u64) -> Duration {
     let path = offer.snapshot;
     let ahead = (offer.queued_bytes + bytes).saturating_sub(path.pacing_budget);

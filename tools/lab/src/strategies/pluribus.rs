@@ -1,23 +1,23 @@
-//! The recovery of `pluribus`: spare room of the paths carries combinations of recent packets.
+//! The recovery of `pluribus`: spare capacity of the paths carries combinations of recent packets.
 //!
 //! Source: Mahajan, Padhye, Agarwal, Zill: "High Performance Vehicular Connectivity with
 //! Opportunistic Erasure Coding" (USENIX ATC 2012): evolution codes and opportunistic
-//! transmissions. One of the yardsticks of CellFusion section 8.3.4.
+//! transmissions. One of the competitors in CellFusion section 8.3.4.
 //!
 //! ```text
 //! W, the unacknowledged packets of the last round trip
 //!                              r, the share of W that the receiver has, as estimated
 //!
-//! nothing waits to be sent, a path has room ─► a combination of d packets of W, chosen at random
-//!                                              d = max(1, floor(-1 / ln r)): the degree that helps most
+//! queue empty, and a path has spare capacity ─► a combination of d packets of W, chosen at random
+//!                                                d = max(1, floor(-1 / ln r)): the best degree
 //! new packet         r·W grows by 1 - p        p: the paths' loss
 //! combination of d   r·W grows by (1 - p)·d·(1 - r)·r^(d-1): it helps if exactly one is missing
 //! acknowledged       it leaves W, and r·W with it
 //! ```
 //!
-//! A combination is sent before any loss is known. Two bounds are ours: no more combinations than
-//! packets, since the room of several links is far more than what a vehicle sends; and at most
-//! [`DEGREE_MAX`] packets in one. The d packets are neighbours, combined as XNC does, where the
+//! A combination is sent before any loss is known. Two limits are ours: not more combinations than
+//! packets, since several links have far more capacity than a vehicle needs, and at most
+//! [`DEGREE_MAX`] packets in a combination. The d packets are neighbours, combined as in XNC; the
 //! paper adds up d packets from anywhere in W.
 
 use std::collections::VecDeque;
@@ -29,11 +29,11 @@ use roadweave_recovery::{Recovery, RecoveryConfig, RecoveryStats, Repair, SentCo
 #[derive(Debug)]
 pub(super) struct Pluribus {
     expire_after: Duration,
-    /// W: the packets of the last round trip that are not acknowledged, ascending.
+    /// W: the unacknowledged packets of the last round trip, ascending.
     window: VecDeque<Member>,
     /// r·W: how many of them the receiver is expected to have.
     received: f64,
-    /// Combinations that may be sent for what was sent so far.
+    /// Combinations that may still be sent for the packets sent so far.
     credit: usize,
     loss: f64,
     random: SplitMix64,
@@ -61,7 +61,6 @@ impl Pluribus {
         }
     }
 
-    /// r, the share of W that the receiver has.
     fn share(&self) -> f64 {
         let share = self.received / self.window.len().max(1) as f64;
         share.clamp(SHARE_MIN, SHARE_MAX)
@@ -91,7 +90,7 @@ impl Pluribus {
         self.window.get(at).is_some_and(|member| member.id == id).then_some(at)
     }
 
-    /// At most `degree` neighbours, from a random one on: the first, and how many.
+    /// At most `degree` neighbours from a random one on: the first, and their number.
     fn choose(&mut self, degree: usize) -> (PacketId, u16) {
         let begin = self.random.below(self.window.len());
         let first = self.window[begin].id;
@@ -179,17 +178,15 @@ impl Recovery for Pluribus {
     }
 }
 
-/// The degree that is most useful to a receiver with this share of the packets.
 fn degree(share: f64) -> usize {
     ((-1.0 / share.ln()).floor() as usize).clamp(1, DEGREE_MAX)
 }
 
-/// Packets that a combination of `degree` brings on average.
+/// Packets that a combination of `degree` recovers on average.
 fn gain(share: f64, degree: usize, loss: f64) -> f64 {
     (1.0 - loss) * degree as f64 * (1.0 - share) * share.powi(degree as i32 - 1)
 }
 
-/// Loss of the paths, weighted by what they carry.
 fn loss(paths: &[PathOffer<'_>]) -> f64 {
     let usable = || paths.iter().filter(|path| path.snapshot.is_usable());
     let carries = |path: &PathOffer<'_>| path.window_for_repairs();
@@ -198,18 +195,14 @@ fn loss(paths: &[PathOffer<'_>]) -> f64 {
     (lost / weight.max(1) as f64).clamp(LOSS_MIN, LOSS_MAX)
 }
 
-/// The most packets in W: a second of 24 Mbit/s.
+/// Size limit of W: a second of 24 Mbit/s.
 const WINDOW_MAX: usize = 2048;
-/// Loss assumed of paths without recent losses, which may lose packets at any time.
+/// Loss assumed for paths without recent losses, which may lose packets at any time.
 const LOSS_MIN: f64 = 0.01;
-/// Highest loss assumed.
 const LOSS_MAX: f64 = 0.9;
-/// The least r, where its logarithm is of use.
 const SHARE_MIN: f64 = 0.001;
-/// The largest r, where its logarithm is of use.
 const SHARE_MAX: f64 = 1.0 - 1e-6;
 const DEGREE_MAX: usize = 32;
-/// Interval at which a path is asked for spare room.
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 
 #[cfg(test)]
@@ -232,7 +225,6 @@ mod tests {
         }
     }
 
-    /// A recovery that has sent `count` packets, and a path with this estimated loss.
     fn after(count: u32, loss: f32) -> (Pluribus, PathSnapshot) {
         let rtt = Duration::from_millis(100);
         let path = PathSnapshot { loss, ..PathSnapshot::idle(PathId(0), rtt, 1_200_000) };
@@ -298,8 +290,8 @@ mod tests {
         assert!(pluribus.is_settled());
     }
 
-    /// The paper's claim: without feedback, and with room for as many combinations as there are
-    /// losses and a few more, these alone bring back nearly every lost packet.
+    /// The paper's claim: without feedback, and with capacity for slightly more combinations than
+    /// there are losses, the combinations alone recover nearly every lost packet.
     #[test]
     fn a_receiver_gets_back_what_was_lost_without_reporting_it() {
         const PACKETS: u32 = 60;
@@ -312,7 +304,7 @@ mod tests {
             let Some(Repair::Coded { start, count, .. }) = sent else { break };
             runs.push(start.0..start.0 + u32::from(count));
         }
-        // Peeling: a combination with one missing packet gives it.
+        // Peeling: a combination with one missing packet yields that packet.
         while let Some(found) = runs.iter().find_map(|run| {
             let mut unknown = missing.iter().filter(|id| run.contains(id));
             unknown.next().filter(|_| unknown.next().is_none()).copied()

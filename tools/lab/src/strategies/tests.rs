@@ -9,7 +9,6 @@ fn path(id: u32, rtt_ms: u64, room: u64) -> PathSnapshot {
     PathSnapshot::idle(PathId(id), Duration::from_millis(rtt_ms), room)
 }
 
-/// The position of the path to which `scheduler` sends a packet of `flow` with 1,200 bytes.
 fn chosen(scheduler: &mut dyn Scheduler, flow: u64, paths: &[PathOffer<'_>]) -> Option<usize> {
     let packet = PacketInfo {
         bytes: 1200,
@@ -57,11 +56,11 @@ fn of_a_bond_a_flow_stays_on_its_path_and_flows_share_all_paths() {
     for flow in 0..300 {
         let at = chosen(&mut Bonding, flow, &free(&paths)).expect("all have room");
         counts[at] += 1;
-        // The path is full: the flow waits for it, and does not move.
+        // The path is full: the flow waits for it and does not move.
         let mut full = paths.clone();
         full[at].bytes_in_flight = 9000;
         assert_eq!(chosen(&mut Bonding, flow, &free(&full)), None);
-        // A path that goes moves only its own flows.
+        // A path that disappears moves only its own flows.
         let after = chosen(&mut Bonding, flow, &free(&paths[..2])).expect("both have room");
         assert!(at == 2 || at == after, "flow {flow}: {at}, then {after}");
     }

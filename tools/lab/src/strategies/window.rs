@@ -1,5 +1,5 @@
-//! The scheduler of `xnc-sigcomm23`: the path with the lowest smoothed round trip whose window has
-//! room. A packet that its pacer holds back waits there.
+//! The scheduler of `xnc-sigcomm23`: the path with the lowest smoothed round trip among those with
+//! room in their windows. A packet held back by the pacer of that path waits.
 //!
 //! Source: CellFusion section 4.2.
 

@@ -1,4 +1,4 @@
-//! BBR, version 1: the window and the pace follow from the bandwidth and the least round trip.
+//! BBR, version 1: window and pacing rate follow from the bandwidth and the least round trip.
 //!
 //! ```text
 //! Startup ─ bandwidth grows no more ─► Drain ─ queue empty ─► ProbeBandwidth ◄─► ProbeRoundTrip
@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Source: draft-cardwell-iccrg-bbr-congestion-control-00, sections by function. From Linux: the
-//! allowance for aggregated acknowledgements and the one for bursts. Not modelled: Linux's
-//! long-term rate behind a policer.
+//! allowances for aggregated acknowledgements and for bursts. Not modelled: Linux's long-term rate
+//! behind a policer.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -20,24 +20,25 @@ use super::congestion::{Acked, Congestion, INITIAL_WINDOW, Phase, Window};
 pub(super) struct Bbr {
     mode: Mode,
     random: SplitMix64,
-    /// Bytes of a segment's data, and of its packet.
+    /// Bytes of data in a segment, and of its packet.
     data: f64,
     packet: f64,
-    /// Count of rounds, and the delivered count at which the present round ends.
+    /// Number of rounds, and the delivered count at which the present round ends.
     rounds: u64,
     round_end: u64,
     begins_round: bool,
     rates: MaxOf,
     least: Option<Duration>,
     least_at: Instant,
-    /// The bandwidth to exceed by [`GROWTH`], and for how many rounds it was not exceeded.
+    /// The bandwidth to exceed by [`GROWTH`], and the number of rounds in which it was not
+    /// exceeded.
     full: f64,
     full_rounds: u32,
     phase_at: Instant,
-    /// When the probe of the round trip may end, and whether a round has passed since it began.
+    /// When the probe of the round trip may end, and whether a round has passed since its
+    /// beginning.
     probed_at: Option<Instant>,
     probe_round_passed: bool,
-    /// The window before losses or a probe.
     saved: u32,
     phase: Phase,
     conserves: bool,
@@ -59,7 +60,7 @@ enum Mode {
 #[derive(Clone, Debug, Default)]
 struct MaxOf(VecDeque<(u64, f64)>);
 
-/// ACK aggregation: acknowledgements beyond those that the bandwidth explains.
+/// ACK aggregation: acknowledgements beyond those expected from the bandwidth.
 #[derive(Clone, Debug, Default)]
 struct Heaps {
     since: Instant,
@@ -168,7 +169,6 @@ impl Bbr {
         heaps.highest.add(self.rounds / 5, (heaps.acked - expected).max(0.0), 2);
     }
 
-    /// Segments allowed beyond the gain for ACK aggregation.
     fn allowance(&self) -> f64 {
         let most = self.rates.get() * HEAP_MAX.as_secs_f64();
         if self.is_full() { self.heaps.highest.get().min(most) } else { 0.0 }

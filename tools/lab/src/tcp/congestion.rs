@@ -60,7 +60,6 @@ impl FromStr for Algorithm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Window {
     pub(super) cwnd: u32,
-    /// Slow start ends at this window, segments.
     pub(super) ssthresh: u32,
 }
 
@@ -71,30 +70,28 @@ pub(super) enum Phase {
     Loss,
 }
 
-/// An acknowledgement, as a congestion control sees it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Acked {
     pub(super) now: Instant,
-    /// Segments newly known as delivered, and newly found lost.
+    /// Segments newly known as delivered, and newly considered lost.
     pub(super) delivered: u32,
     pub(super) lost: u32,
     pub(super) delivered_total: u64,
     pub(super) in_flight: u32,
-    /// The round trip of this acknowledgement, the smoothed one, and whether the receiver may have
-    /// delayed the answer.
+    /// The round trip of this acknowledgement, the smoothed round trip, and whether the receiver
+    /// may have delayed the acknowledgement.
     pub(super) round_trip: Option<Duration>,
     pub(super) smoothed: Option<Duration>,
     pub(super) is_delayed: bool,
     pub(super) rate: Option<RateSample>,
     pub(super) phase: Phase,
     pub(super) is_cwnd_limited: bool,
-    /// The first unacknowledged byte, and the first that has not left.
+    /// The first unacknowledged byte, and the first unsent byte.
     pub(super) una: u64,
     pub(super) nxt: u64,
 }
 
 pub(super) trait Congestion: fmt::Debug + Send {
-    /// Handles an acknowledgement; `acked.phase` says whether losses are being repaired.
     fn on_ack(&mut self, acked: &Acked, window: &mut Window);
 
     /// Returns the new threshold, segments. Called once for each window of data.
@@ -111,7 +108,6 @@ pub(super) trait Congestion: fmt::Debug + Send {
         None
     }
 
-    /// Segments that leave back to back.
     fn burst(&self) -> u32 {
         u32::MAX
     }
@@ -129,7 +125,6 @@ pub(super) const INITIAL_WINDOW: u32 = 10;
 pub(super) mod tests_support {
     use super::*;
 
-    /// An acknowledgement for a sender that is limited by its window.
     pub(in super::super) fn acked(now: Instant, delivered: u32, round_trip: Duration) -> Acked {
         Acked {
             now,

@@ -1,4 +1,4 @@
-//! CUBIC: the window grows as a cubic function of the time since it was cut.
+//! CUBIC: the window is a cubic function of the time since its last reduction.
 //!
 //! ```text
 //! window   W_max ┄┄┄┄┄╭───── plateau ─────╮┄┄ then faster and faster
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Source: RFC 9438, sections by function. As in Linux, the target is recomputed at most 32 times a
-//! second while the window does not move.
+//! second while the window is constant.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use super::hystart::HyStart;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cubic {
     hystart: HyStart,
-    /// The window before the last cut, segments; 0: no cut yet.
+    /// The window before the last reduction, segments; 0 before the first.
     window_max: f64,
     epoch: Option<Epoch>,
     counted: u32,
@@ -28,13 +28,13 @@ pub(super) struct Cubic {
 #[derive(Clone, Debug)]
 struct Epoch {
     begin: Instant,
-    /// The inflection point: its time since `begin`, and the window there.
+    /// The inflection point: its time since `begin`, and its window.
     k: Duration,
     origin: f64,
-    /// The window of Reno, and the segments acknowledged since it last grew.
+    /// The Reno window, and the segments acknowledged since its last growth.
     reno: f64,
     reno_counted: f64,
-    /// When and for which window `per_segment` was computed.
+    /// Time and window at the computation of `per_segment`.
     at: Instant,
     for_cwnd: u32,
     per_segment: f64,
@@ -140,7 +140,7 @@ impl Congestion for Cubic {
 /// Section 5.
 const C: f64 = 0.4;
 const BETA: f64 = 0.7;
-/// Before the first cut the window grows by at least a twentieth per round trip.
+/// Before the first reduction the window grows by at least a twentieth per round trip.
 const FIRST_EPOCH: f64 = 20.0;
 /// The window grows by at most a half per round trip (section 4.2).
 const FASTEST: f64 = 2.0;
@@ -151,7 +151,6 @@ mod tests {
     use super::super::congestion::tests_support::acked;
     use super::*;
 
-    /// The window `seconds` after a cut at 1,000 segments.
     fn after_cut(round_trip: Duration, seconds: f64) -> f64 {
         let mut cubic = Cubic::default();
         let mut window = Window { cwnd: 1_000, ssthresh: u32::MAX };

@@ -1,4 +1,4 @@
-//! Both ends of a connection: the vehicle connects, and data flow one way.
+//! Both ends of a connection: the vehicle connects, and data flow in one direction.
 
 use bytes::Bytes;
 use roadweave_emulate::Direction;
@@ -23,8 +23,8 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// `direction`: where the data go; downwards the vehicle requests them with [`REQUEST`] bytes.
-    /// `bytes`: how many; `None`: endless.
+    /// `direction` is that of the data; downwards the vehicle requests them with [`REQUEST`] bytes.
+    /// `bytes` is their number; `None`: endless.
     pub fn new(config: &SocketConfig, direction: Direction, port: u16, bytes: Option<u64>) -> Self {
         Self {
             direction,
@@ -38,7 +38,7 @@ impl Exchange {
         }
     }
 
-    /// The vehicle connects.
+    /// Lets the vehicle connect.
     pub fn begin(&mut self, now: Instant) {
         self.vehicle.connect(now);
         let asks = self.direction == Direction::Down;
@@ -51,7 +51,7 @@ impl Exchange {
     }
 
     /// The next IP packet to send at `now`, with its direction. Call it until it returns `None`,
-    /// after handing over all packets that arrived by `now`.
+    /// after passing all packets that arrived by `now`.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<(Direction, Bytes)> {
         let (direction, segment) = match self.vehicle.poll_transmit(now) {
             Some(segment) => (Direction::Up, segment),

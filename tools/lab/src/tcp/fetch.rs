@@ -12,7 +12,7 @@ use super::socket::{SocketConfig, SocketStats};
 /// Result of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fetched {
-    /// From the first SYN to the last byte, or the time limit.
+    /// Time from the first SYN to the last byte, or the time limit.
     pub took: Duration,
     /// Bytes received in order.
     pub bytes: u64,
@@ -42,7 +42,6 @@ pub fn fetch(
     let (mut now, end) = (Instant::ZERO, Instant::ZERO + time);
     while exchange.completed.is_none() {
         while let Some((direction, packet)) = exchange.poll_transmit(now) {
-            // The link counts what it drops.
             let _ = ways[direction as usize].push(now, packet.len(), packet);
         }
         let links = ways.iter().filter_map(Link::poll_timeout);

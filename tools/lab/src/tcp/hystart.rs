@@ -1,5 +1,5 @@
 //! Hybrid slow start: it ends when a train of acknowledgements lasts half a round trip, or when
-//! round trips grow. As in Linux, both signs are used, not only the second as in RFC 9406.
+//! round trips grow. As in Linux both signs are used; RFC 9406 has only the second.
 //!
 //! Source: S. Ha, I. Rhee, "Taming the elephants: New TCP slow start", Computer Networks 55 (2011),
 //! section 4; constants of Linux's `tcp_cubic`.
@@ -28,8 +28,8 @@ impl HyStart {
         self.least = Some(self.least.map_or(round_trip, |least| least.min(round_trip)));
     }
 
-    /// Handles an acknowledgement in slow start of all before `una`, with all before `nxt` sent;
-    /// returns whether slow start is over.
+    /// Handles an acknowledgement in slow start, with all bytes before `una` acknowledged and all
+    /// before `nxt` sent; returns whether slow start ends.
     pub(super) fn is_over(
         &mut self,
         now: Instant,
@@ -60,10 +60,10 @@ impl HyStart {
 
 /// Segments.
 const CWND_MIN: u32 = 16;
-/// Acknowledgements at most this far apart are a train.
+/// Acknowledgements at most this far apart form a train.
 const SPACING_MAX: Duration = Duration::from_millis(2);
 const SAMPLES: u32 = 8;
-/// Growth of an eighth counts, within these bounds.
+/// Growth by an eighth counts, within these bounds.
 const GROWN_MIN: Duration = Duration::from_millis(4);
 const GROWN_MAX: Duration = Duration::from_millis(16);
 

@@ -17,7 +17,7 @@ pub(super) struct Rack {
     pub(super) least: Duration,
     /// Step 3.
     pub(super) is_reordering: bool,
-    /// Quarters of the least round trip beyond the first, and for how many recoveries they stay.
+    /// Quarters of the least round trip beyond the first, and for how many recoveries they remain.
     further_steps: u32,
     stays: u32,
     /// Steps are added once per round, which ends at this byte.
@@ -35,7 +35,7 @@ impl Rack {
     pub(super) fn on_delivered(&mut self, now: Instant, sent: &Sent) {
         let round_trip = now.since(sent.at);
         if sent.times > 1 && round_trip < self.least {
-            // The answer belongs to an earlier transmission.
+            // The acknowledgement belongs to an earlier transmission.
             return;
         }
         self.round_trip = round_trip;
@@ -44,7 +44,7 @@ impl Rack {
         }
     }
 
-    /// A duplicate was reported (step 4). The next round ends at `nxt`.
+    /// Handles a reported duplicate (step 4). The next round ends at `nxt`.
     pub(super) fn on_duplicate(&mut self, una: u64, nxt: u64) {
         if self.round_end.is_none_or(|end| una >= end) {
             self.round_end = Some(nxt);
@@ -67,7 +67,7 @@ impl Rack {
         (self.least / 4 * (1 + self.further_steps)).min(at.smoothed)
     }
 
-    /// Marks lost segments (step 5); returns their count, and when to look again.
+    /// Marks lost segments (step 5); returns their number, and when to check again.
     pub(super) fn detect(
         &self,
         now: Instant,
@@ -91,7 +91,6 @@ impl Rack {
     }
 }
 
-/// Segments beyond a gap that make it a loss at once, until reordering is seen.
 const THRESHOLD: u32 = 3;
 const STAYS: u32 = 16;
 
@@ -129,7 +128,7 @@ mod tests {
         let wait = Circumstances { smoothed: MS * 100, ..CALM };
         let mut rack = Rack { is_reordering: true, ..Rack::default() };
         let mut board = after(&mut rack, &[(200, 500)]);
-        // It left at 1 ms; the newest delivered one left at 4 ms and took 40 ms.
+        // It left at 1 ms; the newest delivered segment left at 4 ms and took 40 ms.
         assert_eq!(rack.detect(at(44), &mut board, wait), (0, Some(at(51))));
         assert_eq!(rack.detect(at(51), &mut board, wait), (1, None));
         rack.on_duplicate(0, 1_000);
@@ -148,8 +147,8 @@ mod tests {
         let mut board = after(&mut rack, &[(200, 500)]);
         rack.detect(at(44), &mut board, CALM);
         board.send_again(at(44), false, Mark::default);
-        // The first copy was late: 2 ms after the second left it is delivered, with all but the
-        // last.
+        // The first copy was late: it is delivered 2 ms after the second was sent, with all but the
+        // last segment.
         board.on_ack(at(46), (500, &[]), &mut rack, &mut RateEstimator::default());
         assert_eq!(rack.newest, Some((at(4), 500)), "nothing is known of the second copy");
     }

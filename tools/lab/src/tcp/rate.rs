@@ -7,7 +7,7 @@ use roadweave_proto::Instant;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Mark {
-    /// Segments delivered until then, and when the last of them was.
+    /// Segments delivered until then, and the time of the last delivery.
     delivered: u64,
     delivered_at: Instant,
     first_sent: Instant,
@@ -16,11 +16,10 @@ pub(super) struct Mark {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct RateSample {
-    /// Segments per second.
     pub(super) rate: f64,
-    /// Segments delivered when the newest acknowledged segment left.
+    /// Segments delivered when the newest acknowledged segment was sent.
     pub(super) prior_delivered: u64,
-    /// Whether the application limited the sender, so that the rate underestimates the path.
+    /// Whether the application limited the sender; the rate then underestimates the path.
     pub(super) is_app_limited: bool,
 }
 
@@ -29,9 +28,9 @@ pub(super) struct RateEstimator {
     pub(super) delivered: u64,
     delivered_at: Instant,
     first_sent: Instant,
-    /// Samples are limited by the application until this many segments are delivered.
+    /// Samples count as limited by the application until this many segments are delivered.
     app_limited: Option<u64>,
-    /// The newest segment of the present acknowledgement, and when it left.
+    /// The newest segment of the present acknowledgement, and when it was sent.
     newest: Option<(Mark, Instant)>,
 }
 
@@ -63,7 +62,7 @@ impl RateEstimator {
         self.app_limited = Some((self.delivered + u64::from(in_flight)).max(1));
     }
 
-    /// The sample of the segments delivered since the last call; `None` if it is not sound.
+    /// `None` if the sample is invalid.
     pub(super) fn sample(&mut self, least_round_trip: Option<Duration>) -> Option<RateSample> {
         self.app_limited = self.app_limited.filter(|until| self.delivered <= *until);
         let (mark, sent) = self.newest.take()?;
@@ -94,7 +93,7 @@ mod tests {
         }
         let last = samples[9];
         assert!((last.rate - 10.0 / 0.095).abs() < 1e-9, "{last:?}");
-        // The next flight, clocked by the deliveries, shows the true pace.
+        // The next flight, clocked by the deliveries, shows the true rate.
         let marks: Vec<Mark> = (0..10).map(|_| rate.on_sent(at(95), false)).collect();
         rate.on_app_limited(10);
         for (number, mark) in (0..).zip(marks) {

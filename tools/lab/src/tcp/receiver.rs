@@ -1,8 +1,8 @@
 //! The receiving end: reassembly, acknowledgements and the receive window.
 //!
-//! Sources: RFC 9293 and RFC 5681 section 4.2 (delayed acknowledgements; Linux answers the first
-//! segments at once, and each that lets its window grow, and waits for 40 ms at most), RFC 2018 and
-//! RFC 2883 (SACK), RFC 7323 section 4.3 (which timestamp is answered), W. Feng et al., "Dynamic
+//! Sources: RFC 9293 and RFC 5681 section 4.2 (delayed acknowledgements; Linux acknowledges the
+//! first segments at once, and each that grows its window, and delays by at most 40 ms), RFC 2018
+//! and RFC 2883 (SACK), RFC 7323 section 4.3 (which timestamp is echoed), W. Feng et al., "Dynamic
 //! Right-Sizing", 2001 (the window).
 
 use std::collections::{BTreeMap, VecDeque};
@@ -15,36 +15,33 @@ use super::segment::{SACK_BLOCKS_MAX, Segment};
 #[derive(Clone, Debug)]
 pub(super) struct Receiver {
     mss: u32,
-    /// All bytes before this one have arrived.
     pub(super) next: u64,
-    /// Bytes beyond a gap, from and to.
+    /// Blocks beyond a gap, from and to.
     beyond: BTreeMap<u64, u64>,
-    /// Positions of the latest segments beyond a gap, newest first.
     recent: VecDeque<u64>,
     /// A duplicate to report once (D-SACK).
     twice: Option<(u64, u64)>,
     /// The last acknowledged byte, and the timestamp to echo.
     told: u64,
     echo: u32,
-    /// When an acknowledgement is due, and how many are sent without delay.
+    /// When an acknowledgement is due, and how many are still sent without delay.
     pub(super) due: Option<Instant>,
     at_once: u32,
-    /// Arrival, end and timestamp of the last segment.
     last: Option<(Instant, u64, u32)>,
     window: AutoWindow,
 }
 
-/// Receive window; grows to twice what arrived in the last round trip.
+/// Receive window; grows to twice the data of the last round trip.
 #[derive(Clone, Debug)]
 struct AutoWindow {
     bytes: u32,
     limit: u32,
-    /// Where and when the present round trip began.
+    /// Position and time of the beginning of the present round trip.
     begin: u64,
     begin_at: Instant,
     round_trip: Option<Duration>,
     copied: u64,
-    /// The right edge of the window; it never moves back.
+    /// The right edge of the window; it never decreases.
     promised: u64,
 }
 
@@ -73,7 +70,7 @@ impl Receiver {
         }
     }
 
-    /// Whether GRO joins this segment with the one before: both are acknowledged once.
+    /// Whether GRO merges this segment with the previous one: both are acknowledged once.
     pub(super) fn joins(&self, now: Instant, segment: &Segment) -> bool {
         self.last == Some((now, segment.seq, segment.timestamp))
     }
@@ -157,16 +154,15 @@ impl Receiver {
 }
 
 impl AutoWindow {
-    /// Grows the window by twice `len`, up to the limit; returns whether it grew.
     fn grows(&mut self, len: u32) -> bool {
         let before = self.bytes;
         self.bytes = before.saturating_add(2 * len).min(self.limit).max(before);
         self.bytes > before
     }
 
-    /// All data before `next` has been read by the application.
+    /// The application has read all data before `next`.
     fn on_data(&mut self, now: Instant, next: u64, mss: u32, round_trip: Option<Duration>) {
-        // Without own data, a round trip is as long as a window takes.
+        // Without own data, the time for a window serves as the round trip.
         let guessed = self.round_trip.unwrap_or_else(|| now.since(self.begin_at));
         let round_trip = round_trip.unwrap_or(guessed);
         if now.since(self.begin_at) < round_trip {
@@ -174,7 +170,7 @@ impl AutoWindow {
         }
         let copied = next - self.begin;
         if copied > self.copied {
-            // Twice what arrived, extrapolated by its growth.
+            // Twice the received data, extrapolated by its growth.
             let grown = copied + (copied - self.copied).min(copied);
             let wanted = 2 * grown + 16 * u64::from(mss);
             let wanted = u32::try_from(wanted).unwrap_or(WINDOW_MAX).min(WINDOW_MAX);
@@ -185,13 +181,12 @@ impl AutoWindow {
     }
 }
 
-/// Half of Linux's initial `tcp_rmem`; the limit before a round trip has passed; half of the
-/// largest `tcp_rmem`.
+/// Half of Linux's initial `tcp_rmem`; the limit before the first round trip has passed; half of
+/// the largest `tcp_rmem`.
 pub(super) const WINDOW_FIRST: u32 = 65_535;
 const LIMIT_FIRST: u32 = 80_000;
 const WINDOW_MAX: u32 = 16 << 20;
 const DELAY: Duration = Duration::from_millis(40);
-/// Acknowledgements sent without delay at the beginning.
 const AT_ONCE: u32 = 16;
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! The window during loss recovery: proportional rate reduction, and undoing a spurious recovery.
 //!
 //! ```text
-//! Open ─ a segment is lost ─► Recovery ─ all that had left is there ─► Open
-//!   └──── nothing comes ────► Loss ──────────────────────────────────────┘
-//!           ◄─ undone: each repair came twice, or an answer is older than the repair
+//! Open ─ a segment is lost ─► Recovery ─ all data sent before it acknowledged ─► Open
+//!   └─────── timeout ───────► Loss ────────────────────────────────────────────────┘
+//!           ◄─ undone: each repair was a duplicate, or an acknowledgement is older than the repair
 //! ```
 //!
 //! Sources: RFC 6937 and RFC 9937 (PRR), RFC 2883 and RFC 3708 (duplicates), RFC 3522 (Eifel).
@@ -40,8 +40,8 @@ impl Recovery {
         }
     }
 
-    /// `repair`: timestamp of an earlier repair still under way; its answer does not show that
-    /// nothing was lost.
+    /// `repair` is the timestamp of an earlier repair that is still under way; its acknowledgement
+    /// does not prove a recovery spurious.
     pub(super) fn begin(&mut self, phase: Phase, nxt: u64, before: Window, repair: Option<u32>) {
         let repairs = Some(u32::from(repair.is_some()));
         *self = Self { phase, end: nxt, before, repairs, first_repair: repair, ..Self::new() };
@@ -73,8 +73,8 @@ impl Recovery {
         self.timeout_at = None;
     }
 
-    /// PRR: how many segments may leave (RFC 9937 section 6). `delivered`: of this acknowledgement;
-    /// `is_progress`: whether it acknowledges new data without showing a loss.
+    /// PRR: how many segments may be sent (RFC 9937 section 6). `delivered` is that of this
+    /// acknowledgement; `is_progress`: whether it acknowledges new data without indicating a loss.
     pub(super) fn may_send(
         &mut self,
         delivered: u32,
@@ -91,7 +91,6 @@ impl Recovery {
             let owed = self.delivered.saturating_sub(self.sent).max(delivered);
             (owed + u32::from(is_progress)).min(ssthresh - in_flight)
         };
-        // The first repair leaves at once.
         wanted.max(u32::from(self.sent == 0))
     }
 }

@@ -8,7 +8,6 @@ use roadweave_proto::{Instant, RttEstimator};
 #[derive(Clone, Debug)]
 pub(super) struct RoundTrips {
     estimate: RttEstimator,
-    /// The least sample of the last [`LEAST_OF`], and when it was taken.
     least: Option<(Duration, Instant)>,
     /// Upper envelope of four times the variation.
     variation: Duration,
@@ -20,11 +19,11 @@ impl RoundTrips {
         Self { estimate, least: None, variation: Duration::ZERO }
     }
 
-    /// Only samples of segments that were sent once.
+    /// Only for segments that were sent once.
     pub(super) fn on_sample(&mut self, now: Instant, sample: Duration) {
         self.estimate.update(sample);
         let variation = self.estimate.variation() * 4;
-        // Rises at once, decays slowly.
+        // It rises at once and decays slowly.
         self.variation = variation.max(self.variation.saturating_sub(self.variation / 64));
         let is_least =
             |(least, at): (Duration, Instant)| sample <= least || now.since(at) > LEAST_OF;

@@ -35,20 +35,18 @@ pub(super) struct Scoreboard {
     pub(super) sent: VecDeque<Sent>,
     pub(super) sacked: u32,
     pub(super) lost: u32,
-    /// The end of the last segment known to be delivered.
     highest: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Told {
-    /// Segments newly known as delivered.
     pub(super) delivered: u32,
     /// Round trips of the first and the last newly delivered segment that was sent once.
     pub(super) round_trip: Option<Duration>,
     pub(super) round_trip_last: Option<Duration>,
     pub(super) is_reordered: bool,
-    /// The latest send time among newly delivered segments sent once; one before a timeout shows
-    /// that the timeout was spurious.
+    /// The latest send time of newly delivered segments that were sent once; a time before a
+    /// timeout shows that the timeout was spurious.
     pub(super) original: Option<Instant>,
 }
 
@@ -63,7 +61,7 @@ impl Scoreboard {
         self.sent.push_back(Sent { seq, len, at: now, times: 1, fate: Fate::UnderWay, mark });
     }
 
-    /// Sends the first lost segment again, or, with `probes`, the last undelivered one. Returns its
+    /// Retransmits the first lost segment or, with `probes`, the last undelivered one. Returns its
     /// first byte and length.
     pub(super) fn send_again(
         &mut self,
@@ -83,8 +81,8 @@ impl Scoreboard {
         Some((sent.seq, sent.len))
     }
 
-    /// Handles an acknowledgement of all before `ack` and of `sacks`; reports each newly delivered
-    /// segment to `rack` and `rate`.
+    /// Handles an acknowledgement of all bytes before `ack` and of `sacks`; reports each newly
+    /// delivered segment to `rack` and `rate`.
     pub(super) fn on_ack(
         &mut self,
         now: Instant,
@@ -134,7 +132,6 @@ impl Scoreboard {
         told
     }
 
-    /// Marks segments under way for which `is_lost` holds; returns their count.
     pub(super) fn mark_lost(&mut self, mut is_lost: impl FnMut(&Sent) -> bool) -> u32 {
         let mut marked = 0;
         for sent in self.sent.iter_mut().filter(|sent| sent.fate == Fate::UnderWay) {
@@ -189,7 +186,7 @@ mod tests {
         assert_eq!(board.mark_lost(|sent| sent.end() <= 300), 2);
         assert_eq!(board.send_again(at(101), false, Mark::default), Some((100, 100)));
         assert_eq!((board.lost, board.in_flight()), (1, 6));
-        // 200 was late and not lost.
+        // 200 was late but not lost.
         let told = ack(&mut board, 100, &[(200, 500)]);
         assert_eq!((told.delivered, told.is_reordered), (1, true));
         let told = ack(&mut board, 1_000, &[]);

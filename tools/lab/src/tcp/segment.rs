@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Sequence numbers are 64-bit byte counts from 0, without the SYN; on the wire they are 32 bits
-//! with the SYN, and the reader supplies an approximate position. Checksums are zero: nothing on
-//! the path verifies them.
+//! with the SYN, and the reader supplies an approximate position. Checksums are zero, since nothing
+//! on the path verifies them.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use roadweave_emulate::Direction;
@@ -50,8 +50,8 @@ impl Segment {
         }
     }
 
-    /// The IP packet that carries it, from `port` to `port`; a SYN announces `mss`. Panics with
-    /// more than [`SACK_BLOCKS_MAX`] blocks, or more data than an IP packet takes.
+    /// The IP packet of this segment, from `port` to `port`; a SYN announces `mss`. Panics with
+    /// more than [`SACK_BLOCKS_MAX`] blocks, or more data than fit in an IP packet.
     pub fn packet(&self, direction: Direction, port: u16, mss: u16) -> Bytes {
         assert!(self.sacks.len() <= SACK_BLOCKS_MAX, "no room for more");
         let options = self.option_bytes();
@@ -90,8 +90,8 @@ impl Segment {
         packet.freeze()
     }
 
-    /// Reads what [`Segment::packet`] writes; `None` for anything else. `sent`, `came`: approximate
-    /// positions of the reader, for the upper half of the numbers.
+    /// Reads a packet of [`Segment::packet`]; `None` for any other. `sent` and `came` are
+    /// approximate positions of the reader, for the upper half of the numbers.
     pub fn parse(packet: &[u8], sent: u64, came: u64) -> Option<Self> {
         let tcp = packet.get(IPV4..)?;
         if packet[0] != 0x45 || packet[9] != inner::PROTOCOL_TCP {
@@ -151,7 +151,7 @@ fn on_wire(seq: u64) -> u32 {
     seq.wrapping_add(1) as u32
 }
 
-/// The number closest to `about` that is `word` on the wire.
+/// The number closest to `about` whose lower half is `word`, as on the wire.
 fn near(about: u64, word: u32) -> u64 {
     let ahead = word.wrapping_sub(on_wire(about)) as i32;
     about.saturating_add_signed(ahead.into())
@@ -164,7 +164,7 @@ const IPV4: usize = 20;
 const TCP: usize = 20;
 const TIMESTAMPS: usize = 12;
 const SYN_OPTIONS: usize = 20;
-/// For the largest window of 32 MiB.
+/// Allows for the largest window, 32 MiB.
 const WINDOW_SCALE: u8 = 10;
 const SYN: u8 = 2;
 const ACK: u8 = 16;

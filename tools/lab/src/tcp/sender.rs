@@ -1,9 +1,9 @@
 //! The sending end.
 //!
 //! ```text
-//! on_ack ─► Scoreboard, Rack: what is there, what is lost ─► Recovery ─► window ◄─ Congestion
-//! poll ◄── repairs before new data, as window, pace and the receiver's window let them
-//! timers:  pace │ RACK's patience │ tail loss probe or retransmission timeout
+//! on_ack ─► Scoreboard, Rack: delivered and lost ─► Recovery ─► window ◄─ Congestion
+//! poll ◄── repairs before new data, within window, pace and the receiver's window
+//! timers:  pace │ RACK's reordering window │ tail loss probe or retransmission timeout
 //! ```
 
 use std::time::Duration;
@@ -24,7 +24,6 @@ pub(super) struct Sender {
     una: u64,
     pub(super) nxt: u64,
     written: u64,
-    /// The right edge of the receiver's window.
     pub(super) allowed: u64,
     board: Scoreboard,
     rack: Rack,
@@ -34,7 +33,6 @@ pub(super) struct Sender {
     congestion: Box<dyn Congestion>,
     recovery: Recovery,
     usage: Usage,
-    /// RACK's timer, and the timer for probes and timeouts.
     look_again: Option<Instant>,
     timer: Option<(Instant, Timer)>,
     backoffs: u32,
@@ -80,7 +78,6 @@ enum Next {
     New(u32),
 }
 
-/// Whether the window limits the sender, over about a round trip.
 #[derive(Clone, Copy, Debug, Default)]
 struct Usage {
     is_limited: bool,
@@ -97,7 +94,7 @@ struct Pace {
 }
 
 impl Sender {
-    /// `mss`: data of a full segment; `packet`: size of its packet, bytes.
+    /// `mss` is the data of a full segment, `packet` the size of its packet, bytes.
     pub(super) fn new(algorithm: Algorithm, (mss, packet): (u32, u32), seed: u64) -> Self {
         Self {
             mss,
@@ -131,7 +128,7 @@ impl Sender {
         earliest([self.look_again, self.timer.map(|(at, _)| at), pace])
     }
 
-    /// `ack`: that of `segment`.
+    /// `ack` is that of `segment`, as a position.
     pub(super) fn on_ack(&mut self, now: Instant, ack: u64, segment: &Segment) {
         if ack > self.nxt || ack < self.una {
             return;
@@ -300,7 +297,7 @@ impl Sender {
         self.timer = Some((now + self.rtt.timeout(self.backoffs), Timer::Timeout));
     }
 
-    /// Marks everything older than a round trip as lost and restarts the window (RFC 5681 section
+    /// Marks all segments older than a round trip as lost and restarts the window (RFC 5681 section
     /// 3.1, RFC 6298 section 5; RFC 8985 section 6.3).
     fn time_out(&mut self, now: Instant) {
         if self.board.sent.is_empty() {
@@ -373,7 +370,6 @@ impl Sender {
         self.new_data().map(Next::New)
     }
 
-    /// The position and length of the next segment.
     pub(super) fn poll_transmit(&mut self, now: Instant) -> Option<(u64, u32)> {
         let Some(next) = self.next() else {
             self.note_usage();
@@ -438,8 +434,8 @@ impl Sender {
         true
     }
 
-    /// Charges the pace. A late sender catches up with half of a segment's time at most, as in
-    /// Linux.
+    /// Charges a segment to the pacer. A late sender catches up with half of a segment's time at
+    /// most, as in Linux.
     fn pay(&mut self, len: u32) {
         let Some(rate) = self.congestion.pacing_rate() else { return };
         let takes = Duration::from_secs_f64(f64::from(len) / rate.max(1.0));

@@ -1,4 +1,4 @@
-//! One end of a connection. It never closes: the user knows how many bytes to expect.
+//! One end of a connection. It never closes: the user knows the number of bytes to expect.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -25,9 +25,9 @@ pub struct SocketConfig {
 /// Which end opens the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It connects.
+    /// Connects.
     Client,
-    /// It waits for the client.
+    /// Waits for the client.
     Server,
 }
 
@@ -42,14 +42,13 @@ pub struct Socket {
     sender: Sender,
     receiver: Receiver,
     opened_at: Option<Instant>,
-    /// Acknowledgements that leave before anything else.
     answers: VecDeque<Segment>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Idle,
-    /// When the next SYN leaves, and how many have left.
+    /// When the next SYN is sent, and how many were sent.
     Opening(Instant, u32),
     Open,
 }
@@ -68,7 +67,6 @@ impl Socket {
         }
     }
 
-    /// Opens the connection.
     pub fn connect(&mut self, now: Instant) {
         if self.state == State::Idle {
             self.state = State::Opening(now, 0);
@@ -168,8 +166,8 @@ impl Socket {
         }
     }
 
-    /// The next segment to send at `now`. Call it until it returns `None`, after handing over all
-    /// segments that arrived by `now`: segments that GRO would join are acknowledged once.
+    /// The next segment to send at `now`. Call it until it returns `None`, after passing all
+    /// segments that arrived by `now`: segments that GRO would merge are acknowledged once.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Segment> {
         let mut segment = Segment { timestamp: millis(now), ..Segment::default() };
         match self.state {
@@ -191,7 +189,7 @@ impl Socket {
         if let Some(answer) = self.answers.pop_front() {
             return Some(answer);
         }
-        // An immediate acknowledgement precedes the application's answer.
+        // An immediate acknowledgement precedes the application's data.
         if self.answers_now(now) {
             return Some(self.answer(now));
         }

@@ -1,11 +1,11 @@
-//! A bulk transfer: a real QUIC connection inside the tunnel, reacting to loss and delay.
+//! A bulk transfer: a real QUIC connection inside the tunnel, which reacts to loss and delay.
 //!
 //! ```text
 //! Transfer ─► packet ─► number, QUIC packet ─► UDP, IP ─► tunnel ─► arrival ─► Transfer
 //!   the sender at one end, the receiver at the other; acknowledgements go the other way
 //! ```
 //!
-//! A number before each QUIC packet identifies its send time and duplicates.
+//! A number before each QUIC packet identifies its send time and its duplicates.
 
 use std::time::Duration;
 
@@ -33,9 +33,9 @@ pub struct Bulk {
 pub struct BulkReport {
     /// Bytes received in order.
     pub received_bytes: u64,
-    /// Bits per second from the beginning, with the handshake, to completion or the end.
+    /// Bits per second from the beginning, handshake included, to completion or the end.
     pub goodput_bps: f64,
-    /// From the beginning to the last byte; `None` if incomplete.
+    /// Time from the beginning to the last byte; `None` if incomplete.
     pub completion_s: Option<f64>,
     /// The sender's final smoothed round-trip time; `None` without a connection.
     pub smoothed_rtt_ms: Option<f64>,
@@ -170,7 +170,7 @@ impl Traffic for BulkTraffic {
     }
 }
 
-/// Jain's fairness index of the goodputs of bulk transfers: from 1/n (one has everything) to 1
+/// Jain's fairness index of the goodputs of bulk transfers, between 1/n (one has everything) and 1
 /// (equal); `None` for fewer than two. Source: R. Jain, D. Chiu, W. Hawe, "A Quantitative Measure
 /// of Fairness", DEC-TR-301, 1984.
 pub fn fairness(reports: &[TrafficReport]) -> Option<f64> {

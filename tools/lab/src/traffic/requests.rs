@@ -9,7 +9,7 @@
 //!
 //! The patterns are RAVEN's; sizes that the paper does not give are assumed. Instead of TCP, a
 //! message is a few UDP packets, each acknowledged and retransmitted after a doubling timeout: as
-//! with TCP, a request waits for its slowest packet, but without congestion control.
+//! with TCP, a request waits for its slowest packet, but there is no congestion control.
 //!
 //! Source: RAVEN section 5.2.
 
@@ -47,7 +47,7 @@ pub struct RequestReport {
     pub asked: u64,
     /// Requests answered in time.
     pub answered: u64,
-    /// From a request to its last answer, of answered requests.
+    /// Time from a request to its last answer, of answered requests.
     pub response_ms: Percentiles,
     /// Response times of answered requests, ascending.
     #[serde(skip)]
@@ -75,7 +75,7 @@ pub struct RequestTraffic {
 struct Request {
     began: Instant,
     asked: Instant,
-    /// Index of the present message and its answer.
+    /// Index of the present pair of message and answer.
     turn: u8,
     up: Outgoing,
     up_arrived: Incoming,
@@ -120,7 +120,6 @@ impl RequestTraffic {
         });
     }
 
-    /// Ends the pending request; the next one follows after the app's pause.
     fn end_request(&mut self, now: Instant, answered: bool) {
         let Some(request) = self.current.take() else { return };
         self.asked += 1;
@@ -130,7 +129,6 @@ impl RequestTraffic {
         self.next_request = self.app.next_after(now, request.began, &mut self.random);
     }
 
-    /// Ends a request that timed out, and begins one that is due.
     fn keep_up(&mut self, now: Instant) {
         let over = |request: &Request| now >= request.asked + REQUEST_TIMEOUT;
         if self.current.as_ref().is_some_and(over) {
@@ -291,11 +289,10 @@ fn spoken(random: &mut Random) -> u32 {
 
 /// Interval of audio packets (RAVEN section 5.2).
 const CHUNK: Duration = Duration::from_millis(100);
-/// The shortest utterance, and the range above it; assumed.
+/// Minimum duration of an utterance, and its range above the minimum; assumed.
 const SPEECH_SECONDS: (f64, f64) = (1.0, 3.0);
-/// Between an answer and the next utterance; assumed.
+/// Time from an answer to the next utterance; assumed.
 const SPEECH_PAUSE: Duration = Duration::from_secs(1);
-/// Between two songs (RAVEN section 5.2).
 const MUSIC_INTERVAL: Duration = Duration::from_secs(5);
 /// Mean and deviation of the pause between two queries (RAVEN section 5.2).
 const RECOMMENDER_PAUSE_SECONDS: (f64, f64) = (20.0, 3.7);

@@ -31,7 +31,7 @@ pub struct TcpReport {
     pub received_bytes: u64,
     /// Bits per second from the first SYN to completion or the end.
     pub goodput_bps: f64,
-    /// From the first SYN to the last byte; `None` if incomplete.
+    /// Time from the first SYN to the last byte; `None` if incomplete.
     pub completion_s: Option<f64>,
     /// The sender's final smoothed round-trip time; `None` without a connection.
     pub smoothed_rtt_ms: Option<f64>,
@@ -157,7 +157,6 @@ impl Traffic for TcpTraffic {
     }
 }
 
-/// Offset of the identification in an IPv4 header.
 const IDENTIFICATION: usize = 4;
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ fn at(ms: u64) -> Instant {
     Instant::from_millis(ms)
 }
 
-/// Runs an application over a delay of `delay`; `lost` drops packets by number.
+/// `lost` drops packets by number.
 fn play(
     traffic: &mut dyn Traffic,
     delay: Duration,

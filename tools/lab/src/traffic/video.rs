@@ -34,7 +34,7 @@ pub enum FrameSource {
     Clip(Arc<[AccessUnit]>),
     /// Random bytes and sizes, with an IDR frame every second.
     Synthetic {
-        /// Rate of coded pictures without headers.
+        /// Rate of coded pictures, without headers.
         bitrate: Rate,
     },
     /// Random bytes in sizes set by the tunnel, with an IDR frame on request of the receiver.
@@ -46,7 +46,7 @@ pub enum FrameSource {
 pub struct VideoReport {
     /// Send and arrival times of packets.
     pub stream: Stream,
-    /// Fate of the frames at the player.
+    /// Fate of each frame at the player.
     pub playout: Playout,
     /// Quality for the viewer.
     pub quality: Quality,
@@ -81,7 +81,6 @@ pub struct VideoTraffic {
     target: EncoderTarget,
     buffer: Buffer,
     ssim_db: Vec<f64>,
-    /// The receiver of an adaptive encoder's pictures.
     refresh: Option<Refresh>,
     wants_key_frame: bool,
 }
@@ -170,7 +169,7 @@ impl VideoTraffic {
         (next < self.frame_count).then(|| self.captured(next))
     }
 
-    /// The packet with this header: the only one of its sequence number near its frame.
+    /// The index of the packet with this header, whose sequence number is unique near its frame.
     fn index_of(&self, packet: &RtpPacket) -> Option<usize> {
         let fps = u64::from(self.player.fps);
         let ticks = u64::from(packet.timestamp) * fps;
@@ -256,13 +255,13 @@ impl Traffic for VideoTraffic {
 }
 
 impl VideoReport {
-    /// Bytes of a frame's packets with RTP headers.
+    /// Total bytes of the packets of a frame with RTP headers.
     pub fn frame_bytes(&self, frame: &SentFrame) -> usize {
         self.packets[frame.packets.clone()].iter().map(|packet| usize::from(packet.bytes)).sum()
     }
 
-    /// Writes the logs of source and sink as a demo would, for a decoder; fails if a writer does.
-    /// `clip`: the sent pictures.
+    /// Writes the logs of source and sink as a demo would, for a decoder. `clip` has the sent
+    /// pictures. Fails if a writer does.
     pub fn write_logs(
         &self,
         clip: &[AccessUnit],
@@ -324,7 +323,7 @@ fn is_idr(number: u64, fps: u32) -> bool {
     number.is_multiple_of(u64::from(fps))
 }
 
-/// Request for a key frame, as long as a picture loss indication (RFC 4585 section 6.3.1) behind a
+/// A request for a key frame, as long as a picture loss indication (RFC 4585 section 6.3.1) with a
 /// receiver report.
 const KEY_FRAME_REQUEST: &[u8] = &[0; 44];
 const NANOS: u128 = 1_000_000_000;
@@ -332,9 +331,7 @@ const SSRC: u32 = 0x726f_6164;
 const NAL_SLICE: u8 = 1;
 /// Repeated in synthetic pictures; a multiple of 8.
 const NOISE: usize = 1 << 16;
-/// Bytes before the noise of a synthetic slice.
 const SLICE_HEADER: usize = 10;
-/// Typical for low-latency encoders with a buffer of some frames.
+/// Typical of low-latency encoders with a buffer of some frames.
 const IDR_SIZE: f64 = 2.0;
-/// The largest relative deviation of a synthetic frame's size.
 const VARIATION: f64 = 0.1;

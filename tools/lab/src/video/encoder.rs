@@ -6,9 +6,9 @@
 //!                        └─► x share of a limit that x264 uses ─► size ─► SSIM, dB
 //! ```
 //!
-//! Measured from x264 at zero latency (docs/lab.md): the share of its limit that a frame uses, the
-//! delay of one frame before a raised limit counts, and the SSIM by frame size at 1080p30. For the
-//! same SSIM a key frame takes three times the bytes.
+//! Measured with x264 at zero latency (docs/lab.md): the used share of the limit of a frame, the
+//! delay of one frame before a raised limit counts, and SSIM by frame size at 1080p30. A key frame
+//! needs three times the bytes for the same SSIM.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use roadweave_proto::Rate;
 use roadweave_tunnel::EncoderTarget;
 
 /// An encoder whose frames are limited by the target for the next frame and by its share of the
-/// rate: a frame that fills all free capacity would leave nothing for the next one.
+/// rate: a frame that filled all free capacity would leave nothing for the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdaptiveEncoder {
     /// Upper bound of its rate.
@@ -35,8 +35,8 @@ impl AdaptiveEncoder {
     }
 }
 
-/// The buffer of one frame (VBV) that holds an encoder to its limits. A lower limit counts for the
-/// next frame, a higher one for the frame after it, since the buffer was filled at the previous
+/// The buffer of one frame (VBV) that enforces an encoder's limits. A lower limit applies to the
+/// next frame, a higher one to the frame after it, since the buffer was filled at the previous
 /// rate.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Buffer {
@@ -54,7 +54,6 @@ impl Buffer {
     }
 }
 
-/// Inverse of the distribution in [`USED`].
 fn share_used(random: &mut Random) -> f64 {
     let at = random.unit();
     let after = USED.iter().position(|(share, _)| *share > at).unwrap_or(USED.len() - 1);
@@ -78,10 +77,9 @@ pub fn ssim_db(bytes: usize, is_key_frame: bool) -> f64 {
     (low + (high - low) * along).clamp(0.0, SSIM_1080[last].1)
 }
 
-/// The picture's share of a packet: headers of tunnel, IP, UDP and RTP take about 90 of 1,250
+/// Share of the picture in a packet: headers of tunnel, IP, UDP and RTP take about 90 of 1,250
 /// bytes.
 const PICTURE_SHARE: f64 = 0.93;
-/// Size of a still picture, bytes.
 const SIZE_MIN: usize = 200;
 /// Percentiles of the used share of the limit: x264 at zero latency with a buffer of one frame.
 const USED: [(f64, f64); 5] = [(0.0, 0.50), (0.05, 0.56), (0.5, 0.76), (0.95, 0.88), (1.0, 0.94)];
@@ -134,7 +132,7 @@ mod tests {
         assert!(size(60_000) <= 4_700, "as small as the one before");
         assert!(size(60_000) >= 30_000);
         assert!(size(5_000) <= 4_700, "at once");
-        // Dead links: no frame goes through the encoder.
+        // Dead links: no frame passes through the encoder.
         assert!((size(20_000), size(0)).1 == SIZE_MIN);
         assert!(size(20_000) >= 10_000, "no frame was held to nothing");
     }

@@ -64,7 +64,7 @@ pub fn read(luma: &[u8], width: usize, height: usize) -> Option<u16> {
     (crc8(id) == (code & 0xff) as u8).then_some(id)
 }
 
-/// Averages the middle of a block, since compression smears its edges.
+/// Averages the middle of a block, since compression blurs its edges.
 fn read_block(luma: &[u8], width: usize, height: usize, index: usize) -> Option<bool> {
     let (x, y) = block_origin(index);
     let columns = scaled(x, width, PICTURE_WIDTH)..scaled(x + BLOCK / 2, width, PICTURE_WIDTH);

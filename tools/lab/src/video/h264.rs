@@ -55,9 +55,8 @@ pub enum SplitError {
 /// Splits a byte stream, in pieces of any size, into access units.
 #[derive(Debug, Default)]
 pub struct Splitter {
-    /// Data after the newest start code; everything before the first one.
+    /// Data after the newest start code, or all data before the first one.
     buffer: BytesMut,
-    /// No start code begins in `buffer[..scanned]`.
     scanned: usize,
     synchronized: bool,
     building: AccessUnit,
@@ -123,8 +122,8 @@ pub fn nal_type(nal: &[u8]) -> u8 {
     nal.first().map_or(0, |header| header & 0x1f)
 }
 
-/// Appends `nals` with start codes, after a delimiter that marks the access unit even without its
-/// first slice.
+/// Appends `nals` with start codes, after a delimiter that marks the access unit even if its first
+/// slice is missing.
 pub fn write_annex_b(nals: &[Bytes], out: &mut Vec<u8>) {
     const START_CODE: [u8; 4] = [0, 0, 0, 1];
     // primary_pic_type 7 (any slice type), then the stop bit.

@@ -7,16 +7,15 @@
 //! ```
 //!
 //! Player: a frame is *complete* when all its packets have arrived. Frames are shown in order, when
-//! complete and all earlier ones are shown or given up. A frame is given up when a later one has
-//! been complete for [`Player::frame_wait`], or, if the player [jumps](Player::jumps), as soon as a
-//! later IDR frame is complete; afterwards it is neither shown nor decoded.
+//! they are complete and all earlier ones are shown or given up. A frame is given up when a later
+//! one has been complete for [`Player::frame_wait`] or, if the player [jumps](Player::jumps), as
+//! soon as a later IDR frame is complete; afterwards it is neither shown nor decoded.
 //!
-//! Figures: *stall ratio* is the sum of whole gaps above 200 ms between shown frames, by the stream
-//! time; the times before the first and after the last shown frame are gaps too. Stream time runs
-//! from the first capture to one frame interval after the last one, or to the last shown frame if
-//! later, so the ratio stays within 0..1. *fps*: frames shown undamaged (complete, like every frame
-//! back to an IDR frame), by the duration of the stream. *Residual loss*: packets lost or after the
-//! deadline.
+//! Figures: *stall ratio* is the sum of gaps above 200 ms between shown frames divided by the
+//! stream time; the times before the first and after the last shown frame are gaps too. Stream time
+//! ends one frame interval after the last capture, or at the last shown frame if later, so the
+//! ratio stays within 0..1. *fps*: frames shown undamaged (complete, like every frame back to an
+//! IDR frame), by the duration of the stream. *Residual loss*: packets lost or after the deadline.
 //!
 //! Source: CellFusion appendix C (fps, stall ratio).
 
@@ -191,7 +190,6 @@ impl Playout {
         Self { frames }
     }
 
-    /// Stalls, and the end of the stream time, both since the start of the stream.
     fn stalls(&self, log: &StreamLog, player: &Player) -> (Vec<(Duration, Duration)>, Duration) {
         let Some(start) = log.frames.first().map(|frame| frame.captured) else {
             return (Vec::new(), Duration::ZERO);
@@ -247,7 +245,7 @@ pub fn measure(
     }
 }
 
-/// Complete frames in send order; simultaneous packets count as ordered.
+/// Number of complete frames in send order; simultaneous packets count as ordered.
 fn frames_in_order(log: &StreamLog, arrivals: &[Option<Instant>]) -> usize {
     let mut arrived: Vec<(Instant, usize)> =
         (0..).zip(arrivals).filter_map(|(index, at)| Some(((*at)?, index))).collect();

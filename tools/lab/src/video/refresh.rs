@@ -15,7 +15,6 @@ pub struct Refresh {
     frames: Vec<Frame>,
     next: usize,
     give_up: Option<Instant>,
-    /// When to send the next request, while a key frame is needed.
     ask: Option<Instant>,
 }
 
@@ -32,12 +31,12 @@ impl Refresh {
         Self { frame_wait, frames: Vec::new(), next: 0, give_up: None, ask: None }
     }
 
-    /// Notes a sent frame of this many packets.
+    /// Records a sent frame of this many packets.
     pub fn on_sent(&mut self, packets: usize, is_key_frame: bool) {
         self.frames.push(Frame { is_key_frame, missing: packets, completed: None });
     }
 
-    /// Notes the first arrival of a packet of frame `number`.
+    /// Records the first arrival of a packet of frame `number`.
     pub fn on_arrived(&mut self, now: Instant, number: usize) {
         let Some(frame) = self.frames.get_mut(number) else { return };
         frame.missing = frame.missing.saturating_sub(1);
@@ -46,7 +45,7 @@ impl Refresh {
         }
         frame.completed = Some(now);
         if frame.is_key_frame {
-            // Decoding resumes here, whatever was lost before.
+            // Decoding resumes here, regardless of earlier losses.
             self.ask = None;
             self.next = number;
         }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Non-interleaved mode (RFC 6184 section 6.3): small NAL units share a packet (STAP-A), large ones
-//! are fragmented (FU-A), and the marker ends a picture. The depacketizer gathers packets by
+//! are fragmented (FU-A), and the marker ends a picture. The depacketizer collects packets by
 //! timestamp in a bounded window and returns the NAL units of a picture on request; an incomplete
 //! unit is cut at its first gap, since a decoder can use its beginning.
 
@@ -136,7 +136,7 @@ impl Packetizer {
     }
 }
 
-/// How many of the first NAL units fit in one STAP-A.
+/// Number of leading NAL units that fit in one STAP-A.
 fn aggregatable(nals: &[Bytes]) -> usize {
     let mut size = 1;
     let fits = |nal: &&Bytes| {
@@ -207,7 +207,6 @@ pub struct Depacketizer {
     bytes: usize,
     /// The newest unwrapped timestamp and sequence number, as the reference for unwrapping.
     newest: Option<(i64, i64)>,
-    /// Pictures up to this one are done.
     taken: Option<i64>,
     discarded: Discarded,
 }
@@ -268,7 +267,6 @@ impl Depacketizer {
 
 fn assemble(packets: &BTreeMap<i64, Bytes>) -> Vec<Bytes> {
     let mut nals = Vec::new();
-    // An open fragmented unit, and its next sequence number.
     let mut open: Option<(BytesMut, i64)> = None;
     for (&sequence, payload) in packets {
         if let Some((nal, _)) = open.take_if(|(_, next)| *next != sequence) {

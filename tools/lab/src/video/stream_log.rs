@@ -5,7 +5,7 @@
 //!   sink:   a record per packet    arrival_ns: u64 | length: u16 | the datagram as it came
 //! ```
 //!
-//! Times are from the system's monotonic clock, shared by all network namespaces. Numbers in the
+//! Times are from the system's monotonic clock, which all network namespaces share. Numbers in the
 //! sink's records are big-endian. The 16-bit sequence number wraps about every 20 s; together with
 //! the timestamp it identifies a packet.
 

@@ -1,9 +1,9 @@
 //! The bitrate at which a pair of links is of interest: one link alone is just too slow.
 //!
 //! ```text
-//! links as a fluid ─► a first guess ─► watch over each link alone ─► stands still for 1 to 10 %?
-//!                                        ▲      a step up or down │ no       │ yes
-//!                                        └────────────────────────┘          └─► Chosen
+//! links as a fluid ─► first estimate ─► watch over each link alone ─► stalls for 1 to 10 %?
+//!                                         ▲      a step up or down │ no     │ yes
+//!                                         └────────────────────────┘        └─► Chosen
 //! ```
 
 use std::time::Duration;
@@ -20,20 +20,20 @@ use crate::world::WorldError;
 pub struct Chosen {
     /// The rate of the video.
     pub bitrate: Rate,
-    /// By link: what each viewer of a long video saw.
+    /// By link: results of each viewer of a long video.
     pub alone: Vec<Vec<(Seen, Sent)>>,
-    /// The link that stands still least.
+    /// The link with the least stalled time.
     pub best: usize,
-    /// Stalled time by the time played of that link; in [`STANDS_STILL`] if there is such a
-    /// bitrate.
+    /// Stalled time of that link, as a share of the time played; within [`STANDS_STILL`] if such a
+    /// bitrate exists.
     pub stands_still: f64,
 }
 
-/// Wanted stalled time of the best link alone, by the time played.
+/// Desired stalled time of the best link alone, as a share of the time played.
 pub const STANDS_STILL: std::ops::RangeInclusive<f64> = 0.01..=0.10;
 
-/// Searches the bitrate at which the best link of `pair` alone stalls within [`STANDS_STILL`]; the
-/// nearest if there is none. Fails if the links make no world.
+/// Searches the bitrate at which the best link of `pair` alone stalls within [`STANDS_STILL`], or
+/// else the nearest. Fails if the world cannot be created.
 pub fn choose(pair: &Pair, setting: Setting) -> Result<Chosen, WorldError> {
     let mut bitrate = guess(pair, setting);
     let (mut too_low, mut too_high) = (None, None);
@@ -61,7 +61,6 @@ pub fn choose(pair: &Pair, setting: Setting) -> Result<Chosen, WorldError> {
     Ok(nearest.expect("there was at least one step"))
 }
 
-/// Results of viewers of a long video over each link alone.
 fn alone(pair: &Pair, setting: Setting, bitrate: Rate) -> Result<Chosen, WorldError> {
     let view =
         |link: usize, seed| pair.view(&Over::One(link), (Kind::Long, bitrate), setting, seed);
@@ -73,15 +72,15 @@ fn alone(pair: &Pair, setting: Setting, bitrate: Rate) -> Result<Chosen, WorldEr
     Ok(Chosen { bitrate, alone, best, stands_still: still[best] })
 }
 
-/// Stalled time by the time that the picture moved, of all viewers together; infinite if it never
-/// moved.
+/// Stalled time by the time played, of all viewers together; infinite if nothing was played.
 fn stands_still(all: &[(Seen, Sent)]) -> f64 {
     let sum = |of: fn(&Seen) -> Duration| all.iter().map(|(seen, _)| of(seen)).sum::<Duration>();
     let (stalled, played) = (sum(|seen| seen.stalled), sum(|seen| seen.played));
     if played.is_zero() { f64::INFINITY } else { stalled.as_secs_f64() / played.as_secs_f64() }
 }
 
-/// The bitrate at which the best link would stand still for [`AIMED_AT`] if all of it were video.
+/// The bitrate at which the best link would stall for [`AIMED_AT`] if all its capacity carried
+/// video.
 fn guess(pair: &Pair, setting: Setting) -> Rate {
     let best = |bps: f64| {
         let of_link = |link: &roadweave_emulate::DriveLink| {
@@ -103,7 +102,6 @@ fn guess(pair: &Pair, setting: Setting) -> Rate {
     Rate::from_kbps((low * USABLE / 1e3) as u64)
 }
 
-/// Seconds for which a fluid of `bps` stalls and moves over `capacity`.
 fn fluid(capacity: &Capacity, lasting: Duration, bps: f64) -> (f64, f64) {
     let step = GRAIN.as_secs_f64();
     let (mut left, mut still, mut moves) = (0.0_f64, 0.0, 0.0);
@@ -118,15 +116,12 @@ fn fluid(capacity: &Capacity, lasting: Duration, bps: f64) -> (f64, f64) {
     (still, moves)
 }
 
-/// In the middle of [`STANDS_STILL`], by the logarithm.
+/// The middle of [`STANDS_STILL`] on a logarithmic scale.
 const AIMED_AT: f64 = 0.03;
-/// Share of a link's capacity that a video uses, about.
 const USABLE: f64 = 0.9;
 const GRAIN: Duration = Duration::from_millis(100);
 const GUESSES: u32 = 30;
-/// Range of bitrates, bit/s.
 const LOWEST: f64 = 1e5;
 const HIGHEST: f64 = 1e8;
-/// Factor of a step while only one side is known.
 const STEP: f64 = 1.2;
 const STEPS_MAX: usize = 7;

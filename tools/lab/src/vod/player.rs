@@ -1,12 +1,12 @@
-//! A player of video on demand: what it asks for, what it plays, and where it stands still.
+//! A player of video on demand: what it requests, what it plays, and when it stalls.
 //!
 //! ```text
-//! ask ─► first frame ─► half a second is there ─► plays ⇄ stands still       one video to the end
-//!  ▲                                                │
-//!  └────────────── swiped after some seconds ◄──────┘                        or one after another
+//! request ─► first frame ─► half a second buffered ─► plays ⇄ stalls         one video to the end
+//!  ▲                                                    │
+//!  └────────────── swiped after some seconds ◄──────────┘                    or one after another
 //! ```
 //!
-//! It requests chunks one after the other, each when most of the one before is there, and loads a
+//! It requests chunks one after the other, each when most of the previous one has arrived, up to a
 //! limited time ahead. Parts of a chunk can be played as soon as there is no gap before them.
 
 use std::collections::BTreeMap;
@@ -24,11 +24,11 @@ use super::seen::Seen;
 pub enum Kind {
     /// Watches one video.
     Long,
-    /// Watches short ones, and swipes to the next after some seconds.
+    /// Watches short videos, and swipes to the next after some seconds.
     Short,
 }
 
-/// What is played.
+/// The program of a player.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Program {
     /// What the viewer does.
@@ -56,11 +56,9 @@ pub struct Player {
     program: Program,
     end: Instant,
     video: u32,
-    /// When this video was requested.
     begun: Instant,
-    /// When its first frame arrived.
     first_frame: Option<Instant>,
-    /// Requested chunks of this video that are not whole.
+    /// Requested and incomplete chunks of this video.
     loading: BTreeMap<u32, Loading>,
     next: u32,
     play: Play,
@@ -77,13 +75,9 @@ struct Loading {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Play {
-    /// Nothing moves yet.
     Starting,
-    /// Moving since then, from this position.
     Moving(Instant, Duration),
-    /// Stalled since then, at this position.
     Still(Instant, Duration),
-    /// The viewer has gone.
     Over,
 }
 
@@ -111,7 +105,6 @@ impl Player {
         ((mean * (1.0 - VARIES + 2.0 * VARIES * varies)) as u64).max(FRAMES_OF_CHUNK)
     }
 
-    /// How much of the video has arrived without a gap.
     fn loaded(&self) -> Duration {
         let (whole, part) = match self.loading.first_key_value() {
             Some((chunk, loading)) => (*chunk, loading.came as f64 / loading.bytes as f64),
@@ -128,12 +121,12 @@ impl Player {
         }
     }
 
-    /// The play-time left.
+    /// The play-time left in the buffer.
     pub fn left(&self, now: Instant) -> Duration {
         self.loaded().saturating_sub(self.position(now))
     }
 
-    /// What the player reports of its buffer while the viewer watches.
+    /// The player's report of its buffer, while the viewer watches.
     pub fn qoe(&self, now: Instant) -> Option<Qoe> {
         let left = self.left(now);
         let bitrate = self.program.bitrate;
@@ -145,7 +138,7 @@ impl Player {
         })
     }
 
-    /// The chunk that is wanted now, and its size.
+    /// The chunk to request now, and its size.
     pub fn wants(&self, now: Instant) -> Option<(ChunkId, u64)> {
         let id = ChunkId { video: self.video, chunk: self.next };
         let has_begun = |loading: &Loading| loading.came * 4 >= loading.bytes * 3;
@@ -155,7 +148,6 @@ impl Player {
         wanted.then(|| (id, self.bytes(id)))
     }
 
-    /// When there is room in the buffer for the next chunk.
     fn wants_at(&self) -> Instant {
         let ahead = CHUNK * (self.next + 1);
         match self.play {
@@ -166,15 +158,15 @@ impl Player {
         }
     }
 
-    /// The wanted chunk was requested.
+    /// Records the request of the wanted chunk.
     pub fn on_asked(&mut self, now: Instant) {
         let bytes = self.bytes(ChunkId { video: self.video, chunk: self.next });
         self.loading.insert(self.next, Loading { bytes, came: 0, asked: now });
         self.next += 1;
     }
 
-    /// More of a chunk arrived; returns whether it is whole. Videos that the viewer left do not
-    /// count.
+    /// Records more bytes of a chunk; returns whether it is complete. Videos that the viewer has
+    /// left do not count.
     pub fn on_came(&mut self, now: Instant, id: ChunkId, bytes: u64) -> bool {
         let loading = self.loading.get_mut(&id.chunk).filter(|_| id.video == self.video);
         let Some(loading) = loading else { return true };
@@ -193,14 +185,13 @@ impl Player {
         is_whole
     }
 
-    /// A chunk must be requested again from its beginning; its time goes on.
+    /// Restarts the request of a chunk from its beginning; its time continues.
     pub fn on_failed(&mut self, id: ChunkId) -> Option<u64> {
         let loading = self.loading.get_mut(&id.chunk).filter(|_| id.video == self.video)?;
         loading.came = 0;
         Some(loading.bytes)
     }
 
-    /// When something is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.play == Play::Over {
             return None;
@@ -223,8 +214,8 @@ impl Player {
         Some(self.first_frame.map_or(self.begun + PATIENCE, |at| at + watched))
     }
 
-    /// Handles what is due; returns whether the viewer left this video, of which nothing more is
-    /// wanted.
+    /// Handles due timers; returns whether the viewer left this video, whose pending requests are
+    /// then void.
     pub fn handle_timeout(&mut self, now: Instant) -> bool {
         self.move_on(now);
         if self.play != Play::Over && now >= self.next_sample {
@@ -260,7 +251,6 @@ impl Player {
         }
     }
 
-    /// Begins to move or stalls, by what has arrived.
     fn move_on(&mut self, now: Instant) {
         let left = self.left(now);
         let ends = self.program.kind == Kind::Short && self.loaded() >= CHUNK * SHORT_CHUNKS;
@@ -284,12 +274,11 @@ impl Player {
         }
     }
 
-    /// Whether a requested chunk is incomplete.
     pub fn is_loading(&self) -> bool {
         !self.loading.is_empty()
     }
 
-    /// What the viewer saw; incomplete requests count with their time until `now`.
+    /// The viewer's results; incomplete requests count with their time until `now`.
     pub fn finish(mut self, now: Instant) -> Seen {
         for loading in self.loading.values() {
             self.seen.requests.push(now.since(loading.asked));
@@ -301,12 +290,11 @@ impl Player {
 
 /// Duration of a chunk.
 pub const CHUNK: Duration = Duration::from_secs(1);
-/// Most time that is loaded ahead.
+/// Longest time loaded ahead.
 pub const AHEAD_MAX: Duration = Duration::from_secs(8);
-/// Buffer needed before the picture moves.
 const START: Duration = Duration::from_millis(500);
 const VARIES: f64 = 0.25;
-/// The first frame is this part of its chunk.
+/// The first frame is this fraction of its chunk.
 pub const FRAMES_OF_CHUNK: u64 = 8;
 const FPS: f64 = 30.0;
 const LOADING_MAX: usize = 2;
@@ -314,7 +302,6 @@ const SHORT_CHUNKS: u32 = 15;
 /// Range of times after the first frame at which the viewer swipes.
 const WATCHED_MIN: Duration = Duration::from_secs(2);
 const WATCHED_MAX: Duration = Duration::from_secs(10);
-/// Time after which the viewer swipes without a first frame.
 const PATIENCE: Duration = Duration::from_secs(10);
 const SAMPLE: Duration = Duration::from_millis(100);
 

@@ -1,4 +1,4 @@
-//! Figures of all viewings of one way with intervals, and by how much they are below the best link
+//! Figures of all viewings of one way with intervals, and their improvement over the best link
 //! alone.
 //!
 //! ```text
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Viewings of one pair share links, so that whole pairs are drawn (bootstrap by cluster). A
-//! comparison uses the same draws for both.
+//! comparison uses the same draws for both ways.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use super::{Seen, Sent};
 /// A figure with its 95 % interval over draws of the pairs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Interval {
-    /// Of all pairs; absent without data.
+    /// Over all pairs; absent without data.
     pub value: Option<f64>,
     /// 2.5th percentile of the draws; absent for a single pair.
     pub low: Option<f64>,
@@ -32,25 +32,25 @@ pub struct Interval {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Figure {
-    /// From the request of a chunk to its last byte, ms: the median.
+    /// Median time from the request of a chunk to its last byte, ms.
     RequestP50,
-    /// The same: 95 of 100.
+    /// 95th percentile of the same, ms.
     RequestP95,
-    /// The same: 99 of 100.
+    /// 99th percentile of the same, ms.
     RequestP99,
-    /// From the order to play to the first frame, ms: the median.
+    /// Median time from the request of a video to its first frame, ms.
     FirstFrameP50,
-    /// The same: 99 of 100.
+    /// 99th percentile of the same, ms.
     FirstFrameP99,
-    /// Stalled time by the time that the picture moved.
+    /// Stalled time as a share of the time played.
     Rebuffering,
-    /// The play-time left, ms, that there is more of in 99 of 100 moments.
+    /// 1st percentile of the play-time left, ms.
     BufferP1,
-    /// Share of moments with less than [`DANGER`] left.
+    /// Share of samples with less than [`DANGER`] left.
     BufferDanger,
-    /// What was sent again, by what was sent for the first time: repairs as well as copies.
+    /// Bytes sent again, repairs and copies, as a share of bytes sent for the first time.
     Copies,
-    /// The same without one for each packet that was declared lost.
+    /// The same without one retransmission for each packet declared lost.
     Reinjected,
 }
 
@@ -73,7 +73,7 @@ impl Figure {
 const FIGURES: usize = 10;
 /// The value of each figure, in the order of [`Figure::ALL`].
 type Values = [Option<f64>; FIGURES];
-/// The figures of one way, or by how much each is below another way's.
+/// The figures of one way, or their improvement over another way's.
 pub type Figures = BTreeMap<Figure, Interval>;
 
 /// All viewings of one way, by pair.
@@ -85,9 +85,8 @@ pub struct Viewings {
     sums: Vec<Sums>,
 }
 
-/// Parts and wholes of the ratios, which add up: time that stands still and that plays; moments in
-/// danger and all; further bytes and those of first copies; datagrams sent again without need and
-/// all.
+/// Dividends and divisors of the ratios: stalled time and time played; samples in danger and all;
+/// further bytes and bytes of first copies; datagrams sent again needlessly and all.
 type Sums = [(f64, f64); 4];
 
 /// Durations of all pairs together, ascending: ms, and the pair.
@@ -114,7 +113,7 @@ impl Samples {
 }
 
 impl Viewings {
-    /// The viewings of each pair; pairs in the same order for each way.
+    /// The viewings of each pair, with pairs in the same order for each way.
     pub fn new(pairs: &[Vec<(Seen, Sent)>]) -> Self {
         let samples = |of: fn(&Seen) -> &[Duration]| {
             let of_pair = |(pair, all): (usize, &Vec<(Seen, Sent)>)| -> Vec<(f64, usize)> {
@@ -136,8 +135,8 @@ impl Viewings {
         intervals(self.sums.len(), |times| self.of(times))
     }
 
-    /// By which share each figure is below that of `other`, which has the same pairs: 0.2 is 20 %
-    /// below, -0.2 is above.
+    /// The share by which each figure is below that of `other`, which has the same pairs: 0.2 is 20
+    /// % below, -0.2 is above.
     pub fn below(&self, other: &Self) -> Figures {
         intervals(self.sums.len(), |times| {
             let (own, other) = (self.of(times), other.of(times));
@@ -148,7 +147,6 @@ impl Viewings {
         })
     }
 
-    /// The figures with pair `i` counted `times[i]` times.
     fn of(&self, times: &[u32]) -> Values {
         let mut sums = Sums::default();
         self.sums.iter().zip(times).for_each(|(own, times)| add(&mut sums, own, (*times).into()));
@@ -193,7 +191,6 @@ fn add(sums: &mut Sums, other: &Sums, times: f64) {
     }
 }
 
-/// Figures of all `pairs` pairs, and of draws of as many.
 fn intervals(pairs: usize, of: impl Fn(&[u32]) -> Values) -> Figures {
     let mut random = SplitMix64::new(DRAWS_SEED);
     let mut draw = |_| {

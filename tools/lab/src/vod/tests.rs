@@ -2,7 +2,7 @@ use roadweave_emulate::{AtEnd, Capacity, Timeline, Trace};
 
 use super::*;
 
-/// Two links of 6 Mbit/s, of which one after the other is dead for some seconds.
+/// Two links of 6 Mbit/s that are dead in turn for some seconds.
 fn pair() -> Pair {
     let link = |name: &str, delay, dead: std::ops::Range<u64>| {
         let second = Duration::from_secs;

@@ -1,13 +1,13 @@
 //! A viewer in a world: the player at the client, its host behind the server.
 //!
 //! ```text
-//!      join, and load something        rest │ watch                 │ what is under way
+//!      join, and load something        rest │ watch                 │ pending requests
 //! ├─────────────────────────────────┼───────┼───────────────────────┼───────────┤
-//! 0    links as they are on average   0.5 s   links as recorded       30 s at most
+//! 0    links at their mean rates      0.5 s   links as recorded       30 s at most
 //! ```
 //!
-//! A session in use is measured. Until the viewer begins links have their mean rates, so that no
-//! session starts better than another.
+//! A session in use is measured. Until the viewer starts, links have their mean rates, so that all
+//! sessions start alike.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,18 +26,15 @@ use crate::world::{World, WorldConfig, WorldError};
 #[derive(Debug)]
 struct Theatre {
     player: Player,
-    /// When the buffer is reported next, if it is.
     next_report: Option<Instant>,
-    /// The chunk of each connection.
     chunks: BTreeMap<ConnectionId, ChunkId>,
-    /// Only requests under way are waited for.
     drains: bool,
 }
 
-/// Simulates a viewer of `program` over `links`, whose traces are at `from` when the viewer begins;
-/// its seed decides all else. `strategy` is that of the streams' lane at both ends; with
-/// `first_frame`, the first frame of each answer goes before everything else. Fails if the links
-/// make no world.
+/// Simulates a viewer of `program` over `links`, whose traces are at `from` when the viewer starts;
+/// the program's seed decides all randomness. `strategy` is that of the streams' lane at both ends;
+/// with `first_frame`, the first frame of each answer precedes all other data. Fails if the world
+/// cannot be created.
 pub(super) fn watch(
     (links, from): (&[DriveLink], Duration),
     (strategy, first_frame): (&Strategy, bool),
@@ -115,7 +112,6 @@ impl Visitor for Theatre {
 }
 
 impl Theatre {
-    /// Requests a chunk over a connection of its own; returns whether there is one.
     fn ask(
         &mut self,
         world: &mut World,
@@ -145,7 +141,7 @@ impl Theatre {
     }
 }
 
-/// The links with what was recorded from `from` on.
+/// The links with their recordings from `from` on.
 pub(super) fn recorded(
     (links, from): (&[DriveLink], Duration),
     program: Program,
@@ -170,7 +166,7 @@ pub(super) fn steady(links: &[DriveLink], seed: u64) -> Vec<DuplexLink> {
     links.iter().zip(0..).map(link).collect()
 }
 
-/// What was sent to the vehicle so far, without what streams sent again.
+/// Traffic to the vehicle so far, except for what streams sent again.
 pub(super) fn sent(world: &World) -> Sent {
     let mut sent = Sent::default();
     for lane in world.server_status().iter().flat_map(|status| &status.stats.lanes) {
@@ -187,7 +183,7 @@ pub(super) fn sent(world: &World) -> Sent {
 }
 
 impl Sent {
-    /// What was sent since `before`; counters of replaced sessions are lost.
+    /// The difference to `before`; counters of replaced sessions are lost.
     pub(super) fn since(&self, before: &Self) -> Self {
         Self {
             source: self.source.saturating_sub(before.source),
@@ -201,10 +197,9 @@ impl Sent {
     }
 }
 
-/// Earlier chunks go before later ones (XLINK section 5.1).
+/// Earlier chunks precede later ones (XLINK section 5.1).
 const IN_ORDER: StreamPriority = StreamPriority::new(3, false);
-/// How long requests are waited for after the end.
 pub(super) const DRAIN: Duration = Duration::from_secs(30);
-/// Shortest allowed interval of reports of the buffer.
+/// Shortest allowed interval of buffer reports.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 const PLAYER: u64 = 1;

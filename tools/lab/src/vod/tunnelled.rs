@@ -1,8 +1,8 @@
-//! A viewer whose requests are connections of TCP through the tunnel.
+//! A viewer whose requests are TCP connections through the tunnel.
 //!
 //! ```text
 //! Player ─ wants ─► Exchange, one for each chunk ─ IP packets ─► World: client ═ links ═ server
-//!        ◄─ came ──          by its port          ◄────────────┘
+//!        ◄─ data ──          by its port          ◄────────────┘
 //! ```
 //!
 //! The lanes are the tunnel's defaults. The host answers at once. Both ends drop the connections of
@@ -35,14 +35,12 @@ struct Connections {
 #[derive(Debug)]
 struct Connection {
     exchange: Exchange,
-    /// `None` if it is not watched.
     chunk: Option<ChunkId>,
-    /// Bytes reported to the player.
     told: u64,
 }
 
-/// Simulates a viewer of `program` over `links`, whose traces are at `from` when the viewer begins;
-/// its seed decides all else. Fails if the links make no world.
+/// Simulates a viewer of `program` over `links`, whose traces are at `from` when the viewer starts;
+/// the program's seed decides all randomness. Fails if the world cannot be created.
 pub(super) fn watch(
     (links, from): (&[DriveLink], Duration),
     (algorithm, congestion): (Algorithm, CongestionControl),
@@ -67,7 +65,7 @@ pub(super) fn watch(
     let end = start + program.lasting;
     tunnel.run(Some(&mut player), end);
     let viewed = sent(&tunnel.world);
-    // Chunks under way are waited for.
+    // Wait for pending chunks.
     while player.is_loading() && tunnel.world.now() < end + DRAIN {
         let next = (tunnel.world.now() + LOOK).min(end + DRAIN);
         tunnel.run(Some(&mut player), next);
@@ -124,7 +122,6 @@ impl Connections {
         self.world.flush();
     }
 
-    /// Takes what came out of the tunnel, and informs the player.
     fn receive(&mut self, mut player: Option<&mut Player>) {
         while let Some(arrival) = self.world.poll_arrival() {
             let Some(port) = inner::port(&arrival.packet) else { continue };
@@ -143,6 +140,5 @@ impl Connections {
     }
 }
 
-/// First port; each connection has the next one.
 const FIRST_PORT: u16 = 5_000;
 const LOOK: Duration = Duration::from_millis(100);

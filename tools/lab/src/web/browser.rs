@@ -9,12 +9,12 @@ use roadweave_stream::{Event, Streams};
 use super::{ConnectionId, header, read_all};
 use crate::world::World;
 
-/// What happened to a connection.
+/// An event of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
-    /// Bytes of answers came.
+    /// Bytes of answers arrived.
     Came(ConnectionId, u64),
-    /// It ended early.
+    /// The connection ended early.
     Over(ConnectionId),
 }
 
@@ -24,7 +24,6 @@ pub struct Browser {
     open: BTreeMap<ConnectionId, Unwritten>,
 }
 
-/// Data that waits for room in a stream.
 #[derive(Debug, Default)]
 struct Unwritten {
     bytes: Vec<u8>,
@@ -32,7 +31,7 @@ struct Unwritten {
 }
 
 impl Browser {
-    /// Opens a connection, if the server takes streams.
+    /// Opens a connection, if the server accepts streams.
     pub fn open(&mut self, world: &mut World, priority: StreamPriority) -> Option<ConnectionId> {
         let id = world.use_client_streams(|now, owner, streams| {
             let id = streams.open(now, website(), priority).ok()?;
@@ -42,8 +41,8 @@ impl Browser {
         Some(id)
     }
 
-    /// Sends a request of `body` bytes for an answer of `answer` bytes, unless the connection is
-    /// over.
+    /// Sends a request of `body` bytes for an answer of `answer` bytes, unless the connection has
+    /// ended.
     pub fn ask(&mut self, world: &mut World, id: ConnectionId, body: u32, answer: u32) {
         if let Some(unwritten) = self.open.get_mut(&id) {
             unwritten.bytes.extend(header(body, answer));
@@ -65,13 +64,13 @@ impl Browser {
         self.open.remove(&id);
         world.use_client_streams(|now, owner, streams| {
             if owner == id.0 {
-                // It may be over already.
+                // The stream may have ended.
                 let _ = streams.reset(now, id.1, ResetCode::Aborted);
             }
         });
     }
 
-    /// Reads what has come; [`World::flush`] sends the consequences.
+    /// Reads all arrived data; call [`World::flush`] afterwards.
     pub fn poll(&mut self, world: &mut World) -> Vec<News> {
         let mut news = Vec::new();
         let open = &mut self.open;
@@ -89,7 +88,7 @@ impl Browser {
             owner
         });
         let Some(owner) = owner else { return news };
-        // Connections of former sessions are over.
+        // Connections of previous sessions have ended.
         let past: Vec<_> = open.keys().filter(|id| id.0 != owner).copied().collect();
         for id in past {
             open.remove(&id);
@@ -132,14 +131,14 @@ fn write(world: &mut World, id: ConnectionId, unwritten: &mut Unwritten) {
 }
 
 impl Unwritten {
-    /// Writes as much as there is room for. A stream that has ended takes nothing, and is reported.
+    /// A stream that has ended accepts no data and is reported.
     fn write(&mut self, now: Instant, streams: &mut Streams, id: StreamId) {
         if !self.bytes.is_empty() {
             let taken = streams.write(now, id, &self.bytes).unwrap_or(0);
             self.bytes.drain(..taken);
         }
         if self.bytes.is_empty() && self.finishes {
-            // It may have ended already.
+            // The stream may have ended.
             let _ = streams.finish(now, id);
         }
     }

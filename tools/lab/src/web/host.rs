@@ -14,22 +14,20 @@ use crate::world::World;
 #[derive(Debug, Default)]
 pub struct Host {
     open: BTreeMap<ConnectionId, Answering>,
-    /// The owner of the streams of the last event.
     pub(super) owner: Option<StreamsOwner>,
 }
 
 #[derive(Debug, Default)]
 struct Answering {
     header: Vec<u8>,
-    /// Of the request whose header has come: bytes missing, and bytes of its answer.
+    /// Of the request whose header has arrived: missing bytes, and bytes of its answer.
     request: Option<(u64, u64)>,
-    /// Bytes of answers to be written.
     owed: u64,
     is_last: bool,
 }
 
 impl Host {
-    /// Handles what has come; [`World::flush`] sends the consequences.
+    /// Handles all arrived data; call [`World::flush`] afterwards.
     pub fn act(&mut self, world: &mut World) {
         while let Some(owner) = world.poll_server_streams_over() {
             self.open.retain(|(of, _), _| *of != owner);
@@ -86,7 +84,6 @@ impl Answering {
         }
     }
 
-    /// Writes as much as there is room for; the rest follows later.
     fn write(&mut self, now: Instant, streams: &mut Streams, id: StreamId) {
         let filler = [0; PIECE];
         while self.owed > 0 {
@@ -97,7 +94,7 @@ impl Answering {
             }
         }
         if self.is_last {
-            // It may have been reset.
+            // The stream may have been reset.
             let _ = streams.finish(now, id);
         }
     }

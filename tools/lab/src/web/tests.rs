@@ -101,7 +101,6 @@ fn what_is_cancelled_brings_nothing_more_and_what_the_server_forgets_is_told() {
     assert!(end.contains(&News::Over(other)), "nobody knows it any more");
 }
 
-/// Time until an upload of `bytes` is answered.
 fn upload(world: &mut World, bytes: u32) -> Duration {
     let (mut browser, mut host) = (Browser::default(), Host::default());
     let begun = world.now();
@@ -121,7 +120,7 @@ fn upload(world: &mut World, bytes: u32) -> Duration {
     panic!("{bytes} bytes were not answered");
 }
 
-/// Sending 16 kB first, and the rest a round trip later, would take 80 ms longer.
+/// Sending 16 kB first and the rest a round trip later would take 80 ms longer.
 #[test]
 fn an_upload_takes_one_round_trip_and_what_the_links_need() {
     let round_trip = Duration::from_millis(80);

@@ -11,15 +11,15 @@ use crate::world::{World, WorldConfig, WorldError};
 
 /// A user of a browser.
 pub trait Visitor {
-    /// When something is due; `None` if nothing is without news.
+    /// When something is due; `None`: only after an event of the browser.
     fn poll_timeout(&self) -> Option<Instant> {
         None
     }
 
-    /// Handles what is due, and `news`.
+    /// Handles due timers, and `news`.
     fn act(&mut self, world: &mut World, browser: &mut Browser, news: Vec<News>);
 
-    /// Whether there is something to wait for.
+    /// Whether the visit continues.
     fn goes_on(&self) -> bool {
         true
     }
@@ -36,7 +36,7 @@ pub struct Visit {
 
 impl Visit {
     /// The world of `config` with a session in use: its paths are open, and it has carried data.
-    /// Fails as [`World::new`].
+    /// Fails like [`World::new`].
     pub fn new(config: WorldConfig) -> Result<Self, WorldError> {
         let mut world = World::new(config)?;
         world.flush();
@@ -98,10 +98,8 @@ impl Visitor for Nobody {
 
 /// Bytes of an HTTP request.
 pub const REQUEST: u32 = 400;
-/// Bytes loaded before the visitor starts.
 pub(crate) const WARM_UP: u32 = 500_000;
-/// Duration of that, with a rest.
+/// Duration of the warm-up with a rest.
 pub(crate) const LEAD_IN: Duration = Duration::from_millis(3_500);
-/// Longest wait for all paths.
 const JOIN_MAX: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(100);

@@ -85,14 +85,12 @@ fn server_of(
     Ok(server)
 }
 
-/// The settings of a server for clients without streams and speed tests.
 pub(crate) fn server_config(transport: TransportConfig, lanes: &[LaneConfig]) -> ServerConfig {
     let gateways = vec![IpAddr::from(GATEWAY).into()];
     let (lanes, memory_max) = (lanes.to_vec(), 8 * MEMORY_MAX);
     ServerConfig { lanes, mtu: MTU, memory_max, ..ServerConfig::new(transport, gateways) }
 }
 
-/// The product's settings, with a seed per side and life.
 fn transport(world: &WorldConfig, side: u8, life: u8) -> TransportConfig {
     let mut seed = [side; 32];
     seed[31] ^= life;

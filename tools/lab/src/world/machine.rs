@@ -123,7 +123,6 @@ impl Sleeper {
         self.rouse(now, &self.lateness.packet);
     }
 
-    /// Returns the waiting input in order if the program runs now.
     pub(super) fn wake(&mut self, now: Instant) -> Option<VecDeque<Waiting>> {
         self.wakes.take_if(|wakes| *wakes <= now)?;
         self.asleep_since = now;
@@ -137,7 +136,6 @@ impl Sleeper {
     }
 }
 
-/// Inverse of the distribution.
 fn draw(lateness: &[u64; SHARES.len()], share: f64) -> Duration {
     let at = SHARES.partition_point(|until| *until <= share).min(SHARES.len() - 1);
     let bound = |at: usize| (SHARES[at], Duration::from_micros(lateness[at]));

@@ -89,7 +89,6 @@ pub struct Servers {
 #[derive(Debug)]
 struct Proxy {
     address: SocketAddr,
-    /// `None` after a crash.
     end: Option<Server>,
     is_frozen: bool,
     /// Since when it has no egress.
@@ -403,12 +402,10 @@ fn server(epoch: Epoch, config: &ServersConfig, number: usize) -> Result<Server,
     Ok(Server::new(epoch, settings, Arc::new(server_identity(number)), peers)?)
 }
 
-/// The product's settings, with a seed per end.
 fn transport(seed: u64, end: u8) -> TransportConfig {
     let mut bytes = [end; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     TransportConfig::new(bytes)
 }
 
-/// How long a server takes to notice the loss of its egress.
 const CUT_NOTICED: Duration = Duration::from_millis(500);

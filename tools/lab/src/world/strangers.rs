@@ -3,9 +3,9 @@
 //!
 //! ```text
 //! client ─► link up ─┬─► the server at the address ─────────────► link down ─► client
-//!                    ├─► a stranger reads it, and writes ──────────────────────► client
+//!                    ├─► an observer reads it, and forges ─────────────────────► client
 //!                    ├─► a portal, instead of any server ───────► link down ─► client
-//!                    └─► a server that refuses, or is another ──► link down ─► client
+//!                    └─► a server that refuses or has another key ► link down ─► client
 //! ```
 //!
 //! All randomness comes from the link's seed.
@@ -140,7 +140,6 @@ impl<F: FnMut(SocketAddr, IpAddr, &[u8])> Io for NeighbourIo<F> {
 pub(super) struct Hostile {
     pub(super) kind: Hostility,
     random: Random,
-    /// Follows the latest attempt of the client.
     eavesdropper: Option<Eavesdropper>,
     passed: u32,
 }
@@ -154,7 +153,6 @@ impl Hostile {
         Self { kind, random: Random::new(seed), eavesdropper: None, passed: 0 }
     }
 
-    /// Inspects a packet of the vehicle at the end of the link; returns whether it passes.
     pub(super) fn lets_pass(&mut self, packet: &[u8]) -> bool {
         if let Some(eavesdropper) = Eavesdropper::of(packet) {
             self.eavesdropper = Some(eavesdropper);
@@ -204,7 +202,6 @@ impl Hostile {
         share > 0.0 && self.random.unit() < share
     }
 
-    /// `end` is not 0.
     fn below(&mut self, end: usize) -> usize {
         (self.random.bits() % end as u64) as usize
     }

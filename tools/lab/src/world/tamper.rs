@@ -1,7 +1,7 @@
 //! Corrupted, duplicated, replayed and forged packets of a link.
 //!
 //! ```text
-//! link ─► [corrupt or cut] ─► packet, its double, an old packet, a forged one ─► the end
+//! link ─► [corrupt or cut] ─► packet, its duplicate, an old packet, a forged one ─► the end
 //! ```
 
 use std::collections::VecDeque;
@@ -69,7 +69,6 @@ impl Tamperer {
         self.random.unit() < share
     }
 
-    /// `end` is not 0.
     fn below(&mut self, end: usize) -> usize {
         (self.random.bits() % end as u64) as usize
     }

@@ -66,7 +66,6 @@ impl Trails {
         }
     }
 
-    /// New sessions count from zero.
     pub(super) fn clear(&mut self) {
         self.known.clear();
         self.ages.clear();

@@ -16,9 +16,7 @@ use super::{Arrival, SERVER, Transit, Waiting, World};
 
 struct EndIo<'a> {
     now: Instant,
-    /// Direction of sent packets; delivered packets have the other.
     sends: Direction,
-    /// The outer packet of the delivered inner packets.
     ride: Option<Transit>,
     wires: &'a mut [Wire],
     undeliverable: &'a mut u64,

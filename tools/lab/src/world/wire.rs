@@ -32,7 +32,7 @@ pub struct CrossStats {
     pub pushed: u64,
     /// Bytes of the packets put in.
     pub pushed_bytes: u64,
-    /// Packets that came out.
+    /// Packets delivered.
     pub delivered: u64,
 }
 
@@ -54,7 +54,6 @@ struct OneWay {
     link: Link<Load>,
     cross: CrossStats,
     boarded: u64,
-    /// The highest number that left the link.
     newest: u64,
     /// Bytes of packets that were too late, or corrupted by former tamperers.
     useless_bytes: u64,
@@ -90,7 +89,7 @@ impl Wire {
         self.public == address || self.former == Some(address)
     }
 
-    /// Packets of the vehicle's present port are lost for good.
+    /// Packets of the vehicle's present port are lost from now on.
     pub(super) fn lose_binding(&mut self) {
         self.lost = Some(self.public);
     }

@@ -1,4 +1,4 @@
-//! Servers that restart, links that die and return, keys that are wrong.
+//! Restarting servers, links that die and return, and wrong keys.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::world::*;
 use roadweave_emulate::Direction;
 use roadweave_tunnel::{ClientEvent, ServerEvent};
 
-/// The events and notices of both sides within `time`.
+/// Events and notices of both sides within `time`.
 fn refusals(plan: Plan, time: Duration) -> (Vec<String>, Vec<String>) {
     let mut world = plan.build();
     world.run(time);
@@ -80,7 +80,7 @@ fn a_sole_uplink_that_got_a_new_address_while_it_was_dead_comes_back() {
     assert!(resumed.is_some_and(|after| after < ms(1900)), "{resumed:?} {:?}", world.client_events);
 }
 
-/// Sends packets for `seconds`; returns when the first of them arrived.
+/// Sends packets for `seconds`; returns when the first one arrived.
 fn first_through(world: &mut World, seconds: u64) -> Option<Duration> {
     first_of(world, seconds * 10, ms(100))
 }

@@ -1,7 +1,7 @@
 //! No strategy beats the clairvoyant bound in any figure, in random worlds.
 //!
 //! A failure prints the seed; `ROADWEAVE_SEED=<seed> cargo test -p roadweave-lab --test it bound`
-//! runs it alone, `ROADWEAVE_SEEDS=<count>` more of them.
+//! runs it alone, `ROADWEAVE_SEEDS=<count>` runs more of them.
 
 use std::time::Duration;
 
@@ -21,11 +21,11 @@ use roadweave_proto::Rate;
 
 const SECONDS: u32 = 3;
 const SEEDS: u64 = 24;
-/// Bounds with a lower p95 are clearly below the 700 ms that late packets count as, ms.
+/// Bounds with a lower p95, ms, are clearly below the 700 ms of late packets.
 const TELLING_MS: f64 = 350.0;
 
 impl Dice {
-    /// Steps of 50 to 250 ms: any rate, delays that jump, total loss; rarely bad if `easy`.
+    /// Steps of 50 to 250 ms: any rate, jumping delays, total loss; rarely bad if `easy`.
     fn trace(&mut self, easy: bool) -> Trace {
         let rare = if easy { 60 } else { 6 };
         let step = self.ms(50..250);
@@ -64,7 +64,6 @@ impl Dice {
         Timeline::new(values, step * steps, AtEnd::Repeat).unwrap()
     }
 
-    /// A link that is random in `direction` only.
     fn duplex_link(
         &mut self,
         index: u64,
@@ -148,7 +147,6 @@ fn scenario(seed: u64) -> Scenario {
     }
 }
 
-/// Runs the world of `seed` under `strategy`, checks every figure, and returns the p95 delay.
 fn check(seed: u64, scenario: &Scenario, strategy: &str, bound: &Bound) -> f64 {
     let mut scenario = scenario.clone();
     scenario.lanes[0].strategy = strategies::strategy(strategy).unwrap();
@@ -189,7 +187,7 @@ fn check(seed: u64, scenario: &Scenario, strategy: &str, bound: &Bound) -> f64 {
 #[test]
 fn no_strategy_beats_the_bound_in_any_figure() {
     let seeds = dice::seeds(SEEDS);
-    // Worlds in which a strategy could be far from the bound, and those in which one is near it.
+    // Worlds in which a strategy could be far from the bound, and worlds in which one is near it.
     let (mut telling, mut near) = (0, 0);
     for seed in seeds.clone() {
         let scenario = scenario(seed);
@@ -202,7 +200,7 @@ fn no_strategy_beats_the_bound_in_any_figure() {
             near += u64::from(best < 2.0 * bound.delay_ms.p95);
         }
     }
-    // A bound that is far from all strategies proves nothing.
+    // A bound far from all strategies proves nothing.
     let worlds = seeds.end - seeds.start;
     assert!(
         worlds < SEEDS || (telling * 2 >= worlds && near * 4 >= telling),

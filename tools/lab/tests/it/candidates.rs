@@ -1,11 +1,10 @@
-//! A client whose list of servers changes while it runs.
+//! A client whose list of servers changes at run time.
 
 use crate::failover::{fleet, run};
 use crate::world::{at, ms};
 use roadweave_lab::world::servers::{Fault, Servers};
 use roadweave_tunnel::{CANDIDATES_MAX, Candidate, CandidatePlace, ClientEvent};
 
-/// Makes these servers the client's candidates.
 fn name(fleet: &mut Servers, known: &[Candidate], numbers: &[usize]) {
     let wanted = numbers.iter().map(|number| known[*number].clone()).collect();
     let now = fleet.now();
@@ -25,7 +24,7 @@ fn other_candidates_leave_a_session_with_one_of_them_alone() {
         events.filter(|(_, event)| !matches!(event, ClientEvent::Notice(_))).count()
     };
     assert_eq!((fleet.home(), joins(&fleet)), (0, 1));
-    // More, in another order, with the server in use as the last of too many, without the standby.
+    // More servers; another order, with the server in use last of too many; without the standby.
     for numbers in [&[1, 0][..], &[3, 2, 1, 4, 0], &[0, 3]] {
         name(&mut fleet, &known, numbers);
         run(&mut fleet, ms(4_000));
@@ -36,7 +35,7 @@ fn other_candidates_leave_a_session_with_one_of_them_alone() {
         assert_eq!((waits(CandidatePlace::InUse), waits(CandidatePlace::Standby)), (1, 1));
         assert_eq!((fleet.home(), joins(&fleet)), (0, 1), "{numbers:?}");
     }
-    // The client moves to the one that is still listed. Without traffic detection takes a while.
+    // The client moves to the one that is still listed. Without traffic, detection takes a while.
     fleet.befall(0, Fault::Crash);
     run(&mut fleet, ms(20_000));
     assert_eq!((fleet.home(), fleet.moves()), (3, 1));

@@ -1,4 +1,4 @@
-//! Inner flows over proxies and an anchor: they survive failures, and tenants stay apart.
+//! Inner flows over proxies and an anchor: they survive failures, and tenants are isolated.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -18,7 +18,7 @@ fn run(chain: &mut Chain, time: Duration) {
     chain.run_until(chain.now() + time);
 }
 
-/// A UDP packet of `length` bytes with a number, and the box that it belongs to.
+/// A UDP packet of `length` bytes with a number and the index of its box.
 fn packet(from: Ipv4Addr, to: Ipv4Addr, (number, of): (u64, usize), length: usize) -> Vec<u8> {
     let mut packet = udp_v4(from.octets(), to.octets(), number, length);
     packet[36..44].copy_from_slice(&(of as u64).to_be_bytes());
@@ -33,7 +33,7 @@ fn arrivals(chain: &mut Chain) -> Vec<ChainArrival> {
     std::iter::from_fn(|| chain.poll_arrival()).collect()
 }
 
-/// The numbers that arrived at the anchor, and at boxes.
+/// Numbers that arrived at the anchor and at boxes.
 fn sorted(arrivals: &[ChainArrival]) -> (BTreeSet<u64>, BTreeSet<u64>) {
     let at = |is_anchor: bool| {
         let there = arrivals.iter().filter(move |it| (it.node == NodeId::Anchor) == is_anchor);
@@ -153,7 +153,7 @@ fn a_box_that_knows_no_other_proxy_says_that_nothing_passes_and_goes_on_when_it_
     };
     assert_eq!(told(&chain), [(false, false)]);
     chain.cut_leg(0, false);
-    // A new leg is attempted within 5 s.
+    // A new backhaul is attempted within 5 s.
     run(&mut chain, ms(10_000));
     arrivals(&mut chain);
     let last = converse(&mut chain, &config, next, ms(500), 0);
@@ -197,7 +197,7 @@ fn a_proxy_whose_leg_is_cut_says_so_and_takes_no_new_boxes() {
     chain.start(0, 0);
     run(&mut chain, ms(500));
     chain.cut_leg(0, true);
-    // Keep-alives of the leg detect it, a second after the first that is not answered.
+    // Keep-alives of the backhaul detect it, a second after the first one without an answer.
     run(&mut chain, ms(4_000));
     let is_leg = |event: &ServerEvent| matches!(event, ServerEvent::Leg { .. });
     assert!(chain.proxy_events().iter().any(|(.., event)| is_leg(event)));
@@ -288,7 +288,7 @@ fn a_tenants_limit_changes_while_the_proxy_runs() {
     assert_eq!(came(&mut chain, None), 1_000);
 }
 
-/// A box that chooses among all proxies, with a session at the first.
+/// A box that chooses among all proxies, with a session at the first proxy.
 fn roaming(config: &ChainConfig) -> Chain {
     let mut chain = Chain::new(config.clone());
     run(&mut chain, ms(500));
@@ -360,7 +360,7 @@ fn an_anchor_that_closes_legs_at_once_is_asked_ever_less_often_and_counts_as_awa
             chain.close_legs();
         }
     }
-    // Two proxies, each after 0.2, 0.4 .. 5 s.
+    // For each of two proxies after 0.2, 0.4 .. 5 s.
     assert!((10..=24).contains(&legs), "{legs}");
     run(&mut chain, ms(1));
     chain.start(0, 0);
@@ -391,8 +391,6 @@ fn of_two_boxes_with_one_key_the_former_is_told_and_rests() {
 }
 
 mod worlds {
-    //! Random worlds.
-
     use proptest::prelude::*;
 
     use super::*;
@@ -463,7 +461,7 @@ mod worlds {
                 }
                 run(&mut chain, ms(wait));
             }
-            // After everything is repaired, everything goes through.
+            // After all repairs everything must arrive.
             (0..2).for_each(|proxy| {
                 chain.cut_leg(proxy, false);
                 chain.start_proxy(proxy);
@@ -508,7 +506,6 @@ fn tenants_come_and_go_and_change_their_anchor_while_a_proxy_runs() {
         let legs = proxy.proxy_status().unwrap().legs;
         (proxy.sessions(), legs.iter().map(|leg| leg.attachments).collect::<Vec<_>>())
     };
-    // Equal settings change nothing.
     let events = chain.proxy_events().len();
     assert_eq!(set(&mut chain, all.clone(), ms(2_000)), (2, vec![2]));
     assert_eq!(chain.proxy_events().len(), events);

@@ -1,4 +1,4 @@
-//! Single streams through a proxy to an anchor: resets in any state, and changes of priority.
+//! Single streams through a proxy to an anchor: resets in any state, and priority changes.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const STEP: Duration = Duration::from_millis(2);
 struct Pair {
     chain: Chain,
     owner: StreamsOwner,
-    /// At the box and at the anchor, so far.
+    /// By end: box, anchor.
     events: [Vec<Event>; 2],
 }
 
@@ -24,7 +24,6 @@ const BOX: usize = 0;
 const ANCHOR: usize = 1;
 
 impl Pair {
-    /// Opens a stream, and waits until the anchor reports it.
     fn open(config: ChainConfig) -> (Self, StreamId) {
         let mut chain = Chain::new(config);
         chain.run_until(Instant::from_millis(500));
@@ -51,7 +50,6 @@ impl Pair {
         }
     }
 
-    /// Runs for `time` and collects events.
     fn run(&mut self, time: Duration) {
         let until = self.chain.now() + time;
         while self.chain.now() < until {
@@ -95,7 +93,6 @@ fn wait_for<T>(chain: &mut Chain, mut what: impl FnMut(&mut Chain) -> Option<T>)
     }
 }
 
-/// A box opens a stream and writes a byte.
 fn open(chain: &mut Chain, number: usize) -> StreamId {
     let now = chain.now();
     let (_, streams) = chain.client(number, 0).unwrap().streams(now).unwrap();
@@ -193,7 +190,7 @@ fn a_priority_that_a_box_asks_for_reaches_the_anchor_and_holds_by_the_next_leg()
     assert_eq!(pair.end(ANCHOR).asked_priority(first), Ok(late));
     assert!(read[0] < 500_000, "what is asked for later leaves later: {read:?}");
 
-    // A request made while the leg is down arrives when it is back.
+    // A request made while the backhaul is down arrives once it is back.
     let urgent = StreamPriority::new(1, true);
     pair.chain.cut_leg(0, true);
     pair.run(ms(8_000));
@@ -212,7 +209,7 @@ fn an_anchor_hands_the_network_no_more_than_a_megabyte_at_once() {
     chain.run_until(Instant::from_millis(500));
     (0..BOXES).for_each(|number| chain.start(number, 0));
     chain.run_until(Instant::from_millis(2_000));
-    // Enough for their initial credit to fill the initial room.
+    // Enough streams for their initial credit to fill the initial room.
     (0..BOXES * 4).for_each(|at| _ = open(&mut chain, at % BOXES));
     chain.run_until(Instant::from_millis(2_300));
     let now = chain.now();

@@ -1,5 +1,5 @@
-//! Streams through proxies to an anchor: failures of proxies and legs, older peers, shares and
-//! bounds.
+//! Streams through proxies to an anchor: failures of proxies and backhauls, older peers, shares and
+//! limits.
 
 use std::time::Duration;
 
@@ -41,7 +41,6 @@ fn roaming(config: &ChainConfig) -> (Chain, Apps) {
     (chain, Apps::new(ANY_PROXY))
 }
 
-/// The proxy of the last attachment.
 fn proxy_of_last(chain: &Chain) -> usize {
     let at = |event: &AnchorEvent| match event {
         AnchorEvent::Attached { proxy, .. } => proxy.strip_prefix("proxy-")?.parse().ok(),
@@ -172,7 +171,7 @@ fn streams_end_at_once_where_the_next_proxy_is_an_older_one() {
     config.streams.proxies = [0].into();
     let (mut chain, mut apps) = roaming(&config);
     if proxy_of_last(&chain) != 0 {
-        // It may have come to the older one first.
+        // The older proxy may have received it first.
         let now = chain.now();
         chain.proxy(1).unwrap().drain(now, DrainReason::Command, ms(10));
         chain.flush();
@@ -207,7 +206,7 @@ fn what_a_box_does_not_read_waits_at_the_anchor_and_not_at_the_proxy() {
     assert!(apps.requests[&small].done.is_some(), "it waits behind nothing");
 }
 
-/// 20 Mbit/s for the tenant, or on the leg.
+/// 20 Mbit/s for the tenant, or on the backhaul.
 fn narrow(boxes: usize) -> [ChainConfig; 2] {
     let rate = Rate::from_kbps(20_000);
     let by_rate = ChainConfig { tenant_rates: [(0, rate)].into(), ..config(boxes) };

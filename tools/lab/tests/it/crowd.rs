@@ -1,4 +1,4 @@
-//! Many clients at one server: what one of them cannot do to the others.
+//! Many clients at one server: isolation from one another.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn run(crowd: &mut Crowd, time: Duration) {
 }
 
 /// Sends a packet of `bytes` bytes from and to each of `vehicles` every `interval` for `time`;
-/// returns how many each way, and by vehicle the numbers that arrived from it and at it.
+/// returns the number sent each way, and by vehicle the numbers that arrived from it and at it.
 fn converse(
     crowd: &mut Crowd,
     vehicles: &[usize],
@@ -79,7 +79,6 @@ fn bare(crowd: &mut Crowd, vehicle: usize, id: ConnectionId) -> &mut Connection 
     crowd.bare(vehicle).unwrap().connection_mut(id).unwrap()
 }
 
-/// Begins a connection of a bare vehicle.
 fn connect(crowd: &mut Crowd, vehicle: usize, uplink: u32) -> ConnectionId {
     let now = crowd.now();
     let server = roadweave_lab::world::SERVER;
@@ -127,7 +126,7 @@ fn who_fills_all_lanes_uses_up_their_own_share_and_nobody_elses() {
     let share = 4 << 20;
     let mut crowd = crowd(CrowdConfig {
         client_memory_max: share,
-        // Two such shares are more than there is.
+        // Two such shares exceed the memory.
         memory_max: 6 << 20,
         ..CrowdConfig::new(4, "minrtt")
     });
@@ -153,7 +152,7 @@ fn who_fills_all_lanes_uses_up_their_own_share_and_nobody_elses() {
         let shed: u64 = drops.map(|drops| drops.get(DropReason::MemoryShare)).sum();
         assert_eq!((shed, status.stats.drops.total()), (0, 0), "{status:#?}");
     }
-    // The sum is checked now and then.
+    // The sum is only checked from time to time.
     let allowance = 512 << 10;
     assert!(most.iter().any(|held| *held > 2 << 20), "they got somewhere: {most:?}");
     assert!(most.iter().all(|held| *held < share as u64 + allowance), "{most:?}");
@@ -208,7 +207,7 @@ fn one_session_after_the_other_is_more_than_a_client_may_begin() {
         run(&mut crowd, ms(70));
         fates.push(fate(&mut crowd, 0, id));
     }
-    // Twelve, and one more in five seconds.
+    // Twelve at once, and one more in five seconds.
     assert_eq!(joins(&crowd).len(), 13, "{fates:?}");
     assert_eq!(crowd.server().refusals()["too-many-sessions"], 17);
     let Some((_, Some(CloseReason::ByPeer { reason, .. }))) = fates.last() else {

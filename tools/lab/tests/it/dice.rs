@@ -17,7 +17,6 @@ impl Dice {
         range.start + self.0.next_u64() % (range.end - range.start)
     }
 
-    /// True once in `times`.
     pub fn once_in(&mut self, times: u64) -> bool {
         self.within(0..times) == 0
     }
@@ -27,12 +26,11 @@ impl Dice {
     }
 }
 
-/// A number in an environment variable.
 pub fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// `ROADWEAVE_SEED` alone, or `ROADWEAVE_SEEDS` (else `usual`) seeds from `ROADWEAVE_FIRST` on.
+/// `ROADWEAVE_SEED` alone, or `ROADWEAVE_SEEDS` (default: `usual`) seeds from `ROADWEAVE_FIRST` on.
 pub fn seeds(usual: u64) -> Range<u64> {
     if let Some(seed) = number("ROADWEAVE_SEED") {
         return seed..seed + 1;

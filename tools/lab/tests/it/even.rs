@@ -9,10 +9,10 @@ use roadweave_tunnel::{LaneConfig, OrderStats};
 
 const PACKETS: u16 = 4_000;
 const EVERY_MS: u64 = 3;
-/// Packets until the delay is known.
+/// Packets sent until the delay is known.
 const LEAD: u16 = 1_000;
 
-/// A stream over two links of which neither is enough.
+/// A stream over two links, neither with enough capacity alone.
 struct Played {
     /// µs, in the order of sending; `None` for a lost packet.
     delays: Vec<Option<u64>>,
@@ -30,7 +30,7 @@ fn play(strategy: &str, order: Order) -> Played {
         world.send_up(&packet_up(number.into(), 1_200));
         world.run(ms(EVERY_MS));
         if number % 1_000 == 900 {
-            // The quicker link loses its queue, which is repaired later.
+            // The faster link loses its queue, which is repaired later.
             world.set_dead(0, true);
             world.set_dead(0, false);
         }
@@ -47,7 +47,7 @@ fn play(strategy: &str, order: Order) -> Played {
 }
 
 impl Played {
-    /// Differences between the delays of neighbours, µs.
+    /// Delay differences of consecutive packets, µs.
     fn variation(&self, per_mille: usize) -> u64 {
         let pairs = self.delays[usize::from(LEAD)..].windows(2);
         let differences = pairs.filter_map(|pair| Some(pair[0]?.abs_diff(pair[1]?)));

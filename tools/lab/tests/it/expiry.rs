@@ -1,4 +1,4 @@
-//! Lanes whose packets expire: nothing older comes out. And lanes whose packets do not.
+//! Lanes with packet expiry, which deliver nothing older, and lanes without expiry.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,13 +8,12 @@ use roadweave_lab::strategies;
 use roadweave_proto::{DropReason, Instant};
 use roadweave_tunnel::LaneConfig;
 
-/// `expire_after`: ms.
+/// `expire_after` is in ms.
 fn lane(strategy: &str, expire_after: Option<u64>) -> Vec<LaneConfig> {
     let strategy = strategies::strategy(strategy).expect("known");
     vec![LaneConfig { expire_after: expire_after.map(ms), ..LaneConfig::new("default", strategy) }]
 }
 
-/// A small packet each 10 ms for `time`.
 fn steer(world: &mut World, first: u64, time: Duration) -> BTreeMap<u64, Instant> {
     let mut sent = BTreeMap::new();
     for at in 0..time.as_millis() as u64 / 10 {
@@ -25,7 +24,7 @@ fn steer(world: &mut World, first: u64, time: Duration) -> BTreeMap<u64, Instant
     sent
 }
 
-/// Six seconds of commands, of which the middle four fall into an outage of all links.
+/// Six seconds of commands; all links are down for the middle four.
 fn with_a_blackout(lanes: Vec<LaneConfig>, links: Vec<LinkPlan>) -> (World, Vec<f64>, usize) {
     let count = links.len();
     let mut world = Plan::new("xnc", links).build_with(lanes.clone(), lanes).join();
@@ -45,7 +44,7 @@ fn after_a_blackout_nothing_older_than_the_expiry_arrives() {
         let links = || vec![link(20, 20), link(10, 40)];
         let (world, delays, sent) = with_a_blackout(lane(strategy, Some(300)), links());
         let latest = delays.last().expect("some arrived");
-        // The delay of the quickest link does not count.
+        // The delay of the fastest link does not count.
         assert!(*latest <= 300.0 + 25.0, "{strategy}: {latest} ms");
         assert!(delays.len() > 180 && delays.len() < sent - 300, "{strategy}: {}", delays.len());
         let status = world.client_status();

@@ -23,7 +23,7 @@ fn seen(fault: Fault) -> Vec<Seen> {
     seeds().map(|seed| Failover::new(fault, seed).run().expect("it can be made")).collect()
 }
 
-/// The gaps' median and 99th percentile.
+/// Median and 99th percentile of the gaps.
 fn percentiles(seen: &[Seen]) -> [f64; 2] {
     let mut gaps: Vec<f64> = seen.iter().map(|seen| seen.gap_ms).collect();
     gaps.sort_by(f64::total_cmp);
@@ -34,7 +34,7 @@ pub fn fleet(sites: &[&str], seed: u64) -> Servers {
     fleet_with(sites, &[], seed)
 }
 
-/// `to_anchor`: milliseconds from each server to the egress.
+/// `to_anchor` is in ms from each server to the egress.
 pub fn fleet_with(sites: &[&str], to_anchor: &[u64], seed: u64) -> Servers {
     Failover::new(Fault::Crash, seed).fleet(sites, to_anchor).expect("it can be made")
 }
@@ -57,8 +57,8 @@ fn after_a_crash_the_viewer_waits_half_a_second_at_most_in_most_cases() {
     assert!(seen.iter().all(|seen| seen.moves == 1), "{seen:?}");
 }
 
-/// Packets lost of a constant stream of 9.6 Mbit/s when the server in use crashes in the middle
-/// while another stands by, and the client's moves.
+/// Packets lost of a constant stream of 9.6 Mbit/s, and moves of the client, when the server in use
+/// crashes in the middle with another on standby.
 fn numbers_lost(failover: &Failover) -> (usize, usize) {
     let mut fleet = failover.fleet(&["a", "b"], &[]).expect("it can be made");
     let begin = at(6_000);
@@ -160,7 +160,7 @@ fn in_a_tunnel_nothing_moves() {
             fleet.run_until(at(dark));
             (0..3).for_each(|link| fleet.set_dead(link, true));
             fleet.run_until(at(light));
-            // The links are back one after the other.
+            // The links return one after the other.
             for link in 0..3 {
                 run(&mut fleet, ms(SplitMix64::word(seed, link) % 300));
                 fleet.set_dead((link as usize + seed as usize) % 3, false);
@@ -222,7 +222,7 @@ fn uplinks_that_die_in_the_middle_of_a_move_cost_time_and_no_session() {
         fleet.run_until(at(4_000 + after));
         (0..dead).for_each(|link| fleet.set_dead((link + run) % 3, true));
         let case = format!("{dead} links dead after {after} ms");
-        // One link must do: the request to move may have been lost, and is sent again.
+        // One link must suffice: the request to move may have been lost, and is sent again.
         fleet.run_until(at(7_000));
         (dead.min(2)..dead).for_each(|link| fleet.set_dead((link + run) % 3, false));
         fleet.run_until(at(20_000));
@@ -288,7 +288,7 @@ fn a_nearer_server_that_is_gone_sends_nobody_to_a_third() {
         rounds += usize::from(last != measured);
         measured = last;
     }
-    // The third round finds it the nearest, and it is gone.
+    // The third round finds server 2 the nearest, but it has failed.
     fleet.befall(2, Fault::Freeze);
     fleet.run_until(at(300_000));
     assert_eq!((fleet.moves(), fleet.home()), (0, 0));

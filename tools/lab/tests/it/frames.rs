@@ -11,11 +11,11 @@ const PACKETS: u16 = 6;
 const INTERVAL_MS: u64 = 33;
 /// Frames until the flow is recognised as RTP with markers.
 const LEAD: u16 = 4;
-/// A part of this frame is lost.
+/// This frame loses a part.
 const BROKEN: u16 = 30;
 const DEADLINE_MS: u64 = 100;
 const DECODE_MS: u64 = 10;
-/// Delay of the quickest path, which does not count, and a margin for pacers and clocks.
+/// Delay of the fastest path, which does not count, and a margin for pacers and clocks.
 const ONE_WAY_MS: u64 = 15 + 5;
 
 fn rtp(number: u16) -> Vec<u8> {
@@ -32,10 +32,10 @@ fn number_of(packet: &[u8]) -> u16 {
     u16::from_be_bytes([packet[30], packet[31]]).wrapping_sub(u16::MAX - 100)
 }
 
-/// The packets of a frame that arrived: their number, and ms until the first and the last.
+/// Packets of a frame that arrived: their number, and ms until the first and the last.
 type Frame = (usize, u64, u64);
 
-/// A video over two links; the quicker one loses its queue in the middle of one frame.
+/// A video over two links; the faster one loses its queue in the middle of one frame.
 fn play(strategy: &str) -> (World, BTreeMap<u16, Frame>) {
     let [deadline, decode] = [DEADLINE_MS, DECODE_MS].map(ms);
     let order = Order::Frames { deadline, decode, max_buffer: Order::DEFAULT_BUFFER };

@@ -1,5 +1,5 @@
-//! Strangers in a WiFi, captive portals and useless servers: they harm their own uplink or address
-//! only.
+//! Attackers in a WiFi, captive portals and unusable servers: they affect only their own uplink or
+//! address.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const ALL_FORGED: Hostility = Hostility::Stranger(Stranger {
 const STRANGER: Stranger =
     Stranger { close: 0.0, frames: 0.0, versions: 0.0, retry: 0.0, reset: 0.0, seed: 7 };
 
-/// A fast hostile link, and a slower sound one.
+/// A fast hostile link, and a slower good one.
 fn beside_lte(hostility: Hostility) -> Plan {
     let mut plan = Plan::new("xnc", vec![link(20, 5), link(20, 30)]);
     plan.strangers.links.insert(0, hostility);
@@ -33,7 +33,6 @@ fn with_server(kind: OtherServer) -> Plan {
     Plan { strangers, ..Plan::new("xnc", vec![link(20, 20), link(20, 30)]) }
 }
 
-/// When the first session came up, within `time`.
 fn joined_at(world: &mut World, time: Duration) -> Option<Instant> {
     let end = world.now + time;
     while world.now < end && !world.inner.is_joined() {
@@ -54,7 +53,6 @@ fn check_joins_soon(plan: Plan, what: &str) -> World {
     world
 }
 
-/// Sends a packet every 20 ms for `time`; returns how many arrived and how many were sent.
 fn flow(world: &mut World, time: Duration) -> (usize, usize) {
     let before = world.up.len();
     let count = time.as_millis() as u64 / 20;
@@ -125,7 +123,7 @@ fn a_network_that_lets_a_session_begin_and_nothing_more_is_tried_ever_less_and_c
     let mut begun_in_vain = Vec::new();
     for packets in [2, 4, 8, 16] {
         let mut world = beside_lte(Hostility::FirstPackets(packets)).build();
-        // The sound link comes later.
+        // The good link becomes available later.
         world.set_dead(1, true);
         world.run(ms(120_000));
         begun_in_vain.push(world.sessions().1);
@@ -134,8 +132,8 @@ fn a_network_that_lets_a_session_begin_and_nothing_more_is_tried_ever_less_and_c
         let (came, sent) = flow(&mut world, Duration::from_secs(30));
         assert!(came * 100 >= sent * 99, "{packets}: {came} of {sent} {:?}", world.client_events);
     }
-    // Two of the four let no welcome through, two let sessions begin, each of which lasts 5 s and
-    // is followed by a rest.
+    // The first two let no welcome through. The others let sessions begin; each session lasts 5 s,
+    // and a rest follows.
     assert_eq!(begun_in_vain[..2], [0, 0]);
     assert!(begun_in_vain[2..].iter().all(|left| (4..=8).contains(left)), "{begun_in_vain:?}");
 }
@@ -151,7 +149,7 @@ fn a_server_of_the_list_that_is_of_no_use_delays_no_other() {
         let mut world = check_joins_soon(with_server(kind), &format!("{kind:?}"));
         let (came, sent) = flow(&mut world, Duration::from_secs(2));
         assert_eq!((came, world.sessions()), (sent, (1, 0)), "{kind:?}");
-        // The same after a restart of the right server, while the other is still not tried again.
+        // The same after a restart of the right server, while the other is not yet tried again.
         world.restart_server();
         let restarted = world.now;
         world.run(ms(4000));
@@ -180,7 +178,7 @@ fn attempts_under_fire_are_few_and_go_on_as_soon_as_it_stops() {
     }
     assert!(world.inner.notices().len() <= 40, "{:?}", world.inner.notices());
     (0..2).for_each(|link| world.set_hostility(link, None));
-    // The first rest that ends brings the session.
+    // The session comes up after the first rest.
     let rests = world.inner.uplinks().into_iter().filter_map(|up| up.servers[0].rest_seconds);
     let rest = rests.fold(f64::INFINITY, f64::min).min(30.0);
     let (stopped, soon) = (world.now, Duration::from_secs_f64(rest + 1.0));
@@ -191,7 +189,7 @@ fn attempts_under_fire_are_few_and_go_on_as_soon_as_it_stops() {
 #[test]
 fn forged_packets_end_no_session_and_begin_no_other() {
     let mut world = Plan::new("xnc", vec![link(20, 20), link(20, 30)]).build();
-    // Strangers see the handshakes, and forge packets once the session is up.
+    // Attackers see the handshakes, and forge packets once the session is up.
     (0..2).for_each(|link| world.set_hostility(link, Some(Hostility::Stranger(STRANGER))));
     let mut world = world.join();
     (0..2).for_each(|link| world.set_hostility(link, Some(ALL_FORGED)));
@@ -205,7 +203,7 @@ fn a_silent_session_is_not_given_up_for_a_connection_that_is_not_welcomed() {
     world.set_dead(0, true);
     let mut world = world.join();
     assert_eq!(world.sessions(), (1, 0));
-    // The WiFi lets handshakes through from now on, and the link of the session dies.
+    // From now on the WiFi lets handshakes through, and the link of the session dies.
     world.set_hostility(0, Some(Hostility::HandshakesOnly));
     world.set_dead(0, false);
     world.set_dead(1, true);

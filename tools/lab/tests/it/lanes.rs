@@ -1,4 +1,4 @@
-//! Lanes over simulated links: which packets they take, and in what order these come out.
+//! Lanes over simulated links: which packets they accept, and in what order these are delivered.
 
 use crate::world::{Plan, World, arrivals, link, ms, number, packet_up, stream};
 use roadweave_proto::{DropReason, Order};
@@ -11,7 +11,7 @@ fn lane(strategy: &str, order: Order) -> Vec<LaneConfig> {
     vec![LaneConfig { order, ..LaneConfig::new("default", strategy) }]
 }
 
-/// How many packets came out after one that was sent later.
+/// Packets delivered after one that was sent later.
 fn overtaken(world: &World) -> usize {
     let mut newest = 0;
     let mut is_overtaken = |number: u64| {

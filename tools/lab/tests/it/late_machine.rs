@@ -1,7 +1,7 @@
-//! A machine that wakes late costs `xnc` next to nothing: the time for which a packet lies there is
-//! neither a queue on the network nor a loss.
+//! A machine that wakes late costs `xnc` next to nothing: time spent waiting for the wake-up is
+//! neither network queueing nor loss.
 //!
-//! Means of several seeds, since one packet more before an outage changes the coding in it by half.
+//! Means of several seeds, since one more packet before an outage changes its coding by half.
 
 use std::time::Duration;
 
@@ -15,15 +15,15 @@ use roadweave_lab::world::{Machine, World};
 use roadweave_proto::Rate;
 use roadweave_tunnel::Strategy;
 
-/// Synthetic drives on which 30 Mbit/s need several links and find them.
+/// Synthetic drives on which 30 Mbit/s need several links, and the links suffice.
 const DRIVES: [u64; 3] = [3, 10, 19];
 const SEEDS: [u64; 2] = [1, 2];
 const SECONDS: u32 = 12;
 /// Limit of the relative increase of the p99 delay.
 const P99_MORE: f64 = 0.15;
-/// Limit of the increase of redundancy, share of the stream. It is higher on a crowded machine,
-/// where the timer of feedback is late too; feedback at each wake-up would cost five times the
-/// packets.
+/// Limit of the increase of redundancy, as a share of the stream. It is higher on a crowded
+/// machine, where the feedback timer is late too; feedback at each wake-up would cost five times
+/// the packets.
 const REDUNDANCY_MORE: [(Machine, f64); 3] =
     [(Machine::Idle, 0.01), (Machine::Busy, 0.01), (Machine::Crowded, 0.02)];
 

@@ -1,4 +1,4 @@
-//! Memory of sessions as the kernel counts it, for the whole process.
+//! Memory of sessions as counted by the kernel for the whole process.
 
 use std::time::Duration;
 
@@ -6,7 +6,6 @@ use roadweave_lab::crowd::{Crowd, CrowdConfig, Hostile};
 
 const MIB: u64 = 1 << 20;
 
-/// Resident bytes of this process.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
@@ -40,7 +39,7 @@ fn a_server_holds_no_more_than_it_says_whatever_its_clients_send() {
     }
     let reckoned = crowd.server().memory() - reckoned_before;
     let held = most - before;
-    // The clients' ends and the allocator's reserves are in the same process.
+    // The process also contains the clients and the allocator's reserves.
     let text = format!("{} MiB, and {} by its own account", held / MIB, reckoned / MIB);
     assert!(held < (24 + 12) * MIB, "{text}");
     assert!(reckoned > 12 * MIB, "they got somewhere: {text}");

@@ -1,10 +1,10 @@
-//! Narrow paths that join: what was sent before is still repaired.
+//! Narrow paths that join: packets sent before are still repaired.
 
 use crate::world::{LinkPlan, Plan, World, arrivals, link, ms, stream_of};
 use roadweave_proto::DropReason;
 use roadweave_tunnel::{LaneConfig, Strategy};
 
-/// The UDP payload that a narrow link takes.
+/// The largest UDP payload of a narrow link.
 const NARROW: usize = 1200;
 /// An inner packet of the device's usual MTU.
 const FULL: usize = 1360;
@@ -33,7 +33,7 @@ fn a_narrow_path_that_joins_costs_no_packet() {
             if strategy == "redundant" { link(20, 20) } else { link(20, 20).lossy(0.02, 2.0) };
         let mut world = world(strategy, vec![first, link(20, 30), link(5, 40)]);
         world.inner.set_mtu(2, NARROW);
-        // It comes and goes, while recent losses are repaired.
+        // The link dies and returns while recent losses are repaired.
         let sent = stream_of(&mut world, 240, 8, FULL, |world, frame| match frame % 12 {
             3 => world.inner.add_uplink(2),
             9 => world.inner.remove_uplink(2),

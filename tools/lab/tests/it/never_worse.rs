@@ -1,38 +1,37 @@
-//! Two links are no worse than the better one of them alone.
+//! Two links are no worse than the better of them alone.
 //!
-//! Each case runs with one seed; one that seems worse is judged by the median of five. Known
-//! exceptions are listed with their ratio: they may not get worse, and leave the list when they are
-//! no longer worse.
+//! Each case runs with one seed; if it seems worse, the median of five decides. Known exceptions
+//! are listed with their ratio: they must not get worse, and must be removed from the list once
+//! they are no longer worse.
 
 use std::time::Duration;
 
 use roadweave_lab::profiles::{Compared, Load, Over, PROFILES, Profile, lane_alone, measure};
 use roadweave_tunnel::{LaneConfig, default_lanes};
 
-/// Over in a second on most links.
+/// Takes a second on most links.
 const TRANSFER: Load = Load::Transfer(4 << 20);
-/// Long enough to use up the receive window of the transfer.
+/// Long enough to exhaust the receive window of the transfer.
 const LONG_TRANSFER: Load = Load::Transfer(20 << 20);
-/// Profiles with a link more than twice as far as the other, which holds up what follows.
+/// Profiles with a link more than twice as far as the other, which holds up later data.
 const FAR: [&str; 3] = ["rtt_320", "fiber_lte", "lte_geo"];
 const PACED: Load = Load::Paced(Duration::from_secs(4));
 const SEED: u64 = 1;
-/// Over links that lose or reorder, transfers with different seeds differ by more than a factor of
-/// two.
+/// Over links that lose or reorder, transfers differ by more than a factor of two between seeds.
 const SEEDS: [u64; 5] = [SEED, 2, 3, 4, 5];
-/// Relative noise. Five seeds are within it where links neither lose nor reorder, delays nearly
-/// everywhere.
+/// Relative noise. Results of five seeds are within it on links without loss and reordering; delays
+/// nearly everywhere.
 const NOISE: f64 = 0.12;
-/// Difference that comes from sending at other moments over two links than over one.
+/// Effect of sending at other moments over two links than over one.
 const NOISE_MS: f64 = 1.0;
 
-/// Profile, lane, and both links by the better one.
+/// Profile, lane, and the ratio of both links to the better one.
 type Worse = (&'static str, &'static str, f64);
 
 const WORSE_TRANSFERS: &[Worse] = &[("lte_geo", "default", 0.85)];
 const WORSE_PACED: &[Worse] = &[];
-/// `raven` sends large transfers once, as min-RTT does; with copies they were not worse. No flow
-/// that sends so much stays on the interactive lane.
+/// `raven` sends large transfers once, like min-RTT; with copies they were not worse. Flows of this
+/// size do not stay on the interactive lane.
 const WORSE_LANES_TRANSFERS: &[Worse] =
     &[("bw_10to1", "real-time", 0.71), ("fiber_lte", "other", 0.85)];
 const WORSE_LANES_PACED: &[Worse] = &[];
@@ -64,7 +63,7 @@ fn a_paced_flow_on_the_real_time_lane_is_no_later() {
     assert_none(failures);
 }
 
-/// The other lanes and loads, in turn from profile to profile.
+/// Other lanes and loads, alternating between profiles.
 #[test]
 fn each_lane_alone_is_no_worse() {
     let turns = [
@@ -123,7 +122,7 @@ fn problem(compared: &Compared, load: Load, listed: Option<&Worse>) -> Option<St
     };
     let problem = match listed {
         _ if is_worse_than(bound, NOISE) => "worse",
-        // Half of the noise, so that entries do not come and go with every change.
+        // Half of the noise, so that entries do not alternate with every change.
         Some(_) if !is_worse_than(1.0, NOISE / 2.0) => "listed as worse, and is not",
         _ => return None,
     };

@@ -1,4 +1,4 @@
-//! What is logged of outages, and lanes that wait for their uplink.
+//! Log messages about outages, and lanes that wait for their uplink.
 
 #[path = "../../../../scripts/golden.rs"]
 mod golden;
@@ -15,7 +15,6 @@ fn count(world: &World, wanted: fn(&Notice) -> bool) -> usize {
     world.inner.notices().iter().filter(|(_, notice)| wanted(notice)).count()
 }
 
-/// The log of both ends.
 fn log(world: &World) -> String {
     let client = world.client_events.iter().map(|(at, event)| match event {
         ClientEvent::Joined { server, .. } => (at, format!("joined {server}")),
@@ -90,7 +89,7 @@ fn without_a_session_it_is_told_why() {
     assert_eq!(why(&mut world), None);
 }
 
-/// A lane for 203.0.113.0/24 over wwan1 alone, and one for everything else.
+/// A lane for 203.0.113.0/24 over wwan1 alone, and one for all other packets.
 fn bound_lanes() -> Vec<LaneConfig> {
     let strategy = |name: &str| name.parse().expect("known");
     let destination = Some(vec!["203.0.113.0/24".parse().expect("a network")]);
@@ -103,7 +102,7 @@ fn bound_packet(number: u64) -> Vec<u8> {
     udp_v4([10, 77, 0, 2], [203, 0, 113, 1], number, 300)
 }
 
-/// Sends 50 packets in each lane; returns how many arrived of each.
+/// Sends 50 packets in each lane; returns the number that arrived by lane.
 fn send_both(world: &mut World, first: u64) -> [usize; 2] {
     let before = world.up.len();
     for number in first..first + 50 {
@@ -195,7 +194,7 @@ fn an_uplink_that_comes_and_goes_all_day_is_known_by_its_name_at_both_ends() {
     let names = |paths: Vec<PathStatusReport>| {
         paths.into_iter().map(|path| path.uplink.expect("it is named")).collect::<Vec<_>>()
     };
-    // More often than names are kept of one client.
+    // More often than the number of names kept for one client.
     for time in 0..80 {
         world.inner.remove_uplink(1);
         world.run(ms(1_500));

@@ -1,4 +1,4 @@
-//! A paused client checks its session and paths at once.
+//! A client that was paused checks its session and paths at once.
 
 use std::time::Duration;
 
@@ -12,7 +12,6 @@ fn pause(world: &mut World, lasted: Duration) {
     world.flush();
 }
 
-/// How often the client has joined and left.
 fn joins_and_leaves(world: &World) -> (usize, usize) {
     let events = || world.client_events.iter().map(|(_, event)| event);
     let joined = events().filter(|event| matches!(event, ClientEvent::Joined { .. })).count();

@@ -19,13 +19,12 @@ fn limited(rate: Rate) -> UplinkPolicy {
     with(Policy { rate_max: Some(rate), ..Policy::default() })
 }
 
-/// The first links have these policies.
 fn plan(strategy: &'static str, links: Vec<LinkPlan>, policies: &[UplinkPolicy]) -> Plan {
     let policies = policies.iter().enumerate().map(|(index, policy)| (name(index), *policy));
     Plan { policies: policies.collect(), ..Plan::new(strategy, links) }
 }
 
-/// The client's and the server's paths, by the uplinks' names.
+/// Paths of client and server by uplink name.
 fn paths(world: &World) -> [BTreeMap<String, PathStatusReport>; 2] {
     let by_name = |paths: Vec<PathStatusReport>| {
         paths.into_iter().map(|path| (path.uplink.clone().expect("it is named"), path)).collect()
@@ -81,7 +80,7 @@ fn a_rate_limit_holds_both_ways_and_the_others_carry_what_is_beyond_it() {
     let bytes = |world: &World| paths(world).map(|paths| paths["wwan0"].counters.bytes_sent as f64);
     let allowed = |time: Duration| limit.bytes_per_second() * time.as_secs_f64();
     for strategy in ["xnc", "minrtt", "ecf", "raven", "pluribus", "redundant"] {
-        // Without the limit the first one would be preferred.
+        // Without the limit the first link would be preferred.
         let links = vec![link(20, 20), link(20, 40)];
         let mut world = plan(strategy, links, &[limited]).build().join();
         let down = |world: &mut World, frame: u64| {
@@ -131,7 +130,7 @@ fn a_near_link_with_a_small_limit_delays_nothing() {
                 let median = percentile(&delays, 0.5);
                 let case = format!("{strategy}, {near} and {far} ms, {limit}");
                 let arrived = delays.len() * 100 / sent.len();
-                // LoLa gives up what would be too late.
+                // LoLa drops packets that would be late.
                 let least = if strategy == "lola" { 95 } else { 100 };
                 assert!(arrived >= least, "{case}: {arrived} % arrive");
                 assert!(median < far as f64 + 40.0, "{case}: {median} ms");
@@ -157,7 +156,7 @@ fn an_encoder_is_told_no_more_than_a_rate_limit() {
 fn redundancy_stays_within_the_budget_of_a_metered_uplink() {
     for strategy in ["xnc", "xnc-sigcomm23", "pluribus", "redundant", "xlink"] {
         let metered = with(Policy { redundancy_percent: Some(2), ..Policy::default() });
-        // The budget does not hold where the metered uplink is the only one that answers.
+        // The budget does not apply if only the metered uplink works.
         let links = vec![link(20, 20).lossy(0.05, 1.5), link(20, 30)];
         let mut world = plan(strategy, links, &[metered]).build().join();
         let sent = stream(&mut world, 180, 6);
@@ -185,7 +184,7 @@ fn beyond_its_cap_an_uplink_is_a_backup_until_the_month_is_over() {
     let [client, server] = paths(&world);
     let capped = &client["wwan0"];
     assert_eq!(capped.monthly_cap_bytes, Some(1_500_000));
-    // Keep-alives go on.
+    // Keep-alives continue.
     let carried = capped.month_bytes.expect("it is metered");
     assert!((1_500_000..1_560_000).contains(&carried), "{carried}");
     let on_link = world.inner.link_stats(0, Direction::Up).pushed_bytes
@@ -196,19 +195,19 @@ fn beyond_its_cap_an_uplink_is_a_backup_until_the_month_is_over() {
     let before = datagrams(&world, "wwan0");
     stream(&mut world, 30, 4);
     assert_eq!(datagrams(&world, "wwan0"), before);
-    // A day is not a month.
+    // A day later it is still the same month.
     world.inner.ends_mut().0.on_time_of_day(1_800_000_000 + 86_400, true);
     stream(&mut world, 30, 4);
     assert_eq!(datagrams(&world, "wwan0"), before);
     assert!(paths(&world)[0]["wwan0"].day_bytes < Some(100_000));
-    // The month is over.
+    // The month has ended.
     let usage = world.inner.ends_mut().0.usage().clone();
     assert_eq!(usage.of("wwan1", 1).month_bytes, 0);
     world.inner.ends_mut().0.on_time_of_day(1_800_000_000 + 31 * 86_400, true);
     stream(&mut world, 30, 4);
     assert!(datagrams(&world, "wwan0")[0] > before[0] + 100);
     assert_eq!(paths(&world)[1]["wwan0"].priority, Priority::Primary);
-    // What was stored counts after a restart.
+    // Persisted usage counts after a restart.
     world.inner.ends_mut().0.restore_usage(usage);
     world.flush();
     world.run(ms(200));

@@ -25,7 +25,7 @@ fn why_no_session(world: &mut World) -> Option<String> {
     world.inner.ends_mut().0.why_no_session(now)
 }
 
-/// A session over the first of two links; nothing passes the second.
+/// A session over the first of two links; the second passes nothing.
 fn behind_one() -> World {
     let mut world = Plan::new("xnc", vec![link(20, 20), link(20, 30)]).build();
     world.set_dead(1, true);
@@ -43,7 +43,7 @@ fn behind_a_portal_an_uplink_is_tried_no_more_than_another_and_comes_back_by_its
     let tried = sent_in(&mut other, 1, 120);
     assert!((20..=tried).contains(&held_back), "{held_back} and {tried}");
     assert!(is_held_back(&world, 1) && !is_held_back(&world, 0));
-    // A login that is not reported.
+    // A login without a report.
     world.set_dead(1, false);
     world.run(ms(10_000));
     assert!(world.inner.all_paths_usable() && !is_held_back(&world, 1));
@@ -89,7 +89,7 @@ fn what_a_network_says_of_itself_costs_no_path_that_works() {
     world.inner.set_portal(0, portal());
     world.run(ms(100));
     assert!(!is_held_back(&world, 0), "its path is validated");
-    // A wrong report before the path is open delays it by seconds only.
+    // A wrong report before the path is open delays it only by seconds.
     let mut world = Plan::new("xnc", vec![link(20, 20), link(20, 30)]).build();
     world.inner.set_portal(1, portal());
     let mut world = world.join();

@@ -1,5 +1,5 @@
-//! A session that is replaced by another, with other lanes or at another server: nothing is lost
-//! without being counted.
+//! A session that is replaced by another, with other lanes or at another server: every lost packet
+//! is counted.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,6 @@ use roadweave_tunnel::{
     default_lanes,
 };
 
-/// A fleet after its first seconds.
 fn running(sites: &[&str]) -> Servers {
     let mut fleet = fleet(sites, 1);
     fleet.run_until(at(4_000));
@@ -31,14 +30,12 @@ fn set_lanes(fleet: &mut Servers, lanes: Vec<LaneConfig>) {
     fleet.flush();
 }
 
-/// The names of the lanes that the client sends in.
 fn names(fleet: &mut Servers) -> Vec<String> {
     let lanes = fleet.client().status().expect("there is a session").stats.lanes;
     let names = lanes.into_iter().map(|lane| lane.name);
     names.filter(|name| !name.starts_with("received-")).collect()
 }
 
-/// How many sessions the client had.
 fn sessions(fleet: &Servers) -> usize {
     let begins = |event: &ClientEvent| {
         matches!(event, ClientEvent::Joined { .. } | ClientEvent::Moved { .. })
@@ -103,7 +100,7 @@ fn lanes_that_a_session_can_take_up_leave_it_alone() {
     set_lanes(&mut fleet, other.clone());
     fleet.run_until(at(8_000));
     assert_eq!(sessions(&fleet), 1);
-    // Another kind of order needs a new session, and does not once it is withdrawn.
+    // Another kind of order needs a new session, unless it is withdrawn first.
     let max_buffer = ms(100);
     other[1].order = match other[1].order {
         Order::Pass => Order::Reorder { max_buffer },
@@ -131,7 +128,7 @@ fn lanes_that_are_none_change_nothing() {
 
 #[test]
 fn while_no_other_session_is_to_be_had_the_one_there_is_goes_on() {
-    // Either the server drains, or no link carries anything.
+    // Either the server drains, or no link works.
     for dead in [false, true] {
         let mut fleet = running(&["a", "b"]);
         let known = fleet.candidates()[..1].to_vec();

@@ -5,7 +5,7 @@
 //!                ═══ link 1: 60 ms, loses 15 % in bursts ══►
 //! ```
 //!
-//! The losses are those of the paper's drive (Networking'24 table III).
+//! The loss rates are those of the paper's drive (Networking'24 table III).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -39,15 +39,13 @@ struct World {
     far: Router,
     /// By link: towards the far router, and back.
     links: Vec<[Link<Bytes>; 2]>,
-    /// What each link carried to the far router.
+    /// By link: packets carried to the far router.
     carried: Vec<BTreeSet<u32>>,
-    /// First copies in the order of arrival.
     first_copies: Vec<(Instant, u32)>,
     sent: BTreeMap<u32, Instant>,
     out: Vec<(Instant, u32)>,
 }
 
-/// The address of a link's end.
 fn end(link: usize, far: bool) -> SocketAddr {
     SocketAddr::from(([10, link as u8, 0, u8::from(far) + 1], 6081))
 }
@@ -109,7 +107,6 @@ impl World {
         self.turn();
     }
 
-    /// Runs both routers, and moves what they send.
     fn turn(&mut self) {
         let now = self.now;
         let [mut near, mut far] = [MemoryIo::new(now), MemoryIo::new(now)];
@@ -118,7 +115,6 @@ impl World {
         for (direction, sent) in [near.transmitted, far.transmitted].into_iter().enumerate() {
             for (route, packet) in sent {
                 let link = route.uplink.expect("a socket").0 as usize;
-                // The link counts what it drops.
                 let _ = self.links[link][direction].push(now, packet.len(), packet);
             }
         }
@@ -196,7 +192,7 @@ fn what_one_link_brings_arrives_in_order_and_only_what_both_lose_is_lost() {
     assert_eq!(world.numbers(), brought, "all that came, and nothing else");
     assert!(world.out.windows(2).all(|two| two[0].1 < two[1].1), "in order, each once");
     let status = world.received();
-    // The last packets may be lost on both links, so that they remain unknown.
+    // The last packets may be lost on both links and then remain unknown.
     let sent = status.peer_packets;
     assert!((world.sent.len() as u64 - sent) < 10, "{sent}");
     assert_eq!(status.peer_packets_lost, sent - brought.len() as u64);
@@ -208,7 +204,7 @@ fn what_one_link_brings_arrives_in_order_and_only_what_both_lose_is_lost() {
     assert_eq!(adopted, brought.len() as u64);
     assert!(status.paths[0].adopted_ratio > 0.9, "the faster link wins most of the time");
     assert_eq!(status.stats.lanes[0].received.drops.get(DropReason::OutOfOrder), 0);
-    // No packet waits for longer than the buffer allows.
+    // No packet waits longer than the buffer allows.
     for (at, number) in &world.out {
         assert!(at.since(world.sent[number]) <= ms(300 + 80), "{number}");
     }

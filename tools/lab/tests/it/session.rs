@@ -1,4 +1,4 @@
-//! Sessions over simulated links: what arrives, when, and at what price.
+//! Sessions over simulated links: arrivals, delays, and overhead.
 
 use roadweave_proto::DropReason;
 use roadweave_quic::CongestionControl;

@@ -14,7 +14,7 @@ fn plan(links: Vec<LinkPlan>) -> Plan {
     Plan { speedtest: Some(SpeedtestLimits::default()), ..Plan::new("xnc", links) }
 }
 
-/// Three seconds in each direction over all uplinks that are not metered.
+/// Three seconds in each direction over all unmetered uplinks.
 fn usual() -> SpeedtestPlan {
     SpeedtestPlan {
         uplinks: Vec::new(),
@@ -34,7 +34,7 @@ fn report(world: &mut World) -> SpeedtestReport {
     world.inner.ends_mut().0.speedtest(now).expect("there was one")
 }
 
-/// The report once the test is over.
+/// The report at the end of the test.
 fn finish(world: &mut World) -> SpeedtestReport {
     for _ in 0..10_000 {
         world.flush();
@@ -56,7 +56,7 @@ fn mbps(load: Option<&LoadReport>) -> f64 {
     load.and_then(|load| load.bps).map_or(0.0, |bps| bps as f64 / 1e6)
 }
 
-/// Bytes that a link carried so far, both ways.
+/// Bytes carried by a link so far, both ways.
 fn carried(world: &World, link: usize) -> u64 {
     let bytes = |direction| world.inner.link_stats(link, direction).delivered_bytes;
     bytes(Direction::Up) + bytes(Direction::Down)
@@ -72,7 +72,7 @@ fn each_link_shows_its_rate_and_all_together_their_sum() {
     for (row, (rate, rtt)) in report.rows.iter().zip([(20.0, 40.0), (6.0, 60.0), (26.0, 0.0)]) {
         for load in [row.down.as_ref(), row.up.as_ref()] {
             let share = mbps(load) / rate;
-            // Headers take some percent of what a link carries.
+            // Headers take some percent of the link's capacity.
             assert!((0.88..=1.0).contains(&share), "{share} of {rate}: {row:#?}");
             let load = load.expect("measured");
             assert!(load.loss < Some(0.02) && !load.is_short, "{load:?}");

@@ -1,4 +1,4 @@
-//! Standbys where some uplinks or servers are metered, dead or useless.
+//! Standbys where some uplinks or servers are metered, dead or unusable.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// Two or three servers at different sites, so many milliseconds from the egress.
+/// Two or three servers at different sites, at these distances from the egress in ms.
 fn fleet(to_anchor: &[u64]) -> Servers {
     fleet_with(&["site-0", "site-1", "site-2"][..to_anchor.len()], to_anchor, 1)
 }
@@ -31,12 +31,11 @@ fn waits(fleet: &mut Servers, number: usize) -> bool {
     candidate(fleet, number).place == CandidatePlace::Standby
 }
 
-/// Seconds until a server is tried again.
 fn rest(fleet: &mut Servers, number: usize) -> f64 {
     candidate(fleet, number).rest_seconds.unwrap_or_default()
 }
 
-/// Runs until `is_so`, and fails if that takes longer than `most`.
+/// Runs until `is_so`; fails if that takes longer than `most`.
 fn until(fleet: &mut Servers, most: Duration, mut is_so: impl FnMut(&mut Servers) -> bool) {
     let end = fleet.now() + most;
     while !is_so(fleet) {
@@ -55,7 +54,7 @@ fn capped() -> UplinkPolicy {
     UplinkPolicy { caps, ..UplinkPolicy::default() }
 }
 
-/// Two servers, and three uplinks of which only the last one, with `policy`, is alive.
+/// Two servers, and three uplinks, all dead except for the last one, which has `policy`.
 fn metered(policy: UplinkPolicy) -> Servers {
     let mut fleet = fleet(&[0, 0]);
     fleet.client().set_policy("wwan2", policy);

@@ -1,4 +1,4 @@
-//! How much clients send that get no answer, and how soon they are back.
+//! How much unanswered clients send, and how soon they recover.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ fn run(crowd: &mut Crowd, time: Duration) {
     crowd.run_until(crowd.now() + time);
 }
 
-/// Clients that have not started; each packet takes `time` of the server's processor, and of the
-/// one that all clients share.
+/// Clients that have not started; each packet takes `time` of the server's CPU, and of the CPU that
+/// all clients share.
 fn crowd(clients: usize, time: Duration, seed: u64) -> Crowd {
     let config = CrowdConfig::new(clients, "minrtt");
     let (server_time, vehicles_time) = (time, time);
@@ -32,14 +32,13 @@ fn joined(clients: usize, time: Duration, seed: u64) -> Crowd {
     crowd
 }
 
-/// Usable paths as clients report them.
+/// Usable paths, as reported by clients.
 fn usable(crowd: &mut Crowd, clients: usize) -> usize {
     let sessions = (0..clients).filter_map(|it| crowd.client(it)?.status());
     let paths = sessions.flat_map(|session| session.paths);
     paths.filter(|path| path.status == PathStatus::Usable).count()
 }
 
-/// Packets that clients send in each of the next seconds.
 fn packets_up(crowd: &mut Crowd, seconds: usize) -> Vec<u64> {
     let second = |_| {
         let before = crowd.counts().up;
@@ -53,7 +52,7 @@ fn set_dead(crowd: &mut Crowd, vehicle: usize, dead: bool) {
     (0..PATHS).for_each(|uplink| crowd.set_dead(vehicle, uplink, dead));
 }
 
-/// How long it takes until a client has a usable path at a server that knows its session.
+/// Time until a client has a usable path at a server that knows its session.
 fn time_until_back(crowd: &mut Crowd) -> Duration {
     let begin = crowd.now();
     let is_back = |crowd: &mut Crowd| {
@@ -138,7 +137,7 @@ fn clients_that_lose_a_server_at_the_same_moment_come_apart() {
     const CLIENTS: usize = 200;
     let mut crowd = joined(CLIENTS, Duration::ZERO, 1);
     let now = crowd.now();
-    // It closes all sessions, and is away for a while.
+    // It closes all sessions, and is unreachable for a while.
     crowd.server().close(now);
     crowd.flush();
     crowd.pause_server(ms(60_000));
@@ -216,7 +215,8 @@ fn others_wait_once_a_late_server_has_answered_and_not_before() {
         let uplinks = crowd.client(0).unwrap().uplinks(now);
         uplinks.iter().map(|uplink| uplink.servers[0].attempts).collect()
     };
-    // The server is late after a goodbye: a second uplink is tried, and no third once it answered.
+    // The server is late after its close: a second uplink is tried, and no third once it has
+    // answered.
     let mut crowd = crowd(1, Duration::ZERO, 1);
     crowd.start(0, 0);
     run(&mut crowd, ms(5_000));

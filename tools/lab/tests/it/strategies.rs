@@ -1,4 +1,4 @@
-//! What each strategy is for, in the smallest world that shows it.
+//! The purpose of each strategy, in the smallest world that shows it.
 
 use crate::world::*;
 use roadweave_proto::DropReason;
@@ -41,7 +41,7 @@ fn redundant_does_not_notice_that_a_link_dies() {
             }
         });
     assert_eq!(lost(&delays), 0);
-    // The delay of the other link, and the time that it takes for a frame.
+    // The delay of the other link, and the duration of a frame.
     assert!(percentile(&delays, 1.0) < 60.0, "{}", percentile(&delays, 1.0));
     assert!((0.4..1.2).contains(&redundancy(&world)), "{}", redundancy(&world));
 }

@@ -9,7 +9,6 @@ use roadweave_emulate::Direction;
 use roadweave_proto::{Instant, Policy};
 use roadweave_tunnel::{ClientEvent, LaneConfig, Qoe, Strategy, StreamsConfig, UplinkPolicy};
 
-/// Runs until all requests are over, at most for `time`.
 fn run(apps: &mut Apps, world: &mut World, time: Duration) {
     run_while(apps, world, time, |apps| !apps.all_over());
 }
@@ -139,7 +138,7 @@ fn the_first_bytes_of_an_answer_go_before_what_others_have_waiting() {
     assert!(first < in_turn / 2, "{first:?}, in turn with the others {in_turn:?}");
 }
 
-/// Requests over a fast and a slow path with this budget for redundancy, while a player reports a
+/// Requests over a fast and a slow path with this redundancy budget, while a player reports a
 /// buffer of `seconds`.
 fn beside_a_player(seconds: u64, redundancy_percent: Option<u8>) -> World {
     let lane = LaneConfig::new(StreamsConfig::LANE, "xlink".parse().expect("a strategy"));
@@ -162,7 +161,6 @@ fn beside_a_player(seconds: u64, redundancy_percent: Option<u8>) -> World {
     world
 }
 
-/// Copies that the server sent.
 fn copies(world: &World) -> u64 {
     let status = &world.inner.server_status()[0];
     status.stats.lanes.last().expect("lanes").sent.duplicate_datagrams

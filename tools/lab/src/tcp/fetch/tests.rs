@@ -6,7 +6,7 @@ use super::*;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// `queue`: in bandwidth-delay products.
+/// `queue` is in bandwidth-delay products.
 fn link(mbps: u64, rtt: Duration, queue: f64) -> DuplexLink {
     let rate = Rate::from_kbps(mbps * 1_000);
     let trace = Trace::constant(rate, rtt / 2);
@@ -81,8 +81,8 @@ fn a_lost_tail_is_probed_for_and_a_pause_is_survived() {
     assert!(few.iter().chain(&many).all(|it| it.is_whole));
     let probed = few.iter().filter(|it| it.stats.probes > 0 && it.stats.timeouts == 0);
     let probed: Vec<Duration> = probed.map(|it| it.took).collect();
-    // Two round trips and their answers; the probe comes two round trips later, or 200 ms for a
-    // lone segment.
+    // Two round trips and their responses; the probe follows two round trips later, or 200 ms later
+    // for a single segment.
     assert!(!probed.is_empty() && probed.iter().all(|took| *took < MS * 600), "{probed:?}");
     assert!(many.iter().any(|it| it.stats.timeouts > 0));
 }

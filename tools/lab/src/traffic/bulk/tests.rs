@@ -20,7 +20,7 @@ fn link(name: &str, delay_ms: u64, index: u64) -> DuplexLink {
     DuplexLink::new(&DriveLink::symmetric(name, trace), index, 1)
 }
 
-/// Transfers over one link of 8 Mbit/s; the tunnel neither loses nor repairs.
+/// Transfers over one link of 8 Mbit/s; the tunnel neither loses nor repairs packets.
 fn over_one_link(delay_ms: u64, transfers: &[Bulk], seconds: u32) -> Scenario {
     let specs = (5_000..).zip(transfers);
     Scenario {
@@ -70,7 +70,7 @@ fn loss_and_delay_slow_it_down() {
     let far = goodput(&over_one_link(250, &[ENDLESS], 5));
     let mut lossy = over_one_link(20, &[ENDLESS], 5);
     lossy.links[0].up.burst_loss = Some(GilbertElliott::independent(0.03));
-    // Only the transfer's congestion control reacts.
+    // Only the transfer's congestion control reacts to loss.
     lossy.congestion = CongestionControl::Bbr;
     let lossy = goodput(&lossy);
     assert!(far < near * 0.8 && lossy < near * 0.7, "{near} {far} {lossy}");

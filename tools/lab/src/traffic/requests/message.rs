@@ -16,7 +16,6 @@ pub(super) enum Kind {
 pub(super) struct Header {
     pub(super) kind: Kind,
     pub(super) turn: u8,
-    /// Index of the part, from 0, and number of parts.
     pub(super) index: u16,
     pub(super) count: u16,
     pub(super) request: u32,
@@ -39,7 +38,6 @@ impl Header {
         payload.freeze()
     }
 
-    /// `None` if the payload is not of this protocol.
     pub(super) fn parse(payload: &[u8]) -> Option<Self> {
         let bytes: &[u8; Self::LEN] = payload.first_chunk()?;
         let kind = match bytes[0] {
@@ -94,7 +92,6 @@ impl Outgoing {
         Self { parts }
     }
 
-    /// When its last part is first sent.
     pub(super) fn complete_at(&self) -> Instant {
         self.parts.iter().map(|part| part.due).max().unwrap_or_default()
     }
@@ -133,7 +130,6 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    /// Adds a part; `true` if the message is complete now.
     pub(super) fn handle(&mut self, header: &Header) -> bool {
         let is_new = header.index < header.count && self.arrived.insert(header.index);
         is_new && self.arrived.len() == usize::from(header.count)

@@ -10,7 +10,6 @@ fn ms(millis: u64) -> Instant {
     Instant::from_millis(millis)
 }
 
-/// Frames every 100 ms, two packets each, an IDR frame every `idr_interval`.
 fn stream(frames: usize, idr_interval: usize) -> StreamLog {
     let mut log = StreamLog::default();
     for index in 0..frames {
@@ -31,7 +30,7 @@ fn player(frame_wait_ms: u64) -> Player {
     }
 }
 
-/// `delays`: of each frame's last packet in ms, `None` if lost; first packets take 10 ms.
+/// `delays` of each frame's last packet in ms, `None` if lost; first packets take 10 ms.
 fn arrivals(log: &StreamLog, delays: &[Option<u64>]) -> Vec<Option<Instant>> {
     let of_frame = |(frame, delay): (&SentFrame, &Option<u64>)| {
         [Some(10), *delay].map(|ms| ms.map(|ms| frame.captured + Duration::from_millis(ms)))
@@ -87,7 +86,7 @@ fn a_frame_overtaken_for_longer_than_the_wait_is_not_shown() {
 #[test]
 fn a_player_that_jumps_waits_for_nothing_before_a_key_frame() {
     let log = stream(8, 5);
-    // Frame 3 arrives after the key frame 5, frame 4 never.
+    // Frame 3 arrives after the key frame 5; frame 4 never arrives.
     let delays = [Some(20), Some(20), Some(20), Some(240), None, Some(20), Some(20), Some(20)];
     let arrivals = arrivals(&log, &delays);
     let plays = |jumps| {

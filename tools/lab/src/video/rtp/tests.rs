@@ -1,4 +1,5 @@
-//! Depacketizer against packetizer, over a network that loses, duplicates, reorders and forges.
+//! Depacketizer against packetizer, over a network that loses, duplicates, reorders and forges
+//! packets.
 
 use proptest::prelude::*;
 
@@ -81,7 +82,7 @@ proptest! {
         }
         let nothing_lost = lost.iter().all(|&index| index >= packets.len());
         let nals = depacketizer.take(0).map_or(Vec::new(), |picture| picture.nals);
-        // Units come out in order, each a prefix of the original.
+        // Units arrive in order, each a prefix of the original.
         let mut sent = unit.nals.iter();
         for nal in &nals {
             prop_assert!(sent.any(|original| original.starts_with(nal)), "forged {} bytes", nal.len());

@@ -9,7 +9,7 @@ fn player(kind: Kind, seconds: u64) -> Player {
     Player::new(Program { kind, bitrate: Rate::from_kbps(8_000), lasting, seed: 1 }, at(0))
 }
 
-/// A link of `bytes` bytes each ten milliseconds, unless it pauses; returns the player.
+/// A link of `bytes` bytes each ten milliseconds, except in pauses.
 fn play(kind: Kind, seconds: u64, bytes: u64, pauses: impl Fn(u64) -> bool) -> Player {
     let mut player = player(kind, seconds);
     let mut under_way: Vec<(ChunkId, u64)> = Vec::new();
@@ -44,7 +44,7 @@ fn play(kind: Kind, seconds: u64, bytes: u64, pauses: impl Fn(u64) -> bool) -> P
 
 #[test]
 fn on_a_fast_link_nothing_stands_still_and_the_buffer_fills_to_its_end() {
-    // 16 Mbit/s for 8.
+    // 16 Mbit/s for a video of 8.
     let seen = play(Kind::Long, 60, 20_000, |_| false).finish(at(60_000));
     assert_eq!((seen.stalls, seen.stalled), (0, Duration::ZERO));
     assert!(seen.played > Duration::from_millis(59_000), "{:?}", seen.played);
@@ -53,7 +53,7 @@ fn on_a_fast_link_nothing_stands_still_and_the_buffer_fills_to_its_end() {
     assert!((40..=90).contains(&seen.first_frames[0].as_millis()), "{:?}", seen.first_frames);
     let most = *seen.levels.iter().max().unwrap();
     assert!(most <= AHEAD_MAX && most > AHEAD_MAX - CHUNK * 2, "{most:?}");
-    // 60 chunks, and those ahead, of which none is fetched that has no room.
+    // 60 chunks and those ahead; no chunk is requested without room.
     assert!((64..=68).contains(&seen.requests.len()), "{}", seen.requests.len());
 }
 
@@ -62,7 +62,7 @@ fn a_pause_longer_than_the_buffer_is_seen_to_its_end_and_counted_once() {
     let pause = |ms: u64| (30_000..42_000).contains(&ms);
     let seen = play(Kind::Long, 60, 20_000, pause).finish(at(60_000));
     assert_eq!(seen.stalls, 1);
-    // 12 s less the buffer, and half a second at twice the rate to start again.
+    // 12 s less the buffer, plus half a second at twice the rate to restart.
     let stalled = seen.stalled.as_millis();
     assert!((4_000..=6_300).contains(&stalled), "{stalled} ms");
     let danger = seen.levels.iter().filter(|left| left.is_zero()).count() as u128;
@@ -73,7 +73,7 @@ fn a_pause_longer_than_the_buffer_is_seen_to_its_end_and_counted_once() {
 
 #[test]
 fn a_link_too_slow_stands_still_in_proportion() {
-    // 6 Mbit/s for 8: a third of the time that it plays.
+    // 6 Mbit/s for a video of 8: it stalls for a third of the time played.
     let seen = play(Kind::Long, 120, 7_500, |_| false).finish(at(120_000));
     let ratio = seen.stalled.as_secs_f64() / seen.played.as_secs_f64();
     assert!((0.28..0.38).contains(&ratio), "{ratio:.3}");
@@ -82,7 +82,7 @@ fn a_link_too_slow_stands_still_in_proportion() {
 #[test]
 fn short_videos_are_swiped_and_begin_anew_with_nothing() {
     let seen = play(Kind::Short, 60, 20_000, |_| false).finish(at(60_000));
-    // Each is watched for 2 to 10 s.
+    // Each video is watched for 2 to 10 s.
     assert!((7..=25).contains(&seen.first_frames.len()), "{}", seen.first_frames.len());
     assert_eq!((seen.never_began, seen.stalls), (0, 0));
     assert!(seen.first_frames.iter().all(|took| took.as_millis() <= 100));
@@ -120,7 +120,7 @@ fn the_player_tells_what_is_left_until_the_viewer_has_gone() {
     player.on_asked(at(0));
     player.on_came(at(100), id, bytes);
     let left = |ms| player.qoe(at(ms)).unwrap().play_time_left().as_millis();
-    // Whole frames count.
+    // Only whole frames count.
     assert_eq!((left(100), left(600)), (1_000, 500));
     player.handle_timeout(at(10_000));
     assert_eq!((player.qoe(at(10_000)), player.poll_timeout()), (None, None));

@@ -48,7 +48,7 @@ fn figures_are_those_of_all_viewings_together() {
     for (figure, expected) in expected {
         assert!((value(&figures, figure) - expected).abs() < 1e-9, "{figure:?}");
     }
-    // Of the two pairs each is drawn twice in a quarter of all draws.
+    // Each of the two pairs is drawn twice in a quarter of all draws.
     let rebuffering = figures[&Figure::Rebuffering];
     assert_eq!((rebuffering.low, rebuffering.high), (Some(0.1), Some(0.3)));
 }

@@ -13,14 +13,14 @@ const STEP: Duration = Duration::from_millis(2);
 
 pub type RequestId = (usize, StreamsOwner, StreamId);
 
-/// The applications of a chain whose boxes have one client each.
+/// Applications of a chain whose boxes have one client each.
 #[derive(Debug, Default)]
 pub struct Apps {
     /// Index of the client that each box uses.
     pub proxy: usize,
     pub requests: BTreeMap<RequestId, Request>,
     answers: BTreeMap<(StreamsOwner, StreamId), Answer>,
-    /// The clients whose streams are over at the anchor.
+    /// Clients whose streams are closed at the anchor.
     pub over: Vec<StreamsOwner>,
     /// Boxes read nothing.
     pub is_idle: bool,
@@ -31,7 +31,7 @@ impl Apps {
         Self { proxy, ..Self::default() }
     }
 
-    /// Sends `up` bytes and asks for `down`; `None` without a far end that takes streams.
+    /// Sends `up` bytes and requests `down`; `None` without a far end that accepts streams.
     pub fn request(
         &mut self,
         chain: &mut Chain,
@@ -55,7 +55,7 @@ impl Apps {
         }
     }
 
-    /// Runs until all requests are over, at most for `time`; returns how long it took.
+    /// Runs until all requests have ended, for at most `time`; returns how long it took.
     pub fn finish(&mut self, chain: &mut Chain, time: Duration) -> Duration {
         let begun = chain.now();
         while chain.now().since(begun) < time && !self.requests.values().all(Request::is_over) {

@@ -1,9 +1,9 @@
 //! Up to 16 clients at one server in random worlds: they start, die, lose uplinks and send; some
-//! are hostile with a valid key; the server restarts and its list of clients changes.
+//! are hostile with a valid key; the server restarts, and its list of clients changes.
 //!
-//! Invariants: a packet comes out at most once, unchanged, and only where it may; each client has
-//! at most one session; memory stays within share and budget; and soon after everything is
-//! repaired every honest client carries packets again.
+//! Invariants: a packet is delivered at most once, unchanged, and only to its receiver; each client
+//! has at most one session; memory stays within share and budget; and soon after all repairs every
+//! honest client carries packets again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,23 +15,23 @@ use roadweave_proto::{Instant, Rate};
 use roadweave_tunnel::{Node as _, Peers};
 
 const STEP: Duration = Duration::from_millis(20);
-/// When everything is repaired, ms.
+/// Time of the repairs, ms.
 const HEAL: u64 = 2_500;
-/// ms after that until every client must carry packets.
+/// ms from the repairs until every client must carry packets.
 const RECOVERY: u64 = 4_000;
-/// A client that was unknown to the server rests for up to 12.5 s, ms.
+/// Longest rest of a client that the server did not know, ms: 12.5 s.
 const REST: u64 = 12_500;
-/// How long that is checked, ms.
+/// Duration of that check, ms.
 const LOOK: u64 = 1_500;
 const OUTSIDE: [u8; 4] = [198, 51, 100, 1];
-/// The sum of memory is checked now and then only.
+/// The sum of memory is only checked from time to time.
 const UNCHECKED: u64 = 512 << 10;
 const STRATEGIES: [&str; 6] = ["xnc", "minrtt", "redundant", "raven", "ecf", "xlink"];
 
 #[derive(Debug)]
 struct Plan {
     config: CrowdConfig,
-    /// Vehicles whose key a hostile end uses; the others have clients.
+    /// Vehicles with a hostile client.
     hostile: BTreeSet<usize>,
     events: Vec<(u64, Happening)>,
 }
@@ -42,7 +42,7 @@ enum Happening {
     Kill(usize),
     Dead(usize, u32, bool),
     RestartServer,
-    /// The list of clients is read again, without this one.
+    /// Reloads the list of clients, without this one.
     Reload(Option<usize>),
 }
 
@@ -56,7 +56,7 @@ pub struct Outcome {
 impl Plan {
     fn new(seed: u64) -> Self {
         let mut dice = Dice::new(seed ^ 0xc0ffee);
-        // Mostly few, since they cost most of the time.
+        // Few vehicles in most worlds, since they cost most of the run time.
         let most = dice.within(2..17);
         let vehicles = dice.within(1..most + 1) as usize;
         let strategy = STRATEGIES[dice.within(0..STRATEGIES.len() as u64) as usize];
@@ -96,7 +96,7 @@ impl Plan {
                 }
             }
         }
-        // In the end the server knows all.
+        // The server knows all clients in the end.
         events.push((HEAL, Happening::Reload(None)));
         events.sort_by_key(|(at, _)| *at);
         Self { config, hostile, events }
@@ -257,7 +257,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Whether the vehicle with this inner address was unknown to the server at any time.
+    /// Whether the vehicle with this inner address was ever unknown to the server.
     fn was_gone(&self, address: &[u8]) -> bool {
         self.plan.events.iter().any(|(_, what)| match what {
             Happening::Reload(Some(gone)) => inner_address(*gone).octets() == address,

@@ -1,4 +1,4 @@
-//! Every inner packet that entered the tunnel, and whether it came out.
+//! Every inner packet that entered the tunnel, and whether it was delivered.
 
 use std::collections::HashMap;
 
@@ -12,25 +12,24 @@ use roadweave_proto::Instant;
 
 use crate::random_world::plan::{FRAME_PACKETS, Flow, Kind, PORTS_PER_LANE, Plan};
 
-/// Begin of a payload; with the number it makes the packet unique.
+/// Beginning of a payload; with the number it makes the packet unique.
 const MARK: &[u8; 8] = b"roadweav";
 
-/// The packets of one world.
 #[derive(Debug, Default)]
 pub struct Ledger {
     sent: Vec<Sent>,
     /// Never iterated, so that its order does not matter.
     by_bytes: HashMap<(Direction, Bytes), usize>,
-    /// By direction and lane, the number of the last packet that came out.
+    /// By direction and lane: the number of the last delivered packet.
     last: HashMap<(Direction, u16), usize>,
-    /// By direction and lane, since when the receiver keeps the order, and the number of the last
-    /// packet that came out of those sent since then.
+    /// By direction and lane: since when the receiver keeps the order, and the last delivered
+    /// number among packets sent since then.
     promised: HashMap<(Direction, usize), (Instant, usize)>,
-    /// By direction and port, the last sequence number of a video.
+    /// By direction and port: the last sequence number of a video.
     videos: HashMap<(Direction, u16), u16>,
     pub arrived_up: u64,
     pub arrived_down: u64,
-    /// Depends on every arrival and its time.
+    /// Hash of every arrival and its time.
     pub fingerprint: u64,
 }
 
@@ -54,7 +53,6 @@ impl Ledger {
         packet
     }
 
-    /// The RTP header of the next packet of a video.
     fn rtp(&mut self, flow: &Flow) -> [u8; 12] {
         let sequence = self.videos.entry((flow.direction, flow.port)).or_insert(u16::MAX - 40);
         *sequence = sequence.wrapping_add(1);
@@ -65,7 +63,7 @@ impl Ledger {
         [0x80, 96 | marker, high, low, a, b, c, d, 1, 2, 3, 4]
     }
 
-    /// The receiver keeps the order of a lane.
+    /// Records that the receiver keeps the order of a lane.
     pub fn promise(&mut self, now: Instant, direction: Direction, lane: usize) {
         self.promised.entry((direction, lane)).or_insert((now, 0));
     }
@@ -74,7 +72,7 @@ impl Ledger {
         self.promised.clear();
     }
 
-    /// Checks a packet that came out of the tunnel.
+    /// Checks a delivered packet.
     pub fn note(&mut self, plan: &Plan, arrival: &Arrival) -> Result<(), String> {
         let Arrival { at, direction, packet, .. } = arrival;
         let number = self.by_bytes.get(&(*direction, packet.clone())).copied();
@@ -119,12 +117,11 @@ impl Ledger {
         Ok(())
     }
 
-    /// Packets that entered the tunnel.
     pub fn sent(&self) -> usize {
         self.sent.len()
     }
 
-    /// Packets to `port` from number `from` on: sent, and come out.
+    /// Packets to `port` from number `from` on: sent, and delivered.
     pub fn share(&self, direction: Direction, port: u16, from: usize) -> (usize, usize) {
         let of_port = || self.of_port(direction, port).filter(|(number, _)| *number >= from);
         (of_port().count(), of_port().filter(|(_, sent)| sent.arrived.is_some()).count())
@@ -140,7 +137,6 @@ impl Ledger {
     }
 }
 
-/// Packet `number` of `flow`, whose payload begins with `start`.
 fn build(flow: &Flow, number: u64, start: &[u8]) -> Bytes {
     let mut random = Pcg64Mcg::seed_from_u64(number);
     let header = if flow.kind == Kind::GoodV6 { IPV6 + UDP } else { inner::HEADERS };

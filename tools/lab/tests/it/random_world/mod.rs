@@ -1,6 +1,6 @@
 //! The invariants of the tunnel in random worlds: links that lose, reorder and stop, uplinks that
-//! come and go, a server that restarts, a network that forges, every strategy, all kinds of
-//! traffic.
+//! appear and disappear, a server that restarts, a network that forges packets, every strategy, all
+//! kinds of traffic.
 //!
 //! ```text
 //! seed ─► Plan ─► World ─► every packet: once, unchanged, where it may come out, in order
@@ -9,7 +9,8 @@
 //! ```
 //!
 //! A failure prints the plan; `ROADWEAVE_SEED=<seed> cargo test -p roadweave-lab --test
-//! random_world` runs it alone, `ROADWEAVE_SEEDS=<count>` more of them, from `ROADWEAVE_FIRST` on.
+//! random_world` runs it alone, `ROADWEAVE_SEEDS=<count>` runs more of them, from `ROADWEAVE_FIRST`
+//! on.
 
 mod crowd;
 mod ledger;
@@ -22,7 +23,7 @@ use crate::dice;
 use plan::Plan;
 
 const SEEDS: u64 = 120;
-/// Failures after which the test ends.
+/// The test ends after this many failures.
 const FAILURES_MAX: usize = 3;
 
 #[test]

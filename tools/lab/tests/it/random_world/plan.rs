@@ -1,4 +1,4 @@
-//! What happens in a random world: everything follows from one seed.
+//! The plan of a random world, which follows from one seed.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,23 +17,22 @@ use roadweave_proto::{Instant, Order, Policy, Priority, Rate};
 use roadweave_quic::CongestionControl;
 use roadweave_tunnel::{Caps, LaneConfig, LaneRule, StreamsConfig, UplinkPolicy};
 
-/// A strategy that names an uplink, for the vehicle only.
+/// A strategy that names an uplink; only for the vehicle.
 const BOUND: &str = "single:link0";
 /// Strategies that may leave losses unrepaired.
 const UNRELIABLE: [&str; 4] = ["minrtt-unreliable", "bonding", "pluribus", "lola"];
-/// Time of a packet beyond the delay of an idle link.
+/// Time of a packet in addition to the delay of an idle link.
 const ON_THE_AIR_MS: u64 = 20;
-/// The ports of lane n begin at n times this, after [`FIRST_PORT`].
+/// The ports of lane n start at n times this, after [`FIRST_PORT`].
 pub const PORTS_PER_LANE: u16 = 100;
 pub const FIRST_PORT: u16 = 5_000;
-/// The packets of a frame of a video.
 pub const FRAME_PACKETS: u16 = 5;
 
-/// One random world. Times count from the start.
+/// A random world. Times are since the start.
 #[derive(Debug)]
 pub struct Plan {
     pub seed: u64,
-    /// When everything is repaired.
+    /// Time of all repairs.
     pub heal: Duration,
     pub congestion: CongestionControl,
     pub machine: Machine,
@@ -41,12 +40,12 @@ pub struct Plan {
     pub lanes_up: Vec<LaneConfig>,
     pub lanes_down: Vec<LaneConfig>,
     pub policies: BTreeMap<String, UplinkPolicy>,
-    /// Strangers at links until `heal`, and useless servers for good.
+    /// Attackers at links until `heal`, and unusable servers without an end.
     pub strangers: Strangers,
-    /// A link whose stranger stays after `heal`.
+    /// A link whose attacker stays after `heal`.
     pub besieged: Option<usize>,
     pub flows: Vec<Flow>,
-    /// Requests over streams: when, and bytes of the answer.
+    /// Requests over streams: time, and bytes of the answer.
     pub fetches: Vec<(Duration, u64)>,
     /// Ascending.
     pub events: Vec<(Duration, Happening)>,
@@ -59,7 +58,8 @@ pub struct LinkPlan {
     pub tampering: Option<Tampering>,
 }
 
-/// One direction of a link. Steps are the begin of each value in ms, the first at 0, and the value.
+/// One direction of a link. Steps are pairs of the start of a value in ms, the first at 0, and the
+/// value.
 #[derive(Debug)]
 pub struct WayPlan {
     /// kbit/s.
@@ -73,14 +73,12 @@ pub struct WayPlan {
     pub queue_bytes: usize,
 }
 
-/// Packets at even intervals.
 #[derive(Clone, Debug)]
 pub struct Flow {
     pub direction: Direction,
     pub port: u16,
     pub begin: Duration,
     pub interval: Duration,
-    /// Size of an inner packet with its headers.
     pub bytes: usize,
     pub kind: Kind,
 }
@@ -188,7 +186,7 @@ impl Plan {
         }
     }
 
-    /// All strategies that the lane of `port` has over time.
+    /// All strategies of the lane of `port` over time.
     fn strategies(&self, direction: Direction, port: u16) -> impl Iterator<Item = &str> {
         let lane = lane_of(port);
         let changes = self.events.iter().filter_map(move |(_, what)| match what {
@@ -212,7 +210,7 @@ impl Plan {
         })
     }
 
-    /// Whether the lane of `port` drops late packets, and most are late even on healed links.
+    /// Whether the lane of `port` drops late packets, and most are late even on repaired links.
     pub fn is_too_far(&self, direction: Direction, port: u16) -> bool {
         let last = |way: &WayPlan| way.delays.last().map_or(0, |(_, delay)| *delay);
         let one_way = |link: &LinkPlan| (last(&link.up) + last(&link.down)) / 2;
@@ -226,7 +224,7 @@ impl Plan {
     pub fn is_ordered(&self, direction: Direction, port: u16) -> bool {
         let way = self.links[0].way(direction);
         self.strategies(direction, port).all(|strategy| strategy == BOUND)
-            // These hold flows back one by one.
+            // These strategies hold flows back one by one.
             && !matches!(
                 self.lanes(direction)[lane_of(port)].order,
                 Order::Adaptive { .. } | Order::Frames { .. } | Order::Even { .. }
@@ -237,7 +235,7 @@ impl Plan {
 }
 
 impl Plan {
-    /// The lane of `port`, if it promises its order.
+    /// The lane of `port`, if it guarantees order.
     pub fn promising(&self, direction: Direction, port: u16) -> Option<usize> {
         let lane = lane_of(port);
         let order = self.lanes(direction)[lane].order;
@@ -286,7 +284,7 @@ fn writes(kind: &Hostility) -> bool {
 }
 
 impl Dice {
-    /// Requests until `heal`, in one world of three.
+    /// In a third of the worlds: requests until `heal`.
     fn fetches(&mut self, heal: Duration) -> Vec<(Duration, u64)> {
         if !self.once_in(3) {
             return Vec::new();
@@ -298,7 +296,7 @@ impl Dice {
         fetches
     }
 
-    /// In one world of three some lanes keep the order of frames, and some flows are videos.
+    /// In a third of the worlds some lanes keep the order of frames, and some flows are videos.
     fn videos(&mut self, lanes: [&mut Vec<LaneConfig>; 2], flows: &mut [Flow]) {
         if !self.once_in(3) {
             return;
@@ -317,7 +315,7 @@ impl Dice {
         }
     }
 
-    /// One machine in four is late.
+    /// A quarter of the machines wake late.
     fn machine(&mut self) -> Machine {
         match self.within(0..8) {
             0 => Machine::Crowded,
@@ -370,7 +368,7 @@ impl Dice {
         WayPlan { rates, delays, losses, burst_loss, jitter, queue_bytes }
     }
 
-    /// Values of `wild` until `heal`, and one of `calm` from then on.
+    /// Values of `wild` until `heal`, then one of `calm`.
     fn steps(
         &mut self,
         heal: Duration,
@@ -454,7 +452,7 @@ impl Dice {
         }
     }
 
-    /// In one world of three the MTU of links changes.
+    /// In a third of the worlds the MTU of links changes.
     fn widths(&mut self, heal: Duration, links: u64) -> Vec<(Duration, Happening)> {
         let steps = if self.once_in(3) { self.within(1..5) } else { 0 };
         let step = |_| {
@@ -497,8 +495,8 @@ impl Dice {
         policies
     }
 
-    /// In one world of three, on some links and at some addresses; and a link whose stranger stays
-    /// if another link has none.
+    /// In a third of the worlds, on some links and at some addresses; one attacker stays if another
+    /// link has none.
     fn strangers(&mut self, links: u64) -> (Strangers, Option<usize>) {
         if !self.once_in(3) {
             return (Strangers::default(), None);

@@ -13,15 +13,14 @@ use crate::random_world::ledger::Ledger;
 use crate::random_world::plan::{FIRST_PORT, Flow, Happening, Kind, PORTS_PER_LANE, Plan};
 use crate::world::apps::Apps;
 
-/// How soon after all links have healed packets come through again.
+/// Packets must get through again this long after all links are repaired.
 const LIVENESS: Duration = Duration::from_secs(15);
-/// How long after that the probes alone have time to overtake what still waits.
+/// Time after that for the probes, the only traffic, to overtake queued packets.
 const SETTLE: Duration = Duration::from_secs(2);
-/// How long after that packets must come through.
+/// Time after that in which packets must arrive.
 const WELL: Duration = Duration::from_secs(2);
-/// The longest way of a packet: recovery without deadline gives up after 10 s.
+/// The longest time of a packet in transit: recovery without a deadline gives up after 10 s.
 const DRAIN: Duration = Duration::from_secs(12);
-/// Interval of the checks of bounds.
 const LOOK: Duration = Duration::from_millis(20);
 /// The last port of a lane, used by probes.
 const PROBE_PORT: u16 = PORTS_PER_LANE - 1;
@@ -29,7 +28,7 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 const PROBE_BYTES: usize = 100;
 /// Fits into a datagram of a new path: QUIC's smallest packet less its headers.
 const UNFRAGMENTED_MAX: usize = 1_100;
-/// Headers of a source datagram and its symbol, at least, bytes.
+/// Minimum headers of a source datagram and its symbol, bytes.
 const DATAGRAM_HEADER_MIN: u64 = 8;
 
 #[derive(Debug, Default, PartialEq)]
@@ -38,14 +37,14 @@ pub struct Outcome {
     arrived: u64,
     steps: u64,
     fingerprint: u64,
-    /// From the healing of all links to the first packet, in the slowest lane.
+    /// From the repair of all links to the first packet, in the slowest lane.
     revival: Duration,
-    /// One session lasted from start to end, so that its books are complete.
+    /// Whether one session lasted from start to end, so that its counters are complete.
     accounted: bool,
     drops: DropCounters,
 }
 
-/// Sums of all worlds, which show that enough happened.
+/// Sums over all worlds, which show that enough happened.
 #[derive(Debug, Default)]
 pub struct Seen {
     worlds: u64,
@@ -100,7 +99,7 @@ pub fn run(plan: &Plan) -> Result<Outcome, String> {
     let healed = stage.losses();
     let probes = stage.begin_probes(at(plan.heal));
     stage.run_until(at(plan.heal + LIVENESS))?;
-    // The healed links may be too slow for all the traffic.
+    // The repaired links may be too slow for all traffic.
     stage.flows.retain(|(_, flow)| flow.port % PORTS_PER_LANE == PROBE_PORT);
     stage.run_until(at(plan.heal + LIVENESS + SETTLE))?;
     let (well, settled) = (stage.ledger.sent(), stage.losses());
@@ -111,7 +110,7 @@ pub fn run(plan: &Plan) -> Result<Outcome, String> {
     let revival = stage.check_liveness(&probes, well, &sound)?;
     stage.check_busyness()?;
     stage.check_streams(&sound)?;
-    // Frames of streams are in no ledger.
+    // The ledger does not contain frames of streams.
     let accounted = stage.is_one_session() && plan.fetches.is_empty();
     let drops = stage.drops();
     if accounted {
@@ -134,7 +133,7 @@ fn at(time: Duration) -> Instant {
     Instant::ZERO + time
 }
 
-/// Packets put into one direction of a link, and those that it lost.
+/// Packets pushed into one direction of a link, and those it lost.
 #[derive(Clone, Copy, Debug)]
 struct Losses {
     pushed: u64,
@@ -149,11 +148,9 @@ struct Stage<'a> {
     flows: Vec<(Instant, Flow)>,
     script: VecDeque<(Instant, Happening)>,
     apps: Apps,
-    /// Requests to be made, ascending.
     fetches: VecDeque<(Instant, u64)>,
     next_look: Instant,
     steps: u64,
-    /// Packets that entered the tunnel.
     given: Vec<(Direction, Kind)>,
 }
 
@@ -193,7 +190,6 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Starts small packets on each lane, both ways.
     fn begin_probes(&mut self, now: Instant) -> Vec<(Direction, u16)> {
         let mut probes = Vec::new();
         for direction in [Direction::Up, Direction::Down] {
@@ -265,7 +261,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Makes the requests that are due once there is a session, and answers them.
+    /// Makes due requests once there is a session, and answers them.
     fn use_streams(&mut self, now: Instant) {
         if self.plan.fetches.is_empty() {
             return;
@@ -279,7 +275,7 @@ impl<'a> Stage<'a> {
         self.apps.act(&mut self.world);
     }
 
-    /// Each request is over, if any link could carry it.
+    /// Checks that each request has ended, if any link could carry it.
     fn check_streams(&self, sound: &[bool]) -> Result<(), String> {
         if self.fetches.is_empty() && self.apps.all_over() || !sound.contains(&true) {
             return Ok(());
@@ -288,7 +284,7 @@ impl<'a> Stage<'a> {
         Err(format!("requests without an end, {left} never made: {fetches:#?}"))
     }
 
-    /// Paths and queues are within their bounds.
+    /// Checks paths and queues against their limits.
     fn check_bounds(&mut self) -> Result<(), String> {
         let now = self.world.now();
         let up = self.world.client_status();
@@ -322,7 +318,7 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Notes the lanes whose receiver keeps the order.
+    /// Records the lanes whose receiver keeps the order.
     fn note_promises(&mut self, now: Instant, sent: Direction, receiver: Option<&SessionStatus>) {
         let own = self.plan.lanes(other(sent)).len();
         for lane in 0..self.plan.lanes(sent).len() {
@@ -347,8 +343,8 @@ impl<'a> Stage<'a> {
         (0..self.world.links()).map(of_link).collect()
     }
 
-    /// The links that have lost at most a tenth of their packets since each of these moments. The
-    /// length of a burst is in packets: on a rarely used link it outlasts the healing.
+    /// Links that have lost at most a tenth of their packets since each of these moments. Bursts
+    /// are counted in packets: on a rarely used link they outlast the repair.
     fn sound_links(&self, since: [&[[Losses; 2]]; 2]) -> Vec<bool> {
         let after = self.losses();
         let is_sound = |link: usize| {
@@ -361,9 +357,9 @@ impl<'a> Stage<'a> {
         (0..after.len()).map(is_sound).collect()
     }
 
-    /// Each lane carried packets soon after the healing, and carries nearly all now.
+    /// Checks that each lane carried packets soon after the repair, and carries nearly all now.
     ///
-    /// `well`: the first packet that counts. `sound`: by link, whether it could carry anything.
+    /// `well` is the first packet that counts; `sound`: by link, whether it could carry packets.
     /// Returns the time to the first packet of the slowest lane.
     fn check_liveness(
         &self,
@@ -408,7 +404,7 @@ impl<'a> Stage<'a> {
         Ok(slowest)
     }
 
-    /// The number of wake-ups fits the number of packets.
+    /// Checks the number of wake-ups against the number of packets.
     fn check_busyness(&self) -> Result<(), String> {
         let ways = |link| [Direction::Up, Direction::Down].map(|direction| (link, direction));
         let passed: u64 = (0..self.world.links())
@@ -449,7 +445,8 @@ impl<'a> Stage<'a> {
         drops
     }
 
-    /// Every packet of one direction was delivered, counted as dropped, or lost in a link.
+    /// Checks that every packet of one direction was delivered, counted as dropped, or lost in a
+    /// link.
     fn check_books(&mut self, direction: Direction) -> Result<(), String> {
         let (Some(client), [server]) =
             (self.world.client_status(), &self.world.server_status()[..])
@@ -543,7 +540,6 @@ impl<'a> Stage<'a> {
         sizes.min().unwrap_or(PROBE_BYTES as u64).min(PROBE_BYTES as u64) + DATAGRAM_HEADER_MIN
     }
 
-    /// Bytes that the network lost in `direction`.
     fn lost_bytes(&self, direction: Direction) -> u64 {
         let of_link = |link| {
             let dropped = self.world.link_stats(link, direction).dropped_bytes;
@@ -585,7 +581,6 @@ const AT_RECEIVER: [DropReason; 3] =
     [DropReason::Late, DropReason::IdJump, DropReason::ReceiveMemory];
 const IN_ORDER: [DropReason; 2] = [DropReason::OutOfOrder, DropReason::ArrivedExpired];
 const AT_DELIVERY: [DropReason; 2] = [DropReason::SpoofedSource, DropReason::DeviceFull];
-/// Bytes of the largest packet in a link.
 const PACKET_MAX: u64 = 1_500;
 /// A path for each link, and some that are being replaced.
 const PATHS_MAX: usize = 16;

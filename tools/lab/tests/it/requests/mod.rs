@@ -7,7 +7,6 @@ use roadweave_stream::Streams;
 
 const HEAD: u64 = 16;
 
-/// The byte of pattern `seed` at an offset.
 fn byte(seed: u64, offset: u64) -> u8 {
     (offset.wrapping_mul(31) ^ (offset >> 9).wrapping_mul(7) ^ seed.wrapping_mul(131)) as u8
 }
@@ -101,7 +100,7 @@ impl Request {
 }
 
 impl Answer {
-    /// Returns whether the answer goes on.
+    /// Returns whether more of the answer is expected.
     pub fn act(&mut self, now: Instant, id: StreamId, streams: &mut Streams) -> bool {
         let mut out = [0; 16 << 10];
         loop {

@@ -14,7 +14,7 @@ pub type FetchId = (StreamsOwner, StreamId);
 pub struct Apps {
     pub fetches: BTreeMap<FetchId, Request>,
     answers: BTreeMap<FetchId, Answer>,
-    /// The clients whose streams are over at the server.
+    /// Clients whose streams are closed at the server.
     pub over: Vec<StreamsOwner>,
 }
 
@@ -23,7 +23,7 @@ impl Apps {
         Self::default()
     }
 
-    /// Requests `length` bytes; `None` without a server that takes streams.
+    /// Requests `length` bytes; `None` without a server that accepts streams.
     pub fn fetch(&mut self, world: &mut World, length: u64) -> Option<FetchId> {
         self.act(world);
         let (id, request) = world.use_client_streams(|now, owner, streams| {
@@ -50,7 +50,7 @@ impl Apps {
             present.for_each(|((_, id), fetch)| fetch.act(now, *id, streams, true));
             owner
         });
-        // Requests of former sessions are over.
+        // Requests of former sessions have ended.
         let now = world.now();
         let past = self.fetches.iter_mut().filter(|((of, _), _)| owner.is_some_and(|it| it != *of));
         for (_, fetch) in past.filter(|(_, fetch)| fetch.done.is_none()) {

@@ -1,4 +1,4 @@
-//! The lab's world for tests: plans in a line, numbered packets, streams, and arrivals in order.
+//! The lab's world for tests: one-line plans, numbered packets, streams, and arrivals in order.
 
 pub mod apps;
 
@@ -47,7 +47,6 @@ pub struct LinkPlan {
 }
 
 impl LinkPlan {
-    /// Loses this share of the packets, in bursts of this mean length.
     pub fn lossy(self, share: f64, burst: f64) -> Self {
         Self { burst_loss: Some(GilbertElliott::bursts(share, burst)), ..self }
     }
@@ -134,7 +133,7 @@ pub struct Arrival {
     pub packet: Bytes,
 }
 
-/// The lab's world, and all that came out of it so far.
+/// The lab's world, and all packets that it delivered so far.
 pub struct World {
     pub inner: Inner,
     pub now: Instant,
@@ -145,7 +144,6 @@ pub struct World {
 }
 
 impl World {
-    /// Runs until all paths of the session are open.
     pub fn join(mut self) -> Self {
         let end = self.now + Duration::from_secs(10);
         while self.now < end && !self.inner.is_joined() {
@@ -278,7 +276,7 @@ pub fn number(packet: &[u8]) -> u64 {
     u64::from_be_bytes(packet[28..36].try_into().expect("a numbered packet"))
 }
 
-/// When each numbered packet arrived; panics on a second delivery.
+/// When each numbered packet arrived; panics on a duplicate.
 pub fn arrivals(arrived: &[Arrival]) -> BTreeMap<u64, Instant> {
     let mut first = BTreeMap::new();
     for arrival in arrived {
@@ -326,7 +324,7 @@ pub fn stream_of(
     sent
 }
 
-/// Delays of the packets that arrived, ascending, in milliseconds.
+/// Delays of arrived packets, ascending, in ms.
 pub fn delays(sent: &BTreeMap<u64, Instant>, arrived: &BTreeMap<u64, Instant>) -> Vec<f64> {
     let mut delays: Vec<f64> = sent
         .iter()
