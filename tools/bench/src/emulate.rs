@@ -59,8 +59,7 @@ pub struct EmulateArgs {
 }
 
 impl EmulateArgs {
-    /// # Errors
-    /// When the description is broken, or a device cannot be opened.
+    /// If the description is invalid, or a device cannot be opened.
     pub fn run(&self) -> Result<()> {
         let emulation = self.emulation()?;
         if self.check {
@@ -124,16 +123,14 @@ fn operator(name: &str) -> Result<Operator, BadInput> {
 impl EmulateFile {
     /// Reads a description.
     ///
-    /// # Errors
-    /// With the place in the file, and what would be right.
+    /// With the place in the file and the fix.
     pub fn read(file: &Path) -> Result<Self, BadInput> {
         let text = read_text(file, false).map_err(BadInput::new)?;
         roadweave_config::parse(file, &text).map_err(BadInput::new)
     }
 }
 
-/// Resolves a description that was read from `file`; paths in it are relative to the file's
-/// directory.
+/// Paths are relative to the directory of `file`.
 fn resolve(description: &EmulateFile, file: &Path) -> Result<Emulation, BadInput> {
     description.resolve(file.parent().unwrap_or(Path::new("."))).map_err(|error| {
         let text = read_text(file, false).unwrap_or_default();
@@ -205,7 +202,6 @@ fn with_numbers(mut table: Table) -> Table {
     table
 }
 
-/// Synthetic links repeat after this time.
 const SYNTHETIC_LENGTH: Duration = Duration::from_secs(600);
 
 #[cfg(test)]
@@ -242,7 +238,7 @@ mod tests {
         check(&["--far", "d"], "a", "d", 3);
     }
 
-    /// docs/traces.md lists every field of the file that docs/lab.md does not, and its example is
+    /// docs/traces.md lists every field of the file that docs/lab.md lacks, and its example is
     /// valid.
     #[test]
     fn the_page_tells_of_every_field() {

@@ -1,7 +1,7 @@
-//! The tools beside the product: video demo, benches, experiments in virtual time, and the
-//! recording, drawing and emulation of links.
+//! The tools beside the product: video demo, benches, experiments in virtual time, and recording,
+//! drawing and emulation of links.
 //!
-//! They start the product, `roadweave`, as a user would; only [`emulate`] is useful as a library.
+//! They start the product, `roadweave`, like a user; only [`emulate`] is useful as a library.
 
 #![allow(
     clippy::disallowed_methods,

@@ -1,4 +1,4 @@
-//! `roadweave qoe`: what a viewer saw, from files.
+//! `roadweave qoe`: what a viewer saw, computed from files.
 //!
 //! ```text
 //!   RUN/sent.csv ────┐
@@ -7,8 +7,8 @@
 //!   --clip ──────────┴─► decode, compare by frame ID ─────────► SSIM ────┘
 //! ```
 //!
-//! `roadweave demo --keep` and `roadweave lab run --keep` write such files; docs/qoe.md has their
-//! formats. The demo measures its own runs with [`View`] too.
+//! `roadweave demo --keep` and `roadweave lab run --keep` write such files; docs/qoe.md describes
+//! their formats. The demo measures its own runs with [`View`] too.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -62,14 +62,14 @@ struct Seen {
     fps: f64,
     stall_ratio: f64,
     ssim: Option<f64>,
-    /// Of all packets sent; the deadline for those lost or later.
+    /// Of all packets sent; lost and later packets count as the deadline.
     delay_ms: Percentiles,
     delay_arrived_ms: Percentiles,
-    /// From a frame's capture to its last packet, of complete frames.
+    /// Time from a frame's capture to its last packet, of complete frames.
     frame_delay_ms: Percentiles,
     residual_loss: f64,
     late: f64,
-    /// Not known from these logs; the names are the same in every measuring command.
+    /// Unknown from these logs; the names are the same in every measuring command.
     redundancy: Option<f64>,
     cpu_percent: Option<f64>,
     packets: usize,
@@ -87,7 +87,7 @@ struct Seen {
 struct SeenFrame {
     frame: usize,
     captured_ms: f64,
-    /// From its capture to its last packet; absent for an incomplete frame.
+    /// Time from its capture to its last packet; absent for an incomplete frame.
     delay_ms: Option<f64>,
     shown: bool,
     undamaged: bool,
@@ -171,7 +171,7 @@ pub struct View {
     pub arrivals: Arrivals,
     pub playout: Playout,
     pub quality: Quality,
-    /// Delays of all packets sent; the deadline for those lost or later.
+    /// Delays of all packets sent; lost and later packets count as the deadline.
     pub delay_ms: Percentiles,
     arrived: PathBuf,
 }
@@ -182,14 +182,14 @@ impl Logs {
     }
 
     pub fn of_run(directory: &Path, strategy: &str) -> Self {
-        // A colon in a file name is a problem for other programs.
+        // Colons in file names are a problem for other programs.
         Self::of(&directory.join(strategy.replace(':', "-")))
     }
 }
 
 impl View {
-    /// Reads `logs` and plays what arrived with `player`, or the default one at the stream's own
-    /// rate. Frames still open two seconds after the end of the stream are given up.
+    /// Reads `logs` and plays the arrived packets with `player`, or the default player at the
+    /// stream's own rate. Frames still open two seconds after the end of the stream are given up.
     pub fn of(logs: &Logs, player: Option<&Player>) -> anyhow::Result<Self> {
         let stream = read(&logs.sent, |file| Ok(SentStream::read(file)?))?;
         let player = match player {
@@ -206,7 +206,6 @@ impl View {
         Ok(Self { stream, arrivals, playout, quality, delay_ms, arrived: logs.arrived.clone() })
     }
 
-    /// Checks that both logs are of one stream.
     fn check(&self, logs: &Logs) -> Result<(), BadInput> {
         let problem = |log: &Path, problem: String| {
             Err(BadInput::new(format!("{}: {problem}", log.display())))
@@ -266,7 +265,7 @@ impl View {
         }
     }
 
-    /// `ssim`: one entry per frame, or empty.
+    /// `ssim` has one entry per frame, or is empty.
     fn frames(&self, ssim: &[f32]) -> Vec<SeenFrame> {
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         let frames = &self.stream.log.frames;
@@ -282,7 +281,8 @@ impl View {
         self.playout.frames.iter().enumerate().map(seen).collect()
     }
 
-    /// Decodes what arrived and compares it with `clip`; intermediate files go to `scratch`.
+    /// Decodes the arrived packets and compares them with `clip`; intermediate files go to
+    /// `scratch`.
     pub fn compare(&self, clip: &Path, scratch: &Path) -> anyhow::Result<Comparison> {
         Ok(decode::compare(&self.stream, &self.playout, &self.arrived, clip, scratch)?)
     }
@@ -308,7 +308,6 @@ fn check_clip(clip: &Path, frames: usize) -> Result<(), BadInput> {
     Ok(())
 }
 
-/// The frame rate of a stream by its capture times, at least 1.
 fn fps(log: &StreamLog) -> u32 {
     let (Some(first), Some(last)) = (log.frames.first(), log.frames.last()) else {
         return Player::default().fps;

@@ -1,4 +1,4 @@
-//! `roadweave record`: links as they are, for `emulate` and the lab to replay.
+//! `roadweave record`: records links for `emulate` and the lab to replay.
 //!
 //! ```text
 //!  record client  RecordClient per interface <> UplinkSocket ~~ links ~~ UplinkSocket <> RecordServer  record server
@@ -61,7 +61,7 @@ impl RecordArgs {
     }
 }
 
-/// The wall clock, since 1970, when `clock` read zero.
+/// The wall clock, since 1970, when `clock` was zero.
 fn unix_epoch(clock: &Clock) -> anyhow::Result<Duration> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let now = now.context("the system's clock is before 1970")?;
@@ -91,12 +91,10 @@ fn parse_rate(text: &str) -> Result<Rate, String> {
     rate::parse(text, &RATES)
 }
 
-/// Holds the token if there is no file.
 const TOKEN_VARIABLE: &str = "ROADWEAVE_RECORD_TOKEN";
 const PORT: u16 = 4437;
-/// The bounds of the plan.
 const RATES: RangeInclusive<Rate> = Rate::from_kbps(100)..=Rate::from_kbps(10_000_000);
-/// More datagrams are due within microseconds of sending: a short sleep batches them.
+/// More datagrams become due within microseconds of sending: a short sleep batches them.
 const NAP: Duration = Duration::from_micros(500);
-/// Bytes of a socket's buffers: packets queue in the link, not here.
+/// Size of a socket's buffers: packets queue in the link, not here.
 const BUFFER_BYTES: usize = 1 << 20;

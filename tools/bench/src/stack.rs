@@ -1,17 +1,17 @@
-//! `roadweave stack`: a whole back-end on one machine, and what two viewers see when a proxy dies.
+//! `roadweave stack`: a local fleet, and what two viewers see when a proxy dies.
 //!
 //! ```text
 //!                                  controller: members and their addresses
-//!   camera ─ box 1 ═ 4 links ═╗                 ╔═ proxy A ─ leg ─╗
-//!                             ╠═ the Internet ══╣                 ╠═ anchor ─ viewers
-//!   camera ─ box 2 ═ 4 links ═╝                 ╚═ proxy B ─ leg ─╝
+//!   camera ─ box 1 ═ 4 links ═╗                 ╔═ proxy A ─ backhaul ─╗
+//!                             ╠═ the Internet ══╣                      ╠═ anchor ─ viewers
+//!   camera ─ box 2 ═ 4 links ═╝                 ╚═ proxy B ─ backhaul ─╝
 //!
 //!   members: all join ─► all stand by ─► two streams ─► kill the controller, and then the proxy
 //!                                              │        with most sessions
-//!                                              └─► viewing: what came ─► table, report, JSON
+//!                                              └─► viewing: arrivals ─► table, report, JSON
 //! ```
 //!
-//! Everything runs in a sandbox that the kernel removes with the program. Start reading at
+//! Everything runs in a sandbox that the kernel removes with the program. The run is in
 //! [`StackArgs::stream`].
 
 mod controller;

@@ -5,7 +5,7 @@ use std::borrow::Borrow;
 use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use roadweave_lab::report::page::{self, escape};
 
-/// A heading, and the cell of a row below it.
+/// A heading, and the function that formats a row's cell.
 pub type Column<T> = (&'static str, fn(&T) -> String);
 
 /// The rows as text, with lines around them, right-aligned from column `first_number` on.
@@ -17,7 +17,7 @@ pub fn of<T>(
     right_aligned(filled(bare(), columns, rows), first_number)
 }
 
-/// The rows as HTML; `mark` is put before the first cell of each.
+/// The rows as HTML; `mark` is inserted before the first cell of each row.
 pub fn html<T>(
     columns: &[Column<T>],
     rows: impl IntoIterator<Item = impl Borrow<T>>,
@@ -34,7 +34,7 @@ pub fn html<T>(
     page::table(&headings, &all)
 }
 
-/// `table` with the headings and the rows.
+/// Adds the headings and the rows to `table`.
 pub fn filled<T>(
     mut table: Table,
     columns: &[Column<T>],
@@ -63,7 +63,7 @@ pub fn bare() -> Table {
     table
 }
 
-/// The table as text, as wide as necessary, right-aligned from column `first_number` on.
+/// The table as text with the necessary width, right-aligned from column `first_number` on.
 pub fn right_aligned(mut table: Table, first_number: usize) -> String {
     for column in table.column_iter_mut().skip(first_number) {
         column.set_cell_alignment(CellAlignment::Right);

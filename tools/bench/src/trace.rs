@@ -1,4 +1,4 @@
-//! `roadweave trace`: recordings of links, statistics, drawings, conversions, synthetic ones.
+//! `roadweave trace`: statistics, drawings and conversions of recordings, and synthetic ones.
 //!
 //! ```text
 //!   FILE|DIR ─> inputs ─┬─> info      tables, JSON
@@ -7,7 +7,7 @@
 //!   seed ──────────────────> generate ┘
 //! ```
 //!
-//! Formats and statistics are in `roadweave_emulate`; here are files and output.
+//! Formats and statistics are in `roadweave_emulate`; this module has files and output.
 
 mod convert;
 mod generate;
@@ -77,5 +77,4 @@ fn parse_length(text: &str) -> Result<Duration, String> {
     length.ok_or_else(|| "above 0, up to 86400 seconds, such as 90".into())
 }
 
-/// The longest time that is analysed or written, seconds.
 const DAY: f64 = 86_400.0;

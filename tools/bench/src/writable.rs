@@ -1,11 +1,11 @@
-//! Whether a file can be written, checked before the work whose result it will hold.
+//! Checks whether a file can be written, ahead of the work whose result it will hold.
 
 use std::fs::{self, OpenOptions};
 use std::path::Path;
 
 use roadweave_terminal::exit::BadInput;
 
-/// Opens `file` for writing, and leaves everything as it was. `option` is the name on the command
+/// Opens `file` for writing and leaves everything unchanged. `option` is its name on the command
 /// line.
 pub fn check(option: &str, file: &Path) -> Result<(), BadInput> {
     let was_there = file.symlink_metadata().is_ok();

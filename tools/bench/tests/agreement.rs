@@ -1,10 +1,10 @@
 //! Compares the lab with reality: the same drive, stream and strategies in virtual time, and in
 //! real time between namespaces.
 //!
-//! A busy machine adds delay and loss: a run without idle processors is repeated, and the test is
-//! skipped if all are. Chance differs in both worlds: one packet more before the outage can change
-//! the coded packets by half. So the lab's side is the span of its seeds; and after a real run that
-//! disagrees, two more are made, at most twice, and the median counts.
+//! A busy machine adds delay and loss: a run without idle CPUs is repeated, and the test is skipped
+//! if all are. Chance differs in both worlds: one more packet before the outage can change the
+//! coded packets by half. So the lab's side is the span of its seeds; after a real run that
+//! disagrees two more follow, at most twice, and the median counts.
 //!
 //! `make agreement` also checks the tail, on an idle machine: medians of five runs on three drives,
 //! or of nine if five disagree. The lab's side is the median of 31 seeds: on one drive their p99
@@ -25,36 +25,36 @@ use tempfile::TempDir;
 
 const SECONDS: usize = 8;
 const FPS: usize = 30;
-/// Bytes of a frame; every thirtieth, an IDR frame, has twice as many. About 6 Mbit/s.
+/// Bytes of a frame; every thirtieth, an IDR frame, is twice as large. About 6 Mbit/s.
 const FRAME: usize = 24_000;
 /// About 30 Mbit/s.
 const LARGE_FRAME: usize = 118_000;
 /// A drive whose best link loses all packets for 200 ms, and on which the choice of links does not
 /// depend on microseconds: otherwise equal worlds diverge after a few packets.
 const SEED: u64 = 19;
-/// Most runs of a strategy.
+/// Maximum number of runs of a strategy.
 const RUNS_MAX: usize = 5;
-/// Most attempts at a run with enough processor time.
+/// Maximum number of attempts at a run with enough CPU time.
 const DEMO_TRIES: usize = 4;
-/// At least this part (1/10) of the processor time must be idle.
+/// At least this fraction (1/10) of the CPU time must be idle.
 const IDLE_PART: u64 = 10;
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=9;
 
-/// Drives on which 30 Mbit/s need several links and have enough with all.
+/// Drives on which 30 Mbit/s need several links, and all links suffice.
 const TAIL_DRIVES: [u64; 3] = [3, 10, 19];
 const TAIL_RUNS: usize = 5;
 const TAIL_RUNS_MAX: usize = 9;
 const TAIL_SEEDS: std::ops::RangeInclusive<u64> = 1..=31;
-/// Largest difference of the median p99, share of the lab's.
+/// Largest difference of the median p99, as a share of the lab's.
 const P99_APART: f64 = 0.15;
-/// Largest difference of the median redundancy, share of the stream.
+/// Largest difference of the median redundancy, as a share of the stream.
 const REDUNDANCY_APART: f64 = 0.01;
 
-/// Delay of the packets that arrived, p50 and p99 in ms; share of packets delivered; redundancy.
+/// Delay of arrived packets, p50 and p99 in ms; share of packets delivered; redundancy.
 type Picture = [f64; 4];
 const P99: usize = 1;
 const REDUNDANCY: usize = 3;
-/// How far each figure may be beside the span of the lab's. The tail has a test of its own.
+/// How far each figure may be outside of the lab's span. The tail has its own test.
 const BESIDE: Picture = [3.0, f64::INFINITY, 0.005, 0.01];
 
 fn picture(figures: &Value) -> Picture {
@@ -64,7 +64,6 @@ fn picture(figures: &Value) -> Picture {
     [delay("p50"), delay("p99"), delivered, figure("redundancy")]
 }
 
-/// The figure `at` of each run, ascending.
 fn sorted(runs: &[Picture], at: usize) -> Vec<f64> {
     let mut figures: Vec<f64> = runs.iter().map(|run| run[at]).collect();
     figures.sort_by(f64::total_cmp);
@@ -128,7 +127,7 @@ fn demo(folder: &Path, strategies: &str) -> Vec<(String, Picture)> {
     figures(folder, &arguments)
 }
 
-/// The same with enough processor time; `None` if the machine is too busy.
+/// The same with enough CPU time; `None` if the machine is too busy.
 fn punctual_demo(folder: &Path, strategies: &str) -> Option<Vec<(String, Picture)>> {
     for _ in 0..DEMO_TRIES {
         let before = processor_times();
@@ -144,7 +143,7 @@ fn punctual_demo(folder: &Path, strategies: &str) -> Option<Vec<(String, Picture
     None
 }
 
-/// Idle and all ticks of all processors: `/proc/stat` (proc(5)).
+/// Idle ticks and all ticks of all CPUs: `/proc/stat` (proc(5)).
 fn processor_times() -> (u64, u64) {
     let text = fs::read_to_string("/proc/stat").unwrap();
     let all = text.lines().next().unwrap().split_whitespace().skip(1);

@@ -1,4 +1,4 @@
-//! The demo as a user starts it. Skipped where the system lacks what it needs.
+//! The demo as a user starts it. Skipped if the system lacks a requirement.
 
 #![allow(
     clippy::disallowed_methods,
@@ -54,7 +54,7 @@ fn a_short_demo_measures_and_reports() {
     let figures = &results["strategies"][0];
     let figure = |name: &str| figures[name].as_f64().unwrap();
     assert_eq!(figures["strategy"], "xnc");
-    // Half of what the best link alone could carry must arrive even on a busy machine.
+    // Even on a busy machine, half of the best link's capacity must arrive.
     let page = fs::read_to_string(&report).unwrap();
     let least = best_link_share(&page) / 2.0;
     assert!(least > 0.25, "the links are no good for this video: {least}");
@@ -124,7 +124,7 @@ fn a_live_encoder_is_measured_beside_one_that_keeps_its_rate() {
 
 #[test]
 fn without_the_live_encoder_what_needs_it_is_refused_with_what_to_do() {
-    // There is none beside this copy, nor in the empty PATH.
+    // `roadweave-video` is neither beside this copy nor in the empty PATH.
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("roadweave-lab");
     fs::copy(PROGRAM, &program).unwrap();

@@ -1,4 +1,4 @@
-//! Rate, delay and loss of emulated links, measured by iperf3 and ping; and what passes them.
+//! Rate, delay and loss of emulated links, measured by iperf3 and ping; and which packets pass.
 //!
 //! ```text
 //!  near: ping, iperf3 ── slow, lossy (roadweave_bench::emulate::Emulator) ── far: iperf3
@@ -43,11 +43,11 @@ delay_ms = 12.5
 loss = 0.05
 loss_burst = 3
 ";
-/// What disagrees in all attempts is wrong.
+/// A measurement that disagrees in all attempts is wrong.
 const ATTEMPTS: usize = 4;
-/// The queue of `slow`, bytes.
+/// Queue of `slow`, bytes.
 const QUEUE: f64 = 60_000.0;
-/// Seconds that iperf3 sends.
+/// How long iperf3 sends, seconds.
 const SECONDS: f64 = 2.0;
 /// iperf3's packets with their headers, bytes.
 const PACKET: f64 = 1_028.0;
@@ -75,7 +75,7 @@ fn with_emulator(work: impl FnOnce(&NetNs, &NetNs)) -> Vec<EmulatedLinkReport> {
     })
 }
 
-/// Stops the emulator when a test fails too, which would otherwise wait for its thread forever.
+/// Stops the emulator when a test fails; otherwise the test would wait for its thread forever.
 struct Stop;
 
 impl Drop for Stop {
@@ -84,7 +84,6 @@ impl Drop for Stop {
     }
 }
 
-/// Repeats a measurement until it agrees.
 fn eventually(mut measure: impl FnMut() -> Result<(), String>) {
     let mut complaints = Vec::new();
     while complaints.len() < ATTEMPTS {
@@ -196,7 +195,7 @@ fn socket(namespace: &NetNs, address: &str) -> UdpSocket {
     socket
 }
 
-/// Sends packets of `payload` bytes, which must arrive intact.
+/// Sends packets of `payload` bytes, which must arrive unchanged.
 fn burst(from: &UdpSocket, to: &UdpSocket, count: u8, payload: usize) {
     let packet = |index: u8| vec![index; payload];
     for index in 0..count {

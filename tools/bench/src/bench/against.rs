@@ -2,7 +2,7 @@
 //! through boringtun.
 //!
 //! Both tunnels run all the time, between the same namespaces, and take turns, so that other load
-//! on the machine affects both. Compare ratios: percents of a core depend on the machine.
+//! on the machine affects both. Compare ratios, since percents of a core depend on the machine.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -33,20 +33,20 @@ pub struct AgainstArgs {
     rounds: u32,
 }
 
-/// CPU time of a stream of one rate, percent of one core, medians of the rounds.
+/// CPU time of a stream of one rate, percent of one core, medians over the rounds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Compared {
     rate_bps: f64,
     ours: Ends<f64>,
     boringtun: Ends<f64>,
-    /// Ours divided by boringtun's, the median of the rounds' ratios.
+    /// Ours divided by boringtun's: the median of the rounds' ratios.
     ratio: Ends<f64>,
 }
 
 type Round = [Ends<f64>; 2];
 
 impl AgainstArgs {
-    /// Compares `tunnel`, which runs in `bench`, with boringtun, `program`.
+    /// Compares `tunnel`, which runs in `bench`, with the boringtun at `program`.
     pub fn run(
         &self,
         program: &Path,

@@ -1,5 +1,5 @@
-//! boringtun: WireGuard in a process of its own. It is configured over its socket
-//! (<https://www.wireguard.com/xplatform/>), so that WireGuard's own tools are not needed.
+//! boringtun: WireGuard in its own process. It is configured over its socket
+//! (<https://www.wireguard.com/xplatform/>), so that WireGuard's tools are not needed.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr};
@@ -18,13 +18,12 @@ use crate::sandbox::tunnel::Site;
 pub(super) const SERVER_INNER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 78, 0, 1));
 const INNER_NETWORK: &str = "10.78.0.0/24";
 const PORT: u16 = 51_820;
-/// WireGuard's default.
 const MTU: u16 = 1420;
 const SOCKETS: &str = "/run/wireguard";
 const PATIENCE: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
 
-/// One end. The keys are not secret: the private ones are 32 times 1 and 32 times 2.
+/// One end. Keys are not secret: the private ones are 32 times 1 and 32 times 2.
 struct End {
     role: &'static str,
     device: &'static str,
@@ -58,7 +57,7 @@ pub(super) fn start(program: &Path, site: Site<'_>) -> anyhow::Result<[Daemon; 2
 }
 
 impl End {
-    /// `own`: further lines on this end; `other`: the other end, with further lines on it.
+    /// `own` has further lines for this end, `other` the other end and further lines for it.
     fn start(
         &self,
         program: &Path,

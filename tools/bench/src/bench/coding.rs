@@ -1,5 +1,4 @@
-//! `roadweave bench coding`: how fast coded packets are made and solved, with each kernel of this
-//! processor.
+//! `roadweave bench coding`: speed of coding and decoding with each kernel of this CPU.
 //!
 //! ```text
 //! round 1    a a a a | b b | c c c c c c ...     a slice of equal time for each kernel and task
@@ -9,7 +8,7 @@
 //!
 //! Encoding makes n + 3 coded packets of n, or one of 10, in preallocated datagrams. Decoding
 //! solves a run of 10 packets with all, or 3, lost. Speeds are bytes of source packets per second;
-//! for a decoder, of the whole run. Time is processor time, so that other programs do not count.
+//! for a decoder, of the whole run. Time is CPU time, so that other programs do not count.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,13 +27,13 @@ use crate::table;
 /// Name in JSON, number of sources, number of coded packets.
 const ENCODES: [(&str, usize, usize); 4] =
     [("4", 4, 7), ("10", 10, 13), ("32", 32, 35), ("one_of_10", 10, 1)];
-/// Name in JSON, and the packets of a run of [`DECODED`] that are lost.
+/// Name in JSON, and the lost packets of a run of [`DECODED`].
 const DECODES: [(&str, &[u32]); 2] =
     [("10", &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]), ("3_of_10", &[2, 5, 8])];
 const DECODED: usize = 10;
 const PACKET_BYTES: usize = 1280;
-/// Runs are used in turn, so that no figure depends on one lucky place in memory. With their
-/// results they fit a second-level cache.
+/// Runs are used in turn, so that no figure depends on a lucky memory location. With their results
+/// they fit a second-level cache.
 const RUNS: usize = 8;
 /// Time between two runs at the decoder, which keeps a few runs until they expire.
 const RUN_INTERVAL: Duration = Duration::from_millis(100);
@@ -108,7 +107,7 @@ struct Task {
 }
 
 impl Task {
-    /// Repeats `work` to warm caches and to find the repetitions that fill a slice.
+    /// Warms caches and finds the number of repetitions in a slice.
     fn new(work: impl FnMut(u32) + 'static) -> Self {
         let mut task = Self { work: Box::new(work), repetitions: 1, nanos: Vec::new() };
         (task.work)(1);
@@ -140,7 +139,6 @@ fn processor_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// [`RUNS`] runs of `count` distinct random packets each.
 fn packets(count: usize) -> Vec<Vec<Bytes>> {
     let mut noise = SplitMix64::new(count as u64);
     let mut packet = || {
@@ -168,7 +166,7 @@ fn start(run: usize, count: usize) -> PacketId {
 /// Makes `coded` coded packets of each run of `count`, in turn, with new seeds each time.
 fn encode(kernel: Kernel, count: usize, coded: usize) -> impl FnMut(u32) + use<> {
     let encoder = filled_encoder(kernel, &packets(count));
-    // A lane writes datagrams the same way: one behind another in one buffer, each with a header.
+    // A lane writes datagrams the same way: consecutively in one buffer, each with a header.
     let mut datagrams = vec![vec![0; coded * (CODED_HEADER + PACKET_BYTES)]; RUNS];
     let mut seeds: Vec<u32> = (0..coded as u32).collect();
     move |times| {
@@ -187,7 +185,7 @@ fn encode(kernel: Kernel, count: usize, coded: usize) -> impl FnMut(u32) + use<>
 
 type Arrived = [Vec<(u32, Bytes)>; 2];
 
-/// Decodes runs that lost the packets at the places `lost` and got as many coded packets instead.
+/// Decodes runs that lack the packets at `lost` and have as many coded packets instead.
 fn decode(kernel: Kernel, lost: &'static [u32]) -> impl FnMut(u32) + use<> {
     let all = packets(DECODED);
     let (encoder, count) = (filled_encoder(Kernel::fastest(), &all), DECODED as u16);

@@ -15,9 +15,8 @@ use crate::sandbox::{clock, sockets};
 
 const SIZE: usize = 64;
 const INTERVAL: Duration = Duration::from_millis(1);
-/// A later answer counts as lost.
 const TIMEOUT: Duration = Duration::from_millis(500);
-/// Questions ahead of those that count, for caches, neighbour tables and timers.
+/// Uncounted packets in front, for caches, neighbour tables and timers.
 const WARM_UP: usize = 100;
 const LOSS_MAX: f64 = 0.05;
 
@@ -35,7 +34,7 @@ impl EchoArgs {
         let mut buffer = [0; 2048];
         loop {
             match socket.recv_from(&mut buffer) {
-                // An answer that cannot be sent is lost, as on a network.
+                // A reply that cannot be sent is lost, as on a network.
                 Ok((length, from)) => _ = socket.send_to(&buffer[..length], from),
                 Err(error) if sockets::is_transient(error.kind()) => {}
                 Err(error) => return Err(error).context("cannot receive"),
@@ -44,12 +43,12 @@ impl EchoArgs {
     }
 }
 
-/// Round-trip times to the echo at `to`, ascending: `count` questions, one each millisecond. Fails
-/// if more than [`LOSS_MAX`] of the answers are missing.
+/// Round-trip times to the echo at `to`, ascending, of `count` packets, one each millisecond. Fails
+/// if more than [`LOSS_MAX`] of the replies are missing.
 pub fn ping(to: SocketAddr, count: usize) -> anyhow::Result<Vec<Duration>> {
     let socket = sockets::sending_to(to)?;
     socket.set_read_timeout(Some(TIMEOUT)).context("cannot set a timeout")?;
-    // Sleeps end at the requested nanosecond, not up to 50 us later.
+    // With this, sleeps end at the requested nanosecond and not up to 50 us later.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     let mut times = Vec::with_capacity(count);
     let mut next = clock::now();
@@ -58,14 +57,14 @@ pub fn ping(to: SocketAddr, count: usize) -> anyhow::Result<Vec<Duration>> {
         let sent = clock::now();
         let mut question = [0; SIZE];
         question[..8].copy_from_slice(&(number as u64).to_be_bytes());
-        // A question that is refused, as before the echo listens, has no answer.
+        // A refused packet, as before the echo listens, has no reply.
         if socket.send(&question).is_ok()
             && let Some(received) = answer(&socket, number as u64)?
             && number >= WARM_UP
         {
             times.push(received - sent);
         }
-        // After a late answer the pace continues from now, without a burst.
+        // After a late reply the pace continues from now, without a burst.
         next = (next + INTERVAL).max(clock::now());
     }
     let lost = 1.0 - times.len() as f64 / count.max(1) as f64;
@@ -82,7 +81,7 @@ fn answer(socket: &std::net::UdpSocket, number: u64) -> anyhow::Result<Option<In
         match socket.recv(&mut buffer) {
             Ok(length) => {
                 let now = clock::now();
-                // Skips late answers to older questions.
+                // Skips late replies to older packets.
                 if buffer[..length].first_chunk() == Some(&number.to_be_bytes()) {
                     return Ok(Some(now));
                 }

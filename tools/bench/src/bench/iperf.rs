@@ -1,11 +1,11 @@
-//! The load: iperf3 between two namespaces, a fresh server for every run.
+//! The load: iperf3 between two namespaces, with a new server for every run.
 //!
 //! ```text
 //!   client namespace: iperf3 --client ADDRESS --json        server namespace: iperf3 --server --one-off
 //! ```
 //!
-//! UDP is paced in steps of 200 us: with iperf3's own 1 ms even a bare veth loses a percent at
-//! 0.9 Gbit/s, because a step's burst overruns the queue of the receiving core.
+//! UDP is paced in steps of 200 us: with iperf3's default of 1 ms even a bare veth loses a percent
+//! at 0.9 Gbit/s, because a step's burst overruns the queue of the receiving core.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -19,7 +19,7 @@ use crate::sandbox::clock;
 use crate::sandbox::daemon::Daemon;
 
 pub const PACKET_BYTES: u64 = 1300;
-/// A rate with a higher share of lost packets is too high.
+/// A rate with a larger share of lost packets is too high.
 pub const LOSS_MAX: f64 = 0.01;
 pub const TCP_CONGESTION_CONTROL: &str = "cubic";
 const RATIO: f64 = 1.03;
@@ -38,12 +38,12 @@ pub struct Load<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct UdpRun {
     pub packets: u64,
-    /// Payload that the sender actually sent, bits per second.
+    /// Payload actually sent, bits per second.
     pub sent_bps: f64,
     pub goodput_bps: f64,
-    /// Packets lost of all sent, 0..1.
+    /// Lost packets as a share of those sent, 0..1.
     pub loss: f64,
-    /// Whether the sender did not reach the requested rate: the path may carry more.
+    /// Whether the sender did not reach the requested rate; the path may carry more.
     pub limited_by_sender: bool,
 }
 
@@ -63,7 +63,7 @@ impl Load<'_> {
         parse_udp(&self.run(&options)?).context("iperf3 reports no UDP figures")
     }
 
-    /// Sends UDP packets as an application with a timer of 1 ms does.
+    /// Sends UDP packets like an application with a timer of 1 ms.
     pub fn steady_udp(&self, rate_bps: f64) -> anyhow::Result<UdpRun> {
         let (length, rate) = (PACKET_BYTES.to_string(), format!("{rate_bps:.0}"));
         parse_udp(&self.run(&["-u", "-l", &length, "-b", &rate])?)
@@ -103,8 +103,8 @@ impl Load<'_> {
     }
 }
 
-/// Finds by bisection the highest rate at which less than [`LOSS_MAX`] is lost; returns what
-/// `measure` gave for it, or for the lowest rate if all were too high.
+/// Finds by bisection the highest rate at which less than [`LOSS_MAX`] is lost; returns the result
+/// of `measure` for it, or for the lowest rate if all were too high.
 ///
 /// A sender that does not reach the requested rate ends the search. A rate is too high only if it
 /// fails twice, since other processes disturb single runs.
@@ -163,7 +163,7 @@ mod tests {
 
     use super::*;
 
-    /// Searches on a path that carries `capacity`, with a sender that reaches `sender`.
+    /// Searches on a path with `capacity`, with a sender that reaches `sender`.
     fn search(capacity: f64, sender: f64) -> (UdpRun, usize) {
         let mut runs = 0;
         let found = highest_rate((1e8, 6.4e9), |rate| {

@@ -7,7 +7,8 @@ use crate::table::{bare, right_aligned};
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Results {
-    /// Payload of UDP packets of 1,300 bytes through the tunnel, below 1 % loss, bits per second.
+    /// Payload of UDP packets of 1,300 bytes through the tunnel at less than 1 % loss, bits per
+    /// second.
     pub udp_goodput_bps: f64,
     /// Whether iperf3 could not send more.
     pub udp_limited_by_sender: bool,
@@ -67,7 +68,7 @@ impl CpuShares {
         Self { user_us_per_packet: each(time.user), kernel_us_per_packet: each(time.kernel) }
     }
 
-    /// Packets that one core handles in a second; 0 if no time was counted.
+    /// Packets that one core handles per second; 0 if no time was counted.
     pub fn packets_per_second(self) -> f64 {
         let us = self.user_us_per_packet + self.kernel_us_per_packet;
         if us > 0.0 { 1e6 / us } else { 0.0 }

@@ -7,7 +7,7 @@
 //!                            ==lan1==lan1==      every packet on both
 //! ```
 //!
-//! The loads are those of `bench tunnel`, so that the figures can be compared.
+//! The loads are those of `bench tunnel`, so that the figures are comparable.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! `roadweave bench tunnel`: the tunnel compared with the bare veth that it runs over.
+//! `roadweave bench tunnel`: the tunnel compared with the bare veth below it.
 //!
 //! ```text
 //!   client namespace                       server namespace
@@ -7,8 +7,8 @@
 //!                            ==lan1==lan1==
 //! ```
 //!
-//! First the bare veth, then the tunnel, with the same loads. Both ends and the load share the
-//! cores of this machine.
+//! The bare veth is measured first, then the tunnel with the same loads. Both ends and the load
+//! share the cores of this machine.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -28,12 +28,10 @@ use crate::sandbox::tunnel::{SERVER_INNER, Site, Tunnel, TunnelSpec};
 use crate::sandbox::usage::resident_bytes;
 use crate::sandbox::{clock, connect};
 
-/// On the sandbox's file system.
 const DIRECTORY: &str = "/run/roadweave-bench";
 pub(super) const SERVER_OUTER: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 2));
 const PORT: u16 = 4433;
 const ECHO_PORT: u16 = 7;
-/// Bounds of the search for the highest UDP rate, bits per second.
 const RATES: (f64, f64) = (100e6, 12.8e9);
 const STEADY_RATE: f64 = 30e6;
 
@@ -59,10 +57,10 @@ impl Bench {
         connect((&client, "lan0", "198.51.100.1/24"), (&server, "lan0", "198.51.100.2/24"))?;
         connect((&client, "lan1", "192.0.2.1/24"), (&server, "lan1", "192.0.2.2/24"))?;
         // The server has one address, one hop away over the second link. The default route leaves
-        // everything that is not bound to that link on the first.
+        // all traffic that is not bound to that link on the first.
         client.ip("route add default via 192.0.2.2 dev lan1")?;
         for namespace in [&client, &server] {
-            // Packets arrive by a link that the routes do not name.
+            // Packets arrive over a link that is not in the routes.
             namespace.set_sysctl("net.ipv4.conf.all.rp_filter", "0")?;
             namespace.set_sysctl("net.ipv4.conf.default.rp_filter", "0")?;
         }

@@ -1,4 +1,4 @@
-//! The command `roadweave bench tunnel`: alone, or beside boringtun.
+//! The command `roadweave bench tunnel`, with and without boringtun.
 
 use std::path::Path;
 

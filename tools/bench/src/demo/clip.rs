@@ -1,4 +1,4 @@
-//! The reference clip: 1080p30 H.264 at a constant rate, a frame ID stamped on every frame.
+//! The reference clip: 1080p30 H.264 at a constant rate, with a frame ID in every frame.
 //!
 //! ```text
 //!   texture, panned + sensor noise --+
@@ -7,8 +7,8 @@
 //! ```
 //!
 //! The generated picture is a fine texture under a swaying camera, with sensor noise: like street
-//! scenes it needs the encoder's whole rate. The encoder works as in a vehicle: no B-frames, an IDR
-//! frame every second, a buffer of 100 ms, slices that are encoded in parallel.
+//! scenes it needs the encoder's whole rate. The encoder is set up as in a vehicle: no B-frames, an
+//! IDR frame every second, a buffer of 100 ms, slices encoded in parallel.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -30,7 +30,7 @@ const RATE_RESERVE: f64 = 1.18;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClipSpec {
-    /// A video to use instead of the generated one, repeated if it is too short.
+    /// A video instead of the generated one, repeated if it is too short.
     pub source: Option<PathBuf>,
     /// Seconds, at least 1.
     pub seconds: u32,
@@ -43,7 +43,7 @@ impl ClipSpec {
         self.seconds * FPS
     }
 
-    /// Encodes the clip to `out`; `progress` gets the number of frames done.
+    /// Encodes the clip to `out`; `progress` receives the number of encoded frames.
     pub fn encode(&self, out: &Path, mut progress: impl FnMut(u64)) -> Result<(), FfmpegError> {
         ffmpeg::check()?;
         let mut command = self.command(out);
@@ -61,7 +61,7 @@ impl ClipSpec {
         running.finish()
     }
 
-    /// Everything that the clip depends on, except ffmpeg itself and the bytes of a source.
+    /// All inputs of the clip except ffmpeg and the bytes of a source.
     pub fn recipe(&self) -> String {
         format!("{:?}", self.command(Path::new("")))
     }
@@ -87,8 +87,8 @@ impl ClipSpec {
     }
 }
 
-/// Adds endless, stamped pictures as ffmpeg's input. `then`: further filters, empty or beginning
-/// with a comma.
+/// Adds endless, stamped pictures as ffmpeg's input. `then` has further filters: empty, or
+/// beginning with a comma.
 pub fn input(source: Option<&Path>, then: &str, command: &mut Command) {
     let stamp = frame_id::stamp_filter();
     match source {
@@ -128,8 +128,8 @@ pub fn read(clip: &Path) -> anyhow::Result<Arc<[AccessUnit]>> {
     }
 }
 
-/// ffmpeg's description of the generated picture: one large texture, viewed through a window that
-/// sways, plus changing noise.
+/// ffmpeg's description of the generated picture: one large texture seen through a swaying window,
+/// plus changing noise.
 fn generated_picture() -> String {
     let (margin_x, margin_y) = (256, 144);
     let (width, height) = (PICTURE_WIDTH + 2 * margin_x, PICTURE_HEIGHT + 2 * margin_y);

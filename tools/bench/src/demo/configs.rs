@@ -1,4 +1,4 @@
-//! The configuration files of one run, as `roadweave client`, `server` and `emulate` read them.
+//! Configuration files of one run, for `roadweave client`, `server` and `emulate`.
 
 use std::path::{Path, PathBuf};
 

@@ -1,8 +1,8 @@
-//! What the viewer saw, as pictures: decode what arrived and compare it with what was sent.
+//! The pictures that the viewer saw: decodes the received stream and compares it with the clip.
 //!
 //! ```text
 //!   sink's log --Depacketizer--> received.h264 --ffmpeg decodes, 640x360--> pictures
-//!      (frame k as the player had it when it closed k)                         | bar code: frame ID
+//!      (frame k as of the time at which the player closed it)                  | bar code: frame ID
 //!                                                                              v
 //!   clip.h264 ----ffmpeg decodes, 640x360----> ssim of frame k <-- frame k, or the last one before it
 //! ```
@@ -10,7 +10,7 @@
 //! Both sides are scaled to 640x360 first (bicubic, the same filter), for speed; SSIM is ffmpeg's,
 //! over all three planes with its usual weights. Damaged pictures are as ffmpeg's error concealment
 //! leaves them; the viewer sees black before the first picture. A picture with a destroyed bar code
-//! is taken for the next frame of which a part arrived.
+//! counts as the next frame with an arrived part.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -43,7 +43,7 @@ pub enum DecodeError {
     Io(#[from] io::Error),
     #[error("ffmpeg compared {compared} pictures of {sent}")]
     Incomplete {
-        /// Pictures in the statistics.
+        /// Number of pictures in the statistics.
         compared: usize,
         /// Frames of the stream.
         sent: usize,
@@ -52,7 +52,7 @@ pub enum DecodeError {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Comparison {
-    /// SSIM of each frame of the reference with what the viewer saw in its place, 0..1.
+    /// SSIM of each frame of the reference with the picture seen in its place, 0..1.
     pub ssim: Vec<f32>,
     pub fed: usize,
     pub decoded: usize,
@@ -66,7 +66,7 @@ impl Comparison {
         sum / self.ssim.len().max(1) as f64
     }
 
-    /// Prints a note if packets arrived in `run` and no picture could be decoded.
+    /// Prints a warning if packets arrived in `run` but no picture could be decoded.
     pub fn warn_of_nothing_decoded(&self, run: &str) {
         if self.fed > 0 && self.decoded == 0 {
             out::note(format_args!(
@@ -100,12 +100,12 @@ pub fn compare(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decoder {
     ShowsDamage,
-    /// It leaves them out: a picture whose frame ID is not among the shown frames was not shown.
+    /// Leaves damaged pictures out: only frames whose IDs are on the screen were shown.
     HidesDamage,
 }
 
 /// Decodes the byte stream `received`, which has the frames `fed` of `reference`, and compares the
-/// first `frames` frames with what was on the screen in their places.
+/// first `frames` frames with the pictures on the screen in their places.
 pub fn compare_shown(
     received: &Path,
     fed: Vec<usize>,
@@ -121,7 +121,7 @@ pub fn compare_shown(
     let mut screen = Screen::new(BufWriter::with_capacity(PICTURE, pipe), fed, decoder);
     let shown = if frames_fed == 0 { Ok(()) } else { decode(received, &mut screen) };
     let result = shown.and_then(|()| Ok(screen.finish(frames)?));
-    // If the comparer died, its own message says more than the broken pipe.
+    // If the comparer died, its own message is more informative than the broken pipe.
     comparer.finish()?;
     let (decoded, unreadable) = result?;
     let ssim = read_statistics(&statistics)?;
@@ -132,8 +132,8 @@ pub fn compare_shown(
     Ok(Comparison { ssim, fed: frames_fed, decoded, unreadable })
 }
 
-/// Writes the byte stream that the player gave its decoder; returns the frames in it. `arrivals`:
-/// the sink's log, ordered by time; a packet counts if it came before its frame closed.
+/// Writes the byte stream that the player gave its decoder; returns its frames. `arrivals` is
+/// ordered by time; a packet counts if it arrived before its frame was closed.
 fn write_received(
     stream: &SentStream,
     playout: &Playout,
@@ -172,19 +172,18 @@ fn write_received(
     Ok(fed)
 }
 
-/// Decodes `received` into `screen`. ffmpeg fails if there is no picture at all, as without
-/// parameter sets; that is not an error here.
+/// ffmpeg fails without any picture, as without parameter sets; that is not an error here.
 fn decode(received: &Path, screen: &mut Screen<impl Write>) -> Result<(), DecodeError> {
     let scale = format!("scale={WIDTH}:{HEIGHT}");
     let mut command = ffmpeg::command();
-    // Damage is expected; only what stops the decoder is logged.
+    // Damage is expected; only errors that stop the decoder are logged.
     command.args(["-loglevel", "fatal"]);
     if screen.decoder == Decoder::ShowsDamage {
         command.args(["-flags", "+output_corrupt", "-flags2", "+showall"]);
     } else {
         command.args(["-flags", "-output_corrupt"]);
     }
-    // Pictures without parameter sets are not a failure either.
+    // Pictures without parameter sets are no failure either.
     command.args(["-max_error_rate", "1"]);
     command.args(["-f", "h264", "-i"]).arg(received);
     command.args(["-fps_mode", "passthrough", "-vf", &scale, "-pix_fmt", PIXEL_FORMAT]);
@@ -210,8 +209,6 @@ fn decode(received: &Path, screen: &mut Screen<impl Write>) -> Result<(), Decode
     }
 }
 
-/// Starts the ffmpeg that compares the first `frames` frames of the clip with raw pictures at its
-/// standard input.
 fn start_comparer(clip: &Path, frames: usize, statistics: &Path) -> Result<Running, FfmpegError> {
     let size = format!("{WIDTH}x{HEIGHT}");
     let rate = FPS.to_string();
@@ -230,7 +227,7 @@ fn start_comparer(clip: &Path, frames: usize, statistics: &Path) -> Result<Runni
     Running::start("compare the pictures", command.stdin(Stdio::piped()))
 }
 
-/// Whether a video is an H.264 byte stream, whose format and frame rate ffmpeg must be given.
+/// Whether a video is an H.264 byte stream, for which ffmpeg needs the format and frame rate.
 pub fn is_byte_stream(clip: &Path) -> bool {
     clip.extension().is_some_and(|extension| extension == "h264" || extension == "264")
 }
@@ -238,7 +235,7 @@ pub fn is_byte_stream(clip: &Path) -> bool {
 struct Screen<W> {
     out: W,
     decoder: Decoder,
-    /// Frames that the decoder got and that have no picture yet, ascending.
+    /// Frames given to the decoder that have no picture yet, ascending.
     expected: VecDeque<usize>,
     /// The picture on the screen, its frame, and whether the frame number was read from the
     /// picture.
@@ -287,8 +284,8 @@ impl<W: Write> Screen<W> {
         Ok(())
     }
 
-    /// Holds the last picture until the end of the stream; returns the number of decoded pictures
-    /// and of those without a readable ID.
+    /// Holds the last picture until the end of the stream; returns the numbers of decoded pictures
+    /// and of pictures without a readable ID.
     fn finish(mut self, frames: usize) -> io::Result<(usize, usize)> {
         self.hold_until(frames)?;
         self.out.flush()?;
@@ -304,7 +301,7 @@ impl<W: Write> Screen<W> {
     }
 }
 
-/// The overall SSIM of each frame: `n:1 Y:0.99 U:0.99 V:0.99 All:0.99 (20.0)`.
+/// Lines have the form `n:1 Y:0.99 U:0.99 V:0.99 All:0.99 (20.0)`.
 fn read_statistics(path: &Path) -> io::Result<Vec<f32>> {
     let text = std::fs::read_to_string(path)?;
     let all = |line: &str| line.split_once("All:")?.1.split(' ').next()?.parse().ok();

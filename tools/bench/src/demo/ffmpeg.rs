@@ -1,4 +1,4 @@
-//! Finds, checks and starts ffmpeg, and passes on its error messages.
+//! Finds, checks and starts ffmpeg, and forwards its error messages.
 
 use std::io;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -16,16 +16,14 @@ pub enum FfmpegError {
     Io(#[from] io::Error),
     #[error("ffmpeg could not {task} ({status}): {complaint}")]
     Failed {
-        /// What ffmpeg was to do.
         task: &'static str,
-        /// How the program ended.
         status: ExitStatus,
-        /// The last lines that it wrote.
+        /// The last lines of its output.
         complaint: String,
     },
 }
 
-/// A command line without terminal input that prints errors only.
+/// A command line without terminal input that prints only errors.
 pub fn command() -> Command {
     let mut command = Command::new("ffmpeg");
     command.args(["-hide_banner", "-nostdin", "-nostats", "-loglevel", "error", "-y"]);
@@ -61,7 +59,7 @@ impl Running {
     }
 
     /// Waits for the end. At most a pipe's worth of standard error is kept while ffmpeg runs:
-    /// callers that expect many complaints, as of damaged pictures, pass `-loglevel fatal`.
+    /// callers that expect many errors, as of damaged pictures, pass `-loglevel fatal`.
     pub fn finish(self) -> Result<(), FfmpegError> {
         let output = self.child.wait_with_output()?;
         if output.status.success() {

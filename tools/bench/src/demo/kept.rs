@@ -1,4 +1,4 @@
-//! What `--keep` leaves of a demo, for `roadweave qoe` and for further runs of the same clip.
+//! Files of `--keep`, for `roadweave qoe` and for further runs of the same clip.
 //!
 //! ```text
 //!   DIR/clip.h264

@@ -41,10 +41,9 @@ pub use self::film::{HEIGHT, WIDTH};
 pub use self::program::find;
 pub use self::seen::{LiveFigures, LiveRun, Rates};
 
-/// How long `roadweave-video` may take to load.
 const BEGIN_MOST: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(20);
-/// Frames behind those that count, so that the sender still runs when they end.
+/// Frames after the measured ones, so that the sender still runs when these end.
 const TAIL_FRAMES: u32 = FPS;
 
 #[derive(Debug)]
@@ -143,7 +142,6 @@ impl LiveStage {
         Daemon::start("camera", &mut command, &stage.directory)
     }
 
-    /// SSIM of each frame of the film up to the end of `window`.
     fn compare(
         &self,
         files: &LiveLogs,
@@ -160,7 +158,6 @@ impl LiveStage {
     }
 }
 
-/// Returns when the film began, since the epoch.
 fn await_first_frame(
     files: &LiveLogs,
     camera: &mut Daemon,
@@ -180,7 +177,6 @@ fn await_first_frame(
     }
 }
 
-/// Converts the system's clock to the monotonic one.
 fn on_our_clock(unix: Duration) -> Instant {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     match unix.checked_sub(now) {

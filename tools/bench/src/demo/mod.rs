@@ -1,5 +1,5 @@
-//! `roadweave demo`: real video over emulated links, strategy after strategy, and what a viewer
-//! saw.
+//! `roadweave demo`: real video over emulated links with several strategies, and its quality at the
+//! viewer.
 //!
 //! ```text
 //!   clip (once) --> per strategy: [world of namespaces: camera > client = links = server > viewer]
@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Everything runs in a sandbox (`roadweave_device::netns::Sandbox`) with its own file system,
-//! which the kernel removes with the program. Start reading at [`stage`] for a run, and at
-//! [`roadweave_lab::video::quality`] for the meaning of the figures.
+//! which the kernel removes with the program. A run starts in [`stage`]; the figures are defined in
+//! [`roadweave_lab::video::quality`].
 
 pub(crate) mod clip;
 mod configs;
@@ -269,7 +269,7 @@ impl DemoArgs {
         Scene { links, facts }
     }
 
-    /// The rate of the stream that will be sent, before RTP headers.
+    /// Without RTP headers.
     fn bitrate_bps(&self) -> anyhow::Result<u64> {
         let Some(clip) = &self.clip else { return Ok(self.bitrate.as_bps()) };
         let unusable = |problem| BadInput::new(format!("--clip {}: {problem}", clip.display()));

@@ -27,7 +27,6 @@ impl Display {
         self.bar(frames, "encoding the clip", "{pos}/{len} frames")
     }
 
-    /// `index` counts from 0.
     pub fn run(&self, index: usize, strategy: &str, seconds: u32) -> RunBar {
         let title = format!("{}/{} {strategy}", index + 1, self.runs);
         RunBar { bar: self.bar(seconds, &title, "{pos}/{len} s {msg}") }

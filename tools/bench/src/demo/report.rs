@@ -1,5 +1,5 @@
-//! The report: one HTML file that needs nothing else, with the table, the delays and a time line
-//! per strategy. Pure: data in, text out.
+//! The report: one self-contained HTML file with the table, the delays and a time line per
+//! strategy. Pure: data in, text out.
 
 mod live;
 
@@ -110,7 +110,7 @@ fn time_lines(scene: &Scene, runs: &[Run]) -> String {
     html
 }
 
-/// The rates over `timeline`'s links, its repairs and missing packets, and the stalls of a stream.
+/// Rates over `timeline`'s links, its repairs and missing packets, and the stalls of a stream.
 pub fn time_line(name: &str, timeline: &Timeline, stalls: &[(Duration, Duration)]) -> Figure {
     let steps = strips::steps(timeline);
     let group = strips::group(steps, COLUMNS_MAX);
@@ -131,7 +131,8 @@ pub fn time_line(name: &str, timeline: &Timeline, stalls: &[(Duration, Duration)
 
 /// More columns do not make a time line more readable.
 const COLUMNS_MAX: usize = 450;
-/// The demo measures these of [`strips::MARKS`]; only the lab has queues and repaired packets.
+/// The marks of [`strips::MARKS`] that the demo measures; only the lab has queues and repaired
+/// packets.
 const MARKS: [&str; 4] = ["sent", "missing", "late", "stalled"];
 
 const MEANINGS: [(&str, &str); 7] = [

@@ -1,7 +1,7 @@
-//! Samples of the client's counters during a run, and the time line made from them.
+//! Samples of the client's counters during a run, and the resulting time line.
 //!
-//! Counters are read a few times per second at uneven moments; between two readings they are taken
-//! to grow evenly.
+//! Counters are read a few times per second at irregular moments; between two readings they are
+//! assumed to grow evenly.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,6 @@ use serde_json::Value;
 pub struct Sample {
     pub at: Instant,
     paths: BTreeMap<u64, (String, u64)>,
-    /// Coded and duplicate datagrams sent.
     repairs: u64,
     inner_bytes: u64,
     datagram_bytes: u64,
@@ -44,8 +43,8 @@ impl Sample {
     }
 }
 
-/// (bytes of datagrams - bytes of distinct inner packets) / the latter, between first and last
-/// sample.
+/// (bytes of datagrams - bytes of distinct inner packets) / bytes of distinct inner packets,
+/// between the first and the last sample.
 pub fn redundancy(samples: &[Sample]) -> f64 {
     let (Some(first), Some(last)) = (samples.first(), samples.last()) else { return 0.0 };
     let inner = last.inner_bytes.saturating_sub(first.inner_bytes);
@@ -81,7 +80,7 @@ pub fn timeline<'a>(
     }
 }
 
-/// Counts packets lost or too late in the step of `timeline` in which they were sent.
+/// Counts lost and late packets in the step of `timeline` in which they were sent.
 pub fn count_missing(
     log: &StreamLog,
     arrivals: &[Option<Instant>],
@@ -99,7 +98,7 @@ pub fn count_missing(
     }
 }
 
-/// Bytes sent over an uplink between two samples; a new path began at zero.
+/// A new path started at zero.
 fn bytes_over(uplink: &str, new: &Sample, old: &Sample) -> u64 {
     let of_path = |(id, (_, bytes)): (&u64, &(String, u64))| {
         let before = old.paths.get(id).map_or(0, |(_, bytes)| *bytes);
@@ -118,7 +117,7 @@ fn curve(samples: &[Sample], growth: impl Fn(&Sample, &Sample) -> u64) -> Vec<(I
     points
 }
 
-/// Linear interpolation of a curve; flat beyond its ends.
+/// Constant beyond the ends of the curve.
 fn value_at(curve: &[(Instant, f64)], at: Instant) -> f64 {
     let after = curve.partition_point(|(moment, _)| *moment <= at);
     match (after.checked_sub(1).map(|before| curve[before]), curve.get(after).copied()) {

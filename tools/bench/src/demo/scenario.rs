@@ -12,7 +12,7 @@ use crate::emulate::{EmulateFile, NamespaceSettings};
 
 pub const OPERATORS: [&str; 4] = ["att", "verizon", "tmobile", "lte"];
 
-/// Links that behave the same in every run.
+/// Links that are identical in every run.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// `synthetic`, or the name of the drive.
@@ -85,7 +85,8 @@ impl Scenario {
     }
 
     /// The link that alone carries most of a stream of `bitrate_bps` in the first `seconds`, and
-    /// the share of the stream that it carries, 0..1; of equal links the one with the least delay.
+    /// the share of the stream that it carries, 0..1; among equal links the one with the least
+    /// delay.
     ///
     /// Computed from the traces: in each step a link carries its capacity minus loss, at most the
     /// stream's rate.
@@ -123,7 +124,6 @@ fn steps(seconds: u32) -> impl Iterator<Item = Duration> {
     (0..seconds * 10).map(|step| Timeline::STEP * step)
 }
 
-/// Capacity in each of [`steps`], bit/s.
 fn rates_bps(trace: &Trace, seconds: u32) -> Vec<f64> {
     trace.capacity().mean_rates(Timeline::STEP, Duration::from_secs(seconds.into()))
 }
@@ -142,8 +142,8 @@ mod tests {
         crate::rate::parse_video(DEFAULT_BITRATE).unwrap().as_bps()
     }
 
-    /// The share of a stream that the best link carries alone, and the share of the time in which
-    /// all links together are too slow for it.
+    /// The share of a stream that the best link carries alone, and the share of time in which all
+    /// links together are too slow for it.
     fn alone_and_together(seed: u64) -> (f64, f64) {
         let scenario = Scenario::synthetic(seed).unwrap();
         let (_, alone) = scenario.best_link(default_bps(), DEFAULT_SECONDS);

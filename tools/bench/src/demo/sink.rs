@@ -1,7 +1,6 @@
-//! `roadweave demo-sink`: the viewer. Writes every datagram that arrives, with the time.
+//! `roadweave demo-sink`: the viewer. Logs every arriving datagram with its time.
 //!
-//! The log goes to a file at once, so that memory use does not grow, and is evaluated after the
-//! stream.
+//! The log is written to a file at once, to bound memory, and is evaluated after the stream.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};

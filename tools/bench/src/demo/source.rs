@@ -1,13 +1,13 @@
 //! `roadweave demo-source`: the camera. Streams the clip in real time as RTP, the packets of a
-//! frame at once as from an encoder, and logs when each was sent.
+//! frame at once as from an encoder, and logs their send times.
 //!
 //! ```text
 //!   clip.h264 --Splitter--> AccessUnit --Packetizer--> packets --burst at start + k/fps--> UDP
 //!                                                         +--> log
 //! ```
 //!
-//! The schedule is absolute, so that a late frame does not delay the next. Only one frame is held
-//! in memory.
+//! The schedule is absolute, so that a late frame does not delay the next. Memory holds only one
+//! frame.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
@@ -25,7 +25,7 @@ use roadweave_proto::Instant;
 use crate::sandbox::{clock, sockets};
 
 const READ_SIZE: usize = 64 << 10;
-/// Arbitrary: there is one stream.
+/// Arbitrary, since there is one stream.
 const SSRC: u32 = 0x526f_6164;
 
 /// Streams a clip in real time, as a camera does
@@ -106,8 +106,8 @@ impl Camera {
         Ok(())
     }
 
-    /// Sends one packet and returns when. A packet that the network refuses is lost, as for a
-    /// camera: it is in the log and never arrives.
+    /// Sends one packet and returns its send time. A packet that the network refuses is lost, as
+    /// for a camera: it is logged and never arrives.
     fn send(&self, packet: &Bytes) -> Instant {
         let now = clock::now();
         let _ = self.socket.send(packet);

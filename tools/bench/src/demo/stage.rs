@@ -6,8 +6,8 @@
 //!     --> SIGHUP: traces from their beginning --> camera and viewer --> drain --> end all --> compare
 //! ```
 //!
-//! The traces start with the first frame that counts, at the same moment of the stream in every
-//! run. The frames before it open the windows of the tunnel.
+//! The traces start with the first measured frame, at the same moment of the stream in every run.
+//! The frames before it open the windows of the tunnel.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -31,11 +31,11 @@ use crate::sandbox::clock;
 use crate::sandbox::daemon::Daemon;
 use crate::sandbox::tunnel::{Site, Tunnel};
 
-/// Frames before those that count.
+/// Frames before the measured ones.
 pub const LEAD_IN_FRAMES: u32 = 2 * clip::FPS;
 /// Time between the last preparation and the first frame.
 pub const SETTLE: Duration = Duration::from_millis(500);
-/// Packets may still arrive for this long after the stream.
+/// Time for late packets after the stream.
 pub const DRAIN: Duration = Duration::from_secs(2);
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -59,7 +59,6 @@ pub struct Stage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     Connecting,
-    /// For so long.
     Streaming(Duration),
     Comparing,
 }
@@ -97,7 +96,7 @@ impl Stage {
         Ok(run)
     }
 
-    /// The links and the tunnel over them, with a path over each link.
+    /// Starts the links and the tunnel, and waits for a path over each link.
     pub fn start_tunnel(&self, strategy: &str) -> anyhow::Result<Bridged> {
         let configs = Configs::write(&self.directory, &self.scenario, strategy)?;
         // The emulator itself enters both namespaces.
@@ -146,7 +145,7 @@ impl Stage {
         Daemon::start("viewer", &mut command, &self.directory)
     }
 
-    /// Samples the client's counters during the stream; returns its CPU time too.
+    /// Samples the client's counters during the stream; also returns its CPU time.
     pub fn watch(
         &self,
         bridged: &mut Bridged,

@@ -6,7 +6,7 @@ pub use roadweave_lab::report::page::millis;
 use super::live::LiveFigures;
 use crate::table::{self, Column};
 
-/// Also those of the report.
+/// Also the columns of the report.
 pub const COLUMNS: &[Column<Figures>] = &[
     ("strategy", |f| f.strategy.clone()),
     ("fps", |f| format!("{:.1}", f.fps)),

@@ -1,4 +1,4 @@
-//! The ways that a demo runs: a clip over a strategy, or a live encoder over one.
+//! The ways of a demo: a clip over a strategy, or a live encoder over one.
 //!
 //! ```text
 //!   xnc             the clip, as it was encoded
@@ -15,7 +15,6 @@ use serde::Serialize;
 use crate::rate::parse_video;
 
 const DEFAULT: [&str; 4] = ["single", "minrtt", "xnc", "lola-adaptive"];
-/// Stands for the best single link.
 const BEST_SINGLE: &str = "single";
 /// Suffix of a live encoder that follows the tunnel.
 const ADAPTIVE: &str = "-adaptive";
@@ -38,22 +37,22 @@ pub struct Live {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LeftOut {
     pub strategy: String,
-    /// The reason, and what to do.
+    /// The reason and the fix.
     pub why: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ways {
     pub ways: Vec<Way>,
-    /// `roadweave-video`, if a live encoder is among the ways.
+    /// The path of `roadweave-video`, if a way uses a live encoder.
     pub video: Option<PathBuf>,
     pub left_out: Vec<LeftOut>,
 }
 
 impl Ways {
-    /// The requested ways, or the default ones as far as they can run. `best`: the best link;
-    /// `video` finds the live encoder's program. Fails for unknown names, and for a requested live
-    /// encoder that is missing.
+    /// The requested ways, or the default ones that can run. `best` is the best link; `video` finds
+    /// the live encoder's program. Fails for unknown names, and for a requested live encoder that
+    /// is missing.
     pub fn choose(
         asked: Option<&[String]>,
         best: &str,

@@ -1,4 +1,4 @@
-//! The world of a demo: five network namespaces in a sandbox that vanishes with the program.
+//! The world of a demo: five network namespaces in a sandbox that ends with the program.
 //!
 //! ```text
 //!  vehicle ------- box ======= links ------- proxy ------- cloud
@@ -8,8 +8,8 @@
 //!                     10.201.N.2 = 10.201.N.1   (one per link; the emulator's devices)
 //! ```
 //!
-//! No address is translated: the server knows the network behind the box, and the cloud routes
-//! answers through the proxy.
+//! There is no NAT: the server knows the network behind the box, and the cloud routes replies
+//! through the proxy.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -32,7 +32,7 @@ pub struct World {
     pub vehicle_box: NetNs,
     pub proxy: NetNs,
     pub cloud: NetNs,
-    /// Kept open: the emulator finds it by its name.
+    /// Kept open: the emulator finds it by name.
     _links: NetNs,
 }
 

@@ -39,7 +39,7 @@ pub struct EmulatedLink {
 pub struct TunEnd {
     /// The interface's name, at most 15 bytes.
     pub interface: String,
-    /// Its addresses, the other end within their networks.
+    /// Its addresses; their networks contain the other end.
     pub addresses: Vec<IpNet>,
 }
 
@@ -69,7 +69,7 @@ impl Default for NamespaceSettings {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EmulateFile {
-    /// Decides all that is random.
+    /// Seed of all randomness.
     #[serde(default = "default_seed")]
     pub seed: u64,
     /// The namespaces of the devices.
@@ -96,10 +96,9 @@ pub enum EmulationError {
 }
 
 impl EmulateFile {
-    /// The emulation that the file describes; paths are relative to `dir`.
+    /// The emulation of the file; paths are relative to `dir`.
     ///
-    /// # Errors
-    /// [`EmulationError`] with the link, the field and what would be right.
+    /// [`EmulationError`] with the link, the field and the fix.
     pub fn resolve(&self, dir: &Path) -> Result<Emulation, EmulationError> {
         let links = DuplexLink::of_fields(&self.links, self.seed, dir)?;
         let mut emulation = Emulation::new(links, self.namespaces.clone())?;
@@ -111,10 +110,10 @@ impl EmulateFile {
 }
 
 impl Emulation {
-    /// The links of `drive` with default queues and addresses; `seed` decides all that is random.
+    /// The links of `drive` with default queues and addresses; `seed` decides all randomness.
     ///
     /// # Errors
-    /// [`EmulationError`] for no links, too many, or names that are no interface names.
+    /// [`EmulationError`] for no links, too many, or names that are not valid interface names.
     pub fn of_drive(
         drive: &Drive,
         seed: u64,
@@ -161,7 +160,7 @@ impl EmulatedLink {
     }
 }
 
-/// Parses `ADDRESS/LENGTH`; an address alone is a host.
+/// An address without a length is a host.
 fn parse_address(text: &str) -> Result<IpNet, String> {
     let host = || text.parse::<IpAddr>().map(IpNet::from);
     text.parse().or_else(|_| host()).map_err(|_| {

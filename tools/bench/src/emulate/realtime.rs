@@ -7,7 +7,7 @@
 //!                      Poller: a device is readable, or the next arrival is due
 //! ```
 //!
-//! The devices vanish with the process. All IP packets up to the devices' MTU are carried
+//! The devices are removed with the process. All IP packets up to the devices' MTU are carried
 //! unchanged.
 
 use std::io;
@@ -37,23 +37,22 @@ pub struct Emulator {
 struct Device {
     tun: Tun,
     due: Vec<Vec<u8>>,
-    /// When to read again after a failure.
     paused_until: Option<Instant>,
     dropped: DropCounters,
 }
 
-/// What passed along one link.
+/// Statistics of one link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct EmulatedLinkReport {
     /// The link.
     pub name: String,
-    /// From the vehicle.
+    /// Packets from the vehicle.
     pub up: LinkStats,
-    /// To the vehicle.
+    /// Packets to the vehicle.
     pub down: LinkStats,
 }
 
-/// Why an emulation cannot be opened or go on.
+/// Why an emulation cannot be opened or continued.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum EmulateError {
@@ -68,8 +67,7 @@ pub enum EmulateError {
 impl Emulator {
     /// Opens the devices of `emulation` in their namespaces; the traces start now.
     ///
-    /// # Errors
-    /// [`EmulateError::Device`] when a namespace or a right is missing, or a name is taken.
+    /// [`EmulateError::Device`] if a namespace or a permission is missing, or a name is in use.
     pub fn open(emulation: &Emulation) -> Result<Self, EmulateError> {
         let Emulation { links, namespaces } = emulation;
         let near = namespaces.near.as_deref().map(NetNs::open).transpose()?;
@@ -101,8 +99,7 @@ impl Emulator {
     /// Carries packets until SIGINT or SIGTERM; SIGHUP restarts the traces. `signals` must have
     /// caught these signals.
     ///
-    /// # Errors
-    /// [`EmulateError::Wait`], which a working system does not have.
+    /// [`EmulateError::Wait`], which does not occur on a working system.
     pub fn run(&mut self, signals: &mut Signals) -> Result<(), EmulateError> {
         self.poller.add(&*signals, SIGNALS, Interest::Read)?;
         let result = self.carry(signals);
@@ -110,7 +107,7 @@ impl Emulator {
         result
     }
 
-    /// What passed so far, link by link.
+    /// Statistics so far, by link.
     pub fn report(&self) -> Vec<EmulatedLinkReport> {
         let way = |link: usize, direction| {
             let mut stats = self.bridge.stats(LinkDirection { link, direction }).clone();
@@ -159,7 +156,6 @@ impl Emulator {
         }
     }
 
-    /// Reads a device; pauses it when it fails.
     fn read(&mut self, token: Token) -> Result<(), EmulateError> {
         let (link, end) = position(token);
         let direction = [Direction::Up, Direction::Down][end];
@@ -167,11 +163,10 @@ impl Emulator {
         let now = self.clock.now();
         let bridge = &mut self.bridge;
         let result = device.tun.read_batch(|packet| {
-            // The link counts its drops.
             let _ = bridge.handle_packet(now, LinkDirection { link, direction }, packet.to_vec());
         });
         if result.is_err() {
-            // A device that is down or removed would wake a level-triggered poller without end.
+            // A device that is down or removed would wake a level-triggered poller endlessly.
             self.poller.remove(&device.tun)?;
             device.paused_until = Some(now + PAUSE);
         }
@@ -228,7 +223,7 @@ impl Device {
 }
 
 /// Sets default routes at the vehicle and forwarding at the other end, in named namespaces only: a
-/// run in the caller's own must not change where its traffic goes.
+/// run in the caller's own namespace must not redirect its traffic.
 fn prepare_namespaces(
     near: Option<&NetNs>,
     far: Option<&NetNs>,

@@ -89,7 +89,6 @@ struct Case {
     seed: u64,
 }
 
-/// One job of the case with that number.
 #[derive(Clone, Debug)]
 enum Job {
     Bound { case: usize },
@@ -256,7 +255,6 @@ impl Plan {
     }
 }
 
-/// Refuses `single:LINK` if a drive has no such link.
 fn check_links(contestants: &[Contestant], drives: &[NamedDrive]) -> Result<(), BadInput> {
     for contestant in contestants {
         let Contestant::Strategy(strategy) = contestant else { continue };

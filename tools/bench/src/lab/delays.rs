@@ -1,4 +1,4 @@
-//! `roadweave lab delays`: how much propagation delays change, and for how long they stay.
+//! `roadweave lab delays`: how much propagation delays change, and how long they stay constant.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -30,18 +30,18 @@ struct Studied {
     link: String,
     recordings: usize,
     seconds: usize,
-    /// The least one-way delay of each second.
+    /// Least one-way delay of each second.
     least_ms: Quantiles,
-    /// Difference from the second before.
+    /// Difference from the previous second.
     difference_ms: Quantiles,
-    /// Share of the differences, 0..1.
+    /// Share of larger differences, 0..1.
     above_2_ms: f64,
     above_10_ms: f64,
-    /// How long it stays within 2 ms.
+    /// How long the delay stays within 2 ms.
     stays_s: Quantiles,
     at_least_5_s: f64,
     at_least_10_s: f64,
-    /// The share of the time in stays of at least 5 s, 0..1.
+    /// Share of the time in periods of at least 5 s, 0..1.
     time_in_at_least_5_s: f64,
     without_change: usize,
 }

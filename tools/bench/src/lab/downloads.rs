@@ -1,4 +1,4 @@
-//! `roadweave lab downloads`: how much of two links does a download as a stream get?
+//! `roadweave lab downloads`: goodput of a download as a stream over two links.
 
 mod results;
 
@@ -56,7 +56,7 @@ struct Job {
     seed: u64,
 }
 
-/// TCP's congestion controls, without duplicates.
+/// Without duplicates.
 #[derive(Clone, Debug)]
 struct Algorithms(Vec<Algorithm>);
 

@@ -11,15 +11,15 @@ use roadweave_terminal::out;
 
 #[derive(Clone, Debug)]
 pub struct NamedDrive {
-    /// The name of its directory.
+    /// Name of its directory.
     pub name: String,
     pub drive: Drive,
-    /// A digest of its files.
+    /// Digest of its files.
     pub fingerprint: String,
 }
 
-/// Reads the drives of `directory`: one per subdirectory, or the directory itself if it has none.
-/// [`BadInput`] names a directory or recording that cannot be read.
+/// Reads the drives of `directory`: one per subdirectory, or the directory itself without any.
+/// [`BadInput`] names an unreadable directory or recording.
 pub fn read(directory: &Path) -> anyhow::Result<Vec<NamedDrive>> {
     let unreadable = |error| BadInput::new(format!("{}: {error}", unreadable_directory(directory)));
     let mut folders = entries(directory).map_err(unreadable)?;
@@ -85,7 +85,7 @@ fn unreadable_directory(directory: &Path) -> String {
     format!("cannot read the directory {}", directory.display())
 }
 
-/// What is in a directory, sorted by name.
+/// The entries of a directory, sorted by name.
 pub fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let paths = fs::read_dir(directory)?.map(|entry| entry.map(|entry| entry.path()));
     let mut paths = paths.collect::<io::Result<Vec<PathBuf>>>()?;

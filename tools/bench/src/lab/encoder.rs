@@ -70,7 +70,7 @@ struct Way {
 #[derive(Clone, Debug)]
 enum Over {
     All(Strategy),
-    /// Each link alone; becomes a way for each link.
+    /// Stands for a way over each link alone.
     Each,
     Alone(String),
 }
@@ -125,7 +125,7 @@ impl EncoderArgs {
         // Sorted so that all classes together come last.
         let mut groups: BTreeMap<(bool, Option<Class>, usize), Vec<Seen>> = BTreeMap::new();
         for (job, seen) in jobs.iter().zip(done) {
-            // A drive without the way's link.
+            // The drive lacks the way's link.
             let Some(seen) = seen else { continue };
             let class = self.class(&all[job.drive]);
             for class in [Some(class), None] {
@@ -154,7 +154,6 @@ impl EncoderArgs {
         Ok(())
     }
 
-    /// Replaces `each-single` by a way for each link.
     fn ways_over(&self, drives: &[NamedDrive]) -> Vec<Way> {
         let links = drives.iter().flat_map(|drive| &drive.drive.links);
         let names: BTreeSet<&str> = links.map(|link| link.name.as_str()).collect();
@@ -170,7 +169,7 @@ impl EncoderArgs {
         ways.collect()
     }
 
-    /// `None` on a drive that lacks the way's link.
+    /// `None` for a drive that lacks the way's link.
     fn measure(&self, drive: &NamedDrive, way: &Way, seed: u64) -> anyhow::Result<Option<Seen>> {
         let links = drive.drive.links.iter().zip(0..);
         let links = links.filter(|(link, _)| match &way.over {

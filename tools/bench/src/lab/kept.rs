@@ -1,7 +1,7 @@
-//! Kept results, so that an interrupted comparison can continue.
+//! Stored results, so that an interrupted comparison can be continued.
 //!
-//! A text file with one JSON object per line: what was run, and its result. A result is reused only
-//! if everything that it depends on is unchanged, including this program.
+//! A text file with one JSON object per line: the run and its result. A result is reused only if
+//! everything that it depends on is unchanged, including this program.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
@@ -19,7 +19,7 @@ pub struct Key {
     pub strategy: String,
     #[serde(flatten)]
     pub setting: Setting,
-    /// The fingerprint of the clip and of ffmpeg, if pictures were compared.
+    /// Fingerprint of the clip and of ffmpeg, if pictures were compared.
     #[serde(default)]
     pub clip: Option<String>,
     pub recordings: String,
@@ -41,7 +41,7 @@ pub struct Kept {
 
 impl Kept {
     /// Opens `path`, or creates it. Broken lines, such as the last one of a killed program, are
-    /// reported and ignored. [`BadInput`] if the file holds something else than results.
+    /// reported and ignored. [`BadInput`] if the file contains something other than results.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let mut file = OpenOptions::new()
             .read(true)
@@ -87,7 +87,7 @@ impl Kept {
     }
 }
 
-/// Ends a truncated last line, so that the next one is whole.
+/// Ends a truncated last line, so that the next line is complete.
 fn end_last_line(file: &mut File) -> std::io::Result<()> {
     if file.seek(SeekFrom::End(0))? == 0 {
         return Ok(());

@@ -12,7 +12,7 @@
 //!   report:  that JSON ──────────────────────────────────────────────> Comparison ──> HTML
 //! ```
 //!
-//! The experiments are in `roadweave_lab`; here are files, processes, threads and output.
+//! The experiments are in `roadweave_lab`; this module has files, processes, threads and output.
 
 mod compare;
 mod delays;

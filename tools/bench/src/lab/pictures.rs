@@ -1,4 +1,4 @@
-//! Pictures for the lab: encodes a clip once, and compares what arrived of it.
+//! Pictures for the lab: encodes a clip once, and compares the received pictures with it.
 
 use std::fs::{self, File};
 use std::io::{BufReader, BufWriter, Write as _};
@@ -28,7 +28,7 @@ pub struct Pictures {
 }
 
 impl Pictures {
-    /// The generated clip of a setting, from the user's cache or encoded now.
+    /// The generated clip of a setting, from the user's cache or newly encoded.
     pub fn prepare(setting: &Setting) -> anyhow::Result<Self> {
         let folder = cache()?;
         let spec =
@@ -50,8 +50,8 @@ impl Pictures {
         TrafficSpec::clip(Arc::clone(&self.units), setting.duration())
     }
 
-    /// Mean SSIM of the pictures that a viewer saw with those sent, 0..1. `name`: of the run, for a
-    /// warning if nothing could be decoded.
+    /// Mean SSIM of the pictures that a viewer saw with those sent, 0..1. `name` is that of the
+    /// run, for a warning if nothing could be decoded.
     pub fn ssim(&self, name: &str, outcome: &Outcome) -> anyhow::Result<f64> {
         let video = outcome.traffic.iter().find_map(|report| match &report.detail {
             Detail::Video(video) => Some(video),
@@ -80,7 +80,7 @@ fn cache() -> anyhow::Result<PathBuf> {
     Ok(base.context("neither XDG_CACHE_HOME nor HOME is set")?.join("roadweave"))
 }
 
-/// The clip's name in the cache, distinct for each way to encode it and each ffmpeg.
+/// Unique for the clip's settings and the version of ffmpeg.
 fn file_name(spec: &ClipSpec, ffmpeg_version: &str) -> String {
     let digest = drives::digest_of(&[&spec.recipe(), ffmpeg_version]);
     format!("clip-{}-{}s-{digest}.h264", spec.bitrate_bps, spec.seconds)
@@ -89,7 +89,7 @@ fn file_name(spec: &ClipSpec, ffmpeg_version: &str) -> String {
 fn encode(spec: &ClipSpec, clip: &Path) -> anyhow::Result<()> {
     out::note(format_args!("encoding {} s of video to {}", spec.seconds, clip.display()));
     let bar = ProgressBar::new(spec.frames().into());
-    // An unfinished clip must not get the final name.
+    // An unfinished clip must not have the final name.
     let part = clip.with_extension(format!("{}.part", std::process::id()));
     let encoded = spec.encode(&part, |frames| bar.set_position(frames));
     bar.finish_and_clear();

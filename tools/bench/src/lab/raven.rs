@@ -104,7 +104,7 @@ fn read(directory: &Path, count: usize) -> anyhow::Result<Vec<Drive>> {
 }
 
 /// Every size of a transfer, and every application on every route with every strategy; or only
-/// `loads`, if there are any.
+/// `loads`, if not empty.
 fn jobs(routes: &[Drive], loads: &[Load]) -> anyhow::Result<Vec<Job>> {
     let mut jobs = Vec::new();
     for load in loads.iter().copied() {
@@ -207,7 +207,7 @@ const LOADS: &[Column<Loaded>] = &[
     ("from it", |it| format!("{:.2}", it.copies_up * 1e2)),
 ];
 
-/// A response time, shown as in the paper if there was no answer.
+/// A missing answer is shown as in the paper.
 fn millis(ms: f64) -> String {
     if ms >= raven::REQUEST_TIMEOUT.as_secs_f64() * 1e3 {
         "T/O".to_owned()
@@ -221,6 +221,6 @@ fn print(results: &Results, json: bool) -> anyhow::Result<()> {
 }
 
 const STRATEGIES: [&str; 6] = ["minrtt", "raven:0", "raven:50", "raven", "raven:99", "raven:100"];
-/// `minrtt` shows plain copies, `raven` those that are repairs.
+/// `minrtt` shows plain copies, `raven` copies that are repairs.
 const LOADED: [&str; 2] = ["minrtt", "raven"];
 const SIZES: [u64; 5] = [1_000, 10_000, 50_000, 100_000, 1_000_000];

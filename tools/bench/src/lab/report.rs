@@ -1,4 +1,4 @@
-//! `roadweave lab report`: a comparison as a page to look at.
+//! `roadweave lab report`: a comparison as an HTML page.
 
 use std::fs;
 use std::path::PathBuf;

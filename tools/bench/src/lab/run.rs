@@ -69,7 +69,6 @@ struct Told {
     #[serde(skip_serializing_if = "Option::is_none")]
     bound: Option<Bound>,
     strategies: [Measured; 1],
-    /// Only video has frames and stalls.
     #[serde(skip)]
     is_video: bool,
     traffic: Vec<TrafficReport>,
@@ -195,7 +194,6 @@ fn keep(
 }
 
 impl Told {
-    /// As JSON, with null for the figures of a video.
     fn without_video(&self) -> serde_json::Result<Value> {
         let mut json = serde_json::to_value(self)?;
         for figures in ["/strategies/0", "/bound", "/bound/reachable"] {

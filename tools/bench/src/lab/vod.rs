@@ -54,7 +54,7 @@ pub struct VodArgs {
     json: bool,
 }
 
-/// The viewers of one pair, by seed.
+/// By seed.
 type Viewers = Vec<(Seen, Sent)>;
 
 #[derive(Debug)]

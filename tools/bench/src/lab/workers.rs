@@ -70,12 +70,11 @@ pub fn finished<T>(results: Vec<Option<T>>) -> anyhow::Result<Vec<T>> {
     results.into_iter().collect::<Option<_>>().context("interrupted")
 }
 
-/// Ignores poison: jobs run outside of locks, so that a panic leaves the data whole.
+/// Ignores poison: jobs run outside of locks, so a panic leaves the data intact.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poison| poison.into_inner())
 }
 
-/// Becomes true at Ctrl-C.
 fn stop_when_told() -> anyhow::Result<&'static AtomicBool> {
     let mut signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate])?;
     let stop: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
@@ -107,7 +106,6 @@ fn bar(count: usize) -> ProgressBar {
     bar
 }
 
-/// Progress for logs and pipes: a line after the first job, then at most one each ten seconds.
 struct Lines {
     count: usize,
     began: Instant,

@@ -214,7 +214,7 @@ impl ClientArgs {
 
 fn resolve(text: &str) -> Result<SocketAddr, BadInput> {
     let failed = |error: std::io::Error| BadInput::new(format!("--server {text}: {error}"));
-    // A port is what follows the last colon, unless that belongs to a bare IPv6 address.
+    // A port follows the last colon, unless that belongs to a bare IPv6 address.
     let is_bare = text.parse::<IpAddr>().is_ok() || !text.contains(':');
     let mut addresses = match is_bare {
         true => (text.trim_matches(['[', ']']), PORT).to_socket_addrs().map_err(failed)?,
@@ -246,7 +246,7 @@ fn parse_link_rate(text: &str) -> Result<LinkRate, String> {
     Ok(LinkRate { name, rate: parse_rate(rate)? })
 }
 
-/// So that `emulate` can name interfaces after links.
+/// Allows `emulate` to name interfaces after links.
 const NAME_BYTES_MAX: usize = 11;
 /// Linux's limit.
 const INTERFACE_BYTES_MAX: usize = 15;

@@ -1,4 +1,4 @@
-//! The directory of a recording: a drive that `emulate`, `lab` and `trace` read.
+//! The directory of a recording: a drive for `emulate`, `lab` and `trace`.
 
 use std::cell::Cell;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::table::{Column, filled, plain, right_aligned};
 #[derive(Debug)]
 pub struct Recording {
     directory: PathBuf,
-    /// The directory was created here and is still empty.
+    /// Whether the directory was created here and is still empty.
     is_vain: Cell<bool>,
 }
 
@@ -29,7 +29,7 @@ pub struct Recorded {
 }
 
 impl Recording {
-    /// Creates the directory, or takes an empty one, before anything is recorded: a typo must not
+    /// Creates the directory, or takes an empty one, before the recording starts: a typo must not
     /// cost hours. It is removed again if nothing is written.
     pub fn new(directory: &Path) -> Result<Self, BadInput> {
         let failed = |error| BadInput::new(format!("--output {}: {error}", directory.display()));
@@ -42,7 +42,7 @@ impl Recording {
         Ok(Self { directory: directory.to_owned(), is_vain })
     }
 
-    /// Writes a file per link and direction, the modems' facts, and `recording.json`, which it
+    /// Writes a file per link and direction, the modem readings, and `recording.json`, which it
     /// returns.
     pub fn write(&self, mode: &str, links: &[Recorded]) -> anyhow::Result<Value> {
         let (mut described, mut of_modems) = (Vec::new(), Vec::new());
@@ -67,7 +67,7 @@ impl Recording {
             }
             described.push(description);
         }
-        // The traces come first, in case the disk fills up.
+        // Traces are written first, in case the disk fills up.
         for (file, lines) in of_modems {
             self.write_file(&file, lines)?;
         }
@@ -109,7 +109,7 @@ impl Recording {
 impl Drop for Recording {
     fn drop(&mut self) {
         if self.is_vain.get() {
-            // This removes an empty directory only; one that stays does no harm.
+            // This removes only an empty directory; one that stays does no harm.
             let _ = fs::remove_dir(&self.directory);
         }
     }

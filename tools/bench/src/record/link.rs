@@ -23,14 +23,13 @@ pub struct LinkRecorder {
     socket: Option<UplinkSocket>,
     watched: bool,
     outbox: Outbox,
-    /// When to reopen the socket after its interface has disappeared.
     retry_at: Instant,
     failure: Option<SendFailure>,
     to: Destination,
 }
 
 impl LinkRecorder {
-    /// Binds a socket to the link's interface; fails if there is none, or without permission.
+    /// Binds a socket to the link's interface; fails without the interface or the permission.
     pub fn open(name: LinkName, server: SocketAddr, client: RecordClient) -> anyhow::Result<Self> {
         let socket = open_socket(&name.interface, server)?;
         let to = Destination { remote: server, local: None };
@@ -39,7 +38,7 @@ impl LinkRecorder {
         Ok(Self { name, client, socket, watched, outbox, retry_at, failure: None, to })
     }
 
-    /// Sends all that is due; returns whether anything was.
+    /// Sends all due datagrams; returns whether there were any.
     pub fn transmit(&mut self, now: Instant) -> bool {
         let Some(socket) = &mut self.socket else {
             // Lost, as on a dead link.
@@ -94,7 +93,7 @@ impl LinkRecorder {
         Ok(())
     }
 
-    /// Reopens the socket of an interface that came back: the old one stays bound to the old
+    /// Reopens the socket of an interface that has returned: the old socket stays bound to the old
     /// interface.
     pub fn reopen(&mut self, now: Instant, poller: &Poller) -> anyhow::Result<()> {
         let LinkName { name, interface } = &self.name;
@@ -121,7 +120,7 @@ impl LinkRecorder {
         Ok(())
     }
 
-    /// Why the link may have failed, as the end of a message.
+    /// Possible reason of a failure of the link, as the end of a message.
     pub fn cause(&self) -> String {
         let interface = &self.name.interface;
         match self.failure {

@@ -1,7 +1,7 @@
-//! Records the modems' facts beside the traces.
+//! Records modem readings beside the traces.
 //!
-//! A thread asks a client's local socket every 5 s; the lines go to NAME.modem.jsonl at the end.
-//! The recording does not wait for it: without an answer only the lines are missing.
+//! A thread polls a client's local socket every 5 s; the lines are written to NAME.modem.jsonl at
+//! the end. The recording does not wait for it: without an answer only the lines are missing.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,12 +18,12 @@ use tracing::warn;
 #[derive(Debug)]
 pub struct ModemLog {
     lines: Arc<Mutex<Lines>>,
-    /// Its drop ends the thread.
+    /// Dropping this ends the thread.
     _going: Sender<()>,
 }
 
 impl ModemLog {
-    /// Starts to ask the client at `socket`; times are those of `clock`.
+    /// Starts to poll the client at `socket`; times are those of `clock`.
     pub fn start(socket: PathBuf, clock: Clock) -> anyhow::Result<Self> {
         let lines = Arc::<Mutex<Lines>>::default();
         let (going, ended) = channel();
@@ -34,7 +34,7 @@ impl ModemLog {
         Ok(Self { lines, _going: going })
     }
 
-    /// The readings of `interface`, a line of JSON each; `None` without any.
+    /// The readings of `interface`, one JSON line each; `None` without any.
     pub fn of(&self, interface: &str) -> Option<String> {
         let lines = lock(&self.lines);
         lines.0.get(interface).map(|lines| lines.concat())
@@ -45,7 +45,7 @@ impl ModemLog {
 struct Lines(BTreeMap<String, Vec<String>>);
 
 impl Lines {
-    /// Adds a reading; facts that must not be shown are left out.
+    /// Adds a reading without confidential facts.
     fn add(&mut self, now: Instant, interface: String, facts: &ModemFacts) {
         let is_new = !self.0.contains_key(&interface);
         if facts.check().is_err() || is_new && self.0.len() >= INTERFACES_MAX {
@@ -59,14 +59,13 @@ impl Lines {
     }
 }
 
-/// Asks until `ended` is disconnected.
 fn ask(socket: &Path, clock: Clock, lines: &Mutex<Lines>, ended: &Receiver<()>) {
     let mut is_told = true;
     loop {
         match local::request(socket, "summary", &Value::Null) {
             Ok(mut status) => {
                 is_told = true;
-                // Other daemons than clients have no modems.
+                // Daemons other than clients have no modems.
                 let told = serde_json::from_value(status["modems"].take());
                 let told: BTreeMap<String, ModemFacts> = told.unwrap_or_default();
                 let (now, mut lines) = (clock.now(), lock(lines));
@@ -90,9 +89,9 @@ fn lock(lines: &Mutex<Lines>) -> MutexGuard<'_, Lines> {
     lines.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The client updates its facts as often.
+/// The client updates its readings at the same interval.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// Lines of one interface: more than the longest recording has.
+/// Limit per interface: more than the longest recording has.
 const LINES_MAX: usize = 2_048;
 const INTERFACES_MAX: usize = 64;
 

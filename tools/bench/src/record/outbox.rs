@@ -1,5 +1,5 @@
-//! Outgoing datagrams: runs of one length are sent by one system call, and what the socket does not
-//! take waits.
+//! Outgoing datagrams: runs of one length are sent by one system call, and the rest waits while the
+//! socket is full.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -19,7 +19,7 @@ pub struct Outbox {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destination {
     pub remote: SocketAddr,
-    /// The source address; the kernel chooses without it.
+    /// The source address; without it the kernel chooses.
     pub local: Option<IpAddr>,
 }
 
@@ -79,11 +79,11 @@ impl Outbox {
         }
     }
 
-    /// Discards what waits, for another socket.
+    /// Discards waiting datagrams when the socket is replaced.
     pub fn clear(&mut self) {
         *self = Self::default();
     }
 }
 
-/// Short, so that datagrams leave as evenly as they were made.
+/// Short, so that datagrams are sent as evenly as they were made.
 const RUN_BYTES_MAX: usize = 16_000;

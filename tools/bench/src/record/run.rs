@@ -1,4 +1,4 @@
-//! A running recording: all links, on one clock and one poller.
+//! A running recording: all links on one clock and one poller.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Records until the plan is over or interrupted; fails if the server does not answer.
+    /// Records until the plan ends or is interrupted; fails if the server does not answer.
     pub fn carry(&mut self, signals: &mut Signals, display: &mut Display) -> anyhow::Result<()> {
         let mut poller = Poller::new()?;
         poller.add(&*signals, SIGNALS, Interest::Read)?;
@@ -51,7 +51,7 @@ impl Run {
             poller.wait(wait).context("cannot wait for the sockets")?;
             self.links.iter_mut().for_each(|link| link.receive(self.clock));
         }
-        // Each link's last message, so that the server can forget it.
+        // Sends each link's last message, so that the server can forget the link.
         let now = self.clock.now();
         for link in &mut self.links {
             link.transmit(now);
@@ -60,8 +60,7 @@ impl Run {
         Ok(())
     }
 
-    /// Starts the plan of all links once the server has answered on each, or on some within
-    /// [`READY_WITHIN`].
+    /// Starts once the server has answered on each link, or on some within [`READY_WITHIN`].
     fn start_when_ready(&mut self, now: Instant) -> anyhow::Result<()> {
         if self.started {
             return Ok(());
@@ -97,6 +96,5 @@ impl Run {
 }
 
 const SIGNALS: Token = Token(u64::MAX);
-/// How long to wait for an answer on every link before the others begin.
 const READY_WITHIN: Duration = Duration::from_secs(5);
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);

@@ -148,7 +148,6 @@ impl Run {
         Ok(())
     }
 
-    /// Sends all that is due; returns whether anything was.
     fn transmit(&mut self) -> bool {
         let now = self.clock.now();
         let mut sent = false;

@@ -1,4 +1,4 @@
-//! The monotonic clock that the source, the sink and the demo share across processes.
+//! The monotonic clock, shared by the processes of source, sink and demo.
 
 use roadweave_proto::Instant;
 use rustix::thread::ClockId;
@@ -18,6 +18,6 @@ pub fn sleep_until(at: Instant) {
         tv_nsec: i64::try_from(at.as_nanos() % 1_000_000_000).expect("below 10^9"),
     };
     while rustix::thread::clock_nanosleep_absolute(ClockId::Monotonic, &request).is_err() {
-        // Interrupted by a signal: the moment has not changed.
+        // Interrupted by a signal: the deadline has not changed.
     }
 }

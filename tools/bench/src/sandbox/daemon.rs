@@ -10,10 +10,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::clock;
 
-/// How long a process may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(3);
 const POLL: Duration = Duration::from_millis(10);
-/// Number of output lines quoted in an error.
 const LAST_LINES: usize = 5;
 
 /// A process of a run; dropping it kills it.
@@ -24,7 +22,7 @@ pub struct Daemon {
     log: PathBuf,
 }
 
-/// CPU time of a process, to the resolution of the kernel's clock tick (10 ms).
+/// CPU time of a process, with the resolution of the kernel's clock tick (10 ms).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuTime {
     pub user: Duration,
@@ -85,11 +83,11 @@ impl Daemon {
         }
     }
 
-    /// Stops the process by SIGTERM, then by SIGKILL; fails if it has ended before.
+    /// Stops the process by SIGTERM, then by SIGKILL; fails if it had ended before.
     pub fn stop(mut self) -> anyhow::Result<()> {
         self.check_running()?;
         self.signal(Signal::TERM)?;
-        // The drop kills what is left after the grace period.
+        // The drop kills processes that outlast the grace period.
         self.ended_within(GRACE).map(drop)
     }
 
@@ -140,7 +138,8 @@ impl CpuTime {
     }
 }
 
-/// Ticks in user mode and in the kernel, fields 14 and 15. The name, field 2, may contain anything.
+/// Ticks in user mode and in the kernel, fields 14 and 15. The name, field 2, may contain any
+/// character.
 fn cpu_ticks(stat: &str) -> Option<(u64, u64)> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let mut next = || fields.next()?.parse::<u64>().ok();

@@ -1,4 +1,4 @@
-//! Two redundant routers between two namespaces, with a link for each cable that joins them.
+//! Two redundant routers between two namespaces, with a link for each cable between them.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -13,7 +13,7 @@ pub struct RouterCable<'a> {
     pub server: SocketAddr,
 }
 
-/// Writes the files of both routers; their inner addresses are those of a tunnel's ends.
+/// Writes the files of both routers, with the inner addresses of a tunnel's ends.
 pub fn write_router_files(
     directory: &Path,
     cables: &[RouterCable<'_>],

@@ -1,4 +1,4 @@
-//! A tunnel between two namespaces: configuration files with fresh keys, and server and client as
+//! A tunnel between two namespaces: configuration files with new keys, and server and client as
 //! processes of `roadweave`.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -23,9 +23,9 @@ const CLIENT_INNER: &str = "10.77.0.2/32";
 /// The client's TUN device, also the name of its instance.
 const CLIENT_TUN: &str = "rw0";
 const SERVER_TUN: &str = "rw1";
-/// After this time some of the paths suffice.
+/// From then on some of the paths suffice.
 const ALL_PATHS: Duration = Duration::from_secs(5);
-/// After this time without a path the tunnel has failed.
+/// Without a path by then the tunnel has failed.
 const FIRST_PATH: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(100);
 
@@ -36,7 +36,7 @@ pub struct TunnelSpec<'a> {
     pub server: SocketAddr,
     pub lane: &'a str,
     pub strategy: Strategy,
-    /// The network that the client routes into the tunnel.
+    /// The network routed into the tunnel by the client.
     pub into_tunnel: &'a str,
     pub behind_client: Option<&'a str>,
 }
@@ -65,7 +65,7 @@ pub struct Tunnel {
 }
 
 impl TunnelSpec<'_> {
-    /// Writes both files into `directory`, with fresh keys.
+    /// Writes both files into `directory`, with new keys.
     pub fn write(&self, directory: &Path) -> anyhow::Result<TunnelFiles> {
         let client = Identity::from_seed(random_bytes()?);
         let server = Identity::from_seed(random_bytes()?);
@@ -154,7 +154,7 @@ impl Tunnel {
         })
     }
 
-    /// Waits until `paths` paths are usable, or until [`ALL_PATHS`] if some are. Fails when `alive`
+    /// Waits until `paths` paths are usable, or until [`ALL_PATHS`] if some are. Fails if `alive`
     /// does, an end has ended, or no path becomes usable.
     pub fn wait_for_paths(
         &mut self,
@@ -182,7 +182,7 @@ impl Tunnel {
         }
     }
 
-    /// The client's status; `None` while it does not answer.
+    /// The client's status; `None` while it does not respond.
     pub fn status(&self) -> Option<Value> {
         roadweave_device::local::request(&self.socket, "status", &Value::Null).ok()
     }

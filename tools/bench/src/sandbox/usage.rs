@@ -11,7 +11,7 @@ pub fn cpu_time(id: u32) -> anyhow::Result<Duration> {
     let mut all = Duration::ZERO;
     for task in fs::read_dir(&tasks).with_context(|| format!("cannot read {tasks}"))? {
         let path = task.with_context(|| format!("cannot read {tasks}"))?.path().join("schedstat");
-        // A thread may end between the two.
+        // A thread may end in between.
         let Ok(times) = fs::read_to_string(&path) else { continue };
         let nanos = times.split_whitespace().next().and_then(|nanos| nanos.parse().ok());
         all += nanos

@@ -1,4 +1,4 @@
-//! The controller of the stack, and its operator.
+//! The controller of the local fleet, and its operator.
 
 use std::io::Write as _;
 use std::net::TcpStream;
@@ -15,7 +15,7 @@ use super::world::CONTROLLER;
 use crate::sandbox::clock;
 use crate::sandbox::daemon::Daemon;
 
-/// The only tenant, which `init` creates.
+/// The only tenant, created by `init`.
 pub const TENANT: &str = "home";
 const PORT: u16 = 4400;
 const LISTENS_MAX: Duration = Duration::from_secs(15);
@@ -96,7 +96,7 @@ impl Controller {
         Ok(())
     }
 
-    /// A command of the operator, whose login is kept beside the stack's files.
+    /// A command of the operator, whose login is stored beside the fleet's files.
     fn operate(&self) -> Command {
         let mut command = self.namespace.command(&self.operator);
         command.env("HOME", &self.directory).env_remove("XDG_CONFIG_HOME");

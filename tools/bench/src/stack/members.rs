@@ -1,7 +1,8 @@
-//! The members of the fleet: joined by tokens, started, and watched.
+//! The members of the fleet: joined by tokens, started, and monitored.
 //!
 //! The controller creates a token for each role; `roadweave join` uses it in each namespace. All
-//! members get signed documents: who may connect, and where the proxies and the anchor are.
+//! members receive signed documents: who may connect, and the addresses of the proxies and the
+//! anchor.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -28,7 +29,6 @@ const POLL: Duration = Duration::from_millis(100);
 /// The running members of a fleet; dropping them kills them.
 #[derive(Debug)]
 pub struct Members {
-    /// `None` after it was killed.
     controller: Option<Controller>,
     proxies: Vec<Member>,
     boxes: Vec<Member>,
@@ -38,7 +38,6 @@ pub struct Members {
 #[derive(Debug)]
 struct Member {
     name: String,
-    /// `None` after it was killed.
     daemon: Option<Daemon>,
     socket: PathBuf,
 }
@@ -116,7 +115,7 @@ impl Members {
         (0..BOXES).map(of_box).collect()
     }
 
-    /// A box's status; `None` while it does not answer.
+    /// A box's status; `None` while it does not respond.
     pub fn status_of_box(&self, number: usize) -> Option<Value> {
         self.boxes[number].status()
     }
@@ -125,7 +124,7 @@ impl Members {
         self.controller = None;
     }
 
-    /// Kills the proxy with the most sessions, as a power cut does; returns its name.
+    /// Kills the proxy with the most sessions, like a power cut; returns its name.
     pub fn kill_busiest_proxy(&mut self) -> anyhow::Result<String> {
         let busiest = self.proxies.iter_mut().max_by_key(|member| member.total("sessions"));
         let busiest = busiest.context("there is no proxy")?;
@@ -160,7 +159,6 @@ impl Member {
 }
 
 impl Starter<'_> {
-    /// Joins a machine as `role`, with its name and address, and starts its program with `file`.
     fn start(
         &self,
         namespace: &NetNs,
@@ -187,7 +185,6 @@ impl Starter<'_> {
     }
 }
 
-/// The anchor's local settings; the fleet provides the rest.
 fn anchor_file() -> String {
     format!(
         "listen = \"{ANCHOR}:{ANCHOR_PORT}\"\ntenant = \"{}\"\nmasquerade = false\n\
@@ -196,7 +193,6 @@ fn anchor_file() -> String {
     )
 }
 
-/// A box's local settings; the fleet provides the rest.
 fn client_file(name: &str) -> String {
     let uplinks = OPERATORS.map(|name| format!("\"{name}\"")).join(", ");
     format!(

@@ -1,4 +1,4 @@
-//! What two viewers saw, as a table and as one HTML file that needs nothing else.
+//! What two viewers saw, as a table and as one self-contained HTML file.
 
 use roadweave_lab::report::page::{self, escape, link_class};
 use roadweave_lab::report::strips;
@@ -56,7 +56,7 @@ fn what_happened(results: &Results) -> String {
     )
 }
 
-/// The measured ones of [`strips::MARKS`].
+/// The marks of [`strips::MARKS`] that are measured.
 const MARKS: [&str; 3] = ["sent", "missing", "stalled"];
 
 const MEANINGS: [(&str, &str); 4] = [

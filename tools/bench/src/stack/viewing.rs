@@ -17,7 +17,7 @@ use crate::demo::scenario::OPERATORS;
 use crate::qoe::{Logs, View};
 use crate::sandbox::daemon::Daemon;
 
-/// Packets may still arrive for this long after the stream.
+/// Time for late packets after the stream.
 const DRAIN: Duration = Duration::from_secs(2);
 /// Gaps within this time after the kill belong to the failover.
 const CHANGE_MAX: Duration = Duration::from_secs(5);
@@ -73,7 +73,8 @@ impl Stream {
         Ok(Self { logs, camera, viewer })
     }
 
-    /// Waits for the end. `samples`: the counters of the box; `proxies`: before and after the kill.
+    /// Waits for the end. `samples` are the box's counters, `proxies` those before and after the
+    /// kill.
     pub fn seen(
         self,
         number: usize,
@@ -108,7 +109,7 @@ impl Stream {
 }
 
 /// The longest time without an arrival that ends between `killed` and [`CHANGE_MAX`] later. A
-/// stream that never comes back has at least that gap.
+/// stream that never returns has at least that gap.
 fn longest_gap(arrivals: &[Option<Instant>], killed: Instant) -> Duration {
     let end = killed + CHANGE_MAX;
     let mut moments: Vec<Instant> = arrivals.iter().flatten().copied().collect();

@@ -1,14 +1,14 @@
-//! The namespaces, joined, and the links of the boxes.
+//! The connected namespaces, and the links of the boxes.
 //!
 //! ```text
 //!  vehicleK ── boxK ════ linksK ──┐              ┌── proxy_a ┐
-//!  192.168.7K.2  .1   10.201.N.x  ├─── net ──────┼── proxy_b ┤ legs by way of net
+//!  192.168.7K.2  .1   10.201.N.x  ├─── net ──────┼── proxy_b ┤ backhauls over net
 //!                     (its own    │              ├── anchor ──── cloud 203.0.113.2
 //!                      NAT)       ┘ 172.20.K.0   └── controller   198.51.10x.2
 //! ```
 //!
-//! The far end of each box's links translates addresses, as carriers do, since the links of all
-//! boxes have the same addresses.
+//! The far end of each box's links has a NAT, like a carrier's, since the links of all boxes have
+//! the same addresses.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -31,7 +31,7 @@ pub struct Vehicle {
     pub camera: NetNs,
     pub client: NetNs,
     pub links: EmulateFile,
-    /// Kept open: the emulator finds it by its name.
+    /// Kept open: the emulator finds it by name.
     _far: NetNs,
 }
 
@@ -96,7 +96,6 @@ fn create(name: &str) -> anyhow::Result<NetNs> {
     NetNs::create(name).with_context(|| format!("cannot make the namespace {name}"))
 }
 
-/// A namespace with `address` in a network of its own.
 fn member(net: &NetNs, name: &str, address: Ipv4Addr) -> anyhow::Result<NetNs> {
     let namespace = create(name)?;
     let [a, b, c, _] = address.octets();

@@ -1,4 +1,4 @@
-//! `roadweave trace convert`: recordings in other formats, parts of them, and coarser ones.
+//! `roadweave trace convert`: other formats of recordings, parts of them, and coarser steps.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -109,7 +109,7 @@ impl ConvertArgs {
 
     fn write_directory(&self, recordings: Vec<Recording>, out: &Path) -> anyhow::Result<()> {
         let format = self.to.unwrap_or(Format::Csv);
-        // All texts before the first file is written: an error must not leave half a drive.
+        // All texts precede the first write: an error must not leave half a drive.
         let mut files: BTreeMap<PathBuf, (PathBuf, String)> = BTreeMap::new();
         let is_one_drive = recordings.iter().all(|it| !it.path.is_dir()) || recordings.len() == 1;
         for recording in recordings {

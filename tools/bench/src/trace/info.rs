@@ -60,7 +60,7 @@ struct RecordingInfo {
     #[serde(skip_serializing_if = "Option::is_none")]
     class: Option<Class>,
     links: Vec<LinkInfo>,
-    /// Every two links, in the direction that all have.
+    /// All pairs of links, in the direction that all have.
     pairs: Vec<PairInfo>,
 }
 
@@ -97,7 +97,7 @@ impl InfoArgs {
 }
 
 impl Info {
-    /// `recordings` has at least one; `bitrate` of a video is for the class.
+    /// `recordings` has at least one entry; `bitrate` is that of a video, for the class.
     pub fn of(recordings: &[Recording], bitrate: Rate) -> Self {
         let links: Vec<&RecordedLink> = recordings.iter().flat_map(|it| &it.links).collect();
         Self {
@@ -144,7 +144,6 @@ impl Info {
         ];
         let mut text = String::new();
         for (title, table) in parts {
-            // Writing to a string does not fail.
             let _ = writeln!(text, "{title}\n{table}\n");
         }
         if let [RecordingInfo { pairs, .. }] = &self.recordings[..]
@@ -156,7 +155,6 @@ impl Info {
         text
     }
 
-    /// Each link with its name among all; then all together.
     fn links(&self) -> impl Iterator<Item = (String, &LinkInfo)> {
         let several = self.recordings.len() > 1;
         let named = move |recording: &RecordingInfo, link: &LinkInfo| match several {
@@ -286,7 +284,7 @@ impl RecordingInfo {
 }
 
 impl LinkInfo {
-    /// `links` has at least one.
+    /// `links` has at least one entry.
     fn of(name: &str, links: &[&RecordedLink]) -> Self {
         let way = |wanted: Direction| {
             let ways = links.iter().flat_map(|link| link.ways());

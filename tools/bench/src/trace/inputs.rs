@@ -22,14 +22,14 @@ pub struct Recording {
 #[derive(Debug)]
 pub struct RecordedLink {
     pub name: String,
-    /// The direction that is always there.
+    /// The direction that is always present.
     pub first: (Direction, Trace),
-    /// The way to the vehicle, if `first` is the way from it.
+    /// The direction to the vehicle, if `first` is the one from it.
     pub down: Option<Trace>,
 }
 
 impl Recording {
-    /// The length of the longest link; a second for constant ones.
+    /// The length of the longest link; a second if links are constant.
     pub fn length(&self) -> Duration {
         let ways = self.links.iter().flat_map(RecordedLink::ways);
         let longest = ways.filter_map(|(_, trace)| trace.length()).max();
@@ -41,8 +41,8 @@ impl Recording {
         ways.filter(|(way, _)| *way == Direction::Up).map(|(_, trace)| trace).collect()
     }
 
-    /// The requested part, of the same length for all links. [`BadInput`] if it repeats a recording
-    /// so often that it would not fit the memory.
+    /// The requested part, with the same length for all links. [`BadInput`] if it repeats a
+    /// recording so often that it would not fit the memory.
     pub fn part(self, part: Section) -> Result<Self, BadInput> {
         if part.from.is_none() && part.seconds.is_none() {
             return Ok(self);
@@ -81,7 +81,7 @@ impl RecordedLink {
         std::iter::once((self.first.0, &self.first.1)).chain(down)
     }
 
-    /// Both directions; one that was not recorded has the delay of the other.
+    /// Both directions; a direction without a recording has the delay of the other.
     pub fn round_trip(&self) -> (&Trace, &Trace) {
         (&self.first.1, self.down.as_ref().unwrap_or(&self.first.1))
     }
@@ -130,7 +130,7 @@ fn drive(directory: &Path, unknown: Unknown) -> Result<Recording, TraceError> {
     Ok(Recording { name: name_of(directory), path: directory.to_owned(), links })
 }
 
-/// The drives in `directory`, by name; the directory itself if it has none.
+/// The drives in `directory` by name, or else the directory itself.
 fn directory(directory: &Path, unknown: Unknown) -> Result<Vec<Recording>, BadInput> {
     let failed = |error| BadInput::new(format!("{}: {error}", directory.display()));
     let mut folders = Vec::new();
@@ -159,11 +159,9 @@ pub fn told(direction: Direction) -> &'static str {
     }
 }
 
-/// The name of a path, also of `.` and `..`.
 fn name_of(path: &Path) -> String {
     let full = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     full.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
-/// The most delivery opportunities of a part.
 const OPPORTUNITIES_MAX: f64 = 5e7;

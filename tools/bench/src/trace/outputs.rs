@@ -1,4 +1,4 @@
-//! Files that are not overwritten by accident.
+//! Files and directories, protected against accidental overwriting.
 
 use std::path::Path;
 use std::{fs, io};
@@ -7,8 +7,8 @@ use anyhow::Context as _;
 use roadweave_emulate::FILE_BYTES_MAX;
 use roadweave_terminal::exit::BadInput;
 
-/// Creates `directory`, or takes an empty one, or with `force` any. [`BadInput`] otherwise; but a
-/// full disk is not a fault of the input.
+/// Creates `directory`, or takes an empty one, or with `force` any. [`BadInput`] otherwise, except
+/// for a full disk, which is not a fault of the input.
 pub fn make_directory(directory: &Path, force: bool) -> anyhow::Result<()> {
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
@@ -33,7 +33,7 @@ pub fn write(file: &Path, text: &str, force: bool) -> anyhow::Result<()> {
     fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// Refuses a recording that is too large to be read again.
+/// Rejects a recording that is too large to be read again.
 pub fn check_size(what: &str, text: &str) -> Result<(), BadInput> {
     if text.len() as u64 <= FILE_BYTES_MAX {
         return Ok(());

@@ -211,7 +211,6 @@ fn round_trips(recording: &Recording) -> Vec<Curve> {
     recording.links.iter().enumerate().map(curve).collect()
 }
 
-/// Mbit/s in each step.
 fn rates(trace: &Trace, length: Duration) -> Vec<f64> {
     let rates = trace.capacity().mean_rates(Timeline::STEP, length);
     rates.into_iter().map(|bps| bps / 1e6).collect()
@@ -228,7 +227,6 @@ fn millis_of(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
-/// More columns do not make a time line more readable.
 const COLUMNS_MAX: usize = 450;
-/// Class and name of the colours beside those of the links.
+/// Class and name of the colours that are not of links.
 const MARKS: [(&str, &str); 2] = [("lane", "round trip"), ("missing", "loss")];

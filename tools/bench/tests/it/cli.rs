@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::{check_refused, json, program, run, said, write};
 
-/// Golden files of tools/manual have the help of all commands.
+/// Golden files of tools/manual contain the help of all commands.
 #[test]
 fn help_and_version_of_the_workshop_are_printed() {
     for (word, part) in [("--help", "Usage: roadweave"), ("--version", "roadweave-lab 0.")] {
@@ -39,7 +39,7 @@ fn wrong_words_are_refused_with_what_would_be_right() {
         "record client --server 192.0.2.1 --output x --interfaces lo --seconds 1",
     ];
     check_refused("refused.txt", folder.path(), &lines);
-    // The resolver's words depend on the machine.
+    // The resolver's message depends on the machine.
     let output =
         run(folder.path(), "record client --server nowhere.invalid --output x --interfaces lo");
     let text = said(&output.stderr);
@@ -80,7 +80,7 @@ fn a_full_output_is_an_error_of_the_lab_too() {
     assert!(said(&output.stderr).starts_with(expected), "{output:?}");
 }
 
-/// The names are those that scripts rely on.
+/// Scripts rely on these names.
 #[test]
 fn the_bench_of_the_coding_tells_its_figures_as_json() {
     let results = json(Path::new("/"), "bench coding --seconds 1");

@@ -1,5 +1,5 @@
-//! `scripts/figures.sh`, which `make figures` runs: what it runs and prints, and what a failure
-//! leaves.
+//! `scripts/figures.sh`, which `make figures` runs: its runs and output, and the results of a
+//! failure.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::{check_refused, json, printed, run, said, write};
 
-/// Two drives: one of two recorded links, one of Mahimahi's files.
+/// Two drives: one of two recorded links, one of Mahimahi files.
 fn drives() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (name, phase) in [("att", 0), ("lte", 3)] {
@@ -27,7 +27,7 @@ fn drives() -> TempDir {
     folder
 }
 
-/// A second of Mahimahi's format with an opportunity each `ms`.
+/// A second in Mahimahi's format with an opportunity each `ms`.
 fn every(ms: usize) -> String {
     (1..=1_000 / ms).map(|n| format!("{}\n", n * ms)).collect()
 }
@@ -206,7 +206,7 @@ fn a_scenario_runs_and_tells_the_same_each_time() {
     assert!(table.contains("(bound)") && table.contains("link a:"), "{table}");
     assert_eq!(printed(folder, "lab run dies.toml --check"), "dies.toml is right\n");
 
-    // Without a video there are neither frames nor stalls.
+    // Without a video there are no frames and stalls.
     write(folder, "c.toml", SCENARIO.replace("'video'", "'constant'"));
     let told = json(folder, "lab run c.toml --strategy single:a");
     let (single, bound) = (&told["strategies"][0], &told["bound"]);
@@ -269,7 +269,7 @@ fn downloads_are_measured_beside_each_link_alone() {
     assert!(table.contains("baseline") && table.contains("TCP by bbr"), "{table}");
 }
 
-/// Pairs of links in files: WiFi and cellular, and two of Mahimahi's.
+/// Pairs of links in files: WiFi and cellular, and two Mahimahi pairs.
 fn write_pairs(folder: &Path) {
     for (name, dead) in [("wifi", 2..4), ("cellular", 6..7)] {
         let mut csv = "t_ms,capacity_kbps,rtt_ms,loss\n".to_owned();

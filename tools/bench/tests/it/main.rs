@@ -1,4 +1,4 @@
-//! The integration tests of this crate, a module each.
+//! The integration tests of this crate, one module each.
 
 #![allow(clippy::disallowed_methods, reason = "programs, sockets and real time")]
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
@@ -34,7 +34,7 @@ fn run(folder: &Path, words: &str) -> Output {
     program(folder, words).output().unwrap()
 }
 
-/// Writes a file, in a directory that is made for it.
+/// Writes a file, and creates its directory.
 fn write(folder: &Path, name: &str, content: impl AsRef<[u8]>) {
     let file = folder.join(name);
     fs::create_dir_all(file.parent().unwrap()).unwrap();
@@ -57,8 +57,8 @@ fn json(folder: &Path, words: &str) -> Value {
     serde_json::from_str(&printed(folder, &format!("{words} --json"))).unwrap()
 }
 
-/// Checks that the program refuses each of `lines` as wrong input and prints nothing, and compares
-/// what it says with a golden file.
+/// Checks that the program rejects each of `lines` as invalid input and prints nothing, and
+/// compares its errors with a golden file.
 #[track_caller]
 fn check_refused(golden: &str, folder: &Path, lines: &[&str]) {
     let root = folder.canonicalize().unwrap().display().to_string();

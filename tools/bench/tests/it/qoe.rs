@@ -1,4 +1,4 @@
-//! `roadweave qoe` on files with known damage, on those of the lab, and on broken ones.
+//! `roadweave qoe` on files with known damage, on files of the lab, and on broken ones.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::{check_refused, json, printed, run, said, write};
 const FRAMES: usize = 90;
 const PACKETS: usize = 3;
 
-/// Writes a run of three seconds with an IDR frame each. Packets take 20 ms; `is_lost` (frame,
+/// Writes a run of three seconds, each with an IDR frame. Packets take 20 ms; `is_lost` (frame,
 /// packet of the frame) selects lost ones.
 fn write_run(folder: &Path, is_lost: impl Fn(usize, usize) -> bool) {
     let unit = AccessUnit { nals: vec![vec![0x41; 3_000].into()] };
@@ -70,7 +70,7 @@ fn known_damage_gives_known_figures() {
     };
     check(whole, "fps", 30.0);
 
-    // The frames 12 to 29 are damaged; one is incomplete.
+    // Frames 12 to 29 are damaged; one is incomplete.
     check(packet, "fps", (FRAMES - 18) as f64 / 3.0);
     check(packet, "residual_loss", 1.0 / (FRAMES * PACKETS) as f64);
     assert_eq!(packet["frames_complete"], FRAMES - 1);
@@ -78,7 +78,7 @@ fn known_damage_gives_known_figures() {
     assert_eq!(packet["detail"][29]["undamaged"], false);
     assert_eq!(packet["detail"][30]["undamaged"], true);
 
-    // Frame 72 is shown 100 ms after it came, when the player gives up those before it.
+    // Frame 72 is shown 100 ms after it arrived, when the player gives up the frames before it.
     let gap = (13.0 / 30.0 + 0.1) * 1e3;
     let stall = &frames["stalls_ms"][0];
     let length = stall[1].as_f64().unwrap() - stall[0].as_f64().unwrap();

@@ -132,7 +132,7 @@ fn two_links_are_recorded_at_once_and_emulate_replays_them() {
         let kept = fs::read(rig.drive().join("recording.json")).unwrap();
         assert_eq!(serde_json::from_slice::<Value>(&kept).unwrap(), summary);
 
-        // The modem's facts are beside the trace, and readers of the drive ignore them.
+        // The modem readings are beside the trace, and readers of the drive ignore them.
         assert_eq!(
             (&slow["modem"], &fast["modem"]["file"]),
             (&Value::Null, &"modem.modem.jsonl".into())

@@ -1,4 +1,4 @@
-//! The stack as a user starts it. Skipped where the system lacks what it needs.
+//! The local fleet as a user starts it. Skipped if the system lacks a requirement.
 
 use std::fs;
 use std::process::Command;
@@ -39,7 +39,7 @@ fn both_boxes_go_on_at_the_proxy_that_is_left() {
     assert!(boxes.iter().any(|seen| seen["proxy_before"] == killed), "{results:#}");
     for seen in boxes {
         assert_ne!(seen["proxy_after"], killed, "{results:#}");
-        // Even on a busy machine it comes back long before the end.
+        // Even on a busy machine the stream returns long before the end.
         let figure = |name: &str| seen[name].as_f64().unwrap();
         assert!(figure("gap_ms") < 3_000.0, "{results:#}");
         assert!(figure("packets_lost") < 0.4 * figure("packets"), "{results:#}");

@@ -15,11 +15,10 @@ fn names(info: &Value) -> Vec<&str> {
     recordings.iter().map(|it| it["name"].as_str().unwrap()).collect()
 }
 
-/// A folder with a drive of two links, and several broken recordings.
 fn folder() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| write(folder.path(), name, text);
-    // 8 Mbit/s; 0.8 from 10 to 12 s with a round trip of 250 ms; all lost from 15 to 16 s.
+    // 8 Mbit/s; 0.8 from 10 to 12 s with a round trip of 250 ms; total loss from 15 to 16 s.
     let lte = "t_ms,capacity_kbps,rtt_ms,loss\n0,8000,50,0\n10000,800,250,\n12000,8000,50,\n\
                15000,,,1\n16000,,,0\n18000,,,\n";
     write("drive/lte.csv", lte);
@@ -198,7 +197,7 @@ fn generated_links_read_as_a_drive_and_are_what_is_told() {
     assert_eq!(drive.length(), Some(Duration::from_secs(20)));
     let read = |name: &str| fs::read(folder.path().join(name)).unwrap();
     assert!(read("a/lte.csv") != read("a/lte-2.csv"), "an operator twice gives two links");
-    // The files say the same, sorted by name.
+    // The files have the same content, sorted by name.
     let looked = json(folder.path(), "trace info a");
     let links = |told: &Value| {
         let mut links = told["recordings"][0]["links"].as_array().unwrap().clone();

@@ -73,7 +73,7 @@ fn run(lost: impl Fn(usize, usize) -> bool) -> Option<(Comparison, Playout)> {
     Some((comparison, playout))
 }
 
-/// Exactly the frames that the player calls undamaged equal the reference to the last bit.
+/// Exactly the frames that the player considers undamaged equal the reference to the last bit.
 fn assert_agreement(comparison: &Comparison, playout: &Playout) {
     for (index, (ssim, fate)) in comparison.ssim.iter().zip(&playout.frames).enumerate() {
         assert_eq!(*ssim == 1.0, fate.undamaged, "frame {index}: ssim {ssim}, {fate:?}");
@@ -99,7 +99,7 @@ fn a_lost_packet_damages_until_the_next_idr_frame() {
 
 #[test]
 fn half_a_frame_lost_is_concealed_and_seen() {
-    // The encoder's slices differ from run to run: the damage of one packet may hardly be visible.
+    // The encoder's slices differ from run to run: damage of one packet may hardly be visible.
     let Some((comparison, _)) = run(|frame, packet| frame == 12 && packet % 2 == 1) else {
         return;
     };

@@ -1,5 +1,5 @@
-//! The live encoder's input: the pictures of the demo's clip with their frame IDs, smaller, so that
-//! encoding takes half a core at most, and hardly compressed.
+//! Input of the live encoder: the pictures of the demo's clip with their frame IDs, hardly
+//! compressed, and smaller, so that encoding takes half a core at most.
 
 use std::path::Path;
 

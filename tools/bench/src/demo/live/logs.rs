@@ -24,7 +24,7 @@ pub struct SentFrame {
     number: u16,
     at_ms: f64,
     captured_unix_ms: f64,
-    /// Bytes that the tunnel allowed, with headers.
+    /// Bytes allowed by the tunnel, with headers.
     pub target_bytes: usize,
     /// Bytes of the encoded frame, without headers.
     pub frame_bytes: usize,
@@ -39,7 +39,7 @@ pub struct ShownFrame {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Frame {
     pub index: usize,
-    /// When it was captured, since the epoch.
+    /// Capture time since the epoch.
     pub captured: Duration,
     pub sent: SentFrame,
     pub shown_after: Option<Duration>,
@@ -65,7 +65,7 @@ impl LiveLogs {
         Some(millis(frame.captured_unix_ms - frame.at_ms))
     }
 
-    /// The sent frames, in order, with when they were shown.
+    /// The sent frames in order, with their display times.
     pub fn frames(&self) -> anyhow::Result<Vec<Frame>> {
         Ok(join(read(&self.sent)?, read(&self.shown)?))
     }
@@ -104,7 +104,6 @@ fn millis(ms: f64) -> Duration {
 pub(super) mod tests {
     use super::*;
 
-    /// A frame of 7,000 bytes.
     pub fn frame(index: usize, captured: Duration, shown_after: Option<Duration>) -> Frame {
         let number = u16::try_from(index).unwrap();
         let (at_ms, captured_unix_ms) = (0.0, captured.as_secs_f64() * 1e3);

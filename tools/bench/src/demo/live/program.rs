@@ -1,4 +1,4 @@
-//! Where `roadweave-video` is, and whether it runs here.
+//! Finds `roadweave-video`, and checks that it runs.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,8 +9,8 @@ use crate::demo::ffmpeg;
 
 const NAME: &str = "roadweave-video";
 
-/// The program, beside this one or in `PATH`, if its encoder can encode a picture. The error says
-/// what to do.
+/// The program, beside this one or in `PATH`, if its encoder can encode a picture. The error
+/// contains the fix.
 pub fn find() -> Result<PathBuf, String> {
     let program = program::find(NAME).ok_or_else(|| {
         format!("{NAME} is neither beside this program nor in PATH; build it with: make video")

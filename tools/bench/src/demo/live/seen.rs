@@ -1,7 +1,7 @@
-//! What a viewer saw of a live encoder. Pure: frames in, figures out.
+//! What the viewer of a live encoder saw. Pure: frames in, figures out.
 //!
 //! The camera delivers each frame of the film at its time. A frame that was not sent, was lost, or
-//! depends on a lost one is not shown: the previous picture stays.
+//! depends on a lost one is not shown: the previous picture remains.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -21,21 +21,21 @@ pub struct LiveFigures {
     /// Sum of the gaps above 200 ms between shown pictures, divided by the stream time.
     pub stall_ratio: f64,
     pub stalls: usize,
-    /// Mean SSIM of all frames of the camera, 0..1; like the next two absent unless pictures are
-    /// compared.
+    /// Mean SSIM of all frames of the camera, 0..1; this and the next two are absent unless
+    /// pictures are compared.
     pub ssim: Option<f64>,
     /// Mean of `-10 log10(1 - SSIM)` of the shown pictures.
     pub ssim_shown_db: Option<f64>,
-    /// The same over all frames of the camera, 0 for one not shown within 100 ms.
+    /// The same over all frames of the camera, 0 for frames not shown within 100 ms.
     pub ssim_in_time_db: Option<f64>,
-    /// From capture to display, of all frames of the camera, ms; the deadline for those not shown
-    /// or later.
+    /// Time from capture to display of all frames of the camera, ms; the deadline for frames not
+    /// shown or later.
     pub frame_delay_ms: Percentiles,
     pub bitrate_bps: f64,
     pub frames: usize,
     pub frames_sent: usize,
     pub frames_shown: usize,
-    /// Bytes sent beyond the distinct inner packets, divided by the bytes of these.
+    /// Bytes sent beyond the distinct inner packets, as a share of these.
     pub redundancy: f64,
     /// CPU time of the sender with its encoder, percent of one core.
     pub encoder_cpu_percent: f64,
@@ -45,7 +45,7 @@ pub struct LiveFigures {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LiveRun {
     pub figures: LiveFigures,
-    /// Delays of the frames that were shown, ascending.
+    /// Delays of shown frames, ascending.
     pub delays: Vec<Duration>,
     /// Begin and end of every stall, since the start of the stream.
     pub stalls: Vec<(Duration, Duration)>,
@@ -79,8 +79,8 @@ impl Window {
         Duration::from_secs(self.seconds.into())
     }
 
-    /// Measures what was shown of the film's `frames`; `ssim` has a value for each frame of the
-    /// film, if pictures were compared.
+    /// Measures the film's `frames`; `ssim` has a value for each frame of the film, if pictures
+    /// were compared.
     pub fn measure(&self, frames: &[Frame], ssim: Option<&[f32]>, player: &Player) -> LiveRun {
         let window = self.frames();
         let sent: Vec<&Frame> = frames.iter().filter(|it| window.contains(&it.index)).collect();
@@ -157,7 +157,6 @@ impl Window {
     }
 }
 
-/// A frame's SSIM in dB, at most 40.
 fn decibels(ssim: &[f32], index: usize) -> f64 {
     let missing = 1.0 - ssim.get(index).copied().map_or(0.0, f64::from);
     -10.0 * missing.max(1e-4).log10()
@@ -177,7 +176,6 @@ mod tests {
         Window { start: START, first: 60, seconds: 2 }
     }
 
-    /// A film whose frames are shown after so many ms.
     fn film(shown_after: impl Fn(usize) -> Option<u64>) -> Vec<Frame> {
         let from = START - Duration::from_secs(2);
         (0..150)

@@ -11,7 +11,8 @@ use crate::demo::table::LIVE_COLUMNS;
 use crate::demo::ways::LeftOut;
 use crate::table;
 
-/// The figures and what was left out. `before`: number of strategies that have colours already.
+/// The figures, and the ways that were left out. `before`: number of strategies with colours so
+/// far.
 pub fn table(runs: &[LiveRun], left_out: &[LeftOut], before: usize) -> String {
     if runs.is_empty() && left_out.is_empty() {
         return String::new();
@@ -84,7 +85,6 @@ fn time_line(run: &LiveRun, class: &str) -> Figure {
     }
 }
 
-/// The tunnel's targets, and in front of them the encoder's output.
 fn rates(rates: &Rates, class: &str, group: usize) -> Strip {
     let layer = |class: &str, values: &[f64]| Layer {
         class: class.to_owned(),
@@ -93,7 +93,7 @@ fn rates(rates: &Rates, class: &str, group: usize) -> Strip {
     Strip {
         title: "the encoder was told, with headers, and made, without; Mbit/s".to_owned(),
         height: 90.0,
-        // Links may carry many times what a picture of this size can use.
+        // Links may carry far more than pictures of this size can use.
         top: Some(1.5 * rates.encoded.iter().copied().fold(0.0, f64::max)).filter(|top| *top > 0.0),
         above: vec![layer("lane", &rates.target), layer(class, &rates.encoded)],
         ..Strip::default()

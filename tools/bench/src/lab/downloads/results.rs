@@ -16,7 +16,7 @@ pub(super) struct Results {
 #[derive(Debug, Serialize)]
 pub(super) struct Measured {
     pub(super) name: String,
-    /// Over each link, by seed.
+    /// By link and seed.
     pub(super) alone: [Vec<Run>; 2],
     pub(super) all: Vec<Run>,
 }
@@ -64,7 +64,7 @@ impl Results {
     }
 }
 
-/// The median, the lower of two.
+/// The lower median.
 fn median(runs: &[Run], of: impl Fn(&Run) -> f64) -> f64 {
     Quantiles::of(runs.iter().map(of).collect()).at(0.5)
 }

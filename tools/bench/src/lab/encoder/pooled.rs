@@ -9,7 +9,6 @@ use crate::table::{self, Column};
 
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Pooled {
-    /// `all` for the drives of all classes.
     class: String,
     way: String,
     runs: usize,
@@ -22,9 +21,9 @@ pub(super) struct Pooled {
     without_stall: usize,
     sent_mbps: f64,
     redundancy: f64,
-    /// All frames of all runs.
+    /// Over all frames of all runs.
     frame_delay_ms: Distribution,
-    /// All undamaged shown frames of all runs.
+    /// Over all undamaged shown frames of all runs.
     shown_ssim_db: Distribution,
 }
 

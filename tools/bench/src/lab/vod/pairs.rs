@@ -10,7 +10,7 @@ use roadweave_terminal::exit::BadInput;
 
 use crate::lab::drives;
 
-/// The pairs in `directory` and its subdirectories, by name; [`BadInput`] if there are none.
+/// [`BadInput`] without any pairs.
 pub(super) fn read(directory: &Path) -> anyhow::Result<Vec<Pair>> {
     let mut pairs = of_folder(directory)?;
     for folder in entries(directory)?.into_iter().filter(|path| path.is_dir()) {
@@ -76,6 +76,6 @@ fn entries(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(drives::entries(directory).map_err(unreadable)?)
 }
 
-/// Round trips of idle links whose recording has none.
+/// Round trip of idle links whose recording lacks it.
 const WIFI: Duration = Duration::from_millis(30);
 const CELLULAR: Duration = Duration::from_millis(60);

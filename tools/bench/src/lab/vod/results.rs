@@ -23,10 +23,10 @@ struct Measured {
     name: String,
     links: Vec<String>,
     bitrate_kbps: u64,
-    /// The link with the least rebuffering alone, and the share of the playing time.
+    /// The link with the least rebuffering alone, and its share of the playing time.
     best: String,
     rebuffering_alone: f64,
-    /// Whether the rebuffering is within [`STANDS_STILL`]; only such pairs count.
+    /// Whether the rebuffering is within [`STANDS_STILL`]; other pairs do not count.
     counts: bool,
 }
 
@@ -36,13 +36,13 @@ struct Row {
     way: String,
     viewings: usize,
     figures: Figures,
-    /// By which share each figure is below that of the best link alone.
+    /// The share by which each figure is below that of the best link alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     below_best_link: Option<Figures>,
 }
 
 impl Results {
-    /// `seen`: in the order of the jobs.
+    /// `seen` is in the order of the jobs.
     pub(super) fn new(
         setting: Setting,
         pairs: &[Pair],
@@ -105,7 +105,6 @@ impl Results {
     }
 }
 
-/// By way, then by pair.
 #[derive(Debug)]
 struct Columns {
     names: Vec<String>,
@@ -139,7 +138,6 @@ impl Columns {
     }
 }
 
-/// The link with the least mean time to the first frame.
 fn quickest(alone: &[Viewers]) -> usize {
     let mean = |viewers: &Viewers| {
         let frames = || viewers.iter().flat_map(|(seen, _)| &seen.first_frames);
