@@ -6,7 +6,7 @@
 //!                                        [link 1 up  ] ...
 //! ```
 //!
-//! A packet that enters at one end of a link leaves at its other end, unchanged, late or never.
+//! A packet that enters one end of a link leaves the other end unchanged and late, or is lost.
 
 use roadweave_proto::{DropReason, Instant};
 use serde::{Deserialize, Serialize};
@@ -63,10 +63,10 @@ impl<P: AsRef<[u8]>> Bridge<P> {
     /// Takes in a packet along `way`. `now` must not descend.
     ///
     /// # Errors
-    /// Why the packet was dropped at once, as from [`Link::push`]; it is counted.
+    /// The reason for a drop, as from [`Link::push`]; the drop is counted.
     ///
     /// # Panics
-    /// When there is no such link.
+    /// If there is no such link.
     pub fn handle_packet(
         &mut self,
         now: Instant,
@@ -76,8 +76,8 @@ impl<P: AsRef<[u8]>> Bridge<P> {
         self.links[way.link][way.direction as usize].push(now, packet.as_ref().len(), packet)
     }
 
-    /// The next packet that has arrived by `now`, and its way: way by way, each in order of
-    /// arrival.
+    /// The next packet that has arrived by `now`, with its way. Ways are polled in turn, each in
+    /// order of arrival.
     pub fn poll(&mut self, now: Instant) -> Option<(LinkDirection, P)> {
         self.links.iter_mut().enumerate().find_map(|(link, ways)| {
             let mut ways = ways.iter_mut().zip([Direction::Up, Direction::Down]);
@@ -87,7 +87,7 @@ impl<P: AsRef<[u8]>> Bridge<P> {
         })
     }
 
-    /// When the next packet arrives; `None` if no packet will.
+    /// When the next packet arrives; `None` without a packet.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.links.iter().flatten().filter_map(Link::poll_timeout).min()
     }
@@ -100,7 +100,7 @@ impl<P: AsRef<[u8]>> Bridge<P> {
     /// The counters of `way`.
     ///
     /// # Panics
-    /// When there is no such link.
+    /// If there is no such link.
     pub fn stats(&self, way: LinkDirection) -> &LinkStats {
         self.links[way.link][way.direction as usize].stats()
     }

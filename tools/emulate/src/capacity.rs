@@ -1,8 +1,8 @@
 //! When bytes leave a link's queue.
 //!
-//! Capacity is a budget of bytes that grows with time: continuously at a [`Rate`], or in lumps, the
+//! Capacity is a budget of bytes that grows with time: continuously at a [`Rate`], or in steps, the
 //! delivery opportunities of a Mahimahi trace. A packet departs when the budget covers its last
-//! byte. Budget that finds no waiting packet is lost, as on a real medium.
+//! byte. Budget without a waiting packet is lost, as on a real medium.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,12 +20,12 @@ pub enum Capacity {
     Opportunities(Opportunities),
 }
 
-/// Moments at which bytes may leave, repeated without end.
+/// Moments at which bytes may leave, repeated endlessly.
 ///
 /// An opportunity at zero coincides with one at the end of the previous pass.
 ///
-/// Source: mahimahi, src/frontend/link_queue.cc, where each carries [`Opportunities::BYTES`]; a
-/// recording has its own number of bytes for each.
+/// Source: mahimahi, src/frontend/link_queue.cc, where each opportunity carries
+/// [`Opportunities::BYTES`]; in a recording each has its own number of bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opportunities {
     /// Time in ns since the start, never descending, and bytes, above 0.
@@ -42,13 +42,13 @@ pub struct Transmitter {
     busy_until: Instant,
     /// The next unused opportunity, counted over all passes.
     opportunity: u64,
-    /// Bytes left of the previous opportunity.
+    /// Bytes left from the previous opportunity.
     opportunity_left: u64,
-    /// Budget left of the nanosecond in which the last packet departed, in units of [`BIT`].
+    /// Budget left from the nanosecond in which the last packet departed, in units of [`BIT`].
     nanosecond_left: u128,
 }
 
-/// One bit, in bit/s x ns: in this unit a budget has no fractions.
+/// One bit in bit/s x ns: in this unit a budget has no fractions.
 const BIT: u128 = 1_000_000_000;
 
 impl Capacity {
@@ -80,7 +80,7 @@ impl Capacity {
     /// The mean rate in each `step` from the start to `end`, bit/s; both above 0, the last step may
     /// be shorter.
     ///
-    /// An opportunity counts for the step that it ends, as it serves packets that have waited.
+    /// An opportunity counts for the step that it ends, since it serves packets that have waited.
     pub fn mean_rates(&self, step: Duration, end: Duration) -> Vec<f64> {
         let opportunities = match self {
             Self::Rates(rates) => {
@@ -98,7 +98,7 @@ impl Capacity {
         rates
     }
 
-    /// How long one pass takes; `None` for a rate that never changes.
+    /// How long one pass takes; `None` for a constant rate.
     pub fn length(&self) -> Option<Duration> {
         match self {
             Self::Rates(rates) => rates.length(),
@@ -125,7 +125,7 @@ impl Opportunities {
     /// after `period`. Those of zero bytes are dropped; an empty list is a link that never carries
     /// anything.
     ///
-    /// `None` when the period is zero or shorter than a time.
+    /// `None` if the period is zero or shorter than a time.
     pub fn with_bytes(
         slots: impl IntoIterator<Item = (Duration, u64)>,
         period: Duration,
@@ -169,14 +169,13 @@ impl Opportunities {
         self.slots.iter().fold(0, |sum, slot| sum.saturating_add(slot.1))
     }
 
-    /// The number of the first opportunity later than `time` ns after the start.
     fn first_after(&self, time: u64) -> u64 {
         let within = self.slots.partition_point(|slot| slot.0 <= time % self.period);
         (time / self.period).saturating_mul(self.slots.len() as u64).saturating_add(within as u64)
     }
 
     /// The time in ns since the start and the bytes of opportunity `number`, counted over all
-    /// passes; `None` when there is none.
+    /// passes; `None` if the list is empty.
     fn slot(&self, number: u64) -> Option<(u64, u64)> {
         let count = self.slots.len() as u64;
         let within = usize::try_from(number.checked_rem(count)?).ok()?;
@@ -199,16 +198,16 @@ impl Transmitter {
     }
 
     /// When a packet of `bytes` bytes that is queued at `ready` departs, after all packets before
-    /// it. `ready` must not descend.
+    /// it. `ready` must not decrease.
     ///
-    /// [`Instant::FAR_FUTURE`] when there will never be capacity.
+    /// [`Instant::FAR_FUTURE`] if there will never be capacity.
     pub fn transmit(&mut self, ready: Instant, bytes: usize) -> Instant {
         if self.busy_until == Instant::FAR_FUTURE {
             return Instant::FAR_FUTURE;
         }
         let bytes = bytes as u64;
         let capacity = Arc::clone(&self.capacity);
-        // Only a packet that waited can use the rest of the previous one's budget.
+        // Only a packet that waited can use the rest of the previous budget.
         let waited = ready < self.busy_until;
         let departs = match &*capacity {
             Capacity::Rates(rates) => self.finish_at_rates(rates, ready, waited, bytes),
@@ -222,7 +221,7 @@ impl Transmitter {
         departs
     }
 
-    /// Forgets the packets that have not departed by `now`.
+    /// Discards the packets that have not departed by `now`.
     pub fn reset(&mut self, now: Instant) {
         self.busy_until = self.busy_until.min(now.max(self.origin));
     }
@@ -261,8 +260,8 @@ impl Transmitter {
 
     /// Departure in ns since the origin.
     ///
-    /// An opportunity serves packets that were queued before it, not those of the same moment:
-    /// mahimahi updates its link before it takes in a packet.
+    /// An opportunity serves packets queued before it, not those of the same moment: mahimahi
+    /// updates its link before it accepts a packet.
     fn finish_at_opportunities(
         &mut self,
         opportunities: &Opportunities,

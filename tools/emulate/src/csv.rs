@@ -3,10 +3,10 @@
 //! ```text
 //! t_ms,capacity_kbps,rtt_ms,loss     values hold from their time until the next row
 //! 0,52365,91.0,0                     capacity of the recorded direction
-//! 100,,56.2,0                        a blank cell: unknown, the value before it stays
+//! 100,,56.2,0                        a blank cell: unknown, the previous value holds
 //! 200,39849,,1                       loss is a share of packets, 0..1
 //!
-//! t_ms,bytes,delay_ms,loss           the same with what `roadweave record` measures
+//! t_ms,bytes,delay_ms,loss           the same as `roadweave record` measures it
 //! 0,,21.4,0.01                       one-way delay instead of the round trip
 //! 3,2800,,                           a delivery opportunity: 2,800 bytes may leave at 3 ms
 //! 5000,,,                            the last row only ends the recording
@@ -144,7 +144,6 @@ fn opportunities(times: &[u64], length: u64, column: &[Option<f64>]) -> Option<O
     Opportunities::with_bytes(slots, Duration::from_nanos(length))
 }
 
-/// The timeline of one column; `None` if it is blank.
 fn timeline<V: Copy + PartialEq>(
     times: &[u64],
     length: u64,
@@ -161,7 +160,7 @@ fn timeline<V: Copy + PartialEq>(
 }
 
 struct Header {
-    /// For each of [`FIELDS`]: the number of its cell.
+    /// By field: the index of its cell.
     cells: [Option<usize>; FIELDS.len()],
     count: usize,
 }
@@ -252,7 +251,6 @@ impl Location<'_> {
     }
 }
 
-/// The column, from 1, at which cell `index` of `line` begins.
 fn column_of(line: &str, index: usize) -> usize {
     let before: usize = line.split(',').take(index).map(|cell| cell.chars().count() + 1).sum();
     before + 1
@@ -294,7 +292,7 @@ const FIELDS: [Field; 6] = [
 ];
 const HEADER_CURE: &str =
     "the first line names the columns: t_ms,capacity_kbps,rtt_ms,loss or t_ms,bytes,delay_ms,loss";
-/// The shortest recording: each pass costs work.
+/// The shortest recording, since each pass costs work.
 const PERIOD_NANOS_MIN: u64 = 1_000_000;
 const LONE_ROW_NANOS: u64 = 100_000_000;
 

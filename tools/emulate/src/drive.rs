@@ -15,7 +15,7 @@ use crate::load::read_trace;
 use crate::synthetic::{Operator, synthetic_trace};
 use crate::trace::Trace;
 
-/// Links that a vehicle has at the same time.
+/// Simultaneous links of a vehicle.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Drive {
     /// The links.
@@ -45,7 +45,7 @@ pub struct LinkFiles {
 }
 
 impl Drive {
-    /// The capacity towards the vehicle where it is unknown.
+    /// The capacity towards the vehicle if it is unknown.
     pub const DOWNLINK: Rate = Rate::from_kbps(20_000);
 
     /// Synthetic cellular links, one per operator, that repeat after `length`; equal seeds give
@@ -62,15 +62,15 @@ impl Drive {
         Self { links: operators.iter().enumerate().map(link).collect() }
     }
 
-    /// Reads a directory with one recording of the uplink per link, and of the downlink where there
-    /// is one, ordered by name; other files are ignored.
+    /// Reads a directory with one recording of the uplink per link and optionally one of the
+    /// downlink, ordered by name; other files are ignored.
     ///
     /// `<name>.csv` and `<name>.down.csv`, or in Mahimahi's format, which has neither delay nor
     /// loss, `<name>.up` or `<name>.mm` and `<name>.down`, also as `<name>_up.mm` and
     /// `<name>_down.mm`.
     ///
     /// # Errors
-    /// As of [`LinkFiles::of_directory`], and when a recording cannot be read.
+    /// As of [`LinkFiles::of_directory`], and if a recording cannot be read.
     pub fn read(dir: &Path) -> Result<Self, TraceError> {
         let link = |files: LinkFiles| {
             let mut link =
@@ -84,7 +84,7 @@ impl Drive {
         Ok(Self { links: files.map(link).collect::<Result<_, TraceError>>()? })
     }
 
-    /// The length of the longest link; `None` when nothing ever changes.
+    /// The length of the longest link; `None` if all are constant.
     pub fn length(&self) -> Option<Duration> {
         self.links.iter().filter_map(|link| link.up.length().max(link.down.length())).max()
     }
@@ -94,7 +94,7 @@ impl LinkFiles {
     /// The recordings in `dir`, ordered by link, at least one; other files are ignored.
     ///
     /// # Errors
-    /// [`TraceError`] when the directory cannot be read, no recording is there, a downlink has no
+    /// [`TraceError`] if the directory cannot be read or contains no recording, a downlink has no
     /// uplink, or one direction of a link occurs twice.
     pub fn of_directory(dir: &Path) -> Result<Vec<Self>, TraceError> {
         let failed = |source| TraceError::Read { file: dir.into(), source };
@@ -128,7 +128,7 @@ impl LinkFiles {
     /// The link and direction of a file by its name; `None` for other files.
     pub fn name_of(file: &Path) -> Option<(&str, Direction)> {
         let name = file.file_name()?.to_str()?;
-        // Macs and editors leave hidden files with the same endings beside recordings.
+        // Macs and editors leave hidden files with the same suffixes beside recordings.
         if name.starts_with('.') {
             return None;
         }
@@ -152,7 +152,7 @@ impl DriveLink {
     }
 }
 
-/// Endings of the files of a drive; the longer of two that fit comes first.
+/// Suffixes of the files of a drive; longer suffixes precede shorter ones that match too.
 const ENDINGS: [(&str, Direction); 9] = [
     (".down.csv", Direction::Down),
     (".csv", Direction::Up),
@@ -197,7 +197,7 @@ mod tests {
         drive
     }
 
-    // One test: its directories have the same name.
+    // One test, since all cases use the same directory name.
     #[test]
     fn a_directory_is_a_drive() {
         let csv = [

@@ -26,7 +26,7 @@ use crate::trace::Trace;
 /// One link between the vehicle and the other end.
 #[derive(Clone, Debug)]
 pub struct DuplexLink {
-    /// The name, unique among the links that are used together.
+    /// The name, unique among the links in use.
     pub name: String,
     /// From the vehicle.
     pub up: LinkSettings,
@@ -35,7 +35,7 @@ pub struct DuplexLink {
 }
 
 impl DuplexLink {
-    /// The link of a drive with its traces' default queues; `index` is its place, so that equal
+    /// The link of a drive with its traces' default queues; `index` is its position, so that equal
     /// links lose different packets.
     pub fn new(link: &DriveLink, index: u64, seed: u64) -> Self {
         Self {
@@ -48,16 +48,16 @@ impl DuplexLink {
     /// The links of a drive.
     ///
     /// # Errors
-    /// [`LinkError`] when the drive has no link, too many, or names that cannot be interfaces.
+    /// [`LinkError`] if the drive has no link, too many, or names that cannot be interfaces.
     pub fn of_drive(drive: &Drive, seed: u64) -> Result<Vec<Self>, LinkError> {
         let links = drive.links.iter().zip(0..);
         checked(links.map(|(link, index)| Self::new(link, index, seed)).collect())
     }
 
-    /// The links that a file describes; paths are relative to `dir`.
+    /// The links of a file; paths are relative to `dir`.
     ///
     /// # Errors
-    /// [`LinkError`] with the link, the field and the remedy.
+    /// [`LinkError`] with the link, the field and the fix.
     pub fn of_fields(fields: &[LinkFields], seed: u64, dir: &Path) -> Result<Vec<Self>, LinkError> {
         let links = fields.iter().enumerate();
         checked(
@@ -66,7 +66,7 @@ impl DuplexLink {
     }
 }
 
-/// A link as files describe it: capacity, delay and loss come from a recording, an operator or
+/// A link as described in files: capacity, delay and loss come from a recording, an operator or
 /// fixed values; fixed values override the others.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -81,7 +81,7 @@ pub struct LinkFields {
     pub operator: Option<String>,
     /// Fixed capacity from the vehicle, kbit/s.
     pub rate_kbps: Option<u64>,
-    /// Fixed capacity to the vehicle, kbit/s; absent: as from the vehicle when that is fixed.
+    /// Fixed capacity to the vehicle, kbit/s; absent: as from the vehicle if that is fixed.
     pub rate_down_kbps: Option<u64>,
     /// Fixed one-way delay, ms.
     pub delay_ms: Option<f64>,
@@ -101,7 +101,7 @@ pub struct LinkFields {
     pub far_addresses: Vec<String>,
 }
 
-/// Why a description is not valid.
+/// Why a description is invalid.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LinkError {
@@ -114,10 +114,10 @@ pub enum LinkError {
         field: &'static str,
         /// The problem.
         problem: String,
-        /// The remedy.
+        /// The fix.
         cure: &'static str,
     },
-    /// There is no link, or there are too many.
+    /// There are no links, or too many.
     #[error("{count} links; an emulation has 1 to {LINKS_MAX}")]
     Count {
         /// Their number.
@@ -166,7 +166,6 @@ impl LinkFields {
         Ok(link)
     }
 
-    /// Capacity, delay and loss in both directions, without queue, jitter and burst loss.
     fn drive_link(&self, index: usize, seed: u64, dir: &Path) -> Result<DriveLink, LinkError> {
         let unknown = Unknown::default();
         let mut link = match (&self.trace, &self.operator) {
@@ -242,11 +241,10 @@ fn refuse<T>(
     Err(LinkError::Field { link: index + 1, field, problem: problem.into(), cure })
 }
 
-/// The most links: their number is a byte of their addresses.
+/// Maximum number of links, which is a byte of their addresses.
 pub const LINKS_MAX: usize = 64;
-/// So that `NAME-far` is an interface's name.
+/// `NAME-far` must be a valid interface name.
 const NAME_BYTES_MAX: usize = 11;
-/// The period of a synthetic link in a file.
 const SYNTHETIC_LENGTH: Duration = Duration::from_secs(600);
 
 #[cfg(test)]

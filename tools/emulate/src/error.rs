@@ -38,10 +38,10 @@ pub enum TraceError {
         column: usize,
         /// The problem.
         problem: String,
-        /// The remedy.
+        /// The fix.
         cure: String,
     },
-    /// The directory holds no trace.
+    /// The directory contains no trace.
     #[error("{}: no link here; a drive is a directory with a file NAME.csv or NAME.up per link", dir.display())]
     EmptyDrive {
         /// The directory.
@@ -60,10 +60,10 @@ pub enum TraceError {
     Twice {
         /// The second file.
         file: PathBuf,
-        /// The first one.
+        /// The first file.
         other: PathBuf,
     },
-    /// The values are not a timeline.
+    /// The values do not form a timeline.
     #[error(transparent)]
     Timeline(#[from] TimelineError),
 }

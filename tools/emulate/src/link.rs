@@ -4,11 +4,11 @@
 //! push ─> [drop-tail queue, bytes] ─> [transmitter: capacity] ─> lost? ─> [propagation] ─> poll
 //! ```
 //!
-//! A trace is known in advance and the queue is first in, first out, so `push` settles when a
+//! A trace is known in advance and the queue is first in, first out, so `push` determines when a
 //! packet departs, whether it is lost and when it arrives. A packet costs two operations of an
 //! ordered map, and the link's timeout is exact.
 //!
-//! Source: the shape of mahimahi's src/frontend/link_queue.cc, with rates, delay and loss.
+//! Source: modelled on mahimahi's src/frontend/link_queue.cc, with rates, delay and loss added.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -41,7 +41,7 @@ pub struct Link<T> {
     stats: LinkStats,
 }
 
-/// Packets with their bytes, by arrival and number: those that arrive together keep their order.
+/// Packets with their bytes, by arrival and number: simultaneous packets keep their order.
 type Arriving<T> = BTreeMap<(Instant, u64), (usize, T)>;
 
 /// The settings of a [`Link`].
@@ -66,7 +66,7 @@ pub struct LinkSettings {
 pub struct Jitter {
     /// The standard deviation.
     pub deviation: Duration,
-    /// Whether packets may overtake each other; if not, a late packet delays those behind it.
+    /// Whether packets may overtake each other; if not, a late packet delays all later ones.
     pub reorders: bool,
 }
 
@@ -127,13 +127,13 @@ impl<T> Link<T> {
         }
     }
 
-    /// Takes in a packet of `bytes` bytes. `now` must not descend.
+    /// Accepts a packet of `bytes` bytes. `now` must not decrease.
     ///
-    /// `Ok` does not mean that it will arrive: a sender does not learn of loss on the way.
+    /// `Ok` does not mean that it will arrive: a sender does not learn of loss in transit.
     ///
     /// # Errors
-    /// [`DropReason::LinkQueueFull`] when the queue has no room, [`DropReason::LinkLoss`] when the
-    /// link is dead or the packet exceeds the MTU. Both are counted.
+    /// [`DropReason::LinkQueueFull`] if the queue has no room, [`DropReason::LinkLoss`] if the link
+    /// is dead or the packet exceeds the MTU. Both are counted.
     pub fn push(&mut self, now: Instant, bytes: usize, packet: T) -> Result<(), DropReason> {
         self.forget_departed(now);
         let number = self.stats.pushed;
@@ -176,7 +176,7 @@ impl<T> Link<T> {
         Some(packet)
     }
 
-    /// When the next packet arrives; `None` if no packet will.
+    /// When the next packet arrives; `None` without a packet.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let (&(at, _), _) = self.arriving.first_key_value()?;
         (at < Instant::FAR_FUTURE).then_some(at)
@@ -184,7 +184,7 @@ impl<T> Link<T> {
 
     /// Kills or revives the link.
     ///
-    /// A dead link silently loses what it holds and what is pushed, like an unplugged modem. (A
+    /// A dead link silently loses its contents and further packets, like an unplugged modem. (A
     /// modem without coverage keeps its queue: that is a trace with capacity zero.)
     pub fn set_dead(&mut self, now: Instant, dead: bool) {
         if dead && !self.dead {

@@ -10,21 +10,22 @@ use crate::error::TraceError;
 use crate::mahimahi::parse_mahimahi;
 use crate::trace::Trace;
 
-/// The largest file that is read as a trace, bytes.
+/// The largest accepted trace file, bytes.
 pub const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// Reads the delivery opportunities of a Mahimahi trace.
 ///
 /// # Errors
-/// [`TraceError`] when the file cannot be read, is too large or breaks its format.
+/// [`TraceError`] if the file cannot be read, is too large or breaks its format.
 pub fn read_mahimahi(file: &Path) -> Result<Opportunities, TraceError> {
     parse_mahimahi(&file.display().to_string(), &read(file)?)
 }
 
-/// Reads a CSV trace (`.csv`) or else Mahimahi's format, to which `unknown` adds delay and loss.
+/// Reads a CSV trace (`.csv`), or otherwise Mahimahi's format, to which `unknown` adds delay and
+/// loss.
 ///
 /// # Errors
-/// [`TraceError`] when the file cannot be read, is too large or breaks its format.
+/// [`TraceError`] if the file cannot be read, is too large or breaks its format.
 pub fn read_trace(file: &Path, unknown: Unknown) -> Result<Trace, TraceError> {
     if file.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv")) {
         return parse_csv(&file.display().to_string(), &read(file)?, unknown);
@@ -47,7 +48,7 @@ fn read(file: &Path) -> Result<String, TraceError> {
 /// The bytes of a file, at most `bytes_max`, which also bounds devices and pipes.
 ///
 /// # Errors
-/// When the file cannot be read, and [`io::ErrorKind::FileTooLarge`].
+/// If the file cannot be read, and [`io::ErrorKind::FileTooLarge`].
 pub fn read_at_most(file: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(file)?.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;

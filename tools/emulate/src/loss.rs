@@ -2,8 +2,8 @@
 
 use crate::random::Random;
 
-/// The Gilbert-Elliott channel: a good and a bad state with a loss each, which change from packet
-/// to packet.
+/// The Gilbert-Elliott channel: a good and a bad state, each with its own loss, which change from
+/// packet to packet.
 ///
 /// ```text
 ///          enter_bad

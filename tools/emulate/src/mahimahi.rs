@@ -1,6 +1,6 @@
 //! Mahimahi's traces: one line per delivery opportunity of 1,500 bytes, its time in ms.
 //!
-//! Times may repeat; the last one is the period after which the trace repeats. The format has
+//! Times may repeat; the last time is the period after which the trace repeats. The format has
 //! neither delay nor loss.
 //!
 //! Source: mahimahi, src/frontend/link_queue.cc.
@@ -16,7 +16,7 @@ use crate::trace::Trace;
 /// Parses the delivery opportunities in `text`; errors name `file`.
 ///
 /// # Errors
-/// [`TraceError::Format`] with the location and the remedy.
+/// [`TraceError::Format`] with the location and the fix.
 pub fn parse_mahimahi(file: &str, text: &str) -> Result<Opportunities, TraceError> {
     let error = |line: usize, problem: String, cure: &str| TraceError::Format {
         file: file.into(),
@@ -50,7 +50,7 @@ pub fn parse_mahimahi(file: &str, text: &str) -> Result<Opportunities, TraceErro
 
 /// One pass of the capacity of `trace` in Mahimahi's format.
 ///
-/// An opportunity is written at the first whole ms at which its bytes are there, and one at the
+/// An opportunity is written at the first whole ms at which its bytes are available, and one at the
 /// end, which is the period: up to [`Opportunities::BYTES`] more than the trace has.
 pub fn format_mahimahi(trace: &Trace) -> String {
     let length = trace.one_pass();
@@ -74,18 +74,15 @@ pub fn format_mahimahi(trace: &Trace) -> String {
     lines.finish(nanos(length))
 }
 
-/// Collects lines.
 #[derive(Debug, Default)]
 struct Lines {
     text: String,
-    /// The time of the last line.
     ms: u64,
     /// The budget since the last opportunity, in bit/s x ns.
     gathered: u128,
 }
 
 impl Lines {
-    /// Adds `bytes` at `at` ns.
     fn fill(&mut self, at: u64, bytes: u64) {
         self.gathered += u128::from(bytes) * 8 * NANOS;
         while self.gathered >= OPPORTUNITY {
@@ -154,7 +151,8 @@ mod tests {
         let rates = [(0, 1_000), (18, 10_000), (21, 0)].map(|(at, r)| (ms(at), Rate::from_kbps(r)));
         let rates = Timeline::new(rates, ms(40), AtEnd::Repeat).unwrap();
         let trace = Trace::constant(Rate::ZERO, ms(1)).with_capacity(Capacity::Rates(rates));
-        // Half of one is there at 18 ms; the last one makes the period and carries the rest.
+        // Half of an opportunity is available at 18 ms; the last one marks the period and carries
+        // the rest.
         assert_eq!(written(&trace), [12, 19, 20, 21, 40]);
     }
 

@@ -1,4 +1,4 @@
-//! Seeded random numbers in the distributions that links and applications need.
+//! Seeded random numbers in the distributions needed by links and applications.
 
 use rand_core::{RngCore, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -14,7 +14,7 @@ impl Random {
         Self(Pcg64Mcg::seed_from_u64(seed))
     }
 
-    /// The generator of part `index` of what `seed` describes.
+    /// The generator of part `index` of `seed`, independent of the other parts.
     pub fn part(seed: u64, index: u64) -> Self {
         Self::new(SplitMix64::word(seed, index))
     }
@@ -39,7 +39,7 @@ impl Random {
         -mean * (1.0 - self.unit()).ln()
     }
 
-    /// 1, 2, 3, ... with the given `mean` (at least 1), each step equally likely to be the last.
+    /// 1, 2, 3, ... with the given `mean` (at least 1); each step is equally likely to be the last.
     pub fn geometric(&mut self, mean: f64) -> u64 {
         if mean <= 1.0 {
             return 1;

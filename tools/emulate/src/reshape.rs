@@ -1,12 +1,12 @@
-//! A part of a recording, a coarser one, or another kind of capacity.
+//! Part of a recording, coarser steps, or another kind of capacity.
 //!
 //! ```text
 //! rates          10 Mbit/s ────────┐ 4 Mbit/s ──────
-//!   with_opportunities(1 ms)  1250 1250 1250 | 500 500 ...   what came in each step leaves at its end
+//!   with_opportunities(1 ms)  1250 1250 1250 | 500 500 ...   the bytes of each step leave at its end
 //!   with_rates(100 ms)        the mean of each step
 //! ```
 //!
-//! All give one pass that then repeats; no byte is lost or gained but for the last fraction of one.
+//! Each result is one pass, which repeats. No byte is lost or gained, except for a last fraction.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ impl Trace {
                 let slots = opportunities
                     .until(end)
                     .map(|(at, bytes)| (nanos(at), bytes))
-                    // An opportunity at the very beginning serves packets of the part before.
+                    // An opportunity at the very beginning serves packets of the preceding part.
                     .filter(|&(at, _)| at > from || from == 0)
                     .map(|(at, bytes)| (Duration::from_nanos(at - from), bytes));
                 let part = Opportunities::with_bytes(slots, Duration::from_nanos(lasting));
@@ -52,7 +52,7 @@ impl Trace {
     }
 
     /// One pass with a delivery opportunity at the end of each `step` (above 0), of the whole bytes
-    /// that the link could carry in it.
+    /// that the link could carry in that step.
     #[must_use]
     pub fn with_opportunities(&self, step: Duration) -> Self {
         let length = self.one_pass();
@@ -60,7 +60,7 @@ impl Trace {
         let slots = self.capacity().mean_rates(step, length).into_iter().map(|bps| {
             let end = begin.saturating_add(step).min(length);
             sum += bps / 8.0 * (end - begin).as_secs_f64();
-            // A sum of rates may fall short of a whole byte by rounding alone.
+            // Rounding alone may make a sum of rates fall short of a whole byte.
             let bytes = (sum - given + 1e-6).floor().max(0.0);
             given += bytes;
             begin = end;
@@ -85,7 +85,7 @@ impl Trace {
         ))
     }
 
-    /// Length of one pass, a second for a trace that never changes.
+    /// Length of one pass; a second for a constant trace.
     pub(crate) fn one_pass(&self) -> Duration {
         self.length().unwrap_or(CONSTANT).max(Duration::from_nanos(1))
     }
@@ -119,7 +119,6 @@ fn repeating<V: Copy + PartialEq>(
     Timeline::of_changes(steps, length).expect("steps ascend from zero, all before the end")
 }
 
-/// Length of a trace that never changes.
 const CONSTANT: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

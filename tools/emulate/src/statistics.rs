@@ -1,4 +1,4 @@
-//! The statistics of recordings that studies of driving publish.
+//! Statistics of recordings, as published in studies of driving.
 //!
 //! ```text
 //! capacity ──> half seconds ─┬─> quantiles, autocorrelation after 0.5, 5 and 10 s
@@ -48,19 +48,19 @@ pub struct TraceStatistics {
 pub struct CapacityQuantiles {
     /// The mean.
     pub mean: f64,
-    /// Less 5 % of the time.
+    /// Exceeded 95 % of the time.
     pub p5: f64,
-    /// Less a quarter of the time.
+    /// Exceeded three quarters of the time.
     pub p25: f64,
     /// The median.
     pub p50: f64,
-    /// Less three quarters of the time.
+    /// Exceeded a quarter of the time.
     pub p75: f64,
-    /// Less 95 % of the time.
+    /// Exceeded 5 % of the time.
     pub p95: f64,
 }
 
-/// Correlation of the capacity with itself some time later, -1..=1; `None` when recordings are too
+/// Correlation of the capacity with itself after a delay, -1..=1; `None` if recordings are too
 /// short or nothing changes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Autocorrelation {
@@ -130,20 +130,20 @@ pub struct Lengths {
     pub max: f64,
 }
 
-/// Loss as a probe each 200 ms sees it.
+/// Loss as seen by a probe each 200 ms.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct LossStatistics {
     /// The share of probes lost, 0..=1.
     pub share: f64,
-    /// The share lost among those that follow a lost one; `None` when none is lost.
+    /// The share lost among probes that follow a lost one; `None` without loss.
     pub after_a_loss: Option<f64>,
-    /// How many are lost in a row on average; `None` when none is lost.
+    /// Mean number of probes lost in a row; `None` without loss.
     pub burst_probes: Option<f64>,
     /// The longest time in which at least every other packet was lost.
     pub longest_seconds: f64,
 }
 
-/// Round trips on idle links, as a probe each 200 ms sees them.
+/// Round trips on idle links, as seen by a probe each 200 ms.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct RoundTripStatistics {
     /// Round-trip times, ms.
@@ -154,17 +154,18 @@ pub struct RoundTripStatistics {
     pub spike_seconds: Option<Lengths>,
 }
 
-/// Dependence of two links of a drive.
+/// Dependence between two links of a drive.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PairStatistics {
-    /// Correlation of their capacities over half seconds, -1..=1; `None` where one never changes.
+    /// Correlation of their capacities over half seconds, -1..=1; `None` if one is constant.
     pub correlation: Option<f64>,
     /// The share of half seconds in which both are below 1 Mbit/s, 0..=1.
     pub both_low: f64,
 }
 
 impl TraceStatistics {
-    /// Statistics of one pass of all `traces`, of each at most [`LENGTH_MAX`]; `None` without any.
+    /// Statistics of one pass of each of `traces`, at most [`LENGTH_MAX`] of each; `None` without
+    /// any.
     pub fn of<'a>(traces: impl IntoIterator<Item = &'a Trace>) -> Option<Self> {
         let mut pool = Pool::default();
         for trace in traces {
@@ -174,7 +175,6 @@ impl TraceStatistics {
     }
 }
 
-/// Sums over recordings.
 #[derive(Debug, Default)]
 struct Pool {
     seconds: f64,
@@ -183,7 +183,7 @@ struct Pool {
     dips: Vec<f64>,
     gaps_ms: Vec<f64>,
     delays_ms: Vec<f64>,
-    /// Sums over probes: all, lost, lost after a lost one, lost after a delivered one.
+    /// Numbers of probes: all, lost, lost after a lost one, lost after a delivered one.
     probes: f64,
     lost: f64,
     lost_again: f64,
@@ -260,7 +260,7 @@ impl Pool {
 }
 
 impl RoundTripStatistics {
-    /// Statistics of all `links`, each an uplink and a downlink, of each at most [`LENGTH_MAX`];
+    /// Statistics of all `links`, each an uplink and a downlink, at most [`LENGTH_MAX`] of each;
     /// `None` without any.
     pub fn of<'a>(links: impl IntoIterator<Item = (&'a Trace, &'a Trace)>) -> Option<Self> {
         let (mut all, mut spikes, mut seconds) = (Vec::new(), Vec::new(), 0.0);
@@ -284,7 +284,7 @@ impl RoundTripStatistics {
 }
 
 impl PairStatistics {
-    /// Statistics of two links at the same time, over one pass of the longer one, at most
+    /// Statistics of two simultaneous links, over one pass of the longer one, at most
     /// [`LENGTH_MAX`].
     pub fn of(one: &Trace, other: &Trace) -> Self {
         let length = analysed(one.length().max(other.length()));
@@ -317,7 +317,7 @@ impl Lengths {
     }
 }
 
-/// The lengths of times without capacity, ms, in the first `length` of `capacity`.
+/// Durations without capacity, ms, in the first `length` of `capacity`.
 fn gaps(capacity: &Capacity, length: Duration) -> Vec<f64> {
     let end = nanos(length);
     let mut gaps = Vec::new();
@@ -369,18 +369,17 @@ fn millis(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
-/// The most of a recording that counts.
+/// The evaluated part of a recording, at most.
 pub const LENGTH_MAX: Duration = Duration::from_secs(24 * 3_600);
-/// The length that counts of a trace that never changes.
+/// The evaluated part of a constant trace.
 const CONSTANT: Duration = Duration::from_secs(1);
-/// The step over which capacity is averaged.
 const BIN: Duration = Duration::from_millis(500);
 /// Lags of the autocorrelation, in [`BIN`]s.
 const LAGS: [usize; 3] = [1, 10, 20];
 const PROBE: Duration = Duration::from_millis(200);
 /// The threshold of a dip, bit/s.
 const LOW_BPS: f64 = 1e6;
-/// The height above the median from which a round-trip time is a spike, ms.
+/// A round-trip time this far above the median is a spike, ms.
 const SPIKE_MS: f64 = 100.0;
 
 #[cfg(test)]

@@ -3,13 +3,13 @@
 //! ```text
 //! seed ─┬─> shared by all links ──┐
 //!       └─> of each link alone ───┴─> normal score ─> quantiles of the operator ─> capacity ─┐
-//!       ├─> handovers, scheduling gaps: pauses, after a gap the bytes that waited ───────────┼─> Trace
+//!       ├─> handovers, scheduling gaps: pauses, after a gap the queued bytes ────────────────┼─> Trace
 //!       ├─> round-trip time: slow wander and spikes with a heavy tail ───────────────────────┤
 //!       └─> loss: blackouts of some hundred ms to half a minute ─────────────────────────────┘
 //! ```
 //!
 //! The shared part makes operators weakly dependent: most in slow changes (the terrain), least in
-//! fast ones (the other users of a cell).
+//! fast changes (other users of a cell).
 //!
 //! Source: the targets are the published statistics of the PAM 2025 multi-carrier driving data set
 //! (uplink throughput, RTT and loss of three US operators); delivery gaps of LTE are those of
@@ -61,18 +61,18 @@ fn trace_of(
     )
 }
 
-/// How a link of one drive differs from its operator's others.
+/// How a link of one drive differs from other links of its operator.
 struct Character {
-    /// Added to the normal score of its capacity.
+    /// Added to the normal score of the capacity.
     level: f64,
     components: &'static [Component],
     /// Factor of the components' variation.
     volatility: f64,
-    /// Factor of the components' shared part: 0 none, 1 all.
+    /// Factor of the components' shared part, 0 to 1.
     shared: f64,
     /// The deviation of the capacity's logarithm within half a second.
     flicker: f64,
-    /// Whether gaps begin at a [`STEP`] and last whole ones.
+    /// Whether gaps begin at a [`STEP`] and last whole steps.
     in_steps: bool,
     /// The round-trip time between spikes.
     wander: Wander,
@@ -84,9 +84,9 @@ struct Character {
 struct Wander {
     /// The deviation of the lasting part.
     deviation: f64,
-    /// The share of it that is left at the next [`PROBE`].
+    /// The share of it that remains at the next [`PROBE`].
     keep: f64,
-    /// The deviation of each probe's own part.
+    /// The deviation of each probe's independent part.
     noise: f64,
 }
 
@@ -130,7 +130,7 @@ fn normal_scores(
 }
 
 /// Scatters `rates`, one per [`STEP`], by `deviation` of their logarithm; the mean of each half
-/// second stays.
+/// second is preserved.
 fn flicker(random: &mut Random, deviation: f64, rates: &mut [f64]) {
     if deviation <= 0.0 {
         return;
@@ -152,8 +152,8 @@ fn flicker(random: &mut Random, deviation: f64, rates: &mut [f64]) {
 
 /// One-way delays, a value per [`PROBE`].
 ///
-/// Spikes start at random with a Pareto-distributed height and halve from value to value, but fall
-/// no faster than packets that wait for each other can arrive.
+/// Spikes start at random with a Pareto-distributed height and halve from value to value, but not
+/// faster than packets queued behind each other can arrive.
 fn delays(
     random: &mut Random,
     rtt: &RttQuantiles,
@@ -172,7 +172,7 @@ fn delays(
         if random.chance(chance) {
             let height =
                 RttQuantiles::SPIKE_MS * (1.0 - random.unit()).powf(-1.0 / spikes.exponent);
-            // High spikes last longer for that reason, and are rarer in return.
+            // High spikes therefore last longer, and are rarer in return.
             if random.chance(spikes.kept(height, FALL_MS_MAX)) {
                 spike = spike.max(height.min(SPIKE_MS_MAX));
             }
@@ -183,11 +183,11 @@ fn delays(
     stepped(values, PROBE, length)
 }
 
-/// Loss of everything for whole [`PROBE`]s at a time.
+/// Total loss for whole [`PROBE`]s at a time.
 fn blackouts(random: &mut Random, operator: &Operator, length: Duration) -> Timeline<f64> {
     let burst = operator.loss_burst_probes.max(1.0);
     let begins = operator.loss / (1.0 - operator.loss) / burst;
-    // One burst in ten is eight times as long and makes the tail.
+    // One burst in ten is eight times as long and forms the tail.
     let short = (burst / 1.7).max(1.0);
     let long = (burst - 0.9 * short) * 10.0;
     let mut left = 0;
@@ -224,7 +224,6 @@ const COMPONENTS: [Component; 3] = [
     Component { weight: 0.06, memory_seconds: 2.0, shared: 0.1 },
 ];
 
-/// Step of the capacity.
 const STEP: Duration = Duration::from_millis(100);
 /// Step of delay and loss: the interval of the probes that recorded them.
 const PROBE: Duration = Duration::from_millis(200);
@@ -232,11 +231,11 @@ const PROBE: Duration = Duration::from_millis(200);
 const RTT_WANDER: f64 = 0.12;
 /// Twice the length of a probe, since a delay is half a round-trip time.
 const FALL_MS_MAX: f64 = 400.0;
-/// The share of a capacity's deviation within half a second that is left after a [`STEP`].
+/// The share of a capacity's deviation within half a second that remains after a [`STEP`].
 const FLICKER_KEEP: f64 = 0.5;
 const SPIKE_MS_MAX: f64 = 15_000.0;
 
-// Parts of a seed, so that each source of chance has its own generator.
+// Parts of a seed, so that each source of randomness has its own generator.
 const SCORES: u64 = 0;
 const PAUSES: u64 = 100;
 const DELAY: u64 = 101;

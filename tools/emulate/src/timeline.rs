@@ -4,20 +4,19 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-/// What follows the end of a recording.
+/// Behaviour after the end of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtEnd {
     /// The recording starts again.
     Repeat,
-    /// The last value of the recording stays.
+    /// The last value of the recording holds.
     Hold,
 }
 
-/// A value that is constant between the times at which it changes. Times count from the start of
-/// the recording.
+/// A value that is constant between known times, counted from the start of the recording.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timeline<V> {
-    /// Begin in ns and value; ascending, the first at 0.
+    /// Start in ns and value; ascending, the first at 0.
     steps: Vec<(u64, V)>,
     /// Length of a pass in ns; later than the last step.
     length: u64,
@@ -27,18 +26,18 @@ pub struct Timeline<V> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Span<V> {
     pub value: V,
-    /// When the next value begins, ns since the start; `None` if it lasts for ever.
+    /// When the next value begins, ns since the start; `None` if the value never changes.
     pub end: Option<u64>,
 }
 
-/// Why steps are not a timeline.
+/// Why steps do not form a timeline.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TimelineError {
     /// The timeline has no step.
     #[error("a timeline needs at least one value")]
     Empty,
-    /// A step does not begin after the one before it, or the first not at zero.
+    /// A step does not begin after the previous one, or the first step not at zero.
     #[error(
         "value {index} begins at {at:?}: the first must begin at 0 and each later than the one before"
     )]
@@ -48,7 +47,7 @@ pub enum TimelineError {
         /// When the step begins.
         at: Duration,
     },
-    /// The end does not come after the last step.
+    /// The end does not follow the last step.
     #[error("the end at {length:?} must be later than the last value's begin")]
     TooShort {
         /// The end.
@@ -62,11 +61,11 @@ impl<V: Copy> Timeline<V> {
         Self { steps: vec![(0, value)], length: u64::MAX, at_end: AtEnd::Hold }
     }
 
-    /// A timeline of `steps`, each a begin and a value, that ends at `length`.
+    /// A timeline of `steps`, each a start and a value, that ends at `length`.
     ///
     /// # Errors
-    /// [`TimelineError`] unless the first step is at zero, each is later than the one before, and
-    /// `length` is later than all.
+    /// [`TimelineError`] unless the first step is at zero, each step is later than the previous
+    /// one, and `length` is later than all.
     pub fn new(
         steps: impl IntoIterator<Item = (Duration, V)>,
         length: Duration,
@@ -94,7 +93,7 @@ impl<V: Copy> Timeline<V> {
         self.span(nanos(time)).value
     }
 
-    /// How long one pass takes; `None` when the value never changes.
+    /// How long one pass takes; `None` if the value is constant.
     pub fn length(&self) -> Option<Duration> {
         (self.steps.len() > 1 || self.length != u64::MAX).then(|| Duration::from_nanos(self.length))
     }
@@ -150,8 +149,8 @@ impl<V: Copy> Timeline<V> {
 }
 
 impl<V: Copy + PartialEq> Timeline<V> {
-    /// A timeline of `values`, each with its begin, that repeats after `length`; those equal to the
-    /// one before are left out.
+    /// A timeline of `values`, each with its start, that repeats after `length`; values equal to
+    /// the previous one are left out.
     ///
     /// # Errors
     /// Those of [`Timeline::new`].

@@ -64,7 +64,7 @@ impl Trace {
         &self.loss
     }
 
-    /// How long one pass takes; `None` when nothing ever changes.
+    /// How long one pass takes; `None` if all values are constant.
     pub fn length(&self) -> Option<Duration> {
         self.capacity.length().max(self.delay.length()).max(self.loss.length())
     }
@@ -72,7 +72,7 @@ impl Trace {
     /// A queue of 500 ms at the mean rate, at least [`Trace::QUEUE_BYTES_MIN`].
     ///
     /// Cellular modems and base stations buffer some hundreds of milliseconds up to a second, which
-    /// hides scheduling gaps and makes delay grow before packets are lost.
+    /// hides scheduling gaps and increases delay before packets are lost.
     pub fn default_queue_bytes(&self) -> usize {
         let bytes = self.capacity.mean_rate().bytes_in(Duration::from_millis(500));
         usize::try_from(bytes).unwrap_or(usize::MAX).max(Self::QUEUE_BYTES_MIN)

@@ -1,7 +1,7 @@
 //! Recorded drives and Mahimahi's own traces.
 //!
-//! `ROADWEAVE_TRACES` names a directory with `drives/*/*.csv` and `saturator/*.mm`; without it
-//! these tests are skipped.
+//! `ROADWEAVE_TRACES` is the path of a directory with `drives/*/*.csv` and `saturator/*.mm`;
+//! without it these tests are skipped.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests, whose failure is the test's")]
 
@@ -58,7 +58,7 @@ fn replay(drive: &Drive, rate: Rate) -> u64 {
 fn a_synthetic_drive_carries_a_stream_and_repeats() {
     let drive = Drive::synthetic(1, &Operator::ALL, Duration::from_secs(90));
     let delivered = replay(&drive, Rate::from_kbps(30_000));
-    // 90 s of 30 Mbit/s are 260 thousand packets; no link carries all of them or none.
+    // 90 s of 30 Mbit/s are 260 thousand packets; every link carries some, no link all of them.
     assert!((100_000..4 * 259_600).contains(&delivered), "{delivered}");
     assert_eq!(delivered, replay(&drive, Rate::from_kbps(30_000)));
 }

@@ -79,7 +79,7 @@ fn bytes_are_delivery_opportunities_and_the_last_row_ends_the_recording() {
     let at = |at| (trace.delay().at(at), trace.loss().at(at));
     assert_eq!(at(ms(0)), (Duration::from_micros(21_500), 0.5));
     assert_eq!(at(ms(9)), (ms(30), 0.5));
-    // The next pass: delay and loss of the last row do not count.
+    // The next pass; delay and loss of the last row do not count.
     assert_eq!(at(ms(10)), at(ms(0)));
     assert_eq!(trace.length(), Some(ms(10)));
 }

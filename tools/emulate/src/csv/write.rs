@@ -9,10 +9,10 @@ use crate::timeline::{Timeline, nanos};
 use crate::trace::Trace;
 
 /// One pass of `trace` as CSV: `t_ms,capacity_kbps,delay_ms,loss`, or with `bytes` instead of the
-/// capacity when the trace has delivery opportunities.
+/// capacity if the trace has delivery opportunities.
 ///
-/// Reading it gives an equal trace when capacity, delay and loss have the same length. With rates,
-/// the last value is written twice when it would otherwise last too long or too short.
+/// Reading it gives an equal trace if capacity, delay and loss have the same length. With rates,
+/// the last value is written twice if it would otherwise last too long or too short.
 pub fn format_csv(trace: &Trace) -> String {
     let length = trace.length().map_or(CONSTANT_NANOS, nanos);
     let mut times = changes(trace, length);
@@ -51,7 +51,7 @@ pub fn format_csv(trace: &Trace) -> String {
     }
 }
 
-/// A row for each of `times`, with changes of delay and loss alone, and none at `length`.
+/// A row for each of `times`, with changed delays and losses only, and none at `length`.
 fn rows(
     header: &str,
     trace: &Trace,
@@ -80,7 +80,7 @@ fn rows(
     text
 }
 
-/// The times in ns at which a rate, delay or loss changes within one pass; zero is among them.
+/// The times in ns at which a rate, delay or loss changes within one pass, zero included.
 fn changes(trace: &Trace, length: u64) -> BTreeSet<u64> {
     let mut times = BTreeSet::from([0]);
     add_changes(trace.delay(), length, &mut times);
@@ -108,5 +108,5 @@ fn millis(text: &mut String, nanos: u64) {
     }
 }
 
-/// Length in ns of a trace that never changes.
+/// Length in ns of a constant trace.
 const CONSTANT_NANOS: u64 = 1_000_000_000;

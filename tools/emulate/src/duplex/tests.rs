@@ -1,6 +1,5 @@
 use super::*;
 
-/// A file with links alone.
 #[derive(Deserialize)]
 struct File {
     #[serde(default)]

@@ -21,7 +21,7 @@ fn mbps(rate: u64, delay_ms: u32) -> Trace {
     Trace::constant(Rate::from_kbps(rate * 1_000), MS * delay_ms)
 }
 
-/// Rates in kbit/s with the ms at which they begin.
+/// Rates in kbit/s, each with its start in ms.
 fn rates<const N: usize>(kbps: [(u32, u64); N], length_ms: u32, at_end: AtEnd) -> Capacity {
     let rates = kbps.map(|(at, kbps)| (MS * at, Rate::from_kbps(kbps)));
     Capacity::Rates(Timeline::new(rates, MS * length_ms, at_end).unwrap())
@@ -31,7 +31,7 @@ fn opportunities(opportunities: Option<Opportunities>) -> Trace {
     mbps(0, 0).with_capacity(Capacity::Opportunities(opportunities.unwrap()))
 }
 
-/// Everything that arrives, each with the time of its arrival.
+/// All arriving packets with their arrival times.
 fn drain(link: &mut Link<u32>) -> Vec<(Instant, u32)> {
     let mut arrived = Vec::new();
     while let Some(at) = link.poll_timeout() {
@@ -41,7 +41,7 @@ fn drain(link: &mut Link<u32>) -> Vec<(Instant, u32)> {
     arrived
 }
 
-/// Pushed packets: ms, bytes. They are numbered from 0.
+/// Pushes packets of (ms, bytes), numbered from 0.
 fn push(link: &mut Link<u32>, packets: &[(u64, usize)]) {
     for (&(at, bytes), number) in packets.iter().zip(0..) {
         link.push(Instant::from_millis(at), bytes, number).unwrap();
@@ -92,7 +92,7 @@ fn the_queue_drops_its_tail_and_counts_it() {
     assert_eq!(link.push(Instant::ZERO, 1_500, 1), Ok(()));
     assert_eq!(link.push(Instant::ZERO, 1_500, 2), Ok(()));
     assert_eq!(link.push(Instant::ZERO, 1_500, 3), Err(DropReason::LinkQueueFull));
-    // A millisecond later the first has departed, though it has not arrived.
+    // A millisecond later the first packet has departed, though it has not arrived.
     assert_eq!(link.push(Instant::from_millis(1), 1_500, 4), Ok(()));
     assert_eq!(drain(&mut link).iter().map(|a| a.1).collect::<Vec<_>>(), [1, 2, 4]);
     assert_eq!(link.stats().dropped.get(DropReason::LinkQueueFull), 1);
@@ -107,7 +107,7 @@ fn a_falling_delay_does_not_reorder() {
     push(&mut link, &std::array::from_fn::<_, 20, _>(|at| (at as u64, 100)));
     let arrived = drain(&mut link);
     assert!(arrived.is_sorted_by_key(|a| a.1), "{arrived:?}");
-    // The last packet with the long delay, sent at 9 ms, holds up those behind it.
+    // The last packet with the long delay, sent at 9 ms, holds up later ones.
     assert_eq!(arrived[15].0.as_nanos() / 1_000_000, 109);
 }
 
@@ -180,11 +180,11 @@ fn opportunities_serve_what_waits_and_not_what_comes_later() {
         push(&mut link, packets);
         check_arrivals(&mut link, expected_ms);
     };
-    // 2,000 bytes need both opportunities of 5 ms, the rest of which serves 900 of the next packet.
+    // 2,000 bytes need both opportunities of 5 ms; their rest serves 900 bytes of the next packet.
     check(full(&[5, 5, 10]), &[(0, 2_000), (0, 900), (0, 1_500), (0, 1_000)], &[5, 5, 10, 15]);
-    // A packet that comes at 5 ms has missed that opportunity; the third pass has 25 and 30 ms.
+    // A packet pushed at 5 ms has missed that opportunity; the third pass has 25 and 30 ms.
     check(full(&[5, 10]), &[(5, 100), (22, 100)], &[10, 25]);
-    // One at zero falls together with the last of the pass before.
+    // An opportunity at zero coincides with the last one of the previous pass.
     check(full(&[0, 10]), &[(0, 1_500); 4], &[10, 10, 20, 20]);
     // 1,000 at 2 ms and 3,000 at 4 ms carry the first two and 1,500 of the third's 2,000.
     let packets = [1_500, 1_000, 2_000, 500, 3_000].map(|bytes| (0, bytes));
@@ -210,7 +210,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A link with everything that can happen in it.
+/// A link with all features in use.
 fn busy_link(seed: u64, reorders: bool) -> Link<u32> {
     let capacity = rates([(0, 8_000), (40, 0), (60, 900)], 90, AtEnd::Repeat);
     link_with(mbps(1, 4).with_capacity(capacity), |settings| {
@@ -289,7 +289,7 @@ fn what_waits_at_a_restart_departs_by_the_trace_as_it_begins() {
 fn what_is_on_its_way_at_a_restart_arrives_before_what_waited() {
     let mut link = link(mbps(12, 50));
     push(&mut link, &[(0, 1_500); 3]);
-    // The first has departed at 1 ms and arrives at 51 ms, although the delay is 10 ms from now on.
+    // The first has departed at 1 ms and arrives at 51 ms, although the delay is now 10 ms.
     link.restart_with(Instant::from_millis(1), mbps(12, 10));
     check_arrivals(&mut link, &[51, 51, 51]);
 }

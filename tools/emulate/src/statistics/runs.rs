@@ -5,20 +5,20 @@
 pub struct Quantiles(Vec<f64>);
 
 impl Quantiles {
-    /// Those of `values`.
+    /// Sorts `values`.
     pub fn of(mut values: Vec<f64>) -> Self {
         values.sort_unstable_by(f64::total_cmp);
         Self(values)
     }
 
-    /// The smallest value that at least the share `share` (0..=1) of all does not exceed; 0 if
-    /// there is none.
+    /// The smallest value that at least the share `share` (0..=1) of all values does not exceed; 0
+    /// without values.
     pub fn at(&self, share: f64) -> f64 {
         let rank = (share * self.0.len() as f64).ceil() as usize;
         self.0.get(rank.max(1) - 1).copied().unwrap_or_default()
     }
 
-    /// The mean; 0 if there is no value.
+    /// The mean; 0 without values.
     pub fn mean(&self) -> f64 {
         self.0.iter().sum::<f64>() / self.0.len().max(1) as f64
     }
@@ -40,7 +40,7 @@ pub(super) fn correlation(one: &[f64], other: &[f64]) -> Option<f64> {
         of_one += a * a;
         of_other += b * b;
     }
-    // Rounding alone may leave a trace of variance in equal values.
+    // Rounding alone may leave a tiny variance in equal values.
     let varies = |sum: f64, mean: f64| sum > (mean * mean).max(f64::MIN_POSITIVE) * 1e-18;
     let known = varies(of_one, mean_one) && varies(of_other, mean_other);
     known.then(|| (both / (of_one * of_other).sqrt()).clamp(-1.0, 1.0))

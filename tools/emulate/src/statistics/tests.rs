@@ -7,7 +7,7 @@ use crate::timeline::{AtEnd, Timeline};
 const S: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
 
-/// Values with the ms at which they begin.
+/// Each value with its start in ms.
 fn timeline<V: Copy>(steps: &[(u32, V)], seconds: u32) -> Timeline<V> {
     let steps = steps.iter().map(|&(at, value)| (MS * at, value));
     Timeline::new(steps, S * seconds, AtEnd::Repeat).unwrap()
@@ -17,7 +17,7 @@ fn constant() -> Trace {
     Trace::constant(Rate::from_kbps(8_000), MS * 20)
 }
 
-/// Rates in kbit/s with the ms at which they begin.
+/// Each rate in kbit/s with its start in ms.
 fn with_rates(kbps: &[(u32, u64)], seconds: u32) -> Trace {
     let rates: Vec<(u32, Rate)> =
         kbps.iter().map(|&(at, kbps)| (at, Rate::from_kbps(kbps))).collect();
@@ -45,7 +45,7 @@ fn what_never_changes_has_one_value_and_no_events() {
 
 #[test]
 fn dips_are_counted_in_half_seconds_and_gaps_to_the_nanosecond() {
-    // Dips of 1 s and 2.5 s; the second begins with 150 ms of nothing; 60 ms of it do not make one.
+    // Dips of 1 s and 2.5 s; the second begins with 150 ms of zero; 60 ms of zero are not a dip.
     let rates = [
         (0, 9_000),
         (10_000, 500),
@@ -103,7 +103,7 @@ fn loss_is_told_with_its_bursts() {
     let LossStatistics { share, after_a_loss, burst_probes, longest_seconds } = of(&burst).loss;
     assert!((share - 2.0 / 60.0).abs() < 1e-9, "{share}");
     assert_eq!((after_a_loss, burst_probes, longest_seconds), (Some(0.9), Some(10.0), 2.0));
-    // Of 2 % lost at random, 2 % follow another.
+    // Of 2 % random losses, 2 % follow another loss.
     let even = constant().with_loss(Timeline::constant(0.02));
     let loss = TraceStatistics::of([&even.part(Duration::ZERO, S * 600)]).unwrap().loss;
     assert!((loss.after_a_loss.unwrap() - 0.02).abs() < 1e-4, "{loss:?}");

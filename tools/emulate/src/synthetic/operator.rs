@@ -10,9 +10,9 @@ pub struct Operator {
     pub capacity: &'static [(f64, f64)],
     /// Round-trip times of an idle link.
     pub rtt: RttQuantiles,
-    /// The share of time in which every packet is lost, 0..1.
+    /// The share of time with total loss, 0..1.
     pub loss: f64,
-    /// Mean length of such a time, in probes of 200 ms, at least 1.
+    /// Mean length of a total loss, in probes of 200 ms, at least 1.
     pub loss_burst_probes: f64,
     /// Handovers per minute, each a pause of 60 ms at the median.
     pub handovers_per_minute: f64,
@@ -38,12 +38,12 @@ pub struct RttQuantiles {
 pub struct Gaps {
     /// Pauses per minute.
     pub per_minute: f64,
-    /// The share of pauses that last at least so many ms: (ms, share), ms ascending from the
-    /// shortest with share 1 to the longest with share 0.
+    /// The share of pauses of at least this many ms: (ms, share), ms ascending from the shortest
+    /// with share 1 to the longest with share 0.
     pub at_least: &'static [(f64, f64)],
 }
 
-/// Spikes that give a round-trip time its quantiles.
+/// Spikes that produce the quantiles of a round-trip time.
 pub(super) struct Spikes {
     /// Exponent of the heights' Pareto distribution.
     pub exponent: f64,
@@ -96,7 +96,7 @@ impl Operator {
         gaps: Gaps::LTE,
         outages: Gaps::NONE,
     };
-    /// All operators, in the order in which a drive takes them.
+    /// All operators, in the order of use in a drive.
     pub const ALL: [Self; 4] = [Self::ATT, Self::VERIZON, Self::TMOBILE, Self::LTE];
 
     /// The operator of that name.
@@ -118,7 +118,7 @@ impl Operator {
 impl RttQuantiles {
     /// Excess above the median that counts as a spike, ms.
     pub(super) const SPIKE_MS: f64 = 100.0;
-    /// The share of a spike that is left at the next probe.
+    /// The share of a spike that remains at the next probe.
     pub(super) const DECAY: f64 = 0.5;
 
     /// The same spikes above another median.
@@ -140,11 +140,11 @@ impl RttQuantiles {
 }
 
 impl Spikes {
-    /// The share of spikes of a `height` (ms) that are left when spikes fall by at most `fall` (ms)
-    /// per probe, so that the share of time above each height stays.
+    /// The share of spikes of a `height` (ms) that remain when spikes fall by at most `fall` (ms)
+    /// per probe, so that the share of time above each height is preserved.
     ///
-    /// One of height h is above x for (h - x) / fall probes instead of 1 / (1 - d^a) on average;
-    /// when the share k / h of them is left, the mean is k / fall / (a + 1).
+    /// A spike of height h is above x for (h - x) / fall probes instead of 1 / (1 - d^a) on
+    /// average; if the share k / h of them remains, the mean is k / fall / (a + 1).
     pub(super) fn kept(&self, height: f64, fall: f64) -> f64 {
         let falling = 1.0 - RttQuantiles::DECAY.powf(self.exponent);
         fall * (self.exponent + 1.0) / falling / height

@@ -16,7 +16,7 @@ pub(super) struct Pauses(Vec<Pause>);
 struct Pause {
     begin: u64,
     end: u64,
-    /// Whether its bytes are delivered afterwards.
+    /// Whether the missed bytes are delivered afterwards.
     repaid: bool,
 }
 
@@ -88,12 +88,12 @@ impl Pauses {
     }
 }
 
-/// Unpaid bytes of gaps, in Mbit/s x ns.
+/// Bytes of gaps not yet delivered, in Mbit/s x ns.
 #[derive(Default)]
 struct Debt {
     owed: f64,
     paying: f64,
-    /// End of the current repayment; 0 when none was arranged since the last gap.
+    /// End of the current repayment; 0 if none was started since the last gap.
     until: u64,
 }
 
@@ -121,8 +121,8 @@ impl Debt {
     }
 }
 
-/// Calls `event` with the time in ns of each event of a process whose intervals are memoryless.
-/// `event` returns its length in ns, on average `mean_ms`.
+/// Calls `event` with the time in ns of each event of a memoryless process. `event` returns the
+/// length in ns, on average `mean_ms`.
 fn draw_events(
     random: &mut Random,
     per_minute: f64,
@@ -140,7 +140,7 @@ fn draw_events(
         if at >= nanos(length) as f64 {
             return;
         }
-        // Events of no length must not keep the loop from its end.
+        // Events of zero length must not make the loop endless.
         at += (event(random, at as u64) as f64).max(1.0);
     }
 }
@@ -157,6 +157,6 @@ fn handover(random: &mut Random) -> u64 {
     (ms.min(HANDOVER_MS_MAX) * 1e6) as u64
 }
 
-/// The time over which the bytes of a gap follow, ns.
+/// Duration over which the bytes of a gap are delivered, ns.
 const REPAY: u64 = 1_000_000_000;
 const HANDOVER_MS_MAX: f64 = 3_000.0;

@@ -1,4 +1,4 @@
-//! Sets of drives that differ from each other as much as recorded ones do.
+//! Sets of drives that differ from each other as much as recorded drives do.
 //!
 //! ```text
 //! seed ─┬─> of a link on a drive: level, volatility, unrest, distance ─┐
@@ -34,7 +34,7 @@ pub struct DriveSet {
 }
 
 impl DriveSet {
-    /// Number of drives in the recorded set, and in a set whose classes have their shares.
+    /// Number of drives in the recorded set, and in a set with the recorded shares of classes.
     pub const DRIVES: u32 = 59;
 
     /// The drive `index`, from 0; equal sets have equal drives.
@@ -81,8 +81,8 @@ impl DriveSet {
 
     /// The score of `link` in drive `index` for `what`; links have the part `shared` in common.
     ///
-    /// Each [`DRIVES`](Self::DRIVES) drives have mean 0 and deviation 1, so that their classes do
-    /// not depend on the luck of a few draws.
+    /// Each [`DRIVES`](Self::DRIVES) consecutive drives have mean 0 and deviation 1, so that their
+    /// classes do not depend on a few lucky draws.
     fn score(&self, index: u32, link: u64, what: u64, shared: f64) -> f64 {
         let block = u64::from(index / Self::DRIVES * Self::DRIVES);
         let scores: Vec<f64> = (block..block + u64::from(Self::DRIVES))
@@ -104,13 +104,13 @@ struct Kind {
     operator: Operator,
     /// Deviation of the logarithm of a drive's frequency of spikes and losses.
     unrest: f64,
-    /// Whether it was recorded together with the other paired one.
+    /// Whether it was recorded together with the other paired operator.
     paired: bool,
 }
 
-/// Capacities are the quantiles of half seconds. Of round trips the median is recorded; the others
-/// are chosen so that the time above the median + 100 ms is near the recorded, and p99.9 no higher.
-/// The loss is the recorded share, or more where [`UNREST_MAX`] reduces it.
+/// Capacities are the quantiles of half seconds. The median of round trips is recorded; their other
+/// quantiles are chosen such that the time above the median + 100 ms is near the recorded one, and
+/// p99.9 no higher. Loss is the recorded share, or more where [`UNREST_MAX`] reduces it.
 const KINDS: [Kind; 4] = [
     Kind {
         operator: Operator {
@@ -185,7 +185,8 @@ const COMPONENTS: [Component; 2] = [
     Component { weight: 0.40, memory_seconds: 30.0, shared: 0.3 },
     Component { weight: 0.05, memory_seconds: 4.0, shared: 0.0 },
 ];
-/// Deviation of the level, as a normal score (0.78 to 0.84 with what 90 s leave of the components).
+/// Deviation of the level, as a normal score (0.78 to 0.84 with the components' remainder over 90
+/// s).
 const LEVEL: f64 = 0.72;
 /// Correlation of the levels of the paired links.
 const LEVEL_SHARED: f64 = 0.33;
@@ -206,7 +207,7 @@ const FLICKER: f64 = 0.33;
 /// Bound of the share of time that a link's packets are lost.
 const LOSS_MAX: f64 = 0.5;
 
-// Seeds' parts for each link of a drive, ten links each.
+// Seed parts for each link of a drive, ten links each.
 const LEVELS: u64 = 200;
 const VOLATILITIES: u64 = 210;
 const UNRESTS: u64 = 220;

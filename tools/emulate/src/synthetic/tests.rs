@@ -1,14 +1,14 @@
-//! Long synthetic traces against the statistics that the generator was given, each within the
-//! tolerance that stands beside it.
+//! Long synthetic traces against the statistics given to the generator, each within the tolerance
+//! beside it.
 
 use super::*;
 use crate::statistics::{Dips, PairStatistics, RoundTripStatistics, TraceStatistics};
 
-/// Enough minutes for rare events to show their share.
+/// Enough minutes for the share of rare events.
 const RUNS: u64 = 240;
 const RUN: Duration = Duration::from_secs(300);
 
-/// Checks a statistic against its target within a tolerance, as a share of it.
+/// Checks a statistic against its target; the tolerance is a share of the target.
 #[track_caller]
 fn check(what: &str, value: f64, target: f64, tolerance: f64) {
     let miss = value / target - 1.0;
@@ -28,8 +28,8 @@ fn check_link(operator: &Operator) -> TraceStatistics {
     let capacity = statistics.capacity_bps;
     let known = [(-1.645, capacity.p5), (-0.674, capacity.p25), (0.0, capacity.p50)];
     for (score, bps) in known.into_iter().chain([(1.645, capacity.p95)]) {
-        // The gaps of LTE are from other recordings than its capacity and come on top: they take up
-        // more than 5 % of all half seconds.
+        // The gaps of LTE are from other recordings than its capacity and are added to it: they
+        // take more than 5 % of all half seconds.
         let (is_known, tolerance) =
             if operator.gaps == Gaps::LTE { (score > -1.0, 0.3) } else { (true, 0.15) };
         let quantile = operator.capacity.iter().find(|known| known.0 == score);
@@ -56,7 +56,7 @@ fn check_link(operator: &Operator) -> TraceStatistics {
     statistics
 }
 
-/// Autocorrelation and dips are known of these two only.
+/// Autocorrelation and dips are only known for these two.
 #[test]
 fn att_and_verizon_have_the_statistics_of_their_recordings() {
     let both = [(Operator::ATT, 0.078), (Operator::VERIZON, 0.096)].map(|(operator, below)| {
@@ -95,7 +95,7 @@ fn lte_has_the_statistics_of_its_recordings_and_the_gaps_of_its_grants() {
 
 #[test]
 fn operators_of_one_drive_depend_on_each_other_weakly() {
-    // As long as the recordings: short ones are more often alike or opposite by chance.
+    // As long as the recordings: short drives are more often alike or opposite by chance.
     let length = Duration::from_secs(90);
     let pairs: Vec<PairStatistics> = (0..RUNS)
         .map(|seed| {
@@ -103,7 +103,7 @@ fn operators_of_one_drive_depend_on_each_other_weakly() {
             PairStatistics::of(&att, &synthetic_trace(seed, 1, &Operator::VERIZON, length))
         })
         .collect();
-    // Recorded drives differ more from each other in this than synthetic ones.
+    // Recorded drives differ more from each other in this than synthetic drives.
     let mut correlations: Vec<f64> = pairs.iter().map(|pair| pair.correlation.unwrap()).collect();
     check("correlation", correlations.iter().sum::<f64>() / RUNS as f64, 0.15, 0.35);
     correlations.sort_unstable_by(f64::total_cmp);
@@ -135,7 +135,7 @@ fn handovers_come_as_often_and_last_as_long_as_they_should() {
 
 #[test]
 fn the_bytes_of_a_gap_follow_within_a_second() {
-    // One gap of 300 to 400 ms at 8 Mbit/s: 10 s hold what they would have held without it.
+    // One gap of 300 to 400 ms at 8 Mbit/s: 10 s carry as much as without the gap.
     let gaps = Gaps { per_minute: 6.0, at_least: &[(300.0, 1.0), (400.0, 0.0)] };
     let operator = Operator { gaps, handovers_per_minute: 0.0, ..Operator::ATT };
     let length = Duration::from_secs(600);

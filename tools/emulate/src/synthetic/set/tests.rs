@@ -1,9 +1,9 @@
-//! Sets against the recorded statistics, each within the bound beside it.
+//! Sets against the recorded statistics, each within the tolerance beside it.
 
 use super::*;
 use crate::statistics::{PairStatistics, TraceStatistics};
 
-/// Several sets, since the recorded one is one draw as well.
+/// Several sets, since the recorded set is a single draw as well.
 const SEEDS: std::ops::Range<u64> = 1..5;
 const LENGTH: Duration = Duration::from_secs(90);
 
@@ -18,7 +18,7 @@ fn check(what: &str, value: f64, target: f64, bound: f64) {
     assert!((value - target).abs() <= bound, "{what}: {value} is not {target} +- {bound}");
 }
 
-/// What was recorded of a link: p10, median and p95 of half seconds, Mbit/s; their correlation with
+/// Recorded values of a link: p10, median and p95 of half seconds, Mbit/s; their correlation with
 /// the next; pauses of at least 200 ms per minute; loss; the median round trip, ms.
 type Recorded = (&'static str, [f64; 3], f64, f64, f64, f64);
 
