@@ -52,7 +52,7 @@ pub fn page() -> String {
         for [name, default, what] in rows(source.1, heading) {
             page.control("TP", []);
             let mut head = vec![bold(name)];
-            // The columns of a strategy: what it does, what to choose it for.
+            // Columns of a strategy: its effect, and its purpose.
             let is_strategy = heading == "## Strategies";
             if !is_strategy {
                 head.push(roman(" ("));
@@ -81,7 +81,7 @@ fn section(page: &mut Roff, title: &str) {
     page.control("SH", [title]);
 }
 
-/// The rows of the tables between `heading` and the next one of its level.
+/// The rows of the tables between `heading` and the next heading of its level.
 fn rows<'a>(text: &'a str, heading: &str) -> Vec<[&'a str; 3]> {
     let begin = format!("\n{heading}\n");
     let (_, below) = text.split_once(&begin).unwrap_or_else(|| panic!("no section {heading}"));
@@ -94,8 +94,8 @@ fn rows<'a>(text: &'a str, heading: &str) -> Vec<[&'a str; 3]> {
     section.lines().filter_map(cells).collect()
 }
 
-/// Converts a line of Markdown: code is bold, of links only the words remain. A link called "below"
-/// becomes the heading that it leads to.
+/// Converts a line of Markdown: code becomes bold, links lose their targets. A link called "below"
+/// becomes the heading that it refers to.
 fn inlines(text: &str, (name, page): Page) -> Vec<Inline> {
     let mut found = Vec::new();
     let mut rest = text;
@@ -120,14 +120,14 @@ fn inlines(text: &str, (name, page): Page) -> Vec<Inline> {
     found
 }
 
-/// The words and the target of a link at the beginning of `text`, and the rest.
+/// Text and target of a link at the beginning of `text`, and the rest.
 fn link(text: &str) -> Option<(&str, &str, &str)> {
     let (words, rest) = text.strip_prefix('[')?.split_once("](")?;
     let (target, rest) = rest.split_once(')')?;
     Some((words, target, rest))
 }
 
-/// The heading in `page` that the anchor `#...` leads to.
+/// The heading in `page` for the anchor `#...`.
 fn heading<'a>(page: &'a str, target: &str) -> Option<&'a str> {
     let anchor = target.strip_prefix('#')?;
     let titles = page.lines().filter(|line| line.starts_with('#'));

@@ -63,7 +63,7 @@ struct CompletionsArgs {
 
 const PRODUCT: &str = "roadweave";
 
-/// The programs that users call by their own names.
+/// Programs that users call by their own names.
 const CALLED: [&str; 2] = [PRODUCT, "roadweave-controller"];
 
 /// Runs the command line.
@@ -112,7 +112,7 @@ fn product() -> Command {
         .fold(roadweave_cli::command(), Command::subcommand)
 }
 
-/// The program that has the command `name` of [`product`]; also the name of its package.
+/// The program with the command `name` of [`product`]; also the name of its package.
 fn owner(name: &str) -> &'static str {
     let has = |commands: &[(&str, &str)]| commands.iter().any(|(known, _)| *known == name);
     match name {
@@ -151,8 +151,8 @@ mod tests {
         assert!(["fleet", "web"].iter().all(|name| tree.find_subcommand(name).is_some()));
     }
 
-    /// Appends the help of `command` and of its subcommands. Global options are shown for the first
-    /// only.
+    /// Appends the help of `command` and of its subcommands. Global options are shown only for the
+    /// first.
     fn add_help(text: &mut String, command: &Command, is_first: bool) {
         let hides = |arg: &Arg| !is_first && (arg.is_global_set() || arg.get_id() == "help");
         let mut shown = command.clone().term_width(100).mut_args(|arg| match hides(&arg) {

@@ -49,7 +49,6 @@ fn write(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A page for `command` and each of its subcommands.
 fn pages(command: &Command, folder: &Path) -> Result<()> {
     if command.get_name() == "help" || command.is_hide_set() {
         return Ok(());

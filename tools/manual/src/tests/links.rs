@@ -1,4 +1,4 @@
-//! Checks the links of the pages, and that the book has each page.
+//! Checks the links of the pages, and that the book contains each page.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -27,7 +27,7 @@ pub(crate) fn read(page: &Path) -> String {
     fs::read_to_string(root().join(page)).unwrap_or_else(|error| panic!("{page:?}: {error}"))
 }
 
-/// `text` without code: blocks, and code within paragraphs, also across line breaks.
+/// `text` without code: blocks and inline code, also across line breaks.
 fn prose(text: &str) -> String {
     let mut is_code = false;
     let lines = text.lines().filter(|line| {
@@ -47,7 +47,7 @@ fn targets(text: &str) -> Vec<String> {
     found.filter(|target| !target.contains("://") && !target.starts_with("mailto:")).collect()
 }
 
-/// The anchors of a page; the second of equal headings ends with `-1`.
+/// The anchors of a page; the second of two equal headings ends with `-1`.
 fn anchors(text: &str) -> BTreeSet<String> {
     let mut is_code = false;
     let mut anchors = BTreeSet::new();
@@ -68,7 +68,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
     anchors
 }
 
-/// `target` relative to `page`, below the repository; `None` if it leads out of it.
+/// `target` relative to `page`, below the repository; `None` if it is outside of it.
 fn resolve(page: &Path, target: &str) -> Option<PathBuf> {
     let mut path = page.parent()?.to_path_buf();
     for part in Path::new(target).components() {
@@ -82,7 +82,7 @@ fn resolve(page: &Path, target: &str) -> Option<PathBuf> {
     Some(path)
 }
 
-/// What is wrong with a link on `page`.
+/// The problem of a link on `page`.
 fn fault(page: &Path, target: &str) -> Option<String> {
     let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
     let Some(path) = (if file.is_empty() { Some(page.to_path_buf()) } else { resolve(page, file) })

@@ -1,4 +1,4 @@
-//! Checks that the commands and options on the pages exist.
+//! Checks that commands and options on the pages exist.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use super::links::{pages, read};
 /// Programs that `roadweave` runs and that are built separately.
 const OTHERS: [&str; 1] = ["video"];
 
-/// The command lines on a Markdown page, in code blocks and in code within a line.
+/// Command lines on a Markdown page, in code blocks and inline code.
 fn lines(text: &str) -> Vec<String> {
     let mut fenced = false;
     let mut found = Vec::new();
@@ -81,7 +81,7 @@ fn argument<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
     })
 }
 
-/// Whether `word` may be a command, and is no placeholder such as `NAME`.
+/// Whether `word` may be a command rather than a placeholder such as `NAME`.
 fn is_command(word: &str) -> bool {
     !word.is_empty() && word.chars().all(|letter| letter.is_ascii_lowercase() || letter == '-')
 }
@@ -118,7 +118,7 @@ fn pages_tell_of_commands_and_options_that_there_are() {
     let (mut count, mut wrong) = (0, Vec::new());
     for page in pages().into_iter().filter(|page| page != Path::new("CHANGELOG.md")) {
         let text = read(&page);
-        // Measurements with commands that have been removed stay as results.
+        // Measurements with removed commands remain as results.
         if text.contains("(README.md#code-that-is-gone)") {
             continue;
         }
