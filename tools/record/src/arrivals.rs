@@ -1,4 +1,4 @@
-//! Received packets of one direction by cycle.
+//! Received packets of one direction, by cycle.
 
 use std::collections::BTreeMap;
 
@@ -15,15 +15,15 @@ pub(crate) struct CycleArrivals {
     /// ms since the receiver's start, bytes.
     pub deliveries: Vec<(u32, u32)>,
     pub probes: u32,
-    /// Number of probes sent; 0 when none arrived.
+    /// Number of probes sent; 0 if no probe arrived.
     pub probes_sent: u16,
     /// The smallest difference between a probe's arrival by the receiver's clock and its departure
-    /// by the sender's, us: the delay and the clocks' difference.
+    /// by the sender's, us: the delay plus the offset of the clocks.
     pub difference_min: Option<i64>,
 }
 
 impl Arrivals {
-    /// Adds an entry; those of cycles beyond the plan are ignored.
+    /// Adds an entry; entries of cycles beyond the plan are ignored.
     pub fn add(&mut self, plan: &RecordPlan, entry: Entry) {
         match entry {
             Entry::Delivery { cycle, at_ms, bytes } if cycle <= plan.cycles() => {
@@ -49,8 +49,8 @@ impl Arrivals {
         self.cycles.get(&cycle)
     }
 
-    /// The smallest difference of `cycle`'s probes, or of the nearest cycle before, else after,
-    /// that has any.
+    /// The smallest difference of `cycle`'s probes, or of the nearest earlier or else later cycle
+    /// that has one.
     pub fn difference(&self, cycle: u16) -> Option<i64> {
         let known = |entry: (&u16, &CycleArrivals)| entry.1.difference_min;
         let before = self.cycles.range(..=cycle).rev().find_map(known);

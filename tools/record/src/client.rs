@@ -3,12 +3,12 @@
 //! ```text
 //!  new ─ Hello, Challenge ─> ready ─ start ─ Open, Welcome ─> running ─ finish ─> done ─> recording
 //!                              ^                                 │
-//!                              └─ nothing heard for 3 s: the session moves to where the link now is
+//!                              └─ silence for 3 s: the session moves to the link's present address
 //! ```
 //!
 //! All links of a vehicle start together and follow one plan, so that their recordings belong to
-//! one drive. The server's log arrives while the plan runs: a client that stops early keeps what
-//! was recorded.
+//! one drive. The server's log arrives while the plan runs, so a client that stops early keeps its
+//! recording.
 
 use std::time::Duration;
 
@@ -136,7 +136,7 @@ impl RecordClient {
         }
     }
 
-    /// Sets the token that the client proves to know.
+    /// Sets the token that the client proves to have.
     pub fn with_token(self, token: Option<RecordToken>) -> Self {
         Self { token, ..self }
     }
@@ -181,7 +181,7 @@ impl RecordClient {
             || self.finish.as_ref().is_some_and(|finish| self.endpoint.is_none() || over(finish))
     }
 
-    /// Takes in a datagram from the server.
+    /// Handles a datagram from the server.
     pub fn handle_datagram(&mut self, now: Instant, payload: &[u8]) {
         match Message::decode(payload) {
             Some(Message::Challenge { nonce, token }) if nonce == self.nonce => {
@@ -269,10 +269,10 @@ impl RecordClient {
         }
     }
 
-    /// The recording up to its end.
+    /// The recording so far.
     ///
     /// # Errors
-    /// [`RecordError`] when there is nothing to replay.
+    /// [`RecordError`] if there is nothing to replay.
     pub fn recording(&self, delay_clock: DelayClock) -> Result<LinkRecording, RecordError> {
         if let Some(why) = self.refused {
             return Err(RecordError::Refused(why));
@@ -323,7 +323,7 @@ impl RecordClient {
             Handshake::Welcome { token, .. } => to == token,
             Handshake::Ready { .. } | Handshake::Idle => false,
         };
-        // A lost session that cannot be resumed ends, but keeps what it recorded.
+        // A lost session that cannot be resumed ends, but keeps its recording.
         if is_ours && self.endpoint.is_none() {
             self.refused = Some(why);
         }
@@ -347,7 +347,7 @@ impl RecordClient {
             self.up.add(&self.plan, *entry);
         }
         if let Some(finish) = &mut self.finish {
-            // A packet sent after the end has arrived: earlier ones have arrived or are lost.
+            // A packet sent after the end has arrived: earlier packets have arrived or are lost.
             finish.complete |= sent >= finish.elapsed && self.log.is_complete();
         }
     }
@@ -398,7 +398,6 @@ impl RecordClient {
     }
 }
 
-/// The endpoint, if the token is that of its session.
 fn session(endpoint: &mut Option<Endpoint>, token: u64) -> Option<&mut Endpoint> {
     endpoint.as_mut().filter(|endpoint| endpoint.token == token)
 }

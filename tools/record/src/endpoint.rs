@@ -38,7 +38,7 @@ impl Endpoint {
         self.receiver.handle_packet(now, packet, log);
     }
 
-    /// Handles a report of so many bytes of UDP payload; returns whether it acknowledges new
+    /// Handles a report of this many bytes of UDP payload; returns whether it acknowledges new
     /// packets.
     pub fn handle_report(
         &mut self,

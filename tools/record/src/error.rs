@@ -14,7 +14,7 @@ pub enum RecordError {
     /// The server never answered.
     #[error("the server did not answer")]
     NoAnswer,
-    /// The recording was stopped before anything was measured.
+    /// The recording was stopped before any measurement.
     #[error("it was stopped before the first cycle had measured anything")]
     TooShort,
     /// No probe arrived in one of the directions.

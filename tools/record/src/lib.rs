@@ -1,4 +1,4 @@
-//! Records links, as CellNem and CellFusion do, without sockets.
+//! Records links like CellNem and CellFusion, without sockets.
 //!
 //! ```text
 //!  vehicle                                                    server
@@ -9,10 +9,11 @@
 //!      └> LinkRecording: Traces up and down ─> NAME.csv, NAME.down.csv (docs/traces.md)
 //! ```
 //!
-//! A [`RecordPlan`] sets what is measured when. Both sides take datagrams and the time and yield
-//! datagrams, so that a recording can be tested over emulated links in virtual time; `roadweave
-//! record` connects them to sockets. Capacity is measured by saturating the link, delay and loss by
-//! small probes over the idle link: they cannot be measured at the same time (LoLa section 4.2).
+//! A [`RecordPlan`] defines the schedule of the measurements. Both sides take datagrams and the
+//! time and yield datagrams, so that a recording can be tested over emulated links in virtual time;
+//! `roadweave record` connects them to sockets. Capacity is measured by saturating the link, delay
+//! and loss by small probes over the idle link: they cannot be measured at the same time (LoLa
+//! section 4.2).
 
 mod arrivals;
 mod client;

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!  server: Receiver ─> LogSender ─ entries in reports ─> LogReceiver ─> Arrivals of the client
-//!                          <─ confirmed: so many have come ─
+//!                          <─ confirmed: number received ───
 //! ```
 //!
-//! Reports may be lost, so entries are numbered: the client accepts them in order only and confirms
+//! Reports may be lost, so entries are numbered: the client accepts them only in order and confirms
 //! their number in every datagram; entries not confirmed within a round trip and a half are sent
 //! again.
 
@@ -80,7 +80,7 @@ impl Entry {
     }
 }
 
-/// The entries in the rest of a report; `None` when malformed.
+/// The entries in the rest of a report; `None` if malformed.
 pub(crate) fn decode_entries(reader: &mut Reader<'_>) -> Option<Vec<Entry>> {
     let mut entries = Vec::new();
     while !reader.is_empty() {
@@ -89,7 +89,7 @@ pub(crate) fn decode_entries(reader: &mut Reader<'_>) -> Option<Vec<Entry>> {
     Some(entries)
 }
 
-/// The server's log: unconfirmed entries.
+/// Unconfirmed entries of the server's log.
 #[derive(Debug, Default)]
 pub(crate) struct LogSender {
     entries: VecDeque<Entry>,
@@ -102,7 +102,7 @@ pub(crate) struct LogSender {
 }
 
 impl LogSender {
-    /// Appends an entry, or discards it when too many are unconfirmed.
+    /// Appends an entry, or discards it if too many are unconfirmed.
     pub fn push(&mut self, entry: Entry) {
         if self.entries.len() < ENTRIES_MAX {
             self.entries.push_back(entry);
@@ -111,9 +111,9 @@ impl LogSender {
         }
     }
 
-    /// The client has confirmed its first `count` entries.
+    /// Handles the client's confirmation of the first `count` entries.
     pub fn on_confirmed(&mut self, now: Instant, count: u32) {
-        // A number above what was sent is not a confirmation.
+        // A number above the number sent is not a confirmation.
         if count > self.first && count <= self.next {
             let confirmed = usize::try_from(count - self.first).unwrap_or(usize::MAX);
             self.entries.drain(..confirmed.min(self.entries.len()));
@@ -145,12 +145,11 @@ impl LogSender {
         (first, entries)
     }
 
-    /// When the log makes a report due.
     pub fn poll_timeout(&self, round_trip: Duration) -> Option<Instant> {
         (!self.entries.is_empty()).then(|| self.progress + repeat_after(round_trip))
     }
 
-    /// Whether there are entries that were never sent.
+    /// Whether there are unsent entries.
     pub fn has_news(&self) -> bool {
         self.next < self.end()
     }
@@ -161,7 +160,7 @@ impl LogSender {
     }
 }
 
-/// The client's side: which entries have arrived.
+/// The client's side: tracks the entries that have arrived.
 #[derive(Debug, Default)]
 pub(crate) struct LogReceiver {
     pub count: u32,
@@ -200,7 +199,7 @@ const PROBE: u8 = 1;
 /// A minute of deliveries in every millisecond: 2.4 MB.
 const ENTRIES_MAX: usize = 60_000;
 
-/// Reports and confirmations wait for each other, up to 100 ms when little happens.
+/// Reports and confirmations wait for each other, up to 100 ms in idle times.
 fn repeat_after(round_trip: Duration) -> Duration {
     (round_trip * 3 / 2 + Duration::from_millis(120)).min(Duration::from_secs(3))
 }

@@ -1,4 +1,4 @@
-//! From received packets to a link's trace: CellNem's overlay.
+//! Converts received packets to a link's trace: CellNem's overlay.
 //!
 //! ```text
 //!  recorded   |fill|== deliveries 1 ==|..probes 1..|fill|== deliveries 2 ==|..probes 2..|
@@ -40,10 +40,10 @@ pub struct LinkRecording {
     pub up: DirectionRecording,
     /// To the vehicle.
     pub down: DirectionRecording,
-    /// How delays were measured; half of the round trip also where the wall clocks turned out to
+    /// How delays were measured; half of the round trip also if the wall clocks turned out to
     /// differ by more than the delay.
     pub delay_clock: DelayClock,
-    /// Known entries of the server's log that never reached the client, each up to a millisecond of
+    /// Known entries of the server's log that the client lacks, each up to a millisecond of
     /// deliveries.
     pub entries_missing: u64,
 }
@@ -53,25 +53,25 @@ pub struct LinkRecording {
 pub struct DirectionRecording {
     /// The link in this direction.
     pub trace: Trace,
-    /// The figures of that trace.
+    /// Figures of the trace.
     pub summary: DirectionSummary,
 }
 
 /// The figures of one direction.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DirectionSummary {
-    /// Number of cycles that count.
+    /// Number of evaluated cycles.
     pub cycles: u16,
     /// Length of a replay, s.
     pub seconds: f64,
-    /// The mean capacity; absent when it was not measured.
+    /// The mean capacity; absent if it was not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity_bps: Option<u64>,
     /// The smallest one-way delay, ms.
     pub delay_ms_min: f64,
     /// The largest one-way delay of a cycle, ms.
     pub delay_ms_max: f64,
-    /// The mean loss, 0..1; absent when it was not measured.
+    /// The mean loss, 0..1; absent if it was not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
     /// Bytes that arrived while deliveries counted, as IP packets.
@@ -96,7 +96,7 @@ pub(crate) struct Measured<'a> {
     pub entries_missing: u64,
 }
 
-/// A cycle that counts, and its place in the replay.
+/// An evaluated cycle, and its position in the replay.
 #[derive(Clone, Copy, Debug)]
 struct Segment {
     cycle: u16,
@@ -105,7 +105,7 @@ struct Segment {
 }
 
 impl Measured<'_> {
-    /// The recording. Fails with [`RecordError::TooShort`] or [`RecordError::NoProbe`].
+    /// Fails with [`RecordError::TooShort`] or [`RecordError::NoProbe`].
     pub fn recording(&self) -> Result<LinkRecording, RecordError> {
         let segments = self.segments();
         if segments.is_empty() {
@@ -141,7 +141,8 @@ impl Measured<'_> {
         segments
     }
 
-    /// The delay of each segment up and down by synchronised clocks; `None` if they are not.
+    /// The delay of each segment up and down by synchronised clocks; `None` if they are not
+    /// synchronised.
     fn delays_by_wall(&self, segments: &[Segment], wall: Wall) -> Option<[Vec<Duration>; 2]> {
         let ahead = i128::from(wall.server_us) - i128::from(wall.client_us);
         let delays = |arrivals: &Arrivals, ahead: i128| {
@@ -157,7 +158,7 @@ impl Measured<'_> {
         Some([delays(self.up, ahead)?, delays(self.down, -ahead)?])
     }
 
-    /// Half of each segment's smallest round trip: the clocks' difference cancels out.
+    /// Half of each segment's smallest round trip; the offset of the clocks cancels out.
     fn delays_by_round_trip(
         &self,
         segments: &[Segment],
@@ -215,7 +216,7 @@ impl Measured<'_> {
         Ok(DirectionRecording { trace, summary })
     }
 
-    /// Times, to the millisecond, in the replay at which bytes left the queue in `segment`.
+    /// Times in the replay, to the millisecond, at which bytes left the queue in `segment`.
     fn slots(
         &self,
         segment: &Segment,
@@ -233,9 +234,9 @@ impl Measured<'_> {
         arrived.map_or(Vec::new(), |arrived| arrived.deliveries.iter().filter_map(slot).collect())
     }
 
-    /// The share of each segment's probes that were lost; `None` when none arrived or was sent.
+    /// The share of each segment's probes that were lost; `None` if no probe arrived or was sent.
     ///
-    /// A constant rate leaves no time for probes. Where none arrived the link was dead, which the
+    /// A constant rate leaves no time for probes. Without arrivals the link was dead, as the
     /// deliveries show.
     fn losses(&self, segments: &[Segment], arrivals: &Arrivals) -> Vec<Option<f64>> {
         let loss = |segment: &Segment| {

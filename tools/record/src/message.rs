@@ -14,12 +14,12 @@
 //! Welcome    server: the session has begun or is resumed
 //! Refuse     server: the reason
 //! Packet     either: data, tail or probe
-//! Report     either: what has arrived; from the server also its log
+//! Report     either: arrivals; from the server also its log
 //! Close      client: the end
 //! ```
 //!
-//! Hello and Open are longer than any answer to them, and nothing else is sent to an address that
-//! has not answered a challenge: a server is no amplifier.
+//! Hello and Open are longer than any answer to them, and an address that has not answered a
+//! challenge receives nothing else: a server is no amplifier.
 
 use crate::log::{Entry, REPORT_HEADER_BYTES, decode_entries};
 use crate::plan::RecordPlan;
@@ -46,7 +46,7 @@ pub(crate) struct Open {
     /// Time since the plan's start, us.
     pub elapsed_us: u64,
     pub plan: RecordPlan,
-    /// The code over all of this from a client with a token, else zeros.
+    /// The code over all of this if the client has a token; otherwise zeros.
     pub proof: [u8; PROOF_BYTES],
 }
 
@@ -66,13 +66,13 @@ pub enum Refusal {
     /// The server speaks another version of the protocol.
     #[error("the server speaks another version of the protocol")]
     Version = 1,
-    /// The server has as many clients, or sends them as much, as it may.
+    /// The server is at the limit of its clients or its rate.
     #[error("the server has as many clients, or sends them as much, as it may")]
     Busy = 2,
     /// The plan is longer or faster than the server allows.
     #[error("the plan is longer or faster than the server allows")]
     Plan = 3,
-    /// The server wants a token that the client does not have.
+    /// The server requires a token that the client does not have.
     #[error(
         "the server wants its token, and got none or another: give it by --token-file or \
          ROADWEAVE_RECORD_TOKEN"
@@ -92,14 +92,14 @@ pub(crate) enum PacketKind {
 pub(crate) struct Packet {
     pub token: u64,
     pub kind: PacketKind,
-    /// Whether the plan is cut short: the receiver stops sending.
+    /// Whether the plan was cut short: the receiver stops sending.
     pub finishing: bool,
     /// Counts all packets of a sender, from 1.
     pub number: u32,
     pub cycle: u16,
     /// When it was sent, us since the sender's start.
     pub sent_us: u64,
-    /// Number of log entries that the sender has.
+    /// Number of log entries received by the sender.
     pub confirmed: u32,
     /// Number of probes in this cycle.
     pub probes: u16,
@@ -119,9 +119,9 @@ pub(crate) struct Report {
     pub held_us: u32,
     /// Bytes of received data, as IP packets.
     pub bytes: u64,
-    /// Number of log entries that the reporter has.
+    /// Number of log entries received by the reporter.
     pub confirmed: u32,
-    /// Number of entries that the reporter's log has ever had.
+    /// Total number of entries in the reporter's log so far.
     pub log_end: u32,
     /// Number of entries discarded because the log was full.
     pub log_discarded: u32,
@@ -175,7 +175,7 @@ impl Message {
         })
     }
 
-    /// The nonce in a Hello of another version, which is answered by [`Refusal::Version`].
+    /// The nonce in a Hello of another version, whose answer is [`Refusal::Version`].
     pub fn foreign_hello(payload: &[u8]) -> Option<u64> {
         let mut reader = Reader(payload);
         let is_ours = reader.u8()? == MAGIC;
@@ -202,7 +202,7 @@ impl Message {
 }
 
 impl Open {
-    /// The bytes that the proof covers: all that precede it in the datagram.
+    /// The bytes covered by the proof: all that precede it in the datagram.
     pub fn request(&self) -> Vec<u8> {
         let mut bytes = header(3, self.token);
         bytes.extend(self.resume.to_be_bytes());

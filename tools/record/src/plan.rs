@@ -7,12 +7,12 @@
 //!   2 s      0.5 s  1/2 of the cycle      <=1/4  the rest
 //! ```
 //!
-//! Both directions of all links follow one plan, each counting from its own sender's start.
+//! Both directions of all links follow one plan, each from its own sender's start.
 //!
 //! Source: LoLa section 4.2: 5 s of saturation, then draining, then 2 to 5 s of probes, which are
-//! the fractions above at the default of 10 s. Ours are the prelude, which wakes the radio and
-//! measures the delay before anything is saturated, and the time to fill the pipe, whose deliveries
-//! do not count because the sender does not know the capacity yet.
+//! the fractions above at the default of 10 s. Our additions are the prelude, which wakes the radio
+//! and measures the delay before saturation, and the time to fill the pipe, whose deliveries do not
+//! count because the sender does not know the capacity yet.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -97,7 +97,6 @@ impl PlanClock {
         (self.elapsed + now.since(self.at)).saturating_sub(self.at.since(now))
     }
 
-    /// The same in microseconds.
     pub fn elapsed_us(&self, now: Instant) -> u64 {
         u64::try_from(self.elapsed(now).as_micros()).unwrap_or(u64::MAX)
     }
@@ -134,14 +133,14 @@ impl RecordPlan {
     /// Valid rates.
     pub const RATES: RangeInclusive<Rate> = Rate::from_kbps(100)..=Rate::from_kbps(10_000_000);
     pub(crate) const PRELUDE: Duration = Duration::from_secs(2);
-    /// The time in which a cycle's first data does not count.
+    /// The time in which a cycle's first data do not count.
     const FILL: Duration = Duration::from_millis(500);
     pub(crate) const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 
     /// Checks every field.
     ///
     /// # Errors
-    /// [`PlanError`] with the first field that is out of its range.
+    /// [`PlanError`] with the first field out of its range.
     pub fn check(&self) -> Result<(), PlanError> {
         let error = |field, problem: String| Err(PlanError { field, problem });
         let seconds = |range: RangeInclusive<Duration>| {
@@ -210,7 +209,7 @@ impl RecordPlan {
         }
     }
 
-    /// The phase of a sender at `elapsed` since its start; one that does not saturate only probes.
+    /// The phase of a sender at `elapsed` since its start; without saturation it only sends probes.
     pub(crate) fn moment(&self, elapsed: Duration, saturates: bool) -> Moment {
         let moment = |phase, cycle, until| Moment { phase, cycle, until };
         if elapsed < Self::PRELUDE {
@@ -253,7 +252,7 @@ impl RecordPlan {
         to.extend(self.rate_max.as_bps().to_be_bytes());
     }
 
-    /// A plan from the network; not checked.
+    /// A plan from the network, not yet checked.
     pub(crate) fn decode(reader: &mut Reader<'_>) -> Option<Self> {
         let directions = reader.u8()?;
         let constant = reader.u64()?;

@@ -1,6 +1,6 @@
 //! Reads numbers from a datagram.
 
-/// Reads numbers from the front of a datagram; `None` when it is too short.
+/// Reads numbers from the front of a datagram; `None` if it is too short.
 pub(crate) struct Reader<'a>(pub &'a [u8]);
 
 impl Reader<'_> {

@@ -1,4 +1,4 @@
-//! One direction's receiver: it logs what arrives and reports it to the sender.
+//! One direction's receiver: it logs arrivals and reports them to the sender.
 //!
 //! ```text
 //!  packet ─> entries: deliveries by the millisecond, probes ─> LogSender (server), Arrivals (client)
@@ -22,7 +22,7 @@ pub(crate) struct Receiver {
     last: Option<(u64, Instant)>,
     /// Bytes received while the link was saturated, as IP packets.
     pub bytes: u64,
-    /// The cycle whose data arrives now.
+    /// The cycle of the data arriving now.
     saturating: Option<u16>,
     /// The current millisecond: cycle, ms, bytes.
     open: Option<(u16, u32, u32)>,
@@ -71,23 +71,23 @@ impl Receiver {
         self.due_at(now + report_within);
     }
 
-    /// Counts a report of the other side, of so many bytes of UDP payload: between data it takes up
-    /// capacity, 3 % of a megabit per second.
+    /// Counts a report of the other side of this many bytes of UDP payload: between data it takes
+    /// up capacity, 3 % of a megabit per second.
     pub fn on_report(&mut self, now: Instant, payload_bytes: usize, log: &mut impl FnMut(Entry)) {
         if let Some(cycle) = self.saturating {
             self.count(now, cycle, payload_bytes, log);
         }
     }
 
-    /// Makes a report due at `at`, if none is due before.
+    /// Makes a report due at `at`, unless one is due earlier.
     pub fn due_at(&mut self, at: Instant) {
-        // Reports are spaced, even in a flood of tails.
+        // Reports have a minimum interval, even in a flood of tails.
         let earliest = self.reported_at.map_or(Instant::ZERO, |at| at + REPORT_APART);
         let at = at.max(earliest);
         self.report_due = Some(self.report_due.map_or(at, |due| due.min(at)));
     }
 
-    /// A report, when one is due; the caller adds the token, its confirmation and the log.
+    /// A report, if due; the caller adds the token, its confirmation and the log.
     pub fn poll_report(&mut self, now: Instant, log: &mut impl FnMut(Entry)) -> Option<Report> {
         if self.report_due.is_none_or(|due| due > now) {
             return None;
@@ -108,7 +108,6 @@ impl Receiver {
         })
     }
 
-    /// Logs the current millisecond.
     pub fn close_millisecond(&mut self, log: &mut impl FnMut(Entry)) {
         if let Some((cycle, at_ms, bytes)) = self.open.take() {
             log(Entry::Delivery { cycle, at_ms, bytes });

@@ -1,23 +1,23 @@
-//! One direction's sender: what is sent when, and how full the link's queue is kept.
+//! One direction's sender: its schedule, and the fill level of the link's queue.
 //!
 //! ```text
 //!            report: highest number, bytes, times
 //!                 │
 //!                 v
-//!  what arrived within the last 250 ms ───────> pace: twice that, or the constant rate
-//!  the most that arrived within 2 s ──────────> window: that x (the loop's time without our
+//!  bytes that arrived in the last 250 ms ─────> pace: twice that, or the constant rate
+//!  highest arrival rate within 2 s ───────────> window: that x (the loop's time without our
 //!                                               own queue + 500 ms); beyond it only half of
-//!                                               what arrives
+//!                                               the arrival rate
 //! ```
 //!
 //! A link is saturated while its queue is not empty. Twice the known rate fills it within a few
-//! round trips when the capacity grows; the window keeps it at half a second where the link would
-//! buffer more, so that it drains before the probes. Beyond the window data continues at half the
-//! rate at which it arrives: when the capacity falls, much of what seems to be in flight was
-//! dropped by a full queue, and the link would run dry before the sender notices. (Saturator keeps
-//! a round-trip time of 0.75 to 3 s; its reports use another link.) Only the queue of this
-//! direction counts: when the other direction is saturated too, reports are late, and the window
-//! grows by that.
+//! round trips when the capacity grows; the window limits it to half a second on links that would
+//! buffer more, so that it drains before the probes. Beyond the window data continue at half the
+//! arrival rate: when the capacity falls, a full queue has dropped many of the bytes that seem to
+//! be in flight, and the link would run dry before the sender notices. (Saturator keeps a
+//! round-trip time of 0.75 to 3 s; its reports use another link.) Only the queue of this direction
+//! counts: if the other direction is saturated too, reports are late, and the window grows
+//! accordingly.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -45,7 +45,7 @@ pub(crate) struct Sender {
     trickle_at: Instant,
     /// When the next tail or, at the end, keep-alive may be sent.
     tail_at: Instant,
-    /// When a packet or report last came from the other side.
+    /// When a packet or report of the other side last arrived.
     heard_at: Instant,
     estimate: Estimate,
     /// Bytes of data sent, as IP packets.
@@ -59,7 +59,6 @@ struct Probes {
     next: Instant,
 }
 
-/// Estimates from reports.
 #[derive(Debug, Default)]
 struct Estimate {
     /// The last report's bytes and their time, us of the receiver.
@@ -67,7 +66,7 @@ struct Estimate {
     /// Rates by time, each later one lower.
     rates: VecDeque<(Instant, Rate)>,
     highest: Rate,
-    /// The highest rate of the cycle before, the estimate at the start of this one.
+    /// The highest rate of the previous cycle, the estimate at the start of this one.
     before: Rate,
     /// The smallest difference of the receiver's and the sender's clock so far, us.
     difference_min: Option<i64>,
@@ -78,7 +77,6 @@ struct Estimate {
 }
 
 impl Sender {
-    /// A sender from `now` on.
     pub fn new(
         now: Instant,
         plan: RecordPlan,
@@ -207,7 +205,7 @@ impl Sender {
             RecordMode::Saturate => self.estimate.pace(now, &self.plan),
         };
         self.pace_at = self.pace_at.max(now - BURST) + rate.time_for(bytes.into());
-        // Half of what arrives is a quarter of the pace.
+        // Half of the arrival rate is a quarter of the pace.
         self.trickle_at = now + rate.time_for(bytes.into()) * 4;
         self.tail_at = now + TAIL_INTERVAL;
         self.data_bytes += u64::from(bytes);
@@ -240,7 +238,7 @@ impl Sender {
         Some(self.packet(now, PacketKind::Probe, PROBE_BYTES))
     }
 
-    /// Whether the cycle's data has left the queue, or its time is over.
+    /// Whether the cycle's data have left the queue, or its time is over.
     fn is_drained(&self, now: Instant) -> bool {
         self.last_data == 0 || self.highest > self.last_data || now >= self.drained_at_last()
     }
@@ -313,7 +311,7 @@ impl Estimate {
         self.highest = self.highest.max(rate);
     }
 
-    /// The highest rate within `period` before `until`, or of all that are known.
+    /// The highest rate within `period` before `until`, or else of all known rates.
     fn rate(&self, until: Instant, period: Duration) -> Rate {
         let recent = self.rates.iter().find(|&&(at, _)| until.since(at) <= period);
         match recent {
@@ -325,7 +323,7 @@ impl Estimate {
     }
 
     fn pace(&self, now: Instant, plan: &RecordPlan) -> Rate {
-        // When nothing arrives, the last rate stays: the link may have paused.
+        // Without arrivals the last rate holds: the link may have paused.
         let last = self.rates.back().filter(|&&(at, _)| now.since(at) <= RATE_KEPT);
         let rate = self.rate(last.map_or(now, |last| last.0), RATE_LATE);
         Rate::from_bps(rate.as_bps().saturating_mul(2)).min(plan.sending_rate_max())
@@ -339,7 +337,7 @@ impl Estimate {
     }
 }
 
-/// After which silence the other side gets no data.
+/// After this silence the other side gets no data.
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(3);
 const TAIL_INTERVAL: Duration = Duration::from_millis(100);
 /// Burst of a sender that woke late.
@@ -356,7 +354,7 @@ const RATE_MIN: Rate = Rate::from_kbps(50);
 const RATE_LATE: Duration = Duration::from_millis(250);
 /// How long a rate counts for the window.
 const RATE_KEPT: Duration = Duration::from_secs(2);
-/// Rates in the window; with one each 15 ms that is more than ever come.
+/// Limit of the rates in the window; with one each 15 ms it is never reached.
 const RATES_MAX: usize = 256;
 const RATE_OVER_US: u64 = 15_000;
 const PACKETS_MIN: u64 = 8;

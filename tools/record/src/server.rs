@@ -7,9 +7,9 @@
 //! ```
 //!
 //! A client that opens a session has proved that it receives at its address. A session ends half a
-//! minute after its plan, whatever arrives; a silent one gets no data after three seconds and ends
-//! after two minutes. A network (an IPv4 address, or 64 bits of an IPv6 one) has bounded numbers of
-//! sessions and challenges, and does not evict those of others.
+//! minute after its plan, whatever arrives; a silent session gets no data after three seconds and
+//! ends after two minutes. A network (an IPv4 address, or 64 bits of an IPv6 address) has limited
+//! numbers of sessions and challenges, and does not evict those of others.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -26,7 +26,7 @@ use crate::token::RecordToken;
 /// The limits of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordLimits {
-    /// Concurrent sessions, one for each link of a client; of these, one network has 16 at most.
+    /// Concurrent sessions, one for each link of a client; a network has 16 of them at most.
     pub sessions: usize,
     /// The longest plan.
     pub length: Duration,
@@ -41,7 +41,7 @@ pub struct RecordLimits {
 pub struct RecordPeer {
     /// The client's address.
     pub remote: SocketAddr,
-    /// The server's address that the client uses, if known: answers come from it.
+    /// The server's address in use by the client, if known: replies are sent from it.
     pub local: Option<IpAddr>,
 }
 
@@ -54,7 +54,7 @@ pub struct RecordServerStatistics {
     pub opened: u64,
     /// Requests refused.
     pub refused: u64,
-    /// Datagrams that belong to no session or request.
+    /// Datagrams without a session or request.
     pub ignored: u64,
     /// Bytes of data sent, as IP packets, by ended sessions.
     pub bytes_sent: u64,
@@ -117,12 +117,12 @@ impl RecordServer {
         }
     }
 
-    /// Sets the token that clients must prove to know.
+    /// Sets the token that clients must prove to have.
     pub fn with_token(self, token: Option<RecordToken>) -> Self {
         Self { token, ..self }
     }
 
-    /// Takes in a datagram.
+    /// Handles a datagram.
     pub fn handle_datagram(&mut self, now: Instant, peer: RecordPeer, payload: &[u8]) {
         match Message::decode(payload) {
             Some(Message::Hello { nonce }) => self.handle_hello(now, peer, nonce),
@@ -174,7 +174,7 @@ impl RecordServer {
 
     fn handle_hello(&mut self, now: Instant, peer: RecordPeer, nonce: u64) {
         self.pending.retain(|pending| now.since(pending.at) < PENDING_KEPT);
-        // A repeated Hello gets the same answer, so that the first one stays valid.
+        // A repeated Hello gets the same answer, so that the first answer stays valid.
         let known = self.pending.iter().find(|pending| pending.peer == peer);
         let token = known.map_or_else(&mut self.secrets, |pending| pending.token);
         if known.is_none() {
@@ -184,8 +184,8 @@ impl RecordServer {
         self.answer(peer, &Message::Challenge { nonce, token });
     }
 
-    /// Makes room for a challenge to `network`: removes that network's oldest if it has its share,
-    /// else, when there are too many in all, the oldest of the network with the most.
+    /// Makes room for a challenge to `network`: removes that network's oldest if it is at its
+    /// limit, or, if there are too many in total, the oldest of the network with the most.
     fn make_room(&mut self, network: IpAddr) {
         let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
         for pending in &self.pending {
@@ -224,7 +224,7 @@ impl RecordServer {
             return self.refuse(peer, open.token, Refusal::Token);
         }
         if let Some(session) = self.sessions.get_mut(&open.resume) {
-            // The client knows both the session's secret and the one of its new address.
+            // The client knows both the session's secret and that of its new address.
             session.peer = peer;
             session.endpoint.on_heard(now);
             let start_unix_us = session.start_unix_us;
@@ -318,7 +318,7 @@ impl RecordServer {
         }
     }
 
-    /// Ends the sessions that are silent or beyond their plan.
+    /// Ends sessions that are silent or beyond their plan.
     fn end_sessions(&mut self, now: Instant) {
         let over = self.sessions.iter().filter(|(_, session)| session.kept_until() <= now);
         let over: Vec<u64> = over.map(|entry| *entry.0).collect();
@@ -343,7 +343,7 @@ impl Session {
         if self.log.poll_timeout(round_trip).is_some_and(|due| due <= now) {
             self.endpoint.receiver.due_at(now);
         }
-        // Probes go before reports.
+        // Probes precede reports.
         if let Some(packet) = self.endpoint.poll_packet(now, 0) {
             return Some(packet);
         }
@@ -361,7 +361,7 @@ impl Session {
     }
 
     fn poll_timeout(&self, now: Instant) -> Instant {
-        // An overdue log has made a report due already.
+        // An overdue log has already made a report due.
         let round_trip = self.endpoint.sender.round_trip();
         let log = self.log.poll_timeout(round_trip).filter(|&due| due > now);
         self.endpoint.poll_timeout(now).min(log.unwrap_or(Instant::FAR_FUTURE))
@@ -376,8 +376,8 @@ fn sends(plan: &RecordPlan) -> Rate {
     }
 }
 
-/// The unit of limits: an IPv4 address, or the network of an IPv6 one, whose addresses are all one
-/// host's to choose.
+/// The unit of limits: an IPv4 address, or the network of an IPv6 address, within which one host
+/// can choose any address.
 fn network_of(peer: RecordPeer) -> IpAddr {
     match peer.remote.ip().to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
@@ -385,7 +385,7 @@ fn network_of(peer: RecordPeer) -> IpAddr {
     }
 }
 
-/// The most sessions of one network: the links of a vehicle may share a carrier's address.
+/// Session limit of one network: the links of a vehicle may share a carrier's address.
 const SESSIONS_PER_NETWORK: usize = 16;
 /// How long a challenge is valid: clients wait for their slowest link.
 const PENDING_KEPT: Duration = Duration::from_secs(30);
@@ -394,5 +394,5 @@ const PENDING_PER_NETWORK: usize = 32;
 const ANSWERS_MAX: usize = 256;
 /// How long a client may fetch the rest of the log after its plan.
 const FINISH_MAX: Duration = Duration::from_secs(30);
-/// How long a silent session is kept: links come back after tunnels.
+/// How long a silent session is kept: links return after tunnels.
 const SESSION_KEPT: Duration = Duration::from_secs(120);

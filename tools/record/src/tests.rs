@@ -36,13 +36,12 @@ fn constant(kbps: u64, delay_ms: u32) -> Trace {
     Trace::constant(Rate::from_kbps(kbps), MS * delay_ms)
 }
 
-/// Values with the seconds after the plan's start at which they begin.
+/// Each value with its start in seconds after the plan's start.
 fn steps<V: Copy>(steps: &[(u64, V)]) -> Timeline<V> {
     let steps = steps.iter().map(|&(at, value)| (SECOND * at as u32, value));
     Timeline::new(steps, SECOND * 100_000, AtEnd::Hold).unwrap()
 }
 
-/// A world after recording these links.
 fn recorded(plan: &RecordPlan, traces: &[(Trace, Trace)]) -> World {
     let mut world = World::new(plan, traces);
     world.run();
@@ -54,7 +53,6 @@ fn usual(seconds: u64) -> World {
     World::new(&plan(seconds), &[(constant(10_000, 20), constant(10_000, 20))])
 }
 
-/// Both directions of the recording of a link that is the same in both.
 fn both_ways(plan: &RecordPlan, trace: &Trace) -> [DirectionRecording; 2] {
     let world = recorded(plan, &[(trace.clone(), trace.clone())]);
     let recording = world.recording(0, DelayClock::HalfRoundTrip).unwrap();
@@ -69,7 +67,7 @@ fn opportunities(trace: &Trace) -> &Opportunities {
     }
 }
 
-/// The bytes of a recording from `from` on, within `lasting`.
+/// Bytes of a recording from `from` on, for `lasting`.
 fn bytes_of(trace: &Trace, from: Duration, lasting: Duration) -> u64 {
     let within = opportunities(trace).iter().filter(|(at, _)| (from..from + lasting).contains(at));
     within.map(|(_, bytes)| bytes).sum()
@@ -123,7 +121,7 @@ fn a_link_that_changes_is_given_back_when_replayed() {
     for recording in both_ways(&plan(40), &changing()) {
         let replay = recording.trace;
         assert_eq!(replay.length(), Some(SECOND * 20));
-        // Twice: a replay starts again when it is over.
+        // Twice, since a replay repeats after its end.
         for (segment, (_, kbps, delay_ms)) in (0..).zip(CHANGES.into_iter().chain(CHANGES)) {
             let begin = Instant::ZERO + SECOND * 5 * segment;
             let arrived = flood(&replay, begin + MS * 200, SECOND * 4);
@@ -145,7 +143,7 @@ fn flood(replay: &Trace, from: Instant, lasting: Duration) -> u64 {
     while now < from + lasting + SECOND {
         while link.push(now, 1_500, 1_500).is_ok() {}
         let next = link.poll_timeout().unwrap();
-        // Departures make room for the packets that depart next.
+        // Departures make room for further packets.
         now = next.min(now + MS);
         while let Some(bytes) = link.poll(now) {
             arrived.push((now, bytes));
@@ -257,7 +255,7 @@ fn a_constant_rate_measures_what_is_below_it_without_pause() {
     }
     assert!(up.delay().at(Duration::ZERO).abs_diff(MS * 30) < MS * 2);
     assert_eq!(recording.up.summary.loss, None);
-    // The direction that was not saturated has a delay and the default capacity.
+    // The direction without saturation has a delay and the default capacity.
     assert_eq!(recording.down.summary.capacity_bps, None);
     assert_eq!(recording.down.trace.capacity().mean_rate(), Rate::from_kbps(20_000));
 }
@@ -325,7 +323,7 @@ fn a_recording_that_is_interrupted_keeps_what_it_has() {
         assert!(world.now.since(now) < SECOND * 2, "{}", world.now);
         world.recording(0, DelayClock::HalfRoundTrip)
     };
-    // In the middle of the second saturation, of which 3 s count.
+    // In the middle of the second saturation; 3 s of it count.
     let recording = interrupted(15_500).unwrap();
     assert_eq!(recording.up.trace.length(), Some(SECOND * 8));
     check(&recording.up, Rate::from_kbps(10_000), MS * 20);

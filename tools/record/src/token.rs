@@ -1,15 +1,15 @@
-//! The token that a server may require, so that not everybody records at its owner's expense.
+//! An optional token that limits recording to known clients.
 //!
-//! It never crosses the network: a client proves that it knows it by a code over its request, which
-//! holds the server's challenge to its address (HMAC-SHA-256, RFC 2104). An overheard code is
-//! useless elsewhere or later.
+//! It never crosses the network: a client proves that it knows the token by a code over its
+//! request, which contains the server's challenge to its address (HMAC-SHA-256, RFC 2104). An
+//! overheard code is useless elsewhere or later.
 
 use std::fmt;
 use std::ops::RangeInclusive;
 
 use ring::hmac;
 
-/// A secret that server and clients share.
+/// A secret shared by server and clients.
 #[derive(Clone)]
 pub struct RecordToken(hmac::Key);
 
@@ -22,7 +22,7 @@ impl RecordToken {
     /// A token from a text, trimmed.
     ///
     /// # Errors
-    /// When it is too short to be a secret, or too long.
+    /// If it is too short to be a secret, or too long.
     pub fn new(text: &str) -> Result<Self, TokenError> {
         let secret = text.trim().as_bytes();
         if !TOKEN_BYTES.contains(&secret.len()) {
@@ -51,5 +51,5 @@ impl fmt::Debug for RecordToken {
 }
 
 pub(crate) const PROOF_BYTES: usize = 32;
-/// Shorter ones can be guessed.
+/// Shorter tokens can be guessed.
 const TOKEN_BYTES: RangeInclusive<usize> = 16..=1_024;

@@ -111,7 +111,7 @@ fn answers_to_strangers_are_shorter_than_their_questions() {
     ] {
         assert!(answer.encode().len() < REQUEST_BYTES);
     }
-    // A question without its padding is none.
+    // A Hello without its padding is invalid.
     assert_eq!(Message::decode(&hello[..REQUEST_BYTES - 1]), None);
     assert_eq!(Message::decode(&open[..REQUEST_BYTES - 1]), None);
 }

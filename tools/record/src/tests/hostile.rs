@@ -163,7 +163,7 @@ fn one_address_leaves_sessions_to_others() {
 
 #[test]
 fn one_address_that_asks_for_many_challenges_voids_none_of_others() {
-    // Many addresses of one IPv6 network are one address.
+    // Many addresses of one IPv6 network count as one address.
     let v6: fn(u16) -> RecordPeer = |host| {
         let address = [0x2001, 0xdb8, 0, 0, 0, 0, 0, host];
         RecordPeer { remote: SocketAddr::from((address, 9)), local: None }

@@ -11,7 +11,7 @@ use crate::{
     RecordServer,
 };
 
-/// Clients, each over a link of its own, and one server.
+/// Clients, each with its own link, and one server.
 pub struct World {
     pub now: Instant,
     pub clients: Vec<RecordClient>,
@@ -89,7 +89,6 @@ impl World {
         self.clients[link].recording(clock)
     }
 
-    /// Moves all datagrams that are due now.
     fn exchange(&mut self) {
         loop {
             let mut moved = false;
@@ -130,7 +129,7 @@ impl World {
 
     fn push(&mut self, link: usize, way: usize, datagram: Vec<u8>) {
         let bytes = datagram.len() + HEADER_BYTES;
-        // Drops are what is recorded.
+        // The drops are part of the recording.
         let _ = self.links[link][way].push(self.now, bytes, datagram);
     }
 
