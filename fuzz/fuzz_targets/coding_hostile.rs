@@ -1,4 +1,4 @@
-//! A false packet spoils what it says something about, and nothing else.
+//! A false packet damages only packets in its range.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| roadweave_fuzz::hostile::run(data));

@@ -1,4 +1,4 @@
-//! Any bytes as what a fleet keeps on disks and in tokens.
+//! Any bytes as files and tokens of a fleet.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| roadweave_fuzz::fleet::documents(data));

@@ -1,4 +1,5 @@
-//! Control messages of sessions and legs: refused, or equal after being written and read again.
+//! Control messages of sessions and backhauls: refused, or equal after being written and read
+//! again.
 
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ pub fn run(data: &[u8]) {
     assert_eq!(Control::parse(message.to_bytes()), Ok(escaped(message)));
 }
 
-/// The message as the other side reads it, with escaped control characters in its texts.
+/// The message as read by the other side, with escaped control characters in its texts.
 fn escaped(message: Control) -> Control {
     let text = |text: String| peer_text(text.as_bytes());
     match message {

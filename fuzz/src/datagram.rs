@@ -1,4 +1,4 @@
-//! The payload of a DATAGRAM frame: refused, or written again as it came.
+//! The payload of a DATAGRAM frame: refused, or written back unchanged.
 
 use std::time::Duration;
 
@@ -40,14 +40,14 @@ pub fn run(data: &[u8]) {
     assert_eq!(written, bytes);
 }
 
-/// Datagrams of a leg: at most one of three kinds, and equal when written again.
+/// Datagrams of a backhaul: at most one of three kinds, and equal when written again.
 fn run_of_leg(bytes: &Bytes) {
     let passed = Passed::parse(bytes.clone()).map(|it| Passed::datagram(it.handle, &it.packet));
     let frames = LegFrames::parse(bytes.clone()).map(|frames| frames.to_bytes());
     let room = LegRoom::parse(bytes.clone()).map(|room| room.to_bytes());
     let written: Vec<Bytes> = [passed, frames, room].into_iter().flatten().collect();
     assert!(written.len() <= 1);
-    // Bytes after a room are of a later version.
+    // Bytes after a room belong to a later version.
     assert!(written.iter().all(|written| bytes.starts_with(written)));
 }
 

@@ -1,4 +1,4 @@
-//! Any sequence of packets and pauses: nothing may panic, grow, vanish uncounted or come out twice.
+//! Any sequence of packets and pauses: no panic, no growth, no uncounted loss, no double delivery.
 //!
 //! ```text
 //! known_bytes_max/16:2 | equation_bytes_max/16:2 | kernel:1 | start:4 | { step:1 | arguments }
@@ -41,9 +41,9 @@ struct World {
     bytes_max: usize,
     start: PacketId,
     now: Instant,
-    /// Packets delivered since a source packet was last refused for its ID: it and the next such
-    /// one may move the decoder's window, and a packet that has left the window on one side may
-    /// enter it on the other.
+    /// Packets delivered since a source packet was last refused for its ID: that packet and the
+    /// next such packet may move the decoder's window, and a packet that has left the window on one
+    /// side may enter it on the other.
     delivered: BTreeSet<u32>,
     out: Vec<(PacketId, Bytes)>,
 }
@@ -162,7 +162,7 @@ static TRUE_SYMBOLS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
 });
 
 /// Losses across the wrap, repaired by coded packets; many equations in little memory; packets
-/// determined again after they were forgotten; and false packets of each kind.
+/// determined again after they were discarded; and false packets of each kind.
 pub fn seeds() -> Vec<Vec<u8>> {
     let world = |known: u16, equations: u16, start: u32| {
         Writer::default().u16(known).u16(equations).u8(0).u32(start)

@@ -1,5 +1,5 @@
 //! Messages and signed documents of a fleet: refused, or equal after being written and read again;
-//! both ends go on.
+//! both ends continue.
 
 use roadweave_fleet::{
     Agent, Anchors, Candidates, Configuration, Desk, Document, Down, FrameDecoder, Head, JoinToken,
@@ -94,7 +94,7 @@ pub fn document_seeds() -> Vec<Vec<u8>> {
 }
 
 fn same<T: serde::Serialize + for<'a> serde::Deserialize<'a> + PartialEq>(frame: &T) {
-    // Numbers and escapes may take more room than before.
+    // Numbers and escapes may need more space than before.
     let Ok(bytes) = encode(frame) else { return };
     let mut decoder = FrameDecoder::default();
     decoder.push(&bytes);

@@ -9,11 +9,11 @@
 //! exactly right                [------]      [------]
 //! ```
 //!
-//! A false packet that is accepted makes the receiver misread the true coded packets that cover the
-//! same packets, and so on; so the packets that may be wrong are those which a chain of overlapping
-//! ranges joins to a false one. An unchanged source packet joins no ranges of which one came later:
-//! by then it is known. All others come out as without false packets: when the true ones determine
-//! them, byte for byte.
+//! An accepted false packet makes the receiver misread true coded packets that cover the same
+//! packets, and so on. So a packet may be wrong if a chain of overlapping ranges connects it to a
+//! false one. An unchanged source packet does not connect ranges if one of them came later, since
+//! the packet is known by then. All other packets are delivered as without false packets: byte for
+//! byte, when the true ones determine them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -44,7 +44,7 @@ const PACKETS_MAX: usize = 100;
 /// All within half of the decoder's expiry, so that no packet is too old.
 const STEPS_MAX: u64 = 1_000;
 const STEP: Duration = Duration::from_micros(300);
-/// False packets lie up to so many IDs before the first true one.
+/// False packets may precede the first true one by up to this many IDs.
 const BEFORE: i64 = 64;
 
 struct World {
@@ -53,7 +53,6 @@ struct World {
     now: Instant,
     symbols: &'static [Vec<u8>],
     model: Model,
-    /// Number of packets so far.
     came: usize,
     /// The sender's source packets: time and index.
     sources: Vec<(usize, i64)>,
@@ -66,11 +65,11 @@ struct World {
 struct Covered {
     at: usize,
     packets: Range<i64>,
-    /// A source packet is accepted at once, and replaces what was known.
+    /// A source packet is accepted at once and replaces the known one.
     is_source: bool,
 }
 
-/// Plays the script and checks what came out.
+/// Plays the script and checks the delivered packets.
 pub fn run(data: &[u8]) {
     let mut script = Script::new(data);
     let Some(mut world) = World::new(&mut script) else { return };
@@ -183,7 +182,7 @@ impl World {
     }
 }
 
-/// The hostile ranges, and the honest ones that a chain of overlaps joins to them.
+/// The hostile ranges, and the honest ranges connected to them by a chain of overlaps.
 fn touched(
     sources: &[(usize, i64)],
     mut rest: Vec<Covered>,
@@ -191,7 +190,7 @@ fn touched(
 ) -> Vec<Covered> {
     let mut next = 0;
     while let Some(wrong) = touched.get(next) {
-        // A false source packet replaces a true one that came before it.
+        // A false source packet replaces an earlier true one.
         let since = if wrong.is_source { wrong.at } else { 0 };
         let joins = |other: &mut Covered| {
             let until = wrong.at.max(other.at);

@@ -1,27 +1,26 @@
-//! What the fuzz targets do with the bytes that libFuzzer makes, and the bytes that it starts from.
+//! The fuzz targets' handling of libFuzzer's bytes, and the initial inputs.
 //!
 //! ```text
 //! seeds, kept/TARGET.hex > corpus/TARGET > libFuzzer > fuzz_targets/TARGET.rs > run(bytes)
 //! ```
 //!
-//! | target | what | beside not panicking |
+//! | target | module | checks, beside not panicking |
 //! |---|---|---|
 //! | `coding_decoder` | [`decoder`] | memory bounded, everything counted, nothing delivered twice |
-//! | `coding_hostile` | [`hostile`] | what no false packet touches is delivered in time, and right |
-//! | `wire_datagram` | [`datagram`] | what is parsed is written again byte for byte |
-//! | `wire_control` | [`control`] | what is parsed reads back the same |
+//! | `coding_hostile` | [`hostile`] | packets that no false one touches are delivered in time, and correct |
+//! | `wire_datagram` | [`datagram`] | a parsed datagram is written back byte for byte |
+//! | `wire_control` | [`control`] | a parsed message reads back the same |
 //! | `wire_inner` | [`inner`] | views stay within the packet |
-//! | `wire_geneve` | [`geneve`] | what is parsed reads back the same |
-//! | `wire_stream` | [`stream`] | what is parsed reads back the same |
-//! | `wire_socks` | [`socks`] | a message ends where it says, and says the same by itself |
+//! | `wire_geneve` | [`geneve`] | a parsed packet reads back the same |
+//! | `wire_stream` | [`stream`] | parsed frames read back the same |
+//! | `wire_socks` | [`socks`] | a message ends where it says, and reads the same alone |
 //! | `media_boxes` | [`media`] | pieces change nothing, and the end is within its bound |
 //! | `media_http` | [`media`] | pieces change nothing |
-//! | `fleet_frames` | [`fleet`] | what is parsed reads back the same, and both ends go on |
-//! | `fleet_documents` | [`fleet`] | what disks hold is proved or left aside |
+//! | `fleet_frames` | [`fleet`] | a parsed message reads back the same, and both ends continue |
+//! | `fleet_documents` | [`fleet`] | files are verified or ignored |
 //!
-//! Two targets need more than bytes. They read them as a [`Script`]: a byte that chooses what to
-//! do, then its arguments. A script that ends early is a shorter script, so that every input is
-//! one.
+//! Two targets need more than bytes. They read them as a [`Script`]: a byte selects an operation,
+//! and its arguments follow. A script that ends early is a shorter script, so every input is valid.
 
 pub mod control;
 pub mod datagram;
@@ -40,7 +39,7 @@ pub mod stream;
 
 pub use script::{Script, Writer};
 
-/// The inputs that the search starts from, by target: `(target, inputs)`.
+/// The initial inputs of the search, by target: `(target, inputs)`.
 pub fn seeds() -> [(&'static str, Vec<Vec<u8>>); 12] {
     [
         ("coding_decoder", decoder::seeds()),

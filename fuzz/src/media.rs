@@ -2,7 +2,7 @@
 
 use roadweave_proto::media::{Cmcd, FRAME_MAX, FirstFrame, FrameEnd, Request, Requests, Responses};
 
-/// Reads the bytes after the first as boxes, whole and in pieces of that length.
+/// Reads the bytes after the first as boxes, whole and in pieces whose length is the first byte.
 pub fn boxes(data: &[u8]) {
     let Some((&piece, bytes)) = data.split_first() else { return };
     let mut whole = FirstFrame::new(0);
@@ -39,7 +39,8 @@ pub fn http(data: &[u8]) {
             assert!(seen.urgent <= bytes.len());
             (heads, frames) = (heads + seen.heads, frames + seen.frames);
         }
-        // Urgent bytes before a video turns out to be none depend on the pieces.
+        // Bytes marked urgent before a presumed video is recognised as something else depend on the
+        // pieces.
         (heads, frames)
     };
     let whole = answers(&mut std::iter::once(bytes));

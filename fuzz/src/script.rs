@@ -25,7 +25,7 @@ impl<'a> Script<'a> {
         self.chunk().map(u32::from_be_bytes)
     }
 
-    /// The next `length` bytes, or as many as there are.
+    /// The next `length` bytes, or as many as are left.
     pub fn bytes(&mut self, length: usize) -> &'a [u8] {
         let (bytes, rest) = self.0.split_at(length.min(self.0.len()));
         self.0 = rest;
@@ -39,7 +39,7 @@ impl<'a> Script<'a> {
     }
 }
 
-/// Writes what a [`Script`] reads.
+/// Writes inputs for a [`Script`].
 #[derive(Debug, Default)]
 pub struct Writer(Vec<u8>);
 

@@ -1,4 +1,4 @@
-//! A SOCKS5 client's messages: each ends where it says.
+//! A SOCKS5 client's messages end where they say.
 
 use roadweave_proto::wire::{SOCKS_MESSAGE_MAX, SocksConnect, SocksGreeting};
 

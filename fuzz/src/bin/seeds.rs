@@ -1,8 +1,8 @@
-//! Writes the inputs that the search starts from, and keeps those that it found.
+//! Writes the initial inputs of the search, and keeps inputs that it found.
 //!
 //! ```text
-//! seeds CORPUS           those of the targets' own, and those of kept/, a folder for each target
-//! seeds --keep FOLDER    kept/FOLDER.hex from the files in FOLDER, one in a line
+//! seeds CORPUS           the targets' own inputs and those in kept/, one folder per target
+//! seeds --keep FOLDER    kept/FOLDER.hex from the files in FOLDER, one per line
 //! ```
 
 use std::fs;
@@ -34,7 +34,7 @@ fn write_corpus(corpus: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Sorted, so that equal inputs make an equal file; the largest ones are left out.
+/// Sorted, so that equal inputs give an equal file; the largest inputs are left out.
 fn keep(folder: &Path) -> Result<()> {
     let mut lines = Vec::new();
     for file in fs::read_dir(folder)? {
@@ -54,5 +54,5 @@ fn from_hex(line: &str) -> Option<Vec<u8>> {
     digits.map(|pair| u8::from_str_radix(pair.ok()?, 16).ok()).collect()
 }
 
-/// Inputs longer than this are not kept: the repository has to hold them.
+/// Longer inputs are not kept, since the repository stores them.
 const KEPT_BYTES_MAX: usize = 600;
