@@ -1,7 +1,7 @@
 //! The encoders, and their limits before each frame.
 //!
-//! x264 takes a new bit rate and buffer for each frame and keeps to them. The elements of x265 and
-//! libvpx take a bit rate only, so that their frames follow the target on average.
+//! x264 accepts a new bit rate and buffer for each frame and keeps to them. The elements of x265
+//! and libvpx accept only a bit rate, so their frames follow the target on average.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -24,7 +24,7 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// An encoder without delay; a key frame comes each `key_frame_seconds` at least, or only on
+    /// An encoder without delay; with a key frame at least each `key_frame_seconds`, or only on
     /// request.
     ///
     /// # Errors
@@ -80,8 +80,8 @@ fn x264(fps: u32, recovery: Recovery, key_frames: u32) -> Result<gst::Element> {
     set(&element, "speed-preset", "superfast");
     set(&element, "tune", "zerolatency");
     set(&element, "byte-stream", "true");
-    // At a change of scene, blocks are coded anew within the frame's size; a key frame would only
-    // drop what is still there.
+    // At a change of scene, blocks are encoded again within the frame's size; a key frame would
+    // only discard usable content.
     set(&element, "option-string", "scenecut=0");
     let refresh = recovery == Recovery::Refresh;
     element.set_property("intra-refresh", refresh);
@@ -105,13 +105,13 @@ fn vp8(key_frames: u32) -> Result<gst::Element> {
         ("cpu-used", "8"),
         ("lag-in-frames", "0"),
         ("end-usage", "cbr"),
-        // Milliseconds: the least that lets it plan.
+        // In ms: the minimum that lets it plan.
         ("buffer-size", "100"),
         ("buffer-initial-size", "50"),
         ("buffer-optimal-size", "60"),
         ("undershoot", "100"),
         ("overshoot", "0"),
-        // Per cent of a frame's share.
+        // In percent of a frame's share.
         ("max-intra-bitrate", "100"),
         ("threads", "2"),
         ("static-threshold", "1"),
@@ -138,8 +138,8 @@ fn openh264(key_frames: u32) -> Result<gst::Element> {
 
 /// Frames between two key frames: x264's value for infinity.
 const NEVER: u32 = 1 << 30;
-/// An SRT receiver cannot request one, and a late one waits for the next: as in belacoder's
-/// pipelines.
+/// An SRT receiver cannot request a key frame, and one that joins late waits for the next, as in
+/// belacoder's pipelines.
 pub const SRT_KEY_FRAME_SECONDS: u32 = 2;
 /// Maximum of `x265enc`.
 const X265_KBPS_MAX: u32 = 102_400;

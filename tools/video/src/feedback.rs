@@ -1,12 +1,12 @@
-//! Subscribes at the vehicle's program to what a frame may have, over its local socket.
+//! Subscribes to frame targets at the vehicle's program, over its local socket.
 //!
 //! ```text
-//! socket ─► lines ─► message ─► Latest ◄─ asked before each frame
-//!   └─ gone: again after 0.1 s, 0.2 s, ... 2 s
+//! socket ─► lines ─► message ─► Latest ◄─ read before each frame
+//!   └─ lost: reconnect after 0.1 s, 0.2 s, ... 2 s
 //! ```
 //!
-//! The socket may be absent, end, or fall silent at any time: the last target holds for
-//! [`VALID_FOR`], as the program repeats it each second at least.
+//! The socket may be absent, end, or fall silent at any time: the last target is valid for
+//! [`VALID_FOR`], since the program repeats it at least each second.
 
 mod lines;
 mod message;
@@ -25,7 +25,7 @@ pub use self::lines::Lines;
 use self::message::Message;
 use crate::sizing::Target;
 
-/// A subscription, until it is dropped.
+/// A subscription, which ends when this is dropped.
 #[derive(Debug)]
 pub struct Feedback {
     latest: Arc<Mutex<Latest>>,
@@ -39,7 +39,7 @@ pub enum State {
     Absent,
     /// The program answers without a target for the lane.
     NoTarget,
-    /// The program has given a target lately.
+    /// The program gave a target recently.
     Followed,
 }
 
@@ -47,13 +47,13 @@ pub enum State {
 struct Latest {
     connected: bool,
     target: Option<(Instant, Target)>,
-    /// The counter of renewals, as last received on this connection.
+    /// The renewal counter last received on this connection.
     heard: Option<u64>,
     renewals: Renewals,
     bad_lines: u64,
 }
 
-/// Requests to begin again with a key frame.
+/// Requests to restart with a key frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Renewals {
     /// Number so far.
@@ -108,8 +108,8 @@ impl Latest {
         self.renewals.connection += 1;
     }
 
-    /// Renewals before the connection do not count. A counter that falls is that of a restarted
-    /// program.
+    /// Renewals before the connection do not count. A decreasing counter means that the program
+    /// restarted.
     fn on_renewals(&mut self, counter: u64) {
         let is_rise = self.heard.replace(counter).is_some_and(|before| counter > before);
         self.renewals.count += u64::from(is_rise);
@@ -187,9 +187,9 @@ fn lock(latest: &Mutex<Latest>) -> MutexGuard<'_, Latest> {
     latest.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A target holds this long: the program repeats it each second at least.
+/// Validity of a target, which the program repeats at least each second.
 const VALID_FOR: Duration = Duration::from_secs(3);
-/// A program silent for this long is asked again.
+/// After this silence the program is asked again.
 const SILENCE_MOST: Duration = Duration::from_secs(5);
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MOST: Duration = Duration::from_secs(2);

@@ -1,9 +1,9 @@
-//! How long to wait for a gap in the packets.
+//! How long to wait for missing packets.
 //!
-//! Packets in order are passed on at once, so that a link without reordering adds no delay. When a
-//! packet is missing, all later ones wait until it comes or is given up. A packet that comes after
-//! it was given up shows that the wait is too short. When packets come again after a pause longer
-//! than any wait, those between are lost, and the wait for them is the shortest.
+//! Packets in order are passed on at once, so that a link without reordering adds no delay. If a
+//! packet is missing, all later ones wait until it arrives or is given up. A packet that arrives
+//! after that shows that the wait is too short. After a pause longer than any wait, missing packets
+//! are lost, and the wait for them is minimal.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 pub struct GapWait {
     wait: Duration,
     calm: u32,
-    /// When the last packet came, and the first one after a recent pause.
+    /// When the last packet arrived, and the first one after a recent pause.
     packet: Option<Duration>,
     back: Option<Duration>,
 }
@@ -38,7 +38,7 @@ impl GapWait {
         self.now() != before
     }
 
-    /// Adapts the wait after a second with `late` packets that came after they were given up.
+    /// Adapts the wait after a second with `late` packets that arrived after they were given up.
     pub fn on_second(&mut self, late: u64) {
         if late > 0 {
             self.calm = 0;
@@ -54,9 +54,9 @@ impl GapWait {
 
 const FIRST: Duration = Duration::from_millis(50);
 const LEAST: Duration = Duration::from_millis(20);
-/// A longer one would be a stall by itself.
+/// A longer wait would itself be a stall.
 const MOST: Duration = Duration::from_millis(200);
-/// Longer than any wait, and than the interval at a frame a second.
+/// Longer than any wait, and than the interval at one frame a second.
 const SILENCE: Duration = Duration::from_millis(1_100);
 /// Calm seconds before the wait is shortened.
 const CALM: u32 = 10;

@@ -1,7 +1,7 @@
 //! A file that a stream writes without ever waiting for it.
 //!
 //! ```text
-//! pictures ─► at most so many bytes that wait ─► a thread ─► disk
+//! pictures ─► queue of limited size ─► a thread ─► disk
 //! ```
 //!
 //! A disk that is full, hangs, or is slower than the stream ends the file, with one warning, but
@@ -24,10 +24,10 @@ pub struct LogFile {
     path: PathBuf,
     /// Bytes that may still be written.
     left: usize,
-    /// To the thread; `None` when the file has ended.
+    /// To the thread; `None` once the file has ended.
     bytes: Option<Sender<Vec<u8>>>,
     waiting: Arc<AtomicUsize>,
-    /// Closed when all is written.
+    /// Closed once all is written.
     done: Receiver<()>,
 }
 
@@ -73,7 +73,7 @@ impl LogFile {
             ends(&self.path, error);
         }
         self.waiting.fetch_add(length, Ordering::Relaxed);
-        // A thread that has ended has logged why.
+        // A thread that has ended has logged the reason.
         if refused.is_some() || writer.send(bytes).is_err() {
             self.bytes = None;
         }
@@ -93,7 +93,7 @@ fn ends(path: &Path, error: &io::Error) {
     tracing::warn!("{} ends here: {error}", path.display());
 }
 
-/// Bounds the file, since anyone who reaches the receiver's port fills it.
+/// Limits the file, since anyone who reaches the receiver's port can fill it.
 const BYTES_MOST: usize = 1 << 31;
 /// Some seconds of a stream.
 const WAITING_MOST: usize = 8 << 20;
@@ -140,7 +140,7 @@ mod tests {
             file.write(vec![0; 1 << 20]);
             file.is_open()
         });
-        // One may be in the thread, the others wait.
+        // One may be in the thread, the others are queued.
         assert!((8..=9).contains(&taken.count()));
     }
 }

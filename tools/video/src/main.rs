@@ -1,5 +1,5 @@
-//! The roadweave-video binary: a vehicle's camera as RTP, each frame as large as the tunnel can
-//! carry it in time, and the receiver that shows it.
+//! The roadweave-video binary: sends a vehicle's camera as RTP, with each frame as large as the
+//! tunnel can carry in time, and the receiver that shows it.
 //!
 //! `roadweave video ...` runs it.
 

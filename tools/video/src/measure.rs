@@ -1,6 +1,6 @@
 //! Measures how well an encoder keeps to its limits: the targets jump, and each frame is compared
-//! with its own. With `--ssim`, also the quality of the pictures, and with `--loss`, what is left
-//! of them behind a link that loses packets.
+//! with its own target. With `--ssim` it also measures the quality of the pictures, and with
+//! `--loss` their quality behind a link that loses packets.
 
 mod loss;
 mod ssim;
@@ -25,7 +25,6 @@ use crate::options::{self, Codec};
 use crate::plugins::{self, make, running_time};
 use crate::{rtp, run, source};
 
-/// Encodes, and prints the result for each target.
 pub fn run(options: options::Measure) -> Result<()> {
     plugins::start()?;
     let pipeline = gst::Pipeline::new();
@@ -79,7 +78,7 @@ struct Sizes {
 struct Line {
     target_bytes: usize,
     all: Share,
-    /// The first two frames after each change to it.
+    /// The first two frames after each change to this target.
     after_jump: Share,
     #[serde(skip_serializing_if = "Option::is_none")]
     ssim_db: Option<f64>,
@@ -154,7 +153,7 @@ fn build(
             if at == count as usize
                 && let Some(pipeline) = over.upgrade()
             {
-                // A bus refuses messages only when its pipeline has ended.
+                // A bus refuses messages only once its pipeline has ended.
                 let _ = bus.post(gst::message::Eos::builder().src(&pipeline).build());
             }
             return gst::PadProbeReturn::Drop;
@@ -211,7 +210,7 @@ fn decode(
         input.add_probe(gst::PadProbeType::BUFFER, move |_, info| {
             let Some(buffer) = info.buffer_mut() else { return gst::PadProbeReturn::Ok };
             let mut sizes = lock(&link);
-            // This is the last frame that the encoder has put out.
+            // The last frame that left the encoder.
             let index = sizes.encoded.len().saturating_sub(1);
             let Some(link) = &mut sizes.link else { return gst::PadProbeReturn::Ok };
             match lose(link, index, buffer, is_h264) {
@@ -282,7 +281,7 @@ fn lock(sizes: &Mutex<Sizes>) -> MutexGuard<'_, Sizes> {
     sizes.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Frames after a change of the target that are reported separately.
+/// Number of frames after a change of the target that are reported separately.
 const JUMP: usize = 2;
 const GAP_WAIT: Duration = Duration::from_millis(20);
 /// Interval of the encoder's own key frames.

@@ -20,7 +20,7 @@ impl Socket {
     /// A socket bound to `address`.
     ///
     /// # Errors
-    /// The port is taken, or the address is not local.
+    /// If the port is in use, or the address is not local.
     pub fn bind(address: SocketAddr) -> Result<Self> {
         let shared = || -> io::Result<_> {
             let socket = UdpSocket::bind(address)?;
@@ -54,7 +54,7 @@ impl Socket {
         let source = make("udpsrc")?;
         source.set_property("socket", &self.0);
         source.set_property("close-socket", false);
-        // Bytes: a key frame arrives in one burst.
+        // In bytes: a key frame arrives in one burst.
         source.set_property("buffer-size", 4_000_000_i32);
         Ok(source)
     }

@@ -1,12 +1,12 @@
-//! The sequence numbers of one sender (RFC 3550 section 5.1), made continuous where they leap.
+//! The sequence numbers of one sender (RFC 3550 section 5.1), made continuous across leaps.
 //!
 //! ```text
-//! 7 8 9 | 30000 30001 30002   as they come
-//! 7 8 9 |   ✗      11    12   as they are passed on: two in order have to say that it is so
+//! 7 8 9 | 30000 30001 30002   as received
+//! 7 8 9 |   ✗      11    12   as passed on: two in order must confirm the leap
 //! ```
 //!
-//! A jitter buffer makes an event for each missing number, and takes each packet behind a leap back
-//! for late until the numbers reach that point again: minutes.
+//! A jitter buffer creates an event for each missing number, and considers each packet behind a
+//! leap back late until the numbers reach that point again, which takes minutes.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ impl Numbers {
         Self { newest: first.wrapping_sub(1), shift: 0, awaited: None, gaps }
     }
 
-    /// The new number of the packet; `None` if it is not passed on.
+    /// The new number of the packet; `None` if it is dropped.
     pub fn take(&mut self, now: Duration, number: u16) -> Option<u16> {
         let ahead = number.wrapping_sub(self.newest).cast_signed();
         let awaited = self.awaited.take();

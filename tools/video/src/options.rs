@@ -304,7 +304,7 @@ impl FromStr for Size {
     }
 }
 
-/// A printable text: addresses in it have no users and passwords.
+/// A printable text, without user names and passwords in its addresses.
 pub fn without_password(text: &str) -> String {
     let mut parts = text.split("://");
     let mut shown = parts.next().unwrap_or_default().to_owned();
@@ -335,7 +335,7 @@ fn parse_percent(text: &str) -> Result<f64, String> {
 }
 
 const WHERE: &str = "HOST:PORT, or srt://HOST:PORT";
-/// Command lines are readable for everybody on the machine.
+/// Command lines are readable for all users of the machine.
 const SRT_OPTIONS: &str = "what follows ? is said by --latency, --stream-id and --passphrase-file";
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Bounds the frame rate of a source and measures the rate of the frames taken, whatever the source
+//! Limits the frame rate of a source and measures the rate of accepted frames, whatever the source
 //! declares.
 
 use std::time::Duration;
@@ -8,9 +8,9 @@ pub struct Pace {
     interval: Duration,
     due: Duration,
     last: Option<Duration>,
-    /// Seconds between taken frames, smoothed.
+    /// Smoothed interval of accepted frames, seconds.
     mean: f64,
-    /// Number of frames smoothed over, up to a bound.
+    /// Number of frames in the mean, up to a limit.
     over: f64,
 }
 
@@ -20,13 +20,13 @@ impl Pace {
         Self { interval, due: Duration::ZERO, last: None, mean: interval.as_secs_f64(), over: 0.0 }
     }
 
-    /// Whether to take the frame of time `at`. Sources that jitter by half a frame lose none.
+    /// Whether to accept the frame of time `at`. Sources with half a frame of jitter lose none.
     pub fn take(&mut self, at: Duration) -> bool {
         if at + self.interval / 2 < self.due {
             return false;
         }
         self.due = at.max(self.due) + self.interval;
-        // A late source catches up by one frame at most.
+        // A late source catches up by at most one frame.
         self.due = self.due.min(at + self.interval * 3 / 2);
         if let Some(last) = self.last.replace(at) {
             let between = at.saturating_sub(last).as_secs_f64().min(BETWEEN_MAX);
@@ -41,16 +41,16 @@ impl Pace {
     }
 }
 
-/// The most seconds that a pause counts for, so that the rate recovers soon.
+/// A pause counts as at most this many seconds, so that the rate recovers soon.
 const BETWEEN_MAX: f64 = 1.0;
-/// Frames smoothed over; the first ones count at once.
+/// Number of frames in the mean; the first frames count at once.
 const SMOOTHED_OVER: f64 = 15.0;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The number of `frames` at `fps` a second that a bound of 30 takes, and the measured rate.
+    /// How many of `frames` at `fps` a second a limit of 30 accepts, and the measured rate.
     fn run(fps: f64, frames: u32, jitter_ms: u64) -> (u32, f64) {
         let mut pace = Pace::new(30);
         let mut taken = 0;

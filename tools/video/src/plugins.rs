@@ -1,4 +1,4 @@
-//! GStreamer's elements, and the Debian packages that bring them.
+//! GStreamer's elements, and the Debian packages that contain them.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub fn make(name: &str) -> Result<gst::Element> {
     gst::ElementFactory::make(name).build().map_err(|_| missing(name).into())
 }
 
-/// Sets a property by its text, as `gst-launch-1.0` does. Panics if the element does not have it.
+/// Sets a property by its text, like `gst-launch-1.0`. Panics if the element lacks it.
 pub fn set(element: &gst::Element, property: &str, value: &str) {
     element.set_property_from_str(property, value);
 }

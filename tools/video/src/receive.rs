@@ -3,13 +3,13 @@
 //! ```text
 //!           ┌► RTP ──► jitter buffer ─► stamp ─► depayloader ─► decoder ─┐
 //! UDP port ─┤                                                            ├► count ─► window or none
-//!           └► RTCP ─► session ─► RTCP to whom the packets come from     │
-//!                      another sender: a decoder of its own ─────────────┘
+//!           └► RTCP ─► session ─► RTCP to the source of the packets      │
+//!                      another sender: its own decoder ──────────────────┘
 //! ```
 //!
-//! Pictures are shown as soon as they are decoded: for remote driving the newest one matters more
-//! than an even pace. A whole key frame waits for nothing before it ([`jump`]). Payload types other
-//! than those of [`crate::rtp`] are ignored.
+//! Pictures are shown as soon as they are decoded: for remote driving the newest picture matters
+//! more than an even pace. A complete key frame does not wait for earlier packets ([`jump`]).
+//! Payload types other than those of [`crate::rtp`] are ignored.
 
 mod jump;
 mod key_frame;
@@ -39,10 +39,10 @@ use crate::statistics::received::{Received, Report};
 use crate::strangers::{Budget, Senders};
 use crate::{rtp, run};
 
-/// Receives until it is ended.
+/// Receives until it is stopped.
 ///
 /// # Errors
-/// A missing plugin, or a port that is taken.
+/// If a plugin is missing, or the port is in use.
 pub fn run(options: options::Receive) -> Result<()> {
     plugins::start()?;
     // Loads the decoder's large library before the first packet.
@@ -63,7 +63,7 @@ pub fn run(options: options::Receive) -> Result<()> {
     end.map(|_| ())
 }
 
-/// The state that the probes of a pipeline share.
+/// The shared state of the probes of a pipeline.
 #[derive(Debug)]
 struct View {
     damaged: bool,
@@ -120,7 +120,7 @@ impl View {
         Self { damaged, began: Instant::now(), state: Mutex::new(state) }
     }
 
-    /// Handles an RTP packet; returns whether it is taken.
+    /// Handles an RTP packet; returns whether it is accepted.
     fn on_packet(&self, packet: &mut gst::Buffer) -> bool {
         let now = self.began.elapsed();
         let mut state = self.state();
@@ -142,7 +142,7 @@ impl View {
         true
     }
 
-    /// Handles an RTCP packet; returns whether it is taken.
+    /// Handles an RTCP packet; returns whether it is accepted.
     fn on_report(&self) -> bool {
         let now = self.began.elapsed();
         let mut state = self.state();
@@ -165,13 +165,13 @@ impl View {
         }
     }
 
-    /// Records what goes to the decoder of the shown sender.
+    /// Records input of the shown sender's decoder.
     fn on_coded(&self, buffer: &gst::BufferRef) {
         let Ok(bytes) = buffer.map_readable() else { return };
         self.state().record.on_coded(&bytes);
     }
 
-    /// A key frame was resumed with while `missing` packets before it were outstanding.
+    /// Records a resumption with a key frame while `missing` packets before it were outstanding.
     fn on_jump(&self, missing: usize) {
         let mut state = self.state();
         state.received.each(|count| {
@@ -213,7 +213,7 @@ impl View {
         state.received.whole(now, wait)
     }
 
-    /// Collects the jitter buffers' counters and adapts their wait.
+    /// Collects the counters of the jitter buffers and adapts their wait.
     fn adapt(&self) {
         let mut state = self.state();
         let (mut lost, mut late) = (0, 0);
@@ -253,7 +253,7 @@ impl State {
         !long(self.packet) && long(self.shown) && long(self.asked)
     }
 
-    /// Shows the sender behind the pad `packets`.
+    /// Shows the sender of the pad `packets`.
     fn show(&mut self, now: Duration, packets: &gst::Pad, decoder: &gst::Pad) {
         let (packets, decoder) = (packets.clone(), decoder.clone());
         self.sender = Some(Shown { packets, decoder, since: now });
@@ -261,8 +261,8 @@ impl State {
         self.received.on_new_sender();
     }
 
-    /// Whether a packet of this pad goes to its decoder: when the newest sender brings no pictures,
-    /// another one that still sends is shown again.
+    /// Whether a packet of this pad goes to its decoder: if the newest sender brings no pictures,
+    /// another active sender is shown again.
     fn passes(&mut self, now: Duration, packets: &gst::Pad, decoder: &gst::Pad) -> bool {
         let Some(shown) = &self.sender else { return false };
         if shown.packets == *packets {
@@ -276,7 +276,7 @@ impl State {
     }
 }
 
-/// Builds the pipeline, except what each sender needs.
+/// Builds the pipeline, except for the parts of each sender.
 fn build(pipeline: &gst::Pipeline, options: &options::Receive, view: &Arc<View>) -> Result<()> {
     let socket = Socket::bind(options.listen)?;
     let (source, tee, bin) = (socket.source()?, make("tee")?, make("rtpbin")?);
@@ -284,7 +284,7 @@ fn build(pipeline: &gst::Pipeline, options: &options::Receive, view: &Arc<View>)
     bin.set_property("latency", millis(view.state().gap_wait.now()));
     bin.set_property("do-lost", true);
     bin.set_property("autoremove", true);
-    // Anyone may send, each with an SSRC of its own.
+    // Anyone may send, each with its own SSRC.
     set_if_known(&bin, "max-streams", SENDERS_MOST);
     let funnel = make("funnel")?;
     if options.window {
@@ -346,7 +346,7 @@ fn branch(
     Ok(())
 }
 
-/// Sends RTCP to the source of the last packet that was taken.
+/// Sends RTCP to the source of the last accepted packet.
 fn answer(
     pipeline: &gst::Pipeline,
     bin: &gst::Element,
@@ -390,7 +390,7 @@ impl Answers {
     }
 }
 
-/// Makes a decoder for each new sender, and shows the newest one's pictures.
+/// Makes a decoder for each new sender, and shows the newest sender's pictures.
 fn follow(pipeline: &gst::Pipeline, bin: &gst::Element, funnel: &gst::Element, view: &Arc<View>) {
     bin.connect("request-pt-map", false, |values| {
         let payload_type = values[2].get::<u32>().ok();
@@ -455,7 +455,7 @@ fn show(
             let now = stamped.began.elapsed();
             let mut state = stamped.state();
             match &mut info.data {
-                // Packets of senders that are not shown are dropped.
+                // Packets of hidden senders are dropped.
                 Some(gst::PadProbeData::Buffer(_)) if !state.passes(now, own, &decoder) => {
                     gst::PadProbeReturn::Drop
                 }
@@ -498,7 +498,7 @@ fn show(
     Ok(())
 }
 
-/// Sets the jitter buffers' wait, without the lock: they call back meanwhile.
+/// Sets the wait of the jitter buffers, without the lock, because they call back.
 fn tell_wait(state: MutexGuard<'_, State>) {
     let wait = millis(state.gap_wait.now());
     let elements = state.jitter_buffers.iter().filter_map(|it| it.element.upgrade());
@@ -511,9 +511,9 @@ fn millis(wait: Duration) -> u32 {
     u32::try_from(wait.as_millis()).unwrap_or(u32::MAX)
 }
 
-/// Most concurrent senders; silent ones are forgotten.
+/// Limit of concurrent senders; silent ones are removed.
 const SENDERS_MOST: u32 = 8;
-/// The longest time without a picture from the newest sender while another one sends.
+/// Longest time without a picture of the newest sender while another one sends.
 const BLANK_MOST: Duration = Duration::from_secs(3);
-/// The longest time with packets but without a picture, until a key frame is requested again.
+/// Longest time with packets but without a picture, until a key frame is requested again.
 const UNSEEN_MOST: Duration = Duration::from_millis(700);

@@ -43,8 +43,8 @@ pub fn caps(payload_type: u8) -> Option<gst::Caps> {
     Some(caps.build())
 }
 
-/// A byte stream of one frame a buffer, the only form that can be read from a file; absent for a
-/// codec without it.
+/// A byte stream with one frame per buffer, the only form that can be read from a file; `None` for
+/// codecs without one.
 pub fn byte_stream(codec: Codec) -> Option<gst::Caps> {
     let name = match codec {
         Codec::H264 | Codec::OpenH264 => "video/x-h264",
@@ -68,14 +68,14 @@ pub fn payloader(codec: Codec, mtu: u16) -> Result<gst::Element> {
         set(&payloader, "aggregate-mode", "zero-latency");
     }
     if codec == Codec::H265 {
-        // Parameter sets with each key frame. x264 adds them itself, and `rtph264pay` would put
-        // them before each slice too, where they begin another picture.
+        // Parameter sets with each key frame. x264 adds them itself, and `rtph264pay` would also
+        // insert them before each slice, where they begin another picture.
         payloader.set_property("config-interval", -1_i32);
     }
     Ok(payloader)
 }
 
-/// The elements that join packets to frames and decode them; `damaged` shows incomplete ones.
+/// The elements that join packets to frames and decode them; `damaged` shows incomplete frames.
 pub fn decoder(codec: Codec, damaged: bool) -> Result<[gst::Element; 2]> {
     let (unpack, decode) = match codec {
         Codec::H264 | Codec::OpenH264 => ("rtph264depay", "avdec_h264"),
@@ -97,8 +97,9 @@ pub fn decoder(codec: Codec, damaged: bool) -> Result<[gst::Element; 2]> {
 }
 
 /// Makes the session of `bin` report a few times a second instead of each five seconds (RFC 3550
-/// section 6.2): profiles with feedback have no such minimum (RFC 4585 section 3.4). Of two key
-/// frames that are requested between two reports, the second waits for the report (section 3.5.2).
+/// section 6.2): profiles with feedback have no such minimum (RFC 4585 section 3.4). If two key
+/// frames are requested between two reports, the second request waits for the report (section
+/// 3.5.2).
 pub fn report_often(bin: &gst::Element) {
     let session = bin.emit_by_name::<Option<gst::glib::Object>>("get-internal-session", &[&0_u32]);
     if let Some(session) = session {
@@ -133,11 +134,11 @@ pub fn read(packet: &gst::BufferRef) -> Option<Stamp> {
     Stamp::from_bytes(time, number)
 }
 
-/// Calls `act` when a key frame is requested through a pad; it returns whether the request is
-/// passed on.
+/// Calls `act` when a key frame is requested through a pad; it returns whether to forward the
+/// request.
 ///
 /// # Errors
-/// There is no such pad.
+/// If there is no such pad.
 pub fn on_key_frame_asked(
     element: &gst::Element,
     pad: &str,
@@ -164,7 +165,7 @@ pub fn key_frame_event() -> gst::Event {
     gst::event::CustomUpstream::new(ask)
 }
 
-/// Some 4 kbit/s.
+/// About 4 kbit/s.
 const REPORT_NS: u64 = 200_000_000;
 /// The name of the event that requests a key frame.
 pub const ASK: &str = "GstForceKeyUnit";

@@ -24,12 +24,12 @@ pub struct ElementError {
 pub enum End {
     /// The source has ended.
     Source,
-    /// The time was over, or a signal came.
+    /// The time was up, or a signal arrived.
     Asked,
 }
 
-/// Plays `pipeline` until its source ends, `seconds` are over, or a signal comes; calls
-/// `each_second` in between. `says_goodbye`: with the end of its stream, so that the session sends
+/// Plays `pipeline` until its source ends, `seconds` have passed, or a signal arrives; calls
+/// `each_second` in between. With `says_goodbye` the stream ends first, so that the session sends
 /// RTCP BYE.
 ///
 /// # Errors
@@ -76,7 +76,7 @@ pub fn until_end(
                 return Ok(End::Source);
             }
             Some(gst::MessageView::Latency(_)) => {
-                // Sinks do not wait for their time: a failure does not matter.
+                // Sinks do not wait for their time, so a failure does not matter.
                 let _ = pipeline.recalculate_latency();
             }
             _ => {}
@@ -84,7 +84,7 @@ pub fn until_end(
     }
 }
 
-/// Gives the session a moment to say goodbye.
+/// Gives the session a moment for its BYE.
 fn await_goodbye(bus: &gst::Bus) {
     let last = [gst::MessageType::Error, gst::MessageType::Eos];
     let _ = bus.timed_pop_filtered(FAREWELL_MOST, &last);
@@ -105,7 +105,7 @@ fn told(error: &gst::message::Error) -> anyhow::Error {
     let factory = factory.map_or_else(String::new, |factory| factory.name().to_string());
     let details = error.debug().map(|it| it.to_string()).unwrap_or_default();
     tracing::debug!("{factory}: {details}");
-    // The details are "gstx.c(12): function (): /path/of/element:" and then the cause, if any. A
+    // The details are "gstx.c(12): function (): /path/of/element:" followed by the cause, if any. A
     // bin forwards details of other elements; a missing plugin has its details in brackets.
     let is_place =
         |line: &&str| line.is_empty() || line.ends_with(':') || line.contains("/GstPipeline:");

@@ -3,13 +3,13 @@
 //! ```text
 //! source ─► pace ─► queue of one ─► limit ─► encoder ─► size ─► payloader ─► stamp ─► RTP, or SRT
 //!                                     ▲                                       │ ▲
-//!       the tunnel's program ─────────┴───── a key frame is asked for ◄───────┴─┴── RTCP
+//!       the tunnel's program ─────────┴───── a key frame is requested ◄───────┴─┴── RTCP
 //!                  ▲                                                          │
-//!                  └───────── what is older is worth nothing ◄────────────────┘
+//!                  └───────── older packets are superseded ◄──────────────────┘
 //! ```
 //!
-//! Probes on pads do what is named there beside elements, in the elements' threads: the limit is
-//! set just before a frame enters the encoder, so that it holds for this frame.
+//! Probes on pads do the steps named beside elements, in the elements' threads: the limit is set
+//! just before a frame enters the encoder, so that it applies to this frame.
 
 mod frames;
 
@@ -34,10 +34,10 @@ use crate::srt::Connection;
 use crate::supersede::Supersede;
 use crate::{rtp, source, srt, stamp};
 
-/// Sends until the source ends or it is ended.
+/// Sends until the source ends or it is stopped.
 ///
 /// # Errors
-/// A missing plugin, or a source or receiver that has vanished.
+/// If a plugin is missing, or the source or the receiver has disappeared.
 pub fn run(options: options::Send) -> Result<()> {
     if options.recovery == Recovery::Refresh && options.picture.codec != Codec::H264 {
         return Err(BadInput::new("--recovery refresh: only h264 can").into());
@@ -73,8 +73,8 @@ pub fn run(options: options::Send) -> Result<()> {
     }
 }
 
-/// Attributes an element's error to the source or to the network. A pipeline that never began has
-/// bad input; one that fails later may be started again.
+/// Attributes an element's error to the source or to the network. If a pipeline never began, its
+/// input is bad; if it fails later it may be started again.
 fn blame(error: anyhow::Error, options: &options::Send, has_begun: bool) -> anyhow::Error {
     let Some(ElementError { factory, text }) = error.downcast_ref() else { return error };
     let told = match (factory.as_str(), &options.source) {
@@ -89,7 +89,7 @@ fn blame(error: anyhow::Error, options: &options::Send, has_begun: bool) -> anyh
     if has_begun { anyhow!(told) } else { BadInput::new(told).into() }
 }
 
-/// Fails when there was no picture for a while.
+/// Fails if there was no picture for a while.
 fn still_there(frames: &Frames, source: &Source) -> Result<()> {
     let silent = frames.since_picture(Instant::now());
     let most = if frames.has_begun() { SILENCE_MOST } else { START_MOST };
@@ -147,7 +147,7 @@ fn build(pipeline: &gst::Pipeline, options: &options::Send) -> Result<(Arc<Frame
     }
 }
 
-/// The connections to the tunnel's program, if it is followed.
+/// The connections to the tunnel's program, if its targets are used.
 fn tunnel(options: &options::Send) -> Result<(Option<Feedback>, Option<Supersede>)> {
     let (Some(socket), Some(lane)) = (&options.feedback, &options.lane) else {
         return Ok((None, None));
@@ -162,7 +162,7 @@ fn tunnel(options: &options::Send) -> Result<(Option<Feedback>, Option<Supersede
     Ok((Some(feedback), supersede.transpose().context("cannot start a thread")?))
 }
 
-/// From raw pictures to encoded ones within their limits; returns the last element.
+/// Encodes raw pictures within their limits; returns the last element.
 fn encode(
     pipeline: &gst::Pipeline,
     source: &gst::Element,
@@ -207,8 +207,8 @@ fn encode(
     Ok(caps)
 }
 
-/// Posts the end when the last picture has passed `element`: an RTCP session may take seconds to
-/// end by itself (RFC 3550 section 6.3.7).
+/// Posts the end when the last picture has passed `element`: an RTCP session alone may take seconds
+/// to end (RFC 3550 section 6.3.7).
 fn tell_end(pipeline: &gst::Pipeline, element: &gst::Element) -> Result<()> {
     let pad = element.static_pad("src").context("an element without output")?;
     let pipeline = pipeline.downgrade();
@@ -226,7 +226,7 @@ fn tell_end(pipeline: &gst::Pipeline, element: &gst::Element) -> Result<()> {
     Ok(())
 }
 
-/// Writes the stamp of its frame into each packet, and counts it.
+/// Writes the stamp of its frame into each packet, and counts the packet.
 fn stamp_packets(payloader: &gst::Element, frames: &Arc<Frames>) -> Result<()> {
     let pad = payloader.static_pad("src").context("a payloader without output")?;
     let frames = Arc::clone(frames);
@@ -279,7 +279,7 @@ fn session(
     })
 }
 
-/// Calls `act` for each buffer that passes a pad, and drops it if that returns `false`.
+/// Calls `act` for each buffer that passes a pad; drops the buffer if `act` returns `false`.
 fn buffers(
     element: &gst::Element,
     pad: &str,
@@ -293,7 +293,6 @@ fn buffers(
     Ok(())
 }
 
-/// The age of a buffer.
 fn age(pad: &gst::Pad, at: Duration) -> Duration {
     let element = pad.parent_element();
     let now = element.and_then(|element| element.current_running_time());
@@ -304,7 +303,7 @@ fn age(pad: &gst::Pad, at: Duration) -> Duration {
 const KEY_FRAME_INTERVAL: Duration = Duration::from_secs(10);
 /// The library's text for a connection that was never established.
 const NO_CONNECTION: &str = "Connection does not exist";
-/// A camera without a picture for this long is gone.
+/// A camera without a picture for this long counts as gone.
 const SILENCE_MOST: Duration = Duration::from_secs(5);
 /// The longest start.
 const START_MOST: Duration = Duration::from_secs(15);

@@ -1,29 +1,29 @@
-//! The size of a frame, and the encoder's settings that keep it.
+//! The size of a frame, and the encoder settings that enforce it.
 //!
 //! ```text
-//! target, bytes of tunnel datagrams ─► less the headers of its packets ─► bytes of the frame
+//! target, bytes of tunnel datagrams ─► minus the headers of its packets ─► bytes of the frame
 //!     ─► bit rate x one frame's time, in a buffer of one frame (VBV)
 //! ```
 //!
-//! A buffer (VBV, ISO/IEC 14496-10 annex C) that holds the bit rate of one frame's time bounds each
-//! frame by its share: x264 then checks each row of macroblocks.
+//! A buffer (VBV, ISO/IEC 14496-10 annex C) with the bits of one frame's duration limits each frame
+//! to its share: x264 then checks each row of macroblocks.
 
 use std::time::Duration;
 
 /// The sizes of a frame's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packets {
-    /// Bytes of an RTP packet at most, its header included.
+    /// Maximum size of an RTP packet, with its header.
     pub mtu: usize,
-    /// Bytes around each RTP packet: UDP, IP and the tunnel's own.
+    /// Bytes around each RTP packet: UDP, IP and the tunnel's headers.
     pub around: usize,
 }
 
 impl Packets {
-    /// The bytes of `target`, in datagrams, that are left for the frame itself.
+    /// How many of the bytes of `target`, in datagrams, are left for the frame itself.
     ///
-    /// The headers of as many packets as `target` fills are subtracted, and those of one more for
-    /// parameter sets or the end of a slice, which begin packets of their own.
+    /// Subtracts the headers of as many packets as `target` fills, and of one more for parameter
+    /// sets or the end of a slice, which start their own packets.
     pub fn frame_bytes(self, target: usize) -> usize {
         let datagram = self.mtu + self.around;
         let packets = target.div_ceil(datagram) + 1;
@@ -43,7 +43,7 @@ pub struct EncoderRate {
 impl EncoderRate {
     /// For frames of at most `bytes` at the encoder's nominal `fps`.
     ///
-    /// The buffer's time is rounded down: x264 then takes a whole frame's.
+    /// The buffer's time is rounded down: x264 then uses a whole frame's.
     pub fn new(bytes: usize, fps: u32) -> Self {
         let kbps = bytes.saturating_mul(8).saturating_mul(fps as usize) / 1000;
         let kbps = u32::try_from(kbps).unwrap_or(u32::MAX).clamp(1, KBPS_MAX);
@@ -54,7 +54,7 @@ impl EncoderRate {
 /// The tunnel's target of a lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Target {
-    /// Bytes of datagrams that one frame may have.
+    /// Bytes of datagrams allowed for one frame.
     pub frame_bytes: Option<u64>,
     /// The lane's rate, bit/s.
     pub bitrate_bps: Option<u64>,
@@ -64,8 +64,8 @@ impl Target {
     /// Bytes of datagrams for one frame of `fps` a second; `None` without a target.
     ///
     /// An encoder that `keeps_frames` to their size uses the frame's size, which follows the links
-    /// at once, and the rate where it is less: a frame that fills all that is free leaves nothing
-    /// to the next. Other encoders use the rate. Both stop when nothing would arrive.
+    /// at once, or the rate if that is less: a frame that filled all free capacity would leave
+    /// nothing for the next. Other encoders use the rate. Both stop when nothing would arrive.
     pub fn per_frame(self, fps: f64, keeps_frames: bool) -> Option<usize> {
         let by_rate = self.bitrate_bps.map(|bps| share(bps, fps));
         let by_frame = self.at_once();
@@ -79,7 +79,7 @@ impl Target {
         }
     }
 
-    /// Bytes of datagrams that arrive in time, whatever the rate: the bound of a single frame.
+    /// Bytes of datagrams that arrive in time, regardless of the rate: the limit of a single frame.
     pub fn at_once(self) -> Option<usize> {
         self.frame_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX))
     }
@@ -92,15 +92,16 @@ pub fn share(bps: u64, fps: f64) -> usize {
 
 /// Decides whether a frame is encoded, its size, and whether it is a key frame.
 ///
-/// A target without room for a picture skips the frame before it is encoded, so that later frames
-/// do not refer to one that was not sent. One frame a second of the least size is sent all the same
-/// as a sign of life; it is likely lost, so the next one with room is a key frame.
+/// A target too small for a picture skips the frame before it is encoded, so that later frames do
+/// not refer to an unsent one. One frame of the least size is still sent each second as a sign of
+/// life; it is likely lost, so the next frame with room is a key frame.
 ///
 /// A key frame much smaller than the picture needs is grey, worse than the last picture. So it may
-/// have all that arrives in time, not its share of the rate alone, and frames are skipped until
-/// their room is enough for it.
+/// use all bytes that arrive in time, not only its share of the rate, and frames are skipped until
+/// there is enough room for it.
 ///
-/// x264 makes a frame as small as the one before if that was small, since its buffer fills as
+/// x264 makes a frame as small as the previous one if that was small, since its buffer fills as
+/// frames leave it. So after a small frame, one of a key frame's size is encoded and not sent.
 /// frames leave it. So behind a small frame, one of a key frame's size is encoded and not sent.
 #[derive(Debug)]
 pub struct Gate {
@@ -111,7 +112,7 @@ pub struct Gate {
     last: Option<(Duration, usize)>,
     /// Whether a key frame is wanted.
     wanted: bool,
-    /// Whether the key frame supersedes what was sent.
+    /// Whether the key frame supersedes packets already sent.
     renews: bool,
     /// Since when a key frame waits for room, and the room saved.
     waits: Option<(Duration, usize)>,
@@ -119,7 +120,7 @@ pub struct Gate {
     key: Option<Duration>,
     /// Interval of unrequested key frames.
     key_interval: Duration,
-    /// When the next of these is due.
+    /// When the next unrequested key frame is due.
     key_due: Duration,
     /// Whether the last encoded frame was not sent: only a key frame may follow.
     unsent: bool,
@@ -133,8 +134,8 @@ pub struct Admitted {
 }
 
 impl Gate {
-    /// A gate with a key frame each `key_interval` at least: an encoder's own would be bounded by a
-    /// frame's share of the rate.
+    /// A gate with a key frame at least each `key_interval`: the encoder's own key frames would be
+    /// limited to a frame's share of the rate.
     pub fn new(packets: Packets, pixels: usize, key_interval: Duration) -> Self {
         Self {
             packets,
@@ -150,19 +151,19 @@ impl Gate {
         }
     }
 
-    /// Requests a key frame; one comes each [`KEY_FRAME_INTERVAL`] at most.
+    /// Requests a key frame; requests have effect at most each [`KEY_FRAME_INTERVAL`].
     pub fn ask_for_key_frame(&mut self) {
         self.wanted = true;
     }
 
-    /// Makes the next frame a key frame that supersedes what was sent, and so does not wait for
-    /// room.
+    /// Makes the next frame a key frame that supersedes packets already sent, and therefore does
+    /// not wait for room.
     pub fn renew(&mut self) {
         (self.wanted, self.renews) = (true, true);
     }
 
     /// The limit of the frame at `now`, or `None` to skip it. `target` is its share; a key frame
-    /// may have up to `at_once`.
+    /// may use up to `at_once`.
     pub fn admit(&mut self, now: Duration, target: usize, at_once: usize) -> Option<Admitted> {
         let bytes = self.packets.frame_bytes(target);
         let at_once = self.packets.frame_bytes(at_once).max(bytes);
@@ -172,11 +173,11 @@ impl Gate {
         }
         self.wanted |= now >= self.key_due;
         let is_early = self.key.is_some_and(|key| now.saturating_sub(key) < KEY_FRAME_INTERVAL);
-        // No other frame can follow superseded ones, however recent the last key frame is.
+        // Only a key frame can follow superseded frames, however recent the last one is.
         if self.renews || self.wanted && !is_early {
             return self.key_frame(now, bytes, at_once);
         }
-        // Links that are back answer before their rate is known.
+        // Links that have returned answer before their rate is known.
         if bytes < FRAME_BYTES_LEAST {
             return self.sign_of_life(now);
         }
@@ -229,12 +230,12 @@ const RTP_BYTES: usize = 12 + crate::stamp::EXTENSION_BYTES + 3;
 const FRAME_BYTES_LEAST: usize = 400;
 /// The longest time without a frame.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
-/// Pixels for a byte of a key frame that can be made out: at 640x360, x264's test picture has 13 dB
-/// there, and 6 dB at a fifth of it.
+/// Pixels per byte of a recognisable key frame: at 640x360, x264's test picture has 13 dB at this
+/// size, and 6 dB at a fifth of it.
 const PIXELS_OF_A_BYTE: usize = 64;
 /// The longest wait of a key frame for room.
 const KEY_FRAME_WAIT_MOST: Duration = Duration::from_millis(150);
-/// The least interval of key frames: a receiver cannot miss one and report it earlier.
+/// Minimum interval of key frames: a receiver cannot miss one and report it earlier.
 const KEY_FRAME_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum of `x264enc`.
 const KBPS_MAX: u32 = 2_048_000;
@@ -338,7 +339,7 @@ mod tests {
             (100, 1_200, 9_000, Some((little, false, true))),
         ];
         check_gate(&mut interrupted(), &frames);
-        // Even before the rate of links that are back is known.
+        // Even before the rate of returned links is known.
         let frames = [
             (67, 100, 9_000, Some((3_600, true, true))),
             (100, 200, 9_000, None),
@@ -355,7 +356,7 @@ mod tests {
         assert_eq!(little, 982);
         let frames = [
             (67, 1_200, 1_200, None),
-            // The links die again: what was saved is gone.
+            // The links die again: the saved room is lost.
             (100, 0, 0, None),
             (133, 1_200, 1_200, None),
             (167, 1_200, 1_200, None),
@@ -386,7 +387,7 @@ mod tests {
         ];
         check_gate(&mut gate, &frames);
         gate.renew();
-        // Without links nothing is sent, and at their return it comes at once.
+        // Without links nothing is sent; at their return the key frame is sent at once.
         let frames = [(100, 0, 0, None), (200, 1_200, 1_200, Some((3_600, true, false)))];
         check_gate(&mut gate, &frames);
         check_gate(&mut gate, &[(233, 1_200, 1_200, Some((3_600, true, true)))]);
@@ -401,7 +402,7 @@ mod tests {
         let frames = [
             (33, 1_200, 1_200, Some((3_600, true, false))),
             (67, 1_200, 1_200, None),
-            // No frame that refers to an unsent one, not even as a sign of life.
+            // No frame may refer to an unsent one, not even as a sign of life.
             (1_200, 0, 0, None),
             (1_233, 1_200, 5_000, Some((3_600, true, true))),
             (1_267, 1_200, 5_000, Some((little, false, true))),
@@ -418,7 +419,7 @@ mod tests {
             let admitted = gate.admit(Duration::from_millis(ms), 1_200, 9_000);
             keys.extend(admitted.filter(|it| it.key).map(|it| (ms, it.bytes, it.sent)));
         }
-        // Behind a small frame, one is encoded and not sent first.
+        // After a small frame, one is encoded and not sent first.
         let expected = [(10_000, false), (10_033, true), (20_033, false), (20_066, true)];
         assert_eq!(keys, expected.map(|(ms, sent)| (ms, 3_600, sent)));
     }

@@ -11,14 +11,15 @@ use roadweave_terminal::exit::BadInput;
 use crate::options::{Picture, Source};
 use crate::plugins::{make, set};
 
-/// Adds a source to `pipeline`; returns the element that gives raw pictures of the requested size.
+/// Adds a source to `pipeline`; returns the element that provides raw pictures of the requested
+/// size.
 ///
 /// They are labelled with the requested rate, whatever the source declares: the encoder derives a
 /// frame's share from it, and the true rate is measured ([`crate::pace`]). `live` is whether they
-/// come at their time, or as fast as they are taken.
+/// arrive in real time, or as fast as they are consumed.
 ///
 /// # Errors
-/// A missing file, camera or plugin.
+/// If a file, camera or plugin is missing.
 pub fn build(
     pipeline: &gst::Pipeline,
     source: &Source,
@@ -39,7 +40,7 @@ pub fn build(
     pipeline.add_many(chain)?;
     gst::Element::link_many(chain)?;
     let raw = match source {
-        // It makes what is requested, as a camera does.
+        // It delivers the requested rate, like a camera.
         Source::Test => raw.field("framerate", fps),
         _ => raw,
     };
@@ -79,14 +80,14 @@ pub fn build(
     Ok(rate)
 }
 
-/// Decodes `uri`; its sound is dropped.
+/// Decodes `uri`, without sound.
 fn decode(pipeline: &gst::Pipeline, uri: &str, next: &gst::Element) -> Result<()> {
     let decoder = make("uridecodebin")?;
     decoder.set_property("uri", uri);
     decoder.connect("source-setup", false, |values| {
         let source = values[1].get::<gst::Element>().ok()?;
         if source.has_property("tcp-timeout") {
-            // Milliseconds for reordering, and microseconds until a camera counts as gone.
+            // In ms for reordering, and in us until a camera counts as gone.
             source.set_property("latency", RTSP_LATENCY_MS);
             source.set_property("tcp-timeout", RTSP_TIMEOUT_US);
             source.set_property("timeout", RTSP_TIMEOUT_US);
@@ -98,7 +99,7 @@ fn decode(pipeline: &gst::Pipeline, uri: &str, next: &gst::Element) -> Result<()
     Ok(())
 }
 
-/// Links the first stream of pictures.
+/// Links the first video stream.
 fn link_video(decoder: &gst::Element, next: &gst::Element) {
     let next = next.downgrade();
     decoder.connect_pad_added(move |_, pad| {
@@ -106,7 +107,7 @@ fn link_video(decoder: &gst::Element, next: &gst::Element) {
         let caps = pad.current_caps().unwrap_or_else(|| pad.query_caps(None));
         let is_video = caps.structure(0).is_some_and(|it| it.name().starts_with("video/"));
         if is_video && !sink.is_linked() {
-            // The source reports a failure, as it then has nowhere to write.
+            // The source reports a failure, as it then has no output.
             let _ = pad.link(&sink);
         }
     });

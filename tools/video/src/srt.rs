@@ -35,12 +35,12 @@ pub struct Connection {
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// The rate that there is room for, bit/s.
+    /// The available rate, bit/s.
     bps: AtomicU64,
     given: AtomicU64,
     rtt_us: AtomicU64,
     unacknowledged: AtomicU64,
-    /// How long nothing was acknowledged, ms.
+    /// Time since the last acknowledgement, ms.
     silent_ms: AtomicU64,
     over: AtomicBool,
 }
@@ -48,18 +48,18 @@ struct Shared {
 /// The report on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// The rate that there is room for, bit/s.
+    /// The available rate, bit/s.
     pub room_bps: u64,
     pub rtt_ms: f64,
     pub unacknowledged: u64,
 }
 
 impl Connection {
-    /// Adds the elements behind the encoder to `pipeline`, and monitors them; calls `bytes_sent`
-    /// for each buffer. The rate is at most `most_bps`.
+    /// Adds the elements after the encoder to `pipeline`, and monitors them; calls `bytes_sent` for
+    /// each buffer. The rate is at most `most_bps`.
     ///
     /// # Errors
-    /// A missing plugin, or an invalid option.
+    /// If a plugin is missing, or an option is invalid.
     pub fn new(
         pipeline: &gst::Pipeline,
         encoded: &gst::Element,
@@ -81,7 +81,7 @@ impl Connection {
         if least_bps > most_bps {
             return Err(BadInput::new("--min-bitrate is above --bitrate").into());
         }
-        // Seven packets of 188 bytes are the payload of one of SRT's.
+        // Seven packets of 188 bytes are the payload of an SRT packet.
         mux.set_property("alignment", 7_i32);
         sink.set_property("uri", format!("{uri}?{PACING}"));
         sink.set_property("latency", latency.cast_signed());
@@ -100,9 +100,9 @@ impl Connection {
         }
         sink.set_property("sync", false);
         sink.set_property("async", false);
-        // Earlier buffers are dropped, the first key frame included.
+        // Earlier buffers are dropped, including the first key frame.
         sink.set_property("wait-for-connection", true);
-        // The service manager restarts it, as with cameras.
+        // The service manager restarts the program, as with cameras.
         set_if_known(&sink, "auto-reconnect", false);
         pipeline.add_many([&parser, &mux, &sink])?;
         gst::Element::link_many([encoded, &parser, &mux, &sink])?;
@@ -116,7 +116,7 @@ impl Connection {
         Ok(Self { shared })
     }
 
-    /// The rate that there is room for, bit/s.
+    /// The available rate, bit/s.
     pub fn bps(&self) -> u64 {
         self.shared.bps.load(Ordering::Relaxed)
     }
@@ -130,7 +130,7 @@ impl Connection {
         }
     }
 
-    /// How long the receiver has acknowledged nothing.
+    /// Time since the receiver's last acknowledgement.
     pub fn silent(&self) -> Duration {
         Duration::from_millis(self.shared.silent_ms.load(Ordering::Relaxed))
     }
@@ -223,7 +223,7 @@ fn stream_id(text: &str) -> Result<String> {
     Ok(id)
 }
 
-/// Belacoder's, which its users know.
+/// Belacoder's default, known to its users.
 const LATENCY_MS: u32 = 2000;
 const LEAST_BPS: u64 = 300_000;
 const TURN: Duration = Duration::from_millis(20);

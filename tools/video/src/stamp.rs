@@ -2,7 +2,8 @@
 //!
 //! A header extension in the one-byte form (RFC 8285 section 4.2) with two elements: the time as an
 //! NTP timestamp of 64 bits (RFC 6051 section 3.3; WebRTC's abs-capture-time has the same bytes),
-//! and the frame's number, 16 bits, in network order, in no standard. Other receivers skip them.
+//! and the frame's number, 16 bits in network order, which no standard defines. Other receivers
+//! skip them.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use std::time::Duration;
 pub struct Stamp {
     /// Time of capture, since the Unix epoch.
     pub captured: Duration,
-    /// Counts the frames that were sent, modulo 2^16.
+    /// Counts sent frames, modulo 2^16.
     pub number: u16,
 }
 
@@ -34,7 +35,7 @@ fn ntp(unix: Duration) -> u64 {
     seconds << 32 | fraction
 }
 
-/// The reverse; `None` before 1970. After 2036 the seconds start again from 0.
+/// The reverse; `None` before 1970. After 2036 the seconds restart from 0.
 fn unix(ntp: u64) -> Option<Duration> {
     let seconds = ntp >> 32;
     let era = if seconds < EPOCHS { 1 << 32 } else { 0 };
@@ -45,7 +46,7 @@ fn unix(ntp: u64) -> Option<Duration> {
 
 pub const TIME_ID: u8 = 1;
 pub const NUMBER_ID: u8 = 2;
-/// The whole extension: its header, two elements with a byte before each, whole words.
+/// The whole extension: its header, and two elements, each after one byte, in whole words.
 pub const EXTENSION_BYTES: usize = 4 + (1 + 8) + (1 + 2);
 /// Seconds from 1900 to 1970.
 const EPOCHS: u64 = 2_208_988_800;

@@ -1,4 +1,4 @@
-//! The statistics of both ends, without a clock of their own.
+//! The statistics of both ends; the caller supplies the time.
 
 pub mod delays;
 pub mod received;

@@ -1,5 +1,5 @@
-//! Bounds the work for strangers who reach a port. The session stores something for each SSRC (RFC
-//! 3550 section 8) for half a minute, and works for each report.
+//! Limits the work caused by strangers who reach a port. The session stores data for each SSRC (RFC
+//! 3550 section 8) for half a minute, and each report costs work.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -21,12 +21,12 @@ impl Budget {
         Self::new(50.0, 20.0)
     }
 
-    /// For gaps in the numbers of packets, as of links that pause.
+    /// For gaps in the numbers of packets, as on links that pause.
     pub fn of_gaps() -> Self {
         Self::new(2.0, 2.0)
     }
 
-    /// For resumptions with a key frame: a sender makes ten key frames a second at most.
+    /// For resumptions with a key frame: a sender makes at most ten key frames a second.
     pub fn of_jumps() -> Self {
         Self::new(10.0, 4.0)
     }
@@ -35,7 +35,7 @@ impl Budget {
         Self { per_second, burst, left: burst, at: Duration::ZERO }
     }
 
-    /// Takes one at `now`; returns whether there was one.
+    /// Takes one unit at `now`; returns whether there was one.
     pub fn take(&mut self, now: Duration) -> bool {
         let since = now.saturating_sub(std::mem::replace(&mut self.at, now)).as_secs_f64();
         self.left = (self.left + since * self.per_second).min(self.burst);
@@ -45,10 +45,10 @@ impl Budget {
     }
 }
 
-/// The recent senders; new ones have a budget.
+/// Recent senders; new ones have a budget.
 #[derive(Debug)]
 pub struct Senders {
-    /// The most recent one is the last.
+    /// The most recent sender is the last.
     known: VecDeque<(u32, Numbers)>,
     new: Budget,
 }
@@ -58,7 +58,7 @@ impl Senders {
         Self { known: VecDeque::new(), new: Budget::new(4.0, 8.0) }
     }
 
-    /// The new number of a sender's packet, which replaces `number`; `None` if it is not taken.
+    /// The new number of a sender's packet, which replaces `number`; `None` to drop it.
     pub fn take(&mut self, now: Duration, sender: u32, number: u16) -> Option<u16> {
         let place = self.known.iter().rposition(|(known, _)| *known == sender);
         if place.is_none() && !self.new.take(now) {

@@ -1,11 +1,12 @@
-//! Reports to the vehicle's program which packets a key frame has superseded.
+//! Reports to the vehicle's program the packets that a key frame has superseded.
 //!
 //! ```text
-//! a key frame is to come ─► the newest word ─► a thread ─► socket: asks, and is answered
+//! a key frame follows ─► the newest report ─► a thread ─► socket: request, response
 //! ```
 //!
-//! Reports use RTP timestamps, so that their order among the packets does not matter. Nothing waits
-//! for the thread: while the program does not accept a report, only the newest one waits.
+//! Reports use RTP timestamps, so that their order among the packets does not matter. The sender
+//! never waits for the thread: while the program does not accept a report, only the newest one is
+//! queued.
 
 mod answer;
 
@@ -27,7 +28,7 @@ pub struct Supersede(Arc<Slot>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Older {
     pub ssrc: u32,
-    /// All older than this RTP timestamp, modulo 2^32.
+    /// All packets older than this RTP timestamp, modulo 2^32.
     pub timestamp: u32,
     /// The connection to the program that requested the key frame.
     pub connection: u64,
@@ -54,7 +55,7 @@ impl Supersede {
         Ok(Self(slot))
     }
 
-    /// Reports soon; replaces a report that still waits.
+    /// Reports soon; replaces a report that is still queued.
     pub fn tell(&self, older: Older) {
         self.0.state().next = Some(older);
         self.0.changed.notify_one();
@@ -90,7 +91,7 @@ struct Client {
 
 impl Client {
     fn run(self) {
-        // The connection of a program without the method.
+        // The connection of a program that lacks the method.
         let mut unable = None;
         while let Some(older) = self.slot.next() {
             if unable == Some(older.connection) {
@@ -120,7 +121,7 @@ impl Client {
     }
 }
 
-/// Later answers are of no use.
+/// Later answers are useless.
 const SILENCE_MOST: Duration = Duration::from_millis(500);
 const ANSWER_MOST: u64 = 4096;
 

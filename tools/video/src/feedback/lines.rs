@@ -1,4 +1,4 @@
-//! The lines of a stream, at most [`LINE_MOST`] bytes each in memory.
+//! Lines of a stream, with at most [`LINE_MOST`] bytes of each in memory.
 
 use std::io::{self, BufRead as _, BufReader, Read};
 
@@ -14,7 +14,7 @@ impl<R: Read> Lines<R> {
         Self { stream: BufReader::new(stream), line: Vec::new() }
     }
 
-    /// The next line without its end, `Some(None)` for one that was too long, `None` at the end.
+    /// The next line without its end, `Some(None)` for an excessive line, `None` at the end.
     pub fn read(&mut self) -> io::Result<Option<Option<&[u8]>>> {
         self.line.clear();
         let mut fits = true;

@@ -23,8 +23,8 @@ pub enum Message {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Said {
     pub target: Option<Target>,
-    /// Counts the times at which so much was queued on silent paths that the encoder should begin
-    /// again; restarts with the program. Older programs omit it.
+    /// Counts how often so much was queued on silent paths that the encoder should restart; starts
+    /// from zero with the program. Older programs omit it.
     pub renewals: Option<u64>,
 }
 

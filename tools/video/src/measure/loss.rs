@@ -1,4 +1,4 @@
-//! A link that loses packets in bursts, and the key frames that its receiver requests.
+//! A link that loses packets in bursts, and the key frames requested by its receiver.
 //!
 //! Bursts follow a chain of two states (Gilbert 1960): in one of them all packets are lost.
 
@@ -21,7 +21,7 @@ pub struct Settings {
     pub loss: f64,
     /// Mean length of a burst.
     pub burst: f64,
-    /// From a loss to the frame that answers it: round trip, gap wait, and a frame's time.
+    /// Time from a loss to the frame that answers it: round trip, gap wait, and a frame's duration.
     pub answer: Duration,
     pub frame: Duration,
     pub recovery: Recovery,
@@ -40,11 +40,13 @@ impl Link {
         self.asked == Some(index)
     }
 
-    /// Sends frame `index` with the sizes of its units (NAL); returns which units the decoder gets.
+    /// Sends frame `index` with the sizes of its units (NAL); returns which units reach the
+    /// decoder.
     pub fn send(&mut self, index: usize, key: bool, units: &[usize]) -> Vec<bool> {
         let mut whole: Vec<bool> = Vec::with_capacity(units.len());
         for bytes in units {
-            // Each packet draws, so that the pattern does not depend on their content.
+            // Each packet draws a random number, so that the pattern does not depend on the
+            // content.
             let lost = (0..bytes.div_ceil(PACKET_BYTES)).filter(|_| self.loses()).count();
             whole.push(lost == 0);
         }
@@ -88,7 +90,7 @@ impl Link {
 /// The units of a frame in Annex B of H.264, start codes included.
 pub fn units(frame: &[u8]) -> Vec<std::ops::Range<usize>> {
     let is_start = |at: &usize| frame[*at..].starts_with(&[0, 0, 1]);
-    // A start code may have one more zero.
+    // A start code may have an additional zero.
     let starts = (0..frame.len().saturating_sub(2))
         .filter(is_start)
         .map(|at| if at > 0 && frame[at - 1] == 0 { at - 1 } else { at });

@@ -1,4 +1,4 @@
-//! SSIM of a plane, as x264 and ffmpeg's filter `ssim` compute it: windows of 8x8 pixels, four
+//! SSIM of a plane, as computed by x264 and ffmpeg's filter `ssim`: windows of 8x8 pixels, four
 //! apart (Wang et al. 2004, with a flat window).
 
 /// Sums of a block of 4x4 pixels: of each picture, of all squares, of the products.
@@ -60,7 +60,7 @@ fn window(four: [Sums; 4]) -> f64 {
 /// Pixels of a window.
 const PIXELS: f64 = 64.0;
 /// (0.01 x 255)^2 and (0.03 x 255)^2, for sums instead of means and unbiased variances, rounded as
-/// x264 does.
+/// in x264.
 const C1: f64 = 416.0;
 const C2: f64 = 235_963.0;
 const DB_MOST: f64 = 100.0;
@@ -92,7 +92,7 @@ mod tests {
         check(100, 100, 1.0);
         check(0, 255, means(0.0, 255.0));
         check(100, 120, means(100.0, 120.0));
-        // What is too small counts as equal.
+        // Planes that are too small count as equal.
         assert_eq!(ssim(&[], &[], 0), 1.0);
         assert_eq!(ssim(&[1; 49], &[2; 49], 7), 1.0);
     }

@@ -1,8 +1,8 @@
-//! The quality of each frame as a viewer sees it, compared with the encoder's input.
+//! The quality of each frame as seen by a viewer, compared with the encoder's input.
 //!
 //! ```text
 //! original ─► encoder ─┬─► decoder ───────────► clean
-//!                      └─► link ─► decoder ───► arrived, or the last that did ─► SSIM to original
+//!                      └─► link ─► decoder ───► arrived, or the last one before ─► SSIM to original
 //! ```
 
 use std::time::Duration;
@@ -38,14 +38,14 @@ pub struct Seen {
 /// The report on a link with losses.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// Over all frames, standing ones included, in dB.
+    /// Over all frames, repeated ones included, in dB.
     ssim_db: f64,
     ssim_p5_db: f64,
     /// Share of frames shown as they were encoded.
     undamaged: f64,
-    /// Number of interruptions of that.
+    /// Number of interruptions of undamaged display.
     outages: usize,
-    /// Times until the next whole picture, in ms: median, p95, longest.
+    /// Times until the next undamaged picture, in ms: median, p95, longest.
     whole_after_ms: [f64; 3],
     /// Decoded frames without an original.
     unmatched: u64,
@@ -57,13 +57,13 @@ impl View {
         Self { width, original: None, clean, arrived, shown, seen: Vec::new(), unmatched: 0 }
     }
 
-    /// The next picture enters the encoder; finishes the one before.
+    /// The next picture enters the encoder; finishes the previous one.
     pub fn begin(&mut self, at: Duration, luma: Vec<u8>) {
         self.finish();
         self.original = Some(Picture { at, luma });
     }
 
-    /// A decoder returned the picture of time `at`; `lossy` is the one behind the link.
+    /// A decoder returned the picture of time `at`; `lossy` is the decoder behind the link.
     pub fn decoded(&mut self, at: Duration, luma: Vec<u8>, lossy: bool) {
         let original = self.original.as_ref();
         if original.is_none_or(|it| it.at.abs_diff(at) > ROUNDED_BY_MOST) {

@@ -1,13 +1,13 @@
-//! Finds a whole key frame behind missing packets.
+//! Finds a complete key frame behind missing packets.
 //!
 //! ```text
-//! 7 8 . . 11 12 . | K K K      as they come: K is a key frame from its first packet to its marker
-//! 7 8             | K K K      as they go on, at once
+//! 7 8 . . 11 12 . | K K K      as received: K is a key frame from its first packet to its marker
+//! 7 8             | K K K      as passed on, at once
 //! ```
 //!
-//! A jitter buffer waits for missing packets, and no call ends the wait. It goes on when it gets a
-//! stand-in for each missing number; its output before the key frame is dropped. Missing packets
-//! that come later are not let in: they would suggest that the wait is too short.
+//! A jitter buffer waits for missing packets, and no call ends the wait. It continues once it gets
+//! a stand-in for each missing number; its output before the key frame is dropped. Missing packets
+//! that arrive later are dropped too: they would suggest that the wait is too short.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,16 +15,16 @@ use std::time::Duration;
 use super::key_frame::Part;
 use crate::strangers::Budget;
 
-/// Follows the numbers of one sender into the jitter buffer and out of it.
+/// Tracks the numbers of one sender into the jitter buffer and out of it.
 #[derive(Debug)]
 pub struct Jump {
     due: Option<u16>,
-    /// The packets from `due` on: the first is missing, or there are none.
+    /// The packets from `due` on: empty, or with the first one missing.
     ahead: VecDeque<Option<Packet>>,
     resumed: Option<u16>,
     /// Output before this number is dropped.
     awaited: Option<u16>,
-    /// Whether the last output was the awaited one: it misses nothing before it.
+    /// Whether the last output was the awaited packet, which has no gap before it.
     is_fresh: bool,
     budget: Budget,
 }
@@ -44,7 +44,7 @@ pub enum Entry {
     Pass,
     /// Insert stand-ins for these numbers first, to resume with the key frame.
     Fill(Vec<u16>),
-    /// It was given up.
+    /// The packet was given up.
     Drop,
 }
 
@@ -54,7 +54,7 @@ pub enum Exit {
     Pass,
     /// Pass it on as the beginning of a new sequence.
     Resume,
-    /// It precedes the key frame.
+    /// The packet precedes the key frame.
     Drop,
 }
 
@@ -97,7 +97,7 @@ impl Jump {
         if is_jump { Entry::Fill(missing) } else { Entry::Pass }
     }
 
-    /// A packet leaves the jitter buffer, or is reported lost.
+    /// Handles a packet that leaves the jitter buffer or is reported lost.
     pub fn on_out(&mut self, number: u16) -> Exit {
         if let Some(due) = self.due
             && let Ok(place) = usize::try_from(distance(number, due))
@@ -116,12 +116,13 @@ impl Jump {
         }
     }
 
-    /// A key frame is requested because of missing numbers; returns whether it is there.
+    /// Handles a key frame request because of missing numbers; returns whether the key frame is
+    /// there.
     pub fn on_key_frame_asked(&mut self) -> bool {
         std::mem::take(&mut self.is_fresh)
     }
 
-    /// The place in `ahead` of the first packet of the whole key frame that contains `place`.
+    /// The position in `ahead` of the first packet of the complete key frame that contains `place`.
     fn key_frame(&self, place: usize) -> Option<usize> {
         let Packet { timestamp, payload_type, .. } = self.ahead[place]?;
         let of_it = |it: &Option<Packet>| {
@@ -147,7 +148,6 @@ impl Jump {
         before.filter(|(packet, _)| packet.is_none()).map(|(_, number)| number).collect()
     }
 
-    /// Removes the first `count` packets.
     fn go_on(&mut self, count: usize) {
         self.ahead.drain(..count.min(self.ahead.len()));
         // `count` is at most half of all numbers.
@@ -159,7 +159,7 @@ impl Jump {
         self.go_on(there);
     }
 
-    /// Restarts behind a gap beyond the window.
+    /// Restarts behind a gap that exceeds the window.
     fn begin_behind(&mut self, number: u16) {
         self.ahead.clear();
         self.due = Some(number.wrapping_add(1));
@@ -171,7 +171,7 @@ fn distance(number: u16, other: u16) -> i16 {
     number.wrapping_sub(other).cast_signed()
 }
 
-/// Numbers followed at once: most of a second at 30 Mbit/s.
+/// Numbers tracked at once: most of a second at 30 Mbit/s.
 const WINDOW: i16 = 2_048;
 /// With more missing packets, the buffer waits as usual.
 const MISSING_MOST: usize = 1_000;

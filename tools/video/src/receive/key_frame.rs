@@ -15,9 +15,9 @@ impl Part {
     pub const BEGINS: Self = Self(1);
     pub const SEQUENCE: Self = Self(2);
     pub const PICTURE: Self = Self(4);
-    /// A part of a picture that stands alone.
+    /// Part of a picture that can stand alone.
     pub const SLICE: Self = Self(8);
-    /// A part of another picture, or something unknown.
+    /// Part of another picture, or unknown.
     pub const OTHER: Self = Self(16);
 
     pub fn of(codec: Codec, payload: &[u8]) -> Self {
@@ -75,7 +75,7 @@ fn h264(payload: &[u8]) -> Option<Part> {
 fn h265(payload: &[u8]) -> Option<Part> {
     let unit = |kind: u8| match kind & 63 {
         // x265 makes the first key frame as IDR, and requested ones as CRA (21). Pictures that
-        // refer to ones before a CRA would follow it, but x265 makes none here.
+        // refer to frames before a CRA would follow it, but x265 makes none here.
         16..=21 => Part::SLICE,
         32 | 35 => Part::BEGINS,
         33 => Part::SEQUENCE,
@@ -107,8 +107,8 @@ fn fragment(header: u8, unit: impl Fn(u8) -> Part) -> Option<Part> {
     Some(if header & 0x80 == 0 { part.behind() } else { part })
 }
 
-/// RFC 7741 sections 4.2 and 4.3: a descriptor of one to six bytes, and the frame's header behind
-/// it in the first packet.
+/// RFC 7741 sections 4.2 and 4.3: a descriptor of one to six bytes, and in the first packet the
+/// frame's header after it.
 fn vp8(payload: &[u8]) -> Option<Part> {
     let first = *payload.first()?;
     let is_begin = first & 0x17 == 0x10;

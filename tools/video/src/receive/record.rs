@@ -1,4 +1,4 @@
-//! The files of `receive`: which pictures were shown when, and the stream.
+//! The files of `receive`: display times of pictures, and the stream.
 
 use std::path::Path;
 use std::time::Duration;
@@ -23,10 +23,10 @@ struct Line {
 }
 
 impl Record {
-    /// `frames`: lines about pictures; `stream`: what is decoded, as received.
+    /// `frames` receives lines about pictures, `stream` the decoder's input.
     ///
     /// # Errors
-    /// A file cannot be written.
+    /// If a file cannot be written.
     pub fn new(frames: Option<&Path>, stream: Option<&Path>) -> Result<Self> {
         let frames = frames.map(LogFile::create).transpose()?;
         Ok(Self { frames, stream: stream.map(LogFile::create).transpose()? })

@@ -1,8 +1,8 @@
-//! Makes a jitter buffer resume with a whole key frame ([`super::jump`]).
+//! Makes a jitter buffer resume with a complete key frame ([`super::jump`]).
 //!
 //! ```text
 //! packets ─► jump ─► jitter buffer ─► jump ─► depayloader
-//!              └ stand-ins ─►┘          └ neither these nor what is before the key frame
+//!              └ stand-ins ─►┘          └ drops these and packets before the key frame
 //! ```
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ use super::jump::{Entry, Exit, Jump, Packet};
 use super::key_frame::Part;
 use crate::{network, rtp};
 
-/// Watches the input and output of a jitter buffer.
+/// Monitors input and output of a jitter buffer.
 pub fn watch(jitter_buffer: &gst::Element, view: &Arc<View>) -> Result<()> {
     let pad = |name| jitter_buffer.static_pad(name).context("a jitter buffer without that pad");
     let (input, output) = (pad("sink")?, pad("src")?);
@@ -115,7 +115,7 @@ fn fill(pad: &gst::Pad, packet: &gst::BufferRef, numbers: &[u16]) {
         return;
     }
     (header[0], header[1]) = (0x80, header[1] & 0x7f);
-    // It takes numbers that far back for those of a restarted sender.
+    // It considers numbers that far back to be those of a restarted sender.
     let element = pad.parent_element();
     let misorder = |ms: u32| {
         if let Some(element) = &element {
@@ -141,9 +141,9 @@ fn lock(jump: &Mutex<Jump>) -> MutexGuard<'_, Jump> {
     jump.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The event of a packet that was given up.
+/// The event for a packet that was given up.
 const LOST: &str = "GstRTPPacketLost";
 /// Its default.
 const MISORDER_MS: u32 = 2_000;
-/// With the packet rate that it has seen, more than the window of [`super::jump`].
+/// At the observed packet rate, more than the window of [`super::jump`].
 const MISORDER_MOST_MS: u32 = 30_000;

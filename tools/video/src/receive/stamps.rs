@@ -6,8 +6,8 @@ use crate::stamp::Stamp;
 
 /// Stamps by the time given to their frames' packets, in ns.
 ///
-/// The times of the jitter buffer do not identify frames: after a gap several frames may share one,
-/// or have an earlier one than those before, and decoders correct these in their own way.
+/// The times of the jitter buffer do not identify frames: after a gap several frames may have the
+/// same time, or an earlier time than previous frames, and decoders correct these in their own way.
 #[derive(Debug)]
 pub struct Stamps {
     under_way: VecDeque<(u64, Stamp)>,
@@ -20,7 +20,7 @@ impl Stamps {
     }
 
     /// Stores the stamp of a packet of time `pts`; returns the time to use instead, unique to its
-    /// frame and later than those of all frames before.
+    /// frame and later than those of all previous frames.
     pub fn add(&mut self, pts: u64, stamp: Stamp) -> u64 {
         if let Some((at, _)) = self.newest.filter(|(_, newest)| *newest == stamp) {
             return at;
@@ -34,7 +34,7 @@ impl Stamps {
         at
     }
 
-    /// The stamp of the frame of time `pts`; it and earlier ones are removed.
+    /// The stamp of the frame of time `pts`; removes it and earlier ones.
     pub fn find(&mut self, pts: u64) -> Option<Stamp> {
         let is_it = |(at, _): &(u64, Stamp)| at.abs_diff(pts) < ROUNDED_BY_MOST_NS;
         let found = self.under_way.iter().position(is_it)?;

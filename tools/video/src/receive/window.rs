@@ -1,12 +1,12 @@
 //! Checks that a window can show pictures: without a suitable element, GStreamer silently discards
-//! them or draws them in letters.
+//! them or draws them as text.
 
 use std::env;
 
 use gstreamer as gst;
 use roadweave_terminal::exit::BadInput;
 
-/// Fails without a display, or names the missing package.
+/// Fails without a display, or reports the missing package.
 pub fn check() -> Result<(), BadInput> {
     let is_set = |name| env::var_os(name).is_some_and(|value| !value.is_empty());
     let is_there = |name: &&str| gst::ElementFactory::find(name).is_some();

@@ -1,5 +1,5 @@
-//! The state of each frame on its way through the sender: its target, size and time of capture. The
-//! probes of [`super`] use it.
+//! The state of each frame in the sender: its target, size and time of capture. The probes of
+//! [`super`] use it.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -23,7 +23,7 @@ use crate::supersede::{Older, Supersede};
 pub struct Frames {
     settings: Settings,
     feedback: Option<Feedback>,
-    /// Reports to the tunnel what a renewal has superseded; `None` in SRT.
+    /// Reports to the tunnel the packets superseded by a renewal; `None` with SRT.
     supersede: Option<Supersede>,
     srt: OnceLock<Connection>,
     began: Instant,
@@ -57,7 +57,7 @@ struct State {
     /// Source (SSRC) and timestamp of the newest packet.
     newest: Option<(u32, u32)>,
     number: u16,
-    /// When the source last gave a picture.
+    /// When the source last delivered a picture.
     picture: Option<Instant>,
     file: Option<LogFile>,
 }
@@ -70,11 +70,10 @@ struct Frame {
     at_once: usize,
     limit: usize,
     sent: bool,
-    /// Set when it is encoded.
+    /// Set when the frame is encoded.
     number: Option<u16>,
 }
 
-/// A line of the file of frames.
 #[derive(Serialize)]
 struct Line {
     number: u16,
@@ -89,11 +88,11 @@ struct Line {
 }
 
 impl Frames {
-    /// Follows `feedback`, and renewals only where the tunnel can be told what they supersede;
-    /// writes a line for each frame to `file`.
+    /// Follows `feedback`; handles renewals only if superseded packets can be reported to the
+    /// tunnel. Writes a line for each frame to `file`.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// If the file cannot be written.
     pub fn new(
         settings: Settings,
         (feedback, supersede): (Option<Feedback>, Option<Supersede>),
@@ -115,18 +114,18 @@ impl Frames {
         Ok(Self { settings, feedback, supersede, srt, began, state: Mutex::new(state) })
     }
 
-    /// Sends frames by this connection, bounded by its room.
+    /// Sends frames over this connection, within its capacity.
     pub fn follow(&self, srt: Connection) {
         // Called once.
         let _ = self.srt.set(srt);
     }
 
-    /// How long an SRT receiver has acknowledged nothing.
+    /// Time since the SRT receiver's last acknowledgement.
     pub fn srt_silent(&self) -> Duration {
         self.srt.get().map_or(Duration::ZERO, Connection::silent)
     }
 
-    /// Handles a picture of the source; returns whether it is taken.
+    /// Handles a picture of the source; returns whether it is accepted.
     pub fn on_picture(&self, at: Duration) -> bool {
         let mut state = self.state();
         state.picture = Some(Instant::now());
@@ -217,14 +216,14 @@ impl Frames {
         state.newest = rtp.or(state.newest);
     }
 
-    /// The receiver requests a key frame: the next frame that the gate admits.
+    /// Handles a key frame request of the receiver, for the next frame that the gate admits.
     pub fn on_key_frame_asked(&self) {
         let mut state = self.state();
         state.sent.each(|count| count.key_frames_asked += 1);
         state.gate.ask_for_key_frame();
     }
 
-    /// Handles RTCP of the receiver; returns whether it is taken.
+    /// Handles RTCP of the receiver; returns whether it is accepted.
     pub fn on_answer(&self, now: Instant) -> bool {
         let now = now.saturating_duration_since(self.began);
         let mut state = self.state();
@@ -253,7 +252,7 @@ impl Frames {
         state.sent.second(now.saturating_duration_since(self.began), around)
     }
 
-    /// The report of all time.
+    /// The report about the whole time.
     pub fn whole(&self, now: Instant, answers: bool) -> Report {
         let state = self.state();
         let around = self.around(&state, now, answers);
@@ -277,7 +276,7 @@ impl Frames {
 }
 
 impl State {
-    /// After a new renewal the next frame is a key frame; returns what it supersedes.
+    /// After a new renewal the next frame is a key frame; returns the packets that it supersedes.
     fn renew(&mut self, renewals: Renewals) -> Option<Older> {
         let before = std::mem::replace(&mut self.renewals, renewals);
         if renewals.count <= before.count {
@@ -290,7 +289,7 @@ impl State {
         Some(Older { ssrc, timestamp: newest.wrapping_add(1), connection })
     }
 
-    /// The frame of time `at`; encoders may round it.
+    /// The frame of time `at`, which encoders may round.
     fn find(&mut self, at: Duration) -> Option<&mut Frame> {
         let frame = self.under_way.iter_mut().min_by_key(|frame| frame.at.abs_diff(at))?;
         (frame.at.abs_diff(at) < ROUNDED_BY_MOST).then_some(frame)

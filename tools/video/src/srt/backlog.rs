@@ -1,12 +1,12 @@
-//! The backlog of an SRT connection: packets that are not acknowledged yet.
+//! The backlog of an SRT connection: unacknowledged packets.
 //!
 //! The element counts packets sent and acknowledgements, but not its buffer. An acknowledgement
-//! comes each 10 ms while packets arrive (SRT draft, section 4.8.1), and covers what had been sent
-//! a round trip before it:
+//! arrives each 10 ms while packets arrive (SRT draft, section 4.8.1), and covers the packets sent
+//! up to a round trip before it:
 //!
 //! ```text
 //! given ──────────► sent for the first time ──────────► sent a round trip before the last
-//!        waits                               on its way   acknowledgement
+//!        queued                              in flight    acknowledgement
 //! ```
 
 use std::collections::VecDeque;
@@ -17,7 +17,7 @@ use super::steer::Reading;
 /// The element's counters since the connection began.
 #[derive(Clone, Copy, Debug)]
 pub struct Counters {
-    /// Packets given to it.
+    /// Packets given to the element.
     pub given: u64,
     /// Packets sent, repeats included.
     pub sent: u64,
@@ -68,7 +68,7 @@ impl Backlog {
         }
         let acknowledged = self.sent.front().map_or(first, |(_, sent)| *sent);
         let waiting = given.saturating_sub(self.unsent).saturating_sub(first + dropped);
-        // Nothing measures the round trip of a dead link: it is at least the silence.
+        // The round trip of a dead link cannot be measured: it is at least the silence.
         let silent_ms = self.silent(now).as_secs_f64() * 1e3;
         Reading {
             rtt_ms: counters.rtt_ms.max(silent_ms),
@@ -78,7 +78,7 @@ impl Backlog {
         }
     }
 
-    /// How long nothing was acknowledged, if anything was sent since.
+    /// Time since the last acknowledgement, if anything was sent since.
     pub fn silent(&self, now: Duration) -> Duration {
         let (Some(acknowledged), Some((_, last))) = (self.acknowledged, self.sent.back()) else {
             return Duration::ZERO;
@@ -89,7 +89,7 @@ impl Backlog {
     }
 }
 
-/// Turns of 20 ms: beyond any round trip that matters.
+/// Turns of 20 ms: beyond any relevant round trip.
 const TURNS_MOST: usize = 1000;
 /// Packets sent before may have been acknowledged with the last.
 const ANSWER_MOST: Duration = Duration::from_millis(100);

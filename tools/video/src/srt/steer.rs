@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! round trip or buffer ─► far too much: the least rate, at once
-//!                      ─► too much: a tenth less     ─► more than of late: a step less
-//!                      ─► as short as ever, and steady: a thirtieth more, twice a second
+//!                      ─► too much: a tenth less     ─► more than recently: a step less
+//!                      ─► minimal and steady: a thirtieth more, twice a second
 //! ```
 //!
 //! Rules and constants are those of belacoder (github.com/BELABOX/belacoder, `update_bitrate` in
 //! belacoder.c, commit 898d9ce), which crews know. Its averages are over turns of 20 ms; these are
-//! over time, so that a turn may be late. In addition, packets dropped because they were too late
-//! count as far too much, as does a second without a reading, and silence counts as a round trip.
+//! over time, so that a turn may be late. In addition, dropped late packets and a second without a
+//! reading count as far too much, and silence counts as a round trip.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -47,7 +47,7 @@ struct Known {
     rtt: f64,
     rtt_mean: f64,
     rtt_least: f64,
-    /// Recent growth of the round trip between readings: mean, and most.
+    /// Recent growth of the round trip between readings: mean and maximum.
     rtt_trend: f64,
     rtt_jitter: f64,
     buffer: f64,
@@ -63,12 +63,13 @@ enum Congestion {
     Heavy,
     Light,
     None,
-    /// None, and the round trip is near its least.
+    /// No congestion, and the round trip is near its minimum.
     Clear,
 }
 
 impl Steer {
-    /// Steers between these rates, bit/s, over a connection of this latency; begins with the most.
+    /// Steers between these rates, bit/s, over a connection of this latency; starts with the
+    /// maximum.
     pub fn new(least_bps: u64, most_bps: u64, latency: Duration) -> Self {
         let (least, most) = (least_bps.min(most_bps) as f64, most_bps as f64);
         let latency_ms = latency.as_secs_f64() * 1e3;
@@ -85,7 +86,7 @@ impl Steer {
         }
     }
 
-    /// Sets the negotiated latency; values out of bounds are ignored.
+    /// Sets the negotiated latency; values out of range are ignored.
     pub fn on_latency(&mut self, ms: i32) {
         if LATENCIES_MS.contains(&ms) {
             self.latency_ms = f64::from(ms);
@@ -94,7 +95,7 @@ impl Steer {
 
     /// The rate after the reading of `now`, bit/s.
     ///
-    /// An invalid reading counts as none; before the first one the rate is the most.
+    /// An invalid reading counts as none; before the first valid one the rate is the maximum.
     pub fn on_reading(&mut self, now: Duration, reading: Option<Reading>) -> u64 {
         let Some(reading) = reading.filter(Reading::is_sound) else {
             if self.known.is_some() && now.saturating_sub(self.read) > BLIND_MOST {
@@ -190,7 +191,7 @@ impl Known {
     fn add(&mut self, now: Duration, reading: Reading) {
         let Reading { rtt_ms: rtt, unacknowledged: buffer, sent_bps, dropped } = reading;
         let turns = now.saturating_sub(self.at).as_secs_f64() / TURN_SECONDS;
-        // What is left of a mean that keeps `share` each turn.
+        // The remaining share of a mean that keeps `share` in each turn.
         let kept = |share: f64| share.powf(turns.min(1e4));
         let mean = |mean: &mut f64, value: f64, share: f64| {
             *mean = value + (*mean - value) * kept(share);
@@ -199,7 +200,7 @@ impl Known {
         self.buffer_jitter = (self.buffer_jitter * kept(0.99)).max(buffer - self.buffer);
         mean(&mut self.rtt_mean, rtt, 0.99);
         mean(&mut self.rtt_trend, rtt - self.rtt, 0.8);
-        // Vehicles move: the shortest round trip is forgotten, by a twentieth each second.
+        // Vehicles move, so the minimum round trip decays, by a twentieth each second.
         self.rtt_least = (self.rtt_least / kept(0.999)).min(1e6);
         if rtt != RTT_UNKNOWN && self.rtt_trend < 1.0 {
             self.rtt_least = self.rtt_least.min(rtt);
@@ -211,26 +212,26 @@ impl Known {
 }
 
 const STEP_DOWN_BPS: f64 = 100e3;
-/// Of the rate, a tenth.
+/// A tenth of the rate.
 const SHARE_DOWN: f64 = 10.0;
 const LIGHT_PAUSE: Duration = Duration::from_millis(200);
 const HEAVY_PAUSE: Duration = Duration::from_millis(250);
 const STEP_UP_BPS: f64 = 30e3;
-/// Of the rate, a thirtieth.
+/// A thirtieth of the rate.
 const SHARE_UP: f64 = 30.0;
 const RAISE_PAUSE: Duration = Duration::from_millis(500);
 /// Belacoder's turn, the unit of its averages.
 const TURN_SECONDS: f64 = 0.020;
-/// Packets in the buffer that do not count.
+/// This many packets in the buffer do not count.
 const BUFFER_LEAST: f64 = 50.0;
-/// The payload of a packet: seven of MPEG-TS.
+/// The payload of a packet: seven MPEG-TS packets.
 pub const PACKET_BYTES: f64 = 1316.0;
 /// The library's value before the first measurement (SRT draft, section 4.10), in ms.
 const RTT_UNKNOWN: f64 = 100.0;
 const RTT_LEAST_FIRST: f64 = 200.0;
-/// Growth of a steady round trip, in ms a turn.
+/// Growth of a steady round trip, in ms per turn.
 const STEADY_MS: f64 = 0.01;
-/// Belacoder's bounds.
+/// Belacoder's limits.
 const LATENCIES_MS: RangeInclusive<i32> = 100..=10_000;
 const BLIND_MOST: Duration = Duration::from_secs(1);
 

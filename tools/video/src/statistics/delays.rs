@@ -1,13 +1,13 @@
 //! Percentiles of the delay from glass to glass, in bounded memory.
 //!
-//! One end cannot see whether both clocks agree. A delay below zero or above [`PLAUSIBLE_MAX_US`]
-//! shows that they do not; then reports are relative to the least delay.
+//! One end cannot know whether both clocks agree. A delay below zero or above [`PLAUSIBLE_MAX_US`]
+//! shows that they do not; reports are then relative to the least delay.
 
 use serde::Serialize;
 
 #[derive(Clone, Debug)]
 pub struct Delays {
-    /// The first delay, in the middle of the steps.
+    /// The first delay, at the middle step.
     first_us: Option<i64>,
     counts: Vec<u32>,
     least_us: i64,
@@ -30,7 +30,7 @@ pub struct Percentiles {
 pub enum Clocks {
     /// They agree: delays are absolute.
     Shared,
-    /// They differ: delays are relative to the least one.
+    /// They differ: delays are relative to the least delay.
     Relative,
 }
 
@@ -59,7 +59,7 @@ impl Delays {
         (self.total > 0).then_some(self.least_us)
     }
 
-    /// The clocks' relation, by the delays.
+    /// The relation of the clocks, as shown by the delays.
     pub fn clocks(&self) -> Clocks {
         match self.total > 0 && (self.least_us < 0 || self.most_us > PLAUSIBLE_MAX_US) {
             true => Clocks::Relative,
@@ -75,7 +75,7 @@ impl Delays {
         Some(Percentiles { p50: at(0.5), p95: at(0.95), p99: at(0.99), max: ms(self.most_us) })
     }
 
-    /// The delay below which `share` of all are, by steps.
+    /// The delay below which `share` of all delays are, in steps.
     fn quantile(&self, share: f64) -> i64 {
         let wanted = (self.total as f64 * share).ceil() as u64;
         let mut seen = 0;
@@ -91,12 +91,12 @@ impl Delays {
     }
 }
 
-/// Longer than on any link fit for remote driving.
+/// Longer than on any link suitable for remote driving.
 const PLAUSIBLE_MAX_US: i64 = 5_000_000;
 const STEP_US: i64 = 500;
 /// Twenty seconds: longer delays count as the last step.
 const STEPS: usize = 40_000;
-/// The step of the first delay: five seconds below it are distinguished.
+/// The step of the first delay: up to five seconds below it are distinguished.
 const ORIGIN: i64 = 10_000;
 
 #[cfg(test)]

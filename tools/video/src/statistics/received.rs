@@ -40,9 +40,9 @@ pub struct Report {
     pub span: Span,
     pub seconds: f64,
     pub frames_shown: u64,
-    /// Pictures that were numbered but not shown.
+    /// Pictures numbered but not shown.
     pub frames_lost: u64,
-    /// Times of a standing picture above 200 ms.
+    /// Number of times that a picture stood longer than 200 ms.
     pub stalls: u64,
     /// The longest stall, in ms.
     pub stall_longest_ms: Option<f64>,
@@ -55,7 +55,7 @@ pub struct Report {
     /// RTP packets lost.
     pub packets_lost: u64,
     pub key_frame_requests: u64,
-    /// Resumptions with a key frame while packets before it were missing.
+    /// Resumptions with a key frame while earlier packets were missing.
     pub jumps: u64,
     /// Packets of strangers and RTCP beyond the budgets.
     pub packets_dropped: u64,
@@ -88,7 +88,7 @@ impl Received {
         let Some(Stamp { captured, number }) = stamp else { return };
         let delay = micros(unix).saturating_sub(micros(captured));
         if self.delay_us.replace(delay).is_some_and(|last| last.abs_diff(delay) > CLOCK_SET_US) {
-            // A clock was set, so that delays before and after it cannot be compared.
+            // A clock was set: delays before and after cannot be compared.
             self.each(|count| count.delays = Delays::default());
         }
         self.each(|count| count.delays.add(delay));
@@ -101,12 +101,12 @@ impl Received {
         }
     }
 
-    /// The sender has ended: a standing picture is not a stall.
+    /// Handles the end of the sender: a standing picture is then not a stall.
     pub fn on_goodbye(&mut self) {
         self.shown = None;
     }
 
-    /// A new sender: its numbers are unrelated.
+    /// Handles a new sender, whose numbers are unrelated.
     pub fn on_new_sender(&mut self) {
         self.number = None;
     }
@@ -118,14 +118,14 @@ impl Received {
         self.report(Span::Second, &second, now, gap_wait)
     }
 
-    /// The report of all time.
+    /// The report about the whole time.
     pub fn whole(&mut self, now: Duration, gap_wait: Duration) -> Report {
         self.look(now);
         self.report(Span::Whole, &self.whole, now, gap_wait)
     }
 
     fn report(&self, span: Span, count: &Count, now: Duration, gap_wait: Duration) -> Report {
-        // The whole time decides about the clocks.
+        // The clocks are judged over the whole time.
         let clocks = self.whole.delays.clocks();
         let base = match clocks {
             Clocks::Shared => 0,
@@ -166,7 +166,7 @@ impl Received {
         }
     }
 
-    /// Counts in the last second and in all time.
+    /// Counts in the last second and in the whole time.
     pub fn each(&mut self, mut act: impl FnMut(&mut Count)) {
         act(&mut self.second);
         act(&mut self.whole);
@@ -204,7 +204,7 @@ fn micros(time: Duration) -> i64 {
 
 /// A picture that stands longer is a stall.
 const STALL: Duration = Duration::from_millis(200);
-/// A change of delay from one picture to the next that means that a clock was set.
+/// A change of delay between two pictures that means that a clock was set.
 const CLOCK_SET_US: u64 = 10_000_000;
 /// More frames cannot be missing at once: half a minute of 60 frames a second.
 const LEAP: u16 = 1800;
@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn when_a_clock_is_set_delays_begin_anew() {
         let mut received = shown(&[(100, 0), (140, 1)]);
-        // The vehicle's clock is unset, then a hostile stamp comes, then the clock is set.
+        // The vehicle's clock is not set; then a hostile stamp arrives; then the clock is set.
         for (at, captured) in [(180, 0), (220, u64::MAX / 2_000), (260, 1_000_230)] {
             let stamp = Stamp { captured: ms(captured), number: 2 };
             received.on_frame(ms(at), ms(1_000_000 + at), Some(stamp));

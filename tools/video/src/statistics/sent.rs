@@ -38,9 +38,9 @@ pub struct Count {
 pub struct Around {
     /// The subscription to the tunnel's targets, if any.
     pub feedback: Option<feedback::State>,
-    /// Malformed lines of it.
+    /// Malformed lines of the subscription.
     pub feedback_bad_lines: u64,
-    /// Frames a second that the source gives.
+    /// Frames a second of the source.
     pub source_fps: f64,
     pub answers: bool,
     pub srt: Option<srt::Report>,
@@ -59,7 +59,7 @@ pub struct Report {
     pub frames_too_slow: u64,
     /// Frames larger than their limit.
     pub frames_too_large: u64,
-    /// Frames a second that the source gives.
+    /// Frames a second of the source.
     pub source_fps: f64,
     /// RTP packets with their headers, or the input of SRT, bit/s.
     pub bitrate_bps: u64,
@@ -77,7 +77,7 @@ pub struct Report {
     /// The subscription to the tunnel's targets; absent without `--feedback`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub feedback: Option<feedback::State>,
-    /// Malformed lines of it, since the start.
+    /// Malformed lines of the subscription since the start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub feedback_bad_lines: Option<u64>,
     /// Seconds without an answer of the receiver; 0 while it answers.
@@ -115,7 +115,7 @@ impl Sent {
         self.report(Span::Second, second, now, around)
     }
 
-    /// The report of all time.
+    /// The report about the whole time.
     pub fn whole(&self, now: Duration, around: Around) -> Report {
         self.report(Span::Whole, self.whole, now, around)
     }
@@ -147,7 +147,7 @@ impl Sent {
         }
     }
 
-    /// Counts in the last second and in all time.
+    /// Counts in the last second and in the whole time.
     pub fn each(&mut self, mut act: impl FnMut(&mut Count)) {
         act(&mut self.second);
         act(&mut self.whole);
@@ -188,8 +188,8 @@ impl fmt::Display for Report {
     }
 }
 
-/// A receiver reports each second or so (RFC 3550 section 6.2 with RFC 4585), and each five when it
-/// has little to report.
+/// A receiver reports about each second (RFC 3550 section 6.2 with RFC 4585), and each five seconds
+/// if it has little to report.
 const SILENT_AFTER: Duration = Duration::from_secs(8);
 
 #[cfg(test)]

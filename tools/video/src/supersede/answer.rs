@@ -1,4 +1,4 @@
-//! The request and its responses: JSON-RPC 2.0, one message a line.
+//! The request and its responses: JSON-RPC 2.0, one message per line.
 
 use serde::Deserialize;
 use serde_json::json;

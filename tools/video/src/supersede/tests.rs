@@ -33,7 +33,7 @@ fn older(timestamp: u32, connection: u64) -> Older {
     Older { ssrc: 7, timestamp, connection }
 }
 
-/// The timestamp of the next request, if one comes.
+/// The timestamp of the next request, if one arrives.
 fn next(questions: &Receiver<Value>, most: Duration) -> Option<u64> {
     questions.recv_timeout(most).ok().map(|it| it["params"]["timestamp"].as_u64().unwrap())
 }

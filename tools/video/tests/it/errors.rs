@@ -20,7 +20,6 @@ fn check(output: &Output, code: i32, parts: &[&str]) {
     }
 }
 
-/// Sends `source` to a closed port.
 fn send(source: &str) -> Output {
     run(&["send", "--source", source, "--to", "127.0.0.1:9", "--seconds", "20", "--json"])
 }
@@ -56,7 +55,7 @@ fn addresses_and_ports_that_cannot_be_used_are_named() {
     }
 }
 
-/// Runs `send` with GStreamer's plugins except files with `without` in their names.
+/// Runs `send` with GStreamer's plugins except for files with `without` in their names.
 fn send_without(without: &str, words: &[&str]) -> Output {
     let folder = tempfile::tempdir().unwrap();
     let plugins = Command::new("pkg-config")
@@ -117,7 +116,7 @@ fn a_source_that_is_slower_or_faster_is_sent_as_it_comes() {
         let words = [&words[..], &["--size", "320x240"]].concat();
         whole(&run(&words))
     };
-    // The whole film is sent; the share of a frame grows with the time between frames.
+    // The whole film is sent; a frame's share grows with the time between frames.
     let slow = send(10);
     let frames = number(&slow, "frames") + number(&slow, "frames_too_slow");
     assert!((28.0..=30.0).contains(&frames), "{slow}");
@@ -129,7 +128,7 @@ fn a_source_that_is_slower_or_faster_is_sent_as_it_comes() {
     assert!(number(&fast, "frames_too_fast") > 60.0, "{fast}");
 }
 
-/// A sender after 30 pictures. On a busy machine the camera may take longer to begin than a sender
+/// A sender after 30 pictures. On a busy machine the camera may take longer to start than a sender
 /// waits; then it is started again, as by a service manager.
 fn sender_with_pictures(words: &[&str], frames: &Path) -> Process {
     let mut sender = start(words);

@@ -1,4 +1,4 @@
-//! The sender at the socket of the tunnel's program, which the test plays.
+//! The sender at the socket of the tunnel's program, which the test implements.
 
 use std::time::Duration;
 
@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use crate::common::{column, free_port, lines, number, sender, serve, whole};
 
-/// Sends for 6 s with these targets: the frames, the whole report, and when targets changed.
+/// Sends for 6 s with these targets: returns the frames, the whole report, and when targets
+/// changed.
 fn send(targets: &[(Value, Duration)], more: &str) -> (Vec<Value>, Value, Vec<f64>) {
     let folder = tempfile::tempdir().unwrap();
     let (socket, file) = (folder.path().join("rw.sock"), folder.path().join("frames.jsonl"));

@@ -1,4 +1,4 @@
-//! Bad disks, strangers and senders whose numbers leap, at the receiver.
+//! Bad disks, strangers, and senders whose numbers leap, at the receiver.
 
 use std::net::UdpSocket;
 use std::process::Output;
@@ -9,12 +9,11 @@ use serde_json::Value;
 
 use crate::common::{self, Process, column, number, receiver, relay, reports, whole};
 
-/// A sender of small pictures to `port`.
 fn sender(port: u16, options: &str) -> Process {
     common::sender(port, &format!("--size 320x240 --bitrate 1M {options}"))
 }
 
-/// The number of lines on standard error with this text.
+/// Number of lines on standard error that contain `part`.
 fn said(output: &Output, part: &str) -> usize {
     String::from_utf8_lossy(&output.stderr).lines().filter(|line| line.contains(part)).count()
 }
@@ -40,8 +39,8 @@ fn add_32(bytes: &mut [u8], more: u32) {
     bytes.copy_from_slice(&value.to_be_bytes());
 }
 
-/// The reports of a receiver behind a link that changes the sender's packets, given the time since
-/// the first one, and by how many KiB the receiver grew.
+/// Reports of a receiver behind a link that changes the sender's packets, given the time since the
+/// first packet; and by how many KiB the receiver's memory grew.
 fn behind(change: impl Fn(Duration, &mut [u8]) + Send + 'static) -> (Vec<Value>, u64) {
     let (receiver, port) = receiver("--seconds 15");
     let mut began = None;
@@ -64,7 +63,7 @@ fn behind(change: impl Fn(Duration, &mut [u8]) + Send + 'static) -> (Vec<Value>,
     (reports, grown)
 }
 
-/// Checks that pictures stand only for a moment while numbers leap, and recover.
+/// Checks that pictures stand only briefly while numbers leap, and recover.
 fn check((reports, grown): (Vec<Value>, u64)) {
     let (whole, seconds) = reports.split_last().unwrap();
     let shown = column(seconds, "frames_shown");
@@ -179,7 +178,7 @@ fn key_frames_of_a_stranger_behind_gaps_are_gone_on_with_a_few_times_a_second() 
     let key_frame = [24, 0, 2, 0x67, 0x42, 0, 2, 0x68, 0xce, 0, 2, 0x65, 0x88];
     let (began, mut number_of_it) = (Instant::now(), 0_u16);
     while began.elapsed() < Duration::from_secs(4) {
-        // Some in order, so that it counts as a sender; then with gaps that use up the budget.
+        // Some in order, so that it counts as a sender; then with gaps that exhaust the budget.
         number_of_it = number_of_it.wrapping_add(if number_of_it < 20 { 1 } else { 99 });
         let mut packet = stranger(number_of_it, &key_frame);
         packet[1] |= 0x80;

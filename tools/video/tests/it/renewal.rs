@@ -1,5 +1,4 @@
-//! A silent path: the sender begins again with a key frame, and the receiver resumes with it at
-//! once.
+//! A silent path: the sender restarts with a key frame, and the receiver resumes with it at once.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
@@ -23,7 +22,7 @@ fn sender(port: u16, socket: &Path, options: &str) -> Process {
     common::sender(port, &format!("{feedback} --size 320x240 {options}"))
 }
 
-/// The key frames that a socket receives: source and time.
+/// The key frames received by a socket: source and time.
 fn key_frames(socket: UdpSocket) -> Arc<Mutex<Vec<(u32, u32)>>> {
     let found = Arc::<Mutex<Vec<(u32, u32)>>>::default();
     let own = Arc::clone(&found);
@@ -64,7 +63,7 @@ fn a_counter_that_rises_brings_a_key_frame_and_a_word_and_one_that_begins_anew_d
         let (ssrc, timestamp) = *keys.lock().unwrap().last().unwrap();
         let word = told.last().unwrap();
         assert_eq!((&word["lane"], &word["ssrc"]), (&json!("real-time"), &json!(ssrc)));
-        // Just after the frame before it, on a clock of 90 kHz.
+        // Just after the previous frame, on a clock of 90 kHz.
         let before = timestamp.wrapping_sub(word["timestamp"].as_u64().unwrap() as u32);
         assert!((1..9_000).contains(&before), "{word}, and the key frame has {timestamp}");
         thread::sleep(Duration::from_millis(500));
@@ -94,7 +93,7 @@ struct Round {
     at_ms: f64,
 }
 
-/// A path that is silent now and then.
+/// A path that is silent from time to time.
 struct Link {
     socket: UdpSocket,
     receiver: SocketAddr,
@@ -178,7 +177,7 @@ impl Link {
             self.rounds.lock().unwrap().last_mut().unwrap().at_ms = now.as_secs_f64() * 1e3;
             self.key = None;
         } else if self.key.is_none() && !self.held.is_empty() && packet.frame.is_multiple_of(8) {
-            // The held packets come much later.
+            // The held packets arrive much later.
             std::mem::take(&mut self.held).iter().for_each(|bytes| self.pass(bytes));
         }
     }
@@ -221,11 +220,11 @@ fn fall_silent(codec: &'static str) {
     let mut after = Vec::new();
     for Round { held_from, key, at_ms } in rounds {
         let first = shown.iter().find(|(number, _)| *number >= held_from);
-        // No missing frame is shown, not even a part of it.
+        // No part of a missing frame is shown.
         assert!(first.is_some_and(|it| it.0 == key), "{first:?}, not {key}, after {held_from}");
         after.push(first.unwrap().1 - at_ms);
     }
-    // A busy machine may show only some at once; without the jump there would be none.
+    // A busy machine may show only some at once; without the jump it would show none.
     assert!(after.iter().any(|ms| *ms < 60.0), "{after:?} {whole}");
     // The wait would be longer, and late packets do not lengthen it.
     assert!(number(&reports[6], "gap_wait_ms") > 150.0, "{:?}", reports[6]);

@@ -1,4 +1,4 @@
-//! A hostile receiver's RTCP at the sender.
+//! RTCP of a hostile receiver at the sender.
 
 use std::net::UdpSocket;
 use std::thread;

@@ -1,4 +1,4 @@
-//! The sender and stock SRT receivers: ffmpeg's, over a shaped link.
+//! The sender and a standard SRT receiver, ffmpeg, over a shaped link.
 
 use std::fs;
 use std::net::{SocketAddr, UdpSocket};
@@ -28,7 +28,7 @@ fn start_receiver(mut command: Command, port: u16, more: &str) -> Process {
     receiver
 }
 
-/// Number of frames that ffmpeg has decoded.
+/// Number of frames decoded by ffmpeg.
 fn decoded(output: &Output) -> u64 {
     let text = String::from_utf8_lossy(&output.stdout);
     let mut frames = text.lines().filter_map(|line| line.strip_prefix("frame="));
@@ -101,7 +101,7 @@ fn the_rate_follows_the_link_and_a_stock_receiver_decodes_all_that_follows() {
     let sender = send(&to, options);
     thread::sleep(Duration::from_secs(7));
     bps.store(1_500_000, Ordering::Relaxed);
-    // Until the rate is down, the link drops packets, and their repeats come too late.
+    // Until the rate is reduced, the link drops packets, and their repeats arrive too late.
     thread::sleep(Duration::from_secs(7));
     let said = || fs::read_to_string(&complaints).unwrap();
     let before = said().len();
@@ -206,7 +206,6 @@ fn a_listener_that_is_not_there_or_vanishes_ends_it() {
     assert!(text.lines().count() < 20, "{text}");
 }
 
-/// Damages packets at random.
 fn damage(seed: &mut u32, packet: &mut Vec<u8>) {
     *seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
     let at = (*seed >> 8) as usize % packet.len().max(1);
@@ -248,7 +247,7 @@ fn a_connection_that_is_damaged_ends_at_most_itself() {
     let (mut seed, mut passed) = (1, 0);
     let link = relay(port, move |is_answer, packet| {
         passed += 1;
-        // A connection first, then damaged packets.
+        // First a connection, then damaged packets.
         let is_damaged = passed > 200 && (passed % 4 == 0 || is_answer && passed % 2 == 0);
         if is_damaged {
             damage(&mut seed, packet);

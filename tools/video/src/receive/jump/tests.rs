@@ -4,7 +4,6 @@ const KEY_FIRST: u8 = 1;
 const KEY: u8 = 2;
 const OTHER: u8 = 0;
 
-/// A packet of a frame.
 fn packet(number: u16, frame: u32, kind: u8, marker: bool) -> Packet {
     let part = match kind {
         KEY_FIRST => Part::BEGINS | Part::SEQUENCE | Part::PICTURE,
@@ -14,7 +13,7 @@ fn packet(number: u16, frame: u32, kind: u8, marker: bool) -> Packet {
     Packet { number, timestamp: frame * 3_000, payload_type: 96, marker, part }
 }
 
-/// The key frame 9 of three packets from `first` on.
+/// The key frame 9, of three packets from `first` on.
 fn key_frame(first: u16) -> [Packet; 3] {
     [(0, KEY_FIRST, false), (1, KEY, false), (2, KEY, true)]
         .map(|(at, kind, marker)| packet(first.wrapping_add(at), 9, kind, marker))
@@ -50,7 +49,7 @@ fn a_key_frame_that_is_whole_waits_for_nothing_before_it() {
         assert!(jump.on_key_frame_asked() && !jump.on_key_frame_asked());
         assert_eq!(jump.on_out(at(10)), Exit::Pass);
         check(&mut jump, &[other(at(12))], None);
-        // Late packets are not let in, except those that were not waited for.
+        // Late packets are dropped, unless they were not waited for.
         let late = |jump: &mut Jump, distance| jump.on_packet(Duration::ZERO, other(at(distance)));
         for distance in [2, 8, 6] {
             assert_eq!(late(&mut jump, distance), Entry::Drop);
@@ -109,7 +108,7 @@ fn without_a_gap_nothing_happens_and_nothing_is_kept() {
         assert_eq!(jump.on_out(number), Exit::Pass);
         assert!(!jump.on_key_frame_asked());
     }
-    // The same when the gap is filled in time.
+    // The same if the gap is filled in time.
     let mut jump = Jump::new();
     let [first, middle, last] = key_frame(2);
     check(&mut jump, &[other(0), first, middle, other(1), last], None);
@@ -161,7 +160,7 @@ fn a_key_frame_each_millisecond_is_gone_on_with_ten_times_a_second() {
     assert!((100..=104).contains(&jumps) && filled <= 104_000, "{jumps} {filled}");
 }
 
-/// A jitter buffer that waits for ever.
+/// A jitter buffer that waits forever.
 #[derive(Default)]
 struct Buffer {
     next: u16,

@@ -1,4 +1,4 @@
-//! The program under test and its surroundings.
+//! The program under test and its environment.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, UdpSocket};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 pub struct Process(Option<Child>);
 
 impl Process {
-    /// Its output, once it has ended.
+    /// Waits for the end, and returns the output.
     pub fn output(mut self) -> Output {
         self.0.take().unwrap().wait_with_output().unwrap()
     }
@@ -49,18 +49,15 @@ impl Drop for Process {
     }
 }
 
-/// Starts `roadweave-video` with these arguments.
 pub fn start(words: &[&str]) -> Process {
     start_command(Command::new(env!("CARGO_BIN_EXE_roadweave-video")).args(words))
 }
 
-/// Starts a program and captures its output.
 pub fn start_command(command: &mut Command) -> Process {
     let command = command.stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::null());
     Process(Some(command.env_remove("ROADWEAVE_LOG").spawn().unwrap()))
 }
 
-/// Runs `roadweave-video` with these arguments to its end.
 pub fn run(words: &[&str]) -> Output {
     start(words).output()
 }
@@ -69,7 +66,7 @@ fn start_line(line: &str) -> Process {
     start(&line.split_whitespace().collect::<Vec<_>>())
 }
 
-/// A receiver with these options, once it listens, and its port.
+/// A receiver with these options that is already listening, and its port.
 pub fn receiver(options: &str) -> (Process, u16) {
     let port = free_port();
     let receiver = start_line(&format!("receive --listen {port} --json {options}"));
@@ -82,13 +79,12 @@ pub fn sender(port: u16, options: &str) -> Process {
     send(&format!("127.0.0.1:{port}"), options)
 }
 
-/// A sender to any address.
 pub fn send(to: &str, options: &str) -> Process {
     start_line(&format!("send --to {to} --json {options}"))
 }
 
-/// Passes packets on between a sender and the receiver at this port. `change` is given whether a
-/// packet is an answer, and the packet; it returns how many copies are passed on.
+/// Forwards packets between a sender and the receiver at this port. `change` gets the packet and
+/// whether it is an answer; it returns how many copies to forward.
 pub fn relay(
     receiver: u16,
     mut change: impl FnMut(bool, &mut Vec<u8>) -> usize + Send + 'static,
@@ -111,7 +107,7 @@ pub fn relay(
     port
 }
 
-/// The reports of a run, the last of which is about the whole.
+/// The reports of a run; the last report covers the whole run.
 pub fn reports(output: &Output) -> Vec<Value> {
     let text = String::from_utf8_lossy(&output.stdout);
     let said = String::from_utf8_lossy(&output.stderr);
@@ -121,7 +117,6 @@ pub fn reports(output: &Output) -> Vec<Value> {
     lines
 }
 
-/// The last report of a run.
 pub fn whole(output: &Output) -> Value {
     reports(output).pop().unwrap()
 }
@@ -142,30 +137,27 @@ pub fn wait_up_to(most: Duration, what: &str, mut is_there: impl FnMut() -> bool
     }
 }
 
-/// Whether this UDP port is taken.
 pub fn is_taken(port: u16) -> bool {
     let sockets = std::fs::read_to_string("/proc/net/udp").unwrap();
     sockets.contains(&format!(":{port:04X} "))
 }
 
-/// A number of a report.
 pub fn number(report: &Value, field: &str) -> f64 {
     report[field].as_f64().unwrap_or_else(|| panic!("no {field} in {report}"))
 }
 
-/// A number of each report.
 pub fn column(reports: &[Value], field: &str) -> Vec<f64> {
     reports.iter().map(|report| number(report, field)).collect()
 }
 
-/// The lines of a file of JSON.
+/// The lines of a JSON file.
 pub fn lines(file: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(file).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// The socket of the tunnel's program: sends each of these targets for so long, ten times a second;
-/// returns when each was first sent, in ms since the Unix epoch.
+/// The socket of the tunnel's program: sends each of these targets ten times a second for its
+/// duration; returns when each was first sent, in ms since the Unix epoch.
 pub fn serve(socket: &Path, targets: &[(Value, Duration)]) -> thread::JoinHandle<Vec<f64>> {
     let listener = UnixListener::bind(socket).unwrap();
     let targets = targets.to_vec();
@@ -234,7 +226,7 @@ impl Program {
         wait_until("nobody subscribes again", || self.connections.load(Ordering::Relaxed) > before);
     }
 
-    /// The reports that it received.
+    /// The received reports.
     pub fn told(&self) -> Vec<Value> {
         self.told.lock().unwrap().clone()
     }
@@ -291,9 +283,9 @@ impl<'a> Rtp<'a> {
 
     pub fn begins_key_frame(&self, codec: &str) -> bool {
         match (codec, self.payload) {
-            // Several units in a packet: the delimiter, which has two bytes, then the next.
+            // Several units in a packet: the delimiter, which has two bytes, then the next unit.
             ("h264", [first, _, _, 9, _, _, _, kind, ..]) => first & 31 == 24 && kind & 31 == 7,
-            // A descriptor with 15 bits of the picture's number, or the least one.
+            // A descriptor with 15 bits of the picture's number, or the minimum one.
             ("vp8", [0x90, 0x80, number, rest @ ..]) => {
                 rest.get(usize::from(number >> 7)).is_some_and(|header| header & 1 == 0)
             }
