@@ -1,4 +1,4 @@
-# Two commands: `make demo` shows what it does, `make test` proves it. Both install what they need.
+# Two main commands: `make demo` shows the product, `make test` tests it. Both install their needs.
 
 CARGO ?= cargo
 DEMO_ARGS ?=
@@ -11,13 +11,13 @@ FIGURES_ARGS ?=
 FIGURES_DRIVES ?=
 
 TARGET = $(or $(CARGO_TARGET_DIR),target)
-# The product, and what shows it.
+# The product and its tools.
 BUILD = $(CARGO) build --quiet --package roadweave --package roadweave-bench
-# Without what makes the product small and a little faster, it is built in half the time. The live
-# encoder is that of `make video`.
+# This profile builds in half the time, without the options that make the product small and slightly
+# faster. The live encoder is from `make video`.
 DEMO_PROFILE ?= demo
 SMOKE_BUILD ?= $(BUILD)
-# What `make test` and `make lint` take: `--workspace` for tools/video as well, in one build.
+# Packages of `make test` and `make lint`: `--workspace` includes tools/video in the same build.
 MEMBERS ?= --workspace --exclude roadweave-video
 NODE_MODULES = scripts/node_modules/.package-lock.json
 PAGE = crates/web/page
@@ -28,17 +28,17 @@ WEB_ARGS ?=
 	fleet fleet-day api-check book images dist dist-test webrtc webrtc-smoke figures \
 	video video-test video-lint web web-test packages clean
 
-# Without --workspace, cargo takes the default members: the product, without the tools.
+# Without --workspace, cargo builds the default members: the product without the tools.
 
 demo: packages
 	$(BUILD) --profile $(DEMO_PROFILE)
 	PATH="$(abspath $(TARGET))/release:$$PATH" $(TARGET)/$(DEMO_PROFILE)/roadweave demo $(DEMO_ARGS)
 
-# `cargo test --no-fail-fast`, with what only waits side by side.
+# `cargo test --no-fail-fast`, with test programs that mostly wait in parallel.
 test: packages
 	@CARGO="$(CARGO)" scripts/test.sh $(MEMBERS)
 
-# What an edit is tried with first: form, lints, unit and property tests, and the lab with one seed.
+# The first check of an edit: format, lints, unit and property tests, and the lab with one seed.
 check: packages
 	scripts/width.sh
 	scripts/size.py
@@ -46,7 +46,7 @@ check: packages
 	$(CARGO) clippy --all-targets $(MEMBERS) -- -D warnings
 	@ONLY='/src/|/lab/' CARGO="$(CARGO)" scripts/test.sh $(MEMBERS)
 
-# What takes too long for each change: more seeds, long fuzzing, browsers, packages, figures.
+# Checks too slow for each change: more seeds, long fuzzing, browsers, packages, figures.
 nightly: packages
 	ROADWEAVE_SEEDS=240 $(CARGO) test --quiet $(MEMBERS) --test it random_world
 	$(MAKE) fuzz FUZZ_SECONDS=600 FUZZ_ARGS=--keep
@@ -54,24 +54,24 @@ nightly: packages
 	$(MAKE) figures FIGURES_ARGS=--quick
 	$(MAKE) dist dist-test
 
-# Whether the lab says what the same tunnel does in real time, the tail included: docs/lab.md. Some
-# six minutes on a machine that does nothing else.
+# Compares the lab with the same tunnel in real time, including the tail: docs/lab.md. Takes about
+# six minutes on an idle machine.
 agreement: packages
 	$(BUILD) --release
 	$(CARGO) test --quiet --release --package roadweave-bench --test agreement -- \
 	    --include-ignored --nocapture --test-threads 1
 
-# The product compiled by a profile of its own work, about a fifth cheaper for each packet:
+# The product with profile-guided optimisation, about a fifth cheaper per packet:
 # docs/experiments/tunnel-speed.md. Needs llvm-profdata of the compiler's LLVM.
 optimized: packages
 	@CARGO="$(CARGO)" deploy/optimized.sh
 
-# The tests of crates/coding as an ARM box runs them, by qemu.
+# The tests of crates/coding as on an ARM box, by qemu.
 test-aarch64:
 	@CARGO="$(CARGO)" deploy/aarch64-test.sh
 
-# The decoders of the tunnel and the fleet (crates/proto, coding, fleet), so many seconds each.
-# Those of recordings, of the recorder and of RTP have property tests only.
+# Fuzzes the decoders of the tunnel and the fleet (crates/proto, coding, fleet), FUZZ_SECONDS each.
+# Decoders of recordings, of the recorder and of RTP only have property tests.
 fuzz: packages
 	@CARGO="$(CARGO)" fuzz/run.sh $(FUZZ_ARGS) --seconds $(FUZZ_SECONDS)
 
@@ -88,7 +88,7 @@ lint:
 deny:
 	@CARGO="$(CARGO)" deploy/deny.sh
 
-# The Helm chart against the schemas of its values and of Kubernetes; installs helm.
+# Checks the Helm chart against the schemas of its values and of Kubernetes; installs helm.
 charts:
 	@deploy/helm/check.sh
 
@@ -96,12 +96,12 @@ charts:
 book:
 	@CARGO="$(CARGO)" deploy/book.sh
 
-# Container images of the back-end by buildah, and a try of each with podman.
+# Builds container images of the back-end with buildah, and tests each with podman.
 images:
 	@CARGO="$(CARGO)" deploy/images.sh
 	@deploy/images-test.sh
 
-# Packages (deb, rpm, OpenWrt's), and their installation in roots of their own: docs/release.md.
+# Packages (deb, rpm, OpenWrt's), and their installation in separate roots: docs/release.md.
 dist:
 	@CARGO="$(CARGO)" deploy/dist/dist.sh
 
@@ -115,7 +115,7 @@ bench: packages
 	$(TARGET)/release/roadweave bench router
 	$(TARGET)/release/roadweave bench coding
 
-# A fleet on this machine with two boxes and video, whose controller and a proxy die: docs/proxy.md.
+# A local fleet with two boxes and video, whose controller and a proxy die: docs/proxy.md.
 fleet: packages
 	$(BUILD) --package roadweave-control --release
 	$(TARGET)/release/roadweave stack $(STACK_ARGS)
@@ -125,32 +125,32 @@ fleet-day: packages
 	$(BUILD) --release
 	$(TARGET)/release/roadweave lab fleet --boxes 10000 --proxies 50 --hours 24 --seed 1
 
-# What the controller's interface answers, judged by its description: schemathesis.
+# Checks the answers of the controller's interface against its description: schemathesis.
 api-check: packages
 	@CARGO="$(CARGO)" deploy/api-check.sh
 
-# A call between two real browsers over emulated links, setting after setting: docs/webrtc.md.
+# Calls between two real browsers over emulated links, one per setting: docs/webrtc.md.
 webrtc: EXTRA_PACKAGES = webrtc
 webrtc: packages $(NODE_MODULES)
 	$(BUILD) --release
 	node scripts/webrtc/call.js --roadweave $(TARGET)/release/roadweave $(WEBRTC_ARGS)
 
-# Half a minute of it, with the program as the tests build it: after `make test`, SMOKE_BUILD=true
-# takes that one, where packages chosen by name would be built anew with features of their own.
+# Half a minute of it, with the tests' build of the program: after `make test`, SMOKE_BUILD=true
+# uses that one; selecting packages by name would rebuild them with other features.
 webrtc-smoke: EXTRA_PACKAGES = webrtc
 webrtc-smoke: packages $(NODE_MODULES)
 	npm test --silent --prefix scripts
 	$(SMOKE_BUILD)
 	node scripts/webrtc/call.js --roadweave $(TARGET)/debug/roadweave --smoke
 
-# The figures of the papers, each into a file of target/figures: docs/experiments/figures.md.
-# FIGURES="xlink-8 lola-3" chooses some of them, FIGURES_ARGS=--quick runs a little of each.
+# The figures of the papers, each in a file of target/figures: docs/experiments/figures.md.
+# FIGURES="xlink-8 lola-3" selects some of them, FIGURES_ARGS=--quick runs a little of each.
 figures: packages
 	$(BUILD) --release
 	@CARGO="$(CARGO)" scripts/figures.sh --lab $(TARGET)/release/roadweave-lab --out $(TARGET)/figures \
 	    $(if $(FIGURES_DRIVES),--drives $(FIGURES_DRIVES)) $(FIGURES_ARGS) $(FIGURES)
 
-# The program for cameras, which needs GStreamer: docs/video.md.
+# The camera program, which needs GStreamer: docs/video.md.
 video: EXTRA_PACKAGES = video
 video: packages
 	$(CARGO) build --quiet --release --package roadweave-video
@@ -164,12 +164,12 @@ video-lint: packages
 	$(CARGO) clippy --package roadweave-video --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --package roadweave-video --no-deps --quiet
 
-# The page of roadweave-web, by npm: the next build of the program takes it along. docs/web.md.
+# The page of roadweave-web, by npm; the next build of the program includes it: docs/web.md.
 web: EXTRA_PACKAGES = web
 web: packages $(PAGE_MODULES)
 	npm run --silent build --prefix $(PAGE)
 
-# The page in Chromium, with axe-core; skipped where npm or Chromium are not installed.
+# Tests the page in Chromium with axe-core; skipped if npm or Chromium is not installed.
 web-test:
 	@CARGO="$(CARGO)" deploy/web-test.sh $(WEB_ARGS)
 

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Runs the tests of the coding crate as an ARM box would: built for aarch64, run by qemu.
+# Runs the tests of the coding crate as on an ARM box: built for aarch64, run by qemu.
 #
 #   deploy/aarch64-test.sh [--if-possible] [arguments of cargo test]
 #
-# The standard library for aarch64 comes from Debian's rustc-web, so that no rustup target is
-# needed; cargo stays the one that is there. With --if-possible it is no failure when the tools are
-# missing and cannot be had.
+# The standard library for aarch64 comes from Debian's rustc-web, so no rustup target is needed;
+# cargo is the installed one. With --if-possible, tools that are missing and cannot be installed are
+# no failure.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -46,10 +46,10 @@ fi
 export RUSTC="$DEBIAN_RUSTC"
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$CROSS-gcc
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER=qemu-aarch64-static
-# Static, as the binary for a box is; and pthread_create of the shared glibc never returns under
+# Static, like the binary for a box; also, pthread_create of the shared glibc never returns under
 # qemu 7.2.
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static"
-# qemu is some ten times slower than the processor it stands for.
+# qemu is about ten times slower than real hardware.
 export PROPTEST_CASES="${PROPTEST_CASES:-32}"
 exec "${CARGO:-cargo}" test --target $TARGET --target-dir target/aarch64 \
     --package roadweave-coding --lib --test it "$@" -- --skip theorem

@@ -1,7 +1,7 @@
-"""Puts one of each thing into a controller, and writes for schemathesis where they are: else most
-of what it asks for is not there.
+"""Creates one object of each kind in a controller, and writes their names for schemathesis, whose
+requests would otherwise mostly miss.
 
-    api-check.py URL PASSWORD ROADWEAVE FOLDER     prints the secret of an owner's key
+    api-check.py URL PASSWORD ROADWEAVE FOLDER     prints the secret of an owner's API key
 """
 
 import base64
@@ -15,12 +15,12 @@ import sys
 import urllib.error
 import urllib.request
 
-# How many there are of what one request uses up.
+# Number of objects of a kind of which a request uses one up.
 MANY = 30
 
 
 class Api:
-    """Requests of one person, or of a key."""
+    """Requests of one user, or with one API key."""
 
     def __init__(self, url):
         self.url = url + "/api/v1"
@@ -48,7 +48,7 @@ class Api:
 
 
 def key(name):
-    """A key that differs from name to name."""
+    """A different key for each name."""
     return base64.b64encode(hashlib.sha256(name.encode()).digest()).decode()
 
 
@@ -59,7 +59,7 @@ def several(name):
 def log_in(url, password):
     person = Api(url)
     person.ask("POST", "/sessions", {"tenant": "home", "user": "admin", "password": password})
-    # What logs out and what takes keys away would end the one that is used here.
+    # An API key, since requests to log out would end this session.
     body = {"id": "check", "settings": {"role": "owner"}}
     secret = person.post("/api-keys", body)["secret"]
     api = Api(url)
@@ -68,7 +68,7 @@ def log_in(url, password):
 
 
 def joined(api, roadweave, folder, name, settings, is_let_in=True):
-    """A box that comes by a token, as vehicles do."""
+    """Joins a box with a token, like a vehicle."""
     token = api.post("/tokens", {"settings": settings})["join"]
     state = pathlib.Path(folder, name)
     words = [roadweave, "join", token, "--name", name, "--state-directory", state]
@@ -104,7 +104,7 @@ def seed(api, roadweave, folder):
 
 
 def config():
-    """Who is asked for, by operation; what is used up is there several times."""
+    """The object of each operation; objects that requests use up exist several times."""
     dictionaries = {
         "names": several("made"),
         "keys": [key(name) for name in several("made")],
@@ -168,7 +168,7 @@ def config():
         "revokeDevice": ("path.device", "stolen-bus"),
         "replaceTenant": ("path.tenant", "tenant-0"),
     }
-    # What was seen in an answer may be asked to go in the next request.
+    # A request may delete an object that an earlier answer contained.
     used_up = {
         "getUser": ("path.id", "staff"),
         "replaceUser": ("path.id", "staff"),

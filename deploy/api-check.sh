@@ -1,7 +1,7 @@
 #!/bin/sh
-# Asks a controller of its own for what the interface's description says, and for what it does not
-# say: schemathesis makes requests from docs/openapi.json and judges the answers by it. One of each
-# thing is there (api-check.py), so that most requests reach something.
+# Tests a temporary controller against the description of its interface, with valid and invalid
+# requests: schemathesis generates them from docs/openapi.json and checks the answers. One object of
+# each kind exists (api-check.py), so that most requests have a target.
 #
 #   deploy/api-check.sh [--examples 20]
 set -eu

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds the pages of docs/ as a site, target/book/index.html, and follows its links.
+# Builds the pages of docs/ as a site, target/book/index.html, and checks its links.
 #
 #   deploy/book.sh [--if-possible]    without mdbook: installs it into target/tools, or with
 #                                     --if-possible leaves the links at tools/manual/src/links.rs,

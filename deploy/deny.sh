@@ -1,6 +1,6 @@
 #!/bin/sh
-# Checks the dependencies against deny.toml: licences, sources and bans, and advisories
-# where their database can be had (a git repository, https://github.com/rustsec/advisory-db).
+# Checks the dependencies against deny.toml: licences, sources and bans, and advisories if their
+# database is available (a git repository, https://github.com/rustsec/advisory-db).
 #
 #   deploy/deny.sh [--if-possible]    without cargo-deny: installs it, or with --if-possible
 #                                     leaves it at crates/roadweave/tests/it/dependencies.rs,

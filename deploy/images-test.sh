@@ -1,7 +1,7 @@
 #!/bin/sh
-# Runs the images of deploy/images.sh with podman as the chart does, root file systems read only,
-# proxies and the controller without any capability: a proxy that lives, is drained and stopped, and
-# an anchor that joins a controller by a token in a file.
+# Runs the images of deploy/images.sh with podman like the chart does, with read-only root file
+# systems, and proxies and the controller without capabilities: a proxy that is drained and stopped,
+# and an anchor that joins a controller with a token from a file.
 #
 #   deploy/images-test.sh [NAME [TAG]]     as deploy/images.sh
 set -eu
@@ -12,7 +12,7 @@ tag="${2:-$version}"
 export STORAGE_DRIVER="${STORAGE_DRIVER:-vfs}"
 folder=$(mktemp -d)
 space="roadweave-images-$$"
-# A machine may not let its containers have more than it has itself; crun is not for every one.
+# Containers must not need higher limits than the machine has; crun does not run everywhere.
 cat >"$folder/containers.conf" <<EOF
 [containers]
 default_ulimits = ["nofile=1024:1024", "nproc=4096:4096"]
@@ -57,7 +57,7 @@ api() {
         --cookie "$folder/cookies" --cookie-jar "$folder/cookies" \
         --header "content-type: application/json" ${3:+--data "$3"} "https://127.0.0.1:4400$2"
 }
-# Waits until a command says what is expected, or gives up and says what it said.
+# Waits until a command prints the expected text, or fails and prints its last output.
 await() {
     expected="$1"
     shift
@@ -101,7 +101,7 @@ expect "it lives" "$(answer healthz)" ok
 podman stop --time 5 "$space" >/dev/null
 expect "it ends in order" "$(podman inspect --format '{{.State.ExitCode}}' "$space")" 0
 
-# A controller, which init leaves as it is the second time but for its addresses.
+# A controller; the second init changes only its addresses.
 mkdir "$folder/controller"
 chown 65532:65532 "$folder/controller"
 kept="--volume=$folder/controller:/var/lib/roadweave-controller"
@@ -116,7 +116,7 @@ api POST /api/v1/sessions "$who" >/dev/null
 podman exec "$space-controller" /roadweave-controller backup - 2>/dev/null | tail -n 1 |
     grep --quiet hmac
 
-# An anchor, whose filters, forwarding and device are made in a pod that is privileged.
+# An anchor; a privileged pod creates its filters, forwarding and device.
 api POST /api/v1/tenants/home/tokens '{"settings":{"role":"anchor"}}' |
     sed -n 's/.*"join":"\(rw1_[^"]*\)".*/\1/p' >"$folder/token"
 chmod 400 "$folder/token"

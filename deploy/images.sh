@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds the container images of the back-end with buildah, from static binaries and nothing else:
+# Builds the container images of the back-end with buildah, from static binaries only:
 #
 #   NAME:TAG             roadweave, for proxies: no shell, no library, no right
 #   NAME-anchor:TAG      the same with nft, for anchors and servers
@@ -13,7 +13,7 @@ target="${CARGO_TARGET_DIR:-target}"
 name="${1:-localhost/roadweave}"
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 tag="${2:-$version}"
-# Namespaces of its own are more than many a machine lets a container's builder have.
+# Many machines do not let a container builder create namespaces.
 export BUILDAH_ISOLATION=chroot
 export STORAGE_DRIVER="${STORAGE_DRIVER:-vfs}"
 
@@ -35,7 +35,7 @@ trap 'rm -rf "$parts"' EXIT
 for program in roadweave roadweave-controller; do
     strip --strip-all -o "$parts/$program" "$target/images/$triple/release/$program"
 done
-# nft and the libraries that it wants, as Debian has them; nothing of it is run here.
+# nft and its libraries, from Debian; nothing of it is run here.
 mmdebstrap --quiet --variant=extract --include=nftables \
     "$(. /etc/os-release && echo "$VERSION_CODENAME")" "$parts/nftables.tar"
 mkdir "$parts/nftables"

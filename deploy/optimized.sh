@@ -1,22 +1,22 @@
 #!/bin/sh
-# The product compiled by a profile of what it does: code that packets meet lies together, and what
-# they never meet out of its way. docs/experiments/tunnel-speed.md says what that brings.
+# Compiles the product with profile-guided optimisation: code on the path of packets is placed
+# together, apart from other code. docs/experiments/tunnel-speed.md has the gain.
 #
 #   deploy/optimized.sh     target/optimized/roadweave, with roadweave-lab beside it
 #
-# A build that counts carries video over links that lose packets, and transfers, between namespaces
-# of its own, and what it counted makes the second build. Some 10 minutes on two cores.
+# An instrumented build carries video and transfers over links that lose packets, in its own
+# namespaces; the second build uses its counts. Takes about 10 minutes on two cores.
 set -eu
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
 folder=$PWD/target/optimized
-# Programs are to be where they are looked for below.
+# Without it, programs are where the following steps expect them.
 unset CARGO_BUILD_TARGET
 
 version=$("${RUSTC:-rustc}" -vV)
 host=$(echo "$version" | sed -n 's/^host: //p')
 llvm=$(echo "$version" | sed -n 's/^LLVM version: \([0-9]*\).*/\1/p')
-# What reads the counts has to be of the compiler's LLVM.
+# The program that reads the counts must be of the compiler's LLVM version.
 merge=""
 for program in "$("${RUSTC:-rustc}" --print sysroot)/lib/rustlib/$host/bin/llvm-profdata" \
     "/usr/lib/llvm-$llvm/bin/llvm-profdata" "$(command -v "llvm-profdata-$llvm" || true)"; do
@@ -29,19 +29,19 @@ if [ -z "$merge" ]; then
     exit 1
 fi
 
-# build FOLDER FLAG: the product with a flag for all that is of the target, and nothing of the
-# build itself, whose own programs would count as well.
+# build FOLDER FLAG: builds the product with a flag for the target only, not for build scripts and
+# macros, whose programs would be counted as well.
 build() {
     more=${RUSTFLAGS:+$(printf ' %s' "$RUSTFLAGS" | tr ' ' '\037')}
     CARGO_ENCODED_RUSTFLAGS=$2$more "$cargo" build --quiet --release --package roadweave \
         --target "$host" --target-dir "$folder/$1"
 }
-# roadweave-lab is the same for both: it measures, and is not measured.
+# roadweave-lab is the same for both builds: it measures and is not measured.
 "$cargo" build --quiet --release --package roadweave-bench
 lab=${CARGO_TARGET_DIR:-target}/release/roadweave-lab
 
-# Nobody else's: what lies there becomes code. Daemons that have given up their rights reach it, as
-# they might not reach the checkout.
+# A private folder, since its content becomes code. Daemons that have dropped their privileges can
+# reach it, unlike perhaps the checkout.
 training=$(mktemp -d)
 trap 'rm -rf "$training"' EXIT
 export LLVM_PROFILE_FILE="$training/%m_%p.profraw"
@@ -60,7 +60,7 @@ if [ "${most:-0}" -lt 1000000 ]; then
     echo "What the daemons counted is missing: the profile counts to ${most:-nothing}." >&2
     exit 1
 fi
-# By its own name, so that cargo compiles everything by it.
+# Named by its content, so that cargo recompiles everything when it changes.
 rm -f "$folder"/*.profdata
 profile=$folder/$(cksum <"$training/profile" | cut -d ' ' -f 1).profdata
 mv "$training/profile" "$profile"

@@ -1,6 +1,5 @@
 #!/bin/sh
-# Installs the Debian packages that demo, tests and benches need; without root it prints
-# the command.
+# Installs the Debian packages for demo, tests and benches; without root it prints the command.
 #
 #   deploy/packages.sh [webrtc|video|web|prometheus]    also those of that target
 set -eu
@@ -17,7 +16,7 @@ need iperf3 iperf3
 need unshare util-linux
 need tshark tshark
 need dnsmasq dnsmasq-base
-# The schema of `roadweave show --json` is held against it.
+# Validates `roadweave show --json` against its schema.
 /usr/bin/python3 -c 'from jsonschema import Draft202012Validator' 2>/dev/null ||
     missing="$missing python3-jsonschema"
 need dbus-daemon dbus-daemon
@@ -29,9 +28,9 @@ PATH="$PATH:$(echo /usr/lib/postgresql/*/bin | tr ' ' :)" need initdb postgresql
 
 case "${1:-}" in webrtc) need chromium chromium ;; esac
 case "${1:-}" in webrtc | web) need npm npm && need node nodejs ;; esac
-# Not for everybody: where systemd runs, Debian starts a Prometheus for the whole machine.
+# Not by default: with systemd, Debian starts a Prometheus for the whole machine.
 case "${1:-}" in prometheus) need promtool prometheus ;; esac
-# Libraries and plugins: what shows that they are there, and the package.
+# Libraries and plugins: the check for each, and its package.
 if [ "${1:-}" = video ]; then
     need pkg-config pkg-config
     need gst-inspect-1.0 gstreamer1.0-tools
@@ -45,7 +44,7 @@ if [ "${1:-}" = video ]; then
     plugin x264enc plugins-ugly
     plugin avdec_h264 libav
     plugin ximagesink x
-    # A camera on the network, for the tests.
+    # A network camera for the tests.
     typelib=/usr/lib/*/girepository-1.0/GstRtspServer-1.0.typelib
     # shellcheck disable=SC2086  # a pattern
     [ -e "$(echo $typelib | cut -d' ' -f1)" ] || missing="$missing gir1.2-gst-rtsp-server-1.0"

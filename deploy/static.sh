@@ -1,21 +1,22 @@
-# How the static programs for boxes and packages are built; read by deploy/dist/dist.sh, which sets
-# FOLDER, where cargo builds.
+# Settings of the static programs for boxes and packages; read by deploy/dist/dist.sh, which sets
+# FOLDER, the target folder of cargo.
 #
-# The compiler is Debian's, since its standard library's source is there, and is built for size.
+# The compiler is Debian's, because the source of its standard library is installed and is built for
+# size.
 # shellcheck shell=sh disable=SC2034
 
-# The largest page of a kernel that can load the program, whose size goes by steps of as much.
-# Boxes have pages of 4 KiB, and a few kernels for aarch64 16 KiB; the linkers' own 64 KiB are those
-# of some servers.
+# The largest page size of kernels that can load the program; the program's size is a multiple of
+# it. Boxes have pages of 4 KiB, some aarch64 kernels 16 KiB; the linkers' default of 64 KiB is for
+# some servers.
 PAGE=-Wl,-z,max-page-size=0x4000
-# What makes cargo build the standard library is not stable yet. Without symbols, which a stripped
-# program has not, there is nothing for it to tell backtraces by.
+# Building the standard library with cargo is not stable yet. Backtraces are left out, since a
+# stripped program has no symbols for them.
 export RUSTC=/usr/bin/rustc RUSTC_BOOTSTRAP=1
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 export CARGO_TARGET_ARMV7_UNKNOWN_LINUX_GNUEABIHF_LINKER=arm-linux-gnueabihf-gcc
-# Static, for any C library that a box may have, or none. A panic unwinds from calls alone; tables
-# that are right at each other instruction too, for debuggers and profilers, are some 80 kB larger.
-# armv7 has tables of another kind, and the instructions of Thumb-2, which are half as long: so does
+# Static, to run with any C library or without one. Panics unwind only from calls; unwind tables for
+# every instruction, for debuggers and profilers, would add about 80 kB. armv7 has other tables, and
+# uses Thumb-2 instructions, which are half as long, like Debian.
 # Debian build for it.
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static -Z use-sync-unwind=yes"
 export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static -Z use-sync-unwind=yes"

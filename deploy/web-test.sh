@@ -1,10 +1,11 @@
 #!/bin/sh
-# The page of roadweave-web in Chromium, with axe-core: built, put into the program, and tried. What
-# is not here says so and is skipped; with ROADWEAVE_REQUIRE_TOOLS=1 it fails.
+# Tests the page of roadweave-web in Chromium with axe-core: builds the page, embeds it in the
+# program, and runs it. Missing tools are reported and the test is skipped; with
+# ROADWEAVE_REQUIRE_TOOLS=1 it fails.
 #
 #   deploy/web-test.sh [--pictures FOLDER [--after SECONDS]]
 #
-# After `make web` and `make test`, WEB_IS_BUILT=1 takes the program that the tests were built with.
+# After `make web` and `make test`, WEB_IS_BUILT=1 uses the program built by the tests.
 set -eu
 cd "$(dirname "$0")/.."
 skip() {

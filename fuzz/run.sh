@@ -1,18 +1,18 @@
 #!/bin/sh
-# Fuzzes the decoders of crates/proto, coding and fleet, each target for so many seconds, as
-# many side by side as there are processors.
+# Fuzzes the decoders of crates/proto, coding and fleet, each target for a number of seconds, with
+# one target per CPU at a time.
 #
 #   fuzz/run.sh [--keep] [--seconds 20] [TARGET...]
 #
-# With --keep the inputs that reach all edges are written to kept/, which is checked in.
-# Stable Rust is enough: the flags below are those of cargo-fuzz, and RUSTC_BOOTSTRAP lets this
-# build alone use the address sanitizer. A target that ends early has found something: libFuzzer
-# prints the fault and the file in fuzz/artifacts that repeats it with
+# With --keep, inputs that reach all edges are written to kept/, which is checked in. Stable Rust is
+# sufficient: the flags below are cargo-fuzz's, and RUSTC_BOOTSTRAP enables the address sanitizer
+# for this build only. A target that ends early has found a fault: libFuzzer prints it and the file
+# in fuzz/artifacts that reproduces it with
 #   target/fuzz/HOST/release/TARGET FILE
 set -eu
 cd "$(dirname "$0")"
 
-# A single target: the folder of the programs, seconds, its name.
+# Runs a single target: folder of the programs, seconds, name.
 if [ "${1:-}" = "--one" ]; then
     bin=$2 seconds=$3 target=$4
     mkdir -p "corpus/$target" artifacts
@@ -59,7 +59,7 @@ coverage="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
     -Cllvm-args=-sanitizer-coverage-trace-compares -Cllvm-args=-simplifycfg-branch-fold-threshold=0"
 export RUSTC_BOOTSTRAP=1
-# With a target named, the flags reach neither build scripts nor macros.
+# With an explicit --target, the flags do not apply to build scripts and macros.
 export RUSTFLAGS="$coverage -Zsanitizer=address --cfg fuzzing -Ccodegen-units=1"
 ${CARGO:-cargo} build --release --quiet --bins --target "$host" --target-dir ../target/fuzz
 bin="../target/fuzz/$host/release"

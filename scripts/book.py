@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""The pages of docs/ as the source of a book, and whether the links of a built book lead somewhere.
+"""Prepares the pages of docs/ as the source of a book, and checks the links of a built book.
 
     scripts/book.py prepare FOLDER    writes FOLDER/book.toml, its css and FOLDER/src
-    scripts/book.py check FOLDER      of the book that mdbook has built there
+    scripts/book.py check FOLDER      checks the book that mdbook has built there
 
-The source has the tree of the repository, so that links between pages are those of a forge. Other
-files that pages lead to come along; those that a browser would not show have .txt behind their
-names.
+The source has the folders of the repository, so that links between pages work as on a forge. Other
+linked files are copied, with the suffix .txt if a browser would not show them.
 """
 
 import html.parser
@@ -18,13 +17,13 @@ import urllib.parse
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# A link outside of code: `](target)`, after fences and code within a paragraph were left alone.
+# Code blocks and inline code, or a link outside of them: `](target)`.
 CODE_OR_LINK = re.compile(r"^ *```.*?^ *```|`(?:[^`\n]|\n(?!\n))+`|\]\(([^)\s]+)\)", re.MULTILINE | re.DOTALL)
 SHOWN = {".html", ".json", ".svg", ".png"}
 
 
 def rewrite(text, change):
-    """Each target of a link of a page as `change` has it."""
+    """Replaces the target of each link of a page by the result of `change`."""
 
     def replaced(match):
         target = match[1]
@@ -75,7 +74,7 @@ def prepare(folder):
 
 
 class Anchors(html.parser.HTMLParser):
-    """What links of a page of the book lead to, and what they may lead to."""
+    """The links of a page of the book, and its anchors."""
 
     def __init__(self, text):
         super().__init__()
@@ -90,8 +89,8 @@ class Anchors(html.parser.HTMLParser):
 
 
 def check(folder):
-    """Says which links of the book lead nowhere."""
-    # The page to print has all others in it, with their links.
+    """Reports broken links of the book."""
+    # The print page contains all others, with their links.
     names = [name for name in folder.rglob("*.html") if name.name not in ("print.html", "toc.html")]
     pages = {name.resolve(): Anchors(name.read_text()) for name in names}
     count = wrong = 0

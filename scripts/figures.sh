@@ -1,14 +1,13 @@
 #!/bin/bash
-# The papers' figures as the project reproduces them, one after the other:
-# docs/experiments/figures.md.
+# Reproduces the figures of the papers one after the other: docs/experiments/figures.md.
 #
 # usage: scripts/figures.sh --lab PROGRAM --out DIR [--drives DIR] [--pairs DIR] [--quick] [NAME..]
 #
-# PROGRAM is roadweave-lab. Each figure leaves OUT/NAME.json, or NAME.txt where it is text, and what
-# was said meanwhile in NAME.err; without a name, all. Without --drives, the synthetic set of seed 1
-# is made in OUT/drives; without --pairs, links of WiFi and cellular are synthetic as well. --quick
-# runs a little of each, without what cargo runs, to see that it works: its figures say nothing.
-# Exit code: 0, 1 when a figure failed, 2 for wrong words.
+# PROGRAM is roadweave-lab. Each figure writes OUT/NAME.json, or NAME.txt for text, and its messages
+# to NAME.err; without a name, all figures are run. Without --drives, the synthetic set of seed 1 is
+# generated in OUT/drives; without --pairs, links of WiFi and cellular are synthetic too. --quick
+# only tests that everything works: it runs a little of each figure, except for those run by cargo,
+# and its figures are meaningless. Exit code: 0, 1 if a figure failed, 2 for wrong arguments.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 trap 'exit 130' INT TERM
@@ -47,7 +46,7 @@ done
 [ -z "$pairs" ] || [ -d "$pairs" ] || wrong "--pairs $pairs: no directory"
 mkdir -p "$out" || exit 1
 
-# How much of each: seconds of a drive, seeds, and what else makes a run long.
+# Size of the runs: seconds of a drive, number of seeds, and so on.
 if [ -n "$quick" ]; then
     seconds=4 viewer=8 megabytes=1 set="--drives 3 --seconds 12" some_pairs=1 routes="--routes 2 --repeats 1"
     rtts="--only baseline,rtt_40" encoder=lola,xnc

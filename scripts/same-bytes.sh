@@ -1,12 +1,12 @@
 #!/bin/sh
-# Whether a change is a move: equal seeds must give equal bytes before and after it.
+# Checks that a change only moves code: equal seeds must give equal bytes before and after it.
 #
 #   scripts/same-bytes.sh BASE [HEAD]     compares two commits; HEAD defaults to the tree as it is
 #
 # Runs `lab run` of every scenario and `lab compare` of three drives with every strategy, and
-# compares what they print as JSON, with delays and time lines. What a commit printed is kept in
+# compares their JSON, with delays and time lines. The output of a commit is stored in
 # target/same-bytes/out, by commit, drives and length. DRIVES=DIR takes recorded drives instead of
-# synthetic ones, SECONDS_EACH the length of a run.
+# synthetic ones, SECONDS_EACH sets the length of a run.
 set -eu
 cd "$(dirname "$0")/.."
 CARGO="${CARGO:-cargo}"
@@ -29,8 +29,8 @@ outputs() {
     echo "$work/out/$settings-$seconds/$1"
 }
 
-# One checkout for all commits, so that what they have in common is built once. Optimisation does
-# not change what floating point gives, so the quickest to build serves.
+# One checkout for all commits, so that common parts are built once. Optimisation does not change
+# floating-point results, so the settings are those that build fastest.
 build() {
     if [ -e "$work/tree/.git" ]; then
         git -C "$work/tree" checkout --quiet --detach "$1"

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Holds JSON documents on standard input against a schema (JSON Schema 2020-12).
+"""Validates JSON documents on standard input against a schema (JSON Schema 2020-12).
 
     roadweave show --json | scripts/schema.py docs/show.schema.json
 
-Says where a document is otherwise and ends with 1; with 3 if Python has no jsonschema 4.
+Reports violations and exits with 1, or with 3 if Python has no jsonschema 4.
 """
 
 import json
@@ -16,7 +16,7 @@ except ImportError:
 
 
 def documents(text):
-    """The documents of a text, one after another."""
+    """Yields the documents of a text."""
     decoder = json.JSONDecoder()
     while text := text.lstrip():
         document, end = decoder.raw_decode(text)

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Compares the size of the code with scripts/size.budget, in which no figure may grow.
+"""Compares the size of the code with scripts/size.budget, whose figures may not grow.
 
 usage: size.py [--list | --write [--force]]
 
-Without an option it prints what is over a limit, and fails if a figure grew above its budget.
-`--list` prints all figures. `--write` makes them the budget, unless a total grew: what moves to
-another crate takes its budget along. `--force` writes in any case.
+Without an option it prints what exceeds a limit, and fails if a figure exceeds its budget. `--list`
+prints all figures. `--write` makes them the budget unless a total grew, so that code can move to
+another crate with its budget. `--force` writes in any case.
 
-A line of the budget is a crate with its lines of code, tests and comments that are not blank, or
+A line of the budget is a crate with its non-blank lines of code, tests and comments, or
   struct NAME FIELDS     above 20 fields, outside of wire formats, status and configuration
   function FILE:NAME LINES   above 70 lines
-  impl NAME FILES        files with inherent impls, beside the one that has the type
-  name NAME TYPES        above three types of that name
+  impl NAME FILES        files with inherent impls, except for the file of the type
+  name NAME TYPES        more than three types of that name
 """
 import collections, glob, os, re, sys
 
@@ -31,7 +31,7 @@ FUNCTION = re.compile(VISIBLE + r'(?:const )?(?:async )?(?:unsafe )?fn (\w+)')
 
 
 def measure():
-    """All figures, by what they are of."""
+    """All figures, by the first part of their line in the budget."""
     found = (name for top in TOPS for name in glob.glob(f'{top}/**/*.rs', recursive=True))
     names = [name for name in found if '/target/' not in name and '/node_modules/' not in name]
     files = {name: open(name).read().split('\n') for name in names}
@@ -86,7 +86,7 @@ def measure():
 
 
 def modules_of_tests(files):
-    """The files of modules for tests alone, with all below them."""
+    """The files of modules that are only for tests, submodules included."""
     found = set()
     for name, lines in files.items():
         folder = os.path.dirname(name) if IS_ROOT.search(name) else name[:-3]
@@ -104,7 +104,7 @@ def note(figures, key, figure):
 
 
 def totals(figures):
-    """Lines of code, tests and comments, and by how much all others are above their limits."""
+    """Lines of code, tests and comments, and the excess of other figures over their limits."""
     found = collections.Counter()
     for key, values in figures.items():
         kind = key.split(' ')[0]

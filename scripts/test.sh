@@ -1,32 +1,32 @@
 #!/bin/sh
-# `cargo test --no-fail-fast`, but with those test programs side by side that wait for most of their
-# time: they start real programs in namespaces of their own. Those whose time is virtual run beside
-# them, one fewer at a time than there are processors. All others, some of which measure time or
-# take all processors, run one after another, as cargo runs them.
+# `cargo test --no-fail-fast` with parallel test programs. Programs that mostly wait, because they
+# start real programs in their own namespaces, run side by side. Programs in virtual time run beside
+# them, one fewer at a time than there are CPUs. All others, some of which measure time or use all
+# CPUs, run one after another, as with cargo.
 #
 #   scripts/test.sh [--workspace]      which packages, as for cargo
 #   ONLY=/lab/ scripts/test.sh         programs whose path matches
 #
-# What a program prints comes as one piece once it has ended; at the end is what failed.
+# The output of a program is printed at once when it has ended; failures are listed at the end.
 set -eu
 cd "$(dirname "$0")/.."
 cargo="${CARGO:-cargo}"
-# Where those lie that wait: a test of them takes a sixteenth of a processor.
+# Paths of programs that mostly wait; a test of theirs takes a sixteenth of a CPU.
 waiting='/(crates/((admin|roadweave|web)/tests|device)|tools/video/tests)[/.]'
-# Those that know no clock but their own; some have a single test, which takes one processor.
+# Paths of programs in virtual time; some have a single test, which takes one CPU.
 virtual='/(crates/(stream|tunnel|quic|schedule|recovery|coding|proto|fleet)|tools/(lab|bench/tests/it))[/.]'
-# One of those that wait measures what a link carries.
+# This one measures the capacity of a link.
 alone=/crates/roadweave/tests/measured.rs
 side_by_side=2
-# What those leave of the processors. No priority says so: where low priorities meet other work,
-# Linux 6.18 leaves its own threads, for which each `nft` waits, without a processor for seconds.
+# CPUs for the programs in virtual time. Priorities do not help: with low-priority load, Linux 6.18
+# starves its own threads for seconds, and each `nft` waits for them.
 spare=$(($(nproc) > 1 ? $(nproc) - 1 : 1))
 
-# One program: its package's folder, its source, itself; and where what it prints is kept.
+# Runs one program: folder of its package, its source, the program, and the folder for its output.
 if [ "${1:-}" = --one ]; then
     folder=$2 source=${3#"$PWD/"} program=$4 results=$5
     kept="$results/${program##*/}"
-    # Most of those that wait are in one program.
+    # Most of the programs that wait are in this one.
     case $source in crates/roadweave/tests/it/*) export RUST_TEST_THREADS=6 ;; esac
     echo "     Running $source (${program#"$PWD/"})" >"$kept.log"
     if ! (cd "$folder" && exec "$program") >>"$kept.log" 2>&1; then
@@ -43,12 +43,12 @@ export results
 trap 'rm -rf "$results"' EXIT
 trap 'exit 130' INT TERM
 "$cargo" test --no-run --message-format=json-render-diagnostics "$@" >"$results/built"
-# Of each test program the three that --one wants, in a line.
+# For each test program a line with the three arguments of --one.
 sed -n 's/.*"manifest_path":"\([^"]*\)\/Cargo\.toml".*"src_path":"\([^"]*\)".*"profile":{[^}]*"test":true}.*"executable":"\([^"]*\)".*/\1\t\2\t\3/p' \
     "$results/built" | grep -E "${ONLY:-.}" >"$results/programs" || true
 [ -s "$results/programs" ] || { echo "cargo names no test program" >&2 && exit 1; }
 
-# Runs the programs that standard input lists, so many at a time, by what else is given.
+# Runs the programs listed on standard input, $1 at a time, through the remaining arguments.
 run() {
     at_a_time=$1
     shift
@@ -58,12 +58,12 @@ run() {
 }
 listed() { grep -E "$@" "$results/programs" || true; }
 
-# By far the longest of each kind come first.
+# The longest of each kind start first.
 first() { listed "$2" | grep "$1" | grep -v $alone || true; }
 rest() { listed "$2" | grep -v -e "$1" -e $alone || true; }
 { first /lab/ "$virtual" && rest /lab/ "$virtual"; } | run "$spare" &
 { first /roadweave/tests/ "$waiting" && rest /roadweave/tests/ "$waiting"; } | run $side_by_side
-# These start a PostgreSQL, and have stopwatches for whoever guesses.
+# These start a PostgreSQL and depend on real time, as in the rate limits of failed logins.
 listed /control/src/ | run 1
 wait
 { listed -v "$waiting|$virtual|/control/src/" && listed $alone; } | run 1

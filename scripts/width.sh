@@ -1,7 +1,7 @@
 #!/bin/sh
-# Prints the lines of comments and pages that are wider than 100 columns, and fails if there are
-# any. Code is rustfmt's; tables, links, diagrams and blocks of code are as wide as they must be.
-# Migrations (*.sql) are left out: a database that has run one refuses it once it is changed.
+# Lists lines of comments and pages wider than 100 columns, and fails if there are any. rustfmt
+# handles code; tables, links, diagrams and blocks of code may be wider. Migrations (*.sql) are
+# exempt: a database that has run one rejects it after a change.
 set -eu
 cd "$(dirname "$0")/.."
 git ls-files -z '*.rs' '*.md' '*.toml' '*.sh' '*.yaml' '*.js' '*.py' Makefile .ci/run | xargs -0 perl -CSD -ne '
