@@ -71,7 +71,6 @@ pub struct StackArgs {
 struct Results {
     seed: u64,
     seconds: u32,
-    /// The proxy that was killed, and when, since the start of the streams.
     killed: String,
     killed_at_ms: f64,
     boxes: Vec<Seen>,

@@ -88,7 +88,6 @@ fn change_points(values: &[f64]) -> Vec<usize> {
 }
 
 struct Model {
-    /// Prefix sums of the values and of their squares, relative to the median.
     sums: Vec<(f64, f64)>,
     /// The logarithm of the gamma function of 1, 1.5, 2, ...
     ln_gamma: Vec<f64>,

@@ -107,7 +107,6 @@ impl Failover {
     }
 }
 
-/// The session, its standby and the paths of both are up by then.
 const VIDEO_BEGINS: Instant = Instant::from_millis(6_000);
 const LASTS: Duration = Duration::from_secs(12);
 /// Time from the beginning of the video to the fault, plus up to a second.

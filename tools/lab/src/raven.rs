@@ -273,7 +273,6 @@ fn sent(world: &World) -> (u64, u64) {
     (up.0 + down.0, up.1 + down.1)
 }
 
-/// Bytes of first and of further copies, up and down.
 fn both_ways(world: &World) -> [(u64, u64); 2] {
     let of = |status: &[SessionStatus]| {
         let lanes = status.iter().flat_map(|status| &status.stats.lanes);
@@ -285,7 +284,6 @@ fn both_ways(world: &World) -> [(u64, u64); 2] {
     [of(world.client_status().as_slice()), of(&world.server_status())]
 }
 
-/// Datagrams with first and with further copies.
 fn sent_up(world: &World) -> (u64, u64) {
     let status = world.client_status();
     let lanes = status.iter().flat_map(|status| &status.stats.lanes);

@@ -28,7 +28,7 @@ pub use visit::{REQUEST, Visit, Visitor};
 /// A connection: the owner of its streams, and its stream.
 pub type ConnectionId = (StreamsOwner, StreamId);
 
-/// Bytes of a request's header: the lengths of its body and of its answer.
+/// The lengths of a request's body and of its answer.
 const HEADER: usize = 8;
 const PIECE: usize = 16 << 10;
 

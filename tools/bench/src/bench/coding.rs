@@ -163,7 +163,6 @@ fn start(run: usize, count: usize) -> PacketId {
     PacketId((run * count) as u32)
 }
 
-/// Makes `coded` coded packets of each run of `count`, in turn, with new seeds each time.
 fn encode(kernel: Kernel, count: usize, coded: usize) -> impl FnMut(u32) + use<> {
     let encoder = filled_encoder(kernel, &packets(count));
     // A lane writes datagrams the same way: consecutively in one buffer, each with a header.

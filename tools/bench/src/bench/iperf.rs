@@ -163,7 +163,6 @@ mod tests {
 
     use super::*;
 
-    /// Searches on a path with `capacity`, with a sender that reaches `sender`.
     fn search(capacity: f64, sender: f64) -> (UdpRun, usize) {
         let mut runs = 0;
         let found = highest_rate((1e8, 6.4e9), |rate| {

@@ -117,7 +117,6 @@ fn curve(samples: &[Sample], growth: impl Fn(&Sample, &Sample) -> u64) -> Vec<(I
     points
 }
 
-/// Constant beyond the ends of the curve.
 fn value_at(curve: &[(Instant, f64)], at: Instant) -> f64 {
     let after = curve.partition_point(|(moment, _)| *moment <= at);
     match (after.checked_sub(1).map(|before| curve[before]), curve.get(after).copied()) {

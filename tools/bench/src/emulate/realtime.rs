@@ -248,7 +248,6 @@ fn prepare_namespaces(
     Ok(())
 }
 
-/// A packet leaves at the end where packets of the opposite direction enter.
 fn exit(direction: Direction) -> usize {
     direction.opposite() as usize
 }

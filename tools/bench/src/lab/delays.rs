@@ -30,9 +30,7 @@ struct Studied {
     link: String,
     recordings: usize,
     seconds: usize,
-    /// Least one-way delay of each second.
     least_ms: Quantiles,
-    /// Difference from the previous second.
     difference_ms: Quantiles,
     /// Share of larger differences, 0..1.
     above_2_ms: f64,

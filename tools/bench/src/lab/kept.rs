@@ -87,7 +87,6 @@ impl Kept {
     }
 }
 
-/// Ends a truncated last line, so that the next line is complete.
 fn end_last_line(file: &mut File) -> std::io::Result<()> {
     if file.seek(SeekFrom::End(0))? == 0 {
         return Ok(());

@@ -88,7 +88,6 @@ pub fn of_run(measured: &Measured, bound: Option<&Bound>, is_video: bool) -> Str
 const RUN_COLUMNS: [&str; 9] =
     ["strategy", "fps", "stall", "delay p50", "p95", "p99", "p99.9", "residual loss", "redundancy"];
 
-/// The bound and the reachable figures with a known future, means over the drives.
 fn bound(drives: &[&Compared]) -> String {
     let mean = |value: fn(&Compared) -> f64| {
         drives.iter().map(|drive| value(drive)).sum::<f64>() / drives.len().max(1) as f64

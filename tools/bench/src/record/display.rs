@@ -12,7 +12,6 @@ use super::link::{LinkName, LinkRecorder};
 pub struct Display {
     bars: Vec<ProgressBar>,
     pub next: Instant,
-    /// By link: the cycle, and the bytes up and down at the last update.
     last: Vec<(u16, u64, u64)>,
     looked_at: Instant,
     is_terminal: bool,

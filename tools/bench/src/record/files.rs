@@ -16,7 +16,6 @@ use crate::table::{Column, filled, plain, right_aligned};
 #[derive(Debug)]
 pub struct Recording {
     directory: PathBuf,
-    /// Whether the directory was created here and is still empty.
     is_vain: Cell<bool>,
 }
 

@@ -10,7 +10,6 @@ pub struct Outbox {
     to: Option<Destination>,
     contents: Vec<u8>,
     segment: usize,
-    /// A datagram that did not fit the run while the socket was full.
     held: Option<(Destination, Vec<u8>)>,
     blocked: bool,
     pub failure: Option<SendFailure>,

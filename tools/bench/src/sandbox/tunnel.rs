@@ -20,7 +20,6 @@ use super::daemon::Daemon;
 pub const SERVER_INNER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1));
 const INNER_NETWORK: &str = "10.77.0.1/24";
 const CLIENT_INNER: &str = "10.77.0.2/32";
-/// The client's TUN device, also the name of its instance.
 const CLIENT_TUN: &str = "rw0";
 const SERVER_TUN: &str = "rw1";
 /// From then on some of the paths suffice.

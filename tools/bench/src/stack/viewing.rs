@@ -17,7 +17,6 @@ use crate::demo::scenario::OPERATORS;
 use crate::qoe::{Logs, View};
 use crate::sandbox::daemon::Daemon;
 
-/// Time for late packets after the stream.
 const DRAIN: Duration = Duration::from_secs(2);
 /// Gaps within this time after the kill belong to the failover.
 const CHANGE_MAX: Duration = Duration::from_secs(5);

@@ -209,6 +209,5 @@ fn parse_rtt(text: &str) -> Result<f64, String> {
     rtt.ok_or_else(|| "0 to 10000 ms, such as 60".into())
 }
 
-/// The shortest line of Mahimahi's format.
 const LINE_BYTES_MIN: f64 = 2.0;
 const STEPS_MAX: u128 = 10_000_000;

@@ -26,7 +26,6 @@ use roadweave_proto::Instant;
 pub(super) struct Means {
     pub(super) is_late: bool,
     pub(super) copies: Copies,
-    /// How long after its release a packet is useful.
     pub(super) deadline: Duration,
 }
 
@@ -227,5 +226,5 @@ fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
 const QUEUE_MAX: Duration = Duration::from_millis(2);
 const LOOK_INTERVAL: Duration = Duration::from_millis(4);
 const RATE_STEP: Duration = Duration::from_millis(100);
-/// How long departures are kept: longer than a round trip.
+/// Longer than a round trip.
 const KEPT: Duration = Duration::from_secs(2);

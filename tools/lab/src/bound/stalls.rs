@@ -17,7 +17,6 @@ use std::time::Duration;
 use super::slots::{Budget, Slot, budget_of, nanos};
 use crate::video::quality::{Player, STALL_GAP};
 
-/// In ns since the links' origin.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frame {
     pub captured: u64,

@@ -93,7 +93,6 @@ fn when_a_link_dies_the_frames_follow_within_a_round_trip_and_two_frames() {
     }
 }
 
-/// Time from the return of all links, dead since 6 s, to the first picture captured after it.
 fn picture_back(strategy: &str, seed: u64, return_ms: u64) -> (Duration, VideoReport) {
     let closed_loop = ClosedLoop { seed, ..two_links(strategy) };
     let video = with_dead(&closed_loop, &[0, 1], 6_000, return_ms);

@@ -65,7 +65,7 @@ impl Network {
         };
     }
 
-    /// Pushes a packet at one end of a vehicle's uplink: at the vehicle's if `up`.
+    /// At the vehicle's end if `up`.
     pub(super) fn push(
         &mut self,
         now: Instant,

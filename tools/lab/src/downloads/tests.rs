@@ -3,7 +3,7 @@ use roadweave_proto::Rate;
 
 use super::*;
 
-/// Each link by Mbit/s and one-way delay in ms.
+/// Mbit/s and one-way delay in ms.
 fn links(of: &[(u64, u64)]) -> Vec<DuplexLink> {
     let link = |(at, (mbps, ms)): (u64, &(u64, u64))| {
         let trace = Trace::constant(Rate::from_kbps(mbps * 1_000), Duration::from_millis(*ms));

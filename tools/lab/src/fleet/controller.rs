@@ -19,7 +19,7 @@ const LOST_NOTICE: usize = 10;
 const TURNS_PER_MINUTE: u64 = 60 / TURN.as_secs();
 /// Minutes between updates to boxes about revoked boxes.
 const BOXES_HEAR: u64 = 6 * 60;
-/// Capacity of a proxy, in thousandths of its fair share.
+/// In thousandths of a proxy's fair share.
 const CAPACITY: u64 = 2_200;
 
 pub(super) struct Replica {
@@ -28,7 +28,6 @@ pub(super) struct Replica {
     /// By member, with the number of the stream.
     pub desks: BTreeMap<usize, (u64, Desk)>,
     pub backlog: Vec<(usize, u64, Vec<Up>)>,
-    /// Length of the outbox already read.
     pub seen: usize,
     watch: Watch,
     /// Per proxy: boxes with a stream to this replica.

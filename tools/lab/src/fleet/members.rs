@@ -15,7 +15,6 @@ pub(super) struct Member {
     pub tries: u32,
     pub timeout: Option<Instant>,
     pub connected_since: Instant,
-    /// Arrival time of the last message in each direction.
     pub up_until: Instant,
     pub down_until: Instant,
     /// Streams opened, messages with their bytes, and time with a stream in ms.
@@ -108,7 +107,6 @@ impl World {
         Agent::joining(self.now, self.cast.key(who), role, SOFTWARE, how)
     }
 
-    /// Enrols a member that exists from the start.
     fn enrol(&mut self, who: usize) {
         let (chain, tenant) = (self.cast.chain(who), self.cast.tenant(who).clone());
         let agent = &mut self.members[who].agent;

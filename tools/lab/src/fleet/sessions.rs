@@ -239,7 +239,6 @@ impl World {
         self.replicas[replica].begin(&self.store, &self.cast, now);
     }
 
-    /// A replica hangs; members with streams there leave it after a while.
     fn hang(&mut self, replica: usize, is_over: bool) {
         if !self.replicas[replica].is_up {
             return;

@@ -22,7 +22,6 @@ pub(super) struct Device {
     pub listed: Vec<(usize, bool)>,
     pub candidates: Option<Stored>,
     pub configuration: Option<Stored>,
-    /// The previous configuration while a rollback is possible.
     pub former: Option<Stored>,
     pub rollout: Option<u32>,
     pub proxy: Option<usize>,

@@ -254,7 +254,6 @@ const COLUMNS: [&str; 12] = [
     "residual loss",
     "redun\u{ad}dancy",
 ];
-/// A point of stall ratio outweighs any ratio of delays.
 const STALL_WEIGHT: f64 = 1e6;
 /// Limit over all drives, at about 40 bytes a column, so that browsers can display the page.
 const COLUMNS_IN_ALL: usize = 200_000;

@@ -74,7 +74,7 @@ fn panel(
 
 #[derive(Debug, Default)]
 struct Names {
-    /// Left end, width and baseline of each placed name.
+    /// Left end, width, baseline.
     taken: Vec<(f64, f64, f64)>,
 }
 

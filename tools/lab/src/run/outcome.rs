@@ -60,7 +60,6 @@ pub(super) struct Recorder {
     start: Instant,
     timeline: Timeline,
     last: Reading,
-    /// Bytes of distinct inner packets and of the datagrams that carried them, since the start.
     inner_bytes: u64,
     datagram_bytes: u64,
     repaired: u64,

@@ -19,7 +19,6 @@ use crate::traffic::{App, Bulk, FIRST_PORT, FrameSource, Tcp, TrafficKind, Traff
 use crate::video::h264::{AccessUnit, Splitter};
 use crate::video::quality::Player;
 
-/// An error in entry `index` of the tables called `table`.
 fn fault_at(table: &str, index: usize, field: &str, message: impl fmt::Display) -> Fault {
     Fault::new(
         format!("{table}.{index}.{field}"),

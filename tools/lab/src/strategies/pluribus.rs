@@ -33,7 +33,6 @@ pub(super) struct Pluribus {
     window: VecDeque<Member>,
     /// r·W: how many of them the receiver is expected to have.
     received: f64,
-    /// Combinations that may still be sent for the packets sent so far.
     credit: usize,
     loss: f64,
     random: SplitMix64,
@@ -182,7 +181,6 @@ fn degree(share: f64) -> usize {
     ((-1.0 / share.ln()).floor() as usize).clamp(1, DEGREE_MAX)
 }
 
-/// Packets that a combination of `degree` recovers on average.
 fn gain(share: f64, degree: usize, loss: f64) -> f64 {
     (1.0 - loss) * degree as f64 * (1.0 - share) * share.powi(degree as i32 - 1)
 }
@@ -195,7 +193,7 @@ fn loss(paths: &[PathOffer<'_>]) -> f64 {
     (lost / weight.max(1) as f64).clamp(LOSS_MIN, LOSS_MAX)
 }
 
-/// Size limit of W: a second of 24 Mbit/s.
+/// A second of 24 Mbit/s.
 const WINDOW_MAX: usize = 2048;
 /// Loss assumed for paths without recent losses, which may lose packets at any time.
 const LOSS_MIN: f64 = 0.01;

@@ -23,7 +23,6 @@ pub(super) struct Bbr {
     /// Bytes of data in a segment, and of its packet.
     data: f64,
     packet: f64,
-    /// Number of rounds, and the delivered count at which the present round ends.
     rounds: u64,
     round_end: u64,
     begins_round: bool,
@@ -51,7 +50,6 @@ pub(super) struct Bbr {
 enum Mode {
     Startup,
     Drain,
-    /// With the index into [`CYCLE`].
     ProbeBandwidth(usize),
     ProbeRoundTrip,
 }
@@ -357,12 +355,10 @@ const HIGH: f64 = 2.885;
 const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
 /// The pace stays below the bandwidth by this share (Linux's `bbr_pacing_margin_percent`).
 const MARGIN: f64 = 0.01;
-/// The first pace assumes this round trip.
 const FIRST_ROUND_TRIP: Duration = Duration::from_millis(1);
 const RATE_ROUNDS: u64 = 10;
 /// The bandwidth grows while each round exceeds the last maximum by this factor.
 const GROWTH: f64 = 1.25;
-/// After this many rounds without growth the pipe is full.
 const FULL_ROUNDS: u32 = 3;
 /// How long the least round trip is valid, and how long it is probed.
 const LEAST_OF: Duration = Duration::from_secs(10);

@@ -73,7 +73,6 @@ pub(super) enum Phase {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Acked {
     pub(super) now: Instant,
-    /// Segments newly known as delivered, and newly considered lost.
     pub(super) delivered: u32,
     pub(super) lost: u32,
     pub(super) delivered_total: u64,
@@ -86,7 +85,6 @@ pub(super) struct Acked {
     pub(super) rate: Option<RateSample>,
     pub(super) phase: Phase,
     pub(super) is_cwnd_limited: bool,
-    /// The first unacknowledged byte, and the first unsent byte.
     pub(super) una: u64,
     pub(super) nxt: u64,
 }

@@ -34,7 +34,6 @@ struct Epoch {
     /// The Reno window, and the segments acknowledged since its last growth.
     reno: f64,
     reno_counted: f64,
-    /// Time and window at the computation of `per_segment`.
     at: Instant,
     for_cwnd: u32,
     per_segment: f64,

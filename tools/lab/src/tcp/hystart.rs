@@ -60,7 +60,6 @@ impl HyStart {
 
 /// Segments.
 const CWND_MIN: u32 = 16;
-/// Acknowledgements at most this far apart form a train.
 const SPACING_MAX: Duration = Duration::from_millis(2);
 const SAMPLES: u32 = 8;
 /// Growth by an eighth counts, within these bounds.

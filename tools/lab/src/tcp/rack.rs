@@ -105,7 +105,6 @@ mod tests {
         Instant::from_millis(millis)
     }
 
-    /// Ten segments of 100 bytes, one each millisecond; `there` is delivered after 40 ms.
     fn after(rack: &mut Rack, there: &[(u64, u64)]) -> Scoreboard {
         let mut board = Scoreboard::default();
         (0..10).for_each(|n| board.push(at(n), n * 100, 100, Mark::default()));

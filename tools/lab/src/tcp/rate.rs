@@ -7,7 +7,6 @@ use roadweave_proto::Instant;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Mark {
-    /// Segments delivered until then, and the time of the last delivery.
     delivered: u64,
     delivered_at: Instant,
     first_sent: Instant,

@@ -21,10 +21,8 @@ pub(super) struct Receiver {
     recent: VecDeque<u64>,
     /// A duplicate to report once (D-SACK).
     twice: Option<(u64, u64)>,
-    /// The last acknowledged byte, and the timestamp to echo.
     told: u64,
     echo: u32,
-    /// When an acknowledgement is due, and how many are still sent without delay.
     pub(super) due: Option<Instant>,
     at_once: u32,
     last: Option<(Instant, u64, u32)>,
@@ -36,7 +34,6 @@ pub(super) struct Receiver {
 struct AutoWindow {
     bytes: u32,
     limit: u32,
-    /// Position and time of the beginning of the present round trip.
     begin: u64,
     begin_at: Instant,
     round_trip: Option<Duration>,

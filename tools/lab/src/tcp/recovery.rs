@@ -17,7 +17,6 @@ pub(super) struct Recovery {
     pub(super) phase: Phase,
     pub(super) end: u64,
     pub(super) before: Window,
-    /// PRR: segments delivered and sent since recovery began.
     delivered: u32,
     sent: u32,
     /// Repairs sent and not reported as duplicates; `None`: cannot be undone.

@@ -85,7 +85,6 @@ struct Usage {
     end: u64,
 }
 
-/// The next send time, the rest of the present burst, and the unused time before it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pace {
     next: Instant,

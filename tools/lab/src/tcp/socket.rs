@@ -48,7 +48,6 @@ pub struct Socket {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Idle,
-    /// When the next SYN is sent, and how many were sent.
     Opening(Instant, u32),
     Open,
 }
@@ -67,6 +66,7 @@ impl Socket {
         }
     }
 
+    /// Opens the connection.
     pub fn connect(&mut self, now: Instant) {
         if self.state == State::Idle {
             self.state = State::Opening(now, 0);

@@ -75,7 +75,6 @@ pub struct RequestTraffic {
 struct Request {
     began: Instant,
     asked: Instant,
-    /// Index of the present pair of message and answer.
     turn: u8,
     up: Outgoing,
     up_arrived: Incoming,
@@ -287,11 +286,11 @@ fn spoken(random: &mut Random) -> u32 {
     (seconds / CHUNK.as_secs_f64()).round() as u32
 }
 
-/// Interval of audio packets (RAVEN section 5.2).
+/// RAVEN section 5.2.
 const CHUNK: Duration = Duration::from_millis(100);
 /// Minimum duration of an utterance, and its range above the minimum; assumed.
 const SPEECH_SECONDS: (f64, f64) = (1.0, 3.0);
-/// Time from an answer to the next utterance; assumed.
+/// Assumed.
 const SPEECH_PAUSE: Duration = Duration::from_secs(1);
 const MUSIC_INTERVAL: Duration = Duration::from_secs(5);
 /// Mean and deviation of the pause between two queries (RAVEN section 5.2).

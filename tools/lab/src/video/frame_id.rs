@@ -88,7 +88,7 @@ fn block_origin(index: usize) -> (usize, usize) {
     (LEFT + index % COLUMNS * BLOCK, TOP + index / COLUMNS * BLOCK)
 }
 
-/// ffmpeg's expression for the bit of block `index` in frame `n`: 0 or 1.
+/// An expression of ffmpeg with the value 0 or 1.
 fn bit_expression(index: u32) -> String {
     if index < ID_BITS {
         return format!("mod(floor(n/{}),2)", 1_u32 << (ID_BITS - 1 - index));

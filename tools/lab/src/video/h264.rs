@@ -55,7 +55,6 @@ pub enum SplitError {
 /// Splits a byte stream, in pieces of any size, into access units.
 #[derive(Debug, Default)]
 pub struct Splitter {
-    /// Data after the newest start code, or all data before the first one.
     buffer: BytesMut,
     scanned: usize,
     synchronized: bool,

@@ -136,7 +136,6 @@ impl Packetizer {
     }
 }
 
-/// Number of leading NAL units that fit in one STAP-A.
 fn aggregatable(nals: &[Bytes]) -> usize {
     let mut size = 1;
     let fits = |nal: &&Bytes| {

@@ -58,7 +58,6 @@ pub struct Player {
     video: u32,
     begun: Instant,
     first_frame: Option<Instant>,
-    /// Requested and incomplete chunks of this video.
     loading: BTreeMap<u32, Loading>,
     next: u32,
     play: Play,
@@ -192,6 +191,7 @@ impl Player {
         Some(loading.bytes)
     }
 
+    /// When the next timer is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.play == Play::Over {
             return None;
@@ -274,6 +274,7 @@ impl Player {
         }
     }
 
+    /// Whether a requested chunk is incomplete.
     pub fn is_loading(&self) -> bool {
         !self.loading.is_empty()
     }

@@ -71,7 +71,7 @@ impl Figure {
 }
 
 const FIGURES: usize = 10;
-/// The value of each figure, in the order of [`Figure::ALL`].
+/// In the order of [`Figure::ALL`].
 type Values = [Option<f64>; FIGURES];
 /// The figures of one way, or their improvement over another way's.
 pub type Figures = BTreeMap<Figure, Interval>;

@@ -2,7 +2,6 @@ use roadweave_emulate::{AtEnd, Capacity, Timeline, Trace};
 
 use super::*;
 
-/// Two links of 6 Mbit/s that are dead in turn for some seconds.
 fn pair() -> Pair {
     let link = |name: &str, delay, dead: std::ops::Range<u64>| {
         let second = Duration::from_secs;

@@ -141,7 +141,6 @@ impl Theatre {
     }
 }
 
-/// The links with their recordings from `from` on.
 pub(super) fn recorded(
     (links, from): (&[DriveLink], Duration),
     program: Program,

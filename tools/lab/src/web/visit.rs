@@ -99,7 +99,6 @@ impl Visitor for Nobody {
 /// Bytes of an HTTP request.
 pub const REQUEST: u32 = 400;
 pub(crate) const WARM_UP: u32 = 500_000;
-/// Duration of the warm-up with a rest.
 pub(crate) const LEAD_IN: Duration = Duration::from_millis(3_500);
 const JOIN_MAX: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(100);

@@ -59,7 +59,6 @@ pub(super) fn server(epoch: Epoch, world: &WorldConfig, life: u8) -> Result<Serv
     server_of(epoch, world, life, known, SERVER_KEY)
 }
 
-/// `known`: the accepted client key; `own`: its own key.
 fn server_of(
     epoch: Epoch,
     world: &WorldConfig,

@@ -91,7 +91,6 @@ struct Proxy {
     address: SocketAddr,
     end: Option<Server>,
     is_frozen: bool,
-    /// Since when it has no egress.
     cut: Option<Instant>,
     events: Vec<(Instant, ServerEvent)>,
 }

@@ -102,7 +102,6 @@ impl Tamperer {
     }
 }
 
-/// Bytes.
 const FORGED_MAX: usize = 1_500;
 /// Flags and connection ID of a short header, enough to reach a connection.
 const GENUINE: usize = 9;

@@ -40,9 +40,7 @@ pub struct CrossStats {
 pub(super) struct Wire {
     pub(super) name: String,
     pub(super) public: SocketAddr,
-    /// The previous public address, if the vehicle still listens there.
     former: Option<SocketAddr>,
-    /// The address whose packets the NAT loses.
     lost: Option<SocketAddr>,
     pub(super) hostile: Option<Hostile>,
     up: OneWay,

@@ -125,7 +125,6 @@ impl Window {
         }
     }
 
-    /// Gaps between shown pictures, including those before the first and after the last.
     fn stalls(&self, shown: &[(&Frame, Duration)]) -> Vec<(Duration, Duration)> {
         let since_start = |(frame, delay): &(&Frame, Duration)| {
             (frame.captured + *delay).saturating_sub(self.start)

@@ -16,7 +16,6 @@ pub(super) struct Results {
 #[derive(Debug, Serialize)]
 pub(super) struct Measured {
     pub(super) name: String,
-    /// By link and seed.
     pub(super) alone: [Vec<Run>; 2],
     pub(super) all: Vec<Run>,
 }

@@ -21,9 +21,7 @@ pub(super) struct Pooled {
     without_stall: usize,
     sent_mbps: f64,
     redundancy: f64,
-    /// Over all frames of all runs.
     frame_delay_ms: Distribution,
-    /// Over all undamaged shown frames of all runs.
     shown_ssim_db: Distribution,
 }
 

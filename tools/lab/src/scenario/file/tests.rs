@@ -188,7 +188,6 @@ fn the_scenarios_that_users_learn_from_can_be_read() {
     assert!(count >= 4, "{count} scenarios in {}", dir.display());
 }
 
-/// The fields of a table, as listed in the error about an unknown field.
 fn fields_of(table: &str) -> Vec<String> {
     let text = match table {
         "" => "zz = 1\n".to_owned(),

@@ -96,7 +96,7 @@ impl Outgoing {
         self.parts.iter().map(|part| part.due).max().unwrap_or_default()
     }
 
-    /// The next due part: index, number of parts, size.
+    /// Index, number of parts, size.
     pub(super) fn poll(&mut self, now: Instant) -> Option<(u16, u16, usize)> {
         let count = self.parts.len() as u16;
         let due = |part: &Part| !part.settled && part.due <= now;
@@ -136,7 +136,7 @@ impl Incoming {
     }
 }
 
-/// The largest part, bytes of UDP payload.
+/// Bytes of UDP payload.
 const PART: usize = 1_200;
 /// 100 ms of audio: 16 bits at 16 kHz.
 const AUDIO_BYTES: usize = 3_200;

@@ -9,7 +9,7 @@ fn player(kind: Kind, seconds: u64) -> Player {
     Player::new(Program { kind, bitrate: Rate::from_kbps(8_000), lasting, seed: 1 }, at(0))
 }
 
-/// A link of `bytes` bytes each ten milliseconds, except in pauses.
+/// `bytes` each ten milliseconds, except in pauses.
 fn play(kind: Kind, seconds: u64, bytes: u64, pauses: impl Fn(u64) -> bool) -> Player {
     let mut player = player(kind, seconds);
     let mut under_way: Vec<(ChunkId, u64)> = Vec::new();
