@@ -331,7 +331,7 @@ mod tests {
         let mut connect =
             || endpoint.connect(Instant::ZERO, UplinkId(0), server, server_key).unwrap();
         let ids: Vec<ConnectionId> = (0..50).map(|_| connect()).collect();
-        assert_eq!((drain(&mut endpoint), endpoint.unsent.iter().count()), (50, 0));
+        assert_eq!((drain(&mut endpoint), endpoint.unsent.len()), (50, 0));
         endpoint.connection_mut(ids[7]).unwrap().close(Instant::ZERO, 0, "");
         assert!(endpoint.unsent.iter().eq([&ids[7]]));
         assert_eq!(drain(&mut endpoint), 1);

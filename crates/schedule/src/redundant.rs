@@ -45,7 +45,7 @@ mod tests {
         let paths = [path(0, 20, 9000), path(1, 30, 1199), silent, idle];
         assert_eq!(Redundant.choose(&paths), to_all(&[0, 2]));
         let paced = PathSnapshot { pacing_budget: 0, ..path(4, 20, 9000) };
-        assert_eq!(Redundant.choose(&[paced.clone()]), to(0), "it waits there");
+        assert_eq!(Redundant.choose(std::slice::from_ref(&paced)), to(0), "it waits there");
         let queued = PathOffer { queued_bytes: 8000, ..PathOffer::free(&paced) };
         assert_eq!(Redundant.select(Instant::ZERO, &packet(1200), &[queued]), Decision::Wait);
         assert_eq!(Redundant.choose(&[path(0, 20, 0), path(1, 30, 0)]), Decision::Wait);

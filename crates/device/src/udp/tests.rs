@@ -14,11 +14,10 @@ fn outgoing(destination: SocketAddr, contents: &[u8], segment_size: usize) -> Ou
     Outgoing { destination, source: None, ecn: None, contents, segment_size }
 }
 
-/// Collects `count` datagrams: remote, local, ECN, payload.
-fn receive(
-    socket: &mut UplinkSocket,
-    count: usize,
-) -> Vec<(SocketAddr, Option<IpAddr>, Option<Ecn>, Vec<u8>)> {
+/// Remote and local address, ECN, payload.
+type Received = (SocketAddr, Option<IpAddr>, Option<Ecn>, Vec<u8>);
+
+fn receive(socket: &mut UplinkSocket, count: usize) -> Vec<Received> {
     let mut found = Vec::new();
     while found.len() < count {
         assert!(wait_readable(&*socket, Duration::from_secs(20)).unwrap(), "{}", found.len());
