@@ -107,7 +107,7 @@ pub(crate) struct KeptTable {
 
 type Done = (Option<Table>, Result<(), DeviceError>);
 
-/// The outcome of a [`KeptTable::turn`].
+/// The outcome of a `KeptTable::turn`.
 #[derive(Debug)]
 pub enum Turn {
     /// Nothing was done, or it is not finished.
