@@ -55,4 +55,4 @@ fn from_hex(line: &str) -> Option<Vec<u8>> {
 }
 
 /// Longer inputs are not kept, since the repository stores them.
-const KEPT_BYTES_MAX: usize = 600;
+const KEPT_BYTES_MAX: usize = 128;
