@@ -65,7 +65,7 @@ struct Arguments {
     /// A further name by which browsers may call this machine; on loopback that of a proxy with TLS
     #[arg(long = "host", value_name = "NAME")]
     hosts: Vec<String>,
-    /// Change nothing, whoever asks
+    /// Refuse all changes
     #[arg(long)]
     read_only: bool,
     /// Listen also where strangers are: on all addresses, or on that of an uplink

@@ -30,7 +30,7 @@ use roadweave_terminal::command_line::{LogOption, finish, refuse};
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 
-/// What tells of all commands
+/// Completions and man pages of all commands
 #[derive(Debug, Parser)]
 #[command(name = "roadweave-manual", bin_name = "roadweave", version, max_term_width = 100)]
 struct Arguments {

@@ -10,7 +10,7 @@ use super::{TokenRole, TokenSettings, slug, word};
 /// private half is never here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Delegate {
-    /// Its name, as whoever has signed it wrote.
+    /// Its name, as the signer wrote it.
     pub id: String,
     /// Its public key.
     pub public_key: String,

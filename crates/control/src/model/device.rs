@@ -90,7 +90,7 @@ pub struct TokenSettings {
     pub tags: Vec<String>,
     /// The pool of proxies that boxes are for.
     pub pool: Option<String>,
-    /// Whether somebody has to let each box in.
+    /// Whether each box has to be approved.
     pub approval: bool,
     /// What those who join by the token become.
     pub role: TokenRole,

@@ -66,7 +66,7 @@ pub struct ApiKeySettings {
     /// What the key is for, in words.
     #[serde(default)]
     pub title: String,
-    /// What whoever shows the key may do.
+    /// What the bearer of the key may do.
     pub role: Role,
     /// Until when it is good, milliseconds since 1970; for ever, if absent.
     #[serde(default)]

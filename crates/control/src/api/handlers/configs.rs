@@ -21,7 +21,7 @@ pub struct Approvable {
     approval: Approval,
     /// The text that boxes get, which the person reads.
     text: String,
-    /// Whether somebody has signed it.
+    /// Whether it is signed.
     approved: bool,
 }
 

@@ -14,7 +14,7 @@ use crate::keys;
 use crate::model::{ApiKey, ApiKeySettings, Person, PersonSettings, Role, Settings as _, slug};
 use crate::store::{Filter, Stored};
 
-/// Somebody new.
+/// A new person.
 #[derive(Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewPerson {
@@ -47,7 +47,7 @@ pub struct NewApiKey {
 /// An API key that was made.
 #[derive(Deserialize, Serialize, ToSchema)]
 pub struct MadeApiKey {
-    /// The secret, which nobody can tell again.
+    /// The secret, which is shown only once.
     secret: String,
     /// The key.
     #[schema(value_type = ApiKey)]

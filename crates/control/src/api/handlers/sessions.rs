@@ -18,7 +18,7 @@ use crate::keys;
 use crate::model::{Login, Person, Role};
 use crate::store::{Actor, Stored, found};
 
-/// Somebody logs in.
+/// A login.
 #[derive(Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LogIn {

@@ -20,7 +20,7 @@ use crate::model::{Person, PersonSettings};
 use crate::oidc::{Oidc, OidcError, Pending, SignedIn};
 use crate::store::{Actor, KeptAnswer, Once, Stored, found};
 
-/// Somebody wants to sign in.
+/// A request to sign in.
 #[derive(Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 #[derive(Default)]

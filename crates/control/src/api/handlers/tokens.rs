@@ -30,7 +30,7 @@ pub struct NewToken {
 /// A token that was made.
 #[derive(Deserialize, Serialize, ToSchema)]
 pub struct MadeToken {
-    /// The text for `roadweave join`, which nobody can tell again.
+    /// The text for `roadweave join`, which is shown only once.
     join: String,
     /// The token.
     #[schema(value_type = Token)]

@@ -23,7 +23,7 @@ pub enum UserCommand {
         #[arg(long, default_value = "")]
         title: String,
     },
-    /// Say what somebody may do from now on
+    /// Change what a person may do
     Role {
         name: String,
         #[arg(value_parser = ROLES)]
@@ -34,7 +34,7 @@ pub enum UserCommand {
         /// Whose; yours, if you leave it out
         name: Option<String>,
     },
-    /// Remove somebody, logins and all
+    /// Remove a person with all logins
     Remove { name: String },
 }
 

@@ -41,7 +41,7 @@ pub struct Create {
     /// A tag that boxes get; may be given several times. Those of its delegate, if you leave it out
     #[arg(long)]
     tag: Vec<String>,
-    /// Somebody has to let each box in
+    /// Each box has to be approved
     #[arg(long)]
     approval: bool,
     /// The file of a delegate, where the root key is elsewhere: its private key goes into the
