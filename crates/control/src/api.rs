@@ -30,7 +30,7 @@ use axum::response::Response;
 use axum::{Extension, Router};
 
 pub use guard::Caller;
-pub use problem::Problem;
+pub use problem::{Problem, Result};
 
 use crate::authority::Authority;
 use crate::metrics::Metrics;

@@ -52,7 +52,7 @@ pub use below::Revocable;
 pub use change::{Actor, Change};
 pub use delegate::Delegated;
 pub use document::{DocumentOutcome, StoredDocument};
-pub use error::{StoreError, found};
+pub use error::{Result, StoreError, found};
 pub use note::Note;
 pub use outbox::{CHANGES_AT_ONCE, Changed};
 pub use proxy_status::{Confirmations, Missing, ProxyStatus};
@@ -134,7 +134,7 @@ impl std::fmt::Debug for Database {
 impl Store {
     /// Opens the database and migrates its tables. [`StoreError::Migration`] if it belongs to a
     /// newer version.
-    pub async fn open(database: &Database, keys: StoreKeys) -> Result<Self, StoreError> {
+    pub async fn open(database: &Database, keys: StoreKeys) -> Result<Self> {
         sqlx::any::install_drivers(&[sqlx::sqlite::any::DRIVER, sqlx::postgres::any::DRIVER]).ok();
         let (write, read) = match database {
             Database::Sqlite(path) => {
@@ -154,7 +154,7 @@ impl Store {
         Ok(store)
     }
 
-    async fn migrate(&self) -> Result<(), StoreError> {
+    async fn migrate(&self) -> Result<()> {
         let migrations = MIGRATIONS.iter().map(|(version, name, sql)| {
             let sql = AssertSqlSafe((*sql).to_owned()).into_sql_str();
             Migration::new(*version, (*name).into(), MigrationType::Simple, sql, false)
@@ -180,7 +180,7 @@ impl Store {
     }
 
     /// Checks that the database answers.
-    pub async fn ping(&self) -> Result<(), StoreError> {
+    pub async fn ping(&self) -> Result<()> {
         let sql = "SELECT value FROM counter WHERE name = 'change'";
         let asked = async { Ok(sqlx::query_scalar(sql).fetch_one(&self.read).await?) };
         within(ANSWER_MAX, asked).await.map(|_: i64| ())
@@ -192,7 +192,7 @@ impl Store {
         self.write.close().await;
     }
 
-    async fn reader(&self) -> Result<PoolConnection<Any>, StoreError> {
+    async fn reader(&self) -> Result<PoolConnection<Any>> {
         Ok(self.read.acquire().await?)
     }
 }
@@ -213,7 +213,7 @@ impl std::fmt::Debug for Store {
     }
 }
 
-fn sqlite_options(path: &Path) -> Result<AnyConnectOptions, StoreError> {
+fn sqlite_options(path: &Path) -> Result<AnyConnectOptions> {
     let text = path
         .to_str()
         .ok_or_else(|| StoreError::Refused(format!("the path {} is not UTF-8", path.display())))?;

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{App, Caller, Problem};
+use super::{App, Caller, Problem, Result};
 use crate::clock::now_ms;
 use crate::store::{Change, Page, Record, Stored};
 
@@ -24,7 +24,7 @@ pub struct Body<T>(pub T);
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+    async fn from_request(request: Request, state: &S) -> Result<Self> {
         let kind = request.headers().get(header::CONTENT_TYPE);
         let kind = kind.and_then(|it| it.to_str().ok()).unwrap_or_default();
         if kind.split(';').next().unwrap_or_default().trim() != "application/json" {
@@ -45,7 +45,7 @@ pub struct Query<T>(pub T);
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
         let query = axum::extract::Query::<T>::from_request_parts(parts, state).await;
         match query {
             Ok(query) => Ok(Self(query.0)),
@@ -61,7 +61,7 @@ pub struct Path<T>(pub T);
 impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T> {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
         let path = axum::extract::Path::<T>::from_request_parts(parts, state).await;
         let nothing = |_| Problem::not_found("there is nothing at this address");
         path.map(|path| Self(path.0)).map_err(nothing)
@@ -86,7 +86,7 @@ pub struct Asked {
 impl FromRequestParts<Arc<App>> for Asked {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self> {
         let Path(names) = Path::<Vec<String>>::from_request_parts(parts, app).await?;
         let caller = parts.extensions.get::<Caller>().cloned().ok_or_else(Problem::unknown)?;
         let name = |name: Option<&String>| name.cloned().unwrap_or_default();
@@ -102,19 +102,19 @@ impl Asked {
     }
 
     /// Begins a change by the caller.
-    pub async fn change(&self) -> Result<Change<'_>, Problem> {
+    pub async fn change(&self) -> Result<Change<'_>> {
         Ok(self.app.store.change(self.caller.actor(), now_ms()).await?)
     }
 
     /// Begins a change of the record, whatever its version.
-    pub async fn open<R: Record>(&self) -> Result<(Change<'_>, Stored<R>), Problem> {
+    pub async fn open<R: Record>(&self) -> Result<(Change<'_>, Stored<R>)> {
         let mut change = self.change().await?;
         let before = change.get::<R>(&self.tenant, &self.id).await?;
         Ok((change, before))
     }
 
     /// Begins a change of the record, if it has the version in `If-Match`.
-    pub async fn edit<R: Record>(&self) -> Result<(Change<'_>, Stored<R>), Problem> {
+    pub async fn edit<R: Record>(&self) -> Result<(Change<'_>, Stored<R>)> {
         let seen = if_match(&self.headers)?;
         let (change, before) = self.open::<R>().await?;
         matches(seen, &before)?;
@@ -122,18 +122,14 @@ impl Asked {
     }
 
     /// Commits, and wakes the reader of the outbox.
-    pub async fn commit(&self, change: Change<'_>) -> Result<(), Problem> {
+    pub async fn commit(&self, change: Change<'_>) -> Result<()> {
         change.commit().await?;
         self.app.outbox.hint();
         Ok(())
     }
 
     /// Inserts a record of the tenant, and commits.
-    pub async fn insert<R: Record>(
-        &self,
-        mut change: Change<'_>,
-        new: R,
-    ) -> Result<Stored<R>, Problem> {
+    pub async fn insert<R: Record>(&self, mut change: Change<'_>, new: R) -> Result<Stored<R>> {
         let stored = change.insert(&self.tenant, new).await?;
         self.commit(change).await?;
         Ok(stored)
@@ -145,7 +141,7 @@ impl Asked {
         mut change: Change<'_>,
         before: &Stored<R>,
         after: R,
-    ) -> Result<Response, Problem> {
+    ) -> Result<Response> {
         let after = change.update(before, after).await?;
         self.commit(change).await?;
         Ok(record(StatusCode::OK, &after))
@@ -156,14 +152,14 @@ impl Asked {
         &self,
         mut change: Change<'_>,
         before: &Stored<R>,
-    ) -> Result<StatusCode, Problem> {
+    ) -> Result<StatusCode> {
         change.remove(before).await?;
         self.commit(change).await?;
         Ok(StatusCode::NO_CONTENT)
     }
 }
 
-fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     serde_json::from_slice(bytes).map_err(|error| match error.classify() {
         serde_json::error::Category::Data => Problem::invalid(error.to_string()),
         _ => Problem::new(400, "malformed", format!("the body is no JSON: {error}")),
@@ -194,7 +190,7 @@ pub fn etag(version: i64) -> HeaderValue {
 
 /// The version in `If-Match`; `None` for any. 428 without the header, 400 if it is not an ETag of
 /// ours.
-pub fn if_match(headers: &HeaderMap) -> Result<Option<i64>, Problem> {
+pub fn if_match(headers: &HeaderMap) -> Result<Option<i64>> {
     let Some(value) = headers.get(header::IF_MATCH) else {
         let detail = "say which version you have seen: If-Match: \"7\", the ETag of its GET";
         return Err(Problem::new(428, "precondition-required", detail));
@@ -209,7 +205,7 @@ pub fn if_match(headers: &HeaderMap) -> Result<Option<i64>, Problem> {
 }
 
 /// Answers 412 unless the record has the version that the caller has seen.
-pub fn matches<R: Record>(seen: Option<i64>, stored: &Stored<R>) -> Result<(), Problem> {
+pub fn matches<R: Record>(seen: Option<i64>, stored: &Stored<R>) -> Result<()> {
     if seen.is_none_or(|seen| seen == stored.version) {
         return Ok(());
     }
@@ -241,7 +237,7 @@ impl ListQuery {
     }
 
     /// The name after which the page begins; 400 for a cursor that was not issued here.
-    pub fn after(&self) -> Result<String, Problem> {
+    pub fn after(&self) -> Result<String> {
         let Some(cursor) = &self.cursor else { return Ok(String::new()) };
         let bytes = URL_SAFE_NO_PAD.decode(cursor).ok();
         let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok());

@@ -20,7 +20,7 @@ use super::answer::BODY_MAX;
 use super::cookie::{COOKIE, cookie};
 use super::limit::network;
 use super::route::{Needs, Route};
-use super::{App, Problem, RemoteAddress};
+use super::{App, Problem, RemoteAddress, Result};
 use crate::clock::now_ms;
 use crate::connection_limits::WebPlace;
 use crate::keys;
@@ -54,7 +54,7 @@ impl Caller {
 
     /// Checks that the caller has `role` in `tenant`. 404 for another tenant, as for a missing one;
     /// else 403.
-    pub fn may(&self, tenant: &str, role: Role) -> Result<(), Problem> {
+    pub fn may(&self, tenant: &str, role: Role) -> Result<()> {
         let at_home = self.tenant == tenant;
         let as_host = self.host && self.role == Role::Owner;
         if !(at_home || as_host) {
@@ -108,7 +108,7 @@ async fn admit(
     params: Option<RawPathParams>,
     mut request: Request,
     next: Next,
-) -> Result<Response, Problem> {
+) -> Result<Response> {
     let app = &guard.app;
     let remote = request.extensions().get::<RemoteAddress>().map(|remote| network(remote.0));
     let remote = remote.ok_or_else(|| Problem::new(500, "internal", "no address of a peer"))?;
@@ -188,11 +188,7 @@ fn secret(headers: &HeaderMap) -> Option<(Secret, String)> {
 
 /// Authenticates the secret. Once an address has used up its guesses, only recently valid secrets
 /// reach the database.
-async fn known(
-    app: &App,
-    remote: IpAddr,
-    secret: Option<(Secret, String)>,
-) -> Result<Caller, Problem> {
+async fn known(app: &App, remote: IpAddr, secret: Option<(Secret, String)>) -> Result<Caller> {
     let (limits, now) = (&app.limits, Instant::now());
     let (kind, hash) = secret.unzip();
     let hash = hash.unwrap_or_default();
@@ -217,7 +213,7 @@ async fn known(
     caller
 }
 
-async fn with_login(app: &App, hash: &str) -> Result<Caller, Problem> {
+async fn with_login(app: &App, hash: &str) -> Result<Caller> {
     let login = app.store.find::<Login>("hash", hash).await.map_err(unknown)?;
     if login.record.expires_ms <= now_ms() {
         return Err(Problem::unknown());
@@ -242,7 +238,7 @@ async fn with_login(app: &App, hash: &str) -> Result<Caller, Problem> {
     })
 }
 
-async fn with_key(app: &App, hash: &str) -> Result<Caller, Problem> {
+async fn with_key(app: &App, hash: &str) -> Result<Caller> {
     let key = app.store.find::<ApiKey>("hash", hash).await.map_err(unknown)?;
     let settings = key.record.settings;
     if settings.expires_ms.is_some_and(|at| at <= now_ms()) {
@@ -259,7 +255,7 @@ async fn with_key(app: &App, hash: &str) -> Result<Caller, Problem> {
     })
 }
 
-async fn is_host(app: &App, tenant: &str) -> Result<bool, Problem> {
+async fn is_host(app: &App, tenant: &str) -> Result<bool> {
     let tenant = app.store.get::<Tenant>(tenant, tenant).await.map_err(unknown)?;
     Ok(tenant.record.host)
 }
@@ -286,7 +282,7 @@ async fn once_only(
     key: &HeaderValue,
     request: Request,
     next: Next,
-) -> Result<Response, Problem> {
+) -> Result<Response> {
     let bad = || Problem::new(400, "idempotency-key", "1 to 128 visible characters");
     let key = key.to_str().ok().filter(|key| (1..=128).contains(&key.len())).ok_or_else(bad)?;
     let (parts, body) = request.into_parts();
@@ -310,7 +306,7 @@ async fn act(
     fingerprint: String,
     request: Request,
     next: Next,
-) -> Result<Response, Problem> {
+) -> Result<Response> {
     match store.note_request(&once, &fingerprint).await? {
         KeptAnswer::New => {}
         KeptAnswer::UnderWay => {
@@ -348,7 +344,7 @@ fn kept(parts: &axum::http::response::Parts, body: &Bytes) -> String {
     serde_json::to_string(&kept).unwrap_or_default()
 }
 
-fn repeated(text: &str) -> Result<Response, Problem> {
+fn repeated(text: &str) -> Result<Response> {
     let broken = || Problem::new(500, "altered", "the kept answer cannot be read");
     let kept: Kept = serde_json::from_str(text).map_err(|_| broken())?;
     let status = StatusCode::from_u16(kept.status).map_err(|_| broken())?;

@@ -9,7 +9,7 @@ use argon2::password_hash::phc::PasswordHash;
 use argon2::password_hash::{PasswordHasher as _, PasswordVerifier as _};
 use tokio::sync::Semaphore;
 
-use super::Problem;
+use super::{Problem, Result};
 use crate::keys;
 
 /// Hashes a bounded number of passwords at once: each costs 19 MiB and some 20 ms.
@@ -24,7 +24,7 @@ impl Default for Passwords {
 
 impl Passwords {
     /// The hash of a new password; an error if its length is wrong or too many are hashed now.
-    pub async fn hash(&self, password: &str) -> Result<String, Problem> {
+    pub async fn hash(&self, password: &str) -> Result<String> {
         check(password).map_err(Problem::invalid)?;
         let password = password.to_owned();
         self.run(move || hash(&password)).await
@@ -32,7 +32,7 @@ impl Passwords {
 
     /// Whether `password` has this `hash`, `None` for an unknown person; an error if too many are
     /// hashed now.
-    pub async fn verify(&self, password: &str, hash: Option<String>) -> Result<bool, Problem> {
+    pub async fn verify(&self, password: &str, hash: Option<String>) -> Result<bool> {
         let password = password.chars().take(LENGTH_MAX + 1).collect::<String>();
         self.run(move || {
             let there = hash.is_some();
@@ -44,10 +44,7 @@ impl Passwords {
         .await
     }
 
-    async fn run<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Problem> {
+    async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
         let busy = || Problem::new(503, "busy", "too many log in at once; try again");
         let permit = Arc::clone(&self.0).acquire_owned();
         let permit = tokio::time::timeout(WAIT_MAX, permit).await.map_err(|_| busy())?;

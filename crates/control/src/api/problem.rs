@@ -22,6 +22,9 @@ pub struct Problem {
     pub detail: String,
 }
 
+/// The result of a request.
+pub type Result<T, E = Problem> = std::result::Result<T, E>;
+
 impl Problem {
     /// A problem of this kind, with the status's title.
     pub fn new(status: u16, kind: &str, detail: impl Into<String>) -> Self {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{App, Caller, Problem};
+use super::{App, Caller, Problem, Result};
 
 /// The number of open event streams by tenant and caller.
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ pub struct WatcherPermit {
 
 impl WatcherPermit {
     /// Takes a place: 429 if the caller or its tenant has its share, 503 if all are taken.
-    pub fn take(app: &Arc<App>, caller: &Caller) -> Result<Self, Problem> {
+    pub fn take(app: &Arc<App>, caller: &Caller) -> Result<Self> {
         let tenant = caller.tenant.clone();
         let of_caller = format!("{tenant}/{}", caller.name);
         let refused = |reason, problem| {

@@ -8,7 +8,7 @@
 use sqlx::{Any, Row as _, Transaction};
 
 use super::sql::{query, values};
-use super::{Store, StoreError};
+use super::{Result, Store, StoreError};
 
 /// A request by its idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub enum KeptAnswer {
 
 impl Store {
     /// Notes a request, or finds its state.
-    pub async fn note_request(&self, once: &Once, request: &str) -> Result<KeptAnswer, StoreError> {
+    pub async fn note_request(&self, once: &Once, request: &str) -> Result<KeptAnswer> {
         let Once { tenant, actor, key, at_ms } = once;
         let mut transaction = self.begin().await?;
         // A request whose controller died is free again after a while.
@@ -74,7 +74,7 @@ impl Store {
     }
 
     /// Stores the encrypted answer of a new request; `None` forgets the request.
-    pub async fn keep_answer(&self, once: &Once, answer: Option<&str>) -> Result<(), StoreError> {
+    pub async fn keep_answer(&self, once: &Once, answer: Option<&str>) -> Result<()> {
         let Once { tenant, actor, key, at_ms } = once;
         let mut transaction = self.begin().await?;
         let (sql, kept) = match answer {
@@ -89,10 +89,7 @@ impl Store {
 impl Once {
     /// Marks the request as acted upon, in the transaction that acts. [`StoreError::Refused`] if it
     /// took so long that a repetition has begun.
-    pub(super) async fn act(
-        &self,
-        transaction: &mut Transaction<'static, Any>,
-    ) -> Result<(), StoreError> {
+    pub(super) async fn act(&self, transaction: &mut Transaction<'static, Any>) -> Result<()> {
         let done = query(ACT, values![ACTED, &self.tenant, &self.actor, &self.key, self.at_ms])
             .execute(&mut **transaction)
             .await?;

@@ -10,7 +10,7 @@ use sqlx::any::AnyRow;
 use utoipa::ToSchema;
 
 use super::sql::{query, values};
-use super::{Change, Store, StoreError};
+use super::{Change, Result, Store};
 use crate::keys::StoreKeys;
 
 /// A line of the audit log.
@@ -59,7 +59,7 @@ impl Store {
         tenant: &str,
         before: Option<i64>,
         limit: u32,
-    ) -> Result<Vec<AuditEntry>, StoreError> {
+    ) -> Result<Vec<AuditEntry>> {
         let before = before.unwrap_or(i64::MAX);
         let rows = self.rows(LATEST, values![tenant, before, i64::from(limit)]).await?;
         rows.iter().map(entry).collect()
@@ -71,7 +71,7 @@ impl Store {
         &self,
         tenant: &str,
         seen: Option<(i64, String)>,
-    ) -> Result<Result<(i64, String), ChainFault>, StoreError> {
+    ) -> Result<Result<(i64, String), ChainFault>> {
         let (mut serial, mut link) = (0, String::new());
         let mut seen_is_there = seen.as_ref().is_none_or(|(serial, _)| *serial == 0);
         loop {
@@ -116,7 +116,7 @@ impl Change<'_> {
         action: &str,
         (kind, subject): (&str, &str),
         (before, after): (&Value, &Value),
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         let (serial, link) = head(&mut *self.transaction, tenant).await?;
         let mut entry = AuditEntry {
             serial: serial + 1,
@@ -145,7 +145,7 @@ impl Change<'_> {
 
 impl Change<'_> {
     /// Whether there is or was a tenant of this name: the log of a removed tenant stays.
-    pub async fn has_log(&mut self, tenant: &str) -> Result<bool, StoreError> {
+    pub async fn has_log(&mut self, tenant: &str) -> Result<bool> {
         Ok(head(&mut *self.transaction, tenant).await?.0 > 0)
     }
 }
@@ -153,7 +153,7 @@ impl Change<'_> {
 async fn head<'c>(
     executor: impl sqlx::Executor<'c, Database = sqlx::Any>,
     tenant: &str,
-) -> Result<(i64, String), StoreError> {
+) -> Result<(i64, String)> {
     let row = query("SELECT value, hash FROM counter WHERE name = $1", values![counter(tenant)])
         .fetch_optional(executor)
         .await?;
@@ -186,7 +186,7 @@ fn parts(tenant: &str, entry: &AuditEntry, link: &str) -> [String; 10] {
     ]
 }
 
-fn entry(row: &AnyRow) -> Result<AuditEntry, StoreError> {
+fn entry(row: &AnyRow) -> Result<AuditEntry> {
     // Invalid JSON was not written here; verifying the chain reports it.
     let json = |text: String| serde_json::from_str(&text).unwrap_or(Value::String(text));
     Ok(AuditEntry {

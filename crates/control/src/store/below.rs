@@ -7,7 +7,7 @@ use sqlx::AssertSqlSafe;
 
 use super::record::{read, select};
 use super::sql::values;
-use super::{Actor, Change, Record, Store, StoreError, Stored};
+use super::{Actor, Change, Record, Result, Store, StoreError, Stored};
 use crate::model::{Delegate, DelegateState, Device, DeviceState, Proxy, ProxyState};
 
 /// A record with a revocable key, possibly signed for by delegates.
@@ -36,10 +36,7 @@ pub trait Revocable: Record {
 impl Change<'_> {
     /// Marks a record as revoked and frees its addresses; false if it was already.
     /// [`Change::revoke`] revokes its key.
-    pub async fn mark_revoked<R: Revocable>(
-        &mut self,
-        before: &Stored<R>,
-    ) -> Result<bool, StoreError> {
+    pub async fn mark_revoked<R: Revocable>(&mut self, before: &Stored<R>) -> Result<bool> {
         let after = before.record.clone().revoked();
         if after.columns() == before.record.columns() {
             return Ok(false);
@@ -62,7 +59,7 @@ impl Store {
         keys: &BTreeSet<String>,
         actor: &Actor,
         now_ms: i64,
-    ) -> Result<usize, StoreError> {
+    ) -> Result<usize> {
         let delegates = self.mark::<Delegate>(tenant, keys, actor, now_ms).await?;
         let devices = self.mark::<Device>(tenant, keys, actor, now_ms).await?;
         let proxies = self.mark::<Proxy>(tenant, keys, actor, now_ms).await?;
@@ -75,7 +72,7 @@ impl Store {
         keys: &BTreeSet<String>,
         actor: &Actor,
         now_ms: i64,
-    ) -> Result<usize, StoreError> {
+    ) -> Result<usize> {
         let mut below = self.below::<R>(tenant, keys).await?;
         let mut count = 0;
         while !below.is_empty() {
@@ -98,7 +95,7 @@ impl Store {
         &self,
         tenant: &str,
         keys: &BTreeSet<String>,
-    ) -> Result<Vec<String>, StoreError> {
+    ) -> Result<Vec<String>> {
         let sql = format!("{} WHERE tenant = $1 AND state <> 'revoked'", select::<R>());
         let rows = self.rows(AssertSqlSafe(sql), values![tenant]).await?;
         let mut names = Vec::new();

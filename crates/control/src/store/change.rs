@@ -7,7 +7,7 @@ use sqlx::{Any, AssertSqlSafe, Transaction};
 
 use super::record::{self, Record, Stamp, Stored};
 use super::sql::values;
-use super::{Database, Once, Store, StoreError};
+use super::{Database, Once, Result, Store, StoreError};
 use crate::floor::Floor;
 use crate::heads::Heads;
 use crate::keys::StoreKeys;
@@ -45,7 +45,7 @@ pub struct Change<'a> {
 impl Store {
     /// Begins a change; other changes wait until it ends. [`StoreError::Older`] if its number was
     /// seen before.
-    pub async fn change(&self, actor: Actor, now_ms: i64) -> Result<Change<'_>, StoreError> {
+    pub async fn change(&self, actor: Actor, now_ms: i64) -> Result<Change<'_>> {
         let notify = matches!(self.database, Database::Postgres(_));
         let mut transaction = self.begin().await?;
         // Read before the number is taken: another change may be recorded meanwhile.
@@ -69,7 +69,7 @@ impl Store {
     }
 
     /// A write transaction without audit or outbox.
-    pub(super) async fn begin(&self) -> Result<Transaction<'static, Any>, StoreError> {
+    pub(super) async fn begin(&self) -> Result<Transaction<'static, Any>> {
         Ok(match self.database {
             // A transaction that begins with a read may be unable to write later.
             Database::Sqlite(_) => self.write.begin_with("BEGIN IMMEDIATE").await?,
@@ -85,11 +85,7 @@ impl Change<'_> {
     }
 
     /// The record of this name, locked until the change ends.
-    pub async fn get<R: Record>(
-        &mut self,
-        tenant: &str,
-        id: &str,
-    ) -> Result<Stored<R>, StoreError> {
+    pub async fn get<R: Record>(&mut self, tenant: &str, id: &str) -> Result<Stored<R>> {
         record::get(self.keys, &mut *self.transaction, tenant, id).await
     }
 
@@ -98,12 +94,12 @@ impl Change<'_> {
         &mut self,
         column: &'static str,
         value: &str,
-    ) -> Result<Stored<R>, StoreError> {
+    ) -> Result<Stored<R>> {
         record::find(self.keys, &mut *self.transaction, column, value).await
     }
 
     /// All records of a type in a tenant.
-    pub async fn all<R: Record>(&mut self, tenant: &str) -> Result<Vec<Stored<R>>, StoreError> {
+    pub async fn all<R: Record>(&mut self, tenant: &str) -> Result<Vec<Stored<R>>> {
         let sql = format!("{} WHERE tenant = $1 ORDER BY id", record::select::<R>());
         let rows = self.rows(AssertSqlSafe(sql), values![tenant]).await?;
         rows.iter().map(|row| record::read(self.keys, row)).collect()
@@ -111,7 +107,7 @@ impl Change<'_> {
 
     /// The number of records of a type in a tenant, without revoked ones, which take no one's
     /// place.
-    pub async fn count<R: Record>(&mut self, tenant: &str) -> Result<i64, StoreError> {
+    pub async fn count<R: Record>(&mut self, tenant: &str) -> Result<i64> {
         let table = R::TABLE;
         let sql = format!("SELECT COUNT(*) FROM {table} WHERE tenant = $1 AND state <> 'revoked'");
         self.scalar(AssertSqlSafe(sql), values![tenant]).await
@@ -119,11 +115,7 @@ impl Change<'_> {
 
     /// Inserts a record. [`StoreError::Taken`] if its name or key exists, [`StoreError::Reference`]
     /// if it refers to a missing record.
-    pub async fn insert<R: Record>(
-        &mut self,
-        tenant: &str,
-        record: R,
-    ) -> Result<Stored<R>, StoreError> {
+    pub async fn insert<R: Record>(&mut self, tenant: &str, record: R) -> Result<Stored<R>> {
         let stored =
             Stored { tenant: tenant.to_owned(), version: 1, changed_ms: self.now_ms, record };
         if let Some(key) = stored.record.public_key() {
@@ -164,11 +156,7 @@ impl Change<'_> {
     }
 
     /// Replaces a record. [`StoreError::Changed`] if the stored version is not that of `before`.
-    pub async fn update<R: Record>(
-        &mut self,
-        before: &Stored<R>,
-        record: R,
-    ) -> Result<Stored<R>, StoreError> {
+    pub async fn update<R: Record>(&mut self, before: &Stored<R>, record: R) -> Result<Stored<R>> {
         let stored = Stored {
             tenant: before.tenant.clone(),
             version: before.version + 1,
@@ -181,10 +169,7 @@ impl Change<'_> {
         Ok(stored)
     }
 
-    pub(super) async fn write_over<R: Record>(
-        &mut self,
-        stored: &Stored<R>,
-    ) -> Result<(), StoreError> {
+    pub(super) async fn write_over<R: Record>(&mut self, stored: &Stored<R>) -> Result<()> {
         let (body, seal) = self.sealed(stored)?;
         let columns = stored.record.columns();
         let sets: String = R::COLUMNS
@@ -205,12 +190,7 @@ impl Change<'_> {
         self.check_found::<R>(done, tenant, id).await
     }
 
-    async fn check_found<R: Record>(
-        &mut self,
-        rows: u64,
-        tenant: &str,
-        id: &str,
-    ) -> Result<(), StoreError> {
+    async fn check_found<R: Record>(&mut self, rows: u64, tenant: &str, id: &str) -> Result<()> {
         if rows > 0 {
             return Ok(());
         }
@@ -219,7 +199,7 @@ impl Change<'_> {
     }
 
     /// Removes a record. [`StoreError::Reference`] if another record refers to it.
-    pub async fn remove<R: Record>(&mut self, before: &Stored<R>) -> Result<(), StoreError> {
+    pub async fn remove<R: Record>(&mut self, before: &Stored<R>) -> Result<()> {
         let id = before.record.id();
         let sql =
             format!("DELETE FROM {} WHERE tenant = $1 AND id = $2 AND version = $3", R::TABLE);
@@ -243,7 +223,7 @@ impl Change<'_> {
         action: &str,
         before: &Value,
         after: &Value,
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         let id = stored.record.id().to_owned();
         self.audit(&stored.tenant, action, (R::KIND, &id), (before, after)).await?;
         self.tell(&stored.tenant, R::KIND, &id, stored.version).await
@@ -256,7 +236,7 @@ impl Change<'_> {
         kind: &str,
         subject: &str,
         version: i64,
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         self.position += 1;
         let (sequence, position, at_ms) = (self.sequence, self.position, self.now_ms);
         let values = values![sequence, position, at_ms, tenant, kind, subject, version];
@@ -265,7 +245,7 @@ impl Change<'_> {
 
     /// Commits; returns the change's number. [`StoreError::Refused`] if the request took so long
     /// that a repetition has begun.
-    pub async fn commit(mut self) -> Result<i64, StoreError> {
+    pub async fn commit(mut self) -> Result<i64> {
         if let Some(once) = &self.actor.once {
             once.act(&mut self.transaction).await?;
         }
@@ -280,7 +260,7 @@ impl Change<'_> {
         Ok(self.sequence)
     }
 
-    fn sealed<R: Record>(&self, stored: &Stored<R>) -> Result<(String, String), StoreError> {
+    fn sealed<R: Record>(&self, stored: &Stored<R>) -> Result<(String, String)> {
         let body = serde_json::to_string(&stored.record)
             .map_err(|error| StoreError::Internal(error.to_string()))?;
         let stamp = Stamp {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Change, StoreError};
+use super::{Change, Result, StoreError};
 use crate::model::{Delegate, DelegateState, TokenSettings};
 
 /// The chain of delegates of a joining key.
@@ -27,7 +27,7 @@ impl Change<'_> {
         tenant: &str,
         token: &TokenSettings,
         delegated: Option<&'d Delegated>,
-    ) -> Result<Option<&'d Delegated>, StoreError> {
+    ) -> Result<Option<&'d Delegated>> {
         let refused = |why: String| Err(StoreError::Refused(why));
         let (wanted, delegated) = match (&token.delegate, delegated) {
             (None, None) => return Ok(None),

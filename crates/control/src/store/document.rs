@@ -3,7 +3,7 @@
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::sql::{query, reader, values};
-use super::{Change, Store, StoreError};
+use super::{Change, Result, Store, StoreError};
 
 /// A document in the database.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,20 +41,20 @@ pub struct DocumentOutcome {
 
 impl Store {
     /// All documents of a member.
-    pub async fn papers_of(&self, public_key: &str) -> Result<Vec<StoredDocument>, StoreError> {
+    pub async fn papers_of(&self, public_key: &str) -> Result<Vec<StoredDocument>> {
         let rows =
             self.rows("SELECT * FROM document WHERE public_key = $1", values![public_key]).await?;
         rows.iter().map(paper).collect()
     }
 
     /// The current documents that a change has written.
-    pub async fn papers_of_change(&self, number: i64) -> Result<Vec<StoredDocument>, StoreError> {
+    pub async fn papers_of_change(&self, number: i64) -> Result<Vec<StoredDocument>> {
         let rows = self.rows("SELECT * FROM document WHERE number = $1", values![number]).await?;
         rows.iter().map(paper).collect()
     }
 
     /// All documents, with envelopes only for those of `kind`.
-    pub async fn papers(&self, kind: &str) -> Result<Vec<StoredDocument>, StoreError> {
+    pub async fn papers(&self, kind: &str) -> Result<Vec<StoredDocument>> {
         let sql = "SELECT public_key, kind, epoch, number, digest, about, outcome, \
                    CASE WHEN kind = $1 THEN envelope ELSE '' END AS envelope FROM document";
         let rows = self.rows(sql, values![kind]).await?;
@@ -62,7 +62,7 @@ impl Store {
     }
 
     /// The documents whose outcomes a change has written.
-    pub async fn papers_heard(&self, heard: i64) -> Result<Vec<StoredDocument>, StoreError> {
+    pub async fn papers_heard(&self, heard: i64) -> Result<Vec<StoredDocument>> {
         let sql = "SELECT public_key, kind, epoch, number, digest, about, outcome, \
                    '' AS envelope FROM document WHERE heard = $1";
         let rows = self.rows(sql, values![heard]).await?;
@@ -70,12 +70,7 @@ impl Store {
     }
 
     /// Takes or renews the lease until `until_ms`; false if another replica holds it.
-    pub async fn lead(
-        &self,
-        replica: &str,
-        now_ms: i64,
-        until_ms: i64,
-    ) -> Result<bool, StoreError> {
+    pub async fn lead(&self, replica: &str, now_ms: i64, until_ms: i64) -> Result<bool> {
         let mut transaction = self.begin().await?;
         let done = query(LEAD, values![until_ms, replica, now_ms, until_ms + (until_ms - now_ms)])
             .execute(&mut *transaction)
@@ -85,11 +80,7 @@ impl Store {
     }
 
     /// The progress of a roll-out, if it has a valid seal.
-    pub async fn progress(
-        &self,
-        tenant: &str,
-        rollout: &str,
-    ) -> Result<Option<String>, StoreError> {
+    pub async fn progress(&self, tenant: &str, rollout: &str) -> Result<Option<String>> {
         let sql = "SELECT body, seal FROM progress WHERE tenant = $1 AND rollout = $2";
         let row = self.row(sql, values![tenant, rollout]).await?;
         let Some(row) = row else { return Ok(None) };
@@ -103,7 +94,7 @@ impl Store {
 
 impl Change<'_> {
     /// Replaces the documents of the same members and kinds.
-    pub async fn keep_papers(&mut self, papers: &[StoredDocument]) -> Result<(), StoreError> {
+    pub async fn keep_papers(&mut self, papers: &[StoredDocument]) -> Result<()> {
         for part in papers.chunks(AT_ONCE) {
             let row = |at: usize| {
                 let places: Vec<String> = (1..=7).map(|n| format!("${}", at * 7 + n)).collect();
@@ -124,19 +115,14 @@ impl Change<'_> {
     }
 
     /// Writes the outcome of a document, if that is still the current one.
-    pub async fn keep_outcome(&mut self, of: &DocumentOutcome) -> Result<bool, StoreError> {
+    pub async fn keep_outcome(&mut self, of: &DocumentOutcome) -> Result<bool> {
         let DocumentOutcome { public_key, kind, version: (epoch, number), outcome } = of;
         let values = values![outcome, self.number(), public_key, kind, *epoch, *number];
         Ok(self.execute(OUTCOME, values).await? > 0)
     }
 
     /// Writes the progress of a roll-out. [`StoreError::Reference`] if there is no such roll-out.
-    pub async fn keep_progress(
-        &mut self,
-        tenant: &str,
-        rollout: &str,
-        body: &str,
-    ) -> Result<(), StoreError> {
+    pub async fn keep_progress(&mut self, tenant: &str, rollout: &str, body: &str) -> Result<()> {
         let seal = self.keys.seal(&["progress", tenant, rollout, body]);
         self.execute(PROGRESS, values![tenant, rollout, body, seal]).await.map(drop)
     }

@@ -65,8 +65,11 @@ impl StoreError {
     }
 }
 
+/// The result of a store operation.
+pub type Result<T, E = StoreError> = std::result::Result<T, E>;
+
 /// What was found; `None` for [`StoreError::NotFound`].
-pub fn found<T>(result: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
+pub fn found<T>(result: Result<T>) -> Result<Option<T>> {
     match result {
         Err(StoreError::NotFound { .. }) => Ok(None),
         other => other.map(Some),

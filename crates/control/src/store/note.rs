@@ -7,7 +7,7 @@ use sqlx::Row as _;
 use super::document::DocumentOutcome;
 use super::proxy_status::json;
 use super::sql::values;
-use super::{Actor, Change, ProxyStatus, Report, Store, StoreError};
+use super::{Actor, Change, ProxyStatus, Report, Result, Store};
 
 /// A report of a stream.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,7 +47,7 @@ pub enum Note {
 
 impl Store {
     /// Writes notes in this order; those about unknown members are skipped.
-    pub async fn keep_notes(&self, notes: &[Note], now_ms: i64) -> Result<(), StoreError> {
+    pub async fn keep_notes(&self, notes: &[Note], now_ms: i64) -> Result<()> {
         let mut change = self.change(Actor::new("streams"), now_ms).await?;
         let mut has_outcomes = false;
         for note in notes {
@@ -73,7 +73,7 @@ impl Store {
 }
 
 impl Change<'_> {
-    async fn keep_status(&mut self, status: &ProxyStatus) -> Result<(), StoreError> {
+    async fn keep_status(&mut self, status: &ProxyStatus) -> Result<()> {
         let before = self.row(STATUS_BEFORE, values![&status.tenant, &status.proxy]).await?;
         let before: Option<(i64, i64)> = match before {
             Some(row) => Some((row.try_get("connected")?, row.try_get("serial")?)),
@@ -106,7 +106,7 @@ impl Change<'_> {
         tenant: &str,
         report: &Report,
         (stream, connected): (&str, bool),
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         let Report { device, at_ms, report } = report;
         let connected = i64::from(connected);
         let values = values![*at_ms, report.to_string(), tenant, device, stream, connected];
@@ -114,19 +114,14 @@ impl Change<'_> {
         self.tell_if(done > 0, tenant, "report", device).await
     }
 
-    async fn keep_place(
-        &mut self,
-        tenant: &str,
-        device: &str,
-        proxy: Option<&str>,
-    ) -> Result<(), StoreError> {
+    async fn keep_place(&mut self, tenant: &str, device: &str, proxy: Option<&str>) -> Result<()> {
         let key = proxy.unwrap_or_default();
         let ended = self.execute(LEAVE, values![self.now_ms, tenant, device, key]).await?;
         let begun = self.execute(ARRIVE, values![self.now_ms, key, tenant, device]).await?;
         self.tell_if(ended + begun > 0, tenant, "session", device).await
     }
 
-    async fn keep_witness(&mut self, tenant: &str, proxy: &str) -> Result<(), StoreError> {
+    async fn keep_witness(&mut self, tenant: &str, proxy: &str) -> Result<()> {
         self.execute(WITNESS, values![self.now_ms, proxy, tenant]).await.map(drop)
     }
 
@@ -136,7 +131,7 @@ impl Change<'_> {
         tenant: &str,
         kind: &str,
         subject: &str,
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         match is_event {
             true => self.tell(tenant, kind, subject, self.number()).await,
             false => Ok(()),

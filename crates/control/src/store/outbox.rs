@@ -5,7 +5,7 @@ use sqlx::{AssertSqlSafe, Row as _};
 use utoipa::ToSchema;
 
 use super::sql::{query, reader, values};
-use super::{Store, StoreError};
+use super::{Result, Store, StoreError};
 use crate::floor::Floor;
 
 /// A line of the outbox.
@@ -29,10 +29,7 @@ pub struct Changed {
 
 impl Store {
     /// The lines after a place in the outbox, at most [`CHANGES_AT_ONCE`].
-    pub async fn changes_after(
-        &self,
-        (sequence, position): (i64, i64),
-    ) -> Result<Vec<Changed>, StoreError> {
+    pub async fn changes_after(&self, (sequence, position): (i64, i64)) -> Result<Vec<Changed>> {
         let rows = self.rows(AFTER, values![sequence, position]).await?;
         rows.iter().map(changed).collect()
     }
@@ -42,19 +39,19 @@ impl Store {
         &self,
         tenant: &str,
         (sequence, position): (i64, i64),
-    ) -> Result<Vec<Changed>, StoreError> {
+    ) -> Result<Vec<Changed>> {
         let rows = self.rows(OF_TENANT, values![sequence, position, tenant]).await?;
         rows.iter().map(changed).collect()
     }
 
     /// The number of the first change that is still stored.
-    pub async fn first_change(&self) -> Result<Option<i64>, StoreError> {
+    pub async fn first_change(&self) -> Result<Option<i64>> {
         let sql = "SELECT sequence FROM change ORDER BY sequence LIMIT 1";
         Ok(self.row(sql, vec![]).await?.map(|row| row.try_get(0)).transpose()?)
     }
 
     /// The number of the latest change. [`StoreError::Older`] if a later one was seen.
-    pub async fn latest_change(&self) -> Result<i64, StoreError> {
+    pub async fn latest_change(&self) -> Result<i64> {
         // Read before the query: another change may be recorded meanwhile.
         let seen = self.floor.change();
         let sql = "SELECT value FROM counter WHERE name = 'change'";
@@ -65,7 +62,7 @@ impl Store {
     }
 
     /// The epoch, raised by each restored backup. [`StoreError::Older`] if it was not begun here.
-    pub async fn epoch(&self) -> Result<i64, StoreError> {
+    pub async fn epoch(&self) -> Result<i64> {
         let sql = "SELECT value FROM counter WHERE name = 'epoch'";
         let found = self.scalar(sql, vec![]).await?;
         self.floor.check_epoch(found)?;
@@ -73,7 +70,7 @@ impl Store {
     }
 
     /// Deletes what is too old, in small steps, so that others can write in between.
-    pub async fn prune(&self, now_ms: i64) -> Result<(), StoreError> {
+    pub async fn prune(&self, now_ms: i64) -> Result<()> {
         for (table, keys, is_old, age_ms) in PRUNE {
             let sql = format!(
                 "DELETE FROM {table} WHERE ({keys}) IN \

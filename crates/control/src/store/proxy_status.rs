@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use super::record::{read, select};
 use super::sql::values;
-use super::{Change, Store, StoreError};
+use super::{Change, Result, Store};
 use crate::model::Pool;
 
 /// What is known of a proxy or anchor by its stream, to whichever replica that is.
@@ -90,7 +90,7 @@ impl fmt::Display for Confirmations {
 
 impl Store {
     /// The status of all proxies and anchors that ever connected: of a tenant, or of all.
-    pub async fn proxy_status(&self, tenant: Option<&str>) -> Result<Vec<ProxyStatus>, StoreError> {
+    pub async fn proxy_status(&self, tenant: Option<&str>) -> Result<Vec<ProxyStatus>> {
         let rows = self.rows(STATUS, values![tenant.unwrap_or_default()]).await?;
         let each = rows.iter().map(|row| {
             Ok(ProxyStatus {
@@ -118,7 +118,7 @@ impl Store {
         tenant: &str,
         serial: i64,
         now_ms: i64,
-    ) -> Result<Confirmations, StoreError> {
+    ) -> Result<Confirmations> {
         let rows = self.rows(GATES, values![tenant]).await?;
         let shared = self.shared_pools(tenant).await?;
         let mut all = Confirmations::default();
@@ -144,7 +144,7 @@ impl Store {
         Ok(all)
     }
 
-    async fn shared_pools(&self, tenant: &str) -> Result<BTreeSet<(String, String)>, StoreError> {
+    async fn shared_pools(&self, tenant: &str) -> Result<BTreeSet<(String, String)>> {
         let sql = format!("{} {OF_HOST}", select::<Pool>());
         let rows = self.rows(AssertSqlSafe(sql), vec![]).await?;
         // Altered pools serve no tenant.
@@ -156,7 +156,7 @@ impl Store {
 
 impl Change<'_> {
     /// Whether the stream of a proxy is up.
-    pub async fn is_there(&mut self, tenant: &str, proxy: &str) -> Result<bool, StoreError> {
+    pub async fn is_there(&mut self, tenant: &str, proxy: &str) -> Result<bool> {
         let since_ms = self.now_ms - SILENT_MAX_MS;
         Ok(self.scalar(THERE, values![tenant, proxy, since_ms]).await? > 0)
     }

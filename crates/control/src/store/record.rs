@@ -9,7 +9,7 @@ use sqlx::any::AnyRow;
 use sqlx::{Any, AssertSqlSafe, Executor, Row as _};
 
 use super::sql::{Column, query, values};
-use super::{Store, StoreError};
+use super::{Result, Store, StoreError};
 use crate::keys::StoreKeys;
 
 /// A type with its own table.
@@ -84,25 +84,17 @@ pub struct Filter {
 impl Store {
     /// The record of this name. [`StoreError::NotFound`], and [`StoreError::Altered`] for a row
     /// that the controller did not write.
-    pub async fn get<R: Record>(&self, tenant: &str, id: &str) -> Result<Stored<R>, StoreError> {
+    pub async fn get<R: Record>(&self, tenant: &str, id: &str) -> Result<Stored<R>> {
         get(&self.keys, &mut *self.reader().await?, tenant, id).await
     }
 
     /// The record of any tenant with this value of a unique `column`; errors as of [`Store::get`].
-    pub async fn find<R: Record>(
-        &self,
-        column: &'static str,
-        value: &str,
-    ) -> Result<Stored<R>, StoreError> {
+    pub async fn find<R: Record>(&self, column: &'static str, value: &str) -> Result<Stored<R>> {
         find(&self.keys, &mut *self.reader().await?, column, value).await
     }
 
     /// A tenant's records that match the filter.
-    pub async fn list<R: Record>(
-        &self,
-        tenant: &str,
-        filter: &Filter,
-    ) -> Result<Page<Stored<R>>, StoreError> {
+    pub async fn list<R: Record>(&self, tenant: &str, filter: &Filter) -> Result<Page<Stored<R>>> {
         let mut sql = format!("{} WHERE tenant = $1 AND id > $2", select::<R>());
         let mut values = values![tenant, &filter.after];
         for (column, value) in &filter.equal {
@@ -119,11 +111,7 @@ impl Store {
     }
 
     /// The first `limit` rows; if there are more, there is a next page.
-    pub(super) fn page<R: Record>(
-        &self,
-        rows: &[AnyRow],
-        limit: u32,
-    ) -> Result<Page<Stored<R>>, StoreError> {
+    pub(super) fn page<R: Record>(&self, rows: &[AnyRow], limit: u32) -> Result<Page<Stored<R>>> {
         let more = rows.len() > limit as usize;
         let items = rows.iter().take(limit as usize).map(|row| read(&self.keys, row));
         let items: Vec<Stored<R>> = items.collect::<Result<_, _>>()?;
@@ -132,7 +120,7 @@ impl Store {
     }
 
     /// At most `limit` records of all tenants; altered rows are logged and skipped.
-    pub async fn all<R: Record>(&self, limit: u32) -> Result<Vec<Stored<R>>, StoreError> {
+    pub async fn all<R: Record>(&self, limit: u32) -> Result<Vec<Stored<R>>> {
         let sql = format!("{} ORDER BY tenant, id LIMIT {limit}", select::<R>());
         let rows = self.rows(AssertSqlSafe(sql), vec![]).await?;
         let whole = rows.iter().filter_map(|row| match read(&self.keys, row) {
@@ -143,7 +131,7 @@ impl Store {
     }
 
     /// The number of a tenant's records.
-    pub async fn count<R: Record>(&self, tenant: &str) -> Result<i64, StoreError> {
+    pub async fn count<R: Record>(&self, tenant: &str) -> Result<i64> {
         let sql = format!("SELECT COUNT(*) FROM {} WHERE tenant = $1", R::TABLE);
         self.scalar(AssertSqlSafe(sql), values![tenant]).await
     }
@@ -154,7 +142,7 @@ pub(super) async fn get<'c, R: Record>(
     executor: impl Executor<'c, Database = Any>,
     tenant: &str,
     id: &str,
-) -> Result<Stored<R>, StoreError> {
+) -> Result<Stored<R>> {
     let sql = format!("{} WHERE tenant = $1 AND id = $2", select::<R>());
     let query = query(AssertSqlSafe(sql), values![tenant, id]);
     match query.fetch_optional(executor).await? {
@@ -168,7 +156,7 @@ pub(super) async fn find<'c, R: Record>(
     executor: impl Executor<'c, Database = Any>,
     column: &'static str,
     value: &str,
-) -> Result<Stored<R>, StoreError> {
+) -> Result<Stored<R>> {
     let sql = format!("{} WHERE {column} = $1", select::<R>());
     let row = query(AssertSqlSafe(sql), values![value]).fetch_optional(executor).await?;
     row.map_or_else(|| Err(not_found::<R>("")), |row| read(keys, &row))
@@ -184,7 +172,7 @@ pub(super) fn select<R: Record>() -> String {
 }
 
 /// The record of a row, if its seal and columns match.
-pub(super) fn read<R: Record>(keys: &StoreKeys, row: &AnyRow) -> Result<Stored<R>, StoreError> {
+pub(super) fn read<R: Record>(keys: &StoreKeys, row: &AnyRow) -> Result<Stored<R>> {
     let tenant: String = row.try_get("tenant")?;
     let id: String = row.try_get("id")?;
     let version: i64 = row.try_get("version")?;

@@ -6,7 +6,7 @@ use sqlx::Row as _;
 use utoipa::ToSchema;
 
 use super::sql::{reader, values};
-use super::{Store, StoreError};
+use super::{Result, Store, StoreError};
 
 /// What a box said of itself last.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -38,7 +38,7 @@ pub struct BoxSession {
 
 impl Store {
     /// The latest report of a box.
-    pub async fn report(&self, tenant: &str, device: &str) -> Result<Report, StoreError> {
+    pub async fn report(&self, tenant: &str, device: &str) -> Result<Report> {
         let sql = "SELECT * FROM report WHERE tenant = $1 AND device = $2";
         let row = self.row(sql, values![tenant, device]).await?;
         let absent = || StoreError::NotFound { kind: "report", id: device.to_owned() };
@@ -57,7 +57,7 @@ impl Store {
         tenant: &str,
         device: &str,
         limit: u32,
-    ) -> Result<Vec<BoxSession>, StoreError> {
+    ) -> Result<Vec<BoxSession>> {
         let rows = self.rows(SESSIONS, values![tenant, device, i64::from(limit)]).await?;
         rows.iter().map(session).collect()
     }
@@ -76,7 +76,7 @@ pub struct Placed {
 
 impl Store {
     /// The current proxy of each box.
-    pub async fn placed(&self) -> Result<Vec<Placed>, StoreError> {
+    pub async fn placed(&self) -> Result<Vec<Placed>> {
         self.rows(PLACED, vec![]).await?.iter().map(placed).collect()
     }
 }

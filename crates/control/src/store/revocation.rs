@@ -6,7 +6,7 @@ use sqlx::Row as _;
 use utoipa::ToSchema;
 
 use super::sql::{query, reader, values};
-use super::{Change, Store, StoreError};
+use super::{Change, Result, Store, StoreError};
 use crate::authority::Authority;
 use crate::floor::Floor;
 
@@ -36,7 +36,7 @@ impl Store {
         tenant: Option<&str>,
         after: i64,
         limit: u32,
-    ) -> Result<Vec<Revocation>, StoreError> {
+    ) -> Result<Vec<Revocation>> {
         let sql = if tenant.is_some() { OF_TENANT } else { OF_ALL };
         let values = values![tenant.unwrap_or_default(), after, i64::from(limit)];
         let rows = self.rows(sql, values).await?;
@@ -44,7 +44,7 @@ impl Store {
     }
 
     /// One revocation.
-    pub async fn revocation(&self, tenant: &str, serial: i64) -> Result<Revocation, StoreError> {
+    pub async fn revocation(&self, tenant: &str, serial: i64) -> Result<Revocation> {
         let found = self.revocations(Some(tenant), serial.saturating_sub(1), 1).await?;
         found
             .into_iter()
@@ -62,7 +62,7 @@ impl Change<'_> {
         tenant: &str,
         public_key: &str,
         reason: &str,
-    ) -> Result<Revocation, StoreError> {
+    ) -> Result<Revocation> {
         let there = self.row(OF_KEY, values![public_key]).await?;
         match there {
             Some(row) => revocation(&row),
@@ -79,7 +79,7 @@ impl Change<'_> {
         tenant: &str,
         public_key: &str,
         reason: &str,
-    ) -> Result<Revocation, StoreError> {
+    ) -> Result<Revocation> {
         match self.is_revoked(public_key).await? {
             true => self.revoke(tenant, public_key, reason).await,
             false => self.append(tenant, public_key, reason).await,
@@ -88,7 +88,7 @@ impl Change<'_> {
 
     /// Refuses a tenant with as many entries as there is room left: one tenant fills half of it at
     /// most, and some room is always left. The host tenant has a reserve of its own.
-    async fn check_share(&mut self, tenant: &str) -> Result<(), StoreError> {
+    async fn check_share(&mut self, tenant: &str) -> Result<()> {
         let row = query(SHARE, values![tenant]).fetch_one(&mut *self.transaction).await?;
         let (own, all): (i64, i64) = (row.try_get("own")?, row.try_get("in_all")?);
         let is_host = row.try_get::<i64, _>("hosts")? > 0;
@@ -99,12 +99,7 @@ impl Change<'_> {
         Err(StoreError::Refused(text))
     }
 
-    async fn append(
-        &mut self,
-        tenant: &str,
-        public_key: &str,
-        reason: &str,
-    ) -> Result<Revocation, StoreError> {
+    async fn append(&mut self, tenant: &str, public_key: &str, reason: &str) -> Result<Revocation> {
         let seen = self.floor.revocations();
         let at_seen = self.row(HASH_AT, values![seen.serial]).await?;
         let at_seen: Option<String> = at_seen.map(|row| row.try_get(0)).transpose()?;

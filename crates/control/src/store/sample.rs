@@ -12,7 +12,7 @@ use sqlx::any::AnyRow;
 use utoipa::ToSchema;
 
 use super::sql::{query, values};
-use super::{Store, StoreError};
+use super::{Result, Store, StoreError};
 
 /// The figures of a box at a time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -30,11 +30,11 @@ pub const STEPS_MS: [i64; 3] = [10_000, 60_000, 3_600_000];
 
 impl Store {
     /// Stores samples of 10 s; those of unknown boxes are skipped.
-    pub async fn keep_samples(&self, samples: &[(String, Sample)]) -> Result<(), StoreError> {
+    pub async fn keep_samples(&self, samples: &[(String, Sample)]) -> Result<()> {
         self.add_samples(STEPS_MS[0], samples).await
     }
 
-    async fn add_samples(&self, step: i64, samples: &[(String, Sample)]) -> Result<(), StoreError> {
+    async fn add_samples(&self, step: i64, samples: &[(String, Sample)]) -> Result<()> {
         let mut transaction = self.begin().await?;
         for (tenant, sample) in samples {
             let figures = serde_json::to_string(&sample.figures)
@@ -53,14 +53,14 @@ impl Store {
         step_ms: i64,
         (from_ms, to_ms): (i64, i64),
         limit: u32,
-    ) -> Result<Vec<Sample>, StoreError> {
+    ) -> Result<Vec<Sample>> {
         let values = values![tenant, device, step_ms, from_ms, to_ms, i64::from(limit)];
         let rows = self.rows(OF_DEVICE, values).await?;
         rows.iter().map(|row| Ok(sample(row)?.1)).collect()
     }
 
     /// Computes the missing means of completed minutes and hours.
-    pub async fn roll_up(&self, now_ms: i64) -> Result<(), StoreError> {
+    pub async fn roll_up(&self, now_ms: i64) -> Result<()> {
         for pair in STEPS_MS.windows(2) {
             let &[fine, coarse] = pair else { continue };
             let end = now_ms - now_ms.rem_euclid(coarse);
@@ -74,7 +74,7 @@ impl Store {
         Ok(())
     }
 
-    async fn roll_up_one(&self, fine: i64, coarse: i64, begin: i64) -> Result<(), StoreError> {
+    async fn roll_up_one(&self, fine: i64, coarse: i64, begin: i64) -> Result<()> {
         let rows = self.rows(OF_TIME, values![fine, begin, begin + coarse]).await?;
         let mut sums: BTreeMap<(String, String), BTreeMap<String, (f64, f64)>> = BTreeMap::new();
         for row in &rows {
@@ -94,7 +94,7 @@ impl Store {
     }
 }
 
-fn sample(row: &AnyRow) -> Result<(String, Sample), StoreError> {
+fn sample(row: &AnyRow) -> Result<(String, Sample)> {
     let figures: String = row.try_get("figures")?;
     let sample = Sample {
         device: row.try_get("device")?,

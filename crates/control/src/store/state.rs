@@ -5,7 +5,7 @@ use sqlx::Row as _;
 use utoipa::ToSchema;
 
 use super::sql::values;
-use super::{ProxyStatus, Store, StoreError};
+use super::{ProxyStatus, Result, Store};
 
 /// How a fleet is now.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -24,7 +24,7 @@ pub struct FleetState {
 
 impl Store {
     /// The present state of a tenant's fleet.
-    pub async fn fleet_state(&self, tenant: &str) -> Result<FleetState, StoreError> {
+    pub async fn fleet_state(&self, tenant: &str) -> Result<FleetState> {
         let proxies = self.proxy_status(Some(tenant)).await?;
         let mut state = FleetState { proxies, ..FleetState::default() };
         for row in self.rows(DEVICES, values![tenant]).await? {

@@ -97,7 +97,7 @@ impl World {
         self.insert(id, Tenant { id: id.to_owned(), host: true, settings }).await.unwrap();
     }
 
-    async fn insert<R: Record>(&self, tenant: &str, record: R) -> Result<Stored<R>, StoreError> {
+    async fn insert<R: Record>(&self, tenant: &str, record: R) -> Result<Stored<R>> {
         let mut change = self.store.change(actor(), NOW).await?;
         let stored = change.insert(tenant, record).await?;
         change.commit().await?;
@@ -110,7 +110,7 @@ impl World {
         }
     }
 
-    async fn revoke(&self, tenant: &str, seed: u8) -> Result<Revocation, StoreError> {
+    async fn revoke(&self, tenant: &str, seed: u8) -> Result<Revocation> {
         let key = key(seed);
         let mut change = self.store.change(actor(), NOW).await?;
         let made = change.revoke(tenant, &key, "lost").await?;

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use sqlx::Row as _;
 
 use super::sql::values;
-use super::{Actor, Change, Delegated, Record, Store, StoreError, Stored};
+use super::{Actor, Change, Delegated, Record, Result, Store, StoreError, Stored};
 use crate::authority::NotSigned;
 use crate::keys;
 use crate::model::{
@@ -45,7 +45,7 @@ impl Store {
         enrolment: &Enrolment,
         now_ms: i64,
         admit: impl Fn(&str, &Device) -> Result<Option<String>, NotSigned> + Send,
-    ) -> Result<Enrolled, StoreError> {
+    ) -> Result<Enrolled> {
         let (tenant, hash, mut change) = self.by_token(enrolment, now_ms).await?;
         let enrolled = change.enrol(&tenant, &hash, enrolment, admit).await?;
         change.commit().await?;
@@ -61,7 +61,7 @@ impl Store {
         addresses: Vec<SocketAddr>,
         now_ms: i64,
         admit: impl Fn(&str, bool, &Proxy) -> Result<Option<String>, NotSigned> + Send,
-    ) -> Result<Stored<Proxy>, StoreError> {
+    ) -> Result<Stored<Proxy>> {
         let (tenant, hash, mut change) = self.by_token(enrolment, now_ms).await?;
         let as_what = (role, addresses);
         let enrolled = change.enrol_proxy(&tenant, &hash, enrolment, as_what, admit).await?;
@@ -73,7 +73,7 @@ impl Store {
         &self,
         enrolment: &Enrolment,
         now_ms: i64,
-    ) -> Result<(String, String, Change<'_>), StoreError> {
+    ) -> Result<(String, String, Change<'_>)> {
         let hash = keys::hash(&enrolment.secret);
         // Unknown tokens are refused without the lock of changes.
         let token = match self.find::<Token>("hash", &hash).await {
@@ -94,7 +94,7 @@ impl Change<'_> {
         hash: &str,
         enrolment: &Enrolment,
         admit: impl Fn(&str, &Device) -> Result<Option<String>, NotSigned>,
-    ) -> Result<Enrolled, StoreError> {
+    ) -> Result<Enrolled> {
         let refused = |why: &str| Err(StoreError::Refused(why.to_owned()));
         match self.find::<Device>("public_key", &enrolment.public_key).await {
             Ok(device) if device.tenant != tenant => {
@@ -147,11 +147,7 @@ impl Change<'_> {
     }
 
     /// Inserts a device and its addresses; errors as of [`Change::insert`].
-    pub async fn admit(
-        &mut self,
-        tenant: &str,
-        device: Device,
-    ) -> Result<Stored<Device>, StoreError> {
+    pub async fn admit(&mut self, tenant: &str, device: Device) -> Result<Stored<Device>> {
         let stored = self.insert(tenant, device).await?;
         for address in &stored.record.addresses {
             let sql = "INSERT INTO address (tenant, address, device) VALUES ($1, $2, $3)";
@@ -167,7 +163,7 @@ impl Change<'_> {
         enrolment: &Enrolment,
         (role, addresses): (ProxyRole, Vec<SocketAddr>),
         admit: impl Fn(&str, bool, &Proxy) -> Result<Option<String>, NotSigned>,
-    ) -> Result<Stored<Proxy>, StoreError> {
+    ) -> Result<Stored<Proxy>> {
         let refused = |why: &str| Err(StoreError::Refused(why.to_owned()));
         match self.find::<Proxy>("public_key", &enrolment.public_key).await {
             Ok(proxy) if proxy.tenant != tenant || proxy.record.settings.role != role => {
@@ -219,7 +215,7 @@ impl Change<'_> {
         tenant: &str,
         hash: &str,
         role: TokenRole,
-    ) -> Result<Stored<Token>, StoreError> {
+    ) -> Result<Stored<Token>> {
         let before = self.find::<Token>("hash", hash).await?;
         let refused = |why: &str| Err(StoreError::Refused(why.to_owned()));
         if before.record.settings.role != role {
@@ -241,7 +237,7 @@ impl Change<'_> {
     }
 
     /// Whether this key was revoked.
-    pub async fn is_revoked(&mut self, public_key: &str) -> Result<bool, StoreError> {
+    pub async fn is_revoked(&mut self, public_key: &str) -> Result<bool> {
         let sql = "SELECT COUNT(*) FROM revocation WHERE public_key = $1";
         Ok(self.scalar(sql, values![public_key]).await? > 0)
     }
@@ -253,7 +249,7 @@ impl Change<'_> {
         tenant: &str,
         enrolment: &Enrolment,
         fallback: &str,
-    ) -> Result<String, StoreError> {
+    ) -> Result<String> {
         let made_up = || format!("{fallback}-{}", &keys::identifier()[..8]);
         // A delegate's statement has the requested name.
         let unsigned = || {
@@ -277,7 +273,7 @@ impl Change<'_> {
         &mut self,
         tenant: &str,
         prefixes: &[IpNet],
-    ) -> Result<Vec<IpAddr>, StoreError> {
+    ) -> Result<Vec<IpAddr>> {
         if prefixes.is_empty() {
             return Ok(Vec::new());
         }

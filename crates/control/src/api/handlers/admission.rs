@@ -1,8 +1,8 @@
 //! Which keys may be admitted here.
 
-use crate::api::{App, Problem};
+use crate::api::{App, Problem, Result};
 
-pub(super) fn root_is_here(app: &App) -> Result<(), Problem> {
+pub(super) fn root_is_here(app: &App) -> Result<()> {
     if app.authority.admits() {
         return Ok(());
     }
@@ -13,7 +13,7 @@ pub(super) fn root_is_here(app: &App) -> Result<(), Problem> {
 }
 
 /// Refuses keys that the fleet depends on: a record with such a key could be revoked.
-pub(super) fn not_ours(app: &App, key: &str) -> Result<(), Problem> {
+pub(super) fn not_ours(app: &App, key: &str) -> Result<()> {
     let approves = || app.authority.approvers().iter().any(|one| one.to_string() == key);
     match app.authority.is_own(key) || approves() {
         true => Err(Problem::conflict("the key is one of the controller's or of its roots")),

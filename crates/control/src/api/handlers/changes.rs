@@ -19,7 +19,7 @@ use utoipa::ToSchema;
 use crate::api::answer::{Asked, PageOf, Query};
 use crate::api::openapi::DocumentText;
 use crate::api::watchers::WatcherPermit;
-use crate::api::{App, Problem};
+use crate::api::{App, Result};
 use crate::store::{
     AuditEntry, CHANGES_AT_ONCE, Changed, FleetState, Revocation, Store, StoreError,
 };
@@ -45,7 +45,7 @@ pub struct Checked {
 pub async fn revocations(
     Asked { app, tenant, .. }: Asked,
     Query(query): Query<LinesQuery>,
-) -> Result<Json<PageOf<Revocation>>, Problem> {
+) -> Result<Json<PageOf<Revocation>>> {
     let limit = query.limit.unwrap_or(100).clamp(1, 500);
     let after = query.cursor.unwrap_or(0);
     let items = app.store.revocations(Some(&tenant), after, limit).await?;
@@ -57,14 +57,14 @@ pub async fn revocations(
 pub async fn audit(
     Asked { app, tenant, .. }: Asked,
     Query(query): Query<LinesQuery>,
-) -> Result<Json<PageOf<AuditEntry>>, Problem> {
+) -> Result<Json<PageOf<AuditEntry>>> {
     let limit = query.limit.unwrap_or(100).clamp(1, 500);
     let items = app.store.audit(&tenant, query.cursor, limit).await?;
     let next = items.last().filter(|last| last.serial > 1).map(|last| last.serial.to_string());
     Ok(Json(PageOf { items, next }))
 }
 
-pub async fn check(Asked { app, tenant, .. }: Asked) -> Result<Json<Checked>, Problem> {
+pub async fn check(Asked { app, tenant, .. }: Asked) -> Result<Json<Checked>> {
     let heads = &app.store.heads;
     let seen = heads.of(&tenant);
     Ok(Json(match app.store.verify_audit(&tenant, seen).await? {
@@ -83,7 +83,7 @@ pub async fn openapi(Extension(DocumentText(text)): Extension<DocumentText>) -> 
     ([(header::CONTENT_TYPE, "application/json")], text).into_response()
 }
 
-pub async fn live(Asked { app, caller, tenant, headers, .. }: Asked) -> Result<Response, Problem> {
+pub async fn live(Asked { app, caller, tenant, headers, .. }: Asked) -> Result<Response> {
     let permit = WatcherPermit::take(&app, &caller)?;
     let changes = app.outbox.listen();
     let epoch = app.store.epoch().await?;
@@ -114,7 +114,7 @@ pub async fn live(Asked { app, caller, tenant, headers, .. }: Asked) -> Result<R
     Ok(sent(watcher))
 }
 
-pub async fn state(asked: Asked) -> Result<Json<FleetState>, Problem> {
+pub async fn state(asked: Asked) -> Result<Json<FleetState>> {
     Ok(Json(asked.app.store.fleet_state(&asked.tenant).await?))
 }
 

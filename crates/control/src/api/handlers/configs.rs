@@ -7,8 +7,8 @@ use roadweave_fleet::{Approval, Digest, Signed, Target};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::api::Problem;
 use crate::api::answer::{Asked, Body, record};
+use crate::api::{Problem, Result};
 use crate::model::{Config, ConfigSettings, Device, Scope, Settings as _};
 use crate::plan::texts;
 use crate::store::Change;
@@ -33,10 +33,7 @@ pub struct SignedApproval {
     signature: String,
 }
 
-pub async fn create(
-    asked: Asked,
-    Body(settings): Body<ConfigSettings>,
-) -> Result<Response, Problem> {
+pub async fn create(asked: Asked, Body(settings): Body<ConfigSettings>) -> Result<Response> {
     settings.validate().map_err(Problem::invalid)?;
     let mut change = asked.change().await?;
     let number = change.next_config(&asked.tenant, &settings.scope).await?;
@@ -49,7 +46,7 @@ pub async fn create(
     Ok(record(StatusCode::CREATED, &stored))
 }
 
-pub async fn approval(Asked { app, tenant, id, .. }: Asked) -> Result<Json<Approvable>, Problem> {
+pub async fn approval(Asked { app, tenant, id, .. }: Asked) -> Result<Json<Approvable>> {
     let config = app.store.get::<Config>(&tenant, &id).await?.record;
     let device = match &config.settings.scope {
         Scope::Device(id) => Some(app.store.get::<Device>(&tenant, id).await?.record),
@@ -59,7 +56,7 @@ pub async fn approval(Asked { app, tenant, id, .. }: Asked) -> Result<Json<Appro
     Ok(Json(Approvable { approval, text, approved: config.settings.signature.is_some() }))
 }
 
-pub async fn approve(asked: Asked, Body(said): Body<SignedApproval>) -> Result<Response, Problem> {
+pub async fn approve(asked: Asked, Body(said): Body<SignedApproval>) -> Result<Response> {
     let (mut change, before) = asked.open::<Config>().await?;
     check(&asked, &mut change, &before.record, &said.signature).await?;
     let mut config = before.record.clone();
@@ -73,7 +70,7 @@ async fn check(
     change: &mut Change<'_>,
     config: &Config,
     signature: &str,
-) -> Result<(), Problem> {
+) -> Result<()> {
     let signed: Signed<Approval> = serde_json::from_str(signature)
         .map_err(|error| Problem::invalid(format!("signature: {error}")))?;
     let approvers = app.authority.approvers();
@@ -97,11 +94,7 @@ async fn check(
     }
 }
 
-fn to_sign(
-    tenant: &str,
-    config: &Config,
-    device: Option<&Device>,
-) -> Result<(Approval, String), Problem> {
+fn to_sign(tenant: &str, config: &Config, device: Option<&Device>) -> Result<(Approval, String)> {
     let unfit = |why: &dyn std::fmt::Display| Problem::invalid(why.to_string());
     let text = texts::text(config.settings.body.clone());
     let target = match (&config.settings.scope, device) {

@@ -7,8 +7,8 @@ use utoipa::ToSchema;
 
 use super::admission::not_ours;
 use super::records::insert_in;
-use crate::api::Problem;
 use crate::api::answer::{Asked, Body};
+use crate::api::{Problem, Result};
 use crate::model::{Delegate, DelegateState};
 use crate::store::{Change, StoreError};
 
@@ -20,7 +20,7 @@ pub struct NewDelegate {
     chain: String,
 }
 
-pub async fn create(asked: Asked, Body(new): Body<NewDelegate>) -> Result<Response, Problem> {
+pub async fn create(asked: Asked, Body(new): Body<NewDelegate>) -> Result<Response> {
     let Asked { app, tenant, .. } = &asked;
     let chain = serde_json::from_str::<Chain>(&new.chain)
         .map_err(|error| Problem::invalid(format!("chain: {error}")))?;
@@ -46,7 +46,7 @@ pub async fn create(asked: Asked, Body(new): Body<NewDelegate>) -> Result<Respon
 }
 
 /// Refuses a delegate below one that is unknown or revoked.
-async fn above(change: &mut Change<'_>, tenant: &str, key: &str) -> Result<(), Problem> {
+async fn above(change: &mut Change<'_>, tenant: &str, key: &str) -> Result<()> {
     let is_revoked = change.is_revoked(key).await?;
     match change.find::<Delegate>("public_key", key).await {
         Ok(found) if found.tenant != tenant => {}

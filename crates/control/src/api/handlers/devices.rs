@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::admission::{not_ours, root_is_here};
-use crate::api::Problem;
 use crate::api::answer::{Asked, Body, PageOf, Query, record};
+use crate::api::{Problem, Result};
 use crate::clock::now_ms;
 use crate::model::{
     Device, DeviceSettings, DeviceState, Proxy, ProxyState, Settings as _, Tenant, public_key, slug,
@@ -36,7 +36,7 @@ pub struct Drain {
     drain: bool,
 }
 
-pub async fn create(asked: Asked, Body(new): Body<NewDevice>) -> Result<Response, Problem> {
+pub async fn create(asked: Asked, Body(new): Body<NewDevice>) -> Result<Response> {
     let Asked { app, tenant, .. } = &asked;
     slug(&new.id).map_err(|why| Problem::invalid(format!("id: {why}")))?;
     public_key(&new.public_key).map_err(Problem::invalid)?;
@@ -68,7 +68,7 @@ pub async fn create(asked: Asked, Body(new): Body<NewDevice>) -> Result<Response
     Ok(record(StatusCode::CREATED, &stored))
 }
 
-pub async fn approve(asked: Asked) -> Result<Response, Problem> {
+pub async fn approve(asked: Asked) -> Result<Response> {
     let (change, before) = asked.open::<Device>().await?;
     let mut device = before.record.clone();
     match device.state {
@@ -83,7 +83,7 @@ pub async fn approve(asked: Asked) -> Result<Response, Problem> {
     asked.update(change, &before, device).await
 }
 
-pub async fn drain(asked: Asked, Body(wanted): Body<Drain>) -> Result<Response, Problem> {
+pub async fn drain(asked: Asked, Body(wanted): Body<Drain>) -> Result<Response> {
     let (change, before) = asked.open::<Proxy>().await?;
     let state = if wanted.drain { ProxyState::Draining } else { ProxyState::Active };
     if before.record.state == ProxyState::Revoked {
@@ -95,23 +95,23 @@ pub async fn drain(asked: Asked, Body(wanted): Body<Drain>) -> Result<Response, 
     asked.update(change, &before, Proxy { state, ..before.record.clone() }).await
 }
 
-pub async fn proxy_status(asked: Asked) -> Result<Json<PageOf<ProxyStatus>>, Problem> {
+pub async fn proxy_status(asked: Asked) -> Result<Json<PageOf<ProxyStatus>>> {
     let items = asked.app.store.proxy_status(Some(&asked.tenant)).await?;
     Ok(Json(PageOf { items, next: None }))
 }
 
-pub async fn watch(asked: Asked) -> Result<StatusCode, Problem> {
+pub async fn watch(asked: Asked) -> Result<StatusCode> {
     let (mut change, device) = asked.open::<Device>().await?;
     change.tell(&asked.tenant, "watch", &asked.id, device.version).await?;
     asked.commit(change).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-pub async fn report(asked: Asked) -> Result<Json<Report>, Problem> {
+pub async fn report(asked: Asked) -> Result<Json<Report>> {
     Ok(Json(asked.app.store.report(&asked.tenant, &asked.id).await?))
 }
 
-pub async fn sessions(asked: Asked) -> Result<Json<PageOf<BoxSession>>, Problem> {
+pub async fn sessions(asked: Asked) -> Result<Json<PageOf<BoxSession>>> {
     let Asked { app, tenant, id, .. } = &asked;
     app.store.get::<Device>(tenant, id).await?;
     let items = app.store.sessions(tenant, id, 100).await?;
@@ -131,7 +131,7 @@ pub struct SamplesQuery {
 pub async fn samples(
     Asked { app, tenant, id, .. }: Asked,
     Query(query): Query<SamplesQuery>,
-) -> Result<Response, Problem> {
+) -> Result<Response> {
     let step = query.step_ms.unwrap_or(10_000);
     if !crate::store::STEPS_MS.contains(&step) {
         return Err(Problem::new(400, "query", "step_ms: 10000, 60000 or 3600000"));

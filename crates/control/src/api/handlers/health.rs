@@ -8,7 +8,7 @@ use axum::http::header;
 use axum::response::IntoResponse;
 use axum::routing::get;
 
-use crate::api::{App, Problem};
+use crate::api::{App, Result};
 
 pub fn router(app: &Arc<App>) -> Router {
     Router::new()
@@ -18,7 +18,7 @@ pub fn router(app: &Arc<App>) -> Router {
         .with_state(Arc::clone(app))
 }
 
-async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, Problem> {
+async fn ready(State(app): State<Arc<App>>) -> Result<&'static str> {
     app.store.ping().await?;
     Ok("ready\n")
 }

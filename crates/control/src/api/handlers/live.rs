@@ -14,15 +14,13 @@ use tokio::time::Instant;
 use super::changes::{LIVE_MAX, Watches, sent};
 use crate::api::answer::Asked;
 use crate::api::watchers::WatcherPermit;
-use crate::api::{App, Problem};
+use crate::api::{App, Result};
 use crate::clock::now_ms;
 use crate::model::Device;
 use crate::outbox::Live;
 use crate::store::{Changed, STEPS_MS, StoreError, found};
 
-pub async fn device(
-    Asked { app, caller, tenant, id: device, .. }: Asked,
-) -> Result<Response, Problem> {
+pub async fn device(Asked { app, caller, tenant, id: device, .. }: Asked) -> Result<Response> {
     let permit = WatcherPermit::take(&app, &caller)?;
     // Subscribed before the first look, so that no change is lost between.
     let (changes, figures) = (app.outbox.listen(), app.outbox.figures());

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use super::records::insert_in;
 use crate::api::answer::{Asked, Body, shown};
-use crate::api::{App, Problem};
+use crate::api::{App, Problem, Result};
 use crate::keys;
 use crate::model::{ApiKey, ApiKeySettings, Person, PersonSettings, Role, Settings as _, slug};
 use crate::store::{Filter, Stored};
@@ -54,7 +54,7 @@ pub struct MadeApiKey {
     key: Value,
 }
 
-pub async fn create(asked: Asked, Body(new): Body<NewPerson>) -> Result<Response, Problem> {
+pub async fn create(asked: Asked, Body(new): Body<NewPerson>) -> Result<Response> {
     slug(&new.id).map_err(|why| Problem::invalid(format!("id: {why}")))?;
     new.settings.validate().map_err(Problem::invalid)?;
     let password = asked.app.passwords.hash(&new.password).await?;
@@ -62,10 +62,7 @@ pub async fn create(asked: Asked, Body(new): Body<NewPerson>) -> Result<Response
     insert_in(&asked, asked.change().await?, person).await
 }
 
-pub async fn replace(
-    asked: Asked,
-    Body(settings): Body<PersonSettings>,
-) -> Result<Response, Problem> {
+pub async fn replace(asked: Asked, Body(settings): Body<PersonSettings>) -> Result<Response> {
     settings.validate().map_err(Problem::invalid)?;
     let (change, before) = asked.edit::<Person>().await?;
     is_ours(&before)?;
@@ -75,14 +72,14 @@ pub async fn replace(
     asked.update(change, &before, Person { settings, ..before.record.clone() }).await
 }
 
-pub async fn remove(asked: Asked) -> Result<StatusCode, Problem> {
+pub async fn remove(asked: Asked) -> Result<StatusCode> {
     let (change, before) = asked.edit::<Person>().await?;
     not_the_last_owner(&asked.app, &before).await?;
     asked.remove(change, &before).await
 }
 
 /// Refuses to change a role that an issuer decides.
-fn is_ours(person: &Stored<Person>) -> Result<(), Problem> {
+fn is_ours(person: &Stored<Person>) -> Result<()> {
     match person.record.subject {
         None => Ok(()),
         Some(_) => Err(Problem::conflict(
@@ -93,7 +90,7 @@ fn is_ours(person: &Stored<Person>) -> Result<(), Problem> {
 
 /// Keeps one owner with a password: without one, the tenant could not be changed while the issuer
 /// is away. The caller holds the lock of changes, so that two owners cannot remove each other.
-async fn not_the_last_owner(app: &App, person: &Stored<Person>) -> Result<(), Problem> {
+async fn not_the_last_owner(app: &App, person: &Stored<Person>) -> Result<()> {
     if person.record.settings.role != Role::Owner || person.record.subject.is_some() {
         return Ok(());
     }
@@ -107,10 +104,7 @@ async fn not_the_last_owner(app: &App, person: &Stored<Person>) -> Result<(), Pr
     }
 }
 
-pub async fn set_password(
-    asked: Asked,
-    Body(new): Body<NewPassword>,
-) -> Result<StatusCode, Problem> {
+pub async fn set_password(asked: Asked, Body(new): Body<NewPassword>) -> Result<StatusCode> {
     let password = asked.app.passwords.hash(&new.password).await?;
     let (mut change, before) = asked.open::<Person>().await?;
     is_ours(&before)?;
@@ -120,7 +114,7 @@ pub async fn set_password(
     Ok(StatusCode::NO_CONTENT)
 }
 
-pub async fn create_key(asked: Asked, Body(new): Body<NewApiKey>) -> Result<Response, Problem> {
+pub async fn create_key(asked: Asked, Body(new): Body<NewApiKey>) -> Result<Response> {
     slug(&new.id).map_err(|why| Problem::invalid(format!("id: {why}")))?;
     new.settings.validate().map_err(Problem::invalid)?;
     let secret = format!("rwk_{}", keys::secret());

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::admission::{not_ours, root_is_here};
-use crate::api::Problem;
 use crate::api::answer::{Asked, Body, ListQuery, Query, etag, paged, record};
+use crate::api::{Problem, Result};
 use crate::clock::now_ms;
 use crate::model::{
     Device, DeviceSettings, DeviceState, Pool, PoolSettings, Proxy, ProxySettings, ProxyState,
@@ -30,18 +30,15 @@ pub trait Managed: Record {
     type Settings: Settings + Serialize;
 
     /// This record with other settings; an error if one of them cannot be changed.
-    fn with(self, asked: &Asked, settings: Self::Settings) -> Result<Self, Problem>;
+    fn with(self, asked: &Asked, settings: Self::Settings) -> Result<Self>;
 }
 
 /// A record that people create by its settings alone.
 pub trait Made: Managed {
-    fn make(asked: &Asked, new: New<Self::Settings>) -> Result<Self, Problem>;
+    fn make(asked: &Asked, new: New<Self::Settings>) -> Result<Self>;
 }
 
-pub async fn list<R: Record>(
-    asked: Asked,
-    Query(query): Query<ListQuery>,
-) -> Result<Response, Problem> {
+pub async fn list<R: Record>(asked: Asked, Query(query): Query<ListQuery>) -> Result<Response> {
     let wanted = [("state", &query.state), ("scope", &query.scope)];
     let mut equal = Vec::new();
     for (column, value) in wanted {
@@ -59,7 +56,7 @@ pub async fn list<R: Record>(
     Ok(paged(&asked.app.store.list::<R>(&asked.tenant, &filter).await?))
 }
 
-pub async fn one<R: Record>(asked: Asked) -> Result<Response, Problem> {
+pub async fn one<R: Record>(asked: Asked) -> Result<Response> {
     let stored = asked.app.store.get::<R>(&asked.tenant, &asked.id).await?;
     let tag = etag(stored.version);
     if asked.headers.get(header::IF_NONE_MATCH) == Some(&tag) {
@@ -68,10 +65,7 @@ pub async fn one<R: Record>(asked: Asked) -> Result<Response, Problem> {
     Ok(record(StatusCode::OK, &stored))
 }
 
-pub async fn create<R: Made>(
-    asked: Asked,
-    Body(new): Body<New<R::Settings>>,
-) -> Result<Response, Problem> {
+pub async fn create<R: Made>(asked: Asked, Body(new): Body<New<R::Settings>>) -> Result<Response> {
     slug(&new.id).map_err(|why| Problem::invalid(format!("id: {why}")))?;
     new.settings.validate().map_err(Problem::invalid)?;
     let made = R::make(&asked, new)?;
@@ -79,11 +73,7 @@ pub async fn create<R: Made>(
 }
 
 /// Inserts a record, commits the change and answers with the record.
-pub async fn insert_in<R: Record>(
-    asked: &Asked,
-    change: Change<'_>,
-    new: R,
-) -> Result<Response, Problem> {
+pub async fn insert_in<R: Record>(asked: &Asked, change: Change<'_>, new: R) -> Result<Response> {
     let stored = asked.insert(change, new).await?;
     let mut response = record(StatusCode::CREATED, &stored);
     if let Ok(place) = HeaderValue::try_from(stored.record.id()) {
@@ -95,14 +85,14 @@ pub async fn insert_in<R: Record>(
 pub async fn replace<R: Managed>(
     asked: Asked,
     Body(settings): Body<R::Settings>,
-) -> Result<Response, Problem> {
+) -> Result<Response> {
     settings.validate().map_err(Problem::invalid)?;
     let (change, before) = asked.edit::<R>().await?;
     let after = before.record.clone().with(&asked, settings)?;
     asked.update(change, &before, after).await
 }
 
-pub async fn remove<R: Record>(asked: Asked) -> Result<StatusCode, Problem> {
+pub async fn remove<R: Record>(asked: Asked) -> Result<StatusCode> {
     let (change, before) = asked.edit::<R>().await?;
     asked.remove(change, &before).await
 }
@@ -110,7 +100,7 @@ pub async fn remove<R: Record>(asked: Asked) -> Result<StatusCode, Problem> {
 impl Managed for Tenant {
     type Settings = TenantSettings;
 
-    fn with(self, _: &Asked, settings: TenantSettings) -> Result<Self, Problem> {
+    fn with(self, _: &Asked, settings: TenantSettings) -> Result<Self> {
         Ok(Self { settings, ..self })
     }
 }
@@ -119,7 +109,7 @@ impl Managed for Tenant {
 impl Managed for Device {
     type Settings = DeviceSettings;
 
-    fn with(self, asked: &Asked, settings: DeviceSettings) -> Result<Self, Problem> {
+    fn with(self, asked: &Asked, settings: DeviceSettings) -> Result<Self> {
         let mut device = Self { settings, ..self };
         let authority = &asked.app.authority;
         if device.state == DeviceState::Active && authority.admits() {
@@ -132,7 +122,7 @@ impl Managed for Device {
 impl Managed for Pool {
     type Settings = PoolSettings;
 
-    fn with(self, _: &Asked, settings: PoolSettings) -> Result<Self, Problem> {
+    fn with(self, _: &Asked, settings: PoolSettings) -> Result<Self> {
         if settings.tenants != self.settings.tenants {
             let detail = "tenants: whom a pool serves is said when it is made";
             return Err(Problem::conflict(detail));
@@ -142,7 +132,7 @@ impl Managed for Pool {
 }
 
 impl Made for Pool {
-    fn make(asked: &Asked, new: New<PoolSettings>) -> Result<Self, Problem> {
+    fn make(asked: &Asked, new: New<PoolSettings>) -> Result<Self> {
         // Only the host tenant shares proxies: another tenant could take part in foreign traffic.
         if !new.settings.tenants.is_empty() && !asked.is_of_host() {
             let detail = "tenants: only the tenant that runs this controller shares its pools";
@@ -155,7 +145,7 @@ impl Made for Pool {
 impl Managed for Proxy {
     type Settings = ProxySettings;
 
-    fn with(self, _: &Asked, settings: ProxySettings) -> Result<Self, Problem> {
+    fn with(self, _: &Asked, settings: ProxySettings) -> Result<Self> {
         let same = settings.public_key == self.settings.public_key;
         if !same || settings.role != self.settings.role {
             let detail = "public_key, role: these are for ever; revoke it and make another";
@@ -166,7 +156,7 @@ impl Managed for Proxy {
 }
 
 impl Made for Proxy {
-    fn make(asked: &Asked, new: New<ProxySettings>) -> Result<Self, Problem> {
+    fn make(asked: &Asked, new: New<ProxySettings>) -> Result<Self> {
         let Asked { app, tenant, .. } = asked;
         root_is_here(app)?;
         not_ours(app, &new.settings.public_key)?;
@@ -179,7 +169,7 @@ impl Made for Proxy {
 }
 
 impl Made for Rollout {
-    fn make(_: &Asked, new: New<RolloutSettings>) -> Result<Self, Problem> {
+    fn make(_: &Asked, new: New<RolloutSettings>) -> Result<Self> {
         if !matches!(new.settings.state, RolloutState::Running | RolloutState::Paused) {
             return Err(Problem::invalid("state: a roll-out begins running or paused"));
         }
@@ -191,7 +181,7 @@ impl Made for Rollout {
 impl Managed for Rollout {
     type Settings = RolloutSettings;
 
-    fn with(self, _: &Asked, settings: RolloutSettings) -> Result<Self, Problem> {
+    fn with(self, _: &Asked, settings: RolloutSettings) -> Result<Self> {
         if settings.config != self.settings.config {
             return Err(Problem::conflict("config: make another roll-out for it"));
         }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::api::answer::{Asked, Body, Path};
-use crate::api::{App, Problem};
+use crate::api::{App, Problem, Result};
 use crate::clock::now_ms;
 use crate::model::{Delegate, public_key};
 use crate::store::{Confirmations, Revocable, Revocation};
@@ -50,10 +50,7 @@ pub struct Revoked {
     summary: String,
 }
 
-pub async fn member<R: Revocable>(
-    asked: Asked,
-    Body(why): Body<Reason>,
-) -> Result<Json<Revoked>, Problem> {
+pub async fn member<R: Revocable>(asked: Asked, Body(why): Body<Reason>) -> Result<Json<Revoked>> {
     check_reason(&why.reason)?;
     let begun = Instant::now();
     let (mut change, before) = asked.open::<R>().await?;
@@ -63,7 +60,7 @@ pub async fn member<R: Revocable>(
     confirmed(&asked, revocation, begun).await
 }
 
-pub async fn delegate(asked: Asked, Body(why): Body<Reason>) -> Result<Json<Revoked>, Problem> {
+pub async fn delegate(asked: Asked, Body(why): Body<Reason>) -> Result<Json<Revoked>> {
     check_reason(&why.reason)?;
     let begun = Instant::now();
     let (mut change, before) = asked.open::<Delegate>().await?;
@@ -74,7 +71,7 @@ pub async fn delegate(asked: Asked, Body(why): Body<Reason>) -> Result<Json<Revo
     confirmed_and_below(&asked, key, revocation, begun).await
 }
 
-pub async fn key(asked: Asked, Body(what): Body<KeyAndReason>) -> Result<Json<Revoked>, Problem> {
+pub async fn key(asked: Asked, Body(what): Body<KeyAndReason>) -> Result<Json<Revoked>> {
     check_reason(&what.reason)?;
     public_key(&what.public_key).map_err(Problem::invalid)?;
     let begun = Instant::now();
@@ -94,7 +91,7 @@ pub async fn key(asked: Asked, Body(what): Body<KeyAndReason>) -> Result<Json<Re
 pub async fn revocation(
     State(app): State<Arc<App>>,
     Path((tenant, serial)): Path<(String, i64)>,
-) -> Result<Json<Revoked>, Problem> {
+) -> Result<Json<Revoked>> {
     let revocation = app.store.revocation(&tenant, serial).await?;
     let confirmations = app.store.confirmations(&tenant, serial, now_ms()).await?;
     let summary = confirmations.to_string();
@@ -106,7 +103,7 @@ async fn confirmed_and_below(
     key: String,
     revocation: Revocation,
     begun: Instant,
-) -> Result<Json<Revoked>, Problem> {
+) -> Result<Json<Revoked>> {
     tokio::join!(confirmed(asked, revocation, begun), mark_below(asked, key)).0
 }
 
@@ -125,7 +122,7 @@ async fn mark_below(Asked { app, caller, tenant, .. }: &Asked, key: String) {
     let _ = tokio::time::timeout(MARK_MAX, marking).await;
 }
 
-fn check_reason(reason: &str) -> Result<(), Problem> {
+fn check_reason(reason: &str) -> Result<()> {
     let good = (1..=200).contains(&reason.len()) && !reason.chars().any(char::is_control);
     if good { Ok(()) } else { Err(Problem::invalid("reason: 1 to 200 bytes on one line")) }
 }
@@ -135,7 +132,7 @@ async fn confirmed(
     Asked { app, tenant, .. }: &Asked,
     revocation: Revocation,
     begun: Instant,
-) -> Result<Json<Revoked>, Problem> {
+) -> Result<Json<Revoked>> {
     app.outbox.hint();
     loop {
         let all = app.store.confirmations(tenant, revocation.serial, now_ms()).await;

@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 
 use crate::api::answer::Body;
 use crate::api::cookie::COOKIE;
-use crate::api::{App, Caller, Problem};
+use crate::api::{App, Caller, Problem, Result};
 use crate::clock::{HOUR_MS, now_ms};
 use crate::keys;
 use crate::model::{Login, Person, Role};
@@ -45,10 +45,7 @@ pub struct Session {
     device: Option<String>,
 }
 
-pub async fn log_in(
-    State(app): State<Arc<App>>,
-    Body(wanted): Body<LogIn>,
-) -> Result<Response, Problem> {
+pub async fn log_in(State(app): State<Arc<App>>, Body(wanted): Body<LogIn>) -> Result<Response> {
     let name = format!("{}/{}", wanted.tenant, wanted.user);
     if wanted.tenant.len() > 64 || wanted.user.len() > 64 {
         return Err(refused());
@@ -69,7 +66,7 @@ pub async fn log_in(
     begin_session(&app, &person.ok_or_else(refused)?).await
 }
 
-pub(super) async fn begin_session(app: &App, person: &Stored<Person>) -> Result<Response, Problem> {
+pub(super) async fn begin_session(app: &App, person: &Stored<Person>) -> Result<Response> {
     let secret = keys::secret();
     let login = Login {
         id: keys::identifier(),
@@ -109,7 +106,7 @@ pub async fn current(Extension(caller): Extension<Caller>) -> Json<Session> {
 pub async fn log_out(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
-) -> Result<Response, Problem> {
+) -> Result<Response> {
     let Some(hash) = &caller.login else {
         return Err(Problem::conflict("an API key is not logged in; delete it instead"));
     };

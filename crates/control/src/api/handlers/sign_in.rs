@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use super::sessions::{begin_session, with_cookie};
 use crate::api::answer::{Body, Query};
 use crate::api::cookie::cookie;
-use crate::api::{App, Problem};
+use crate::api::{App, Problem, Result};
 use crate::clock::now_ms;
 use crate::keys;
 use crate::model::{Person, PersonSettings};
@@ -57,7 +57,7 @@ pub struct Returned {
 pub async fn begin(
     State(app): State<Arc<App>>,
     Body(wanted): Body<BeginSignIn>,
-) -> Result<Response, Problem> {
+) -> Result<Response> {
     let oidc = issuer(&app)?;
     if wanted.loopback_port.is_some_and(|port| port < 1024) {
         return Err(Problem::invalid("loopback_port: 1024 at least"));
@@ -76,7 +76,7 @@ pub async fn callback(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
     Query(said): Query<Returned>,
-) -> Result<Response, Problem> {
+) -> Result<Response> {
     let (Some(code), Some(state)) = (said.code, said.state) else {
         let why = said.error.unwrap_or_else(|| "it hands out no code".to_owned());
         let why: String = why.chars().filter(char::is_ascii_graphic).take(60).collect();
@@ -93,7 +93,7 @@ pub async fn redeem(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
     Body(said): Body<Code>,
-) -> Result<Response, Problem> {
+) -> Result<Response> {
     finish(&app, &headers, true, &said.code, &said.state).await
 }
 
@@ -103,7 +103,7 @@ async fn finish(
     is_program: bool,
     code: &str,
     state: &str,
-) -> Result<Response, Problem> {
+) -> Result<Response> {
     let oidc = issuer(app)?;
     let begun_here = cookie(headers, COOKIE)
         .and_then(|sealed| app.store.keys.decrypt(CONTEXT, sealed))
@@ -120,7 +120,7 @@ async fn finish(
 }
 
 /// Refuses a state that was used before, at any replica.
-async fn once(app: &App, oidc: &Oidc, pending: &Pending) -> Result<(), Problem> {
+async fn once(app: &App, oidc: &Oidc, pending: &Pending) -> Result<()> {
     let (tenant, actor) = (oidc.tenant().to_owned(), "sign-in".to_owned());
     let it = Once { tenant, actor, key: keys::hash(&pending.state), at_ms: now_ms() };
     match app.store.note_request(&it, "").await? {
@@ -131,7 +131,7 @@ async fn once(app: &App, oidc: &Oidc, pending: &Pending) -> Result<(), Problem> 
 
 /// Creates or updates the person by the issuer's claims. Without a role the person and their
 /// sessions are removed.
-async fn admit(app: &App, oidc: &Oidc, who: &SignedIn) -> Result<Stored<Person>, Problem> {
+async fn admit(app: &App, oidc: &Oidc, who: &SignedIn) -> Result<Stored<Person>> {
     let (tenant, id) = (oidc.tenant(), who.id());
     let actor = Actor::new(format!("{tenant}/person:{id}"));
     let mut change = app.store.change(actor, now_ms()).await?;
@@ -164,7 +164,7 @@ async fn admit(app: &App, oidc: &Oidc, who: &SignedIn) -> Result<Stored<Person>,
     Ok(stored)
 }
 
-fn issuer(app: &App) -> Result<&Oidc, Problem> {
+fn issuer(app: &App) -> Result<&Oidc> {
     let none = || Problem::not_found("nobody signs in by OpenID Connect here: [oidc] is not set");
     app.oidc.as_ref().ok_or_else(none)
 }

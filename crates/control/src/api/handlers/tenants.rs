@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::api::answer::{Asked, Body, ListQuery, Query, paged, record};
-use crate::api::{App, Caller, Problem};
+use crate::api::{App, Caller, Problem, Result};
 use crate::clock::now_ms;
 use crate::model::{
     ApiKey, Person, PersonSettings, Role, Settings as _, Tenant, TenantSettings, slug,
@@ -36,7 +36,7 @@ pub async fn list(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Query(query): Query<ListQuery>,
-) -> Result<Response, Problem> {
+) -> Result<Response> {
     let page = if caller.host && caller.role == Role::Owner {
         app.store.tenants(&query.after()?, query.limit()).await?
     } else {
@@ -50,7 +50,7 @@ pub async fn create(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Body(new): Body<NewTenant>,
-) -> Result<Response, Problem> {
+) -> Result<Response> {
     slug(&new.id).map_err(|why| Problem::invalid(format!("id: {why}")))?;
     slug(&new.owner).map_err(|why| Problem::invalid(format!("owner: {why}")))?;
     new.settings.validate().map_err(Problem::invalid)?;
@@ -71,7 +71,7 @@ pub async fn create(
     Ok(record(StatusCode::CREATED, &stored))
 }
 
-pub async fn remove(asked: Asked) -> Result<StatusCode, Problem> {
+pub async fn remove(asked: Asked) -> Result<StatusCode> {
     let (mut change, before) = asked.edit::<Tenant>().await?;
     if before.record.host {
         return Err(Problem::conflict("this tenant runs the controller"));

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::api::Problem;
 use crate::api::answer::{Asked, Body, shown};
+use crate::api::{Problem, Result};
 use crate::clock::now_ms;
 use crate::keys;
 use crate::model::{Delegate, Settings as _, Token, TokenSettings, slug};
@@ -37,7 +37,7 @@ pub struct MadeToken {
     token: Value,
 }
 
-pub async fn create(asked: Asked, Body(new): Body<NewToken>) -> Result<Response, Problem> {
+pub async fn create(asked: Asked, Body(new): Body<NewToken>) -> Result<Response> {
     let Asked { app, tenant, .. } = &asked;
     let id = new.id.unwrap_or_else(keys::identifier);
     slug(&id).map_err(|why| Problem::invalid(format!("id: {why}")))?;
@@ -75,7 +75,7 @@ async fn within_delegate(
     change: &mut Change<'_>,
     tenant: &str,
     token: &TokenSettings,
-) -> Result<Chain, Problem> {
+) -> Result<Chain> {
     let name = token.delegate.as_deref().unwrap_or_default();
     let delegate = change.get::<Delegate>(tenant, name).await?.record;
     for key in delegate.delegates.iter().chain([&delegate.public_key]) {
