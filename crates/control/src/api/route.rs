@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use axum::handler::Handler;
 use axum::http::Method;
-use axum::routing::{MethodFilter, MethodRouter, on};
-use utoipa::ToSchema;
+use axum::routing::MethodRouter;
 
 use super::App;
 use super::schema::{Output, SchemaOf};
@@ -50,87 +48,41 @@ pub struct Route {
     pub(super) handler: MethodRouter<Arc<App>>,
 }
 
-impl Route {
-    pub(super) fn role(self, role: Role) -> Self {
-        Self { needs: Needs::Role(role), ..self }
-    }
-
-    pub(super) fn needs(self, needs: Needs) -> Self {
-        Self { needs, ..self }
-    }
-
-    pub(super) fn takes<T: ToSchema>(self) -> Self {
-        Self { input: Some(SchemaOf::new::<T>()), ..self }
-    }
-
-    pub(super) fn takes_called<T: ToSchema>(self, name: &'static str) -> Self {
-        Self { input: Some(SchemaOf::called::<T>(name)), ..self }
-    }
-
-    pub(super) fn gives<T: ToSchema>(self, status: u16) -> Self {
-        Self { output: Output::One(status, SchemaOf::new::<T>()), ..self }
-    }
-
-    pub(super) fn record<T: ToSchema>(self, status: u16) -> Self {
-        Self { output: Output::Record(status, SchemaOf::new::<T>()), ..self }
-    }
-
-    pub(super) fn records<T: ToSchema>(self) -> Self {
-        Self { output: Output::Records(SchemaOf::new::<T>()), ..self }
-    }
-
-    pub(super) fn page<T: ToSchema>(self) -> Self {
-        Self { output: Output::Page(SchemaOf::new::<T>()), ..self }
-    }
-
-    pub(super) fn all<T: ToSchema>(self) -> Self {
-        Self { output: Output::All(SchemaOf::new::<T>()), ..self }
-    }
-
-    pub(super) fn output(self, output: Output) -> Self {
-        Self { output, ..self }
-    }
-
-    pub(super) fn if_match(self) -> Self {
-        Self { if_match: true, ..self }
+impl From<Role> for Needs {
+    fn from(role: Role) -> Self {
+        Self::Role(role)
     }
 }
 
-fn route<H, T>(
-    method: Method,
-    path: &'static str,
-    name: &'static str,
-    summary: &'static str,
-    handler: H,
-) -> Route
-where
-    H: Handler<T, Arc<App>>,
-    T: 'static,
-{
-    let filter = MethodFilter::try_from(method.clone()).expect("axum knows the method");
-    Route {
-        method,
-        path,
-        name,
-        summary,
-        needs: Needs::Role(Role::Owner),
-        input: None,
-        output: Output::Nothing,
-        if_match: false,
-        handler: on(filter, handler),
-    }
-}
-
-macro_rules! methods {
-    ($($name:ident $method:ident),*) => {$(
-        pub(super) fn $name<H, T>(path: &'static str, name: &'static str, summary: &'static str, handler: H)
-            -> Route
-        where
-            H: Handler<T, Arc<App>>,
-            T: 'static,
-        {
-            route(Method::$method, path, name, summary, handler)
+/// A function that returns the routes below a path. Each row has method, path, name, summary,
+/// needs, handler, the type of the body if there is one, and the output.
+macro_rules! routes {
+    (@input) => { None };
+    (@input $type:ty) => { Some(SchemaOf::new::<$type>()) };
+    (@input $type:ty as $name:literal) => { Some(SchemaOf::called::<$type>($name)) };
+    (@output $kind:ident) => { Output::$kind };
+    (@output $kind:ident $status:literal, $type:ty) => {
+        Output::$kind($status, SchemaOf::new::<$type>())
+    };
+    (@output $kind:ident $type:ty) => { Output::$kind(SchemaOf::new::<$type>()) };
+    (@is) => { false };
+    (@is if_match) => { true };
+    ($list:ident below $below:literal: $($method:ident $path:literal $name:ident $summary:literal
+        [$needs:expr] $handler:path $(: $input:ty $(as $called:literal)?)?
+        => $kind:ident $(($($output:tt)*))? $(, $if_match:ident)?;)*) => {
+        fn $list() -> Vec<Route> {
+            vec![$(Route {
+                method: axum::http::Method::$method,
+                path: concat!($below, $path),
+                name: stringify!($name),
+                summary: $summary,
+                needs: $needs.into(),
+                input: routes!(@input $($input $(as $called)?)?),
+                output: routes!(@output $kind $($($output)*)?),
+                if_match: routes!(@is $($if_match)?),
+                handler: on(MethodFilter::$method, $handler),
+            }),*]
         }
-    )*};
+    };
 }
-methods!(get GET, post POST, put PUT, delete DELETE);
+pub(super) use routes;

@@ -1,387 +1,175 @@
 //! The one table of operations: permissions, input and output of each.
 
-mod people;
+use axum::routing::{MethodFilter, on};
 
+use super::handlers::records::New;
 use super::handlers::{
-    changes, configs, delegates, devices, live, proxies, records, revoking, tokens,
+    changes, configs, delegates, devices, live, people, proxies, records, revoking, sessions,
+    sign_in, tenants, tokens,
 };
-use super::route::{Needs, Route, delete, get, post, put};
-use super::schema::Output;
+use super::route::Needs::{Anybody, Host, Nothing, Password};
+use super::route::{Route, routes};
+use super::schema::{Output, SchemaOf};
+use crate::model::Role::{Crew, Operator, Owner, Viewer};
 use crate::model::{
-    Config, ConfigSettings, Delegate, Device, DeviceSettings, Pool, PoolSettings, Proxy,
-    ProxySettings, Role, Rollout, RolloutSettings, Token,
+    ApiKey, Config, ConfigSettings, Delegate, Device, DeviceSettings, Person, PersonSettings, Pool,
+    PoolSettings, Proxy, ProxySettings, Rollout, RolloutSettings, Tenant, TenantSettings, Token,
 };
-use crate::store::{AuditEntry, BoxSession, FleetState, Report, Revocation, Sample};
+use crate::store::{AuditEntry, BoxSession, FleetState, ProxyStatus, Report, Revocation, Sample};
 
 /// All routes.
 pub fn routes() -> Vec<Route> {
-    let of_people = [
-        people::session_routes(),
-        people::user_routes(),
-        people::api_key_routes(),
-        people::tenant_routes(),
-    ];
-    let of_boxes = [device_routes(), token_routes(), delegate_routes()];
-    let of_proxies = [pool_routes(), proxy_routes()];
-    let of_the_rest =
-        [config_routes(), rollout_routes(), revocation_routes(), audit_routes(), live_routes()];
-    let all = of_people.into_iter().chain(of_boxes).chain(of_proxies).chain(of_the_rest);
-    all.flatten().collect()
+    [of_all(), of_tenant()].into_iter().flatten().collect()
 }
 
-fn device_routes() -> Vec<Route> {
-    use Role::{Crew, Operator, Viewer};
-    vec![
-        get("/tenants/{tenant}/devices", "listDevices", "The boxes", records::list::<Device>)
-            .role(Viewer)
-            .records::<Device>(),
-        post("/tenants/{tenant}/devices", "createDevice", "Admit a box by key", devices::create)
-            .role(Operator)
-            .takes::<devices::NewDevice>()
-            .record::<Device>(201),
-        get("/tenants/{tenant}/devices/{device}", "getDevice", "A box", records::one::<Device>)
-            .role(Viewer)
-            .record::<Device>(200),
-        put(
-            "/tenants/{tenant}/devices/{device}",
-            "replaceDevice",
-            "Change",
-            records::replace::<Device>,
-        )
-        .role(Operator)
-        .takes::<DeviceSettings>()
-        .record::<Device>(200)
-        .if_match(),
-        post(
-            "/tenants/{tenant}/devices/{device}/approve",
-            "approveDevice",
-            "Let in a box that waits",
-            devices::approve,
-        )
-        .role(Operator)
-        .record::<Device>(200),
-        post(
-            "/tenants/{tenant}/devices/{device}/revoke",
-            "revokeDevice",
-            "Admit a box no more; the answer says which proxies have confirmed",
-            revoking::member::<Device>,
-        )
-        .role(Operator)
-        .takes::<revoking::Reason>()
-        .gives::<revoking::Revoked>(200),
-        post(
-            "/tenants/{tenant}/devices/{device}/watch",
-            "watchDevice",
-            "Ask for figures 5 times a second for 30 s",
-            devices::watch,
-        )
-        .role(Crew),
-        get(
-            "/tenants/{tenant}/devices/{device}/report",
-            "getReport",
-            "What a box said of itself last",
-            devices::report,
-        )
-        .role(Viewer)
-        .gives::<Report>(200),
-        get(
-            "/tenants/{tenant}/devices/{device}/sessions",
-            "listBoxSessions",
-            "Where a box was connected, the latest first",
-            devices::sessions,
-        )
-        .role(Viewer)
-        .all::<BoxSession>(),
-        get(
-            "/tenants/{tenant}/devices/{device}/samples",
-            "listSamples",
-            "Figures of a box over time",
-            devices::samples,
-        )
-        .role(Viewer)
-        .page::<Sample>(),
-    ]
+routes! { of_all below "":
+    POST "/sessions" logIn "Log in; the answer sets a cookie"
+        [Password] sessions::log_in: sessions::LogIn => One(201, sessions::Session);
+    POST "/sessions/oidc" beginSignIn
+        "Say where to sign in by OpenID Connect; the answer sets a cookie"
+        [Password] sign_in::begin: sign_in::BeginSignIn => One(201, sign_in::SignIn);
+    GET "/sessions/oidc/callback" finishSignIn
+        "Where the issuer leads a browser back to; the answer sets a cookie and leads to /"
+        [Password] sign_in::callback => Moved;
+    POST "/sessions/oidc/code" redeemCode
+        "Log in by what the issuer has handed to a program; the answer sets a cookie"
+        [Password] sign_in::redeem: sign_in::Code => One(201, sessions::Session);
+    GET "/sessions/current" whoAmI "Who asks"
+        [Anybody] sessions::current => One(200, sessions::Session);
+    DELETE "/sessions/current" logOut "Log out" [Anybody] sessions::log_out => Nothing;
+
+    GET "/tenants" listTenants "The tenants that the caller may see"
+        [Viewer] tenants::list => Records(Tenant);
+    POST "/tenants" createTenant "Make a tenant"
+        [Host(Owner)] tenants::create: tenants::NewTenant => Record(201, Tenant);
+
+    GET "/openapi.json" openApi "This interface as OpenAPI" [Nothing] changes::openapi => Object;
 }
 
-fn token_routes() -> Vec<Route> {
-    use Role::Operator;
-    vec![
-        get("/tenants/{tenant}/tokens", "listTokens", "The tokens", records::list::<Token>)
-            .role(Operator)
-            .records::<Token>(),
-        post(
-            "/tenants/{tenant}/tokens",
-            "createToken",
-            "Make a token by which boxes join; it is shown once",
-            tokens::create,
-        )
-        .role(Operator)
-        .takes::<tokens::NewToken>()
-        .gives::<tokens::MadeToken>(201),
-        get("/tenants/{tenant}/tokens/{id}", "getToken", "A token", records::one::<Token>)
-            .role(Operator)
-            .record::<Token>(200),
-        delete(
-            "/tenants/{tenant}/tokens/{id}",
-            "deleteToken",
-            "Take a token away",
-            records::remove::<Token>,
-        )
-        .role(Operator)
-        .if_match(),
-    ]
-}
+routes! { of_tenant below "/tenants/{tenant}":
+    GET "" getTenant "A tenant" [Viewer] records::one::<Tenant> => Record(200, Tenant);
+    PUT "" replaceTenant "Change a tenant"
+        [Host(Owner)] records::replace::<Tenant>: TenantSettings => Record(200, Tenant), if_match;
+    DELETE "" deleteTenant "Remove an empty tenant"
+        [Host(Owner)] tenants::remove => Nothing, if_match;
 
-fn delegate_routes() -> Vec<Route> {
-    use Role::Operator;
-    vec![
-        get("/tenants/{tenant}/delegates", "listDelegates", "Who signs", records::list::<Delegate>)
-            .role(Operator)
-            .records::<Delegate>(),
-        post(
-            "/tenants/{tenant}/delegates",
-            "createDelegate",
-            "Put in a key that the root has signed to sign for others, where the root is elsewhere",
-            delegates::create,
-        )
-        .role(Operator)
-        .takes::<delegates::NewDelegate>()
-        .record::<Delegate>(201),
-        get("/tenants/{tenant}/delegates/{id}", "getDelegate", "One", records::one::<Delegate>)
-            .role(Operator)
-            .record::<Delegate>(200),
-        post(
-            "/tenants/{tenant}/delegates/{id}/revoke",
-            "revokeDelegate",
-            "Let a delegate sign no more, and admit nobody whom it has signed for",
-            revoking::delegate,
-        )
-        .role(Operator)
-        .takes::<revoking::Reason>()
-        .gives::<revoking::Revoked>(200),
-    ]
-}
+    GET "/users" listUsers "The people" [Owner] records::list::<Person> => Records(Person);
+    POST "/users" createUser "Add somebody"
+        [Owner] people::create: people::NewPerson => Record(201, Person);
+    GET "/users/{id}" getUser "Somebody" [Owner] records::one::<Person> => Record(200, Person);
+    PUT "/users/{id}" replaceUser "Change a role"
+        [Owner] people::replace: PersonSettings => Record(200, Person), if_match;
+    DELETE "/users/{id}" deleteUser "Remove somebody" [Owner] people::remove => Nothing, if_match;
+    PUT "/users/{id}/password" setPassword "Set a password; all logins of the person end"
+        [Owner] people::set_password: people::NewPassword => Nothing;
 
-fn pool_routes() -> Vec<Route> {
-    use Role::{Operator, Viewer};
-    vec![
-        get("/tenants/{tenant}/pools", "listPools", "The pools", records::list::<Pool>)
-            .role(Viewer)
-            .records::<Pool>(),
-        post("/tenants/{tenant}/pools", "createPool", "Make a pool", records::create::<Pool>)
-            .role(Operator)
-            .takes_called::<records::New<PoolSettings>>("NewPool")
-            .record::<Pool>(201),
-        get("/tenants/{tenant}/pools/{id}", "getPool", "A pool", records::one::<Pool>)
-            .role(Viewer)
-            .record::<Pool>(200),
-        put("/tenants/{tenant}/pools/{id}", "replacePool", "Change", records::replace::<Pool>)
-            .role(Operator)
-            .takes::<PoolSettings>()
-            .record::<Pool>(200)
-            .if_match(),
-        delete("/tenants/{tenant}/pools/{id}", "deletePool", "Remove", records::remove::<Pool>)
-            .role(Operator)
-            .if_match(),
-    ]
-}
+    GET "/api-keys" listApiKeys "The API keys" [Owner] records::list::<ApiKey> => Records(ApiKey);
+    POST "/api-keys" createApiKey
+        "Make an API key, or a link that expires; its secret is shown once"
+        [Owner] people::create_key: people::NewApiKey => One(201, people::MadeApiKey);
+    GET "/api-keys/{id}" getApiKey "An API key, without secret"
+        [Owner] records::one::<ApiKey> => Record(200, ApiKey);
+    DELETE "/api-keys/{id}" deleteApiKey "Take an API key away"
+        [Owner] records::remove::<ApiKey> => Nothing, if_match;
 
-fn proxy_routes() -> Vec<Route> {
-    use Role::{Operator, Viewer};
-    vec![
-        get("/tenants/{tenant}/proxies", "listProxies", "The proxies", records::list::<Proxy>)
-            .role(Viewer)
-            .records::<Proxy>(),
-        post(
-            "/tenants/{tenant}/proxies",
-            "createProxy",
-            "Admit a proxy or anchor by key",
-            records::create::<Proxy>,
-        )
-        .role(Operator)
-        .takes_called::<records::New<ProxySettings>>("NewProxy")
-        .record::<Proxy>(201),
-        get("/tenants/{tenant}/proxies/{id}", "getProxy", "A proxy", records::one::<Proxy>)
-            .role(Viewer)
-            .record::<Proxy>(200),
-        put("/tenants/{tenant}/proxies/{id}", "replaceProxy", "Change", records::replace::<Proxy>)
-            .role(Operator)
-            .takes::<ProxySettings>()
-            .record::<Proxy>(200)
-            .if_match(),
-        delete(
-            "/tenants/{tenant}/proxies/{id}",
-            "deleteProxy",
-            "Forget a proxy or anchor that was drained or revoked, and is gone",
-            proxies::remove,
-        )
-        .role(Operator)
-        .if_match(),
-        post(
-            "/tenants/{tenant}/proxies/{id}/drain",
-            "drainProxy",
-            "Give a proxy no more boxes, and let those that it has move away",
-            devices::drain,
-        )
-        .role(Operator)
-        .takes::<devices::Drain>()
-        .record::<Proxy>(200),
-        post(
-            "/tenants/{tenant}/proxies/{id}/revoke",
-            "revokeProxy",
-            "Admit a proxy or anchor no more",
-            revoking::member::<Proxy>,
-        )
-        .role(Operator)
-        .takes::<revoking::Reason>()
-        .gives::<revoking::Revoked>(200),
-        get(
-            "/tenants/{tenant}/proxy-status",
-            "listProxyStatus",
-            "Which proxies are there, since when, and how loaded",
-            devices::proxy_status,
-        )
-        .role(Viewer)
-        .all::<crate::store::ProxyStatus>(),
-    ]
-}
+    GET "/devices" listDevices "The boxes" [Viewer] records::list::<Device> => Records(Device);
+    POST "/devices" createDevice "Admit a box by key"
+        [Operator] devices::create: devices::NewDevice => Record(201, Device);
+    GET "/devices/{device}" getDevice "A box"
+        [Viewer] records::one::<Device> => Record(200, Device);
+    PUT "/devices/{device}" replaceDevice "Change"
+        [Operator] records::replace::<Device>: DeviceSettings => Record(200, Device), if_match;
+    POST "/devices/{device}/approve" approveDevice "Let in a box that waits"
+        [Operator] devices::approve => Record(200, Device);
+    POST "/devices/{device}/revoke" revokeDevice
+        "Admit a box no more; the answer says which proxies have confirmed"
+        [Operator] revoking::member::<Device>: revoking::Reason => One(200, revoking::Revoked);
+    POST "/devices/{device}/watch" watchDevice "Ask for figures 5 times a second for 30 s"
+        [Crew] devices::watch => Nothing;
+    GET "/devices/{device}/report" getReport "What a box said of itself last"
+        [Viewer] devices::report => One(200, Report);
+    GET "/devices/{device}/sessions" listBoxSessions "Where a box was connected, the latest first"
+        [Viewer] devices::sessions => All(BoxSession);
+    GET "/devices/{device}/samples" listSamples "Figures of a box over time"
+        [Viewer] devices::samples => Page(Sample);
 
-fn config_routes() -> Vec<Route> {
-    use Role::{Operator, Viewer};
-    vec![
-        get("/tenants/{tenant}/configs", "listConfigs", "Versions", records::list::<Config>)
-            .role(Viewer)
-            .records::<Config>(),
-        post(
-            "/tenants/{tenant}/configs",
-            "createConfig",
-            "Write the next version of a configuration",
-            configs::create,
-        )
-        .role(Operator)
-        .takes::<ConfigSettings>()
-        .record::<Config>(201),
-        get("/tenants/{tenant}/configs/{id}", "getConfig", "A version", records::one::<Config>)
-            .role(Viewer)
-            .record::<Config>(200),
-        get(
-            "/tenants/{tenant}/configs/{id}/approval",
-            "getApproval",
-            "What a person signs so that a configuration counts",
-            configs::approval,
-        )
-        .role(Viewer)
-        .gives::<configs::Approvable>(200),
-        post(
-            "/tenants/{tenant}/configs/{id}/approval",
-            "approveConfig",
-            "Put in the approval of one whom the root names for it",
-            configs::approve,
-        )
-        .role(Operator)
-        .takes::<configs::SignedApproval>()
-        .record::<Config>(200),
-    ]
-}
+    GET "/tokens" listTokens "The tokens" [Operator] records::list::<Token> => Records(Token);
+    POST "/tokens" createToken "Make a token by which boxes join; it is shown once"
+        [Operator] tokens::create: tokens::NewToken => One(201, tokens::MadeToken);
+    GET "/tokens/{id}" getToken "A token" [Operator] records::one::<Token> => Record(200, Token);
+    DELETE "/tokens/{id}" deleteToken "Take a token away"
+        [Operator] records::remove::<Token> => Nothing, if_match;
 
-fn rollout_routes() -> Vec<Route> {
-    use Role::{Operator, Viewer};
-    vec![
-        get("/tenants/{tenant}/rollouts", "listRollouts", "Roll-outs", records::list::<Rollout>)
-            .role(Viewer)
-            .records::<Rollout>(),
-        post(
-            "/tenants/{tenant}/rollouts",
-            "createRollout",
-            "Bring a configuration to boxes, wave by wave",
-            records::create::<Rollout>,
-        )
-        .role(Operator)
-        .takes_called::<records::New<RolloutSettings>>("NewRollout")
-        .record::<Rollout>(201),
-        get("/tenants/{tenant}/rollouts/{id}", "getRollout", "One", records::one::<Rollout>)
-            .role(Viewer)
-            .record::<Rollout>(200),
-        put(
-            "/tenants/{tenant}/rollouts/{id}",
-            "replaceRollout",
-            "Pause a roll-out, go on with it, or take it back",
-            records::replace::<Rollout>,
-        )
-        .role(Operator)
-        .takes::<RolloutSettings>()
-        .record::<Rollout>(200)
-        .if_match(),
-    ]
-}
+    GET "/delegates" listDelegates "Who signs"
+        [Operator] records::list::<Delegate> => Records(Delegate);
+    POST "/delegates" createDelegate
+        "Put in a key that the root has signed to sign for others, where the root is elsewhere"
+        [Operator] delegates::create: delegates::NewDelegate => Record(201, Delegate);
+    GET "/delegates/{id}" getDelegate "One"
+        [Operator] records::one::<Delegate> => Record(200, Delegate);
+    POST "/delegates/{id}/revoke" revokeDelegate
+        "Let a delegate sign no more, and admit nobody whom it has signed for"
+        [Operator] revoking::delegate: revoking::Reason => One(200, revoking::Revoked);
 
-fn revocation_routes() -> Vec<Route> {
-    use Role::{Operator, Viewer};
-    vec![
-        get("/tenants/{tenant}/revocations", "listRevocations", "Keys", changes::revocations)
-            .role(Viewer)
-            .page::<Revocation>(),
-        post(
-            "/tenants/{tenant}/revocations",
-            "createRevocation",
-            "Revoke a key of the tenant, whatever it was",
-            revoking::key,
-        )
-        .role(Operator)
-        .takes::<revoking::KeyAndReason>()
-        .gives::<revoking::Revoked>(200),
-        get(
-            "/tenants/{tenant}/revocations/{serial}",
-            "getRevocation",
-            "A revocation, and who has confirmed it",
-            revoking::revocation,
-        )
-        .role(Viewer)
-        .gives::<revoking::Revoked>(200),
-    ]
-}
+    GET "/pools" listPools "The pools" [Viewer] records::list::<Pool> => Records(Pool);
+    POST "/pools" createPool "Make a pool"
+        [Operator] records::create::<Pool>: New<PoolSettings> as "NewPool" => Record(201, Pool);
+    GET "/pools/{id}" getPool "A pool" [Viewer] records::one::<Pool> => Record(200, Pool);
+    PUT "/pools/{id}" replacePool "Change"
+        [Operator] records::replace::<Pool>: PoolSettings => Record(200, Pool), if_match;
+    DELETE "/pools/{id}" deletePool "Remove"
+        [Operator] records::remove::<Pool> => Nothing, if_match;
 
-fn audit_routes() -> Vec<Route> {
-    use Role::Owner;
-    vec![
-        get("/tenants/{tenant}/audit", "listAudit", "Who did what", changes::audit)
-            .role(Owner)
-            .page::<AuditEntry>(),
-        get(
-            "/tenants/{tenant}/audit-check",
-            "checkAudit",
-            "Whether the audit log is what the controller wrote",
-            changes::check,
-        )
-        .role(Owner)
-        .gives::<changes::Checked>(200),
-    ]
-}
+    GET "/proxies" listProxies "The proxies" [Viewer] records::list::<Proxy> => Records(Proxy);
+    POST "/proxies" createProxy "Admit a proxy or anchor by key"
+        [Operator] records::create::<Proxy>: New<ProxySettings> as "NewProxy" => Record(201, Proxy);
+    GET "/proxies/{id}" getProxy "A proxy" [Viewer] records::one::<Proxy> => Record(200, Proxy);
+    PUT "/proxies/{id}" replaceProxy "Change"
+        [Operator] records::replace::<Proxy>: ProxySettings => Record(200, Proxy), if_match;
+    DELETE "/proxies/{id}" deleteProxy
+        "Forget a proxy or anchor that was drained or revoked, and is gone"
+        [Operator] proxies::remove => Nothing, if_match;
+    POST "/proxies/{id}/drain" drainProxy
+        "Give a proxy no more boxes, and let those that it has move away"
+        [Operator] devices::drain: devices::Drain => Record(200, Proxy);
+    POST "/proxies/{id}/revoke" revokeProxy "Admit a proxy or anchor no more"
+        [Operator] revoking::member::<Proxy>: revoking::Reason => One(200, revoking::Revoked);
+    GET "/proxy-status" listProxyStatus "Which proxies are there, since when, and how loaded"
+        [Viewer] devices::proxy_status => All(ProxyStatus);
 
-fn live_routes() -> Vec<Route> {
-    use Role::Viewer;
-    vec![
-        get(
-            "/tenants/{tenant}/live",
-            "live",
-            "What changes, as server-sent events; Last-Event-ID goes on where one ended",
-            changes::live,
-        )
-        .role(Viewer)
-        .output(Output::Events),
-        get(
-            "/tenants/{tenant}/devices/{device}/live",
-            "liveDevice",
-            "A box's session, report and figures as they come, as server-sent events",
-            live::device,
-        )
-        .role(Viewer)
-        .output(Output::Events),
-        get("/tenants/{tenant}/state", "getState", "How the fleet is now", changes::state)
-            .role(Viewer)
-            .gives::<FleetState>(200),
-        get("/openapi.json", "openApi", "This interface as OpenAPI", changes::openapi)
-            .needs(Needs::Nothing)
-            .output(Output::Object),
-    ]
+    GET "/configs" listConfigs "Versions" [Viewer] records::list::<Config> => Records(Config);
+    POST "/configs" createConfig "Write the next version of a configuration"
+        [Operator] configs::create: ConfigSettings => Record(201, Config);
+    GET "/configs/{id}" getConfig "A version"
+        [Viewer] records::one::<Config> => Record(200, Config);
+    GET "/configs/{id}/approval" getApproval "What a person signs so that a configuration counts"
+        [Viewer] configs::approval => One(200, configs::Approvable);
+    POST "/configs/{id}/approval" approveConfig
+        "Put in the approval of one whom the root names for it"
+        [Operator] configs::approve: configs::SignedApproval => Record(200, Config);
+
+    GET "/rollouts" listRollouts "Roll-outs" [Viewer] records::list::<Rollout> => Records(Rollout);
+    POST "/rollouts" createRollout "Bring a configuration to boxes, wave by wave"
+        [Operator] records::create::<Rollout>: New<RolloutSettings> as "NewRollout"
+            => Record(201, Rollout);
+    GET "/rollouts/{id}" getRollout "One" [Viewer] records::one::<Rollout> => Record(200, Rollout);
+    PUT "/rollouts/{id}" replaceRollout "Pause a roll-out, go on with it, or take it back"
+        [Operator] records::replace::<Rollout>: RolloutSettings => Record(200, Rollout), if_match;
+
+    GET "/revocations" listRevocations "Keys" [Viewer] changes::revocations => Page(Revocation);
+    POST "/revocations" createRevocation "Revoke a key of the tenant, whatever it was"
+        [Operator] revoking::key: revoking::KeyAndReason => One(200, revoking::Revoked);
+    GET "/revocations/{serial}" getRevocation "A revocation, and who has confirmed it"
+        [Viewer] revoking::revocation => One(200, revoking::Revoked);
+
+    GET "/audit" listAudit "Who did what" [Owner] changes::audit => Page(AuditEntry);
+    GET "/audit-check" checkAudit "Whether the audit log is what the controller wrote"
+        [Owner] changes::check => One(200, changes::Checked);
+
+    GET "/live" live "What changes, as server-sent events; Last-Event-ID goes on where one ended"
+        [Viewer] changes::live => Events;
+    GET "/devices/{device}/live" liveDevice
+        "A box's session, report and figures as they come, as server-sent events"
+        [Viewer] live::device => Events;
+    GET "/state" getState "How the fleet is now" [Viewer] changes::state => One(200, FleetState);
 }
