@@ -23,6 +23,11 @@ pub trait Revocable: Record {
     /// The record marked as revoked.
     fn revoked(self) -> Self;
 
+    /// Whether it is marked as revoked.
+    fn is_revoked(&self) -> bool {
+        self.clone().revoked().columns() == self.columns()
+    }
+
     /// Whether records of this type have addresses.
     const HAS_ADDRESSES: bool = false;
 
@@ -37,14 +42,13 @@ impl Change<'_> {
     /// Marks a record as revoked and frees its addresses; false if it was already.
     /// [`Change::revoke`] revokes its key.
     pub async fn mark_revoked<R: Revocable>(&mut self, before: &Stored<R>) -> Result<bool> {
-        let after = before.record.clone().revoked();
-        if after.columns() == before.record.columns() {
+        if before.record.is_revoked() {
             return Ok(false);
         }
         if R::HAS_ADDRESSES {
             self.free(&before.tenant, before.record.id()).await?;
         }
-        self.update(before, after).await?;
+        self.update(before, before.record.clone().revoked()).await?;
         Ok(true)
     }
 }

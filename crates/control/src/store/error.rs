@@ -2,6 +2,8 @@
 
 use sqlx::error::{DatabaseError, ErrorKind};
 
+use crate::authority::NotSigned;
+
 /// Why a store operation failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -73,6 +75,12 @@ pub fn found<T>(result: Result<T>) -> Result<Option<T>> {
     match result {
         Err(StoreError::NotFound { .. }) => Ok(None),
         other => other.map(Some),
+    }
+}
+
+impl From<NotSigned> for StoreError {
+    fn from(error: NotSigned) -> Self {
+        Self::Refused(error.to_string())
     }
 }
 

@@ -63,8 +63,7 @@ impl Change<'_> {
         public_key: &str,
         reason: &str,
     ) -> Result<Revocation> {
-        let there = self.row(OF_KEY, values![public_key]).await?;
-        match there {
+        match self.row(OF_KEY, values![public_key]).await? {
             Some(row) => revocation(&row),
             None => {
                 self.check_share(tenant).await?;
@@ -115,8 +114,7 @@ impl Change<'_> {
             let text = format!("no more keys can be revoked: {most} are, the most that is held");
             return Err(StoreError::Refused(text));
         }
-        let signed = Authority::revoke(public_key, serial, &previous);
-        let (entry, hash) = signed.map_err(|why| StoreError::Refused(why.to_string()))?;
+        let (entry, hash) = Authority::revoke(public_key, serial, &previous)?;
         let values = values![tenant, serial, self.now_ms, public_key, reason, &entry, &hash];
         self.execute(ADD, values).await?;
         let made = Revocation {

@@ -20,7 +20,7 @@ use sqlx::AssertSqlSafe;
 
 use self::postgres::Postgres;
 use super::*;
-use crate::authority::{Authority, NotSigned};
+use crate::authority::{Authority, Root};
 use crate::keys;
 use crate::model::{
     Device, DeviceSettings, DeviceState, Limits, Pool, PoolSettings, Proxy, ProxyRole,
@@ -118,6 +118,10 @@ impl World {
         Ok(made)
     }
 
+    async fn enrol(&self, secret: &str, seed: u8) -> Result<Stored<Device>> {
+        self.store.enrol(&enrolment(secret, seed), NOW, &nobody()).await
+    }
+
     async fn token(&self, tenant: &str, settings: TokenSettings) -> String {
         let secret = keys::secret();
         let token = Token {
@@ -136,9 +140,10 @@ pub(crate) fn controller() -> StoreKeys {
     StoreKeys::new(&Identity::from_seed([7; 32]))
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "as one who could sign")]
-fn nobody(_: &str, _: &Device) -> Result<Option<String>, NotSigned> {
-    Ok(None)
+/// Signs for nobody.
+fn nobody() -> Authority {
+    let [controller, root] = [7, 8].map(|seed| Identity::from_seed([seed; 32]));
+    Authority::new(controller, Root::Elsewhere(root.public_key()), Vec::new())
 }
 
 fn actor() -> Actor {
@@ -270,7 +275,7 @@ fn a_row_that_was_altered_in_the_database_is_refused() {
             world.tamper("DROP TABLE kept").await;
         }
         world.tamper("UPDATE token SET uses_left = 1000").await;
-        let error = world.store.enrol(&enrolment(&secret, 5), NOW, nobody).await.unwrap_err();
+        let error = world.enrol(&secret, 5).await.unwrap_err();
         assert!(matches!(error, StoreError::Altered { .. }), "{error}");
     });
 }

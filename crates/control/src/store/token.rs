@@ -1,18 +1,19 @@
-//! Joining by a token: as often as it allows, and once for each key.
+//! Joining by a token: as often as it allows, and once for each key. Each key that a delegate signs
+//! for counts at it and at the delegates above it.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use sqlx::Row as _;
 
 use super::sql::values;
-use super::{Actor, Change, Delegated, Record, Result, Store, StoreError, Stored};
-use crate::authority::NotSigned;
+use super::{Actor, Change, Record, Result, Revocable, Store, StoreError, Stored, found};
+use crate::authority::Authority;
 use crate::keys;
 use crate::model::{
-    Device, DeviceSettings, DeviceState, Proxy, ProxyRole, ProxySettings, ProxyState,
-    Settings as _, Tenant, Token, TokenRole, slug,
+    Delegate, Device, DeviceSettings, DeviceState, Proxy, ProxyRole, ProxySettings, ProxyState,
+    Settings as _, Tenant, Token, TokenRole, TokenSettings, slug,
 };
 
 /// A request to join.
@@ -28,43 +29,45 @@ pub struct Enrolment {
     pub delegated: Option<Delegated>,
 }
 
-/// A joined box.
-#[derive(Clone, Debug)]
-pub struct Enrolled {
-    /// The record of the box.
-    pub device: Stored<Device>,
-    /// Whether the same key had joined before, which costs no use.
-    pub again: bool,
+/// The chain of delegates of a joining key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delegated {
+    /// The requested tenant.
+    pub tenant: String,
+    /// The delegates' keys; the last one has signed for the joining key.
+    pub keys: Vec<String>,
+    /// The tags that the chain gives.
+    pub tags: BTreeSet<String>,
+    /// The whole chain, as JSON, with verified signatures.
+    pub chain: String,
 }
 
 impl Store {
-    /// Admits a box by a token; `admit` signs its statement, unless the token asks for approval.
-    /// [`StoreError::Refused`] for an unknown, used up or expired token, or a revoked key.
+    /// Admits a box by a token; a key that joined before costs no use. `authority` signs its
+    /// statement, unless the token asks for approval. [`StoreError::Refused`] for an unknown, used
+    /// up or expired token, or a revoked key.
     pub async fn enrol(
         &self,
         enrolment: &Enrolment,
         now_ms: i64,
-        admit: impl Fn(&str, &Device) -> Result<Option<String>, NotSigned> + Send,
-    ) -> Result<Enrolled> {
+        authority: &Authority,
+    ) -> Result<Stored<Device>> {
         let (tenant, hash, mut change) = self.by_token(enrolment, now_ms).await?;
-        let enrolled = change.enrol(&tenant, &hash, enrolment, admit).await?;
+        let enrolled = change.enrol(&tenant, &hash, enrolment, authority).await?;
         change.commit().await?;
         Ok(enrolled)
     }
 
-    /// Admits a proxy or an anchor that listens at `addresses`; the second argument of `admit` says
-    /// whether it may serve all tenants. Errors as of [`Store::enrol`].
+    /// Admits a proxy or an anchor that listens at `addresses`. Errors as of [`Store::enrol`].
     pub async fn enrol_proxy(
         &self,
         enrolment: &Enrolment,
-        role: ProxyRole,
-        addresses: Vec<SocketAddr>,
+        as_what: (ProxyRole, Vec<SocketAddr>),
         now_ms: i64,
-        admit: impl Fn(&str, bool, &Proxy) -> Result<Option<String>, NotSigned> + Send,
+        authority: &Authority,
     ) -> Result<Stored<Proxy>> {
         let (tenant, hash, mut change) = self.by_token(enrolment, now_ms).await?;
-        let as_what = (role, addresses);
-        let enrolled = change.enrol_proxy(&tenant, &hash, enrolment, as_what, admit).await?;
+        let enrolled = change.enrol_proxy(&tenant, &hash, enrolment, as_what, authority).await?;
         change.commit().await?;
         Ok(enrolled)
     }
@@ -76,11 +79,8 @@ impl Store {
     ) -> Result<(String, String, Change<'_>)> {
         let hash = keys::hash(&enrolment.secret);
         // Unknown tokens are refused without the lock of changes.
-        let token = match self.find::<Token>("hash", &hash).await {
-            Err(StoreError::NotFound { .. }) => {
-                return Err(StoreError::Refused("the token is not known here".to_owned()));
-            }
-            other => other?,
+        let Some(token) = found(self.find::<Token>("hash", &hash).await)? else {
+            return refused("the token is not known here");
         };
         let actor = Actor::new(format!("token:{}", token.record.id));
         Ok((token.tenant, hash, self.change(actor, now_ms).await?))
@@ -93,57 +93,37 @@ impl Change<'_> {
         tenant: &str,
         hash: &str,
         enrolment: &Enrolment,
-        admit: impl Fn(&str, &Device) -> Result<Option<String>, NotSigned>,
-    ) -> Result<Enrolled> {
-        let refused = |why: &str| Err(StoreError::Refused(why.to_owned()));
-        match self.find::<Device>("public_key", &enrolment.public_key).await {
-            Ok(device) if device.tenant != tenant => {
-                return refused("the key belongs to another box");
-            }
-            Ok(device) if device.record.state == DeviceState::Revoked => {
-                return refused("the key was revoked");
-            }
-            Ok(device) => return Ok(Enrolled { device, again: true }),
-            Err(StoreError::NotFound { .. }) => {}
-            Err(error) => return Err(error),
+        authority: &Authority,
+    ) -> Result<Stored<Device>> {
+        let known = self.known::<Device>(tenant, enrolment, |_| true, "another box").await?;
+        if let Some(device) = known {
+            return Ok(device);
         }
-        if self.is_revoked(&enrolment.public_key).await? {
-            return refused("the key was revoked");
-        }
-        let token = self.use_token(tenant, hash, TokenRole::Box).await?;
-        let said = enrolment.delegated.as_ref();
-        let said = self.take_delegated(tenant, &token.record.settings, said).await?;
-        let owner = self.get::<Tenant>(tenant, tenant).await?;
-        let max = owner.record.settings.limits.devices_max;
-        if self.count::<Device>(tenant).await? >= i64::from(max) {
+        let (token, statement, delegates) =
+            self.take(tenant, hash, TokenRole::Box, enrolment).await?;
+        let owner = self.get::<Tenant>(tenant, tenant).await?.record.settings;
+        if self.count::<Device>(tenant).await? >= i64::from(owner.limits.devices_max) {
             return refused("the tenant has as many boxes as it may");
         }
-        let id = self.free_name::<Device>(tenant, enrolment, "box").await?;
-        let state = match token.record.settings.approval {
-            true => DeviceState::Pending,
-            false => DeviceState::Active,
-        };
-        let addresses = self.free_addresses(tenant, &owner.record.settings.prefixes).await?;
+        let settings = DeviceSettings { tags: token.settings.tags, ..DeviceSettings::default() };
         let mut device = Device {
-            id,
+            id: self.free_name::<Device>(tenant, enrolment, "box").await?,
             public_key: enrolment.public_key.clone(),
-            state,
-            addresses,
-            token: Some(token.record.id),
-            pool: token.record.settings.pool,
-            statement: said.map(|it| it.chain.clone()),
-            delegates: said.map(|it| it.keys.clone()).unwrap_or_default(),
-            settings: DeviceSettings {
-                tags: token.record.settings.tags,
-                ..DeviceSettings::default()
+            state: match token.settings.approval {
+                true => DeviceState::Pending,
+                false => DeviceState::Active,
             },
+            addresses: self.free_addresses(tenant, &owner.prefixes).await?,
+            token: Some(token.id),
+            pool: token.settings.pool,
+            statement,
+            delegates,
+            settings,
         };
         if device.state == DeviceState::Active && device.statement.is_none() {
-            let signed = admit(tenant, &device);
-            device.statement = signed.map_err(|why| StoreError::Refused(why.to_string()))?;
+            device.statement = authority.admit_device(tenant, &device)?;
         }
-        let device = self.admit(tenant, device).await?;
-        Ok(Enrolled { device, again: false })
+        self.admit(tenant, device).await
     }
 
     /// Inserts a device and its addresses; errors as of [`Change::insert`].
@@ -162,52 +142,119 @@ impl Change<'_> {
         hash: &str,
         enrolment: &Enrolment,
         (role, addresses): (ProxyRole, Vec<SocketAddr>),
-        admit: impl Fn(&str, bool, &Proxy) -> Result<Option<String>, NotSigned>,
+        authority: &Authority,
     ) -> Result<Stored<Proxy>> {
-        let refused = |why: &str| Err(StoreError::Refused(why.to_owned()));
-        match self.find::<Proxy>("public_key", &enrolment.public_key).await {
-            Ok(proxy) if proxy.tenant != tenant || proxy.record.settings.role != role => {
-                return refused("the key belongs to another proxy or anchor");
-            }
-            Ok(proxy) if proxy.record.state == ProxyState::Revoked => {
-                return refused("the key was revoked");
-            }
-            Ok(proxy) => return Ok(proxy),
-            Err(StoreError::NotFound { .. }) => {}
-            Err(error) => return Err(error),
+        let is_it = |proxy: &Proxy| proxy.settings.role == role;
+        let known = self.known(tenant, enrolment, is_it, "another proxy or anchor").await?;
+        if let Some(proxy) = known {
+            return Ok(proxy);
         }
-        if self.is_revoked(&enrolment.public_key).await? {
-            return refused("the key was revoked");
-        }
-        let wanted = match role {
-            ProxyRole::Proxy => TokenRole::Proxy,
-            ProxyRole::Anchor => TokenRole::Anchor,
+        let (wanted, fallback) = match role {
+            ProxyRole::Proxy => (TokenRole::Proxy, "proxy"),
+            ProxyRole::Anchor => (TokenRole::Anchor, "anchor"),
         };
-        let token = self.use_token(tenant, hash, wanted).await?.record;
-        let said = enrolment.delegated.as_ref();
-        let said = self.take_delegated(tenant, &token.settings, said).await?;
+        let (token, statement, delegates) = self.take(tenant, hash, wanted, enrolment).await?;
         if self.count::<Proxy>(tenant).await? >= PROXIES_MAX {
             return refused("the tenant has as many proxies as it may");
         }
-        let fallback = if role == ProxyRole::Anchor { "anchor" } else { "proxy" };
         let id = self.free_name::<Proxy>(tenant, enrolment, fallback).await?;
         let public_key = enrolment.public_key.clone();
-        let (pool, devices_max) = (token.settings.pool, None);
-        let title = String::new();
+        let (title, pool, devices_max) = (String::new(), token.settings.pool, None);
         let settings = ProxySettings { title, role, public_key, addresses, pool, devices_max };
         settings.validate().map_err(StoreError::Refused)?;
-        let (statement, delegates) = match said {
-            Some(said) => (Some(said.chain.clone()), said.keys.clone()),
-            None => (None, Vec::new()),
-        };
         let mut proxy = Proxy { id, state: ProxyState::Active, statement, delegates, settings };
         if proxy.statement.is_none() {
             // Proxies of the host tenant serve all, as when people create them.
             let shared = self.get::<Tenant>(tenant, tenant).await?.record.host;
-            let signed = admit(tenant, shared, &proxy);
-            proxy.statement = signed.map_err(|why| StoreError::Refused(why.to_string()))?;
+            proxy.statement = authority.admit_proxy(tenant, shared, &proxy)?;
         }
         self.insert(tenant, proxy).await
+    }
+
+    /// The record with the joining key, if it joined before. Refuses a revoked key, and one of
+    /// another record.
+    async fn known<R: Revocable>(
+        &mut self,
+        tenant: &str,
+        enrolment: &Enrolment,
+        is_it: impl Fn(&R) -> bool,
+        other: &str,
+    ) -> Result<Option<Stored<R>>> {
+        let key = &enrolment.public_key;
+        match found(self.find::<R>("public_key", key).await)? {
+            Some(it) if it.tenant != tenant || !is_it(&it.record) => {
+                refused(format!("the key belongs to {other}"))
+            }
+            Some(it) if it.record.is_revoked() => refused("the key was revoked"),
+            None if self.is_revoked(key).await? => refused("the key was revoked"),
+            known => Ok(known),
+        }
+    }
+
+    /// Takes a use of the token and of its delegates. Returns the token, and statement and
+    /// delegates of the joining key.
+    async fn take(
+        &mut self,
+        tenant: &str,
+        hash: &str,
+        role: TokenRole,
+        enrolment: &Enrolment,
+    ) -> Result<(Token, Option<String>, Vec<String>)> {
+        let token = self.use_token(tenant, hash, role).await?.record;
+        let said = enrolment.delegated.as_ref();
+        let said = self.take_delegated(tenant, &token.settings, said).await?;
+        let said = said.map(|it| (it.chain.clone(), it.keys.clone())).unzip();
+        Ok((token, said.0, said.1.unwrap_or_default()))
+    }
+
+    /// Takes a use of each delegate that has signed for a key that came by this token; `None` if
+    /// the token has none. [`StoreError::Refused`] if one of them is used up, revoked, or not
+    /// allowed to.
+    async fn take_delegated<'d>(
+        &mut self,
+        tenant: &str,
+        token: &TokenSettings,
+        delegated: Option<&'d Delegated>,
+    ) -> Result<Option<&'d Delegated>> {
+        let (wanted, delegated) = match (&token.delegate, delegated) {
+            (None, None) => return Ok(None),
+            (Some(wanted), Some(delegated)) => (wanted, delegated),
+            (None, Some(_)) => return refused("the token was made without a delegate"),
+            (Some(wanted), None) => {
+                return refused(format!(
+                    "the token lacks its delegate {wanted}: hand over the text that \
+                     `roadweave fleet token create --delegate` prints"
+                ));
+            }
+        };
+        let tags: BTreeSet<String> = token.tags.iter().cloned().collect();
+        if delegated.tenant != tenant || delegated.tags != tags {
+            return refused("the chain is for another tenant, or gives other tags");
+        }
+        // A chain without delegates is signed by a root, not by the token's delegate.
+        let Some(last) = delegated.keys.last() else {
+            return refused("no delegate has signed for it");
+        };
+        for key in &delegated.keys {
+            let before = found(self.find::<Delegate>("public_key", key).await)?;
+            let Some(before) = before.filter(|it| it.tenant == tenant) else {
+                return refused(format!("no delegate of this tenant has the key {key}"));
+            };
+            let Delegate { id, uses, used, .. } = &before.record;
+            // The record of a restored database may be older than the revocation.
+            if before.record.is_revoked() || self.is_revoked(key).await? {
+                return refused(format!("the delegate {id} was revoked"));
+            }
+            if uses.is_some_and(|most| *used >= most) {
+                return refused(format!("the delegate {id} has signed for as many as it may"));
+            }
+            if key == last && id != wanted {
+                return refused(format!("the token is for the delegate {wanted}, not {id}"));
+            }
+            let used = used.saturating_add(1);
+            self.update(&before, Delegate { used, ..before.record.clone() }).await?;
+        }
+        Ok(Some(delegated))
     }
 
     async fn use_token(
@@ -217,7 +264,6 @@ impl Change<'_> {
         role: TokenRole,
     ) -> Result<Stored<Token>> {
         let before = self.find::<Token>("hash", hash).await?;
-        let refused = |why: &str| Err(StoreError::Refused(why.to_owned()));
         if before.record.settings.role != role {
             return refused(match before.record.settings.role {
                 TokenRole::Box => "the token is for boxes",
@@ -252,18 +298,14 @@ impl Change<'_> {
     ) -> Result<String> {
         let made_up = || format!("{fallback}-{}", &keys::identifier()[..8]);
         // A delegate's statement has the requested name.
-        let unsigned = || {
-            let text = "the name is taken, or is none: choose another with --name";
-            Err(StoreError::Refused(text.to_owned()))
-        };
+        let unsigned = || refused("the name is taken, or is none: choose another with --name");
         let Some(name) = enrolment.name.clone().filter(|name| slug(name).is_ok()) else {
             return if enrolment.delegated.is_some() { unsigned() } else { Ok(made_up()) };
         };
-        match self.get::<R>(tenant, &name).await {
-            Err(StoreError::NotFound { .. }) => Ok(name),
-            Ok(_) if enrolment.delegated.is_some() => unsigned(),
-            Ok(_) => Ok(made_up()),
-            Err(error) => Err(error),
+        match found(self.get::<R>(tenant, &name).await)? {
+            None => Ok(name),
+            Some(_) if enrolment.delegated.is_some() => unsigned(),
+            Some(_) => Ok(made_up()),
         }
     }
 
@@ -292,6 +334,10 @@ impl Change<'_> {
         });
         free.collect()
     }
+}
+
+fn refused<T>(why: impl Into<String>) -> Result<T> {
+    Err(StoreError::Refused(why.into()))
 }
 
 const PROXIES_MAX: i64 = 1_000;

@@ -101,9 +101,8 @@ pub(super) async fn join(
     };
     let delegated = Some(delegated);
     let enrolment = Enrolment { name, delegated, ..enrolment(&String::from(token.secret), seed) };
-    let admit = |tenant: &str, device: &Device| api.app.authority.admit_device(tenant, device);
-    let enrolled = api.app.store.enrol(&enrolment, now_ms(), admit).await;
-    enrolled.map(|it| it.device.record).map_err(|error| error.to_string())
+    let enrolled = api.app.store.enrol(&enrolment, now_ms(), &api.app.authority).await;
+    enrolled.map(|it| it.record).map_err(|error| error.to_string())
 }
 
 pub(super) async fn token(api: &Api, delegate: &str, uses: u32) -> String {
@@ -214,8 +213,8 @@ fn a_delegate_signs_for_as_many_as_it_may_however_many_others_it_makes() {
         assert_eq!(used, 2);
         let token: JoinToken = first.parse().unwrap();
         let bare = enrolment(&String::from(token.secret), 4);
-        let admit = |tenant: &str, device: &Device| api.app.authority.admit_device(tenant, device);
-        let error = api.app.store.enrol(&bare, now_ms(), admit).await.unwrap_err().to_string();
+        let App { store, authority, .. } = &*api.app;
+        let error = store.enrol(&bare, now_ms(), authority).await.unwrap_err().to_string();
         assert!(error.contains("lacks its delegate"), "{error}");
         let left = api.get("/tokens").send().await.body["items"].clone();
         let left = left.as_array().unwrap().iter().map(|it| it["uses_left"].as_i64().unwrap());

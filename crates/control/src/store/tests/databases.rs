@@ -7,7 +7,7 @@ fn a_backup_is_restored_whole_or_not_at_all_into_either_database() {
     on_both(|world| async move {
         world.tenant("tram").await;
         let secret = world.token("tram", uses(2)).await;
-        world.store.enrol(&enrolment(&secret, 1), NOW, nobody).await.unwrap();
+        world.enrol(&secret, 1).await.unwrap();
         world.insert("tram", proxy("fra-1", 20)).await.unwrap();
         let found = world.store.find::<Device>("public_key", &key(1)).await.unwrap();
         let device = found.record.id;
@@ -44,8 +44,8 @@ fn a_backup_is_restored_whole_or_not_at_all_into_either_database() {
                 target.store.verify_audit("tram", None).await.unwrap(),
                 world.store.verify_audit("tram", None).await.unwrap()
             );
-            assert!(!target.store.enrol(&enrolment(&secret, 2), NOW, nobody).await.unwrap().again);
-            assert!(target.store.enrol(&enrolment(&secret, 3), NOW, nobody).await.is_err());
+            target.enrol(&secret, 2).await.unwrap();
+            assert!(target.enrol(&secret, 3).await.is_err());
         }
     });
 }

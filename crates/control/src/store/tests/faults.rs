@@ -169,12 +169,12 @@ fn a_token_that_was_deleted_lets_in_nobody_and_takes_nobody_with_it() {
     on_both(|world| async move {
         world.tenant("tram").await;
         let secret = world.token("tram", uses(5)).await;
-        let before = world.store.enrol(&enrolment(&secret, 1), NOW, nobody).await.unwrap().device;
+        let before = world.enrol(&secret, 1).await.unwrap();
         let token = world.store.find::<Token>("hash", &keys::hash(&secret)).await.unwrap();
         let mut change = world.store.change(actor(), NOW).await.unwrap();
         change.remove(&token).await.unwrap();
         change.commit().await.unwrap();
-        let refused = world.store.enrol(&enrolment(&secret, 2), NOW, nobody).await.unwrap_err();
+        let refused = world.enrol(&secret, 2).await.unwrap_err();
         assert_eq!(refused.to_string(), "the token is not known here");
         let found = world.store.get::<Device>("tram", &before.record.id).await.unwrap();
         assert_eq!(found, before);

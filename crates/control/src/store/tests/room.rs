@@ -12,8 +12,8 @@ fn who_was_revoked_takes_nobodys_place() {
         let gone = Device { state: DeviceState::Revoked, ..device("bus-1", 1) };
         world.insert("tram", gone).await.unwrap();
         let secret = world.token("tram", uses(3)).await;
-        assert!(world.store.enrol(&enrolment(&secret, 2), NOW, nobody).await.is_ok());
-        let error = world.store.enrol(&enrolment(&secret, 3), NOW, nobody).await.unwrap_err();
+        assert!(world.enrol(&secret, 2).await.is_ok());
+        let error = world.enrol(&secret, 3).await.unwrap_err();
         assert!(error.to_string().contains("as many boxes"), "{error}");
         for (id, seed, state) in
             [("fra-1", 20, ProxyState::Revoked), ("fra-2", 21, ProxyState::Draining)]

@@ -9,8 +9,9 @@ use roadweave_fleet::{Chain, Desk, Join, Name, Role, Scope};
 use super::{Keeper, StreamPeer, keys_of};
 use crate::authority::NotSigned;
 use crate::clock::now_ms;
-use crate::model::{Device, DeviceState, Proxy, ProxyRole};
+use crate::model::{DeviceState, ProxyRole};
 use crate::store::{Delegated, Enrolment, StoreError};
+use crate::streams::Streams;
 
 struct Entry {
     peer: StreamPeer,
@@ -57,9 +58,8 @@ impl Keeper<'_> {
     }
 
     async fn join_box(&self, enrolment: &Enrolment) -> Result<Entry, StoreError> {
-        let authority = &self.streams.authority;
-        let admit = |of: &str, device: &Device| authority.admit_device(of, device);
-        let device = self.streams.store.enrol(enrolment, now_ms(), admit).await?.device;
+        let Streams { store, authority, .. } = self.streams;
+        let device = store.enrol(enrolment, now_ms(), authority).await?;
         Ok(Entry {
             waits: device.record.state == DeviceState::Pending,
             statement: device.record.statement,
@@ -80,11 +80,9 @@ impl Keeper<'_> {
             // The source address is a good default; people can change it.
             addresses.push(SocketAddr::new(self.address.ip().to_canonical(), PROXY_PORT));
         }
-        let authority = &self.streams.authority;
-        let admit =
-            |of: &str, shared: bool, proxy: &Proxy| authority.admit_proxy(of, shared, proxy);
-        let store = &self.streams.store;
-        let proxy = store.enrol_proxy(enrolment, role, addresses, now_ms(), admit).await?;
+        let Streams { store, authority, .. } = self.streams;
+        let as_what = (role, addresses);
+        let proxy = store.enrol_proxy(enrolment, as_what, now_ms(), authority).await?;
         Ok(Entry {
             waits: false,
             statement: proxy.record.statement,
