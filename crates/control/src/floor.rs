@@ -18,12 +18,9 @@ use crate::store::error::StoreError;
 /// What was seen of a database, in a file.
 #[derive(Debug)]
 pub struct Floor {
-    path: Option<PathBuf>,
     /// The epoch that `init` or `restore` has begun; `None` accepts any.
     epoch: Option<i64>,
-    seen: Mutex<Seen>,
-    /// The file's content; locked while it is written.
-    written: Mutex<Seen>,
+    seen: KeptFile<Seen>,
 }
 
 /// The head of the chain of revocations.
@@ -45,41 +42,37 @@ struct Seen {
 impl Floor {
     /// Reads what was seen in this epoch; a missing file is empty.
     pub fn open(path: PathBuf, epoch: i64) -> io::Result<Self> {
-        let seen: Seen = read(&path)?;
-        let seen = if seen.epoch == epoch { seen } else { Seen { epoch, ..Seen::default() } };
-        let written = Mutex::new(seen.clone());
-        Ok(Self { path: Some(path), epoch: Some(epoch), seen: Mutex::new(seen), written })
+        let of_epoch = |seen: Seen| match seen.epoch == epoch {
+            true => seen,
+            false => Seen { epoch, ..Seen::default() },
+        };
+        Ok(Self { epoch: Some(epoch), seen: KeptFile::open(path, of_epoch)? })
     }
 
     /// A guard without file, for any epoch.
     pub fn in_memory() -> Self {
-        let (seen, written) = (Mutex::default(), Mutex::default());
-        Self { path: None, epoch: None, seen, written }
-    }
-
-    fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        Self { epoch: None, seen: KeptFile::default() }
     }
 
     /// The latest change seen.
     pub fn change(&self) -> i64 {
-        self.seen().change
+        self.seen.value().change
     }
 
     /// The head of the revocations seen.
     pub fn revocations(&self) -> ChainEnd {
-        self.seen().revocations.clone()
+        self.seen.value().revocations.clone()
     }
 
     /// Records a change.
     pub fn saw_change(&self, number: i64) {
-        let mut seen = self.seen();
+        let mut seen = self.seen.value();
         seen.change = seen.change.max(number);
     }
 
     /// Records the head of the revocations.
     pub fn saw_revocations(&self, serial: i64, hash: &str) {
-        let mut seen = self.seen();
+        let mut seen = self.seen.value();
         if serial > seen.revocations.serial {
             seen.revocations = ChainEnd { serial, hash: hash.to_owned() };
         }
@@ -130,38 +123,49 @@ impl Floor {
 
     /// Writes the file, if it differs.
     pub fn keep(&self) {
-        let failure = "what was seen of the database cannot be kept";
-        keep(self.path.as_deref(), &self.seen, &self.written, failure);
+        self.seen.keep("what was seen of the database cannot be kept");
     }
 }
 
-/// The content of a JSON file; the default if there is no file.
-pub(crate) fn read<T: Default + DeserializeOwned>(path: &Path) -> io::Result<T> {
-    match fs::read_to_string(path) {
-        Ok(text) => serde_json::from_str(&text)
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(T::default()),
-        Err(error) => Err(error),
-    }
+/// A value in a JSON file.
+#[derive(Debug, Default)]
+pub(crate) struct KeptFile<T> {
+    path: Option<PathBuf>,
+    value: Mutex<T>,
+    /// The file's content; locked while it is written.
+    written: Mutex<T>,
 }
 
-/// Writes what is `now` into a file, if it differs from what was `written` there.
-pub(crate) fn keep<T: Clone + PartialEq + Serialize>(
-    path: Option<&Path>,
-    now: &Mutex<T>,
-    written: &Mutex<T>,
-    failure: &str,
-) {
-    let Some(path) = path else { return };
-    let mut written = written.lock().unwrap_or_else(PoisonError::into_inner);
-    let now = now.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    if *written == now {
-        return;
+impl<T: Clone + Default + PartialEq + Serialize + DeserializeOwned> KeptFile<T> {
+    /// Reads a file, the default if there is none, and takes of it what is `valid`.
+    pub(crate) fn open(path: PathBuf, valid: impl FnOnce(T) -> T) -> io::Result<Self> {
+        let value = valid(match fs::read_to_string(&path) {
+            Ok(text) => serde_json::from_str(&text)
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => T::default(),
+            Err(error) => return Err(error),
+        });
+        let written = Mutex::new(value.clone());
+        Ok(Self { path: Some(path), value: Mutex::new(value), written })
     }
-    let text = serde_json::to_string_pretty(&now).unwrap_or_default();
-    match replace(path, &text) {
-        Ok(()) => *written = now,
-        Err(error) => tracing::warn!(path = %path.display(), %error, "{failure}"),
+
+    pub(crate) fn value(&self) -> MutexGuard<'_, T> {
+        self.value.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes the file, if it differs.
+    pub(crate) fn keep(&self, failure: &str) {
+        let Some(path) = &self.path else { return };
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.value().clone();
+        if *written == now {
+            return;
+        }
+        let text = serde_json::to_string_pretty(&now).unwrap_or_default();
+        match replace(path, &text) {
+            Ok(()) => *written = now,
+            Err(error) => tracing::warn!(path = %path.display(), %error, "{failure}"),
+        }
     }
 }
 

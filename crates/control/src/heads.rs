@@ -4,43 +4,27 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
 
-use crate::floor::{ChainEnd, keep, read};
+use crate::floor::{ChainEnd, KeptFile};
 
 /// The last serial and hash of each tenant's log, in a file.
-#[derive(Debug)]
-pub struct Heads {
-    path: Option<PathBuf>,
-    ends: Mutex<Ends>,
-    /// The file's content; locked while it is written.
-    written: Mutex<Ends>,
-}
-
-type Ends = BTreeMap<String, ChainEnd>;
+#[derive(Debug, Default)]
+pub struct Heads(KeptFile<BTreeMap<String, ChainEnd>>);
 
 impl Heads {
     /// Reads the file; a missing one is empty.
     pub fn open(path: PathBuf) -> io::Result<Self> {
-        let ends: Ends = read(&path)?;
-        let written = Mutex::new(ends.clone());
-        Ok(Self { path: Some(path), ends: Mutex::new(ends), written })
-    }
-
-    /// Checkpoints without a file.
-    pub fn in_memory() -> Self {
-        Self { path: None, ends: Mutex::default(), written: Mutex::default() }
+        Ok(Self(KeptFile::open(path, |ends| ends)?))
     }
 
     /// The last seen end of a tenant's log.
     pub fn of(&self, tenant: &str) -> Option<(i64, String)> {
-        let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
-        ends.get(tenant).map(|end| (end.serial, end.hash.clone()))
+        self.0.value().get(tenant).map(|end| (end.serial, end.hash.clone()))
     }
 
     /// Records the end of a tenant's log, unless a later one was seen.
     pub fn saw(&self, tenant: &str, serial: i64, hash: String) {
-        let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ends = self.0.value();
         if ends.get(tenant).is_none_or(|end| end.serial < serial) {
             ends.insert(tenant.to_owned(), ChainEnd { serial, hash });
         }
@@ -48,8 +32,7 @@ impl Heads {
 
     /// Writes the file, if it differs.
     pub fn keep(&self) {
-        let failure = "ends of audit logs cannot be kept";
-        keep(self.path.as_deref(), &self.ends, &self.written, failure);
+        self.0.keep("ends of audit logs cannot be kept");
     }
 }
 
