@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::store::error::StoreError;
 
-/// What was seen of a database, in a file.
-#[derive(Debug)]
+/// What was seen of a database, in a file; by default without a file, of any epoch.
+#[derive(Debug, Default)]
 pub struct Floor {
     /// The epoch that `init` or `restore` has begun; `None` accepts any.
     epoch: Option<i64>,
@@ -47,11 +47,6 @@ impl Floor {
             false => Seen { epoch, ..Seen::default() },
         };
         Ok(Self { epoch: Some(epoch), seen: KeptFile::open(path, of_epoch)? })
-    }
-
-    /// A guard without file, for any epoch.
-    pub fn in_memory() -> Self {
-        Self { epoch: None, seen: KeptFile::default() }
     }
 
     /// The latest change seen.

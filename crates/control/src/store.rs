@@ -146,7 +146,7 @@ impl Store {
                 (both.clone(), both)
             }
         };
-        let (floor, heads) = (Arc::new(Floor::in_memory()), Arc::default());
+        let (floor, heads) = (Arc::default(), Arc::default());
         let store = Self { write, read, keys, database: database.clone(), floor, heads };
         store.migrate().await?;
         Ok(store)
