@@ -10,7 +10,6 @@
 //! that walk all routes are made from it.
 
 pub mod answer;
-mod cookie;
 mod guard;
 mod handlers;
 pub mod limit;
@@ -19,8 +18,6 @@ pub mod password;
 pub mod problem;
 pub mod route;
 pub mod routes;
-pub mod schema;
-pub mod watchers;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -37,9 +34,8 @@ use crate::metrics::Metrics;
 use crate::oidc::Oidc;
 use crate::outbox::Outbox;
 use crate::store::Store;
-use limit::Limits;
+use limit::{Limits, Watchers};
 use password::Passwords;
-use watchers::Watchers;
 
 /// The state that all requests share.
 #[derive(Debug)]

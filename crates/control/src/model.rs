@@ -31,22 +31,23 @@ macro_rules! records {
 }
 
 mod config;
-mod delegate;
 mod device;
 mod people;
 mod proxy;
-mod tenant;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use utoipa::ToSchema;
 
 pub use config::{Config, ConfigSettings, Rollout, RolloutSettings, RolloutState, Scope};
-pub use delegate::{Delegate, DelegateState};
-pub use device::{Device, DeviceSettings, DeviceState, Token, TokenRole, TokenSettings};
-pub use people::{ApiKey, ApiKeySettings, Login, Person, PersonSettings, Role};
+pub use device::{
+    Delegate, DelegateState, Device, DeviceSettings, DeviceState, Token, TokenRole, TokenSettings,
+};
+pub use people::{
+    ApiKey, ApiKeySettings, Egress, Limits, Lock, Login, Person, PersonSettings, Role, Tenant,
+    TenantSettings,
+};
 pub use proxy::{Pool, PoolSettings, Proxy, ProxyRole, ProxySettings, ProxyState};
-pub use tenant::{Egress, Limits, Lock, Tenant, TenantSettings};
 
 /// The part of a record that people write.
 pub trait Settings: DeserializeOwned + ToSchema + Send + 'static {

@@ -18,8 +18,6 @@ mod absent;
 #[cfg(feature = "oidc")]
 mod http;
 #[cfg(feature = "oidc")]
-mod issuer;
-#[cfg(feature = "oidc")]
 mod provider;
 
 use std::collections::BTreeMap;
@@ -32,7 +30,7 @@ pub use absent::Oidc;
 #[cfg(feature = "oidc")]
 pub use http::{Http, HttpError};
 #[cfg(feature = "oidc")]
-pub use issuer::Oidc;
+pub use provider::Oidc;
 
 use crate::clock::now_ms;
 use crate::keys;

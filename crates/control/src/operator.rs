@@ -2,10 +2,8 @@
 //! REST interface.
 
 mod account;
-mod address;
 mod client;
 mod commands;
-mod refusal;
 mod show;
 mod sign_in;
 mod trust;
@@ -50,7 +48,7 @@ pub fn command() -> clap::Command {
 pub fn main() -> ExitCode {
     let code = match Arguments::try_parse() {
         Ok(Arguments { log, access, json, command }) => {
-            let tell = |error: &anyhow::Error| refusal::report(error, json);
+            let tell = |error: &anyhow::Error| client::report(error, json);
             log.run_telling(|| commands::run(command, &access, json), tell)
         }
         Err(error) => refuse(&error),

@@ -17,7 +17,6 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 
 use super::answer::BODY_MAX;
-use super::cookie::{COOKIE, cookie};
 use super::limit::network;
 use super::route::{Needs, Route};
 use super::{App, Problem, RemoteAddress, Result};
@@ -359,3 +358,12 @@ fn repeated(text: &str) -> Result<Response> {
 
 const ANSWER_MAX: usize = 256 * 1024;
 const DEADLINE: Duration = Duration::from_secs(15);
+
+/// The prefix makes browsers accept it from this host over HTTPS alone.
+pub(super) const COOKIE: &str = "__Host-roadweave";
+
+pub(super) fn cookie<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
+    let cookies = headers.get_all(header::COOKIE).iter().filter_map(|it| it.to_str().ok());
+    let mut each = cookies.flat_map(|line| line.split(';')).map(str::trim);
+    each.find_map(|one| one.strip_prefix(name)?.strip_prefix('='))
+}

@@ -1,14 +1,11 @@
 //! The handlers of the routes; [`super::routes`] describes each.
 
-mod admission;
 pub(super) mod changes;
 pub(super) mod configs;
-pub(super) mod delegates;
 pub(super) mod devices;
 pub(super) mod health;
 pub(super) mod live;
 pub(super) mod people;
-pub(super) mod proxies;
 pub(super) mod records;
 pub(super) mod revoking;
 pub(super) mod sessions;

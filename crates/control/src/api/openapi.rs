@@ -17,8 +17,7 @@ use utoipa::openapi::{
 };
 
 use super::problem::Problem;
-use super::route::{Needs, PREFIX, Route};
-use super::schema::{Output, SchemaOf};
+use super::route::{Needs, Output, PREFIX, Route, SchemaOf};
 
 #[derive(Clone)]
 pub(super) struct DocumentText(pub(super) Bytes);
@@ -44,7 +43,7 @@ pub fn document(routes: &[Route]) -> OpenApi {
     schemas.sort_by(|one, other| one.0.cmp(&other.0));
     schemas.dedup_by(|one, other| one.0 == other.0);
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
-    let cookie = ApiKey::Cookie(ApiKeyValue::new(super::cookie::COOKIE));
+    let cookie = ApiKey::Cookie(ApiKeyValue::new(super::guard::COOKIE));
     let components = ComponentsBuilder::new()
         .schemas_from_iter(schemas)
         .security_scheme("key", SecurityScheme::Http(bearer))

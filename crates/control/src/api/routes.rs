@@ -4,12 +4,10 @@ use axum::routing::{MethodFilter, on};
 
 use super::handlers::records::New;
 use super::handlers::{
-    changes, configs, delegates, devices, live, people, proxies, records, revoking, sessions,
-    sign_in, tenants, tokens,
+    changes, configs, devices, live, people, records, revoking, sessions, sign_in, tenants, tokens,
 };
 use super::route::Needs::{Anybody, Host, Nothing, Password};
-use super::route::{Route, routes};
-use super::schema::{Output, SchemaOf};
+use super::route::{Output, Route, SchemaOf, routes};
 use crate::model::Role::{Crew, Operator, Owner, Viewer};
 use crate::model::{
     ApiKey, Config, ConfigSettings, Delegate, Device, DeviceSettings, Person, PersonSettings, Pool,
@@ -104,7 +102,7 @@ routes! { of_tenant below "/tenants/{tenant}":
         [Operator] records::list::<Delegate> => Records(Delegate);
     POST "/delegates" createDelegate
         "Put in a key that the root has signed to sign for others, where the root is elsewhere"
-        [Operator] delegates::create: delegates::NewDelegate => Record(201, Delegate);
+        [Operator] tokens::create_delegate: tokens::NewDelegate => Record(201, Delegate);
     GET "/delegates/{id}" getDelegate "One"
         [Operator] records::one::<Delegate> => Record(200, Delegate);
     POST "/delegates/{id}/revoke" revokeDelegate
@@ -128,7 +126,7 @@ routes! { of_tenant below "/tenants/{tenant}":
         [Operator] records::replace::<Proxy>: ProxySettings => Record(200, Proxy), if_match;
     DELETE "/proxies/{id}" deleteProxy
         "Forget a proxy or anchor that was drained or revoked, and is gone"
-        [Operator] proxies::remove => Nothing, if_match;
+        [Operator] devices::remove_proxy => Nothing, if_match;
     POST "/proxies/{id}/drain" drainProxy
         "Give a proxy no more boxes, and let those that it has move away"
         [Operator] devices::drain: devices::Drain => Record(200, Proxy);

@@ -11,7 +11,7 @@ use roadweave_terminal::out;
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 use serde::{Deserialize, Serialize};
 
-use crate::operator::address::host_and_port;
+use crate::operator::client::host_and_port;
 use crate::operator::trust;
 
 /// Where the controller is, and as whom to ask.

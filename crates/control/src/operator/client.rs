@@ -1,5 +1,8 @@
-//! Requests to the controller.
+//! Requests to the controller, its refusals, and how errors are reported: in words or as JSON, and
+//! by the exit code.
 
+use std::fmt;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,15 +12,14 @@ use hyper::body::Bytes;
 use hyper::client::conn::http1;
 use hyper::{HeaderMap, Request, header};
 use hyper_util::rt::TokioIo;
-use roadweave_terminal::exit::BadInput;
+use roadweave_terminal::exit::{self, BadInput};
+use roadweave_terminal::out;
 use rustls::pki_types::ServerName;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use crate::operator::account::Account;
-use crate::operator::address::host_and_port;
-use crate::operator::refusal::Refusal;
 use crate::operator::trust;
 
 pub struct Client {
@@ -206,3 +208,104 @@ fn is_login(cookie: &str) -> bool {
 
 const BODY_MAX: usize = 32 << 20;
 const ITEMS_MAX: usize = 100_000;
+
+/// Host and port of `https://host:port`; equal for equal controllers.
+pub fn host_and_port(url: &str) -> Result<(String, u16)> {
+    let bad = || BadInput::new(format!("\"{url}\": write https://fleet.example.org:4400"));
+    let rest = url.strip_prefix("https://").ok_or_else(bad)?.trim_end_matches('/');
+    if rest.is_empty() || rest.contains(['/', '@', '?', '#']) {
+        return Err(bad().into());
+    }
+    let (host, port) = match rest.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, port.parse().map_err(|_| bad())?),
+        _ => (rest, 443),
+    };
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    Ok((host.to_ascii_lowercase(), port))
+}
+
+#[derive(Debug)]
+pub struct Refusal {
+    pub status: u16,
+    problem: Value,
+}
+
+impl Refusal {
+    pub fn new(status: u16, body: Value) -> Self {
+        let problem = match body {
+            Value::Object(_) => body,
+            // Not a problem: a proxy between may have answered.
+            _ => json!({ "status": status, "detail": "no reason is given" }),
+        };
+        Self { status, problem }
+    }
+
+    pub fn because(mut self, why: &str) -> Self {
+        self.problem["detail"] = why.into();
+        self
+    }
+
+    /// 1 if the same command may succeed later; 2 if it, or the caller, has to change.
+    fn code(&self) -> u8 {
+        match self.status {
+            408 | 409 | 412 | 425 | 429 | 500.. => 1,
+            _ => 2,
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let detail = self.problem["detail"].as_str().unwrap_or("no reason is given");
+        // Control characters could steer the terminal.
+        let detail: String = detail.chars().filter(|c| !c.is_control()).collect();
+        f.write_str(&detail)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// Prints an error, with `json` as a problem on one line, and chooses the exit code.
+pub fn report(error: &anyhow::Error, json: bool) -> ExitCode {
+    let refusal = error.downcast_ref::<Refusal>();
+    let usual = match json && !exit::is_reader_gone(error) {
+        false => exit::report(error),
+        true => {
+            let problem = refusal.map_or_else(|| own(error), |it| it.problem.clone());
+            out::note(problem);
+            exit::code(error)
+        }
+    };
+    refusal.map_or(usual, |refusal| ExitCode::from(refusal.code()))
+}
+
+fn own(error: &anyhow::Error) -> Value {
+    let (kind, title) = match error.is::<BadInput>() {
+        true => ("usage", "The command cannot be done as it is"),
+        false => ("failed", "The command has failed"),
+    };
+    let detail = format!("{error:#}");
+    json!({
+        "type": format!("urn:roadweave:problem:{kind}"),
+        "title": title,
+        "detail": detail.trim_end(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_https_with_a_port_or_443() {
+        let of = |url: &str| host_and_port(url).ok();
+        let place = |host: &str, port| Some((host.to_owned(), port));
+        assert_eq!(of("https://fleet.example.org"), place("fleet.example.org", 443));
+        assert_eq!(of("https://fleet.example.org:4400/"), place("fleet.example.org", 4400));
+        assert_eq!(of("https://[2001:db8::1]:4400"), place("2001:db8::1", 4400));
+        assert_eq!(of("https://[2001:db8::1]"), place("2001:db8::1", 443));
+        for bad in ["http://x", "x:4400", "https://", "https://a/b", "https://u@h", "https://h:x"] {
+            assert_eq!(of(bad), None, "{bad}");
+        }
+    }
+}

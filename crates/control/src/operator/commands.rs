@@ -1,10 +1,8 @@
 //! The commands and their requests.
 
 mod configs;
-mod delegates;
 mod people;
 mod pools;
-mod tenants;
 mod tokens;
 
 use std::collections::BTreeSet;
@@ -46,7 +44,7 @@ pub enum Command {
     Token(tokens::TokenCommand),
     /// Delegates, who sign for those who join where the root key is elsewhere
     #[command(subcommand)]
-    Delegate(delegates::DelegateCommand),
+    Delegate(tokens::DelegateCommand),
     /// Proxies and anchors
     #[command(subcommand)]
     Proxy(ProxyCommand),
@@ -61,7 +59,7 @@ pub enum Command {
     Rollout(configs::RolloutCommand),
     /// Tenants
     #[command(subcommand)]
-    Tenant(tenants::TenantCommand),
+    Tenant(people::TenantCommand),
     /// People, and their passwords
     #[command(subcommand)]
     User(people::UserCommand),
@@ -212,12 +210,12 @@ pub fn run(command: Command, access: &Access, json: bool) -> Result<()> {
         Command::Status => status(&context),
         Command::Device(command) => device(command, &context),
         Command::Token(command) => tokens::token(command, &context),
-        Command::Delegate(command) => delegates::delegate(command, &context),
+        Command::Delegate(command) => tokens::delegate(command, &context),
         Command::Proxy(command) => proxy(command, &context),
         Command::Pool(command) => pools::pool(command, &context),
         Command::Config(command) => configs::config(command, &context),
         Command::Rollout(command) => configs::rollout(command, &context),
-        Command::Tenant(command) => tenants::tenant(command, &context),
+        Command::Tenant(command) => people::tenant(command, &context),
         Command::User(command) => people::user(command, &context),
         Command::Key(command) => key(command, &context),
         Command::Audit { check, lines } => audit(check, lines, &context),

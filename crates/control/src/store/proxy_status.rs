@@ -1,4 +1,5 @@
-//! The status of proxies and anchors, and confirmations of revocations.
+//! The status of proxies and anchors, confirmations of revocations, and a tenant's fleet in a few
+//! figures.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -184,3 +185,40 @@ const GATES: &str = "SELECT proxy.id, proxy.tenant, proxy.pool, proxy_status.see
                      AND revocation.hash = proxy_status.hash \
                      WHERE proxy.state <> 'revoked' \
                      AND (proxy.tenant = $1 OR tenant.host = 1) ORDER BY proxy.id";
+
+/// How a fleet is now.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FleetState {
+    /// Boxes that are admitted.
+    pub active: i64,
+    /// Boxes that wait for somebody to let them in.
+    pub pending: i64,
+    /// Boxes that were revoked.
+    pub revoked: i64,
+    /// Boxes that are on a proxy.
+    pub online: i64,
+    /// Its proxies and anchors.
+    pub proxies: Vec<ProxyStatus>,
+}
+
+impl Store {
+    /// The present state of a tenant's fleet.
+    pub async fn fleet_state(&self, tenant: &str) -> Result<FleetState> {
+        let proxies = self.proxy_status(Some(tenant)).await?;
+        let mut state = FleetState { proxies, ..FleetState::default() };
+        for row in self.rows(DEVICES, values![tenant]).await? {
+            let count: i64 = row.try_get("count")?;
+            match row.try_get::<String, _>("state")?.as_str() {
+                "active" => state.active = count,
+                "pending" => state.pending = count,
+                _ => state.revoked = count,
+            }
+        }
+        state.online = self.scalar(ONLINE, values![tenant]).await?;
+        Ok(state)
+    }
+}
+
+const DEVICES: &str =
+    "SELECT state, COUNT(*) AS count FROM device WHERE tenant = $1 GROUP BY state";
+const ONLINE: &str = "SELECT COUNT(*) FROM session WHERE tenant = $1 AND to_ms IS NULL";

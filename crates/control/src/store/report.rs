@@ -1,11 +1,18 @@
-//! The latest report of each box, and its sessions.
+//! The latest report of each box, its sessions, and its figures over time, in three resolutions.
+//!
+//! ```text
+//! every 10 s, kept 2 days ─► means of a minute, 30 days ─► means of an hour, 400 days
+//! ```
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sqlx::Row as _;
+use sqlx::any::AnyRow;
 use utoipa::ToSchema;
 
-use super::sql::{reader, values};
+use super::sql::{query, reader, values};
 use super::{Result, Store, StoreError};
 
 /// What a box said of itself last.
@@ -91,3 +98,105 @@ const PLACED: &str = "SELECT session.tenant, session.device, proxy.public_key AS
                       WHERE session.to_ms IS NULL";
 const SESSIONS: &str = "SELECT * FROM session WHERE tenant = $1 AND device = $2 \
                         ORDER BY attachment DESC LIMIT $3";
+
+/// The figures of a box at a time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Sample {
+    /// The box.
+    pub device: String,
+    /// The time that it stands for begins here, milliseconds since 1970.
+    pub at_ms: i64,
+    /// The figures by name, in base units.
+    pub figures: BTreeMap<String, f64>,
+}
+
+/// The intervals of samples, milliseconds.
+pub const STEPS_MS: [i64; 3] = [10_000, 60_000, 3_600_000];
+
+impl Store {
+    /// Stores samples of 10 s; those of unknown boxes are skipped.
+    pub async fn keep_samples(&self, samples: &[(String, Sample)]) -> Result<()> {
+        self.add_samples(STEPS_MS[0], samples).await
+    }
+
+    async fn add_samples(&self, step: i64, samples: &[(String, Sample)]) -> Result<()> {
+        let mut transaction = self.begin().await?;
+        for (tenant, sample) in samples {
+            let figures = serde_json::to_string(&sample.figures)
+                .map_err(|error| StoreError::Internal(error.to_string()))?;
+            let at_ms = sample.at_ms - sample.at_ms.rem_euclid(step);
+            let values = values![step, at_ms, figures, tenant, &sample.device];
+            query(ADD, values).execute(&mut *transaction).await?;
+        }
+        Ok(transaction.commit().await?)
+    }
+
+    /// A box's samples from `from_ms` up to `to_ms`, of one of the [`STEPS_MS`].
+    pub async fn samples(
+        &self,
+        (tenant, device): (&str, &str),
+        step_ms: i64,
+        (from_ms, to_ms): (i64, i64),
+        limit: u32,
+    ) -> Result<Vec<Sample>> {
+        let values = values![tenant, device, step_ms, from_ms, to_ms, i64::from(limit)];
+        let rows = self.rows(OF_DEVICE, values).await?;
+        rows.iter().map(|row| Ok(sample(row)?.1)).collect()
+    }
+
+    /// Computes the missing means of completed minutes and hours.
+    pub async fn roll_up(&self, now_ms: i64) -> Result<()> {
+        for pair in STEPS_MS.windows(2) {
+            let &[fine, coarse] = pair else { continue };
+            let end = now_ms - now_ms.rem_euclid(coarse);
+            let sql = "SELECT COALESCE(MAX(at_ms), 0) FROM sample WHERE step_ms = $1";
+            let last = self.scalar(sql, values![coarse]).await?;
+            let from = (last + coarse).max(end - ROLL_UP_MAX * coarse);
+            for begin in (from..end).step_by(usize::try_from(coarse).unwrap_or(usize::MAX)) {
+                self.roll_up_one(fine, coarse, begin).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn roll_up_one(&self, fine: i64, coarse: i64, begin: i64) -> Result<()> {
+        let rows = self.rows(OF_TIME, values![fine, begin, begin + coarse]).await?;
+        let mut sums: BTreeMap<(String, String), BTreeMap<String, (f64, f64)>> = BTreeMap::new();
+        for row in &rows {
+            let (tenant, sample) = sample(row)?;
+            let sums = sums.entry((tenant, sample.device)).or_default();
+            for (name, figure) in sample.figures {
+                let (sum, count) = sums.entry(name).or_default();
+                *sum += figure;
+                *count += 1.0;
+            }
+        }
+        let means = sums.into_iter().map(|((tenant, device), sums)| {
+            let mean = |(name, (sum, count))| (name, sum / count);
+            (tenant, Sample { device, at_ms: begin, figures: sums.into_iter().map(mean).collect() })
+        });
+        self.add_samples(coarse, &means.collect::<Vec<_>>()).await
+    }
+}
+
+fn sample(row: &AnyRow) -> Result<(String, Sample)> {
+    let figures: String = row.try_get("figures")?;
+    let sample = Sample {
+        device: row.try_get("device")?,
+        at_ms: row.try_get("at_ms")?,
+        figures: serde_json::from_str(&figures).unwrap_or_default(),
+    };
+    Ok((row.try_get("tenant")?, sample))
+}
+
+/// The most minutes, and hours, to catch up after a pause.
+const ROLL_UP_MAX: i64 = 120;
+const ADD: &str = "INSERT INTO sample (tenant, device, step_ms, at_ms, figures) \
+                   SELECT tenant, id, $1, $2, $3 FROM device WHERE tenant = $4 AND id = $5 \
+                   ON CONFLICT (tenant, device, step_ms, at_ms) \
+                   DO UPDATE SET figures = excluded.figures";
+const OF_DEVICE: &str = "SELECT tenant, device, at_ms, figures FROM sample \
+                         WHERE tenant = $1 AND device = $2 AND step_ms = $3 \
+                         AND at_ms >= $4 AND at_ms < $5 ORDER BY at_ms LIMIT $6";
+const OF_TIME: &str = "SELECT tenant, device, at_ms, figures FROM sample \
+                       WHERE step_ms = $1 AND at_ms >= $2 AND at_ms < $3";

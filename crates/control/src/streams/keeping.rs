@@ -1,6 +1,5 @@
 //! The connection of one stream's session with the store: the peer's identity and its reports.
 
-mod handed_back;
 mod joining;
 mod samples;
 

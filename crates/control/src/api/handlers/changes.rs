@@ -17,8 +17,8 @@ use tokio::time::Instant;
 use utoipa::ToSchema;
 
 use crate::api::answer::{Asked, PageOf, Query};
+use crate::api::limit::WatcherPermit;
 use crate::api::openapi::DocumentText;
-use crate::api::watchers::WatcherPermit;
 use crate::api::{App, Result};
 use crate::store::{
     AuditEntry, CHANGES_AT_ONCE, Changed, FleetState, Revocation, Store, StoreError,

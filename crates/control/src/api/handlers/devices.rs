@@ -6,9 +6,8 @@ use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::admission::{not_ours, root_is_here};
 use crate::api::answer::{Asked, Body, PageOf, Query, record};
-use crate::api::{Problem, Result};
+use crate::api::{App, Problem, Result};
 use crate::clock::now_ms;
 use crate::model::{
     Device, DeviceSettings, DeviceState, Proxy, ProxyState, Settings as _, Tenant, public_key, slug,
@@ -145,4 +144,36 @@ pub async fn samples(
     let full = items.len() == limit as usize;
     let next = items.last().filter(|_| full).map(|last| (last.at_ms + 1).to_string());
     Ok(Json(PageOf::<Sample> { items, next }).into_response())
+}
+
+pub(super) fn root_is_here(app: &App) -> Result<()> {
+    if app.authority.admits() {
+        return Ok(());
+    }
+    Err(Problem::conflict(
+        "the root key is elsewhere, so nobody here can sign for a key: let it join by a token with \
+         a delegate (roadweave fleet token create --delegate FILE)",
+    ))
+}
+
+/// Refuses keys that the fleet depends on: a record with such a key could be revoked.
+pub(super) fn not_ours(app: &App, key: &str) -> Result<()> {
+    let approves = || app.authority.approvers().iter().any(|one| one.to_string() == key);
+    match app.authority.is_own(key) || approves() {
+        true => Err(Problem::conflict("the key is one of the controller's or of its roots")),
+        false => Ok(()),
+    }
+}
+
+/// Removes a proxy or anchor that was drained or revoked and is gone. Its key is not revoked: it
+/// may join again by a token.
+pub async fn remove_proxy(asked: Asked) -> Result<StatusCode> {
+    let (mut change, before) = asked.edit::<Proxy>().await?;
+    if before.record.state == ProxyState::Active {
+        return Err(Problem::conflict("drain it first"));
+    }
+    if change.is_there(&asked.tenant, &asked.id).await? {
+        return Err(Problem::conflict("it is connected: stop it first"));
+    }
+    asked.remove(change, &before).await
 }

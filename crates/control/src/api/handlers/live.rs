@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::changes::{LIVE_MAX, Watches, sent};
 use crate::api::answer::Asked;
-use crate::api::watchers::WatcherPermit;
+use crate::api::limit::WatcherPermit;
 use crate::api::{App, Result};
 use crate::clock::now_ms;
 use crate::model::Device;

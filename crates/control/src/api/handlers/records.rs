@@ -5,7 +5,7 @@ use axum::response::{IntoResponse as _, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::admission::{not_ours, root_is_here};
+use super::devices::{not_ours, root_is_here};
 use crate::api::answer::{Asked, Body, ListQuery, Query, etag, paged, record};
 use crate::api::{Problem, Result};
 use crate::clock::now_ms;

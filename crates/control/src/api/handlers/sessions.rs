@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::api::answer::Body;
-use crate::api::cookie::COOKIE;
+use crate::api::guard::COOKIE;
 use crate::api::{App, Caller, Problem, Result};
 use crate::clock::{HOUR_MS, now_ms};
 use crate::keys;

@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 
 use super::sessions::{begin_session, with_cookie};
 use crate::api::answer::{Body, Query};
-use crate::api::cookie::cookie;
+use crate::api::guard::cookie;
 use crate::api::{App, Problem, Result};
 use crate::clock::now_ms;
 use crate::keys;

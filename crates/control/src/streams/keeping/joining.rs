@@ -1,16 +1,18 @@
 //! Joining: by a token of the controller, and where the root key is elsewhere by the delegate in
 //! the token.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use roadweave_fleet::{Chain, Desk, Join, Name, Role, Scope};
+use roadweave_fleet::{
+    Chain, Desk, Head, Join, Name, Revocation, Revocations, Role, Scope, Signed,
+};
 
 use super::{Keeper, StreamPeer, keys_of};
 use crate::authority::NotSigned;
 use crate::clock::now_ms;
 use crate::model::{DeviceState, ProxyRole};
-use crate::store::{Delegated, Enrolment, StoreError};
+use crate::store::{Actor, Delegated, Enrolment, StoreError};
 use crate::streams::Streams;
 
 struct Entry {
@@ -132,3 +134,53 @@ impl Keeper<'_> {
 }
 
 const PROXY_PORT: u16 = 4433;
+
+impl Keeper<'_> {
+    /// Restores revocations that the database, an older copy, lacks.
+    pub(super) async fn surplus(
+        &mut self,
+        entries: &[Revocation],
+        head: &Signed<Head>,
+    ) -> Result<(), &'static str> {
+        if !matches!(self.peer, StreamPeer::Proxy { .. }) {
+            return Err("only proxies hand revocations back");
+        }
+        // Only a complete chain signed by this controller counts.
+        let mut theirs = Revocations::default();
+        let controller = self.streams.authority.controller().public_key();
+        theirs.extend(entries, head, [controller]).map_err(|_| "its revocations do not hold")?;
+        let taken = self.take_back(entries).await;
+        taken.map_err(|error| {
+            tracing::error!(%error, "revocations that a proxy has handed back are not kept");
+            "revocations are not kept"
+        })
+    }
+
+    async fn take_back(&self, entries: &[Revocation]) -> Result<(), StoreError> {
+        let StreamPeer::Proxy { tenant, .. } = &self.peer else { return Ok(()) };
+        let actor = Actor::new(format!("stream:{}", self.name()));
+        let mut change = self.streams.store.change(actor.clone(), now_ms()).await?;
+        let mut of: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for entry in entries {
+            let key = entry.key.to_string();
+            if change.is_revoked(&key).await? {
+                continue;
+            }
+            let owner = change.owner_of_key(&key).await?.unwrap_or_else(|| tenant.clone());
+            change.revoke_again(&owner, &key, WHY).await?;
+            of.entry(owner).or_default().insert(key);
+        }
+        if !of.is_empty() {
+            let count: usize = of.values().map(BTreeSet::len).sum();
+            tracing::warn!(count, "revocations came back that the database did not have");
+            change.commit().await?;
+        }
+        for (owner, keys) in of {
+            self.streams.store.mark_revoked(&owner, &keys, &actor, now_ms()).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Proxies do not know the reason.
+const WHY: &str = "revoked before the database was restored: a proxy says so";
