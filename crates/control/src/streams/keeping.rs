@@ -18,13 +18,14 @@ use crate::clock::now_ms;
 use crate::keys;
 use crate::model::{Device, DeviceState, Proxy, ProxyState, word};
 use crate::plan::signing;
-use crate::store::{DocumentOutcome, Note, ProxyStatus, Report, Store, StoreError, Stored};
+use crate::store::{DocumentOutcome, Note, ProxyStatus, Report, Result, Store, Stored, found};
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum StreamPeer {
-    Stranger,
-    Device { tenant: String, id: String },
-    Proxy { tenant: String, id: String },
+/// A box, or a gate: a proxy or an anchor.
+#[derive(Clone, Debug)]
+struct Member {
+    tenant: String,
+    id: String,
+    is_gate: bool,
 }
 
 pub(super) struct Keeper<'a> {
@@ -33,7 +34,8 @@ pub(super) struct Keeper<'a> {
     /// Distinguishes this stream from others of the same key in the database.
     stream: String,
     address: SocketAddr,
-    peer: StreamPeer,
+    /// `None` for a stranger.
+    peer: Option<Member>,
     pub(super) issuers: Vec<PublicKey>,
     have: HeldVersions,
     outcomes: BTreeMap<String, Value>,
@@ -59,7 +61,7 @@ impl<'a> Keeper<'a> {
         streams: &'a Streams,
         key: PublicKey,
         address: SocketAddr,
-    ) -> Result<Self, StoreError> {
+    ) -> Result<Self> {
         let (peer, issuers) = peer(&streams.store, key).await?;
         Ok(Self {
             streams,
@@ -85,19 +87,17 @@ impl<'a> Keeper<'a> {
     }
 
     pub(super) fn is_member(&self) -> bool {
-        self.peer != StreamPeer::Stranger
+        self.peer.is_some()
     }
 
     pub(super) fn is_gate(&self) -> bool {
-        matches!(self.peer, StreamPeer::Proxy { .. })
+        self.peer.as_ref().is_some_and(|peer| peer.is_gate)
     }
 
     pub(super) fn name(&self) -> String {
         match &self.peer {
-            StreamPeer::Stranger => format!("stranger {}", self.key),
-            StreamPeer::Device { tenant, id } | StreamPeer::Proxy { tenant, id } => {
-                format!("{tenant}/{id}")
-            }
+            None => format!("stranger {}", self.key),
+            Some(Member { tenant, id, .. }) => format!("{tenant}/{id}"),
         }
     }
 
@@ -129,7 +129,7 @@ impl<'a> Keeper<'a> {
         if let Some(table) = self.streams.mailboxes.table(&self.key) {
             desk.desire_table(table, None);
         }
-        if let StreamPeer::Proxy { tenant, id } = &self.peer {
+        if let Some(Member { tenant, id, is_gate: true }) = &self.peer {
             match self.streams.store.get::<Proxy>(tenant, id).await {
                 Ok(proxy) => desk.drain(proxy.record.state == ProxyState::Draining),
                 Err(error) => self.lacks_papers |= error.is_passing(),
@@ -139,8 +139,8 @@ impl<'a> Keeper<'a> {
 
     pub(super) fn left(&mut self) {
         self.is_dirty = self.is_member();
-        if let (Some(on), StreamPeer::Device { tenant, .. }) = (self.on.flatten(), &self.peer) {
-            self.streams.mailboxes.moved(tenant, Some(on), None);
+        if let (Some(on), Some(peer)) = (self.on.flatten(), &self.peer) {
+            self.streams.mailboxes.moved(&peer.tenant, Some(on), None);
         }
         self.flush(false);
     }
@@ -178,31 +178,31 @@ impl<'a> Keeper<'a> {
         if !std::mem::take(&mut self.is_dirty) {
             return;
         }
-        let note = match &self.peer {
-            StreamPeer::Stranger => return,
-            StreamPeer::Proxy { tenant, id } => Note::Status(ProxyStatus {
-                tenant: tenant.clone(),
-                proxy: id.clone(),
+        let Some(Member { tenant, id, is_gate }) = self.peer.clone() else { return };
+        let stream = self.stream.clone();
+        let note = match is_gate {
+            true => Note::Status(ProxyStatus {
+                tenant,
+                proxy: id,
                 connected,
                 seen_ms: self.heard_ms,
                 serial: i64::try_from(self.confirmed.serial).unwrap_or(i64::MAX),
                 hash: self.confirmed.hash.into(),
-                stream: self.stream.clone(),
+                stream,
                 load: self.load,
                 sessions: self.have.sessions.into(),
                 software: shown(&self.have.software),
                 witnessed_ms: 0,
                 anchors: self.anchors.clone(),
             }),
-            StreamPeer::Device { tenant, id } => {
+            false => {
                 let report = json!({
                     "connected": connected,
                     "software": shown(&self.have.software),
                     "trust": self.have.trust,
                     "documents": self.outcomes,
                 });
-                let report = Report { device: id.clone(), at_ms: now_ms(), report };
-                let (tenant, stream) = (tenant.clone(), self.stream.clone());
+                let report = Report { device: id, at_ms: now_ms(), report };
                 Note::Report { tenant, report, stream, connected }
             }
         };
@@ -210,7 +210,7 @@ impl<'a> Keeper<'a> {
     }
 
     fn place(&mut self) {
-        let StreamPeer::Device { tenant, id } = &self.peer else { return };
+        let Some(Member { tenant, id, is_gate: false }) = &self.peer else { return };
         let (before, now) = (self.on.replace(self.have.proxy), self.have.proxy);
         if before == Some(now) {
             return;
@@ -284,24 +284,23 @@ impl<'a> Keeper<'a> {
 }
 
 /// The member with this key and its delegates.
-async fn peer(store: &Store, key: PublicKey) -> Result<(StreamPeer, Vec<PublicKey>), StoreError> {
+async fn peer(store: &Store, key: PublicKey) -> Result<(Option<Member>, Vec<PublicKey>)> {
     let text = key.to_string();
-    let stranger = (StreamPeer::Stranger, Vec::new());
-    match store.find::<Device>("public_key", &text).await {
-        Ok(Stored { tenant, record, .. }) if record.state == DeviceState::Active => {
-            return Ok((StreamPeer::Device { tenant, id: record.id }, keys_of(&record.delegates)));
+    let member = match found(store.find::<Device>("public_key", &text).await)? {
+        Some(Stored { tenant, record: Device { id, state, delegates, .. }, .. }) => {
+            let member = Member { tenant, id, is_gate: false };
+            (state == DeviceState::Active).then_some((member, delegates))
         }
-        Ok(_) => return Ok(stranger),
-        Err(StoreError::NotFound { .. }) => {}
-        Err(error) => return Err(error),
-    }
-    match store.find::<Proxy>("public_key", &text).await {
-        Ok(Stored { tenant, record, .. }) if record.state != ProxyState::Revoked => {
-            Ok((StreamPeer::Proxy { tenant, id: record.id }, keys_of(&record.delegates)))
+        None => {
+            let proxy = found(store.find::<Proxy>("public_key", &text).await)?;
+            let proxy = proxy.filter(|it| it.record.state != ProxyState::Revoked);
+            proxy.map(|Stored { tenant, record: Proxy { id, delegates, .. }, .. }| {
+                (Member { tenant, id, is_gate: true }, delegates)
+            })
         }
-        Ok(_) | Err(StoreError::NotFound { .. }) => Ok(stranger),
-        Err(error) => Err(error),
-    }
+    };
+    let (member, delegates) = member.unzip();
+    Ok((member, keys_of(&delegates.unwrap_or_default())))
 }
 
 fn keys_of(texts: &[String]) -> Vec<PublicKey> {

@@ -8,7 +8,7 @@ use roadweave_fleet::{
     Chain, Desk, Head, Join, Name, Revocation, Revocations, Role, Scope, Signed,
 };
 
-use super::{Keeper, StreamPeer, keys_of};
+use super::{Keeper, Member, keys_of};
 use crate::authority::NotSigned;
 use crate::clock::now_ms;
 use crate::model::{DeviceState, ProxyRole};
@@ -16,7 +16,7 @@ use crate::store::{Actor, Delegated, Enrolment, StoreError};
 use crate::streams::Streams;
 
 struct Entry {
-    peer: StreamPeer,
+    peer: Member,
     delegates: Vec<String>,
     statement: Option<String>,
     waits: bool,
@@ -66,7 +66,7 @@ impl Keeper<'_> {
             waits: device.record.state == DeviceState::Pending,
             statement: device.record.statement,
             delegates: device.record.delegates,
-            peer: StreamPeer::Device { tenant: device.tenant, id: device.record.id },
+            peer: Member { tenant: device.tenant, id: device.record.id, is_gate: false },
         })
     }
 
@@ -89,7 +89,7 @@ impl Keeper<'_> {
             waits: false,
             statement: proxy.record.statement,
             delegates: proxy.record.delegates,
-            peer: StreamPeer::Proxy { tenant: proxy.tenant, id: proxy.record.id },
+            peer: Member { tenant: proxy.tenant, id: proxy.record.id, is_gate: true },
         })
     }
 
@@ -98,17 +98,13 @@ impl Keeper<'_> {
             desk.refuse("somebody has to let this box in: ask again in a while", true);
             return Err("it waits to be let in");
         }
-        let (StreamPeer::Device { tenant, .. } | StreamPeer::Proxy { tenant, .. }) = &entry.peer
-        else {
-            return Err("nobody joined");
-        };
         let chain = entry.statement.as_deref().and_then(|text| serde_json::from_str(text).ok());
-        let (Some(chain), Ok(name)) = (chain, tenant.parse()) else {
+        let (Some(chain), Ok(name)) = (chain, entry.peer.tenant.parse()) else {
             desk.refuse("the root key is elsewhere: this token needs a delegate", false);
             return Err("nobody can sign for it");
         };
         desk.welcome(chain, name);
-        (self.peer, self.issuers) = (entry.peer, keys_of(&entry.delegates));
+        (self.peer, self.issuers) = (Some(entry.peer), keys_of(&entry.delegates));
         desk.signed_by(self.issuers.clone());
         self.arrived(desk).await;
         Ok(())
@@ -138,26 +134,25 @@ const PROXY_PORT: u16 = 4433;
 impl Keeper<'_> {
     /// Restores revocations that the database, an older copy, lacks.
     pub(super) async fn surplus(
-        &mut self,
+        &self,
         entries: &[Revocation],
         head: &Signed<Head>,
     ) -> Result<(), &'static str> {
-        if !matches!(self.peer, StreamPeer::Proxy { .. }) {
+        let Some(Member { tenant, is_gate: true, .. }) = &self.peer else {
             return Err("only proxies hand revocations back");
-        }
+        };
         // Only a complete chain signed by this controller counts.
         let mut theirs = Revocations::default();
         let controller = self.streams.authority.controller().public_key();
         theirs.extend(entries, head, [controller]).map_err(|_| "its revocations do not hold")?;
-        let taken = self.take_back(entries).await;
+        let taken = self.take_back(tenant, entries).await;
         taken.map_err(|error| {
             tracing::error!(%error, "revocations that a proxy has handed back are not kept");
             "revocations are not kept"
         })
     }
 
-    async fn take_back(&self, entries: &[Revocation]) -> Result<(), StoreError> {
-        let StreamPeer::Proxy { tenant, .. } = &self.peer else { return Ok(()) };
+    async fn take_back(&self, tenant: &str, entries: &[Revocation]) -> Result<(), StoreError> {
         let actor = Actor::new(format!("stream:{}", self.name()));
         let mut change = self.streams.store.change(actor.clone(), now_ms()).await?;
         let mut of: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -166,7 +161,7 @@ impl Keeper<'_> {
             if change.is_revoked(&key).await? {
                 continue;
             }
-            let owner = change.owner_of_key(&key).await?.unwrap_or_else(|| tenant.clone());
+            let owner = change.owner_of_key(&key).await?.unwrap_or_else(|| tenant.to_owned());
             change.revoke_again(&owner, &key, WHY).await?;
             of.entry(owner).or_default().insert(key);
         }

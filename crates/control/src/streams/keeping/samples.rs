@@ -8,7 +8,7 @@ use roadweave_fleet::Sample as Figures;
 use roadweave_identity::PublicKey;
 use tokio::sync::mpsc;
 
-use super::{Keeper, StreamPeer, shown};
+use super::{Keeper, Member, shown};
 use crate::clock::now_ms;
 use crate::model::{Device, Tenant};
 use crate::outbox::Live;
@@ -33,13 +33,10 @@ impl Keeper<'_> {
     /// The box with this key, if the peer may report it: a proxy reports boxes that it may serve, a
     /// box itself.
     async fn device(&mut self, key: PublicKey) -> Option<(String, String)> {
-        let own = match &self.peer {
-            StreamPeer::Stranger => return None,
-            StreamPeer::Device { tenant, id } => {
-                return (key == self.key).then(|| (tenant.clone(), id.clone()));
-            }
-            StreamPeer::Proxy { tenant, .. } => tenant.clone(),
-        };
+        let Member { tenant: own, id, is_gate } = self.peer.clone()?;
+        if !is_gate {
+            return (key == self.key).then_some((own, id));
+        }
         if let Some(known) = self.devices.get(&key) {
             return known.clone();
         }
