@@ -40,21 +40,13 @@ use password::Passwords;
 /// The state that all requests share.
 #[derive(Debug)]
 pub struct App {
-    /// The database.
     pub store: Arc<Store>,
-    /// The keys that sign.
     pub authority: Arc<Authority>,
-    /// The changes of the database.
     pub outbox: Arc<Outbox>,
-    /// The rate limits.
     pub limits: Limits,
-    /// The hashing of passwords.
     pub passwords: Passwords,
-    /// The metrics.
     pub metrics: Arc<Metrics>,
-    /// The count of open event streams.
     pub watchers: Watchers,
-    /// The OpenID Connect issuer, if one is configured.
     pub oidc: Option<Oidc>,
 }
 
@@ -63,7 +55,6 @@ pub struct App {
 pub struct RemoteAddress(pub IpAddr);
 
 impl App {
-    /// An interface to `store`.
     pub fn new(
         store: Arc<Store>,
         authority: Arc<Authority>,

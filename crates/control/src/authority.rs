@@ -29,13 +29,11 @@ pub enum Root {
     Elsewhere(PublicKey),
 }
 
-/// Why nothing was signed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct NotSigned(String);
 
 impl NotSigned {
-    /// A refusal to sign, with its reason.
     pub fn new(why: impl std::fmt::Display) -> Self {
         Self(why.to_string())
     }
@@ -53,12 +51,10 @@ impl Authority {
         Self { lists, ..self }
     }
 
-    /// The controller's own key.
     pub fn controller(&self) -> &Identity {
         &self.controller
     }
 
-    /// The root key's public half.
     pub fn root_key(&self) -> PublicKey {
         match &self.root {
             Root::Held(identity) => identity.public_key(),

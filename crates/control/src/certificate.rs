@@ -17,7 +17,6 @@ use crate::keys;
 
 /// A certificate and its key, both PEM.
 pub struct SelfSigned {
-    /// The certificate.
     pub certificate: String,
     /// The private key (PKCS #8).
     pub key: String,

@@ -8,7 +8,5 @@ pub fn now_ms() -> i64 {
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// An hour in milliseconds.
 pub const HOUR_MS: i64 = 3_600_000;
-/// A day in milliseconds.
 pub const DAY_MS: i64 = 24 * HOUR_MS;

@@ -14,10 +14,8 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::api::limit::network;
 
-/// The most concurrent connections.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections of all kinds.
     pub all: usize,
     /// Connections of browsers and programs that have shown a valid key.
     pub web: usize,

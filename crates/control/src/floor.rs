@@ -28,7 +28,6 @@ pub struct Floor {
 pub struct ChainEnd {
     /// The last number; 0 for an empty chain.
     pub serial: i64,
-    /// Its hash.
     pub hash: String,
 }
 
@@ -59,13 +58,11 @@ impl Floor {
         self.seen.value().revocations.clone()
     }
 
-    /// Records a change.
     pub fn saw_change(&self, number: i64) {
         let mut seen = self.seen.value();
         seen.change = seen.change.max(number);
     }
 
-    /// Records the head of the revocations.
     pub fn saw_revocations(&self, serial: i64, hash: &str) {
         let mut seen = self.seen.value();
         if serial > seen.revocations.serial {
@@ -116,7 +113,6 @@ impl Floor {
         )))
     }
 
-    /// Writes the file, if it differs.
     pub fn keep(&self) {
         self.seen.keep("what was seen of the database cannot be kept");
     }

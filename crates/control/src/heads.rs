@@ -30,7 +30,6 @@ impl Heads {
         }
     }
 
-    /// Writes the file, if it differs.
     pub fn keep(&self) {
         self.0.keep("ends of audit logs cannot be kept");
     }

@@ -21,7 +21,6 @@ pub struct StoreKeys {
 }
 
 impl StoreKeys {
-    /// Derives the keys.
     pub fn new(controller: &Identity) -> Self {
         let derive = |purpose: &[u8]| Zeroizing::new(controller.derive(purpose));
         let cipher = UnboundKey::new(&CHACHA20_POLY1305, &*derive(b"controller answers"))
@@ -48,7 +47,6 @@ impl StoreKeys {
         tag(&self.chain, parts)
     }
 
-    /// Checks a link.
     pub fn is_linked(&self, parts: &[&str], link: &str) -> bool {
         verify(&self.chain, parts, link)
     }

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! It forwards no packets: without it the fleet keeps running by the documents on its disks. Start
-//! reading at [`store`], then `api::routes`. [`controller`] and [`operator`] are the commands of
+//! reading at `store`, then `api::routes`. [`controller`] and [`operator`] are the commands of
 //! `roadweave-controller` and `roadweave-fleet`.
 
 #![allow(
@@ -16,22 +16,22 @@
     reason = "the controller reads the clock, listens, and starts threads"
 )]
 
-pub mod api;
-pub mod authority;
-pub mod certificate;
-pub mod clock;
-pub mod connection_limits;
+mod api;
+mod authority;
+mod certificate;
+mod clock;
+mod connection_limits;
 pub mod controller;
-pub mod floor;
-pub mod heads;
-pub mod keys;
-pub mod metrics;
-pub mod model;
-pub mod oidc;
+mod floor;
+mod heads;
+mod keys;
+mod metrics;
+mod model;
+mod oidc;
 pub mod operator;
-pub mod outbox;
-pub mod plan;
+mod outbox;
+mod plan;
 mod prompt;
-pub mod serve;
-pub mod store;
-pub mod streams;
+mod serve;
+mod store;
+mod streams;

@@ -10,26 +10,18 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry, Unit};
 
-/// The metrics of the controller.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
     requests: Family<Answered, Counter>,
     request_seconds: Family<Label, Histogram>,
     refused: Family<Label, Counter>,
-    /// Open streams of boxes, proxies and anchors.
     pub streams: Gauge,
-    /// Open event streams.
     pub watchers: Gauge,
-    /// 1 while the database answers.
     pub database_up: Gauge,
-    /// Handshakes in progress.
     pub handshakes: Gauge,
-    /// Documents signed.
     pub documents: Counter,
-    /// Notes of streams that were dropped because the queue was full.
     pub notes_lost: Counter,
-    /// Time from writing a revocation until all reachable proxies and anchors have confirmed it.
     pub revocation_seconds: Histogram,
     frames: Family<Label, Counter<u64, AtomicU64>>,
 }
@@ -79,18 +71,15 @@ fn add_seconds<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &st
 }
 
 impl Metrics {
-    /// Counts an answer.
     pub fn answered(&self, operation: &'static str, status: u16, seconds: f64) {
         self.requests.get_or_create(&Answered { operation, status }).inc();
         self.request_seconds.get_or_create(&[("operation", operation)]).observe(seconds);
     }
 
-    /// Counts a refused connection or request.
     pub fn refuse(&self, reason: &'static str) {
         self.refused.get_or_create(&[("reason", reason)]).inc();
     }
 
-    /// Counts frames of a stream.
     pub fn frames(&self, direction: &'static str, count: u64) {
         self.frames.get_or_create(&[("direction", direction)]).inc_by(count);
     }

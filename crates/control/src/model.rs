@@ -96,7 +96,6 @@ fn at_most(field: &str, number: Option<u32>, most: u32) -> Result<(), String> {
     }
 }
 
-/// Checks a public key.
 pub fn public_key(text: &str) -> Result<(), String> {
     let key: Result<roadweave_identity::PublicKey, _> = text.parse();
     key.map(drop).map_err(|error| format!("public_key: {error}"))

@@ -42,12 +42,9 @@ use crate::model::Role;
 pub struct Settings {
     /// The issuer's URL, exactly as it names itself.
     pub issuer: String,
-    /// The controller's client ID.
     pub client_id: String,
-    /// The client secret, if the issuer has given one.
     #[serde(default)]
     pub client_secret: Option<String>,
-    /// A file with the client secret.
     #[serde(default)]
     pub client_secret_file: Option<PathBuf>,
     /// The tenant of the people who sign in.
@@ -93,7 +90,6 @@ pub struct Pending {
     pub nonce: String,
     /// The PKCE verifier.
     pub verifier: String,
-    /// The redirect URI.
     pub redirect: String,
     /// When it expires, milliseconds since 1970.
     pub until_ms: i64,
@@ -118,7 +114,6 @@ impl Pending {
 pub struct SignedIn {
     /// Issuer and subject, which identify the person permanently.
     pub subject: String,
-    /// A name for people.
     pub title: String,
     /// The highest role of the groups, or the reason why they have no role.
     pub role: Result<Role, &'static str>,
@@ -131,20 +126,15 @@ impl SignedIn {
     }
 }
 
-/// Why a sign-in failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OidcError {
-    /// The issuer does not answer, or its answer is invalid.
     #[error("the issuer cannot be asked: {0}")]
     Issuer(String),
-    /// Too many concurrent sign-ins.
     #[error("too many sign in at once")]
     Busy,
-    /// The issuer refuses the code.
     #[error("the issuer does not take the code: {0}")]
     Code(String),
-    /// The ID token is invalid.
     #[error("what the issuer says does not hold: {0}")]
     Token(String),
 }

@@ -23,18 +23,13 @@ pub struct Outbox {
 /// Figures of a box as they reach this replica.
 #[derive(Clone, Debug)]
 pub struct Live {
-    /// The tenant that the box belongs to.
     pub tenant: String,
-    /// The figures.
     pub sample: Sample,
 }
 
-/// Whether the database answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// The database answers.
     Good,
-    /// The database does not answer, for this reason.
     Bad(String),
 }
 
@@ -57,7 +52,6 @@ impl Outbox {
         self.figures.subscribe()
     }
 
-    /// Sends figures to the listeners.
     pub fn tell_figures(&self, figures: Live) {
         let _ = self.figures.send(figures);
     }

@@ -36,17 +36,12 @@ use crate::metrics::Metrics;
 use crate::prompt::Prompt;
 use crate::streams::{ALPN, Streams};
 
-/// The services of the port.
 pub struct Service {
     /// The router for browsers, programs and the command line.
     pub web: Router,
-    /// Their TLS configuration.
     pub web_tls: Arc<ServerConfig>,
-    /// The streams of boxes, proxies and anchors.
     pub streams: Arc<Streams>,
-    /// The metrics.
     pub metrics: Arc<Metrics>,
-    /// The connection limits.
     pub limits: Limits,
 }
 

@@ -67,7 +67,6 @@ pub struct Store {
     read: AnyPool,
     /// The keys of seals and chains.
     pub keys: StoreKeys,
-    /// The address of the database.
     pub database: Database,
     /// The rollback guard.
     pub floor: Arc<Floor>,

@@ -43,7 +43,6 @@ use crate::store::{ANSWER_MAX, ANSWERS_MAX, Note, Sample, Store, within};
 
 pub use publishing::PublishError;
 
-/// The ALPN protocol of streams.
 pub const ALPN: &[u8] = b"roadweave-control/1";
 
 /// All streams of a controller.
@@ -118,7 +117,6 @@ impl Streams {
         }))
     }
 
-    /// The mailboxes for a planner.
     pub fn mailboxes(&self) -> Arc<Mailboxes> {
         Arc::clone(&self.mailboxes)
     }
@@ -128,7 +126,6 @@ impl Streams {
         *self.cut.borrow()
     }
 
-    /// The TLS configuration of streams.
     pub fn tls(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.tls)
     }

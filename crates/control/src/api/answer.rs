@@ -38,7 +38,6 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     }
 }
 
-/// The query of the URL.
 #[derive(Debug)]
 pub struct Query<T>(pub T);
 
@@ -71,15 +70,12 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T>
 /// A caller's request about a tenant, or about a record of a tenant.
 #[derive(Debug)]
 pub struct Asked {
-    /// The interface.
     pub app: Arc<App>,
-    /// Who asks.
     pub caller: Caller,
     /// The first name of the path: the tenant.
     pub tenant: String,
     /// The last name of the path: the record, or the tenant.
     pub id: String,
-    /// The headers.
     pub headers: HeaderMap,
 }
 
@@ -101,7 +97,6 @@ impl Asked {
         self.caller.host && self.caller.tenant == self.tenant
     }
 
-    /// Begins a change by the caller.
     pub async fn change(&self) -> Result<Change<'_>> {
         Ok(self.app.store.change(self.caller.actor(), now_ms()).await?)
     }
@@ -183,7 +178,6 @@ pub fn record<R: Record>(status: StatusCode, stored: &Stored<R>) -> Response {
     response
 }
 
-/// The ETag of a version.
 pub fn etag(version: i64) -> HeaderValue {
     HeaderValue::try_from(format!("\"{version}\"")).expect("digits in quotes are a header's value")
 }
@@ -214,7 +208,6 @@ pub fn matches<R: Record>(seen: Option<i64>, stored: &Stored<R>) -> Result<()> {
     Err(Problem::new(412, "changed", detail))
 }
 
-/// The query of a list.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListQuery {
@@ -222,9 +215,7 @@ pub struct ListQuery {
     pub cursor: Option<String>,
     /// The largest number of items, 1 to 500.
     pub limit: Option<u32>,
-    /// Only items in this state.
     pub state: Option<String>,
-    /// Only items with this tag.
     pub tag: Option<String>,
     /// Only items of this scope, as `tag-tram`.
     pub scope: Option<String>,
@@ -246,21 +237,17 @@ impl ListQuery {
     }
 }
 
-/// An answer with a page of records.
 pub fn paged<R: Record>(page: &Page<Stored<R>>) -> Response {
     let items: Vec<Value> = page.items.iter().map(shown).collect();
     let next = page.next.as_deref().map(|after| URL_SAFE_NO_PAD.encode(after));
     axum::Json(PageOf { items, next }).into_response()
 }
 
-/// A page of a list.
 #[derive(Debug, Serialize)]
 pub struct PageOf<T> {
-    /// The items.
     pub items: Vec<T>,
     /// The cursor of the next page; null at the end.
     pub next: Option<String>,
 }
 
-/// The longest body, bytes.
 pub const BODY_MAX: usize = 64 * 1024;

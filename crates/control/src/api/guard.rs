@@ -26,14 +26,11 @@ use crate::keys;
 use crate::model::{ApiKey, Login, Person, Role, Tenant};
 use crate::store::{Actor, KeptAnswer, Once, Store, StoreError};
 
-/// The caller of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// The tenant that the caller belongs to.
     pub tenant: String,
     /// The name in the audit log.
     pub name: String,
-    /// The role in that tenant.
     pub role: Role,
     /// Whether that tenant runs this controller.
     pub host: bool,
@@ -41,12 +38,10 @@ pub struct Caller {
     pub device: Option<String>,
     /// The hash of the login's secret, if the caller is logged in.
     pub login: Option<String>,
-    /// The idempotency key of the request, if it has one.
     pub once: Option<Once>,
 }
 
 impl Caller {
-    /// The actor of the audit log.
     pub fn actor(&self) -> Actor {
         Actor { name: format!("{}/{}", self.tenant, self.name), once: self.once.clone() }
     }

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use super::{App, Caller, Problem, Result};
 
-/// The limits of the interface.
 #[derive(Debug)]
 pub struct Limits {
     /// Password attempts from an address.
@@ -161,13 +160,11 @@ impl<K: Hash + Eq + Shares> Limit<K> {
 pub struct Secrets(Mutex<[HashSet<String>; 2]>);
 
 impl Secrets {
-    /// Whether the secret with this hash was valid lately.
     pub fn has(&self, hash: &str) -> bool {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().any(|some| some.contains(hash))
     }
 
-    /// Adds the hash of a valid secret.
     pub fn add(&self, hash: String) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all[0].len() >= KEYS_MAX && !all[0].contains(&hash) {
@@ -176,7 +173,6 @@ impl Secrets {
         all[0].insert(hash);
     }
 
-    /// Removes the hash of a secret that is no longer valid.
     pub fn remove(&self, hash: &str) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for some in all.iter_mut() {

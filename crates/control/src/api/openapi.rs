@@ -22,7 +22,6 @@ use super::route::{Needs, Output, PREFIX, Route, SchemaOf};
 #[derive(Clone)]
 pub(super) struct DocumentText(pub(super) Bytes);
 
-/// The document of these routes.
 pub fn document(routes: &[Route]) -> OpenApi {
     let mut paths = PathsBuilder::new();
     for route in routes {

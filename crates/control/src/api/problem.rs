@@ -22,11 +22,9 @@ pub struct Problem {
     pub detail: String,
 }
 
-/// The result of a request.
 pub type Result<T, E = Problem> = std::result::Result<T, E>;
 
 impl Problem {
-    /// A problem of this kind, with the status's title.
     pub fn new(status: u16, kind: &str, detail: impl Into<String>) -> Self {
         let code = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         Self {
@@ -37,7 +35,6 @@ impl Problem {
         }
     }
 
-    /// 404.
     pub fn not_found(detail: impl Into<String>) -> Self {
         Self::new(404, "not-found", detail)
     }
@@ -47,22 +44,18 @@ impl Problem {
         Self::new(422, "invalid", detail)
     }
 
-    /// 409.
     pub fn conflict(detail: impl Into<String>) -> Self {
         Self::new(409, "conflict", detail)
     }
 
-    /// 403.
     pub fn forbidden(detail: impl Into<String>) -> Self {
         Self::new(403, "forbidden", detail)
     }
 
-    /// 401.
     pub fn unknown() -> Self {
         Self::new(401, "unauthenticated", "log in, or send an API key as a bearer token")
     }
 
-    /// 429.
     pub fn too_often() -> Self {
         Self::new(429, "too-often", "too many tries from this address; wait a minute")
     }

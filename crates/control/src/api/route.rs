@@ -10,13 +10,11 @@ use utoipa::{PartialSchema, ToSchema};
 use super::App;
 use crate::model::Role;
 
-/// The prefix of every path.
 pub const PREFIX: &str = "/api/v1";
 
 /// What a request must authenticate as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
-    /// No authentication.
     Nothing,
     /// No authentication; counts as a password attempt.
     Password,
@@ -30,7 +28,6 @@ pub enum Needs {
 
 /// An operation of the interface.
 pub struct Route {
-    /// The method.
     pub method: Method,
     /// The path after [`PREFIX`].
     pub path: &'static str,
@@ -38,11 +35,9 @@ pub struct Route {
     pub name: &'static str,
     /// One line for people.
     pub summary: &'static str,
-    /// The permission that it needs.
     pub needs: Needs,
     /// The schema of the body, if it has one.
     pub input: Option<SchemaOf>,
-    /// The answer.
     pub output: Output,
     /// Whether it needs `If-Match` (RFC 9110 section 13.1.1).
     pub if_match: bool,
@@ -88,7 +83,6 @@ macro_rules! routes {
 }
 pub(super) use routes;
 
-/// The schema of a type.
 #[derive(Clone, Copy)]
 pub struct SchemaOf {
     /// The name, if it differs from the type's.
@@ -123,7 +117,6 @@ impl SchemaOf {
     }
 }
 
-/// The answer of a route.
 #[derive(Clone, Copy)]
 pub enum Output {
     /// 204.

@@ -15,7 +15,6 @@ use crate::model::{
 };
 use crate::store::{AuditEntry, BoxSession, FleetState, ProxyStatus, Report, Revocation, Sample};
 
-/// All routes.
 pub fn routes() -> Vec<Route> {
     [of_all(), of_tenant()].into_iter().flatten().collect()
 }

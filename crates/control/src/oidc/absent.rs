@@ -7,22 +7,18 @@ use super::{OidcError, Pending, SignedIn};
 pub enum Oidc {}
 
 impl Oidc {
-    /// As with the feature.
     pub fn tenant(&self) -> &str {
         match *self {}
     }
 
-    /// As with the feature.
     pub fn vouches_for(&self, _: &str, _: &str) -> bool {
         match *self {}
     }
 
-    /// As with the feature.
     pub async fn begin(&self, _: Option<u16>) -> Result<(String, Pending), OidcError> {
         match *self {}
     }
 
-    /// As with the feature.
     pub async fn finish(&self, _: Pending, _: &str) -> Result<SignedIn, OidcError> {
         match *self {}
     }

@@ -17,7 +17,6 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-/// The HTTP client for the issuer.
 #[derive(Clone)]
 pub struct Http(TlsConnector);
 
@@ -27,20 +26,15 @@ impl std::fmt::Debug for Http {
     }
 }
 
-/// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HttpError {
-    /// The URL is neither https nor http on this machine.
     #[error("{0} is not asked: https, or http on this machine alone")]
     Address(String),
-    /// The server cannot be reached, or does not speak HTTP.
     #[error("{0}")]
     Away(String),
-    /// The server takes too long.
     #[error("no answer within {} s", ANSWER_MAX.as_secs())]
     Late,
-    /// The answer is too long.
     #[error("the answer cannot be read, or has more than {BODY_MAX} bytes")]
     Body,
 }

@@ -246,7 +246,6 @@ fn check_addresses(issuer: &str, metadata: &CoreProviderMetadata) -> Result<(), 
     }
 }
 
-/// An issuer.
 #[derive(Debug)]
 pub struct Oidc {
     settings: Settings,
@@ -255,13 +254,11 @@ pub struct Oidc {
 }
 
 impl Oidc {
-    /// An issuer with these settings, asked over `http`.
     pub fn new(settings: Settings, http: Http) -> Self {
         let provider = Provider::new(http);
         Self { settings, provider, permits: Semaphore::new(AT_ONCE) }
     }
 
-    /// The tenant of the people who sign in.
     pub fn tenant(&self) -> &str {
         &self.settings.tenant
     }

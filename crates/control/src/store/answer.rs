@@ -13,11 +13,8 @@ use super::{Result, Store, StoreError};
 /// A request by its idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Once {
-    /// The caller's tenant.
     pub tenant: String,
-    /// The caller.
     pub actor: String,
-    /// The idempotency key.
     pub key: String,
     /// When the request came, milliseconds since 1970.
     pub at_ms: i64,

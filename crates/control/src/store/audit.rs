@@ -36,20 +36,12 @@ pub struct AuditEntry {
     pub hash: String,
 }
 
-/// Where a log differs from what the controller wrote.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChainFault {
-    /// A line was changed, inserted, or removed.
     #[error("line {0} of the audit log is not what the controller wrote")]
     Rewritten(i64),
-    /// The end is missing.
     #[error("the audit log ends with line {found}, and had {expected} lines")]
-    Cut {
-        /// The last line found.
-        found: i64,
-        /// The number of lines written.
-        expected: i64,
-    },
+    Cut { found: i64, expected: i64 },
 }
 
 impl Store {

@@ -19,25 +19,16 @@ use sqlx::{AssertSqlSafe, Column as _, Row as _, TypeInfo as _, ValueRef as _};
 
 use super::{Store, StoreError};
 
-/// Why a backup failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackupError {
-    /// The database.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The file.
     #[error("the backup cannot be read or written: {0}")]
     File(#[from] io::Error),
     /// Not a backup, truncated, altered, or of another controller.
     #[error("line {line}: {message}")]
-    Invalid {
-        /// The line, from 1.
-        line: usize,
-        /// What is wrong.
-        message: String,
-    },
-    /// The target database is not empty.
+    Invalid { line: usize, message: String },
     #[error("the database has {0} tenants already: a backup is restored into an empty database")]
     NotEmpty(i64),
 }
@@ -48,14 +39,10 @@ impl From<sqlx::Error> for BackupError {
     }
 }
 
-/// A restored backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct RestoreSummary {
-    /// The number of rows.
     pub rows: u64,
-    /// The new epoch.
     pub epoch: i64,
-    /// When the backup was made, milliseconds since 1970.
     pub at_ms: i64,
 }
 

@@ -12,7 +12,6 @@ use crate::model::{Delegate, DelegateState, Device, DeviceState, Proxy, ProxySta
 
 /// A record with a revocable key, possibly signed for by delegates.
 pub trait Revocable: Record {
-    /// The public key of the record.
     fn key(&self) -> &str {
         self.public_key().unwrap_or_default()
     }
@@ -23,7 +22,6 @@ pub trait Revocable: Record {
     /// The record marked as revoked.
     fn revoked(self) -> Self;
 
-    /// Whether it is marked as revoked.
     fn is_revoked(&self) -> bool {
         self.clone().revoked().columns() == self.columns()
     }

@@ -15,7 +15,6 @@ use crate::keys::StoreKeys;
 /// The author of a change, as the audit log names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Actor {
-    /// Its name.
     pub name: String,
     /// The idempotency key that the change is tied to.
     pub once: Option<Once>,

@@ -8,9 +8,7 @@ use super::{Change, Result, Store, StoreError};
 /// A document in the database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredDocument {
-    /// The member's public key.
     pub public_key: String,
-    /// The document's kind.
     pub kind: String,
     /// The epoch of its version.
     pub epoch: i64,
@@ -26,16 +24,12 @@ pub struct StoredDocument {
     pub outcome: String,
 }
 
-/// The outcome of a document at a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DocumentOutcome {
-    /// The member's public key.
     pub public_key: String,
-    /// The document's kind.
     pub kind: String,
     /// Epoch and number of the document.
     pub version: (i64, i64),
-    /// The outcome, as JSON.
     pub outcome: String,
 }
 

@@ -4,16 +4,13 @@ use sqlx::error::{DatabaseError, ErrorKind};
 
 use crate::authority::NotSigned;
 
-/// Why a store operation failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// There is no such row.
     #[error("there is no {kind} \"{id}\"")]
     NotFound {
         /// The kind of record, for people.
         kind: &'static str,
-        /// The identifier.
         id: String,
     },
     /// The name or key exists.
@@ -24,32 +21,19 @@ pub enum StoreError {
     Reference(String),
     /// The row has another version than the caller has seen.
     #[error("the {kind} \"{id}\" was changed meanwhile: it has version {current}")]
-    Changed {
-        /// The kind of record, for people.
-        kind: &'static str,
-        /// The identifier.
-        id: String,
-        /// The current version.
-        current: i64,
-    },
+    Changed { kind: &'static str, id: String, current: i64 },
     /// The request is not allowed.
     #[error("{0}")]
     Refused(String),
     /// The row was not written by the controller, and is not used.
     #[error("the row \"{id}\" of table {table} was altered outside the controller; it is not used")]
-    Altered {
-        /// The table.
-        table: &'static str,
-        /// The identifier.
-        id: String,
-    },
+    Altered { table: &'static str, id: String },
     /// The database does not answer, or refuses connections.
     #[error("the database cannot be reached: {0}")]
     Away(String),
     /// An older copy of the controller's database, or one of an unknown epoch; with advice.
     #[error("the database {0}")]
     Older(String),
-    /// The disk under the database is full.
     #[error("the disk of the database is full; nothing is stored until there is room")]
     Full,
     /// The database belongs to another version of this program.

@@ -12,35 +12,26 @@ use super::{Actor, Change, ProxyStatus, Report, Result, Store};
 /// A report of a stream.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Note {
-    /// The status of a proxy or anchor.
     Status(ProxyStatus),
-    /// A box's report.
     Report {
-        /// The tenant that the box belongs to.
         tenant: String,
-        /// What the box reports.
         report: Report,
         /// The stream that delivered it.
         stream: String,
         /// Whether that stream is still up.
         connected: bool,
     },
-    /// The outcome of a document.
     Outcome(DocumentOutcome),
     /// The proxy that a box is on.
     On {
-        /// The tenant that the box belongs to.
         tenant: String,
-        /// The box.
         device: String,
         /// The proxy's key; `None` if the box is on none.
         proxy: Option<String>,
     },
     /// Boxes are on a proxy, which shows that it is alive.
     Witness {
-        /// The boxes' tenant.
         tenant: String,
-        /// The proxy's key.
         proxy: String,
     },
 }

@@ -15,7 +15,6 @@ use crate::model::{Scope, Tenant};
 
 /// A type with its own table.
 pub trait Record: Serialize + DeserializeOwned + Clone + Send + Sync + 'static {
-    /// The table.
     const TABLE: &'static str;
     /// The kind of record, for people.
     const KIND: &'static str;
@@ -56,20 +55,17 @@ pub struct Stored<R> {
     pub version: i64,
     /// The last write, milliseconds since 1970.
     pub changed_ms: i64,
-    /// The record.
     pub record: R,
 }
 
 /// A page of records, ordered by name.
 #[derive(Clone, Debug)]
 pub struct Page<T> {
-    /// The records.
     pub items: Vec<T>,
     /// The name after which the next page begins; `None` at the end.
     pub next: Option<String>,
 }
 
-/// A selection of records.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
     /// Columns and their required values.
@@ -78,7 +74,6 @@ pub struct Filter {
     pub word: Option<(&'static str, String)>,
     /// Only names after this one.
     pub after: String,
-    /// The most records.
     pub limit: u32,
 }
 

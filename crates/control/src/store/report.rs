@@ -73,9 +73,7 @@ impl Store {
 /// A box and its current proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placed {
-    /// The tenant that the box belongs to.
     pub tenant: String,
-    /// The box.
     pub device: String,
     /// The proxy's key.
     pub proxy: String,

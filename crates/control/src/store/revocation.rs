@@ -43,7 +43,6 @@ impl Store {
         rows.iter().map(revocation).collect()
     }
 
-    /// One revocation.
     pub async fn revocation(&self, tenant: &str, serial: i64) -> Result<Revocation> {
         let found = self.revocations(Some(tenant), serial.saturating_sub(1), 1).await?;
         found

@@ -19,11 +19,8 @@ use crate::model::{
 /// A request to join.
 #[derive(Clone, Debug)]
 pub struct Enrolment {
-    /// The token's secret.
     pub secret: String,
-    /// The box's public key.
     pub public_key: String,
-    /// The requested name.
     pub name: Option<String>,
     /// The statement of the token's delegate.
     pub delegated: Option<Delegated>,

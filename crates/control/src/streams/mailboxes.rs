@@ -12,7 +12,6 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 /// A message to a stream.
 #[derive(Clone, Debug)]
 pub enum StreamMessage {
-    /// A new document.
     Document(Kind, Version, Box<Envelope>),
     /// A new table, and the one before.
     Table(Arc<PublishedTable>, Option<Arc<PublishedTable>>),
@@ -87,7 +86,6 @@ impl Mailboxes {
         self.send(key, StreamMessage::Table(table, former));
     }
 
-    /// The table of a proxy or anchor.
     pub fn table(&self, key: &PublicKey) -> Option<Arc<PublishedTable>> {
         self.state().tables.get(key).cloned()
     }

@@ -8,20 +8,15 @@ use crate::authority::{Authority, NotSigned};
 use crate::floor::Floor;
 use crate::store::{Store, StoreError};
 
-/// Why nothing can be published.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PublishError {
-    /// The database.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The stored revocations were altered.
     #[error("the revocations in the database were altered: {0}")]
     Altered(String),
-    /// A signature is refused.
     #[error(transparent)]
     NotSigned(#[from] NotSigned),
-    /// The key cannot be used for TLS.
     #[error("the controller's key cannot be used for TLS: {0}")]
     Tls(String),
 }
