@@ -78,7 +78,7 @@ pub fn router(app: &Arc<App>) -> Router {
     }
     router
         .merge(handlers::health::router(app))
-        .fallback(async || Problem::not_found("there is nothing at this address"))
+        .fallback(async || Problem::nothing())
         .method_not_allowed_fallback(async || {
             Problem::new(405, "method-not-allowed", "this address does not know the method")
         })

@@ -43,7 +43,7 @@ use sqlx::{
 
 pub use answer::{KeptAnswer, Once};
 pub use audit::{AuditEntry, ChainFault};
-pub use backup::{BackupError, RestoreSummary};
+pub use backup::BackupError;
 pub use below::Revocable;
 pub use change::{Actor, Change};
 pub use document::{DocumentOutcome, StoredDocument};

@@ -54,19 +54,6 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
 }
 
 /// The parameters of the path.
-#[derive(Debug)]
-pub struct Path<T>(pub T);
-
-impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T> {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
-        let path = axum::extract::Path::<T>::from_request_parts(parts, state).await;
-        let nothing = |_| Problem::not_found("there is nothing at this address");
-        path.map(|path| Self(path.0)).map_err(nothing)
-    }
-}
-
 /// A caller's request about a tenant, or about a record of a tenant.
 #[derive(Debug)]
 pub struct Asked {
@@ -83,7 +70,8 @@ impl FromRequestParts<Arc<App>> for Asked {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self> {
-        let Path(names) = Path::<Vec<String>>::from_request_parts(parts, app).await?;
+        let names = axum::extract::Path::<Vec<String>>::from_request_parts(parts, app).await;
+        let names = names.map_err(|_| Problem::nothing())?.0;
         let caller = parts.extensions.get::<Caller>().cloned().ok_or_else(Problem::unknown)?;
         let name = |name: Option<&String>| name.cloned().unwrap_or_default();
         let (tenant, id) = (name(names.first()), name(names.last()));

@@ -24,7 +24,7 @@ use crate::clock::now_ms;
 use crate::connection_limits::WebPlace;
 use crate::keys;
 use crate::model::{ApiKey, Login, Person, Role, Tenant};
-use crate::store::{Actor, KeptAnswer, Once, Store, StoreError};
+use crate::store::{Actor, KeptAnswer, Once, Store, StoreError, Stored};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
@@ -107,8 +107,7 @@ async fn admit(
     let remote = request.extensions().get::<RemoteAddress>().map(|remote| network(remote.0));
     let remote = remote.ok_or_else(|| Problem::new(500, "internal", "no address of a peer"))?;
     let fit = |all: &RawPathParams| all.iter().all(|(_, it)| (1..=128).contains(&it.len()));
-    let nothing = || Problem::not_found("there is nothing at this address");
-    let params = params.filter(fit).ok_or_else(nothing)?;
+    let params = params.filter(fit).ok_or_else(Problem::nothing)?;
     if guard.needs == Needs::Password && !app.limits.logins.take(remote, Instant::now()) {
         app.metrics.refuse("login-rate");
         return Err(Problem::too_often());
@@ -221,15 +220,13 @@ async fn with_login(app: &App, hash: &str) -> Result<Caller> {
     if !person.record.subject.as_ref().is_none_or(vouched) {
         return Err(Problem::unknown());
     }
-    Ok(Caller {
-        host: is_host(app, &login.tenant).await?,
-        tenant: login.tenant,
-        name: format!("person:{}", person.record.id),
-        role: person.record.settings.role,
-        device: None,
-        login: Some(login.record.hash),
-        once: None,
-    })
+    Ok(Caller { login: Some(login.record.hash), ..of_person(app, &person).await? })
+}
+
+/// The caller that a person is.
+pub(super) async fn of_person(app: &App, person: &Stored<Person>) -> Result<Caller> {
+    let (name, role) = (format!("person:{}", person.record.id), person.record.settings.role);
+    caller(app, person.tenant.clone(), name, role).await
 }
 
 async fn with_key(app: &App, hash: &str) -> Result<Caller> {
@@ -238,20 +235,13 @@ async fn with_key(app: &App, hash: &str) -> Result<Caller> {
     if settings.expires_ms.is_some_and(|at| at <= now_ms()) {
         return Err(Problem::unknown());
     }
-    Ok(Caller {
-        host: is_host(app, &key.tenant).await?,
-        tenant: key.tenant,
-        name: format!("key:{}", key.record.id),
-        role: settings.role,
-        device: settings.device,
-        login: None,
-        once: None,
-    })
+    let caller = caller(app, key.tenant, format!("key:{}", key.record.id), settings.role).await?;
+    Ok(Caller { device: settings.device, ..caller })
 }
 
-async fn is_host(app: &App, tenant: &str) -> Result<bool> {
-    let tenant = app.store.get::<Tenant>(tenant, tenant).await.map_err(unknown)?;
-    Ok(tenant.record.host)
+async fn caller(app: &App, tenant: String, name: String, role: Role) -> Result<Caller> {
+    let host = app.store.get::<Tenant>(&tenant, &tenant).await.map_err(unknown)?.record.host;
+    Ok(Caller { tenant, name, role, host, device: None, login: None, once: None })
 }
 
 /// An unknown secret is answered like a missing one.

@@ -40,6 +40,11 @@ impl Problem {
     }
 
     /// 422: well-formed but invalid.
+    /// 404 for an address of no resource.
+    pub fn nothing() -> Self {
+        Self::not_found("there is nothing at this address")
+    }
+
     pub fn invalid(detail: impl Into<String>) -> Self {
         Self::new(422, "invalid", detail)
     }

@@ -104,16 +104,16 @@ pub fn restore(options: &Restore) -> Result<()> {
         let store = folder.store().await?;
         // Written before the database commits: a database of an epoch not begun here is not served.
         let begin = |epoch| folder.begin_epoch(epoch).map_err(io::Error::other);
-        let summary = store.restore(&mut input, before, begin).await;
+        let restored = store.restore(&mut input, before, begin).await;
         store.close().await;
-        summary.map_err(|error| match error {
+        restored.map_err(|error| match error {
             BackupError::Invalid { .. } | BackupError::NotEmpty(_) => {
                 anyhow::Error::new(BadInput::new(format!("{}: {error}", path.display())))
             }
             error => error.into(),
         })
     });
-    let summary = restored.inspect_err(|_| {
+    let (rows, epoch) = restored.inspect_err(|_| {
         if let Some(aside) = &aside {
             aside.undo();
             let _ = folder.begin_epoch(before);
@@ -125,10 +125,9 @@ pub fn restore(options: &Restore) -> Result<()> {
             .with_context(|| format!("cannot move {}", heads.display()))?;
     }
     out::line(format_args!(
-        "{} rows restored; the epoch is {} from now on. Boxes and proxies keep what is newer than \
+        "{rows} rows restored; the epoch is {epoch} from now on. Boxes and proxies keep what is newer than \
          the backup until they hear otherwise; revocations that proxies know come back by \
-         themselves.",
-        summary.rows, summary.epoch
+         themselves."
     ))?;
     Ok(())
 }

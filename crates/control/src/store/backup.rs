@@ -39,13 +39,6 @@ impl From<sqlx::Error> for BackupError {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct RestoreSummary {
-    pub rows: u64,
-    pub epoch: i64,
-    pub at_ms: i64,
-}
-
 #[derive(Serialize, Deserialize)]
 struct Head {
     format: String,
@@ -119,13 +112,13 @@ impl Store {
 
     /// Restores into this empty database, in one transaction, and raises the epoch above that of
     /// the backup and above `epoch_seen`, this controller's last. `begin` records the new epoch
-    /// before the commit.
+    /// before the commit. Returns the number of rows and the new epoch.
     pub async fn restore(
         &self,
         input: &mut impl BufRead,
         epoch_seen: i64,
         begin: impl FnOnce(i64) -> io::Result<()>,
-    ) -> Result<RestoreSummary, BackupError> {
+    ) -> Result<(u64, i64), BackupError> {
         let mut transaction = self.begin().await?;
         let tenants: i64 =
             sqlx::query_scalar("SELECT COUNT(*) FROM tenant").fetch_one(&mut *transaction).await?;
@@ -134,19 +127,21 @@ impl Store {
         }
         sqlx::query("DELETE FROM counter").execute(&mut *transaction).await?;
         let mut sum = Sum(digest::Context::new(&digest::SHA256));
-        let (mut head, mut foot, mut rows) = (None::<Head>, None, 0);
+        let (mut is_whole, mut rows) = (false, 0);
         for (at, line) in input.lines().enumerate() {
             let (line, at) = (line?, at + 1);
             let invalid =
                 |message: &str| BackupError::Invalid { line: at, message: message.into() };
-            if foot.is_some() {
+            if is_whole {
                 return Err(invalid("something follows the end of the backup"));
             }
-            if head.is_none() {
+            if at == 1 {
                 let read: Result<Head, _> = serde_json::from_str(&line);
-                let read = read.ok().filter(|it| it.format == FORMAT && it.version == 1);
-                let unknown = "this is no backup of roadweave-controller of a version known here";
-                head = Some(read.ok_or_else(|| invalid(unknown))?);
+                if !read.is_ok_and(|it| it.format == FORMAT && it.version == 1) {
+                    return Err(invalid(
+                        "this is no backup of roadweave-controller of a version known here",
+                    ));
+                }
             } else if let Ok(Line { table, row }) = serde_json::from_str(&line) {
                 let known = TABLES.iter().find(|(name, _)| *name == table);
                 let (table, _) = known.ok_or_else(|| invalid("no table has this name"))?;
@@ -160,19 +155,19 @@ impl Store {
                         "the backup was altered, or belongs to a controller with another key",
                     ));
                 }
-                foot = Some(read);
+                is_whole = true;
                 continue;
             }
             sum.add(&line);
         }
-        let (Some(head), Some(_)) = (head, foot) else {
+        if !is_whole {
             let message = "the backup has no end: it was cut".to_owned();
             return Err(BackupError::Invalid { line: 0, message });
-        };
+        }
         let epoch = raise(&mut transaction, epoch_seen).await?;
         begin(epoch)?;
         transaction.commit().await?;
-        Ok(RestoreSummary { rows, epoch, at_ms: head.at_ms })
+        Ok((rows, epoch))
     }
 }
 

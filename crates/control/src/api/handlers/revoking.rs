@@ -10,11 +10,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Json;
-use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::api::answer::{Asked, Body, Path};
+use crate::api::answer::{Asked, Body};
 use crate::api::{App, Problem, Result};
 use crate::clock::now_ms;
 use crate::model::{Delegate, public_key};
@@ -88,10 +87,8 @@ pub async fn key(asked: Asked, Body(what): Body<KeyAndReason>) -> Result<Json<Re
     confirmed_and_below(&asked, what.public_key, revocation, begun).await
 }
 
-pub async fn revocation(
-    State(app): State<Arc<App>>,
-    Path((tenant, serial)): Path<(String, i64)>,
-) -> Result<Json<Revoked>> {
+pub async fn revocation(Asked { app, tenant, id, .. }: Asked) -> Result<Json<Revoked>> {
+    let serial = id.parse().map_err(|_| Problem::nothing())?;
     let revocation = app.store.revocation(&tenant, serial).await?;
     let confirmations = app.store.confirmations(&tenant, serial, now_ms()).await?;
     let summary = confirmations.to_string();

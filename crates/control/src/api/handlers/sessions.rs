@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::api::answer::Body;
-use crate::api::guard::COOKIE;
+use crate::api::guard::{COOKIE, of_person};
 use crate::api::{App, Caller, Problem, Result};
 use crate::clock::{HOUR_MS, now_ms};
 use crate::keys;
@@ -80,27 +80,18 @@ pub(super) async fn begin_session(app: &App, person: &Stored<Person>) -> Result<
     change.insert(&person.tenant, login).await?;
     change.commit().await?;
     app.limits.secrets.add(hash);
-    let host = app.store.get::<crate::model::Tenant>(&person.tenant, &person.tenant).await?;
-    let session = Session {
-        tenant: person.tenant.clone(),
-        name: format!("person:{}", person.record.id),
-        role: person.record.settings.role,
-        host: host.record.host,
-        device: None,
-    };
+    let session = session(of_person(app, person).await?);
     let seconds = LOGIN_MS / 1000;
     let cookie = format!("{COOKIE}={secret}; {ATTRIBUTES}; Max-Age={seconds}");
     Ok(with_cookie((StatusCode::CREATED, Json(session)).into_response(), &cookie))
 }
 
+fn session(Caller { tenant, name, role, host, device, .. }: Caller) -> Session {
+    Session { tenant, name, role, host, device }
+}
+
 pub async fn current(Extension(caller): Extension<Caller>) -> Json<Session> {
-    Json(Session {
-        tenant: caller.tenant,
-        name: caller.name,
-        role: caller.role,
-        host: caller.host,
-        device: caller.device,
-    })
+    Json(session(caller))
 }
 
 pub async fn log_out(

@@ -33,8 +33,8 @@ fn a_backup_is_restored_whole_or_not_at_all_into_either_database() {
                 assert!(target.store.restore(&mut &*bad, 0, |_| Ok(())).await.is_err());
                 assert_eq!(target.store.count::<Tenant>("tram").await.unwrap(), 0);
             }
-            let summary = target.store.restore(&mut &*backup, 5, |_| Ok(())).await.unwrap();
-            assert_eq!((summary.epoch, summary.at_ms), (6, NOW));
+            let (_, epoch) = target.store.restore(&mut &*backup, 5, |_| Ok(())).await.unwrap();
+            assert_eq!(epoch, 6);
             assert_eq!(target.store.epoch().await.unwrap(), 6);
             let before = world.store.get::<Tenant>("tram", "tram").await.unwrap();
             assert_eq!(target.store.get::<Tenant>("tram", "tram").await.unwrap(), before);

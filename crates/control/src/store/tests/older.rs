@@ -103,8 +103,8 @@ fn a_backup_of_an_epoch_that_nobody_began_leaves_room_for_others() {
             begun = epoch;
             Ok(())
         };
-        let summary = target.store.restore(&mut &*backup, 5, begin).await.unwrap();
-        assert_eq!(begun, summary.epoch);
+        let (_, epoch) = target.store.restore(&mut &*backup, 5, begin).await.unwrap();
+        assert_eq!(begun, epoch);
         assert_eq!(target.store.epoch().await.unwrap(), begun);
         assert!((6..2_000_000).contains(&begun), "{begun}");
         let error = sqlite().await.store.restore(&mut &*backup, i64::MAX, |_| Ok(())).await;
