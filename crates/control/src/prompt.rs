@@ -89,36 +89,27 @@ mod tests {
 
     use super::*;
 
-    fn run(test: impl Future<Output = ()>) {
-        let mut builder = tokio::runtime::Builder::new_current_thread();
-        builder.enable_time().build().unwrap().block_on(test);
+    #[tokio::test]
+    async fn a_peer_that_takes_nothing_is_left() {
+        let (near, _far) = tokio::io::duplex(16);
+        let mut near = Prompt::new(near, Duration::from_millis(50));
+        near.write_all(&[0; 16]).await.unwrap();
+        let error = near.write_all(&[0; 16]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 
-    #[test]
-    fn a_peer_that_takes_nothing_is_left() {
-        run(async {
-            let (near, _far) = tokio::io::duplex(16);
-            let mut near = Prompt::new(near, Duration::from_millis(50));
-            near.write_all(&[0; 16]).await.unwrap();
-            let error = near.write_all(&[0; 16]).await.unwrap_err();
-            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        });
-    }
-
-    #[test]
-    fn a_peer_that_takes_a_little_now_and_then_is_not_left() {
-        run(async {
-            let patience = Duration::from_secs(3_600);
-            let (near, mut far) = tokio::io::duplex(1);
-            let mut near = Prompt::new(near, patience);
-            let reading = async {
-                for _ in 0..16 {
-                    far.read_u8().await.unwrap();
-                }
-            };
-            let (_, written) = tokio::join!(reading, near.write_all(&[0; 16]));
-            written.unwrap();
-            assert!(!near.waits, "each write has all the time");
-        });
+    #[tokio::test]
+    async fn a_peer_that_takes_a_little_now_and_then_is_not_left() {
+        let patience = Duration::from_secs(3_600);
+        let (near, mut far) = tokio::io::duplex(1);
+        let mut near = Prompt::new(near, patience);
+        let reading = async {
+            for _ in 0..16 {
+                far.read_u8().await.unwrap();
+            }
+        };
+        let (_, written) = tokio::join!(reading, near.write_all(&[0; 16]));
+        written.unwrap();
+        assert!(!near.waits, "each write has all the time");
     }
 }

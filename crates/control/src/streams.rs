@@ -69,10 +69,7 @@ struct NotRevoked(watch::Receiver<Arc<Published>>);
 
 impl PeerPolicy for NotRevoked {
     fn check(&self, key: &PublicKey) -> Result<(), Refusal> {
-        match self.0.borrow().revocations.is_revoked(key) {
-            true => Err(Refusal::Revoked),
-            false => Ok(()),
-        }
+        if self.0.borrow().revocations.is_revoked(key) { Err(Refusal::Revoked) } else { Ok(()) }
     }
 }
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::api::tests::{Answer, Api, PASSWORD};
 use crate::model::{Person, Role};
-use crate::store::tests::{on_both, runtime, sqlite};
+use crate::store::tests::{on_both, sqlite};
 
 fn settings(issuer: &Issuer) -> Settings {
     Settings {
@@ -128,66 +128,62 @@ fn a_person_signs_in_with_the_highest_role_of_their_groups_and_it_is_in_the_log(
     });
 }
 
-#[test]
-fn who_has_no_role_does_not_get_in_and_is_out_where_they_were() {
-    runtime().block_on(async {
-        let world = World::new().await;
-        let cookie = login(&world.sign_in(|_| {}).await);
-        let nothing: [fn(&mut Value); 5] = [
-            |claims| claims["groups"] = json!(["strangers"]),
-            |claims| claims["groups"] = json!([]),
-            |claims| claims["groups"] = json!({ "ops": true }),
-            |claims| claims["email"] = json!("anna@example.org.evil.test"),
-            |claims| claims["email_verified"] = json!(false),
-        ];
-        for change in nothing {
-            let answer = world.sign_in(change).await;
-            assert_eq!(answer.status, 401, "{}", answer.body);
-            assert!(set_cookies(&answer).is_empty());
-            assert!(world.people().await.is_empty());
-        }
-        assert_eq!(world.session(&cookie).await.status, 401);
-        let log = world.api.get("/audit?limit=1").send().await.body;
-        let line = &log["items"][0];
-        assert_eq!((&line["action"], &line["kind"]), (&json!("refuse"), &json!("sign-in")));
-    });
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_has_no_role_does_not_get_in_and_is_out_where_they_were() {
+    let world = World::new().await;
+    let cookie = login(&world.sign_in(|_| {}).await);
+    let nothing: [fn(&mut Value); 5] = [
+        |claims| claims["groups"] = json!(["strangers"]),
+        |claims| claims["groups"] = json!([]),
+        |claims| claims["groups"] = json!({ "ops": true }),
+        |claims| claims["email"] = json!("anna@example.org.evil.test"),
+        |claims| claims["email_verified"] = json!(false),
+    ];
+    for change in nothing {
+        let answer = world.sign_in(change).await;
+        assert_eq!(answer.status, 401, "{}", answer.body);
+        assert!(set_cookies(&answer).is_empty());
+        assert!(world.people().await.is_empty());
+    }
+    assert_eq!(world.session(&cookie).await.status, 401);
+    let log = world.api.get("/audit?limit=1").send().await.body;
+    let line = &log["items"][0];
+    assert_eq!((&line["action"], &line["kind"]), (&json!("refuse"), &json!("sign-in")));
 }
 
-#[test]
-fn what_the_issuer_did_not_say_of_this_sign_in_counts_for_nothing() {
-    runtime().block_on(async {
-        let world = World::new().await;
-        let wrong: [fn(&mut Value); 12] = [
-            |claims| claims["nonce"] = json!("another"),
-            |claims| drop(claims.as_object_mut().unwrap().remove("nonce")),
-            |claims| claims["aud"] = json!("another"),
-            |claims| claims["aud"] = json!(["roadweave", "another"]),
-            |claims| claims["aud"] = json!([]),
-            |claims| claims["iss"] = json!("https://evil.test"),
-            |claims| claims["iss"] = json!(format!("{}/", claims["iss"].as_str().unwrap())),
-            |claims| claims["exp"] = json!(now_ms() / 1000 - 90),
-            |claims| claims["iat"] = json!(now_ms() / 1000 + 90),
-            |claims| claims["iat"] = json!(now_ms() / 1000 - 900),
-            |claims| claims["alg"] = json!("none"),
-            |claims| claims["alg"] = json!("HS256"),
-        ];
-        for (at, change) in wrong.into_iter().enumerate() {
-            let answer = world.sign_in(change).await;
-            assert_eq!(answer.status, 401, "{at}: {}", answer.body);
-            assert!(world.people().await.is_empty(), "{at}");
-        }
-        // Signed by another key, under its own ID and under that of the issuer's key.
-        for kid in [9, world.issuer.shown()] {
-            let change = move |claims: &mut Value| {
-                (claims["key"], claims["kid"]) = (json!(9), json!(kid));
-            };
-            let answer = world.sign_in(change).await;
-            assert_eq!(answer.status, 401, "{kid}: {}", answer.body);
-            assert!(world.people().await.is_empty(), "{kid}");
-        }
-        let late = world.sign_in(|claims| claims["exp"] = json!(now_ms() / 1000 - 30)).await;
-        assert_eq!(late.status, 303, "{}", late.body);
-    });
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_issuer_did_not_say_of_this_sign_in_counts_for_nothing() {
+    let world = World::new().await;
+    let wrong: [fn(&mut Value); 12] = [
+        |claims| claims["nonce"] = json!("another"),
+        |claims| drop(claims.as_object_mut().unwrap().remove("nonce")),
+        |claims| claims["aud"] = json!("another"),
+        |claims| claims["aud"] = json!(["roadweave", "another"]),
+        |claims| claims["aud"] = json!([]),
+        |claims| claims["iss"] = json!("https://evil.test"),
+        |claims| claims["iss"] = json!(format!("{}/", claims["iss"].as_str().unwrap())),
+        |claims| claims["exp"] = json!(now_ms() / 1000 - 90),
+        |claims| claims["iat"] = json!(now_ms() / 1000 + 90),
+        |claims| claims["iat"] = json!(now_ms() / 1000 - 900),
+        |claims| claims["alg"] = json!("none"),
+        |claims| claims["alg"] = json!("HS256"),
+    ];
+    for (at, change) in wrong.into_iter().enumerate() {
+        let answer = world.sign_in(change).await;
+        assert_eq!(answer.status, 401, "{at}: {}", answer.body);
+        assert!(world.people().await.is_empty(), "{at}");
+    }
+    // Signed by another key, under its own ID and under that of the issuer's key.
+    for kid in [9, world.issuer.shown()] {
+        let change = move |claims: &mut Value| {
+            (claims["key"], claims["kid"]) = (json!(9), json!(kid));
+        };
+        let answer = world.sign_in(change).await;
+        assert_eq!(answer.status, 401, "{kid}: {}", answer.body);
+        assert!(world.people().await.is_empty(), "{kid}");
+    }
+    let late = world.sign_in(|claims| claims["exp"] = json!(now_ms() / 1000 - 30)).await;
+    assert_eq!(late.status, 303, "{}", late.body);
 }
 
 #[test]
@@ -217,27 +213,25 @@ fn a_sign_in_counts_once_and_for_the_browser_that_began_it() {
     });
 }
 
-#[test]
-fn a_sign_in_is_ended_within_10_minutes_or_begun_anew() {
-    runtime().block_on(async {
-        let world = World::new().await;
-        for (passed_ms, status) in [(570_000, 303), (600_000, 401), (86_400_000, 401)] {
-            let trip = world.begin(json!({})).await;
-            let (name, sealed) = trip.cookie.split_once('=').unwrap();
-            let store = &world.api.app.store;
-            let text = store.keys.decrypt("sign in", sealed).unwrap();
-            let mut pending: Pending = serde_json::from_str(&text).unwrap();
-            pending.until_ms -= passed_ms;
-            let sealed = store.keys.encrypt("sign in", &serde_json::to_string(&pending).unwrap());
-            let code = world.issuer.code(&trip.url, |_| {});
-            let cookie = format!("{name}={sealed}");
-            let answer = world.come_back(&cookie, &code, &trip.part("state")).await;
-            assert_eq!(answer.status, status, "{passed_ms}: {}", answer.body);
-            if status == 401 {
-                assert!(answer.body["detail"].as_str().unwrap().contains("10 minutes ago"));
-            }
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sign_in_is_ended_within_10_minutes_or_begun_anew() {
+    let world = World::new().await;
+    for (passed_ms, status) in [(570_000, 303), (600_000, 401), (86_400_000, 401)] {
+        let trip = world.begin(json!({})).await;
+        let (name, sealed) = trip.cookie.split_once('=').unwrap();
+        let store = &world.api.app.store;
+        let text = store.keys.decrypt("sign in", sealed).unwrap();
+        let mut pending: Pending = serde_json::from_str(&text).unwrap();
+        pending.until_ms -= passed_ms;
+        let sealed = store.keys.encrypt("sign in", &serde_json::to_string(&pending).unwrap());
+        let code = world.issuer.code(&trip.url, |_| {});
+        let cookie = format!("{name}={sealed}");
+        let answer = world.come_back(&cookie, &code, &trip.part("state")).await;
+        assert_eq!(answer.status, status, "{passed_ms}: {}", answer.body);
+        if status == 401 {
+            assert!(answer.body["detail"].as_str().unwrap().contains("10 minutes ago"));
         }
-    });
+    }
 }
 
 #[test]
@@ -262,123 +256,110 @@ fn any_replica_ends_what_another_began_and_a_sign_in_counts_once_among_them() {
     });
 }
 
-#[test]
-fn logins_of_an_issuer_that_is_not_set_any_more_count_no_more() {
-    runtime().block_on(async {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn logins_of_an_issuer_that_is_not_set_any_more_count_no_more() {
+    let world = World::new().await;
+    world.api.person("tram", "ben", Role::Owner).await;
+    let ben = world.api.log_in("tram", "ben").await;
+    let anna = login(&world.sign_in(|_| {}).await);
+    let is = settings(&world.issuer);
+    let roles = [("boss".to_owned(), Role::Owner)].into();
+    let shorter = is.issuer[..is.issuer.len() - 1].to_owned();
+    let longer = format!("{}0", is.issuer);
+    for (oidc, status) in [
+        (Some(is.clone()), 200),
+        (Some(Settings { client_id: "another".to_owned(), roles, ..is.clone() }), 200),
+        (Some(Settings { tenant: "ferry".to_owned(), ..is.clone() }), 401),
+        (Some(Settings { issuer: shorter, ..is.clone() }), 401),
+        (Some(Settings { issuer: longer, ..is }), 401),
+        (None, 401),
+    ] {
+        let told = format!("{oidc:?}");
+        let oidc = oidc.map(|it| Oidc::new(it, Http::new(None).unwrap()));
+        let api = world.api.replica(oidc).await;
+        let who = |cookie: &str| api.ask("GET", "/sessions/current").header("cookie", cookie);
+        assert_eq!(who(&anna).status().await, status, "{told}");
+        assert_eq!(who(&ben).status().await, 200, "{told}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_waits_on_its_own_machine_and_nowhere_else() {
+    let world = World::new().await;
+    let trip = world.begin(json!({ "loopback_port": 40_123 })).await;
+    // For a program the issuer has to ask.
+    assert!(trip.url.contains("prompt=login"), "{}", trip.url);
+    assert!(!world.begin(json!({})).await.url.contains("prompt="));
+    assert_eq!(trip.part("redirect_uri"), "http://127.0.0.1:40123/callback");
+    for bad in [json!({ "loopback_port": 80 }), json!({ "redirect": "https://evil.test" })] {
+        assert_eq!(world.api.ask("POST", "/sessions/oidc").json(bad).status().await, 422);
+    }
+    let (code, state) = (world.issuer.code(&trip.url, |_| {}), trip.part("state"));
+    // The callback for browsers refuses a program's sign-in.
+    assert_eq!(world.come_back(&trip.cookie, &code, &state).await.status, 401);
+    let body = json!({ "code": code, "state": state });
+    let redeem = |cookie: &str| {
+        let ask = world.api.ask("POST", "/sessions/oidc/code").json(body.clone());
+        ask.header("cookie", cookie).send()
+    };
+    assert_eq!(redeem("").await.status, 401);
+    let answer = redeem(&trip.cookie).await;
+    assert_eq!((answer.status, &answer.body["role"]), (201, &json!("operator")));
+    login(&answer);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_issuer_that_is_away_or_bad_keeps_nobody_with_a_password_out() {
+    for mode in [Mode::Gone, Mode::Silent, Mode::Endless, Mode::OtherName, Mode::Elsewhere] {
         let world = World::new().await;
         world.api.person("tram", "ben", Role::Owner).await;
-        let ben = world.api.log_in("tram", "ben").await;
-        let anna = login(&world.sign_in(|_| {}).await);
-        let is = settings(&world.issuer);
-        let roles = [("boss".to_owned(), Role::Owner)].into();
-        let shorter = is.issuer[..is.issuer.len() - 1].to_owned();
-        let longer = format!("{}0", is.issuer);
-        for (oidc, status) in [
-            (Some(is.clone()), 200),
-            (Some(Settings { client_id: "another".to_owned(), roles, ..is.clone() }), 200),
-            (Some(Settings { tenant: "ferry".to_owned(), ..is.clone() }), 401),
-            (Some(Settings { issuer: shorter, ..is.clone() }), 401),
-            (Some(Settings { issuer: longer, ..is }), 401),
-            (None, 401),
-        ] {
-            let told = format!("{oidc:?}");
-            let oidc = oidc.map(|it| Oidc::new(it, Http::new(None).unwrap()));
-            let api = world.api.replica(oidc).await;
-            let who = |cookie: &str| api.ask("GET", "/sessions/current").header("cookie", cookie);
-            assert_eq!(who(&anna).status().await, status, "{told}");
-            assert_eq!(who(&ben).status().await, 200, "{told}");
-        }
-    });
+        world.issuer.set(mode);
+        let begin = world.api.ask("POST", "/sessions/oidc").json(json!({}));
+        let (begun, _) = tokio::join!(begin.send(), world.api.log_in("tram", "ben"));
+        assert_eq!(begun.status, 502, "{mode:?}: {}", begun.body);
+        world.issuer.set(Mode::Good);
+        tokio::time::sleep(std::time::Duration::from_millis(3_100)).await;
+        assert_eq!(world.sign_in(|_| {}).await.status, 303, "{mode:?}");
+    }
 }
 
-#[test]
-fn a_program_waits_on_its_own_machine_and_nowhere_else() {
-    runtime().block_on(async {
-        let world = World::new().await;
-        let trip = world.begin(json!({ "loopback_port": 40_123 })).await;
-        // For a program the issuer has to ask.
-        assert!(trip.url.contains("prompt=login"), "{}", trip.url);
-        assert!(!world.begin(json!({})).await.url.contains("prompt="));
-        assert_eq!(trip.part("redirect_uri"), "http://127.0.0.1:40123/callback");
-        for bad in [json!({ "loopback_port": 80 }), json!({ "redirect": "https://evil.test" })] {
-            assert_eq!(world.api.ask("POST", "/sessions/oidc").json(bad).status().await, 422);
-        }
-        let (code, state) = (world.issuer.code(&trip.url, |_| {}), trip.part("state"));
-        // The callback for browsers refuses a program's sign-in.
-        assert_eq!(world.come_back(&trip.cookie, &code, &state).await.status, 401);
-        let body = json!({ "code": code, "state": state });
-        let redeem = |cookie: &str| {
-            let ask = world.api.ask("POST", "/sessions/oidc/code").json(body.clone());
-            ask.header("cookie", cookie).send()
-        };
-        assert_eq!(redeem("").await.status, 401);
-        let answer = redeem(&trip.cookie).await;
-        assert_eq!((answer.status, &answer.body["role"]), (201, &json!("operator")));
-        login(&answer);
-    });
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_issuer_may_change_its_keys() {
+    let world = World::new().await;
+    assert_eq!(world.sign_in(|_| {}).await.status, 303);
+    world.issuer.rotate();
+    let end = tokio::time::Instant::now() + std::time::Duration::from_secs(30);
+    while world.sign_in(|_| {}).await.status != 303 {
+        assert!(tokio::time::Instant::now() < end, "its new keys are not asked for");
+        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    }
 }
 
-#[test]
-fn an_issuer_that_is_away_or_bad_keeps_nobody_with_a_password_out() {
-    runtime().block_on(async {
-        for mode in [Mode::Gone, Mode::Silent, Mode::Endless, Mode::OtherName, Mode::Elsewhere] {
-            let world = World::new().await;
-            world.api.person("tram", "ben", Role::Owner).await;
-            world.issuer.set(mode);
-            let begin = world.api.ask("POST", "/sessions/oidc").json(json!({}));
-            let (begun, _) = tokio::join!(begin.send(), world.api.log_in("tram", "ben"));
-            assert_eq!(begun.status, 502, "{mode:?}: {}", begun.body);
-            world.issuer.set(Mode::Good);
-            tokio::time::sleep(std::time::Duration::from_millis(3_100)).await;
-            assert_eq!(world.sign_in(|_| {}).await.status, 303, "{mode:?}");
-        }
-    });
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_issuer_says_of_a_person_is_not_changed_here() {
+    let world = World::new().await;
+    world.api.person("tram", "ben", Role::Owner).await;
+    assert_eq!(world.sign_in(|claims| claims["groups"] = json!(["boss"])).await.status, 303);
+    let id = world.people().await.iter().find(|it| it.subject.is_some()).unwrap().id.clone();
+    let path = format!("/users/{id}");
+    let seen = world.api.get(&path).send().await;
+    assert!(seen.body["subject"].as_str().unwrap().ends_with(" anna"), "{}", seen.body);
+    let changed = world.api.put(&path, &seen.etag(), json!({ "role": "viewer" })).status().await;
+    assert_eq!(changed, 409);
+    let password = world.api.ask("PUT", &format!("/tenants/tram{path}/password"));
+    let password = password.key("tram-owner").json(json!({ "password": PASSWORD }));
+    assert_eq!(password.status().await, 409);
+    for password in ["", PASSWORD] {
+        let body = json!({ "tenant": "tram", "user": id, "password": password });
+        assert_eq!(world.api.ask("POST", "/sessions").json(body).status().await, 401);
+    }
+    // The last owner with a password stays.
+    assert_eq!(world.api.delete("/users/ben", "*").status().await, 409);
 }
 
-#[test]
-fn the_issuer_may_change_its_keys() {
-    runtime().block_on(async {
-        let world = World::new().await;
-        assert_eq!(world.sign_in(|_| {}).await.status, 303);
-        world.issuer.rotate();
-        let end = tokio::time::Instant::now() + std::time::Duration::from_secs(30);
-        while world.sign_in(|_| {}).await.status != 303 {
-            assert!(tokio::time::Instant::now() < end, "its new keys are not asked for");
-            tokio::time::sleep(std::time::Duration::from_millis(300)).await;
-        }
-    });
-}
-
-#[test]
-fn what_the_issuer_says_of_a_person_is_not_changed_here() {
-    runtime().block_on(async {
-        let world = World::new().await;
-        world.api.person("tram", "ben", Role::Owner).await;
-        assert_eq!(world.sign_in(|claims| claims["groups"] = json!(["boss"])).await.status, 303);
-        let id = world.people().await.iter().find(|it| it.subject.is_some()).unwrap().id.clone();
-        let path = format!("/users/{id}");
-        let seen = world.api.get(&path).send().await;
-        assert!(seen.body["subject"].as_str().unwrap().ends_with(" anna"), "{}", seen.body);
-        let changed =
-            world.api.put(&path, &seen.etag(), json!({ "role": "viewer" })).status().await;
-        assert_eq!(changed, 409);
-        let password = world.api.ask("PUT", &format!("/tenants/tram{path}/password"));
-        let password = password.key("tram-owner").json(json!({ "password": PASSWORD }));
-        assert_eq!(password.status().await, 409);
-        for password in ["", PASSWORD] {
-            let body = json!({ "tenant": "tram", "user": id, "password": password });
-            assert_eq!(world.api.ask("POST", "/sessions").json(body).status().await, 401);
-        }
-        // The last owner with a password stays.
-        assert_eq!(world.api.delete("/users/ben", "*").status().await, 409);
-    });
-}
-
-#[test]
-fn without_an_issuer_there_is_nothing_to_begin() {
-    runtime().block_on(async {
-        let api = Api::new().await;
-        assert_eq!(api.ask("POST", "/sessions/oidc").json(json!({})).status().await, 404);
-        assert_eq!(api.ask("GET", "/sessions/oidc/callback?code=1&state=2").status().await, 404);
-    });
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_an_issuer_there_is_nothing_to_begin() {
+    let api = Api::new().await;
+    assert_eq!(api.ask("POST", "/sessions/oidc").json(json!({})).status().await, 404);
+    assert_eq!(api.ask("GET", "/sessions/oidc/callback?code=1&state=2").status().await, 404);
 }

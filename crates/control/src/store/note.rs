@@ -123,10 +123,7 @@ impl Change<'_> {
         kind: &str,
         subject: &str,
     ) -> Result<()> {
-        match is_event {
-            true => self.tell(tenant, kind, subject, self.number()).await,
-            false => Ok(()),
-        }
+        if is_event { self.tell(tenant, kind, subject, self.number()).await } else { Ok(()) }
     }
 }
 

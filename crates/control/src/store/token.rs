@@ -106,10 +106,7 @@ impl Change<'_> {
         let mut device = Device {
             id: self.free_name::<Device>(tenant, enrolment, "box").await?,
             public_key: enrolment.public_key.clone(),
-            state: match token.settings.approval {
-                true => DeviceState::Pending,
-                false => DeviceState::Active,
-            },
+            state: if token.settings.approval { DeviceState::Pending } else { DeviceState::Active },
             addresses: self.free_addresses(tenant, &owner.prefixes).await?,
             token: Some(token.id),
             pool: token.settings.pool,

@@ -23,7 +23,7 @@ use crate::connection_limits::Limits;
 use crate::model::{ApiKey, Device, Tenant, TenantSettings, Token, TokenSettings};
 use crate::plan::Planner;
 use crate::serve::{self, Service};
-use crate::store::tests::{World, on_both, proxy, runtime, sqlite};
+use crate::store::tests::{World, on_both, proxy, sqlite};
 use crate::store::{Actor, Change, Record};
 use crate::{clock, keys};
 
@@ -280,15 +280,13 @@ fn a_box_joins_by_a_token_and_is_known_from_then_on() {
     });
 }
 
-#[test]
-fn a_box_that_waits_for_approval_is_told_to_ask_again() {
-    runtime().block_on(async {
-        let port = Port::new(sqlite().await).await;
-        let token = port.token(1, true).await;
-        let mut client = port.client(1).await.unwrap();
-        client.join(&token).await;
-        assert!(matches!(client.receive().await, Some(Down::Refused { retry: true, .. })));
-    });
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_box_that_waits_for_approval_is_told_to_ask_again() {
+    let port = Port::new(sqlite().await).await;
+    let token = port.token(1, true).await;
+    let mut client = port.client(1).await.unwrap();
+    client.join(&token).await;
+    assert!(matches!(client.receive().await, Some(Down::Refused { retry: true, .. })));
 }
 
 #[test]
@@ -339,118 +337,110 @@ fn a_revocation_reaches_proxies_and_ends_streams_and_says_so() {
     });
 }
 
-#[test]
-fn what_a_proxy_says_of_itself_is_shown() {
-    runtime().block_on(async {
-        let port = Port::new(sqlite().await).await;
-        port.proxy("fra-1", 20).await;
-        let mut proxy = port.client(20).await.unwrap();
-        proxy.send(&Up::Have(HeldVersions { sessions: 1, ..HeldVersions::default() })).await;
-        let figures = json!({
-            "over_ms": 10_000, "up_bytes": 1, "down_bytes": 2, "load": 300, "sessions": 41,
-        });
-        let samples = vec![serde_json::from_value(figures).unwrap()];
-        proxy.send(&Up::Samples { samples }).await;
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_proxy_says_of_itself_is_shown() {
+    let port = Port::new(sqlite().await).await;
+    port.proxy("fra-1", 20).await;
+    let mut proxy = port.client(20).await.unwrap();
+    proxy.send(&Up::Have(HeldVersions { sessions: 1, ..HeldVersions::default() })).await;
+    let figures = json!({
+        "over_ms": 10_000, "up_bytes": 1, "down_bytes": 2, "load": 300, "sessions": 41,
+    });
+    let samples = vec![serde_json::from_value(figures).unwrap()];
+    proxy.send(&Up::Samples { samples }).await;
+    within_30_s(async {
+        loop {
+            let all = port.app.store.proxy_status(Some("tram")).await.unwrap();
+            if all.first().is_some_and(|it| (it.sessions, it.load) == (41, Some(300))) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_end_of_a_stream_that_was_followed_by_another_changes_nothing() {
+    let port = Port::new(sqlite().await).await;
+    port.proxy("fra-1", 20).await;
+    let told = async || {
+        let all = port.app.store.changes_after((0, 0)).await.unwrap();
+        all.iter().filter(|line| line.kind == "proxy-status").count()
+    };
+    let is = async |sessions: i64, connected: bool| {
+        let found = async || {
+            let all = port.app.store.proxy_status(Some("tram")).await.unwrap();
+            all.first().is_some_and(|it| (it.sessions, it.connected) == (sessions, connected))
+        };
         within_30_s(async {
-            loop {
-                let all = port.app.store.proxy_status(Some("tram")).await.unwrap();
-                if all.first().is_some_and(|it| (it.sessions, it.load) == (41, Some(300))) {
-                    return;
-                }
+            while !found().await {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         })
         .await;
-    });
-}
-
-#[test]
-fn the_end_of_a_stream_that_was_followed_by_another_changes_nothing() {
-    runtime().block_on(async {
-        let port = Port::new(sqlite().await).await;
-        port.proxy("fra-1", 20).await;
-        let told = async || {
-            let all = port.app.store.changes_after((0, 0)).await.unwrap();
-            all.iter().filter(|line| line.kind == "proxy-status").count()
-        };
-        let is = async |sessions: i64, connected: bool| {
-            let found = async || {
-                let all = port.app.store.proxy_status(Some("tram")).await.unwrap();
-                all.first().is_some_and(|it| (it.sessions, it.connected) == (sessions, connected))
-            };
-            within_30_s(async {
-                while !found().await {
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                }
-            })
-            .await;
-        };
-        let have = |sessions| Up::Have(HeldVersions { sessions, ..HeldVersions::default() });
-        let mut former = port.client(20).await.unwrap();
-        former.send(&have(1)).await;
-        is(1, true).await;
-        let mut other = port.client(20).await.unwrap();
-        other.send(&have(2)).await;
-        is(2, true).await;
-        let before = told().await;
-        drop(former);
-        within_30_s(async {
-            while !port.app.metrics.text().contains("roadweave_controller_streams 1") {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        })
-        .await;
-        other.send(&have(3)).await;
-        is(3, true).await;
-        assert_eq!(told().await, before, "it was there all the time");
-        drop(other);
-        is(3, false).await;
-    });
-}
-
-#[test]
-fn strangers_get_nothing_but_an_end() {
-    runtime().block_on(async {
-        let port = Port::new(sqlite().await).await;
-        let mut stranger = port.client(9).await.unwrap();
-        stranger.send(&Up::Have(HeldVersions::default())).await;
-        assert!(matches!(stranger.receive().await, Some(Down::Refused { .. })));
-        assert_eq!(stranger.receive().await, None);
-        let mut stranger = port.client(9).await.unwrap();
-        stranger.send(&Up::Alive).await;
-        assert_eq!(stranger.receive().await, Some(Down::Alive));
-        stranger.tls.write_all(&[0xff; 64]).await.unwrap();
-        assert_eq!(stranger.receive().await, None);
-        for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; 600], &[22, 3, 1, 255, 255, 1]] {
-            let mut plain = TcpStream::connect(port.address).await.unwrap();
-            plain.write_all(garbage).await.unwrap();
-            plain.shutdown().await.unwrap();
-            let mut rest = Vec::new();
-            let ended = tokio::time::timeout(Duration::from_secs(8), plain.read_to_end(&mut rest));
-            assert!(ended.await.is_ok());
-            assert!(rest.len() < 64, "{rest:?}");
+    };
+    let have = |sessions| Up::Have(HeldVersions { sessions, ..HeldVersions::default() });
+    let mut former = port.client(20).await.unwrap();
+    former.send(&have(1)).await;
+    is(1, true).await;
+    let mut other = port.client(20).await.unwrap();
+    other.send(&have(2)).await;
+    is(2, true).await;
+    let before = told().await;
+    drop(former);
+    within_30_s(async {
+        while !port.app.metrics.text().contains("roadweave_controller_streams 1") {
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        let text = port.app.metrics.text();
-        assert!(text.contains(r#"refused_total{reason="handshake"} 3"#), "{text}");
-        assert!(text.contains("roadweave_controller_streams 0"), "{text}");
-    });
+    })
+    .await;
+    other.send(&have(3)).await;
+    is(3, true).await;
+    assert_eq!(told().await, before, "it was there all the time");
+    drop(other);
+    is(3, false).await;
 }
 
-#[test]
-fn browsers_use_the_same_port_and_a_stop_lets_them_end() {
-    runtime().block_on(async {
-        let port = Port::new(sqlite().await).await;
-        let answer = web(&port, "GET /healthz", "", "").await;
-        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("alive\n"), "{answer}");
-        port.stop.send_replace(true);
-        // The listener ends; connections in the backlog get no answer.
-        loop {
-            let Ok(mut stream) = TcpStream::connect(port.address).await else { break };
-            let mut rest = Vec::new();
-            let end = tokio::time::timeout(Duration::from_secs(8), stream.read_to_end(&mut rest));
-            assert!(!end.await.is_ok_and(|end| end.is_ok_and(|length| length > 0)));
-        }
-    });
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn strangers_get_nothing_but_an_end() {
+    let port = Port::new(sqlite().await).await;
+    let mut stranger = port.client(9).await.unwrap();
+    stranger.send(&Up::Have(HeldVersions::default())).await;
+    assert!(matches!(stranger.receive().await, Some(Down::Refused { .. })));
+    assert_eq!(stranger.receive().await, None);
+    let mut stranger = port.client(9).await.unwrap();
+    stranger.send(&Up::Alive).await;
+    assert_eq!(stranger.receive().await, Some(Down::Alive));
+    stranger.tls.write_all(&[0xff; 64]).await.unwrap();
+    assert_eq!(stranger.receive().await, None);
+    for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; 600], &[22, 3, 1, 255, 255, 1]] {
+        let mut plain = TcpStream::connect(port.address).await.unwrap();
+        plain.write_all(garbage).await.unwrap();
+        plain.shutdown().await.unwrap();
+        let mut rest = Vec::new();
+        let ended = tokio::time::timeout(Duration::from_secs(8), plain.read_to_end(&mut rest));
+        assert!(ended.await.is_ok());
+        assert!(rest.len() < 64, "{rest:?}");
+    }
+    let text = port.app.metrics.text();
+    assert!(text.contains(r#"refused_total{reason="handshake"} 3"#), "{text}");
+    assert!(text.contains("roadweave_controller_streams 0"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn browsers_use_the_same_port_and_a_stop_lets_them_end() {
+    let port = Port::new(sqlite().await).await;
+    let answer = web(&port, "GET /healthz", "", "").await;
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("alive\n"), "{answer}");
+    port.stop.send_replace(true);
+    // The listener ends; connections in the backlog get no answer.
+    loop {
+        let Ok(mut stream) = TcpStream::connect(port.address).await else { break };
+        let mut rest = Vec::new();
+        let end = tokio::time::timeout(Duration::from_secs(8), stream.read_to_end(&mut rest));
+        assert!(!end.await.is_ok_and(|end| end.is_ok_and(|length| length > 0)));
+    }
 }
 
 pub(crate) async fn ask(

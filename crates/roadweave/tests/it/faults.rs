@@ -38,7 +38,7 @@ fn is_test(source: &str, name: &str) -> bool {
     let attributes = |at| lines[..at].iter().rev().take_while(|line| line.starts_with("#["));
     at.is_some_and(|at| {
         let is_run = attributes(at).all(|line| !line.starts_with("#[ignore"));
-        is_run && attributes(at).any(|line| *line == "#[test]" || *line == "#[tokio::test]")
+        is_run && attributes(at).any(|line| *line == "#[test]" || line.starts_with("#[tokio::test"))
     })
 }
 

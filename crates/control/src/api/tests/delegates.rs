@@ -111,37 +111,35 @@ pub(super) async fn token(api: &Api, delegate: &str, uses: u32) -> String {
     made["join"].as_str().unwrap().to_owned()
 }
 
-#[test]
-fn a_delegate_is_put_in_that_the_root_has_signed_for_this_tenant() {
-    runtime().block_on(async {
-        let api = elsewhere(sqlite().await).await;
-        let refused = async |chain: &Chain, status: u16, part: &str| {
-            api.refuses("/delegates", body(chain), status, part).await;
-        };
-        refused(&given(30).signed(9, None), 422, "not signed by a key that counts").await;
-        let ferry = Given { scope: Scope::Tenant("ferry".parse().unwrap()), ..given(30) };
-        refused(&ferry.signed(ROOT, None), 422, "for the tenant \"ferry\"").await;
-        let all = Given { scope: Scope::All, ..given(30) };
-        refused(&all.signed(ROOT, None), 403, "for all tenants").await;
-        let one = Statement { role: FleetRole::Box, grant: None, ..given(30).statement() };
-        let one = Chain::new(vec![Signed::sign(&one, &identity(ROOT)).unwrap()]);
-        refused(&one, 422, "leads to no delegate").await;
-        let signer = signer(2);
-        refused(&given(30).signed(31, Some(&signer)), 409, "put in the delegate first").await;
-        let greedy = Given { uses: 3, ..given(30) }.signed(31, Some(&signer));
-        refused(&greedy, 422, "beyond what").await;
-        api.delegates(&[&signer]).await;
-        let made = api.create("/delegates", body(&given(30).signed(31, Some(&signer)))).await;
-        assert_eq!(made["id"], "delegate-30");
-        refused(&given(30).signed(ROOT, None), 409, "already").await;
-        // The host has delegates for all tenants; a key belongs to one delegate.
-        for (seed, status) in [(30, 409), (32, 201)] {
-            let (roles, tags) = (vec![FleetRole::Proxy], vec![]);
-            let shared = Given { seed, roles, tags, ..all.clone() }.signed(ROOT, None);
-            let made = api.post_in("home", "/delegates", body(&shared));
-            assert_eq!(made.status().await, status, "{seed}");
-        }
-    });
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_delegate_is_put_in_that_the_root_has_signed_for_this_tenant() {
+    let api = elsewhere(sqlite().await).await;
+    let refused = async |chain: &Chain, status: u16, part: &str| {
+        api.refuses("/delegates", body(chain), status, part).await;
+    };
+    refused(&given(30).signed(9, None), 422, "not signed by a key that counts").await;
+    let ferry = Given { scope: Scope::Tenant("ferry".parse().unwrap()), ..given(30) };
+    refused(&ferry.signed(ROOT, None), 422, "for the tenant \"ferry\"").await;
+    let all = Given { scope: Scope::All, ..given(30) };
+    refused(&all.signed(ROOT, None), 403, "for all tenants").await;
+    let one = Statement { role: FleetRole::Box, grant: None, ..given(30).statement() };
+    let one = Chain::new(vec![Signed::sign(&one, &identity(ROOT)).unwrap()]);
+    refused(&one, 422, "leads to no delegate").await;
+    let signer = signer(2);
+    refused(&given(30).signed(31, Some(&signer)), 409, "put in the delegate first").await;
+    let greedy = Given { uses: 3, ..given(30) }.signed(31, Some(&signer));
+    refused(&greedy, 422, "beyond what").await;
+    api.delegates(&[&signer]).await;
+    let made = api.create("/delegates", body(&given(30).signed(31, Some(&signer)))).await;
+    assert_eq!(made["id"], "delegate-30");
+    refused(&given(30).signed(ROOT, None), 409, "already").await;
+    // The host has delegates for all tenants; a key belongs to one delegate.
+    for (seed, status) in [(30, 409), (32, 201)] {
+        let (roles, tags) = (vec![FleetRole::Proxy], vec![]);
+        let shared = Given { seed, roles, tags, ..all.clone() }.signed(ROOT, None);
+        let made = api.post_in("home", "/delegates", body(&shared));
+        assert_eq!(made.status().await, status, "{seed}");
+    }
 }
 
 #[test]
@@ -256,21 +254,19 @@ fn who_revokes_a_delegate_revokes_what_it_signed() {
     });
 }
 
-#[test]
-fn a_box_that_waits_keeps_what_its_delegate_has_said() {
-    runtime().block_on(async {
-        let api = elsewhere(sqlite().await).await;
-        let chain = given(30).signed(ROOT, None);
-        api.delegates(&[&chain]).await;
-        let settings = json!({ "tags": ["night"], "delegate": "delegate-30", "approval": true });
-        let made = api.create("/tokens", json!({ "settings": settings })).await;
-        let device = join(&api, made["join"].as_str().unwrap(), 1, 30, &chain).await.unwrap();
-        assert!(device.statement.is_some());
-        let path = format!("/devices/{}/approve", device.id);
-        let approved = api.post(&path, json!({})).send().await;
-        assert_eq!(approved.body["state"], "active");
-        assert_eq!(approved.body["statement"].as_str(), device.statement.as_deref());
-        let delegate = api.app.store.get::<Delegate>("tram", "delegate-30").await.unwrap();
-        assert_eq!(delegate.record.used, 1);
-    });
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_box_that_waits_keeps_what_its_delegate_has_said() {
+    let api = elsewhere(sqlite().await).await;
+    let chain = given(30).signed(ROOT, None);
+    api.delegates(&[&chain]).await;
+    let settings = json!({ "tags": ["night"], "delegate": "delegate-30", "approval": true });
+    let made = api.create("/tokens", json!({ "settings": settings })).await;
+    let device = join(&api, made["join"].as_str().unwrap(), 1, 30, &chain).await.unwrap();
+    assert!(device.statement.is_some());
+    let path = format!("/devices/{}/approve", device.id);
+    let approved = api.post(&path, json!({})).send().await;
+    assert_eq!(approved.body["state"], "active");
+    assert_eq!(approved.body["statement"].as_str(), device.statement.as_deref());
+    let delegate = api.app.store.get::<Delegate>("tram", "delegate-30").await.unwrap();
+    assert_eq!(delegate.record.used, 1);
 }

@@ -82,40 +82,38 @@ fn lists_go_on_by_cursors_and_refuse_what_is_none() {
     });
 }
 
-#[test]
-fn what_cannot_be_read_or_cannot_be_is_a_problem() {
-    runtime().block_on(async {
-        let api = Api::new().await;
-        let raw = |body: &str, kind: &str| {
-            let ask = api.ask("POST", "/tenants/tram/pools").key("tram-owner");
-            let mut ask = ask.header("content-type", kind);
-            ask.body = Some(body.to_owned());
-            ask.send()
-        };
-        let json_type = "application/json; charset=utf-8";
-        for (body, kind, status) in [
-            ("{", json_type, 400),
-            ("{}", "text/plain", 415),
-            (&*"x".repeat(70_000), json_type, 413),
-            (&*"[".repeat(60_000), json_type, 422),
-        ] {
-            assert_eq!(raw(body, kind).await.status, status, "{kind}");
-        }
-        let refused = raw(r#"{"id":"a","settings":{"colour":1}}"#, json_type).await;
-        assert_eq!(refused.status, 422);
-        assert!(refused.body["detail"].as_str().unwrap().contains("colour"));
-        for id in ["", "A", "a b", "../x", "-a", &"a".repeat(64)] {
-            let body = json!({ "id": id, "settings": {} });
-            assert_eq!(api.post("/pools", body).status().await, 422, "{id}");
-        }
-        assert_eq!(api.ask("GET", "/nothing").status().await, 404);
-        assert_eq!(api.ask("PATCH", "/tenants/tram").key("tram-owner").status().await, 405);
-        for path in ["/revocations/x", &format!("/devices/{}", "a".repeat(200)), "/devices/%00"] {
-            assert_eq!(api.get(path).status().await, 404, "{path}");
-        }
-        let body = json!({ "id": "x", "public_key": "AAAA" });
-        api.refuses("/devices", body, 422, "public_key: not a key").await;
-    });
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_read_or_cannot_be_is_a_problem() {
+    let api = Api::new().await;
+    let raw = |body: &str, kind: &str| {
+        let ask = api.ask("POST", "/tenants/tram/pools").key("tram-owner");
+        let mut ask = ask.header("content-type", kind);
+        ask.body = Some(body.to_owned());
+        ask.send()
+    };
+    let json_type = "application/json; charset=utf-8";
+    for (body, kind, status) in [
+        ("{", json_type, 400),
+        ("{}", "text/plain", 415),
+        (&*"x".repeat(70_000), json_type, 413),
+        (&*"[".repeat(60_000), json_type, 422),
+    ] {
+        assert_eq!(raw(body, kind).await.status, status, "{kind}");
+    }
+    let refused = raw(r#"{"id":"a","settings":{"colour":1}}"#, json_type).await;
+    assert_eq!(refused.status, 422);
+    assert!(refused.body["detail"].as_str().unwrap().contains("colour"));
+    for id in ["", "A", "a b", "../x", "-a", &"a".repeat(64)] {
+        let body = json!({ "id": id, "settings": {} });
+        assert_eq!(api.post("/pools", body).status().await, 422, "{id}");
+    }
+    assert_eq!(api.ask("GET", "/nothing").status().await, 404);
+    assert_eq!(api.ask("PATCH", "/tenants/tram").key("tram-owner").status().await, 405);
+    for path in ["/revocations/x", &format!("/devices/{}", "a".repeat(200)), "/devices/%00"] {
+        assert_eq!(api.get(path).status().await, 404, "{path}");
+    }
+    let body = json!({ "id": "x", "public_key": "AAAA" });
+    api.refuses("/devices", body, 422, "public_key: not a key").await;
 }
 
 #[test]
@@ -145,97 +143,91 @@ fn a_repeated_post_acts_once_and_answers_the_same() {
     });
 }
 
-#[test]
-fn a_person_logs_in_and_out() {
-    runtime().block_on(async {
-        let api = Api::new().await;
-        api.person("tram", "anna", Role::Owner).await;
-        let try_password = |tenant: &str, user: &str, password: &str| {
-            let body = json!({ "tenant": tenant, "user": user, "password": password });
-            api.ask("POST", "/sessions").json(body).send()
-        };
-        // Known and unknown names are answered alike.
-        let wrong = try_password("tram", "anna", "wrong").await;
-        assert_eq!(wrong.status, 401);
-        for (tenant, user) in [("tram", "eve"), ("ferry", "anna")] {
-            assert_eq!(try_password(tenant, user, PASSWORD).await.body, wrong.body, "{user}");
-        }
-        let right = try_password("tram", "anna", PASSWORD).await;
-        assert_eq!(right.status, 201);
-        let cookie = right.headers["set-cookie"].to_str().unwrap().to_owned();
-        for part in ["__Host-roadweave=", "; Secure", "; HttpOnly", "; SameSite=Strict", "Path=/"] {
-            assert!(cookie.contains(part), "{cookie}");
-        }
-        let cookie = cookie.split(';').next().unwrap().to_owned();
-        let me = |cookie: &str| {
-            api.ask("GET", "/sessions/current").header("cookie", format!("x=1; {cookie}")).send()
-        };
-        let session = me(&cookie).await;
-        assert_eq!((session.status, &session.body["name"]), (200, &json!("person:anna")));
-        let foreign = api.ask("POST", "/tenants/tram/pools").header("cookie", &*cookie);
-        let foreign = foreign.json(json!({ "id": "x", "settings": {} }));
-        let foreign = foreign.header("sec-fetch-site", "cross-site").status().await;
-        assert_eq!(foreign, 403);
-        let out = api.ask("DELETE", "/sessions/current").header("cookie", &*cookie).send().await;
-        assert_eq!(out.status, 204);
-        assert!(out.headers["set-cookie"].to_str().unwrap().contains("Max-Age=0"));
-        assert_eq!(me(&cookie).await.status, 401);
-        let cookie = api.log_in("tram", "anna").await;
-        let body = json!({ "password": "another long password" });
-        let set = api.ask("PUT", "/tenants/tram/users/anna/password").key("tram-owner").json(body);
-        assert_eq!(set.status().await, 204);
-        assert_eq!(me(&cookie).await.status, 401);
-        assert_eq!(try_password("tram", "anna", PASSWORD).await.status, 401);
-        let users = api.get("/users").send().await.body.to_string();
-        assert!(!users.contains("argon2") && users.contains("anna"));
-    });
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_person_logs_in_and_out() {
+    let api = Api::new().await;
+    api.person("tram", "anna", Role::Owner).await;
+    let try_password = |tenant: &str, user: &str, password: &str| {
+        let body = json!({ "tenant": tenant, "user": user, "password": password });
+        api.ask("POST", "/sessions").json(body).send()
+    };
+    // Known and unknown names are answered alike.
+    let wrong = try_password("tram", "anna", "wrong").await;
+    assert_eq!(wrong.status, 401);
+    for (tenant, user) in [("tram", "eve"), ("ferry", "anna")] {
+        assert_eq!(try_password(tenant, user, PASSWORD).await.body, wrong.body, "{user}");
+    }
+    let right = try_password("tram", "anna", PASSWORD).await;
+    assert_eq!(right.status, 201);
+    let cookie = right.headers["set-cookie"].to_str().unwrap().to_owned();
+    for part in ["__Host-roadweave=", "; Secure", "; HttpOnly", "; SameSite=Strict", "Path=/"] {
+        assert!(cookie.contains(part), "{cookie}");
+    }
+    let cookie = cookie.split(';').next().unwrap().to_owned();
+    let me = |cookie: &str| {
+        api.ask("GET", "/sessions/current").header("cookie", format!("x=1; {cookie}")).send()
+    };
+    let session = me(&cookie).await;
+    assert_eq!((session.status, &session.body["name"]), (200, &json!("person:anna")));
+    let foreign = api.ask("POST", "/tenants/tram/pools").header("cookie", &*cookie);
+    let foreign = foreign.json(json!({ "id": "x", "settings": {} }));
+    let foreign = foreign.header("sec-fetch-site", "cross-site").status().await;
+    assert_eq!(foreign, 403);
+    let out = api.ask("DELETE", "/sessions/current").header("cookie", &*cookie).send().await;
+    assert_eq!(out.status, 204);
+    assert!(out.headers["set-cookie"].to_str().unwrap().contains("Max-Age=0"));
+    assert_eq!(me(&cookie).await.status, 401);
+    let cookie = api.log_in("tram", "anna").await;
+    let body = json!({ "password": "another long password" });
+    let set = api.ask("PUT", "/tenants/tram/users/anna/password").key("tram-owner").json(body);
+    assert_eq!(set.status().await, 204);
+    assert_eq!(me(&cookie).await.status, 401);
+    assert_eq!(try_password("tram", "anna", PASSWORD).await.status, 401);
+    let users = api.get("/users").send().await.body.to_string();
+    assert!(!users.contains("argon2") && users.contains("anna"));
 }
 
-#[test]
-fn who_tries_passwords_is_slowed_down_by_address_and_by_name() {
-    runtime().block_on(async {
-        let api = Api::new().await;
-        let body = |user: &str| json!({ "tenant": "tram", "user": user, "password": "x" });
-        let mut refused = 0;
-        for at in 0..15 {
-            let ask = api.ask("POST", "/sessions").json(body(&format!("user-{at}")));
-            refused += u32::from(ask.from("198.51.100.1").status().await == 429);
-        }
-        assert_eq!(refused, 5);
-        // Another address may try, except the name that was tried too often.
-        let later = Instant::now() + Duration::from_secs(3600);
-        while api.app.limits.names.take("tram/anna".to_owned(), later) {}
-        let ask = api.ask("POST", "/sessions").json(body("anna")).from("203.0.113.1");
-        let others = api.ask("POST", "/sessions").json(body("ben")).from("203.0.113.1");
-        assert_eq!((ask.status().await, others.status().await), (429, 401));
-        assert_eq!(api.get("/devices").status().await, 200);
-        let mut refused = 0;
-        for at in 0..70 {
-            let ask = api.ask("GET", "/tenants/tram/devices").key(&format!("guess-{at}"));
-            refused += u32::from(ask.from("198.51.100.2").status().await == 429);
-        }
-        assert!((8..=10).contains(&refused), "{refused}");
-        assert_eq!(api.get("/devices").from("198.51.100.2").status().await, 200);
-        let text = api.app.metrics.text();
-        assert!(text.contains(r#"roadweave_controller_refused_total{reason="login-rate"} "#));
-        assert!(text.contains("roadweave_controller_request_seconds_bucket"), "{text}");
-    });
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_tries_passwords_is_slowed_down_by_address_and_by_name() {
+    let api = Api::new().await;
+    let body = |user: &str| json!({ "tenant": "tram", "user": user, "password": "x" });
+    let mut refused = 0;
+    for at in 0..15 {
+        let ask = api.ask("POST", "/sessions").json(body(&format!("user-{at}")));
+        refused += u32::from(ask.from("198.51.100.1").status().await == 429);
+    }
+    assert_eq!(refused, 5);
+    // Another address may try, except the name that was tried too often.
+    let later = Instant::now() + Duration::from_secs(3600);
+    while api.app.limits.names.take("tram/anna".to_owned(), later) {}
+    let ask = api.ask("POST", "/sessions").json(body("anna")).from("203.0.113.1");
+    let others = api.ask("POST", "/sessions").json(body("ben")).from("203.0.113.1");
+    assert_eq!((ask.status().await, others.status().await), (429, 401));
+    assert_eq!(api.get("/devices").status().await, 200);
+    let mut refused = 0;
+    for at in 0..70 {
+        let ask = api.ask("GET", "/tenants/tram/devices").key(&format!("guess-{at}"));
+        refused += u32::from(ask.from("198.51.100.2").status().await == 429);
+    }
+    assert!((8..=10).contains(&refused), "{refused}");
+    assert_eq!(api.get("/devices").from("198.51.100.2").status().await, 200);
+    let text = api.app.metrics.text();
+    assert!(text.contains(r#"roadweave_controller_refused_total{reason="login-rate"} "#));
+    assert!(text.contains("roadweave_controller_request_seconds_bucket"), "{text}");
 }
 
-#[test]
-fn a_key_that_has_expired_and_one_that_was_removed_open_nothing() {
-    runtime().block_on(async {
-        let api = Api::new().await;
-        for (id, expires, status) in [("old", now_ms() - 1, 401), ("new", now_ms() + 60_000, 200)] {
-            let settings = json!({ "role": "viewer", "expires_ms": expires });
-            let made = api.create("/api-keys", json!({ "id": id, "settings": settings })).await;
-            let secret = made["secret"].as_str().unwrap();
-            let seen = || api.ask("GET", "/tenants/tram/devices").key(secret).status();
-            assert_eq!(seen().await, status, "{id}");
-            assert_eq!(api.delete(&format!("/api-keys/{id}"), "*").status().await, 204);
-            assert_eq!(seen().await, 401);
-        }
-    });
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_has_expired_and_one_that_was_removed_open_nothing() {
+    let api = Api::new().await;
+    for (id, expires, status) in [("old", now_ms() - 1, 401), ("new", now_ms() + 60_000, 200)] {
+        let settings = json!({ "role": "viewer", "expires_ms": expires });
+        let made = api.create("/api-keys", json!({ "id": id, "settings": settings })).await;
+        let secret = made["secret"].as_str().unwrap();
+        let seen = || api.ask("GET", "/tenants/tram/devices").key(secret).status();
+        assert_eq!(seen().await, status, "{id}");
+        assert_eq!(api.delete(&format!("/api-keys/{id}"), "*").status().await, 204);
+        assert_eq!(seen().await, 401);
+    }
 }
 
 #[test]
@@ -263,18 +255,16 @@ fn a_tenant_goes_with_a_line_for_each_and_its_name_is_not_given_again() {
     });
 }
 
-#[test]
-fn the_last_owner_stays() {
-    runtime().block_on(async {
-        let api = Api::new().await;
-        api.person("tram", "anna", Role::Owner).await;
-        let demote = || api.put("/users/anna", "*", json!({ "role": "viewer" })).status();
-        let remove = || api.delete("/users/anna", "*").status();
-        assert_eq!((demote().await, remove().await), (409, 409));
-        let body = json!({ "id": "ben", "password": PASSWORD, "settings": { "role": "owner" } });
-        api.create("/users", body).await;
-        assert_eq!((demote().await, remove().await), (200, 204));
-    });
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_last_owner_stays() {
+    let api = Api::new().await;
+    api.person("tram", "anna", Role::Owner).await;
+    let demote = || api.put("/users/anna", "*", json!({ "role": "viewer" })).status();
+    let remove = || api.delete("/users/anna", "*").status();
+    assert_eq!((demote().await, remove().await), (409, 409));
+    let body = json!({ "id": "ben", "password": PASSWORD, "settings": { "role": "owner" } });
+    api.create("/users", body).await;
+    assert_eq!((demote().await, remove().await), (200, 204));
 }
 
 #[test]
@@ -300,27 +290,24 @@ fn a_tenant_hears_of_those_proxies_alone_that_serve_it() {
     });
 }
 
-#[test]
-fn a_token_brings_a_box_in_whose_chain_leads_to_the_root() {
-    runtime().block_on(async {
-        let api = Api::new().await;
-        let body = json!({ "settings": { "uses": 2, "tags": ["night"], "approval": true } });
-        let made = api.create("/tokens", body).await;
-        let token: JoinToken = made["join"].as_str().unwrap().parse().unwrap();
-        assert_eq!(token.addresses, ["fleet.example.org:443"]);
-        let enrolment = enrolment(&String::from(token.secret), 1);
-        let App { store, authority, .. } = &*api.app;
-        let device = store.enrol(&enrolment, now_ms(), authority).await.unwrap();
-        assert_eq!((device.record.state, device.record.statement), (DeviceState::Pending, None));
-        let path = format!("/devices/{}/approve", device.record.id);
-        let approved = api.post(&path, json!({})).send().await;
-        assert_eq!(approved.body["state"], "active");
-        let chain: Chain =
-            serde_json::from_str(approved.body["statement"].as_str().unwrap()).unwrap();
-        let admitted = chain.verify(&Trust::pinned(token.root, token.controller)).unwrap();
-        assert_eq!(admitted.statement.key.to_string(), key(1));
-        assert_eq!(admitted.statement.tags.len(), 1);
-    });
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_brings_a_box_in_whose_chain_leads_to_the_root() {
+    let api = Api::new().await;
+    let body = json!({ "settings": { "uses": 2, "tags": ["night"], "approval": true } });
+    let made = api.create("/tokens", body).await;
+    let token: JoinToken = made["join"].as_str().unwrap().parse().unwrap();
+    assert_eq!(token.addresses, ["fleet.example.org:443"]);
+    let enrolment = enrolment(&String::from(token.secret), 1);
+    let App { store, authority, .. } = &*api.app;
+    let device = store.enrol(&enrolment, now_ms(), authority).await.unwrap();
+    assert_eq!((device.record.state, device.record.statement), (DeviceState::Pending, None));
+    let path = format!("/devices/{}/approve", device.record.id);
+    let approved = api.post(&path, json!({})).send().await;
+    assert_eq!(approved.body["state"], "active");
+    let chain: Chain = serde_json::from_str(approved.body["statement"].as_str().unwrap()).unwrap();
+    let admitted = chain.verify(&Trust::pinned(token.root, token.controller)).unwrap();
+    assert_eq!(admitted.statement.key.to_string(), key(1));
+    assert_eq!(admitted.statement.tags.len(), 1);
 }
 
 fn status_of(proxy: &str, hash: &str, silent_ms: i64, connected: bool) -> ProxyStatus {
@@ -386,96 +373,88 @@ fn a_revocation_says_who_has_confirmed_it() {
     });
 }
 
-#[test]
-fn nobody_revokes_the_keys_of_others_or_the_controllers_own() {
-    runtime().block_on(async {
-        let api = Api::new().await;
-        api.device("bus-17", 1).await;
-        for (tenant, seed, status) in [
-            ("ferry", 1, 403),
-            ("ferry", 99, 403),
-            ("home", 7, 403),
-            ("home", 8, 403),
-            ("home", 99, 200),
-            ("tram", 1, 200),
-        ] {
-            let ask = api.ask("POST", &format!("/tenants/{tenant}/revocations"));
-            let ask = ask.key(&format!("{tenant}-operator"));
-            let ask = ask.json(json!({ "public_key": key(seed), "reason": "x" }));
-            assert_eq!(ask.status().await, status, "{seed} by {tenant}");
-        }
-        let settings = json!({ "tenants": ["tram"] });
-        let share = |tenant: &str| {
-            let ask = api.ask("POST", &format!("/tenants/{tenant}/pools"));
-            let ask = ask.key(&format!("{tenant}-operator"));
-            ask.json(json!({ "id": "all", "settings": settings })).status()
-        };
-        assert_eq!((share("ferry").await, share("home").await), (403, 201));
-    });
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_revokes_the_keys_of_others_or_the_controllers_own() {
+    let api = Api::new().await;
+    api.device("bus-17", 1).await;
+    for (tenant, seed, status) in [
+        ("ferry", 1, 403),
+        ("ferry", 99, 403),
+        ("home", 7, 403),
+        ("home", 8, 403),
+        ("home", 99, 200),
+        ("tram", 1, 200),
+    ] {
+        let ask = api.ask("POST", &format!("/tenants/{tenant}/revocations"));
+        let ask = ask.key(&format!("{tenant}-operator"));
+        let ask = ask.json(json!({ "public_key": key(seed), "reason": "x" }));
+        assert_eq!(ask.status().await, status, "{seed} by {tenant}");
+    }
+    let settings = json!({ "tenants": ["tram"] });
+    let share = |tenant: &str| {
+        let ask = api.ask("POST", &format!("/tenants/{tenant}/pools"));
+        let ask = ask.key(&format!("{tenant}-operator"));
+        ask.json(json!({ "id": "all", "settings": settings })).status()
+    };
+    assert_eq!((share("ferry").await, share("home").await), (403, 201));
 }
 
-#[test]
-fn configurations_are_numbered_and_never_change() {
-    runtime().block_on(async {
-        let api = Api::new().await;
-        let make = |scope: Value| {
-            api.post("/configs", json!({ "scope": scope, "body": { "mtu": 1400 } })).send()
-        };
-        let names = [
-            make(json!("tenant")).await.body["id"].clone(),
-            make(json!("tenant")).await.body["id"].clone(),
-            make(json!({ "tag": "night" })).await.body["id"].clone(),
-        ];
-        assert_eq!(names, ["tenant-1", "tenant-2", "tag-night-1"]);
-        assert_eq!(make(json!({ "tag": "Night" })).await.status, 422);
-        let put = api.put("/configs/tenant-1", "*", json!({})).status().await;
-        assert_eq!(put, 405);
-        let of = api.get("/configs?scope=tenant").send().await.body;
-        assert_eq!(of["items"].as_array().unwrap().len(), 2);
-        let roll = |id: &str, config: &str, waves: Value| {
-            let settings = json!({ "config": config, "waves": waves });
-            api.post("/rollouts", json!({ "id": id, "settings": settings })).status()
-        };
-        assert_eq!(roll("a", "tenant-2", json!([5, 25, 100])).await, 201);
-        assert_eq!(roll("b", "tenant-9", json!([100])).await, 409);
-        assert_eq!(roll("c", "tenant-2", json!([25, 5, 100])).await, 422);
-        let abort = json!({ "config": "tenant-2", "waves": [100], "state": "aborted" });
-        assert_eq!(api.put("/rollouts/a", "\"1\"", abort).status().await, 200);
-        let again = json!({ "config": "tenant-2", "waves": [100], "state": "running" });
-        assert_eq!(api.put("/rollouts/a", "\"2\"", again).status().await, 409);
-    });
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn configurations_are_numbered_and_never_change() {
+    let api = Api::new().await;
+    let make = |scope: Value| {
+        api.post("/configs", json!({ "scope": scope, "body": { "mtu": 1400 } })).send()
+    };
+    let names = [
+        make(json!("tenant")).await.body["id"].clone(),
+        make(json!("tenant")).await.body["id"].clone(),
+        make(json!({ "tag": "night" })).await.body["id"].clone(),
+    ];
+    assert_eq!(names, ["tenant-1", "tenant-2", "tag-night-1"]);
+    assert_eq!(make(json!({ "tag": "Night" })).await.status, 422);
+    let put = api.put("/configs/tenant-1", "*", json!({})).status().await;
+    assert_eq!(put, 405);
+    let of = api.get("/configs?scope=tenant").send().await.body;
+    assert_eq!(of["items"].as_array().unwrap().len(), 2);
+    let roll = |id: &str, config: &str, waves: Value| {
+        let settings = json!({ "config": config, "waves": waves });
+        api.post("/rollouts", json!({ "id": id, "settings": settings })).status()
+    };
+    assert_eq!(roll("a", "tenant-2", json!([5, 25, 100])).await, 201);
+    assert_eq!(roll("b", "tenant-9", json!([100])).await, 409);
+    assert_eq!(roll("c", "tenant-2", json!([25, 5, 100])).await, 422);
+    let abort = json!({ "config": "tenant-2", "waves": [100], "state": "aborted" });
+    assert_eq!(api.put("/rollouts/a", "\"1\"", abort).status().await, 200);
+    let again = json!({ "config": "tenant-2", "waves": [100], "state": "running" });
+    assert_eq!(api.put("/rollouts/a", "\"2\"", again).status().await, 409);
 }
 
-#[test]
-fn who_watches_hears_of_the_own_tenants_changes_and_goes_on_where_it_ended() {
-    runtime().block_on(async {
-        let api = Api::new().await;
-        api.follow().await;
-        let mut watch = Watch::new(&api).await;
-        let ferry = api.post_in("ferry", "/pools", json!({ "id": "secret", "settings": {} }));
-        assert_eq!(ferry.status().await, 201);
-        api.pool("north").await;
-        watch.pool("north").await;
-        watch.cut();
-        for id in ["south", "west"] {
-            api.pool(id).await;
-            watch.pool(id).await;
-        }
-    });
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_watches_hears_of_the_own_tenants_changes_and_goes_on_where_it_ended() {
+    let api = Api::new().await;
+    api.follow().await;
+    let mut watch = Watch::new(&api).await;
+    let ferry = api.post_in("ferry", "/pools", json!({ "id": "secret", "settings": {} }));
+    assert_eq!(ferry.status().await, 201);
+    api.pool("north").await;
+    watch.pool("north").await;
+    watch.cut();
+    for id in ["south", "west"] {
+        api.pool(id).await;
+        watch.pool(id).await;
+    }
 }
 
-#[test]
-fn who_is_cut_off_before_the_first_change_hears_of_it_all_the_same() {
-    runtime().block_on(async {
-        // The outbox is not read here: changes are found in the table alone.
-        let api = Api::new().await;
-        let mut watch = Watch::new(&api).await;
-        let state = watch.any().await;
-        assert!(state.contains("event: state"), "{state}");
-        watch.cut();
-        api.pool("north").await;
-        watch.pool("north").await;
-    });
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_cut_off_before_the_first_change_hears_of_it_all_the_same() {
+    // The outbox is not read here: changes are found in the table alone.
+    let api = Api::new().await;
+    let mut watch = Watch::new(&api).await;
+    let state = watch.any().await;
+    assert!(state.contains("event: state"), "{state}");
+    watch.cut();
+    api.pool("north").await;
+    watch.pool("north").await;
 }
 
 async fn any_event(body: &mut Body) -> String {
@@ -484,41 +463,39 @@ async fn any_event(body: &mut Body) -> String {
     String::from_utf8(frame.into_data().unwrap().to_vec()).unwrap()
 }
 
-#[test]
-fn who_watches_a_box_hears_of_it_alone() {
-    runtime().block_on(async {
-        let api = Api::new().await;
-        let follow = Arc::clone(&api.app.outbox).follow(Arc::clone(&api.app.store));
-        tokio::spawn(follow);
-        api.device("bus-1", 31).await;
-        api.device("bus-2", 32).await;
-        let mut fleet = api.get("/live").response().await.into_body();
-        let state = any_event(&mut fleet).await;
-        assert!(state.contains("event: state") && state.contains("\"active\":2"), "{state}");
-        assert_eq!(api.get("/state").send().await.body["active"], 2);
-        assert_eq!(api.get("/devices/nobody/live").status().await, 404);
-        let mut stream = api.get("/devices/bus-1/live").response().await.into_body();
-        let sample = |device: &str, rtt: f64| {
-            let figures = [("lte/rtt_seconds".to_owned(), rtt)].into();
-            let sample = Sample { device: device.to_owned(), at_ms: 1, figures };
-            crate::outbox::Live { tenant: "tram".to_owned(), sample }
-        };
-        api.app.outbox.tell_figures(sample("bus-2", 0.5));
-        api.app.outbox.tell_figures(sample("bus-1", 0.25));
-        let event = any_event(&mut stream).await;
-        assert!(event.contains("event: sample") && event.contains("0.25"), "{event}");
-        let report = |device: &str| {
-            let report = json!({ "software": device });
-            let report = Report { device: device.to_owned(), at_ms: 5, report };
-            let (tenant, stream) = ("tram".to_owned(), String::new());
-            Note::Report { tenant, report, stream, connected: true }
-        };
-        let notes = [report("bus-2"), report("bus-1")];
-        api.app.store.keep_notes(&notes, now_ms()).await.unwrap();
-        api.app.outbox.hint();
-        let event = any_event(&mut stream).await;
-        assert!(event.contains("event: report") && event.contains("bus-1"), "{event}");
-    });
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_watches_a_box_hears_of_it_alone() {
+    let api = Api::new().await;
+    let follow = Arc::clone(&api.app.outbox).follow(Arc::clone(&api.app.store));
+    tokio::spawn(follow);
+    api.device("bus-1", 31).await;
+    api.device("bus-2", 32).await;
+    let mut fleet = api.get("/live").response().await.into_body();
+    let state = any_event(&mut fleet).await;
+    assert!(state.contains("event: state") && state.contains("\"active\":2"), "{state}");
+    assert_eq!(api.get("/state").send().await.body["active"], 2);
+    assert_eq!(api.get("/devices/nobody/live").status().await, 404);
+    let mut stream = api.get("/devices/bus-1/live").response().await.into_body();
+    let sample = |device: &str, rtt: f64| {
+        let figures = [("lte/rtt_seconds".to_owned(), rtt)].into();
+        let sample = Sample { device: device.to_owned(), at_ms: 1, figures };
+        crate::outbox::Live { tenant: "tram".to_owned(), sample }
+    };
+    api.app.outbox.tell_figures(sample("bus-2", 0.5));
+    api.app.outbox.tell_figures(sample("bus-1", 0.25));
+    let event = any_event(&mut stream).await;
+    assert!(event.contains("event: sample") && event.contains("0.25"), "{event}");
+    let report = |device: &str| {
+        let report = json!({ "software": device });
+        let report = Report { device: device.to_owned(), at_ms: 5, report };
+        let (tenant, stream) = ("tram".to_owned(), String::new());
+        Note::Report { tenant, report, stream, connected: true }
+    };
+    let notes = [report("bus-2"), report("bus-1")];
+    api.app.store.keep_notes(&notes, now_ms()).await.unwrap();
+    api.app.outbox.hint();
+    let event = any_event(&mut stream).await;
+    assert!(event.contains("event: report") && event.contains("bus-1"), "{event}");
 }
 
 #[test]
@@ -547,22 +524,20 @@ fn a_database_that_is_away_is_a_problem_and_no_wait_and_the_outbox_goes_on_after
     });
 }
 
-#[test]
-fn machines_ask_without_key_and_hear_nothing_of_tenants() {
-    runtime().block_on(async {
-        let api = Api::new().await;
-        let at = |path: &str| {
-            let mut ask = api.ask("GET", "");
-            ask.path = path.to_owned();
-            ask.send()
-        };
-        for path in ["/healthz", "/readyz", "/metrics"] {
-            let answer = at(path).await;
-            assert_eq!(answer.status, 200, "{path}");
-            assert!(!answer.body.to_string().contains("tram"), "{path}");
-        }
-        api.world.store.close().await;
-        assert_eq!(at("/readyz").await.status, 503);
-        assert_eq!(at("/healthz").await.status, 200);
-    });
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn machines_ask_without_key_and_hear_nothing_of_tenants() {
+    let api = Api::new().await;
+    let at = |path: &str| {
+        let mut ask = api.ask("GET", "");
+        ask.path = path.to_owned();
+        ask.send()
+    };
+    for path in ["/healthz", "/readyz", "/metrics"] {
+        let answer = at(path).await;
+        assert_eq!(answer.status, 200, "{path}");
+        assert!(!answer.body.to_string().contains("tram"), "{path}");
+    }
+    api.world.store.close().await;
+    assert_eq!(at("/readyz").await.status, 503);
+    assert_eq!(at("/healthz").await.status, 200);
 }

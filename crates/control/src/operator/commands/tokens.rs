@@ -127,10 +127,7 @@ fn check(delegate: &Delegate) -> Result<()> {
         )
         .into());
     }
-    match delegate.fits_a_token() {
-        true => Ok(()),
-        false => Err(BadInput::new(TOO_LONG).into()),
-    }
+    if delegate.fits_a_token() { Ok(()) } else { Err(BadInput::new(TOO_LONG).into()) }
 }
 
 fn carrying(join: &str, delegate: Delegate) -> Result<String> {

@@ -85,28 +85,26 @@ fn a_postgresql_that_goes_away_is_said_at_once_and_comes_back() {
     });
 }
 
-#[test]
-fn a_full_disk_is_called_that_and_ends() {
-    runtime().block_on(async {
-        let world = sqlite().await;
-        world.tenant("tram").await;
-        let pages: i64 = sqlx::query_scalar("PRAGMA page_count")
-            .fetch_one(&mut *world.store.write.acquire().await.unwrap())
-            .await
-            .unwrap();
-        world.tamper(&format!("PRAGMA max_page_count = {}", pages + 4)).await;
-        let mut full = None;
-        for seed in 0..200 {
-            if let Err(error) = world.insert("tram", device(&format!("bus-{seed}"), seed)).await {
-                full = Some(error);
-                break;
-            }
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_is_called_that_and_ends() {
+    let world = sqlite().await;
+    world.tenant("tram").await;
+    let pages: i64 = sqlx::query_scalar("PRAGMA page_count")
+        .fetch_one(&mut *world.store.write.acquire().await.unwrap())
+        .await
+        .unwrap();
+    world.tamper(&format!("PRAGMA max_page_count = {}", pages + 4)).await;
+    let mut full = None;
+    for seed in 0..200 {
+        if let Err(error) = world.insert("tram", device(&format!("bus-{seed}"), seed)).await {
+            full = Some(error);
+            break;
         }
-        assert!(matches!(full, Some(StoreError::Full)), "{full:?}");
-        world.store.get::<Device>("tram", "bus-0").await.unwrap();
-        world.tamper("PRAGMA max_page_count = 100000").await;
-        world.insert("tram", device("bus-after", 201)).await.unwrap();
-    });
+    }
+    assert!(matches!(full, Some(StoreError::Full)), "{full:?}");
+    world.store.get::<Device>("tram", "bus-0").await.unwrap();
+    world.tamper("PRAGMA max_page_count = 100000").await;
+    world.insert("tram", device("bus-after", 201)).await.unwrap();
 }
 
 #[test]

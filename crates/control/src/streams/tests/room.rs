@@ -33,112 +33,97 @@ async fn eventually(what: &str, is: impl AsyncFn() -> bool) {
     tokio::time::timeout(Duration::from_secs(60), waiting).await.expect(what);
 }
 
-#[test]
-fn strangers_of_one_address_are_few_and_members_do_not_count() {
-    runtime().block_on(async {
-        let port = Port::limited(Limits { of_address: 3, ..Limits::default() }).await;
-        for seed in 20..25 {
-            port.proxy(&format!("fra-{seed}"), seed).await;
-        }
-        let mut there = Vec::new();
-        for seed in 20..25 {
-            there.push(port.is_served(seed).await.expect("a member"));
-        }
-        let strangers = [port.is_served(1).await, port.is_served(2).await, port.is_served(3).await];
-        assert!(strangers.iter().all(Option::is_some));
-        assert!(port.is_served(4).await.is_none(), "its address has as many as it may");
-        assert!(port.app.metrics.text().contains(r#"reason="connections-of-address""#));
-        drop(strangers);
-        eventually("others may come", async || port.is_served(4).await.is_some()).await;
-    });
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn strangers_of_one_address_are_few_and_members_do_not_count() {
+    let port = Port::limited(Limits { of_address: 3, ..Limits::default() }).await;
+    for seed in 20..25 {
+        port.proxy(&format!("fra-{seed}"), seed).await;
+    }
+    let mut there = Vec::new();
+    for seed in 20..25 {
+        there.push(port.is_served(seed).await.expect("a member"));
+    }
+    let strangers = [port.is_served(1).await, port.is_served(2).await, port.is_served(3).await];
+    assert!(strangers.iter().all(Option::is_some));
+    assert!(port.is_served(4).await.is_none(), "its address has as many as it may");
+    assert!(port.app.metrics.text().contains(r#"reason="connections-of-address""#));
+    drop(strangers);
+    eventually("others may come", async || port.is_served(4).await.is_some()).await;
 }
 
-#[test]
-fn boxes_and_strangers_leave_room_for_people_and_proxies() {
-    runtime().block_on(async {
-        let port = Port::limited(Limits { strangers: 2, all: 9, ..Limits::default() }).await;
-        port.proxy("fra-1", 20).await;
-        let _strangers = [port.is_served(1).await.unwrap(), port.is_served(2).await.unwrap()];
-        assert!(port.is_served(3).await.is_none());
-        assert!(port.app.metrics.text().contains(r#"reason="streams-of-boxes""#));
-        let _proxy = port.is_served(20).await.expect("it has a permit");
-        let answer = web(&port, "GET /healthz", "", "").await;
-        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    });
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn boxes_and_strangers_leave_room_for_people_and_proxies() {
+    let port = Port::limited(Limits { strangers: 2, all: 9, ..Limits::default() }).await;
+    port.proxy("fra-1", 20).await;
+    let _strangers = [port.is_served(1).await.unwrap(), port.is_served(2).await.unwrap()];
+    assert!(port.is_served(3).await.is_none());
+    assert!(port.app.metrics.text().contains(r#"reason="streams-of-boxes""#));
+    let _proxy = port.is_served(20).await.expect("it has a permit");
+    let answer = web(&port, "GET /healthz", "", "").await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
 
-#[test]
-fn strangers_who_read_nothing_keep_nobody_else_out() {
-    runtime().block_on(async {
-        let port = Port::limited(Limits { strangers: 2, all: 6, ..Limits::default() }).await;
-        let mut idle = Vec::new();
-        for _ in 0..8 {
-            idle.push(ask(&port, "GET /api/v1/openapi.json", "", "").await);
-        }
-        let answer = web(&port, "GET /healthz", "", "").await;
-        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-        assert!(port.app.metrics.text().contains(r#"reason="stranger""#));
-    });
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn strangers_who_read_nothing_keep_nobody_else_out() {
+    let port = Port::limited(Limits { strangers: 2, all: 6, ..Limits::default() }).await;
+    let mut idle = Vec::new();
+    for _ in 0..8 {
+        idle.push(ask(&port, "GET /api/v1/openapi.json", "", "").await);
+    }
+    let answer = web(&port, "GET /healthz", "", "").await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(port.app.metrics.text().contains(r#"reason="stranger""#));
 }
 
-#[test]
-fn handshakes_that_say_nothing_give_way() {
-    runtime().block_on(async {
-        let port = Port::limited(Limits { all: 4, ..Limits::default() }).await;
-        port.proxy("fra-1", 20).await;
-        let mut silent = Vec::new();
-        for _ in 0..12 {
-            silent.push(TcpStream::connect(port.address).await.unwrap());
-        }
-        let _proxy = port.is_served(20).await.expect("the oldest of them goes");
-        let answer = web(&port, "GET /healthz", "", "").await;
-        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    });
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn handshakes_that_say_nothing_give_way() {
+    let port = Port::limited(Limits { all: 4, ..Limits::default() }).await;
+    port.proxy("fra-1", 20).await;
+    let mut silent = Vec::new();
+    for _ in 0..12 {
+        silent.push(TcpStream::connect(port.address).await.unwrap());
+    }
+    let _proxy = port.is_served(20).await.expect("the oldest of them goes");
+    let answer = web(&port, "GET /healthz", "", "").await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
 
-#[test]
-fn one_key_does_not_take_all_seats() {
-    runtime().block_on(async {
-        let port = Port::new(sqlite().await).await;
-        port.proxy("fra-1", 20).await;
-        let mut all = Vec::new();
-        for _ in 0..5 {
-            all.push(port.is_served(20).await.expect("a stream"));
-        }
-        let mut rest = [0; 4096];
-        within_30_s(async {
-            while all[0].tls.read(&mut rest).await.is_ok_and(|length| length > 0) {}
-        })
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_key_does_not_take_all_seats() {
+    let port = Port::new(sqlite().await).await;
+    port.proxy("fra-1", 20).await;
+    let mut all = Vec::new();
+    for _ in 0..5 {
+        all.push(port.is_served(20).await.expect("a stream"));
+    }
+    let mut rest = [0; 4096];
+    within_30_s(async { while all[0].tls.read(&mut rest).await.is_ok_and(|length| length > 0) {} })
         .await;
-        assert!(all[4].is_served().await);
-        assert!(port.app.metrics.text().contains(r#"reason="streams-of-key""#));
-    });
+    assert!(all[4].is_served().await);
+    assert!(port.app.metrics.text().contains(r#"reason="streams-of-key""#));
 }
 
-#[test]
-fn proxies_of_a_controller_whose_database_is_away_may_go_elsewhere() {
-    runtime().block_on(async {
-        let port = Port::new(sqlite().await).await;
-        let token = port.token(1, false).await;
-        port.proxy("fra-1", 20).await;
-        let mut device = port.joined(1, &token).await;
-        let mut proxy = port.is_served(20).await.expect("a stream");
-        let begun = std::time::Instant::now();
-        // Like a standby that lags: it answers, and must not be used.
-        let lag = "UPDATE counter SET value = value - 1 WHERE name = 'change'";
-        // Reports of streams may raise the counter again meanwhile.
-        while *port.app.outbox.health().borrow() == crate::outbox::Health::Good {
-            port.world.tamper(lag).await;
-            tokio::time::sleep(Duration::from_millis(300)).await;
-        }
-        let mut rest = [0; 4096];
-        let ended =
-            async { while proxy.tls.read(&mut rest).await.is_ok_and(|length| length > 0) {} };
-        tokio::time::timeout(Duration::from_secs(60), ended).await.expect("it is let go");
-        assert!(begun.elapsed() > Duration::from_secs(9), "a moment is nothing");
-        assert!(port.is_served(20).await.is_none(), "and finds nobody here");
-        assert!(device.is_served().await, "a box loses nothing by it");
-        port.world.tamper("UPDATE counter SET value = value + 1000 WHERE name = 'change'").await;
-        eventually("it is back", async || port.is_served(20).await.is_some()).await;
-    });
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn proxies_of_a_controller_whose_database_is_away_may_go_elsewhere() {
+    let port = Port::new(sqlite().await).await;
+    let token = port.token(1, false).await;
+    port.proxy("fra-1", 20).await;
+    let mut device = port.joined(1, &token).await;
+    let mut proxy = port.is_served(20).await.expect("a stream");
+    let begun = std::time::Instant::now();
+    // Like a standby that lags: it answers, and must not be used.
+    let lag = "UPDATE counter SET value = value - 1 WHERE name = 'change'";
+    // Reports of streams may raise the counter again meanwhile.
+    while *port.app.outbox.health().borrow() == crate::outbox::Health::Good {
+        port.world.tamper(lag).await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    let mut rest = [0; 4096];
+    let ended = async { while proxy.tls.read(&mut rest).await.is_ok_and(|length| length > 0) {} };
+    tokio::time::timeout(Duration::from_secs(60), ended).await.expect("it is let go");
+    assert!(begun.elapsed() > Duration::from_secs(9), "a moment is nothing");
+    assert!(port.is_served(20).await.is_none(), "and finds nobody here");
+    assert!(device.is_served().await, "a box loses nothing by it");
+    port.world.tamper("UPDATE counter SET value = value + 1000 WHERE name = 'change'").await;
+    eventually("it is back", async || port.is_served(20).await.is_some()).await;
 }
