@@ -43,15 +43,12 @@ pub struct Settings {
     /// The issuer's URL, exactly as it names itself.
     pub issuer: String,
     pub client_id: String,
-    #[serde(default)]
     pub client_secret: Option<String>,
-    #[serde(default)]
     pub client_secret_file: Option<PathBuf>,
     /// The tenant of the people who sign in.
     #[serde(default = "home")]
     pub tenant: String,
     /// The controller's URL for browsers; by default the first of its addresses.
-    #[serde(default)]
     pub url: Option<String>,
     /// The claim with a person's groups.
     #[serde(default = "groups")]
@@ -65,7 +62,6 @@ pub struct Settings {
     #[serde(default)]
     pub domains: Vec<String>,
     /// The certificate authorities of the issuer (PEM), in place of this machine's.
-    #[serde(default)]
     pub authorities: Option<PathBuf>,
 }
 

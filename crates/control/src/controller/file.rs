@@ -23,11 +23,8 @@ pub struct ControllerFile {
     #[serde(default = "default_database")]
     pub database: String,
     /// A certificate for browsers (PEM), in place of the self-signed one.
-    #[serde(default)]
     pub certificate: Option<PathBuf>,
-    #[serde(default)]
     pub certificate_key: Option<PathBuf>,
-    #[serde(default)]
     pub oidc: Option<Settings>,
 }
 

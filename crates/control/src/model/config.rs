@@ -35,7 +35,6 @@ pub struct ConfigSettings {
     /// The fields of a box's file that it sets.
     pub body: Map<String, Value>,
     /// A person's signature, where the tenant's lock asks for one.
-    #[serde(default)]
     pub signature: Option<String>,
 }
 
@@ -74,7 +73,6 @@ pub struct Rollout {
     /// Since when, milliseconds since 1970.
     pub wave_since_ms: i64,
     /// Why it has stopped by itself, or who has stopped it.
-    #[serde(default)]
     pub why: Option<String>,
     /// What people write.
     pub settings: RolloutSettings,

@@ -34,7 +34,6 @@ pub struct Person {
     pub password: String,
     /// Whom the issuer vouches for, where the person signs in there: it says what the person may
     /// do.
-    #[serde(default)]
     pub subject: Option<String>,
 }
 
@@ -71,10 +70,8 @@ pub struct ApiKeySettings {
     /// What the bearer of the key may do.
     pub role: Role,
     /// Until when it is good, milliseconds since 1970; for ever, if absent.
-    #[serde(default)]
     pub expires_ms: Option<i64>,
     /// The one box that it is for; only with the roles viewer and crew.
-    #[serde(default)]
     pub device: Option<String>,
 }
 

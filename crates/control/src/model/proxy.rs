@@ -81,10 +81,8 @@ pub struct ProxySettings {
     #[schema(value_type = Vec<String>)]
     pub addresses: Vec<std::net::SocketAddr>,
     /// The pool that it is in.
-    #[serde(default)]
     pub pool: Option<String>,
     /// The most boxes that it is given; any, if absent.
-    #[serde(default)]
     #[schema(maximum = 1000000)]
     pub devices_max: Option<u32>,
 }
