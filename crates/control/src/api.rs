@@ -38,7 +38,6 @@ use limit::{Limits, Watchers};
 use password::Passwords;
 
 /// The state that all requests share.
-#[derive(Debug)]
 pub struct App {
     pub store: Arc<Store>,
     pub authority: Arc<Authority>,

@@ -12,7 +12,6 @@ use crate::model::{Device, Proxy, ProxyRole};
 
 /// The controller's key, the root key or its public half, and the trust lists that roots have
 /// signed.
-#[derive(Debug)]
 pub struct Authority {
     controller: Identity,
     root: Root,
@@ -21,7 +20,6 @@ pub struct Authority {
 }
 
 /// Where the root key is.
-#[derive(Debug)]
 pub enum Root {
     /// In the controller's folder.
     Held(Identity),

@@ -12,7 +12,6 @@ use tokio::sync::{Notify, broadcast, watch};
 use crate::store::{ANSWER_MAX, Changed, Database, Sample, Store, StoreError, within};
 
 /// Distributes changes and live figures to listeners.
-#[derive(Debug)]
 pub struct Outbox {
     changes: broadcast::Sender<Changed>,
     figures: broadcast::Sender<Live>,

@@ -199,12 +199,6 @@ pub async fn within<T, E: From<StoreError>>(
     tokio::time::timeout(span, work).await.unwrap_or_else(|_| Err(silent().into()))
 }
 
-impl std::fmt::Debug for Store {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Store").field("database", &self.database).finish_non_exhaustive()
-    }
-}
-
 fn sqlite_options(path: &Path) -> Result<AnyConnectOptions> {
     let text = path
         .to_str()

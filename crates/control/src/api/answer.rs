@@ -18,7 +18,6 @@ use crate::clock::now_ms;
 use crate::store::{Change, Page, Record, Stored};
 
 /// A JSON body of at most [`BODY_MAX`].
-#[derive(Debug)]
 pub struct Body<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
@@ -37,8 +36,6 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
         read(&bytes).map(Self)
     }
 }
-
-#[derive(Debug)]
 pub struct Query<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
@@ -55,7 +52,6 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
 
 /// The parameters of the path.
 /// A caller's request about a tenant, or about a record of a tenant.
-#[derive(Debug)]
 pub struct Asked {
     pub app: Arc<App>,
     pub caller: Caller,

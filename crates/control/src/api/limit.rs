@@ -7,8 +7,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::{App, Caller, Problem, Result};
-
-#[derive(Debug)]
 pub struct Limits {
     /// Password attempts from an address.
     pub logins: Limit<IpAddr>,
@@ -38,14 +36,11 @@ impl Default for Limits {
 /// A token bucket for each key. Bounded: a full table first drops the buckets that are full again.
 /// Beyond that, new keys share `SHARED` buckets at random, and keys of one larger network share the
 /// same: an attacker that fills the table spends one of them.
-#[derive(Debug)]
 pub struct Limit<K> {
     burst: u32,
     each: Duration,
     buckets: Mutex<Buckets<K>>,
 }
-
-#[derive(Debug)]
 struct Buckets<K> {
     of: HashMap<K, Bucket>,
     shared: HashMap<u64, Bucket>,
@@ -156,7 +151,7 @@ impl<K: Hash + Eq + Shares> Limit<K> {
 
 /// The hashes of recently valid secrets: failed guesses from the same address do not block their
 /// holders. Bounded: there are two generations, and the older is dropped as a whole.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Secrets(Mutex<[HashSet<String>; 2]>);
 
 impl Secrets {
@@ -197,7 +192,7 @@ const SHARED: u64 = 1024;
 const SWEEP: Duration = Duration::from_secs(1);
 
 /// The number of open event streams by tenant and caller.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Watchers(Mutex<HashMap<String, usize>>);
 
 /// A place for one event stream, freed on drop.

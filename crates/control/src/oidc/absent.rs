@@ -3,7 +3,6 @@
 use super::{OidcError, Pending, SignedIn};
 
 /// An issuer, which does not exist.
-#[derive(Debug)]
 pub enum Oidc {}
 
 impl Oidc {

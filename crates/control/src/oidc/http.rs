@@ -20,12 +20,6 @@ use tokio_rustls::TlsConnector;
 #[derive(Clone)]
 pub struct Http(TlsConnector);
 
-impl std::fmt::Debug for Http {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Http")
-    }
-}
-
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HttpError {

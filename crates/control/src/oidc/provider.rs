@@ -73,8 +73,6 @@ type Known = Client<
 >;
 
 type Found = Result<Arc<Known>, String>;
-
-#[derive(Debug)]
 pub(super) struct Provider {
     http: Http,
     known: Mutex<Option<(Instant, Found)>>,
@@ -245,8 +243,6 @@ fn check_addresses(issuer: &str, metadata: &CoreProviderMetadata) -> Result<(), 
         None => Ok(()),
     }
 }
-
-#[derive(Debug)]
 pub struct Oidc {
     settings: Settings,
     provider: Provider,

@@ -55,7 +55,7 @@ fn a_database_of_a_newer_version_is_not_touched() {
     on_both(|world| async move {
         let sql = "UPDATE _sqlx_migrations SET version = 99 WHERE version = 1";
         world.tamper(sql).await;
-        let error = Store::open(&world.url, controller()).await.unwrap_err();
+        let error = Store::open(&world.url, controller()).await.err().unwrap();
         assert!(matches!(error, StoreError::Migration(_)), "{error}");
         assert!(error.to_string().contains("99"), "{error}");
     });
@@ -80,7 +80,7 @@ fn a_postgresql_that_goes_away_is_said_at_once_and_comes_back() {
         server.up();
         world.insert("tram", device("bus-17", 1)).await.unwrap();
         let missing = Database::parse(&server.database().replace("/test", "/none")).unwrap();
-        let error = Store::open(&missing, controller()).await.unwrap_err();
+        let error = Store::open(&missing, controller()).await.err().unwrap();
         assert!(error.to_string().contains("does not exist"), "{error}");
     });
 }
