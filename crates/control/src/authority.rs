@@ -31,6 +31,8 @@ pub enum Root {
 #[error("{0}")]
 pub struct NotSigned(String);
 
+type Result<T, E = NotSigned> = std::result::Result<T, E>;
+
 impl NotSigned {
     pub fn new(why: impl std::fmt::Display) -> Self {
         Self(why.to_string())
@@ -77,7 +79,7 @@ impl Authority {
 
     /// The key that a chain leads to from the root, ignoring revocations. An error names the step
     /// that fails.
-    pub fn follow(&self, chain: &Chain) -> Result<Admitted, NotSigned> {
+    pub fn follow(&self, chain: &Chain) -> Result<Admitted> {
         chain.verify(&self.trusted()).map_err(NotSigned::new)
     }
 
@@ -93,7 +95,7 @@ impl Authority {
     /// The trust lists to publish: all that roots have signed, and one more if the root key is here
     /// and the last list is of an earlier epoch. An error if the last list does not fit this
     /// controller and none can be signed here.
-    pub fn trust(&self, epoch: i64) -> Result<Vec<PublishedTrust>, NotSigned> {
+    pub fn trust(&self, epoch: i64) -> Result<Vec<PublishedTrust>> {
         let (epoch, controller) = (epoch.unsigned_abs(), self.controller.public_key());
         let (mut all, mut last) = (Vec::new(), None::<TrustList>);
         for list in &self.lists {
@@ -163,7 +165,7 @@ impl Authority {
         tenant: &str,
         secret: Secret,
         chain: Option<&Chain>,
-    ) -> Result<String, NotSigned> {
+    ) -> Result<String> {
         let controller = self.controller.public_key();
         // A joining peer trusts one root at first, so the chain must lead from that.
         let leads = |root: &PublicKey, chain: &Chain| {
@@ -189,19 +191,14 @@ impl Authority {
     }
 
     /// The statement that admits a box, as JSON; `None` where the root key is elsewhere.
-    pub fn admit_device(&self, tenant: &str, device: &Device) -> Result<Option<String>, NotSigned> {
+    pub fn admit_device(&self, tenant: &str, device: &Device) -> Result<Option<String>> {
         let scope = Scope::Tenant(name(tenant)?);
         let (id, tags) = (&device.id, &device.settings.tags);
         self.admit(id, &device.public_key, Role::Box, scope, tags)
     }
 
     /// The statement that admits a proxy or an anchor; a `shared` one serves all tenants.
-    pub fn admit_proxy(
-        &self,
-        tenant: &str,
-        shared: bool,
-        proxy: &Proxy,
-    ) -> Result<Option<String>, NotSigned> {
+    pub fn admit_proxy(&self, tenant: &str, shared: bool, proxy: &Proxy) -> Result<Option<String>> {
         let scope = if shared { Scope::All } else { Scope::Tenant(name(tenant)?) };
         let role = match proxy.settings.role {
             ProxyRole::Proxy => Role::Proxy,
@@ -217,7 +214,7 @@ impl Authority {
         role: Role,
         scope: Scope,
         tags: &[String],
-    ) -> Result<Option<String>, NotSigned> {
+    ) -> Result<Option<String>> {
         let Root::Held(root) = &self.root else { return Ok(None) };
         let tags: BTreeSet<Name> = tags.iter().map(|tag| name(tag)).collect::<Result<_, _>>()?;
         let key = public_key.parse().map_err(|error| NotSigned(format!("{error}")))?;
@@ -228,11 +225,7 @@ impl Authority {
     }
 
     /// The next entry of the chain of revocations, as JSON, and its hash.
-    pub fn revoke(
-        public_key: &str,
-        serial: i64,
-        previous: &str,
-    ) -> Result<(String, String), NotSigned> {
+    pub fn revoke(public_key: &str, serial: i64, previous: &str) -> Result<(String, String)> {
         let entry = Revocation {
             serial: serial.unsigned_abs(),
             key: public_key.parse().map_err(|error| NotSigned(format!("{error}")))?,
@@ -243,7 +236,7 @@ impl Authority {
     }
 
     /// The signed head of the chain of revocations.
-    pub fn head(&self, epoch: i64, serial: i64, hash: &str) -> Result<Signed<Head>, NotSigned> {
+    pub fn head(&self, epoch: i64, serial: i64, hash: &str) -> Result<Signed<Head>> {
         let (epoch, serial) = (epoch.unsigned_abs(), serial.unsigned_abs());
         let head = Head { epoch, serial, hash: digest(hash)? };
         Signed::sign(&head, &self.controller).map_err(|why| NotSigned(why.to_string()))
@@ -251,14 +244,14 @@ impl Authority {
 }
 
 /// A hash as stored; empty before the first revocation.
-fn digest(text: &str) -> Result<Digest, NotSigned> {
+fn digest(text: &str) -> Result<Digest> {
     match text {
         "" => Ok(Digest::ZERO),
         text => Digest::try_from(text.to_owned()).map_err(|why| NotSigned(why.to_owned())),
     }
 }
 
-fn name(text: &str) -> Result<Name, NotSigned> {
+fn name(text: &str) -> Result<Name> {
     text.parse().map_err(|error| NotSigned(format!("\"{text}\": {error}")))
 }
 

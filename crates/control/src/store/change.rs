@@ -89,12 +89,8 @@ impl Change<'_> {
     }
 
     /// The record of any tenant with this value of a unique `column`.
-    pub async fn find<R: Record>(
-        &mut self,
-        column: &'static str,
-        value: &str,
-    ) -> Result<Stored<R>> {
-        record::find(self.keys, &mut *self.transaction, column, value).await
+    pub async fn find<R: Record>(&mut self, column: &'static str, is: &str) -> Result<Stored<R>> {
+        record::find(self.keys, &mut *self.transaction, column, is).await
     }
 
     /// All records of a type in a tenant.

@@ -56,17 +56,12 @@ impl Change<'_> {
     /// Revokes a key; a revoked key keeps its revocation. Fails with [`StoreError::Refused`] beyond
     /// the tenant's share of the revocations that proxies hold, and with [`StoreError::Older`] if
     /// the number belonged to a lost revocation.
-    pub async fn revoke(
-        &mut self,
-        tenant: &str,
-        public_key: &str,
-        reason: &str,
-    ) -> Result<Revocation> {
-        match self.row(OF_KEY, values![public_key]).await? {
+    pub async fn revoke(&mut self, tenant: &str, key: &str, reason: &str) -> Result<Revocation> {
+        match self.row(OF_KEY, values![key]).await? {
             Some(row) => revocation(&row),
             None => {
                 self.check_share(tenant).await?;
-                self.append(tenant, public_key, reason).await
+                self.append(tenant, key, reason).await
             }
         }
     }

@@ -305,19 +305,15 @@ impl Change<'_> {
 
     /// A free address of each prefix of the tenant. [`StoreError::Refused`] if a prefix has none
     /// left.
-    pub async fn free_addresses(
-        &mut self,
-        tenant: &str,
-        prefixes: &[IpNet],
-    ) -> Result<Vec<IpAddr>> {
-        if prefixes.is_empty() {
+    pub async fn free_addresses(&mut self, tenant: &str, of: &[IpNet]) -> Result<Vec<IpAddr>> {
+        if of.is_empty() {
             return Ok(Vec::new());
         }
         let sql = "SELECT address FROM address WHERE tenant = $1";
         let rows = self.rows(sql, values![tenant]).await?;
         let taken = rows.iter().map(|row| row.try_get::<String, _>("address"));
         let taken: HashSet<String> = taken.collect::<Result<_, _>>()?;
-        let free = prefixes.iter().map(|prefix| {
+        let free = of.iter().map(|prefix| {
             // The first host of a prefix is the anchor. With IPv6 the address before it is reserved
             // too: the subnet-router anycast address (RFC 4291 section 2.6.1).
             let own = if prefix.addr().is_ipv4() { 1 } else { 2 };
