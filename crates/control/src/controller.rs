@@ -1,6 +1,5 @@
 //! The roadweave-controller binary: manages a fleet, and serves boxes, proxies and people.
 
-mod approve;
 mod delegate;
 mod file;
 mod folder;
@@ -43,7 +42,7 @@ enum Command {
     /// Signs a key that may sign for others: for a token, a pool, or somebody's machine
     Delegate(delegate::Options),
     /// Shows a configuration that waits for a person, and approves it by a key
-    Approve(approve::Options),
+    Approve(delegate::Approve),
     /// Makes a private key in a file, and prints its public half
     Keygen(delegate::Keygen),
 }
@@ -77,7 +76,7 @@ pub fn main() -> ExitCode {
             Command::Key(at) => run::key(&at.folder),
             Command::Trust(options) => trust::run(&options),
             Command::Delegate(options) => delegate::run(&options),
-            Command::Approve(options) => approve::run(&options),
+            Command::Approve(options) => delegate::approve(&options),
             Command::Keygen(options) => delegate::keygen(&options),
         }),
         Err(error) => refuse(&error),

@@ -16,7 +16,6 @@
 mod answer;
 mod audit;
 mod backup;
-mod below;
 mod change;
 mod document;
 pub(crate) mod error;
@@ -44,7 +43,6 @@ use sqlx::{
 pub use answer::{KeptAnswer, Once};
 pub use audit::{AuditEntry, ChainFault};
 pub use backup::BackupError;
-pub use below::Revocable;
 pub use change::{Actor, Change};
 pub use document::{DocumentOutcome, StoredDocument};
 pub use error::{Result, StoreError, found};
@@ -53,7 +51,7 @@ pub use outbox::{CHANGES_AT_ONCE, Changed};
 pub use proxy_status::{Confirmations, FleetState, Missing, ProxyStatus};
 pub use record::{Filter, Page, Record, Stored};
 pub use report::{BoxSession, Placed, Report, STEPS_MS, Sample};
-pub use revocation::Revocation;
+pub use revocation::{Revocable, Revocation};
 pub use sql::Column;
 pub use token::{Delegated, Enrolment};
 

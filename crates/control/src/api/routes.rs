@@ -3,9 +3,7 @@
 use axum::routing::{MethodFilter, on};
 
 use super::handlers::records::New;
-use super::handlers::{
-    changes, configs, devices, live, people, records, revoking, sessions, sign_in, tenants, tokens,
-};
+use super::handlers::{changes, configs, devices, people, records, revoking, sessions, tokens};
 use super::route::Needs::{Anybody, Host, Nothing, Password};
 use super::route::{Output, Route, SchemaOf, routes};
 use crate::model::Role::{Crew, Operator, Owner, Viewer};
@@ -24,21 +22,21 @@ routes! { of_all below "":
         [Password] sessions::log_in: sessions::LogIn => One(201, sessions::Session);
     POST "/sessions/oidc" beginSignIn
         "Say where to sign in by OpenID Connect; the answer sets a cookie"
-        [Password] sign_in::begin: sign_in::BeginSignIn => One(201, sign_in::SignIn);
+        [Password] sessions::begin: sessions::BeginSignIn => One(201, sessions::SignIn);
     GET "/sessions/oidc/callback" finishSignIn
         "Where the issuer leads a browser back to; the answer sets a cookie and leads to /"
-        [Password] sign_in::callback => Moved;
+        [Password] sessions::callback => Moved;
     POST "/sessions/oidc/code" redeemCode
         "Log in by what the issuer has handed to a program; the answer sets a cookie"
-        [Password] sign_in::redeem: sign_in::Code => One(201, sessions::Session);
+        [Password] sessions::redeem: sessions::Code => One(201, sessions::Session);
     GET "/sessions/current" whoAmI "Who asks"
         [Anybody] sessions::current => One(200, sessions::Session);
     DELETE "/sessions/current" logOut "Log out" [Anybody] sessions::log_out => Nothing;
 
     GET "/tenants" listTenants "The tenants that the caller may see"
-        [Viewer] tenants::list => Records(Tenant);
+        [Viewer] people::list_tenants => Records(Tenant);
     POST "/tenants" createTenant "Make a tenant"
-        [Host(Owner)] tenants::create: tenants::NewTenant => Record(201, Tenant);
+        [Host(Owner)] people::create_tenant: people::NewTenant => Record(201, Tenant);
 
     GET "/openapi.json" openApi "This interface as OpenAPI" [Nothing] changes::openapi => Object;
 }
@@ -48,7 +46,7 @@ routes! { of_tenant below "/tenants/{tenant}":
     PUT "" replaceTenant "Change a tenant"
         [Host(Owner)] records::replace::<Tenant>: TenantSettings => Record(200, Tenant), if_match;
     DELETE "" deleteTenant "Remove an empty tenant"
-        [Host(Owner)] tenants::remove => Nothing, if_match;
+        [Host(Owner)] people::remove_tenant => Nothing, if_match;
 
     GET "/users" listUsers "The people" [Owner] records::list::<Person> => Records(Person);
     POST "/users" createUser "Add somebody"
@@ -167,6 +165,6 @@ routes! { of_tenant below "/tenants/{tenant}":
         [Viewer] changes::live => Events;
     GET "/devices/{device}/live" liveDevice
         "A box's session, report and figures as they come, as server-sent events"
-        [Viewer] live::device => Events;
+        [Viewer] changes::live_device => Events;
     GET "/state" getState "How the fleet is now" [Viewer] changes::state => One(200, FleetState);
 }

@@ -1,5 +1,5 @@
-//! `roadweave-controller delegate` and `keygen`: delegates let the root key stay away from the
-//! controller.
+//! `roadweave-controller delegate`, `keygen` and `approve`: signatures on a machine that holds a key.
+//! Delegates let the root key stay away from the controller.
 //!
 //! ```text
 //! root.key ──► tram.delegate ──► roadweave fleet delegate add       the chain alone
@@ -11,12 +11,14 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use anyhow::{Context as _, Result};
-use roadweave_fleet::{Chain, Delegate, Grant, Name, Role, Scope, Signed, Statement, Trust};
+use roadweave_fleet::{
+    Chain, Delegate, Grant, Name, Role, Scope, Signed, Statement, Trust, Waiting,
+};
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::{out, secret};
 
-use crate::controller::folder::{identity, write_new};
+use crate::controller::folder::{identity, replace, write_new};
 use crate::keys;
 use crate::model::slug;
 
@@ -215,4 +217,34 @@ fn write(path: &Path, text: &str) -> Result<()> {
         }
         Ok(()) => Ok(()),
     }
+}
+
+/// What is to be approved.
+#[derive(clap::Args)]
+pub struct Approve {
+    /// What waits, as roadweave fleet config approval prints it
+    file: PathBuf,
+    /// The approver's key, which signs; without it what waits is shown and nothing else
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+    /// Where the approval is written, for roadweave fleet config approve --signed
+    #[arg(long, default_value = "approved.json", value_name = "FILE")]
+    out: PathBuf,
+}
+
+pub fn approve(options: &Approve) -> Result<()> {
+    let bad = |error: &dyn std::fmt::Display| {
+        BadInput::new(format!("{}: {error}", options.file.display()))
+    };
+    let text = fs::read_to_string(&options.file).map_err(|error| bad(&error))?;
+    let waiting: Waiting = serde_json::from_str(&text).map_err(|error| bad(&error))?;
+    // Unchanged, except for control characters, which could steer the terminal.
+    out::line(waiting.shown())?;
+    let Some(key) = &options.key else { return Ok(()) };
+    let signed = waiting.sign(&identity(key)?).map_err(|error| bad(&error))?;
+    replace(&options.out, &format!("{}\n", serde_json::to_string(&signed)?))?;
+    let out = options.out.display();
+    Ok(out::line(format_args!(
+        "approved: bring it by roadweave fleet config approve NAME --signed {out}"
+    ))?)
 }

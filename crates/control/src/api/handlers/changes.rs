@@ -1,4 +1,4 @@
-//! Revocations, the audit log, and changes as server-sent events.
+//! Revocations, the audit log, and changes and single boxes as server-sent events.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -20,8 +20,12 @@ use crate::api::answer::{Asked, PageOf, Query};
 use crate::api::limit::WatcherPermit;
 use crate::api::openapi::DocumentText;
 use crate::api::{App, Result};
+use crate::clock::now_ms;
+use crate::model::Device;
+use crate::outbox::Live;
 use crate::store::{
-    AuditEntry, CHANGES_AT_ONCE, Changed, FleetState, Revocation, Store, StoreError,
+    AuditEntry, CHANGES_AT_ONCE, Changed, FleetState, Revocation, STEPS_MS, Store, StoreError,
+    found,
 };
 
 #[derive(Debug, Deserialize)]
@@ -118,12 +122,12 @@ pub async fn state(asked: Asked) -> Result<Json<FleetState>> {
     Ok(Json(asked.app.store.fleet_state(&asked.tenant).await?))
 }
 
-pub(super) trait Watches: Send + 'static {
+trait Watches: Send + 'static {
     /// The next event; `None` ends the stream, and the browser reconnects with its current rights.
     fn next(&mut self) -> impl Future<Output = Option<Event>> + Send;
 }
 
-pub(super) fn sent(watcher: impl Watches) -> Response {
+fn sent(watcher: impl Watches) -> Response {
     let events = stream::unfold(watcher, async |mut watcher| {
         let event = watcher.next().await?;
         Some((Ok::<_, Infallible>(event), watcher))
@@ -218,6 +222,131 @@ async fn resumed(store: &Store, epoch: i64, id: &str) -> Result<Option<(i64, i64
     Ok(is_there.then_some((sequence, position)))
 }
 
-pub(super) const LIVE_MAX: Duration = Duration::from_secs(300);
+const LIVE_MAX: Duration = Duration::from_secs(300);
 const MISSED_MAX: i64 = 100_000;
 const STATE_REST: Duration = Duration::from_secs(1);
+
+pub async fn live_device(Asked { app, caller, tenant, id: device, .. }: Asked) -> Result<Response> {
+    let permit = WatcherPermit::take(&app, &caller)?;
+    // Subscribed before the first look, so that no change is lost between.
+    let (changes, figures) = (app.outbox.listen(), app.outbox.figures());
+    app.store.get::<Device>(&tenant, &device).await?;
+    tracing::debug!(who = caller.name, tenant, device, "watches");
+    let watcher = DeviceWatcher {
+        app,
+        tenant,
+        device,
+        changes,
+        figures,
+        waiting: vec![Look::Report, Look::Session],
+        sampled_ms: now_ms(),
+        looks: Instant::now() + FIGURES,
+        until: Instant::now() + LIVE_MAX,
+        _permit: permit,
+    };
+    Ok(sent(watcher))
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Look {
+    Session,
+    Report,
+    Sample,
+}
+
+struct DeviceWatcher {
+    app: Arc<App>,
+    tenant: String,
+    device: String,
+    changes: broadcast::Receiver<Changed>,
+    figures: broadcast::Receiver<Live>,
+    waiting: Vec<Look>,
+    sampled_ms: i64,
+    looks: Instant,
+    until: Instant,
+    _permit: WatcherPermit,
+}
+
+impl Watches for DeviceWatcher {
+    async fn next(&mut self) -> Option<Event> {
+        loop {
+            if let Some(look) = self.waiting.pop() {
+                match self.look(look).await {
+                    Ok(Some(event)) => return Some(event),
+                    Ok(None) => continue,
+                    Err(_) => return None,
+                }
+            }
+            tokio::select! {
+                change = self.changes.recv() => match change {
+                    Ok(line) => self.on_line(&line),
+                    Err(RecvError::Lagged(_)) => {
+                        self.waiting = vec![Look::Report, Look::Session];
+                    }
+                    Err(RecvError::Closed) => return None,
+                },
+                figures = self.figures.recv() => match figures {
+                    Ok(live) if live.tenant == self.tenant
+                        && live.sample.device == self.device =>
+                    {
+                        (self.sampled_ms, self.looks) = (now_ms(), Instant::now() + FIGURES);
+                        return Some(event("sample", &live.sample));
+                    }
+                    Ok(_) => {}
+                    Err(RecvError::Lagged(count)) => {
+                        return Some(event("lost", &json!({ "missed": count })));
+                    }
+                    Err(RecvError::Closed) => return None,
+                },
+                () = tokio::time::sleep_until(self.looks) => {
+                    self.looks = Instant::now() + FIGURES;
+                    self.waiting.push(Look::Sample);
+                }
+                () = tokio::time::sleep_until(self.until) => return None,
+            }
+        }
+    }
+}
+
+impl DeviceWatcher {
+    fn on_line(&mut self, line: &Changed) {
+        if line.tenant != self.tenant || line.subject != self.device {
+            return;
+        }
+        let look = match &*line.kind {
+            "session" => Look::Session,
+            "report" | "device" => Look::Report,
+            _ => return,
+        };
+        if !self.waiting.contains(&look) {
+            self.waiting.push(look);
+        }
+    }
+
+    async fn look(&mut self, look: Look) -> Result<Option<Event>, StoreError> {
+        let (store, tenant, device) = (&self.app.store, &*self.tenant, &*self.device);
+        Ok(match look {
+            Look::Session => {
+                let sessions = store.sessions(tenant, device, 1).await?;
+                sessions.first().map(|session| event("session", session))
+            }
+            Look::Report => {
+                let report = found(store.report(tenant, device).await)?;
+                report.map(|report| event("report", &report))
+            }
+            Look::Sample => {
+                let span = (self.sampled_ms, i64::MAX);
+                let samples = store.samples((tenant, device), STEPS_MS[0], span, 10).await?;
+                let last = samples.last();
+                self.sampled_ms = last.map_or(self.sampled_ms, |last| last.at_ms + 1);
+                last.map(|last| event("sample", last))
+            }
+        })
+    }
+}
+
+fn event(name: &str, what: &impl Serialize) -> Event {
+    Event::default().event(name).data(serde_json::to_string(what).unwrap_or_default())
+}
+
+const FIGURES: Duration = Duration::from_secs(10);

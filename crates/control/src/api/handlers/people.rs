@@ -1,18 +1,25 @@
-//! People and API keys.
+//! People, API keys, and tenants.
 
-use axum::Json;
+use std::sync::Arc;
+
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
+use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::records::insert_in;
-use crate::api::answer::{Asked, Body, shown};
-use crate::api::{App, Problem, Result};
+use crate::api::answer::{Asked, Body, ListQuery, Query, paged, record, shown};
+use crate::api::{App, Caller, Problem, Result};
+use crate::clock::now_ms;
 use crate::keys;
-use crate::model::{ApiKey, ApiKeySettings, Person, PersonSettings, Role, Settings as _, slug};
-use crate::store::{Filter, Stored};
+use crate::model::{
+    ApiKey, ApiKeySettings, Person, PersonSettings, Role, Settings as _, Tenant, TenantSettings,
+    slug,
+};
+use crate::store::{Filter, Page, Stored};
 
 /// A new person.
 #[derive(Deserialize, Serialize, ToSchema)]
@@ -122,4 +129,72 @@ pub async fn create_key(asked: Asked, Body(new): Body<NewApiKey>) -> Result<Resp
     let stored = asked.insert(asked.change().await?, key).await?;
     let made = MadeApiKey { secret, key: shown(&stored) };
     Ok((StatusCode::CREATED, Json(made)).into_response())
+}
+
+/// A tenant with its first owner.
+#[derive(Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewTenant {
+    /// Its name.
+    id: String,
+    /// What people write.
+    #[serde(default)]
+    settings: TenantSettings,
+    /// The name of its first owner.
+    owner: String,
+    /// The owner's password, 12 to 256 characters.
+    password: String,
+}
+
+pub async fn list_tenants(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Query(query): Query<ListQuery>,
+) -> Result<Response> {
+    let page = if caller.host && caller.role == Role::Owner {
+        app.store.tenants(&query.after()?, query.limit()).await?
+    } else {
+        let own = app.store.get::<Tenant>(&caller.tenant, &caller.tenant).await?;
+        Page { items: vec![own], next: None }
+    };
+    Ok(paged(&page))
+}
+
+pub async fn create_tenant(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Body(new): Body<NewTenant>,
+) -> Result<Response> {
+    slug(&new.id).map_err(|why| Problem::invalid(format!("id: {why}")))?;
+    slug(&new.owner).map_err(|why| Problem::invalid(format!("owner: {why}")))?;
+    new.settings.validate().map_err(Problem::invalid)?;
+    let password = app.passwords.hash(&new.password).await?;
+    let settings = PersonSettings { title: String::new(), role: Role::Owner };
+    let owner = Person { id: new.owner, settings, password, subject: None };
+    let mut change = app.store.change(caller.actor(), now_ms()).await?;
+    if change.has_log(&new.id).await? {
+        // The new owner could read the former tenant's log.
+        let detail = "there is or was a tenant of this name, whose audit log stays: take another";
+        return Err(Problem::new(409, "taken", detail));
+    }
+    let tenant = Tenant { id: new.id.clone(), host: false, settings: new.settings };
+    let stored = change.insert(&new.id, tenant).await?;
+    change.insert(&new.id, owner).await?;
+    change.commit().await?;
+    app.outbox.hint();
+    Ok(record(StatusCode::CREATED, &stored))
+}
+
+pub async fn remove_tenant(asked: Asked) -> Result<StatusCode> {
+    let (mut change, before) = asked.edit::<Tenant>().await?;
+    if before.record.host {
+        return Err(Problem::conflict("this tenant runs the controller"));
+    }
+    for person in change.all::<Person>(&asked.tenant).await? {
+        change.remove(&person).await?;
+    }
+    for key in change.all::<ApiKey>(&asked.tenant).await? {
+        change.remove(&key).await?;
+    }
+    asked.remove(change, &before).await
 }
