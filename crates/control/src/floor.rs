@@ -1,10 +1,13 @@
 //! The rollback guard, on the controller's own disk: the epoch begun here, the latest change seen,
-//! and the head of the chain of revocations.
+//! and the head of the chain of revocations. Beside it the audit checkpoints: the head of each
+//! tenant's audit log, so that a log truncated in the database is detected; each change written here
+//! updates its tenant's.
 //!
 //! A restored older copy of the database, or a standby that lagged, would reuse numbers of changes
 //! that members already hold, which they then ignore, and the number of a lost revocation. A writer
 //! of the database could raise its epoch, which a root key held here would sign.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -120,7 +123,7 @@ impl Floor {
 
 /// A value in a JSON file.
 #[derive(Debug, Default)]
-pub(crate) struct KeptFile<T> {
+struct KeptFile<T> {
     path: Option<PathBuf>,
     value: Mutex<T>,
     /// The file's content; locked while it is written.
@@ -129,7 +132,7 @@ pub(crate) struct KeptFile<T> {
 
 impl<T: Clone + Default + PartialEq + Serialize + DeserializeOwned> KeptFile<T> {
     /// Reads a file, the default if there is none, and takes of it what is `valid`.
-    pub(crate) fn open(path: PathBuf, valid: impl FnOnce(T) -> T) -> io::Result<Self> {
+    fn open(path: PathBuf, valid: impl FnOnce(T) -> T) -> io::Result<Self> {
         let value = valid(match fs::read_to_string(&path) {
             Ok(text) => serde_json::from_str(&text)
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?,
@@ -140,12 +143,12 @@ impl<T: Clone + Default + PartialEq + Serialize + DeserializeOwned> KeptFile<T> 
         Ok(Self { path: Some(path), value: Mutex::new(value), written })
     }
 
-    pub(crate) fn value(&self) -> MutexGuard<'_, T> {
+    fn value(&self) -> MutexGuard<'_, T> {
         self.value.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes the file, if it differs.
-    pub(crate) fn keep(&self, failure: &str) {
+    fn keep(&self, failure: &str) {
         let Some(path) = &self.path else { return };
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.value().clone();
@@ -172,6 +175,34 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
 const WAY_OUT: &str = "To go on with what is in it, write that with roadweave-controller backup and \
                        restore it into an empty database: that begins a new epoch, and proxies \
                        hand back the revocations that it lacks";
+
+/// The last serial and hash of each tenant's log, in a file.
+#[derive(Debug, Default)]
+pub struct Heads(KeptFile<BTreeMap<String, ChainEnd>>);
+
+impl Heads {
+    /// Reads the file; a missing one is empty.
+    pub fn open(path: PathBuf) -> io::Result<Self> {
+        Ok(Self(KeptFile::open(path, |ends| ends)?))
+    }
+
+    /// The last seen end of a tenant's log.
+    pub fn of(&self, tenant: &str) -> Option<(i64, String)> {
+        self.0.value().get(tenant).map(|end| (end.serial, end.hash.clone()))
+    }
+
+    /// Records the end of a tenant's log, unless a later one was seen.
+    pub fn saw(&self, tenant: &str, serial: i64, hash: String) {
+        let mut ends = self.0.value();
+        if ends.get(tenant).is_none_or(|end| end.serial < serial) {
+            ends.insert(tenant.to_owned(), ChainEnd { serial, hash });
+        }
+    }
+
+    pub fn keep(&self) {
+        self.0.keep("ends of audit logs cannot be kept");
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -214,5 +245,20 @@ mod tests {
             assert!(error.contains(part) && error.contains("restore"), "{error}");
         }
         assert!(floor.check_epoch(-3).is_err());
+    }
+
+    #[test]
+    fn an_end_outlives_the_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("heads.json");
+        let heads = Heads::open(path.clone()).unwrap();
+        assert_eq!(heads.of("tram"), None);
+        heads.saw("tram", 7, "abc".to_owned());
+        heads.saw("tram", 6, "older".to_owned());
+        assert_eq!(heads.of("tram"), Some((7, "abc".to_owned())));
+        heads.keep();
+        assert_eq!(Heads::open(path.clone()).unwrap().of("tram"), Some((7, "abc".to_owned())));
+        fs::write(&path, "no JSON").unwrap();
+        assert!(Heads::open(path).is_err());
     }
 }

@@ -23,7 +23,6 @@ mod clock;
 mod connection_limits;
 pub mod controller;
 mod floor;
-mod heads;
 mod keys;
 mod metrics;
 mod model;

@@ -55,8 +55,7 @@ pub use revocation::{Revocable, Revocation};
 pub use sql::Column;
 pub use token::{Delegated, Enrolment};
 
-use crate::floor::Floor;
-use crate::heads::Heads;
+use crate::floor::{Floor, Heads};
 use crate::keys::StoreKeys;
 
 /// The controller's database.

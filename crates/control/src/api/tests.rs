@@ -3,10 +3,8 @@
 mod delegates;
 mod flows;
 mod guarded;
-mod removed;
 mod resumed;
 mod walks;
-mod watch;
 mod withdrawn;
 
 use std::sync::Arc;

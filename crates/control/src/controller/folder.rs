@@ -28,8 +28,7 @@ use zeroize::Zeroizing;
 
 use crate::authority::{Authority, Root};
 use crate::controller::file::ControllerFile;
-use crate::floor::Floor;
-use crate::heads::Heads;
+use crate::floor::{Floor, Heads};
 use crate::keys::StoreKeys;
 use crate::oidc::{Oidc, Settings};
 use crate::store::{Database, Store};

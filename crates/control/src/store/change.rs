@@ -8,8 +8,7 @@ use sqlx::{Any, AssertSqlSafe, Transaction};
 use super::record::{self, Record, Stamp, Stored};
 use super::sql::values;
 use super::{Database, Once, Result, Store, StoreError};
-use crate::floor::Floor;
-use crate::heads::Heads;
+use crate::floor::{Floor, Heads};
 use crate::keys::StoreKeys;
 
 /// The author of a change, as the audit log names it.

@@ -2,11 +2,9 @@
 
 mod databases;
 mod faults;
-mod figures;
 mod log;
 mod older;
 pub(crate) mod postgres;
-mod room;
 mod sizes;
 mod tokens;
 mod told;

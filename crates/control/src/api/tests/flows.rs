@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use roadweave_fleet::{Chain, JoinToken, Trust};
 
+use super::resumed::Watch;
 use super::walks::proxy;
-use super::watch::Watch;
 use super::*;
 use crate::model::DeviceState;
 use crate::store::tests::postgres::Postgres;
