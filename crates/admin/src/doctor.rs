@@ -12,7 +12,6 @@ mod gather;
 mod judge;
 mod marks;
 mod reach;
-mod speed;
 
 use std::path::{Path, PathBuf};
 

@@ -1,7 +1,6 @@
 //! `roadweave peer`: edits the clients in the file of a server and in the running server.
 
-mod file;
-mod listing;
+mod clients;
 
 use std::path::PathBuf;
 
@@ -104,8 +103,8 @@ impl PeerArgs {
         match &self.command {
             Command::Add(args) => args.run(&self.server),
             Command::Remove { name } => remove(&self.server, name),
-            Command::List { json } => listing::list(&self.server, *json),
-            Command::Show { name, json } => listing::show(&self.server, name, *json),
+            Command::List { json } => clients::list(&self.server, *json),
+            Command::Show { name, json } => clients::show(&self.server, name, *json),
         }
     }
 }
@@ -128,12 +127,12 @@ impl AddArgs {
                 let key = identity.public_key();
                 let added =
                     add_client(&place.config, &new, target.as_deref(), |file| entry(file, key));
-                let (peer, text) = added.map_err(|error| file::told(&place.config, error))?;
+                let (peer, text) = added.map_err(|error| clients::told(&place.config, error))?;
                 (peer, Some(text), target)
             }
             (Some(key), _) => {
                 let mut added = None;
-                file::change(&place.config, |server, text| {
+                clients::change(&place.config, |server, text| {
                     let peer = entry(server, *key)?;
                     let text = with_peer(text, &peer)?;
                     added = Some(peer);
@@ -200,7 +199,7 @@ impl AddArgs {
 }
 
 fn remove(place: &ServerPlace, name: &str) -> Result<()> {
-    file::change(&place.config, |server, text| Ok(file::without_peer(server, text, name)?))?;
+    clients::change(&place.config, |server, text| Ok(clients::without_peer(server, text, name)?))?;
     // The client is removed even if the output fails.
     let taken = take_up(place);
     out::line(format_args!("{name} is removed"))?;

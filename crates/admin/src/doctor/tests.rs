@@ -423,7 +423,7 @@ fn a_client_and_a_server_are_told_apart_by_their_files() {
 
 #[test]
 fn this_machine_seals_packets() {
-    assert!(speed::crypto_bps().is_some_and(|bps| bps > 1_000_000));
+    assert!(gather::crypto_bps().is_some_and(|bps| bps > 1_000_000));
 }
 
 fn mark(of: &str) -> Value {
