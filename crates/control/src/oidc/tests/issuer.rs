@@ -1,16 +1,25 @@
 //! A small issuer: metadata, keys, and one ID token for each code.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
+use std::io;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
+use axum::body::Body;
+use axum::http::{HeaderMap, Request, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use futures_util::stream;
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
 use ring::digest::{SHA256, digest};
 use roadweave_identity::Identity;
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 
 use crate::clock::now_ms;
 use crate::keys;
@@ -59,7 +68,8 @@ impl Issuer {
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let here = here.clone();
-                tokio::spawn(async move { here.serve(stream).await });
+                let service = service_fn(move |request| here.clone().answer(request));
+                tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
             }
         });
         issuer
@@ -122,35 +132,32 @@ impl Issuer {
         code
     }
 
-    async fn serve(&self, mut stream: TcpStream) {
+    /// The answer to a request; an error closes the connection.
+    async fn answer(self, request: Request<Incoming>) -> io::Result<Response<Body>> {
         let mode = *self.0.mode.lock().unwrap();
-        if mode == Mode::Gone {
-            return;
-        }
-        let Some((head, body)) = request(&mut stream).await else { return };
-        let path = head.split(' ').nth(1).unwrap_or_default();
-        let (status, answer) = match (mode, path) {
+        let path = request.uri().path().to_owned();
+        let (status, answer) = match (mode, &*path) {
+            (Mode::Gone, _) => return Err(io::ErrorKind::ConnectionReset.into()),
             (Mode::Silent, _) => return std::future::pending().await,
             (Mode::Endless, _) => {
-                let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n";
-                let _ = stream.write_all(head.as_bytes()).await;
-                while stream.write_all(&[b' '; 4096]).await.is_ok() {}
-                return;
+                let spaces = stream::repeat_with(|| Ok::<_, Infallible>(" ".repeat(4096)));
+                return Ok(Response::new(Body::from_stream(spaces)));
             }
             (Mode::Elsewhere, _) => (302, json!({})),
             (_, "/.well-known/openid-configuration") => (200, self.description(mode)),
             (_, "/keys") => (200, self.keys()),
-            (_, "/token") => self.redeem(&head, &body),
+            (_, "/token") => {
+                let (head, body) = request.into_parts();
+                let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
+                self.redeem(&head.headers, &String::from_utf8_lossy(&body))
+            }
             _ => (404, json!({})),
         };
         let text = answer.to_string();
-        let head = format!(
-            "HTTP/1.1 {status} X\r\ncontent-type: application/json\r\nlocation: {}/keys\r\n\
-             content-length: {}\r\nconnection: close\r\n\r\n",
-            self.url(),
-            text.len()
-        );
-        let _ = stream.write_all(format!("{head}{text}").as_bytes()).await;
+        let location = format!("{}/keys", self.url());
+        let answer = Response::builder().status(status).header("location", location);
+        let answer = answer.header("content-type", "application/json");
+        answer.body(Body::from(text)).map_err(io::Error::other)
     }
 
     fn description(&self, mode: Mode) -> Value {
@@ -178,9 +185,9 @@ impl Issuer {
     }
 
     /// Redeems an unused code, with the client's secret and the PKCE verifier.
-    fn redeem(&self, head: &str, body: &str) -> (u16, Value) {
+    fn redeem(&self, head: &HeaderMap, body: &str) -> (u16, Value) {
         let basic = base64::engine::general_purpose::STANDARD.encode("roadweave:open+sesame");
-        let is_known = head.contains(&format!("Basic {basic}"));
+        let is_known = head["authorization"] == format!("Basic {basic}");
         let at = |name: &str| part(&format!("?{body}"), name);
         let refused = (400, json!({ "error": "invalid_grant" }));
         let Some(grant) = self.0.codes.lock().unwrap().remove(&at("code")) else { return refused };
@@ -219,23 +226,4 @@ pub(super) fn part(url: &str, name: &str) -> String {
     let query = url.split_once('?').map_or("", |(_, query)| query);
     let mut fields = form_urlencoded::parse(query.as_bytes());
     fields.find(|(field, _)| field == name).map(|(_, value)| value.into_owned()).unwrap_or_default()
-}
-
-async fn request(stream: &mut TcpStream) -> Option<(String, String)> {
-    let (mut bytes, mut buffer) = (Vec::new(), [0; 4096]);
-    loop {
-        let text = String::from_utf8_lossy(&bytes).into_owned();
-        if let Some((head, body)) = text.split_once("\r\n\r\n") {
-            let lower = head.to_ascii_lowercase();
-            let length = lower.lines().find_map(|line| line.strip_prefix("content-length: "));
-            let length: usize = length.and_then(|it| it.trim().parse().ok()).unwrap_or(0);
-            if body.len() >= length {
-                return Some((head.to_owned(), body.to_owned()));
-            }
-        }
-        match stream.read(&mut buffer).await {
-            Ok(0) | Err(_) => return None,
-            Ok(length) => bytes.extend_from_slice(&buffer[..length]),
-        }
-    }
 }
