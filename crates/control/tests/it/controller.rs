@@ -1,79 +1,49 @@
 //! The roadweave-controller program: init, run, backup, restore, and its refusals.
 
 use std::fs;
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 
-fn controller(words: &[&str], folder: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_roadweave-controller"));
-    command.args(words).arg("--folder").arg(folder).env_remove("ROADWEAVE_LOG");
-    command
-}
+use crate::run::{Running, Runs, text};
 
-fn run(words: &[&str], folder: &Path) -> Output {
-    controller(words, folder).output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+/// The controller in this folder.
+impl Runs for Path {
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_roadweave-controller"));
+        command.args(words).arg("--folder").arg(self).env_remove("ROADWEAVE_LOG");
+        command
+    }
 }
 
 fn port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// The output of a successful command.
-fn prints(words: &[&str], folder: &Path) -> String {
-    let output = run(words, folder);
-    assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
-    text(&output.stdout)
-}
-
 /// Expects exit code 2 and this part of the error, which it returns.
 fn refused(words: &[&str], folder: &Path, part: &str) -> String {
-    let output = run(words, folder);
-    let said = text(&output.stderr);
-    assert!(output.status.code() == Some(2) && said.contains(part), "{words:?}: {said}");
+    let said = folder.refused(words);
+    assert!(said.contains(part), "{words:?}: {said}");
     said
 }
 
 fn init(folder: &Path) -> u16 {
     let port = port();
     let address = format!("127.0.0.1:{port}");
-    let said = prints(&["init", "--address", &address, "--listen", &address], folder);
+    let said = folder.prints(&["init", "--address", &address, "--listen", &address]);
     assert!(said.contains("password: ") && said.contains("--fingerprint "), "{said}");
     port
 }
 
-struct Running(Child);
-
-impl Running {
-    fn start(folder: &Path, port: u16) -> Self {
-        let child = controller(&["run"], folder).stderr(Stdio::null()).spawn().unwrap();
-        let running = Self(child);
-        let end = Instant::now() + Duration::from_secs(30);
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(Instant::now() < end, "it does not listen");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        running
-    }
-
-    fn stop(mut self) -> bool {
-        let pid = self.0.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
-        self.0.wait().unwrap().success()
-    }
+fn start(folder: &Path, port: u16) -> Running {
+    Running::start(folder.command(&["run"]), SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
 }
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+fn stop(mut running: Running) -> bool {
+    let pid = running.0.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    running.0.wait().unwrap().success()
 }
 
 #[test]
@@ -87,11 +57,11 @@ fn a_controller_is_made_once_serves_alone_and_stops_when_told() {
     }
     refused(&["init", "--address", "x:1"], &place, "already");
     let key = fs::read_to_string(place.join("controller.key")).unwrap();
-    prints(&["init", "--keep", "--address", &format!("127.0.0.1:{port}")], &place);
+    place.prints(&["init", "--keep", "--address", &format!("127.0.0.1:{port}")]);
     assert_eq!(fs::read_to_string(place.join("controller.key")).unwrap(), key);
-    let running = Running::start(&place, port);
+    let running = start(&place, port);
     refused(&["run"], &place, "another roadweave-controller works in");
-    assert!(running.stop());
+    assert!(stop(running));
 }
 
 #[test]
@@ -112,10 +82,10 @@ fn the_root_of_an_earlier_try_is_not_passed_over() {
     fs::copy(folder.path().join("one.key"), place.join("root.key")).unwrap();
     refused(&["--root", &one], &place, "root.key is there already");
     let place = folder.path().join("elsewhere");
-    prints(&[&address[..], &["--root", &one]].concat(), &place);
+    place.prints(&[&address[..], &["--root", &one]].concat());
     refused(&["--keep", "--root", &other], &place, &one);
     for words in [&["--keep", "--root", &one][..], &["--keep"]] {
-        prints(&[&address[..], words].concat(), &place);
+        place.prints(&[&address[..], words].concat());
     }
     fs::remove_file(place.join("controller.toml")).unwrap();
     refused(&["--root", &other], &place, &one);
@@ -129,12 +99,12 @@ fn a_backup_is_restored_beside_its_keys_and_an_older_copy_is_not_served() {
     init(&place);
     let file = folder.path().join("fleet.backup");
     let file = file.to_str().unwrap();
-    prints(&["backup", file], &place);
+    place.prints(&["backup", file]);
     refused(&["backup", file], &place, "");
     refused(&["restore", file], &place, "empty database");
     let old = folder.path().join("old.db");
     fs::rename(place.join("roadweave.db"), &old).unwrap();
-    let restored = prints(&["restore", file], &place);
+    let restored = place.prints(&["restore", file]);
     assert!(restored.contains("the epoch is 2"), "{restored}");
     // The former database comes back, and is not served.
     fs::rename(&old, place.join("roadweave.db")).unwrap();
@@ -143,7 +113,7 @@ fn a_backup_is_restored_beside_its_keys_and_an_older_copy_is_not_served() {
     }
     refused(&["run"], &place, "older copy");
     // Neither are an older copy of this epoch, and one of an unknown epoch.
-    prints(&["restore", "--aside", file], &place);
+    place.prints(&["restore", "--aside", file]);
     assert_eq!(fs::read_to_string(place.join("epoch")).unwrap(), "3\n");
     let ahead = r#"{"epoch":3,"change":1000000,"revocations":{"serial":0,"hash":""}}"#;
     let lost = r#"{"epoch":3,"change":1,"revocations":{"serial":1,"hash":"x"}}"#;
@@ -210,7 +180,7 @@ fn a_controller_that_is_kept_takes_new_addresses_and_another_database() {
     let own = format!("{own}client_id = \"x\"\nroles = {{ ops = \"operator\" }}\n");
     fs::write(&config, own.replace("database = \"roadweave.db\"\n", "")).unwrap();
     let keep = |words: &[&str]| {
-        let mut command = controller(&[&["init", "--keep"], words].concat(), &place);
+        let mut command = place.command(&[&["init", "--keep"], words].concat());
         let output = command.env_remove("ROADWEAVE_CONTROLLER_DATABASE").output().unwrap();
         assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
         (text(&output.stdout), fs::read_to_string(&config).unwrap())
@@ -230,7 +200,7 @@ fn a_controller_that_is_kept_takes_new_addresses_and_another_database() {
     // Without --database it stays.
     let (said, again) = keep(&new);
     assert!(said.trim_end().ends_with("it is kept") && again == now, "{said}{again}");
-    let mut by_environment = controller(&[&["init", "--keep"], &new[..]].concat(), &place);
+    let mut by_environment = place.command(&[&["init", "--keep"], &new[..]].concat());
     by_environment.env("ROADWEAVE_CONTROLLER_DATABASE", "other.db").output().unwrap();
     let now = fs::read_to_string(&config).unwrap();
     assert!(now.contains("database = \"other.db\"") && !now.contains("s3cret"), "{now}");
@@ -245,14 +215,14 @@ fn a_backup_goes_and_comes_by_pipes_while_the_controller_runs_and_the_old_databa
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().join("controller");
     let port = init(&place);
-    let running = Running::start(&place, port);
-    let made = run(&["backup", "-"], &place);
+    let running = start(&place, port);
+    let made = place.run(&["backup", "-"]);
     assert!(made.status.success(), "{}", text(&made.stderr));
     assert!(made.stdout.starts_with(b"{\"format\":\"roadweave-backup\""));
     assert!(text(&made.stderr).contains("rows in standard output"), "{}", text(&made.stderr));
     assert!(!folder.path().join("-").exists());
     let restore = |input: &[u8], words: &[&str]| {
-        let mut command = controller(&[&["restore", "-"], words].concat(), &place);
+        let mut command = place.command(&[&["restore", "-"], words].concat());
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         // A refusal may close the pipe before it is read.
@@ -261,7 +231,7 @@ fn a_backup_goes_and_comes_by_pipes_while_the_controller_runs_and_the_old_databa
     };
     let locked = restore(&made.stdout, &["--aside"]);
     assert!(text(&locked.stderr).contains("another roadweave-controller works in"));
-    assert!(running.stop());
+    assert!(stop(running));
     assert!(text(&restore(&made.stdout, &[]).stderr).contains("empty database"));
     // After an invalid backup the former database is back.
     let database = place.join("roadweave.db");
@@ -276,5 +246,5 @@ fn a_backup_goes_and_comes_by_pipes_while_the_controller_runs_and_the_old_databa
     assert!(restored.status.success(), "{}", text(&restored.stderr));
     assert!(text(&restored.stdout).contains("the epoch is 2"), "{}", text(&restored.stdout));
     assert_eq!(fs::read(place.join("roadweave.db.epoch-1")).unwrap(), before);
-    assert!(Running::start(&place, port).stop());
+    assert!(stop(start(&place, port)));
 }

@@ -5,3 +5,4 @@
 
 mod controller;
 mod fleet;
+mod run;

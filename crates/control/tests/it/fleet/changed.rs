@@ -11,6 +11,7 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::{Value, json};
 
 use crate::fleet::world::World;
+use crate::run::Runs as _;
 
 /// A controller with constant changes: each request finds a new version.
 struct Busy {

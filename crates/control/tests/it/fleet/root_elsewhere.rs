@@ -3,34 +3,25 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
 use crate::fleet::world::{World, program};
+use crate::run::Runs;
 
 struct Desk<'a> {
     folder: &'a Path,
     program: PathBuf,
 }
 
-impl Desk<'_> {
-    fn run(&self, words: &[&str]) -> Output {
+impl Runs for Desk<'_> {
+    fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
-        command.args(words).current_dir(self.folder).env_remove("ROADWEAVE_LOG").output().unwrap()
+        command.args(words).current_dir(self.folder).env_remove("ROADWEAVE_LOG");
+        command
     }
+}
 
-    fn prints(&self, words: &[&str]) -> String {
-        let output = self.run(words);
-        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{words:?}: {errors}");
-        String::from_utf8(output.stdout).unwrap().trim().to_owned()
-    }
-
-    fn refused(&self, words: &[&str]) -> String {
-        let output = self.run(words);
-        assert_eq!(output.status.code(), Some(2), "{words:?}");
-        String::from_utf8(output.stderr).unwrap()
-    }
-
+impl Desk<'_> {
     fn file(&self, name: &str) -> String {
         self.folder.join(name).to_str().unwrap().to_owned()
     }
@@ -58,14 +49,15 @@ fn boxes_join_by_the_word_of_a_root_that_the_controller_never_had() {
     let away = tempfile::tempdir().unwrap();
     let desk = Desk { folder: away.path(), program };
     let root = desk.prints(&["keygen", "root.key"]);
+    let root = root.trim();
     assert!(desk.refused(&["keygen", "root.key"]).contains("kept"));
-    let Some(mut world) = World::made(tempfile::tempdir().unwrap(), &["--root", &root]) else {
+    let Some(mut world) = World::made(tempfile::tempdir().unwrap(), &["--root", root]) else {
         return;
     };
     let folder = world.home.path().join("controller");
     assert!(!folder.join("root.key").exists());
     let controller = desk.prints(&["key", "--folder", folder.to_str().unwrap()]);
-    desk.prints(&["trust", "--key", "root.key", "--controller", &controller]);
+    desk.prints(&["trust", "--key", "root.key", "--controller", controller.trim()]);
     fs::copy(away.path().join("trust.json"), folder.join("trust.json")).unwrap();
     world.start();
     assert!(world.log_in(&world.password, &world.fingerprint).status.success());

@@ -1,13 +1,14 @@
 //! A running controller, and a user of the command line.
 
 use std::io::Write as _;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
+
+use crate::run::{Running, Runs};
 
 pub struct World {
     pub home: tempfile::TempDir,
@@ -15,16 +16,7 @@ pub struct World {
     pub fingerprint: String,
     pub password: String,
     pub listens_at: SocketAddr,
-    controller: Option<Child>,
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        if let Some(controller) = &mut self.controller {
-            let _ = controller.kill();
-            let _ = controller.wait();
-        }
-    }
+    controller: Option<Running>,
 }
 
 /// Another program of the product, which `cargo test` builds beside this one.
@@ -79,21 +71,7 @@ impl World {
     pub fn start(&mut self) {
         let mut controller = Command::new(program("roadweave-controller").unwrap());
         controller.arg("run").arg("--folder").arg(self.home.path().join("controller"));
-        self.controller = Some(controller.stderr(Stdio::null()).spawn().unwrap());
-        let end = Instant::now() + Duration::from_secs(30);
-        while TcpStream::connect(self.listens_at).is_err() {
-            assert!(Instant::now() < end, "the controller does not listen");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    pub fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_roadweave-fleet"));
-        command.args(words).env("HOME", self.home.path()).env_remove("XDG_CONFIG_HOME");
-        for name in ["URL", "KEY", "FINGERPRINT", "TENANT"] {
-            command.env_remove(format!("ROADWEAVE_FLEET_{name}"));
-        }
-        command
+        self.controller = Some(Running::start(controller, self.listens_at));
     }
 
     pub fn log_in(&self, password: &str, fingerprint: &str) -> Output {
@@ -114,32 +92,23 @@ impl World {
         child.wait_with_output().unwrap()
     }
 
-    pub fn prints(&self, words: &[&str]) -> String {
-        let output = self.command(words).output().unwrap();
-        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{words:?}: {errors}");
-        String::from_utf8(output.stdout).unwrap()
-    }
-
     pub fn json(&self, words: &[&str]) -> Value {
         serde_json::from_str(&self.prints(&[words, &["--json"]].concat())).unwrap()
-    }
-
-    /// The error of a command that would fail again.
-    pub fn refused(&self, words: &[&str]) -> String {
-        self.fails(2, words)
     }
 
     /// The error of a command that may succeed later.
     pub fn failed(&self, words: &[&str]) -> String {
         self.fails(1, words)
     }
+}
 
-    fn fails(&self, code: i32, words: &[&str]) -> String {
-        let output = self.command(words).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(code), "{words:?}: {said}");
-        assert_eq!(output.stdout, b"", "{words:?}");
-        said
+impl Runs for World {
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_roadweave-fleet"));
+        command.args(words).env("HOME", self.home.path()).env_remove("XDG_CONFIG_HOME");
+        for name in ["URL", "KEY", "FINGERPRINT", "TENANT"] {
+            command.env_remove(format!("ROADWEAVE_FLEET_{name}"));
+        }
+        command
     }
 }

@@ -1,0 +1,59 @@
+//! Runs a program, and expects its success or failure.
+
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Output};
+use std::time::{Duration, Instant};
+
+pub trait Runs {
+    fn command(&self, words: &[&str]) -> Command;
+
+    fn run(&self, words: &[&str]) -> Output {
+        self.command(words).output().unwrap()
+    }
+
+    /// The output of a successful command.
+    fn prints(&self, words: &[&str]) -> String {
+        let output = self.run(words);
+        assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
+        text(&output.stdout)
+    }
+
+    /// The error of a command that would fail again.
+    fn refused(&self, words: &[&str]) -> String {
+        self.fails(2, words)
+    }
+
+    fn fails(&self, code: i32, words: &[&str]) -> String {
+        let output = self.run(words);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {said}");
+        assert_eq!(output.stdout, b"", "{words:?}");
+        said
+    }
+}
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A controller that runs as long as this.
+pub struct Running(pub Child);
+
+impl Running {
+    pub fn start(mut controller: Command, address: SocketAddr) -> Self {
+        let running = Self(controller.stderr(std::process::Stdio::null()).spawn().unwrap());
+        let end = Instant::now() + Duration::from_secs(30);
+        while TcpStream::connect(address).is_err() {
+            assert!(Instant::now() < end, "the controller does not listen");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        running
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
