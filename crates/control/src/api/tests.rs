@@ -23,7 +23,7 @@ use crate::authority::Root;
 use crate::clock::now_ms;
 use crate::keys;
 use crate::model::{ApiKey, ApiKeySettings, Person, PersonSettings, Role, Tenant, TenantSettings};
-use crate::store::tests::{World, on_both, runtime, sqlite};
+use crate::store::tests::{World, identity, key, on_both, runtime, sqlite};
 use crate::store::{Actor, Record};
 
 /// An interface with the host tenant `home`, and `tram` and `ferry`; each has a key for each role,
@@ -61,28 +61,24 @@ impl Api {
     }
 
     async fn on(world: World) -> Self {
-        Self::of(world, Root::Held(Identity::from_seed([8; 32]))).await
-    }
-
-    async fn of(world: World, root: Root) -> Self {
-        Self::made(world, root, None).await
+        Self::made(world, Root::Held(identity(8)), None).await
     }
 
     #[cfg(feature = "oidc")]
     pub(crate) async fn with_issuer(world: World, oidc: Oidc) -> Self {
-        Self::made(world, Root::Held(Identity::from_seed([8; 32])), Some(oidc)).await
+        Self::made(world, Root::Held(identity(8)), Some(oidc)).await
     }
 
     /// Another replica on the same database.
     #[cfg(feature = "oidc")]
     pub(crate) async fn replica(&self, oidc: Option<Oidc>) -> Self {
         let world = self.world.again().await;
-        Self::bare(world, Root::Held(Identity::from_seed([8; 32])), oidc)
+        Self::bare(world, Root::Held(identity(8)), oidc)
     }
 
     fn bare(world: World, root: Root, oidc: Option<Oidc>) -> Self {
         let addresses = vec!["fleet.example.org:443".to_owned()];
-        let authority = Authority::new(Identity::from_seed([7; 32]), root, addresses);
+        let authority = Authority::new(identity(7), root, addresses);
         let metrics = Arc::new(Metrics::default());
         let store = Arc::clone(&world.store);
         let app = App::new(store, Arc::new(authority), Outbox::new(), metrics);
@@ -261,10 +257,6 @@ impl Ask<'_> {
 
 fn role_name(role: Role) -> String {
     format!("{role:?}").to_lowercase()
-}
-
-fn key(seed: u8) -> String {
-    Identity::from_seed([seed; 32]).public_key().to_string()
 }
 
 const ROLES: [Role; 4] = [Role::Viewer, Role::Crew, Role::Operator, Role::Owner];

@@ -156,11 +156,12 @@ fn check(lists: &[Signed<TrustList>], signed: &Signed<TrustList>) -> Result<()> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::tests::identity;
 
     fn options(folder: &Path, keys: &[u8], from: bool) -> Options {
         let keys = keys.iter().map(|seed| {
             let path = folder.join(format!("{seed}.key"));
-            let text = format!("{}\n", Identity::from_seed([*seed; 32]).to_base64());
+            let text = format!("{}\n", identity(*seed).to_base64());
             replace(&path, &text).unwrap();
             path
         });
@@ -177,7 +178,7 @@ mod tests {
     }
 
     fn key(seed: u8) -> PublicKey {
-        Identity::from_seed([seed; 32]).public_key()
+        identity(seed).public_key()
     }
 
     #[test]

@@ -96,10 +96,7 @@ impl World {
     }
 
     async fn insert<R: Record>(&self, tenant: &str, record: R) -> Result<Stored<R>> {
-        let mut change = self.store.change(actor(), NOW).await?;
-        let stored = change.insert(tenant, record).await?;
-        change.commit().await?;
-        Ok(stored)
+        insert(&self.store, tenant, record).await
     }
 
     async fn devices(&self, seeds: std::ops::Range<u8>) {
@@ -134,22 +131,32 @@ impl World {
     }
 }
 
+async fn insert<R: Record>(store: &Store, tenant: &str, record: R) -> Result<Stored<R>> {
+    let mut change = store.change(actor(), NOW).await?;
+    let stored = change.insert(tenant, record).await?;
+    change.commit().await?;
+    Ok(stored)
+}
+
 pub(crate) fn controller() -> StoreKeys {
-    StoreKeys::new(&Identity::from_seed([7; 32]))
+    StoreKeys::new(&identity(7))
 }
 
 /// Signs for nobody.
 fn nobody() -> Authority {
-    let [controller, root] = [7, 8].map(|seed| Identity::from_seed([seed; 32]));
-    Authority::new(controller, Root::Elsewhere(root.public_key()), Vec::new())
+    Authority::new(identity(7), Root::Elsewhere(identity(8).public_key()), Vec::new())
 }
 
 fn actor() -> Actor {
     Actor::new("person:anna")
 }
 
+pub(crate) fn identity(seed: u8) -> Identity {
+    Identity::from_seed([seed; 32])
+}
+
 pub(crate) fn key(seed: u8) -> String {
-    Identity::from_seed([seed; 32]).public_key().to_string()
+    identity(seed).public_key().to_string()
 }
 
 pub(crate) fn device(id: &str, seed: u8) -> Device {
@@ -321,10 +328,8 @@ fn whoever_follows_the_outbox_misses_nothing() {
             let store = Arc::clone(&world.store);
             tokio::spawn(async move {
                 for at in 0..10_u8 {
-                    let mut change = store.change(actor(), NOW).await.unwrap();
                     let it = device(&format!("bus-{writer}-{at}"), writer * 10 + at);
-                    change.insert("tram", it).await.unwrap();
-                    change.commit().await.unwrap();
+                    insert(&store, "tram", it).await.unwrap();
                 }
             })
         });

@@ -145,12 +145,11 @@ const PROXIES_MAX: usize = 10_000;
 
 #[cfg(test)]
 mod tests {
-    use roadweave_identity::Identity;
-
     use super::*;
+    use crate::store::tests::identity;
 
     fn key(seed: u8) -> PublicKey {
-        Identity::from_seed([seed; 32]).public_key()
+        identity(seed).public_key()
     }
 
     #[tokio::test]

@@ -6,7 +6,6 @@ mod room;
 use roadweave_fleet::{
     Chain, Down, Head, HeldVersions, Join, JoinToken, Name, Role, Secret, Signed, Trust, TrustList,
 };
-use roadweave_identity::Identity;
 use roadweave_identity::tls::{Pinned, client};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -23,6 +22,7 @@ use crate::connection_limits::Limits;
 use crate::model::{ApiKey, Device, Tenant, TenantSettings, Token, TokenSettings};
 use crate::plan::Planner;
 use crate::serve::{self, Service};
+pub(crate) use crate::store::tests::identity;
 use crate::store::tests::{World, on_both, proxy, sqlite};
 use crate::store::{Actor, Change, Record};
 use crate::{clock, keys};
@@ -231,10 +231,6 @@ impl Client {
         };
         tokio::time::timeout(Duration::from_secs(10), receiving).await.unwrap()
     }
-}
-
-pub(crate) fn identity(seed: u8) -> Identity {
-    Identity::from_seed([seed; 32])
 }
 
 pub(crate) fn trust_list(approvers: Vec<PublicKey>) -> Signed<TrustList> {

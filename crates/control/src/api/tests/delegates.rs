@@ -25,10 +25,6 @@ pub(super) fn given(seed: u8) -> Given {
     Given { seed, scope, roles: vec![FleetRole::Box], tags: vec!["night"], uses: 2 }
 }
 
-fn identity(seed: u8) -> Identity {
-    Identity::from_seed([seed; 32])
-}
-
 impl Given {
     fn statement(&self) -> Statement {
         Statement {
@@ -70,7 +66,7 @@ pub(super) fn body(chain: &Chain) -> Value {
 }
 
 pub(super) async fn elsewhere(world: World) -> Api {
-    Api::of(world, Root::Elsewhere(identity(ROOT).public_key())).await
+    Api::made(world, Root::Elsewhere(identity(ROOT).public_key()), None).await
 }
 
 /// Joins a box by a token, with a statement signed with the seed `by` below `chain`.

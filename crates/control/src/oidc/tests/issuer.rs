@@ -17,12 +17,12 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use ring::digest::{SHA256, digest};
-use roadweave_identity::Identity;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use crate::clock::now_ms;
 use crate::keys;
+use crate::store::tests::identity;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
@@ -200,10 +200,6 @@ impl Issuer {
             json!({ "access_token": "x", "token_type": "Bearer", "id_token": grant.token });
         (200, answer)
     }
-}
-
-fn identity(seed: u8) -> Identity {
-    Identity::from_seed([seed; 32])
 }
 
 /// An ID token, signed with the key of `seed` or as `alg` says, with the key ID `kid`.

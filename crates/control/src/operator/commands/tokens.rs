@@ -203,13 +203,9 @@ mod tests {
     use std::collections::BTreeSet;
 
     use roadweave_fleet::{Chain, Grant, Scope, Secret, Signed, Statement};
-    use roadweave_identity::Identity;
 
     use super::*;
-
-    fn identity(seed: u8) -> Identity {
-        Identity::from_seed([seed; 32])
-    }
+    use crate::store::tests::identity;
 
     fn delegate(steps: u8) -> Delegate {
         let mut chain = Chain::new(Vec::new());

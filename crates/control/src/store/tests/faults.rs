@@ -40,9 +40,7 @@ fn two_controllers_on_one_database_write_one_after_the_other() {
             tokio::spawn(async move {
                 for at in 0..15 {
                     let it = device(&format!("bus-{writer}-{at}"), 15 * writer + at);
-                    let mut change = store.change(actor(), NOW).await.unwrap();
-                    change.insert("tram", it).await.unwrap();
-                    change.commit().await.unwrap();
+                    insert(&store, "tram", it).await.unwrap();
                 }
             })
         });
@@ -157,9 +155,7 @@ fn a_postgresql_that_is_cut_off_without_a_word_is_waited_for_by_nobody() {
         println!("after a silent cut the outbox was read again after {after:?}");
         // The broken connections do not block later changes.
         for seed in 3..20 {
-            let mut change = store.change(actor(), NOW).await.unwrap();
-            change.insert("tram", device(&format!("bus-{seed}"), seed)).await.unwrap();
-            change.commit().await.unwrap();
+            insert(&store, "tram", device(&format!("bus-{seed}"), seed)).await.unwrap();
         }
     });
 }

@@ -51,9 +51,7 @@ fn a_cut_of_what_was_written_here_is_seen_though_nobody_has_looked_since() {
         let store = Store::open(&world.url, controller()).await.unwrap().noting(open());
         world.tenant("tram").await;
         for seed in 0..5 {
-            let mut change = store.change(actor(), NOW).await.unwrap();
-            change.insert("tram", device(&format!("bus-{seed}"), seed)).await.unwrap();
-            change.commit().await.unwrap();
+            insert(&store, "tram", device(&format!("bus-{seed}"), seed)).await.unwrap();
         }
         let mut change = store.change(actor(), NOW).await.unwrap();
         change.insert("tram", device("bus-9", 9)).await.unwrap();
