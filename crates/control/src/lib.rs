@@ -22,6 +22,7 @@ mod certificate;
 mod clock;
 mod connection_limits;
 pub mod controller;
+mod files;
 mod floor;
 mod keys;
 mod metrics;

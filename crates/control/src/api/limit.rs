@@ -49,13 +49,6 @@ struct Buckets<K> {
     swept: Option<Instant>,
 }
 
-impl<K> Default for Buckets<K> {
-    fn default() -> Self {
-        let (of, shared, chance) = (HashMap::new(), HashMap::new(), RandomState::new());
-        Self { of, shared, chance, swept: None }
-    }
-}
-
 impl<K: Shares> Buckets<K> {
     fn place(&self, key: &K) -> u64 {
         self.chance.hash_one(key.shares()) % SHARED
@@ -70,40 +63,32 @@ struct Bucket {
 
 /// Keys of a [`Limit`] that share buckets in a full table.
 pub trait Shares {
-    /// The type of the shared part.
-    type With: Hash;
-
     /// The part that selects the shared bucket.
-    fn shares(&self) -> Self::With;
+    fn shares(&self) -> impl Hash;
 }
 
 /// The /48 of an IPv6 address, the /24 of an IPv4 address.
 impl Shares for IpAddr {
-    type With = [u8; 6];
-
-    fn shares(&self) -> [u8; 6] {
+    fn shares(&self) -> impl Hash {
         match self {
-            Self::V6(address) => *address.octets().first_chunk().expect("16 is more than 6"),
-            Self::V4(address) => {
-                let [a, b, c, _] = address.octets();
-                [0, 0, 0, a, b, c]
-            }
+            Self::V6(address) => u128::from(*address) >> 80,
+            Self::V4(address) => u128::from(u32::from(*address) >> 8),
         }
     }
 }
 
 impl Shares for String {
-    type With = Self;
-
-    fn shares(&self) -> Self {
-        self.clone()
+    fn shares(&self) -> impl Hash {
+        self
     }
 }
 
 impl<K: Hash + Eq + Shares> Limit<K> {
     /// Allows `burst` at once, and one more after each `each`.
     pub fn new(burst: u32, each: Duration) -> Self {
-        Self { burst, each, buckets: Mutex::default() }
+        let (of, shared, chance) = (HashMap::new(), HashMap::new(), RandomState::new());
+        let buckets = Mutex::new(Buckets { of, shared, chance, swept: None });
+        Self { burst, each, buckets }
     }
 
     /// Takes one; false if the bucket is empty.

@@ -18,7 +18,8 @@ use roadweave_identity::{Identity, PublicKey};
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::{out, secret};
 
-use crate::controller::folder::{identity, replace, write_new};
+use crate::controller::folder::identity;
+use crate::files::{replace, write_new};
 use crate::keys;
 use crate::model::slug;
 

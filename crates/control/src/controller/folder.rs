@@ -13,7 +13,6 @@
 //! ```
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -28,6 +27,7 @@ use zeroize::Zeroizing;
 
 use crate::authority::{Authority, Root};
 use crate::controller::file::ControllerFile;
+use crate::files::{read_if_there, replace};
 use crate::floor::{Floor, Heads};
 use crate::keys::StoreKeys;
 use crate::oidc::{Oidc, Settings};
@@ -85,12 +85,7 @@ impl Folder {
     /// The trust lists that roots have signed, oldest first.
     pub fn lists(&self) -> Result<Vec<Signed<TrustList>>> {
         let path = self.at("trust.json");
-        let text = match fs::read_to_string(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            other => other.with_context(|| format!("cannot read {}", path.display()))?,
-        };
-        let lists = serde_json::from_str(&text);
-        Ok(lists.map_err(|error| BadInput::new(format!("{}: {error}", path.display())))?)
+        read_if_there(&path)?.map_or(Ok(Vec::new()), |text| parse_lists(&path, &text))
     }
 
     fn root_elsewhere(&self) -> Result<Root> {
@@ -157,22 +152,14 @@ impl Folder {
     }
 }
 
+/// The trust lists in the text of a file.
+pub fn parse_lists(path: &Path, text: &str) -> Result<Vec<Signed<TrustList>>> {
+    let lists = serde_json::from_str(text);
+    Ok(lists.map_err(|error| BadInput::new(format!("{}: {error}", path.display())))?)
+}
+
 /// The private key of a file; refuses a file that other users can read.
 pub fn identity(path: &Path) -> Result<Identity> {
     let identity = Identity::from_base64(&secret::read(path)?);
     Ok(identity.map_err(|error| BadInput::new(format!("{}: {error}", path.display())))?)
-}
-
-/// Replaces a file atomically, readable by its owner alone.
-pub fn replace(path: &Path, text: &str) -> Result<()> {
-    let new = path.with_extension("new");
-    let _ = fs::remove_file(&new);
-    let written = write_new(&new, text).and_then(|()| fs::rename(&new, path));
-    written.with_context(|| format!("cannot write {}", path.display()))
-}
-
-pub fn write_new(path: &Path, text: &str) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()
 }

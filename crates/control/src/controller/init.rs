@@ -16,7 +16,8 @@ use crate::clock::now_ms;
 use crate::controller::FolderOption;
 use crate::controller::delegate::new_identity;
 use crate::controller::file::{ControllerFile, address, host, with};
-use crate::controller::folder::{Folder, replace, write_new};
+use crate::controller::folder::Folder;
+use crate::files::{read_if_there, replace, write_new};
 use crate::keys;
 use crate::model::{Person, PersonSettings, Role, Tenant, TenantSettings, slug};
 use crate::store::{Actor, Database, Store, StoreError};
@@ -104,13 +105,7 @@ pub fn run(options: &Options) -> Result<()> {
 /// Refuses another root than that of an interrupted `init`.
 fn check_root(folder: &Path, root: Option<PublicKey>) -> Result<()> {
     let (held, public) = (folder.join("root.key"), folder.join("root.pub"));
-    let before = match fs::read_to_string(&public) {
-        Ok(text) => Some(text.trim().to_owned()),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-        Err(error) => {
-            return Err(error).with_context(|| format!("cannot read {}", public.display()));
-        }
-    };
+    let before = read_if_there(&public)?.map(|text| text.trim().to_owned());
     let (lies, says) = match (root, before) {
         (Some(_), _) if held.exists() => (held, "--root says that its key is elsewhere".to_owned()),
         (Some(root), Some(before)) if before != root.to_string() => {

@@ -13,7 +13,8 @@ use roadweave_identity::{Identity, PublicKey};
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 
-use crate::controller::folder::{identity, replace};
+use crate::controller::folder::{identity, parse_lists};
+use crate::files::replace;
 
 /// Whom to trust from now on.
 #[derive(clap::Args)]
@@ -88,8 +89,7 @@ fn dropped(list: &TrustList, before: Option<&Signed<TrustList>>) -> Vec<PublicKe
 fn read(path: &Path) -> Result<Vec<Signed<TrustList>>> {
     let text =
         fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let lists = serde_json::from_str(&text);
-    Ok(lists.map_err(|error| BadInput::new(format!("{}: {error}", path.display())))?)
+    parse_lists(path, &text)
 }
 
 fn next(options: &Options, keys: &[Identity], lists: &[Signed<TrustList>]) -> Result<TrustList> {

@@ -1,8 +1,8 @@
 //! The controller and the account: from options, the environment, or the last login.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::fs;
+use std::io::{self, BufRead as _, IsTerminal as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
@@ -11,6 +11,7 @@ use roadweave_terminal::out;
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 use serde::{Deserialize, Serialize};
 
+use crate::files::{read_if_there, replace};
 use crate::operator::client::host_and_port;
 use crate::operator::trust;
 
@@ -104,14 +105,7 @@ impl Account {
         let path = path()?;
         let folder = path.parent().context("the file is in a folder")?;
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        let new = path.with_extension("new");
-        let _ = fs::remove_file(&new);
-        let mut options = OpenOptions::new();
-        let written = options.write(true).create_new(true).mode(0o600).open(&new);
-        written
-            .and_then(|mut file| file.write_all(serde_json::to_string(self)?.as_bytes()))
-            .and_then(|()| fs::rename(&new, &path))
-            .with_context(|| format!("cannot write {}", path.display()))
+        replace(&path, &serde_json::to_string(self)?)
     }
 }
 
@@ -124,13 +118,9 @@ pub fn forget() -> Result<()> {
 
 fn read() -> Result<Option<Account>> {
     let path = path()?;
-    match fs::read_to_string(&path) {
-        Ok(text) => serde_json::from_str(&text)
-            .map(Some)
-            .with_context(|| format!("{} is damaged; log in again", path.display())),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
-    }
+    let Some(text) = read_if_there(&path)? else { return Ok(None) };
+    let account = serde_json::from_str(&text).map(Some);
+    account.with_context(|| format!("{} is damaged; log in again", path.display()))
 }
 
 fn path() -> Result<PathBuf> {

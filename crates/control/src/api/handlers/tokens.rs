@@ -16,7 +16,7 @@ use crate::api::{Problem, Result};
 use crate::clock::now_ms;
 use crate::keys;
 use crate::model::{Delegate, DelegateState, Settings as _, Token, TokenSettings, slug};
-use crate::store::{Change, StoreError};
+use crate::store::{Change, found};
 
 /// A token to be made.
 #[derive(Deserialize, Serialize, ToSchema)]
@@ -131,16 +131,12 @@ pub async fn create_delegate(asked: Asked, Body(new): Body<NewDelegate>) -> Resu
 /// Refuses a delegate below one that is unknown or revoked.
 async fn above(change: &mut Change<'_>, tenant: &str, key: &str) -> Result<()> {
     let is_revoked = change.is_revoked(key).await?;
-    match change.find::<Delegate>("public_key", key).await {
-        Ok(found) if found.tenant != tenant => {}
-        Ok(found) if found.record.state == DelegateState::Active && !is_revoked => return Ok(()),
-        Ok(found) => {
-            let id = found.record.id;
-            return Err(Problem::conflict(format!("the delegate {id} above it was revoked")));
-        }
-        Err(StoreError::NotFound { .. }) => {}
-        Err(error) => return Err(error.into()),
+    let above = found(change.find::<Delegate>("public_key", key).await)?;
+    match above.filter(|it| it.tenant == tenant).map(|it| it.record) {
+        Some(it) if it.state == DelegateState::Active && !is_revoked => Ok(()),
+        Some(it) => Err(Problem::conflict(format!("the delegate {} above it was revoked", it.id))),
+        None => Err(Problem::conflict(format!(
+            "put in the delegate first that has signed it: its key is {key}"
+        ))),
     }
-    let detail = format!("put in the delegate first that has signed it: its key is {key}");
-    Err(Problem::conflict(detail))
 }

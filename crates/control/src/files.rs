@@ -1,0 +1,29 @@
+//! Files that are read if they are there, and replaced atomically.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+
+pub fn read_if_there(path: &Path) -> Result<Option<String>> {
+    match fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        read => read.map(Some).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+/// Replaces a file atomically, readable by its owner alone.
+pub fn replace(path: &Path, text: &str) -> Result<()> {
+    let new = path.with_extension("new");
+    let _ = fs::remove_file(&new);
+    let written = write_new(&new, text).and_then(|()| fs::rename(&new, path));
+    written.with_context(|| format!("cannot write {}", path.display()))
+}
+
+pub fn write_new(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}
