@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::api::answer::{Asked, Body};
-use crate::api::{App, Problem, Result};
+use crate::api::{Problem, Result};
 use crate::clock::now_ms;
 use crate::model::{Delegate, public_key};
 use crate::store::{Confirmations, Revocable, Revocation};
