@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::{App, Caller, Problem, Result};
+
 pub struct Limits {
     /// Password attempts from an address.
     pub logins: Limit<IpAddr>,
@@ -41,6 +42,7 @@ pub struct Limit<K> {
     each: Duration,
     buckets: Mutex<Buckets<K>>,
 }
+
 struct Buckets<K> {
     of: HashMap<K, Bucket>,
     shared: HashMap<u64, Bucket>,

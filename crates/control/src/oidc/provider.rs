@@ -73,6 +73,7 @@ type Known = Client<
 >;
 
 type Found = Result<Arc<Known>, String>;
+
 pub(super) struct Provider {
     http: Http,
     known: Mutex<Option<(Instant, Found)>>,
@@ -243,6 +244,7 @@ fn check_addresses(issuer: &str, metadata: &CoreProviderMetadata) -> Result<(), 
         None => Ok(()),
     }
 }
+
 pub struct Oidc {
     settings: Settings,
     provider: Provider,

@@ -157,6 +157,7 @@ impl Port {
         let settings = serde_json::from_value(json!({ "role": "owner" })).unwrap();
         self.insert(ApiKey { id: "owner".to_owned(), hash: keys::hash("owner"), settings }).await;
     }
+
     pub(crate) async fn token(&self, uses: u32, approval: bool) -> JoinToken {
         self.token_of(TokenSettings { uses, approval, ..TokenSettings::default() }).await
     }
