@@ -63,7 +63,8 @@ impl ModemsArgs {
                 return Err(BadInput::new(format!("--at: `{interface}` occurs twice")).into());
             }
         }
-        let mut reader = Reader::new(self.bus.clone(), self.root.clone(), named);
+        let (bus, root) = (self.bus.clone(), self.root.clone());
+        let mut reader = Reader { bus, root, named, ..Reader::default() };
         let mut signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate, Signal::Hangup])?;
         let mut complaints = Complaints::default();
         while signals.take().is_none() {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -33,25 +33,9 @@ const ADDRESSES_MAX: usize = 4;
 const UPLINKS_MAX: usize = 16;
 
 pub(super) fn gather(path: &Path) -> Facts {
-    let mut used = 0;
-    let (role, error, has_key, state) = match read(path) {
-        Ok(File::Client(file)) => {
-            let marks = Marks::from(file.packet_marks);
-            let splits = file.streams.as_ref().is_some_and(ClientStreams::splits);
-            used = marks.above_mask() | if splits { marks.kind_mask() } else { 0 };
-            let has_key = !file.private_key.is_empty();
-            let state = file.state_directory.clone();
-            (Some(RoleFacts::Client(client(&file))), None, has_key, Some(state))
-        }
-        Ok(File::Server(file)) => {
-            if !file.forwards.is_empty() || file.streams.is_some() {
-                used = Marks::from(file.packet_marks).kind_mask();
-            }
-            let has_key = !file.private_key.is_empty();
-            let state = file.state_directory.clone();
-            (Some(RoleFacts::Server(server(&file))), None, has_key, Some(state))
-        }
-        Err(error) => (None, Some(error.to_string()), false, None),
+    let (role, used, error, has_key, state) = match read(path) {
+        Ok((role, used, has_key, state)) => (Some(role), used, None, has_key, Some(state)),
+        Err(error) => (None, 0, Some(error.to_string()), false, None),
     };
     let there = fs::metadata(path).ok();
     let file = FileFacts {
@@ -73,20 +57,25 @@ pub(super) fn gather(path: &Path) -> Facts {
     Facts { file, machine: machine(used), role }
 }
 
-enum File {
-    Client(Box<ClientFile>),
-    Server(Box<ServerFile>),
-}
-
-/// A client file has `server`; a server file does not.
-fn read(path: &Path) -> Result<File, FileError> {
+/// The role of a file, the mark bits that it uses, whether it has a key, and its state directory. A
+/// client file has `server`; a server file does not.
+fn read(path: &Path) -> Result<(RoleFacts, u32, bool, PathBuf), FileError> {
     let text = roadweave_config::read_text(path, true)?;
     let table: toml::Table = roadweave_config::parse(path, &text)?;
     let is_server = ["listen", "peers", "addresses"].iter().any(|key| table.contains_key(*key));
-    match is_server && !table.contains_key("server") {
-        true => load(path).map(|file| File::Server(Box::new(file))),
-        false => load(path).map(|file| File::Client(Box::new(file))),
+    if is_server && !table.contains_key("server") {
+        let file: ServerFile = load(path)?;
+        let copies = !file.forwards.is_empty() || file.streams.is_some();
+        let used = if copies { Marks::from(file.packet_marks).kind_mask() } else { 0 };
+        let (role, has_key) = (RoleFacts::Server(server(&file)), !file.private_key.is_empty());
+        return Ok((role, used, has_key, file.state_directory));
     }
+    let file: ClientFile = load(path)?;
+    let marks = Marks::from(file.packet_marks);
+    let splits = file.streams.as_ref().is_some_and(ClientStreams::splits);
+    let used = marks.above_mask() | if splits { marks.kind_mask() } else { 0 };
+    let (role, has_key) = (RoleFacts::Client(client(&file)), !file.private_key.is_empty());
+    Ok((role, used, has_key, file.state_directory))
 }
 
 /// `used`: the mark bits that the role of the file uses.

@@ -15,12 +15,6 @@ pub(super) struct Overwriting {
     pub(super) ours: u32,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Sources {
-    packet: u32,
-    connection: u32,
-}
-
 /// The chains in the output of `nft --json list ruleset` that overwrite the bits `used`.
 pub(super) fn in_ruleset(ruleset: &Value, used: u32) -> Vec<Overwriting> {
     let objects = ruleset["nftables"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -78,37 +72,32 @@ fn distinct(found: impl Iterator<Item = (String, u32)>, used: u32) -> Vec<Overwr
 
 /// The bits that a statement copies between marks, or 0.
 fn copied(mangle: &Value) -> u32 {
-    let of = sources(&mangle["value"]);
+    let [packet, connection] = sources(&mangle["value"]);
     match (is_mark(&mangle["key"], "meta"), is_mark(&mangle["key"], "ct")) {
-        (true, _) if of.connection != 0 => of.connection | !of.packet,
-        (_, true) if of.packet != 0 => of.packet | !of.connection,
+        (true, _) if connection != 0 => connection | !packet,
+        (_, true) if packet != 0 => packet | !connection,
         _ => 0,
     }
 }
 
-fn sources(value: &Value) -> Sources {
+/// The bits of the packet's mark and of the connection's in a value.
+fn sources(value: &Value) -> [u32; 2] {
     if is_mark(value, "meta") {
-        return Sources { packet: u32::MAX, connection: 0 };
+        return [u32::MAX, 0];
     }
     if is_mark(value, "ct") {
-        return Sources { packet: 0, connection: u32::MAX };
+        return [0, u32::MAX];
     }
     let operands = |name: &str| value[name].as_array().map(Vec::as_slice).unwrap_or_default();
     let united = |operands: &[Value]| {
-        operands.iter().map(sources).fold(Sources::default(), |all, it| Sources {
-            packet: all.packet | it.packet,
-            connection: all.connection | it.connection,
-        })
+        operands.iter().map(sources).fold([0; 2], |all, it| [all[0] | it[0], all[1] | it[1]])
     };
     let masked = operands("&");
     let numbers = masked.iter().filter_map(Value::as_u64);
     let mask = numbers.fold(u32::MAX, |all, number| all & number as u32);
-    let Sources { packet, connection } = united(masked);
+    let [packet, connection] = united(masked);
     let either = united(&[operands("|"), operands("^")].concat());
-    Sources {
-        packet: packet & mask | either.packet,
-        connection: connection & mask | either.connection,
-    }
+    [packet & mask | either[0], connection & mask | either[1]]
 }
 
 fn is_mark(value: &Value, of: &str) -> bool {

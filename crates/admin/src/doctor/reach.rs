@@ -35,7 +35,9 @@ pub(super) fn probe(interface: Option<&str>, server: SocketAddr, mtu: u32) -> Pr
         }),
     };
     match (UplinkSocket::open(&options), random_bytes()) {
-        (Ok(socket), Ok(seed)) => Probing::new(socket, seed, server).run(mtu),
+        (Ok(socket), Ok(seed)) => {
+            Probing { socket, seed, server, clock: Clock::start(), next: Instant::ZERO }.run(mtu)
+        }
         _ => ProbeOutcome::NoSocket,
     }
 }
@@ -55,10 +57,6 @@ struct Probing {
 }
 
 impl Probing {
-    fn new(socket: UplinkSocket, seed: [u8; 32], server: SocketAddr) -> Self {
-        Self { socket, seed, server, clock: Clock::start(), next: Instant::ZERO }
-    }
-
     /// Tries the shortest length, then the longest, and only if that fails bisects between them.
     fn run(mut self, mtu: u32) -> ProbeOutcome {
         let sizes = sizes(mtu);

@@ -22,27 +22,19 @@ pub(super) struct Reading {
     pub(super) complaints: BTreeSet<String>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Reader {
     /// The bus address of ModemManager; `None`: the machine's.
     pub(super) bus: Option<String>,
     pub(super) root: PathBuf,
     pub(super) named: BTreeMap<String, PathBuf>,
     /// Devices that took AT commands last time, by interface.
-    known: BTreeMap<String, PathBuf>,
+    pub(super) known: BTreeMap<String, PathBuf>,
     /// ModemManager has answered once: the modems belong to it, even while it is away.
-    has_manager: bool,
+    pub(super) has_manager: bool,
 }
 
 impl Reader {
-    pub(super) fn new(
-        bus: Option<String>,
-        root: PathBuf,
-        named: BTreeMap<String, PathBuf>,
-    ) -> Self {
-        Self { bus, root, named, known: BTreeMap::new(), has_manager: false }
-    }
-
     pub(super) fn read(&mut self) -> Reading {
         let mut reading = Reading { facts: sysfs::wifi(&self.root), ..Reading::default() };
         let managed = bus::modems(self.bus.as_deref());
@@ -76,9 +68,9 @@ impl Reader {
         });
         for (interface, answer) in asked {
             match answer.unwrap_or_else(|_| Err("it could not be asked".to_owned())) {
-                Ok(told) => {
-                    self.known.extend(told.port.map(|port| (interface.clone(), port)));
-                    reading.facts.insert(interface, told.facts);
+                Ok((facts, port)) => {
+                    self.known.extend(port.map(|port| (interface.clone(), port)));
+                    reading.facts.insert(interface, facts);
                 }
                 Err(why) => _ = reading.complaints.insert(format!("{interface}: {why}")),
             }
@@ -87,14 +79,8 @@ impl Reader {
     }
 }
 
-#[derive(Debug)]
-struct Told {
-    port: Option<PathBuf>,
-    facts: ModemFacts,
-}
-
-/// Asks the devices one after another, for at most [`ASK_MAX`].
-fn ask(devices: &Devices, known: Option<&Path>) -> Result<Told, String> {
+/// Asks the devices one after another, for at most [`ASK_MAX`]. The port is that of AT commands.
+fn ask(devices: &Devices, known: Option<&Path>) -> Result<(ModemFacts, Option<PathBuf>), String> {
     let mut ports: Vec<&PathBuf> = devices.serial.iter().collect();
     ports.sort_by_key(|port| known != Some(port.as_path()));
     let mut complaint = None;
@@ -104,7 +90,7 @@ fn ask(devices: &Devices, known: Option<&Path>) -> Result<Told, String> {
             return Err("it takes too long; name its device with --at".to_owned());
         }
         let why = match at::facts(port) {
-            Ok(facts) => return Ok(Told { port: Some(port.clone()), facts }),
+            Ok(facts) => return Ok((facts, Some(port.clone()))),
             Err(why) => why,
         };
         // Most ports of a modem serve something else and stay silent.
@@ -114,7 +100,7 @@ fn ask(devices: &Devices, known: Option<&Path>) -> Result<Told, String> {
     }
     match devices.control.as_ref().filter(|_| Instant::now() < deadline) {
         Some(control) => match (uqmi::facts(control), complaint) {
-            (Ok(facts), _) => Ok(Told { port: None, facts }),
+            (Ok(facts), _) => Ok((facts, None)),
             (Err(why), None) => Err(format!("{}: {why}", control.display())),
             (Err(_), Some(why)) => Err(why),
         },
