@@ -29,12 +29,12 @@ use crate::model::Role;
 
 /// Non-standard claims, such as a person's groups.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Extra(BTreeMap<String, Value>);
+struct Extra(BTreeMap<String, Value>);
 
 impl AdditionalClaims for Extra {}
 
 impl Extra {
-    pub(super) fn words(&self, claim: &str) -> Vec<&str> {
+    fn words(&self, claim: &str) -> Vec<&str> {
         match self.0.get(claim) {
             Some(Value::String(one)) => vec![one],
             Some(Value::Array(all)) => all.iter().filter_map(Value::as_str).collect(),
@@ -43,7 +43,7 @@ impl Extra {
     }
 }
 
-pub(super) type Claims = IdTokenClaims<Extra, CoreGenderClaim>;
+type Claims = IdTokenClaims<Extra, CoreGenderClaim>;
 type Fields = IdTokenFields<
     Extra,
     EmptyExtraTokenFields,
@@ -51,7 +51,7 @@ type Fields = IdTokenFields<
     CoreJweContentEncryptionAlgorithm,
     CoreJwsSigningAlgorithm,
 >;
-pub(super) type Tokens = StandardTokenResponse<Fields, CoreTokenType>;
+type Tokens = StandardTokenResponse<Fields, CoreTokenType>;
 type Known = Client<
     Extra,
     CoreAuthDisplay,
@@ -73,125 +73,6 @@ type Known = Client<
 >;
 
 type Found = Result<Arc<Known>, String>;
-
-pub(super) struct Provider {
-    http: Http,
-    known: Mutex<Option<(Instant, Found)>>,
-}
-
-impl Provider {
-    pub(super) fn new(http: Http) -> Self {
-        Self { http, known: Mutex::default() }
-    }
-
-    /// Metadata of at most this age. One caller fetches them, and concurrent callers wait for its
-    /// answer.
-    async fn known(&self, of: &Settings, age_max: Duration) -> Result<Arc<Known>, OidcError> {
-        let mut known = self.known.lock().await;
-        if let Some((at, found)) = &*known {
-            // After a failure the issuer is not asked again for each sign-in.
-            let age_max = if found.is_ok() { age_max } else { age_max.min(AWAY_REST) };
-            if at.elapsed() < age_max {
-                return found.clone().map_err(OidcError::Issuer);
-            }
-        }
-        let found = self.discover(of).await;
-        *known = Some((Instant::now(), found.clone()));
-        found.map_err(OidcError::Issuer)
-    }
-
-    async fn discover(&self, of: &Settings) -> Found {
-        let issuer = IssuerUrl::new(of.issuer.clone()).map_err(|error| error.to_string())?;
-        // The metadata must have exactly the configured issuer.
-        let metadata = CoreProviderMetadata::discover_async(issuer, &self.http).await;
-        let metadata = metadata.map_err(|error| told(&error))?;
-        check_addresses(&of.issuer, &metadata)?;
-        let secret = of.client_secret.clone().map(ClientSecret::new);
-        let client_id = ClientId::new(of.client_id.clone());
-        Ok(Arc::new(Known::from_provider_metadata(metadata, client_id, secret)))
-    }
-
-    pub(super) async fn address(
-        &self,
-        of: &Settings,
-        (state, nonce, redirect): (&str, &str, &str),
-    ) -> Result<(String, PkceCodeVerifier), OidcError> {
-        let known = self.known(of, KEPT).await?;
-        let (challenge, verifier) = PkceCodeChallenge::new_random_sha256();
-        let (state, nonce) = (CsrfToken::new(state.to_owned()), Nonce::new(nonce.to_owned()));
-        let flow = CoreAuthenticationFlow::AuthorizationCode;
-        let mut request = known
-            .authorize_url(flow, || state, || nonce)
-            .set_pkce_challenge(challenge)
-            .set_redirect_uri(Cow::Owned(redirect_url(redirect.to_owned())?));
-        if redirect.starts_with(LOOPBACK) {
-            // A program may be another person's: the issuer has to ask (RFC 8252 section 8.6).
-            request = request.add_prompt(CoreAuthPrompt::Login);
-        }
-        for scope in &of.scopes {
-            request = request.add_scope(Scope::new(scope.clone()));
-        }
-        let (url, _, _) = request.url();
-        Ok((url.to_string(), verifier))
-    }
-
-    pub(super) async fn redeem(
-        &self,
-        of: &Settings,
-        code: &str,
-        verifier: PkceCodeVerifier,
-        redirect: String,
-    ) -> Result<Tokens, OidcError> {
-        let known = self.known(of, KEPT).await?;
-        let request = known
-            .exchange_code(AuthorizationCode::new(code.to_owned()))
-            .map_err(|error| OidcError::Issuer(told(&error)))?
-            .set_pkce_verifier(verifier)
-            .set_redirect_uri(Cow::Owned(redirect_url(redirect)?));
-        request.request_async(&self.http).await.map_err(|error| match &error {
-            RequestTokenError::ServerResponse(_) => OidcError::Code(told(&error)),
-            RequestTokenError::Parse(..) => OidcError::Token(told(&error)),
-            _ => OidcError::Issuer(told(&error)),
-        })
-    }
-
-    /// The claims of an ID token, if it is by this issuer, for this controller and this sign-in,
-    /// and current.
-    pub(super) async fn claims(
-        &self,
-        of: &Settings,
-        tokens: &Tokens,
-        nonce: &Nonce,
-    ) -> Result<Claims, OidcError> {
-        let token = tokens.id_token();
-        let token = token.ok_or_else(|| OidcError::Token("there is no ID token".to_owned()))?;
-        let mut age_max = KEPT;
-        loop {
-            let known = self.known(of, age_max).await?;
-            let verifier = known
-                .id_token_verifier()
-                .set_allowed_algs(ALGORITHMS)
-                .set_time_fn(|| now() - SKEW)
-                .set_issue_time_verifier_fn(|at| {
-                    let age = now() - at;
-                    match (-SKEW..=TOKEN_AGE_MAX).contains(&age) {
-                        true => Ok(()),
-                        false => Err("it was issued at another time".to_owned()),
-                    }
-                });
-            match token.claims(&verifier, nonce) {
-                Ok(claims) => return Ok(claims.clone()),
-                // The issuer may have rotated its keys.
-                Err(openidconnect::ClaimsVerificationError::SignatureVerification(_))
-                    if age_max == KEPT =>
-                {
-                    age_max = KEYS_REST;
-                }
-                Err(error) => return Err(OidcError::Token(told(&error))),
-            }
-        }
-    }
-}
 
 fn redirect_url(text: String) -> Result<RedirectUrl, OidcError> {
     RedirectUrl::new(text).map_err(|error| OidcError::Issuer(error.to_string()))
@@ -247,14 +128,14 @@ fn check_addresses(issuer: &str, metadata: &CoreProviderMetadata) -> Result<(), 
 
 pub struct Oidc {
     settings: Settings,
-    provider: Provider,
+    http: Http,
+    known: Mutex<Option<(Instant, Found)>>,
     permits: Semaphore,
 }
 
 impl Oidc {
     pub fn new(settings: Settings, http: Http) -> Self {
-        let provider = Provider::new(http);
-        Self { settings, provider, permits: Semaphore::new(AT_ONCE) }
+        Self { settings, http, known: Mutex::default(), permits: Semaphore::new(AT_ONCE) }
     }
 
     pub fn tenant(&self) -> &str {
@@ -279,12 +160,25 @@ impl Oidc {
                 format!("{url}/api/v1/sessions/oidc/callback")
             }
         };
+        let known = self.known(KEPT).await?;
+        let (challenge, verifier) = PkceCodeChallenge::new_random_sha256();
         let (state, nonce) = (keys::secret(), keys::secret());
-        let asked = (&*state, &*nonce, &*redirect);
-        let (url, verifier) = self.provider.address(&self.settings, asked).await?;
-        let verifier = verifier.into_secret();
-        let until_ms = now_ms() + SIGN_IN_MS;
-        Ok((url, Pending { state, nonce, verifier, redirect, until_ms }))
+        let (csrf, once) = (CsrfToken::new(state.clone()), Nonce::new(nonce.clone()));
+        let flow = CoreAuthenticationFlow::AuthorizationCode;
+        let mut request = known
+            .authorize_url(flow, || csrf, || once)
+            .set_pkce_challenge(challenge)
+            .set_redirect_uri(Cow::Owned(redirect_url(redirect.clone())?));
+        if loopback.is_some() {
+            // A program may be another person's: the issuer has to ask (RFC 8252 section 8.6).
+            request = request.add_prompt(CoreAuthPrompt::Login);
+        }
+        for scope in &self.settings.scopes {
+            request = request.add_scope(Scope::new(scope.clone()));
+        }
+        let (url, _, _) = request.url();
+        let (verifier, until_ms) = (verifier.into_secret(), now_ms() + SIGN_IN_MS);
+        Ok((url.to_string(), Pending { state, nonce, verifier, redirect, until_ms }))
     }
 
     /// Redeems the issuer's code.
@@ -292,8 +186,8 @@ impl Oidc {
         let _permit = self.permits.try_acquire().map_err(|_| OidcError::Busy)?;
         let Pending { nonce, verifier, redirect, .. } = pending;
         let verifier = PkceCodeVerifier::new(verifier);
-        let tokens = self.provider.redeem(&self.settings, code, verifier, redirect).await?;
-        let claims = self.provider.claims(&self.settings, &tokens, &Nonce::new(nonce)).await?;
+        let tokens = self.redeem(code, verifier, redirect).await?;
+        let claims = self.claims(&tokens, &Nonce::new(nonce)).await?;
         let is_verified = claims.email_verified() == Some(true);
         let email = claims.email().map(|email| email.as_str()).filter(|_| is_verified);
         let role = match self.is_of_domain(email) {
@@ -305,6 +199,85 @@ impl Oidc {
         let shown = title.chars().filter(|c| !c.is_control()).take(TITLE_MAX).collect();
         let subject = format!("{} {}", self.settings.issuer, claims.subject().as_str());
         Ok(SignedIn { subject, title: shown, role })
+    }
+
+    /// Metadata of at most this age. One caller fetches them, and concurrent callers wait for its
+    /// answer.
+    async fn known(&self, age_max: Duration) -> Result<Arc<Known>, OidcError> {
+        let mut known = self.known.lock().await;
+        if let Some((at, found)) = &*known {
+            // After a failure the issuer is not asked again for each sign-in.
+            let age_max = if found.is_ok() { age_max } else { age_max.min(AWAY_REST) };
+            if at.elapsed() < age_max {
+                return found.clone().map_err(OidcError::Issuer);
+            }
+        }
+        let found = self.discover().await;
+        *known = Some((Instant::now(), found.clone()));
+        found.map_err(OidcError::Issuer)
+    }
+
+    async fn discover(&self) -> Found {
+        let issuer =
+            IssuerUrl::new(self.settings.issuer.clone()).map_err(|error| error.to_string())?;
+        // The metadata must have exactly the configured issuer.
+        let metadata = CoreProviderMetadata::discover_async(issuer, &self.http).await;
+        let metadata = metadata.map_err(|error| told(&error))?;
+        check_addresses(&self.settings.issuer, &metadata)?;
+        let secret = self.settings.client_secret.clone().map(ClientSecret::new);
+        let client_id = ClientId::new(self.settings.client_id.clone());
+        Ok(Arc::new(Known::from_provider_metadata(metadata, client_id, secret)))
+    }
+
+    async fn redeem(
+        &self,
+        code: &str,
+        verifier: PkceCodeVerifier,
+        redirect: String,
+    ) -> Result<Tokens, OidcError> {
+        let known = self.known(KEPT).await?;
+        let request = known
+            .exchange_code(AuthorizationCode::new(code.to_owned()))
+            .map_err(|error| OidcError::Issuer(told(&error)))?
+            .set_pkce_verifier(verifier)
+            .set_redirect_uri(Cow::Owned(redirect_url(redirect)?));
+        request.request_async(&self.http).await.map_err(|error| match &error {
+            RequestTokenError::ServerResponse(_) => OidcError::Code(told(&error)),
+            RequestTokenError::Parse(..) => OidcError::Token(told(&error)),
+            _ => OidcError::Issuer(told(&error)),
+        })
+    }
+
+    /// The claims of an ID token, if it is by this issuer, for this controller and this sign-in,
+    /// and current.
+    async fn claims(&self, tokens: &Tokens, nonce: &Nonce) -> Result<Claims, OidcError> {
+        let token = tokens.id_token();
+        let token = token.ok_or_else(|| OidcError::Token("there is no ID token".to_owned()))?;
+        let mut age_max = KEPT;
+        loop {
+            let known = self.known(age_max).await?;
+            let verifier = known
+                .id_token_verifier()
+                .set_allowed_algs(ALGORITHMS)
+                .set_time_fn(|| now() - SKEW)
+                .set_issue_time_verifier_fn(|at| {
+                    let age = now() - at;
+                    match (-SKEW..=TOKEN_AGE_MAX).contains(&age) {
+                        true => Ok(()),
+                        false => Err("it was issued at another time".to_owned()),
+                    }
+                });
+            match token.claims(&verifier, nonce) {
+                Ok(claims) => return Ok(claims.clone()),
+                // The issuer may have rotated its keys.
+                Err(openidconnect::ClaimsVerificationError::SignatureVerification(_))
+                    if age_max == KEPT =>
+                {
+                    age_max = KEYS_REST;
+                }
+                Err(error) => return Err(OidcError::Token(told(&error))),
+            }
+        }
     }
 
     fn is_of_domain(&self, email: Option<&str>) -> bool {
