@@ -6,6 +6,11 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
+use roadweave_terminal::exit::BadInput;
+
+pub fn bad(path: &Path, why: impl std::fmt::Display) -> BadInput {
+    BadInput::new(format!("{}: {why}", path.display()))
+}
 
 pub fn read_if_there(path: &Path) -> Result<Option<String>> {
     match fs::read_to_string(path) {

@@ -19,7 +19,7 @@ use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::{out, secret};
 
 use crate::controller::folder::identity;
-use crate::files::{replace, write_new};
+use crate::files::{bad, replace, write_new};
 use crate::keys;
 use crate::model::slug;
 
@@ -114,15 +114,15 @@ struct Signer {
 
 impl Signer {
     fn read(path: &Path) -> Result<Self> {
-        let bad = |why: &dyn std::fmt::Display| BadInput::new(format!("{}: {why}", path.display()));
         let text = secret::read(path)?;
         if !text.trim_start().starts_with('{') {
             let identity = identity(path)?;
             return Ok(Self { root: identity.public_key(), chain: None, identity });
         }
-        let file: Delegate = serde_json::from_str(&text).map_err(|error| bad(&error))?;
-        let identity = Identity::from_base64(&file.private_key).map_err(|error| bad(&error))?;
-        let root = file.chain.claimed_root().ok_or_else(|| bad(&"its chain is empty"))?;
+        let file: Delegate = serde_json::from_str(&text).map_err(|error| bad(path, error))?;
+        let identity =
+            Identity::from_base64(&file.private_key).map_err(|error| bad(path, error))?;
+        let root = file.chain.claimed_root().ok_or_else(|| bad(path, "its chain is empty"))?;
         Ok(Self { identity, chain: Some(file.chain), root })
     }
 
@@ -209,8 +209,7 @@ pub fn new_identity() -> Identity {
 fn write(path: &Path, text: &str) -> Result<()> {
     match write_new(path, text) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            let message = format!("{}: there is a file already, which is kept", path.display());
-            Err(BadInput::new(message).into())
+            Err(bad(path, "there is a file already, which is kept").into())
         }
         Err(error) => {
             let _ = fs::remove_file(path);
@@ -234,15 +233,13 @@ pub struct Approve {
 }
 
 pub fn approve(options: &Approve) -> Result<()> {
-    let bad = |error: &dyn std::fmt::Display| {
-        BadInput::new(format!("{}: {error}", options.file.display()))
-    };
-    let text = fs::read_to_string(&options.file).map_err(|error| bad(&error))?;
-    let waiting: Waiting = serde_json::from_str(&text).map_err(|error| bad(&error))?;
+    let file = &options.file;
+    let text = fs::read_to_string(file).map_err(|error| bad(file, error))?;
+    let waiting: Waiting = serde_json::from_str(&text).map_err(|error| bad(file, error))?;
     // Unchanged, except for control characters, which could steer the terminal.
     out::line(waiting.shown())?;
     let Some(key) = &options.key else { return Ok(()) };
-    let signed = waiting.sign(&identity(key)?).map_err(|error| bad(&error))?;
+    let signed = waiting.sign(&identity(key)?).map_err(|error| bad(file, error))?;
     replace(&options.out, &format!("{}\n", serde_json::to_string(&signed)?))?;
     let out = options.out.display();
     Ok(out::line(format_args!(

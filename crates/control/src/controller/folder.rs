@@ -27,7 +27,7 @@ use zeroize::Zeroizing;
 
 use crate::authority::{Authority, Root};
 use crate::controller::file::ControllerFile;
-use crate::files::{read_if_there, replace};
+use crate::files::{bad, read_if_there, replace};
 use crate::floor::{Floor, Heads};
 use crate::keys::StoreKeys;
 use crate::oidc::{Oidc, Settings};
@@ -154,12 +154,10 @@ impl Folder {
 
 /// The trust lists in the text of a file.
 pub fn parse_lists(path: &Path, text: &str) -> Result<Vec<Signed<TrustList>>> {
-    let lists = serde_json::from_str(text);
-    Ok(lists.map_err(|error| BadInput::new(format!("{}: {error}", path.display())))?)
+    Ok(serde_json::from_str(text).map_err(|error| bad(path, error))?)
 }
 
 /// The private key of a file; refuses a file that other users can read.
 pub fn identity(path: &Path) -> Result<Identity> {
-    let identity = Identity::from_base64(&secret::read(path)?);
-    Ok(identity.map_err(|error| BadInput::new(format!("{}: {error}", path.display())))?)
+    Ok(Identity::from_base64(&secret::read(path)?).map_err(|error| bad(path, error))?)
 }

@@ -13,6 +13,7 @@ use roadweave_terminal::out;
 use crate::clock::now_ms;
 use crate::controller::FolderOption;
 use crate::controller::folder::Folder;
+use crate::files::bad;
 use crate::store::{BackupError, Database};
 
 /// What is written where.
@@ -96,7 +97,7 @@ pub fn restore(options: &Restore) -> Result<()> {
     // Waits for the first bytes before anything is changed.
     let first = input.fill_buf().with_context(|| format!("cannot read {}", path.display()))?;
     if first.is_empty() {
-        return Err(BadInput::new(format!("{}: there is nothing in it", path.display())).into());
+        return Err(bad(path, "there is nothing in it").into());
     }
     let aside = if options.aside { Some(Aside::make(&folder)?) } else { None };
     let before = folder.epoch();
@@ -107,9 +108,7 @@ pub fn restore(options: &Restore) -> Result<()> {
         let restored = store.restore(&mut input, before, begin).await;
         store.close().await;
         restored.map_err(|error| match error {
-            BackupError::Invalid { .. } | BackupError::NotEmpty(_) => {
-                anyhow::Error::new(BadInput::new(format!("{}: {error}", path.display())))
-            }
+            BackupError::Invalid { .. } | BackupError::NotEmpty(_) => bad(path, error).into(),
             error => error.into(),
         })
     });

@@ -130,8 +130,7 @@ impl Store {
         let (mut is_whole, mut rows) = (false, 0);
         for (at, line) in input.lines().enumerate() {
             let (line, at) = (line?, at + 1);
-            let invalid =
-                |message: &str| BackupError::Invalid { line: at, message: message.into() };
+            let invalid = |message: &str| invalid(at, message);
             if is_whole {
                 return Err(invalid("something follows the end of the backup"));
             }
@@ -145,7 +144,7 @@ impl Store {
             } else if let Ok(Line { table, row }) = serde_json::from_str(&line) {
                 let known = TABLES.iter().find(|(name, _)| *name == table);
                 let (table, _) = known.ok_or_else(|| invalid("no table has this name"))?;
-                insert(&mut transaction, table, row).await?.map_err(|message| invalid(&message))?;
+                insert(&mut transaction, table, row, at).await?;
                 rows += 1;
             } else {
                 let read: Foot = serde_json::from_str(&line)
@@ -161,8 +160,7 @@ impl Store {
             sum.add(&line);
         }
         if !is_whole {
-            let message = "the backup has no end: it was cut".to_owned();
-            return Err(BackupError::Invalid { line: 0, message });
+            return Err(invalid(0, "the backup has no end: it was cut"));
         }
         let epoch = raise(&mut transaction, epoch_seen).await?;
         begin(epoch)?;
@@ -202,12 +200,14 @@ async fn raise(
     let of_backup: i64 = sqlx::query_scalar(EPOCH).fetch_one(&mut **transaction).await?;
     // An epoch far ahead was written by an attacker, to leave no room for later ones.
     let most = seen.saturating_add(EPOCHS_AT_ONCE);
-    let epoch = of_backup.min(most).max(seen).checked_add(1).ok_or_else(|| {
-        let message = format!("there is no epoch after {seen}");
-        BackupError::Invalid { line: 0, message }
-    })?;
+    let epoch = of_backup.min(most).max(seen).checked_add(1);
+    let epoch = epoch.ok_or_else(|| invalid(0, format!("there is no epoch after {seen}")))?;
     sqlx::query(RAISE).bind(epoch).execute(&mut **transaction).await?;
     Ok(epoch)
+}
+
+fn invalid(line: usize, message: impl Into<String>) -> BackupError {
+    BackupError::Invalid { line, message: message.into() }
 }
 
 fn json(value: &impl Serialize) -> String {
@@ -236,10 +236,11 @@ async fn insert(
     transaction: &mut sqlx::Transaction<'static, sqlx::Any>,
     table: &str,
     row: Map<String, Value>,
-) -> Result<Result<(), String>, BackupError> {
+    line: usize,
+) -> Result<(), BackupError> {
     let good = |name: &str| name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
     if row.is_empty() || !row.keys().all(|name| good(name)) {
-        return Ok(Err("no row".to_owned()));
+        return Err(invalid(line, "no row"));
     }
     let names: Vec<&str> = row.keys().map(String::as_str).collect();
     let places: Vec<String> = (1..=row.len()).map(|at| format!("${at}")).collect();
@@ -253,14 +254,13 @@ async fn insert(
             // The nullable integer columns; all others are text.
             Value::Null if name.ends_with("_ms") || name == "load" => query.bind(None::<i64>),
             Value::Null => query.bind(None::<String>),
-            _ => return Ok(Err(format!("{name} is neither text nor number"))),
+            _ => return Err(invalid(line, format!("{name} is neither text nor number"))),
         };
     }
     match query.execute(&mut **transaction).await.map_err(StoreError::from) {
-        Ok(_) => Ok(Ok(())),
-        Err(StoreError::Away(why)) => Err(StoreError::Away(why).into()),
-        Err(StoreError::Full) => Err(StoreError::Full.into()),
-        Err(error) => Ok(Err(error.to_string())),
+        Ok(_) => Ok(()),
+        Err(error @ (StoreError::Away(_) | StoreError::Full)) => Err(error.into()),
+        Err(error) => Err(invalid(line, error.to_string())),
     }
 }
 

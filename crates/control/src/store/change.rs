@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use sqlx::{Any, AssertSqlSafe, Transaction};
 
-use super::record::{self, Record, Stamp, Stored};
+use super::record::{self, Record, Stored};
 use super::sql::values;
 use super::{Database, Once, Result, Store, StoreError};
 use crate::floor::{Floor, Heads};
@@ -257,14 +257,8 @@ impl Change<'_> {
     fn sealed<R: Record>(&self, stored: &Stored<R>) -> Result<(String, String)> {
         let body = serde_json::to_string(&stored.record)
             .map_err(|error| StoreError::Internal(error.to_string()))?;
-        let stamp = Stamp {
-            table: R::TABLE,
-            tenant: &stored.tenant,
-            id: stored.record.id(),
-            version: stored.version,
-            changed_ms: stored.changed_ms,
-        };
-        let seal = stamp.seal(self.keys, &body);
+        let of = (&*stored.tenant, stored.record.id(), stored.version, stored.changed_ms);
+        let seal = record::with_parts::<R, _>(of, &body, |parts| self.keys.seal(parts));
         Ok((body, seal))
     }
 }

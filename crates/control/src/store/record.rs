@@ -175,8 +175,8 @@ pub(super) fn read<R: Record>(keys: &StoreKeys, row: &AnyRow) -> Result<Stored<R
     let changed_ms: i64 = row.try_get("changed_ms")?;
     let body: String = row.try_get("body")?;
     let seal: String = row.try_get("seal")?;
-    let stamp = Stamp { table: R::TABLE, tenant: &tenant, id: &id, version, changed_ms };
-    let whole = keys.is_sealed(&stamp.parts(&body).each_ref().map(AsRef::as_ref), &seal);
+    let of = (&*tenant, &*id, version, changed_ms);
+    let whole = with_parts::<R, _>(of, &body, |parts| keys.is_sealed(parts, &seal));
     let record = whole.then(|| serde_json::from_str::<R>(&body).ok()).flatten();
     match record {
         Some(record) if record.id() == id && has_columns(&record, row)? => {
@@ -207,29 +207,13 @@ fn has_columns<R: Record>(record: &R, row: &AnyRow) -> Result<bool, sqlx::Error>
     Ok(true)
 }
 
-pub(super) struct Stamp<'a> {
-    pub(super) table: &'static str,
-    pub(super) tenant: &'a str,
-    pub(super) id: &'a str,
-    pub(super) version: i64,
-    pub(super) changed_ms: i64,
-}
-
-impl Stamp<'_> {
-    pub(super) fn parts(&self, body: &str) -> [String; 6] {
-        [
-            self.table.to_owned(),
-            self.tenant.to_owned(),
-            self.id.to_owned(),
-            self.version.to_string(),
-            self.changed_ms.to_string(),
-            body.to_owned(),
-        ]
-    }
-
-    pub(super) fn seal(&self, keys: &StoreKeys, body: &str) -> String {
-        keys.seal(&self.parts(body).each_ref().map(AsRef::as_ref))
-    }
+/// Passes the parts that a row's seal covers to `act`.
+pub(super) fn with_parts<R: Record, T>(
+    (tenant, id, version, changed_ms): (&str, &str, i64, i64),
+    body: &str,
+    act: impl FnOnce(&[&str]) -> T,
+) -> T {
+    act(&[R::TABLE, tenant, id, &version.to_string(), &changed_ms.to_string(), body])
 }
 
 impl Store {

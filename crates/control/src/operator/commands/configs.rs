@@ -12,6 +12,7 @@ use roadweave_terminal::{out, secret};
 use serde_json::{Value, json};
 
 use super::CommandContext;
+use crate::files::bad;
 use crate::operator::show;
 
 /// What to do with configurations.
@@ -125,8 +126,7 @@ fn approval(context: &CommandContext, name: &str) -> String {
 
 fn sign(context: &CommandContext, name: &str, key: &Path) -> Result<String> {
     let waiting: Waiting = serde_json::from_value(context.client.get(&approval(context, name))?)?;
-    let bad = |error: &dyn std::fmt::Display| BadInput::new(format!("{}: {error}", key.display()));
-    let approver = Identity::from_base64(&secret::read(key)?).map_err(|error| bad(&error))?;
+    let approver = Identity::from_base64(&secret::read(key)?).map_err(|error| bad(key, error))?;
     if !context.json {
         out::line(waiting.shown())?;
     }
@@ -135,15 +135,13 @@ fn sign(context: &CommandContext, name: &str, key: &Path) -> Result<String> {
 }
 
 fn read_text(file: &Path) -> Result<String> {
-    let text = fs::read_to_string(file);
-    Ok(text.map_err(|error| BadInput::new(format!("{}: {error}", file.display())))?)
+    Ok(fs::read_to_string(file).map_err(|error| bad(file, error))?)
 }
 
 fn read(file: &Path) -> Result<Value> {
-    let bad = |error: String| BadInput::new(format!("{}: {error}", file.display()));
     let text = read_text(file)?;
-    let table: toml::Table = toml::from_str(&text).map_err(|error| bad(error.to_string()))?;
-    Ok(serde_json::to_value(table).map_err(|error| bad(error.to_string()))?)
+    let table: toml::Table = toml::from_str(&text).map_err(|error| bad(file, error))?;
+    Ok(serde_json::to_value(table).map_err(|error| bad(file, error))?)
 }
 
 pub fn rollout(command: RolloutCommand, context: &CommandContext) -> Result<()> {
