@@ -72,18 +72,9 @@ impl Change<'_> {
         };
         let ProxyStatus { tenant, proxy, seen_ms, serial, load, sessions, software, .. } = status;
         let ProxyStatus { connected, anchors, hash, stream, .. } = status;
-        let connected = i64::from(*connected);
+        let (connected, anchors) = (i64::from(*connected), json(anchors));
         let values = values![
-            connected,
-            *seen_ms,
-            *serial,
-            *load,
-            *sessions,
-            software,
-            json(anchors),
-            tenant,
-            proxy,
-            hash,
+            connected, *seen_ms, *serial, *load, *sessions, software, anchors, tenant, proxy, hash,
             stream
         ];
         let done = self.execute(STATUS, values).await?;
