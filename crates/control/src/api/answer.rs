@@ -51,7 +51,6 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
     }
 }
 
-/// The parameters of the path.
 /// A caller's request about a tenant, or about a record of a tenant.
 pub struct Asked {
     pub app: Arc<App>,
