@@ -9,4 +9,3 @@ pub fn now_ms() -> i64 {
 }
 
 pub const HOUR_MS: i64 = 3_600_000;
-pub const DAY_MS: i64 = 24 * HOUR_MS;

@@ -44,7 +44,7 @@ pub use device::{
     Delegate, DelegateState, Device, DeviceSettings, DeviceState, Token, TokenRole, TokenSettings,
 };
 pub use people::{
-    ApiKey, ApiKeySettings, Egress, Limits, Lock, Login, Person, PersonSettings, Role, Tenant,
+    ApiKey, ApiKeySettings, Egress, Lock, Login, Person, PersonSettings, Role, Tenant,
     TenantSettings,
 };
 pub use proxy::{Pool, PoolSettings, Proxy, ProxyRole, ProxySettings, ProxyState};

@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 #[cfg(not(feature = "oidc"))]
 pub use absent::Oidc;
 #[cfg(feature = "oidc")]
-pub use http::{Http, HttpError};
+pub use http::Http;
 #[cfg(feature = "oidc")]
 pub use provider::Oidc;
 

@@ -41,14 +41,14 @@ use sqlx::{
 };
 
 pub use answer::{KeptAnswer, Once};
-pub use audit::{AuditEntry, ChainFault};
+pub use audit::AuditEntry;
 pub use backup::BackupError;
 pub use change::{Actor, Change};
 pub use document::{DocumentOutcome, StoredDocument};
 pub use error::{Result, StoreError, found};
 pub use note::Note;
 pub use outbox::{CHANGES_AT_ONCE, Changed};
-pub use proxy_status::{Confirmations, FleetState, Missing, ProxyStatus};
+pub use proxy_status::{Confirmations, FleetState, ProxyStatus};
 pub use record::{Filter, Page, Record, Stored};
 pub use report::{BoxSession, Placed, Report, STEPS_MS, Sample};
 pub use revocation::{Revocable, Revocation};

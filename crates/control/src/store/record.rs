@@ -125,12 +125,6 @@ impl Store {
         });
         whole.collect()
     }
-
-    /// The number of a tenant's records.
-    pub async fn count<R: Record>(&self, tenant: &str) -> Result<i64> {
-        let sql = format!("SELECT COUNT(*) FROM {} WHERE tenant = $1", R::TABLE);
-        self.scalar(AssertSqlSafe(sql), values![tenant]).await
-    }
 }
 
 pub(super) async fn get<'c, R: Record>(

@@ -21,8 +21,8 @@ use super::*;
 use crate::authority::{Authority, Root};
 use crate::keys;
 use crate::model::{
-    Device, DeviceSettings, DeviceState, Limits, Pool, PoolSettings, Proxy, ProxyRole,
-    ProxySettings, ProxyState, Tenant, TenantSettings, Token, TokenSettings,
+    Device, DeviceSettings, DeviceState, Pool, PoolSettings, Proxy, ProxyRole, ProxySettings,
+    ProxyState, Tenant, TenantSettings, Token, TokenSettings,
 };
 
 /// A store, and what must outlive it.
@@ -62,6 +62,14 @@ pub(crate) async fn postgres(server: Arc<Postgres>) -> World {
 async fn world(url: Database, folder: tempfile::TempDir, server: Option<Arc<Postgres>>) -> World {
     let store = Store::open(&url, controller()).await.unwrap();
     World { store: Arc::new(store), url, _folder: folder, _server: server }
+}
+
+impl Store {
+    /// The number of a tenant's records.
+    pub(crate) async fn count<R: Record>(&self, tenant: &str) -> Result<i64> {
+        let sql = format!("SELECT COUNT(*) FROM {} WHERE tenant = $1", R::TABLE);
+        self.scalar(AssertSqlSafe(sql), vec![tenant.into()]).await
+    }
 }
 
 impl World {

@@ -1,6 +1,7 @@
 //! The audit log, and what must not be in it.
 
 use super::*;
+use crate::store::audit::ChainFault;
 
 #[test]
 fn nobody_rewrites_the_audit_log_unseen() {

@@ -57,8 +57,8 @@ fn what_is_too_old_goes_however_much_it_is() {
 #[test]
 fn who_was_revoked_takes_nobodys_place() {
     on_both(|world| async move {
-        let limits = Limits { devices_max: 1, ..Limits::default() };
-        let settings = TenantSettings { limits, ..TenantSettings::default() };
+        let mut settings = TenantSettings::default();
+        settings.limits.devices_max = 1;
         let tenant = Tenant { id: "tram".to_owned(), host: false, settings };
         world.insert("tram", tenant).await.unwrap();
         let gone = Device { state: DeviceState::Revoked, ..device("bus-1", 1) };

@@ -78,7 +78,7 @@ fn a_token_lets_in_nobody_it_should_not() {
         refused(other, 2, NOW, "the key was revoked").await;
         let tenant = world.store.get::<Tenant>("ferry", "ferry").await.unwrap();
         let mut full = tenant.record.clone();
-        full.settings.limits = Limits { devices_max: 1, rate_mbps: None };
+        full.settings.limits.devices_max = 1;
         let mut change = world.store.change(actor(), NOW).await.unwrap();
         change.update(&tenant, full).await.unwrap();
         change.commit().await.unwrap();
