@@ -65,10 +65,6 @@ impl Client {
         self.account.cookie = cookie;
     }
 
-    pub fn of_tenant(&self, rest: &str) -> String {
-        format!("/tenants/{}{rest}", self.account.tenant)
-    }
-
     pub fn get(&self, path: &str) -> Result<Value> {
         Ok(self.ask("GET", path, None, None)?.body)
     }
@@ -120,7 +116,8 @@ impl Client {
         Ok(self.ask("DELETE", path, None, seen.etag())?.body)
     }
 
-    /// Sends one request; an error if the controller cannot be reached or refuses.
+    /// Sends one request; an error if the controller cannot be reached or refuses. A path that does
+    /// not begin with a slash is below the account's tenant.
     pub fn ask(
         &self,
         method: &str,
@@ -154,6 +151,8 @@ impl Client {
         etag: Option<&str>,
     ) -> Result<(u16, Answer)> {
         let place = format!("{}:{}", self.host, self.port);
+        let below = format!("/tenants/{}/", self.account.tenant);
+        let below = if path.starts_with('/') { "" } else { &*below };
         let stream = TcpStream::connect((self.host.as_str(), self.port))
             .await
             .with_context(|| format!("cannot reach {place}"))?;
@@ -167,7 +166,7 @@ impl Client {
         tokio::spawn(connection);
         let mut request = Request::builder()
             .method(method)
-            .uri(format!("/api/v1{path}"))
+            .uri(format!("/api/v1{below}{path}"))
             .header(header::HOST, &place);
         if let Some(key) = &self.account.key {
             request = request.header(header::AUTHORIZATION, format!("Bearer {key}"));

@@ -239,8 +239,7 @@ impl CommandContext {
     }
 
     pub fn remove(&self, path: &str) -> Result<()> {
-        let path = self.client.of_tenant(path);
-        let answer = self.client.remove(&path)?;
+        let answer = self.client.remove(path)?;
         self.answer(&answer, "removed")
     }
 }
@@ -270,7 +269,7 @@ fn log_in(url: String, user: Option<&str>, access: &Access, json: bool) -> Resul
 
 fn status(context: &CommandContext) -> Result<()> {
     let session = context.client.get("/sessions/current")?;
-    let proxies = context.client.list(&context.client.of_tenant("/proxy-status"))?;
+    let proxies = context.client.list("proxy-status")?;
     if context.json {
         return out::json(&json!({ "session": session, "proxies": proxies }));
     }
@@ -280,7 +279,7 @@ fn status(context: &CommandContext) -> Result<()> {
 }
 
 fn device(command: DeviceCommand, context: &CommandContext) -> Result<()> {
-    let of = |name: &str| context.client.of_tenant(&format!("/devices/{name}"));
+    let of = |name: &str| format!("devices/{name}");
     match command {
         DeviceCommand::List { tag, state } => {
             let mut query: Vec<String> = Vec::new();
@@ -288,8 +287,7 @@ fn device(command: DeviceCommand, context: &CommandContext) -> Result<()> {
             query.extend(state.map(|state| format!("state={state}")));
             let query =
                 if query.is_empty() { String::new() } else { format!("?{}", query.join("&")) };
-            let path = context.client.of_tenant(&format!("/devices{query}"));
-            context.list(&path, DEVICES)
+            context.list(&format!("devices{query}"), DEVICES)
         }
         DeviceCommand::Show { name } => {
             let device = context.client.get(&of(&name))?;
@@ -309,10 +307,7 @@ fn device(command: DeviceCommand, context: &CommandContext) -> Result<()> {
             let tags = show::at(&answer, "settings.tags");
             context.answer(&answer, format_args!("tags of {name}: {tags}"))
         }
-        DeviceCommand::Revoke { name, reason } => {
-            let path = format!("{}/revoke", of(&name));
-            revoke(context, &path, &name, &reason)
-        }
+        DeviceCommand::Revoke { name, reason } => revoke(context, "devices", &name, &reason),
     }
 }
 
@@ -324,17 +319,18 @@ fn tag(settings: &mut Value, add: &[String], remove: &[String]) {
     settings["tags"] = json!(tags);
 }
 
-/// Revokes the resource at a path, and shows the confirmations.
-fn revoke(context: &CommandContext, path: &str, name: &str, reason: &str) -> Result<()> {
-    let answer = context.client.post(path, &json!({ "reason": reason }))?;
+/// Revokes a box, a proxy or a delegate, and shows the confirmations.
+fn revoke(context: &CommandContext, of: &str, name: &str, reason: &str) -> Result<()> {
+    let reason = json!({ "reason": reason });
+    let answer = context.client.post(&format!("{of}/{name}/revoke"), &reason)?;
     let summary = show::at(&answer, "summary");
     context.answer(&answer, format_args!("{name} is revoked; confirmed by {summary}"))
 }
 
 fn proxy(command: ProxyCommand, context: &CommandContext) -> Result<()> {
-    let path = context.client.of_tenant("/proxies");
+    let of = |name: &str| format!("proxies/{name}");
     match command {
-        ProxyCommand::List => context.list(&path, PROXIES),
+        ProxyCommand::List => context.list("proxies", PROXIES),
         ProxyCommand::Add { name, public_key, address, pool, anchor } => {
             let settings = json!({
                 "role": if anchor { "anchor" } else { "proxy" },
@@ -342,12 +338,12 @@ fn proxy(command: ProxyCommand, context: &CommandContext) -> Result<()> {
                 "addresses": address,
                 "pool": pool,
             });
-            let answer =
-                context.client.post(&path, &json!({ "id": name, "settings": settings }))?;
+            let body = json!({ "id": name, "settings": settings });
+            let answer = context.client.post("proxies", &body)?;
             context.answer(&answer, format_args!("{name} is admitted"))
         }
         ProxyCommand::Set { name, address, pool, no_pool } => {
-            let answer = context.client.settle(&format!("{path}/{name}"), |settings| {
+            let answer = context.client.settle(&of(&name), |settings| {
                 if !address.is_empty() {
                     settings["addresses"] = json!(address);
                 }
@@ -361,40 +357,37 @@ fn proxy(command: ProxyCommand, context: &CommandContext) -> Result<()> {
         }
         ProxyCommand::Drain { name, undo } => {
             let drain = json!({ "drain": !undo });
-            let answer = context.client.post(&format!("{path}/{name}/drain"), &drain)?;
+            let answer = context.client.post(&format!("{}/drain", of(&name)), &drain)?;
             context.answer(&answer, format_args!("{name} is {}", show::at(&answer, "state")))
         }
         ProxyCommand::Limit { name, sessions } => {
             let to = |settings: &mut Value| settings["devices_max"] = json!(sessions);
-            let answer = context.client.settle(&format!("{path}/{name}"), to)?;
+            let answer = context.client.settle(&of(&name), to)?;
             let most = sessions.map_or("any".to_owned(), |most| most.to_string());
             context.answer(&answer, format_args!("sessions that {name} can bear: {most}"))
         }
-        ProxyCommand::Revoke { name, reason } => {
-            revoke(context, &format!("{path}/{name}/revoke"), &name, &reason)
-        }
+        ProxyCommand::Revoke { name, reason } => revoke(context, "proxies", &name, &reason),
     }
 }
 
 fn key(command: KeyCommand, context: &CommandContext) -> Result<()> {
-    let path = context.client.of_tenant("/api-keys");
     match command {
         KeyCommand::Create { name, role, device, days } => {
             let now = now_ms();
             let expires = days.map(|days| now.saturating_add(days.saturating_mul(86_400_000)));
             let settings = json!({ "role": role, "device": device, "expires_ms": expires });
-            let answer =
-                context.client.post(&path, &json!({ "id": name, "settings": settings }))?;
+            let body = json!({ "id": name, "settings": settings });
+            let answer = context.client.post("api-keys", &body)?;
             context.answer(&answer, show::at(&answer, "secret"))
         }
-        KeyCommand::List => context.list(&path, KEYS),
-        KeyCommand::Remove { name } => context.remove(&format!("/api-keys/{name}")),
+        KeyCommand::List => context.list("api-keys", KEYS),
+        KeyCommand::Remove { name } => context.remove(&format!("api-keys/{name}")),
     }
 }
 
 fn audit(check: bool, lines: u32, context: &CommandContext) -> Result<()> {
     if check {
-        let answer = context.client.get(&context.client.of_tenant("/audit-check"))?;
+        let answer = context.client.get("audit-check")?;
         if answer["good"] == true {
             let lines = show::at(&answer, "lines");
             return context.answer(&answer, format_args!("whole: {lines} lines"));
@@ -404,8 +397,7 @@ fn audit(check: bool, lines: u32, context: &CommandContext) -> Result<()> {
         }
         anyhow::bail!("{}", show::at(&answer, "fault"));
     }
-    let path = format!("/audit?limit={}", lines.clamp(1, 500));
-    let page = context.client.get(&context.client.of_tenant(&path))?;
+    let page = context.client.get(&format!("audit?limit={}", lines.clamp(1, 500)))?;
     let items = page["items"].as_array().cloned().unwrap_or_default();
     if context.json {
         return out::json(&items);

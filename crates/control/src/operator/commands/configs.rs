@@ -84,7 +84,7 @@ pub fn config(command: ConfigCommand, context: &CommandContext) -> Result<()> {
                 (None, None) => json!("tenant"),
             };
             let body = json!({ "scope": scope, "title": title, "body": read(&file)? });
-            let made = context.client.post(&context.client.of_tenant("/configs"), &body)?;
+            let made = context.client.post("configs", &body)?;
             let name = show::at(&made, "id");
             let mut waves = wave;
             waves.sort_unstable();
@@ -93,20 +93,15 @@ pub fn config(command: ConfigCommand, context: &CommandContext) -> Result<()> {
                 waves.push(100);
             }
             let settings = json!({ "config": name, "waves": waves, "rest_s": rest });
-            let path = context.client.of_tenant("/rollouts");
-            let rollout =
-                context.client.post(&path, &json!({ "id": name, "settings": settings }))?;
+            let body = json!({ "id": name, "settings": settings });
+            let rollout = context.client.post("rollouts", &body)?;
             let first = waves.first().copied().unwrap_or(100);
             let answer = json!({ "config": made, "rollout": rollout });
             context.answer(&answer, format_args!("{name}, first to {first}% of the boxes"))
         }
-        ConfigCommand::List => context.list(&context.client.of_tenant("/configs"), CONFIGS),
-        ConfigCommand::Show { name } => {
-            out::json(&context.client.get(&context.client.of_tenant(&format!("/configs/{name}")))?)
-        }
-        ConfigCommand::Approval { name } => {
-            out::json(&context.client.get(&approval(context, &name))?)
-        }
+        ConfigCommand::List => context.list("configs", CONFIGS),
+        ConfigCommand::Show { name } => out::json(&context.client.get(&format!("configs/{name}"))?),
+        ConfigCommand::Approval { name } => out::json(&context.client.get(&approval(&name))?),
         ConfigCommand::Approve { name, key, signed } => {
             let signature = match (key, signed) {
                 (Some(key), _) => sign(context, &name, &key)?,
@@ -114,18 +109,18 @@ pub fn config(command: ConfigCommand, context: &CommandContext) -> Result<()> {
                 (None, None) => return Err(BadInput::new("--key or --signed").into()),
             };
             let body = json!({ "signature": signature.trim() });
-            let answer = context.client.post(&approval(context, &name), &body)?;
+            let answer = context.client.post(&approval(&name), &body)?;
             context.answer(&answer, format_args!("{name} is approved"))
         }
     }
 }
 
-fn approval(context: &CommandContext, name: &str) -> String {
-    context.client.of_tenant(&format!("/configs/{name}/approval"))
+fn approval(name: &str) -> String {
+    format!("configs/{name}/approval")
 }
 
 fn sign(context: &CommandContext, name: &str, key: &Path) -> Result<String> {
-    let waiting: Waiting = serde_json::from_value(context.client.get(&approval(context, name))?)?;
+    let waiting: Waiting = serde_json::from_value(context.client.get(&approval(name))?)?;
     let approver = Identity::from_base64(&secret::read(key)?).map_err(|error| bad(key, error))?;
     if !context.json {
         out::line(waiting.shown())?;
@@ -147,13 +142,13 @@ fn read(file: &Path) -> Result<Value> {
 pub fn rollout(command: RolloutCommand, context: &CommandContext) -> Result<()> {
     let (name, state) = match command {
         RolloutCommand::List => {
-            return context.list(&context.client.of_tenant("/rollouts"), ROLLOUTS);
+            return context.list("rollouts", ROLLOUTS);
         }
         RolloutCommand::Pause { name } => (name, "paused"),
         RolloutCommand::Resume { name } => (name, "running"),
         RolloutCommand::Abort { name } => (name, "aborted"),
     };
-    let path = context.client.of_tenant(&format!("/rollouts/{name}"));
+    let path = format!("rollouts/{name}");
     let answer = context.client.settle(&path, |settings| settings["state"] = state.into())?;
     context.answer(&answer, format_args!("{name} is {state}"))
 }

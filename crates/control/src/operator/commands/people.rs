@@ -41,31 +41,30 @@ pub enum UserCommand {
 const ROLES: [&str; 4] = ["viewer", "crew", "operator", "owner"];
 
 pub fn user(command: UserCommand, context: &CommandContext) -> Result<()> {
-    let path = context.client.of_tenant("/users");
     match command {
-        UserCommand::List => context.list(&path, COLUMNS),
+        UserCommand::List => context.list("users", COLUMNS),
         UserCommand::Add { name, role, title } => {
             let password = account::new_password(&format!("password of {name}:"))?;
             let settings = json!({ "role": role, "title": title });
             let body = json!({ "id": name, "password": password, "settings": settings });
-            let answer = context.client.post(&path, &body)?;
+            let answer = context.client.post("users", &body)?;
             context.answer(&answer, format_args!("{name} may log in, as {role}"))
         }
         UserCommand::Role { name, role } => {
             let to = |settings: &mut Value| settings["role"] = json!(role);
-            let answer = context.client.settle(&format!("{path}/{name}"), to)?;
+            let answer = context.client.settle(&format!("users/{name}"), to)?;
             context.answer(&answer, format_args!("{name} is {role}"))
         }
         UserCommand::Password { name } => {
             let name = name.map_or_else(|| own_name(context), Ok)?;
             let password = account::new_password(&format!("new password of {name}:"))?;
             let body = json!({ "password": password });
-            let path = format!("{path}/{name}/password");
+            let path = format!("users/{name}/password");
             let answer = context.client.ask("PUT", &path, Some(&body), None)?.body;
             let sentence = format_args!("the password of {name} is set; all their logins are over");
             context.answer(&answer, sentence)
         }
-        UserCommand::Remove { name } => context.remove(&format!("/users/{name}")),
+        UserCommand::Remove { name } => context.remove(&format!("users/{name}")),
     }
 }
 

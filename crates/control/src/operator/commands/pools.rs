@@ -37,23 +37,22 @@ pub struct Set {
 }
 
 pub fn pool(command: PoolCommand, context: &CommandContext) -> Result<()> {
-    let path = context.client.of_tenant("/pools");
     match command {
-        PoolCommand::List => context.list(&path, COLUMNS),
+        PoolCommand::List => context.list("pools", COLUMNS),
         PoolCommand::Set(wanted) => {
-            let place = format!("{path}/{}", wanted.name);
+            let place = format!("pools/{}", wanted.name);
             let (answer, done) = match context.client.find(&place)? {
                 Some(_) => (context.client.settle(&place, |it| wanted.apply(it))?, "changed"),
                 None => {
                     let mut settings = json!({});
                     wanted.apply(&mut settings);
                     let new = json!({ "id": wanted.name, "settings": settings });
-                    (context.client.post(&path, &new)?, "made")
+                    (context.client.post("pools", &new)?, "made")
                 }
             };
             context.answer(&answer, format_args!("pool {} is {done}", wanted.name))
         }
-        PoolCommand::Remove { name } => context.remove(&format!("/pools/{name}")),
+        PoolCommand::Remove { name } => context.remove(&format!("pools/{name}")),
     }
 }
 

@@ -58,8 +58,8 @@ pub struct Create {
 pub fn token(command: TokenCommand, context: &CommandContext) -> Result<()> {
     match command {
         TokenCommand::Create(options) => create(options, context),
-        TokenCommand::List => context.list(&context.client.of_tenant("/tokens"), COLUMNS),
-        TokenCommand::Remove { name } => context.remove(&format!("/tokens/{name}")),
+        TokenCommand::List => context.list("tokens", COLUMNS),
+        TokenCommand::Remove { name } => context.remove(&format!("tokens/{name}")),
     }
 }
 
@@ -86,14 +86,12 @@ fn create(options: Create, context: &CommandContext) -> Result<()> {
         "approval": options.approval,
         "delegate": said.map(|said| said.name),
     });
-    let path = context.client.of_tenant("/tokens");
-    let mut answer = context.client.post(&path, &json!({ "settings": settings }))?;
+    let mut answer = context.client.post("tokens", &json!({ "settings": settings }))?;
     let is_secret = delegate.is_some();
     if let Some(delegate) = delegate {
         let text = carrying(&show::at(&answer, "join"), delegate).inspect_err(|_| {
             // The token cannot be shown, and would reserve uses of its delegate.
-            let made = format!("{path}/{}", show::at(&answer, "token.id"));
-            _ = context.client.remove(&made);
+            _ = context.client.remove(&format!("tokens/{}", show::at(&answer, "token.id")));
         })?;
         answer["join"] = Value::String(text);
     }
@@ -172,18 +170,15 @@ pub enum DelegateCommand {
 }
 
 pub fn delegate(command: DelegateCommand, context: &CommandContext) -> Result<()> {
-    let path = context.client.of_tenant("/delegates");
     match command {
         DelegateCommand::Add { file } => {
             let chain = serde_json::to_string(&read(&file)?.chain)?;
-            let answer = context.client.post(&path, &json!({ "chain": chain }))?;
+            let answer = context.client.post("delegates", &json!({ "chain": chain }))?;
             let name = show::at(&answer, "id");
             context.answer(&answer, format_args!("{name} may sign; its key is still yours alone"))
         }
-        DelegateCommand::List => context.list(&path, DELEGATES),
-        DelegateCommand::Revoke { name, reason } => {
-            revoke(context, &format!("{path}/{name}/revoke"), &name, &reason)
-        }
+        DelegateCommand::List => context.list("delegates", DELEGATES),
+        DelegateCommand::Revoke { name, reason } => revoke(context, "delegates", &name, &reason),
     }
 }
 
