@@ -246,8 +246,13 @@ pub(crate) fn trust_list(approvers: Vec<PublicKey>) -> Signed<TrustList> {
     Signed::sign(&list, &identity(8)).unwrap()
 }
 
-async fn within_30_s(work: impl Future<Output = ()>) {
-    tokio::time::timeout(Duration::from_secs(30), work).await.expect("it takes too long");
+async fn eventually(what: &str, is: impl AsyncFn() -> bool) {
+    let waiting = async {
+        while !is().await {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), waiting).await.expect(what);
 }
 
 #[test]
@@ -345,14 +350,9 @@ async fn what_a_proxy_says_of_itself_is_shown() {
     });
     let samples = vec![serde_json::from_value(figures).unwrap()];
     proxy.send(&Up::Samples { samples }).await;
-    within_30_s(async {
-        loop {
-            let all = port.app.store.proxy_status(Some("tram")).await.unwrap();
-            if all.first().is_some_and(|it| (it.sessions, it.load) == (41, Some(300))) {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+    eventually("its figures are kept", async || {
+        let all = port.app.store.proxy_status(Some("tram")).await.unwrap();
+        all.first().is_some_and(|it| (it.sessions, it.load) == (41, Some(300)))
     })
     .await;
 }
@@ -366,14 +366,9 @@ async fn the_end_of_a_stream_that_was_followed_by_another_changes_nothing() {
         all.iter().filter(|line| line.kind == "proxy-status").count()
     };
     let is = async |sessions: i64, connected: bool| {
-        let found = async || {
+        eventually("its status is kept", async || {
             let all = port.app.store.proxy_status(Some("tram")).await.unwrap();
             all.first().is_some_and(|it| (it.sessions, it.connected) == (sessions, connected))
-        };
-        within_30_s(async {
-            while !found().await {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
         })
         .await;
     };
@@ -386,12 +381,8 @@ async fn the_end_of_a_stream_that_was_followed_by_another_changes_nothing() {
     is(2, true).await;
     let before = told().await;
     drop(former);
-    within_30_s(async {
-        while !port.app.metrics.text().contains("roadweave_controller_streams 1") {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    })
-    .await;
+    let is_one = async || port.app.metrics.text().contains("roadweave_controller_streams 1");
+    eventually("the former stream ends", is_one).await;
     other.send(&have(3)).await;
     is(3, true).await;
     assert_eq!(told().await, before, "it was there all the time");

@@ -24,15 +24,6 @@ impl Port {
     }
 }
 
-async fn eventually(what: &str, is: impl AsyncFn() -> bool) {
-    let waiting = async {
-        while !is().await {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), waiting).await.expect(what);
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strangers_of_one_address_are_few_and_members_do_not_count() {
     let port = Port::limited(Limits { of_address: 3, ..Limits::default() }).await;
@@ -97,8 +88,8 @@ async fn one_key_does_not_take_all_seats() {
         all.push(port.is_served(20).await.expect("a stream"));
     }
     let mut rest = [0; 4096];
-    within_30_s(async { while all[0].tls.read(&mut rest).await.is_ok_and(|length| length > 0) {} })
-        .await;
+    let end = async { while all[0].tls.read(&mut rest).await.is_ok_and(|length| length > 0) {} };
+    tokio::time::timeout(Duration::from_secs(30), end).await.expect("the first gives way");
     assert!(all[4].is_served().await);
     assert!(port.app.metrics.text().contains(r#"reason="streams-of-key""#));
 }
