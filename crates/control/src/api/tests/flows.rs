@@ -466,8 +466,7 @@ async fn any_event(body: &mut Body) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_watches_a_box_hears_of_it_alone() {
     let api = Api::new().await;
-    let follow = Arc::clone(&api.app.outbox).follow(Arc::clone(&api.app.store));
-    tokio::spawn(follow);
+    tokio::spawn(Arc::clone(&api.app.outbox).follow(Arc::clone(&api.app.store)));
     api.device("bus-1", 31).await;
     api.device("bus-2", 32).await;
     let mut fleet = api.get("/live").response().await.into_body();
@@ -504,8 +503,7 @@ fn a_database_that_is_away_is_a_problem_and_no_wait_and_the_outbox_goes_on_after
     let server = Arc::new(server);
     runtime().block_on(async {
         let api = Api::on(postgres(Arc::clone(&server)).await).await;
-        let follow = Arc::clone(&api.app.outbox).follow(Arc::clone(&api.app.store));
-        tokio::spawn(follow);
+        tokio::spawn(Arc::clone(&api.app.outbox).follow(Arc::clone(&api.app.store)));
         let mut health = api.app.outbox.health();
         let mut changes = api.app.outbox.listen();
         assert_eq!(api.get("/devices").status().await, 200);
