@@ -4,7 +4,7 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use crate::run::{Running, Runs, text};
 
@@ -221,14 +221,8 @@ fn a_backup_goes_and_comes_by_pipes_while_the_controller_runs_and_the_old_databa
     assert!(made.stdout.starts_with(b"{\"format\":\"roadweave-backup\""));
     assert!(text(&made.stderr).contains("rows in standard output"), "{}", text(&made.stderr));
     assert!(!folder.path().join("-").exists());
-    let restore = |input: &[u8], words: &[&str]| {
-        let mut command = place.command(&[&["restore", "-"], words].concat());
-        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        // A refusal may close the pipe before it is read.
-        let _ = std::io::Write::write_all(&mut child.stdin.take().unwrap(), input);
-        child.wait_with_output().unwrap()
-    };
+    let restore =
+        |input: &[u8], words: &[&str]| place.fed(&[&["restore", "-"], words].concat(), input);
     let locked = restore(&made.stdout, &["--aside"]);
     assert!(text(&locked.stderr).contains("another roadweave-controller works in"));
     assert!(stop(running));

@@ -1,7 +1,8 @@
 //! Runs a program, and expects its success or failure.
 
+use std::io::Write as _;
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 pub trait Runs {
@@ -9,6 +10,15 @@ pub trait Runs {
 
     fn run(&self, words: &[&str]) -> Output {
         self.command(words).output().unwrap()
+    }
+
+    fn fed(&self, words: &[&str], input: &[u8]) -> Output {
+        let mut command = self.command(words);
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        // A refusal may close the pipe before it is read.
+        let _ = child.stdin.take().unwrap().write_all(input);
+        child.wait_with_output().unwrap()
     }
 
     /// The output of a successful command.
@@ -41,7 +51,7 @@ pub struct Running(pub Child);
 
 impl Running {
     pub fn start(mut controller: Command, address: SocketAddr) -> Self {
-        let running = Self(controller.stderr(std::process::Stdio::null()).spawn().unwrap());
+        let running = Self(controller.stderr(Stdio::null()).spawn().unwrap());
         let end = Instant::now() + Duration::from_secs(30);
         while TcpStream::connect(address).is_err() {
             assert!(Instant::now() < end, "the controller does not listen");

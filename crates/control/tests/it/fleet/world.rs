@@ -1,9 +1,8 @@
 //! A running controller, and a user of the command line.
 
-use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use serde_json::Value;
@@ -81,15 +80,7 @@ impl World {
 
     /// Runs a command that asks for a password.
     pub fn told(&self, words: &[&str], password: &str) -> Output {
-        let mut child = self
-            .command(words)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        writeln!(child.stdin.take().unwrap(), "{password}").unwrap();
-        child.wait_with_output().unwrap()
+        self.fed(words, format!("{password}\n").as_bytes())
     }
 
     pub fn json(&self, words: &[&str]) -> Value {
