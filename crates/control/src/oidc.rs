@@ -123,6 +123,7 @@ impl SignedIn {
 }
 
 #[derive(Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "oidc"), expect(dead_code, reason = "an issuer has them alone"))]
 #[non_exhaustive]
 pub enum OidcError {
     #[error("the issuer cannot be asked: {0}")]
