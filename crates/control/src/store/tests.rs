@@ -44,6 +44,15 @@ pub(crate) fn on_both<F: Future<Output = ()>>(test: impl Fn(World) -> F) {
     }
 }
 
+/// As [`on_both`], with the tenant `tram`.
+fn in_tram<F: Future<Output = ()>>(test: impl Fn(World) -> F) {
+    let test = &test;
+    on_both(|world| async move {
+        world.tenant("tram").await;
+        test(world).await;
+    });
+}
+
 pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
@@ -193,8 +202,7 @@ const NOW: i64 = 1_800_000_000_000;
 
 #[test]
 fn of_two_who_have_seen_the_same_version_one_may_write() {
-    on_both(|world| async move {
-        world.tenant("tram").await;
+    in_tram(|world| async move {
         let seen = world.insert("tram", device("bus-17", 1)).await.unwrap();
         let mut first = world.store.change(actor(), NOW).await.unwrap();
         let mut changed = seen.record.clone();
@@ -210,8 +218,7 @@ fn of_two_who_have_seen_the_same_version_one_may_write() {
 
 #[test]
 fn a_change_without_commit_has_not_happened() {
-    on_both(|world| async move {
-        world.tenant("tram").await;
+    in_tram(|world| async move {
         let before = world.store.latest_change().await.unwrap();
         let mut change = world.store.change(actor(), NOW).await.unwrap();
         change.insert("tram", device("bus-17", 1)).await.unwrap();
@@ -224,8 +231,7 @@ fn a_change_without_commit_has_not_happened() {
 
 #[test]
 fn names_and_keys_are_taken_once_and_no_reference_crosses_tenants() {
-    on_both(|world| async move {
-        world.tenant("tram").await;
+    in_tram(|world| async move {
         world.tenant("ferry").await;
         world.insert("tram", device("bus-17", 1)).await.unwrap();
         world.insert("ferry", device("bus-17", 2)).await.unwrap();
@@ -252,8 +258,7 @@ fn names_and_keys_are_taken_once_and_no_reference_crosses_tenants() {
 
 #[test]
 fn a_row_that_was_altered_in_the_database_is_refused() {
-    on_both(|world| async move {
-        world.tenant("tram").await;
+    in_tram(|world| async move {
         world.tenant("ferry").await;
         world.insert("tram", device("bus-17", 1)).await.unwrap();
         let pending = Device { state: DeviceState::Pending, ..device("bus-18", 2) };
@@ -295,8 +300,7 @@ fn a_row_that_was_altered_in_the_database_is_refused() {
 
 #[test]
 fn revocations_are_numbered_without_gaps_also_in_a_race() {
-    on_both(|world| async move {
-        world.tenant("tram").await;
+    in_tram(|world| async move {
         let racers = (0..12_u8).map(|seed| {
             let store = Arc::clone(&world.store);
             tokio::spawn(async move {
@@ -330,8 +334,7 @@ fn revocations_are_numbered_without_gaps_also_in_a_race() {
 
 #[test]
 fn whoever_follows_the_outbox_misses_nothing() {
-    on_both(|world| async move {
-        world.tenant("tram").await;
+    in_tram(|world| async move {
         let writers = (0..4_u8).map(|writer| {
             let store = Arc::clone(&world.store);
             tokio::spawn(async move {

@@ -4,8 +4,7 @@ use super::*;
 
 #[test]
 fn a_backup_is_restored_whole_or_not_at_all_into_either_database() {
-    on_both(|world| async move {
-        world.tenant("tram").await;
+    in_tram(|world| async move {
         let secret = world.token("tram", uses(2)).await;
         world.enrol(&secret, 1).await.unwrap();
         world.insert("tram", proxy("fra-1", 20)).await.unwrap();

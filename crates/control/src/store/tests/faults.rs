@@ -32,8 +32,7 @@ fn one_replica_plans_at_a_time_whatever_a_clock_said_once() {
 
 #[test]
 fn two_controllers_on_one_database_write_one_after_the_other() {
-    on_both(|world| async move {
-        world.tenant("tram").await;
+    in_tram(|world| async move {
         let other = Arc::new(Store::open(&world.url, controller()).await.unwrap());
         let writers = [Arc::clone(&world.store), other].into_iter().zip(0_u8..);
         let writers = writers.map(|(store, writer)| {
@@ -57,8 +56,7 @@ fn two_controllers_on_one_database_write_one_after_the_other() {
 
 #[test]
 fn a_database_that_another_holds_is_said_within_seconds_and_can_be_read() {
-    on_both(|world| async move {
-        world.tenant("tram").await;
+    in_tram(|world| async move {
         let other = Store::open(&world.url, controller()).await.unwrap();
         let held = other.change(actor(), NOW).await.unwrap();
         let begun = Instant::now();
@@ -73,8 +71,7 @@ fn a_database_that_another_holds_is_said_within_seconds_and_can_be_read() {
 
 #[test]
 fn a_change_of_tables_that_was_cut_off_is_finished_and_one_that_failed_is_told() {
-    on_both(|world| async move {
-        world.tenant("tram").await;
+    in_tram(|world| async move {
         for sql in [
             "DROP TABLE document",
             "DROP TABLE progress",
@@ -97,8 +94,7 @@ fn a_change_of_tables_that_was_cut_off_is_finished_and_one_that_failed_is_told()
 
 #[test]
 fn a_change_whose_notice_is_lost_is_heard_all_the_same() {
-    on_both(|world| async move {
-        world.tenant("tram").await;
+    in_tram(|world| async move {
         let outbox = Outbox::new();
         let mut changes = outbox.listen();
         let following = tokio::spawn(Arc::clone(&outbox).follow(Arc::clone(&world.store)));
@@ -162,8 +158,7 @@ fn a_postgresql_that_is_cut_off_without_a_word_is_waited_for_by_nobody() {
 
 #[test]
 fn a_token_that_was_deleted_lets_in_nobody_and_takes_nobody_with_it() {
-    on_both(|world| async move {
-        world.tenant("tram").await;
+    in_tram(|world| async move {
         let secret = world.token("tram", uses(5)).await;
         let before = world.enrol(&secret, 1).await.unwrap();
         let token = world.store.find::<Token>("hash", &keys::hash(&secret)).await.unwrap();

@@ -5,8 +5,7 @@ use crate::store::audit::ChainFault;
 
 #[test]
 fn nobody_rewrites_the_audit_log_unseen() {
-    on_both(|world| async move {
-        world.tenant("tram").await;
+    in_tram(|world| async move {
         world.devices(0..5).await;
         let verify = |seen| {
             let store = Arc::clone(&world.store);
@@ -73,8 +72,7 @@ fn a_cut_of_what_was_written_here_is_seen_though_nobody_has_looked_since() {
 
 #[test]
 fn secrets_stay_out_of_the_audit_log() {
-    on_both(|world| async move {
-        world.tenant("tram").await;
+    in_tram(|world| async move {
         world.token("tram", uses(1)).await;
         let log = world.store.audit("tram", None, 9).await.unwrap();
         let token = log.iter().find(|line| line.kind == "token").unwrap();

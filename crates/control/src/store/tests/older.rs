@@ -18,8 +18,7 @@ fn is_older<T>(found: Result<T, StoreError>) -> bool {
 
 #[test]
 fn a_standby_that_lagged_is_neither_written_nor_followed() {
-    on_both(|world| async move {
-        world.tenant("tram").await;
+    in_tram(|world| async move {
         world.insert("tram", device("bus-1", 1)).await.unwrap();
         let outbox = Outbox::new();
         let mut health = outbox.health();
@@ -65,8 +64,7 @@ fn what_was_seen_of_a_database_holds_at_the_next_start() {
 
 #[test]
 fn no_revocation_takes_the_number_of_one_that_was_lost() {
-    on_both(|world| async move {
-        world.tenant("tram").await;
+    in_tram(|world| async move {
         let revoke = async |world: &World, seed| world.revoke("tram", seed).await;
         for seed in 1..=2 {
             revoke(&world, seed).await.unwrap();
@@ -87,8 +85,7 @@ fn no_revocation_takes_the_number_of_one_that_was_lost() {
 
 #[test]
 fn a_backup_of_an_epoch_that_nobody_began_leaves_room_for_others() {
-    on_both(|world| async move {
-        world.tenant("tram").await;
+    in_tram(|world| async move {
         let sql = format!("UPDATE counter SET value = {} WHERE name = 'epoch'", i64::MAX);
         world.tamper(&sql).await;
         let mut backup = Vec::new();

@@ -4,8 +4,7 @@ use super::*;
 
 #[test]
 fn sixteen_racers_on_a_token_with_three_uses_let_in_three() {
-    on_both(|world| async move {
-        world.tenant("tram").await;
+    in_tram(|world| async move {
         let secret = world.token("tram", uses(3)).await;
         let racers = (1..=16).map(|seed| {
             let (store, it) = (Arc::clone(&world.store), enrolment(&secret, seed));
@@ -39,8 +38,7 @@ fn sixteen_racers_on_a_token_with_three_uses_let_in_three() {
 
 #[test]
 fn the_same_key_in_a_race_costs_one_use() {
-    on_both(|world| async move {
-        world.tenant("tram").await;
+    in_tram(|world| async move {
         let secret = world.token("tram", uses(3)).await;
         let racers = (0..8).map(|_| {
             let (store, it) = (Arc::clone(&world.store), enrolment(&secret, 1));
@@ -57,8 +55,7 @@ fn the_same_key_in_a_race_costs_one_use() {
 
 #[test]
 fn a_token_lets_in_nobody_it_should_not() {
-    on_both(|world| async move {
-        world.tenant("tram").await;
+    in_tram(|world| async move {
         world.tenant("ferry").await;
         let refused = |secret: String, seed: u8, now: i64, why: &'static str| {
             let store = Arc::clone(&world.store);

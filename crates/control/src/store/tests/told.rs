@@ -15,8 +15,7 @@ fn report(stream: &str, connected: bool) -> Note {
 
 #[test]
 fn the_end_of_a_former_stream_says_nothing() {
-    on_both(|world| async move {
-        world.tenant("tram").await;
+    in_tram(|world| async move {
         world.insert("tram", device("bus-1", 1)).await.unwrap();
         world.insert("tram", proxy("fra-1", 20)).await.unwrap();
         let is_there = async |notes: &[Note]| {
@@ -37,8 +36,7 @@ fn the_end_of_a_former_stream_says_nothing() {
 
 #[test]
 fn a_proxy_is_witnessed_by_boxes_that_it_may_serve() {
-    on_both(|world| async move {
-        world.tenant("tram").await;
+    in_tram(|world| async move {
         world.tenant("ferry").await;
         world.host("host").await;
         world.insert("tram", proxy("of-tram", 20)).await.unwrap();
@@ -57,8 +55,7 @@ fn a_proxy_is_witnessed_by_boxes_that_it_may_serve() {
 
 #[test]
 fn a_proxy_has_confirmed_what_its_own_chain_says() {
-    on_both(|world| async move {
-        world.tenant("tram").await;
+    in_tram(|world| async move {
         world.insert("tram", proxy("fra-1", 20)).await.unwrap();
         let made = world.revoke("tram", 1).await.unwrap();
         for (head, confirmed) in
@@ -74,8 +71,7 @@ fn a_proxy_has_confirmed_what_its_own_chain_says() {
 
 #[test]
 fn samples_become_means() {
-    on_both(|world| async move {
-        world.tenant("tram").await;
+    in_tram(|world| async move {
         world.insert("tram", device("bus-17", 1)).await.unwrap();
         let sample = |device: &str, at_ms: i64, rate: f64| {
             let figures = BTreeMap::from([("rate".to_owned(), rate)]);
@@ -108,8 +104,7 @@ fn samples_become_means() {
 
 #[test]
 fn sessions_and_reports_are_of_boxes_that_are_there() {
-    on_both(|world| async move {
-        world.tenant("tram").await;
+    in_tram(|world| async move {
         world.insert("tram", device("bus-17", 1)).await.unwrap();
         world.insert("tram", proxy("fra-1", 20)).await.unwrap();
         let report = |device: &str, at_ms| Note::Report {
