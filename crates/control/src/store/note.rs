@@ -51,7 +51,9 @@ impl Store {
                 Note::On { tenant, device, proxy } => {
                     change.keep_place(tenant, device, proxy.as_deref()).await?;
                 }
-                Note::Witness { tenant, proxy } => change.keep_witness(tenant, proxy).await?,
+                Note::Witness { tenant, proxy } => {
+                    change.execute(WITNESS, values![now_ms, proxy, tenant]).await?;
+                }
             }
         }
         if has_outcomes {
@@ -101,10 +103,6 @@ impl Change<'_> {
         let ended = self.execute(LEAVE, values![self.now_ms, tenant, device, key]).await?;
         let begun = self.execute(ARRIVE, values![self.now_ms, key, tenant, device]).await?;
         self.tell_if(ended + begun > 0, tenant, "session", device).await
-    }
-
-    async fn keep_witness(&mut self, tenant: &str, proxy: &str) -> Result<()> {
-        self.execute(WITNESS, values![self.now_ms, proxy, tenant]).await.map(drop)
     }
 
     async fn tell_if(

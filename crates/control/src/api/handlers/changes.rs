@@ -8,7 +8,7 @@ use axum::http::header;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use futures_util::stream;
+use futures_util::{Stream, StreamExt as _, stream};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::broadcast;
@@ -115,25 +115,17 @@ pub async fn live(Asked { app, caller, tenant, headers, .. }: Asked) -> Result<R
         app,
         _permit: permit,
     };
-    Ok(sent(watcher))
+    Ok(sent(stream::unfold(watcher, async |mut it| Some((it.next().await?, it)))))
 }
 
 pub async fn state(asked: Asked) -> Result<Json<FleetState>> {
     Ok(Json(asked.app.store.fleet_state(&asked.tenant).await?))
 }
 
-trait Watches: Send + 'static {
-    /// The next event; `None` ends the stream, and the browser reconnects with its current rights.
-    fn next(&mut self) -> impl Future<Output = Option<Event>> + Send;
-}
-
-fn sent(watcher: impl Watches) -> Response {
-    let events = stream::unfold(watcher, async |mut watcher| {
-        let event = watcher.next().await?;
-        Some((Ok::<_, Infallible>(event), watcher))
-    });
+/// After the last event the browser reconnects with its current rights.
+fn sent(events: impl Stream<Item = Event> + Send + 'static) -> Response {
     let alive = KeepAlive::new().interval(Duration::from_secs(15));
-    Sse::new(events).keep_alive(alive).into_response()
+    Sse::new(events.map(Ok::<_, Infallible>)).keep_alive(alive).into_response()
 }
 
 struct Watcher {
@@ -150,7 +142,7 @@ struct Watcher {
     _permit: WatcherPermit,
 }
 
-impl Watches for Watcher {
+impl Watcher {
     async fn next(&mut self) -> Option<Event> {
         loop {
             if std::mem::take(&mut self.is_lost) {
@@ -195,9 +187,7 @@ impl Watches for Watcher {
             }
         }
     }
-}
 
-impl Watcher {
     /// Epoch, change, and position in the change of the last event.
     fn id(&self) -> String {
         format!("{}-{}-{}", self.epoch, self.last.0, self.last.1)
@@ -244,7 +234,7 @@ pub async fn live_device(Asked { app, caller, tenant, id: device, .. }: Asked) -
         until: Instant::now() + LIVE_MAX,
         _permit: permit,
     };
-    Ok(sent(watcher))
+    Ok(sent(stream::unfold(watcher, async |mut it| Some((it.next().await?, it)))))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -267,7 +257,7 @@ struct DeviceWatcher {
     _permit: WatcherPermit,
 }
 
-impl Watches for DeviceWatcher {
+impl DeviceWatcher {
     async fn next(&mut self) -> Option<Event> {
         loop {
             if let Some(look) = self.waiting.pop() {
@@ -306,9 +296,7 @@ impl Watches for DeviceWatcher {
             }
         }
     }
-}
 
-impl DeviceWatcher {
     fn on_line(&mut self, line: &Changed) {
         if line.tenant != self.tenant || line.subject != self.device {
             return;
