@@ -129,6 +129,9 @@ impl AnchorFile {
 impl Validate for AnchorFile {
     const HAS_SECRET: bool = true;
 
+    const RELOADED: &'static [&'static str] =
+        &["devices", "proxies", "deny_destinations", "allow_destinations", "fleet.accept"];
+
     fn validate(&self) -> Result<(), Fault> {
         self.private_key.validate()?;
         if !self.tenant.is_empty() {

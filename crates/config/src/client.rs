@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use roadweave_identity::PublicKey;
 use roadweave_proto::{
     Policy, Priority, ProbeUrl, Rate, ServerName, Technology, UplinkMatch, UplinkSelector,
+    UplinkTraits,
 };
 use roadweave_tunnel::{BILLING_DAY_MAX, Caps, UplinkPolicy};
 use serde::de::Error as _;
@@ -214,7 +215,7 @@ impl<'de> Deserialize<'de> for LocalNetworks {
 }
 
 /// The policy of some uplinks.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyFields {
     /// A pattern of interfaces (`*`).
@@ -262,12 +263,14 @@ impl MeteredFields {
 }
 
 impl PolicyFields {
-    fn to_match(&self) -> UplinkMatch {
+    /// The uplinks that it applies to.
+    pub fn to_match(&self) -> UplinkMatch {
         let name = self.name.clone().unwrap_or_else(|| "*".to_owned());
         UplinkMatch { name, device: self.device.clone(), iccid: self.iccid.clone() }
     }
 
-    fn to_policy(&self) -> UplinkPolicy {
+    /// Converts it.
+    pub fn to_policy(&self) -> UplinkPolicy {
         let MeteredFields {
             monthly_cap_mb,
             billing_day,
@@ -390,28 +393,22 @@ impl ClientFile {
         let UplinkFields { include, exclude, inside, .. } = self.uplinks.clone();
         UplinkSelector { include, exclude, inside }
     }
-
-    /// The page that detects captive portals.
-    pub fn portal_probe(&self) -> Option<ProbeUrl> {
-        self.uplinks.portal_probe.as_ref().and_then(|text| text.parse().ok())
-    }
-
-    /// The policies of uplinks.
-    pub fn policies(&self) -> Vec<(UplinkMatch, UplinkPolicy)> {
-        let policies = self.uplinks.policies.iter();
-        policies.map(|policy| (policy.to_match(), policy.to_policy())).collect()
-    }
-
-    /// The configured technologies of uplinks, and their order.
-    pub fn technologies(&self) -> (Vec<(UplinkMatch, Option<Technology>)>, Vec<Technology>) {
-        let policies = self.uplinks.policies.iter();
-        let told = policies.map(|policy| (policy.to_match(), policy.technology)).collect();
-        (told, self.uplinks.order.clone())
-    }
 }
 
 impl Validate for ClientFile {
     const HAS_SECRET: bool = true;
+
+    const RELOADED: &'static [&'static str] = &[
+        "lanes",
+        "uplinks.include",
+        "uplinks.exclude",
+        "uplinks.inside",
+        "uplinks.order",
+        "uplinks.policies",
+        "uplinks.portal_probe",
+        "routes.exclude",
+        "routes.exclude_mark",
+    ];
 
     fn validate(&self) -> Result<(), Fault> {
         self.private_key.validate()?;
@@ -446,6 +443,16 @@ impl Validate for ClientFile {
 }
 
 impl UplinkFields {
+    /// The page that detects captive portals.
+    pub fn portal_probe(&self) -> Option<ProbeUrl> {
+        self.portal_probe.as_ref().and_then(|text| text.parse().ok())
+    }
+
+    /// The policy of an uplink: the first that fits.
+    pub fn policy_of(&self, uplink: &UplinkTraits) -> Option<&PolicyFields> {
+        self.policies.iter().find(|policy| policy.to_match().fits(uplink))
+    }
+
     /// A warning, if neither uplinks nor interfaces behind the box are named.
     pub fn unnamed(&self) -> Option<&'static str> {
         let is_unnamed = self.include.is_empty() && self.inside.is_empty();

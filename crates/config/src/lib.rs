@@ -47,7 +47,7 @@ pub use packet_mark::{PacketMark, PacketMarks};
 pub use peers::PeerFields;
 pub use proxy::{AnchorFields, ProxyFile, ProxyTenantFields};
 pub use reader::{Fault, FileError, Position, Validate, load, parse, read_text};
-pub use router::{LinkSocket, RouterFile, RouterLinkFields, RouterOrdering, RouterTunFields};
+pub use router::{LinkSocket, RouterFile, RouterLinkFields, RouterOrdering};
 pub use secret::{PrivateKey, WriteError, create_secret, reading_group, write_secrets};
 pub use server::{ServerFile, ServerLimits};
 pub use speedtest::SpeedtestFields;

@@ -109,6 +109,9 @@ pub trait Validate {
     /// Whether the file holds a private key, which others must not read.
     const HAS_SECRET: bool = false;
 
+    /// The fields that count without a restart; a name stands for all that is below it.
+    const RELOADED: &'static [&'static str] = &[];
+
     /// Validates what the types of single fields cannot.
     fn validate(&self) -> Result<(), Fault>;
 

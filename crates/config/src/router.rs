@@ -9,7 +9,7 @@ use roadweave_tunnel::{ROUTER_LINKS_MAX, RouterLink, RouterPeer};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::metrics::LocalMetricsFields;
-use crate::tun::TunName;
+use crate::tun::TunFields;
 use crate::values::{Within, listen, networks, parsed, validate_networks};
 use crate::{Fault, Validate};
 
@@ -38,27 +38,15 @@ pub struct RouterFile {
     /// The longest wait of a packet for earlier ones.
     #[serde(default)]
     pub max_buffer_ms: Within<1, 10_000, { Order::DEFAULT_BUFFER.as_millis() as i64 }>,
-    /// The TUN device.
+    /// The TUN device. Segments of 1,340 bytes over IPv6, as in the paper (section IV-A), have
+    /// inner packets of 1,400 bytes and outer ones of 1,468.
     #[serde(default)]
-    pub tun: RouterTunFields,
+    pub tun: TunFields<Within<1280, 9000, 1400>>,
     /// Metrics over HTTP, at a loopback address.
     pub metrics: Option<LocalMetricsFields>,
     /// The tunnel links.
     #[serde(default)]
     pub links: Vec<RouterLinkFields>,
-}
-
-/// The TUN device of a router. Segments of 1,340 bytes over IPv6, as in the paper (section IV-A),
-/// have inner packets of 1,400 bytes and outer ones of 1,468.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RouterTunFields {
-    /// Its name, which also names the instance.
-    pub name: TunName,
-    /// The largest inner packet, bytes.
-    pub mtu_bytes: Within<1280, 9000, 1400>,
-    /// Whether to use the kernel's segmentation offload.
-    pub offload: bool,
 }
 
 /// A tunnel link.
@@ -105,12 +93,6 @@ pub enum RouterOrdering {
 fn peer<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
     let what = "address of a peer; write \"192.0.2.1:6081\" or \"[2001:db8::1]:6081\"";
     parsed(&String::deserialize(deserializer)?, what).map(Some)
-}
-
-impl Default for RouterTunFields {
-    fn default() -> Self {
-        Self { name: TunName::default(), mtu_bytes: Within::default(), offload: true }
-    }
 }
 
 impl RouterFile {

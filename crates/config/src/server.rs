@@ -167,6 +167,9 @@ impl ServerFile {
 impl Validate for ServerFile {
     const HAS_SECRET: bool = true;
 
+    const RELOADED: &'static [&'static str] =
+        &["peers", "deny_destinations", "allow_destinations", "forwards", "fleet.accept"];
+
     fn validate(&self) -> Result<(), Fault> {
         self.private_key.validate()?;
         if self.addresses.is_empty() {

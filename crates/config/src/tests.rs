@@ -3,7 +3,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use roadweave_proto::{Order, Policy, Priority, Rate, Technology, UplinkMatch};
+use roadweave_proto::{Order, Policy, Priority, Rate, Technology, UplinkMatch, UplinkTraits};
 use roadweave_tunnel::{Caps, FlowClass, STRATEGIES, Strategy, StrategyEntry, UplinkPolicy};
 use serde::de::DeserializeOwned;
 
@@ -98,15 +98,17 @@ fn uplinks_may_have_priorities_weights_and_caps() {
         (of("*", Some("*/usb1/1-2/*"), None), UplinkPolicy::default()),
         (of("wwan*", None, Some("8949020000012345678")), UplinkPolicy::default()),
     ];
-    assert_eq!(file.policies(), expected);
+    let policies = file.uplinks.policies.iter();
+    let policies: Vec<_> = policies.map(|it| (it.to_match(), it.to_policy())).collect();
+    assert_eq!(policies, expected);
 }
 
 #[test]
 fn a_metered_uplink_carries_insurance_only_when_told() {
     let takes = |metered: &str| {
         let text = format!("{}[[uplinks.policies]]\nname = \"a\"\n{metered}", client(""));
-        let policies = read::<ClientFile>(&text).expect("complete").policies();
-        policies[0].1.policy.takes_insurance
+        let file = read::<ClientFile>(&text).expect("complete");
+        file.uplinks.policies[0].to_policy().policy.takes_insurance
     };
     assert!(takes(""));
     assert!(!takes("metered.monthly_cap_mb = 5") && !takes("metered.redundancy_percent = 100"));
@@ -140,15 +142,15 @@ fn a_lane_is_patient_and_insured_as_its_file_says() {
 #[test]
 fn uplinks_have_technologies_and_these_an_order() {
     let file = read::<ClientFile>(&client("")).expect("complete");
-    assert_eq!(file.technologies(), (vec![], Technology::ORDER.to_vec()));
+    assert_eq!(file.uplinks.order, Technology::ORDER);
     for technology in Technology::ORDER {
         let text = format!(
             "[uplinks]\norder = [\"{technology}\"]\n\
              [[uplinks.policies]]\nname = \"a\"\ntechnology = \"{technology}\"\n"
         );
         let file = read::<ClientFile>(&format!("{}{text}", client(""))).expect("complete");
-        let told = vec![(UplinkMatch::by_name("a"), Some(technology))];
-        assert_eq!(file.technologies(), (told, vec![technology]));
+        let policy = file.uplinks.policy_of(&UplinkTraits::by_name("a")).expect("a policy");
+        assert_eq!((policy.technology, &file.uplinks.order), (Some(technology), &vec![technology]));
     }
 }
 
@@ -384,7 +386,7 @@ fn the_documentation_names_every_field_with_its_default() {
     assert_eq!(file.servers().count(), 2);
     let policies = examples.next().expect("an example of policies");
     let text = format!("{}{policies}", self::client(""));
-    assert_eq!(read::<ClientFile>(&text).expect("it works").policies().len(), 2);
+    assert_eq!(read::<ClientFile>(&text).expect("it works").uplinks.policies.len(), 2);
     read::<ClientFile>(examples.next().expect("an example")).expect("the example works");
 }
 

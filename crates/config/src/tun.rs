@@ -43,21 +43,28 @@ impl From<TunName> for String {
     }
 }
 
-/// The TUN device.
+/// The TUN device; `M` is the type of its MTU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct TunFields {
+pub struct TunFields<M = Within<1280, 9000, 1360>> {
     /// Its name, which also names the instance.
     pub name: TunName,
     /// The largest inner packet, bytes.
-    pub mtu_bytes: Within<1280, 9000>,
+    pub mtu_bytes: M,
     /// Whether to use the kernel's segmentation offload.
     pub offload: bool,
 }
 
-impl Default for TunFields {
+impl<M: Default> Default for TunFields<M> {
     fn default() -> Self {
-        Self { name: TunName::default(), mtu_bytes: Within::of(1360), offload: true }
+        Self { name: TunName::default(), mtu_bytes: M::default(), offload: true }
+    }
+}
+
+impl<M: Copy + Into<i64>> TunFields<M> {
+    /// The largest inner packet, bytes.
+    pub fn mtu(&self) -> u16 {
+        Into::<i64>::into(self.mtu_bytes) as u16
     }
 }
 

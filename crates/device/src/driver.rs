@@ -35,24 +35,22 @@ mod steering;
 mod tun_name;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{DeviceError, Excluded, FilterOptions, Forwarding, Routes, Tun, TunOptions};
+use crate::fleet::Membership;
+use crate::{DeviceError, Excluded, FilterOptions, Forwarding, Routes, Tun};
 use ipnet::IpNet;
+use roadweave_identity::Identity;
 use roadweave_proto::Marks;
 
-pub use anchor::{AnchorOptions, run_anchor};
-pub use client::{
-    CandidateOptions, ClientOptions, ClientReload, LanStreamsOptions, ReloadClient, run_client,
-};
-pub use proxy::{ProxyOptions, run_proxy};
+pub use anchor::run_anchor;
+pub use client::run_client;
+pub use proxy::run_proxy;
 pub(crate) use repeat_limiter::RepeatLimiter;
-pub use reread::Reread;
-pub use router::{RouterOptions, RouterSocket, run_router};
-pub use server::{ServerOptions, run_server};
-pub use serving::ServingOptions;
-pub use serving::host::HostOptions;
-pub use serving::reload::{Destinations, Reload, ServerReload};
+pub use reread::{Reload, Reread};
+pub use router::run_router;
+pub use server::run_server;
 
 /// Why a daemon failed to start or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -80,22 +78,18 @@ pub enum DriverError {
     },
 }
 
-/// The TUN device of a client or server.
-#[derive(Clone, Debug)]
-pub struct TunSettings {
-    /// The name of the interface.
-    pub name: String,
-    /// The largest inner packet, bytes.
-    pub mtu: u16,
-    /// Whether GSO/GRO is on: the kernel may then pass segments of up to 64 KB.
-    pub offload: bool,
-}
-
-impl TunSettings {
-    fn with(&self, addresses: &[IpNet]) -> TunOptions {
-        let Self { name, mtu, offload } = self.clone();
-        TunOptions { name, mtu, addresses: addresses.to_vec(), offload }
-    }
+/// What a client, a server, a proxy or an anchor runs with; `F` is its configuration file.
+pub struct MemberOptions<F> {
+    /// The configuration, without the private key.
+    pub file: F,
+    /// The key pair.
+    pub identity: Arc<Identity>,
+    /// Reads the configuration again on SIGHUP. An error changes nothing.
+    pub reload: Reload<F>,
+    /// Further files that are read again later, such as the configuration.
+    pub files: Vec<PathBuf>,
+    /// Fleet membership, if any. It names a client's servers if its file names none.
+    pub membership: Option<Membership>,
 }
 
 const STATE_INTERVAL: Duration = Duration::from_secs(300);

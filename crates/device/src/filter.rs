@@ -41,6 +41,7 @@ pub(crate) use flows::{FlowRemover, Left};
 pub use forwards::Forward;
 use ipnet::IpNet;
 use nftables::Nftables;
+use roadweave_config::AllowedDestination;
 use roadweave_proto::Marks;
 pub(crate) use ruleset::is_quotable;
 use ruleset::ruleset;
@@ -111,7 +112,7 @@ pub enum Forwarding {
         /// `own_addresses`, are denied as well.
         denied: Vec<IpNet>,
         /// Exceptions from `denied`.
-        allowed: Vec<Allowed>,
+        allowed: Vec<AllowedDestination>,
     },
 }
 
@@ -122,15 +123,6 @@ pub struct Interface {
     pub name: String,
     /// The kernel's number, used for names that nft cannot read.
     pub index: u32,
-}
-
-/// A destination that is not denied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Allowed {
-    /// The destination's addresses.
-    pub prefix: IpNet,
-    /// One port, of TCP and UDP; `None`: all.
-    pub port: Option<u16>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,7 +16,6 @@ mod latest;
 mod line;
 mod members;
 mod membership;
-mod merge;
 mod store;
 mod stream;
 #[cfg(test)]
@@ -24,12 +23,11 @@ mod testing;
 mod thread;
 mod worker;
 
-pub use handle::FleetOptions;
+pub use handle::Merge;
 pub use join::{JoinError, JoinOptions, Joined, join};
 pub use membership::{Membership, MembershipError, role_name};
-pub use merge::{Merge, Merged};
 pub use store::StoreError;
 
-pub(crate) use handle::Fleet;
+pub(crate) use handle::{Fleet, FleetOptions};
 pub(crate) use latest::News;
 pub(crate) use members::{LeftOut, Members, Space, beside};

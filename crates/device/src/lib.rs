@@ -66,15 +66,12 @@ pub use apart::Apart;
 pub use cleanup::cleanup;
 pub use clock::Clock;
 pub use driver::{
-    AnchorOptions, CandidateOptions, ClientOptions, ClientReload, Destinations, DriverError,
-    HostOptions, LanStreamsOptions, ProxyOptions, Reload, ReloadClient, Reread, RouterOptions,
-    RouterSocket, ServerOptions, ServerReload, ServingOptions, TunSettings, run_anchor, run_client,
-    run_proxy, run_router, run_server,
+    DriverError, MemberOptions, Reload, Reread, run_anchor, run_client, run_proxy, run_router,
+    run_server,
 };
 pub use error::DeviceError;
-pub use filter::split::{SplitRule, SplitRules};
 pub use filter::{
-    Allowed, FilterKeeper, FilterOptions, Filters, Forward, Forwarding, Interface, Share, Turn,
+    FilterKeeper, FilterOptions, Filters, Forward, Forwarding, Interface, Share, Turn,
 };
 pub use modem::ModemFacts;
 pub use monitor::{Gateway, Monitor, Uplink, UplinkEvent};
@@ -85,12 +82,11 @@ pub use process::{Instance, InstanceLock, ROUTE_PROTOCOL};
 pub use random::random_bytes;
 pub use routes::{
     AnchorTun, Change, ClientRoutes, Excluded, Grant, RouteKeeper, RouteSettings, Routes,
-    UplinkNeighbours,
 };
 pub use serial::is_exclusive;
 pub use signals::{Signal, Signals};
 pub use state::{Kept, StateFile};
-pub use technology::Technologies;
+pub use technology::detected_technology;
 pub use time_of_day::{ClockReading, HighestTime, TimeOfDay};
 pub use tun::{Tun, TunOptions, TunStatistics, WriteCounts};
 pub use udp::{

@@ -60,6 +60,7 @@ mod watch;
 use std::collections::BTreeSet;
 
 use ipnet::IpNet;
+use roadweave_config::{BeforeJoin, ClientFile, LocalNetworks};
 use roadweave_proto::UplinkSelector;
 
 use crate::process::ROUTE_PROTOCOL;
@@ -86,22 +87,25 @@ pub struct RouteSettings {
     /// Whether packets for the tunnel are refused before the first session.
     pub closed_before_join: bool,
     /// The part of the uplinks' own private networks that is reached outside the tunnel.
-    pub uplink_neighbours: UplinkNeighbours,
+    pub local: LocalNetworks,
     /// Networks that a server may grant.
     pub accept: Vec<IpNet>,
     /// Which interfaces are uplinks.
     pub selector: UplinkSelector,
 }
 
-/// The part of an uplink's own private network that is reached outside the tunnel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UplinkNeighbours {
-    /// Nothing.
-    None,
-    /// Its gateway.
-    Gateway,
-    /// Addresses near the gateway: a /24 of IPv4, a /64 of IPv6.
-    Network,
+impl RouteSettings {
+    /// The settings of a client's file.
+    pub(crate) fn of(file: &ClientFile) -> Self {
+        Self {
+            into_tunnel: file.routes.into_tunnel.clone(),
+            excluded: Excluded::of(&file.routes),
+            closed_before_join: file.routes.before_join == BeforeJoin::Closed,
+            local: file.uplinks.local,
+            accept: file.routes.accept.clone(),
+            selector: file.selector(),
+        }
+    }
 }
 
 /// What a session leads into the tunnel in addition to the configuration.

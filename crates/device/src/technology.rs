@@ -11,64 +11,57 @@
 
 use std::path::{Path, PathBuf};
 
-use roadweave_proto::{Technology, UplinkMatch, UplinkTraits};
+use roadweave_config::UplinkFields;
+use roadweave_proto::{Technology, UplinkTraits};
 
 use crate::modem::ModemFacts;
 
-/// The technologies of uplinks, and their order.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Technologies {
-    /// The configured technologies; the first match counts.
-    pub told: Vec<(UplinkMatch, Option<Technology>)>,
-    /// The order in which technologies are tried.
-    pub order: Vec<Technology>,
+/// The technology of an uplink as the kernel shows it, if it does.
+pub fn detected_technology(uplink: &str) -> Option<Technology> {
+    detected(uplink, Path::new(INTERFACES))
 }
 
-impl Default for Technologies {
-    fn default() -> Self {
-        Self { told: Vec::new(), order: Technology::ORDER.to_vec() }
+/// The technology of an uplink, by configuration, then the kernel.
+pub(crate) fn technology_of(uplinks: &UplinkFields, uplink: &UplinkTraits) -> Option<Technology> {
+    configured(uplinks, uplink).or_else(|| detected_technology(uplink.name))
+}
+
+/// The place of an uplink in the order, by configuration, then its modem's report, then the kernel.
+/// One with a weak signal comes after all others.
+pub(crate) fn rank(
+    uplinks: &UplinkFields,
+    uplink: &UplinkTraits,
+    modem: Option<&ModemFacts>,
+) -> u8 {
+    rank_in(uplinks, uplink, modem, Path::new(INTERFACES))
+}
+
+fn rank_in(
+    uplinks: &UplinkFields,
+    uplink: &UplinkTraits,
+    modem: Option<&ModemFacts>,
+    interfaces: &Path,
+) -> u8 {
+    let last = u8::try_from(uplinks.order.len()).unwrap_or(u8::MAX);
+    let by_modem = modem.and_then(|modem| modem.technology.as_deref());
+    let rank = |technology| Technology::rank(Some(technology), &uplinks.order);
+    let rank = match (configured(uplinks, uplink), by_modem) {
+        (Some(configured), _) => rank(configured),
+        (None, Some("5g-sa")) => rank(Technology::FiveGSa),
+        (None, Some("5g-nsa")) => rank(Technology::FiveGNsa),
+        (None, Some("lte")) => rank(Technology::Lte),
+        // Slower than all in the order.
+        (None, Some("3g" | "2g")) => last,
+        (None, _) => Technology::rank(detected(uplink.name, interfaces), &uplinks.order),
+    };
+    match modem.is_some_and(ModemFacts::is_weak) {
+        true => rank.saturating_add(last).saturating_add(1),
+        false => rank,
     }
 }
 
-impl Technologies {
-    /// The technology of an uplink, if it is known.
-    pub fn of(&self, uplink: &UplinkTraits) -> Option<Technology> {
-        self.of_in(uplink, Path::new(INTERFACES))
-    }
-
-    /// The place of an uplink in the order, by configuration, then its modem's report, then the
-    /// kernel. One with a weak signal comes after all others.
-    pub fn rank(&self, uplink: &UplinkTraits, modem: Option<&ModemFacts>) -> u8 {
-        self.rank_in(uplink, modem, Path::new(INTERFACES))
-    }
-
-    fn rank_in(&self, uplink: &UplinkTraits, modem: Option<&ModemFacts>, interfaces: &Path) -> u8 {
-        let last = u8::try_from(self.order.len()).unwrap_or(u8::MAX);
-        let by_modem = modem.and_then(|modem| modem.technology.as_deref());
-        let rank = |technology| Technology::rank(Some(technology), &self.order);
-        let rank = match (self.told(uplink), by_modem) {
-            (Some(told), _) => rank(told),
-            (None, Some("5g-sa")) => rank(Technology::FiveGSa),
-            (None, Some("5g-nsa")) => rank(Technology::FiveGNsa),
-            (None, Some("lte")) => rank(Technology::Lte),
-            // Slower than all in the order.
-            (None, Some("3g" | "2g")) => last,
-            (None, _) => Technology::rank(detected(uplink.name, interfaces), &self.order),
-        };
-        match modem.is_some_and(ModemFacts::is_weak) {
-            true => rank.saturating_add(last).saturating_add(1),
-            false => rank,
-        }
-    }
-
-    fn of_in(&self, uplink: &UplinkTraits, interfaces: &Path) -> Option<Technology> {
-        self.told(uplink).or_else(|| detected(uplink.name, interfaces))
-    }
-
-    fn told(&self, uplink: &UplinkTraits) -> Option<Technology> {
-        let told = self.told.iter().find(|(uplinks, _)| uplinks.fits(uplink));
-        told.and_then(|(_, technology)| *technology)
-    }
+fn configured(uplinks: &UplinkFields, uplink: &UplinkTraits) -> Option<Technology> {
+    uplinks.policy_of(uplink)?.technology
 }
 
 pub(crate) fn hardware(uplink: &str) -> Option<String> {
@@ -87,7 +80,7 @@ fn folder(uplink: &str, interfaces: &Path) -> Option<PathBuf> {
 }
 
 pub(crate) fn is_wireless(name: &str) -> bool {
-    detected(name, Path::new(INTERFACES)) == Some(Technology::Wifi)
+    detected_technology(name) == Some(Technology::Wifi)
 }
 
 fn detected(uplink: &str, interfaces: &Path) -> Option<Technology> {
@@ -110,7 +103,13 @@ const DEVICES: &str = "/sys/devices";
 mod tests {
     use std::fs;
 
+    use roadweave_config::PolicyFields;
+
     use super::*;
+
+    fn policy(name: &str, technology: Option<Technology>) -> PolicyFields {
+        PolicyFields { name: Some(name.to_owned()), technology, ..PolicyFields::default() }
+    }
 
     #[test]
     fn hardware_is_told_as_the_kernel_numbers_ports() {
@@ -146,15 +145,15 @@ mod tests {
         interface("wlp2s0", "DEVTYPE=wlan\n");
         interface("mlan0", "INTERFACE=mlan0\n");
         fs::create_dir(interfaces.join("mlan0/phy80211")).expect("a directory");
-        let told = vec![
-            (UplinkMatch::by_name("wwan1"), Some(Technology::FiveGSa)),
-            (UplinkMatch::by_name("wwan*"), None),
-            (UplinkMatch::by_name("eth1"), Some(Technology::Satellite)),
+        let policies = vec![
+            policy("wwan1", Some(Technology::FiveGSa)),
+            policy("wwan*", None),
+            policy("eth1", Some(Technology::Satellite)),
         ];
-        let technologies = Technologies { told, ..Technologies::default() };
+        let uplinks = UplinkFields { policies, ..UplinkFields::default() };
         let check = |name: &str, expected| {
-            let uplink = UplinkTraits::by_name(name);
-            assert_eq!(technologies.of_in(&uplink, interfaces), expected, "{name}");
+            let told = configured(&uplinks, &UplinkTraits::by_name(name));
+            assert_eq!(told.or_else(|| detected(name, interfaces)), expected, "{name}");
         };
         check("eth0", None);
         check("wwan0", Some(Technology::Lte));
@@ -175,15 +174,15 @@ mod tests {
             let uevent = directory.path().join(name).join("uevent");
             fs::write(uevent, "DEVTYPE=wwan\n").expect("a file");
         }
-        let told = vec![(UplinkMatch::by_name("wwan1"), Some(Technology::Lte))];
-        let technologies = Technologies { told, ..Technologies::default() };
+        let policies = vec![policy("wwan1", Some(Technology::Lte))];
+        let uplinks = UplinkFields { policies, ..UplinkFields::default() };
         let modem = |technology: &str, rsrp_dbm: f64| ModemFacts {
             technology: Some(technology.to_owned()),
             rsrp_dbm: Some(rsrp_dbm),
             ..ModemFacts::default()
         };
         let rank = |name: &str, modem: Option<&ModemFacts>| {
-            technologies.rank_in(&UplinkTraits::by_name(name), modem, directory.path())
+            rank_in(&uplinks, &UplinkTraits::by_name(name), modem, directory.path())
         };
         let of = |technology| Technology::rank(Some(technology), &Technology::ORDER);
         assert_eq!(rank("wwan0", None), of(Technology::Lte));
@@ -196,8 +195,8 @@ mod tests {
         assert!(rank("wwan0", Some(&modem("5g-sa", -125.0))) > slow);
         assert!(rank("wwan1", Some(&modem("lte", -125.0))) > slow);
         let order = vec![Technology::Lte; 1_000];
-        let long = Technologies { order, ..Technologies::default() };
+        let long = UplinkFields { order, ..UplinkFields::default() };
         let (uplink, slow) = (UplinkTraits::by_name("wwan0"), modem("3g", -125.0));
-        assert_eq!(long.rank_in(&uplink, Some(&slow), directory.path()), u8::MAX);
+        assert_eq!(rank_in(&long, &uplink, Some(&slow), directory.path()), u8::MAX);
     }
 }

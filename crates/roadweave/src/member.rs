@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
-use roadweave_config::{ClientFile, FileError, Merged, PacketMark, PrivateKey};
-use roadweave_device::fleet::{Membership, Merged as Applied};
-use roadweave_device::{ClientReload, Excluded, Technologies};
+use roadweave_config::{ClientFile, FileError, Merged, PrivateKey};
+use roadweave_device::fleet::Membership;
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_terminal::exit::BadInput;
 
@@ -141,38 +140,14 @@ pub fn begin(
 pub fn merge_client(
     source: Source,
     in_force: InForce,
-) -> impl FnMut(Option<&str>) -> Result<Applied<ClientReload>, String> + Send {
+) -> impl FnMut(Option<&str>) -> Result<(ClientFile, Vec<String>), String> + Send {
     move |remote| {
-        let Merged { file, mut pinned } = source.read(remote).map_err(|error| error.to_string())?;
+        let merged = source.read(remote).map_err(|error| error.to_string())?;
+        let Merged { mut file, mut pinned } = merged;
+        drop(file.private_key.take());
         pinned.extend(file.server.is_some().then(|| "server".to_owned()));
         let remote = remote.map(str::to_owned);
         *in_force.lock().unwrap_or_else(PoisonError::into_inner) = remote;
-        Ok(Applied { reload: reload_of(&file), pinned })
-    }
-}
-
-/// The order in which a client tries its uplinks.
-pub fn technologies_of(file: &ClientFile) -> Technologies {
-    let (told, order) = file.technologies();
-    Technologies { told, order }
-}
-
-/// The fields of a client's file that may change while it runs.
-pub fn reload_of(file: &ClientFile) -> ClientReload {
-    ClientReload {
-        lanes: file.lane_configs(),
-        policies: file.policies(),
-        technologies: technologies_of(file),
-        uplinks: file.selector(),
-        portal_probe: file.portal_probe(),
-        excluded: excluded_of(file),
-    }
-}
-
-/// Traffic that leaves outside the tunnel by `routes`.
-pub fn excluded_of(file: &ClientFile) -> Excluded {
-    Excluded {
-        destinations: file.routes.exclude.clone(),
-        marks: file.routes.exclude_mark.map(PacketMark::bits).into_iter().collect(),
+        Ok((file, pinned))
     }
 }

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use roadweave_device::history::History;
-use roadweave_device::{Technologies, local};
-use roadweave_proto::{Technology, UplinkTraits};
+use roadweave_device::{detected_technology, local};
+use roadweave_proto::Technology;
 
 use crate::samples::Samples;
 use crate::signal;
@@ -141,8 +141,7 @@ impl Seen {
         self.technologies.retain(|name, _| links.contains_key(name));
         for name in links.keys().filter(|name| !name.is_empty()) {
             if !self.technologies.contains_key(name) {
-                let technology = Technologies::default().of(&UplinkTraits::by_name(name));
-                self.technologies.insert(name.clone(), technology);
+                self.technologies.insert(name.clone(), detected_technology(name));
             }
         }
         let has_wifi = self.technologies.values().any(|it| *it == Some(Technology::Wifi));

@@ -4,16 +4,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use roadweave_config::{AnchorFile, AnchorStreams};
 use roadweave_proto::Instant;
 use roadweave_quic::Epoch;
-use roadweave_tunnel::{Anchor, AnchorConfig, AnchorEvent, PeerTable};
+use roadweave_tunnel::{Anchor, AnchorConfig, AnchorEvent, AnchorTenant, PeerTable};
 
-use super::DriverError;
 use super::event_loop::Driver;
 use super::serving::host::HostOptions;
 use super::serving::role::{self, Egress, Ground, Served};
 use super::serving::{Serving, ServingOptions, Tables};
+use super::{DriverError, MemberOptions};
 use crate::StateFile;
+use crate::random::random_bytes;
 use crate::reset_salt::reset_salt;
 use crate::state::KeptBindings;
 use crate::status::{AnchorRoleStatus, RoleStatus, Status};
@@ -22,25 +24,29 @@ const BINDINGS_INTERVAL: Duration = Duration::from_secs(10);
 /// Delay of the write after a change. A crash before the write restores older bindings.
 const BINDINGS_SOON: Duration = Duration::from_millis(500);
 
-/// Options of an anchor.
-pub struct AnchorOptions {
-    /// Tunnel settings with exactly one tenant.
-    pub config: AnchorConfig,
-    /// The options common to roles that accept peers.
-    pub serving: ServingOptions,
-    /// How it sets up its machine.
-    pub host: HostOptions,
-}
-
 /// Runs an anchor until SIGINT or SIGTERM. If it cannot start, everything it had set up is removed.
-pub fn run_anchor(options: AnchorOptions) -> Result<(), DriverError> {
+pub fn run_anchor(options: MemberOptions<AnchorFile>) -> Result<(), DriverError> {
     role::run(start(options)?)
 }
 
-fn start(options: AnchorOptions) -> Result<Served<Bindings>, DriverError> {
-    let AnchorOptions { mut config, serving, host } = options;
-    let clients = config.tenants[0].devices.clone();
-    let streams = &mut config.streams;
+fn start(options: MemberOptions<AnchorFile>) -> Result<Served<Bindings>, DriverError> {
+    let (file, serving) = ServingOptions::of(options);
+    let joined = serving.fleet.as_ref().map(|fleet| fleet.membership.tenant());
+    let clients = Arc::new(PeerTable::new(file.devices()));
+    let tenant = AnchorTenant {
+        name: joined.unwrap_or(&file.tenant).to_owned(),
+        devices: clients.clone(),
+        clients_reach_clients: file.clients_reach_clients,
+        rate_limit: file.rate_limit(),
+    };
+    let mut config = AnchorConfig {
+        transport: file.transport.to_config(random_bytes()?),
+        tenants: vec![tenant],
+        leg_rate: file.leg_rate(),
+        streams: file.streams.as_ref().map(AnchorStreams::to_config),
+        memory_max: file.streams.as_ref().map_or(0, AnchorStreams::memory_max),
+    };
+    let (host, streams) = (HostOptions::from(&file), &mut config.streams);
     let ground = Ground::with_host(&host, &serving, &clients.peers(), streams, true, None)?;
     let proxies = Arc::new(PeerTable::new(serving.of_file.proxies.clone()));
     config.transport.reset_salt = reset_salt(&serving.state_directory, ground.instance.name())?;

@@ -14,8 +14,10 @@ mod uplinks;
 mod waiting;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
+use roadweave_config::{BeforeJoin, ClientFile, ClientStreams};
 use roadweave_identity::Identity;
 use roadweave_proto::{Instant, PathStatus, UplinkId};
 use roadweave_quic::Epoch;
@@ -24,9 +26,7 @@ use serde_json::{Value, json};
 
 use self::encoders::Encoders;
 use self::fleet::DataPlaneCheck;
-pub use self::options::{
-    CandidateOptions, ClientOptions, ClientReload, LanStreamsOptions, ReloadClient,
-};
+use self::options::{CandidateOptions, servers};
 use self::overrides::Overrides;
 use self::portals::Portals;
 use self::streams::LanStreams;
@@ -40,10 +40,10 @@ use super::repeat_limiter::RepeatLimiter;
 use super::resolvers::{Changed, Resolvers};
 use super::settings;
 use super::steering::Steering;
-use super::{DriverError, STATE_INTERVAL, needed_files};
+use super::{DriverError, MemberOptions, STATE_INTERVAL, needed_files};
 use crate::cleanup::{cleanup, take_over};
 use crate::dns::{Dns, restore_of};
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, FleetOptions, Merge};
 use crate::local::{
     LocalRequest, ReloadAnswer, RpcError, SetAnswer, SetQoe, SetStrategy, Supersede,
     SupersedeAnswer, TellPlayer,
@@ -53,10 +53,12 @@ use crate::metrics::MetricsListener;
 use crate::modem::Modems;
 use crate::pauses::Pause;
 use crate::privileges::{self, Needs};
+use crate::random::random_bytes;
 use crate::status::{ClientStatus, RoleStatus, Status};
 use crate::time_of_day::ClockReading;
 use crate::{
-    Clock, Event, Instance, InstanceLock, Monitor, Signals, StateFile, Tun, Uplink, Waker,
+    Clock, Event, Excluded, Instance, InstanceLock, Monitor, RouteSettings, Signals, StateFile,
+    Tun, TunOptions, Uplink, Waker,
 };
 
 const SILENCE_MAX: Duration = Duration::from_secs(5);
@@ -65,8 +67,12 @@ const UPLINK_RETRY: Duration = Duration::from_secs(2);
 
 /// Runs a client until SIGINT, SIGTERM or SIGUSR1. After SIGUSR1, traffic for the tunnel stays
 /// blocked until the next start; also if the start fails after the TUN was created.
-pub fn run_client(options: ClientOptions) -> Result<(), DriverError> {
-    let mut client = start(options)?;
+/// `merge` reads the file again with what its fleet sets.
+pub fn run_client(
+    options: MemberOptions<ClientFile>,
+    merge: Merge<ClientFile>,
+) -> Result<(), DriverError> {
+    let mut client = start(options, merge)?;
     // On an error the routes stay, and keep traffic for the tunnel blocked.
     client.run()?;
     stop(client)
@@ -75,7 +81,8 @@ pub fn run_client(options: ClientOptions) -> Result<(), DriverError> {
 struct ClientRole {
     monitor: Monitor,
     looks: Debounce,
-    options: ClientOptions,
+    options: MemberOptions<ClientFile>,
+    servers: Vec<CandidateOptions>,
     resolver: Resolvers,
     portals: Portals,
     routers: RouterNotices,
@@ -87,7 +94,7 @@ struct ClientRole {
     next_reminder: Instant,
     next_uplink_retry: Option<Instant>,
     repeat_limiter: RepeatLimiter,
-    fleet: Option<Fleet<ClientReload>>,
+    fleet: Option<Fleet<ClientFile>>,
     streams: Option<LanStreams>,
     encoders: Encoders,
     overrides: Overrides,
@@ -104,29 +111,33 @@ struct ClientRole {
 
 /// Traffic for the tunnel is blocked before any step that another user of the machine could make
 /// fail.
-fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, DriverError> {
-    let taken = take_instance(&options.tun.name, options.marks)?;
+fn start(
+    mut options: MemberOptions<ClientFile>,
+    merge: Merge<ClientFile>,
+) -> Result<Running<Client, ClientRole>, DriverError> {
+    let file = &mut options.file;
+    let taken = take_instance(file.tun.name.as_str(), file.packet_marks.into())?;
     let (_, instance, lock) = &taken;
     // Keeps blocked what an earlier run left blocked.
     take_over(instance, lock);
-    if let Err(error) = restore_of(instance, &options.state_directory) {
+    if let Err(error) = restore_of(instance, &file.state_directory) {
         tracing::warn!("the resolvers of before an earlier session are not back: {error}");
     }
-    let clock = options.fleet.as_ref().map_or_else(Clock::start, |fleet| fleet.membership.clock);
-    let metrics = options.metrics.map(MetricsListener::bind);
+    let clock = options.membership.as_ref().map_or_else(Clock::start, |its| its.clock);
+    let metrics = file.metrics.as_ref().map(|metrics| MetricsListener::bind(metrics.listen));
     // Addresses and routes are set once the server has granted them.
-    let tun = Tun::open(&options.tun.with(&[]))?;
+    let tun = Tun::open(&TunOptions::of(&file.tun, &[]))?;
     // Before the first thread starts: threads inherit the restrictions.
     privileges::restrict(&Needs {
-        files: needed_files(&options.files, &options.state_directory),
+        files: needed_files(&options.files, &file.state_directory),
         ..Needs::default()
     })?;
-    options.routes.selector.exclude.push(tun.name().to_owned());
-    let dns = Dns::start(instance, tun.name(), options.dns.clone(), &options.state_directory)?;
-    let steering = Steering::start(instance, options.routes.clone(), tun.index(), dns)?;
-    let is_closed = options.routes.closed_before_join;
-    let name = options.tun.name.clone();
-    begin(options, taken, clock, metrics, tun, steering).inspect_err(|_| {
+    file.uplinks.exclude.push(tun.name().to_owned());
+    let dns = Dns::start(instance, tun.name(), file.dns.clone(), &file.state_directory)?;
+    let steering = Steering::start(instance, RouteSettings::of(file), tun.index(), dns)?;
+    let is_closed = file.routes.before_join == BeforeJoin::Closed;
+    let name = file.tun.name.as_str().to_owned();
+    begin(options, merge, taken, clock, metrics, tun, steering).inspect_err(|_| {
         if is_closed {
             tracing::warn!(
                 "what belongs into the tunnel stays refused until the next start, or until \
@@ -137,51 +148,56 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
 }
 
 fn begin(
-    mut options: ClientOptions,
+    mut options: MemberOptions<ClientFile>,
+    merge: Merge<ClientFile>,
     (signals, instance, lock): (Signals, Instance, InstanceLock),
     clock: Clock,
     metrics: Option<MetricsListener>,
     tun: Tun,
     mut steering: Steering,
 ) -> Result<Running<Client, ClientRole>, DriverError> {
-    if options.streams.as_ref().is_none_or(|streams| streams.split.is_none()) {
+    let mut servers = servers(&options);
+    let file = &options.file;
+    if !file.streams.as_ref().is_some_and(ClientStreams::splits) {
         split::remove_left(&instance);
     }
-    let mut monitor = Monitor::open(options.routes.selector.clone())?;
+    let mut monitor = Monitor::open(file.selector())?;
     monitor.leave_out(tun.index());
-    let mut client = new_client(clock, &options)?;
-    options
-        .servers
-        .retain(|server| client.servers().iter().any(|it| it.key == server.candidate.key));
-    let mut state = StateFile::new(&options.state_directory, instance.name());
+    let mut client = new_client(clock, file, &servers, &options.identity)?;
+    servers.retain(|server| client.servers().iter().any(|it| it.key == server.candidate.key));
+    let mut state = StateFile::new(&file.state_directory, instance.name());
     client.restore(state.read());
-    let mut usage = StateFile::new(&options.state_directory, instance.name());
+    let mut usage = StateFile::new(&file.state_directory, instance.name());
     client.restore_usage(usage.read());
     let offload = tun.offload();
     let edge = Edge::new(clock, Some(tun));
     let driver = Driver::new(Some((&instance, signals, metrics)), Waker::new()?, edge, client)?;
     let tun = driver.edge.tun().expect("it has just been given one");
-    let filters = ClientFilters::start(&instance, tun, &options, driver.waker())?;
+    let filters = ClientFilters::start(&instance, tun, file, driver.waker())?;
     steering.answers.set_waker(driver.waker());
     driver.watch(&monitor, MONITOR)?;
     let routers = RouterNotices::open()?;
     driver.watch(&routers, ROUTERS)?;
     let mut resolver = Resolvers::default();
-    resolver.set_servers(Instant::ZERO, &options.servers, &[], || driver.waker());
-    let portals = Portals::new(options.portal_probe.clone(), driver.waker());
-    let fleet =
-        options.fleet.take().map(|fleet| Fleet::start(fleet, driver.waker())).transpose()?;
-    let streams = options.streams.as_ref();
+    resolver.set_servers(Instant::ZERO, &servers, &[], || driver.waker());
+    let portals = Portals::new(file.uplinks.portal_probe(), driver.waker());
+    let fleet = options.membership.take().map(|membership| {
+        let options = FleetOptions { membership, merge, offline_max: None };
+        Fleet::start(options, driver.waker())
+    });
+    let fleet = fleet.transpose()?;
+    let streams = file.streams.as_ref();
     let mut streams =
         streams.map(|streams| LanStreams::open(&instance, streams, &driver)).transpose()?;
     if let Some(streams) = &mut streams {
-        streams.set_excluded(&mut steering, Instant::ZERO, &options.routes.excluded);
+        streams.set_excluded(&mut steering, Instant::ZERO, &Excluded::of(&file.routes));
     }
     tracing::info!(tun = driver.edge.tun_name(), ?offload, "the client runs");
     let role = ClientRole {
         monitor,
         looks: Debounce::default(),
         options,
+        servers,
         resolver,
         portals,
         routers,
@@ -209,16 +225,21 @@ fn begin(
 }
 
 /// A client without server addresses; the resolver adds them.
-fn new_client(clock: Clock, options: &ClientOptions) -> Result<Client, DriverError> {
+fn new_client(
+    clock: Clock,
+    file: &ClientFile,
+    servers: &[CandidateOptions],
+    identity: &Arc<Identity>,
+) -> Result<Client, DriverError> {
     let config = ClientConfig {
-        name: options.name.clone(),
-        candidates: candidates(&options.servers, &options.identity),
-        transport: options.transport.clone(),
-        lanes: options.lanes.clone(),
-        streams: options.streams.as_ref().map(|streams| streams.config.clone()),
-        memory_max: options.memory_max,
+        name: file.name.clone(),
+        candidates: candidates(servers, identity),
+        transport: file.transport.to_config(random_bytes()?),
+        lanes: file.lane_configs(),
+        streams: file.streams.as_ref().map(ClientStreams::to_config),
+        memory_max: file.limits.client_memory_mb.bytes(),
     };
-    Ok(Client::new(Epoch::new(clock.epoch()), config, options.identity.clone())?)
+    Ok(Client::new(Epoch::new(clock.epoch()), config, identity.clone())?)
 }
 
 fn candidates(servers: &[CandidateOptions], identity: &Identity) -> Vec<Candidate> {
@@ -249,7 +270,7 @@ fn stop(running: Running<Client, ClientRole>) -> Result<(), DriverError> {
         std::mem::forget(role.filters);
         return Ok(());
     }
-    let kill_switch = role.options.kill_switch;
+    let kill_switch = role.options.file.routes.kill_switch;
     drop((driver, role));
     if kill_switch {
         tracing::info!("what belongs into the tunnel stays refused: routes.kill_switch");
@@ -426,7 +447,7 @@ impl Role<Client> for ClientRole {
             streams: self.streams.as_ref().map(LanStreams::status),
         };
         let fleet = self.fleet.as_ref().map(|fleet| fleet.status(now));
-        let name = self.options.name.clone();
+        let name = self.options.file.name.clone();
         Status { fleet, ..driver.status(name, drops, RoleStatus::Client(role)) }
     }
 
@@ -472,8 +493,9 @@ impl Role<Client> for ClientRole {
 
 impl ClientRole {
     fn counts_bytes(&self) -> bool {
+        let policies = &self.options.file.uplinks.policies;
         self.overrides.have_caps()
-            || self.options.policies.iter().any(|(_, policy)| policy.caps.are_there())
+            || policies.iter().any(|policy| policy.to_policy().caps.are_there())
     }
 
     fn tell_time_of_day(&mut self, client: &mut Client, now: Instant) {
@@ -500,22 +522,20 @@ impl ClientRole {
         &mut self,
         driver: &mut Driver<Client>,
         now: Instant,
-        reloaded: ClientReload,
+        read: ClientFile,
     ) -> Option<String> {
-        let ClientReload { lanes, policies, technologies, mut uplinks, portal_probe, excluded } =
-            reloaded;
-        let left_out = driver.node.set_lanes(now, lanes).err().map(|error| {
+        let left_out = driver.node.set_lanes(now, read.lane_configs()).err().map(|error| {
             tracing::error!("the lanes are still those from before: {error}");
             error.to_string()
         });
-        self.options.policies = policies;
-        self.options.technologies = technologies;
-        uplinks.exclude.push(driver.edge.tun_name().to_owned());
-        self.options.routes.selector = uplinks.clone();
-        self.steering.set_selector(now, uplinks.clone());
-        self.monitor.set_selector(uplinks);
+        let file = &mut self.options.file;
+        file.uplinks = read.uplinks;
+        file.uplinks.exclude.push(driver.edge.tun_name().to_owned());
+        let (selector, portal_probe) = (file.selector(), file.uplinks.portal_probe());
+        self.steering.set_selector(now, selector.clone());
+        self.monitor.set_selector(selector);
         self.set_portal_probe(&mut driver.node, now, portal_probe);
-        self.exclude(now, excluded);
+        self.exclude(now, read.routes);
         self.look_at_uplinks(driver, now);
         for uplink in self.monitor.uplinks().cloned().collect::<Vec<Uplink>>() {
             self.apply_policy(&mut driver.node, &uplink.name);
@@ -544,7 +564,7 @@ impl ClientRole {
         params: &Value,
     ) -> Result<Value, RpcError> {
         let SetStrategy { lane, strategy } = settings::parse(params)?;
-        settings::check_uplink(&strategy, &self.options.routes.selector)?;
+        settings::check_uplink(&strategy, &self.options.file.selector())?;
         let name = strategy.to_string();
         settings::answer(client.set_strategy(now, &lane, strategy))?;
         tracing::info!(lane, strategy = name, "a lane's strategy is changed");

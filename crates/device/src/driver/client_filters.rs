@@ -15,9 +15,10 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use roadweave_config::ClientFile;
 use roadweave_proto::DropCounters;
 
-use super::{ClientOptions, filters_of};
+use super::filters_of;
 use crate::{
     DeviceError, Excluded, FilterKeeper, FilterOptions, Forwarding, Instance, Interface, Share,
     Tun, Waker,
@@ -37,17 +38,17 @@ impl ClientFilters {
     pub(super) fn start(
         instance: &Instance,
         tun: &Tun,
-        options: &ClientOptions,
+        file: &ClientFile,
         done: Waker,
     ) -> Result<Self, DeviceError> {
         let forwarding = Forwarding::Box {
             inside: Vec::new(),
             addresses: Vec::new(),
-            between_uplinks: options.forward_between_uplinks,
+            between_uplinks: file.uplinks.forward,
         };
         let options = FilterOptions {
-            masquerade_into_tun: options.masquerade.then(Vec::new),
-            excluded: options.routes.excluded.clone(),
+            masquerade_into_tun: file.routes.masquerade.then(Vec::new),
+            excluded: Excluded::of(&file.routes),
             share: Some(Share::default()),
             // Nothing is routed into the tunnel yet.
             forward: false,

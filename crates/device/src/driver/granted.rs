@@ -11,10 +11,10 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use roadweave_config::ClientFile;
 use roadweave_proto::wire::Welcome;
 use roadweave_tunnel::ClientEvent;
 
-use super::ClientOptions;
 use super::client_filters::ClientFilters;
 use super::steering::Steering;
 use crate::routes::space_length;
@@ -39,14 +39,14 @@ impl Granted {
         &mut self,
         steering: &Steering,
         filters: &mut ClientFilters,
-        options: &ClientOptions,
+        file: &ClientFile,
         welcome: &Welcome,
         event: ClientEvent,
     ) {
-        let mtu = welcome.mtu.min(options.tun.mtu);
+        let mtu = welcome.mtu.min(file.tun.mtu());
         let uplinks: Vec<&Uplink> = steering.routes.uplinks().collect();
         let bounds = Bounds {
-            accept: options.routes.accept.clone(),
+            accept: file.routes.accept.clone(),
             uplinks: &uplinks,
             local_networks: steering.routes.local_networks(),
         };

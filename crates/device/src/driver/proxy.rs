@@ -5,39 +5,40 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
+use roadweave_config::ProxyFile;
 use roadweave_proto::Marks;
 use roadweave_quic::Epoch;
-use roadweave_tunnel::{PeerTable, ProxyConfig, Server, ServerConfig};
+use roadweave_tunnel::{PeerTable, Server, ServerConfig};
 
 use super::event_loop::take_instance;
 use super::server::Clients;
 use super::serving::role::{self, Ground, Served};
 use super::serving::{ServingOptions, open_by};
-use super::{DriverError, needed_files};
+use super::{DriverError, MemberOptions, needed_files};
 use crate::privileges::{self, Needs};
+use crate::random::random_bytes;
 use crate::reset_salt::reset_salt;
 use crate::{DeviceError, UdpOptions, UplinkSocket};
 
-/// Options of a proxy.
-pub struct ProxyOptions {
-    /// The name of the instance.
-    pub instance: String,
-    /// Tunnel settings.
-    pub config: ServerConfig,
-    /// The tenants and their anchors.
-    pub proxy: ProxyConfig,
-    /// The options common to roles that accept peers.
-    pub serving: ServingOptions,
-}
-
 /// Runs a proxy until SIGINT or SIGTERM.
-pub fn run_proxy(options: ProxyOptions) -> Result<(), DriverError> {
+pub fn run_proxy(options: MemberOptions<ProxyFile>) -> Result<(), DriverError> {
     role::run(start(options)?)
 }
 
-fn start(options: ProxyOptions) -> Result<Served<Clients>, DriverError> {
-    let ProxyOptions { instance, mut config, proxy, serving } = options;
-    let taken = take_instance(&instance, Marks::default())?;
+fn start(options: MemberOptions<ProxyFile>) -> Result<Served<Clients>, DriverError> {
+    let (file, serving) = ServingOptions::of(options);
+    let mut config = ServerConfig {
+        transport: file.transport.to_config(random_bytes()?),
+        lanes: file.lane_configs(),
+        gateways: Vec::new(),
+        mtu: file.mtu_bytes.get() as u16,
+        streams: file.streams_config(),
+        speedtest: file.speedtest.limits(),
+        clients_reach_clients: false,
+        memory_max: file.limits.memory_mb.bytes(),
+        client_memory_max: file.limits.client_memory_mb.bytes(),
+    };
+    let taken = take_instance(file.instance.as_str(), Marks::default())?;
     let socket = open_by(serving.listen, UplinkSocket::open)?;
     let mut ground = Ground::new(taken, &serving, vec![socket])?;
     ground.sockets.push(open_leg_socket()?);
@@ -50,7 +51,8 @@ fn start(options: ProxyOptions) -> Result<Served<Clients>, DriverError> {
     let clients = Arc::new(PeerTable::new(serving.of_file.peers.clone()));
     config.transport.reset_salt = reset_salt(&serving.state_directory, ground.instance.name())?;
     let epoch = Epoch::new(ground.clock.epoch());
-    let server = Server::proxy(epoch, config, proxy, serving.identity.clone(), clients.clone())?;
+    let (proxy, identity) = (file.proxy_config(), serving.identity.clone());
+    let server = Server::proxy(epoch, config, proxy, identity, clients.clone())?;
     Clients::start("proxy", ground, server, clients, serving)
 }
 

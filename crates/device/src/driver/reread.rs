@@ -13,7 +13,14 @@ pub struct Reread<T> {
     pub ignored: Vec<String>,
 }
 
+/// Reads the configuration again; at a server, a proxy and an anchor in a thread of its own.
+pub type Reload<T> = Box<dyn FnMut() -> Result<Reread<T>, String> + Send>;
+
 impl<T> Reread<T> {
+    pub(super) fn map<R>(self, map: impl FnOnce(T) -> R) -> Reread<R> {
+        Reread { read: map(self.read), ignored: self.ignored }
+    }
+
     pub(super) fn told(self) -> (T, Vec<String>) {
         if !self.ignored.is_empty() {
             let fields = self.ignored.join(", ");

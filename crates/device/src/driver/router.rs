@@ -1,62 +1,38 @@
 //! The redundant router's role in the event loop: its sockets follow interfaces.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use roadweave_config::{LinkSocket, RouterFile};
 use roadweave_proto::{Instant, Marks, PathStatus, UplinkId};
 use roadweave_tunnel::{Router, RouterConfig, RouterEvent};
 
 use super::edge::Edge;
 use super::event_loop::{Driver, Role, Running, take_instance};
 use super::repeat_limiter::RepeatLimiter;
-use super::{DriverError, TunSettings, filters_of, lead_into};
+use super::{DriverError, filters_of, lead_into};
 use crate::metrics::MetricsListener;
 use crate::pauses::Pause;
 use crate::privileges::{self, Needs};
+use crate::random::random_bytes;
 use crate::status::{RoleStatus, RouterRoleStatus, RouterSession, SocketStatus, Status};
 use crate::{
-    Clock, DeviceError, FilterKeeper, Forwarding, RouteKeeper, Routes, Tun, UdpOptions,
+    Clock, DeviceError, FilterKeeper, Forwarding, RouteKeeper, Routes, Tun, TunOptions, UdpOptions,
     UplinkSocket, Waker, cleanup,
 };
 
 const SOCKET_RETRY: Duration = Duration::from_secs(2);
 
-/// A socket of the router.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RouterSocket {
-    /// The address to bind to.
-    pub listen: SocketAddr,
-    /// The interface to bind to, regardless of routes.
-    pub interface: Option<String>,
-}
-
-/// Options of a router.
-#[derive(Clone, Debug)]
-pub struct RouterOptions {
-    /// Tunnel settings; links refer to sockets by their index in `sockets`.
-    pub config: RouterConfig,
-    /// Where metrics are served over HTTP, a loopback address.
-    pub metrics: Option<SocketAddr>,
-    /// The sockets.
-    pub sockets: Vec<RouterSocket>,
-    /// This side's inner addresses.
-    pub addresses: Vec<IpNet>,
-    /// The TUN device.
-    pub tun: TunSettings,
-    /// Destinations that are routed into the tunnel.
-    pub into_tunnel: Vec<IpNet>,
-}
-
 /// Runs a router until SIGINT or SIGTERM. If it cannot start, everything it had set up is removed.
-pub fn run_router(options: RouterOptions) -> Result<(), DriverError> {
-    start(options)?.run()?;
+pub fn run_router(file: RouterFile) -> Result<(), DriverError> {
+    start(file)?.run()?;
     tracing::info!("the router stops");
     Ok(())
 }
 
 struct RouterRole {
-    options: Vec<RouterSocket>,
+    /// Links refer to them by their index.
+    options: Vec<LinkSocket>,
     next_retry: Option<Instant>,
     repeat_limiter: RepeatLimiter,
     addresses: Vec<IpNet>,
@@ -65,20 +41,29 @@ struct RouterRole {
     routes: RouteKeeper,
 }
 
-fn start(options: RouterOptions) -> Result<Running<Router, RouterRole>, DriverError> {
-    let (signals, instance, lock) = take_instance(&options.tun.name, Marks::default())?;
+fn start(file: RouterFile) -> Result<Running<Router, RouterRole>, DriverError> {
+    let (sockets, links) = file.links();
+    let config = RouterConfig {
+        vni: file.vni.get() as u32,
+        epoch: u32::from_be_bytes(random_bytes()?),
+        hello_begin_us: u32::from_be_bytes(random_bytes()?),
+        order: file.order(),
+        links,
+        inner_sources: (!file.accept_sources.is_empty()).then_some(file.accept_sources),
+    };
+    let (signals, instance, lock) = take_instance(file.tun.name.as_str(), Marks::default())?;
     cleanup(&instance, &lock)?;
     let clock = Clock::start();
-    let router = Router::new(options.config)?;
-    let metrics = options.metrics.map(MetricsListener::bind);
-    let tun = Tun::open(&options.tun.with(&options.addresses))?;
+    let router = Router::new(config)?;
+    let metrics = file.metrics.map(|metrics| MetricsListener::bind(metrics.listen));
+    let tun = Tun::open(&TunOptions::of(&file.tun, &file.addresses))?;
     // Sockets are reopened when their interface returns.
-    let low_ports = options.sockets.iter().any(|socket| socket.listen.port() < 1024);
+    let low_ports = sockets.iter().any(|socket| socket.listen.port() < 1024);
     // Before the first thread starts: threads inherit the restrictions.
     privileges::restrict(&Needs { low_ports, ..Needs::default() })?;
     let mut routes = Routes::open(&instance)?;
-    lead_into(&mut routes, tun.index(), &options.into_tunnel);
-    routes.keep_tun(&tun, &options.addresses);
+    lead_into(&mut routes, tun.index(), &file.into_tunnel);
+    routes.keep_tun(&tun, &file.addresses);
     let routes = RouteKeeper::start(routes)?;
     let mut filters = FilterKeeper::start(&instance, None)?;
     // MSS is clamped in both directions (section IV-A of the paper). Forwarding is left to the
@@ -88,10 +73,10 @@ fn start(options: RouterOptions) -> Result<Running<Router, RouterRole>, DriverEr
     let edge = Edge::new(clock, Some(tun));
     let mut driver = Driver::new(Some((&instance, signals, metrics)), Waker::new()?, edge, router)?;
     let mut role = RouterRole {
-        options: options.sockets,
+        options: sockets,
         next_retry: None,
         repeat_limiter: RepeatLimiter::default(),
-        addresses: options.addresses,
+        addresses: file.addresses,
         _filters: filters,
         routes,
     };
@@ -185,7 +170,7 @@ impl RouterRole {
     }
 
     fn open(&mut self, driver: &mut Driver<Router>, at: usize) -> Result<(), DeviceError> {
-        let RouterSocket { listen, interface } = &self.options[at];
+        let LinkSocket { listen, interface } = &self.options[at];
         // A link's packets arrive by its own interface, even if the route to the peer uses another.
         if let Some(interface) = interface
             && let Err(error) = self.routes.lock().loosen_reverse_path_filter(interface)
@@ -244,7 +229,7 @@ fn tell(event: RouterEvent) {
     }
 }
 
-fn socket_status(socket: Option<&UplinkSocket>, options: &RouterSocket) -> SocketStatus {
+fn socket_status(socket: Option<&UplinkSocket>, options: &LinkSocket) -> SocketStatus {
     let statistics = socket.map(UplinkSocket::statistics);
     SocketStatus {
         listen: options.listen.to_string(),

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use roadweave_config::{ServerFile, ServerStreams};
 use roadweave_proto::Instant;
 use roadweave_quic::{Epoch, ShardMap};
 use roadweave_tunnel::{Kept, PeerTable, Server, ServerConfig};
@@ -13,23 +14,35 @@ use super::serving::node::LearnedFile;
 use super::serving::reload::Destinations;
 use super::serving::role::{self, Egress, Ground, Served};
 use super::serving::{Serving, ServingOptions, Tables};
-use super::{DriverError, shards};
+use super::{DriverError, MemberOptions, shards};
+use crate::random::random_bytes;
 use crate::reset_salt::reset_salt;
 use crate::status::{ProxyRoleStatus, RoleStatus, ServerStatus, Status};
 
-/// Options of a server.
-pub struct ServerOptions {
-    /// Tunnel settings.
-    pub config: ServerConfig,
-    /// The options common to roles that accept peers.
-    pub serving: ServingOptions,
-    /// How it sets up its machine.
-    pub host: HostOptions,
-    /// Number of threads that share the clients, up to [`SHARDS_MAX`](roadweave_quic::SHARDS_MAX).
-    pub shards: u16,
+pub(super) struct ServerOptions {
+    pub(super) config: ServerConfig,
+    pub(super) serving: ServingOptions,
+    host: HostOptions,
+    pub(super) shards: u16,
 }
 
 impl ServerOptions {
+    fn of(options: MemberOptions<ServerFile>) -> Result<Self, DriverError> {
+        let (file, serving) = ServingOptions::of(options);
+        let config = ServerConfig {
+            transport: file.transport.to_config(random_bytes()?),
+            lanes: file.lane_configs(),
+            gateways: file.addresses.clone(),
+            mtu: file.tun.mtu(),
+            streams: file.streams.as_ref().map(ServerStreams::to_config),
+            speedtest: file.speedtest.limits(),
+            clients_reach_clients: file.clients_reach_clients,
+            memory_max: file.limits.memory_mb.bytes(),
+            client_memory_max: file.limits.client_memory_mb.bytes(),
+        };
+        Ok(Self { config, serving, host: HostOptions::from(&file), shards: file.shards() })
+    }
+
     /// Sets this machine up. Returns the table of clients as well.
     pub(super) fn open(
         &mut self,
@@ -44,7 +57,8 @@ impl ServerOptions {
 }
 
 /// Runs a server until SIGINT or SIGTERM. If it cannot start, everything it had set up is removed.
-pub fn run_server(options: ServerOptions) -> Result<(), DriverError> {
+pub fn run_server(options: MemberOptions<ServerFile>) -> Result<(), DriverError> {
+    let options = ServerOptions::of(options)?;
     if options.shards > 1 {
         return shards::run(options);
     }

@@ -32,11 +32,11 @@ use self::host::Host;
 use self::machine::Machine;
 use self::node::Serves;
 use self::presence_log::PresenceLog;
-use self::reload::{Change, Destinations, Reload, Reloaded, Reloader, ServerReload};
-use super::DriverError;
+use self::reload::{Change, Destinations, Reloaded, Reloader, ServerReload, ServingFile};
 use super::event_loop::Driver;
 use super::repeat_limiter::RepeatLimiter;
-use super::reread::Askers;
+use super::reread::{Askers, Reload};
+use super::{DriverError, MemberOptions};
 use crate::fleet::FleetOptions;
 use crate::local::{LocalRequest, ReloadAnswer, RpcError};
 use crate::pauses::Pause;
@@ -45,23 +45,44 @@ use crate::{ClockReading, DeviceError, TimeOfDay, UdpOptions};
 const TIME_OF_DAY: Duration = Duration::from_secs(1);
 
 /// Options common to a server, a proxy and an anchor.
-pub struct ServingOptions {
-    /// The key pair.
-    pub identity: Arc<Identity>,
-    /// The UDP address to listen on.
-    pub listen: SocketAddr,
-    /// Where metrics are served over HTTP, if anywhere.
-    pub metrics: Option<SocketAddr>,
-    /// Directory of the state files: what strategies learned, or the newest binding of each client.
-    pub state_directory: PathBuf,
-    /// Further files that are read again later, such as the configuration.
-    pub files: Vec<PathBuf>,
+pub(super) struct ServingOptions {
+    pub(super) identity: Arc<Identity>,
+    pub(super) listen: SocketAddr,
+    pub(super) metrics: Option<SocketAddr>,
+    pub(super) state_directory: PathBuf,
+    pub(super) files: Vec<PathBuf>,
     /// The part of the configuration that `reload` reads again.
-    pub of_file: ServerReload,
-    /// Reads the configuration again on SIGHUP. An error changes nothing.
-    pub reload: Reload,
-    /// Fleet membership, if any.
-    pub fleet: Option<FleetOptions<()>>,
+    pub(super) of_file: ServerReload,
+    pub(super) reload: Reload<ServerReload>,
+    pub(super) fleet: Option<FleetOptions<()>>,
+}
+
+impl ServingOptions {
+    /// Also returns the file.
+    pub(super) fn of<F: ServingFile>(options: MemberOptions<F>) -> (F, Self) {
+        let MemberOptions { file, identity, mut reload, files, membership } = options;
+        let merge = |remote: Option<&str>| match remote {
+            None => Ok(((), Vec::new())),
+            Some(_) => Err("this is set by its own file alone".to_owned()),
+        };
+        let offline_max = file.offline_max();
+        let fleet = membership.map(|membership| FleetOptions {
+            membership,
+            merge: Box::new(merge),
+            offline_max,
+        });
+        let this = Self {
+            identity,
+            listen: file.listen(),
+            metrics: file.metrics().map(|metrics| metrics.listen),
+            state_directory: file.state_directory().to_owned(),
+            files,
+            of_file: file.reloaded(),
+            reload: Box::new(move || Ok(reload()?.map(|file| file.reloaded()))),
+            fleet,
+        };
+        (file, this)
+    }
 }
 
 #[derive(Clone, Debug)]

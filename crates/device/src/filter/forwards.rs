@@ -15,6 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
+use roadweave_config::{ForwardFields, PeerFields};
 use roadweave_proto::{DropReason, Kind, Marks};
 
 use super::FilterOptions;
@@ -43,6 +44,17 @@ pub struct Forward {
 }
 
 impl Forward {
+    pub(crate) fn of(fields: &ForwardFields, peers: &[PeerFields]) -> Self {
+        Self {
+            tcp: fields.protocol.has_tcp(),
+            udp: fields.protocol.has_udp(),
+            ports: fields.ports(),
+            to: fields.to,
+            to_ports: fields.to_ports(),
+            near: fields.near(peers),
+        }
+    }
+
     fn protocols(&self) -> impl Iterator<Item = &'static str> {
         let all = [("tcp", self.tcp), ("udp", self.udp)].into_iter();
         all.filter(|(_, is)| *is).map(|(name, _)| name)

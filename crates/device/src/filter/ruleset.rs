@@ -16,10 +16,11 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use roadweave_config::AllowedDestination;
 use roadweave_proto::DropReason;
 
 use super::chain::{Chain, begin, count_and_drop, counter, counter_from, end, family, sets_of};
-use super::{Allowed, FilterOptions, Forwarding, Interface, Opened, apart, forwards, sockets};
+use super::{FilterOptions, Forwarding, Interface, Opened, apart, forwards, sockets};
 use crate::Excluded;
 
 pub(super) const COUNTED: [DropReason; 3] =
@@ -146,8 +147,8 @@ fn destinations(options: &FilterOptions) -> Vec<String> {
         };
         rules.push(format!("{family} daddr {address} meta l4proto {icmp} return"));
     }
-    for Allowed { prefix, port } in allowed {
-        let destination = format!("{} daddr {}", family(prefix.addr().is_ipv4()), prefix.trunc());
+    for AllowedDestination { network, port } in allowed {
+        let destination = format!("{} daddr {}", family(network.addr().is_ipv4()), network.trunc());
         match port {
             None => rules.push(format!("{destination} return")),
             Some(port) => {

@@ -32,33 +32,13 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
-use ipnet::IpNet;
+use roadweave_config::{ClientStreams, TcpRule, TcpWay};
 use roadweave_proto::{Instant, Kind, Marks};
 
 use super::chain::{self, Chain, counter_from, end, family, has_family, set_mark};
 use super::ruleset::{excluded_sets, inside_sets, matches_excluded, matches_inside, of_family};
 use super::{Interface, KeptTable, Turn, remove_tables};
 use crate::{DeviceError, Excluded, Instance, Waker};
-
-/// Which connections may be split.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SplitRules {
-    /// The first match counts.
-    pub rules: Vec<SplitRule>,
-    /// Whether connections that match no rule may be split.
-    pub others: bool,
-}
-
-/// Whether connections to some destinations may be split.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SplitRule {
-    /// Their networks; empty: all.
-    pub to: Vec<IpNet>,
-    /// Their ports; empty: all.
-    pub ports: Vec<RangeInclusive<u16>>,
-    /// Whether to split them.
-    pub split: bool,
-}
 
 /// The table of one client. The kernel's table outlives it: `cleanup` removes it.
 #[derive(Debug)]
@@ -71,7 +51,9 @@ pub(crate) struct SplitTable {
 #[derive(Debug)]
 struct Options {
     tun: String,
-    rules: SplitRules,
+    rules: Vec<TcpRule>,
+    /// How connections go that match no rule.
+    others: TcpWay,
     /// Listeners to hand connections over to, at most one of each family.
     listeners: Vec<(IpAddr, u16)>,
     inside: Vec<Interface>,
@@ -84,13 +66,14 @@ impl SplitTable {
     pub(crate) fn new(
         instance: &Instance,
         tun: &str,
-        rules: SplitRules,
+        fields: &ClientStreams,
         listeners: Vec<(IpAddr, u16)>,
         waker: Waker,
     ) -> Self {
         let (inside, excluded) = (Vec::new(), Excluded::default());
         let (tun, marks) = (tun.to_owned(), instance.marks());
-        let options = Options { tun, rules, listeners, inside, excluded, marks };
+        let (rules, others) = (fields.rules.clone(), fields.tcp);
+        let options = Options { tun, rules, others, listeners, inside, excluded, marks };
         let name = instance.split_table();
         Self { table: KeptTable::new(name.clone(), Some(waker)), name, options }
     }
@@ -158,7 +141,7 @@ fn chains(options: &Options) -> Vec<Chain> {
     let mut chains = vec![
         plain("note", note("answered")),
         plain("blame", note("failed")),
-        plain("choose", choose(&options.rules)),
+        plain("choose", choose(&options.rules, options.others)),
         plain("taken", taken(options)),
     ];
     for (listener, name) in of_families(&options.listeners).into_iter().zip(["begin4", "begin6"]) {
@@ -191,15 +174,16 @@ fn note(set: &str) -> Vec<String> {
 
 /// Records hosts that answer, if connections to them may be split. Choosing before recording leaves
 /// one lookup for a SYN.
-fn choose(SplitRules { rules, others }: &SplitRules) -> Vec<String> {
-    let verdict = |split| if split { "goto note" } else { "return" };
+fn choose(rules: &[TcpRule], others: TcpWay) -> Vec<String> {
+    let verdict = |way| if way == TcpWay::Split { "goto note" } else { "return" };
     let mut lines = Vec::new();
-    for SplitRule { to, ports, split } in rules {
+    for rule in rules {
+        let (to, ports) = (&rule.to, rule.port_ranges());
         let ports = match ports.is_empty() {
             true => String::new(),
-            false => format!("tcp sport {{ {} }} ", joined(ports)),
+            false => format!("tcp sport {{ {} }} ", joined(&ports)),
         };
-        let verdict = verdict(*split);
+        let verdict = verdict(rule.tcp);
         if to.is_empty() {
             lines.push(format!("{ports}{verdict}"));
         }
@@ -211,7 +195,7 @@ fn choose(SplitRules { rules, others }: &SplitRules) -> Vec<String> {
             }
         }
     }
-    lines.push(verdict(*others).to_owned());
+    lines.push(verdict(others).to_owned());
     lines
 }
 
@@ -323,14 +307,17 @@ const BURST: u32 = 50;
 
 #[cfg(test)]
 mod tests {
+    use roadweave_config::Ports;
+
     use super::*;
     use crate::golden::assert_golden;
 
-    fn options(inside: &[&str], rules: SplitRules) -> Options {
+    fn options(inside: &[&str], rules: Vec<TcpRule>, others: TcpWay) -> Options {
         let interface = |name: &&str| Interface { name: (*name).to_owned(), index: 7 };
         Options {
             tun: "rw0".to_owned(),
             rules,
+            others,
             listeners: vec![("127.0.0.1".parse().unwrap(), 4000), ("::1".parse().unwrap(), 6000)],
             inside: inside.iter().map(interface).collect(),
             excluded: Excluded::default(),
@@ -340,25 +327,25 @@ mod tests {
 
     #[test]
     fn the_tables_are_in_their_golden_files() {
-        let rule = |to: &[&str], ports: &[RangeInclusive<u16>], split| SplitRule {
+        let rule = |to: &[&str], ports: &[Ports], tcp| TcpRule {
             to: to.iter().map(|network| network.parse().unwrap()).collect(),
             ports: ports.to_vec(),
-            split,
+            tcp,
         };
+        let ports = [Ports::Range([85, 89]), Ports::One(22), Ports::Range([80, 86])];
         let rules = vec![
-            rule(&["192.0.2.0/24", "2001:db8::/32"], &[85..=89, 22..=22, 80..=86], false),
-            rule(&["198.51.100.0/25", "198.51.100.128/25"], &[], true),
-            rule(&[], &[443..=443], true),
+            rule(&["192.0.2.0/24", "2001:db8::/32"], &ports, TcpWay::Tunnel),
+            rule(&["198.51.100.0/25", "198.51.100.128/25"], &[], TcpWay::Split),
+            rule(&[], &[Ports::One(443)], TcpWay::Split),
         ];
-        let all = SplitRules { rules: Vec::new(), others: true };
-        let mut excluded = options(&["lan0"], all.clone());
+        let mut excluded = options(&["lan0"], Vec::new(), TcpWay::Split);
         excluded.excluded = Excluded {
             destinations: ["203.0.113.0/24", "2001:db8::/32"].map(|it| it.parse().unwrap()).into(),
             marks: vec![(0x10, 0xff)],
         };
         for (name, options) in [
-            ("rules", options(&["lan0"], SplitRules { rules, others: false })),
-            ("nothing-inside", options(&[], all)),
+            ("rules", options(&["lan0"], rules, TcpWay::Tunnel)),
+            ("nothing-inside", options(&[], Vec::new(), TcpWay::Split)),
             ("excluded", excluded),
         ] {
             assert_golden(&format!("nft-split-{name}.txt"), &text("t", &options).0);

@@ -30,7 +30,7 @@ fn server(outside_to_tunnel: bool, clients_reach_clients: bool, denied: &[&str])
         outside_to_tunnel,
         clients_reach_clients,
         denied: denied.iter().map(|net| net.parse().unwrap()).collect(),
-        allowed: vec![Allowed { prefix: "203.0.113.1/32".parse().unwrap(), port: Some(53) }],
+        allowed: vec!["203.0.113.1:53".parse().unwrap()],
     }
 }
 

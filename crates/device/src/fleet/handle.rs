@@ -1,6 +1,5 @@
 //! The event loop's handle of the fleet's thread.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -15,30 +14,22 @@ use super::controller_route::ControllerRoute;
 use super::figures::Figures;
 use super::latest::{Latest, News, Orders};
 use super::membership::Membership;
-use super::merge::Merge;
 use super::thread::Thread;
 use super::worker::{Worker, keep_alive};
 use crate::status::FleetStatus;
 use crate::threads::spawn;
 use crate::{DeviceError, Uplink, Waker};
 
-/// How a program takes part in a fleet.
-pub struct FleetOptions<C> {
-    /// Its place in the fleet.
-    pub membership: Membership,
-    /// How a configuration is merged with the program's own file.
-    pub merge: Merge<C>,
-    /// The time without a controller after which no member is let in.
-    pub offline_max: Option<Duration>,
-}
+/// Reads the program's file with the controller's fields as defaults; `None`: no such fields.
+/// Returns it with the fields that the file overrides.
+pub type Merge<C> = Box<dyn FnMut(Option<&str>) -> Result<(C, Vec<String>), String> + Send>;
 
-impl<C> fmt::Debug for FleetOptions<C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FleetOptions")
-            .field("membership", &self.membership)
-            .field("offline_max", &self.offline_max)
-            .finish_non_exhaustive()
-    }
+/// How a program takes part in a fleet.
+pub(crate) struct FleetOptions<C> {
+    pub(crate) membership: Membership,
+    pub(crate) merge: Merge<C>,
+    /// The time without a controller after which no member is let in.
+    pub(crate) offline_max: Option<Duration>,
 }
 
 /// The fleet's thread. Dropping it writes the state, if the disk takes it in time.

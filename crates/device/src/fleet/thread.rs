@@ -17,10 +17,10 @@ use rustix::time::ClockId;
 
 use super::controller_route::ControllerRoute;
 use super::figures::Figures;
+use super::handle::Merge;
 use super::latest::{Latest, News, Orders};
 use super::members::Members;
 use super::membership::role_name;
-use super::merge::{Merge, Merged};
 use super::worker::Worker;
 use crate::status::{DocumentStatus, FleetStatus};
 use crate::{Uplink, Waker, clock};
@@ -138,7 +138,7 @@ impl<C> Thread<C> {
     pub(super) fn on_event(&mut self, now: Instant, event: AgentEvent) {
         match event {
             AgentEvent::Configure { version, text } => match (self.merge)(text.as_deref()) {
-                Ok(Merged { reload, pinned }) => {
+                Ok((reload, pinned)) => {
                     self.worker.agent.set_pinned(pinned);
                     self.waiting = Some((version, reload));
                 }

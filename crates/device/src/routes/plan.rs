@@ -13,12 +13,13 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
+use roadweave_config::LocalNetworks;
 use roadweave_proto::{Kind, Marks, UplinkId};
 
 use super::sockets::{LOOPBACK, METRIC, PRIORITY_SOCKETS};
 use super::{
     Grant, MAIN_TABLE, PRIORITY_ANSWERS, PRIORITY_BOUND, PRIORITY_INWARD, PRIORITY_NEAR,
-    PRIORITY_NEIGHBOURS, PRIORITY_REST, PRIORITY_UPLINK, RouteSettings, UplinkNeighbours,
+    PRIORITY_NEIGHBOURS, PRIORITY_REST, PRIORITY_UPLINK, RouteSettings,
 };
 use crate::netlink::{DEFAULT_V4, DEFAULT_V6};
 use crate::process::ROUTE_PROTOCOL;
@@ -222,7 +223,7 @@ impl Planner<'_> {
         look(PRIORITY_NEAR, near);
         if !whole.is_empty() {
             look(PRIORITY_REST, rest);
-            if self.settings.uplink_neighbours != UplinkNeighbours::None {
+            if self.settings.local != LocalNetworks::None {
                 look(PRIORITY_NEIGHBOURS, neighbours);
             }
         }
@@ -287,11 +288,11 @@ impl Planner<'_> {
         let network = own.trunc();
         let gateway = uplink.gateway(own.addr().is_ipv4()).and_then(Gateway::address);
         let gateway = gateway.filter(|gateway| network.contains(gateway));
-        let near = match self.settings.uplink_neighbours {
-            UplinkNeighbours::None => return None,
-            UplinkNeighbours::Gateway => IpNet::from(gateway?),
-            UplinkNeighbours::Network if is_host(network) => return None,
-            UplinkNeighbours::Network => {
+        let near = match self.settings.local {
+            LocalNetworks::None => return None,
+            LocalNetworks::Gateway => IpNet::from(gateway?),
+            LocalNetworks::Network if is_host(network) => return None,
+            LocalNetworks::Network => {
                 let length = if own.addr().is_ipv4() { 24 } else { 64 };
                 let centre = gateway.unwrap_or(own.addr());
                 IpNet::new_assert(centre, length.max(network.prefix_len())).trunc()

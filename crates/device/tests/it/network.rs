@@ -9,11 +9,12 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
+use roadweave_config::LocalNetworks;
 use roadweave_device::{
     Change, ClientRoutes, DeviceError, Excluded, FilterKeeper, FilterOptions, Filters, Forwarding,
     Gateway, Grant, Instance, Monitor, Netlink, Outgoing, ROUTE_PROTOCOL, RouteSettings, Routes,
-    SendOutcome, Tun, TunOptions, UdpOptions, Uplink, UplinkEvent, UplinkNeighbours, UplinkSocket,
-    cleanup, wait_readable,
+    SendOutcome, Tun, TunOptions, UdpOptions, Uplink, UplinkEvent, UplinkSocket, cleanup,
+    wait_readable,
 };
 use roadweave_proto::UplinkSelector;
 
@@ -58,7 +59,7 @@ fn client_routes(instance: &Instance, tun: &Tun, into_tunnel: &[&str]) -> Client
         into_tunnel: into_tunnel.iter().map(|text| prefix(text)).collect(),
         excluded: Excluded::default(),
         closed_before_join: false,
-        uplink_neighbours: UplinkNeighbours::Network,
+        local: LocalNetworks::Network,
         accept: Vec::new(),
         selector: selector(&["eth*"], &["eth0"]),
     };

@@ -37,8 +37,8 @@ impl ClientRole {
     }
 
     fn leave_revoked(&mut self, driver: &mut Driver<Client>, now: Instant, revoked: &[PublicKey]) {
-        let Some(left) = without(&self.options.servers, revoked) else { return };
-        if !self.options.follows_fleet {
+        let Some(left) = without(&self.servers, revoked) else { return };
+        if self.options.file.server.is_some() {
             return tracing::warn!("the key of a server of this box's file is revoked; it stays");
         }
         tracing::warn!(left = left.len(), "the key of a proxy is revoked: it is used no more");
@@ -52,7 +52,7 @@ impl ClientRole {
         now: Instant,
         servers: &[VerifiedServer],
     ) {
-        if !self.options.follows_fleet {
+        if self.options.file.server.is_some() {
             return;
         }
         if servers.is_empty() {
@@ -72,7 +72,7 @@ impl ClientRole {
         driver.node.set_candidates(now, candidates(&servers, &self.options.identity));
         let admitted = driver.node.servers();
         servers.retain(|server| admitted.iter().any(|it| it.key == server.candidate.key));
-        if servers == self.options.servers {
+        if servers == self.servers {
             return;
         }
         let name = |server: &CandidateOptions| match &server.candidate {
@@ -83,7 +83,7 @@ impl ClientRole {
         tracing::info!(proxies = names.join(", "), "the fleet names these proxies");
         let uplinks: Vec<Uplink> = self.steering.routes.uplinks().cloned().collect();
         self.resolver.set_servers(now, &servers, &uplinks, || driver.waker());
-        self.options.servers = servers;
+        self.servers = servers;
         // An uplink without a route to the former addresses may have one to the new.
         self.next_uplink_retry = Some(now);
     }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::ClientRole;
 use crate::driver::settings;
 use crate::local::{RpcError, TellModem};
-use crate::technology::hardware;
+use crate::technology::{hardware, rank};
 
 impl ClientRole {
     /// Stores facts about a modem if its interface is an uplink.
@@ -43,6 +43,6 @@ impl ClientRole {
     }
 
     pub(super) fn rank(&self, uplink: &UplinkTraits) -> u8 {
-        self.options.technologies.rank(uplink, self.modems.of(uplink.name))
+        rank(&self.options.file.uplinks, uplink, self.modems.of(uplink.name))
     }
 }

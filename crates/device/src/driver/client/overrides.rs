@@ -92,7 +92,7 @@ impl ClientRole {
     ) -> Result<Value, RpcError> {
         let change: SetUplink = settings::parse(params)?;
         let refuse = |message: String| Err(RpcError::invalid_params(message));
-        if let Err(error) = self.options.routes.selector.check_name(&change.uplink) {
+        if let Err(error) = self.options.file.selector().check_name(&change.uplink) {
             return refuse(error.to_string());
         }
         if change.weight.is_some_and(|weight| !(1..=Policy::WEIGHT_MAX).contains(&weight)) {

@@ -11,11 +11,12 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use roadweave_config::ClientStreams;
 use roadweave_proto::{Instant, Kind, Marks};
 
 use crate::driver::steering::Steering;
 use crate::filter::Turn;
-use crate::filter::split::{self, SplitRules, SplitTable};
+use crate::filter::split::{self, SplitTable};
 use crate::{DeviceError, Excluded, Instance, Interface, Waker};
 
 pub(super) struct Split {
@@ -35,13 +36,13 @@ impl Split {
     pub(super) fn new(
         instance: &Instance,
         tun: &str,
-        rules: SplitRules,
+        fields: &ClientStreams,
         listeners: impl Iterator<Item = SocketAddr>,
         waker: Waker,
     ) -> Self {
         let listeners = listeners.map(|address| (address.ip(), address.port())).collect();
         Self {
-            table: SplitTable::new(instance, tun, rules, listeners, waker),
+            table: SplitTable::new(instance, tun, fields, listeners, waker),
             inside: Vec::new(),
             is_led: false,
             next_look: Instant::ZERO,

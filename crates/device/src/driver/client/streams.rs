@@ -1,10 +1,10 @@
 //! Joins the streams of a box's LAN with the tunnel.
 
+use roadweave_config::ClientStreams;
 use roadweave_proto::Instant;
 use roadweave_stream::{Config, Side, Streams};
 use roadweave_tunnel::{Client, StreamsConfig, StreamsOwner};
 
-use super::options::LanStreamsOptions;
 use super::split::Split;
 use crate::driver::event_loop::{Driver, STREAMS};
 use crate::driver::steering::Steering;
@@ -26,17 +26,23 @@ pub(super) struct LanStreams {
 impl LanStreams {
     pub(super) fn open(
         instance: &Instance,
-        options: &LanStreamsOptions,
+        fields: &ClientStreams,
         driver: &Driver<Client>,
     ) -> Result<Self, DeviceError> {
-        let settings = EntranceSettings { marks: instance.marks(), ..options.entrance.clone() };
+        let settings = EntranceSettings {
+            origins: fields.origins.clone(),
+            http_ports: fields.http_ports.clone(),
+            transparent: fields.splits(),
+            marks: instance.marks(),
+            ..EntranceSettings::new(fields.listen, fields.from.clone())
+        };
         let entrance = Entrance::open(settings, STREAMS);
         entrance.register(&driver.poller)?;
         let nowhere = Streams::new(Config::for_streams(Side::Client, 0));
-        let split = options.split.as_ref().map(|rules| {
+        let split = fields.splits().then(|| {
             let listeners = entrance.transparent_addresses();
             let tun = driver.edge.tun_name();
-            Split::new(instance, tun, rules.clone(), listeners, driver.waker())
+            Split::new(instance, tun, fields, listeners, driver.waker())
         });
         let event_streams = EventStreams::default();
         Ok(Self { entrance, event_streams, owner: None, nowhere, split, is_up: false })

@@ -19,7 +19,7 @@ impl ClientRole {
                     self.tell_session(&driver.node);
                     let (steering, filters) = (&self.steering, &mut self.filters);
                     let welcome = welcome.clone();
-                    self.granted.begin(steering, filters, &self.options, &welcome, event);
+                    self.granted.begin(steering, filters, &self.options.file, &welcome, event);
                     self.use_granted(driver);
                 }
                 ClientEvent::Left { reason, rest } => {
@@ -95,7 +95,6 @@ impl ClientRole {
             return;
         }
         let servers: Vec<String> = self
-            .options
             .servers
             .iter()
             .flat_map(|server| server.addresses.iter().map(ToString::to_string))

@@ -9,7 +9,7 @@ use roadweave_tunnel::{Client, UplinkPolicy};
 use super::{ClientRole, UPLINK_RETRY};
 use crate::conflicts::{Owner, Protected};
 use crate::driver::event_loop::Driver;
-use crate::technology::hardware;
+use crate::technology::{hardware, technology_of};
 use crate::{DeviceError, Gateway, UdpOptions, Uplink, UplinkEvent, UplinkSocket};
 
 impl ClientRole {
@@ -87,7 +87,7 @@ impl ClientRole {
     }
 
     fn tell_gone(&self, uplink: &Uplink) {
-        let selector = &self.options.routes.selector;
+        let selector = self.options.file.selector();
         let rest = match self.monitor.name_of(uplink.index) {
             None => String::new(),
             Some(name) => {
@@ -155,7 +155,8 @@ impl ClientRole {
         if is_new {
             let hardware = hardware(&uplink.name);
             driver.add_socket(Some(uplink.id), open_socket(&uplink.name)?)?;
-            let technology = self.options.technologies.of(&self.traits_of(&uplink.name, &hardware));
+            let traits = self.traits_of(&uplink.name, &hardware);
+            let technology = technology_of(&self.options.file.uplinks, &traits);
             let technology = technology.map(tracing::field::display);
             let addresses = addresses.join(",");
             tracing::info!(
@@ -218,7 +219,7 @@ impl ClientRole {
     /// Whether an uplink leads to the server in at least one family. If the configuration names no
     /// uplinks, only interfaces with a way to the Internet count.
     fn is_wanted(&self, uplink: &Uplink) -> bool {
-        let named = !self.options.routes.selector.include.is_empty();
+        let named = !self.options.file.uplinks.include.is_empty();
         let leads = |ipv4| {
             let leads_out =
                 matches!(uplink.gateway(ipv4), Some(Gateway::Known(_) | Gateway::Direct));
@@ -230,7 +231,7 @@ impl ClientRole {
     }
 
     pub(super) fn why_no_uplink(&self) -> String {
-        let include = &self.options.routes.selector.include;
+        let include = &self.options.file.uplinks.include;
         let lack = |uplink: &Uplink| {
             let name = &uplink.name;
             let lack = match uplink {
@@ -262,9 +263,8 @@ impl ClientRole {
     pub(super) fn apply_policy(&self, client: &mut Client, uplink: &str) {
         let hardware = hardware(uplink);
         let traits = self.traits_of(uplink, &hardware);
-        let mut policies = self.options.policies.iter();
-        let (account, policy) = match policies.find(|(uplinks, _)| uplinks.fits(&traits)) {
-            Some((uplinks, policy)) => (uplinks.account(&traits), *policy),
+        let (account, policy) = match self.options.file.uplinks.policy_of(&traits) {
+            Some(policy) => (policy.to_match().account(&traits), policy.to_policy()),
             None => (uplink.to_owned(), UplinkPolicy::default()),
         };
         client.set_account(uplink, account);

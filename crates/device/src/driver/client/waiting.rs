@@ -6,6 +6,7 @@
 //! all of them ────► the answer to a reload request
 //! ```
 
+use roadweave_config::RouteFields;
 use roadweave_proto::Instant;
 use roadweave_tunnel::Client;
 
@@ -60,17 +61,19 @@ impl ClientRole {
 
     /// Changes the excluded traffic. A connection keeps the source address of its first packet, so
     /// filters are added before the routes that need them, and removed after.
-    pub(super) fn exclude(&mut self, now: Instant, excluded: Excluded) {
-        if self.options.routes.excluded == excluded {
+    pub(super) fn exclude(&mut self, now: Instant, read: RouteFields) {
+        let routes = &mut self.options.file.routes;
+        let (before, excluded) = (Excluded::of(routes), Excluded::of(&read));
+        if before == excluded {
             return;
         }
+        (routes.exclude, routes.exclude_mark) = (read.exclude, read.exclude_mark);
         // Traffic that is no longer excluded goes into the tunnel at once.
-        let left = self.options.routes.excluded.within(&excluded);
-        if left != self.options.routes.excluded {
+        let left = before.within(&excluded);
+        if left != before {
             self.steering.set_excluded(now, left);
         }
         self.filters.add_excluded(&excluded);
-        self.options.routes.excluded = excluded;
         self.waiting.exclusion = true;
         self.use_excluded(now);
     }
@@ -80,12 +83,12 @@ impl ClientRole {
             return;
         }
         self.waiting.exclusion = false;
-        let excluded = &self.options.routes.excluded;
+        let excluded = Excluded::of(&self.options.file.routes);
         if self.steering.set_excluded(now, excluded.clone()) {
             self.filters.set_excluded(excluded.clone());
         }
         if let Some(streams) = &mut self.streams {
-            streams.set_excluded(&mut self.steering, now, excluded);
+            streams.set_excluded(&mut self.steering, now, &excluded);
         }
     }
 

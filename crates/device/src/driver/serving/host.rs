@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use roadweave_config::{AnchorFile, ServerFile, TunFields};
 use roadweave_identity::PublicKey;
 use roadweave_proto::Marks;
 use roadweave_tunnel::Peers;
 
-use super::super::{DriverError, TunSettings, filters_of, needed_files};
+use super::super::{DriverError, filters_of, needed_files};
 use super::ServingOptions;
 use super::machine::{Leads, Machine};
 use super::reload::Destinations;
@@ -15,30 +16,46 @@ use crate::filter::{FlowRemover, Left, check_sockets};
 use crate::privileges::{self, Needs};
 use crate::streams::{Sources, check_rights};
 use crate::{
-    Allowed, AnchorTun, Apart, DeviceError, FilterKeeper, FilterOptions, Forwarding, Instance,
-    RouteKeeper, Routes, Share, Tun,
+    AnchorTun, Apart, DeviceError, FilterKeeper, FilterOptions, Forwarding, Instance, RouteKeeper,
+    Routes, Share, Tun,
 };
 
 /// How a server or an anchor sets up its machine.
 #[derive(Clone, Debug)]
-pub struct HostOptions {
-    /// The inner addresses, with the prefix length of the clients' network.
-    pub addresses: Vec<IpNet>,
-    /// The TUN device.
-    pub tun: TunSettings,
-    /// The bits of packet and connection marks that this instance may use.
-    pub marks: Marks,
-    /// Whether clients' packets leave with this machine's own address (source NAT).
-    pub masquerade: bool,
-    /// Whether clients may reach one another.
-    pub clients_reach_clients: bool,
-    /// Maximum number of concurrent connections of one client through this machine.
-    pub client_connections: u32,
-    /// Maximum rate of new connections from the streams of one client, per second.
-    pub connects_per_second: u32,
-    /// Destination ports whose streams are parsed as plain HTTP.
-    pub http_ports: Vec<u16>,
+pub(in crate::driver) struct HostOptions {
+    pub(in crate::driver) addresses: Vec<IpNet>,
+    pub(super) tun: TunFields,
+    pub(super) marks: Marks,
+    masquerade: bool,
+    pub(super) clients_reach_clients: bool,
+    client_connections: u32,
+    pub(super) connects_per_second: u32,
+    pub(super) http_ports: Vec<u16>,
 }
+
+// Both files have the fields of the same names.
+macro_rules! host_options_of {
+    ($($file:ty),+) => {
+        $(impl From<&$file> for HostOptions {
+            fn from(file: &$file) -> Self {
+                let streams = file.streams.as_ref();
+                Self {
+                    addresses: file.addresses.clone(),
+                    tun: file.tun.clone(),
+                    marks: file.packet_marks.into(),
+                    masquerade: file.masquerade,
+                    clients_reach_clients: file.clients_reach_clients,
+                    client_connections: file.client_connections.get() as u32,
+                    connects_per_second: streams
+                        .map_or(1, |streams| streams.connects_per_second.get() as u32),
+                    http_ports: streams.map_or_else(Vec::new, |it| it.http_ports.clone()),
+                }
+            }
+        })+
+    };
+}
+
+host_options_of!(ServerFile, AnchorFile);
 
 pub(in crate::driver) struct Host {
     /// Filter options without the destinations and the clients' prefixes.
@@ -174,8 +191,7 @@ fn with_clients(
     let mut filters = FilterOptions { inner, share, forwards, ..options.clone() };
     if let Forwarding::Server { denied, allowed, .. } = &mut filters.forwarding {
         denied.clone_from(&destinations.denied);
-        let to_allowed = |(network, port): &(IpNet, _)| Allowed { prefix: *network, port: *port };
-        *allowed = destinations.allowed.iter().map(to_allowed).collect();
+        allowed.clone_from(&destinations.allowed);
     }
     filters
 }

@@ -9,47 +9,117 @@
 //! returns them with its outcome. Changes during a reload cause one more reload afterwards.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use ipnet::IpNet;
+use roadweave_config::{AllowedDestination, AnchorFile, MetricsFields, ProxyFile, ServerFile};
 use roadweave_identity::PublicKey;
 use roadweave_tunnel::{Forwarded, Peer, Peers, PeersChange, ProxyTenant};
 
 use super::anchors::{AnchorPlace, TenantRoutes};
 use super::machine::{Leads, Machine};
-use crate::driver::Reread;
+use crate::driver::reread::{Reload, Reread};
 use crate::fleet::{LeftOut, Members, Space, beside};
 use crate::{DeviceError, Forward, Waker};
 
 /// The part of the configuration that may change while a server, a proxy or an anchor runs.
 #[derive(Clone, Debug, Default)]
-pub struct ServerReload {
+pub(in crate::driver) struct ServerReload {
     /// The clients that may connect.
-    pub peers: Vec<(PublicKey, Peer)>,
-    /// Where clients may connect.
-    pub destinations: Destinations,
+    pub(in crate::driver) peers: Vec<(PublicKey, Peer)>,
+    pub(in crate::driver) destinations: Destinations,
     /// The proxies of an anchor that may connect.
-    pub proxies: Vec<(PublicKey, Peer)>,
+    pub(in crate::driver) proxies: Vec<(PublicKey, Peer)>,
     /// Networks beyond the own inner ones in which fleet members may have addresses.
-    pub accepted: Vec<IpNet>,
+    accepted: Vec<IpNet>,
     /// The tenants of a proxy.
-    pub tenants: Vec<ProxyTenant>,
+    tenants: Vec<ProxyTenant>,
     /// The addresses of their anchors.
-    pub anchors: Vec<AnchorPlace>,
+    anchors: Vec<AnchorPlace>,
 }
 
 /// Where clients may connect through a server, and which ports are forwarded to them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Destinations {
+pub(in crate::driver) struct Destinations {
     /// Denied networks, in addition to the server's own addresses other than inner ones.
-    pub denied: Vec<IpNet>,
-    /// Exceptions from `denied`: networks, with one port or all.
-    pub allowed: Vec<(IpNet, Option<u16>)>,
+    pub(in crate::driver) denied: Vec<IpNet>,
+    /// Exceptions from `denied`.
+    pub(in crate::driver) allowed: Vec<AllowedDestination>,
     /// Ports of this machine that are forwarded to devices behind clients.
-    pub forwards: Vec<Forward>,
+    pub(in crate::driver) forwards: Vec<Forward>,
 }
+
+/// The file of a role that others connect to.
+pub(in crate::driver) trait ServingFile: 'static {
+    fn listen(&self) -> SocketAddr;
+    fn metrics(&self) -> Option<&MetricsFields>;
+    fn state_directory(&self) -> &Path;
+    /// The time without a controller after which no member is let in.
+    fn offline_max(&self) -> Option<Duration>;
+    fn reloaded(&self) -> ServerReload;
+}
+
+macro_rules! serving_file {
+    ($file:ty, $it:ident => $reloaded:expr) => {
+        impl ServingFile for $file {
+            fn listen(&self) -> SocketAddr {
+                self.listen
+            }
+
+            fn metrics(&self) -> Option<&MetricsFields> {
+                self.metrics.as_ref()
+            }
+
+            fn state_directory(&self) -> &Path {
+                &self.state_directory
+            }
+
+            fn offline_max(&self) -> Option<Duration> {
+                self.fleet.offline_max()
+            }
+
+            fn reloaded(&self) -> ServerReload {
+                let $it = self;
+                $reloaded
+            }
+        }
+    };
+}
+
+serving_file!(ServerFile, file => ServerReload {
+    peers: file.peers(),
+    destinations: Destinations {
+        denied: file.deny_destinations.clone(),
+        allowed: file.allow_destinations.clone(),
+        forwards: file.forwards.iter().map(|it| Forward::of(it, &file.peers)).collect(),
+    },
+    accepted: file.fleet.accept.clone(),
+    ..ServerReload::default()
+});
+
+serving_file!(ProxyFile, file => ServerReload {
+    peers: file.peers(),
+    tenants: file.proxy_config().tenants,
+    anchors: file.anchor_names(),
+    ..ServerReload::default()
+});
+
+serving_file!(AnchorFile, file => ServerReload {
+    peers: file.devices(),
+    destinations: Destinations {
+        denied: file.deny_destinations.clone(),
+        allowed: file.allow_destinations.clone(),
+        forwards: Vec::new(),
+    },
+    proxies: file.proxies(),
+    accepted: file.fleet.accept.clone(),
+    ..ServerReload::default()
+});
 
 impl Destinations {
     pub(in crate::driver) fn forwarded(&self) -> Vec<Forwarded> {
@@ -62,9 +132,6 @@ impl Destinations {
         self.forwards.iter().map(of).collect()
     }
 }
-
-/// Reads the configuration again, in a thread of its own.
-pub type Reload = Box<dyn FnMut() -> Result<Reread<ServerReload>, String> + Send>;
 
 impl ServerReload {
     pub(super) fn keys(&self) -> impl Iterator<Item = PublicKey> {
@@ -111,7 +178,7 @@ pub(super) struct Reloaded {
 impl Reloader {
     /// Starts the thread, in the caller's network namespace. `file` are the settings read before.
     pub(super) fn start(
-        mut reload: Reload,
+        mut reload: Reload<ServerReload>,
         mut file: ServerReload,
         machine: Option<Machine>,
         waker: Waker,

@@ -19,7 +19,9 @@ use crate::metrics::MetricsListener;
 use crate::pauses::Pause;
 use crate::status::{RoleStatus, Status};
 use crate::streams::{ExitRules, ExitSettings};
-use crate::{Clock, Event, Instance, InstanceLock, Signals, Tun, UplinkSocket, Waker, cleanup};
+use crate::{
+    Clock, Event, Instance, InstanceLock, Signals, Tun, TunOptions, UplinkSocket, Waker, cleanup,
+};
 
 /// What differs between the roles that accept peers.
 pub(in crate::driver) trait Egress {
@@ -133,7 +135,7 @@ impl Ground {
         has_neighbours: bool,
         map: Option<&ShardMap>,
     ) -> Result<Self, DriverError> {
-        let taken = take_instance(&options.tun.name, options.marks)?;
+        let taken = take_instance(options.tun.name.as_str(), options.marks)?;
         if has_neighbours {
             taken.1.check_tables()?;
         }
@@ -144,7 +146,7 @@ impl Ground {
             None => vec![open_by(serving.listen, UplinkSocket::open)?],
         };
         let mut ground = Self::new(taken, serving, sockets)?;
-        let tun = options.tun.with(&options.addresses);
+        let tun = TunOptions::of(&options.tun, &options.addresses);
         ground.tuns = match map {
             Some(map) => Tun::open_queues(&tun, map.count())?,
             None => vec![Tun::open(&tun)?],

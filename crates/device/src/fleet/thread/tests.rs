@@ -23,10 +23,7 @@ fn start(directory: &Path, role: Role, offline_max: Option<Duration>) -> Fleet<S
     let membership = Membership::open(directory, role).expect("usable").expect("there");
     let merge = |text: Option<&str>| match text {
         Some(text) if text.contains("bad") => Err("line 1: bad".to_owned()),
-        text => Ok(Merged {
-            reload: text.unwrap_or("the file alone").to_owned(),
-            pinned: vec!["lanes".to_owned()],
-        }),
+        text => Ok((text.unwrap_or("the file alone").to_owned(), vec!["lanes".to_owned()])),
     };
     let options = FleetOptions { membership, merge: Box::new(merge), offline_max };
     Fleet::start(options, Waker::new().expect("a waker")).expect("started")
@@ -227,7 +224,7 @@ fn a_configuration_is_on_the_disk_before_it_is_in_force() {
             hang(&hanging);
             met.send(()).expect("the test waits");
         }
-        Ok(Merged { reload: text.unwrap_or("the file alone").to_owned(), pinned: Vec::new() })
+        Ok((text.unwrap_or("the file alone").to_owned(), Vec::new()))
     };
     let membership = Membership::open(folder.path(), Role::Box).expect("usable").expect("there");
     let options = FleetOptions { membership, merge: Box::new(merge), offline_max: None };

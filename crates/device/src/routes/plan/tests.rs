@@ -74,7 +74,7 @@ impl World {
                 into_tunnel: vec![DEFAULT_V4, DEFAULT_V6],
                 excluded: Excluded::default(),
                 closed_before_join: true,
-                uplink_neighbours: UplinkNeighbours::Network,
+                local: LocalNetworks::Network,
                 accept: Vec::new(),
                 selector,
             },
@@ -223,16 +223,16 @@ fn what_a_network_under_an_uplink_says_of_routes_draws_nothing_out() {
         assert_eq!(world.way("10.50.1.1"), Some(TUN), "named");
         assert_eq!(world.way("10.9.0.200"), Some(WWAN), "near its gateway");
         assert_eq!(world.way("10.200.1.1"), Some(TUN), "farther");
-        world.settings.uplink_neighbours = UplinkNeighbours::None;
+        world.settings.local = LocalNetworks::None;
         assert_eq!(world.way("10.9.0.200"), Some(TUN), "uplinks.local = false");
     }
 }
 
 #[test]
 fn a_network_under_an_uplink_draws_nothing_out_by_calling_itself_what_is_in_the_tunnel() {
-    let neighbours = |uplinks: UplinkNeighbours, lease: &str, gateway: &str| {
+    let neighbours = |uplinks: LocalNetworks, lease: &str, gateway: &str| {
         let mut world = World::new(&["wwan*"], lease, &[]).grant();
-        world.settings.uplink_neighbours = uplinks;
+        world.settings.local = uplinks;
         world.settings.into_tunnel.push(prefix("10.20.0.0/16"));
         let uplink = world.uplinks.get_mut(&UplinkId(0)).unwrap();
         let (of_v4, gateway) = (!gateway.contains(':'), gateway.parse().unwrap());
@@ -258,12 +258,12 @@ fn a_network_under_an_uplink_draws_nothing_out_by_calling_itself_what_is_in_the_
         ("fd09::7/64", "fe80::1", &[], &["fd09::/64"]),
     ] {
         let found = |uplinks| neighbours(uplinks, lease, gateway);
-        assert_eq!(found(UplinkNeighbours::Gateway), gateway_alone, "{lease} {gateway}");
-        assert_eq!(found(UplinkNeighbours::Network), network, "{lease} {gateway}");
-        assert_eq!(found(UplinkNeighbours::None), [""; 0]);
+        assert_eq!(found(LocalNetworks::Gateway), gateway_alone, "{lease} {gateway}");
+        assert_eq!(found(LocalNetworks::Network), network, "{lease} {gateway}");
+        assert_eq!(found(LocalNetworks::None), [""; 0]);
     }
     // A part of the lease is in the tunnel.
-    let near = neighbours(UplinkNeighbours::Network, "10.19.255.7/14", "10.19.255.1");
+    let near = neighbours(LocalNetworks::Network, "10.19.255.7/14", "10.19.255.1");
     assert_eq!(near, ["10.19.255.0/24"]);
 }
 

@@ -4,6 +4,7 @@
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use ipnet::IpNet;
+use roadweave_config::AllowedDestination;
 
 /// Where clients may go; see the fields of the same names in docs/configuration.md.
 #[derive(Clone, Debug, Default)]
@@ -11,7 +12,7 @@ pub struct ExitRules {
     /// Denied networks, in addition to this machine's own addresses.
     pub denied: Vec<IpNet>,
     /// Exceptions: addresses, with one port or all.
-    pub allowed: Vec<(IpNet, Option<u16>)>,
+    pub allowed: Vec<AllowedDestination>,
     /// Whether clients may reach one another.
     pub clients_reach_clients: bool,
 }
@@ -23,8 +24,8 @@ impl ExitRules {
             IpAddr::V4(v4) => v4.is_unspecified() || v4.is_multicast() || v4.is_broadcast(),
             IpAddr::V6(v6) => v6.is_unspecified() || v6.is_multicast(),
         };
-        let matches = |(network, port): &(IpNet, Option<u16>)| {
-            network.contains(&address) && port.is_none_or(|port| port == to.port())
+        let matches = |it: &AllowedDestination| {
+            it.network.contains(&address) && it.port.is_none_or(|port| port == to.port())
         };
         if is_nobodys {
             return false;
@@ -62,7 +63,7 @@ mod tests {
         let network = |text: &str| text.parse::<IpNet>().expect("a network");
         let rules = ExitRules {
             denied: vec![network("169.254.0.0/16"), network("203.0.113.0/24")],
-            allowed: vec![(network("203.0.113.7/32"), Some(443)), (network("127.0.0.9/32"), None)],
+            allowed: ["203.0.113.7:443", "127.0.0.9"].map(|it| it.parse().unwrap()).to_vec(),
             clients_reach_clients: false,
         };
         let inner = network("10.77.0.0/16");
