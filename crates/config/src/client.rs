@@ -240,16 +240,19 @@ pub struct PolicyFields {
     pub technology: Option<Technology>,
 }
 
+/// Megabytes.
+type Cap = Within<1, { Caps::MB_MAX as i64 }>;
+
 /// Limits of a metered uplink.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MeteredFields {
     /// Megabytes per month, both directions; beyond, it is a backup.
-    pub monthly_cap_mb: Option<Within<1, 1_000_000_000>>,
+    pub monthly_cap_mb: Option<Cap>,
     /// The first day of the operator's month.
     pub billing_day: Option<Within<1, { BILLING_DAY_MAX as i64 }>>,
     /// Megabytes per UTC day, both directions; beyond, it is a backup.
-    pub daily_cap_mb: Option<Within<1, 1_000_000_000>>,
+    pub daily_cap_mb: Option<Cap>,
     /// The maximum of copies and repairs, percent of first transmissions.
     pub redundancy_percent: Option<Within<0, 100>>,
     /// Whether it carries the lanes' insurance nevertheless.
@@ -278,9 +281,7 @@ impl PolicyFields {
             redundancy_percent,
             insurance,
         } = self.metered;
-        let bytes = |cap: Option<Within<1, 1_000_000_000>>| {
-            cap.map(|cap| cap.get().unsigned_abs() * 1_000_000)
-        };
+        let bytes = |cap: Option<Cap>| cap.map(|cap| cap.get().unsigned_abs() * 1_000_000);
         let is_metered = monthly_cap_mb.or(daily_cap_mb).is_some() || redundancy_percent.is_some();
         UplinkPolicy {
             policy: Policy {

@@ -19,7 +19,11 @@ pub fn differing<T: Serialize>(old: &T, new: &T) -> BTreeSet<String> {
 }
 
 /// All leaves of a file, with the documentation's names: elements of a list of tables share names.
-fn flatten(prefix: &str, value: &toml::Value, leaves: &mut BTreeMap<String, Vec<String>>) {
+pub(crate) fn flatten(
+    prefix: &str,
+    value: &toml::Value,
+    leaves: &mut BTreeMap<String, Vec<String>>,
+) {
     match value {
         toml::Value::Table(table) => {
             for (name, value) in table {

@@ -12,6 +12,7 @@ mod forwards;
 mod lane;
 mod merge;
 mod metrics;
+mod names;
 mod new_peer;
 mod packet_mark;
 mod peers;
@@ -42,6 +43,7 @@ pub use lane::{
 };
 pub use merge::{Merged, merge};
 pub use metrics::MetricsFields;
+pub use names::field_names;
 pub use new_peer::{ChangeError, NewClient, add_client, change_server_file, next_peer, with_peer};
 pub use packet_mark::{PacketMark, PacketMarks};
 pub use peers::PeerFields;

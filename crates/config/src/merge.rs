@@ -15,8 +15,7 @@ use serde::Deserialize;
 use toml::{Table, Value};
 use zeroize::Zeroizing;
 
-use crate::client::{ClientFile, PolicyFields};
-use crate::lane::LaneFields;
+use crate::client::ClientFile;
 use crate::reader::check;
 use crate::{Fault, FileError, Validate, parse};
 
@@ -33,22 +32,6 @@ pub struct Merged {
     pub pinned: Vec<String>,
 }
 
-/// The types of a controller's fields.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "only whether it can be read counts")]
-struct Remote {
-    lanes: Option<Vec<LaneFields>>,
-    uplinks: Option<RemoteUplinks>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "only whether it can be read counts")]
-struct RemoteUplinks {
-    policies: Option<Vec<PolicyFields>>,
-}
-
 /// Merges `text`, the client's file at `path`, with the fields of `remote` that it lacks.
 ///
 /// # Errors
@@ -58,7 +41,7 @@ pub fn merge(path: &Path, text: &str, remote: Option<&str>) -> Result<Merged, Fi
     let Some(remote) = remote else { return Ok(Merged { file: local, pinned: Vec::new() }) };
     let (there, fields) = (Path::new(NAME), parse::<Table>(Path::new(NAME), remote)?);
     check_fields(&fields).map_err(|fault| fault.in_file(there, remote))?;
-    parse::<Remote>(there, remote)?;
+    parse::<ClientFile>(there, remote)?;
     let mut table: Table = parse(path, text)?;
     // The other reading holds the key and wipes it.
     if let Some(Value::String(key)) = table.remove("private_key") {

@@ -12,19 +12,20 @@
 mod client;
 mod requests;
 mod server;
+mod set_uplink;
 mod subscribers;
 
 pub use client::{RequestError, request, subscribe};
 pub use requests::{
     BeginSpeedtest, Drain, DrainAnswer, EncoderWord, ReloadAnswer, SetAnswer, SetQoe, SetStrategy,
-    SetUplink, Subscribe, Supersede, SupersedeAnswer, TellModem, TellPlayer, Topic,
-    begin_speedtest, drain, reload, set_strategy, set_uplink, speedtest_report, status, summary,
-    tell_modem,
+    Subscribe, Supersede, SupersedeAnswer, TellModem, TellPlayer, Topic, begin_speedtest, drain,
+    reload, set_strategy, set_uplink, speedtest_report, status, summary, tell_modem,
 };
 pub(crate) use server::RequestSender;
 #[cfg(test)]
 pub(crate) use server::testing;
 pub use server::{LocalRequest, LocalServer, RpcError};
+pub use set_uplink::SetUplink;
 pub(crate) use subscribers::{SEND_BUFFER, Subscribers};
 
 const LINE_MAX: usize = 1024 * 1024;

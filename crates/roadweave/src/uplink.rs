@@ -5,6 +5,10 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::ValueEnum;
 use roadweave_device::local::{SetUplink, set_uplink};
+use roadweave_proto::Policy;
+use roadweave_tunnel::Caps;
+use serde::{Deserialize as _, Serialize};
+use serde_json::json;
 
 use crate::set::tell_change;
 
@@ -37,30 +41,38 @@ enum Command {
     Set(SetArgs),
 }
 
-#[derive(Debug, clap::Args)]
-#[command(group = clap::ArgGroup::new("change").required(true).multiple(true)
-    .args(["priority", "weight", "rate_limit_kbps", "monthly_cap_mb", "daily_cap_mb"]))]
+#[derive(Debug, clap::Args, Serialize)]
 struct SetArgs {
     /// Its interface
+    #[serde(rename = "uplink")]
     name: String,
+    #[command(flatten)]
+    #[serde(flatten)]
+    change: Change,
+}
+
+#[derive(Debug, clap::Args, Serialize)]
+#[group(required = true, multiple = true)]
+struct Change {
     /// When it is used
     #[arg(long)]
     priority: Option<Priority>,
     /// Its share of the traffic among uplinks of equal priority
-    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=100))]
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=i64::from(Policy::WEIGHT_MAX)))]
     weight: Option<u8>,
     /// Kilobits per second that it carries each way at most; 0 for as many as it can
     #[arg(long, value_name = "KBPS")]
     rate_limit_kbps: Option<u64>,
     /// Megabytes of a month, both ways, beyond which it is a backup; 0 for no such cap
-    #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(..=CAP_MB_MAX))]
+    #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(..=Caps::MB_MAX))]
     monthly_cap_mb: Option<u64>,
     /// Megabytes of a day in UTC, both ways, beyond which it is a backup; 0 for no such cap
-    #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(..=CAP_MB_MAX))]
+    #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(..=Caps::MB_MAX))]
     daily_cap_mb: Option<u64>,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
 enum Priority {
     /// First of all
     Primary,
@@ -84,31 +96,11 @@ impl UplinkArgs {
                 (SetUplink { paused: Some(false), ..change(name) }, format!("{name} is used again"))
             }
             Command::Set(args) => {
-                let SetArgs { name, .. } = args;
+                let name = &args.name;
                 let done = format!("{name} is used otherwise, until the client is started anew");
-                let change = SetUplink {
-                    priority: args.priority.map(Into::into),
-                    weight: args.weight,
-                    rate_limit_kbps: args.rate_limit_kbps,
-                    monthly_cap_mb: args.monthly_cap_mb,
-                    daily_cap_mb: args.daily_cap_mb,
-                    ..change(name)
-                };
-                (change, done)
+                (SetUplink::deserialize(json!(args))?, done)
             }
         };
         tell_change(&done, set_uplink(&self.socket, &change))
     }
 }
-
-impl From<Priority> for roadweave_proto::Priority {
-    fn from(priority: Priority) -> Self {
-        match priority {
-            Priority::Primary => Self::Primary,
-            Priority::Secondary => Self::Secondary,
-            Priority::Backup => Self::Backup,
-        }
-    }
-}
-
-const CAP_MB_MAX: u64 = 1_000_000_000;

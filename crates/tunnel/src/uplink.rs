@@ -31,6 +31,11 @@ pub struct Caps {
     pub billing_day: u8,
 }
 
+impl Caps {
+    /// Greatest cap, megabytes (10^6).
+    pub const MB_MAX: u64 = 1_000_000_000;
+}
+
 impl Default for Caps {
     fn default() -> Self {
         Self { daily_bytes: None, monthly_bytes: None, billing_day: 1 }

@@ -8,6 +8,9 @@
 //!
 //! Only what is known to be harmless stays: comments, unknown fields and words as long as a key go.
 
+use std::collections::BTreeSet;
+
+use roadweave_config::{ClientFile, ServerFile, field_names};
 use roadweave_identity::PublicKey;
 use serde_json::Value as Json;
 use toml::{Table, Value};
@@ -26,29 +29,14 @@ const WORDS: &str = "\
 /// Further words, which are harmless in a field name.
 const WORDS_OF_LOGS: [&str; 10] =
     ["key=", "pass ", "pass:", "pass=", "pin ", "pin:", "pin=", "puk ", "puk=", "sig="];
-/// The fields of docs/configuration.md and their sections, except the private key.
-const FIELDS: &str = "\
-    accept addresses allow_destinations at_a_time before_join billing_day classes \
-    client_connections client_memory_mb clients_reach_clients congestion connections_max \
-    connects_per_second daily_cap_mb deadline_ms decode_ms deny_destinations destination \
-    destination_ports device dns dscp enabled exclude exclude_mark expire_after_ms expires \
-    first_kb fleet forward forwards from http_ports iccid idle_timeout_seconds include \
-    initial_rtt_ms inside insurance insurance_percent into_tunnel keep_alive_ms kill_switch \
-    lanes limits listen local masquerade match max_buffer_ms mb_max memory_mb metered \
-    metrics monthly_cap_mb mtu_bytes mtu_max_bytes name offline_max_seconds offload order \
-    ordering origins pacing paths_max patient packet_marks peers policies port portal_probe \
-    ports priority probe_interval_ms protocol protocols proxies public_key queue_max_bytes \
-    rank rate_limit_kbps rate_limit_mbps redundancy_percent routes rtp_frames rules \
-    seconds_max server shards site source source_ports speedtest state_directory strategy \
-    streams tcp technology tests_per_hour to to_anchor_ms to_port transport tun uplinks \
-    weight";
-
 /// Nothing of an invalid TOML file stays, because its secrets cannot be found.
 pub(super) fn config(text: &Result<String, String>) -> String {
     let read = text.as_ref().map_err(String::clone);
     match read.and_then(|text| text.parse::<Table>().map_err(|_| "it is no TOML".to_owned())) {
         Ok(table) => {
-            let (table, left_out) = fields(table);
+            let names = [field_names::<ClientFile>(), field_names::<ServerFile>()].concat();
+            let known = names.iter().flat_map(|name| name.split('.')).collect();
+            let (table, left_out) = fields(&known, table);
             match left_out {
                 0 => table.to_string(),
                 _ => format!("# {left_out} unknown fields are left out\n{table}"),
@@ -58,32 +46,32 @@ pub(super) fn config(text: &Result<String, String>) -> String {
     }
 }
 
-fn fields(table: Table) -> (Table, usize) {
-    let (mut known, mut left_out) = (Table::new(), 0);
+fn fields(known: &BTreeSet<&str>, table: Table) -> (Table, usize) {
+    let (mut clear, mut left_out) = (Table::new(), 0);
     for (name, value) in table {
         if name == "private_key" {
-            known.insert(name, Value::String(REMOVED.to_owned()));
-        } else if FIELDS.split(' ').any(|field| field == name) {
-            let (value, inner) = self::value(&name, value);
-            known.insert(name, value);
+            clear.insert(name, Value::String(REMOVED.to_owned()));
+        } else if known.contains(name.as_str()) {
+            let (value, inner) = self::value(known, &name, value);
+            clear.insert(name, value);
             left_out += inner;
         } else {
             left_out += 1;
         }
     }
-    (known, left_out)
+    (clear, left_out)
 }
 
-fn value(name: &str, value: Value) -> (Value, usize) {
+fn value(known: &BTreeSet<&str>, name: &str, value: Value) -> (Value, usize) {
     match value {
         Value::String(text) => (Value::String(named(name, &text)), 0),
         Value::Array(values) => {
-            let values = values.into_iter().map(|value| self::value(name, value));
+            let values = values.into_iter().map(|value| self::value(known, name, value));
             let (values, left_out): (Vec<_>, Vec<_>) = values.unzip();
             (Value::Array(values), left_out.into_iter().sum())
         }
         Value::Table(table) => {
-            let (table, left_out) = fields(table);
+            let (table, left_out) = fields(known, table);
             (Value::Table(table), left_out)
         }
         other => (other, 0),
@@ -210,12 +198,4 @@ fn keyless(piece: &str) -> String {
         rest = after;
     }
     clear
-}
-
-#[cfg(test)]
-pub(super) fn known() -> Vec<&'static str> {
-    let mut known: Vec<&str> = FIELDS.split(' ').collect();
-    known.push("private_key");
-    known.sort_unstable();
-    known
 }

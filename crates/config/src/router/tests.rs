@@ -1,5 +1,6 @@
 use super::*;
-use crate::tests::{check_broken, flatten, read, table_of};
+use crate::field_names;
+use crate::tests::{check_broken, check_documented, read};
 
 const LINK: &str =
     "[[links]]\nname = \"lte\"\nlisten = \"10.1.0.2:6081\"\npeer = \"10.1.0.1:6081\"\n";
@@ -70,23 +71,9 @@ fn links_that_cannot_work_are_refused_with_what_would_be_right() {
 fn the_documentation_names_every_field_with_its_default() {
     let text = include_str!("../../../../docs/router.md");
     let (fields, _) = text.split_once("## Status").expect("a section behind the fields");
-    let documented = table_of(fields);
-    let link = "number = 1\ninterface = \"eth1\"\n";
-    let learned = "[[links]]\nname = \"b\"\nlisten = \"10.1.0.2:6081\"\nnumber = 0\n\
-                   peer_within = [\"10.0.0.0/8\"]\n\
-                   [metrics]\nlisten = \"127.0.0.1:9474\"\n";
-    let file: RouterFile = read(&format!("{LINK}{link}{learned}")).expect("complete");
-    let table: toml::Table = toml::to_string(&file).expect("writable").parse().expect("readable");
-    let mut known = std::collections::BTreeMap::new();
-    flatten("", &toml::Value::Table(table), &mut known);
-    let names: Vec<&str> = known.keys().map(String::as_str).collect();
-    assert_eq!(documented.keys().copied().collect::<Vec<_>>(), names);
-    for (name, value) in &known {
-        let default = documented[name.as_str()];
-        if default.starts_with('`') {
-            assert_eq!(default.trim_matches('`'), value, "the default of {name}");
-        }
-    }
+    let file: RouterFile = read(LINK).expect("complete");
+    let values = toml::Value::try_from(&file).expect("writable");
+    check_documented(fields, field_names::<RouterFile>().into_iter().collect(), &[values]);
     let examples = text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
     let files: Vec<RouterFile> = examples.map(|text| read(text).expect("it works")).collect();
     assert_eq!(files.len(), 2);

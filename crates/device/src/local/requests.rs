@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use roadweave_proto::Priority;
 use roadweave_tunnel::{EncoderTarget, Qoe, SpeedtestReport, Strategy, StreamsConfig};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::client::{RequestError, malformed, request};
+use super::set_uplink::SetUplink;
 use crate::modem::ModemFacts;
 use crate::status::Status;
 
@@ -22,35 +22,6 @@ pub struct SetStrategy {
     pub lane: String,
     /// The strategy that the lane follows from its next packet on.
     pub strategy: Strategy,
-}
-
-/// The parameters of `set_uplink`. Fields that are absent stay unchanged.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SetUplink {
-    /// The uplink's interface.
-    pub uplink: String,
-    /// Whether the uplink is taken out of use.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub paused: Option<bool>,
-    /// Its priority.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub priority: Option<Priority>,
-    /// Its share of the traffic among uplinks of equal priority, 1 to 100.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub weight: Option<u8>,
-    /// Rate limit in each direction, kbit/s; 0: none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rate_limit_kbps: Option<u64>,
-    /// Monthly cap in megabytes, beyond which it is a backup; 0: none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub monthly_cap_mb: Option<u64>,
-    /// Daily cap (UTC) in megabytes; 0: none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub daily_cap_mb: Option<u64>,
-    /// Allows pausing the only uplink that is left.
-    #[serde(default)]
-    pub force: bool,
 }
 
 /// The parameters of `tell_modem`.

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use roadweave_proto::{Instant, PathStatus, Policy, Priority, Rate};
-use roadweave_tunnel::{Caps, Client, UplinkPolicy};
+use roadweave_proto::{Instant, PathStatus};
+use roadweave_tunnel::{Client, UplinkPolicy};
 use serde_json::{Value, json};
 
 use super::ClientRole;
@@ -14,56 +14,23 @@ use crate::driver::settings;
 use crate::local::{RpcError, SetAnswer, SetUplink};
 
 #[derive(Debug, Default)]
-pub(super) struct Overrides(BTreeMap<String, Override>);
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Override {
-    is_paused: bool,
-    priority: Option<Priority>,
-    weight: Option<u8>,
-    /// kbit/s; 0: no limit.
-    rate_limit_kbps: Option<u64>,
-    /// Megabytes; 0: no cap. Also for `daily_cap_mb`.
-    monthly_cap_mb: Option<u64>,
-    daily_cap_mb: Option<u64>,
-}
+pub(super) struct Overrides(BTreeMap<String, SetUplink>);
 
 impl Overrides {
     pub(super) fn is_paused(&self, uplink: &str) -> bool {
-        self.0.get(uplink).is_some_and(|it| it.is_paused)
+        self.0.get(uplink).is_some_and(|it| it.paused.is_some())
     }
 
     pub(super) fn paused(&self) -> Vec<String> {
-        let paused = self.0.iter().filter(|(_, it)| it.is_paused);
-        paused.map(|(name, _)| name.clone()).collect()
+        self.0.keys().filter(|name| self.is_paused(name)).cloned().collect()
     }
 
     pub(super) fn over(&self, uplink: &str, policy: UplinkPolicy) -> UplinkPolicy {
-        let Some(said) = self.0.get(uplink) else { return policy };
-        let UplinkPolicy { policy, caps } = policy;
-        let priority = said.priority.unwrap_or(policy.priority);
-        let weight = said.weight.unwrap_or(policy.weight);
-        let rate_max = match said.rate_limit_kbps {
-            None => policy.rate_max,
-            Some(0) => None,
-            Some(kilobits) => Some(Rate::from_kbps(kilobits)),
-        };
-        let cap = |said: Option<u64>, before| match said {
-            None => before,
-            Some(0) => None,
-            Some(megabytes) => Some(megabytes.saturating_mul(1_000_000)),
-        };
-        let caps = Caps {
-            daily_bytes: cap(said.daily_cap_mb, caps.daily_bytes),
-            monthly_bytes: cap(said.monthly_cap_mb, caps.monthly_bytes),
-            ..caps
-        };
-        UplinkPolicy { policy: Policy { priority, weight, rate_max, ..policy }, caps }
+        self.0.get(uplink).map_or(policy, |it| it.over(policy))
     }
 
     pub(super) fn have_caps(&self) -> bool {
-        let caps = self.0.values().flat_map(|it| [it.monthly_cap_mb, it.daily_cap_mb]);
-        caps.flatten().any(|megabytes| megabytes > 0)
+        self.0.values().any(SetUplink::has_caps)
     }
 
     fn set(&mut self, change: &SetUplink) -> Result<(), RpcError> {
@@ -71,14 +38,8 @@ impl Overrides {
             let message = format!("of {NAMES_MAX} uplinks something was said already");
             return Err(RpcError::invalid_params(message));
         }
-        let it = self.0.entry(change.uplink.clone()).or_default();
-        it.is_paused = change.paused.unwrap_or(it.is_paused);
-        it.priority = change.priority.or(it.priority);
-        it.weight = change.weight.or(it.weight);
-        it.rate_limit_kbps = change.rate_limit_kbps.or(it.rate_limit_kbps);
-        it.monthly_cap_mb = change.monthly_cap_mb.or(it.monthly_cap_mb);
-        it.daily_cap_mb = change.daily_cap_mb.or(it.daily_cap_mb);
-        self.0.retain(|_, it| *it != Override::default());
+        self.0.entry(change.uplink.clone()).or_default().add(change);
+        self.0.retain(|_, it| *it != SetUplink::default());
         Ok(())
     }
 }
@@ -95,16 +56,8 @@ impl ClientRole {
         if let Err(error) = self.options.file.selector().check_name(&change.uplink) {
             return refuse(error.to_string());
         }
-        if change.weight.is_some_and(|weight| !(1..=Policy::WEIGHT_MAX).contains(&weight)) {
-            return refuse(format!("a weight is 1 to {}", Policy::WEIGHT_MAX));
-        }
-        let (least, most) = (Policy::RATE_KBPS_MIN, Policy::RATE_KBPS_MAX);
-        if change.rate_limit_kbps.is_some_and(|rate| rate != 0 && !(least..=most).contains(&rate)) {
-            return refuse(format!("a rate limit is {least} to {most} kbit/s, or 0 for none"));
-        }
-        let mut caps = [change.monthly_cap_mb, change.daily_cap_mb].into_iter().flatten();
-        if caps.any(|megabytes| megabytes > CAP_MB_MAX) {
-            return refuse(format!("a cap is {CAP_MB_MAX} MB at most"));
+        if let Err(why) = change.check() {
+            return refuse(why);
         }
         let uplinks: Vec<Uplink> = self.monitor.uplinks().cloned().collect();
         let uplink = uplinks.iter().find(|uplink| uplink.name == change.uplink);
@@ -117,16 +70,7 @@ impl ClientRole {
         }
         self.overrides.set(&change)?;
         let name = &change.uplink;
-        tracing::info!(
-            uplink = name,
-            paused = change.paused,
-            priority = change.priority.map(tracing::field::debug),
-            weight = change.weight,
-            rate_limit_kbps = change.rate_limit_kbps,
-            monthly_cap_mb = change.monthly_cap_mb,
-            daily_cap_mb = change.daily_cap_mb,
-            "an uplink is used otherwise"
-        );
+        change.log();
         if self.overrides.have_caps() {
             self.tell_time_of_day(&mut driver.node, now);
         }
@@ -162,12 +106,14 @@ fn is_last(driver: &Driver<Client>, uplinks: &[Uplink], uplink: Option<&Uplink>)
     carrying.contains(&uplink.name) && carrying.iter().all(|name| *name == uplink.name)
 }
 
-const CAP_MB_MAX: u64 = 1_000_000_000;
 /// Bounds the map: callers may name uplinks that do not exist.
 const NAMES_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests {
+    use roadweave_proto::{Policy, Priority, Rate};
+    use roadweave_tunnel::Caps;
+
     use super::*;
 
     fn change(uplink: &str) -> SetUplink {
