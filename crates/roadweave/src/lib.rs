@@ -10,8 +10,6 @@
 mod drain;
 mod encoder_feedback;
 mod external;
-#[cfg(feature = "server")]
-mod fleet;
 #[cfg(test)]
 #[path = "../../../scripts/golden.rs"]
 mod golden;
@@ -22,11 +20,9 @@ mod release;
 mod reload;
 mod run;
 #[cfg(feature = "server")]
-mod server;
+mod serving;
 mod set;
 mod show;
-#[cfg(feature = "server")]
-mod source;
 mod speedtest;
 mod uplink;
 
@@ -34,8 +30,13 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser};
+use roadweave_config::ClientFile;
+#[cfg(feature = "server")]
+use roadweave_config::{AnchorFile, ProxyFile, ServerFile};
 use roadweave_terminal::command_line::{LogOption, finish, refuse};
 use roadweave_terminal::{ADMIN, MANUAL, TOOLS, exit, logging};
+
+use crate::member::MemberArgs;
 
 /// Fuses several unreliable uplinks of a vehicle into one dependable, low-latency tunnel.
 #[derive(Debug, Parser)]
@@ -53,14 +54,20 @@ enum Command {
     Join(join::JoinArgs),
     Keygen(init::KeygenArgs),
     Pubkey(init::PubkeyArgs),
-    Client(run::ClientArgs),
+    /// Runs the client, in the vehicle.
+    Client(MemberArgs<ClientFile>),
+    /// Runs the server.
     #[cfg(feature = "server")]
-    Server(server::ServerArgs),
+    Server(MemberArgs<ServerFile>),
     Router(run::RouterArgs),
+    /// Runs a proxy: ends multipath, and passes inner packets on to the anchors of their tenants.
+    /// It needs no rights over its machine's network.
     #[cfg(feature = "server")]
-    Proxy(fleet::ProxyArgs),
+    Proxy(MemberArgs<ProxyFile>),
+    /// Runs an anchor: holds the inner addresses of a tenant's clients, whichever proxies they are
+    /// at.
     #[cfg(feature = "server")]
-    Anchor(fleet::AnchorArgs),
+    Anchor(MemberArgs<AnchorFile>),
     #[cfg(feature = "server")]
     Drain(drain::DrainArgs),
     Release(release::ReleaseArgs),

@@ -1,110 +1,218 @@
-//! Settings of a member of a fleet: its own file, and below that its fleet.
+//! The programs of members of a fleet: a client here, others in `serving`. Settings are those of
+//! the program's own file, and below that its fleet's.
 
+use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
-use roadweave_config::{ClientFile, FileError, Merged, PrivateKey};
+use roadweave_config::{ClientFile, FileError, Merged, PrivateKey, Validate};
 use roadweave_device::fleet::Membership;
+use roadweave_device::{MemberOptions, Reread, run_client};
+use roadweave_fleet::Role;
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_terminal::exit::BadInput;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
-/// The default path of a client's file. After a join the file may be missing.
-pub const CLIENT_FILE: &str = "/etc/roadweave/client.toml";
+use crate::run::{ignored, in_order, warnings};
+
+// Without a comment of its own: each command has one.
+#[derive(Debug, clap::Args)]
+pub struct MemberArgs<F: MemberFile> {
+    /// The configuration file; after `roadweave join` none has to be there
+    #[arg(long, value_name = "FILE", default_value = F::USUAL)]
+    config: PathBuf,
+    /// Only check the file
+    #[arg(long)]
+    check: bool,
+    /// Use this instead of state_directory in the file
+    #[arg(long, value_name = "FOLDER")]
+    state_directory: Option<PathBuf>,
+    #[arg(skip)]
+    file: PhantomData<F>,
+}
+
+/// The file of a role that may be a member of a fleet.
+pub trait MemberFile: Validate + DeserializeOwned + Serialize + Clone + Send + 'static {
+    /// The path of the file, which may be missing after a join.
+    const USUAL: &str;
+    const ROLE: Role;
+
+    /// The state directory and the private key of the member.
+    fn member(&mut self) -> (&mut PathBuf, &mut PrivateKey);
+
+    /// A field that is missing, though no fleet sets it: its name, and what to write.
+    fn lack(&self) -> Option<(&'static str, &'static str)>;
+
+    /// Runs the role until it is stopped.
+    fn run(source: Source, options: MemberOptions<Self>) -> Result<()>;
+}
+
+impl<F: MemberFile> MemberArgs<F> {
+    /// # Errors
+    /// When the file is broken, or the system does not let the program run.
+    pub fn run(&self) -> Result<()> {
+        let state_directory = self.state_directory.clone();
+        let source = Source { path: self.config.clone(), state_directory };
+        let mut file: F = source.read_as().map_err(BadInput::new)?;
+        let lack = file.lack();
+        let (directory, key) = file.member();
+        if key.is_empty() && !Membership::is_there(directory) {
+            return Err(source.without_key());
+        }
+        if let Some((_, lack)) = lack
+            && !Membership::is_there(directory)
+        {
+            return Err(source.without(lack));
+        }
+        if self.check {
+            return in_order(&source.path, &file);
+        }
+        warn_of(&file);
+        let (directory, key) = file.member();
+        let membership = Membership::open(directory, F::ROLE)?;
+        let identity = source.identity(key.take(), membership.as_ref())?;
+        let files = source.path.exists().then(|| source.path.clone()).into_iter().collect();
+        let (key, is_member) = (identity.public_key(), membership.is_some());
+        let reload = Box::new(source.clone().reload(file.clone(), key, is_member));
+        F::run(source, MemberOptions { file, identity, reload, files, membership })
+    }
+}
+
+impl MemberFile for ClientFile {
+    const USUAL: &str = "/etc/roadweave/client.toml";
+    const ROLE: Role = Role::Box;
+
+    fn member(&mut self) -> (&mut PathBuf, &mut PrivateKey) {
+        (&mut self.state_directory, &mut self.private_key)
+    }
+
+    fn lack(&self) -> Option<(&'static str, &'static str)> {
+        let write = "server is missing; write [server] with addresses and public_key (`roadweave \
+                     init` does)";
+        self.server.is_none().then_some(("server", write))
+    }
+
+    fn run(source: Source, mut options: MemberOptions<Self>) -> Result<()> {
+        if let (Some((_, lack)), None) = (options.file.lack(), &options.membership) {
+            return Err(source.without(lack));
+        }
+        let in_force = Arc::new(Mutex::new(None));
+        if let Some(membership) = &mut options.membership {
+            options.file = begin(&source, membership, &in_force, options.file)?;
+        }
+        let (started, key) = (options.file.clone(), options.identity.public_key());
+        options.reload = Box::new(reload_client(source.clone(), started, key, in_force.clone()));
+        Ok(run_client(options, Box::new(merge_client(source, in_force)))?)
+    }
+}
 
 /// The configuration of the controller in force, for the next reading of the file.
-pub type InForce = Arc<Mutex<Option<String>>>;
+type InForce = Arc<Mutex<Option<String>>>;
 
 /// The file of a member, and the state directory that is to count instead of the one in it.
 #[derive(Clone, Debug)]
 pub struct Source {
     pub path: PathBuf,
-    pub state_directory: Option<PathBuf>,
+    state_directory: Option<PathBuf>,
 }
 
 impl Source {
-    pub fn new(path: &Path, state_directory: Option<&Path>) -> Self {
-        let state_directory = state_directory.map(Path::to_owned);
-        Self { path: path.to_owned(), state_directory }
+    fn read_as<F: MemberFile>(&self) -> Result<F, FileError> {
+        let mut file: F = match roadweave_config::load(&self.path) {
+            Err(error) if self.may_be_missing::<F>(&error) => {
+                roadweave_config::parse(&self.path, "")?
+            }
+            result => result?,
+        };
+        self.set_directory(&mut file);
+        Ok(file)
     }
 
     /// The file of a client, with the fields of `remote` that it lacks.
-    pub fn read(&self, remote: Option<&str>) -> Result<Merged, FileError> {
+    fn merged(&self, remote: Option<&str>) -> Result<Merged, FileError> {
         let text = roadweave_config::read_text(&self.path, true);
         let merge = |text: &str| roadweave_config::merge(&self.path, text, remote);
         let mut merged = match text {
             Ok(text) => merge(&text)?,
-            Err(error) if may_be_missing(&error, &self.path, CLIENT_FILE) => merge("")?,
+            Err(error) if self.may_be_missing::<ClientFile>(&error) => merge("")?,
             Err(error) => return Err(error),
         };
-        if let Some(directory) = &self.state_directory {
-            merged.file.state_directory.clone_from(directory);
-        }
+        self.set_directory(&mut merged.file);
         Ok(merged)
     }
 
-    /// Reads the file again, if it exists.
-    pub fn files(&self) -> Vec<PathBuf> {
-        self.path.exists().then(|| self.path.clone()).into_iter().collect()
+    fn set_directory(&self, file: &mut impl MemberFile) {
+        if let Some(directory) = &self.state_directory {
+            file.member().0.clone_from(directory);
+        }
     }
 
-    pub fn without_server(&self) -> BadInput {
-        BadInput::new(format!(
-            "{}: server is missing; write [server] with addresses and public_key (`roadweave init` \
-             does), or join a fleet with `roadweave join`",
-            self.path.display()
-        ))
+    /// The file at the default path may be missing.
+    fn may_be_missing<F: MemberFile>(&self, error: &FileError) -> bool {
+        let is_missing = matches!(error, FileError::Read { source, .. }
+            if source.kind() == std::io::ErrorKind::NotFound);
+        is_missing && self.path == Path::new(F::USUAL)
+    }
+
+    /// Reads the file again, at each call, for a member of this key that has `started`.
+    fn reload<F: MemberFile>(
+        self,
+        started: F,
+        key: PublicKey,
+        is_member: bool,
+    ) -> impl FnMut() -> Result<Reread<F>, String> + Send {
+        move || {
+            let mut file: F = self.read_as().map_err(|error| error.to_string())?;
+            warn_of(&file);
+            let other_key = is_other_key(file.member().1.take(), key)?;
+            match file.lack() {
+                Some((field, lack)) if !is_member && F::RELOADED.contains(&field) => {
+                    Err(lack.to_owned())
+                }
+                _ => Ok(Reread { ignored: ignored(&started, &file, other_key), read: file }),
+            }
+        }
+    }
+
+    /// The identity of this program, by the key of its file or from the join.
+    fn identity(&self, key: PrivateKey, membership: Option<&Membership>) -> Result<Arc<Identity>> {
+        let of_fleet = membership.map(Membership::identity);
+        if key.is_empty() {
+            return of_fleet.ok_or_else(|| self.without_key());
+        }
+        let of_file = key.identity().map_err(BadInput::new)?;
+        match of_fleet {
+            Some(joined) if joined.public_key() != of_file.public_key() => {
+                Err(BadInput::new(format!(
+                    "private_key is another than the one that has joined the fleet, {}: remove \
+                     private_key from the file, or use another state_directory",
+                    joined.public_key()
+                ))
+                .into())
+            }
+            _ => Ok(Arc::new(of_file)),
+        }
+    }
+
+    fn without_key(&self) -> anyhow::Error {
+        self.without("private_key is missing; write one (`roadweave keygen` makes it)")
+    }
+
+    /// The error of a file that lacks `what`.
+    pub fn without(&self, what: &str) -> anyhow::Error {
+        let path = self.path.display();
+        BadInput::new(format!("{path}: {what}, or join a fleet with `roadweave join`")).into()
     }
 }
 
-/// A default path may be missing.
-pub fn may_be_missing(error: &FileError, path: &Path, usual: &str) -> bool {
-    let is_missing = matches!(error, FileError::Read { source, .. }
-        if source.kind() == std::io::ErrorKind::NotFound);
-    is_missing && path == Path::new(usual)
-}
-
-/// Checks that there is a key: this one of the file at `path`, or one from a join.
-pub fn check(path: &Path, key: &PrivateKey, directory: &Path) -> Result<()> {
-    match key.is_empty() && !Membership::is_there(directory) {
-        true => Err(without_key(path)),
-        false => Ok(()),
-    }
-}
-
-fn without_key(path: &Path) -> anyhow::Error {
-    BadInput::new(format!(
-        "{}: private_key is missing; write one (`roadweave keygen` makes it), or join a fleet with \
-         `roadweave join`",
-        path.display()
-    ))
-    .into()
-}
-
-/// The identity of this program, from its file at `path` or from the join.
-pub fn identity(
-    path: &Path,
-    key: PrivateKey,
-    membership: Option<&Membership>,
-) -> Result<Arc<Identity>> {
-    let of_fleet = membership.map(Membership::identity);
-    if key.is_empty() {
-        return of_fleet.ok_or_else(|| without_key(path));
-    }
-    let of_file = key.identity().map_err(BadInput::new)?;
-    match of_fleet {
-        Some(joined) if joined.public_key() != of_file.public_key() => Err(BadInput::new(format!(
-            "private_key is another than the one that has joined the fleet, {}: remove \
-                 private_key from the file, or use another state_directory",
-            joined.public_key()
-        ))
-        .into()),
-        _ => Ok(Arc::new(of_file)),
-    }
+fn warn_of(file: &impl Validate) {
+    warnings(file).into_iter().for_each(|warning| tracing::warn!("{warning}"));
 }
 
 /// Whether a file that was read again has a key that differs from `key`.
-pub fn is_other_key(read: PrivateKey, key: PublicKey) -> Result<bool, String> {
+fn is_other_key(read: PrivateKey, key: PublicKey) -> Result<bool, String> {
     match read.is_empty() {
         true => Ok(false),
         false => Ok(read.identity()?.public_key() != key),
@@ -113,14 +221,14 @@ pub fn is_other_key(read: PrivateKey, key: PublicKey) -> Result<bool, String> {
 
 /// The settings at the start of a client: its file, and below it the configuration of its fleet.
 /// One that cannot be used is refused, and the former one is tried.
-pub fn begin(
+fn begin(
     source: &Source,
     membership: &mut Membership,
     in_force: &InForce,
     file: ClientFile,
 ) -> Result<ClientFile> {
     while let (Some(version), Some(text)) = membership.configuration() {
-        match source.read(Some(&text)) {
+        match source.merged(Some(&text)) {
             Ok(Merged { file: mut merged, .. }) => {
                 // The caller has taken the same key before.
                 drop(merged.private_key.take());
@@ -137,17 +245,33 @@ pub fn begin(
 }
 
 /// Reads the client's file and the configuration of its fleet again, at each call.
-pub fn merge_client(
+fn merge_client(
     source: Source,
     in_force: InForce,
 ) -> impl FnMut(Option<&str>) -> Result<(ClientFile, Vec<String>), String> + Send {
     move |remote| {
-        let merged = source.read(remote).map_err(|error| error.to_string())?;
+        let merged = source.merged(remote).map_err(|error| error.to_string())?;
         let Merged { mut file, mut pinned } = merged;
         drop(file.private_key.take());
         pinned.extend(file.server.is_some().then(|| "server".to_owned()));
         let remote = remote.map(str::to_owned);
         *in_force.lock().unwrap_or_else(PoisonError::into_inner) = remote;
         Ok((file, pinned))
+    }
+}
+
+/// Reads a client's file again. `started` is the file of the start.
+fn reload_client(
+    source: Source,
+    started: ClientFile,
+    key: PublicKey,
+    in_force: InForce,
+) -> impl FnMut() -> Result<Reread<ClientFile>, String> + Send {
+    move || {
+        let remote = in_force.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut file = source.merged(remote.as_deref()).map_err(|error| error.to_string())?.file;
+        let other_key = is_other_key(file.private_key.take(), key)?;
+        let ignored = ignored(&started, &file, other_key);
+        Ok(Reread { read: file, ignored })
     }
 }

@@ -1,33 +1,13 @@
-//! `roadweave client` and `roadweave router`.
+//! `roadweave router`, and what all roles do with their files.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
-use roadweave_config::{ClientFile, RouterFile, Validate};
-use roadweave_device::fleet::Membership;
-use roadweave_device::{MemberOptions, Reread, run_client, run_router};
-use roadweave_fleet::Role;
-use roadweave_identity::PublicKey;
+use roadweave_config::{RouterFile, Validate};
+use roadweave_device::run_router;
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
-
-use crate::member::{self, CLIENT_FILE, InForce, Source};
-
-/// Runs the client, in the vehicle.
-#[derive(Debug, clap::Args)]
-pub struct ClientArgs {
-    /// The configuration file; after `roadweave join` none has to be there
-    #[arg(long, value_name = "FILE", default_value = CLIENT_FILE)]
-    config: PathBuf,
-    /// Only check the file
-    #[arg(long)]
-    check: bool,
-    /// Use this instead of state_directory in the file
-    #[arg(long, value_name = "FOLDER")]
-    state_directory: Option<PathBuf>,
-}
 
 /// Runs a redundant router: every packet on every link, not encrypted, the same on both sides.
 #[derive(Debug, clap::Args)]
@@ -38,58 +18,6 @@ pub struct RouterArgs {
     /// Only check the file
     #[arg(long)]
     check: bool,
-}
-
-impl ClientArgs {
-    /// # Errors
-    /// When the file is broken, or the system does not let the client run.
-    pub fn run(&self) -> Result<()> {
-        let source = Source::new(&self.config, self.state_directory.as_deref());
-        let mut file = source.read(None).map_err(BadInput::new)?.file;
-        member::check(&source.path, &file.private_key, &file.state_directory)?;
-        if file.server.is_none() && !Membership::is_there(&file.state_directory) {
-            return Err(source.without_server().into());
-        }
-        if self.check {
-            return in_order(&source.path, &file);
-        }
-        warnings(&file).iter().for_each(|warning| tracing::warn!("{warning}"));
-        let mut membership = Membership::open(&file.state_directory, Role::Box)?;
-        let identity =
-            member::identity(&source.path, file.private_key.take(), membership.as_ref())?;
-        if file.server.is_none() && membership.is_none() {
-            return Err(source.without_server().into());
-        }
-        let in_force = Arc::new(Mutex::new(None));
-        if let Some(membership) = &mut membership {
-            file = member::begin(&source, membership, &in_force, file)?;
-        }
-        let reload = Box::new(reload_client(
-            source.clone(),
-            file.clone(),
-            identity.public_key(),
-            in_force.clone(),
-        ));
-        let files = source.files();
-        let merge = Box::new(member::merge_client(source, in_force));
-        Ok(run_client(MemberOptions { file, identity, reload, files, membership }, merge)?)
-    }
-}
-
-/// Reads a client's file again. `started` is the file of the start.
-fn reload_client(
-    source: Source,
-    started: ClientFile,
-    key: PublicKey,
-    in_force: InForce,
-) -> impl FnMut() -> Result<Reread<ClientFile>, String> + Send {
-    move || {
-        let remote = in_force.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let mut file = source.read(remote.as_deref()).map_err(|error| error.to_string())?.file;
-        let other_key = member::is_other_key(file.private_key.take(), key)?;
-        let ignored = ignored(&started, &file, other_key);
-        Ok(Reread { read: file, ignored })
-    }
 }
 
 /// The changed fields that need a restart. Neither file has its private key, which is kept nowhere
