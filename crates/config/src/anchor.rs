@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use ipnet::IpNet;
 use roadweave_identity::PublicKey;
-use roadweave_proto::Rate;
 use roadweave_tunnel::Peer;
 use serde::{Deserialize, Serialize};
 
@@ -14,13 +13,15 @@ use crate::fleet::FleetFields;
 use crate::metrics::MetricsFields;
 use crate::packet_mark::PacketMarks;
 use crate::peers::{PeerFields, PeersCheck, expired_peers};
-use crate::proxy::{rate, validate_tenant_name};
+use crate::proxy::validate_tenant_name;
 use crate::secret::PrivateKey;
 use crate::server::{default_addresses, default_masquerade};
 use crate::streams::AnchorStreams;
 use crate::transport::TransportFields;
 use crate::tun::TunFields;
-use crate::values::{Within, listen, networks, state_directory, validate_networks};
+use crate::values::{
+    ClientConnections, RateMbps, listen, networks, state_directory, validate_networks,
+};
 use crate::{Fault, Validate};
 
 /// The configuration file of an anchor, which holds one tenant's inner addresses.
@@ -53,7 +54,7 @@ pub struct AnchorFile {
     pub allow_destinations: Vec<AllowedDestination>,
     /// The maximum connections of a client through this machine.
     #[serde(default)]
-    pub client_connections: Within<64, 1_000_000, 16_384>,
+    pub client_connections: ClientConnections,
     /// The bits of packet and connection marks that may be used.
     #[serde(default)]
     pub packet_marks: PacketMarks,
@@ -64,9 +65,9 @@ pub struct AnchorFile {
     #[serde(default = "state_directory")]
     pub state_directory: PathBuf,
     /// The rate of a proxy's leg, if it is known to be narrow.
-    pub leg_rate_mbps: Option<Within<1, 1_000_000>>,
+    pub leg_rate_mbps: Option<RateMbps>,
     /// The maximum rate of all clients together, for each direction, Mbit/s.
-    pub rate_limit_mbps: Option<Within<1, 1_000_000>>,
+    pub rate_limit_mbps: Option<RateMbps>,
     /// Metrics over HTTP.
     pub metrics: Option<MetricsFields>,
     /// The transport.
@@ -113,16 +114,6 @@ impl AnchorFile {
         let proxy =
             |proxy: &ProxyFields| (proxy.public_key, Peer::new(proxy.name.clone(), Vec::new()));
         self.proxies.iter().map(proxy).collect()
-    }
-
-    /// The rate of a leg.
-    pub fn leg_rate(&self) -> Option<Rate> {
-        rate(self.leg_rate_mbps)
-    }
-
-    /// The maximum rate of all clients together, for each direction.
-    pub fn rate_limit(&self) -> Option<Rate> {
-        rate(self.rate_limit_mbps)
     }
 }
 

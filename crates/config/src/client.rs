@@ -13,7 +13,7 @@ use roadweave_tunnel::{BILLING_DAY_MAX, Caps, UplinkPolicy};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::lane::{LaneFields, LaneNames, lane_configs, validate_deadlines, validate_lanes};
+use crate::lane::{LaneFields, LaneNames, validate_deadlines, validate_lanes};
 use crate::metrics::LocalMetricsFields;
 use crate::packet_mark::{PacketMark, PacketMarks};
 use crate::secret::PrivateKey;
@@ -21,8 +21,8 @@ use crate::streams::ClientStreams;
 use crate::transport::TransportFields;
 use crate::tun::TunFields;
 use crate::values::{
-    Within, addresses, host_port, known_networks, networks, state_directory, validate_networks,
-    validate_pattern,
+    ClientMemoryMb, Within, addresses, host_port, known_networks, networks, state_directory,
+    validate_networks, validate_pattern,
 };
 use crate::{Fault, Validate};
 
@@ -79,7 +79,7 @@ pub struct ClientFile {
 #[serde(deny_unknown_fields, default)]
 pub struct ClientLimits {
     /// Maximum memory of the session for queues and repairs, MiB.
-    pub client_memory_mb: Within<4, 16_384, 64>,
+    pub client_memory_mb: ClientMemoryMb,
 }
 
 /// The server that a client connects to.
@@ -382,11 +382,6 @@ impl ClientFile {
     /// All servers, the first choice first; empty if the fleet names them.
     pub fn servers(&self) -> impl Iterator<Item = &ServerFields> {
         self.server.iter().chain(&self.proxies)
-    }
-
-    /// The lanes of the uplink direction.
-    pub fn lane_configs(&self) -> Vec<roadweave_tunnel::LaneConfig> {
-        lane_configs(&self.lanes)
     }
 
     /// Which interfaces are uplinks.

@@ -10,9 +10,8 @@ use serde::{Deserialize, Serialize};
 use toml::value::Datetime;
 
 use crate::Fault;
-use crate::proxy::rate;
 use crate::secret::PrivateKey;
-use crate::values::{Within, networks, validate_networks};
+use crate::values::{RateMbps, networks, validate_networks};
 
 /// A client that may connect.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -33,7 +32,7 @@ pub struct PeerFields {
     pub expires: Option<Datetime>,
     /// Its maximum rate for each direction, Mbit/s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rate_limit_mbps: Option<Within<1, 1_000_000>>,
+    pub rate_limit_mbps: Option<RateMbps>,
 }
 
 impl PeerFields {
@@ -41,10 +40,15 @@ impl PeerFields {
         Peer {
             tenant: self.tenant.clone().unwrap_or_default(),
             expires_unix: self.expires.as_ref().and_then(|moment| unix_seconds(moment).ok()),
-            rate_limit: rate(self.rate_limit_mbps),
+            rate_limit: self.rate_limit_mbps.map(RateMbps::rate),
             ..Peer::new(self.name.clone(), self.addresses.clone())
         }
     }
+}
+
+/// The clients of a file.
+pub fn peers(peers: &[PeerFields]) -> Vec<(PublicKey, Peer)> {
+    peers.iter().map(|peer| (peer.public_key, peer.to_peer())).collect()
 }
 
 fn unix_seconds(moment: &Datetime) -> Result<u64, String> {

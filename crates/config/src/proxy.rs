@@ -4,14 +4,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use roadweave_identity::PublicKey;
-use roadweave_proto::{Rate, ServerName};
-use roadweave_tunnel::{Peer, ProxyConfig, ProxyTenant, TENANTS_MAX};
+use roadweave_proto::ServerName;
+use roadweave_tunnel::{ProxyConfig, ProxyTenant, TENANTS_MAX};
 use serde::{Deserialize, Serialize};
 
 use crate::fleet::ProxyFleetFields;
 use crate::lane::{
-    LaneFields, LaneNames, lane_configs, validate_deadlines, validate_lanes,
-    validate_without_uplinks,
+    LaneFields, LaneNames, validate_deadlines, validate_lanes, validate_without_uplinks,
 };
 use crate::metrics::MetricsFields;
 use crate::peers::{PeerFields, PeersCheck, expired_peers};
@@ -21,7 +20,7 @@ use crate::speedtest::SpeedtestFields;
 use crate::streams::ProxyStreams;
 use crate::transport::TransportFields;
 use crate::tun::TunName;
-use crate::values::{Within, addresses, listen, state_directory};
+use crate::values::{MtuBytes, RateMbps, addresses, listen, state_directory};
 use crate::{Fault, Validate};
 
 /// The proxy's configuration file.
@@ -39,9 +38,9 @@ pub struct ProxyFile {
     pub private_key: PrivateKey,
     /// The largest inner packet, bytes.
     #[serde(default)]
-    pub mtu_bytes: Within<1280, 9000, 1360>,
+    pub mtu_bytes: MtuBytes<1360>,
     /// The rate of a leg to an anchor, if it is known to be narrow.
-    pub leg_rate_mbps: Option<Within<1, 1_000_000>>,
+    pub leg_rate_mbps: Option<RateMbps>,
     /// The folder for what strategies have learned.
     #[serde(default = "state_directory")]
     pub state_directory: PathBuf,
@@ -84,7 +83,7 @@ pub struct ProxyTenantFields {
     #[serde(default, deserialize_with = "addresses")]
     pub gateways: Vec<IpAddr>,
     /// The maximum rate of all its clients together, for each direction, Mbit/s.
-    pub rate_limit_mbps: Option<Within<1, 1_000_000>>,
+    pub rate_limit_mbps: Option<RateMbps>,
 }
 
 /// An anchor, as a proxy knows it.
@@ -101,24 +100,10 @@ fn default_instance() -> TunName {
     TunName::try_from("proxy".to_owned()).expect("a name")
 }
 
-pub(crate) fn rate(mbps: Option<Within<1, 1_000_000>>) -> Option<Rate> {
-    mbps.map(|mbps| Rate::from_kbps(mbps.get().unsigned_abs() * 1_000))
-}
-
 impl ProxyFile {
-    /// The lanes of the downlink direction.
-    pub fn lane_configs(&self) -> Vec<roadweave_tunnel::LaneConfig> {
-        lane_configs(&self.lanes)
-    }
-
     /// How streams are relayed, if they are.
     pub fn streams_config(&self) -> Option<roadweave_tunnel::StreamsConfig> {
         ProxyStreams::to_config(self.streams.as_ref(), &self.lanes)
-    }
-
-    /// The clients.
-    pub fn peers(&self) -> Vec<(PublicKey, Peer)> {
-        self.peers.iter().map(|peer| (peer.public_key, peer.to_peer())).collect()
     }
 
     /// The tenants and their anchors.
@@ -128,10 +113,10 @@ impl ProxyFile {
             anchor: tenant.anchor.public_key,
             addresses: Vec::new(),
             gateways: tenant.gateways.clone(),
-            rate_limit: rate(tenant.rate_limit_mbps),
+            rate_limit: tenant.rate_limit_mbps.map(RateMbps::rate),
         };
         let tenants = self.tenants.iter().map(tenant).collect();
-        ProxyConfig { tenants, leg_rate: rate(self.leg_rate_mbps) }
+        ProxyConfig { tenants, leg_rate: self.leg_rate_mbps.map(RateMbps::rate) }
     }
 
     /// The anchors' addresses, in the order of the tenants.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::metrics::LocalMetricsFields;
 use crate::tun::TunFields;
-use crate::values::{Within, listen, networks, parsed, validate_networks};
+use crate::values::{MtuBytes, Within, listen, networks, parsed, validate_networks};
 use crate::{Fault, Validate};
 
 /// The configuration file of a redundant router.
@@ -41,7 +41,7 @@ pub struct RouterFile {
     /// The TUN device. Segments of 1,340 bytes over IPv6, as in the paper (section IV-A), have
     /// inner packets of 1,400 bytes and outer ones of 1,468.
     #[serde(default)]
-    pub tun: TunFields<Within<1280, 9000, 1400>>,
+    pub tun: TunFields<MtuBytes<1400>>,
     /// Metrics over HTTP, at a loopback address.
     pub metrics: Option<LocalMetricsFields>,
     /// The tunnel links.

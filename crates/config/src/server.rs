@@ -4,16 +4,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use ipnet::IpNet;
-use roadweave_identity::PublicKey;
-use roadweave_tunnel::Peer;
 use serde::{Deserialize, Serialize};
 
 use crate::destinations::{AllowedDestination, default_denied};
 use crate::fleet::FleetFields;
 use crate::forwards::{ForwardFields, OwnPorts, validate_forwards};
 use crate::lane::{
-    LaneFields, LaneNames, lane_configs, validate_deadlines, validate_lanes,
-    validate_without_uplinks,
+    LaneFields, LaneNames, validate_deadlines, validate_lanes, validate_without_uplinks,
 };
 use crate::metrics::MetricsFields;
 use crate::packet_mark::PacketMarks;
@@ -23,7 +20,10 @@ use crate::speedtest::SpeedtestFields;
 use crate::streams::ServerStreams;
 use crate::transport::TransportFields;
 use crate::tun::TunFields;
-use crate::values::{Within, known_networks, listen, networks, state_directory, validate_networks};
+use crate::values::{
+    ClientConnections, ClientMemoryMb, Within, known_networks, listen, networks, state_directory,
+    validate_networks,
+};
 use crate::{Fault, Validate};
 
 /// The server's configuration file.
@@ -56,7 +56,7 @@ pub struct ServerFile {
     pub forwards: Vec<ForwardFields>,
     /// The maximum connections of a client through this machine.
     #[serde(default)]
-    pub client_connections: Within<64, 1_000_000, 16_384>,
+    pub client_connections: ClientConnections,
     /// How many threads share the clients.
     #[serde(default)]
     pub shards: Within<1, 64, 1>,
@@ -100,7 +100,7 @@ pub struct ServerLimits {
     /// Maximum memory of all sessions together, MiB.
     pub memory_mb: Within<64, 1_048_576, 1024>,
     /// Maximum memory of one session for queues and repairs, MiB.
-    pub client_memory_mb: Within<4, 16_384, 64>,
+    pub client_memory_mb: ClientMemoryMb,
 }
 
 pub(crate) fn default_listen() -> SocketAddr {
@@ -151,16 +151,6 @@ impl ServerFile {
     /// How many threads share the clients.
     pub fn shards(&self) -> u16 {
         self.shards.get() as u16
-    }
-
-    /// The lanes of the downlink direction.
-    pub fn lane_configs(&self) -> Vec<roadweave_tunnel::LaneConfig> {
-        lane_configs(&self.lanes)
-    }
-
-    /// The clients.
-    pub fn peers(&self) -> Vec<(PublicKey, Peer)> {
-        self.peers.iter().map(|peer| (peer.public_key, peer.to_peer())).collect()
     }
 }
 

@@ -12,6 +12,10 @@ use crate::lane::{LaneFields, Ports};
 use crate::strategy::StrategyName;
 use crate::values::{Within, known_networks, listen, networks, validate_networks};
 
+type ConnectionsMax = Within<1, 4_096>;
+type FirstKb = Within<0, 1_024>;
+type ConnectsPerSecond = Within<1, 10_000, 50>;
+
 /// The LAN's connections that are carried as streams.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -37,10 +41,10 @@ pub struct ClientStreams {
     pub strategy: StrategyName,
     /// The maximum of a client's open connections.
     #[serde(default = "default_connections_max")]
-    pub connections_max: Within<1, 4_096>,
+    pub connections_max: ConnectionsMax,
     /// Kilobytes at the start of each connection that are sent first.
     #[serde(default)]
-    pub first_kb: Within<0, 1_024>,
+    pub first_kb: FirstKb,
     /// Ports of hosts at which plain HTTP is inspected.
     #[serde(default = "default_http_ports")]
     pub http_ports: Vec<u16>,
@@ -87,16 +91,16 @@ pub struct ServerStreams {
     pub strategy: StrategyName,
     /// The maximum of a client's open connections.
     #[serde(default = "default_connections_max")]
-    pub connections_max: Within<1, 4_096>,
+    pub connections_max: ConnectionsMax,
     /// Kilobytes at the start of each connection that are sent first.
     #[serde(default)]
-    pub first_kb: Within<0, 1_024>,
+    pub first_kb: FirstKb,
     /// Ports of hosts at which plain HTTP is inspected.
     #[serde(default = "default_http_ports")]
     pub http_ports: Vec<u16>,
     /// New connections of one client per second, averaged over some seconds.
     #[serde(default)]
-    pub connects_per_second: Within<1, 10_000, 50>,
+    pub connects_per_second: ConnectsPerSecond,
 }
 
 /// How a proxy relays streams between its clients and their anchors.
@@ -114,16 +118,16 @@ pub struct ProxyStreams {
 pub struct AnchorStreams {
     /// The maximum of a client's open connections.
     #[serde(default = "default_connections_max")]
-    pub connections_max: Within<1, 4_096>,
+    pub connections_max: ConnectionsMax,
     /// Kilobytes at the start of each connection that are sent first.
     #[serde(default)]
-    pub first_kb: Within<0, 1_024>,
+    pub first_kb: FirstKb,
     /// Ports of hosts at which plain HTTP is inspected.
     #[serde(default = "default_http_ports")]
     pub http_ports: Vec<u16>,
     /// New connections of one client per second, averaged over some seconds.
     #[serde(default)]
-    pub connects_per_second: Within<1, 10_000, 50>,
+    pub connects_per_second: ConnectsPerSecond,
     /// The maximum memory of all clients' streams together, MiB.
     #[serde(default)]
     pub memory_mb: Within<32, 1_048_576, 1_024>,
@@ -131,8 +135,8 @@ pub struct AnchorStreams {
 
 fn to_config(
     strategy: &StrategyName,
-    connections_max: Within<1, 4_096>,
-    first_kb: Within<0, 1_024>,
+    connections_max: ConnectionsMax,
+    first_kb: FirstKb,
 ) -> StreamsConfig {
     let StreamsConfig { lane, .. } = StreamsConfig::default();
     let head = first_kb.get().unsigned_abs() * 1_000;
@@ -214,11 +218,6 @@ impl AnchorStreams {
     pub fn to_config(&self) -> StreamsConfig {
         to_config(&default_strategy(), self.connections_max, self.first_kb)
     }
-
-    /// The maximum memory of all streams together, bytes.
-    pub fn memory_max(&self) -> usize {
-        self.memory_mb.bytes()
-    }
 }
 
 impl ClientStreams {
@@ -293,7 +292,7 @@ fn default_strategy() -> StrategyName {
     StreamsConfig::default().lane.strategy.into()
 }
 
-fn default_connections_max() -> Within<1, 4_096> {
+fn default_connections_max() -> ConnectionsMax {
     Within::of(StreamsConfig::default().streams_max as i64)
 }
 

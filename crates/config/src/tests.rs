@@ -35,7 +35,7 @@ fn server(extra: &str) -> String {
 #[test]
 fn the_smallest_files_are_complete() {
     let file = read::<ClientFile>(&client("")).expect("complete");
-    assert_eq!(file.lane_configs(), roadweave_tunnel::default_lanes());
+    assert_eq!(lane_configs(&file.lanes), roadweave_tunnel::default_lanes());
     read::<ServerFile>(&server("")).expect("complete");
 }
 
@@ -45,7 +45,7 @@ fn a_lane_may_say_all_that_there_is_to_say() {
                 match = { classes = [\"tcp\"], source = [\"10.0.0.0/8\"], ports = 80, \
                 destination_ports = [1, 9] }\n";
     let file = read::<ClientFile>(&format!("{}{text}", client(""))).expect("complete");
-    let lane = &file.lane_configs()[0];
+    let lane = &lane_configs(&file.lanes)[0];
     assert_eq!(lane.order, Order::Reorder { max_buffer: Duration::from_millis(50) });
     assert_eq!((lane.rank, lane.rule.ports.clone()), (2, Some(80..=80)));
     assert_eq!(lane.rule.destination_ports, Some(1..=9));
@@ -57,7 +57,7 @@ fn a_lane_may_say_all_that_there_is_to_say() {
 fn a_lane_of_frames_has_its_own_deadline() {
     let order = |fields: &str| {
         let text = format!("{}[[lanes]]\nordering = \"frames\"\n{fields}\n", client(""));
-        read::<ClientFile>(&text).expect("complete").lane_configs()[0].order
+        lane_configs(&read::<ClientFile>(&text).expect("complete").lanes)[0].order
     };
     let frames = |times: [u64; 3]| {
         let [deadline, decode, max_buffer] = times.map(Duration::from_millis);
@@ -213,7 +213,7 @@ fn values_near_broken_ones_are_taken() {
 fn a_peer_whose_key_has_expired_is_told() {
     let peer = BUS.replace("$OTHER", OTHER_KEY) + "expires = 2027-01-31T00:00:00Z\n";
     let file = read::<ServerFile>(&server(&peer)).expect("complete");
-    assert_eq!(file.peers()[0].1.expires_unix, Some(1_801_353_600));
+    assert_eq!(peers(&file.peers)[0].1.expires_unix, Some(1_801_353_600));
     assert_eq!(file.warnings(1_801_353_599), [""; 0]);
     let warnings = file.warnings(1_801_353_600);
     assert_eq!(warnings.len(), 1);

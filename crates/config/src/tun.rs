@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::values::Within;
+use crate::values::MtuBytes;
 
 /// The name of a TUN device and of its instance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,7 +46,7 @@ impl From<TunName> for String {
 /// The TUN device; `M` is the type of its MTU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct TunFields<M = Within<1280, 9000, 1360>> {
+pub struct TunFields<M = MtuBytes<1360>> {
     /// Its name, which also names the instance.
     pub name: TunName,
     /// The largest inner packet, bytes.

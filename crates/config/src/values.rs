@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use roadweave_proto::Rate;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::Fault;
@@ -58,6 +59,19 @@ impl<const MIN: i64, const MAX: i64, const USUAL: i64> TryFrom<i64> for Within<M
 impl<const MIN: i64, const MAX: i64, const USUAL: i64> From<Within<MIN, MAX, USUAL>> for i64 {
     fn from(value: Within<MIN, MAX, USUAL>) -> Self {
         value.0
+    }
+}
+
+// Bounds of fields that several files have.
+pub(crate) type ClientConnections = Within<64, 1_000_000, 16_384>;
+pub(crate) type ClientMemoryMb = Within<4, 16_384, 64>;
+pub(crate) type MtuBytes<const USUAL: i64> = Within<1280, 9000, USUAL>;
+pub(crate) type RateMbps = Within<1, 1_000_000>;
+
+impl RateMbps {
+    /// Megabits per second.
+    pub fn rate(self) -> Rate {
+        Rate::from_kbps(self.0.unsigned_abs() * 1_000)
     }
 }
 

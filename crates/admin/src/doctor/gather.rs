@@ -10,7 +10,9 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use ring::aead::{AES_128_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
-use roadweave_config::{ClientFile, ClientStreams, FileError, ServerFile, load, reading_group};
+use roadweave_config::{
+    ClientFile, ClientStreams, FileError, ServerFile, lane_configs, load, reading_group,
+};
 use roadweave_device::status::RoleStatus;
 use roadweave_device::{ClockReading, Monitor, Netlink, UdpOptions, Uplink, UplinkSocket, local};
 use roadweave_proto::{Marks, ServerHost, ServerName};
@@ -152,7 +154,7 @@ fn client(file: &ClientFile) -> ClientFacts {
             .collect();
         asked.into_iter().filter_map(|thread| thread.join().ok()).collect()
     });
-    let lanes = file.lane_configs().into_iter();
+    let lanes = lane_configs(&file.lanes).into_iter();
     let deadlines = lanes.map(|lane| (lane.name, lane.deadline)).collect();
     let unnamed = file.uplinks.unnamed();
     ClientFacts { servers, missing, uplinks, deadlines, unnamed, unread }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use roadweave_config::{AnchorFile, AnchorStreams};
+use roadweave_config::{AnchorFile, AnchorStreams, Within};
 use roadweave_proto::Instant;
 use roadweave_quic::Epoch;
 use roadweave_tunnel::{Anchor, AnchorConfig, AnchorEvent, AnchorTenant, PeerTable};
@@ -37,14 +37,14 @@ fn start(options: MemberOptions<AnchorFile>) -> Result<Served<Bindings>, DriverE
         name: joined.unwrap_or(&file.tenant).to_owned(),
         devices: clients.clone(),
         clients_reach_clients: file.clients_reach_clients,
-        rate_limit: file.rate_limit(),
+        rate_limit: file.rate_limit_mbps.map(Within::rate),
     };
     let mut config = AnchorConfig {
         transport: file.transport.to_config(random_bytes()?),
         tenants: vec![tenant],
-        leg_rate: file.leg_rate(),
+        leg_rate: file.leg_rate_mbps.map(Within::rate),
         streams: file.streams.as_ref().map(AnchorStreams::to_config),
-        memory_max: file.streams.as_ref().map_or(0, AnchorStreams::memory_max),
+        memory_max: file.streams.as_ref().map_or(0, |streams| streams.memory_mb.bytes()),
     };
     let (host, streams) = (HostOptions::from(&file), &mut config.streams);
     let ground = Ground::with_host(&host, &serving, &clients.peers(), streams, true, None)?;

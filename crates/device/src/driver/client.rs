@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use roadweave_config::{BeforeJoin, ClientFile, ClientStreams};
+use roadweave_config::{BeforeJoin, ClientFile, ClientStreams, lane_configs};
 use roadweave_identity::Identity;
 use roadweave_proto::{Instant, PathStatus, UplinkId};
 use roadweave_quic::Epoch;
@@ -235,7 +235,7 @@ fn new_client(
         name: file.name.clone(),
         candidates: candidates(servers, identity),
         transport: file.transport.to_config(random_bytes()?),
-        lanes: file.lane_configs(),
+        lanes: lane_configs(&file.lanes),
         streams: file.streams.as_ref().map(ClientStreams::to_config),
         memory_max: file.limits.client_memory_mb.bytes(),
     };
@@ -524,7 +524,7 @@ impl ClientRole {
         now: Instant,
         read: ClientFile,
     ) -> Option<String> {
-        let left_out = driver.node.set_lanes(now, read.lane_configs()).err().map(|error| {
+        let left_out = driver.node.set_lanes(now, lane_configs(&read.lanes)).err().map(|error| {
             tracing::error!("the lanes are still those from before: {error}");
             error.to_string()
         });

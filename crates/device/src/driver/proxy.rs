@@ -5,7 +5,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
-use roadweave_config::ProxyFile;
+use roadweave_config::{ProxyFile, lane_configs};
 use roadweave_proto::Marks;
 use roadweave_quic::Epoch;
 use roadweave_tunnel::{PeerTable, Server, ServerConfig};
@@ -29,7 +29,7 @@ fn start(options: MemberOptions<ProxyFile>) -> Result<Served<Clients>, DriverErr
     let (file, serving) = ServingOptions::of(options);
     let mut config = ServerConfig {
         transport: file.transport.to_config(random_bytes()?),
-        lanes: file.lane_configs(),
+        lanes: lane_configs(&file.lanes),
         gateways: Vec::new(),
         mtu: file.mtu_bytes.get() as u16,
         streams: file.streams_config(),

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use roadweave_config::{ServerFile, ServerStreams};
+use roadweave_config::{ServerFile, ServerStreams, lane_configs};
 use roadweave_proto::Instant;
 use roadweave_quic::{Epoch, ShardMap};
 use roadweave_tunnel::{Kept, PeerTable, Server, ServerConfig};
@@ -31,7 +31,7 @@ impl ServerOptions {
         let (file, serving) = ServingOptions::of(options);
         let config = ServerConfig {
             transport: file.transport.to_config(random_bytes()?),
-            lanes: file.lane_configs(),
+            lanes: lane_configs(&file.lanes),
             gateways: file.addresses.clone(),
             mtu: file.tun.mtu(),
             streams: file.streams.as_ref().map(ServerStreams::to_config),

@@ -17,7 +17,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use roadweave_config::{AllowedDestination, AnchorFile, MetricsFields, ProxyFile, ServerFile};
+use roadweave_config::{
+    AllowedDestination, AnchorFile, MetricsFields, ProxyFile, ServerFile, peers,
+};
 use roadweave_identity::PublicKey;
 use roadweave_tunnel::{Forwarded, Peer, Peers, PeersChange, ProxyTenant};
 
@@ -92,7 +94,7 @@ macro_rules! serving_file {
 }
 
 serving_file!(ServerFile, file => ServerReload {
-    peers: file.peers(),
+    peers: peers(&file.peers),
     destinations: Destinations {
         denied: file.deny_destinations.clone(),
         allowed: file.allow_destinations.clone(),
@@ -103,7 +105,7 @@ serving_file!(ServerFile, file => ServerReload {
 });
 
 serving_file!(ProxyFile, file => ServerReload {
-    peers: file.peers(),
+    peers: peers(&file.peers),
     tenants: file.proxy_config().tenants,
     anchors: file.anchor_names(),
     ..ServerReload::default()
