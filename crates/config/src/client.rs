@@ -229,7 +229,7 @@ pub struct PolicyFields {
     pub priority: Priority,
     /// The share of the traffic among uplinks of equal priority.
     #[serde(default)]
-    pub weight: Within<1, 100, 1>,
+    pub weight: Within<1, { Policy::WEIGHT_MAX as i64 }, 1>,
     /// The maximum rate for each direction, kbit/s.
     pub rate_limit_kbps:
         Option<Within<{ Policy::RATE_KBPS_MIN as i64 }, { Policy::RATE_KBPS_MAX as i64 }>>,
