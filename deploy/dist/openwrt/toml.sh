@@ -7,6 +7,11 @@
 # Lists are apart from options: config_get sees no list, and config_list_foreach no option.
 toml_wrong="" toml_type="" toml_options="" toml_lists=""
 
+# The options of a policy: NAME:KIND:TABLE, with the table of the field below the policy.
+toml_policies="name:text: device:text: iccid:text: priority:text: weight:number: \
+rate_limit_kbps:number: technology:text: monthly_cap_mb:number:metered. \
+billing_day:number:metered. daily_cap_mb:number:metered. redundancy_percent:number:metered."
+
 # Called for every section, option and list that config_load reads: what is not known here, or is of
 # the other kind, would be ignored, and is refused instead.
 config_cb() {
@@ -20,8 +25,11 @@ tun_name mtu_bytes memory_mb"
 		toml_lists="uplink_include uplink_exclude uplink_inside into_tunnel exclude dns"
 		;;
 	server) toml_options="public_key name site" toml_lists="address" ;;
-	policy) toml_options="name device iccid priority weight rate_limit_kbps technology \
-monthly_cap_mb billing_day daily_cap_mb redundancy_percent" ;;
+	policy)
+		for toml_field in $toml_policies; do
+			toml_options="${toml_options:+$toml_options }${toml_field%%:*}"
+		done
+		;;
 	*) toml_refuse "no section is called $toml_type; there are client, server and policy; $toml_way" ;;
 	esac
 }
@@ -151,18 +159,12 @@ toml_names_server() {
 }
 
 toml_policy() {
+	local field kind
 	echo "[[uplinks.policies]]"
-	toml_option "$1" name text name
-	toml_option "$1" device text device
-	toml_option "$1" iccid text iccid
-	toml_option "$1" priority text priority
-	toml_option "$1" weight number weight
-	toml_option "$1" rate_limit_kbps number rate_limit_kbps
-	toml_option "$1" technology text technology
-	toml_option "$1" monthly_cap_mb number metered.monthly_cap_mb
-	toml_option "$1" billing_day number metered.billing_day
-	toml_option "$1" daily_cap_mb number metered.daily_cap_mb
-	toml_option "$1" redundancy_percent number metered.redundancy_percent
+	for field in $toml_policies; do
+		kind=${field#*:}
+		toml_option "$1" "${field%%:*}" "${kind%%:*}" "${kind#*:}${field%%:*}"
+	done
 }
 
 # toml_inside SECTION: the interfaces behind the box; those of the firewall's zones that lead
