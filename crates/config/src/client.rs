@@ -5,17 +5,14 @@ use std::path::PathBuf;
 
 use ipnet::IpNet;
 use roadweave_identity::PublicKey;
-use roadweave_proto::{
-    Policy, Priority, ProbeUrl, Rate, ServerName, Technology, UplinkMatch, UplinkSelector,
-    UplinkTraits,
-};
-use roadweave_tunnel::{BILLING_DAY_MAX, Caps, UplinkPolicy};
+use roadweave_proto::{ProbeUrl, ServerName, Technology, UplinkSelector};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::lane::{LaneFields, LaneNames, validate_deadlines, validate_lanes};
 use crate::metrics::LocalMetricsFields;
 use crate::packet_mark::{PacketMark, PacketMarks};
+use crate::policy::{PolicyFields, UplinkTraits, validate_policies};
 use crate::secret::PrivateKey;
 use crate::streams::ClientStreams;
 use crate::transport::TransportFields;
@@ -214,94 +211,6 @@ impl<'de> Deserialize<'de> for LocalNetworks {
     }
 }
 
-/// The policy of some uplinks.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PolicyFields {
-    /// A pattern of interfaces (`*`).
-    pub name: Option<String>,
-    /// A pattern of hardware paths (`*`), as the kernel numbers ports.
-    pub device: Option<String>,
-    /// The number of their SIM (ICCID), as the modem reports it.
-    pub iccid: Option<String>,
-    /// `primary`, `secondary` or `backup`.
-    #[serde(default)]
-    pub priority: Priority,
-    /// The share of the traffic among uplinks of equal priority.
-    #[serde(default)]
-    pub weight: Within<1, { Policy::WEIGHT_MAX as i64 }, 1>,
-    /// The maximum rate for each direction, kbit/s.
-    pub rate_limit_kbps:
-        Option<Within<{ Policy::RATE_KBPS_MIN as i64 }, { Policy::RATE_KBPS_MAX as i64 }>>,
-    /// Limits of a metered uplink.
-    #[serde(default, skip_serializing_if = "MeteredFields::is_empty")]
-    pub metered: MeteredFields,
-    /// The technology, where the kernel does not know it exactly.
-    pub technology: Option<Technology>,
-}
-
-/// Megabytes.
-type Cap = Within<1, { Caps::MB_MAX as i64 }>;
-
-/// Limits of a metered uplink.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct MeteredFields {
-    /// Megabytes per month, both directions; beyond, it is a backup.
-    pub monthly_cap_mb: Option<Cap>,
-    /// The first day of the operator's month.
-    pub billing_day: Option<Within<1, { BILLING_DAY_MAX as i64 }>>,
-    /// Megabytes per UTC day, both directions; beyond, it is a backup.
-    pub daily_cap_mb: Option<Cap>,
-    /// The maximum of copies and repairs, percent of first transmissions.
-    pub redundancy_percent: Option<Within<0, 100>>,
-    /// Whether it carries the lanes' insurance nevertheless.
-    pub insurance: bool,
-}
-
-impl MeteredFields {
-    fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
-impl PolicyFields {
-    /// The uplinks that it applies to.
-    pub fn to_match(&self) -> UplinkMatch {
-        let name = self.name.clone().unwrap_or_else(|| "*".to_owned());
-        UplinkMatch { name, device: self.device.clone(), iccid: self.iccid.clone() }
-    }
-
-    /// Converts it.
-    pub fn to_policy(&self) -> UplinkPolicy {
-        let MeteredFields {
-            monthly_cap_mb,
-            billing_day,
-            daily_cap_mb,
-            redundancy_percent,
-            insurance,
-        } = self.metered;
-        let bytes = |cap: Option<Cap>| cap.map(|cap| cap.get().unsigned_abs() * 1_000_000);
-        let is_metered = monthly_cap_mb.or(daily_cap_mb).is_some() || redundancy_percent.is_some();
-        UplinkPolicy {
-            policy: Policy {
-                priority: self.priority,
-                weight: self.weight.get() as u8,
-                redundancy_percent: redundancy_percent.map(|percent| percent.get() as u8),
-                takes_insurance: insurance || !is_metered,
-                rate_max: self
-                    .rate_limit_kbps
-                    .map(|rate| Rate::from_kbps(rate.get().unsigned_abs())),
-            },
-            caps: Caps {
-                daily_bytes: bytes(daily_cap_mb),
-                monthly_bytes: bytes(monthly_cap_mb),
-                billing_day: billing_day.map_or(1, |day| day.get() as u8),
-            },
-        }
-    }
-}
-
 /// Traffic for the tunnel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -446,7 +355,7 @@ impl UplinkFields {
 
     /// The policy of an uplink: the first that fits.
     pub fn policy_of(&self, uplink: &UplinkTraits) -> Option<&PolicyFields> {
-        self.policies.iter().find(|policy| policy.to_match().fits(uplink))
+        self.policies.iter().find(|policy| policy.fits(uplink))
     }
 
     /// A warning, if neither uplinks nor interfaces behind the box are named.
@@ -526,54 +435,4 @@ fn validate_order(order: &[Technology]) -> Result<(), Fault> {
         }
         None => Ok(()),
     }
-}
-
-/// Validates that each policy can match some uplink.
-fn validate_policies(policies: &[PolicyFields]) -> Result<(), Fault> {
-    for (position, policy) in policies.iter().enumerate() {
-        let at = |field: &str| format!("uplinks.policies.{position}{field}");
-        let PolicyFields { name, device, iccid, .. } = policy;
-        if name.is_none() && device.is_none() && iccid.is_none() {
-            let message = "uplinks.policies: for which uplinks? Write name, the name of an \
-                           interface or a pattern as \"wwan*\"; or device; or iccid";
-            return Err(Fault::new(at(""), message));
-        }
-        for (field, pattern, example) in
-            [("name", name, "\"wwan*\""), ("device", device, "\"*/usb1/1-2/*\"")]
-        {
-            let Some(pattern) = pattern else { continue };
-            if pattern.is_empty() {
-                let message = format!(
-                    "uplinks.policies.{field} is empty; write all of it, or a pattern as {example}"
-                );
-                return Err(Fault::new(at(&format!(".{field}")), message));
-            }
-            validate_pattern(&at(&format!(".{field}")), pattern)?;
-        }
-        if let Some(iccid) = iccid
-            && !((18..=22).contains(&iccid.len()) && iccid.bytes().all(|it| it.is_ascii_hexdigit()))
-        {
-            let message = format!(
-                "uplinks.policies.iccid: \"{iccid}\" is no number of a SIM (ICCID), which has 18 to 22 \
-                 digits; `roadweave modems` and `roadweave show` tell it"
-            );
-            return Err(Fault::new(at(".iccid"), message));
-        }
-        let this = policy.to_match();
-        if let Some(before) = policies[..position].iter().find(|it| it.to_match().covers(&this)) {
-            let said = |it: &PolicyFields| {
-                let parts = [&it.name, &it.device, &it.iccid].into_iter().flatten();
-                format!("\"{}\"", parts.map(String::as_str).collect::<Vec<_>>().join("\", \""))
-            };
-            let message = format!(
-                "uplinks.policies: {} never counts, since {} stands before it; the first that fits \
-                 does",
-                said(policy),
-                said(before)
-            );
-            let field = if name.is_some() { ".name" } else { "" };
-            return Err(Fault::new(at(field), message));
-        }
-    }
-    Ok(())
 }

@@ -16,6 +16,7 @@ mod names;
 mod new_peer;
 mod packet_mark;
 mod peers;
+mod policy;
 mod proxy;
 mod reader;
 mod router;
@@ -30,8 +31,7 @@ mod values;
 
 pub use anchor::{AnchorFile, ProxyFields};
 pub use client::{
-    BeforeJoin, ClientFile, ClientLimits, LocalNetworks, MeteredFields, PolicyFields, RouteFields,
-    ServerFields, UplinkFields,
+    BeforeJoin, ClientFile, ClientLimits, LocalNetworks, RouteFields, ServerFields, UplinkFields,
 };
 pub use destinations::AllowedDestination;
 pub use differing::differing;
@@ -47,6 +47,7 @@ pub use names::field_names;
 pub use new_peer::{ChangeError, NewClient, add_client, change_server_file, next_peer, with_peer};
 pub use packet_mark::{PacketMark, PacketMarks};
 pub use peers::{PeerFields, peers};
+pub use policy::{MeteredFields, PolicyFields, UplinkTraits};
 pub use proxy::{AnchorFields, ProxyFile, ProxyTenantFields};
 pub use reader::{Fault, FileError, Position, Validate, load, parse, read_text};
 pub use router::{LinkSocket, RouterFile, RouterLinkFields, RouterOrdering};

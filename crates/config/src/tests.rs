@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use roadweave_proto::{Order, Policy, Priority, Rate, Technology, UplinkMatch, UplinkTraits};
+use roadweave_proto::{Order, Policy, Priority, Rate, Technology};
 use roadweave_tunnel::{Caps, FlowClass, STRATEGIES, Strategy, StrategyEntry, UplinkPolicy};
 use serde::de::DeserializeOwned;
 
@@ -89,19 +89,12 @@ fn uplinks_may_have_priorities_weights_and_caps() {
         billing_day: 15,
     };
     let metered = UplinkPolicy { policy, caps };
-    let of = |name: &str, device: Option<&str>, iccid: Option<&str>| UplinkMatch {
-        name: name.to_owned(),
-        device: device.map(str::to_owned),
-        iccid: iccid.map(str::to_owned),
-    };
-    let expected = [
-        (of("wwan1", None, None), metered),
-        (of("*", Some("*/usb1/1-2/*"), None), UplinkPolicy::default()),
-        (of("wwan*", None, Some("8949020000012345678")), UplinkPolicy::default()),
-    ];
-    let policies = file.uplinks.policies.iter();
-    let policies: Vec<_> = policies.map(|it| (it.to_match(), it.to_policy())).collect();
-    assert_eq!(policies, expected);
+    let policies: Vec<_> = file.uplinks.policies.iter().map(PolicyFields::to_policy).collect();
+    assert_eq!(policies, [metered, UplinkPolicy::default(), UplinkPolicy::default()]);
+    let [first, second, third] = &file.uplinks.policies[..] else { panic!("{policies:?}") };
+    assert_eq!(first.name.as_deref(), Some("wwan1"));
+    assert_eq!((&second.name, second.device.as_deref()), (&None, Some("*/usb1/1-2/*")));
+    assert_eq!(third.iccid.as_deref(), Some("8949020000012345678"));
 }
 
 #[test]

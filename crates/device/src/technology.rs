@@ -11,8 +11,8 @@
 
 use std::path::{Path, PathBuf};
 
-use roadweave_config::UplinkFields;
-use roadweave_proto::{Technology, UplinkTraits};
+use roadweave_config::{UplinkFields, UplinkTraits};
+use roadweave_proto::Technology;
 
 use crate::modem::ModemFacts;
 

@@ -26,7 +26,6 @@ mod server_name;
 mod technology;
 mod text;
 mod time;
-mod uplink_match;
 mod uplink_selector;
 mod urgency;
 
@@ -48,6 +47,5 @@ pub use server_name::{InvalidServerName, ServerHost, ServerName};
 pub use technology::Technology;
 pub use text::{PEER_TEXT_MAX, peer_text};
 pub use time::{Instant, Rate, earliest};
-pub use uplink_match::{UplinkMatch, UplinkTraits};
 pub use uplink_selector::{NoUplink, UplinkSelector, glob};
 pub use urgency::Urgency;

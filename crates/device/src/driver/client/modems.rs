@@ -1,6 +1,7 @@
 //! Modem facts from the local socket, and the rank of an uplink's technology.
 
-use roadweave_proto::{Instant, UplinkTraits};
+use roadweave_config::UplinkTraits;
+use roadweave_proto::Instant;
 use roadweave_tunnel::Client;
 use serde_json::{Value, json};
 

@@ -3,7 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
-use roadweave_proto::{Instant, PathStatus, UplinkId, UplinkTraits, peer_text};
+use roadweave_config::UplinkTraits;
+use roadweave_proto::{Instant, PathStatus, UplinkId, peer_text};
 use roadweave_tunnel::{Client, UplinkPolicy};
 
 use super::{ClientRole, UPLINK_RETRY};
@@ -264,7 +265,7 @@ impl ClientRole {
         let hardware = hardware(uplink);
         let traits = self.traits_of(uplink, &hardware);
         let (account, policy) = match self.options.file.uplinks.policy_of(&traits) {
-            Some(policy) => (policy.to_match().account(&traits), policy.to_policy()),
+            Some(policy) => (policy.account(&traits), policy.to_policy()),
             None => (uplink.to_owned(), UplinkPolicy::default()),
         };
         client.set_account(uplink, account);
