@@ -47,7 +47,7 @@ pub use names::field_names;
 pub use new_peer::{ChangeError, NewClient, add_client, change_server_file, next_peer, with_peer};
 pub use packet_mark::{PacketMark, PacketMarks};
 pub use peers::{PeerFields, peers};
-pub use policy::{MeteredFields, PolicyFields, UplinkTraits};
+pub use policy::{MeteredFields, PolicyFields, SetUplink, UplinkTraits};
 pub use proxy::{AnchorFields, ProxyFile, ProxyTenantFields};
 pub use reader::{Fault, FileError, Position, Validate, load, parse, read_text};
 pub use router::{LinkSocket, RouterFile, RouterLinkFields, RouterOrdering};

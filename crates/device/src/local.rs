@@ -12,7 +12,6 @@
 mod client;
 mod requests;
 mod server;
-mod set_uplink;
 mod subscribers;
 
 pub use client::{RequestError, request, subscribe};
@@ -21,11 +20,11 @@ pub use requests::{
     Subscribe, Supersede, SupersedeAnswer, TellModem, TellPlayer, Topic, begin_speedtest, drain,
     reload, set_strategy, set_uplink, speedtest_report, status, summary, tell_modem,
 };
+pub use roadweave_config::SetUplink;
 pub(crate) use server::RequestSender;
 #[cfg(test)]
 pub(crate) use server::testing;
 pub use server::{LocalRequest, LocalServer, RpcError};
-pub use set_uplink::SetUplink;
 pub(crate) use subscribers::{SEND_BUFFER, Subscribers};
 
 const LINE_MAX: usize = 1024 * 1024;

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
+use roadweave_config::SetUplink;
 use roadweave_tunnel::{EncoderTarget, Qoe, SpeedtestReport, Strategy, StreamsConfig};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::client::{RequestError, malformed, request};
-use super::set_uplink::SetUplink;
 use crate::modem::ModemFacts;
 use crate::status::Status;
 
