@@ -121,8 +121,8 @@ impl PolicyFields {
     }
 }
 
-/// A change of an uplink by the local socket, until the client restarts. Fields that are absent stay
-/// unchanged.
+/// A change of an uplink by the local socket, until the client restarts. Absent fields stay as they
+/// are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetUplink {

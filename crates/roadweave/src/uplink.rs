@@ -48,12 +48,12 @@ struct SetArgs {
     name: String,
     #[command(flatten)]
     #[serde(flatten)]
-    change: Change,
+    policy: PolicyArgs,
 }
 
 #[derive(Debug, clap::Args, Serialize)]
 #[group(required = true, multiple = true)]
-struct Change {
+struct PolicyArgs {
     /// When it is used
     #[arg(long)]
     priority: Option<Priority>,

@@ -43,7 +43,7 @@ use super::steering::Steering;
 use super::{DriverError, MemberOptions, STATE_INTERVAL, needed_files};
 use crate::cleanup::{cleanup, take_over};
 use crate::dns::{Dns, restore_of};
-use crate::fleet::{Fleet, FleetOptions, Merge};
+use crate::fleet::{Fleet, Merge};
 use crate::local::{
     LocalRequest, ReloadAnswer, RpcError, SetAnswer, SetQoe, SetStrategy, Supersede,
     SupersedeAnswer, TellPlayer,
@@ -82,7 +82,6 @@ struct ClientRole {
     monitor: Monitor,
     looks: Debounce,
     options: MemberOptions<ClientFile>,
-    servers: Vec<CandidateOptions>,
     resolver: Resolvers,
     portals: Portals,
     routers: RouterNotices,
@@ -156,8 +155,7 @@ fn begin(
     tun: Tun,
     mut steering: Steering,
 ) -> Result<Running<Client, ClientRole>, DriverError> {
-    let mut servers = servers(&options);
-    let file = &options.file;
+    let (mut servers, file) = (servers(&options), &options.file);
     if !file.streams.as_ref().is_some_and(ClientStreams::splits) {
         split::remove_left(&instance);
     }
@@ -181,11 +179,8 @@ fn begin(
     let mut resolver = Resolvers::default();
     resolver.set_servers(Instant::ZERO, &servers, &[], || driver.waker());
     let portals = Portals::new(file.uplinks.portal_probe(), driver.waker());
-    let fleet = options.membership.take().map(|membership| {
-        let options = FleetOptions { membership, merge, offline_max: None };
-        Fleet::start(options, driver.waker())
-    });
-    let fleet = fleet.transpose()?;
+    let membership = options.membership.take();
+    let fleet = membership.map(|its| Fleet::of_client(its, merge, driver.waker())).transpose()?;
     let streams = file.streams.as_ref();
     let mut streams =
         streams.map(|streams| LanStreams::open(&instance, streams, &driver)).transpose()?;
@@ -197,7 +192,6 @@ fn begin(
         monitor,
         looks: Debounce::default(),
         options,
-        servers,
         resolver,
         portals,
         routers,

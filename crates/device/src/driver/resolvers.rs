@@ -14,7 +14,7 @@ use crate::{Uplink, Waker};
 pub(super) type Changed = Vec<(PublicKey, UplinkId)>;
 
 #[derive(Debug, Default)]
-pub(super) struct Resolvers(Vec<(PublicKey, Resolver)>);
+pub(super) struct Resolvers(Vec<(CandidateOptions, Resolver)>);
 
 impl Resolvers {
     /// Replaces the servers. Results for unchanged names are kept. `waker` returns wakers for the
@@ -27,8 +27,9 @@ impl Resolvers {
         waker: impl Fn() -> Waker,
     ) {
         let mut before = std::mem::take(&mut self.0);
-        for CandidateOptions { addresses, candidate } in servers {
-            let known = before.iter().position(|(known, _)| *known == candidate.key);
+        for server in servers {
+            let CandidateOptions { addresses, candidate } = server;
+            let known = before.iter().position(|(known, _)| known.candidate.key == candidate.key);
             let resolver = match known.map(|at| before.swap_remove(at).1) {
                 Some(mut resolver) => {
                     resolver.set_names(now, addresses);
@@ -40,12 +41,16 @@ impl Resolvers {
                     resolver
                 }
             };
-            self.0.push((candidate.key, resolver));
+            self.0.push((server.clone(), resolver));
         }
     }
 
+    pub(super) fn servers(&self) -> Vec<CandidateOptions> {
+        self.0.iter().map(|(server, _)| server.clone()).collect()
+    }
+
     pub(super) fn found(&self, server: &PublicKey, uplink: UplinkId) -> &[SocketAddr] {
-        let of_server = self.0.iter().find(|(key, _)| key == server);
+        let of_server = self.0.iter().find(|(known, _)| known.candidate.key == *server);
         of_server.map_or(&[], |(_, resolver)| resolver.found(uplink))
     }
 
@@ -106,8 +111,9 @@ impl Resolvers {
 
     fn all(&mut self, mut turn: impl FnMut(&mut Resolver) -> Vec<UplinkId>) -> Changed {
         let mut changed = Changed::new();
-        for (key, resolver) in &mut self.0 {
-            changed.extend(turn(resolver).into_iter().map(|uplink| (*key, uplink)));
+        for (server, resolver) in &mut self.0 {
+            let key = server.candidate.key;
+            changed.extend(turn(resolver).into_iter().map(|uplink| (key, uplink)));
         }
         changed
     }

@@ -42,6 +42,15 @@ pub(crate) struct Fleet<C> {
 }
 
 impl<C: Send + 'static> Fleet<C> {
+    /// Starts the thread of a client, whose file has no `offline_max`.
+    pub(crate) fn of_client(
+        membership: Membership,
+        merge: Merge<C>,
+        loop_waker: Waker,
+    ) -> Result<Self, DeviceError> {
+        Self::start(FleetOptions { membership, merge, offline_max: None }, loop_waker)
+    }
+
     /// Starts the thread in the network namespace of the caller; `loop_waker` announces news. The
     /// kept state is among the news at once.
     pub(crate) fn start(options: FleetOptions<C>, loop_waker: Waker) -> Result<Self, DeviceError> {

@@ -37,7 +37,7 @@ impl ClientRole {
     }
 
     fn leave_revoked(&mut self, driver: &mut Driver<Client>, now: Instant, revoked: &[PublicKey]) {
-        let Some(left) = without(&self.servers, revoked) else { return };
+        let Some(left) = without(&self.resolver.servers(), revoked) else { return };
         if self.options.file.server.is_some() {
             return tracing::warn!("the key of a server of this box's file is revoked; it stays");
         }
@@ -72,7 +72,7 @@ impl ClientRole {
         driver.node.set_candidates(now, candidates(&servers, &self.options.identity));
         let admitted = driver.node.servers();
         servers.retain(|server| admitted.iter().any(|it| it.key == server.candidate.key));
-        if servers == self.servers {
+        if servers == self.resolver.servers() {
             return;
         }
         let name = |server: &CandidateOptions| match &server.candidate {
@@ -83,7 +83,6 @@ impl ClientRole {
         tracing::info!(proxies = names.join(", "), "the fleet names these proxies");
         let uplinks: Vec<Uplink> = self.steering.routes.uplinks().cloned().collect();
         self.resolver.set_servers(now, &servers, &uplinks, || driver.waker());
-        self.servers = servers;
         // An uplink without a route to the former addresses may have one to the new.
         self.next_uplink_retry = Some(now);
     }

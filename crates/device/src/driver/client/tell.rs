@@ -95,7 +95,8 @@ impl ClientRole {
             return;
         }
         let servers: Vec<String> = self
-            .servers
+            .resolver
+            .servers()
             .iter()
             .flat_map(|server| server.addresses.iter().map(ToString::to_string))
             .collect();
