@@ -45,6 +45,10 @@ pub trait MemberFile: Validate + DeserializeOwned + Serialize + Clone + Send + '
     /// A field that is missing, though no fleet sets it: its name, and what to write.
     fn lack(&self) -> Option<(&'static str, &'static str)>;
 
+    fn read(source: &Source) -> Result<Self, FileError> {
+        source.load()
+    }
+
     /// Runs the role until it is stopped.
     fn run(source: Source, options: MemberOptions<Self>) -> Result<()>;
 }
@@ -54,8 +58,9 @@ impl<F: MemberFile> MemberArgs<F> {
     /// When the file is broken, or the system does not let the program run.
     pub fn run(&self) -> Result<()> {
         let state_directory = self.state_directory.clone();
-        let source = Source { path: self.config.clone(), state_directory };
-        let mut file: F = source.read_as().map_err(BadInput::new)?;
+        let source =
+            Source { path: self.config.clone(), state_directory, in_force: InForce::default() };
+        let mut file = F::read(&source).map_err(BadInput::new)?;
         let lack = file.lack();
         let (directory, key) = file.member();
         if key.is_empty() && !Membership::is_there(directory) {
@@ -94,17 +99,21 @@ impl MemberFile for ClientFile {
         self.server.is_none().then_some(("server", write))
     }
 
+    fn read(source: &Source) -> Result<Self, FileError> {
+        let remote = source.in_force.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Ok(source.merged(remote.as_deref())?.file)
+    }
+
     fn run(source: Source, mut options: MemberOptions<Self>) -> Result<()> {
         if let (Some((_, lack)), None) = (options.file.lack(), &options.membership) {
             return Err(source.without(lack));
         }
-        let in_force = Arc::new(Mutex::new(None));
         if let Some(membership) = &mut options.membership {
-            options.file = begin(&source, membership, &in_force, options.file)?;
+            options.file = begin(&source, membership, options.file)?;
         }
-        let (started, key) = (options.file.clone(), options.identity.public_key());
-        options.reload = Box::new(reload_client(source.clone(), started, key, in_force.clone()));
-        Ok(run_client(options, Box::new(merge_client(source, in_force)))?)
+        let (file, key) = (options.file.clone(), options.identity.public_key());
+        options.reload = Box::new(source.clone().reload(file, key, true));
+        Ok(run_client(options, Box::new(merge_client(source)))?)
     }
 }
 
@@ -116,10 +125,11 @@ type InForce = Arc<Mutex<Option<String>>>;
 pub struct Source {
     pub path: PathBuf,
     state_directory: Option<PathBuf>,
+    in_force: InForce,
 }
 
 impl Source {
-    fn read_as<F: MemberFile>(&self) -> Result<F, FileError> {
+    fn load<F: MemberFile>(&self) -> Result<F, FileError> {
         let mut file: F = match roadweave_config::load(&self.path) {
             Err(error) if self.may_be_missing::<F>(&error) => {
                 roadweave_config::parse(&self.path, "")?
@@ -164,8 +174,11 @@ impl Source {
         is_member: bool,
     ) -> impl FnMut() -> Result<Reread<F>, String> + Send {
         move || {
-            let mut file: F = self.read_as().map_err(|error| error.to_string())?;
-            warn_of(&file);
+            let mut file = F::read(&self).map_err(|error| error.to_string())?;
+            // A client's are logged once.
+            if F::ROLE != Role::Box {
+                warn_of(&file);
+            }
             let other_key = is_other_key(file.member().1.take(), key)?;
             match file.lack() {
                 Some((field, lack)) if !is_member && F::RELOADED.contains(&field) => {
@@ -221,18 +234,13 @@ fn is_other_key(read: PrivateKey, key: PublicKey) -> Result<bool, String> {
 
 /// The settings at the start of a client: its file, and below it the configuration of its fleet.
 /// One that cannot be used is refused, and the former one is tried.
-fn begin(
-    source: &Source,
-    membership: &mut Membership,
-    in_force: &InForce,
-    file: ClientFile,
-) -> Result<ClientFile> {
+fn begin(source: &Source, membership: &mut Membership, file: ClientFile) -> Result<ClientFile> {
     while let (Some(version), Some(text)) = membership.configuration() {
         match source.merged(Some(&text)) {
             Ok(Merged { file: mut merged, .. }) => {
                 // The caller has taken the same key before.
                 drop(merged.private_key.take());
-                *in_force.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+                *source.in_force.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
                 return Ok(merged);
             }
             Err(error) => {
@@ -247,7 +255,6 @@ fn begin(
 /// Reads the client's file and the configuration of its fleet again, at each call.
 fn merge_client(
     source: Source,
-    in_force: InForce,
 ) -> impl FnMut(Option<&str>) -> Result<(ClientFile, Vec<String>), String> + Send {
     move |remote| {
         let merged = source.merged(remote).map_err(|error| error.to_string())?;
@@ -255,23 +262,7 @@ fn merge_client(
         drop(file.private_key.take());
         pinned.extend(file.server.is_some().then(|| "server".to_owned()));
         let remote = remote.map(str::to_owned);
-        *in_force.lock().unwrap_or_else(PoisonError::into_inner) = remote;
+        *source.in_force.lock().unwrap_or_else(PoisonError::into_inner) = remote;
         Ok((file, pinned))
-    }
-}
-
-/// Reads a client's file again. `started` is the file of the start.
-fn reload_client(
-    source: Source,
-    started: ClientFile,
-    key: PublicKey,
-    in_force: InForce,
-) -> impl FnMut() -> Result<Reread<ClientFile>, String> + Send {
-    move || {
-        let remote = in_force.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let mut file = source.merged(remote.as_deref()).map_err(|error| error.to_string())?.file;
-        let other_key = is_other_key(file.private_key.take(), key)?;
-        let ignored = ignored(&started, &file, other_key);
-        Ok(Reread { read: file, ignored })
     }
 }

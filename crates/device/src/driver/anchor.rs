@@ -12,7 +12,7 @@ use roadweave_tunnel::{Anchor, AnchorConfig, AnchorEvent, AnchorTenant, PeerTabl
 use super::event_loop::Driver;
 use super::serving::host::HostOptions;
 use super::serving::role::{self, Egress, Ground, Served};
-use super::serving::{Serving, ServingOptions, Tables};
+use super::serving::{Serving, Tables};
 use super::{DriverError, MemberOptions};
 use crate::StateFile;
 use crate::random::random_bytes;
@@ -30,7 +30,7 @@ pub fn run_anchor(options: MemberOptions<AnchorFile>) -> Result<(), DriverError>
 }
 
 fn start(options: MemberOptions<AnchorFile>) -> Result<Served<Bindings>, DriverError> {
-    let (file, serving) = ServingOptions::of(options);
+    let (file, serving) = options.split();
     let joined = serving.fleet.as_ref().map(|fleet| fleet.membership.tenant());
     let clients = Arc::new(PeerTable::new(file.devices()));
     let tenant = AnchorTenant {

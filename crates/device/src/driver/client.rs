@@ -43,7 +43,7 @@ use super::steering::Steering;
 use super::{DriverError, MemberOptions, STATE_INTERVAL, needed_files};
 use crate::cleanup::{cleanup, take_over};
 use crate::dns::{Dns, restore_of};
-use crate::fleet::{Fleet, Merge};
+use crate::fleet::{Fleet, FleetOptions, Merge};
 use crate::local::{
     LocalRequest, ReloadAnswer, RpcError, SetAnswer, SetQoe, SetStrategy, Supersede,
     SupersedeAnswer, TellPlayer,
@@ -179,8 +179,8 @@ fn begin(
     let mut resolver = Resolvers::default();
     resolver.set_servers(Instant::ZERO, &servers, &[], || driver.waker());
     let portals = Portals::new(file.uplinks.portal_probe(), driver.waker());
-    let membership = options.membership.take();
-    let fleet = membership.map(|its| Fleet::of_client(its, merge, driver.waker())).transpose()?;
+    let fleet = options.membership.take().map(|its| FleetOptions::with_merge(its, merge));
+    let fleet = fleet.map(|fleet| Fleet::start(fleet, driver.waker())).transpose()?;
     let streams = file.streams.as_ref();
     let mut streams =
         streams.map(|streams| LanStreams::open(&instance, streams, &driver)).transpose()?;

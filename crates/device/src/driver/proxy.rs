@@ -12,8 +12,8 @@ use roadweave_tunnel::{PeerTable, Server, ServerConfig};
 
 use super::event_loop::take_instance;
 use super::server::Clients;
+use super::serving::open_by;
 use super::serving::role::{self, Ground, Served};
-use super::serving::{ServingOptions, open_by};
 use super::{DriverError, MemberOptions, needed_files};
 use crate::privileges::{self, Needs};
 use crate::random::random_bytes;
@@ -26,7 +26,7 @@ pub fn run_proxy(options: MemberOptions<ProxyFile>) -> Result<(), DriverError> {
 }
 
 fn start(options: MemberOptions<ProxyFile>) -> Result<Served<Clients>, DriverError> {
-    let (file, serving) = ServingOptions::of(options);
+    let (file, serving) = options.split();
     let mut config = ServerConfig {
         transport: file.transport.to_config(random_bytes()?),
         lanes: lane_configs(&file.lanes),

@@ -28,7 +28,7 @@ pub(super) struct ServerOptions {
 
 impl ServerOptions {
     fn of(options: MemberOptions<ServerFile>) -> Result<Self, DriverError> {
-        let (file, serving) = ServingOptions::of(options);
+        let (file, serving) = options.split();
         let config = ServerConfig {
             transport: file.transport.to_config(random_bytes()?),
             lanes: lane_configs(&file.lanes),

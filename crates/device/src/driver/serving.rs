@@ -21,6 +21,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use roadweave_config::{AnchorFile, ProxyFile, ServerFile};
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_proto::{DropCounters, Instant};
 use roadweave_tunnel::{PeerTable, Peers};
@@ -32,7 +33,7 @@ use self::host::Host;
 use self::machine::Machine;
 use self::node::Serves;
 use self::presence_log::PresenceLog;
-use self::reload::{Change, Destinations, Reloaded, Reloader, ServerReload, ServingFile};
+use self::reload::{Change, Destinations, Reloaded, Reloader, ServerReload};
 use super::event_loop::Driver;
 use super::repeat_limiter::RepeatLimiter;
 use super::reread::{Askers, Reload};
@@ -57,33 +58,30 @@ pub(super) struct ServingOptions {
     pub(super) fleet: Option<FleetOptions<()>>,
 }
 
-impl ServingOptions {
-    /// Also returns the file.
-    pub(super) fn of<F: ServingFile>(options: MemberOptions<F>) -> (F, Self) {
-        let MemberOptions { file, identity, mut reload, files, membership } = options;
-        let merge = |remote: Option<&str>| match remote {
-            None => Ok(((), Vec::new())),
-            Some(_) => Err("this is set by its own file alone".to_owned()),
-        };
-        let offline_max = file.offline_max();
-        let fleet = membership.map(|membership| FleetOptions {
-            membership,
-            merge: Box::new(merge),
-            offline_max,
-        });
-        let this = Self {
-            identity,
-            listen: file.listen(),
-            metrics: file.metrics().map(|metrics| metrics.listen),
-            state_directory: file.state_directory().to_owned(),
-            files,
-            of_file: file.reloaded(),
-            reload: Box::new(move || Ok(reload()?.map(|file| file.reloaded()))),
-            fleet,
-        };
-        (file, this)
-    }
+// These files have fields of the same names.
+macro_rules! serving_options_of {
+    ($($file:ty),+) => {
+        $(impl MemberOptions<$file> {
+            pub(super) fn split(self) -> ($file, ServingOptions) {
+                let Self { file, identity, mut reload, files, membership } = self;
+                let offline_max = file.fleet.offline_max();
+                let serving = ServingOptions {
+                    identity,
+                    listen: file.listen,
+                    metrics: file.metrics.as_ref().map(|metrics| metrics.listen),
+                    state_directory: file.state_directory.clone(),
+                    files,
+                    of_file: ServerReload::from(&file),
+                    reload: Box::new(move || Ok(reload()?.map(|file| ServerReload::from(&file)))),
+                    fleet: membership.map(|its| FleetOptions::without_merge(its, offline_max)),
+                };
+                (file, serving)
+            }
+        })+
+    };
 }
+
+serving_options_of!(ServerFile, ProxyFile, AnchorFile);
 
 #[derive(Clone, Debug)]
 pub(super) struct Tables {

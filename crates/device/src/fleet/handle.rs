@@ -32,6 +32,23 @@ pub(crate) struct FleetOptions<C> {
     pub(crate) offline_max: Option<Duration>,
 }
 
+impl<C> FleetOptions<C> {
+    pub(crate) fn with_merge(membership: Membership, merge: Merge<C>) -> Self {
+        Self { membership, merge, offline_max: None }
+    }
+}
+
+impl FleetOptions<()> {
+    /// Options of a program whose file a fleet does not change.
+    pub(crate) fn without_merge(membership: Membership, offline_max: Option<Duration>) -> Self {
+        let merge = |remote: Option<&str>| match remote {
+            None => Ok(((), Vec::new())),
+            Some(_) => Err("this is set by its own file alone".to_owned()),
+        };
+        Self { membership, merge: Box::new(merge), offline_max }
+    }
+}
+
 /// The fleet's thread. Dropping it writes the state, if the disk takes it in time.
 #[derive(Debug)]
 pub(crate) struct Fleet<C> {
@@ -42,15 +59,6 @@ pub(crate) struct Fleet<C> {
 }
 
 impl<C: Send + 'static> Fleet<C> {
-    /// Starts the thread of a client, whose file has no `offline_max`.
-    pub(crate) fn of_client(
-        membership: Membership,
-        merge: Merge<C>,
-        loop_waker: Waker,
-    ) -> Result<Self, DeviceError> {
-        Self::start(FleetOptions { membership, merge, offline_max: None }, loop_waker)
-    }
-
     /// Starts the thread in the network namespace of the caller; `loop_waker` announces news. The
     /// kept state is among the news at once.
     pub(crate) fn start(options: FleetOptions<C>, loop_waker: Waker) -> Result<Self, DeviceError> {

@@ -9,17 +9,12 @@
 //! returns them with its outcome. Changes during a reload cause one more reload afterwards.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use ipnet::IpNet;
-use roadweave_config::{
-    AllowedDestination, AnchorFile, MetricsFields, ProxyFile, ServerFile, peers,
-};
+use roadweave_config::{AllowedDestination, AnchorFile, ProxyFile, ServerFile, peers};
 use roadweave_identity::PublicKey;
 use roadweave_tunnel::{Forwarded, Peer, Peers, PeersChange, ProxyTenant};
 
@@ -56,72 +51,38 @@ pub(in crate::driver) struct Destinations {
     pub(in crate::driver) forwards: Vec<Forward>,
 }
 
-/// The file of a role that others connect to.
-pub(in crate::driver) trait ServingFile: 'static {
-    fn listen(&self) -> SocketAddr;
-    fn metrics(&self) -> Option<&MetricsFields>;
-    fn state_directory(&self) -> &Path;
-    /// The time without a controller after which no member is let in.
-    fn offline_max(&self) -> Option<Duration>;
-    fn reloaded(&self) -> ServerReload;
-}
-
-macro_rules! serving_file {
-    ($file:ty, $it:ident => $reloaded:expr) => {
-        impl ServingFile for $file {
-            fn listen(&self) -> SocketAddr {
-                self.listen
-            }
-
-            fn metrics(&self) -> Option<&MetricsFields> {
-                self.metrics.as_ref()
-            }
-
-            fn state_directory(&self) -> &Path {
-                &self.state_directory
-            }
-
-            fn offline_max(&self) -> Option<Duration> {
-                self.fleet.offline_max()
-            }
-
-            fn reloaded(&self) -> ServerReload {
-                let $it = self;
-                $reloaded
-            }
+impl From<&ServerFile> for ServerReload {
+    fn from(file: &ServerFile) -> Self {
+        let forwards = file.forwards.iter().map(|it| Forward::of(it, &file.peers)).collect();
+        let (denied, allowed) = (file.deny_destinations.clone(), file.allow_destinations.clone());
+        Self {
+            peers: peers(&file.peers),
+            destinations: Destinations { denied, allowed, forwards },
+            accepted: file.fleet.accept.clone(),
+            ..Self::default()
         }
-    };
+    }
 }
 
-serving_file!(ServerFile, file => ServerReload {
-    peers: peers(&file.peers),
-    destinations: Destinations {
-        denied: file.deny_destinations.clone(),
-        allowed: file.allow_destinations.clone(),
-        forwards: file.forwards.iter().map(|it| Forward::of(it, &file.peers)).collect(),
-    },
-    accepted: file.fleet.accept.clone(),
-    ..ServerReload::default()
-});
+impl From<&ProxyFile> for ServerReload {
+    fn from(file: &ProxyFile) -> Self {
+        let (tenants, anchors) = (file.proxy_config().tenants, file.anchor_names());
+        Self { peers: peers(&file.peers), tenants, anchors, ..Self::default() }
+    }
+}
 
-serving_file!(ProxyFile, file => ServerReload {
-    peers: peers(&file.peers),
-    tenants: file.proxy_config().tenants,
-    anchors: file.anchor_names(),
-    ..ServerReload::default()
-});
-
-serving_file!(AnchorFile, file => ServerReload {
-    peers: file.devices(),
-    destinations: Destinations {
-        denied: file.deny_destinations.clone(),
-        allowed: file.allow_destinations.clone(),
-        forwards: Vec::new(),
-    },
-    proxies: file.proxies(),
-    accepted: file.fleet.accept.clone(),
-    ..ServerReload::default()
-});
+impl From<&AnchorFile> for ServerReload {
+    fn from(file: &AnchorFile) -> Self {
+        let (denied, allowed) = (file.deny_destinations.clone(), file.allow_destinations.clone());
+        Self {
+            peers: file.devices(),
+            destinations: Destinations { denied, allowed, forwards: Vec::new() },
+            proxies: file.proxies(),
+            accepted: file.fleet.accept.clone(),
+            ..Self::default()
+        }
+    }
+}
 
 impl Destinations {
     pub(in crate::driver) fn forwarded(&self) -> Vec<Forwarded> {
