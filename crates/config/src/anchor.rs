@@ -118,8 +118,6 @@ impl AnchorFile {
 }
 
 impl Validate for AnchorFile {
-    const HAS_SECRET: bool = true;
-
     const RELOADED: &'static [&'static str] =
         &["devices", "proxies", "deny_destinations", "allow_destinations", "fleet.accept"];
 

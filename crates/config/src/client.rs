@@ -301,8 +301,6 @@ impl ClientFile {
 }
 
 impl Validate for ClientFile {
-    const HAS_SECRET: bool = true;
-
     const RELOADED: &'static [&'static str] = &[
         "lanes",
         "uplinks.include",

@@ -172,8 +172,6 @@ pub(crate) fn validate_tenant_name(field: &str, name: &str) -> Result<(), Fault>
 }
 
 impl Validate for ProxyFile {
-    const HAS_SECRET: bool = true;
-
     const RELOADED: &'static [&'static str] = &["peers", "tenants"];
 
     fn validate(&self) -> Result<(), Fault> {

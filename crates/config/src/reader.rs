@@ -106,8 +106,8 @@ impl Fault {
 
 /// A file that is validated beyond the types of its fields.
 pub trait Validate {
-    /// Whether the file holds a private key, which others must not read.
-    const HAS_SECRET: bool = false;
+    /// Whether the file holds a secret, such as a private key, which others must not read.
+    const HAS_SECRET: bool = true;
 
     /// The fields that count without a restart; a name stands for all that is below it.
     const RELOADED: &'static [&'static str] = &[];

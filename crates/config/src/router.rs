@@ -213,6 +213,8 @@ impl RouterLinkFields {
 }
 
 impl Validate for RouterFile {
+    const HAS_SECRET: bool = false;
+
     fn validate(&self) -> Result<(), Fault> {
         if self.links.is_empty() || self.links.len() > ROUTER_LINKS_MAX {
             let message = format!(

@@ -155,8 +155,6 @@ impl ServerFile {
 }
 
 impl Validate for ServerFile {
-    const HAS_SECRET: bool = true;
-
     const RELOADED: &'static [&'static str] =
         &["peers", "deny_destinations", "allow_destinations", "forwards", "fleet.accept"];
 

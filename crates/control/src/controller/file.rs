@@ -89,9 +89,6 @@ pub fn host(address: &str) -> String {
 }
 
 impl Validate for ControllerFile {
-    // A database URL contains its password.
-    const HAS_SECRET: bool = true;
-
     fn validate(&self) -> Result<(), Fault> {
         if !(1..=8).contains(&self.addresses.len()) {
             let message = "addresses: 1 to 8, as addresses = [\"fleet.example.org:4400\"]";

@@ -11,11 +11,11 @@
 //! Their connections have a mark that outlives the program: even after a crash, connections of a
 //! removed forward are distinguished from those that other rules let in.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
-use roadweave_config::{ForwardFields, PeerFields};
+use roadweave_config::ForwardFields;
 use roadweave_proto::{DropReason, Kind, Marks};
 
 use super::FilterOptions;
@@ -29,54 +29,36 @@ pub(super) const HOOK: &str = "nat hook prerouting priority dstnat - 1";
 /// Ports that lead to a device behind a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forward {
-    /// Forward TCP.
-    pub tcp: bool,
-    /// Forward UDP.
-    pub udp: bool,
-    /// The ports of this machine, for the family of `to`.
-    pub ports: RangeInclusive<u16>,
-    /// The device's address.
-    pub to: IpAddr,
-    /// The ports of the device, as many.
-    pub to_ports: RangeInclusive<u16>,
-    /// The networks of the same client, of the family of `to`.
+    /// The ports, and the device.
+    pub fields: ForwardFields,
+    /// The networks of the same client, of the family of the device's address.
     pub near: Vec<IpNet>,
 }
 
 impl Forward {
-    pub(crate) fn of(fields: &ForwardFields, peers: &[PeerFields]) -> Self {
-        Self {
-            tcp: fields.protocol.has_tcp(),
-            udp: fields.protocol.has_udp(),
-            ports: fields.ports(),
-            to: fields.to,
-            to_ports: fields.to_ports(),
-            near: fields.near(peers),
-        }
-    }
-
     fn protocols(&self) -> impl Iterator<Item = &'static str> {
-        let all = [("tcp", self.tcp), ("udp", self.udp)].into_iter();
+        let protocol = self.fields.protocol;
+        let all = [("tcp", protocol.has_tcp()), ("udp", protocol.has_udp())].into_iter();
         all.filter(|(_, is)| *is).map(|(name, _)| name)
     }
 
     fn matches(&self) -> impl Iterator<Item = String> {
-        let version = if self.to.is_ipv4() { "ipv4" } else { "ipv6" };
-        let ports = range(&self.ports);
+        let version = if self.fields.to.is_ipv4() { "ipv4" } else { "ipv6" };
+        let ports = range(&self.fields.ports());
         self.protocols().map(move |of| format!("meta nfproto {version} {of} dport {ports}"))
     }
 
     fn target(&self, protocol: &str) -> String {
-        if self.ports == self.to_ports {
-            return self.to.to_string();
+        let (to, ports, to_ports) = (self.fields.to, self.fields.ports(), self.fields.to_ports());
+        if ports == to_ports {
+            return to.to_string();
         }
-        if self.ports.len() == 1 {
-            return SocketAddr::new(self.to, *self.to_ports.start()).to_string();
+        if ports.len() == 1 {
+            return SocketAddr::new(to, *to_ports.start()).to_string();
         }
         // A range would mean that nft chooses a port.
-        let pairs = self.ports.clone().zip(self.to_ports.clone());
-        let pairs: Vec<String> = pairs.map(|(from, to)| format!("{from} : {to}")).collect();
-        format!("{} : {protocol} dport map {{ {} }}", self.to, pairs.join(", "))
+        let pairs = ports.zip(to_ports).map(|(from, to)| format!("{from} : {to}"));
+        format!("{to} : {protocol} dport map {{ {} }}", pairs.collect::<Vec<_>>().join(", "))
     }
 }
 
@@ -94,7 +76,7 @@ pub(super) fn translating(options: &FilterOptions) -> Vec<String> {
     }
     let set_mark = set_mark("ct mark", options.marks.kind(Kind::Forwarded));
     for forward in forwards {
-        let family = family(forward.to.is_ipv4());
+        let family = family(forward.fields.to.is_ipv4());
         for (of, matches) in forward.protocols().zip(forward.matches()) {
             let to = forward.target(of);
             rules.push(format!("{matches} {set_mark} dnat {family} to {to}"));
@@ -123,13 +105,13 @@ pub(super) fn judged(tun: &str, marks: Marks) -> [String; 2] {
 pub(super) fn forwarded(options: &FilterOptions) -> Vec<String> {
     let mut rules = Vec::new();
     for forward in &options.forwards {
-        let (from, to) = (range(&forward.ports), range(&forward.to_ports));
-        let family = family(forward.to.is_ipv4());
+        let ForwardFields { to: device, .. } = &forward.fields;
+        let (from, to) = (range(&forward.fields.ports()), range(&forward.fields.to_ports()));
+        let family = family(device.is_ipv4());
         rules.extend(forward.protocols().map(|of| {
             format!(
-                "meta l4proto {of} ct original proto-dst {from} ct reply {family} saddr {} \
-                 ct reply proto-src {to} return",
-                forward.to
+                "meta l4proto {of} ct original proto-dst {from} ct reply {family} saddr {device} \
+                 ct reply proto-src {to} return"
             )
         }));
     }
@@ -142,8 +124,9 @@ pub(super) fn forwarded(options: &FilterOptions) -> Vec<String> {
 pub(super) fn masquerade(options: &FilterOptions) -> Vec<String> {
     let marked = marked(options.marks);
     let rule = |forward: &Forward| {
-        let (to, family) = (forward.to, family(forward.to.is_ipv4()));
-        let near = of_family(&forward.near, forward.to.is_ipv4()).join(", ");
+        let to = forward.fields.to;
+        let (family, near) =
+            (family(to.is_ipv4()), of_family(&forward.near, to.is_ipv4()).join(", "));
         format!(
             "oifname \"{}\" {marked} {family} daddr {to} {family} saddr {{ {near} }} masquerade",
             options.tun

@@ -1,5 +1,6 @@
 //! Rulesets in their golden files; `tests/it/filters.rs` tests their effect.
 
+use roadweave_config::{ForwardFields, ForwardProtocol, Ports};
 use roadweave_proto::DropReason;
 
 use super::*;
@@ -49,24 +50,17 @@ fn a_box(inside: &[&str], between_uplinks: bool) -> FilterOptions {
 }
 
 fn forwards() -> Vec<Forward> {
-    let one = Forward {
-        tcp: true,
-        udp: false,
-        ports: 8443..=8443,
-        to: "10.8.0.5".parse().unwrap(),
-        to_ports: 443..=443,
-        near: ["10.8.0.5/32", "192.168.5.0/24"].map(|net| net.parse().unwrap()).to_vec(),
+    let forward = |protocol, port, to: &str, to_port, near: &[&str]| Forward {
+        fields: ForwardFields { protocol, port, to: to.parse().unwrap(), to_port },
+        near: near.iter().map(|net| net.parse().unwrap()).collect(),
     };
-    let range = Forward {
-        udp: true,
-        ports: 7..=9,
-        to: "fd08::5".parse().unwrap(),
-        to_ports: 7..=9,
-        near: vec!["fd08::5/128".parse().unwrap()],
-        ..one.clone()
-    };
-    let renumbered = Forward { udp: false, ports: 3..=4, to_ports: 1..=2, ..range.clone() };
-    vec![one, range, renumbered]
+    let (tcp, both) = (ForwardProtocol::Tcp, ForwardProtocol::Both);
+    let (near, range) = (["10.8.0.5/32", "192.168.5.0/24"], Ports::Range);
+    vec![
+        forward(tcp, Ports::One(8443), "10.8.0.5", Some(Ports::One(443)), &near),
+        forward(both, range([7, 9]), "fd08::5", None, &["fd08::5/128"]),
+        forward(tcp, range([3, 4]), "fd08::5", Some(range([1, 2])), &["fd08::5/128"]),
+    ]
 }
 
 fn check(name: &str, options: &FilterOptions, opened: Opened) {

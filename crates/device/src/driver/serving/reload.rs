@@ -14,7 +14,9 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 
 use ipnet::IpNet;
-use roadweave_config::{AllowedDestination, AnchorFile, ProxyFile, ServerFile, peers};
+use roadweave_config::{
+    AllowedDestination, AnchorFile, ForwardFields, ProxyFile, ServerFile, peers,
+};
 use roadweave_identity::PublicKey;
 use roadweave_tunnel::{Forwarded, Peer, Peers, PeersChange, ProxyTenant};
 
@@ -53,7 +55,11 @@ pub(in crate::driver) struct Destinations {
 
 impl From<&ServerFile> for ServerReload {
     fn from(file: &ServerFile) -> Self {
-        let forwards = file.forwards.iter().map(|it| Forward::of(it, &file.peers)).collect();
+        let forward = |fields: &ForwardFields| Forward {
+            near: fields.near(&file.peers),
+            fields: fields.clone(),
+        };
+        let forwards = file.forwards.iter().map(forward).collect();
         let (denied, allowed) = (file.deny_destinations.clone(), file.allow_destinations.clone());
         Self {
             peers: peers(&file.peers),
@@ -86,11 +92,11 @@ impl From<&AnchorFile> for ServerReload {
 
 impl Destinations {
     pub(in crate::driver) fn forwarded(&self) -> Vec<Forwarded> {
-        let of = |it: &Forward| Forwarded {
-            to: it.to,
-            tcp: it.tcp,
-            udp: it.udp,
-            ports: it.to_ports.clone(),
+        let of = |Forward { fields, .. }: &Forward| Forwarded {
+            to: fields.to,
+            tcp: fields.protocol.has_tcp(),
+            udp: fields.protocol.has_udp(),
+            ports: fields.to_ports(),
         };
         self.forwards.iter().map(of).collect()
     }
