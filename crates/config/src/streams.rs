@@ -18,36 +18,49 @@ type ConnectsPerSecond = Within<1, 10_000, 50>;
 
 /// The LAN's connections that are carried as streams.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub struct ClientStreams {
     /// The TCP address of the SOCKS5 and HTTP CONNECT proxy; `None`: no proxy.
-    #[serde(default, deserialize_with = "listen_if")]
+    #[serde(deserialize_with = "listen_if")]
     pub listen: Option<SocketAddr>,
     /// How the LAN's connections go that match no rule.
-    #[serde(default)]
     pub tcp: TcpWay,
     /// Exceptions; the first match counts.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<TcpRule>,
     /// The networks that may use the proxy.
-    #[serde(default = "default_from", deserialize_with = "networks")]
+    #[serde(deserialize_with = "networks")]
     pub from: Vec<IpNet>,
     /// The origins of pages whose players may report their buffers, such as
     /// `https://player.example`.
-    #[serde(default)]
     pub origins: Vec<String>,
     /// Scheduler and recovery; docs/configuration.md lists them.
-    #[serde(default = "default_strategy")]
     pub strategy: StrategyName,
     /// The maximum of a client's open connections.
-    #[serde(default = "default_connections_max")]
     pub connections_max: ConnectionsMax,
     /// Kilobytes at the start of each connection that are sent first.
-    #[serde(default)]
     pub first_kb: FirstKb,
     /// Ports of hosts at which plain HTTP is inspected.
-    #[serde(default = "default_http_ports")]
     pub http_ports: Vec<u16>,
+}
+
+impl Default for ClientStreams {
+    fn default() -> Self {
+        Self {
+            listen: None,
+            tcp: TcpWay::default(),
+            rules: Vec::new(),
+            // This machine, private networks (RFC 1918, RFC 4193) and link-local ones.
+            from: known_networks(
+                "127.0.0.0/8 10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 ::1/128 fc00::/7 fe80::/10",
+            ),
+            origins: Vec::new(),
+            strategy: default_strategy(),
+            connections_max: default_connections_max(),
+            first_kb: FirstKb::default(),
+            http_ports: default_http_ports(),
+        }
+    }
 }
 
 /// How a TCP connection of the LAN is carried.
@@ -302,9 +315,4 @@ fn default_http_ports() -> Vec<u16> {
 
 fn listen_if<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
     listen(deserializer).map(Some)
-}
-
-/// This machine, private networks (RFC 1918, RFC 4193) and link-local ones.
-fn default_from() -> Vec<IpNet> {
-    known_networks("127.0.0.0/8 10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 ::1/128 fc00::/7 fe80::/10")
 }

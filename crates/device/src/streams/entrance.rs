@@ -31,7 +31,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use ipnet::IpNet;
+use roadweave_config::ClientStreams;
 use roadweave_proto::wire::{ResetCode, StreamId};
 use roadweave_proto::{Instant, Marks};
 use roadweave_stream::{Event as StreamEvent, Streams};
@@ -53,16 +53,8 @@ use crate::poll::{Event, Interest, Poller, Token};
 /// Configuration of an entrance.
 #[derive(Clone, Debug)]
 pub struct EntranceSettings {
-    /// The proxies' address in the LAN; `None` runs no proxy.
-    pub listen: Option<SocketAddr>,
-    /// Whether redirected connections are taken and carried to their original destination.
-    pub transparent: bool,
-    /// The networks that callers of the proxies come from.
-    pub networks: Vec<IpNet>,
-    /// The origins of pages whose players may report their buffers, as browsers name them.
-    pub origins: Vec<String>,
-    /// The destination ports at which plain HTTP is inspected.
-    pub http_ports: Vec<u16>,
+    /// The configuration.
+    pub fields: ClientStreams,
     /// The packet marks; one of them marks the packets that reset a connection whose host fails.
     pub marks: Marks,
     /// The maximum number of connections.
@@ -76,15 +68,11 @@ pub struct EntranceSettings {
 }
 
 impl EntranceSettings {
-    /// Proxies at `listen` for `networks`, without transparent connections.
-    pub fn new(listen: Option<SocketAddr>, networks: Vec<IpNet>) -> Self {
+    /// The usual limits.
+    pub fn new(fields: ClientStreams, marks: Marks) -> Self {
         Self {
-            listen,
-            transparent: false,
-            networks,
-            origins: Vec::new(),
-            http_ports: Vec::new(),
-            marks: Marks::default(),
+            fields,
+            marks,
             connections_max: super::sockets_max().min(4096),
             connections_of_one_max: 512,
             handshake_max: Duration::from_secs(10),
@@ -190,14 +178,14 @@ impl Entrance {
     /// Listens, with tokens from `token` on (see [`Entrance::owns`]). While the proxies' address is
     /// in use or not present, [`Entrance::turn`] retries.
     pub fn open(settings: EntranceSettings, token: Token) -> Self {
-        let asking = settings.listen.map(|address| {
+        let asking = settings.fields.listen.map(|address| {
             Listener::for_asking(address).inspect_err(|error| {
                 tracing::warn!("cannot answer applications at {address}: {error}; trying again");
             })
         });
         let next_try = matches!(asking, Some(Err(_))).then_some(Instant::ZERO);
         let mut listeners: Vec<Listener> = asking.into_iter().flatten().collect();
-        if settings.transparent {
+        if settings.fields.splits() {
             listeners.extend(transparent::listeners());
         }
         Self {
@@ -221,7 +209,7 @@ impl Entrance {
 
     fn listen_again(&mut self, now: Instant, poller: &Poller) {
         let is_due = self.next_try.is_some_and(|at| at <= now);
-        let Some(address) = self.settings.listen.filter(|_| is_due) else { return };
+        let Some(address) = self.settings.fields.listen.filter(|_| is_due) else { return };
         self.next_try = Some(now + RETRY);
         let Ok(listener) = Listener::for_asking(address) else { return };
         let number = self.listeners.len() as u64;
@@ -379,7 +367,7 @@ impl Entrance {
 
     pub(super) fn hearing(&mut self, number: Number, port: u16) -> Option<Hearing> {
         let caller = self.connections.get_mut(number)?.caller;
-        let is_http = self.settings.http_ports.contains(&port);
+        let is_http = self.settings.fields.http_ports.contains(&port);
         is_http.then(|| Hearing::of_application(caller))
     }
 
@@ -461,7 +449,7 @@ impl Entrance {
     }
 
     fn is_neighbour(&self, caller: IpAddr, socket: &TcpStream) -> bool {
-        self.settings.networks.iter().any(|network| network.contains(&caller))
+        self.settings.fields.from.iter().any(|network| network.contains(&caller))
             && arrived_by(socket).is_some_and(|interface| self.inside.contains(&interface))
     }
 

@@ -8,8 +8,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant as Wall};
 
 use bytes::Bytes;
+use roadweave_config::TcpWay;
 use roadweave_proto::wire::{ResetCode, StreamId};
-use roadweave_proto::{Instant, ServerHost};
+use roadweave_proto::{Instant, Marks, ServerHost};
 use roadweave_stream::{Config, Event as StreamEvent, Side, Streams};
 
 use super::hearing::{Heard, Hearing};
@@ -45,7 +46,14 @@ impl World {
     fn new(change: impl FnOnce(&mut EntranceSettings)) -> Self {
         let loopback = "127.0.0.0/8".parse().expect("a network");
         let listen = "127.0.0.1:0".parse().expect("an address");
-        let mut settings = EntranceSettings::new(Some(listen), vec![loopback]);
+        let fields = roadweave_config::ClientStreams {
+            listen: Some(listen),
+            from: vec![loopback],
+            tcp: TcpWay::Tunnel,
+            http_ports: Vec::new(),
+            ..Default::default()
+        };
+        let mut settings = EntranceSettings::new(fields, Marks::default());
         change(&mut settings);
         let poller = Poller::new().expect("a poller");
         let mut entrance = Entrance::open(settings, ENTRANCE);
@@ -281,7 +289,7 @@ fn transfer(length: usize, pause: Duration, loses: Option<u64>) {
 fn an_address_that_another_program_has_is_listened_at_once_it_is_free() {
     let holder = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = holder.local_addr().expect("bound");
-    let mut world = World::new(|settings| settings.listen = Some(address));
+    let mut world = World::new(|settings| settings.fields.listen = Some(address));
     world.step();
     assert_eq!(world.entrance.local_address(), None);
     drop(holder);
@@ -455,7 +463,7 @@ fn loopback_index() -> u32 {
 #[test]
 fn strangers_and_those_who_are_too_many_are_closed_at_once() {
     let far = "192.0.2.0/24".parse().expect("a network");
-    let mut world = World::new(|settings| settings.networks = vec![far]);
+    let mut world = World::new(|settings| settings.fields.from = vec![far]);
     assert_eq!(ask(&mut world, vec![5, 1, 0]), "");
     world.check_ends(&[(EntranceEnd::Stranger, 1)]);
 

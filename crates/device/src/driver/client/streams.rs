@@ -29,13 +29,7 @@ impl LanStreams {
         fields: &ClientStreams,
         driver: &Driver<Client>,
     ) -> Result<Self, DeviceError> {
-        let settings = EntranceSettings {
-            origins: fields.origins.clone(),
-            http_ports: fields.http_ports.clone(),
-            transparent: fields.splits(),
-            marks: instance.marks(),
-            ..EntranceSettings::new(fields.listen, fields.from.clone())
-        };
+        let settings = EntranceSettings::new(fields.clone(), instance.marks());
         let entrance = Entrance::open(settings, STREAMS);
         entrance.register(&driver.poller)?;
         let nowhere = Streams::new(Config::for_streams(Side::Client, 0));

@@ -132,7 +132,7 @@ impl Entrance {
                 }
                 Err(_) => return Next::Ends(EntranceEnd::Left),
             };
-            let asked = handshake.read(&self.scratch[..length], &self.settings.origins);
+            let asked = handshake.read(&self.scratch[..length], &self.settings.fields.origins);
             let consumed = match asked {
                 Asked::More if closing => return Next::Ends(EntranceEnd::Left),
                 Asked::More => return Next::Stays(State::Asking { socket, handshake, closing }),

@@ -28,7 +28,7 @@ fn takes_priorities() -> StreamsOffer {
 /// Sends `text` in pieces of up to `piece` bytes through sniffers; returns the players' reports.
 fn say(text: Vec<u8>, answer: Vec<u8>, piece: usize) -> (World, Vec<PlayerTold>) {
     let (host, to, port) = host(text.len(), answer.clone());
-    let mut world = World::new(|settings| settings.http_ports = vec![port]);
+    let mut world = World::new(|settings| settings.fields.http_ports = vec![port]);
     world.hears = true;
     world.client.set_peer_takes(Some(takes_priorities()));
     let (proxy, said) = (world.proxy(), text.clone());
@@ -109,7 +109,7 @@ fn a_request_says_by_which_priority_its_answer_comes() {
     let text = b"GET /poster HTTP/1.1\r\nPriority: u=1, i\r\n\r\n".to_vec();
     let (listener, to) = destination();
     let port = listener.local_addr().expect("bound").port();
-    let mut world = World::new(|settings| settings.http_ports = vec![port]);
+    let mut world = World::new(|settings| settings.fields.http_ports = vec![port]);
     world.client.set_peer_takes(Some(takes_priorities()));
     let proxy = world.proxy();
     let application = std::thread::spawn(move || {
@@ -232,7 +232,7 @@ fn forwarded(text: impl FnOnce(&str) -> String, answer: &'static [u8]) -> (Strin
         drop(socket);
         String::from_utf8(got).expect("text")
     });
-    let mut world = World::new(|settings| settings.http_ports = vec![port]);
+    let mut world = World::new(|settings| settings.fields.http_ports = vec![port]);
     let (proxy, text) = (world.proxy(), text(&to));
     let application = std::thread::spawn(move || {
         let mut socket = TcpStream::connect(proxy).expect("it listens");
