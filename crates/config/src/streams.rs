@@ -12,7 +12,7 @@ use crate::lane::{LaneFields, Ports};
 use crate::strategy::StrategyName;
 use crate::values::{Within, known_networks, listen, networks, validate_networks};
 
-type ConnectionsMax = Within<1, 4_096>;
+type ConnectionsMax = Within<1, 4_096, { StreamsConfig::STREAMS_MAX as i64 }>;
 type FirstKb = Within<0, 1_024>;
 type ConnectsPerSecond = Within<1, 10_000, 50>;
 
@@ -56,7 +56,7 @@ impl Default for ClientStreams {
             ),
             origins: Vec::new(),
             strategy: default_strategy(),
-            connections_max: default_connections_max(),
+            connections_max: ConnectionsMax::default(),
             first_kb: FirstKb::default(),
             http_ports: default_http_ports(),
         }
@@ -103,7 +103,7 @@ pub struct ServerStreams {
     #[serde(default = "default_strategy")]
     pub strategy: StrategyName,
     /// The maximum of a client's open connections.
-    #[serde(default = "default_connections_max")]
+    #[serde(default)]
     pub connections_max: ConnectionsMax,
     /// Kilobytes at the start of each connection that are sent first.
     #[serde(default)]
@@ -130,7 +130,7 @@ pub struct ProxyStreams {
 #[serde(deny_unknown_fields)]
 pub struct AnchorStreams {
     /// The maximum of a client's open connections.
-    #[serde(default = "default_connections_max")]
+    #[serde(default)]
     pub connections_max: ConnectionsMax,
     /// Kilobytes at the start of each connection that are sent first.
     #[serde(default)]
@@ -303,10 +303,6 @@ impl ServerStreams {
 
 fn default_strategy() -> StrategyName {
     StreamsConfig::default().lane.strategy.into()
-}
-
-fn default_connections_max() -> ConnectionsMax {
-    Within::of(StreamsConfig::default().streams_max as i64)
 }
 
 fn default_http_ports() -> Vec<u16> {

@@ -8,40 +8,26 @@ use serde::{Deserialize, Serialize};
 use crate::Fault;
 use crate::values::Within;
 
+const USUAL: TransportConfig = TransportConfig::new([0; 32]);
+
 /// The transport.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TransportFields {
     /// The congestion control of every path: `bbr` or `cubic`.
     pub congestion: CongestionControl,
     /// The round-trip time assumed before the first sample.
-    pub initial_rtt_ms: Within<1, 10_000>,
+    pub initial_rtt_ms: Within<1, 10_000, { USUAL.initial_rtt.as_millis() as i64 }>,
     /// The silence that ends a session.
-    pub idle_timeout_seconds: Within<10, 86_400>,
+    pub idle_timeout_seconds: Within<10, 86_400, { USUAL.idle_timeout.as_secs() as i64 }>,
     /// The interval of keep-alives.
-    pub keep_alive_ms: Within<100, 60_000>,
+    pub keep_alive_ms: Within<100, 60_000, { USUAL.keep_alive.as_millis() as i64 }>,
     /// The interval of probes on a path that stopped answering.
-    pub probe_interval_ms: Within<20, 10_000>,
+    pub probe_interval_ms: Within<20, 10_000, { USUAL.probe_interval.as_millis() as i64 }>,
     /// The most paths of a session.
-    pub paths_max: Within<1, 32>,
+    pub paths_max: Within<1, 32, { USUAL.max_paths as i64 }>,
     /// The largest UDP payload that path MTU discovery tries.
-    pub mtu_max_bytes: Within<1200, 9000>,
-}
-
-impl Default for TransportFields {
-    fn default() -> Self {
-        let transport = TransportConfig::new([0; 32]);
-        let millis = |duration: Duration| duration.as_millis() as i64;
-        Self {
-            congestion: transport.congestion,
-            initial_rtt_ms: Within::of(millis(transport.initial_rtt)),
-            idle_timeout_seconds: Within::of(transport.idle_timeout.as_secs() as i64),
-            keep_alive_ms: Within::of(millis(transport.keep_alive)),
-            probe_interval_ms: Within::of(millis(transport.probe_interval)),
-            paths_max: Within::of(i64::from(transport.max_paths)),
-            mtu_max_bytes: Within::of(i64::from(transport.mtu_max)),
-        }
-    }
+    pub mtu_max_bytes: Within<1200, 9000, { USUAL.mtu_max as i64 }>,
 }
 
 impl TransportFields {

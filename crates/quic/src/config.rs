@@ -89,9 +89,9 @@ pub struct TransportConfig {
 
 impl TransportConfig {
     /// The settings for vehicles.
-    pub fn new(rng_seed: [u8; 32]) -> Self {
+    pub const fn new(rng_seed: [u8; 32]) -> Self {
         Self {
-            congestion: CongestionControl::default(),
+            congestion: CongestionControl::Bbr,
             initial_rtt: Duration::from_millis(100),
             idle_timeout: Duration::from_secs(300),
             handshake_timeout: Duration::from_secs(10),

@@ -40,6 +40,8 @@ pub struct StreamsConfig {
 impl StreamsConfig {
     /// The name of the lane that carries streams.
     pub const LANE: &str = "streams";
+    /// The usual maximum of open streams.
+    pub const STREAMS_MAX: usize = 256;
 
     /// The lane as streams need it: they order their data and wait for late data themselves.
     pub(crate) fn lane(&self) -> LaneConfig {
@@ -60,7 +62,7 @@ impl StreamsConfig {
 impl Default for StreamsConfig {
     /// Up to 256 streams, sent as transfers are by default.
     fn default() -> Self {
-        Self { lane: stream_lane(), streams_max: 256, head: 0 }
+        Self { lane: stream_lane(), streams_max: Self::STREAMS_MAX, head: 0 }
     }
 }
 
