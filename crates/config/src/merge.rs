@@ -57,7 +57,7 @@ pub fn merge(path: &Path, text: &str, remote: Option<&str>) -> Result<Merged, Fi
         }
     }
     let file = ClientFile::deserialize(Value::Table(table)).map_err(|error| {
-        FileError::Invalid { path: there.to_owned(), position: None, message: error.to_string() }
+        FileError::Invalid { path: there.to_owned(), message: error.to_string() }
     })?;
     let file = ClientFile { private_key: local.private_key, ..file };
     // Reports a conflict at the source that caused it.

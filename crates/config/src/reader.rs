@@ -60,20 +60,9 @@ pub enum FileError {
     Invalid {
         /// The file.
         path: PathBuf,
-        /// The position; `None` for a missing field.
-        position: Option<Position>,
-        /// The position in words, the field and the remedy.
+        /// The position, the field and the remedy.
         message: String,
     },
-}
-
-/// A position in a text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Position {
-    /// The line, from 1.
-    pub line: usize,
-    /// The column, from 1, in characters.
-    pub column: usize,
 }
 
 /// A field that conflicts with the rest of its file.
@@ -93,14 +82,8 @@ impl Fault {
 
     /// Converts it to an error of the file at `path` with this `text`.
     pub fn in_file(self, path: &Path, text: &str) -> FileError {
-        let position = position_of(text, &self.field);
-        let message = match position {
-            Some(Position { line, column }) => {
-                format!("line {line}, column {column}: {}", self.message)
-            }
-            None => self.message,
-        };
-        FileError::Invalid { path: path.to_owned(), position, message }
+        let message = with_position(text, offset_of(text, &self.field), &self.message);
+        FileError::Invalid { path: path.to_owned(), message }
     }
 }
 
@@ -138,11 +121,8 @@ pub(crate) fn check<T: DeserializeOwned + Validate>(
 
 /// Parses `text` by the types of its fields only; `path` is for errors.
 pub fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, FileError> {
-    toml::from_str(text).map_err(|error| FileError::Invalid {
-        path: path.to_owned(),
-        position: error.span().map(|span| position_at(text, span.start)),
-        message: told(text, &error),
-    })
+    toml::from_str(text)
+        .map_err(|error| FileError::Invalid { path: path.to_owned(), message: told(text, &error) })
 }
 
 /// The error with the line that it is in, or without if that may contain a key.
@@ -155,10 +135,7 @@ fn told(text: &str, error: &toml::de::Error) -> String {
     }
     // The message quotes values of a wrong type too.
     let message = if has_key(error.message()) { "this cannot be read" } else { error.message() };
-    match error.span().map(|span| position_at(text, span.start)) {
-        Some(Position { line, column }) => format!("line {line}, column {column}: {message}"),
-        None => message.to_owned(),
-    }
+    with_position(text, error.span().map(|span| span.start), message)
 }
 
 /// A key has 44 letters in base64; a part shorter than this is no secret.
@@ -231,9 +208,9 @@ fn name(file: &str, number: u32) -> String {
 
 const TEXT_MAX: usize = 16 << 20;
 
-/// The position of a field's value in the TOML file `text`, or of the innermost existing part of
-/// its path; `None` if no part exists.
-fn position_of(text: &str, field: &str) -> Option<Position> {
+/// The offset of a field's value in the TOML file `text`, or of the innermost existing part of its
+/// path; `None` if no part exists.
+fn offset_of(text: &str, field: &str) -> Option<usize> {
     let table = DeTable::parse(text).ok()?;
     let mut steps = field.split('.');
     let mut value = find(table.get_ref(), steps.next()?)?;
@@ -246,15 +223,18 @@ fn position_of(text: &str, field: &str) -> Option<Position> {
         let Some(inner) = inner else { break };
         value = inner;
     }
-    Some(position_at(text, value.span().start))
+    Some(value.span().start)
 }
 
 fn find<'a, 'i>(table: &'a DeTable<'i>, name: &str) -> Option<&'a Spanned<DeValue<'i>>> {
     table.iter().find(|(key, _)| key.get_ref() == name).map(|(_, value)| value)
 }
 
-fn position_at(text: &str, at: usize) -> Position {
+/// `message`, behind the line and the column of what it is about. Both count from 1.
+fn with_position(text: &str, at: Option<usize>, message: &str) -> String {
+    let Some(at) = at else { return message.to_owned() };
     let before = text.get(..at).unwrap_or(text);
-    let line = before.rsplit('\n').next().unwrap_or_default();
-    Position { line: before.matches('\n').count() + 1, column: line.chars().count() + 1 }
+    let line = before.matches('\n').count() + 1;
+    let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+    format!("line {line}, column {column}: {message}")
 }
