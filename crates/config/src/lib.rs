@@ -49,7 +49,7 @@ pub use packet_mark::{PacketMark, PacketMarks};
 pub use peers::{PeerFields, peers};
 pub use policy::{MeteredFields, PolicyFields, SetUplink, UplinkTraits};
 pub use proxy::{AnchorFields, ProxyFile, ProxyTenantFields};
-pub use reader::{Fault, FileError, Validate, load, parse, read_text};
+pub use reader::{Fault, FileError, Validate, check, load, parse, read_text};
 pub use router::{LinkSocket, RouterFile, RouterLinkFields, RouterOrdering};
 pub use secret::{PrivateKey, WriteError, create_secret, reading_group, write_secrets};
 pub use server::{ServerFile, ServerLimits};

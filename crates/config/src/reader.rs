@@ -110,10 +110,7 @@ pub fn load<T: DeserializeOwned + Validate>(path: &Path) -> Result<T, FileError>
 }
 
 /// Parses and validates `text`; `path` is for errors.
-pub(crate) fn check<T: DeserializeOwned + Validate>(
-    path: &Path,
-    text: &str,
-) -> Result<T, FileError> {
+pub fn check<T: DeserializeOwned + Validate>(path: &Path, text: &str) -> Result<T, FileError> {
     let file: T = parse(path, text)?;
     file.validate().map_err(|fault| fault.in_file(path, text))?;
     Ok(file)

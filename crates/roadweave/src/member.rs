@@ -1,6 +1,7 @@
 //! The programs of members of a fleet: a client here, others in `serving`. Settings are those of
 //! the program's own file, and below that its fleet's.
 
+use std::io;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,6 +15,7 @@ use roadweave_identity::{Identity, PublicKey};
 use roadweave_terminal::exit::BadInput;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use zeroize::Zeroizing;
 
 use crate::run::{ignored, in_order, warnings};
 
@@ -130,40 +132,35 @@ pub struct Source {
 
 impl Source {
     fn load<F: MemberFile>(&self) -> Result<F, FileError> {
-        let mut file: F = match roadweave_config::load(&self.path) {
-            Err(error) if self.may_be_missing::<F>(&error) => {
-                roadweave_config::parse(&self.path, "")?
-            }
-            result => result?,
-        };
+        let mut file = roadweave_config::check(&self.path, &self.text::<F>()?)?;
         self.set_directory(&mut file);
         Ok(file)
     }
 
     /// The file of a client, with the fields of `remote` that it lacks.
     fn merged(&self, remote: Option<&str>) -> Result<Merged, FileError> {
-        let text = roadweave_config::read_text(&self.path, true);
-        let merge = |text: &str| roadweave_config::merge(&self.path, text, remote);
-        let mut merged = match text {
-            Ok(text) => merge(&text)?,
-            Err(error) if self.may_be_missing::<ClientFile>(&error) => merge("")?,
-            Err(error) => return Err(error),
-        };
+        let text = self.text::<ClientFile>()?;
+        let mut merged = roadweave_config::merge(&self.path, &text, remote)?;
         self.set_directory(&mut merged.file);
         Ok(merged)
+    }
+
+    /// The text of the file; the one at the default path may be missing.
+    fn text<F: MemberFile>(&self) -> Result<Zeroizing<String>, FileError> {
+        match roadweave_config::read_text(&self.path, F::HAS_SECRET) {
+            Err(FileError::Read { source, .. })
+                if source.kind() == io::ErrorKind::NotFound && self.path == Path::new(F::USUAL) =>
+            {
+                Ok(Zeroizing::default())
+            }
+            text => text,
+        }
     }
 
     fn set_directory(&self, file: &mut impl MemberFile) {
         if let Some(directory) = &self.state_directory {
             file.member().0.clone_from(directory);
         }
-    }
-
-    /// The file at the default path may be missing.
-    fn may_be_missing<F: MemberFile>(&self, error: &FileError) -> bool {
-        let is_missing = matches!(error, FileError::Read { source, .. }
-            if source.kind() == std::io::ErrorKind::NotFound);
-        is_missing && self.path == Path::new(F::USUAL)
     }
 
     /// Reads the file again, at each call, for a member of this key that has `started`.
