@@ -12,16 +12,13 @@
 //! process and opens no socket.
 
 pub mod bound;
-pub mod chain;
 pub mod class;
 pub mod closed_loop;
 pub mod compare;
-pub mod crowd;
 pub mod delays;
 pub mod downloads;
 pub mod drive_set;
 pub mod event;
-pub mod failover;
 pub mod figures;
 pub mod fleet;
 pub mod histogram;

@@ -20,7 +20,6 @@ mod changes;
 mod config;
 mod ends;
 mod machine;
-pub mod servers;
 mod strangers;
 mod streams;
 mod tamper;
@@ -40,7 +39,6 @@ use roadweave_quic::Epoch;
 use roadweave_tunnel::{Client, ClientEvent, Node, Notice, RecvMeta, Server, ServerEvent};
 
 pub use config::{LINKS_MAX, OtherServer, Strangers, Trust, WorldConfig, WorldError};
-pub(crate) use ends::server_config;
 pub use machine::{Machine, UnknownMachine};
 use machine::{Sleeper, Waiting};
 use strangers::Neighbour;

@@ -6,11 +6,10 @@ use std::sync::Arc;
 use roadweave_identity::Identity;
 use roadweave_quic::{Epoch, TransportConfig};
 use roadweave_tunnel::{
-    Candidate, Client, ClientConfig, LaneConfig, Learned, MEMORY_MAX, Peer, PeerTable, Server,
-    ServerConfig,
+    Candidate, Client, ClientConfig, Learned, MEMORY_MAX, Peer, PeerTable, Server, ServerConfig,
 };
 
-use super::{MTU, OtherServer, SERVER, Trust, WorldConfig, WorldError};
+use super::{OtherServer, SERVER, Trust, WorldConfig, WorldError};
 use crate::inner::VEHICLE;
 
 pub(super) const NAME: &str = "vehicle";
@@ -75,19 +74,15 @@ fn server_of(
     let config = ServerConfig {
         streams: world.streams.clone(),
         speedtest: world.speedtest,
-        ..server_config(transport(world, 2, life), &world.lanes_down)
+        lanes: world.lanes_down.clone(),
+        memory_max: 8 * MEMORY_MAX,
+        ..ServerConfig::new(transport(world, 2, life), vec![IpAddr::from(GATEWAY).into()])
     };
     let identity = Arc::new(Identity::from_seed(own));
     let mut server = Server::new(epoch, config, identity, peers)?;
     let client_key = Identity::from_seed(known).public_key().to_string();
     server.restore(Learned::from([(client_key, world.learned.clone())]));
     Ok(server)
-}
-
-pub(crate) fn server_config(transport: TransportConfig, lanes: &[LaneConfig]) -> ServerConfig {
-    let gateways = vec![IpAddr::from(GATEWAY).into()];
-    let (lanes, memory_max) = (lanes.to_vec(), 8 * MEMORY_MAX);
-    ServerConfig { lanes, mtu: MTU, memory_max, ..ServerConfig::new(transport, gateways) }
 }
 
 fn transport(world: &WorldConfig, side: u8, life: u8) -> TransportConfig {

@@ -1,8 +1,8 @@
 //! A client whose list of servers changes at run time.
 
-use crate::failover::{fleet, run};
+use crate::failover::fleet;
+use crate::servers::{Fault, Servers};
 use crate::world::{at, ms};
-use roadweave_lab::world::servers::{Fault, Servers};
 use roadweave_tunnel::{CANDIDATES_MAX, Candidate, CandidatePlace, ClientEvent};
 
 fn name(fleet: &mut Servers, known: &[Candidate], numbers: &[usize]) {
@@ -27,7 +27,7 @@ fn other_candidates_leave_a_session_with_one_of_them_alone() {
     // More servers; another order, with the server in use last of too many; without the standby.
     for numbers in [&[1, 0][..], &[3, 2, 1, 4, 0], &[0, 3]] {
         name(&mut fleet, &known, numbers);
-        run(&mut fleet, ms(4_000));
+        fleet.run(ms(4_000));
         let now = fleet.now();
         let candidates = fleet.client().candidates(now);
         assert_eq!(candidates.len(), numbers.len());
@@ -37,7 +37,7 @@ fn other_candidates_leave_a_session_with_one_of_them_alone() {
     }
     // The client moves to the one that is still listed. Without traffic, detection takes a while.
     fleet.befall(0, Fault::Crash);
-    run(&mut fleet, ms(20_000));
+    fleet.run(ms(20_000));
     assert_eq!((fleet.home(), fleet.moves()), (3, 1));
 }
 

@@ -4,19 +4,12 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use roadweave_lab::chain::{
-    ANY_PROXY, Chain, ChainArrival, ChainConfig, NodeId, inner_address, proxy_key,
-};
+use crate::nodes::{ANY, Arrival, ClientId, Config, LEG_DELAY, NodeId, Nodes, key};
+use crate::world::{ms, number, udp_v4};
 use roadweave_proto::{DropReason, Instant, Rate};
 use roadweave_tunnel::{AnchorEvent, ClientEvent, DrainReason, Notice, ProxyTenant, ServerEvent};
 
-use crate::world::{ms, number, udp_v4};
-
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
-
-fn run(chain: &mut Chain, time: Duration) {
-    chain.run_until(chain.now() + time);
-}
 
 /// A UDP packet of `length` bytes with a number and the index of its box.
 fn packet(from: Ipv4Addr, to: Ipv4Addr, (number, of): (u64, usize), length: usize) -> Vec<u8> {
@@ -29,12 +22,12 @@ fn of(packet: &[u8]) -> usize {
     u64::from_be_bytes(packet[36..44].try_into().unwrap()) as usize
 }
 
-fn arrivals(chain: &mut Chain) -> Vec<ChainArrival> {
+fn arrivals(chain: &mut Nodes) -> Vec<Arrival> {
     std::iter::from_fn(|| chain.poll_arrival()).collect()
 }
 
 /// Numbers that arrived at the anchor and at boxes.
-fn sorted(arrivals: &[ChainArrival]) -> (BTreeSet<u64>, BTreeSet<u64>) {
+fn sorted(arrivals: &[Arrival]) -> (BTreeSet<u64>, BTreeSet<u64>) {
     let at = |is_anchor: bool| {
         let there = arrivals.iter().filter(move |it| (it.node == NodeId::Anchor) == is_anchor);
         there.map(|it| number(&it.packet)).collect()
@@ -43,32 +36,27 @@ fn sorted(arrivals: &[ChainArrival]) -> (BTreeSet<u64>, BTreeSet<u64>) {
 }
 
 /// Sends numbered packets from and to box 0 every 2 ms for `time`; returns the next number.
-fn converse(
-    chain: &mut Chain,
-    config: &ChainConfig,
-    from: u64,
-    time: Duration,
-    proxy: usize,
-) -> u64 {
-    let inner = inner_address(config, 0);
+fn converse(chain: &mut Nodes, from: u64, time: Duration, proxy: usize) -> u64 {
+    let inner = chain.config().inner_address(0);
     let count = (time.as_millis() / 2) as u64;
     for number in from..from + count {
-        chain.send_up(0, proxy, &packet(inner, OUTSIDE, (number, 0), 900));
+        chain.send_up((0, proxy), &packet(inner, OUTSIDE, (number, 0), 900));
         chain.send_down(0, &packet(OUTSIDE, inner, (number, 0), 900));
-        run(chain, ms(2));
+        chain.run(ms(2));
     }
     from + count
 }
 
-fn joined(config: &ChainConfig) -> Chain {
-    let mut chain = Chain::new(config.clone());
-    run(&mut chain, ms(500));
-    (0..config.boxes).for_each(|number| chain.start(number, 0));
-    run(&mut chain, ms(1_000));
+fn joined(config: Config) -> Nodes {
+    let boxes = config.boxes;
+    let mut chain = Nodes::new(config);
+    chain.run(ms(500));
+    (0..boxes).for_each(|number| chain.start((number, 0)));
+    chain.run(ms(1_000));
     chain
 }
 
-fn attached(chain: &Chain) -> Vec<(String, String)> {
+fn attached(chain: &Nodes) -> Vec<(String, String)> {
     let events = chain.anchor_events().iter().filter_map(|(_, event)| match event {
         AnchorEvent::Attached { device, proxy, .. } => Some((device.clone(), proxy.clone())),
         _ => None,
@@ -78,19 +66,18 @@ fn attached(chain: &Chain) -> Vec<(String, String)> {
 
 #[test]
 fn an_inner_flow_goes_through_proxy_and_anchor_both_ways() {
-    let config = ChainConfig::new(1);
-    let mut chain = joined(&config);
-    let sent = converse(&mut chain, &config, 0, ms(1_000), 0);
-    run(&mut chain, ms(500));
+    let mut chain = joined(Config::chain(1));
+    let sent = converse(&mut chain, 0, ms(1_000), 0);
+    chain.run(ms(500));
     let (up, down) = sorted(&arrivals(&mut chain));
     assert_eq!((up.len() as u64, down.len() as u64), (sent, sent));
     assert_eq!(attached(&chain), [("box-0".into(), "proxy-0".into())]);
-    let status = chain.proxy(0).unwrap().proxy_status().unwrap();
+    let status = chain.server(0).proxy_status().unwrap();
     assert!(status.legs[0].is_up && status.legs[0].attachments == 1, "{status:?}");
-    let round_trips = chain.proxy(0).unwrap().anchor_round_trips();
+    let round_trips = chain.server(0).anchor_round_trips();
     assert_eq!(round_trips.len(), 1);
     let (tenant, round_trip) = &round_trips[0];
-    let there_and_back = 2 * config.leg_delay;
+    let there_and_back = 2 * LEG_DELAY;
     assert!(tenant == "tenant-0", "{round_trips:?}");
     assert!((there_and_back..2 * there_and_back).contains(round_trip), "{round_trips:?}");
     assert_eq!(status.tenants["tenant-0"].packets_up, sent);
@@ -99,15 +86,14 @@ fn an_inner_flow_goes_through_proxy_and_anchor_both_ways() {
 
 #[test]
 fn a_crash_of_the_proxy_costs_what_was_under_way_and_the_flow_goes_on() {
-    let config = ChainConfig::new(1);
-    let mut chain = joined(&config);
-    let next = converse(&mut chain, &config, 0, ms(300), 0);
-    chain.kill_proxy(0);
-    chain.start(0, 1);
-    run(&mut chain, ms(300));
+    let mut chain = joined(Config::chain(1));
+    let next = converse(&mut chain, 0, ms(300), 0);
+    chain.kill_server(0);
+    chain.start((0, 1));
+    chain.run(ms(300));
     arrivals(&mut chain);
-    let last = converse(&mut chain, &config, next, ms(500), 1);
-    run(&mut chain, ms(300));
+    let last = converse(&mut chain, next, ms(500), 1);
+    chain.run(ms(300));
     let (up, down) = sorted(&arrivals(&mut chain));
     let all: BTreeSet<u64> = (next..last).collect();
     assert_eq!((&up, &down), (&all, &all));
@@ -115,36 +101,34 @@ fn a_crash_of_the_proxy_costs_what_was_under_way_and_the_flow_goes_on() {
 
 #[test]
 fn a_crash_of_the_anchor_is_over_when_it_is_back_without_the_box_doing_anything() {
-    let config = ChainConfig::new(1);
-    let mut chain = joined(&config);
-    let next = converse(&mut chain, &config, 0, ms(300), 0);
+    let mut chain = joined(Config::chain(1));
+    let next = converse(&mut chain, 0, ms(300), 0);
     chain.kill_anchor();
-    run(&mut chain, ms(200));
+    chain.run(ms(200));
     chain.start_anchor();
-    let next = converse(&mut chain, &config, next, ms(500), 0);
+    let next = converse(&mut chain, next, ms(500), 0);
     arrivals(&mut chain);
-    let last = converse(&mut chain, &config, next, ms(500), 0);
-    run(&mut chain, ms(300));
+    let last = converse(&mut chain, next, ms(500), 0);
+    chain.run(ms(300));
     let (up, down) = sorted(&arrivals(&mut chain));
     let all: BTreeSet<u64> = (next..last).collect();
     assert!(all.is_subset(&up) && all.is_subset(&down), "{} {}", up.len(), down.len());
     assert!(!has_left(&chain));
 }
 
-fn has_left(chain: &Chain) -> bool {
+fn has_left(chain: &Nodes) -> bool {
     let left = |event: &ClientEvent| matches!(event, ClientEvent::Left { .. });
-    chain.client_events().iter().any(|(.., event)| left(event))
+    chain.client_events((0, 0)).iter().any(|(_, event)| left(event))
 }
 
 #[test]
 fn a_box_that_knows_no_other_proxy_says_that_nothing_passes_and_goes_on_when_it_does() {
-    let config = ChainConfig::new(1);
-    let mut chain = joined(&config);
-    let next = converse(&mut chain, &config, 0, ms(300), 0);
+    let mut chain = joined(Config::chain(1));
+    let next = converse(&mut chain, 0, ms(300), 0);
     chain.cut_leg(0, true);
-    run(&mut chain, ms(8_000));
-    let told = |chain: &Chain| {
-        let told = chain.client_events().iter().filter_map(|(.., event)| match event {
+    chain.run(ms(8_000));
+    let told = |chain: &Nodes| {
+        let told = chain.client_events((0, 0)).iter().filter_map(|(_, event)| match event {
             ClientEvent::Notice(Notice::Stays { drains }) => Some((*drains, false)),
             ClientEvent::Notice(Notice::Passes { .. }) => Some((false, true)),
             _ => None,
@@ -154,79 +138,76 @@ fn a_box_that_knows_no_other_proxy_says_that_nothing_passes_and_goes_on_when_it_
     assert_eq!(told(&chain), [(false, false)]);
     chain.cut_leg(0, false);
     // A new backhaul is attempted within 5 s.
-    run(&mut chain, ms(10_000));
+    chain.run(ms(10_000));
     arrivals(&mut chain);
-    let last = converse(&mut chain, &config, next, ms(500), 0);
-    run(&mut chain, ms(300));
+    let last = converse(&mut chain, next, ms(500), 0);
+    chain.run(ms(300));
     let (up, down) = sorted(&arrivals(&mut chain));
     let all: BTreeSet<u64> = (next..last).collect();
     assert!(all.is_subset(&up) && all.is_subset(&down), "{} {}", up.len(), down.len());
     assert_eq!(told(&chain), [(false, false), (false, true)]);
     // A drain is reported once, however often the proxy asks.
     let now = chain.now();
-    chain.proxy(0).unwrap().drain(now, DrainReason::Controller, Duration::ZERO);
-    run(&mut chain, ms(25_000));
+    chain.server(0).drain(now, DrainReason::Controller, Duration::ZERO);
+    chain.run(ms(25_000));
     assert_eq!(told(&chain)[2..], [(true, false)]);
     assert!(!has_left(&chain));
 }
 
 #[test]
 fn an_anchor_that_kept_the_bindings_refuses_older_ones_after_a_restart() {
-    let config = ChainConfig::new(1);
-    let mut chain = joined(&config);
-    chain.start(0, 1);
-    run(&mut chain, ms(500));
+    let mut chain = joined(Config::chain(1));
+    chain.start((0, 1));
+    chain.run(ms(500));
     let kept = chain.anchor().unwrap().bindings();
     assert_eq!(kept.len(), 1);
-    chain.kill(0, 1);
+    chain.kill((0, 1));
     chain.kill_anchor();
-    run(&mut chain, ms(100));
+    chain.run(ms(100));
     chain.start_anchor();
     chain.anchor().unwrap().restore(kept.clone());
     // The former proxy still has a session, with an older binding.
-    run(&mut chain, ms(2_000));
+    chain.run(ms(2_000));
     assert_eq!(chain.anchor().unwrap().bindings(), kept);
     assert!(attached(&chain)[2..].iter().all(|(_, proxy)| proxy == "proxy-1"));
 }
 
 #[test]
 fn a_proxy_whose_leg_is_cut_says_so_and_takes_no_new_boxes() {
-    let config = ChainConfig { boxes: 2, ..ChainConfig::new(2) };
-    let mut chain = Chain::new(config.clone());
-    run(&mut chain, ms(500));
-    chain.start(0, 0);
-    run(&mut chain, ms(500));
+    let mut chain = Nodes::new(Config::chain(2));
+    chain.run(ms(500));
+    chain.start((0, 0));
+    chain.run(ms(500));
     chain.cut_leg(0, true);
     // Keep-alives of the backhaul detect it, a second after the first one without an answer.
-    run(&mut chain, ms(4_000));
+    chain.run(ms(4_000));
     let is_leg = |event: &ServerEvent| matches!(event, ServerEvent::Leg { .. });
-    assert!(chain.proxy_events().iter().any(|(.., event)| is_leg(event)));
-    chain.start(1, 0);
-    run(&mut chain, ms(1_000));
-    assert!(chain.client(1, 0).unwrap().status().is_none(), "it is refused");
+    assert!(chain.server_events(0).iter().any(|(_, event)| is_leg(event)));
+    chain.start((1, 0));
+    chain.run(ms(1_000));
+    assert!(chain.client((1, 0)).unwrap().status().is_none(), "it is refused");
     chain.cut_leg(0, false);
-    run(&mut chain, ms(20_000));
-    assert!(chain.client(1, 0).unwrap().status().is_some(), "and let in when the leg is back");
-    let inner = inner_address(&config, 1);
+    chain.run(ms(20_000));
+    assert!(chain.client((1, 0)).unwrap().status().is_some(), "and let in when the leg is back");
+    let inner = chain.config().inner_address(1);
     arrivals(&mut chain);
-    chain.send_up(1, 0, &packet(inner, OUTSIDE, (5, 1), 200));
-    run(&mut chain, ms(200));
+    chain.send_up((1, 0), &packet(inner, OUTSIDE, (5, 1), 200));
+    chain.run(ms(200));
     assert_eq!(arrivals(&mut chain).len(), 1);
 }
 
 #[test]
 fn an_anchor_that_no_proxy_reaches_is_waited_for_and_the_flow_goes_on() {
     for seconds in [2, 20, 90] {
-        let config = ChainConfig::new(1);
-        let mut chain = roaming(&config);
-        let next = converse(&mut chain, &config, 0, ms(300), ANY_PROXY);
+        let mut chain = roaming(Config::chain(1));
+        let next = converse(&mut chain, 0, ms(300), ANY);
         (0..2).for_each(|proxy| chain.cut_leg(proxy, true));
-        run(&mut chain, ms(seconds * 1_000));
+        chain.run(ms(seconds * 1_000));
         (0..2).for_each(|proxy| chain.cut_leg(proxy, false));
-        run(&mut chain, ms(30_000));
+        chain.run(ms(30_000));
         arrivals(&mut chain);
-        let last = converse(&mut chain, &config, next, ms(500), ANY_PROXY);
-        run(&mut chain, ms(500));
+        let last = converse(&mut chain, next, ms(500), ANY);
+        chain.run(ms(500));
         let (up, down) = sorted(&arrivals(&mut chain));
         let all = (last - next) as usize;
         assert_eq!((up.len(), down.len()), (all, all), "after {seconds} s");
@@ -235,50 +216,47 @@ fn an_anchor_that_no_proxy_reaches_is_waited_for_and_the_flow_goes_on() {
 
 #[test]
 fn packets_larger_than_the_leg_takes_come_in_parts() {
-    let config = ChainConfig { leg_mtu: 1_252, ..ChainConfig::new(1) };
-    let mut chain = joined(&config);
-    let inner = inner_address(&config, 0);
-    chain.send_up(0, 0, &packet(inner, OUTSIDE, (1, 0), 1_400));
+    let mut chain = joined(Config { leg_mtu: 1_252, ..Config::chain(1) });
+    let inner = chain.config().inner_address(0);
+    chain.send_up((0, 0), &packet(inner, OUTSIDE, (1, 0), 1_400));
     chain.send_down(0, &packet(OUTSIDE, inner, (2, 0), 1_400));
-    run(&mut chain, ms(300));
+    chain.run(ms(300));
     let came: Vec<usize> = arrivals(&mut chain).iter().map(|it| it.packet.len()).collect();
     assert_eq!(came, [1_400, 1_400]);
 }
 
 #[test]
 fn a_leg_that_loses_one_in_a_hundred_costs_that_and_no_delay() {
-    let config = ChainConfig { leg_loss: 0.01, ..ChainConfig::new(1) };
-    let mut chain = joined(&config);
-    let inner = inner_address(&config, 0);
+    let mut chain = joined(Config { leg_loss: 0.01, ..Config::chain(1) });
+    let inner = chain.config().inner_address(0);
     // 30 Mbit/s in frames of 33 ms.
     for frame in 0..300_u64 {
         for at in 0..104 {
-            chain.send_up(0, 0, &packet(inner, OUTSIDE, (frame * 104 + at, 0), 1_200));
+            chain.send_up((0, 0), &packet(inner, OUTSIDE, (frame * 104 + at, 0), 1_200));
         }
-        run(&mut chain, ms(33));
+        chain.run(ms(33));
     }
-    run(&mut chain, ms(500));
+    chain.run(ms(500));
     let lost = 1.0 - arrivals(&mut chain).len() as f64 / (300.0 * 104.0);
     assert!((0.005..0.015).contains(&lost), "{lost}");
-    let leg = chain.proxy(0).unwrap().proxy_status().unwrap().legs[0].clone();
+    let leg = chain.server(0).proxy_status().unwrap().legs[0].clone();
     let counted = leg.datagrams_lost as f64 / leg.datagrams_sent as f64;
     assert!((0.5 * lost..2.0 * lost).contains(&counted), "{counted} of {lost}");
 }
 
 #[test]
 fn a_tenants_limit_changes_while_the_proxy_runs() {
-    let config = ChainConfig::new(1);
-    let mut chain = joined(&config);
-    let inner = inner_address(&config, 0);
-    let came = |chain: &mut Chain, kbps: Option<u64>| {
-        let (now, mut tenants) = (chain.now(), chain.tenants());
+    let mut chain = joined(Config::chain(1));
+    let inner = chain.config().inner_address(0);
+    let came = |chain: &mut Nodes, kbps: Option<u64>| {
+        let (now, mut tenants) = (chain.now(), chain.config().proxy_tenants());
         tenants.iter_mut().for_each(|it| it.rate_limit = kbps.map(Rate::from_kbps));
-        chain.proxy(0).unwrap().set_tenants(now, tenants);
+        chain.server(0).set_tenants(now, tenants);
         for at in 0..1_000 {
-            chain.send_up(0, 0, &packet(inner, OUTSIDE, (at, 0), 1_000));
-            run(chain, ms(1));
+            chain.send_up((0, 0), &packet(inner, OUTSIDE, (at, 0), 1_000));
+            chain.run(ms(1));
         }
-        run(chain, ms(300));
+        chain.run(ms(300));
         arrivals(chain).len()
     };
     assert_eq!(came(&mut chain, None), 1_000);
@@ -289,40 +267,39 @@ fn a_tenants_limit_changes_while_the_proxy_runs() {
 }
 
 /// A box that chooses among all proxies, with a session at the first proxy.
-fn roaming(config: &ChainConfig) -> Chain {
-    let mut chain = Chain::new(config.clone());
-    run(&mut chain, ms(500));
-    chain.start_roaming(0);
-    run(&mut chain, ms(2_000));
+fn roaming(config: Config) -> Nodes {
+    let mut chain = Nodes::new(config);
+    chain.run(ms(500));
+    chain.start(0);
+    chain.run(ms(2_000));
     assert_eq!(attached(&chain).last().unwrap().1, "proxy-0");
     chain
 }
 
 #[test]
 fn who_stands_by_at_a_proxy_whose_leg_fails_stands_by_elsewhere() {
-    let config = ChainConfig { proxies: 3, ..ChainConfig::new(1) };
-    let mut chain = roaming(&config);
-    assert_eq!(chain.proxy(1).unwrap().standbys(), 1);
+    let mut chain =
+        roaming(Config { sites: ["a", "b", "c"].map(String::from).into(), ..Config::chain(1) });
+    assert_eq!(chain.server(1).standbys(), 1);
     chain.cut_leg(1, true);
-    run(&mut chain, ms(5_000));
-    let standbys = [1, 2].map(|proxy| chain.proxy(proxy).unwrap().standbys());
+    chain.run(ms(5_000));
+    let standbys = [1, 2].map(|proxy| chain.server(proxy).standbys());
     assert_eq!(standbys, [0, 1]);
-    chain.kill_proxy(0);
-    run(&mut chain, ms(3_000));
+    chain.kill_server(0);
+    chain.run(ms(3_000));
     assert_eq!(attached(&chain).last().unwrap().1, "proxy-2");
 }
 
 #[test]
 fn what_a_box_sends_before_the_anchor_knows_where_it_is_waits_for_that() {
     for seed in 1..=12 {
-        let config = ChainConfig { access_loss: 0.05, leg_loss: 0.05, seed, ..ChainConfig::new(1) };
-        let mut chain = roaming(&config);
-        let next = converse(&mut chain, &config, 0, ms(500), ANY_PROXY);
+        let mut chain = roaming(Config { loss: 0.05, leg_loss: 0.05, seed, ..Config::chain(1) });
+        let next = converse(&mut chain, 0, ms(500), ANY);
         let now = chain.now();
-        chain.proxy(0).unwrap().drain(now, DrainReason::Command, Duration::ZERO);
-        converse(&mut chain, &config, next, ms(1_500), ANY_PROXY);
+        chain.server(0).drain(now, DrainReason::Command, Duration::ZERO);
+        converse(&mut chain, next, ms(1_500), ANY);
         assert_eq!(attached(&chain).last().unwrap().1, "proxy-1");
-        let tenants = chain.proxy(1).unwrap().proxy_status().unwrap().tenants;
+        let tenants = chain.server(1).proxy_status().unwrap().tenants;
         assert_eq!(tenants["tenant-0"].drops.get(DropReason::Unbound), 0, "seed {seed}");
         let legs = chain.anchor().unwrap().status().legs;
         let unbound: u64 = legs.iter().map(|(_, leg)| leg.drops.get(DropReason::Unbound)).sum();
@@ -333,13 +310,13 @@ fn what_a_box_sends_before_the_anchor_knows_where_it_is_waits_for_that() {
 #[test]
 fn a_drain_of_a_proxy_loses_nothing() {
     for seed in 1..=6 {
-        let config = ChainConfig { seed, strategy: "minrtt", ..ChainConfig::new(1) };
-        let mut chain = roaming(&config);
-        let next = converse(&mut chain, &config, 0, ms(300 + 7 * seed), ANY_PROXY);
+        let mut chain =
+            roaming(Config { seed, lanes: Config::crowd(1, "minrtt").lanes, ..Config::chain(1) });
+        let next = converse(&mut chain, 0, ms(300 + 7 * seed), ANY);
         let now = chain.now();
-        chain.proxy(0).unwrap().drain(now, DrainReason::Command, Duration::ZERO);
-        let sent = converse(&mut chain, &config, next, ms(3_000), ANY_PROXY);
-        run(&mut chain, ms(1_000));
+        chain.server(0).drain(now, DrainReason::Command, Duration::ZERO);
+        let sent = converse(&mut chain, next, ms(3_000), ANY);
+        chain.run(ms(1_000));
         let (up, down) = sorted(&arrivals(&mut chain));
         let lost: Vec<u64> = (0..sent).filter(|n| !up.contains(n) || !down.contains(n)).collect();
         assert_eq!(lost, [0; 0], "seed {seed}");
@@ -348,11 +325,10 @@ fn a_drain_of_a_proxy_loses_nothing() {
 
 #[test]
 fn an_anchor_that_closes_legs_at_once_is_asked_ever_less_often_and_counts_as_away() {
-    let config = ChainConfig::new(1);
-    let mut chain = Chain::new(config.clone());
+    let mut chain = Nodes::new(Config::chain(1));
     let mut legs = 0;
     while chain.now() < Instant::from_millis(20_000) {
-        run(&mut chain, ms(1));
+        chain.run(ms(1));
         let up = chain.anchor_events().iter();
         let up = up.filter(|(_, event)| matches!(event, AnchorEvent::LegUp { .. })).count();
         if up > legs {
@@ -362,30 +338,30 @@ fn an_anchor_that_closes_legs_at_once_is_asked_ever_less_often_and_counts_as_awa
     }
     // For each of two proxies after 0.2, 0.4 .. 5 s.
     assert!((10..=24).contains(&legs), "{legs}");
-    run(&mut chain, ms(1));
-    chain.start(0, 0);
-    run(&mut chain, ms(100));
-    assert!(chain.client(0, 0).unwrap().status().is_none(), "it takes nobody");
-    run(&mut chain, ms(20_000));
-    assert!(chain.client(0, 0).unwrap().status().is_some(), "it is back");
+    chain.run(ms(1));
+    chain.start((0, 0));
+    chain.run(ms(100));
+    assert!(chain.client((0, 0)).unwrap().status().is_none(), "it takes nobody");
+    chain.run(ms(20_000));
+    assert!(chain.client((0, 0)).unwrap().status().is_some(), "it is back");
 }
 
 #[test]
 fn of_two_boxes_with_one_key_the_former_is_told_and_rests() {
-    let config = ChainConfig::new(1);
-    let mut chain = joined(&config);
-    chain.start(0, 1);
-    run(&mut chain, ms(500));
+    let mut chain = joined(Config::chain(1));
+    chain.start((0, 1));
+    chain.run(ms(500));
     let since = chain.anchor_events().last().unwrap().0;
-    run(&mut chain, ms(3_000));
-    let left = |(at, _, proxy, event): &(_, usize, usize, ClientEvent)| match event {
-        ClientEvent::Left { reason, rest } if *proxy == 0 => Some((*at, reason.clone(), *rest)),
+    chain.run(ms(3_000));
+    let left = |(at, event): &(_, ClientEvent)| match event {
+        ClientEvent::Left { reason, rest } => Some((*at, reason.clone(), *rest)),
         _ => None,
     };
-    let (at, reason, rest) = chain.client_events().iter().find_map(left).expect("it was told");
+    let (at, reason, rest) =
+        chain.client_events((0, 0)).iter().find_map(left).expect("it was told");
     assert!((ms(3_000)..ms(3_100)).contains(&(at - since)), "{:?}", at - since);
     assert!(reason.contains("newer session elsewhere") && rest >= ms(1_000), "{reason}, {rest:?}");
-    run(&mut chain, ms(600_000));
+    chain.run(ms(600_000));
     let changes = attached(&chain).len();
     assert!((4..=40).contains(&changes), "{changes} in ten minutes");
 }
@@ -419,13 +395,13 @@ mod worlds {
     }
 
     /// Each box sends with its own and with a foreign source; each tenant's network sends to boxes.
-    fn send(chain: &mut Chain, config: &ChainConfig, number: u64) {
+    fn send(chain: &mut Nodes, config: &Config, number: u64) {
         for of in 0..config.boxes {
-            let inner = inner_address(config, of);
+            let inner = chain.config().inner_address(of);
             let strange = Ipv4Addr::from(inner.to_bits() ^ 1);
             for proxy in 0..2 {
-                chain.send_up(of, proxy, &packet(inner, OUTSIDE, (number, of), 300));
-                chain.send_up(of, proxy, &packet(strange, OUTSIDE, (number, of), 300));
+                chain.send_up((of, proxy), &packet(inner, OUTSIDE, (number, of), 300));
+                chain.send_up((of, proxy), &packet(strange, OUTSIDE, (number, of), 300));
             }
             chain.send_down(of % config.tenants, &packet(OUTSIDE, inner, (number, of), 300));
         }
@@ -440,48 +416,48 @@ mod worlds {
             loss in prop_oneof![Just(0.0), Just(0.05)],
             steps in prop::collection::vec((step(), 0_u64..400), 1..30),
         ) {
-            let config = ChainConfig {
+            let config = Config {
                 tenants: 2,
                 leg_loss: loss,
-                access_loss: loss,
+                loss,
                 seed,
-                ..ChainConfig::new(4)
+                ..Config::chain(4)
             };
-            let mut chain = Chain::new(config.clone());
-            run(&mut chain, ms(300));
+            let mut chain = Nodes::new(config.clone());
+            chain.run(ms(300));
             for (at, (step, wait)) in (0_u64..).zip(steps) {
                 match step {
-                    Step::Start(number, proxy) => chain.start(number, proxy),
-                    Step::Kill(number, proxy) => chain.kill(number, proxy),
-                    Step::KillProxy(proxy) => chain.kill_proxy(proxy),
-                    Step::StartProxy(proxy) => chain.start_proxy(proxy),
+                    Step::Start(number, proxy) => chain.start((number, proxy)),
+                    Step::Kill(number, proxy) => chain.kill((number, proxy)),
+                    Step::KillProxy(proxy) => chain.kill_server(proxy),
+                    Step::StartProxy(proxy) => chain.start_server(proxy),
                     Step::RestartAnchor => chain.start_anchor(),
                     Step::Cut(proxy, is_cut) => chain.cut_leg(proxy, is_cut),
                     Step::Send => send(&mut chain, &config, at),
                 }
-                run(&mut chain, ms(wait));
+                chain.run(ms(wait));
             }
             // After all repairs everything must arrive.
             (0..2).for_each(|proxy| {
                 chain.cut_leg(proxy, false);
-                chain.start_proxy(proxy);
+                chain.start_server(proxy);
             });
             (0..4).for_each(|number| {
-                chain.kill(number, 0);
-                chain.start(number, 1);
+                chain.kill((number, 0));
+                chain.start((number, 1));
             });
-            run(&mut chain, ms(8_000));
+            chain.run(ms(8_000));
             (0..3).for_each(|_| send(&mut chain, &config, u64::MAX));
-            run(&mut chain, ms(1_000));
+            chain.run(ms(1_000));
             let mut ends = BTreeSet::new();
-            for ChainArrival { node, tenant, packet, .. } in arrivals(&mut chain) {
+            for Arrival { node, tenant, packet, .. } in arrivals(&mut chain) {
                 prop_assert_eq!(of(&packet) % 2, tenant, "{:?}", node);
                 match node {
-                    NodeId::Box { number, .. } => prop_assert_eq!(of(&packet), number),
-                    NodeId::Proxy(_) => prop_assert!(false, "a proxy has no device"),
+                    NodeId::Client(ClientId { number, .. }) => prop_assert_eq!(of(&packet), number),
+                    NodeId::Server(_) => prop_assert!(false, "a proxy has no device"),
                     NodeId::Anchor => {
                         let source = Ipv4Addr::new(packet[12], packet[13], packet[14], packet[15]);
-                        prop_assert_eq!(source, inner_address(&config, of(&packet)));
+                        prop_assert_eq!(source, config.inner_address(of(&packet)));
                     }
                 }
                 if number(&packet) == u64::MAX {
@@ -495,23 +471,23 @@ mod worlds {
 
 #[test]
 fn tenants_come_and_go_and_change_their_anchor_while_a_proxy_runs() {
-    let mut chain = joined(&ChainConfig { tenants: 2, ..ChainConfig::new(2) });
-    let all = chain.tenants();
-    let set = |chain: &mut Chain, tenants: Vec<ProxyTenant>, time| {
+    let mut chain = joined(Config { tenants: 2, ..Config::chain(2) });
+    let all = chain.config().proxy_tenants();
+    let set = |chain: &mut Nodes, tenants: Vec<ProxyTenant>, time| {
         let now = chain.now();
-        chain.proxy(0).unwrap().set_tenants(now, tenants);
+        chain.server(0).set_tenants(now, tenants);
         chain.flush();
-        run(chain, time);
-        let proxy = chain.proxy(0).unwrap();
+        chain.run(time);
+        let proxy = chain.server(0);
         let legs = proxy.proxy_status().unwrap().legs;
         (proxy.sessions(), legs.iter().map(|leg| leg.attachments).collect::<Vec<_>>())
     };
-    let events = chain.proxy_events().len();
+    let events = chain.server_events(0).len();
     assert_eq!(set(&mut chain, all.clone(), ms(2_000)), (2, vec![2]));
-    assert_eq!(chain.proxy_events().len(), events);
+    assert_eq!(chain.server_events(0).len(), events);
     assert_eq!(set(&mut chain, all[..1].to_vec(), ms(2_000)), (1, vec![1]));
     // No anchor has this key. The client starts again at the only proxy that it knows.
-    let stranger = ProxyTenant { anchor: proxy_key(1), ..all[0].clone() };
+    let stranger = ProxyTenant { anchor: key(NodeId::Server(1)), ..all[0].clone() };
     assert_eq!(set(&mut chain, vec![stranger], ms(5_000)), (1, vec![0]));
     assert_eq!(set(&mut chain, Vec::new(), ms(5_000)), (0, vec![0]));
     assert_eq!(set(&mut chain, all, ms(90_000)), (2, vec![2]));

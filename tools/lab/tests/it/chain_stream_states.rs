@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use crate::nodes::{Config, Nodes, StreamsAt};
 use crate::world::ms;
-use roadweave_lab::chain::{Chain, ChainConfig, StreamsAt};
 use roadweave_proto::wire::{Destination, ResetCode, StreamId, StreamPriority};
 use roadweave_proto::{Instant, Rate};
 use roadweave_stream::{Event, StreamError, Streams};
@@ -14,7 +14,7 @@ const STEP: Duration = Duration::from_millis(2);
 
 /// The streams of one box, at both ends.
 struct Pair {
-    chain: Chain,
+    chain: Nodes,
     owner: StreamsOwner,
     /// By end: box, anchor.
     events: [Vec<Event>; 2],
@@ -24,16 +24,16 @@ const BOX: usize = 0;
 const ANCHOR: usize = 1;
 
 impl Pair {
-    fn open(config: ChainConfig) -> (Self, StreamId) {
-        let mut chain = Chain::new(config);
+    fn open(config: Config) -> (Self, StreamId) {
+        let mut chain = Nodes::new(config);
         chain.run_until(Instant::from_millis(500));
-        chain.start(0, 0);
+        chain.start((0, 0));
         wait_for(&mut chain, |chain| {
             let now = chain.now();
-            chain.client(0, 0).unwrap().streams(now).map(|_| ())
+            chain.client((0, 0)).unwrap().streams(now).map(|_| ())
         });
         let id = open(&mut chain, 0);
-        let event = |chain: &mut Chain| {
+        let event = |chain: &mut Nodes| {
             let now = chain.now();
             chain.anchor().unwrap().poll_stream_event(now)
         };
@@ -45,7 +45,7 @@ impl Pair {
     fn end(&mut self, end: usize) -> &mut Streams {
         let now = self.chain.now();
         match end {
-            BOX => self.chain.client(0, 0).unwrap().streams(now).unwrap().1,
+            BOX => self.chain.client((0, 0)).unwrap().streams(now).unwrap().1,
             _ => self.chain.anchor().unwrap().streams(self.owner).unwrap(),
         }
     }
@@ -83,7 +83,7 @@ impl Pair {
     }
 }
 
-fn wait_for<T>(chain: &mut Chain, mut what: impl FnMut(&mut Chain) -> Option<T>) -> T {
+fn wait_for<T>(chain: &mut Nodes, mut what: impl FnMut(&mut Nodes) -> Option<T>) -> T {
     loop {
         chain.run_until(chain.now() + STEP);
         if let Some(found) = what(chain) {
@@ -93,9 +93,9 @@ fn wait_for<T>(chain: &mut Chain, mut what: impl FnMut(&mut Chain) -> Option<T>)
     }
 }
 
-fn open(chain: &mut Chain, number: usize) -> StreamId {
+fn open(chain: &mut Nodes, number: usize) -> StreamId {
     let now = chain.now();
-    let (_, streams) = chain.client(number, 0).unwrap().streams(now).unwrap();
+    let (_, streams) = chain.client((number, 0)).unwrap().streams(now).unwrap();
     let to = Destination::of_address([192, 0, 2, 1].into(), 80).unwrap();
     let id = streams.open(now, to, StreamPriority::default()).unwrap();
     streams.write(now, id, &[1]).unwrap();
@@ -103,8 +103,8 @@ fn open(chain: &mut Chain, number: usize) -> StreamId {
     id
 }
 
-fn config(boxes: usize) -> ChainConfig {
-    ChainConfig { streams: StreamsAt::all(), ..ChainConfig::new(boxes) }
+fn config(boxes: usize) -> Config {
+    Config { streams: StreamsAt::all(), ..Config::chain(boxes) }
 }
 
 fn write(streams: &mut Streams, now: Instant, id: StreamId, bytes: usize) -> usize {
@@ -151,7 +151,7 @@ fn a_reset_reaches_the_other_end_from_every_state() {
         for state in State::ALL {
             for by in [BOX, ANCHOR] {
                 let loss = if lossy { 0.1 } else { 0.0 };
-                let config = ChainConfig { leg_loss: loss, access_loss: loss, ..config(1) };
+                let config = Config { leg_loss: loss, loss, ..config(1) };
                 let (mut pair, id) = Pair::open(config);
                 state.bring(&mut pair, id);
                 pair.do_at(by, |streams, now| streams.reset(now, id, ResetCode::Unreachable));
@@ -170,7 +170,7 @@ fn a_reset_reaches_the_other_end_from_every_state() {
 #[test]
 fn a_priority_that_a_box_asks_for_reaches_the_anchor_and_holds_by_the_next_leg() {
     let rates = [(0, Rate::from_kbps(20_000))].into();
-    let (mut pair, first) = Pair::open(ChainConfig { tenant_rates: rates, ..config(1) });
+    let (mut pair, first) = Pair::open(Config { tenant_rates: rates, ..config(1) });
     let second = open(&mut pair.chain, 0);
     pair.run(ms(200));
     for id in [first, second] {
@@ -205,9 +205,9 @@ fn a_priority_that_a_box_asks_for_reaches_the_anchor_and_holds_by_the_next_leg()
 #[test]
 fn an_anchor_hands_the_network_no_more_than_a_megabyte_at_once() {
     const BOXES: usize = 48;
-    let mut chain = Chain::new(config(BOXES));
+    let mut chain = Nodes::new(config(BOXES));
     chain.run_until(Instant::from_millis(500));
-    (0..BOXES).for_each(|number| chain.start(number, 0));
+    (0..BOXES).for_each(|number| chain.start((number, 0)));
     chain.run_until(Instant::from_millis(2_000));
     // Enough streams for their initial credit to fill the initial room.
     (0..BOXES * 4).for_each(|at| _ = open(&mut chain, at % BOXES));

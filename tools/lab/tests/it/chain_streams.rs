@@ -1,47 +1,167 @@
 //! Streams through proxies to an anchor: failures of proxies and backhauls, older peers, shares and
 //! limits.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::chain_apps::Apps;
+use crate::nodes::{ANY, Config, Nodes, StreamsAt};
+use crate::requests::{Answer, Request};
 use crate::world::{ms, udp_v4};
-use roadweave_lab::chain::{ANY_PROXY, Chain, ChainConfig, StreamsAt, inner_address};
+use roadweave_proto::wire::StreamId;
 use roadweave_proto::{DropReason, Rate};
-use roadweave_tunnel::{AnchorEvent, DrainReason};
+use roadweave_stream::Event;
+use roadweave_tunnel::{AnchorEvent, DrainReason, StreamsOwner, TenantStats};
 
-fn config(boxes: usize) -> ChainConfig {
-    ChainConfig { streams: StreamsAt::all(), ..ChainConfig::new(boxes) }
+const STEP: Duration = Duration::from_millis(2);
+
+type RequestId = (usize, StreamsOwner, StreamId);
+
+/// Applications of a chain whose boxes have one client each.
+#[derive(Debug, Default)]
+struct Apps {
+    /// Index of the client that each box uses.
+    proxy: usize,
+    requests: BTreeMap<RequestId, Request>,
+    answers: BTreeMap<(StreamsOwner, StreamId), Answer>,
+    /// Clients whose streams are closed at the anchor.
+    over: Vec<StreamsOwner>,
+    /// Boxes read nothing.
+    is_idle: bool,
+}
+
+impl Apps {
+    fn new(proxy: usize) -> Self {
+        Self { proxy, ..Self::default() }
+    }
+
+    /// Sends `up` bytes and requests `down`; `None` without a far end that accepts streams.
+    fn request(
+        &mut self,
+        chain: &mut Nodes,
+        number: usize,
+        up: u64,
+        down: u64,
+    ) -> Option<RequestId> {
+        let now = chain.now();
+        let (owner, streams) = chain.client((number, self.proxy))?.streams(now)?;
+        let (id, request) = Request::open(now, streams, up, down);
+        self.requests.insert((number, owner, id), request);
+        self.act(chain);
+        Some((number, owner, id))
+    }
+
+    fn run(&mut self, chain: &mut Nodes, time: Duration) {
+        let end = chain.now() + time;
+        while chain.now() < end {
+            chain.run_until((chain.now() + STEP).min(end));
+            self.act(chain);
+        }
+    }
+
+    /// Runs until all requests have ended, for at most `time`; returns how long it took.
+    fn finish(&mut self, chain: &mut Nodes, time: Duration) -> Duration {
+        let begun = chain.now();
+        while chain.now().since(begun) < time && !self.requests.values().all(Request::is_over) {
+            self.run(chain, STEP);
+        }
+        chain.now().since(begun)
+    }
+
+    fn all_done(&self) -> bool {
+        self.requests.values().all(|request| request.done.is_some())
+    }
+
+    fn on_anchor_restart(&mut self) {
+        self.answers.clear();
+    }
+
+    fn act(&mut self, chain: &mut Nodes) {
+        self.act_at_boxes(chain);
+        self.act_at_anchor(chain);
+        chain.flush();
+    }
+
+    fn act_at_boxes(&mut self, chain: &mut Nodes) {
+        let now = chain.now();
+        let numbers: BTreeSet<usize> = self.requests.keys().map(|(number, ..)| *number).collect();
+        for number in numbers {
+            let Some(client) = chain.client((number, self.proxy)) else { continue };
+            let mut streams = client.streams(now);
+            if let Some((_, streams)) = &mut streams {
+                while streams.poll_event(now).is_some() {}
+            }
+            for ((of, owner, id), request) in &mut self.requests {
+                if *of != number || request.is_over() {
+                    continue;
+                }
+                match &mut streams {
+                    Some((present, streams)) if present == owner => {
+                        request.act(now, *id, streams, !self.is_idle);
+                    }
+                    _ => request.reset = Some(now),
+                }
+            }
+        }
+    }
+
+    fn act_at_anchor(&mut self, chain: &mut Nodes) {
+        let now = chain.now();
+        let Some(anchor) = chain.anchor() else { return };
+        while let Some(owner) = anchor.poll_streams_over() {
+            self.over.push(owner);
+            self.answers.retain(|(of, _), _| *of != owner);
+        }
+        while let Some((owner, event)) = anchor.poll_stream_event(now) {
+            let Some(streams) = anchor.streams(owner) else { continue };
+            match event {
+                Event::Opened { id, .. } => {
+                    streams.accept(now, id).unwrap();
+                    assert!(self.answers.insert((owner, id), Answer::default()).is_none());
+                }
+                Event::Reset { id, .. } => _ = self.answers.remove(&(owner, id)),
+                Event::Finished(id) => {
+                    let answer = self.answers.get_mut(&(owner, id));
+                    answer.into_iter().for_each(|answer| answer.ended = true);
+                }
+                _ => {}
+            }
+        }
+        self.answers.retain(|(owner, id), answer| {
+            let Some(streams) = anchor.streams(*owner) else { return false };
+            answer.act(now, *id, streams)
+        });
+    }
+}
+
+fn config(boxes: usize) -> Config {
+    Config { streams: StreamsAt::all(), ..Config::chain(boxes) }
 }
 
 /// Limits the tenant to 100 Mbit/s in each direction, so that transfers take some time.
-fn limited(boxes: usize) -> ChainConfig {
+fn limited(boxes: usize) -> Config {
     let rates = [(0, Rate::from_kbps(100_000))].into();
-    ChainConfig { tenant_rates: rates, ..config(boxes) }
-}
-
-fn run(chain: &mut Chain, time: Duration) {
-    chain.run_until(chain.now() + time);
+    Config { tenant_rates: rates, ..config(boxes) }
 }
 
 /// A chain with all boxes at the first proxy.
-fn at_one_proxy(config: &ChainConfig) -> (Chain, Apps) {
-    let mut chain = Chain::new(config.clone());
-    run(&mut chain, ms(500));
-    (0..config.boxes).for_each(|number| chain.start(number, 0));
-    run(&mut chain, ms(500));
+fn at_one_proxy(config: &Config) -> (Nodes, Apps) {
+    let mut chain = Nodes::new(config.clone());
+    chain.run(ms(500));
+    (0..config.boxes).for_each(|number| chain.start((number, 0)));
+    chain.run(ms(500));
     (chain, Apps::new(0))
 }
 
 /// A chain whose boxes choose among the proxies.
-fn roaming(config: &ChainConfig) -> (Chain, Apps) {
-    let mut chain = Chain::new(config.clone());
-    run(&mut chain, ms(500));
-    (0..config.boxes).for_each(|number| chain.start_roaming(number));
-    run(&mut chain, ms(3_000));
-    (chain, Apps::new(ANY_PROXY))
+fn roaming(config: &Config) -> (Nodes, Apps) {
+    let mut chain = Nodes::new(config.clone());
+    chain.run(ms(500));
+    (0..config.boxes).for_each(|number| chain.start(number));
+    chain.run(ms(3_000));
+    (chain, Apps::new(ANY))
 }
 
-fn proxy_of_last(chain: &Chain) -> usize {
+fn proxy_of_last(chain: &Nodes) -> usize {
     let at = |event: &AnchorEvent| match event {
         AnchorEvent::Attached { proxy, .. } => proxy.strip_prefix("proxy-")?.parse().ok(),
         _ => None,
@@ -66,7 +186,7 @@ fn requests_and_answers_pass_through_a_proxy() {
 
 #[test]
 fn a_proxy_that_dies_breaks_no_stream() {
-    let (mut chain, mut apps) = roaming(&ChainConfig { leg_loss: 0.02, ..limited(3) });
+    let (mut chain, mut apps) = roaming(&Config { leg_loss: 0.02, ..limited(3) });
     for number in 0..3 {
         apps.request(&mut chain, number, 200, 8_000_000).unwrap();
         apps.request(&mut chain, number, 8_000_000, 200).unwrap();
@@ -74,7 +194,7 @@ fn a_proxy_that_dies_breaks_no_stream() {
     apps.run(&mut chain, ms(700));
     let before = apps.requests.values().filter(|request| request.done.is_some()).count();
     let dead = proxy_of_last(&chain);
-    chain.kill_proxy(dead);
+    chain.kill_server(dead);
     apps.finish(&mut chain, ms(60_000));
     assert_eq!(before, 0, "it was too late");
     assert!(apps.all_done() && apps.over.is_empty(), "{:#?}", apps.requests);
@@ -91,10 +211,10 @@ fn a_proxy_that_drains_breaks_no_stream() {
     apps.run(&mut chain, ms(700));
     let drained = proxy_of_last(&chain);
     let now = chain.now();
-    chain.proxy(drained).unwrap().drain(now, DrainReason::Command, ms(100));
+    chain.server(drained).drain(now, DrainReason::Command, ms(100));
     chain.flush();
     apps.run(&mut chain, ms(4_000));
-    assert_eq!(chain.proxy(drained).unwrap().sessions(), 0);
+    assert_eq!(chain.server(drained).sessions(), 0);
     assert!(apps.requests.values().all(|request| request.done.is_none()), "it was too late");
     apps.finish(&mut chain, ms(60_000));
     assert!(apps.all_done() && apps.over.is_empty(), "{:#?}", apps.requests);
@@ -135,9 +255,9 @@ fn a_box_that_restarts_begins_anew() {
     let (mut chain, mut apps) = at_one_proxy(&config(1));
     apps.request(&mut chain, 0, 100, 900_000_000).unwrap();
     apps.run(&mut chain, ms(300));
-    chain.kill(0, 0);
+    chain.kill((0, 0));
     apps.requests.clear();
-    chain.start(0, 0);
+    chain.start((0, 0));
     apps.run(&mut chain, ms(2_000));
     assert_eq!(apps.over.len(), 1, "the former streams are over");
     apps.request(&mut chain, 0, 1_000_000, 1_000_000).unwrap();
@@ -154,13 +274,13 @@ fn older_boxes_proxies_and_anchors_go_on_with_packets() {
         StreamsAt { anchor: None, ..all() },
     ];
     for streams in cases {
-        let config = ChainConfig { streams, ..ChainConfig::new(1) };
+        let config = Config { streams, ..Config::chain(1) };
         let (mut chain, mut apps) = at_one_proxy(&config);
         assert!(apps.request(&mut chain, 0, 1, 1).is_none(), "{:?}", config.streams);
-        let inner = inner_address(&config, 0).octets();
-        chain.send_up(0, 0, &udp_v4(inner, [192, 0, 2, 1], 0, 28));
+        let inner = config.inner_address(0).octets();
+        chain.send_up((0, 0), &udp_v4(inner, [192, 0, 2, 1], 0, 28));
         chain.send_down(0, &udp_v4([192, 0, 2, 1], inner, 0, 28));
-        run(&mut chain, ms(200));
+        chain.run(ms(200));
         assert_eq!(std::iter::from_fn(|| chain.poll_arrival()).count(), 2);
     }
 }
@@ -173,20 +293,20 @@ fn streams_end_at_once_where_the_next_proxy_is_an_older_one() {
     if proxy_of_last(&chain) != 0 {
         // The older proxy may have received it first.
         let now = chain.now();
-        chain.proxy(1).unwrap().drain(now, DrainReason::Command, ms(10));
+        chain.server(1).drain(now, DrainReason::Command, ms(10));
         chain.flush();
-        run(&mut chain, ms(5_000));
-        chain.proxy(1).unwrap().undrain(DrainReason::Command);
-        run(&mut chain, ms(5_000));
+        chain.run(ms(5_000));
+        chain.server(1).undrain(DrainReason::Command);
+        chain.run(ms(5_000));
     }
     let id = apps.request(&mut chain, 0, 100, 900_000_000).expect("the first proxy relays");
     apps.run(&mut chain, ms(300));
-    chain.kill_proxy(0);
+    chain.kill_server(0);
     let killed = chain.now();
     apps.finish(&mut chain, ms(60_000));
     let at = apps.requests[&id].reset.expect("the second one does not");
     assert!(at.since(killed) < ms(10_000), "{:?}", at.since(killed));
-    run(&mut chain, ms(100));
+    chain.run(ms(100));
     apps.run(&mut chain, ms(100));
     assert_eq!(apps.over.len(), 1, "at the anchor as well");
 }
@@ -197,7 +317,7 @@ fn what_a_box_does_not_read_waits_at_the_anchor_and_not_at_the_proxy() {
     apps.is_idle = true;
     apps.request(&mut chain, 0, 100, 200_000_000).unwrap();
     apps.run(&mut chain, ms(5_000));
-    assert!(chain.proxy(0).unwrap().memory() < 4 << 20);
+    assert!(chain.server(0).memory() < 4 << 20);
     let status = chain.anchor().unwrap().status();
     assert!(status.tenants.values().all(|it| it.bytes_down < 9 << 20), "{status:?}");
     apps.is_idle = false;
@@ -207,10 +327,10 @@ fn what_a_box_does_not_read_waits_at_the_anchor_and_not_at_the_proxy() {
 }
 
 /// 20 Mbit/s for the tenant, or on the backhaul.
-fn narrow(boxes: usize) -> [ChainConfig; 2] {
+fn narrow(boxes: usize) -> [Config; 2] {
     let rate = Rate::from_kbps(20_000);
-    let by_rate = ChainConfig { tenant_rates: [(0, rate)].into(), ..config(boxes) };
-    [by_rate, ChainConfig { leg_rate: Some(rate), ..config(boxes) }]
+    let by_rate = Config { tenant_rates: [(0, rate)].into(), ..config(boxes) };
+    [by_rate, Config { leg_rate: Some(rate), ..config(boxes) }]
 }
 
 #[test]
@@ -227,9 +347,9 @@ fn a_tenants_rate_or_a_narrow_leg_holds_streams_back_and_drops_nothing_of_them()
         assert!((ms(1_800)..ms(4_000)).contains(&took), "{took:?}");
         let tenants = [
             chain.anchor().unwrap().status().tenants,
-            chain.proxy(0).unwrap().proxy_status().unwrap().tenants,
+            chain.server(0).proxy_status().unwrap().tenants,
         ];
-        let dropped = |it: &roadweave_tunnel::TenantStats| match narrow.leg_rate {
+        let dropped = |it: &TenantStats| match narrow.leg_rate {
             Some(_) => it.drops.total(),
             None => it.drops.get(DropReason::RateLimited),
         };

@@ -3,10 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use crate::nodes::{ClientId, Config, Hostile, NodeId, Nodes, inner_address, key};
 use crate::world::{ms, number, udp_v4};
-use roadweave_lab::crowd::{
-    Crowd, CrowdConfig, Hostile, inner_address, peer, server_key, vehicle_key,
-};
+use roadweave_lab::world::SERVER;
 use roadweave_proto::wire::{Control, Hello};
 use roadweave_proto::{DropReason, PathId, Rate, UplinkId};
 use roadweave_quic::{CloseReason, Connection, ConnectionId, Event};
@@ -14,21 +13,13 @@ use roadweave_tunnel::{LaneStats, Node as _, Peer, Peers, ServerEvent, SessionSt
 
 const OUTSIDE: [u8; 4] = [198, 51, 100, 1];
 
-fn crowd(config: CrowdConfig) -> Crowd {
-    Crowd::new(config).unwrap()
-}
-
-fn run(crowd: &mut Crowd, time: Duration) {
-    crowd.run_until(crowd.now() + time);
-}
-
 /// Sends a packet of `bytes` bytes from and to each of `vehicles` every `interval` for `time`;
 /// returns the number sent each way, and by vehicle the numbers that arrived from it and at it.
 fn converse(
-    crowd: &mut Crowd,
+    crowd: &mut Nodes,
     vehicles: &[usize],
     (bytes, interval, time): (usize, Duration, Duration),
-    mut meanwhile: impl FnMut(&mut Crowd),
+    mut meanwhile: impl FnMut(&mut Nodes),
 ) -> (u64, BTreeMap<usize, [BTreeSet<u64>; 2]>) {
     let end = crowd.now() + time;
     let mut count = 0;
@@ -38,21 +29,21 @@ fn converse(
             let now = crowd.now();
             let up = udp_v4(inner, OUTSIDE, count, bytes);
             crowd.client(*vehicle).unwrap().handle_inner(now, &up);
-            crowd.server().handle_inner(now, &udp_v4(OUTSIDE, inner, count, bytes));
+            crowd.server(0).handle_inner(now, &udp_v4(OUTSIDE, inner, count, bytes));
         }
         count += 1;
         meanwhile(crowd);
         crowd.flush();
-        run(crowd, interval);
+        crowd.run(interval);
     }
-    run(crowd, ms(1_000));
+    crowd.run(ms(1_000));
     let mut came: BTreeMap<usize, [BTreeSet<u64>; 2]> = BTreeMap::new();
     while let Some(arrival) = crowd.poll_arrival() {
         let by_source =
             || vehicles.iter().find(|v| arrival.packet[12..16] == inner_address(**v).octets());
-        let (vehicle, way) = match arrival.vehicle {
-            Some(vehicle) => (vehicle, 1),
-            None => match by_source() {
+        let (vehicle, way) = match arrival.node {
+            NodeId::Client(id) => (id.number, 1),
+            _ => match by_source() {
                 Some(vehicle) => (*vehicle, 0),
                 None => continue,
             },
@@ -62,49 +53,48 @@ fn converse(
     (count, came)
 }
 
-fn status_of(crowd: &mut Crowd, vehicle: usize) -> Option<SessionStatus> {
-    let key = vehicle_key(vehicle).to_string();
-    crowd.server().status().into_iter().find(|status| status.public_key == key)
+fn status_of(crowd: &mut Nodes, vehicle: usize) -> Option<SessionStatus> {
+    let key = key(ClientId::from(vehicle).into()).to_string();
+    crowd.server(0).status().into_iter().find(|status| status.public_key == key)
 }
 
-fn joins(crowd: &Crowd) -> Vec<String> {
+fn joins(crowd: &Nodes) -> Vec<String> {
     let joined = |event: &ServerEvent| match event {
         ServerEvent::Joined { peer, .. } => Some(peer.clone()),
         _ => None,
     };
-    crowd.server_events().iter().filter_map(|(_, event)| joined(event)).collect()
+    crowd.server_events(0).iter().filter_map(|(_, event)| joined(event)).collect()
 }
 
-fn bare(crowd: &mut Crowd, vehicle: usize, id: ConnectionId) -> &mut Connection {
+fn bare(crowd: &mut Nodes, vehicle: usize, id: ConnectionId) -> &mut Connection {
     crowd.bare(vehicle).unwrap().connection_mut(id).unwrap()
 }
 
-fn connect(crowd: &mut Crowd, vehicle: usize, uplink: u32) -> ConnectionId {
+fn connect(crowd: &mut Nodes, vehicle: usize, uplink: u32) -> ConnectionId {
     let now = crowd.now();
-    let server = roadweave_lab::world::SERVER;
-    let endpoint = crowd.bare(vehicle).unwrap();
-    let id = endpoint.connect(now, UplinkId(uplink), server, server_key()).unwrap();
+    let (endpoint, server) = (crowd.bare(vehicle).unwrap(), key(NodeId::Server(0)));
+    let id = endpoint.connect(now, UplinkId(uplink), SERVER, server).unwrap();
     crowd.flush();
     id
 }
 
-fn say(crowd: &mut Crowd, vehicle: usize, id: ConnectionId, message: &Control) {
+fn say(crowd: &mut Nodes, vehicle: usize, id: ConnectionId, message: &Control) {
     bare(crowd, vehicle, id).send_message(message.to_bytes()).unwrap();
     crowd.flush();
 }
 
-fn say_hello(crowd: &mut Crowd, vehicle: usize, id: ConnectionId) {
+fn say_hello(crowd: &mut Nodes, vehicle: usize, id: ConnectionId) {
     let hello = Hello { name: "whoever".into(), ..Hello::default() };
     say(crowd, vehicle, id, &Control::Hello(hello));
 }
 
-fn say_hello_and_name(crowd: &mut Crowd, vehicle: usize, id: ConnectionId) {
+fn say_hello_and_name(crowd: &mut Nodes, vehicle: usize, id: ConnectionId) {
     say_hello(crowd, vehicle, id);
     say(crowd, vehicle, id, &Control::PathName { path: PathId(0), uplink: "lte".into() });
 }
 
 /// Whether a connection of a bare vehicle was welcomed, and why it ended.
-fn fate(crowd: &mut Crowd, vehicle: usize, id: ConnectionId) -> (bool, Option<CloseReason>) {
+fn fate(crowd: &mut Nodes, vehicle: usize, id: ConnectionId) -> (bool, Option<CloseReason>) {
     let (mut welcomed, mut closed) = (false, None);
     let Some(connection) = crowd.bare(vehicle).unwrap().connection_mut(id) else {
         return (false, Some(CloseReason::Local));
@@ -124,16 +114,16 @@ fn fate(crowd: &mut Crowd, vehicle: usize, id: ConnectionId) -> (bool, Option<Cl
 #[test]
 fn who_fills_all_lanes_uses_up_their_own_share_and_nobody_elses() {
     let share = 4 << 20;
-    let mut crowd = crowd(CrowdConfig {
+    let mut crowd = Nodes::new(Config {
         client_memory_max: share,
         // Two such shares exceed the memory.
         memory_max: 6 << 20,
-        ..CrowdConfig::new(4, "minrtt")
+        ..Config::crowd(4, "minrtt")
     });
     let honest = [0, 1];
-    honest.iter().for_each(|vehicle| crowd.start(*vehicle, 0));
+    honest.iter().for_each(|vehicle| crowd.start(*vehicle));
     let mut hostile = [2, 3].map(|vehicle| Hostile::start(&mut crowd, vehicle));
-    run(&mut crowd, ms(1_000));
+    crowd.run(ms(1_000));
     let (mut most, mut most_in_all) = ([0; 2], 0);
     let (sent, came) = converse(&mut crowd, &honest, (1_000, ms(4), ms(4_000)), |crowd| {
         for (hostile, most) in hostile.iter_mut().zip(&mut most) {
@@ -141,7 +131,7 @@ fn who_fills_all_lanes_uses_up_their_own_share_and_nobody_elses() {
             let status = status_of(crowd, hostile.vehicle());
             *most = status.map_or(0, |status| status.stats.memory.total()).max(*most);
         }
-        most_in_all = most_in_all.max(crowd.server().memory());
+        most_in_all = most_in_all.max(crowd.server(0).memory());
     });
     for vehicle in honest {
         let counts = came[&vehicle].each_ref().map(|numbers| numbers.len() as u64);
@@ -167,19 +157,19 @@ fn who_fills_all_lanes_uses_up_their_own_share_and_nobody_elses() {
 
 #[test]
 fn connections_without_end_drive_out_only_those_of_their_own_key() {
-    let mut crowd = crowd(CrowdConfig::new(2, "minrtt"));
+    let mut crowd = Nodes::new(Config::crowd(2, "minrtt"));
     crowd.start_bare(0);
     crowd.start_bare(1);
     let silent = connect(&mut crowd, 0, 0);
-    run(&mut crowd, ms(200));
+    crowd.run(ms(200));
     let greedy: Vec<_> = (0..40)
         .map(|_| {
             let id = connect(&mut crowd, 1, 0);
-            run(&mut crowd, ms(20));
+            crowd.run(ms(20));
             id
         })
         .collect();
-    run(&mut crowd, ms(300));
+    crowd.run(ms(300));
     for id in &greedy[..24] {
         let (_, closed) = fate(&mut crowd, 1, *id);
         assert!(closed.is_some(), "the oldest are closed");
@@ -188,92 +178,92 @@ fn connections_without_end_drive_out_only_those_of_their_own_key() {
         assert_eq!(fate(&mut crowd, 1, *id).1, None, "16 may wait");
     }
     say_hello_and_name(&mut crowd, 0, silent);
-    run(&mut crowd, ms(200));
+    crowd.run(ms(200));
     assert_eq!(fate(&mut crowd, 0, silent), (true, None));
-    run(&mut crowd, ms(5_000));
-    assert_eq!(crowd.server().status().len(), 1, "who says nothing goes");
+    crowd.run(ms(5_000));
+    assert_eq!(crowd.server(0).status().len(), 1, "who says nothing goes");
     assert!(fate(&mut crowd, 1, greedy[39]).1.is_some());
 }
 
 #[test]
 fn one_session_after_the_other_is_more_than_a_client_may_begin() {
-    let mut crowd = crowd(CrowdConfig::new(2, "minrtt"));
+    let mut crowd = Nodes::new(Config::crowd(2, "minrtt"));
     crowd.start_bare(0);
     let mut fates = Vec::new();
     for _ in 0..30 {
         let id = connect(&mut crowd, 0, 0);
-        run(&mut crowd, ms(130));
+        crowd.run(ms(130));
         say_hello_and_name(&mut crowd, 0, id);
-        run(&mut crowd, ms(70));
+        crowd.run(ms(70));
         fates.push(fate(&mut crowd, 0, id));
     }
     // Twelve at once, and one more in five seconds.
     assert_eq!(joins(&crowd).len(), 13, "{fates:?}");
-    assert_eq!(crowd.server().refusals()["too-many-sessions"], 17);
+    assert_eq!(crowd.server(0).refusals()["too-many-sessions"], 17);
     let Some((_, Some(CloseReason::ByPeer { reason, .. }))) = fates.last() else {
         panic!("{fates:?}")
     };
     assert_eq!(reason, "this client begins too many sessions");
-    assert_eq!(crowd.server().status().len(), 1, "the last one that it began lives on");
-    crowd.start(1, 0);
-    crowd.start(0, 1);
-    run(&mut crowd, ms(500));
+    assert_eq!(crowd.server(0).status().len(), 1, "the last one that it began lives on");
+    crowd.start(1);
+    crowd.start(0);
+    crowd.run(ms(500));
     assert!(status_of(&mut crowd, 1).is_some(), "others begin theirs");
-    run(&mut crowd, ms(10_000));
+    crowd.run(ms(10_000));
     assert_eq!(crowd.joined(), 2, "who rests in between is let in");
 }
 
 #[test]
 fn those_that_are_crowded_out_are_counted_and_told() {
-    let mut crowd = crowd(CrowdConfig::new(2, "minrtt"));
+    let mut crowd = Nodes::new(Config::crowd(2, "minrtt"));
     crowd.start_bare(0);
-    let (now, server) = (crowd.now(), roadweave_lab::world::SERVER);
+    let (now, server) = (crowd.now(), key(NodeId::Server(0)));
     for _ in 0..400 {
-        crowd.bare(0).unwrap().connect(now, UplinkId(0), server, server_key()).unwrap();
+        crowd.bare(0).unwrap().connect(now, UplinkId(0), SERVER, server).unwrap();
     }
     crowd.flush();
     // All have proved their address; nothing reaches them from now on.
-    run(&mut crowd, ms(45));
+    crowd.run(ms(45));
     crowd.set_dead(0, 0, true);
-    run(&mut crowd, ms(30));
-    let refusals = crowd.server().refusals();
+    crowd.run(ms(30));
+    let refusals = crowd.server(0).refusals();
     let expected = [("asked-to-retry", 400 - 16), ("crowded-out", 400 - 16 - 256)];
     assert!(expected.iter().all(|(kind, count)| refusals[kind] == *count), "{refusals:?}");
-    let told = crowd.server_events().iter().filter_map(|(_, event)| match event {
+    let told = crowd.server_events(0).iter().filter_map(|(_, event)| match event {
         ServerEvent::Refused { reason } => Some(reason.as_str()),
         _ => None,
     });
     assert_eq!(told.collect::<Vec<_>>(), ["128, who are not told one by one: crowded-out"]);
-    crowd.start(1, 0);
-    run(&mut crowd, ms(500));
+    crowd.start(1);
+    crowd.run(ms(500));
     assert_eq!(crowd.joined(), 1, "a client at another address is let in");
 }
 
 #[test]
 fn a_second_attempt_of_the_same_race_ends_no_session() {
-    let mut crowd = crowd(CrowdConfig::new(1, "minrtt"));
+    let mut crowd = Nodes::new(Config::crowd(1, "minrtt"));
     crowd.start_bare(0);
     let [first, second] = [0, 1].map(|uplink| connect(&mut crowd, 0, uplink));
-    run(&mut crowd, ms(200));
+    crowd.run(ms(200));
     say_hello_and_name(&mut crowd, 0, first);
-    run(&mut crowd, ms(10));
+    crowd.run(ms(10));
     say_hello(&mut crowd, 0, second);
-    run(&mut crowd, ms(3_000));
+    crowd.run(ms(3_000));
     assert_eq!(fate(&mut crowd, 0, first), (true, None), "it lives on");
-    run(&mut crowd, ms(4_000));
+    crowd.run(ms(4_000));
     assert!(fate(&mut crowd, 0, second).1.is_some(), "nobody used it");
-    assert_eq!(joins(&crowd), ["vehicle-0"]);
+    assert_eq!(joins(&crowd), ["box-0"]);
 }
 
 #[test]
 fn a_rate_limit_holds_in_both_directions_and_for_its_client_only() {
-    let mut crowd = crowd(CrowdConfig {
+    let mut crowd = Nodes::new(Config {
         rate_limits: BTreeMap::from([(0, Rate::from_kbps(4_000))]),
-        ..CrowdConfig::new(2, "minrtt")
+        ..Config::crowd(2, "minrtt")
     });
-    crowd.start(0, 0);
-    crowd.start(1, 0);
-    run(&mut crowd, ms(2_000));
+    crowd.start(0);
+    crowd.start(1);
+    crowd.run(ms(2_000));
     // 8 Mbit/s.
     let (sent, came) = converse(&mut crowd, &[0, 1], (1_000, ms(1), ms(2_000)), |_| {});
     for way in [0, 1] {
@@ -289,29 +279,29 @@ fn a_rate_limit_holds_in_both_directions_and_for_its_client_only() {
 
 #[test]
 fn two_hundred_clients_are_back_within_seconds_of_a_restart() {
-    let mut crowd = crowd(CrowdConfig { uplinks: 1, ..CrowdConfig::new(200, "minrtt") });
+    let mut crowd = Nodes::new(Config { uplinks: 1, ..Config::crowd(200, "minrtt") });
     for vehicle in 0..200 {
-        crowd.start(vehicle, 0);
-        run(&mut crowd, ms(5));
+        crowd.start(vehicle);
+        crowd.run(ms(5));
     }
-    run(&mut crowd, ms(3_000));
+    crowd.run(ms(3_000));
     assert_eq!(crowd.joined(), 200);
-    crowd.restart_server().unwrap();
-    run(&mut crowd, ms(3_000));
-    assert_eq!((crowd.joined(), crowd.server().status().len()), (200, 200));
+    crowd.start_server(0);
+    crowd.run(ms(3_000));
+    assert_eq!((crowd.joined(), crowd.server(0).status().len()), (200, 200));
 }
 
 #[test]
 fn clients_that_change_leave_and_others_stay() {
-    let mut config = CrowdConfig::new(6, "minrtt");
-    let mut crowd = crowd(config.clone());
-    (0..6).for_each(|vehicle| crowd.start(vehicle, 0));
-    run(&mut crowd, ms(2_000));
-    let former: Peers = (0..6).map(|vehicle| peer(&config, vehicle)).collect();
+    let mut config = Config::crowd(6, "minrtt");
+    let mut crowd = Nodes::new(config.clone());
+    (0..6).for_each(|vehicle| crowd.start(vehicle));
+    crowd.run(ms(2_000));
+    let former: Peers = (0..6).map(|vehicle| config.peer(vehicle)).collect();
     config.rate_limits.insert(3, Rate::from_kbps(1_000));
     // 0 is removed, 1 gets another address, 3 a limit.
     let peers = (1..6).map(|vehicle| {
-        let (key, mut peer) = peer(&config, vehicle);
+        let (key, mut peer) = config.peer(vehicle);
         if vehicle == 1 {
             peer.addresses = vec!["10.77.9.9/32".parse().unwrap()];
         }
@@ -319,19 +309,19 @@ fn clients_that_change_leave_and_others_stay() {
     });
     let change = Peers::after(&former, peers);
     assert_eq!(change.changed.len(), 3);
-    crowd.server().replace_peers(change);
+    crowd.server(0).replace_peers(change);
     crowd.flush();
-    run(&mut crowd, ms(2_000));
+    crowd.run(ms(2_000));
     let left: BTreeSet<&str> = crowd
-        .server_events()
+        .server_events(0)
         .iter()
         .filter_map(|(_, event)| match event {
             ServerEvent::Left { peer, .. } => Some(peer.as_str()),
             _ => None,
         })
         .collect();
-    assert_eq!(left, BTreeSet::from(["vehicle-0", "vehicle-1"]));
-    assert_eq!(crowd.server().status().len(), 5, "the one with another address is back");
+    assert_eq!(left, BTreeSet::from(["box-0", "box-1"]));
+    assert_eq!(crowd.server(0).status().len(), 5, "the one with another address is back");
     let (sent, came) = converse(&mut crowd, &[2, 3], (1_000, ms(1), ms(1_000)), |_| {});
     assert_eq!(came[&2][0].len() as u64, sent);
     assert!(came[&3][0].len() < sent as usize / 2, "the limit holds for the session that goes on");
@@ -339,22 +329,22 @@ fn clients_that_change_leave_and_others_stay() {
 
 #[test]
 fn a_key_that_expires_ends_its_session_and_no_other() {
-    let config = CrowdConfig::new(2, "minrtt");
-    let mut crowd = crowd(config.clone());
-    (0..2).for_each(|vehicle| crowd.start(vehicle, 0));
-    run(&mut crowd, ms(2_000));
-    let former: Peers = (0..2).map(|vehicle| peer(&config, vehicle)).collect();
+    let config = Config::crowd(2, "minrtt");
+    let mut crowd = Nodes::new(config.clone());
+    (0..2).for_each(|vehicle| crowd.start(vehicle));
+    crowd.run(ms(2_000));
+    let former: Peers = (0..2).map(|vehicle| config.peer(vehicle)).collect();
     let peers = (0..2).map(|vehicle| {
-        let (key, peer) = peer(&config, vehicle);
+        let (key, peer) = config.peer(vehicle);
         let expires_unix = (vehicle == 0).then_some(1_800_000_000);
         (key, Peer { expires_unix, ..peer })
     });
-    crowd.server().replace_peers(Peers::after(&former, peers));
+    crowd.server(0).replace_peers(Peers::after(&former, peers));
     crowd.set_unix_time(1_799_999_999);
-    run(&mut crowd, ms(1_000));
+    crowd.run(ms(1_000));
     assert_eq!(crowd.joined(), 2, "it has a second left");
     crowd.set_unix_time(1_800_000_000);
-    run(&mut crowd, ms(500));
+    crowd.run(ms(500));
     assert_eq!(crowd.joined(), 1);
     assert!(status_of(&mut crowd, 0).is_none() && status_of(&mut crowd, 1).is_some());
 }

@@ -5,11 +5,10 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::dice;
+use crate::servers::{Failover, Fault, Seen, Servers};
 use crate::world::{at, ms};
 use roadweave_emulate::{Direction, GilbertElliott};
-use roadweave_lab::failover::{Failover, Seen};
 use roadweave_lab::inner;
-use roadweave_lab::world::servers::{Fault, Servers};
 use roadweave_proto::{Instant, SplitMix64};
 use roadweave_tunnel::{
     CandidatePlace, ClientEvent, DrainReason, LaneConfig, ServerEvent, Strategy,
@@ -20,7 +19,7 @@ fn seeds() -> RangeInclusive<u64> {
 }
 
 fn seen(fault: Fault) -> Vec<Seen> {
-    seeds().map(|seed| Failover::new(fault, seed).run().expect("it can be made")).collect()
+    seeds().map(|seed| Failover::new(seed).run(fault)).collect()
 }
 
 /// Median and 99th percentile of the gaps.
@@ -36,12 +35,7 @@ pub fn fleet(sites: &[&str], seed: u64) -> Servers {
 
 /// `to_anchor` is in ms from each server to the egress.
 pub fn fleet_with(sites: &[&str], to_anchor: &[u64], seed: u64) -> Servers {
-    Failover::new(Fault::Crash, seed).fleet(sites, to_anchor).expect("it can be made")
-}
-
-pub fn run(fleet: &mut Servers, time: Duration) {
-    let now = fleet.now();
-    fleet.run_until(now + time);
+    Failover::new(seed).fleet(sites, to_anchor)
 }
 
 fn place(fleet: &mut Servers, number: usize) -> CandidatePlace {
@@ -60,14 +54,14 @@ fn after_a_crash_the_viewer_waits_half_a_second_at_most_in_most_cases() {
 /// Packets lost of a constant stream of 9.6 Mbit/s, and moves of the client, when the server in use
 /// crashes in the middle with another on standby.
 fn numbers_lost(failover: &Failover) -> (usize, usize) {
-    let mut fleet = failover.fleet(&["a", "b"], &[]).expect("it can be made");
+    let mut fleet = failover.fleet(&["a", "b"], &[]);
     let begin = at(6_000);
     let crash = 3_000 + SplitMix64::word(failover.seed, 7) % 1_000;
     let mut has_crashed = false;
     let mut seen = BTreeSet::new();
     let mut note = |fleet: &mut Servers| {
-        while let Some(arrival) = fleet.poll_arrival() {
-            let number = arrival.packet[inner::HEADERS..].first_chunk().expect("it is numbered");
+        while let Some((.., packet)) = fleet.poll_arrival() {
+            let number = packet[inner::HEADERS..].first_chunk().expect("it is numbered");
             seen.insert(u64::from_be_bytes(*number));
         }
     };
@@ -78,7 +72,8 @@ fn numbers_lost(failover: &Failover) -> (usize, usize) {
             || fleet.client().candidates(now).iter().any(|it| it.place == CandidatePlace::Standby);
         if number >= crash && !has_crashed && stands_by() {
             has_crashed = true;
-            fleet.befall(fleet.home(), Fault::Crash);
+            let home = fleet.home();
+            fleet.befall(home, Fault::Crash);
         }
         let mut payload = [0; 1_172];
         payload[..8].copy_from_slice(&number.to_be_bytes());
@@ -100,7 +95,7 @@ fn a_crash_loses_nothing_of_a_constant_stream() {
             for loss in [0.0, 0.03] {
                 let strategy: Strategy = strategy.parse().expect("known");
                 let lanes = vec![LaneConfig::new("all", strategy.clone())];
-                let mut failover = Failover { lanes, ..Failover::new(Fault::Crash, seed) };
+                let mut failover = Failover { lanes, ..Failover::new(seed) };
                 let ways = failover.links.iter_mut().flat_map(|it| [&mut it.up, &mut it.down]);
                 for way in ways.filter(|_| loss > 0.0) {
                     way.burst_loss = Some(GilbertElliott::bursts(loss, 2.0));
@@ -141,7 +136,7 @@ fn a_standby_waits_at_another_site_and_stays() {
     assert_eq!(place(&mut fleet, 2), CandidatePlace::Standby);
     fleet.run_until(at(1_200_000));
     assert_eq!(place(&mut fleet, 2), CandidatePlace::Standby, "after 20 minutes of nothing");
-    assert_eq!(fleet.server(2).unwrap().standbys(), 1);
+    assert_eq!(fleet.server(2).standbys(), 1);
     let joined = |(_, event): &&(Instant, ServerEvent)| matches!(event, ServerEvent::Joined { .. });
     assert_eq!(fleet.server_events(2).iter().filter(joined).count(), 0, "it is no session");
     assert_eq!(fleet.moves(), 0);
@@ -162,7 +157,7 @@ fn in_a_tunnel_nothing_moves() {
             fleet.run_until(at(light));
             // The links return one after the other.
             for link in 0..3 {
-                run(&mut fleet, ms(SplitMix64::word(seed, link) % 300));
+                fleet.run(ms(SplitMix64::word(seed, link) % 300));
                 fleet.set_dead((link as usize + seed as usize) % 3, false);
             }
         }
@@ -180,7 +175,7 @@ fn a_network_that_comes_and_goes_moves_the_client_a_few_times_at_most() {
         while fleet.now() < at(600_000) {
             let link = random.below(3);
             fleet.set_dead(link, random.below(3) > 0);
-            run(&mut fleet, ms(50 + random.below(1_500) as u64));
+            fleet.run(ms(50 + random.below(1_500) as u64));
         }
         assert!(fleet.moves() <= 6, "seed {seed}: {} moves in 10 minutes", fleet.moves());
     }
@@ -191,12 +186,12 @@ fn a_server_serves_again_once_nobody_wants_it_drained() {
     let mut fleet = fleet(&["a", "b"], 1);
     fleet.run_until(at(4_000));
     for reason in [DrainReason::Command, DrainReason::Controller] {
-        fleet.server(0).unwrap().drain(at(4_000), reason, Duration::ZERO);
+        fleet.server(0).drain(at(4_000), reason, Duration::ZERO);
     }
     fleet.flush();
     fleet.run_until(at(10_000));
     assert_eq!(fleet.home(), 1);
-    let server = fleet.server(0).unwrap();
+    let server = fleet.server(0);
     server.undrain(DrainReason::Controller);
     assert!(server.is_draining(), "a person on its machine wants it still");
     server.undrain(DrainReason::Controller);
@@ -204,10 +199,10 @@ fn a_server_serves_again_once_nobody_wants_it_drained() {
     fleet.befall(1, Fault::Drain(0));
     fleet.run_until(at(70_000));
     assert_eq!((fleet.home(), fleet.moves()), (1, 1), "there is nowhere to go");
-    fleet.server(0).unwrap().undrain(DrainReason::Command);
+    fleet.server(0).undrain(DrainReason::Command);
     fleet.run_until(at(200_000));
     assert_eq!((fleet.home(), fleet.moves()), (0, 2));
-    assert!(!fleet.server(0).unwrap().is_draining());
+    assert!(!fleet.server(0).is_draining());
 }
 
 #[test]
@@ -247,7 +242,7 @@ fn a_server_that_goes_on_after_a_freeze_takes_nobody_back() {
 #[test]
 fn a_client_that_stays_at_a_drained_server_is_asked_again() {
     let mut fleet = fleet(&["a", "b"], 1);
-    let all = fleet.candidates().to_vec();
+    let all = fleet.candidates();
     fleet.client().set_candidates(Instant::ZERO, all[..1].to_vec());
     fleet.run_until(at(4_000));
     fleet.befall(0, Fault::Drain(0));
@@ -256,7 +251,7 @@ fn a_client_that_stays_at_a_drained_server_is_asked_again() {
     fleet.client().set_candidates(at(8_000), all);
     fleet.run_until(at(20_000));
     assert_eq!(fleet.home(), 1);
-    assert!(fleet.server(0).unwrap().is_drained());
+    assert!(fleet.server(0).is_drained());
 }
 
 #[test]

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeSet;
 
-use crate::failover::{fleet, run};
+use crate::failover::fleet;
+use crate::servers::{Fault, Servers};
 use crate::world::{at, ms};
 use roadweave_emulate::Direction;
 use roadweave_lab::inner;
-use roadweave_lab::world::servers::{Fault, Servers};
 use roadweave_proto::{DropReason, Instant, Order};
 use roadweave_tunnel::{
     CandidatePlace, ClientEvent, LaneConfig, LaneStats, ServerEvent, SetError, Strategy,
@@ -58,14 +58,14 @@ fn stream(fleet: &mut Servers, millis: u64, change: impl FnOnce(&mut Servers)) -
             fleet.handle_inner(way, &packet);
         }
         fleet.flush();
-        run(fleet, ms(2));
+        fleet.run(ms(2));
         sent += 1;
     }
-    run(fleet, ms(3_000));
+    fleet.run(ms(3_000));
     let mut arrived = [BTreeSet::new(), BTreeSet::new()];
-    while let Some(arrival) = fleet.poll_arrival() {
-        let way = usize::from(arrival.direction == Direction::Down);
-        arrived[way].insert(inner::payload(&arrival.packet));
+    while let Some((_, direction, packet)) = fleet.poll_arrival() {
+        let way = usize::from(direction == Direction::Down);
+        arrived[way].insert(inner::payload(&packet));
     }
     arrived.map(|arrived| sent - arrived.len())
 }
@@ -141,7 +141,7 @@ fn while_no_other_session_is_to_be_had_the_one_there_is_goes_on() {
         fleet.run_until(at(9_000));
         assert_eq!((sessions(&fleet), names(&mut fleet).len()), (1, default_lanes().len()));
         if !dead {
-            let known = fleet.candidates().to_vec();
+            let known = fleet.candidates();
             fleet.client().set_candidates(at(9_000), known);
         }
         (0..3).for_each(|link| fleet.set_dead(link, false));
@@ -162,7 +162,7 @@ fn what_a_session_has_dropped_is_told_when_it_has_a_successor_and_after_its_end(
     assert_eq!(dropped(&mut fleet), Some(7));
     fleet.befall(0, Fault::Drain(0));
     while fleet.now() < at(10_000) {
-        run(&mut fleet, ms(50));
+        fleet.run(ms(50));
         assert_eq!(dropped(&mut fleet), Some(7), "at {}", fleet.now());
     }
     assert_eq!(fleet.moves(), 1);
@@ -175,7 +175,7 @@ fn what_a_session_has_dropped_is_told_when_it_has_a_successor_and_after_its_end(
 #[test]
 fn what_waits_in_a_session_that_ends_is_counted() {
     let mut fleet = fleet(&["a", "b"], 1);
-    let known = fleet.candidates().to_vec();
+    let known = fleet.candidates();
     fleet.client().set_candidates(Instant::ZERO, known[..1].to_vec());
     fleet.run_until(at(4_000));
     (0..3).for_each(|link| fleet.set_dead(link, true));

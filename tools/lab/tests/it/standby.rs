@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use crate::failover::{fleet_with, run};
+use crate::failover::fleet_with;
+use crate::servers::{Fault, Servers};
 use crate::world::at;
 use roadweave_emulate::Direction;
 use roadweave_identity::Identity;
-use roadweave_lab::world::servers::{Fault, Servers};
 use roadweave_lab::world::uplink;
 use roadweave_proto::{Instant, Policy, Priority};
 use roadweave_tunnel::{
@@ -40,7 +40,7 @@ fn until(fleet: &mut Servers, most: Duration, mut is_so: impl FnMut(&mut Servers
     let end = fleet.now() + most;
     while !is_so(fleet) {
         assert!(fleet.now() < end, "not within {most:?}");
-        run(fleet, Duration::from_millis(100));
+        fleet.run(Duration::from_millis(100));
     }
 }
 
@@ -124,15 +124,15 @@ fn a_metered_uplink_carries_the_standby_no_longer_than_needed() {
     fleet.client().set_policy("wwan2", backup());
     let in_minutes = |fleet: &mut Servers, minutes: u64| {
         let before = fleet.link_stats(2, Direction::Up).pushed_bytes;
-        run(fleet, seconds(60 * minutes));
+        fleet.run(seconds(60 * minutes));
         fleet.link_stats(2, Direction::Up).pushed_bytes - before
     };
     fleet.run_until(at(60_000));
     let before = in_minutes(&mut fleet, 10);
     (0..2).for_each(|link| fleet.set_dead(link, true));
-    run(&mut fleet, seconds(20));
+    fleet.run(seconds(20));
     (0..2).for_each(|link| fleet.set_dead(link, false));
-    run(&mut fleet, seconds(60));
+    fleet.run(seconds(60));
     let after = in_minutes(&mut fleet, 10);
     assert!(after <= before + before / 20, "{before} and {after} bytes in 10 minutes");
     assert!(waits(&mut fleet, 1) && fleet.moves() == 0);
@@ -145,9 +145,9 @@ fn a_server_that_was_away_for_hours_is_there_for_whoever_has_no_other() {
     fleet.befall(1, Fault::Freeze);
     until(&mut fleet, seconds(4 * 3600), |fleet| rest(fleet, 1) > 1_700.0);
     fleet.befall(1, Fault::Thaw);
-    run(&mut fleet, seconds(20));
+    fleet.run(seconds(20));
     fleet.befall(0, Fault::Crash);
-    run(&mut fleet, seconds(30));
+    fleet.run(seconds(30));
     assert_eq!(fleet.home(), 1);
     assert!(fleet.client().status().is_some());
 }
@@ -162,13 +162,13 @@ fn the_last_server_is_asked_every_ten_seconds_though_it_refused_for_hours() {
     assert!(fleet.client().status().is_none());
     let (end, mut tried, mut before) = (fleet.now() + seconds(100), 0, false);
     while fleet.now() < end {
-        run(&mut fleet, Duration::from_millis(10));
+        fleet.run(Duration::from_millis(10));
         let tries = candidate(&mut fleet, 1).place == CandidatePlace::Trying;
         tried += u32::from(!std::mem::replace(&mut before, tries) && tries);
     }
     assert!((5..=11).contains(&tried), "{tried} times in 100 s");
-    fleet.server(1).expect("it lives").undrain(DrainReason::Command);
-    run(&mut fleet, seconds(15));
+    fleet.server(1).undrain(DrainReason::Command);
+    fleet.run(seconds(15));
     assert_eq!(fleet.home(), 1);
     assert!(fleet.client().status().is_some());
 }
@@ -179,7 +179,7 @@ fn junk_in_a_dead_zone_is_nobodys_failure() {
     fleet.run_until(at(10_000));
     (0..3).for_each(|link| fleet.set_dead(link, true));
     for _ in 0..200 {
-        run(&mut fleet, seconds(3));
+        fleet.run(seconds(3));
         let remote = fleet.candidates()[1].addresses[0];
         let meta = RecvMeta { socket: uplink(0), remote, local: None, ecn: None, received: None };
         let now = fleet.now();
@@ -208,14 +208,14 @@ fn a_fourth_take_over_waits_until_the_first_is_long_ago_and_no_longer() {
 #[test]
 fn a_nearer_server_with_another_key_costs_no_standby() {
     let mut fleet = fleet(&[100, 90, 0]);
-    let mut candidates = fleet.candidates().to_vec();
+    let mut candidates = fleet.candidates();
     candidates[2].key = Identity::from_seed([9; 32]).public_key();
     fleet.client().set_candidates(Instant::ZERO, candidates);
     fleet.run_until(at(4_000));
     assert!(waits(&mut fleet, 1));
     let mut was_tried = false;
     while fleet.now() < at(120_000) {
-        run(&mut fleet, Duration::from_millis(50));
+        fleet.run(Duration::from_millis(50));
         was_tried |= candidate(&mut fleet, 2).place == CandidatePlace::Trying;
         assert!(waits(&mut fleet, 1), "at {}", fleet.now());
     }
@@ -230,11 +230,11 @@ fn a_nearer_server_is_gone_to_once_it_has_welcomed() {
     let mut without = Duration::ZERO;
     while fleet.home() == 0 {
         assert!(fleet.now() < at(120_000), "it is not gone to");
-        run(&mut fleet, Duration::from_millis(10));
+        fleet.run(Duration::from_millis(10));
         let has_standby = fleet.home() != 0 || waits(&mut fleet, 1) || waits(&mut fleet, 2);
         without += if has_standby { Duration::ZERO } else { Duration::from_millis(10) };
     }
     assert_eq!((fleet.home(), fleet.moves(), without), (2, 1, Duration::ZERO));
-    run(&mut fleet, seconds(30));
+    fleet.run(seconds(30));
     assert!(waits(&mut fleet, 1) || waits(&mut fleet, 0));
 }

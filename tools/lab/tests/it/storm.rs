@@ -2,65 +2,59 @@
 
 use std::time::Duration;
 
+use crate::nodes::{Config, Nodes};
 use crate::world::ms;
-use roadweave_lab::crowd::{Crowd, CrowdConfig};
 use roadweave_proto::{PathStatus, UplinkId};
 
 const PATHS: u32 = 4;
 
-fn run(crowd: &mut Crowd, time: Duration) {
-    crowd.run_until(crowd.now() + time);
-}
-
 /// Clients that have not started; each packet takes `time` of the server's CPU, and of the CPU that
 /// all clients share.
-fn crowd(clients: usize, time: Duration, seed: u64) -> Crowd {
-    let config = CrowdConfig::new(clients, "minrtt");
-    let (server_time, vehicles_time) = (time, time);
-    let config = CrowdConfig { uplinks: PATHS, server_time, vehicles_time, seed, ..config };
-    Crowd::new(config).unwrap()
+fn crowd(clients: usize, time: Duration, seed: u64) -> Nodes {
+    let config = Config::crowd(clients, "minrtt");
+    Nodes::new(Config { uplinks: PATHS, packet_time: time, seed, ..config })
 }
 
-fn joined(clients: usize, time: Duration, seed: u64) -> Crowd {
+fn joined(clients: usize, time: Duration, seed: u64) -> Nodes {
     let mut crowd = crowd(clients, time, seed);
     for vehicle in 0..clients {
-        crowd.start(vehicle, 0);
-        run(&mut crowd, ms(97));
+        crowd.start(vehicle);
+        crowd.run(ms(97));
     }
-    run(&mut crowd, ms(20_000));
+    crowd.run(ms(20_000));
     assert_eq!(usable(&mut crowd, clients), clients * PATHS as usize);
     crowd
 }
 
 /// Usable paths, as reported by clients.
-fn usable(crowd: &mut Crowd, clients: usize) -> usize {
+fn usable(crowd: &mut Nodes, clients: usize) -> usize {
     let sessions = (0..clients).filter_map(|it| crowd.client(it)?.status());
     let paths = sessions.flat_map(|session| session.paths);
     paths.filter(|path| path.status == PathStatus::Usable).count()
 }
 
-fn packets_up(crowd: &mut Crowd, seconds: usize) -> Vec<u64> {
+fn packets_up(crowd: &mut Nodes, seconds: usize) -> Vec<u64> {
     let second = |_| {
         let before = crowd.counts().up;
-        run(crowd, ms(1_000));
+        crowd.run(ms(1_000));
         crowd.counts().up - before
     };
     (0..seconds).map(second).collect()
 }
 
-fn set_dead(crowd: &mut Crowd, vehicle: usize, dead: bool) {
+fn set_dead(crowd: &mut Nodes, vehicle: usize, dead: bool) {
     (0..PATHS).for_each(|uplink| crowd.set_dead(vehicle, uplink, dead));
 }
 
 /// Time until a client has a usable path at a server that knows its session.
-fn time_until_back(crowd: &mut Crowd) -> Duration {
+fn time_until_back(crowd: &mut Nodes) -> Duration {
     let begin = crowd.now();
-    let is_back = |crowd: &mut Crowd| {
-        usable(crowd, 1) > 0 && crowd.joined() == 1 && crowd.server().status().len() == 1
+    let is_back = |crowd: &mut Nodes| {
+        usable(crowd, 1) > 0 && crowd.joined() == 1 && crowd.server(0).status().len() == 1
     };
     while !is_back(crowd) {
         assert!(crowd.now() - begin < ms(60_000), "it stays away");
-        run(crowd, ms(20));
+        crowd.run(ms(20));
     }
     crowd.now() - begin
 }
@@ -74,14 +68,14 @@ fn after_a_minute_without_an_answer_a_client_sends_a_few_packets_in_a_second() {
     // Without a session.
     let mut new = crowd(CLIENTS, Duration::ZERO, 1);
     (0..CLIENTS).for_each(|vehicle| set_dead(&mut new, vehicle, true));
-    (0..CLIENTS).for_each(|vehicle| new.start(vehicle, 0));
+    (0..CLIENTS).for_each(|vehicle| new.start(vehicle));
     let first = each(packets_up(&mut new, 10));
-    run(&mut new, ms(50_000));
+    new.run(ms(50_000));
     let later = each(packets_up(&mut new, 20));
     // With sessions that the server might still have.
     let mut former = joined(CLIENTS, Duration::ZERO, 1);
     (0..CLIENTS).for_each(|vehicle| set_dead(&mut former, vehicle, true));
-    run(&mut former, ms(60_000));
+    former.run(ms(60_000));
     let beside = each(packets_up(&mut former, 20));
     println!("first {first}, later {later}, beside a session {beside}");
     assert!(first <= 9.0 && later <= 3.2 && beside <= 4.2);
@@ -95,11 +89,11 @@ fn a_client_is_back_soon_after_the_first_of_its_links_is() {
         let took = (0..10).map(|seed| {
             let mut crowd = joined(1, Duration::ZERO, seed);
             set_dead(&mut crowd, 0, true);
-            run(&mut crowd, ms(15_000));
+            crowd.run(ms(15_000));
             if restarts {
-                crowd.restart_server().unwrap();
+                crowd.start_server(0);
             }
-            run(&mut crowd, ms(15_000 + 137 * seed));
+            crowd.run(ms(15_000 + 137 * seed));
             let uplink = seed as u32 % PATHS;
             crowd.set_dead(0, uplink, false);
             let now = crowd.now();
@@ -120,8 +114,8 @@ fn a_client_is_back_soon_after_the_first_of_its_links_is() {
 fn an_uplink_that_comes_after_minutes_without_any_is_tried_at_once() {
     let mut crowd = crowd(1, Duration::ZERO, 3);
     set_dead(&mut crowd, 0, true);
-    crowd.start(0, 0);
-    run(&mut crowd, ms(300_000));
+    crowd.start(0);
+    crowd.run(ms(300_000));
     crowd.set_dead(0, 2, false);
     let now = crowd.now();
     let client = crowd.client(0).unwrap();
@@ -138,11 +132,11 @@ fn clients_that_lose_a_server_at_the_same_moment_come_apart() {
     let mut crowd = joined(CLIENTS, Duration::ZERO, 1);
     let now = crowd.now();
     // It closes all sessions, and is unreachable for a while.
-    crowd.server().close(now);
+    crowd.server(0).close(now);
     crowd.flush();
-    crowd.pause_server(ms(60_000));
-    run(&mut crowd, ms(3_000));
-    let attempts = |crowd: &mut Crowd| -> u64 {
+    crowd.pause_servers(ms(60_000));
+    crowd.run(ms(3_000));
+    let attempts = |crowd: &mut Nodes| -> u64 {
         let now = crowd.now();
         let of = |vehicle| crowd.client(vehicle).map(|client| client.uplinks(now));
         let uplinks = (0..CLIENTS).filter_map(of).flatten();
@@ -151,7 +145,7 @@ fn clients_that_lose_a_server_at_the_same_moment_come_apart() {
     let mut begun = Vec::new();
     for _ in 0..300 {
         let before = attempts(&mut crowd);
-        run(&mut crowd, ms(100));
+        crowd.run(ms(100));
         begun.push(attempts(&mut crowd) - before);
     }
     let mean = begun.iter().sum::<u64>() as f64 / begun.len() as f64;
@@ -165,11 +159,11 @@ fn clients_that_lose_a_server_at_the_same_moment_come_apart() {
 fn all_are_back_though_both_ends_have_more_to_do_than_they_can() {
     const CLIENTS: usize = 150;
     let mut crowd = joined(CLIENTS, Duration::from_micros(530), 1);
-    crowd.restart_server().unwrap();
+    crowd.start_server(0);
     let begin = crowd.now();
     loop {
-        run(&mut crowd, ms(1_000));
-        let (sessions, took) = (crowd.server().status().len(), crowd.now() - begin);
+        crowd.run(ms(1_000));
+        let (sessions, took) = (crowd.server(0).status().len(), crowd.now() - begin);
         if sessions == CLIENTS && usable(&mut crowd, CLIENTS) == CLIENTS * PATHS as usize {
             println!("all are back after {took:?}");
             break;
@@ -182,12 +176,12 @@ fn all_are_back_though_both_ends_have_more_to_do_than_they_can() {
 fn a_server_that_is_late_again_and_again_is_not_asked_for_it() {
     let mut crowd = joined(50, Duration::ZERO, 1);
     for _ in 0..20 {
-        crowd.pause_server(ms(400));
-        run(&mut crowd, ms(500));
+        crowd.pause_servers(ms(400));
+        crowd.run(ms(500));
     }
     for side in 0..20 {
-        crowd.pause_vehicles(ms(400));
-        run(&mut crowd, ms(500));
+        crowd.pause_boxes(ms(400));
+        crowd.run(ms(500));
         assert!(side < 10 || usable(&mut crowd, 50) > 0);
     }
     let after = packets_up(&mut crowd, 5);
@@ -199,10 +193,10 @@ fn a_restart_takes_a_handshake_of_each_client_and_not_one_of_each_path() {
     const CLIENTS: usize = 50;
     let mut crowd = joined(CLIENTS, Duration::ZERO, 1);
     let before = crowd.counts().handshakes_up;
-    crowd.restart_server().unwrap();
-    run(&mut crowd, ms(3_000));
+    crowd.start_server(0);
+    crowd.run(ms(3_000));
     assert_eq!(usable(&mut crowd, CLIENTS), CLIENTS * PATHS as usize);
-    assert_eq!(crowd.server().status().len(), CLIENTS);
+    assert_eq!(crowd.server(0).status().len(), CLIENTS);
     // The first packet of a handshake, and the last.
     let handshakes = (crowd.counts().handshakes_up - before) as f64 / 2.0 / CLIENTS as f64;
     assert!(handshakes < 1.3, "{handshakes} of each client");
@@ -210,7 +204,7 @@ fn a_restart_takes_a_handshake_of_each_client_and_not_one_of_each_path() {
 
 #[test]
 fn others_wait_once_a_late_server_has_answered_and_not_before() {
-    let attempts = |crowd: &mut Crowd| -> Vec<u64> {
+    let attempts = |crowd: &mut Nodes| -> Vec<u64> {
         let now = crowd.now();
         let uplinks = crowd.client(0).unwrap().uplinks(now);
         uplinks.iter().map(|uplink| uplink.servers[0].attempts).collect()
@@ -218,20 +212,20 @@ fn others_wait_once_a_late_server_has_answered_and_not_before() {
     // The server is late after its close: a second uplink is tried, and no third once it has
     // answered.
     let mut crowd = crowd(1, Duration::ZERO, 1);
-    crowd.start(0, 0);
-    run(&mut crowd, ms(5_000));
+    crowd.start(0);
+    crowd.run(ms(5_000));
     let before: u64 = attempts(&mut crowd).iter().sum();
     let now = crowd.now();
-    crowd.server().close(now);
+    crowd.server(0).close(now);
     crowd.flush();
-    crowd.pause_server(ms(250));
-    run(&mut crowd, ms(2_000));
+    crowd.pause_servers(ms(250));
+    crowd.run(ms(2_000));
     let begun = attempts(&mut crowd).iter().sum::<u64>() - before;
     assert_eq!((begun, crowd.joined()), (2, 1));
     // The first uplink is dead at the start: the second is tried without a wait.
     let mut crowd = self::crowd(1, Duration::ZERO, 1);
     crowd.set_dead(0, 0, true);
-    crowd.start(0, 0);
-    run(&mut crowd, ms(290));
+    crowd.start(0);
+    crowd.run(ms(290));
     assert_eq!((&attempts(&mut crowd)[..2], crowd.joined()), (&[1, 1][..], 1));
 }

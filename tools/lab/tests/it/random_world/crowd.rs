@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::dice::Dice;
+use crate::nodes::{Arrival, Config, Hostile, NodeId, Nodes, inner_address};
 use crate::world::udp_v4;
-use roadweave_lab::crowd::{Crowd, CrowdArrival, CrowdConfig, Hostile, inner_address, peer};
 use roadweave_proto::{Instant, Rate};
 use roadweave_tunnel::{Node as _, Peers};
 
@@ -30,7 +30,7 @@ const STRATEGIES: [&str; 6] = ["xnc", "minrtt", "redundant", "raven", "ecf", "xl
 
 #[derive(Debug)]
 struct Plan {
-    config: CrowdConfig,
+    config: Config,
     /// Vehicles with a hostile client.
     hostile: BTreeSet<usize>,
     events: Vec<(u64, Happening)>,
@@ -38,7 +38,7 @@ struct Plan {
 
 #[derive(Clone, Copy, Debug)]
 enum Happening {
-    Start(usize, u8),
+    Start(usize),
     Kill(usize),
     Dead(usize, u32, bool),
     RestartServer,
@@ -60,29 +60,28 @@ impl Plan {
         let most = dice.within(2..17);
         let vehicles = dice.within(1..most + 1) as usize;
         let strategy = STRATEGIES[dice.within(0..STRATEGIES.len() as u64) as usize];
-        let mut config = CrowdConfig {
+        let mut config = Config {
             uplinks: dice.within(1..4) as u32,
             delay: Duration::from_millis(dice.within(1..100)),
             loss: if dice.once_in(2) { dice.within(0..30) as f64 / 1_000.0 } else { 0.0 },
             client_memory_max: (dice.within(1..5) as usize) << 20,
             memory_max: (dice.within(6..20) as usize) << 20,
             seed,
-            ..CrowdConfig::new(vehicles, strategy)
+            ..Config::crowd(vehicles, strategy)
         };
         if dice.once_in(4) {
             let limited = dice.within(0..vehicles as u64) as usize;
             config.rate_limits.insert(limited, Rate::from_kbps(dice.within(1_000..5_000)));
         }
         let hostile = (1..vehicles).filter(|_| dice.once_in(6)).collect();
-        let mut events: Vec<_> = (0..vehicles)
-            .map(|vehicle| (dice.within(0..800), Happening::Start(vehicle, 0)))
-            .collect();
-        for life in 1..=dice.within(0..8) as u8 {
+        let mut events: Vec<_> =
+            (0..vehicles).map(|vehicle| (dice.within(0..800), Happening::Start(vehicle))).collect();
+        for _ in 0..dice.within(0..8) {
             let (at, vehicle) = (dice.within(100..HEAL), dice.within(0..vehicles as u64) as usize);
             match dice.within(0..5) {
                 0 => {
                     events.push((at, Happening::Kill(vehicle)));
-                    events.push((dice.within(at..HEAL), Happening::Start(vehicle, life)));
+                    events.push((dice.within(at..HEAL), Happening::Start(vehicle)));
                 }
                 1 | 2 => {
                     let uplink = dice.within(0..u64::from(config.uplinks)) as u32;
@@ -117,7 +116,7 @@ pub fn run(seed: u64) -> Result<Outcome, String> {
 
 struct Run<'a> {
     plan: &'a Plan,
-    crowd: Crowd,
+    crowd: Nodes,
     hostile: BTreeMap<usize, Hostile>,
     known: Peers,
     next: usize,
@@ -128,12 +127,12 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn new(plan: &'a Plan) -> Self {
-        let vehicles = plan.config.vehicles;
+        let vehicles = plan.config.boxes;
         Self {
             plan,
-            crowd: Crowd::new(plan.config.clone()).expect("usable settings"),
+            crowd: Nodes::new(plan.config.clone()),
             hostile: BTreeMap::new(),
-            known: (0..vehicles).map(|vehicle| peer(&plan.config, vehicle)).collect(),
+            known: (0..vehicles).map(|vehicle| plan.config.peer(vehicle)).collect(),
             next: 0,
             sent: 0,
             came: BTreeSet::new(),
@@ -174,11 +173,11 @@ impl<'a> Run<'a> {
 
     fn happen(&mut self, what: Happening) {
         match what {
-            Happening::Start(vehicle, _) if self.plan.hostile.contains(&vehicle) => {
+            Happening::Start(vehicle) if self.plan.hostile.contains(&vehicle) => {
                 let hostile = Hostile::start(&mut self.crowd, vehicle);
                 self.hostile.insert(vehicle, hostile);
             }
-            Happening::Start(vehicle, life) => self.crowd.start(vehicle, life),
+            Happening::Start(vehicle) => self.crowd.start(vehicle),
             Happening::Kill(vehicle) => {
                 self.hostile.remove(&vehicle);
                 self.crowd.kill(vehicle);
@@ -186,32 +185,32 @@ impl<'a> Run<'a> {
             Happening::Dead(vehicle, uplink, dead) => self.crowd.set_dead(vehicle, uplink, dead),
             // A new server knows all clients.
             Happening::RestartServer => {
-                self.crowd.restart_server().expect("it could be made before");
+                self.crowd.start_server(0);
                 self.known = self.peers(None);
             }
             Happening::Reload(gone) => {
-                let all = (0..self.plan.config.vehicles).filter(|vehicle| Some(*vehicle) != gone);
-                let read = all.map(|vehicle| peer(&self.plan.config, vehicle));
+                let all = (0..self.plan.config.boxes).filter(|vehicle| Some(*vehicle) != gone);
+                let read = all.map(|vehicle| self.plan.config.peer(vehicle));
                 let change = Peers::after(&self.known, read);
-                self.crowd.server().replace_peers(change);
+                self.crowd.server(0).replace_peers(change);
                 self.known = self.peers(gone);
             }
         }
     }
 
     fn peers(&self, gone: Option<usize>) -> Peers {
-        let all = (0..self.plan.config.vehicles).filter(|vehicle| Some(*vehicle) != gone);
-        all.map(|vehicle| peer(&self.plan.config, vehicle)).collect()
+        let all = (0..self.plan.config.boxes).filter(|vehicle| Some(*vehicle) != gone);
+        all.map(|vehicle| self.plan.config.peer(vehicle)).collect()
     }
 
     /// A packet from and to each vehicle, and sometimes one with a foreign source.
     fn send(&mut self) {
         let now = self.crowd.now();
-        let vehicles = self.plan.config.vehicles;
+        let vehicles = self.plan.config.boxes;
         for vehicle in 0..vehicles {
             let inner = inner_address(vehicle).octets();
             let down = packet(OUTSIDE, inner, self.sent);
-            self.crowd.server().handle_inner(now, &down);
+            self.crowd.server(0).handle_inner(now, &down);
             let Some(client) = self.crowd.client(vehicle) else { continue };
             client.handle_inner(now, &packet(inner, OUTSIDE, self.sent));
             if self.sent.is_multiple_of(8) && vehicles > 1 {
@@ -225,15 +224,17 @@ impl<'a> Run<'a> {
 
     fn take_arrivals(&mut self) -> Result<(), String> {
         while let Some(arrival) = self.crowd.poll_arrival() {
-            let CrowdArrival { at, vehicle, packet: came } = &arrival;
+            let Arrival { at, node, packet: came, .. } = &arrival;
             let source: [u8; 4] = came[12..16].try_into().expect("an IPv4 packet");
             let number = u64::from_be_bytes(came[28..36].try_into().expect("a number"));
-            let whose = (0..self.plan.config.vehicles)
+            let whose = (0..self.plan.config.boxes)
                 .find(|vehicle| inner_address(*vehicle).octets() == source);
-            let key = match (vehicle, whose) {
-                (Some(vehicle), None) => (*vehicle, true, number),
-                (None, Some(vehicle)) if self.plan.hostile.contains(&vehicle) => continue,
-                (None, Some(vehicle)) => (vehicle, false, number),
+            let key = match (node, whose) {
+                (NodeId::Client(id), None) => (id.number, true, number),
+                (NodeId::Server(_), Some(vehicle)) if self.plan.hostile.contains(&vehicle) => {
+                    continue;
+                }
+                (NodeId::Server(_), Some(vehicle)) => (vehicle, false, number),
                 _ => {
                     return Err(format!("at {at} a packet came out where it may not: {arrival:?}"));
                 }
@@ -268,7 +269,7 @@ impl<'a> Run<'a> {
     fn check_bounds(&mut self) -> Result<(), String> {
         let now = self.crowd.now();
         let mut keys = BTreeSet::new();
-        for status in self.crowd.server().status() {
+        for status in self.crowd.server(0).status() {
             let held = status.stats.memory.total();
             self.outcome.held_max = self.outcome.held_max.max(held);
             if held > self.plan.config.client_memory_max as u64 + UNCHECKED {
@@ -278,7 +279,7 @@ impl<'a> Run<'a> {
                 return Err(format!("at {now} {} has two sessions", status.peer));
             }
         }
-        let all = self.crowd.server().memory();
+        let all = self.crowd.server(0).memory();
         if all > self.plan.config.memory_max as u64 + UNCHECKED {
             return Err(format!("at {now} all hold {all} bytes"));
         }
@@ -286,7 +287,7 @@ impl<'a> Run<'a> {
     }
 
     fn check_liveness(&self, first: u64, last: u64) -> Result<(), String> {
-        let honest = (0..self.plan.config.vehicles).filter(|v| !self.plan.hostile.contains(v));
+        let honest = (0..self.plan.config.boxes).filter(|v| !self.plan.hostile.contains(v));
         for (vehicle, down) in honest.flat_map(|vehicle| [(vehicle, false), (vehicle, true)]) {
             let sent = last - first;
             let came = (first..last).filter(|n| self.came.contains(&(vehicle, down, *n))).count();

@@ -1,29 +1,22 @@
-//! The CPU of an end of a crowd, which each packet keeps busy for a while, and the socket in which
-//! packets wait for it.
-//!
-//! ```text
-//! network ─► socket, of bounded size ─► as many as a batch takes, when the processor is free
-//!                └─ no room: lost                 └─ busy for the time of each packet in and out
-//! ```
+//! A CPU that each packet keeps busy for a while, and the socket in which packets wait for it.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use roadweave_proto::Instant;
 
-use super::network::Flying;
+use super::network::Packet;
 
 #[derive(Debug)]
 pub(super) struct Processor {
     per_packet: Duration,
     free_at: Instant,
-    socket: VecDeque<(Instant, Flying)>,
-    pub(super) no_room: u64,
+    socket: VecDeque<(Instant, Packet)>,
 }
 
 impl Processor {
     pub(super) fn new(per_packet: Duration) -> Self {
-        Self { per_packet, free_at: Instant::ZERO, socket: VecDeque::new(), no_room: 0 }
+        Self { per_packet, free_at: Instant::ZERO, socket: VecDeque::new() }
     }
 
     pub(super) fn pause(&mut self, until: Instant) {
@@ -38,17 +31,16 @@ impl Processor {
         self.free_at <= now
     }
 
-    pub(super) fn receive(&mut self, now: Instant, packet: Flying) {
-        match self.socket.len() < SOCKET_PACKETS {
-            true => self.socket.push_back((now, packet)),
-            false => self.no_room += 1,
+    pub(super) fn receive(&mut self, now: Instant, packet: Packet) {
+        if self.socket.len() < SOCKET_PACKETS {
+            self.socket.push_back((now, packet));
         }
     }
 
-    pub(super) fn take(&mut self) -> impl Iterator<Item = (Instant, Flying)> {
+    pub(super) fn take(&mut self) -> Vec<(Instant, Packet)> {
         // Without a time per packet one batch takes all.
         let most = if self.per_packet.is_zero() { usize::MAX } else { BATCH };
-        self.socket.drain(..self.socket.len().min(most))
+        self.socket.drain(..self.socket.len().min(most)).collect()
     }
 
     /// The time of the next turn, if there is a packet or something is due at `due`.

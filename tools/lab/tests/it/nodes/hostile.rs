@@ -10,8 +10,8 @@ use roadweave_proto::{Instant, LaneId, Order, PacketId, PathId, Promise, UplinkI
 use roadweave_quic::ConnectionId;
 use roadweave_tunnel::LANES_MAX;
 
-use super::{Crowd, inner_address};
-use crate::world::SERVER;
+use super::network::server_address;
+use super::{NodeId, Nodes, inner_address, key};
 
 const PUSH_MAX: usize = 200;
 
@@ -29,12 +29,12 @@ pub struct Hostile {
 
 impl Hostile {
     /// Connects with the key of `vehicle`. Panics if the vehicle's settings cannot be used.
-    pub fn start(crowd: &mut Crowd, vehicle: usize) -> Self {
-        crowd.start_bare(vehicle);
-        let now = crowd.now();
-        let endpoint = crowd.bare(vehicle).expect("it was just given one");
+    pub fn start(nodes: &mut Nodes, vehicle: usize) -> Self {
+        nodes.start_bare(vehicle);
+        let now = nodes.now();
+        let endpoint = nodes.bare(vehicle).expect("it was just given one");
         let connection = endpoint
-            .connect(now, UplinkId(0), SERVER, super::server_key())
+            .connect(now, UplinkId(0), server_address(0), key(NodeId::Server(0)))
             .expect("a usable address");
         Self { vehicle, connection, said_hello: false, presses: 0, next: 1 }
     }
@@ -45,10 +45,10 @@ impl Hostile {
     }
 
     /// Sends as much as congestion control allows once the hello is sent; follow it with
-    /// [`Crowd::flush`].
-    pub fn press(&mut self, crowd: &mut Crowd) {
-        let now = crowd.now();
-        let Some(endpoint) = crowd.bare(self.vehicle) else { return };
+    /// [`Nodes::flush`].
+    pub fn press(&mut self, nodes: &mut Nodes) {
+        let now = nodes.now();
+        let Some(endpoint) = nodes.bare(self.vehicle) else { return };
         let Some(connection) = endpoint.connection_mut(self.connection) else { return };
         while connection.poll_event().is_some() {}
         if !connection.is_open() {
