@@ -88,7 +88,7 @@ impl DownloadsArgs {
             let lane = StreamsConfig::default().lane;
             LaneConfig { strategy, ..lane }
         });
-        let links = over.pick(pair.world_links(seed).into_iter());
+        let links = pair.world_links(over, seed);
         let bytes = u64::from(self.mebibytes) << 20;
         let congestion = self.congestion;
         let download = Download { lane, congestion, ..Download::new(links, bytes, seed) };

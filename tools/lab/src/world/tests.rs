@@ -1,6 +1,5 @@
-use proptest::prelude::*;
 use roadweave_emulate::{DriveLink, DuplexLink, GilbertElliott, Trace};
-use roadweave_proto::{DropReason, Rate};
+use roadweave_proto::Rate;
 use roadweave_tunnel::{LaneConfig, Strategy};
 
 use super::*;
@@ -115,62 +114,4 @@ fn a_restarted_server_has_its_client_back() {
 #[test]
 fn a_world_without_links_is_refused() {
     assert_eq!(World::new(config("xnc", Vec::new())).err(), Some(WorldError::Links(0)));
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(12))]
-
-    #[test]
-    fn every_packet_is_accounted_for(
-        mbps in 1_u64..20,
-        loss in 0.0..0.3,
-        strategy in prop::sample::select(vec!["xnc", "minrtt", "single:a"]),
-        count in 10_u64..400,
-    ) {
-        let links = vec![lossy(link("a", mbps, 20), loss), lossy(link("b", mbps, 40), loss)];
-        let mut world = joined(config(strategy, links));
-        let mut arrived = send(&mut world, Direction::Up, count);
-        world.run_until(world.now() + Duration::from_secs(12));
-        arrived.extend(std::iter::from_fn(|| world.poll_arrival()));
-        let mut numbers: Vec<Bytes> = arrived.iter().map(|arrival| arrival.packet.clone()).collect();
-        numbers.sort();
-        numbers.dedup();
-        prop_assert_eq!(numbers.len(), arrived.len(), "nothing comes twice");
-        let mut sent: Vec<Bytes> = (0..count).map(|n| numbered(Direction::Up, n)).collect();
-        sent.sort();
-        prop_assert!(numbers.iter().all(|packet| sent.binary_search(packet).is_ok()));
-
-        let lane = &world.client_status().unwrap().stats.lanes[0].sent;
-        let waiting =
-            [DropReason::QueueFull, DropReason::QueueExpired].map(|reason| lane.drops.get(reason));
-        prop_assert_eq!(lane.inner_packets, count);
-        prop_assert_eq!(lane.sent_packets + waiting.iter().sum::<u64>(), count);
-        prop_assert!(arrived.len() as u64 <= lane.sent_packets);
-        for link in 0..2 {
-            for direction in [Direction::Up, Direction::Down] {
-                let stats = world.link_stats(link, direction);
-                let ended = stats.delivered + stats.dropped.total();
-                prop_assert_eq!(stats.pushed, ended + stats.in_link);
-            }
-        }
-    }
-}
-
-#[test]
-fn on_a_late_machine_everything_arrives_later_and_equally_for_equal_seeds() {
-    let delays = |machine: Machine, seed: u64| {
-        let links = vec![link("a", 20, 20), link("b", 20, 30)];
-        let mut world = joined(WorldConfig { machine, seed, ..config("xnc", links) });
-        let begin = world.now();
-        let arrivals = send(&mut world, Direction::Up, 300);
-        assert_eq!(arrivals.len(), 300);
-        let delay = |arrival: &Arrival| arrival.at.since(begin);
-        arrivals.iter().map(delay).collect::<Vec<_>>()
-    };
-    let sum = |delays: &[Duration]| delays.iter().sum::<Duration>();
-    let punctual = delays(Machine::Punctual, 1);
-    let busy = delays(Machine::Crowded, 1);
-    assert!(sum(&busy) > sum(&punctual) + Duration::from_millis(10), "two wake-ups for each");
-    assert_eq!(delays(Machine::Crowded, 1), busy);
-    assert_ne!(delays(Machine::Crowded, 2), busy);
 }
