@@ -40,7 +40,6 @@ impl Encoder {
             Codec::H264 => x264(fps, recovery, key_frames)?,
             Codec::H265 => x265(key_frames)?,
             Codec::Vp8 => vp8(key_frames)?,
-            Codec::OpenH264 => openh264(key_frames)?,
         };
         Ok(Self { element, codec, fps, kbps: AtomicU32::new(0) })
     }
@@ -55,11 +54,6 @@ impl Encoder {
             Codec::H264 => {
                 self.element.set_property("vbv-buf-capacity", buffer_ms);
                 self.element.set_property("bitrate", kbps);
-            }
-            Codec::OpenH264 => {
-                let bps = kbps.saturating_mul(1000);
-                self.element.set_property("max-bitrate", bps);
-                self.element.set_property("bitrate", bps);
             }
             Codec::H265 => self.element.set_property("bitrate", kbps.min(X265_KBPS_MAX)),
             Codec::Vp8 => {
@@ -119,20 +113,6 @@ fn vp8(key_frames: u32) -> Result<gst::Element> {
         set(&element, property, value);
     }
     element.set_property("keyframe-max-dist", i32::try_from(key_frames).unwrap_or(300));
-    Ok(element)
-}
-
-fn openh264(key_frames: u32) -> Result<gst::Element> {
-    let element = plugins::make("openh264enc")?;
-    for (property, value) in [
-        ("rate-control", "bitrate"),
-        ("complexity", "low"),
-        ("scene-change-detection", "false"),
-        ("enable-frame-skip", "false"),
-    ] {
-        set(&element, property, value);
-    }
-    element.set_property("gop-size", key_frames);
     Ok(element)
 }
 

@@ -9,7 +9,6 @@ mod encoder;
 mod feedback;
 mod gap_wait;
 mod log_file;
-mod measure;
 mod network;
 mod numbers;
 mod options;
@@ -56,7 +55,6 @@ fn main() -> ExitCode {
         Ok(Arguments { log, command }) => log.run(|| match command {
             Command::Send(options) => send::run(options),
             Command::Receive(options) => receive::run(options),
-            Command::Measure(options) => measure::run(options),
         }),
         Err(error) => refuse(&error),
     };

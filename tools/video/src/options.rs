@@ -16,9 +16,6 @@ pub enum Command {
     Send(Send),
     /// Receives RTP from `send` and shows it
     Receive(Receive),
-    /// Measures how well an encoder keeps to the sizes that it is told
-    #[command(hide = true)]
-    Measure(Measure),
 }
 
 /// Options of `send`.
@@ -106,49 +103,6 @@ pub struct Receive {
     pub run: Run,
 }
 
-/// Options of `measure`.
-#[derive(Debug, clap::Args)]
-pub struct Measure {
-    /// What is encoded: test, or a file
-    #[arg(long, default_value = "test", value_name = "SOURCE")]
-    pub source: Source,
-    #[command(flatten)]
-    pub picture: Picture,
-    /// How pictures become whole after a loss
-    #[arg(long, value_enum, default_value_t = Recovery::Keyframe)]
-    pub recovery: Recovery,
-    /// The two targets of a frame in turn, in bytes
-    #[arg(long, num_args = 2, default_values_t = [5_000, 60_000], value_names = ["LOW", "HIGH"])]
-    pub targets: Vec<usize>,
-    /// For how many frames a target holds
-    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
-    pub hold: u32,
-    /// How many frames
-    #[arg(long, default_value_t = 900, value_parser = clap::value_parser!(u32).range(1..))]
-    pub count: u32,
-    /// Ask for a key frame each so many frames
-    #[arg(long, value_name = "FRAMES")]
-    pub key_frames: Option<u32>,
-    /// Decode, and say how close to the original pictures are
-    #[arg(long)]
-    pub ssim: bool,
-    /// Lose so many per cent of the packets on the way to the decoder
-    #[arg(long, requires = "ssim", value_name = "PERCENT", value_parser = parse_percent)]
-    pub loss: Option<f64>,
-    /// In bursts of so many, in the mean
-    #[arg(long, default_value_t = 4.0, value_name = "PACKETS")]
-    pub burst: f64,
-    /// Milliseconds until what the receiver asks for arrives
-    #[arg(long, default_value_t = 100, value_name = "MS")]
-    pub round_trip: u64,
-    /// Which pattern of losses
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-    /// Write what is encoded to this file
-    #[arg(long, value_name = "FILE")]
-    pub write: Option<PathBuf>,
-}
-
 /// What pictures are like.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Picture {
@@ -183,9 +137,6 @@ pub enum Codec {
     H265,
     /// VP8 by libvpx
     Vp8,
-    /// H.264 by OpenH264, to be measured
-    #[value(name = "openh264", hide = true)]
-    OpenH264,
 }
 
 /// How pictures become whole after a loss.
@@ -327,11 +278,6 @@ fn parse_listen(text: &str) -> Result<SocketAddr, String> {
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {
     seconds::parse_seconds(text, &(0.1..=1e9))
-}
-
-fn parse_percent(text: &str) -> Result<f64, String> {
-    let percent = text.parse::<f64>().ok().filter(|percent| (0.0..=90.0).contains(percent));
-    percent.ok_or_else(|| "per cent, from 0 to 90".into())
 }
 
 const WHERE: &str = "HOST:PORT, or srt://HOST:PORT";

@@ -69,7 +69,7 @@ const PACKAGES: [(&str, &str); 6] = [
          rtpvp8depay vp8enc vp8dec v4l2src rtspsrc autovideosink",
         "gstreamer1.0-plugins-good",
     ),
-    ("h264parse h265parse x265enc openh264enc mpegtsmux srtsink", "gstreamer1.0-plugins-bad"),
+    ("h264parse h265parse x265enc mpegtsmux srtsink", "gstreamer1.0-plugins-bad"),
     ("x264enc", "gstreamer1.0-plugins-ugly"),
     ("avdec_h264 avdec_h265", "gstreamer1.0-libav"),
 ];

@@ -12,7 +12,7 @@ use crate::stamp::{EXTENSION_BYTES, NUMBER_ID, Stamp, TIME_ID};
 /// The payload type of a codec, a dynamic one (RFC 3551 section 3).
 pub fn payload_type(codec: Codec) -> u8 {
     match codec {
-        Codec::H264 | Codec::OpenH264 => 96,
+        Codec::H264 => 96,
         Codec::H265 => 97,
         Codec::Vp8 => 98,
     }
@@ -29,7 +29,7 @@ pub fn codec(payload_type: u8) -> Option<Codec> {
 /// section 4.3.1).
 pub fn caps(payload_type: u8) -> Option<gst::Caps> {
     let name = match codec(payload_type)? {
-        Codec::H264 | Codec::OpenH264 => "H264",
+        Codec::H264 => "H264",
         Codec::H265 => "H265",
         Codec::Vp8 => "VP8",
     };
@@ -47,7 +47,7 @@ pub fn caps(payload_type: u8) -> Option<gst::Caps> {
 /// codecs without one.
 pub fn byte_stream(codec: Codec) -> Option<gst::Caps> {
     let name = match codec {
-        Codec::H264 | Codec::OpenH264 => "video/x-h264",
+        Codec::H264 => "video/x-h264",
         Codec::H265 => "video/x-h265",
         Codec::Vp8 => return None,
     };
@@ -58,7 +58,7 @@ pub fn byte_stream(codec: Codec) -> Option<gst::Caps> {
 /// The element that splits frames into packets of at most `mtu` bytes.
 pub fn payloader(codec: Codec, mtu: u16) -> Result<gst::Element> {
     let payloader = match codec {
-        Codec::H264 | Codec::OpenH264 => make("rtph264pay")?,
+        Codec::H264 => make("rtph264pay")?,
         Codec::H265 => make("rtph265pay")?,
         Codec::Vp8 => make("rtpvp8pay")?,
     };
@@ -78,7 +78,7 @@ pub fn payloader(codec: Codec, mtu: u16) -> Result<gst::Element> {
 /// The elements that join packets to frames and decode them; `damaged` shows incomplete frames.
 pub fn decoder(codec: Codec, damaged: bool) -> Result<[gst::Element; 2]> {
     let (unpack, decode) = match codec {
-        Codec::H264 | Codec::OpenH264 => ("rtph264depay", "avdec_h264"),
+        Codec::H264 => ("rtph264depay", "avdec_h264"),
         Codec::H265 => ("rtph265depay", "avdec_h265"),
         Codec::Vp8 => ("rtpvp8depay", "vp8dec"),
     };

@@ -116,7 +116,7 @@ fn build(pipeline: &gst::Pipeline, options: &options::Send) -> Result<(Arc<Frame
         mtu: usize::from(options.mtu),
         around: usize::from(options.overhead) + if is_ipv6 { 40 + 8 } else { 20 + 8 },
     };
-    let source = source::build(pipeline, &options.source, options.picture, true)?;
+    let source = source::build(pipeline, &options.source, options.picture)?;
     let settings = Settings {
         packets,
         fps: options.picture.fps,

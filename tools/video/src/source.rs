@@ -15,17 +15,11 @@ use crate::plugins::{make, set};
 /// size.
 ///
 /// They are labelled with the requested rate, whatever the source declares: the encoder derives a
-/// frame's share from it, and the true rate is measured ([`crate::pace`]). `live` is whether they
-/// arrive in real time, or as fast as they are consumed.
+/// frame's share from it, and the true rate is measured ([`crate::pace`]).
 ///
 /// # Errors
 /// If a file, camera or plugin is missing.
-pub fn build(
-    pipeline: &gst::Pipeline,
-    source: &Source,
-    picture: Picture,
-    live: bool,
-) -> Result<gst::Element> {
+pub fn build(pipeline: &gst::Pipeline, source: &Source, picture: Picture) -> Result<gst::Element> {
     let convert = make("videoconvert")?;
     let scale = make("videoscale")?;
     let size = make("capsfilter")?;
@@ -48,7 +42,7 @@ pub fn build(
     match source {
         Source::Test => {
             let test = make("videotestsrc")?;
-            test.set_property("is-live", live);
+            test.set_property("is-live", true);
             set(&test, "pattern", "smpte");
             test.set_property("horizontal-speed", 4_i32);
             pipeline.add(&test)?;
@@ -58,7 +52,7 @@ pub fn build(
             exists(path)?;
             let path = path.canonicalize()?;
             let sync = make("clocksync")?;
-            sync.set_property("sync", live);
+            sync.set_property("sync", true);
             pipeline.add(&sync)?;
             sync.link(&convert)?;
             decode(pipeline, glib::filename_to_uri(path, None)?.as_str(), &sync)?;

@@ -69,7 +69,7 @@ impl Connection {
         bytes_sent: impl Fn(usize) + Send + Sync + 'static,
     ) -> Result<Self> {
         let parser = match codec {
-            Codec::H264 | Codec::OpenH264 => make("h264parse")?,
+            Codec::H264 => make("h264parse")?,
             Codec::H265 => make("h265parse")?,
             Codec::Vp8 => return Err(BadInput::new("--codec vp8 cannot go by SRT").into()),
         };

@@ -22,7 +22,7 @@ impl Part {
 
     pub fn of(codec: Codec, payload: &[u8]) -> Self {
         let part = match codec {
-            Codec::H264 | Codec::OpenH264 => h264(payload),
+            Codec::H264 => h264(payload),
             Codec::H265 => h265(payload),
             Codec::Vp8 => vp8(payload),
         };
