@@ -19,20 +19,10 @@ fn world_over(trace: Trace) -> World {
         up: settings(seed),
         down: settings(seed + 1),
     };
-    let lanes = || vec![LaneConfig::new("default", Strategy::xnc())];
+    let lanes = vec![LaneConfig::new("default", Strategy::xnc())];
     let mut world = World::new(WorldConfig {
-        links: vec![link("a", 1), link("b", 3)],
-        lanes_up: lanes(),
-        lanes_down: lanes(),
         streams: Some(StreamsConfig::default()),
-        congestion: Default::default(),
-        speedtest: None,
-        seed: 1,
-        trust: Default::default(),
-        learned: Default::default(),
-        policies: Default::default(),
-        strangers: Default::default(),
-        machine: Default::default(),
+        ..WorldConfig::plain(vec![link("a", 1), link("b", 3)], lanes, 1)
     })
     .unwrap();
     world.flush();

@@ -66,8 +66,6 @@ pub struct Trust {
     pub client_is_known: bool,
     /// Whether the server has the key expected by the client.
     pub server_is_right: bool,
-    /// Expiry of the client's key, seconds since 1970; see [`Trust::UNIX_TIME`].
-    pub expires_unix: Option<u64>,
 }
 
 impl Trust {
@@ -77,7 +75,7 @@ impl Trust {
 
 impl Default for Trust {
     fn default() -> Self {
-        Self { client_is_known: true, server_is_right: true, expires_unix: None }
+        Self { client_is_known: true, server_is_right: true }
     }
 }
 

@@ -67,8 +67,7 @@ fn server_of(
 ) -> Result<Server, WorldError> {
     let v6 = "fd77::2".parse::<IpAddr>().expect("it is written as RFC 5952 says");
     let addresses = vec![IpAddr::from(VEHICLE).into(), v6.into()];
-    let expires_unix = world.trust.expires_unix;
-    let peer = Peer { expires_unix, ..Peer::new(NAME, addresses) };
+    let peer = Peer::new(NAME, addresses);
     let peers = Arc::new(PeerTable::new([(Identity::from_seed(known).public_key(), peer)]));
     peers.set_unix_time(Trust::UNIX_TIME);
     let config = ServerConfig {

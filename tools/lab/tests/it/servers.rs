@@ -77,8 +77,8 @@ impl Servers {
     /// The server that the client uses, or tries first.
     pub fn home(&mut self) -> usize {
         let used = self.client().server().key;
-        let servers = 0..self.config().sites.len();
-        servers.into_iter().find(|number| key(NodeId::Server(*number)) == used).expect("it is one")
+        let mut servers = 0..self.config().sites.len();
+        servers.find(|number| key(NodeId::Server(*number)) == used).expect("it is one")
     }
 
     pub fn set_dead(&mut self, link: usize, dead: bool) {

@@ -30,8 +30,7 @@ use roadweave_tunnel::{
 
 pub use self::config::{Config, LEG_DELAY, StreamsAt, inner_address, key};
 pub use self::hostile::Hostile;
-pub use self::network::Counts;
-use self::network::Network;
+use self::network::{Counts, Network};
 use self::processor::Processor;
 
 /// The server of a client that chooses among all.
@@ -183,7 +182,7 @@ impl Nodes {
 
     /// Starts a client, or restarts it, without state.
     pub fn start(&mut self, id: impl Into<ClientId>) {
-        let id = id.into();
+        let id: ClientId = id.into();
         let life = self.next_life(id.into());
         let client = self.config.client((self.epoch, self.now), id, life);
         self.clients.insert(id, End::Client(Box::new(client)));
@@ -201,7 +200,8 @@ impl Nodes {
     }
 
     pub fn kill(&mut self, id: impl Into<ClientId>) {
-        self.clients.remove(&id.into());
+        let id: ClientId = id.into();
+        self.clients.remove(&id);
     }
 
     /// Kills or revives an uplink of a box.
@@ -260,7 +260,8 @@ impl Nodes {
 
     /// A client, if it runs; follow it with [`Nodes::flush`].
     pub fn client(&mut self, id: impl Into<ClientId>) -> Option<&mut Client> {
-        match self.clients.get_mut(&id.into())? {
+        let id: ClientId = id.into();
+        match self.clients.get_mut(&id)? {
             End::Client(client) => Some(client),
             End::Bare(_) => None,
         }
@@ -268,7 +269,7 @@ impl Nodes {
 
     /// The endpoint from [`Nodes::start_bare`] of a box; follow it with [`Nodes::flush`].
     pub fn bare(&mut self, number: usize) -> Option<&mut Endpoint> {
-        match self.clients.get_mut(&number.into())? {
+        match self.clients.get_mut(&ClientId::from(number))? {
             End::Bare(endpoint) => Some(endpoint),
             End::Client(_) => None,
         }
@@ -282,7 +283,7 @@ impl Nodes {
 
     /// Sends an inner packet from the device of a box.
     pub fn send_up(&mut self, id: impl Into<ClientId>, packet: &[u8]) {
-        let (id, now) = (id.into(), self.now);
+        let (id, now): (ClientId, _) = (id.into(), self.now);
         if let Some(client) = self.client(id) {
             client.handle_inner(now, packet);
             self.turn(id.into());
@@ -326,7 +327,8 @@ impl Nodes {
     }
 
     pub fn client_events(&self, id: impl Into<ClientId>) -> &[(Instant, ClientEvent)] {
-        self.client_events.get(&id.into()).map_or(&[], Vec::as_slice)
+        let id: ClientId = id.into();
+        self.client_events.get(&id).map_or(&[], Vec::as_slice)
     }
 
     pub fn server_events(&self, number: usize) -> &[(Instant, ServerEvent)] {

@@ -11,7 +11,7 @@ use roadweave_emulate::{
 use roadweave_lab::event::Action;
 use roadweave_lab::strategies;
 use roadweave_lab::world::{
-    Hostility, Machine, OtherServer, Stranger, Strangers, Tampering, Trust, WorldConfig,
+    Hostility, Machine, OtherServer, Stranger, Strangers, Tampering, WorldConfig,
 };
 use roadweave_proto::{Instant, Order, Policy, Priority, Rate};
 use roadweave_quic::CongestionControl;
@@ -164,18 +164,13 @@ impl Plan {
             down: link.down.settings(self.seed ^ (2 * index + 1)),
         });
         WorldConfig {
-            links: links.collect(),
-            lanes_up: self.lanes_up.clone(),
             lanes_down: self.lanes_down.clone(),
             streams: (!self.fetches.is_empty()).then(StreamsConfig::default),
             congestion: self.congestion,
-            speedtest: None,
-            seed: self.seed,
-            trust: Trust::default(),
-            learned: Default::default(),
             policies: self.policies.clone(),
             strangers: self.strangers.clone(),
             machine: self.machine,
+            ..WorldConfig::plain(links.collect(), self.lanes_up.clone(), self.seed)
         }
     }
 

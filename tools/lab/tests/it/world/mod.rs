@@ -94,23 +94,20 @@ impl Plan {
             };
             DuplexLink { name: name(index), up: make(0), down: make(1) }
         };
+        let links = self.links.iter().enumerate().map(link).collect();
         let mut inner = Inner::new(WorldConfig {
-            links: self.links.iter().enumerate().map(link).collect(),
-            lanes_up,
             lanes_down,
             streams: self.streams.clone(),
             congestion: self.congestion,
             speedtest: self.speedtest,
-            seed: self.seed,
-            learned: Default::default(),
             policies: self.policies,
             strangers: self.strangers,
             machine: self.machine,
             trust: Trust {
                 client_is_known: !self.wrong_client,
                 server_is_right: !self.wrong_server,
-                expires_unix: None,
             },
+            ..WorldConfig::plain(links, lanes_up, self.seed)
         })
         .expect("plans make worlds");
         inner.flush();
