@@ -24,6 +24,11 @@ impl Random {
         self.0.next_u64()
     }
 
+    /// Uniform below `end`, which is above 0.
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.bits() % end as u64) as usize
+    }
+
     /// Uniform in [0, 1).
     pub fn unit(&mut self) -> f64 {
         (self.0.next_u64() >> 11) as f64 / (1_u64 << 53) as f64

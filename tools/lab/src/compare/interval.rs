@@ -5,9 +5,7 @@
 //!
 //! Source: Efron, "Bootstrap methods: another look at the jackknife" (1979), with percentiles.
 
-use rand_core::RngCore as _;
-use rand_core::SeedableRng as _;
-use rand_pcg::Pcg64Mcg;
+use roadweave_emulate::Random;
 
 /// The least and the greatest value.
 pub type Interval = [f64; 2];
@@ -34,9 +32,9 @@ pub(super) fn interval(drives: &[Share]) -> Option<Interval> {
     if drives.len() < 2 {
         return None;
     }
-    let mut random = Pcg64Mcg::seed_from_u64(0);
+    let mut random = Random::new(0);
     let mut round = |_| {
-        let mut draw = |_| drives[(random.next_u64() % drives.len() as u64) as usize];
+        let mut draw = |_| drives[random.below(drives.len())];
         let Share { part, whole } = (0..drives.len()).map(&mut draw).reduce(Share::and)?;
         (whole > 0.0).then(|| part / whole)
     };

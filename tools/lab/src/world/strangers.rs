@@ -172,38 +172,31 @@ impl Hostile {
         let Hostility::Stranger(stranger) = self.kind else { return Vec::new() };
         let Some(eavesdropper) = self.eavesdropper.clone() else { return Vec::new() };
         let mut forged = Vec::new();
-        if self.happens(stranger.close) {
-            let code = CODES[self.below(CODES.len())];
+        if self.random.chance(stranger.close) {
+            let code = CODES[self.random.below(CODES.len())];
             forged.push(eavesdropper.close(code, b"no\njoined server=me"));
         }
-        if self.happens(stranger.frames) {
-            let length = 1 + self.below(200);
+        if self.random.chance(stranger.frames) {
+            let length = 1 + self.random.below(200);
             let frames: Vec<u8> = (0..length).map(|_| self.random.bits() as u8).collect();
             forged.push(eavesdropper.initial(self.random.bits() as u8, &frames));
         }
-        if self.happens(stranger.versions) {
-            let count = self.below(8);
+        if self.random.chance(stranger.versions) {
+            let count = self.random.below(8);
             // Not version 1.
             let versions: Vec<u32> =
                 (0..count).map(|_| self.random.bits() as u32 | 0x0100_0000).collect();
             forged.push(eavesdropper.version_negotiation(&versions));
         }
-        if self.happens(stranger.retry) {
-            let token: Vec<u8> = (0..self.below(200)).map(|_| self.random.bits() as u8).collect();
+        if self.random.chance(stranger.retry) {
+            let token: Vec<u8> =
+                (0..self.random.below(200)).map(|_| self.random.bits() as u8).collect();
             forged.push(eavesdropper.retry(&token));
         }
-        if self.happens(stranger.reset) {
+        if self.random.chance(stranger.reset) {
             forged.push(stateless_reset(|| self.random.bits()));
         }
         forged
-    }
-
-    fn happens(&mut self, share: f64) -> bool {
-        share > 0.0 && self.random.unit() < share
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        (self.random.bits() % end as u64) as usize
     }
 }
 

@@ -58,7 +58,7 @@ impl Tamperer {
         }
         let double = self.happens(duplicate).then(|| packet.clone());
         let old = self.happens(replay).then(|| {
-            let position = self.below(self.remembered.len());
+            let position = self.random.below(self.remembered.len());
             self.remembered[position].clone()
         });
         let forged = self.happens(forge).then(|| self.forged());
@@ -69,28 +69,24 @@ impl Tamperer {
         self.random.unit() < share
     }
 
-    fn below(&mut self, end: usize) -> usize {
-        (self.random.bits() % end as u64) as usize
-    }
-
     fn spoil(&mut self, packet: &mut BytesMut) {
         if packet.is_empty() {
             return;
         }
         if self.happens(0.3) {
-            let length = self.below(packet.len());
+            let length = self.random.below(packet.len());
             packet.truncate(length);
             return;
         }
-        for _ in 0..=self.below(4) {
-            let position = self.below(packet.len());
-            packet[position] ^= 1 << self.below(8);
+        for _ in 0..=self.random.below(4) {
+            let position = self.random.below(packet.len());
+            packet[position] ^= 1 << self.random.below(8);
         }
     }
 
     /// Random bytes, some behind the beginning of a real packet.
     fn forged(&mut self) -> BytesMut {
-        let length = self.below(FORGED_MAX);
+        let length = self.random.below(FORGED_MAX);
         let mut bytes: BytesMut = (0..length).map(|_| self.random.bits() as u8).collect();
         if self.happens(0.5)
             && let Some(real) = self.remembered.back()

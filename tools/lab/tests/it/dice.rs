@@ -3,18 +3,17 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use rand_core::{RngCore, SeedableRng};
-use rand_pcg::Pcg64Mcg;
+use roadweave_emulate::Random;
 
-pub struct Dice(Pcg64Mcg);
+pub struct Dice(Random);
 
 impl Dice {
     pub fn new(seed: u64) -> Self {
-        Self(Pcg64Mcg::seed_from_u64(seed))
+        Self(Random::new(seed))
     }
 
     pub fn within(&mut self, range: Range<u64>) -> u64 {
-        range.start + self.0.next_u64() % (range.end - range.start)
+        range.start + self.0.bits() % (range.end - range.start)
     }
 
     pub fn once_in(&mut self, times: u64) -> bool {

@@ -6,9 +6,7 @@ use std::collections::{BTreeSet, BinaryHeap};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use rand_core::{RngCore, SeedableRng};
-use rand_pcg::Pcg64Mcg;
-use roadweave_emulate::{Direction, Link, LinkStats};
+use roadweave_emulate::{Direction, Link, LinkStats, Random};
 use roadweave_lab::world::{SERVER, UDP_IP_HEADERS};
 use roadweave_proto::{Instant, UplinkId};
 use roadweave_quic::Route;
@@ -51,7 +49,7 @@ pub(super) struct Network {
     pub(super) counts: Counts,
     dead: BTreeSet<(usize, u32)>,
     cut: BTreeSet<usize>,
-    random: Pcg64Mcg,
+    random: Random,
 }
 
 impl Network {
@@ -68,7 +66,7 @@ impl Network {
             counts: Counts::default(),
             dead: BTreeSet::new(),
             cut: BTreeSet::new(),
-            random: Pcg64Mcg::seed_from_u64(config.seed),
+            random: Random::new(config.seed),
         }
     }
 
@@ -130,7 +128,7 @@ impl Network {
             Some(_) => (LEG_DELAY, self.leg_loss),
             None => (self.delay + Duration::from_millis(10) * uplink.1, self.loss),
         };
-        let is_lost = (f64::from(self.random.next_u32()) / f64::from(u32::MAX)) < loss;
+        let is_lost = self.random.chance(loss);
         let is_cut = leg.is_some_and(|leg| self.cut.contains(&leg) || data.len() > self.leg_mtu);
         if !is_lost && !is_cut && !self.dead.contains(&uplink) {
             packet.at = now + delay;

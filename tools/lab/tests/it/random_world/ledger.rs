@@ -3,9 +3,7 @@
 use std::collections::HashMap;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use rand_core::{RngCore, SeedableRng};
-use rand_pcg::Pcg64Mcg;
-use roadweave_emulate::Direction;
+use roadweave_emulate::{Direction, Random};
 use roadweave_lab::inner;
 use roadweave_lab::world::Arrival;
 use roadweave_proto::Instant;
@@ -138,14 +136,14 @@ impl Ledger {
 }
 
 fn build(flow: &Flow, number: u64, start: &[u8]) -> Bytes {
-    let mut random = Pcg64Mcg::seed_from_u64(number);
+    let mut random = Random::new(number);
     let header = if flow.kind == Kind::GoodV6 { IPV6 + UDP } else { inner::HEADERS };
     let mut payload = BytesMut::with_capacity(flow.bytes);
     payload.put_slice(start);
     payload.put_slice(MARK);
     payload.put_u64(number);
     while payload.len() + header < flow.bytes {
-        payload.put_u8(random.next_u32() as u8);
+        payload.put_u8(random.bits() as u8);
     }
     if flow.kind == Kind::GoodV6 {
         return udp_v6(flow.direction, flow.port, &payload);
@@ -155,7 +153,7 @@ fn build(flow: &Flow, number: u64, start: &[u8]) -> Bytes {
         (Kind::Spoofed, _) => packet[SOURCE].copy_from_slice(&[10, 77, 0, 3]),
         (Kind::Unroutable, Direction::Up) => packet[DESTINATION].copy_from_slice(&inner::VEHICLE),
         (Kind::Unroutable, Direction::Down) => packet[DESTINATION].copy_from_slice(&[10, 9, 9, 9]),
-        (Kind::Garbage, _) => packet[0] = random.next_u32() as u8 & 0x3f,
+        (Kind::Garbage, _) => packet[0] = random.bits() as u8 & 0x3f,
         (Kind::Good | Kind::GoodV6 | Kind::Oversized | Kind::Video, _) => {}
     }
     packet.freeze()
