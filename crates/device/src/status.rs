@@ -1,5 +1,5 @@
 //! The status of a running client, server or router: the event loop writes it, and `roadweave show`
-//! reads it. docs/show.schema.json describes each field, and is tested with `examples`.
+//! reads it. The comments of the fields are also docs/show.schema.json.
 
 #[cfg(test)]
 pub(crate) mod examples;
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::modem::ModemFacts;
 
 /// The status of one instance.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// A client's own name, a server's address, a router's TUN.
     pub name: String,
@@ -55,6 +55,12 @@ pub enum RoleStatus {
     Proxy(ProxyRoleStatus),
     /// An anchor.
     Anchor(AnchorRoleStatus),
+}
+
+impl Default for RoleStatus {
+    fn default() -> Self {
+        Self::Client(ClientStatus::default())
+    }
 }
 
 impl RoleStatus {
@@ -110,7 +116,7 @@ pub struct ClientStatus {
     /// The servers that it chooses from, if there is more than one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub candidates: Vec<CandidateReport>,
-    /// Notices that were left out of the log because there were too many.
+    /// Lines left out of the log because there were too many notices.
     pub suppressed_notices: u64,
     /// Connections of applications that are carried as streams, if there is a proxy for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -122,12 +128,12 @@ pub struct ClientStatus {
 pub struct StreamsStatus {
     /// Those that are open.
     pub connections: usize,
-    /// All since the start, including open ones.
+    /// All connections since the start, including open ones.
     pub accepted: u64,
-    /// How the closed ones ended, by kind.
+    /// How the closed connections ended, by kind.
     pub ends: BTreeMap<String, u64>,
-    /// Counts of plain HTTP: `requests`, `answers`, `players` (that reported their buffers),
-    /// `first-frames`; and the reasons why connections were read no further.
+    /// How often plain HTTP had `requests`, `answers`, `players` (that reported their buffers) and
+    /// `first-frames`; and why connections were read no further.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub http: BTreeMap<String, u64>,
     /// At a server: whose address connections leave with, `client` or `server`.
@@ -154,7 +160,7 @@ impl StreamsStatus {
 /// Connections of the LAN that a box takes transparently.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SplitStatus {
-    /// All since the start.
+    /// All connections since the start.
     pub taken: u64,
     /// Why all new ones go through the tunnel instead, if they do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -302,7 +308,7 @@ pub struct FleetStatus {
     pub documents: Vec<DocumentStatus>,
     /// Fields to which the program's own file gives other values than the controller.
     pub pinned: Vec<String>,
-    /// The number of revoked keys that it knows.
+    /// The revoked keys that it knows.
     pub revocations: u64,
     /// Whether members are refused because no controller was reachable for too long.
     pub is_closed: bool,
@@ -341,40 +347,4 @@ pub struct DeviceCounters {
 pub struct LogCounters {
     /// Lines that could not be written.
     pub lines_lost: u64,
-}
-
-#[cfg(test)]
-mod tests {
-    use roadweave_proto::DropReason;
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn a_status_is_one_flat_object_and_reads_back() {
-        let mut drops = DropCounters::default();
-        drops.add(DropReason::NoSession, 3);
-        let status = Status {
-            name: "bus".to_owned(),
-            version: "0.1.0".to_owned(),
-            uptime_seconds: 12.5,
-            tun: "rw0".to_owned(),
-            device: DeviceCounters::default(),
-            log: LogCounters { lines_lost: 29 },
-            drops,
-            fleet: None,
-            role: RoleStatus::Client(ClientStatus::default()),
-        };
-        let written = serde_json::to_value(&status).unwrap();
-        let expected = json!({
-            "role": "client", "name": "bus", "version": "0.1.0", "uptime_seconds": 12.5,
-            "tun": "rw0", "drops": { "no-session": 3 }, "log": { "lines_lost": 29 },
-            "device": {
-                "packets_read": 0, "bytes_read": 0, "packets_written": 0, "bytes_written": 0,
-            },
-            "sessions": [], "no_session": null, "uplinks": [], "suppressed_notices": 0,
-        });
-        assert_eq!(written, expected);
-        assert_eq!(Status::deserialize(&written).unwrap(), status);
-    }
 }

@@ -3,13 +3,13 @@
 /// Makes such an enumeration. The names are used in JSON, files and statistics.
 macro_rules! named {
     ($(#[$meta:meta])* $type:ident {
-        $($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)+
+        $($(#[$about:meta])+ $variant:ident = $name:literal,)+
     }) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         #[derive(serde::Serialize, serde::Deserialize)]
         pub enum $type {
-            $($(#[doc = $doc])+ #[serde(rename = $name)] $variant,)+
+            $($(#[$about])+ #[serde(rename = $name)] $variant,)+
         }
 
         impl $type {

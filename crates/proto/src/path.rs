@@ -9,8 +9,10 @@ use crate::{Instant, PathId, Policy, Rate, UplinkId};
 
 named! {
     /// Whether a path may carry packets.
+    #[derive(Default)]
     PathStatus {
         /// The peer has not yet answered on the path (path validation, RFC 9000 section 8.2).
+        #[default]
         Validating = "validating",
         /// The path answers, and carries data.
         Usable = "usable",

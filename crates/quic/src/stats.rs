@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// Counters of one path since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct PathStats {
     /// UDP packets sent.

@@ -100,6 +100,7 @@ impl Repair {
 
 /// Counters, in packets unless stated otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct RecoveryStats {
     /// Lost packets, by either detection.
     pub lost: u64,

@@ -260,7 +260,7 @@ pub struct AnchorStatus {
     pub legs: Vec<(String, LegStatus)>,
     /// What passed, by the tenant's name.
     pub tenants: BTreeMap<String, TenantStats>,
-    /// Proxies, bindings and strangers that were refused, by kind.
+    /// How often proxies, bindings and strangers were refused, by kind.
     pub refusals: BTreeMap<String, u64>,
 }
 

@@ -62,6 +62,7 @@ pub enum RouterPeer {
 
 /// Counters of one link, in UDP payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct LinkCounters {
     /// UDP packets sent, hellos among them.
     pub packets_sent: u64,
@@ -74,7 +75,6 @@ pub struct LinkCounters {
     /// Inner packets received.
     pub inner_received: u64,
     /// Inner packets received that had not come by this link before.
-    #[serde(default)]
     pub inner_distinct: u64,
     /// Inner packets whose first copy came by this link, in time (table III of the paper).
     pub adopted: u64,
@@ -82,9 +82,9 @@ pub struct LinkCounters {
     pub duplicates: u64,
     /// Packets whose turn was over (table IV: discarded), or too old to know.
     pub late: u64,
-    /// Changes of the other end's address.
+    /// How often the other end's address changed.
     pub rebindings: u64,
-    /// Times that the link fell silent.
+    /// How often the link fell silent.
     pub silences: u64,
 }
 

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use crate::session::SessionStats;
 
 /// One path: addresses, measurements and counters. Times are in milliseconds.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct PathStatusReport {
     /// The path's number in its connection.
     pub id: u32,
@@ -36,14 +37,12 @@ pub struct PathStatusReport {
     /// The largest UDP payload that fits.
     pub mtu_bytes: u16,
     /// Whether packets on it are marked as ECN-capable.
-    #[serde(default)]
     pub ecn: EcnMarking,
     /// Its priority. Beyond its caps an uplink is a backup.
     pub priority: Priority,
     /// Its share among paths of equal priority.
     pub weight: u8,
     /// The rate limit of its policy.
-    #[serde(default)]
     pub rate_limit_bps: Option<u64>,
     /// Bytes of its uplink today (UTC), both ways, if it has a cap; unknown at the server.
     pub day_bytes: Option<u64>,
@@ -56,14 +55,14 @@ pub struct PathStatusReport {
     /// Bytes of copies and repairs it may carry now, if limited.
     pub redundancy_left_bytes: Option<u64>,
     /// Round trips since its address last changed, one per acknowledgement.
-    #[serde(default)]
     pub round_trips: Delays,
     /// Its counters.
     pub counters: PathStats,
 }
 
 /// One session with its paths.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct SessionStatus {
     /// The peer's name: the client's own, or the server's address.
     pub peer: String,

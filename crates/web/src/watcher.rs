@@ -151,30 +151,14 @@ impl Seen {
 
 #[cfg(test)]
 pub(crate) mod testing {
-    use roadweave_device::status::{ClientStatus, DeviceCounters, LogCounters, RoleStatus, Status};
+    use roadweave_device::status::{ClientStatus, RoleStatus, Status};
     use roadweave_tunnel::UplinkReport;
 
     pub(crate) fn status_of(client: ClientStatus) -> Status {
-        Status {
-            name: "bus".to_owned(),
-            version: "0.1.0".to_owned(),
-            uptime_seconds: 1.0,
-            tun: "rw0".to_owned(),
-            device: DeviceCounters::default(),
-            log: LogCounters::default(),
-            drops: Default::default(),
-            fleet: None,
-            role: RoleStatus::Client(client),
-        }
+        Status { uptime_seconds: 1.0, role: RoleStatus::Client(client), ..Status::default() }
     }
 
     pub(crate) fn uplink(name: &str) -> UplinkReport {
-        UplinkReport {
-            name: name.to_owned(),
-            heard: false,
-            rank: 0,
-            portal: None,
-            servers: Vec::new(),
-        }
+        UplinkReport { name: name.to_owned(), ..UplinkReport::default() }
     }
 }

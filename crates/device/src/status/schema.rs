@@ -36,7 +36,8 @@ pub fn otherwise(documents: &[&Value]) -> Option<String> {
     }
 }
 
-fn skip(why: &str) {
+/// Panics if tools are required.
+pub fn skip(why: &str) {
     assert!(std::env::var_os("ROADWEAVE_REQUIRE_TOOLS").is_none(), "{why}");
     eprintln!("skipped: {why}");
 }

@@ -6,17 +6,17 @@ use serde::{Deserialize, Serialize};
 use super::{Client, Portal, Uplink};
 
 /// The state of one uplink.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct UplinkReport {
     /// The uplink's name.
     pub name: String,
     /// Whether anything came in over it since it is up.
     pub heard: bool,
-    /// Its order among the uplinks while no round trip is measured; 0 is first.
-    #[serde(default)]
+    /// Its number in the order of uplinks while no round trip is measured; 0 is first.
     pub rank: u8,
     /// The login page of its network, for which it is held back.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub portal: Option<Portal>,
     /// The server's addresses that are tried over it.
     pub servers: Vec<PairReport>,

@@ -80,6 +80,7 @@ pub(crate) enum Turn {
 
 /// How the packets of a lane waited for one another.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct OrderStats {
     /// The promised order: `pass`, `reorder`, `reorder-adaptive`, `frames` or `even`.
     pub order: String,
@@ -91,13 +92,11 @@ pub struct OrderStats {
     pub waited_packets: u64,
     /// Packets that went out after their turn had been given up; with `even`, after their time.
     pub late_packets: u64,
-    /// Waits for missing packets that timed out, of `reorder` a gap each (table IV of
+    /// How often a wait for missing packets timed out, of `reorder` a gap each (table IV of
     /// Networking'24), and of `frames`.
-    #[serde(default)]
     pub timeouts: u64,
-    /// Waits ended early, for lack of memory or at the end of the sequence, of `reorder` a gap
-    /// each, and of `frames`.
-    #[serde(default)]
+    /// How often a wait ended early, for lack of memory or at the end of the sequence, of `reorder`
+    /// a gap each, and of `frames`.
     pub forced: u64,
     /// How long a packet that goes missing now is waited for, microseconds; with `even`, how long
     /// the quickest recent packet would wait.

@@ -10,9 +10,10 @@ use crate::geneve::{LinkCounters, LinkState};
 use crate::session::SessionStats;
 
 /// The status of a link for `roadweave show`. Times are in milliseconds.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct LinkStatus {
-    /// Its place in the configuration.
+    /// Its number in the configuration.
     pub id: u32,
     /// The link's name.
     pub uplink: String,
@@ -27,7 +28,6 @@ pub struct LinkStatus {
     /// The mean deviation of the round trips.
     pub rtt_deviation_ms: Option<f64>,
     /// The round trips of all its hellos.
-    #[serde(default)]
     pub round_trips: Delays,
     /// Packets of the peer that did not come over this link.
     pub lost: u64,

@@ -8,18 +8,19 @@ use crate::lane::{EncoderTarget, LaneReceiver, LaneSender, MemoryStats, ReceiveS
 
 /// The statistics of one lane.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct LaneStats {
     /// The lane's name.
     pub name: String,
     /// The strategy of the sending direction.
     pub strategy: String,
     /// The packet delay that its applications want, in the sending direction.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<u64>,
     /// What was sent.
     pub sent: SendStats,
     /// The last target of an encoder, if one has asked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub encoder: Option<EncoderTarget>,
     /// Bytes sent beyond the inner packets, per byte of inner packets.
     pub redundancy: f64,
@@ -35,14 +36,14 @@ pub struct LaneStats {
 
 /// The statistics of a session.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct SessionStats {
     /// The sending lanes as configured, then lanes that only the peer has, by number.
     pub lanes: Vec<LaneStats>,
     /// The memory of all lanes.
-    #[serde(default)]
     pub memory: MemoryStats,
     /// The traffic of speed tests.
-    #[serde(default, skip_serializing_if = "LoadStats::is_nothing")]
+    #[serde(skip_serializing_if = "LoadStats::is_nothing")]
     pub load: LoadStats,
     /// Datagrams and packets discarded outside the lanes, by reason.
     pub drops: DropCounters,

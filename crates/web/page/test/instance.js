@@ -116,14 +116,13 @@ export class Instance {
       },
       no_session: null,
       suppressed_notices: 0,
-      uplinks: names.map((name) => ({ name, heard: true, servers: [] })),
+      uplinks: names.map((name) => ({ name, heard: true })),
       paused: [...this.paused],
       sessions: [
         {
           peer: odd('192.0.2.1:4433'),
           public_key: 'key',
           addresses: ['10.77.0.2/32'],
-          drops: {},
           paths,
           lanes: Object.entries(this.strategies).map(([name, strategy]) =>
             lane(name, strategy, name === 'real-time' ? this.target : null),
@@ -134,41 +133,20 @@ export class Instance {
   }
 }
 
-const counters = {
-  bytes_received: 0, bytes_sent: 0, datagrams_acknowledged: 0, datagrams_lost: 0, datagrams_received: 0,
-  datagrams_sent: 0, feedback_received: 0, feedback_sent: 0, packets_received: 0, packets_sent: 0,
-  probes_sent: 0, rebindings: 0, redundant_bytes: 0, source_bytes: 0, suspicions: 0,
-};
-
 function path(id, uplink, instance) {
   const [sent, received] = instance.links[uplink].map(Math.round);
   const away = uplink === 'wwan0' && instance.tunnel;
   const used = 4_350_000_000 + sent;
   return {
-    id, uplink, remote: null, status: away ? 'suspect' : 'usable',
-    smoothed_rtt_ms: instance.delays[uplink] * (away ? 4 : 1), min_rtt_ms: 30, rtt_deviation_ms: 2,
-    loss: away ? 0.6 : instance.losses[uplink], congestion_window_bytes: 0, bytes_in_flight: 0,
-    pacing_rate_bps: null, mtu_bytes: 1400, priority: uplink === 'usb-sat' ? 'backup' : 'primary', weight: 1,
+    id, uplink, status: away ? 'suspect' : 'usable',
+    smoothed_rtt_ms: instance.delays[uplink] * (away ? 4 : 1), loss: away ? 0.6 : instance.losses[uplink],
+    priority: uplink === 'usb-sat' ? 'backup' : 'primary',
     month_bytes: uplink === 'wwan1' ? used : null, monthly_cap_bytes: uplink === 'wwan1' ? 10e9 : null,
-    redundancy_left_bytes: null,
-    counters: { ...counters, bytes_sent: sent, bytes_received: received },
+    counters: { bytes_sent: sent, bytes_received: received },
   };
 }
 
 function lane(name, strategy, target) {
   const encoder = target === null ? {} : { encoder: { frame_bytes: 40_000, bitrate_bps: target } };
-  return {
-    name, strategy, ...encoder, redundancy: 0, peer_delivered: 0, peer_missing: 0, peer_recovered: 0,
-    received: {
-      coded_datagrams: 0, delivered_bytes: 0, delivered_packets: 0, drops: {}, recovered: 0, redundant: 0,
-      source_datagrams: 0,
-      order: { forced: 0, held_bytes: 0, held_packets: 0, late_packets: 0, order: '', timeouts: 0, wait_us: 0, waited_packets: 0 },
-    },
-    sent: {
-      coded_bytes: 0, coded_datagrams: 0, copy_queue_bytes: 0, drops: {}, duplicate_bytes: 0,
-      duplicate_datagrams: 0, inner_bytes: 0, inner_packets: 0, queue_bytes: 0, sent_bytes: 0,
-      sent_packets: 0, source_bytes: 0, source_datagrams: 0,
-      recovery: { abandoned: 0, lost: 0, lost_by_timer: 0, repaired: 0, repairs: 0, spurious: 0 },
-    },
-  };
+  return { name, strategy, ...encoder };
 }

@@ -7,6 +7,7 @@ use crate::lane::reorder::OrderStats;
 
 /// Receive counters of one lane.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct ReceiveStats {
     /// Inner packets delivered.
     pub delivered_packets: u64,
@@ -21,7 +22,7 @@ pub struct ReceiveStats {
     /// Coded datagrams without new information.
     pub redundant: u64,
     /// Delay until delivery beyond that of the quickest recent packet, for stamped packets.
-    #[serde(default, skip_serializing_if = "Delays::is_empty")]
+    #[serde(skip_serializing_if = "Delays::is_empty")]
     pub excess_delays: Delays,
     /// How packets waited for one another.
     pub order: OrderStats,

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// Send counters of one lane, in packets and bytes of datagram payload.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct SendStats {
     /// Inner packets that came in.
     pub inner_packets: u64,
@@ -30,7 +31,6 @@ pub struct SendStats {
     /// Bytes that wait for a free window.
     pub queue_bytes: u64,
     /// Bytes of copies that each wait for one path.
-    #[serde(default)]
     pub copy_queue_bytes: u64,
     /// What the recovery did.
     pub recovery: RecoveryStats,
