@@ -129,10 +129,10 @@ impl History {
         before: Option<&Status>,
         seconds: Option<f64>,
     ) {
-        let old = before.map(|before| bytes_of(sessions(&before.role))).unwrap_or_default();
-        let new = bytes_of(sessions(&status.role));
+        let old = before.map(|before| bytes_of(before.role.sessions())).unwrap_or_default();
+        let new = bytes_of(status.role.sessions());
         if let Some(before) = before {
-            let (was, is) = (sessions(&before.role), sessions(&status.role));
+            let (was, is) = (before.role.sessions(), status.role.sessions());
             let came = is.iter().filter(|session| !old.contains_key(&session.public_key));
             let went = was.iter().filter(|session| !new.contains_key(&session.public_key));
             let came = came.map(|session| format!("{} has a session", session.peer));
@@ -166,12 +166,10 @@ impl History {
             _ => {}
         }
         let counts = |client: &ClientStatus| {
-            let paths = client.sessions.iter().flat_map(|session| session.paths.clone());
             let mut counts = BTreeMap::<String, [u64; 2]>::new();
-            for path in paths {
-                let count = counts.entry(path.uplink.unwrap_or_default()).or_default();
-                count[0] = count[0].saturating_add(path.counters.bytes_sent);
-                count[1] = count[1].saturating_add(path.counters.bytes_received);
+            for path in client.paths() {
+                let count = counts.entry(path.uplink.clone().unwrap_or_default()).or_default();
+                *count = sum(*count, path.counters.bytes());
             }
             counts
         };
@@ -195,8 +193,7 @@ impl History {
         }
         let mut best: Option<f64> = None;
         for (name, link) in &mut self.links {
-            let paths = client.sessions.iter().flat_map(|session| &session.paths);
-            let paths = paths.filter(|path| path.uplink.as_ref() == Some(name));
+            let paths = client.paths().filter(|path| path.uplink.as_ref() == Some(name));
             let path = paths.max_by_key(|path| path.status == PathStatus::Usable);
             let status = path.map(|path| path.status);
             if link.status != status && before.is_some() {
@@ -219,7 +216,7 @@ impl History {
             link.rates = both.map_or([0.0; 2], |((old, new), seconds)| rates(*old, *new, seconds));
             link.round_trip_ms = path.map_or(0.0, |path| path.smoothed_rtt_ms);
             link.loss = path.map_or(0.0, |path| path.loss.into());
-            link.left_bytes = path.and_then(left);
+            link.left_bytes = path.and_then(PathStatusReport::nearest_cap).map(|(left, _)| left);
             push(&mut link.kbps, ((link.rates[0] + link.rates[1]) / 1e3) as u64);
             push(&mut link.round_trips_ms, link.round_trip_ms as u64);
             push(&mut link.loss_permille, (link.loss * 1e3) as u64);
@@ -267,21 +264,6 @@ impl History {
     }
 }
 
-/// The smallest target of the lanes with an encoder, bits a second.
-pub fn encoder_target(client: &ClientStatus) -> Option<u64> {
-    let lanes = client.sessions.iter().flat_map(|session| &session.stats.lanes);
-    lanes.filter_map(|lane| Some(lane.encoder.as_ref()?.bitrate.as_bps())).min()
-}
-
-/// The sessions with clients of a server or a proxy.
-pub fn sessions(role: &RoleStatus) -> &[SessionStatus] {
-    match role {
-        RoleStatus::Server(server) => &server.sessions,
-        RoleStatus::Proxy(proxy) => &proxy.sessions,
-        _ => &[],
-    }
-}
-
 /// The event that a client has no session any more, with the reason if it is known.
 fn gone(status: &Status, SessionStatus { peer, public_key, .. }: &SessionStatus) -> String {
     let absent = match &status.role {
@@ -297,20 +279,14 @@ fn gone(status: &Status, SessionStatus { peer, public_key, .. }: &SessionStatus)
 /// Bytes sent to and received from each client, by its key.
 fn bytes_of(sessions: &[SessionStatus]) -> BTreeMap<String, [u64; 2]> {
     let of = |session: &SessionStatus| {
-        let paths = session.paths.iter().map(|path| path.counters);
-        let bytes = paths.fold([0; 2], |[sent, received]: [u64; 2], path| {
-            [sent.saturating_add(path.bytes_sent), received.saturating_add(path.bytes_received)]
-        });
-        (session.public_key.clone(), bytes)
+        let bytes = session.paths.iter().map(|path| path.counters.bytes());
+        (session.public_key.clone(), bytes.fold([0; 2], sum))
     };
     sessions.iter().map(of).collect()
 }
 
-/// Bytes that an uplink may still carry before the nearer of its caps makes it a backup.
-fn left(path: &PathStatusReport) -> Option<u64> {
-    let caps = [(path.daily_cap_bytes, path.day_bytes), (path.monthly_cap_bytes, path.month_bytes)];
-    let left = caps.into_iter().filter_map(|(cap, used)| Some(cap?.saturating_sub(used?)));
-    left.min()
+fn sum(one: [u64; 2], other: [u64; 2]) -> [u64; 2] {
+    [0, 1].map(|at| one[at].saturating_add(other[at]))
 }
 
 /// Bits a second; 0 for a counter that was reset.

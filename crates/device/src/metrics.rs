@@ -11,9 +11,7 @@
 
 mod http;
 mod load;
-mod paths;
 mod text;
-mod uplinks;
 
 use std::collections::HashMap;
 use std::io;

@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 
 use roadweave_proto::{DropCounters, Instant};
 use roadweave_tunnel::{
-    AnchorStatus, CandidateReport, ProxyStatus, RouterStatus, SessionStatus, Totals, UplinkReport,
+    AnchorStatus, CandidateReport, PathStatusReport, ProxyStatus, RouterStatus, SessionStatus,
+    Totals, UplinkReport,
 };
 use serde::{Deserialize, Serialize};
 
@@ -75,6 +76,16 @@ impl RoleStatus {
         }
     }
 
+    /// The sessions over QUIC: a client's own, or those with clients.
+    pub fn sessions(&self) -> &[SessionStatus] {
+        match self {
+            Self::Client(client) => &client.sessions,
+            Self::Server(server) => &server.sessions,
+            Self::Proxy(proxy) => &proxy.sessions,
+            Self::Router(_) | Self::Anchor(_) => &[],
+        }
+    }
+
     /// Why no client should be sent here, if none should.
     pub fn unready(&self) -> Option<&'static str> {
         match self {
@@ -121,6 +132,19 @@ pub struct ClientStatus {
     /// Connections of applications that are carried as streams, if there is a proxy for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<StreamsStatus>,
+}
+
+impl ClientStatus {
+    /// The paths of its session.
+    pub fn paths(&self) -> impl Iterator<Item = &PathStatusReport> + Clone {
+        self.sessions.iter().flat_map(|session| &session.paths)
+    }
+
+    /// The smallest target of the lanes with an encoder, bits a second.
+    pub fn encoder_target(&self) -> Option<u64> {
+        let lanes = self.sessions.iter().flat_map(|session| &session.stats.lanes);
+        lanes.filter_map(|lane| Some(lane.encoder.as_ref()?.bitrate.as_bps())).min()
+    }
 }
 
 /// TCP connections of one end of the streams.

@@ -42,6 +42,13 @@ pub struct PathStats {
     pub rebindings: u64,
 }
 
+impl PathStats {
+    /// UDP payload sent and received, bytes.
+    pub const fn bytes(&self) -> [u64; 2] {
+        [self.bytes_sent, self.bytes_received]
+    }
+}
+
 /// Whether the packets of a path leave marked as ECN-capable (RFC 3168).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

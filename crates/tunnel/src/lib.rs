@@ -15,6 +15,7 @@ mod anchor;
 mod bindings;
 mod carrier;
 mod client;
+mod figure;
 mod geneve;
 mod lane;
 mod learned;
@@ -41,6 +42,7 @@ pub use client::{
     ClientEvent, LoadReport, Notice, PairReport, PairState, Portal, SPEEDTEST_MAX, SpeedtestError,
     SpeedtestPlan, SpeedtestReport, SpeedtestRow, SpeedtestState, UplinkReport, admit,
 };
+pub use figure::{Column, Figure, Metric, count, delays, flag, gauge};
 pub use geneve::{LinkCounters, RouterLink, RouterPeer};
 pub use lane::{
     DatagramContent, EncoderTarget, FlowClass, Keeps, LANES_MAX, LaneConfig, LaneDatagram,
@@ -59,8 +61,8 @@ pub use router::{
     LinkStatus, ROUTER_LINKS_MAX, Router, RouterConfig, RouterError, RouterEvent, RouterStatus,
 };
 pub use server::{
-    DRAIN_MAX, DrainReason, Forwarded, Kept, PathFigures, RoundTrips, Server, ServerConfig,
-    ServerEvent, SessionFigures, SpeedtestLimits, Stray, StrayQueue, Tally, Totals,
+    DRAIN_MAX, DrainReason, Forwarded, Kept, RoundTrips, Server, ServerConfig, ServerEvent,
+    SessionFigures, SpeedtestLimits, Stray, StrayQueue, Tally, Totals,
 };
 pub use session::{
     LaneStats, LoadStats, MEMORY_MAX, Session, SessionConfig, SessionError, SessionStats, SetError,

@@ -42,7 +42,7 @@ use roadweave_quic::{ConfigError, ConnectionId, Endpoint, EndpointStats, Epoch, 
 
 use self::budget::{Budget, Ceilings};
 use self::drain::Drain;
-pub use self::figures::{PathFigures, SessionFigures};
+pub use self::figures::SessionFigures;
 pub use self::forwards::Forwarded;
 use self::inbox::Inbox;
 pub use self::kept::Kept;
@@ -341,13 +341,11 @@ impl Server {
     pub fn status(&self) -> Vec<SessionStatus> {
         let status = |(id, joined): (&ConnectionId, &Joined)| {
             let connection = self.endpoint.connection(*id)?;
-            let name =
-                |path: &roadweave_proto::PathSnapshot| joined.path_names.get(&path.id).cloned();
             Some(SessionStatus {
                 peer: joined.peer.name.clone(),
                 public_key: joined.key.to_string(),
                 addresses: joined.peer.addresses.iter().map(ToString::to_string).collect(),
-                paths: path_reports(connection, name),
+                paths: path_reports(connection, |path| joined.path_names.get(&path.id).cloned()),
                 stats: joined.session.stats(),
             })
         };

@@ -1,11 +1,14 @@
 //! The status of sessions and paths for `roadweave show`, as plain serialisable values.
 
+use std::cmp::Ordering;
 use std::time::Duration;
 
 use roadweave_proto::{Delays, PathSnapshot, PathStatus, Priority, Rate};
 use roadweave_quic::{Connection, EcnMarking, PathStats};
 use serde::{Deserialize, Serialize};
 
+use crate::figure::{Column, Figure, Metric, count, flag, gauge};
+use crate::metrics;
 use crate::session::SessionStats;
 
 /// One path: addresses, measurements and counters. Times are in milliseconds.
@@ -60,6 +63,72 @@ pub struct PathStatusReport {
     pub counters: PathStats,
 }
 
+impl PathStatusReport {
+    /// Its metrics.
+    pub const METRICS: &[Metric<Self>] = metrics![
+        "path_tx" "bytes" "UDP payload sent by a path" |it| count(it.counters.bytes_sent),
+        "path_rx" "bytes" "UDP payload received by a path" |it| count(it.counters.bytes_received),
+        "path_tx_packets" "" "Packets sent by a path" |it| count(it.counters.packets_sent),
+        "path_rx_packets" "" "Packets received by a path" |it| count(it.counters.packets_received),
+        "path_lost_packets" ""
+            "Packets that the path lost: of a client those it sent, of a router its peer's"
+            |it| count(it.counters.datagrams_lost),
+        "path_usable" "" "1 while the path answers and carries data"
+            |it| flag(it.status == PathStatus::Usable),
+        "path_smoothed_round_trip" "seconds" "The smoothed round-trip time of a path"
+            |it| gauge(it.smoothed_rtt_ms / 1e3),
+        "path_loss" "ratios" "The share of a path's packets that were lost of late"
+            |it| gauge(it.loss.into()),
+        "path_pacing_bytes_per_second" "" "Bytes a second that the pacer of a path lets go"
+            |it| gauge(it.pacing_rate_bps? as f64 / 8.0),
+        "path_day" "bytes" "What an interface with a cap has carried today"
+            |it| gauge(it.day_bytes? as f64),
+        "path_day_cap" "bytes" "What an interface may carry in a day"
+            |it| gauge(it.daily_cap_bytes? as f64),
+        "path_month" "bytes" "What an interface with a cap has carried since its billing day"
+            |it| gauge(it.month_bytes? as f64),
+        "path_month_cap" "bytes" "What an interface may carry in a month"
+            |it| gauge(it.monthly_cap_bytes? as f64),
+        "path_sampled_round_trip" "seconds"
+            "Round-trip times of a path, one for each acknowledgement, of a router for each hello"
+            |it| Some(Figure::Delays(it.round_trips)),
+    ];
+
+    /// What the first table of paths has of it.
+    pub const TRAFFIC: &[Column<Self>] = &[
+        ("rtt\nms", |it| Some(it.smoothed_rtt_ms), Some((1.0, 1))),
+        ("loss\n%", |it| Some(it.loss.into()), Some((0.01, 1))),
+        ("lost", |it| Some(it.counters.datagrams_lost as f64), None),
+        ("sent\nMB", |it| Some(it.counters.bytes_sent as f64), Some((1e6, 1))),
+        ("received\nMB", |it| Some(it.counters.bytes_received as f64), Some((1e6, 1))),
+    ];
+
+    /// What the table of limits has of it.
+    pub const LIMITS: &[Column<Self>] = &[
+        ("weight", |it| Some(it.weight.into()), Some((1.0, 0))),
+        ("window\nkB", |it| Some(it.congestion_window_bytes as f64), Some((1e3, 0))),
+        ("flight\nkB", |it| Some(it.bytes_in_flight as f64), Some((1e3, 0))),
+        ("pacing\nMbit/s", |it| Some(it.pacing_rate_bps? as f64), Some((1e6, 1))),
+        ("mtu", |it| Some(it.mtu_bytes.into()), Some((1.0, 0))),
+        ("budget\nkB", |it| Some(it.redundancy_left_bytes? as f64), Some((1e3, 0))),
+    ];
+
+    /// What the table of caps has of it.
+    pub const CAPS: &[Column<Self>] = &[
+        ("day\nMB", |it| Some(it.day_bytes? as f64), Some((1e6, 1))),
+        ("cap\nMB", |it| Some(it.daily_cap_bytes? as f64), Some((1e6, 0))),
+        ("month\nMB", |it| Some(it.month_bytes? as f64), Some((1e6, 1))),
+        ("cap\nMB", |it| Some(it.monthly_cap_bytes? as f64), Some((1e6, 0))),
+    ];
+
+    /// Of the cap that is reached first: the bytes left, and the cap.
+    pub fn nearest_cap(&self) -> Option<(u64, u64)> {
+        let day = self.daily_cap_bytes.zip(self.day_bytes);
+        let caps = [day, self.monthly_cap_bytes.zip(self.month_bytes)];
+        caps.into_iter().flatten().map(|(cap, used)| (cap.saturating_sub(used), cap)).min()
+    }
+}
+
 /// One session with its paths.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -75,6 +144,31 @@ pub struct SessionStatus {
     /// The lanes.
     #[serde(flatten)]
     pub stats: SessionStats,
+}
+
+impl SessionStatus {
+    /// The paths that carry data.
+    pub fn usable(&self) -> impl Iterator<Item = &PathStatusReport> {
+        self.paths.iter().filter(|path| path.status == PathStatus::Usable)
+    }
+
+    /// The usable path with the least loss, of several the one with the shortest round trip.
+    pub fn best(&self) -> Option<&PathStatusReport> {
+        self.usable().min_by(|a, b| fares(a).partial_cmp(&fares(b)).unwrap_or(Ordering::Equal))
+    }
+
+    /// The order of sessions that fare worst first: without a usable path, by the loss of the best
+    /// path, by its round trip, by name.
+    pub fn worst_first(&self, other: &Self) -> Ordering {
+        let fares =
+            |session: &Self| session.best().map(fares).map_or((true, (0.0, 0.0)), |it| (false, it));
+        let order = fares(other).partial_cmp(&fares(self)).unwrap_or(Ordering::Equal);
+        order.then_with(|| self.peer.cmp(&other.peer))
+    }
+}
+
+fn fares(path: &PathStatusReport) -> (f32, f64) {
+    (path.loss, path.smoothed_rtt_ms)
 }
 
 pub(crate) fn path_reports(
@@ -109,6 +203,6 @@ pub(crate) fn path_reports(
     connection.paths().iter().map(report).collect()
 }
 
-fn millis(duration: Duration) -> f64 {
+pub(crate) fn millis(duration: Duration) -> f64 {
     duration.as_nanos() as f64 / 1e6
 }

@@ -14,7 +14,6 @@ use http_body_util::{BodyExt as _, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, StatusCode};
-use roadweave_device::history::encoder_target;
 use roadweave_device::local::{self, RequestError, SetStrategy, SetUplink};
 use roadweave_device::status::{ClientStatus, RoleStatus};
 use roadweave_device::{ModemFacts, random_bytes};
@@ -210,7 +209,7 @@ impl Api {
             uptime_s: status.map(|status| status.uptime_seconds as u64),
             session: session.map(|session| shown(&session.peer)),
             no_session: client.and_then(|it| it.no_session.as_deref()).map(shown),
-            target_bps: client.and_then(encoder_target),
+            target_bps: client.and_then(ClientStatus::encoder_target),
             p99_ms: history.delay_p99_ms(),
             stalls,
             stalled_ms: stalled.as_millis() as u64,
@@ -275,8 +274,7 @@ impl Api {
 
 fn links<'a>(client: &'a ClientStatus, seen: &'a Seen) -> Vec<LinkState<'a>> {
     let of = |(name, link): (&'a String, &roadweave_device::history::Link)| {
-        let mut paths = client.sessions.iter().flat_map(|session| &session.paths);
-        let path = paths.find(|path| path.uplink.as_ref() == Some(name));
+        let path = client.paths().find(|path| path.uplink.as_ref() == Some(name));
         let technology = seen.technologies.get(name).copied().flatten();
         let modem = client.modems.get(name);
         LinkState {
@@ -293,7 +291,7 @@ fn links<'a>(client: &'a ClientStatus, seen: &'a Seen) -> Vec<LinkState<'a>> {
             round_trip_ms: link.status.map(|_| link.round_trip_ms),
             loss: link.status.map(|_| link.loss),
             left_bytes: link.left_bytes,
-            cap_bytes: path.and_then(cap),
+            cap_bytes: path.and_then(PathStatusReport::nearest_cap).map(|(_, cap)| cap),
             backup: path.is_some_and(|path| path.priority == roadweave_proto::Priority::Backup),
         }
     };
@@ -302,12 +300,6 @@ fn links<'a>(client: &'a ClientStatus, seen: &'a Seen) -> Vec<LinkState<'a>> {
 
 fn rsrp(facts: &ModemFacts) -> Option<i32> {
     facts.rsrp_dbm.map(|power| power as i32)
-}
-
-fn cap(path: &PathStatusReport) -> Option<u64> {
-    let caps = [(path.daily_cap_bytes, path.day_bytes), (path.monthly_cap_bytes, path.month_bytes)];
-    let caps = caps.into_iter().filter_map(|(cap, used)| Some((cap?.saturating_sub(used?), cap?)));
-    caps.min().map(|(_, cap)| cap)
 }
 
 /// Foreign text, bounded and without control and bidirectional characters.

@@ -65,8 +65,7 @@ impl Place {
             return Err("what runs is no client, and does not say where strangers are".to_owned());
         };
         let mut uplinks = client.uplinks.iter().map(|uplink| &uplink.name).chain(&client.paused);
-        let of_paths = client.sessions.iter().flat_map(|session| &session.paths);
-        let mut of_paths = of_paths.filter_map(|path| path.uplink.as_ref());
+        let mut of_paths = client.paths().filter_map(|path| path.uplink.as_ref());
         match uplinks.any(|name| name == interface) || of_paths.any(|name| name == interface) {
             true => Err(format!("{interface} is an uplink, and strangers may be behind it")),
             false => Ok(status.uptime_seconds >= SETTLED_S),

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use roadweave_device::history::{History, Link, encoder_target};
+use roadweave_device::history::{History, Link};
 use roadweave_device::status::RoleStatus;
 use roadweave_proto::PathStatus;
 use serde::Serialize;
@@ -51,7 +51,7 @@ impl Samples {
         self.count += 1;
         let role = history.status.as_ref().map(|status| &status.role);
         let target = match role {
-            Some(RoleStatus::Client(client)) => encoder_target(client),
+            Some(RoleStatus::Client(client)) => client.encoder_target(),
             _ => None,
         };
         let is_here = history.away.is_none();

@@ -150,14 +150,15 @@ fn session(status: &Status, client: &ClientStatus, starts: u64) -> Option<Sessio
 }
 
 fn uplinks(client: &ClientStatus) -> BTreeMap<String, UplinkState> {
-    let paths = || client.sessions.iter().flat_map(|session| &session.paths);
-    let of_paths = paths().filter_map(|path| path.uplink.as_ref());
+    let of_paths = client.paths().filter_map(|path| path.uplink.as_ref());
     let names = client.uplinks.iter().map(|uplink| &uplink.name).chain(&client.paused);
     let names: BTreeSet<&String> = names.chain(of_paths).collect();
     let state = |name: &String| {
-        let own = || paths().filter(|path| path.uplink.as_ref() == Some(name));
-        let is_held_back =
-            |path: &PathStatusReport| path.status == PathStatus::Standby || is_used_up(path);
+        let own = || client.paths().filter(|path| path.uplink.as_ref() == Some(name));
+        let is_held_back = |path: &PathStatusReport| {
+            let is_used_up = path.nearest_cap().is_some_and(|(left, _)| left == 0);
+            path.status == PathStatus::Standby || is_used_up
+        };
         let has_portal = |uplink: &UplinkReport| uplink.name == *name && uplink.portal.is_some();
         if client.paused.contains(name) || own().any(is_held_back) {
             UplinkState::HeldBack
@@ -170,9 +171,4 @@ fn uplinks(client: &ClientStatus) -> BTreeMap<String, UplinkState> {
         }
     };
     names.into_iter().take(UPLINKS_MAX).map(|name| (name.clone(), state(name))).collect()
-}
-
-fn is_used_up(path: &PathStatusReport) -> bool {
-    let caps = [(path.day_bytes, path.daily_cap_bytes), (path.month_bytes, path.monthly_cap_bytes)];
-    caps.iter().any(|(bytes, cap)| bytes.zip(*cap).is_some_and(|(bytes, cap)| bytes >= cap))
 }

@@ -3,7 +3,6 @@
 //! Made for 80 columns and 24 rows. A smaller one has fewer columns and no sparklines, a larger one
 //! longer names and more rows.
 
-use std::cmp::Ordering;
 use std::time::{Duration, Instant};
 
 use ratatui::Frame;
@@ -11,7 +10,7 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Borders, Paragraph, Sparkline, Wrap};
-use roadweave_device::history::{History, Link, encoder_target, sessions};
+use roadweave_device::history::{History, Link};
 use roadweave_device::status::{ClientStatus, RoleStatus, Status};
 use roadweave_proto::{PathStatus, peer_text};
 use roadweave_tunnel::SessionStatus;
@@ -35,7 +34,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, history: &History, cursor: Cursor, now
     match history.status.as_ref().map(|status| &status.role) {
         Some(RoleStatus::Client(_)) => uplinks(frame, middle, history, cursor.place(history)),
         Some(role @ (RoleStatus::Server(_) | RoleStatus::Proxy(_))) => {
-            clients(frame, middle, history, sessions(role));
+            clients(frame, middle, history, role.sessions());
         }
         Some(role) => {
             let line = format!("`roadweave show` has the figures of a role as {}", role.name());
@@ -83,7 +82,7 @@ fn headline(history: &History, now: Instant, width: u16) -> Vec<Line<'static>> {
         RoleStatus::Client(client) => {
             vec![
                 title,
-                goodput(history, encoder_target(client), width),
+                goodput(history, client.encoder_target(), width),
                 minute(history, client, width),
             ]
         }
@@ -259,25 +258,25 @@ fn clients(frame: &mut Frame<'_>, area: Rect, history: &History, sessions: &[Ses
     };
     let title = client_row(titles.map(str::to_owned), area.width);
     let mut lines = vec![Line::from(title).style(Modifier::UNDERLINED)];
-    let mut all: Vec<_> = sessions.iter().map(|session| (fares(session), session)).collect();
-    all.sort_by(|(a, one), (b, other)| worst_first(a, b).then_with(|| one.peer.cmp(&other.peer)));
+    let mut all: Vec<_> = sessions.iter().collect();
+    all.sort_by(|a, b| a.worst_first(b));
     let rows = usize::from(area.height).saturating_sub(1);
     // The line that counts the rest takes a row.
     let room = if all.len() > rows { rows.saturating_sub(1) } else { rows };
-    for (fares, session) in all.iter().take(room) {
+    for session in all.iter().take(room) {
         let rates = history.clients.get(&session.public_key);
         let [sent, received] =
             [0, 1].map(|at| rates.map_or_else(dash, |rates| megabits(rates[at])));
-        let usable = session.paths.iter().filter(|path| path.status == PathStatus::Usable).count();
+        let best = session.best();
         let cells = [
             harmless(&session.peer),
-            format!("{usable}/{}", session.paths.len()),
+            format!("{}/{}", session.usable().count(), session.paths.len()),
             sent,
             received,
-            fares.map_or_else(dash, |(_, round_trip)| format!("{round_trip:.0}")),
-            fares.map_or_else(dash, |(loss, _)| format!("{:.1}", loss * 100.0)),
+            best.map_or_else(dash, |path| format!("{:.0}", path.smoothed_rtt_ms)),
+            best.map_or_else(dash, |path| format!("{:.1}", path.loss * 100.0)),
         ];
-        let style = if fares.is_none() { bad() } else { Style::new() };
+        let style = if best.is_none() { bad() } else { Style::new() };
         lines.push(Line::from(client_row(cells, area.width)).style(style));
     }
     if all.len() > room {
@@ -299,21 +298,6 @@ fn client_row(cells: [String; 6], width: u16) -> String {
     cells.extend([Cell::right(sent, 11), Cell::right(received, 10)]);
     cells.extend([Cell::right(round_trip, 11), Cell::right(loss, 11)]);
     row(&cells)
-}
-
-/// Loss and round trip (ms) of the best usable path.
-fn fares(session: &SessionStatus) -> Option<(f32, f64)> {
-    let usable = session.paths.iter().filter(|path| path.status == PathStatus::Usable);
-    let all = usable.map(|path| (path.loss, path.smoothed_rtt_ms));
-    all.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)))
-}
-
-/// Without a usable path first, then by loss, then by round trip.
-fn worst_first(a: &Option<(f32, f64)>, b: &Option<(f32, f64)>) -> Ordering {
-    match (a, b) {
-        (Some(a), Some(b)) => b.0.total_cmp(&a.0).then(b.1.total_cmp(&a.1)),
-        _ => a.is_some().cmp(&b.is_some()),
-    }
 }
 
 fn text(frame: &mut Frame<'_>, area: Rect, lines: Vec<Line<'_>>) {

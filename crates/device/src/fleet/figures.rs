@@ -47,7 +47,7 @@ impl Figures {
                     device: Some(session.key),
                     uplink: path.uplink.as_deref().map(told),
                     over_ms,
-                    rtt_us: u32::try_from(path.smoothed_rtt.as_micros()).ok(),
+                    rtt_us: u32::try_from((path.smoothed_rtt_ms * 1e6).round() as u64 / 1_000).ok(),
                     loss_ppm: Some((path.loss.clamp(0.0, 1.0) * 1e6) as u32),
                     up_bytes,
                     down_bytes,
@@ -78,7 +78,7 @@ impl Figures {
         let mut since = Vec::new();
         for path in &session.paths {
             let key = (session.key, path.uplink.clone());
-            let (up, down) = (path.bytes_received, path.bytes_sent);
+            let [down, up] = path.counters.bytes();
             let before = counted.get(&key).copied().unwrap_or_default();
             let passed = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
             since.push((passed(up, before.0), passed(down, before.1)));
@@ -97,18 +97,18 @@ fn told(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use roadweave_identity::Identity;
-    use roadweave_tunnel::PathFigures;
+    use roadweave_tunnel::PathStatusReport;
 
     use super::*;
 
     fn session(seed: u8, up: u64, down: u64) -> SessionFigures {
-        let path = PathFigures {
+        let mut path = PathStatusReport {
             uplink: Some("lte".into()),
-            smoothed_rtt: Duration::from_millis(40),
+            smoothed_rtt_ms: 40.0,
             loss: 0.01,
-            bytes_received: up,
-            bytes_sent: down,
+            ..PathStatusReport::default()
         };
+        (path.counters.bytes_received, path.counters.bytes_sent) = (up, down);
         SessionFigures { key: Identity::from_seed([seed; 32]).public_key(), paths: vec![path] }
     }
 
@@ -136,7 +136,7 @@ mod tests {
             let named = |at: u8| {
                 let mut it = session(at, bytes, bytes);
                 it.paths[0].uplink = Some(name.repeat(256 / name.len()));
-                it.paths[0].smoothed_rtt = Duration::from_secs(4_000);
+                it.paths[0].smoothed_rtt_ms = 4e6;
                 it.paths[0].loss = 1.0;
                 it
             };

@@ -1,24 +1,92 @@
 //! A status as OpenMetrics text: `roadweave_...`, in base units.
 //!
 //! A figure is a counter only if it never decreases. Sums over sessions are gauges, since sessions
-//! end.
+//! end. Paths count from the beginning of their session: a reader of counters sees a new session as
+//! a restart, as it sees that of a program.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode as encode_text;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
-use roadweave_proto::{Delays, DropReason};
-use roadweave_tunnel::{LegStatus, TenantStats, Totals};
+use roadweave_proto::PathStatus;
+use roadweave_tunnel::{
+    Figure, LaneStats, LegStatus, Metric, PathStatusReport, SessionStats, TenantStats, Totals,
+    count, delays, flag, gauge, metrics,
+};
 
 use super::load::Used;
-use super::paths;
-use crate::status::{DeviceCounters, RoleStatus, ShardStatus, Status};
+use crate::modem::ModemFacts;
+use crate::status::{ClientStatus, RoleStatus, RouterRoleStatus, ShardStatus, Status};
+
+const INSTANCE: &[Metric<Figures>] = metrics![
+    "uptime" "seconds" "For how long it runs" |it| gauge(it.status.uptime_seconds),
+    "processor" "seconds" "Processor time that the program has used"
+        |it| Some(Figure::Time(it.used.processor.as_secs_f64())),
+    "load" "ratios" "The share of one core that the program has used of late"
+        |it| gauge(it.used.share),
+    "log_lines_lost" "" "Log lines that could not be written"
+        |it| count(it.status.log.lines_lost),
+];
+
+/// Packets and bytes.
+const DEVICE: &[Metric<[u64; 2]>] = metrics![
+    "device_packets" "" "Inner packets through the TUN device" |it| count(it[0]),
+    "device" "bytes" "Bytes of the inner packets through the TUN device" |it| count(it[1]),
+];
+
+/// Packets and bytes.
+const TENANT: &[Metric<[u64; 2]>] = metrics![
+    "tenant_packets" "" "Inner packets that passed, by tenant" |it| count(it[0]),
+    "tenant" "bytes" "Bytes of the inner packets that passed, by tenant" |it| count(it[1]),
+];
+
+const TOTALS: &[Metric<Totals>] = metrics![
+    "sessions" "" "Clients with a session" |it| Some(Figure::Level(it.sessions)),
+    "standbys" "" "Clients that stand by" |it| Some(Figure::Level(it.standbys)),
+    "draining" "" "1 while it takes no new clients and lets go those that it has"
+        |it| Some(Figure::Level(it.draining.into())),
+];
+
+const LANE: &[Metric<LaneStats>] = metrics![
+    "lane_tx_packets" "" "Inner packets that a lane took to send"
+        |it| count(it.sent.inner_packets),
+    "lane_rx_packets" "" "Inner packets that a lane delivered"
+        |it| count(it.received.delivered_packets),
+    "lane_recovered_packets" "" "Inner packets that a lane delivered by a repair only"
+        |it| count(it.received.recovered),
+    "lane_excess_delay" "seconds" "How much longer inner packets took than the quickest of late"
+        |it| delays(it.received.excess_delays),
+];
+
+const LEG: &[Metric<LegStatus>] = metrics![
+    "leg_up" "" "1 while the leg is up and answers" |it| flag(it.is_up),
+    "leg_round_trip" "seconds" "The smoothed round-trip time of a leg"
+        |it| gauge(it.smoothed_rtt_ms / 1e3),
+    "leg_loss" "ratios" "The share of a leg's datagrams that the network has lost of late"
+        |it| gauge(it.loss.into()),
+    "leg_attachments" "" "Clients attached by a leg" |it| gauge(it.attachments as f64),
+];
+
+const MODEM: &[Metric<ModemFacts>] = metrics![
+    "uplink_rsrp_dbm" "" "The power of a modem's reference signal" |it| gauge(it.rsrp_dbm?),
+    "uplink_rsrq_db" "" "The quality of a modem's reference signal" |it| gauge(it.rsrq_db?),
+    "uplink_sinr_db" "" "A modem's signal above noise and interference" |it| gauge(it.sinr_db?),
+    "uplink_rssi_dbm" "" "The power of all that an uplink receives" |it| gauge(it.rssi_dbm?),
+];
+
+const SHARD: &[Metric<ShardStatus>] = metrics![
+    "shard_failures" "" "How often a shard has failed and begun anew" |it| count(it.failures),
+    "shard_handed_over" "" "Packets that came to a shard, were another's, and were handed over"
+        |it| count(it.handed_over),
+];
+
+/// The metrics of paths that links of a router have too.
+const OF_LINKS: &str = "path_tx path_rx path_tx_packets path_rx_packets path_lost_packets \
+    path_usable path_smoothed_round_trip path_sampled_round_trip";
 
 /// The metrics of `status`, which may leave out the sessions.
 pub(super) fn encode(status: Status, used: Used) -> String {
@@ -37,216 +105,207 @@ struct Figures {
 }
 
 impl Collector for Figures {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let Self { status, used } = self;
-        let out = &mut encoder;
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let status = &self.status;
+        let mut out = Out(encoder);
         let build = [("version", status.version.as_str()), ("role", status.role.name())];
-        let help = "1, with the version and the role";
-        each(out, ("build_info", help, None), [(build, ConstGauge::new(1_u64))])?;
-        let up = ConstGauge::new(status.uptime_seconds);
-        one(out, ("uptime", "For how long it runs", Some(&Unit::Seconds)), &up)?;
-        let help = "Processor time that the program has used";
-        let processor = ConstCounter::new(used.processor.as_secs_f64());
-        one(out, ("processor", help, Some(&Unit::Seconds)), &processor)?;
-        let help = "The share of one core that the program has used of late";
-        one(out, ("load", help, Some(&Unit::Ratios)), &ConstGauge::new(used.share))?;
-        let help = "Log lines that could not be written";
-        one(out, ("log_lines_lost", help, None), &ConstCounter::new(status.log.lines_lost))?;
+        let about = ("build_info", "", "1, with the version and the role");
+        out.each(about, [(build, Figure::Level(1))])?;
+        out.all(INSTANCE, [([], self)])?;
         let drops = status.drops.iter();
-        let drops = drops.map(|(reason, count)| ([("reason", reason.name())], count));
-        counters(out, ("drops", "Inner packets discarded, by reason", None), drops)?;
+        let drops =
+            drops.map(|(reason, times)| ([("reason", reason.name())], Figure::Count(times)));
+        out.each(("drops", "", "Inner packets discarded, by reason"), drops)?;
         if !status.tun.is_empty() {
-            device(out, &status.device)?;
+            let (read, written) = ([("direction", "read")], [("direction", "written")]);
+            let it = &status.device;
+            let both = [[it.packets_read, it.bytes_read], [it.packets_written, it.bytes_written]];
+            out.all(DEVICE, [(read, &both[0]), (written, &both[1])])?;
         }
         match &status.role {
             RoleStatus::Server(role) => {
-                totals(out, &role.totals, role.memory_bytes)?;
-                shards(out, &role.shards)?;
-                refusals(out, &role.refusals)
+                out.totals(&role.totals, role.memory_bytes)?;
+                let numbers: Vec<_> = (0..role.shards.len()).map(|it| it.to_string()).collect();
+                let shards = numbers.iter().map(|number| [("shard", number.as_str())]);
+                out.all(SHARD, shards.zip(&role.shards))?;
+                out.refusals(&role.refusals)
             }
             RoleStatus::Proxy(role) => {
-                totals(out, &role.totals, role.memory_bytes)?;
-                refusals(out, &role.refusals)?;
-                tenants(out, &role.passing.tenants)?;
-                legs(out, role.passing.legs.iter().map(|leg| (leg.public_key.as_str(), leg)))
+                out.totals(&role.totals, role.memory_bytes)?;
+                out.refusals(&role.refusals)?;
+                out.tenants(&role.passing.tenants)?;
+                let legs = role.passing.legs.iter();
+                out.all(LEG, legs.map(|leg| ([("peer", leg.public_key.as_str())], leg)))
             }
             RoleStatus::Anchor(role) => {
-                refusals(out, &role.passing.refusals)?;
-                tenants(out, &role.passing.tenants)?;
+                out.refusals(&role.passing.refusals)?;
+                out.tenants(&role.passing.tenants)?;
                 // A proxy that has come again has two legs for a while: the later counts.
-                let newest: BTreeMap<_, _> =
+                let legs: BTreeMap<_, _> =
                     role.passing.legs.iter().map(|(name, leg)| (name.as_str(), leg)).collect();
-                legs(out, newest.iter().map(|(name, leg)| (*name, *leg)))
+                out.all(LEG, legs.iter().map(|(name, leg)| ([("peer", *name)], *leg)))
             }
-            RoleStatus::Client(role) => paths::of_client(out, role),
-            RoleStatus::Router(role) => paths::of_router(out, role),
+            RoleStatus::Client(role) => {
+                out.session(!role.sessions.is_empty(), role.paths().cloned().collect(), |_| true)?;
+                out.uplinks(role)?;
+                out.lanes(role.sessions.first().map(|session| &session.stats))
+            }
+            // Its session is up while a link answers.
+            RoleStatus::Router(RouterRoleStatus { sessions, .. }) => {
+                let links = sessions.iter().flat_map(|session| &session.status.paths);
+                let links: Vec<_> = links.map(PathStatusReport::from).collect();
+                let is_up = links.iter().any(|link| link.status == PathStatus::Usable);
+                out.session(is_up, links, |name| OF_LINKS.split(' ').any(|it| it == name))?;
+                out.lanes(sessions.first().map(|session| &session.status.stats))
+            }
         }
     }
 }
 
-fn device(out: &mut DescriptorEncoder<'_>, device: &DeviceCounters) -> fmt::Result {
-    let both =
-        |read, written| [([("direction", "read")], read), ([("direction", "written")], written)];
-    let packets = both(device.packets_read, device.packets_written);
-    counters(out, ("device_packets", "Inner packets through the TUN device", None), packets)?;
-    let help = "Bytes of the inner packets through the TUN device";
-    let bytes = both(device.bytes_read, device.bytes_written);
-    counters(out, ("device", help, Some(&Unit::Bytes)), bytes)
-}
+/// The labels that distinguish the members of a metric.
+type Labels<'a, const N: usize> = [(&'static str, &'a str); N];
 
-fn totals(out: &mut DescriptorEncoder<'_>, totals: &Totals, memory_bytes: u64) -> fmt::Result {
-    let help = "Clients with a session";
-    one(out, ("sessions", help, None), &ConstGauge::new(totals.sessions))?;
-    let help = "Clients that stand by";
-    one(out, ("standbys", help, None), &ConstGauge::new(totals.standbys))?;
-    let help = "1 while it takes no new clients and lets go those that it has";
-    one(out, ("draining", help, None), &ConstGauge::new(u64::from(totals.draining)))?;
-    let help = "What all sessions hold";
-    one(out, ("memory", help, Some(&Unit::Bytes)), &ConstGauge::new(memory_bytes))?;
-    let paths = totals.paths.iter();
-    let paths = paths.map(|(status, count)| ([("status", status.name())], *count as f64));
-    gauges(out, ("paths", "Paths of all sessions, by what they may carry", None), paths)?;
-    let quantiles = totals.round_trips.iter().flat_map(|all| {
-        [("0.5", all.p50_ms), ("0.9", all.p90_ms), ("0.99", all.p99_ms)]
-            .map(|(share, ms)| ([("quantile", share)], ms / 1e3))
-    });
-    let help = "Smoothed round-trip times of the usable paths";
-    gauges(out, ("path_round_trip", help, Some(&Unit::Seconds)), quantiles)
-}
+struct Out<'a>(DescriptorEncoder<'a>);
 
-fn shards(out: &mut DescriptorEncoder<'_>, shards: &[ShardStatus]) -> fmt::Result {
-    let numbers: Vec<String> = (0..shards.len()).map(|number| number.to_string()).collect();
-    let all = |figure: fn(&ShardStatus) -> u64| {
-        let labels = numbers.iter().map(|number| [("shard", number.as_str())]);
-        labels.zip(shards.iter().map(figure))
-    };
-    let help = "How often a shard has failed and begun anew";
-    counters(out, ("shard_failures", help, None), all(|shard| shard.failures))?;
-    let help = "Packets that came to a shard, were another's, and were handed over";
-    counters(out, ("shard_handed_over", help, None), all(|shard| shard.handed_over))
-}
+impl Out<'_> {
+    fn totals(&mut self, totals: &Totals, memory_bytes: u64) -> fmt::Result {
+        self.all(TOTALS, [([], totals)])?;
+        let about = ("memory", "bytes", "What all sessions hold");
+        self.each(about, [([], Figure::Level(memory_bytes))])?;
+        let paths = totals.paths.iter();
+        let paths = paths
+            .map(|(status, count)| ([("status", status.name())], Figure::Gauge(*count as f64)));
+        self.each(("paths", "", "Paths of all sessions, by what they may carry"), paths)?;
+        let quantiles = totals.round_trips.iter().flat_map(|all| {
+            [("0.5", all.p50_ms), ("0.9", all.p90_ms), ("0.99", all.p99_ms)]
+                .map(|(share, ms)| ([("quantile", share)], Figure::Gauge(ms / 1e3)))
+        });
+        let help = "Smoothed round-trip times of the usable paths";
+        self.each(("path_round_trip", "seconds", help), quantiles)
+    }
 
-fn refusals(out: &mut DescriptorEncoder<'_>, refusals: &BTreeMap<String, u64>) -> fmt::Result {
-    let kinds = refusals.iter().map(|(kind, count)| ([("kind", kind.as_str())], *count));
-    counters(out, ("refusals", "Who was not let in, by kind", None), kinds)
-}
+    fn refusals(&mut self, refusals: &BTreeMap<String, u64>) -> fmt::Result {
+        let kinds = refusals.iter();
+        let kinds = kinds.map(|(kind, times)| ([("kind", kind.as_str())], Figure::Count(*times)));
+        self.each(("refusals", "", "Who was not let in, by kind"), kinds)
+    }
 
-fn tenants(
-    out: &mut DescriptorEncoder<'_>,
-    tenants: &BTreeMap<String, TenantStats>,
-) -> fmt::Result {
-    let both = |up: fn(&TenantStats) -> u64, down: fn(&TenantStats) -> u64| {
-        tenants.iter().flat_map(move |(tenant, stats)| {
-            [("up", up(stats)), ("down", down(stats))].map(|(direction, count)| {
-                ([("tenant", tenant.as_str()), ("direction", direction)], count)
+    fn tenants(&mut self, tenants: &BTreeMap<String, TenantStats>) -> fmt::Result {
+        let carried = tenants.iter().flat_map(|(tenant, it)| {
+            [("up", [it.packets_up, it.bytes_up]), ("down", [it.packets_down, it.bytes_down])].map(
+                |(direction, it)| ([("tenant", tenant.as_str()), ("direction", direction)], it),
+            )
+        });
+        let carried: Vec<_> = carried.collect();
+        self.all(TENANT, carried.iter().map(|(labels, it)| (*labels, it)))?;
+        let drops = tenants.iter().flat_map(|(tenant, it)| {
+            it.drops.iter().map(move |(reason, times)| {
+                ([("tenant", tenant.as_str()), ("reason", reason.name())], Figure::Count(times))
             })
-        })
-    };
-    let packets = both(|stats| stats.packets_up, |stats| stats.packets_down);
-    counters(out, ("tenant_packets", "Inner packets that passed, by tenant", None), packets)?;
-    let bytes = both(|stats| stats.bytes_up, |stats| stats.bytes_down);
-    let help = "Bytes of the inner packets that passed, by tenant";
-    counters(out, ("tenant", help, Some(&Unit::Bytes)), bytes)?;
-    let drops = tenants.iter().flat_map(|(tenant, stats)| {
-        let labels = |reason: DropReason| [("tenant", tenant.as_str()), ("reason", reason.name())];
-        stats.drops.iter().map(move |(reason, count)| (labels(reason), count))
-    });
-    let help = "Inner packets discarded, by tenant and reason";
-    counters(out, ("tenant_drops", help, None), drops)
-}
-
-/// Legs with the names of their other ends.
-fn legs<'a>(
-    out: &mut DescriptorEncoder<'_>,
-    legs: impl Iterator<Item = (&'a str, &'a LegStatus)> + Clone,
-) -> fmt::Result {
-    let all = |figure: fn(&LegStatus) -> f64| {
-        legs.clone().map(move |(peer, leg)| ([("peer", peer)], figure(leg)))
-    };
-    let is_up = all(|leg| f64::from(u8::from(leg.is_up)));
-    gauges(out, ("leg_up", "1 while the leg is up and answers", None), is_up)?;
-    let help = "The smoothed round-trip time of a leg";
-    let round_trips = all(|leg| leg.smoothed_rtt_ms / 1e3);
-    gauges(out, ("leg_round_trip", help, Some(&Unit::Seconds)), round_trips)?;
-    let help = "The share of a leg's datagrams that the network has lost of late";
-    gauges(out, ("leg_loss", help, Some(&Unit::Ratios)), all(|leg| f64::from(leg.loss)))?;
-    let attachments = all(|leg| leg.attachments as f64);
-    gauges(out, ("leg_attachments", "Clients attached by a leg", None), attachments)
-}
-
-/// A family's name without prefix and unit, its help, and its unit.
-pub(super) type Family<'a> = (&'a str, &'a str, Option<&'a Unit>);
-/// The labels that distinguish the metrics of a family.
-pub(super) type Labels<'a, const N: usize> = [(&'static str, &'a str); N];
-
-pub(super) fn gauges<'a, const N: usize>(
-    out: &mut DescriptorEncoder<'_>,
-    family: Family<'_>,
-    values: impl IntoIterator<Item = (Labels<'a, N>, f64)>,
-) -> fmt::Result {
-    each(out, family, values.into_iter().map(|(labels, value)| (labels, ConstGauge::new(value))))
-}
-
-pub(super) fn counters<'a, const N: usize>(
-    out: &mut DescriptorEncoder<'_>,
-    family: Family<'_>,
-    values: impl IntoIterator<Item = (Labels<'a, N>, u64)>,
-) -> fmt::Result {
-    each(out, family, values.into_iter().map(|(labels, value)| (labels, ConstCounter::new(value))))
-}
-
-/// Delays as a histogram in seconds.
-pub(super) fn histograms<'a, const N: usize>(
-    out: &mut DescriptorEncoder<'_>,
-    (name, help): (&str, &str),
-    values: impl IntoIterator<Item = (Labels<'a, N>, Delays)>,
-) -> fmt::Result {
-    let values = values.into_iter().map(|(labels, delays)| (labels, Histogram(delays)));
-    each(out, (name, help, Some(&Unit::Seconds)), values)
-}
-
-/// What is counted already, where the library's own histogram counts itself.
-struct Histogram(Delays);
-
-impl EncodeMetric for Histogram {
-    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        let buckets: Vec<(f64, u64)> = self.0.buckets().collect();
-        let (sum, count) = (self.0.sum_seconds(), self.0.count());
-        encoder.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
+        });
+        self.each(("tenant_drops", "", "Inner packets discarded, by tenant and reason"), drops)
     }
 
-    fn metric_type(&self) -> MetricType {
-        MetricType::Histogram
+    /// The metrics of paths whose names are chosen.
+    fn session(
+        &mut self,
+        is_up: bool,
+        paths: Vec<PathStatusReport>,
+        is_chosen: fn(&str) -> bool,
+    ) -> fmt::Result {
+        let about = ("session_up", "", "1 while there is a session");
+        self.each(about, flag(is_up).map(|is_up| ([], is_up)))?;
+        let numbers: Vec<_> = paths.iter().map(|path| path.id.to_string()).collect();
+        let paths = numbers.iter().zip(&paths).map(|(number, path)| {
+            let interface = path.uplink.as_deref().unwrap_or_default();
+            ([("path", number.as_str()), ("interface", interface)], path)
+        });
+        self.all(PathStatusReport::METRICS.iter().filter(|it| is_chosen(it.0)), paths)
+    }
+
+    fn uplinks(&mut self, role: &ClientStatus) -> fmt::Result {
+        let portals = role.uplinks.iter().filter_map(|uplink| {
+            Some(([("uplink", uplink.name.as_str())], flag(uplink.portal.is_some())?))
+        });
+        let help = "1 while the network of an uplink wants somebody to log in";
+        self.each(("uplink_portal", "", help), portals)?;
+        let info = role.modems.iter().map(|(name, facts)| {
+            let labels = [
+                ("uplink", name.as_str()),
+                ("operator", facts.operator.as_deref().unwrap_or_default()),
+                ("technology", facts.technology.as_deref().unwrap_or_default()),
+                ("apn", facts.apn.as_deref().unwrap_or_default()),
+            ];
+            (labels, Figure::Gauge(1.0))
+        });
+        self.each(("uplink_modem_info", "", "1, with what a modem is connected to"), info)?;
+        let modems = role.modems.iter();
+        self.all(MODEM, modems.map(|(name, facts)| ([("uplink", name.as_str())], facts)))
+    }
+
+    fn lanes(&mut self, stats: Option<&SessionStats>) -> fmt::Result {
+        let lanes = stats.into_iter().flat_map(|stats| &stats.lanes);
+        self.all(LANE, lanes.map(|lane| ([("lane", lane.name.as_str())], lane)))
+    }
+
+    /// Several metrics of things with their labels.
+    fn all<'a, T: 'static, const N: usize>(
+        &mut self,
+        metrics: impl IntoIterator<Item = &'static Metric<T>>,
+        things: impl IntoIterator<Item = (Labels<'a, N>, &'a T), IntoIter: Clone>,
+    ) -> fmt::Result {
+        let things = things.into_iter();
+        for (name, unit, help, figure) in metrics {
+            let members = things.clone().filter_map(|(labels, it)| Some((labels, figure(it)?)));
+            self.each((name, unit, help), members)?;
+        }
+        Ok(())
+    }
+
+    /// A metric: its name, its unit, its help. Without members it is left out.
+    fn each<'a, const N: usize>(
+        &mut self,
+        (name, unit, help): (&str, &str, &str),
+        members: impl IntoIterator<Item = (Labels<'a, N>, Figure)>,
+    ) -> fmt::Result {
+        let mut members = members.into_iter().peekable();
+        let Some((_, first)) = members.peek() else { return Ok(()) };
+        let kind = match first {
+            Figure::Count(_) | Figure::Time(_) => MetricType::Counter,
+            Figure::Level(_) | Figure::Gauge(_) => MetricType::Gauge,
+            Figure::Delays(_) => MetricType::Histogram,
+        };
+        let unit = (!unit.is_empty()).then(|| Unit::Other(unit.to_owned()));
+        let mut family = self.0.encode_descriptor(name, help, unit.as_ref(), kind)?;
+        for (labels, figure) in members {
+            match N {
+                0 => write(&mut family, figure)?,
+                _ => write(&mut family.encode_family(&labels)?, figure)?,
+            }
+        }
+        Ok(())
     }
 }
 
-pub(super) fn one(
-    out: &mut DescriptorEncoder<'_>,
-    (name, help, unit): Family<'_>,
-    metric: &impl EncodeMetric,
-) -> fmt::Result {
-    metric.encode(out.encode_descriptor(name, help, unit, metric.metric_type())?)
-}
-
-/// A family without members is left out.
-fn each<'a, M: EncodeMetric, const N: usize>(
-    out: &mut DescriptorEncoder<'_>,
-    (name, help, unit): Family<'_>,
-    members: impl IntoIterator<Item = (Labels<'a, N>, M)>,
-) -> fmt::Result {
-    let mut members = members.into_iter().peekable();
-    let Some((_, first)) = members.peek() else { return Ok(()) };
-    let mut family = out.encode_descriptor(name, help, unit, first.metric_type())?;
-    for (labels, metric) in members {
-        metric.encode(family.encode_family(&labels)?)?;
+fn write(to: &mut MetricEncoder<'_>, figure: Figure) -> fmt::Result {
+    match figure {
+        Figure::Count(count) => to.encode_counter::<NoLabelSet, _, u64>(&count, None),
+        Figure::Time(seconds) => to.encode_counter::<NoLabelSet, _, u64>(&seconds, None),
+        Figure::Level(level) => to.encode_gauge(&level),
+        Figure::Gauge(value) => to.encode_gauge(&value),
+        Figure::Delays(delays) => {
+            let buckets: Vec<_> = delays.buckets().collect();
+            to.encode_histogram::<NoLabelSet>(delays.sum_seconds(), delays.count(), &buckets, None)
+        }
     }
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
     use std::time::Duration;
+
+    use roadweave_proto::Delays;
 
     use super::*;
     use crate::golden::assert_golden;

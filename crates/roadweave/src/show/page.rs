@@ -2,7 +2,6 @@
 
 use std::cmp::Ordering;
 
-use roadweave_proto::PathStatus;
 use roadweave_tunnel::SessionStatus;
 use serde::Deserialize as _;
 use serde_json::Value;
@@ -86,23 +85,11 @@ impl Selection {
     }
 
     fn order(&self, a: &SessionStatus, b: &SessionStatus) -> Ordering {
-        let by_name = || a.peer.cmp(&b.peer);
         match self.sort {
-            Sort::Name => by_name(),
-            Sort::Worst => badness(b).partial_cmp(&badness(a)).unwrap_or(Ordering::Equal),
+            Sort::Name => a.peer.cmp(&b.peer),
+            Sort::Worst => a.worst_first(b),
         }
-        .then_with(by_name)
     }
-}
-
-/// The rank of a session, worst first: usable paths, loss of the best path, its round trip.
-fn badness(session: &SessionStatus) -> (bool, f32, f64) {
-    let usable = session.paths.iter().filter(|path| path.status == PathStatus::Usable);
-    let best = usable.min_by(|a, b| {
-        let order = a.loss.total_cmp(&b.loss);
-        order.then(a.smoothed_rtt_ms.total_cmp(&b.smoothed_rtt_ms))
-    });
-    best.map_or((true, 0.0, 0.0), |path| (false, path.loss, path.smoothed_rtt_ms))
 }
 
 /// Folds wide lines, at a space if there is one, and escapes control characters, which a peer's

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use roadweave_device::status::{RoleStatus, Status};
-use roadweave_tunnel::SessionStatus;
+use roadweave_tunnel::PathStatusReport;
 
 /// Bits per second of each path and of the device, sent and received.
 #[derive(Debug, Default)]
@@ -43,28 +43,17 @@ impl Rates {
 
 /// Bytes that each path has sent and received, by the key of its session or the name of its router.
 fn bytes(status: &Status) -> BTreeMap<(String, u32), [u64; 2]> {
-    let sessions: &[SessionStatus] = match &status.role {
-        RoleStatus::Client(role) => &role.sessions,
-        RoleStatus::Server(role) => &role.sessions,
-        RoleStatus::Proxy(role) => &role.sessions,
-        RoleStatus::Anchor(_) => &[],
-        RoleStatus::Router(role) => {
-            let links = role.sessions.iter().flat_map(|session| {
-                session.status.paths.iter().map(|link| {
-                    let counters = &link.counters;
-                    let bytes = [counters.bytes_sent, counters.bytes_received];
-                    ((session.peer.clone(), link.id), bytes)
-                })
-            });
-            return links.collect();
-        }
-    };
-    let paths = sessions.iter().flat_map(|session| {
-        session.paths.iter().map(|path| {
-            let counters = &path.counters;
-            let bytes = [counters.bytes_sent, counters.bytes_received];
-            ((session.public_key.clone(), path.id), bytes)
-        })
-    });
+    let of =
+        |key: &str, path: &PathStatusReport| ((key.to_owned(), path.id), path.counters.bytes());
+    if let RoleStatus::Router(role) = &status.role {
+        let links = role.sessions.iter().flat_map(|session| {
+            session.status.paths.iter().map(move |link| of(&session.peer, &link.into()))
+        });
+        return links.collect();
+    }
+    let paths =
+        status.role.sessions().iter().flat_map(|session| {
+            session.paths.iter().map(move |path| of(&session.public_key, path))
+        });
     paths.collect()
 }

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use comfy_table::{CellAlignment, Table, presets};
 use roadweave_device::status::ShardStatus;
-use roadweave_proto::{DropCounters, PathStatus};
+use roadweave_proto::DropCounters;
 use roadweave_quic::EcnMarking;
 use roadweave_tunnel::{
-    CandidateReport, LaneStats, LegStatus, MemoryStats, OrderStats, PathStatusReport, RouterStatus,
-    SessionStats, SessionStatus, TenantStats, UplinkReport,
+    CandidateReport, Column, LaneStats, LegStatus, LinkStatus, MemoryStats, OrderStats,
+    PathStatusReport, RouterStatus, SessionStats, SessionStatus, TenantStats, UplinkReport,
 };
 use serde::Serialize;
 
@@ -87,16 +87,16 @@ pub(super) fn clients(sessions: &[&SessionStatus], rates: &Rates) -> String {
     let mut table =
         new_table("client|address|paths|out\nMbit/s|in\nMbit/s|best\nrtt ms|best\nloss %");
     for session in sessions {
-        let usable = || session.paths.iter().filter(|it| it.status == PathStatus::Usable);
         let rate = |side: usize| {
             let of = |path: &PathStatusReport| rates.of(&session.public_key, path.id)[side];
             session.paths.iter().filter_map(of).reduce(|all, rate| all + rate)
         };
-        let best = |figure: fn(&PathStatusReport) -> f64| usable().map(figure).reduce(f64::min);
+        let best =
+            |figure: fn(&PathStatusReport) -> f64| session.usable().map(figure).reduce(f64::min);
         table.add_row([
             cut(&session.peer, 20),
             cut(session.addresses.first().map_or("-", String::as_str), 18),
-            format!("{}/{}", usable().count(), session.paths.len()),
+            format!("{}/{}", session.usable().count(), session.paths.len()),
             or_dash(rate(0), 1e6, 2),
             or_dash(rate(1), 1e6, 2),
             or_dash(best(|path| path.smoothed_rtt_ms), 1.0, 1),
@@ -108,46 +108,19 @@ pub(super) fn clients(sessions: &[&SessionStatus], rates: &Rates) -> String {
 
 /// The paths of a session: their state, and below it their limits.
 pub(super) fn paths(session: &SessionStatus, rates: &Rates) -> String {
-    let mut fares = new_table(
-        "path|uplink|status|out\nMbit/s|in\nMbit/s|rtt\nms|loss\n%|lost|sent\nMB|received\nMB",
-    );
-    let mut may =
-        new_table("uplink|priority|weight|window\nkB|flight\nkB|pacing\nMbit/s|mtu|budget\nkB");
-    let mut caps = new_table("uplink|day\nMB|cap\nMB|month\nMB|cap\nMB");
+    let (about, limits) = (PathStatusReport::TRAFFIC, PathStatusReport::LIMITS);
+    let mut fares = table_of("path|uplink|status|out\nMbit/s|in\nMbit/s", about);
+    let mut may = table_of("uplink|priority", limits);
+    let mut caps = table_of("uplink", PathStatusReport::CAPS);
     for path in &session.paths {
-        let counters = &path.counters;
-        let bytes = |bytes: Option<u64>| bytes.map(|bytes| bytes as f64);
+        let uplink = |most| path.uplink.as_ref().map_or_else(dash, |name| cut(name, most));
         let [sent, received] = rates.of(&session.public_key, path.id);
-        fares.add_row([
-            path.id.to_string(),
-            path.uplink.as_ref().map_or_else(dash, |name| cut(name, 15)),
-            word(&path.status),
-            or_dash(sent, 1e6, 2),
-            or_dash(received, 1e6, 2),
-            scaled(path.smoothed_rtt_ms, 1.0, 1),
-            scaled(path.loss.into(), 0.01, 1),
-            count(counters.datagrams_lost),
-            scaled(counters.bytes_sent as f64, 1e6, 1),
-            scaled(counters.bytes_received as f64, 1e6, 1),
-        ]);
-        may.add_row([
-            path.uplink.as_ref().map_or_else(dash, |name| cut(name, 13)),
-            word(&path.priority),
-            path.weight.to_string(),
-            scaled(path.congestion_window_bytes as f64, 1e3, 0),
-            scaled(path.bytes_in_flight as f64, 1e3, 0),
-            or_dash(bytes(path.pacing_rate_bps), 1e6, 1),
-            path.mtu_bytes.to_string(),
-            or_dash(bytes(path.redundancy_left_bytes), 1e3, 0),
-        ]);
+        let (sent, received) = (or_dash(sent, 1e6, 2), or_dash(received, 1e6, 2));
+        let first = [path.id.to_string(), uplink(15), word(&path.status), sent, received];
+        fares.add_row(first.into_iter().chain(cells(about, path)));
+        may.add_row([uplink(13), word(&path.priority)].into_iter().chain(cells(limits, path)));
         if path.month_bytes.is_some() {
-            caps.add_row([
-                path.uplink.as_ref().map_or_else(dash, |name| cut(name, 15)),
-                or_dash(bytes(path.day_bytes), 1e6, 1),
-                or_dash(bytes(path.daily_cap_bytes), 1e6, 0),
-                or_dash(bytes(path.month_bytes), 1e6, 1),
-                or_dash(bytes(path.monthly_cap_bytes), 1e6, 0),
-            ]);
+            caps.add_row([uplink(15)].into_iter().chain(cells(PathStatusReport::CAPS, path)));
         }
     }
     let caps = if caps.is_empty() { String::new() } else { format!("{caps}\n") };
@@ -162,33 +135,20 @@ pub(super) fn paths(session: &SessionStatus, rates: &Rates) -> String {
 
 /// The links of a redundant router, which have no windows, and the counters of its peer.
 pub(super) fn links(peer: &str, status: &RouterStatus, rates: &Rates) -> String {
-    let mut fares = new_table("id|link|status|peer|out\nMbit/s|in\nMbit/s|rtt\nms|lost");
-    let mut brought =
-        new_table("id|sent|sent\nMB|received|received\nMB|adopted|adopted\n%|dupli-\ncates|late");
+    let mut fares = table_of("id|link|status|peer|out\nMbit/s|in\nMbit/s", LinkStatus::TRAFFIC);
+    let mut brought = table_of("id", LinkStatus::PACKETS);
     for link in &status.paths {
-        let counters = &link.counters;
         let [sent, received] = rates.of(peer, link.id);
-        fares.add_row([
+        let first = [
             link.id.to_string(),
             cut(&link.uplink, 12),
             word(&link.status),
             link.remote.clone().unwrap_or_else(dash),
             or_dash(sent, 1e6, 2),
             or_dash(received, 1e6, 2),
-            or_dash(link.smoothed_rtt_ms, 1.0, 1),
-            count(link.lost),
-        ]);
-        brought.add_row([
-            link.id.to_string(),
-            count(counters.packets_sent),
-            scaled(counters.bytes_sent as f64, 1e6, 1),
-            count(counters.packets_received),
-            scaled(counters.bytes_received as f64, 1e6, 1),
-            count(counters.adopted),
-            scaled(link.adopted_ratio, 0.01, 2),
-            count(counters.duplicates),
-            count(counters.late),
-        ]);
+        ];
+        fares.add_row(first.into_iter().chain(cells(LinkStatus::TRAFFIC, link)));
+        brought.add_row([link.id.to_string()].into_iter().chain(cells(LinkStatus::PACKETS, link)));
     }
     let order = status.stats.lanes.first().map(|lane| lane.received.order.clone());
     let order = order.unwrap_or_default();
@@ -203,26 +163,25 @@ pub(super) fn links(peer: &str, status: &RouterStatus, rates: &Rates) -> String 
     )
 }
 
+const LANE: &[Column<LaneStats>] = &[
+    ("taken", |it| Some(it.sent.inner_packets as f64), None),
+    ("sent", |it| Some(it.sent.source_datagrams as f64), None),
+    ("again", |it| Some(it.sent.duplicate_datagrams as f64), None),
+    ("coded", |it| Some(it.sent.coded_datagrams as f64), None),
+    ("extra\n%", |it| Some(it.redundancy), Some((0.01, 2))),
+    ("lost", |it| Some(it.sent.recovery.lost as f64), None),
+    ("queue\nkB", |it| Some(it.sent.queue_bytes as f64), Some((1e3, 0))),
+    ("deli-\nvered", |it| Some(it.received.delivered_packets as f64), None),
+    ("re-\npaired", |it| Some(it.received.recovered as f64), None),
+];
+
 /// The lanes of a session, the memory that they hold, and drops.
 pub(super) fn lanes(stats: &SessionStats) -> String {
-    let mut table = new_table(
-        "lane|strategy|taken|sent|again|coded|extra\n%|lost|queue\nkB|deli-\nvered|re-\npaired",
-    );
+    let mut table = table_of("lane|strategy", LANE);
     let (mut evenness, mut dropped) = (String::new(), String::new());
-    for LaneStats { name, strategy, redundancy, sent, received, .. } in &stats.lanes {
-        table.add_row([
-            cut(name, 12),
-            cut(strategy, 14),
-            count(sent.inner_packets),
-            count(sent.source_datagrams),
-            count(sent.duplicate_datagrams),
-            count(sent.coded_datagrams),
-            scaled(*redundancy, 0.01, 2),
-            count(sent.recovery.lost),
-            scaled(sent.queue_bytes as f64, 1e3, 0),
-            count(received.delivered_packets),
-            count(received.recovered),
-        ]);
+    for lane in &stats.lanes {
+        let LaneStats { name, strategy, sent, received, .. } = lane;
+        table.add_row([cut(name, 12), cut(strategy, 14)].into_iter().chain(cells(LANE, lane)));
         evenness += &even_delivery(name, &received.order);
         dropped += &drops(&format!("lane {name} did not send"), &sent.drops);
         dropped += &drops(&format!("lane {name} did not deliver"), &received.drops);
@@ -233,8 +192,7 @@ pub(super) fn lanes(stats: &SessionStats) -> String {
 
 /// The lanes whose deadline no usable path can meet.
 pub(super) fn out_of_reach(session: &SessionStatus) -> String {
-    let usable = session.paths.iter().filter(|path| path.status == PathStatus::Usable);
-    let one_way = usable.map(|path| path.min_rtt_ms / 2.0).min_by(f64::total_cmp);
+    let one_way = session.usable().map(|path| path.min_rtt_ms / 2.0).min_by(f64::total_cmp);
     let line = |lane: &LaneStats| {
         let (deadline, one_way) = (lane.deadline_ms?, one_way?);
         (deadline as f64 <= one_way).then(|| {
@@ -328,6 +286,20 @@ fn new_table(titles: &str) -> Table {
         }
     }
     table
+}
+
+/// A table with these titles, and those of `columns`.
+fn table_of<T>(titles: &str, columns: &[Column<T>]) -> Table {
+    let more = columns.iter().map(|(title, ..)| format!("|{title}"));
+    new_table(&(titles.to_owned() + &more.collect::<String>()))
+}
+
+fn cells<T>(columns: &[Column<T>], of: &T) -> impl Iterator<Item = String> {
+    columns.iter().map(move |(_, value, scale)| match (value(of), scale) {
+        (None, _) => dash(),
+        (Some(value), None) => count(value as u64),
+        (Some(value), Some((unit, decimals))) => scaled(value, *unit, *decimals),
+    })
 }
 
 /// A name, cut to `most` characters.

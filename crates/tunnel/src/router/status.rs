@@ -1,13 +1,13 @@
 //! The status of a router.
 
-use std::time::Duration;
-
 use roadweave_proto::{Delays, PathStatus};
 use serde::{Deserialize, Serialize};
 
 use super::Router;
+use crate::figure::Column;
 use crate::geneve::{LinkCounters, LinkState};
 use crate::session::SessionStats;
+use crate::status::{PathStatusReport, millis};
 
 /// The status of a link for `roadweave show`. Times are in milliseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -35,6 +35,46 @@ pub struct LinkStatus {
     pub adopted_ratio: f64,
     /// Counters of the link.
     pub counters: LinkCounters,
+}
+
+impl LinkStatus {
+    /// What the first table of links has of it.
+    pub const TRAFFIC: &[Column<Self>] = &[
+        ("rtt\nms", |it| it.smoothed_rtt_ms, Some((1.0, 1))),
+        ("lost", |it| Some(it.lost as f64), None),
+    ];
+
+    /// What the table of packets has of it.
+    pub const PACKETS: &[Column<Self>] = &[
+        ("sent", |it| Some(it.counters.packets_sent as f64), None),
+        ("sent\nMB", |it| Some(it.counters.bytes_sent as f64), Some((1e6, 1))),
+        ("received", |it| Some(it.counters.packets_received as f64), None),
+        ("received\nMB", |it| Some(it.counters.bytes_received as f64), Some((1e6, 1))),
+        ("adopted", |it| Some(it.counters.adopted as f64), None),
+        ("adopted\n%", |it| Some(it.adopted_ratio), Some((0.01, 2))),
+        ("dupli-\ncates", |it| Some(it.counters.duplicates as f64), None),
+        ("late", |it| Some(it.counters.late as f64), None),
+    ];
+}
+
+/// A link as a path, as far as it has figures of one; a round trip that is not known is NaN.
+impl From<&LinkStatus> for PathStatusReport {
+    fn from(link: &LinkStatus) -> Self {
+        let mut path = Self {
+            id: link.id,
+            uplink: Some(link.uplink.clone()),
+            status: link.status,
+            smoothed_rtt_ms: link.smoothed_rtt_ms.unwrap_or(f64::NAN),
+            round_trips: link.round_trips,
+            ..Self::default()
+        };
+        path.counters.packets_sent = link.counters.packets_sent;
+        path.counters.bytes_sent = link.counters.bytes_sent;
+        path.counters.packets_received = link.counters.packets_received;
+        path.counters.bytes_received = link.counters.bytes_received;
+        path.counters.datagrams_lost = link.lost;
+        path
+    }
 }
 
 /// The status of a router for `roadweave show`.
@@ -85,8 +125,4 @@ impl Router {
             stats,
         }
     }
-}
-
-fn millis(duration: Duration) -> f64 {
-    duration.as_nanos() as f64 / 1e6
 }
