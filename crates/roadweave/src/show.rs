@@ -12,7 +12,8 @@ use std::time::Duration;
 use anyhow::Result;
 use roadweave_device::local;
 use roadweave_device::status::{
-    AbsentClient, AnchorRoleStatus, RoleStatus, RouterSession, SplitStatus, Status, StreamsStatus,
+    AbsentClient, AnchorRoleStatus, ProxyRoleStatus, RoleStatus, RouterSession, SplitStatus,
+    Status, StreamsStatus,
 };
 use roadweave_terminal::out;
 use roadweave_terminal::seconds::parse_seconds;
@@ -125,41 +126,30 @@ fn render(status: &Status, rates: &Rates, selection: &Selection) -> String {
         text +=
             &format!("inner packets: {into:.2} Mbit/s into the tunnel, {out_of:.2} out of it\n");
     }
-    if let RoleStatus::Server(server) = &status.role {
-        text += &shards(&server.shards);
-    }
     let session = |it: &SessionStatus| session(it, rates);
-    let sessions: Vec<String> = match &status.role {
+    text += &match &status.role {
+        RoleStatus::Client(client) if client.sessions.is_empty() => {
+            let why = client.no_session.as_ref().map(|why| format!(": {why}"));
+            format!("no session{}\n{}", why.unwrap_or_default(), ways(&client.uplinks))
+        }
         RoleStatus::Client(client) => client.sessions.iter().map(session).collect(),
         RoleStatus::Server(server) => {
-            vec![of_clients(&server.sessions, &server.absent, rates, selection)]
+            let clients = of_clients(&server.sessions, &server.absent, rates, selection);
+            shards(&server.shards) + &clients
         }
+        RoleStatus::Router(router) if router.sessions.is_empty() => "no session\n".to_owned(),
         RoleStatus::Router(router) => {
             router.sessions.iter().map(|it| router_session(it, rates)).collect()
         }
-        RoleStatus::Proxy(proxy) => {
-            text +=
-                &passing(proxy.passing.legs.iter().map(|leg| ("", leg)), &proxy.passing.tenants);
-            vec![of_clients(&proxy.sessions, &[], rates, selection)]
+        RoleStatus::Proxy(ProxyRoleStatus { sessions, passing: proxy, .. }) => {
+            let legs = proxy.legs.iter().map(|leg| ("", leg));
+            passing(legs, &proxy.tenants) + &of_clients(sessions, &[], rates, selection)
         }
         RoleStatus::Anchor(AnchorRoleStatus { passing: anchor, .. }) => {
             let legs = anchor.legs.iter().map(|(name, leg)| (name.as_str(), leg));
-            text += &passing(legs, &anchor.tenants);
-            Vec::new()
+            passing(legs, &anchor.tenants)
         }
     };
-    let is_empty = sessions.is_empty();
-    if is_empty && !matches!(status.role, RoleStatus::Anchor(_)) {
-        text += "no session";
-        if let RoleStatus::Client(client) = &status.role {
-            text += &client.no_session.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
-            text += "\n";
-            text += &ways(&client.uplinks);
-        } else {
-            text += "\n";
-        }
-    }
-    text += &sessions.concat();
     if let RoleStatus::Client(client) = &status.role {
         text += &candidates(&client.candidates);
         let captive = client.uplinks.iter().filter(|uplink| uplink.portal.is_some());
@@ -180,25 +170,18 @@ fn render(status: &Status, rates: &Rates, selection: &Selection) -> String {
             text += &format!("{uplink} is not used: {why}\n");
         }
     }
-    text += &match &status.role {
-        RoleStatus::Client(client) => client.streams.as_ref().map(streams),
-        RoleStatus::Server(server) => server.streams.as_ref().map(streams),
-        RoleStatus::Anchor(anchor) => anchor.streams.as_ref().map(streams),
-        _ => None,
-    }
-    .unwrap_or_default();
+    let (connections, refusals) = match &status.role {
+        RoleStatus::Client(client) => (client.streams.as_ref(), None),
+        RoleStatus::Server(server) => (server.streams.as_ref(), Some(&server.refusals)),
+        RoleStatus::Router(_) => (None, None),
+        RoleStatus::Proxy(proxy) => (None, Some(&proxy.refusals)),
+        RoleStatus::Anchor(anchor) => (anchor.streams.as_ref(), Some(&anchor.passing.refusals)),
+    };
+    text += &connections.map(streams).unwrap_or_default();
     text += &status.fleet.as_ref().map(fleet).unwrap_or_default();
     text += &drops("dropped outside any session", &status.drops);
-    let refusals = match &status.role {
-        RoleStatus::Server(server) => Some(&server.refusals),
-        RoleStatus::Proxy(proxy) => Some(&proxy.refusals),
-        RoleStatus::Anchor(anchor) => Some(&anchor.passing.refusals),
-        RoleStatus::Client(_) | RoleStatus::Router(_) => None,
-    };
-    if let Some(refusals) = refusals {
-        let refusals = refusals.iter().map(|(kind, count)| (kind.as_str(), *count));
-        text += &counts("refused", refusals);
-    }
+    let refusals = refusals.into_iter().flatten();
+    text += &counts("refused", refusals.map(|(kind, count)| (kind.as_str(), *count)));
     match status.log.lines_lost {
         0 => text,
         lost => text + &format!("lines of the log that could not be written: {lost}\n"),
