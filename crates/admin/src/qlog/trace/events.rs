@@ -76,23 +76,13 @@ fn metrics(path: &PathStatusReport) -> Map<String, Value> {
 }
 
 pub(super) fn path_counters(path: &PathStatusReport) -> Value {
-    let counters = &path.counters;
-    json!({
-        "path_id": path.id,
-        "packets_sent": counters.packets_sent,
-        "bytes_sent": counters.bytes_sent,
-        "packets_received": counters.packets_received,
-        "bytes_received": counters.bytes_received,
-        "datagrams_sent": counters.datagrams_sent,
-        "datagrams_acknowledged": counters.datagrams_acknowledged,
-        "datagrams_lost": counters.datagrams_lost,
-        "source_bytes": counters.source_bytes,
-        "redundant_bytes": counters.redundant_bytes,
-        "probes_sent": counters.probes_sent,
-        "suspicions": counters.suspicions,
-        "rebindings": counters.rebindings,
-        "loss": millis(f64::from(path.loss)),
-    })
+    let mut data = json!(path.counters);
+    for unwritten in ["datagrams_received", "feedback_sent", "feedback_received"] {
+        data.as_object_mut().map(|counters| counters.remove(unwritten));
+    }
+    data["path_id"] = path.id.into();
+    data["loss"] = millis(path.loss.into()).into();
+    data
 }
 
 pub(super) fn lane_counters(number: usize, lane: &LaneStats) -> Value {
