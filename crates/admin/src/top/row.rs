@@ -2,26 +2,10 @@
 
 use ratatui::text::Span;
 
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Cell<'a> {
-    text: &'a str,
-    width: u16,
-    is_right: bool,
-}
-
-impl<'a> Cell<'a> {
-    pub(super) fn left(text: &'a str, width: u16) -> Self {
-        Self { text, width, is_right: false }
-    }
-
-    pub(super) fn right(text: &'a str, width: u16) -> Self {
-        Self { text, width, is_right: true }
-    }
-}
-
-/// Joins the cells with spaces, each cut or filled to its width.
-pub(super) fn row(cells: &[Cell<'_>]) -> String {
-    let filled = cells.iter().map(|Cell { text, width, is_right }| {
+/// Joins cells (text, width, whether it is at the right) with spaces, each cut or filled to its
+/// width.
+pub(super) fn row(cells: &[(&str, u16, bool)]) -> String {
+    let filled = cells.iter().map(|(text, width, is_right)| {
         let width = usize::from(*width);
         let text = cut(text, width);
         let spaces = " ".repeat(width.saturating_sub(Span::raw(text).width()));
@@ -44,7 +28,7 @@ mod tests {
     #[test]
     fn cells_keep_their_columns_whatever_is_in_them() {
         let check = |text: &str, expected: &str| {
-            let cells = [Cell::left(text, 5), Cell::right(text, 4), Cell::left("|", 1)];
+            let cells = [(text, 5, false), (text, 4, true), ("|", 1, false)];
             assert_eq!(row(&cells), expected);
         };
         check("", "           |");

@@ -16,7 +16,7 @@ use roadweave_proto::{PathStatus, peer_text};
 use roadweave_tunnel::SessionStatus;
 
 use super::cursor::Cursor;
-use super::row::{Cell, row};
+use super::row::row;
 
 /// From this width on a row has all columns.
 const WIDE: u16 = 72;
@@ -155,12 +155,14 @@ fn minute(history: &History, client: &ClientStatus, width: u16) -> Line<'static>
 
 fn uplinks(frame: &mut Frame<'_>, area: Rect, history: &History, cursor: usize) {
     let [head, rows] = Layout::vertical([Constraint::Length(1), Constraint::Min(0)]).areas(area);
+    // Without a cap the last column is left out.
     let has_caps = history.links.values().any(|link| link.left_bytes.is_some());
+    let columns = if has_caps { 7 } else { 6 };
     let titles = match area.width < WIDE {
         true => ["uplink", "status", "Mbit/s", "", "rtt", "loss%", ""],
         false => ["uplink", "status", "out Mbit/s", "in Mbit/s", "rtt ms", "loss %", "left MB"],
     };
-    let title = uplink_row(" ", titles.map(str::to_owned), area.width, has_caps);
+    let title = line(" ", UPLINKS, &titles.map(str::to_owned)[..columns], area.width);
     frame.render_widget(Paragraph::new(title).style(Modifier::UNDERLINED), head);
     // Leave out sparklines before uplinks.
     let count = u16::try_from(history.links.len()).unwrap_or(u16::MAX);
@@ -174,7 +176,7 @@ fn uplinks(frame: &mut Frame<'_>, area: Rect, history: &History, cursor: usize) 
             Layout::vertical([Constraint::Length(1), Constraint::Length(1)]).areas(area);
         let mark = if at == cursor { ">" } else { " " };
         let cells = figures(name, link);
-        let line = uplink_row(mark, cells, area.width, has_caps);
+        let line = line(mark, UPLINKS, &cells[..columns], area.width);
         frame.render_widget(Paragraph::new(line).style(style(link)), numbers);
         if height == 2 {
             sparklines(frame, lines, link);
@@ -203,20 +205,20 @@ fn figures(name: &str, link: &Link) -> [String; 7] {
     ]
 }
 
-fn uplink_row(mark: &str, cells: [String; 7], width: u16, has_caps: bool) -> String {
-    let [name, status, sent, received, round_trip, loss, left] = &cells;
-    let mut cells = vec![Cell::left(mark, 1)];
-    if width < WIDE {
-        cells.extend([Cell::left(name, 8), Cell::left(status, 10)]);
-        cells.extend([Cell::right(sent, 6), Cell::right(round_trip, 5), Cell::right(loss, 5)]);
-        return row(&cells);
-    }
-    let spare = width - WIDE;
-    cells.extend([Cell::left(name, 12 + spare.min(24)), Cell::left(status, 10)]);
-    cells.extend([Cell::right(sent, 10), Cell::right(received, 9)]);
-    cells.extend([Cell::right(round_trip, 7), Cell::right(loss, 6)]);
-    if has_caps {
-        cells.push(Cell::right(left, 9));
+/// The widths of columns on a small terminal, where 0 leaves one out, and on a wide one, which
+/// gives its spare columns to the first; and how many are aligned at the left.
+type Columns = (&'static [[u16; 2]], usize);
+const UPLINKS: Columns = (&[[8, 12], [10, 10], [6, 10], [0, 9], [5, 7], [5, 6], [0, 9]], 2);
+const CLIENTS: Columns = (&[[11, 14], [5, 7], [6, 11], [0, 10], [6, 11], [6, 11]], 1);
+
+fn line(mark: &str, (widths, lefts): Columns, texts: &[String], width: u16) -> String {
+    let mut spare = width.saturating_sub(WIDE).min(24);
+    let mut cells = vec![(mark, 1, false)];
+    for (at, ([small, wide], text)) in widths.iter().zip(texts).enumerate() {
+        let width = if width < WIDE { *small } else { wide + std::mem::take(&mut spare) };
+        if width > 0 {
+            cells.push((text.as_str(), width, at >= lefts));
+        }
     }
     row(&cells)
 }
@@ -256,7 +258,7 @@ fn clients(frame: &mut Frame<'_>, area: Rect, history: &History, sessions: &[Ses
         true => ["client", "paths", "Mbit/s", "", "rtt ms", "loss %"],
         false => ["client", "paths", "out Mbit/s", "in Mbit/s", "best rtt ms", "best loss %"],
     };
-    let title = client_row(titles.map(str::to_owned), area.width);
+    let title = line("", CLIENTS, &titles.map(str::to_owned), area.width);
     let mut lines = vec![Line::from(title).style(Modifier::UNDERLINED)];
     let mut all: Vec<_> = sessions.iter().collect();
     all.sort_by(|a, b| a.worst_first(b));
@@ -277,27 +279,12 @@ fn clients(frame: &mut Frame<'_>, area: Rect, history: &History, sessions: &[Ses
             best.map_or_else(dash, |path| format!("{:.1}", path.loss * 100.0)),
         ];
         let style = if best.is_none() { bad() } else { Style::new() };
-        lines.push(Line::from(client_row(cells, area.width)).style(style));
+        lines.push(Line::from(line("", CLIENTS, &cells, area.width)).style(style));
     }
     if all.len() > room {
         lines.push(format!("  {} more fare better", all.len() - room).into());
     }
     text(frame, area, lines);
-}
-
-fn client_row(cells: [String; 6], width: u16) -> String {
-    let [name, paths, sent, received, round_trip, loss] = &cells;
-    let mut cells = vec![Cell::left("", 1)];
-    if width < WIDE {
-        cells.extend([Cell::left(name, 11), Cell::right(paths, 5), Cell::right(sent, 6)]);
-        cells.extend([Cell::right(round_trip, 6), Cell::right(loss, 6)]);
-        return row(&cells);
-    }
-    let spare = width - WIDE;
-    cells.extend([Cell::left(name, 14 + spare.min(24)), Cell::right(paths, 7)]);
-    cells.extend([Cell::right(sent, 11), Cell::right(received, 10)]);
-    cells.extend([Cell::right(round_trip, 11), Cell::right(loss, 11)]);
-    row(&cells)
 }
 
 fn text(frame: &mut Frame<'_>, area: Rect, lines: Vec<Line<'_>>) {
