@@ -14,14 +14,15 @@ use http_body_util::{BodyExt as _, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, StatusCode};
+use roadweave_device::history::Link;
 use roadweave_device::local::{self, RequestError, SetStrategy, SetUplink};
 use roadweave_device::status::{ClientStatus, RoleStatus};
 use roadweave_device::{ModemFacts, random_bytes};
-use roadweave_proto::peer_text;
-use roadweave_tunnel::{PathStatusReport, STRATEGIES, Strategy};
+use roadweave_proto::{PathStatus, Priority, Technology, peer_text};
+use roadweave_tunnel::{LaneStats, PathStatusReport, STRATEGIES, Strategy};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
@@ -50,63 +51,12 @@ pub(crate) struct Api {
     changes: Arc<Semaphore>,
 }
 
+/// `State` of page/src/client.ts.
 #[derive(Debug, Serialize)]
 struct State<'a> {
-    run: &'a str,
-    now_ms: u64,
-    read_only: bool,
-    /// Why there are no current figures.
-    away: Option<String>,
-    age_ms: Option<u64>,
-    name: Option<String>,
-    role: Option<&'static str>,
-    uptime_s: Option<u64>,
-    session: Option<String>,
-    no_session: Option<String>,
-    target_bps: Option<u64>,
-    p99_ms: Option<f64>,
-    stalls: usize,
-    stalled_ms: u64,
-    links: Vec<LinkState<'a>>,
-    lanes: Vec<LaneState<'a>>,
-    strategies: Vec<&'static str>,
-    events: Vec<EventState>,
+    #[serde(flatten)]
+    now: Value,
     samples: Rows<'a>,
-}
-
-#[derive(Debug, Serialize)]
-struct LinkState<'a> {
-    name: &'a str,
-    shown: String,
-    status: Option<&'static str>,
-    paused: bool,
-    /// Whether its network requires a login.
-    portal: bool,
-    technology: Option<&'static str>,
-    signal_dbm: Option<i32>,
-    operator: Option<String>,
-    sent_bps: u64,
-    received_bps: u64,
-    round_trip_ms: Option<f64>,
-    loss: Option<f64>,
-    left_bytes: Option<u64>,
-    /// Of the cap with the least left.
-    cap_bytes: Option<u64>,
-    backup: bool,
-}
-
-#[derive(Debug, Serialize)]
-struct LaneState<'a> {
-    name: &'a str,
-    shown: String,
-    strategy: &'a str,
-}
-
-#[derive(Debug, Serialize)]
-struct EventState {
-    number: u64,
-    ago_ms: u64,
-    text: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -198,41 +148,37 @@ impl Api {
         let session = client.and_then(|client| client.sessions.first());
         let (stalls, stalled) = history.stalls();
         let events = history.events.iter().take(LIST_MAX).zip(0..);
-        State {
-            run: &self.run,
-            now_ms,
-            read_only: self.read_only,
-            away: history.away.as_deref().map(shown),
-            age_ms: history.read_at.map(ago),
-            name: status.map(|status| shown(&status.name)),
-            role: status.map(|status| status.role.name()),
-            uptime_s: status.map(|status| status.uptime_seconds as u64),
-            session: session.map(|session| shown(&session.peer)),
-            no_session: client.and_then(|it| it.no_session.as_deref()).map(shown),
-            target_bps: client.and_then(ClientStatus::encoder_target),
-            p99_ms: history.delay_p99_ms(),
-            stalls,
-            stalled_ms: stalled.as_millis() as u64,
-            links: client.map(|client| links(client, seen)).unwrap_or_default(),
-            lanes: session.map_or_else(Vec::new, |session| {
-                let ours = session.stats.lanes.iter().filter(|lane| !lane.strategy.is_empty());
-                let of = ours.take(LIST_MAX).map(|lane| LaneState {
-                    name: &lane.name,
-                    shown: shown(&lane.name),
-                    strategy: &lane.strategy,
-                });
-                of.collect()
-            }),
-            strategies: Strategy::plain_names(STRATEGIES).collect(),
-            events: events
-                .map(|((at, text), back)| EventState {
-                    number: history.events_told - back,
-                    ago_ms: ago(*at),
-                    text: shown(text),
-                })
-                .collect(),
-            samples: seen.samples.after(after),
-        }
+        let events = events.map(|((at, text), back)| {
+            let number = history.events_told - back;
+            json!({ "number": number, "ago_ms": ago(*at), "text": shown(text) })
+        });
+        let lanes = session.map_or(&[][..], |session| &session.stats.lanes[..]);
+        let lanes = lanes.iter().filter(|lane| !lane.strategy.is_empty()).take(LIST_MAX);
+        let lanes = lanes.map(|LaneStats { name, strategy, .. }| {
+            json!({ "name": name, "shown": shown(name), "strategy": strategy })
+        });
+        let now = json!({
+            // If it changes, sample numbers begin again.
+            "run": self.run,
+            "now_ms": now_ms,
+            "read_only": self.read_only,
+            "away": history.away.as_deref().map(shown),
+            "age_ms": history.read_at.map(ago),
+            "name": status.map(|status| shown(&status.name)),
+            "role": status.map(|status| status.role.name()),
+            "uptime_s": status.map(|status| status.uptime_seconds as u64),
+            "session": session.map(|session| shown(&session.peer)),
+            "no_session": client.and_then(|it| it.no_session.as_deref()).map(shown),
+            "target_bps": client.and_then(ClientStatus::encoder_target),
+            "p99_ms": history.delay_p99_ms(),
+            "stalls": stalls,
+            "stalled_ms": stalled.as_millis() as u64,
+            "links": client.map_or_else(|| json!([]), |client| links(client, seen)),
+            "lanes": lanes.collect::<Value>(),
+            "strategies": Strategy::plain_names(STRATEGIES).collect::<Value>(),
+            "events": events.collect::<Value>(),
+        });
+        State { now, samples: seen.samples.after(after) }
     }
 
     async fn set_uplink(&self, body: Incoming) -> Result<Answer, Answer> {
@@ -272,28 +218,28 @@ impl Api {
     }
 }
 
-fn links<'a>(client: &'a ClientStatus, seen: &'a Seen) -> Vec<LinkState<'a>> {
-    let of = |(name, link): (&'a String, &roadweave_device::history::Link)| {
+fn links(client: &ClientStatus, seen: &Seen) -> Value {
+    let of = |(name, link): (&String, &Link)| {
         let path = client.paths().find(|path| path.uplink.as_ref() == Some(name));
         let technology = seen.technologies.get(name).copied().flatten();
         let modem = client.modems.get(name);
-        LinkState {
-            name,
-            shown: shown(name),
-            status: link.status.map(|status| status.name()),
-            paused: link.is_paused,
-            portal: link.has_portal,
-            technology: technology.map(|technology| technology.name()),
-            signal_dbm: seen.levels.get(name).copied().or_else(|| rsrp(modem?)),
-            operator: modem.and_then(|facts| facts.operator.as_deref()).map(shown),
-            sent_bps: link.rates[0] as u64,
-            received_bps: link.rates[1] as u64,
-            round_trip_ms: link.status.map(|_| link.round_trip_ms),
-            loss: link.status.map(|_| link.loss),
-            left_bytes: link.left_bytes,
-            cap_bytes: path.and_then(PathStatusReport::nearest_cap).map(|(_, cap)| cap),
-            backup: path.is_some_and(|path| path.priority == roadweave_proto::Priority::Backup),
-        }
+        json!({
+            "name": name,
+            "shown": shown(name),
+            "status": link.status.map(PathStatus::name),
+            "paused": link.is_paused,
+            "portal": link.has_portal,
+            "technology": technology.map(Technology::name),
+            "signal_dbm": seen.levels.get(name).copied().or_else(|| rsrp(modem?)),
+            "operator": modem.and_then(|facts| facts.operator.as_deref()).map(shown),
+            "sent_bps": link.rates[0] as u64,
+            "received_bps": link.rates[1] as u64,
+            "round_trip_ms": link.status.map(|_| link.round_trip_ms),
+            "loss": link.status.map(|_| link.loss),
+            "left_bytes": link.left_bytes,
+            "cap_bytes": path.and_then(PathStatusReport::nearest_cap).map(|(_, cap)| cap),
+            "backup": path.is_some_and(|path| path.priority == Priority::Backup),
+        })
     };
     seen.history.links.iter().take(LIST_MAX).map(of).collect()
 }
