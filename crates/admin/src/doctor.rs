@@ -33,21 +33,11 @@ pub struct DoctorArgs {
     json: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Verdict {
-    Ok,
-    Warn,
-    Fail,
-}
-
-impl Verdict {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Warn => "warn",
-            Self::Fail => "fail",
-        }
+roadweave_proto::named! {
+    Verdict {
+        Ok = "ok",
+        Warn = "warn",
+        Fail = "fail",
     }
 }
 

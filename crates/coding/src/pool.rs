@@ -243,12 +243,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::test_support::at;
 
     const AGE_MAX: Duration = Duration::from_millis(700);
-
-    fn at(millis: u64) -> Instant {
-        Instant::from_millis(millis)
-    }
 
     fn bytes(length: usize) -> Bytes {
         Bytes::from(vec![7; length])

@@ -5,6 +5,10 @@ use roadweave_proto::{Instant, PacketId};
 
 use crate::{CodedRange, Encoder, EncoderConfig};
 
+pub(crate) fn at(millis: u64) -> Instant {
+    Instant::from_millis(millis)
+}
+
 /// A small generator (PCG's linear step, high bits out), for bytes without a pattern.
 pub(crate) struct Noise(u64);
 

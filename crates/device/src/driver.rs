@@ -17,7 +17,6 @@ mod courtesy;
 mod debounce;
 mod edge;
 mod event_loop;
-mod far_end;
 mod granted;
 mod proxy;
 mod repeat_limiter;

@@ -109,8 +109,8 @@ pub struct Monitor {
     notices: OwnedFd,
     netlink: Netlink,
     selector: UplinkSelector,
-    /// This interface is not an uplink under any name.
-    left_out: Option<u32>,
+    /// The interface with this index is no uplink, under any name.
+    pub(crate) left_out: Option<u32>,
     known: BTreeMap<String, Uplink>,
     ids: BTreeMap<String, UplinkId>,
     others: Vec<Interface>,
@@ -185,11 +185,6 @@ impl Monitor {
 
     pub(crate) fn give_back(&mut self) {
         self.conflicts.take_all().into_iter().for_each(|back| self.restore(back));
-    }
-
-    /// Excludes the interface with this index from the uplinks, under any name.
-    pub fn leave_out(&mut self, index: u32) {
-        self.left_out = Some(index);
     }
 
     /// The name of an interface by its index, as of the last look; `None` for the excluded one.
@@ -513,19 +508,7 @@ const SEEN_MAX: usize = 16;
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn link(index: u32) -> NetworkInterface {
-        NetworkInterface {
-            index,
-            name: "eth1".to_owned(),
-            up: true,
-            carrier: true,
-            loopback: false,
-            point_to_point: false,
-            mtu: 1500,
-            group: 0,
-        }
-    }
+    use crate::netlink::test_link as link;
 
     #[test]
     fn without_a_default_route_a_modem_is_the_first_of_its_network_and_a_tunnel_no_way_out() {
@@ -533,7 +516,7 @@ mod tests {
         for (address, point_to_point, gateway) in
             [("192.168.8.100/24", false, guessed), ("10.77.0.2/32", true, Gateway::PointToPoint)]
         {
-            let link = NetworkInterface { point_to_point, ..link(2) };
+            let link = NetworkInterface { point_to_point, ..link(2, "eth1") };
             let uplink = describe(UplinkId(0), link, &[(2, address.parse().unwrap())], &[]);
             assert_eq!((uplink.gateway_v4, uplink.gateway_v6), (Some(gateway), None), "{address}");
         }
@@ -559,13 +542,13 @@ mod tests {
             route(2, 200, "192.168.8.254", 4),
             route(2, 100, "192.168.8.253", 4),
         ];
-        let uplink = describe(UplinkId(0), link(2), &addresses, &routes);
+        let uplink = describe(UplinkId(0), link(2, "eth1"), &addresses, &routes);
         assert_eq!(uplink.gateway_v4, Some(Gateway::Known("192.168.8.253".parse().unwrap())));
     }
 
     #[test]
     fn an_interface_with_a_leased_address_is_no_network_behind_the_box() {
-        let links = [link(2), NetworkInterface { name: "eth2".to_owned(), ..link(3) }];
+        let links = [link(2, "eth1"), link(3, "eth2")];
         let lease = |index, address: &str, is_permanent| Lease {
             index,
             address: address.parse().unwrap(),
@@ -581,7 +564,7 @@ mod tests {
 
     #[test]
     fn an_interface_that_was_replugged_vanished_and_appeared() {
-        let uplink = |index| describe(UplinkId(0), link(index), &[], &[]);
+        let uplink = |index| describe(UplinkId(0), link(index, "eth1"), &[], &[]);
         let table = |index| BTreeMap::from([("eth1".to_owned(), uplink(index))]);
         let none = BTreeSet::new();
         assert_eq!(compare(&table(2), &table(2), &none), []);

@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST,
-    NetlinkHeader, NetlinkMessage, NetlinkPayload, NetlinkSerializable,
+    NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NetlinkMessage,
 };
 use netlink_packet_route::address::{AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
@@ -19,18 +18,17 @@ use netlink_packet_route::route::{RouteAttribute, RouteMessage, RouteType};
 use netlink_packet_route::rule::RuleMessage;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use rustix::io::Errno;
-use rustix::net::sockopt::Timeout;
-use rustix::net::{
-    AddressFamily as SocketFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType,
-};
+use rustix::net::{AddressFamily as SocketFamily, Protocol, RecvFlags, SocketFlags, SocketType};
 
 use crate::DeviceError;
 use crate::socket::set_option;
 
 mod messages;
+mod requests;
 
 use self::messages::{build_address, build_route, build_rule, parse_rule};
 pub(crate) use self::messages::{parse_address, parse_lease, parse_link, parse_routes};
+pub(crate) use self::requests::Requests;
 
 pub(crate) const DEFAULT_V4: IpNet = IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 0));
 pub(crate) const DEFAULT_V6: IpNet = IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 0));
@@ -38,11 +36,9 @@ pub(crate) const DEFAULT_V6: IpNet = IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::UNS
 /// A connection to the kernel's tables of links, addresses, routes and rules.
 #[derive(Debug)]
 pub struct Netlink {
-    socket: OwnedFd,
+    requests: Requests,
     /// Whether the kernel checks dump requests strictly, and so filters routes by kind.
     filters: bool,
-    sequence: u32,
-    buffer: Vec<u8>,
 }
 
 /// One interface.
@@ -115,12 +111,11 @@ pub struct Rule {
 impl Netlink {
     /// Opens a socket in the network namespace of the calling thread.
     pub fn open() -> Result<Self, DeviceError> {
-        let socket = open_socket(0)
-            .and_then(with_timeout)
+        let requests = Requests::open(None)
             .map_err(|error| DeviceError::system("open a netlink socket", error))?;
-        let filters =
-            set_option(&socket, libc::SOL_NETLINK, NETLINK_GET_STRICT_CHK, &1_i32).is_ok();
-        Ok(Self { socket, filters, sequence: 0, buffer: vec![0; RECEIVE_BUFFER] })
+        let socket = &requests.socket;
+        let filters = set_option(socket, libc::SOL_NETLINK, NETLINK_GET_STRICT_CHK, &1_i32).is_ok();
+        Ok(Self { requests, filters })
     }
 
     /// All interfaces, by index.
@@ -365,19 +360,7 @@ impl Netlink {
     }
 
     fn request(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
-        let sequence = self.send(message, flags | NLM_F_ACK)?;
-        loop {
-            let (length, _) =
-                rustix::net::recv(&self.socket, &mut self.buffer[..], RecvFlags::empty())?;
-            for message in Messages(&self.buffer[..length]) {
-                match message.payload {
-                    _ if message.header.sequence_number != sequence => {}
-                    NetlinkPayload::Error(error) if error.code.is_none() => return Ok(()),
-                    NetlinkPayload::Error(error) => return Err(error.to_io()),
-                    _ => {}
-                }
-            }
-        }
+        self.requests.ask(message, flags | NLM_F_ACK, |_| true, drop).map(drop)
     }
 
     fn dump(&mut self, message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
@@ -390,55 +373,15 @@ impl Netlink {
         message: RouteNetlinkMessage,
         wanted: impl Fn(&[u8]) -> bool,
     ) -> io::Result<Vec<RouteNetlinkMessage>> {
-        let sequence = self.send(message, NLM_F_DUMP)?;
         let mut found = Vec::new();
-        loop {
-            let (length, _) =
-                rustix::net::recv(&self.socket, &mut self.buffer[..], RecvFlags::empty())?;
-            let mut datagram = &self.buffer[..length];
-            while let Some(bytes) = take_message(&mut datagram) {
-                if !wanted(bytes) {
-                    continue;
-                }
-                let Ok(message) = NetlinkMessage::deserialize(bytes) else { continue };
-                match message.payload {
-                    _ if message.header.sequence_number != sequence => {}
-                    NetlinkPayload::InnerMessage(inner) => found.push(inner),
-                    NetlinkPayload::Done(_) => return Ok(found),
-                    NetlinkPayload::Error(error) => return Err(error.to_io()),
-                    _ => {}
-                }
-            }
-        }
+        self.requests.ask(message, NLM_F_DUMP, wanted, |message| found.push(message))?;
+        Ok(found)
     }
-
-    fn send(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<u32> {
-        self.sequence = self.sequence.wrapping_add(1);
-        send(&self.socket, self.sequence, message, flags)?;
-        Ok(self.sequence)
-    }
-}
-
-pub(crate) fn send(
-    socket: &OwnedFd,
-    sequence: u32,
-    message: impl NetlinkSerializable,
-    flags: u16,
-) -> io::Result<()> {
-    let mut header = NetlinkHeader::default();
-    header.flags = NLM_F_REQUEST | flags;
-    header.sequence_number = sequence;
-    let mut message = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(message));
-    message.finalize();
-    let mut bytes = vec![0; message.buffer_len()];
-    message.serialize(&mut bytes);
-    rustix::net::send(socket, &bytes, SendFlags::empty())?;
-    Ok(())
 }
 
 impl AsFd for Netlink {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.requests.socket.as_fd()
     }
 }
 
@@ -468,12 +411,6 @@ pub(crate) fn drain(socket: &OwnedFd, mut each: impl FnMut(Option<&[u8]>)) {
             Err(_) => return,
         }
     }
-}
-
-/// Sets a receive timeout, so that a lost answer does not block for ever.
-pub(crate) fn with_timeout(socket: OwnedFd) -> Result<OwnedFd, Errno> {
-    rustix::net::sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(TIMEOUT))?;
-    Ok(socket)
 }
 
 /// The messages of one datagram. Those that do not parse are skipped: names may be non-UTF-8.
@@ -513,8 +450,19 @@ fn ignore(result: io::Result<()>, kind: io::ErrorKind) -> io::Result<()> {
 
 const NETLINK_GET_STRICT_CHK: libc::c_int = 12;
 const NEW_ROUTE: u16 = 24;
-const TIMEOUT: Duration = Duration::from_secs(5);
 const LOCAL_ROUTE_TRIES: usize = 500;
 const LOCAL_ROUTE_PAUSE: Duration = Duration::from_millis(2);
-/// The kernel's dumps come in datagrams of at most 32 KiB.
-const RECEIVE_BUFFER: usize = 64 * 1024;
+
+#[cfg(test)]
+pub(crate) fn test_link(index: u32, name: &str) -> NetworkInterface {
+    NetworkInterface {
+        index,
+        name: name.to_owned(),
+        up: true,
+        carrier: true,
+        loopback: false,
+        point_to_point: false,
+        mtu: 1500,
+        group: 0,
+    }
+}

@@ -80,7 +80,7 @@ fn ask(url: &ProbeUrl, network: &Network, server: SocketAddr) -> io::Result<Vec<
     socket.write_all(question.as_bytes())?;
     let mut answer = Vec::new();
     let mut buffer = [0; 1024];
-    while answer.len() < ANSWER_MAX && !has_headers(&answer) {
+    while answer.len() < ANSWER_MAX && !answer.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
         socket.set_read_timeout(Some(left(deadline)?))?;
         match socket.read(&mut buffer)? {
             0 => break,
@@ -88,10 +88,6 @@ fn ask(url: &ProbeUrl, network: &Network, server: SocketAddr) -> io::Result<Vec<
         }
     }
     Ok(answer)
-}
-
-fn has_headers(answer: &[u8]) -> bool {
-    answer.windows(4).any(|bytes| bytes == b"\r\n\r\n")
 }
 
 fn judge(url: &ProbeUrl, answer: &[u8]) -> Finding {

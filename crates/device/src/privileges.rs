@@ -170,11 +170,12 @@ mod tests {
         let low = Needs { low_ports: true, ..Needs::default() };
         assert_eq!(low.capabilities(), NETWORK | CapabilitySet::NET_BIND_SERVICE);
         let me = geteuid().as_raw();
-        let own = std::env::temp_dir().join(format!("roadweave-own-{}", std::process::id()));
-        fs::write(&own, "").unwrap();
-        assert!(!is_foreign(&own, me) && is_foreign(&own, me + 1));
-        assert!(!is_foreign(&own.join("not/there"), me), "that of the file before it counts");
-        fs::remove_file(own).unwrap();
+        let own = tempfile::NamedTempFile::new().unwrap();
+        assert!(!is_foreign(own.path(), me) && is_foreign(own.path(), me + 1));
+        assert!(
+            !is_foreign(&own.path().join("not/there"), me),
+            "that of the file before it counts"
+        );
     }
 
     #[test]

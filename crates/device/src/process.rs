@@ -238,17 +238,19 @@ const TABLES_BASE: u32 = 0x5200_0000;
 
 #[cfg(test)]
 mod tests {
+    use tempfile::TempDir;
+
     use super::*;
 
-    fn instance(test: &str) -> Instance {
-        let directory =
-            std::env::temp_dir().join(format!("roadweave-{}-{test}", std::process::id()));
-        Instance::in_directory("client", directory).unwrap()
+    fn instance() -> (TempDir, Instance) {
+        let folder = tempfile::tempdir().unwrap();
+        let instance = Instance::in_directory("client", folder.path().join("run")).unwrap();
+        (folder, instance)
     }
 
     #[test]
     fn a_second_process_is_told_who_runs_already() {
-        let instance = instance("lock");
+        let (_folder, instance) = instance();
         let lock = instance.lock().unwrap();
         // The lock belongs to the open file, so a second open conflicts within this process.
         let error = instance.lock().unwrap_err().to_string();
@@ -259,12 +261,11 @@ mod tests {
         );
         drop(lock);
         drop(instance.lock().unwrap());
-        fs::remove_dir_all(&instance.directory).unwrap();
     }
 
     #[test]
     fn the_folder_and_the_files_are_for_their_owner_alone() {
-        let instance = instance("modes");
+        let (_folder, instance) = instance();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         fs::create_dir(&instance.directory).unwrap();
         fs::set_permissions(&instance.directory, Permissions::from_mode(0o755)).unwrap();
@@ -273,12 +274,11 @@ mod tests {
         drop(instance.lock().unwrap());
         assert_eq!(mode(&instance.directory), 0o700);
         assert_eq!(mode(&instance.file("lock")), 0o600);
-        fs::remove_dir_all(&instance.directory).unwrap();
     }
 
     #[test]
     fn a_link_in_the_place_of_the_folder_or_the_lock_is_refused() {
-        let instance = instance("link");
+        let (_folder, instance) = instance();
         let elsewhere = instance.directory.with_extension("elsewhere");
         fs::create_dir(&elsewhere).unwrap();
         std::os::unix::fs::symlink(&elsewhere, &instance.directory).unwrap();
@@ -292,20 +292,17 @@ mod tests {
         std::os::unix::fs::symlink(&victim, instance.file("lock")).unwrap();
         assert!(instance.lock().is_err());
         assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
-        fs::remove_dir_all(&instance.directory).unwrap();
-        fs::remove_dir_all(&elsewhere).unwrap();
     }
 
     #[test]
     fn a_folder_of_another_user_is_refused() {
-        let instance = instance("foreign");
+        let (_folder, instance) = instance();
         fs::create_dir(&instance.directory).unwrap();
         // Only root can change the owner.
         if std::os::unix::fs::chown(&instance.directory, Some(65_534), None).is_ok() {
             let error = instance.lock().unwrap_err().to_string();
             assert!(error.contains("belongs to another user (uid 65534)"), "{error}");
         }
-        fs::remove_dir_all(&instance.directory).unwrap();
     }
 
     #[test]
@@ -319,7 +316,7 @@ mod tests {
 
     #[test]
     fn an_instance_whose_numbers_are_taken_is_told_by_whom() {
-        let here = instance("tables");
+        let (_folder, here) = instance();
         here.check_tables().unwrap();
         let tables = |name: &str| Instance::new(name).unwrap().routing_tables();
         let mut seen = std::collections::HashMap::new();
@@ -337,12 +334,11 @@ mod tests {
         // The kernel may still hold the connections of the first.
         drop(lock);
         second.check_tables().unwrap_err();
-        fs::remove_dir_all(&here.directory).unwrap();
     }
 
     #[test]
     fn with_few_bits_another_name_may_have_the_same_mark() {
-        let here = instance("few-bits");
+        let (_folder, here) = instance();
         let few = Marks::within(0x00ff_0000).unwrap();
         let of = |name: &str| Instance::in_directory(name, &here.directory).unwrap();
         let first = of("rwa");
@@ -357,7 +353,6 @@ mod tests {
             error.contains("rwa has the same mark") && error.contains("packet_marks"),
             "{error}"
         );
-        fs::remove_dir_all(&here.directory).unwrap();
     }
 
     #[test]

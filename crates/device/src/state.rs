@@ -357,21 +357,6 @@ mod tests {
 
     use super::*;
 
-    struct Directory(PathBuf);
-
-    impl Directory {
-        fn new(test: &str) -> Self {
-            let name = format!("roadweave-state-{}-{test}", std::process::id());
-            Self(std::env::temp_dir().join(name))
-        }
-    }
-
-    impl Drop for Directory {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-
     fn learned(value: u32) -> Learned {
         let lanes = BTreeMap::from([("small".to_owned(), format!("{{\"a\":[0.25,{value}]}}"))]);
         Learned::from([("key=".to_owned(), lanes)])
@@ -388,8 +373,8 @@ mod tests {
 
     #[test]
     fn what_was_written_is_read_again_after_a_restart() {
-        let directory = Directory::new("again");
-        let folder = directory.0.join("sub");
+        let directory = tempfile::tempdir().unwrap();
+        let folder = directory.path().join("sub");
         let mut file = StateFile::new(&folder, "rw0");
         assert_eq!(file.read(), Learned::new());
         for value in [1, 2] {
@@ -403,18 +388,18 @@ mod tests {
 
     #[test]
     fn what_uplinks_have_carried_is_kept_beside_it() {
-        let directory = Directory::new("usage");
+        let directory = tempfile::tempdir().unwrap();
         let carried = || [("wwan0".to_owned(), 1 << 40)].into();
         let usage = Usage::of_month(Some((2026, 11)), carried()).unwrap();
-        StateFile::new(&directory.0, "rw0").write_last(&usage);
-        StateFile::new(&directory.0, "rw0").write_last(&learned(1));
-        assert_eq!(read::<Usage>(&directory.0), usage);
-        let path = directory.0.join("rw0.usage.json");
+        StateFile::new(directory.path(), "rw0").write_last(&usage);
+        StateFile::new(directory.path(), "rw0").write_last(&learned(1));
+        assert_eq!(read::<Usage>(directory.path()), usage);
+        let path = directory.path().join("rw0.usage.json");
         let text = fs::read_to_string(&path).unwrap();
         assert_eq!(text, r#"{"version":2,"uplinks":{"wwan0":{"2026-11-01":1099511627776}}}"#);
         let read = |text: &str| {
             fs::write(&path, text).unwrap();
-            read::<Usage>(&directory.0)
+            read::<Usage>(directory.path())
         };
         for broken in [
             "",
@@ -435,15 +420,14 @@ mod tests {
 
     #[test]
     fn a_broken_file_is_as_none_and_is_replaced() {
-        let directory = Directory::new("broken");
-        fs::create_dir_all(&directory.0).unwrap();
-        let path = directory.0.join("rw0.learned.json");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("rw0.learned.json");
         for broken in ["", "{\"version\":1", "{\"version\":9,\"peers\":{}}", "[1]", "\u{0}\u{1}"] {
             fs::write(&path, broken).unwrap();
-            let mut file = StateFile::new(&directory.0, "rw0");
+            let mut file = StateFile::new(directory.path(), "rw0");
             assert_eq!(file.read(), Learned::new(), "{broken:?}");
             write(&mut file, &learned(3));
-            assert_eq!(read::<Learned>(&directory.0), learned(3));
+            assert_eq!(read::<Learned>(directory.path()), learned(3));
         }
     }
 
@@ -466,33 +450,32 @@ mod tests {
 
     #[test]
     fn the_end_of_the_process_does_not_wait_for_a_disk_that_hangs() {
-        let directory = Directory::new("hangs");
+        let directory = tempfile::tempdir().unwrap();
         // Once with nothing written yet, and once with a write under way.
-        let mut file = StateFile::<Hanging>::new(&directory.0, "rw0");
+        let mut file = StateFile::<Hanging>::new(directory.path(), "rw0");
         file.write_last(&Hanging(1));
         file.write_last(&Hanging(2));
-        assert!(!directory.0.join("rw0.hanging.json").exists());
+        assert!(!directory.path().join("rw0.hanging.json").exists());
     }
 
     #[test]
     fn a_folder_that_others_may_write_in_is_not_used() {
-        let directory = Directory::new("shared");
-        fs::create_dir(&directory.0).unwrap();
-        let mode = |mode| fs::set_permissions(&directory.0, fs::Permissions::from_mode(mode));
+        let directory = tempfile::tempdir().unwrap();
+        let mode = |mode| fs::set_permissions(directory.path(), fs::Permissions::from_mode(mode));
         mode(0o777).unwrap();
-        let mut file = StateFile::new(&directory.0, "rw0");
+        let mut file = StateFile::new(directory.path(), "rw0");
         file.write_last(&learned(1));
-        assert_eq!(fs::read_dir(&directory.0).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
         mode(0o755).unwrap();
         file.write_last(&learned(1));
-        let path = directory.0.join("rw0.learned.json");
+        let path = directory.path().join("rw0.learned.json");
         // Neither are files read from there, nor through a symbolic link.
-        let again = || read::<Learned>(&directory.0);
+        let again = || read::<Learned>(directory.path());
         assert_eq!(again(), learned(1));
         mode(0o777).unwrap();
         assert_eq!(again(), Learned::new());
         mode(0o755).unwrap();
-        let elsewhere = directory.0.join("elsewhere");
+        let elsewhere = directory.path().join("elsewhere");
         fs::rename(&path, &elsewhere).unwrap();
         std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
         assert_eq!(again(), Learned::new());
@@ -502,17 +485,18 @@ mod tests {
 
     #[test]
     fn what_has_not_changed_is_not_written_and_a_failure_is_tried_again() {
-        let directory = Directory::new("same");
-        let mut file = StateFile::new(&directory.0, "rw0");
+        let directory = tempfile::tempdir().unwrap();
+        let folder = directory.path().join("kept");
+        let mut file = StateFile::new(&folder, "rw0");
         // A file stands where the directory should be.
-        fs::write(&directory.0, "in the way").unwrap();
+        fs::write(&folder, "in the way").unwrap();
         write(&mut file, &learned(1));
-        fs::remove_file(&directory.0).unwrap();
+        fs::remove_file(&folder).unwrap();
         write(&mut file, &learned(1));
-        fs::remove_file(directory.0.join("rw0.learned.json")).unwrap();
+        fs::remove_file(folder.join("rw0.learned.json")).unwrap();
         write(&mut file, &learned(1));
-        assert!(!directory.0.join("rw0.learned.json").exists(), "it was written once");
+        assert!(!folder.join("rw0.learned.json").exists(), "it was written once");
         write(&mut file, &Learned::new());
-        assert_eq!(read::<Learned>(&directory.0), Learned::new());
+        assert_eq!(read::<Learned>(&folder), Learned::new());
     }
 }

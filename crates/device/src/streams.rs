@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 pub(crate) use entrance::LOOPBACK;
 pub use entrance::{Entrance, EntranceEnd, EntranceSettings, EventStreams, Listening, PlayerTold};
 pub(crate) use exit::check_rights;
-pub use exit::{ClientStreams, Exit, ExitEnd, ExitRules, ExitSettings, Sources};
+pub use exit::{Exit, ExitEnd, ExitRules, ExitSettings, Sources};
 
 /// Bytes that all connections together move in a turn.
 const TURN: usize = 512 << 10;

@@ -251,7 +251,7 @@ impl UplinkSocket {
         loop {
             match self.state.try_send((&self.socket).into(), &transmit) {
                 // An ICMP error of an earlier packet, which the kernel has cleared without sending.
-                Err(error) if is_earlier_error(&error) => {
+                Err(error) if Errno::from_io_error(&error) == Some(Errno::CONNREFUSED) => {
                     return self.state.try_send((&self.socket).into(), &transmit);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -290,7 +290,7 @@ impl UplinkSocket {
                 for payload in contents.chunks(message.stride.max(1)) {
                     count += 1;
                     sink(Incoming {
-                        remote: from_socket(remote),
+                        remote: SocketAddr::new(remote.ip().to_canonical(), remote.port()),
                         local: message.local.map(|ip| ip.to_canonical()),
                         interface: message.interface,
                         ecn: Ecn::from_bits(message.ecn),
@@ -391,16 +391,8 @@ fn set_buffers(socket: &Socket, size: usize) {
     }
 }
 
-fn from_socket(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(address.ip().to_canonical(), address.port())
-}
-
 fn is_gso_refusal(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::IO | Errno::INVAL | Errno::OPNOTSUPP))
-}
-
-fn is_earlier_error(error: &io::Error) -> bool {
-    Errno::from_io_error(error) == Some(Errno::CONNREFUSED)
 }
 
 /// The requested buffer: 100 ms at 300 Mbit/s.

@@ -29,9 +29,4 @@ pub enum Refusal {
 impl Refusal {
     /// All reasons.
     pub const ALL: [Self; 4] = [Self::Unknown, Self::Expired, Self::Revoked, Self::Forbidden];
-
-    /// Whether the refusal also ends existing sessions; `Forbidden` only keeps new ones out.
-    pub fn ends_sessions(self) -> bool {
-        self != Self::Forbidden
-    }
 }

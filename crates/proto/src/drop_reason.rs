@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::named::named;
-
-named! {
+crate::named! {
     /// Why a packet was discarded.
     #[derive(Hash)]
     #[non_exhaustive]

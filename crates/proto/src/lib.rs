@@ -7,6 +7,7 @@
 pub mod media;
 pub mod wire;
 
+mod deadlines;
 mod delays;
 mod drop_reason;
 mod ids;
@@ -26,9 +27,11 @@ mod server_name;
 mod technology;
 mod text;
 mod time;
+mod token_bucket;
 mod uplink_selector;
 mod urgency;
 
+pub use deadlines::Deadlines;
 pub use delays::Delays;
 pub use drop_reason::{DropCounters, DropReason};
 pub use ids::{LaneId, PacketId, PathId, UplinkId};
@@ -47,5 +50,6 @@ pub use server_name::{InvalidServerName, ServerHost, ServerName};
 pub use technology::Technology;
 pub use text::{PEER_TEXT_MAX, peer_text};
 pub use time::{Instant, Rate, earliest};
+pub use token_bucket::TokenBucket;
 pub use uplink_selector::{NoUplink, UplinkSelector, glob};
 pub use urgency::Urgency;

@@ -1,6 +1,8 @@
 //! Enumerations with one name for each value.
 
-/// Makes such an enumeration. The names are used in JSON, files and statistics.
+/// Makes such an enumeration, in a crate with `serde`. The names are used in JSON, files and
+/// statistics.
+#[macro_export]
 macro_rules! named {
     ($(#[$meta:meta])* $type:ident {
         $($(#[$about:meta])+ $variant:ident = $name:literal,)+
@@ -23,5 +25,3 @@ macro_rules! named {
         }
     };
 }
-
-pub(crate) use named;

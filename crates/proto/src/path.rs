@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::named::named;
 use crate::{Instant, PathId, Policy, Rate, UplinkId};
 
-named! {
+crate::named! {
     /// Whether a path may carry packets.
     #[derive(Default)]
     PathStatus {

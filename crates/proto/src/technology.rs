@@ -2,9 +2,7 @@
 
 use std::fmt;
 
-use crate::named::named;
-
-named! {
+crate::named! {
     /// The technology of an uplink; it suggests how soon a first answer comes (XLINK section 5.3).
     Technology {
         /// A cable.

@@ -62,7 +62,7 @@ pub use stamp::{STAMP_HEADER, Stamp, split_stamp};
 pub use stream::{
     ACKNOWLEDGED_RANGES_MAX, Acknowledged, Data, Destination, EARLY_CREDIT, Open, ResetCode,
     SESSION_CREDIT, STREAM_CREDIT, STREAM_TAG, StreamFrame, StreamFrameError, StreamFrames,
-    StreamId, StreamPriority, StreamsEpoch, StreamsOffer, VARINT_MAX,
+    StreamId, StreamPriority, StreamsEpoch, StreamsOffer, VARINT_MAX, put_varint,
 };
 pub use symbol::{FragmentPosition, MAX_SYMBOL_BODY, SYMBOL_HEADER, Symbol, SymbolError};
 

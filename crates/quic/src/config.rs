@@ -4,40 +4,35 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use crate::shard::Shard;
 
-/// A congestion control algorithm, by name.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum CongestionControl {
-    /// BBR version 3 for the links of vehicles: paces at the bandwidth it measures, keeps the queue
-    /// short, and takes neither random loss nor jitter for congestion.
-    #[default]
-    Bbr,
-    /// CUBIC (RFC 9438): halts at loss, fills the bottleneck's queue.
-    Cubic,
+roadweave_proto::named! {
+    /// A congestion control algorithm, by name.
+    #[derive(Default)]
+    CongestionControl {
+        /// BBR version 3 for the links of vehicles: paces at the bandwidth it measures, keeps the
+        /// queue short, and takes neither random loss nor jitter for congestion.
+        #[default]
+        Bbr = "bbr",
+        /// CUBIC (RFC 9438): halts at loss, fills the bottleneck's queue.
+        Cubic = "cubic",
+    }
 }
 
 impl FromStr for CongestionControl {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "bbr" => Ok(Self::Bbr),
-            "cubic" => Ok(Self::Cubic),
-            _ => Err(format!("unknown congestion control `{name}`, known are `bbr` and `cubic`")),
-        }
+        let known = Self::ALL.into_iter().find(|known| known.name() == name);
+        known.ok_or_else(|| {
+            format!("unknown congestion control `{name}`, known are `bbr` and `cubic`")
+        })
     }
 }
 
 impl fmt::Display for CongestionControl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Bbr => "bbr",
-            Self::Cubic => "cubic",
-        })
+        f.write_str(self.name())
     }
 }
 

@@ -16,15 +16,15 @@ mod half_open;
 mod incoming;
 mod response_limiter;
 mod setup;
-mod upkeep;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::BytesMut;
 use noq_proto::{ConnectionHandle, DatagramEvent, FourTuple};
-use roadweave_proto::{Instant, UplinkId};
+use roadweave_proto::{Deadlines, Instant, UplinkId};
 
 use self::dialer::Dialer;
 use self::door::Door;
@@ -32,7 +32,6 @@ use self::half_open::HalfOpen;
 use self::response_limiter::ResponseLimiter;
 use crate::config::TransportConfig;
 use crate::connection::{Connection, NewConnection};
-use crate::deadlines::Deadlines;
 use crate::epoch::Epoch;
 use crate::event::{ConnectError, ConnectionId, EndpointEvent};
 use crate::idle_probes::IdleProbes;
@@ -68,9 +67,9 @@ pub struct Endpoint {
     /// Connections that may have changed since they were last looked after.
     touched: BTreeSet<ConnectionId>,
     unsent: BTreeSet<ConnectionId>,
-    deadlines: Deadlines,
+    deadlines: Deadlines<ConnectionId>,
     /// Connections that are over, with the times at which the library must forget them.
-    closing: Deadlines,
+    closing: Deadlines<ConnectionId>,
 
     events: VecDeque<EndpointEvent>,
     outbox: Outbox,
@@ -181,7 +180,7 @@ impl Endpoint {
         self.clock.set(now);
         self.tidy();
         self.note_deadlines(now);
-        let mut due = self.deadlines.due(now);
+        let mut due = due(&self.deadlines, now);
         for id in &due {
             if let Some(connection) = self.connections.get_mut(id) {
                 connection.handle_timeout(now);
@@ -197,8 +196,12 @@ impl Endpoint {
         let touched = self.touched.iter().copied().filter(|id| !self.drained.contains(id));
         let touched = touched.filter_map(|id| self.connections.get(&id)?.poll_timeout());
         // A deadline noted before a connection's turn may have been met in it.
-        let noted = self.deadlines.earliest_but(|id| self.touched.contains(&id));
-        [noted, self.closing.earliest()].into_iter().flatten().chain(touched).min()
+        let noted = self.deadlines.iter().find(|(_, id)| !self.touched.contains(id));
+        [noted.map(|(at, _)| at), self.closing.earliest()]
+            .into_iter()
+            .flatten()
+            .chain(touched)
+            .min()
     }
 
     /// The next event that belongs to no connection.
@@ -309,6 +312,85 @@ impl std::fmt::Debug for Endpoint {
             .finish_non_exhaustive()
     }
 }
+
+impl Endpoint {
+    /// Exchanges events with the library's endpoint, and settles the handshake if it has ended.
+    fn look_after(&mut self, now: Instant, id: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if let Some(&handle) = self.handles.get(&id) {
+            while let Some(event) = connection.poll_endpoint_event() {
+                let drained = event.is_drained();
+                if let Some(reply) = self.quic.handle_event(handle, event) {
+                    connection.handle_endpoint_reply(now, reply);
+                }
+                if drained {
+                    self.handles.remove(&id);
+                    self.ids.remove(&handle);
+                    self.closing.set(id, None);
+                    self.drained.insert(id);
+                    break;
+                }
+            }
+            connection.flush(now);
+        }
+        self.touched.insert(id);
+        self.unsent.insert(id);
+        self.settle_handshake(id);
+    }
+
+    /// Lets the library forget a connection; it stays here until the user has fetched everything.
+    fn release(&mut self, id: ConnectionId) {
+        if let Some(handle) = self.handles.remove(&id) {
+            self.ids.remove(&handle);
+            self.quic.handle_event(handle, noq_proto::EndpointEvent::drained());
+        }
+        self.deadlines.set(id, None);
+        self.closing.set(id, None);
+        self.drained.insert(id);
+    }
+
+    fn end_closing(&mut self, now: Instant) -> Vec<ConnectionId> {
+        let mut over = due(&self.closing, now);
+        let excess = self.closing.iter().len().saturating_sub(CLOSING_MAX);
+        over.extend(self.closing.iter().take(excess).skip(over.len()).map(|(_, id)| id));
+        over.iter().for_each(|id| self.release(*id));
+        over
+    }
+
+    fn tidy(&mut self) {
+        let (connections, unsent) = (&mut self.connections, &mut self.unsent);
+        let half_open = &mut self.half_open;
+        self.drained.retain(|id| {
+            let spent = connections.get(id).is_none_or(|it| it.is_spent());
+            if spent {
+                connections.remove(id);
+                unsent.remove(id);
+                half_open.end(*id);
+            }
+            !spent
+        });
+    }
+
+    fn note_deadlines(&mut self, now: Instant) {
+        while let Some(id) = self.touched.pop_first() {
+            let alive = !self.drained.contains(&id);
+            let connection = self.connections.get(&id).map(Box::as_ref).filter(|_| alive);
+            self.deadlines.set(id, connection.and_then(Connection::poll_timeout));
+            if connection.is_some_and(Connection::is_closed) && !self.closing.contains(id) {
+                self.closing.set(id, Some(now + LINGER));
+            }
+        }
+    }
+}
+
+fn due(deadlines: &Deadlines<ConnectionId>, now: Instant) -> Vec<ConnectionId> {
+    deadlines.iter().take_while(|(at, _)| *at <= now).map(|(_, id)| id).collect()
+}
+
+/// Longest memory of a connection that is over. The library wants three probe timeouts (RFC 9000
+/// section 10.2), which grow with round trips and delays that the peer chooses.
+const LINGER: Duration = Duration::from_secs(3);
+const CLOSING_MAX: usize = 256;
 
 #[cfg(test)]
 mod tests {

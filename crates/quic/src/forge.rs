@@ -12,6 +12,7 @@ use noq_proto::rustls::Side;
 use noq_proto::rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
 use noq_proto::rustls::quic::{Keys, Version};
 use ring::aead;
+use roadweave_proto::wire::put_varint;
 
 /// Someone who has seen a client's first packet.
 #[derive(Clone, Debug)]
@@ -136,15 +137,6 @@ fn read_ids(mut packet: &[u8]) -> Option<(u8, [Vec<u8>; 2])> {
         (length <= ID_MAX).then_some(id)
     };
     Some((first, [id()?, id()?]))
-}
-
-fn put_varint(out: &mut Vec<u8>, value: u64) {
-    match value {
-        0..64 => out.push(value as u8),
-        64..16_384 => out.put_u16(value as u16 | 0x4000),
-        16_384..1_073_741_824 => out.put_u32(value as u32 | 0x8000_0000),
-        _ => out.put_u64(value | 0xc000_0000_0000_0000),
-    }
 }
 
 const LONG: u8 = 0x80;

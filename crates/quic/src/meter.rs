@@ -155,7 +155,7 @@ impl Meter {
         self.delivery.update(now, self.rtt.smoothed());
         self.detect_losses(now);
         self.settled_signals = self.signals.len();
-        let window_limited = self.utilization.take_window_limited();
+        let window_limited = std::mem::take(&mut self.utilization.window_limited);
         Progress { app_limited: self.is_app_limited(now), window_limited }
     }
 

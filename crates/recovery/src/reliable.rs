@@ -37,9 +37,7 @@ impl Reliable {
             stats: RecoveryStats::default(),
         }
     }
-}
 
-impl Reliable {
     pub(crate) fn flight(&self) -> &Flight<Instant> {
         &self.flight
     }

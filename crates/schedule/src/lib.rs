@@ -174,6 +174,10 @@ mod testing {
 
     impl<S: Scheduler + ?Sized> Among for S {}
 
+    pub(crate) fn at(ms: u64) -> Instant {
+        Instant::from_millis(ms)
+    }
+
     pub(crate) fn to(position: usize) -> Decision {
         Decision::Send(PathSet::one(position))
     }

@@ -63,7 +63,7 @@ impl Streams {
             StreamFrame::Opened(_) => !self.is_ours(id),
             _ => false,
         };
-        if is_of_wrong_end || self.is_ours(id) && !self.was_opened(id) {
+        if is_of_wrong_end || self.is_ours(id) && id.0 >> 1 >= self.next_index {
             return Err(Violation::StreamState);
         }
         let is_new = !self.is_ours(id) && !self.closed.has_seen(id);

@@ -38,7 +38,7 @@ pub struct Streams {
     pub(crate) violation: Option<Violation>,
     pub(crate) peer_takes_priorities: bool,
     peer_takes_early: bool,
-    next_index: u64,
+    pub(crate) next_index: u64,
     ours: usize,
     /// Bytes freed since the writers that wait for room were last notified.
     freed: u64,
@@ -465,10 +465,6 @@ impl Streams {
 
     pub(crate) fn theirs(&self) -> usize {
         self.table.len() - self.ours
-    }
-
-    pub(crate) fn was_opened(&self, id: StreamId) -> bool {
-        id.0 >> 1 < self.next_index
     }
 
     pub(crate) fn is_ours(&self, id: StreamId) -> bool {

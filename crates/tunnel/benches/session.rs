@@ -102,14 +102,7 @@ impl Tunnel {
         let epoch = Epoch::new(std::time::Instant::now());
         let [client_key, server_key] = [[1; 32], [2; 32]].map(Identity::from_seed);
         let lanes = vec![LaneConfig::new("default", strategy.parse().expect("it is known"))];
-        let peer = Peer {
-            name: "bench".into(),
-            tenant: String::new(),
-            addresses: vec![IpNet::from(IpAddr::from(INNER))],
-            expires_unix: None,
-            rate_limit: None,
-            offline_max: None,
-        };
+        let peer = Peer::new("bench", vec![IpNet::from(IpAddr::from(INNER))]);
         let peers = PeerTable::new([(client_key.public_key(), peer)]);
         let config = ClientConfig {
             name: "bench".into(),

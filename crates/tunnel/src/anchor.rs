@@ -12,33 +12,32 @@
 //!
 //! Source: the local mobility anchor of Proxy Mobile IPv6 (RFC 5213).
 
-mod checks;
-mod devices;
 mod legs;
-mod node;
 mod streams;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use roadweave_identity::{Identity, PublicKey};
-use roadweave_proto::wire::{Binding, InnerPacket};
-use roadweave_proto::{DropCounters, DropReason, Instant, Rate};
-use roadweave_quic::{ConfigError, ConnectionId, Endpoint, Epoch, TransportConfig};
+use bytes::{Bytes, BytesMut};
+use roadweave_identity::{Identity, PeerPolicy as _, PublicKey, Refusal};
+use roadweave_proto::wire::{Binding, Detached, InnerPacket};
+use roadweave_proto::{DropCounters, DropReason, Instant, Rate, TokenBucket};
+use roadweave_quic::{
+    ConfigError, ConnectionId, Endpoint, Epoch, Local, Transmit, TransportConfig,
+};
 use serde::{Deserialize, Serialize};
 
-use self::checks::Checks;
 use self::legs::Leg;
 use self::streams::AnchorStreams;
 use crate::bindings::Bindings;
 use crate::leg::{LegStatus, TenantAccount, TenantId, TenantStats, tenant_stats};
-use crate::peers::PeerTable;
+use crate::node::{Node, RecvMeta};
+use crate::peers::{PeerTable, Peers, PeersChange};
 use crate::proxy::TENANTS_MAX;
 use crate::rate::Direction;
-use crate::server::inbox::Inbox;
-use crate::server::refusals::Refusals;
+use crate::server::Inbox;
+use crate::server::refusals::{CROWDED_OUT, Refusals};
 use crate::streams::StreamsConfig;
 
 /// The settings of an anchor.
@@ -114,7 +113,8 @@ pub struct Anchor {
     by_name: BTreeMap<String, TenantId>,
     bindings: Bindings,
     legs: BTreeMap<ConnectionId, Leg>,
-    checks: Checks,
+    /// The checks of bindings that each proxy may cause.
+    checks: BTreeMap<PublicKey, TokenBucket>,
     streams: Option<Box<AnchorStreams>>,
     touched: BTreeSet<ConnectionId>,
     refusals: Refusals,
@@ -154,7 +154,7 @@ impl Anchor {
             tenants,
             bindings: Bindings::new(key),
             legs: BTreeMap::new(),
-            checks: Checks::default(),
+            checks: BTreeMap::new(),
             streams,
             touched: BTreeSet::new(),
             refusals: Refusals::default(),
@@ -250,6 +250,124 @@ impl Anchor {
             leg.end.push(now, tenant, at.handle, packet, &mut self.accounts);
             self.touched.insert(at.leg);
         }
+    }
+
+    /// Replaces the devices of a tenant, and returns the former table, which may be dropped
+    /// elsewhere. Devices that are gone are detached at once.
+    pub fn replace_devices(
+        &mut self,
+        now: Instant,
+        tenant: TenantId,
+        change: PeersChange,
+    ) -> Option<Arc<Peers>> {
+        let PeersChange { peers, changed } = change;
+        let table = self.tenants.get(usize::from(tenant.0))?.devices.clone();
+        let former = table.replace(peers);
+        for key in changed {
+            if is_out(&table, &key) {
+                self.forget_device(now, tenant, key);
+            }
+        }
+        Some(former)
+    }
+
+    /// Replaces the proxies that may connect, and returns the former table. Legs of proxies that
+    /// are gone end at once.
+    pub fn replace_proxies(&mut self, now: Instant, change: PeersChange) -> Arc<Peers> {
+        let former = self.proxies.replace(change.peers);
+        self.end_refused(now);
+        former
+    }
+
+    /// Ends legs and attachments whose keys have expired. Call it after setting the time of day of
+    /// the tables.
+    pub fn on_time_of_day(&mut self, now: Instant) {
+        self.end_refused(now);
+        let devices = self.bindings.attached();
+        let expired = |(tenant, key): &(TenantId, PublicKey)| {
+            is_out(&self.tenants[usize::from(tenant.0)].devices, key)
+        };
+        let expired: Vec<(TenantId, PublicKey)> = devices.filter(expired).collect();
+        for (tenant, key) in expired {
+            self.forget_device(now, tenant, key);
+        }
+    }
+
+    fn forget_device(&mut self, now: Instant, tenant: TenantId, key: PublicKey) {
+        let at = self.bindings.forget(&(tenant, key));
+        self.leave_streams(now, &(tenant, key));
+        if let Some(at) = at {
+            self.tell_detached(now, at, Detached::Unknown);
+        }
+    }
+
+    fn end_refused(&mut self, now: Instant) {
+        let refused = self.legs.iter().filter(|(_, leg)| is_out(&self.proxies, &leg.proxy));
+        let refused: Vec<ConnectionId> = refused.map(|(id, _)| *id).collect();
+        for id in refused {
+            self.end_leg(now, id, "this proxy is not let in any more");
+        }
+    }
+}
+
+fn is_out(table: &PeerTable, key: &PublicKey) -> bool {
+    // A key that is forbidden keeps its session.
+    table.check(key).is_err_and(|why| why != Refusal::Forbidden)
+}
+
+const ONLY: TenantId = TenantId(0);
+
+/// As a node an anchor has one device, that of its first tenant.
+impl Node for Anchor {
+    fn handle_inner(&mut self, now: Instant, packet: &[u8]) {
+        self.handle_tenant_inner(now, ONLY, packet);
+    }
+
+    fn handle_packet(&mut self, now: Instant, meta: &RecvMeta, payload: &[u8]) {
+        let source = meta.source(Local::Address(meta.local));
+        if let Some(id) = self.endpoint.handle_packet(now, source, BytesMut::from(payload)) {
+            self.pump(now, id);
+        }
+        self.pump_endpoint(now);
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        for id in self.endpoint.handle_timeout(now) {
+            self.pump(now, id);
+        }
+        self.pump_endpoint(now);
+        let ignored = self.endpoint.stats().ignored;
+        let before = std::mem::replace(&mut self.crowded_out, ignored);
+        self.refusals.count_unnamed(CROWDED_OUT, ignored - before);
+        while let Some(reason) = self.refusals.poll_summary(now) {
+            self.events.push_back(AnchorEvent::Refused { reason });
+        }
+        self.turn_streams(now);
+        let due = self.legs.iter().filter(|(_, leg)| leg.end.poll_timeout().is_some());
+        self.touched.extend(due.map(|(id, _)| *id));
+        for id in std::mem::take(&mut self.touched) {
+            if let Some(leg) = self.legs.get_mut(&id)
+                && let Some(connection) = self.endpoint.connection_mut(id)
+            {
+                leg.end.transmit(now, connection, &mut self.accounts);
+                connection.flush(now);
+            }
+        }
+    }
+
+    fn poll_transmit(&mut self) -> Option<Transmit<'_>> {
+        self.endpoint.poll_transmit()
+    }
+
+    fn poll_inner(&mut self) -> Option<Bytes> {
+        self.poll_tenant_inner(ONLY)
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let legs = self.legs.values().filter_map(|leg| leg.end.poll_timeout());
+        let streams = self.streams.as_ref().and_then(|streams| streams.poll_timeout());
+        let own = legs.chain(self.refusals.poll_timeout()).chain(streams);
+        own.chain(self.endpoint.poll_timeout()).min()
     }
 }
 

@@ -53,7 +53,6 @@ mod patience;
 mod portals;
 mod ports;
 mod race;
-mod renewal;
 mod report;
 mod silence;
 mod speedtest;

@@ -20,18 +20,20 @@ mod geneve;
 mod lane;
 mod learned;
 mod leg;
-mod memory_io;
 mod node;
 mod observe;
 mod peers;
 mod players;
 mod proxy;
+mod queue;
 mod rate;
 mod router;
 mod server;
 mod session;
 mod status;
 mod streams;
+#[cfg(test)]
+mod testing;
 mod uplink;
 mod usage;
 
@@ -51,8 +53,7 @@ pub use lane::{
 };
 pub use learned::Learned;
 pub use leg::{LegStatus, TenantId, TenantStats};
-pub use memory_io::MemoryIo;
-pub use node::{Io, Node, RecvMeta, deliver, flush, turn};
+pub use node::{Io, MemoryIo, Node, RecvMeta, deliver, flush, turn};
 pub use observe::{PacketEvent, PacketStep};
 pub use peers::{Peer, PeerTable, Peers, PeersChange};
 pub use proxy::{LEG_SOCKET, ProxyConfig, ProxyStatus, ProxyTenant, TENANTS_MAX};
@@ -68,6 +69,6 @@ pub use session::{
     LaneStats, LoadStats, MEMORY_MAX, Session, SessionConfig, SessionError, SessionStats, SetError,
 };
 pub use status::{PathStatusReport, SessionStatus};
-pub use streams::{StreamsConfig, StreamsOwner};
+pub use streams::{EndsStreams, StreamsConfig, StreamsOwner};
 pub use uplink::{Caps, Span, UplinkPolicy};
 pub use usage::{BILLING_DAY_MAX, Carried, Usage};

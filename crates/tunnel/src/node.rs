@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
 use roadweave_proto::{Instant, UplinkId};
-use roadweave_quic::{Ecn, Outbox, Transmit};
+use roadweave_quic::{Ecn, Local, Outbox, Route, Source, Transmit};
 
 /// One end of a tunnel: a client, a server or a router.
 ///
@@ -56,13 +56,18 @@ pub struct RecvMeta {
 }
 
 impl RecvMeta {
+    pub(crate) fn source(&self, local: Local) -> Source {
+        let Self { remote, ecn, received, .. } = *self;
+        Source { remote, local, ecn, received }
+    }
+
     /// A packet without further information.
     pub fn new(socket: UplinkId, remote: SocketAddr) -> Self {
         Self { socket, remote, local: None, ecn: None, received: None }
     }
 }
 
-/// The surroundings of a node: clock, device and network; see also [`MemoryIo`](crate::MemoryIo).
+/// The surroundings of a node: clock, device and network; see also [`MemoryIo`].
 pub trait Io {
     /// The time.
     fn now(&self) -> Instant;
@@ -95,6 +100,43 @@ pub fn flush(node: &mut impl Node, io: &mut impl Io) {
 /// Passes on `node`'s inner packets for its device: a part of [`turn`], or between two inputs.
 pub fn deliver(node: &mut impl Node, io: &mut impl Io) {
     io.deliver(&mut std::iter::from_fn(|| node.poll_inner()));
+}
+
+/// An [`Io`] that keeps a node's output in memory.
+///
+/// It is for existing event loops, tests and simulations. Take the output after each
+/// [`turn`], since it accumulates. An end with much traffic needs its own [`Io`],
+/// which avoids a copy of each packet.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryIo {
+    /// The current time; set it before each turn, never backwards.
+    pub now: Instant,
+    /// Inner packets for this side's device, in order.
+    pub delivered: Vec<Bytes>,
+    /// Packets for the network with their routes, in order.
+    pub transmitted: Vec<(Route, Bytes)>,
+}
+
+impl MemoryIo {
+    /// Empty, at the time `now`.
+    pub fn new(now: Instant) -> Self {
+        Self { now, ..Self::default() }
+    }
+}
+
+impl Io for MemoryIo {
+    fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn deliver(&mut self, packets: &mut dyn Iterator<Item = Bytes>) {
+        self.delivered.extend(packets);
+    }
+
+    fn transmit(&mut self, packets: &Outbox) {
+        let copy = |(route, packet)| (route, Bytes::copy_from_slice(packet));
+        self.transmitted.extend(packets.packets().map(copy));
+    }
 }
 
 #[cfg(test)]

@@ -233,14 +233,9 @@ impl PeerPolicy for PeerTable {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-    use roadweave_identity::Identity;
-
     use super::*;
-
-    fn key(number: u8) -> PublicKey {
-        Identity::from_seed([number; 32]).public_key()
-    }
+    use crate::testing::key;
+    use proptest::prelude::*;
 
     fn peer(addresses: &[IpNet]) -> Peer {
         Peer::new("box", addresses.to_vec())

@@ -98,10 +98,7 @@ pub(crate) fn qoe_of(report: &PlayerReport) -> Qoe {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn at(ms: u64) -> Instant {
-        Instant::from_millis(ms)
-    }
+    use crate::testing::at;
 
     fn left(ms: u64) -> Qoe {
         Qoe { cached_bytes: 0, cached_frames: ms, bps: 0, fps: 1000.0 }

@@ -17,7 +17,6 @@ mod attachments;
 mod held;
 mod leg;
 mod relay;
-mod tenants;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -28,7 +27,7 @@ use bytes::{Bytes, BytesMut};
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_proto::wire::{Binding, Detached, StreamsOffer, TenantAnchor};
 use roadweave_proto::{DropCounters, Instant, Rate, UplinkId};
-use roadweave_quic::{ConfigError, ConnectionId, Endpoint, Epoch, Local, Source};
+use roadweave_quic::{ConfigError, ConnectionId, Endpoint, Epoch, Local};
 use serde::{Deserialize, Serialize};
 
 use self::attachments::Attachment;
@@ -162,9 +161,7 @@ impl Legs {
     }
 
     pub(crate) fn handle_packet(&mut self, now: Instant, meta: &RecvMeta, payload: &[u8]) {
-        let local = Local::Uplink(LEG_SOCKET);
-        let RecvMeta { remote, ecn, received, .. } = *meta;
-        let source = Source { remote, local, ecn, received };
+        let source = meta.source(Local::Uplink(LEG_SOCKET));
         if let Some(id) = self.endpoint.handle_packet(now, source, BytesMut::from(payload)) {
             self.pump(now, id);
         }
@@ -229,7 +226,89 @@ impl Legs {
             tenants: tenant_stats(names.zip(&self.accounts)),
         }
     }
+
+    /// The present tenants that have another anchor in `wanted`, or are not in it.
+    pub(crate) fn moved(&self, wanted: &[ProxyTenant]) -> BTreeSet<String> {
+        let after: BTreeMap<&str, PublicKey> =
+            wanted.iter().rev().map(|tenant| (tenant.name.as_str(), tenant.anchor)).collect();
+        let is_moved = |(name, id): &(&String, &TenantId)| {
+            let leg = self.tenants[usize::from(id.0)].leg;
+            after.get(name.as_str()) != Some(&self.legs[leg].anchor)
+        };
+        self.by_name.iter().filter(is_moved).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Sessions of the tenants that are [`Legs::moved`] must have ended. The first of two with one
+    /// name counts.
+    pub(crate) fn set_tenants(&mut self, now: Instant, wanted: Vec<ProxyTenant>) {
+        let in_use: BTreeSet<PublicKey> = wanted.iter().map(|tenant| tenant.anchor).collect();
+        for at in 0..self.legs.len() {
+            if !in_use.contains(&self.legs[at].anchor) {
+                self.retire(now, at);
+            }
+        }
+        let known: BTreeMap<String, TenantId> =
+            self.tenants.iter().zip(0..).map(|(it, id)| (it.name.clone(), TenantId(id))).collect();
+        self.by_name.clear();
+        let mut addresses: BTreeMap<usize, Vec<SocketAddr>> = BTreeMap::new();
+        for tenant in wanted.into_iter().take(TENANTS_MAX) {
+            if self.by_name.contains_key(&tenant.name) {
+                continue;
+            }
+            let leg = self.leg_to(tenant.anchor, &in_use);
+            let Some(id) = known.get(&tenant.name).copied().or_else(|| self.add(&tenant)) else {
+                let told = format!("the tenant {} is one too many, and not served", tenant.name);
+                self.events.push_back(LegEvent::Told(told));
+                continue;
+            };
+            addresses.entry(leg).or_default().extend(tenant.addresses);
+            let place = &mut self.tenants[usize::from(id.0)];
+            (place.leg, place.gateways) = (leg, tenant.gateways);
+            self.accounts[usize::from(id.0)].set_rate_limit(tenant.rate_limit);
+            self.by_name.insert(tenant.name, id);
+        }
+        for (leg, addresses) in addresses {
+            self.legs[leg].set_addresses(addresses);
+        }
+    }
+
+    pub(crate) fn set_addresses(&mut self, anchor: PublicKey, addresses: Vec<SocketAddr>) {
+        if let Some(leg) = self.legs.iter_mut().find(|leg| leg.anchor == anchor) {
+            leg.set_addresses(addresses);
+        }
+    }
+
+    pub(crate) fn is_up(&self, anchor: PublicKey) -> bool {
+        self.legs.iter().any(|leg| leg.anchor == anchor && leg.up().is_some())
+    }
+
+    /// A place for a new tenant. Earlier ones keep theirs, since waiting packets are counted by it.
+    fn add(&mut self, tenant: &ProxyTenant) -> Option<TenantId> {
+        let id = u16::try_from(self.tenants.len()).ok().filter(|id| usize::from(*id) < PLACES)?;
+        self.accounts.push(TenantAccount::new(tenant.rate_limit));
+        self.tenants.push(Tenant { name: tenant.name.clone(), leg: 0, gateways: Vec::new() });
+        Some(TenantId(id))
+    }
+
+    fn leg_to(&mut self, anchor: PublicKey, in_use: &BTreeSet<PublicKey>) -> usize {
+        if let Some(at) = self.legs.iter().position(|leg| leg.anchor == anchor) {
+            return at;
+        }
+        let leg = Leg::new(anchor, self.leg_rate);
+        match self.legs.iter().position(|leg| !in_use.contains(&leg.anchor)) {
+            Some(free) => {
+                self.legs[free] = leg;
+                free
+            }
+            None => {
+                self.legs.push(leg);
+                self.legs.len() - 1
+            }
+        }
+    }
 }
+
+const PLACES: usize = 4 * TENANTS_MAX;
 
 /// The status of a proxy.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -2,25 +2,25 @@
 
 use std::time::Duration;
 
-use roadweave_proto::{Instant, Rate};
+use roadweave_proto::{Instant, Rate, TokenBucket};
 
 /// The share of a limit that may be used at once: transfers send in bursts.
 const BURST: Duration = Duration::from_millis(100);
 /// The bytes that may be used at once even with a small limit.
 const BURST_BYTES_MIN: u64 = 64 << 10;
 
-/// Limits inner packets to a rate (generic cell rate algorithm: a token bucket with a short burst).
+/// Limits inner packets to a rate, with a short burst.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limit {
     rate: Rate,
     burst: Duration,
-    full_at: Instant,
+    bucket: TokenBucket,
 }
 
 impl Limit {
     pub(crate) fn new(rate: Rate) -> Self {
         let burst = BURST.max(rate.time_for(BURST_BYTES_MIN));
-        Self { rate, burst, full_at: Instant::ZERO }
+        Self { rate, burst, bucket: TokenBucket::default() }
     }
 
     pub(crate) fn rate(&self) -> Rate {
@@ -32,22 +32,15 @@ impl Limit {
         if self.rate == Rate::default() {
             return Instant::FAR_FUTURE;
         }
-        let full_at = self.full_at + self.rate.time_for(bytes as u64);
+        let full_at = self.bucket.full_at() + self.rate.time_for(bytes as u64);
         let burst = self.burst.min(full_at.since(Instant::ZERO));
         full_at - burst
     }
 
     /// Whether a packet of `bytes` bytes passes now, and is counted; none does at a rate of zero.
     pub(crate) fn allows(&mut self, now: Instant, bytes: usize) -> bool {
-        if self.rate == Rate::default() {
-            return false;
-        }
-        let full_at = self.full_at.max(now) + self.rate.time_for(bytes as u64);
-        let passes = full_at.since(now) <= self.burst;
-        if passes {
-            self.full_at = full_at;
-        }
-        passes
+        self.rate != Rate::default()
+            && self.bucket.take(now, self.rate.time_for(bytes as u64), self.burst)
     }
 }
 

@@ -29,7 +29,6 @@
 
 mod epochs;
 mod jumps;
-mod node;
 mod notices;
 mod seen;
 mod status;
@@ -40,10 +39,11 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use ipnet::IpNet;
 use roadweave_proto::wire::{
-    FragmentPosition, GENEVE_VNI_MAX, GeneveHello, GeneveSequence, InnerPacket, MAX_SYMBOL_BODY,
-    SYMBOL_HEADER, Symbol,
+    FragmentPosition, GENEVE_VNI_MAX, Geneve, GeneveContent, GeneveError, GeneveHello,
+    GeneveSequence, InnerPacket, MAX_SYMBOL_BODY, SYMBOL_HEADER, Symbol,
 };
 use roadweave_proto::{DropCounters, DropReason, Instant, LaneId, Order, PacketId, PathStatus};
+use roadweave_quic::Transmit;
 
 use self::epochs::{Admission, Epochs, Sign};
 use self::jumps::{Copy, Plausibility, SequenceJumps};
@@ -52,6 +52,7 @@ use self::seen::Seen;
 pub use self::status::{LinkStatus, RouterStatus};
 use crate::geneve::{Links, RouterLink};
 use crate::lane::{Arrival, LaneConfig, Opening, Strategy};
+use crate::node::{Node, RecvMeta};
 use crate::session::{MEMORY_MAX, Session, SessionConfig, SessionError};
 
 /// How often each link sends a hello: the paper's dummy packets (section III-B).
@@ -166,7 +167,7 @@ impl Router {
         )?;
         // No control message announces this, and there is no coding.
         let rewind_after = PACKET_LIFETIME;
-        session.set_opening(Opening { order: config.order, coded: false, rewind_after });
+        session.opening = Opening { order: config.order, coded: false, rewind_after };
         Ok(Self {
             vni: config.vni,
             session,
@@ -256,7 +257,7 @@ impl Router {
                 self.jumps.keep(Copy { came: now, link, id, packet });
             }
         }
-        self.drops.add(DropReason::IdJump, self.jumps.poll_forgotten());
+        self.drops.add(DropReason::IdJump, std::mem::take(&mut self.jumps.forgotten));
     }
 
     fn take_copy(&mut self, now: Instant, link: usize, id: PacketId, packet: &[u8]) {
@@ -322,6 +323,61 @@ impl Router {
                 self.events.push(RouterEvent::LinkStatus { name: name(), status, times });
             }
         }
+    }
+}
+
+impl Node for Router {
+    fn handle_inner(&mut self, now: Instant, packet: &[u8]) {
+        self.session.handle_inner(now, packet);
+    }
+
+    fn handle_packet(&mut self, now: Instant, meta: &RecvMeta, payload: &[u8]) {
+        let RecvMeta { socket, remote, local, .. } = *meta;
+        let link = self.links.find(socket.0, remote);
+        if link.is_none() && !self.links.may_be_peer(socket.0, remote) {
+            self.drops.count(DropReason::UnknownPeer);
+            return;
+        }
+        match Geneve::parse(payload) {
+            Ok(Geneve { vni, .. }) if vni != self.vni => {
+                self.drops.count(DropReason::UnknownMessage);
+            }
+            Ok(Geneve { content: GeneveContent::Hello(hello), .. }) => {
+                let link = self.links.find_by_number(socket.0, remote, hello.link).or(link);
+                self.handle_hello(now, link, &hello, remote, local, payload.len());
+            }
+            Ok(Geneve { content: GeneveContent::Inner { sequence, packet }, .. }) => match link {
+                Some(link) => {
+                    self.links.get_mut(link).on_heard(now, payload.len());
+                    self.handle_inner_copy(now, link, sequence, packet);
+                }
+                None => self.drops.count(DropReason::UnknownPeer),
+            },
+            Err(error) if error.is_malformed() => self.drops.count(DropReason::MalformedMessage),
+            Err(GeneveError::Family(_)) => self.drops.count(DropReason::MalformedInner),
+            Err(_) => self.drops.count(DropReason::UnknownMessage),
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        if now >= self.next_hello {
+            self.next_hello = now + HELLO_INTERVAL;
+            self.links.send_hellos(now);
+            self.refresh(now);
+        }
+        self.session.handle_timeout(now, &mut self.links);
+    }
+
+    fn poll_transmit(&mut self) -> Option<Transmit<'_>> {
+        self.links.poll_transmit()
+    }
+
+    fn poll_inner(&mut self) -> Option<Bytes> {
+        self.session.poll_inner()
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.session.poll_timeout().into_iter().chain([self.next_hello]).min()
     }
 }
 

@@ -17,7 +17,6 @@ mod connections;
 mod drain;
 mod figures;
 mod forwards;
-pub(crate) mod inbox;
 mod kept;
 mod node;
 mod passing;
@@ -35,16 +34,16 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use ipnet::IpNet;
 use roadweave_identity::{Identity, PublicKey};
-use roadweave_proto::{DropCounters, DropReason, Instant, PathId};
+use roadweave_proto::{Deadlines, DropCounters, DropReason, Instant, PathId};
 use roadweave_quic::{ConfigError, ConnectionId, Endpoint, EndpointStats, Epoch, TransportConfig};
 
 use self::budget::{Budget, Ceilings};
 use self::drain::Drain;
 pub use self::figures::SessionFigures;
 pub use self::forwards::Forwarded;
-use self::inbox::Inbox;
 pub use self::kept::Kept;
 use self::shards::Strays;
 pub use self::speedtest::SpeedtestLimits;
@@ -57,6 +56,7 @@ use crate::learned::{Learned, keep_learned};
 use crate::observe::PacketEvent;
 use crate::peers::{Peer, PeerTable};
 use crate::proxy::{Legs, ProxyConfig, ProxyStatus};
+use crate::queue::BoundedQueue;
 use crate::rate::{Direction, Limit};
 use crate::session::{MEMORY_MAX, Session, SetError, find_lane};
 use crate::status::{SessionStatus, path_reports};
@@ -64,6 +64,9 @@ use crate::streams::StreamsConfig;
 
 pub use self::drain::{DRAIN_MAX, DrainReason};
 pub use self::totals::{RoundTrips, Tally, Totals};
+
+/// Packets from the tunnel that wait for the device: a batch of input, and what it released.
+pub(crate) type Inbox = BoundedQueue<Bytes, { 16 << 20 }, 64>;
 
 /// The code that closes a connection which its client has not used.
 pub(crate) const UNUSED: u32 = 2;
@@ -169,8 +172,7 @@ pub struct Server {
     by_key: HashMap<PublicKey, ConnectionId>,
     touched: BTreeSet<ConnectionId>,
     budget: Budget,
-    timers: BTreeSet<(Instant, ConnectionId)>,
-    timer_of: BTreeMap<ConnectionId, Instant>,
+    timers: Deadlines<ConnectionId>,
     /// Half-open connections refused for lack of room, as of the last turn.
     crowded_out: u64,
     kept: Kept,
@@ -217,8 +219,7 @@ impl Server {
             sessions: BTreeMap::new(),
             by_key: HashMap::new(),
             touched: BTreeSet::new(),
-            timers: BTreeSet::new(),
-            timer_of: BTreeMap::new(),
+            timers: Deadlines::default(),
             crowded_out: 0,
             kept: Kept::default(),
             strays: Strays::default(),

@@ -64,7 +64,8 @@ pub struct Session {
     flows: Option<FlowTable>,
     receivers: BTreeMap<LaneId, LaneReceiver>,
     parts: Reassembly,
-    opening: Opening,
+    /// The initial state of lanes.
+    pub(crate) opening: Opening,
     acknowledges_on_all: bool,
     /// What was received before the peer restarted.
     past: BTreeMap<LaneId, ReceiveStats>,
@@ -198,11 +199,6 @@ impl Session {
             self.receivers.values().any(|receiver| receiver.promise.acknowledge_on_all);
     }
 
-    /// Sets the initial state of lanes, for a peer that cannot make promises.
-    pub(crate) fn set_opening(&mut self, opening: Opening) {
-        self.opening = opening;
-    }
-
     /// The peer has restarted, with its IDs: delivers what waits, and forgets the receivers.
     pub(crate) fn begin_anew(&mut self, now: Instant) {
         for (lane, mut receiver) in std::mem::take(&mut self.receivers) {
@@ -330,7 +326,7 @@ impl Session {
         order.sort_by_key(|lane| self.senders[*lane].config.rank);
         for lane in order {
             match &mut streams {
-                Some(streams) if self.is_stream_lane(*lane) => {
+                Some(streams) if *lane >= self.lane_configs.len() => {
                     self.transmit_streams(now, streams, carrier);
                 }
                 _ => self.senders[*lane].transmit(now, carrier),
@@ -381,7 +377,7 @@ impl Session {
 
     /// Whether anything waits for room on a path, which acknowledgements bring.
     pub(crate) fn has_backlog(&self) -> bool {
-        self.sends_load() || self.senders.iter().any(LaneSender::has_backlog)
+        self.loads.sending.is_some() || self.senders.iter().any(LaneSender::has_backlog)
     }
 
     /// Forbids packets of the peer from these networks.

@@ -15,10 +15,11 @@
 
 mod table;
 
+use std::net::IpAddr;
 use std::time::Duration;
 
-use roadweave_proto::{Order, SplitMix64};
-use roadweave_stream::{Config, Side};
+use roadweave_proto::{Instant, Order, SplitMix64};
+use roadweave_stream::{Config, Event, Side, Streams};
 
 pub(crate) use self::table::{StreamsOver, StreamsTable, Terms};
 use crate::lane::{LaneConfig, stream_lane};
@@ -69,3 +70,35 @@ impl Default for StreamsConfig {
 /// Identifies all streams between a client and its server until they start again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamsOwner(pub u64);
+
+/// The far end of clients' streams: a server or an anchor.
+pub trait EndsStreams {
+    /// Hands to the streams what came for them since the last turn.
+    fn hand_over_symbols(&mut self, _now: Instant) {}
+
+    /// The next event of a client's stream, as of the last turn or
+    /// [`EndsStreams::hand_over_symbols`].
+    fn poll_stream_event(&mut self, _now: Instant) -> Option<(StreamsOwner, Event)> {
+        None
+    }
+
+    /// The next owner all of whose streams are over; its client's further streams have another.
+    fn poll_streams_over(&mut self) -> Option<StreamsOwner> {
+        None
+    }
+
+    /// The streams of a client, unless they are over. The next turn sends what was written.
+    fn streams(&mut self, _owner: StreamsOwner) -> Option<&mut Streams> {
+        None
+    }
+
+    /// Whether the address belongs to a client that may connect, or lies behind one.
+    fn is_of_client(&self, _address: IpAddr) -> bool {
+        false
+    }
+
+    /// A client's first own inner address of a family, if it has one; not an address behind it.
+    fn stream_address(&self, _owner: StreamsOwner, _ipv4: bool) -> Option<IpAddr> {
+        None
+    }
+}

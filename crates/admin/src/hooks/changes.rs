@@ -29,27 +29,16 @@ pub(super) struct Session {
     starts: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum UplinkState {
-    /// A path over it carries packets.
-    Up,
-    /// No path over it answers.
-    Down,
-    /// Paused, standby, or its daily or monthly cap is used up.
-    HeldBack,
-    Portal,
-    Gone,
-}
-
-impl UplinkState {
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Up => "up",
-            Self::Down => "down",
-            Self::HeldBack => "held-back",
-            Self::Portal => "portal",
-            Self::Gone => "gone",
-        }
+roadweave_proto::named! {
+    UplinkState {
+        /// A path over it carries packets.
+        Up = "up",
+        /// No path over it answers.
+        Down = "down",
+        /// Paused, standby, or its daily or monthly cap is used up.
+        HeldBack = "held-back",
+        Portal = "portal",
+        Gone = "gone",
     }
 }
 

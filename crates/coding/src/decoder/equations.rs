@@ -292,7 +292,7 @@ const SPARE_BLOCKS_MAX: usize = 4;
 mod tests {
     use super::*;
     use crate::decoder::bits::Bits;
-    use crate::test_support::Noise;
+    use crate::test_support::{Noise, at};
 
     const AGE_MAX: Duration = Duration::from_millis(700);
 
@@ -338,10 +338,6 @@ mod tests {
             let spans = self.equations.blocks.iter().filter_map(|(_, block)| block.span());
             spans.map(|span| (span.first, span.last)).collect()
         }
-    }
-
-    fn at(millis: u64) -> Instant {
-        Instant::from_millis(millis)
     }
 
     #[test]

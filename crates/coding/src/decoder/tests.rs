@@ -13,13 +13,9 @@ use super::block::solve::COMBINED_BYTES;
 use super::*;
 use crate::Encoder;
 use crate::gf256;
-use crate::test_support::{Noise, coded, encoder, symbol};
+use crate::test_support::{Noise, at, coded, encoder, symbol};
 
 type Delivered = Vec<(PacketId, Bytes)>;
-
-fn at(millis: u64) -> Instant {
-    Instant::from_millis(millis)
-}
 
 fn range(start: u32, count: u16, seed: u32) -> CodedRange {
     CodedRange { start: PacketId(start), count, seed }

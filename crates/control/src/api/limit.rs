@@ -6,6 +6,8 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use roadweave_proto::TokenBucket;
+
 use super::{App, Caller, Problem, Result};
 
 pub struct Limits {
@@ -38,14 +40,15 @@ impl Default for Limits {
 /// Beyond that, new keys share `SHARED` buckets at random, and keys of one larger network share the
 /// same: an attacker that fills the table spends one of them.
 pub struct Limit<K> {
-    burst: u32,
+    burst: Duration,
     each: Duration,
+    begun: Instant,
     buckets: Mutex<Buckets<K>>,
 }
 
 struct Buckets<K> {
-    of: HashMap<K, Bucket>,
-    shared: HashMap<u64, Bucket>,
+    of: HashMap<K, TokenBucket>,
+    shared: HashMap<u64, TokenBucket>,
     /// Decides which keys share a bucket; a peer cannot predict it.
     chance: RandomState,
     swept: Option<Instant>,
@@ -55,12 +58,6 @@ impl<K: Shares> Buckets<K> {
     fn place(&self, key: &K) -> u64 {
         self.chance.hash_one(key.shares()) % SHARED
     }
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Bucket {
-    level: u32,
-    since: Instant,
 }
 
 /// Keys of a [`Limit`] that share buckets in a full table.
@@ -90,7 +87,7 @@ impl<K: Hash + Eq + Shares> Limit<K> {
     pub fn new(burst: u32, each: Duration) -> Self {
         let (of, shared, chance) = (HashMap::new(), HashMap::new(), RandomState::new());
         let buckets = Mutex::new(Buckets { of, shared, chance, swept: None });
-        Self { burst, each, buckets }
+        Self { burst: each * burst, each, begun: Instant::now(), buckets }
     }
 
     /// Takes one; false if the bucket is empty.
@@ -101,19 +98,16 @@ impl<K: Hash + Eq + Shares> Limit<K> {
         let rested = buckets.swept.is_none_or(|at| now.saturating_duration_since(at) > SWEEP);
         if is_new && buckets.of.len() >= KEYS_MAX && rested {
             buckets.swept = Some(now);
-            buckets.of.retain(|_, bucket| self.level(bucket, now).level < self.burst);
+            let now = self.since_begin(now);
+            buckets.of.retain(|_, bucket| bucket.full_at() > now);
         }
-        let fresh = Bucket { level: self.burst, since: now };
         let bucket = if buckets.of.len() < KEYS_MAX || !is_new {
-            buckets.of.entry(key).or_insert(fresh)
+            buckets.of.entry(key).or_default()
         } else {
             let place = buckets.place(&key);
-            buckets.shared.entry(place).or_insert(fresh)
+            buckets.shared.entry(place).or_default()
         };
-        *bucket = self.level(bucket, now);
-        let left = bucket.level > 0;
-        bucket.level = bucket.level.saturating_sub(1);
-        left
+        bucket.take(self.since_begin(now), self.each, self.burst)
     }
 
     /// Whether the bucket is empty.
@@ -122,17 +116,12 @@ impl<K: Hash + Eq + Shares> Limit<K> {
         let is_full = buckets.of.len() >= KEYS_MAX;
         let shared = || buckets.shared.get(&buckets.place(key)).filter(|_| is_full);
         let bucket = buckets.of.get(key).or_else(shared);
-        bucket.is_some_and(|bucket| self.level(bucket, now).level == 0)
+        let now = self.since_begin(now);
+        bucket.copied().is_some_and(|mut bucket| !bucket.take(now, self.each, self.burst))
     }
 
-    fn level(&self, bucket: &Bucket, now: Instant) -> Bucket {
-        let passed = now.saturating_duration_since(bucket.since);
-        let each = self.each.as_nanos().max(1);
-        let more = u32::try_from(passed.as_nanos() / each).unwrap_or(u32::MAX);
-        if bucket.level.saturating_add(more) >= self.burst {
-            return Bucket { level: self.burst, since: now };
-        }
-        Bucket { level: bucket.level + more, since: bucket.since + self.each * more }
+    fn since_begin(&self, now: Instant) -> roadweave_proto::Instant {
+        roadweave_proto::Instant::ZERO + now.saturating_duration_since(self.begun)
     }
 }
 

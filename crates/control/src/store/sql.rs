@@ -64,33 +64,42 @@ pub(super) fn query(
     query
 }
 
+/// Functions that read with the connection of `$self`.
+macro_rules! reads {
+    ($self:ident: $this:ty, $connection:expr) => {
+        pub(super) async fn rows(
+            $self: $this,
+            sql: impl SqlSafeStr,
+            values: Vec<Column>,
+        ) -> Result<Vec<AnyRow>, StoreError> {
+            Ok(query(sql, values).fetch_all(&mut *$connection).await?)
+        }
+
+        pub(super) async fn row(
+            $self: $this,
+            sql: impl SqlSafeStr,
+            values: Vec<Column>,
+        ) -> Result<Option<AnyRow>, StoreError> {
+            Ok(query(sql, values).fetch_optional(&mut *$connection).await?)
+        }
+
+        pub(super) async fn scalar(
+            $self: $this,
+            sql: impl SqlSafeStr,
+            values: Vec<Column>,
+        ) -> Result<i64, StoreError> {
+            Ok(query(sql, values).fetch_one(&mut *$connection).await?.try_get(0)?)
+        }
+    };
+}
+
 impl Store {
-    pub(super) async fn rows(
-        &self,
-        sql: impl SqlSafeStr,
-        values: Vec<Column>,
-    ) -> Result<Vec<AnyRow>, StoreError> {
-        Ok(query(sql, values).fetch_all(&mut *self.reader().await?).await?)
-    }
-
-    pub(super) async fn row(
-        &self,
-        sql: impl SqlSafeStr,
-        values: Vec<Column>,
-    ) -> Result<Option<AnyRow>, StoreError> {
-        Ok(query(sql, values).fetch_optional(&mut *self.reader().await?).await?)
-    }
-
-    pub(super) async fn scalar(
-        &self,
-        sql: impl SqlSafeStr,
-        values: Vec<Column>,
-    ) -> Result<i64, StoreError> {
-        Ok(query(sql, values).fetch_one(&mut *self.reader().await?).await?.try_get(0)?)
-    }
+    reads!(self: &Self, self.reader().await?);
 }
 
 impl Change<'_> {
+    reads!(self: &mut Self, self.transaction);
+
     /// Executes a statement; returns the number of affected rows.
     pub(super) async fn execute(
         &mut self,
@@ -98,30 +107,6 @@ impl Change<'_> {
         values: Vec<Column>,
     ) -> Result<u64, StoreError> {
         Ok(query(sql, values).execute(&mut *self.transaction).await?.rows_affected())
-    }
-
-    pub(super) async fn rows(
-        &mut self,
-        sql: impl SqlSafeStr,
-        values: Vec<Column>,
-    ) -> Result<Vec<AnyRow>, StoreError> {
-        Ok(query(sql, values).fetch_all(&mut *self.transaction).await?)
-    }
-
-    pub(super) async fn row(
-        &mut self,
-        sql: impl SqlSafeStr,
-        values: Vec<Column>,
-    ) -> Result<Option<AnyRow>, StoreError> {
-        Ok(query(sql, values).fetch_optional(&mut *self.transaction).await?)
-    }
-
-    pub(super) async fn scalar(
-        &mut self,
-        sql: impl SqlSafeStr,
-        values: Vec<Column>,
-    ) -> Result<i64, StoreError> {
-        Ok(query(sql, values).fetch_one(&mut *self.transaction).await?.try_get(0)?)
     }
 }
 

@@ -185,42 +185,41 @@ const HAS_BEFORE: &str = " has what was here before.";
 
 #[cfg(test)]
 mod tests {
+    use tempfile::TempDir;
+
     use super::*;
 
     struct Box {
-        folder: PathBuf,
+        folder: TempDir,
         file: ResolvConf,
     }
 
     impl Box {
-        fn new(test: &str) -> Self {
-            let name = format!("roadweave-dns-{}-{test}", std::process::id());
-            let folder = std::env::temp_dir().join(name);
-            fs::create_dir_all(&folder).unwrap();
-            let file = ResolvConf::new("rw0", &folder.join("resolv.conf"), &folder.join("state"));
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let file = of("rw0", &folder);
             Self { folder, file }
         }
 
         fn path(&self) -> PathBuf {
-            self.folder.join("resolv.conf")
+            self.folder.path().join("resolv.conf")
         }
 
         fn again(&self) -> ResolvConf {
-            ResolvConf::new("rw0", &self.path(), &self.folder.join("state"))
+            of("rw0", &self.folder)
         }
     }
 
-    impl Drop for Box {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.folder);
-        }
+    fn of(name: &str, folder: &TempDir) -> ResolvConf {
+        let folder = folder.path();
+        ResolvConf::new(name, &folder.join("resolv.conf"), &folder.join("state"))
     }
 
     const OURS: [u8; 4] = [10, 77, 0, 1];
 
     #[test]
     fn what_was_there_comes_back_also_after_a_kill_and_a_second_start() {
-        let machine = Box::new("kill");
+        let machine = Box::new();
         let old = "search example.org\nnameserver 192.168.8.1\n";
         fs::write(machine.path(), old).unwrap();
         machine.file.set(&[OURS.into()]).unwrap();
@@ -234,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_link_becomes_a_link_again_and_nothing_becomes_nothing() {
-        let machine = Box::new("link");
+        let machine = Box::new();
         machine.file.set(&[OURS.into()]).unwrap();
         assert!(machine.file.restore().unwrap());
         assert!(!machine.path().exists());
@@ -247,7 +246,7 @@ mod tests {
 
     #[test]
     fn what_another_program_wrote_since_is_theirs() {
-        let machine = Box::new("theirs");
+        let machine = Box::new();
         fs::write(machine.path(), "nameserver 1.1.1.1\n").unwrap();
         machine.file.set(&[OURS.into()]).unwrap();
         assert!(machine.file.is_ours());
@@ -267,8 +266,8 @@ mod tests {
     fn two_clients_do_not_put_each_others_resolvers_back() {
         let old = "nameserver 1.1.1.1\n";
         for the_first_ends_first in [true, false] {
-            let machine = Box::new(if the_first_ends_first { "two" } else { "two-back" });
-            let second = ResolvConf::new("rw1", &machine.path(), &machine.folder.join("state"));
+            let machine = Box::new();
+            let second = of("rw1", &machine.folder);
             fs::write(machine.path(), old).unwrap();
             machine.file.set(&[OURS.into()]).unwrap();
             second.set(&[[10, 78, 0, 1].into()]).unwrap();
@@ -290,11 +289,11 @@ mod tests {
     #[test]
     fn what_others_may_have_put_into_the_folder_is_not_put_back() {
         use std::os::unix::fs::PermissionsExt as _;
-        let machine = Box::new("folder");
+        let machine = Box::new();
         fs::write(machine.path(), "nameserver 1.1.1.1\n").unwrap();
         machine.file.set(&[OURS.into()]).unwrap();
         let mode = |mode| {
-            let state = machine.folder.join("state");
+            let state = machine.folder.path().join("state");
             fs::set_permissions(state, fs::Permissions::from_mode(mode)).unwrap();
         };
         mode(0o777);
@@ -307,12 +306,12 @@ mod tests {
 
     #[test]
     fn the_resolvers_of_a_file_are_its_nameserver_lines() {
-        let machine = Box::new("parse");
+        let machine = Box::new();
         let text = "# nameserver 9.9.9.9\nnameserver 10.1.0.1\nsearch nameserver\n\
                     nameserver fe80::1%eth1\nnameserver\nnameserver x\n";
         fs::write(machine.path(), text).unwrap();
         let expected: [IpAddr; 2] = ["10.1.0.1".parse().unwrap(), "fe80::1".parse().unwrap()];
         assert_eq!(nameservers(&machine.path()), expected);
-        assert!(nameservers(&machine.folder.join("none")).is_empty());
+        assert!(nameservers(&machine.folder.path().join("none")).is_empty());
     }
 }

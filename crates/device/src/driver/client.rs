@@ -160,7 +160,7 @@ fn begin(
         split::remove_left(&instance);
     }
     let mut monitor = Monitor::open(file.selector())?;
-    monitor.leave_out(tun.index());
+    monitor.left_out = Some(tun.index());
     let mut client = new_client(clock, file, &servers, &options.identity)?;
     servers.retain(|server| client.servers().iter().any(|it| it.key == server.candidate.key));
     let mut state = StateFile::new(&file.state_directory, instance.name());

@@ -183,7 +183,10 @@ impl<N: Node> Driver<N> {
             let local = LocalServer::start(instance, waker.clone())?;
             poller.add(&signals, SIGNALS, Interest::Read)?;
             metrics.map(|listener| listener.start(local.sender())).transpose()?;
-            let (tun_name, manager) = (TunName::default(), ServiceManager::of_environment());
+            let (tun_name, manager) = (
+                TunName::default(),
+                ServiceManager::of(|name| std::env::var(name).unwrap_or_default()),
+            );
             Ok::<_, DeviceError>(Outside { signals, local, tun_name, manager })
         };
         let outside = outside.map(open).transpose()?;

@@ -22,12 +22,8 @@ pub(super) struct ServiceManager {
 }
 
 impl ServiceManager {
-    pub(super) fn of_environment() -> Self {
-        Self::of(|name| std::env::var(name).unwrap_or_default())
-    }
-
     /// From environment variables; `variable` returns an empty string for a missing one.
-    fn of(variable: impl Fn(&str) -> String) -> Self {
+    pub(super) fn of(variable: impl Fn(&str) -> String) -> Self {
         let socket = variable("NOTIFY_SOCKET");
         let process = variable("WATCHDOG_PID");
         let is_for_us = process.is_empty() || process == std::process::id().to_string();
@@ -160,12 +156,12 @@ mod tests {
 
     #[test]
     fn the_environment_says_where_it_is_and_how_often_it_wants_to_hear() {
-        let folder = std::env::temp_dir().join(format!("manager-{}", std::process::id()));
-        let _ = std::fs::remove_file(&folder);
-        let _manager = UnixDatagram::bind(&folder).expect("a socket");
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("socket");
+        let _manager = UnixDatagram::bind(&socket).expect("a socket");
         let check = |process: &str, usec: &str, expected: Option<u64>| {
             let ours = ServiceManager::of(|name| match name {
-                "NOTIFY_SOCKET" => folder.display().to_string(),
+                "NOTIFY_SOCKET" => socket.display().to_string(),
                 "WATCHDOG_PID" => process.to_owned(),
                 _ => usec.to_owned(),
             });
@@ -178,7 +174,6 @@ mod tests {
         check("1", "30000000", None);
         check(&me, "0", None);
         check(&me, "soon", None);
-        std::fs::remove_file(&folder).expect("gone");
         assert!(ServiceManager::of(|_| String::new()).socket.is_none());
     }
 

@@ -148,14 +148,8 @@ mod tests {
     use crate::netns::{NetNs, run_sandboxed};
 
     fn peer(seed: u8, addresses: &[&str]) -> (PublicKey, Peer) {
-        let peer = Peer {
-            name: format!("bus-{seed}"),
-            tenant: String::new(),
-            addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
-            expires_unix: None,
-            rate_limit: None,
-            offline_max: None,
-        };
+        let addresses = addresses.iter().map(|text| text.parse().unwrap()).collect();
+        let peer = Peer::new(format!("bus-{seed}"), addresses);
         (Identity::from_seed([seed; 32]).public_key(), peer)
     }
 

@@ -1,28 +1,20 @@
 //! Requests to the kernel's netfilter over netlink.
 
 use std::io;
-use std::os::fd::OwnedFd;
 
 use netlink_packet_core::{
-    DecodeError, NLA_HEADER_SIZE, NLM_F_DUMP, NLM_F_DUMP_INTR, NetlinkDeserializable,
-    NetlinkHeader, NetlinkMessage, NetlinkPayload, NetlinkSerializable, NlasIterator,
+    DecodeError, NLA_HEADER_SIZE, NetlinkDeserializable, NetlinkHeader, NetlinkSerializable,
+    NlasIterator,
 };
-use rustix::net::RecvFlags;
 
-use crate::netlink::{open_socket_of, send, take_message, with_timeout};
+use crate::netlink::Requests;
 
 #[derive(Debug)]
-pub(super) struct Netfilter {
-    socket: OwnedFd,
-    sequence: u32,
-    buffer: Vec<u8>,
-}
+pub(super) struct Netfilter(Requests);
 
 impl Netfilter {
     pub(super) fn open() -> io::Result<Self> {
-        let socket = open_socket_of(Some(rustix::net::netlink::NETFILTER), 0)?;
-        let socket = with_timeout(socket)?;
-        Ok(Self { socket, sequence: 0, buffer: vec![0; RECEIVE_BUFFER] })
+        Requests::open(Some(rustix::net::netlink::NETFILTER)).map(Self)
     }
 
     /// Sends a request and passes each answer to `each`. Fails with `Interrupted` if something
@@ -31,38 +23,11 @@ impl Netfilter {
         &mut self,
         request: Message,
         flags: u16,
-        mut each: impl FnMut(Message),
+        each: impl FnMut(Message),
     ) -> io::Result<()> {
-        let is_dump = flags & NLM_F_DUMP == NLM_F_DUMP;
-        self.sequence = self.sequence.wrapping_add(1);
-        send(&self.socket, self.sequence, request, flags)?;
-        let (mut is_answered, mut changed) = (false, false);
-        loop {
-            let (length, _) =
-                rustix::net::recv(&self.socket, &mut self.buffer[..], RecvFlags::empty())?;
-            let mut rest = &self.buffer[..length];
-            while let Some(bytes) = take_message(&mut rest) {
-                let Ok(message) = NetlinkMessage::<Message>::deserialize(bytes) else { continue };
-                if message.header.sequence_number != self.sequence {
-                    continue;
-                }
-                changed |= message.header.flags & NLM_F_DUMP_INTR != 0;
-                is_answered = true;
-                match message.payload {
-                    NetlinkPayload::InnerMessage(inner) => each(inner),
-                    NetlinkPayload::Error(error) if error.code.is_none() => return Ok(()),
-                    NetlinkPayload::Error(error) => return Err(error.to_io()),
-                    NetlinkPayload::Done(_) if changed => {
-                        return Err(io::ErrorKind::Interrupted.into());
-                    }
-                    NetlinkPayload::Done(_) => return Ok(()),
-                    _ => is_answered = false,
-                }
-            }
-            // Only dumps have an end message.
-            if !is_dump && is_answered {
-                return Ok(());
-            }
+        match self.0.ask(request, flags, |_| true, each)? {
+            true => Err(io::ErrorKind::Interrupted.into()),
+            false => Ok(()),
         }
     }
 }
@@ -124,4 +89,3 @@ pub(super) fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
 
 /// `struct nfgenmsg`.
 const HEADER: usize = 4;
-const RECEIVE_BUFFER: usize = 64 * 1024;

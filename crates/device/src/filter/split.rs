@@ -32,93 +32,41 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
-use roadweave_config::{ClientStreams, TcpRule, TcpWay};
-use roadweave_proto::{Instant, Kind, Marks};
+use roadweave_config::{TcpRule, TcpWay};
+use roadweave_proto::{Kind, Marks};
 
 use super::chain::{self, Chain, counter_from, end, family, has_family, set_mark};
 use super::ruleset::{excluded_sets, inside_sets, matches_excluded, matches_inside, of_family};
-use super::{Interface, KeptTable, Turn, remove_tables};
-use crate::{DeviceError, Excluded, Instance, Waker};
-
-/// The table of one client. The kernel's table outlives it: `cleanup` removes it.
-#[derive(Debug)]
-pub(crate) struct SplitTable {
-    name: String,
-    options: Options,
-    table: KeptTable,
-}
+use super::{Interface, KeptTable, remove_tables};
+use crate::{DeviceError, Excluded, Instance};
 
 #[derive(Debug)]
-struct Options {
-    tun: String,
-    rules: Vec<TcpRule>,
+pub(crate) struct Options {
+    pub(crate) tun: String,
+    pub(crate) rules: Vec<TcpRule>,
     /// How connections go that match no rule.
-    others: TcpWay,
+    pub(crate) others: TcpWay,
     /// Listeners to hand connections over to, at most one of each family.
-    listeners: Vec<(IpAddr, u16)>,
-    inside: Vec<Interface>,
-    excluded: Excluded,
-    marks: Marks,
+    pub(crate) listeners: Vec<(IpAddr, u16)>,
+    pub(crate) inside: Vec<Interface>,
+    pub(crate) excluded: Excluded,
+    pub(crate) marks: Marks,
 }
 
-impl SplitTable {
-    /// Installs nothing yet. `waker` wakes for the next [`SplitTable::turn`].
-    pub(crate) fn new(
-        instance: &Instance,
-        tun: &str,
-        fields: &ClientStreams,
-        listeners: Vec<(IpAddr, u16)>,
-        waker: Waker,
-    ) -> Self {
-        let (inside, excluded) = (Vec::new(), Excluded::default());
-        let (tun, marks) = (tun.to_owned(), instance.marks());
-        let (rules, others) = (fields.rules.clone(), fields.tcp);
-        let options = Options { tun, rules, others, listeners, inside, excluded, marks };
-        let name = instance.split_table();
-        Self { table: KeptTable::new(name.clone(), Some(waker)), name, options }
-    }
-
-    pub(crate) fn set_inside(&mut self, inside: Vec<Interface>) {
-        if self.options.inside != inside {
-            self.options.inside = inside;
-            self.table.set_stale();
-        }
-    }
-
-    pub(crate) fn set_excluded(&mut self, excluded: Excluded) {
-        if self.options.excluded != excluded {
-            self.options.excluded = excluded;
-            self.table.set_stale();
-        }
-    }
-
-    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        self.table.poll_timeout()
-    }
-
-    pub(crate) fn is_in_place(&self) -> bool {
-        self.table.is_in_place()
-    }
-
-    /// Keeps the table in place. Replacing it loses the recorded destinations.
-    pub(crate) fn turn(&mut self, now: Instant) -> Turn {
-        let (name, options) = (&self.name, &self.options);
-        self.table.turn(now, |_| text(name, options))
-    }
-
-    /// How many SYNs since the installation were handed over and did not arrive.
-    pub(crate) fn astray(&mut self) -> io::Result<u64> {
-        let counts = self.table.counters()?;
-        let count = |name| counts.get(name).copied().unwrap_or_default();
-        Ok(count(BEGUN).saturating_sub(count(COME_IN)))
-    }
+/// How many SYNs since the installation of `table` were handed over and did not arrive.
+pub(crate) fn astray(table: &mut KeptTable) -> io::Result<u64> {
+    let counts = table.counters()?;
+    let count = |name| counts.get(name).copied().unwrap_or_default();
+    Ok(count(BEGUN).saturating_sub(count(COME_IN)))
 }
 
 pub(crate) fn remove_left(instance: &Instance) -> Result<(), DeviceError> {
     remove_tables(&[instance.split_table()])
 }
 
-fn text(table: &str, options: &Options) -> (String, usize) {
+/// The text of the table, which the kernel keeps until `cleanup` removes it, and its number of
+/// rules. Replacing the table loses the recorded destinations.
+pub(crate) fn text(table: &str, options: &Options) -> (String, usize) {
     let mut text = chain::begin(table);
     for (set, minutes) in [("answered", ANSWERED_MINUTES), ("failed", FAILED_MINUTES)] {
         for (family, kind) in [(4, "ipv4_addr"), (6, "ipv6_addr")] {

@@ -283,7 +283,7 @@ impl Line {
                 Err(error) => dialling.fail(now, &stream.way, stream.address, &error),
             }
         }
-        while dialling.may_start(now) {
+        while dialling.attempts.is_empty() || dialling.next_start <= now {
             let Some((way, address)) = dialling.poll_address() else { break };
             dialling.next_start = now + STAGGER;
             let LineOptions { identity, controllers, keep_alive, .. } = &self.options;
@@ -341,10 +341,6 @@ impl Dialling {
             leg.waiting.extend(servers.into_iter().take(share));
             self.note(reason.map(|reason| format!("{way}: {reason}")));
         }
-    }
-
-    fn may_start(&self, now: Instant) -> bool {
-        self.attempts.is_empty() || self.next_start <= now
     }
 
     /// The index of the leg with the fewest attempts, if any may start.

@@ -149,14 +149,7 @@ mod tests {
     use super::*;
 
     fn peer(seed: u8, addresses: &[&str]) -> (PublicKey, Peer) {
-        let peer = Peer {
-            name: format!("p{seed}"),
-            tenant: String::new(),
-            addresses: nets(addresses),
-            expires_unix: None,
-            rate_limit: None,
-            offline_max: None,
-        };
+        let peer = Peer::new(format!("p{seed}"), nets(addresses));
         (Identity::from_seed([seed; 32]).public_key(), peer)
     }
 

@@ -19,6 +19,7 @@ use rustls::{ServerConnection, StreamOwned};
 
 use super::stream::ALPN;
 use crate::Clock;
+use crate::netns::{WAIT_MAX, wait_or_show};
 
 pub(super) const ROOT: u8 = 1;
 pub(super) const CONTROLLER: u8 = 2;
@@ -137,11 +138,8 @@ impl Controller {
     }
 
     pub(super) fn wait_for(&self, wanted: impl Fn(&DeskEvent) -> bool) {
-        let started = std::time::Instant::now();
-        while !self.store().said.iter().any(&wanted) {
-            assert!(started.elapsed() < Duration::from_secs(20), "{:?}", self.store().said);
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let state = || format!("{:?}", self.store().said);
+        wait_or_show(WAIT_MAX, state, || self.store().said.iter().any(&wanted));
     }
 
     fn serve(&self, socket: TcpStream) {

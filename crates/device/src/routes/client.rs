@@ -151,7 +151,8 @@ impl ClientRoutes {
     /// Refuses traffic for the tunnel, if the settings demand it. On an error only an earlier run's
     /// refusals remain. Other failures are kept for [`ClientRoutes::take_failures`].
     pub fn close(&mut self) -> Result<(), DeviceError> {
-        let is_closed = self.has_refusals()?;
+        let seen = Seen { routes: self.netlink.routes()?, ..Seen::default() };
+        let is_closed = self.find(&seen, &[]).routes.iter().any(is_refusal);
         self.sync()?;
         let excluded = self.await_excluded();
         self.note(0, false, excluded);
@@ -164,11 +165,6 @@ impl ClientRoutes {
             Routes::open(&self.instance).map(drop)?;
         }
         Err(self.failures.swap_remove(at).error)
-    }
-
-    fn has_refusals(&mut self) -> Result<bool, DeviceError> {
-        let seen = Seen { routes: self.netlink.routes()?, ..Seen::default() };
-        Ok(self.find(&seen, &[]).routes.iter().any(is_refusal))
     }
 
     /// Sets the uplinks' reverse path filters to loose again; returns those that were strict.
@@ -334,7 +330,8 @@ impl ClientRoutes {
         }
         for rule in wanted.rules.difference(&found.rules) {
             let result = self.netlink.add_rule(rule);
-            self.note(rule.table, leads_into_tunnel(rule), result);
+            // Traffic that is not bound to an interface meets these.
+            self.note(rule.table, rule.priority >= PRIORITY_NEAR, result);
         }
         for rule in found.rules.difference(&wanted.rules) {
             let result = self.netlink.remove_rule(rule);
@@ -360,9 +357,4 @@ const KINDS: [RouteType; 3] = [RouteType::Unicast, RouteType::Unreachable, Route
 
 fn is_refusal(route: &Route) -> bool {
     route.interface.is_none() && !route.passes_by
-}
-
-/// Whether traffic that is not bound to an interface meets this rule.
-fn leads_into_tunnel(rule: &Rule) -> bool {
-    rule.priority >= PRIORITY_NEAR
 }

@@ -304,7 +304,7 @@ impl Planner<'_> {
     /// Lets sockets bound to an interface with its own default route use that route, unless the
     /// interface is an uplink in service.
     fn plan_bound(&self, plan: &mut Plan, ipv4: bool) {
-        let table = bound_table(&self.tables);
+        let table = self.tables.end() - 2;
         for link in self.seen.links.iter().filter(|link| link.index != self.tun) {
             let over_it: Vec<&Route> = self
                 .main_routes(ipv4)
@@ -418,11 +418,6 @@ pub(super) fn near_table(tables: &RangeInclusive<u32>) -> u32 {
 
 pub(super) fn neighbours_table(tables: &RangeInclusive<u32>) -> u32 {
     tables.end() - 1
-}
-
-/// For sockets bound to interfaces that are no uplinks in service.
-fn bound_table(tables: &RangeInclusive<u32>) -> u32 {
-    tables.end() - 2
 }
 
 /// For connections that end at this box.

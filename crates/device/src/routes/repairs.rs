@@ -68,7 +68,9 @@ pub(crate) struct Repairs {
 
 impl Repairs {
     pub(crate) fn on_notice(&mut self, now: Instant) {
-        let wait = if self.is_fight(now) { FIGHT } else { SOON };
+        let is_fight = self.repairs >= FIGHT_BEGINS
+            && self.window.is_some_and(|begin| now.since(begin) < SILENCE * 2);
+        let wait = if is_fight { FIGHT } else { SOON };
         self.due.get_or_insert(now + wait);
     }
 
@@ -113,11 +115,6 @@ impl Repairs {
         }
         self.logged.insert(discriminant(change), (now, 0));
         Some(text)
-    }
-
-    fn is_fight(&self, now: Instant) -> bool {
-        self.repairs >= FIGHT_BEGINS
-            && self.window.is_some_and(|begin| now.since(begin) < SILENCE * 2)
     }
 }
 

@@ -81,54 +81,37 @@ impl EntranceSettings {
     }
 }
 
-/// How a connection of an application ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum EntranceEnd {
-    /// In order, in both directions.
-    Closed,
-    /// The application broke it off.
-    Aborted,
-    /// The stream was reset after the far end had connected.
-    Reset,
-    /// Like `Reset`, because its unread bytes took room that others needed.
-    Unread,
-    /// The far end could not connect; the application got the reason.
-    Unconnected,
-    /// No stream could be opened.
-    NoStream,
-    /// The request was malformed or is not served.
-    BadRequest,
-    /// The request was not for a connection, and was answered.
-    Served,
-    /// The application left before its request was complete.
-    Left,
-    /// The request was not complete in time.
-    Slow,
-    /// It came from outside the LAN.
-    Stranger,
-    /// A limit of connections was reached.
-    TooMany,
+roadweave_proto::named! {
+    /// How a connection of an application ended.
+    EntranceEnd {
+        /// In order, in both directions.
+        Closed = "closed",
+        /// The application broke it off.
+        Aborted = "aborted",
+        /// The stream was reset after the far end had connected.
+        Reset = "reset",
+        /// Like `Reset`, because its unread bytes took room that others needed.
+        Unread = "unread",
+        /// The far end could not connect; the application got the reason.
+        Unconnected = "unconnected",
+        /// No stream could be opened.
+        NoStream = "no-stream",
+        /// The request was malformed or is not served.
+        BadRequest = "bad-request",
+        /// The request was not for a connection, and was answered.
+        Served = "served",
+        /// The application left before its request was complete.
+        Left = "left",
+        /// The request was not complete in time.
+        Slow = "slow",
+        /// It came from outside the LAN.
+        Stranger = "stranger",
+        /// A limit of connections was reached.
+        TooMany = "too-many",
+    }
 }
 
 impl EntranceEnd {
-    /// Its name in statistics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Closed => "closed",
-            Self::Aborted => "aborted",
-            Self::Reset => "reset",
-            Self::Unread => "unread",
-            Self::Unconnected => "unconnected",
-            Self::NoStream => "no-stream",
-            Self::BadRequest => "bad-request",
-            Self::Served => "served",
-            Self::Left => "left",
-            Self::Slow => "slow",
-            Self::Stranger => "stranger",
-            Self::TooMany => "too-many",
-        }
-    }
-
     fn of_reset(code: ResetCode) -> Self {
         if code == ResetCode::Unread { Self::Unread } else { Self::Reset }
     }

@@ -19,10 +19,12 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
+use ipnet::IpNet;
+use roadweave_config::AllowedDestination;
 use roadweave_proto::wire::{Destination, ResetCode, StreamId};
-use roadweave_proto::{Instant, ServerHost};
-use roadweave_stream::{Event as StreamEvent, Streams};
-use roadweave_tunnel::StreamsOwner;
+use roadweave_proto::{Instant, ServerHost, TokenBucket};
+use roadweave_stream::Event as StreamEvent;
+use roadweave_tunnel::{EndsStreams, StreamsOwner};
 
 use self::attempts::{AT_ONCE, Attempts, Outcome};
 use self::names::Names;
@@ -34,6 +36,7 @@ use super::splice::{self, Over, Splice, Turn, break_off, stream_of};
 use super::table::{Number, Table};
 use super::{Ends, SCRATCH, TURN};
 use crate::poll::{Event, Poller, Token};
+use crate::status::StreamsStatus;
 use crate::{DeviceError, Waker};
 
 /// Configuration of an exit.
@@ -73,45 +76,31 @@ impl ExitSettings {
     }
 }
 
-/// How a stream of a client ended here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ExitEnd {
-    /// In order, in both directions.
-    Closed,
-    /// The host broke its connection off.
-    Aborted,
-    /// The client reset it, or its session is over.
-    Reset,
-    /// Like `Reset`, because its unread bytes took room that others needed.
-    Unread,
-    /// The host refused the connection.
-    Refused,
-    /// The name does not exist, or its addresses have no route.
-    Unreachable,
-    /// Nothing answered in time.
-    TimedOut,
-    /// The rules forbid the destination.
-    Forbidden,
-    /// The client opens streams too fast, or too many at once.
-    TooMany,
+roadweave_proto::named! {
+    /// How a stream of a client ended here.
+    ExitEnd {
+        /// In order, in both directions.
+        Closed = "closed",
+        /// The host broke its connection off.
+        Aborted = "aborted",
+        /// The client reset it, or its session is over.
+        Reset = "reset",
+        /// Like `Reset`, because its unread bytes took room that others needed.
+        Unread = "unread",
+        /// The host refused the connection.
+        Refused = "refused",
+        /// The name does not exist, or its addresses have no route.
+        Unreachable = "unreachable",
+        /// Nothing answered in time.
+        TimedOut = "timed-out",
+        /// The rules forbid the destination.
+        Forbidden = "forbidden",
+        /// The client opens streams too fast, or too many at once.
+        TooMany = "too-many",
+    }
 }
 
 impl ExitEnd {
-    /// Its name in statistics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Closed => "closed",
-            Self::Aborted => "aborted",
-            Self::Reset => "reset",
-            Self::Unread => "unread",
-            Self::Refused => "refused",
-            Self::Unreachable => "unreachable",
-            Self::TimedOut => "timed-out",
-            Self::Forbidden => "forbidden",
-            Self::TooMany => "too-many",
-        }
-    }
-
     fn of_reset(code: ResetCode) -> Self {
         if code == ResetCode::Unread { Self::Unread } else { Self::Reset }
     }
@@ -124,24 +113,6 @@ impl ExitEnd {
             ResetCode::TooMany => Self::TooMany,
             _ => Self::Unreachable,
         }
-    }
-}
-
-/// Access to the streams and addresses of clients.
-pub trait ClientStreams {
-    /// The streams of a client, unless its session is over.
-    fn streams_of(&mut self, _owner: StreamsOwner) -> Option<&mut Streams> {
-        None
-    }
-
-    /// Whether the address is the inner address of a client.
-    fn is_clients(&self, _address: IpAddr) -> bool {
-        false
-    }
-
-    /// The client's own inner address of a family, if it has one.
-    fn address_of(&self, _owner: StreamsOwner, _ipv4: bool) -> Option<IpAddr> {
-        None
     }
 }
 
@@ -169,8 +140,7 @@ struct Client {
     connecting: usize,
     asking: usize,
     questions: VecDeque<(Number, String, u16)>,
-    /// When the whole burst is available again.
-    full_at: Instant,
+    connects: TokenBucket,
 }
 
 #[derive(Debug)]
@@ -197,12 +167,13 @@ enum State {
 
 impl Client {
     fn is_idle(&self, now: Instant) -> bool {
-        self.connecting + self.asking + self.questions.len() == 0 && self.full_at <= now
+        self.connecting + self.asking + self.questions.len() == 0 && self.connects.full_at() <= now
     }
 }
 
-fn account_of(owner: StreamsOwner, clients: &impl ClientStreams) -> Account {
-    let address = clients.address_of(owner, true).or_else(|| clients.address_of(owner, false));
+fn account_of(owner: StreamsOwner, clients: &impl EndsStreams) -> Account {
+    let address =
+        clients.stream_address(owner, true).or_else(|| clients.stream_address(owner, false));
     address.unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED))
 }
 
@@ -244,9 +215,11 @@ impl Exit {
         self.settings.sockets_max = most.max(1);
     }
 
-    /// Replaces the rules for new streams; open ones stay.
-    pub fn set_rules(&mut self, rules: ExitRules) {
-        self.settings.rules = rules;
+    /// Replaces the denied destinations for new streams, and the exceptions; open ones stay.
+    pub fn set_destinations(&mut self, denied: &[IpNet], allowed: &[AllowedDestination]) {
+        let ExitRules { denied: old, allowed: exceptions, .. } = &mut self.settings.rules;
+        denied.clone_into(old);
+        allowed.clone_into(exceptions);
     }
 
     /// Takes an event of one of its tokens.
@@ -260,13 +233,22 @@ impl Exit {
         self.connections.wake(number);
     }
 
-    /// Takes an event of a client's stream.
-    pub fn handle_event(
+    /// Takes the events of the clients' streams.
+    pub fn handle_events(&mut self, now: Instant, clients: &mut impl EndsStreams) {
+        while let Some(owner) = clients.poll_streams_over() {
+            self.on_streams_over(owner);
+        }
+        while let Some((owner, event)) = clients.poll_stream_event(now) {
+            self.handle_event(now, owner, event, clients);
+        }
+    }
+
+    fn handle_event(
         &mut self,
         now: Instant,
         owner: StreamsOwner,
         event: StreamEvent,
-        clients: &mut impl ClientStreams,
+        clients: &mut impl EndsStreams,
     ) {
         let id = stream_of(&event);
         if let StreamEvent::Opened { destination, .. } = &event {
@@ -285,8 +267,7 @@ impl Exit {
         self.connections.wake(number);
     }
 
-    /// Ends all streams of this owner.
-    pub fn on_streams_over(&mut self, owner: StreamsOwner) {
+    fn on_streams_over(&mut self, owner: StreamsOwner) {
         let (first, last) = (StreamId(0), StreamId(u64::MAX));
         let of_owner = self.streams.range((owner, first)..=(owner, last));
         for number in of_owner.map(|(_, number)| *number).collect::<Vec<_>>() {
@@ -299,8 +280,10 @@ impl Exit {
         self.connections.poll_timeout()
     }
 
-    /// Does the pending work, within the limits of a turn.
-    pub fn turn(&mut self, now: Instant, poller: &Poller, clients: &mut impl ClientStreams) {
+    /// Takes what came for the streams, and does the pending work within the limits of a turn.
+    pub fn turn(&mut self, now: Instant, poller: &Poller, clients: &mut impl EndsStreams) {
+        clients.hand_over_symbols(now);
+        self.handle_events(now, clients);
         for _ in 0..ANSWERS_AT_ONCE {
             let Some((number, addresses)) = self.names.poll() else { break };
             self.on_answer(now, number, addresses, clients);
@@ -314,24 +297,18 @@ impl Exit {
         }
     }
 
-    /// Open streams, connected or connecting.
-    pub fn connections(&self) -> usize {
-        self.connections.len()
-    }
-
-    /// Streams that clients ever opened, open or ended.
-    pub fn accepted(&self) -> u64 {
-        self.accepted
-    }
-
-    /// Ended streams by how they ended.
-    pub fn ends(&self) -> &Ends<ExitEnd> {
-        &self.ends
-    }
-
-    /// Counters of inspected HTTP, by name.
-    pub fn heard(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        self.heard.counts.iter().map(|(what, times)| (*what, *times))
+    /// The streams, for the status.
+    pub fn status(&self) -> StreamsStatus {
+        let ends = self.ends.iter();
+        let heard = self.heard.counts.iter();
+        StreamsStatus {
+            connections: self.connections.len(),
+            accepted: self.accepted,
+            ends: ends.map(|(end, count)| (end.name().to_owned(), count)).collect(),
+            http: heard.map(|(what, times)| ((*what).to_owned(), *times)).collect(),
+            source: Some(self.settings.sources.name().to_owned()),
+            split: None,
+        }
     }
 
     fn begin(
@@ -340,7 +317,7 @@ impl Exit {
         owner: StreamsOwner,
         id: StreamId,
         destination: &Destination,
-        clients: &mut impl ClientStreams,
+        clients: &mut impl EndsStreams,
     ) {
         self.accepted += 1;
         let account = account_of(owner, clients);
@@ -377,17 +354,12 @@ impl Exit {
         }
         let client = self.clients.entry(account).or_default();
         let each = Duration::from_secs(1) / self.settings.connects_per_second.max(1);
-        let full_at = client.full_at.max(now) + each;
-        let admits = client.connecting < self.settings.connecting_max
-            && full_at.since(now) <= BURST.max(each);
-        if admits {
-            client.full_at = full_at;
-        }
-        admits
+        client.connecting < self.settings.connecting_max
+            && client.connects.take(now, each, BURST.max(each))
     }
 
     /// Slow names delay only their own client.
-    fn ask(&mut self, now: Instant, account: Account, clients: &mut impl ClientStreams) {
+    fn ask(&mut self, now: Instant, account: Account, clients: &mut impl EndsStreams) {
         while let Some(client) = self.clients.get_mut(&account)
             && client.asking < ASKING_MAX
             && let Some((number, name, port)) = client.questions.pop_front()
@@ -409,7 +381,7 @@ impl Exit {
         now: Instant,
         number: Number,
         addresses: Vec<SocketAddr>,
-        clients: &mut impl ClientStreams,
+        clients: &mut impl EndsStreams,
     ) {
         if let Some(account) = self.asked.remove(&number) {
             if let Some(client) = self.clients.get_mut(&account) {
@@ -425,13 +397,13 @@ impl Exit {
         now: Instant,
         number: Number,
         addresses: Vec<SocketAddr>,
-        clients: &mut impl ClientStreams,
+        clients: &mut impl EndsStreams,
     ) {
         let Some(connection) = self.connections.get_mut(number) else { return };
         if addresses.is_empty() {
             return self.fail(now, number, ResetCode::Unreachable, clients);
         }
-        let is_clients = |address| clients.is_clients(address);
+        let is_clients = |address| clients.is_of_client(address);
         let may_lead = |to: &SocketAddr| self.settings.rules.allow(*to, is_clients);
         let plain = |to: SocketAddr| match to.ip().to_canonical() {
             address @ IpAddr::V4(_) => SocketAddr::new(address, to.port()),
@@ -451,15 +423,16 @@ impl Exit {
         now: Instant,
         number: Number,
         poller: &Poller,
-        clients: &mut impl ClientStreams,
+        clients: &mut impl EndsStreams,
     ) {
         let token = self.connections.token(number);
         let Some(connection) = self.connections.get_mut(number) else { return };
         let (owner, id, until) = (connection.owner, connection.stream, connection.until);
         let account = connection.account;
         let ExitSettings { rules, sources, .. } = &self.settings;
-        let source = |to: SocketAddr| match rules.allow(to, |address| clients.is_clients(address)) {
-            true => sources.choose(to, clients.address_of(owner, to.is_ipv4())),
+        let source = |to: SocketAddr| match rules.allow(to, |address| clients.is_of_client(address))
+        {
+            true => sources.choose(to, clients.stream_address(owner, to.is_ipv4())),
             false => Err(io::ErrorKind::PermissionDenied.into()),
         };
         let Some(state) = connection.state.take() else { return };
@@ -477,7 +450,7 @@ impl Exit {
                         self.connections.set_deadline(number, Some(next));
                     }
                     Outcome::Connected(socket) => {
-                        let accepted = clients.streams_of(owner).map(|all| all.accept(now, id));
+                        let accepted = clients.streams(owner).map(|all| all.accept(now, id));
                         if !matches!(accepted, Some(Ok(()))) {
                             return self.break_off(number, ExitEnd::Reset);
                         }
@@ -495,7 +468,7 @@ impl Exit {
                 }
             }
             State::Joined(mut splice) => {
-                let Some(streams) = clients.streams_of(owner) else {
+                let Some(streams) = clients.streams(owner) else {
                     connection.state = Some(State::Joined(splice));
                     return self.break_off(number, ExitEnd::Reset);
                 };
@@ -528,7 +501,7 @@ impl Exit {
         now: Instant,
         number: Number,
         code: ResetCode,
-        clients: &mut impl ClientStreams,
+        clients: &mut impl EndsStreams,
     ) {
         let Some(connection) = self.connections.get_mut(number) else { return };
         let (owner, id) = (connection.owner, connection.stream);
@@ -544,9 +517,9 @@ impl Exit {
         owner: StreamsOwner,
         id: StreamId,
         code: ResetCode,
-        clients: &mut impl ClientStreams,
+        clients: &mut impl EndsStreams,
     ) {
-        if let Some(streams) = clients.streams_of(owner) {
+        if let Some(streams) = clients.streams(owner) {
             let _ = streams.reset(now, id, code);
         }
         self.ends.count(ExitEnd::of_failure(code));

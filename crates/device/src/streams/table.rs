@@ -1,8 +1,8 @@
 //! Connections by number, with a queue of connections that have work, and deadlines.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
-use roadweave_proto::Instant;
+use roadweave_proto::{Deadlines, Instant};
 
 use super::TOKENS;
 use crate::Token;
@@ -16,14 +16,13 @@ pub(super) struct Table<C> {
     next: Number,
     connections: BTreeMap<Number, Entry<C>>,
     ready: VecDeque<Number>,
-    deadlines: BTreeSet<(Instant, Number)>,
+    deadlines: Deadlines<Number>,
 }
 
 #[derive(Debug)]
 struct Entry<C> {
     connection: C,
     is_ready: bool,
-    deadline: Option<Instant>,
 }
 
 impl<C> Table<C> {
@@ -33,7 +32,7 @@ impl<C> Table<C> {
             next: 0,
             connections: BTreeMap::new(),
             ready: VecDeque::new(),
-            deadlines: BTreeSet::new(),
+            deadlines: Deadlines::default(),
         }
     }
 
@@ -48,13 +47,13 @@ impl<C> Table<C> {
     pub(super) fn insert(&mut self, connection: C) -> Number {
         let number = self.next;
         self.next += 1;
-        self.connections.insert(number, Entry { connection, is_ready: false, deadline: None });
+        self.connections.insert(number, Entry { connection, is_ready: false });
         self.wake(number);
         number
     }
 
     pub(super) fn remove(&mut self, number: Number) -> Option<C> {
-        self.set_deadline(number, None);
+        self.deadlines.set(number, None);
         self.connections.remove(&number).map(|entry| entry.connection)
     }
 
@@ -92,21 +91,17 @@ impl<C> Table<C> {
     }
 
     pub(super) fn set_deadline(&mut self, number: Number, deadline: Option<Instant>) {
-        let Some(entry) = self.connections.get_mut(&number) else { return };
-        if let Some(old) = std::mem::replace(&mut entry.deadline, deadline) {
-            self.deadlines.remove(&(old, number));
+        if self.connections.contains_key(&number) {
+            self.deadlines.set(number, deadline);
         }
-        self.deadlines.extend(deadline.map(|at| (at, number)));
     }
 
     pub(super) fn take_overdue(&mut self, now: Instant) -> Option<Number> {
-        let &(_, number) = self.deadlines.first().filter(|(at, _)| *at <= now)?;
-        self.set_deadline(number, None);
-        Some(number)
+        self.deadlines.pop_due(now)
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let ready = (!self.ready.is_empty()).then_some(Instant::ZERO);
-        ready.or_else(|| self.deadlines.first().map(|(at, _)| *at))
+        ready.or_else(|| self.deadlines.earliest())
     }
 }

@@ -15,39 +15,28 @@ pub enum SendOutcome {
     Failed(SendFailure),
 }
 
-/// Why the kernel refused to send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum SendFailure {
-    /// No route, or the uplink or the host cannot be reached (ENETUNREACH, EHOSTUNREACH, ENETDOWN).
-    Unreachable,
-    /// The peer's port is closed (ECONNREFUSED), as an earlier packet's answer says.
-    Refused,
-    /// The queue of the interface is full (ENOBUFS).
-    QueueFull,
-    /// Larger than the interface or the path takes (EMSGSIZE), as for probes of the MTU.
-    TooLarge,
-    /// The interface is gone (ENODEV), or the source address (EADDRNOTAVAIL).
-    NoInterface,
-    /// Forbidden by a firewall on this machine (EPERM, EACCES).
-    Forbidden,
-    /// Anything else.
-    Other,
+roadweave_proto::named! {
+    /// Why the kernel refused to send.
+    SendFailure {
+        /// No route, or the uplink or the host cannot be reached (ENETUNREACH, EHOSTUNREACH,
+        /// ENETDOWN).
+        Unreachable = "unreachable",
+        /// The peer's port is closed (ECONNREFUSED), as an earlier packet's answer says.
+        Refused = "refused",
+        /// The queue of the interface is full (ENOBUFS).
+        QueueFull = "queue-full",
+        /// Larger than the interface or the path takes (EMSGSIZE), as for probes of the MTU.
+        TooLarge = "too-large",
+        /// The interface is gone (ENODEV), or the source address (EADDRNOTAVAIL).
+        NoInterface = "no-interface",
+        /// Forbidden by a firewall on this machine (EPERM, EACCES).
+        Forbidden = "forbidden",
+        /// Anything else.
+        Other = "other",
+    }
 }
 
 impl SendFailure {
-    /// Its name in statistics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Unreachable => "unreachable",
-            Self::Refused => "refused",
-            Self::QueueFull => "queue-full",
-            Self::TooLarge => "too-large",
-            Self::NoInterface => "no-interface",
-            Self::Forbidden => "forbidden",
-            Self::Other => "other",
-        }
-    }
-
     pub(super) fn of(error: &io::Error) -> Self {
         match Errno::from_io_error(error) {
             Some(Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::NETDOWN | Errno::HOSTDOWN) => {

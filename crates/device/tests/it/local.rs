@@ -14,16 +14,15 @@ use serde_json::{Value, json};
 /// An instance with its own files, and an event loop with two methods.
 struct World {
     instance: Instance,
-    directory: std::path::PathBuf,
+    directory: tempfile::TempDir,
     stop: Arc<AtomicBool>,
     event_loop: Option<std::thread::JoinHandle<()>>,
 }
 
 impl World {
-    fn new(test: &str) -> Self {
-        let directory =
-            std::env::temp_dir().join(format!("roadweave-{}-{test}", std::process::id()));
-        let instance = Instance::in_directory("client", &directory).unwrap();
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let instance = Instance::in_directory("client", directory.path()).unwrap();
         let waker = Waker::new().unwrap();
         let mut server = LocalServer::start(&instance, waker.clone()).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
@@ -71,13 +70,12 @@ impl Drop for World {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         self.event_loop.take().unwrap().join().unwrap();
-        let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
 
 #[test]
 fn a_request_is_answered_by_the_event_loop() {
-    let world = World::new("answer");
+    let world = World::new();
     let params = json!({ "paths": [1, 2], "text": "a\nb" });
     assert_eq!(world.ask("echo", &params).unwrap(), params);
     let error = world.ask("nonsense", &Value::Null).unwrap_err();
@@ -86,14 +84,14 @@ fn a_request_is_answered_by_the_event_loop() {
 
 #[test]
 fn only_the_owner_may_connect() {
-    let world = World::new("mode");
+    let world = World::new();
     let mode = std::fs::metadata(world.instance.socket_path()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
 }
 
 #[test]
 fn what_is_no_request_is_told_so_and_the_server_lives() {
-    let world = World::new("hostile");
+    let world = World::new();
     for (bytes, code) in [
         (&b"{\n"[..], -32700),
         (b"\xff\xfe\n", -32700),
@@ -111,7 +109,7 @@ fn what_is_no_request_is_told_so_and_the_server_lives() {
 
 #[test]
 fn a_notification_gets_no_answer() {
-    let world = World::new("notification");
+    let world = World::new();
     let lines = b"{\"jsonrpc\":\"2.0\",\"method\":\"echo\"}\n{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"echo\"}\n";
     let answer: Value = serde_json::from_str(&world.send_raw(lines)).unwrap();
     assert_eq!(answer["id"], 7);
@@ -119,7 +117,7 @@ fn a_notification_gets_no_answer() {
 
 #[test]
 fn connections_beyond_the_limit_are_closed_and_later_ones_served() {
-    let world = World::new("limit");
+    let world = World::new();
     let connect = || UnixStream::connect(world.instance.socket_path()).unwrap();
     let mut streams: Vec<_> = (0..16).map(|_| connect()).collect();
     let mut refused = connect();
@@ -134,18 +132,18 @@ fn connections_beyond_the_limit_are_closed_and_later_ones_served() {
 
 #[test]
 fn an_event_loop_that_is_silent_is_called_busy() {
-    let world = World::new("busy");
+    let world = World::new();
     let error = world.ask("silence", &Value::Null).unwrap_err().to_string();
     assert!(error.starts_with("the instance is busy"), "{error}");
 }
 
 #[test]
 fn a_living_instance_is_not_replaced_and_a_dead_ones_socket_is() {
-    let world = World::new("living");
+    let world = World::new();
     let error = LocalServer::start(&world.instance, Waker::new().unwrap()).unwrap_err();
     assert!(matches!(error, DeviceError::AlreadyRunning { .. }), "{error}");
 
-    let instance = Instance::in_directory("dead", &world.directory).unwrap();
+    let instance = Instance::in_directory("dead", world.directory.path()).unwrap();
     drop(UnixListener::bind(instance.socket_path()).unwrap());
     let error = request(&instance.socket_path(), "show", &Value::Null).unwrap_err();
     assert!(matches!(error, RequestError::NotRunning { .. }), "{error}");

@@ -5,14 +5,13 @@
 //! ```
 
 use crate::media::body::{Body, Part};
-use crate::named::named;
 
 /// The longest head that is read, bytes.
 pub const HEAD_MAX: usize = 8 * 1024;
 /// The most fields in it.
 pub const FIELDS_MAX: usize = 64;
 
-named! {
+crate::named! {
     /// Why a connection is not read any further.
     Unread {
         /// Not HTTP/1.

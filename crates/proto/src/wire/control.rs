@@ -25,7 +25,7 @@ mod values;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use ipnet::IpNet;
 
 pub use self::error::ControlError;
@@ -149,15 +149,8 @@ impl Control {
     ///
     /// # Errors
     /// The message is malformed.
-    pub fn parse(mut bytes: Bytes) -> Result<Self, ControlError> {
-        if bytes.len() > MAX_CONTROL_MESSAGE {
-            return Err(ControlError::TooLong(bytes.len()));
-        }
-        if bytes.is_empty() {
-            return Err(ControlError::Truncated);
-        }
-        let kind = bytes.get_u8();
-        let fields = Fields::parse(bytes)?;
+    pub fn parse(bytes: Bytes) -> Result<Self, ControlError> {
+        let (kind, fields) = Fields::parse(bytes)?;
         match kind {
             KIND_HELLO => Ok(Self::Hello(Hello {
                 name: fields.text(FIELD_NAME)?,

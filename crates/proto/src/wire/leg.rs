@@ -20,8 +20,8 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 pub use self::frames::{LEG_FRAMES_HEADER, LegFrames, LegRoom};
 use crate::wire::binding::Binding;
+use crate::wire::control::ControlError;
 use crate::wire::control::fields::{Fields, put_field, put_streams};
-use crate::wire::control::{ControlError, MAX_CONTROL_MESSAGE};
 use crate::wire::stream::StreamsOffer;
 
 /// Bytes before the inner packet in a datagram of the leg.
@@ -106,37 +106,21 @@ pub enum LegMessage {
     },
 }
 
-/// Why an anchor has no attachment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Detached {
-    /// A number unknown here.
-    Other,
-    /// The anchor has the same or a newer binding.
-    Old,
-    /// The device is at another proxy now.
-    Superseded,
-    /// The anchor does not know the tenant, or the tenant's device.
-    Unknown,
-    /// The binding is for another anchor or proxy, or its signature is wrong.
-    Forged,
-    /// Too many attachments on the leg, or too many at once.
-    Busy,
-}
-
-impl Detached {
-    const ALL: [Self; 6] =
-        [Self::Other, Self::Old, Self::Superseded, Self::Unknown, Self::Forged, Self::Busy];
-
-    /// The name that statistics use.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Other => "other",
-            Self::Old => "old-binding",
-            Self::Superseded => "superseded",
-            Self::Unknown => "unknown-device",
-            Self::Forged => "forged-binding",
-            Self::Busy => "busy",
-        }
+crate::named! {
+    /// Why an anchor has no attachment.
+    Detached {
+        /// A number unknown here.
+        Other = "other",
+        /// The anchor has the same or a newer binding.
+        Old = "old-binding",
+        /// The device is at another proxy now.
+        Superseded = "superseded",
+        /// The anchor does not know the tenant, or the tenant's device.
+        Unknown = "unknown-device",
+        /// The binding is for another anchor or proxy, or its signature is wrong.
+        Forged = "forged-binding",
+        /// Too many attachments on the leg, or too many at once.
+        Busy = "busy",
     }
 }
 
@@ -145,15 +129,8 @@ impl LegMessage {
     ///
     /// The message is malformed.
     /// Says what is wrong with it.
-    pub fn parse(mut bytes: Bytes) -> Result<Self, ControlError> {
-        if bytes.len() > MAX_CONTROL_MESSAGE {
-            return Err(ControlError::TooLong(bytes.len()));
-        }
-        if bytes.is_empty() {
-            return Err(ControlError::Truncated);
-        }
-        let kind = bytes.get_u8();
-        let fields = Fields::parse(bytes)?;
+    pub fn parse(bytes: Bytes) -> Result<Self, ControlError> {
+        let (kind, fields) = Fields::parse(bytes)?;
         let handle = || fields.array(FIELD_HANDLE).map(u32::from_be_bytes);
         match kind {
             KIND_ATTACH => Ok(Self::Attach {

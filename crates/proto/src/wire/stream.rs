@@ -34,8 +34,8 @@ use bytes::{Buf, BufMut, Bytes};
 pub use self::destination::Destination;
 pub use self::priority::StreamPriority;
 pub use self::reset_code::ResetCode;
-pub use self::varint::VARINT_MAX;
-use self::varint::{get_varint, put_varint, varint_len};
+pub use self::varint::{VARINT_MAX, put_varint};
+use self::varint::{get_varint, varint_len};
 
 /// The first byte of a symbol's body with frames.
 pub const STREAM_TAG: u8 = 0x20;

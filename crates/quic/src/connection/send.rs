@@ -163,14 +163,14 @@ impl Connection {
         self.send_fragments(now);
         self.ask_with_acknowledgements(now);
         if matches!(self.phase, Phase::Handshake { .. }) {
-            self.open_all_gates();
+            self.set_all_gates(GateState::Open);
             self.drain(now);
         } else {
             if let Some(outlet) = self.best_path().or_else(|| self.moved_path()) {
                 self.open_only(outlet);
                 self.drain(now);
             }
-            self.close_all_gates();
+            self.set_all_gates(GateState::Closed);
             self.drain(now);
         }
         self.process(now);
@@ -361,13 +361,8 @@ impl Connection {
         self.only_open = Some(id);
     }
 
-    fn close_all_gates(&mut self) {
-        self.paths.iter().for_each(|path| path.set_gate(GateState::Closed));
-        self.only_open = None;
-    }
-
-    fn open_all_gates(&mut self) {
-        self.paths.iter().for_each(|path| path.set_gate(GateState::Open));
+    fn set_all_gates(&mut self, state: GateState) {
+        self.paths.iter().for_each(|path| path.set_gate(state));
         self.only_open = None;
     }
 

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use roadweave_proto::Instant;
+use roadweave_proto::{Instant, TokenBucket};
 
 use super::half_open::source_of;
 
@@ -23,16 +23,15 @@ const RATE: u32 = 4_000;
 const SOURCE_RATE: u32 = RATE / 8;
 const CLIENT_RATE: u32 = 1;
 const PAUSE: Duration = Duration::from_millis(100);
+const BURST: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub(super) struct ResponseLimiter {
     rates: (u32, u32),
-    /// When the allowance is whole again (the generic cell rate algorithm); a second's worth is the
-    /// burst.
-    whole_at: Instant,
+    all: TokenBucket,
     recent: BTreeSet<SocketAddr>,
     order: VecDeque<(Instant, SocketAddr)>,
-    sources: BTreeMap<IpAddr, Instant>,
+    sources: BTreeMap<IpAddr, TokenBucket>,
     by_time: BTreeSet<(Instant, IpAddr)>,
 }
 
@@ -52,8 +51,8 @@ impl ResponseLimiter {
             self.recent.remove(oldest);
             self.order.pop_front();
         }
-        while let Some((whole_at, source)) = self.by_time.first().copied()
-            && whole_at <= now
+        while let Some((full_at, source)) = self.by_time.first().copied()
+            && full_at <= now
         {
             self.by_time.pop_first();
             self.sources.remove(&source);
@@ -61,29 +60,19 @@ impl ResponseLimiter {
         let source = source_of(remote);
         let before = self.sources.get(&source).copied();
         let (rate, source_rate) = self.rates;
-        let (Some(all), Some(own)) =
-            (taken(now, self.whole_at, rate), taken(now, before.unwrap_or(now), source_rate))
-        else {
-            return false;
-        };
-        if self.recent.contains(&remote) {
+        let (mut all, mut own) = (self.all, before.unwrap_or_default());
+        let take = |bucket: &mut TokenBucket, rate| bucket.take(now, BURST / rate, BURST);
+        if !take(&mut all, rate) || !take(&mut own, source_rate) || self.recent.contains(&remote) {
             return false;
         }
-        self.whole_at = all;
+        self.all = all;
         self.sources.insert(source, own);
-        before.map(|before| self.by_time.remove(&(before, source)));
-        self.by_time.insert((own, source));
+        before.map(|before| self.by_time.remove(&(before.full_at(), source)));
+        self.by_time.insert((own.full_at(), source));
         self.recent.insert(remote);
         self.order.push_back((now, remote));
         true
     }
-}
-
-/// When an allowance of `rate` is whole after one more; `None` if a second's worth is taken.
-fn taken(now: Instant, whole_at: Instant, rate: u32) -> Option<Instant> {
-    let second = Duration::from_secs(1);
-    let whole_at = whole_at.max(now) + second / rate;
-    (whole_at.since(now) <= second).then_some(whole_at)
 }
 
 #[cfg(test)]

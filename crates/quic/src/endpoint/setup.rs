@@ -12,7 +12,6 @@ use super::door::Door;
 use super::half_open::HalfOpen;
 use super::response_limiter::ResponseLimiter;
 use crate::config::{ConfigError, TransportConfig};
-use crate::deadlines::Deadlines;
 use crate::epoch::Epoch;
 use crate::outbox::Outbox;
 use crate::secrets::{SeededIds, TokenKey};
@@ -104,8 +103,8 @@ impl Endpoint {
             drained: BTreeSet::new(),
             touched: BTreeSet::new(),
             unsent: BTreeSet::new(),
-            deadlines: Deadlines::default(),
-            closing: Deadlines::default(),
+            deadlines: Default::default(),
+            closing: Default::default(),
             events: VecDeque::new(),
             outbox: Outbox::default(),
             scratch: Vec::new(),

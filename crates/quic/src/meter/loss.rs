@@ -22,7 +22,7 @@ impl Meter {
     /// whether it was the last that had been taken for lost.
     pub(super) fn note_order(&mut self, pn: u64, age: Duration, was_in_flight: bool) -> bool {
         let was_missing = self.reordering.on_acknowledged(pn, age, was_in_flight);
-        was_missing && !self.take_back(pn) && self.reordering.none_is_missing()
+        was_missing && !self.take_back(pn) && self.reordering.missing.is_empty()
     }
 
     /// A packet taken for lost has arrived. Returns whether its loss was not reported yet.

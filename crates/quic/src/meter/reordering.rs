@@ -21,7 +21,7 @@ pub(super) struct Reordering {
     usual: Option<(Duration, Duration)>,
     newest: Option<u64>,
     /// Packets taken for lost that may still arrive, ascending by number.
-    missing: VecDeque<(u64, Instant)>,
+    pub(super) missing: VecDeque<(u64, Instant)>,
     batch: Samples,
 }
 
@@ -98,10 +98,6 @@ impl Reordering {
             self.note(age);
         }
         was_missing
-    }
-
-    pub(super) fn none_is_missing(&self) -> bool {
-        self.missing.is_empty()
     }
 
     /// Ends a batch of acknowledgements up to number `newest`; returns the ages of its overtaken

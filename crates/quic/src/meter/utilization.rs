@@ -8,7 +8,7 @@ use roadweave_proto::Instant;
 pub(super) struct Utilization {
     limited_until: Option<Instant>,
     busy_since: Option<Instant>,
-    window_limited: bool,
+    pub(super) window_limited: bool,
 }
 
 impl Utilization {
@@ -39,10 +39,6 @@ impl Utilization {
     pub(super) fn is_busy_for(&self, now: Instant, time: Duration) -> bool {
         self.limited_until.is_some_and(|until| now <= until + BUSY_PAUSE)
             && self.busy_since.is_some_and(|since| now > since + time)
-    }
-
-    pub(super) fn take_window_limited(&mut self) -> bool {
-        std::mem::take(&mut self.window_limited)
     }
 }
 

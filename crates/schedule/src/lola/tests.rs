@@ -5,13 +5,9 @@ use roadweave_proto::{PathSnapshot, PathStatus};
 
 use super::*;
 use crate::pace::Pace;
-use crate::testing::{Among, free, packet_of as packet, path, to, to_all};
+use crate::testing::{Among, at, free, packet_of as packet, path, to, to_all};
 
 const MS: Duration = Duration::from_millis(1);
-
-fn at(ms: u64) -> Instant {
-    Instant::from_millis(ms)
-}
 
 /// A path whose pace is known: `owd_ms` one way, and a packet each `iat_ms`.
 fn paced(lola: &mut Lola, id: u32, owd_ms: u64, iat_ms: u64) -> PathSnapshot {

@@ -98,10 +98,7 @@ const FLOW_AGE: Duration = Duration::from_secs(10);
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn at(ms: u64) -> Instant {
-        Instant::from_millis(ms)
-    }
+    use crate::testing::at;
 
     #[test]
     fn what_a_flow_has_under_way_is_its_own() {

@@ -2,13 +2,9 @@ use proptest::prelude::*;
 
 use super::log::Log;
 use super::*;
-use crate::testing::{Among, packet_of as packet, path, to};
+use crate::testing::{Among, at, packet_of as packet, path, to};
 
 const MS: Duration = Duration::from_millis(1);
-
-fn at(ms: u64) -> Instant {
-    Instant::from_millis(ms)
-}
 
 fn raven(confidence: u8) -> Raven {
     Raven::new(RavenConfig { confidence, ..RavenConfig::default() })

@@ -20,7 +20,7 @@ use bytes::Bytes;
 use roadweave_proto::wire::{
     Detached, LEG_FRAMES_HEADER, LegFrames, LegRoom, MAX_SYMBOL_BODY, StreamsOffer,
 };
-use roadweave_proto::{DropReason, Instant, Urgency, earliest};
+use roadweave_proto::{Deadlines, DropReason, Instant, Urgency, earliest};
 use roadweave_quic::{Connection, ConnectionId};
 use roadweave_stream::{Event, Streams, Timing};
 
@@ -30,14 +30,14 @@ use crate::leg::{Accounts, TenantAccount};
 use crate::peers::Peer;
 use crate::rate::Direction;
 use crate::session::SymbolQueue;
-use crate::streams::{StreamsConfig, StreamsOwner, StreamsTable};
+use crate::streams::{EndsStreams, StreamsConfig, StreamsOwner, StreamsTable};
 
 #[derive(Debug)]
 pub(super) struct AnchorStreams {
     table: StreamsTable<DeviceId>,
     ways: BTreeMap<DeviceId, Way>,
     touched: BTreeSet<DeviceId>,
-    timers: BTreeSet<(Instant, DeviceId)>,
+    timers: Deadlines<DeviceId>,
     served: u64,
     held: usize,
     memory_max: usize,
@@ -54,7 +54,6 @@ struct Way {
     /// What came beyond the tenant's limit.
     symbols: SymbolQueue,
     held: usize,
-    timer: Option<Instant>,
     /// When frames last passed, by [`Direction`], on a counter shared by all clients.
     served: [u64; 2],
 }
@@ -64,8 +63,8 @@ impl Way {
         let room = LegRoom { handle: at.handle, until: 0, size: 0, wait: WAIT };
         // The proxy reports it by itself once it has the streams' epoch.
         let (symbols, asked) = (SymbolQueue::default(), now);
-        let (former, timer, served) = (None, None, [0; 2]);
-        Self { at, former, sent: 0, room, asked, symbols, held: 0, timer, served }
+        let (former, served) = (None, [0; 2]);
+        Self { at, former, sent: 0, room, asked, symbols, held: 0, served }
     }
 
     fn frames(&self, urgency: Urgency, frames: Bytes) -> LegFrames {
@@ -85,7 +84,7 @@ impl AnchorStreams {
             table: StreamsTable::new(config, StreamsConfig::first_epoch(seed)),
             ways: BTreeMap::new(),
             touched: BTreeSet::new(),
-            timers: BTreeSet::new(),
+            timers: Deadlines::default(),
             served: 0,
             held: 0,
             memory_max,
@@ -122,7 +121,7 @@ impl AnchorStreams {
         let way = self.ways.remove(device)?;
         self.held -= way.held;
         self.touched.remove(device);
-        way.timer.iter().for_each(|at| _ = self.timers.remove(&(*at, *device)));
+        self.timers.set(*device, None);
         Some(way)
     }
 
@@ -177,14 +176,6 @@ impl AnchorStreams {
         self.touched.insert(device)
     }
 
-    fn set_timer(&mut self, device: DeviceId, at: Option<Instant>) {
-        let Some(way) = self.ways.get_mut(&device) else { return };
-        if let Some(before) = std::mem::replace(&mut way.timer, at) {
-            self.timers.remove(&(before, device));
-        }
-        self.timers.extend(at.map(|at| (at, device)));
-    }
-
     /// Updates what the streams of a client hold; while all hold too much the largest drop data.
     fn keep_to_budget(&mut self, now: Instant, device: &DeviceId, accounts: &mut Accounts) {
         self.note_held(device);
@@ -219,8 +210,7 @@ impl AnchorStreams {
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let touched = (!self.touched.is_empty()).then_some(Instant::ZERO);
-        let timer = self.timers.first().map(|(at, _)| *at);
-        earliest([touched, timer, self.table.poll_timeout()])
+        earliest([touched, self.timers.earliest(), self.table.poll_timeout()])
     }
 }
 
@@ -254,26 +244,22 @@ enum Sent {
     Until(Option<Instant>),
 }
 
-impl Anchor {
-    /// Hands to the streams what came for them since the last turn.
-    pub fn hand_over_symbols(&mut self, now: Instant) {
+impl EndsStreams for Anchor {
+    fn hand_over_symbols(&mut self, now: Instant) {
         if let Some(all) = &mut self.streams {
             all.hand_over(now, &mut self.accounts);
         }
     }
 
-    /// The next event of a client's stream, as of the last turn or [`Anchor::hand_over_symbols`].
-    pub fn poll_stream_event(&mut self, now: Instant) -> Option<(StreamsOwner, Event)> {
+    fn poll_stream_event(&mut self, now: Instant) -> Option<(StreamsOwner, Event)> {
         self.streams.as_mut()?.table.poll_event(now)
     }
 
-    /// The next owner all of whose streams are over; its client's further streams have another.
-    pub fn poll_streams_over(&mut self) -> Option<StreamsOwner> {
-        self.streams.as_mut()?.table.poll_over()
+    fn poll_streams_over(&mut self) -> Option<StreamsOwner> {
+        self.streams.as_mut()?.table.over.pop_front()
     }
 
-    /// The streams of a client. The next turn sends what was written.
-    pub fn streams(&mut self, owner: StreamsOwner) -> Option<&mut Streams> {
+    fn streams(&mut self, owner: StreamsOwner) -> Option<&mut Streams> {
         let all = self.streams.as_mut()?;
         let (device, streams) = all.table.of(owner)?;
         if all.ways.contains_key(&device) {
@@ -282,16 +268,16 @@ impl Anchor {
         Some(streams)
     }
 
-    /// Whether the address belongs to a client that may be attached, or lies behind one.
-    pub fn is_of_client(&self, address: IpAddr) -> bool {
+    fn is_of_client(&self, address: IpAddr) -> bool {
         self.tenants.iter().any(|tenant| tenant.devices.route(address).is_some())
     }
 
-    /// A client's first own inner address of a family, if it has one; not an address behind it.
-    pub fn stream_address(&self, owner: StreamsOwner, ipv4: bool) -> Option<IpAddr> {
+    fn stream_address(&self, owner: StreamsOwner, ipv4: bool) -> Option<IpAddr> {
         self.streams.as_ref()?.table.address(owner, ipv4)
     }
+}
 
+impl Anchor {
     /// Bytes held by the streams of all clients at a proxy, as of the last turn.
     pub fn stream_memory(&self) -> usize {
         self.streams.as_ref().map_or(0, |all| all.held)
@@ -332,8 +318,7 @@ impl Anchor {
     pub(super) fn turn_streams(&mut self, now: Instant) {
         let Some(all) = &mut self.streams else { return };
         all.table.handle_timeout(now, all.memory_max / AWAY_SHARE);
-        while let Some((_, device)) = all.timers.first().copied().filter(|(at, _)| *at <= now) {
-            all.set_timer(device, None);
+        while let Some(device) = all.timers.pop_due(now) {
             all.touched.insert(device);
         }
         all.hand_over(now, &mut self.accounts);
@@ -347,7 +332,7 @@ impl Anchor {
                     true
                 }
                 Sent::Until(at) => {
-                    self.streams.iter_mut().for_each(|all| all.set_timer(*device, at));
+                    self.streams.iter_mut().for_each(|all| all.timers.set(*device, at));
                     false
                 }
             });

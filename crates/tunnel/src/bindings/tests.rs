@@ -1,18 +1,9 @@
-use proptest::prelude::*;
-use roadweave_identity::Identity;
-
 use super::*;
+use crate::testing::{at as ms, identity, key};
+use proptest::prelude::*;
 
 const TENANT: TenantId = TenantId(0);
 const ANCHOR: u8 = 100;
-
-fn identity(seed: u8) -> Identity {
-    Identity::from_seed([seed; 32])
-}
-
-fn key(seed: u8) -> PublicKey {
-    identity(seed).public_key()
-}
 
 fn signed(device: u8, proxy: u8, number: u64) -> Binding {
     let mut binding = Binding {
@@ -32,10 +23,6 @@ fn at(leg: u64, handle: u32) -> At {
 
 fn attach(at: At, device: u8, proxy: u8, binding: Binding) -> Attach {
     Attach { at, device: (TENANT, key(device)), proxy: key(proxy), binding }
-}
-
-fn ms(millis: u64) -> Instant {
-    Instant::from_millis(millis)
 }
 
 #[test]

@@ -63,16 +63,12 @@ pub fn admit(wanted: Vec<Candidate>) -> Vec<Candidate> {
             continue;
         } else if admitted.len() < CANDIDATES_MAX {
             admitted.push(candidate);
-        } else if is_of_other_site && has_one_site(&admitted) {
+        } else if is_of_other_site && admitted.iter().all(|it| it.site == admitted[0].site) {
             admitted.truncate(CANDIDATES_MAX - 1);
             admitted.push(candidate);
         }
     }
     admitted
-}
-
-fn has_one_site(candidates: &[Candidate]) -> bool {
-    candidates.windows(2).all(|pair| pair[0].site == pair[1].site)
 }
 
 #[derive(Debug, Default)]

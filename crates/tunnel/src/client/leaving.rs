@@ -18,6 +18,7 @@ use roadweave_proto::{DropReason, Instant};
 use roadweave_quic::{ConnectionId, Event};
 use roadweave_schedule::AcknowledgedDatagram;
 
+use super::race::{AcceptedConnection, RACE_STAGGER};
 use super::{Client, Current};
 use crate::lane::Unfinished;
 use crate::session::Session;
@@ -121,6 +122,36 @@ impl Client {
             session.map_or(leaving.until, |at| at.min(leaving.until))
         };
         self.leaving.iter().map(due).min()
+    }
+
+    /// Replaces the session by another one with the same server, since it cannot take up a change of
+    /// its lanes: the peer identifies lanes by their numbers, and fixes their ordering at the first
+    /// packet. The session goes on until the server welcomes the new one, and for good if it suits
+    /// again (not `renews`) before.
+    pub(super) fn renew(&mut self, now: Instant, renews: bool) {
+        let renewed = std::mem::replace(&mut self.renews, renews);
+        if renewed && !renews {
+            self.drop_attempts(now, "the session may stay", |_| true);
+        }
+        let Some(current) = self.current.as_mut().filter(|_| renews) else { return };
+        current.session.keep_unfinished();
+        if let Some(replacement) = self.replacement.take() {
+            return self.join_renewed(now, replacement);
+        }
+        self.pairs.hurry(now, None);
+        self.patience.on_sign_of_life();
+        for (position, uplink) in (0_u32..).zip(self.uplinks.values_mut()) {
+            uplink.next_attempt = now + RACE_STAGGER * position;
+        }
+    }
+
+    pub(super) fn join_renewed(&mut self, now: Instant, welcomed: AcceptedConnection) {
+        self.set_aside_session(now);
+        for uplink in self.uplinks.values_mut() {
+            uplink.next_path = now;
+        }
+        self.join(now, welcomed, None);
+        self.send_on_set_aside();
     }
 }
 

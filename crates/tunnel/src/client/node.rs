@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::{Bytes, BytesMut};
 use roadweave_proto::{DropReason, Instant, earliest};
-use roadweave_quic::{Local, Source, Transmit};
+use roadweave_quic::{Local, Transmit};
 
 use super::{Client, ClientStreams, Current, Uplink};
 use crate::node::{Node, RecvMeta};
@@ -20,9 +20,9 @@ impl Node for Client {
     }
 
     fn handle_packet(&mut self, now: Instant, meta: &RecvMeta, payload: &[u8]) {
-        let RecvMeta { socket: uplink, remote, ecn, received, .. } = *meta;
-        self.count_packet(uplink, ip_bytes(remote, payload.len()));
-        let source = Source { remote, local: Local::Uplink(uplink), ecn, received };
+        let uplink = meta.socket;
+        self.count_packet(uplink, ip_bytes(meta.remote, payload.len()));
+        let source = meta.source(Local::Uplink(uplink));
         if self.has_choice()
             && let Some(outcome) = self.prober.handle_packet(now, &source, payload)
         {

@@ -100,10 +100,7 @@ const LEAP_TIME: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn at(ms: u64) -> Instant {
-        Instant::from_millis(ms)
-    }
+    use crate::testing::at;
 
     /// The age, ms, of a packet sent at `sent` by the peer's clock that comes at `came`.
     fn comes(ages: &mut Ages, came: u64, sent: u64) -> u128 {

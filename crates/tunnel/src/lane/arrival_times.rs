@@ -46,10 +46,7 @@ const TIMES_MAX: usize = 1 << 17;
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn at(ms: u64) -> Instant {
-        Instant::from_millis(ms)
-    }
+    use crate::testing::at;
 
     #[test]
     fn packets_expire_by_when_they_came_and_not_by_when_they_left() {

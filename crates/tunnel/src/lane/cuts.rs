@@ -155,10 +155,7 @@ const PLACE_BYTES: usize = size_of::<Option<Bytes>>();
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn at(ms: u64) -> Instant {
-        Instant::from_millis(ms)
-    }
+    use crate::testing::at;
 
     const AGE: Duration = Duration::from_millis(700);
 

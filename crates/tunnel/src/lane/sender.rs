@@ -46,7 +46,6 @@ use crate::lane::{EncoderTarget, LaneConfig, NamesUplink};
 use crate::observe::PacketLog;
 
 mod insurance;
-mod memory;
 mod queue;
 mod repairs;
 mod settings;

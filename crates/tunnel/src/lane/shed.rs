@@ -183,10 +183,7 @@ const DECIDED_MAX: usize = 1024;
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn at(ms: u64) -> Instant {
-        Instant::from_millis(ms)
-    }
+    use crate::testing::at;
 
     fn frame(source: u32, timestamp: u32) -> Frame {
         Frame { flow: 1, source, timestamp }

@@ -127,15 +127,12 @@ const BYTES_MAX: usize = 8 << 20;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::at;
 
     fn symbol(position: FragmentPosition, body: &[u8]) -> Bytes {
         let mut bytes = BytesMut::new();
         Symbol { position, body }.write(&mut bytes);
         bytes.freeze()
-    }
-
-    fn at(millis: u64) -> Instant {
-        Instant::from_millis(millis)
     }
 
     fn packets(kept: &mut Unacknowledged) -> Vec<Vec<u8>> {

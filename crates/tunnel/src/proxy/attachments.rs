@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use roadweave_identity::PublicKey;
 use roadweave_proto::wire::{Binding, Detached, LegMessage, Passed};
-use roadweave_proto::{DropReason, Instant};
+use roadweave_proto::{DropReason, Instant, TokenBucket};
 use roadweave_quic::ConnectionId;
 
 use super::held::{ALL_BYTES_MAX, Held};
@@ -34,8 +34,7 @@ pub(super) struct Attachment {
     answer: Answer,
     held: Held,
     pub(super) relay: Relay,
-    /// When the full number of signatures is available again (the generic cell rate algorithm).
-    whole_at: Instant,
+    bindings: TokenBucket,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +85,7 @@ impl Legs {
             answer: Answer::Nothing,
             held: Held::default(),
             relay: Relay::default(),
-            whole_at: Instant::ZERO,
+            bindings: TokenBucket::default(),
         };
         self.attachments.insert(session, attachment);
     }
@@ -127,11 +126,10 @@ impl Legs {
         if !is_ours {
             return Err("foreign-binding");
         }
-        let whole_at = attachment.whole_at.max(now) + BINDING_INTERVAL;
-        if whole_at.since(now) > BINDING_INTERVAL * BINDINGS_AT_ONCE {
+        let burst = BINDING_INTERVAL * BINDINGS_AT_ONCE;
+        if !attachment.bindings.take(now, BINDING_INTERVAL, burst) {
             return Err("too-many-bindings");
         }
-        attachment.whole_at = whole_at;
         attachment.binding = Some(binding);
         // A leg that comes up attaches all sessions.
         if self.legs[leg].up().is_some() {

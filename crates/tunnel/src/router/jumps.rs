@@ -33,7 +33,7 @@ const KEPT_MAX: usize = 16;
 pub(super) struct SequenceJumps {
     highest: Option<PacketId>,
     doubtful: Option<Doubtful>,
-    forgotten: u64,
+    pub(super) forgotten: u64,
 }
 
 #[derive(Debug, Default)]
@@ -112,10 +112,6 @@ impl SequenceJumps {
         kept
     }
 
-    pub(super) fn poll_forgotten(&mut self) -> u64 {
-        std::mem::take(&mut self.forgotten)
-    }
-
     pub(super) fn begin_anew(&mut self) {
         self.forget();
         self.highest = None;
@@ -153,7 +149,7 @@ mod tests {
         }
         let kept = jumps.doubtful.as_ref().map_or(0, |place| place.kept.len());
         assert!(kept <= KEPT_MAX);
-        assert_eq!(taken.len() + kept + jumps.poll_forgotten() as usize, handed);
+        assert_eq!(taken.len() + kept + jumps.forgotten as usize, handed);
         taken
     }
 

@@ -9,16 +9,12 @@ use roadweave_proto::wire::{Geneve, GeneveContent};
 
 use super::*;
 use crate::geneve::{LinkCounters, RouterPeer};
-use crate::node::{Node as _, RecvMeta};
+use crate::testing::at as ms;
 
 const VNI: u32 = 7;
 const PEER_EPOCH: u32 = 100;
 const MAX: Duration = Duration::from_millis(300);
 const SOCKET: UplinkId = UplinkId(0);
-
-fn ms(millis: u64) -> Instant {
-    Instant::from_millis(millis)
-}
 
 fn address(link: usize) -> SocketAddr {
     SocketAddr::from(([10, link as u8 + 1, 0, 2], 6081))

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use roadweave_identity::PublicKey;
-use roadweave_proto::{Instant, Rate};
+use roadweave_proto::{Instant, Rate, TokenBucket};
 
 use crate::rate::Limit;
 
@@ -31,8 +31,7 @@ pub(super) struct Accounts(BTreeMap<PublicKey, Account>);
 
 #[derive(Debug, Default)]
 struct Account {
-    /// When the full number of sessions is available again (the generic cell rate algorithm).
-    joins_whole_at: Instant,
+    joins: TokenBucket,
     limits: Option<[Limit; 2]>,
     /// Since when, and how many live sessions were replaced by newer ones.
     replaced: (Instant, u32),
@@ -40,13 +39,8 @@ struct Account {
 
 impl Accounts {
     pub(super) fn may_join(&mut self, now: Instant, key: PublicKey) -> bool {
-        let account = self.0.entry(key).or_default();
-        let whole_at = account.joins_whole_at.max(now) + JOIN_INTERVAL;
-        let may = whole_at.since(now) <= JOIN_INTERVAL * JOINS_AT_ONCE;
-        if may {
-            account.joins_whole_at = whole_at;
-        }
-        may
+        let joins = &mut self.0.entry(key).or_default().joins;
+        joins.take(now, JOIN_INTERVAL, JOIN_INTERVAL * JOINS_AT_ONCE)
     }
 
     /// The limits of a new session in both directions; what an earlier one has used stays used.
@@ -77,13 +71,8 @@ impl Accounts {
 
 #[cfg(test)]
 mod tests {
-    use roadweave_identity::Identity;
-
     use super::*;
-
-    fn key(number: u8) -> PublicKey {
-        Identity::from_seed([number; 32]).public_key()
-    }
+    use crate::testing::key;
 
     #[test]
     fn a_client_begins_a_few_sessions_at_once_and_then_one_in_a_while() {

@@ -336,7 +336,7 @@ impl Server {
         self.standbys.remove(id);
         self.budget.remove(id);
         self.touched.remove(&id);
-        self.set_timer(id, None);
+        self.timers.set(id, None);
         let joined = self.sessions.remove(&id);
         if let Some(joined) = &joined
             && self.by_key.get(&joined.key) == Some(&id)

@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use roadweave_proto::wire::InnerPacket;
 use roadweave_proto::{DropReason, Instant, earliest};
-use roadweave_quic::{Local, Source, Transmit};
+use roadweave_quic::{Local, Transmit};
 
 use super::{Direction, Server, ServerEvent, refusals};
 use crate::node::{Node, RecvMeta};
@@ -41,8 +41,7 @@ impl Node for Server {
         if self.is_strange(meta, payload) {
             return;
         }
-        let RecvMeta { remote, local, ecn, received, .. } = *meta;
-        let source = Source { remote, local: Local::Address(local), ecn, received };
+        let source = meta.source(Local::Address(meta.local));
         if let Some(id) = self.endpoint.handle_packet(now, source, BytesMut::from(payload)) {
             self.pump(now, id);
         }
@@ -68,10 +67,7 @@ impl Node for Server {
         while let Some(reason) = self.kept.poll_summary(now) {
             self.events.push_back(ServerEvent::Refused { reason });
         }
-        while let Some((at, id)) = self.timers.first().copied()
-            && at <= now
-        {
-            self.set_timer(id, None);
+        while let Some(id) = self.timers.pop_due(now) {
             self.touched.insert(id);
         }
         self.turn_touched(now);
@@ -93,7 +89,7 @@ impl Node for Server {
     fn poll_timeout(&self) -> Option<Instant> {
         let hello = self.waiting.poll_timeout();
         let session = match self.changed.is_empty() {
-            true => self.timers.first().map(|(at, _)| *at),
+            true => self.timers.earliest(),
             false => Some(Instant::ZERO),
         };
         let touched = (!self.touched.is_empty()).then_some(Instant::ZERO);

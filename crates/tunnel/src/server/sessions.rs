@@ -22,7 +22,8 @@ impl Server {
     pub(super) fn keep_to_budget(&mut self, now: Instant) {
         let connections = self.endpoint.connection_count().saturating_sub(self.sessions.len());
         let legs = self.legs.as_ref().map_or(0, |legs| legs.waiting());
-        let waiting = self.inbox.bytes + legs + self.away_stream_bytes();
+        let away = self.streams.as_ref().map_or(0, |all| all.table.away_bytes);
+        let waiting = self.inbox.memory() + legs + away;
         self.budget.begin_turn(connections, waiting);
         while let Some((id, bytes)) = self.budget.next_excess() {
             if let Some(joined) = self.sessions.get_mut(&id) {
@@ -88,7 +89,7 @@ impl Server {
         let (key, held) = (joined.key, joined.session.memory().total());
         self.streams.iter_mut().for_each(|all| all.table.on_turned(&key));
         self.budget.set(id, held + self.stream_memory(&key) + self.relayed(id));
-        self.set_timer(id, next);
+        self.timers.set(id, next);
         // Packets that have waited long enough for others.
         self.take_inner(now, id);
         self.end_if_violated(now, id, &key);
@@ -120,16 +121,6 @@ impl Server {
             self.drops.count(DropReason::NoRoute);
         } else if !self.inbox.push(packet) {
             self.drops.count(DropReason::DeviceFull);
-        }
-    }
-
-    pub(super) fn set_timer(&mut self, id: ConnectionId, at: Option<Instant>) {
-        if let Some(old) = self.timer_of.remove(&id) {
-            self.timers.remove(&(old, id));
-        }
-        if let Some(at) = at {
-            self.timers.insert((at, id));
-            self.timer_of.insert(id, at);
         }
     }
 }

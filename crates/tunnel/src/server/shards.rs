@@ -80,8 +80,11 @@ impl Server {
     /// [`Node::handle_timeout`](crate::Node::handle_timeout), some at a time.
     pub fn on_changed(&mut self, keys: impl IntoIterator<Item = PublicKey>) {
         let (by_key, standbys) = (&self.by_key, &self.standbys);
+        let streams = self.streams.as_ref();
         let is_here = |key: &PublicKey| {
-            by_key.contains_key(key) || standbys.of(key).is_some() || self.has_streams_of(key)
+            by_key.contains_key(key)
+                || standbys.of(key).is_some()
+                || streams.is_some_and(|all| all.table.peer(key).is_some())
         };
         self.changed.extend(keys.into_iter().filter(is_here).collect::<Vec<_>>());
     }

@@ -188,13 +188,8 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 #[cfg(test)]
 mod tests {
-    use roadweave_identity::Identity;
-
     use super::*;
-
-    fn key(number: u8) -> PublicKey {
-        Identity::from_seed([number; 32]).public_key()
-    }
+    use crate::testing::key;
 
     fn at(seconds: u64) -> Instant {
         Instant::ZERO + Duration::from_secs(seconds)

@@ -19,7 +19,7 @@ use crate::lane::LaneConfig;
 use crate::peers::Peer;
 use crate::rate::Limit;
 use crate::session::StreamTurn;
-use crate::streams::{StreamsConfig, StreamsOver, StreamsOwner, StreamsTable, Terms};
+use crate::streams::{EndsStreams, StreamsConfig, StreamsOver, StreamsOwner, StreamsTable, Terms};
 
 /// Streams without a session may hold this part of the server's memory.
 const AWAY_SHARE: usize = 8;
@@ -46,9 +46,8 @@ impl ServerStreams {
     }
 }
 
-impl Server {
-    /// Hands to the streams what came for them since the last turn.
-    pub fn hand_over_symbols(&mut self, now: Instant) {
+impl EndsStreams for Server {
+    fn hand_over_symbols(&mut self, now: Instant) {
         let Some(all) = &mut self.streams else { return };
         for id in &self.touched {
             let Some(joined) = self.sessions.get_mut(id) else { continue };
@@ -59,33 +58,30 @@ impl Server {
         }
     }
 
-    /// The next event of a client's stream, as of the last turn or [`Server::hand_over_symbols`].
-    pub fn poll_stream_event(&mut self, now: Instant) -> Option<(StreamsOwner, Event)> {
+    fn poll_stream_event(&mut self, now: Instant) -> Option<(StreamsOwner, Event)> {
         self.streams.as_mut()?.table.poll_event(now)
     }
 
-    /// The next owner all of whose streams are over; its client's further streams have another.
-    pub fn poll_streams_over(&mut self) -> Option<StreamsOwner> {
-        self.streams.as_mut()?.table.poll_over()
+    fn poll_streams_over(&mut self) -> Option<StreamsOwner> {
+        self.streams.as_mut()?.table.over.pop_front()
     }
 
-    /// The streams of a client. The next turn sends what was written.
-    pub fn streams(&mut self, owner: StreamsOwner) -> Option<&mut Streams> {
+    fn streams(&mut self, owner: StreamsOwner) -> Option<&mut Streams> {
         let (key, streams) = self.streams.as_mut()?.table.of(owner)?;
         self.touched.extend(self.by_key.get(&key));
         Some(streams)
     }
 
-    /// Whether the address belongs to a client that may connect, or lies behind one.
-    pub fn is_of_client(&self, address: IpAddr) -> bool {
+    fn is_of_client(&self, address: IpAddr) -> bool {
         self.peers.route(address).is_some()
     }
 
-    /// A client's first own inner address of a family, if it has one; not an address behind it.
-    pub fn stream_address(&self, owner: StreamsOwner, ipv4: bool) -> Option<IpAddr> {
+    fn stream_address(&self, owner: StreamsOwner, ipv4: bool) -> Option<IpAddr> {
         self.streams.as_ref()?.table.address(owner, ipv4)
     }
+}
 
+impl Server {
     /// The server's offer of streams to a client that says hello, if it takes any.
     pub(super) fn agree_on_streams(
         &mut self,
@@ -132,20 +128,12 @@ impl Server {
         }
     }
 
-    pub(super) fn away_stream_bytes(&self) -> usize {
-        self.streams.as_ref().map_or(0, |all| all.table.away_bytes())
-    }
-
     /// Ends the session of a client that broke the rules of all its streams, which cannot go on.
     pub(super) fn end_if_violated(&mut self, now: Instant, id: ConnectionId, key: &PublicKey) {
         let all = self.streams.as_ref().filter(|all| all.terms.contains_key(&id));
         if let Some(violation) = all.and_then(|all| all.table.violation(key)) {
             self.end(now, id, &format!("the client broke the rules of its streams: {violation}"));
         }
-    }
-
-    pub(super) fn has_streams_of(&self, key: &PublicKey) -> bool {
-        self.streams.as_ref().is_some_and(|all| all.table.peer(key).is_some())
     }
 
     pub(super) fn end_streams_of(&mut self, key: &PublicKey) {

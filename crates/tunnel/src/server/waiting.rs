@@ -89,6 +89,7 @@ mod tests {
     use roadweave_identity::Identity;
 
     use super::*;
+    use crate::testing::at;
 
     const MAX: usize = 4096;
 
@@ -96,10 +97,6 @@ mod tests {
         let mut seed = [0; 32];
         seed[..4].copy_from_slice(&number.to_be_bytes());
         Identity::from_seed(seed).public_key()
-    }
-
-    fn at(millis: u64) -> Instant {
-        Instant::from_millis(millis)
     }
 
     fn add(waiting: &mut Waiting, millis: u64, id: u64, key: PublicKey) -> Option<u64> {

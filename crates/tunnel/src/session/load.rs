@@ -75,14 +75,14 @@ pub(crate) struct LoadReceived {
 
 #[derive(Debug, Default)]
 pub(super) struct Loads {
-    sending: Option<Sending>,
+    pub(super) sending: Option<Sending>,
     sent: Option<(TestId, LoadCounts)>,
     receiving: Option<Receiving>,
     pub(super) stats: LoadStats,
 }
 
 #[derive(Debug, Default)]
-struct Sending {
+pub(super) struct Sending {
     plan: LoadPlan,
     /// When a limit lets the next datagram pass.
     waits_until: Option<Instant>,
@@ -130,10 +130,6 @@ impl Session {
 
     pub(crate) fn has_load(&self) -> bool {
         self.loads.sending.is_some() || self.loads.receiving.is_some()
-    }
-
-    pub(super) fn sends_load(&self) -> bool {
-        self.loads.sending.is_some()
     }
 
     pub(crate) fn on_load_sent(&mut self, now: Instant, test: TestId, counts: LoadCounts) {

@@ -11,8 +11,6 @@
 //! repeated that has arrived meanwhile. A client's limit delays frames in both directions and drops
 //! none.
 
-use std::collections::VecDeque;
-
 use bytes::Bytes;
 use roadweave_proto::{DropReason, Instant, PathSnapshot, Urgency, earliest};
 use roadweave_stream::{Streams, Timing};
@@ -20,11 +18,9 @@ use roadweave_stream::{Streams, Timing};
 use super::Session;
 use crate::carrier::Carrier;
 use crate::lane::HeldBack;
+use crate::queue::BoundedQueue;
 use crate::rate::{Direction, Limit};
 
-/// Memory of waiting symbols: a window of a path, or what a limit holds back for a moment.
-const WAITING_MAX: usize = 2 << 20;
-const OVERHEAD: usize = 128;
 /// Bytes of frames made ahead of room, so that a scheduler can choose among paths.
 const AHEAD: usize = 16 << 10;
 
@@ -96,51 +92,8 @@ pub(crate) struct StreamTurn<'a> {
     passes_at: Option<Instant>,
 }
 
-#[derive(Debug, Default)]
-pub(crate) struct SymbolQueue {
-    symbols: VecDeque<Bytes>,
-    bytes: usize,
-}
-
-impl SymbolQueue {
-    pub(crate) fn push(&mut self, symbol: Bytes) -> bool {
-        let fits = self.bytes + cost(&symbol) <= WAITING_MAX;
-        if fits {
-            self.bytes += cost(&symbol);
-            self.symbols.push_back(symbol);
-        }
-        fits
-    }
-
-    pub(crate) fn pop(&mut self) -> Option<Bytes> {
-        let symbol = self.symbols.pop_front()?;
-        self.bytes -= cost(&symbol);
-        Some(symbol)
-    }
-
-    /// Drops the newest until at most `bytes` bytes are held; returns how many.
-    pub(crate) fn shed(&mut self, bytes: usize) -> usize {
-        let before = self.symbols.len();
-        while self.bytes > bytes
-            && let Some(symbol) = self.symbols.pop_back()
-        {
-            self.bytes -= cost(&symbol);
-        }
-        before - self.symbols.len()
-    }
-
-    pub(crate) fn next_bytes(&self) -> Option<usize> {
-        self.symbols.front().map(Bytes::len)
-    }
-
-    pub(crate) fn memory(&self) -> usize {
-        self.bytes
-    }
-}
-
-fn cost(symbol: &Bytes) -> usize {
-    symbol.len() + OVERHEAD
-}
+/// Waiting symbols: a window of a path, or what a limit holds back for a moment.
+pub(crate) type SymbolQueue = BoundedQueue<Bytes, { 2 << 20 }, 128>;
 
 impl<'a> StreamTurn<'a> {
     pub(crate) fn new(streams: &'a mut dyn StreamEnd, limits: Option<&'a mut [Limit; 2]>) -> Self {
@@ -170,10 +123,6 @@ impl<'a> StreamTurn<'a> {
 }
 
 impl Session {
-    pub(super) fn is_stream_lane(&self, lane: usize) -> bool {
-        lane >= self.lane_configs.len()
-    }
-
     pub(crate) fn hand_over_symbols(&mut self, now: Instant, turn: &mut StreamTurn<'_>) {
         let Some(queue) = &mut self.exit.symbols else { return };
         while let Some(bytes) = queue.next_bytes()

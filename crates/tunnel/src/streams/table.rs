@@ -68,10 +68,12 @@ pub(crate) struct StreamsTable<K> {
     by_key: HashMap<K, OfClient>,
     owners: BTreeMap<StreamsOwner, K>,
     eventful: BTreeSet<StreamsOwner>,
-    over: VecDeque<StreamsOwner>,
+    /// Owners whose streams are all over.
+    pub(crate) over: VecDeque<StreamsOwner>,
     /// Those without a session, the longest first.
     away: BTreeSet<(Instant, StreamsOwner)>,
-    away_bytes: usize,
+    /// Memory of the streams of absent clients, as of the last check.
+    pub(crate) away_bytes: usize,
     next_look: Instant,
 }
 
@@ -213,11 +215,6 @@ impl<K: Copy + Eq + Hash> StreamsTable<K> {
         None
     }
 
-    /// An owner whose streams are all over.
-    pub(crate) fn poll_over(&mut self) -> Option<StreamsOwner> {
-        self.over.pop_front()
-    }
-
     pub(crate) fn memory(&self, key: &K) -> u64 {
         self.by_key.get(key).map_or(0, |of| of.streams.memory() as u64)
     }
@@ -227,11 +224,6 @@ impl<K: Copy + Eq + Hash> StreamsTable<K> {
         if let Some(of) = self.by_key.get_mut(key) {
             of.streams.shed(now, usize::try_from(bytes).unwrap_or(usize::MAX));
         }
-    }
-
-    /// Memory of the streams of absent clients, as of the last check.
-    pub(crate) fn away_bytes(&self) -> usize {
-        self.away_bytes
     }
 
     /// Ends streams of long absent clients, and the oldest ones while all hold over `most` bytes.

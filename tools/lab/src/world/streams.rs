@@ -2,7 +2,7 @@
 
 use roadweave_proto::Instant;
 use roadweave_stream::{Event, Streams};
-use roadweave_tunnel::StreamsOwner;
+use roadweave_tunnel::{EndsStreams as _, StreamsOwner};
 
 use super::World;
 

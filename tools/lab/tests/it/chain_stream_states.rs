@@ -7,7 +7,7 @@ use crate::world::ms;
 use roadweave_proto::wire::{Destination, ResetCode, StreamId, StreamPriority};
 use roadweave_proto::{Instant, Rate};
 use roadweave_stream::{Event, StreamError, Streams};
-use roadweave_tunnel::{Node, StreamsOwner};
+use roadweave_tunnel::{EndsStreams as _, Node, StreamsOwner};
 
 /// Interval at which both ends are polled.
 const STEP: Duration = Duration::from_millis(2);

@@ -10,7 +10,7 @@ use crate::world::{ms, udp_v4};
 use roadweave_proto::wire::StreamId;
 use roadweave_proto::{DropReason, Rate};
 use roadweave_stream::Event;
-use roadweave_tunnel::{AnchorEvent, DrainReason, StreamsOwner, TenantStats};
+use roadweave_tunnel::{AnchorEvent, DrainReason, EndsStreams as _, StreamsOwner, TenantStats};
 
 const STEP: Duration = Duration::from_millis(2);
 

@@ -15,12 +15,14 @@ use roadweave_config::ClientStreams;
 use roadweave_proto::{Instant, Kind, Marks};
 
 use crate::driver::steering::Steering;
-use crate::filter::Turn;
-use crate::filter::split::{self, SplitTable};
+use crate::filter::split::{self, Options};
+use crate::filter::{KeptTable, Turn};
 use crate::{DeviceError, Excluded, Instance, Interface, Waker};
 
 pub(super) struct Split {
-    table: SplitTable,
+    name: String,
+    options: Options,
+    table: KeptTable,
     inside: Vec<Interface>,
     is_led: bool,
     next_look: Instant,
@@ -41,8 +43,13 @@ impl Split {
         waker: Waker,
     ) -> Self {
         let listeners = listeners.map(|address| (address.ip(), address.port())).collect();
+        let (name, tun, marks) = (instance.split_table(), tun.to_owned(), instance.marks());
+        let (inside, excluded) = (Vec::new(), Excluded::default());
+        let (rules, others) = (fields.rules.clone(), fields.tcp);
         Self {
-            table: SplitTable::new(instance, tun, fields, listeners, waker),
+            table: KeptTable::new(name.clone(), Some(waker)),
+            name,
+            options: Options { tun, rules, others, listeners, inside, excluded, marks },
             inside: Vec::new(),
             is_led: false,
             next_look: Instant::ZERO,
@@ -67,7 +74,10 @@ impl Split {
         now: Instant,
         excluded: Excluded,
     ) {
-        self.table.set_excluded(excluded);
+        if self.options.excluded != excluded {
+            self.options.excluded = excluded;
+            self.table.set_stale();
+        }
         if !self.inside.is_empty() {
             self.look(steering, now);
         }
@@ -105,7 +115,10 @@ impl Split {
         self.is_led = led.is_ok();
         match led {
             Ok(()) => {
-                self.table.set_inside(self.inside.clone());
+                if self.options.inside != self.inside {
+                    self.options.inside.clone_from(&self.inside);
+                    self.table.set_stale();
+                }
                 self.turn_table(now);
             }
             Err(error) => self.fail(&error),
@@ -113,7 +126,8 @@ impl Split {
     }
 
     fn turn_table(&mut self, now: Instant) {
-        match self.table.turn(now) {
+        let (name, options) = (&self.name, &self.options);
+        match self.table.turn(now, |_| split::text(name, options)) {
             Turn::Unchanged | Turn::Replaced { was_changed: false } => {}
             Turn::Replaced { was_changed: true } => tracing::warn!(
                 "another program changed or removed the table of split connections; it is set again"
@@ -141,7 +155,7 @@ impl Split {
         }
         self.rests_until = None;
         // If the counter cannot be read, the next look reads it.
-        let astray = self.table.astray().unwrap_or(self.astray);
+        let astray = split::astray(&mut self.table).unwrap_or(self.astray);
         let more = astray.saturating_sub(std::mem::replace(&mut self.astray, astray));
         if more < 2 {
             return false;

@@ -7,19 +7,19 @@ use std::time::Duration;
 use roadweave_identity::PublicKey;
 use roadweave_proto::Instant;
 use roadweave_tunnel::{
-    Anchor, DrainReason, Kept, Peers, PeersChange, Server, ServerEvent, SessionFigures, TenantId,
+    Anchor, DrainReason, EndsStreams, Kept, Node, Peers, PeersChange, Server, ServerEvent,
+    SessionFigures, TenantId,
 };
 
 use super::super::STATE_INTERVAL;
 use super::{Serving, Tables};
 use crate::StateFile;
-use crate::driver::far_end::EndsStreams;
 use crate::driver::requests::Governed;
 
 /// The only tenant of an anchor with one TUN.
 const TENANT: TenantId = TenantId(0);
 
-pub(in crate::driver) trait Serves: EndsStreams {
+pub(in crate::driver) trait Serves: Node + EndsStreams {
     /// Replaces the clients. Returns the former table, to be dropped where it does not delay
     /// packets.
     fn replace(&mut self, now: Instant, change: PeersChange) -> Option<Arc<Peers>>;

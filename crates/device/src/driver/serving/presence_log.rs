@@ -8,29 +8,29 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use roadweave_identity::PublicKey;
-use roadweave_proto::Instant;
+use roadweave_proto::{Instant, TokenBucket};
 
 #[derive(Debug, Default)]
 pub(super) struct PresenceLog {
     clients: BTreeMap<PublicKey, Client>,
-    all: LineRate,
+    all: TokenBucket,
 }
 
 #[derive(Debug)]
 struct Client {
     name: String,
-    rate: LineRate,
+    lines: TokenBucket,
     suppressed: u64,
 }
 
 impl PresenceLog {
     pub(super) fn may_tell(&mut self, now: Instant, key: PublicKey, name: &str) -> bool {
-        let new = || Client { name: name.to_owned(), rate: LineRate::default(), suppressed: 0 };
+        let new = || Client { name: name.to_owned(), lines: TokenBucket::default(), suppressed: 0 };
         let client = self.clients.entry(key).or_insert_with(new);
         // The count of suppressed lines is logged first.
         let may = client.suppressed == 0
-            && client.rate.allows(now, &OF_CLIENT)
-            && self.all.allows(now, &OF_ALL);
+            && OF_CLIENT.allows(now, &mut client.lines)
+            && OF_ALL.allows(now, &mut self.all);
         client.suppressed += u64::from(!may);
         may
     }
@@ -38,10 +38,10 @@ impl PresenceLog {
     /// Returns the name of a client with suppressed lines that may be logged now, and their number.
     /// Forgets clients with nothing to log.
     pub(super) fn poll_suppressed(&mut self, now: Instant) -> Option<(String, u64)> {
-        self.clients.retain(|_, client| client.suppressed > 0 || client.rate.full_at > now);
+        self.clients.retain(|_, client| client.suppressed > 0 || client.lines.full_at() > now);
         let mut clients = self.clients.values_mut().filter(|client| client.suppressed > 0);
-        let client = clients.find_map(|it| it.rate.allows(now, &OF_CLIENT).then_some(it))?;
-        let may = self.all.allows(now, &OF_ALL);
+        let client = clients.find_map(|it| OF_CLIENT.allows(now, &mut it.lines).then_some(it))?;
+        let may = OF_ALL.allows(now, &mut self.all);
         may.then(|| (client.name.clone(), std::mem::take(&mut client.suppressed)))
     }
 }
@@ -52,20 +52,9 @@ struct LineLimit {
     interval: Duration,
 }
 
-#[derive(Debug, Default)]
-struct LineRate {
-    /// When the whole burst is available again.
-    full_at: Instant,
-}
-
-impl LineRate {
-    fn allows(&mut self, now: Instant, bound: &LineLimit) -> bool {
-        let full_at = self.full_at.max(now) + bound.interval;
-        let may = full_at.since(now) <= bound.interval * bound.burst;
-        if may {
-            self.full_at = full_at;
-        }
-        may
+impl LineLimit {
+    fn allows(&self, now: Instant, lines: &mut TokenBucket) -> bool {
+        lines.take(now, self.interval, self.interval * self.burst)
     }
 }
 
@@ -130,7 +119,8 @@ mod tests {
     fn all_clients_together_have_a_bound() {
         let mut presence_log = PresenceLog::default();
         let now = Instant::ZERO;
-        let told = (0..2 * OF_ALL.burst).filter(|_| presence_log.all.allows(now, &OF_ALL)).count();
+        let told =
+            (0..2 * OF_ALL.burst).filter(|_| OF_ALL.allows(now, &mut presence_log.all)).count();
         assert_eq!(told, OF_ALL.burst as usize);
         assert!(!presence_log.may_tell(now, key(1), "box"));
         let later = now + OF_CLIENT.interval;

@@ -314,14 +314,7 @@ mod tests {
 
     /// The addresses of one box that count, at a server with `accepted` or at a proxy.
     fn counts(addresses: &[&str], accepted: &[&str], is_proxy: bool) -> (Vec<IpNet>, LeftOut) {
-        let peer = Peer {
-            name: "bus-1".to_owned(),
-            tenant: "home".to_owned(),
-            addresses: nets(addresses),
-            expires_unix: None,
-            rate_limit: None,
-            offline_max: None,
-        };
+        let peer = Peer { tenant: "home".to_owned(), ..Peer::new("bus-1", nets(addresses)) };
         let key = Identity::from_seed([1; 32]).public_key();
         let members = Members { boxes: vec![(key, peer)], proxies: Vec::new() };
         let change = Change { rereads: false, members: members.into(), peers: Arc::default() };

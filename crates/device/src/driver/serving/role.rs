@@ -11,14 +11,13 @@ use super::node::Serves;
 use super::reload::Destinations;
 use super::{Serving, ServingOptions, Tables, open_by, tell_failed};
 use crate::driver::edge::Edge;
-use crate::driver::event_loop::{Driver, Role, Running, take_instance};
-use crate::driver::far_end::FarEnd;
+use crate::driver::event_loop::{Driver, Role, Running, STREAMS, take_instance};
 use crate::driver::{DriverError, requests};
 use crate::local::{LocalRequest, RpcError};
 use crate::metrics::MetricsListener;
 use crate::pauses::Pause;
 use crate::status::{RoleStatus, Status};
-use crate::streams::{ExitRules, ExitSettings};
+use crate::streams::{Exit, ExitRules, ExitSettings};
 use crate::{
     Clock, Event, Instance, InstanceLock, Signals, Tun, TunOptions, UplinkSocket, Waker, cleanup,
 };
@@ -80,7 +79,7 @@ pub(in crate::driver) trait Egress {
 pub(in crate::driver) struct ServingRole<E> {
     name: &'static str,
     listen: String,
-    far_end: Option<FarEnd>,
+    far_end: Option<Exit>,
     serving: Serving,
     pub(in crate::driver) egress: E,
 }
@@ -193,7 +192,8 @@ impl Ground {
             driver.add_socket(uplink, socket)?;
         }
         egress.tell_start(name, &listen, &driver);
-        let far_end = far_ends.map(|settings| FarEnd::start(settings, 1, &driver)).transpose()?;
+        let far_end =
+            far_ends.map(|settings| Exit::start(settings, STREAMS, &driver.waker())).transpose()?;
         let serving = Serving::start(&mut driver, options, tables, host, instance.name())?;
         let role = ServingRole { name, listen, far_end, serving, egress };
         Ok(Running { driver, role, instance, lock })
@@ -221,7 +221,7 @@ impl<E: Egress> ServingRole<E> {
 
     fn tell(&mut self, driver: &Driver<E::Node>, with_sessions: bool) -> Status {
         let now = driver.edge.clock.now();
-        let streams = self.far_end.as_ref().map(FarEnd::status);
+        let streams = self.far_end.as_ref().map(Exit::status);
         let mut status = self.egress.status(driver, with_sessions);
         match &mut status.role {
             RoleStatus::Server(role) => {
@@ -245,7 +245,7 @@ impl<E: Egress> ServingRole<E> {
 
 impl<E: Egress> Role<E::Node> for ServingRole<E> {
     fn poll_timeout(&self) -> Option<Instant> {
-        let streams = self.far_end.as_ref().and_then(FarEnd::poll_timeout);
+        let streams = self.far_end.as_ref().and_then(Exit::poll_timeout);
         earliest([Some(self.serving.poll_timeout()), self.egress.poll_timeout(), streams])
     }
 
@@ -277,7 +277,8 @@ impl<E: Egress> Role<E::Node> for ServingRole<E> {
     fn on_wake(&mut self, driver: &mut Driver<E::Node>, now: Instant) {
         self.serving.on_wake(&mut driver.node, now);
         let destinations = self.serving.destinations();
-        self.far_end.iter_mut().for_each(|far_end| far_end.set_destinations(&destinations));
+        let (denied, allowed) = (&destinations.denied, &destinations.allowed);
+        self.far_end.iter_mut().for_each(|far_end| far_end.set_destinations(denied, allowed));
         self.egress.on_wake(&mut driver.node, destinations);
     }
 
@@ -292,7 +293,8 @@ impl<E: Egress> Role<E::Node> for ServingRole<E> {
     }
 
     fn handle_timeout(&mut self, driver: &mut Driver<E::Node>, now: Instant) {
-        self.far_end.iter_mut().for_each(|far_end| far_end.turn(driver, now));
+        let Driver { node, poller, .. } = driver;
+        self.far_end.iter_mut().for_each(|far_end| far_end.turn(now, poller, node));
     }
 
     fn is_over(&self) -> bool {
@@ -300,7 +302,7 @@ impl<E: Egress> Role<E::Node> for ServingRole<E> {
     }
 
     fn handle_events(&mut self, driver: &mut Driver<E::Node>, now: Instant) {
-        self.far_end.iter_mut().for_each(|far_end| far_end.handle_events(driver, now));
+        self.far_end.iter_mut().for_each(|it| it.handle_events(now, &mut driver.node));
         self.serving.tell_fleet(now, &mut driver.node);
         self.egress.tell_events(&mut driver.node, now, &mut self.serving);
     }

@@ -9,13 +9,14 @@
 //! shards. A shard that has a newer session when it reads of a replacement keeps its session.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use roadweave_identity::PublicKey;
 use roadweave_proto::{DropCounters, DropReason};
 use roadweave_tunnel::{Stray, StrayQueue};
 
+use crate::threads::lock;
 use crate::{DeviceError, Waker};
 
 #[derive(Debug)]
@@ -131,11 +132,6 @@ impl Exchange {
     pub(super) fn handed_over(&self, shard: u16) -> u64 {
         self.inboxes[usize::from(shard)].handed_over.load(Ordering::Relaxed)
     }
-}
-
-/// Locks shared state, also after a panic: at worst the failed shard lost some of its own entries.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

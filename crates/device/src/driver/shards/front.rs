@@ -12,23 +12,21 @@ use roadweave_identity::PublicKey;
 use roadweave_proto::Instant;
 use roadweave_quic::Transmit;
 use roadweave_tunnel::{
-    DrainReason, EncoderTarget, Node, Peers, PeersChange, RecvMeta, Server, ServerEvent,
-    SessionFigures, SetError, Strategy,
+    DrainReason, EncoderTarget, EndsStreams, Node, Peers, PeersChange, RecvMeta, Server,
+    ServerEvent, SessionFigures, SetError, Strategy,
 };
 
-use super::exchange::lock;
 use super::slot::{Common, Order, ShardSlot};
 use super::told::{Counters, Gathered, Told};
 use crate::DeviceError;
 use crate::driver::DriverError;
 use crate::driver::event_loop::Driver;
-use crate::driver::far_end::EndsStreams;
 use crate::driver::requests::Governed;
 use crate::driver::serving::Tables;
 use crate::driver::serving::node::Serves;
 use crate::driver::serving::reload::Destinations;
 use crate::status::{ServerStatus, ShardStatus};
-use crate::streams::ClientStreams;
+use crate::threads::lock;
 
 const ANSWER_MAX: Duration = Duration::from_secs(1);
 
@@ -179,8 +177,6 @@ impl Node for Front {
 }
 
 /// No streams: the shards have them.
-impl ClientStreams for Front {}
-
 impl EndsStreams for Front {}
 
 impl Serves for Front {

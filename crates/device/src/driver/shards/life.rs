@@ -20,16 +20,16 @@ use std::time::{Duration, Instant};
 use roadweave_quic::{Epoch, Shard};
 use roadweave_tunnel::Server;
 
-use super::exchange::lock;
 use super::faults;
 use super::slot::{Common, Order, ShardSlot, Standing};
 use super::told::Counters;
 use super::worker::Worker;
 use crate::driver::DriverError;
 use crate::driver::edge::Edge;
-use crate::driver::event_loop::Driver;
-use crate::driver::far_end::FarEnd;
+use crate::driver::event_loop::{Driver, STREAMS};
 use crate::random::random_bytes;
+use crate::streams::Exit;
+use crate::threads::lock;
 
 /// A shard that ran for so long before it failed restarts at once.
 const GOOD_LIFE: Duration = Duration::from_secs(10);
@@ -80,8 +80,9 @@ impl ShardSlot {
         let waker = self.common.exchange.waker(self.number);
         let mut driver = Driver::new(None, waker, edge, server)?;
         driver.add_socket(None, self.socket.try_clone()?)?;
-        let start = |settings| FarEnd::start(settings, self.common.map.count(), &driver);
-        let far_end = far_ends.map(start).transpose()?;
+        let start = |settings| Exit::start(settings, STREAMS, &driver.waker());
+        let mut far_end = far_ends.map(start).transpose()?;
+        far_end.iter_mut().for_each(|far_end| far_end.share_sockets(self.common.map.count()));
         let mut worker = Worker {
             slot: self,
             orders,

@@ -9,13 +9,14 @@ use roadweave_proto::DropCounters;
 use roadweave_quic::ShardMap;
 use roadweave_tunnel::{DrainReason, Kept, PeerTable, Server, ServerConfig, ServerEvent};
 
-use super::exchange::{Exchange, lock};
+use super::exchange::Exchange;
 use super::told::Counters;
 use crate::driver::DriverError;
 use crate::driver::event_loop::Driver;
 use crate::driver::serving::reload::Destinations;
 use crate::status::StreamsStatus;
 use crate::streams::{ExitEnd, ExitSettings};
+use crate::threads::lock;
 use crate::{Clock, Tun, UplinkSocket, Waker};
 
 /// Work for a shard between two turns.

@@ -10,11 +10,9 @@ use roadweave_quic::TransportConfig;
 use roadweave_tunnel::{PeerTable, ServerConfig};
 
 use super::*;
-use crate::netns::{NetNs, Watch, run_sandboxed};
+use crate::netns::{NetNs, WAIT_MAX, run_sandboxed, wait_until};
 use crate::status::StreamsStatus;
 use crate::{Clock, TunOptions, UdpOptions, Waker};
-
-const WAIT_MAX: Duration = Duration::from_secs(20);
 
 struct World {
     front: Front,
@@ -79,14 +77,6 @@ impl World {
     }
 }
 
-fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
-    let watch = Watch::start();
-    while !is_so() {
-        assert!(watch.elapsed() < WAIT_MAX, "not {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 #[test]
 #[allow(clippy::panic, reason = "it is what is tested")]
 fn a_shard_that_panics_is_restarted_and_answers_its_former_clients_by_resets() {
@@ -95,9 +85,9 @@ fn a_shard_that_panics_is_restarted_and_answers_its_former_clients_by_resets() {
         for round in 1..=3 {
             world.slots[1].note_streams(StreamsStatus { connections: 2, ..Default::default() });
             world.slots[1].order(Box::new(|_| panic!("a fault")));
-            wait_for("failed", || world.slots[1].failures.load(Ordering::Relaxed) == round);
+            wait_until("failed", || world.slots[1].failures.load(Ordering::Relaxed) == round);
             for shard in [0, 1] {
-                wait_for("answered", || world.resets(shard));
+                wait_until("answered", || world.resets(shard));
             }
             let (_, status) = world.front.gather(false);
             let shards: Vec<_> = status.shards.iter().map(|it| (it.runs, it.failures)).collect();
@@ -114,7 +104,7 @@ fn turns_are_missing_while_one_shard_stands_still() {
     run_sandboxed(|| {
         let mut world = World::new();
         for round in 0..2 {
-            wait_for("all turn", || world.front.take_turns());
+            wait_until("all turn", || world.front.take_turns());
             let ((began, begins), (wakes, sleeps)) = (channel(), channel::<()>());
             world.slots[round].order(Box::new(move |_| {
                 began.send(()).expect("heard");
@@ -122,13 +112,13 @@ fn turns_are_missing_while_one_shard_stands_still() {
             }));
             begins.recv_timeout(WAIT_MAX).expect("it stands still");
             world.slots.iter().for_each(|slot| slot.forget_turn());
-            wait_for("the other turns", || world.slots[1 - round].has_turned());
+            wait_until("the other turns", || world.slots[1 - round].has_turned());
             for _ in 0..20 {
                 assert!(!world.front.take_turns(), "shard {round} stands still");
                 std::thread::sleep(Duration::from_millis(100));
             }
             drop(wakes);
-            wait_for("all turn again", || world.front.take_turns());
+            wait_until("all turn again", || world.front.take_turns());
         }
         world.front.stop();
     });

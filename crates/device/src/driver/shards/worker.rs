@@ -9,17 +9,18 @@ use std::time::Duration;
 use roadweave_proto::{Instant, UplinkId, earliest};
 use roadweave_tunnel::{Server, ServerEvent};
 
-use super::exchange::{Parcels, lock};
+use super::exchange::Parcels;
 use super::slot::{Order, ShardSlot};
 use super::told::Counters;
 use crate::driver::event_loop::{Driver, Role};
-use crate::driver::far_end::FarEnd;
 use crate::driver::repeat_limiter::RepeatLimiter;
 use crate::driver::serving::reload::Destinations;
 use crate::driver::serving::tell_failed;
 use crate::pauses::Pause;
 use crate::poll::Event;
 use crate::status::Status;
+use crate::streams::Exit;
+use crate::threads::lock;
 
 /// Interval of checking keys for expiry, and of recording counters.
 const SECOND: Duration = Duration::from_secs(1);
@@ -30,7 +31,7 @@ const ORDERS_AT_ONCE: usize = 16;
 pub(super) struct Worker<'a> {
     pub(super) slot: &'a Arc<ShardSlot>,
     pub(super) orders: &'a Receiver<Order>,
-    pub(super) far_end: Option<FarEnd>,
+    pub(super) far_end: Option<Exit>,
     pub(super) destinations: Arc<Destinations>,
     pub(super) next_second: Instant,
     pub(super) is_unsettled: bool,
@@ -57,7 +58,8 @@ impl Worker<'_> {
         let newest = lock(&self.slot.common.standing).destinations.clone();
         if !Arc::ptr_eq(&newest, &self.destinations) {
             driver.node.set_forwards(newest.forwarded());
-            self.far_end.iter_mut().for_each(|it| it.set_destinations(&newest));
+            let (denied, allowed) = (&newest.denied, &newest.allowed);
+            self.far_end.iter_mut().for_each(|it| it.set_destinations(denied, allowed));
             self.destinations = newest;
         }
     }
@@ -99,7 +101,7 @@ impl Worker<'_> {
 
 impl Role<Server> for Worker<'_> {
     fn poll_timeout(&self) -> Option<Instant> {
-        let streams = self.far_end.as_ref().and_then(FarEnd::poll_timeout);
+        let streams = self.far_end.as_ref().and_then(Exit::poll_timeout);
         earliest([Some(self.next_second), streams])
     }
 
@@ -151,12 +153,13 @@ impl Role<Server> for Worker<'_> {
     }
 
     fn handle_timeout(&mut self, driver: &mut Driver<Server>, now: Instant) {
-        self.far_end.iter_mut().for_each(|far_end| far_end.turn(driver, now));
+        let Driver { node, poller, .. } = driver;
+        self.far_end.iter_mut().for_each(|far_end| far_end.turn(now, poller, node));
         self.hand_over(driver);
     }
 
     fn handle_events(&mut self, driver: &mut Driver<Server>, now: Instant) {
-        self.far_end.iter_mut().for_each(|far_end| far_end.handle_events(driver, now));
+        self.far_end.iter_mut().for_each(|it| it.handle_events(now, &mut driver.node));
         self.note_events(driver);
         let is_unsettled = !driver.node.is_settled();
         if std::mem::replace(&mut self.is_unsettled, is_unsettled) && !is_unsettled {

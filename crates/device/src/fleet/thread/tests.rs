@@ -11,6 +11,7 @@ use super::*;
 use crate::fleet::handle::{Fleet, FleetOptions};
 use crate::fleet::testing::{Controller, ROOT, chain, key, name, published};
 use crate::fleet::{JoinOptions, Membership, join};
+use crate::netns::{WAIT_MAX, wait_or_show};
 
 fn joined(controller: &Controller, directory: &Path, role: Role) -> PublicKey {
     let (token, state_directory) = (controller.token(), directory.to_owned());
@@ -30,11 +31,8 @@ fn start(directory: &Path, role: Role, offline_max: Option<Duration>) -> Fleet<S
 }
 
 fn until(fleet: &Fleet<String>, mut is_done: impl FnMut(&News<String>) -> bool) {
-    let started = std::time::Instant::now();
-    while !is_done(&fleet.news()) {
-        assert!(started.elapsed() < Duration::from_secs(20), "{:?}", fleet.status(Instant::ZERO));
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let state = || format!("{:?}", fleet.status(Instant::ZERO));
+    wait_or_show(WAIT_MAX, state, || is_done(&fleet.news()));
 }
 
 /// Waits until the key of `seed` is revoked, and returns the last batch.

@@ -1,6 +1,7 @@
 use roadweave_proto::UplinkSelector;
 
 use super::*;
+use crate::netlink::test_link as link;
 use crate::{Excluded, Gateway};
 
 const TUN: u32 = 9;
@@ -9,19 +10,6 @@ const WWAN: u32 = 3;
 
 fn prefix(text: &str) -> IpNet {
     text.parse().unwrap()
-}
-
-fn link(index: u32, name: &str) -> NetworkInterface {
-    NetworkInterface {
-        index,
-        name: name.to_owned(),
-        up: true,
-        carrier: true,
-        loopback: false,
-        point_to_point: false,
-        mtu: 1500,
-        group: 0,
-    }
 }
 
 fn route(destination: &str, interface: u32, gateway: Option<&str>) -> Route {

@@ -88,8 +88,9 @@ impl Entrance {
             Some(State::Asking { socket, handshake, .. }) => {
                 self.part(now, number, socket, handshake.too_slow(), EntranceEnd::Slow)
             }
-            Some(State::Opening { splice, dialect: None }) if !self.may_blame() => {
-                // The tunnel is slow, not the destination.
+            Some(State::Opening { splice, dialect: None }) if !self.taking.is_wanted => {
+                // The tunnel is slow, not the destination: connections are wanted only while the
+                // path to the far end works.
                 self.connections.set_deadline(number, Some(now + ANSWER_MAX));
                 Next::Stays(State::Opening { splice, dialect: None })
             }

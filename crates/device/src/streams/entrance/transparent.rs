@@ -28,7 +28,7 @@ use super::{Entrance, LOOPBACK};
 
 #[derive(Debug, Default)]
 pub(super) struct Taking {
-    is_wanted: bool,
+    pub(super) is_wanted: bool,
     is_on: bool,
     obstacle: Option<&'static str>,
     /// Until then none is taken, because the far end had too many.
@@ -52,12 +52,6 @@ impl Entrance {
     /// Why no connections are taken although the owner wants it, if so.
     pub fn obstacle(&self) -> Option<&'static str> {
         self.taking.obstacle.filter(|_| self.taking.is_wanted)
-    }
-
-    /// Whether a missing answer is the destination's fault: the owner takes connections only while
-    /// the path to the far end works.
-    pub(super) fn may_blame(&self) -> bool {
-        self.taking.is_wanted
     }
 
     /// The number of transparent connections taken.

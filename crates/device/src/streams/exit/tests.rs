@@ -8,17 +8,9 @@ const NOW: Instant = Instant::from_millis(1_000);
 
 struct Nobody;
 
-impl ClientStreams for Nobody {
-    fn streams_of(&mut self, _: StreamsOwner) -> Option<&mut Streams> {
-        None
-    }
-
-    fn is_clients(&self, _: IpAddr) -> bool {
-        false
-    }
-
+impl EndsStreams for Nobody {
     /// Owners 1, 11, 21 and so on are sessions of one client.
-    fn address_of(&self, owner: StreamsOwner, ipv4: bool) -> Option<IpAddr> {
+    fn stream_address(&self, owner: StreamsOwner, ipv4: bool) -> Option<IpAddr> {
         ipv4.then(|| IpAddr::from([10, 77, 0, (owner.0 % 10) as u8]))
     }
 }
@@ -42,8 +34,8 @@ fn open(exit: &mut Exit, owner: u64, stream: u64) {
 
 /// Connections, and streams that were too many.
 fn counts(exit: &Exit) -> (usize, u64) {
-    let too_many = exit.ends().0.get(&ExitEnd::TooMany).copied();
-    (exit.connections(), too_many.unwrap_or_default())
+    let too_many = exit.ends.0.get(&ExitEnd::TooMany).copied();
+    (exit.connections.len(), too_many.unwrap_or_default())
 }
 
 #[test]

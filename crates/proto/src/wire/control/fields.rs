@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use ipnet::IpNet;
 
+use super::MAX_CONTROL_MESSAGE;
 use super::error::ControlError;
 use super::values::{PlayerReport, Reason, Role, TenantAnchor};
 use crate::wire::stream::{StreamsEpoch, StreamsOffer};
@@ -186,20 +187,28 @@ pub(crate) fn tenant(fields: &Fields) -> Result<String, ControlError> {
 pub(crate) struct Fields(Vec<(u16, Bytes)>);
 
 impl Fields {
-    pub(crate) fn parse(mut bytes: Bytes) -> Result<Self, ControlError> {
+    /// The kind of one whole message, and its fields.
+    pub(crate) fn parse(mut bytes: Bytes) -> Result<(u8, Self), ControlError> {
+        if bytes.len() > MAX_CONTROL_MESSAGE {
+            return Err(ControlError::TooLong(bytes.len()));
+        }
+        if bytes.is_empty() {
+            return Err(ControlError::Truncated);
+        }
+        let kind = bytes.get_u8();
         let mut fields = Vec::new();
         while !bytes.is_empty() {
             if bytes.len() < 4 {
                 return Err(ControlError::Truncated);
             }
-            let kind = bytes.get_u16();
+            let field = bytes.get_u16();
             let length = usize::from(bytes.get_u16());
             if bytes.len() < length {
                 return Err(ControlError::Truncated);
             }
-            fields.push((kind, bytes.split_to(length)));
+            fields.push((field, bytes.split_to(length)));
         }
-        Ok(Self(fields))
+        Ok((kind, Self(fields)))
     }
 
     pub(crate) fn all(&self, kind: u16) -> impl Iterator<Item = &Bytes> {

@@ -21,7 +21,7 @@ pub(crate) const fn varint_len(value: u64) -> usize {
 }
 
 /// Appends `value`, at most [`VARINT_MAX`], in the fewest bytes.
-pub(crate) fn put_varint(out: &mut impl BufMut, value: u64) {
+pub fn put_varint(out: &mut impl BufMut, value: u64) {
     debug_assert!(value <= VARINT_MAX);
     match varint_len(value) {
         1 => out.put_u8(value as u8),

@@ -8,10 +8,7 @@ use roadweave_quic::Epoch;
 use super::*;
 use crate::anchor::{AnchorConfig, AnchorTenant};
 use crate::peers::{Peer, PeerTable};
-
-fn key(seed: u8) -> PublicKey {
-    Identity::from_seed([seed; 32]).public_key()
-}
+use crate::testing::key;
 
 fn table(name: &str, key: PublicKey) -> Arc<PeerTable> {
     Arc::new(PeerTable::new([(key, Peer::new(name, Vec::new()))]))

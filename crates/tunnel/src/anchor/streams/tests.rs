@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use roadweave_identity::{Identity, PublicKey};
 use roadweave_proto::Rate;
 use roadweave_proto::wire::{Binding, LegMessage, Passed, StreamsEpoch};
 use roadweave_quic::{ConnectionId, Epoch, TransportConfig};
@@ -12,19 +11,12 @@ use super::super::{AnchorConfig, AnchorTenant};
 use super::*;
 use crate::leg::LegEnd;
 use crate::peers::PeerTable;
+use crate::testing::{at, identity, key};
 
 const BOX: u8 = 1;
 const OTHER_BOX: u8 = 2;
 const PROXIES: [u8; 2] = [50, 51];
 const MEMORY: usize = 32 << 20;
-
-fn identity(seed: u8) -> Identity {
-    Identity::from_seed([seed; 32])
-}
-
-fn key(seed: u8) -> PublicKey {
-    identity(seed).public_key()
-}
 
 fn table(seeds: &[u8]) -> Arc<PeerTable> {
     let peer = |seed: &u8| (key(*seed), Peer::new(seed.to_string(), Vec::new()));
@@ -56,10 +48,6 @@ fn anchor_with(devices: &[u8], rate_limit: Option<Rate>) -> Anchor {
         anchor.start(at(5), ConnectionId(leg), leg_of);
     }
     anchor
-}
-
-fn at(millis: u64) -> Instant {
-    Instant::from_millis(millis)
 }
 
 /// A box goes to a proxy with its `number`th binding; its streams are called `epoch` there.
@@ -244,14 +232,4 @@ fn what_a_tenants_rate_holds_back_counts_for_the_memory_of_all() {
     assert!(anchor.stream_memory() > MEMORY / 2, "{}", anchor.stream_memory());
     let dropped = anchor.status().drops().get(DropReason::ReceiveMemory);
     assert!(dropped > 20_000, "what was let go of is counted: {dropped}");
-}
-
-#[test]
-fn the_memory_of_what_waits_is_bounded_however_small_it_is() {
-    let mut queue = SymbolQueue::default();
-    while queue.push(Bytes::from_static(&[0x20])) {}
-    assert!(queue.memory() <= 2 << 20);
-    let count = std::iter::from_fn(|| queue.pop()).count();
-    assert!(count < 20_000, "{count}");
-    assert_eq!(queue.memory(), 0);
 }

@@ -13,6 +13,7 @@ use crate::carrier::SendError;
 use crate::lane::datagram::{LaneDatagram, Token};
 use crate::lane::superseded::Superseded;
 use crate::observe::PacketStep;
+use crate::testing::at;
 
 #[test]
 fn fragments_that_are_cut_again_stay_parts_of_one_packet() {
@@ -649,10 +650,6 @@ fn an_expiry_that_is_changed_holds_for_what_is_under_way_and_is_promised() {
     check(&with(2_000), with(500), 1_300, true);
     check(&with(300), with(2_000), 2_800, true);
     check(&with(300), none.clone(), 4_900, false);
-}
-
-fn at(ms: u64) -> Instant {
-    Instant::from_millis(ms)
 }
 
 fn sender_of(strategy: &str) -> LaneSender {

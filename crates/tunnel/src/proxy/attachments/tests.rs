@@ -9,12 +9,9 @@ use roadweave_quic::{Epoch, TransportConfig};
 use super::*;
 use crate::StreamsConfig;
 use crate::proxy::{ProxyConfig, ProxyTenant};
+use crate::testing::key;
 
 const SESSION: ConnectionId = ConnectionId(7);
-
-fn key(seed: u8) -> PublicKey {
-    Identity::from_seed([seed; 32]).public_key()
-}
 
 #[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
 fn legs() -> Legs {

@@ -6,6 +6,7 @@ use roadweave_proto::wire::Datagram;
 use super::super::tests::{inner, session};
 use super::*;
 use crate::lane::TwoPaths;
+use crate::testing::at;
 
 fn one_path(window: u64) -> TwoPaths {
     TwoPaths::new([window, 0])
@@ -22,10 +23,6 @@ fn said(carrier: &TwoPaths) -> Vec<TestWord> {
         _ => None,
     });
     said.collect()
-}
-
-fn at(ms: u64) -> Instant {
-    Instant::from_millis(ms)
 }
 
 fn plan(bytes: u64) -> LoadPlan {

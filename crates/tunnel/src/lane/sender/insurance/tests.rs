@@ -6,10 +6,7 @@ use roadweave_proto::{PathId, Policy};
 use super::super::tests::TwoPaths;
 use super::*;
 use crate::lane::LaneConfig;
-
-fn at(ms: u64) -> Instant {
-    Instant::from_millis(ms)
-}
+use crate::testing::at;
 
 fn after_frame(percent: u8, lengths: &[usize], carrier: &mut TwoPaths) -> LaneSender {
     let config =
