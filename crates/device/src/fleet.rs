@@ -29,5 +29,5 @@ pub use membership::{Membership, MembershipError, role_name};
 pub use store::StoreError;
 
 pub(crate) use handle::{Fleet, FleetOptions};
-pub(crate) use latest::News;
+pub(crate) use latest::{News, ServerFigures};
 pub(crate) use members::{LeftOut, Members, Space, beside};

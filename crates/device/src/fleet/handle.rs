@@ -1,14 +1,12 @@
 //! The event loop's handle of the fleet's thread.
 
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use roadweave_fleet::{Role, Version};
-use roadweave_identity::PublicKey;
+use roadweave_fleet::Role;
 use roadweave_proto::Instant;
-use roadweave_tunnel::SessionFigures;
 
 use super::controller_route::ControllerRoute;
 use super::figures::Figures;
@@ -17,8 +15,8 @@ use super::membership::Membership;
 use super::thread::Thread;
 use super::worker::{Worker, keep_alive};
 use crate::status::FleetStatus;
-use crate::threads::spawn;
-use crate::{DeviceError, Uplink, Waker};
+use crate::threads::{lock, spawn};
+use crate::{DeviceError, Waker};
 
 /// Reads the program's file with the controller's fields as defaults; `None`: no such fields.
 /// Returns it with the fields that the file overrides.
@@ -71,7 +69,13 @@ impl<C: Send + 'static> Fleet<C> {
         };
         let worker = Worker::start(clock, agent, store, identity, ways, keep_alive(role))?;
         let waker = worker.line.waker();
-        let latest = Arc::new(Latest::default());
+        let latest = Arc::new(Latest {
+            news: Mutex::default(),
+            orders: Mutex::default(),
+            status: Mutex::default(),
+            in_step: Mutex::default(),
+            in_step_now: Condvar::new(),
+        });
         let mut thread = Thread {
             worker,
             merge,
@@ -105,68 +109,37 @@ impl<C: Send + 'static> Fleet<C> {
 
 impl<C> Fleet<C> {
     pub(crate) fn news(&self) -> News<C> {
-        let mut news = self.latest.news();
+        let mut news = lock(&self.latest.news);
         let batch = news.batch;
         std::mem::replace(&mut *news, News { batch, ..News::default() })
     }
 
     /// Waits, up to `most`, until the controller has sent all that it had; returns whether it has.
     pub(crate) fn wait_in_step(&self, most: Duration) -> bool {
-        self.latest.wait_in_step(most)
+        let (in_step, is_not) = (lock(&self.latest.in_step), |in_step: &mut bool| !*in_step);
+        let waited = self.latest.in_step_now.wait_timeout_while(in_step, most, is_not);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
     pub(crate) fn away(&self, now: Instant) -> Duration {
-        self.latest.status().away_since.map(|since| now.since(since)).unwrap_or_default()
+        lock(&self.latest.status).away_since.map(|since| now.since(since)).unwrap_or_default()
     }
 
     pub(crate) fn status(&self, now: Instant) -> FleetStatus {
-        let mut status = self.latest.status().clone();
+        let mut status = lock(&self.latest.status).clone();
         status.away_seconds = status.away_since.map(|since| now.since(since).as_secs_f64());
         status
     }
 
-    pub(crate) fn set_uplinks(&self, uplinks: Vec<Uplink>) {
-        self.order(|orders| orders.uplinks = Some(uplinks));
-    }
-
-    pub(crate) fn set_session(&self, proxy: Option<PublicKey>) {
-        self.order(|orders| orders.session = Some(proxy));
-    }
-
-    pub(crate) fn set_mute(&self, is_mute: bool) {
-        self.order(|orders| orders.is_mute = Some(is_mute));
-    }
-
-    /// `figures`: the totals of a proxy's sessions; `anchors`: round trips by name.
-    pub(crate) fn set_figures(
-        &self,
-        sessions: u32,
-        figures: Vec<SessionFigures>,
-        anchors: Vec<(String, Duration)>,
-    ) {
-        self.order(|orders| {
-            (orders.sessions, orders.figures) = (Some(sessions), Some(figures));
-            orders.anchors = Some(anchors);
-        });
-    }
-
-    pub(crate) fn on_ended(&self, batch: u64) {
-        self.order(|orders| orders.ended = Some(batch));
-    }
-
-    pub(crate) fn refuse(&self, version: Version, why: String) {
-        self.order(|orders| orders.refuse = Some((version, why)));
-    }
-
-    fn order(&self, give: impl FnOnce(&mut Orders)) {
-        give(&mut self.latest.orders());
+    pub(crate) fn order(&self, give: impl FnOnce(&mut Orders)) {
+        give(&mut lock(&self.latest.orders));
         self.waker.wake();
     }
 }
 
 impl<C> Drop for Fleet<C> {
     fn drop(&mut self) {
-        self.latest.orders().stop = true;
+        lock(&self.latest.orders).stop = true;
         self.waker.wake();
         let Some(thread) = self.thread.take() else { return };
         match self.over.recv_timeout(STOP_MAX) {

@@ -1,7 +1,7 @@
 //! A mailbox between the event loop and the fleet's thread. It keeps the latest value of each kind,
 //! so that neither side waits and nothing grows.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 use roadweave_fleet::{VerifiedServer, Version};
@@ -12,7 +12,6 @@ use roadweave_tunnel::{ProxyTenant, SessionFigures};
 use super::members::Members;
 use crate::Uplink;
 use crate::status::FleetStatus;
-use crate::threads::lock;
 
 #[derive(Debug)]
 pub(crate) struct News<C> {
@@ -47,62 +46,31 @@ impl<C> Default for News<C> {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Orders {
+pub(crate) struct Orders {
     pub(super) stop: bool,
-    pub(super) uplinks: Option<Vec<Uplink>>,
+    pub(crate) uplinks: Option<Vec<Uplink>>,
     /// The proxy of the session; inner `None`: no session.
-    pub(super) session: Option<Option<PublicKey>>,
-    pub(super) is_mute: Option<bool>,
-    pub(super) sessions: Option<u32>,
-    pub(super) ended: Option<u64>,
-    pub(super) refuse: Option<(Version, String)>,
-    pub(super) figures: Option<Vec<SessionFigures>>,
-    pub(super) anchors: Option<Vec<(String, Duration)>>,
+    pub(crate) session: Option<Option<PublicKey>>,
+    pub(crate) is_mute: Option<bool>,
+    /// The batch of revoked keys whose sessions have ended.
+    pub(crate) ended: Option<u64>,
+    pub(crate) refuse: Option<(Version, String)>,
+    pub(crate) figures: Option<ServerFigures>,
+}
+
+#[derive(Debug)]
+pub(crate) struct ServerFigures {
+    pub(crate) count: u32,
+    pub(crate) sessions: Vec<SessionFigures>,
+    /// Round trips to anchors, by tenant.
+    pub(crate) anchors: Vec<(String, Duration)>,
 }
 
 #[derive(Debug)]
 pub(super) struct Latest<C> {
-    news: Mutex<News<C>>,
-    orders: Mutex<Orders>,
-    status: Mutex<FleetStatus>,
-    in_step: Mutex<bool>,
-    in_step_now: Condvar,
-}
-
-impl<C> Default for Latest<C> {
-    fn default() -> Self {
-        Self {
-            news: Mutex::default(),
-            orders: Mutex::default(),
-            status: Mutex::default(),
-            in_step: Mutex::default(),
-            in_step_now: Condvar::new(),
-        }
-    }
-}
-
-impl<C> Latest<C> {
-    pub(super) fn news(&self) -> MutexGuard<'_, News<C>> {
-        lock(&self.news)
-    }
-
-    pub(super) fn orders(&self) -> MutexGuard<'_, Orders> {
-        lock(&self.orders)
-    }
-
-    pub(super) fn status(&self) -> MutexGuard<'_, FleetStatus> {
-        lock(&self.status)
-    }
-
-    pub(super) fn set_in_step(&self) {
-        *lock(&self.in_step) = true;
-        self.in_step_now.notify_all();
-    }
-
-    pub(super) fn wait_in_step(&self, most: Duration) -> bool {
-        let is_not = |in_step: &mut bool| !*in_step;
-        let waited = self.in_step_now.wait_timeout_while(lock(&self.in_step), most, is_not);
-        let (in_step, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        *in_step
-    }
+    pub(super) news: Mutex<News<C>>,
+    pub(super) orders: Mutex<Orders>,
+    pub(super) status: Mutex<FleetStatus>,
+    pub(super) in_step: Mutex<bool>,
+    pub(super) in_step_now: Condvar,
 }

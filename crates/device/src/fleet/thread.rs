@@ -18,11 +18,12 @@ use rustix::time::ClockId;
 use super::controller_route::ControllerRoute;
 use super::figures::Figures;
 use super::handle::Merge;
-use super::latest::{Latest, News, Orders};
+use super::latest::{Latest, News, Orders, ServerFigures};
 use super::members::Members;
 use super::membership::role_name;
 use super::worker::Worker;
 use crate::status::{DocumentStatus, FleetStatus};
+use crate::threads::lock;
 use crate::{Uplink, Waker, clock};
 
 const REFUSED_TOLD: usize = 8;
@@ -52,7 +53,7 @@ impl<C> Thread<C> {
     pub(super) fn run(mut self) {
         loop {
             let now = self.worker.clock.now();
-            let orders = std::mem::take(&mut *self.latest.orders());
+            let orders = std::mem::take(&mut *lock(&self.latest.orders));
             if orders.stop {
                 self.worker.write(now);
                 return;
@@ -69,7 +70,8 @@ impl<C> Thread<C> {
             }
             let has_confirmed = self.confirm();
             if self.worker.is_in_step {
-                self.latest.set_in_step();
+                *lock(&self.latest.in_step) = true;
+                self.latest.in_step_now.notify_all();
             }
             self.keep_closed(now);
             self.tell_status();
@@ -80,8 +82,7 @@ impl<C> Thread<C> {
     }
 
     fn take(&mut self, now: Instant, orders: Orders) {
-        let Orders { uplinks, session, is_mute, sessions, ended, refuse, .. } = orders;
-        let Orders { figures, anchors, .. } = orders;
+        let Orders { uplinks, session, is_mute, ended, refuse, figures, .. } = orders;
         let has_other_ways =
             uplinks.is_some() || session.is_some_and(|proxy| proxy.is_some() != self.has_session);
         if let Some(uplinks) = uplinks {
@@ -98,22 +99,18 @@ impl<C> Thread<C> {
         if has_other_ways {
             self.choose_ways(now);
         }
-        if let Some(sessions) = sessions {
-            self.worker.agent.on_sessions(sessions);
-        }
-        if let Some(anchors) = anchors {
-            let named = |(tenant, it): (String, Duration)| Some((tenant.parse().ok()?, it));
-            self.worker.agent.on_anchors(anchors.into_iter().filter_map(named));
-        }
         self.ended = self.ended.max(ended.unwrap_or_default());
         if let Some((version, why)) = refuse {
             self.worker.agent.refuse(now, version, &why);
         }
-        if let Some(figures) = figures {
+        if let Some(ServerFigures { count, sessions, anchors }) = figures {
+            let agent = &mut self.worker.agent;
+            agent.on_sessions(count);
+            let named = |(tenant, it): (String, Duration)| Some((tenant.parse().ok()?, it));
+            agent.on_anchors(anchors.into_iter().filter_map(named));
             let used = clock::read(ClockId::ProcessCPUTime);
-            let count = sessions.unwrap_or_default();
-            for samples in self.figures.samples(now, (count, &figures), used) {
-                self.worker.agent.send_samples(samples);
+            for samples in self.figures.samples(now, (count, &sessions), used) {
+                agent.send_samples(samples);
             }
         }
     }
@@ -191,7 +188,7 @@ impl<C> Thread<C> {
     }
 
     fn tell(&self, say: impl FnOnce(&mut News<C>)) {
-        say(&mut self.latest.news());
+        say(&mut lock(&self.latest.news));
         self.loop_waker.wake();
     }
 
@@ -227,7 +224,7 @@ impl<C> Thread<C> {
             let version = format!("{}.{}", report.version.epoch, report.version.number);
             DocumentStatus { kind: kind(report.kind), version, outcome: outcome.to_owned(), why }
         });
-        *self.latest.status() = FleetStatus {
+        *lock(&self.latest.status) = FleetStatus {
             name: self.name.clone(),
             role: role_name(self.role).to_owned(),
             tenant: kept.tenant().to_string(),

@@ -27,7 +27,7 @@ impl ClientRole {
             self.passage.begin_anew();
             let left_out = self.take_up(driver, now, reload);
             if let (Some(version), Some(why), Some(fleet)) = (version, left_out, &self.fleet) {
-                fleet.refuse(version, why);
+                fleet.order(|it| it.refuse = Some((version, why)));
             }
         }
         if let Some(servers) = candidates {
@@ -93,13 +93,14 @@ impl ClientRole {
             && std::mem::take(&mut self.has_other_uplinks)
         {
             let uplinks: Vec<Uplink> = self.steering.routes.uplinks().cloned().collect();
-            fleet.set_uplinks(uplinks);
+            fleet.order(|it| it.uplinks = Some(uplinks));
         }
     }
 
     pub(super) fn tell_session(&self, client: &Client) {
         if let Some(fleet) = &self.fleet {
-            fleet.set_session(self.joined.then_some(client.server().key));
+            let proxy = self.joined.then_some(client.server().key);
+            fleet.order(|it| it.session = Some(proxy));
         }
     }
 
@@ -117,7 +118,7 @@ impl ClientRole {
         let was_mute = self.passage.is_mute;
         self.passage.look(carried);
         if self.passage.is_mute != was_mute {
-            fleet.set_mute(self.passage.is_mute);
+            fleet.order(|it| it.is_mute = Some(self.passage.is_mute));
         }
     }
 }

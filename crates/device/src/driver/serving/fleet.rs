@@ -11,7 +11,7 @@ use roadweave_tunnel::{DrainReason, PeerTable};
 use super::Tables;
 use super::anchors::TenantRoutes;
 use super::node::Serves;
-use crate::fleet::{Fleet, FleetOptions, Members, News};
+use crate::fleet::{Fleet, FleetOptions, Members, News, ServerFigures};
 use crate::status::FleetStatus;
 use crate::{DeviceError, Waker};
 
@@ -111,7 +111,7 @@ impl InFleet {
         self.ends_by_table &= !is_in_line;
         let ends_by_table = self.ends_by_table;
         if let Some(batch) = self.ending.take_if(|_| !ends_by_table && node.is_settled()) {
-            self.fleet.on_ended(batch);
+            self.fleet.order(|it| it.ended = Some(batch));
         }
         if now < self.next_figures {
             return;
@@ -121,10 +121,12 @@ impl InFleet {
         let rounds = 1 + sessions.min(FIGURES_MAX) / SESSIONS_WATCHED;
         let watched = FIGURES_WATCHED * rounds as u32;
         self.next_figures = now + if is_watched { watched.min(FIGURES) } else { FIGURES };
-        let count = u32::try_from(sessions).unwrap_or(u32::MAX);
-        let figures = node.figures(FIGURES_MAX);
-        let round_trips = node.proxy().map(|proxy| proxy.anchor_round_trips()).unwrap_or_default();
-        self.fleet.set_figures(count, figures, round_trips);
+        let figures = ServerFigures {
+            count: u32::try_from(sessions).unwrap_or(u32::MAX),
+            sessions: node.figures(FIGURES_MAX),
+            anchors: node.proxy().map(|proxy| proxy.anchor_round_trips()).unwrap_or_default(),
+        };
+        self.fleet.order(|it| it.figures = Some(figures));
     }
 
     /// Applies news. Returns whether the members changed, and the anchors if they changed.

@@ -78,7 +78,7 @@ fn a_proxy_lets_in_by_the_table_ends_who_is_revoked_and_goes_on_alone() {
     let batch = revoked(&fleet, 7);
     hear(&fleet, &controller);
     assert!(!controller.store().said.iter().any(confirmed), "not before its session has ended");
-    fleet.on_ended(batch);
+    fleet.order(|it| it.ended = Some(batch));
     controller.wait_for(confirmed);
     // The controller goes, the proxy restarts: all of it is there at once.
     controller.store().is_down = true;
@@ -98,7 +98,9 @@ fn hear(fleet: &Fleet<String>, controller: &Controller) {
     let started = std::time::Instant::now();
     while !controller.store().said.iter().any(is_heard) {
         assert!(started.elapsed() < Duration::from_secs(20));
-        fleet.set_figures(0, Vec::new(), vec![("acme".to_owned(), Duration::from_micros(900))]);
+        let anchors = vec![("acme".to_owned(), Duration::from_micros(900))];
+        let figures = ServerFigures { count: 0, sessions: Vec::new(), anchors };
+        fleet.order(|it| it.figures = Some(figures));
         std::thread::sleep(Duration::from_millis(5));
     }
     let is_told = DeskEvent::Anchors([(name("acme"), 1_000)].into());
@@ -112,7 +114,7 @@ fn a_box_confirms_every_batch_of_revocations_by_itself() {
     joined(&controller, folder.path(), Role::Box);
     let fleet = start(folder.path(), Role::Box, None);
     // With a session it uses the machine's routes.
-    fleet.set_session(Some(key(1)));
+    fleet.order(|it| it.session = Some(Some(key(1))));
     for serial in 1..=3 {
         controller.store().published = published(&[7, 8, 9][..serial]);
         let serial = serial as u64;
@@ -170,7 +172,7 @@ fn a_revocation_is_confirmed_once_it_is_on_the_disk() {
     taken.iter().for_each(|path| std::fs::create_dir(path).expect("made"));
     controller.store().published = published(&[7]);
     let batch = revoked(&fleet, 7);
-    fleet.on_ended(batch);
+    fleet.order(|it| it.ended = Some(batch));
     hear(&fleet, &controller);
     assert!(!controller.store().said.iter().any(confirmed), "a start would let it in again");
     assert!(fleet.status(Instant::ZERO).is_unwritten);
@@ -184,7 +186,7 @@ fn a_configuration_that_cannot_be_used_is_refused_and_the_former_stays() {
     let own = joined(&controller, folder.path(), Role::Box);
     let fleet = start(folder.path(), Role::Box, None);
     // With a session it uses the machine's routes.
-    fleet.set_session(Some(key(1)));
+    fleet.order(|it| it.session = Some(Some(key(1))));
     let text = |text: &str| Configuration { text: text.to_owned(), approval: None };
     controller.desire(own, 1, text("good"));
     let version = |number| Version { epoch: 0, number };
@@ -202,7 +204,7 @@ fn a_configuration_that_cannot_be_used_is_refused_and_the_former_stays() {
     assert_eq!(status.pinned, ["lanes"]);
     controller.desire(own, 3, text("better"));
     until(&fleet, |news| in_force(news, 3, "better"));
-    fleet.refuse(version(3), "not while it runs".to_owned());
+    fleet.order(|it| it.refuse = Some((version(3), "not while it runs".to_owned())));
     controller.wait_for(|event| {
         matches!(event, DeskEvent::Report(report) if report.version == version(3)
             && matches!(&report.outcome, Outcome::Refused { why } if why.contains("it runs")))
@@ -227,7 +229,7 @@ fn a_configuration_is_on_the_disk_before_it_is_in_force() {
     let membership = Membership::open(folder.path(), Role::Box).expect("usable").expect("there");
     let options = FleetOptions { membership, merge: Box::new(merge), offline_max: None };
     let fleet = Fleet::start(options, Waker::new().expect("a waker")).expect("started");
-    fleet.set_session(Some(key(1)));
+    fleet.order(|it| it.session = Some(Some(key(1))));
     let is_new = |news: &News<String>| news.configuration.as_ref().is_some_and(|it| it.1 == "new");
     controller.desire(own, 1, Configuration { text: "new".to_owned(), approval: None });
     has_met.recv_timeout(Duration::from_secs(20)).expect("it has come");
