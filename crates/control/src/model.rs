@@ -30,24 +30,21 @@ macro_rules! records {
     )*};
 }
 
-mod config;
-mod device;
+mod delegate;
 mod people;
-mod proxy;
+mod records;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use utoipa::ToSchema;
 
-pub use config::{Config, ConfigSettings, Rollout, RolloutSettings, RolloutState, Scope};
-pub use device::{
-    Delegate, DelegateState, Device, DeviceSettings, DeviceState, Token, TokenRole, TokenSettings,
+pub use delegate::{Delegate, DelegateState};
+pub use people::{ApiKey, ApiKeySettings, Login, Person, PersonSettings, Role};
+pub use roadweave_fleet::records::{
+    Config, ConfigSettings, Device, DeviceSettings, DeviceState, Egress, Lock, Pool, PoolSettings,
+    Proxy, ProxyRole, ProxySettings, ProxyState, Rollout, RolloutSettings, RolloutState, Scope,
+    Tenant, TenantSettings, Token, TokenRole, TokenSettings,
 };
-pub use people::{
-    ApiKey, ApiKeySettings, Egress, Lock, Login, Person, PersonSettings, Role, Tenant,
-    TenantSettings,
-};
-pub use proxy::{Pool, PoolSettings, Proxy, ProxyRole, ProxySettings, ProxyState};
 
 /// The part of a record that people write.
 pub trait Settings: DeserializeOwned + ToSchema + Send + 'static {

@@ -12,94 +12,75 @@
 //! replicas, restarts nor the clock. An unchanged document is not written again. A lease in the
 //! database selects the replica that plans; two planners at once only sign twice.
 
-mod distances;
-mod fleet;
-mod placement;
-mod rollouts;
-pub(crate) mod signing;
-mod tables;
-pub(crate) mod texts;
+mod records;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use roadweave_fleet::Kind;
-use roadweave_identity::PublicKey;
+use roadweave_fleet::{
+    Documents, Draft, Kind, Planning, Proxies, PublishedTable, Rollouts, Signed, Tables, Turned,
+    Version,
+};
+use roadweave_identity::Identity;
 use roadweave_proto::Instant;
 use tokio::sync::broadcast;
 
-use self::fleet::{Fleet, Stale};
-use self::placement::Proxies;
-use self::rollouts::{Rollouts, Turned};
-use self::signing::Draft;
-use crate::authority::Authority;
+use self::records::{Records, Stale};
+use crate::api::App;
 use crate::clock::now_ms;
 use crate::keys;
-use crate::metrics::Metrics;
-use crate::outbox::Outbox;
-use crate::store::{ANSWERS_MAX, Actor, Changed, Store, StoreError, StoredDocument, within};
+use crate::model::ProxyState;
+use crate::store::{ANSWERS_MAX, Actor, Changed, StoreError, StoredDocument, within};
 use crate::streams::mailboxes::{Mailboxes, StreamMessage};
 
 /// Plans while this replica has the lease, and passes signed documents to the streams.
 pub struct Planner {
-    store: Arc<Store>,
-    authority: Arc<Authority>,
-    outbox: Arc<Outbox>,
-    metrics: Arc<Metrics>,
+    app: Arc<App>,
     mailboxes: Arc<Mailboxes>,
-    replica: String,
     started: std::time::Instant,
-    fleet: Fleet,
+    replica: String,
+    leads: bool,
+    leads_until_ms: i64,
+    records: Records,
     stale: Stale,
     proxies: Proxies,
     rollouts: Rollouts,
-    /// The documents signed last, by key and kind; without envelopes.
-    papers: BTreeMap<(PublicKey, Kind), StoredDocument>,
-    has_papers: bool,
-    leads: bool,
-    leads_until_ms: i64,
-    /// The fingerprint of the offers in the current lists of proxies.
+    /// `None` until they are read.
+    documents: Option<Documents>,
+    /// The digest of the offers in the current lists of proxies.
     placed_by: Option<roadweave_fleet::Digest>,
-    /// Signed tables, some of whose members are not in `fleet` yet.
+    tables: Tables,
+    /// Signed tables, some of whose members are not in `records` yet.
     late_tables: Vec<StoredDocument>,
 }
 
 impl Planner {
     /// A planner without state: see [`Planner::run`].
-    pub fn new(
-        store: Arc<Store>,
-        authority: Arc<Authority>,
-        outbox: Arc<Outbox>,
-        metrics: Arc<Metrics>,
-        mailboxes: Arc<Mailboxes>,
-    ) -> Self {
-        let asks_approval = !authority.approvers().is_empty();
-        let fleet = Fleet { asks_approval, ..Fleet::default() };
+    pub fn new(app: Arc<App>, mailboxes: Arc<Mailboxes>) -> Self {
+        let mut records = Records::default();
+        records.fleet.asks_approval = !app.authority.approvers().is_empty();
         Self {
-            store,
-            authority,
-            outbox,
-            metrics,
+            app,
             mailboxes,
-            replica: keys::identifier(),
             started: std::time::Instant::now(),
-            fleet,
+            replica: keys::identifier(),
+            leads: false,
+            leads_until_ms: 0,
+            records,
             stale: Stale::all(),
             proxies: Proxies::new(Instant::ZERO),
             rollouts: Rollouts::default(),
-            papers: BTreeMap::new(),
-            has_papers: false,
-            leads: false,
-            leads_until_ms: 0,
+            documents: None,
             placed_by: None,
+            tables: Tables::default(),
             late_tables: Vec::new(),
         }
     }
 
     /// Plans for ever, also after database errors.
     pub async fn run(mut self) {
-        let mut changes = self.outbox.listen();
+        let mut changes = self.app.outbox.listen();
         let mut is_told = false;
         loop {
             let lines = listen(&mut changes).await;
@@ -118,7 +99,7 @@ impl Planner {
 
     fn forget(&mut self) {
         (self.stale, self.rollouts) = (Stale::all(), Rollouts::default());
-        (self.has_papers, self.leads, self.placed_by) = (false, false, None);
+        (self.documents, self.leads, self.placed_by) = (None, false, None);
     }
 
     async fn turn(&mut self, lines: Option<Vec<Changed>>) -> Result<(), StoreError> {
@@ -134,10 +115,10 @@ impl Planner {
         for line in &lines {
             is_news |= self.stale.take(line) || line.kind == "outcomes";
         }
-        is_news |= !self.has_papers;
+        is_news |= self.documents.is_none();
         let is_refreshed = !self.stale.is_empty();
-        self.fleet.refresh(&self.store, &mut self.stale).await?;
-        self.read_papers().await?;
+        self.records.refresh(&self.app.store, &mut self.stale).await?;
+        self.read_documents().await?;
         for line in &lines {
             self.deliver(line).await?;
         }
@@ -160,52 +141,56 @@ impl Planner {
             return Ok(false);
         }
         let until_ms = now_ms + LEASE_MS;
-        let leads = self.store.lead(&self.replica, now_ms, until_ms).await?;
+        let leads = self.app.store.lead(&self.replica, now_ms, until_ms).await?;
         let begins = leads && !self.leads;
         (self.leads, self.leads_until_ms) = (leads, until_ms);
         if begins {
             tracing::info!("this controller plans for the fleet");
-            self.has_papers = false;
-            self.read_papers().await?;
+            self.documents = None;
+            self.read_documents().await?;
         }
         Ok(begins)
     }
 
-    async fn read_papers(&mut self) -> Result<(), StoreError> {
-        if self.has_papers {
+    async fn read_documents(&mut self) -> Result<(), StoreError> {
+        if self.documents.is_some() {
             return Ok(());
         }
-        let all = self.store.papers(TABLE).await?;
-        self.late_tables.extend(all.iter().filter(|paper| paper.kind == TABLE).cloned());
-        self.papers.clear();
-        all.into_iter().for_each(|paper| self.note(paper));
-        self.has_papers = true;
+        let all = self.app.store.papers(Kind::Table).await?;
+        self.late_tables.extend(all.iter().filter(|it| it.of.1 == Kind::Table).cloned());
+        self.documents = Some(all.into_iter().map(|it| (it.of, it.written)).collect());
         self.deliver_late();
         Ok(())
     }
 
     async fn deliver(&mut self, line: &Changed) -> Result<(), StoreError> {
         let id = (line.tenant.clone(), line.subject.clone());
+        let fleet = &self.records.fleet;
         match &*line.kind {
             "documents" => {
-                for paper in self.store.papers_of_change(line.version).await? {
-                    self.deliver_paper(paper);
+                for paper in self.app.store.papers_of_change(line.version).await? {
+                    self.deliver_document(paper);
                 }
                 self.deliver_late();
             }
             "outcomes" => {
-                for paper in self.store.papers_heard(line.version).await? {
-                    self.rollouts.hear(&paper);
+                for paper in self.app.store.papers_heard(line.version).await? {
+                    self.rollouts.hear(&paper.of.0, &paper.written);
                 }
             }
             "watch" => {
-                if let Some(key) = self.fleet.key_of("device", &id) {
+                if let Some(device) = fleet.devices.get(&id)
+                    && let Ok(key) = device.public_key.parse()
+                {
                     self.mailboxes.send(&key, StreamMessage::Watch);
                 }
             }
             "proxy" => {
-                if let Some(key) = self.fleet.key_of("proxy", &id) {
-                    self.mailboxes.send(&key, StreamMessage::Drain(self.fleet.is_draining(&id)));
+                if let Some(proxy) = fleet.proxies.get(&id)
+                    && let Ok(key) = proxy.settings.public_key.parse()
+                {
+                    let is_drained = proxy.state == ProxyState::Draining;
+                    self.mailboxes.send(&key, StreamMessage::Drain(is_drained));
                 }
             }
             _ => {}
@@ -213,20 +198,17 @@ impl Planner {
         Ok(())
     }
 
-    fn deliver_paper(&mut self, paper: StoredDocument) {
-        let Some((key, kind)) = signing::of(&paper) else { return };
-        if kind == Kind::Table {
-            self.late_tables.retain(|other| other.public_key != paper.public_key);
-            self.late_tables.push(paper.clone());
-        } else if let Some((version, envelope)) = signing::opened(&paper) {
-            self.mailboxes.send(&key, StreamMessage::Document(kind, version, Box::new(envelope)));
+    fn deliver_document(&mut self, paper: StoredDocument) {
+        let (key, kind) = paper.of;
+        if let Some(documents) = &mut self.documents {
+            documents.insert(paper.of, paper.written.clone());
         }
-        self.note(paper);
-    }
-
-    fn note(&mut self, paper: StoredDocument) {
-        if let Some(of) = signing::of(&paper) {
-            self.papers.insert(of, StoredDocument { envelope: String::new(), ..paper });
+        if kind == Kind::Table {
+            self.late_tables.retain(|other| other.of != paper.of);
+            self.late_tables.push(paper);
+        } else if let Some(envelope) = paper.opened() {
+            let (version, envelope) = (paper.written.version, Box::new(envelope));
+            self.mailboxes.send(&key, StreamMessage::Document(kind, version, envelope));
         }
     }
 
@@ -234,65 +216,61 @@ impl Planner {
         if self.late_tables.is_empty() {
             return;
         }
-        let mut tables = tables::Tables::default();
-        self.late_tables.retain(|paper| match tables.published(&self.fleet, paper) {
-            Some((key, table)) => {
-                self.mailboxes.publish_table(&key, table);
-                false
-            }
-            None => true,
+        let fleet = &self.records.fleet;
+        self.tables.refresh(fleet);
+        self.late_tables.retain(|paper| {
+            let gate = fleet.gates().find(|(.., key)| *key == paper.of.0);
+            let Some((id, gate, key)) = gate else { return true };
+            let table = self.tables.of(fleet, id, gate);
+            let is_signed = paper.written.digest == table.digest();
+            let Some(envelope) = paper.opened().filter(|_| is_signed) else { return true };
+            let (version, head) = (paper.written.version, Signed::from(envelope));
+            let published = PublishedTable { version, table, head };
+            self.mailboxes.publish_table(&key, Arc::new(published));
+            false
         });
     }
 
     async fn plan(&mut self, is_news: bool) -> Result<(), StoreError> {
         let (now, now_ms) = (self.now(), now_ms());
-        let status = self.store.proxy_status(None).await?;
-        for (key, vital) in self.proxies.look(&self.fleet, &status, now, now_ms) {
+        let fleet = &self.records.fleet;
+        let Some(documents) = &self.documents else { return Ok(()) };
+        let status = self.app.store.proxy_status(None).await?;
+        for (key, vital) in self.proxies.look(fleet, &status, now, now_ms) {
             tracing::info!(%key, ?vital, "a proxy");
         }
         // A clock that replicas share: another may continue the roll-out.
         let shared = Instant::from_millis(now_ms.unsigned_abs());
         if is_news {
-            let papers = &self.papers;
-            let paper = |key: &PublicKey| papers.get(&(*key, Kind::Configuration)).cloned();
-            self.rollouts.refresh(&self.fleet, &self.store, paper, shared).await?;
+            let mut kept = BTreeMap::new();
+            for id in self.rollouts.unread(fleet) {
+                let body = self.app.store.progress(&id.0, &id.1).await?;
+                let machine = body.and_then(|text| serde_json::from_str(&text).ok());
+                kept.extend(machine.map(|machine| (id, machine)));
+            }
+            self.rollouts.refresh(fleet, documents, kept, shared);
         }
-        let turned = self.rollouts.turn(&self.fleet, shared, now_ms);
-        let offers = self.proxies.views(&self.fleet);
-        let placed_by = placement::fingerprint(&offers);
-        let is_placing = is_news || self.placed_by != Some(placed_by);
+        let turned = self.rollouts.turn(fleet, shared, now_ms);
+        let offers = self.proxies.offers(fleet);
+        let placed_by = offers.digest();
+        let placed = match is_news || self.placed_by != Some(placed_by) {
+            true => Some(self.app.store.placed().await?),
+            false => None,
+        };
+        let epoch = self.app.store.epoch().await?;
+        let planning = Planning { fleet, documents, epoch: epoch.unsigned_abs() };
         let mut drafts = Vec::new();
-        if is_placing {
-            let placed = placement::current(&self.store.placed().await?);
-            signing::candidates(&self.fleet, &offers, &placed, &mut drafts);
+        if let Some(placed) = placed {
+            drafts.extend(planning.candidates(&offers, |id, _| Some(placed.get(id).copied())));
         }
-        if is_news || !turned.is_empty() {
-            self.configurations(&mut drafts);
-            let paper = |(_, _, key)| self.papers.get(&(key, Kind::Anchors));
-            let before = signing::first(self.fleet.gates().filter_map(paper));
-            signing::anchors(&self.fleet, &before, &mut drafts);
-            tables::drafts(&self.fleet, &mut drafts);
+        if is_news || !turned.progress.is_empty() {
+            drafts.extend(planning.configurations(&self.rollouts));
+            drafts.extend(planning.anchors());
+            drafts.extend(planning.tables(&mut self.tables));
         }
-        let epoch = self.store.epoch().await?;
-        drafts.retain(|draft| draft.is_other(self.papers.get(&draft.of()), epoch));
         self.write(drafts, turned, epoch).await?;
         self.placed_by = Some(placed_by);
         Ok(())
-    }
-
-    fn configurations(&self, drafts: &mut Vec<Draft>) {
-        let mut scopes = BTreeMap::new();
-        for (id, device, key) in self.fleet.active() {
-            let of_tenant =
-                scopes.entry(&id.0).or_insert_with(|| texts::Scopes::of(&self.fleet, &id.0));
-            let lock = self.fleet.lock(&id.0);
-            let offered = |of: &_| self.rollouts.is_offered(&self.fleet, of, &key);
-            let wanted = of_tenant.wanted(device, lock, offered);
-            // An empty configuration would lack approval: the box keeps the one it has.
-            let had = lock != crate::model::Lock::Config
-                && self.papers.contains_key(&(key, Kind::Configuration));
-            drafts.extend(Draft::configuration(key, wanted, had));
-        }
     }
 
     async fn write(
@@ -301,31 +279,37 @@ impl Planner {
         turned: Turned,
         epoch: i64,
     ) -> Result<(), StoreError> {
-        if drafts.is_empty() && turned.is_empty() {
+        if drafts.is_empty() && turned.progress.is_empty() {
             return Ok(());
         }
-        let mut change = self.store.change(Actor::new("controller"), now_ms()).await?;
+        let mut change = self.app.store.change(Actor::new("controller"), now_ms()).await?;
         let number = change.number();
-        let controller = self.authority.controller();
+        let controller = self.app.authority.controller();
+        let version = Version { epoch: epoch.unsigned_abs(), number: number.unsigned_abs() };
         let papers: Vec<StoredDocument> =
-            drafts.iter().filter_map(|draft| draft.sign(controller, epoch, number)).collect();
+            drafts.iter().filter_map(|draft| signed(draft, controller, version)).collect();
         change.keep_papers(&papers).await?;
-        for ((tenant, rollout), body) in &turned.progress {
-            change.keep_progress(tenant, rollout, body).await?;
+        for ((tenant, rollout), machine) in &turned.progress {
+            if let Ok(body) = serde_json::to_string(machine) {
+                change.keep_progress(tenant, rollout, &body).await?;
+            }
         }
-        for (before, after) in turned.records {
+        for (id, after) in turned.records {
+            let Some(before) = self.records.rollouts.get(&id) else { continue };
             if let Some(why) = after.why.as_ref().filter(|_| before.record.why.is_none()) {
                 tracing::warn!(tenant = before.tenant, rollout = after.id, why, "a roll-out stops");
             }
-            change.update(&before, after).await?;
+            change.update(before, after).await?;
         }
         if !papers.is_empty() {
             change.tell("", "documents", "", number).await?;
         }
         change.commit().await?;
-        self.metrics.documents.inc_by(papers.len() as u64);
-        papers.into_iter().for_each(|paper| self.note(paper));
-        self.outbox.hint();
+        self.app.metrics.documents.inc_by(papers.len() as u64);
+        if let Some(documents) = &mut self.documents {
+            documents.extend(papers.into_iter().map(|it| (it.of, it.written)));
+        }
+        self.app.outbox.hint();
         Ok(())
     }
 
@@ -333,6 +317,15 @@ impl Planner {
         let nanos = self.started.elapsed().as_nanos();
         Instant::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
+}
+
+fn signed(draft: &Draft, controller: &Identity, version: Version) -> Option<StoredDocument> {
+    let ((key, kind), signed) = (draft.of(), draft.sign(controller, version).ok());
+    let Some(envelope) = signed.and_then(|signed| serde_json::to_string(&signed).ok()) else {
+        tracing::error!(%key, ?kind, "a document is too large and is not sent");
+        return None;
+    };
+    Some(StoredDocument { of: (key, kind), written: draft.written(version), envelope })
 }
 
 /// The next changes and those that follow closely; empty after `TURN`; `None` if some were missed.
@@ -356,7 +349,6 @@ async fn listen(changes: &mut broadcast::Receiver<Changed>) -> Option<Vec<Change
     }
 }
 
-const TABLE: &str = "table";
 const TURN: Duration = Duration::from_secs(2);
 const GATHER: Duration = Duration::from_millis(40);
 const RETRY: Duration = Duration::from_secs(1);

@@ -48,10 +48,11 @@ pub use document::{DocumentOutcome, StoredDocument};
 pub use error::{Result, StoreError, found};
 pub use note::Note;
 pub use outbox::{CHANGES_AT_ONCE, Changed};
-pub use proxy_status::{Confirmations, FleetState, ProxyStatus};
+pub use proxy_status::{Confirmations, FleetState};
 pub use record::{Filter, Page, Record, Stored};
-pub use report::{BoxSession, Placed, Report, STEPS_MS, Sample};
+pub use report::{BoxSession, Report, STEPS_MS, Sample};
 pub use revocation::{Revocable, Revocation};
+pub use roadweave_fleet::records::ProxyStatus;
 pub use sql::Column;
 pub use token::{Delegated, Enrolment};
 

@@ -10,6 +10,7 @@
 //!        └─ Table of Members, Anchors      for proxies and anchors
 //! placement: which proxies a box may choose among; which of them live
 //! Rollout: a version of a configuration on its way to many boxes
+//! Planning: the documents that all members are to hold
 //! Frame: one message of the stream, length and JSON
 //! Agent ◄──── stream ────► Desk         of a box, proxy or anchor; of the controller
 //! ```
@@ -26,6 +27,8 @@ mod envelope;
 mod frame;
 mod name;
 mod placement;
+mod plan;
+pub mod records;
 mod revocation;
 mod rollout;
 mod statement;
@@ -48,8 +51,12 @@ pub use frame::{
 };
 pub use name::{InvalidName, Name};
 pub use placement::{Band, Health, HealthState, Offered, ProxyView, Seeker, Watch, candidates};
+pub use plan::{
+    Documents, Draft, Fleet, Offers, Planning, Proxies, RecordId, Rollouts, Tables, Turned,
+    Written, toml_text,
+};
 pub use revocation::{Head, Revocation, RevocationError, Revocations};
-pub use rollout::{InvalidPlan, Plan, Progress, Rollout, RolloutState, Tally, Target, Wave};
+pub use rollout::{InvalidPlan, Plan, Progress, Rollout, RolloutState, Target, Wave};
 pub use statement::{Grant, Role, Scope, Statement};
 pub use table::{Admission, Entry, Member, Refused, Table, TableChange, TableError, TableHead};
 pub use token::{Delegate, JoinToken, Secret, TokenError};

@@ -5,7 +5,7 @@
 //!  Running ────────► next wave ────────► ... ────────────────────► Done
 //!    │  ▲
 //!    │  └─ resume ─┐
-//!    └─ too many failed, or a person: Halted ── abort ──► Aborted: the former version for all
+//!    └─ too many failed, or a person: Halted
 //! ```
 //!
 //! The order of the boxes goes by digests: every rollout begins with other boxes, and all replicas
@@ -50,7 +50,7 @@ pub enum Progress {
     Waiting,
     /// Its wave has begun, and it was not heard since.
     Offered,
-    /// It was sent the version.
+    /// It has the version on trial.
     Reached,
     /// The version works there.
     Confirmed,
@@ -69,30 +69,23 @@ pub enum RolloutState {
         /// Why, for people.
         why: String,
     },
-    /// All boxes get the former version again.
-    Aborted,
     /// All boxes get the version.
     Done,
 }
 
 /// Boxes by progress.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tally {
-    /// Boxes whose waves have not begun.
-    pub waiting: u32,
-    /// Boxes not heard since their waves began.
-    pub offered: u32,
-    /// Boxes with the version on trial.
-    pub reached: u32,
-    /// Boxes where the version works.
-    pub confirmed: u32,
-    /// Boxes where it failed.
-    pub failed: u32,
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    waiting: u32,
+    offered: u32,
+    reached: u32,
+    confirmed: u32,
+    failed: u32,
 }
 
 impl Tally {
     /// Boxes whose waves have begun.
-    pub fn begun(&self) -> u32 {
+    fn begun(&self) -> u32 {
         self.offered + self.reached + self.confirmed + self.failed
     }
 }
@@ -142,14 +135,8 @@ impl Rollout {
             RolloutState::Halted { .. } => {
                 !matches!(progress, Progress::Waiting | Progress::Offered)
             }
-            RolloutState::Aborted => false,
             RolloutState::Done => true,
         }
-    }
-
-    /// The boxes that are to have the version now, by key.
-    pub fn offered(&self) -> impl Iterator<Item = PublicKey> {
-        self.boxes.keys().copied().filter(|key| self.is_offered(key))
     }
 
     /// All boxes, by key.
@@ -157,8 +144,7 @@ impl Rollout {
         self.boxes.keys().copied()
     }
 
-    /// Boxes by progress.
-    pub fn tally(&self) -> Tally {
+    fn tally(&self) -> Tally {
         let mut tally = Tally::default();
         for progress in self.boxes.values() {
             *match progress {
@@ -170,13 +156,6 @@ impl Rollout {
             } += 1;
         }
         tally
-    }
-
-    /// A box was sent the version.
-    pub fn on_reached(&mut self, key: &PublicKey) {
-        if let Some(progress @ Progress::Offered) = self.boxes.get_mut(key) {
-            *progress = Progress::Reached;
-        }
     }
 
     /// Takes the outcome at a box; ignored if the box was not sent the version.
@@ -234,12 +213,6 @@ impl Rollout {
             (self.pardoned, self.since) = (self.tally().failed, now);
             self.state = RolloutState::Running;
         }
-    }
-
-    /// A person aborts it, also once it is done. The owner sends the former version under a new
-    /// number, since versions never go down.
-    pub fn abort(&mut self) {
-        self.state = RolloutState::Aborted;
     }
 
     /// Adds the next boxes by digest to those whose waves have begun.

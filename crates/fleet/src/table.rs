@@ -168,6 +168,11 @@ impl Table {
         }
     }
 
+    /// The digest of all members.
+    pub fn digest(&self) -> Digest {
+        digest(&self.members)
+    }
+
     /// The version in force.
     pub fn version(&self) -> Option<Version> {
         self.version

@@ -5,13 +5,13 @@
 #[macro_export]
 macro_rules! named {
     ($(#[$meta:meta])* $type:ident {
-        $($(#[$about:meta])+ $variant:ident = $name:literal,)+
+        $($(#[$about:meta])* $variant:ident = $name:literal,)+
     }) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         #[derive(serde::Serialize, serde::Deserialize)]
         pub enum $type {
-            $($(#[$about])+ #[serde(rename = $name)] $variant,)+
+            $($(#[$about])* #[serde(rename = $name)] $variant,)+
         }
 
         impl $type {

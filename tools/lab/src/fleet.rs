@@ -1,11 +1,11 @@
-//! A whole fleet in virtual time: the control plane with the product's agents, controller sessions,
-//! placement, health and rollouts, over a model of the data plane.
+//! A whole fleet in virtual time: the control plane with the product's agents, controller sessions
+//! and plan, over a model of the data plane.
 //!
 //! ```text
 //!  boxes ──Agent──┐  streams, with delays           ┌─ Desk ─┐
 //!  proxies ─Agent─┴──────────────────────────────►  │ replica│──► Store (the database)
-//!     sessions are a model: who is on which proxy   └─ Watch ┘     outbox, revocations,
-//!     faults: plan.rs                                              candidates, Rollout
+//!     sessions are a model: who is on which proxy   └─ Proxies     records, documents,
+//!     faults: plan.rs                                              revocations, outbox
 //! ```
 //!
 //! The product's own code handles every message, signature, proof and decision about documents,
@@ -13,7 +13,7 @@
 //! plane (a box is on the candidate proxy of the least delay and leaves a dead one within a
 //! second). Some work is batched: keep-alives and probes are only counted; a proxy samples itself
 //! but not its sessions; boxes learn of revoked boxes every six hours, of revoked proxies at once;
-//! tables change once a minute. With [`FleetConfig::is_thorough`] every message is serialized and
+//! tables are planned once a minute, and so are configurations unless one fails. With [`FleetConfig::is_thorough`] every message is serialized and
 //! each member verifies every signature; otherwise one member's verification counts for all. Equal
 //! configurations give equal bytes.
 
@@ -38,7 +38,7 @@ use serde::Serialize;
 use self::cast::Cast;
 use self::controller::Replica;
 use self::figures::Figures;
-pub use self::figures::{FleetOutcome, Moment};
+pub use self::figures::{Counts, FleetOutcome, Moment, Revoked};
 use self::members::{Member, ProxyModel, Ride};
 use self::plan::{Event as Planned, plan};
 use self::store::Store;

@@ -55,14 +55,11 @@ async fn serve(folder: &Folder) -> Result<()> {
         PublishError::Store(error) => older(error),
         error => anyhow::Error::new(error),
     })?;
-    let shared = (Arc::clone(&store), Arc::clone(&authority), Arc::clone(&outbox));
-    let figures = Arc::clone(&metrics);
-    let planner = Planner::new(shared.0, shared.1, shared.2, figures, streams.mailboxes());
     let app = App::new(Arc::clone(&store), authority, Arc::clone(&outbox), Arc::clone(&metrics));
     let app = Arc::new(App { oidc: folder.issuer()?, ..app });
     tokio::spawn(Arc::clone(&outbox).follow(Arc::clone(&store)));
     tokio::spawn(Arc::clone(&streams).run());
-    tokio::spawn(planner.run());
+    tokio::spawn(Planner::new(Arc::clone(&app), streams.mailboxes()).run());
     tokio::spawn(show_health(Arc::clone(&outbox), Arc::clone(&metrics)));
     tokio::spawn(keep_house(Arc::clone(&store)));
     tokio::spawn(watch_logs(Arc::clone(&app)));

@@ -1,27 +1,30 @@
 //! The signed documents of members, their outcomes, and the lease of the planning replica.
 
+use roadweave_fleet::{Digest, Envelope, Kind, Version, Written};
+use roadweave_identity::PublicKey;
+use sqlx::any::AnyRow;
 use sqlx::{AssertSqlSafe, Row as _};
 
-use super::sql::{query, reader, values};
+use super::sql::{Column, query, values};
 use super::{Change, Result, Store, StoreError};
+use crate::model::word;
 
 /// A document in the database.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct StoredDocument {
-    pub public_key: String,
-    pub kind: String,
-    /// The epoch of its version.
-    pub epoch: i64,
-    /// The number of its version: the change that wrote it.
-    pub number: i64,
-    /// Equal if a new document would say the same.
-    pub digest: String,
-    /// The names of its sources, comma-separated.
-    pub about: String,
+    /// The member's key, and the document's kind.
+    pub of: (PublicKey, Kind),
+    /// The document without its content. Its version has the number of the change that wrote it.
+    pub written: Written,
     /// The signed document, as JSON; for a table its signed head.
     pub envelope: String,
-    /// The member's outcome, as JSON; empty if unknown.
-    pub outcome: String,
+}
+
+impl StoredDocument {
+    /// The signed document; the signed head of a table.
+    pub fn opened(&self) -> Option<Envelope> {
+        serde_json::from_str(&self.envelope).ok()
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,32 +38,37 @@ pub struct DocumentOutcome {
 
 impl Store {
     /// All documents of a member.
-    pub async fn papers_of(&self, public_key: &str) -> Result<Vec<StoredDocument>> {
-        let rows =
-            self.rows("SELECT * FROM document WHERE public_key = $1", values![public_key]).await?;
-        rows.iter().map(paper).collect()
+    pub async fn papers_of(&self, key: &PublicKey) -> Result<Vec<StoredDocument>> {
+        let sql = "SELECT * FROM document WHERE public_key = $1";
+        self.read_papers(sql, values![key.to_string()]).await
     }
 
     /// The current documents that a change has written.
     pub async fn papers_of_change(&self, number: i64) -> Result<Vec<StoredDocument>> {
-        let rows = self.rows("SELECT * FROM document WHERE number = $1", values![number]).await?;
-        rows.iter().map(paper).collect()
+        self.read_papers("SELECT * FROM document WHERE number = $1", values![number]).await
     }
 
     /// All documents, with envelopes only for those of `kind`.
-    pub async fn papers(&self, kind: &str) -> Result<Vec<StoredDocument>> {
+    pub async fn papers(&self, kind: Kind) -> Result<Vec<StoredDocument>> {
         let sql = "SELECT public_key, kind, epoch, number, digest, about, outcome, \
                    CASE WHEN kind = $1 THEN envelope ELSE '' END AS envelope FROM document";
-        let rows = self.rows(sql, values![kind]).await?;
-        rows.iter().map(paper).collect()
+        self.read_papers(sql, values![word(&kind)]).await
     }
 
     /// The documents whose outcomes a change has written.
     pub async fn papers_heard(&self, heard: i64) -> Result<Vec<StoredDocument>> {
         let sql = "SELECT public_key, kind, epoch, number, digest, about, outcome, \
                    '' AS envelope FROM document WHERE heard = $1";
-        let rows = self.rows(sql, values![heard]).await?;
-        rows.iter().map(paper).collect()
+        self.read_papers(sql, values![heard]).await
+    }
+
+    async fn read_papers(
+        &self,
+        sql: &'static str,
+        values: Vec<Column>,
+    ) -> Result<Vec<StoredDocument>> {
+        let rows = self.rows(sql, values).await?;
+        rows.iter().filter_map(|row| paper(row).transpose()).collect()
     }
 
     /// Takes or renews the lease until `until_ms`; false if another replica holds it.
@@ -96,11 +104,12 @@ impl Change<'_> {
             };
             let rows: Vec<String> = (0..part.len()).map(row).collect();
             let mut values = Vec::new();
-            for StoredDocument {
-                public_key, kind, epoch, number, digest, about, envelope, ..
-            } in part
-            {
-                values.extend(values![public_key, kind, *epoch, *number, digest, about, envelope]);
+            for StoredDocument { of: (key, kind), written, envelope } in part {
+                let Written { version, digest, about, .. } = written;
+                let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+                let (epoch, number) = (number(version.epoch), number(version.number));
+                let (key, kind, digest) = (key.to_string(), word(kind), String::from(*digest));
+                values.extend(values![key, kind, epoch, number, digest, about, envelope]);
             }
             let sql = format!("{KEEP} {} {OVER}", rows.join(", "));
             self.execute(AssertSqlSafe(sql), values).await?;
@@ -122,7 +131,18 @@ impl Change<'_> {
     }
 }
 
-reader!(paper, StoredDocument: public_key, kind, epoch, number, digest, about, envelope, outcome);
+/// `None` if the kind is not known.
+fn paper(row: &AnyRow) -> Result<Option<StoredDocument>, StoreError> {
+    let text = |column| row.try_get::<String, _>(column);
+    let number = |column| row.try_get::<i64, _>(column).map(i64::unsigned_abs);
+    let (key, kind) = (text("public_key")?.parse(), serde_json::from_value(text("kind")?.into()));
+    let (Ok(key), Ok(kind)) = (key, kind) else { return Ok(None) };
+    let version = Version { epoch: number("epoch")?, number: number("number")? };
+    let digest = Digest::try_from(text("digest")?).unwrap_or(Digest::ZERO);
+    let outcome = serde_json::from_str(&text("outcome")?).ok();
+    let written = Written { version, digest, about: text("about")?, outcome };
+    Ok(Some(StoredDocument { of: (key, kind), written, envelope: text("envelope")? }))
+}
 
 const AT_ONCE: usize = 100;
 const KEEP: &str = "INSERT INTO document \

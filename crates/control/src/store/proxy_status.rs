@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use roadweave_fleet::records::ProxyStatus;
 use serde::{Deserialize, Serialize};
 use sqlx::{AssertSqlSafe, Row as _};
 use utoipa::ToSchema;
@@ -12,39 +13,6 @@ use super::record::{read, select};
 use super::sql::values;
 use super::{Change, Result, Store};
 use crate::model::Pool;
-
-/// What is known of a proxy or anchor by its stream, to whichever replica that is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ProxyStatus {
-    /// Its tenant.
-    pub tenant: String,
-    /// Its name.
-    pub proxy: String,
-    /// Whether its stream is up.
-    pub connected: bool,
-    /// When it was heard last, milliseconds since 1970.
-    pub seen_ms: i64,
-    /// The last revocation that it has in force.
-    pub serial: i64,
-    /// The hash of that: of a chain that has forked it is another.
-    #[serde(skip)]
-    pub hash: String,
-    /// The stream by which this is known.
-    #[serde(skip)]
-    pub stream: String,
-    /// Its load, thousandths of what it can bear.
-    pub load: Option<i64>,
-    /// How many sessions it has.
-    pub sessions: i64,
-    /// The version of its program.
-    pub software: String,
-    /// When a box said last to be on it, milliseconds since 1970; 0 if none did.
-    #[serde(default)]
-    pub witnessed_ms: i64,
-    /// The round trip to the anchor of each tenant that it serves, microseconds, as it says.
-    #[serde(default)]
-    pub anchors: BTreeMap<String, u32>,
-}
 
 /// Who has a revocation in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

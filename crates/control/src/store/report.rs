@@ -6,6 +6,8 @@
 
 use std::collections::BTreeMap;
 
+use roadweave_fleet::RecordId;
+use roadweave_identity::PublicKey;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sqlx::Row as _;
@@ -70,24 +72,20 @@ impl Store {
     }
 }
 
-/// A box and its current proxy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Placed {
-    pub tenant: String,
-    pub device: String,
-    /// The proxy's key.
-    pub proxy: String,
-}
-
 impl Store {
     /// The current proxy of each box.
-    pub async fn placed(&self) -> Result<Vec<Placed>> {
-        self.rows(PLACED, vec![]).await?.iter().map(placed).collect()
+    pub async fn placed(&self) -> Result<BTreeMap<RecordId, PublicKey>> {
+        let mut placed = BTreeMap::new();
+        for row in self.rows(PLACED, vec![]).await? {
+            if let Ok(key) = row.try_get::<String, _>("proxy")?.parse() {
+                placed.insert((row.try_get("tenant")?, row.try_get("device")?), key);
+            }
+        }
+        Ok(placed)
     }
 }
 
 reader!(session, BoxSession: device, attachment, proxy, from_ms, to_ms, reason);
-reader!(placed, Placed: tenant, device, proxy);
 
 const PLACED: &str = "SELECT session.tenant, session.device, proxy.public_key AS proxy \
                       FROM session JOIN tenant ON tenant.host = 1 \

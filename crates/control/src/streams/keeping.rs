@@ -17,7 +17,6 @@ use super::mailboxes::StreamMessage;
 use crate::clock::now_ms;
 use crate::keys;
 use crate::model::{Device, DeviceState, Proxy, ProxyState, word};
-use crate::plan::signing;
 use crate::store::{DocumentOutcome, Note, ProxyStatus, Report, Result, Store, Stored, found};
 
 /// A box, or a gate: a proxy or an anchor.
@@ -111,13 +110,13 @@ impl<'a> Keeper<'a> {
             return;
         }
         self.is_dirty = true;
-        match self.streams.store.papers_of(&self.key.to_string()).await {
+        match self.streams.store.papers_of(&self.key).await {
             Ok(papers) => {
                 self.lacks_papers = false;
                 for paper in papers {
-                    let kind = signing::kind(&paper.kind).filter(|kind| *kind != Kind::Table);
-                    if let Some((kind, (version, envelope))) = kind.zip(signing::opened(&paper)) {
-                        desk.desire(kind, version, envelope);
+                    let envelope = paper.opened().filter(|_| paper.of.1 != Kind::Table);
+                    if let Some(envelope) = envelope {
+                        desk.desire(paper.of.1, paper.written.version, envelope);
                     }
                 }
             }

@@ -104,11 +104,9 @@ impl Port {
         let streams = Streams::new(of.0, of.1, of.2, Arc::clone(&metrics)).await?;
         tokio::spawn(Arc::clone(&outbox).follow(Arc::clone(&store)));
         tokio::spawn(Arc::clone(&streams).run());
-        let of = (Arc::clone(&store), Arc::clone(&authority), Arc::clone(&outbox));
-        let (figures, mailboxes) = (Arc::clone(&metrics), streams.mailboxes());
-        let planner =
-            tokio::spawn(Planner::new(of.0, of.1, of.2, figures, streams.mailboxes()).run());
+        let mailboxes = streams.mailboxes();
         let app = Arc::new(App::new(store, authority, outbox, Arc::clone(&metrics)));
+        let planner = tokio::spawn(Planner::new(Arc::clone(&app), mailboxes.clone()).run());
         let made = certificate::self_signed(&["localhost".to_owned()]);
         let certificate = CertificateDer::from_pem_slice(made.certificate.as_bytes()).unwrap();
         let tls = serve::web_tls(made.certificate.as_bytes(), made.key.as_bytes()).unwrap();

@@ -15,6 +15,10 @@ fn rollout(count: u16, plan: Plan) -> Rollout {
     Rollout::new("7", plan, keys(count), at(0))
 }
 
+fn offered(rollout: &Rollout) -> impl Iterator<Item = PublicKey> {
+    rollout.boxes().filter(|key| rollout.is_offered(key))
+}
+
 fn taken_back() -> Outcome {
     Outcome::TakenBack { why: "no session".into() }
 }
@@ -22,7 +26,7 @@ fn taken_back() -> Outcome {
 /// A rollout to 100 boxes, and those of its first wave of `first`.
 fn begun(first: u32) -> (Rollout, Vec<PublicKey>) {
     let rollout = rollout(100, Plan { waves: vec![Wave::Number(first)], ..Plan::default() });
-    let boxes = rollout.offered().collect();
+    let boxes = offered(&rollout).collect();
     (rollout, boxes)
 }
 
@@ -32,7 +36,6 @@ fn say<'a>(
     outcome: &Outcome,
 ) {
     for key in boxes {
-        rollout.on_reached(key);
         rollout.on_outcome(key, outcome);
     }
 }
@@ -42,7 +45,7 @@ fn all_say(rollout: &mut Rollout, outcome: &Outcome) {
     let open = |key: &PublicKey| {
         matches!(rollout.progress(key), Some(Progress::Offered | Progress::Reached))
     };
-    let boxes: Vec<PublicKey> = rollout.offered().filter(open).collect();
+    let boxes: Vec<PublicKey> = offered(rollout).filter(open).collect();
     say(rollout, &boxes, outcome);
 }
 
@@ -55,7 +58,7 @@ fn a_wave_follows_once_all_of_the_one_before_have_confirmed() {
     let mut rollout = rollout(200, Plan::default());
     let mut sizes = Vec::new();
     while *rollout.state() == RolloutState::Running {
-        sizes.push(rollout.offered().count());
+        sizes.push(offered(&rollout).count());
         assert!(!rollout.poll(at(1)), "before anybody has confirmed");
         all_say(&mut rollout, &Outcome::InForce);
         assert!(!rollout.poll(at(1)), "while it is on trial");
@@ -90,9 +93,9 @@ fn one_failure_in_the_first_wave_halts() {
 fn a_halt_keeps_it_from_those_who_have_not_got_it() {
     let (mut rollout, first) = begun(10);
     say(&mut rollout, &first[..1], &Outcome::Confirmed);
-    rollout.on_reached(&first[1]);
+    say(&mut rollout, &first[1..2], &Outcome::InForce);
     rollout.halt("a person");
-    let left: BTreeSet<PublicKey> = rollout.offered().collect();
+    let left: BTreeSet<PublicKey> = offered(&rollout).collect();
     assert_eq!(left, BTreeSet::from_iter(first[..2].to_vec()));
 }
 
@@ -105,28 +108,16 @@ fn a_rollout_that_a_person_resumed_halts_only_for_new_failures() {
     say(&mut rollout, &first[2..], &Outcome::Confirmed);
     assert!(rollout.poll(at(11)));
     assert_eq!(*rollout.state(), RolloutState::Running);
-    let more: Vec<PublicKey> = rollout.offered().filter(|key| !first.contains(key)).collect();
+    let more: Vec<PublicKey> = offered(&rollout).filter(|key| !first.contains(key)).collect();
     say(&mut rollout, &more[..3], &taken_back());
     assert!(is_halted(&rollout));
-}
-
-#[test]
-fn an_abort_takes_it_back_from_all() {
-    let mut rollout = rollout(10, Plan { waves: vec![], ..Plan::default() });
-    all_say(&mut rollout, &Outcome::Confirmed);
-    assert!(rollout.poll(at(1)));
-    assert_eq!(*rollout.state(), RolloutState::Done);
-    rollout.abort();
-    assert_eq!(rollout.offered().count(), 0);
-    rollout.resume(at(2));
-    assert_eq!(*rollout.state(), RolloutState::Aborted);
 }
 
 #[test]
 fn other_rollouts_begin_with_other_boxes() {
     let first = |id: u32| {
         let rollout = Rollout::new(&id.to_string(), Plan::default(), keys(100), at(0));
-        rollout.offered().next()
+        offered(&rollout).next()
     };
     let firsts: BTreeSet<_> = (0..20).map(first).collect();
     assert!(firsts.len() > 10, "{}", firsts.len());
@@ -164,7 +155,6 @@ fn targets_and_waves_are_read_as_people_write_them() {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Reached(u16),
     Says(u16, Outcome),
     Later(u64),
     Add(u16),
@@ -176,13 +166,12 @@ enum Step {
 
 fn any_step() -> impl Strategy<Value = Step> {
     let outcome = prop_oneof![
-        1 => Just(Outcome::InForce),
+        4 => Just(Outcome::InForce),
         8 => Just(Outcome::Confirmed),
         1 => Just(taken_back()),
         1 => Just(Outcome::Refused { why: "a key".into() }),
     ];
     prop_oneof![
-        4 => (0..60u16).prop_map(Step::Reached),
         12 => (0..60u16, outcome).prop_map(|(number, outcome)| Step::Says(number, outcome)),
         4 => (1..2_000u64).prop_map(Step::Later),
         1 => (40..60u16).prop_map(Step::Add),
@@ -215,12 +204,11 @@ proptest! {
         let mut rollout = rollout(40, plan);
         let mut now = 0;
         for step in steps {
-            let before: BTreeSet<PublicKey> = rollout.offered().collect();
+            let before: BTreeSet<PublicKey> = offered(&rollout).collect();
             let was_halted = is_halted(&rollout);
             let mut removed = None;
             let is_resume = matches!(step, Step::Resume);
             match step {
-                Step::Reached(number) => rollout.on_reached(&key(number)),
                 Step::Says(number, outcome) => rollout.on_outcome(&key(number), &outcome),
                 Step::Later(seconds) => now += seconds,
                 Step::Add(number) => rollout.add(key(number)),
@@ -238,7 +226,7 @@ proptest! {
                 }
             }
             rollout.poll(at(now));
-            let after: BTreeSet<PublicKey> = rollout.offered().collect();
+            let after: BTreeSet<PublicKey> = offered(&rollout).collect();
             if was_halted && !is_resume {
                 // A report may prove that a box has it.
                 let new = after.difference(&before).copied();
@@ -260,7 +248,7 @@ proptest! {
         let mut seen = BTreeSet::new();
         let mut waves = 0;
         while *rollout.state() == RolloutState::Running {
-            let offered: BTreeSet<PublicKey> = rollout.offered().collect();
+            let offered: BTreeSet<PublicKey> = offered(&rollout).collect();
             prop_assert!(seen.is_subset(&offered));
             prop_assert!(offered.len() > seen.len() || count == 0, "an empty wave");
             seen = offered;

@@ -54,24 +54,28 @@ fn render(outcome: &FleetOutcome) -> String {
         table.add_row([what, of, &figure]);
     };
     let ms = |ms: u64| format!("{ms} ms");
-    row("revoke, until a reached proxy ends it", "p50", ms(outcome.revoke_p50_ms));
-    row("", "p99", ms(outcome.revoke_p99_ms));
-    row("", "max", ms(outcome.revoke_max_ms));
-    row("", "keys", outcome.revocations.to_string());
-    row("", "handed back to a restored database", outcome.revocations_handed_back.to_string());
+    row("revoke, until a reached proxy ends it", "p50", ms(outcome.revoked.revoke_p50_ms));
+    row("", "p99", ms(outcome.revoked.revoke_p99_ms));
+    row("", "max", ms(outcome.revoked.revoke_max_ms));
+    row("", "keys", outcome.revoked.revocations.to_string());
+    row(
+        "",
+        "handed back to a restored database",
+        outcome.revoked.revocations_handed_back.to_string(),
+    );
     row("box-hours", "without a proxy", format!("{:.0} ppm", outcome.without_proxy_ppm));
     row("", "on a dead proxy", format!("{:.1} ppm", outcome.on_dead_proxy_ppm));
-    row("proxies declared dead", "", outcome.declared_dead.to_string());
-    row("", "that lived, with boxes", outcome.declared_dead_falsely.to_string());
-    row("", "that lived, cut off and without", outcome.declared_dead_unused.to_string());
-    row("boxes", "joined", outcome.joins.to_string());
-    row("", "joined again after a restore", outcome.forgotten.to_string());
-    row("", "moved without a gap", outcome.moves.to_string());
-    for (of, count) in ["begun", "done", "halted", "aborted"].iter().zip(outcome.rollouts) {
+    row("proxies declared dead", "", outcome.counts.declared_dead.to_string());
+    row("", "that lived, with boxes", outcome.counts.declared_dead_falsely.to_string());
+    row("", "that lived, cut off and without", outcome.counts.declared_dead_unused.to_string());
+    row("boxes", "joined", outcome.counts.joins.to_string());
+    row("", "joined again after a restore", outcome.counts.forgotten.to_string());
+    row("", "moved without a gap", outcome.counts.moves.to_string());
+    for (of, count) in ["begun", "done", "halted", "aborted"].iter().zip(outcome.counts.rollouts) {
         row(if *of == "begun" { "rollouts" } else { "" }, of, count.to_string());
     }
     let outcomes = ["in force", "confirmed", "taken back", "refused"];
-    for (of, count) in outcomes.iter().zip(outcome.versions) {
+    for (of, count) in outcomes.iter().zip(outcome.counts.versions) {
         row(if *of == "in force" { "versions on boxes" } else { "" }, of, count.to_string());
     }
     row("at the end", "boxes cut off by a version", outcome.cut_off.to_string());

@@ -1,10 +1,15 @@
 //! The members of a fleet: keys, locations and signed documents.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
+use roadweave_fleet::records::{
+    Device, DeviceSettings, DeviceState, Pool, PoolSettings, Proxy, ProxyRole, ProxySettings,
+    ProxyState,
+};
 use roadweave_fleet::{
-    Candidate, Chain, JoinToken, Joining, Member, Name, Role, Scope, Secret, Signed, Statement,
+    Chain, JoinToken, Joining, Name, RecordId, Role, Scope, Secret, Signed, Statement,
 };
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_proto::SplitMix64;
@@ -24,9 +29,7 @@ pub(super) struct Cast {
     pub controller: Identity,
     keys: Vec<PublicKey>,
     by_key: BTreeMap<PublicKey, usize>,
-    candidates: Vec<Candidate>,
     tenants: Vec<Name>,
-    regions_by_name: Vec<Name>,
     sites: Vec<Name>,
 }
 
@@ -36,7 +39,7 @@ impl Cast {
         let everybody = boxes + config.proxies;
         let keys: Vec<PublicKey> =
             (0..everybody).map(|who| identity(config.seed, who as u64).public_key()).collect();
-        let mut cast = Self {
+        Self {
             boxes,
             proxies: config.proxies,
             regions: config.regions,
@@ -45,22 +48,8 @@ impl Cast {
             controller: identity(config.seed, u64::MAX - 1),
             by_key: keys.iter().enumerate().map(|(who, key)| (*key, who)).collect(),
             keys,
-            candidates: Vec::new(),
             tenants: names("tenant", config.regions * TENANTS),
-            regions_by_name: names("region", config.regions),
             sites: names("site", config.regions * SITES),
-        };
-        cast.candidates = (0..config.proxies).map(|proxy| cast.candidate_of(proxy)).collect();
-        cast
-    }
-
-    fn candidate_of(&self, proxy: usize) -> Candidate {
-        Candidate {
-            chain: self.chain(self.boxes + proxy),
-            site: self.site(proxy).clone(),
-            addresses: vec![format!("192.0.2.{}:443", proxy % 250)],
-            to_anchor_us: 2_000,
-            last_resort: false,
         }
     }
 
@@ -88,11 +77,7 @@ impl Cast {
         }
     }
 
-    pub fn region_name(&self, region: usize) -> &Name {
-        &self.regions_by_name[region]
-    }
-
-    pub fn site(&self, proxy: usize) -> &Name {
+    fn site(&self, proxy: usize) -> &Name {
         let (region, nth) = (proxy % self.regions, proxy / self.regions);
         &self.sites[region * SITES + nth % SITES]
     }
@@ -106,38 +91,81 @@ impl Cast {
         [region, (region + 1) % self.regions].into()
     }
 
-    pub fn scopes(&self, region: usize) -> Vec<Scope> {
-        let tenants = self.served(region).into_iter().flat_map(|region| {
-            self.tenants[region * TENANTS..(region + 1) * TENANTS].iter().cloned()
-        });
-        tenants.map(Scope::Tenant).collect()
+    pub fn tenants(&self) -> impl Iterator<Item = String> {
+        self.tenants.iter().map(ToString::to_string)
+    }
+
+    pub fn id(&self, who: usize) -> RecordId {
+        (self.tenant(who).to_string(), self.name(who))
+    }
+
+    fn name(&self, who: usize) -> String {
+        match self.is_box(who) {
+            true => format!("box-{who}"),
+            false => format!("proxy-{}", who - self.boxes),
+        }
     }
 
     pub fn chain(&self, who: usize) -> Chain {
-        let (role, scope, name) = match self.is_box(who) {
-            true => (Role::Box, Scope::Tenant(self.tenant(who).clone()), format!("box-{who}")),
-            false => (Role::Proxy, Scope::All, format!("proxy-{}", who - self.boxes)),
+        let (role, scope) = match self.is_box(who) {
+            true => (Role::Box, Scope::Tenant(self.tenant(who).clone())),
+            false => (Role::Proxy, Scope::All),
         };
-        let name = name.parse().expect("letters, digits and dashes");
+        let name = self.name(who).parse().expect("letters, digits and dashes");
         let key = self.key(who);
         let statement = Statement { key, name, role, scope, tags: BTreeSet::new(), grant: None };
         Chain::new(vec![Signed::sign(&statement, &self.root).expect("a statement is small")])
     }
 
-    pub fn member(&self, who: usize) -> Member {
+    fn statement(&self, who: usize) -> Option<String> {
+        serde_json::to_string(&self.chain(who)).ok()
+    }
+
+    pub fn device(&self, who: usize) -> Device {
         let (high, low) = ((who >> 8) as u8, who as u8);
-        let address = std::net::Ipv4Addr::new(10, (who >> 16) as u8, high, low);
-        Member {
-            key: self.key(who),
-            chain: self.chain(who),
-            addresses: vec![ipnet::IpNet::from(std::net::IpAddr::V4(address))],
-            rate_kbps: None,
-            offline_max_s: None,
+        Device {
+            id: self.name(who),
+            public_key: self.key(who).to_string(),
+            state: DeviceState::Active,
+            addresses: vec![IpAddr::V4(Ipv4Addr::new(10, (who >> 16) as u8, high, low))],
+            token: None,
+            pool: Some(self.sites[self.region(who) * SITES].to_string()),
+            statement: self.statement(who),
+            delegates: Vec::new(),
+            settings: DeviceSettings::default(),
         }
     }
 
-    pub fn candidate(&self, proxy: usize) -> Candidate {
-        self.candidates[proxy].clone()
+    pub fn gate(&self, who: usize) -> Proxy {
+        let address = Ipv4Addr::new(192, 0, 2, ((who - self.boxes) % 250) as u8);
+        let settings = ProxySettings {
+            title: String::new(),
+            role: ProxyRole::Proxy,
+            public_key: self.key(who).to_string(),
+            addresses: vec![(address, 443).into()],
+            pool: Some(self.site(who - self.boxes).to_string()),
+            devices_max: None,
+        };
+        let (state, statement) = (ProxyState::Active, self.statement(who));
+        Proxy { id: self.name(who), state, statement, delegates: Vec::new(), settings }
+    }
+
+    /// A pool for each tenant and site of its region.
+    pub fn pools(&self) -> BTreeMap<RecordId, Pool> {
+        let of_tenant = |(nth, tenant): (usize, &Name)| {
+            let (region, tenant) = (nth / TENANTS, tenant.to_string());
+            let served = self.served(region).into_iter();
+            let served = served.flat_map(|it| &self.tenants[it * TENANTS..(it + 1) * TENANTS]);
+            let tenants: Vec<String> = served.map(ToString::to_string).collect();
+            let sites = self.sites[region * SITES..(region + 1) * SITES].iter();
+            sites.map(move |site| {
+                let (id, region, tenants) = (site.to_string(), region.to_string(), tenants.clone());
+                let (title, site) = (String::new(), id.clone());
+                let settings = PoolSettings { title, region, site, tenants };
+                ((tenant.clone(), id.clone()), Pool { id, settings })
+            })
+        };
+        self.tenants.iter().enumerate().flat_map(of_tenant).collect()
     }
 
     pub fn joining(&self, who: usize) -> Joining {

@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use roadweave_fleet::records::{DeviceState, ProxyState, ProxyStatus};
 use roadweave_fleet::{
-    Desk, DeskEvent, Down, Head, HealthState, HeldVersions, Kind, Revocation, Revocations, Sample,
-    Signed, Up, Watch,
+    Band, Desk, DeskEvent, Down, Head, HealthState, HeldVersions, Proxies, Revocation, Revocations,
+    Sample, Signed, Up,
 };
 use roadweave_proto::Instant;
 
 use super::cast::Cast;
-use super::store::{Change, DeviceState, Store};
+use super::store::{Change, Store};
 use super::{Event, TURN, World};
 
 /// Interval, ms, of reading the outbox without a notification.
@@ -29,7 +30,7 @@ pub(super) struct Replica {
     pub desks: BTreeMap<usize, (u64, Desk)>,
     pub backlog: Vec<(usize, u64, Vec<Up>)>,
     pub seen: usize,
-    watch: Watch,
+    proxies: Proxies,
     /// Per proxy: boxes with a stream to this replica.
     on: Vec<u32>,
     placed: BTreeMap<usize, usize>,
@@ -37,26 +38,21 @@ pub(super) struct Replica {
 
 impl Replica {
     pub fn new(store: &Store, cast: &Cast) -> Self {
-        let mut replica = Self {
+        Self {
             is_up: true,
             is_hung: false,
             desks: BTreeMap::new(),
             backlog: Vec::new(),
             seen: store.outbox.len(),
-            watch: Watch::new(Instant::ZERO),
+            proxies: Proxies::new(Instant::ZERO),
             on: vec![0; cast.proxies],
             placed: BTreeMap::new(),
-        };
-        replica.begin(store, cast, Instant::ZERO);
-        replica
+        }
     }
 
-    pub fn begin(&mut self, store: &Store, cast: &Cast, now: Instant) {
+    pub fn begin(&mut self, store: &Store, now: Instant) {
         (self.is_up, self.is_hung) = (true, false);
-        (self.seen, self.watch) = (store.outbox.len(), Watch::new(now));
-        for proxy in 0..cast.proxies {
-            self.watch.add(cast.key(cast.boxes + proxy), now);
-        }
+        (self.seen, self.proxies) = (store.outbox.len(), Proxies::new(now));
     }
 
     pub fn close(&mut self, who: usize) {
@@ -88,19 +84,26 @@ impl World {
     pub(super) fn open_desk(&mut self, replica: usize, who: usize, stream: u64) {
         let is_box = self.cast.is_box(who);
         let store = &self.store;
-        let is_member = !is_box || store.devices[who].state == DeviceState::Active;
+        let state = store.state(&self.cast, who);
+        let is_member = !is_box || state == Some(DeviceState::Active);
         let published = if is_box { &store.published_to_boxes } else { &store.published };
         let key = self.cast.key(who);
         let mut desk = Desk::new(self.now, key, is_member, published.clone());
         if is_box {
-            store.devices[who].desire(&mut desk);
+            store.desire(&self.cast, who, &mut desk);
         } else {
-            let proxy = who - self.cast.boxes;
-            desk.desire_table(store.tables[proxy].clone(), None);
-            desk.drain(!store.proxies[proxy].is_active);
+            if let Some(table) = store.tables.get(&(who - self.cast.boxes)) {
+                desk.desire_table(table.clone(), None);
+            }
+            desk.drain(self.is_drained(who));
         }
         self.replicas[replica].close(who);
         self.replicas[replica].desks.insert(who, (stream, desk));
+    }
+
+    fn is_drained(&self, who: usize) -> bool {
+        let proxy = self.store.fleet.proxies.get(&self.cast.id(who));
+        proxy.is_some_and(|proxy| proxy.state == ProxyState::Draining)
     }
 
     pub(super) fn flush_desk(&mut self, replica: usize, who: usize) {
@@ -163,57 +166,44 @@ impl World {
     }
 
     fn join(&mut self, replica: usize, who: usize) {
-        self.store.admit(&self.cast, who);
+        let planner = self.leader().unwrap_or(replica);
+        self.store.admit(&self.cast, &self.replicas[planner].proxies, who);
         self.notify();
         let (chain, tenant) = (self.cast.chain(who), self.cast.tenant(who).clone());
         if let Some((_, desk)) = self.replicas[replica].desks.get_mut(&who) {
             desk.welcome(chain, tenant);
         }
-        self.figures.joins += 1;
+        self.figures.counts.joins += 1;
         self.on_admitted(who);
     }
 
     fn on_have(&mut self, replica: usize, who: usize, have: &HeldVersions) {
-        let key = self.cast.key(who);
-        if !self.cast.is_box(who) {
-            self.hear(|watch, now| watch.on_proxy(&key, now));
-            return;
-        }
-        let proxy = have.proxy.and_then(|key| self.cast.proxy(&key));
-        self.replicas[replica].place(who, proxy);
-        if self.is_database_away {
-            return;
-        }
-        let device = &mut self.store.devices[who];
-        device.proxy = proxy;
-        // A restored database lacks documents sent after the backup.
-        let held = have.documents.get(&Kind::Candidates);
-        let is_behind = held > device.candidates.as_ref().map(|stored| &stored.0);
-        if is_behind {
-            device.listed.clear();
-            self.store.place(&self.cast, who);
-            self.notify();
+        self.status(who);
+        if self.cast.is_box(who) {
+            let proxy = have.proxy.and_then(|key| self.cast.proxy(&key));
+            self.replicas[replica].place(who, proxy);
+            if !self.is_database_away {
+                self.store.on[who] = have.proxy;
+            }
         }
     }
 
-    /// Applies an observation that all replicas read from the database.
-    fn hear(&mut self, heard: impl Fn(&mut Watch, Instant)) {
-        if !self.is_database_away {
-            let now = self.now;
-            self.replicas.iter_mut().for_each(|replica| heard(&mut replica.watch, now));
-        }
+    /// The current time of the database, milliseconds since 1970.
+    fn now_ms(&self) -> i64 {
+        1_800_000_000_000 + (self.now.as_nanos() / 1_000_000) as i64
+    }
+
+    /// What the database holds of a proxy that is heard now.
+    fn status(&mut self, who: usize) -> Option<&mut ProxyStatus> {
+        let proxy = who.checked_sub(self.cast.boxes).filter(|_| !self.is_database_away)?;
+        self.store.status[proxy].seen_ms = self.now_ms();
+        Some(&mut self.store.status[proxy])
     }
 
     fn on_samples(&mut self, who: usize, samples: &[Sample]) {
-        let key = self.cast.key(who);
-        self.hear(|watch, now| watch.on_proxy(&key, now));
-        let Some(load) = samples.iter().find_map(|sample| sample.load) else { return };
-        let proxy = who - self.cast.boxes;
-        let band = self.store.proxies[proxy].band.after(load);
-        if !self.is_database_away && band != self.store.proxies[proxy].band {
-            self.store.proxies[proxy].band = band;
-            self.figures.band_changes += 1;
-            self.replace(proxy);
+        let load = samples.iter().find_map(|sample| sample.load);
+        if let (Some(status), Some(load)) = (self.status(who), load) {
+            status.load = Some(load.into());
         }
     }
 
@@ -267,47 +257,52 @@ impl World {
         self.figures.turns += 1;
         self.keep_time_line();
         let Some(leader) = self.leader() else { return };
+        let (now, now_ms) = (self.now, self.now_ms());
         for proxy in 0..self.cast.proxies {
             let is_used = |replica: &Replica| replica.works() && replica.on[proxy] > 0;
             if self.replicas.iter().any(is_used) {
-                let key = self.cast.key(self.cast.boxes + proxy);
-                self.hear(|watch, now| watch.on_box(Some(&key), now));
+                self.store.status[proxy].witnessed_ms = now_ms;
             }
         }
-        let now = self.now;
-        for replica in self.replicas.iter_mut().filter(|replica| replica.works()) {
-            replica.watch.poll(now);
-        }
+        let (fleet, status) = (&self.store.fleet, &self.store.status);
+        self.replicas[leader].proxies.look(fleet, status, now, now_ms);
         for proxy in 0..self.cast.proxies {
             let key = self.cast.key(self.cast.boxes + proxy);
-            let vital = self.replicas[leader].watch.vital(&key).unwrap_or(HealthState::Unheard);
-            self.on_vital(proxy, vital);
+            let (vital, band) = self.replicas[leader].proxies.health(&key);
+            self.on_health(proxy, vital, band);
         }
         let minute = self.figures.turns / TURNS_PER_MINUTE;
         if self.figures.turns.is_multiple_of(TURNS_PER_MINUTE) {
-            self.store.sign_tables(&self.cast, &self.config);
-            self.poll_rollout();
+            self.store.sign_tables(&self.cast);
+            self.configure();
             if minute.is_multiple_of(BOXES_HEAR) {
                 self.store.tell_boxes();
             }
         }
-        if !self.store.unplaced.is_empty() {
-            self.store.place_all(&self.cast);
+        let regions = std::mem::take(&mut self.store.unplaced);
+        if !regions.is_empty() {
+            let is_placed = |who| regions.contains(&self.cast.region(who));
+            self.store.place(&self.cast, &self.replicas[leader].proxies, is_placed);
         }
         self.notify();
     }
 
-    fn on_vital(&mut self, proxy: usize, vital: HealthState) {
-        let former = std::mem::replace(&mut self.store.proxies[proxy].vital, vital);
+    fn on_health(&mut self, proxy: usize, vital: HealthState, band: Band) {
+        let before = std::mem::replace(&mut self.store.health[proxy], (vital, band));
+        if before.1 != band {
+            self.figures.counts.band_changes += 1;
+            self.replace(proxy);
+        }
+        let former = before.0;
         if former == vital {
             return;
         }
         if vital == HealthState::Dead {
             let model = &self.proxies[proxy];
             let (is_false, is_used) = (model.is_running(), !model.boxes.is_empty());
-            self.figures.declared_dead += 1;
-            self.figures.declared_dead_falsely += u64::from(is_false && is_used);
-            self.figures.declared_dead_unused += u64::from(is_false && !is_used);
+            self.figures.counts.declared_dead += 1;
+            self.figures.counts.declared_dead_falsely += u64::from(is_false && is_used);
+            self.figures.counts.declared_dead_unused += u64::from(is_false && !is_used);
             if self.config.is_thorough && is_false && is_used {
                 let text = format!("{:.3} h: {proxy} is not dead", Self::hours(self.now));
                 self.figures.warn(&text);
@@ -343,8 +338,9 @@ impl World {
                 Change::Device(who) => self.send_documents(replica, who),
                 Change::Table(proxy) => self.send_table(replica, proxy),
                 Change::Drain(proxy) => {
-                    let is_active = self.store.proxies[proxy].is_active;
-                    self.use_desk(replica, self.cast.boxes + proxy, |desk| desk.drain(!is_active));
+                    let who = self.cast.boxes + proxy;
+                    let is_drained = self.is_drained(who);
+                    self.use_desk(replica, who, |desk| desk.drain(is_drained));
                 }
             }
         }
@@ -362,19 +358,14 @@ impl World {
     }
 
     fn send_documents(&mut self, replica: usize, who: usize) {
-        let device = &self.store.devices[who];
         let Some((_, desk)) = self.replicas[replica].desks.get_mut(&who) else { return };
-        device.desire(desk);
-        let key = self.cast.key(who);
-        if let Some((_, rollout)) = &mut self.store.rollout {
-            rollout.on_reached(&key);
-        }
+        self.store.desire(&self.cast, who, desk);
         self.flush_desk(replica, who);
     }
 
     fn send_table(&mut self, replica: usize, proxy: usize) {
         let who = self.cast.boxes + proxy;
-        let table = self.store.tables[proxy].clone();
+        let Some(table) = self.store.tables.get(&proxy).cloned() else { return };
         let former = self.sent_tables[proxy].clone();
         if let Some((_, desk)) = self.replicas[replica].desks.get_mut(&who) {
             desk.desire_table(table.clone(), former.as_deref());

@@ -18,20 +18,8 @@ const WARNINGS_MAX: usize = 20;
 pub(super) struct Figures {
     pub events: u64,
     pub turns: u64,
-    pub joins: u64,
-    pub forgotten: u64,
-    pub moves: u64,
-    pub band_changes: u64,
-    pub declared_dead: u64,
-    pub declared_dead_falsely: u64,
-    pub declared_dead_unused: u64,
+    pub counts: Counts,
     pub revocations_handed_back: u64,
-    pub rollouts: u64,
-    pub rollouts_done: u64,
-    pub rollouts_halted: u64,
-    pub rollouts_aborted: u64,
-    /// Applied, confirmed, rolled back, refused.
-    pub reported: [u64; 4],
     pub warnings: u64,
     pub wrongly_refused: u64,
     pub probe_bytes: u64,
@@ -70,35 +58,9 @@ pub struct Moment {
     pub cut_off: u64,
 }
 
-/// Result of a fleet run.
-#[derive(Clone, Debug, Serialize)]
-pub struct FleetOutcome {
-    /// The configuration of the run.
-    pub config: FleetConfig,
-    /// Events simulated.
-    pub events: u64,
-    /// Keys revoked.
-    pub revocations: u64,
-    /// Time from a revocation until a reached proxy ended the sessions, ms: median.
-    pub revoke_p50_ms: u64,
-    /// Its 99th percentile.
-    pub revoke_p99_ms: u64,
-    /// Its maximum.
-    pub revoke_max_ms: u64,
-    /// Reached proxies that never confirmed because they failed at that time.
-    pub revoke_open: u64,
-    /// Revoked keys that a restored database lacked and proxies returned.
-    pub revocations_handed_back: u64,
-    /// Box-hours without a proxy, per million.
-    pub without_proxy_ppm: f64,
-    /// Box-hours on a dead proxy, per million.
-    pub on_dead_proxy_ppm: f64,
-    /// How long boxes had no live proxy, ms: median.
-    pub gap_p50_ms: u64,
-    /// Its 99th percentile.
-    pub gap_p99_ms: u64,
-    /// Its maximum.
-    pub gap_max_ms: u64,
+/// Counts of a fleet run.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Counts {
     /// Boxes added during the run.
     pub joins: u64,
     /// Added boxes that a restored database lacked.
@@ -117,6 +79,48 @@ pub struct FleetOutcome {
     pub rollouts: [u64; 4],
     /// Versions applied, confirmed, rolled back and refused by boxes.
     pub versions: [u64; 4],
+}
+
+/// Revocations of a fleet run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Revoked {
+    /// Keys revoked.
+    pub revocations: u64,
+    /// Time from a revocation until a reached proxy ended the sessions, ms: median.
+    pub revoke_p50_ms: u64,
+    /// Its 99th percentile.
+    pub revoke_p99_ms: u64,
+    /// Its maximum.
+    pub revoke_max_ms: u64,
+    /// Reached proxies that never confirmed because they failed at that time.
+    pub revoke_open: u64,
+    /// Revoked keys that a restored database lacked and proxies returned.
+    pub revocations_handed_back: u64,
+}
+
+/// Result of a fleet run.
+#[derive(Clone, Debug, Serialize)]
+pub struct FleetOutcome {
+    /// The configuration of the run.
+    pub config: FleetConfig,
+    /// Events simulated.
+    pub events: u64,
+    /// Its revocations.
+    #[serde(flatten)]
+    pub revoked: Revoked,
+    /// Box-hours without a proxy, per million.
+    pub without_proxy_ppm: f64,
+    /// Box-hours on a dead proxy, per million.
+    pub on_dead_proxy_ppm: f64,
+    /// How long boxes had no live proxy, ms: median.
+    pub gap_p50_ms: u64,
+    /// Its 99th percentile.
+    pub gap_p99_ms: u64,
+    /// Its maximum.
+    pub gap_max_ms: u64,
+    /// Its counts.
+    #[serde(flatten)]
+    pub counts: Counts,
     /// Boxes whose version differs from the database's at the end.
     pub drift: u64,
     /// Boxes cut off by a bad version at the end.
@@ -205,31 +209,20 @@ impl World {
         let gap = |share| quantile(&figures.gaps_ms, share);
         FleetOutcome {
             events: figures.events,
-            revocations: figures.revoked.len() as u64,
-            revoke_p50_ms: revoke(0.5),
-            revoke_p99_ms: revoke(0.99),
-            revoke_max_ms: revoke(1.0),
-            revoke_open: figures.revoked.values().map(|w| w.reached.len() as u64).sum(),
-            revocations_handed_back: figures.revocations_handed_back,
+            revoked: Revoked {
+                revocations: figures.revoked.len() as u64,
+                revoke_p50_ms: revoke(0.5),
+                revoke_p99_ms: revoke(0.99),
+                revoke_max_ms: revoke(1.0),
+                revoke_open: figures.revoked.values().map(|w| w.reached.len() as u64).sum(),
+                revocations_handed_back: figures.revocations_handed_back,
+            },
             without_proxy_ppm: ppm(figures.without),
             on_dead_proxy_ppm: ppm(figures.on_dead),
             gap_p50_ms: gap(0.5),
             gap_p99_ms: gap(0.99),
             gap_max_ms: gap(1.0),
-            joins: figures.joins,
-            forgotten: figures.forgotten,
-            moves: figures.moves,
-            band_changes: figures.band_changes,
-            declared_dead: figures.declared_dead,
-            declared_dead_falsely: figures.declared_dead_falsely,
-            declared_dead_unused: figures.declared_dead_unused,
-            rollouts: [
-                figures.rollouts,
-                figures.rollouts_done,
-                figures.rollouts_halted,
-                figures.rollouts_aborted,
-            ],
-            versions: figures.reported,
+            counts: figures.counts,
             drift,
             cut_off,
             stream_bytes_per_month: monthly(boxes.iter().map(|member| member.traffic()).sum()),

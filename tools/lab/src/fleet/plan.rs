@@ -16,7 +16,7 @@ pub(super) enum Event {
     Garage { who: usize, is_in: bool },
     Revoke { who: usize },
     Roll { number: u32, cuts: u8, is_refused: bool },
-    Review { number: u32 },
+    Review,
     Killed { replica: usize, is_over: bool },
     Hung { replica: usize, is_over: bool },
     Database { is_over: bool },

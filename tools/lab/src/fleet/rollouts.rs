@@ -2,26 +2,26 @@
 
 use std::time::Duration;
 
-use roadweave_fleet::{
-    Configuration, Kind, Outcome, Plan, Progress, Report, Rollout, RolloutState, Version,
-};
+use roadweave_fleet::records::{Config, DeviceState, Rollout, RolloutState};
+use roadweave_fleet::{Kind, Outcome, Report, Version};
 use roadweave_proto::{Instant, SplitMix64};
+use serde_json::json;
 
 use super::plan::Event as Planned;
-use super::store::{Change, DeviceState};
 use super::{Event, World};
 
-const PATIENCE: Duration = Duration::from_secs(1_800);
+const PATIENCE_S: u32 = 1_800;
 const REVIEW: Duration = Duration::from_secs(1_200);
 const UNREADABLE: &str = "unreadable";
 
 impl World {
     /// Whether a configuration cuts off a box, by the percentage in its text.
     pub(super) fn cuts_off(who: usize, text: &str) -> bool {
-        let mut words = text.split(' ');
-        let number = words.next().and_then(|word| word.parse::<u64>().ok());
-        let share = words.next().and_then(|word| word.parse::<u64>().ok());
-        match (number, share) {
+        let field = |name: &str| {
+            let mut values = text.lines().filter_map(|line| line.strip_prefix(name));
+            values.next()?.strip_prefix(" = ")?.parse::<u64>().ok()
+        };
+        match (field("number"), field("cuts")) {
             (Some(number), Some(share)) => SplitMix64::word(number, who as u64) % 100 < share,
             _ => false,
         }
@@ -31,134 +31,101 @@ impl World {
         let now = self.now;
         let agent = &mut self.members[who].agent;
         if let Some(version) = agent.kept().on_trial()
-            && text.ends_with(UNREADABLE)
+            && text.starts_with(UNREADABLE)
         {
             agent.refuse(now, version, "line 1: no such field");
         }
     }
 
+    fn is_any(&self, state: RolloutState) -> bool {
+        self.store.fleet.rollouts.values().any(|it| it.settings.state == state)
+    }
+
+    fn is_rolling(&self) -> bool {
+        self.is_any(RolloutState::Running) || self.is_any(RolloutState::Paused)
+    }
+
+    /// The operator gives all tenants a configuration.
     pub(super) fn roll(&mut self, number: u32, cuts: u8, is_refused: bool) {
-        let is_busy = self.store.rollout.as_ref().is_some_and(|(_, rollout)| {
-            matches!(rollout.state(), RolloutState::Running | RolloutState::Halted { .. })
-        });
-        if is_busy || self.leader().is_none() {
+        if self.is_rolling() || self.leader().is_none() {
             let again = Event::Planned(Planned::Roll { number, cuts, is_refused });
             return self.after(Duration::from_secs(300), again);
         }
-        let text = if is_refused { UNREADABLE.to_owned() } else { format!("{number} {cuts}") };
-        let devices = self.store.devices.iter().enumerate();
-        let active = devices.filter(|(_, device)| device.state == DeviceState::Active);
-        let keys: Vec<_> = active.map(|(who, _)| self.cast.key(who)).collect();
-        let plan = Plan { patience: PATIENCE, ..Plan::default() };
-        // The world's clock does not depend on replicas.
-        let rollout = Rollout::new(&number.to_string(), plan, keys, self.now);
-        self.store.rollout = Some((number, rollout));
-        self.store.rolling = text;
-        self.figures.rollouts += 1;
-        self.offer();
+        let id = number.to_string();
+        let body = match is_refused {
+            true => json!({ UNREADABLE: true }),
+            false => json!({ "number": number, "cuts": cuts }),
+        };
+        let settings = json!({ "body": body });
+        let config = json!({ "id": id, "number": number, "author": "", "settings": settings });
+        let (waves, rest_s) = ([1, 5, 25, 100], PATIENCE_S);
+        let settings = json!({ "config": id, "waves": waves, "rest_s": rest_s, "refusals_max": 2 });
+        let rollout = json!({ "id": id, "wave": 0, "wave_since_ms": 0, "settings": settings });
+        let config: Config = serde_json::from_value(config).expect("a configuration");
+        let rollout: Rollout = serde_json::from_value(rollout).expect("a rollout");
+        for tenant in self.cast.tenants() {
+            let of = (tenant, id.clone());
+            self.store.fleet.configs.insert(of.clone(), config.clone());
+            self.store.fleet.rollouts.insert(of, rollout.clone());
+        }
+        self.store.lacks_configurations = true;
+        self.figures.counts.rollouts[0] += 1;
+        self.configure();
     }
 
-    fn offer(&mut self) {
-        let Some((number, rollout)) = &self.store.rollout else { return };
-        let (number, text) = (*number, self.store.rolling.clone());
-        let offered: Vec<usize> = rollout.offered().filter_map(|key| self.cast.who(&key)).collect();
-        for who in offered {
-            let device = &self.store.devices[who];
-            if device.rollout == Some(number) || device.state != DeviceState::Active {
-                continue;
-            }
-            let body = Configuration { text: text.clone(), approval: None };
-            let signed = self.store.sign(&self.cast, who, body);
-            let device = &mut self.store.devices[who];
-            device.former = device.configuration.replace(signed);
-            device.rollout = Some(number);
-            self.store.outbox.push(Change::Device(who));
+    pub(super) fn configure(&mut self) {
+        let (was_rolling, was_halted) = (self.is_rolling(), self.is_any(RolloutState::Paused));
+        self.store.configure(&self.cast, self.now);
+        self.figures.counts.rollouts[1] += u64::from(was_rolling && !self.is_rolling());
+        if self.is_any(RolloutState::Paused) && !was_halted {
+            self.figures.counts.rollouts[2] += 1;
+            self.after(REVIEW, Event::Planned(Planned::Review));
         }
         self.notify();
-    }
-
-    pub(super) fn poll_rollout(&mut self) {
-        let now = self.now;
-        let Some((_, rollout)) = &mut self.store.rollout else { return };
-        if !rollout.poll(now) {
-            return;
-        }
-        if *rollout.state() == RolloutState::Done {
-            self.store.good = self.store.rolling.clone();
-            self.figures.rollouts_done += 1;
-        }
-        self.offer();
     }
 
     pub(super) fn on_report(&mut self, who: usize, report: &Report) {
         if report.kind != Kind::Configuration || !self.cast.is_box(who) {
             return;
         }
-        let device = &mut self.store.devices[who];
         let stage = match report.outcome {
             Outcome::InForce => 0,
             Outcome::Confirmed => 1,
             Outcome::TakenBack { .. } => 2,
             Outcome::Refused { .. } => 3,
         };
-        if device.reported == Some((report.version, stage)) {
+        let reported = Some((report.version, stage));
+        if std::mem::replace(&mut self.store.reported[who], reported) == reported {
             return;
         }
-        device.reported = Some((report.version, stage));
-        self.figures.reported[usize::from(stage)] += 1;
-        let is_this = |stored: &super::store::Stored| stored.0 == report.version;
-        let is_rolling = device.configuration.as_ref().is_some_and(is_this);
+        self.figures.counts.versions[usize::from(stage)] += 1;
         let key = self.cast.key(who);
-        let Some((number, rollout)) = &mut self.store.rollout else { return };
-        if !is_rolling || device.rollout != Some(*number) {
-            return;
-        }
-        let was_running = *rollout.state() == RolloutState::Running;
-        rollout.on_outcome(&key, &report.outcome);
-        let number = *number;
-        if was_running && matches!(rollout.state(), RolloutState::Halted { .. }) {
-            self.on_halt(number);
-        }
-    }
-
-    fn on_halt(&mut self, number: u32) {
-        self.figures.rollouts_halted += 1;
-        let Some((_, rollout)) = &self.store.rollout else { return };
-        for (who, device) in self.store.devices.iter_mut().enumerate() {
-            let progress = rollout.progress(&self.cast.key(who));
-            if device.rollout == Some(number) && progress == Some(Progress::Offered) {
-                device.configuration = device.former.take();
-                device.rollout = None;
+        let Some(written) = self.store.documents.get_mut(&(key, report.kind)) else { return };
+        if written.version == report.version {
+            written.outcome = Some(report.outcome.clone());
+            self.store.rollouts.hear(&key, written);
+            if stage >= 2 {
+                self.configure();
             }
         }
-        self.after(REVIEW, Event::Planned(Planned::Review { number }));
     }
 
-    /// Aborts: boxes with the version get the last good configuration under a new number.
-    pub(super) fn review(&mut self, number: u32) {
+    /// The operator aborts what has halted anywhere, for all tenants.
+    pub(super) fn review(&mut self) {
         if self.leader().is_none() {
-            let again = Event::Planned(Planned::Review { number });
-            return self.after(Duration::from_secs(10), again);
+            return self.after(Duration::from_secs(10), Event::Planned(Planned::Review));
         }
-        let Some((held, rollout)) = &mut self.store.rollout else { return };
-        if *held != number || !matches!(rollout.state(), RolloutState::Halted { .. }) {
+        if !self.is_any(RolloutState::Paused) {
             return;
         }
-        rollout.abort();
-        self.figures.rollouts_aborted += 1;
-        let text = self.store.good.clone();
-        for who in 0..self.store.devices.len() {
-            let device = &self.store.devices[who];
-            if device.rollout != Some(number) || device.state != DeviceState::Active {
-                continue;
+        for rollout in self.store.fleet.rollouts.values_mut() {
+            if rollout.settings.state != RolloutState::Done {
+                rollout.settings.state = RolloutState::Aborted;
             }
-            let body = Configuration { text: text.clone(), approval: None };
-            let signed = self.store.sign(&self.cast, who, body);
-            let device = &mut self.store.devices[who];
-            (device.configuration, device.rollout) = (Some(signed), None);
-            self.store.outbox.push(Change::Device(who));
         }
-        self.notify();
+        self.figures.counts.rollouts[3] += 1;
+        self.store.lacks_configurations = true;
+        self.configure();
     }
 
     pub(super) fn drift(&self) -> u64 {
@@ -166,9 +133,10 @@ impl World {
             self.members[*who].agent.kept().configuration_in_force().0
         };
         let is_other = |who: &usize| {
-            let device = &self.store.devices[*who];
-            let wanted = device.configuration.as_ref().map(|stored| stored.0);
-            device.state == DeviceState::Active && in_force(who) != wanted
+            let of = (self.cast.key(*who), Kind::Configuration);
+            let wanted = self.store.documents.get(&of).map(|written| written.version);
+            let state = self.store.state(&self.cast, *who);
+            state == Some(DeviceState::Active) && in_force(who) != wanted
         };
         (0..self.cast.boxes).filter(is_other).count() as u64
     }

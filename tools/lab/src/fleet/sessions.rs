@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use roadweave_fleet::records::ProxyState;
 use roadweave_identity::PublicKey;
 
 use super::members::Shortfall;
 use super::plan::Event as Planned;
-use super::store::{Change, DeviceState};
+use super::store::Change;
 use super::{Event, World};
 
 const PROBE: Duration = Duration::from_secs(1_800);
@@ -71,7 +72,7 @@ impl World {
     pub(super) fn set_proxy(&mut self, who: usize, proxy: Option<usize>) {
         let former = std::mem::replace(&mut self.rides[who].on, proxy);
         if former != proxy {
-            self.figures.moves += u64::from(former.is_some() && proxy.is_some());
+            self.figures.counts.moves += u64::from(former.is_some() && proxy.is_some());
             former.iter().for_each(|former| {
                 self.proxies[*former].boxes.remove(&who);
             });
@@ -160,9 +161,9 @@ impl World {
             return;
         }
         self.drop_stream(who, None);
-        if self.store.devices[who].state == DeviceState::Unknown {
+        if self.store.state(&self.cast, who).is_none() {
             // The operator issues another token.
-            self.figures.forgotten += 1;
+            self.figures.counts.forgotten += 1;
             let newcomer = self.newcomer(who);
             self.members[who].agent = newcomer;
             self.connect_after(who, Duration::from_secs(600));
@@ -198,7 +199,7 @@ impl World {
             }
             Planned::Revoke { who } => self.revoke(who),
             Planned::Roll { number, cuts, is_refused } => self.roll(number, cuts, is_refused),
-            Planned::Review { number } => self.review(number),
+            Planned::Review => self.review(),
             Planned::Killed { replica, is_over: false } => self.end_replica(replica),
             Planned::Killed { replica, is_over: true } => self.begin_replica(replica),
             Planned::Hung { replica, is_over } => self.hang(replica, is_over),
@@ -236,7 +237,7 @@ impl World {
 
     fn begin_replica(&mut self, replica: usize) {
         let now = self.now;
-        self.replicas[replica].begin(&self.store, &self.cast, now);
+        self.replicas[replica].begin(&self.store, now);
     }
 
     fn hang(&mut self, replica: usize, is_over: bool) {
@@ -275,11 +276,10 @@ impl World {
         self.store = backup.restored(&self.cast, epoch, &config);
         self.sent_tables = vec![None; self.cast.proxies];
         for who in 0..self.cast.boxes {
-            let is_unknown = self.store.devices[who].state == DeviceState::Unknown;
+            let is_unknown = self.store.state(&self.cast, who).is_none();
             let ride = &mut self.rides[who];
             ride.is_forgotten = ride.in_tables_from.is_some() && is_unknown;
         }
-        self.store.sign_tables(&self.cast, &config);
         (0..self.replicas.len()).for_each(|replica| self.begin_replica(replica));
     }
 
@@ -323,7 +323,9 @@ impl World {
             let again = Event::Planned(Planned::Drained { proxy, is_over });
             return self.after(Duration::from_secs(10), again);
         }
-        self.store.proxies[proxy].is_active = is_over;
+        let id = self.cast.id(self.cast.boxes + proxy);
+        let state = if is_over { ProxyState::Active } else { ProxyState::Draining };
+        self.store.fleet.proxies.get_mut(&id).expect("proxies stay").state = state;
         self.replace(proxy);
         self.store.outbox.push(Change::Drain(proxy));
         self.notify();

@@ -3,50 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use roadweave_fleet::records::{DeviceState, ProxyStatus};
 use roadweave_fleet::{
-    Band, Body, Candidate, Candidates, Desk, Document, Entry, Envelope, Head, HealthState, Kind,
-    Offered, ProxyView, Published, PublishedTable, PublishedTrust, Revocation, Revocations,
-    Rollout, Seeker, Signed, Table, TableHead, TrustList, Version, candidates,
+    Band, Desk, Documents, Draft, Envelope, Fleet, Head, HealthState, Kind, Planning, Proxies,
+    Published, PublishedTable, PublishedTrust, Revocation, Revocations, Rollouts, Signed, Tables,
+    TrustList, Version,
 };
 use roadweave_identity::PublicKey;
+use roadweave_proto::Instant;
 
 use super::FleetConfig;
 use super::cast::Cast;
-
-pub(super) type Stored = Arc<(Version, Envelope)>;
-
-#[derive(Clone, Default)]
-pub(super) struct Device {
-    pub state: DeviceState,
-    /// Proxies of its list, and whether each is a last resort.
-    pub listed: Vec<(usize, bool)>,
-    pub candidates: Option<Stored>,
-    pub configuration: Option<Stored>,
-    pub former: Option<Stored>,
-    pub rollout: Option<u32>,
-    pub proxy: Option<usize>,
-    pub reported: Option<(Version, u8)>,
-}
-
-impl Device {
-    /// Hands its documents to the session `desk`.
-    pub fn desire(&self, desk: &mut Desk) {
-        let kinds = [Kind::Candidates, Kind::Configuration];
-        for (kind, stored) in kinds.into_iter().zip([&self.candidates, &self.configuration]) {
-            if let Some(stored) = stored {
-                desk.desire(kind, stored.0, stored.1.clone());
-            }
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum DeviceState {
-    #[default]
-    Unknown,
-    Active,
-    Revoked,
-}
 
 /// A change that replicas send to members. Revocations go to proxies at once, and to boxes too if
 /// `boxes_too`.
@@ -64,51 +31,63 @@ pub(super) struct Store {
     number: u64,
     pub published: Arc<Published>,
     pub published_to_boxes: Arc<Published>,
-    pub devices: Vec<Device>,
-    members: BTreeMap<usize, Arc<Entry>>,
-    pub proxies: Vec<ProxyView>,
-    pub tables: Vec<Arc<PublishedTable>>,
+    pub fleet: Fleet,
+    /// The proxy of each box.
+    pub on: Vec<Option<PublicKey>>,
+    /// The last outcome of each box's configuration.
+    pub reported: Vec<Option<(Version, u8)>>,
+    pub rollouts: Rollouts,
+    pub documents: Documents,
+    envelopes: BTreeMap<(usize, Kind), Envelope>,
+    entries: Tables,
+    pub tables: BTreeMap<usize, Arc<PublishedTable>>,
+    pub status: Vec<ProxyStatus>,
+    pub health: Vec<(HealthState, Band)>,
     pub outbox: Vec<Change>,
+    /// The regions whose boxes lack lists of proxies.
     pub unplaced: BTreeSet<usize>,
-    pub untabled: BTreeSet<usize>,
-    pub rollout: Option<(u32, Rollout)>,
-    pub rolling: String,
-    pub good: String,
+    pub lacks_tables: bool,
+    pub lacks_configurations: bool,
 }
 
 impl Store {
     /// A fleet whose boxes and proxies are already members.
     pub fn new(cast: &Cast, config: &FleetConfig) -> Self {
         let published = Arc::new(published(cast, 0, &[]));
-        let mut devices = vec![Device::default(); cast.boxes];
-        devices[..config.boxes].iter_mut().for_each(|d| d.state = DeviceState::Active);
-        let view = |proxy: usize| ProxyView {
-            key: cast.key(cast.boxes + proxy),
-            scopes: cast.scopes(proxy % config.regions),
-            region: cast.region_name(proxy % config.regions).clone(),
-            site: cast.site(proxy).clone(),
-            is_active: true,
-            vital: HealthState::Unheard,
-            band: Band::Light,
+        let proxies = cast.boxes..cast.boxes + config.proxies;
+        let status = proxies.clone().map(|who| {
+            let (tenant, proxy) = cast.id(who);
+            ProxyStatus { tenant, proxy, ..ProxyStatus::default() }
+        });
+        let status = status.collect();
+        let fleet = Fleet {
+            devices: (0..config.boxes).map(|who| (cast.id(who), cast.device(who))).collect(),
+            proxies: proxies.map(|who| (cast.id(who), cast.gate(who))).collect(),
+            pools: cast.pools(),
+            ..Fleet::default()
         };
         let mut store = Self {
             epoch: 0,
             number: 0,
             published_to_boxes: published.clone(),
             published,
-            devices,
-            members: (0..config.boxes).map(|who| (who, cast.member(who).into())).collect(),
-            proxies: (0..config.proxies).map(view).collect(),
-            tables: Vec::new(),
+            fleet,
+            on: vec![None; cast.boxes],
+            reported: vec![None; cast.boxes],
+            rollouts: Rollouts::default(),
+            documents: Documents::default(),
+            envelopes: BTreeMap::new(),
+            entries: Tables::default(),
+            tables: BTreeMap::new(),
+            status,
+            health: vec![(HealthState::Unheard, Band::Light); config.proxies],
             outbox: Vec::new(),
-            unplaced: (0..config.regions).collect(),
-            untabled: (0..config.regions).collect(),
-            rollout: None,
-            rolling: String::new(),
-            good: "base".to_owned(),
+            unplaced: BTreeSet::new(),
+            lacks_tables: true,
+            lacks_configurations: false,
         };
-        store.place_all(cast);
-        store.sign_tables(cast, config);
+        store.place(cast, &Proxies::new(Instant::ZERO), |_| true);
+        store.sign_tables(cast);
         store
     }
 
@@ -117,8 +96,9 @@ impl Store {
         self.epoch = epoch;
         self.published = Arc::new(published(cast, epoch, self.published.revocations.entries(0)));
         self.published_to_boxes = self.published.clone();
-        self.untabled = (0..config.regions).collect();
         self.unplaced = (0..config.regions).collect();
+        (self.lacks_tables, self.lacks_configurations) = (true, true);
+        self.sign_tables(cast);
         self
     }
 
@@ -127,18 +107,47 @@ impl Store {
         Version { epoch: self.epoch, number: self.number }
     }
 
-    pub fn sign<B: Body>(&mut self, cast: &Cast, who: usize, body: B) -> Stored {
-        let version = self.next_version();
-        let document = Document { subject: cast.key(who), version, body };
-        let signed = Signed::sign(&document, &cast.controller).expect("it fits an envelope");
-        Arc::new((version, signed.into_envelope()))
+    fn planning(&self) -> Planning<'_> {
+        Planning { fleet: &self.fleet, documents: &self.documents, epoch: self.epoch }
     }
 
-    pub fn admit(&mut self, cast: &Cast, who: usize) {
-        self.devices[who].state = DeviceState::Active;
-        self.members.entry(who).or_insert_with(|| cast.member(who).into());
-        self.untabled.extend(serving(cast, who));
-        self.place(cast, who);
+    fn write(&mut self, cast: &Cast, drafts: &[Draft]) {
+        let version = self.next_version();
+        for draft in drafts {
+            let (key, kind) = draft.of();
+            let who = cast.who(&key).expect("records are about the cast");
+            let envelope = draft.sign(&cast.controller, version).expect("it fits an envelope");
+            self.documents.insert((key, kind), draft.written(version));
+            if let Some(table) = draft.table() {
+                let (proxy, table, head) = (who - cast.boxes, table.clone(), envelope.into());
+                self.tables.insert(proxy, Arc::new(PublishedTable { version, table, head }));
+                self.outbox.push(Change::Table(proxy));
+            } else {
+                self.envelopes.insert((who, kind), envelope);
+                self.outbox.push(Change::Device(who));
+            }
+        }
+    }
+
+    /// The state of a box, if there is a record of it.
+    pub fn state(&self, cast: &Cast, who: usize) -> Option<DeviceState> {
+        self.fleet.devices.get(&cast.id(who)).map(|device| device.state)
+    }
+
+    /// Hands the documents of a box to its session.
+    pub fn desire(&self, cast: &Cast, who: usize, desk: &mut Desk) {
+        for kind in [Kind::Candidates, Kind::Configuration] {
+            let written = self.documents.get(&(cast.key(who), kind));
+            if let Some((written, envelope)) = written.zip(self.envelopes.get(&(who, kind))) {
+                desk.desire(kind, written.version, envelope.clone());
+            }
+        }
+    }
+
+    pub fn admit(&mut self, cast: &Cast, proxies: &Proxies, who: usize) {
+        self.fleet.devices.entry(cast.id(who)).or_insert_with(|| cast.device(who));
+        (self.lacks_tables, self.lacks_configurations) = (true, true);
+        self.place(cast, proxies, |other| other == who);
     }
 
     /// Revokes keys; returns how many were not revoked before.
@@ -149,11 +158,10 @@ impl Store {
             if !published.revocations.is_revoked(key) {
                 published.head = add(&mut published.revocations, cast, self.epoch, *key);
             }
-            if let Some(who) = cast.who(key).filter(|who| cast.is_box(*who)) {
-                self.devices[who].state = DeviceState::Revoked;
-                if self.members.remove(&who).is_some() {
-                    self.untabled.extend(serving(cast, who));
-                }
+            if let Some(who) = cast.who(key)
+                && let Some(device) = self.fleet.devices.get_mut(&cast.id(who))
+            {
+                (device.state, self.lacks_tables) = (DeviceState::Revoked, true);
             }
         }
         let added = published.revocations.head().serial - before;
@@ -173,81 +181,37 @@ impl Store {
         }
     }
 
-    pub fn place_all(&mut self, cast: &Cast) {
-        let regions = std::mem::take(&mut self.unplaced);
-        for who in 0..self.devices.len() {
-            if regions.contains(&cast.region(who)) {
-                self.place(cast, who);
-            }
+    /// Gives boxes lists of proxies.
+    pub fn place(&mut self, cast: &Cast, proxies: &Proxies, is_placed: impl Fn(usize) -> bool) {
+        let drafts = self.planning().candidates(&proxies.offers(&self.fleet), |_, key| {
+            let who = cast.who(key).filter(|who| is_placed(*who))?;
+            Some(self.on[who])
+        });
+        self.write(cast, &drafts);
+    }
+
+    pub fn sign_tables(&mut self, cast: &Cast) {
+        if std::mem::take(&mut self.lacks_tables) {
+            let mut entries = std::mem::take(&mut self.entries);
+            let drafts = self.planning().tables(&mut entries);
+            self.entries = entries;
+            self.write(cast, &drafts);
         }
     }
 
-    pub fn place(&mut self, cast: &Cast, who: usize) {
-        let device = &self.devices[who];
-        if device.state != DeviceState::Active {
-            return;
-        }
-        let seeker = Seeker {
-            key: cast.key(who),
-            tenant: cast.tenant(who).clone(),
-            region: Some(cast.region_name(cast.region(who)).clone()),
-            current: device.proxy.map(|proxy| cast.key(cast.boxes + proxy)),
-        };
-        let Some(list) = candidates(&seeker, &self.proxies) else { return };
-        let of = |it: &Offered| Some((cast.proxy(&it.key)?, it.last_resort));
-        let list: Vec<(usize, bool)> = list.iter().filter_map(of).collect();
-        let set = |list: &[(usize, bool)]| BTreeSet::from_iter(list.iter().copied());
-        // The order is only a hint: a box measures.
-        if !device.listed.is_empty() && set(&device.listed) == set(&list) {
-            return;
-        }
-        let candidate = |(proxy, last_resort): &(usize, bool)| Candidate {
-            last_resort: *last_resort,
-            ..cast.candidate(*proxy)
-        };
-        let proxies = list.iter().map(candidate).collect();
-        let signed = self.sign(cast, who, Candidates { proxies });
-        let device = &mut self.devices[who];
-        (device.listed, device.candidates) = (list, Some(signed));
-        self.outbox.push(Change::Device(who));
-    }
-
-    pub fn sign_tables(&mut self, cast: &Cast, config: &FleetConfig) {
-        let regions = std::mem::take(&mut self.untabled);
-        let is_first = self.tables.is_empty();
-        for region in regions {
-            let served = cast.served(region);
-            let members =
-                self.members.iter().filter(|(who, _)| served.contains(&cast.region(**who)));
-            let table = Table::of(members.map(|(_, member)| member.clone()));
-            let version = self.next_version();
-            let head = table.head_for(cast.key(cast.boxes + region), version);
-            for proxy in (region..cast.proxies).step_by(config.regions) {
-                let head = TableHead { subject: cast.key(cast.boxes + proxy), ..head };
-                let head = Signed::sign(&head, &cast.controller).expect("a head is small");
-                let published = Arc::new(PublishedTable { version, table: table.clone(), head });
-                match is_first {
-                    true => self.tables.push(published),
-                    false => self.tables[proxy] = published,
-                }
-                self.outbox.push(Change::Table(proxy));
-            }
-        }
-        if is_first {
-            let subject = |table: &Arc<PublishedTable>| {
-                table.head.verify(cast.controller.public_key()).ok().map(|head| head.subject)
-            };
-            self.tables.sort_by_key(|table| subject(table).and_then(|key| cast.proxy(&key)));
+    /// Advances the roll-outs.
+    pub fn configure(&mut self, cast: &Cast, now: Instant) {
+        self.rollouts.refresh(&self.fleet, &self.documents, BTreeMap::new(), now);
+        let turned = self.rollouts.turn(&self.fleet, now, 0);
+        // Progress alone changes no configuration.
+        let is_news = !turned.records.is_empty() || self.lacks_configurations;
+        self.fleet.rollouts.extend(turned.records);
+        if is_news {
+            self.lacks_configurations = false;
+            let drafts = self.planning().configurations(&self.rollouts);
+            self.write(cast, &drafts);
         }
     }
-}
-
-fn serving(cast: &Cast, who: usize) -> BTreeSet<usize> {
-    let region = cast.region(who);
-    (0..cast.proxies)
-        .map(|p| cast.region(cast.boxes + p))
-        .filter(|r| cast.served(*r).contains(&region))
-        .collect()
 }
 
 fn published(cast: &Cast, epoch: u64, entries: &[Revocation]) -> Published {

@@ -3,14 +3,13 @@
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::Response;
-use roadweave_fleet::{Approval, Digest, Signed, Target};
+use roadweave_fleet::{Approval, Digest, Signed, Target, toml_text};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::api::answer::{Asked, Body, record};
 use crate::api::{Problem, Result};
 use crate::model::{Config, ConfigSettings, Device, Scope, Settings as _};
-use crate::plan::texts;
 use crate::store::Change;
 
 /// What a person is to sign, and what for.
@@ -96,7 +95,7 @@ async fn check(
 
 fn to_sign(tenant: &str, config: &Config, device: Option<&Device>) -> Result<(Approval, String)> {
     let unfit = |why: &dyn std::fmt::Display| Problem::invalid(why.to_string());
-    let text = texts::text(config.settings.body.clone());
+    let text = toml_text(config.settings.body.clone());
     let target = match (&config.settings.scope, device) {
         (Scope::Tag(tag), _) => Target::Tag(tag.parse().map_err(|why| unfit(&why))?),
         (Scope::Device(_), Some(device)) => {

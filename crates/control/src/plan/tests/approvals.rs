@@ -1,11 +1,9 @@
 //! Roll-outs where the trust list names approvers.
 
-use roadweave_fleet::{Approval, Digest, Signed, Target, Waiting};
-use roadweave_identity::Identity;
-use serde_json::{Value, json};
-
 use super::*;
 use crate::streams::tests::{trust_list, web};
+use roadweave_fleet::{Approval, Digest, Signed, Target, Waiting};
+use roadweave_identity::Identity;
 
 const APPROVER: u8 = 40;
 

@@ -1,71 +1,76 @@
-//! Roll-outs in progress: one state machine of the fleet crate each, driven by records, reports of
-//! boxes, and time.
+//! Roll-outs in progress: one state machine each, driven by records, outcomes at boxes, and time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use roadweave_fleet::{Outcome, Plan, Rollout as Machine, RolloutState as Motion, Wave};
 use roadweave_identity::PublicKey;
 use roadweave_proto::Instant;
 
-use super::fleet::{Fleet, RecordId};
-use super::texts::covers;
-use crate::model::{Rollout, RolloutSettings, RolloutState};
-use crate::store::{Store, StoreError, Stored, StoredDocument};
+use super::configurations::covers;
+use super::{Documents, Fleet, RecordId, Written};
+use crate::document::Kind;
+use crate::records::{Rollout, RolloutSettings, RolloutState};
+use crate::rollout::{Plan, Rollout as Machine, RolloutState as Motion, Wave};
 
-#[derive(Debug, Default)]
-pub(super) struct Rollouts {
+/// The roll-outs in progress.
+#[derive(Clone, Debug, Default)]
+pub struct Rollouts {
     machines: BTreeMap<RecordId, Machine>,
     /// The state last written by people.
     said: BTreeMap<RecordId, RolloutState>,
     changed: BTreeSet<RecordId>,
 }
 
+/// Changes of roll-outs.
 #[derive(Debug, Default)]
-pub(super) struct Turned {
-    pub(super) progress: Vec<(RecordId, String)>,
-    pub(super) records: Vec<(Stored<Rollout>, Rollout)>,
+pub struct Turned {
+    /// Progress to be stored.
+    pub progress: Vec<(RecordId, Machine)>,
+    /// Changed records.
+    pub records: Vec<(RecordId, Rollout)>,
 }
 
-impl Turned {
-    pub(super) fn is_empty(&self) -> bool {
-        self.progress.is_empty() && self.records.is_empty()
-    }
+fn is_open(fleet: &Fleet, id: &RecordId, rollout: &Rollout) -> bool {
+    matches!(rollout.settings.state, RolloutState::Running | RolloutState::Paused)
+        && !fleet.waits(id, rollout)
 }
 
 impl Rollouts {
-    /// Restores roll-outs from the database, and starts new ones.
-    pub(super) async fn refresh(
+    /// The roll-outs that go on, whose progress is not known here.
+    pub fn unread(&self, fleet: &Fleet) -> Vec<RecordId> {
+        let open = fleet.rollouts.iter().filter(|(id, it)| is_open(fleet, id, it));
+        let unread = open.map(|(id, _)| id).filter(|id| !self.machines.contains_key(*id));
+        unread.cloned().collect()
+    }
+
+    /// Follows the records: goes on with `kept` progress, and starts new roll-outs.
+    pub fn refresh(
         &mut self,
         fleet: &Fleet,
-        store: &Store,
-        papers: impl Fn(&PublicKey) -> Option<StoredDocument>,
+        documents: &Documents,
+        mut kept: BTreeMap<RecordId, Machine>,
         now: Instant,
-    ) -> Result<(), StoreError> {
-        let is_open = |id: &RecordId, it: &Stored<Rollout>| {
-            matches!(it.record.settings.state, RolloutState::Running | RolloutState::Paused)
-                && !fleet.waits(id, &it.record)
-        };
-        let goes_on = |id: &RecordId| fleet.rollouts.get(id).is_some_and(|it| is_open(id, it));
+    ) {
+        let goes_on =
+            |id: &RecordId| fleet.rollouts.get(id).is_some_and(|it| is_open(fleet, id, it));
         self.machines.retain(|id, _| goes_on(id));
         self.said.retain(|id, _| goes_on(id));
-        for (id, stored) in fleet.rollouts.iter().filter(|(id, it)| is_open(id, it)) {
-            let keys = covered(fleet, id, &stored.record);
+        for (id, record) in fleet.rollouts.iter().filter(|(id, _)| goes_on(id)) {
+            let keys = covered(fleet, id, record);
+            let state = record.settings.state;
             if !self.machines.contains_key(id) {
-                let kept = store.progress(&id.0, &id.1).await?;
-                let kept = kept.and_then(|text| serde_json::from_str(&text).ok());
-                let mut machine = kept.unwrap_or_else(|| {
-                    let plan = plan(&stored.record);
-                    Machine::new(&name(id), plan, keys.iter().copied(), now)
+                let mut machine = kept.remove(id).unwrap_or_else(|| {
+                    Machine::new(&name(id), plan(record), keys.iter().copied(), now)
                 });
                 // State and progress are written together, so a difference is a person's change
                 // since.
-                follow(&mut machine, stored.record.settings.state, now);
-                self.said.insert(id.clone(), stored.record.settings.state);
+                follow(&mut machine, state, now);
+                self.said.insert(id.clone(), state);
                 // Outcomes that arrived while no replica was planning.
-                let about = name(id);
-                for paper in keys.iter().filter_map(&papers) {
-                    hear(&mut machine, &paper, &about);
+                for key in &keys {
+                    if let Some(written) = documents.get(&(*key, Kind::Configuration)) {
+                        hear(&mut machine, key, written, &name(id));
+                    }
                 }
                 self.machines.insert(id.clone(), machine);
                 self.changed.insert(id.clone());
@@ -82,47 +87,46 @@ impl Rollouts {
                 machine.remove(&key);
                 self.changed.insert(id.clone());
             }
-            let state = stored.record.settings.state;
             if self.said.insert(id.clone(), state) != Some(state) {
                 follow(machine, state, now);
             }
         }
-        Ok(())
     }
 
-    pub(super) fn hear(&mut self, paper: &StoredDocument) {
+    /// Takes the outcome of a box's configuration.
+    pub fn hear(&mut self, key: &PublicKey, written: &Written) {
         for (id, machine) in &mut self.machines {
-            if hear(machine, paper, &name(id)) {
+            if hear(machine, key, written, &name(id)) {
                 self.changed.insert(id.clone());
             }
         }
     }
 
     /// Advances the roll-outs. If the changes cannot be written, the state must be read again.
-    pub(super) fn turn(&mut self, fleet: &Fleet, now: Instant, now_ms: i64) -> Turned {
+    pub fn turn(&mut self, fleet: &Fleet, now: Instant, now_ms: i64) -> Turned {
         let mut turned = Turned::default();
         for (id, machine) in &mut self.machines {
-            let Some(stored) = fleet.rollouts.get(id) else { continue };
+            let Some(before) = fleet.rollouts.get(id) else { continue };
             if machine.poll(now) {
                 self.changed.insert(id.clone());
             }
-            let record = record(&stored.record, machine, now_ms);
-            if record != stored.record {
+            let record = record(before, machine, now_ms);
+            if record != *before {
                 self.changed.insert(id.clone());
                 self.said.insert(id.clone(), record.settings.state);
-                turned.records.push((stored.clone(), record));
+                turned.records.push((id.clone(), record));
             }
         }
         for id in std::mem::take(&mut self.changed) {
-            let body = self.machines.get(&id).and_then(|it| serde_json::to_string(it).ok());
-            turned.progress.extend(body.map(|body| (id, body)));
+            let machine = self.machines.get(&id).cloned();
+            turned.progress.extend(machine.map(|machine| (id, machine)));
         }
         turned
     }
 
-    pub(super) fn is_offered(&self, fleet: &Fleet, id: &RecordId, key: &PublicKey) -> bool {
-        let Some(stored) = fleet.rollouts.get(id) else { return false };
-        match stored.record.settings.state {
+    /// Whether the box of `key` is to have the configuration of a roll-out now.
+    pub(super) fn is_offered(&self, id: &RecordId, record: &Rollout, key: &PublicKey) -> bool {
+        match record.settings.state {
             RolloutState::Done => true,
             RolloutState::Aborted => false,
             RolloutState::Running | RolloutState::Paused => {
@@ -136,20 +140,16 @@ pub(super) fn name(id: &RecordId) -> String {
     format!("{}/{}", id.0, id.1)
 }
 
-fn hear(machine: &mut Machine, paper: &StoredDocument, about: &str) -> bool {
-    let Ok(key) = paper.public_key.parse::<PublicKey>() else { return false };
-    let Ok(outcome) = serde_json::from_str::<Outcome>(&paper.outcome) else { return false };
-    let is_about = paper.about.split(',').any(|one| one == about);
-    let before = machine.progress(&key);
-    if is_about {
-        machine.on_outcome(&key, &outcome);
-    }
-    before != machine.progress(&key)
+fn hear(machine: &mut Machine, key: &PublicKey, written: &Written, about: &str) -> bool {
+    let is_about = written.about.split(',').any(|one| one == about);
+    let Some(outcome) = written.outcome.as_ref().filter(|_| is_about) else { return false };
+    let before = machine.progress(key);
+    machine.on_outcome(key, outcome);
+    before != machine.progress(key)
 }
 
 fn covered(fleet: &Fleet, id: &RecordId, rollout: &Rollout) -> BTreeSet<PublicKey> {
-    let config = fleet.configs.get(&(id.0.clone(), rollout.settings.config.clone()));
-    let Some(config) = config else { return BTreeSet::new() };
+    let Some(config) = fleet.config_of(id, rollout) else { return BTreeSet::new() };
     let ours = fleet
         .active()
         .filter(|(of, device, _)| of.0 == id.0 && covers(&config.settings.scope, device));
@@ -189,7 +189,7 @@ fn record(before: &Rollout, machine: &Machine, now_ms: i64) -> Rollout {
             record.why = Some(why.clone());
         }
         Motion::Done => record.settings.state = RolloutState::Done,
-        Motion::Running | Motion::Aborted => {}
+        Motion::Running => {}
     }
     record
 }

@@ -1,0 +1,170 @@
+//! The configuration of a box: those in force, narrower ones over wider ones.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::rollouts::name;
+use super::{Content, Draft, Fleet, Planning, RecordId, Rollouts};
+use crate::digest::Digest;
+use crate::document::{Approval, Configuration, Kind};
+use crate::envelope::Signed;
+use crate::records::{Config, Device, Rollout, Scope};
+
+/// A tenant's roll-outs in force, by scope; within a scope the latest first.
+struct Layers<'a>(BTreeMap<&'a Scope, Vec<(&'a RecordId, &'a Rollout, &'a Config)>>);
+
+impl<'a> Layers<'a> {
+    fn of(fleet: &'a Fleet, tenant: &str) -> Self {
+        let mut layers: BTreeMap<_, Vec<(_, _, &Config)>> = BTreeMap::new();
+        for (id, rollout) in fleet.rollouts.iter().filter(|(id, _)| id.0 == tenant) {
+            // A box refuses an unapproved configuration, which would count as a refusal.
+            let config = fleet.config_of(id, rollout).filter(|_| !fleet.waits(id, rollout));
+            if let Some(config) = config {
+                layers.entry(&config.settings.scope).or_default().push((id, rollout, config));
+            }
+        }
+        for all in layers.values_mut() {
+            all.sort_by_key(|(id, _, config)| (Reverse(config.number), *id));
+        }
+        Self(layers)
+    }
+}
+
+pub(super) fn covers(scope: &Scope, device: &Device) -> bool {
+    match scope {
+        Scope::Tenant => true,
+        Scope::Tag(tag) => device.settings.tags.contains(tag),
+        Scope::Device(id) => *id == device.id,
+    }
+}
+
+impl Planning<'_> {
+    /// The configurations of all boxes. A box for which there is none any more gets an empty one.
+    pub fn configurations(&self, rollouts: &Rollouts) -> Vec<Draft> {
+        let mut tenants: BTreeMap<&str, Layers<'_>> = BTreeMap::new();
+        // Many boxes have the same layers.
+        let mut made: BTreeMap<Vec<&RecordId>, Option<Made>> = BTreeMap::new();
+        let mut drafts = Vec::new();
+        for (id, device, key) in self.fleet.active() {
+            let layers = tenants.entry(&id.0).or_insert_with(|| Layers::of(self.fleet, &id.0));
+            let covering = layers.0.iter().filter(|(scope, _)| covers(scope, device));
+            let offered = covering.filter_map(|(_, all)| {
+                all.iter().find(|(id, rollout, _)| rollouts.is_offered(id, rollout, &key))
+            });
+            let mut layers: Vec<_> = offered.map(|(id, _, config)| (*id, *config)).collect();
+            let asks_approval = self.fleet.asks_approval(&id.0);
+            if asks_approval {
+                // An approval covers a whole text, so only the narrowest counts.
+                layers = layers.split_off(layers.len().saturating_sub(1));
+            }
+            let of = (key, Kind::Configuration);
+            // An empty configuration would lack approval: the box keeps the one it has.
+            if layers.is_empty() && (asks_approval || !self.documents.contains_key(&of)) {
+                continue;
+            }
+            let ids = layers.iter().map(|(id, _)| *id).collect();
+            let made = made.entry(ids).or_insert_with(|| Made::of(&layers));
+            if let Some(Made { body, about, digest }) = made
+                && self.is_new(of, *digest)
+            {
+                let content = Content::Configuration(body.clone());
+                drafts.push(Draft { key, digest: *digest, about: about.clone(), content });
+            }
+        }
+        drafts
+    }
+}
+
+struct Made {
+    body: Configuration,
+    about: String,
+    digest: Digest,
+}
+
+impl Made {
+    fn of(layers: &[(&RecordId, &Config)]) -> Option<Self> {
+        let mut fields = Map::new();
+        layers.iter().for_each(|(_, config)| merge(&mut fields, &config.settings.body));
+        let signature = match layers {
+            [(_, config)] => config.settings.signature.as_deref(),
+            _ => None,
+        };
+        let approval: Option<Signed<Approval>> =
+            signature.and_then(|text| serde_json::from_str(text).ok());
+        let names: Vec<String> = layers.iter().map(|(id, _)| name(id)).collect();
+        let (about, body) = (names.join(","), Configuration { text: toml_text(fields), approval });
+        let said = serde_json::to_string(&body).ok()?;
+        // Bringing a configuration again makes a box that failed with it retry.
+        let digest = Digest::of([said.as_bytes(), about.as_bytes()]);
+        Some(Self { body, about, digest })
+    }
+}
+
+fn merge(under: &mut Map<String, Value>, over: &Map<String, Value>) {
+    for (name, value) in over {
+        match (under.get_mut(name), value) {
+            (Some(Value::Object(under)), Value::Object(over)) => merge(under, over),
+            _ => _ = under.insert(name.clone(), value.clone()),
+        }
+    }
+}
+
+/// Fields as TOML; null fields are left out, since TOML has no null.
+pub fn toml_text(fields: Map<String, Value>) -> String {
+    let table = toml_of(Value::Object(fields));
+    table.and_then(|table| toml::to_string(&table).ok()).unwrap_or_default()
+}
+
+fn toml_of(value: Value) -> Option<toml::Value> {
+    Some(match value {
+        Value::Null => return None,
+        Value::Bool(value) => value.into(),
+        Value::Number(number) => match number.as_i64() {
+            Some(number) => number.into(),
+            None => number.as_f64()?.into(),
+        },
+        Value::String(text) => text.into(),
+        Value::Array(values) => {
+            toml::Value::Array(values.into_iter().filter_map(toml_of).collect())
+        }
+        Value::Object(fields) => {
+            let fields = fields.into_iter();
+            let fields = fields.filter_map(|(name, value)| Some((name, toml_of(value)?)));
+            toml::Value::Table(fields.collect())
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(value: Value) -> Map<String, Value> {
+        value.as_object().unwrap().clone()
+    }
+
+    #[test]
+    fn the_narrower_wins_field_by_field() {
+        let mut fields = object(json!({ "uplinks": { "include": ["a"], "exclude": ["b"] } }));
+        merge(&mut fields, &object(json!({ "uplinks": { "include": ["c"] }, "lanes": [] })));
+        let merged = json!({ "uplinks": { "include": ["c"], "exclude": ["b"] }, "lanes": [] });
+        assert_eq!(Value::Object(fields), merged);
+    }
+
+    #[test]
+    fn fields_are_toml_as_a_box_reads_it() {
+        let fields = json!({
+            "lanes": [{ "name": "video", "weight": 2.5, "none": null }],
+            "uplinks": { "include": ["wwan0"] },
+        });
+        let read: toml::Table = toml::from_str(&toml_text(object(fields))).unwrap();
+        let lane = &read["lanes"].as_array().unwrap()[0];
+        assert_eq!(lane["weight"].as_float(), Some(2.5));
+        assert!(lane.get("none").is_none());
+        assert_eq!(read["uplinks"]["include"][0].as_str(), Some("wwan0"));
+    }
+}

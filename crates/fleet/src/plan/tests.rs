@@ -1,0 +1,191 @@
+use roadweave_proto::Instant;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::placement::HealthState;
+use crate::records::{ProxyStatus, RolloutState, TenantSettings};
+use crate::statement::Role;
+use crate::testing::{at, chain, key, statement};
+
+#[derive(Default)]
+struct World {
+    fleet: Fleet,
+    documents: Documents,
+    rollouts: Rollouts,
+    version: Version,
+}
+
+fn id(name: impl ToString) -> RecordId {
+    ("north".to_owned(), name.to_string())
+}
+
+fn status(seed: u8) -> ProxyStatus {
+    let (tenant, proxy) = id(seed);
+    ProxyStatus { tenant, proxy, ..ProxyStatus::default() }
+}
+
+impl World {
+    fn new(boxes: u8, proxies: &[u8]) -> Self {
+        let mut world = Self::default();
+        for seed in 1..=boxes {
+            let device = json!({
+                "id": seed.to_string(), "public_key": key(seed), "state": "active",
+                "addresses": [], "token": null, "statement": null, "settings": {},
+            });
+            let device = serde_json::from_value(device).unwrap();
+            world.fleet.devices.insert(id(seed), device);
+        }
+        proxies.iter().for_each(|seed| world.gate(*seed, ProxyRole::Proxy));
+        world
+    }
+
+    fn gate(&mut self, seed: u8, role: ProxyRole) {
+        let statement = chain(&[(1, &statement(seed, Role::Proxy))]);
+        let proxy = json!({
+            "id": seed.to_string(),
+            "state": "active",
+            "statement": serde_json::to_string(&statement).unwrap(),
+            "settings": { "role": role, "public_key": key(seed), "addresses": [] },
+        });
+        self.fleet.proxies.insert(id(seed), serde_json::from_value(proxy).unwrap());
+    }
+
+    fn planning(&self) -> Planning<'_> {
+        Planning { fleet: &self.fleet, documents: &self.documents, epoch: 0 }
+    }
+
+    fn write(&mut self, drafts: &[Draft]) {
+        self.version.number += 1;
+        let written = drafts.iter().map(|draft| (draft.of(), draft.written(self.version)));
+        self.documents.extend(written);
+    }
+
+    fn roll_out(&mut self, number: i64, body: &Value, waves: &[u32]) {
+        let settings = json!({ "body": body });
+        let config = json!({ "id": "", "number": number, "author": "", "settings": settings });
+        let settings = json!({ "config": number.to_string(), "waves": waves });
+        let rollout = json!({ "id": "", "wave": 0, "wave_since_ms": 0, "settings": settings });
+        self.fleet.configs.insert(id(number), serde_json::from_value(config).unwrap());
+        self.fleet.rollouts.insert(id(number), serde_json::from_value(rollout).unwrap());
+    }
+
+    fn rollout(&mut self, number: i64) -> &mut Rollout {
+        self.fleet.rollouts.get_mut(&id(number)).unwrap()
+    }
+
+    /// Lets the roll-outs go on, and returns the new texts of boxes.
+    fn turn(&mut self) -> BTreeMap<PublicKey, String> {
+        self.rollouts.refresh(&self.fleet, &self.documents, BTreeMap::new(), at(0));
+        self.fleet.rollouts.extend(self.rollouts.turn(&self.fleet, at(0), 0).records);
+        let drafts = self.planning().configurations(&self.rollouts);
+        self.write(&drafts);
+        let text = |draft: Draft| match draft.content {
+            Content::Configuration(it) => (draft.key, it.text),
+            _ => unreachable!("a configuration"),
+        };
+        drafts.into_iter().map(text).collect()
+    }
+
+    fn hear(&mut self, key: PublicKey, outcome: Outcome) {
+        let written = self.documents.get_mut(&(key, Kind::Configuration)).unwrap();
+        written.outcome = Some(outcome);
+        self.rollouts.hear(&key, written);
+    }
+}
+
+#[test]
+fn a_roll_out_that_fails_stops_by_itself_and_a_person_takes_it_back() {
+    let mut world = World::new(2, &[]);
+    world.roll_out(1, &json!({ "good": true }), &[100]);
+    let all = world.turn();
+    let good = "good = true\n".to_owned();
+    assert_eq!(all, [(key(1), good.clone()), (key(2), good.clone())].into());
+    all.keys().for_each(|key| world.hear(*key, Outcome::Confirmed));
+    assert!(world.turn().is_empty());
+    assert_eq!(world.rollout(1).settings.state, RolloutState::Done);
+    world.roll_out(2, &json!({ "good": false }), &[50, 100]);
+    let (struck, text) = world.turn().pop_first().unwrap();
+    assert_eq!(text, "good = false\n");
+    world.hear(struck, Outcome::Refused { why: "line 1: what is this?".to_owned() });
+    assert!(world.turn().is_empty(), "no other box gets it");
+    assert_eq!(world.rollout(2).settings.state, RolloutState::Paused);
+    let why = world.rollout(2).why.clone().unwrap();
+    assert!(why.contains("1 of 1 boxes"), "{why}");
+    world.rollout(2).settings.state = RolloutState::Running;
+    assert!(world.turn().is_empty());
+    assert_eq!(world.rollout(2).why, None, "it goes on");
+    world.rollout(2).settings.state = RolloutState::Aborted;
+    assert_eq!(world.turn(), [(struck, good)].into());
+}
+
+#[test]
+fn an_anchor_that_is_drained_gives_way_to_the_tenants_other_one() {
+    let mut world = World::new(0, &[20]);
+    let settings = TenantSettings { egress: Egress::Anchor, ..Default::default() };
+    let tenant = Tenant { id: "north".to_owned(), host: false, settings };
+    world.fleet.tenants.insert(id("north"), tenant);
+    let anchors = |world: &mut World| {
+        let drafts = world.planning().anchors();
+        let Content::Anchors(list) = &drafts[0].content else { panic!("{drafts:?}") };
+        let keys: Vec<_> = list.anchors.iter().map(|it| it.chain.claimed().unwrap().key).collect();
+        world.write(&drafts);
+        keys
+    };
+    world.gate(31, ProxyRole::Anchor);
+    assert_eq!(anchors(&mut world), [key(31)]);
+    // A later one does not replace it, though its name sorts first.
+    world.gate(30, ProxyRole::Anchor);
+    assert_eq!(anchors(&mut world), [key(31), key(30)]);
+    world.fleet.proxies.get_mut(&id(31)).unwrap().state = ProxyState::Draining;
+    assert_eq!(anchors(&mut world), [key(30), key(31)]);
+    // Nor does the former first one, once active again. A third anchor shows a new plan.
+    world.fleet.proxies.get_mut(&id(31)).unwrap().state = ProxyState::Active;
+    world.gate(29, ProxyRole::Anchor);
+    assert_eq!(anchors(&mut world), [key(30), key(29), key(31)]);
+}
+
+#[test]
+fn a_proxy_that_has_not_measured_is_no_nearer_to_the_anchor_than_others() {
+    let world = World::new(1, &[20, 21]);
+    let mut proxies = Proxies::new(at(0));
+    let mut distances = |reports: &[(u8, u32)]| -> BTreeMap<PublicKey, u32> {
+        let report = |(seed, micros): &(u8, u32)| {
+            // A report about a tenant that it does not serve does not count.
+            let anchors = [("north".to_owned(), *micros), ("stranger".to_owned(), 90_000)].into();
+            ProxyStatus { anchors, ..status(*seed) }
+        };
+        let reports: Vec<_> = reports.iter().map(report).collect();
+        proxies.look(&world.fleet, &reports, at(0), 0);
+        let drafts = world.planning().candidates(&proxies.offers(&world.fleet), |_, _| Some(None));
+        let Content::Candidates(list) = &drafts[0].content else { panic!("{drafts:?}") };
+        let of = |it: &crate::Candidate| (it.chain.claimed().unwrap().key, it.to_anchor_us);
+        list.proxies.iter().map(of).collect()
+    };
+    assert_eq!(distances(&[]), [(key(20), 0), (key(21), 0)].into());
+    assert_eq!(distances(&[(20, 9_000)]), [(key(20), 9_000), (key(21), 9_000)].into());
+    assert_eq!(distances(&[(21, 40_000)]), [(key(20), 9_000), (key(21), 40_000)].into());
+}
+
+#[test]
+fn a_proxy_on_a_replica_with_another_clock_is_not_taken_for_dead() {
+    const NOW: i64 = 1_800_000_000_000;
+    for ahead_ms in [-3_600_000, 3_600_000] {
+        let world = World::new(0, &[20, 21]);
+        let mut proxies = Proxies::new(Instant::ZERO);
+        let mut changed = Vec::new();
+        for second in (0..600).step_by(2) {
+            let now_ms = NOW + second * 1_000;
+            let heard_ms = now_ms - now_ms % 10_000;
+            let other_ms = heard_ms.min(NOW + 400_000) + ahead_ms;
+            let reports = [(20, heard_ms), (21, other_ms)]
+                .map(|(seed, seen_ms)| ProxyStatus { seen_ms, ..status(seed) });
+            let news = proxies.look(&world.fleet, &reports, at(second.unsigned_abs()), now_ms);
+            changed.extend(news.into_iter().map(|(key, vital)| (second, key, vital)));
+        }
+        let dead: Vec<_> =
+            changed.iter().filter(|(.., vital)| *vital == HealthState::Dead).collect();
+        assert_eq!(dead.len(), 1, "{changed:?}");
+        assert_eq!(dead[0].1, key(21));
+        assert!((425..=440).contains(&dead[0].0), "{changed:?}");
+    }
+}

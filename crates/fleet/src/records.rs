@@ -1,0 +1,464 @@
+//! The records of a fleet that its plan follows from, as the controller's database stores and its
+//! interface shows them.
+//!
+//! Each record has `settings`, which people write, and fields that the controller maintains.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// A fleet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Tenant {
+    /// Its name.
+    pub id: String,
+    /// Whether the tenant runs this controller: its owners may do everything in every tenant.
+    pub host: bool,
+    /// What people write.
+    pub settings: TenantSettings,
+}
+
+/// What people write of a tenant.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields, default)]
+pub struct TenantSettings {
+    /// How the tenant is called among people.
+    pub title: String,
+    /// The inner networks that its boxes get addresses from.
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
+    pub prefixes: Vec<IpNet>,
+    /// Where the tenant's packets leave.
+    pub egress: Egress,
+    /// How much the tenant may take.
+    pub limits: Limits,
+    /// The public half of the key that admits its boxes and proxies.
+    pub root_key: Option<String>,
+    /// Where the private half is, and so what a thief of the controller can do.
+    pub lock: Lock,
+    /// How long proxies serve boxes without having heard from the controller; for ever, if absent.
+    #[cfg_attr(feature = "openapi", schema(maximum = 315360000))]
+    pub offline_max_s: Option<u32>,
+}
+
+/// Where packets leave the tunnel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Egress {
+    /// At the proxy.
+    #[default]
+    Local,
+    /// At the tenant's anchor.
+    Anchor,
+}
+
+/// Where the root key is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Lock {
+    /// On the controller's disk.
+    #[default]
+    File,
+    /// With the operator; pools and tokens are signed beforehand.
+    Keys,
+    /// With the operator, and configurations are signed by people too.
+    Config,
+}
+
+/// What a tenant may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// The most boxes.
+    pub devices_max: u32,
+    /// The most that it may send through shared proxies, megabits per second; any, if absent.
+    #[cfg_attr(feature = "openapi", schema(maximum = 1000000))]
+    pub rate_mbps: Option<u32>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { devices_max: 10_000, rate_mbps: None }
+    }
+}
+
+/// A box: the device in a vehicle.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Device {
+    /// Its name.
+    pub id: String,
+    /// Its public key, which it has made itself.
+    pub public_key: String,
+    /// Whether the box is admitted.
+    pub state: DeviceState,
+    /// Its inner addresses.
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
+    pub addresses: Vec<IpAddr>,
+    /// The token that it joined by.
+    pub token: Option<String>,
+    /// The pool of proxies that it is for, as that token has said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
+    /// The statement that admits its key.
+    pub statement: Option<String>,
+    /// The keys of the delegates between the root and its own.
+    #[serde(default)]
+    pub delegates: Vec<String>,
+    /// What people write.
+    pub settings: DeviceSettings,
+}
+
+/// Whether a box is admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceState {
+    /// The box waits for admission by a person.
+    Pending,
+    /// The box's key is admitted.
+    Active,
+    /// The box's key is admitted no more, for ever.
+    Revoked,
+}
+
+/// What people write of a box.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields, default)]
+pub struct DeviceSettings {
+    /// How the box is called among people.
+    pub title: String,
+    /// Words to find it and to configure it by.
+    pub tags: Vec<String>,
+    /// The networks behind it.
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
+    pub prefixes: Vec<IpNet>,
+}
+
+/// A token: lets in so many boxes, proxies or anchors.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Token {
+    /// Its name.
+    pub id: String,
+    /// The hash of the secret; never in an answer.
+    #[cfg_attr(feature = "openapi", schema(ignore))]
+    pub hash: String,
+    /// How many more boxes it lets in.
+    pub uses_left: i64,
+    /// Until when it is good, milliseconds since 1970; for ever, if absent.
+    pub expires_ms: Option<i64>,
+    /// What people write.
+    pub settings: TokenSettings,
+}
+
+/// What people write of a token.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields, default)]
+pub struct TokenSettings {
+    /// What the token is for, in words.
+    pub title: String,
+    /// How many boxes it lets in.
+    pub uses: u32,
+    /// How long it is good, seconds; for ever, if absent.
+    #[cfg_attr(feature = "openapi", schema(maximum = 315360000))]
+    pub lifetime_s: Option<u32>,
+    /// The tags that boxes get.
+    pub tags: Vec<String>,
+    /// The pool of proxies that boxes are for.
+    pub pool: Option<String>,
+    /// Whether each box has to be approved.
+    pub approval: bool,
+    /// What those who join by the token become.
+    pub role: TokenRole,
+    /// The delegate that signs for those who join, where the root key is elsewhere. The token's
+    /// text has its private key, and nobody else.
+    pub delegate: Option<String>,
+}
+
+/// What a token lets in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum TokenRole {
+    /// Boxes.
+    #[default]
+    Box,
+    /// Proxies, into the pool that it names.
+    Proxy,
+    /// Anchors.
+    Anchor,
+}
+
+impl Default for TokenSettings {
+    fn default() -> Self {
+        Self {
+            title: String::new(),
+            uses: 1,
+            lifetime_s: Some(86_400),
+            tags: Vec::new(),
+            pool: None,
+            approval: false,
+            role: TokenRole::Box,
+            delegate: None,
+        }
+    }
+}
+
+/// Proxies that serve the same tenants at one site.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Pool {
+    /// Its name.
+    pub id: String,
+    /// What people write.
+    pub settings: PoolSettings,
+}
+
+/// What people write of a pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields, default)]
+pub struct PoolSettings {
+    /// How the pool is called among people.
+    pub title: String,
+    /// The part of the world that it is in.
+    pub region: String,
+    /// The site: what fails together.
+    pub site: String,
+    /// The tenants that it serves besides its own.
+    pub tenants: Vec<String>,
+}
+
+/// A machine that serves boxes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Proxy {
+    /// Its name.
+    pub id: String,
+    /// Whether the proxy is given boxes.
+    pub state: ProxyState,
+    /// The statement that admits its key.
+    pub statement: Option<String>,
+    /// The keys of the delegates between the root and its own.
+    #[serde(default)]
+    pub delegates: Vec<String>,
+    /// What people write.
+    pub settings: ProxySettings,
+}
+
+/// What a machine is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum ProxyRole {
+    /// Where boxes connect.
+    Proxy,
+    /// Where a tenant's packets leave.
+    Anchor,
+}
+
+/// Whether a proxy is given boxes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum ProxyState {
+    /// The proxy is given boxes.
+    Active,
+    /// The proxy is given no boxes, and those that it has move away.
+    Draining,
+    /// The proxy's key is admitted no more, for ever.
+    Revoked,
+}
+
+/// What people write of a proxy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct ProxySettings {
+    /// How the machine is called among people.
+    #[serde(default)]
+    pub title: String,
+    /// Whether the machine is a proxy or an anchor.
+    pub role: ProxyRole,
+    /// Its public key.
+    pub public_key: String,
+    /// Where boxes reach it: addresses with ports.
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
+    pub addresses: Vec<SocketAddr>,
+    /// The pool that it is in.
+    #[serde(default)]
+    pub pool: Option<String>,
+    /// The most boxes that it is given; any, if absent.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(maximum = 1000000))]
+    pub devices_max: Option<u32>,
+}
+
+/// What is known of a proxy or anchor by its stream, to whichever replica that is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ProxyStatus {
+    /// Its tenant.
+    pub tenant: String,
+    /// Its name.
+    pub proxy: String,
+    /// Whether its stream is up.
+    pub connected: bool,
+    /// When it was heard last, milliseconds since 1970.
+    pub seen_ms: i64,
+    /// The last revocation that it has in force.
+    pub serial: i64,
+    /// The hash of that: of a chain that has forked it is another.
+    #[serde(skip)]
+    pub hash: String,
+    /// The stream by which this is known.
+    #[serde(skip)]
+    pub stream: String,
+    /// Its load, thousandths of what it can bear.
+    pub load: Option<i64>,
+    /// How many sessions it has.
+    pub sessions: i64,
+    /// The version of its program.
+    pub software: String,
+    /// When a box said last to be on it, milliseconds since 1970; 0 if none did.
+    #[serde(default)]
+    pub witnessed_ms: i64,
+    /// The round trip to the anchor of each tenant that it serves, microseconds, as it says.
+    #[serde(default)]
+    pub anchors: BTreeMap<String, u32>,
+}
+
+/// A version of a configuration; once it is there a person may approve it, and nothing else of it
+/// changes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Config {
+    /// Its name: the scope and the number, as `tag-tram-7`.
+    pub id: String,
+    /// Its number among those of its scope, from 1.
+    pub number: i64,
+    /// Who wrote it.
+    pub author: String,
+    /// What people write.
+    pub settings: ConfigSettings,
+}
+
+/// What people write of a configuration.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct ConfigSettings {
+    /// Which boxes it is for.
+    #[serde(default)]
+    pub scope: Scope,
+    /// What the configuration is for, in words.
+    #[serde(default)]
+    pub title: String,
+    /// The fields of a box's file that it sets.
+    pub body: Map<String, Value>,
+    /// A person's signature, where the tenant's lock asks for one.
+    #[serde(default)]
+    pub signature: Option<String>,
+}
+
+/// Which boxes a configuration is for. The narrower one wins, field by field.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// All boxes of the tenant.
+    #[default]
+    Tenant,
+    /// The boxes with this tag.
+    Tag(String),
+    /// The box of this name.
+    Device(String),
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tenant => f.write_str("tenant"),
+            Self::Tag(tag) => write!(f, "tag-{tag}"),
+            Self::Device(device) => write!(f, "device-{device}"),
+        }
+    }
+}
+
+/// A configuration on its way to boxes, wave by wave.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Rollout {
+    /// Its name.
+    pub id: String,
+    /// The wave that it is in, from 0.
+    pub wave: u32,
+    /// Since when, milliseconds since 1970.
+    pub wave_since_ms: i64,
+    /// Why it has stopped by itself, or who has stopped it.
+    #[serde(default)]
+    pub why: Option<String>,
+    /// What people write.
+    pub settings: RolloutSettings,
+}
+
+/// What people write of a roll-out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct RolloutSettings {
+    /// The configuration.
+    pub config: String,
+    /// What share of the boxes has it after each wave, per cent, growing to 100.
+    #[serde(default = "all_at_once")]
+    pub waves: Vec<u32>,
+    /// How long a wave rests before the next, seconds.
+    #[serde(default = "ten_minutes")]
+    #[cfg_attr(feature = "openapi", schema(maximum = 315360000))]
+    pub rest_s: u32,
+    /// The share of refusals at which it stops by itself, per cent.
+    #[serde(default = "five")]
+    pub refusals_max: u32,
+    /// Whether the roll-out goes on.
+    #[serde(default)]
+    pub state: RolloutState,
+}
+
+/// Whether a roll-out goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum RolloutState {
+    /// The roll-out goes on from wave to wave.
+    #[default]
+    Running,
+    /// The roll-out stays in its wave.
+    Paused,
+    /// All boxes have the configuration.
+    Done,
+    /// The configuration is taken back.
+    Aborted,
+}
+
+fn all_at_once() -> Vec<u32> {
+    vec![100]
+}
+
+fn ten_minutes() -> u32 {
+    600
+}
+
+fn five() -> u32 {
+    5
+}
