@@ -10,7 +10,7 @@ use crate::world::{ms, udp_v4};
 use roadweave_proto::wire::StreamId;
 use roadweave_proto::{DropReason, Rate};
 use roadweave_stream::Event;
-use roadweave_tunnel::{AnchorEvent, DrainReason, EndsStreams as _, StreamsOwner, TenantStats};
+use roadweave_tunnel::{DrainReason, EndsStreams as _, StreamsOwner, TenantStats};
 
 const STEP: Duration = Duration::from_millis(2);
 
@@ -161,14 +161,6 @@ fn roaming(config: &Config) -> (Nodes, Apps) {
     (chain, Apps::new(ANY))
 }
 
-fn proxy_of_last(chain: &Nodes) -> usize {
-    let at = |event: &AnchorEvent| match event {
-        AnchorEvent::Attached { proxy, .. } => proxy.strip_prefix("proxy-")?.parse().ok(),
-        _ => None,
-    };
-    chain.anchor_events().iter().rev().find_map(|(_, event)| at(event)).unwrap()
-}
-
 #[test]
 fn requests_and_answers_pass_through_a_proxy() {
     let (mut chain, mut apps) = at_one_proxy(&config(2));
@@ -193,12 +185,12 @@ fn a_proxy_that_dies_breaks_no_stream() {
     }
     apps.run(&mut chain, ms(700));
     let before = apps.requests.values().filter(|request| request.done.is_some()).count();
-    let dead = proxy_of_last(&chain);
+    let dead = chain.proxy_of_last();
     chain.kill_server(dead);
     apps.finish(&mut chain, ms(60_000));
     assert_eq!(before, 0, "it was too late");
     assert!(apps.all_done() && apps.over.is_empty(), "{:#?}", apps.requests);
-    assert_ne!(proxy_of_last(&chain), dead);
+    assert_ne!(chain.proxy_of_last(), dead);
 }
 
 #[test]
@@ -209,7 +201,7 @@ fn a_proxy_that_drains_breaks_no_stream() {
         apps.request(&mut chain, number, 40_000_000, 200).unwrap();
     }
     apps.run(&mut chain, ms(700));
-    let drained = proxy_of_last(&chain);
+    let drained = chain.proxy_of_last();
     let now = chain.now();
     chain.server(drained).drain(now, DrainReason::Command, ms(100));
     chain.flush();
@@ -290,7 +282,7 @@ fn streams_end_at_once_where_the_next_proxy_is_an_older_one() {
     let mut config = config(1);
     config.streams.proxies = [0].into();
     let (mut chain, mut apps) = roaming(&config);
-    if proxy_of_last(&chain) != 0 {
+    if chain.proxy_of_last() != 0 {
         // The older proxy may have received it first.
         let now = chain.now();
         chain.server(1).drain(now, DrainReason::Command, ms(10));

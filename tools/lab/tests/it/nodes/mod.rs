@@ -339,6 +339,15 @@ impl Nodes {
         &self.anchor_events
     }
 
+    /// The proxy at which a box was attached last.
+    pub fn proxy_of_last(&self) -> usize {
+        let at = |event: &AnchorEvent| match event {
+            AnchorEvent::Attached { proxy, .. } => proxy.strip_prefix("proxy-")?.parse().ok(),
+            _ => None,
+        };
+        self.anchor_events.iter().rev().find_map(|(_, event)| at(event)).expect("a box attached")
+    }
+
     /// Servers that act, and the anchor.
     fn others(&self) -> impl Iterator<Item = NodeId> + '_ {
         let acting = self.servers.keys().filter(|number| !self.frozen.contains(*number));
