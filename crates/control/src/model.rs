@@ -41,9 +41,9 @@ use utoipa::ToSchema;
 pub use delegate::{Delegate, DelegateState};
 pub use people::{ApiKey, ApiKeySettings, Login, Person, PersonSettings, Role};
 pub use roadweave_fleet::records::{
-    Config, ConfigSettings, Device, DeviceSettings, DeviceState, Egress, Lock, Pool, PoolSettings,
-    Proxy, ProxyRole, ProxySettings, ProxyState, Rollout, RolloutSettings, RolloutState, Scope,
-    Tenant, TenantSettings, Token, TokenRole, TokenSettings,
+    Config, ConfigSettings, Device, DeviceSettings, DeviceState, Pool, PoolSettings, Proxy,
+    ProxyRole, ProxySettings, ProxyState, Rollout, RolloutSettings, RolloutState, Scope, Tenant,
+    TenantSettings, Token, TokenRole, TokenSettings,
 };
 
 /// The part of a record that people write.

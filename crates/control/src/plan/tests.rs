@@ -18,8 +18,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::*;
 use crate::model::{
-    Config, Device, Egress, Pool, PoolSettings, Proxy, ProxyState, Rollout, RolloutState, Scope,
-    Tenant, Token, TokenRole, TokenSettings,
+    Config, Device, Pool, PoolSettings, Proxy, ProxyState, Rollout, RolloutState, Scope, Tenant,
+    Token, TokenRole, TokenSettings,
 };
 use crate::store::Stored;
 use crate::store::tests::{on_both, runtime, sqlite};
@@ -207,7 +207,7 @@ async fn reaches(port: &Port, id: &str, state: RolloutState) {
 /// Lets the tenant leave at its anchor.
 async fn leave_at_anchor(port: &Port) {
     port.update("tram", |tram: &mut Tenant| {
-        tram.settings.egress = Egress::Anchor;
+        tram.settings.egress = roadweave_fleet::records::Egress::Anchor;
         tram.settings.limits.rate_mbps = Some(40);
     })
     .await;
