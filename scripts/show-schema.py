@@ -33,7 +33,7 @@ def read(path):
         if line.startswith('#[') or attributes and not attributes.endswith(']'):
             attributes += line
             continue
-        in_macro |= line == 'named! {'
+        in_macro |= line.endswith('named! {')
         if items is not None:
             found = re.fullmatch(r'(?:pub )?(\w+)(?:: (.+)|\((\w+)\)| = "(.+)")?,', line)
             if found:

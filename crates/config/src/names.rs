@@ -58,7 +58,7 @@ impl<'de> Deserializer<'de> for Probe<'_> {
             let value = Probe { path, fields: self.fields };
             return visitor.visit_map(MapDeserializer::new(once((*first, value))));
         }
-        // A moment of TOML is a struct, whose name is none of a type.
+        // A TOML datetime is a struct with a name of its own.
         if !name.starts_with('$') {
             *self.fields = fields;
         }

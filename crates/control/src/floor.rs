@@ -1,7 +1,7 @@
 //! The rollback guard, on the controller's own disk: the epoch begun here, the latest change seen,
 //! and the head of the chain of revocations. Beside it the audit checkpoints: the head of each
-//! tenant's audit log, so that a log truncated in the database is detected; each change written here
-//! updates its tenant's.
+//! tenant's audit log, so that a log truncated in the database is detected; each change written
+//! here updates its tenant's.
 //!
 //! A restored older copy of the database, or a standby that lagged, would reuse numbers of changes
 //! that members already hold, which they then ignore, and the number of a lost revocation. A writer
@@ -131,7 +131,7 @@ struct KeptFile<T> {
 }
 
 impl<T: Clone + Default + PartialEq + Serialize + DeserializeOwned> KeptFile<T> {
-    /// Reads a file, the default if there is none, and takes of it what is `valid`.
+    /// Reads a file, by default without content, and keeps its `valid` part.
     fn open(path: PathBuf, valid: impl FnOnce(T) -> T) -> io::Result<Self> {
         let value = valid(match fs::read_to_string(&path) {
             Ok(text) => serde_json::from_str(&text)

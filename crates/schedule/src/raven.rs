@@ -27,7 +27,7 @@
 //! until it ends. It has ended when less than two packets are under way on the best path (on every
 //! path, once it goes out once), and no more wait or nothing was sent for [`PAUSE`].
 //!
-//! What the carrier measures by itself counts as well: keep-alives and other lanes' packets.
+//! The measurements of the carrier count as well: keep-alives and other lanes' packets.
 //!
 //! Source: RAVEN section 4; docs/deviations.md.
 

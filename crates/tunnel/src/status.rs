@@ -94,7 +94,7 @@ impl PathStatusReport {
             |it| Some(Figure::Delays(it.round_trips)),
     ];
 
-    /// What the first table of paths has of it.
+    /// Its columns in the first table of paths.
     pub const TRAFFIC: &[Column<Self>] = &[
         ("rtt\nms", |it| Some(it.smoothed_rtt_ms), Some((1.0, 1))),
         ("loss\n%", |it| Some(it.loss.into()), Some((0.01, 1))),
@@ -103,7 +103,7 @@ impl PathStatusReport {
         ("received\nMB", |it| Some(it.counters.bytes_received as f64), Some((1e6, 1))),
     ];
 
-    /// What the table of limits has of it.
+    /// Its columns in the table of limits.
     pub const LIMITS: &[Column<Self>] = &[
         ("weight", |it| Some(it.weight.into()), Some((1.0, 0))),
         ("window\nkB", |it| Some(it.congestion_window_bytes as f64), Some((1e3, 0))),
@@ -113,7 +113,7 @@ impl PathStatusReport {
         ("budget\nkB", |it| Some(it.redundancy_left_bytes? as f64), Some((1e3, 0))),
     ];
 
-    /// What the table of caps has of it.
+    /// Its columns in the table of caps.
     pub const CAPS: &[Column<Self>] = &[
         ("day\nMB", |it| Some(it.day_bytes? as f64), Some((1e6, 1))),
         ("cap\nMB", |it| Some(it.daily_cap_bytes? as f64), Some((1e6, 0))),

@@ -13,9 +13,10 @@
 //! plane (a box is on the candidate proxy of the least delay and leaves a dead one within a
 //! second). Some work is batched: keep-alives and probes are only counted; a proxy samples itself
 //! but not its sessions; boxes learn of revoked boxes every six hours, of revoked proxies at once;
-//! tables are planned once a minute, and so are configurations unless one fails. With [`FleetConfig::is_thorough`] every message is serialized and
-//! each member verifies every signature; otherwise one member's verification counts for all. Equal
-//! configurations give equal bytes.
+//! tables are planned once a minute, and so are configurations unless one fails. With
+//! [`FleetConfig::is_thorough`] every message is serialized and each member verifies every
+//! signature; otherwise one member's verification counts for all. Equal configurations give equal
+//! bytes.
 
 mod cast;
 mod controller;

@@ -1,5 +1,5 @@
-//! `roadweave-controller delegate`, `keygen` and `approve`: signatures on a machine that holds a key.
-//! Delegates let the root key stay away from the controller.
+//! `roadweave-controller delegate`, `keygen` and `approve`: signatures on a machine that holds a
+//! key. Delegates let the root key stay away from the controller.
 //!
 //! ```text
 //! root.key ──► tram.delegate ──► roadweave fleet delegate add       the chain alone

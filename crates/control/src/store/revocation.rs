@@ -1,6 +1,6 @@
-//! Revocations: one append-only numbered chain for all tenants. The key of a delegate alone cuts off
-//! the records below it wherever a chain is checked; marking them shows it to people and frees their
-//! addresses.
+//! Revocations: one append-only numbered chain for all tenants. The key of a delegate alone cuts
+//! off the records below it wherever a chain is checked; marking them shows it to people and frees
+//! their addresses.
 
 use std::collections::BTreeSet;
 

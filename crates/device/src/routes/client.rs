@@ -4,8 +4,8 @@
 //! any change -> read the tables -> plan -> add what is missing -> remove what is left over
 //! ```
 //!
-//! What an earlier run left is adopted, not removed and added again: nothing opens between a crash
-//! and the first plan of the next start.
+//! Rules and routes of an earlier run are adopted, not removed and added again: nothing opens
+//! between a crash and the first plan of the next start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

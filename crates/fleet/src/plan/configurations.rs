@@ -41,7 +41,7 @@ pub(super) fn covers(scope: &Scope, device: &Device) -> bool {
 }
 
 impl Planning<'_> {
-    /// The configurations of all boxes. A box for which there is none any more gets an empty one.
+    /// The configurations of all boxes. A box that has lost its own gets an empty one.
     pub fn configurations(&self, rollouts: &Rollouts) -> Vec<Draft> {
         let mut tenants: BTreeMap<&str, Layers<'_>> = BTreeMap::new();
         // Many boxes have the same layers.

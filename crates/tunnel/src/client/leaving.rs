@@ -124,10 +124,10 @@ impl Client {
         self.leaving.iter().map(due).min()
     }
 
-    /// Replaces the session by another one with the same server, since it cannot take up a change of
-    /// its lanes: the peer identifies lanes by their numbers, and fixes their ordering at the first
-    /// packet. The session goes on until the server welcomes the new one, and for good if it suits
-    /// again (not `renews`) before.
+    /// Replaces the session by another one with the same server, since it cannot take up a change
+    /// of its lanes: the peer identifies lanes by their numbers, and fixes their ordering at the
+    /// first packet. The session goes on until the server welcomes the new one, and for good if
+    /// it suits again (not `renews`) before.
     pub(super) fn renew(&mut self, now: Instant, renews: bool) {
         let renewed = std::mem::replace(&mut self.renews, renews);
         if renewed && !renews {

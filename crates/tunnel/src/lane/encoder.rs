@@ -10,7 +10,7 @@
 //! time, and a target of zero would stop the video. The target is then what the paths carry within
 //! a deadline after the nearest route.
 //!
-//! What is in flight on a path that falls silent has to be sent again by the others first. Where
+//! Packets in flight on a path that falls silent must be sent again by the others first. Where
 //! that is more than they carry within the deadline, a key frame is better, with older video given
 //! up ([`super::superseded`]). A counter signals this.
 //!

@@ -38,13 +38,13 @@ pub struct LinkStatus {
 }
 
 impl LinkStatus {
-    /// What the first table of links has of it.
+    /// Its columns in the first table of links.
     pub const TRAFFIC: &[Column<Self>] = &[
         ("rtt\nms", |it| it.smoothed_rtt_ms, Some((1.0, 1))),
         ("lost", |it| Some(it.lost as f64), None),
     ];
 
-    /// What the table of packets has of it.
+    /// Its columns in the table of packets.
     pub const PACKETS: &[Column<Self>] = &[
         ("sent", |it| Some(it.counters.packets_sent as f64), None),
         ("sent\nMB", |it| Some(it.counters.bytes_sent as f64), Some((1e6, 1))),
