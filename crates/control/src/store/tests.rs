@@ -29,18 +29,22 @@ use crate::model::{
 pub(crate) struct World {
     pub(crate) store: Arc<Store>,
     pub(crate) url: Database,
-    pub(crate) _folder: tempfile::TempDir,
-    pub(crate) _server: Option<Arc<Postgres>>,
+    folder: Arc<tempfile::TempDir>,
+    server: Option<Arc<Postgres>>,
 }
 
 pub(crate) fn on_both<F: Future<Output = ()>>(test: impl Fn(World) -> F) {
     let runtime = runtime();
-    runtime.block_on(async { test(sqlite().await).await });
-    if let Some(server) = Postgres::shared() {
-        // A test may drop its world early, and the server stops with its last reference.
-        let held = Arc::clone(&server);
-        runtime.block_on(async { test(postgres(server).await).await });
+    let run = |world: World| {
+        // A test may drop its world early: the server stops, and the folder goes, with its last
+        // reference.
+        let held = (Arc::clone(&world.folder), world.server.clone());
+        runtime.block_on(test(world));
         drop(held);
+    };
+    run(runtime.block_on(sqlite()));
+    if let Some(server) = Postgres::shared() {
+        run(runtime.block_on(postgres(server)));
     }
 }
 
@@ -70,7 +74,7 @@ pub(crate) async fn postgres(server: Arc<Postgres>) -> World {
 
 async fn world(url: Database, folder: tempfile::TempDir, server: Option<Arc<Postgres>>) -> World {
     let store = Store::open(&url, controller()).await.unwrap();
-    World { store: Arc::new(store), url, _folder: folder, _server: server }
+    World { store: Arc::new(store), url, folder: Arc::new(folder), server }
 }
 
 impl Store {
@@ -85,7 +89,7 @@ impl World {
     #[cfg(feature = "oidc")]
     pub(crate) async fn again(&self) -> Self {
         let url = self.url.clone();
-        world(url, tempfile::tempdir().unwrap(), self._server.clone()).await
+        world(url, tempfile::tempdir().unwrap(), self.server.clone()).await
     }
 
     /// Writes to the database behind the controller's back.

@@ -46,7 +46,7 @@ fn nobody_rewrites_the_audit_log_unseen() {
 #[test]
 fn a_cut_of_what_was_written_here_is_seen_though_nobody_has_looked_since() {
     on_both(|world| async move {
-        let path = world._folder.path().join("heads.json");
+        let path = world.folder.path().join("heads.json");
         let open = || Heads::open(path.clone()).unwrap();
         let store = Store::open(&world.url, controller()).await.unwrap().noting(open());
         world.tenant("tram").await;
