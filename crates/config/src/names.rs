@@ -15,7 +15,7 @@ pub fn field_names<T: DeserializeOwned>() -> Vec<String> {
 
 fn add<T: DeserializeOwned>(path: &mut Vec<&'static str>, names: &mut Vec<String>) {
     let mut fields: &[&str] = &[];
-    // Reading ends with an error, at the latest behind `path`.
+    // Reading always ends with an error: where `path` ends, if not before.
     let _ = T::deserialize(Probe { path, fields: &mut fields });
     if fields.is_empty() {
         names.push(path.join("."));

@@ -331,7 +331,8 @@ pub(crate) fn check_documented(section: &str, fields: BTreeSet<String>, files: &
     let mut values = BTreeMap::new();
     files.iter().for_each(|file| differing::flatten("", file, &mut values));
     for (name, default) in documented {
-        if let (true, Some(values)) = (default.starts_with('`'), values.get(name)) {
+        if default.starts_with('`') {
+            let values = values.get(name).unwrap_or_else(|| panic!("no default of {name}"));
             assert_eq!(default.trim_matches('`'), values[0], "the default of {name}");
         }
     }

@@ -23,7 +23,15 @@ pub fn detected_technology(uplink: &str) -> Option<Technology> {
 
 /// The technology of an uplink, by configuration, then the kernel.
 pub(crate) fn technology_of(uplinks: &UplinkFields, uplink: &UplinkTraits) -> Option<Technology> {
-    configured(uplinks, uplink).or_else(|| detected_technology(uplink.name))
+    technology_in(uplinks, uplink, Path::new(INTERFACES))
+}
+
+fn technology_in(
+    uplinks: &UplinkFields,
+    uplink: &UplinkTraits,
+    interfaces: &Path,
+) -> Option<Technology> {
+    configured(uplinks, uplink).or_else(|| detected(uplink.name, interfaces))
 }
 
 /// The place of an uplink in the order, by configuration, then its modem's report, then the kernel.
@@ -152,8 +160,8 @@ mod tests {
         ];
         let uplinks = UplinkFields { policies, ..UplinkFields::default() };
         let check = |name: &str, expected| {
-            let told = configured(&uplinks, &UplinkTraits::by_name(name));
-            assert_eq!(told.or_else(|| detected(name, interfaces)), expected, "{name}");
+            let found = technology_in(&uplinks, &UplinkTraits::by_name(name), interfaces);
+            assert_eq!(found, expected, "{name}");
         };
         check("eth0", None);
         check("wwan0", Some(Technology::Lte));

@@ -211,8 +211,8 @@ impl<'a> Planning<'a> {
         drafts.filter(|draft| self.is_new(draft.of(), draft.digest)).collect()
     }
 
-    /// The proxies for each box that `current` returns, with the proxy that it is on. A box without
-    /// any proxy to offer keeps its list.
+    /// The lists of proxies of all boxes but those for which `current` is `None`; it gives the proxy
+    /// that a box is on. A box without any proxy to offer keeps its list.
     pub fn candidates(
         &self,
         offers: &Offers,
@@ -280,7 +280,7 @@ impl<'a> Planning<'a> {
             let rank = (it.state != ProxyState::Active, Some(&*id.1) != first);
             Some((rank, (&*id.1, Anchor { tenant, chain, addresses, rate_kbps })))
         };
-        let mut found: Vec<((bool, bool), (&str, Anchor))> = of_tenant.filter_map(anchor).collect();
+        let mut found: Vec<_> = of_tenant.filter_map(anchor).collect();
         found.sort_by_key(|(rank, _)| *rank);
         found.into_iter().map(|(_, anchor)| anchor).collect()
     }

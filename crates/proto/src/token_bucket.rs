@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use crate::Instant;
 
-/// A token bucket, initially full, by the generic cell rate algorithm: the caller says in which
-/// time what is taken comes back (`cost`), and in which an empty bucket is full again (`burst`).
+/// A token bucket, initially full, by the generic cell rate algorithm. The caller gives the time
+/// after which what is taken is there again (`cost`), and that after which an empty bucket is full
+/// (`burst`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenBucket {
     full_at: Instant,

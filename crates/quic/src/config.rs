@@ -25,7 +25,8 @@ impl FromStr for CongestionControl {
     fn from_str(name: &str) -> Result<Self, String> {
         let known = Self::ALL.into_iter().find(|known| known.name() == name);
         known.ok_or_else(|| {
-            format!("unknown congestion control `{name}`, known are `bbr` and `cubic`")
+            let known = Self::ALL.map(|it| format!("`{}`", it.name())).join(" and ");
+            format!("unknown congestion control `{name}`, known are {known}")
         })
     }
 }

@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::{Buf, BufMut};
-use roadweave_proto::{Instant, UplinkId};
+use roadweave_proto::{Instant, TokenBucket, UplinkId};
 
 use crate::outbox::{Outbox, Route, Transmit};
 use crate::secrets::SeededIds;
@@ -37,8 +37,7 @@ pub struct Prober {
     ids: SeededIds,
     /// By the sender's own ID in the probe.
     waiting: BTreeMap<[u8; OWN_ID], Waiting>,
-    /// When the full burst is available again (the generic cell rate algorithm).
-    whole_at: Instant,
+    bucket: TokenBucket,
     outbox: Outbox,
 }
 
@@ -62,18 +61,17 @@ impl Prober {
         Self {
             ids: SeededIds::new(seed, b"probes"),
             waiting: BTreeMap::new(),
-            whole_at: Instant::ZERO,
+            bucket: TokenBucket::default(),
             outbox: Outbox::default(),
         }
     }
 
     /// Probes `server` over `uplink`; `false` if too many probes wait or left recently.
     pub fn probe(&mut self, now: Instant, uplink: UplinkId, server: SocketAddr) -> bool {
-        let whole_at = self.whole_at.max(now) + INTERVAL;
-        if self.waiting.len() >= Self::WAITING_MAX || whole_at.since(now) > INTERVAL * BURST {
+        let is_full = self.waiting.len() >= Self::WAITING_MAX;
+        if is_full || !self.bucket.take(now, INTERVAL, INTERVAL * BURST) {
             return false;
         }
-        self.whole_at = whole_at;
         let (server_id, own_id) = (self.draw::<SERVER_ID>(), self.draw::<OWN_ID>());
         let [a, b, c, d, low, ..] = self.draw::<OWN_ID>();
         // A reserved version, which no server speaks (section 15).

@@ -65,7 +65,8 @@ use crate::streams::StreamsConfig;
 pub use self::drain::{DRAIN_MAX, DrainReason};
 pub use self::totals::{RoundTrips, Tally, Totals};
 
-/// Packets from the tunnel that wait for the device: a batch of input, and what it released.
+/// Packets from the tunnel that wait for the device, at most 16 MiB: a batch of input, and what it
+/// released.
 pub(crate) type Inbox = BoundedQueue<Bytes, { 16 << 20 }, 64>;
 
 /// The code that closes a connection which its client has not used.

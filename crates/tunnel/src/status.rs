@@ -154,21 +154,23 @@ impl SessionStatus {
 
     /// The usable path with the least loss, of several the one with the shortest round trip.
     pub fn best(&self) -> Option<&PathStatusReport> {
-        self.usable().min_by(|a, b| fares(a).partial_cmp(&fares(b)).unwrap_or(Ordering::Equal))
+        self.usable().min_by(|a, b| fares(a, b))
     }
 
     /// The order of sessions that fare worst first: without a usable path, by the loss of the best
     /// path, by its round trip, by name.
     pub fn worst_first(&self, other: &Self) -> Ordering {
-        let fares =
-            |session: &Self| session.best().map(fares).map_or((true, (0.0, 0.0)), |it| (false, it));
-        let order = fares(other).partial_cmp(&fares(self)).unwrap_or(Ordering::Equal);
+        let order = match (self.best(), other.best()) {
+            (Some(own), Some(others)) => fares(others, own),
+            (own, others) => own.is_some().cmp(&others.is_some()),
+        };
         order.then_with(|| self.peer.cmp(&other.peer))
     }
 }
 
-fn fares(path: &PathStatusReport) -> (f32, f64) {
-    (path.loss, path.smoothed_rtt_ms)
+/// The order of paths by their loss, then by their round trip.
+fn fares(a: &PathStatusReport, b: &PathStatusReport) -> Ordering {
+    a.loss.total_cmp(&b.loss).then(a.smoothed_rtt_ms.total_cmp(&b.smoothed_rtt_ms))
 }
 
 pub(crate) fn path_reports(

@@ -35,7 +35,9 @@ pub(super) fn config(text: &Result<String, String>) -> String {
     match read.and_then(|text| text.parse::<Table>().map_err(|_| "it is no TOML".to_owned())) {
         Ok(table) => {
             let names = [field_names::<ClientFile>(), field_names::<ServerFile>()].concat();
-            let known = names.iter().flat_map(|name| name.split('.')).collect();
+            // The name of a customer is left out.
+            let names = names.iter().filter(|name| *name != "peers.tenant");
+            let known = names.flat_map(|name| name.split('.')).collect();
             let (table, left_out) = fields(&known, table);
             match left_out {
                 0 => table.to_string(),

@@ -28,9 +28,9 @@ impl Stale {
     /// Takes a change; whether documents depend on it.
     pub fn take(&mut self, line: &Changed) -> bool {
         let kinds: &[&str] = match &*line.kind {
-            "device" if !self.has("device") && self.devices.len() < DEVICES_MAX => {
+            "device" if !self.has("device") => {
                 self.devices.insert((line.tenant.clone(), line.subject.clone()));
-                &[]
+                if self.devices.len() > DEVICES_MAX { &["device"] } else { &[] }
             }
             "configuration" => &["configuration", "roll-out"],
             kind @ ("device" | "tenant" | "proxy" | "pool" | "token" | "roll-out") => &[kind],

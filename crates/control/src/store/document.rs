@@ -14,7 +14,8 @@ use crate::model::word;
 pub struct StoredDocument {
     /// The member's key, and the document's kind.
     pub of: (PublicKey, Kind),
-    /// The document without its content. Its version has the number of the change that wrote it.
+    /// The document without its content. The number of its version is that of the change that
+    /// wrote it.
     pub written: Written,
     /// The signed document, as JSON; for a table its signed head.
     pub envelope: String,

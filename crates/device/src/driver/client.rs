@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use roadweave_config::{BeforeJoin, ClientFile, ClientStreams, lane_configs};
+use roadweave_config::{BeforeJoin, ClientFile, ClientStreams, UplinkFields, lane_configs};
 use roadweave_identity::Identity;
 use roadweave_proto::{Instant, PathStatus, UplinkId};
 use roadweave_quic::Epoch;
@@ -523,7 +523,9 @@ impl ClientRole {
             error.to_string()
         });
         let file = &mut self.options.file;
-        file.uplinks = read.uplinks;
+        // These two are read at the start alone.
+        let (local, forward) = (file.uplinks.local, file.uplinks.forward);
+        file.uplinks = UplinkFields { local, forward, ..read.uplinks };
         file.uplinks.exclude.push(driver.edge.tun_name().to_owned());
         let (selector, portal_probe) = (file.selector(), file.uplinks.portal_probe());
         self.steering.set_selector(now, selector.clone());

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use netlink_packet_core::{
-    NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader,
+    NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader,
     NetlinkMessage, NetlinkPayload, NetlinkSerializable,
 };
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -42,7 +42,7 @@ impl Requests {
     {
         self.sequence = self.sequence.wrapping_add(1);
         self.send(request, flags)?;
-        let is_dump = flags & NLM_F_DUMP == NLM_F_DUMP;
+        let has_no_end = flags & (NLM_F_DUMP | NLM_F_ACK) == 0;
         let (mut is_answered, mut changed) = (false, false);
         loop {
             let (length, _) =
@@ -66,8 +66,8 @@ impl Requests {
                     _ => is_answered = false,
                 }
             }
-            // Only dumps have an end message.
-            if !is_dump && is_answered {
+            // Without a dump or a wish for an acknowledgement, the answer is the last message.
+            if has_no_end && is_answered {
                 return Ok(changed);
             }
         }

@@ -7,10 +7,11 @@ use ipnet::IpNet;
 use roadweave_identity::PublicKey;
 
 use super::{Fleet, RecordId, chain};
-use crate::records::{Device, Proxy, ProxyRole};
+use crate::records::{Device, DeviceState, Proxy, ProxyRole};
 use crate::table::{Entry, Member, Table};
 
-/// Tables by served tenants: many proxies share one. Entries of boxes are costly to make.
+/// Tables by served tenants: many proxies share one. Entries of boxes are costly to make, so they
+/// are kept.
 #[derive(Clone, Debug, Default)]
 pub struct Tables {
     entries: BTreeMap<RecordId, (Device, Option<u32>, Arc<Entry>)>,
@@ -21,7 +22,8 @@ impl Tables {
     /// Follows changed records: call it before [`Tables::of`].
     pub fn refresh(&mut self, fleet: &Fleet) {
         self.made.clear();
-        self.entries.retain(|id, _| fleet.devices.contains_key(id));
+        let is_active = |it: &Device| it.state == DeviceState::Active;
+        self.entries.retain(|id, _| fleet.devices.get(id).is_some_and(is_active));
     }
 
     /// The table of a proxy or an anchor. An anchor's has proxies too.

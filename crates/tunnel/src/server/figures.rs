@@ -3,16 +3,17 @@
 use std::time::Duration;
 
 use roadweave_identity::PublicKey;
+use roadweave_proto::PathSnapshot;
 
 use super::Server;
-use crate::status::{PathStatusReport, path_reports};
+use crate::status::{PathStatusReport, millis};
 
 /// The traffic of one session.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SessionFigures {
     /// The client.
     pub key: PublicKey,
-    /// Its paths.
+    /// Its paths: the uplink, the round trip, the loss and the counters of each.
     pub paths: Vec<PathStatusReport>,
 }
 
@@ -21,7 +22,14 @@ impl Server {
     pub fn figures(&self, most: usize) -> Vec<SessionFigures> {
         let figures = self.sessions.iter().take(most).filter_map(|(id, joined)| {
             let connection = self.endpoint.connection(*id)?;
-            let paths = path_reports(connection, |path| joined.path_names.get(&path.id).cloned());
+            let path = |path: &PathSnapshot| PathStatusReport {
+                uplink: joined.path_names.get(&path.id).cloned(),
+                smoothed_rtt_ms: millis(path.smoothed_rtt),
+                loss: path.loss,
+                counters: connection.path_stats(path.id).unwrap_or_default(),
+                ..PathStatusReport::default()
+            };
+            let paths = connection.paths().iter().map(path).collect();
             Some(SessionFigures { key: joined.key, paths })
         });
         figures.collect()

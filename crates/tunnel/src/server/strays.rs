@@ -36,5 +36,5 @@ impl Waits for Stray {
     }
 }
 
-/// Strays that wait to be handed over: what comes in 100 ms at 300 Mbit/s.
+/// Strays that wait to be handed over, at most 4 MiB: what comes in 100 ms at 300 Mbit/s.
 pub type StrayQueue = BoundedQueue<Stray, { 4 << 20 }, { size_of::<Stray>() }>;

@@ -92,7 +92,7 @@ pub(crate) struct StreamTurn<'a> {
     passes_at: Option<Instant>,
 }
 
-/// Waiting symbols: a window of a path, or what a limit holds back for a moment.
+/// Waiting symbols, at most 2 MiB: a window of a path, or what a limit holds back for a moment.
 pub(crate) type SymbolQueue = BoundedQueue<Bytes, { 2 << 20 }, 128>;
 
 impl<'a> StreamTurn<'a> {
