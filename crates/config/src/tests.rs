@@ -331,7 +331,7 @@ pub(crate) fn check_documented(section: &str, fields: BTreeSet<String>, files: &
     let mut values = BTreeMap::new();
     files.iter().for_each(|file| differing::flatten("", file, &mut values));
     for (name, default) in documented {
-        if default.starts_with('`') {
+        if default.starts_with('`') && !files.is_empty() {
             let values = values.get(name).unwrap_or_else(|| panic!("no default of {name}"));
             assert_eq!(default.trim_matches('`'), values[0], "the default of {name}");
         }
@@ -348,7 +348,7 @@ fn the_documentation_names_every_field_with_its_default() {
     fields.retain(|name| !name.starts_with("proxies.") && name != "peers.tenant");
     fields.insert("proxies".to_owned());
     let tables = "[[lanes]]\n[streams]\n";
-    let policy = "[[uplinks.policies]]\nname = \"wwan1\"\n";
+    let policy = "[[uplinks.policies]]\nname = \"wwan1\"\nmetered.billing_day = 1\n";
     let client: ClientFile = read(&format!("{}{tables}{policy}", client(""))).expect("complete");
     let server: ServerFile = read(&server(tables)).expect("complete");
     let files = [toml::Value::try_from(&client), toml::Value::try_from(&server)];
