@@ -211,8 +211,8 @@ impl<'a> Planning<'a> {
         drafts.filter(|draft| self.is_new(draft.of(), draft.digest)).collect()
     }
 
-    /// The lists of proxies of all boxes but those for which `current` is `None`; it gives the proxy
-    /// that a box is on. A box without any proxy to offer keeps its list.
+    /// The lists of proxies of all boxes but those for which `current` is `None`; it gives the
+    /// proxy that a box is on. A box without any proxy to offer keeps its list.
     pub fn candidates(
         &self,
         offers: &Offers,
