@@ -9,13 +9,12 @@ use noq_proto::congestion::{ControllerFactory, CubicConfig};
 use self::bbr::BbrFactory;
 use crate::config::CongestionControl;
 
-/// Builds the controllers of paths; `seed` is for their random times.
-pub(crate) fn factory(
-    name: CongestionControl,
-    seed: u64,
-) -> Arc<dyn ControllerFactory + Send + Sync> {
-    match name {
-        CongestionControl::Bbr => Arc::new(BbrFactory::new(seed)),
-        CongestionControl::Cubic => Arc::new(CubicConfig::default()),
+impl CongestionControl {
+    /// The controllers of paths, as the QUIC library takes them; `seed` is for their random times.
+    pub fn factory(self, seed: u64) -> Arc<dyn ControllerFactory + Send + Sync> {
+        match self {
+            Self::Bbr => Arc::new(BbrFactory::new(seed)),
+            Self::Cubic => Arc::new(CubicConfig::default()),
+        }
     }
 }

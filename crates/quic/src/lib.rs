@@ -1,8 +1,8 @@
 //! Multipath QUIC (RFC 9000, RFC 9221, RFC 10069) with a path chosen for every datagram.
 //!
-//! The QUIC library schedules paths by itself; this crate, the only one that names it, makes it
-//! send each datagram on the path that a scheduler chose, and reports its fate. It does no I/O and
-//! reads no clock: packets and time come in, packets and events go out.
+//! The QUIC library schedules paths by itself. This crate, the only one of the product that names
+//! it, makes it send each datagram on the path that a scheduler chose, and reports its fate. It
+//! does no I/O and reads no clock: packets and time come in, packets and events go out.
 //!
 //! ```text
 //!            Endpoint                                 tls             who may talk to whom
@@ -15,8 +15,7 @@
 //!         Gate ------- meter                          what was sent, its fate, round-trip times
 //! ```
 //!
-//! Start reading at [`Connection`], then `gate`. [`Transfer`] stands apart: an ordinary QUIC
-//! connection, as applications inside the tunnel have them.
+//! Start reading at [`Connection`], then `gate`.
 
 mod config;
 mod congestion;
@@ -26,7 +25,6 @@ mod ecn;
 mod endpoint;
 mod epoch;
 mod event;
-pub mod forge;
 mod gate;
 mod idle_probes;
 mod meter;
@@ -42,7 +40,6 @@ mod simulation;
 mod source;
 mod stats;
 mod tls;
-mod transfer;
 mod transport;
 mod unread;
 mod virtual_address;
@@ -60,7 +57,6 @@ pub use probe::{ProbeOutcome, Prober};
 pub use shard::{SHARDS_MAX, Shard, ShardMap};
 pub use source::{Local, Source};
 pub use stats::{ConnectionStats, EcnMarking, EndpointStats, PathStats};
-pub use transfer::{Transfer, TransferConfig, TransferEnd, TransferProgress};
 
 /// The longest message of [`Connection::send_message`], bytes.
 pub const MESSAGE_MAX: usize = 16 * 1024;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use noq_proto::{AckFrequencyConfig, IdleTimeout, MtuDiscoveryConfig, VarInt};
 
 use crate::config::{ConfigError, INITIAL_MTU, TransportConfig};
-use crate::congestion;
 use crate::epoch::Epoch;
 use crate::gate::GateFactory;
 use crate::meter::reordering::PACKET_THRESHOLD;
@@ -19,7 +18,7 @@ pub(crate) fn transport_config(
         .map_err(|_| ConfigError::OutOfBounds { field: "idle_timeout" })?;
     let seed = derive_secret(&config.rng_seed, b"congestion control");
     let seed = u64::from_le_bytes(*seed.first_chunk().expect("a secret has 32 bytes"));
-    let controllers = congestion::factory(config.congestion, seed);
+    let controllers = config.congestion.factory(seed);
     let gates = GateFactory::new(controllers, config.initial_rtt, epoch);
 
     let mut transport = noq_proto::TransportConfig::default();

@@ -9,6 +9,7 @@
 //!
 //! A [`Trace`] gives a link's capacity, delay and loss over time. A [`Link`] carries packets
 //! accordingly. Neither reads a clock nor the system's entropy, so equal seeds give equal runs.
+//! [`forge`] writes packets of attackers beside a link.
 
 mod bridge;
 mod capacity;
@@ -16,6 +17,7 @@ mod csv;
 mod drive;
 mod duplex;
 mod error;
+pub mod forge;
 mod link;
 mod load;
 mod loss;

@@ -1,8 +1,9 @@
 //! Bytes from the network never panic, never steal a connection, and are counted.
 
+use roadweave_emulate::forge::{Eavesdropper, stateless_reset};
+
 use super::wire::links;
 use super::*;
-use crate::forge::{Eavesdropper, stateless_reset};
 
 fn source(world: &World, to: usize) -> Source {
     let local = match to {

@@ -7,14 +7,17 @@
 //!
 //! A number before each QUIC packet identifies its send time and its duplicates.
 
+mod transfer;
+
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use roadweave_emulate::Direction;
 use roadweave_proto::Instant;
-use roadweave_quic::{CongestionControl, Epoch, Transfer, TransferConfig, TransferEnd};
+use roadweave_quic::CongestionControl;
 use serde::Serialize;
 
+use self::transfer::{End, Transfer};
 use super::{Base, Detail, Stream, Traffic, TrafficReport, TrafficSpec};
 use crate::inner;
 use crate::world::MTU;
@@ -64,22 +67,13 @@ pub struct BulkTraffic {
 
 impl BulkTraffic {
     /// The transfer of `spec`; its stream begins at `start`.
-    #[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
     pub fn new(spec: &TrafficSpec, bulk: Bulk, start: Instant, seed: u64) -> Self {
-        let config = TransferConfig {
-            bytes: bulk.bytes,
-            congestion: bulk.congestion,
-            payload_max: PAYLOAD_MAX,
-            seed,
-        };
-        let transfer = Transfer::new(Epoch::new(std::time::Instant::now()), &config)
-            .expect("its packets are as large as QUIC wants them");
         let begin = start + spec.begin;
         Self {
             base: Base::of(spec),
             begin,
             end: begin + spec.lasting,
-            transfer: Box::new(transfer),
+            transfer: Box::new(Transfer::new(bulk, seed)),
             has_begun: false,
             data: Stream::default(),
             answers: Stream::default(),
@@ -90,10 +84,10 @@ impl BulkTraffic {
         if direction == self.base.direction { &mut self.data } else { &mut self.answers }
     }
 
-    fn wrap(&mut self, now: Instant, from: TransferEnd, quic: &[u8]) -> (Direction, Bytes) {
+    fn wrap(&mut self, now: Instant, from: End, quic: &[u8]) -> (Direction, Bytes) {
         let direction = match from {
-            TransferEnd::Sender => self.base.direction,
-            TransferEnd::Receiver => self.base.direction.opposite(),
+            End::Sender => self.base.direction,
+            End::Receiver => self.base.direction.opposite(),
         };
         let stream = self.stream(direction);
         let number = stream.log.packets.len() as u64;
@@ -144,8 +138,8 @@ impl Traffic for BulkTraffic {
         let is_new = index.is_some_and(|index| self.stream(direction).note_arrival(now, index));
         if self.base.count(is_new) && now < self.end {
             let to = match direction == self.base.direction {
-                true => TransferEnd::Receiver,
-                false => TransferEnd::Sender,
+                true => End::Receiver,
+                false => End::Sender,
             };
             self.transfer.handle_packet(now, to, BytesMut::from(&payload[NUMBER..]));
         }

@@ -14,9 +14,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
 use roadweave_emulate::Random;
+use roadweave_emulate::forge::{Eavesdropper, stateless_reset};
 use roadweave_proto::{Instant, UplinkId};
 use roadweave_quic::Outbox;
-use roadweave_quic::forge::{Eavesdropper, stateless_reset};
 use roadweave_tunnel::{Io, Node as _, RecvMeta, Server, turn};
 
 use super::{OtherServer, Side, ends};

@@ -1,5 +1,4 @@
-//! A bulk transfer over ordinary QUIC, as a browser or a backup makes it: one path, one stream,
-//! both ends.
+//! A bulk transfer over ordinary QUIC: one path, one stream, both ends.
 //!
 //! ```text
 //!            ┌──────────────── Transfer ────────────────┐
@@ -9,9 +8,8 @@
 //!     poll_transmit                                 handle_packet
 //! ```
 //!
-//! It knows nothing of tunnels: it behaves like an application that reacts to loss and delay, to
-//! show a tunnel's effect on it. Its packets are UDP payloads; the caller adds headers. The
-//! settings are the library's defaults.
+//! It knows nothing of tunnels: it reacts to loss and delay as a browser or a backup does. Its
+//! packets are UDP payloads; the caller adds headers. The settings are the QUIC library's defaults.
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -20,71 +18,47 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use noq_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use noq_proto::rustls::time_provider::DefaultTimeProvider;
 use noq_proto::{
-    Connection, ConnectionHandle, DatagramEvent, Dir, Event, FourTuple, PathId, StreamEvent,
-    StreamId, VarInt,
+    Connection, ConnectionHandle, ConnectionIdGenerator, DatagramEvent, Dir, Event, FourTuple,
+    PathId, RandomConnectionIdGenerator, StreamEvent, StreamId, VarInt,
 };
-use ring::hmac;
+use roadweave_identity::tls::{self, HandshakeRefusal, Pinned, SERVER_NAME};
+use roadweave_identity::{Identity, PeerPolicy, derive_secret};
 use roadweave_proto::Instant;
 
-use crate::config::{ConfigError, CongestionControl};
-use crate::congestion;
-use crate::epoch::Epoch;
-use crate::secrets::{SeededIds, TokenKey};
-use crate::tls::{self, Clock};
-use roadweave_identity::tls::{HandshakeRefusal, Pinned, SERVER_NAME};
-use roadweave_identity::{Identity, derive_secret};
+use super::{Bulk, PAYLOAD_MAX};
 
-/// The settings of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TransferConfig {
-    /// Bytes of the stream; `None`: endless.
-    pub bytes: Option<u64>,
-    /// The congestion control of the sender.
-    pub congestion: CongestionControl,
-    /// The UDP payload, bytes, 1200..=65527; only the last packets are smaller.
-    pub payload_max: u16,
-    /// Of everything random but the secrets of TLS.
-    pub seed: u64,
-}
-
-/// One of the two ends of a transfer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TransferEnd {
-    /// Has the data.
+pub(super) enum End {
     Sender,
-    /// Receives the data.
     Receiver,
 }
 
-/// The progress of a transfer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TransferProgress {
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Progress {
     /// Bytes of the stream that the receiver has read in order.
     pub received_bytes: u64,
     /// When the receiver had everything.
     pub completed: Option<Instant>,
     /// The sender's smoothed round-trip time, once it is connected.
     pub smoothed_rtt: Option<Duration>,
-    /// Packets that the sender took for lost.
     pub lost_packets: u64,
-    /// How often its congestion control reacted to loss.
     pub congestion_events: u64,
     /// Whether the connection failed.
     pub is_broken: bool,
 }
 
-/// Both ends of a bulk transfer.
 #[derive(Debug)]
-pub struct Transfer {
-    epoch: Epoch,
-    clock: Arc<Clock>,
+pub(super) struct Transfer {
+    zero: std::time::Instant,
     client: noq_proto::ClientConfig,
     sender: Side,
     receiver: Side,
     stream: Option<StreamId>,
     unwritten: u64,
-    progress: TransferProgress,
+    progress: Progress,
 }
 
 #[derive(Debug)]
@@ -97,74 +71,60 @@ struct Side {
 }
 
 impl Transfer {
-    /// A transfer that has not begun.
-    ///
-    /// # Errors
-    /// [`ConfigError::OutOfBounds`] when `payload_max` is too small or too large.
-    pub fn new(epoch: Epoch, config: &TransferConfig) -> Result<Self, ConfigError> {
-        if !(PAYLOAD_MIN..=PAYLOAD_MAX).contains(&config.payload_max) {
-            return Err(ConfigError::OutOfBounds { field: "payload_max" });
-        }
-        let seed = |end: &[u8]| {
-            let mut seed = [0; 32];
-            seed[..8].copy_from_slice(&config.seed.to_le_bytes());
-            derive_secret(&seed, end)
+    #[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
+    pub(super) fn new(bulk: Bulk, seed: u64) -> Self {
+        let seed_of = |end: &[u8]| {
+            let mut seed_bytes = [0; 32];
+            seed_bytes[..8].copy_from_slice(&seed.to_le_bytes());
+            derive_secret(&seed_bytes, end)
         };
-        let clock = Arc::new(Clock::default());
-        let refusal = Arc::new(HandshakeRefusal::default());
-        let [near, far] = [b"sender", &b"receiver"[..]].map(|end| Identity::from_seed(seed(end)));
-        let transport = Arc::new(transport_config(config));
+        let [near, far] =
+            [b"sender", &b"receiver"[..]].map(|end| Identity::from_seed(seed_of(end)));
+        let transport = Arc::new(transport_config(bulk, seed));
 
-        let crypto = tls::client(&near, far.public_key(), refusal.clone(), clock.clone())?;
+        let crypto = tls::client(side_of(&near, &far)).expect("the key pair is usable");
+        let crypto = QuicClientConfig::try_from(crypto).expect("TLS 1.3 has a suite for QUIC");
         let mut client = noq_proto::ClientConfig::new(Arc::new(crypto));
         client.transport_config(transport.clone());
         client.token_store(Arc::new(noq_proto::NoneTokenStore));
-        let first_ids = std::sync::Mutex::new(SeededIds::new(&seed(b"first"), b"connection IDs"));
-        client.initial_dst_cid_provider(Arc::new(move || {
-            first_ids.lock().unwrap_or_else(std::sync::PoisonError::into_inner).draw(16)
+        client.initial_dst_cid_provider(Arc::new(|| {
+            RandomConnectionIdGenerator::new(FIRST_ID).generate_cid()
         }));
 
-        let crypto =
-            tls::server(&far, Arc::new(Pinned(near.public_key())), refusal, clock.clone())?;
-        let token_key = Arc::new(TokenKey::new(&seed(b"tokens")));
-        let mut server = noq_proto::ServerConfig::new(Arc::new(crypto), token_key);
+        let crypto = tls::server(side_of(&far, &near)).expect("the key pair is usable");
+        let crypto = QuicServerConfig::try_from(crypto).expect("TLS 1.3 has a suite for QUIC");
+        let mut server = noq_proto::ServerConfig::with_crypto(Arc::new(crypto));
         server.transport_config(transport);
-        server.time_source(clock.clone());
         let mut no_tokens = noq_proto::ValidationTokenConfig::default();
         no_tokens.sent(0);
         server.validation_token_config(no_tokens);
 
-        let side = |server, end, remote| -> Result<Side, ConfigError> {
-            let config = Arc::new(endpoint_config(config, seed(end))?);
-            Ok(Side {
-                endpoint: noq_proto::Endpoint::new(config, server, true),
-                connection: None,
-                remote,
-                responses: VecDeque::new(),
-                due: None,
-            })
+        let side = |server, end, remote| Side {
+            endpoint: noq_proto::Endpoint::new(endpoint_config(seed_of(end)), server, true),
+            connection: None,
+            remote,
+            responses: VecDeque::new(),
+            due: None,
         };
-        Ok(Self {
-            epoch,
-            clock,
+        Self {
+            zero: std::time::Instant::now(),
             client,
-            sender: side(None, b"sender's endpoint", RECEIVER)?,
-            receiver: side(Some(Arc::new(server)), b"receiver's endpoint", SENDER)?,
+            sender: side(None, b"sender's endpoint", RECEIVER),
+            receiver: side(Some(Arc::new(server)), b"receiver's endpoint", SENDER),
             stream: None,
-            unwritten: config.bytes.unwrap_or(u64::MAX),
-            progress: TransferProgress::default(),
-        })
+            unwritten: bulk.bytes.unwrap_or(u64::MAX),
+            progress: Progress::default(),
+        }
     }
 
-    /// Starts to connect.
-    pub fn begin(&mut self, now: Instant) {
-        self.clock.set(now);
-        let connected = self.sender.endpoint.connect(
-            self.epoch.to_std(now),
-            self.client.clone(),
-            RECEIVER,
-            SERVER_NAME,
-        );
+    fn to_std(&self, now: Instant) -> std::time::Instant {
+        self.zero + Duration::from_nanos(now.as_nanos())
+    }
+
+    pub(super) fn begin(&mut self, now: Instant) {
+        let std_now = self.to_std(now);
+        let connected =
+            self.sender.endpoint.connect(std_now, self.client.clone(), RECEIVER, SERVER_NAME);
         match connected {
             Ok(connection) => self.sender.connection = Some(connection),
             Err(_) => self.progress.is_broken = true,
@@ -172,15 +132,12 @@ impl Transfer {
         self.transmit_due(now);
     }
 
-    /// When [`Transfer::handle_timeout`] is due.
-    pub fn poll_timeout(&self) -> Option<Instant> {
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
         [self.sender.due, self.receiver.due].into_iter().flatten().min()
     }
 
-    /// Does what is due.
-    pub fn handle_timeout(&mut self, now: Instant) {
-        self.clock.set(now);
-        let std_now = self.epoch.to_std(now);
+    pub(super) fn handle_timeout(&mut self, now: Instant) {
+        let std_now = self.to_std(now);
         for side in [&mut self.sender, &mut self.receiver] {
             if let Some((_, connection)) = &mut side.connection
                 && side.due.is_some_and(|due| due <= now)
@@ -191,30 +148,27 @@ impl Transfer {
         self.transmit_due(now);
     }
 
-    /// Takes a packet that arrived at `end`. Call [`Transfer::poll_transmit`] afterwards.
-    pub fn handle_packet(&mut self, now: Instant, end: TransferEnd, packet: BytesMut) {
-        self.clock.set(now);
-        let std_now = self.epoch.to_std(now);
+    /// Call [`Transfer::poll_transmit`] afterwards.
+    pub(super) fn handle_packet(&mut self, now: Instant, end: End, packet: BytesMut) {
+        let std_now = self.to_std(now);
         match end {
-            TransferEnd::Sender => self.sender.handle_packet(std_now, packet),
-            TransferEnd::Receiver => self.receiver.handle_packet(std_now, packet),
+            End::Sender => self.sender.handle_packet(std_now, packet),
+            End::Receiver => self.receiver.handle_packet(std_now, packet),
         }
         self.transmit_due(now);
     }
 
-    /// The next packet to send, and its end.
-    pub fn poll_transmit(&mut self, now: Instant) -> Option<(TransferEnd, Bytes)> {
-        let std_now = self.epoch.to_std(now);
+    pub(super) fn poll_transmit(&mut self, now: Instant) -> Option<(End, Bytes)> {
+        let std_now = self.to_std(now);
         let packet = match self.sender.poll_transmit(std_now) {
-            Some(packet) => Some((TransferEnd::Sender, packet)),
-            None => Some((TransferEnd::Receiver, self.receiver.poll_transmit(std_now)?)),
+            Some(packet) => Some((End::Sender, packet)),
+            None => Some((End::Receiver, self.receiver.poll_transmit(std_now)?)),
         };
         self.note_deadlines();
         packet
     }
 
-    /// The progress so far.
-    pub fn progress(&self) -> &TransferProgress {
+    pub(super) fn progress(&self) -> &Progress {
         &self.progress
     }
 
@@ -291,7 +245,8 @@ impl Transfer {
         for side in [&mut self.sender, &mut self.receiver] {
             let due =
                 side.connection.as_ref().and_then(|(_, connection)| connection.poll_timeout());
-            side.due = due.map(|due| self.epoch.of_std(due));
+            let elapsed = |due: std::time::Instant| due.saturating_duration_since(self.zero);
+            side.due = due.map(|due| Instant::ZERO + elapsed(due));
         }
     }
 }
@@ -369,11 +324,21 @@ impl Side {
     }
 }
 
-fn transport_config(config: &TransferConfig) -> noq_proto::TransportConfig {
+fn side_of<'a>(own: &'a Identity, peer: &Identity) -> tls::Side<'a> {
+    tls::Side {
+        identity: own,
+        policy: Arc::new(Pinned(peer.public_key())) as Arc<dyn PeerPolicy>,
+        refusal: Arc::new(HandshakeRefusal::default()),
+        alpn: ALPN,
+        time: Arc::new(DefaultTimeProvider),
+    }
+}
+
+fn transport_config(bulk: Bulk, seed: u64) -> noq_proto::TransportConfig {
     let mut transport = noq_proto::TransportConfig::default();
     transport
-        .congestion_controller_factory(congestion::factory(config.congestion, config.seed))
-        .initial_mtu(config.payload_max)
+        .congestion_controller_factory(bulk.congestion.factory(seed))
+        .initial_mtu(PAYLOAD_MAX)
         .mtu_discovery_config(None)
         // A vehicle may be without any link for minutes.
         .max_idle_timeout(Some(VarInt::from_u32(IDLE_TIMEOUT_MS).into()))
@@ -382,29 +347,23 @@ fn transport_config(config: &TransferConfig) -> noq_proto::TransportConfig {
     transport
 }
 
-fn endpoint_config(
-    config: &TransferConfig,
-    seed: [u8; 32],
-) -> Result<noq_proto::EndpointConfig, ConfigError> {
-    let key = hmac::Key::new(hmac::HMAC_SHA256, &derive_secret(&seed, b"reset"));
-    let mut endpoint = noq_proto::EndpointConfig::new(Arc::new(key));
+fn endpoint_config(seed: [u8; 32]) -> Arc<noq_proto::EndpointConfig> {
+    let mut endpoint = noq_proto::EndpointConfig::default();
     endpoint
-        .cid_generator(Arc::new(move || Box::new(SeededIds::new(&seed, b"connection IDs"))))
+        .cid_generator(Arc::new(|| Box::new(RandomConnectionIdGenerator::new(ID))))
         .rng_seed(Some(derive_secret(&seed, b"library")))
-        .max_udp_payload_size(config.payload_max)
-        .map_err(|_| ConfigError::OutOfBounds { field: "payload_max" })?;
-    Ok(endpoint)
+        .max_udp_payload_size(PAYLOAD_MAX)
+        .expect("the payload is as large as QUIC wants it");
+    Arc::new(endpoint)
 }
 
 /// Known only to the two ends (RFC 5737).
 const SENDER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2)), 1);
 const RECEIVER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(192, 0, 2, 3)), 1);
-/// RFC 9000 section 14.
-const PAYLOAD_MIN: u16 = 1_200;
-const PAYLOAD_MAX: u16 = 65_527;
+const ALPN: &[u8] = b"roadweave/1";
+/// Bytes of connection IDs. Their values are random, and no decision depends on them.
+const ID: usize = 8;
+const FIRST_ID: usize = 16;
 const IDLE_TIMEOUT_MS: u32 = 300_000;
 const RESPONSES_MAX: usize = 16;
 static ZEROS: [u8; 16 * 1024] = [0; 16 * 1024];
-
-#[cfg(test)]
-mod tests;

@@ -1,4 +1,4 @@
-//! Packets that anybody on the way can write in a server's name: for tests of hostile networks.
+//! QUIC packets that anybody on the way can write in a server's name.
 //!
 //! ```text
 //! a client's first packet ─► Eavesdropper ─► a close, any frames, a retry, a version negotiation
