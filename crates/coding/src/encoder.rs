@@ -224,36 +224,11 @@ impl EncodeRange<'_> {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
-    use crate::gf256;
-    use crate::test_support::{coded, encoder, symbol};
+    use crate::test_support::{encoder, symbol};
 
     fn range(start: u32, count: u16) -> CodedRange {
         CodedRange { start: PacketId(start), count, seed: 99 }
-    }
-
-    #[test]
-    fn a_coded_packet_is_the_sum_that_its_header_says() {
-        let symbols = [symbol(5, 1), symbol(200, 2), symbol(70, 3)];
-        let encoder = encoder(PacketId(u32::MAX), &symbols);
-        let mut coefficients = [0; 3];
-        coefficients::fill(99, &mut coefficients);
-        let expected: Vec<u8> = (0..202)
-            .map(|index| {
-                let byte = |symbol: &Bytes| symbol.get(index).copied().unwrap_or(0);
-                let terms = symbols.iter().zip(coefficients);
-                terms.map(|(symbol, c)| gf256::mul(c, byte(symbol))).fold(0, |sum, x| sum ^ x)
-            })
-            .collect();
-        assert_eq!(coded(&encoder, range(u32::MAX, 3)), expected);
-    }
-
-    #[test]
-    fn a_range_of_one_packet_is_the_packet() {
-        let symbols = [symbol(5, 1), symbol(200, 2)];
-        assert_eq!(coded(&encoder(PacketId(8), &symbols), range(9, 1)), symbols[1]);
     }
 
     #[test]
@@ -278,55 +253,6 @@ mod tests {
         check(range(0, 3), EncodeError::Missing(PacketId(1)));
         check(range(0, 0), EncodeError::Count(0));
         check(range(0, COUNT_MAX + 1), EncodeError::Count(COUNT_MAX + 1));
-    }
-
-    /// The packets that one pass writes behind headers of `header` bytes.
-    fn all_behind_headers(range: &EncodeRange<'_>, seeds: &[u32], header: usize) -> Vec<Vec<u8>> {
-        let mut datagrams = vec![vec![0xee; header + range.coded_len()]; seeds.len()];
-        let mut outputs: Vec<&mut [u8]> =
-            datagrams.iter_mut().map(|datagram| &mut datagram[header..]).collect();
-        range.encode_all(seeds, &mut outputs);
-        datagrams
-    }
-
-    proptest! {
-        #[test]
-        fn all_at_once_are_the_packets_one_by_one(
-            lengths in prop::collection::vec(1..1500_usize, 1..=usize::from(COUNT_MAX)),
-            seeds in prop::collection::vec(any::<u32>(), 0..20),
-            start: u32,
-            header in 0..40_usize,
-        ) {
-            let symbols: Vec<Bytes> =
-                lengths.iter().zip(7..).map(|(length, seed)| symbol(*length, seed)).collect();
-            let encoder = encoder(PacketId(start), &symbols);
-            let count = symbols.len() as u16;
-            let range = encoder.range(PacketId(start), count).expect("the range is held");
-            prop_assert_eq!(range.coded_len(), 2 + lengths.iter().max().expect("not empty"));
-            let together = all_behind_headers(&range, &seeds, header);
-            for (datagram, seed) in together.iter().zip(&seeds) {
-                let range = CodedRange { start: PacketId(start), count, seed: *seed };
-                prop_assert_eq!(&datagram[..header], &vec![0xee; header]);
-                prop_assert_eq!(&datagram[header..], &coded(&encoder, range)[..]);
-            }
-        }
-    }
-
-    #[test]
-    fn every_kernel_makes_the_same_packets() {
-        let symbols = [symbol(900, 1), symbol(1278, 2), symbol(3, 3), symbol(1278, 4)];
-        let by_kernel = |kernel: Kernel| {
-            let mut encoder = Encoder::with_kernel(EncoderConfig::default(), kernel);
-            for (id, symbol) in symbols.iter().enumerate() {
-                encoder.insert(Instant::ZERO, PacketId(id as u32), symbol.clone());
-            }
-            let range = encoder.range(PacketId(0), 4).expect("the range is held");
-            all_behind_headers(&range, &[5, 6, 7, 8, 9], 12)
-        };
-        let expected = by_kernel(Kernel::PORTABLE);
-        for kernel in Kernel::available() {
-            assert_eq!(by_kernel(kernel), expected, "{}", kernel.name());
-        }
     }
 
     #[test]

@@ -90,33 +90,3 @@ const fn mul_bitwise(a: u8, b: u8) -> u8 {
     }
     sum as u8
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// FIPS 197 sections 4.2 and 4.2.1 work these products out.
-    #[test]
-    fn products_are_those_of_the_standard() {
-        assert_eq!(mul(0x57, 0x83), 0xc1);
-        assert_eq!(mul(0x57, 0x13), 0xfe);
-        assert_eq!(mul(0x57, 0x10), 0x07);
-    }
-
-    #[test]
-    fn all_products_agree_with_the_definition() {
-        for a in 0..=255 {
-            for b in 0..=255 {
-                assert_eq!(mul(a, b), mul_bitwise(a, b), "{a} * {b}");
-            }
-        }
-    }
-
-    #[test]
-    fn every_byte_but_zero_has_an_inverse() {
-        assert_eq!(invert(0), 0);
-        for a in 1..=255 {
-            assert_eq!(mul(a, invert(a)), 1, "{a}");
-        }
-    }
-}

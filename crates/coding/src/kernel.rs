@@ -78,9 +78,6 @@ macro_rules! dispatch {
 }
 
 impl Kernel {
-    /// The kernel of plain Rust, which runs on any processor.
-    pub const PORTABLE: Self = Self(Kind::Portable);
-
     /// The fastest kernel of this processor.
     #[must_use]
     pub fn fastest() -> Self {

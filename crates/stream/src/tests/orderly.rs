@@ -91,28 +91,6 @@ fn segments_that_come_late_by_turns_are_all_kept() {
     assert!(read > 15_000_000, "{read} of 25 MB");
 }
 
-/// A stream that is not read any more fills half of the free room, the next half of the rest.
-#[test]
-fn streams_that_nobody_reads_any_more_leave_room_for_the_next() {
-    let mut pair = Pair::new(8);
-    let mut left = pair.server.config.receive_max;
-    for _ in 0..4 {
-        let id = pair.open();
-        for (ms, is_read) in [(1000, true), (1500, false)] {
-            pair.run(Duration::from_millis(ms), |pair| {
-                pair.client.write(pair.now, id, &[1; 100_000]).expect("open");
-                if is_read {
-                    drain(&mut pair.server, pair.now, id);
-                }
-            });
-        }
-        let held = pair.server.table[&id].receive.held();
-        assert!((left / 3..=left / 2).contains(&held), "{held} of {left}");
-        left -= held;
-    }
-    assert_eq!(pair.server.receive_credit.held(), pair.server.config.receive_max - left);
-}
-
 #[test]
 fn answers_that_nobody_reads_leave_room_for_the_next() {
     let mut pair = Pair::new(32);
@@ -423,24 +401,6 @@ fn who_asks_for_everything_at_once_stops_nobody() {
         // All of its favour, then five bytes for each four of the other's.
         assert!((320_000..380_000).contains(&before), "{before} with {asked:?}");
     }
-}
-
-#[test]
-fn a_long_answer_keeps_no_other_waiting() {
-    let mut pair = Pair::new(4);
-    let [long, short] = [(); 2].map(|()| pair.open());
-    pair.client.write(pair.now, long, &[1; 1_000_000]).expect("open");
-    pair.client.write(pair.now, short, &[1; 10_000]).expect("open");
-    let bodies = std::iter::from_fn(|| pair.client.poll_transmit(pair.now, ROOM)).take(20);
-    let frames = bodies.flat_map(|body| StreamFrames::new(body).expect("frames"));
-    let short_bytes: usize = frames
-        .map(|frame| match frame.expect("a frame") {
-            StreamFrame::Open(open) if open.id == short => open.data.len(),
-            StreamFrame::Data(data) if data.id == short => data.data.len(),
-            _ => 0,
-        })
-        .sum();
-    assert_eq!(short_bytes, 10_000);
 }
 
 /// As many streams as may be open begin at once over two paths, one of them slower.

@@ -64,24 +64,3 @@ pub(crate) fn stream_lane() -> LaneConfig {
 fn patient(name: &str) -> LaneConfig {
     LaneConfig { patient: true, ..LaneConfig::new(name, Strategy::xnc()) }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::lane::LANES_MAX;
-
-    #[test]
-    fn each_class_has_a_lane() {
-        let lanes = default_lanes();
-        assert!(lanes.len() <= LANES_MAX);
-        let classes: Vec<_> =
-            lanes.iter().flat_map(|lane| lane.rule.classes.clone()).flatten().collect();
-        assert_eq!(
-            classes,
-            [FlowClass::RealTime, FlowClass::Interactive, FlowClass::Tcp, FlowClass::Other]
-        );
-        let expiries: Vec<_> = lanes.iter().map(|lane| lane.expire_after).collect();
-        let second = Some(Duration::from_secs(1));
-        assert_eq!(expiries, [None, second, None, None], "transfers wait for what they need");
-    }
-}

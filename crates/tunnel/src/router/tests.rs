@@ -153,25 +153,6 @@ fn the_first_copy_wins_and_is_counted_for_its_link() {
     assert!((status.paths[1].adopted_ratio - 2.0 / 3.0).abs() < 1e-9);
 }
 
-/// The paper's figure 5: a gap is waited for, and what comes after the wait is discarded.
-#[test]
-fn a_gap_is_waited_for_and_then_given_up() {
-    let mut bench = Bench::new();
-    bench.data(0, 0, 0);
-    bench.data(10, 0, 2);
-    bench.data(20, 1, 1);
-    bench.data(30, 0, 4);
-    bench.run_until(329);
-    assert_eq!(bench.out, [(0, 0), (20, 1), (20, 2)]);
-    bench.run_until(400);
-    assert_eq!(bench.out[3..], [(330, 4)]);
-    bench.data(401, 1, 3);
-    assert_eq!(bench.out.len(), 4);
-    assert_eq!(bench.counters(1).late, 1);
-    assert_eq!(bench.lane_drops(DropReason::OutOfOrder), 1);
-    assert_eq!(bench.router.status().stats.lanes[0].received.order.timeouts, 1);
-}
-
 #[test]
 fn the_first_packets_may_come_in_any_order() {
     let mut bench = Bench::new();
@@ -412,31 +393,6 @@ fn settings_that_cannot_be_are_refused() {
 }
 
 proptest! {
-    /// Each number goes out at most once, in order, and within `MAX` of its arrival.
-    #[test]
-    fn any_arrivals_go_out_once_and_in_order(
-        arrivals in prop::collection::vec((0_u64..40, 0_usize..2, 0_u32..60), 1..200)
-    ) {
-        let mut bench = Bench::new();
-        let mut now = 0;
-        let mut came = std::collections::BTreeMap::new();
-        bench.data(0, 0, 0);
-        came.insert(0, 0);
-        for (pause, link, number) in arrivals {
-            now += pause;
-            came.entry(number).or_insert(now);
-            bench.data(now, link, number);
-        }
-        bench.run_until(now + 400);
-        let numbers = bench.numbers();
-        prop_assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "{:?}", numbers);
-        for (at, number) in &bench.out {
-            prop_assert!(at - came[number] <= 300);
-        }
-        let late: u64 = (0..2).map(|link| bench.counters(link).late).sum();
-        prop_assert!(numbers.len() as u64 + late >= came.len() as u64);
-    }
-
     #[test]
     fn any_bytes_are_taken_or_counted(
         bytes in prop::collection::vec(any::<u8>(), 0..100),

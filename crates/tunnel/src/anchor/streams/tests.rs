@@ -193,31 +193,6 @@ fn the_newest_proxy_alone_says_what_it_takes() {
 }
 
 #[test]
-fn a_client_that_opens_thousands_of_streams_gets_its_share_and_no_more() {
-    let mut anchor = anchor();
-    attach(&mut anchor, at(10), (BOX, 1), on(0, 0), 7);
-    attach(&mut anchor, at(10), (OTHER_BOX, 1), on(0, 1), 7);
-    let (most, mut opened, mut owner) = (StreamsConfig::default().streams_max, 0, None);
-    for id in 0..4_000_u16 {
-        // A number of two bytes.
-        let [high, low] = (id << 1).to_be_bytes();
-        let frames = [0x20, 1, 0x40 | high, low, 9, 4, 192, 0, 2, 1, 0, 80, 0];
-        pass(&mut anchor, at(20), on(0, 0), &frames);
-        anchor.hand_over_symbols(at(20));
-        while let Some((of, event)) = anchor.poll_stream_event(at(20)) {
-            opened += usize::from(matches!(event, Event::Opened { .. }));
-            owner = Some(of);
-        }
-    }
-    anchor.turn_streams(at(30));
-    let streams = anchor.streams(owner.expect("some were opened")).expect("they go on");
-    assert_eq!((opened, streams.open_streams()), (most, most));
-    assert_eq!(streams.stats().refused, 4_000 - most as u64);
-    assert!(streams.memory() < 1 << 20, "{}", streams.memory());
-    assert!(open(&mut anchor, at(40), on(0, 1), 0).is_some(), "another's place is its own");
-}
-
-#[test]
 fn what_a_tenants_rate_holds_back_counts_for_the_memory_of_all() {
     let devices: Vec<u8> = (1..40).collect();
     let mut anchor = anchor_with(&devices, Some(Rate::from_kbps(8)));

@@ -495,33 +495,6 @@ fn what_waits_of_a_frame_goes_when_its_first_packet_would_have_expired() {
     }
 }
 
-/// On a machine short of processor time the lane runs every 250 ms, and half of its packets leave.
-/// As many expire with the timestamp of a stopped clock as without.
-#[test]
-fn a_stream_with_one_timestamp_loses_what_any_other_stream_does() {
-    let run = |has_timestamp: bool| {
-        let mut carrier = TwoPaths::new([0, 0]);
-        let mut sender = sender_of("xnc");
-        for wake in 0..24_u64 {
-            for number in 0..25 {
-                let sequence = (wake * 25 + number) as u16;
-                let rtp = RtpHeader { marker: false, sequence, timestamp: 7, ssrc: 3 };
-                let rtp = has_timestamp.then_some(rtp);
-                sender.handle_inner(at(250 * wake), &[7; 500], 1, rtp);
-            }
-            carrier.paths[0].bytes_in_flight = 0;
-            carrier.paths[0].congestion_window = 12 * 512;
-            sender.transmit(at(250 * wake), &mut carrier);
-        }
-        let stats = sender.stats();
-        let drops = [DropReason::QueueExpired, DropReason::FrameShed];
-        (stats.source_datagrams, drops.map(|reason| stats.drops.get(reason)))
-    };
-    let (with, without) = (run(true), run(false));
-    assert_eq!(with, without);
-    assert!(with.0 < 300 && with.1[0] > 250, "less than half of 600 packets find room: {with:?}");
-}
-
 #[test]
 fn what_a_strategy_has_learned_outlives_the_reign_of_others() {
     let mut first = sender_of("raven");

@@ -24,17 +24,6 @@ fn after_frame(percent: u8, lengths: &[usize], carrier: &mut TwoPaths) -> LaneSe
 }
 
 #[test]
-fn nothing_leaves_unasked_without_insurance_or_on_a_path_that_takes_none() {
-    for (percent, takes_insurance) in [(0, true), (100, false)] {
-        let mut carrier = TwoPaths::new([900_000, 900_000]);
-        let mut sender = after_frame(percent, &[900; 10], &mut carrier);
-        carrier.set_policy(1, Policy { takes_insurance, ..Policy::default() });
-        (90..150).for_each(|ms| sender.insure(at(ms), &mut carrier));
-        assert_eq!(sender.stats().coded_datagrams, 0, "{percent} %");
-    }
-}
-
-#[test]
 fn insurance_leaves_at_once_or_never() {
     let mut carrier = TwoPaths::new([900_000, 900_000]);
     let mut sender = after_frame(100, &[900; 10], &mut carrier);
