@@ -129,7 +129,6 @@ impl TransportConfig {
     }
 }
 
-/// UDP payload assumed on every path, bytes.
 pub(crate) const INITIAL_MTU: u16 = 1200;
 
 /// Why no endpoint could be made.

@@ -84,7 +84,6 @@ pub struct Connection {
     wishes: VecDeque<Wish>,
     acknowledges_on_all: bool,
     unresponsive: Option<PathId>,
-    /// The path with the only open gate; all others are sealed.
     only_open: Option<PathId>,
 
     phase: Phase,
@@ -138,7 +137,6 @@ struct Timing {
     data_interval: Duration,
     last_path: Option<PathId>,
     woken: Instant,
-    /// When the user last had datagrams to send, or received some.
     demand: Instant,
     unread: Unread,
     sent_under_key: u64,
@@ -150,7 +148,6 @@ pub(crate) struct NewConnection {
     pub(crate) quic: noq_proto::Connection,
     pub(crate) idle_probes: Arc<IdleProbes>,
     pub(crate) refusal: Arc<HandshakeRefusal>,
-    /// Of the first path, on a client.
     pub(crate) uplink: Option<UplinkId>,
     pub(crate) remote: SocketAddr,
 }

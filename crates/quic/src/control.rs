@@ -36,7 +36,6 @@ struct Fragment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Waiting,
-    /// Sent, and due again at this time.
     InFlight(Instant),
     Acknowledged,
 }
@@ -132,7 +131,6 @@ pub(crate) struct Receiver {
 pub(crate) struct Malformed;
 
 impl Receiver {
-    /// Takes a fragment and appends messages that are now complete.
     pub(crate) fn push(
         &mut self,
         mut bytes: Bytes,

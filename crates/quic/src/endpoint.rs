@@ -314,7 +314,6 @@ impl std::fmt::Debug for Endpoint {
 }
 
 impl Endpoint {
-    /// Exchanges events with the library's endpoint, and settles the handshake if it has ended.
     fn look_after(&mut self, now: Instant, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if let Some(&handle) = self.handles.get(&id) {

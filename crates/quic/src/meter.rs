@@ -47,7 +47,6 @@ pub(crate) struct Meter {
     signals: Vec<(TrackedPayload, Fate)>,
     /// How many signals are older than the present batch of acknowledgements.
     settled_signals: usize,
-    /// The newest acknowledged packet: number, and when it was sent.
     newest_acknowledged: Option<(u64, Instant)>,
     last_acknowledged: Option<Instant>,
     sampled_up_to: Option<Instant>,
@@ -219,7 +218,6 @@ impl Meter {
         Some(self.last_acknowledged.map_or(oldest, |at| at.max(oldest)))
     }
 
-    /// Recent share of lost packets, 0..1.
     pub(crate) fn loss(&self) -> f32 {
         self.loss
     }

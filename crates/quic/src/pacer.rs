@@ -33,7 +33,6 @@ pub(crate) struct PacerInput {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Pacer {
-    /// As of the last update.
     pub(crate) rate: Rate,
     burst: u64,
     /// May fall below zero by a burst.
@@ -70,7 +69,6 @@ impl Pacer {
         self.budget = (self.budget.min(burst) - bytes as f64).max(-burst);
     }
 
-    /// Bytes that may leave now.
     pub(crate) fn budget(&self) -> u64 {
         self.budget.max(0.0) as u64
     }

@@ -52,7 +52,6 @@ pub(crate) struct Path {
     pub(crate) stats: PathStats,
 }
 
-/// Of a path that owes an answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Suspicion {
     pub(crate) since: Instant,
@@ -196,7 +195,6 @@ impl Path {
         }
     }
 
-    /// Clears it if it has answered. Returns whether anything changed.
     pub(crate) fn judge_answer(&mut self) -> bool {
         let Some(suspicion) = self.suspect else { return false };
         let meter = self.gate.meter();

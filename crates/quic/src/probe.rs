@@ -35,7 +35,6 @@ pub struct ProbeOutcome {
 /// Sends probes and recognises their answers.
 pub struct Prober {
     ids: SeededIds,
-    /// By the sender's own ID in the probe.
     waiting: BTreeMap<[u8; OWN_ID], Waiting>,
     bucket: TokenBucket,
     outbox: Outbox,

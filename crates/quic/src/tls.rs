@@ -46,7 +46,6 @@ impl noq_proto::TimeSource for Clock {
     }
 }
 
-/// TLS for a client that accepts only the holder of `server_key`.
 pub(crate) fn client(
     identity: &Identity,
     server_key: PublicKey,

@@ -24,7 +24,6 @@ use roadweave_proto::{Instant, PacketId, PathId, PathOffer, PathSnapshot};
 /// The most packets that are watched: more than a second's worth at 1 Gbit/s.
 const CAPACITY: usize = 1 << 17;
 
-/// The most lost packets that wait for [`Flight::poll_lost`].
 const NEWLY_LOST_MAX: usize = 1 << 12;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +41,6 @@ struct Slot<T> {
     tag: T,
 }
 
-/// A copy beyond the one of a packet's [`State`].
 #[derive(Clone, Copy, Debug)]
 struct Further {
     path: PathId,
@@ -164,7 +162,6 @@ impl<T: Copy> Flight<T> {
         Some(slot)
     }
 
-    /// Removes a further copy that waits for `path`; returns whether there was one.
     fn take_further(&mut self, sequence: u64, path: PathId) -> bool {
         let Some(copies) = self.further.get_mut(&sequence) else { return false };
         let found = copies.iter().position(|copy| copy.path == path && copy.sent.is_none());

@@ -203,7 +203,6 @@ impl Insurance {
         overdue + u32::from(overdue > 0) + blind as u32
     }
 
-    /// Places coded packets on the fastest paths with room that owe nothing.
     fn place(
         &self,
         now: Instant,
@@ -312,7 +311,6 @@ impl Block {
     }
 }
 
-/// The time within which a path should answer.
 fn answer(path: &PathSnapshot) -> Duration {
     let slack = path.rtt_deviation.max(SLACK_MIN).max(path.smoothed_rtt / 8);
     path.smoothed_rtt + slack

@@ -126,7 +126,6 @@ impl Xlink {
         slowest.is_some_and(|slowest| left < Left::from(slowest))
     }
 
-    /// Samples the last report while it counts.
     fn look_at_player(&mut self, now: Instant) {
         if self.report.take_if(|report| report.is_outdated(now)).is_some() {
             self.observed.forget();
@@ -138,7 +137,6 @@ impl Xlink {
         }
     }
 
-    /// Forgets candidates that are acknowledged, lost or on several paths.
     fn trim(&mut self) {
         let reliable = &self.reliable;
         self.candidates.retain(|path, candidates| {
@@ -189,7 +187,6 @@ impl Xlink {
         choices.collect()
     }
 
-    /// Notes the packets that would be copied without control.
     fn note_eligible(&mut self, choices: &[Choice]) {
         for choice in choices {
             let candidates = self.candidates.get(&choice.slow);
@@ -334,7 +331,6 @@ impl Recovery for Xlink {
     }
 }
 
-/// The expected time of a packet on `path` (algorithm 1).
 fn delivery_time(path: &PathSnapshot) -> Duration {
     path.smoothed_rtt + path.rtt_deviation
 }

@@ -21,7 +21,6 @@ const SCHEDULERS: [(&str, Make); 6] = [
 ];
 const PATHS: [u32; 2] = [2, 4];
 
-/// 20, 35, 50 and 65 ms, each with half of its window in flight.
 fn paths(count: u32) -> Vec<PathSnapshot> {
     let path = |id: u32| {
         let rtt = Duration::from_millis(20 + 15 * u64::from(id));

@@ -53,7 +53,6 @@ struct PathState {
     last_pair: Option<Instant>,
     /// Datagrams of this lane in flight: their acknowledgements serve as probes.
     flying: u32,
-    /// Copies still to be sent as probes.
     probes: u8,
 }
 

@@ -24,7 +24,6 @@ use crate::AcknowledgedDatagram;
 pub(crate) struct Pace {
     byte_time: Option<f64>,
     batch: Option<Batch>,
-    /// When the newest packet of the previous batch was acknowledged.
     previous: Option<Instant>,
     newest_sent: Option<Instant>,
     /// The minima of the round trips within [`RECENT`], ascending and by time.

@@ -135,7 +135,6 @@ impl Scheduler for Policed {
     }
 }
 
-/// The offers without the paths beyond the priority `last`.
 fn up_to<'a>(last: Priority, paths: &[PathOffer<'a>]) -> Vec<PathOffer<'a>> {
     let within = |path: &PathOffer<'_>| path.snapshot.policy.priority <= last;
     paths

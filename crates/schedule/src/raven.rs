@@ -90,9 +90,7 @@ pub struct Raven {
     paths: Vec<PathState>,
     networks: Vec<Network>,
     names: Vec<(PathId, String)>,
-    /// The tables before anything is learned.
     assumed: Tables,
-    /// The tables of all networks together.
     pooled: Option<Tables>,
     pooled_at: Option<Instant>,
 }
@@ -119,7 +117,6 @@ impl Raven {
         }
     }
 
-    /// Updates the states of paths, and takes the carrier's newest samples.
     fn look_at(&mut self, now: Instant, paths: &[PathOffer<'_>]) {
         self.paths.retain(|state| {
             let is_there = paths.iter().any(|path| path.snapshot.id == state.id);
@@ -143,7 +140,6 @@ impl Raven {
         }
     }
 
-    /// The index of the state of `path`; `None` if there are too many paths.
     fn state(&mut self, path: &PathSnapshot) -> Option<usize> {
         if let Some(known) = self.paths.iter().position(|state| state.id == path.id) {
             return Some(known);

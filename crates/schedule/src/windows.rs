@@ -134,7 +134,6 @@ impl Windows {
         paths.iter().map(room).collect()
     }
 
-    /// The bytes that a path has to bring before new ones.
     fn ahead(&self, now: Instant, path: &PathOffer<'_>) -> f64 {
         // There may have been a queue all the time.
         let round_trip =

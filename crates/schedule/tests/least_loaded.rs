@@ -31,7 +31,6 @@ impl Scheduler for LeastLoaded {
     }
 }
 
-/// The part of its window that is in flight.
 fn load(path: &PathSnapshot) -> f64 {
     path.bytes_in_flight as f64 / path.congestion_window.max(1) as f64
 }

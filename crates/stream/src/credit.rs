@@ -67,7 +67,6 @@ impl ReceiveCredit {
         self.update();
     }
 
-    /// Unread bytes, with the gaps between them.
     pub(crate) fn held(&self) -> u64 {
         self.received.saturating_sub(self.consumed)
     }

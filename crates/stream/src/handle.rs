@@ -285,7 +285,6 @@ impl Streams {
         Ok(())
     }
 
-    /// Handles a frame of a stream that is over or was refused.
     fn answer(&mut self, id: StreamId, frame: &StreamFrame) -> Result<(), Violation> {
         let end = match frame {
             StreamFrame::Open(open) => Some(open.data.len() as u64),

@@ -13,7 +13,6 @@ pub(crate) struct Index {
     pub(crate) control: BTreeSet<StreamId>,
     /// With bytes that take no credit: losses, open, a fin alone.
     pub(crate) again: BTreeSet<Rank>,
-    /// With new bytes.
     pub(crate) fresh: BTreeSet<Rank>,
     pub(crate) timers: BTreeSet<(Instant, StreamId)>,
     pub(crate) eventful: BTreeSet<StreamId>,

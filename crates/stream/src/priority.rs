@@ -37,7 +37,6 @@ impl Rank {
     }
 }
 
-/// The priority that the opener asks for.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Asked {
     pub(crate) priority: StreamPriority,
@@ -59,7 +58,6 @@ impl Asked {
         self.is_to_be_told = takes && self.change > 0;
     }
 
-    /// A change from the peer; returns whether it is newer.
     pub(crate) fn on_asked(&mut self, change: u64, priority: StreamPriority) -> bool {
         let is_newer = change > self.change;
         if is_newer {

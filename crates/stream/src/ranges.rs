@@ -3,12 +3,10 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Ranges by their start, each with its end and a value.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ranges<T = ()>(pub(crate) BTreeMap<u64, (u64, T)>);
 
 impl<T: Copy> Ranges<T> {
-    /// Removes a range; returns whether any of it was there.
     pub(crate) fn remove(&mut self, range: Range<u64>) -> bool {
         if range.is_empty() {
             return false;
@@ -83,7 +81,6 @@ impl Ranges {
         missing
     }
 
-    /// Whether any of the set lies in `range` or next to it.
     pub(crate) fn touches(&self, range: Range<u64>) -> bool {
         self.0.range(..=range.end).next_back().is_some_and(|(_, (end, ()))| *end >= range.start)
     }

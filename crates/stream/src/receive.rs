@@ -156,12 +156,10 @@ impl ReceiveBuffer {
         self.final_size == Some(self.read)
     }
 
-    /// Unread bytes, with the gaps in between.
     pub(crate) fn held(&self) -> u64 {
         self.highest - self.read
     }
 
-    /// How much the stream may come to hold if nothing is read.
     pub(crate) fn claim(&self) -> u64 {
         self.final_size.unwrap_or(self.credit) - self.read
     }

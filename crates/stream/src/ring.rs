@@ -9,7 +9,6 @@ use std::collections::VecDeque;
 #[derive(Debug, Default)]
 pub(crate) struct Ring(VecDeque<u8>);
 
-/// Memory below this is not given back while bytes are held.
 pub(crate) const SLACK: usize = 512;
 
 impl Ring {

@@ -33,7 +33,6 @@ pub(crate) struct SendBuffer {
     base: u64,
     /// All below was sent once; the final size if the stream is reset now.
     pub(crate) next: u64,
-    /// With when each was sent.
     in_flight: Ranges<Instant>,
     lost: Ranges,
     fin: Obligation,
@@ -120,7 +119,6 @@ impl SendBuffer {
         self.records() == 0 && !is_fin_under_way
     }
 
-    /// Up to `room` bytes that were lost, or the fin alone.
     pub(crate) fn again(&self, room: u64) -> Option<Segment> {
         match self.lost.first() {
             Some(lost) => self.segment(lost, room),

@@ -33,7 +33,6 @@ pub(crate) struct Stream {
     pub(crate) destination: Option<Box<Destination>>,
     /// Open (ours), or opened (the peer's).
     pub(crate) begin: Obligation,
-    /// Whether the peer's open or opened has come.
     pub(crate) begun: bool,
     pub(crate) send: SendBuffer,
     pub(crate) receive: ReceiveBuffer,

@@ -40,7 +40,6 @@ pub struct Streams {
     peer_takes_early: bool,
     pub(crate) next_index: u64,
     ours: usize,
-    /// Bytes freed since the writers that wait for room were last notified.
     freed: u64,
 }
 
@@ -488,7 +487,6 @@ impl Streams {
         }
     }
 
-    /// Updates the tables after a change of a stream, and forgets it if it is over.
     pub(crate) fn settle(&mut self, now: Instant, id: StreamId) {
         let Some(stream) = self.table.get_mut(&id) else { return };
         stream.arm(now, &self.timing, self.config.give_up_after);
@@ -533,7 +531,6 @@ impl Streams {
         }
     }
 
-    /// Bytes that all writers together may still write.
     fn free(&self) -> u64 {
         self.config.send_max.saturating_sub(self.index.buffered)
     }

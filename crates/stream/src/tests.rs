@@ -78,7 +78,6 @@ fn begin(streams: &mut Streams, now: Instant) -> StreamId {
     streams.open(now, destination(), StreamPriority::default()).expect("room")
 }
 
-/// Reads all that can be read now; returns the number of bytes.
 fn drain(streams: &mut Streams, now: Instant, id: StreamId) -> usize {
     let mut out = vec![0; 1 << 20];
     std::iter::from_fn(|| streams.read(now, id, &mut out).ok().filter(|length| *length > 0)).sum()

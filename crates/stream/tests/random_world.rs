@@ -21,7 +21,6 @@ use roadweave_proto::wire::{Destination, ResetCode, StreamId, StreamPriority};
 use roadweave_proto::{Instant, SplitMix64};
 use roadweave_stream::{Config, Event, Side, Stats, StreamError, Streams, Timing};
 
-/// What some world must see.
 const HAPPENS: &str = "lost sessions resets resets_by_peer refused timed_out stopped whole bytes \
     sent_again duplicate blocked_writes";
 const SEEDS: u64 = 160;
@@ -79,7 +78,6 @@ impl Plan {
     }
 }
 
-/// A stream as the user of one end knows it.
 #[derive(Debug, Default)]
 struct Used {
     total: u64,
@@ -322,7 +320,6 @@ impl World {
         }
     }
 
-    /// Returns whether the stream is still there.
     fn read(&mut self, side: usize, id: StreamId) -> bool {
         let most = self.random.below(20_000) + 1;
         let end = &mut self.ends[side];
@@ -413,7 +410,6 @@ impl World {
         }
     }
 
-    /// Every stream is over: compares what both ends know.
     fn conclude(mut self) -> Seen {
         for side in [0, 1] {
             while let Some(event) = self.ends[side].streams.poll_event(self.now) {

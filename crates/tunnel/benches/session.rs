@@ -25,26 +25,21 @@ use roadweave_tunnel::{
 
 const DELAY: Duration = Duration::from_millis(10);
 const STEP: Duration = Duration::from_millis(1);
-/// Packets of 1,200 bytes that leave in a step: 38 Mbit/s.
 const BATCH: u64 = 4;
 const INNER: [u8; 4] = [10, 0, 0, 2];
-/// That of uplink 0, as the server sees it; that of uplink 1 is the next.
 const FIRST_PORT: u16 = 10_000;
 
 fn server_address() -> SocketAddr {
     SocketAddr::from(([192, 0, 2, 1], 4433))
 }
 
-/// The address that the server sees a packet of `uplink` come from.
 fn uplink_address(uplink: UplinkId) -> SocketAddr {
     SocketAddr::from(([100, 64, 0, 1], FIRST_PORT + uplink.0 as u16))
 }
 
-/// What is around one of the nodes.
 struct Surroundings {
     io: MemoryIo,
     is_client: bool,
-    /// On its way to the other node.
     sent: VecDeque<(Instant, RecvMeta, Bytes)>,
     delivered: u64,
 }
@@ -54,7 +49,6 @@ impl Surroundings {
         Self { io: MemoryIo::default(), is_client, sent: VecDeque::new(), delivered: 0 }
     }
 
-    /// Hands what has arrived by now to the other `node`.
     fn arrive(&mut self, now: Instant, node: &mut impl Node) {
         while let Some((at, ..)) = self.sent.front()
             && *at <= now
@@ -64,7 +58,6 @@ impl Surroundings {
         }
     }
 
-    /// Turns `node` and sends on its way what it has for the other.
     fn turn(&mut self, node: &mut impl Node) {
         turn(node, &mut self.io);
         self.delivered += self.io.delivered.drain(..).len() as u64;
@@ -75,7 +68,6 @@ impl Surroundings {
     }
 }
 
-/// How a packet arrives that the client, or the server, has sent by `route`.
 fn arrival(route: &Route, from_client: bool) -> RecvMeta {
     let (socket, remote) = match route.uplink.filter(|_| from_client) {
         Some(uplink) => (uplink, uplink_address(uplink)),
@@ -90,7 +82,6 @@ fn arrival(route: &Route, from_client: bool) -> RecvMeta {
 struct Tunnel {
     client: Client,
     server: Server,
-    /// Around the client, and around the server.
     near: Surroundings,
     far: Surroundings,
     packet: Vec<u8>,
@@ -137,7 +128,6 @@ impl Tunnel {
         tunnel
     }
 
-    /// Sends `packets` packets and lets a millisecond pass.
     fn step(&mut self, packets: u64) {
         let now = self.near.io.now + STEP;
         (self.near.io.now, self.far.io.now) = (now, now);
@@ -149,7 +139,6 @@ impl Tunnel {
     }
 }
 
-/// A packet of 1,200 bytes, from the client to somewhere behind the server.
 fn inner_packet() -> Vec<u8> {
     let mut packet = vec![0; 1200];
     packet[..4].copy_from_slice(&[0x45, 0, 0x04, 0xb0]);

@@ -113,12 +113,10 @@ pub struct Anchor {
     by_name: BTreeMap<String, TenantId>,
     bindings: Bindings,
     legs: BTreeMap<ConnectionId, Leg>,
-    /// The checks of bindings that each proxy may cause.
     checks: BTreeMap<PublicKey, TokenBucket>,
     streams: Option<Box<AnchorStreams>>,
     touched: BTreeSet<ConnectionId>,
     refusals: Refusals,
-    /// Half-open connections refused for lack of room, as of the last turn.
     crowded_out: u64,
     events: VecDeque<AnchorEvent>,
     drops: DropCounters,

@@ -34,7 +34,6 @@ pub(crate) struct At {
 struct Held {
     newest: Binding,
     now_at: Option<At>,
-    /// The previous attachment, and until when its packets are accepted.
     former: Option<(At, Instant)>,
     /// Its place in the eviction order, if the device may not connect.
     forgotten: Option<u64>,
@@ -56,8 +55,9 @@ pub(crate) struct Attach {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Attached {
-    /// Attached; `former`: where the device was before.
-    Yes { former: Option<At> },
+    Yes {
+        former: Option<At>,
+    },
     /// Refused; with the newest binding if this one is old.
     No(Detached, Option<Binding>),
 }
@@ -68,7 +68,6 @@ pub(crate) struct Bindings {
     devices: BTreeMap<DeviceId, Held>,
     senders: HashMap<At, Sender>,
     counts: BTreeMap<ConnectionId, usize>,
-    /// Devices that may not connect, in the order of forgetting.
     forgotten: BTreeMap<u64, DeviceId>,
 }
 
@@ -183,7 +182,6 @@ impl Bindings {
         self.devices.iter().map(|((_, device), held)| (device, &held.newest))
     }
 
-    /// Takes up what [`Bindings::newest`] returned before a restart, if it is signed.
     pub(crate) fn restore(&mut self, device: DeviceId, newest: Binding) {
         let is_ours = newest.anchor == *self.anchor.as_bytes() && is_signed(&device.1, &newest);
         if is_ours && !self.devices.contains_key(&device) {

@@ -176,7 +176,6 @@ struct Current {
     welcome: Welcome,
     /// The far end of its streams, once known.
     far_end: Option<FarEnd>,
-    /// Whether its silence has already counted against its pair.
     doubted: bool,
 }
 
@@ -196,17 +195,14 @@ pub struct Client {
     late_inner: VecDeque<Bytes>,
     /// Until then the last server is preferred to others.
     home_first_until: Instant,
-    /// When the last packet of a probe or a connection came in, over any uplink.
     last_heard: Instant,
     heard_on: Option<UplinkId>,
     comes_back: bool,
-    /// The least round trip of the session, and since when the round trip is far above it.
     least_rtt: Duration,
     worse_since: Option<Instant>,
     attempts: BTreeMap<ConnectionId, Attempt>,
     current: Option<Current>,
     silent_since: Option<Instant>,
-    /// Until when failover is immediate: this end was paused.
     fast_failover_until: Instant,
     flapping: Option<Flapping>,
     /// A connection that was welcomed beside a silent session, to replace it.
@@ -215,7 +211,6 @@ pub struct Client {
     renews: bool,
     pairs: Pairs,
     patience: Patience,
-    /// How long the client backs off after the next session that the server ends.
     backoff: Duration,
     events: VecDeque<ClientEvent>,
     notice_limiter: NoticeLimiter,
@@ -229,7 +224,6 @@ pub struct Client {
     ranks: BTreeMap<String, u8>,
     usage: Usage,
     path_policies: BTreeMap<PathId, Policy>,
-    /// Connected networks behind this end.
     local_networks: Vec<IpNet>,
     streams: Option<ClientStreams>,
     speedtest: Option<SpeedtestRun>,
@@ -318,7 +312,6 @@ impl Client {
         self.endpoint.connection(self.current.as_ref()?.id)
     }
 
-    /// The paths of the session, none without one.
     fn paths(&self) -> &[PathSnapshot] {
         self.connection().map_or(&[][..], |connection| connection.paths())
     }

@@ -100,7 +100,6 @@ pub(crate) struct Links {
 #[derive(Debug)]
 pub(crate) struct LinkState {
     pub(crate) config: RouterLink,
-    /// Its other end, and the local address that it knows.
     remote: Option<(SocketAddr, Option<IpAddr>)>,
     heard: Option<Instant>,
     /// The last hello: when it came, and its sending time by the peer's clock.
@@ -144,8 +143,6 @@ impl Links {
         &mut self.links[at]
     }
 
-    /// The link whose other end is at `remote`. A peer at a given address may send from any port
-    /// (RFC 8926 section 3.3); behind a NAT the port distinguishes links.
     pub(crate) fn find(&self, socket: u32, remote: SocketAddr) -> Option<usize> {
         let here = |link: &LinkState| link.config.socket == socket;
         let exact = |link: &LinkState| here(link) && link.remote() == Some(remote);
@@ -189,7 +186,6 @@ impl Links {
         self.links.iter().any(|link| link.may_be_at(socket, remote))
     }
 
-    /// Takes the address of the link at `at` from other links with learned addresses.
     pub(crate) fn take_from_others(&mut self, at: usize) {
         let (socket, remote) = (self.links[at].config.socket, self.links[at].remote());
         for (other, link) in self.links.iter_mut().enumerate() {
@@ -220,7 +216,6 @@ impl Links {
         }
     }
 
-    /// Updates the state of the links; returns those whose status changed.
     pub(crate) fn refresh(&mut self, now: Instant) -> Vec<usize> {
         let mut changed = Vec::new();
         for (at, (link, snapshot)) in self.links.iter_mut().zip(&mut self.snapshots).enumerate() {
@@ -295,7 +290,6 @@ impl LinkState {
         self.counters.bytes_received += bytes as u64;
     }
 
-    /// Takes a hello from `remote` to `local`. Returns whether the other end moved there.
     pub(crate) fn on_hello(
         &mut self,
         now: Instant,
@@ -324,13 +318,11 @@ impl LinkState {
         moved
     }
 
-    /// When the hello that `hello` answers was sent; `None` if it is unknown or too old.
     pub(crate) fn answered_by(&self, hello: &GeneveHello) -> Option<Instant> {
         let said = self.said.iter().find(|(_, sent_us)| *sent_us == hello.echoed_us);
         said.filter(|_| hello.held_us != u32::MAX).map(|(at, _)| *at)
     }
 
-    /// Whether its other end may be at `remote`: at any port, or behind NAT in its prefixes.
     fn may_be_at(&self, socket: u32, remote: SocketAddr) -> bool {
         let is_there = match &self.config.peer {
             RouterPeer::At(address) => address.ip() == remote.ip(),

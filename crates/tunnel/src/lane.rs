@@ -182,7 +182,6 @@ pub(crate) fn contains(networks: &[IpNet], address: IpAddr) -> bool {
     networks.iter().any(|network| network.contains(&address))
 }
 
-/// The lane of `packet`, of a flow of `class`: the first whose rule matches, otherwise the last.
 pub(crate) fn classify(
     lanes: &[LaneConfig],
     packet: &InnerPacket<'_>,

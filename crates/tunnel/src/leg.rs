@@ -45,7 +45,6 @@ pub struct TenantStats {
     pub drops: DropCounters,
 }
 
-/// The counters and limits of all of a tenant's clients together.
 #[derive(Debug, Default)]
 pub(crate) struct TenantAccount {
     limits: Option<[Limit; 2]>,
@@ -63,7 +62,6 @@ impl TenantAccount {
         }
     }
 
-    /// Whether a packet is within the tenant's rate; counts it as passed or dropped.
     pub(crate) fn allows(&mut self, now: Instant, direction: Direction, bytes: usize) -> bool {
         let limit = self.limits.as_mut().map(|limits| &mut limits[direction as usize]);
         if !limit.is_none_or(|limit| limit.allows(now, bytes)) {
@@ -98,7 +96,6 @@ pub(crate) type Accounts = [TenantAccount];
 pub(crate) struct LegEnd {
     queue: FairQueue,
     rate: Option<Rate>,
-    /// When the rate has room again.
     free_at: Instant,
     cuts: u32,
     /// Datagrams in flight with frames, or their parts, by token.
@@ -108,7 +105,6 @@ pub(crate) struct LegEnd {
     lost: VecDeque<(TenantId, Bytes)>,
     lost_bytes: usize,
     parts: Reassembly,
-    /// Drops without a known tenant.
     pub(crate) drops: DropCounters,
 }
 
@@ -140,7 +136,6 @@ impl LegEnd {
         self.push_datagram(now, tenant, (frames.to_bytes(), kept), accounts);
     }
 
-    /// Queues a datagram; `true`: it is sent again if it is lost.
     pub(crate) fn push_datagram(
         &mut self,
         now: Instant,
@@ -241,7 +236,6 @@ impl LegEnd {
         }
     }
 
-    /// Takes a datagram of the other end; returns what it completes.
     pub(crate) fn handle_datagram(&mut self, now: Instant, datagram: Bytes) -> Option<FromLeg> {
         if datagram.is_empty() {
             return None;

@@ -147,7 +147,6 @@ mod tests {
 
     use super::*;
 
-    /// Has an inner packet from the start, and another one and a network packet after its timer.
     #[derive(Default)]
     struct Scripted {
         inner: VecDeque<Bytes>,

@@ -42,7 +42,6 @@ impl Peer {
         Self { name: name.into(), addresses, ..Self::default() }
     }
 
-    /// Whether tenant and addresses are the same.
     pub(crate) fn is_where(&self, other: &Self) -> bool {
         (&self.tenant, &self.addresses) == (&other.tenant, &other.addresses)
     }
@@ -241,7 +240,6 @@ mod tests {
         Peer::new("box", addresses.to_vec())
     }
 
-    /// Networks of both families that often contain each other.
     fn networks() -> impl Strategy<Value = IpNet> {
         let v4 = (0_u32..64, 20_u8..=32).prop_map(|(low, length)| {
             let address = IpAddr::from((0x0a4d_0000 | low << 6).to_be_bytes());

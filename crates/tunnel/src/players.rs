@@ -21,7 +21,6 @@ const LIFE: Duration = Duration::from_secs(10);
 /// The shortest time between reports of a player.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// The players of this end, whose reports go to the peer.
 #[derive(Debug, Default)]
 pub(crate) struct Tellers {
     players: BTreeMap<u64, Told>,
@@ -66,7 +65,6 @@ impl Tellers {
 pub(crate) struct Players(BTreeMap<u64, (Instant, Qoe)>);
 
 impl Players {
-    /// Takes a report; returns the report that counts now, and when it came.
     pub(crate) fn on_report(&mut self, now: Instant, player: u64, qoe: Qoe) -> (Instant, Qoe) {
         self.0.retain(|_, (at, _)| now < *at + LIFE);
         if self.0.len() >= PLAYERS_MAX && !self.0.contains_key(&player) {

@@ -101,9 +101,7 @@ pub(crate) struct Legs {
     by_name: BTreeMap<String, TenantId>,
     legs: Vec<Leg>,
     leg_rate: Option<Rate>,
-    /// The lane of frames to clients, if streams are relayed.
     pub(crate) frames: Option<LaneConfig>,
-    /// By session.
     attachments: BTreeMap<ConnectionId, Attachment>,
     due: BTreeSet<(Instant, ConnectionId)>,
     held_bytes: usize,

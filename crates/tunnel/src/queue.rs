@@ -53,7 +53,6 @@ impl<T: Waits, const MAX: usize, const OVERHEAD: usize> BoundedQueue<T, MAX, OVE
         Some(one)
     }
 
-    /// Drops the newest until at most `bytes` bytes are held; returns how many.
     pub(crate) fn shed(&mut self, bytes: usize) -> usize {
         let before = self.waiting.len();
         while self.bytes > bytes
@@ -64,12 +63,10 @@ impl<T: Waits, const MAX: usize, const OVERHEAD: usize> BoundedQueue<T, MAX, OVE
         before - self.waiting.len()
     }
 
-    /// The bytes of the oldest.
     pub(crate) fn next_bytes(&self) -> Option<usize> {
         self.waiting.front().map(T::bytes)
     }
 
-    /// The bytes that are held, overheads included.
     pub(crate) fn memory(&self) -> usize {
         self.bytes
     }

@@ -9,7 +9,6 @@ const BURST: Duration = Duration::from_millis(100);
 /// The bytes that may be used at once even with a small limit.
 const BURST_BYTES_MIN: u64 = 64 << 10;
 
-/// Limits inner packets to a rate, with a short burst.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limit {
     rate: Rate,
@@ -44,7 +43,6 @@ impl Limit {
     }
 }
 
-/// The direction of an inner packet, and index of its limit.
 #[derive(Clone, Copy)]
 pub(crate) enum Direction {
     Down,

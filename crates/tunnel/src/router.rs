@@ -133,7 +133,6 @@ pub struct Router {
     epochs: Epochs,
     jumps: SequenceJumps,
     max_buffer: Duration,
-    /// By link: the numbers of the present epoch that came over it.
     seen: Vec<Seen>,
     notices: Notices,
     next_hello: Instant,

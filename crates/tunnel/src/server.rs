@@ -161,20 +161,16 @@ pub struct Server {
     endpoint: Endpoint,
     peers: Arc<PeerTable>,
     forwards: Vec<Forwarded>,
-    /// Changed clients whose sessions were not updated yet.
     changed: BTreeSet<PublicKey>,
     waiting: Waiting,
-    /// Waiting connections whose client was welcomed and has not used them yet.
     welcomed: BTreeSet<ConnectionId>,
     standbys: Standbys,
     drain: Option<Drain>,
     sessions: BTreeMap<ConnectionId, Joined>,
-    /// Never iterated.
     by_key: HashMap<PublicKey, ConnectionId>,
     touched: BTreeSet<ConnectionId>,
     budget: Budget,
     timers: Deadlines<ConnectionId>,
-    /// Half-open connections refused for lack of room, as of the last turn.
     crowded_out: u64,
     kept: Kept,
     strays: Strays,

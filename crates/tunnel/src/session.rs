@@ -58,20 +58,15 @@ const SLICE_MIN: usize = 512;
 pub struct Session {
     lane_configs: Vec<LaneConfig>,
     senders: Vec<LaneSender>,
-    /// Rotates the lanes of equal rank.
     turn: usize,
-    /// Set if a lane needs flow classes.
     flows: Option<FlowTable>,
     receivers: BTreeMap<LaneId, LaneReceiver>,
     parts: Reassembly,
-    /// The initial state of lanes.
     pub(crate) opening: Opening,
     acknowledges_on_all: bool,
-    /// What was received before the peer restarted.
     past: BTreeMap<LaneId, ReceiveStats>,
     exit: Exit,
     peer_reports: BTreeMap<u8, LaneReport>,
-    /// Players of the peer's side, by sending lane.
     players: BTreeMap<LaneId, Players>,
     tellers: Tellers,
     next_report: Instant,
@@ -155,17 +150,14 @@ impl Session {
         self.note_incoming(now, packet.len());
     }
 
-    /// All lanes but that of streams.
     fn lane_senders(&mut self) -> impl Iterator<Item = &mut LaneSender> {
         self.senders.iter_mut().take(self.lane_configs.len())
     }
 
-    /// Records from now on what [`Session::take_unfinished`] returns.
     pub(crate) fn keep_unfinished(&mut self) {
         self.lane_senders().for_each(LaneSender::keep_unfinished);
     }
 
-    /// Takes the inner packets that the peer may lack and that have not expired, oldest first.
     pub(crate) fn take_unfinished(&mut self, now: Instant) -> Vec<Unfinished> {
         let of_lane = |sender: &mut LaneSender| sender.take_unfinished(now);
         let mut packets: Vec<Unfinished> = self.lane_senders().flat_map(of_lane).collect();
@@ -347,7 +339,6 @@ impl Session {
         self.keep_to_share(now);
     }
 
-    /// Lets lanes insure what has left, while no lane has anything waiting.
     fn insure(&mut self, now: Instant, carrier: &mut impl Carrier) {
         let waits = self.senders.iter().any(LaneSender::has_backlog);
         for sender in &mut self.senders {
@@ -363,7 +354,6 @@ impl Session {
         self.poll_routed_inner().map(|(_, packet)| packet)
     }
 
-    /// The next inner packet from the peer, with its destination.
     pub(crate) fn poll_routed_inner(&mut self) -> Option<(IpAddr, Bytes)> {
         self.exit.inbox.pop_front()
     }
@@ -474,7 +464,6 @@ mod tests {
         Session::new(config, false).expect("usable settings")
     }
 
-    /// An inner packet of `bytes` bytes.
     pub(super) fn inner(bytes: u16) -> Vec<u8> {
         let mut packet = vec![0; bytes.into()];
         packet[0] = 0x45;

@@ -20,12 +20,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Written", into = "Written")]
 pub struct Usage {
-    /// The current day; `None` before the time of day was known.
     today: Option<Date>,
     uplinks: BTreeMap<String, Days>,
 }
 
-/// Bytes by day; those of unknown days first.
 type Days = BTreeMap<Option<Date>, u64>;
 
 /// The data of one uplink.
@@ -157,7 +155,6 @@ pub const BILLING_DAY_MAX: u8 = 28;
 const DAYS_MOST: usize = 62;
 const UNDATED: &str = "undated";
 
-/// The bytes of the IP packet that carries `payload` bytes of UDP to or from `remote`.
 pub(crate) fn ip_bytes(remote: SocketAddr, payload: usize) -> u64 {
     let headers = if remote.is_ipv4() { 20 + 8 } else { 40 + 8 };
     payload as u64 + headers

@@ -82,7 +82,6 @@ struct Bbr {
     probe_at: Option<Instant>,
     /// Bytes allowed in flight after a round with loss; the draft's `inflight_longterm`.
     cap: Option<f64>,
-    /// Bytes, in the present batch.
     acknowledged: u64,
     app_limited: bool,
     window: u64,
@@ -146,7 +145,6 @@ impl Bbr {
         self.collector.on_lost(bytes);
     }
 
-    /// Ends a batch of acknowledgements; `in_flight`: bytes after it.
     fn on_batch_end(&mut self, now: Instant, in_flight: u64, app_limited: bool) {
         self.model.on_batch(now, std::mem::take(&mut self.acknowledged));
         let base = Duration::from_secs_f64(self.model.delay.base().unwrap_or(0.0));

@@ -431,7 +431,6 @@ impl Connection {
         self.events.push_back(Event::Closed(reason));
     }
 
-    /// Ends the connection because the peer broke the rules of this crate.
     fn fail(&mut self, now: Instant, why: &str) {
         let code = noq_proto::VarInt::from_u32(PROTOCOL_BROKEN);
         self.quic.close(self.epoch.to_std(now), code, Bytes::copy_from_slice(why.as_bytes()));

@@ -27,7 +27,6 @@ impl Connection {
         }
     }
 
-    /// Notes that the user has datagrams to send, or received some.
     pub(super) fn note_demand(&mut self, now: Instant) {
         self.timing.demand = now;
         self.timing.unread.on_used(now);

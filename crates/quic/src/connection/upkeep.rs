@@ -298,9 +298,7 @@ pub(super) const FEEDBACK_DELAY: Duration = Duration::from_millis(1);
 /// acknowledgements of these make the sender's measured rate too high, which fills queues of
 /// saturated links.
 const SPARSE: Duration = Duration::from_micros(700);
-/// Additional wait of feedback for sparse datagrams.
 const PATIENCE: Duration = Duration::from_micros(500);
-/// Additional wait of other frames while datagrams come and are answered anyway.
 const BUSY_DELAY: Duration = Duration::from_millis(5);
 pub(super) const ACK_DELAY: Duration = Duration::from_millis(2);
 const ASK_INTERVAL_MIN: Duration = Duration::from_millis(10);

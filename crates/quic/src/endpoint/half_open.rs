@@ -138,7 +138,6 @@ impl HalfOpen {
         self.handshakes.get_mut(&id).into_iter().for_each(|handshake| handshake.unreported = None);
     }
 
-    /// Removes a handshake: the client is let in, or nothing is left of the attempt.
     pub(super) fn end(&mut self, id: ConnectionId) {
         let Some(Handshake { source, .. }) = self.handshakes.remove(&id) else { return };
         self.unproved.remove(&id);

@@ -18,7 +18,6 @@ use roadweave_proto::{Instant, TokenBucket};
 
 use super::half_open::source_of;
 
-/// Answers of a server in a second.
 const RATE: u32 = 4_000;
 const SOURCE_RATE: u32 = RATE / 8;
 const CLIENT_RATE: u32 = 1;

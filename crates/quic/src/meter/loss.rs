@@ -33,7 +33,6 @@ impl Meter {
         at.is_some_and(|at| unreported.remove(at).pn == pn)
     }
 
-    /// Whether packets regularly overtook each other in the last seconds.
     pub(crate) fn is_overtaken(&self) -> bool {
         self.reordering.is_common()
     }

@@ -27,7 +27,6 @@ pub(super) struct Reordering {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Span {
-    /// The greatest age of an overtaken packet at its acknowledgement.
     most: Duration,
     late: u32,
     all: u32,

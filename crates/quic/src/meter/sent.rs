@@ -102,7 +102,6 @@ impl SentPackets {
         self.packets.range(newer..).find(|packet| !packet.settled)
     }
 
-    /// Packets from the oldest in flight on, including settled ones.
     pub(super) fn iter(&self) -> impl Iterator<Item = &SentPacket> {
         self.packets.iter()
     }

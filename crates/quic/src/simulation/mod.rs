@@ -43,7 +43,6 @@ struct Books {
     sent: BTreeMap<u64, (PathId, Instant)>,
     acknowledged: BTreeMap<u64, (PathId, Instant)>,
     lost: BTreeMap<u64, (PathId, Instant)>,
-    /// Token, reported path, link that delivered it, and when.
     received: Vec<(u64, PathId, usize, Instant)>,
     feedback_received: u64,
     messages: Vec<Bytes>,
@@ -59,9 +58,7 @@ struct Side {
     books: Books,
     endpoint_events: Vec<EndpointEvent>,
     feedback: bool,
-    /// How long each packet waits between its receipt and its hand-over.
     late: Duration,
-    /// Whether packets are handed over with the time at which they were received.
     stamped: bool,
 }
 
@@ -147,7 +144,6 @@ impl World {
         }
     }
 
-    /// A client has connected over link 0 and opened a path over each other link.
     fn connected(links: Vec<Wire>) -> Self {
         Self::connected_with(links, &config(7))
     }

@@ -5,7 +5,6 @@ use roadweave_proto::{Pacing, Rate};
 use super::wire::{Wire, links, links_with};
 use super::*;
 
-/// Sends on each path while it has room for a datagram of 1200 bytes.
 fn saturate(world: &mut World, span: Duration) {
     world.run_with(span, |world| {
         let now = world.now;

@@ -11,13 +11,11 @@ use roadweave_proto::{Instant, Rate, SplitMix64};
 
 use crate::Ecn;
 
-/// Both directions of a link, behind an address translator.
 pub(super) struct Wire {
     pub(super) directions: [Direction; 2],
     pub(super) address: SocketAddr,
 }
 
-/// What a network does to ECN-capable packets.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Marks {
     Removed,
@@ -28,7 +26,6 @@ pub(super) enum Marks {
 #[derive(Clone)]
 pub(super) struct Direction {
     pub(super) delay: Duration,
-    /// Added to each packet's delay, at most.
     pub(super) jitter: Duration,
     pub(super) loss: f64,
     pub(super) dead: bool,

@@ -22,7 +22,6 @@ fn premiums(insurance: &mut Insurance, now: Instant, paths: &[PathSnapshot]) -> 
     sums.into_iter().collect()
 }
 
-/// The second path is slower; windows in packets.
 fn two(windows: [u64; 2]) -> [PathSnapshot; 2] {
     [path(0, 40, windows[0]), path(1, 60, windows[1])]
 }

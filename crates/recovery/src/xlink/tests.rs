@@ -9,7 +9,6 @@ fn xlink_with(name: &str) -> Xlink {
     Xlink::new(RecoveryConfig::default(), thresholds)
 }
 
-/// A fast and a slow path, with long probe timeouts.
 fn paths() -> [PathSnapshot; 2] {
     [path(0, 20, 100), path(1, 200, 100)].map(|path| PathSnapshot { pto: path.pto * 50, ..path })
 }

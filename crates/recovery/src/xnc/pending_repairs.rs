@@ -37,7 +37,6 @@ struct Open {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct PendingRepairs {
-    /// Oldest first.
     open: VecDeque<Open>,
     ended: VecDeque<Group>,
     arrived: VecDeque<Group>,

@@ -82,7 +82,6 @@ impl Xnc {
         Some(self.first_range + index as u64)
     }
 
-    /// The range of the next packet, and its sequence number.
     pub(super) fn current_range(&mut self, now: Instant, id: PacketId) -> (u64, &mut Range) {
         let (span, bridges) = (self.config.range_span, self.config.bridges);
         if let Some(last) = self.ranges.back_mut()
@@ -108,7 +107,6 @@ impl Xnc {
         (sequence, self.ranges.back_mut().expect("one was pushed if there was none"))
     }
 
-    /// Adds a new packet to the current range; returns the sequence number of the range.
     pub(super) fn note_packet(&mut self, now: Instant, packet: &SentCopy) -> u64 {
         if !self.flight.is_new(packet.id) {
             return self.first_range; // its range is known to the flight
@@ -133,7 +131,6 @@ impl Xnc {
         }
     }
 
-    /// Drops settled and expired ranges at the front.
     pub(super) fn retire(&mut self, now: Instant) -> Option<Repair> {
         while let Some(range) = self.ranges.front().copied() {
             let settled = range.in_flight == 0 && range.lost == 0;

@@ -18,7 +18,6 @@ pub(super) struct Forecast {
 }
 
 impl Forecast {
-    /// Takes a sample; samples come in order of time.
     pub(super) fn add(&mut self, at: f64, rtt: f64, lambda: f64) {
         let faded = |newest: f64| (-(at - newest).max(0.0) / lambda).exp();
         let fading = self.newest.map_or(0.0, faded);

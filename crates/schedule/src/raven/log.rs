@@ -8,7 +8,6 @@ use std::collections::VecDeque;
 pub(super) struct Log {
     runs: VecDeque<Vec<(f64, f64)>>,
     samples: usize,
-    /// Whether the next sample begins a run.
     is_over: bool,
 }
 
@@ -49,7 +48,6 @@ impl Log {
         self.runs.iter().map(Vec::as_slice)
     }
 
-    /// The runs of the newest `count` samples.
     pub(super) fn newest(&self, count: usize) -> impl Iterator<Item = &[(f64, f64)]> {
         let mut surplus = self.samples.saturating_sub(count);
         self.runs().filter_map(move |run| {

@@ -19,7 +19,6 @@ fn filled(bytes: usize, sent: u64) -> SendBuffer {
     send
 }
 
-/// Sends all that may be sent, in segments of `room`.
 fn send_all(send: &mut SendBuffer, room: u64) -> usize {
     let next = || {
         let segment = send.again(room).or_else(|| send.fresh(room))?;

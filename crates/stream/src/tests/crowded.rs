@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// Transfers from the client to the server; only some are read.
 struct World {
     pair: Pair,
     written: Vec<StreamId>,
@@ -10,7 +9,6 @@ struct World {
 }
 
 impl World {
-    /// `transfers` streams that were read well for two seconds.
     fn begin(transfers: usize) -> (Self, Vec<StreamId>) {
         let mut world = Self { pair: Pair::new(64), written: Vec::new(), out: vec![0; 64 << 10] };
         let ids: Vec<StreamId> = (0..transfers).map(|_| world.open()).collect();
@@ -63,7 +61,6 @@ impl World {
         self.pair.server.table.contains_key(&id)
     }
 
-    /// Checks that a new stream is read well once some of `transfers` are given up.
     fn check_next_is_read(&mut self, transfers: u64) {
         assert!(self.is_crowded());
         let next = self.open();

@@ -12,7 +12,6 @@ fn server(streams: usize) -> Streams {
     Streams::new(Config::for_streams(Side::Server, streams))
 }
 
-/// Checks that `frames` reset their stream for a violation, and that the others go on.
 fn check_reset(frames: &[StreamFrame]) {
     let mut streams = server(4);
     streams.handle_symbol(NOW, body(frames)).expect("the others go on");

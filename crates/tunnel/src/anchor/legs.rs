@@ -268,7 +268,6 @@ impl Anchor {
     }
 }
 
-/// The transport of an anchor: a proxy that is gone is forgotten soon.
 pub(super) fn transport(config: &TransportConfig) -> TransportConfig {
     TransportConfig { max_paths: 1, idle_timeout: LEG_IDLE_MAX, ..config.clone() }
 }

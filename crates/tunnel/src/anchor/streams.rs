@@ -49,7 +49,6 @@ struct Way {
     former: Option<At>,
     sent: u64,
     room: LegRoom,
-    /// When the proxy was last asked for room.
     asked: Instant,
     /// What came beyond the tenant's limit.
     symbols: SymbolQueue,
@@ -78,7 +77,6 @@ impl Way {
 }
 
 impl AnchorStreams {
-    /// Epochs grow out of `seed`; all streams may hold `memory_max` bytes together.
     pub(super) fn new(config: StreamsConfig, seed: &[u8; 32], memory_max: usize) -> Self {
         Self {
             table: StreamsTable::new(config, StreamsConfig::first_epoch(seed)),
@@ -176,7 +174,6 @@ impl AnchorStreams {
         self.touched.insert(device)
     }
 
-    /// Updates what the streams of a client hold; while all hold too much the largest drop data.
     fn keep_to_budget(&mut self, now: Instant, device: &DeviceId, accounts: &mut Accounts) {
         self.note_held(device);
         while self.held > self.memory_max
@@ -238,7 +235,6 @@ impl Way {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sent {
-    /// Bytes that were sent; more may leave now.
     More(usize),
     /// Nothing can leave before then, if ever.
     Until(Option<Instant>),
@@ -314,7 +310,6 @@ impl Anchor {
         }
     }
 
-    /// Lets streams send what may leave, in turn, and ends those that broke the rules.
     pub(super) fn turn_streams(&mut self, now: Instant) {
         let Some(all) = &mut self.streams else { return };
         all.table.handle_timeout(now, all.memory_max / AWAY_SHARE);
@@ -419,7 +414,6 @@ impl Anchor {
 const AWAY_SHARE: usize = 8;
 /// The most bytes that leave in one turn, of all clients: what the network gets at once.
 const TURN_MAX: usize = 1 << 20;
-/// How often a proxy is asked for room, while something waits for it.
 const ASK: Duration = Duration::from_millis(100);
 /// How long frames may be under way at a proxy that has not reported it yet.
 const WAIT: Duration = Duration::from_millis(900);

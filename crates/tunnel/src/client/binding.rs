@@ -51,7 +51,6 @@ impl Bindings {
 }
 
 impl Client {
-    /// Signs for the proxy that welcomed this client, if it is one.
     pub(super) fn bind(&mut self) {
         self.bindings.answers_left = ANSWERS_MAX;
         self.send_binding();

@@ -156,7 +156,6 @@ impl Choice {
         }
     }
 
-    /// A candidate refused, has another key or does not answer: it rests, longer each time.
     pub(super) fn on_failure(&mut self, now: Instant, candidate: usize, why: &str) {
         let Some(state) = self.states.get_mut(candidate) else { return };
         state.last = Some(why.to_owned());
@@ -167,14 +166,12 @@ impl Choice {
         }
     }
 
-    /// A try while no server was heard: the candidate ranks behind those with fewer such tries.
     pub(super) fn on_silent_try(&mut self, candidate: usize) {
         if let Some(state) = self.states.get_mut(candidate) {
             state.silent_tries = state.silent_tries.saturating_add(1);
         }
     }
 
-    /// Earlier failures may have been the networks': no candidate rests any more.
     pub(super) fn forget_rests(&mut self) {
         for state in &mut self.states {
             let none = (Duration::ZERO, Instant::ZERO, 0);
@@ -256,7 +253,6 @@ impl Choice {
         wished.min_by_key(|(_, state)| state.figure).map(|(candidate, _)| candidate)
     }
 
-    /// The best standby that does not rest: preferably with room, and at another site.
     pub(super) fn standby(&self, now: Instant) -> Option<usize> {
         self.best_of_others(|state| state.rests_until <= now)
     }

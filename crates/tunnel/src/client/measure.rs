@@ -124,7 +124,6 @@ impl Client {
         [self.choice.poll_timeout(), self.prober.poll_timeout()].into_iter().flatten().min()
     }
 
-    /// The capacity of each uplink that may be probed over, bytes per second, as far as known.
     fn capacities(&self) -> BTreeMap<UplinkId, u64> {
         let carries = |path: &PathSnapshot| {
             let millis = u64::try_from(path.smoothed_rtt.as_millis()).unwrap_or(u64::MAX).max(1);

@@ -144,7 +144,6 @@ impl Notice {
         self.row().2
     }
 
-    /// The name, whether it is bad, and the uplink.
     fn row(&self) -> (&'static str, bool, Option<&str>) {
         match self {
             Self::Answer { uplink, .. } => ("connect-answered", true, Some(uplink)),
@@ -340,12 +339,10 @@ fn secs(duration: &Duration) -> String {
     format!("{:.1}", duration.as_secs_f64())
 }
 
-/// Notices of one subject are at least this far apart.
 const INTERVAL: Duration = Duration::from_secs(10);
 const MINUTE: Duration = Duration::from_secs(60);
 const PER_MINUTE: usize = 40;
 const SUBJECTS_MAX: usize = 256;
-/// Characters kept of an untrusted text.
 const TEXT_MAX: usize = 200;
 
 #[cfg(test)]

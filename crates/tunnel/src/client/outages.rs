@@ -31,7 +31,6 @@ pub(super) struct Outages {
     stays: Option<Stays>,
 }
 
-/// The server has asked the client to go, which knows no other.
 #[derive(Clone, Copy, Debug)]
 struct Stays {
     since: Instant,
@@ -262,7 +261,6 @@ impl Client {
         }
     }
 
-    /// Updates which lanes wait: uplinks or lanes have changed.
     pub(super) fn on_lanes_or_uplinks(&mut self, now: Instant) {
         let names: BTreeSet<String> = self.waiting_lanes().map(|(lane, _)| lane.into()).collect();
         let mut before = std::mem::take(&mut self.outages.waiting);

@@ -18,7 +18,6 @@ use rand_core::RngCore;
 use rand_pcg::Pcg64Mcg;
 use roadweave_proto::{Instant, UplinkId};
 
-/// An uplink and an address of the server.
 pub(super) type Pair = (UplinkId, SocketAddr);
 
 /// The pause after the first attempt on a silent pair: it may have been lost.
@@ -104,7 +103,6 @@ impl Pairs {
         self.hurry(now + RACE_INTERVAL, uplink);
     }
 
-    /// Pairs of `uplink`, or of all, that do not rest may be tried from `at` on.
     pub(super) fn hurry(&mut self, at: Instant, uplink: Option<UplinkId>) {
         let of_uplink = |pair: &Pair| uplink.is_none_or(|uplink| pair.0 == uplink);
         for (_, state) in self.pairs.iter_mut().filter(|(pair, _)| of_uplink(pair)) {
@@ -144,7 +142,6 @@ impl Pairs {
         state.resting_until = state.resting_until.max(until);
     }
 
-    /// A session over it was stable: earlier failures no longer count.
     pub(super) fn on_success(&mut self, pair: Pair) {
         if let Some(state) = self.pairs.get_mut(&pair) {
             (state.rest, state.last) = (Duration::ZERO, None);

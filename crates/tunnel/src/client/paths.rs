@@ -86,7 +86,6 @@ impl Client {
         }
     }
 
-    /// The next path over its uplink goes to the same address.
     pub(super) fn on_path_usable(&mut self, path: PathId) {
         let uplink = self.uplink_of(path);
         if let Some(uplink) = uplink.and_then(|uplink| self.uplinks.get_mut(&uplink)) {
@@ -176,7 +175,6 @@ impl Client {
         self.path_policies = wanted;
     }
 
-    /// Also counts strangers' packets.
     pub(super) fn count_packet(&mut self, uplink: UplinkId, bytes: u64) {
         let Some(Uplink { name, heard, .. }) = self.uplinks.get_mut(&uplink) else { return };
         *heard = true;

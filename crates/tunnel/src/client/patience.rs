@@ -24,7 +24,6 @@ use super::pairs::Pairs;
 const HASTE: Duration = Duration::from_secs(1);
 /// The mean of the first pause after a restart of the server.
 const PAUSE_RESTARTED: Duration = Duration::from_secs(2);
-/// The mean of the longest pauses.
 const PAUSE_MAX: Duration = Duration::from_secs(4);
 
 #[derive(Debug, Default)]
@@ -35,7 +34,6 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// An attempt begins; `round` is the time to try all addresses once, `pairs` gives randomness.
     pub(super) fn on_attempt(&mut self, now: Instant, round: Duration, pairs: &mut Pairs) {
         let silence = now.since(*self.since.get_or_insert(now));
         let mean = match self.restarted {

@@ -49,7 +49,6 @@ const WELCOME_ROUNDS: u32 = 3;
 /// How long others wait after an answer.
 const PATIENCE_MIN: Duration = RACE_STAGGER;
 const PATIENCE_MAX: Duration = Duration::from_secs(2);
-/// The random part of an uplink's delay is below this times its place.
 const STAGGER_JITTER: Duration = Duration::from_millis(50);
 /// How much later the next of the server's addresses is tried over an uplink (RFC 8305 section 5).
 const SERVER_STAGGER: Duration = Duration::from_millis(250);
@@ -58,9 +57,7 @@ const SERVERS_MAX: usize = 32;
 const ATTEMPTS_PER_PAIR: usize = 4;
 const ATTEMPTS_PER_UPLINK: usize = 8;
 const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest rest after sessions that the server ended.
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
-/// After a session of this length earlier failures no longer count.
 pub(super) const STABLE_AFTER: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
@@ -92,7 +89,6 @@ pub(super) struct AcceptedConnection {
     pub(super) since: Instant,
 }
 
-/// How a session ended, which decides how soon the next is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum After {
     /// The server restarted: retry at once.
@@ -187,7 +183,6 @@ impl Client {
         }
     }
 
-    /// The servers that may be tried over an uplink, and when, without those past the handshake.
     fn addresses_due(&self, id: UplinkId) -> impl Iterator<Item = (SocketAddr, Instant)> {
         let servers = self.servers_of(id).iter().take(SERVERS_MAX);
         let greets = move |server: SocketAddr| {
@@ -325,7 +320,6 @@ impl Client {
         self.attempts.values().filter_map(|attempt| Some(attempt.hello? + JOIN_TIMEOUT)).min()
     }
 
-    /// Joins; `moved` is the reason if the session replaces one with another server.
     pub(super) fn join(
         &mut self,
         now: Instant,
@@ -464,7 +458,6 @@ pub(super) fn after(reason: &CloseReason) -> After {
     }
 }
 
-/// What a closed attempt says of its pair; `None` if there was no answer.
 fn rejection_of(reason: &CloseReason) -> Option<Rejection> {
     match reason {
         CloseReason::Refused(_) => Some(Rejection::Refused),

@@ -51,7 +51,6 @@ pub(super) struct SpeedtestRun {
     steps: VecDeque<Step>,
     running: Option<Running>,
     next_at: Instant,
-    /// When the report was polled last.
     asked_at: Instant,
     report: SpeedtestReport,
 }
@@ -69,7 +68,6 @@ struct Running {
     test: TestId,
     bytes: u64,
     phase: Phase,
-    /// The deadline of the server's next message.
     until: Instant,
 }
 
@@ -77,7 +75,6 @@ struct Running {
 enum Phase {
     Asked,
     Loading,
-    /// All was sent; the server reports what came.
     Sent(LoadCounts),
 }
 
@@ -393,7 +390,6 @@ const METERED: &str = "it is metered; --uplink or --metered measures it all the 
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// A test is abandoned if its report is not polled for this long.
 const ASKED_WITHIN: Duration = Duration::from_secs(5);
-/// With fewer bytes a direction cannot be measured.
 const STEP_BYTES_MIN: u64 = 250_000;
 /// The pause between two steps, for the queues of links to drain.
 const REST: Duration = Duration::from_millis(500);

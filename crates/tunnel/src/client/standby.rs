@@ -47,12 +47,10 @@ pub(super) struct Standby {
     /// Counts attempts: the next goes over another uplink, and then to another address.
     turn: usize,
     pub(super) ready: Option<AcceptedConnection>,
-    /// When an uplink without a path is tried again.
     next_path: BTreeMap<UplinkId, Instant>,
     pub(super) goal: Option<Goal>,
     question: Option<Question>,
     takeovers: VecDeque<Instant>,
-    /// The round of measurement after which the target was chosen.
     rounds: u64,
 }
 
@@ -63,13 +61,11 @@ pub(super) struct Goal {
     only: Option<usize>,
 }
 
-/// Asks both servers whether the session's server is alive.
 #[derive(Clone, Copy, Debug)]
 struct Question {
     first: Instant,
     asked_session: Instant,
     asked_standby: Instant,
-    /// Since when the standby has not answered.
     quiet_since: Instant,
     /// From when on the networks work for certain, once the standby has answered.
     alive_since: Option<Instant>,
@@ -196,7 +192,6 @@ impl Client {
         self.current.is_none() || self.silent_since.is_some()
     }
 
-    /// Asks `candidate` to wait; the present standby stays until it is welcomed.
     fn want(&mut self, now: Instant, candidate: usize, reason: &str) {
         let Standby { target, challenger, ready, .. } = &self.standby;
         if [*target, *challenger].contains(&Some(candidate)) {
@@ -222,7 +217,6 @@ impl Client {
         }
     }
 
-    /// Replaces the target; connections to the former one are closed.
     pub(super) fn retarget(&mut self, now: Instant, target: Option<usize>, reason: &str) {
         self.drop_standby_attempts(now, reason);
         let Standby { ready, goal, takeovers, .. } = std::mem::take(&mut self.standby);
@@ -369,7 +363,6 @@ impl Client {
         }
     }
 
-    /// The unmetered uplinks, or all uplinks if no unmetered one exists or carries the session.
     pub(super) fn frugal_uplinks(&self) -> Vec<UplinkId> {
         let free = self.unmetered_uplinks();
         let mut usable = self.paths().iter().filter(|path| path.is_usable());

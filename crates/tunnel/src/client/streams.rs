@@ -31,9 +31,7 @@ pub(super) struct ClientStreams {
     streams: Streams,
     owner: StreamsOwner,
     with: Option<FarEnd>,
-    /// Whether the session carries them: their far end is known.
     is_carried: bool,
-    /// The epoch offered to each far end.
     epochs: BTreeMap<PublicKey, StreamsEpoch>,
     next_epoch: u64,
     away_since: Option<Instant>,
@@ -101,7 +99,6 @@ impl ClientStreams {
         self.away_since.map(|since| since + KEPT_FOR)
     }
 
-    /// Whether the server broke the rules of all streams, which ends them; their epoch is given up.
     pub(super) fn is_violated(&mut self) -> bool {
         let is_violated = self.streams.violation().is_some();
         if let Some((key, _)) = self.with.filter(|_| is_violated) {

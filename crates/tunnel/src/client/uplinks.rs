@@ -11,7 +11,6 @@ use super::race::RACE_STAGGER;
 use super::{Candidate, Client, Uplink};
 use crate::node::Node as _;
 
-/// How long after it came an uplink waits for others that come, at most.
 const PUT_OFF_MAX: Duration = Duration::from_millis(800);
 
 impl Client {
@@ -43,7 +42,6 @@ impl Client {
         self.handle_timeout(now);
     }
 
-    /// Conditions over `uplink`, or over all, may have changed: attempts begin soon again.
     pub(super) fn on_new_chance(&mut self, now: Instant, uplink: Option<UplinkId>) {
         self.pairs.reset_backoff(now, uplink);
         self.patience.on_sign_of_life();

@@ -64,7 +64,6 @@ impl Ages {
         self.age(now, sent)
     }
 
-    /// How much older a packet is `now` than one as quick as the quickest.
     pub(crate) fn age(&self, now: Instant, sent: Stamp) -> Duration {
         Duration::from_millis(self.millis(now, sent).max(0).unsigned_abs())
     }
@@ -102,12 +101,10 @@ mod tests {
     use super::*;
     use crate::testing::at;
 
-    /// The age, ms, of a packet sent at `sent` by the peer's clock that comes at `came`.
     fn comes(ages: &mut Ages, came: u64, sent: u64) -> u128 {
         ages.on_packet(at(came), Stamp::of(at(sent))).as_millis()
     }
 
-    /// ms by which the peer's clock is ahead.
     const AHEAD: u64 = 7_777_777;
 
     fn running() -> Ages {

@@ -11,7 +11,6 @@ pub(crate) struct ArrivalTimes {
     /// When expiry began: packets before the first one that is noted count as arrived then.
     began: Instant,
     first: PacketId,
-    /// For consecutive packets from `first` on.
     times: VecDeque<Instant>,
 }
 
@@ -20,7 +19,6 @@ impl ArrivalTimes {
         Self { expire_after, began: now, first: PacketId(0), times: VecDeque::new() }
     }
 
-    /// Packet `id` leaves for the first time, IDs without gaps; it came at `arrived`.
     pub(crate) fn on_sent(&mut self, now: Instant, id: PacketId, arrived: Instant) {
         let has_expired = |arrived: &Instant| now.since(*arrived) >= self.expire_after;
         while self.times.front().is_some_and(has_expired) || self.times.len() >= TIMES_MAX {

@@ -21,7 +21,6 @@ pub(crate) struct SourceCopy {
     pub(crate) datagram: LaneDatagram,
     pub(crate) ends_frame: bool,
     pub(crate) urgency: Urgency,
-    /// When the packet came to the lane.
     pub(crate) queued: Instant,
     pub(crate) since: Instant,
     pub(crate) is_first: bool,
@@ -46,7 +45,6 @@ impl SourceCopy {
 pub(crate) struct Copies {
     queues: BTreeMap<PathId, Queue>,
     packets: BTreeMap<u32, Packet>,
-    /// Number of copies so far; orders them.
     count: u64,
 }
 
@@ -92,7 +90,6 @@ impl Copies {
         self.count += 1;
     }
 
-    /// Takes the next copy for `path`; [`Copies::put_back`] returns it.
     pub(crate) fn pop(&mut self, path: PathId) -> Option<(u64, SourceCopy)> {
         let (place, _) = self.queues.get(&path)?.front()?;
         let mut copy = self.remove(path, place)?;

@@ -26,9 +26,7 @@ pub(crate) struct Cut {
 
 #[derive(Debug, Default)]
 pub(crate) struct Cuts {
-    /// By number, with the count of parts that are not acknowledged.
     pending: BTreeMap<u32, (Cut, usize)>,
-    /// The numbers of `pending`, oldest first, and some that are settled.
     order: VecDeque<u32>,
     pub(crate) next: u32,
 }
@@ -46,7 +44,6 @@ impl Cuts {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// A part is acknowledged; returns the datagram if it was the last one missing.
     pub(crate) fn on_acknowledged(&mut self, number: u32) -> Option<Cut> {
         let (cut, missing) = self.pending.get_mut(&number)?;
         *missing = missing.saturating_sub(1);
@@ -55,7 +52,6 @@ impl Cuts {
         Some(whole)
     }
 
-    /// Takes a datagram whose fate is known: it is lost with one of its parts.
     pub(crate) fn remove(&mut self, number: u32) -> Option<Cut> {
         let (cut, _) = self.pending.remove(&number)?;
         while self.order.front().is_some_and(|oldest| !self.pending.contains_key(oldest)) {
@@ -68,7 +64,6 @@ impl Cuts {
 #[derive(Debug, Default)]
 pub(crate) struct Reassembly {
     incomplete: BTreeMap<(LaneId, u32), Incomplete>,
-    /// The keys of `incomplete`, oldest first, and some complete ones, with when each expires.
     order: VecDeque<(Instant, LaneId, u32)>,
     pub(crate) bytes: usize,
 }
@@ -80,7 +75,6 @@ struct Incomplete {
 }
 
 impl Reassembly {
-    /// Takes a part, and waits up to `age_max` for others; returns the datagram that it completes.
     pub(crate) fn insert(
         &mut self,
         now: Instant,

@@ -87,7 +87,6 @@ impl DatagramContent {
         }
     }
 
-    /// Its packet, or the first of several; for a part the cut datagram's number, for load its own.
     pub(crate) fn id(self) -> PacketId {
         match self {
             Self::Source { id, .. } => id,

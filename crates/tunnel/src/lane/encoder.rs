@@ -44,13 +44,11 @@ pub struct EncoderTarget {
 pub(super) struct Targets {
     deadline: Duration,
     pub(super) windows: Windows,
-    /// Bytes a second, and when they were computed.
     smoothed: Option<(Instant, f64)>,
     pub(super) told: EncoderTarget,
     asked: Option<Instant>,
     /// The paths that answered at the last call, with their bytes in flight.
     answering: Vec<(PathId, u64)>,
-    /// Bytes on paths that fell silent, while no other answers.
     stranded: u64,
 }
 
@@ -71,7 +69,6 @@ impl Targets {
         self.asked.is_some_and(|at| now.since(at) < ASKED_MAX)
     }
 
-    /// The target now. `waiting`: bytes of the lane in no path; `under_way`: at most in flight.
     pub(super) fn take(
         &mut self,
         now: Instant,
@@ -131,7 +128,6 @@ impl Targets {
         }
     }
 
-    /// Bytes in flight on the paths that fell silent, or are gone, since the last call.
     fn newly_silent(&mut self, paths: &[PathOffer<'_>]) -> u64 {
         let held = |(id, before): &(PathId, u64)| {
             let path = paths.iter().map(|path| path.snapshot).find(|path| path.id == *id);
@@ -152,7 +148,6 @@ impl Targets {
 const FALL: Duration = Duration::from_millis(50);
 /// Time in which it rises by two thirds: a returned path is used to nine tenths a second later.
 const RISE: Duration = Duration::from_millis(400);
-/// The least target of a frame while a path answers, bytes: a packet.
 const FRAME_MIN: u64 = 1_200;
 const ASKED_MAX: Duration = Duration::from_secs(10);
 const ROUNDING: f64 = 1e-3;

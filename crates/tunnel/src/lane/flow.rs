@@ -61,7 +61,6 @@ pub enum FlowClass {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FlowView {
     pub(crate) class: FlowClass,
-    /// Whether the packet before it in the flow ended a video frame without a marker.
     pub(crate) begins_frame: bool,
     pub(crate) rtp: Option<RtpHeader>,
 }

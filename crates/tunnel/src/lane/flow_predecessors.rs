@@ -5,11 +5,9 @@ use std::collections::{HashMap, VecDeque};
 use roadweave_proto::PacketId;
 use roadweave_proto::wire::PREDECESSOR_DISTANCE_MAX;
 
-/// The last packets of the flows; those too far back to be referenced are forgotten.
 #[derive(Debug, Default)]
 pub(crate) struct FlowPredecessors {
     last: HashMap<u64, PacketId>,
-    /// The values of `last` with their flows in sending order, and some that have successors.
     sent: VecDeque<(PacketId, u64)>,
 }
 

@@ -44,7 +44,6 @@ impl Fragments {
         }
     }
 
-    /// Takes a fragment; returns the packet that it completes.
     pub(crate) fn insert(
         &mut self,
         now: Instant,
@@ -79,7 +78,6 @@ impl Fragments {
         Some(Joined { first, last, body: packet.freeze() })
     }
 
-    /// Walks from `id` by `step` over middle fragments to the one at `wanted`.
     fn boundary(&self, id: PacketId, wanted: FragmentPosition, step: u32) -> Option<PacketId> {
         let mut at = id;
         for _ in 0..PIECES_MAX {
@@ -124,7 +122,6 @@ mod tests {
         fragments.insert(Instant::from_millis(ms), PacketId(id), position, body)
     }
 
-    /// Packets of `sizes` pieces, IDs from `start` on; each piece is one letter.
     fn pieces(start: u32, sizes: &[usize]) -> Vec<(PacketId, FragmentPosition, Bytes)> {
         let mut id = PacketId(start);
         let mut all = Vec::new();

@@ -46,7 +46,6 @@ pub(crate) fn limit_repairs(paths: &mut [PathOffer<'_>]) {
     }
 }
 
-/// Forbids paths without budget for `bytes` bytes, if another of sufficient priority has it.
 pub(crate) fn keep_to_budgets(paths: &mut [PathOffer<'_>], bytes: usize) {
     if is_free(paths) {
         return;

@@ -23,7 +23,6 @@ mod stats;
 
 pub use stats::ReceiveStats;
 
-/// The state of a lane before the peer's first promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Opening {
     pub(crate) order: Order,
@@ -42,15 +41,10 @@ impl Default for Opening {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// The first of its packet, and in time.
     First,
-    /// A copy of a packet that came before.
     Duplicate,
-    /// The packet's turn was over.
     Late,
-    /// Too old to know whether its packet came before.
     Old,
-    /// No packet of the lane.
     Refused,
 }
 
@@ -110,7 +104,6 @@ impl LaneReceiver {
         }
     }
 
-    /// Takes a new promise of the peer, and delivers what need not wait any more.
     pub(crate) fn set_promise(
         &mut self,
         now: Instant,
@@ -129,12 +122,10 @@ impl LaneReceiver {
         }
     }
 
-    /// How long incomplete packets and known ones are kept.
     pub(crate) fn keeps_for(&self) -> Duration {
         self.promise.age_max.clamp(Promise::DEFAULT_AGE, Promise::AGE_MAX)
     }
 
-    /// Takes a source datagram's symbol; delivers the inner packets whose turn comes with it.
     pub(crate) fn handle_source(
         &mut self,
         now: Instant,
@@ -184,7 +175,6 @@ impl LaneReceiver {
         }
     }
 
-    /// Frees `bytes` bytes of the oldest data, of the largest buffer first; packets are delivered.
     pub(crate) fn shed(&mut self, now: Instant, bytes: u64, deliver: &mut dyn FnMut(Delivery)) {
         let target = self.memory().total().saturating_sub(bytes);
         let excess = |this: &Self| this.memory().total().saturating_sub(target) as usize;
@@ -285,7 +275,6 @@ impl LaneReceiver {
         turn_as_sent
     }
 
-    /// The packet that a symbol is or completes. A malformed symbol is counted and takes its place.
     fn join(&mut self, now: Instant, id: PacketId, symbol: &Bytes) -> Option<Unit> {
         let Ok(Symbol { position, .. }) = Symbol::parse(symbol) else {
             self.stats.drops.count(DropReason::Inconsistent);

@@ -62,7 +62,6 @@ impl RecoveryHistory {
         self.present.recovery.on_frame_ended();
     }
 
-    /// The next repair, of older recoveries first.
     pub(crate) fn poll_repair(
         &mut self,
         now: Instant,
@@ -105,7 +104,6 @@ impl RecoveryHistory {
         past.chain([&mut *self.present.recovery])
     }
 
-    /// The recovery of packet `id`, which leaves or waits now.
     pub(crate) fn of_sent(&mut self, id: PacketId) -> &mut (dyn Recovery + 'static) {
         // IDs wrap, so the start of the present moves up behind the newest.
         if id.distance(self.present.first) > FIRST_BEHIND_MAX {

@@ -52,16 +52,13 @@ type ExtendedId = u64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unit {
-    /// The IDs of its first and its last fragment.
     pub(crate) first: PacketId,
     pub(crate) last: PacketId,
     /// The ID by which it became known.
     pub(crate) id: PacketId,
     /// Distance from `first` to the end of its predecessor in its flow; 0 without a near one.
     pub(crate) after: u16,
-    /// When it came to the lane's sender, if it has a stamp.
     pub(crate) sent: Option<Stamp>,
-    /// Its age when it came, as far as that is known.
     pub(crate) age: Duration,
     pub(crate) decoded: bool,
     /// `None` for a malformed packet, which has its place.
@@ -70,10 +67,8 @@ pub(crate) struct Unit {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// It went out in its turn, or waits for it.
     #[default]
     Kept,
-    /// It missed its turn and went out late.
     Late,
     Discarded,
 }
@@ -107,7 +102,6 @@ pub struct OrderStats {
 pub(crate) struct Reorder {
     pub(crate) order: Order,
     keeper: Keeper,
-    /// The highest position seen, or the one before the first expected.
     newest: ExtendedId,
     held_bytes: usize,
     /// What is counted; [`Reorder::stats`] adds the rest.
@@ -301,7 +295,6 @@ impl Reorder {
         self.held_bytes + self.held_packets() * HELD_OVERHEAD + beside
     }
 
-    /// Releases those that have waited longest, until `bytes` bytes less are held or none waits.
     pub(crate) fn shed(&mut self, bytes: usize, release: &mut dyn FnMut(Unit)) {
         let target = self.memory().saturating_sub(bytes);
         while self.memory() > target && self.release_oldest(release) {}

@@ -66,32 +66,25 @@ pub(crate) struct LaneSender {
     recovery: RecoveryHistory,
     insurance: Option<Insurance>,
     encoder: Encoder,
-    /// Flows of the packets that the encoder holds.
     sent_flows: SentFlows,
     queue: VecDeque<Queued>,
     /// Stream data that waits for room in the queue; set in a lane that carries streams.
     pub(crate) held_back: Option<HeldBack>,
     shedder: Option<Shedder>,
-    /// Lost packets that leave again before the queue, with the time they were queued.
     again: VecDeque<(Instant, PacketId)>,
-    /// Coded packets and copies, by path, that wait for the pacer.
     repairs: BTreeMap<PathId, VecDeque<QueuedRepair>>,
     copies: Copies,
     cuts: Cuts,
-    /// Whether parts were cut that were not sent yet.
     has_new_parts: bool,
     /// The age at which a waiting packet is discarded.
     age_max: Duration,
     next_id: PacketId,
-    /// Whether coded packets may still be sent.
     codes: bool,
     arrival_times: Option<ArrivalTimes>,
     /// Set if the lane keeps the order of each flow.
     predecessors: Option<FlowPredecessors>,
     seeds: Pcg64Mcg,
-    /// The network names of the paths, for the next strategy.
     path_names: BTreeMap<PathId, String>,
-    /// What earlier strategies learned, for the next one that learns.
     learned: Option<String>,
     announced: Promise,
     targets: Option<Targets>,
@@ -153,7 +146,6 @@ impl LaneSender {
         self.arrival_times.as_ref().map(|arrival_times| arrival_times.expiry(id))
     }
 
-    /// Whether packets carry a stamp of when they came.
     fn tells_times(&self) -> bool {
         self.arrival_times.is_some() || self.config.order.tells_times()
     }
@@ -171,7 +163,6 @@ impl LaneSender {
         stats
     }
 
-    /// The target of an encoder behind the lane; `None` if the carrier reports no fates.
     pub(crate) fn encoder_target(
         &mut self,
         now: Instant,
@@ -245,7 +236,6 @@ impl LaneSender {
         });
     }
 
-    /// Takes the body of a symbol of a stream, at most [`LaneSender::symbol_room`] bytes.
     pub(crate) fn handle_symbol(&mut self, now: Instant, body: &[u8], urgency: Urgency) {
         self.stats.inner_packets += 1;
         self.stats.inner_bytes += body.len() as u64;
@@ -263,7 +253,6 @@ impl LaneSender {
         self.held_back.is_some()
     }
 
-    /// The flow of the packet, 0 if it is unknown or the datagram is no source datagram.
     fn flow_of(&self, kind: TokenKind, id: PacketId) -> u64 {
         if kind == TokenKind::Source { self.sent_flows.of(id) } else { 0 }
     }
@@ -277,7 +266,6 @@ impl LaneSender {
         of_flow.map(|queued| queued.datagram.len() as u64).sum()
     }
 
-    /// Bytes that wait, in the queue and before it.
     fn backlog_bytes(&self) -> u64 {
         self.stats.queue_bytes + self.held_back.map_or(0, |held_back| held_back.bytes)
     }
@@ -325,7 +313,6 @@ impl LaneSender {
         }
     }
 
-    /// Forgets packets that no repair needs, and those that arrived by a repair.
     fn forget_done(&mut self) {
         while let Some((start, arrived)) = self.recovery.each().find_map(Recovery::poll_arrived) {
             for id in start.of_mask(arrived) {
@@ -437,7 +424,6 @@ impl LaneSender {
         }
     }
 
-    /// Whether nothing waits or is in flight, so that a turn need not look at the paths.
     fn is_idle(&self) -> bool {
         let sends_nothing = !self.has_backlog() && self.copies.is_empty() && !self.has_new_parts;
         let awaits_nothing = self.encoder.is_empty()

@@ -4,16 +4,13 @@ use std::collections::VecDeque;
 
 use roadweave_proto::PacketId;
 
-/// Flows of sent packets whose bytes are kept, so that no packet is parsed twice.
 #[derive(Debug, Default)]
 pub(crate) struct SentFlows {
     first: PacketId,
-    /// For consecutive packets from `first` on.
     flows: VecDeque<u64>,
 }
 
 impl SentFlows {
-    /// Packet `id` of `flow` leaves for the first time, IDs without gaps.
     pub(crate) fn on_sent(&mut self, id: PacketId, flow: u64) {
         if self.flows.len() >= FLOWS_MAX {
             self.pop();
@@ -24,7 +21,6 @@ impl SentFlows {
         self.flows.push_back(flow);
     }
 
-    /// Forgets the oldest packets up to the first one that `is_kept`.
     pub(crate) fn retain_from(&mut self, is_kept: impl Fn(PacketId) -> bool) {
         while !self.flows.is_empty() && !is_kept(self.first) {
             self.pop();

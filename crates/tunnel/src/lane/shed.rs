@@ -45,7 +45,6 @@ impl Frame {
 
 #[derive(Debug, Default)]
 pub(crate) struct Shedder {
-    /// The wait after which a packet is late; `None` if late packets are not sent.
     deadline: Option<Duration>,
     late_since: Option<Instant>,
     decided: VecDeque<Decided>,
@@ -62,7 +61,6 @@ struct Decided {
 }
 
 impl Shedder {
-    /// For a lane whose packets are late after `deadline` and still sent.
     pub(crate) fn new(deadline: Duration) -> Self {
         Self { deadline: Some(deadline), ..Self::default() }
     }
@@ -131,7 +129,6 @@ impl Shedder {
         is_late
     }
 
-    /// How many frames in a row are given up per frame sent.
     fn to_give_up(&self, now: Instant, since: Instant) -> usize {
         let Some(deadline) = self.deadline else { return 0 };
         if self.late_since.is_none_or(|late| now.since(late) < LATE_MIN) {
@@ -189,14 +186,12 @@ mod tests {
         Frame { flow: 1, source, timestamp }
     }
 
-    /// A queue that has been standing since 0, after a second.
     fn standing() -> Shedder {
         let mut shedder = Shedder::new(Duration::from_millis(100));
         shedder.on_front(at(1000), at(800));
         shedder
     }
 
-    /// What becomes of 12 frames of age `age_ms`, from `from_ms` on.
     fn decisions(shedder: &mut Shedder, from_ms: u64, age_ms: u64) -> String {
         let stays = |number: u32| {
             let now = at(from_ms + u64::from(number));

@@ -270,7 +270,6 @@ impl Strategy {
         &self.name
     }
 
-    /// Fails if it names an uplink and uplinks have no names here.
     pub(crate) fn check(&self, names_uplinks: bool) -> Result<(), NamesUplink> {
         match self.uplink() {
             Some(_) if !names_uplinks => Err(NamesUplink(self.name.clone())),

@@ -18,7 +18,6 @@ use roadweave_proto::{Instant, PacketId};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unfinished {
-    /// When it came from the device.
     pub(crate) since: Instant,
     pub(crate) packet: Bytes,
 }
@@ -38,7 +37,6 @@ struct Sent {
 }
 
 impl Unacknowledged {
-    /// A packet or fragment leaves for the first time, IDs without gaps.
     pub(crate) fn on_sent(&mut self, id: PacketId, since: Instant, symbol: Bytes) {
         if self.sent.is_empty() {
             self.first = id;
@@ -50,7 +48,6 @@ impl Unacknowledged {
         }
     }
 
-    /// The peer has a packet, or can decode it.
     pub(crate) fn on_done(&mut self, id: PacketId) {
         let at = usize::try_from(id.distance(self.first)).ok();
         if let Some(sent) = at.and_then(|at| self.sent.get_mut(at)) {
@@ -61,7 +58,6 @@ impl Unacknowledged {
         }
     }
 
-    /// The number of symbols of the first packet, if the peer has all of them.
     fn first_done(&self) -> Option<usize> {
         let done = self.sent.iter().take_while(|sent| sent.is_done);
         done.zip(1..).find(|(sent, _)| sent.ends_packet()).map(|(_, count)| count)
@@ -113,7 +109,6 @@ impl Sent {
     }
 }
 
-/// The inner packet behind a predecessor and a stamp.
 pub(crate) fn inner_of(body: Bytes) -> Bytes {
     let (_, inner) = split_predecessor(body);
     split_stamp(inner).1

@@ -12,7 +12,6 @@ use roadweave_proto::{DropReason, Instant};
 
 use super::TenantId;
 
-/// Receives drops.
 pub(super) type Drop<'a> = &'a mut dyn FnMut(TenantId, DropReason);
 
 #[derive(Debug, Default)]
@@ -24,10 +23,8 @@ pub(super) struct FairQueue {
 
 #[derive(Debug, Default)]
 struct Flow {
-    /// With the arrival time, and whether it is sent again if lost.
     datagrams: VecDeque<(Instant, (Bytes, bool))>,
     bytes: usize,
-    /// Bytes it may still send at this turn.
     deficit: usize,
 }
 

@@ -139,7 +139,6 @@ impl Legs {
         Ok(())
     }
 
-    /// Passes an inner packet of a session on, or keeps it until that is possible.
     pub(crate) fn pass(&mut self, now: Instant, session: ConnectionId, packet: &[u8]) {
         let Some(attachment) = self.attachments.get_mut(&session) else { return };
         let tenant = attachment.tenant;

@@ -19,12 +19,10 @@ use roadweave_proto::Instant;
 #[derive(Debug, Default)]
 pub(super) struct Held {
     packets: VecDeque<(Instant, Bytes)>,
-    /// Of all packets, with [`OVERHEAD_BYTES`] each.
     pub(super) bytes: usize,
 }
 
 impl Held {
-    /// Keeps a packet; returns how many older ones were dropped for it.
     pub(super) fn push(&mut self, now: Instant, packet: &[u8]) -> usize {
         self.bytes += packet.len() + OVERHEAD_BYTES;
         self.packets.push_back((now, Bytes::copy_from_slice(packet)));

@@ -31,17 +31,13 @@ pub(super) struct Leg {
     state: State,
     /// Since when it carries nothing; `None` while it does.
     away_since: Option<Instant>,
-    /// How long it was away before it came up.
     away_for: Duration,
-    /// Since when it does not answer, while it is up.
     silent_since: Option<Instant>,
-    /// Whether the sessions know that it is away.
     told: bool,
     backoff: Duration,
     pub(super) end: LegEnd,
     pub(super) next_handle: u32,
     pub(super) handles: BTreeMap<u32, ConnectionId>,
-    /// Sessions whose binding was not sent on this connection yet.
     pub(super) unsent: VecDeque<ConnectionId>,
 }
 
@@ -93,7 +89,6 @@ impl Leg {
         matches!(self.state, State::Up { id, .. } | State::Connecting { id } if id == connection)
     }
 
-    /// Whether it has been up long enough for earlier failures not to count.
     fn is_proven(&self, now: Instant) -> bool {
         matches!(self.state, State::Up { since, .. } if now.since(since) >= PROVEN_AFTER)
     }
@@ -278,6 +273,5 @@ const PROVEN_AFTER: Duration = Duration::from_secs(5);
 const HANDSHAKE_MAX: Duration = Duration::from_secs(2);
 /// After this long without a packet either end forgets a leg.
 pub(crate) const IDLE_MAX: Duration = Duration::from_secs(30);
-/// The first rest, which doubles, and the longest.
 const BACKOFF_MIN: Duration = Duration::from_millis(200);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);

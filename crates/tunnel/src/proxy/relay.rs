@@ -31,9 +31,7 @@ use crate::session::StreamEnd;
 #[derive(Debug, Default)]
 pub(super) struct Relay {
     pub(super) client: Option<StreamsOffer>,
-    /// The anchor's answer as announced to the client.
     told: Option<Option<StreamsOffer>>,
-    /// Frames for the client by urgency, then in the order in which they came.
     waiting: BTreeMap<(Urgency, u64), Bytes>,
     came: u64,
     pub(super) held: usize,
@@ -42,7 +40,6 @@ pub(super) struct Relay {
     served: [u64; 2],
 }
 
-/// How much of the frames for a client the proxy takes, in bytes since the attachment began.
 #[derive(Debug, Default)]
 struct Room {
     sent: u64,
@@ -50,10 +47,8 @@ struct Room {
     /// What the anchor may have sent in total.
     until: u64,
     window: u64,
-    /// When the window was last computed, and what had left by then.
     since: Instant,
     passed: u64,
-    /// Whether to report to the anchor in any case.
     is_asked: bool,
     size: u16,
     wait: Duration,
@@ -138,7 +133,6 @@ impl Relay {
         self.room.waiting -= frames.len() as u64;
     }
 
-    /// Drops the least urgent until no more than `bytes` wait; returns how many frames.
     fn shed(&mut self, bytes: usize) -> usize {
         let before = self.waiting.len();
         while self.held > bytes
@@ -167,7 +161,6 @@ impl Relay {
 
 pub(crate) struct RelayTurn<'a> {
     relay: &'a mut Relay,
-    /// The handle of the attachment, once the anchor has answered.
     handle: Option<u32>,
     tenant: TenantId,
     leg: &'a mut LegEnd,
@@ -177,7 +170,6 @@ pub(crate) struct RelayTurn<'a> {
 }
 
 impl RelayTurn<'_> {
-    /// After the turn: reports to the anchor what may come.
     pub(crate) fn finish(self, now: Instant) {
         let Self { relay, handle, tenant, leg, round_trip, accounts, .. } = self;
         if let Some(handle) = handle
@@ -301,14 +293,11 @@ fn cost(frames: &Bytes) -> usize {
     frames.len() + OVERHEAD
 }
 
-/// The time of a turn at both ends of a leg together.
 const TURN: Duration = Duration::from_millis(20);
-/// The least and the most that is taken ahead, bytes.
 const WINDOW_MIN: u64 = 64 << 10;
 const WINDOW_MAX: u64 = 4 << 20;
 /// The most bytes that wait for one session, if an anchor sends more than it may.
 const HELD_MAX: usize = 2 * WINDOW_MAX as usize;
-/// The memory of each frame beside its bytes, about.
 const OVERHEAD: usize = 128;
 
 #[cfg(test)]

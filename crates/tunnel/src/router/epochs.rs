@@ -24,7 +24,6 @@ const FORMER_SILENCE: Duration = Duration::from_secs(1);
 pub(super) struct Epochs {
     present: Option<Epoch>,
     heard: Instant,
-    /// Oldest first.
     former: VecDeque<Epoch>,
     pub(super) restarts: u64,
     /// Packets that the peer has sent: from the first that came to the highest, in each epoch.

@@ -39,9 +39,7 @@ pub(super) struct SequenceJumps {
 #[derive(Debug, Default)]
 struct Doubtful {
     highest: PacketId,
-    /// Ascending numbers from there.
     witnesses: u32,
-    /// New numbers accepted meanwhile.
     meanwhile: u32,
     kept: Vec<Copy>,
 }
@@ -126,7 +124,6 @@ impl SequenceJumps {
 mod tests {
     use super::*;
 
-    /// Takes new numbers; returns the accepted ones, and checks that each was accepted or dropped.
     fn taken(jumps: &mut SequenceJumps, numbers: impl IntoIterator<Item = u32>) -> Vec<u32> {
         let (mut taken, mut handed) = (Vec::new(), 0);
         for id in numbers.into_iter().map(PacketId) {

@@ -25,7 +25,6 @@ const JOIN_INTERVAL: Duration = Duration::from_secs(5);
 const REPLACED_MAX: u32 = 4;
 const REPLACED_WITHIN: Duration = Duration::from_secs(600);
 
-/// The known clients that have begun a session.
 #[derive(Debug, Default)]
 pub(super) struct Accounts(BTreeMap<PublicKey, Account>);
 
@@ -33,7 +32,6 @@ pub(super) struct Accounts(BTreeMap<PublicKey, Account>);
 struct Account {
     joins: TokenBucket,
     limits: Option<[Limit; 2]>,
-    /// Since when, and how many live sessions were replaced by newer ones.
     replaced: (Instant, u32),
 }
 

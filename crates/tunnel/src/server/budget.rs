@@ -25,7 +25,6 @@ pub(super) struct Budget {
     held: BTreeMap<ConnectionId, u64>,
     order: BTreeSet<(u64, ConnectionId)>,
     total: u64,
-    /// Held beside sessions: connections without one, and what waits for the device.
     others: u64,
     asked: Option<(u64, ConnectionId)>,
     questions: usize,
@@ -74,7 +73,6 @@ impl Budget {
         }
     }
 
-    /// The number of connections without a session, and the bytes that wait for the device.
     pub(super) fn begin_turn(&mut self, connections: usize, waiting_bytes: usize) {
         self.others = connections as u64 * CONNECTION_BYTES + waiting_bytes as u64;
         self.questions = QUESTIONS_MAX;

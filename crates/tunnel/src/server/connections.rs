@@ -24,7 +24,6 @@ use crate::session::{Session, SessionConfig};
 
 /// A session without packets for this long may be over for its client.
 const LIVES: Duration = Duration::from_secs(3);
-/// Paths whose uplink's name is remembered per session.
 const NAMED_PATHS_MAX: usize = 64;
 
 impl Server {
@@ -231,7 +230,6 @@ impl Server {
         true
     }
 
-    /// The networks that a client reaches only through this server.
     fn networks_of(&self, peer: &Peer) -> Vec<IpNet> {
         let is_network = |net: &&IpNet| net.prefix_len() < net.max_prefix_len();
         let own = self.config.gateways.iter().filter(is_network).map(IpNet::trunc);

@@ -45,7 +45,6 @@ pub(super) fn may_answer(forwards: &[Forwarded], packet: &[u8]) -> bool {
     forwards.iter().any(|it| it.sends(&packet) || undelivered == Some(it.to))
 }
 
-/// The protocol and the source port; a later fragment has no port.
 fn sender(packet: &InnerPacket<'_>) -> Option<(u8, Option<u16>)> {
     let (protocol, payload, is_later) = match packet.protocol {
         FRAGMENT if packet.source.is_ipv6() => {

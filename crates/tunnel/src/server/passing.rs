@@ -114,7 +114,6 @@ impl Server {
         }
     }
 
-    /// Ends the standbys of clients whose anchor does not answer: they could not take over.
     fn end_useless_standbys(&mut self, now: Instant) {
         for key in self.standbys.keys().collect::<Vec<_>>() {
             let why = self.let_in(&key).ok().and_then(|peer| self.anchor_of(now, &peer).err());

@@ -18,7 +18,6 @@ pub(crate) struct Refusals(BTreeMap<&'static str, Kind>);
 #[derive(Debug, Default)]
 struct Kind {
     count: u64,
-    /// What was logged lately, and when.
     told: VecDeque<(Instant, String)>,
     suppressed: u64,
 }
@@ -46,7 +45,6 @@ impl Refusals {
         Some(line)
     }
 
-    /// Counts refusals without details.
     pub(crate) fn count_unnamed(&mut self, kind: &'static str, count: u64) {
         if count > 0 {
             let kind = self.0.entry(kind).or_default();
@@ -112,7 +110,6 @@ pub(crate) fn kind_of_failure(reason: &CloseReason) -> &'static str {
 
 pub(crate) const UNUSED: &str = "unused-connection";
 
-/// The kind of connections without room, in all or for their source.
 pub(crate) const CROWDED_OUT: &str = "crowded-out";
 
 pub(crate) const TOO_MANY_SESSIONS: &str = "too-many-sessions";

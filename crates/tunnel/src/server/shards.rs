@@ -89,7 +89,6 @@ impl Server {
         self.changed.extend(keys.into_iter().filter(is_here).collect::<Vec<_>>());
     }
 
-    /// Puts a packet out if it is for another shard; returns whether it is.
     pub(super) fn is_strange(&mut self, meta: &RecvMeta, payload: &[u8]) -> bool {
         let Some(shard) = self.config.transport.shard else { return false };
         let owner = shard.map.shard_of(payload);
@@ -101,7 +100,6 @@ impl Server {
         true
     }
 
-    /// Puts out an inner packet whose client has no session here, if another shard may have it.
     pub(super) fn without_session(&mut self, key: PublicKey, packet: &[u8]) {
         if self.config.transport.shard.is_none() {
             return self.drops.count(DropReason::NoSession);

@@ -58,7 +58,6 @@ impl Standbys {
         self.by_key.keys().copied()
     }
 
-    /// In the order in which they came.
     pub(super) fn ids(&self) -> Vec<ConnectionId> {
         self.keys.keys().copied().collect()
     }

@@ -82,7 +82,6 @@ impl EndsStreams for Server {
 }
 
 impl Server {
-    /// The server's offer of streams to a client that says hello, if it takes any.
     pub(super) fn agree_on_streams(
         &mut self,
         id: ConnectionId,

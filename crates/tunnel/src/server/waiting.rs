@@ -26,7 +26,6 @@ const PER_KEY_MAX: usize = 16;
 pub(super) struct Waiting {
     max: usize,
     entries: BTreeMap<ConnectionId, (Instant, PublicKey)>,
-    /// In the order in which they came, as connection numbers are.
     by_key: BTreeMap<PublicKey, BTreeSet<ConnectionId>>,
     by_age: BTreeSet<(Instant, ConnectionId)>,
 }
@@ -36,7 +35,6 @@ impl Waiting {
         Self { max, ..Self::default() }
     }
 
-    /// A connection of `key` waits; returns the one that must be closed for it.
     pub(super) fn add(
         &mut self,
         now: Instant,

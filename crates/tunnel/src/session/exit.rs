@@ -18,14 +18,10 @@ const INBOX_MAX: usize = 4096 + LANES_MAX * HELD_MAX;
 #[derive(Debug, Default)]
 pub(super) struct Exit {
     pub(super) inbox: VecDeque<(IpAddr, Bytes)>,
-    /// Packets and datagrams discarded outside the lanes.
     pub(super) drops: DropCounters,
-    /// Source addresses that the peer may use; `None`: all.
     pub(super) sources: Option<Vec<IpNet>>,
-    /// Source addresses that the peer may never use.
     pub(super) refused_sources: Vec<IpNet>,
     pub(super) log: PacketLog,
-    /// Set if the session carries streams.
     pub(super) symbols: Option<SymbolQueue>,
 }
 

@@ -26,9 +26,7 @@ use crate::rate::Limit;
 pub(crate) const LATE_MAX: Duration = Duration::from_secs(3);
 /// Silence after the other end has sent all that ends a test.
 const QUIET: Duration = Duration::from_millis(500);
-/// Datagrams per turn and path, if pacers allow as many.
 const BATCH: usize = 1024;
-/// Delay of the next attempt to send a control message.
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// Traffic of a session for speed tests.
@@ -103,7 +101,6 @@ struct Receiving {
 }
 
 impl Session {
-    /// Starts to send load; an earlier test ends without a report.
     pub(crate) fn begin_load(&mut self, plan: LoadPlan) {
         self.loads.sent = None;
         self.loads.sending = Some(Sending { plan, ..Sending::default() });
@@ -122,7 +119,6 @@ impl Session {
         self.loads.receiving = Some(Receiving { expected, last: now, ..Receiving::default() });
     }
 
-    /// Ends all tests without a report.
     pub(crate) fn forget_load(&mut self) {
         let stats = self.loads.stats;
         self.loads = Loads { stats, ..Loads::default() };
@@ -157,7 +153,6 @@ impl Session {
         }
     }
 
-    /// Sends load into the room that no lane needs, within `limit`.
     pub(crate) fn send_load(
         &mut self,
         now: Instant,
@@ -200,7 +195,6 @@ impl Session {
         self.loads.sent.take()
     }
 
-    /// The result of expected load, once no more comes.
     pub(crate) fn poll_load(&mut self, now: Instant) -> Option<LoadReceived> {
         let receiving = self.loads.receiving.take_if(|it| it.over_at() <= now || it.is_whole())?;
         let (test, counts) = (receiving.expected.test, receiving.counts);

@@ -83,7 +83,6 @@ impl Session {
         true
     }
 
-    /// Reports a player's buffer for the peer's lane `lane`. Returns whether it was sent.
     pub(crate) fn tell_player(
         &mut self,
         now: Instant,

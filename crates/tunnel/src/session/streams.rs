@@ -86,9 +86,7 @@ impl StreamEnd for Streams {
 
 pub(crate) struct StreamTurn<'a> {
     streams: &'a mut dyn StreamEnd,
-    /// The client's limits by [`Direction`], if it has any.
     limits: Option<&'a mut [Limit; 2]>,
-    /// When something that a limit holds back may pass.
     passes_at: Option<Instant>,
 }
 

@@ -26,7 +26,6 @@ use crate::peers::Peer;
 /// How often the memory of waiting streams is checked.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The names of the same streams at the client and at the far end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Names {
     pub(crate) client: StreamsEpoch,
@@ -36,7 +35,6 @@ pub(crate) struct Names {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) names: Names,
-    /// Whether the streams existed already.
     pub(crate) goes_on: bool,
     client: StreamsOffer,
 }
@@ -47,7 +45,6 @@ impl Terms {
     }
 }
 
-/// The streams that a client was promised are over.
 #[derive(Debug)]
 pub(crate) struct StreamsOver;
 
@@ -68,11 +65,8 @@ pub(crate) struct StreamsTable<K> {
     by_key: HashMap<K, OfClient>,
     owners: BTreeMap<StreamsOwner, K>,
     eventful: BTreeSet<StreamsOwner>,
-    /// Owners whose streams are all over.
     pub(crate) over: VecDeque<StreamsOwner>,
-    /// Those without a session, the longest first.
     away: BTreeSet<(Instant, StreamsOwner)>,
-    /// Memory of the streams of absent clients, as of the last check.
     pub(crate) away_bytes: usize,
     next_look: Instant,
 }
@@ -97,7 +91,6 @@ impl<K: Copy + Eq + Hash> StreamsTable<K> {
         &self.config
     }
 
-    /// Agrees on the streams of a client that offers these.
     pub(crate) fn agree(&mut self, key: &K, client: StreamsOffer) -> Terms {
         let is_sound = |of: &&OfClient| of.streams.violation().is_none();
         let known =
@@ -151,7 +144,6 @@ impl<K: Copy + Eq + Hash> StreamsTable<K> {
         Ok(())
     }
 
-    /// The session of a client is over; `stays`: it may come back.
     pub(crate) fn on_away(&mut self, now: Instant, key: &K, stays: bool) {
         match self.by_key.get_mut(key) {
             Some(of) if stays => {
@@ -182,7 +174,6 @@ impl<K: Copy + Eq + Hash> StreamsTable<K> {
         self.by_key.get_mut(&key).map(|of| (key, &mut of.streams))
     }
 
-    /// The first inner address of a client itself in a family, without the networks behind it.
     pub(crate) fn address(&self, owner: StreamsOwner, ipv4: bool) -> Option<IpAddr> {
         let of = self.by_key.get(self.owners.get(&owner)?)?;
         let is_own =
@@ -190,7 +181,6 @@ impl<K: Copy + Eq + Hash> StreamsTable<K> {
         of.peer.addresses.iter().find(is_own).map(IpNet::addr)
     }
 
-    /// The rule by whose violation a client ended its streams.
     pub(crate) fn violation(&self, key: &K) -> Option<Violation> {
         self.by_key.get(key)?.streams.violation()
     }
@@ -219,7 +209,6 @@ impl<K: Copy + Eq + Hash> StreamsTable<K> {
         self.by_key.get(key).map_or(0, |of| of.streams.memory() as u64)
     }
 
-    /// Limits the memory of a client's streams to `bytes` bytes.
     pub(crate) fn shed(&mut self, now: Instant, key: &K, bytes: u64) {
         if let Some(of) = self.by_key.get_mut(key) {
             of.streams.shed(now, usize::try_from(bytes).unwrap_or(usize::MAX));

@@ -41,14 +41,12 @@ enum Manners {
     Boast,
 }
 
-/// A client, and a bare endpoint as its server.
 struct Meeting {
     now: Instant,
     client: Client,
     server: Endpoint,
     id: Option<ConnectionId>,
     manners: Manners,
-    /// The test to send load for.
     floods: Option<TestId>,
 }
 
@@ -76,7 +74,6 @@ impl Meeting {
         meeting
     }
 
-    /// Runs for `millis`; what is sent arrives in the next one.
     fn run(&mut self, millis: u64) {
         for _ in 0..millis {
             self.now += Duration::from_millis(1);

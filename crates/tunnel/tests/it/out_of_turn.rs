@@ -38,7 +38,6 @@ fn peer(tenant: &str, address: [u8; 4]) -> Peer {
     Peer { tenant: tenant.into(), ..Peer::new("box", vec![IpAddr::from(address).into()]) }
 }
 
-/// A server, and the bare connection of a client.
 struct Visit {
     now: Instant,
     server: Server,
@@ -88,7 +87,6 @@ impl Visit {
         visit
     }
 
-    /// Runs for `millis`; what is sent arrives in the next one.
     fn run(&mut self, millis: u64) {
         for _ in 0..millis {
             self.now += Duration::from_millis(1);
@@ -208,7 +206,6 @@ impl Visit {
         visit
     }
 
-    /// Sends a message of a test; returns the server's answers within 20 ms.
     fn say_of_test(&mut self, test: u32, word: TestWord) -> Vec<TestWord> {
         let said = Control::Speedtest(Speedtest { test: TestId(test), word });
         self.connection().unwrap().send_message(said.to_bytes()).unwrap();
@@ -234,7 +231,6 @@ impl Visit {
         self.run(20);
     }
 
-    /// Datagrams of load that were accepted, and those without a test.
     fn counted(&self) -> (u64, u64) {
         let stats = self.server.status().remove(0).stats;
         (stats.load.received_datagrams, stats.drops.get(DropReason::UnaskedLoad))

@@ -26,7 +26,6 @@ fn client(servers: &[&str]) -> Client {
     Client::new(epoch, config, Arc::new(Identity::from_seed([1; 32]))).expect("it is sound")
 }
 
-/// Which addresses are tried over which uplink, while nothing answers.
 fn tried(client: &mut Client, begin: Instant, seconds: u64) -> BTreeSet<(u32, SocketAddr)> {
     let end = begin + std::time::Duration::from_secs(seconds);
     let mut tried = BTreeSet::new();
@@ -79,7 +78,6 @@ fn an_uplink_may_know_the_server_where_no_other_does() {
     assert_eq!(client.servers_of(UplinkId(1)), []);
 }
 
-/// The milliseconds after which each uplink sends first, while nothing answers.
 fn begins(client: &mut Client, uplinks: usize) -> Vec<(u32, u64)> {
     let (mut now, mut begun) = (Instant::ZERO, Vec::<(u32, u64)>::new());
     loop {

@@ -31,7 +31,6 @@ fn peer() -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 1], 6081))
 }
 
-/// A router with one link.
 struct Bench {
     router: Router,
     sent: BTreeMap<u32, Instant>,
@@ -98,7 +97,6 @@ fn run(mut arrivals: Vec<(u64, u32)>, holds: Limit) -> (Bench, Figure5) {
     (bench, paper)
 }
 
-/// Packets every 2 ms with these delays, if they come.
 fn stream(delays: &[Option<u16>]) -> Vec<(u64, u32)> {
     let packet = |(number, delay): (usize, &Option<u16>)| {
         Some((2 * number as u64 + u64::from((*delay)?), number as u32))

@@ -53,12 +53,9 @@ struct World {
     peers: Arc<PeerTable>,
     shards: Vec<Server>,
     clients: Vec<Client>,
-    /// The clients' uplinks have the ports from this one on.
     port: u16,
-    /// The shard that gets the next packet, unless the network knows shards.
     turn: usize,
     knows_shards: bool,
-    /// The shard of each client's session, as the driver records it.
     owners: BTreeMap<PublicKey, usize>,
     strays: u64,
     delivered: Vec<Bytes>,
@@ -90,7 +87,6 @@ impl World {
         world
     }
 
-    /// `life` counts the starts of the shard.
     fn shard(&self, number: u16, life: u8) -> Server {
         let mut transport = TransportConfig::new([life; 32]);
         transport.rng_seed[0] = number as u8;
@@ -103,7 +99,6 @@ impl World {
         server
     }
 
-    /// `life` counts the starts of the client.
     fn client(&self, number: u8, life: u8) -> Client {
         let mut transport = TransportConfig::new([100 + life; 32]);
         transport.rng_seed[0] = number;
@@ -201,7 +196,6 @@ impl World {
         self.shards.iter().map(Server::sessions).collect()
     }
 
-    /// Whether packets of `client` pass both ways, at whichever shard they arrive.
     fn passes(&mut self, client: u8) -> bool {
         let server = IpAddr::from([10, 77, 0, 1]);
         let (up, down) = (inner_packet(inner(client), server), inner_packet(server, inner(client)));

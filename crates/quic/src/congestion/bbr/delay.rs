@@ -30,9 +30,7 @@ use super::rounds::Round;
 pub(super) struct Delay {
     base: Best,
     window_began: Option<Instant>,
-    /// When a round was last near the base.
     near_base: Option<Instant>,
-    /// The round with the most in flight since the queue began.
     peak: Option<Peak>,
     drift: Drift,
 }

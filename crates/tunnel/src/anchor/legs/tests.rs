@@ -30,7 +30,6 @@ fn anchor() -> Anchor {
     Anchor::new(epoch, config, identity, table("proxy", key(50))).unwrap()
 }
 
-/// Begins a leg and brings forged bindings until no more are checked; returns how many were.
 fn press(anchor: &mut Anchor, now: Instant, leg: u64) -> usize {
     let id = ConnectionId(leg);
     let end = LegEnd::new(None);

@@ -74,7 +74,6 @@ fn on(leg: u64, handle: u32) -> At {
     At { leg: ConnectionId(leg), handle }
 }
 
-/// Passes frames that open the stream `id`; returns whose streams they came to.
 fn open(anchor: &mut Anchor, now: Instant, by: At, id: u8) -> Option<StreamsOwner> {
     let frames = [0x20, 1, id, 9, 4, 192, 0, 2, 1, 0, 80, 0];
     pass(anchor, now, by, &frames);
@@ -106,7 +105,6 @@ fn frames_count_by_attachments_that_the_client_has_signed_for() {
     assert_eq!(open(&mut anchor, at(20), on(0, 2), 2), None);
     assert_eq!(unbound(&anchor), 2);
 
-    // At the other proxy its streams stay the same, and what is under way counts for a while.
     attach(&mut anchor, at(30), (BOX, 2), on(1, 0), 7);
     assert_eq!(open(&mut anchor, at(40), on(1, 0), 2), Some(first));
     assert_eq!(open(&mut anchor, at(50), on(0, 0), 4), Some(first));
@@ -120,14 +118,12 @@ fn frames_of_former_streams_are_not_taken_for_those_of_today() {
     let mut anchor = anchor();
     attach(&mut anchor, at(10), (BOX, 1), on(0, 0), 7);
     let first = open(&mut anchor, at(20), on(0, 0), 0).expect("its own");
-    // The box has restarted.
     attach(&mut anchor, at(30), (BOX, 2), on(1, 0), 8);
     assert_eq!(anchor.poll_streams_over(), Some(first));
     assert_eq!(open(&mut anchor, at(40), on(0, 0), 2), None, "by the former attachment");
     assert_eq!(unbound(&anchor), 1);
     let second = open(&mut anchor, at(40), on(1, 0), 0).expect("another first stream");
     assert_ne!(first, second);
-    // One that says nothing of streams has none.
     let mut binding = anchor.bindings().pop().expect("it was kept").1;
     binding.number += 1;
     binding.signature = *identity(BOX).sign(&binding.signed()).as_bytes();

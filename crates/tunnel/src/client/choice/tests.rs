@@ -102,14 +102,12 @@ fn a_last_resort_is_gone_to_only_when_nobody_else_is_left() {
     let full = Candidate { last_resort: true, ..candidate(2, "b") };
     let candidates = [candidate(1, "a"), full, candidate(3, "a")];
     let mut choice = Choice::new(&candidates);
-    // It is by far the nearest, and at another site.
     let rtt = |_, at: usize, _| Some(ms([100, 10, 100][at]));
     assert_eq!(run(&mut choice, &[1], hours(3), rtt), []);
     assert_eq!(choice.standby(hours(3)), Some(2));
     assert!(choice.waits_better(2, 1) && !choice.waits_better(1, 2));
     choice.on_failure(hours(3), 2, "refused");
     assert_eq!(choice.standby(hours(3)), Some(1));
-    // It has room again.
     let candidates = [candidate(1, "a"), candidate(2, "b"), candidate(3, "a")];
     choice.set_candidates(hours(3), &candidates, &[Some(0), Some(1), Some(2)]);
     assert_eq!(run(&mut choice, &[1], hours(6), rtt).len(), 1);
@@ -265,7 +263,6 @@ fn who_answers_probes_again_rests_no_more_and_who_always_did_rests_on() {
 }
 
 proptest! {
-    /// Equal servers, and networks whose round trips jump.
     #[test]
     fn noise_moves_nobody_to_and_fro(
         seed in any::<u64>(), base in 10u64..200, noise in 0u64..200, lost in 0u64..60,
@@ -284,7 +281,6 @@ proptest! {
         }
     }
 
-    /// One server becomes far better: it is found, and kept.
     #[test]
     fn the_better_server_is_found_in_spite_of_noise(
         seed in any::<u64>(), base in 40u64..200, noise in 0u64..20,

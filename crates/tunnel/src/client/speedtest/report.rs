@@ -73,7 +73,6 @@ pub struct LoadReport {
 }
 
 impl LoadReport {
-    /// What was `received` is believed only as far as it was `sent`.
     pub(super) fn new(received: &LoadCounts, sent: Option<&LoadCounts>, is_short: bool) -> Self {
         let bytes = sent.map_or(received.bytes, |sent| received.bytes.min(sent.bytes));
         let (steady, micros) = match received.steady_micros >= STEADY_MIN_MICROS {

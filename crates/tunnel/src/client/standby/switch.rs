@@ -17,7 +17,6 @@ use crate::client::notices::legible;
 use crate::client::race::PREFERRED_SERVER_DELAY;
 
 impl Client {
-    /// Asks both servers in silence, and the standby alone before a move or without a session.
     pub(super) fn ask_standby(&mut self, now: Instant) {
         let is_silent = self.silent_since.is_some();
         if !is_silent && self.standby.goal.is_none() && self.current.is_some() {
@@ -100,7 +99,6 @@ impl Client {
         }
     }
 
-    /// When the session's server has been silent for long enough, if the standby has answered.
     pub(super) fn takeover_from(&self, question: &Question) -> Option<Instant> {
         let alive_since = question.alive_since?;
         self.silent_since?;
@@ -147,7 +145,6 @@ impl Client {
         }
     }
 
-    /// Makes the standby the session. The former one is heard for a while, its packets are sent on.
     pub(in crate::client) fn switch(&mut self, now: Instant, why: &str) {
         let Some(target) = self.standby.target else { return };
         let Some(accepted) = self.standby.ready.take() else { return };
@@ -203,7 +200,6 @@ impl Question {
 const ASK_INTERVAL: Duration = Duration::from_millis(100);
 /// The longest pause between questions to the standby, as a dead path probes itself.
 const ASK_INTERVAL_MAX: Duration = Duration::from_secs(1);
-/// The part of the standby's silence that may pass until it is asked again.
 const PAUSE_SHARE: u32 = 8;
 /// Bounds of how long the session's server must be silent while the networks work; a server that
 /// receives little gets more.

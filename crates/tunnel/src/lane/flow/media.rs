@@ -75,7 +75,6 @@ struct SrtDetector {
 }
 
 impl SrtDetector {
-    /// Takes a possible SRT header; returns whether several of its kind continued each other.
     fn on_header(&mut self, header: SrtHeader) -> bool {
         let last = match header {
             SrtHeader::Live { .. } => &mut self.data,

@@ -14,7 +14,6 @@ const SOURCES: usize = 4;
 
 #[derive(Debug, Default)]
 pub(super) struct RtpDetector {
-    /// Most recently seen first.
     sources: [Option<Source>; SOURCES],
     pub(super) is_rtp: bool,
 }
@@ -29,7 +28,6 @@ struct Source {
 }
 
 impl RtpDetector {
-    /// Whether the newest header continued a known source.
     pub(super) fn is_in_sequence(&self) -> bool {
         self.sources[0].is_some_and(|source| source.in_sequence >= PROOF)
     }

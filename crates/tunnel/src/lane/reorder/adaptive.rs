@@ -35,13 +35,10 @@ const GIVEN_UP_MAX: usize = 4096;
 pub(super) struct Adaptive {
     max_buffer: Duration,
     gaps: Gaps,
-    /// Missing IDs that a packet has stopped waiting for.
     given_up: BTreeSet<ExtendedId>,
     /// Waiting units by last position, with when the gap before each opened (or else when it came).
     held: BTreeMap<ExtendedId, (Instant, Placed)>,
-    /// The last position of the unit that waits for a position.
     waiting: HashMap<ExtendedId, ExtendedId>,
-    /// Units that wait for a missing one, by when its gap opened.
     roots: BTreeSet<(Instant, ExtendedId)>,
     fill_times: FillTimes,
 }
@@ -115,7 +112,6 @@ impl Adaptive {
         self.roots.first().map(|(opened, _)| *opened + self.wait())
     }
 
-    /// Releases the unit whose wait ends first, behind its held predecessors.
     pub(super) fn release_oldest(&mut self, out: &mut Outlet<'_>) -> bool {
         let Some((_, oldest)) = self.roots.pop_first() else { return false };
         self.release_up_to(oldest, out);
@@ -167,7 +163,6 @@ impl Adaptive {
         }
     }
 
-    /// Updates the gaps and the fill times. Returns whether the packet was given up before.
     fn note_arrival(&mut self, now: Instant, first: ExtendedId, last: ExtendedId) -> bool {
         match self.gaps.on_arrival(now, first, last) {
             Arrival::Ahead => false,

@@ -74,7 +74,6 @@ impl Even {
         Some(self.delays.due(*sent).min(placed.since + self.delays.wait_max))
     }
 
-    /// Releases the unit that was sent first; `false` if none waits.
     pub(super) fn release_oldest(&mut self, out: &mut Outlet<'_>) -> bool {
         let waits = self.release_first(out);
         out.counts.forced += u64::from(waits);

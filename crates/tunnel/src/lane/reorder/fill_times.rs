@@ -27,7 +27,6 @@ const FILLED_MIN: u64 = 1000;
 /// Waiting pays if one in this many missing packets comes.
 const HOPELESS: u64 = 32;
 const STEPS: u32 = 8;
-/// Bins up to 16 s, more than the longest wait.
 const BINS: usize = (STEPS * 22) as usize;
 
 #[derive(Debug)]
@@ -35,7 +34,6 @@ pub(super) struct FillTimes {
     max_buffer: Duration,
     present: Span,
     before: Span,
-    /// How long to wait for a missing packet; `max_buffer` while little is known.
     pub(super) wait: Duration,
 }
 

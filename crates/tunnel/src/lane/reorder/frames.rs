@@ -57,7 +57,6 @@ pub(super) struct Frames {
     missing: Gaps,
     candidates: Candidates,
     streams: BTreeMap<Source, Stream>,
-    /// When each source with waiting packets gives up its front frame.
     due: BTreeSet<(Instant, Source)>,
     held: usize,
 }
@@ -117,7 +116,6 @@ impl Frames {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// Gives up the front frame of the source with the most waiting; `false` if none waits.
     pub(super) fn release_oldest(&mut self, out: &mut Outlet<'_>) -> bool {
         let waiting = self.streams.iter().filter(|(_, stream)| stream.len() > 0);
         let largest = waiting.max_by_key(|(_, stream)| stream.memory());
@@ -127,7 +125,6 @@ impl Frames {
         true
     }
 
-    /// Forgets sources without waiting packets; a few packets make them known again.
     pub(super) fn forget_sources(&mut self) {
         self.streams.retain(|_, stream| stream.len() > 0);
     }
@@ -146,7 +143,6 @@ impl Frames {
         }
     }
 
-    /// Applies `what` to a source, and updates the totals and due times.
     fn change(&mut self, source: Source, what: impl FnOnce(&mut Stream, &Gaps)) {
         let Some(stream) = self.streams.get_mut(&source) else { return };
         let (held, due) = (stream.len(), stream.due(&self.times));

@@ -19,7 +19,6 @@ const GAPS_MAX: usize = 4096;
 
 #[derive(Debug, Default)]
 pub(super) struct Gaps {
-    /// The highest ID seen, or the one before the first expected.
     newest: ExtendedId,
     gaps: BTreeMap<ExtendedId, Gap>,
 }
@@ -30,7 +29,6 @@ struct Gap {
     opened: Instant,
 }
 
-/// Where IDs that arrive were expected.
 pub(super) enum Arrival {
     Ahead,
     InGap { opened: Instant },
@@ -42,7 +40,6 @@ impl Gaps {
         Self { newest: begin - 1, gaps: BTreeMap::new() }
     }
 
-    /// IDs `first` to `last` have come.
     pub(super) fn on_arrival(
         &mut self,
         now: Instant,
@@ -88,13 +85,11 @@ impl Gaps {
         self.gaps.pop_first().map(|(first, gap)| (first, gap.last))
     }
 
-    /// When the gap of a missing ID opened.
     pub(super) fn opened(&self, position: ExtendedId) -> Option<Instant> {
         let (_, gap) = self.gaps.range(..=position).next_back()?;
         (gap.last >= position).then_some(gap.opened)
     }
 
-    /// Whether an ID between these two is missing.
     pub(super) fn is_any_between(&self, before: ExtendedId, behind: ExtendedId) -> bool {
         let gap = self.gaps.range(..behind).next_back();
         gap.is_some_and(|(_, gap)| gap.last > before)

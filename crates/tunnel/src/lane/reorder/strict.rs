@@ -62,7 +62,6 @@ impl Strict {
         self.arrivals.first().map(|(since, _)| *since + self.max_buffer)
     }
 
-    /// Gives up what the packet that came first waits for; `false` if none waits.
     pub(super) fn release_oldest(&mut self, out: &mut Outlet<'_>) -> bool {
         let waits = !self.arrivals.is_empty();
         out.counts.forced += self.give_up(out);

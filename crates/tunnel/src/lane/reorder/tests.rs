@@ -17,7 +17,6 @@ fn fragmented(first: u32, last: u32, after: u16) -> Unit {
     Unit { first, last, id: last, after, sent: None, age: Duration::ZERO, decoded: false, packet }
 }
 
-/// A lane, and what came out: when, and the ID of the packet or its first fragment.
 struct Bench {
     reorder: Reorder,
     out: Vec<(u64, u32)>,

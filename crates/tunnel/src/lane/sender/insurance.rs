@@ -28,7 +28,6 @@ impl LaneSender {
         self.insurance.iter_mut().for_each(|insurance| insurance.put_off(now));
     }
 
-    /// Forgets a packet that the peer has, unless it may still be part of a coded one.
     pub(super) fn forget_unneeded(&mut self, id: PacketId) {
         let is_insured = self.insurance.as_ref().is_some_and(|it| it.needs(id));
         if !is_insured && !self.recovery.of(id).needs(id) {

@@ -18,12 +18,10 @@ pub(super) struct Queued {
     pub(super) frame: Option<Frame>,
     pub(super) ends_frame: bool,
     pub(super) urgency: Urgency,
-    /// False for all fragments but the last.
     pub(super) ends_packet: bool,
 }
 
 impl LaneSender {
-    /// Discards packets that have expired, and frames that are given up.
     pub(super) fn expire(&mut self, now: Instant) {
         while let Some(reason) = self.given_up(now) {
             if self.pop().is_some_and(|queued| queued.ends_packet) {
@@ -43,7 +41,6 @@ impl LaneSender {
         self.encoder.forget(id);
     }
 
-    /// Why the packet at the front of the queue is discarded, if it is.
     pub(super) fn given_up(&mut self, now: Instant) -> Option<DropReason> {
         let Some(front) = self.queue.front() else {
             self.shedder.iter_mut().for_each(Shedder::on_empty);
@@ -73,7 +70,6 @@ impl LaneSender {
         Some(queued)
     }
 
-    /// Replaces the packet at the front by fragments whose datagrams have at most `limit` bytes.
     pub(super) fn split_front(&mut self, limit: usize) -> bool {
         let room = limit.saturating_sub(SOURCE_HEADER + SYMBOL_HEADER);
         let Some(whole) = self.pop() else { return false };
@@ -126,7 +122,6 @@ impl LaneSender {
         }
     }
 
-    /// Frees the oldest until `bytes` bytes less are held, the larger kind first.
     pub(crate) fn shed(&mut self, now: Instant, bytes: u64) {
         let held = self.memory();
         let target = held.total().saturating_sub(bytes);
@@ -147,7 +142,6 @@ impl LaneSender {
         self.sent_flows.retain_from(|id| self.encoder.symbol(id).is_some());
     }
 
-    /// Frees `bytes` bytes of waiting data: packets, then copies, then repairs.
     pub(super) fn shed_waiting(&mut self, now: Instant, bytes: u64) {
         let mut freed = 0;
         while freed < bytes {
@@ -169,7 +163,6 @@ impl LaneSender {
     }
 }
 
-/// What a queued packet costs beside its bytes, at most.
 const QUEUED_OVERHEAD: usize = 192;
 
 /// How many packets are searched for the next one of a frame, between other videos'.

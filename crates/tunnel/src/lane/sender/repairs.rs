@@ -26,7 +26,6 @@ use crate::lane::datagram::{DatagramContent, LaneDatagram, TokenKind};
 use crate::lane::offers::limit_repairs;
 use crate::observe::PacketStep;
 
-/// When a repair was made, and when it becomes useless.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Life {
     since: Instant,
@@ -39,7 +38,6 @@ pub(super) struct QueuedRepair {
     datagram: LaneDatagram,
     /// Bit i: the repair is for the i-th packet from its first one on, which is lost; 0 for parts.
     lost: u64,
-    /// Whether its content has left before.
     is_redundant: bool,
     tried_others: bool,
 }
@@ -72,7 +70,6 @@ impl LaneSender {
         repairs.map(|repair| repair.datagram.len() as u64).sum()
     }
 
-    /// When a waiting repair moves to another path, or expires.
     pub(super) fn repairs_timeout(&self) -> Option<Instant> {
         let oldest = self.repairs.values().filter_map(VecDeque::front);
         let due = oldest.map(|repair| match repair.tried_others {
@@ -82,7 +79,6 @@ impl LaneSender {
         due.min()
     }
 
-    /// Sends the repairs that windows and pacers allow, those of a silent or full path elsewhere.
     pub(super) fn send_repairs(&mut self, now: Instant, carrier: &mut impl Carrier) {
         self.has_new_parts = false;
         for path in self.repairs.keys().copied().collect::<Vec<_>>() {
@@ -141,7 +137,6 @@ impl LaneSender {
         }
     }
 
-    /// Drops waiting repairs that are only for packets for which `is_such` holds; returns how many.
     pub(super) fn cancel_repairs(&mut self, is_such: impl Fn(PacketId) -> bool) -> u64 {
         let mut cancelled = 0;
         for repairs in self.repairs.values_mut() {
@@ -243,8 +238,6 @@ impl LaneSender {
         }
     }
 
-    /// The coded datagrams of a repair, each with its path. Those of one path share a buffer, which
-    /// lives until the last of them has left: they leave together.
     pub(super) fn encode(
         &mut self,
         start: PacketId,
@@ -275,7 +268,6 @@ impl LaneSender {
         Ok(datagrams)
     }
 
-    /// The life of a repair made `now`; `None`, and counted, if its packet `newest` has expired.
     pub(super) fn life_of(&mut self, now: Instant, newest: PacketId) -> Option<Life> {
         let until = now + self.config.keeps_for();
         let until = self.expiry(newest).map_or(until, |expiry| expiry.min(until));
@@ -300,7 +292,6 @@ impl LaneSender {
     }
 }
 
-/// The path for a repair that was meant for `planned`, for which it may wait another `wait`.
 fn repair_path(planned: PathId, wait: Duration, bytes: usize, paths: &[PathSnapshot]) -> PathId {
     let usable = paths.iter().any(|path| path.id == planned && path.is_usable());
     if usable && wait > Duration::ZERO {

@@ -77,7 +77,6 @@ impl LaneSender {
         self.recovery.each().for_each(|recovery| recovery.set_qoe(now, qoe));
     }
 
-    /// Sends the peer the lane's promise whenever it changes.
     pub(super) fn announce(&mut self, carrier: &mut impl Carrier) {
         let promise = Promise {
             order: self.config.order.at_most(self.age_max),
@@ -114,12 +113,10 @@ impl LaneSender {
         Ok(())
     }
 
-    /// The strategy's knowledge of the networks, as JSON, or that of an earlier strategy.
     pub(crate) fn learned(&self) -> Option<String> {
         self.scheduler.learned().or_else(|| self.learned.clone())
     }
 
-    /// Keeps packets only as long as the present strategy needs them.
     pub(super) fn settle_age(&mut self) {
         self.codes = self.config.strategy.codes();
         let age_max = self.config.keeps_for();
@@ -130,7 +127,6 @@ impl LaneSender {
     }
 }
 
-/// More paths do not live at a time.
 const PATH_NAMES_MAX: usize = 32;
 
 pub(super) fn insurance(lane: &LaneConfig) -> Option<Insurance> {

@@ -69,7 +69,6 @@ impl LaneSender {
         }
     }
 
-    /// Sends the oldest packet that leaves again; `false` if no packet does or it must wait.
     pub(super) fn send_again(&mut self, now: Instant, carrier: &mut impl Carrier) -> bool {
         let Some((since, id)) = self.again.front().copied() else { return false };
         if self.has_expired(now, id) {
@@ -92,7 +91,6 @@ impl LaneSender {
         true
     }
 
-    /// Sends the packet at the front of the queue; `false` if the queue is empty or it must wait.
     pub(super) fn send_next(&mut self, now: Instant, carrier: &mut impl Carrier) -> bool {
         self.expire(now);
         let Some(front) = self.queue.front() else { return false };
@@ -181,7 +179,6 @@ impl LaneSender {
         }
     }
 
-    /// Sends a copy on `path`, or returns it if there is no room.
     pub(super) fn send_copy(
         &mut self,
         now: Instant,

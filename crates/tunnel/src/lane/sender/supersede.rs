@@ -58,7 +58,6 @@ impl LaneSender {
         packets
     }
 
-    /// Whether a packet that was sent, and whose bytes are kept, is superseded.
     fn is_older(&self, id: PacketId, superseded: Superseded) -> bool {
         let Some(symbol) = self.encoder.symbol(id) else { return false };
         let Ok(Symbol { position: FragmentPosition::Whole, body }) = Symbol::parse(symbol) else {

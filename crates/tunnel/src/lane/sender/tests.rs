@@ -150,12 +150,10 @@ fn what_waits_for_a_path_is_bounded_in_bytes_and_in_age() {
     assert_eq!(sender.stats().copy_queue_bytes, 0);
 }
 
-/// Sends on the first path, and records packets and fates.
 #[derive(Clone, Debug, Default)]
 struct Recorder(Arc<Mutex<(Vec<PacketInfo>, Vec<String>)>>);
 
 impl Recorder {
-    /// The packets since the last call.
     fn packets(&self) -> Vec<PacketInfo> {
         std::mem::take(&mut self.0.lock().unwrap().0)
     }
@@ -253,7 +251,6 @@ fn what_leaves_again_is_of_its_flow() {
 
 #[test]
 fn what_a_second_look_wants_sent_again_leaves_at_once() {
-    /// The first packet may go where nothing leaves, all others go where there is room.
     #[derive(Debug)]
     struct FirstElsewhere(bool);
     impl Scheduler for FirstElsewhere {
@@ -457,7 +454,6 @@ fn packets_of_a_lane_with_an_expiry_or_with_an_order_by_times_tell_when_they_cam
 
 #[test]
 fn what_waits_of_a_frame_goes_when_its_first_packet_would_have_expired() {
-    /// The first path, when it has room.
     #[derive(Debug)]
     struct First;
     impl Scheduler for First {
@@ -634,7 +630,6 @@ fn follow(sender: &mut LaneSender, strategy: &str) {
     sender.set_strategy(strategy.parse().expect("known"), false).expect("no uplink is named");
 }
 
-/// A sender of lane 0 that sends each packet on every path.
 fn sender_everywhere() -> LaneSender {
     #[derive(Debug)]
     struct Everywhere;
@@ -664,14 +659,12 @@ pub(crate) fn acknowledge_as(
     sender.on_acknowledged(now, kind, id, &acknowledged);
 }
 
-/// These packets are lost on the first path.
 pub(crate) fn lose(sender: &mut LaneSender, now: Instant, ids: impl IntoIterator<Item = u32>) {
     for id in ids {
         sender.on_lost(now, TokenKind::Source, PacketId(id), PathId(0));
     }
 }
 
-/// Packets of these lengths come at 0, and leave as far as they may.
 fn sending(mut sender: LaneSender, windows: [u64; 2], lengths: &[usize]) -> (LaneSender, TwoPaths) {
     let mut carrier = TwoPaths::new(windows);
     for length in lengths {
@@ -762,7 +755,6 @@ impl Carrier for TwoPaths {
     }
 }
 
-/// A UDP packet on these ports with this RTP header and `bytes` more bytes.
 pub(crate) fn rtp_packet(port: u8, header: &RtpHeader, bytes: usize) -> Vec<u8> {
     let RtpHeader { marker, sequence, timestamp, ssrc } = *header;
     let length = 40 + bytes as u16;
@@ -778,7 +770,6 @@ pub(crate) fn rtp_packet(port: u8, header: &RtpHeader, bytes: usize) -> Vec<u8> 
     packet
 }
 
-/// Takes a packet of a flow that is known to be video.
 fn take_video(sender: &mut LaneSender, ms: u64, ssrc: u32, sequence: u16, timestamp: u32) {
     let header = RtpHeader { marker: false, sequence, timestamp, ssrc };
     sender.handle_inner(at(ms), &rtp_packet(1, &header, 500), ssrc.into(), Some(header));
@@ -789,7 +780,6 @@ fn what_a_video_has_begun_anew_behind_is_repaired_no_more_and_all_else_is() {
     for strategy in ["xnc", "minrtt", "xlink", "raven"] {
         let mut sender = sender_of(strategy);
         let mut carrier = TwoPaths::new([1 << 20, 0]);
-        // Two frames of one video, a packet of another one, and one that is no video.
         for sequence in 0..8 {
             take_video(&mut sender, 0, 7, sequence, u32::from(sequence) / 4 * 3_000);
         }

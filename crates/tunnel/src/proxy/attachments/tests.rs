@@ -29,7 +29,6 @@ fn legs() -> Legs {
     Legs::new(epoch, &TransportConfig::new([1; 32]), identity, config, lane).unwrap()
 }
 
-/// Runs until `end` without an answer.
 fn run(legs: &mut Legs, end: Instant) {
     while let Some(now) = legs.poll_timeout().filter(|now| *now <= end) {
         legs.handle_timeout(now);

@@ -21,7 +21,6 @@ impl Nat {
         self.0.handle_packet(ms(millis), &RecvMeta::new(SOCKET, from), bytes);
     }
 
-    /// Does what is due; returns the hellos that leave, with their destinations.
     fn turn(&mut self, millis: u64) -> Vec<(SocketAddr, GeneveHello)> {
         self.0.handle_timeout(ms(millis));
         let mut hellos = Vec::new();

@@ -34,20 +34,14 @@ pub struct Figure5 {
     holds: Limit,
     next: u32,
     heap: BTreeMap<u32, Instant>,
-    /// The packet that it comes from, and its time.
     limit: Option<(u32, Instant)>,
-    /// The packet that is waited at, and until when.
     waiting: Option<(u32, Instant)>,
-    /// Packets that were sent, and when.
     pub sent: BTreeMap<u32, Instant>,
-    /// Packets that arrived after their turn.
     pub discarded: BTreeSet<u32>,
-    /// Waits that were over.
     pub timeouts: u64,
 }
 
 impl Figure5 {
-    /// Waits for number 0.
     pub fn new(max_buffer: Duration, holds: Limit) -> Self {
         Self {
             max_buffer,
@@ -62,14 +56,12 @@ impl Figure5 {
         }
     }
 
-    /// The first copy of `number` arrives.
     pub fn handle(&mut self, now: Instant, number: u32) {
         self.run_until(now);
         self.heap.insert(number, now);
         self.send(now);
     }
 
-    /// Lets waits end.
     pub fn run_until(&mut self, now: Instant) {
         while let Some((_, until)) = self.waiting
             && until <= now

@@ -64,7 +64,6 @@ pub(super) struct Flow {
     pub(super) bbr: Bbr,
     pub(super) traffic: Traffic,
     backlog: u64,
-    /// When each was sent, by number.
     in_flight: BTreeMap<u64, Instant>,
     budget: f64,
     next_frame: Instant,

@@ -34,7 +34,6 @@ pub(crate) struct Delays {
     period_began: Instant,
     /// The delay by both clocks, µs.
     delay: i64,
-    /// When a lower delay was last considered.
     looked: Instant,
     /// Since when all packets have come beyond the longest wait.
     beyond: Option<Instant>,
@@ -57,13 +56,11 @@ impl Delays {
         self.bound();
     }
 
-    /// When a packet goes out that was sent at `sent` µs of the peer's clock.
     pub(super) fn due(&self, sent: i64) -> Instant {
         let micros = sent.saturating_add(self.delay).max(0).unsigned_abs();
         Instant::ZERO + Duration::from_micros(micros.min(u64::MAX / 1_000))
     }
 
-    /// How long a packet as quick as the quickest recent one would wait.
     pub(crate) fn spread(&self) -> Duration {
         let least = self.took.first_key_value().map(|(least, _)| self.delay - least * MILLI);
         Duration::from_micros(least.unwrap_or(0).max(0).unsigned_abs()).min(self.wait_max)
@@ -106,7 +103,6 @@ impl Delays {
         (sent, seen)
     }
 
-    /// Starts again with this packet, which counts as in time.
     fn begin(&mut self, now: Instant, stamp: Stamp) -> (i64, Seen) {
         *self = Self { period_began: now, looked: now, ..Self::new(self.wait_max) };
         // The peer's clock counts as started with ours, to keep numbers small.
@@ -150,7 +146,6 @@ impl Delays {
         self.delay = self.delay.min(self.delay_max());
     }
 
-    /// Starts a new period when one is over, and forgets older counts.
     fn turn(&mut self, now: Instant) {
         let age = now.since(self.period_began);
         if age < PERIOD {
@@ -193,7 +188,6 @@ fn micros(at: Instant) -> i64 {
     (at.as_nanos() / 1_000) as i64
 }
 
-/// µs per unit of stamps.
 const MILLI: i64 = 1_000;
 /// Packets of a thousand that may be late.
 const LATE_PER_MILLE: u64 = 10;

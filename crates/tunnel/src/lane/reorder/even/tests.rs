@@ -7,12 +7,9 @@ use super::super::{HELD_MAX, Reorder, Unit};
 use super::*;
 
 const MAX: Duration = Duration::from_millis(300);
-/// µs by which the peer's clock is ahead.
 const AHEAD: i64 = 7_777_777_777;
-/// µs from packet to packet.
 const EVERY: u64 = 5_000;
 
-/// A lane, and what came out: when, and which.
 struct Bench {
     reorder: Reorder,
     out: Vec<(u64, u32)>,
@@ -26,7 +23,6 @@ impl Bench {
         Self { reorder, out: Vec::new(), came: BTreeMap::new(), late: 0 }
     }
 
-    /// Packet `id` comes, sent at `sent` µs of its sender's clock.
     fn comes(&mut self, came: u64, id: u32, sent: i64) {
         self.run_until(came);
         let (first, last) = (PacketId(id), PacketId(id));
@@ -67,7 +63,6 @@ impl Bench {
         }
     }
 
-    /// The delays of packets from ID `from` on, µs, by ID.
     fn delays(&self, from: u32) -> Vec<u64> {
         let mut out: Vec<(u32, u64)> = self.out.iter().map(|(at, id)| (*id, *at)).collect();
         out.sort_unstable();
@@ -91,7 +86,6 @@ fn ahead(at: u64) -> i64 {
     at as i64 + AHEAD
 }
 
-/// 20 ms by one path, 50 ms by the other, with jitter and rare repairs.
 fn two_paths(id: u32) -> u64 {
     let chance = u64::from(id).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
     let path = if (id / 7).is_multiple_of(3) { 50_000 } else { 20_000 };

@@ -6,14 +6,12 @@ use std::collections::VecDeque;
 
 use super::Source;
 
-/// Packets in sequence that prove a source.
 const PROOF: u8 = 4;
 const STEP_MAX: u16 = 16;
 const WATCHED_MAX: usize = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct Candidates {
-    /// Most recently seen first.
     watched: VecDeque<Candidate>,
 }
 
@@ -25,7 +23,6 @@ struct Candidate {
 }
 
 impl Candidates {
-    /// Takes a number of `source`. Returns whether it is proven now, and forgets it then.
     pub(super) fn is_proven(&mut self, source: Source, sequence: u16) -> bool {
         let known = self.watched.iter().position(|candidate| candidate.source == source);
         let known = known.and_then(|at| self.watched.remove(at));

@@ -28,7 +28,6 @@ use super::super::gaps::Gaps;
 use super::super::{ExtendedId, HELD_OVERHEAD, Outlet, Placed, Turn};
 use super::Times;
 
-/// An RTP sequence number that does not wrap.
 type Number = u64;
 
 /// The extended number of number 0, high enough that nothing near it is negative.
@@ -58,11 +57,9 @@ pub(super) struct Stream {
     passed: Option<u32>,
     last: Option<Last>,
     interval: Duration,
-    /// Whether frames end with a marker, see [`MARKED`].
     marks: u8,
     held: BTreeMap<Number, Waiting>,
     held_bytes: usize,
-    /// The keys of `held`, by arrival.
     arrivals: BTreeSet<(Instant, Number)>,
     /// The end of the known whole part of the front frame, and the ID of the packet before.
     checked: (Number, ExtendedId),
@@ -87,7 +84,6 @@ struct Last {
 }
 
 impl Stream {
-    /// A source whose order begins behind the packet with `header` and ID `id`.
     pub(super) fn new(now: Instant, header: &RtpHeader, id: ExtendedId) -> Self {
         let newest = BASE + u64::from(header.sequence);
         Self {
@@ -168,7 +164,6 @@ impl Stream {
         Some((next - times.decode).min(*came + times.max_buffer))
     }
 
-    /// Gives up waiting for the rest of the front frame; `false` if none waits.
     pub(super) fn give_up(&mut self, missing: &Gaps, out: &mut Outlet<'_>) -> bool {
         let Some((first, waiting)) = self.held.first_key_value() else { return false };
         if *first > self.next {
@@ -211,7 +206,6 @@ impl Stream {
         }
     }
 
-    /// The number behind the front frame, if that is whole.
     fn end_of_front(&mut self, missing: &Gaps) -> Option<Number> {
         let timestamp = self.held.get(&self.next)?.timestamp;
         for (number, waiting) in self.held.range(self.checked.0..) {
@@ -235,7 +229,6 @@ impl Stream {
         self.checked = self.checked.max((number, self.next_behind));
     }
 
-    /// Releases the first that waits, and learns the interval and the use of markers from it.
     fn release_first(&mut self, out: &mut Outlet<'_>) {
         let Some((number, waiting)) = self.held.pop_first() else { return };
         let Waiting { placed, timestamp, marker, deadline } = waiting;

@@ -17,7 +17,6 @@ const MAX: u64 = 300;
 const INTERVAL: u64 = 30;
 /// Frames of one packet before each test, which prove the source.
 const LEAD: u32 = 8;
-/// When the first frame behind them is sent.
 const BEGIN: u64 = LEAD as u64 * INTERVAL;
 
 fn order(max_buffer: u64) -> Order {
@@ -63,7 +62,6 @@ impl Video {
         Self { next, marks: true }
     }
 
-    /// The next frame, of `packets` packets with IDs from `id` on.
     fn frame(&mut self, sent: u64, id: &mut u32, packets: usize) -> Vec<Packet> {
         let packet = |at: usize| {
             let packet =
@@ -78,7 +76,6 @@ impl Video {
     }
 }
 
-/// A lane, and what came out: when, and the ID.
 struct Bench {
     reorder: Reorder,
     out: Vec<(u64, u32)>,
@@ -125,7 +122,6 @@ impl Bench {
     }
 }
 
-/// A lane that knows a video as one.
 fn met() -> (Bench, Video) {
     let (mut bench, mut video) = (Bench::new(MAX), Video::new(1, 100, 5000));
     bench.meet(&mut video);

@@ -31,7 +31,6 @@ fn sources_are_bounded_and_those_that_fell_silent_go_first() {
 
 #[test]
 fn nothing_waits_for_longer_than_it_may() {
-    // Endless frames with holes, and a deadline of ten seconds.
     for is_endless in [false, true] {
         let [deadline, max_buffer] = [10_000, 70].map(Duration::from_millis);
         let order = Order::Frames { deadline, decode: Duration::ZERO, max_buffer };
@@ -66,7 +65,6 @@ fn memory_is_bounded_and_who_holds_most_gives_up_first() {
     let endless = |bench: &mut Bench, video: &mut Video, count: usize, bytes: usize| {
         video.marks = false;
         for packet in video.frame(BEGIN, &mut bench.id, count) {
-            // One in two is missing.
             if packet.sequence % 2 == 0 {
                 bench.handle_unit(BEGIN, packet.unit(BEGIN, bytes));
                 let stats = bench.reorder.stats();
@@ -117,7 +115,6 @@ proptest! {
             let (source, wild, near, timestamp, marker, pause, is_near) = packet;
             at += pause;
             let packet = Packet {
-                // In swapped pairs, with holes.
                 id: (id ^ 1) * 2,
                 sent: at - pause,
                 sequence: if is_near { near } else { wild },

@@ -14,7 +14,6 @@ struct Model {
     now: u64,
     known: BTreeSet<u32>,
     waiting: Vec<Waiting>,
-    /// The number and ID before the one whose turn it is.
     last: (u16, u32),
     passed: Option<u32>,
     /// The last frame that went out: its due time, timestamp and last number.
@@ -51,7 +50,6 @@ impl Model {
         (before + 1..behind).any(|id| !self.known.contains(&id))
     }
 
-    /// The first that waits, whether it is its turn, and the first behind its frame.
     fn front(&self) -> Option<(Waiting, bool, Option<Waiting>)> {
         let first = *self.waiting.first()?;
         let behind = self.waiting.iter().find(|(_, other)| other.timestamp != first.1.timestamp);
@@ -96,7 +94,6 @@ impl Model {
         }
     }
 
-    /// How many packets the first frame has, if it is whole.
     fn whole_front(&self) -> Option<usize> {
         let (mut before, timestamp) = (self.last, self.waiting.first()?.1.timestamp);
         for (at, (_, packet)) in self.waiting.iter().enumerate() {
