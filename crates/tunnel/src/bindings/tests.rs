@@ -1,20 +1,12 @@
 use super::*;
-use crate::testing::{at as ms, identity, key};
+use crate::testing::{self, at as ms, key};
 use proptest::prelude::*;
 
 const TENANT: TenantId = TenantId(0);
 const ANCHOR: u8 = 100;
 
 fn signed(device: u8, proxy: u8, number: u64) -> Binding {
-    let mut binding = Binding {
-        tenant: "acme".into(),
-        anchor: *key(ANCHOR).as_bytes(),
-        proxy: *key(proxy).as_bytes(),
-        number,
-        signature: [0; 64],
-    };
-    binding.signature = *identity(device).sign(&binding.signed()).as_bytes();
-    binding
+    testing::signed(device, ANCHOR, proxy, number)
 }
 
 fn at(leg: u64, handle: u32) -> At {

@@ -1,32 +1,25 @@
 //! Speed tests with a server that does not keep to what is agreed, or knows nothing of them.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use roadweave_identity::Identity;
 use roadweave_proto::wire::{
     Control, Load, LoadCounts, LoadDirection, Speedtest, TestBounds, TestId, TestWord, Welcome,
 };
 use roadweave_proto::{DropReason, Instant, PathId, UplinkId};
 use roadweave_quic::{
-    Connection, ConnectionId, Endpoint, EndpointEvent, Epoch, Event, Local, Source, TransportConfig,
+    Connection, ConnectionId, Endpoint, EndpointEvent, Event, Local, Source, TransportConfig,
 };
 use roadweave_tunnel::{
     Candidate, Client, ClientConfig, LoadStats, Node as _, Peer, PeerTable, RecvMeta,
     SpeedtestPlan, SpeedtestReport, SpeedtestState,
 };
 
+use crate::common::{client_address, epoch, identity, server_address};
+
 const UPLINK: UplinkId = UplinkId(0);
-
-fn server_address() -> SocketAddr {
-    SocketAddr::from(([192, 0, 2, 1], 4433))
-}
-
-fn client_address() -> SocketAddr {
-    SocketAddr::from(([100, 64, 0, 1], 10_000))
-}
 
 /// How the server answers a request for a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,10 +44,9 @@ struct Meeting {
 }
 
 impl Meeting {
-    #[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
     fn new(manners: Manners) -> Self {
-        let epoch = Epoch::new(std::time::Instant::now());
-        let (own, other) = (Arc::new(Identity::from_seed([1; 32])), Identity::from_seed([2; 32]));
+        let epoch = epoch();
+        let (own, other) = (Arc::new(identity(1)), identity(2));
         let peer = Peer::new("box", vec![IpAddr::from([10, 77, 0, 2]).into()]);
         let peers = Arc::new(PeerTable::new([(own.public_key(), peer)]));
         let candidate = Candidate::only(other.public_key(), vec![server_address()]);

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
 mod bad_speedtest;
+mod common;
 mod embed;
 mod figure5;
 mod out_of_turn;

@@ -5,34 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use roadweave_identity::Identity;
 use roadweave_proto::wire::{
     Control, Hello, Load, LoadCounts, LoadDirection, Role, SourceDatagram, Speedtest, TestBounds,
     TestId, TestRefusal, TestWord,
 };
 use roadweave_proto::{DropReason, Instant, LaneId, PacketId, PathId, UplinkId};
-use roadweave_quic::{
-    Connection, ConnectionId, Endpoint, Epoch, Event, Local, Source, TransportConfig,
-};
+use roadweave_quic::{Connection, ConnectionId, Endpoint, Event, Local, Source, TransportConfig};
 use roadweave_tunnel::{
     LEG_SOCKET, LaneConfig, MEMORY_MAX, Node, Peer, PeerTable, Peers, ProxyConfig, ProxyTenant,
     RecvMeta, Server, ServerConfig, ServerEvent, SpeedtestLimits,
 };
 
+use crate::common::{client_address, epoch, identity, server_address};
+
 const INNER: [u8; 4] = [10, 77, 0, 2];
 const UPLINK: UplinkId = UplinkId(0);
-
-fn identity(seed: u8) -> Identity {
-    Identity::from_seed([seed; 32])
-}
-
-fn server_address() -> SocketAddr {
-    SocketAddr::from(([192, 0, 2, 1], 4433))
-}
-
-fn client_address() -> SocketAddr {
-    SocketAddr::from(([100, 64, 0, 1], 10_000))
-}
 
 fn peer(tenant: &str, address: [u8; 4]) -> Peer {
     Peer { tenant: tenant.into(), ..Peer::new("box", vec![IpAddr::from(address).into()]) }
@@ -49,9 +36,8 @@ struct Visit {
 }
 
 impl Visit {
-    #[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
     fn new(tenant: Option<&str>) -> Self {
-        let epoch = Epoch::new(std::time::Instant::now());
+        let epoch = epoch();
         let duration_max = Duration::from_secs(2);
         let limits = SpeedtestLimits { duration_max, bytes_max: 50_000, per_hour: 3, at_a_time: 1 };
         let config = ServerConfig {

@@ -4,26 +4,26 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use roadweave_identity::{Identity, PublicKey};
+use roadweave_identity::PublicKey;
 use roadweave_proto::{Instant, UplinkId};
-use roadweave_quic::{Epoch, TransportConfig};
+use roadweave_quic::TransportConfig;
 use roadweave_tunnel::{Candidate, Client, ClientConfig, Node as _};
+
+use crate::common::{epoch, identity};
 
 fn address(text: &str) -> SocketAddr {
     text.parse().expect("an address")
 }
 
 fn server_key() -> PublicKey {
-    Identity::from_seed([2; 32]).public_key()
+    identity(2).public_key()
 }
 
-#[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
 fn client(servers: &[&str]) -> Client {
     let servers = servers.iter().map(|server| address(server)).collect();
     let candidate = Candidate::only(server_key(), servers);
     let config = ClientConfig::new("vehicle", TransportConfig::new([1; 32]), candidate);
-    let epoch = Epoch::new(std::time::Instant::now());
-    Client::new(epoch, config, Arc::new(Identity::from_seed([1; 32]))).expect("it is sound")
+    Client::new(epoch(), config, Arc::new(identity(1))).expect("it is sound")
 }
 
 fn tried(client: &mut Client, begin: Instant, seconds: u64) -> BTreeSet<(u32, SocketAddr)> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use roadweave_identity::{Identity, PublicKey};
+use roadweave_identity::PublicKey;
 use roadweave_proto::{DropReason, Instant, UplinkId};
 use roadweave_quic::{Epoch, Shard, ShardMap, TransportConfig};
 use roadweave_tunnel::{
@@ -14,16 +14,10 @@ use roadweave_tunnel::{
     RecvMeta, Server, ServerConfig, ServerEvent, Stray, flush,
 };
 
+use crate::common::{epoch, identity, server_address};
+
 const SHARDS: u16 = 3;
 const CLIENTS: u8 = 6;
-
-fn identity(seed: u8) -> Arc<Identity> {
-    Arc::new(Identity::from_seed([seed; 32]))
-}
-
-fn server_address() -> SocketAddr {
-    SocketAddr::from(([192, 0, 2, 1], 4433))
-}
 
 fn lanes() -> Vec<LaneConfig> {
     vec![LaneConfig::new("default", "xnc".parse().unwrap())]
@@ -62,9 +56,8 @@ struct World {
 }
 
 impl World {
-    #[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
     fn new(clients: u8, knows_shards: bool) -> Self {
-        let epoch = Epoch::new(std::time::Instant::now());
+        let epoch = epoch();
         let peer = |it: u8| Peer::new(format!("box-{it}"), vec![inner(it).into()]);
         let known = (0..clients).map(|number| (identity(10 + number).public_key(), peer(number)));
         let mut world = Self {
@@ -94,7 +87,8 @@ impl World {
         let config = ServerConfig { lanes, memory_max, ..ServerConfig::new(transport, Vec::new()) };
         let mut config = config.of_shard(SHARDS);
         config.transport.shard = Some(Shard { map: self.map, number });
-        let mut server = Server::new(self.epoch, config, identity(2), self.peers.clone()).unwrap();
+        let mut server =
+            Server::new(self.epoch, config, Arc::new(identity(2)), self.peers.clone()).unwrap();
         server.share_kept(self.kept.clone());
         server
     }
@@ -105,7 +99,7 @@ impl World {
         let candidate = Candidate::only(identity(2).public_key(), vec![server_address()]);
         let config = ClientConfig::new("box", transport, candidate);
         let config = ClientConfig { lanes: lanes(), ..config };
-        let mut client = Client::new(self.epoch, config, identity(10 + number)).unwrap();
+        let mut client = Client::new(self.epoch, config, Arc::new(identity(10 + number))).unwrap();
         for (uplink, name) in [(0, "wwan0"), (1, "wwan1")] {
             client.add_uplink(self.now, UplinkId(uplink), name);
         }

@@ -1,47 +1,25 @@
 //! Whose frames count at an anchor, and for which streams.
 
-use std::sync::Arc;
-
 use roadweave_proto::Rate;
-use roadweave_proto::wire::{Binding, LegMessage, Passed, StreamsEpoch};
-use roadweave_quic::{ConnectionId, Epoch, TransportConfig};
+use roadweave_proto::wire::{LegMessage, Passed, StreamsEpoch};
+use roadweave_quic::ConnectionId;
 
 use super::super::legs::Leg;
-use super::super::{AnchorConfig, AnchorTenant};
 use super::*;
 use crate::leg::LegEnd;
-use crate::peers::PeerTable;
-use crate::testing::{at, identity, key};
+use crate::testing::{self, at, key, signed};
 
 const BOX: u8 = 1;
 const OTHER_BOX: u8 = 2;
 const PROXIES: [u8; 2] = [50, 51];
 const MEMORY: usize = 32 << 20;
 
-fn table(seeds: &[u8]) -> Arc<PeerTable> {
-    let peer = |seed: &u8| (key(*seed), Peer::new(seed.to_string(), Vec::new()));
-    Arc::new(PeerTable::new(seeds.iter().map(peer)))
-}
-
 fn anchor() -> Anchor {
     anchor_with(&[BOX, OTHER_BOX], None)
 }
 
-#[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
 fn anchor_with(devices: &[u8], rate_limit: Option<Rate>) -> Anchor {
-    let devices = table(devices);
-    let name = "acme".into();
-    let tenant = AnchorTenant { name, devices, clients_reach_clients: false, rate_limit };
-    let config = AnchorConfig {
-        transport: TransportConfig::new([3; 32]),
-        tenants: vec![tenant],
-        leg_rate: None,
-        streams: Some(StreamsConfig::default()),
-        memory_max: MEMORY,
-    };
-    let epoch = Epoch::new(std::time::Instant::now());
-    let mut anchor =
-        Anchor::new(epoch, config, Arc::new(identity(9)), table(&PROXIES)).expect("usable");
+    let mut anchor = testing::anchor(devices, &PROXIES, rate_limit);
     for (leg, proxy) in (0..).zip(PROXIES) {
         let end = LegEnd::new(None);
         let leg_of = Leg { proxy: key(proxy), name: proxy.to_string(), end };
@@ -52,14 +30,7 @@ fn anchor_with(devices: &[u8], rate_limit: Option<Rate>) -> Anchor {
 
 /// A box goes to a proxy with its `number`th binding; its streams are called `epoch` there.
 fn attach(anchor: &mut Anchor, now: Instant, (device, number): (u8, u64), to: At, epoch: u64) {
-    let mut binding = Binding {
-        tenant: "acme".into(),
-        anchor: *key(9).as_bytes(),
-        proxy: *key(PROXIES[to.leg.0 as usize]).as_bytes(),
-        number,
-        signature: [0; 64],
-    };
-    binding.signature = *identity(device).sign(&binding.signed()).as_bytes();
+    let binding = signed(device, 9, PROXIES[to.leg.0 as usize], number);
     let streams = Some(StreamsOffer {
         epoch: StreamsEpoch(epoch),
         takes_priorities: true,
@@ -124,10 +95,7 @@ fn frames_of_former_streams_are_not_taken_for_those_of_today() {
     assert_eq!(unbound(&anchor), 1);
     let second = open(&mut anchor, at(40), on(1, 0), 0).expect("another first stream");
     assert_ne!(first, second);
-    let mut binding = anchor.bindings().pop().expect("it was kept").1;
-    binding.number += 1;
-    binding.signature = *identity(BOX).sign(&binding.signed()).as_bytes();
-    let device = *key(BOX).as_bytes();
+    let (device, binding) = (*key(BOX).as_bytes(), signed(BOX, 9, PROXIES[1], 3));
     let attach = LegMessage::Attach { handle: 1, device, binding, streams: None };
     anchor.on_message(at(50), ConnectionId(1), Ok(attach));
     assert_eq!(anchor.poll_streams_over(), Some(second));

@@ -2,10 +2,12 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
+use roadweave_coding::{CodedRange, Decoder};
+use roadweave_proto::PathStatus;
 use roadweave_proto::wire::{
-    Control, FragmentPosition, SOURCE_HEADER, SYMBOL_HEADER, split_predecessor, split_stamp,
+    Coded, Control, Datagram, FragmentPosition, SOURCE_HEADER, SYMBOL_HEADER, split_predecessor,
+    split_stamp,
 };
-use roadweave_proto::{PathStatus, Policy};
 use roadweave_schedule::{Decision, PacketInfo, PathSet};
 
 use super::*;
@@ -665,6 +667,25 @@ pub(crate) fn lose(sender: &mut LaneSender, now: Instant, ids: impl IntoIterator
     }
 }
 
+/// The decoder receives a datagram, whose lane is returned.
+pub(crate) fn decode(
+    decoder: &mut Decoder,
+    datagram: Bytes,
+    out: &mut Vec<(PacketId, Bytes)>,
+) -> LaneId {
+    match Datagram::parse(datagram).expect("well-formed") {
+        Datagram::Source { lane, id, symbol } => {
+            decoder.on_source(at(0), id, symbol, out);
+            lane
+        }
+        Datagram::Coded(Coded { lane, start, count, seed, payload }) => {
+            decoder.on_coded(at(0), CodedRange { start, count, seed }, payload, out);
+            lane
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
 fn sending(mut sender: LaneSender, windows: [u64; 2], lengths: &[usize]) -> (LaneSender, TwoPaths) {
     let mut carrier = TwoPaths::new(windows);
     for length in lengths {
@@ -706,10 +727,6 @@ impl TwoPaths {
 
     pub(crate) fn set_window(&mut self, path: usize, window: u64) {
         self.paths[path].congestion_window = window;
-    }
-
-    pub(crate) fn set_policy(&mut self, path: usize, policy: Policy) {
-        self.paths[path].policy = policy;
     }
 
     pub(crate) fn hold_back(&mut self) {

@@ -3,17 +3,15 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use roadweave_identity::Identity;
-use roadweave_quic::{Epoch, TransportConfig};
+use roadweave_quic::TransportConfig;
 
 use super::*;
 use crate::StreamsConfig;
 use crate::proxy::{ProxyConfig, ProxyTenant};
-use crate::testing::key;
+use crate::testing::{at, epoch, identity, key};
 
 const SESSION: ConnectionId = ConnectionId(7);
 
-#[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
 fn legs() -> Legs {
     let tenant = ProxyTenant {
         name: "acme".into(),
@@ -23,10 +21,9 @@ fn legs() -> Legs {
         rate_limit: None,
     };
     let config = ProxyConfig { tenants: vec![tenant], leg_rate: None };
-    let epoch = Epoch::new(std::time::Instant::now());
-    let identity = Arc::new(Identity::from_seed([2; 32]));
     let lane = Some(StreamsConfig::default().lane());
-    Legs::new(epoch, &TransportConfig::new([1; 32]), identity, config, lane).unwrap()
+    let transport = TransportConfig::new([1; 32]);
+    Legs::new(epoch(), &transport, Arc::new(identity(2)), config, lane).unwrap()
 }
 
 fn run(legs: &mut Legs, end: Instant) {
@@ -44,7 +41,6 @@ fn events(legs: &mut Legs) -> Vec<LegEvent> {
 
 #[test]
 fn whoever_begins_while_the_anchor_is_away_is_told_like_those_before() {
-    let at = Instant::from_millis;
     let mut legs = legs();
     legs.handle_timeout(at(0));
     legs.begin(at(10), SESSION, "acme", key(1));
@@ -57,7 +53,6 @@ fn whoever_begins_while_the_anchor_is_away_is_told_like_those_before() {
 
 #[test]
 fn packets_that_nobody_is_told_of_go_after_a_moment_and_are_counted() {
-    let at = Instant::from_millis;
     let mut legs = legs();
     legs.handle_timeout(at(0));
     legs.begin(at(10), SESSION, "acme", key(1));

@@ -1,9 +1,9 @@
 use proptest::prelude::*;
-use roadweave_coding::{CodedRange, Decoder, DecoderConfig};
-use roadweave_proto::wire::{Coded, Datagram, FragmentPosition, RtpHeader, SYMBOL_HEADER, Symbol};
-use roadweave_proto::{PathId, Policy};
+use roadweave_coding::{Decoder, DecoderConfig};
+use roadweave_proto::PathId;
+use roadweave_proto::wire::{FragmentPosition, RtpHeader, SYMBOL_HEADER, Symbol};
 
-use super::super::tests::TwoPaths;
+use super::super::tests::{TwoPaths, decode};
 use super::*;
 use crate::lane::LaneConfig;
 use crate::testing::at;
@@ -80,15 +80,7 @@ proptest! {
                 break;
             }
             heard += 1;
-            match Datagram::parse(datagram).expect("well-formed") {
-                Datagram::Source { id, symbol, .. } => {
-                    decoder.on_source(at(2), id, symbol, &mut out);
-                }
-                Datagram::Coded(Coded { start, count, seed, payload, .. }) => {
-                    decoder.on_coded(at(2), CodedRange { start, count, seed }, payload, &mut out);
-                }
-                other => panic!("{other:?}"),
-            }
+            decode(&mut decoder, datagram, &mut out);
         }
         out.sort_by_key(|(id, _)| id.0);
         prop_assert_eq!(out.len(), lengths.len());
