@@ -33,7 +33,6 @@ pub(crate) struct Pool {
     insertions: u64,
 }
 
-/// One insertion.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     key: u64,
@@ -128,7 +127,6 @@ impl Pool {
         shed
     }
 
-    /// Symbols held.
     pub(crate) fn len(&self) -> usize {
         self.len
     }

@@ -148,7 +148,6 @@ impl Block {
         }
     }
 
-    /// Equations held.
     pub(super) fn len(&self) -> usize {
         self.equations.len()
     }
@@ -163,7 +162,6 @@ impl Block {
         if self.is_empty() { 0 } else { BLOCK_OVERHEAD_BYTES + self.bytes }
     }
 
-    /// Whether `full_id` is a missing packet.
     pub(super) fn lacks(&self, full_id: FullId) -> bool {
         self.column(full_id).is_some_and(|column| self.missing.has(column))
     }
@@ -293,7 +291,6 @@ impl Block {
         expired
     }
 
-    /// Forgets everything.
     pub(super) fn clear(&mut self) {
         self.missing = Bits::EMPTY;
         self.known_set = Bits::EMPTY;

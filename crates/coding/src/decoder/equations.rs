@@ -157,7 +157,6 @@ impl Equations {
         }
     }
 
-    /// Equations held.
     pub(super) fn len(&self) -> usize {
         self.equations
     }
@@ -192,7 +191,6 @@ impl Equations {
         }
     }
 
-    /// Puts in an empty block.
     fn open(&mut self, index: usize, first: FullId) -> usize {
         let block = self.spare.pop().unwrap_or_else(|| Box::new(Block::new(self.kernel)));
         self.blocks.insert(index, (first, block));

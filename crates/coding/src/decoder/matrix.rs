@@ -234,7 +234,6 @@ impl Matrix {
         self.pivot_set |= other.pivot_set;
     }
 
-    /// Forgets all rows.
     pub(super) fn clear(&mut self) {
         self.cells.clear();
         self.pivots.clear();

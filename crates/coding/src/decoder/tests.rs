@@ -38,7 +38,6 @@ fn assert_conservation(decoder: &Decoder) {
     assert_eq!(stats.sources + stats.coded, all, "{stats:?}, {} pending", decoder.pending());
 }
 
-/// What arrives at the receiver.
 #[derive(Clone, Debug)]
 enum Arrival {
     Source(usize),

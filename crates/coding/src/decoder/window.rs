@@ -25,11 +25,8 @@ pub(crate) type FullId = u64;
 /// What is known of the packet of a full ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IdState {
-    /// Not delivered yet.
     Missing,
-    /// Delivered before.
     Delivered,
-    /// Behind the window.
     Behind,
     /// So far ahead that it is not believable.
     FarAhead,
@@ -52,7 +49,6 @@ impl Window {
         Self { newest: (1 << 62) + u64::from(newest.0), moved_back_from: 0, bits }
     }
 
-    /// The bytes that it takes.
     pub(crate) fn memory(&self) -> usize {
         size_of_val(&*self.bits)
     }

@@ -24,7 +24,6 @@ pub(super) trait Isa: Copy {
     /// Whether [`Isa::multiply_add_pair`] is better than two times [`Isa::multiply_add`].
     const HAS_PAIRS: bool = false;
 
-    /// A vector of zeros.
     fn zero(self) -> Self::Vector;
 
     /// Loads the first [`Isa::WIDTH`] bytes; panics if there are fewer.
@@ -33,10 +32,8 @@ pub(super) trait Isa: Copy {
     /// Stores to the first [`Isa::WIDTH`] bytes; panics if there are fewer.
     fn store(self, bytes: &mut [u8], vector: Self::Vector);
 
-    /// Prepares a coefficient.
     fn factor(self, coefficient: u8) -> Self::Factor;
 
-    /// Prepares a vector.
     fn operand(self, x: Self::Vector) -> Self::Operand;
 
     /// `sum + factor * x`.

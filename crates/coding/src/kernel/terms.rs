@@ -7,7 +7,6 @@ pub(super) trait Terms: Copy {
     /// The coefficients of one combination.
     type Row: Copy;
 
-    /// How many sources there are.
     fn count(self) -> usize;
 
     /// The source at `index`, below [`Terms::count`].
@@ -16,7 +15,6 @@ pub(super) trait Terms: Copy {
     /// The coefficients of the combination at `output`.
     fn row(self, output: usize) -> Self::Row;
 
-    /// The coefficient of the source at `index`.
     fn coefficient(row: Self::Row, index: usize) -> u8;
 }
 

@@ -104,7 +104,6 @@ impl Model {
         self.take(first, &coefficients(seed, count), payload)
     }
 
-    /// How many independent equations were received.
     pub fn rank(&self) -> usize {
         self.rows.len()
     }

@@ -21,7 +21,6 @@
 /// The largest k of the experiments.
 pub const EXTRA_MAX: usize = 4;
 
-/// The numbers of packets of the experiments.
 pub const COUNTS: std::ops::RangeInclusive<usize> = 2..=32;
 
 /// How likely an experiment may be to fail although all is right, over all of its cells together.
