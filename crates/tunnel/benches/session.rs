@@ -1,11 +1,8 @@
 //! What a packet costs on its way through a client and a server, with TLS, in virtual time.
 //!
-//! ```text
-//! 4 packets each ms ─► client ═ 2 paths of 10 ms ═► server ─► device
-//! ```
-//!
-//! There is nothing but the two nodes: what one sends waits in a queue until the other gets it. So
-//! the time is that of both ends together, their acknowledgements and timers among it.
+//! Four packets leave each millisecond, over two paths of 10 ms. What one node sends waits in a
+//! queue until the other gets it, so the time is that of both ends together, with their
+//! acknowledgements and timers.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};

@@ -1,10 +1,5 @@
 //! Reports of players' buffers, at the playing and at the sending end.
 //!
-//! ```text
-//! player ─► Tellers: rate limit ─► control message ─► Players ─► lane's recovery
-//!                                                     the shortest buffer
-//! ```
-//!
 //! A false report does little: each lane uses its shortest buffer, and what recoveries do is
 //! bounded by how often buffers are that short (XLINK section 7.1) and by the paths' policies.
 

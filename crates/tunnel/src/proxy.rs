@@ -1,10 +1,5 @@
 //! The legs of a proxy: they carry its sessions' packets to the anchors of their tenants, and back.
 //!
-//! ```text
-//! session ─► tenant ─► leg of the tenant's anchor ─► QUIC ─► anchor
-//! session ◄─────────── attachment, by its handle ◄── QUIC ◄─ anchor
-//! ```
-//!
 //! A proxy uses no TUN, routes or filters of its machine. Its sessions are those of a
 //! [`Server`](crate::Server), which asks here whether a tenant can be served, passes its clients'
 //! packets, and receives theirs. A client's packets pass once it has signed a binding for this

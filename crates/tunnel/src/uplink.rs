@@ -1,8 +1,5 @@
-//! The policy of an uplink, with data caps.
-//!
-//! ```text
-//! bytes of the day and the month ─► beyond a cap? ─► backup until the day or the month is over
-//! ```
+//! The policy of an uplink, with data caps: beyond one it is a backup until the day or the month is
+//! over.
 
 use std::fmt;
 

@@ -1,8 +1,4 @@
-//! The data that uplinks have carried, by day.
-//!
-//! ```text
-//! packets in and out ─► bytes of today ─► sums of the day and of the operator's month
-//! ```
+//! The data that uplinks have carried, by day, with its sum over the operator's month.
 //!
 //! Days are in UTC. Bytes are of IP packets with headers, as operators count. Days are kept, not
 //! sums, so that a clock that was wrong for a while resets nothing, and another billing day takes

@@ -1,9 +1,5 @@
 //! Watches for what the operator should know: paths that fall silent and come back, caps, networks
-//! that let nothing through, lanes whose uplink is gone.
-//!
-//! ```text
-//! paths, uplinks, lanes ─► changed, and for long enough? ─► Notice
-//! ```
+//! that let nothing through, lanes whose uplink is gone. A change becomes a notice once it lasts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,9 +1,5 @@
-//! The allowance that a client has used in all its sessions: a new session gives no new one.
-//!
-//! ```text
-//! key ─► sessions it may begin: a few at once, then one in a while
-//!    └─► its rates, as its last session has left them
-//! ```
+//! The allowance that a client has used in all its sessions: a new session gives no new one. A key
+//! may begin a few sessions at once, then one in a while; its rates are as its last one left them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
