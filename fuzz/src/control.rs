@@ -11,7 +11,6 @@ use roadweave_proto::wire::{
 };
 use roadweave_proto::{LaneId, Order, PathId, Policy, Priority, Promise, Rate, peer_text};
 
-/// Parses the bytes.
 pub fn run(data: &[u8]) {
     if let Ok(message) = LegMessage::parse(Bytes::copy_from_slice(data)) {
         assert_eq!(LegMessage::parse(message.to_bytes()), Ok(message));
@@ -31,7 +30,6 @@ fn escaped(message: Control) -> Control {
     }
 }
 
-/// One of each kind, and one with a field of a later version.
 pub fn seeds() -> Vec<Vec<u8>> {
     let offer = StreamsOffer { epoch: StreamsEpoch(9), takes_priorities: true, takes_early: true };
     let networks = ["10.64.0.2/32", "fd64::2/128", "192.168.7.0/24"];

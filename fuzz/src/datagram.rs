@@ -9,7 +9,6 @@ use roadweave_proto::wire::{
 };
 use roadweave_proto::{LaneId, PacketId, Urgency};
 
-/// Parses the bytes.
 pub fn run(data: &[u8]) {
     let bytes = Bytes::copy_from_slice(data);
     run_of_leg(&bytes);
@@ -51,7 +50,6 @@ fn run_of_leg(bytes: &Bytes) {
     assert!(written.iter().all(|written| bytes.starts_with(written)));
 }
 
-/// One of each kind.
 pub fn seeds() -> Vec<Vec<u8>> {
     let symbol = Symbol { position: FragmentPosition::Last, body: b"inner packet" };
     let source = SourceDatagram::new(LaneId(3), &symbol).finish(PacketId(u32::MAX));

@@ -8,12 +8,12 @@ use std::collections::BTreeSet;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes, TryGetError};
 use roadweave_coding::kernel::Kernel;
 use roadweave_coding::{CodedRange, Decoder, DecoderConfig, SourceOutcome, symbol_len};
 use roadweave_proto::{Instant, PacketId};
 
-use crate::{Script, Writer, model};
+use crate::{model, take};
 
 /// A true source packet: index:1.
 const TRUE_SOURCE: u8 = 0;
@@ -48,79 +48,84 @@ struct World {
     out: Vec<(PacketId, Bytes)>,
 }
 
-/// Plays the script.
 pub fn run(data: &[u8]) {
-    let mut script = Script::new(data);
-    let Some(mut world) = World::new(&mut script) else { return };
-    while world.step(&mut script).is_some() {
+    let mut script = data;
+    let Ok(mut world) = World::new(&mut script) else { return };
+    while world.step(&mut script).is_ok() {
         world.check();
     }
 }
 
 impl World {
-    fn new(script: &mut Script<'_>) -> Option<Self> {
+    fn new(script: &mut &[u8]) -> Result<Self, TryGetError> {
         let config = DecoderConfig {
-            known_bytes_max: 16 * usize::from(script.u16()?),
-            equation_bytes_max: 16 * usize::from(script.u16()?),
+            known_bytes_max: 16 * usize::from(script.try_get_u16()?),
+            equation_bytes_max: 16 * usize::from(script.try_get_u16()?),
             ..DecoderConfig::default()
         };
         let kernels = Kernel::available();
-        let kernel = kernels[usize::from(script.u8()?) % kernels.len()];
-        Some(Self {
+        let kernel = kernels[usize::from(script.try_get_u8()?) % kernels.len()];
+        Ok(Self {
             decoder: Decoder::with_kernel(config, kernel),
             bytes_max: config.known_bytes_max + config.equation_bytes_max,
-            start: PacketId(script.u32()?),
+            start: PacketId(script.try_get_u32()?),
             now: Instant::ZERO,
             delivered: BTreeSet::new(),
             out: Vec::new(),
         })
     }
 
-    fn step(&mut self, script: &mut Script<'_>) -> Option<()> {
-        match script.u8()? % STEPS {
+    fn step(&mut self, script: &mut &[u8]) -> Result<(), TryGetError> {
+        match script.try_get_u8()? % STEPS {
             TRUE_SOURCE => {
-                let index = script.u8()?;
+                let index = script.try_get_u8()?;
                 self.source(
                     self.start.plus(index.into()),
                     TRUE_SYMBOLS[usize::from(index)].clone(),
                 );
             }
             TRUE_CODED => {
-                let (first, count, seed) = (script.u8()?, script.u8()?, script.u32()?);
+                let (first, count, seed) =
+                    (script.try_get_u8()?, script.try_get_u8()?, script.try_get_u32()?);
                 let first = usize::from(first);
                 let count = usize::from(count).clamp(1, TRUE_PACKETS - first);
                 let payload = model::combine(&TRUE_SYMBOLS[first..first + count], seed);
                 self.coded(self.start.plus(first as u32), count as u16, seed, payload);
             }
             SOURCE => {
-                let (id, length) = (self.near(script.u16()?), script.u8()?);
-                self.source(id, model::symbol(length % 4, script.bytes(length.into())));
+                let (id, length) = (self.near(script.try_get_u16()?), script.try_get_u8()?);
+                self.source(id, model::symbol(length % 4, take(script, length)));
             }
             BROKEN_SOURCE => {
-                let (id, length) = (self.near(script.u16()?), script.u8()?);
-                self.source(id, script.bytes(length.into()).to_vec());
+                let (id, length) = (self.near(script.try_get_u16()?), script.try_get_u8()?);
+                self.source(id, take(script, length).to_vec());
             }
             CODED => {
-                let (id, count, seed) = (self.near(script.u16()?), script.u16()?, script.u32()?);
-                let (length, held) = (script.u16()?, script.u8()?);
-                let mut payload = script.bytes(held.into()).to_vec();
+                let (id, count, seed) = (
+                    self.near(script.try_get_u16()?),
+                    script.try_get_u16()?,
+                    script.try_get_u32()?,
+                );
+                let (length, held) = (script.try_get_u16()?, script.try_get_u8()?);
+                let mut payload = take(script, held).to_vec();
                 payload.resize(length.into(), 0);
                 self.coded(id, count, seed, payload);
             }
             PAUSE => {
-                self.now += Duration::from_millis(script.u16()?.into());
+                self.now += Duration::from_millis(script.try_get_u16()?.into());
                 self.decoder.expire(self.now);
             }
             WILD_SOURCE => {
-                let id = PacketId(script.u32()?);
+                let id = PacketId(script.try_get_u32()?);
                 self.source(id, model::symbol(0, &[1]));
             }
             _ => {
-                let (id, count, seed) = (PacketId(script.u32()?), script.u16()?, script.u32()?);
+                let (id, count, seed) =
+                    (PacketId(script.try_get_u32()?), script.try_get_u16()?, script.try_get_u32()?);
                 self.coded(id, count, seed, vec![1; 9]);
             }
         }
-        Some(())
+        Ok(())
     }
 
     /// An ID up to 32,768 before or after the start, all within the decoder's window.
@@ -153,7 +158,7 @@ impl World {
     }
 }
 
-static TRUE_SYMBOLS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
+pub(crate) static TRUE_SYMBOLS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     let symbol = |index: usize| {
         let body: Vec<u8> = (0..1 + index % 37).map(|at| (index * 31 + at * 7) as u8).collect();
         model::symbol(index as u8 % 4, &body)
@@ -165,35 +170,35 @@ static TRUE_SYMBOLS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
 /// determined again after they were discarded; and false packets of each kind.
 pub fn seeds() -> Vec<Vec<u8>> {
     let world = |known: u16, equations: u16, start: u32| {
-        Writer::default().u16(known).u16(equations).u8(0).u32(start)
+        let [known, equations] = [known, equations].map(u16::to_be_bytes);
+        [&known[..], &equations, &[0], &start.to_be_bytes()].concat()
     };
+    let coded = |first: u8, count: u8, seed: u32| {
+        [&[TRUE_CODED, first, count][..], &seed.to_be_bytes()].concat()
+    };
+    let sources =
+        |indices: &[u8]| -> Vec<u8> { indices.iter().flat_map(|at| [TRUE_SOURCE, *at]).collect() };
     let mut losses = world(u16::MAX, u16::MAX, u32::MAX - 3);
-    for index in (0..10).filter(|index| index % 3 != 1) {
-        losses = losses.u8(TRUE_SOURCE).u8(index);
-    }
-    for seed in 0..3 {
-        losses = losses.u8(TRUE_CODED).u8(0).u8(10).u32(seed);
-    }
+    losses.extend(sources(&[0, 2, 3, 5, 6, 8, 9]));
+    (0..3).for_each(|seed| losses.extend(coded(0, 10, seed)));
     let mut floods = world(60, 400, 7);
-    for first in 0..30 {
-        floods = floods.u8(TRUE_CODED).u8(first * 4).u8(9).u32(first.into());
-    }
+    (0..30).for_each(|first| floods.extend(coded(first * 4, 9, first.into())));
     let mut forgotten = world(20, u16::MAX, 0);
-    for index in (0..20).filter(|index| *index != 4) {
-        forgotten = forgotten.u8(TRUE_SOURCE).u8(index);
-    }
-    for seed in 0..5 {
-        forgotten = forgotten.u8(TRUE_CODED).u8(2).u8(4).u32(seed);
-    }
+    let all_but_4: Vec<u8> = (0..20).filter(|index| *index != 4).collect();
+    forgotten.extend(sources(&all_but_4));
+    (0..5).for_each(|seed| forgotten.extend(coded(2, 4, seed)));
     let mut falsehoods = world(u16::MAX, u16::MAX, 0);
-    for seed in 0..4 {
-        falsehoods = falsehoods.u8(CODED).u16(0).u16(3).u32(seed).u16(20);
-        falsehoods = falsehoods.u8(4).bytes(&[0, 5, 1, 2]);
-        falsehoods = falsehoods.u8(SOURCE).u16(1).u8(2).bytes(b"ab");
-        falsehoods = falsehoods.u8(BROKEN_SOURCE).u16(2).u8(3).bytes(&[0, 9, 1]);
-        falsehoods = falsehoods.u8(TRUE_CODED).u8(0).u8(1).u32(seed);
-        falsehoods = falsehoods.u8(WILD_SOURCE).u32(1 << 30).u8(PAUSE).u16(701);
-        falsehoods = falsehoods.u8(WILD_CODED).u32(1 << 31).u16(64).u32(seed);
+    for seed in 0..4_u32 {
+        let [seed, wild, far] = [seed, 1 << 30, 1 << 31].map(u32::to_be_bytes);
+        // 701 ms.
+        let pause = [PAUSE, 2, 189];
+        let all = [
+            &[&[CODED, 0, 0, 0, 3][..], &seed, &[0, 20, 4, 0, 5, 1, 2]].concat()[..],
+            &[SOURCE, 0, 1, 2, b'a', b'b', BROKEN_SOURCE, 0, 2, 3, 0, 9, 1],
+            &[&[TRUE_CODED, 0, 1][..], &seed, &[WILD_SOURCE], &wild, &pause].concat(),
+            &[&[WILD_CODED][..], &far, &[0, 64], &seed].concat(),
+        ];
+        falsehoods.extend(all.concat());
     }
-    vec![losses.finish(), floods.finish(), forgotten.finish(), falsehoods.finish()]
+    vec![losses, floods, forgotten, falsehoods]
 }

@@ -31,7 +31,6 @@ pub fn frames(data: &[u8]) {
     }
 }
 
-/// Reads the bytes as files and tokens.
 pub fn documents(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     if let Ok(token) = text.parse::<JoinToken>() {
@@ -67,7 +66,6 @@ pub fn documents(data: &[u8]) {
     }
 }
 
-/// Messages, one of each kind.
 pub fn frame_seeds() -> Vec<Vec<u8>> {
     let head = Signed::sign(&Head::EMPTY, &identity(2)).expect("signed");
     let statement = statement();
@@ -86,7 +84,6 @@ pub fn frame_seeds() -> Vec<Vec<u8>> {
     down.chain(up.iter().map(|frame| encode(frame).expect("a message"))).collect()
 }
 
-/// Files and a token.
 pub fn document_seeds() -> Vec<Vec<u8>> {
     let kept = serde_json::to_vec(&Kept::of_token(&token())).expect("JSON");
     let revocations = serde_json::to_vec(&Revocations::default()).expect("JSON");

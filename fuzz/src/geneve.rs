@@ -2,7 +2,6 @@
 
 use roadweave_proto::wire::{Geneve, GeneveContent, GeneveHello, GeneveSequence};
 
-/// Parses the bytes.
 pub fn run(data: &[u8]) {
     let Ok(parsed) = Geneve::parse(data) else { return };
     let written = match parsed.content {
@@ -15,7 +14,6 @@ pub fn run(data: &[u8]) {
     assert_eq!(Geneve::parse(&written), Ok(parsed));
 }
 
-/// An inner packet of each family, a hello, and foreign options before ours.
 pub fn seeds() -> Vec<Vec<u8>> {
     let sequence = GeneveSequence { epoch: 1, number: u32::MAX };
     let inner = |first| [&Geneve::inner_header(7, first, sequence)[..], &[first; 24]].concat();

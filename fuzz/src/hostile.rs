@@ -17,15 +17,15 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::LazyLock;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes, TryGetError};
 use roadweave_coding::{CodedRange, Decoder, DecoderConfig};
 use roadweave_proto::{Instant, PacketId};
 
+use crate::decoder::TRUE_SYMBOLS;
 use crate::model::{self, Model};
-use crate::{Script, Writer};
+use crate::take;
 
 /// A source packet of the sender: index:1.
 const SOURCE: u8 = 0;
@@ -69,12 +69,11 @@ struct Covered {
     is_source: bool,
 }
 
-/// Plays the script and checks the delivered packets.
 pub fn run(data: &[u8]) {
-    let mut script = Script::new(data);
-    let Some(mut world) = World::new(&mut script) else { return };
+    let mut script = data;
+    let Ok(mut world) = World::new(&mut script) else { return };
     for _ in 0..STEPS_MAX {
-        if world.step(&mut script).is_none() {
+        if world.step(&mut script).is_err() {
             break;
         }
         world.now += STEP;
@@ -83,11 +82,11 @@ pub fn run(data: &[u8]) {
 }
 
 impl World {
-    fn new(script: &mut Script<'_>) -> Option<Self> {
-        let packets = 1 + usize::from(script.u8()?) % PACKETS_MAX;
-        Some(Self {
+    fn new(script: &mut &[u8]) -> Result<Self, TryGetError> {
+        let packets = 1 + usize::from(script.try_get_u8()?) % PACKETS_MAX;
+        Ok(Self {
             decoder: Decoder::new(DecoderConfig::default()),
-            start: PacketId(script.u32()?),
+            start: PacketId(script.try_get_u32()?),
             now: Instant::ZERO,
             symbols: &TRUE_SYMBOLS[..packets],
             model: Model::new(packets),
@@ -99,11 +98,11 @@ impl World {
         })
     }
 
-    fn step(&mut self, script: &mut Script<'_>) -> Option<()> {
+    fn step(&mut self, script: &mut &[u8]) -> Result<(), TryGetError> {
         self.came += 1;
-        match script.u8()? % STEPS {
+        match script.try_get_u8()? % STEPS {
             SOURCE => {
-                let index = usize::from(script.u8()?) % self.symbols.len();
+                let index = usize::from(script.try_get_u8()?) % self.symbols.len();
                 let symbol = self.symbols[index].clone();
                 self.model.take_source(index, &symbol);
                 self.sources.push((self.came, index as i64));
@@ -117,20 +116,21 @@ impl World {
                 self.coded(first as i64, count as u16, seed, payload);
             }
             FALSE_SOURCE => {
-                let (at, length) = (i64::from(script.u8()?) - BEFORE, script.u8()?);
+                let (at, length) = (i64::from(script.try_get_u8()?) - BEFORE, script.try_get_u8()?);
                 self.hostile.push(self.covered(at, 1, true));
-                self.source(at, model::symbol(length % 4, script.bytes(length.into())));
+                self.source(at, model::symbol(length % 4, take(script, length)));
             }
             FALSE_CODED => {
-                let at = i64::from(script.u8()?) - BEFORE;
-                let (count, seed, length) = (script.u8()?, script.u32()?, script.u8()?);
+                let at = i64::from(script.try_get_u8()?) - BEFORE;
+                let (count, seed, length) =
+                    (script.try_get_u8()?, script.try_get_u32()?, script.try_get_u8()?);
                 self.hostile.push(self.covered(at, count.into(), false));
-                let payload = script.bytes(length.into()).to_vec();
+                let payload = take(script, length).to_vec();
                 self.coded(at, count.into(), seed, payload);
             }
             _ => {
                 let (first, count, seed) = self.range(script)?;
-                let (at, change) = (usize::from(script.u8()?), script.u8()?);
+                let (at, change) = (usize::from(script.try_get_u8()?), script.try_get_u8()?);
                 let mut payload = model::combine(&self.symbols[first..first + count], seed);
                 let at = at % payload.len();
                 payload[at] ^= change;
@@ -138,13 +138,14 @@ impl World {
                 self.coded(first as i64, count as u16, seed, payload);
             }
         }
-        Some(())
+        Ok(())
     }
 
-    fn range(&self, script: &mut Script<'_>) -> Option<(usize, usize, u32)> {
-        let (first, count, seed) = (script.u8()?, script.u8()?, script.u32()?);
+    fn range(&self, script: &mut &[u8]) -> Result<(usize, usize, u32), TryGetError> {
+        let (first, count, seed) =
+            (script.try_get_u8()?, script.try_get_u8()?, script.try_get_u32()?);
         let first = usize::from(first) % self.symbols.len();
-        Some((first, (1 + usize::from(count) % 64).min(self.symbols.len() - first), seed))
+        Ok((first, (1 + usize::from(count) % 64).min(self.symbols.len() - first), seed))
     }
 
     fn covered(&self, first: i64, count: i64, is_source: bool) -> Covered {
@@ -206,32 +207,23 @@ fn touched(
     touched
 }
 
-static TRUE_SYMBOLS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
-    let symbol = |index: usize| {
-        let body: Vec<u8> =
-            (0..1 + index * 5 % 41).map(|at| (index * 29 + at * 11) as u8).collect();
-        model::symbol(index as u8 % 4, &body)
-    };
-    (0..PACKETS_MAX).map(symbol).collect()
-});
-
-/// Repairs beside and between false packets of each kind, one across the wrap.
 pub fn seeds() -> Vec<Vec<u8>> {
-    let begin = |packets: u8, start: u32| Writer::default().u8(packets - 1).u32(start);
+    let begin = |packets: u8, start: u32| [&[packets - 1][..], &start.to_be_bytes()].concat();
+    let packet = |kind: u8, first: u8, count: u8, seed: u32, more: &[u8]| {
+        [&[kind, first, count][..], &seed.to_be_bytes(), more].concat()
+    };
     let mut beside = begin(40, u32::MAX - 12);
     for seed in 0..6 {
-        beside = beside.u8(CODED).u8(0).u8(4).u32(seed);
-        beside = beside.u8(CHANGED_CODED).u8(20).u8(4).u32(seed).u8(seed as u8).u8(1);
-        beside = beside.u8(CODED).u8(10).u8(3).u32(seed);
-        beside = beside.u8(FALSE_SOURCE).u8(30 + BEFORE as u8).u8(2).bytes(b"no");
-        beside = beside.u8(FALSE_CODED).u8(0).u8(63).u32(seed).u8(5).bytes(b"12345");
+        beside.extend(packet(CODED, 0, 4, seed, &[]));
+        beside.extend(packet(CHANGED_CODED, 20, 4, seed, &[seed as u8, 1]));
+        beside.extend(packet(CODED, 10, 3, seed, &[]));
+        beside.extend([FALSE_SOURCE, 30 + BEFORE as u8, 2, b'n', b'o']);
+        beside.extend(packet(FALSE_CODED, 0, 63, seed, b"\x0512345"));
     }
     let mut between = begin(10, 0);
     for index in [0, 2, 3, 7, 8] {
-        between = between.u8(SOURCE).u8(index).u8(FALSE_SOURCE).u8(index + 70).u8(1).bytes(b"x");
+        between.extend([SOURCE, index, FALSE_SOURCE, index + 70, 1, b'x']);
     }
-    for seed in 0..6 {
-        between = between.u8(CODED).u8(0).u8(9).u32(seed);
-    }
-    vec![beside.finish(), between.finish()]
+    (0..6).for_each(|seed| between.extend(packet(CODED, 0, 9, seed, &[])));
+    vec![beside, between]
 }

@@ -2,7 +2,6 @@
 
 use roadweave_proto::wire::{InnerPacket, Symbol, protocol};
 
-/// Parses the bytes as either.
 pub fn run(data: &[u8]) {
     if let Ok(packet) = InnerPacket::parse(data) {
         assert!(data.ends_with(packet.payload));
@@ -20,7 +19,6 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// RTP over UDP over IPv4 with options, TCP over IPv6, a later fragment, and a symbol.
 pub fn seeds() -> Vec<Vec<u8>> {
     let rtp = [0x80, 0xe0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3];
     let v4 = |options: &[u8], fragment: [u8; 2], payload: &[u8]| {

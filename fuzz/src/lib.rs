@@ -19,8 +19,9 @@
 //! | `fleet_frames` | [`fleet`] | a parsed message reads back the same, and both ends continue |
 //! | `fleet_documents` | [`fleet`] | files are verified or ignored |
 //!
-//! Two targets need more than bytes. They read them as a [`Script`]: a byte selects an operation,
-//! and its arguments follow. A script that ends early is a shorter script, so every input is valid.
+//! The targets of `coding` read their bytes as a script: a byte selects an operation, and its
+//! arguments follow, big-endian. A script that ends early is a shorter script, so every input is
+//! valid.
 
 pub mod control;
 pub mod datagram;
@@ -33,11 +34,8 @@ pub mod media;
 #[allow(missing_docs, dead_code, reason = "written for the tests of the coding crate")]
 #[path = "../../crates/coding/tests/it/reference/model.rs"]
 mod model;
-mod script;
 pub mod socks;
 pub mod stream;
-
-pub use script::{Script, Writer};
 
 /// The initial inputs of the search, by target: `(target, inputs)`.
 pub fn seeds() -> [(&'static str, Vec<Vec<u8>>); 12] {
@@ -55,4 +53,9 @@ pub fn seeds() -> [(&'static str, Vec<Vec<u8>>); 12] {
         ("fleet_frames", fleet::frame_seeds()),
         ("fleet_documents", fleet::document_seeds()),
     ]
+}
+
+/// The next `length` bytes of a script, or as many as are left.
+fn take<'a>(script: &mut &'a [u8], length: u8) -> &'a [u8] {
+    script.split_off(..usize::from(length).min(script.len())).unwrap_or_default()
 }

@@ -48,7 +48,6 @@ pub fn http(data: &[u8]) {
     let _ = Cmcd::of_items(&String::from_utf8_lossy(bytes)).left_ms();
 }
 
-/// The beginning of a file, of a film in fragments, and of a segment.
 pub fn box_seeds() -> Vec<Vec<u8>> {
     let track = |tables: Vec<u8>| {
         let tkhd = boxed(b"tkhd", &words(&[7, 0, 0, 1]));
@@ -75,7 +74,6 @@ pub fn box_seeds() -> Vec<Vec<u8>> {
     vec![file, film, segment]
 }
 
-/// Requests and answers with all fields that are read.
 pub fn http_seeds() -> Vec<Vec<u8>> {
     let requests = b"\x07GET /1?CMCD=bl%3D2300%2Csid%3D%22a%22 HTTP/1.1\r\nPriority: u=1, i\r\n\r\n\
         POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nCMCD-Request: su\r\n\r\n3;x\r\nabc\r\n0\r\n\r\n";

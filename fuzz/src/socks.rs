@@ -23,7 +23,6 @@ fn check<T: PartialEq + std::fmt::Debug, E: PartialEq + std::fmt::Debug>(
     }
 }
 
-/// A greeting, and a request of each form.
 pub fn seeds() -> Vec<Vec<u8>> {
     let name = [&[5, 1, 0, 3, 9][..], b"a.example", &[0, 80]].concat();
     let six = [&[5, 1, 0, 4][..], &[0xfd; 16], &[1, 187]].concat();

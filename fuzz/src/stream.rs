@@ -25,7 +25,6 @@ fn write(frames: &[StreamFrame]) -> Vec<u8> {
     out
 }
 
-/// One frame of each kind, and all in one symbol.
 pub fn seeds() -> Vec<Vec<u8>> {
     let id = StreamId(4);
     let data = || Bytes::from_static(b"data");
