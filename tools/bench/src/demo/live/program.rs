@@ -16,7 +16,7 @@ pub fn find() -> Result<PathBuf, String> {
         format!("{NAME} is neither beside this program nor in PATH; build it with: make video")
     })?;
     ffmpeg::check().map_err(|error| error.to_string())?;
-    let trial = ["measure", "--count", "1", "--size", "320x180"];
+    let trial = ["send", "--to", "127.0.0.1:9", "--size", "320x180", "--seconds", "1"];
     let output = Command::new(&program).args(trial).output();
     let problem = match output {
         Ok(output) if output.status.success() => return Ok(program),
