@@ -19,16 +19,11 @@ pub struct Encoder {
     pub element: gst::Element,
     codec: Codec,
     fps: u32,
-    /// The last limit, in kbit/s.
     kbps: AtomicU32,
 }
 
 impl Encoder {
     /// An encoder without delay; with a key frame at least each `key_frame_seconds`, or only on
-    /// request.
-    ///
-    /// # Errors
-    /// The missing package.
     pub fn new(
         picture: Picture,
         recovery: Recovery,
@@ -44,7 +39,6 @@ impl Encoder {
         Ok(Self { element, codec, fps, kbps: AtomicU32::new(0) })
     }
 
-    /// Limits the following frames to `bytes` each.
     pub fn limit(&self, bytes: usize) {
         let EncoderRate { kbps, buffer_ms } = EncoderRate::new(bytes, self.fps);
         if self.kbps.swap(kbps, Ordering::Relaxed) == kbps {

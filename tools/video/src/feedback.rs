@@ -25,7 +25,6 @@ pub use self::lines::Lines;
 use self::message::Message;
 use crate::sizing::Target;
 
-/// A subscription, which ends when this is dropped.
 #[derive(Debug)]
 pub struct Feedback {
     latest: Arc<Mutex<Latest>>,
@@ -56,14 +55,11 @@ struct Latest {
 /// Requests to restart with a key frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Renewals {
-    /// Number so far.
     pub count: u64,
-    /// Number of connections to the program so far.
     pub connection: u64,
 }
 
 impl Feedback {
-    /// Subscribes at `socket` to the targets of `lane`.
     pub fn subscribe(socket: PathBuf, lane: String) -> io::Result<Self> {
         let latest = Arc::<Mutex<Latest>>::default();
         let stop = Arc::new(AtomicBool::new(false));
@@ -90,7 +86,6 @@ impl Feedback {
         }
     }
 
-    /// Malformed lines so far.
     pub fn bad_lines(&self) -> u64 {
         lock(&self.latest).bad_lines
     }

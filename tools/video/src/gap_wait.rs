@@ -21,12 +21,10 @@ impl GapWait {
         Self { wait: FIRST, calm: 0, packet: None, back: None }
     }
 
-    /// The current wait.
     pub fn now(&self) -> Duration {
         if self.back.is_some() { LEAST } else { self.wait }
     }
 
-    /// Handles a packet; returns whether the wait has changed.
     pub fn on_packet(&mut self, now: Duration) -> bool {
         let before = self.now();
         let since = |at: Duration| now.saturating_sub(at);

@@ -22,7 +22,6 @@ use roadweave_terminal::exit::BadInput;
 #[derive(Debug)]
 pub struct LogFile {
     path: PathBuf,
-    /// Bytes that may still be written.
     left: usize,
     /// To the thread; `None` once the file has ended.
     bytes: Option<Sender<Vec<u8>>>,
@@ -84,7 +83,6 @@ impl LogFile {
 impl Drop for LogFile {
     fn drop(&mut self) {
         self.bytes = None;
-        // Until all is written, or the disk hangs.
         let _ = self.done.recv_timeout(LAST_BYTES);
     }
 }
@@ -133,7 +131,6 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pipe");
         assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
-        // A reader that never reads.
         let _reader = File::options().read(true).write(true).open(&path).unwrap();
         let mut file = LogFile::create(&path).unwrap();
         let taken = (0..).take_while(|_| {

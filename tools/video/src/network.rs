@@ -17,10 +17,6 @@ use crate::plugins::make;
 pub struct Socket(gio::Socket);
 
 impl Socket {
-    /// A socket bound to `address`.
-    ///
-    /// # Errors
-    /// If the port is in use, or the address is not local.
     pub fn bind(address: SocketAddr) -> Result<Self> {
         let shared = || -> io::Result<_> {
             let socket = UdpSocket::bind(address)?;
@@ -32,10 +28,6 @@ impl Socket {
         Ok(Self(gio::Socket::from_fd(socket).context("GLib does not take a socket")?))
     }
 
-    /// A socket on any port, and the address of `host`.
-    ///
-    /// # Errors
-    /// The host is unknown.
     pub fn towards(host: &str, port: u16) -> Result<(Self, SocketAddr)> {
         let found = (host, port).to_socket_addrs().map(|mut addresses| addresses.next());
         let there = match found {
@@ -49,7 +41,6 @@ impl Socket {
         Ok((Self::bind(any.parse()?)?, there))
     }
 
-    /// An element that reads packets.
     pub fn source(&self) -> Result<gst::Element> {
         let source = make("udpsrc")?;
         source.set_property("socket", &self.0);
@@ -59,7 +50,6 @@ impl Socket {
         Ok(source)
     }
 
-    /// An element that writes packets at once.
     pub fn sink(&self, to: SocketAddr) -> Result<gst::Element> {
         let sink = make("udpsink")?;
         sink.set_property("socket", &self.0);
@@ -105,13 +95,11 @@ impl Kind {
 /// The source (SSRC) and sequence number of an RTP packet (RFC 3550 section 5.1).
 pub fn sender(packet: &gst::BufferRef) -> Option<(u32, u16)> {
     let mut head = [0; 12];
-    // Copying beyond the end would panic.
     let is_there = packet.size() >= head.len() && packet.copy_to_slice(0, &mut head).is_ok();
     let [_, _, high, low, .., a, b, c, d] = head;
     is_there.then(|| (u32::from_be_bytes([a, b, c, d]), u16::from_be_bytes([high, low])))
 }
 
-/// Replaces the sequence number of an RTP packet.
 pub fn renumber(packet: &mut gst::BufferRef, number: u16) {
     // Fails for shorter packets.
     let _ = packet.copy_from_slice(2, &number.to_be_bytes());

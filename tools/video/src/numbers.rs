@@ -78,7 +78,6 @@ mod tests {
     fn behind_a_leap_numbers_go_on() {
         check(&[(9, Some(9)), (30_000, None), (30_001, Some(11)), (29_999, Some(9))]);
         check(&[(9_000, Some(9_000)), (1, None), (2, Some(9_002)), (3, Some(9_003))]);
-        // Unconfirmed leaps.
         check(&[(9, Some(9)), (30_000, None), (40_000, None), (10, Some(10)), (40_001, None)]);
     }
 
@@ -89,7 +88,6 @@ mod tests {
         for i in 0..100_000_u64 {
             seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let random = (seed >> 16) as u16;
-            // Random numbers, and leaps that are just too short.
             let number = if i % 2 == 0 { random } else { numbers.newest.wrapping_add(2_900) };
             if let Some(taken) = numbers.take(Duration::from_micros(i * 100), number) {
                 let gap = taken.wrapping_sub(last).cast_signed();
@@ -97,7 +95,6 @@ mod tests {
                 last = if gap > 0 { taken } else { last };
             }
         }
-        // Ten seconds.
         assert!(missing < 10 * 3_000 * 3, "{missing}");
     }
 }

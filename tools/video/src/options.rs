@@ -148,25 +148,17 @@ pub enum Recovery {
     Refresh,
 }
 
-/// Where pictures come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// A moving test picture.
     Test,
-    /// A file that GStreamer can decode.
     File(PathBuf),
-    /// A camera of this machine.
     Camera(PathBuf),
-    /// A camera on the network.
     Rtsp(String),
 }
 
-/// Where packets go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// RTP to a host and a port.
     Rtp(String, u16),
-    /// SRT, as `srt://HOST:PORT`.
     Srt(String),
 }
 

@@ -10,7 +10,6 @@ pub struct Pace {
     last: Option<Duration>,
     /// Smoothed interval of accepted frames, seconds.
     mean: f64,
-    /// Number of frames in the mean, up to a limit.
     over: f64,
 }
 
@@ -50,7 +49,6 @@ const SMOOTHED_OVER: f64 = 15.0;
 mod tests {
     use super::*;
 
-    /// How many of `frames` at `fps` a second a limit of 30 accepts, and the measured rate.
     fn run(fps: f64, frames: u32, jitter_ms: u64) -> (u32, f64) {
         let mut pace = Pace::new(30);
         let mut taken = 0;

@@ -12,10 +12,6 @@ pub fn start() -> Result<()> {
     gst::init().context("GStreamer does not start")
 }
 
-/// A new element.
-///
-/// # Errors
-/// The missing package.
 pub fn make(name: &str) -> Result<gst::Element> {
     gst::ElementFactory::make(name).build().map_err(|_| missing(name).into())
 }
@@ -25,7 +21,6 @@ pub fn set(element: &gst::Element, property: &str, value: &str) {
     element.set_property_from_str(property, value);
 }
 
-/// Sets a property if this version of the element has it.
 pub fn set_if_known(element: &gst::Element, property: &str, value: impl Into<glib::Value>) {
     if element.has_property(property) {
         element.set_property_from_value(property, &value.into());
@@ -52,7 +47,6 @@ fn missing(name: &str) -> BadInput {
     })
 }
 
-/// The package of Debian and Ubuntu with an element.
 fn package(name: &str) -> Option<&'static str> {
     let has = |(names, _): &&(&str, &str)| names.split(' ').any(|it| it == name);
     PACKAGES.iter().find(has).map(|(_, package)| *package)
@@ -73,3 +67,20 @@ const PACKAGES: [(&str, &str); 6] = [
     ("x264enc", "gstreamer1.0-plugins-ugly"),
     ("avdec_h264 avdec_h265", "gstreamer1.0-libav"),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_plugin_is_told_with_its_package() {
+        for (element, package) in
+            [("x264enc", "ugly"), ("vp8enc", "good"), ("videotestsrc", "base")]
+        {
+            let told = missing(element).to_string();
+            let expected = format!("{element} here: apt install gstreamer1.0-plugins-{package}");
+            assert!(told.ends_with(&expected), "{told}");
+        }
+        assert_eq!(package("nothing"), None);
+    }
+}

@@ -39,10 +39,6 @@ use crate::statistics::received::{Received, Report};
 use crate::strangers::{Budget, Senders};
 use crate::{rtp, run};
 
-/// Receives until it is stopped.
-///
-/// # Errors
-/// If a plugin is missing, or the port is in use.
 pub fn run(options: options::Receive) -> Result<()> {
     plugins::start()?;
     // Loads the decoder's large library before the first packet.
@@ -63,7 +59,6 @@ pub fn run(options: options::Receive) -> Result<()> {
     end.map(|_| ())
 }
 
-/// The shared state of the probes of a pipeline.
 #[derive(Debug)]
 struct View {
     damaged: bool,
@@ -120,7 +115,6 @@ impl View {
         Self { damaged, began: Instant::now(), state: Mutex::new(state) }
     }
 
-    /// Handles an RTP packet; returns whether it is accepted.
     fn on_packet(&self, packet: &mut gst::Buffer) -> bool {
         let now = self.began.elapsed();
         let mut state = self.state();
@@ -142,7 +136,6 @@ impl View {
         true
     }
 
-    /// Handles an RTCP packet; returns whether it is accepted.
     fn on_report(&self) -> bool {
         let now = self.began.elapsed();
         let mut state = self.state();
@@ -165,7 +158,6 @@ impl View {
         }
     }
 
-    /// Records input of the shown sender's decoder.
     fn on_coded(&self, buffer: &gst::BufferRef) {
         let Ok(bytes) = buffer.map_readable() else { return };
         self.state().record.on_coded(&bytes);
@@ -187,7 +179,6 @@ impl View {
         state.received.each(|count| count.key_frame_requests += 1);
     }
 
-    /// The report of the last second; adapts the jitter buffers.
     fn second(&self) -> Report {
         let now = self.began.elapsed();
         self.adapt();
@@ -213,7 +204,6 @@ impl View {
         state.received.whole(now, wait)
     }
 
-    /// Collects the counters of the jitter buffers and adapts their wait.
     fn adapt(&self) {
         let mut state = self.state();
         let (mut lost, mut late) = (0, 0);
@@ -253,7 +243,6 @@ impl State {
         !long(self.packet) && long(self.shown) && long(self.asked)
     }
 
-    /// Shows the sender of the pad `packets`.
     fn show(&mut self, now: Duration, packets: &gst::Pad, decoder: &gst::Pad) {
         let (packets, decoder) = (packets.clone(), decoder.clone());
         self.sender = Some(Shown { packets, decoder, since: now });
@@ -276,7 +265,6 @@ impl State {
     }
 }
 
-/// Builds the pipeline, except for the parts of each sender.
 fn build(pipeline: &gst::Pipeline, options: &options::Receive, view: &Arc<View>) -> Result<()> {
     let socket = Socket::bind(options.listen)?;
     let (source, tee, bin) = (socket.source()?, make("tee")?, make("rtpbin")?);
@@ -375,7 +363,6 @@ fn answer(
     Ok(())
 }
 
-/// The destination of RTCP.
 #[derive(Debug, Default)]
 struct Answers(Mutex<Option<(String, u16)>>);
 
@@ -455,7 +442,6 @@ fn show(
             let now = stamped.began.elapsed();
             let mut state = stamped.state();
             match &mut info.data {
-                // Packets of hidden senders are dropped.
                 Some(gst::PadProbeData::Buffer(_)) if !state.passes(now, own, &decoder) => {
                     gst::PadProbeReturn::Drop
                 }

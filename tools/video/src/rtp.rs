@@ -18,7 +18,6 @@ pub fn payload_type(codec: Codec) -> u8 {
     }
 }
 
-/// The codec of a payload type.
 pub fn codec(payload_type: u8) -> Option<Codec> {
     [Codec::H264, Codec::H265, Codec::Vp8]
         .into_iter()
@@ -55,7 +54,6 @@ pub fn byte_stream(codec: Codec) -> Option<gst::Caps> {
     Some(caps.field("alignment", "au").build())
 }
 
-/// The element that splits frames into packets of at most `mtu` bytes.
 pub fn payloader(codec: Codec, mtu: u16) -> Result<gst::Element> {
     let payloader = match codec {
         Codec::H264 => make("rtph264pay")?,
@@ -107,7 +105,6 @@ pub fn report_often(bin: &gst::Element) {
     }
 }
 
-/// Writes a stamp into a packet.
 pub fn write(packet: &mut gst::BufferRef, stamp: Stamp) {
     let (time, number) = stamp.to_bytes();
     if let Ok(mut packet) = RTPBuffer::from_buffer_writable(packet) {
@@ -120,13 +117,11 @@ pub fn write(packet: &mut gst::BufferRef, stamp: Stamp) {
     }
 }
 
-/// The source (SSRC) and the timestamp of a packet.
 pub fn source(packet: &gst::BufferRef) -> Option<(u32, u32)> {
     let packet = RTPBuffer::from_buffer_readable(packet).ok()?;
     Some((packet.ssrc(), packet.timestamp()))
 }
 
-/// Reads the stamp of a packet, if it has one.
 pub fn read(packet: &gst::BufferRef) -> Option<Stamp> {
     let packet = RTPBuffer::from_buffer_readable(packet).ok()?;
     let time = packet.extension_onebyte_header(TIME_ID, 0)?;
@@ -135,10 +130,6 @@ pub fn read(packet: &gst::BufferRef) -> Option<Stamp> {
 }
 
 /// Calls `act` when a key frame is requested through a pad; it returns whether to forward the
-/// request.
-///
-/// # Errors
-/// If there is no such pad.
 pub fn on_key_frame_asked(
     element: &gst::Element,
     pad: &str,
@@ -154,12 +145,10 @@ pub fn on_key_frame_asked(
     Ok(())
 }
 
-/// Requests a key frame upstream of `pad`.
 pub fn ask_for_key_frame(pad: &gst::Pad) {
     pad.push_event(key_frame_event());
 }
 
-/// The event that requests a key frame.
 pub fn key_frame_event() -> gst::Event {
     let ask = gst::Structure::builder(ASK).field("all-headers", true).field("count", 0_u32).build();
     gst::event::CustomUpstream::new(ask)
@@ -167,5 +156,4 @@ pub fn key_frame_event() -> gst::Event {
 
 /// About 4 kbit/s.
 const REPORT_NS: u64 = 200_000_000;
-/// The name of the event that requests a key frame.
 pub const ASK: &str = "GstForceKeyUnit";

@@ -9,20 +9,16 @@ use gstreamer as gst;
 use gstreamer::prelude::*;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-/// An element's error.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
 pub struct ElementError {
-    /// The element's factory, as in `gst-inspect-1.0`.
     pub factory: String,
     /// One line of text.
     pub text: String,
 }
 
-/// Why a pipeline has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The source has ended.
     Source,
     /// The time was up, or a signal arrived.
     Asked,
@@ -31,9 +27,6 @@ pub enum End {
 /// Plays `pipeline` until its source ends, `seconds` have passed, or a signal arrives; calls
 /// `each_second` in between. With `says_goodbye` the stream ends first, so that the session sends
 /// RTCP BYE.
-///
-/// # Errors
-/// An element's error, or that of `each_second`.
 pub fn until_end(
     pipeline: &gst::Pipeline,
     seconds: Option<Duration>,
@@ -90,7 +83,6 @@ fn await_goodbye(bus: &gst::Bus) {
     let _ = bus.timed_pop_filtered(FAREWELL_MOST, &last);
 }
 
-/// The error on the bus.
 fn first_error(bus: &gst::Bus) -> Option<anyhow::Error> {
     match bus.pop_filtered(&[gst::MessageType::Error])?.view() {
         gst::MessageView::Error(error) => Some(told(error)),

@@ -34,10 +34,6 @@ use crate::srt::Connection;
 use crate::supersede::Supersede;
 use crate::{rtp, source, srt, stamp};
 
-/// Sends until the source ends or it is stopped.
-///
-/// # Errors
-/// If a plugin is missing, or the source or the receiver has disappeared.
 pub fn run(options: options::Send) -> Result<()> {
     if options.recovery == Recovery::Refresh && options.picture.codec != Codec::H264 {
         return Err(BadInput::new("--recovery refresh: only h264 can").into());
@@ -89,7 +85,6 @@ fn blame(error: anyhow::Error, options: &options::Send, has_begun: bool) -> anyh
     if has_begun { anyhow!(told) } else { BadInput::new(told).into() }
 }
 
-/// Fails if there was no picture for a while.
 fn still_there(frames: &Frames, source: &Source) -> Result<()> {
     let silent = frames.since_picture(Instant::now());
     let most = if frames.has_begun() { SILENCE_MOST } else { START_MOST };
@@ -147,7 +142,6 @@ fn build(pipeline: &gst::Pipeline, options: &options::Send) -> Result<(Arc<Frame
     }
 }
 
-/// The connections to the tunnel's program, if its targets are used.
 fn tunnel(options: &options::Send) -> Result<(Option<Feedback>, Option<Supersede>)> {
     let (Some(socket), Some(lane)) = (&options.feedback, &options.lane) else {
         return Ok((None, None));
@@ -226,7 +220,6 @@ fn tell_end(pipeline: &gst::Pipeline, element: &gst::Element) -> Result<()> {
     Ok(())
 }
 
-/// Writes the stamp of its frame into each packet, and counts the packet.
 fn stamp_packets(payloader: &gst::Element, frames: &Arc<Frames>) -> Result<()> {
     let pad = payloader.static_pad("src").context("a payloader without output")?;
     let frames = Arc::clone(frames);
@@ -254,7 +247,6 @@ fn stamp_packets(payloader: &gst::Element, frames: &Arc<Frames>) -> Result<()> {
     Ok(())
 }
 
-/// RTP and RTCP with feedback (RFC 4585) over one socket.
 fn session(
     pipeline: &gst::Pipeline,
     payloader: &gst::Element,
@@ -305,6 +297,5 @@ const KEY_FRAME_INTERVAL: Duration = Duration::from_secs(10);
 const NO_CONNECTION: &str = "Connection does not exist";
 /// A camera without a picture for this long counts as gone.
 const SILENCE_MOST: Duration = Duration::from_secs(5);
-/// The longest start.
 const START_MOST: Duration = Duration::from_secs(15);
 const _: () = assert!(stamp::EXTENSION_BYTES.is_multiple_of(4), "an extension is whole words");

@@ -10,10 +10,8 @@
 
 use std::time::Duration;
 
-/// The sizes of a frame's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packets {
-    /// Maximum size of an RTP packet, with its header.
     pub mtu: usize,
     /// Bytes around each RTP packet: UDP, IP and the tunnel's headers.
     pub around: usize,
@@ -34,7 +32,6 @@ impl Packets {
 /// Settings of an encoder with a buffer of one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EncoderRate {
-    /// Bit rate in kbit/s.
     pub kbps: u32,
     /// The buffer's size, as ms at that rate.
     pub buffer_ms: u32,
@@ -51,7 +48,6 @@ impl EncoderRate {
     }
 }
 
-/// The tunnel's target of a lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Target {
     /// Bytes of datagrams allowed for one frame.
@@ -85,7 +81,6 @@ impl Target {
     }
 }
 
-/// The bytes of one frame of `fps` a second at `bps` bit/s.
 pub fn share(bps: u64, fps: f64) -> usize {
     (bps as f64 / 8.0 / fps.max(1.0)) as usize
 }
@@ -102,7 +97,6 @@ pub fn share(bps: u64, fps: f64) -> usize {
 ///
 /// x264 makes a frame as small as the previous one if that was small, since its buffer fills as
 /// frames leave it. So after a small frame, one of a key frame's size is encoded and not sent.
-/// frames leave it. So behind a small frame, one of a key frame's size is encoded and not sent.
 #[derive(Debug)]
 pub struct Gate {
     packets: Packets,
@@ -110,15 +104,12 @@ pub struct Gate {
     key_bytes_least: usize,
     /// Time and size of the last encoded frame.
     last: Option<(Duration, usize)>,
-    /// Whether a key frame is wanted.
     wanted: bool,
     /// Whether the key frame supersedes packets already sent.
     renews: bool,
     /// Since when a key frame waits for room, and the room saved.
     waits: Option<(Duration, usize)>,
-    /// Time of the last key frame.
     key: Option<Duration>,
-    /// Interval of unrequested key frames.
     key_interval: Duration,
     /// When the next unrequested key frame is due.
     key_due: Duration,
@@ -302,12 +293,10 @@ mod tests {
         }
     }
 
-    /// A key frame needs 3,600 bytes.
     fn gate() -> Gate {
         Gate::new(PACKETS, 640 * 360, Duration::from_secs(10))
     }
 
-    /// A gate after a frame of 10,000 bytes at 0 ms and one without room at 33 ms.
     fn interrupted() -> Gate {
         let mut gate = gate();
         let whole = PACKETS.frame_bytes(10_000);
@@ -339,12 +328,10 @@ mod tests {
             (100, 1_200, 9_000, Some((little, false, true))),
         ];
         check_gate(&mut interrupted(), &frames);
-        // Even before the rate of returned links is known.
         let frames = [
             (67, 100, 9_000, Some((3_600, true, true))),
             (100, 200, 9_000, None),
             (133, 300, 9_000, None),
-            // Skipped frames were not encoded: this one refers to the key frame.
             (167, 1_200, 9_000, Some((little, false, true))),
         ];
         check_gate(&mut interrupted(), &frames);
@@ -356,7 +343,6 @@ mod tests {
         assert_eq!(little, 982);
         let frames = [
             (67, 1_200, 1_200, None),
-            // The links die again: the saved room is lost.
             (100, 0, 0, None),
             (133, 1_200, 1_200, None),
             (167, 1_200, 1_200, None),
@@ -387,7 +373,6 @@ mod tests {
         ];
         check_gate(&mut gate, &frames);
         gate.renew();
-        // Without links nothing is sent; at their return the key frame is sent at once.
         let frames = [(100, 0, 0, None), (200, 1_200, 1_200, Some((3_600, true, false)))];
         check_gate(&mut gate, &frames);
         check_gate(&mut gate, &[(233, 1_200, 1_200, Some((3_600, true, true)))]);
@@ -419,7 +404,6 @@ mod tests {
             let admitted = gate.admit(Duration::from_millis(ms), 1_200, 9_000);
             keys.extend(admitted.filter(|it| it.key).map(|it| (ms, it.bytes, it.sent)));
         }
-        // After a small frame, one is encoded and not sent first.
         let expected = [(10_000, false), (10_033, true), (20_033, false), (20_066, true)];
         assert_eq!(keys, expected.map(|(ms, sent)| (ms, 3_600, sent)));
     }

@@ -16,9 +16,6 @@ use crate::plugins::{make, set};
 ///
 /// They are labelled with the requested rate, whatever the source declares: the encoder derives a
 /// frame's share from it, and the true rate is measured ([`crate::pace`]).
-///
-/// # Errors
-/// If a file, camera or plugin is missing.
 pub fn build(pipeline: &gst::Pipeline, source: &Source, picture: Picture) -> Result<gst::Element> {
     let convert = make("videoconvert")?;
     let scale = make("videoscale")?;
@@ -93,7 +90,6 @@ fn decode(pipeline: &gst::Pipeline, uri: &str, next: &gst::Element) -> Result<()
     Ok(())
 }
 
-/// Links the first video stream.
 fn link_video(decoder: &gst::Element, next: &gst::Element) {
     let next = next.downgrade();
     decoder.connect_pad_added(move |_, pad| {

@@ -27,7 +27,6 @@ use self::steer::{Reading, Steer};
 use crate::options::{self, Codec};
 use crate::plugins::{make, set_if_known};
 
-/// A monitored connection, until it is dropped.
 #[derive(Debug)]
 pub struct Connection {
     shared: Arc<Shared>,
@@ -35,17 +34,14 @@ pub struct Connection {
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// The available rate, bit/s.
     bps: AtomicU64,
     given: AtomicU64,
     rtt_us: AtomicU64,
     unacknowledged: AtomicU64,
-    /// Time since the last acknowledgement, ms.
     silent_ms: AtomicU64,
     over: AtomicBool,
 }
 
-/// The report on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The available rate, bit/s.
@@ -57,9 +53,6 @@ pub struct Report {
 impl Connection {
     /// Adds the elements after the encoder to `pipeline`, and monitors them; calls `bytes_sent` for
     /// each buffer. The rate is at most `most_bps`.
-    ///
-    /// # Errors
-    /// If a plugin is missing, or an option is invalid.
     pub fn new(
         pipeline: &gst::Pipeline,
         encoded: &gst::Element,
@@ -116,7 +109,6 @@ impl Connection {
         Ok(Self { shared })
     }
 
-    /// The available rate, bit/s.
     pub fn bps(&self) -> u64 {
         self.shared.bps.load(Ordering::Relaxed)
     }
@@ -130,7 +122,6 @@ impl Connection {
         }
     }
 
-    /// Time since the receiver's last acknowledgement.
     pub fn silent(&self) -> Duration {
         Duration::from_millis(self.shared.silent_ms.load(Ordering::Relaxed))
     }
@@ -170,7 +161,6 @@ impl Shared {
     }
 }
 
-/// The element's counters, once there is a connection.
 fn counters(stats: &gst::Structure, given: u64) -> Option<Counters> {
     let count = |name| u64::try_from(i64::from(stats.get::<i32>(name).ok()?)).ok();
     Some(Counters {
@@ -184,7 +174,6 @@ fn counters(stats: &gst::Structure, given: u64) -> Option<Counters> {
     })
 }
 
-/// Counts the connection's input.
 fn count(
     sink: &gst::Element,
     shared: &Arc<Shared>,

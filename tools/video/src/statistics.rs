@@ -9,9 +9,7 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Span {
-    /// The last second.
     Second,
-    /// Everything, at the end.
     Whole,
 }
 

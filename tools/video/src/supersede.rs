@@ -24,13 +24,11 @@ use crate::feedback::Lines;
 #[derive(Debug)]
 pub struct Supersede(Arc<Slot>);
 
-/// Superseded packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Older {
     pub ssrc: u32,
     /// All packets older than this RTP timestamp, modulo 2^32.
     pub timestamp: u32,
-    /// The connection to the program that requested the key frame.
     pub connection: u64,
 }
 
@@ -47,7 +45,6 @@ struct State {
 }
 
 impl Supersede {
-    /// Reports to the program at `socket` about `lane`.
     pub fn start(socket: PathBuf, lane: String) -> io::Result<Self> {
         let slot = Arc::<Slot>::default();
         let client = Client { socket, lane, slot: Arc::clone(&slot) };
@@ -74,7 +71,6 @@ impl Slot {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next report, or `None` at the end.
     fn next(&self) -> Option<Older> {
         let waits = |state: &mut State| !state.is_over && state.next.is_none();
         let state = self.changed.wait_while(self.state(), waits);

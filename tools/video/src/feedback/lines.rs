@@ -2,7 +2,6 @@
 
 use std::io::{self, BufRead as _, BufReader, Read};
 
-/// Reads lines; longer ones are skipped.
 #[derive(Debug)]
 pub struct Lines<R> {
     stream: BufReader<R>,

@@ -16,7 +16,6 @@ pub enum Message {
     Lane(Said),
     Refused(String),
     Other,
-    /// Malformed.
     Bad,
 }
 
@@ -28,7 +27,6 @@ pub struct Said {
     pub renewals: Option<u64>,
 }
 
-/// The meaning of `line` for a subscriber of `lane`.
 pub fn parse(line: &[u8], lane: &str) -> Message {
     let Ok(line) = serde_json::from_slice::<Line>(line) else { return Message::Bad };
     if let Some(error) = line.error {

@@ -6,7 +6,6 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// Accepts one subscriber, like the program.
 fn accept(listener: &UnixListener) -> UnixStream {
     let (stream, _) = listener.accept().unwrap();
     let mut line = String::new();
@@ -29,7 +28,6 @@ fn subscribe(socket: &Path) -> Feedback {
     Feedback::subscribe(socket.to_owned(), "real-time".into()).unwrap()
 }
 
-/// A program and its subscriber. The socket is in the folder.
 fn connected() -> (TempDir, UnixListener, UnixStream, Feedback) {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("roadweave.sock");
@@ -39,7 +37,6 @@ fn connected() -> (TempDir, UnixListener, UnixStream, Feedback) {
     (folder, listener, stream, feedback)
 }
 
-/// Waits until state and target are `expected`.
 fn wait_for(feedback: &Feedback, expected: (State, Option<u64>)) {
     let mut found = None;
     for _ in 0..1000 {
@@ -71,7 +68,6 @@ fn a_socket_may_come_late_end_and_come_back() {
 
     drop((stream, listener));
     std::fs::remove_file(&socket).unwrap();
-    // The last target is valid for a while.
     wait_for(&feedback, (State::Absent, None));
 
     let listener = UnixListener::bind(&socket).unwrap();

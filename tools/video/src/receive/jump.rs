@@ -38,23 +38,19 @@ pub struct Packet {
     pub part: Part,
 }
 
-/// What to do with a packet before the jitter buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
     Pass,
     /// Insert stand-ins for these numbers first, to resume with the key frame.
     Fill(Vec<u16>),
-    /// The packet was given up.
     Drop,
 }
 
-/// What to do with a packet behind the jitter buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     Pass,
     /// Pass it on as the beginning of a new sequence.
     Resume,
-    /// The packet precedes the key frame.
     Drop,
 }
 
@@ -97,7 +93,6 @@ impl Jump {
         if is_jump { Entry::Fill(missing) } else { Entry::Pass }
     }
 
-    /// Handles a packet that leaves the jitter buffer or is reported lost.
     pub fn on_out(&mut self, number: u16) -> Exit {
         if let Some(due) = self.due
             && let Ok(place) = usize::try_from(distance(number, due))
@@ -159,7 +154,6 @@ impl Jump {
         self.go_on(there);
     }
 
-    /// Restarts behind a gap that exceeds the window.
     fn begin_behind(&mut self, number: u16) {
         self.ahead.clear();
         self.due = Some(number.wrapping_add(1));

@@ -4,8 +4,7 @@ use std::ops::BitOr;
 
 use crate::options::Codec;
 
-/// The parts in a packet; those of a frame are joined by `
-/// `.
+/// The parts in a packet; those of a frame are joined by `|`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Part(u8);
 
@@ -15,7 +14,6 @@ impl Part {
     pub const BEGINS: Self = Self(1);
     pub const SEQUENCE: Self = Self(2);
     pub const PICTURE: Self = Self(4);
-    /// Part of a picture that can stand alone.
     pub const SLICE: Self = Self(8);
     /// Part of another picture, or unknown.
     pub const OTHER: Self = Self(16);
@@ -34,7 +32,6 @@ impl Part {
         self.0 & Self::BEGINS.0 != 0
     }
 
-    /// Whether the joined packets of a frame are a key frame.
     pub fn is_key_frame(self) -> bool {
         self.0 & !Self::BEGINS.0 == (Self::SEQUENCE | Self::PICTURE | Self::SLICE).0
     }

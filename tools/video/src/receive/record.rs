@@ -24,9 +24,6 @@ struct Line {
 
 impl Record {
     /// `frames` receives lines about pictures, `stream` the decoder's input.
-    ///
-    /// # Errors
-    /// If a file cannot be written.
     pub fn new(frames: Option<&Path>, stream: Option<&Path>) -> Result<Self> {
         let frames = frames.map(LogFile::create).transpose()?;
         Ok(Self { frames, stream: stream.map(LogFile::create).transpose()? })

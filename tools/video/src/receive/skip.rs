@@ -17,7 +17,6 @@ use super::jump::{Entry, Exit, Jump, Packet};
 use super::key_frame::Part;
 use crate::{network, rtp};
 
-/// Monitors input and output of a jitter buffer.
 pub fn watch(jitter_buffer: &gst::Element, view: &Arc<View>) -> Result<()> {
     let pad = |name| jitter_buffer.static_pad(name).context("a jitter buffer without that pad");
     let (input, output) = (pad("sink")?, pad("src")?);
@@ -74,7 +73,6 @@ fn leave(buffer: &mut gst::Buffer, jump: &Mutex<Jump>) -> gst::PadProbeReturn {
     }
 }
 
-/// Handles events: downstream a lost packet, upstream a request for a key frame.
 fn hear(event: &gst::Event, jump: &Mutex<Jump>, view: &View) -> gst::PadProbeReturn {
     let Some(said) = event.structure() else { return gst::PadProbeReturn::Ok };
     let is_over = match said.name().as_str() {
@@ -110,7 +108,6 @@ fn read(buffer: &gst::BufferRef) -> Option<Packet> {
 /// Gives the jitter buffer an empty packet for each of these numbers, before `packet`.
 fn fill(pad: &gst::Pad, packet: &gst::BufferRef, numbers: &[u16]) {
     let mut header = [0; 12];
-    // Copying beyond the end would panic.
     if packet.size() < header.len() || packet.copy_to_slice(0, &mut header).is_err() {
         return;
     }
@@ -141,7 +138,6 @@ fn lock(jump: &Mutex<Jump>) -> MutexGuard<'_, Jump> {
     jump.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The event for a packet that was given up.
 const LOST: &str = "GstRTPPacketLost";
 /// Its default.
 const MISORDER_MS: u32 = 2_000;

@@ -30,7 +30,6 @@ pub struct Frames {
     state: Mutex<State>,
 }
 
-/// The fixed settings.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     pub packets: Packets,
@@ -52,9 +51,7 @@ struct State {
     sent: Sent,
     /// Frames in the encoder and the payloader, oldest first.
     under_way: VecDeque<Frame>,
-    /// The renewals handled so far.
     renewals: Renewals,
-    /// Source (SSRC) and timestamp of the newest packet.
     newest: Option<(u32, u32)>,
     number: u16,
     /// When the source last delivered a picture.
@@ -90,9 +87,6 @@ struct Line {
 impl Frames {
     /// Follows `feedback`; handles renewals only if superseded packets can be reported to the
     /// tunnel. Writes a line for each frame to `file`.
-    ///
-    /// # Errors
-    /// If the file cannot be written.
     pub fn new(
         settings: Settings,
         (feedback, supersede): (Option<Feedback>, Option<Supersede>),
@@ -114,9 +108,7 @@ impl Frames {
         Ok(Self { settings, feedback, supersede, srt, began, state: Mutex::new(state) })
     }
 
-    /// Sends frames over this connection, within its capacity.
     pub fn follow(&self, srt: Connection) {
-        // Called once.
         let _ = self.srt.set(srt);
     }
 
@@ -125,7 +117,6 @@ impl Frames {
         self.srt.get().map_or(Duration::ZERO, Connection::silent)
     }
 
-    /// Handles a picture of the source; returns whether it is accepted.
     pub fn on_picture(&self, at: Duration) -> bool {
         let mut state = self.state();
         state.picture = Some(Instant::now());
@@ -173,7 +164,6 @@ impl Frames {
         Some(admitted)
     }
 
-    /// Handles an encoded frame; returns whether it is sent.
     pub fn after_encoder(&self, at: Duration, bytes: usize, key: bool) -> bool {
         let mut state = self.state();
         if state.find(at).is_some_and(|frame| !frame.sent) {
@@ -202,14 +192,12 @@ impl Frames {
         true
     }
 
-    /// The stamp of the frame of time `at`.
     pub fn stamp(&self, at: Duration) -> Option<Stamp> {
         let mut state = self.state();
         let frame = state.find(at)?;
         Some(Stamp { captured: frame.captured, number: frame.number? })
     }
 
-    /// Counts a packet; `rtp` is its source (SSRC) and timestamp.
     pub fn on_packet(&self, bytes: usize, rtp: Option<(u32, u32)>) {
         let mut state = self.state();
         state.sent.each(|count| count.packet_bytes += bytes as u64);
@@ -223,7 +211,6 @@ impl Frames {
         state.gate.ask_for_key_frame();
     }
 
-    /// Handles RTCP of the receiver; returns whether it is accepted.
     pub fn on_answer(&self, now: Instant) -> bool {
         let now = now.saturating_duration_since(self.began);
         let mut state = self.state();
@@ -235,24 +222,20 @@ impl Frames {
         taken
     }
 
-    /// Whether there was a picture.
     pub fn has_begun(&self) -> bool {
         self.state().picture.is_some()
     }
 
-    /// Time since the last picture.
     pub fn since_picture(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.state().picture.unwrap_or(self.began))
     }
 
-    /// The report of the last second; `answers` is whether a receiver can answer.
     pub fn second(&self, now: Instant, answers: bool) -> Report {
         let mut state = self.state();
         let around = self.around(&state, now, answers);
         state.sent.second(now.saturating_duration_since(self.began), around)
     }
 
-    /// The report about the whole time.
     pub fn whole(&self, now: Instant, answers: bool) -> Report {
         let state = self.state();
         let around = self.around(&state, now, answers);

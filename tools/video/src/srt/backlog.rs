@@ -14,18 +14,15 @@ use std::time::Duration;
 
 use super::steer::Reading;
 
-/// The element's counters since the connection began.
 #[derive(Clone, Copy, Debug)]
 pub struct Counters {
     /// Packets given to the element.
     pub given: u64,
     /// Packets sent, repeats included.
     pub sent: u64,
-    /// Packets repeated.
     pub repeated: u64,
     /// Packets dropped because they were too late.
     pub dropped: u64,
-    /// Acknowledgements received.
     pub acknowledgements: u64,
     /// The round trip, in ms.
     pub rtt_ms: f64,
@@ -40,7 +37,6 @@ pub struct Backlog {
     /// Packets given before the connection.
     unsent: u64,
     acknowledgements: u64,
-    /// Time of the last acknowledgement.
     acknowledged: Option<Duration>,
 }
 
@@ -49,7 +45,6 @@ impl Backlog {
         Self { sent: VecDeque::new(), unsent: 0, acknowledgements: 0, acknowledged: None }
     }
 
-    /// The reading from the counters of `now`.
     pub fn add(&mut self, now: Duration, counters: Counters) -> Reading {
         let Counters { given, sent, repeated, dropped, acknowledgements, .. } = counters;
         let first = sent.saturating_sub(repeated);
@@ -98,7 +93,6 @@ const ANSWER_MOST: Duration = Duration::from_millis(100);
 mod tests {
     use super::*;
 
-    /// 10 packets each 20 ms, a round trip of 60 ms, an acknowledgement each turn.
     fn counters(turn: u64, unsent: u64) -> Counters {
         Counters {
             given: 100 + turn * 10,

@@ -14,7 +14,6 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reading {
     /// The smoothed round trip, in ms.

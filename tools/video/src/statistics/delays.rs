@@ -7,7 +7,6 @@ use serde::Serialize;
 
 #[derive(Clone, Debug)]
 pub struct Delays {
-    /// The first delay, at the middle step.
     first_us: Option<i64>,
     counts: Vec<u32>,
     least_us: i64,
@@ -41,7 +40,6 @@ impl Default for Delays {
 }
 
 impl Delays {
-    /// Adds a picture shown `delay_us` microseconds after its capture, by two clocks.
     pub fn add(&mut self, delay_us: i64) {
         if self.counts.is_empty() {
             self.counts = vec![0; STEPS];
@@ -59,7 +57,6 @@ impl Delays {
         (self.total > 0).then_some(self.least_us)
     }
 
-    /// The relation of the clocks, as shown by the delays.
     pub fn clocks(&self) -> Clocks {
         match self.total > 0 && (self.least_us < 0 || self.most_us > PLAUSIBLE_MAX_US) {
             true => Clocks::Relative,
@@ -67,7 +64,6 @@ impl Delays {
         }
     }
 
-    /// The percentiles relative to `base_us`.
     pub fn percentiles(&self, base_us: i64) -> Option<Percentiles> {
         self.first_us?;
         let ms = |us: i64| super::rounded(us.saturating_sub(base_us) as f64 / 1000.0);

@@ -111,14 +111,12 @@ impl Received {
         self.number = None;
     }
 
-    /// The report of the last second; starts the next.
     pub fn second(&mut self, now: Duration, gap_wait: Duration) -> Report {
         self.look(now);
         let second = std::mem::replace(&mut self.second, Count::new(now));
         self.report(Span::Second, &second, now, gap_wait)
     }
 
-    /// The report about the whole time.
     pub fn whole(&mut self, now: Duration, gap_wait: Duration) -> Report {
         self.look(now);
         self.report(Span::Whole, &self.whole, now, gap_wait)
@@ -166,7 +164,6 @@ impl Received {
         }
     }
 
-    /// Counts in the last second and in the whole time.
     pub fn each(&mut self, mut act: impl FnMut(&mut Count)) {
         act(&mut self.second);
         act(&mut self.whole);
@@ -217,7 +214,6 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// Shows pictures with times and numbers, each 40 ms old.
     fn shown(frames: &[(u64, u16)]) -> Received {
         let mut received = Received::new(ms(0));
         for &(at, number) in frames {
@@ -285,7 +281,6 @@ mod tests {
     #[test]
     fn when_a_clock_is_set_delays_begin_anew() {
         let mut received = shown(&[(100, 0), (140, 1)]);
-        // The vehicle's clock is not set; then a hostile stamp arrives; then the clock is set.
         for (at, captured) in [(180, 0), (220, u64::MAX / 2_000), (260, 1_000_230)] {
             let stamp = Stamp { captured: ms(captured), number: 2 };
             received.on_frame(ms(at), ms(1_000_000 + at), Some(stamp));

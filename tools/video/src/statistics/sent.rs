@@ -12,7 +12,6 @@ use crate::{feedback, srt};
 pub struct Sent {
     second: Count,
     whole: Count,
-    /// When the receiver last answered.
     answered: Option<Duration>,
     began: Duration,
 }
@@ -33,14 +32,10 @@ pub struct Count {
     pub rtcp_dropped: u64,
 }
 
-/// The state of receiver and tunnel, for reports.
 #[derive(Clone, Copy, Debug)]
 pub struct Around {
-    /// The subscription to the tunnel's targets, if any.
     pub feedback: Option<feedback::State>,
-    /// Malformed lines of the subscription.
     pub feedback_bad_lines: u64,
-    /// Frames a second of the source.
     pub source_fps: f64,
     pub answers: bool,
     pub srt: Option<srt::Report>,
@@ -94,7 +89,6 @@ impl Sent {
         Self { second: count, whole: count, answered: None, began: now }
     }
 
-    /// Counts an encoded frame with its limit and target.
     pub fn on_frame(&mut self, bytes: usize, limit: usize, target: usize) {
         self.each(|count| {
             count.frames += 1;
@@ -108,14 +102,12 @@ impl Sent {
         self.answered = Some(now);
     }
 
-    /// The report of the last second; starts the next.
     pub fn second(&mut self, now: Duration, around: Around) -> Report {
         let next = Count { since: now, ..Count::default() };
         let second = std::mem::replace(&mut self.second, next);
         self.report(Span::Second, second, now, around)
     }
 
-    /// The report about the whole time.
     pub fn whole(&self, now: Duration, around: Around) -> Report {
         self.report(Span::Whole, self.whole, now, around)
     }
@@ -147,7 +139,6 @@ impl Sent {
         }
     }
 
-    /// Counts in the last second and in the whole time.
     pub fn each(&mut self, mut act: impl FnMut(&mut Count)) {
         act(&mut self.second);
         act(&mut self.whole);

@@ -9,7 +9,6 @@ use super::Older;
 pub enum Answer {
     Done(u64),
     NoMethod,
-    /// Refused, or malformed.
     Refused(String),
 }
 

@@ -8,7 +8,6 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// The program: passes each request to the test, and the test's response back.
 fn program(listener: UnixListener) -> (Receiver<Value>, Sender<Option<&'static str>>) {
     let ((asked, questions), (answers, said)) = (channel(), channel());
     thread::spawn(move || {
@@ -33,7 +32,6 @@ fn older(timestamp: u32, connection: u64) -> Older {
     Older { ssrc: 7, timestamp, connection }
 }
 
-/// The timestamp of the next request, if one arrives.
 fn next(questions: &Receiver<Value>, most: Duration) -> Option<u64> {
     questions.recv_timeout(most).ok().map(|it| it["params"]["timestamp"].as_u64().unwrap())
 }
@@ -43,7 +41,6 @@ const SHORT: Duration = Duration::from_millis(300);
 const NO_METHOD: &str = r#"{"id":1,"error":{"code":-32601,"message":"there is no method"}}"#;
 const DONE: &str = r#"{"id":1,"result":{"packets":3}}"#;
 
-/// A reporter, and a program that has received its first request.
 fn asked_once() -> (TempDir, Supersede, Receiver<Value>, Sender<Option<&'static str>>) {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("rw.sock");

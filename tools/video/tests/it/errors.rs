@@ -2,23 +2,13 @@
 
 use std::fs;
 use std::net::{TcpStream, UdpSocket};
-use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use crate::common::{Process, free_port, number, run, start, start_command, wait_up_to, whole};
-
-/// Checks the exit code, and that the last line on standard error contains `parts`.
-fn check(output: &Output, code: i32, parts: &[&str]) {
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{said}");
-    let last = said.trim_end().lines().last().unwrap_or_default();
-    assert!(last.starts_with("roadweave: "), "{said}");
-    for part in parts {
-        assert!(last.contains(part), "{part:?} is not in {said}");
-    }
-}
+use crate::common::{
+    Process, check, free_port, number, run, start, start_command, wait_up_to, whole,
+};
 
 fn send(source: &str) -> Output {
     run(&["send", "--source", source, "--to", "127.0.0.1:9", "--seconds", "20", "--json"])
@@ -55,44 +45,6 @@ fn addresses_and_ports_that_cannot_be_used_are_named() {
     }
 }
 
-/// Runs `send` with GStreamer's plugins except for files with `without` in their names.
-fn send_without(without: &str, words: &[&str]) -> Output {
-    let folder = tempfile::tempdir().unwrap();
-    let plugins = Command::new("pkg-config")
-        .args(["--variable=pluginsdir", "gstreamer-1.0"])
-        .output()
-        .unwrap();
-    let plugins = String::from_utf8(plugins.stdout).unwrap();
-    for file in fs::read_dir(plugins.trim()).unwrap() {
-        let file = file.unwrap();
-        let name = file.file_name().into_string().unwrap();
-        // A few suffice and are faster to scan.
-        let is_used = ["core", "videotest", "videoconv", "gstdebug.so", "rtp", "x264", "vpx"]
-            .iter()
-            .any(|part| name.contains(part));
-        if is_used && !name.contains(without) {
-            symlink(file.path(), folder.path().join(name)).unwrap();
-        }
-    }
-    let registry = folder.path().join("registry.bin");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_roadweave-video"));
-    command.args(["send", "--to", "127.0.0.1:9", "--seconds", "1"]).args(words);
-    command.env("GST_PLUGIN_SYSTEM_PATH_1_0", folder.path()).env("GST_REGISTRY_1_0", registry);
-    start_command(&mut command).output()
-}
-
-#[test]
-fn a_missing_plugin_is_told_with_its_package() {
-    let package = |name: &str| format!("apt install {name}");
-    let missing = send_without("x264", &[]);
-    check(&missing, 2, &["x264enc", &package("gstreamer1.0-plugins-ugly")]);
-    let missing = send_without("vpx", &["--codec", "vp8"]);
-    check(&missing, 2, &["vp8enc", &package("gstreamer1.0-plugins-good")]);
-    let missing = send_without("videotest", &[]);
-    check(&missing, 2, &["videotestsrc", &package("gstreamer1.0-plugins-base")]);
-}
-
-/// A film at `fps` frames a second.
 fn film(path: &Path, fps: u32) {
     let caps = format!("video/x-raw,format=I420,width=320,height=240,framerate={fps}/1");
     let frames = format!("num-buffers={}", fps * 3);
@@ -142,7 +94,6 @@ fn sender_with_pictures(words: &[&str], frames: &Path) -> Process {
     sender
 }
 
-/// The longest time on a busy machine.
 const BUSY_MOST: Duration = Duration::from_secs(240);
 
 #[test]

@@ -33,7 +33,6 @@ fn pictures_arrive_soon_after_they_were_captured_and_can_be_read_afterwards() {
     assert!((1.0..2000.0).contains(&p50) && p50 <= number(delays, "max"), "{received}");
     assert!(number(&sent, "bitrate_bps") < 3e6, "{sent}");
     assert_eq!(number(&sent, "frames_too_large"), 0.0, "{sent}");
-    // The receiver's reports arrive at the sender.
     assert_eq!(sent["receiver_silent_s"], 0.0, "{sent}");
 
     let numbers = column(&lines(&frames), "number");

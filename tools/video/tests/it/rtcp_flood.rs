@@ -45,11 +45,9 @@ fn a_flood_of_requests_and_garbage_brings_few_key_frames_and_takes_no_memory() {
     while began.elapsed() < Duration::from_secs(5) {
         for _ in 0..50 {
             seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            // From one receiver, and from random ones.
             let from = if turn.is_multiple_of(2) { 7 } else { seed };
             let mut packet = request(from, about, (turn % 4 < 2).then_some(turn as u8));
             if turn.is_multiple_of(5) {
-                // Wrong lengths, counts and types.
                 let at = seed as usize % packet.len();
                 packet[at] ^= (seed >> 8) as u8;
                 packet.truncate(packet.len() - (seed >> 16) as usize % 9);

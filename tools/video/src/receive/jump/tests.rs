@@ -13,7 +13,6 @@ fn packet(number: u16, frame: u32, kind: u8, marker: bool) -> Packet {
     Packet { number, timestamp: frame * 3_000, payload_type: 96, marker, part }
 }
 
-/// The key frame 9, of three packets from `first` on.
 fn key_frame(first: u16) -> [Packet; 3] {
     [(0, KEY_FIRST, false), (1, KEY, false), (2, KEY, true)]
         .map(|(at, kind, marker)| packet(first.wrapping_add(at), 9, kind, marker))
@@ -23,7 +22,6 @@ fn other(number: u16) -> Packet {
     packet(number, u32::from(number), OTHER, false)
 }
 
-/// Pushes the packets; the last of them fills these numbers.
 fn check(jump: &mut Jump, packets: &[Packet], filled: Option<&[u16]>) {
     for (at, packet) in packets.iter().enumerate() {
         let entry = jump.on_packet(Duration::ZERO, *packet);
@@ -42,7 +40,6 @@ fn a_key_frame_that_is_whole_waits_for_nothing_before_it() {
         check(&mut jump, &before, None);
         assert_eq!(jump.on_out(at(0)), Exit::Pass);
         check(&mut jump, &key_frame(at(9)), Some(&[at(2), at(3), at(6), at(8)]));
-        // Stand-ins come out with the waiting packets, and all are dropped.
         assert_eq!(jump.on_out(at(1)), Exit::Drop);
         (2..9).for_each(|distance| assert_eq!(jump.on_out(at(distance)), Exit::Drop));
         assert_eq!(jump.on_out(at(9)), Exit::Resume);
@@ -108,7 +105,6 @@ fn without_a_gap_nothing_happens_and_nothing_is_kept() {
         assert_eq!(jump.on_out(number), Exit::Pass);
         assert!(!jump.on_key_frame_asked());
     }
-    // The same if the gap is filled in time.
     let mut jump = Jump::new();
     let [first, middle, last] = key_frame(2);
     check(&mut jump, &[other(0), first, middle, other(1), last], None);
@@ -122,7 +118,6 @@ fn numbers_that_the_jitter_buffer_has_given_up_are_not_filled() {
     // 1 to 3 are reported lost; 4 comes out.
     (1..=4).for_each(|number| assert_eq!(jump.on_out(number), Exit::Pass));
     check(&mut jump, &key_frame(7), Some(&[5, 6]));
-    // These are late.
     assert_eq!(jump.on_packet(Duration::ZERO, other(6)), Entry::Drop);
     let mut jump = Jump::new();
     check(&mut jump, &[other(0)], None);
@@ -192,7 +187,6 @@ fn whatever_comes_memory_is_bounded_and_what_goes_on_is_in_order() {
         let (mut passed, mut fills) = (None::<u16>, 0);
         let mut queue: Vec<(u64, Packet)> = Vec::new();
         for sent in 0..30_000_u64 {
-            // Frames of three packets, each tenth a key frame; one in 30 is lost, some are late.
             let (frame, at) = (sent / 3, (sent % 3) as usize);
             let mut packet = key_frame(sent as u16 - at as u16)[at];
             packet.timestamp = frame as u32;

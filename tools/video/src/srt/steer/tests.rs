@@ -1,6 +1,5 @@
 use super::*;
 
-/// A connection in virtual time with a queue for excess packets.
 struct Link {
     bps: f64,
     idle_ms: f64,
@@ -19,7 +18,6 @@ impl Link {
         Self { bps, idle_ms, queue_bits: 0.0, silent_ms: 0.0, now: Duration::ZERO, steer }
     }
 
-    /// The rates during this many seconds, one per 20 ms.
     fn run(&mut self, seconds: u32) -> Vec<f64> {
         let turn = |_| {
             self.now += Duration::from_millis(20);
@@ -119,7 +117,6 @@ fn no_reading_leads_out_of_the_bounds() {
     let mut steer = Steer::new(LEAST, MOST, Duration::from_millis(100));
     let mut now = Duration::ZERO;
     for _ in 0..50_000 {
-        // Stopped clocks, and turns that are late by minutes.
         now +=
             Duration::from_secs_f64(0.02 * random() + if random() < 0.001 { 300.0 } else { 0.0 });
         let reading = Reading {

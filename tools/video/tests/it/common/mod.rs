@@ -5,10 +5,9 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -16,7 +15,6 @@ use serde_json::{Value, json};
 pub struct Process(Option<Child>);
 
 impl Process {
-    /// Waits for the end, and returns the output.
     pub fn output(mut self) -> Output {
         self.0.take().unwrap().wait_with_output().unwrap()
     }
@@ -25,7 +23,6 @@ impl Process {
         self.0.as_mut().unwrap().try_wait().unwrap().is_some()
     }
 
-    /// Its memory in KiB.
     pub fn memory_kib(&self) -> u64 {
         let id = self.0.as_ref().unwrap().id();
         let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
@@ -74,7 +71,6 @@ pub fn receiver(options: &str) -> (Process, u16) {
     (receiver, port)
 }
 
-/// A sender of RTP to a port of this machine.
 pub fn sender(port: u16, options: &str) -> Process {
     send(&format!("127.0.0.1:{port}"), options)
 }
@@ -107,7 +103,17 @@ pub fn relay(
     port
 }
 
-/// The reports of a run; the last report covers the whole run.
+/// Checks the exit code, and that the last line on standard error contains `parts`.
+pub fn check(output: &Output, code: i32, parts: &[&str]) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    let last = said.trim_end().lines().last().unwrap_or_default();
+    assert!(last.starts_with("roadweave: "), "{said}");
+    for part in parts {
+        assert!(last.contains(part), "{part:?} is not in {said}");
+    }
+}
+
 pub fn reports(output: &Output) -> Vec<Value> {
     let text = String::from_utf8_lossy(&output.stdout);
     let said = String::from_utf8_lossy(&output.stderr);
@@ -150,40 +156,9 @@ pub fn column(reports: &[Value], field: &str) -> Vec<f64> {
     reports.iter().map(|report| number(report, field)).collect()
 }
 
-/// The lines of a JSON file.
 pub fn lines(file: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(file).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
-/// The socket of the tunnel's program: sends each of these targets ten times a second for its
-/// duration; returns when each was first sent, in ms since the Unix epoch.
-pub fn serve(socket: &Path, targets: &[(Value, Duration)]) -> thread::JoinHandle<Vec<f64>> {
-    let listener = UnixListener::bind(socket).unwrap();
-    let targets = targets.to_vec();
-    thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        let mut asked = String::new();
-        BufReader::new(&stream).read_line(&mut asked).unwrap();
-        let asked: Value = serde_json::from_str(&asked).unwrap();
-        assert_eq!(asked["params"]["topic"], "encoder");
-        let mut say = |message: Value| writeln!(stream, "{message}").is_ok();
-        say(json!({ "jsonrpc": "2.0", "id": asked["id"], "result": { "topic": "encoder" } }));
-        let mut changes = Vec::new();
-        for (lane, hold) in targets {
-            let began = Instant::now();
-            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
-            changes.push(now.as_secs_f64() * 1e3);
-            while began.elapsed() < hold {
-                let params = json!({ "lanes": { "real-time": lane } });
-                if !say(json!({ "jsonrpc": "2.0", "method": "encoder", "params": params })) {
-                    return changes;
-                }
-                thread::sleep(Duration::from_millis(100));
-            }
-        }
-        changes
-    })
 }
 
 /// The tunnel's program, which sends a lane's target and records superseded packets.
@@ -191,19 +166,12 @@ pub fn serve(socket: &Path, targets: &[(Value, Duration)]) -> thread::JoinHandle
 pub struct Program {
     lane: Arc<Mutex<Value>>,
     told: Arc<Mutex<Vec<Value>>>,
-    connections: Arc<AtomicU64>,
-    restart: Arc<AtomicU64>,
 }
 
 impl Program {
     pub fn start(socket: &Path, lane: Value) -> Self {
         let listener = UnixListener::bind(socket).unwrap();
-        let program = Self {
-            lane: Arc::new(Mutex::new(lane)),
-            told: Arc::default(),
-            connections: Arc::default(),
-            restart: Arc::default(),
-        };
+        let program = Self { lane: Arc::new(Mutex::new(lane)), told: Arc::default() };
         let own = program.clone();
         thread::spawn(move || {
             while let Ok((stream, _)) = listener.accept() {
@@ -218,15 +186,6 @@ impl Program {
         *self.lane.lock().unwrap() = lane;
     }
 
-    /// Ends all connections, and sends this to new ones.
-    pub fn begin_anew(&self, lane: Value) {
-        let before = self.connections.load(Ordering::Relaxed);
-        self.say(lane);
-        self.restart.fetch_add(1, Ordering::Relaxed);
-        wait_until("nobody subscribes again", || self.connections.load(Ordering::Relaxed) > before);
-    }
-
-    /// The received reports.
     pub fn told(&self) -> Vec<Value> {
         self.told.lock().unwrap().clone()
     }
@@ -242,33 +201,25 @@ impl Program {
             return;
         }
         assert_eq!(asked["params"]["topic"], "encoder");
-        let restart = self.restart.load(Ordering::Relaxed);
-        self.connections.fetch_add(1, Ordering::Relaxed);
         let mut message =
             json!({ "jsonrpc": "2.0", "id": asked["id"], "result": { "topic": "encoder" } });
         while writeln!(stream, "{message}").is_ok() {
             thread::sleep(Duration::from_millis(10));
-            if self.restart.load(Ordering::Relaxed) != restart {
-                return;
-            }
             let params = json!({ "lanes": { "real-time": *self.lane.lock().unwrap() } });
             message = json!({ "jsonrpc": "2.0", "method": "encoder", "params": params });
         }
     }
 }
 
-/// The header and payload of an RTP packet.
 pub struct Rtp<'a> {
     pub timestamp: u32,
     pub ssrc: u32,
     pub marker: bool,
-    /// The frame's number in the stamp.
     pub frame: u16,
     pub payload: &'a [u8],
 }
 
 impl<'a> Rtp<'a> {
-    /// A packet of the sender's stamped video.
     pub fn read(packet: &'a [u8]) -> Option<Self> {
         let is_video = packet.len() > 28 && matches!(packet[1] & 0x7f, 96..=98);
         let four = |at: usize| u32::from_be_bytes(packet[at..at + 4].try_into().unwrap());
@@ -281,16 +232,10 @@ impl<'a> Rtp<'a> {
         })
     }
 
-    pub fn begins_key_frame(&self, codec: &str) -> bool {
-        match (codec, self.payload) {
-            // Several units in a packet: the delimiter, which has two bytes, then the next unit.
-            ("h264", [first, _, _, 9, _, _, _, kind, ..]) => first & 31 == 24 && kind & 31 == 7,
-            // A descriptor with 15 bits of the picture's number, or the minimum one.
-            ("vp8", [0x90, 0x80, number, rest @ ..]) => {
-                rest.get(usize::from(number >> 7)).is_some_and(|header| header & 1 == 0)
-            }
-            ("vp8", [0x10, header, ..]) => header & 1 == 0,
-            ("h265", [first, ..]) => first >> 1 & 63 == 48,
+    /// Whether it begins a key frame of H.264: several units, the delimiter of two bytes first.
+    pub fn begins_key_frame(&self) -> bool {
+        match self.payload {
+            [first, _, _, 9, _, _, _, kind, ..] => first & 31 == 24 && kind & 31 == 7,
             _ => false,
         }
     }
