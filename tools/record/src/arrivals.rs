@@ -23,7 +23,6 @@ pub(crate) struct CycleArrivals {
 }
 
 impl Arrivals {
-    /// Adds an entry; entries of cycles beyond the plan are ignored.
     pub fn add(&mut self, plan: &RecordPlan, entry: Entry) {
         match entry {
             Entry::Delivery { cycle, at_ms, bytes } if cycle <= plan.cycles() => {

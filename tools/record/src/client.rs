@@ -270,9 +270,6 @@ impl RecordClient {
     }
 
     /// The recording so far.
-    ///
-    /// # Errors
-    /// [`RecordError`] if there is nothing to replay.
     pub fn recording(&self, delay_clock: DelayClock) -> Result<LinkRecording, RecordError> {
         if let Some(why) = self.refused {
             return Err(RecordError::Refused(why));
@@ -391,7 +388,6 @@ impl RecordClient {
         Some(Message::Close { token }.encode())
     }
 
-    /// When the session counts as lost.
     fn silent_from(&self) -> Instant {
         let endpoint = self.endpoint.as_ref();
         endpoint.map_or(Instant::FAR_FUTURE, |_| self.answered_at + SILENCE_MAX)

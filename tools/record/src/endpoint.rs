@@ -57,7 +57,6 @@ impl Endpoint {
         self.sender.on_heard(now);
     }
 
-    /// The next packet, with the session's token and the number of confirmed log entries.
     pub fn poll_packet(&mut self, now: Instant, confirmed: u32) -> Option<Vec<u8>> {
         let packet = self.sender.poll_transmit(now)?;
         Some(Message::Packet(Packet { token: self.token, confirmed, ..packet }).encode())
@@ -69,7 +68,6 @@ impl Endpoint {
     }
 }
 
-/// UDP and IP headers, bytes.
 pub(crate) const fn header_bytes(is_ipv4: bool) -> u16 {
     if is_ipv4 { 28 } else { 48 }
 }

@@ -23,7 +23,6 @@ pub(crate) enum Entry {
         cycle: u16,
         /// ms since the receiver's start, rounded down.
         at_ms: u32,
-        /// Bytes of IP packets.
         bytes: u32,
     },
     Probe {
@@ -32,7 +31,6 @@ pub(crate) enum Entry {
         sent_us: u64,
         /// us since the receiver's start.
         received_us: u64,
-        /// Number of probes in the cycle.
         probes: u16,
     },
 }
@@ -56,7 +54,6 @@ impl Entry {
         }
     }
 
-    /// Bytes on the wire.
     fn wire_bytes(&self) -> usize {
         match self {
             Self::Delivery { .. } => 11,
@@ -80,7 +77,6 @@ impl Entry {
     }
 }
 
-/// The entries in the rest of a report; `None` if malformed.
 pub(crate) fn decode_entries(reader: &mut Reader<'_>) -> Option<Vec<Entry>> {
     let mut entries = Vec::new();
     while !reader.is_empty() {
@@ -111,7 +107,6 @@ impl LogSender {
         }
     }
 
-    /// Handles the client's confirmation of the first `count` entries.
     pub fn on_confirmed(&mut self, now: Instant, count: u32) {
         // A number above the number sent is not a confirmation.
         if count > self.first && count <= self.next {
@@ -149,12 +144,10 @@ impl LogSender {
         (!self.entries.is_empty()).then(|| self.progress + repeat_after(round_trip))
     }
 
-    /// Whether there are unsent entries.
     pub fn has_news(&self) -> bool {
         self.next < self.end()
     }
 
-    /// Number of entries so far.
     pub fn end(&self) -> u32 {
         self.first + u32::try_from(self.entries.len()).unwrap_or(u32::MAX)
     }
@@ -168,7 +161,6 @@ pub(crate) struct LogReceiver {
 }
 
 impl LogReceiver {
-    /// The new entries of a report.
     pub fn accept<'a>(&mut self, first: u32, end: u32, entries: &'a [Entry]) -> &'a [Entry] {
         self.end = self.end.max(end);
         let Some(known) = self.count.checked_sub(first) else {
@@ -180,19 +172,16 @@ impl LogReceiver {
         new
     }
 
-    /// Number of the server's entries that are missing.
     pub fn missing(&self) -> u64 {
         self.end.saturating_sub(self.count).into()
     }
 
-    /// Whether all known entries of the server have arrived.
     pub fn is_complete(&self) -> bool {
         self.count >= self.end
     }
 }
 
 pub(crate) const REPORT_BYTES_MAX: usize = 1_150;
-/// A report without entries, bytes.
 pub(crate) const REPORT_HEADER_BYTES: usize = 58;
 const DELIVERY: u8 = 0;
 const PROBE: u8 = 1;

@@ -85,7 +85,6 @@ pub(crate) struct Wall {
     pub server_us: u64,
 }
 
-/// Inputs of the recording of a link.
 pub(crate) struct Measured<'a> {
     pub plan: &'a RecordPlan,
     pub elapsed: Duration,
@@ -105,7 +104,6 @@ struct Segment {
 }
 
 impl Measured<'_> {
-    /// Fails with [`RecordError::TooShort`] or [`RecordError::NoProbe`].
     pub fn recording(&self) -> Result<LinkRecording, RecordError> {
         let segments = self.segments();
         if segments.is_empty() {

@@ -101,7 +101,6 @@ pub(crate) struct Packet {
     pub sent_us: u64,
     /// Number of log entries received by the sender.
     pub confirmed: u32,
-    /// Number of probes in this cycle.
     pub probes: u16,
     /// Bytes of UDP payload.
     pub payload_bytes: usize,
@@ -125,7 +124,6 @@ pub(crate) struct Report {
     pub log_end: u32,
     /// Number of entries discarded because the log was full.
     pub log_discarded: u32,
-    /// The number of the first of `entries`.
     pub log_first: u32,
     pub entries: Vec<Entry>,
 }
@@ -141,7 +139,6 @@ const MAGIC: u8 = 0xC7;
 const VERSION: u8 = 1;
 
 impl Message {
-    /// Reads a datagram; `None` for foreign or malformed ones.
     pub fn decode(payload: &[u8]) -> Option<Self> {
         let mut reader = Reader(payload);
         if reader.u8()? != MAGIC {
@@ -308,4 +305,4 @@ fn padded(mut bytes: Vec<u8>, length: usize) -> Vec<u8> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

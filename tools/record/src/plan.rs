@@ -67,7 +67,6 @@ pub(crate) enum Phase {
     Saturate,
     /// The queue drains, then probes are sent.
     Probe,
-    /// The plan is over.
     Done,
 }
 
@@ -101,7 +100,6 @@ impl PlanClock {
         u64::try_from(self.elapsed(now).as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// The moment at which `elapsed` has passed.
     pub fn instant(&self, elapsed: Duration) -> Instant {
         (self.at + elapsed.saturating_sub(self.elapsed)) - self.elapsed.saturating_sub(elapsed)
     }
@@ -138,9 +136,6 @@ impl RecordPlan {
     pub(crate) const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 
     /// Checks every field.
-    ///
-    /// # Errors
-    /// [`PlanError`] with the first field out of its range.
     pub fn check(&self) -> Result<(), PlanError> {
         let error = |field, problem: String| Err(PlanError { field, problem });
         let seconds = |range: RangeInclusive<Duration>| {
@@ -201,7 +196,6 @@ impl RecordPlan {
         self.cycle / 4
     }
 
-    /// The highest rate of data.
     pub(crate) fn sending_rate_max(&self) -> Rate {
         match self.mode {
             RecordMode::Constant(rate) => rate,
@@ -252,7 +246,6 @@ impl RecordPlan {
         to.extend(self.rate_max.as_bps().to_be_bytes());
     }
 
-    /// A plan from the network, not yet checked.
     pub(crate) fn decode(reader: &mut Reader<'_>) -> Option<Self> {
         let directions = reader.u8()?;
         let constant = reader.u64()?;
@@ -287,11 +280,15 @@ mod tests {
             let moment = plan.moment(Duration::from_millis(ms), true);
             (moment.phase, moment.cycle, moment.until.as_millis())
         };
-        assert_eq!(at(0), (Phase::Probe, 0, 2_000));
-        assert_eq!(at(2_000), (Phase::Saturate, 1, 7_500));
-        assert_eq!(at(7_499), (Phase::Saturate, 1, 7_500));
-        assert_eq!(at(7_500), (Phase::Probe, 1, 12_000));
-        assert_eq!(at(12_000), (Phase::Saturate, 2, 17_500));
+        for (ms, expected) in [
+            (0, (Phase::Probe, 0, 2_000)),
+            (2_000, (Phase::Saturate, 1, 7_500)),
+            (7_499, (Phase::Saturate, 1, 7_500)),
+            (7_500, (Phase::Probe, 1, 12_000)),
+            (12_000, (Phase::Saturate, 2, 17_500)),
+        ] {
+            assert_eq!(at(ms), expected);
+        }
         assert_eq!(at(22_000).0, Phase::Done);
         assert_eq!(plan.counts_from(2), Duration::from_millis(12_500));
         assert_eq!(plan.counted(), Duration::from_secs(5));

@@ -45,7 +45,6 @@ impl Receiver {
         }
     }
 
-    /// Handles a packet; passes entries to `log`.
     pub fn handle_packet(&mut self, now: Instant, packet: &Packet, log: &mut impl FnMut(Entry)) {
         self.highest = self.highest.max(packet.number);
         self.last = Some((packet.sent_us, now));
@@ -87,7 +86,6 @@ impl Receiver {
         self.report_due = Some(self.report_due.map_or(at, |due| due.min(at)));
     }
 
-    /// A report, if due; the caller adds the token, its confirmation and the log.
     pub fn poll_report(&mut self, now: Instant, log: &mut impl FnMut(Entry)) -> Option<Report> {
         if self.report_due.is_none_or(|due| due > now) {
             return None;

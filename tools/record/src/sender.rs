@@ -48,7 +48,6 @@ pub(crate) struct Sender {
     /// When a packet or report of the other side last arrived.
     heard_at: Instant,
     estimate: Estimate,
-    /// Bytes of data sent, as IP packets.
     pub data_bytes: u64,
 }
 
@@ -179,7 +178,6 @@ impl Sender {
         self.plan.moment(self.clock.elapsed(now), self.saturates)
     }
 
-    /// The last time from a packet's departure to its report.
     pub fn round_trip(&self) -> Duration {
         self.estimate.round_trip
     }
@@ -329,7 +327,6 @@ impl Estimate {
         Rate::from_bps(rate.as_bps().saturating_mul(2)).min(plan.sending_rate_max())
     }
 
-    /// Bytes that may be in flight.
     fn window(&self, now: Instant, plan: &RecordPlan) -> u64 {
         let rate = self.rate(now, RATE_KEPT).min(plan.sending_rate_max());
         let window = rate.bytes_in(self.loop_time + REPORT_TIME + QUEUE_TARGET);

@@ -318,7 +318,6 @@ impl RecordServer {
         }
     }
 
-    /// Ends sessions that are silent or beyond their plan.
     fn end_sessions(&mut self, now: Instant) {
         let over = self.sessions.iter().filter(|(_, session)| session.kept_until() <= now);
         let over: Vec<u64> = over.map(|entry| *entry.0).collect();

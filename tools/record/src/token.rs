@@ -20,9 +20,6 @@ pub struct TokenError(usize);
 
 impl RecordToken {
     /// A token from a text, trimmed.
-    ///
-    /// # Errors
-    /// If it is too short to be a secret, or too long.
     pub fn new(text: &str) -> Result<Self, TokenError> {
         let secret = text.trim().as_bytes();
         if !TOKEN_BYTES.contains(&secret.len()) {
@@ -31,7 +28,6 @@ impl RecordToken {
         Ok(Self(hmac::Key::new(hmac::HMAC_SHA256, secret)))
     }
 
-    /// The code over a request.
     pub(crate) fn prove(&self, request: &[u8]) -> [u8; PROOF_BYTES] {
         let mut proof = [0; PROOF_BYTES];
         proof.copy_from_slice(hmac::sign(&self.0, request).as_ref());

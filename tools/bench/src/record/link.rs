@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use roadweave_device::{Clock, Interest, Poller, SendFailure, Token, UdpOptions, UplinkSocket};
 use roadweave_proto::Instant;
-use roadweave_record::RecordClient;
+use roadweave_record::{RecordClient, RecordPeer};
 use tracing::{info, warn};
 
 use super::BUFFER_BYTES;
-use super::outbox::{Destination, Outbox};
+use super::outbox::Outbox;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkName {
@@ -25,14 +25,14 @@ pub struct LinkRecorder {
     outbox: Outbox,
     retry_at: Instant,
     failure: Option<SendFailure>,
-    to: Destination,
+    to: RecordPeer,
 }
 
 impl LinkRecorder {
     /// Binds a socket to the link's interface; fails without the interface or the permission.
     pub fn open(name: LinkName, server: SocketAddr, client: RecordClient) -> anyhow::Result<Self> {
         let socket = open_socket(&name.interface, server)?;
-        let to = Destination { remote: server, local: None };
+        let to = RecordPeer { remote: server, local: None };
         let (outbox, retry_at) = (Outbox::default(), Instant::ZERO);
         let (socket, watched) = (Some(socket), false);
         Ok(Self { name, client, socket, watched, outbox, retry_at, failure: None, to })

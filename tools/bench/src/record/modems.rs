@@ -23,7 +23,6 @@ pub struct ModemLog {
 }
 
 impl ModemLog {
-    /// Starts to poll the client at `socket`; times are those of `clock`.
     pub fn start(socket: PathBuf, clock: Clock) -> anyhow::Result<Self> {
         let lines = Arc::<Mutex<Lines>>::default();
         let (going, ended) = channel();

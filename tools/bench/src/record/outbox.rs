@@ -1,25 +1,17 @@
 //! Outgoing datagrams: runs of one length are sent by one system call, and the rest waits while the
 //! socket is full.
 
-use std::net::{IpAddr, SocketAddr};
-
 use roadweave_device::{Outgoing, SendFailure, SendOutcome, UplinkSocket};
+use roadweave_record::RecordPeer;
 
 #[derive(Debug, Default)]
 pub struct Outbox {
-    to: Option<Destination>,
+    to: Option<RecordPeer>,
     contents: Vec<u8>,
     segment: usize,
-    held: Option<(Destination, Vec<u8>)>,
+    held: Option<(RecordPeer, Vec<u8>)>,
     blocked: bool,
     pub failure: Option<SendFailure>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Destination {
-    pub remote: SocketAddr,
-    /// The source address; without it the kernel chooses.
-    pub local: Option<IpAddr>,
 }
 
 impl Outbox {
@@ -29,7 +21,7 @@ impl Outbox {
     }
 
     /// Takes a datagram while the outbox is open; sends the current run first if it does not fit.
-    pub fn push(&mut self, socket: &mut UplinkSocket, to: Destination, datagram: Vec<u8>) {
+    pub fn push(&mut self, socket: &mut UplinkSocket, to: RecordPeer, datagram: Vec<u8>) {
         let fits = self.to == Some(to)
             && self.segment == datagram.len()
             && self.contents.len() + datagram.len() <= RUN_BYTES_MAX;
@@ -53,7 +45,7 @@ impl Outbox {
         }
     }
 
-    fn append(&mut self, to: Destination, datagram: &[u8]) {
+    fn append(&mut self, to: RecordPeer, datagram: &[u8]) {
         self.to = Some(to);
         self.segment = datagram.len();
         self.contents.extend_from_slice(datagram);

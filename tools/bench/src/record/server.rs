@@ -14,7 +14,7 @@ use roadweave_terminal::out;
 use serde_json::json;
 use tracing::{info, warn};
 
-use super::outbox::{Destination, Outbox};
+use super::outbox::Outbox;
 use super::{BUFFER_BYTES, NAP, PORT, parse_rate, token, unix_epoch};
 
 /// Takes part in the recordings of any number of vehicles
@@ -155,8 +155,7 @@ impl Run {
         while self.outbox.is_open()
             && let Some((peer, datagram)) = self.server.poll_transmit(now)
         {
-            let to = Destination { remote: peer.remote, local: peer.local };
-            self.outbox.push(&mut self.socket, to, datagram);
+            self.outbox.push(&mut self.socket, peer, datagram);
             sent = true;
         }
         self.outbox.flush(&mut self.socket);

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use proptest::prelude::*;
 
 use super::*;
-use crate::message::{Message, Open, Packet, PacketKind, REQUEST_BYTES, Report};
+use crate::message::tests::{packet, report};
+use crate::message::{Message, Open, Packet, REQUEST_BYTES, Report};
 
 fn address(port: u16) -> RecordPeer {
     address_of(1, port)
@@ -41,7 +42,6 @@ fn challenge(server: &mut RecordServer, now: Instant, peer: RecordPeer) -> u64 {
     token
 }
 
-/// Opens a session for `peer`; returns the server's answer.
 fn open_session_at(
     server: &mut RecordServer,
     now: Instant,
@@ -122,19 +122,7 @@ fn a_session_ends_with_its_plan_however_long_its_client_talks() {
     else {
         panic!("no session");
     };
-    let report = Report {
-        token: welcome.token,
-        highest: 0,
-        sent_us: 0,
-        received_us: 0,
-        held_us: 0,
-        bytes: 0,
-        confirmed: 0,
-        log_end: 0,
-        log_discarded: 0,
-        log_first: 0,
-        entries: Vec::new(),
-    };
+    let report = Report { token: welcome.token, ..Report::default() };
     let talk = Message::Report(report).encode();
     let last = Instant::ZERO + plan.duration() + SECOND * 29;
     let mut now = Instant::ZERO;
@@ -284,35 +272,13 @@ fn a_server_that_never_answers_ends_in_an_error() {
 
 fn message() -> impl Strategy<Value = Vec<u8>> {
     let tokens = 9..14_u64;
-    let packet = (tokens.clone(), any::<u32>(), any::<[u16; 2]>(), any::<u64>(), any::<u32>());
-    let packet = packet.prop_map(|(token, number, [cycle, probes], sent_us, confirmed)| {
-        Message::Packet(Packet {
-            token,
-            kind: [PacketKind::Data, PacketKind::Tail, PacketKind::Probe][number as usize % 3],
-            finishing: number % 11 == 0,
-            number,
-            cycle: cycle % 20,
-            sent_us,
-            confirmed: confirmed % 100,
-            probes,
-            payload_bytes: 60,
-        })
+    let packet = (tokens.clone(), packet()).prop_map(|(token, packet)| {
+        let (cycle, confirmed) = (packet.cycle % 20, packet.confirmed % 100);
+        Message::Packet(Packet { token, cycle, confirmed, ..packet })
     });
-    let report = (tokens.clone(), any::<[u32; 6]>(), any::<[u64; 3]>());
-    let report = report.prop_map(|(token, short, long)| {
-        Message::Report(Report {
-            token,
-            highest: short[0] % 1_000,
-            sent_us: long[0],
-            received_us: long[1],
-            held_us: short[1],
-            bytes: long[2],
-            confirmed: short[2],
-            log_end: short[3],
-            log_discarded: short[4],
-            log_first: short[5] % 10,
-            entries: Vec::new(),
-        })
+    let report = (tokens.clone(), report()).prop_map(|(token, report)| {
+        let (highest, log_first) = (report.highest % 1_000, report.log_first % 10);
+        Message::Report(Report { token, highest, log_first, ..report })
     });
     let open =
         (tokens.clone(), tokens.clone(), any::<u64>()).prop_map(|(token, resume, elapsed_us)| {

@@ -11,19 +11,15 @@ use crate::{
     RecordServer,
 };
 
-/// Clients, each with its own link, and one server.
 pub struct World {
     pub now: Instant,
     pub clients: Vec<RecordClient>,
     pub links: Vec<[Link<Vec<u8>>; 2]>,
     pub server: RecordServer,
-    /// Each client's port.
     pub ports: Vec<u16>,
-    /// Delay of the start of the server's clock.
     pub server_started: Duration,
 }
 
-/// UDP and IPv4.
 const HEADER_BYTES: usize = 28;
 /// The wall clock when the virtual time began.
 const UNIX: Duration = Duration::from_secs(1_700_000_000);
@@ -53,7 +49,6 @@ impl World {
         world
     }
 
-    /// A server whose clock starts at `started`.
     pub fn new_server(started: Duration, salt: u64) -> RecordServer {
         let mut secret = 1_000 + salt;
         RecordServer::new(RecordLimits::default(), UNIX + started, move || {
@@ -76,7 +71,6 @@ impl World {
         self.exchange();
     }
 
-    /// Runs until all clients are done.
     pub fn run(&mut self) {
         let end = self.now + Duration::from_secs(100_000);
         while !self.clients.iter().all(|client| client.is_done(self.now)) {
@@ -101,7 +95,6 @@ impl World {
             }
             while let Some((peer, datagram)) = self.server.poll_transmit(self.server_now()) {
                 moved = true;
-                // Datagrams to an abandoned address are lost.
                 if let Some(link) = self.ports.iter().position(|port| *port == peer.remote.port()) {
                     self.push(link, 1, datagram);
                 }
